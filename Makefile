@@ -1,0 +1,75 @@
+# onnxopt: everything runs in .venv, which the first target that needs it makes. `make help` lists the targets.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+MAKEFLAGS += --no-print-directory
+
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet --quiet
+READY := $(VENV)/ready
+LIBRARY := onnxopt/lib/libonnxopt_ops.so
+
+# Which Python makes .venv: 3.11 or later.
+PYTHON ?= python3
+# Options for pytest, for example: make test PYTEST="-k fuse -x"
+PYTEST ?=
+# What `make bench` and `make fuzz` pass on, for example: make bench BENCH="--model bert"
+BENCH ?=
+FUZZ_SECONDS ?= 60
+
+CXX_SOURCES = $(wildcard custom_ops/*.cc custom_ops/*.h custom_ops/*/*.cc cuda_kernels/*.cuh cuda_kernels/*.h examples/cpp/*.cc)
+
+.PHONY: help setup build demo test check wheel bench fuzz clean
+
+help: ## list the targets
+	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/' | expand -t 16
+
+setup: $(READY) ## make .venv with everything that the other targets need
+
+# The stamp: made again where what is to be installed has changed. torch goes first and alone, by its exact version: a
+# range, or another package asking for it, could bring a build with several GB of CUDA libraries instead.
+$(READY): setup.cfg pyproject.toml | $(BIN)/pip
+	@echo "Installing into $(VENV) (several minutes the first time)"
+	@$(PIP) install torch==2.13.0
+	@$(PIP) install "setuptools>=77" "cmake>=3.25" "ninja>=1.11"
+	@$(PIP) install --no-build-isolation -e ".[dev,models,benchmarks]"
+	@touch $@
+
+$(BIN)/pip:
+	@bash .ci/prerequisites "$(PYTHON)"
+	@rm -rf $(VENV)
+	@$(PYTHON) -m venv $(VENV)
+
+build: $(READY) ## compile custom_ops/ into onnxopt/lib/
+	@$(BIN)/python setup.py --quiet build_ops
+
+demo: build ## optimize, verify, explain, benchmark and run two real models
+	@$(BIN)/python examples/demo.py
+
+test: build ## run the tests
+	@$(BIN)/python -m pytest -n 2 $(PYTEST)
+
+check: build ## formatting, lint, types, and the library without warnings
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+	@$(BIN)/clang-format --dry-run -Werror $(CXX_SOURCES)
+	@$(BIN)/python setup.py --quiet build_ops --strict
+	@echo "make check: no complaints"
+
+wheel: $(READY) ## build the wheel into dist/
+	@rm -rf build/lib build/lib.* build/bdist.*
+	@$(PIP) wheel --no-deps --no-build-isolation --wheel-dir dist .
+	@ls -l dist/*.whl
+
+bench: build ## run the benchmarks
+	@$(BIN)/python -m benchmarks $(BENCH)
+
+fuzz: build ## random graphs against ONNX Runtime for FUZZ_SECONDS
+	@$(BIN)/python -m tests.fuzz --seconds $(FUZZ_SECONDS)
+
+clean: ## remove what was built; .venv and downloaded models stay
+	rm -rf build dist onnxopt/lib *.egg-info .pytest_cache .ruff_cache .mypy_cache .hypothesis
+	find . -name __pycache__ -not -path './.venv/*' -prune -exec rm -rf {} +

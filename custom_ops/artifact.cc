@@ -1,0 +1,67 @@
+#include "artifact.h"
+
+#include <dlfcn.h>
+
+#include <cstdio>
+
+#include "cuda_library.h"
+
+namespace onnxopt {
+namespace {
+
+constexpr char kDomain[] = "onnxopt";
+// The second is the CUDA execution provider built as a plugin; ops for the first do not match it.
+constexpr const char* kCudaProviders[] = {"CUDAExecutionProvider", "CudaPluginExecutionProvider"};
+
+// Where kernels.json lies: beside this library.
+std::string KernelFilePath() {
+  Dl_info info{};
+  if (dladdr(reinterpret_cast<const void*>(&KernelFilePath), &info) == 0 || info.dli_fname == nullptr) {
+    throw Error("cannot find the path of libonnxopt_ops.so");
+  }
+  const std::string library = info.dli_fname;
+  const std::size_t slash = library.rfind('/');
+  return (slash == std::string::npos ? "." : library.substr(0, slash)) + "/kernels.json";
+}
+
+}  // namespace
+
+const Artifact& Artifact::Get() {
+  static const Artifact* const artifact = new Artifact(KernelFilePath());
+  return *artifact;
+}
+
+Artifact::Artifact(const std::string& path) : file_(ReadKernelFile(path)) {
+  if (!file_ || file_->kernels.empty()) return;
+  const cuda::Driver* driver = file_->fatbin.empty() ? nullptr : cuda::FindDriver();
+  if (driver != nullptr) {
+    std::string problem;
+    try {
+      library_ = std::make_unique<cuda::Library>(*driver, file_->fatbin);
+      if (!library_->RunsHere(file_->kernels[0].variants[0].symbol, &problem)) library_ = nullptr;
+    } catch (const Error& e) {
+      library_ = nullptr;
+      problem = e.what();
+    }
+    if (library_ == nullptr) {
+      std::fprintf(stderr, "onnxopt: warning: %s: %s; the model runs without onnxopt's kernels\n", path.c_str(),
+                   problem.c_str());
+      return;
+    }
+  }
+  AddOps(library_.get());
+}
+
+void Artifact::AddOps(const cuda::Library* library) {
+  for (const Kernel& kernel : file_->kernels) {
+    if (library == nullptr && !kernel.cpu) continue;
+    ops_.push_back(std::make_unique<CustomOp>(kernel, nullptr, nullptr));
+    if (library == nullptr) continue;
+    for (const char* provider : kCudaProviders) ops_.push_back(std::make_unique<CustomOp>(kernel, provider, library));
+  }
+  if (ops_.empty()) return;
+  Check(Ort().CreateCustomOpDomain(kDomain, &domain_));
+  for (const auto& op : ops_) Check(Ort().CustomOpDomain_Add(domain_, op.get()));
+}
+
+}  // namespace onnxopt

@@ -1,0 +1,90 @@
+#include "call.h"
+
+#include <algorithm>
+
+namespace onnxopt {
+namespace {
+
+class TensorInfo {
+ public:
+  explicit TensorInfo(const OrtValue* value) { Check(Ort().GetTensorTypeAndShape(value, &info_)); }
+  TensorInfo(const TensorInfo&) = delete;
+  TensorInfo& operator=(const TensorInfo&) = delete;
+  ~TensorInfo() { Ort().ReleaseTensorTypeAndShapeInfo(info_); }
+
+  Shape shape() const {
+    Shape shape;
+    Check(Ort().GetDimensionsCount(info_, &shape.rank));
+    if (shape.rank > kMaxRank) {
+      throw Error("a tensor of rank " + std::to_string(shape.rank) + ", the limit is " + std::to_string(kMaxRank));
+    }
+    Check(Ort().GetDimensions(info_, shape.dims, shape.rank));
+    return shape;
+  }
+
+ private:
+  OrtTensorTypeAndShapeInfo* info_ = nullptr;
+};
+
+// The data of a tensor. C API has one function for inputs and outputs; inputs are only read.
+void* Data(const OrtValue* value) {
+  void* data = nullptr;
+  Check(Ort().GetTensorMutableData(const_cast<OrtValue*>(value), &data));
+  return data;
+}
+
+void* Allocate(OrtKernelContext* context, std::size_t k, const Shape& shape) {
+  OrtValue* value = nullptr;
+  Check(Ort().KernelContext_GetOutput(context, k, shape.dims, shape.rank, &value));
+  return value == nullptr ? nullptr : Data(value);
+}
+
+}  // namespace
+
+Shape OutputShape(const Program& program, std::size_t k, const Shape* inputs) {
+  Shape shape;
+  for (const std::uint32_t d : program.depends[k]) {
+    if (BroadcastInto(inputs[d], &shape)) continue;
+    std::string text = "shapes do not broadcast for output " + std::to_string(k) + ":";
+    for (const std::uint32_t other : program.depends[k]) text += " " + ToString(inputs[other]);
+    throw Error(text);
+  }
+  PadRank(program.ranks[k], &shape);
+  return shape;
+}
+
+void PointwiseKernel::Compute(OrtKernelContext* context) const {
+  const Program& program = kernel_.program;
+  const std::size_t inputs = program.inputs.size();
+  const std::size_t outputs = program.outputs.size();
+  Domain domain;
+  Shape shapes[kMaxInputs];
+  Shape out_shapes[kMaxOutputs];
+  void* data[kMaxOutputs];
+  for (std::size_t k = 0; k < inputs; ++k) {
+    const OrtValue* value = nullptr;
+    Check(Ort().KernelContext_GetInput(context, k, &value));
+    if (value == nullptr) throw Error("input " + std::to_string(k) + " is missing");
+    shapes[k] = TensorInfo(value).shape();
+    domain.input[k] = Data(value);
+  }
+  for (std::size_t k = 0; k < outputs; ++k) {
+    out_shapes[k] = OutputShape(program, k, shapes);
+    data[k] = Allocate(context, k, out_shapes[k]);
+  }
+  for (std::size_t k = 0; k < outputs; ++k) {
+    const auto same = [&](std::size_t other) { return out_shapes[other] == out_shapes[k]; };
+    bool done = false;
+    for (std::size_t earlier = 0; earlier < k && !done; ++earlier) done = same(earlier);
+    domain.count = out_shapes[k].count();
+    if (done || domain.count == 0) continue;
+    for (std::size_t other = 0; other < outputs; ++other) domain.output[other] = same(other) ? data[other] : nullptr;
+    if (std::all_of(domain.output, domain.output + outputs, [](void* p) { return p == nullptr; })) continue;
+    for (std::size_t i = 0; i < inputs; ++i) {
+      if (!Collapse(shapes[i], out_shapes[k], &domain.access[i])) domain.access[i].runs = 0;
+    }
+    Run(domain, context);
+  }
+}
+
+}  // namespace onnxopt

@@ -1,0 +1,52 @@
+// The few functions of the CUDA driver API that launching needs, loaded at run time: no CUDA headers, no link to CUDA.
+#pragma once
+
+#include <cstddef>
+#include <string>
+
+namespace onnxopt::cuda {
+
+using Result = int;
+using Device = int;
+using Context = struct ContextTag*;
+using Stream = struct StreamTag*;
+using DriverLibrary = struct LibraryTag*;
+using DriverKernel = struct KernelTag*;
+using DriverFunction = struct FunctionTag*;
+
+constexpr Result kSuccess = 0;
+constexpr int kComputeCapabilityMajor = 75;
+constexpr int kComputeCapabilityMinor = 76;
+
+// Names, signatures and values are those of cuda.h (CUDA 12 and 13).
+struct Driver {
+  Result (*cuInit)(unsigned flags);
+  Result (*cuDriverGetVersion)(int* version);
+  Result (*cuGetErrorName)(Result error, const char** text);
+  Result (*cuGetErrorString)(Result error, const char** text);
+  Result (*cuDeviceGetCount)(int* count);
+  Result (*cuDeviceGet)(Device* device, int ordinal);
+  Result (*cuDeviceGetAttribute)(int* value, int attribute, Device device);
+  Result (*cuDevicePrimaryCtxRetain)(Context* context, Device device);
+  Result (*cuDevicePrimaryCtxRelease)(Device device);
+  Result (*cuCtxGetCurrent)(Context* context);
+  Result (*cuCtxSetCurrent)(Context context);
+  Result (*cuStreamGetCtx)(Stream stream, Context* context);
+  Result (*cuLibraryLoadData)(DriverLibrary* library, const void* code, int* jit_options, void** jit_values,
+                              unsigned jit_count, int* options, void** values, unsigned count);
+  Result (*cuLibraryUnload)(DriverLibrary library);
+  Result (*cuLibraryGetKernel)(DriverKernel* kernel, DriverLibrary library, const char* name);
+  Result (*cuKernelGetFunction)(DriverFunction* function, DriverKernel kernel);
+  Result (*cuLaunchKernel)(DriverFunction function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,
+                           unsigned block_y, unsigned block_z, unsigned shared_bytes, Stream stream, void** params,
+                           void** extra);
+
+  // Throws Error "<what>: <name of the CUDA error>: <its description>" where `result` is an error.
+  void Check(Result result, const std::string& what) const;
+  std::string Describe(Result result) const;
+};
+
+// The driver, or nullptr where there is none, it is older than CUDA 12, or it finds no GPU. Looked up once per process.
+const Driver* FindDriver();
+
+}  // namespace onnxopt::cuda

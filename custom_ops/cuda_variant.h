@@ -1,0 +1,18 @@
+// Which variant of a kernel fits a domain, and its parameter block.
+#pragma once
+
+#include "call.h"
+#include "cuda_params.h"
+
+namespace onnxopt::cuda {
+
+// The first variant whose modes, index width and alignment fit, or kernel.variants.size() if none does.
+std::size_t ChooseVariant(const Kernel& kernel, const Domain& domain);
+
+// Writes abi.h's Params for this variant into `block` of kMaxParams bytes.
+void FillParams(const Kernel& kernel, const Variant& variant, const Domain& domain, unsigned char* block);
+
+// Blocks of threads that cover the domain. Throws Error where there are more than a grid has.
+unsigned GridSize(const Variant& variant, std::uint64_t count);
+
+}  // namespace onnxopt::cuda

@@ -1,0 +1,69 @@
+#include "custom_op.h"
+
+#include "cpu_kernel.h"
+#include "cuda_kernel.h"
+#include "shape_inference.h"
+
+namespace onnxopt {
+namespace {
+
+ONNXTensorElementDataType Element(Dtype dtype) { return static_cast<ONNXTensorElementDataType>(Row(dtype).element); }
+
+void CheckCounts(const OrtKernelInfo* info, const Program& program) {
+  std::size_t inputs = 0;
+  std::size_t outputs = 0;
+  Check(Ort().KernelInfo_GetInputCount(info, &inputs));
+  Check(Ort().KernelInfo_GetOutputCount(info, &outputs));
+  if (inputs == program.inputs.size() && outputs == program.outputs.size()) return;
+  throw Error("the node has " + std::to_string(inputs) + " inputs and " + std::to_string(outputs) +
+              " outputs, kernels.json has " + std::to_string(program.inputs.size()) + " and " +
+              std::to_string(program.outputs.size()) + "; model and library belong to different artifacts");
+}
+
+}  // namespace
+
+CustomOp::CustomOp(const Kernel& kernel, const char* provider, const cuda::Library* library)
+    : OrtCustomOp{}, kernel_(kernel), provider_(provider), library_(library) {
+  version = ORT_API_VERSION;
+  SetCallbacks();
+}
+
+void CustomOp::SetCallbacks() {
+  GetName = [](const OrtCustomOp* op) { return Self(op).kernel_.name.c_str(); };
+  GetExecutionProviderType = [](const OrtCustomOp* op) { return Self(op).provider_; };
+  GetInputType = [](const OrtCustomOp* op, std::size_t k) { return Element(Self(op).kernel_.program.inputs[k]); };
+  GetInputTypeCount = [](const OrtCustomOp* op) { return Self(op).kernel_.program.inputs.size(); };
+  GetOutputType = [](const OrtCustomOp* op, std::size_t k) { return Element(Self(op).kernel_.program.outputs[k]); };
+  GetOutputTypeCount = [](const OrtCustomOp* op) { return Self(op).kernel_.program.outputs.size(); };
+  GetInputCharacteristic = [](const OrtCustomOp*, std::size_t) { return INPUT_OUTPUT_REQUIRED; };
+  GetOutputCharacteristic = [](const OrtCustomOp*, std::size_t) { return INPUT_OUTPUT_REQUIRED; };
+  GetInputMemoryType = [](const OrtCustomOp*, std::size_t) { return OrtMemTypeDefault; };
+  GetVariadicInputMinArity = [](const OrtCustomOp*) { return 1; };
+  GetVariadicInputHomogeneity = [](const OrtCustomOp*) { return 0; };
+  GetVariadicOutputMinArity = [](const OrtCustomOp*) { return 1; };
+  GetVariadicOutputHomogeneity = [](const OrtCustomOp*) { return 0; };
+  GetStartVersion = [](const OrtCustomOp*) { return 1; };
+  GetEndVersion = [](const OrtCustomOp*) { return static_cast<int>(MAX_CUSTOM_OP_END_VER); };
+
+  CreateKernelV2 = [](const OrtCustomOp* op, const OrtApi*, const OrtKernelInfo* info, void** kernel) {
+    const CustomOp& self = Self(op);
+    return Guard(self.kernel_.name.c_str(), [&] { *kernel = self.MakeKernel(info); });
+  };
+  KernelComputeV2 = [](void* kernel, OrtKernelContext* context) {
+    const auto* self = static_cast<const PointwiseKernel*>(kernel);
+    return Guard(self->kernel().name.c_str(), [&] { self->Compute(context); });
+  };
+  KernelDestroy = [](void* kernel) { delete static_cast<PointwiseKernel*>(kernel); };
+  InferOutputShapeFn = [](const OrtCustomOp* op, OrtShapeInferContext* context) {
+    const CustomOp& self = Self(op);
+    return Guard(self.kernel_.name.c_str(), [&] { onnxopt::InferShapes(self.kernel_.program, context); });
+  };
+}
+
+PointwiseKernel* CustomOp::MakeKernel(const OrtKernelInfo* info) const {
+  CheckCounts(info, kernel_.program);
+  if (library_ != nullptr) return new cuda::CudaKernel(kernel_, *library_);
+  return new CpuKernel(kernel_);
+}
+
+}  // namespace onnxopt

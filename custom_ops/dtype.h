@@ -1,0 +1,48 @@
+// Storage and compute dtypes: the C++ side of onnxopt/dtypes.py.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string_view>
+
+namespace onnxopt {
+
+enum class Dtype : std::uint8_t {
+  kFloat16,
+  kBfloat16,
+  kFloat32,
+  kFloat64,
+  kInt8,
+  kInt16,
+  kInt32,
+  kInt64,
+  kUint8,
+  kUint16,
+  kUint32,
+  kUint64,
+  kBool,
+};
+
+constexpr std::size_t kDtypes = 13;
+
+enum class DtypeKind : std::uint8_t { kFloat, kSigned, kUnsigned, kBool };
+
+// name: as in kernels.json. size: bytes an element. compute: the dtype that arithmetic on it runs in.
+// element: its ONNXTensorElementDataType.
+struct DtypeRow {
+  std::string_view name;
+  std::size_t size;
+  Dtype compute;
+  DtypeKind kind;
+  int element;
+};
+
+const DtypeRow& Row(Dtype dtype);
+
+inline std::size_t Size(Dtype dtype) { return Row(dtype).size; }
+inline bool IsCompute(Dtype dtype) { return Row(dtype).compute == dtype; }
+
+// False where no dtype has this name.
+bool ParseDtype(std::string_view name, Dtype* dtype);
+
+}  // namespace onnxopt

@@ -1,0 +1,23 @@
+// Which GPU architectures a fatbin has code for.
+#pragma once
+
+#include <vector>
+
+namespace onnxopt::cuda {
+
+// One piece of code. arch: 10 * major + minor, 90 for sm_90. ptx: text that the driver compiles, not a cubin.
+struct Image {
+  unsigned arch;
+  bool ptx;
+
+  // Whether a GPU of compute capability major.minor runs it, leaving aside whether its driver knows the PTX version.
+  bool RunsOn(unsigned major, unsigned minor) const {
+    const unsigned gpu = 10 * major + minor;
+    return ptx ? gpu >= arch : gpu >= arch && gpu / 10 == arch / 10;
+  }
+};
+
+// The images of a fatbin; empty where it does not have the container format known here.
+std::vector<Image> Images(const std::vector<char>& fatbin);
+
+}  // namespace onnxopt::cuda

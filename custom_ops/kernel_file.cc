@@ -1,0 +1,221 @@
+#include "kernel_file.h"
+
+#include <sys/stat.h>
+
+#include <cstring>
+#include <fstream>
+#include <iterator>
+#include <limits>
+#include <set>
+
+#include "cuda_params.h"
+#include "json_reader.h"
+#include "sha256.h"
+
+namespace onnxopt {
+namespace {
+
+constexpr std::uint64_t kSchema = 1;
+constexpr std::uint64_t kMaxId = std::numeric_limits<std::uint32_t>::max();
+constexpr std::size_t kMaxInstructions = 65536;
+
+template <typename T>
+void Put(T value, Instruction* instruction) {
+  std::memcpy(instruction->value.data(), &value, sizeof(value));
+}
+
+double FloatConstant(const JsonReader& json) {
+  if (json.value().is_number()) return json.value().get<double>();
+  const std::string text = json.value().is_string() ? json.value().get<std::string>() : "";
+  if (text == "inf") return std::numeric_limits<double>::infinity();
+  if (text == "-inf") return -std::numeric_limits<double>::infinity();
+  if (text == "nan") return std::numeric_limits<double>::quiet_NaN();
+  json.Fail("is not a number, \"inf\", \"-inf\" or \"nan\"");
+}
+
+template <typename T>
+void PutInteger(const JsonReader& json, Instruction* instruction) {
+  const auto& value = json.value();
+  bool fits = value.is_number_integer();
+  if (fits && value.is_number_unsigned()) {
+    fits = value.get<std::uint64_t>() <= static_cast<std::uint64_t>(std::numeric_limits<T>::max());
+  } else if (fits) {
+    fits = std::numeric_limits<T>::min() < 0 &&
+           value.get<std::int64_t>() >= static_cast<std::int64_t>(std::numeric_limits<T>::min());
+  }
+  if (!fits) json.Fail("is not an " + std::string(Row(instruction->dtype).name));
+  Put(value.get<T>(), instruction);
+}
+
+void ReadConstant(const JsonReader& json, Instruction* instruction) {
+  switch (instruction->dtype) {
+    case Dtype::kFloat32:
+      return Put(static_cast<float>(FloatConstant(json)), instruction);
+    case Dtype::kFloat64:
+      return Put(FloatConstant(json), instruction);
+    case Dtype::kInt8:
+      return PutInteger<std::int8_t>(json, instruction);
+    case Dtype::kInt16:
+      return PutInteger<std::int16_t>(json, instruction);
+    case Dtype::kInt32:
+      return PutInteger<std::int32_t>(json, instruction);
+    case Dtype::kInt64:
+      return PutInteger<std::int64_t>(json, instruction);
+    case Dtype::kUint8:
+      return PutInteger<std::uint8_t>(json, instruction);
+    case Dtype::kUint16:
+      return PutInteger<std::uint16_t>(json, instruction);
+    case Dtype::kUint32:
+      return PutInteger<std::uint32_t>(json, instruction);
+    case Dtype::kUint64:
+      return PutInteger<std::uint64_t>(json, instruction);
+    case Dtype::kBool:
+      return Put(static_cast<std::uint8_t>(json.Flag() ? 1 : 0), instruction);
+    default:
+      json.Fail("belongs to a constant of a dtype that is not computed in");
+  }
+}
+
+Instruction ReadInstruction(const JsonReader& json) {
+  Instruction instruction;
+  const JsonReader op = json["op"];
+  if (!ParseOp(op.Text(), &instruction.op)) op.Fail("is \"" + op.Text() + "\", which is no primitive");
+  instruction.dtype = json["dtype"].DtypeName();
+  json["args"].Each(
+      [&](const JsonReader& a) { instruction.args.push_back(static_cast<std::uint32_t>(a.Number(0, kMaxId))); });
+  if (json.Has("value") != (instruction.op == Op::kConst) || json.Has("storage") != (instruction.op == Op::kNarrow)) {
+    json.Fail("breaks a rule: field value belongs to const, field storage to narrow");
+  }
+  if (instruction.op == Op::kConst) ReadConstant(json["value"], &instruction);
+  if (instruction.op == Op::kNarrow) instruction.storage = json["storage"].DtypeName();
+  return instruction;
+}
+
+Program ReadProgram(const JsonReader& json) {
+  Program program;
+  const auto ids = [](const JsonReader& list) {
+    std::vector<std::uint32_t> values;
+    list.Each([&](const JsonReader& v) { values.push_back(static_cast<std::uint32_t>(v.Number(0, kMaxId))); });
+    return values;
+  };
+  json["inputs"].Each([&](const JsonReader& dtype) { program.inputs.push_back(dtype.DtypeName()); });
+  json["outputs"].Each([&](const JsonReader& dtype) { program.outputs.push_back(dtype.DtypeName()); });
+  json["code"].Each([&](const JsonReader& i) { program.code.push_back(ReadInstruction(i)); });
+  if (program.code.size() > kMaxInstructions) json["code"].Fail("is too long");
+  program.results = ids(json["results"]);
+  json["depends"].Each([&](const JsonReader& list) { program.depends.push_back(ids(list)); });
+  program.ranks = ids(json["ranks"]);
+  try {
+    program.Verify();
+  } catch (const Error& e) {
+    json.Fail(e.what());
+  }
+  return program;
+}
+
+bool IsIdentifier(const std::string& text) {
+  const auto word = [](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_';
+  };
+  for (const char c : text) {
+    if (!word(c)) return false;
+  }
+  return !text.empty() && !(text[0] >= '0' && text[0] <= '9');
+}
+
+std::string ReadIdentifier(const JsonReader& json) {
+  const std::string text = json.Text();
+  if (!IsIdentifier(text)) json.Fail("is \"" + text + "\", which is no identifier");
+  return text;
+}
+
+Variant ReadVariant(const JsonReader& json, const Program& program) {
+  Variant variant;
+  variant.symbol = ReadIdentifier(json["symbol"]);
+  variant.modes = json["modes"].Text();
+  variant.index = static_cast<unsigned>(json["index"].Number(32, 64));
+  variant.vector = static_cast<unsigned>(json["vector"].Number(1, 64));
+  variant.unroll = static_cast<unsigned>(json["unroll"].Number(1, 64));
+  variant.threads = static_cast<unsigned>(json["threads"].Number(1, 1024));
+  if (variant.index != 32 && variant.index != 64) json["index"].Fail("is neither 32 nor 64");
+  if ((variant.vector & (variant.vector - 1)) != 0) json["vector"].Fail("is not a power of 2");
+  if (variant.modes.size() != program.inputs.size() ||
+      variant.modes.find_first_not_of("FSRC*") != std::string::npos) {
+    json["modes"].Fail("is \"" + variant.modes + "\", not one of the letters FSRC* for each of " +
+                       std::to_string(program.inputs.size()) + " inputs");
+  }
+  const std::size_t bytes = cuda::ParamsSize(variant.index, program.inputs.size(), program.outputs.size());
+  if (bytes > cuda::kMaxParams) json.Fail("has too many inputs and outputs for a kernel's parameters");
+  return variant;
+}
+
+Kernel ReadKernel(const JsonReader& json, bool has_fatbin) {
+  Kernel kernel;
+  kernel.name = ReadIdentifier(json["name"]);
+  kernel.program = ReadProgram(json);
+  kernel.cpu = json["cpu"].Flag();
+  json["variants"].Each([&](const JsonReader& v) { kernel.variants.push_back(ReadVariant(v, kernel.program)); });
+  if (has_fatbin && kernel.variants.empty()) json["variants"].Fail("is empty although there is a fatbin");
+  return kernel;
+}
+
+std::vector<char> ReadFile(const std::string& path) {
+  std::ifstream stream(path, std::ios::binary);
+  if (!stream) throw Error("cannot read " + path + ": " + std::strerror(errno));
+  std::vector<char> bytes{std::istreambuf_iterator<char>(stream), std::istreambuf_iterator<char>()};
+  if (stream.bad()) throw Error("cannot read " + path + ": " + std::strerror(errno));
+  return bytes;
+}
+
+std::vector<char> ReadFatbin(const JsonReader& json, const std::string& folder) {
+  const std::string name = json["file"].Text();
+  if (name.find('/') != std::string::npos) json["file"].Fail("leaves the folder of kernels.json");
+  const std::uint64_t size = json["bytes"].Number(1, std::numeric_limits<std::int64_t>::max());
+  const std::string expected = json["sha256"].Text();
+  std::vector<char> bytes = ReadFile(folder + "/" + name);
+  if (bytes.size() != size) {
+    throw Error(folder + "/" + name + " has " + std::to_string(bytes.size()) + " bytes where kernels.json says " +
+                std::to_string(size));
+  }
+  const std::string found = Sha256(bytes.data(), bytes.size());
+  if (found != expected) {
+    throw Error(folder + "/" + name + " has sha256 " + found + " where kernels.json says " + expected);
+  }
+  return bytes;
+}
+
+KernelFile ReadKernels(const JsonReader& json, const std::string& path) {
+  const std::uint64_t schema = json["schema"].Number(0, kMaxId);
+  if (schema != kSchema) {
+    json["schema"].Fail("is " + std::to_string(schema) + ", and this library reads schema " + std::to_string(kSchema));
+  }
+  KernelFile file;
+  file.path = path;
+  const JsonReader fatbin = json["fatbin"];
+  if (!fatbin.value().is_null()) file.fatbin = ReadFatbin(fatbin, path.substr(0, path.rfind('/')));
+  std::set<std::string> names;
+  json["kernels"].Each([&](const JsonReader& k) {
+    file.kernels.push_back(ReadKernel(k, !file.fatbin.empty()));
+    if (!names.insert(file.kernels.back().name).second) k["name"].Fail("is there twice");
+  });
+  return file;
+}
+
+}  // namespace
+
+std::optional<KernelFile> ReadKernelFile(const std::string& path) {
+  struct stat status {};
+  if (stat(path.c_str(), &status) != 0 && errno == ENOENT) return std::nullopt;
+  const std::string advice = "; restore the artifact folder or write it again with onnxopt";
+  try {
+    const std::vector<char> text = ReadFile(path);
+    const nlohmann::json json = nlohmann::json::parse(text.begin(), text.end());
+    return ReadKernels(JsonReader(json, ""), path);
+  } catch (const nlohmann::json::exception& e) {
+    throw Error(path + ": not valid JSON: " + e.what() + advice);
+  } catch (const Error& e) {
+    throw Error(path + ": " + e.what() + advice);
+  }
+}
+
+}  // namespace onnxopt

@@ -1,0 +1,39 @@
+// kernels.json and the fatbin beside it, read and checked.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "program.h"
+
+namespace onnxopt {
+
+// One entry point of a kernel, see regions.Variant.
+struct Variant {
+  std::string symbol;
+  std::string modes;  // a letter of "FSRC*" an input
+  unsigned index;     // 32 or 64
+  unsigned vector;
+  unsigned unroll;
+  unsigned threads;
+};
+
+struct Kernel {
+  std::string name;
+  Program program;
+  std::vector<Variant> variants;
+  bool cpu;  // the CPU kernel beats ONNX Runtime's own kernels
+};
+
+struct KernelFile {
+  std::string path;
+  std::vector<Kernel> kernels;
+  std::vector<char> fatbin;  // empty where the artifact has no CUDA code
+};
+
+// Empty where there is no file at `path`. Throws Error saying what is wrong and where, if the file or the fatbin it
+// names is damaged, mismatched or of another schema. Whatever is returned keeps every rule of program.py and regions.py.
+std::optional<KernelFile> ReadKernelFile(const std::string& path);
+
+}  // namespace onnxopt

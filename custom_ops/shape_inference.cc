@@ -1,0 +1,107 @@
+#include "shape_inference.h"
+
+#include <algorithm>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace onnxopt {
+namespace {
+
+// A dim: its extent, or -1 and a name, or -1 and no name where nothing is known.
+struct Dim {
+  std::int64_t extent = 1;
+  std::string symbol;
+};
+
+using Dims = std::vector<Dim>;
+
+// ONNX Runtime gives an input of unknown rank as one of rank 0; nullopt stands for both, as they cannot be told apart.
+std::optional<Dims> InputDims(OrtShapeInferContext* context, std::size_t k) {
+  OrtTensorTypeAndShapeInfo* info = nullptr;
+  Check(Ort().ShapeInferContext_GetInputTypeShape(context, k, &info));  // owned by the context
+  std::size_t rank = 0;
+  Check(Ort().GetDimensionsCount(info, &rank));
+  if (rank == 0) return std::nullopt;
+  std::vector<std::int64_t> extents(rank);
+  std::vector<const char*> symbols(rank);
+  Check(Ort().GetDimensions(info, extents.data(), rank));
+  Check(Ort().GetSymbolicDimensions(info, symbols.data(), rank));
+  Dims dims(rank);
+  for (std::size_t d = 0; d < rank; ++d) {
+    const bool known = extents[d] >= 0;
+    dims[d] = {known ? extents[d] : -1, known || symbols[d] == nullptr ? "" : symbols[d]};
+  }
+  return dims;
+}
+
+// The broadcast of two dims. A known extent other than 1 wins: the other is 1 or the same, or the call will fail.
+Dim Broadcast(const Dim& a, const Dim& b) {
+  if (a.extent == 1) return b;
+  if (b.extent == 1) return a;
+  if (a.extent >= 0 && b.extent >= 0 && a.extent != b.extent) {
+    throw Error("dims " + std::to_string(a.extent) + " and " + std::to_string(b.extent) + " do not broadcast");
+  }
+  if (a.extent >= 0) return a;
+  if (b.extent >= 0) return b;
+  return a.symbol == b.symbol ? a : Dim{-1, ""};
+}
+
+std::optional<Dims> OutputDims(const Program& program, std::size_t k, const std::vector<std::optional<Dims>>& inputs) {
+  Dims dims(program.ranks[k]);
+  for (const std::uint32_t d : program.depends[k]) {
+    if (!inputs[d]) return std::nullopt;
+    const Dims& other = *inputs[d];
+    if (other.size() > dims.size()) dims.insert(dims.begin(), other.size() - dims.size(), Dim{});
+    const std::size_t first = dims.size() - other.size();
+    for (std::size_t i = 0; i < other.size(); ++i) dims[first + i] = Broadcast(dims[first + i], other[i]);
+  }
+  return dims;
+}
+
+class OutputInfo {
+ public:
+  OutputInfo() { Check(Ort().CreateTensorTypeAndShapeInfo(&info_)); }
+  OutputInfo(const OutputInfo&) = delete;
+  OutputInfo& operator=(const OutputInfo&) = delete;
+  ~OutputInfo() { Ort().ReleaseTensorTypeAndShapeInfo(info_); }
+
+  void Set(Dtype dtype, const Dims& dims) {
+    std::vector<std::int64_t> extents;
+    std::vector<const char*> symbols;
+    for (const Dim& dim : dims) {
+      extents.push_back(dim.extent);
+      symbols.push_back(dim.symbol.c_str());
+    }
+    Check(Ort().SetTensorElementType(info_, static_cast<ONNXTensorElementDataType>(Row(dtype).element)));
+    Check(Ort().SetDimensions(info_, extents.data(), extents.size()));
+    Check(Ort().SetSymbolicDimensions(info_, symbols.data(), symbols.size()));
+  }
+
+  OrtTensorTypeAndShapeInfo* get() { return info_; }
+
+ private:
+  OrtTensorTypeAndShapeInfo* info_ = nullptr;
+};
+
+}  // namespace
+
+void InferShapes(const Program& program, OrtShapeInferContext* context) {
+  std::size_t count = 0;
+  Check(Ort().ShapeInferContext_GetInputCount(context, &count));
+  if (count != program.inputs.size()) {
+    throw Error("the node has " + std::to_string(count) + " inputs, kernels.json has " +
+                std::to_string(program.inputs.size()) + "; model and library belong to different artifacts");
+  }
+  std::vector<std::optional<Dims>> inputs;
+  for (std::size_t k = 0; k < count; ++k) inputs.push_back(InputDims(context, k));
+  for (std::size_t k = 0; k < program.outputs.size(); ++k) {
+    const std::optional<Dims> dims = OutputDims(program, k, inputs);
+    if (!dims || dims->empty()) continue;
+    OutputInfo info;
+    info.Set(program.outputs[k], *dims);
+    Check(Ort().ShapeInferContext_SetOutputTypeShape(context, k, info.get()));
+  }
+}
+
+}  // namespace onnxopt

@@ -1,0 +1,74 @@
+"""The demo behind `make demo`: a trained model out of a package and one exported from PyTorch, from model to server.
+
+For each it runs the commands a user would: optimize (which compiles and verifies), verify, explain, bench on the CPU,
+and then runs the artifact from Python and from a C++ program, with the library and without it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+BUILD = ROOT / "build" / "demo"
+sys.path.insert(0, str(ROOT))
+
+import models  # noqa: E402  (the folder models/ beside this one, not an installed package)
+
+
+@dataclasses.dataclass(frozen=True)
+class Example:
+    """A model of models/, what it is, and the shapes it runs at."""
+
+    name: str
+    what: str
+    shapes: tuple[str, ...]
+
+
+EXAMPLES = (
+    Example("ppocr_rec_v6", "PP-OCR text recognition, trained, taken out of a package", ("x=1x3x48x320",)),
+    Example("bert_tiny_dyn", "BERT, two layers, exported from PyTorch with dynamic batch and sequence", ("x=8x128",)),
+)
+
+
+def main() -> None:
+    start = time.perf_counter()
+    shutil.rmtree(BUILD, ignore_errors=True)
+    program = BUILD / "run"
+    run([str(ROOT / "examples/cpp/build"), sys.executable, str(program)])
+    for example in EXAMPLES:
+        show(example, program)
+    print(f"\nmake demo: {len(EXAMPLES)} models in {time.perf_counter() - start:.0f} s; artifacts in build/demo/")
+
+
+def show(example: Example, program: Path) -> None:
+    print(f"\n━━━ {example.name}: {example.what}", flush=True)
+    model, artifact = models.path(example.name), BUILD / example.name
+    shapes = [option for shape in example.shapes for option in ("--shape", shape)]
+    onnxopt("optimize", model, "-o", artifact, *shapes)
+    onnxopt("verify", model, artifact, *shapes)
+    onnxopt("explain", artifact)
+    onnxopt("bench", artifact, "--against", model, *shapes)
+    run([sys.executable, str(ROOT / "examples/python/run.py"), str(artifact), *example.shapes])
+    run([str(program), str(artifact), *example.shapes])
+
+
+def onnxopt(*arguments: str | Path) -> None:
+    run([str(Path(sys.executable).with_name("onnxopt")), *map(str, arguments)])
+
+
+def run(command: list[str]) -> None:
+    """Print a command as a user would type it, and run it; the demo ends where it fails."""
+    shown = " ".join(word.replace(f"{ROOT}/", "") for word in command)
+    print(f"\n$ {shown}", flush=True)
+    result = subprocess.run(command, cwd=ROOT)
+    if result.returncode:
+        sys.exit(f"make demo: the command above ended with exit code {result.returncode}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,143 @@
+"""Exported models: real architectures with seeded random weights, exported from PyTorch on first use.
+
+A name is ARCHITECTURE[_tiny][_fp16][_dyn]: `bert`, `bert_dyn`, `bert_fp16_dyn`, `bert_tiny_fp16`. Base models have the
+published widths and depths, tiny ones are for tests; `_dyn` has dynamic batch and, for token models, sequence.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import fcntl
+import hashlib
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+
+from models.entries import CACHE, Input, ModelUnavailable
+
+ARCHITECTURES = ("bert", "vit", "llama", "convnext", "efficientnet")
+SIZES = ("tiny", "base")
+_TOKENS = frozenset({"bert", "llama"})
+_SHAPES = {  # (architecture, size) -> shape of the one input "x"; base as the skeletons of the GPU measurements
+    ("bert", "base"): (8, 128),
+    ("vit", "base"): (16, 3, 224, 224),
+    ("llama", "base"): (1, 512),
+    ("convnext", "base"): (16, 3, 224, 224),
+    ("efficientnet", "base"): (32, 3, 224, 224),
+    ("bert", "tiny"): (2, 16),
+    ("vit", "tiny"): (2, 3, 32, 32),
+    ("llama", "tiny"): (2, 16),
+    ("convnext", "tiny"): (2, 3, 64, 64),
+    ("efficientnet", "tiny"): (2, 3, 64, 64),
+}
+_VOCABULARY = {"tiny": 128, "base": 30000}
+
+
+@dataclasses.dataclass(frozen=True)
+class Exported:
+    """A model exported from a transformers configuration with random weights."""
+
+    architecture: str
+    size: str
+    fp16: bool
+    dynamic: bool
+    kind = "exported"
+    licence = "Apache-2.0 (architecture), random weights"
+    ort_cannot_run = ""
+
+    @property
+    def name(self) -> str:
+        tiny = "_tiny" if self.size == "tiny" else ""
+        return self.architecture + tiny + "_fp16" * self.fp16 + "_dyn" * self.dynamic
+
+    @property
+    def inputs(self) -> dict[str, Input]:
+        shape = _SHAPES[self.architecture, self.size]
+        if self.architecture in _TOKENS:
+            return {"x": Input("int64", shape, {"below": _VOCABULARY[self.size]})}
+        return {"x": Input("float16" if self.fp16 else "float32", shape)}
+
+    @property
+    def dynamic_dims(self) -> dict[int, str]:
+        """Axis of "x" -> name of its symbolic dim; empty for a static model."""
+        if not self.dynamic:
+            return {}
+        return {0: "batch", 1: "sequence"} if self.architecture in _TOKENS else {0: "batch"}
+
+
+def exports() -> dict[str, Exported]:
+    """Every exported model by name: architectures x sizes x dtypes x (static, dynamic)."""
+    rows = [
+        Exported(architecture, size, fp16, dynamic)
+        for size in SIZES
+        for architecture in ARCHITECTURES
+        for fp16 in (False, True)
+        for dynamic in (False, True)
+    ]
+    return {row.name: row for row in rows}
+
+
+def is_cached(entry: Exported, cache: pathlib.Path = CACHE) -> bool:
+    """Whether the model was exported by today's recipe: the text of exporting.py, and the model's row."""
+    note = export_note(entry, cache)
+    return note.get("recipe") == _recipe(entry) and (cache / f"{entry.name}.onnx").is_file()
+
+
+def export_note(entry: Exported, cache: pathlib.Path = CACHE) -> dict[str, object]:
+    """What was noted at export: recipe, seconds, versions of torch and transformers. Empty if never exported."""
+    try:
+        return dict(json.loads((cache / f"{entry.name}.json").read_text()))
+    except (OSError, ValueError):
+        return {}
+
+
+def export(name: str, cache: pathlib.Path = CACHE) -> pathlib.Path:
+    """Path of the exported model, exported in a process of its own unless the cache holds it.
+
+    Raises ModelUnavailable where torch or transformers is missing or the export fails.
+    """
+    rows = exports()
+    if name not in rows:
+        raise ModelUnavailable(f"no exported model {name!r}: `python -m models list` shows the names")
+    entry = rows[name]
+    with _one_at_a_time(cache, name):
+        if not is_cached(entry, cache):
+            _export(entry, cache)
+    return cache / f"{name}.onnx"
+
+
+def _export(entry: Exported, cache: pathlib.Path) -> None:
+    with tempfile.TemporaryDirectory(dir=cache, prefix=f".{entry.name}.") as folder:
+        model = pathlib.Path(folder) / f"{entry.name}.onnx"
+        command = [sys.executable, "-m", "models.exporting", json.dumps(dataclasses.asdict(entry)), str(model)]
+        root = pathlib.Path(__file__).parents[1]
+        result = subprocess.run(command, cwd=root, capture_output=True, text=True)
+        if result.returncode or not model.is_file():
+            lines = [line for line in result.stderr.splitlines() if line.strip()] or ["no message"]
+            raise ModelUnavailable(f"cannot export {entry.name}: {lines[-1]} (needs torch and transformers)")
+        note = {"recipe": _recipe(entry), **json.loads(model.with_suffix(".json").read_text())}
+        model.with_suffix(".json").write_text(json.dumps(note))
+        # the note last: it is what says that the other files are complete
+        for suffix in (".onnx.data", ".onnx", ".json"):
+            file = model.with_suffix(suffix)
+            if file.exists():
+                os.replace(file, cache / file.name)
+
+
+def _recipe(entry: Exported) -> str:
+    text = pathlib.Path(__file__).with_name("exporting.py").read_text()
+    return hashlib.sha256(f"{text}\n{entry}\n{entry.inputs}".encode()).hexdigest()[:16]
+
+
+@contextlib.contextmanager
+def _one_at_a_time(cache: pathlib.Path, name: str) -> Iterator[None]:
+    """Parallel test workers wait for the first one's export instead of repeating it."""
+    cache.mkdir(parents=True, exist_ok=True)
+    with open(cache / f".{name}.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield

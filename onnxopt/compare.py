@@ -1,0 +1,161 @@
+"""Compare one output of two models: how far apart they are, in the figures people ask for, and whether that is allowed.
+
+A float output passes where every element satisfies |a - b| <= limit * (rms(reference) + |reference|), NaNs and
+infinities stand in the same places, and dtype and shape agree. The scale is the output's own magnitude, so a limit means
+the same for logits of 40 and for probabilities of 1e-4. The limit follows the *model's* coarsest dtype: a float32 output
+of a float16 model carries float16's rounding. An integer or bool output that floats decide (ArgMax, a comparison,
+quantization) passes where nearly all elements agree; one that no float reaches must be equal.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+
+Array = np.ndarray[Any, Any]
+
+# Rounding differs wherever operations are reordered or an intermediate keeps more bits; errors then grow with depth. These
+# limits leave room for some hundred layers: 2^10 ulp for float32, 2^6 for the 16-bit dtypes held against their own grid.
+LIMITS = {"float64": 1e-9, "float32": 1e-4, "float16": 2e-2, "bfloat16": 6e-2, "quantized": 6e-2}
+AGREEMENT = 0.99  # share of equal elements for integers that floats decide
+
+
+@dataclasses.dataclass(frozen=True)
+class Limit:
+    """What may differ: `relative` to the output's magnitude for floats, share of equal elements for the rest."""
+
+    relative: float
+    agreement: float = 1.0
+
+    @classmethod
+    def of(cls, precision: str, *, float_decides: bool) -> Limit:
+        """The limit for a model whose coarsest dtype is `precision`, a key of LIMITS."""
+        return cls(LIMITS[precision], AGREEMENT if float_decides else 1.0)
+
+
+@dataclasses.dataclass(frozen=True)
+class Difference:
+    """One output compared with its reference.
+
+    max_rel counts elements of at least a thousandth of the reference's rms: below that it says nothing.
+    ulp: greatest distance in representable values of the output's dtype, None for integers. cosine: None where a vector is
+    zero or the dtype is not float. argmax: share of rows (last axis) whose greatest element is the same, None without rows.
+    agreement: share of elements that are equal (NaN equals NaN).
+    excess: the worst element's difference over what is allowed; None where the two cannot be compared, and `reason` says
+    why. It passes up to 1.
+    """
+
+    dtype: str
+    shape: tuple[int, ...]
+    max_abs: float = 0.0
+    max_rel: float = 0.0
+    ulp: int | None = None
+    cosine: float | None = None
+    argmax: float | None = None
+    agreement: float = 1.0
+    same_nan: bool = True
+    same_inf: bool = True
+    excess: float | None = 0.0
+    reason: str = ""
+
+    @property
+    def ok(self) -> bool:
+        return self.excess is not None and self.excess <= 1.0
+
+
+def compare(reference: Array, actual: Array, limit: Limit) -> Difference:
+    """How `actual` differs from `reference`. Any dtypes and shapes: what cannot be compared is a failed Difference."""
+    dtype, shape = str(reference.dtype), tuple(int(d) for d in reference.shape)
+    if reference.dtype != actual.dtype:
+        return Difference(dtype, shape, excess=None, reason=f"dtype is {actual.dtype}, not {dtype}")
+    if reference.shape != actual.shape:
+        return Difference(dtype, shape, excess=None, reason=f"shape is {list(actual.shape)}, not {list(shape)}")
+    if reference.size == 0:
+        return Difference(dtype, shape)
+    if is_float(reference):
+        return _compare_floats(reference, actual, limit)
+    equal = float(np.mean(reference == actual))
+    allowed = 1.0 - limit.agreement
+    excess = 0.0 if equal == 1.0 else (1.0 - equal) / allowed if allowed else None
+    reason = "" if excess is not None and excess <= 1.0 else f"{1 - equal:.3%} of the elements differ"
+    max_abs = 0.0
+    if reference.dtype.kind in "iu":
+        max_abs = float(np.max(np.abs(reference.astype(np.float64) - actual.astype(np.float64))))
+    return Difference(dtype, shape, max_abs=max_abs, agreement=equal, excess=excess, reason=reason)
+
+
+def _compare_floats(reference: Array, actual: Array, limit: Limit) -> Difference:
+    a, b = reference.astype(np.float64).ravel(), actual.astype(np.float64).ravel()
+    finite = np.isfinite(a) & np.isfinite(b)
+    same_nan = bool(np.array_equal(np.isnan(a), np.isnan(b)))
+    a_inf, b_inf = np.isinf(a), np.isinf(b)
+    same_inf = bool(np.array_equal(a_inf, b_inf) and np.array_equal(a[a_inf], b[b_inf]))
+    x, y = (a, b) if finite.all() else (a[finite], b[finite])
+    difference = np.abs(x - y)
+    magnitude = np.abs(x)
+    rms = float(np.sqrt(np.mean(np.square(x)))) if x.size else 0.0
+    max_abs = _finite(difference.max(initial=0.0))
+    counted = magnitude >= max(rms * 1e-3, np.finfo(np.float64).tiny)
+    max_rel = _finite((difference[counted] / magnitude[counted]).max(initial=0.0))
+    excess: float | None = 0.0
+    if max_abs:
+        # An all-zero reference has no magnitude of its own: the limit is absolute there.
+        excess = _finite((difference / (limit.relative * (magnitude + (rms or 1.0)))).max())
+    reason = "" if excess is not None and excess <= 1.0 else f"off by up to {max_abs:.3g} where the rms is {rms:.3g}"
+    if not (same_nan and same_inf):
+        excess, reason = None, "NaN or infinity in different places"
+    return Difference(
+        dtype=str(reference.dtype),
+        shape=tuple(int(d) for d in reference.shape),
+        max_abs=max_abs,
+        max_rel=max_rel,
+        ulp=_ulp(reference.ravel()[finite], actual.ravel()[finite]),
+        cosine=_cosine(x, y),
+        argmax=_argmax_agreement(reference, actual),
+        agreement=float(np.mean((a == b) | (np.isnan(a) & np.isnan(b)))),
+        same_nan=same_nan,
+        same_inf=same_inf,
+        excess=excess,
+        reason=reason,
+    )
+
+
+def _finite(value: Any) -> float:
+    """JSON has no infinity; a figure that overflows float64 becomes the greatest one."""
+    return float(np.nan_to_num(value))
+
+
+def is_float(array: Array) -> bool:
+    """Whether the dtype is a float, ml_dtypes' bfloat16 included."""
+    return array.dtype.kind == "f" or str(array.dtype) == "bfloat16"
+
+
+def _ulp(a: Array, b: Array) -> int:
+    """Greatest distance in representable values; both finite."""
+    if not a.size:
+        return 0
+    signed = np.dtype(f"i{a.dtype.itemsize}")
+
+    def order(x: Array) -> Array:  # sign and magnitude to two's complement, so that neighbours differ by 1
+        bits = np.ascontiguousarray(x).view(signed)
+        return np.where(bits < 0, np.iinfo(signed).min - bits, bits)
+
+    left, right = order(a), order(b)
+    return int(np.max(np.maximum(left, right).astype(np.uint64) - np.minimum(left, right).astype(np.uint64)))
+
+
+def _cosine(x: Array, y: Array) -> float | None:
+    """Cosine of the angle between two vectors, scaled first so that no square overflows."""
+    left, right = np.abs(x).max(initial=0.0), np.abs(y).max(initial=0.0)
+    if not left or not right:
+        return None
+    u, v = x / left, y / right
+    return float(np.dot(u, v) / np.sqrt(np.dot(u, u) * np.dot(v, v)))
+
+
+def _argmax_agreement(reference: Array, actual: Array) -> float | None:
+    if reference.ndim == 0 or reference.shape[-1] < 2:
+        return None
+    return float(np.mean(np.argmax(reference, axis=-1) == np.argmax(actual, axis=-1)))

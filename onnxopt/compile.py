@@ -1,0 +1,126 @@
+"""Compile: CUDA source to one fatbin with a cubin for every architecture and PTX for the newest.
+
+NVRTC does it, on any machine: no GPU, no nvcc. Compiled images are kept in a content-addressed cache.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import hashlib
+import os
+import re
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from onnxopt import paths
+from onnxopt.errors import CompileError, UsageError
+
+ARCHS = ("sm_75", "sm_80", "sm_86", "sm_87", "sm_89", "sm_90", "sm_100", "sm_120")
+_OPTIONS = ("--std=c++17", "--dopt=on", "-default-device", "--extra-device-vectorization")
+
+
+def check_archs(archs: Sequence[str] | None) -> tuple[str, ...]:
+    """The architectures to compile for, in order; all of ARCHS for None. UsageError names one that is not in ARCHS."""
+    for arch in archs or ():
+        if arch not in ARCHS:
+            raise UsageError(f"unknown architecture {arch!r}: onnxopt compiles for {', '.join(ARCHS)}")
+    return tuple(a for a in ARCHS if archs is None or a in archs)
+
+
+def compile_cuda(
+    source: str,
+    archs: Sequence[str] = ARCHS,
+    cache: Path | None = None,
+    progress: Callable[[str], None] | None = None,
+) -> bytes:
+    """The fatbin of a translation unit that includes headers of cuda_kernels/.
+
+    archs: cubins to make; PTX is added for the newest of them, so that later GPUs can run it too. cache: folder of
+    compiled images, by default $XDG_CACHE_HOME/onnxopt/kernels. progress: called with each image's name when it is
+    done. Raises CompileError with NVRTC's log where the source does not compile, UsageError for an unknown arch.
+    """
+    ordered = check_archs(archs)
+    headers = {path.name: path.read_text() for path in sorted(paths.cuda_kernels().glob("*.*h"))}
+    targets = [*ordered, ordered[-1].replace("sm", "compute")]
+    folder = cache or Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "onnxopt" / "kernels"
+    images: dict[str, bytes] = {}
+    with concurrent.futures.ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
+        jobs = {pool.submit(_image, source, headers, target, folder): target for target in targets}
+        for job in concurrent.futures.as_completed(jobs):
+            images[jobs[job]] = job.result()
+            if progress is not None:
+                progress(jobs[job])
+    return _fatbin({target: images[target] for target in targets})
+
+
+def _image(source: str, headers: dict[str, str], target: str, folder: Path) -> bytes:
+    """The cubin (target sm_XX) or PTX (compute_XX) of a source, from the cache where it lies there."""
+    from cuda.bindings import nvrtc
+
+    version = nvrtc.nvrtcVersion()[1:]
+    key = hashlib.sha256(repr((source, sorted(headers.items()), target, _OPTIONS, version)).encode()).hexdigest()
+    kept = folder / f"{key}.{'cubin' if target.startswith('sm_') else 'ptx'}"
+    if kept.is_file():
+        return kept.read_bytes()
+    image = _compile(source, headers, target)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=folder, delete=False) as part:
+            part.write(image)
+        os.replace(part.name, kept)
+    except OSError:
+        pass  # a cache that cannot be written only costs time
+    return image
+
+
+def _compile(source: str, headers: dict[str, str], target: str) -> bytes:
+    from cuda.bindings import nvrtc
+
+    def checked(result: tuple[object, ...]) -> object:
+        if result[0] != nvrtc.nvrtcResult.NVRTC_SUCCESS:
+            raise CompileError(f"NVRTC: {nvrtc.nvrtcGetErrorString(result[0])[1].decode()}")
+        return result[1] if len(result) > 1 else None
+
+    program = checked(
+        nvrtc.nvrtcCreateProgram(
+            source.encode(),
+            b"onnxopt_kernels.cu",
+            len(headers),
+            [text.encode() for text in headers.values()],
+            [name.encode() for name in headers],
+        )
+    )
+    try:
+        options = [f"--gpu-architecture={target}".encode(), *(o.encode() for o in _OPTIONS)]
+        status = nvrtc.nvrtcCompileProgram(program, len(options), options)[0]
+        if status != nvrtc.nvrtcResult.NVRTC_SUCCESS:
+            log = b" " * int(checked(nvrtc.nvrtcGetProgramLogSize(program)))  # type: ignore[call-overload]
+            checked(nvrtc.nvrtcGetProgramLog(program, log))
+            raise CompileError(f"generated CUDA does not compile for {target}:\n{log.decode(errors='replace').strip()}")
+        is_cubin = target.startswith("sm_")
+        size = checked((nvrtc.nvrtcGetCUBINSize if is_cubin else nvrtc.nvrtcGetPTXSize)(program))
+        image = b" " * int(size)  # type: ignore[call-overload]
+        checked((nvrtc.nvrtcGetCUBIN if is_cubin else nvrtc.nvrtcGetPTX)(program, image))
+        return image
+    finally:
+        nvrtc.nvrtcDestroyProgram(program)
+
+
+def _fatbin(images: dict[str, bytes]) -> bytes:
+    from cuda.bindings import nvfatbin
+
+    options = ["-64", "-host=linux"]
+    handle = nvfatbin.create(options, len(options))
+    try:
+        for target, image in images.items():
+            arch = re.sub(r"\D", "", target)
+            if target.startswith("sm_"):
+                nvfatbin.add_cubin(handle, image, len(image), arch, target)
+            else:
+                nvfatbin.add_ptx(handle, image, len(image), arch, target, "")
+        fatbin = bytearray(nvfatbin.size(handle))
+        nvfatbin.get(handle, fatbin)
+        return bytes(fatbin)
+    finally:
+        nvfatbin.destroy(handle)

@@ -1,0 +1,62 @@
+"""Storage and compute dtypes: their names (ONNX's, lower case), sizes, and the dtype arithmetic is done in.
+
+Storage is what lies in memory; compute is what a kernel holds in registers. float16 and bfloat16 compute in float32,
+everything else computes in itself.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import onnx_ir as ir
+
+
+@dataclasses.dataclass(frozen=True)
+class Dtype:
+    """One storage dtype.
+
+    name: ONNX's name in lower case, except "float32"/"float64" for FLOAT/DOUBLE. size: bytes an element.
+    compute: name of the dtype that arithmetic on it runs in. cuda: its type in cuda_kernels/.
+    """
+
+    name: str
+    size: int
+    compute: str
+    cuda: str
+    kind: str  # "float", "signed", "unsigned" or "bool"
+
+
+_ROWS = (
+    Dtype("float16", 2, "float32", "float16", "float"),
+    Dtype("bfloat16", 2, "float32", "bfloat16", "float"),
+    Dtype("float32", 4, "float32", "float", "float"),
+    Dtype("float64", 8, "float64", "double", "float"),
+    Dtype("int8", 1, "int8", "int8_t", "signed"),
+    Dtype("int16", 2, "int16", "int16_t", "signed"),
+    Dtype("int32", 4, "int32", "int32_t", "signed"),
+    Dtype("int64", 8, "int64", "int64_t", "signed"),
+    Dtype("uint8", 1, "uint8", "uint8_t", "unsigned"),
+    Dtype("uint16", 2, "uint16", "uint16_t", "unsigned"),
+    Dtype("uint32", 4, "uint32", "uint32_t", "unsigned"),
+    Dtype("uint64", 8, "uint64", "uint64_t", "unsigned"),
+    Dtype("bool", 1, "bool", "bool", "bool"),
+)
+
+DTYPES: dict[str, Dtype] = {row.name: row for row in _ROWS}
+COMPUTE_DTYPES = frozenset(row.compute for row in _ROWS)
+_IR_NAMES = {"FLOAT": "float32", "DOUBLE": "float64"}
+
+
+def from_ir(dtype: ir.DataType | None) -> Dtype | None:
+    """The row of an onnx_ir dtype, or None where kernels cannot store it (strings, float8, 4-bit, complex, unknown)."""
+    if dtype is None:
+        return None
+    return DTYPES.get(_IR_NAMES.get(dtype.name, dtype.name.lower()))
+
+
+def to_ir(name: str) -> ir.DataType:
+    """The onnx_ir dtype of a storage dtype name."""
+    for ir_name, ours in _IR_NAMES.items():
+        if name == ours:
+            return ir.DataType[ir_name]
+    return ir.DataType[name.upper()]

@@ -1,0 +1,107 @@
+"""Which nodes a kernel could run, and for the elementwise nodes that it should not, why.
+
+A reason is a sentence a user reads in `onnxopt explain`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import onnx_ir as ir
+
+from onnxopt import ops
+from onnxopt.lower import constant
+from onnxopt.shapes import Shapes
+
+# Operators through which a value stays a shape or an index on the host; elementwise ones count as well.
+_HOST_SOURCES = frozenset({"Shape", "Size"})
+_HOST_STEPS = frozenset(
+    {"Gather", "Slice", "Concat", "Unsqueeze", "Squeeze", "Reshape", "Flatten", "ReduceProd", "ReduceMax", "ReduceMin",
+     "ReduceSum", "Split", "Identity", "GatherElements", "ScatterElements", "ScatterND", "NonZero", "Transpose"}
+)  # fmt: skip
+# Inputs that ONNX Runtime reads on the host: op type -> their positions.
+_HOST_INPUTS: Mapping[str, tuple[int, ...]] = {
+    "Reshape": (1,), "Expand": (1,), "Tile": (1,), "ConstantOfShape": (0,), "Range": (0, 1, 2), "Slice": (1, 2, 3, 4),
+    "Pad": (1, 3), "Resize": (1, 2, 3), "Upsample": (1,), "TopK": (1,), "Split": (1,), "Unsqueeze": (1,),
+    "Squeeze": (1,), "OneHot": (1,), "Loop": (0, 1), "If": (0,), "CumSum": (1,), "Trilu": (1,),
+    "CenterCropPad": (1,), "AffineGrid": (1,), "ReduceSum": (1,), "ReduceMean": (1,), "ReduceMax": (1,),
+}  # fmt: skip
+_HOST_ELEMENTS = 64
+
+
+def host_values(graphs: Iterable[ir.Graph | ir.Function], shapes: Shapes) -> set[ir.Value]:
+    """Values that ONNX Runtime computes on the CPU even on a GPU: shapes, sizes, indices and what is made of them."""
+    nodes = [node for graph in graphs for node in graph]
+    host: set[ir.Value] = set()
+    for node in nodes:
+        if node.op_type in _HOST_SOURCES or (_is_host_step(node) and _all_on_host(node, host, shapes)):
+            host.update(node.outputs)
+    for node in reversed(nodes):
+        wanted = {node.inputs[i] for i in _HOST_INPUTS.get(node.op_type, ()) if i < len(node.inputs)}
+        if any(v in host for v in node.outputs) and _is_host_step(node):
+            wanted.update(node.inputs)
+        host.update(v for v in wanted if v is not None and _is_small(v, shapes))
+    return host
+
+
+def _is_host_step(node: ir.Node) -> bool:
+    return node.op_type in _HOST_STEPS or (node.domain, node.op_type) in ops.OPERATORS
+
+
+def _all_on_host(node: ir.Node, host: set[ir.Value], shapes: Shapes) -> bool:
+    operands = [v for v in node.inputs if v is not None]
+    others = [v for v in operands if v not in host]
+    fixed = all(v.const_value is not None and not v.is_graph_input() for v in others)
+    return len(others) < len(operands) and fixed and all(_is_small(v, shapes) for v in node.outputs)
+
+
+def _is_small(value: ir.Value, shapes: Shapes) -> bool:
+    dims, elements = shapes.dims(value), shapes.elements(value)
+    return (dims is None or len(dims) <= 1) and (elements is None or elements <= _HOST_ELEMENTS)
+
+
+def is_elementwise(node: ir.Node) -> bool:
+    """Whether the operator table has a row for this operator, whatever its version and dtypes."""
+    return (node.domain, node.op_type) in ops.OPERATORS
+
+
+def why_not(node: ir.Node, opsets: Mapping[str, int], shapes: Shapes, host: set[ir.Value]) -> str | None:
+    """Why no kernel should run this elementwise node, or None where one may."""
+    row = ops.find(node.domain, node.op_type, opsets.get(node.domain))
+    if row is None:
+        return f"the operator table covers {node.op_type} from opset {ops.OPERATORS[node.domain, node.op_type].since} on"
+    operands = [v for v in node.inputs if v is not None]
+    if len(node.outputs) != 1 or not operands or not _arity_fits(row, len(node.inputs)):
+        return f"{node.op_type} with {len(node.inputs)} inputs and {len(node.outputs)} outputs is not in the table"
+    if None in node.inputs and node.op_type != "Clip":
+        return "an operand is left out"
+    if any(v in host for v in (*operands, *node.outputs)):
+        return "shape arithmetic: it belongs on the CPU, and moving it to a kernel would copy it back and forth"
+    for value in (*operands, *node.outputs):
+        if shapes.dtype(value) is None:
+            return f"the dtype of {value.name} is unknown or cannot be stored by a kernel"
+    for value in (v for v in operands if constant(v) is None):
+        dtype = shapes.dtype(value)
+        if dtype is not None and dtype.name not in row.dtypes and not _is_second_dtype(node, value):
+            return f"{node.op_type} of {dtype.name} is not in the operator table"
+    if all(constant(v) is not None or v.const_value is not None for v in operands):
+        return "all operands are constants"
+    return _left_to_provider(node)
+
+
+def _arity_fits(row: ops.Operator, count: int) -> bool:
+    least, most = row.arity
+    return least <= count and (most is None or count <= most)
+
+
+def _is_second_dtype(node: ir.Node, value: ir.Value) -> bool:
+    """Operands whose dtype differs from the first's by the operator's definition."""
+    return (node.op_type == "Where" and value is node.inputs[0]) or (node.op_type == "Pow" and value is node.inputs[1])
+
+
+def _left_to_provider(node: ir.Node) -> str | None:
+    if any(v is not None and v.producer() is not None and v.producer().op_type == "DequantizeLinear" for v in node.inputs):  # type: ignore[union-attr]
+        return "it follows DequantizeLinear: the provider's integer kernels take both"
+    if any(u.op_type == "QuantizeLinear" for v in node.outputs for u in v.consumers()):
+        return "QuantizeLinear follows it: the provider's integer kernels take both"
+    return None

@@ -1,0 +1,27 @@
+"""The errors that leave onnxopt's public API. Each message says what is wrong, where, and what to do next."""
+
+from __future__ import annotations
+
+
+class OnnxoptError(Exception):
+    """Base of every error onnxopt raises on purpose. The CLI prints its message and exits with code 2."""
+
+
+class ModelError(OnnxoptError):
+    """The input is not a model that can be read: missing, truncated, not ONNX, invalid, or reaching outside its folder."""
+
+
+class UsageError(OnnxoptError):
+    """An option, shape, architecture or output path that cannot be used."""
+
+
+class CompileError(OnnxoptError):
+    """Generated CUDA source did not compile, or the compiler is not installed."""
+
+
+class ArtifactError(OnnxoptError):
+    """An artifact folder that is incomplete, damaged or written by an incompatible version."""
+
+
+class VerificationError(OnnxoptError):
+    """The optimized model does not agree with the original, and leaving fusions out did not mend it."""

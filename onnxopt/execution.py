@@ -1,0 +1,146 @@
+"""Open and run ONNX Runtime sessions the way verify and bench need them: by path, quiet, any dtype, errors as ours."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    import onnxruntime as ort
+
+Array = np.ndarray[Any, Any]
+
+CPU, CUDA = "CPUExecutionProvider", "CUDAExecutionProvider"
+_ONNX_TYPE = {"bfloat16": 16, "float8_e4m3fn": 17, "float8_e4m3fnuz": 18, "float8_e5m2": 19, "float8_e5m2fnuz": 20}
+_ORT_TYPE = {"tensor(bfloat16)": "bfloat16", "tensor(float8e4m3fn)": "float8_e4m3fn", "tensor(float8e5m2)": "float8_e5m2"}
+
+
+class RunError(Exception):
+    """ORT could not create a session or run it; the message is ORT's own, in one line. Never leaves the package."""
+
+
+def open_session(
+    model: Path,
+    *,
+    provider: str = CPU,
+    library: Path | None = None,
+    optimize: bool = True,
+    config: Mapping[str, str] | None = None,
+    data_folder: Path | None = None,
+) -> ort.InferenceSession:
+    """A session of the model file on one provider (with the CPU behind it), with the custom-op library if given.
+
+    optimize: ORT's default optimizations, or none. data_folder: where its external data lies, if not beside it. TF32 is off, so that float32 means float32. RunError where ORT refuses.
+    """
+    import onnxruntime as ort
+
+    options = ort.SessionOptions()
+    options.log_severity_level = 4  # what goes wrong comes back as an exception; warnings are about the user's model
+    if not optimize:
+        options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    for key, value in (config or {}).items():
+        options.add_session_config_entry(key, value)
+    providers: list[Any] = [CPU] if provider == CPU else [(CUDA, {"use_tf32": "0"}), CPU]
+    if provider == CUDA:
+        ort.preload_dlls()
+    try:
+        if library is not None:
+            options.register_custom_ops_library(str(library))
+        source: str | bytes = str(model)
+        if data_folder is not None:  # ORT takes the folder only together with a model in memory
+            options.add_session_config_entry("session.model_external_initializers_file_folder_path", str(data_folder))
+            source = model.read_bytes()
+        session = ort.InferenceSession(source, options, providers=providers)
+    except Exception as error:  # ORT raises a dozen unrelated classes; all mean that it will not run this model
+        raise RunError(one_line(error)) from error
+    if provider not in session.get_providers():
+        raise RunError(f"ONNX Runtime could not start {provider} on this machine")
+    return session
+
+
+def run(session: ort.InferenceSession, feeds: Mapping[str, Array]) -> dict[str, Array]:
+    """Outputs by name. Sequences come back as "name[0]", "name[1]", ...; an absent optional not at all.
+
+    RunError where ORT refuses. bfloat16, which ORT's numpy bridge lacks, goes in and out as ml_dtypes arrays.
+    """
+    import onnxruntime as ort
+
+    options = ort.RunOptions()
+    options.log_severity_level = 4
+    names = [o.name for o in session.get_outputs()]
+    exotic = any(str(a.dtype) in _ONNX_TYPE for a in feeds.values()) or any(
+        o.type in _ORT_TYPE for o in session.get_outputs()
+    )
+    try:
+        if not exotic:
+            return _flatten(names, session.run(names, dict(feeds), options))
+        values = session.run_with_ort_values(names, {k: to_ort_value(v) for k, v in feeds.items()}, options)
+    except Exception as error:  # as above
+        raise RunError(one_line(error)) from error
+    types = [o.type for o in session.get_outputs()]
+    return _flatten(names, [_from_ort_value(v, t) for v, t in zip(values, types, strict=True)])
+
+
+def to_ort_value(array: Array) -> ort.OrtValue:
+    import onnxruntime as ort
+
+    onnx_type = _ONNX_TYPE.get(str(array.dtype))
+    if onnx_type is None:
+        return ort.OrtValue.ortvalue_from_numpy(array)
+    raw = np.ascontiguousarray(array).view(f"u{array.dtype.itemsize}")
+    return ort.OrtValue.ortvalue_from_numpy_with_onnx_type(raw, onnx_type)
+
+
+def _from_ort_value(value: ort.OrtValue, ort_type: str) -> Any:
+    name = _ORT_TYPE.get(ort_type)
+    if name is None or not value.is_tensor():
+        return value.numpy() if value.is_tensor() else value
+    import ml_dtypes
+
+    dtype = np.dtype(getattr(ml_dtypes, name))
+    shape = tuple(value.shape())
+    count = int(np.prod(shape, dtype=np.int64))
+    raw = (ctypes.c_char * (count * dtype.itemsize)).from_address(value.data_ptr()) if count else b""
+    return np.frombuffer(raw, dtype, count).reshape(shape).copy()
+
+
+def _flatten(names: list[str], values: list[Any]) -> dict[str, Array]:
+    flat: dict[str, Array] = {}
+    for name, value in zip(names, values, strict=True):
+        if isinstance(value, list):
+            flat.update({f"{name}[{k}]": np.asarray(_row(v)) for k, v in enumerate(value)})
+        elif value is not None:
+            flat[name] = np.asarray(value)
+    return flat
+
+
+def _row(value: Any) -> Any:
+    return [value[k] for k in sorted(value)] if isinstance(value, dict) else value  # a map (ai.onnx.ml ZipMap)
+
+
+@functools.cache
+def cuda_is_usable() -> bool:
+    """Whether this ORT build has the CUDA EP and the driver reports a device. Starts no CUDA context."""
+    import onnxruntime as ort
+
+    if CUDA not in ort.get_available_providers():
+        return False
+    try:
+        driver = ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return False
+    count = ctypes.c_int(0)
+    return driver.cuInit(0) == 0 and driver.cuDeviceGetCount(ctypes.byref(count)) == 0 and count.value > 0
+
+
+def one_line(error: object) -> str:
+    """A message on one line of at most 300 characters, without ORT's error-code prefix."""
+    text = " ".join(str(error).split())
+    if text.startswith("[ONNXRuntimeError]"):
+        text = text.split(" : ", 3)[-1]
+    return text if len(text) <= 300 else text[:297] + "..."

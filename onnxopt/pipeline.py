@@ -1,0 +1,130 @@
+"""The whole of onnxopt, top to bottom: a model file in, a verified artifact folder out."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+import onnx_ir as ir
+
+from onnxopt import compile, fuse, generate, loading, normalize, outline, package, samples, traits
+from onnxopt import manifest as manifests
+from onnxopt.errors import UsageError
+from onnxopt.manifest import Manifest
+from onnxopt.repair import Build, verify_and_leave_out
+from onnxopt.verify import Report
+
+MARK = "onnxopt.version"  # metadata of every model that onnxopt wrote
+
+# progress(phase, done, total): called when a phase starts with (phase, 0, 0), and as compile advances.
+Progress = Callable[[str, int, int], None]
+
+
+@dataclasses.dataclass(frozen=True)
+class Artifact:
+    """What optimize wrote: the folder, and its manifest."""
+
+    path: Path
+    manifest: Manifest
+
+
+def optimize(
+    model: str | Path,
+    output: str | Path,
+    *,
+    shapes: Mapping[str, tuple[int, ...]] | None = None,
+    archs: Sequence[str] | None = None,
+    verify: bool = True,
+    external_data: bool | None = None,
+    progress: Progress | None = None,
+    cache: Path | None = None,
+) -> Artifact:
+    """Optimize the model file `model` into the new artifact folder `output`.
+
+    shapes: sizes to verify at, by input ("ids": (8, 128)) or by symbolic dim ("batch": (8,)); the artifact stays
+    dynamic. archs: GPU architectures to compile for ("sm_90", ...), default compile.ARCHS; none with (). verify: compare
+    with the original before anything is kept. external_data: weights beside the model, default only where it is above
+    2 GB. cache: folder of compiled kernels, default the user's.
+
+    Whatever goes wrong, nothing is left behind. Raises ModelError, UsageError, CompileError, VerificationError.
+    """
+    output, phases = Path(output), _Phases(progress)
+    archs = compile.check_archs(archs)
+    package.check_output(output)
+
+    with phases("load"):
+        source = loading.load(model)
+        _refuse_optimized(source)
+        # Normalization changes the model in place, so what must not change is noted first.
+        original = traits.of(source.model)
+        header = _source(source)
+        samples.pin(original.inputs, shapes or {})
+    with phases("normalize"):
+        normalized = normalize.normalize(source.model)
+    with phases("fuse"):
+        plan = fuse.fuse(normalized.model)
+    with phases("outline"):
+        # Regions refer to nodes of the model: nothing may change it between fuse and outline.
+        kernels = outline.outline(normalized.model, plan)
+        normalized.model.metadata_props[MARK] = _version()
+    with phases("generate"):
+        text = generate.generate(kernels)
+    with phases("compile"):
+        fatbin = _compile(text, kernels, archs, cache, progress)
+
+    with package.staging(output) as folder, tempfile.TemporaryDirectory(prefix="onnxopt.") as scratch:
+        build = Build(normalized.model, kernels, fatbin, folder, external_data)
+        with phases("package"):
+            build.write()
+        with phases("verify"):
+            report = Report("skipped", reason="not asked for")
+            if verify:
+                report = verify_and_leave_out(build, source, original, shapes or {}, Path(scratch))
+        with phases("package"):
+            files = package.hash_files(folder)
+        manifest = Manifest(
+            onnxopt=_version(),
+            versions=_dependency_versions(),
+            source=header,
+            ir_version=normalized.model.ir_version,
+            opsets=dict(sorted(normalized.model.opset_imports.items())),
+            inputs=original.inputs,
+            outputs=original.outputs,
+            files=files,
+            archs=tuple(archs) if build.fatbin is not None else (),
+            kernels=manifests.kernels(build.kernels),
+            refusals=plan.refusals,
+            left_out=tuple(build.left_out),
+            traffic=manifests.totals(build.kernels),
+            verify=report,
+            notes=_notes(normalized.notes, build),
+            seconds=phases.seconds,
+        )
+        package.write_manifest(folder, manifest)
+    return Artifact(output, manifest)
+
+
+class _Phases:
+    """Times the phases, and says which one begins. One that comes twice adds up."""
+
+    def __init__(self, progress: Progress | None):
+        self.seconds: dict[str, float] = {}
+        self._progress = progress
+
+    @contextlib.contextmanager
+    def __call__(self, name: str) -> Iterator[None]:
+        if self._progress:
+            self._progress(name, 0, 0)
+        started = time.perf_counter()
+        yield
+        self.seconds[name] = round(self.seconds.get(name, 0.0) + time.perf_counter() - started, 3)
+
+
+def _refuse_optimized(source: loading.Source) -> None:
+    model = source.model
+    if MARK in model.metadata_props or any(domain == outline.DOMAIN for domain, _, _ in model.functions):
+        raise UsageError(f"{source.path}: is optimized already; give the original model")

@@ -1,0 +1,20 @@
+"""Where an execution provider does better without our kernel, because it fuses the same nodes itself."""
+
+from __future__ import annotations
+
+from onnxopt.regions import Region
+
+# ORT's CPU provider runs these in a blocked layout (NCHWc) and folds neighbouring sums and activations into them; a
+# custom op in between would force a layout change on both sides.
+_BLOCKED_ON_CPU = frozenset(
+    {"Conv", "FusedConv", "ConvTranspose", "MaxPool", "AveragePool", "GlobalAveragePool", "GlobalMaxPool",
+     "BatchNormalization"}
+)  # fmt: skip
+
+
+def kernel_wins_on_cpu(region: Region) -> bool:
+    """Whether the library's CPU kernel should run a region on a machine without GPU (else ORT inlines the function)."""
+    producers = (v.producer() for v in region.inputs)
+    if any(p is not None and p.op_type in _BLOCKED_ON_CPU for p in producers):
+        return False
+    return not any(u.op_type in _BLOCKED_ON_CPU for v in region.outputs for u in v.consumers())

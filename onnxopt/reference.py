@@ -1,0 +1,209 @@
+"""Reference: the original model's outputs at the cases it accepts, and how another model's outputs compare with them."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import tempfile
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from onnxopt import execution, samples
+from onnxopt.compare import Array, Difference, Limit, compare
+from onnxopt.errors import OnnxoptError
+from onnxopt.execution import RunError
+from onnxopt.traits import Traits
+
+if TYPE_CHECKING:
+    from onnxruntime import InferenceSession
+
+SEEDS = (0, 1, 2)
+_KEPT_BYTES = 256 << 20  # reference outputs kept for one provider
+_SEARCH_SECONDS = 10.0  # for a model that accepts none of the usual shapes
+_TIMES_NOISE = 2.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """One run: where sizes are assigned to symbols, and the seed inputs are drawn with."""
+
+    sizes: tuple[tuple[str, int], ...]
+    seed: int
+
+    def __str__(self) -> str:
+        return f"{samples.describe(dict(self.sizes))}, seed {self.seed}"
+
+
+@dataclasses.dataclass(frozen=True)
+class Check:
+    """One output of one run. error: why there is nothing to compare. noise: the original's excess over the limit against
+    itself without ORT's optimizations, measured only where the limit was exceeded."""
+
+    provider: str
+    library: bool
+    case: str
+    output: str
+    difference: Difference | None
+    noise: float | None = None
+    error: str = ""
+
+    @property
+    def ok(self) -> bool:
+        if self.difference is None:
+            return False
+        if self.difference.ok:
+            return True
+        excess = self.difference.excess
+        return excess is not None and self.noise is not None and excess <= _TIMES_NOISE * self.noise
+
+
+@dataclasses.dataclass(frozen=True)
+class Skipped:
+    """A case that the original itself refuses, with ORT's reason."""
+
+    provider: str
+    case: str
+    reason: str
+
+
+class NotRunnable(OnnxoptError):
+    """ORT cannot run the original model on this machine; the message is its reason."""
+
+
+class Reference:
+    """The original's outputs on one provider, at the cases it accepts.
+
+    Raises NotRunnable where it accepts none. folder: for temporary copies (of models that draw random numbers,
+    with seeds fixed).
+    """
+
+    def __init__(
+        self, model: Path, traits: Traits, *, provider: str, pinned: samples.Sizes, seconds: float, folder: Path
+    ):
+        self.traits, self.provider, self.folder = traits, provider, folder
+        self.model = model
+        self.skipped: list[Skipped] = []
+        self.outputs: dict[Case, dict[str, Array]] = {}
+        self._noise: dict[Case, dict[str, Array] | None] = {}
+        self._unoptimized: InferenceSession | None = None
+        try:
+            session = self._open(model)
+        except RunError as error:
+            raise NotRunnable(str(error)) from error
+        _unsupported_kinds(traits)
+        self._collect(session, pinned, seconds)
+        if not self.outputs:
+            reason = self.skipped[-1].reason if self.skipped else "no shapes to try"
+            raise NotRunnable(f"it accepted none of the inputs tried; the last time ONNX Runtime said: {reason}")
+
+    def check(self, model: Path, library: Path | None, cases: Iterable[Case] | None = None) -> list[Check]:
+        """Run another model at these cases (default: all) and compare; a model that does not run is a failed check."""
+        label = (self.provider, library is not None)
+        try:
+            session = self._open(model, library=library)
+        except RunError as error:
+            return [Check(*label, "session", "", None, error=str(error))]
+        checks: list[Check] = []
+        for case in self.outputs if cases is None else cases:
+            try:
+                actual = execution.run(session, self._feeds(case))
+            except RunError as error:
+                checks.append(Check(*label, str(case), "", None, error=str(error)))
+                continue
+            for name, expected in self.outputs[case].items():
+                checks.append(self._compare(label, case, name, expected, actual.get(name)))
+        return checks
+
+    def cases_of(self, checks: Iterable[Check]) -> list[Case]:
+        """The cases these checks belong to; the first case stands for a session that could not be created."""
+        names = {c.case for c in checks}
+        return [c for c in self.outputs if str(c) in names] or list(self.outputs)[:1]
+
+    def _compare(self, label: tuple[str, bool], case: Case, name: str, expected: Array, actual: Array | None) -> Check:
+        if actual is None:
+            return Check(*label, str(case), name, None, error="the output is missing")
+        limit = Limit.of(self.traits.precision, float_decides=name.split("[")[0] in self.traits.float_decided)
+        difference = compare(expected, actual, limit)
+        noise = None
+        if not difference.ok:
+            own = self._without_optimizations(case)
+            if own is not None and name in own:
+                noise = compare(expected, own[name], limit).excess
+        return Check(*label, str(case), name, difference, noise)
+
+    def _without_optimizations(self, case: Case) -> dict[str, Array] | None:
+        if case not in self._noise:
+            try:
+                self._unoptimized = self._unoptimized or self._open(self.model, optimize=False)
+                self._noise[case] = execution.run(self._unoptimized, self._feeds(case))
+            except RunError:
+                self._noise[case] = None
+        return self._noise[case]
+
+    def _collect(self, session: InferenceSession, pinned: samples.Sizes, seconds: float) -> None:
+        shapes = _unique({**sizes, **pinned} for sizes in samples.usual_sizes(self.traits.inputs))
+        started = time.monotonic()
+        empty: dict[Case, dict[str, Array]] = {}
+        for seed, sizes in itertools.product(SEEDS, shapes):
+            kept = sum(a.nbytes for case in self.outputs.values() for a in case.values())
+            if self.outputs and (time.monotonic() - started > seconds or kept > _KEPT_BYTES):
+                break
+            case = Case(tuple(sizes.items()), seed)
+            if seed != SEEDS[0] and Case(case.sizes, SEEDS[0]) not in self.outputs:
+                continue
+            self._try(session, case, empty)
+        if not self.outputs:
+            self._search(session, pinned, empty)
+        self.outputs = self.outputs or empty
+
+    def _search(self, session: InferenceSession, pinned: samples.Sizes, empty: dict[Case, dict[str, Array]]) -> None:
+        """Look for any shape the model accepts, then for more of that size; only the last refusal is of interest."""
+        listed, started = len(self.skipped), time.monotonic()
+        batch, _ = samples.roles(self.traits.inputs)
+        for sizes in _unique({**sizes, **pinned} for sizes in samples.fallback_sizes(self.traits.inputs)):
+            if time.monotonic() - started > _SEARCH_SECONDS:
+                break
+            if self._try(session, Case(tuple(sizes.items()), SEEDS[0]), empty):
+                larger = {**sizes, **dict.fromkeys(batch, 3), **pinned}
+                for more, seed in itertools.product(_unique([sizes, larger]), SEEDS):
+                    case = Case(tuple(more.items()), seed)
+                    if case not in self.outputs:
+                        self._try(session, case, empty)
+                break
+        del self.skipped[listed:-1]
+
+    def _try(self, session: InferenceSession, case: Case, empty: dict[Case, dict[str, Array]]) -> bool:
+        try:
+            outputs = execution.run(session, self._feeds(case))
+        except RunError as error:
+            self.skipped.append(Skipped(self.provider, str(case), str(error)))
+            return False
+        nothing = not any(a.size for a in outputs.values())
+        (empty if nothing else self.outputs)[case] = outputs
+        return not nothing
+
+    def _feeds(self, case: Case) -> dict[str, Array]:
+        return samples.draw(self.traits.inputs, dict(case.sizes), case.seed, self.traits.index_bounds)
+
+    def _open(self, model: Path, *, library: Path | None = None, optimize: bool = True) -> InferenceSession:
+        if not self.traits.random:
+            return execution.open_session(model, provider=self.provider, library=library, optimize=optimize)
+        from onnxopt.seeding import seeded
+
+        with tempfile.TemporaryDirectory(dir=self.folder) as folder:
+            copy = seeded(model, Path(folder) / "seeded.onnx")
+            return execution.open_session(
+                copy, provider=self.provider, library=library, optimize=optimize, data_folder=model.parent
+            )
+
+
+def _unique(all_sizes: Iterable[samples.Sizes]) -> list[samples.Sizes]:
+    return [dict(items) for items in dict.fromkeys(tuple(s.items()) for s in all_sizes)]
+
+
+def _unsupported_kinds(traits: Traits) -> None:
+    for tensor in traits.inputs:
+        if tensor.kind != "tensor":
+            raise NotRunnable(f"input {tensor.name} is a {tensor.kind}, which verify cannot draw")

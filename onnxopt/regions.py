@@ -1,0 +1,109 @@
+"""What fuse finds and outline turns into functions: regions, refusals, and the fused functions with their kernels."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import onnx_ir as ir
+
+from onnxopt.program import Program
+
+
+@dataclasses.dataclass(frozen=True)
+class Traffic:
+    """Predicted bytes moved through device memory and kernels launched, before and after fusing.
+
+    Bytes are None where a dim that matters is symbolic.
+    """
+
+    bytes_before: int | None
+    bytes_after: int | None
+    launches_before: int
+    launches_after: int = 1
+
+
+@dataclasses.dataclass(frozen=True)
+class Region:
+    """Nodes of one graph that one kernel will run.
+
+    nodes: in topological order. inputs: values read from outside (constants folded into the code are not among them).
+    outputs: values that something outside reads.
+    """
+
+    nodes: tuple[ir.Node, ...]
+    inputs: tuple[ir.Value, ...]
+    outputs: tuple[ir.Value, ...]
+    traffic: Traffic
+
+    def verify(self) -> None:
+        """Raise ValueError where inputs or outputs do not match what the nodes read and what is read of them."""
+        inside = {v for n in self.nodes for v in n.outputs}
+        if any(v in inside for v in self.inputs):
+            raise ValueError("a region's input is produced inside it")
+        if any(v not in inside for v in self.outputs):
+            raise ValueError("a region's output is not produced inside it")
+        nodes = set(self.nodes)
+        read_outside = {v for v in inside if v.is_graph_output() or any(u.node not in nodes for u in v.uses())}
+        if read_outside != set(self.outputs):
+            raise ValueError("a region's outputs are not the values read outside it")
+
+
+@dataclasses.dataclass(frozen=True)
+class Refusal:
+    """A node that stays as it is next to a node it might have been fused with, and why, for a user to read.
+
+    neighbour: name of the other node, "" where the reason holds whatever the neighbour.
+    """
+
+    node: str
+    op_type: str
+    neighbour: str
+    reason: str
+
+
+@dataclasses.dataclass(frozen=True)
+class FusionPlan:
+    regions: tuple[Region, ...]
+    refusals: tuple[Refusal, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Variant:
+    """One entry point of a kernel.
+
+    modes: one letter an input: F flat (same shape as the domain), S scalar, R one term with div 1 (bias along the
+    last dims), C one term with div > 1 (per channel), * decided by the host at launch. The first variant whose modes
+    fit the actual shapes runs. index: 32 or 64 bit. vector: elements a load; unroll: vectors a thread; threads: a block.
+    """
+
+    symbol: str
+    modes: str
+    index: int
+    vector: int
+    unroll: int
+    threads: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Site:
+    """One place in the model where a fused function stands: the nodes it replaced and its predicted traffic."""
+
+    node: str  # name of the function's node
+    replaced: tuple[str, ...]  # names of the original nodes
+    shapes: tuple[str, ...]  # inputs then outputs, as "float16[8,128,768]"; symbolic dims by name, unknown "?"
+    traffic: Traffic
+
+
+@dataclasses.dataclass(frozen=True)
+class Kernel:
+    """A fused function of the domain `onnxopt`: its program, the ops it stands for, its entry points and its places.
+
+    cpu: whether the library's CPU kernel beats ORT's own kernels for it; where False a CPU-only machine inlines it.
+    """
+
+    name: str
+    ops: tuple[str, ...]
+    program: Program
+    variants: tuple[Variant, ...]
+    sites: tuple[Site, ...]
+    cpu: bool = True

@@ -1,0 +1,105 @@
+"""The one build step that setup.cfg cannot express: CMake compiles custom_ops/ into onnxopt/lib/libonnxopt_ops.so.
+
+`python setup.py build_ops` runs that step alone, in the source tree, which is what `make build` calls.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import ClassVar
+
+from setuptools import Command, Distribution, setup
+from setuptools.command.bdist_wheel import bdist_wheel
+from setuptools.command.build_py import build_py
+from setuptools.errors import ExecError
+
+ROOT = Path(__file__).resolve().parent
+SOURCE = ROOT / "custom_ops"
+
+
+class BuildOps(Command):
+    """Configure and build custom_ops/ with CMake and Ninja; a second run rebuilds only what changed."""
+
+    description = "build libonnxopt_ops.so with CMake"
+    user_options: ClassVar[list[tuple[str, str | None, str]]] = [
+        ("strict", None, "treat warnings as errors; the library stays in build/")
+    ]
+    boolean_options: ClassVar = ["strict"]
+
+    def initialize_options(self) -> None:
+        self.strict = False
+
+    def finalize_options(self) -> None:
+        """No option depends on another."""
+
+    def run(self) -> None:
+        build = ROOT / "build" / ("custom_ops_strict" if self.strict else "custom_ops")
+        library = (build / "lib" if self.strict else ROOT / "onnxopt" / "lib") / "libonnxopt_ops.so"
+        _forget_other_tree(build)
+        cmake = _tool("cmake")
+        _call(
+            cmake,
+            *("-S", str(SOURCE), "-B", str(build), "-G", "Ninja"),
+            f"-DCMAKE_MAKE_PROGRAM={_tool('ninja')}",
+            "-DCMAKE_BUILD_TYPE=Release",
+            f"-DCMAKE_COMPILE_WARNING_AS_ERROR={'ON' if self.strict else 'OFF'}",
+            "-DCMAKE_EXPORT_COMPILE_COMMANDS=ON",
+            f"-DONNXOPT_LIBRARY_DIR={library.parent}",
+            show=False,
+        )
+        _call(cmake, "--build", str(build), "--", "--quiet")
+        if not library.is_file():
+            raise ExecError(f"CMake finished, but {library} is not there")
+
+
+class BuildPy(build_py):
+    """build_py that builds the library first, so that package data finds it."""
+
+    def run(self) -> None:
+        self.run_command("build_ops")
+        super().run()
+
+
+class PlatformWheel(bdist_wheel):
+    """A wheel for this platform and any Python 3: the library links neither to Python nor to ONNX Runtime."""
+
+    def get_tag(self) -> tuple[str, str, str]:
+        return "py3", "none", super().get_tag()[2]
+
+
+class PlatformDistribution(Distribution):
+    def has_ext_modules(self) -> bool:
+        return True
+
+
+def _forget_other_tree(build: Path) -> None:
+    """Drop a CMake cache written for another source tree: a copied tree brings the cache of its original."""
+    cache = build / "CMakeCache.txt"
+    if cache.is_file() and f"CMAKE_HOME_DIRECTORY:INTERNAL={SOURCE}\n" not in cache.read_text():
+        shutil.rmtree(build)
+
+
+def _tool(name: str) -> str:
+    """Path of a build tool: the one installed beside this Python (from its PyPI package), else the system's."""
+    beside = shutil.which(name, path=str(Path(sys.executable).parent))
+    path = beside or shutil.which(name)
+    if path is None:
+        raise ExecError(f"{name} was not found; install it with: pip install {name}")
+    return path
+
+
+def _call(*command: str, show: bool = True) -> None:
+    """Run a command; with `show` unset its standard output is dropped, its errors are not."""
+    try:
+        subprocess.run(command, check=True, stdout=None if show else subprocess.DEVNULL)
+    except subprocess.CalledProcessError as error:
+        raise ExecError(f"{Path(command[0]).name} failed with exit code {error.returncode}; see above") from error
+
+
+setup(
+    distclass=PlatformDistribution,
+    cmdclass={"build_ops": BuildOps, "build_py": BuildPy, "bdist_wheel": PlatformWheel},
+)

@@ -1,0 +1,68 @@
+"""What all tests share: the marks that need a device, and the fixtures that name what was built."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+from pathlib import Path
+
+import onnx
+import onnx.helper
+import onnxruntime as ort
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+LIBRARY = ROOT / "onnxopt" / "lib" / "libonnxopt_ops.so"
+
+ort.set_default_logger_severity(3)  # warnings about the models under test are not about the tests
+
+
+@functools.cache
+def why_no_gpu() -> str | None:
+    """None where ORT's CUDA execution provider runs a model on a device here; else what is missing."""
+    if "CUDAExecutionProvider" not in ort.get_available_providers():
+        return "this build of ONNX Runtime has no CUDA execution provider"
+    if not _has_device():
+        return "no CUDA device"
+    identity = onnx.helper.make_graph(
+        [onnx.helper.make_node("Neg", ["x"], ["y"])],
+        "probe",
+        [onnx.helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, [1])],
+        [onnx.helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, [1])],
+    )
+    model = onnx.helper.make_model(identity, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=8)
+    ort.preload_dlls()
+    session = ort.InferenceSession(model.SerializeToString(), providers=["CUDAExecutionProvider"])
+    if "CUDAExecutionProvider" not in session.get_providers():
+        return "ONNX Runtime could not load its CUDA execution provider"
+    return None
+
+
+def _has_device() -> bool:
+    try:
+        driver = ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return False
+    count = ctypes.c_int(0)
+    return driver.cuInit(0) == 0 and driver.cuDeviceGetCount(ctypes.byref(count)) == 0 and count.value > 0
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    gpu_tests = [item for item in items if item.get_closest_marker("gpu")]
+    if gpu_tests and (reason := why_no_gpu()):
+        for item in gpu_tests:
+            item.add_marker(pytest.mark.skip(reason=reason))
+
+
+@pytest.fixture(scope="session")
+def library() -> Path:
+    """The custom-op library of the source tree. A missing one fails the test: skipping would hide most of the suite."""
+    if not LIBRARY.is_file():
+        pytest.fail(f"{LIBRARY.relative_to(ROOT)} is not built; run: make build", pytrace=False)
+    return LIBRARY
+
+
+@pytest.fixture
+def artifact(tmp_path: Path) -> Path:
+    """Where a test may write an artifact; does not exist yet."""
+    return tmp_path / "artifact"
