@@ -6,6 +6,7 @@
 #pragma once
 
 #include "abi.h"
+#include "approximate.cuh"
 #include "dtypes.cuh"
 #include "index.cuh"
 #include "scalar.cuh"

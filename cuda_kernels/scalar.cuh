@@ -124,6 +124,20 @@ __device__ inline T max(T x, T y) {
   return y < x || x != x ? x : y;
 }
 
+#if __CUDA_ARCH__ >= 800
+__device__ inline float min(float x, float y) {
+  float z;
+  asm("min.NaN.f32 %0, %1, %2;" : "=f"(z) : "f"(x), "f"(y));
+  return z;
+}
+
+__device__ inline float max(float x, float y) {
+  float z;
+  asm("max.NaN.f32 %0, %1, %2;" : "=f"(z) : "f"(x), "f"(y));
+  return z;
+}
+#endif
+
 __device__ __noinline__ float fmod(float x, float y) { return ::fmodf(x, y); }
 __device__ __noinline__ double fmod(double x, double y) { return ::fmod(x, y); }
 

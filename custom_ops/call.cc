@@ -39,10 +39,17 @@ void* Allocate(OrtKernelContext* context, std::size_t k, const Shape& shape) {
   return value == nullptr ? nullptr : Data(value);
 }
 
+// Some element that may be read in place of an empty input that does not matter: allocations are larger than 8 bytes.
+const void* Readable(const Domain& domain, std::size_t outputs) {
+  void* const* end = domain.output + outputs;
+  const void* written = *std::find_if(domain.output, end, [](const void* p) { return p != nullptr; });
+  return static_cast<const char*>(written) - reinterpret_cast<std::uintptr_t>(written) % 8;
+}
+
 }  // namespace
 
 Shape OutputShape(const Program& program, std::size_t k, const Shape* inputs) {
-  Shape shape;
+  Shape shape{};
   for (const std::uint32_t d : program.depends[k]) {
     if (BroadcastInto(inputs[d], &shape)) continue;
     std::string text = "shapes do not broadcast for output " + std::to_string(k) + ":";
@@ -60,13 +67,14 @@ void PointwiseKernel::Compute(OrtKernelContext* context) const {
   Domain domain;
   Shape shapes[kMaxInputs];
   Shape out_shapes[kMaxOutputs];
+  const void* inputs_data[kMaxInputs];
   void* data[kMaxOutputs];
   for (std::size_t k = 0; k < inputs; ++k) {
     const OrtValue* value = nullptr;
     Check(Ort().KernelContext_GetInput(context, k, &value));
     if (value == nullptr) throw Error("input " + std::to_string(k) + " is missing");
     shapes[k] = TensorInfo(value).shape();
-    domain.input[k] = Data(value);
+    inputs_data[k] = Data(value);
   }
   for (std::size_t k = 0; k < outputs; ++k) {
     out_shapes[k] = OutputShape(program, k, shapes);
@@ -81,7 +89,10 @@ void PointwiseKernel::Compute(OrtKernelContext* context) const {
     for (std::size_t other = 0; other < outputs; ++other) domain.output[other] = same(other) ? data[other] : nullptr;
     if (std::all_of(domain.output, domain.output + outputs, [](void* p) { return p == nullptr; })) continue;
     for (std::size_t i = 0; i < inputs; ++i) {
-      if (!Collapse(shapes[i], out_shapes[k], &domain.access[i])) domain.access[i].runs = 0;
+      domain.input[i] = inputs_data[i];
+      if (Collapse(shapes[i], out_shapes[k], &domain.access[i])) continue;
+      domain.access[i].runs = 0;
+      if (shapes[i].count() == 0) domain.input[i] = Readable(domain, outputs);
     }
     Run(domain, context);
   }

@@ -115,7 +115,7 @@ void FillParams(const Kernel& kernel, const Variant& variant, const Domain& doma
   const std::size_t outputs = kernel.program.outputs.size();
   const unsigned long long count = domain.count;
   std::memcpy(block, &count, sizeof(count));
-  std::memcpy(block + kOutputsAt, domain.output, outputs * sizeof(void*));
+  std::memcpy(block + kOutputsAt, static_cast<const void*>(domain.output), outputs * sizeof(void*));
   unsigned char* inputs = block + InputsAt(outputs);
   if (variant.index == 32) {
     FillInputs<Index32>(kernel, variant, domain, inputs);

@@ -1,5 +1,7 @@
 #include "custom_op.h"
 
+#include <limits>
+
 #include "cpu_kernel.h"
 #include "cuda_kernel.h"
 #include "shape_inference.h"
@@ -43,7 +45,7 @@ void CustomOp::SetCallbacks() {
   GetVariadicOutputMinArity = [](const OrtCustomOp*) { return 1; };
   GetVariadicOutputHomogeneity = [](const OrtCustomOp*) { return 0; };
   GetStartVersion = [](const OrtCustomOp*) { return 1; };
-  GetEndVersion = [](const OrtCustomOp*) { return static_cast<int>(MAX_CUSTOM_OP_END_VER); };
+  GetEndVersion = [](const OrtCustomOp*) { return std::numeric_limits<int>::max(); };
 
   CreateKernelV2 = [](const OrtCustomOp* op, const OrtApi*, const OrtKernelInfo* info, void** kernel) {
     const CustomOp& self = Self(op);

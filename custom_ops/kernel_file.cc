@@ -139,8 +139,7 @@ Variant ReadVariant(const JsonReader& json, const Program& program) {
   variant.threads = static_cast<unsigned>(json["threads"].Number(1, 1024));
   if (variant.index != 32 && variant.index != 64) json["index"].Fail("is neither 32 nor 64");
   if ((variant.vector & (variant.vector - 1)) != 0) json["vector"].Fail("is not a power of 2");
-  if (variant.modes.size() != program.inputs.size() ||
-      variant.modes.find_first_not_of("FSRC*") != std::string::npos) {
+  if (variant.modes.size() != program.inputs.size() || variant.modes.find_first_not_of("FSRC*") != std::string::npos) {
     json["modes"].Fail("is \"" + variant.modes + "\", not one of the letters FSRC* for each of " +
                        std::to_string(program.inputs.size()) + " inputs");
   }
@@ -201,10 +200,18 @@ KernelFile ReadKernels(const JsonReader& json, const std::string& path) {
   return file;
 }
 
+// The parser's messages quote the file, and callers such as Python take messages to be UTF-8.
+std::string Ascii(std::string text) {
+  for (char& c : text) {
+    if (static_cast<unsigned char>(c) >= 0x80) c = '?';
+  }
+  return text;
+}
+
 }  // namespace
 
 std::optional<KernelFile> ReadKernelFile(const std::string& path) {
-  struct stat status {};
+  struct stat status{};
   if (stat(path.c_str(), &status) != 0 && errno == ENOENT) return std::nullopt;
   const std::string advice = "; restore the artifact folder or write it again with onnxopt";
   try {
@@ -212,7 +219,7 @@ std::optional<KernelFile> ReadKernelFile(const std::string& path) {
     const nlohmann::json json = nlohmann::json::parse(text.begin(), text.end());
     return ReadKernels(JsonReader(json, ""), path);
   } catch (const nlohmann::json::exception& e) {
-    throw Error(path + ": not valid JSON: " + e.what() + advice);
+    throw Error(path + ": not valid JSON: " + Ascii(e.what()) + advice);
   } catch (const Error& e) {
     throw Error(path + ": " + e.what() + advice);
   }

@@ -33,7 +33,8 @@ struct KernelFile {
 };
 
 // Empty where there is no file at `path`. Throws Error saying what is wrong and where, if the file or the fatbin it
-// names is damaged, mismatched or of another schema. Whatever is returned keeps every rule of program.py and regions.py.
+// names is damaged, mismatched or of another schema. Whatever is returned keeps every rule of program.py and
+// regions.py.
 std::optional<KernelFile> ReadKernelFile(const std::string& path);
 
 }  // namespace onnxopt

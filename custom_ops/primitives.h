@@ -1,6 +1,7 @@
 // The scalar primitives of onnxopt/program.py as rows of one table; tests/test_custom_ops.py compares both.
 //
-// X(enumerator, name, arity, operand dtypes, predicate, cost). Semantics are documented in program.py.
+// X(enumerator, name, arity, operand dtypes, predicate, cost). Semantics are documented in program.py. ONNXOPT_FUSED
+// are those that fuse.h makes of several; kernels.json cannot name them.
 #pragma once
 
 #include <cstddef>
@@ -69,9 +70,11 @@ constexpr unsigned kOnAny = kOnNumber | kOnBool;
   X(kShiftRight, "shift_right", 2, kOnInteger, false, 1) \
   X(kSelect, "select", 3, kOnAny, false, 1)
 
+#define ONNXOPT_FUSED(X) X(kSigmoid, "1/(1+exp(-x))", 1, kOnFloat, false, 18)
+
 enum class Op : std::uint8_t {
 #define ONNXOPT_ENUMERATOR(enumerator, ...) enumerator,
-  ONNXOPT_PRIMITIVES(ONNXOPT_ENUMERATOR)
+  ONNXOPT_PRIMITIVES(ONNXOPT_ENUMERATOR) ONNXOPT_FUSED(ONNXOPT_ENUMERATOR)
 #undef ONNXOPT_ENUMERATOR
 };
 

@@ -8,9 +8,11 @@ namespace {
 
 constexpr Primitive kRows[] = {
 #define ONNXOPT_ROW(enumerator, name, arity, operands, predicate, cost) {name, arity, operands, predicate, cost},
-    ONNXOPT_PRIMITIVES(ONNXOPT_ROW)
+    ONNXOPT_PRIMITIVES(ONNXOPT_ROW) ONNXOPT_FUSED(ONNXOPT_ROW)
 #undef ONNXOPT_ROW
 };
+
+constexpr std::size_t kPrimitives = static_cast<std::size_t>(Op::kSigmoid);  // the fused ones come after them
 
 unsigned KindBit(Dtype dtype) { return 1U << static_cast<unsigned>(Row(dtype).kind); }
 
@@ -49,7 +51,7 @@ std::string Problem(const Program& program, std::size_t k) {
 const Primitive& Row(Op op) { return kRows[static_cast<std::size_t>(op)]; }
 
 bool ParseOp(std::string_view name, Op* op) {
-  for (std::size_t k = 0; k < sizeof(kRows) / sizeof(kRows[0]); ++k) {
+  for (std::size_t k = 0; k < kPrimitives; ++k) {
     if (kRows[k].name == name) {
       *op = static_cast<Op>(k);
       return true;

@@ -13,8 +13,8 @@
 namespace onnxopt {
 
 // More would not fit a kernel's parameter block, and keeps every per-call array on the stack.
-constexpr std::size_t kMaxInputs = 64;
-constexpr std::size_t kMaxOutputs = 64;
+constexpr std::size_t kMaxInputs = 32;
+constexpr std::size_t kMaxOutputs = 32;
 
 struct Primitive {
   std::string_view name;

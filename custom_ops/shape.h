@@ -9,8 +9,9 @@ namespace onnxopt {
 
 constexpr std::size_t kMaxRank = 16;
 
+// Left uninitialized by default, as calls keep arrays of them on the stack.
 struct Shape {
-  std::size_t rank = 0;
+  std::size_t rank;
   std::int64_t dims[kMaxRank];
 
   std::uint64_t count() const;
@@ -36,7 +37,7 @@ struct Run {
 // The element that an input contributes to domain element i lies at sum of ((i / div) mod mod) * stride over the runs,
 // which are ordered from the innermost dim outwards. No run: one element for all.
 struct Access {
-  std::size_t runs = 0;
+  std::size_t runs;
   Run run[kMaxRank / 2];
 
   std::uint64_t Offset(std::uint64_t i) const {

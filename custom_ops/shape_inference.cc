@@ -1,6 +1,7 @@
 #include "shape_inference.h"
 
 #include <algorithm>
+#include <atomic>
 #include <optional>
 #include <string>
 #include <vector>
@@ -8,13 +9,20 @@
 namespace onnxopt {
 namespace {
 
-// A dim: its extent, or -1 and a name, or -1 and no name where nothing is known.
+// A dim: its extent, or -1 and a name.
 struct Dim {
   std::int64_t extent = 1;
   std::string symbol;
 };
 
 using Dims = std::vector<Dim>;
+
+// ONNX Runtime would take -1 without a name for an extent. Dims of one name are the same, so this one is never given
+// twice.
+std::string FreshName() {
+  static std::atomic<std::uint64_t> names{0};
+  return "onnxopt_unknown_" + std::to_string(names.fetch_add(1, std::memory_order_relaxed));
+}
 
 // ONNX Runtime gives an input of unknown rank as one of rank 0; nullopt stands for both, as they cannot be told apart.
 std::optional<Dims> InputDims(OrtShapeInferContext* context, std::size_t k) {
@@ -29,22 +37,27 @@ std::optional<Dims> InputDims(OrtShapeInferContext* context, std::size_t k) {
   Check(Ort().GetSymbolicDimensions(info, symbols.data(), rank));
   Dims dims(rank);
   for (std::size_t d = 0; d < rank; ++d) {
-    const bool known = extents[d] >= 0;
-    dims[d] = {known ? extents[d] : -1, known || symbols[d] == nullptr ? "" : symbols[d]};
+    if (extents[d] >= 0) {
+      dims[d].extent = extents[d];
+    } else {
+      const bool named = symbols[d] != nullptr && symbols[d][0] != '\0';
+      dims[d] = {-1, named ? symbols[d] : FreshName()};
+    }
   }
   return dims;
 }
 
-// The broadcast of two dims. A known extent other than 1 wins: the other is 1 or the same, or the call will fail.
+// The broadcast of two dims. A known extent other than 1 wins: the other is 1 or the same. Where two extents contradict
+// each other the call will fail, unless what the model declares is wrong; the call knows better.
 Dim Broadcast(const Dim& a, const Dim& b) {
   if (a.extent == 1) return b;
   if (b.extent == 1) return a;
-  if (a.extent >= 0 && b.extent >= 0 && a.extent != b.extent) {
-    throw Error("dims " + std::to_string(a.extent) + " and " + std::to_string(b.extent) + " do not broadcast");
-  }
+  if (a.extent >= 0 && b.extent >= 0 && a.extent != b.extent) return {-1, FreshName()};
   if (a.extent >= 0) return a;
   if (b.extent >= 0) return b;
-  return a.symbol == b.symbol ? a : Dim{-1, ""};
+  if (a.symbol == b.symbol) return a;
+  const auto [first, second] = std::minmax(a.symbol, b.symbol);
+  return {-1, "broadcast(" + first + "," + second + ")"};
 }
 
 std::optional<Dims> OutputDims(const Program& program, std::size_t k, const std::vector<std::optional<Dims>>& inputs) {
@@ -94,6 +107,7 @@ void InferShapes(const Program& program, OrtShapeInferContext* context) {
                 std::to_string(program.inputs.size()) + "; model and library belong to different artifacts");
   }
   std::vector<std::optional<Dims>> inputs;
+  inputs.reserve(count);
   for (std::size_t k = 0; k < count; ++k) inputs.push_back(InputDims(context, k));
   for (std::size_t k = 0; k < program.outputs.size(); ++k) {
     const std::optional<Dims> dims = OutputDims(program, k, inputs);

@@ -7,7 +7,7 @@
 namespace onnxopt {
 
 // Sets the dtype and shape of every output that can be told; leaves the others unset, which means unknown.
-// Throws Error where known shapes do not broadcast.
+// Throws Error where the node has another number of inputs.
 void InferShapes(const Program& program, OrtShapeInferContext* context);
 
 }  // namespace onnxopt

@@ -31,7 +31,7 @@ class Example:
 
 EXAMPLES = (
     Example("ppocr_rec_v6", "PP-OCR text recognition, trained, taken out of a package", ("x=1x3x48x320",)),
-    Example("bert_tiny_dyn", "BERT, two layers, exported from PyTorch with dynamic batch and sequence", ("x=8x128",)),
+    Example("bert_tiny_dyn", "a small BERT exported from PyTorch, dynamic batch and sequence", ("x=16x256",)),
 )
 
 
@@ -51,21 +51,29 @@ def show(example: Example, program: Path) -> None:
     shapes = [option for shape in example.shapes for option in ("--shape", shape)]
     onnxopt("optimize", model, "-o", artifact, *shapes)
     onnxopt("verify", model, artifact, *shapes)
-    onnxopt("explain", artifact)
+    onnxopt("explain", artifact, most_lines=24)
     onnxopt("bench", artifact, "--against", model, *shapes)
     run([sys.executable, str(ROOT / "examples/python/run.py"), str(artifact), *example.shapes])
     run([str(program), str(artifact), *example.shapes])
 
 
-def onnxopt(*arguments: str | Path) -> None:
-    run([str(Path(sys.executable).with_name("onnxopt")), *map(str, arguments)])
+def onnxopt(*arguments: str | Path, most_lines: int | None = None) -> None:
+    run([str(Path(sys.executable).with_name("onnxopt")), *map(str, arguments)], most_lines)
 
 
-def run(command: list[str]) -> None:
-    """Print a command as a user would type it, and run it; the demo ends where it fails."""
-    shown = " ".join(word.replace(f"{ROOT}/", "") for word in command)
-    print(f"\n$ {shown}", flush=True)
-    result = subprocess.run(command, cwd=ROOT)
+def run(command: list[str], most_lines: int | None = None) -> None:
+    """Print a command as a user would type it, and run it; the demo ends where it fails.
+
+    most_lines: print no more than so many lines of its output.
+    """
+    shown = [word.removeprefix(f"{Path(sys.executable).parent}/").removeprefix(f"{ROOT}/") for word in command]
+    print(f"\n$ {' '.join(shown)}", flush=True)
+    result = subprocess.run(command, cwd=ROOT, text=True, stdout=None if most_lines is None else subprocess.PIPE)
+    if result.stdout:
+        lines = result.stdout.splitlines()
+        print("\n".join(lines[:most_lines]))
+        if len(lines) > (most_lines or 0):
+            print(f"    ... and {len(lines) - (most_lines or 0)} lines more")
     if result.returncode:
         sys.exit(f"make demo: the command above ended with exit code {result.returncode}")
 

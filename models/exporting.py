@@ -74,7 +74,7 @@ _BUILDERS = {"bert": _bert, "vit": _vit, "convnext": _convnext, "efficientnet": 
 
 
 def _calibrate_batch_norms(model: torch.nn.Module, shape: tuple[int, ...]) -> None:
-    """Give batch norms the statistics of one random batch; with initial ones no trace of the input reaches the output."""
+    """Give batch norms the statistics of one random batch: with initial ones no trace of the input reaches the end."""
     norms = [m for m in model.modules() if isinstance(m, torch.nn.BatchNorm2d)]
     for norm in norms:
         torch.nn.init.normal_(norm.weight, 1.0, 0.05)

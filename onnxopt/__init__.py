@@ -1,0 +1,73 @@
+"""onnxopt makes ONNX models faster: chains of operators become precompiled kernels, and the result is still ONNX.
+
+    artifact = onnxopt.optimize("model.onnx", "model.optimized")
+    session = onnxopt.load("model.optimized")        # an ordinary onnxruntime.InferenceSession
+
+Everything is imported on first use, so that `import onnxopt` costs nothing.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from onnxopt.errors import (
+    ArtifactError,
+    CompileError,
+    ModelError,
+    OnnxoptError,
+    UsageError,
+    VerificationError,
+)
+
+if TYPE_CHECKING:
+    from onnxopt.benchmark import bench
+    from onnxopt.explanation import explain
+    from onnxopt.model_summary import inspect
+    from onnxopt.pipeline import Artifact, optimize
+    from onnxopt.session import load
+    from onnxopt.verification import verify
+
+    __version__: str
+
+# Modules are not named like the functions they hold: importing onnxopt.x sets the attribute x of this package.
+_WHERE = {
+    "Artifact": "pipeline",
+    "bench": "benchmark",
+    "explain": "explanation",
+    "inspect": "model_summary",
+    "load": "session",
+    "optimize": "pipeline",
+    "verify": "verification",
+}
+
+__all__ = [
+    "Artifact",
+    "ArtifactError",
+    "CompileError",
+    "ModelError",
+    "OnnxoptError",
+    "UsageError",
+    "VerificationError",
+    "__version__",
+    "bench",
+    "explain",
+    "inspect",
+    "load",
+    "optimize",
+    "verify",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        from onnxopt import versions
+
+        return versions.onnxopt()
+    if name in _WHERE:
+        return getattr(importlib.import_module(f"onnxopt.{_WHERE[name]}"), name)
+    raise AttributeError(f"module 'onnxopt' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -1,10 +1,10 @@
 """Compare one output of two models: how far apart they are, in the figures people ask for, and whether that is allowed.
 
 A float output passes where every element satisfies |a - b| <= limit * (rms(reference) + |reference|), NaNs and
-infinities stand in the same places, and dtype and shape agree. The scale is the output's own magnitude, so a limit means
-the same for logits of 40 and for probabilities of 1e-4. The limit follows the *model's* coarsest dtype: a float32 output
-of a float16 model carries float16's rounding. An integer or bool output that floats decide (ArgMax, a comparison,
-quantization) passes where nearly all elements agree; one that no float reaches must be equal.
+infinities stand in the same places, and dtype and shape agree. The scale is the output's own magnitude, so a limit
+means the same for logits of 40 and for probabilities of 1e-4. The limit follows the *model's* coarsest dtype: a float32
+output of a float16 model carries float16's rounding. An integer or bool output that floats decide (ArgMax, a
+comparison, quantization) passes where nearly all elements agree; one that no float reaches must be equal.
 """
 
 from __future__ import annotations
@@ -16,8 +16,9 @@ import numpy as np
 
 Array = np.ndarray[Any, Any]
 
-# Rounding differs wherever operations are reordered or an intermediate keeps more bits; errors then grow with depth. These
-# limits leave room for some hundred layers: 2^10 ulp for float32, 2^6 for the 16-bit dtypes held against their own grid.
+# Rounding differs wherever operations are reordered or an intermediate keeps more bits; errors then grow with depth.
+# These limits leave room for some hundred layers: 2^10 ulp for float32, 2^6 for the 16-bit dtypes held against their
+# own grid.
 LIMITS = {"float64": 1e-9, "float32": 1e-4, "float16": 2e-2, "bfloat16": 6e-2, "quantized": 6e-2}
 AGREEMENT = 0.99  # share of equal elements for integers that floats decide
 
@@ -40,11 +41,11 @@ class Difference:
     """One output compared with its reference.
 
     max_rel counts elements of at least a thousandth of the reference's rms: below that it says nothing.
-    ulp: greatest distance in representable values of the output's dtype, None for integers. cosine: None where a vector is
-    zero or the dtype is not float. argmax: share of rows (last axis) whose greatest element is the same, None without rows.
-    agreement: share of elements that are equal (NaN equals NaN).
-    excess: the worst element's difference over what is allowed; None where the two cannot be compared, and `reason` says
-    why. It passes up to 1.
+    ulp: greatest distance in representable values of the output's dtype, None for integers. cosine: None where a vector
+    is zero or the dtype is not float. argmax: share of rows (last axis) whose greatest element is the same, None
+    without rows. agreement: share of elements that are equal (NaN equals NaN).
+    excess: the worst element's difference over what is allowed; None where the two cannot be compared, and `reason`
+    says why. It passes up to 1.
     """
 
     dtype: str
@@ -93,16 +94,20 @@ def _compare_floats(reference: Array, actual: Array, limit: Limit) -> Difference
     a_inf, b_inf = np.isinf(a), np.isinf(b)
     same_inf = bool(np.array_equal(a_inf, b_inf) and np.array_equal(a[a_inf], b[b_inf]))
     x, y = (a, b) if finite.all() else (a[finite], b[finite])
-    difference = np.abs(x - y)
-    magnitude = np.abs(x)
+    # Only ratios count from here on, so everything is divided by the greatest element: no square or sum can overflow.
+    greatest = float(max(np.abs(x).max(initial=0.0), np.abs(y).max(initial=0.0))) or 1.0
+    x, y = x / greatest, y / greatest
+    difference, magnitude = np.abs(x - y), np.abs(x)
     rms = float(np.sqrt(np.mean(np.square(x)))) if x.size else 0.0
-    max_abs = _finite(difference.max(initial=0.0))
     counted = magnitude >= max(rms * 1e-3, np.finfo(np.float64).tiny)
-    max_rel = _finite((difference[counted] / magnitude[counted]).max(initial=0.0))
-    excess: float | None = 0.0
-    if max_abs:
-        # An all-zero reference has no magnitude of its own: the limit is absolute there.
-        excess = _finite((difference / (limit.relative * (magnitude + (rms or 1.0)))).max())
+    max_rel = float((difference[counted] / magnitude[counted]).max(initial=0.0))
+    # An all-zero reference has no magnitude of its own: the limit is absolute there.
+    allowed = limit.relative * (magnitude + (rms or 1.0 / greatest))
+    differs = difference > 0
+    with np.errstate(divide="ignore"):  # a limit of 0 allows nothing
+        excess: float | None = _finite((difference[differs] / allowed[differs]).max(initial=0.0))
+    with np.errstate(over="ignore"):
+        max_abs, rms = _finite(np.float64(difference.max(initial=0.0)) * greatest), _finite(np.float64(rms) * greatest)
     reason = "" if excess is not None and excess <= 1.0 else f"off by up to {max_abs:.3g} where the rms is {rms:.3g}"
     if not (same_nan and same_inf):
         excess, reason = None, "NaN or infinity in different places"
@@ -147,12 +152,8 @@ def _ulp(a: Array, b: Array) -> int:
 
 
 def _cosine(x: Array, y: Array) -> float | None:
-    """Cosine of the angle between two vectors, scaled first so that no square overflows."""
-    left, right = np.abs(x).max(initial=0.0), np.abs(y).max(initial=0.0)
-    if not left or not right:
-        return None
-    u, v = x / left, y / right
-    return float(np.dot(u, v) / np.sqrt(np.dot(u, u) * np.dot(v, v)))
+    norms = float(np.linalg.norm(x) * np.linalg.norm(y))
+    return max(-1.0, min(1.0, float(np.dot(x, y)) / norms)) if norms else None
 
 
 def _argmax_agreement(reference: Array, actual: Array) -> float | None:

@@ -69,7 +69,9 @@ def why_not(node: ir.Node, opsets: Mapping[str, int], shapes: Shapes, host: set[
     """Why no kernel should run this elementwise node, or None where one may."""
     row = ops.find(node.domain, node.op_type, opsets.get(node.domain))
     if row is None:
-        return f"the operator table covers {node.op_type} from opset {ops.OPERATORS[node.domain, node.op_type].since} on"
+        return (
+            f"the operator table covers {node.op_type} from opset {ops.OPERATORS[node.domain, node.op_type].since} on"
+        )
     operands = [v for v in node.inputs if v is not None]
     if len(node.outputs) != 1 or not operands or not _arity_fits(row, len(node.inputs)):
         return f"{node.op_type} with {len(node.inputs)} inputs and {len(node.outputs)} outputs is not in the table"
@@ -100,7 +102,9 @@ def _is_second_dtype(node: ir.Node, value: ir.Value) -> bool:
 
 
 def _left_to_provider(node: ir.Node) -> str | None:
-    if any(v is not None and v.producer() is not None and v.producer().op_type == "DequantizeLinear" for v in node.inputs):  # type: ignore[union-attr]
+    if any(
+        v is not None and v.producer() is not None and v.producer().op_type == "DequantizeLinear" for v in node.inputs
+    ):  # type: ignore[union-attr]
         return "it follows DequantizeLinear: the provider's integer kernels take both"
     if any(u.op_type == "QuantizeLinear" for v in node.outputs for u in v.consumers()):
         return "QuantizeLinear follows it: the provider's integer kernels take both"

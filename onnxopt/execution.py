@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import ctypes
 import functools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+
+from onnxopt.errors import UsageError
 
 if TYPE_CHECKING:
     import onnxruntime as ort
@@ -16,8 +18,13 @@ if TYPE_CHECKING:
 Array = np.ndarray[Any, Any]
 
 CPU, CUDA = "CPUExecutionProvider", "CUDAExecutionProvider"
+_EXACT = {"use_tf32": "0"}  # float32 means float32
 _ONNX_TYPE = {"bfloat16": 16, "float8_e4m3fn": 17, "float8_e4m3fnuz": 18, "float8_e5m2": 19, "float8_e5m2fnuz": 20}
-_ORT_TYPE = {"tensor(bfloat16)": "bfloat16", "tensor(float8e4m3fn)": "float8_e4m3fn", "tensor(float8e5m2)": "float8_e5m2"}
+_ORT_TYPE = {
+    "tensor(bfloat16)": "bfloat16",
+    "tensor(float8e4m3fn)": "float8_e4m3fn",
+    "tensor(float8e5m2)": "float8_e5m2",
+}
 
 
 class RunError(Exception):
@@ -32,10 +39,12 @@ def open_session(
     optimize: bool = True,
     config: Mapping[str, str] | None = None,
     data_folder: Path | None = None,
+    provider_options: Mapping[str, str] | None = None,
 ) -> ort.InferenceSession:
     """A session of the model file on one provider (with the CPU behind it), with the custom-op library if given.
 
-    optimize: ORT's default optimizations, or none. data_folder: where its external data lies, if not beside it. TF32 is off, so that float32 means float32. RunError where ORT refuses.
+    optimize: ORT's default optimizations, or none. data_folder: where its external data lies, if not beside it.
+    provider_options: for CUDA, by default only TF32 off. RunError where ORT refuses.
     """
     import onnxruntime as ort
 
@@ -45,7 +54,7 @@ def open_session(
         options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
     for key, value in (config or {}).items():
         options.add_session_config_entry(key, value)
-    providers: list[Any] = [CPU] if provider == CPU else [(CUDA, {"use_tf32": "0"}), CPU]
+    providers: list[Any] = [CPU] if provider == CPU else [(CUDA, dict(provider_options or _EXACT)), CPU]
     if provider == CUDA:
         ort.preload_dlls()
     try:
@@ -55,7 +64,7 @@ def open_session(
         if data_folder is not None:  # ORT takes the folder only together with a model in memory
             options.add_session_config_entry("session.model_external_initializers_file_folder_path", str(data_folder))
             source = model.read_bytes()
-        session = ort.InferenceSession(source, options, providers=providers)
+        session = ort.InferenceSession(source, options, providers=providers, enable_fallback=0)
     except Exception as error:  # ORT raises a dozen unrelated classes; all mean that it will not run this model
         raise RunError(one_line(error)) from error
     if provider not in session.get_providers():
@@ -86,14 +95,20 @@ def run(session: ort.InferenceSession, feeds: Mapping[str, Array]) -> dict[str, 
     return _flatten(names, [_from_ort_value(v, t) for v, t in zip(values, types, strict=True)])
 
 
-def to_ort_value(array: Array) -> ort.OrtValue:
+def to_ort_value(array: Array, device: str = "cpu") -> ort.OrtValue:
+    """The array as a tensor of ORT on "cpu" or "cuda"."""
     import onnxruntime as ort
 
     onnx_type = _ONNX_TYPE.get(str(array.dtype))
     if onnx_type is None:
-        return ort.OrtValue.ortvalue_from_numpy(array)
+        return ort.OrtValue.ortvalue_from_numpy(array, device)
     raw = np.ascontiguousarray(array).view(f"u{array.dtype.itemsize}")
-    return ort.OrtValue.ortvalue_from_numpy_with_onnx_type(raw, onnx_type)
+    value = ort.OrtValue.ortvalue_from_numpy_with_onnx_type(raw, onnx_type)
+    if device == "cpu":
+        return value
+    on_device = ort.OrtValue.ortvalue_from_shape_and_type(list(array.shape), onnx_type, device)
+    on_device.update_inplace(raw)
+    return on_device
 
 
 def _from_ort_value(value: ort.OrtValue, ort_type: str) -> Any:
@@ -136,6 +151,16 @@ def cuda_is_usable() -> bool:
         return False
     count = ctypes.c_int(0)
     return driver.cuInit(0) == 0 and driver.cuDeviceGetCount(ctypes.byref(count)) == 0 and count.value > 0
+
+
+def check_providers(names: Sequence[str]) -> None:
+    """UsageError where this build of ORT lacks one of these execution providers."""
+    import onnxruntime as ort
+
+    available = ort.get_available_providers()
+    for name in names:
+        if name not in available:
+            raise UsageError(f"this ONNX Runtime has no execution provider {name!r}; it has {', '.join(available)}")
 
 
 def one_line(error: object) -> str:

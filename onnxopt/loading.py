@@ -18,12 +18,14 @@ from pathlib import Path
 
 import onnx
 import onnx_ir as ir
-from google.protobuf.message import DecodeError
+from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
 from onnxopt import external_data, wire
 from onnxopt.errors import ModelError
 
 INLINE_LIMIT = 1024  # bytes; tensors up to this are kept in memory, so passes may read them freely
+# What onnx's checker and onnx_ir raise for models they cannot read.
+_UNREADABLE = (onnx.checker.ValidationError, RuntimeError, ValueError, TypeError, LookupError, AttributeError)
 _TYPES = "onnxopt.types"  # key in ir.Model.meta: TypeProtos of inputs and outputs that onnx_ir cannot represent
 
 
@@ -67,7 +69,7 @@ def load(path: str | os.PathLike[str]) -> Source:
     try:
         with quiet():
             model = ir.from_proto(proto)
-    except Exception as error:  # onnx_ir reports what it cannot represent with many types
+    except _UNREADABLE as error:
         raise ModelError(f"{path}: cannot be represented: {first_line(error)}") from error
     model.meta[_TYPES] = types
     return Source(path, model, size + external)
@@ -80,8 +82,8 @@ def _parse(path: Path) -> tuple[onnx.ModelProto, int]:
             size = os.fstat(file.fileno()).st_size
             if size == 0:
                 raise ModelError(f"{path}: the file is empty")
-            with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped, memoryview(mapped) as buffer:
-                small = wire.cut(buffer, os.path.realpath(path), INLINE_LIMIT)
+            mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)  # unmapped when the last view of it is gone
+        small = wire.cut(memoryview(mapped), os.path.realpath(path), INLINE_LIMIT)
         return onnx.ModelProto.FromString(small), size
     except FileNotFoundError:
         raise ModelError(f"{path}: no such file") from None
@@ -113,8 +115,8 @@ def _check_versions(path: Path, proto: onnx.ModelProto) -> None:
 def _check_graph(path: Path, proto: onnx.ModelProto) -> None:
     """Run onnx.checker on a copy without weights.
 
-    What runtimes accept and the checker does not, is no error: nodes in any order, and inputs or outputs whose rank
-    is not declared.
+    What runtimes accept and the checker does not, is no error: nodes in any order, inputs or outputs whose rank is not
+    declared, and functions that import another opset than the model (its opset counts).
     """
     lean = onnx.ModelProto()
     lean.CopyFrom(proto)
@@ -126,6 +128,10 @@ def _check_graph(path: Path, proto: onnx.ModelProto) -> None:
     for value in (*lean.graph.input, *lean.graph.output):
         if value.type.HasField("tensor_type"):
             value.type.tensor_type.shape.SetInParent()
+    versions = {opset.domain: opset.version for opset in lean.opset_import}
+    for function in lean.functions:
+        for opset in function.opset_import:
+            opset.version = versions.get(opset.domain, opset.version)
     try:
         try:
             onnx.checker.check_model(lean)
@@ -135,7 +141,7 @@ def _check_graph(path: Path, proto: onnx.ModelProto) -> None:
             model = ir.from_proto(lean)
             model.graph.sort()
             onnx.checker.check_model(ir.to_proto(model))
-    except Exception as error:  # the checker raises ValidationError, onnx_ir's sort and readers several others
+    except _UNREADABLE as error:
         raise ModelError(f"{path}: invalid model: {first_line(error)}") from None
 
 

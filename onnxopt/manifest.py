@@ -13,7 +13,7 @@ from onnxopt.errors import ArtifactError
 from onnxopt.regions import Kernel as FusedKernel
 from onnxopt.regions import Refusal, Traffic
 from onnxopt.samples import Tensor
-from onnxopt.verify import Report
+from onnxopt.verification import Report
 
 SCHEMA_VERSION = 1
 FILE = "manifest.json"
@@ -52,10 +52,12 @@ class Place(_Record):
 
 
 class Kernel(_Record):
-    """A fused function. cpu: whether the library's CPU kernel is used on a machine without GPU."""
+    """A fused function. inputs, outputs: storage dtypes. cpu: whether the library's CPU kernel is used for it."""
 
     name: str
     ops: tuple[str, ...]
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
     cpu: bool
     variants: tuple[str, ...]
     sites: tuple[Place, ...]
@@ -72,7 +74,7 @@ class LeftOut(_Record):
 
 
 class Totals(_Record):
-    """Predicted traffic of all fused places; bytes only of those whose shapes are known, `unknown` counts the others."""
+    """Predicted traffic of all fused places; bytes only where shapes are known, `unknown` counts the others."""
 
     bytes_before: int = 0
     bytes_after: int = 0
@@ -85,7 +87,8 @@ class Manifest(_Record):
     """Everything there is to know about an artifact without reading the model.
 
     files: every file of the folder but the manifest, by its path in it. seconds: how long each phase of optimize took.
-    versions: of onnxopt's dependencies when it ran. notes: what normalization changed, and what else a reader should know.
+    versions: of onnxopt's dependencies when it ran. notes: what normalization changed, and what else a reader should
+    know.
     """
 
     schema_version: int = SCHEMA_VERSION
@@ -119,7 +122,9 @@ def load(artifact: Path) -> Manifest:
     except (FileNotFoundError, NotADirectoryError):
         if not artifact.exists():
             raise ArtifactError(f"{artifact}: no such artifact folder") from None
-        raise ArtifactError(f"{artifact}: not an artifact, it has no {FILE}; make one with `onnxopt optimize`") from None
+        raise ArtifactError(
+            f"{artifact}: not an artifact, it has no {FILE}; make one with `onnxopt optimize`"
+        ) from None
     except (OSError, ValueError) as error:
         raise ArtifactError(f"{path}: cannot be read: {error}") from None
     version = data.get("schema_version") if isinstance(data, dict) else None
@@ -141,6 +146,8 @@ def kernels(fused: Iterable[FusedKernel]) -> tuple[Kernel, ...]:
         Kernel(
             name=k.name,
             ops=k.ops,
+            inputs=k.program.inputs,
+            outputs=k.program.outputs,
             cpu=k.cpu,
             variants=tuple(v.symbol for v in k.variants),
             sites=tuple(Place(node=s.node, replaced=s.replaced, shapes=s.shapes, traffic=s.traffic) for s in k.sites),
@@ -151,7 +158,9 @@ def kernels(fused: Iterable[FusedKernel]) -> tuple[Kernel, ...]:
 
 def totals(fused: Sequence[FusedKernel]) -> Totals:
     traffic = [s.traffic for k in fused for s in k.sites]
-    known = [(t.bytes_before, t.bytes_after) for t in traffic if t.bytes_before is not None and t.bytes_after is not None]
+    known = [
+        (t.bytes_before, t.bytes_after) for t in traffic if t.bytes_before is not None and t.bytes_after is not None
+    ]
     return Totals(
         bytes_before=sum(before for before, _ in known),
         bytes_after=sum(after for _, after in known),

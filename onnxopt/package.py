@@ -10,6 +10,7 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from onnxopt import paths
 from onnxopt.errors import ArtifactError, UsageError
 from onnxopt.manifest import FILE as MANIFEST
 from onnxopt.manifest import File, Manifest
@@ -17,7 +18,6 @@ from onnxopt.manifest import File, Manifest
 MODEL = "model.onnx"
 LIBRARY_FOLDER = "lib"
 LIBRARY = "libonnxopt_ops.so"
-_BUILT_LIBRARY = Path(__file__).parent / "lib" / LIBRARY
 
 
 def check_output(output: Path) -> None:
@@ -62,9 +62,10 @@ def staging(output: Path) -> Iterator[Path]:
 
 def built_library() -> Path:
     """The custom-op library that belongs to this onnxopt. ArtifactError where it was not built."""
-    if not _BUILT_LIBRARY.is_file():
-        raise ArtifactError(f"{_BUILT_LIBRARY} is not built; run `make build`, or `pip install .`")
-    return _BUILT_LIBRARY
+    library = paths.library()
+    if not library.is_file():
+        raise ArtifactError(f"{library} is not built; run `make build`, or `pip install .`")
+    return library
 
 
 def write_library(folder: Path, kernels_json: str, fatbin: bytes | None) -> Path:
@@ -97,7 +98,7 @@ def write_manifest(folder: Path, manifest: Manifest) -> None:
 
 
 def check_files(folder: Path, files: Mapping[str, File]) -> None:
-    """ArtifactError naming the first file that is missing or not as the manifest says, or that lies outside the folder."""
+    """ArtifactError naming the first file that is missing, outside the folder, or not as the manifest says."""
     for name, expected in files.items():
         path = folder / name
         if Path(name).is_absolute() or ".." in Path(name).parts:

@@ -4,24 +4,24 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-import onnx_ir as ir
-
-from onnxopt import compile, fuse, generate, loading, normalize, outline, package, samples, traits
+from onnxopt import fuse, generate, loading, normalize, outline, package, samples, traits, versions
 from onnxopt import manifest as manifests
+from onnxopt.compile import check_archs, compile_cuda
 from onnxopt.errors import UsageError
 from onnxopt.manifest import Manifest
 from onnxopt.repair import Build, verify_and_leave_out
-from onnxopt.verify import Report
+from onnxopt.verification import Report
 
 MARK = "onnxopt.version"  # metadata of every model that onnxopt wrote
 
-# progress(phase, done, total): called when a phase starts with (phase, 0, 0), and as compile advances.
-Progress = Callable[[str, int, int], None]
+# progress(phase, detail): called when a phase starts with "", and as it advances (compile: each image that is done).
+Progress = Callable[[str, str], None]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,14 +46,14 @@ def optimize(
     """Optimize the model file `model` into the new artifact folder `output`.
 
     shapes: sizes to verify at, by input ("ids": (8, 128)) or by symbolic dim ("batch": (8,)); the artifact stays
-    dynamic. archs: GPU architectures to compile for ("sm_90", ...), default compile.ARCHS; none with (). verify: compare
-    with the original before anything is kept. external_data: weights beside the model, default only where it is above
-    2 GB. cache: folder of compiled kernels, default the user's.
+    dynamic. archs: GPU architectures to compile for ("sm_90", ...), default all of compile.ARCHS; none with (). verify:
+    compare with the original before anything is kept. external_data: weights beside the model, default only where it is
+    above 2 GB. cache: folder of compiled kernels, default the user's.
 
     Whatever goes wrong, nothing is left behind. Raises ModelError, UsageError, CompileError, VerificationError.
     """
     output, phases = Path(output), _Phases(progress)
-    archs = compile.check_archs(archs)
+    archs = check_archs(archs)
     package.check_output(output)
 
     with phases("load"):
@@ -70,11 +70,12 @@ def optimize(
     with phases("outline"):
         # Regions refer to nodes of the model: nothing may change it between fuse and outline.
         kernels = outline.outline(normalized.model, plan)
-        normalized.model.metadata_props[MARK] = _version()
+        normalized.model.metadata_props[MARK] = versions.onnxopt()
     with phases("generate"):
         text = generate.generate(kernels)
     with phases("compile"):
-        fatbin = _compile(text, kernels, archs, cache, progress)
+        advance = functools.partial(progress, "compile") if progress else None
+        fatbin = compile_cuda(text, archs, cache, advance) if kernels and archs else None
 
     with package.staging(output) as folder, tempfile.TemporaryDirectory(prefix="onnxopt.") as scratch:
         build = Build(normalized.model, kernels, fatbin, folder, external_data)
@@ -87,8 +88,8 @@ def optimize(
         with phases("package"):
             files = package.hash_files(folder)
         manifest = Manifest(
-            onnxopt=_version(),
-            versions=_dependency_versions(),
+            onnxopt=versions.onnxopt(),
+            versions=versions.dependencies(),
             source=header,
             ir_version=normalized.model.ir_version,
             opsets=dict(sorted(normalized.model.opset_imports.items())),
@@ -118,10 +119,28 @@ class _Phases:
     @contextlib.contextmanager
     def __call__(self, name: str) -> Iterator[None]:
         if self._progress:
-            self._progress(name, 0, 0)
+            self._progress(name, "")
         started = time.perf_counter()
         yield
         self.seconds[name] = round(self.seconds.get(name, 0.0) + time.perf_counter() - started, 3)
+
+
+def _source(source: loading.Source) -> manifests.Source:
+    model = source.model
+    return manifests.Source(
+        name=source.path.name,
+        path=str(source.path.absolute()),
+        sha256=source.sha256,
+        bytes=source.bytes,
+        producer=f"{model.producer_name or ''} {model.producer_version or ''}".strip(),
+        ir_version=model.ir_version,
+        opsets=dict(sorted(model.opset_imports.items())),
+    )
+
+
+def _notes(normalization: Sequence[str], build: Build) -> tuple[str, ...]:
+    nothing = () if build.kernels else ("nothing was fused: the artifact is the normalized model, without a library",)
+    return (*normalization, *nothing)
 
 
 def _refuse_optimized(source: loading.Source) -> None:

@@ -3,7 +3,8 @@
 A model says little about its inputs: names, dtypes, and dims of which some are symbols. What makes sense is read from
 there: token ids stay below the table they index (`index_bounds`), masks are 0 and 1, lengths are the lengths of the
 tensors beside them, everything else is drawn from N(0, 1) or a few small integers. Dims with one symbol share one size,
-also across inputs; "past + new" is computed. Where a model accepts none of the usual sizes, `fallback_sizes` tries many.
+also across inputs; "past + new" is computed. Where a model accepts none of the usual sizes, `fallback_sizes` tries
+many.
 """
 
 from __future__ import annotations
@@ -28,7 +29,19 @@ _PRIMES = (7, 11, 13, 17, 19, 23)
 # Sizes that models insist on: powers of two, image sides, audio frames at 8 and 16 kHz.
 _INSISTED = (32, 64, 512, 224, 256, 128, 320, 640, 16, 100, 160, 200, 400, 480, 576, 800, 1024, 4000, 16000, 32000)
 _INDEX_PRESERVING = frozenset(
-    {"Cast", "Concat", "Expand", "Flatten", "Gather", "Identity", "Reshape", "Slice", "Squeeze", "Transpose", "Unsqueeze"}
+    {
+        "Cast",
+        "Concat",
+        "Expand",
+        "Flatten",
+        "Gather",
+        "Identity",
+        "Reshape",
+        "Slice",
+        "Squeeze",
+        "Transpose",
+        "Unsqueeze",
+    }
 )
 _OPERATORS: dict[type[ast.operator], Any] = {
     ast.Add: operator.add,
@@ -78,7 +91,7 @@ def dtype_name(dtype: ir.DataType) -> str:
 
 
 def index_bounds(model: ir.Model) -> dict[str, int]:
-    """For each integer input whose values end up as Gather indices into initializers: the smallest such table's size."""
+    """For each integer input whose values become Gather indices into initializers: the smallest such table's size."""
     bounds: dict[str, int] = {}
     for value in model.graph.inputs:
         if value.dtype is None or not value.dtype.is_integer():
@@ -145,7 +158,7 @@ def usual_sizes(inputs: Sequence[Tensor]) -> Iterator[Sizes]:
 
 
 def fallback_sizes(inputs: Sequence[Tensor]) -> Iterator[Sizes]:
-    """Every size models insist on, for all dims or for all but a few that are 1. Tried only where the usual ones fail."""
+    """Every size models insist on, for all dims or for all but a few that are 1. For where the usual ones fail."""
     names = symbols(inputs)
     batch, _ = roles(inputs)
     rest = [n for n in names if n not in batch]
@@ -223,7 +236,9 @@ def pin(inputs: Sequence[Tensor], shapes: Mapping[str, tuple[int, ...]]) -> Size
             if tensor.dims is None:
                 continue
             if len(tensor.dims) != len(shape):
-                raise UsageError(f"shape of {name}: the input has {len(tensor.dims)} dims {list(tensor.dims)}, not {list(shape)}")
+                raise UsageError(
+                    f"shape of {name}: the input has {len(tensor.dims)} dims {list(tensor.dims)}, not {list(shape)}"
+                )
             for axis, size in enumerate(shape):
                 symbol = symbol_of(tensor, axis)
                 if symbol is not None:
@@ -233,7 +248,9 @@ def pin(inputs: Sequence[Tensor], shapes: Mapping[str, tuple[int, ...]]) -> Size
         elif name in names and len(shape) == 1:
             fix(name, shape[0], name)
         else:
-            raise UsageError(f"shape of {name}: no such input or dim; inputs are {', '.join(by_name)}; dims {', '.join(names)}")
+            raise UsageError(
+                f"shape of {name}: no such input or dim; inputs are {', '.join(by_name)}; dims {', '.join(names)}"
+            )
     return pinned
 
 
@@ -253,7 +270,9 @@ def draw(inputs: Sequence[Tensor], sizes: Sizes, seed: int, bounds: Mapping[str,
     return {t.name: _fill(random, t, shapes[t.name], bounds.get(t.name), longest) for t in inputs}
 
 
-def _fill(random: np.random.Generator, tensor: Tensor, shape: tuple[int, ...], bound: int | None, longest: int) -> Array:
+def _fill(
+    random: np.random.Generator, tensor: Tensor, shape: tuple[int, ...], bound: int | None, longest: int
+) -> Array:
     name, dtype = tensor.name.lower(), tensor.dtype or "float32"
     if dtype == "string":
         return np.array(random.choice(["a", "the", "model", "onnx"], shape), dtype=object)

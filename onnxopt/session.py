@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from onnxopt import manifest as manifests
-from onnxopt import package, providers as configurations
+from onnxopt import package
+from onnxopt import providers as configurations
 from onnxopt.errors import ArtifactError
-from onnxopt.execution import CPU, CUDA, cuda_is_usable, one_line
+from onnxopt.execution import CPU, CUDA, check_providers, cuda_is_usable, one_line
 
 if TYPE_CHECKING:
     import onnxruntime as ort
@@ -25,26 +27,58 @@ def load(
     """Open an artifact after checking every file's hash.
 
     providers: as ORT takes them; default: the artifact's configuration for CUDA where this ORT has it and a device
-    answers (ORT goes to the CPU by itself where CUDA then fails to start), else for the CPU. session_options: used as they are, and the library is registered on them; default: the
-    configuration's. library=False: without the library, ORT runs the original nodes.
+    answers, else (or where CUDA then fails to start) for the CPU. session_options: used as
+    they are, and the library is registered on them; default: the configuration's. library=False: without the library,
+    ORT runs the original nodes.
 
-    Raises ArtifactError where a file is missing or changed, or ORT refuses the model.
+    Raises ArtifactError where a file is missing or changed, or ORT refuses the model; UsageError where this ORT has not
+    got a provider that was asked for.
     """
-    import onnxruntime as ort
-
     folder = Path(path)
     package.check_files(folder, manifests.load(folder).files)
-    configuration = configurations.read(folder, "cuda" if providers is None and cuda_is_usable() else "cpu")
-    options = session_options if session_options is not None else _options(configuration)
+    if providers is not None:
+        check_providers([p if isinstance(p, str) else p[0] for p in providers])
+    library_path = library_of(folder) if library else None
+    if session_options is not None and library_path is not None:
+        _register(session_options, library_path)
+    if providers is None and cuda_is_usable():
+        configuration = configurations.read(folder, "cuda")
+        # A driver and a device do not yet make a working EP: cuDNN may be missing, or the GPU's memory be taken.
+        with contextlib.suppress(ArtifactError):
+            return _open(folder, configuration, _providers(configuration), session_options, library_path)
+    configuration = configurations.read(folder, "cpu")
     chosen = list(providers) if providers is not None else _providers(configuration)
-    if CUDA in [p if isinstance(p, str) else p[0] for p in chosen]:
+    return _open(folder, configuration, chosen, session_options, library_path)
+
+
+def _open(
+    folder: Path,
+    configuration: dict[str, Any],
+    providers: list[Any],
+    session_options: ort.SessionOptions | None,
+    library: Path | None,
+) -> ort.InferenceSession:
+    import onnxruntime as ort
+
+    options = session_options
+    if options is None:
+        options = _options(configuration)
+        if library is not None:
+            _register(options, library)
+    if CUDA in [p if isinstance(p, str) else p[0] for p in providers]:
         ort.preload_dlls()
     try:
-        if library and (path_of_library := library_of(folder)):
-            options.register_custom_ops_library(str(path_of_library))
-        return ort.InferenceSession(str(folder / package.MODEL), options, providers=chosen)
+        # ORT's own fallback would print to stdout and hide what went wrong.
+        return ort.InferenceSession(str(folder / package.MODEL), options, providers=providers, enable_fallback=0)
     except Exception as error:  # ORT raises a dozen unrelated classes
         raise ArtifactError(f"{folder}: ONNX Runtime {ort.__version__} refused it: {one_line(error)}") from error
+
+
+def _register(options: ort.SessionOptions, library: Path) -> None:
+    try:
+        options.register_custom_ops_library(str(library))
+    except Exception as error:  # as above
+        raise ArtifactError(f"{library}: ONNX Runtime cannot use it: {one_line(error)}") from error
 
 
 def library_of(folder: Path) -> Path | None:

@@ -1,4 +1,4 @@
-"""What verification needs to know of a model, read from its graph once: interface, index bounds, precision, randomness."""
+"""What verification needs to know of a model, read from its graph: interface, index bounds, precision, randomness."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ class Traits:
     """inputs, outputs: the interface. index_bounds: see samples.index_bounds.
 
     precision: the coarsest float dtype that values pass through, "quantized" where the model quantizes at run time
-    (a key of compare.LIMITS). float_decided: outputs whose value a float tensor reaches. random: whether it draws numbers.
+    (a key of compare.LIMITS). float_decided: outputs whose value a float tensor reaches. random: whether it draws
+    numbers.
     """
 
     inputs: tuple[Tensor, ...]
@@ -56,11 +57,11 @@ def interface_difference(original: Traits, optimized: Traits) -> str:
             return f"{len(before)} {kind}s became {len(after)}"
         for a, b in zip(before, after, strict=True):
             if a != b:
-                return f"{kind} {_text(a)} became {_text(b)}"
+                return f"{kind} {tensor_text(a)} became {tensor_text(b)}"
     return ""
 
 
-def _text(tensor: Tensor) -> str:
+def tensor_text(tensor: Tensor) -> str:
     dims = "?" if tensor.dims is None else ",".join("?" if d is None else str(d) for d in tensor.dims)
     return f"{tensor.name}: {tensor.dtype}[{dims}]"
 
@@ -100,9 +101,8 @@ def _a_float_reaches(output: ir.Value) -> bool:
         if any(a.type in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS) for a in node.attributes.values()):
             return True  # bodies see values of the graph around them; assume a float among those
         constant = node.attributes.get("value") if node.op_type == "Constant" else None
-        if constant is not None and constant.type == ir.AttributeType.TENSOR:
-            if constant.as_tensor().dtype.is_floating_point():
-                return True
+        if constant is not None and constant.as_tensor().dtype.is_floating_point():
+            return True
         fresh = [v for v in node.inputs if v is not None and v not in seen]
         seen.update(fresh)
         todo.extend(fresh)

@@ -14,7 +14,7 @@ from onnxopt.shapes import Dims, Shapes
 
 _ACCESS_BYTES = 16  # the widest load or store an instruction makes
 _MOST_SPECIAL = 3
-_THREADS = 256
+_THREADS = 128
 
 
 def choose(name: str, program: Program, regions: Sequence[Region], shapes: Shapes) -> tuple[Variant, ...]:
@@ -44,9 +44,8 @@ def vector_width(program: Program) -> int:
 
 
 def _unroll(modes: str) -> int:
-    """Vectors a thread handles: enough loads in flight to cover memory latency, few enough to keep registers free."""
-    flat = modes.count("F")
-    return 4 if flat <= 1 else 2 if flat <= 3 else 1
+    """Vectors a thread handles: two keep enough loads in flight where one operand is read, else one does."""
+    return 2 if modes.count("F") <= 1 else 1
 
 
 def _kind(modes: str) -> str:

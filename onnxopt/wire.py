@@ -11,8 +11,8 @@ Wire format: https://protobuf.dev/programming-guides/encoding/. Field numbers co
 from __future__ import annotations
 
 import dataclasses
-import os
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import onnx
 
@@ -32,7 +32,7 @@ class FileRange:
     length: int
 
 
-def _number(message: type, field: str) -> int:
+def _number(message: Any, field: str) -> int:
     return message.DESCRIPTOR.fields_by_name[field].number
 
 
@@ -202,6 +202,8 @@ def _splice_message(
         if child is None or wire_type != _BYTES:
             continue
         body = buffer[payload:end]
+        if b"location" not in bytes(body):  # the key that every external tensor has
+            continue
         spliced = _splice_tensor(body, embed) if child == _TENSOR else _splice_message(body, child, embed)
         if not any(isinstance(part, FileRange) for part in spliced[0]):
             continue
@@ -223,8 +225,3 @@ def _splice_tensor(buffer: memoryview, embed: Callable[[FileRange], bool]) -> tu
     tensor.ClearField("data_location")
     head = tensor.SerializeToString() + _encoded(_length_tag(_RAW_DATA)) + _encoded(data.length)
     return [head, data], len(head) + data.length
-
-
-def open_range(data: FileRange) -> int:
-    """A file descriptor for reading the file of `data`; the caller closes it."""
-    return os.open(data.path, os.O_RDONLY | os.O_CLOEXEC)

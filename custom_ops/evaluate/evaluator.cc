@@ -1,19 +1,28 @@
 #include "evaluator.h"
 
+#include <cstdlib>
+#include <string>
+
 #include "targets.h"
 
 namespace onnxopt {
 namespace {
 
+// Names the most that may be used, to look for a fault in one evaluator: baseline, avx2 or avx512.
+constexpr char kVariable[] = "ONNXOPT_CPU";
+
 const Evaluator& Choose() {
 #if defined(__x86_64__)
+  const char* variable = std::getenv(kVariable);
+  const std::string most = variable == nullptr ? "" : variable;
   __builtin_cpu_init();
-  const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
-  const bool avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512cd") &&
-                      __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
-                      __builtin_cpu_supports("avx512vl");
-  if (avx2 && avx512) return avx512::kEvaluator;
-  if (avx2) return avx2::kEvaluator;
+  const bool has_avx2 =
+      __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
+  const bool has_avx512 = has_avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512cd") &&
+                          __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
+                          __builtin_cpu_supports("avx512vl");
+  if (has_avx512 && most != avx2::kEvaluator.name && most != baseline::kEvaluator.name) return avx512::kEvaluator;
+  if (has_avx2 && most != baseline::kEvaluator.name) return avx2::kEvaluator;
 #endif
   return baseline::kEvaluator;
 }

@@ -1,7 +1,8 @@
 // The primitives on one element, for every compute dtype: the C++ side of cuda_kernels/scalar.cuh.
 //
-// Loops over these vectorize. Everything lives in a namespace of the instruction set that it is compiled for, so that the
-// linker never merges code for different ones; for the same reason nothing here calls a template of the standard library.
+// Loops over these vectorize. Everything lives in a namespace of the instruction set that it is compiled for, so that
+// the linker never merges code for different ones; for the same reason nothing here calls a template of the standard
+// library.
 #pragma once
 
 #include <math.h>
@@ -50,13 +51,13 @@ constexpr T Highest() {
 }
 
 // Two's complement arithmetic: C++ leaves signed overflow undefined.
-#define ONNXOPT_WRAPPING(Name, op)                                                               \
-  struct Name {                                                                                  \
-    template <typename T>                                                                        \
-    static T Apply(T x, T y) {                                                                   \
-      using W = typename Traits<T>::wide;                                                        \
-      return static_cast<T>(static_cast<W>(x) op static_cast<W>(y));                             \
-    }                                                                                            \
+#define ONNXOPT_WRAPPING(Name, op)                                   \
+  struct Name {                                                      \
+    template <typename T>                                            \
+    static T Apply(T x, T y) {                                       \
+      using W = typename Traits<T>::wide;                            \
+      return static_cast<T>(static_cast<W>(x) op static_cast<W>(y)); \
+    }                                                                \
   };
 ONNXOPT_WRAPPING(Add, +)
 ONNXOPT_WRAPPING(Sub, -)
@@ -260,7 +261,8 @@ struct Cast {
       if constexpr (sizeof(To) < 4) {
         return static_cast<To>(Cast<int32_t>::Apply(x));
       } else {
-        // The bounds as floats: the lowest is exact, the highest rounds up to a power of two, which is already too large.
+        // The bounds as floats: the lowest is exact, the highest rounds up to a power of two, which is already too
+        // large.
         constexpr From low = static_cast<From>(Lowest<To>());
         constexpr From high = static_cast<From>(Highest<To>());
         if (x != x) return To(0);

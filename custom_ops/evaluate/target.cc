@@ -2,6 +2,7 @@
 
 #include "convert.h"
 #include "functions.h"
+#include "pow.h"
 #include "targets.h"
 
 namespace onnxopt::ONNXOPT_TARGET {
@@ -156,6 +157,7 @@ StepFunction FloatStep(Op op, Splats splats) {
 #define ONNXOPT_FUNCTION(name) \
   case Op::k##name:            \
     return FunctionStep<name, T>();
+      ONNXOPT_FUNCTION(Sigmoid)
       ONNXOPT_FUNCTION(Exp)
       ONNXOPT_FUNCTION(Expm1)
       ONNXOPT_FUNCTION(Log)

@@ -1,0 +1,66 @@
+"""Models optimized beforehand for another machine: graphs without their weights' bytes, one library for all of them.
+
+The GPU machine has no compiler and little room to carry to it, so onnxopt's steps run here, up to the fatbin.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import pathlib
+import re
+import tempfile
+from collections.abc import Sequence
+
+import onnx
+
+from onnxopt import compile, fuse, generate, kernels_json, loading, normalize, outline, package, saving
+from onnxopt.regions import FusionPlan, Kernel
+
+
+@dataclasses.dataclass
+class Collection:
+    """Kernels of several models, by name; models that mean the same computation share one."""
+
+    kernels: dict[str, Kernel] = dataclasses.field(default_factory=dict)
+
+    def optimize(self, model: onnx.ModelProto) -> tuple[onnx.ModelProto, FusionPlan]:
+        """The optimized model with its weights, and what was fused and refused. Its kernels join the collection."""
+        with tempfile.TemporaryDirectory() as name:
+            folder = pathlib.Path(name)
+            onnx.save(model, folder / "source.onnx")
+            normalized = normalize.normalize(loading.load(folder / "source.onnx").model).model
+            plan = fuse.fuse(normalized)
+            for kernel in outline.outline(normalized, plan):
+                self._add(kernel)
+            saving.save(normalized, folder, external=False)
+            return onnx.load(folder / saving.MODEL_FILE), plan
+
+    def _add(self, kernel: Kernel) -> None:
+        """Variants are chosen by the shapes of one model: two models with one kernel need the variants of both."""
+        known = self.kernels.get(kernel.name, kernel)
+        variants = {v.symbol: v for v in known.variants}
+        for variant in kernel.variants:
+            if variants.setdefault(variant.symbol, variant) != variant:
+                raise ValueError(f"{kernel.name}: two models want different variants {variant.symbol}")
+        self.kernels[kernel.name] = dataclasses.replace(
+            kernel, variants=tuple(variants.values()), sites=(*known.sites, *kernel.sites)
+        )
+
+    def write_library(self, folder: pathlib.Path, archs: Sequence[str]) -> pathlib.Path:
+        """Compile all kernels and write library, fatbin and kernels.json to the new folder; the library's path."""
+        kernels = tuple(self.kernels.values())
+        fatbin = compile.compile_cuda(generate.generate(kernels), archs)
+        return package.write_library(folder, kernels_json.to_json(kernels, fatbin), fatbin)
+
+
+def describe(plan: FusionPlan) -> dict[str, object]:
+    """How many nodes became how many regions, and how often each reason to refuse was given."""
+    reasons: dict[str, int] = {}
+    for refusal in plan.refusals:
+        reason = re.sub(r"^\S+ also ", "a value also ", refusal.reason)  # without the value's name
+        reasons[reason] = reasons.get(reason, 0) + 1
+    return {
+        "regions": len(plan.regions),
+        "nodes_in_regions": sum(len(r.nodes) for r in plan.regions),
+        "refusals": reasons,
+    }

@@ -1,0 +1,93 @@
+"""Skeletons: graphs whose large weights are left out and drawn again from a seed where they are needed.
+
+`harness.load` (beside the GPU machine's ONNX Runtime, in .gpu/) fills the exported ones. An optimized graph becomes a
+skeleton too: a weight that is byte for byte one of the original's is replaced by its name there, what the optimizer
+derived is kept.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import lzma
+import pathlib
+import sys
+from types import ModuleType
+
+import numpy as np
+import onnx
+from onnx import numpy_helper
+
+_KEEP_BELOW = 4096  # bytes; smaller tensors travel as they are
+_HARNESS_DEVIATION = 0.02  # of the weights that harness.load draws
+_LARGEST = 1 << 20  # bytes of one packed graph; several must fit beside what else is carried
+GPU_FOLDER = pathlib.Path(__file__).parents[1] / ".gpu"
+
+
+def harness() -> ModuleType:
+    """The measuring harness of .gpu/, which env.sh puts on the path on the GPU machine."""
+    if str(GPU_FOLDER) not in sys.path:
+        sys.path.append(str(GPU_FOLDER))
+    import harness
+
+    return harness
+
+
+def original(name: str) -> onnx.ModelProto:
+    """The exported graph filled with seeded weights by harness.load, in which a difference can be seen.
+
+    harness.load leaves masks all false, with which attention gives zeros, and draws convolutions so small that no trace
+    of the input reaches the output: masks are made causal, and convolutions keep the variance.
+    """
+    model: onnx.ModelProto = harness().load(name)
+    emptied = json.loads((harness().SKELETONS / f"{name}.json").read_text())
+    for tensor in model.graph.initializer:
+        if tensor.name not in emptied:
+            continue
+        value = numpy_helper.to_array(tensor)
+        if value.dtype == np.bool_ and value.ndim >= 2:
+            whole = np.ones_like(value)
+            tensor.raw_data = (whole if tensor.name.startswith("eq") else np.tril(whole)).tobytes()
+        elif value.ndim == 4 and value.dtype.kind == "f":
+            scale = np.sqrt(2.0 / value[0].size) / _HARNESS_DEVIATION
+            tensor.raw_data = (value.astype(np.float32) * scale).astype(value.dtype).tobytes()
+    return model
+
+
+def strip(optimized: onnx.ModelProto, source: onnx.ModelProto, path: pathlib.Path) -> int:
+    """Write the optimized model to `path` (.onnx.xz) without the weights it shares with `source`; bytes written.
+
+    `optimized` loses those weights. Raises ValueError where constants that the optimizer derived
+    make it too large to carry.
+    """
+    names = {_digest(t): t.name for t in source.graph.initializer if _size(t) >= _KEEP_BELOW}
+    taken = {}
+    for tensor in optimized.graph.initializer:
+        if _size(tensor) >= _KEEP_BELOW and _digest(tensor) in names:
+            taken[tensor.name] = names[_digest(tensor)]
+            tensor.ClearField("raw_data")
+    packed = lzma.compress(optimized.SerializeToString(), preset=9)
+    if len(packed) > _LARGEST:
+        raise ValueError(f"{path.name}: {len(packed)} bytes with its derived constants, more than {_LARGEST}")
+    path.write_bytes(packed)
+    path.with_suffix("").with_suffix(".json").write_text(json.dumps(taken))
+    return path.stat().st_size
+
+
+def restore(path: pathlib.Path, source: onnx.ModelProto) -> onnx.ModelProto:
+    """The model that strip wrote, with its weights taken from `source` again."""
+    model = onnx.load_from_string(lzma.decompress(path.read_bytes()))
+    taken = json.loads(path.with_suffix("").with_suffix(".json").read_text())
+    weights = {t.name: t for t in source.graph.initializer}
+    for tensor in model.graph.initializer:
+        if tensor.name in taken:
+            tensor.raw_data = weights[taken[tensor.name]].raw_data
+    return model
+
+
+def _size(tensor: onnx.TensorProto) -> int:
+    return len(tensor.raw_data)
+
+
+def _digest(tensor: onnx.TensorProto) -> tuple[int, tuple[int, ...], str]:
+    return tensor.data_type, tuple(tensor.dims), hashlib.sha256(tensor.raw_data).hexdigest()

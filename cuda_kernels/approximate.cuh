@@ -1,0 +1,68 @@
+// Faster forms of the costly primitives for programs whose float operands and results are all stored in 16 bits. Their
+// relative error stays below 2^-15 (a sixteenth of a float16 ulp, a hundredth of a bfloat16's) where the result is a
+// normal 16-bit number, so that storing the result, not computing it, decides its accuracy. Special values are kept.
+// tests/test_kernels_gpu.py measures them against float64.
+#pragma once
+
+#include "scalar.cuh"
+
+namespace onnxopt {
+namespace approximate {
+
+__device__ inline float exp2(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
+__device__ inline float exp(float x) { return exp2(x * 1.44269504f); }
+
+__device__ inline float div(float x, float y) {
+  float z;
+  asm("div.full.f32 %0, %1, %2;" : "=f"(z) : "f"(x), "f"(y));
+  return z;
+}
+
+__device__ inline float reciprocal(float x) {
+  float y;
+  asm("rcp.approx.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
+__device__ inline float log(float x) { return __log2f(x) * 0.693147181f; }
+
+// Subnormal arguments and results count as 0.
+__device__ inline float reciprocal_of_normal(float x) {
+  float y;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
+// 1 - 2 / (exp(2|x|) + 1) cancels near 0, where the Taylor series takes over.
+__device__ inline float tanh(float x) {
+  const float t = ::fabsf(x);
+  const float large = 1.0f - 2.0f * reciprocal_of_normal(exp2(t * 2.88539008f) + 1.0f);
+  const float s = x * x;
+  const float small = x + x * s * (-0.333333333f + s * (0.133333333f + s * -0.0539682540f));
+  return t < 0.25f ? small : ::copysignf(large, x);
+}
+
+// erf(|x|) = 1 - 2^(|x| q(|x|)), q fitted to log2(erfc(t)) / t on [2^-10, 4] with weights for the relative error of
+// erf. The absolute error is below 3e-7 everywhere: enough where 1 is added to it, as GELU does.
+__device__ inline float erf_plus(float x) {
+  const float t = onnxopt::min(::fabsf(x), 4.0f);
+  float q = 0.000150250693f;
+  q = q * t - 0.000772658852f;
+  q = q * t - 0.00158022542f;
+  q = q * t + 0.0286703333f;
+  q = q * t - 0.148560494f;
+  q = q * t - 0.918417513f;
+  q = q * t - 1.62790775f;
+  return ::copysignf(1.0f - exp2(q * t), x);
+}
+
+// Below 2^-10 erf is linear to 3e-7 of itself.
+__device__ inline float erf(float x) { return ::fabsf(x) < 0.0009765625f ? x * 1.12837917f : erf_plus(x); }
+
+}  // namespace approximate
+}  // namespace onnxopt

@@ -1,0 +1,54 @@
+#include "tiling.h"
+
+#include <algorithm>
+
+namespace onnxopt {
+namespace {
+
+constexpr std::uint64_t kShortestRow = 192;     // measured: shorter ones cost more than gathering
+constexpr std::uint64_t kLongestPeriod = 2048;  // its gathered copies stay in the first-level cache
+
+// The longest row in which this input is dense or a single element. Rows of two inputs divide each other, as both are
+// products of the domain's innermost dims.
+std::uint64_t Row(const Access& access, std::uint64_t count) {
+  if (access.runs == 0) return count;
+  const Run& inner = access.run[0];
+  return inner.div == 1 ? inner.mod : inner.div;
+}
+
+Lie LieInRow(const Access& access, std::uint64_t count) {
+  if (access.runs == 0) return Lie::kOne;
+  if (access.Flat(count)) return Lie::kFlat;
+  return access.run[0].div == 1 ? Lie::kDense : Lie::kCell;
+}
+
+// After how many elements the input repeats.
+std::uint64_t Period(const Access& access) {
+  const Run& outer = access.run[access.runs - 1];
+  return outer.div * outer.mod;
+}
+
+}  // namespace
+
+Tiling Tile(const Program& program, const Domain& domain) {
+  Tiling tiling;
+  tiling.row = domain.count;
+  const std::size_t inputs = program.inputs.size();
+  for (std::size_t k = 0; k < inputs; ++k) tiling.row = std::min(tiling.row, Row(domain.access[k], domain.count));
+  for (std::size_t k = 0; k < program.outputs.size(); ++k) {
+    if (domain.output[k] != nullptr) tiling.key.written |= std::uint64_t{1} << k;
+  }
+  for (std::size_t k = 0; k < inputs; ++k) tiling.key.lie[k] = LieInRow(domain.access[k], domain.count);
+  if (tiling.row >= kShortestRow || tiling.row == domain.count) return tiling;
+  for (std::size_t k = 0; k < inputs; ++k) {
+    Lie& lie = tiling.key.lie[k];
+    if (lie == Lie::kOne || lie == Lie::kFlat) continue;
+    const std::uint64_t period = Period(domain.access[k]);
+    lie = period <= kLongestPeriod ? Lie::kPeriod : Lie::kGather;
+    if (lie == Lie::kPeriod) tiling.key.period = std::max(tiling.key.period, static_cast<std::uint32_t>(period));
+  }
+  tiling.row = domain.count;
+  return tiling;
+}
+
+}  // namespace onnxopt

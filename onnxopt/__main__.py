@@ -1,0 +1,5 @@
+"""python -m onnxopt"""
+
+from onnxopt.cli import main
+
+main()

@@ -1,0 +1,230 @@
+"""Bench: an artifact against the original, both in one process in turn, outputs compared before any time is taken."""
+
+from __future__ import annotations
+
+import dataclasses
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from onnxopt import execution, loading, package, providers, samples, session
+from onnxopt import manifest as manifests
+from onnxopt import traits as model_traits
+from onnxopt.errors import ModelError, UsageError, VerificationError
+from onnxopt.execution import CPU, CUDA, RunError
+from onnxopt.reference import NotRunnable, Reference
+from onnxopt.verification import describe_failure
+
+if TYPE_CHECKING:
+    from onnxruntime import InferenceSession
+
+_WARM_UP_SECONDS = 0.3
+_BLOCK_SECONDS = 0.05
+_FEWEST, _MOST = 20, 2000
+
+
+@dataclasses.dataclass(frozen=True)
+class Timing:
+    """Milliseconds a run: median, 95th percentile, mean and best of `runs` runs."""
+
+    p50: float
+    p95: float
+    mean: float
+    best: float
+    runs: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Result:
+    """One benchmark. ratio: p50 of the baseline over p50 of the artifact, above 1 where the artifact is faster.
+
+    against: what the baseline is. case: input sizes. compared: worst difference over the limit, of any output.
+    """
+
+    provider: str
+    case: str
+    against: str
+    baseline: Timing
+    artifact: Timing
+    ratio: float
+    compared: float
+
+
+def bench(
+    artifact: str | Path,
+    *,
+    against: str | Path | None = None,
+    shapes: Mapping[str, tuple[int, ...]] | None = None,
+    provider: str | None = None,
+    iterations: int | None = None,
+    seconds: float = 5.0,
+) -> Result:
+    """Time an artifact with its library against a model.
+
+    against: a model file or artifact; default the original, where it still lies where it was optimized from and is
+    unchanged, else the artifact's own model without the library; the result says which. shapes: sizes of inputs or
+    dims; dynamic dims are otherwise 1 (batch), 128 or 224 (images), if the model runs so. provider: ORT's name, default
+    CUDA where a device is usable. iterations: runs of each, default as many as `seconds` allow (20 to 2000).
+
+    Inputs and outputs are bound to the device. Raises VerificationError where outputs differ; then nothing is timed.
+    """
+    folder = Path(artifact)
+    manifest = manifests.load(folder)
+    package.check_files(folder, manifest.files)
+    if iterations is not None and iterations < 1:
+        raise UsageError(f"iterations must be 1 or more, not {iterations}")
+    model, library, name = _baseline(folder, manifest.source, None if against is None else Path(against))
+    execution.check_providers([provider] if provider else [])
+    provider = provider or (CUDA if execution.cuda_is_usable() else CPU)
+    with tempfile.TemporaryDirectory(prefix="onnxopt.") as scratch:
+        reference = _reference(model, library, provider, shapes or {}, Path(scratch))
+        checks = reference.check(folder / package.MODEL, session.library_of(folder), list(reference.outputs)[:1])
+    if failed := next((c for c in checks if not c.ok), None):
+        raise VerificationError(f"{folder}: not timed, its outputs differ: {describe_failure(failed)}")
+    case = next(iter(reference.outputs))
+    feeds = samples.draw(reference.traits.inputs, dict(case.sizes), case.seed, reference.traits.index_bounds)
+    runs = []
+    for path, lib in ((model, library), (folder / package.MODEL, session.library_of(folder))):
+        opened = _open(path, lib, provider, folder)
+        runs.append(_bound_run(opened, feeds, provider, keep_outputs=not reference.traits.random))
+    baseline, ours = _time_in_turn(runs[0], runs[1], iterations, seconds)
+    return Result(
+        provider=provider,
+        case=str(case),
+        against=name,
+        baseline=baseline,
+        artifact=ours,
+        ratio=round(baseline.p50 / ours.p50, 4),
+        compared=max((c.difference.excess or 0.0 for c in checks if c.difference), default=0.0),
+    )
+
+
+def _baseline(folder: Path, source: manifests.Source, against: Path | None) -> tuple[Path, Path | None, str]:
+    """The baseline's model file, its library, and what to call it."""
+    if against is not None and against.is_dir():
+        package.check_files(against, manifests.load(against).files)
+        return against / package.MODEL, session.library_of(against), f"artifact {against}"
+    if against is not None:
+        return against, None, f"model {against}"
+    original = Path(source.path)
+    try:
+        unchanged = package.hash_file(original).sha256 == source.sha256
+    except OSError:
+        unchanged = False
+    if unchanged:
+        return original, None, f"original {original}"
+    return (
+        folder / package.MODEL,
+        None,
+        "the artifact's own model without the library (the original is gone or changed)",
+    )
+
+
+def _reference(
+    model: Path, library: Path | None, provider: str, shapes: Mapping[str, tuple[int, ...]], scratch: Path
+) -> Reference:
+    """The baseline's outputs at typical sizes, or at any that it accepts."""
+    traits = model_traits.of(loading.load(model).model)
+    pinned = samples.pin(traits.inputs, shapes)
+    batch, space = samples.roles(traits.inputs)
+    typical = {n: 1 if n in batch else 224 if n in space else 128 for n in samples.symbols(traits.inputs)}
+    for sizes in ({**typical, **pinned}, pinned):
+        try:
+            return Reference(
+                model,
+                traits,
+                provider,
+                pinned=sizes,
+                seconds=0.0,
+                folder=scratch,
+                library=library,
+                search=sizes is pinned,
+            )
+        except NotRunnable as error:
+            reason = error
+    raise ModelError(f"{model}: cannot be timed, {provider} does not run it: {reason}")
+
+
+def _open(model: Path, library: Path | None, provider: str, folder: Path) -> InferenceSession:
+    """A session as a user of the artifact's configuration would have it, for both sides."""
+    configuration = providers.read(folder, "cuda" if provider == CUDA else "cpu")
+    try:
+        return execution.open_session(
+            model,
+            provider=provider,
+            library=library,
+            provider_options=configuration["provider_options"],
+            config=configuration["session_config"],
+        )
+    except RunError as error:
+        raise ModelError(f"{model}: {provider} does not run it: {error}") from error
+
+
+def _bound_run(
+    opened: InferenceSession, feeds: Mapping[str, execution.Array], provider: str, *, keep_outputs: bool
+) -> Callable[[], float]:
+    """A function that runs the session once, inputs and outputs bound to the device, and returns the seconds it took.
+
+    keep_outputs: write to the same buffers each time; not possible where random numbers decide output shapes.
+    """
+    device = "cuda" if provider == CUDA else "cpu"
+    binding = opened.io_binding()
+    for name, array in feeds.items():
+        binding.bind_ortvalue_input(name, execution.to_ort_value(array, device))
+    names = [o.name for o in opened.get_outputs()]
+    tensors_only = all(o.type.startswith("tensor(") and "string" not in o.type for o in opened.get_outputs())
+    for name in names:
+        binding.bind_output(name, device if tensors_only else "cpu")
+    opened.run_with_iobinding(binding)
+    if keep_outputs and tensors_only:
+        for name, value in zip(names, binding.get_outputs(), strict=True):
+            binding.bind_ortvalue_output(name, value)
+
+    def run() -> float:
+        started = time.perf_counter()
+        opened.run_with_iobinding(binding)
+        binding.synchronize_outputs()
+        return time.perf_counter() - started
+
+    return run
+
+
+def _time_in_turn(
+    first: Callable[[], float], second: Callable[[], float], iterations: int | None, seconds: float
+) -> tuple[Timing, Timing]:
+    """Blocks of runs of the one, then of the other, so that clocks, heat and neighbours meet both alike.
+
+    Blocks rather than single runs, and the first of a block not counted: ORT's threads of one session go on spinning
+    for a moment, which would slow down the other's.
+    """
+    estimate = max(_warm_up(first), _warm_up(second))
+    wanted = iterations or min(_MOST, max(_FEWEST, int(seconds / 2 / estimate)))
+    block = min(wanted, max(3, int(_BLOCK_SECONDS / estimate)))
+    times: tuple[list[float], list[float]] = ([], [])
+    while len(times[0]) < wanted:
+        for run, taken in zip((first, second), times, strict=True):
+            run()
+            taken.extend(run() for _ in range(min(block, wanted - len(taken))))
+    return _timing(times[0]), _timing(times[1])
+
+
+def _warm_up(run: Callable[[], float]) -> float:
+    """Run for a moment; returns the seconds of the fastest run."""
+    started, best = time.perf_counter(), run()
+    while time.perf_counter() - started < _WARM_UP_SECONDS:
+        best = min(best, run())
+    return best
+
+
+def _timing(seconds: list[float]) -> Timing:
+    ordered = sorted(s * 1e3 for s in seconds)
+    return Timing(
+        p50=round(statistics.median(ordered), 4),
+        p95=round(ordered[min(len(ordered) - 1, int(0.95 * len(ordered)))], 4),
+        mean=round(statistics.fmean(ordered), 4),
+        best=round(ordered[0], 4),
+        runs=len(ordered),
+    )

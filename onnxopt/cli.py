@@ -1,0 +1,264 @@
+"""The `onnxopt` command. Results go to stdout, progress and errors to stderr.
+
+Exit codes: 0 done, 1 two models do not agree (verify), 2 bad input, in one line that begins with "error:".
+Each command imports what it needs when it runs, so that --help and --version are immediate.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+import signal
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import click
+
+from onnxopt.errors import OnnxoptError, UsageError
+
+if TYPE_CHECKING:
+    from onnxopt.manifest import Manifest
+    from onnxopt.verification import Report
+
+_LONGEST_LINE = 1000  # a compiler's log can be many pages; from Python the exception holds all of it
+
+
+class _Commands(click.Group):
+    """Prints every error that onnxopt or click raises on purpose as one line, and exits with 2."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except OnnxoptError as error:
+            _fail(ctx, str(error))
+        except click.UsageError as error:
+            _fail(ctx, f"{error.format_message()} (see onnxopt {ctx.invoked_subcommand or ''} --help)")
+
+
+def _fail(ctx: click.Context, message: str) -> NoReturn:
+    line = " ".join(message.split())
+    click.echo(f"error: {line if len(line) <= _LONGEST_LINE else line[:_LONGEST_LINE] + ' ...'}", err=True)
+    ctx.exit(2)
+
+
+def _print_version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
+    if wanted:
+        from onnxopt import versions
+
+        click.echo(f"onnxopt {versions.onnxopt()}")
+        ctx.exit()
+
+
+@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.option("--version", is_flag=True, is_eager=True, expose_value=False, callback=_print_version, help="Show it.")
+def main() -> None:
+    """Make ONNX models faster on ONNX Runtime; the result is still an ONNX model that any runtime loads."""
+
+
+_shape_option = click.option(
+    "--shape",
+    "shapes",
+    metavar="NAME=DIMS",
+    multiple=True,
+    help="Size of an input (ids=8x128) or of a dynamic dim (batch=8) to run at; repeat for more.",
+)
+_json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON for machines.")
+
+
+@main.command()
+@click.argument("model", type=Path)
+@click.option("-o", "--output", type=Path, required=True, help="Artifact folder to make; must not exist.")
+@_shape_option
+@click.option(
+    "--arch", "archs", multiple=True, help="GPU to compile for (sm_90); repeat for more. Default: all. `none`."
+)
+@click.option("--no-verify", is_flag=True, help="Keep the result without comparing it with the original.")
+@click.option("--external-data/--no-external-data", default=None, help="Weights beside the model. Default: above 2 GB.")
+@click.option("--cache", type=Path, help="Folder of compiled kernels. Default: ~/.cache/onnxopt/kernels.")
+@_json_option
+def optimize(
+    model: Path,
+    output: Path,
+    shapes: tuple[str, ...],
+    archs: tuple[str, ...],
+    no_verify: bool,
+    external_data: bool | None,
+    cache: Path | None,
+    as_json: bool,
+) -> None:
+    """Optimize MODEL into a verified artifact folder."""
+    from onnxopt import pipeline, progress
+
+    # A plain kill must clean up as ctrl-C does.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    with progress.shown("Starting") as advance:
+        artifact = pipeline.optimize(
+            model,
+            output,
+            shapes=_parse_shapes(shapes),
+            archs=() if archs == ("none",) else archs or None,
+            verify=not no_verify,
+            external_data=external_data,
+            progress=advance,
+            cache=cache,
+        )
+    if as_json:
+        _print_json({"artifact": str(artifact.path), "manifest": artifact.manifest.model_dump(mode="json")})
+    else:
+        click.echo(_optimize_text(artifact.path, artifact.manifest))
+
+
+@main.command()
+@click.argument("original", type=Path)
+@click.argument("optimized", type=Path)
+@_shape_option
+@click.option("--provider", "providers", multiple=True, help="ORT's name of it. Default: CPU, and CUDA where usable.")
+@_json_option
+@click.pass_context
+def verify(
+    ctx: click.Context,
+    original: Path,
+    optimized: Path,
+    shapes: tuple[str, ...],
+    providers: tuple[str, ...],
+    as_json: bool,
+) -> None:
+    """Compare two models, each a model file or an artifact folder. Exit code 1 if they do not agree."""
+    from onnxopt import verification
+
+    report = verification.verify(original, optimized, shapes=_parse_shapes(shapes), providers=providers or None)
+    if as_json:
+        _print_json({**dataclasses.asdict(report), "failures": len(report.failures)})
+    else:
+        click.echo(_verify_text(report))
+    ctx.exit(0 if report.status == "passed" else 1)
+
+
+@main.command()
+@click.argument("artifact", type=Path)
+@click.option("--against", type=Path, help="Model or artifact to compare with. Default: the original.")
+@_shape_option
+@click.option("--provider", help="ORT's name of it. Default: CUDA where usable, else CPU.")
+@click.option("--iterations", type=int, help="Runs of each. Default: what fits in 5 seconds.")
+@_json_option
+def bench(
+    artifact: Path,
+    against: Path | None,
+    shapes: tuple[str, ...],
+    provider: str | None,
+    iterations: int | None,
+    as_json: bool,
+) -> None:
+    """Time ARTIFACT against the original, in turn in one process, after comparing their outputs."""
+    from onnxopt import benchmark
+
+    result = benchmark.bench(
+        artifact, against=against, shapes=_parse_shapes(shapes), provider=provider, iterations=iterations
+    )
+    if as_json:
+        _print_json(dataclasses.asdict(result))
+        return
+    click.echo(f"{result.provider}, {result.case}; outputs agree ({result.compared:.2g} of the limit)")
+    click.echo(f"{'':10}{'p50 ms':>10}{'p95 ms':>10}{'mean ms':>10}{'runs':>7}")
+    for name, timing in (("before", result.baseline), ("artifact", result.artifact)):
+        click.echo(f"{name:10}{timing.p50:10.3f}{timing.p95:10.3f}{timing.mean:10.3f}{timing.runs:7}")
+    click.echo(f"{result.ratio:.2f} times as fast as {result.against}")
+
+
+@main.command()
+@click.argument("artifact", type=Path)
+@click.option("--all", "every_refusal", is_flag=True, help="List every refused node, not just a few a reason.")
+@_json_option
+def explain(artifact: Path, every_refusal: bool, as_json: bool) -> None:
+    """Say what ARTIFACT fuses, what that saves, and why the rest stayed as it is."""
+    from onnxopt import explanation
+    from onnxopt import manifest as manifests
+
+    manifest = manifests.load(artifact)
+    if as_json:
+        _print_json(manifest.model_dump(mode="json", include={"kernels", "refusals", "left_out", "traffic", "notes"}))
+    else:
+        click.echo(explanation.describe(manifest, every_refusal=every_refusal))
+
+
+@main.command()
+@click.argument("model", type=Path)
+@_json_option
+def inspect(model: Path, as_json: bool) -> None:
+    """Count what MODEL holds: operators, inputs and outputs, parameters, functions."""
+    from onnxopt import explanation, model_summary, traits
+
+    summary = model_summary.inspect(model)
+    if as_json:
+        _print_json(dataclasses.asdict(summary))
+        return
+    opsets = ", ".join(f"{domain or 'ai.onnx'} {version}" for domain, version in summary.opsets.items())
+    click.echo(f"{model}: {explanation.size_text(summary.bytes)}, {summary.producer or 'unknown producer'}")
+    click.echo(f"opsets: {opsets}; IR version {summary.ir_version}")
+    for kind, tensors in (("input", summary.inputs), ("output", summary.outputs)):
+        for tensor in tensors:
+            click.echo(f"{kind}: {traits.tensor_text(tensor)}")
+    click.echo(f"parameters: {summary.parameters:,} in {explanation.size_text(summary.parameter_bytes)}")
+    click.echo(f"nodes: {summary.nodes}, {summary.elementwise} of them elementwise")
+    for op, count in summary.ops.items():
+        click.echo(f"{count:8} {op}")
+    if summary.functions:
+        click.echo(f"functions: {', '.join(summary.functions)}")
+
+
+def _optimize_text(path: Path, manifest: Manifest) -> str:
+    from onnxopt import explanation
+
+    places = sum(len(k.sites) for k in manifest.kernels)
+    ops = sum(len(k.ops) * len(k.sites) for k in manifest.kernels)
+    lines = [f"{manifest.source.name}: {ops} nodes fused into {places} calls of {len(manifest.kernels)} kernels"]
+    if manifest.kernels:
+        lines.append(f"predicted: {explanation.totals_text(manifest.traffic)}")
+    lines += [f"left out: {row.name}: {row.reason}" for row in manifest.left_out]
+    lines += [f"note: {note}" for note in manifest.notes]
+    lines.append(_verify_text(manifest.verify))
+    phases = ", ".join(f"{name} {seconds:.1f}" for name, seconds in manifest.seconds.items())
+    lines.append(f"wrote {path} in {sum(manifest.seconds.values()):.1f} s ({phases})")
+    return "\n".join(lines)
+
+
+def _verify_text(report: Report) -> str:
+    if report.status == "skipped":
+        return "verify: skipped"
+    if report.status == "not_run":
+        return f"verify: not run, ONNX Runtime cannot run the original here: {report.reason}"
+    lines = []
+    for provider in report.providers:
+        for library in (True, False):
+            checks = [c for c in report.checks if c.provider == provider and c.library is library]
+            if checks:
+                cases = len({c.case for c in checks})
+                worst = max((c.difference.excess or 0.0 for c in checks if c.difference), default=0.0)
+                label = f"{provider} {'with' if library else 'without'} the library"
+                state = "passed" if all(c.ok for c in checks) else "FAILED"
+                lines.append(f"verify: {state}, {label}, {cases} cases, worst difference {worst:.2g} of the limit")
+                noisy = sum(c.ok and c.difference is not None and not c.difference.ok for c in checks)
+                if noisy:
+                    lines.append(f"    {noisy} outputs above it, within what the original differs from itself by")
+    lines += [f"    not run by the original: {s.case}: {s.reason}" for s in report.skipped]
+    if report.status == "failed":
+        lines.append(f"verify: FAILED: {report.reason}")
+    return "\n".join(lines)
+
+
+def _parse_shapes(texts: tuple[str, ...]) -> dict[str, tuple[int, ...]]:
+    """NAME=DIMS with DIMS as 8x128 or 8,128; empty DIMS is a scalar."""
+    shapes: dict[str, tuple[int, ...]] = {}
+    for text in texts:
+        name, equals, dims = text.rpartition("=")
+        if not name or not equals or not re.fullmatch(r"(\d+([x,]\d+)*)?", dims):
+            raise UsageError(f"--shape {text}: expected NAME=DIMS, as in ids=8x128")
+        if name in shapes:
+            raise UsageError(f"--shape {name} is given twice")
+        shapes[name] = tuple(int(d) for d in re.split("[x,]", dims)) if dims else ()
+    return shapes
+
+
+def _print_json(document: Any) -> None:
+    click.echo(json.dumps(document, indent=2))

@@ -1,0 +1,104 @@
+"""Explain: what was fused, what that saves by the closed form, and why everything else stayed as it is."""
+
+from __future__ import annotations
+
+import collections
+import itertools
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from onnxopt import manifest as manifests
+from onnxopt.manifest import Kernel, Manifest, Totals
+from onnxopt.regions import Refusal, Traffic
+
+CLOSED_FORM = "n elementwise ops over B bytes with c bytes of side inputs move 2nB + c unfused, 2B + c fused"
+_EXAMPLES = 3
+
+
+def explain(artifact: str | Path, *, every_refusal: bool = False) -> str:
+    """The explanation of an artifact as text for people. ArtifactError where it is none.
+
+    every_refusal: list each refused node instead of a count and a few examples a reason.
+    """
+    return describe(manifests.load(Path(artifact)), every_refusal=every_refusal)
+
+
+def describe(manifest: Manifest, *, every_refusal: bool = False) -> str:
+    """The same for a manifest at hand."""
+    return "\n".join(
+        itertools.chain(
+            _summary(manifest),
+            *(_kernel(k) for k in manifest.kernels),
+            _left_out(manifest),
+            _refusals(manifest.refusals, every_refusal),
+        )
+    )
+
+
+def _summary(manifest: Manifest) -> Iterator[str]:
+    places = sum(len(k.sites) for k in manifest.kernels)
+    ops = sum(len(k.ops) * len(k.sites) for k in manifest.kernels)
+    yield f"{manifest.source.name}: {ops} nodes fused into {places} calls of {len(manifest.kernels)} kernels"
+    if manifest.kernels:
+        yield f"predicted traffic: {totals_text(manifest.traffic)}"
+        yield f"closed form: {CLOSED_FORM}"
+    yield from (f"note: {note}" for note in manifest.notes)
+
+
+def totals_text(totals: Totals) -> str:
+    """Predicted bytes and kernel launches of all places together, before and after."""
+    launches = f"{totals.launches_before} launches -> {totals.launches_after}"
+    if not totals.bytes_before:
+        return f"{launches} (bytes depend on dynamic dims)" if totals.unknown else launches
+    unknown = f", and {totals.unknown} places whose size depends on dynamic dims" if totals.unknown else ""
+    saved = 1 - totals.bytes_after / totals.bytes_before
+    return f"{size_text(totals.bytes_before)} -> {size_text(totals.bytes_after)} (-{saved:.0%}), {launches}{unknown}"
+
+
+def _kernel(kernel: Kernel) -> Iterator[str]:
+    where = "CUDA and CPU" if kernel.cpu else "CUDA; the CPU runs the original nodes, which are faster there"
+    yield ""
+    yield f"{kernel.name}: {', '.join(kernel.ops)} ({where})"
+    yield f"    variants: {', '.join(v.removeprefix(kernel.name).lstrip('_') for v in kernel.variants)}"
+    alike = collections.Counter((s.shapes, s.traffic) for s in kernel.sites)
+    for (shapes, traffic), count in alike.items():
+        inputs, outputs = shapes[: len(kernel.inputs)], shapes[len(kernel.inputs) :]
+        yield f"    {count} x ({', '.join(inputs)}) -> {', '.join(outputs)}: {_traffic(traffic)}"
+
+
+def _traffic(traffic: Traffic) -> str:
+    launches = f"{traffic.launches_before} launches -> {traffic.launches_after}"
+    if traffic.bytes_before is None or traffic.bytes_after is None:
+        return launches
+    return f"{size_text(traffic.bytes_before)} -> {size_text(traffic.bytes_after)}, {launches}"
+
+
+def _left_out(manifest: Manifest) -> Iterator[str]:
+    for row in manifest.left_out:
+        yield ""
+        yield f"left out by verification: {row.name} ({', '.join(row.ops)}): {row.reason}"
+
+
+def _refusals(refusals: Iterable[Refusal], every: bool) -> Iterator[str]:
+    by_reason: dict[str, list[Refusal]] = collections.defaultdict(list)
+    for refusal in refusals:
+        by_reason[refusal.reason].append(refusal)
+    if by_reason:
+        yield ""
+        yield "not fused:"
+    for reason, rows in sorted(by_reason.items(), key=lambda item: (-len(item[1]), item[0])):
+        yield f"    {len(rows)} x {reason}"
+        for row in rows if every else rows[:_EXAMPLES]:
+            beside = f" beside {row.neighbour}" if row.neighbour else ""
+            yield f"        {row.node} ({row.op_type}){beside}"
+        if not every and len(rows) > _EXAMPLES:
+            yield f"        and {len(rows) - _EXAMPLES} more (--all lists them)"
+
+
+def size_text(count: float) -> str:
+    """Bytes for people, in powers of 1000: 1.23 GB."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if count < 1000:
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.3g} {unit}"
+        count /= 1000
+    return f"{count:.3g} TB"

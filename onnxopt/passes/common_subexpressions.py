@@ -1,0 +1,49 @@
+"""Merges equal nodes, but none whose value may differ from run to run or node to node."""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+from onnx_ir.passes.common import CommonSubexpressionEliminationPass
+
+_RANDOM = frozenset({"Bernoulli", "Dropout"})  # the pass itself knows the others
+_MARK = "onnxopt_unique"
+_HASHABLE = frozenset(
+    {
+        ir.AttributeType.INT,
+        ir.AttributeType.INTS,
+        ir.AttributeType.FLOAT,
+        ir.AttributeType.FLOATS,
+        ir.AttributeType.STRING,
+        ir.AttributeType.STRINGS,
+        ir.AttributeType.TENSOR,
+    }
+)
+
+
+class MergeEqualNodesPass(ir.passes.InPlacePass):
+    """onnx_ir's CommonSubexpressionEliminationPass, kept away from nodes it would break.
+
+    Nodes of other domains may have state or draw random numbers, Bernoulli and Dropout draw them, attributes such as
+    types cannot be compared, and string tensors would be compared by address. Those nodes carry a mark while it runs.
+    """
+
+    def call(self, model: ir.Model) -> ir.passes.PassResult:
+        marked = [node for node in model.graph if not _comparable(node)]
+        for i, node in enumerate(marked):
+            node.attributes.add(ir.AttrGraph(_MARK, ir.Graph([], [], nodes=[], name=f"{i}")))
+        try:
+            return CommonSubexpressionEliminationPass()(model)
+        finally:
+            for node in marked:
+                node.attributes.pop(_MARK)
+
+
+def _comparable(node: ir.Node) -> bool:
+    if node.domain != "" or node.op_type in _RANDOM:
+        return False
+    return all(
+        not attribute.is_ref()
+        and attribute.type in _HASHABLE
+        and not (attribute.type == ir.AttributeType.TENSOR and attribute.as_tensor().dtype == ir.DataType.STRING)
+        for attribute in node.attributes.values()
+    )

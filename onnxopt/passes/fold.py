@@ -1,0 +1,80 @@
+"""Constant folding that may not make a model larger, nor read weights without bound."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import onnx_ir as ir
+from onnxscript.optimizer import fold_constants_ir
+
+_RANDOM = frozenset(
+    {"Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"}
+)
+_SMALL_ON_PURPOSE = frozenset({"ConstantOfShape", "DequantizeLinear", "DynamicQuantizeLinear", "QuantizeLinear"})
+_DATA_DEPENDENT = frozenset({"Compress", "NonZero", "Unique"})  # output no larger than rank times the input
+_CONTRACTIONS = frozenset({"Conv", "ConvTranspose", "Einsum", "Gemm", "MatMul"})  # too slow in numpy where large
+_CONTRACTED = 1 << 17  # bytes
+_FAST = frozenset({ir.DataType.FLOAT, ir.DataType.DOUBLE})  # dtypes that numpy leaves to BLAS
+_NODE_BYTES = 48  # what removing a node saves at least, beyond the name its output keeps as an initializer
+_READ_LIMIT = 64 << 20  # bytes of constants one folding may read and make, so that memory stays bounded
+_FEW = 64  # elements
+
+
+class Fold:
+    """onnxscript's constant folding, of the nodes that are worth it.
+
+    allowance: bytes by which all foldings together may make the model larger.
+    """
+
+    def __init__(self, allowance: int) -> None:
+        self._allowance = allowance
+        self._readable = _READ_LIMIT
+
+    def __call__(self, model: ir.Model) -> bool:
+        """Fold what is worth it, in place; returns whether anything changed. What was spent counts for later calls."""
+        with np.errstate(all="ignore"):  # dividing constants by 0 is the model's business
+            result = fold_constants_ir(
+                model,
+                onnx_shape_inference=True,
+                input_size_limit=0,  # _should_fold decides
+                output_size_limit=1 << 62,
+                should_fold=self._should_fold,
+            )
+        return result.modified
+
+    def _should_fold(self, node: ir.Node) -> bool:
+        """Whether to evaluate `node`, all of whose inputs are constants."""
+        inputs = {value for value in node.inputs if value is not None and value.const_value is not None}
+        tensors = [value.const_value for value in inputs if value.const_value is not None]
+        if node.domain != "" or node.op_type in _RANDOM | _SMALL_ON_PURPOSE or len(node.outputs) != 1:
+            return False
+        if ir.DataType.STRING in (node.outputs[0].dtype, *(tensor.dtype for tensor in tensors)):
+            return False
+        made = _output_bytes(node, tensors)
+        if made is None:
+            return False
+        read = sum(tensor.nbytes for tensor in tensors)
+        freed = sum(v.const_value.nbytes for v in inputs if v.const_value is not None and _only_read_by(v, node))
+        growth = made - freed - _NODE_BYTES
+        if node.op_type in _CONTRACTIONS and read > _CONTRACTED and any(t.dtype not in _FAST for t in tensors):
+            return False  # runtimes fold these at load
+        if growth > self._allowance or read + made > self._readable:
+            return False
+        self._allowance -= growth
+        self._readable -= read + made
+        return True
+
+
+def _only_read_by(value: ir.Value, node: ir.Node) -> bool:
+    return all(user is node for user in value.consumers()) and not value.is_graph_output()
+
+
+def _output_bytes(node: ir.Node, inputs: list[ir.TensorProtocol]) -> int | None:
+    """An upper bound of the size of a node's output; None where nothing is known that rules out a huge one."""
+    output = node.outputs[0]
+    if output.shape is not None and output.shape.is_static() and output.dtype is not None:
+        return math.ceil(math.prod(output.shape.numpy()) * output.dtype.bitwidth / 8)
+    if node.op_type in _DATA_DEPENDENT and sum(tensor.size for tensor in inputs) <= _FEW:
+        return _FEW * 8 * 8
+    return None

@@ -1,0 +1,46 @@
+"""Models without weights as ModelProtos, for onnx's C++ passes, which copy whatever they are given several times."""
+
+from __future__ import annotations
+
+import onnx
+import onnx_ir as ir
+
+_KEPT = 1024  # bytes; constants up to this take part, since axes and shapes are among them
+
+
+def lean_proto(model: ir.Model) -> onnx.ModelProto:
+    """`model` with its large initializers turned into inputs, after its own.
+
+    Large tensors elsewhere (subgraphs, attributes) must have been made initializers of the main graph before.
+    """
+    proto = ir.to_proto(model)
+    large: list[onnx.TensorProto] = []
+    small: list[onnx.TensorProto] = []
+    for tensor in proto.graph.initializer:
+        external = tensor.data_location == onnx.TensorProto.EXTERNAL
+        (large if external or len(tensor.raw_data) > _KEPT else small).append(tensor)
+    inputs = {value.name for value in proto.graph.input}
+    for tensor in large:
+        if tensor.name not in inputs:
+            proto.graph.input.append(onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims))
+    del proto.graph.initializer[:]
+    proto.graph.initializer.extend(small)
+    return proto
+
+
+def adopt(model: ir.Model, proto: onnx.ModelProto) -> None:
+    """Make `proto`, made of its lean_proto, the graph and functions of `model`, with the weights put back."""
+    inputs = len(model.graph.inputs)
+    weights = {name: v.const_value for name, v in model.graph.initializers.items()}
+    adopted = ir.from_proto(proto)
+    graph = adopted.graph
+    for value in graph.inputs[inputs:]:
+        if value.name is not None and not value.is_initializer():
+            value.const_value = weights[value.name]
+            graph.register_initializer(value)
+    own_inputs = list(graph.inputs[:inputs])
+    graph.inputs.clear()
+    graph.inputs.extend(own_inputs)
+    model.graph = graph
+    model.functions.clear()
+    model.functions.update(adopted.functions)

@@ -1,0 +1,178 @@
+"""Rewrite rules that remove work and change no bit of any result.
+
+    x * 1 -> x    x / 1 -> x    x - 0 -> x    i + 0 -> i                        i an integer
+    Reshape | Expand | Slice | Flatten | Tile (x) -> x                           where the result has x's shape
+    Cast(Cast(x, wide), to) -> Cast(x, to)                                       where wide holds every value of x
+    Reshape(Reshape(x)) -> Reshape(x)    Transpose(Transpose(x)) -> Transpose(x)    Unsqueeze twice -> once
+    Reshape(x, computed) -> Reshape(x, constant)                                 where at most one dim is not known
+
+Left out of onnxscript's default rules, with the reason:
+- mul_by_1, add_0, ...: they compare with a tolerance of 1e-5 relative and 1e-8 absolute, so `x + 1e-9` before a Log
+  disappears, and -0.0 + 0 is 0.0;
+- cast_cast: also where the two roundings differ (float64 or int64 to float32 to float16);
+- relu/clip and min/max merging, slices to Split: NaN handling, and fusible nodes become ones that are not;
+- BatchNormalization, Pad and bias into Conv or Gemm: they read and rewrite weights; runtimes do these at load;
+- gemm to MatMul + Add, Flatten to Reshape, MatMul with Reshapes: they undo forms that runtimes match.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import onnx_ir as ir
+from onnxscript.rewriter import (
+    MatchContext,
+    MatchResult,
+    RewritePass,
+    RewriteRule,
+    RewriteRuleClassBase,
+    RewriteRuleSet,
+)
+from onnxscript.rewriter.rules import common
+
+# Every value of the key is one of each of the dtypes.
+_HOLDS = {
+    ir.DataType.FLOAT16: {ir.DataType.FLOAT, ir.DataType.DOUBLE},
+    ir.DataType.BFLOAT16: {ir.DataType.FLOAT, ir.DataType.DOUBLE},
+    ir.DataType.FLOAT: {ir.DataType.DOUBLE},
+    ir.DataType.INT32: {ir.DataType.INT64},
+    ir.DataType.BOOL: {ir.DataType.INT32, ir.DataType.INT64, ir.DataType.FLOAT16, ir.DataType.FLOAT},
+}
+
+
+class NeutralOperand(RewriteRuleClassBase):
+    """`x op c -> x` for a constant c of one element that is exactly the neutral element, and adds no dims."""
+
+    def __init__(self, op_type: str, neutral: int, *, commutes: bool = False, integers: bool = False) -> None:
+        super().__init__(f"{op_type}{neutral}{'Reversed' if commutes else ''}")
+        self._op_type, self._neutral, self._commutes, self._integers = op_type, neutral, commutes, integers
+
+    def pattern(self, op, x, c):  # type: ignore[no-untyped-def]
+        operator = getattr(op, self._op_type)
+        return operator(c, x) if self._commutes else operator(x, c)
+
+    def check(self, context: MatchContext, x: ir.Value, c: ir.Value) -> MatchResult:
+        result = MatchResult()
+        tensor = c.const_value
+        if tensor is None or tensor.size != 1:
+            return result.fail("the other operand is not a constant of one element")
+        if tensor.numpy().item() != self._neutral:
+            return result.fail(f"the constant is not {self._neutral}")
+        if len(tensor.shape) and (x.shape is None or len(x.shape) < len(tensor.shape)):
+            return result.fail("the constant may add dims to the result")
+        if self._integers and not tensor.dtype.is_integer():
+            return result.fail("adding 0 to -0.0 gives 0.0")
+        return result
+
+    def rewrite(self, op, x: ir.Value, c: ir.Value):  # type: ignore[no-untyped-def]
+        return op.Identity(x)
+
+
+class SameShape(RewriteRuleClassBase):
+    """`Op(x, ...) -> x` where Op only arranges elements and the result provably has x's shape."""
+
+    def __init__(self, op_type: str) -> None:
+        super().__init__(f"SameShape{op_type}")
+        self._op_type = op_type
+
+    def pattern(self, op, x):  # type: ignore[no-untyped-def]
+        return getattr(op, self._op_type)(x, _allow_other_inputs=True, _allow_other_attributes=True, _outputs=["y"])
+
+    def check(self, context: MatchContext, x: ir.Value, y: ir.Value) -> MatchResult:
+        result = MatchResult()
+        if x.shape is None or y.shape is None or x.shape.dims != y.shape.dims:
+            return result.fail("the result's shape is another, or not known")
+        if any(isinstance(dim, ir.SymbolicDim) and dim.value is None for dim in x.shape):
+            return result.fail("a dim has no name, so it may be another")
+        node = y.producer()
+        if self._op_type == "Slice" and node is not None and not _forward(node):
+            return result.fail("the slice may reverse its input")
+        return result
+
+    def rewrite(self, op, x: ir.Value, y: ir.Value):  # type: ignore[no-untyped-def]
+        return op.Identity(x)
+
+
+def _forward(node: ir.Node) -> bool:
+    """Whether every step of a Slice is known to be 1."""
+    if len(node.inputs) < 5 or node.inputs[4] is None:
+        return True
+    steps = node.inputs[4].const_value
+    return steps is not None and all(step == 1 for step in steps.numpy().flat)
+
+
+class LosslessCast(RewriteRuleClassBase):
+    """`Cast(Cast(x, wide), to) -> Cast(x, to)` where the first Cast loses nothing."""
+
+    def pattern(self, op, x, wide, to):  # type: ignore[no-untyped-def]
+        return op.Cast(op.Cast(x, to=wide), to=to)
+
+    def check(self, context: MatchContext, x: ir.Value, wide: ir.Attr, to: ir.Attr) -> MatchResult:
+        if x.dtype is None or ir.DataType(wide.as_int()) not in _HOLDS.get(x.dtype, ()):
+            return MatchResult().fail("the first Cast may round")
+        if ir.DataType(to.as_int()) == ir.DataType.STRING:
+            return MatchResult().fail("a number's digits depend on its dtype")
+        return MatchResult()
+
+    def rewrite(self, op, x: ir.Value, wide: ir.Attr, to: ir.Attr):  # type: ignore[no-untyped-def]
+        return op.Cast(x, to=to.as_int())
+
+
+class ComputedReshape(RewriteRuleClassBase):
+    """`Reshape(x, computed) -> Reshape(x, constant)` where at most one dim of the result is not known."""
+
+    def pattern(self, op, x, shape):  # type: ignore[no-untyped-def]
+        return op.Reshape(x, shape, _allow_other_attributes=True, _outputs=["y"])
+
+    def check(self, context: MatchContext, x: ir.Value, shape: ir.Value, y: ir.Value) -> MatchResult:
+        result = MatchResult()
+        if shape.const_value is not None:
+            return result.fail("the shape is a constant already")
+        if y.shape is None or sum(not isinstance(dim, int) for dim in y.shape) > 1:
+            return result.fail("several dims of the result are not known")
+        if 0 in y.shape.dims:
+            return result.fail("a dim of 0 cannot stand beside -1")
+        return result
+
+    def rewrite(self, op, x: ir.Value, shape: ir.Value, y: ir.Value):  # type: ignore[no-untyped-def]
+        assert y.shape is not None
+        dims = [dim if isinstance(dim, int) else -1 for dim in y.shape]
+        return op.Reshape(x, op.Constant(value=ir.tensor(dims, dtype=ir.DataType.INT64)))
+
+
+class _Rooted:
+    """A rule that is tried only on nodes of its pattern's last operator; the matcher takes 30 us to find that out."""
+
+    def __init__(self, op_type: str, rule: RewriteRule) -> None:
+        self._op_type, self._rule = op_type, rule
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._rule, name)
+
+    def try_rewrite(self, model: ir.Model, graph: ir.Graph | ir.Function, node: ir.Node, **options: Any) -> Any:
+        return None if node.op_type != self._op_type else self._rule.try_rewrite(model, graph, node, **options)
+
+
+def _rules() -> list[tuple[str, RewriteRule]]:
+    """Each rule with the operator of its pattern that computes the result."""
+    return [
+        ("Mul", NeutralOperand.rule("Mul", 1)),
+        ("Mul", NeutralOperand.rule("Mul", 1, commutes=True)),
+        ("Div", NeutralOperand.rule("Div", 1)),
+        ("Sub", NeutralOperand.rule("Sub", 0)),
+        ("Add", NeutralOperand.rule("Add", 0, integers=True)),
+        ("Add", NeutralOperand.rule("Add", 0, commutes=True, integers=True)),
+        *((op_type, SameShape.rule(op_type)) for op_type in ("Reshape", "Expand", "Slice", "Flatten", "Tile")),
+        ("Cast", LosslessCast.rule()),
+        ("Reshape", ComputedReshape.rule()),
+        ("Reshape", common.reshape_reshape_rule),
+        ("Reshape", common.squeeze_reshape_1d_rule),
+        ("Transpose", common.no_op_transpose_rule),
+        ("Transpose", common.transpose_transpose_rule),
+        ("Unsqueeze", common.unsqueeze_unsqueeze_rule),
+    ]
+
+
+def no_op_rules() -> RewritePass:
+    """The pass that applies all rules of this file. They need shapes, and are written for opset 13 and later."""
+    return RewritePass(RewriteRuleSet([_Rooted(op_type, rule) for op_type, rule in _rules()]))  # type: ignore[misc]

@@ -1,0 +1,99 @@
+"""Gives every node and every value of a model a name that nothing else in the model has."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import onnx_ir as ir
+
+
+class UniqueNamesPass(ir.passes.InPlacePass):
+    """Names unnamed nodes and values, and renames all but the first of those that share a name.
+
+    The interface of the main graph keeps its names, then main graph values in order, then those of subgraphs. Names
+    are unique over the whole model, so a node or a value can be referred to by name alone, and nothing in a subgraph
+    shadows a value of the graphs around it. The result depends on the model only.
+    """
+
+    def call(self, model: ir.Model) -> ir.passes.PassResult:
+        return ir.passes.PassResult(model, _name_values(model.graph) + _name_nodes(model.graph) > 0)
+
+
+def _name_values(graph: ir.Graph) -> int:
+    names = _Names({value.name for value in _values(graph)})
+    fixed = set()
+    for value in (*graph.inputs, *graph.outputs):
+        if value.name:
+            names.take(value.name)
+            fixed.add(value)
+    renamed = 0
+    for value in _values(graph):
+        if value in fixed:
+            continue
+        fixed.add(value)
+        name = names.unique(value.name or "value", made_up=not value.name)
+        if name != value.name:
+            value.name = name
+            renamed += 1
+    return renamed
+
+
+def _values(graph: ir.Graph) -> Iterator[ir.Value]:
+    """Values of a graph, then of the graphs inside it; outputs without a name that nobody reads stay omitted."""
+    inner = []
+    yield from tuple(graph.initializers.values())
+    for node in graph:
+        for value in node.outputs:
+            if value.name or value.uses() or value.is_graph_output():
+                yield value
+        inner += subgraphs(node)
+    for subgraph in inner:
+        yield from subgraph.inputs
+        yield from _values(subgraph)
+
+
+def subgraphs(node: ir.Node) -> list[ir.Graph]:
+    """The graphs in a node's attributes."""
+    found: list[ir.Graph] = []
+    for attribute in node.attributes.values():
+        if attribute.is_ref():
+            continue
+        if attribute.type == ir.AttributeType.GRAPH:
+            found.append(attribute.as_graph())
+        elif attribute.type == ir.AttributeType.GRAPHS:
+            found.extend(attribute.as_graphs())
+    return found
+
+
+def _name_nodes(graph: ir.Graph) -> int:
+    nodes = list(graph.all_nodes())
+    names = _Names({node.name for node in nodes})
+    renamed = 0
+    for node in nodes:
+        name = names.unique(node.name or node.op_type, made_up=not node.name)
+        if name != node.name:
+            node.name = name
+            renamed += 1
+    return renamed
+
+
+class _Names:
+    """Names given out so far. Made-up ones are none of `present`, the names that somebody has and may keep."""
+
+    def __init__(self, present: set[str | None]) -> None:
+        self._present = present
+        self._used: set[str] = set()
+        self._next: dict[str, int] = {}
+
+    def take(self, name: str) -> None:
+        self._used.add(name)
+
+    def unique(self, name: str, *, made_up: bool) -> str:
+        """`name`, or `name` with the first free number, taken. made_up: nobody has it, so it must be free."""
+        candidate = name
+        while candidate in self._used or (made_up and candidate in self._present):
+            made_up = True
+            self._next[name] = self._next.get(name, 0) + 1
+            candidate = f"{name}_{self._next[name]}"
+        self._used.add(candidate)
+        return candidate

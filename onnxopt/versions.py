@@ -1,0 +1,30 @@
+"""Versions of onnxopt and of what it stands on, from the installed packages' metadata."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import re
+from pathlib import Path
+
+_DEPENDENCIES = ("numpy", "onnx", "onnx-ir", "onnxscript", "onnxruntime", "onnxruntime-gpu", "cuda-bindings")
+
+
+def onnxopt() -> str:
+    """onnxopt's version; in a source tree that is not installed, the one its setup.cfg states."""
+    try:
+        return importlib.metadata.version("onnxopt")
+    except importlib.metadata.PackageNotFoundError:
+        setup = Path(__file__).resolve().parent.parent / "setup.cfg"
+        stated = re.search(r"^version\s*=\s*(\S+)$", setup.read_text("utf-8"), re.M) if setup.is_file() else None
+        return stated[1] if stated else "unknown"
+
+
+def dependencies() -> dict[str, str]:
+    """Versions of the packages that decide what optimize writes, of those that are installed."""
+    found = {}
+    for name in _DEPENDENCIES:
+        try:
+            found[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return found

@@ -1,0 +1,54 @@
+"""A stand-in for libcuda.so.1 with one GPU: it accepts every call, so that registering for CUDA can be tested without one."""
+
+from __future__ import annotations
+
+import pathlib
+import struct
+import subprocess
+
+_SOURCE = r"""
+#include <stdlib.h>
+static int number(const char* name) { const char* text = getenv(name); return text ? atoi(text) : 0; }
+int cuInit(unsigned flags) { return 0; }
+int cuDriverGetVersion(int* version) { *version = 12080; return 0; }
+int cuGetErrorName(int error, const char** text) { *text = "CUDA_ERROR_FAKE"; return 0; }
+int cuGetErrorString(int error, const char** text) { *text = "as the test asked"; return 0; }
+int cuDeviceGetCount(int* count) { *count = 1; return 0; }
+int cuDeviceGet(int* device, int ordinal) { *device = ordinal; return 0; }
+int cuDeviceGetAttribute(int* value, int attribute, int device) {
+  *value = attribute == 75 ? number("FAKE_ARCH") / 10 : number("FAKE_ARCH") % 10;
+  return 0;
+}
+int cuDevicePrimaryCtxRetain(void** context, int device) { *context = (void*)8; return 0; }
+int cuDevicePrimaryCtxRelease_v2(int device) { return 0; }
+int cuCtxGetCurrent(void** context) { *context = 0; return 0; }
+int cuCtxSetCurrent(void* context) { return 0; }
+int cuStreamGetCtx(void* stream, void** context) { *context = (void*)8; return 0; }
+int cuLibraryLoadData(void** library, const void* c, void* a, void* b, unsigned n, void* o, void* v, unsigned m) {
+  *library = (void*)8;
+  return 0;
+}
+int cuLibraryUnload(void* library) { return 0; }
+int cuLibraryGetKernel(void** kernel, void* library, const char* name) { *kernel = (void*)8; return 0; }
+int cuKernelGetFunction(void** function, void* kernel) { *function = (void*)8; return number("FAKE_LOAD_ERROR"); }
+int cuLaunchKernel(void* f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz,
+                   unsigned shared, void* stream, void** params, void** extra) { return 0; }
+"""
+
+
+def build(folder: pathlib.Path, compiler: str) -> pathlib.Path:
+    """Compiles libcuda.so.1 into `folder`; a process started with LD_LIBRARY_PATH there finds it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "cuda.c").write_text(_SOURCE)
+    command = [compiler, "-shared", "-fPIC", "-w", "-o", str(folder / "libcuda.so.1"), str(folder / "cuda.c")]
+    subprocess.run(command, check=True)
+    return folder
+
+
+def fatbin(*images: tuple[int, bool]) -> bytes:
+    """A container of empty images: (arch, whether it is PTX) each."""
+    body = b"".join(
+        struct.pack("<HHIQIIHHI", 1 if ptx else 2, 0x101, 64, 8, 0, 64, 0, 1, arch) + bytes(32 + 8)
+        for arch, ptx in images
+    )
+    return struct.pack("<IHHQ", 0xBA55ED50, 1, 16, len(body)) + body

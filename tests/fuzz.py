@@ -1,0 +1,212 @@
+"""Random elementwise graphs through the whole pipeline: python -m tests.fuzz [--seconds 60] [--seed 0].
+
+A finding is an error, a fusion that verification had to leave out, or a changed interface. Its model stays in
+build/fuzz/SEED.onnx, also where it kills the process.
+
+Graphs are kept well-conditioned, or two correct results could differ: operators with poles get operands squeezed into
+their domain, and operators that jump read only the graph's own inputs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import shutil
+import sys
+import time
+from collections.abc import Iterable
+from pathlib import Path
+
+import onnx
+import onnx.helper
+import onnxruntime
+from onnx import TensorProto, defs
+
+from onnxopt import ops, pipeline
+
+OPSET = 20
+FOLDER = Path(__file__).resolve().parent.parent / "build" / "fuzz"
+TYPES = {
+    "float32": TensorProto.FLOAT,
+    "float16": TensorProto.FLOAT16,
+    "int32": TensorProto.INT32,
+    "int64": TensorProto.INT64,
+    "bool": TensorProto.BOOL,
+}
+_TYPE_NAMES = {**{d: f"tensor({d})" for d in TYPES}, "float32": "tensor(float)"}
+DEFAULT_DOMAIN = ops.Operator.__dataclass_fields__["samples"].default
+GROWS = frozenset({"Exp", "Sinh", "Cosh", "Pow"})
+DIVIDES = frozenset({"Div", "Reciprocal", "Mod"})
+
+Dims = tuple[str | int, ...]
+Value = tuple[str, str, Dims]  # name, dtype, dims
+
+
+class Graph:
+    """A random graph under construction; equal seeds give equal graphs."""
+
+    def __init__(self, seed: int):
+        self.rng = random.Random(seed)
+        self.nodes: list[onnx.NodeProto] = []
+        self.initializers: list[onnx.TensorProto] = []
+        rank = self.rng.randint(1, 4)
+        self.domain = tuple(self.rng.choice([1, 2, 3, 8, 17, 64, f"d{axis}"]) for axis in range(rank))
+        self.float = self.rng.choice(["float32", "float32", "float16"])
+        dtypes = [self.float, *self.rng.choices([self.float, "int32", "int64", "bool"], k=self.rng.randint(0, 3))]
+        self.inputs = [self._input(f"x{k}", dtype, whole=k == 0) for k, dtype in enumerate(dtypes)]
+        self.values = list(self.inputs)
+        self.rows = [r for r in ops.OPERATORS.values() if not r.domain and r.since <= OPSET]
+        for _ in range(self.rng.randint(3, 24)):
+            self._grow()
+
+    def model(self) -> onnx.ModelProto:
+        read = {name for node in self.nodes for name in node.input}
+        results = [v for v in self.values if v not in self.inputs]
+        outputs = [v for v in results if v[0] not in read or self.rng.random() < 0.1]
+        graph = onnx.helper.make_graph(
+            self.nodes, "fuzz", [_info(v) for v in self.inputs], [_info(v) for v in outputs], self.initializers
+        )
+        return onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", OPSET)], ir_version=9)
+
+    def _input(self, name: str, dtype: str, whole: bool) -> Value:
+        if whole:
+            return name, dtype, self.domain
+        dims = self.domain[self.rng.randint(0, len(self.domain)) :]
+        return name, dtype, tuple(1 if self.rng.random() < 0.4 else d for d in dims)
+
+    def _grow(self) -> None:
+        row = self.rng.choice(self.rows)
+        schema = defs.get_schema(row.name, OPSET)
+        least, most = row.arity
+        count = self.rng.randint(least, most if most is not None else 4)
+        bound: dict[str, str] = {}  # type variable -> dtype
+        operands = []
+        for k in range(count):
+            formal = schema.inputs[min(k, len(schema.inputs) - 1)]
+            variable, dtypes = formal.type_str, {d for d in TYPES if _TYPE_NAMES[d] in formal.types}
+            operand = self._operand(row, {bound[variable]} & dtypes if variable in bound else dtypes)
+            if operand is None:
+                return
+            bound.setdefault(variable, operand[1])
+            operands.append(operand)
+        if row.name == "Clip":
+            operands = [operands[0], *(self._constant(operands[0][1], low) for low in (-1, 1))]
+        if row.name == "PRelu" and _broadcast(v[2] for v in operands) != operands[0][2]:
+            return  # its slope may not be the larger one
+        attributes = dict(self.rng.choice(row.attributes))
+        if row.name == "Mod":
+            attributes = {"fmod": 1}  # floats have no other
+        result = bound.get(schema.outputs[0].type_str, "bool")
+        if row.name == "Cast":
+            result = self.rng.choice([d for d in TYPES if d == "float32" or not self._is_computed(operands[0])])
+            attributes = {"to": TYPES[result]}
+        self._emit(row.name, operands, result, **attributes)
+
+    def _operand(self, row: ops.Operator, dtypes: set[str]) -> Value | None:
+        """A value of one of these dtypes that this operand may be, well-conditioned; None where there is none."""
+        fit = [v for v in self.values if v[1] in dtypes and v[1] in row.dtypes]
+        if row.exact or row.name == "Cast":
+            fit = [v for v in fit if not self._is_computed(v)]
+        if row.name in DIVIDES | {"Pow", "BitShift"}:
+            fit = [v for v in fit if v[1] == self.float]
+        if not fit:
+            return None
+        value = self.rng.choice(fit[-6:] if self.rng.random() < 0.7 else fit)
+        if value[1] != self.float:
+            return value
+        if row.name in DIVIDES:
+            return self._squeeze(value, 0.5, 2.0)
+        if row.name in GROWS or row.samples != DEFAULT_DOMAIN:
+            return self._squeeze(value, *(row.samples if row.samples != DEFAULT_DOMAIN else (-2.0, 2.0)))
+        return value
+
+    def _is_computed(self, value: Value) -> bool:
+        return value[1] in ("float32", "float16") and value not in self.inputs
+
+    def _squeeze(self, value: Value, low: float, high: float) -> Value:
+        """low + (high - low) * sigmoid(value), a little inside of both: acos(1 - 1e-7) is 3e-4 away from acos(1)."""
+        margin = (high - low) / 16
+        low, high = low + margin, high - margin
+        squeezed = self._emit("Sigmoid", [value], value[1])
+        scaled = self._emit("Mul", [squeezed, self._constant(value[1], high - low)], value[1])
+        return self._emit("Add", [scaled, self._constant(value[1], low)], value[1])
+
+    def _constant(self, dtype: str, number: float) -> Value:
+        name = f"c{len(self.initializers)}"
+        self.initializers.append(onnx.helper.make_tensor(name, TYPES[dtype], [], [number]))
+        return name, dtype, ()
+
+    def _emit(self, op_type: str, operands: list[Value], dtype: str, **attributes: object) -> Value:
+        name = f"v{len(self.nodes)}"
+        self.nodes.append(onnx.helper.make_node(op_type, [v[0] for v in operands], [name], name=name, **attributes))
+        self.values.append((name, dtype, _broadcast(v[2] for v in operands)))
+        return self.values[-1]
+
+
+def _broadcast(shapes: Iterable[Dims]) -> Dims:
+    """The numpy broadcast of shapes whose dims are equal where neither is 1."""
+    dims: Dims = ()
+    for other in shapes:
+        size = max(len(dims), len(other))
+        pairs = zip((1,) * (size - len(dims)) + dims, (1,) * (size - len(other)) + other, strict=True)
+        dims = tuple(b if a == 1 else a for a, b in pairs)
+    return dims
+
+
+def _info(value: Value) -> onnx.ValueInfoProto:
+    name, dtype, dims = value
+    return onnx.helper.make_tensor_value_info(name, TYPES[dtype], dims)
+
+
+def examine(seed: int, folder: Path) -> tuple[str | None, int]:
+    """What is wrong with the pipeline's answer to this seed's graph, None where nothing is; and how many were fused.
+
+    The graph is written to SEED.onnx in `folder`, and stays there.
+    """
+    model = Graph(seed).model()
+    path, output = folder / f"{seed}.onnx", folder / f"{seed}.artifact"
+    onnx.save(model, path)
+    try:
+        onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    except Exception:  # noqa: BLE001  (ORT's errors have no common class; it has no CPU kernel for some dtypes)
+        return None, 0
+    try:
+        manifest = pipeline.optimize(path, output, archs=()).manifest
+        optimized = onnx.load(output / "model.onnx")
+    except Exception as error:  # noqa: BLE001  (any error at all is a finding)
+        return f"{type(error).__name__}: {error}", 0
+    finally:
+        shutil.rmtree(output, ignore_errors=True)
+    if manifest.left_out:
+        return f"left out {manifest.left_out[0].name}: {manifest.left_out[0].reason}", 0
+    for kind in ("input", "output"):
+        before, after = (list(getattr(m.graph, kind)) for m in (model, optimized))
+        if before != after:
+            return f"{kind}s changed", 0
+    return None, sum(len(k.sites) for k in manifest.kernels)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seconds", type=float, default=60.0, help="stop after this long")
+    parser.add_argument("--seed", type=int, default=0, help="first seed; later graphs take the numbers after it")
+    parser.add_argument("--count", type=int, default=sys.maxsize, help="stop after this many graphs")
+    options = parser.parse_args()
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    onnxruntime.set_default_logger_severity(4)
+    start, seed, findings, kernels = time.monotonic(), options.seed, 0, 0
+    while time.monotonic() - start < options.seconds and seed - options.seed < options.count:
+        problem, fused = examine(seed, FOLDER)
+        kernels += fused
+        if problem:
+            findings += 1
+            print(f"seed {seed}: {problem} (build/fuzz/{seed}.onnx)", flush=True)
+        else:
+            (FOLDER / f"{seed}.onnx").unlink()
+        seed += 1
+    print(f"{seed - options.seed} graphs, {kernels} fused places, {findings} findings")
+    sys.exit(1 if findings else 0)
+
+
+if __name__ == "__main__":
+    main()

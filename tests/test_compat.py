@@ -1,0 +1,41 @@
+"""Artifacts of small models load and agree on older releases of ONNX Runtime, with the library and without it.
+
+All models on all releases: `python -m tests.compat`.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import models
+import onnxopt
+from models.reference import Reference
+from tests.compat import RELEASES, CannotInstall, run
+
+MODELS = ("bert_tiny_dyn", "efficientnet_tiny_fp16", "silero_vad_16k_op15", "tashkeel_rawi_int8")
+
+
+@pytest.fixture(scope="module", params=MODELS)
+def optimized(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, library: Path):
+    """(artifact, reference) of one model; skips where the model cannot be had on this machine."""
+    try:
+        path = models.path(request.param)
+    except models.ModelUnavailable as error:
+        pytest.skip(str(error))
+    artifact = tmp_path_factory.mktemp("compat") / request.param
+    onnxopt.optimize(path, artifact, archs=(), verify=False)
+    return artifact, Reference.of(request.param)
+
+
+@pytest.mark.compat
+@pytest.mark.models
+@pytest.mark.parametrize("release", RELEASES)
+def test_artifact_agrees(release: str, optimized: tuple[Path, Reference]) -> None:
+    try:
+        outcomes = run(release, *optimized)
+    except CannotInstall as error:
+        pytest.skip(str(error))
+    assert [o.library for o in outcomes] == [False, True]
+    assert all(o.ok for o in outcomes), "\n".join(map(str, outcomes))
