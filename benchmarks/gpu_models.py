@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks import skeletons
-from benchmarks.gpu_timing import session
+from benchmarks.gpu_timing import library, session
 
 MODELS = ("bert", "vit", "llama", "convnext", "efficientnet", "unet")
 _ROUNDS = 8
@@ -47,9 +47,9 @@ def prepare(folder: pathlib.Path, arch: str, names: list[str]) -> None:
         print(f"{name}: {size / 1e3:.0f} KB, {time.perf_counter() - start:.1f} s, {note}", flush=True)
         del source, optimized
         gc.collect()
-    library = collection.write_library(folder / "lib", [arch])
+    collection.write_library(folder, [arch])
     total = sum(f.stat().st_size for f in folder.rglob("*") if f.is_file())
-    print(f"{len(collection.kernels)} kernels, library {library.stat().st_size / 1e3:.0f} KB, all {total / 1e6:.2f} MB")
+    print(f"{len(collection.kernels)} kernels, {total / 1e6:.2f} MB in all")
 
 
 def compare(found: np.ndarray, expected: np.ndarray) -> dict[str, Any]:
@@ -105,10 +105,9 @@ def measure(name: str, folder: pathlib.Path, device: str) -> dict[str, Any]:
     """Compare, count and time one model before and after."""
     source = skeletons.original(name)
     given = feeds(source, name)
-    library = str((folder / "lib" / "libonnxopt_ops.so").absolute())
     models = {
         "before": (source.SerializeToString(), None),
-        "after": (skeletons.restore(folder / f"{name}.onnx.xz", source).SerializeToString(), library),
+        "after": (skeletons.restore(folder / f"{name}.onnx.xz", source).SerializeToString(), library(folder)),
     }
     del source
     row: dict[str, Any] = json.loads((folder / f"{name}.plan.json").read_text())

@@ -6,7 +6,10 @@ Runtime, for a copy and for torch alike, over several sets of buffers so that no
 
 from __future__ import annotations
 
+import pathlib
 import statistics
+import tarfile
+import tempfile
 from collections.abc import Callable, Sequence
 
 import onnxruntime as ort
@@ -25,6 +28,16 @@ _ELEMENT_TYPES = {  # torch dtype -> onnx.TensorProto.DataType
     torch.bfloat16: 16,
 }
 Tensors = dict[str, torch.Tensor]
+_unpacked: dict[pathlib.Path, tempfile.TemporaryDirectory[str]] = {}
+
+
+def library(folder: pathlib.Path) -> str:
+    """Path of the library that `prepare` packed into folder/lib.tar.xz, unpacked once into a temporary folder."""
+    if folder not in _unpacked:
+        _unpacked[folder] = tempfile.TemporaryDirectory()
+        with tarfile.open(folder / "lib.tar.xz") as archive:
+            archive.extractall(_unpacked[folder].name, filter="data")
+    return str(pathlib.Path(_unpacked[folder].name) / "lib" / "libonnxopt_ops.so")
 
 
 def session(

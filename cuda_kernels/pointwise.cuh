@@ -15,6 +15,24 @@
 
 namespace onnxopt {
 
+// A vector that lies in one cell: neighbours in memory, or one element for all.
+template <char kMode, typename T, int kWidth, typename Index>
+__device__ inline Vector<T, kWidth> load_cell(const Input<Index>& input, Index i) {
+  const T* cell = static_cast<const T*>(input.data) + offset<kMode>(input, i);
+  if (kMode != kModeColumn && (input.flags & kInner)) return load_vector<T, kWidth>(cell);
+  return splat<T, kWidth>(*cell);
+}
+
+template <char kMode, typename T, int kWidth, typename Index>
+__device__ inline Vector<T, kWidth> gather(const Input<Index>& input, Index i) {
+  Vector<T, kWidth> gathered;
+#pragma unroll
+  for (int j = 0; j < kWidth; ++j) {
+    gathered.at[j] = static_cast<const T*>(input.data)[offset<kMode>(input, static_cast<Index>(i + j))];
+  }
+  return gathered;
+}
+
 template <char kMode, typename T, int kWidth, typename Index>
 __device__ inline Vector<T, kWidth> load(const Input<Index>& input, Index i) {
   const T* data = static_cast<const T*>(input.data);
@@ -24,17 +42,10 @@ __device__ inline Vector<T, kWidth> load(const Input<Index>& input, Index i) {
     return splat<T, kWidth>(data[0]);
   } else if constexpr (kWidth == 1) {
     return {data[offset<kMode>(input, i)]};
+  } else if constexpr (kMode == kModeAny) {
+    return input.flags & kFlat ? load_vector<T, kWidth>(data + i) : load_cell<kMode, T, kWidth>(input, i);
   } else {
-    if (kMode == kModeAny && (input.flags & kFlat)) return load_vector<T, kWidth>(data + i);
-    if (kMode == kModeAny || (input.flags & kCell)) {
-      const T* cell = data + offset<kMode>(input, i);
-      if (kMode != kModeColumn && (input.flags & kInner)) return load_vector<T, kWidth>(cell);
-      return splat<T, kWidth>(*cell);
-    }
-    Vector<T, kWidth> gathered;
-#pragma unroll
-    for (int j = 0; j < kWidth; ++j) gathered.at[j] = data[offset<kMode>(input, static_cast<Index>(i + j))];
-    return gathered;
+    return input.flags & kCell ? load_cell<kMode, T, kWidth>(input, i) : gather<kMode, T, kWidth>(input, i);
   }
 }
 

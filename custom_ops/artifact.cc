@@ -5,6 +5,7 @@
 #include <cstdio>
 
 #include "cuda_library.h"
+#include "portability.h"
 
 namespace onnxopt {
 namespace {

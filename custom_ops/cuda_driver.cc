@@ -3,6 +3,7 @@
 #include <dlfcn.h>
 
 #include "error.h"
+#include "portability.h"
 
 namespace onnxopt::cuda {
 namespace {

@@ -1,7 +1,8 @@
 #include "kernel_file.h"
 
-#include <sys/stat.h>
+#include <unistd.h>
 
+#include <cerrno>
 #include <cstring>
 #include <fstream>
 #include <iterator>
@@ -211,8 +212,7 @@ std::string Ascii(std::string text) {
 }  // namespace
 
 std::optional<KernelFile> ReadKernelFile(const std::string& path) {
-  struct stat status{};
-  if (stat(path.c_str(), &status) != 0 && errno == ENOENT) return std::nullopt;
+  if (access(path.c_str(), F_OK) != 0 && errno == ENOENT) return std::nullopt;
   const std::string advice = "; restore the artifact folder or write it again with onnxopt";
   try {
     const std::vector<char> text = ReadFile(path);

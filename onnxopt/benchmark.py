@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 _WARM_UP_SECONDS = 0.3
 _BLOCK_SECONDS = 0.05
-_FEWEST, _MOST = 20, 2000
+_FEWEST, _MOST = 7, 2000
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,7 +67,7 @@ def bench(
     against: a model file or artifact; default the original, where it still lies where it was optimized from and is
     unchanged, else the artifact's own model without the library; the result says which. shapes: sizes of inputs or
     dims; dynamic dims are otherwise 1 (batch), 128 or 224 (images), if the model runs so. provider: ORT's name, default
-    CUDA where a device is usable. iterations: runs of each, default as many as `seconds` allow (20 to 2000).
+    CUDA where a device is usable. iterations: runs of each, default as many as `seconds` allow (7 to 2000).
 
     Inputs and outputs are bound to the device. Raises VerificationError where outputs differ; then nothing is timed.
     """

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import itertools
+import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -60,10 +61,15 @@ def _kernel(kernel: Kernel) -> Iterator[str]:
     yield ""
     yield f"{kernel.name}: {', '.join(kernel.ops)} ({where})"
     yield f"    variants: {', '.join(v.removeprefix(kernel.name).lstrip('_') for v in kernel.variants)}"
-    alike = collections.Counter((s.shapes, s.traffic) for s in kernel.sites)
+    alike = collections.Counter((tuple(map(_nameless, s.shapes)), s.traffic) for s in kernel.sites)
     for (shapes, traffic), count in alike.items():
         inputs, outputs = shapes[: len(kernel.inputs)], shapes[len(kernel.inputs) :]
         yield f"    {count} x ({', '.join(inputs)}) -> {', '.join(outputs)}: {_traffic(traffic)}"
+
+
+def _nameless(shape: str) -> str:
+    """Dims that only onnx's shape inference named, each place otherwise, as "?"."""
+    return re.sub(r"\bunk__\d+", "?", shape)
 
 
 def _traffic(traffic: Traffic) -> str:

@@ -66,13 +66,18 @@ class _Growth:
             if not eligibility.is_elementwise(node):
                 continue
             reason = eligibility.why_not(node, opsets, shapes, host)
+            try:
+                cost = self._cost(node) if reason is None else 0
+            except ValueError as error:  # attributes that the operator does not allow for this dtype
+                reason = f"{node.op_type} cannot be lowered: {error}"
             if reason is not None:
                 self._unfit[node] = reason
                 continue
-            self._groups[node] = _Group([node], node.outputs[0], self._cost(node))
+            self._groups[node] = _Group([node], node.outputs[0], cost)
             self._take_in_producers(node)
 
     def _cost(self, node: ir.Node) -> int:
+        """Work of one element of this node's result; ValueError where it has no program."""
         inputs = [v for v in dict.fromkeys(node.inputs) if v is not None and constant(v) is None]
         return lower([node], inputs, node.outputs, self._opsets, self._shapes).cost
 

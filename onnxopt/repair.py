@@ -86,11 +86,12 @@ def verify_and_leave_out(
     Returns a report that passed, or one with status "not_run" where ORT cannot run the original here. VerificationError
     where the interface changed, or outputs differ although no fused function is to blame.
     """
-    changed = model_traits.interface_difference(original, model_traits.of(build.model))
-    if changed:
+    optimized = model_traits.of(build.model)
+    if changed := model_traits.interface_difference(original, optimized):
         raise VerificationError(f"{source.path}: optimizing changed the model's interface: {changed}")
+    known = model_traits.with_bounds_of(original, optimized)
     try:
-        measured = references(source.path, original, folder=scratch, shapes=shapes, model_bytes=source.bytes)
+        measured = references(source.path, known, folder=scratch, shapes=shapes, model_bytes=source.bytes)
     except NotRunnable as error:
         return Report("not_run", reason=str(error))
     for _ in range(_ATTEMPTS):

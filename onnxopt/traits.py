@@ -47,6 +47,14 @@ def of(model: ir.Model) -> Traits:
     )
 
 
+def with_bounds_of(model: Traits, other: Traits) -> Traits:
+    """The traits of a model, with what only the other of two equivalent models shows about index bounds.
+
+    A table may lie behind a function or a constant in the one and be plain to see in the other.
+    """
+    return dataclasses.replace(model, index_bounds={**other.index_bounds, **model.index_bounds})
+
+
 def interface_difference(original: Traits, optimized: Traits) -> str:
     """What differs between the inputs and outputs of two models (name, dtype, dims, order), "" where nothing does."""
     for kind, before, after in (

@@ -27,7 +27,7 @@ def choose(name: str, program: Program, regions: Sequence[Region], shapes: Shape
     chosen = []
     for modes, _ in foreseen.most_common(_MOST_SPECIAL):
         chosen.append(
-            Variant(f"{name}_{_kind(modes)}_{modes}", modes, 32, vector, _unroll(modes), _THREADS)
+            Variant(f"{name}_{_kind(modes)}_{modes.replace('*', 'G')}", modes, 32, vector, _unroll(modes), _THREADS)
         )  # fmt: skip
     general = "*" * len(program.inputs)
     chosen.append(Variant(f"{name}_strided", general, 32, vector, 1, _THREADS))

@@ -62,9 +62,10 @@ def verify(
     model, original_library = _model_and_library(Path(original))
     candidate, library = _model_and_library(Path(optimized))
     source, other = loading.load(model), loading.load(candidate)
-    traits = model_traits.of(source.model)
-    if changed := _names_and_dtypes_differ(traits, model_traits.of(other.model)):
+    traits, other_traits = model_traits.of(source.model), model_traits.of(other.model)
+    if changed := _names_and_dtypes_differ(traits, other_traits):
         return Report("failed", reason=changed)
+    traits = model_traits.with_bounds_of(traits, other_traits)
     with tempfile.TemporaryDirectory(prefix="onnxopt.") as folder:
         try:
             measured = references(

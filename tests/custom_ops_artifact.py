@@ -1,4 +1,4 @@
-"""Hand-made artifacts for testing the custom-op library: a copy of it, a kernels.json, and a model of one fused node."""
+"""Hand-made artifacts for testing the custom-op library: its copy, a kernels.json, and a model of one fused node."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A stand-in for libcuda.so.1 with one GPU: it accepts every call, so that registering for CUDA can be tested without one."""
+"""A stand-in for libcuda.so.1 with one GPU that accepts every call: registering for CUDA can be tested without one."""
 
 from __future__ import annotations
 

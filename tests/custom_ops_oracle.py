@@ -1,4 +1,4 @@
-"""What every primitive of onnxopt.program means, in numpy, with inputs that exercise it: the oracle of the CPU kernel."""
+"""What every primitive of onnxopt.program means in numpy, and inputs that exercise it: the CPU kernel's oracle."""
 
 from __future__ import annotations
 
@@ -73,11 +73,11 @@ def _shift(shift):
 
 def _nan_first(choose):
     """numpy's minimum and maximum propagate NaN as ours do."""
-    return lambda x, y: choose(x, y)
+    return choose
 
 
 def _special_math(function):
-    return lambda x: np.vectorize(function, otypes=[np.float64])(x)
+    return np.vectorize(function, otypes=[np.float64])
 
 
 MEANINGS: dict[str, Meaning] = {

@@ -18,7 +18,7 @@ import pytest
 from click.testing import CliRunner, Result
 from small_models import CHAIN, NOTHING_TO_FUSE, TOKENS, write
 
-from onnxopt import package
+from onnxopt import package, progress
 from onnxopt.cli import main
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -118,6 +118,16 @@ def test_version_and_help_are_immediate() -> None:
     assert time.perf_counter() - started < 10
     for command in ("optimize", "verify", "bench", "explain", "inspect"):
         assert run(command, "--help").exit_code == 0
+
+
+def test_progress_is_for_terminals_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    with progress.shown() as advance:
+        assert advance is None
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    with progress.shown() as advance:
+        assert advance is not None
+        advance("compile", "")
+        advance("compile", "sm_90")
 
 
 # --- bad models ------------------------------------------------------------------------------------------------------

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 
 import custom_ops_artifact as artifact
 import custom_ops_oracle as oracle
@@ -257,6 +260,49 @@ def test_long_program_reuses_memory(tmp_path):
     np.testing.assert_array_equal(got, want)
 
 
+@pytest.mark.parametrize("seed", range(40))
+def test_random_programs_agree_with_the_oracle(seed, tmp_path):
+    rng = np.random.default_rng(seed)
+    program = random_program(rng)
+    domain = RANDOM_DOMAINS[seed % len(RANDOM_DOMAINS)]
+    shapes = [tuple(d if rng.random() < 0.6 else 1 for d in domain) for _ in program.inputs]
+    arrays = [(numbers(s, seed=k) * 9).astype(d) for k, (s, d) in enumerate(zip(shapes, program.inputs, strict=True))]
+    values = list(arrays)
+    for i in program.code:
+        operands = [values[a] for a in i.args]
+        values.append(np.float32(i.value) if i.op == "const" else oracle.MEANINGS[i.op].integers(*operands))
+    got = artifact.run(kernel_session(tmp_path, program), arrays)
+    for k, (array, result) in enumerate(zip(got, program.results, strict=True)):
+        shape = np.broadcast_shapes(*(shapes[d] for d in program.depends[k]))
+        np.testing.assert_array_equal(array, np.broadcast_to(values[result], shape))
+
+
+RANDOM_DOMAINS = [(3000,), (70, 40), (40, 70), (9, 3, 250), (5, 260, 7), (2, 3, 4, 5, 6), (33, 300)]
+
+
+def random_program(rng: np.random.Generator) -> Program:
+    """Up to 40 exact instructions on float32 and bool; every output has its own shape."""
+    inputs = [str(rng.choice([F, F, "bool"])) for _ in range(rng.integers(2, 6))]
+    inputs[0] = F
+    dtypes, code, reach = list(inputs), [], [{k} for k in range(len(inputs))]
+    for _ in range(rng.integers(3, 40)):
+        floats = [k for k, d in enumerate(dtypes) if d == F]
+        bools = [k for k, d in enumerate(dtypes) if d == "bool"]
+        op = str(rng.choice(["add", "sub", "mul", "min", "max", "neg", "lt", "and", "select", "const"]))
+        arity = PRIMITIVES[op].arity
+        if op in ("and", "select") and not bools:
+            continue
+        pool = [bools if op == "and" or (op == "select" and k == 0) else floats for k in range(arity)]
+        args = tuple(int(rng.choice(p[-6:])) for p in pool)
+        code.append(I(op, "bool" if op in ("lt", "and") else F, args, 1.5 if op == "const" else None))
+        dtypes.append(code[-1].dtype)
+        reach.append(set().union(*(reach[a] for a in args)))
+    candidates = [k for k in range(len(dtypes)) if reach[k]]
+    results = tuple(int(r) for r in rng.choice(candidates, size=min(4, len(candidates)), replace=False))
+    depends = tuple(tuple(sorted(reach[r])) for r in results)
+    return Program(tuple(inputs), tuple(dtypes[r] for r in results), tuple(code), results, depends, (0,) * len(results))
+
+
 def test_sigmoid_is_recognized_without_changing_bits(tmp_path):
     code = (I("neg", F, (0,)), I("exp", F, (1,)), I("const", F, (), 1.0), I("add", F, (3, 2)), I("div", F, (3, 4)))
     program = Program((F,), (F, F), code, (5, 4), ((0,), (0,)), (0, 0))
@@ -285,7 +331,8 @@ def test_shape_inference(shapes, expected, tmp_path):
     if expected == "unknown":
         assert not found
     elif expected is None:
-        assert found[0].startswith("onnxopt_unknown_") and found[1:] == [2]
+        assert found[0].startswith("onnxopt_unknown_")
+        assert found[1:] == [2]
     else:
         assert found == expected
 
@@ -294,3 +341,11 @@ def test_shapes_that_do_not_broadcast_are_an_error(tmp_path):
     session = kernel_session(tmp_path, artifact.one_op("add", (F, F), F), [["n"], ["m"]])
     with pytest.raises(Exception, match=r"do not broadcast for output 0: \[3\] \[4\]"):
         artifact.run(session, [numbers(3), numbers(4)])
+
+
+def test_baseline_evaluator():
+    """The evaluator for machines without AVX2, on machines that have it."""
+    chosen = "test_primitive or 16 or random or every or broadcasting"
+    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", __file__, "-k", chosen]
+    done = subprocess.run(command, env={**os.environ, "ONNXOPT_CPU": "baseline"}, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout[-3000:]

@@ -9,7 +9,7 @@ import onnx_ir as ir
 import pytest
 from small_models import TOKENS, write
 
-from onnxopt import samples
+from onnxopt import samples, traits
 from onnxopt.errors import UsageError
 from onnxopt.samples import Tensor
 
@@ -94,3 +94,13 @@ def test_same_seed_same_tensors() -> None:
     first, second, other = (samples.draw([STATE], {"batch": 3}, seed, {})["state"] for seed in (0, 0, 1))
     assert np.array_equal(first, second)
     assert not np.array_equal(first, other)
+
+
+def test_bounds_that_only_the_other_model_shows(tmp_path: Path) -> None:
+    hidden = TOKENS.replace("<float[3, 2] table = {1, 2, 3, 4, 5, 6}>", "").replace(
+        "{ y", "{ table = Constant<value = float[3, 2] {1, 2, 3, 4, 5, 6}>() y"
+    )
+    original = traits.of(ir.load(write(tmp_path / "hidden.onnx", hidden)))
+    optimized = traits.of(ir.load(write(tmp_path / "plain.onnx", TOKENS)))
+    assert original.index_bounds == {}
+    assert traits.with_bounds_of(original, optimized).index_bounds == {"ids": 3}

@@ -8,12 +8,10 @@
 namespace onnxopt {
 namespace {
 
-// Names the most that may be used, to look for a fault in one evaluator: baseline, avx2 or avx512.
-constexpr char kVariable[] = "ONNXOPT_CPU";
-
 const Evaluator& Choose() {
 #if defined(__x86_64__)
-  const char* variable = std::getenv(kVariable);
+  // Names the most that may be used, to look for a fault in one evaluator: baseline, avx2 or avx512.
+  const char* variable = std::getenv("ONNXOPT_CPU");
   const std::string most = variable == nullptr ? "" : variable;
   __builtin_cpu_init();
   const bool has_avx2 =

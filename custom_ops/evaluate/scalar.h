@@ -8,6 +8,8 @@
 #include <math.h>
 #include <stdint.h>
 
+#include "../portability.h"
+
 namespace onnxopt::ONNXOPT_TARGET {
 
 // bool as it lies in memory: a byte that is 0 or 1.
