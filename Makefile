@@ -9,7 +9,6 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet --quiet
 READY := $(VENV)/ready
-LIBRARY := onnxopt/lib/libonnxopt_ops.so
 
 # Which Python makes .venv: 3.11 or later.
 PYTHON ?= python3

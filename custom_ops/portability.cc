@@ -2,6 +2,8 @@
 
 #include <new>
 
+// NOLINTBEGIN(bugprone-reserved-identifier,bugprone-std-namespace-modification)
+
 // Hidden definitions, so that nothing looks for these in the system's libraries.
 
 #if defined(__GLIBC__)
@@ -19,3 +21,5 @@ void __throw_bad_array_new_length() { throw bad_array_new_length(); }
 
 }  // namespace std
 #endif
+
+// NOLINTEND(bugprone-reserved-identifier,bugprone-std-namespace-modification)

@@ -102,9 +102,8 @@ def _is_second_dtype(node: ir.Node, value: ir.Value) -> bool:
 
 
 def _left_to_provider(node: ir.Node) -> str | None:
-    if any(
-        v is not None and v.producer() is not None and v.producer().op_type == "DequantizeLinear" for v in node.inputs
-    ):  # type: ignore[union-attr]
+    producers = [v.producer() for v in node.inputs if v is not None]
+    if any(p is not None and p.op_type == "DequantizeLinear" for p in producers):
         return "it follows DequantizeLinear: the provider's integer kernels take both"
     if any(u.op_type == "QuantizeLinear" for v in node.outputs for u in v.consumers()):
         return "QuantizeLinear follows it: the provider's integer kernels take both"

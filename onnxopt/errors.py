@@ -8,7 +8,7 @@ class OnnxoptError(Exception):
 
 
 class ModelError(OnnxoptError):
-    """The input is not a model that can be read: missing, truncated, not ONNX, invalid, or reaching outside its folder."""
+    """The input cannot be read as a model: missing, truncated, not ONNX, invalid, or reaching outside its folder."""
 
 
 class UsageError(OnnxoptError):

@@ -12,7 +12,8 @@ from collections.abc import Iterator, Mapping
 
 import onnx_ir as ir
 
-from onnxopt import eligibility, shapes as shape_inference, traffic
+from onnxopt import eligibility, traffic
+from onnxopt import shapes as shape_inference
 from onnxopt.lower import constant, lower
 from onnxopt.regions import FusionPlan, Refusal, Region
 from onnxopt.shapes import Shapes
@@ -49,7 +50,7 @@ def fuse(model: ir.Model) -> FusionPlan:
         growth = _Growth(graph, model.opset_imports, shapes, host)
         regions += growth.regions()
         refusals += growth.refusals()
-    return FusionPlan(tuple(regions), tuple(refusals))
+    return FusionPlan(tuple(regions), tuple(refusals), shapes)
 
 
 class _Growth:
@@ -97,10 +98,10 @@ class _Growth:
 
     def obstacle(self, producer: _Group, consumer: _Group, value: ir.Value) -> str | None:
         """Why the two groups cannot or should not become one, or None. `value` goes from the one to the other."""
-        nodes = set(consumer.nodes)
+        both = {*producer.nodes, *consumer.nodes}
         needed_elsewhere = [
-            v for v in producer.outputs() if v.is_graph_output() or any(u not in nodes for u in v.consumers() if u not in producer.nodes)
-        ]  # fmt: skip
+            v for v in producer.outputs() if v.is_graph_output() or any(u not in both for u in v.consumers())
+        ]
         if not self._shapes.same(producer.domain, consumer.domain):
             if needed_elsewhere:
                 return f"{needed_elsewhere[0].name} is needed elsewhere and its shape is not the consumer's"

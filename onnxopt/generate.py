@@ -120,9 +120,10 @@ def _entry(kernel: Kernel, variant: Variant) -> list[str]:
     index = _INDEX[variant.index]
     program = kernel.program
     modes = "".join(f", '{mode}'" for mode in variant.modes)
+    params = f"Params<{index}, {len(program.inputs)}, {len(program.outputs)}>"
     return [
         f'extern "C" __global__ void __launch_bounds__({variant.threads})',
-        f"{variant.symbol}(const __grid_constant__ Params<{index}, {len(program.inputs)}, {len(program.outputs)}> params) {{",
+        f"{variant.symbol}(const __grid_constant__ {params} params) {{",
         f"  pointwise<{kernel.name}, {index}, {variant.vector}, {variant.unroll}, {variant.threads}{modes}>(params);",
         "}",
         "",

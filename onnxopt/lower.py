@@ -10,7 +10,7 @@ import onnx_ir as ir
 from onnxopt import ops
 from onnxopt.dtypes import Dtype
 from onnxopt.expr import Builder, Expr
-from onnxopt.program import Program
+from onnxopt.program import Instruction, Program
 from onnxopt.shapes import Shapes
 
 
@@ -67,7 +67,9 @@ def _apply(node: ir.Node, known: Mapping[ir.Value, Expr], opsets: Mapping[str, i
     args = []
     for value in node.inputs:
         arg = None if value is None else known[value]
-        args.append(arg.narrow(_storage(value, shapes).name) if row.exact and arg is not None and arg.is_float else arg)
+        if value is not None and arg is not None and row.exact and arg.is_float:
+            arg = arg.narrow(_storage(value, shapes).name)
+        args.append(arg)
     call = ops.Call(
         args=tuple(args),  # type: ignore[arg-type]  # only Clip has operands that may be left out, and it looks
         attributes={name: attribute.value for name, attribute in node.attributes.items()},
@@ -99,7 +101,7 @@ def _without_dead_code(program: Program) -> Program:
         if first + k in live:
             live.update(program.code[k].args)
     ids = {k: k for k in range(first)}
-    code = []
+    code: list[Instruction] = []
     for k, instruction in enumerate(program.code):
         if first + k in live:
             ids[first + k] = first + len(code)

@@ -12,7 +12,7 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from onnxopt.dtypes import DTYPES
+from onnxopt.dtypes import DTYPES, to_ir
 from onnxopt.expr import Expr
 
 FLOATS = frozenset(d.name for d in DTYPES.values() if d.kind == "float")
@@ -188,11 +188,8 @@ def _leaky_relu(x: Expr, slope: Expr | float) -> Expr:
     return (x < 0.0 if x.is_float else x < 0).where(x * slope, x)
 
 
-def _fast_gelu(c: Call) -> Expr:
-    return _gelu_tanh(_fold("add", c.args))
-
-
-_ALPHA_BETA = ({}, {"alpha": 0.3, "beta": 0.4})
+_CAST_TARGETS = tuple({"to": int(to_ir(name))} for name in DTYPES)
+_ALPHA_BETA: tuple[Mapping[str, Any], ...] = ({}, {"alpha": 0.3, "beta": 0.4})
 
 _ROWS = (
     # arithmetic
@@ -215,7 +212,7 @@ _ROWS = (
     _unary("Ceil", 6, FLOATS, lambda x: x.ceil(), exact=True),
     _unary("Round", 11, FLOATS, lambda x: x.round(), exact=True),
     Operator("Clip", 11, (1, 3), NUMBERS, _clip),
-    Operator("Cast", 6, (1, 1), ANY, _cast),
+    Operator("Cast", 6, (1, 1), ANY, _cast, samples=(0.0, 100.0), attributes=_CAST_TARGETS),
     _unary("Identity", 1, ANY, lambda x: x),
     # exponentials and trigonometry
     _unary("Exp", 6, FLOATS, lambda x: x.exp()),
@@ -307,26 +304,13 @@ _ROWS = (
     _binary("BitwiseAnd", 18, INTEGERS, lambda x, y: x.bit_and(y)),
     _binary("BitwiseOr", 18, INTEGERS, lambda x, y: x.bit_or(y)),
     _binary("BitwiseXor", 18, INTEGERS, lambda x, y: x.bit_xor(y)),
-    # ORT's own spellings of activations, found in models that ORT has optimized before
-    Operator("Gelu", 1, (1, 1), FLOATS, lambda c: _gelu_erf(c.args[0]), domain="com.microsoft"),
-    Operator("BiasGelu", 1, (2, 2), FLOATS, lambda c: _gelu_erf(c.args[0] + c.args[1]), domain="com.microsoft"),
-    Operator("FastGelu", 1, (1, 2), FLOATS, _fast_gelu, domain="com.microsoft"),
-    Operator(
-        "QuickGelu",
-        1,
-        (1, 1),
-        FLOATS,
-        domain="com.microsoft",
-        attributes=({}, {"alpha": 1.0}),
-        meaning=lambda c: c.args[0] * _sigmoid(c.args[0] * c.attr("alpha", 1.702)),
-    ),
 )
 
 OPERATORS: dict[tuple[str, str], Operator] = {(row.domain, row.name): row for row in _ROWS}
 
 
 def find(domain: str, op_type: str, version: int | None) -> Operator | None:
-    """The row for an operator of a model that imports `domain` at `version`, or None where the table does not cover it."""
+    """The row for an operator of a model importing `domain` at `version`; None where the table does not cover it."""
     row = OPERATORS.get(("" if domain == "ai.onnx" else domain, op_type))
     if row is None or version is None or version < row.since:
         return None

@@ -14,7 +14,7 @@ from collections.abc import Collection, Mapping, Sequence
 import onnx_ir as ir
 from onnx_ir.passes.common import InlinePass, TopologicalSortPass
 
-from onnxopt import shapes as shape_inference, variants
+from onnxopt import variants
 from onnxopt.lower import constant, lower
 from onnxopt.program import Program
 from onnxopt.provider_preference import kernel_wins_on_cpu
@@ -30,7 +30,7 @@ def outline(model: ir.Model, plan: FusionPlan) -> tuple[Kernel, ...]:
 
     The plan must be of this very model. Kernels come in the order of their first use.
     """
-    shapes = shape_inference.infer(model)
+    shapes = plan.shapes
     found: dict[str, list[tuple[Region, Program, Site]]] = collections.defaultdict(list)
     for region in plan.regions:
         program = lower(region.nodes, region.inputs, region.outputs, model.opset_imports, shapes)

@@ -7,6 +7,7 @@ import dataclasses
 import onnx_ir as ir
 
 from onnxopt.program import Program
+from onnxopt.shapes import Shapes
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,8 +64,11 @@ class Refusal:
 
 @dataclasses.dataclass(frozen=True)
 class FusionPlan:
+    """What to fuse in one model, what not and why, and the shapes that this was decided on."""
+
     regions: tuple[Region, ...]
     refusals: tuple[Refusal, ...]
+    shapes: Shapes
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,7 +77,8 @@ class Variant:
 
     modes: one letter an input: F flat (same shape as the domain), S scalar, R one term with div 1 (bias along the
     last dims), C one term with div > 1 (per channel), * decided by the host at launch. The first variant whose modes
-    fit the actual shapes runs. index: 32 or 64 bit. vector: elements a load; unroll: vectors a thread; threads: a block.
+    fit the actual shapes runs. index: 32 or 64 bit. vector: elements a load; unroll: vectors a thread; threads: of a
+    block.
     """
 
     symbol: str

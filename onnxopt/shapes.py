@@ -8,10 +8,10 @@ from __future__ import annotations
 import math
 
 import onnx_ir as ir
-from onnx_ir.passes.common import ShapeInferencePass
 
 from onnxopt import ops
 from onnxopt.dtypes import Dtype, from_ir
+from onnxopt.passes.infer import InferShapesPass
 
 Dims = tuple[int | str | None, ...]
 
@@ -90,7 +90,7 @@ def infer(model: ir.Model) -> Shapes:
     for value in produced:
         value.shape = None
     try:
-        ShapeInferencePass(check_type=False, strict_mode=False, data_prop=True)(model)
+        InferShapesPass()(model)
         values = [*produced]
         for graph in model.graphs():
             values += [*graph.inputs, *graph.initializers.values()]

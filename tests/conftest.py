@@ -47,6 +47,15 @@ def _has_device() -> bool:
     return driver.cuInit(0) == 0 and driver.cuDeviceGetCount(ctypes.byref(count)) == 0 and count.value > 0
 
 
+def device_arch() -> str:
+    """The architecture of the first CUDA device, as compile.ARCHS spells it."""
+    driver = ctypes.CDLL("libcuda.so.1")
+    major, minor = ctypes.c_int(0), ctypes.c_int(0)
+    assert driver.cuInit(0) == 0 and driver.cuDeviceGetAttribute(ctypes.byref(major), 75, 0) == 0
+    assert driver.cuDeviceGetAttribute(ctypes.byref(minor), 76, 0) == 0
+    return f"sm_{major.value}{minor.value}"
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     gpu_tests = [item for item in items if item.get_closest_marker("gpu")]
     if gpu_tests and (reason := why_no_gpu()):
