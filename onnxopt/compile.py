@@ -6,6 +6,7 @@ NVRTC does it, on any machine: no GPU, no nvcc. Compiled images are kept in a co
 from __future__ import annotations
 
 import concurrent.futures
+import contextlib
 import hashlib
 import os
 import re
@@ -41,6 +42,8 @@ def compile_cuda(
     done. Raises CompileError with NVRTC's log where the source does not compile, UsageError for an unknown arch.
     """
     ordered = check_archs(archs)
+    if not ordered:
+        raise UsageError("no architecture to compile for: name at least one")
     headers = {path.name: path.read_text() for path in sorted(paths.cuda_kernels().glob("*.*h"))}
     targets = [*ordered, ordered[-1].replace("sm", "compute")]
     folder = cache or Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "onnxopt" / "kernels"
@@ -61,7 +64,7 @@ def _image(source: str, headers: dict[str, str], target: str, folder: Path) -> b
     version = nvrtc.nvrtcVersion()[1:]
     key = hashlib.sha256(repr((source, sorted(headers.items()), target, _OPTIONS, version)).encode()).hexdigest()
     kept = folder / f"{key}.{'cubin' if target.startswith('sm_') else 'ptx'}"
-    if kept.is_file():
+    with contextlib.suppress(OSError):  # not there, or in a folder that cannot be read
         return kept.read_bytes()
     image = _compile(source, headers, target)
     try:

@@ -6,6 +6,8 @@ import dataclasses
 import math
 from typing import Any
 
+import numpy as np
+
 from onnxopt.dtypes import DTYPES
 from onnxopt.program import PRIMITIVES, Instruction
 
@@ -43,7 +45,10 @@ class Builder:
 
     def const(self, value: float | int | bool, dtype: str) -> Expr:
         """A constant of a compute dtype, rounded to it."""
-        if dtype in ("float32", "float64"):
+        if dtype == "float32":
+            with np.errstate(over="ignore"):  # infinity is what it rounds to
+                value = float(np.float32(value))
+        elif dtype == "float64":
             value = float(value)
         elif dtype == "bool":
             value = bool(value)

@@ -111,6 +111,8 @@ def _pow(c: Call) -> Expr:
         return powers[int(exponent.constant)]()
     if x.is_float and exponent.constant == -1:
         return 1.0 / x
+    if exponent.is_float and not x.is_float:  # 4 ** 0.5 is 2, so the exponent keeps its fraction
+        return x.cast("float64").pow(exponent.cast("float64")).cast(x.dtype)
     return x.pow(exponent.cast(x.dtype))
 
 
