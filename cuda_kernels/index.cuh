@@ -28,6 +28,7 @@ constexpr char kModeFlat = 'F';
 constexpr char kModeScalar = 'S';
 constexpr char kModeRow = 'R';
 constexpr char kModeColumn = 'C';
+constexpr char kModeTwoTerms = 'T';
 constexpr char kModeAny = '*';
 
 template <char kMode, typename Index>
@@ -40,6 +41,8 @@ __device__ inline Index offset(const Input<Index>& input, Index i) {
     return remainder(i, input.term[0].mod);
   } else if constexpr (kMode == kModeColumn) {
     return remainder(quotient(i, input.term[0].div), input.term[0].mod);
+  } else if constexpr (kMode == kModeTwoTerms) {
+    return offset_in_term(input.term[0], i) + offset_in_term(input.term[1], i);
   } else {
     Index sum = 0;
 #pragma unroll

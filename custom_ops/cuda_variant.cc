@@ -37,6 +37,8 @@ bool FitsMode(char mode, const Access& access, std::uint64_t count) {
       return access.runs == 1 && access.run[0].div == 1;
     case 'C':
       return access.runs == 1 && access.run[0].div > 1;
+    case 'T':
+      return access.runs == 2;
     default:
       return access.runs <= static_cast<std::size_t>(kMaxTerms);
   }

@@ -140,8 +140,8 @@ Variant ReadVariant(const JsonReader& json, const Program& program) {
   variant.threads = static_cast<unsigned>(json["threads"].Number(1, 1024));
   if (variant.index != 32 && variant.index != 64) json["index"].Fail("is neither 32 nor 64");
   if ((variant.vector & (variant.vector - 1)) != 0) json["vector"].Fail("is not a power of 2");
-  if (variant.modes.size() != program.inputs.size() || variant.modes.find_first_not_of("FSRC*") != std::string::npos) {
-    json["modes"].Fail("is \"" + variant.modes + "\", not one of the letters FSRC* for each of " +
+  if (variant.modes.size() != program.inputs.size() || variant.modes.find_first_not_of("FSRCT*") != std::string::npos) {
+    json["modes"].Fail("is \"" + variant.modes + "\", not one of the letters FSRCT* for each of " +
                        std::to_string(program.inputs.size()) + " inputs");
   }
   const std::size_t bytes = cuda::ParamsSize(variant.index, program.inputs.size(), program.outputs.size());

@@ -12,7 +12,7 @@ namespace onnxopt {
 // One entry point of a kernel, see regions.Variant.
 struct Variant {
   std::string symbol;
-  std::string modes;  // a letter of "FSRC*" an input
+  std::string modes;  // a letter of "FSRCT*" an input
   unsigned index;     // 32 or 64
   unsigned vector;
   unsigned unroll;

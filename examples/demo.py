@@ -30,7 +30,7 @@ class Example:
 
 
 EXAMPLES = (
-    Example("ppocr_rec_v6", "PP-OCR text recognition, trained, taken out of a package", ("x=1x3x48x320",)),
+    Example("magika_v3_3", "Magika, the file-type detector, trained, taken out of a package", ("bytes=1x2048",)),
     Example("bert_tiny_dyn", "a small BERT exported from PyTorch, dynamic batch and sequence", ("x=16x256",)),
 )
 

@@ -49,6 +49,8 @@ def _unroll(modes: str) -> int:
 
 
 def _kind(modes: str) -> str:
+    if "T" in modes or "*" in modes:
+        return "strided"
     return "column" if "C" in modes else "row" if "R" in modes else "contiguous"
 
 
@@ -73,7 +75,7 @@ def _mode(value: ir.Value, output: ir.Value, domain: Dims | None, shapes: Shapes
         return None
     runs = [kept[k] for k in range(len(kept)) if k == 0 or kept[k] != kept[k - 1]]
     if runs.count(True) != 1:
-        return "S" if not any(runs) else "*"
+        return {0: "S", 2: "T"}.get(runs.count(True), "*")
     return "F" if runs == [True] else "R" if kept[-1] else "C"
 
 

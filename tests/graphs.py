@@ -11,9 +11,7 @@ from onnxopt.generate import literal
 from onnxopt.program import Program
 
 
-def graph(
-    inputs: str, outputs: str, body: str, *, constants: str = "", opset: int = 20
-) -> ir.Model:
+def graph(inputs: str, outputs: str, body: str, *, constants: str = "", opset: int = 20) -> ir.Model:
     """A model from the parts of onnx's text syntax. Nodes are named after their first outputs."""
     header = f'<ir_version: 9, opset_import: ["" : {opset}]>'
     model = ir.from_onnx_text(f"{header} g ({inputs}) => ({outputs}) <{constants}> {{ {body} }}")

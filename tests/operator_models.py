@@ -15,10 +15,8 @@ import onnx_ir as ir
 from onnx import helper
 from onnx.reference import ReferenceEvaluator
 
-from onnxopt import execution, fuse, kernels_json, ops, outline, package
-from onnxopt.compile import compile_cuda
+from onnxopt import execution, fuse, ops, outline
 from onnxopt.dtypes import DTYPES, to_ir
-from onnxopt.generate import generate
 from onnxopt.regions import Kernel
 
 OPSET = 24
@@ -80,10 +78,11 @@ def model(chosen: list[Use]) -> ir.Model:
     nodes, inputs, outputs = [], [], []
     for use in chosen:
         nodes += [use.node(), helper.make_node("Identity", [f"{use.name}_v"], [f"{use.name}_y"], f"{use.name}_i")]
+        shapes = [() if k and use.row.name == "Clip" else SHAPE for k in range(len(use.dtypes))]
         inputs += [
-            helper.make_tensor_value_info(f"{use.name}_x{k}", int(to_ir(d)), SHAPE if k < 1 or use.row.name != "Clip" else ())
-            for k, d in enumerate(use.dtypes)
-        ]  # fmt: skip
+            helper.make_tensor_value_info(f"{use.name}_x{k}", int(to_ir(d)), shape)
+            for k, (d, shape) in enumerate(zip(use.dtypes, shapes, strict=True))
+        ]
         outputs.append(onnx.ValueInfoProto(name=f"{use.name}_y"))
     graph = helper.make_graph(nodes, "operators", inputs, outputs)
     imports = [helper.make_opsetid("", OPSET)]
@@ -114,13 +113,22 @@ def expected(use: Use, feeds: Mapping[str, np.ndarray]) -> np.ndarray:
         return np.asarray(ReferenceEvaluator(proto).run(None, wide)[0])
 
 
-def disagreements(dtype: str, folder: Path, provider: str, archs: Sequence[str]) -> dict[str, float]:
-    """Uses whose fused kernel misses its row's limit on a provider, with the distance in ulp."""
-    chosen = list(uses(dtype))
-    fused_model, kernels = fused(chosen)
+def build(dtype: str, folder: Path, archs: Sequence[str]) -> None:
+    """Write the fused model of a dtype and its library, with kernels for `archs` (none: CPU only), into `folder`."""
+    from onnxopt import kernels_json, package
+    from onnxopt.compile import compile_cuda
+    from onnxopt.generate import generate
+
+    fused_model, kernels = fused(list(uses(dtype)))
     ir.save(fused_model, folder / "model.onnx")
     fatbin = compile_cuda(generate(kernels), archs) if archs else None
-    library = package.write_library(folder / "lib", kernels_json.to_json(kernels, fatbin), fatbin)
+    package.write_library(folder / "lib", kernels_json.to_json(kernels, fatbin), fatbin)
+
+
+def disagreements(dtype: str, folder: Path, provider: str) -> dict[str, float]:
+    """Uses whose fused kernel, built into `folder`, misses its row's limit on a provider, with the distance in ulp."""
+    chosen = list(uses(dtype))
+    library = folder / "lib" / "libonnxopt_ops.so"
     session = execution.open_session(folder / "model.onnx", library=library, provider=provider)
     shapes = {i.name: i.shape for i in session.get_inputs()}
     feeds = {name: array for use in chosen for name, array in use.feeds().items()}

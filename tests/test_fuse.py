@@ -85,7 +85,7 @@ def test_at_most_so_many_operands() -> None:
     inputs = ", ".join(f"float[N, 8] x{k}" for k in range(count))
     body = "v1 = Add(x0, x1) " + " ".join(f"v{k} = Add(v{k - 1}, x{k})" for k in range(2, count))
     plan = fuse(graph(inputs, f"float[N, 8] v{count - 1}", body))
-    assert [len(r.inputs) + len(r.outputs) for r in plan.regions][0] == traffic.MAX_OPERANDS
+    assert len(plan.regions[0].inputs) + len(plan.regions[0].outputs) == traffic.MAX_OPERANDS
     first_apart = traffic.MAX_OPERANDS - 1
     assert "17 operands" in _reason(plan, f"v{first_apart}", f"v{first_apart - 1}")
 

@@ -28,7 +28,7 @@ F32, F16, I32 = "float[N] x", "float16[N] x", "int32[N] x"
         (F32, "float c = {2}", "y = Sub(c, x)", "sub(2.0f, x0)"),
         (F32, "float c = {4}", "y = Div(x, c)", "mul(x0, 0.25f)"),
         (F32, "float c = {3}", "y = Div(x, c)", "div(x0, 3.0f)"),
-        (F16, "float16 c = {16896}", "y = Div(x, c)", "mul(x0, 0.33333334f)"),  # the bits of 3; rounded to 16 bits anyway
+        (F16, "float16 c = {16896}", "y = Div(x, c)", "mul(x0, 0.33333334f)"),  # 3 in bits
         (F32, "", "y = Identity(x)", "x0"),
         # Clip with bounds left out
         (F32, "", "y = Clip(x)", "x0"),

@@ -81,7 +81,9 @@ def test_verify_names_the_broken_output(change: dict, reason: str) -> None:
         dataclasses.replace(VALID, **change).verify()
 
 
-@pytest.mark.parametrize("op", [op for op, row in PRIMITIVES.items() if op not in ("const", "cast", "narrow", "select")])
+@pytest.mark.parametrize(
+    "op", [op for op, row in PRIMITIVES.items() if op not in ("const", "cast", "narrow", "select")]
+)
 def test_every_primitive_takes_just_its_operand_dtypes(op: str) -> None:
     row = PRIMITIVES[op]
     for dtype in ("float32", "float64", "int8", "uint64", "bool"):
