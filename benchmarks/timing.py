@@ -15,6 +15,8 @@ import onnxruntime as ort
 
 RESULTS = pathlib.Path(__file__).with_name("results")
 THREADS = 2
+_SPINNING = 0.08  # seconds for which threads of ORT wait actively after a run
+_RUNS = 9  # of a round
 
 
 def session(model: pathlib.Path, library: pathlib.Path | None = None, threads: int = THREADS) -> ort.InferenceSession:
@@ -30,9 +32,11 @@ def session(model: pathlib.Path, library: pathlib.Path | None = None, threads: i
 def in_turn(
     runs: Mapping[str, Callable[[], object]], seconds: float, least: int = 7, most: int = 400
 ) -> dict[str, list[float]]:
-    """Seconds of every run of each alternative, taken in turn until `seconds` have passed; at least `least` each.
+    """Seconds of runs of each alternative, taken in turn until `seconds` have passed; at least `least` rounds of each.
 
-    The order is reversed every other round: what runs after something large finds the caches cold.
+    A round is the median of a few runs after some that do not count: threads of the session before go on spinning for
+    a while, and on a machine of few cores they would slow down whatever comes next. The order is reversed every other
+    round.
     """
     for run in runs.values():
         run()
@@ -42,10 +46,17 @@ def in_turn(
         if k >= least and time.perf_counter() >= end:
             break
         for label, run in list(runs.items())[:: 1 if k % 2 == 0 else -1]:
-            start = time.perf_counter()
-            run()
-            times[label].append(time.perf_counter() - start)
+            settled = time.perf_counter() + _SPINNING
+            while time.perf_counter() < settled:
+                run()
+            times[label].append(statistics.median(_timed(run) for _ in range(_RUNS)))
     return times
+
+
+def _timed(run: Callable[[], object]) -> float:
+    start = time.perf_counter()
+    run()
+    return time.perf_counter() - start
 
 
 def ratio_band(a: list[float], b: list[float], seed: int = 0) -> tuple[float, float]:

@@ -13,9 +13,9 @@ namespace onnxopt {
 constexpr int kMaxTerms = 4;  // enough for 8 dims that alternate between broadcast and not
 
 // Flags of an input, set by the host for the launch at hand.
-constexpr unsigned kFlat = 1;     // offset(i) == i and data is aligned to a vector: load vectors
-constexpr unsigned kCell = 2;     // a vector never straddles two cells: div and mod of every term are multiples of it
-constexpr unsigned kInner = 4;    // with kCell: the last term has div 1 and data is aligned: load vectors, not splats
+constexpr unsigned kFlat = 1;   // offset(i) == i and data is aligned to a vector: load vectors
+constexpr unsigned kCell = 2;   // a vector never straddles two cells: div and mod of every term are multiples of it
+constexpr unsigned kInner = 4;  // with kCell: the last term has div 1 and data is aligned: load vectors, not splats
 
 // Unsigned division by a run-time constant. 32 bit: n / divisor == (mulhi(n, multiplier) + n) >> shift for n < 2^31.
 template <typename Index>

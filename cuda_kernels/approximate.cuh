@@ -56,8 +56,8 @@ __device__ inline float tanh(float x) {
   return t < 0.25f ? small : ::copysignf(large, x);
 }
 
-// sin(x - turns pi), which is at most pi / 2 away from 0. The hardware's sine has an absolute error of 2^-20; near 0 the
-// Taylor series keeps the relative one small. pi comes in two parts, so that the difference is exact to |x| = 2^16.
+// sin(x - turns pi), which is at most pi / 2 away from 0. The hardware's sine has an absolute error of 2^-20; near 0
+// the Taylor series keeps the relative one small. pi comes in two parts, so that the difference is exact to |x| = 2^16.
 __device__ inline float sin_from(float x, float turns) {
   const float r = ::fmaf(turns, 8.74227766e-08f, ::fmaf(turns, -3.14159274f, x));
   const float s = r * r;

@@ -1,5 +1,5 @@
-// A tuple of values of different types, indexed at compile time; the least that pointwise kernels need. get<I> gives the
-// leaf, whose `value` is the element.
+// A tuple of values of different types, indexed at compile time; the least that pointwise kernels need. get<I> gives
+// the leaf, whose `value` is the element.
 #pragma once
 
 namespace onnxopt {
