@@ -6,6 +6,7 @@
 
 #include "fuse.h"
 #include "gather.h"
+#include "stream_store.h"
 #include "tiling.h"
 
 namespace onnxopt {
@@ -39,11 +40,28 @@ class Scratch {
 // Steps only read what is input to them.
 unsigned char* Bytes(const void* data) { return const_cast<unsigned char*>(static_cast<const unsigned char*>(data)); }
 
+// Bytes that a call reads and writes, broadcast operands left out.
+std::size_t OperandBytes(const Program& program, const Domain& domain) {
+  std::size_t bytes = 0;
+  for (std::size_t k = 0; k < program.inputs.size(); ++k) {
+    if (domain.access[k].Flat(domain.count)) bytes += domain.count * Size(program.inputs[k]);
+  }
+  for (std::size_t k = 0; k < program.outputs.size(); ++k) {
+    if (domain.output[k] != nullptr) bytes += domain.count * Size(program.outputs[k]);
+  }
+  return bytes;
+}
+
 // One call's work, shared by the threads that do it.
 class Job {
  public:
   Job(const Program& program, const Plan& plan, const Tiling& tiling, const Domain& domain, std::uint64_t task)
-      : program_(program), plan_(plan), tiling_(tiling), domain_(domain), task_(task) {}
+      : program_(program),
+        plan_(plan),
+        tiling_(tiling),
+        domain_(domain),
+        task_(task),
+        streams_(ExceedsCache(OperandBytes(program, domain))) {}
 
   std::uint64_t tasks() const { return (domain_.count - 1) / task_ + 1; }
 
@@ -64,7 +82,7 @@ class Job {
   void RunRange(std::uint64_t first, std::uint64_t last) const {
     thread_local Scratch scratch;
     unsigned char** const at = scratch.Table(plan_.places);
-    unsigned char* const arena = scratch.Arena(plan_.arena);
+    unsigned char* const arena = scratch.Arena(plan_.arena + (streams_ ? StagedBytes() : 0));
     for (const Slot& slot : plan_.slots) at[slot.place] = arena + slot.offset;
     for (const Slot& constant : plan_.constants)
       at[constant.place] = Bytes(program_.code[constant.offset].value.data());
@@ -73,10 +91,20 @@ class Job {
     for (std::uint64_t i = first; i < last;) {
       const std::uint64_t rest = std::min(last - i, tiling_.row - i % tiling_.row);
       const auto n = static_cast<std::size_t>(std::min<std::uint64_t>(rest, plan_.block));
-      RunBlock(i, n, at);
+      RunBlock(i, n, at, arena + plan_.arena);
       i += n;
     }
+    if (streams_) StreamFence();
   }
+
+  // Of one block of every output; on the stack of slots, so each begins on a cache line.
+  std::size_t StagedBytes() const {
+    std::size_t bytes = 0;
+    for (const Dtype dtype : program_.outputs) bytes += Staged(dtype);
+    return bytes;
+  }
+
+  std::size_t Staged(Dtype dtype) const { return (plan_.block * Size(dtype) / kLine + 1) * kLine; }
 
   static void RunStep(const Step& step, unsigned char* const* at, std::size_t n) {
     step.run(at[step.out], at[step.a], at[step.b], at[step.c], step.once ? 1 : n);
@@ -91,7 +119,8 @@ class Job {
     Gather(raw, domain_.input[k], domain_.access[k], Size(program_.inputs[k]), 0, plan_.block);
   }
 
-  void RunBlock(std::uint64_t i, std::size_t n, unsigned char** at) const {
+  // `staged`: where streamed outputs are computed before they are copied out.
+  void RunBlock(std::uint64_t i, std::size_t n, unsigned char** at, unsigned char* staged) const {
     for (const std::uint32_t k : plan_.used) {
       const std::size_t size = Size(program_.inputs[k]);
       unsigned char*& raw = at[plan_.first_raw_input + k];
@@ -110,10 +139,19 @@ class Job {
           break;
       }
     }
+    unsigned char* stage = staged;
     for (std::size_t k = 0; k < program_.outputs.size(); ++k) {
-      at[plan_.first_output + k] = Bytes(domain_.output[k]) + i * Size(program_.outputs[k]);
+      const Dtype dtype = program_.outputs[k];
+      at[plan_.first_output + k] = streams_ ? stage : Bytes(domain_.output[k]) + i * Size(dtype);
+      stage += Staged(dtype);
     }
     for (const Step& step : plan_.body) RunStep(step, at, n);
+    if (!streams_) return;
+    for (std::size_t k = 0; k < program_.outputs.size(); ++k) {
+      const std::size_t size = Size(program_.outputs[k]);
+      if (domain_.output[k] == nullptr) continue;
+      StreamCopy(Bytes(domain_.output[k]) + i * size, at[plan_.first_output + k], n * size);
+    }
   }
 
   const Program& program_;
@@ -121,6 +159,7 @@ class Job {
   const Tiling& tiling_;
   const Domain& domain_;
   const std::uint64_t task_;  // elements a task, a multiple of the block
+  const bool streams_;        // outputs go past the caches
   std::atomic<bool> out_of_memory_{false};
 };
 

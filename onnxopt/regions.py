@@ -77,8 +77,8 @@ class Variant:
 
     modes: one letter an input: F flat (same shape as the domain), S scalar, R one term with div 1 (bias along the
     last dims), C one term with div > 1 (per channel), T two terms (a mask over batch and keys), * any, decided by the
-    host at launch. The first variant whose modes fit the actual shapes runs. index: 32 or 64 bit. vector: elements a load; unroll: vectors a thread; threads: of a
-    block.
+    host at launch. The first variant whose modes fit the actual shapes runs. index: 32 or 64 bit. vector: elements a
+    load; unroll: vectors a thread; threads: of a block.
     """
 
     symbol: str

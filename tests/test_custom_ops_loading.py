@@ -28,6 +28,18 @@ def numbers(shape, seed: int) -> np.ndarray:
     return np.random.default_rng(seed).standard_normal(shape).astype(F)
 
 
+def test_outputs_that_exceed_every_cache(tmp_path):
+    """Streamed stores: two outputs, a length that no vector divides, and one of another dtype."""
+    program = Program((F,), (F, "float16"), (Instruction("neg", F, (0,)),), (1, 1), ((0,), (0,)), (0, 0))
+    library = artifact.write(tmp_path, [artifact.kernel(program)])
+    body = [helper.make_node("Neg", ["x0"], ["y0"]), helper.make_node("Cast", ["y0"], ["y1"], to=10)]
+    model = artifact.model(body, [(F, ["n"])], [(F, ["n"]), ("float16", ["n"])])
+    x = numbers(60_000_011, 3)
+    wide, narrow = artifact.run(artifact.session(model, library), [x])
+    np.testing.assert_array_equal(wide, -x)
+    np.testing.assert_array_equal(narrow, (-x).astype(np.float16))
+
+
 # registering
 
 
