@@ -47,6 +47,7 @@ def outline(model: ir.Model, plan: FusionPlan) -> tuple[Kernel, ...]:
     if kernels:
         model.opset_imports[DOMAIN] = 1
         TopologicalSortPass()(model)
+        _drop_constants_taken_in(model)
     return kernels
 
 
@@ -56,6 +57,14 @@ def inline(model: ir.Model, names: Collection[str]) -> None:
     InlinePass(criteria=lambda function: function.domain == DOMAIN and function.name in wanted)(model)
     if not any(domain == DOMAIN for domain, _, _ in model.functions):
         model.opset_imports.pop(DOMAIN, None)
+
+
+def _drop_constants_taken_in(model: ir.Model) -> None:
+    """Remove initializers that only regions read; they are constants of the functions' bodies now."""
+    for graph in model.graphs():
+        for name, value in list(graph.initializers.items()):
+            if not value.uses() and not value.is_graph_input() and not value.is_graph_output():
+                del graph.initializers[name]
 
 
 def _kernel(name: str, uses: Sequence[tuple[Region, Program, Site]], shapes: Shapes) -> Kernel:

@@ -9,7 +9,7 @@ import tempfile
 import time
 from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from onnxopt import execution, samples
 from onnxopt.compare import Array, Difference, Limit, compare
@@ -224,15 +224,20 @@ class Reference:
         return samples.draw(self.traits.inputs, dict(case.sizes), case.seed, self.traits.index_bounds)
 
     def _open(self, model: Path, *, library: Path | None = None, optimize: bool = True) -> InferenceSession:
+        options: dict[str, Any] = {
+            "provider": self.provider,
+            "library": library,
+            "optimize": optimize,
+            # A few runs do not earn back a second copy of the weights.
+            "config": {"session.disable_prepacking": "1"},
+        }
         if not self.traits.random:
-            return execution.open_session(model, provider=self.provider, library=library, optimize=optimize)
+            return execution.open_session(model, **options)
         from onnxopt.seeding import seeded
 
         with tempfile.TemporaryDirectory(dir=self.folder) as folder:
             copy = seeded(model, Path(folder) / "seeded.onnx")
-            return execution.open_session(
-                copy, provider=self.provider, library=library, optimize=optimize, data_folder=model.parent
-            )
+            return execution.open_session(copy, data_folder=model.parent, **options)
 
 
 def _unique(all_sizes: Iterable[samples.Sizes]) -> list[samples.Sizes]:
