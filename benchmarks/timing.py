@@ -16,7 +16,7 @@ import onnxruntime as ort
 RESULTS = pathlib.Path(__file__).with_name("results")
 THREADS = 2
 _SPINNING = 0.08  # seconds for which threads of ORT wait actively after a run
-_RUNS = 9  # of a round
+_RUNS = 5  # of a round
 
 
 def session(model: pathlib.Path, library: pathlib.Path | None = None, threads: int = THREADS) -> ort.InferenceSession:

@@ -6,7 +6,7 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
-from onnxopt.passes.rules import ComputedReshape, LosslessCast, NeutralOperand, SameShape, no_op_rules
+from onnxopt.passes.rules import ComputedReshape, KnownCastLike, LosslessCast, NeutralOperand, SameShape, no_op_rules
 
 
 def _value(name: str, shape: list[int | str | None] | None, dtype: ir.DataType = ir.DataType.FLOAT) -> ir.Value:
@@ -126,3 +126,19 @@ def test_computed_reshape_stays(dims: list | None, reason: str) -> None:
     x, shape = _value("x", ["N"]), _value("s", [2], ir.DataType.INT64)
     assert reason in ComputedReshape().check(None, x=x, shape=shape, y=_result("Reshape", x, dims, shape)).reason
     assert "already" in ComputedReshape().check(None, x=x, shape=_constant(np.int64([2])), y=x).reason
+
+
+def test_cast_like_becomes_a_cast_to_the_dtype() -> None:
+    like = _value("c", [2], ir.DataType.FLOAT16)
+    node = ir.node("CastLike", inputs=[_value("x", ["N"]), like])
+    node.outputs[0].name = "y"
+    graph = ir.Graph(list(node.inputs), node.outputs, nodes=[node], opset_imports={"": 20}, name="g")
+    no_op_rules()(ir.Model(graph, ir_version=9))
+    (cast,) = graph
+    assert cast.op_type == "Cast"
+    assert cast.attributes["to"].as_int() == ir.DataType.FLOAT16
+
+
+def test_cast_like_stays_where_the_dtype_is_not_known() -> None:
+    like = ir.Value(name="like")
+    assert "not known" in KnownCastLike().check(None, x=_value("x", ["N"]), like=like).reason

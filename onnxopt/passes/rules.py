@@ -3,6 +3,7 @@
     x * 1 -> x    x / 1 -> x    x - 0 -> x    i + 0 -> i                        i an integer
     Reshape | Expand | Slice | Flatten | Tile (x) -> x                           where the result has x's shape
     Cast(Cast(x, wide), to) -> Cast(x, to)                                       where wide holds every value of x
+    CastLike(x, y) -> Cast(x, to)                                                where y's dtype is known
     Reshape(Reshape(x)) -> Reshape(x)    Transpose(Transpose(x)) -> Transpose(x)    Unsqueeze twice -> once
     Reshape(x, computed) -> Reshape(x, constant)                                 where at most one dim is not known
 
@@ -118,6 +119,22 @@ class LosslessCast(RewriteRuleClassBase):
         return op.Cast(x, to=to.as_int())
 
 
+class KnownCastLike(RewriteRuleClassBase):
+    """`CastLike(x, y) -> Cast(x, to)` where y's dtype is known."""
+
+    def pattern(self, op, x, like):  # type: ignore[no-untyped-def]
+        return op.CastLike(x, like)
+
+    def check(self, context: MatchContext, x: ir.Value, like: ir.Value) -> MatchResult:
+        if like.dtype is None or x.dtype is None:
+            return MatchResult().fail("a dtype is not known")
+        return MatchResult()
+
+    def rewrite(self, op, x: ir.Value, like: ir.Value):  # type: ignore[no-untyped-def]
+        assert like.dtype is not None
+        return op.Cast(x, to=like.dtype)
+
+
 class ComputedReshape(RewriteRuleClassBase):
     """`Reshape(x, computed) -> Reshape(x, constant)` where at most one dim of the result is not known."""
 
@@ -164,6 +181,7 @@ def _rules() -> list[tuple[str, RewriteRule]]:
         ("Add", NeutralOperand.rule("Add", 0, commutes=True, integers=True)),
         *((op_type, SameShape.rule(op_type)) for op_type in ("Reshape", "Expand", "Slice", "Flatten", "Tile")),
         ("Cast", LosslessCast.rule()),
+        ("CastLike", KnownCastLike.rule()),
         ("Reshape", ComputedReshape.rule()),
         ("Reshape", common.reshape_reshape_rule),
         ("Reshape", common.squeeze_reshape_1d_rule),
