@@ -25,6 +25,7 @@ from benchmarks.chains import Chain, tolerance
 from benchmarks.gpu_timing import bound, disagreement, library, microseconds_in_graph, poisoned, session
 
 _CACHE = 256 << 20  # bytes; buffers in rotation exceed every GPU's last-level cache several times
+_COPIED = 256 << 20  # bytes of one copy
 _LARGE, _WIDE, _HUGE = (8192, 4096), (16384, 3072), (16384, 8192)
 _IMAGE, _SCORES = (32, 256, 64, 64), (16, 12, 512, 512)
 _ODD = (8191, 4099)
@@ -274,12 +275,15 @@ class Measured:
     def copy(self) -> float:
         """Microseconds of a device copy that moves the same bytes, half of them read and half written.
 
-        Rounded up to whole pages, and source and target not a power of two apart: other copies run at two thirds of the
-        rate, and would flatter what is compared with them.
+        Rounded up to whole pages, and in pieces: sizes that are no multiple of 16 bytes, and 512 MB and more at once,
+        are copied at two thirds of the rate, and would flatter what is compared with them.
         """
         half = math.ceil(self.bytes / 2 / 4096) * 4096
-        sets = [torch.randint(0, 100, (2, half + 17 * 4096), dtype=torch.uint8, device="cuda") for _ in self.inputs]
-        copies = [lambda s=s: s[1, :half].copy_(s[0, :half]) for s in sets]
+        sets = [torch.randint(0, 100, (2, half), dtype=torch.uint8, device="cuda") for _ in self.inputs]
+        copies = [
+            lambda s=s: [to.copy_(source) for source, to in zip(s[0].split(_COPIED), s[1].split(_COPIED), strict=True)]
+            for s in sets
+        ]
         return microseconds_in_graph(copies, torch.cuda.Stream())
 
     def inductor(self) -> float:
