@@ -107,4 +107,14 @@ def _left_to_provider(node: ir.Node) -> str | None:
         return "it follows DequantizeLinear: the provider's integer kernels take both"
     if any(u.op_type == "QuantizeLinear" for v in node.outputs for u in v.consumers()):
         return "QuantizeLinear follows it: the provider's integer kernels take both"
+    if _dequantizes(node):
+        return "it scales the result of an integer product: the provider takes both into one kernel"
     return None
+
+
+def _dequantizes(node: ir.Node) -> bool:
+    """Whether this is the Cast behind MatMulInteger or ConvInteger, or the Mul behind such a Cast."""
+    producers = [v.producer() for v in node.inputs if v is not None]
+    if node.op_type == "Cast":
+        return any(p is not None and p.op_type in ("MatMulInteger", "ConvInteger") for p in producers)
+    return node.op_type == "Mul" and any(p is not None and p.op_type == "Cast" and _dequantizes(p) for p in producers)

@@ -57,6 +57,8 @@ def test_fit(inputs: str, body: str, constants: str) -> None:
         (F, "y = Add(c, d)", "y", "all operands are constants"),
         ("uint8[N, 4] x", "w = DequantizeLinear(x, c, q)  y = Relu(w)", "y", "it follows DequantizeLinear"),
         (F, "r = Relu(x)  y = QuantizeLinear(r, c, q)", "r", "QuantizeLinear follows it"),
+        ("uint8[4, 4] x", "p = MatMulInteger(x, x)  y = Cast <to = 1> (p)", "y", "result of an integer product"),
+        ("uint8[4, 4] x", "p = MatMulInteger(x, x)  f = Cast <to = 1> (p)  y = Mul(f, d)", "y", "an integer product"),
     ],
 )
 def test_unfit(inputs: str, body: str, name: str, reason: str) -> None:
