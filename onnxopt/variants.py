@@ -44,8 +44,11 @@ def vector_width(program: Program) -> int:
 
 
 def _unroll(modes: str) -> int:
-    """Vectors a thread handles: two keep enough loads in flight where one operand is read, else one does."""
-    return 2 if modes.count("F") <= 1 else 1
+    """Vectors a thread handles: two keep enough loads in flight where one operand is read, else one does.
+
+    Measured (docs/notes.md); with operands whose index is computed a second vector costs more than it brings.
+    """
+    return 2 if modes.count("F") <= 1 and not set("T*") & set(modes) else 1
 
 
 def _kind(modes: str) -> str:
