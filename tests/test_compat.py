@@ -14,7 +14,7 @@ import onnxopt
 from models.reference import Reference
 from tests.compat import RELEASES, CannotInstall, run
 
-MODELS = ("bert_tiny_dyn", "efficientnet_tiny_fp16", "silero_vad_16k_op15", "tashkeel_rawi_int8")
+MODELS = ("bert_tiny_dyn", "efficientnet_tiny_fp16", "silero_vad_16k_op15", "magika_v3_3")
 
 
 @pytest.fixture(scope="module", params=MODELS)
