@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import contextlib
 import dataclasses
 import functools
@@ -61,7 +62,7 @@ def optimize(
         _refuse_optimized(source)
         # Normalization changes the model in place, so what must not change is noted first.
         original = traits.of(source.model)
-        header = _source(source)
+        header, sha256 = _source(source), _in_background(lambda: source.sha256)
         samples.pin(original.inputs, shapes or {})
     with phases("normalize"):
         normalized = normalize.normalize(source.model)
@@ -90,7 +91,7 @@ def optimize(
         manifest = Manifest(
             onnxopt=versions.onnxopt(),
             versions=versions.dependencies(),
-            source=header,
+            source=header(sha256=sha256.result()),
             ir_version=normalized.model.ir_version,
             opsets=dict(sorted(normalized.model.opset_imports.items())),
             inputs=original.inputs,
@@ -125,12 +126,21 @@ class _Phases:
         self.seconds[name] = round(self.seconds.get(name, 0.0) + time.perf_counter() - started, 3)
 
 
-def _source(source: loading.Source) -> manifests.Source:
+def _in_background(work: Callable[[], str]) -> concurrent.futures.Future[str]:
+    """Hashing leaves the other core to the graph work."""
+    executor = concurrent.futures.ThreadPoolExecutor(max_workers=1)
+    future = executor.submit(work)
+    executor.shutdown(wait=False)
+    return future
+
+
+def _source(source: loading.Source) -> functools.partial[manifests.Source]:
+    """What the manifest says of the original, as it is before normalization; its hash is still to come."""
     model = source.model
-    return manifests.Source(
+    return functools.partial(
+        manifests.Source,
         name=source.path.name,
         path=str(source.path.absolute()),
-        sha256=source.sha256,
         bytes=source.bytes,
         producer=f"{model.producer_name or ''} {model.producer_version or ''}".strip(),
         ir_version=model.ir_version,
