@@ -1,7 +1,8 @@
-// Faster forms of the costly primitives for programs whose float operands and results are all stored in 16 bits. Their
-// relative error stays below 2^-15 (a sixteenth of a float16 ulp, a hundredth of a bfloat16's) where the result is a
-// normal 16-bit number, so that storing the result, not computing it, decides its accuracy. Special values are kept.
-// tests/test_kernels_gpu.py measures them against float64.
+// Faster forms of the costly primitives for programs whose float operands and results are all stored in 16 bits. By
+// their construction the relative error stays below 2^-15 (a sixteenth of a float16 ulp) where the result is a normal
+// 16-bit number, so that storing the result, not computing it, decides its accuracy. Two exceptions: log within 2^-8 of
+// 1 is good to 2^-22 absolute, and what would be subnormal in float32 may become 0. Infinities and NaN are kept.
+// tests/test_ops.py compares the stored results with the reference evaluator in float64 on a GPU.
 #pragma once
 
 #include "scalar.cuh"
