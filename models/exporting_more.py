@@ -1,7 +1,7 @@
 """Exports the architectures that exporting.py does not: `python -m models.exporting_more ENTRY OUT.onnx`, as there.
 
-A file of its own, because the text of exporting.py is the recipe of every model that it made: a change there exports all
-of them again.
+A file of its own, because the text of exporting.py is the recipe of every model that it made: a change there exports
+all of them again.
 """
 
 from __future__ import annotations
@@ -84,7 +84,8 @@ def build(entry: Exported) -> torch.nn.Module:
 def _export(entry: Exported, out: pathlib.Path) -> dict[str, Any]:
     start = time.perf_counter()
     model = build(entry)
-    dims = {name: torch.export.Dim(name) for name in {d for axes in entry.dynamic_shapes.values() for d in axes.values()}}
+    names = {name for axes in entry.dynamic_shapes.values() for name in axes.values()}
+    dims = {name: torch.export.Dim(name) for name in sorted(names)}
     tensors, dynamic = [], []
     for name, spec in entry.inputs.items():
         tensors.append(torch.zeros(spec.shape, dtype=getattr(torch, spec.dtype)))

@@ -58,7 +58,10 @@ def evaluate(node: ir.Node, operands: Sequence[Contents | None]) -> Contents | N
         result = function(node, *operands)
     except (Undecided, ValueError, IndexError, TypeError, ZeroDivisionError):
         return None  # what is wrong with the node, a runtime will say
-    return result if result is None or result.size <= LARGEST else None
+    if result is None:
+        return None
+    result = np.asarray(result, dtype=object)  # numpy gives the element itself instead of a scalar array
+    return result if result.size <= LARGEST else None
 
 
 def _elementwise(function: Callable[..., Dim]) -> Callable[..., Contents]:

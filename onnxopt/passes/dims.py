@@ -9,11 +9,12 @@ import ast
 import functools
 import re
 from collections.abc import Iterable, Sequence
+from typing import TypeAlias
 
 import sympy
 
-Dim = int | sympy.Expr
-Dims = tuple[Dim, ...]
+Dim: TypeAlias = "int | sympy.Expr"
+Dims: TypeAlias = tuple[Dim, ...]
 
 _UNKNOWN = "unk__"  # begins the names of dims that nothing is known of, as in onnx's own shape inference
 _SUMS: dict[type[ast.operator], str] = {ast.Add: "__add__", ast.Sub: "__sub__", ast.Mult: "__mul__"}
@@ -165,8 +166,13 @@ def slice_length(dim: Dim, start: Dim, end: Dim, step: int) -> tuple[Dim, Dim] |
     first, last = _clamped(dim, start), _clamped(dim, end)
     if first is None or last is None:
         return None
-    length = simplest(sympy.ceiling((sympy.sympify(last) - first) / step))
+    length = steps(last - first, step)
     return first, length if not_negative(length) else greatest(0, length)
+
+
+def steps(distance: Dim, step: int) -> Dim:
+    """How many steps of this size begin within a distance: distance / step, rounded up."""
+    return simplest(sympy.floor((sympy.sympify(distance) + step - (1 if step > 0 else -1)) / step))
 
 
 def _clamped(dim: Dim, index: Dim) -> Dim | None:

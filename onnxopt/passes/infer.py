@@ -13,6 +13,7 @@ from onnxopt.passes.schema_inference import SchemaInference, tensor, tensor_type
 from onnxopt.passes.shape_rules import rule_of
 
 _READ = 1024  # bytes; constants up to this are handed to onnx's rules, since axes, pads and scales are among them
+_NAMELESS = frozenset({None, "", "?", "-1"})  # what exporters write for a dim that may be anything, each time another
 _RULES_FROM = 13  # opset; axes and shapes are inputs from there on
 _COMPARISONS = frozenset(
     {"Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual", "And", "Or", "Xor", "Not", "IsNaN", "IsInf"}
@@ -22,25 +23,13 @@ _COMPARISONS = frozenset(
 class InferShapesPass(ir.passes.InPlacePass):
     """Symbolic shape inference: dims become numbers, or expressions of the inputs' symbolic dims ("12*batch").
 
-    Equal dims have equal expressions wherever rules of ours or onnx's can tell; what is not known has a name that begins
-    with unk__, or no shape at all. Shapes that the model declares for what its nodes compute are not read. Weights
-    are not copied. What is inferred holds at every run of the model in which no tensor is empty.
+    Equal dims have equal expressions wherever rules of ours or onnx's can tell; what is not known has a name that
+    begins with unk__, or no shape at all. Shapes that the model declares for what its nodes compute are not read.
+    Weights are not copied. What is inferred holds at every run of the model in which no tensor is empty.
     """
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
-        found = infer(model)
-        modified = False
-        for node in model.graph.all_nodes():
-            for value in node.outputs:
-                dims, kind = found.dims(value), found.type(value)
-                shape = None if dims is None else ir.Shape([d.text(dim) for dim in dims])
-                if shape is not None and shape != value.shape:
-                    value.shape = shape
-                    modified = True
-                if value.type is None and kind is not None:
-                    value.type = kind
-                    modified = True
-        return ir.passes.PassResult(model, modified)
+        return ir.passes.PassResult(model, infer(model).write())
 
 
 def infer(model: ir.Model) -> Knowledge:
@@ -54,9 +43,10 @@ class Knowledge:
     """Dims, types and contents of the values seen so far."""
 
     def __init__(self, model: ir.Model) -> None:
-        names = [dim.value for v in model.graph.inputs if v.shape is not None for dim in v.shape if not isinstance(dim, int)]
-        self.unknowns = d.Unknowns(name for name in names if name)
-        self._named: dict[str, d.Dim] = {name: d.size(name) for name in names if name}
+        shapes = [value.shape for value in model.graph.inputs if value.shape is not None]
+        names = [dim.value for shape in shapes for dim in shape if isinstance(dim, ir.SymbolicDim) and dim.value]
+        self.unknowns = d.Unknowns(names)
+        self._named: dict[str, d.Dim] = {name: d.size(name) for name in names}
         self._rules = model.opset_imports.get("", 0) >= _RULES_FROM
         self._schemas = SchemaInference(dict(model.opset_imports), model.ir_version)
         self._dims: dict[ir.Value, Dims | None] = {}
@@ -89,10 +79,31 @@ class Knowledge:
             self._contents[value] = held
         return held
 
+    def correct(self, value: ir.Value, dims: Dims) -> None:
+        """Note that a value has other dims since the graph was changed, also on the value itself."""
+        self._note(value, dims, self.type(value))
+        value.shape = ir.Shape([d.text(dim) for dim in dims])
+
+    def write(self) -> bool:
+        """Give the values of the model these shapes, and types where they have none; whether anything changed."""
+        modified = False
+        for value, dims in self._dims.items():
+            if value.producer() is None:
+                continue
+            shape, kind = None if dims is None else ir.Shape([d.text(dim) for dim in dims]), self.type(value)
+            if shape is not None and shape != value.shape:
+                value.shape = shape
+                modified = True
+            if value.type is None and kind is not None:
+                value.type = kind
+                modified = True
+        return modified
+
     def take(self, graph: ir.Graph) -> None:
         """Take in the nodes of a graph, and the graphs inside them."""
         for node in graph:
-            bodies = [a.as_graph() for a in node.attributes.values() if a.type == ir.AttributeType.GRAPH and not a.is_ref()]
+            graphs = [a for a in node.attributes.values() if a.type == ir.AttributeType.GRAPH and not a.is_ref()]
+            bodies = [a.as_graph() for a in graphs]
             if bodies:
                 self._control_flow(node, bodies)
             elif node.op_type == "Constant" and node.domain in ("", "ai.onnx"):
@@ -108,8 +119,8 @@ class Knowledge:
 
     def _declared(self, dim: int | ir.SymbolicDim) -> d.Dim:
         if isinstance(dim, int):
-            return dim
-        return self.unknowns.dim() if dim.value is None else self._named[dim.value]
+            return dim if dim >= 0 else self.unknowns.dim()
+        return self.unknowns.dim() if dim.value in _NAMELESS else self._named[dim.value or ""]
 
     def _dtype(self, value: ir.Value) -> ir.DataType | None:
         kind = self.type(value)
@@ -151,8 +162,7 @@ class Knowledge:
                 continue
             kind, shared = found
             by_schema = self._from_proto(kind, shared, k)
-            inferred = ir.serde.deserialize_type_proto_for_type(kind)
-            self._note(value, dims if k == 0 and dims is not None else by_schema, value.type or inferred)
+            self._note(value, dims if k == 0 and dims is not None else by_schema, value.type or _ir_type(kind))
 
     def _type_proto(self, value: ir.Value) -> onnx.TypeProto:
         dims, kind = self.dims(value), self.type(value)
@@ -210,8 +220,9 @@ class Knowledge:
             self._contents[value] = held
 
     def _control_flow(self, node: ir.Node, bodies: list[ir.Graph]) -> None:
-        """If, Loop, Scan and whatever else runs a graph: only what every run of the body agrees on is known after it."""
-        outside = {s for dims in self._dims.values() for dim in dims or () if not isinstance(dim, int) for s in dim.free_symbols}
+        """If, Loop, Scan and the like: after them only what every run of the body agrees on is known."""
+        dims_outside = [dim for dims in self._dims.values() for dim in dims or () if not isinstance(dim, int)]
+        outside = {symbol for dim in dims_outside for symbol in dim.free_symbols}
         for body in bodies:
             for k, value in enumerate(body.inputs):
                 counter = node.op_type == "Loop" and k < 2
@@ -220,15 +231,16 @@ class Knowledge:
         skipped = 1 if node.op_type == "Loop" else 0  # a Loop's body also gives the condition
         carried = len(node.inputs) - 2 if node.op_type == "Loop" else 0
         for k, value in enumerate(node.outputs):
-            results = [body.outputs[k + skipped] for body in bodies if k + skipped < len(body.outputs)]
+            results: list[ir.Value | None] = []
+            if node.op_type in ("If", "Loop", "Scan"):
+                results += [body.outputs[k + skipped] for body in bodies if k + skipped < len(body.outputs)]
             if node.op_type == "Loop" and k < carried:
                 results.append(node.inputs[k + 2])  # what comes out if the body never runs
-            shapes = [self.dims(v) for v in results] if node.op_type in ("If", "Loop") else [None]
-            dims = self._agreed(shapes, outside)
+            dims = None if node.op_type == "Scan" else self._agreed([self.dims(v) for v in results], outside)
             if dims is not None and node.op_type == "Loop" and k >= carried:
                 dims = (self.unknowns.dim(), *dims)
             kinds = [self.type(v) for v in results if v is not None]
-            self._note(value, dims, value.type or (kinds[0] if kinds and node.op_type in ("If", "Loop") else None))
+            self._note(value, dims, value.type or (kinds[0] if kinds else None))
 
     def _agreed(self, shapes: list[Dims | None], outside: set[object]) -> Dims | None:
         """Dims that all shapes have; another body's symbols may be another number each time it runs."""
@@ -239,3 +251,11 @@ class Knowledge:
             lasting = isinstance(row[0], int) or row[0].free_symbols <= outside
             found.append(row[0] if lasting and all(dim == row[0] for dim in row) else self.unknowns.dim())
         return tuple(found)
+
+
+def _ir_type(kind: onnx.TypeProto) -> ir.TypeProtocol | None:
+    """The type in onnx_ir's form; None where it has no such form (maps)."""
+    try:
+        return ir.serde.deserialize_type_proto_for_type(kind)
+    except ir.serde.SerdeError:
+        return None

@@ -12,8 +12,8 @@ from onnxopt.passes.dims import Dims, text
 
 # Operators whose result's shape follows from their operands' shapes and attributes alone.
 _BY_SHAPES_ALONE = frozenset(
-    {"Conv", "ConvInteger", "ConvTranspose", "QLinearConv", "MaxPool", "AveragePool", "LpPool", "Einsum", "DepthToSpace",
-     "SpaceToDepth", "Flatten", "Gemm", "STFT", "GlobalAveragePool", "GlobalMaxPool"}
+    {"Conv", "ConvInteger", "ConvTranspose", "QLinearConv", "MaxPool", "AveragePool", "LpPool", "Einsum",
+     "DepthToSpace", "SpaceToDepth", "Flatten", "Gemm", "STFT", "GlobalAveragePool", "GlobalMaxPool"}
 )  # fmt: skip
 
 Found = tuple[onnx.TypeProto, str]  # a type, and a key that nodes share whose result has one shape; "" where none do
@@ -25,7 +25,7 @@ class SchemaInference:
     def __init__(self, opsets: dict[str, int], ir_version: int) -> None:
         self._opsets = [onnx.helper.make_opsetid(domain, version) for domain, version in opsets.items()]
         self._versions, self._ir_version = opsets, ir_version
-        self._known: dict[tuple[bytes, ...], list[onnx.TypeProto | None]] = {}
+        self._known: dict[tuple[bytes, ...], tuple[str, list[onnx.TypeProto | None]]] = {}
 
     def outputs(
         self, node: ir.Node, types: list[onnx.TypeProto | None], held: list[onnx.TensorProto | None]
@@ -44,18 +44,22 @@ class SchemaInference:
         proto.attribute.extend(ir.serde.serialize_attribute(a) for a in node.attributes.values())
         given = {f"i{k}": t for k, t in enumerate(types) if t is not None}
         data = {f"i{k}": t for k, t in enumerate(held) if t is not None}
-        key = (proto.SerializeToString(), *(m.SerializeToString() for m in (*given.values(), *data.values())))
+        parts = (proto, *given.values(), *data.values())
+        key = tuple(part.SerializeToString() for part in parts)  # type: ignore[attr-defined]
         if key not in self._known:
-            self._known[key] = self._infer(proto, given, data)
-        shared = str(list(self._known).index(key)) if node.op_type in _BY_SHAPES_ALONE else ""
-        return [None if t is None else (t, shared) for t in self._known[key]]
+            shared = str(len(self._known)) if node.op_type in _BY_SHAPES_ALONE else ""
+            self._known[key] = shared, self._infer(proto, given, data)
+        shared, found = self._known[key]
+        return [None if t is None else (t, shared) for t in found]
 
     def _infer(
         self, node: onnx.NodeProto, types: dict[str, onnx.TypeProto], held: dict[str, onnx.TensorProto]
     ) -> list[onnx.TypeProto | None]:
         try:
             schema = onnx.defs.get_schema(node.op_type, self._versions[node.domain], node.domain)
-            found = onnx.shape_inference.infer_node_outputs(schema, node, types, held, None, self._opsets, self._ir_version)
+            found = onnx.shape_inference.infer_node_outputs(
+                schema, node, types, held, None, self._opsets, self._ir_version
+            )
         except (onnx.defs.SchemaError, onnx.shape_inference.InferenceError, RuntimeError, ValueError, TypeError):
             return [None] * len(node.output)  # no operator of onnx, or operands that do not fit: a runtime will say
         return [found.get(name) for name in node.output]

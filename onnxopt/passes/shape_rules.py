@@ -117,9 +117,9 @@ def _slice(node: ir.Node, known: Known) -> Dims | None:
     axes = axes or list(range(len(starts or ends or ())))
     found = list(before)
     for k, axis in enumerate(int(axis) % len(before) for axis in axes):
-        if starts is None or ends is None or steps is None or not isinstance(step := (steps or [1] * len(axes))[k], int):
-            length = None
-        else:
+        step = None if steps is None else (steps or [1] * len(axes))[k]
+        length = None
+        if starts is not None and ends is not None and isinstance(step, int):
             length = d.slice_length(before[axis], starts[k], ends[k], step)
         found[axis] = known.unknowns.dim() if length is None else length[1]
     return tuple(found) if axes else None
@@ -139,7 +139,7 @@ def _range(node: ir.Node, known: Known) -> Dims | None:
     start, limit, delta = (h.item() for h in held if h is not None)
     if not isinstance(delta, int) or delta == 0:
         return None
-    count = d.simplest(sympy.ceiling(sympy.sympify(limit - start) / delta))
+    count = d.steps(limit - start, delta)
     return (count if d.not_negative(count) else d.greatest(0, count),)
 
 
