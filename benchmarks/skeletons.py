@@ -1,8 +1,9 @@
 """Skeletons: graphs whose large weights are left out and drawn again from a seed where they are needed.
 
-`harness.load` (beside the GPU machine's ONNX Runtime, in .gpu/) fills the exported ones: those that lie beside it, and those
-of benchmarks/graphs, which `python -m benchmarks.skeletons NAME` writes. An optimized graph becomes a skeleton too: a weight that is byte for byte one of the original's is replaced by its name there, what the optimizer
-derived is kept.
+`harness.load` (beside the GPU machine's ONNX Runtime, in .gpu/) fills the exported ones: those that lie beside it, and
+those of benchmarks/graphs, which `python -m benchmarks.skeletons NAME` writes. An optimized graph becomes a skeleton
+too: a weight that is byte for byte one of the original's is replaced by its name there, what the optimizer derived is
+kept.
 """
 
 from __future__ import annotations
