@@ -151,18 +151,30 @@ Variant ReadVariant(const JsonReader& json, const Program& program) {
 
 Kind ReadKind(const JsonReader& json) {
   const std::string text = json.Text();
-  if (text != "pointwise") json.Fail("is \"" + text + "\", which this library does not know");
-  return Kind::kPointwise;
+  if (text == "pointwise") return Kind::kPointwise;
+  if (text == "gemm") return Kind::kGemm;
+  json.Fail("is \"" + text + "\", which this library does not know");
+}
+
+void ReadDtypes(const JsonReader& json, std::vector<Dtype>* dtypes) {
+  json.Each([&](const JsonReader& dtype) { dtypes->push_back(dtype.DtypeName()); });
 }
 
 Kernel ReadKernel(const JsonReader& json, bool has_fatbin) {
   Kernel kernel;
   kernel.name = ReadIdentifier(json["name"]);
   kernel.kind = ReadKind(json["kind"]);
+  kernel.cpu = json["cpu"].Flag();
+  if (kernel.kind == Kind::kGemm) {
+    ReadDtypes(json["inputs"], &kernel.inputs);
+    ReadDtypes(json["outputs"], &kernel.outputs);
+    kernel.gemm = ReadGemm(json, kernel.inputs, kernel.outputs);
+    json["variants"].Each([](const JsonReader& v) { v.Fail("belongs to a gemm, which has no code of its own"); });
+    return kernel;
+  }
   kernel.program = ReadProgram(json);
   kernel.inputs = kernel.program.inputs;
   kernel.outputs = kernel.program.outputs;
-  kernel.cpu = json["cpu"].Flag();
   json["variants"].Each([&](const JsonReader& v) { kernel.variants.push_back(ReadVariant(v, kernel.program)); });
   if (has_fatbin && kernel.variants.empty()) json["variants"].Fail("is empty although there is a fatbin");
   return kernel;

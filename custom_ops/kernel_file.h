@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "gemm.h"
 #include "program.h"
 
 namespace onnxopt {
@@ -20,14 +21,15 @@ struct Variant {
 };
 
 // What one kernel runs, see regions.Region. Each kind has its own class of FusedKernel (kinds.cc).
-enum class Kind { kPointwise };
+enum class Kind { kPointwise, kGemm };
 
 struct Kernel {
   std::string name;
   Kind kind;
   std::vector<Dtype> inputs;  // storage dtypes, of every kind
   std::vector<Dtype> outputs;
-  Program program;
+  Program program;               // of pointwise kernels
+  Gemm gemm;                     // of gemm kernels
   std::vector<Variant> variants;
   bool cpu;  // the CPU kernel beats ONNX Runtime's own kernels
 };

@@ -6,16 +6,10 @@
 #include <string>
 #include <vector>
 
+#include "symbolic_dims.h"
+
 namespace onnxopt {
 namespace {
-
-// A dim: its extent, or -1 and a name.
-struct Dim {
-  std::int64_t extent = 1;
-  std::string symbol;
-};
-
-using Dims = std::vector<Dim>;
 
 // ONNX Runtime would take -1 without a name for an extent. Dims of one name are the same, so this one is never given
 // twice.
@@ -24,7 +18,8 @@ std::string FreshName() {
   return "onnxopt_unknown_" + std::to_string(names.fetch_add(1, std::memory_order_relaxed));
 }
 
-// ONNX Runtime gives an input of unknown rank as one of rank 0; nullopt stands for both, as they cannot be told apart.
+}  // namespace
+
 std::optional<Dims> InputDims(OrtShapeInferContext* context, std::size_t k) {
   OrtTensorTypeAndShapeInfo* info = nullptr;
   Check(Ort().ShapeInferContext_GetInputTypeShape(context, k, &info));  // owned by the context
@@ -47,8 +42,6 @@ std::optional<Dims> InputDims(OrtShapeInferContext* context, std::size_t k) {
   return dims;
 }
 
-// The broadcast of two dims. A known extent other than 1 wins: the other is 1 or the same. Where two extents contradict
-// each other the call will fail, unless what the model declares is wrong; the call knows better.
 Dim Broadcast(const Dim& a, const Dim& b) {
   if (a.extent == 1) return b;
   if (b.extent == 1) return a;
@@ -59,6 +52,8 @@ Dim Broadcast(const Dim& a, const Dim& b) {
   const auto [first, second] = std::minmax(a.symbol, b.symbol);
   return {-1, "broadcast(" + first + "," + second + ")"};
 }
+
+namespace {
 
 std::optional<Dims> OutputDims(const Program& program, std::size_t k, const std::vector<std::optional<Dims>>& inputs) {
   Dims dims(program.ranks[k]);
@@ -99,22 +94,29 @@ class OutputInfo {
 
 }  // namespace
 
-void InferShapes(const Program& program, OrtShapeInferContext* context) {
+void SetOutput(OrtShapeInferContext* context, std::size_t k, Dtype dtype, const Dims& dims) {
+  OutputInfo info;
+  info.Set(dtype, dims);
+  Check(Ort().ShapeInferContext_SetOutputTypeShape(context, k, info.get()));
+}
+
+void CheckInputCount(OrtShapeInferContext* context, std::size_t expected) {
   std::size_t count = 0;
   Check(Ort().ShapeInferContext_GetInputCount(context, &count));
-  if (count != program.inputs.size()) {
-    throw Error("the node has " + std::to_string(count) + " inputs, kernels.json has " +
-                std::to_string(program.inputs.size()) + "; model and library belong to different artifacts");
-  }
+  if (count == expected) return;
+  throw Error("the node has " + std::to_string(count) + " inputs, kernels.json has " + std::to_string(expected) +
+              "; model and library belong to different artifacts");
+}
+
+void InferShapes(const Program& program, OrtShapeInferContext* context) {
+  CheckInputCount(context, program.inputs.size());
   std::vector<std::optional<Dims>> inputs;
-  inputs.reserve(count);
-  for (std::size_t k = 0; k < count; ++k) inputs.push_back(InputDims(context, k));
+  inputs.reserve(program.inputs.size());
+  for (std::size_t k = 0; k < program.inputs.size(); ++k) inputs.push_back(InputDims(context, k));
   for (std::size_t k = 0; k < program.outputs.size(); ++k) {
     const std::optional<Dims> dims = OutputDims(program, k, inputs);
     if (!dims || dims->empty()) continue;
-    OutputInfo info;
-    info.Set(program.outputs[k], *dims);
-    Check(Ort().ShapeInferContext_SetOutputTypeShape(context, k, info.get()));
+    SetOutput(context, k, program.outputs[k], *dims);
   }
 }
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import cast
 
-from onnxopt import generate_pointwise, variants
+from onnxopt import gemm_regions, generate_pointwise, variants
 from onnxopt.lower import lower as lower_pointwise
 from onnxopt.program import Program
 from onnxopt.regions import Kernel, Kind, Meaning, Region, Variant
@@ -15,6 +15,8 @@ from onnxopt.shapes import Shapes
 def lower(region: Region, opsets: Mapping[str, int], shapes: Shapes) -> Meaning:
     """What the region computes, in the form of its kind."""
     match region.kind:
+        case Kind.GEMM:
+            return gemm_regions.lower(region, shapes)
         case Kind.POINTWISE:
             return lower_pointwise(region.nodes, region.inputs, region.outputs, opsets, shapes)
 
@@ -22,6 +24,8 @@ def lower(region: Region, opsets: Mapping[str, int], shapes: Shapes) -> Meaning:
 def entry_points(name: str, meaning: Meaning, regions: Sequence[Region], shapes: Shapes) -> tuple[Variant, ...]:
     """The entry points of the kernel `name`, which stands for all of `regions`; regions[0] gives its kind."""
     match regions[0].kind:
+        case Kind.GEMM:
+            return ()  # cuBLASLt has the code
         case Kind.POINTWISE:
             return variants.choose(name, cast(Program, meaning), regions, shapes)
 
@@ -29,5 +33,7 @@ def entry_points(name: str, meaning: Meaning, regions: Sequence[Region], shapes:
 def cuda(kernel: Kernel) -> list[str]:
     """Lines of CUDA source with every entry point of the kernel."""
     match kernel.kind:
+        case Kind.GEMM:
+            return []
         case Kind.POINTWISE:
             return generate_pointwise.lines(kernel)
