@@ -12,10 +12,10 @@
 namespace onnxopt {
 namespace {
 
-constexpr std::int64_t kRows = 4;        // of a, whose products with one row of b are summed at once
-constexpr std::int64_t kColumns = 64;    // of b, whose sums stay in registers or in the first cache
-constexpr std::int64_t kTaskRows = 32;   // of the output, a task
-constexpr std::int64_t kTransposed = 64; // rows of b^T that are turned at once
+constexpr std::int64_t kRows = 4;         // of a, whose products with one row of b are summed at once
+constexpr std::int64_t kColumns = 64;     // of b, whose sums stay in registers or in the first cache
+constexpr std::int64_t kTaskRows = 32;    // of the output, a task
+constexpr std::int64_t kTransposed = 64;  // rows of b^T that are turned at once
 
 #if defined(__x86_64__)
 #define ONNXOPT_EVERY_X86 __attribute__((target_clones("avx512f", "avx2", "default")))
@@ -178,8 +178,7 @@ class Job {
   }
 
   void Store(float* sums, std::int64_t at, std::int64_t column, std::int64_t columns, float* line) const {
-    const float* residual =
-        gemm_.residual ? floats_.Read(inputs_[*gemm_.residual], at, columns, line) : nullptr;
+    const float* residual = gemm_.residual ? floats_.Read(inputs_[*gemm_.residual], at, columns, line) : nullptr;
     for (std::int64_t c = 0; c < columns; ++c) {
       float value = gemm_.alpha * sums[c];
       if (gemm_.bias) value += bias_[static_cast<std::size_t>(column + c)];

@@ -70,7 +70,8 @@ void Plan::SetLayouts() {
   d_ = MakeLayout(key_.n, key_.m, key_.stride_d);
   api_.Check(api_.cublasLtMatmulPreferenceCreate(&preference_), "cannot make a preference");
   const auto prefer = [&](int attribute, const void* value, std::size_t size) {
-    api_.Check(api_.cublasLtMatmulPreferenceSetAttribute(preference_, attribute, value, size), "cannot set a preference");
+    api_.Check(api_.cublasLtMatmulPreferenceSetAttribute(preference_, attribute, value, size),
+               "cannot set a preference");
   };
   const std::uint64_t workspace = key_.workspace ? kWorkspaceBytes : 0;
   prefer(cublaslt::kMaxWorkspace, &workspace, sizeof(workspace));

@@ -54,8 +54,8 @@ class Plan {
   void Run(cublaslt::Handle handle, const Operands& operands, Scratch scratch, Stream stream) {
     RunWith(chosen_, handle, operands, scratch, stream);
   }
-  void RunWith(const cublaslt::Candidate& candidate, cublaslt::Handle handle, const Operands& operands,
-               Scratch scratch, Stream stream);
+  void RunWith(const cublaslt::Candidate& candidate, cublaslt::Handle handle, const Operands& operands, Scratch scratch,
+               Stream stream);
 
   const PlanKey& key() const { return key_; }
   // As "float16 8x128x768 ...": what an algorithm was chosen for, the same in every process.

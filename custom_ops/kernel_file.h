@@ -28,8 +28,8 @@ struct Kernel {
   Kind kind;
   std::vector<Dtype> inputs;  // storage dtypes, of every kind
   std::vector<Dtype> outputs;
-  Program program;               // of pointwise kernels
-  Gemm gemm;                     // of gemm kernels
+  Program program;  // of pointwise kernels
+  Gemm gemm;        // of gemm kernels
   std::vector<Variant> variants;
   bool cpu;  // the CPU kernel beats ONNX Runtime's own kernels
 };
