@@ -19,6 +19,7 @@ using DriverKernel = struct KernelTag*;
 using DriverFunction = struct FunctionTag*;
 
 constexpr Result kSuccess = 0;
+constexpr int kMultiprocessorCount = 16;
 constexpr int kComputeCapabilityMajor = 75;
 constexpr int kComputeCapabilityMinor = 76;
 

@@ -3,15 +3,15 @@
 #include <algorithm>
 #include <optional>
 
-#include "symbolic_dims.h"
+#include "shape_inference.h"
 
 namespace onnxopt {
 namespace {
 
-std::optional<Dims> OutputDims(const Gemm& gemm, OrtShapeInferContext* context) {
-  if (gemm.residual_shape) return InputDims(context, *gemm.residual);
-  const std::optional<Dims> a = InputDims(context, gemm.a);
-  const std::optional<Dims> b = InputDims(context, gemm.b);
+std::optional<Dims> OutputDims(const Gemm& gemm, const std::vector<std::optional<Dims>>& inputs) {
+  if (gemm.residual_shape) return inputs[*gemm.residual];
+  const std::optional<Dims>& a = inputs[gemm.a];
+  const std::optional<Dims>& b = inputs[gemm.b];
   if (!a || !b || a->size() < 2 || b->size() < 2) return std::nullopt;
   const std::size_t rank = std::max(a->size(), b->size());
   Dims dims(rank);
@@ -27,9 +27,8 @@ std::optional<Dims> OutputDims(const Gemm& gemm, OrtShapeInferContext* context) 
 }  // namespace
 
 void InferShapes(const Gemm& gemm, OrtShapeInferContext* context) {
-  CheckInputCount(context, gemm.inputs);
-  const std::optional<Dims> dims = OutputDims(gemm, context);
-  if (dims) SetOutput(context, 0, gemm.dtype, *dims);
+  const std::optional<Dims> dims = OutputDims(gemm, InputDims(context, gemm.inputs));
+  if (dims) SetOutputDims(context, 0, gemm.dtype, *dims);
 }
 
 }  // namespace onnxopt

@@ -6,6 +6,9 @@
 #include "gemm_cpu.h"
 #include "gemm_cuda.h"
 #include "gemm_shapes.h"
+#include "row_cpu_kernel.h"
+#include "row_cuda_kernel.h"
+#include "row_shape_inference.h"
 #include "shape_inference.h"
 
 namespace onnxopt {
@@ -15,6 +18,9 @@ std::unique_ptr<FusedKernel> MakeKernel(const Kernel& kernel, const cuda::Librar
     case Kind::kPointwise:
       if (library != nullptr) return std::make_unique<cuda::CudaKernel>(kernel, *library);
       return std::make_unique<CpuKernel>(kernel);
+    case Kind::kRowwise:
+      if (library != nullptr) return std::make_unique<cuda::RowCudaKernel>(kernel, *library);
+      return std::make_unique<RowCpuKernel>(kernel);
     case Kind::kGemm:
       if (library != nullptr) return std::make_unique<cuda::GemmCudaKernel>(kernel, library->driver(), info);
       return std::make_unique<GemmCpuKernel>(kernel);
@@ -32,6 +38,8 @@ void InferShapes(const Kernel& kernel, OrtShapeInferContext* context) {
   switch (kernel.kind) {
     case Kind::kPointwise:
       return InferShapes(kernel.program, context);
+    case Kind::kRowwise:
+      return InferShapes(kernel.rows, context);
     case Kind::kGemm:
       return InferShapes(kernel.gemm, context);
   }

@@ -6,53 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "symbolic_dims.h"
 
 namespace onnxopt {
-namespace {
-
-// ONNX Runtime would take -1 without a name for an extent. Dims of one name are the same, so this one is never given
-// twice.
-std::string FreshName() {
-  static std::atomic<std::uint64_t> names{0};
-  return "onnxopt_unknown_" + std::to_string(names.fetch_add(1, std::memory_order_relaxed));
-}
-
-}  // namespace
-
-std::optional<Dims> InputDims(OrtShapeInferContext* context, std::size_t k) {
-  OrtTensorTypeAndShapeInfo* info = nullptr;
-  Check(Ort().ShapeInferContext_GetInputTypeShape(context, k, &info));  // owned by the context
-  std::size_t rank = 0;
-  Check(Ort().GetDimensionsCount(info, &rank));
-  if (rank == 0) return std::nullopt;
-  std::vector<std::int64_t> extents(rank);
-  std::vector<const char*> symbols(rank);
-  Check(Ort().GetDimensions(info, extents.data(), rank));
-  Check(Ort().GetSymbolicDimensions(info, symbols.data(), rank));
-  Dims dims(rank);
-  for (std::size_t d = 0; d < rank; ++d) {
-    if (extents[d] >= 0) {
-      dims[d].extent = extents[d];
-    } else {
-      const bool named = symbols[d] != nullptr && symbols[d][0] != '\0';
-      dims[d] = {-1, named ? symbols[d] : FreshName()};
-    }
-  }
-  return dims;
-}
-
-Dim Broadcast(const Dim& a, const Dim& b) {
-  if (a.extent == 1) return b;
-  if (b.extent == 1) return a;
-  if (a.extent >= 0 && b.extent >= 0 && a.extent != b.extent) return {-1, FreshName()};
-  if (a.extent >= 0) return a;
-  if (b.extent >= 0) return b;
-  if (a.symbol == b.symbol) return a;
-  const auto [first, second] = std::minmax(a.symbol, b.symbol);
-  return {-1, "broadcast(" + first + "," + second + ")"};
-}
-
 namespace {
 
 std::optional<Dims> OutputDims(const Program& program, std::size_t k, const std::vector<std::optional<Dims>>& inputs) {
@@ -94,29 +49,69 @@ class OutputInfo {
 
 }  // namespace
 
-void SetOutput(OrtShapeInferContext* context, std::size_t k, Dtype dtype, const Dims& dims) {
+std::string FreshDimName() {
+  static std::atomic<std::uint64_t> names{0};
+  return "onnxopt_unknown_" + std::to_string(names.fetch_add(1, std::memory_order_relaxed));
+}
+
+static std::optional<Dims> DimsOfInput(OrtShapeInferContext* context, std::size_t k) {
+  OrtTensorTypeAndShapeInfo* info = nullptr;
+  Check(Ort().ShapeInferContext_GetInputTypeShape(context, k, &info));  // owned by the context
+  std::size_t rank = 0;
+  Check(Ort().GetDimensionsCount(info, &rank));
+  if (rank == 0) return std::nullopt;
+  std::vector<std::int64_t> extents(rank);
+  std::vector<const char*> symbols(rank);
+  Check(Ort().GetDimensions(info, extents.data(), rank));
+  Check(Ort().GetSymbolicDimensions(info, symbols.data(), rank));
+  Dims dims(rank);
+  for (std::size_t d = 0; d < rank; ++d) {
+    if (extents[d] >= 0) {
+      dims[d].extent = extents[d];
+    } else {
+      const bool named = symbols[d] != nullptr && symbols[d][0] != '\0';
+      dims[d] = {-1, named ? symbols[d] : FreshDimName()};
+    }
+  }
+  return dims;
+}
+
+std::vector<std::optional<Dims>> InputDims(OrtShapeInferContext* context, std::size_t expected) {
+  std::size_t count = 0;
+  Check(Ort().ShapeInferContext_GetInputCount(context, &count));
+  if (count != expected) {
+    throw Error("the node has " + std::to_string(count) + " inputs, kernels.json has " + std::to_string(expected) +
+                "; model and library belong to different artifacts");
+  }
+  std::vector<std::optional<Dims>> inputs;
+  inputs.reserve(count);
+  for (std::size_t k = 0; k < count; ++k) inputs.push_back(DimsOfInput(context, k));
+  return inputs;
+}
+
+Dim Broadcast(const Dim& a, const Dim& b) {
+  if (a.extent == 1) return b;
+  if (b.extent == 1) return a;
+  if (a.extent >= 0 && b.extent >= 0 && a.extent != b.extent) return {-1, FreshDimName()};
+  if (a.extent >= 0) return a;
+  if (b.extent >= 0) return b;
+  if (a.symbol == b.symbol) return a;
+  const auto [first, second] = std::minmax(a.symbol, b.symbol);
+  return {-1, "broadcast(" + first + "," + second + ")"};
+}
+
+void SetOutputDims(OrtShapeInferContext* context, std::size_t k, Dtype dtype, const Dims& dims) {
   OutputInfo info;
   info.Set(dtype, dims);
   Check(Ort().ShapeInferContext_SetOutputTypeShape(context, k, info.get()));
 }
 
-void CheckInputCount(OrtShapeInferContext* context, std::size_t expected) {
-  std::size_t count = 0;
-  Check(Ort().ShapeInferContext_GetInputCount(context, &count));
-  if (count == expected) return;
-  throw Error("the node has " + std::to_string(count) + " inputs, kernels.json has " + std::to_string(expected) +
-              "; model and library belong to different artifacts");
-}
-
 void InferShapes(const Program& program, OrtShapeInferContext* context) {
-  CheckInputCount(context, program.inputs.size());
-  std::vector<std::optional<Dims>> inputs;
-  inputs.reserve(program.inputs.size());
-  for (std::size_t k = 0; k < program.inputs.size(); ++k) inputs.push_back(InputDims(context, k));
+  const std::vector<std::optional<Dims>> inputs = InputDims(context, program.inputs.size());
   for (std::size_t k = 0; k < program.outputs.size(); ++k) {
     const std::optional<Dims> dims = OutputDims(program, k, inputs);
     if (!dims || dims->empty()) continue;
-    SetOutput(context, k, program.outputs[k], *dims);
+    SetOutputDims(context, k, program.outputs[k], *dims);
   }
 }
 

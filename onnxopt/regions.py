@@ -16,6 +16,7 @@ class Kind(enum.StrEnum):
 
     GEMM = "gemm"
     POINTWISE = "pointwise"
+    ROWWISE = "rowwise"
 
 
 class Meaning(Protocol):
