@@ -24,7 +24,11 @@ import numpy as np
 from benchmarks import skeletons
 from benchmarks.gpu_timing import library, session
 
+<<<<<<< HEAD
 MODELS = ("bert", "vit", "llama", "convnext", "efficientnet", "unet", "llama_decode")
+=======
+MODELS = ("bert", "vit", "llama", "convnext", "efficientnet", "unet", "whisperenc")
+>>>>>>> gemm
 _ROUNDS = 8
 _RUNS = 30
 
