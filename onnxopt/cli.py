@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
+from onnxopt.commands import archives, exports, signatures
 from onnxopt.errors import OnnxoptError, UsageError
 
 if TYPE_CHECKING:
@@ -258,6 +259,18 @@ def _parse_shapes(texts: tuple[str, ...]) -> dict[str, tuple[int, ...]]:
             raise UsageError(f"--shape {name} is given twice")
         shapes[name] = tuple(int(d) for d in re.split("[x,]", dims)) if dims else ()
     return shapes
+
+
+for _command in (
+    archives.pack,
+    archives.unpack,
+    signatures.keygen,
+    signatures.sign,
+    signatures.verify_signature,
+    exports.export_triton,
+    exports.export_ortpackage,
+):
+    main.add_command(_command)
 
 
 def _print_json(document: Any) -> None:

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from onnxopt import manifest as manifests
-from onnxopt import package
+from onnxopt import package, requirements
 from onnxopt import providers as configurations
 from onnxopt.errors import ArtifactError
 from onnxopt.execution import CPU, CUDA, check_providers, cuda_is_usable, one_line
+from onnxopt.opening import Opened, open_artifact
 
 if TYPE_CHECKING:
     import onnxruntime as ort
@@ -23,25 +23,32 @@ def load(
     providers: Sequence[str | tuple[str, dict[str, Any]]] | None = None,
     session_options: ort.SessionOptions | None = None,
     library: bool = True,
+    public_key: str | Path | None = None,
 ) -> ort.InferenceSession:
-    """Open an artifact after checking every file's hash.
+    """Open an artifact, a folder or an archive of `onnxopt pack`, after checking every file's hash.
 
     providers: as ORT takes them; default: the artifact's configuration for CUDA where this ORT has it and a device
     answers, else (or where CUDA then fails to start) for the CPU. session_options: used as
     they are, and the library is registered on them; default: the configuration's. library=False: without the library,
-    ORT runs the original nodes.
+    ORT runs the original nodes. public_key: minisign's, as a path or its base64 line: refuse an artifact that is not
+    signed by it; default: the environment variable ONNXOPT_PUBLIC_KEY, and no check where that is unset.
 
-    Raises ArtifactError where a file is missing or changed, or ORT refuses the model; UsageError where this ORT has not
-    got a provider that was asked for.
+    Raises ArtifactError where a file is missing or changed, this ORT is too old, or refuses the model; UsageError where
+    this ORT has not got a provider that was asked for.
     """
-    folder = Path(path)
-    package.check_files(folder, manifests.load(folder).files)
+    artifact = open_artifact(path, public_key=public_key)
+    folder = artifact.folder
+    _check_version(artifact, artifact.manifest.requires.onnxruntime, "to open it")
     if providers is not None:
-        check_providers([p if isinstance(p, str) else p[0] for p in providers])
-    library_path = library_of(folder) if library else None
+        names = [p if isinstance(p, str) else p[0] for p in providers]
+        check_providers(names)
+        if CUDA in names:
+            _check_version(artifact, artifact.manifest.requires.onnxruntime_cuda, f"to run it on {CUDA}")
+    library_path = artifact.library if library else None
     if session_options is not None and library_path is not None:
         _register(session_options, library_path)
     if providers is None and cuda_is_usable():
+        _check_version(artifact, artifact.manifest.requires.onnxruntime_cuda, f"to run it on {CUDA}")
         configuration = configurations.read(folder, "cuda")
         # A driver and a device do not yet make a working EP: cuDNN may be missing, or the GPU's memory be taken.
         with contextlib.suppress(ArtifactError):
@@ -81,10 +88,14 @@ def _register(options: ort.SessionOptions, library: Path) -> None:
         raise ArtifactError(f"{library}: ONNX Runtime cannot use it: {one_line(error)}") from error
 
 
-def library_of(folder: Path) -> Path | None:
-    """The artifact's library; None where nothing was fused, so that there is none."""
-    library = (folder / package.LIBRARY_FOLDER / package.LIBRARY).absolute()
-    return library if library.is_file() else None
+def _check_version(artifact: Opened, oldest: str, what: str) -> None:
+    import onnxruntime as ort
+
+    if requirements.parts(ort.__version__) < requirements.parts(oldest):
+        reasons = "; ".join(artifact.manifest.requires.because)
+        raise ArtifactError(
+            f"{artifact.folder}: needs ONNX Runtime {oldest} {what}, this is {ort.__version__} ({reasons})"
+        )
 
 
 def _options(configuration: dict[str, Any]) -> ort.SessionOptions:
