@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import click
 
 from onnxopt.commands import archives, exports, signatures
+from onnxopt.commands.fleets import Question, fleet_options
 from onnxopt.errors import OnnxoptError, UsageError
 
 if TYPE_CHECKING:
@@ -142,6 +143,7 @@ def verify(
 @_shape_option
 @click.option("--provider", help="ORT's name of it. Default: CUDA where usable, else CPU.")
 @click.option("--iterations", type=int, help="Runs of each. Default: what fits in 5 seconds.")
+@fleet_options
 @_json_option
 def bench(
     artifact: Path,
@@ -150,21 +152,27 @@ def bench(
     provider: str | None,
     iterations: int | None,
     as_json: bool,
+    **question: Any,
 ) -> None:
     """Time ARTIFACT against the original, in turn in one process, after comparing their outputs."""
     from onnxopt import benchmark
 
+    asked = Question(**question)
+    asked.check(artifact)
     result = benchmark.bench(
         artifact, against=against, shapes=_parse_shapes(shapes), provider=provider, iterations=iterations
     )
+    fleet = asked.answer(artifact, result)
     if as_json:
-        _print_json(dataclasses.asdict(result))
+        _print_json(dataclasses.asdict(result) | ({"fleet": fleet.model_dump()} if fleet else {}))
         return
     click.echo(f"{result.provider}, {result.case}; outputs agree ({result.compared:.2g} of the limit)")
     click.echo(f"{'':10}{'p50 ms':>10}{'p95 ms':>10}{'mean ms':>10}{'runs':>7}")
     for name, timing in (("before", result.baseline), ("artifact", result.artifact)):
         click.echo(f"{name:10}{timing.p50:10.3f}{timing.p95:10.3f}{timing.mean:10.3f}{timing.runs:7}")
     click.echo(f"{result.ratio:.2f} times as fast as {result.against}")
+    if fleet:
+        click.echo(fleet.text())
 
 
 @main.command()
