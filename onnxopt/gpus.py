@@ -1,4 +1,4 @@
-"""The GPU catalogue, gpus.json: what each GPU can do, where every figure comes from, and which one a driver's name means.
+"""The GPU catalogue, gpus.json: what each GPU can do, where each figure comes from, which GPU a driver's name means.
 
 Adding a GPU is adding an entry. `verify` is what an entry must satisfy.
 """
@@ -31,9 +31,9 @@ _FIGURES = (
 class Gpu:
     """One GPU. driver_names: what cuDeviceGetName says. sources: which document states which figures.
 
-    memory_gb: GB as sold. bandwidth_gb_s: peak of the device memory. l2_mb: MB. fp16_tflops: dense tensor-core rate with
-    float32 accumulation; fp32_tflops: without tensor cores. refused: why artifacts have no kernels for it, "" where
-    they do.
+    memory_gb: GB as sold. bandwidth_gb_s: peak of the device memory. l2_mb: MB. fp16_tflops: dense tensor-core rate
+    with float32 accumulation; fp32_tflops: without tensor cores. refused: why artifacts have no kernels for it, ""
+    where they do.
     """
 
     key: str
@@ -96,7 +96,7 @@ def parse(document: dict[str, Any]) -> dict[str, Gpu]:
     found = {}
     names: dict[str, str] = {}
     for key, row in document["gpus"].items():
-        fields = {k: tuple(v) if isinstance(v, list) else v for k, v in row.items()}
+        fields: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in row.items()}
         fields["sources"] = {source: tuple(figures) for source, figures in row["sources"].items()}
         try:
             found[key] = Gpu(key=key, **fields)
