@@ -97,6 +97,13 @@ def write_manifest(folder: Path, manifest: Manifest) -> None:
     (folder / MANIFEST).write_text(manifest.to_json(), "utf-8")
 
 
+def replace_text(path: Path, text: str) -> None:
+    """Write a file in one step: a reader, and whoever looks after a crash, finds the old text or the new one."""
+    part = path.with_name(f".{path.name}.partial")
+    part.write_text(text, "utf-8")
+    os.replace(part, path)
+
+
 def check_files(folder: Path, files: Mapping[str, File]) -> None:
     """ArtifactError naming the first file that is missing, outside the folder, or not as the manifest says."""
     for name, expected in files.items():
