@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
-from onnxopt.commands import options
+from onnxopt.commands import archives, exports, options, signatures
 from onnxopt.commands.doctor import doctor
 from onnxopt.commands.tune import tune
 from onnxopt.errors import OnnxoptError
@@ -67,7 +67,7 @@ def main() -> None:
 @click.option("--no-verify", is_flag=True, help="Keep the result without comparing it with the original.")
 @click.option("--external-data/--no-external-data", default=None, help="Weights beside the model. Default: above 2 GB.")
 @click.option("--cache", type=Path, help="Folder of compiled kernels. Default: ~/.cache/onnxopt/kernels.")
-@options.as_json
+@options.json_option
 def optimize(
     model: Path,
     output: Path,
@@ -105,7 +105,7 @@ def optimize(
 @click.argument("optimized", type=Path)
 @options.shape
 @click.option("--provider", "providers", multiple=True, help="ORT's name of it. Default: CPU, and CUDA where usable.")
-@options.as_json
+@options.json_option
 @click.pass_context
 def verify(
     ctx: click.Context,
@@ -132,7 +132,7 @@ def verify(
 @options.shape
 @click.option("--provider", help="ORT's name of it. Default: CUDA where usable, else CPU.")
 @click.option("--iterations", type=int, help="Runs of each. Default: what fits in 5 seconds.")
-@options.as_json
+@options.json_option
 def bench(
     artifact: Path,
     against: Path | None,
@@ -160,7 +160,7 @@ def bench(
 @main.command()
 @click.argument("artifact", type=Path)
 @click.option("--all", "every_refusal", is_flag=True, help="List every refused node, not just a few a reason.")
-@options.as_json
+@options.json_option
 def explain(artifact: Path, every_refusal: bool, as_json: bool) -> None:
     """Say what ARTIFACT fuses, what that saves, and why the rest stayed as it is."""
     from onnxopt import explanation
@@ -177,7 +177,7 @@ def explain(artifact: Path, every_refusal: bool, as_json: bool) -> None:
 
 @main.command()
 @click.argument("model", type=Path)
-@options.as_json
+@options.json_option
 def inspect(model: Path, as_json: bool) -> None:
     """Count what MODEL holds: operators, inputs and outputs, parameters, functions."""
     from onnxopt import explanation, model_summary, traits
@@ -240,5 +240,15 @@ def _verify_text(report: Report) -> str:
     return "\n".join(lines)
 
 
-main.add_command(doctor)
-main.add_command(tune)
+for _command in (
+    archives.pack,
+    archives.unpack,
+    signatures.keygen,
+    signatures.sign,
+    signatures.verify_signature,
+    exports.export_triton,
+    exports.export_ortpackage,
+    doctor,
+    tune,
+):
+    main.add_command(_command)

@@ -1,4 +1,4 @@
-"""What several commands have in common: options, their values, JSON."""
+"""What several commands share: options, their values, and how results are printed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ shape = click.option(
     multiple=True,
     help="Size of an input (ids=8x128) or of a dynamic dim (batch=8) to run at; repeat for more.",
 )
-as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON for machines.")
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON for machines.")
 
 
 def parse_shapes(texts: tuple[str, ...]) -> dict[str, tuple[int, ...]]:
@@ -35,3 +35,7 @@ def parse_shapes(texts: tuple[str, ...]) -> dict[str, tuple[int, ...]]:
 
 def print_json(document: Any) -> None:
     click.echo(json.dumps(document, indent=2))
+
+
+def print_result(document: dict[str, Any], text: str, as_json: bool) -> None:
+    click.echo(json.dumps(document, indent=2) if as_json else text)

@@ -30,7 +30,7 @@ _INTERRUPTED = 130
 @options.shape
 @click.option("--provider", help="ORT's name of it. Default: CUDA where usable, else CPU.")
 @click.option("--restart", is_flag=True, help="Forget what an unfinished run found out.")
-@options.as_json
+@options.json_option
 @click.pass_context
 def tune(
     ctx: click.Context,

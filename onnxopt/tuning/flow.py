@@ -16,11 +16,12 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from onnxopt import devices, execution, gpus, loading, package, providers, session, versions
+from onnxopt import devices, execution, gpus, loading, package, providers, versions
 from onnxopt import manifest as manifests
 from onnxopt.configuration import Configuration, configuration_for
 from onnxopt.errors import ModelError, UsageError
 from onnxopt.execution import CPU, CUDA, RunError
+from onnxopt.opening import open_artifact
 from onnxopt.providers import facts as model_facts
 from onnxopt.tuning import search
 from onnxopt.tuning.knobs import knobs
@@ -85,16 +86,18 @@ def tune(
 
     Raises ArtifactError, ModelError, UsageError.
     """
-    started, folder = time.monotonic(), Path(artifact)
-    manifest = manifests.load(folder)
-    package.check_files(folder, manifest.files)
+    started = time.monotonic()
+    opened = open_artifact(artifact)
+    folder, manifest = opened.folder, opened.manifest
+    if not Path(artifact).is_dir():
+        raise UsageError(f"{artifact}: tune writes into an artifact folder; unpack it first")
     if budget <= 0:
         raise UsageError(f"a budget of {budget:g} s leaves no time to measure anything")
     execution.check_providers([provider] if provider else [])
     chosen = configuration_for(folder, provider)
     name, base = _rule_made(chosen)
     facts = model_facts.of(loading.load(folder / package.MODEL).model)
-    library = session.library_of(folder)
+    library = opened.library
     advance = progress or (lambda _done, _total, _text: None)
     with tempfile.TemporaryDirectory(prefix="onnxopt.") as scratch:
         advance(0, 0, "running the plain graph")
@@ -256,13 +259,15 @@ def _record(folder: Path, name: str, document: Mapping[str, Any]) -> list[str]:
     """Write the file and its hash in the manifest; returns what the user has to do then."""
     file = providers.path(folder, name)
     with _signals_held():  # between the two writes the artifact would not load
-        package.replace_text(file, providers.to_json(document))
+        package.replace_text(file, providers.to_json(document), folder)
         manifest = manifests.load(folder)
         files = {**manifest.files, f"{providers.FOLDER}/{name}.json": package.hash_file(file)}
         changed = manifest.model_copy(update={"files": dict(sorted(files.items()))})
-        package.replace_text(folder / manifests.FILE, changed.to_json())
+        package.write_manifest(folder, changed)
     signatures = sorted(p.name for p in folder.glob(f"{manifests.FILE}.*"))
-    return [f"{s}: the manifest has changed, sign it again" for s in signatures]
+    return [
+        f"{s}: the manifest has changed, so that this is not its signature any more: sign it again" for s in signatures
+    ]
 
 
 @contextlib.contextmanager
