@@ -84,7 +84,7 @@ def tune(
     one in a last comparison, and not slower without a CUDA graph where it is faster with one. ctrl-C keeps what is
     known; a run that was killed goes on from its last trial.
 
-    Raises ArtifactError, ModelError, UsageError.
+    Raises ArtifactError, ModelError, UsageError; VerificationError where the artifact itself computes something else.
     """
     started = time.monotonic()
     opened = open_artifact(artifact)
@@ -103,6 +103,10 @@ def tune(
         advance(0, 0, "running the plain graph")
         oracle = Oracle(folder / package.MODEL, chosen.provider, shapes or {}, Path(scratch))
     target, notes = _target(folder, library, chosen, base, oracle)
+    if oracle.allowed > 1.0:
+        notes.append(
+            f"the rule-made options differ from exact float32 already; {oracle.allowed:.3g} limits are allowed"
+        )
     state = State(_state_file(folder, name), _key(manifest, chosen, base, oracle))
     if restart:
         state = _forgotten(state)
@@ -250,7 +254,8 @@ def _figures(found: Comparison) -> dict[str, Any]:
         "rule_made_ms": round(found.first_ms, 4),
         "tuned_ms": round(found.second_ms, 4),
         "ratio": round(found.ratio, 4),
-        "error": round(found.error, 4),
+        "low": round(found.low, 4),
+        "high": round(found.high, 4),
         "rounds": found.rounds,
     }
 

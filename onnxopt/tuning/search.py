@@ -67,6 +67,7 @@ class Search:
     ):
         self.target, self.oracle, self.state, self.start, self.knobs = target, oracle, state, start, knobs
         self.best, self.taken = start, list[tuple[AnyKnob, Trial]]()
+        self._left = set[tuple[Any, ...]]()  # values that something was faster than: there is no way back
         self._deadline, self._progress = deadline, progress
         self._bound: BoundRun | None = None
         self._total = sum(len(k.values) - 1 for k in knobs)
@@ -89,17 +90,21 @@ class Search:
         before, done = len(self.taken), 0
         for knob in self.knobs:
             for value in knob.values:
-                if value == knob.current(self.best):
-                    continue
                 settings = digest(self.best)
+                if value == knob.current(self.best) or self._values(knob.apply(self.best, value)) in self._left:
+                    continue
                 trial = self.state.known(knob.name, value, settings) or self._try(knob, value, settings)
                 done = min(done + 1, self._total)
                 if trial.outcome == "faster":
                     self.taken.append((knob, trial))
+                    self._left.add(self._values(self.best))
                     self.best = knob.apply(self.best, value)
                 again = f" (pass {number + 1})" if number else ""
                 self._progress(done, self._total, f"{knob.name}={value}: {describe(trial)}{again}")
         return len(self.taken) > before
+
+    def _values(self, configuration: dict[str, Any]) -> tuple[Any, ...]:
+        return tuple(knob.current(configuration) for knob in self.knobs)
 
     def _try(self, knob: AnyKnob, value: Any, settings: str) -> Trial:
         if time.monotonic() > self._deadline:
