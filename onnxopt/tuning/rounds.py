@@ -17,7 +17,7 @@ from onnxopt.benchmark import warm_up
 _LEAST, _FEWEST, _MOST = 3, 7, 15
 _BLOCK_SECONDS = 0.04
 _FEWEST_RUNS = 3
-_SECONDS = 8.0  # for one comparison; a model that runs for seconds gets fewer rounds, and a larger error
+MOST_SECONDS = 8.0  # for one comparison; a model that runs for seconds gets fewer rounds, and a wider interval
 _TAIL = 0.01
 
 
@@ -60,18 +60,18 @@ def compare(
     *,
     noise: float | None = None,
     most: int = _MOST,
-    block_seconds: float = _BLOCK_SECONDS,
+    seconds: float = MOST_SECONDS,
 ) -> Comparison:
     """Time two functions that run once and return their seconds.
 
     noise: stop as soon as it is certain whether the second is faster by more than this; None: run every round. Stops
-    after 8 seconds in any case, with three rounds at least.
+    after `seconds` in any case, with three rounds at least.
     """
     started = time.monotonic()
     estimate = min(warm_up(first), warm_up(second))
-    runs = max(_FEWEST_RUNS if estimate < block_seconds else 1, int(block_seconds / estimate))
+    runs = max(_FEWEST_RUNS if estimate < _BLOCK_SECONDS else 1, int(_BLOCK_SECONDS / estimate))
     times: tuple[list[float], list[float]] = ([], [])
-    while len(times[0]) < most and (len(times[0]) < _LEAST or time.monotonic() - started < _SECONDS):
+    while len(times[0]) < most and (len(times[0]) < _LEAST or time.monotonic() - started < seconds):
         order = ((first, times[0]), (second, times[1]))
         for run, taken in order if len(times[0]) % 2 == 0 else order[::-1]:
             run()  # the other session's threads still spin, and its data fills the cache
