@@ -102,9 +102,17 @@ def hash_file(path: Path) -> File:
 
 def write_manifest(folder: Path, manifest: Manifest) -> None:
     """Write manifest.json; over an older one it takes its place in one step."""
-    part = folder / f".{MANIFEST}.partial"
-    part.write_text(manifest.to_json(), "utf-8")
-    part.replace(folder / MANIFEST)
+    replace_text(folder / MANIFEST, manifest.to_json())
+
+
+def replace_text(path: Path, text: str, folder: Path | None = None) -> None:
+    """Write a file in one step: a reader, and whoever looks after a crash, finds the old text or the new one.
+
+    folder: where the new text is written first, on the same file system; default beside the file.
+    """
+    part = (folder or path.parent) / f".{path.name}.partial"
+    part.write_text(text, "utf-8")
+    part.replace(path)
 
 
 def check_recordable(folder: Path) -> None:
