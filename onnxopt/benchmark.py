@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from onnxopt import archive, configuration, execution, loading, package, samples
+from onnxopt import archive, configuration, devices, execution, loading, package, samples
 from onnxopt import traits as model_traits
 from onnxopt.bound_run import BoundRun
 from onnxopt.configuration import configuration_for
@@ -63,8 +63,9 @@ class Result:
         """The same as a manifest keeps it."""
         import onnxruntime as ort
 
+        gpu = None if self.provider == CPU else devices.first()
         return Measurement(
-            device=execution.device_name(self.provider),
+            device=gpu.name if gpu else devices.processor(),
             provider=self.provider,
             case=self.case,
             against=self.against,
