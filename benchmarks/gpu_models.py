@@ -24,11 +24,7 @@ import numpy as np
 from benchmarks import skeletons
 from benchmarks.gpu_timing import library, session
 
-<<<<<<< HEAD
-MODELS = ("bert", "vit", "llama", "convnext", "efficientnet", "unet", "llama_decode")
-=======
-MODELS = ("bert", "vit", "llama", "convnext", "efficientnet", "unet", "whisperenc")
->>>>>>> gemm
+MODELS = ("bert", "vit", "llama", "whisperenc", "convnext", "efficientnet", "unet", "llama_decode")
 _ROUNDS = 8
 _RUNS = 30
 

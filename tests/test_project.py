@@ -25,3 +25,9 @@ def test_the_command_reports_the_version_of_setup_cfg() -> None:
     import onnxopt
 
     assert onnxopt.__version__ == setup_cfg()["metadata"]["version"]
+
+
+def test_files_that_are_not_python_are_installed() -> None:
+    listed = setup_cfg()["options.package_data"]["onnxopt"].split()
+    for path in (ROOT / "onnxopt").glob("*.json"):
+        assert path.name in listed or "*.json" in listed
