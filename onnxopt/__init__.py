@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from onnxopt.explanation import explain
     from onnxopt.model_summary import inspect
     from onnxopt.pipeline import Artifact, optimize
+    from onnxopt.reporting.making import report
     from onnxopt.session import load
     from onnxopt.verification import verify
 
@@ -38,6 +39,7 @@ _WHERE = {
     "inspect": "model_summary",
     "load": "session",
     "optimize": "pipeline",
+    "report": "reporting.making",
     "verify": "verification",
 }
 
@@ -55,6 +57,7 @@ __all__ = [
     "inspect",
     "load",
     "optimize",
+    "report",
     "verify",
 ]
 

@@ -24,17 +24,22 @@ if TYPE_CHECKING:
 _WARM_UP_SECONDS = 0.3
 _BLOCK_SECONDS = 0.05
 _FEWEST, _MOST = 7, 2000
+_QUANTILES = 20  # steps of the distribution
 
 
 @dataclasses.dataclass(frozen=True)
 class Timing:
-    """Milliseconds a run: median, 95th percentile, mean and best of `runs` runs."""
+    """Milliseconds a run: median, 95th percentile, mean and best of `runs` runs.
+
+    quantiles: the distribution, at 0, 5, 10 ... 100 % of the runs.
+    """
 
     p50: float
     p95: float
     mean: float
     best: float
     runs: int
+    quantiles: tuple[float, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -227,4 +232,5 @@ def _timing(seconds: list[float]) -> Timing:
         mean=round(statistics.fmean(ordered), 4),
         best=round(ordered[0], 4),
         runs=len(ordered),
+        quantiles=tuple(round(ordered[k * (len(ordered) - 1) // _QUANTILES], 4) for k in range(_QUANTILES + 1)),
     )

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
+from onnxopt.commands.report import report
 from onnxopt.errors import OnnxoptError, UsageError
 
 if TYPE_CHECKING:
@@ -205,6 +206,9 @@ def inspect(model: Path, as_json: bool) -> None:
         click.echo(f"{count:8} {op}")
     if summary.functions:
         click.echo(f"functions: {', '.join(summary.functions)}")
+
+
+main.add_command(report)
 
 
 def _optimize_text(path: Path, manifest: Manifest) -> str:

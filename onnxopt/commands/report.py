@@ -1,0 +1,37 @@
+"""`onnxopt report`: the page of an artifact, made again with measurements, and its graph in Netron."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from onnxopt.errors import UsageError
+
+
+@click.command()
+@click.argument("artifact", type=Path)
+@click.option("--bench", multiple=True, type=Path, help="What `onnxopt bench --json` printed, to add; repeat for more.")
+@click.option("-o", "--output", type=Path, help="HTML file to write. Default: report.html of the artifact.")
+@click.option("--netron", is_flag=True, help="Open the artifact's graph in Netron (pip install netron) until ctrl-C.")
+def report(artifact: Path, bench: tuple[Path, ...], output: Path | None, netron: bool) -> None:
+    """Write ARTIFACT's report.html again, with measurements."""
+    from onnxopt.reporting import making
+
+    if netron:
+        _open_in_netron(artifact)
+        return
+    click.echo(f"wrote {making.report(artifact, bench=bench, output=output)}")
+
+
+def _open_in_netron(artifact: Path) -> None:
+    from onnxopt import manifest as manifests
+    from onnxopt import package
+
+    manifests.load(artifact)
+    try:
+        import netron
+    except ImportError:
+        raise UsageError("Netron is not installed; run: pip install netron") from None
+    netron.start(str(artifact / package.MODEL))
+    netron.wait()

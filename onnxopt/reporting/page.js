@@ -1,0 +1,32 @@
+"use strict";
+// Filtering and folding only: without it the page shows everything all the same.
+for (const box of document.querySelectorAll(".find")) {
+  box.hidden = false;
+  const list = document.getElementById(box.dataset.list);
+  const items = [...list.children];
+  const words = items.map((item) => item.querySelector("summary").textContent.toLowerCase());
+  const shown = box.querySelector("output");
+  const show = (text) => {
+    let count = 0;
+    items.forEach((item, k) => {
+      item.hidden = !words[k].includes(text);
+      count += !item.hidden;
+    });
+    shown.textContent = text ? `${count} of ${items.length}` : "";
+  };
+  box.querySelector("input").addEventListener("input", (event) => show(event.target.value.trim().toLowerCase()));
+  box.querySelector("button").addEventListener("click", (event) => {
+    const open = event.target.getAttribute("aria-pressed") !== "true";
+    for (const item of items) item.open = open && !item.hidden;
+    event.target.setAttribute("aria-pressed", String(open));
+    event.target.textContent = open ? "Fold all" : "Unfold all";
+  });
+}
+// A link to something folded unfolds it.
+const reveal = () => {
+  const target = location.hash.length > 1 && document.getElementById(decodeURIComponent(location.hash.slice(1)));
+  if (target instanceof HTMLDetailsElement) target.open = true;
+};
+addEventListener("hashchange", reveal);
+addEventListener("beforeprint", () => document.querySelectorAll("details").forEach((d) => (d.open = true)));
+reveal();
