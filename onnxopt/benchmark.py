@@ -10,9 +10,11 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from onnxopt import execution, loading, package, providers, samples, session
+from onnxopt import configuration, execution, loading, package, samples, session
 from onnxopt import manifest as manifests
 from onnxopt import traits as model_traits
+from onnxopt.bound_run import BoundRun
+from onnxopt.configuration import configuration_for
 from onnxopt.errors import ModelError, UsageError, VerificationError
 from onnxopt.execution import CPU, CUDA, RunError
 from onnxopt.reference import NotRunnable, Reference
@@ -85,7 +87,7 @@ def bench(
     execution.check_providers([provider] if provider else [])
     provider = provider or (CUDA if execution.cuda_is_usable() else CPU)
     with tempfile.TemporaryDirectory(prefix="onnxopt.") as scratch:
-        reference = _reference(model, library, provider, shapes or {}, Path(scratch))
+        reference = reference_of(model, library, provider, shapes or {}, Path(scratch))
         checks = reference.check(folder / package.MODEL, session.library_of(folder), list(reference.outputs)[:1])
     if failed := next((c for c in checks if not c.ok), None):
         raise VerificationError(f"{folder}: not timed, its outputs differ: {describe_failure(failed)}")
@@ -94,7 +96,7 @@ def bench(
     runs = []
     for path, lib in ((model, library), (folder / package.MODEL, session.library_of(folder))):
         opened = _open(path, lib, provider, folder)
-        runs.append(_bound_run(opened, feeds, provider, keep_outputs=not reference.traits.random))
+        runs.append(BoundRun(opened, feeds, provider, keep_outputs=not reference.traits.random))
     baseline, ours = _time_in_turn(runs[0], runs[1], iterations, seconds)
     return Result(
         provider=provider,
@@ -128,10 +130,10 @@ def _baseline(folder: Path, source: manifests.Source, against: Path | None) -> t
     )
 
 
-def _reference(
+def reference_of(
     model: Path, library: Path | None, provider: str, shapes: Mapping[str, tuple[int, ...]], scratch: Path
 ) -> Reference:
-    """The baseline's outputs at typical sizes, or at any that it accepts."""
+    """A model's outputs at typical sizes, or at any that it accepts."""
     traits = model_traits.of(loading.load(model).model)
     pinned = samples.pin(traits.inputs, shapes)
     batch, space = samples.roles(traits.inputs)
@@ -155,46 +157,11 @@ def _reference(
 
 def _open(model: Path, library: Path | None, provider: str, folder: Path) -> InferenceSession:
     """A session as a user of the artifact's configuration would have it, for both sides."""
-    configuration = providers.read(folder, "cuda" if provider == CUDA else "cpu")
+    chosen = configuration_for(folder, provider)
     try:
-        return execution.open_session(
-            model,
-            provider=provider,
-            library=library,
-            provider_options=configuration["provider_options"],
-            config=configuration["session_config"],
-        )
+        return configuration.open_session(model, library, chosen.data, folder)
     except RunError as error:
         raise ModelError(f"{model}: {provider} does not run it: {error}") from error
-
-
-def _bound_run(
-    opened: InferenceSession, feeds: Mapping[str, execution.Array], provider: str, *, keep_outputs: bool
-) -> Callable[[], float]:
-    """A function that runs the session once, inputs and outputs bound to the device, and returns the seconds it took.
-
-    keep_outputs: write to the same buffers each time; not possible where random numbers decide output shapes.
-    """
-    device = "cuda" if provider == CUDA else "cpu"
-    binding = opened.io_binding()
-    for name, array in feeds.items():
-        binding.bind_ortvalue_input(name, execution.to_ort_value(array, device))
-    names = [o.name for o in opened.get_outputs()]
-    tensors_only = all(o.type.startswith("tensor(") and "string" not in o.type for o in opened.get_outputs())
-    for name in names:
-        binding.bind_output(name, device if tensors_only else "cpu")
-    opened.run_with_iobinding(binding)
-    if keep_outputs and tensors_only:
-        for name, value in zip(names, binding.get_outputs(), strict=True):
-            binding.bind_ortvalue_output(name, value)
-
-    def run() -> float:
-        started = time.perf_counter()
-        opened.run_with_iobinding(binding)
-        binding.synchronize_outputs()
-        return time.perf_counter() - started
-
-    return run
 
 
 def _time_in_turn(
@@ -205,7 +172,7 @@ def _time_in_turn(
     Blocks rather than single runs, and the first of a block not counted: ORT's threads of one session go on spinning
     for a moment, which would slow down the other's.
     """
-    estimate = max(_warm_up(first), _warm_up(second))
+    estimate = max(warm_up(first), warm_up(second))
     wanted = iterations or min(_MOST, max(_FEWEST, int(seconds / 2 / estimate)))
     block = min(wanted, max(3, int(_BLOCK_SECONDS / estimate)))
     times: tuple[list[float], list[float]] = ([], [])
@@ -216,7 +183,7 @@ def _time_in_turn(
     return _timing(times[0]), _timing(times[1])
 
 
-def _warm_up(run: Callable[[], float]) -> float:
+def warm_up(run: Callable[[], float]) -> float:
     """Run for a moment; returns the seconds of the fastest run."""
     started, best = time.perf_counter(), run()
     while time.perf_counter() - started < _WARM_UP_SECONDS:

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from onnxopt import fuse, generate, loading, normalize, outline, package, samples, traits, versions
+from onnxopt import fuse, generate, loading, normalize, outline, package, providers, samples, traits, versions
 from onnxopt import manifest as manifests
 from onnxopt.compile import check_archs, compile_cuda
 from onnxopt.errors import UsageError
@@ -89,6 +89,8 @@ def optimize(
             if verify:
                 report = verify_and_leave_out(build, source, original, shapes or {}, Path(scratch))
         with phases("package"):
+            # After verification: which nodes stand in the way of a CUDA graph depends on the model that is kept.
+            unwritten = providers.write(folder, normalized.model, archs, shapes)
             files = package.hash_files(folder)
         manifest = Manifest(
             onnxopt=versions.onnxopt(),
@@ -105,7 +107,7 @@ def optimize(
             left_out=tuple(build.left_out),
             traffic=manifests.totals(build.kernels),
             verify=report,
-            notes=_notes(normalized.notes, build),
+            notes=_notes((*normalized.notes, *unwritten), build),
             seconds=phases.seconds,
         )
         manifest = page.write(folder, manifest, report_facts.gather(counted, build.model, build.kernels))

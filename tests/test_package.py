@@ -204,14 +204,6 @@ def test_configurations_are_plain_data_with_reasons(made: Path) -> None:
         assert set(read["why"]) == set(options)
 
 
-def test_dynamic_shapes_search_algorithms_by_heuristic() -> None:
-    def search(*dims: int | str) -> str:
-        return str(providers.cuda([Tensor("x", "float32", dims)])["provider_options"]["cudnn_conv_algo_search"])
-
-    assert search("batch", 3) == "HEURISTIC"
-    assert search(1, 3) == "EXHAUSTIVE"
-
-
 def test_unusable_configurations(tmp_path: Path) -> None:
     (tmp_path / "providers").mkdir()
     path = tmp_path / "providers" / "cpu.json"
