@@ -72,12 +72,9 @@ def python() -> str:
     errors = [n for n in names if n.endswith("Error")]
     rest = sorted(set(names) - {*functions, *records, *errors})
     things = {name: getattr(onnxopt, name) for name in (*functions, *records, *rest)}
-    for name, thing in {**things, **dict(_results(things.values()))}.items():
-        parts += [
-            f"## {name if name not in things else f'onnxopt.{name}'}\n",
-            f"```python\n{_signature(name, thing)}\n```\n",
-            _docstring(thing),
-        ]
+    public = {f"onnxopt.{name}": thing for name, thing in things.items()}
+    for title, thing in {**public, **dict(_results(things.values()))}.items():
+        parts += [f"## {title}\n", f"```python\n{_signature(thing)}\n```\n", _docstring(thing)]
     parts.append("## Errors\n")
     parts.append("| error | |\n|---|---|")
     for name in errors:

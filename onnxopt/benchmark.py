@@ -10,13 +10,13 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from onnxopt import configuration, execution, loading, package, samples, session
-from onnxopt import manifest as manifests
+from onnxopt import configuration, execution, loading, package, samples
 from onnxopt import traits as model_traits
 from onnxopt.bound_run import BoundRun
 from onnxopt.configuration import configuration_for
 from onnxopt.errors import ModelError, UsageError, VerificationError
 from onnxopt.execution import CPU, CUDA, RunError
+from onnxopt.opening import Opened, open_artifact
 from onnxopt.reference import NotRunnable, Reference
 from onnxopt.verification import describe_failure
 
@@ -78,25 +78,24 @@ def bench(
 
     Inputs and outputs are bound to the device. Raises VerificationError where outputs differ; then nothing is timed.
     """
-    folder = Path(artifact)
-    manifest = manifests.load(folder)
-    package.check_files(folder, manifest.files)
+    opened = open_artifact(artifact)
+    folder = opened.folder
     if iterations is not None and iterations < 1:
         raise UsageError(f"iterations must be 1 or more, not {iterations}")
-    model, library, name = _baseline(folder, manifest.source, None if against is None else Path(against))
+    model, library, name = _baseline(opened, None if against is None else Path(against))
     execution.check_providers([provider] if provider else [])
     provider = provider or (CUDA if execution.cuda_is_usable() else CPU)
     with tempfile.TemporaryDirectory(prefix="onnxopt.") as scratch:
         reference = reference_of(model, library, provider, shapes or {}, Path(scratch))
-        checks = reference.check(folder / package.MODEL, session.library_of(folder), list(reference.outputs)[:1])
+        checks = reference.check(opened.model, opened.library, list(reference.outputs)[:1])
     if failed := next((c for c in checks if not c.ok), None):
         raise VerificationError(f"{folder}: not timed, its outputs differ: {describe_failure(failed)}")
     case = next(iter(reference.outputs))
     feeds = samples.draw(reference.traits.inputs, dict(case.sizes), case.seed, reference.traits.index_bounds)
     runs = []
-    for path, lib in ((model, library), (folder / package.MODEL, session.library_of(folder))):
-        opened = _open(path, lib, provider, folder)
-        runs.append(BoundRun(opened, feeds, provider, keep_outputs=not reference.traits.random))
+    for path, lib in ((model, library), (opened.model, opened.library)):
+        session = _open(path, lib, provider, folder)
+        runs.append(BoundRun(session, feeds, provider, keep_outputs=not reference.traits.random))
     baseline, ours = _time_in_turn(runs[0], runs[1], iterations, seconds)
     return Result(
         provider=provider,
@@ -109,14 +108,14 @@ def bench(
     )
 
 
-def _baseline(folder: Path, source: manifests.Source, against: Path | None) -> tuple[Path, Path | None, str]:
+def _baseline(artifact: Opened, against: Path | None) -> tuple[Path, Path | None, str]:
     """The baseline's model file, its library, and what to call it."""
     if against is not None and against.is_dir():
-        package.check_files(against, manifests.load(against).files)
-        return against / package.MODEL, session.library_of(against), f"artifact {against}"
+        other = open_artifact(against)
+        return other.model, other.library, f"artifact {against}"
     if against is not None:
         return against, None, f"model {against}"
-    original = Path(source.path)
+    source, original = artifact.manifest.source, Path(artifact.manifest.source.path)
     try:
         unchanged = package.hash_file(original).sha256 == source.sha256
     except OSError:
@@ -124,7 +123,7 @@ def _baseline(folder: Path, source: manifests.Source, against: Path | None) -> t
     if unchanged:
         return original, None, f"original {original}"
     return (
-        folder / package.MODEL,
+        artifact.model,
         None,
         "the artifact's own model without the library (the original is gone or changed)",
     )

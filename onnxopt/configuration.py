@@ -125,17 +125,17 @@ def open_session(
             if library is not None and data.get("library", True):
                 options.register_custom_ops_library(str(library))
         listed = provider_list(data, folder, cuda_graph=cuda_graph) if providers is None else list(providers)
-        first = listed[0] if isinstance(listed[0], str) else listed[0][0]
-        if any(p != CPU for p in listed):
+        names = [p if isinstance(p, str) else p[0] for p in listed]
+        if set(names) != {CPU}:
             ort.preload_dlls()
         made = GraphSession if cuda_graph else ort.InferenceSession
         # ORT's own fallback would print to stdout and hide what went wrong.
         session = made(str(model), options, providers=listed, enable_fallback=0)
     except Exception as error:  # ORT raises a dozen unrelated classes
         raise RunError(one_line(error)) from error
-    if providers is None and first not in session.get_providers():
+    if providers is None and names[0] not in session.get_providers():
         # ORT leaves out a provider whose libraries do not load, and says so only in its log.
-        raise RunError(f"ONNX Runtime could not start {first} on this machine")
+        raise RunError(f"ONNX Runtime could not start {names[0]} on this machine")
     return session
 
 

@@ -30,7 +30,8 @@ class GraphSession(ort.InferenceSession):  # type: ignore[misc]
 
     def __init__(self, *args: Any, **kwargs: Any):
         super().__init__(*args, **kwargs)
-        self._graph_ids: dict[tuple[tuple[str, Place], ...], int] = {}
+        self._graph_ids: dict[tuple[Place, ...], int] = {}
+        self._options: dict[int, ort.RunOptions] = {}  # making them takes as long as launching a graph
 
     def io_binding(self) -> GraphBinding:
         return GraphBinding(self)
@@ -50,10 +51,14 @@ class GraphSession(ort.InferenceSession):  # type: ignore[misc]
         return super().run_with_ortvaluevector(_with_graph(run_options, _NONE), *args)
 
     def run_with_iobinding(self, iobinding: Any, run_options: Any = None) -> Any:
-        graph = self.graph_id(iobinding.places(self)) if isinstance(iobinding, GraphBinding) else _NONE
-        return super().run_with_iobinding(iobinding, _with_graph(run_options, graph))
+        graph = self.graph_id(iobinding.places()) if isinstance(iobinding, GraphBinding) else _NONE
+        if run_options is not None:
+            return super().run_with_iobinding(iobinding, _with_graph(run_options, graph))
+        if graph not in self._options:
+            self._options[graph] = _with_graph(None, graph)
+        return super().run_with_iobinding(iobinding, self._options[graph])
 
-    def graph_id(self, places: tuple[tuple[str, Place], ...] | None) -> int:
+    def graph_id(self, places: tuple[Place, ...] | None) -> int:
         """The id of the graph over these buffers; -1 for None, and where there are too many graphs already."""
         if places is None or (places not in self._graph_ids and len(self._graph_ids) >= _MOST):
             return _NONE
@@ -65,33 +70,41 @@ class GraphBinding(ort.IOBinding):  # type: ignore[misc]
 
     def __init__(self, session: GraphSession):
         super().__init__(session)
-        self._inputs: dict[str, Place | None] = {}
-        self._outputs: dict[str, Place | None] = {}
+        self._names = [("in", i.name) for i in session.get_inputs()]
+        self._names += [("out", o.name) for o in session.get_outputs()]
+        self._bound: dict[tuple[str, str], Place | None] = {}
+        self._places: tuple[Place, ...] | None = None
+        self._changed = True
 
-    def places(self, session: GraphSession) -> tuple[tuple[str, Place], ...] | None:
-        """Every input and output by name with its buffer; None where one is not fixed on a device."""
-        found: list[tuple[str, Place]] = []
-        for nodes, bound in ((session.get_inputs(), self._inputs), (session.get_outputs(), self._outputs)):
-            for node in nodes:
-                place = bound.get(node.name)
-                if place is None:
-                    return None
-                found.append((node.name, place))
-        return tuple(found)
+    def places(self) -> tuple[Place, ...] | None:
+        """Where every input lies, then every output; None where one is not fixed on a device."""
+        if self._changed:
+            found = [self._bound.get(name) for name in self._names]
+            self._places = None if None in found else tuple(p for p in found if p is not None)
+            self._changed = False
+        return self._places
+
+    def _note(self, kind: str, name: str, place: Place | None) -> None:
+        self._bound[kind, name] = place
+        self._changed = True
+
+    def _forget(self, kind: str) -> None:
+        self._bound = {key: place for key, place in self._bound.items() if key[0] != kind}
+        self._changed = True
 
     def bind_cpu_input(self, name: str, arr_on_cpu: Any) -> None:
         super().bind_cpu_input(name, arr_on_cpu)
-        self._inputs[name] = None
+        self._note("in", name, None)
 
     def bind_input(
         self, name: str, device_type: str, device_id: int, element_type: Any, shape: Sequence[int], buffer_ptr: int
     ) -> None:
         super().bind_input(name, device_type, device_id, element_type, shape, buffer_ptr)
-        self._inputs[name] = _place(device_type, device_id, element_type, shape, buffer_ptr)
+        self._note("in", name, _place(device_type, device_id, element_type, shape, buffer_ptr))
 
     def bind_ortvalue_input(self, name: str, ortvalue: Any) -> None:
         super().bind_ortvalue_input(name, ortvalue)
-        self._inputs[name] = _place_of(ortvalue)
+        self._note("in", name, _place_of(ortvalue))
 
     def bind_output(
         self,
@@ -103,19 +116,19 @@ class GraphBinding(ort.IOBinding):  # type: ignore[misc]
         buffer_ptr: int | None = None,
     ) -> None:
         super().bind_output(name, device_type, device_id, element_type, shape, buffer_ptr)
-        self._outputs[name] = _place(device_type, device_id, element_type, shape, buffer_ptr)
+        self._note("out", name, _place(device_type, device_id, element_type, shape, buffer_ptr))
 
     def bind_ortvalue_output(self, name: str, ortvalue: Any) -> None:
         super().bind_ortvalue_output(name, ortvalue)
-        self._outputs[name] = _place_of(ortvalue)
+        self._note("out", name, _place_of(ortvalue))
 
     def clear_binding_inputs(self) -> None:
         super().clear_binding_inputs()
-        self._inputs.clear()
+        self._forget("in")
 
     def clear_binding_outputs(self) -> None:
         super().clear_binding_outputs()
-        self._outputs.clear()
+        self._forget("out")
 
 
 def _place(

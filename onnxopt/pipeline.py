@@ -11,7 +11,19 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from onnxopt import fuse, generate, loading, normalize, outline, package, providers, samples, traits, versions
+from onnxopt import (
+    fuse,
+    generate,
+    loading,
+    normalize,
+    outline,
+    package,
+    providers,
+    requirements,
+    samples,
+    traits,
+    versions,
+)
 from onnxopt import manifest as manifests
 from onnxopt.compile import check_archs, compile_cuda
 from onnxopt.errors import UsageError
@@ -92,16 +104,18 @@ def optimize(
             # After verification: which nodes stand in the way of a CUDA graph depends on the model that is kept.
             unwritten = providers.write(folder, normalized.model, archs, shapes)
             files = package.hash_files(folder)
+        kept_archs = tuple(archs) if build.fatbin is not None else ()
         manifest = Manifest(
             onnxopt=versions.onnxopt(),
             versions=versions.dependencies(),
+            requires=requirements.of(normalized.model, library=bool(build.kernels), archs=kept_archs),
             source=header(sha256=sha256.result()),
             ir_version=normalized.model.ir_version,
             opsets=dict(sorted(normalized.model.opset_imports.items())),
             inputs=original.inputs,
             outputs=original.outputs,
             files=files,
-            archs=tuple(archs) if build.fatbin is not None else (),
+            archs=kept_archs,
             kernels=manifests.kernels(build.kernels),
             refusals=plan.refusals,
             left_out=tuple(build.left_out),

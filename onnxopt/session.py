@@ -8,16 +8,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from onnxopt import configuration as configurations
-from onnxopt import manifest as manifests
-from onnxopt import package
+from onnxopt import package, requirements
 from onnxopt.configuration import Configuration, configuration_for
 from onnxopt.errors import ArtifactError, UsageError
 from onnxopt.execution import CPU, CUDA, RunError, check_providers, one_line
+from onnxopt.opening import Opened, open_artifact
 
 if TYPE_CHECKING:
     import onnxruntime as ort
 
-__all__ = ["Configuration", "configuration_for", "library_of", "load"]
+__all__ = ["Configuration", "configuration_for", "load"]
 
 
 def load(
@@ -28,8 +28,9 @@ def load(
     library: bool = True,
     cuda_graph: bool = False,
     configuration: str | None = None,
+    public_key: str | Path | None = None,
 ) -> ort.InferenceSession:
-    """Open an artifact after checking every file's hash.
+    """Open an artifact, a folder or an archive of `onnxopt pack`, after checking every file's hash.
 
     providers: as ORT takes them; default: this machine's file of the artifact (`configuration_for` says which and why),
     and where CUDA does not start, with a warning, the CPU's. session_options: used as they are, and the library is
@@ -39,24 +40,32 @@ def load(
     on the device are captured and replayed; every other run, session.run among them, goes without a graph and is right
     at any shape. UsageError naming the nodes where the model cannot be captured.
 
-    configuration: a file of the artifact's providers/ by name ("h200.tensorrt") instead of this machine's.
+    configuration: a file of the artifact's providers/ by name ("h200.tensorrt") instead of this machine's. public_key:
+    minisign's, as a path or its base64 line: refuse an artifact that is not signed by it; default: the environment
+    variable ONNXOPT_PUBLIC_KEY, and no check where that is unset.
 
-    Raises ArtifactError where a file is missing or changed, or ORT refuses the model; UsageError where this ORT has not
-    got a provider that was asked for.
+    Raises ArtifactError where a file is missing or changed, this ORT is too old, or refuses the model; UsageError where
+    this ORT has not got a provider that was asked for.
     """
-    folder = Path(path)
-    package.check_files(folder, manifests.load(folder).files)
+    artifact = open_artifact(path, public_key=public_key)
+    folder = artifact.folder
+    _check_version(artifact, artifact.manifest.requires.onnxruntime, "to open it")
     if providers is not None and (cuda_graph or configuration is not None):
         raise UsageError("cuda_graph and configuration take the artifact's own providers: leave `providers` out")
     if providers is not None:
-        check_providers([p if isinstance(p, str) else p[0] for p in providers])
-    library_path = library_of(folder) if library else None
+        names = [p if isinstance(p, str) else p[0] for p in providers]
+        check_providers(names)
+        if CUDA in names:
+            _check_version(artifact, artifact.manifest.requires.onnxruntime_cuda, f"to run it on {CUDA}")
+    library_path = artifact.library if library else None
     if session_options is not None and library_path is not None:
         _register(session_options, library_path)
     chosen = configurations.named(folder, configuration) if configuration else configuration_for(folder)
     if providers is not None:
         chosen = configuration_for(folder, CPU)  # for the session options: the caller's providers decide the rest
     check_providers([chosen.provider])
+    if chosen.provider != CPU:
+        _check_version(artifact, artifact.manifest.requires.onnxruntime_cuda, f"to run it on {chosen.provider}")
     if cuda_graph:
         _check_graph(chosen)
     try:
@@ -122,7 +131,11 @@ def _register(options: ort.SessionOptions, library: Path) -> None:
         raise ArtifactError(f"{library}: ONNX Runtime cannot use it: {one_line(error)}") from error
 
 
-def library_of(folder: Path) -> Path | None:
-    """The artifact's library; None where nothing was fused, so that there is none."""
-    library = (folder / package.LIBRARY_FOLDER / package.LIBRARY).absolute()
-    return library if library.is_file() else None
+def _check_version(artifact: Opened, oldest: str, what: str) -> None:
+    import onnxruntime as ort
+
+    if requirements.parts(ort.__version__) < requirements.parts(oldest):
+        reasons = "; ".join(artifact.manifest.requires.because)
+        raise ArtifactError(
+            f"{artifact.folder}: needs ONNX Runtime {oldest} {what}, this is {ort.__version__} ({reasons})"
+        )

@@ -333,7 +333,7 @@ def test_other_refusals(copy: Path, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="cannot be written"):
         onnxopt.report(copy, output=tmp_path / "no" / "r.html")
     (copy / "manifest.json.minisig").touch()
-    with pytest.raises(UsageError, match=r"manifest\.json\.minisig signs what is there now"):
+    with pytest.raises(UsageError, match="is signed as it is now"):
         onnxopt.report(copy)
 
 

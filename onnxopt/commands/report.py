@@ -25,13 +25,12 @@ def report(artifact: Path, bench: tuple[Path, ...], output: Path | None, netron:
 
 
 def _open_in_netron(artifact: Path) -> None:
-    from onnxopt import manifest as manifests
-    from onnxopt import package
+    from onnxopt.opening import open_artifact
 
-    manifests.load(artifact)
+    model = open_artifact(artifact).model
     try:
         import netron
     except ImportError:
         raise UsageError("Netron is not installed; run: pip install netron") from None
-    netron.start(str(artifact / package.MODEL))
+    netron.start(str(model))
     netron.wait()

@@ -13,8 +13,6 @@ artifact has code for.
 from __future__ import annotations
 
 import json
-import os
-import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -57,16 +55,6 @@ def path(folder: Path, name: str) -> Path:
 
 def to_json(configuration: Mapping[str, Any]) -> str:
     return json.dumps(configuration, indent=2) + "\n"
-
-
-def replace(folder: Path, name: str, configuration: Mapping[str, Any]) -> Path:
-    """Write one configuration of an artifact in one step: a reader sees the old file or the new one."""
-    file = path(folder, name)
-    with tempfile.NamedTemporaryFile("w", encoding="utf-8", dir=file.parent, delete=False) as part:
-        part.write(to_json(configuration))
-    os.chmod(part.name, file.stat().st_mode & 0o777 if file.exists() else 0o644)
-    os.replace(part.name, file)
-    return file
 
 
 def read(folder: Path, name: str) -> dict[str, Any]:

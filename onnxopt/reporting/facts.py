@@ -21,6 +21,7 @@ from onnxopt import generate, loading, outline, package
 from onnxopt.benchmark import Timing
 from onnxopt.errors import UsageError
 from onnxopt.manifest import Manifest
+from onnxopt.program import Program
 from onnxopt.regions import Kernel
 
 _KERNEL_MARK = "__global__"
@@ -68,7 +69,8 @@ class Measurement:
 
 @dataclasses.dataclass(frozen=True)
 class Facts:
-    """before: None where the original is not at hand any more. sources: CUDA, whole translation units, by kernel.
+    """before: None where the original is not at hand any more. sources: CUDA, a whole translation unit for each kernel,
+    "" for one that has none of its own.
 
     costs: work of one element in float32 instructions (program.py), by kernel.
     """
@@ -115,8 +117,8 @@ def gather(before: Graph, model: ir.Model, kernels: Sequence[Kernel]) -> Facts:
     return Facts(
         before=before,
         after=count(model),
-        sources={name: text for name, text in sources.items() if _KERNEL_MARK in text},
-        costs={k.name: k.program.cost for k in kernels},
+        sources={name: text if _KERNEL_MARK in text else "" for name, text in sources.items()},
+        costs={k.name: k.program.cost for k in kernels if isinstance(k.program, Program)},
     )
 
 

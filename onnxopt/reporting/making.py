@@ -6,9 +6,8 @@ import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
 
-from onnxopt import manifest as manifests
-from onnxopt import package
 from onnxopt.errors import UsageError
+from onnxopt.opening import open_artifact
 from onnxopt.reporting import facts as report_facts
 from onnxopt.reporting import page
 
@@ -20,15 +19,16 @@ def report(artifact: str | Path, *, bench: Sequence[str | Path] = (), output: st
     case that the report has already takes that one's place. output: where to write the page; default the artifact's
     own report.html, whose hash in the manifest then changes too. Raises ArtifactError, UsageError.
     """
-    folder = Path(artifact)
-    manifest = manifests.load(folder)
-    package.check_files(folder, manifest.files)
+    opened = open_artifact(artifact)
+    folder, manifest = opened.folder, opened.manifest
     facts = page.read_facts(folder, manifest)
     new = [m for path in bench for m in report_facts.read_measurements(Path(path), manifest)]
     if new:
         kept = {(m.device, m.provider, m.case): m for m in (*facts.measurements, *new)}
         facts = dataclasses.replace(facts, measurements=tuple(kept.values()))
     if output is None:
+        if not Path(artifact).is_dir():
+            raise UsageError(f"{artifact}: is an archive, and stays as it is; say with -o where to write the report")
         page.update(folder, manifest, facts)
         return folder / page.FILE
     path = Path(output)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import functools
 import hashlib
-import os
 import re
 import zlib
 from collections.abc import Sequence
@@ -16,8 +15,7 @@ from typing import Any
 import jinja2
 from markupsafe import Markup
 
-from onnxopt import manifest as manifests
-from onnxopt import package
+from onnxopt import package, signing
 from onnxopt.errors import ArtifactError, UsageError
 from onnxopt.explanation import size_text
 from onnxopt.manifest import Manifest
@@ -52,9 +50,9 @@ def render(folder: Path, manifest: Manifest, facts: Facts) -> str:
 
 
 def write(folder: Path, manifest: Manifest, facts: Facts) -> Manifest:
-    """Write the page into an artifact folder that is being made; returns the manifest with its hash added."""
+    """Write the page into an artifact folder; returns the manifest with its hash added, which is yet to be written."""
     path = folder / FILE
-    path.write_text(render(folder, manifest, facts), "utf-8")
+    package.replace_text(path, render(folder, manifest, facts))
     files = {**manifest.files, FILE: package.hash_file(path)}
     return manifest.model_copy(update={"files": dict(sorted(files.items()))})
 
@@ -83,26 +81,22 @@ def update(folder: Path, manifest: Manifest, facts: Facts) -> Manifest:
 
     UsageError where the manifest is signed: a signature cannot cover what is written after it.
     """
-    signatures = sorted(p.name for p in folder.glob("manifest.json.*"))
-    if signatures:
-        raise UsageError(f"{folder}: {signatures[0]} signs what is there now; write the report elsewhere with -o")
+    if (folder / signing.SIGNATURE_FILE).exists():
+        raise UsageError(f"{folder}: is signed as it is now; write the report elsewhere with -o")
     try:
-        _replace(folder / FILE, render(folder, manifest, facts))
-        files = {**manifest.files, FILE: package.hash_file(folder / FILE)}
-        updated = manifest.model_copy(update={"files": dict(sorted(files.items()))})
-        _replace(folder / manifests.FILE, updated.to_json())
+        updated = write(folder, manifest, facts)
+        package.write_manifest(folder, updated)
     except OSError as error:
         raise UsageError(f"{folder}: cannot be written: {error.strerror or error}") from error
     return updated
 
 
-def _replace(path: Path, text: str) -> None:
-    beside = path.with_name(f".{path.name}.partial")
-    try:
-        beside.write_text(text, "utf-8")
-        os.replace(beside, path)
-    finally:
-        beside.unlink(missing_ok=True)
+def renewed(folder: Path, manifest: Manifest) -> Manifest:
+    """The manifest with the hash of a page that shows it, written here; for who changes a finished artifact.
+
+    An artifact without a page stays without.
+    """
+    return write(folder, manifest, read_facts(folder, manifest)) if FILE in manifest.files else manifest
 
 
 def _resource(name: str) -> str:

@@ -185,7 +185,7 @@ def _kernel(kernel: Kernel, facts: Facts, sizes: Mapping[str, int]) -> KernelVie
     work = _work(kernel, facts.costs.get(kernel.name), sizes)
     return KernelView(
         name=kernel.name,
-        kind=str(getattr(kernel, "kind", "pointwise")),
+        kind=str(kernel.kind),
         ops=kernel.ops,
         calls=len(kernel.sites),
         cpu=kernel.cpu,
