@@ -94,6 +94,11 @@ def unpack(archive: str | Path, output: str | Path) -> Path:
     return output
 
 
+def is_archive(path: Path) -> bool:
+    """Whether a path is a zip file, which no model file is."""
+    return path.is_file() and zipfile.is_zipfile(path)
+
+
 def folder_of(path: Path) -> Path:
     """The artifact folder of a path: itself, or where the archive at `path` is kept unpacked.
 
@@ -126,7 +131,7 @@ def _opened(archive: Path) -> Iterator[zipfile.ZipFile]:
     except IsADirectoryError:
         raise ArtifactError(f"{archive}: is a folder, not an archive of `onnxopt pack`") from None
     except (zipfile.BadZipFile, EOFError, NotImplementedError, UnicodeError, ValueError, RuntimeError) as error:
-        raise ArtifactError(f"{archive}: not an archive of `onnxopt pack`, or damaged: {error}") from None
+        raise ArtifactError(f"{archive}: not an artifact: no folder, nor an archive that is whole: {error}") from None
     except OSError as error:
         raise ArtifactError(f"{archive}: cannot be read: {error.strerror or error}") from None
 

@@ -6,22 +6,25 @@ import dataclasses
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from onnxopt import configuration, execution, loading, package, samples
+from onnxopt import archive, configuration, execution, loading, package, samples
 from onnxopt import traits as model_traits
 from onnxopt.bound_run import BoundRun
 from onnxopt.configuration import configuration_for
 from onnxopt.errors import ModelError, UsageError, VerificationError
 from onnxopt.execution import CPU, CUDA, RunError
+from onnxopt.manifest import Measurement
 from onnxopt.opening import Opened, open_artifact
 from onnxopt.reference import NotRunnable, Reference
 from onnxopt.verification import describe_failure
 
 if TYPE_CHECKING:
     from onnxruntime import InferenceSession
+
+    from onnxopt.fleet import Fleet
 
 _WARM_UP_SECONDS = 0.3
 _BLOCK_SECONDS = 0.05
@@ -49,6 +52,7 @@ class Result:
     """One benchmark. ratio: p50 of the baseline over p50 of the artifact, above 1 where the artifact is faster.
 
     against: what the baseline is. case: input sizes. compared: worst difference over the limit, of any output.
+    requests: how many a run serves, its batch size.
     """
 
     provider: str
@@ -58,6 +62,23 @@ class Result:
     artifact: Timing
     ratio: float
     compared: float
+    requests: int
+
+    def measurement(self, fleet: Fleet | None = None) -> Measurement:
+        """The same as a manifest keeps it."""
+        import onnxruntime as ort
+
+        return Measurement(
+            device=execution.device_name(self.provider),
+            provider=self.provider,
+            case=self.case,
+            against=self.against,
+            onnxruntime=ort.__version__,
+            before_ms=self.baseline.p50,
+            after_ms=self.artifact.p50,
+            ratio=self.ratio,
+            fleet=fleet,
+        )
 
 
 def bench(
@@ -105,12 +126,23 @@ def bench(
         artifact=ours,
         ratio=round(baseline.p50 / ours.p50, 4),
         compared=max((c.difference.excess or 0.0 for c in checks if c.difference), default=0.0),
+        requests=_requests(reference.traits.inputs, dict(case.sizes), feeds),
     )
+
+
+def _requests(inputs: Sequence[samples.Tensor], sizes: Mapping[str, int], feeds: Mapping[str, execution.Array]) -> int:
+    """How many requests a run serves: the batch size, where one dim is the batch.
+
+    Of a dynamic dim 0; in a static model what dim 0 of every input is. 1 where that says nothing.
+    """
+    dynamic = {sizes[symbol] for symbol in samples.roles(inputs)[0] if symbol in sizes}
+    found = dynamic or {array.shape[0] for array in feeds.values() if array.ndim > 1}
+    return int(found.pop()) if len(found) == 1 else 1
 
 
 def _baseline(artifact: Opened, against: Path | None) -> tuple[Path, Path | None, str]:
     """The baseline's model file, its library, and what to call it."""
-    if against is not None and against.is_dir():
+    if against is not None and (against.is_dir() or archive.is_archive(against)):
         other = open_artifact(against)
         return other.model, other.library, f"artifact {against}"
     if against is not None:

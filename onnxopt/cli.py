@@ -15,6 +15,7 @@ import click
 
 from onnxopt.commands import archives, exports, options, signatures
 from onnxopt.commands.doctor import doctor
+from onnxopt.commands.fleets import Question, fleet_options
 from onnxopt.commands.report import report
 from onnxopt.commands.tune import tune
 from onnxopt.errors import OnnxoptError
@@ -133,6 +134,7 @@ def verify(
 @options.shape
 @click.option("--provider", help="ORT's name of it. Default: CUDA where usable, else CPU.")
 @click.option("--iterations", type=int, help="Runs of each. Default: what fits in 5 seconds.")
+@fleet_options
 @options.json_option
 def bench(
     artifact: Path,
@@ -141,21 +143,27 @@ def bench(
     provider: str | None,
     iterations: int | None,
     as_json: bool,
+    **question: Any,
 ) -> None:
     """Time ARTIFACT against the original, in turn in one process, after comparing their outputs."""
     from onnxopt import benchmark
 
+    asked = Question(**question)
+    asked.check(artifact)
     result = benchmark.bench(
         artifact, against=against, shapes=options.parse_shapes(shapes), provider=provider, iterations=iterations
     )
+    fleet = asked.answer(artifact, result)
     if as_json:
-        options.print_json(dataclasses.asdict(result))
+        options.print_json(dataclasses.asdict(result) | ({"fleet": fleet.model_dump()} if fleet else {}))
         return
     click.echo(f"{result.provider}, {result.case}; outputs agree ({result.compared:.2g} of the limit)")
     click.echo(f"{'':10}{'p50 ms':>10}{'p95 ms':>10}{'mean ms':>10}{'runs':>7}")
     for name, timing in (("before", result.baseline), ("artifact", result.artifact)):
         click.echo(f"{name:10}{timing.p50:10.3f}{timing.p95:10.3f}{timing.mean:10.3f}{timing.runs:7}")
     click.echo(f"{result.ratio:.2f} times as fast as {result.against}")
+    if fleet:
+        click.echo(fleet.text())
 
 
 @main.command()

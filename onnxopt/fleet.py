@@ -39,7 +39,7 @@ class Fleet(pydantic.BaseModel):
         share = 1 - self.after_exact / self.before_exact
         change = f"{share:.0%} less GPU time" if share >= 0 else f"{-share:.0%} more GPU time"
         return (
-            f"fleet: {self.load:,.6g} requests/s need {self.before:,} GPUs before and {self.after:,} with the artifact"
+            f"fleet: {self.load:,.6g} requests/s need {_count(self.before, 'GPU')} before and {self.after:,} with the artifact"
             f" ({change}; {_count(self.requests, 'request')} a run, GPUs busy {self.utilization:.0%} of the time)"
         )
 

@@ -13,7 +13,8 @@ from pathlib import Path, PurePosixPath
 from onnxopt import paths
 from onnxopt.errors import ArtifactError, UsageError
 from onnxopt.manifest import FILE as MANIFEST
-from onnxopt.manifest import File, Manifest
+from onnxopt.manifest import File, Manifest, Measurement
+from onnxopt.manifest import load as load_manifest
 
 MODEL = "model.onnx"
 LIBRARY_FOLDER = "lib"
@@ -112,6 +113,24 @@ def replace_text(path: Path, text: str, folder: Path | None = None) -> None:
     part = (folder or path.parent) / f".{path.name}.partial"
     part.write_text(text, "utf-8")
     part.replace(path)
+
+
+def check_recordable(folder: Path) -> None:
+    """UsageError unless the manifest of an artifact folder may be written again."""
+    if not folder.is_dir():
+        raise UsageError(f"{folder}: only an artifact folder can keep a measurement")
+    if (folder / f"{MANIFEST}.minisig").is_file():
+        raise UsageError(f"{folder}: is signed, and recording changes what was signed: record first, then sign")
+
+
+def record(folder: Path, measurement: Measurement) -> None:
+    """Add a benchmark to an artifact's manifest. UsageError where that cannot be written."""
+    check_recordable(folder)
+    manifest = load_manifest(folder)
+    try:
+        write_manifest(folder, manifest.model_copy(update={"measurements": (*manifest.measurements, measurement)}))
+    except OSError as error:
+        raise UsageError(f"{folder}: cannot be written: {error.strerror or error}") from error
 
 
 def check_files(folder: Path, files: Mapping[str, File]) -> None:

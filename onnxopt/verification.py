@@ -84,9 +84,11 @@ def verify(
 
 
 def _model_and_library(path: Path) -> tuple[Path, Path | None]:
-    if not path.is_dir():
-        return path, None
+    from onnxopt import archive
     from onnxopt.opening import open_artifact
+
+    if not path.is_dir() and not archive.is_archive(path):
+        return path, None
 
     artifact = open_artifact(path)
     return artifact.model, artifact.library
