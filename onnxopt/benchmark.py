@@ -52,7 +52,8 @@ class Result:
     """One benchmark. ratio: p50 of the baseline over p50 of the artifact, above 1 where the artifact is faster.
 
     against: what the baseline is. case: input sizes. compared: worst difference over the limit, of any output.
-    requests: how many a run serves, its batch size.
+    requests: how many a run serves, its batch size. device: the GPU's name, or the processor's; "unknown" where nobody
+    says.
     """
 
     provider: str
@@ -63,13 +64,14 @@ class Result:
     ratio: float
     compared: float
     requests: int
+    device: str
 
     def measurement(self, fleet: Fleet | None = None) -> Measurement:
         """The same as a manifest keeps it."""
         import onnxruntime as ort
 
         return Measurement(
-            device=execution.device_name(self.provider),
+            device=self.device,
             provider=self.provider,
             case=self.case,
             against=self.against,
@@ -127,6 +129,7 @@ def bench(
         ratio=round(baseline.p50 / ours.p50, 4),
         compared=max((c.difference.excess or 0.0 for c in checks if c.difference), default=0.0),
         requests=_requests(reference.traits.inputs, dict(case.sizes), feeds),
+        device=execution.device_name(provider),
     )
 
 

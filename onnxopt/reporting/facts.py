@@ -17,7 +17,7 @@ from typing import Any
 import onnx_ir as ir
 import pydantic
 
-from onnxopt import generate, loading, outline, package
+from onnxopt import benchmark, generate, loading, outline, package
 from onnxopt.benchmark import Timing
 from onnxopt.errors import UsageError
 from onnxopt.manifest import Manifest
@@ -52,8 +52,8 @@ class KernelTime:
 class Measurement:
     """One result of `onnxopt bench --json`, and where somebody measured them, the times of single kernels.
 
-    device: the GPU's name as the catalogue or the driver spells it, "" where unknown. kernels: by name of the fused
-    function.
+    device: the GPU's name as the driver spells it, or the processor's; "" or "unknown" where nobody said. kernels: by
+    name of the fused function.
     """
 
     provider: str
@@ -65,6 +65,11 @@ class Measurement:
     compared: float
     device: str = ""
     kernels: dict[str, KernelTime] = dataclasses.field(default_factory=dict)
+
+    @property
+    def where(self) -> str:
+        """What it ran on, as far as that is known."""
+        return self.provider if self.device in ("", "unknown") else self.device
 
 
 @dataclasses.dataclass(frozen=True)
@@ -151,6 +156,18 @@ def read_measurements(path: Path, manifest: Manifest) -> tuple[Measurement, ...]
         where = ".".join(str(part) for part in first["loc"])
         raise UsageError(f"{path}: is not what `onnxopt bench --json` prints: {where}: {first['msg']}") from None
     return tuple(dataclasses.replace(m, kernels=_by_function(m.kernels, manifest, path)) for m in found)
+
+
+def from_result(result: benchmark.Result) -> Measurement:
+    """A result of this process."""
+    return Measurement(
+        **{f.name: getattr(result, f.name) for f in dataclasses.fields(Measurement) if f.name != "kernels"}
+    )
+
+
+def merged(known: Sequence[Measurement], new: Sequence[Measurement]) -> tuple[Measurement, ...]:
+    """Both; of the same device, provider and case the newer one, in the older one's place."""
+    return tuple({(m.device, m.provider, m.case): m for m in (*known, *new)}.values())
 
 
 def _by_function(times: dict[str, KernelTime], manifest: Manifest, path: Path) -> dict[str, KernelTime]:

@@ -6,6 +6,8 @@ import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
 
+from onnxopt import benchmark
+from onnxopt import manifest as manifests
 from onnxopt.errors import UsageError
 from onnxopt.opening import open_artifact
 from onnxopt.reporting import facts as report_facts
@@ -24,8 +26,7 @@ def report(artifact: str | Path, *, bench: Sequence[str | Path] = (), output: st
     facts = page.read_facts(folder, manifest)
     new = [m for path in bench for m in report_facts.read_measurements(Path(path), manifest)]
     if new:
-        kept = {(m.device, m.provider, m.case): m for m in (*facts.measurements, *new)}
-        facts = dataclasses.replace(facts, measurements=tuple(kept.values()))
+        facts = dataclasses.replace(facts, measurements=report_facts.merged(facts.measurements, new))
     if output is None:
         if not Path(artifact).is_dir():
             raise UsageError(f"{artifact}: is an archive, and stays as it is; say with -o where to write the report")
@@ -37,3 +38,11 @@ def report(artifact: str | Path, *, bench: Sequence[str | Path] = (), output: st
     except OSError as error:
         raise UsageError(f"{path}: cannot be written: {error.strerror or error}") from error
     return path
+
+
+def keep(artifact: Path, result: benchmark.Result) -> None:
+    """Add a result of this process to the page of an artifact folder. ArtifactError, UsageError as above."""
+    manifest = manifests.load(artifact)
+    facts = page.read_facts(artifact, manifest)
+    measurements = report_facts.merged(facts.measurements, [report_facts.from_result(result)])
+    page.update(artifact, manifest, dataclasses.replace(facts, measurements=measurements))

@@ -13,6 +13,7 @@ from typing import Any
 from markupsafe import Markup
 
 from onnxopt import explanation, fleet, outline, package, providers, samples
+from onnxopt import manifest as manifests
 from onnxopt.dtypes import DTYPES
 from onnxopt.execution import CPU
 from onnxopt.fleet import Fleet
@@ -98,12 +99,16 @@ class Latency:
 
 @dataclasses.dataclass(frozen=True)
 class Target:
-    """One file of providers/. rows: option, value, reason. more: what else the file holds, as JSON text."""
+    """One file of providers/. rows: option, value, reason. more: what else the file holds, as JSON text.
+
+    tuned: what `onnxopt tune` measured, {} where it has not run: device, case, comparisons, ...
+    """
 
     name: str
     provider: str
     rows: tuple[tuple[str, str, str], ...]
     more: str
+    tuned: dict[str, Any]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -122,6 +127,7 @@ class View:
     roofs: tuple[plots.Roof, ...]
     unplotted: int
     latencies: tuple[Latency, ...]
+    recorded: tuple[manifests.Measurement, ...]
     numerics: tuple[OutputRow, ...]
     refusals: dict[str, list[Refusal]]
     targets: tuple[Target, ...]
@@ -148,6 +154,7 @@ def build(folder: Path, manifest: Manifest, facts: Facts, roofs: Sequence[plots.
         roofs=tuple(roofs),
         unplotted=len(kernels) - len(points),
         latencies=tuple(_latency(m) for m in facts.measurements),
+        recorded=manifest.measurements,
         numerics=tuple(numerics(manifest.verify)),
         refusals=explanation.by_reason(manifest.refusals),
         targets=tuple(_targets(folder)),
@@ -204,7 +211,7 @@ def _measured(kernel: Kernel, moved: int | None, measurements: Sequence[Measurem
     for measurement in measurements:
         if time := measurement.kernels.get(kernel.name):
             rate = None if moved is None else moved / len(kernel.sites) / (time.microseconds * 1e-6)
-            yield Measured(measurement.device or measurement.provider, time, rate)
+            yield Measured(measurement.where, time, rate)
 
 
 def _sum(values: Sequence[int | None], counts: Sequence[int]) -> int | None:
@@ -302,4 +309,6 @@ def _target(name: str, data: Mapping[str, Any]) -> Target:
         for option, value in data[part].items()
     ]
     more = {key: value for key, value in data.items() if key not in (*parts, "provider", "why")}
-    return Target(name, str(data["provider"]), tuple(rows), json.dumps(more, indent=2) if more else "")
+    return Target(
+        name, str(data["provider"]), tuple(rows), json.dumps(more, indent=2) if more else "", data.get("tuned", {})
+    )
