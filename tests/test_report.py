@@ -1,32 +1,25 @@
-"""report.html: what it shows, that it carries its own facts, and how measurements get into it."""
+"""report.html: what it shows, that it is one file, and that everyone can read it."""
 
 from __future__ import annotations
 
 import dataclasses
-import html.parser
 import itertools
-import json
 import re
 import shutil
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner, Result
+from report_pages import STATIC, PageText, facts_of, read
 from small_models import CHAIN, NOTHING_TO_FUSE, write
 
 import onnxopt
 from onnxopt import manifest as manifests
 from onnxopt import package
-from onnxopt.cli import main
-from onnxopt.errors import ArtifactError, UsageError
 from onnxopt.manifest import LeftOut
 from onnxopt.regions import Refusal
 from onnxopt.reporting import page, plots, views
-from onnxopt.reporting.facts import Facts
 
 pytestmark = pytest.mark.usefixtures("library")
-
-STATIC = CHAIN.replace("batch", "64")
 
 
 @pytest.fixture(scope="module")
@@ -40,63 +33,6 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def copy(made: Path, artifact: Path) -> Path:
     shutil.copytree(made, artifact)
     return artifact
-
-
-def timing(p50: float) -> dict[str, object]:
-    quantiles = [round(p50 * (0.9 + 0.01 * k), 4) for k in range(21)]
-    return {"p50": p50, "p95": 1.09 * p50, "mean": p50, "best": 0.9 * p50, "runs": 100, "quantiles": quantiles}
-
-
-def bench_result(**changes: object) -> dict[str, object]:
-    result = {"provider": "CUDAExecutionProvider", "case": "static, seed 0", "against": "original chain.onnx"}
-    return {**result, "baseline": timing(3.0), "artifact": timing(2.0), "ratio": 1.5, "compared": 0.01, **changes}
-
-
-def bench_file(path: Path, *results: dict[str, object]) -> Path:
-    path.write_text(json.dumps(results[0] if len(results) == 1 else results))
-    return path
-
-
-class _Text(html.parser.HTMLParser):
-    """Visible text, and every start tag with its attributes; fails where elements are not closed in order."""
-
-    VOID = frozenset({"meta", "link", "input", "wbr", "br"})
-
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self.tags: list[tuple[str, dict[str, str | None]]] = []
-        self.open: list[str] = []
-        self.words: list[str] = []
-        self.feed(text)
-        self.close()
-        assert self.open == []
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.append((tag, dict(attrs)))
-        if tag not in self.VOID:
-            self.open.append(tag)
-
-    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.append((tag, dict(attrs)))
-
-    def handle_endtag(self, tag: str) -> None:
-        assert self.open.pop() == tag
-
-    def handle_data(self, data: str) -> None:
-        if not {"script", "style"} & set(self.open):
-            self.words.append(data)
-
-    @property
-    def text(self) -> str:
-        return " ".join("".join(self.words).split())
-
-
-def read(artifact: Path) -> _Text:
-    return _Text((artifact / "report.html").read_text("utf-8"))
-
-
-def facts_of(artifact: Path) -> Facts:
-    return page.read_facts(artifact, manifests.load(artifact))
 
 
 # --- what it shows ---------------------------------------------------------------------------------------------------
@@ -179,7 +115,7 @@ def test_refusals_left_out_and_hostile_names_are_text(made: Path) -> None:
     )
     text = page.render(made, manifest, facts_of(made))
     assert "<script>alert" not in text
-    parsed = _Text(text)
+    parsed = PageText(text)
     assert "3 nodes a value is needed elsewhere and its shape is not" in parsed.text
     assert "Bad_1 (Exp): off by 3" in parsed.text
     assert [t for t, _ in parsed.tags].count("script") == 2
@@ -203,7 +139,7 @@ def test_the_same_facts_give_the_same_page(made: Path, artifact: Path) -> None:
 def test_it_names_no_network_address_and_forbids_the_network(made: Path) -> None:
     text = (made / "report.html").read_text("utf-8")
     assert not re.search(r"https?://|//[a-z]+\.|url\(|@import", text)
-    parsed = _Text(text)
+    parsed = PageText(text)
     policy = next(a["content"] for t, a in parsed.tags if t == "meta" and "http-equiv" in a)
     assert policy is not None
     assert policy.startswith("default-src 'none'")
@@ -254,130 +190,6 @@ def test_contrast_light_and_dark(scheme: int) -> None:
         for ground in ("bg", "soft"):
             a, b = sorted((_luminance(colours[name]), _luminance(colours[ground])))
             assert (b + 0.05) / (a + 0.05) >= ratio, (name, ground)
-
-
-# --- measurements ----------------------------------------------------------------------------------------------------
-
-
-def run(*arguments: str | Path) -> Result:
-    return CliRunner().invoke(main, [str(a) for a in arguments])
-
-
-def test_bench_results_are_added(copy: Path, tmp_path: Path) -> None:
-    name = manifests.load(copy).kernels[0].name
-    entry = manifests.load(copy).kernels[0].variants[0]
-    kernels = {name: {"microseconds": 4.0, "calls": 1}, entry: {"microseconds": 2.0, "calls": 3}}
-    file = bench_file(tmp_path / "b.json", bench_result(device="NVIDIA H200", kernels=kernels))
-    result = run("report", copy, "--bench", file)
-    assert result.exit_code == 0, result.output
-    assert result.stdout == f"wrote {copy / 'report.html'}\n"
-    text = read(copy).text
-    assert "Speed, NVIDIA H200 1.50×" in text
-    assert "2.5 µs on NVIDIA H200" in text  # (4 + 3 * 2) / 4
-    assert "Of every 100 GPUs that run this model all the time, the artifact needs 67 for the same load." in text
-    assert "Roofline of H200 SXM with 2 kernels" in (copy / "report.html").read_text("utf-8")
-    assert onnxopt.load(copy).get_inputs()[0].name == "x"  # the manifest has the new hash
-
-
-def test_a_second_measurement_of_the_same_takes_its_place(copy: Path, tmp_path: Path) -> None:
-    cpu = "CPUExecutionProvider"
-    onnxopt.report(copy, bench=[bench_file(tmp_path / "a.json", bench_result(), bench_result(provider=cpu))])
-    onnxopt.report(copy, bench=[bench_file(tmp_path / "b.json", bench_result(ratio=3.0))])
-    measured = [(m.provider, m.ratio) for m in facts_of(copy).measurements]
-    assert measured == [("CUDAExecutionProvider", 3.0), (cpu, 1.5)]
-    before = (copy / "report.html").read_bytes()
-    onnxopt.report(copy)
-    assert (copy / "report.html").read_bytes() == before
-
-
-def test_what_bench_prints_is_what_report_reads(copy: Path, tmp_path: Path) -> None:
-    printed = run("bench", copy, "--iterations", "5", "--json")
-    assert printed.exit_code == 0, printed.output
-    (tmp_path / "b.json").write_text(printed.stdout)
-    onnxopt.report(copy, bench=[tmp_path / "b.json"])
-    (measurement,) = facts_of(copy).measurements
-    assert measurement.artifact.runs == 5
-    assert len(measurement.artifact.quantiles) == 21
-    assert "Distribution of ms a run: before, artifact" in (copy / "report.html").read_text("utf-8")
-
-
-def test_written_elsewhere_the_artifact_stays_as_it_is(copy: Path, tmp_path: Path) -> None:
-    before = {p: p.read_bytes() for p in copy.rglob("*") if p.is_file()}
-    file = bench_file(tmp_path / "b.json", bench_result())
-    assert onnxopt.report(copy, bench=[file], output=tmp_path / "r.html") == tmp_path / "r.html"
-    assert "1.50×" in (tmp_path / "r.html").read_text("utf-8")
-    assert {p: p.read_bytes() for p in copy.rglob("*") if p.is_file()} == before
-
-
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        ("", "is not JSON"),
-        ("{}", "0.provider: Field required"),
-        ('[{"provider": 3}]', "0.provider: Input should be a valid string"),
-        (json.dumps(bench_result(kernels={"Other_1": {"microseconds": 1, "calls": 1}})), "kernel Other_1 is not one"),
-    ],
-)
-def test_unusable_measurements(copy: Path, tmp_path: Path, content: str, message: str) -> None:
-    (tmp_path / "b.json").write_text(content)
-    before = (copy / "report.html").read_bytes()
-    result = run("report", copy, "--bench", tmp_path / "b.json")
-    assert result.exit_code == 2
-    assert message in result.stderr
-    assert (copy / "report.html").read_bytes() == before
-
-
-def test_other_refusals(copy: Path, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"none\.json: cannot be read"):
-        onnxopt.report(copy, bench=[tmp_path / "none.json"])
-    with pytest.raises(UsageError, match="cannot be written"):
-        onnxopt.report(copy, output=tmp_path / "no" / "r.html")
-    (copy / "manifest.json.minisig").touch()
-    with pytest.raises(UsageError, match="is signed as it is now"):
-        onnxopt.report(copy)
-
-
-def test_a_changed_page_is_not_trusted(copy: Path) -> None:
-    path = copy / "report.html"
-    path.write_text(path.read_text("utf-8").replace("passed", "PASSED"), "utf-8")
-    with pytest.raises(ArtifactError, match=r"report\.html: is not the file that was packaged"):
-        onnxopt.report(copy)
-
-
-@pytest.mark.parametrize("damage", ["", "eJw=", "!", "eJwrSSwuAQAEXQHB"])
-def test_a_page_without_its_facts(copy: Path, damage: str) -> None:
-    manifest = manifests.load(copy)
-    path = copy / "report.html"
-    path.write_text(re.sub(r'id="facts">[^<]*<', f'id="facts">{damage}<', path.read_text("utf-8")), "utf-8")
-    with pytest.raises(ArtifactError, match="is not a report of this onnxopt"):
-        page.read_facts(copy, manifest)
-
-
-def test_an_artifact_without_a_report_gets_one(copy: Path) -> None:
-    (copy / "report.html").unlink()
-    manifest = manifests.load(copy)
-    files = {name: f for name, f in manifest.files.items() if name != "report.html"}
-    package.write_manifest(copy, manifest.model_copy(update={"files": files}))
-    onnxopt.report(copy)
-    text = read(copy).text
-    assert "Nodes 7 → 3" in text  # the original is where it was
-    assert "Its CUDA source was not kept" in text
-    assert "report.html" in manifests.load(copy).files
-
-
-def test_netron_is_asked_for_by_name(copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import sys
-
-    monkeypatch.setitem(sys.modules, "netron", None)
-    result = run("report", copy, "--netron")
-    assert result.exit_code == 2
-    assert "pip install netron" in result.stderr
-    opened: list[str] = []
-    fake = type(sys)("netron")
-    fake.start, fake.wait = opened.append, lambda: None  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "netron", fake)
-    assert run("report", copy, "--netron").exit_code == 0
-    assert opened == [str(copy / "model.onnx")]
 
 
 # --- plots -----------------------------------------------------------------------------------------------------------

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from report_pages import bench_file, bench_result
 from small_models import CHAIN, write
-from test_report import bench_file, bench_result
 
 import onnxopt
 from onnxopt import manifest as manifests

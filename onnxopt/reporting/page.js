@@ -1,5 +1,5 @@
 "use strict";
-// Filtering and folding only: without it the page shows everything all the same.
+// Filtering, folding and focus only: without it the page shows everything all the same.
 for (const box of document.querySelectorAll(".find")) {
   box.hidden = false;
   const list = document.getElementById(box.dataset.list);
@@ -22,6 +22,13 @@ for (const box of document.querySelectorAll(".find")) {
     event.target.textContent = open ? "Fold all" : "Unfold all";
   });
 }
+// What is too wide for the screen can be scrolled by keyboard, and only that takes a stop of the tab key.
+const focusable = () => {
+  for (const wide of document.querySelectorAll(".scroll")) wide.tabIndex = wide.scrollWidth > wide.clientWidth ? 0 : -1;
+};
+addEventListener("resize", focusable);
+document.addEventListener("toggle", focusable, true);
+focusable();
 // A link to something folded unfolds it.
 const reveal = () => {
   const target = location.hash.length > 1 && document.getElementById(decodeURIComponent(location.hash.slice(1)));
