@@ -91,6 +91,15 @@ def test_letters_of_the_plots_can_be_read_on_a_phone(browser: Any, report: Path)
     assert min(heights) >= 9
 
 
+def test_only_what_is_too_wide_takes_the_tab_key(browser: Any, report: Path) -> None:
+    for viewport, some in ((DESKTOP, False), (PHONE, True)):
+        page = Opened(browser, report, viewport).page
+        page.locator("#numerics").scroll_into_view_if_needed()
+        page.wait_for_timeout(200)
+        found = page.evaluate("[...document.querySelectorAll('#numerics .scroll')].map(d => d.tabIndex)")
+        assert found == ([0] if some else [-1])
+
+
 def test_keyboard_alone_unfolds_a_kernel(browser: Any, report: Path) -> None:
     page = Opened(browser, report, DESKTOP).page
     for _ in range(40):
@@ -138,7 +147,7 @@ def test_a_thousand_kernels_load_and_filter_fast(browser: Any, thousand: Path) -
     started = time.perf_counter()
     opened = Opened(browser, thousand, PHONE)
     assert opened.page.locator("details.kernel").count() == 1000
-    assert time.perf_counter() - started < 10
+    assert time.perf_counter() - started < 15
     page = opened.page
     page.get_by_role("searchbox").first.fill("_77")
     shown = page.evaluate("[...document.querySelectorAll('details.kernel')].filter(d => !d.hidden).length")
@@ -146,4 +155,10 @@ def test_a_thousand_kernels_load_and_filter_fast(browser: Any, thousand: Path) -
     assert page.locator(".find output").first.text_content() == "11 of 1000"
     page.get_by_role("button", name="Unfold all").first.click()
     assert page.evaluate("[...document.querySelectorAll('details.kernel')].filter(d => d.open).length") == 11
+    page.get_by_role("searchbox").first.fill("")
+    started = time.perf_counter()
+    page.get_by_role("button", name="Fold all").first.click()
+    page.get_by_role("button", name="Unfold all").first.click()
+    assert page.evaluate("[...document.querySelectorAll('details.kernel')].filter(d => d.open).length") == 1000
+    assert time.perf_counter() - started < 15
     assert opened.complaints == []
