@@ -172,10 +172,10 @@ def bench(
 @options.json_option
 def explain(artifact: Path, every_refusal: bool, as_json: bool) -> None:
     """Say what ARTIFACT fuses, what that saves, and why the rest stayed as it is."""
-    from onnxopt import explanation
+    from onnxopt import archive, explanation
     from onnxopt import manifest as manifests
 
-    manifest = manifests.load(artifact)
+    manifest = manifests.load(archive.folder_of(artifact))
     if as_json:
         options.print_json(
             manifest.model_dump(mode="json", include={"kernels", "refusals", "left_out", "traffic", "notes"})

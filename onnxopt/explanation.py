@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from onnxopt import archive
 from onnxopt import manifest as manifests
 from onnxopt.manifest import Kernel, Manifest, Totals
 from onnxopt.regions import Refusal, Traffic
@@ -22,7 +23,7 @@ def explain(artifact: str | Path, *, every_refusal: bool = False) -> str:
 
     every_refusal: list each refused node instead of a count and a few examples a reason.
     """
-    return describe(manifests.load(Path(artifact)), every_refusal=every_refusal)
+    return describe(manifests.load(archive.folder_of(Path(artifact))), every_refusal=every_refusal)
 
 
 def describe(manifest: Manifest, *, every_refusal: bool = False) -> str:

@@ -38,9 +38,10 @@ class Fleet(pydantic.BaseModel):
         """One line for people."""
         share = 1 - self.after_exact / self.before_exact
         change = f"{share:.0%} less GPU time" if share >= 0 else f"{-share:.0%} more GPU time"
+        assumed = f"{_count(self.requests, 'request')} a run, GPUs busy {self.utilization:.0%} of the time"
         return (
-            f"fleet: {self.load:,.6g} requests/s need {_count(self.before, 'GPU')} before and {self.after:,} with the artifact"
-            f" ({change}; {_count(self.requests, 'request')} a run, GPUs busy {self.utilization:.0%} of the time)"
+            f"fleet: {self.load:,.6g} requests/s need {_count(self.before, 'GPU')} before and {self.after:,} with the "
+            f"artifact ({change}; {assumed})"
         )
 
 

@@ -10,7 +10,10 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from small_models import CHAIN, write
+import numpy as np
+import onnx
+import onnx.numpy_helper
+from small_models import CHAIN, NOTHING_TO_FUSE, write
 
 import onnxopt
 
@@ -36,6 +39,17 @@ def _made(text: str, archs: tuple[str, ...]) -> Path:
 def make(output: Path, text: str = CHAIN, archs: tuple[str, ...] = ()) -> Path:
     """A copy, at `output`, of an artifact of the model."""
     return Path(shutil.copytree(_made(text, archs), output))
+
+
+def with_weights(output: Path) -> np.ndarray:
+    """Make, at `output`, an artifact of y = x @ w whose weight lies in model.onnx.data; returns w, 64 x 64."""
+    model = onnx.load(write(output.with_suffix(".onnx"), NOTHING_TO_FUSE.replace("4", "64")))
+    weight = np.random.default_rng(0).standard_normal((64, 64), np.float32)
+    model.graph.initializer.append(onnx.numpy_helper.from_array(weight, "w"))
+    del model.graph.input[1]
+    onnx.save(model, output.with_suffix(".onnx"))
+    onnxopt.optimize(output.with_suffix(".onnx"), output, external_data=True)
+    return weight
 
 
 def with_digest(document: dict[str, Any]) -> bytes:

@@ -248,6 +248,7 @@ def test_the_commands(artifact: Path, tmp_path: Path) -> None:
     assert run("unpack", tmp_path / "a.zip", tmp_path / "out").exit_code == 0
     assert contents(tmp_path / "out") == contents(artifact)
     assert run("verify", tmp_path / "a.zip", artifact).exit_code == 0
+    assert "Add, Tanh, Mul, Sub" in run("explain", tmp_path / "a.zip").stdout
     assert run("bench", tmp_path / "a.zip", "--iterations", "3").exit_code == 0
 
 

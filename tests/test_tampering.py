@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from artifacts import make
+from artifacts import make, with_weights
 from small_models import CHAIN, NOTHING_TO_FUSE
 
 import onnxopt
@@ -145,15 +145,7 @@ def test_files_of_the_user_elsewhere_are_none_of_our_business(made: Path, artifa
 
 
 def test_an_external_data_file(tmp_path: Path, artifact: Path) -> None:
-    import numpy as np
-    import onnx
-    from small_models import write
-
-    model = onnx.load(write(tmp_path / "m.onnx", NOTHING_TO_FUSE.replace("4", "64")))
-    model.graph.initializer.append(onnx.numpy_helper.from_array(np.ones((64, 64), np.float32), "w"))
-    del model.graph.input[1]
-    onnx.save(model, tmp_path / "m.onnx")
-    onnxopt.optimize(tmp_path / "m.onnx", artifact, external_data=True, verify=False)
+    with_weights(artifact)
     for change in (truncate, replace, remove):
         copy = tmp_path / change.__name__
         shutil.copytree(artifact, copy)
