@@ -93,8 +93,8 @@ def _placement(
             "placement",
             "problem",
             f"nodes: {text}; ONNX Runtime has no CUDA kernel for {_some(heavy)}: their data goes to the host and back",
-            "export these nodes in another way, or in a dtype that has a CUDA kernel; a verbose session logs why each was "
-            "refused (SessionOptions.log_severity_level = 0)",
+            "export these nodes in another way, or in a dtype that has a CUDA kernel; a verbose session logs why each "
+            "was refused (SessionOptions.log_severity_level = 0)",
         )
     else:
         aside = f"; the {len(on_cpu)} on the CPU compute shapes, which is meant" if on_cpu else ""

@@ -12,6 +12,7 @@ from onnxopt.cuda_graph import blocking_nodes
 from onnxopt.samples import Tensor
 
 _PRODUCTS = frozenset({"Conv", "ConvTranspose", "Einsum", "GRU", "Gemm", "LSTM", "MatMul", "RNN"})
+_MATRIX_PRODUCTS = frozenset({"Gemm", "MatMul"})
 _CONVOLUTIONS = frozenset({"Conv", "ConvTranspose"})
 _ATTENTION = frozenset({"Attention", "GroupQueryAttention", "MultiHeadAttention"})
 
@@ -38,6 +39,10 @@ class Facts:
     @property
     def convolutions(self) -> bool:
         return bool(self.ops & _CONVOLUTIONS)
+
+    @property
+    def products(self) -> bool:
+        return bool(self.ops & _MATRIX_PRODUCTS)
 
     @property
     def attention(self) -> bool:

@@ -63,7 +63,35 @@ class Optimizer:
         return changed
 
 
-AnyKnob = Knob | Optimizer
+@dataclasses.dataclass(frozen=True)
+class Together:
+    """Options that mean something only together, on or off; off is ORT's default."""
+
+    name: str
+    section: str
+    options: tuple[tuple[str, str], ...]
+    values: tuple[str, ...] = (_OFF, "on")
+
+    @property
+    def option(self) -> str:
+        return self.options[0][0]
+
+    def current(self, configuration: dict[str, Any]) -> str:
+        return "on" if all(configuration[self.section].get(k) == v for k, v in self.options) else _OFF
+
+    def apply(self, configuration: dict[str, Any], value: str) -> dict[str, Any]:
+        """As Knob.apply."""
+        changed = copy.deepcopy(configuration)
+        for option, setting in self.options:
+            changed[self.section].pop(option, None)
+            if value == "on":
+                changed[self.section][option] = setting
+        return changed
+
+
+AnyKnob = Knob | Optimizer | Together
+# ORT times cuBLAS' algorithms for every product at the first run of each shape.
+_TUNABLE = Together("tunable_op", "provider_options", (("tunable_op_enable", "1"), ("tunable_op_tuning_enable", "1")))
 
 
 def knobs(facts: Facts, provider: str, *, library: bool) -> list[AnyKnob]:
@@ -93,6 +121,9 @@ def _cuda(facts: Facts) -> list[AnyKnob]:
         found.append(Knob("provider_options", "sdpa_kernel", ("0", "1", "2", "4", "8", "16"), "0"))
     if facts.float32_products:
         found.append(Knob("provider_options", "use_tf32", on_off, "1"))
+    if facts.products:
+        found.append(_TUNABLE)
+    found.append(Knob("provider_options", "use_ep_level_unified_stream", off_on, "0"))
     return found
 
 
