@@ -14,6 +14,7 @@ from markupsafe import Markup
 
 _WIDTH, _HEIGHT = 420, 300
 _LEFT, _RIGHT, _TOP, _BOTTOM = 46, 408, 26, 258
+_ROOFS_END = 318  # right of it stand the GPUs' names
 _LINE = 13.0  # between two labels
 _LONGEST_TAIL = 1.25  # of the slowest 95th percentile: what lies beyond is cut off, and said
 
@@ -57,26 +58,26 @@ def roofline(roofs: Sequence[Roof], points: Sequence[Point]) -> Markup:
     low, high = _decades([p.intensity for p in points] + [first.instructions / first.bandwidth])
     slowest = min([r.at(low) for r in roofs] + [p.rate for p in points if p.rate])
     bottom, top = _decades([slowest, *(r.at(high) for r in roofs)])
-    x, y = _log_scale(low, high, _LEFT, _RIGHT), _log_scale(bottom, top, _BOTTOM, _TOP)
+    x, y = _log_scale(low, high, _LEFT, _ROOFS_END), _log_scale(bottom, top, _BOTTOM, _TOP)
     parts = [
         *_x_axis(x, _powers(low, high), "float32 instructions a byte", _power_text),
-        *_y_axis(y, _powers(bottom, top), "instructions a second", _rate_text),
+        *_y_axis(y, _powers(bottom, top), "instructions a second", _rate_text, _ROOFS_END),
     ]
     for k, roof in reversed(list(enumerate(roofs))):
         ridge = min(max(roof.instructions / roof.bandwidth, low), high)
         line = " ".join(f"{x(i):.1f},{y(roof.at(i)):.1f}" for i in (low, ridge, high))
         parts.append(f'<polyline class="roof{" first" if k == 0 else ""}" points="{line}"/>')
-    parts += _labels([(y(r.at(high)), r.name) for r in roofs], roofs[0].name)
-    for point in points:
-        rate = point.rate or first.at(point.intensity)
-        kind = "measured" if point.rate else "predicted"
-        share = f", {rate / first.at(point.intensity):.0%} of the roof" if point.rate else ""
-        title = Markup("<title>{}</title>").format(f"{point.name}: {kind}{share}")
-        parts.append(
-            f'<circle class="{kind}" cx="{x(point.intensity):.1f}" cy="{y(rate):.1f}" r="4.5">{title}</circle>'
-        )
-    summary = f"Roofline of {first.name} with {len(points)} kernels"
-    return _svg(parts, summary)
+    parts += _labels([(y(r.at(high)), r.name.removeprefix("GeForce ")) for r in roofs], roofs[0].name)
+    parts += [_circle(point, first, x, y) for point in points]
+    return _svg(parts, f"Roofline of {first.name} with {len(points)} kernels")
+
+
+def _circle(point: Point, roof: Roof, x: Scale, y: Scale) -> str:
+    rate = point.rate or roof.at(point.intensity)
+    kind = "measured" if point.rate else "predicted"
+    share = f", {rate / roof.at(point.intensity):.0%} of the roof" if point.rate else ""
+    title = Markup("<title>{}</title>").format(f"{point.name}: {kind}{share}")
+    return f'<circle class="{kind}" cx="{x(point.intensity):.1f}" cy="{y(rate):.1f}" r="4.5">{title}</circle>'
 
 
 def distribution(curves: Sequence[Curve], unit: str) -> Markup:
@@ -100,12 +101,11 @@ def distribution(curves: Sequence[Curve], unit: str) -> Markup:
 
 
 def _labels(ends: Sequence[tuple[float, str]], first: str) -> list[str]:
-    """Names at the right ends of the roofs, from the top down, pushed apart where they would overlap."""
+    """Names right of the roofs' ends, from the top down, pushed apart where they would overlap."""
     parts, lowest = [], -math.inf
     for y, name in sorted(ends):
-        at = max(y - 4, lowest + _LINE, _TOP + 10)
-        lowest = at
-        parts.append(_text(_RIGHT - 2, at, name, "end", "first" if name == first else "other"))
+        lowest = max(y + 4, lowest + _LINE)
+        parts.append(_text(_ROOFS_END + 5, lowest, name, "start", "first" if name == first else "other"))
     return parts
 
 
@@ -117,11 +117,13 @@ def _svg(parts: Sequence[str], summary: str) -> Markup:
 def _x_axis(x: Scale, ticks: Sequence[float], title: str, text: Callable[[float], str]) -> list[str]:
     parts = [f'<line class="grid" x1="{x(t):.1f}" x2="{x(t):.1f}" y1="{_TOP}" y2="{_BOTTOM}"/>' for t in ticks]
     parts += [_text(x(t), _BOTTOM + 16, text(t), "end" if t == ticks[-1] else "middle") for t in ticks]
-    return [*parts, _text((_LEFT + _RIGHT) / 2, _HEIGHT - 6, title, "middle")]
+    return [*parts, _text((x(ticks[0]) + x(ticks[-1])) / 2, _HEIGHT - 6, title, "middle")]
 
 
-def _y_axis(y: Scale, ticks: Sequence[float], title: str, text: Callable[[float], str]) -> list[str]:
-    parts = [f'<line class="grid" x1="{_LEFT}" x2="{_RIGHT}" y1="{y(t):.1f}" y2="{y(t):.1f}"/>' for t in ticks]
+def _y_axis(
+    y: Scale, ticks: Sequence[float], title: str, text: Callable[[float], str], right: float = _RIGHT
+) -> list[str]:
+    parts = [f'<line class="grid" x1="{_LEFT}" x2="{right}" y1="{y(t):.1f}" y2="{y(t):.1f}"/>' for t in ticks]
     parts += [_text(_LEFT - 5, y(t) + 4, text(t), "end") for t in ticks]
     return [*parts, _text(2, _TOP - 13, title, "start")]
 
