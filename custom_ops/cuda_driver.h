@@ -15,6 +15,7 @@ using DriverKernel = struct KernelTag*;
 using DriverFunction = struct FunctionTag*;
 
 constexpr Result kSuccess = 0;
+constexpr int kMultiprocessorCount = 16;
 constexpr int kComputeCapabilityMajor = 75;
 constexpr int kComputeCapabilityMinor = 76;
 
@@ -31,6 +32,7 @@ struct Driver {
   Result (*cuDevicePrimaryCtxRelease)(Device device);
   Result (*cuCtxGetCurrent)(Context* context);
   Result (*cuCtxSetCurrent)(Context context);
+  Result (*cuCtxGetDevice)(Device* device);
   Result (*cuStreamGetCtx)(Stream stream, Context* context);
   Result (*cuLibraryLoadData)(DriverLibrary* library, const void* code, int* jit_options, void** jit_values,
                               unsigned jit_count, int* options, void** values, unsigned count);

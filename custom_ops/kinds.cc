@@ -2,6 +2,9 @@
 
 #include "cpu_kernel.h"
 #include "cuda_kernel.h"
+#include "row_cpu_kernel.h"
+#include "row_cuda_kernel.h"
+#include "row_shape_inference.h"
 #include "shape_inference.h"
 
 namespace onnxopt {
@@ -11,6 +14,9 @@ std::unique_ptr<FusedKernel> MakeKernel(const Kernel& kernel, const cuda::Librar
     case Kind::kPointwise:
       if (library != nullptr) return std::make_unique<cuda::CudaKernel>(kernel, *library);
       return std::make_unique<CpuKernel>(kernel);
+    case Kind::kRowwise:
+      if (library != nullptr) return std::make_unique<cuda::RowCudaKernel>(kernel, *library);
+      return std::make_unique<RowCpuKernel>(kernel);
   }
   throw Error("a kernel of no known kind");
 }
@@ -19,6 +25,8 @@ void InferShapes(const Kernel& kernel, OrtShapeInferContext* context) {
   switch (kernel.kind) {
     case Kind::kPointwise:
       return InferShapes(kernel.program, context);
+    case Kind::kRowwise:
+      return InferShapes(kernel.rows, context);
   }
   throw Error("a kernel of no known kind");
 }

@@ -37,7 +37,7 @@ def outline(model: ir.Model, plan: FusionPlan) -> tuple[Kernel, ...]:
         model.functions.setdefault(key, function)
         site = _site(region, f"{function.name}_{len(found[function.name])}", shapes)
         found[function.name].append((region, program, site))
-    kernels = tuple(_kernel(name, uses, shapes) for name, uses in found.items())
+    kernels = tuple(_kernel(name, uses, model.opset_imports, shapes) for name, uses in found.items())
     moved: dict[ir.Value, ir.Value] = {}
     for name, uses in found.items():
         for region, _, site in uses:
@@ -65,14 +65,16 @@ def _drop_constants_taken_in(model: ir.Model) -> None:
                 del graph.initializers[name]
 
 
-def _kernel(name: str, uses: Sequence[tuple[Region, Meaning, Site]], shapes: Shapes) -> Kernel:
+def _kernel(
+    name: str, uses: Sequence[tuple[Region, Meaning, Site]], opsets: Mapping[str, int], shapes: Shapes
+) -> Kernel:
     region, program, _ = uses[0]
     return Kernel(
         name=name,
         kind=region.kind,
         ops=tuple(node.op_type for node in region.nodes),
         program=program,
-        variants=kinds.entry_points(name, program, [r for r, _, _ in uses], shapes),
+        variants=kinds.entry_points(name, program, [r for r, _, _ in uses], opsets, shapes),
         sites=tuple(site for _, _, site in uses),
         cpu=all(kernel_wins_on_cpu(r) for r, _, _ in uses),
     )

@@ -15,6 +15,7 @@ class Kind(enum.StrEnum):
     """What a kernel runs, and so which modules find, lower and generate it (kinds.py)."""
 
     POINTWISE = "pointwise"
+    ROWWISE = "rowwise"
 
 
 class Meaning(Protocol):

@@ -19,6 +19,8 @@ from onnxopt.manifest import LeftOut
 from onnxopt.regions import Refusal
 from onnxopt.reporting import page, plots, views
 
+HEADER_18 = '<ir_version: 8, opset_import: ["" : 18]>'
+
 pytestmark = pytest.mark.usefixtures("library")
 
 
@@ -66,6 +68,19 @@ def test_traffic_and_intensity_follow_the_shapes(made: Path) -> None:
     assert first.bytes_after == moved
     assert first.intensity == pytest.approx(facts_of(made).costs[first.name] * 64 * 8 / moved)
     assert view.roofline is None  # no GPU given
+
+
+def test_kernels_of_every_kind_have_their_source_and_work(tmp_path: Path, artifact: Path) -> None:
+    """A kernel that reduces computes over its largest tensor, here its input, not over the small result."""
+    text = "g (float[64, 96] x, float[96] b) => (float[64, 1] y) <int64[1] axes = {1}> { s = Add(x, b) t = Tanh(s) "
+    model = write(tmp_path / "m.onnx", f"{HEADER_18}{text}y = ReduceMean <keepdims=1> (t, axes) }}")
+    onnxopt.optimize(model, artifact, archs=("sm_90",))
+    (kernel,) = views.build(artifact, manifests.load(artifact), facts_of(artifact), ()).kernels
+    assert kernel.kind == "rowwise"
+    assert kernel.source is not None
+    assert "__global__" in kernel.source
+    assert kernel.intensity == pytest.approx(facts_of(artifact).costs[kernel.name] * 64 * 96 / kernel.bytes_after)
+    assert f"{kernel.name} · rowwise · 1 call" in read(artifact).text
 
 
 def test_dynamic_dims_take_the_sizes_that_were_verified(tmp_path: Path, artifact: Path) -> None:

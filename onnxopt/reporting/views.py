@@ -226,11 +226,11 @@ def _moved(kernel: Kernel, sizes: Mapping[str, int]) -> int | None:
 
 
 def _work(kernel: Kernel, cost: int | None, sizes: Mapping[str, int]) -> int | None:
-    """Instructions of all places of a kernel in a run: its cost an element, over its greatest output."""
+    """Instructions of all places of a kernel in a run: its cost an element, over its largest tensor."""
     if cost is None:
         return None
-    outputs = [[_bytes(s, sizes) for s in site.shapes[len(kernel.inputs) :]] for site in kernel.sites]
-    elements = [max((t[0] for t in site if t), default=None) if all(site) else None for site in outputs]
+    tensors = [[_bytes(shape, sizes) for shape in site.shapes] for site in kernel.sites]
+    elements = [max(t[0] for t in site if t) if all(site) else None for site in tensors]
     total = _sum(elements, [1] * len(elements))
     return None if total is None else total * cost
 
