@@ -26,7 +26,8 @@ class BoundRun:
         self.session = opened
         self._device = "cuda" if provider == CUDA else "cpu"
         self._binding = opened.io_binding()
-        self._inputs = {name: execution.to_ort_value(array, self._device) for name, array in feeds.items()}
+        # Copies: a tensor on the CPU is the array's own memory, and `refill` would change the caller's.
+        self._inputs = {name: execution.to_ort_value(array.copy(), self._device) for name, array in feeds.items()}
         for name, value in self._inputs.items():
             self._binding.bind_ortvalue_input(name, value)
         self._names = [o.name for o in opened.get_outputs()]

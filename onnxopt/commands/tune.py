@@ -90,7 +90,7 @@ def describe(result: Result) -> str:
         label = "with a CUDA graph" if mode == "cuda_graph" else "plain runs"
         lines.append(
             f"{label}: rule-made {found.first_ms:.3f} ms, {'tuned' if result.changes else 'the same again'} "
-            f"{found.second_ms:.3f} ms, ratio {found.ratio:.3f} +- {found.error:.3f}"
+            f"{found.second_ms:.3f} ms, ratio {found.ratio:.3f} ({found.low:.3f} to {found.high:.3f})"
         )
     lines += [f"note: {note}" for note in result.notes]
     kept = {

@@ -27,11 +27,12 @@ from onnxopt.reporting import page
 from onnxopt.tuning import search
 from onnxopt.tuning.knobs import knobs
 from onnxopt.tuning.oracle import Oracle
-from onnxopt.tuning.rounds import Comparison
+from onnxopt.tuning.rounds import MOST_SECONDS, Comparison
 from onnxopt.tuning.search import SECTIONS, Progress, Search, Target
 from onnxopt.tuning.state import State
 
 _CONFIRM_SHARE = 0.15  # of the budget, kept for the last comparison
+_COMPARISON_SHARE = 0.08
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,7 +86,7 @@ def tune(
     one in a last comparison, and not slower without a CUDA graph where it is faster with one. ctrl-C keeps what is
     known; a run that was killed goes on from its last trial.
 
-    Raises ArtifactError, ModelError, UsageError.
+    Raises ArtifactError, ModelError, UsageError; VerificationError where the artifact itself computes something else.
     """
     started = time.monotonic()
     opened = open_artifact(artifact)
@@ -104,6 +105,10 @@ def tune(
         advance(0, 0, "running the plain graph")
         oracle = Oracle(folder / package.MODEL, chosen.provider, shapes or {}, Path(scratch))
     target, notes = _target(folder, library, chosen, base, oracle)
+    if oracle.allowed > 1.0:
+        notes.append(
+            f"the rule-made options differ from exact float32 already; {oracle.allowed:.3g} limits are allowed"
+        )
     state = State(_state_file(folder, name), _key(manifest, chosen, base, oracle))
     if restart:
         state = _forgotten(state)
@@ -111,12 +116,13 @@ def tune(
         notes.append(f"{state.path}: belongs to another model, machine or release, and was not used")
     deadline = started + (1 - _CONFIRM_SHARE) * budget
     tried = knobs(facts, chosen.provider, library=library is not None)
-    searching = Search(target, oracle, state, base, tried, deadline, advance)
+    seconds = min(MOST_SECONDS, _COMPARISON_SHARE * budget)
+    searching = Search(target, oracle, state, base, tried, deadline, advance, seconds)
     status, complete, comparisons = "interrupted", False, dict[str, Comparison]()
     with contextlib.suppress(KeyboardInterrupt):
         complete = searching.run()
         advance(0, 0, "comparing with the rule-made file")
-        comparisons = _comparisons(target, oracle, base, searching.best)
+        comparisons = _comparisons(target, oracle, base, searching.best, seconds)
         status = "faster" if _is_confirmed(comparisons, state.noise or 0.0, base, searching.best) else "unchanged"
     kept = searching.best if status != "unchanged" else base
     if status == "unchanged" and searching.taken:
@@ -183,10 +189,14 @@ def _target(
     return plain, notes
 
 
-def _comparisons(target: Target, oracle: Oracle, base: dict[str, Any], best: dict[str, Any]) -> dict[str, Comparison]:
+def _comparisons(
+    target: Target, oracle: Oracle, base: dict[str, Any], best: dict[str, Any], seconds: float
+) -> dict[str, Comparison]:
     """Rule-made against tuned, without a CUDA graph and with one."""
     modes = {"cuda_graph": True, "plain": False} if target.graph else {"plain": False}
-    return {mode: search.confirm(target, oracle, base, best, graph=graph) for mode, graph in modes.items()}
+    return {
+        mode: search.confirm(target, oracle, base, best, graph=graph, seconds=seconds) for mode, graph in modes.items()
+    }
 
 
 def _is_confirmed(
@@ -251,7 +261,8 @@ def _figures(found: Comparison) -> dict[str, Any]:
         "rule_made_ms": round(found.first_ms, 4),
         "tuned_ms": round(found.second_ms, 4),
         "ratio": round(found.ratio, 4),
-        "error": round(found.error, 4),
+        "low": round(found.low, 4),
+        "high": round(found.high, 4),
         "rounds": found.rounds,
     }
 

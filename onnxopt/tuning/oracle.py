@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING
 from onnxopt import benchmark, execution, samples
 from onnxopt.bound_run import BoundRun
 from onnxopt.compare import Limit, compare
-from onnxopt.errors import UsageError
+from onnxopt.errors import UsageError, VerificationError
 from onnxopt.execution import Array, RunError
 
 if TYPE_CHECKING:
     from onnxruntime import InferenceSession
 
 _TIMES_UNTUNED = 2.0
+_UNTRUSTED = 100.0  # TF32 rounds to 10 bits, where the limit for float32 leaves about 13
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,7 +38,7 @@ class Oracle:
 
     def __init__(self, model: Path, provider: str, shapes: Mapping[str, tuple[int, ...]], scratch: Path):
         reference = benchmark.reference_of(model, None, provider, shapes, scratch)
-        self.traits = reference.traits
+        self.model, self.traits = model, reference.traits
         if self.traits.random:
             raise UsageError(f"{model}: draws random numbers, so that two configurations cannot be compared")
         self.case = next(iter(reference.outputs))
@@ -61,9 +62,16 @@ class Oracle:
         self.allowed = 1.0
 
     def trust(self, untuned: Verdict) -> None:
-        """Take the untuned configuration's own difference as the measure where it is above the limit."""
-        if untuned.excess is not None:
-            self.allowed = max(1.0, _TIMES_UNTUNED * untuned.excess)
+        """Take the untuned configuration's own difference as the measure where it is above the limit.
+
+        VerificationError where that is more than TF32 or the order of additions explain.
+        """
+        if untuned.excess is None or untuned.excess > _UNTRUSTED:
+            raise VerificationError(
+                f"{self.model}: not tuned, with its kernels it computes something else than without: {untuned.reason}; "
+                "see `onnxopt verify`"
+            )
+        self.allowed = max(1.0, _TIMES_UNTUNED * untuned.excess)
 
     def check(self, session: InferenceSession, bound: BoundRun) -> Verdict:
         """Run everything and compare: as session.run does it, then through the buffers that are timed.

@@ -9,40 +9,49 @@ from __future__ import annotations
 import dataclasses
 import math
 import statistics
+import time
 from collections.abc import Callable
 
 from onnxopt.benchmark import warm_up
 
-_FEWEST, _MOST = 5, 15
+_LEAST, _FEWEST, _MOST = 3, 7, 15
 _BLOCK_SECONDS = 0.04
 _FEWEST_RUNS = 3
-_SIGMAS = 3.0
+MOST_SECONDS = 8.0  # for one comparison; a model that runs for seconds gets fewer rounds, and a wider interval
+_TAIL = 0.01
 
 
 @dataclasses.dataclass(frozen=True)
 class Comparison:
-    """ratio: time of the first over time of the second, above 1 where the second is faster. error: standard error.
+    """ratio: time of the first over time of the second, above 1 where the second is faster.
 
-    first_ms, second_ms: medians of the rounds' medians.
+    low, high: the true ratio lies between them with 98 % confidence (from seven rounds on), however the noise is
+    distributed. first_ms, second_ms: medians of the rounds' medians.
     """
 
     ratio: float
-    error: float
+    low: float
+    high: float
     first_ms: float
     second_ms: float
     rounds: int
 
+    @property
+    def error(self) -> float:
+        """Half the width of the interval."""
+        return (self.high - self.low) / 2
+
     def faster(self, noise: float) -> bool:
         """Whether the second is faster by more than `noise`, a fraction, beyond doubt."""
-        return self.ratio - _SIGMAS * self.error > 1.0 + noise
+        return self.low > 1.0 + noise
 
     def slower(self, noise: float) -> bool:
         """Whether the second is slower by more than `noise` beyond doubt."""
-        return self.ratio + _SIGMAS * self.error < 1.0 - noise
+        return self.high < 1.0 - noise
 
     def decided(self, noise: float) -> bool:
         """Whether more rounds cannot change the answer to `faster`."""
-        return self.faster(noise) or self.ratio + _SIGMAS * self.error < 1.0 + noise
+        return self.faster(noise) or self.high < 1.0 + noise
 
 
 def compare(
@@ -51,16 +60,18 @@ def compare(
     *,
     noise: float | None = None,
     most: int = _MOST,
-    block_seconds: float = _BLOCK_SECONDS,
+    seconds: float = MOST_SECONDS,
 ) -> Comparison:
     """Time two functions that run once and return their seconds.
 
-    noise: stop as soon as it is certain whether the second is faster by more than this; None: run every round.
+    noise: stop as soon as it is certain whether the second is faster by more than this; None: run every round. Stops
+    after `seconds` in any case, with three rounds at least.
     """
+    started = time.monotonic()
     estimate = min(warm_up(first), warm_up(second))
-    runs = max(_FEWEST_RUNS, int(block_seconds / estimate))
+    runs = max(_FEWEST_RUNS if estimate < _BLOCK_SECONDS else 1, int(_BLOCK_SECONDS / estimate))
     times: tuple[list[float], list[float]] = ([], [])
-    while len(times[0]) < most:
+    while len(times[0]) < most and (len(times[0]) < _LEAST or time.monotonic() - started < seconds):
         order = ((first, times[0]), (second, times[1]))
         for run, taken in order if len(times[0]) % 2 == 0 else order[::-1]:
             run()  # the other session's threads still spin, and its data fills the cache
@@ -73,16 +84,24 @@ def compare(
 def summarize(first: list[float], second: list[float]) -> Comparison:
     """The comparison of paired medians, in seconds.
 
-    The error is that of a median of ratios whose spread is the median absolute deviation (1.4826 of it is one standard
-    deviation of a normal distribution, and a median's error is 1.2533 times a mean's).
+    The interval is the sign test's: as many of the ratios are left out at either end as a fair coin would put there in
+    no more than 1 % of all cases.
     """
-    ratios = [a / b for a, b in zip(first, second, strict=True)]
-    middle = statistics.median(ratios)
-    deviation = statistics.median(abs(r - middle) for r in ratios)
+    ratios = sorted(a / b for a, b in zip(first, second, strict=True))
+    aside = _left_out(len(ratios))
     return Comparison(
-        ratio=middle,
-        error=1.2533 * 1.4826 * deviation / math.sqrt(len(ratios)),
+        ratio=statistics.median(ratios),
+        low=ratios[aside],
+        high=ratios[-1 - aside],
         first_ms=statistics.median(first) * 1e3,
         second_ms=statistics.median(second) * 1e3,
         rounds=len(ratios),
     )
+
+
+def _left_out(count: int) -> int:
+    """How many ratios to leave out at each end: so few heads among `count` coins are rarer than _TAIL."""
+    total, k = 0.0, 0
+    while (total := total + math.comb(count, k) / 2**count) <= _TAIL:
+        k += 1
+    return max(0, k - 1)

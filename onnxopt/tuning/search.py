@@ -53,7 +53,10 @@ class OutOfTime(Exception):
 
 
 class Search:
-    """best: the fastest configuration that is right, so far. taken: the trials that led there from `start`."""
+    """best: the fastest configuration that is right, so far. taken: the trials that led there from `start`.
+
+    deadline: no trial begins after it (time.monotonic). seconds: for one comparison, at most.
+    """
 
     def __init__(
         self,
@@ -64,10 +67,12 @@ class Search:
         knobs: Sequence[AnyKnob],
         deadline: float,
         progress: Progress,
+        seconds: float = rounds.MOST_SECONDS,
     ):
         self.target, self.oracle, self.state, self.start, self.knobs = target, oracle, state, start, knobs
         self.best, self.taken = start, list[tuple[AnyKnob, Trial]]()
-        self._deadline, self._progress = deadline, progress
+        self._left = set[tuple[Any, ...]]()  # values that something was faster than: there is no way back
+        self._deadline, self._progress, self._seconds = deadline, progress, seconds
         self._bound: BoundRun | None = None
         self._total = sum(len(k.values) - 1 for k in knobs)
 
@@ -89,17 +94,21 @@ class Search:
         before, done = len(self.taken), 0
         for knob in self.knobs:
             for value in knob.values:
-                if value == knob.current(self.best):
-                    continue
                 settings = digest(self.best)
+                if value == knob.current(self.best) or self._values(knob.apply(self.best, value)) in self._left:
+                    continue
                 trial = self.state.known(knob.name, value, settings) or self._try(knob, value, settings)
                 done = min(done + 1, self._total)
                 if trial.outcome == "faster":
                     self.taken.append((knob, trial))
+                    self._left.add(self._values(self.best))
                     self.best = knob.apply(self.best, value)
                 again = f" (pass {number + 1})" if number else ""
                 self._progress(done, self._total, f"{knob.name}={value}: {describe(trial)}{again}")
         return len(self.taken) > before
+
+    def _values(self, configuration: dict[str, Any]) -> tuple[Any, ...]:
+        return tuple(knob.current(configuration) for knob in self.knobs)
 
     def _try(self, knob: AnyKnob, value: Any, settings: str) -> Trial:
         if time.monotonic() > self._deadline:
@@ -124,7 +133,7 @@ class Search:
             verdict = self.oracle.check(session, candidate)
             if verdict.excess is None or verdict.excess > self.oracle.allowed:
                 return Trial(knob.name, value, settings, "wrong", verdict.reason)
-            found = rounds.compare(incumbent, candidate, noise=noise)
+            found = rounds.compare(incumbent, candidate, noise=noise, seconds=self._seconds)
         except RunError as error:
             return Trial(knob.name, value, settings, "failed", str(error))
         outcome = "faster" if found.faster(noise) else "not faster"
@@ -150,7 +159,7 @@ class Search:
         if self.state.noise is None:
             self._progress(0, self._total, "measuring how much this machine's timings scatter")
             twin = BoundRun(self.target.open(self.best), self.oracle.feeds, self.target.provider)
-            same = rounds.compare(incumbent, twin)
+            same = rounds.compare(incumbent, twin, seconds=self._seconds)
             self.state.noise = round(max(_LEAST_NOISE, abs(same.ratio - 1.0) + same.error), 4)
             self.state.write()
         return self.state.noise
@@ -163,14 +172,14 @@ def verdict_on(target: Target, oracle: Oracle, configuration: dict[str, Any]) ->
 
 
 def confirm(
-    target: Target, oracle: Oracle, before: dict[str, Any], after: dict[str, Any], *, graph: bool
+    target: Target, oracle: Oracle, before: dict[str, Any], after: dict[str, Any], *, graph: bool, seconds: float
 ) -> Comparison:
-    """Two configurations in fresh sessions, all rounds."""
+    """Two configurations in fresh sessions, all rounds that `seconds` allow."""
     runs = [
         BoundRun(target.open(configuration, graph=graph), oracle.feeds, target.provider)
         for configuration in (before, after)
     ]
-    return rounds.compare(runs[0], runs[1], most=_CONFIRMING_ROUNDS)
+    return rounds.compare(runs[0], runs[1], most=_CONFIRMING_ROUNDS, seconds=seconds)
 
 
 def digest(configuration: dict[str, Any]) -> str:
