@@ -11,17 +11,20 @@ folder that tritonserver is started in.
 
 from __future__ import annotations
 
+import dataclasses
 import re
+from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 import numpy as np
 
-from onnxopt import kernels_json, loading, package, providers, samples
+from onnxopt import execution, kernels_json, loading, package, providers, samples
 from onnxopt import traits as model_traits
 from onnxopt.errors import ArtifactError, UsageError
 from onnxopt.manifest import Manifest
 from onnxopt.opening import Opened, open_artifact
+from onnxopt.samples import Tensor
 from onnxopt.triton_options import Options
 
 CONFIG = "config.pbtxt"
@@ -32,7 +35,6 @@ _WARM_UP = "warmup"
 _TYPES = {
     "bool": "TYPE_BOOL",
     "string": "TYPE_STRING",
-    "bfloat16": "TYPE_BF16",
     **{f"float{bits}": f"TYPE_FP{bits}" for bits in (16, 32, 64)},
     **{f"{sign}int{bits}": f"TYPE_{sign.upper()}INT{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)},
 }
@@ -76,10 +78,11 @@ def export(
     library = None if tensorrt else opened.library
     if library is not None and f"lib/{kernels_json.FATBIN}" not in opened.manifest.files:
         device = _device_without_cuda_kernels(opened, device)
-    batch = max_batch if _is_batched(opened.manifest) else 0
-
     options = _options(opened, tensorrt, device, settings, where)
-    config = _config(opened.manifest, name, batch, options)
+    inputs, outputs = _as_onnxruntime_sees_them(opened, model, library)
+    batch = max_batch if _is_batched(inputs, outputs) else 0
+
+    config = _config(name, inputs, outputs, batch, options)
     config.instance_group.add(count=instances, kind=f"KIND_{device.upper()}")
     if library is not None:
         config.model_operations.op_library_filename.append(str(where / VERSION / "lib" / package.LIBRARY))
@@ -111,7 +114,9 @@ def _check_interface(opened: Opened) -> None:
         elif tensor.dims is None:
             problem = "declares no rank, which config.pbtxt must state; export the model with shapes"
         elif tensor.dtype not in _TYPES:
-            problem = f"is {tensor.dtype or 'of undeclared dtype'}, and Triton passes {', '.join(_TYPES)}"
+            problem = f"is {tensor.dtype or 'of undeclared dtype'}, and the backend passes {', '.join(_TYPES)}"
+        elif tensor.dtype == "string" and not tensor.dims:
+            problem = "is a single string, which the backend cannot pass"
         if problem:
             raise UsageError(f"{opened.folder}: {tensor.name} {problem}")
 
@@ -123,10 +128,38 @@ def _device_without_cuda_kernels(opened: Opened, device: str) -> str:
     return "cpu"
 
 
-def _is_batched(manifest: Manifest) -> bool:
+def _as_onnxruntime_sees_them(
+    opened: Opened, model: str, library: Path | None
+) -> tuple[Sequence[Tensor], Sequence[Tensor]]:
+    """Inputs and outputs with the dims that ORT infers to be static: the backend compares config.pbtxt with those.
+
+    As declared where this machine cannot open the model on its CPU (operators that only other providers have).
+    """
+    inputs, outputs = opened.manifest.inputs, opened.manifest.outputs
+    try:
+        session = execution.open_session(opened.folder / model, library=library)
+    except execution.RunError:
+        return inputs, outputs
+    return _with_static_dims(inputs, session.get_inputs()), _with_static_dims(outputs, session.get_outputs())
+
+
+def _with_static_dims(tensors: Sequence[Tensor], found: Sequence[Any]) -> list[Tensor]:
+    shapes = {row.name: row.shape for row in found}
+
+    def dims(tensor: Tensor) -> tuple[int | str | None, ...]:
+        declared = tensor.dims or ()
+        inferred = shapes.get(tensor.name, declared)
+        if len(inferred) != len(declared):
+            return declared
+        return tuple(i if isinstance(i, int) else d for d, i in zip(declared, inferred, strict=True))
+
+    return [dataclasses.replace(tensor, dims=dims(tensor)) for tensor in tensors]
+
+
+def _is_batched(inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> bool:
     """Whether dim 0 of every input and output is dynamic and the same: Triton then puts requests together."""
-    tensors = (*manifest.inputs, *manifest.outputs)
-    if not manifest.inputs or any(not t.dims for t in tensors):
+    tensors = (*inputs, *outputs)
+    if not inputs or any(not t.dims for t in tensors):
         return False
     return len({samples.symbol_of(t, 0) for t in tensors}) == 1 and samples.symbol_of(tensors[0], 0) is not None
 
@@ -143,17 +176,17 @@ def _schema() -> Any:
     return model_config_pb2
 
 
-def _config(manifest: Manifest, name: str, batch: int, options: Options) -> Any:
+def _config(name: str, inputs: Sequence[Tensor], outputs: Sequence[Tensor], batch: int, options: Options) -> Any:
     schema = _schema()
     config = schema.ModelConfig(
         name=name, backend="onnxruntime", default_model_filename=package.MODEL, max_batch_size=batch
     )
-    for tensors, rows in ((manifest.inputs, config.input), (manifest.outputs, config.output)):
+    for tensors, rows in ((inputs, config.input), (outputs, config.output)):
         for tensor in tensors:
             row = rows.add(name=tensor.name, data_type=schema.DataType.Value(_TYPES[tensor.dtype]))
             dims = [d if isinstance(d, int) else -1 for d in (tensor.dims or ())[1 if batch else 0 :]]
             row.dims.extend(dims or [1])
-            if not dims:  # config.pbtxt knows no rank 0
+            if batch and not dims:  # nothing but the batch dim, and config.pbtxt knows no empty dims
                 row.reshape.SetInParent()
     if batch > 1:
         config.dynamic_batching.preferred_batch_size.extend(sorted({max(batch // 2, 2), batch}))

@@ -36,6 +36,13 @@ lengths (int64[batch] count, float[batch, 3] x) => (float[batch] y) {
   y = Mul(s, c)
 }
 """
+# A dim that the model declares dynamic, and that ORT knows better.
+INFERRED = """
+inferred (float[batch, 4] x) => (float[batch, rest] y) {
+  a = Tanh(x)
+  y = Mul(a, x)
+}
+"""
 DTYPES = """
 dtypes (bool[n, 2] b, uint8[n, 2] u, int32[n, 2] i, float16[n, 2] h, double[n, 2] d, string[n, 2] s)
     => (bool[n, 2] nb, uint8[n, 2] nu, int32[n, 2] ni, float16[n, 2] nh, double[n, 2] nd, string[n, 2] ns) {
@@ -56,7 +63,7 @@ def exported(tmp_path: Path, text: str = BATCHED, archs: tuple[str, ...] = ("sm_
 # --- the backend -----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("text", [BATCHED, CHAIN, NOTHING_TO_FUSE, TOKENS, SCALARS, LENGTHS, DTYPES])
+@pytest.mark.parametrize("text", [BATCHED, CHAIN, NOTHING_TO_FUSE, TOKENS, SCALARS, LENGTHS, INFERRED, DTYPES])
 def test_the_backend_answers_as_the_artifact_does(tmp_path: Path, text: str) -> None:
     model = Model(exported(tmp_path, text))
     artifact = onnxopt.load(tmp_path / "artifact", providers=[execution.CPU])
@@ -120,6 +127,12 @@ def test_and_not_where_one_has_not(tmp_path: Path, text: str) -> None:
     assert config.max_batch_size == 0
     assert not config.HasField("dynamic_batching")
     assert "Requests are not put together" in (folder / "README.md").read_text()
+
+
+def test_dims_are_those_that_onnxruntime_infers(tmp_path: Path) -> None:
+    """The backend refuses a config whose output dims are not exactly ORT's."""
+    config = Model(exported(tmp_path, INFERRED)).config
+    assert list(config.output[0].dims) == [4]
 
 
 def test_one_request_at_a_time(tmp_path: Path) -> None:
@@ -321,6 +334,8 @@ def test_a_model_that_is_there_already(tmp_path: Path) -> None:
         ({"dims": None}, "declares no rank"),
         ({"dtype": "float8_e4m3fn"}, "is float8_e4m3fn"),
         ({"dtype": ""}, "is of undeclared dtype"),
+        ({"dtype": "bfloat16"}, "is bfloat16"),
+        ({"dtype": "string", "dims": []}, "is a single string"),
     ],
 )
 def test_what_triton_cannot_pass(tmp_path: Path, tensor: dict[str, Any], words: str) -> None:
@@ -355,3 +370,20 @@ def test_the_command(tmp_path: Path) -> None:
     assert result.exit_code == 0, result.output
     assert json.loads(result.stdout)["config"] == str(tmp_path / "repository" / "m" / "config.pbtxt")
     assert Model(tmp_path / "repository" / "m").config.max_batch_size == 4
+
+
+@pytest.mark.models
+@pytest.mark.parametrize("name", ["bert_tiny_dyn", "convnext_tiny_fp16_dyn", "silero_vad_16k_sequence", "ppocr_cls_v2"])
+def test_real_models(tmp_path: Path, name: str) -> None:
+    import models
+
+    try:
+        path = models.path(name)
+    except models.ModelUnavailable as error:
+        pytest.skip(str(error))
+    made = onnxopt.optimize(path, tmp_path / "artifact", archs=()).path
+    model = Model(triton.export(made, tmp_path / "repository"))
+    artifact = onnxopt.load(made, providers=[execution.CPU])
+    for _, feeds, outputs in model.warm_up():
+        for found, wanted in zip(outputs.values(), artifact.run(list(outputs), feeds), strict=True):
+            np.testing.assert_allclose(found, wanted, rtol=1e-2, atol=1e-2)
