@@ -39,13 +39,15 @@ bool HeldInputFits(char mode, const Access& access, const Grid& grid, unsigned v
 // Whether a row lies in registers, and every operand can be moved in vectors: a held kernel does nothing else.
 bool HeldFits(const Kernel& kernel, const Variant& variant, const Grid& grid) {
   const std::uint64_t capacity = std::uint64_t{variant.lanes} * variant.unroll * variant.vector;
-  if (grid.inner != 1 || grid.columns == 0 || grid.columns > capacity || grid.columns % variant.vector != 0) return false;
+  if (grid.inner != 1 || grid.columns == 0 || grid.columns > capacity || grid.columns % variant.vector != 0)
+    return false;
   if (variant.columns != 0 && variant.columns != grid.columns) return false;
   const RowProgram& program = kernel.rows;
   for (std::size_t k = 0; k < program.inputs.size(); ++k) {
     if (program.operands[k].row) continue;
     if (!HeldInputFits(variant.modes[k], grid.domain.access[k], grid, variant.vector)) return false;
-    const bool loads = variant.modes[k] != '*' || (grid.domain.access[k].runs > 0 && grid.domain.access[k].run[0].div == 1);
+    const bool loads =
+        variant.modes[k] != '*' || (grid.domain.access[k].runs > 0 && grid.domain.access[k].run[0].div == 1);
     if (loads && !Aligned(grid.domain.input[k], program.inputs[k], variant.vector)) return false;
   }
   for (const std::size_t k : program.Stored(false)) {

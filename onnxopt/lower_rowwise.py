@@ -113,9 +113,7 @@ def _operands(
     return tuple(found[v] for v in inputs)
 
 
-def _operand(
-    node: ir.Node, row: RowOperator | None, k: int, value: ir.Value, grid: Grid, shapes: Shapes
-) -> Operand:
+def _operand(node: ir.Node, row: RowOperator | None, k: int, value: ir.Value, grid: Grid, shapes: Shapes) -> Operand:
     dims = shapes.dims(value)
     first = node.inputs[0]
     if row is not None and k >= row.operands:

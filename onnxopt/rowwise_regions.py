@@ -202,4 +202,3 @@ class _Growth:
         )  # fmt: skip
         region.verify()
         return region
-
