@@ -21,6 +21,11 @@ from onnxopt.reporting import page, plots, views
 
 HEADER_18 = '<ir_version: 8, opset_import: ["" : 18]>'
 
+PRODUCT = HEADER_18 + """
+product (float16[64, 32] x, float16[32, 16] weight, float16[16] bias) => (float16[64, 16] y) {
+  p = MatMul(x, weight) s = Add(p, bias) y = Relu(s) }
+"""
+
 pytestmark = pytest.mark.usefixtures("library")
 
 
@@ -81,6 +86,15 @@ def test_kernels_of_every_kind_have_their_source_and_work(tmp_path: Path, artifa
     assert "__global__" in kernel.source
     assert kernel.intensity == pytest.approx(facts_of(artifact).costs[kernel.name] * 64 * 96 / kernel.bytes_after)
     assert f"{kernel.name} · rowwise · 1 call" in read(artifact).text
+
+
+def test_a_product_has_no_source_of_its_own(tmp_path: Path, artifact: Path) -> None:
+    manifest = onnxopt.optimize(write(tmp_path / "m.onnx", PRODUCT), artifact, archs=("sm_90",)).manifest
+    (kernel,) = manifest.kernels
+    assert kernel.kind == "gemm"
+    text = read(artifact).text
+    assert "No CUDA source of its own: it runs through a library of CUDA." in text
+    assert "Entry points" not in text
 
 
 def test_dynamic_dims_take_the_sizes_that_were_verified(tmp_path: Path, artifact: Path) -> None:
