@@ -21,10 +21,13 @@ from onnxopt.reporting import page, plots, views
 
 HEADER_18 = '<ir_version: 8, opset_import: ["" : 18]>'
 
-PRODUCT = HEADER_18 + """
+PRODUCT = (
+    HEADER_18
+    + """
 product (float16[64, 32] x, float16[32, 16] weight, float16[16] bias) => (float16[64, 16] y) {
   p = MatMul(x, weight) s = Add(p, bias) y = Relu(s) }
 """
+)
 
 pytestmark = pytest.mark.usefixtures("library")
 

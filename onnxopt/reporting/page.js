@@ -22,13 +22,13 @@ for (const box of document.querySelectorAll(".find")) {
     event.target.textContent = open ? "Fold all" : "Unfold all";
   });
 }
-// What is too wide for the screen can be scrolled by keyboard, and only that takes a stop of the tab key. Looked at when
-// it comes into view: measuring everything would lay out a thousand kernels that nobody sees.
+// What is too wide for the screen can be scrolled by keyboard, and only that takes a stop of the tab key. Looked at
+// when it comes near the view: measuring everything would lay out a thousand kernels that nobody sees.
 const seen = new IntersectionObserver((entries) => {
   const boxes = entries.filter((entry) => entry.isIntersecting).map((entry) => entry.target);
   const wide = boxes.map((box) => box.scrollWidth > box.clientWidth); // all reading before all writing: one layout
   boxes.forEach((box, k) => (box.tabIndex = wide[k] ? 0 : -1));
-});
+}, { rootMargin: "20000px 0px" });
 const watch = () => {
   seen.disconnect();
   for (const box of document.querySelectorAll(".scroll")) seen.observe(box);
