@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from onnxopt import archive, configuration, execution, loading, package, samples
+from onnxopt import archive, configuration, devices, execution, loading, package, samples
 from onnxopt import traits as model_traits
 from onnxopt.bound_run import BoundRun
 from onnxopt.configuration import configuration_for
@@ -52,8 +52,7 @@ class Result:
     """One benchmark. ratio: p50 of the baseline over p50 of the artifact, above 1 where the artifact is faster.
 
     against: what the baseline is. case: input sizes. compared: worst difference over the limit, of any output.
-    requests: how many a run serves, its batch size. device: the GPU's name, or the processor's; "unknown" where nobody
-    says.
+    requests: how many a run serves, its batch size. device: the GPU's name, or the processor's.
     """
 
     provider: str
@@ -119,6 +118,7 @@ def bench(
     for path, lib in ((model, library), (opened.model, opened.library)):
         session = _open(path, lib, provider, folder)
         runs.append(BoundRun(session, feeds, provider, keep_outputs=not reference.traits.random))
+    gpu = None if provider == CPU else devices.first()
     baseline, ours = _time_in_turn(runs[0], runs[1], iterations, seconds)
     return Result(
         provider=provider,
@@ -129,7 +129,7 @@ def bench(
         ratio=round(baseline.p50 / ours.p50, 4),
         compared=max((c.difference.excess or 0.0 for c in checks if c.difference), default=0.0),
         requests=_requests(reference.traits.inputs, dict(case.sizes), feeds),
-        device=execution.device_name(provider),
+        device=gpu.name if gpu else devices.processor(),
     )
 
 

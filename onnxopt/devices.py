@@ -6,6 +6,7 @@ import contextlib
 import ctypes
 import dataclasses
 import functools
+import platform
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +53,15 @@ def first() -> Device | None:
         return next(iter(devices()), None)
     except DriverError:
         return None
+
+
+def processor() -> str:
+    """This machine's processor as its maker names it."""
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text("utf-8", "replace").splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()
 
 
 def cuda_version() -> str | None:

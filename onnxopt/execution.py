@@ -169,19 +169,6 @@ def cuda_is_usable() -> bool:
     return driver.cuInit(0) == 0 and driver.cuDeviceGetCount(ctypes.byref(count)) == 0 and count.value > 0
 
 
-def device_name(provider: str) -> str:
-    """What a provider runs on, as its maker names it: the first GPU, or the processor; "unknown" where nobody says."""
-    if provider != CPU:
-        name = ctypes.create_string_buffer(256)
-        found = cuda_is_usable() and ctypes.CDLL("libcuda.so.1").cuDeviceGetName(name, len(name), 0) == 0
-        return name.value.decode(errors="replace") if found else "unknown"
-    try:
-        lines = Path("/proc/cpuinfo").read_text("utf-8", "replace").splitlines()
-    except OSError:
-        lines = []
-    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "unknown")
-
-
 def check_providers(names: Sequence[str]) -> None:
     """UsageError where this build of ORT lacks one of these execution providers."""
     import onnxruntime as ort

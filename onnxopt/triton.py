@@ -22,6 +22,7 @@ import numpy as np
 from onnxopt import execution, kernels_json, loading, package, providers, samples
 from onnxopt import traits as model_traits
 from onnxopt.errors import ArtifactError, UsageError
+from onnxopt.execution import CPU, CUDA
 from onnxopt.manifest import Manifest
 from onnxopt.opening import Opened, open_artifact
 from onnxopt.samples import Tensor
@@ -64,7 +65,7 @@ def export(
     name: of the model, default that of the original's file. tensorrt: run on the TensorRT provider, without the
     library, on model.portable.onnx where the artifact has it. max_batch: the most requests that Triton puts into one
     run, where dim 0 of every input and output is the batch. instances: sessions a device. device: "auto" (GPU where
-    there is one), "gpu" or "cpu". settings: which file of providers/ to take ("h200"), default cuda, tensorrt or cpu.
+    there is one), "gpu" or "cpu". settings: which file of providers/ to take ("h200"), default cuda or cpu.
     mount: the repository's path as Triton sees it, e.g. /models in a container; default its absolute path here.
 
     ArtifactError where the artifact is damaged; UsageError where Triton cannot serve the model, or the folder exists.
@@ -203,30 +204,41 @@ def _config(name: str, inputs: Sequence[Tensor], outputs: Sequence[Tensor], batc
 
 def _options(opened: Opened, tensorrt: bool, device: str, settings: str | None, where: PurePosixPath) -> Options:
     """The settings of the artifact that the backend can be told."""
-    files = [PurePosixPath(f) for f in opened.manifest.files]
-    names = sorted(f.stem for f in files if f.parts[0] == providers.FOLDER and f.suffix == ".json")
-    if settings and settings not in names:
-        raise UsageError(f"{opened.folder}: has no settings {settings!r}; it has {', '.join(names)}")
-    usual = ["cpu"] if device == "cpu" else ["tensorrt", "cuda"] if tensorrt else ["cuda"]
-    chosen = settings or next((name for name in usual if name in names), None)
     options = Options()
-    kind, provider_options = "", {}
+    chosen = _settings(opened, tensorrt, device, settings)
+    configuration: dict[str, Any] = {"provider": "", "provider_options": {}}
     if chosen:
         configuration = providers.read(opened.folder, chosen)
-        kind = configuration["provider"].removesuffix("ExecutionProvider").lower()
-        provider_options = configuration["provider_options"]
-        if (kind == "cpu") != (device == "cpu") or (kind == "tensorrt" and not tensorrt):
-            raise UsageError(
-                f"{opened.folder}: the settings {chosen} are for {configuration['provider']}: not what was asked"
-            )
-        options.add_session(configuration)
+    provider, provider_options = configuration["provider"], configuration["provider_options"]
+    for_tensorrt = provider == "TensorrtExecutionProvider"
+    if chosen and ((provider == CPU) != (device == "cpu") or (for_tensorrt and not tensorrt)):
+        raise UsageError(f"{opened.folder}: the settings {chosen} are for {provider}, which is not what was asked for")
+    options.add_session(configuration)
     if tensorrt:
-        options.add_tensorrt(provider_options if kind == "tensorrt" else _TENSORRT_DEFAULTS, where)
-        if kind == "tensorrt":  # CUDA runs what TensorRT does not take
-            provider_options = providers.read(opened.folder, "cuda")["provider_options"] if "cuda" in names else {}
+        # Without a choice of GPU no cache may be named after one; profiles and precision are the model's.
+        own = provider_options if for_tensorrt else {}
+        options.add_tensorrt(own if settings and own else own | _TENSORRT_DEFAULTS, where)
+    if for_tensorrt:
+        behind = {row["provider"]: row["provider_options"] for row in configuration.get("fallback_providers", ())}
+        provider_options = behind.get(CUDA, {})
     if device != "cpu":
         options.add_cuda(provider_options)
     return options
+
+
+def _settings(opened: Opened, tensorrt: bool, device: str, wanted: str | None) -> str | None:
+    """The name of the file of providers/ to take; None where the artifact has none for this."""
+    files = [PurePosixPath(file) for file in opened.manifest.files]
+    names = sorted(f.stem for f in files if f.parts[0] == providers.FOLDER and f.suffix == ".json")
+    if wanted:
+        exact = [name for name in (f"{wanted}.tensorrt" if tensorrt else wanted, wanted) if name in names]
+        if not exact:
+            raise UsageError(f"{opened.folder}: has no settings {wanted!r}; it has {', '.join(names)}")
+        return exact[0]
+    usual = ["cpu"] if device == "cpu" else ["cuda"]
+    if tensorrt:
+        usual = [*(name for name in names if name.endswith(".tensorrt")), *usual]
+    return next((name for name in usual if name in names), None)
 
 
 def _to_text(config: Any) -> str:

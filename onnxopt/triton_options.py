@@ -57,6 +57,7 @@ _SESSION_OPTIONS = {
     "inter_op_num_threads": "inter_op_thread_count",
     "intra_op_num_threads": "intra_op_thread_count",
 }
+_EXECUTION_MODES = {"sequential": "0", "parallel": "1"}
 _SESSION_CONFIG = ("session.use_device_allocator_for_initializers",)
 GRAPH_LEVELS = {"all": 0, "basic": -1, "extended": 1, "disable_all": 2}
 
@@ -77,6 +78,8 @@ class Options:
         for key, value in configuration.get("session_options", {}).items():
             if key == "graph_optimization_level" and str(value) in GRAPH_LEVELS:
                 self.graph_level = GRAPH_LEVELS[str(value)]
+            elif key == "execution_mode" and str(value) in _EXECUTION_MODES:
+                self.parameters[key] = _EXECUTION_MODES[str(value)]
             elif key in _SESSION_OPTIONS:
                 self.parameters[_SESSION_OPTIONS[key]] = _text(value)
             else:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -16,15 +17,9 @@ from onnxopt.errors import ArtifactError
 
 pytestmark = pytest.mark.usefixtures("library")
 
-FILES = (
-    "manifest.json",
-    "model.onnx",
-    "lib/libonnxopt_ops.so",
-    "lib/kernels.fatbin",
-    "lib/kernels.json",
-    "providers/cpu.json",
-    "providers/cuda.json",
-)
+
+def files_of(artifact: Path) -> list[str]:
+    return sorted(p.relative_to(artifact).as_posix() for p in artifact.rglob("*") if p.is_file())
 
 
 @pytest.fixture(scope="module")
@@ -72,29 +67,26 @@ def dangle(path: Path) -> None:
     path.symlink_to("/nowhere/at/all")
 
 
-def test_the_list_of_files_is_complete(made: Path) -> None:
-    found = {p.relative_to(made).as_posix() for p in made.rglob("*") if p.is_file()}
-    assert found == set(FILES)
-
-
-@pytest.mark.parametrize("name", FILES)
 @pytest.mark.parametrize("change", [remove, empty, truncate, halve, extend, replace, make_folder, dangle])
-def test_each_change_to_each_file(made: Path, artifact: Path, name: str, change: Callable[[Path], None]) -> None:
-    shutil.copytree(made, artifact)
-    change(artifact / name)
-    with pytest.raises(ArtifactError, match=name):
-        onnxopt.load(artifact)
-
-
-@pytest.mark.parametrize("name", FILES)
-def test_one_bit_of_each_file(made: Path, artifact: Path, name: str) -> None:
-    shutil.copytree(made, artifact)
-    bits = (artifact / name).stat().st_size * 8
-    for bit in {0, 7, bits // 2, bits - 8, bits - 1, *(random.Random(name).randrange(bits) for _ in range(20))}:
-        flip(artifact / name, bit)
-        with pytest.raises(ArtifactError, match=name):
+def test_each_change_to_each_file(made: Path, tmp_path: Path, change: Callable[[Path], None]) -> None:
+    names = files_of(made)
+    assert {"manifest.json", "model.onnx", "lib/kernels.fatbin", "providers/cpu.json"} < set(names)
+    for number, name in enumerate(names):
+        artifact = Path(shutil.copytree(made, tmp_path / f"{number}"))
+        change(artifact / name)
+        with pytest.raises(ArtifactError, match=f"{re.escape(str(artifact))}.*{re.escape(name)}"):
             onnxopt.load(artifact)
-        flip(artifact / name, bit)
+
+
+def test_one_bit_of_each_file(made: Path, artifact: Path) -> None:
+    shutil.copytree(made, artifact)
+    for name in files_of(made):
+        bits = (artifact / name).stat().st_size * 8
+        for bit in {0, 7, bits // 2, bits - 8, bits - 1, *(random.Random(name).randrange(bits) for _ in range(20))}:
+            flip(artifact / name, bit)
+            with pytest.raises(ArtifactError, match=re.escape(str(artifact / name))):
+                onnxopt.load(artifact)
+            flip(artifact / name, bit)
     onnxopt.load(artifact)
 
 
@@ -121,7 +113,7 @@ def test_a_file_of_another_artifact(made: Path, artifact: Path, tmp_path: Path, 
         onnxopt.load(artifact)
 
 
-@pytest.mark.parametrize("name", ["lib/libmore.so", "lib/deep/kernels.json", "providers/h200.json"])
+@pytest.mark.parametrize("name", ["lib/libmore.so", "lib/deep/kernels.json", "providers/mine.json"])
 def test_a_file_that_the_manifest_does_not_list(made: Path, artifact: Path, name: str) -> None:
     shutil.copytree(made, artifact)
     (artifact / name).parent.mkdir(exist_ok=True)

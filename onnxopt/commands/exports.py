@@ -17,7 +17,7 @@ from onnxopt.commands.options import json_option, print_result
 @click.option("--max-batch", type=int, default=8, show_default=True, help="Most requests that Triton runs together.")
 @click.option("--instances", type=int, default=1, show_default=True, help="Sessions on each device.")
 @click.option("--device", default="auto", show_default=True, help="auto, gpu or cpu.")
-@click.option("--settings", help="File of providers/ to take, as in h200. Default: cuda, tensorrt or cpu.")
+@click.option("--settings", help="File of providers/ to take, as in h200. Default: cuda or cpu.")
 @click.option("--mount", help="The repository's path as Triton sees it, as in /models. Default: its path here.")
 @json_option
 def export_triton(artifact: Path, repository: Path, as_json: bool, **options: object) -> None:

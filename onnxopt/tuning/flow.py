@@ -8,7 +8,6 @@ import dataclasses
 import hashlib
 import json
 import os
-import platform
 import signal
 import tempfile
 import time
@@ -326,12 +325,4 @@ def _device_text(chosen: Configuration) -> str:
         return chosen.device.name
     assert chosen.provider == CPU
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    return f"{_cpu_name()}, {cores} cores"
-
-
-def _cpu_name() -> str:
-    with contextlib.suppress(OSError):
-        for line in Path("/proc/cpuinfo").read_text("utf-8", "replace").splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    return platform.processor() or platform.machine()
+    return f"{devices.processor()}, {cores} cores"
