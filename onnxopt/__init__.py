@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from onnxopt.explanation import explain
     from onnxopt.model_summary import inspect
     from onnxopt.pipeline import Artifact, optimize
+    from onnxopt.reporting.making import report
     from onnxopt.session import load
     from onnxopt.tuning import tune
     from onnxopt.verification import verify
@@ -41,6 +42,7 @@ _WHERE = {
     "inspect": "model_summary",
     "load": "session",
     "optimize": "pipeline",
+    "report": "reporting.making",
     "tune": "tuning",
     "verify": "verification",
 }
@@ -60,6 +62,7 @@ __all__ = [
     "inspect",
     "load",
     "optimize",
+    "report",
     "tune",
     "verify",
 ]

@@ -29,17 +29,22 @@ if TYPE_CHECKING:
 _WARM_UP_SECONDS = 0.3
 _BLOCK_SECONDS = 0.05
 _FEWEST, _MOST = 7, 2000
+_QUANTILES = 20  # steps of the distribution
 
 
 @dataclasses.dataclass(frozen=True)
 class Timing:
-    """Milliseconds a run: median, 95th percentile, mean and best of `runs` runs."""
+    """Milliseconds a run: median, 95th percentile, mean and best of `runs` runs.
+
+    quantiles: the distribution, at 0, 5, 10 ... 100 % of the runs.
+    """
 
     p50: float
     p95: float
     mean: float
     best: float
     runs: int
+    quantiles: tuple[float, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,7 +52,7 @@ class Result:
     """One benchmark. ratio: p50 of the baseline over p50 of the artifact, above 1 where the artifact is faster.
 
     against: what the baseline is. case: input sizes. compared: worst difference over the limit, of any output.
-    requests: how many a run serves, its batch size.
+    requests: how many a run serves, its batch size. device: the GPU's name, or the processor's.
     """
 
     provider: str
@@ -58,14 +63,14 @@ class Result:
     ratio: float
     compared: float
     requests: int
+    device: str
 
     def measurement(self, fleet: Fleet | None = None) -> Measurement:
         """The same as a manifest keeps it."""
         import onnxruntime as ort
 
-        gpu = None if self.provider == CPU else devices.first()
         return Measurement(
-            device=gpu.name if gpu else devices.processor(),
+            device=self.device,
             provider=self.provider,
             case=self.case,
             against=self.against,
@@ -113,6 +118,7 @@ def bench(
     for path, lib in ((model, library), (opened.model, opened.library)):
         session = _open(path, lib, provider, folder)
         runs.append(BoundRun(session, feeds, provider, keep_outputs=not reference.traits.random))
+    gpu = None if provider == CPU else devices.first()
     baseline, ours = _time_in_turn(runs[0], runs[1], iterations, seconds)
     return Result(
         provider=provider,
@@ -123,6 +129,7 @@ def bench(
         ratio=round(baseline.p50 / ours.p50, 4),
         compared=max((c.difference.excess or 0.0 for c in checks if c.difference), default=0.0),
         requests=_requests(reference.traits.inputs, dict(case.sizes), feeds),
+        device=gpu.name if gpu else devices.processor(),
     )
 
 
@@ -226,4 +233,5 @@ def _timing(seconds: list[float]) -> Timing:
         mean=round(statistics.fmean(ordered), 4),
         best=round(ordered[0], 4),
         runs=len(ordered),
+        quantiles=tuple(round(ordered[k * (len(ordered) - 1) // _QUANTILES], 4) for k in range(_QUANTILES + 1)),
     )

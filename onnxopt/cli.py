@@ -16,6 +16,7 @@ import click
 from onnxopt.commands import archives, exports, options, signatures
 from onnxopt.commands.doctor import doctor
 from onnxopt.commands.fleets import Question, fleet_options
+from onnxopt.commands.report import report
 from onnxopt.commands.tune import tune
 from onnxopt.errors import OnnxoptError
 
@@ -264,6 +265,7 @@ for _command in (
     exports.export_triton,
     exports.export_ortpackage,
     doctor,
+    report,
     tune,
 ):
     main.add_command(_command)

@@ -29,6 +29,8 @@ from onnxopt.compile import check_archs, compile_cuda
 from onnxopt.errors import UsageError
 from onnxopt.manifest import Manifest
 from onnxopt.repair import Build, verify_and_leave_out
+from onnxopt.reporting import facts as report_facts
+from onnxopt.reporting import page
 from onnxopt.verification import Report
 
 MARK = "onnxopt.version"  # metadata of every model that onnxopt wrote
@@ -73,7 +75,7 @@ def optimize(
         source = loading.load(model)
         _refuse_optimized(source)
         # Normalization changes the model in place, so what must not change is noted first.
-        original = traits.of(source.model)
+        original, counted = traits.of(source.model), report_facts.count(source.model)
         header, sha256 = _source(source), _in_background(lambda: source.sha256)
         samples.pin(original.inputs, shapes or {})
     with phases("normalize"):
@@ -122,6 +124,7 @@ def optimize(
             notes=_notes((*normalized.notes, *unwritten), build),
             seconds=phases.seconds,
         )
+        manifest = page.write(folder, manifest, report_facts.gather(counted, build.model, build.kernels))
         package.write_manifest(folder, manifest)
     return Artifact(output, manifest)
 

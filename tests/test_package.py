@@ -40,6 +40,7 @@ def test_what_an_artifact_holds(made: Path) -> None:
         "lib/kernels.json",
         "providers/cpu.json",
         "providers/cuda.json",
+        "report.html",
     }
     manifest = manifests.load(made)
     assert set(manifest.files) == files - {"manifest.json"}

@@ -260,7 +260,8 @@ def test_bad_input_to_the_commands(artifact: Path, tmp_path: Path, monkeypatch: 
     assert_refused(run("verify-signature", artifact, "--public-key", "nonsense"), "minisign public key")
     (artifact / "model.onnx").write_bytes(b"x")
     assert_refused(run("sign", artifact, "--key", tmp_path / "key"), "model.onnx")
-    assert sorted(p.name for p in artifact.iterdir()) == ["lib", "manifest.json", "model.onnx", "providers"]
+    found = sorted(p.name for p in artifact.iterdir())
+    assert found == ["lib", "manifest.json", "model.onnx", "providers", "report.html"]
     assert sorted(p.name for p in tmp_path.iterdir()) == ["artifact", "key", "key.pub"]
 
 

@@ -20,7 +20,7 @@ _OPTIONS = (
     click.option("--gpus", type=float, metavar="N", help="The same for the load that N GPUs carry today."),
     click.option("--requests-per-run", type=int, help="How many requests a run serves. Default: the batch size."),
     click.option("--utilization", type=float, default=1.0, show_default=True, help="Share of time a GPU may be busy."),
-    click.option("--record", is_flag=True, help="Keep the result in the artifact's manifest."),
+    click.option("--record", is_flag=True, help="Keep the result in the artifact's manifest and report."),
 )
 
 
@@ -52,10 +52,12 @@ class Question:
     def answer(self, artifact: Path, result: Result) -> Fleet | None:
         """The GPUs, where they were asked for; records the result, where that was."""
         from onnxopt import package
+        from onnxopt.reporting import making
 
         fleet = self._fleet(result.baseline.p50, result.artifact.p50, result.requests)
         if self.record:
             package.record(artifact, result.measurement(fleet))
+            making.keep(artifact, result)
         return fleet
 
     def _fleet(self, before_ms: float, after_ms: float, requests: int) -> Fleet | None:

@@ -22,6 +22,7 @@ from onnxopt.errors import ModelError, UsageError
 from onnxopt.execution import CPU, CUDA, RunError
 from onnxopt.opening import open_artifact
 from onnxopt.providers import facts as model_facts
+from onnxopt.reporting import page
 from onnxopt.tuning import search
 from onnxopt.tuning.knobs import knobs
 from onnxopt.tuning.oracle import Oracle
@@ -273,7 +274,7 @@ def _record(folder: Path, name: str, document: Mapping[str, Any]) -> list[str]:
         manifest = manifests.load(folder)
         files = {**manifest.files, f"{providers.FOLDER}/{name}.json": package.hash_file(file)}
         changed = manifest.model_copy(update={"files": dict(sorted(files.items()))})
-        package.write_manifest(folder, changed)
+        package.write_manifest(folder, page.renewed(folder, changed))
     signatures = sorted(p.name for p in folder.glob(f"{manifests.FILE}.*"))
     return [
         f"{s}: the manifest has changed, so that this is not its signature any more: sign it again" for s in signatures
