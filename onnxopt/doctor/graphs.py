@@ -7,11 +7,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from onnxopt import benchmark, loading, package, samples
+from onnxopt import benchmark, package, providers, samples
 from onnxopt import configuration as configurations
 from onnxopt.bound_run import BoundRun
 from onnxopt.configuration import configuration_for
-from onnxopt.cuda_graph import blocking_nodes
 from onnxopt.doctor.finding import Finding, Subject
 from onnxopt.errors import OnnxoptError
 from onnxopt.execution import CUDA, RunError
@@ -21,9 +20,9 @@ _SHOWN = 5
 
 def cuda_graph(subject: Subject) -> Iterator[Finding]:
     """The nodes that prevent a CUDA graph; without any, and on a GPU, whether one is captured and replayed."""
-    blocking = blocking_nodes(loading.load(subject.folder / package.MODEL).model)
+    blocking = providers.read(subject.folder, providers.GENERIC).get("cuda_graph", {}).get("blocking", [])
     if blocking:
-        listed = "; ".join(f"{node}: {reason}" for node, reason in blocking[:_SHOWN])
+        listed = "; ".join(f"{row['node']}: {row['reason']}" for row in blocking[:_SHOWN])
         more = f"; and {len(blocking) - _SHOWN} more" if len(blocking) > _SHOWN else ""
         yield Finding("cuda graph", "note", f"not possible: {listed}{more}")
         return
