@@ -6,6 +6,7 @@ import onnx
 import onnx_ir as ir
 
 from onnxopt.external_data import graphs_of
+from onnxopt.passes.attention_schemas import known_to_onnx
 from onnxopt.passes.lean import lean_proto
 
 
@@ -16,7 +17,8 @@ class InferShapesPass(ir.passes.InPlacePass):
     """
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
-        inferred = onnx.shape_inference.infer_shapes(lean_proto(model), data_prop=True)
+        with known_to_onnx():
+            inferred = onnx.shape_inference.infer_shapes(lean_proto(model), data_prop=True)
         types = {
             value.name: value.type
             for graph in graphs_of(inferred)

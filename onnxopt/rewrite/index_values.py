@@ -1,0 +1,348 @@
+"""What integer and bool tensors hold, as functions of the index: how a mask that was built from ranges is understood.
+
+    Range(0, n, 1)              i
+    x[b, 0, q, 0] >= y[0, 0, 0, k]    q - k >= 0, so: causal
+    CumSum(Cast(Not(i + 1 - i == 1)))   0 everywhere
+
+An integer tensor is affine in its indices, offset + sum of coefficient * index, or unknown. A bool tensor is true
+where such an expression is not negative. All of it holds for every run: offsets may be symbolic dims.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import onnx_ir as ir
+
+from onnxopt.rewrite.symbolic import AtMost, Dim, Symbols
+
+_LARGEST = 1 << 24  # elements of a constant mask that is looked at
+
+
+@dataclasses.dataclass(frozen=True)
+class Affine:
+    """offset + sum(coefficients[d] * index[d]); the last coefficient is of the last axis."""
+
+    offset: Dim
+    coefficients: tuple[int, ...] = ()
+
+    @property
+    def constant(self) -> bool:
+        return not any(self.coefficients)
+
+    def plus(self, other: Affine, factor: int = 1) -> Affine:
+        rank = max(len(self.coefficients), len(other.coefficients))
+        a, b = self.widened(rank), other.widened(rank)
+        coefficients = tuple(x + factor * y for x, y in zip(a, b, strict=True))
+        return Affine(_simple(self.offset + factor * other.offset), coefficients)
+
+    def widened(self, rank: int) -> tuple[int, ...]:
+        return (0,) * (rank - len(self.coefficients)) + self.coefficients
+
+    def never_negative(self) -> bool:
+        """Indices and dims are 0 or more."""
+        return isinstance(self.offset, int) and self.offset >= 0 and all(c >= 0 for c in self.coefficients)
+
+
+@dataclasses.dataclass(frozen=True)
+class Truth:
+    """True exactly where `expression` is not negative."""
+
+    expression: Affine
+
+    @property
+    def always(self) -> bool:
+        return self.expression.never_negative()
+
+    @property
+    def never(self) -> bool:
+        offset = self.expression.offset
+        return isinstance(offset, int) and offset < 0 and all(c <= 0 for c in self.expression.coefficients)
+
+
+ALWAYS, NEVER = Truth(Affine(0)), Truth(Affine(-1))
+Found = Affine | Truth | None
+
+
+def _simple(dim: Dim) -> Dim:
+    if isinstance(dim, int):
+        return dim
+    text = str(dim.simplify().value)
+    return int(text) if text.lstrip("-").isdigit() else dim.simplify()
+
+
+def fit(array: np.ndarray) -> Found:
+    """The function that a constant's elements follow, checked against every one of them; None where there is none."""
+    if array.size == 0 or array.size > _LARGEST:
+        return None
+    if array.dtype == np.bool_:
+        return _fit_truth(array)
+    corner = (0,) * array.ndim
+    offset = int(array[corner])
+    steps = []
+    for axis, length in enumerate(array.shape):
+        neighbour = tuple(int(a == axis) for a in range(array.ndim))
+        steps.append(int(array[neighbour]) - offset if length > 1 else 0)
+    expected = offset + sum(
+        step * np.arange(length).reshape([-1 if a == axis else 1 for a in range(array.ndim)])
+        for axis, (step, length) in enumerate(zip(steps, array.shape, strict=True))
+    )
+    return Affine(offset, tuple(steps)) if bool((array == expected).all()) else None
+
+
+def _fit_truth(array: np.ndarray) -> Truth | None:
+    if array.all():
+        return ALWAYS
+    if not array.any():
+        return NEVER
+    if array.ndim < 2:
+        return None
+    rows, columns = array.shape[-2:]
+    offset = int(array.reshape(-1, columns)[0].sum()) - 1
+    causal = np.tri(rows, columns, offset, dtype=np.bool_)
+    coefficients = (0,) * (array.ndim - 2) + (1, -1)
+    return Truth(Affine(offset, coefficients)) if bool((array == causal).all()) else None
+
+
+class IndexValues:
+    """Finds out what tensors of one graph hold."""
+
+    def __init__(self, graph: ir.Graph, symbols: Symbols) -> None:
+        self._symbols = symbols
+        self._found: dict[ir.Value, Found] = {}
+        self._rules: dict[str, Callable[[ir.Node], Found]] = {
+            "Range": self._range, "Unsqueeze": self._unsqueeze, "Squeeze": self._squeeze, "Expand": self._expand,
+            "Identity": self._first, "Cast": self._cast, "Slice": self._slice, "Concat": self._concat,
+            "CumSum": self._cumsum, "GatherND": self._gather_nd, "Neg": self._neg, "Add": self._sum, "Sub": self._sum,
+            "Mul": self._mul, "Equal": self._equal, "Not": self._not, "And": self._and, "Or": self._or,
+            "GreaterOrEqual": self._compare, "LessOrEqual": self._compare, "Greater": self._compare,
+            "Less": self._compare, "BitwiseAnd": self._and,
+        }  # fmt: skip
+        for node in graph:  # in order, so that a question asked later never recurses deep
+            if node.op_type in self._rules:
+                self.of(node.outputs[0])
+
+    def of(self, value: ir.Value | None) -> Found:
+        if value is None:
+            return None
+        if value not in self._found:
+            self._found[value] = None  # what is asked for again on the way is not known
+            self._found[value] = self._find(value)
+        return self._found[value]
+
+    def _find(self, value: ir.Value) -> Found:
+        if value.const_value is not None:
+            dtype = value.const_value.dtype
+            return fit(value.const_value.numpy()) if dtype.is_integer() or dtype == ir.DataType.BOOL else None
+        contents = self._symbols.contents(value)
+        if contents is not None and len(contents) == 1 and contents[0] is not None:
+            return Affine(contents[0], (0,) * self._rank(value))
+        node = value.producer()
+        rule = self._rules.get(node.op_type) if node is not None and node.domain in ("", "ai.onnx") else None
+        if node is None or rule is None or len(node.outputs) != 1:
+            return None
+        found = rule(node)
+        return self._without_single_axes(found, value)
+
+    def _without_single_axes(self, found: Found, value: ir.Value) -> Found:
+        """An axis of one element has index 0 alone."""
+        expression = found.expression if isinstance(found, Truth) else found
+        dims = self._symbols.dims(value)
+        if expression is None or dims is None:
+            return found
+        widened = expression.widened(len(dims))
+        reduced = Affine(expression.offset, tuple(0 if d == 1 else c for c, d in zip(widened, dims, strict=True)))
+        return Truth(reduced) if isinstance(found, Truth) else reduced
+
+    def _rank(self, value: ir.Value | None) -> int:
+        dims = self._symbols.dims(value)
+        return len(dims) if dims is not None else 0
+
+    def _affine(self, value: ir.Value | None) -> Affine | None:
+        found = self.of(value)
+        return found if isinstance(found, Affine) else None
+
+    def _truth(self, value: ir.Value | None) -> Truth | None:
+        found = self.of(value)
+        return found if isinstance(found, Truth) else None
+
+    # --- one rule an operator --------------------------------------------------------------------------------------------
+
+    def _range(self, node: ir.Node) -> Found:
+        start, delta = self._affine(node.inputs[0]), self._affine(node.inputs[2])
+        if start is None or delta is None or not isinstance(delta.offset, int):
+            return None
+        return Affine(start.offset, (delta.offset,))
+
+    def _first(self, node: ir.Node) -> Found:
+        return self.of(node.inputs[0])
+
+    def _moved(self, found: Found, move: Callable[[tuple[int, ...]], tuple[int, ...]], rank: int) -> Found:
+        expression = found.expression if isinstance(found, Truth) else found
+        if expression is None:
+            return None
+        moved = Affine(expression.offset, move(expression.widened(rank)))
+        return Truth(moved) if isinstance(found, Truth) else moved
+
+    def _unsqueeze(self, node: ir.Node) -> Found:
+        axes, dims = self._symbols.contents(node.inputs[1]), self._symbols.dims(node.inputs[0])
+        if axes is None or dims is None or not all(isinstance(a, int) for a in axes):
+            return None
+        rank = len(dims) + len(axes)
+        new = {a % rank for a in axes if isinstance(a, int)}
+
+        def move(coefficients: tuple[int, ...]) -> tuple[int, ...]:
+            rest = iter(coefficients)
+            return tuple(0 if k in new else next(rest) for k in range(rank))
+
+        return self._moved(self.of(node.inputs[0]), move, len(dims))
+
+    def _squeeze(self, node: ir.Node) -> Found:
+        dims = self._symbols.dims(node.inputs[0])
+        axes = self._symbols.contents(node.inputs[1]) if len(node.inputs) > 1 else None
+        if dims is None or axes is None:
+            return None
+        gone = {a % len(dims) for a in axes if isinstance(a, int)}
+        return self._moved(
+            self.of(node.inputs[0]), lambda c: tuple(x for k, x in enumerate(c) if k not in gone), len(dims)
+        )
+
+    def _expand(self, node: ir.Node) -> Found:
+        return self._moved(self.of(node.inputs[0]), lambda c: c, self._rank(node.outputs[0]))
+
+    def _cast(self, node: ir.Node) -> Found:
+        found, to = self.of(node.inputs[0]), ir.DataType(node.attributes.get_int("to"))
+        if isinstance(found, Affine) and to in (ir.DataType.INT64, ir.DataType.INT32):
+            return found
+        if isinstance(found, Truth):
+            if to == ir.DataType.BOOL:
+                return found
+            if to.is_integer() and (found.always or found.never):
+                return Affine(int(found.always))
+        return None
+
+    def _slice(self, node: ir.Node) -> Found:
+        starts = self._symbols.contents(node.inputs[1])
+        axes = self._symbols.contents(node.inputs[3]) if len(node.inputs) > 3 else None
+        steps = self._symbols.contents(node.inputs[4]) if len(node.inputs) > 4 else (1,)
+        found = self.of(node.inputs[0])
+        expression = found.expression if isinstance(found, Truth) else found
+        rank = self._rank(node.inputs[0])
+        if expression is None or starts is None or axes is None or steps is None or not rank:
+            return None
+        coefficients, offset = expression.widened(rank), expression.offset
+        for axis, start, step in zip(axes, starts, (*steps, *(1,) * len(axes)), strict=False):
+            if not isinstance(axis, int) or step != 1:
+                return None
+            if coefficients[axis] == 0:
+                continue
+            if not isinstance(start, int) or start < 0:
+                return None
+            offset = _simple(offset + coefficients[axis] * start)
+        moved = Affine(offset, coefficients)
+        return Truth(moved) if isinstance(found, Truth) else moved
+
+    def _concat(self, node: ir.Node) -> Found:
+        """One affine function where each part goes on where the one before it ends."""
+        rank = self._rank(node.inputs[0])
+        parts = [self._affine(v) for v in node.inputs]
+        if not rank or any(p is None for p in parts):
+            return None
+        axis = node.attributes.get_int("axis") % rank
+        joined: Affine | None = None
+        length: Dim = 0
+        for part, value in zip(parts, node.inputs, strict=True):
+            dims = self._symbols.dims(value)
+            size = dims[axis] if dims is not None else None
+            # Where a part that was cut to one element has none, the tensor it was cut from is empty, and so is the rest.
+            size = size.limit if isinstance(size, AtMost) and size.limit == 1 else size
+            if part is None or size is None or isinstance(size, AtMost):
+                return None
+            joined = part if joined is None else _continued(joined, length, part, axis, rank)
+            if joined is None:
+                return None
+            length = _simple(length + size)
+        return joined
+
+    def _cumsum(self, node: ir.Node) -> Found:
+        found = self._affine(node.inputs[0])
+        return found if found == Affine(0, found.coefficients if found else ()) and found and found.constant else None
+
+    def _gather_nd(self, node: ir.Node) -> Found:
+        data, where = self._affine(node.inputs[0]), node.inputs[1]
+        if data is None or node.attributes.get_int("batch_dims", 0) or self._rank(node.inputs[0]) == 0:
+            return None
+        coefficients = data.widened(self._rank(node.inputs[0]))
+        if not any(coefficients):
+            return Affine(data.offset)
+        indices = where.producer() if where is not None else None
+        if indices is None or indices.op_type != "Concat" or len(indices.inputs) != len(coefficients):
+            return None
+        result = Affine(data.offset)
+        for coefficient, value in zip(coefficients, indices.inputs, strict=True):
+            index = self._affine(value)
+            dims = self._symbols.dims(value)
+            if not coefficient:
+                continue
+            if index is None or not index.never_negative() or dims is None or dims[-1] != 1:
+                return None
+            result = result.plus(Affine(index.offset, index.widened(len(dims))[:-1]), coefficient)
+        return result
+
+    def _neg(self, node: ir.Node) -> Found:
+        found = self._affine(node.inputs[0])
+        return None if found is None else Affine(0).plus(found, -1)
+
+    def _sum(self, node: ir.Node) -> Found:
+        a, b = self._affine(node.inputs[0]), self._affine(node.inputs[1])
+        return None if a is None or b is None else a.plus(b, 1 if node.op_type == "Add" else -1)
+
+    def _mul(self, node: ir.Node) -> Found:
+        a, b = self._affine(node.inputs[0]), self._affine(node.inputs[1])
+        for one, other in ((a, b), (b, a)):
+            if one is not None and other is not None and other.constant and isinstance(other.offset, int):
+                return Affine(0).plus(one, other.offset)
+        return None
+
+    def _compare(self, node: ir.Node) -> Found:
+        a, b = self._affine(node.inputs[0]), self._affine(node.inputs[1])
+        if a is None or b is None:
+            return None
+        difference = a.plus(b, -1) if node.op_type.startswith("Greater") else b.plus(a, -1)
+        return Truth(difference if node.op_type.endswith("OrEqual") else difference.plus(Affine(-1)))
+
+    def _equal(self, node: ir.Node) -> Found:
+        a, b = self._affine(node.inputs[0]), self._affine(node.inputs[1])
+        if a is None or b is None:
+            return None
+        difference = a.plus(b, -1)
+        if not difference.constant or not isinstance(difference.offset, int):
+            return None
+        return ALWAYS if difference.offset == 0 else NEVER
+
+    def _not(self, node: ir.Node) -> Found:
+        found = self._truth(node.inputs[0])
+        return None if found is None else Truth(Affine(-1).plus(found.expression, -1))
+
+    def _and(self, node: ir.Node) -> Found:
+        a, b = self._truth(node.inputs[0]), self._truth(node.inputs[1])
+        if a is not None and b is not None and (a.always or a == b):
+            return b
+        return a if a is not None and b is not None and b.always else None
+
+    def _or(self, node: ir.Node) -> Found:
+        operands: Sequence[Truth | None] = [self._truth(v) for v in node.inputs]
+        return ALWAYS if any(o is not None and o.always for o in operands) else None
+
+
+def _continued(before: Affine, length: Dim, after: Affine, axis: int, rank: int) -> Affine | None:
+    """The function over both parts along `axis`, where `before` has `length` elements; None where it has a kink."""
+    a, b = list(before.widened(rank)), list(after.widened(rank))
+    if length == 1:
+        a[axis] = b[axis]
+    if a != b:
+        return None
+    expected = _simple(before.offset + a[axis] * length)
+    return Affine(before.offset, tuple(a)) if expected == after.offset else None
