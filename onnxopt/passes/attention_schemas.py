@@ -31,6 +31,7 @@ def known_to_onnx() -> Iterator[None]:
     schemas = [
         _schema(DOMAIN, "Sdpa", _infer_sdpa, 4, 1),
         _schema(DOMAIN, "Rotary", _infer_first, 3, 1),
+        _schema(CONTRIB, "Attention", _infer_attention, 7, 2),
         _schema(CONTRIB, "MultiHeadAttention", _infer_multi_head, 8, 3),
         _schema(CONTRIB, "GroupQueryAttention", _infer_group_query, 11, 3),
         _schema(CONTRIB, "RotaryEmbedding", _infer_first, 4, 1),
@@ -98,6 +99,15 @@ def _infer_first(context: InferenceContext) -> None:
 def _infer_sdpa(context: InferenceContext) -> None:
     q, v = _dims(context, 0), _dims(context, 2)
     _set(context, 0, None if q is None or v is None else [*q[:3], v[3]])
+
+
+def _infer_attention(context: InferenceContext) -> None:
+    """(B, S, K), (K, 2 D + V), (2 D + V) -> (B, S, V)."""
+    x, weight, sizes = _dims(context, 0), _dims(context, 1), context.get_attribute("qkv_hidden_sizes")
+    found = None
+    if x is not None and weight is not None:
+        found = [*x[:2], _number(sizes.ints[2] if sizes is not None else weight[1].dim_value // 3)]
+    _set(context, 0, found)
 
 
 def _infer_multi_head(context: InferenceContext) -> None:

@@ -1,6 +1,6 @@
 """Products of one input with several weights, as one product with the weights beside each other.
 
-    MultiHeadAttention(x Wq + bq, x Wk + bk, x Wv + bv) -> MultiHeadAttention(Split(x [Wq Wk Wv] + [bq bk bv]))
+    MultiHeadAttention(x Wq + bq, x Wk + bk, x Wv + bv) -> Attention(x, [Wq Wk Wv], [bq bk bv])
     GroupQueryAttention(x Wq, x Wk, x Wv) -> GroupQueryAttention(x [Wq Wk Wv]), which takes them packed
     Mul(act(x Wg), x Wu) -> Mul(act(g), u)    g, u = Split(x [Wg Wu])
 
@@ -17,6 +17,8 @@ from onnxscript.rewriter import MatchContext, MatchResult, RewriteRuleClassBase,
 
 from onnxopt.passes.attention_schemas import CONTRIB
 from onnxopt.rewrite.weights import Joiner
+
+_ATTENTION_BIAS = 5  # position of the mask among the inputs of MultiHeadAttention and of Attention
 
 
 class _Merge(RewriteRuleClassBase):
@@ -42,24 +44,37 @@ class _Merge(RewriteRuleClassBase):
                 return f"{bias.name} is not a constant vector of {width}"
         return ""
 
+    def _joined(self, weights: Sequence[ir.Value]) -> ir.TensorProtocol:
+        return self._joiner.columns([w.const_value for w in weights if w.const_value is not None], _name(weights))
+
+    def _joined_bias(self, weights: Sequence[ir.Value], biases: Sequence[ir.Value | None]) -> ir.Tensor:
+        """The biases beside each other, zeros where there is none."""
+        rows = []
+        for weight, bias in zip(weights, biases, strict=True):
+            assert weight.const_value is not None
+            dtype, width = weight.const_value.dtype, int(weight.const_value.shape[1])
+            given = bias.const_value if bias is not None else None
+            rows.append(np.zeros(width, dtype.numpy()) if given is None else given.numpy())
+        return ir.Tensor(np.concatenate(rows), dtype=dtype, name=f"{_name(weights)}/bias")
+
     def _product(self, op, x: ir.Value, weights: Sequence[ir.Value], biases: Sequence[ir.Value | None]):  # type: ignore[no-untyped-def]
-        tensors = [w.const_value for w in weights if w.const_value is not None]
-        name = "+".join(str(w.name) for w in weights)
-        product = op.MatMul(x, op.initializer(self._joiner.columns(tensors, name)))
+        product = op.MatMul(x, op.initializer(self._joined(weights)))
         if all(b is None for b in biases):
             return product
-        dtype = tensors[0].dtype
-        rows = [
-            np.zeros(int(t.shape[1]), dtype.numpy()) if b is None or b.const_value is None else b.const_value.numpy()
-            for t, b in zip(tensors, biases, strict=True)
-        ]
-        bias = ir.Tensor(np.concatenate(rows), dtype=dtype, name=f"{name}/bias")
-        return op.Add(product, op.initializer(bias))
+        return op.Add(product, op.initializer(self._joined_bias(weights, biases)))
 
     def _parts(self, op, product, weights: Sequence[ir.Value]):  # type: ignore[no-untyped-def]
-        widths = [int(w.const_value.shape[1]) for w in weights if w.const_value is not None]
+        widths = _widths(weights)
         sizes = op.Constant(value=ir.tensor(widths, dtype=ir.DataType.INT64))
         return op.Split(product, sizes, axis=-1, _outputs=len(widths))
+
+
+def _name(weights: Sequence[ir.Value]) -> str:
+    return "+".join(str(w.name) for w in weights)
+
+
+def _widths(weights: Sequence[ir.Value]) -> list[int]:
+    return [int(w.const_value.shape[1]) for w in weights if w.const_value is not None]
 
 
 def _projection(op, x, name: str):  # type: ignore[no-untyped-def]
@@ -68,21 +83,62 @@ def _projection(op, x, name: str):  # type: ignore[no-untyped-def]
     return pattern.OrValue([op.Add(product, bias), op.Add(bias, product), product])
 
 
-class AttentionProjections(_Merge):
-    """q, k and v of one attention operator. packed: into its first input; else split in three."""
+class SelfAttention(_Merge):
+    """q, k and v of one MultiHeadAttention, whose products go into an Attention.
 
-    def __init__(self, op_type: str, packed: bool, joiner: Joiner) -> None:
-        super().__init__(f"merge_{op_type}", joiner)
-        self._op_type, self._packed = op_type, packed
-        self._more_outputs = ["present_key", "present_value"] if op_type == "GroupQueryAttention" else []
+    Attention splits its product again, in the kernel that adds the bias: twice the bytes of q, k and v, where three
+    products read x three times and each fills the GPU less. Measured (docs/notes.md), one product is faster up to
+    about 16 MB.
+    """
+
+    _LARGEST = 16 << 20  # bytes of q, k and v together
 
     def pattern(self, op, x):  # type: ignore[no-untyped-def]
-        return getattr(op, self._op_type)(
+        return op.MultiHeadAttention(
             *(_projection(op, x, name) for name in "qkv"),
-            _domain=CONTRIB, _allow_other_inputs=True, _allow_other_attributes=True, _outputs=["y", *self._more_outputs],
+            _domain=CONTRIB, _allow_other_inputs=True, _allow_other_attributes=True, _outputs=["y"],
         )  # fmt: skip
 
     def check(self, context: MatchContext, x, wq, wk, wv, y, bq=None, bk=None, bv=None, **_):  # type: ignore[no-untyped-def]
+        result = MatchResult()
+        if reason := self._obstacle(x, (wq, wk, wv), (bq, bk, bv)):
+            return result.fail(reason)
+        node, widths = y.producer(), _widths((wq, wk, wv))
+        if any(v is not None for k, v in enumerate(node.inputs) if k > 2 and k != _ATTENTION_BIAS):
+            return result.fail("it has inputs besides a mask, which Attention takes in another form")
+        if widths[0] != widths[1]:
+            return result.fail("q and k have different widths")
+        if x.shape is None or len(x.shape) != 3:
+            return result.fail("what is projected is not known to have three dims")
+        rows = [d for d in x.shape.dims[:2] if isinstance(d, int)]
+        if len(rows) == 2 and rows[0] * rows[1] * sum(widths) * wq.const_value.dtype.itemsize > self._LARGEST:
+            return result.fail("to take q, k and v out of one product would cost more than it saves")
+        return result
+
+    def rewrite(self, op, x, wq, wk, wv, y, bq=None, bk=None, bv=None, **_):  # type: ignore[no-untyped-def]
+        node, weights = y.producer(), (wq, wk, wv)
+        attributes = {name: attribute.value for name, attribute in node.attributes.items()}
+        widths = _widths(weights)
+        if widths[2] != widths[0]:
+            attributes["qkv_hidden_sizes"] = list(widths)
+        mask = node.inputs[_ATTENTION_BIAS] if len(node.inputs) > _ATTENTION_BIAS else None
+        extra = [] if mask is None else [None, None, mask]
+        weight = op.initializer(self._joined(weights))
+        bias = op.initializer(self._joined_bias(weights, (bq, bk, bv)))
+        return op.Attention(x, weight, bias, *extra, _domain=CONTRIB, **attributes)
+
+
+class GroupQueryProjections(_Merge):
+    """q, k and v of one GroupQueryAttention, which takes them as one."""
+
+    def pattern(self, op, x):  # type: ignore[no-untyped-def]
+        return op.GroupQueryAttention(
+            *(_projection(op, x, name) for name in "qkv"),
+            _domain=CONTRIB, _allow_other_inputs=True, _allow_other_attributes=True,
+            _outputs=["y", "present_key", "present_value"],
+        )  # fmt: skip
+
+    def check(self, context: MatchContext, x, wq, wk, wv, bq=None, bk=None, bv=None, **_):  # type: ignore[no-untyped-def]
         reason = self._obstacle(x, (wq, wk, wv), (bq, bk, bv))
         return MatchResult().fail(reason) if reason else MatchResult()
 
@@ -90,9 +146,8 @@ class AttentionProjections(_Merge):
         node = y.producer()
         attributes = {name: attribute.value for name, attribute in node.attributes.items()}
         product = self._product(op, x, (wq, wk, wv), (bq, bk, bv))
-        inputs = (product, None, None) if self._packed else self._parts(op, product, (wq, wk, wv))
-        return getattr(op, self._op_type)(
-            *inputs, *node.inputs[3:], _domain=CONTRIB, _outputs=len(node.outputs), **attributes
+        return op.GroupQueryAttention(
+            product, None, None, *node.inputs[3:], _domain=CONTRIB, _outputs=3, **attributes
         )  # fmt: skip
 
 

@@ -24,7 +24,7 @@ from onnxopt.rewrite.attention import ScaledDotProduct
 from onnxopt.rewrite.grouped import GroupedHeads
 from onnxopt.rewrite.index_values import IndexValues
 from onnxopt.rewrite.mapping import GroupQuery, MultiHead, RotaryNodes, RotaryOperator, Ungroup
-from onnxopt.rewrite.merging import AttentionProjections, GateAndUp
+from onnxopt.rewrite.merging import GateAndUp, GroupQueryProjections, SelfAttention
 from onnxopt.rewrite.query_scale import ScaledQuery
 from onnxopt.rewrite.target import Target
 from onnxopt.rewrite.weights import Joiner
@@ -104,8 +104,8 @@ def _cancel(model: ir.Model) -> None:
 
 
 def _merge(model: ir.Model, joiner: Joiner) -> int:
-    count = _apply(model, [AttentionProjections.rule("GroupQueryAttention", True, joiner)])
-    count += _apply(model, [AttentionProjections.rule("MultiHeadAttention", False, joiner)])
+    count = _apply(model, [GroupQueryProjections.rule("merge_group_query", joiner)])
+    count += _apply(model, [SelfAttention.rule("merge_self_attention", joiner)])
     for activation in _ACTIVATIONS:
         rules = [GateAndUp.rule(activation, gate_first, joiner) for gate_first in (True, False)]
         count += _apply(model, [Rooted("Mul", rule) for rule in rules])

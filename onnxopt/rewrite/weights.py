@@ -24,9 +24,7 @@ class Joiner:
         joined = np.concatenate([t.numpy() for t in tensors], axis=-1)
         if joined.nbytes <= _IN_MEMORY:
             return ir.Tensor(joined, dtype=dtype, name=name)
-        with tempfile.NamedTemporaryFile(dir=self._folder, suffix=".weight", delete=False) as file:
+        with tempfile.NamedTemporaryFile(dir=self._folder.absolute(), suffix=".weight", delete=False) as file:
             file.write(memoryview(np.ascontiguousarray(joined)).cast("B"))
-        path = Path(file.name)
-        return ir.ExternalTensor(
-            path.name, 0, joined.nbytes, dtype, shape=ir.Shape(joined.shape), name=name, base_dir=path.parent
-        )  # fmt: skip
+        shape = ir.Shape(joined.shape)
+        return ir.ExternalTensor(file.name, 0, joined.nbytes, dtype, shape=shape, name=name, base_dir="")
