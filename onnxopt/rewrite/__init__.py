@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from onnxopt.rewrite.steps import FAMILIES, Rewritten, rewrite
+from onnxopt.rewrite.steps import FAMILIES, Rewritten, rewrite, to_portable
 from onnxopt.rewrite.target import Target
 
-__all__ = ["FAMILIES", "Rewritten", "Target", "rewrite"]
+__all__ = ["FAMILIES", "Rewritten", "Target", "rewrite", "to_portable"]

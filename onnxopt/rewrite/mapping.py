@@ -140,12 +140,13 @@ class RotaryNodes(RewriteRuleClassBase):
 
     def rewrite(self, op, x, cos, sin):  # type: ignore[no-untyped-def]
         half = x.shape[3] // 2
-        first = op.Slice(x, _ints(op, [0]), _ints(op, [half]), _ints(op, [3]))
-        second = op.Slice(x, _ints(op, [half]), _ints(op, [2 * half]), _ints(op, [3]))
+        first = op.Slice(x, ints(op, [0]), ints(op, [half]), ints(op, [3]))
+        second = op.Slice(x, ints(op, [half]), ints(op, [2 * half]), ints(op, [3]))
         return op.Add(op.Mul(x, cos), op.Mul(op.Concat(op.Neg(second), first, axis=-1), sin))
 
 
-def _ints(op, values: Sequence[int]):  # type: ignore[no-untyped-def]
+def ints(op, values: Sequence[int]):  # type: ignore[no-untyped-def]
+    """A constant of integers."""
     return op.Constant(value=ir.tensor(list(values), dtype=ir.DataType.INT64))
 
 
@@ -153,13 +154,13 @@ def _flat(op, x: ir.Value):  # type: ignore[no-untyped-def]
     """(B, N, S, H) as (B, S, N H)."""
     assert x.shape is not None
     width = x.shape[1] * x.shape[3]  # type: ignore[operator]
-    return op.Reshape(op.Transpose(x, perm=[0, 2, 1, 3]), _ints(op, [0, 0, width]))  # type: ignore[list-item]
+    return op.Reshape(op.Transpose(x, perm=[0, 2, 1, 3]), ints(op, [0, 0, width]))  # type: ignore[list-item]
 
 
 def _heads(op, out, y: ir.Value):  # type: ignore[no-untyped-def]
     """(B, S, N H) as (B, N, S, H), the shape of y."""
     assert y.shape is not None
-    return op.Transpose(op.Reshape(out, _ints(op, [0, 0, y.shape[1], y.shape[3]])), perm=[0, 2, 1, 3])  # type: ignore[list-item]
+    return op.Transpose(op.Reshape(out, ints(op, [0, 0, y.shape[1], y.shape[3]])), perm=[0, 2, 1, 3])  # type: ignore[list-item]
 
 
 def _is_transposed(x: ir.Value) -> bool:
@@ -174,9 +175,9 @@ def _is_transposed(x: ir.Value) -> bool:
 
 def _repeat(op, x: ir.Value, groups: int):  # type: ignore[no-untyped-def]
     assert x.shape is not None
-    once = op.Unsqueeze(x, _ints(op, [2]))
-    expanded = op.Expand(once, _ints(op, [1, 1, groups, 1, 1]))
-    return op.Reshape(expanded, _ints(op, [0, x.shape[1] * groups, -1, x.shape[3]]))  # type: ignore[list-item,operator]
+    once = op.Unsqueeze(x, ints(op, [2]))
+    expanded = op.Expand(once, ints(op, [1, 1, groups, 1, 1]))
+    return op.Reshape(expanded, ints(op, [0, x.shape[1] * groups, -1, x.shape[3]]))  # type: ignore[list-item,operator]
 
 
 def _full_mask(op, mask: ir.Value, q: ir.Value, k: ir.Value):  # type: ignore[no-untyped-def]
@@ -184,20 +185,20 @@ def _full_mask(op, mask: ir.Value, q: ir.Value, k: ir.Value):  # type: ignore[no
     assert mask.shape is not None and q.shape is not None and k.shape is not None
     result, dims = mask, list(mask.shape.dims)
     if len(dims) < 4:
-        result = op.Unsqueeze(mask, _ints(op, range(4 - len(dims))))
+        result = op.Unsqueeze(mask, ints(op, range(4 - len(dims))))
         dims = [1] * (4 - len(dims)) + dims
     lengths = []
     for axis, (dim, source) in enumerate(zip(dims, (None, None, q, k), strict=True)):
         if source is None or not (dim == 1 and source.shape[2] != 1):
-            lengths.append(_ints(op, [1]))
+            lengths.append(ints(op, [1]))
         elif isinstance(source.shape[2], int):
-            lengths.append(_ints(op, [source.shape[2]]))
+            lengths.append(ints(op, [source.shape[2]]))
         else:
             lengths.append(op.Shape(source, start=2, end=3))
         del axis
     if all(length.producer().op_type == "Constant" for length in lengths):
         known = [int(length.producer().attributes["value"].value.numpy()[0]) for length in lengths]
-        return result if known == [1, 1, 1, 1] else op.Expand(result, _ints(op, known))
+        return result if known == [1, 1, 1, 1] else op.Expand(result, ints(op, known))
     return op.Expand(result, op.Concat(*lengths, axis=0))
 
 
@@ -215,7 +216,7 @@ def _lengths(op, graph: ir.Graph, q: ir.Value, queries):  # type: ignore[no-unty
         if isinstance(batch, int):
             return last, total
     else:
-        total = op.Cast(op.Squeeze(_dim(op, graph, length, queries, 1), _ints(op, [0])), to=ir.DataType.INT32)
+        total = op.Cast(op.Squeeze(_dim(op, graph, length, queries, 1), ints(op, [0])), to=ir.DataType.INT32)
         step = op.Constant(value=ir.tensor(np.array(1, np.int32)))
         last = op.Range(op.Sub(total, step), total, step)
     return op.Expand(last, _dim(op, graph, batch, queries, 0)), total
@@ -237,4 +238,4 @@ def _half_table(op, table: ir.Value):  # type: ignore[no-untyped-def]
     if table.const_value is not None:
         array = np.ascontiguousarray(table.const_value.numpy()[0, 0, :, :half])
         return op.Constant(value=ir.tensor(array, dtype=table.dtype))
-    return op.Reshape(op.Slice(table, _ints(op, [0]), _ints(op, [half]), _ints(op, [3])), _ints(op, [-1, half]))
+    return op.Reshape(op.Slice(table, ints(op, [0]), ints(op, [half]), ints(op, [3])), ints(op, [-1, half]))

@@ -25,6 +25,13 @@ from onnxopt.rewrite.grouped import GroupedHeads
 from onnxopt.rewrite.index_values import IndexValues
 from onnxopt.rewrite.mapping import GroupQuery, MultiHead, RotaryNodes, RotaryOperator, Ungroup
 from onnxopt.rewrite.merging import GateAndUp, GroupQueryProjections, SelfAttention
+from onnxopt.rewrite.portable import (
+    AttentionNodes,
+    GroupQueryNodes,
+    MultiHeadNodes,
+    RotaryOperatorNodes,
+    SdpaNodes,
+)
 from onnxopt.rewrite.query_scale import ScaledQuery
 from onnxopt.rewrite.target import Target
 from onnxopt.rewrite.weights import Joiner
@@ -110,6 +117,26 @@ def _merge(model: ir.Model, joiner: Joiner) -> int:
         rules = [GateAndUp.rule(activation, gate_first, joiner) for gate_first in (True, False)]
         count += _apply(model, [Rooted("Mul", rule) for rule in rules])
     return count
+
+
+def to_portable(model: ir.Model) -> None:
+    """Put standard operators in place of those of com.microsoft that `rewrite` made, in place."""
+    with loading.quiet():
+        _infer(model)
+        count = _apply(model, [AttentionNodes.rule()])
+        _infer(model)
+        contrib = (GroupQueryNodes, RotaryOperatorNodes, MultiHeadNodes)
+        count += sum(_apply(model, [rule.rule()]) for rule in contrib)
+        if not count:
+            return
+        _infer(model)
+        _apply(model, [Ungroup.rule()])
+        _cancel(model)
+        for rule in (RotaryNodes, SdpaNodes):
+            _apply(model, [rule.rule()])
+        _cancel(model)
+        model.opset_imports.pop(DOMAIN, None)
+        _clean_up(model)
 
 
 def _apply(model: ir.Model, rules: Iterable[RewriteRule | Rooted]) -> int:
