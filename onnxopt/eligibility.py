@@ -25,6 +25,7 @@ _HOST_INPUTS: Mapping[str, tuple[int, ...]] = {
     "Pad": (1, 3), "Resize": (1, 2, 3), "Upsample": (1,), "TopK": (1,), "Split": (1,), "Unsqueeze": (1,),
     "Squeeze": (1,), "OneHot": (1,), "Loop": (0, 1), "If": (0,), "CumSum": (1,), "Trilu": (1,),
     "CenterCropPad": (1,), "AffineGrid": (1,), "ReduceSum": (1,), "ReduceMean": (1,), "ReduceMax": (1,),
+    "GroupQueryAttention": (6,),
 }  # fmt: skip
 _HOST_ELEMENTS = 64
 

@@ -64,7 +64,10 @@ class Kernel(_Record):
 
 
 class LeftOut(_Record):
-    """A fusion that verification found to break the limit, put back as the original nodes."""
+    """A fusion that verification found to break the limit, put back as the original nodes.
+
+    name: of the fused function, or "rewrite:" and a family of rewrite rules, whose `ops` is empty.
+    """
 
     name: str
     ops: tuple[str, ...]
@@ -87,7 +90,8 @@ class Manifest(_Record):
     """Everything there is to know about an artifact without reading the model.
 
     files: every file of the folder but the manifest, by its path in it. seconds: how long each phase of optimize took.
-    versions: of onnxopt's dependencies when it ran. notes: what normalization changed, and what else a reader should
+    ort_min: oldest ONNX Runtime that its operators run on. rewrites: how often each family of rewrite rules changed the
+    model. versions: of onnxopt's dependencies when it ran. notes: what normalization changed, and what else a reader should
     know.
     """
 
@@ -101,6 +105,8 @@ class Manifest(_Record):
     outputs: tuple[Tensor, ...]
     files: dict[str, File]
     archs: tuple[str, ...]
+    ort_min: str = "1.21"
+    rewrites: dict[str, int] = {}
     kernels: tuple[Kernel, ...]
     refusals: tuple[Refusal, ...]
     left_out: tuple[LeftOut, ...]

@@ -16,6 +16,7 @@ from onnxopt.manifest import FILE as MANIFEST
 from onnxopt.manifest import File, Manifest
 
 MODEL = "model.onnx"
+PORTABLE_MODEL = "model.portable.onnx"
 LIBRARY_FOLDER = "lib"
 LIBRARY = "libonnxopt_ops.so"
 
