@@ -25,6 +25,14 @@ std::string KernelFilePath() {
   return (slash == std::string::npos ? "." : library.substr(0, slash)) + "/kernels.json";
 }
 
+// An entry point of the fatbin: the first kernels may be of a kind without code of their own.
+std::string AnySymbol(const KernelFile& file) {
+  for (const Kernel& kernel : file.kernels) {
+    if (!kernel.variants.empty()) return kernel.variants[0].symbol;
+  }
+  throw Error("no kernel has an entry point");
+}
+
 }  // namespace
 
 const Artifact& Artifact::Get() {
@@ -39,7 +47,7 @@ Artifact::Artifact(const std::string& path) : file_(ReadKernelFile(path)) {
     std::string problem;
     try {
       library_ = std::make_unique<cuda::Library>(*driver, file_->fatbin);
-      if (!library_->RunsHere(file_->kernels[0].variants[0].symbol, &problem)) library_ = nullptr;
+      if (!library_->RunsHere(AnySymbol(*file_), &problem)) library_ = nullptr;
     } catch (const Error& e) {
       library_ = nullptr;
       problem = e.what();

@@ -61,7 +61,7 @@ Shape OutputShape(const Program& program, std::size_t k, const Shape* inputs) {
 }
 
 void PointwiseKernel::Compute(OrtKernelContext* context) const {
-  const Program& program = kernel_.program;
+  const Program& program = kernel().program;
   const std::size_t inputs = program.inputs.size();
   const std::size_t outputs = program.outputs.size();
   Domain domain;

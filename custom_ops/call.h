@@ -1,7 +1,7 @@
 // One call of a fused node: its tensors, and the domains that its kernel runs over.
 #pragma once
 
-#include "kernel_file.h"
+#include "fused_kernel.h"
 #include "ort.h"
 #include "shape.h"
 
@@ -16,24 +16,16 @@ struct Domain {
   void* output[kMaxOutputs];
 };
 
-// What runs a kernel over a domain. Run may be called by several threads at once.
-class PointwiseKernel {
+// What runs a pointwise kernel over a domain. Run may be called by several threads at once.
+class PointwiseKernel : public FusedKernel {
  public:
-  explicit PointwiseKernel(const Kernel& kernel) : kernel_(kernel) {}
-  PointwiseKernel(const PointwiseKernel&) = delete;
-  PointwiseKernel& operator=(const PointwiseKernel&) = delete;
-  virtual ~PointwiseKernel() = default;
+  using FusedKernel::FusedKernel;
 
-  // Computes one fused node: allocates its outputs and runs once for each distinct output shape that is not empty.
-  // Throws Error where the input shapes do not broadcast.
-  void Compute(OrtKernelContext* context) const;
-
-  const Kernel& kernel() const { return kernel_; }
+  // Runs once for each distinct output shape that is not empty. Throws Error where the input shapes do not broadcast.
+  void Compute(OrtKernelContext* context) const final;
 
  private:
   virtual void Run(const Domain& domain, OrtKernelContext* context) const = 0;
-
-  const Kernel& kernel_;
 };
 
 // The shape of output `k` for these input shapes. Throws Error where they do not broadcast.

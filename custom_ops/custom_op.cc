@@ -2,24 +2,22 @@
 
 #include <limits>
 
-#include "cpu_kernel.h"
-#include "cuda_kernel.h"
-#include "shape_inference.h"
+#include "kinds.h"
 
 namespace onnxopt {
 namespace {
 
 ONNXTensorElementDataType Element(Dtype dtype) { return static_cast<ONNXTensorElementDataType>(Row(dtype).element); }
 
-void CheckCounts(const OrtKernelInfo* info, const Program& program) {
+void CheckCounts(const OrtKernelInfo* info, const Kernel& kernel) {
   std::size_t inputs = 0;
   std::size_t outputs = 0;
   Check(Ort().KernelInfo_GetInputCount(info, &inputs));
   Check(Ort().KernelInfo_GetOutputCount(info, &outputs));
-  if (inputs == program.inputs.size() && outputs == program.outputs.size()) return;
+  if (inputs == kernel.inputs.size() && outputs == kernel.outputs.size()) return;
   throw Error("the node has " + std::to_string(inputs) + " inputs and " + std::to_string(outputs) +
-              " outputs, kernels.json has " + std::to_string(program.inputs.size()) + " and " +
-              std::to_string(program.outputs.size()) + "; model and library belong to different artifacts");
+              " outputs, kernels.json has " + std::to_string(kernel.inputs.size()) + " and " +
+              std::to_string(kernel.outputs.size()) + "; model and library belong to different artifacts");
 }
 
 }  // namespace
@@ -33,10 +31,10 @@ CustomOp::CustomOp(const Kernel& kernel, const char* provider, const cuda::Libra
 void CustomOp::SetCallbacks() {
   GetName = [](const OrtCustomOp* op) { return Self(op).kernel_.name.c_str(); };
   GetExecutionProviderType = [](const OrtCustomOp* op) { return Self(op).provider_; };
-  GetInputType = [](const OrtCustomOp* op, std::size_t k) { return Element(Self(op).kernel_.program.inputs[k]); };
-  GetInputTypeCount = [](const OrtCustomOp* op) { return Self(op).kernel_.program.inputs.size(); };
-  GetOutputType = [](const OrtCustomOp* op, std::size_t k) { return Element(Self(op).kernel_.program.outputs[k]); };
-  GetOutputTypeCount = [](const OrtCustomOp* op) { return Self(op).kernel_.program.outputs.size(); };
+  GetInputType = [](const OrtCustomOp* op, std::size_t k) { return Element(Self(op).kernel_.inputs[k]); };
+  GetInputTypeCount = [](const OrtCustomOp* op) { return Self(op).kernel_.inputs.size(); };
+  GetOutputType = [](const OrtCustomOp* op, std::size_t k) { return Element(Self(op).kernel_.outputs[k]); };
+  GetOutputTypeCount = [](const OrtCustomOp* op) { return Self(op).kernel_.outputs.size(); };
   GetInputCharacteristic = [](const OrtCustomOp*, std::size_t) { return INPUT_OUTPUT_REQUIRED; };
   GetOutputCharacteristic = [](const OrtCustomOp*, std::size_t) { return INPUT_OUTPUT_REQUIRED; };
   GetInputMemoryType = [](const OrtCustomOp*, std::size_t) { return OrtMemTypeDefault; };
@@ -49,23 +47,22 @@ void CustomOp::SetCallbacks() {
 
   CreateKernelV2 = [](const OrtCustomOp* op, const OrtApi*, const OrtKernelInfo* info, void** kernel) {
     const CustomOp& self = Self(op);
-    return Guard(self.kernel_.name.c_str(), [&] { *kernel = self.MakeKernel(info); });
+    return Guard(self.kernel_.name.c_str(), [&] { *kernel = self.Make(info); });
   };
   KernelComputeV2 = [](void* kernel, OrtKernelContext* context) {
-    const auto* self = static_cast<const PointwiseKernel*>(kernel);
+    const auto* self = static_cast<const FusedKernel*>(kernel);
     return Guard(self->kernel().name.c_str(), [&] { self->Compute(context); });
   };
-  KernelDestroy = [](void* kernel) { delete static_cast<PointwiseKernel*>(kernel); };
+  KernelDestroy = [](void* kernel) { delete static_cast<FusedKernel*>(kernel); };
   InferOutputShapeFn = [](const OrtCustomOp* op, OrtShapeInferContext* context) {
     const CustomOp& self = Self(op);
-    return Guard(self.kernel_.name.c_str(), [&] { onnxopt::InferShapes(self.kernel_.program, context); });
+    return Guard(self.kernel_.name.c_str(), [&] { onnxopt::InferShapes(self.kernel_, context); });
   };
 }
 
-PointwiseKernel* CustomOp::MakeKernel(const OrtKernelInfo* info) const {
-  CheckCounts(info, kernel_.program);
-  if (library_ != nullptr) return new cuda::CudaKernel(kernel_, *library_);
-  return new CpuKernel(kernel_);
+FusedKernel* CustomOp::Make(const OrtKernelInfo* info) const {
+  CheckCounts(info, kernel_);
+  return MakeKernel(kernel_, library_).release();
 }
 
 }  // namespace onnxopt

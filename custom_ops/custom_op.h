@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "call.h"
+#include "fused_kernel.h"
 
 namespace onnxopt {
 
@@ -21,7 +21,7 @@ class CustomOp final : public OrtCustomOp {
  private:
   static const CustomOp& Self(const OrtCustomOp* op) { return *static_cast<const CustomOp*>(op); }
   void SetCallbacks();
-  PointwiseKernel* MakeKernel(const OrtKernelInfo* info) const;
+  FusedKernel* Make(const OrtKernelInfo* info) const;
 
   const Kernel& kernel_;
   const char* provider_;

@@ -16,7 +16,7 @@
 namespace onnxopt {
 namespace {
 
-constexpr std::uint64_t kSchema = 1;
+constexpr std::uint64_t kSchema = 2;
 constexpr std::uint64_t kMaxId = std::numeric_limits<std::uint32_t>::max();
 constexpr std::size_t kMaxInstructions = 65536;
 
@@ -149,10 +149,19 @@ Variant ReadVariant(const JsonReader& json, const Program& program) {
   return variant;
 }
 
+Kind ReadKind(const JsonReader& json) {
+  const std::string text = json.Text();
+  if (text != "pointwise") json.Fail("is \"" + text + "\", which this library does not know");
+  return Kind::kPointwise;
+}
+
 Kernel ReadKernel(const JsonReader& json, bool has_fatbin) {
   Kernel kernel;
   kernel.name = ReadIdentifier(json["name"]);
+  kernel.kind = ReadKind(json["kind"]);
   kernel.program = ReadProgram(json);
+  kernel.inputs = kernel.program.inputs;
+  kernel.outputs = kernel.program.outputs;
   kernel.cpu = json["cpu"].Flag();
   json["variants"].Each([&](const JsonReader& v) { kernel.variants.push_back(ReadVariant(v, kernel.program)); });
   if (has_fatbin && kernel.variants.empty()) json["variants"].Fail("is empty although there is a fatbin");

@@ -19,8 +19,14 @@ struct Variant {
   unsigned threads;
 };
 
+// What one kernel runs, see regions.Region. Each kind has its own class of FusedKernel (kinds.cc).
+enum class Kind { kPointwise };
+
 struct Kernel {
   std::string name;
+  Kind kind;
+  std::vector<Dtype> inputs;  // storage dtypes, of every kind
+  std::vector<Dtype> outputs;
   Program program;
   std::vector<Variant> variants;
   bool cpu;  // the CPU kernel beats ONNX Runtime's own kernels

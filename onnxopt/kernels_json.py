@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from onnxopt.regions import Kernel
 
-SCHEMA = 1
+SCHEMA = 2
 FATBIN = "kernels.fatbin"
 
 
@@ -28,6 +28,7 @@ def to_json(kernels: Sequence[Kernel], fatbin: bytes | None) -> str:
 def _kernel(kernel: Kernel) -> dict[str, object]:
     return {
         "name": kernel.name,
+        "kind": kernel.kind,
         **kernel.program.to_json(),
         "cpu": kernel.cpu,
         "variants": [dataclasses.asdict(variant) for variant in kernel.variants],

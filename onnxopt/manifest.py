@@ -11,7 +11,7 @@ import pydantic
 
 from onnxopt.errors import ArtifactError
 from onnxopt.regions import Kernel as FusedKernel
-from onnxopt.regions import Refusal, Traffic
+from onnxopt.regions import Kind, Refusal, Traffic
 from onnxopt.samples import Tensor
 from onnxopt.verification import Report
 
@@ -55,6 +55,7 @@ class Kernel(_Record):
     """A fused function. inputs, outputs: storage dtypes. cpu: whether the library's CPU kernel is used for it."""
 
     name: str
+    kind: Kind
     ops: tuple[str, ...]
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
@@ -151,6 +152,7 @@ def kernels(fused: Iterable[FusedKernel]) -> tuple[Kernel, ...]:
     return tuple(
         Kernel(
             name=k.name,
+            kind=k.kind,
             ops=k.ops,
             inputs=k.program.inputs,
             outputs=k.program.outputs,

@@ -14,11 +14,9 @@ from collections.abc import Collection, Mapping, Sequence
 import onnx_ir as ir
 from onnx_ir.passes.common import InlinePass, TopologicalSortPass
 
-from onnxopt import variants
-from onnxopt.lower import constant, lower
-from onnxopt.program import Program
+from onnxopt import kinds
 from onnxopt.provider_preference import kernel_wins_on_cpu
-from onnxopt.regions import FusionPlan, Kernel, Region, Site
+from onnxopt.regions import FusionPlan, Kernel, Meaning, Region, Site
 from onnxopt.shapes import Shapes
 
 DOMAIN = "onnxopt"
@@ -31,9 +29,9 @@ def outline(model: ir.Model, plan: FusionPlan) -> tuple[Kernel, ...]:
     The plan must be of this very model. Kernels come in the order of their first use.
     """
     shapes = plan.shapes
-    found: dict[str, list[tuple[Region, Program, Site]]] = collections.defaultdict(list)
+    found: dict[str, list[tuple[Region, Meaning, Site]]] = collections.defaultdict(list)
     for region in plan.regions:
-        program = lower(region.nodes, region.inputs, region.outputs, model.opset_imports, shapes)
+        program = kinds.lower(region, model.opset_imports, shapes)
         function = _function(region, model.opset_imports, shapes)
         key = (DOMAIN, function.name, "")
         model.functions.setdefault(key, function)
@@ -67,13 +65,14 @@ def _drop_constants_taken_in(model: ir.Model) -> None:
                 del graph.initializers[name]
 
 
-def _kernel(name: str, uses: Sequence[tuple[Region, Program, Site]], shapes: Shapes) -> Kernel:
+def _kernel(name: str, uses: Sequence[tuple[Region, Meaning, Site]], shapes: Shapes) -> Kernel:
     region, program, _ = uses[0]
     return Kernel(
         name=name,
+        kind=region.kind,
         ops=tuple(node.op_type for node in region.nodes),
         program=program,
-        variants=variants.choose(name, program, [r for r, _, _ in uses], shapes),
+        variants=kinds.entry_points(name, program, [r for r, _, _ in uses], shapes),
         sites=tuple(site for _, _, site in uses),
         cpu=all(kernel_wins_on_cpu(r) for r, _, _ in uses),
     )
@@ -91,10 +90,11 @@ def _function(region: Region, opsets: Mapping[str, int], shapes: Shapes) -> ir.F
                 inside[value] = _constant_node(nodes, value, f"c{len(nodes)}")
         copy = ir.Node(
             node.domain, node.op_type, [None if v is None else inside[v] for v in node.inputs],
-            list(node.attributes.values()), num_outputs=1, name=f"{node.op_type}_{len(nodes)}",
+            list(node.attributes.values()), num_outputs=len(node.outputs), name=f"{node.op_type}_{len(nodes)}",
         )  # fmt: skip
-        copy.outputs[0].name = names.get(node.outputs[0], f"v{len(nodes)}")
-        inside[node.outputs[0]] = copy.outputs[0]
+        for k, (value, copied) in enumerate(zip(node.outputs, copy.outputs, strict=True)):
+            copied.name = names.get(value, f"v{len(nodes)}" + (f"_{k}" if k else "")) if value.name else ""
+            inside[value] = copied
         nodes.append(copy)
     imports = {domain: opsets[domain] for domain in dict.fromkeys(("", *(n.domain for n in nodes)))}
     graph = ir.Graph(
@@ -109,9 +109,9 @@ def _function(region: Region, opsets: Mapping[str, int], shapes: Shapes) -> ir.F
 
 
 def _constant_node(nodes: list[ir.Node], value: ir.Value, name: str) -> ir.Value:
-    tensor = constant(value)
+    tensor = None if value.is_graph_input() else value.const_value
     if tensor is None:
-        raise ValueError(f"{value.name} is neither an input of the region nor a constant of one element")
+        raise ValueError(f"{value.name} is neither an input of the region nor a constant")
     copy = ir.Tensor(tensor.numpy(), dtype=tensor.dtype, name=name)
     node = ir.Node("", "Constant", [], [ir.AttrTensor("value", copy)], num_outputs=1, name=f"Constant_{name}")
     node.outputs[0].name = name

@@ -3,11 +3,29 @@
 from __future__ import annotations
 
 import dataclasses
+import enum
+from typing import Any, Protocol
 
 import onnx_ir as ir
 
-from onnxopt.program import Program
 from onnxopt.shapes import Shapes
+
+
+class Kind(enum.StrEnum):
+    """What a kernel runs, and so which modules find, lower and generate it (kinds.py)."""
+
+    POINTWISE = "pointwise"
+
+
+class Meaning(Protocol):
+    """What a kernel computes, as kernels.json tells the library. inputs, outputs: storage dtype names."""
+
+    @property
+    def inputs(self) -> tuple[str, ...]: ...
+    @property
+    def outputs(self) -> tuple[str, ...]: ...
+    def verify(self) -> None: ...
+    def to_json(self) -> dict[str, Any]: ...
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,14 +45,15 @@ class Traffic:
 class Region:
     """Nodes of one graph that one kernel will run.
 
-    nodes: in topological order. inputs: values read from outside (constants folded into the code are not among them).
-    outputs: values that something outside reads.
+    nodes: in topological order. inputs: values read from outside; what the nodes read besides are constants that become
+    part of the function's body. outputs: values that something outside reads.
     """
 
     nodes: tuple[ir.Node, ...]
     inputs: tuple[ir.Value, ...]
     outputs: tuple[ir.Value, ...]
     traffic: Traffic
+    kind: Kind = Kind.POINTWISE
 
     def verify(self) -> None:
         """Raise ValueError where inputs or outputs do not match what the nodes read and what is read of them."""
@@ -101,14 +120,15 @@ class Site:
 
 @dataclasses.dataclass(frozen=True)
 class Kernel:
-    """A fused function of the domain `onnxopt`: its program, the ops it stands for, its entry points and its places.
+    """A fused function of the domain `onnxopt`: its meaning, the ops it stands for, its entry points and its places.
 
     cpu: whether the library's CPU kernel beats ORT's own kernels for it; where False a CPU-only machine inlines it.
     """
 
     name: str
+    kind: Kind
     ops: tuple[str, ...]
-    program: Program
+    program: Meaning
     variants: tuple[Variant, ...]
     sites: tuple[Site, ...]
     cpu: bool = True

@@ -35,13 +35,13 @@ def one_op(op: str, operands: tuple[str, ...], result: str, storage: str | None 
 def kernel(program: Program, name: str = NAME, cpu: bool = True, variants=()) -> dict:
     """A row of kernels.json."""
     program.verify()
-    return {"name": name, **program.to_json(), "cpu": cpu, "variants": list(variants)}
+    return {"name": name, "kind": "pointwise", **program.to_json(), "cpu": cpu, "variants": list(variants)}
 
 
 def write(folder: pathlib.Path, kernels: list[dict], fatbin: dict | None = None, **fields) -> pathlib.Path:
     """Puts a copy of the library and a kernels.json into `folder`; returns the path of the copy."""
     library = copy_library(folder)
-    text = json.dumps({"schema": 1, "fatbin": fatbin, "kernels": kernels, **fields})
+    text = json.dumps({"schema": 2, "fatbin": fatbin, "kernels": kernels, **fields})
     (folder / "kernels.json").write_text(text)
     return library
 

@@ -31,9 +31,9 @@ def document() -> dict[str, Any]:
         (0,),
     )
     program.verify()
-    kernel = {"name": "K", **program.to_json(), "cpu": True, "variants": [dict(VARIANT)]}
+    kernel = {"name": "K", "kind": "pointwise", **program.to_json(), "cpu": True, "variants": [dict(VARIANT)]}
     fatbin = {"file": "kernels.fatbin", "sha256": hashlib.sha256(FATBIN).hexdigest(), "bytes": len(FATBIN)}
-    return {"schema": 1, "fatbin": fatbin, "kernels": [kernel]}
+    return {"schema": 2, "fatbin": fatbin, "kernels": [kernel]}
 
 
 def _set(path: str, value: Any) -> Callable[[dict[str, Any]], None]:
@@ -59,8 +59,8 @@ def _twice(text: dict[str, Any]) -> None:
 # what to do to the document, and a part of the message that must come back
 DAMAGE: dict[str, tuple[Callable[[dict[str, Any]], None], str]] = {
     "no schema": (_set("schema", ...), 'has no field "schema"'),
-    "another schema": (_set("schema", 2), "schema is 2"),
-    "schema is a text": (_set("schema", "1"), "schema is not an integer"),
+    "another schema": (_set("schema", 1), "schema is 1"),
+    "schema is a text": (_set("schema", "2"), "schema is not an integer"),
     "no kernels": (_set("kernels", ...), 'has no field "kernels"'),
     "kernels is an object": (_set("kernels", {}), "kernels is not an array"),
     "a kernel is a number": (_set("kernels.0", 7), "kernels[0] is not an object"),

@@ -7,7 +7,7 @@ import onnx_ir as ir
 import onnxruntime as ort
 from hypothesis import strategies as st
 
-from onnxopt.generate import literal
+from onnxopt.generate_pointwise import literal
 from onnxopt.program import Program
 
 

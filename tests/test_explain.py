@@ -11,7 +11,7 @@ import onnxopt
 from onnxopt import explanation
 from onnxopt import manifest as manifests
 from onnxopt.manifest import Kernel, LeftOut, Place
-from onnxopt.regions import Refusal, Traffic
+from onnxopt.regions import Kind, Refusal, Traffic
 
 
 @pytest.fixture
@@ -26,6 +26,7 @@ def manifest(tmp_path: Path, artifact: Path) -> manifests.Manifest:
     )
     kernel = Kernel(
         name="AddTanh_00",
+        kind=Kind.POINTWISE,
         ops=("Add", "Tanh"),
         inputs=("float16", "float16"),
         outputs=("float16",),

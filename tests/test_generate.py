@@ -20,10 +20,11 @@ from onnxopt.compile import compile_cuda
 from onnxopt.dtypes import COMPUTE_DTYPES, DTYPES
 from onnxopt.expr import Builder, Expr
 from onnxopt.fuse import fuse
-from onnxopt.generate import generate, literal
+from onnxopt.generate import generate
+from onnxopt.generate_pointwise import literal
 from onnxopt.outline import outline
 from onnxopt.program import PRIMITIVES, Instruction, Program
-from onnxopt.regions import Kernel, Variant
+from onnxopt.regions import Kernel, Kind, Variant
 
 GOLDEN = Path(__file__).parent / "golden"
 # name of the golden file: inputs, outputs, body, constants
@@ -88,13 +89,15 @@ def _unary_chain(inputs: tuple[str, ...], output: str) -> Program:
     return Program(inputs, (output,), tuple(builder.code), (result.id,), (depends,), (0,))
 
 
+def _strided(name: str, inputs: int) -> Variant:
+    return Variant(f"{name}_strided", "*" * inputs, 32, 1, 1, 128)
+
+
 def _source(*programs: Program) -> str:
     kernels = [
-        Kernel(
-            f"K{k}", ("Test",), program, (Variant(f"K{k}_strided", "*" * len(program.inputs), 32, 1, 1, 128),), ()
-        )
+        Kernel(f"K{k}", Kind.POINTWISE, ("Test",), program, (_strided(f"K{k}", len(program.inputs)),), ())
         for k, program in enumerate(programs)
-    ]  # fmt: skip
+    ]
     return generate(kernels)
 
 

@@ -1,0 +1,124 @@
+"""CUDA source of pointwise kernels, on top of cuda_kernels/pointwise.cuh."""
+
+from __future__ import annotations
+
+import math
+from typing import cast
+
+import numpy as np
+
+from onnxopt.dtypes import DTYPES
+from onnxopt.program import Instruction, Program
+from onnxopt.regions import Kernel, Variant
+
+_C_TYPES = {d.compute: ("float" if d.compute == "float32" else DTYPES[d.compute].cuda) for d in DTYPES.values()}
+_RENAMED = {"not": "logic_not", "and": "logic_and", "or": "logic_or", "xor": "logic_xor"}
+_APPROXIMATE = frozenset(
+    {"exp", "expm1", "log", "log1p", "sqrt", "sin", "cos", "tanh", "erf", "div"}
+)  # cuda_kernels/approximate.cuh
+_INDEX = {32: "uint32_t", 64: "uint64_t"}
+
+
+def lines(kernel: Kernel) -> list[str]:
+    """The kernel's program as a struct, and an entry point a variant."""
+    program = cast(Program, kernel.program)
+    entries = [line for variant in kernel.variants for line in _entry(kernel, program, variant)]
+    return [*_struct(kernel.name, program), "", *entries]
+
+
+def _struct(name: str, program: Program) -> list[str]:
+    inputs = ", ".join(DTYPES[d].cuda for d in program.inputs)
+    outputs = ", ".join(DTYPES[d].cuda for d in program.outputs)
+    parameters = [f"{_C_TYPES[DTYPES[d].compute]} x{k}" for k, d in enumerate(program.inputs)]
+    parameters += [f"{_C_TYPES[DTYPES[d].compute]}& y{k}" for k, d in enumerate(program.outputs)]
+    names = [f"x{k}" for k in range(len(program.inputs))]
+    functions = _functions(program)
+    body = []
+    for k, instruction in enumerate(program.code):
+        if instruction.op == "const":
+            names.append(literal(instruction))
+            continue
+        names.append(f"v{k}")
+        operands = ", ".join(names[a] for a in instruction.args)
+        body.append(f"const {_C_TYPES[instruction.dtype]} v{k} = {functions[k]}({operands});")
+    body += [f"y{k} = {names[result]};" for k, result in enumerate(program.results)]
+    return [
+        f"struct {name} {{",
+        f"  using Inputs = List<{inputs}>;",
+        f"  using Outputs = List<{outputs}>;",
+        f"  __device__ static void apply({', '.join(parameters)}) {{",
+        *(f"    {line}" for line in body),
+        "  }",
+        "};",
+    ]
+
+
+def _functions(program: Program) -> list[str]:
+    """The CUDA function of every instruction; the approximate ones where every float is stored in 16 bits."""
+    floats = [d for name in (*program.inputs, *program.outputs) if (d := DTYPES[name]).kind == "float"]
+    exact = any(d.size > 2 for d in floats) or any(i.op == "cast" for i in program.code)
+    return [_exact_function(i) if exact else _approximate_function(i, program) for i in program.code]
+
+
+def _exact_function(instruction: Instruction) -> str:
+    if instruction.op == "cast":
+        return f"cast<{_C_TYPES[instruction.dtype]}>"
+    if instruction.op == "narrow":
+        return f"narrow<{DTYPES[str(instruction.storage)].cuda}>"
+    return _RENAMED.get(instruction.op, instruction.op)
+
+
+def _approximate_function(instruction: Instruction, program: Program) -> str:
+    if instruction.op not in _APPROXIMATE or instruction.dtype != "float32":
+        return _exact_function(instruction)
+    if instruction.op == "erf" and _is_only_added_to_one(instruction, program):
+        return "approximate::erf_plus"
+    if instruction.op == "div" and _constant_id(instruction.args[0], program):
+        return "approximate::divide_constant"
+    return f"approximate::{instruction.op}"
+
+
+def _constant_id(value: int, program: Program) -> bool:
+    first = len(program.inputs)
+    return value >= first and program.code[value - first].op == "const"
+
+
+def _is_only_added_to_one(instruction: Instruction, program: Program) -> bool:
+    first = len(program.inputs)
+    own_id = first + program.code.index(instruction)
+    uses = [i for i in program.code if own_id in i.args]
+    ones = {first + k for k, i in enumerate(program.code) if i.op == "const" and i.value == 1.0}
+    return own_id not in program.results and all(i.op == "add" and ones & set(i.args) for i in uses)
+
+
+def literal(instruction: Instruction) -> str:
+    """A constant as a C++ literal of its compute dtype that reads back to the same bits (NaN payloads aside)."""
+    value, dtype = instruction.value, instruction.dtype
+    c_type = _C_TYPES[dtype]
+    if dtype == "bool":
+        return "true" if value else "false"
+    if dtype not in ("float32", "float64"):
+        suffix = "ull" if dtype == "uint64" else "ll" if dtype == "int64" else "u" if dtype == "uint32" else ""
+        minimum = value == -(2**63) if dtype == "int64" else False
+        return f"{c_type}({'-9223372036854775807ll - 1' if minimum else f'{value}{suffix}'})"
+    number = float(value)  # type: ignore[arg-type]
+    if math.isnan(number):
+        return f"{c_type}(not_a_number())"
+    if math.isinf(number):
+        return f"{'-' if number < 0 else ''}{c_type}(infinity())"
+    text = str(np.float32(number)) if dtype == "float32" else repr(number)
+    text = text if any(c in text for c in ".e") else f"{text}.0"
+    return f"{text}f" if dtype == "float32" else text
+
+
+def _entry(kernel: Kernel, program: Program, variant: Variant) -> list[str]:
+    index = _INDEX[variant.index]
+    modes = "".join(f", '{mode}'" for mode in variant.modes)
+    params = f"Params<{index}, {len(program.inputs)}, {len(program.outputs)}>"
+    return [
+        f'extern "C" __global__ void __launch_bounds__({variant.threads})',
+        f"{variant.symbol}(const __grid_constant__ {params} params) {{",
+        f"  pointwise<{kernel.name}, {index}, {variant.vector}, {variant.unroll}, {variant.threads}{modes}>(params);",
+        "}",
+        "",
+    ]
