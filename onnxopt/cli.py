@@ -75,6 +75,8 @@ _json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON 
 )
 @click.option("--no-verify", is_flag=True, help="Keep the result without comparing it with the original.")
 @click.option("--external-data/--no-external-data", default=None, help="Weights beside the model. Default: above 2 GB.")
+@click.option("--portable", is_flag=True, help="Also write model.portable.onnx, without com.microsoft operators.")
+@click.option("--ort-min", metavar="VERSION", help="Oldest ONNX Runtime it has to run on, as 1.25. Default: 1.21.")
 @click.option("--cache", type=Path, help="Folder of compiled kernels. Default: ~/.cache/onnxopt/kernels.")
 @_json_option
 def optimize(
@@ -84,6 +86,8 @@ def optimize(
     archs: tuple[str, ...],
     no_verify: bool,
     external_data: bool | None,
+    portable: bool,
+    ort_min: str | None,
     cache: Path | None,
     as_json: bool,
 ) -> None:
@@ -100,6 +104,8 @@ def optimize(
             archs=() if archs == ("none",) else archs or None,
             verify=not no_verify,
             external_data=external_data,
+            portable=portable,
+            ort_min=ort_min,
             progress=advance,
             cache=cache,
         )
@@ -177,7 +183,7 @@ def explain(artifact: Path, every_refusal: bool, as_json: bool) -> None:
 
     manifest = manifests.load(artifact)
     if as_json:
-        _print_json(manifest.model_dump(mode="json", include={"kernels", "refusals", "left_out", "traffic", "notes"}))
+        _print_json(manifest.model_dump(mode="json", include={"rewrites", "kernels", "refusals", "left_out", "traffic", "notes"}))
     else:
         click.echo(explanation.describe(manifest, every_refusal=every_refusal))
 
@@ -213,6 +219,7 @@ def _optimize_text(path: Path, manifest: Manifest) -> str:
     places = sum(len(k.sites) for k in manifest.kernels)
     ops = sum(len(k.ops) * len(k.sites) for k in manifest.kernels)
     lines = [f"{manifest.source.name}: {ops} nodes fused into {places} calls of {len(manifest.kernels)} kernels"]
+    lines += [f"rewritten: {text}"] if (text := explanation.rewrites_text(manifest.rewrites)) else []
     if manifest.kernels:
         lines.append(f"predicted: {explanation.totals_text(manifest.traffic)}")
     lines += [f"left out: {row.name}: {row.reason}" for row in manifest.left_out]

@@ -6,8 +6,9 @@
         Add(scores, mask)    Where(shown, scores, low)    Where(hidden, low, scores)
 
 The factors multiply to the scale. Where that is 1 / sqrt(H) but for the rounding of constants in the model's dtype it is
-taken to be just that. The guard against NaN goes where no row can be masked with -inf from end to end; what it does to
-a query that holds a NaN or an infinity is not kept. A row whose every key is hidden by a finite mask has no defined
+taken to be just that. The guard against NaN goes where no row can be masked with -inf from end to end; elsewhere such rows
+are found by the mask and become zeros as before. What the guard does to a query that holds a NaN or an infinity is not
+kept. A row whose every key is hidden by a finite mask has no defined
 attention: its result depends on how scores of -65504 round, here as in any runtime.
 """
 
@@ -23,9 +24,11 @@ from onnxopt.passes.attention_schemas import DOMAIN
 from onnxopt.rewrite import masks
 from onnxopt.rewrite.index_values import IndexValues
 from onnxopt.rewrite.masks import Mask
-from onnxopt.rewrite.symbolic import same
+from onnxopt.rewrite.symbolic import AtMost, same
 
 _ROUNDING = {ir.DataType.FLOAT: 2.0**-23, ir.DataType.FLOAT16: 2.0**-10, ir.DataType.BFLOAT16: 2.0**-7}
+_LEAST = {ir.DataType.FLOAT: -3.4028234663852886e38, ir.DataType.FLOAT16: -65504.0, ir.DataType.BFLOAT16: -3.38e38}
+_REDUCE_MAX_WITH_AXES_INPUT = 18  # opset
 _WIDE = (ir.DataType.FLOAT, ir.DataType.DOUBLE)
 
 
@@ -37,6 +40,7 @@ class ScaledDotProduct(RewriteRuleClassBase):
         self._known = known
         self._mask = masks.NONE
         self._scale = 0.0
+        self._guards_rows = False
 
     def rule_of_self(self) -> RewriteRule:
         return RewriteRule(self.pattern, self.rewrite, self.check, name=self.name)
@@ -79,15 +83,25 @@ class ScaledDotProduct(RewriteRuleClassBase):
             return result.fail(f"hidden scores become {number:g}, which does not hide them")
         if masking in ("shown", "hidden") and _scalar(low) is None:
             return result.fail("what hidden scores become is not a constant of one element", low)
-        if mask_value is not None and not _broadcasts(mask_value, q, k_transposed):
+        if mask_value is not None and not self._broadcasts(mask_value, q, k_transposed):
             return result.fail(f"the mask {mask_value.name} is not known to broadcast to the scores", mask_value)
         self._scale = scale
         self._mask = self._what_mask(masking, mask_value, low)
         if guarded and _scalar(zero) != 0:
             return result.fail("NaNs become something other than 0", zero)
-        if guarded and self._mask.kind != "none" and not self._mask.finite and not self._sees_itself(q, k_transposed):
-            return result.fail("the mask may hide a whole row with -inf, whose result is 0 here and NaN in a fused operator")
+        self._guards_rows = guarded and not self._mask.finite and not self._shows_some_key(q, k_transposed)
+        if self._guards_rows and context.model.opset_imports.get("", 0) < _REDUCE_MAX_WITH_AXES_INPUT:
+            return result.fail("the mask may hide a whole row with -inf, and the opset is too old to find such rows")
         return result
+
+    def _broadcasts(self, mask: ir.Value, q: ir.Value, k_transposed: ir.Value) -> bool:
+        dims = self._known.symbols.dims(mask)
+        scores = (q.shape[0], q.shape[1], q.shape[2], k_transposed.shape[3])  # type: ignore[index]
+        if dims is None or len(dims) > 4:
+            return False
+        # What is at most as long as the scores, and broadcasts to them, is as long as they are.
+        exact = [d.limit if isinstance(d, AtMost) else d for d in dims]
+        return all(d == 1 or same(d, s) for d, s in zip(reversed(exact), reversed(scores), strict=False))
 
     def _what_mask(self, masking: str, value: ir.Value | None, low: ir.Value | None) -> Mask:
         if value is None:
@@ -98,9 +112,10 @@ class ScaledDotProduct(RewriteRuleClassBase):
         number = _scalar(low) if low is not None else None
         return Mask(found.kind, found.offset, number is not None and math.isfinite(number))
 
-    def _sees_itself(self, q: ir.Value, k_transposed: ir.Value) -> bool:
-        """Whether a causal mask shows every query at least one key."""
-        return self._mask.kind == "causal" and isinstance(self._mask.offset, int) and self._mask.offset >= 0
+    def _shows_some_key(self, q: ir.Value, k_transposed: ir.Value) -> bool:
+        """Whether the mask provably shows every query at least one key."""
+        causal = self._mask.kind == "causal"
+        return self._mask.kind == "none" or (causal and isinstance(self._mask.offset, int) and self._mask.offset >= 0)
 
     def rewrite(self, op, q, k_transposed, v, mask, shown, hidden, low, masking, **found):  # type: ignore[no-untyped-def]
         causal = self._mask.kind == "causal" and _is_diagonal(self._mask, q, k_transposed)
@@ -112,9 +127,13 @@ class ScaledDotProduct(RewriteRuleClassBase):
             array = np.array(0, dtype=low.dtype.numpy())
             nothing = op.Constant(value=ir.tensor(array, dtype=low.dtype))
             mask = op.Where(shown, nothing, low) if masking == "shown" else op.Where(hidden, low, nothing)
-        if mask.dtype != q.dtype and q.dtype is not None:
+        if mask.dtype is not None and mask.dtype != q.dtype:
             mask = _narrowed(op, mask, q.dtype)
-        return op.Sdpa(q, keys, v, mask, **attributes)
+        if not self._guards_rows:
+            return op.Sdpa(q, keys, v, mask, **attributes)
+        zero, least = (op.Constant(value=_scalar_of(n, q.dtype)) for n in (0.0, _LEAST[q.dtype]))
+        best = op.ReduceMax(mask, op.Constant(value=ir.tensor([-1], dtype=ir.DataType.INT64)), keepdims=1)
+        return op.Where(op.Less(best, least), zero, op.Sdpa(q, keys, v, op.Max(mask, least), **attributes))
 
 
 def _factored(op, x, factor, name: str):  # type: ignore[no-untyped-def]
@@ -129,9 +148,12 @@ def _factored(op, x, factor, name: str):  # type: ignore[no-untyped-def]
 def _narrowed(op, mask, dtype: ir.DataType):  # type: ignore[no-untyped-def]
     """A float32 mask in the dtype of q: its -3.4e38 would become -inf, so it is held above what that dtype can hold."""
     if dtype == ir.DataType.FLOAT16:
-        least = np.array(np.finfo(np.float16).min, dtype=np.float32)
-        mask = op.Max(mask, op.Constant(value=ir.tensor(least)))
+        mask = op.Max(mask, op.Constant(value=_scalar_of(_LEAST[dtype], ir.DataType.FLOAT)))
     return op.Cast(mask, to=dtype)
+
+
+def _scalar_of(value: float, dtype: ir.DataType) -> ir.TensorProtocol:
+    return ir.tensor(np.array(value).astype(dtype.numpy()), dtype=dtype)
 
 
 def _shapes_disagree(q: ir.Value, k_transposed: ir.Value, v: ir.Value) -> str:
@@ -185,13 +207,6 @@ def _scale(q: ir.Value, found: dict) -> float | str:
 def _scalar(value: ir.Value | None) -> float | None:
     tensor = value.const_value if value is not None else None
     return float(tensor.numpy().item()) if tensor is not None and tensor.size == 1 else None
-
-
-def _broadcasts(mask: ir.Value, q: ir.Value, k_transposed: ir.Value) -> bool:
-    if mask.shape is None or len(mask.shape) > 4 or q.shape is None or k_transposed.shape is None:
-        return False
-    scores = (q.shape[0], q.shape[1], q.shape[2], k_transposed.shape[3])
-    return all(m == 1 or same(m, s) for m, s in zip(reversed(mask.shape.dims), reversed(scores), strict=False))
 
 
 def _is_diagonal(mask: Mask, q: ir.Value, k_transposed: ir.Value) -> bool:

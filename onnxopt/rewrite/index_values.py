@@ -110,7 +110,7 @@ class IndexValues:
     """Finds out what tensors of one graph hold."""
 
     def __init__(self, graph: ir.Graph, symbols: Symbols) -> None:
-        self._symbols = symbols
+        self.symbols = symbols
         self._found: dict[ir.Value, Found] = {}
         self._rules: dict[str, Callable[[ir.Node], Found]] = {
             "Range": self._range, "Unsqueeze": self._unsqueeze, "Squeeze": self._squeeze, "Expand": self._expand,
@@ -136,7 +136,7 @@ class IndexValues:
         if value.const_value is not None:
             dtype = value.const_value.dtype
             return fit(value.const_value.numpy()) if dtype.is_integer() or dtype == ir.DataType.BOOL else None
-        contents = self._symbols.contents(value)
+        contents = self.symbols.contents(value)
         if contents is not None and len(contents) == 1 and contents[0] is not None:
             return Affine(contents[0], (0,) * self._rank(value))
         node = value.producer()
@@ -149,7 +149,7 @@ class IndexValues:
     def _without_single_axes(self, found: Found, value: ir.Value) -> Found:
         """An axis of one element has index 0 alone."""
         expression = found.expression if isinstance(found, Truth) else found
-        dims = self._symbols.dims(value)
+        dims = self.symbols.dims(value)
         if expression is None or dims is None:
             return found
         widened = expression.widened(len(dims))
@@ -157,7 +157,7 @@ class IndexValues:
         return Truth(reduced) if isinstance(found, Truth) else reduced
 
     def _rank(self, value: ir.Value | None) -> int:
-        dims = self._symbols.dims(value)
+        dims = self.symbols.dims(value)
         return len(dims) if dims is not None else 0
 
     def _affine(self, value: ir.Value | None) -> Affine | None:
@@ -187,7 +187,7 @@ class IndexValues:
         return Truth(moved) if isinstance(found, Truth) else moved
 
     def _unsqueeze(self, node: ir.Node) -> Found:
-        axes, dims = self._symbols.contents(node.inputs[1]), self._symbols.dims(node.inputs[0])
+        axes, dims = self.symbols.contents(node.inputs[1]), self.symbols.dims(node.inputs[0])
         if axes is None or dims is None or not all(isinstance(a, int) for a in axes):
             return None
         rank = len(dims) + len(axes)
@@ -200,8 +200,8 @@ class IndexValues:
         return self._moved(self.of(node.inputs[0]), move, len(dims))
 
     def _squeeze(self, node: ir.Node) -> Found:
-        dims = self._symbols.dims(node.inputs[0])
-        axes = self._symbols.contents(node.inputs[1]) if len(node.inputs) > 1 else None
+        dims = self.symbols.dims(node.inputs[0])
+        axes = self.symbols.contents(node.inputs[1]) if len(node.inputs) > 1 else None
         if dims is None or axes is None:
             return None
         gone = {a % len(dims) for a in axes if isinstance(a, int)}
@@ -224,9 +224,9 @@ class IndexValues:
         return None
 
     def _slice(self, node: ir.Node) -> Found:
-        starts = self._symbols.contents(node.inputs[1])
-        axes = self._symbols.contents(node.inputs[3]) if len(node.inputs) > 3 else None
-        steps = self._symbols.contents(node.inputs[4]) if len(node.inputs) > 4 else (1,)
+        starts = self.symbols.contents(node.inputs[1])
+        axes = self.symbols.contents(node.inputs[3]) if len(node.inputs) > 3 else None
+        steps = self.symbols.contents(node.inputs[4]) if len(node.inputs) > 4 else (1,)
         found = self.of(node.inputs[0])
         expression = found.expression if isinstance(found, Truth) else found
         rank = self._rank(node.inputs[0])
@@ -254,7 +254,7 @@ class IndexValues:
         joined: Affine | None = None
         length: Dim = 0
         for part, value in zip(parts, node.inputs, strict=True):
-            dims = self._symbols.dims(value)
+            dims = self.symbols.dims(value)
             size = dims[axis] if dims is not None else None
             # Where a part that was cut to one element has none, the tensor it was cut from is empty, and so is the rest.
             size = size.limit if isinstance(size, AtMost) and size.limit == 1 else size
@@ -283,7 +283,7 @@ class IndexValues:
         result = Affine(data.offset)
         for coefficient, value in zip(coefficients, indices.inputs, strict=True):
             index = self._affine(value)
-            dims = self._symbols.dims(value)
+            dims = self.symbols.dims(value)
             if not coefficient:
                 continue
             if index is None or not index.never_negative() or dims is None or dims[-1] != 1:

@@ -3,6 +3,7 @@
     Reshape(Transpose(Reshape(x, [B N, T, H]), [0, 2, 1]), [B, N, H, T]) -> Transpose(x, [0, 1, 3, 2])
     Reshape(Reshape(x)) -> x                                   where the result has x's shape
     Transpose(Transpose(x)) -> Transpose(x) or x
+    Transpose(Where(hidden, 0, Transpose(x))) -> Where(Transpose(hidden), 0, x)
 """
 
 from __future__ import annotations
@@ -66,12 +67,29 @@ class ReshapeThereAndBack(RewriteRuleClassBase):
         return op.Identity(x)
 
 
+class TransposedGuard(RewriteRuleClassBase):
+    """`Transpose(Where(hidden, 0, Transpose(x))) -> Where(Transpose(hidden), 0, x)`, where both swap dims 1 and 2."""
+
+    def pattern(self, op, hidden, zero, x):  # type: ignore[no-untyped-def]
+        guarded = op.Where(hidden, zero, op.Transpose(x, perm=[0, 2, 1, 3]))
+        return op.Transpose(guarded, perm=[0, 2, 1, 3])
+
+    def check(self, context: MatchContext, hidden: ir.Value, zero: ir.Value, x: ir.Value) -> MatchResult:
+        if hidden.shape is None or len(hidden.shape) != 4 or zero.const_value is None or zero.const_value.size != 1:
+            return MatchResult().fail("the condition is not known to have four dims")
+        return MatchResult()
+
+    def rewrite(self, op, hidden: ir.Value, zero: ir.Value, x: ir.Value):  # type: ignore[no-untyped-def]
+        return op.Where(op.Transpose(hidden, perm=[0, 2, 1, 3]), zero, x)
+
+
 def before_recognition() -> list[Rooted]:
     return [Rooted("Reshape", TransposeInThreeDims.rule())]
 
 
 def after_mapping() -> list[Rooted]:
     return [
+        Rooted("Transpose", TransposedGuard.rule()),
         Rooted("Transpose", common.transpose_transpose_rule),
         Rooted("Transpose", common.no_op_transpose_rule),
         Rooted("Reshape", ReshapeThereAndBack.rule()),

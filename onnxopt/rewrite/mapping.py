@@ -72,10 +72,15 @@ class GroupQuery(RewriteRuleClassBase):
 class MultiHead(RewriteRuleClassBase):
     """Attention whose query heads all have keys of their own."""
 
+    def __init__(self) -> None:
+        super().__init__("multi_head")
+        self._graph: ir.Graph | None = None
+
     def pattern(self, op, q, k, v):  # type: ignore[no-untyped-def]
         return op.Sdpa(q, k, v, _domain=DOMAIN, _allow_other_inputs=True, _allow_other_attributes=True, _outputs=["y"])
 
     def check(self, context: MatchContext, q, k, v, y):  # type: ignore[no-untyped-def]
+        self._graph = context.model.graph
         if q.shape[1] != k.shape[1]:
             return MatchResult().fail("several query heads share keys")
         return MatchResult()
@@ -83,7 +88,7 @@ class MultiHead(RewriteRuleClassBase):
     def rewrite(self, op, q, k, v, y):  # type: ignore[no-untyped-def]
         node = y.producer()
         mask = node.inputs[3] if len(node.inputs) > 3 else None
-        extra = [] if mask is None else [None, None, _full_mask(op, mask, q, k)]
+        extra = [] if mask is None else [None, None, _full_mask(op, self._graph, mask, q, k)]
         flat = _is_transposed(k) or _is_transposed(v) or not same(k.shape[3], v.shape[3])
         keys, values = (_flat(op, x) if flat else x for x in (k, v))
         attributes = {"unidirectional": 1} if node.attributes.get_int("causal") else {}
@@ -180,7 +185,7 @@ def _repeat(op, x: ir.Value, groups: int):  # type: ignore[no-untyped-def]
     return op.Reshape(expanded, ints(op, [0, x.shape[1] * groups, -1, x.shape[3]]))  # type: ignore[list-item,operator]
 
 
-def _full_mask(op, mask: ir.Value, q: ir.Value, k: ir.Value):  # type: ignore[no-untyped-def]
+def _full_mask(op, graph: ir.Graph, mask: ir.Value, q: ir.Value, k: ir.Value):  # type: ignore[no-untyped-def]
     """The mask as (1 or B, 1 or N, S, T), which is how far attention_bias broadcasts."""
     assert mask.shape is not None and q.shape is not None and k.shape is not None
     result, dims = mask, list(mask.shape.dims)
@@ -188,14 +193,13 @@ def _full_mask(op, mask: ir.Value, q: ir.Value, k: ir.Value):  # type: ignore[no
         result = op.Unsqueeze(mask, ints(op, range(4 - len(dims))))
         dims = [1] * (4 - len(dims)) + dims
     lengths = []
-    for axis, (dim, source) in enumerate(zip(dims, (None, None, q, k), strict=True)):
+    for dim, source in zip(dims, (None, None, q, k), strict=True):
         if source is None or not (dim == 1 and source.shape[2] != 1):
             lengths.append(ints(op, [1]))
         elif isinstance(source.shape[2], int):
             lengths.append(ints(op, [source.shape[2]]))
         else:
-            lengths.append(op.Shape(source, start=2, end=3))
-        del axis
+            lengths.append(_dim(op, graph, source.shape[2], source, 2))
     if all(length.producer().op_type == "Constant" for length in lengths):
         known = [int(length.producer().attributes["value"].value.numpy()[0]) for length in lengths]
         return result if known == [1, 1, 1, 1] else op.Expand(result, ints(op, known))

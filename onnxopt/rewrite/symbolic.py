@@ -12,6 +12,7 @@ import dataclasses
 import math
 from collections.abc import Callable, Sequence
 
+import numpy as np
 import onnx_ir as ir
 
 from onnxopt import ops
@@ -120,6 +121,17 @@ class Symbols:
                 known = [None if isinstance(d, ir.SymbolicDim) and d.value is None else d for d in value.shape.dims]
                 self._dims[value] = tuple(known)
         return self._dims[value]
+
+    def constants(self, graph: ir.Graph) -> list[tuple[ir.Value, ir.TensorProtocol]]:
+        """Values of the graph that are computed from shapes and are numbers for all that, with what they hold."""
+        found = []
+        for node in graph:
+            for value in node.outputs:
+                contents, dims = self._contents.get(value), self.dims(value)
+                if contents and dims is not None and all(isinstance(c, int) for c in contents) and node.op_type != "Constant":
+                    array = np.array(contents).reshape([1] * len(dims) if len(contents) == 1 else [-1])
+                    found.append((value, ir.tensor(array, dtype=value.dtype)))
+        return found
 
     # --- integer tensors that hold dims --------------------------------------------------------------------------------
 
