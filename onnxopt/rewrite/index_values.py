@@ -5,7 +5,7 @@
     CumSum(Cast(Not(i + 1 - i == 1)))   0 everywhere
 
 An integer tensor is affine in its indices, offset + sum of coefficient * index, or unknown. A bool tensor is true
-where such an expression is not negative. All of it holds for every run: offsets may be symbolic dims.
+where such an expression is not negative. A float tensor is one number where that holds and another elsewhere. All of it holds for every run: offsets may be symbolic dims.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ import onnx_ir as ir
 
 from onnxopt.rewrite.symbolic import AtMost, Dim, Symbols
 
+_FLOATS = (ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16, ir.DataType.DOUBLE)
+_SPREAD = frozenset({"Expand", "Unsqueeze", "Squeeze", "Reshape", "Identity"})
 _LARGEST = 1 << 24  # elements of a constant mask that is looked at
 
 
@@ -62,8 +64,17 @@ class Truth:
         return isinstance(offset, int) and offset < 0 and all(c <= 0 for c in self.expression.coefficients)
 
 
+@dataclasses.dataclass(frozen=True)
+class Choice:
+    """One number where `truth` holds, and another where it does not."""
+
+    truth: Truth
+    shown: float
+    hidden: float
+
+
 ALWAYS, NEVER = Truth(Affine(0)), Truth(Affine(-1))
-Found = Affine | Truth | None
+Found = Affine | Truth | Choice | None
 
 
 def _simple(dim: Dim) -> Dim:
@@ -106,6 +117,35 @@ def _fit_truth(array: np.ndarray) -> Truth | None:
     return Truth(Affine(offset, coefficients)) if bool((array == causal).all()) else None
 
 
+def fit_choice(array: np.ndarray) -> Choice | None:
+    """A constant of two numbers, one of them 0, as a choice between them; None where it is more than that."""
+    if array.size == 0 or array.size > _LARGEST:
+        return None
+    zero = array == 0
+    others = array[~zero]
+    if others.size == 0:
+        return Choice(ALWAYS, 0.0, 0.0)
+    hidden = float(others.flat[0])
+    truth = _fit_truth(zero) if bool((others == hidden).all()) else None
+    return Choice(truth, 0.0, hidden) if truth is not None else None
+
+
+def uniform(value: ir.Value | None) -> float | None:
+    """The one number that a tensor holds in every place; None where it is not known to."""
+    while value is not None:
+        tensor, node = value.const_value, value.producer()
+        if tensor is not None:
+            numeric = tensor.size == 1 and tensor.dtype not in (ir.DataType.BOOL, ir.DataType.STRING)
+            return float(tensor.numpy().item()) if numeric else None
+        if node is not None and node.op_type == "ConstantOfShape" and node.domain == "":
+            fill = node.attributes.get_tensor("value")
+            return float(fill.numpy().item()) if fill is not None else 0.0
+        if node is None or node.domain != "" or node.op_type not in _SPREAD:
+            return None
+        value = node.inputs[0]
+    return None
+
+
 class IndexValues:
     """Finds out what tensors of one graph hold."""
 
@@ -118,7 +158,7 @@ class IndexValues:
             "CumSum": self._cumsum, "GatherND": self._gather_nd, "Neg": self._neg, "Add": self._sum, "Sub": self._sum,
             "Mul": self._mul, "Equal": self._equal, "Not": self._not, "And": self._and, "Or": self._or,
             "GreaterOrEqual": self._compare, "LessOrEqual": self._compare, "Greater": self._compare,
-            "Less": self._compare, "BitwiseAnd": self._and,
+            "Less": self._compare, "BitwiseAnd": self._and, "Where": self._where, "Trilu": self._trilu,
         }  # fmt: skip
         for node in graph:  # in order, so that a question asked later never recurses deep
             if node.op_type in self._rules:
@@ -135,10 +175,14 @@ class IndexValues:
     def _find(self, value: ir.Value) -> Found:
         if value.const_value is not None:
             dtype = value.const_value.dtype
-            return fit(value.const_value.numpy()) if dtype.is_integer() or dtype == ir.DataType.BOOL else None
+            if dtype.is_integer() or dtype == ir.DataType.BOOL:
+                return fit(value.const_value.numpy())
+            return fit_choice(value.const_value.numpy()) if dtype in _FLOATS else None
         contents = self.symbols.contents(value)
         if contents is not None and len(contents) == 1 and contents[0] is not None:
             return Affine(contents[0], (0,) * self._rank(value))
+        if (number := uniform(value)) is not None and value.dtype is not None and value.dtype.is_floating_point():
+            return Choice(ALWAYS, number, number)
         node = value.producer()
         rule = self._rules.get(node.op_type) if node is not None and node.domain in ("", "ai.onnx") else None
         if node is None or rule is None or len(node.outputs) != 1:
@@ -148,6 +192,9 @@ class IndexValues:
 
     def _without_single_axes(self, found: Found, value: ir.Value) -> Found:
         """An axis of one element has index 0 alone."""
+        if isinstance(found, Choice):
+            reduced = self._without_single_axes(found.truth, value)
+            return dataclasses.replace(found, truth=reduced) if isinstance(reduced, Truth) else None
         expression = found.expression if isinstance(found, Truth) else found
         dims = self.symbols.dims(value)
         if expression is None or dims is None:
@@ -180,6 +227,9 @@ class IndexValues:
         return self.of(node.inputs[0])
 
     def _moved(self, found: Found, move: Callable[[tuple[int, ...]], tuple[int, ...]], rank: int) -> Found:
+        if isinstance(found, Choice):
+            truth = self._moved(found.truth, move, rank)
+            return dataclasses.replace(found, truth=truth) if isinstance(truth, Truth) else None
         expression = found.expression if isinstance(found, Truth) else found
         if expression is None:
             return None
@@ -214,6 +264,8 @@ class IndexValues:
 
     def _cast(self, node: ir.Node) -> Found:
         found, to = self.of(node.inputs[0]), ir.DataType(node.attributes.get_int("to"))
+        if isinstance(found, Choice):
+            return self._cast_choice(found, to)
         if isinstance(found, Affine) and to in (ir.DataType.INT64, ir.DataType.INT32):
             return found
         if isinstance(found, Truth):
@@ -223,11 +275,44 @@ class IndexValues:
                 return Affine(int(found.always))
         return None
 
+    def _cast_choice(self, found: Choice, to: ir.DataType) -> Found:
+        if to == ir.DataType.BOOL:
+            return self._where_equal(found, 0.0, negate=True)
+        if to not in _FLOATS:
+            return None
+        with np.errstate(over="ignore"):
+            shown, hidden = (float(np.array(n).astype(to.numpy())) for n in (found.shown, found.hidden))
+        return Choice(found.truth, shown, hidden)
+
+    def _where_equal(self, found: Choice, number: float, *, negate: bool = False) -> Truth | None:
+        """Where the choice is this number (negate: is not)."""
+        first, second = (found.shown == number) != negate, (found.hidden == number) != negate
+        if first == second:
+            return ALWAYS if first else NEVER
+        return found.truth if first else Truth(Affine(-1).plus(found.truth.expression, -1))
+
+    def _where(self, node: ir.Node) -> Found:
+        truth, shown, hidden = self._truth(node.inputs[0]), uniform(node.inputs[1]), uniform(node.inputs[2])
+        if truth is None or shown is None or hidden is None or self._rank(node.outputs[0]) == 0:
+            return None
+        return Choice(truth, shown, hidden)
+
+    def _trilu(self, node: ir.Node) -> Found:
+        """What one number becomes: 0 above (or, upper, below) the k-th diagonal."""
+        number, diagonal = uniform(node.inputs[0]), self.symbols.contents(node.inputs[1]) if len(node.inputs) > 1 else (0,)
+        rank = self._rank(node.outputs[0])
+        if number is None or diagonal is None or not isinstance(diagonal[0], int) or rank < 2:
+            return None
+        sign = -1 if node.attributes.get_int("upper", 1) else 1
+        kept = Truth(Affine(sign * diagonal[0], (0,) * (rank - 2) + (sign, -sign)))
+        return Choice(kept, number, 0.0)
+
     def _slice(self, node: ir.Node) -> Found:
         starts = self.symbols.contents(node.inputs[1])
         axes = self.symbols.contents(node.inputs[3]) if len(node.inputs) > 3 else None
         steps = self.symbols.contents(node.inputs[4]) if len(node.inputs) > 4 else (1,)
-        found = self.of(node.inputs[0])
+        whole = self.of(node.inputs[0])
+        found = whole.truth if isinstance(whole, Choice) else whole
         expression = found.expression if isinstance(found, Truth) else found
         rank = self._rank(node.inputs[0])
         if expression is None or starts is None or axes is None or steps is None or not rank:
@@ -242,6 +327,8 @@ class IndexValues:
                 return None
             offset = _simple(offset + coefficients[axis] * start)
         moved = Affine(offset, coefficients)
+        if isinstance(whole, Choice):
+            return dataclasses.replace(whole, truth=Truth(moved))
         return Truth(moved) if isinstance(found, Truth) else moved
 
     def _concat(self, node: ir.Node) -> Found:
@@ -314,6 +401,10 @@ class IndexValues:
         return Truth(difference if node.op_type.endswith("OrEqual") else difference.plus(Affine(-1)))
 
     def _equal(self, node: ir.Node) -> Found:
+        for one, other in (node.inputs[:2], node.inputs[1::-1]):
+            choice, number = self.of(one), uniform(other)
+            if isinstance(choice, Choice) and number is not None:
+                return self._where_equal(choice, number)
         a, b = self._affine(node.inputs[0]), self._affine(node.inputs[1])
         if a is None or b is None:
             return None

@@ -7,11 +7,12 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 
 import numpy as np
 import onnx_ir as ir
 
-from onnxopt.rewrite.index_values import Affine, Found, IndexValues, Truth, fit
+from onnxopt.rewrite.index_values import Affine, Choice, Found, IndexValues, Truth, uniform
 from onnxopt.rewrite.symbolic import Dim
 
 _HIDES = -1e4  # additive masks from this value on give weights of 0 in every float dtype
@@ -32,21 +33,31 @@ NONE = Mask("none")
 
 def additive(value: ir.Value, known: IndexValues) -> Mask:
     """What a mask that is added to the scores lets through."""
-    tensor = value.const_value
-    if tensor is not None:
-        return _constant(tensor.numpy().astype(np.float32))
+    found = known.of(value)
+    if isinstance(found, Choice):
+        numbers = (found.shown, found.hidden)
+        if found.truth.always or found.truth.never:
+            numbers = (found.shown if found.truth.always else found.hidden,) * 2
+        finite = all(map(math.isfinite, numbers))
+        if numbers[0] == 0 and numbers[1] == 0:
+            return NONE
+        if numbers[0] == 0 and numbers[1] <= _HIDES:
+            return _of(found.truth, finite)
+        if numbers[1] == 0 and numbers[0] <= _HIDES:
+            return _of(_negated(found.truth), finite)
+    return Mask("any", finite=_is_finite(value))
+
+
+def _is_finite(value: ir.Value) -> bool:
+    """Whether a mask provably holds no infinity: a constant without one, or a choice between finite numbers."""
     node = value.producer()
-    if node is None:
-        return Mask("any", finite=False)
-    if node.op_type in _PASSED_THROUGH and node.inputs[0] is not None:
-        return additive(node.inputs[0], known)
-    if node.op_type == "Where" and node.inputs[1] is not None and node.inputs[2] is not None:
-        shown, hidden = _scalar(node.inputs[1]), _scalar(node.inputs[2])
-        if shown == 0 and hidden is not None and hidden <= _HIDES:
-            return _of(known.of(node.inputs[0]), bool(np.isfinite(hidden)))
-        if hidden == 0 and shown is not None and shown <= _HIDES:
-            return _of(_negated(known.of(node.inputs[0])), bool(np.isfinite(shown)))
-    return Mask("any", finite=False)
+    if value.const_value is not None:
+        return bool(np.isfinite(value.const_value.numpy().astype(np.float32)).all())
+    if node is None or not node.inputs or node.inputs[0] is None:
+        return False
+    if node.op_type == "Where":
+        return all(n is not None and math.isfinite(n) for n in map(uniform, node.inputs[1:]))
+    return node.op_type in _PASSED_THROUGH and _is_finite(node.inputs[0])
 
 
 def boolean(value: ir.Value, known: IndexValues, *, shows: bool) -> Mask:
@@ -68,16 +79,3 @@ def _of(found: Found, finite: bool) -> Mask:
 
 def _negated(found: Found) -> Found:
     return Truth(Affine(-1).plus(found.expression, -1)) if isinstance(found, Truth) else None
-
-
-def _constant(array: np.ndarray) -> Mask:
-    finite = bool(np.isfinite(array).all())
-    shown = array == 0
-    if not bool((shown | (array <= _HIDES)).all()):
-        return Mask("any", finite=finite)
-    return _of(fit(shown), finite)
-
-
-def _scalar(value: ir.Value) -> float | None:
-    tensor = value.const_value
-    return float(tensor.numpy().item()) if tensor is not None and tensor.size == 1 else None

@@ -13,7 +13,6 @@ from onnxscript.rewriter import RewriteRule, RewriteRuleSet
 from onnxopt import loading
 from onnxopt.passes.attention_schemas import DOMAIN
 from onnxopt.passes.common_subexpressions import MergeEqualNodesPass
-from onnxopt.passes.fold import Fold
 from onnxopt.passes.infer import InferShapesPass
 from onnxopt.passes.metadata import remove_onnxscript_metadata
 from onnxopt.passes.rules import Rooted
@@ -22,6 +21,7 @@ from onnxopt.passes.unique_names import UniqueNamesPass
 from onnxopt.regions import Refusal
 from onnxopt.rewrite import layout, near, rotary, symbolic
 from onnxopt.rewrite.attention import ScaledDotProduct
+from onnxopt.rewrite.dims_of_inputs import read_from_inputs
 from onnxopt.rewrite.grouped import GroupedHeads
 from onnxopt.rewrite.index_values import IndexValues
 from onnxopt.rewrite.mapping import GroupQuery, MultiHead, RotaryNodes, RotaryOperator, Ungroup
@@ -77,28 +77,15 @@ def rewrite(
 
 def _recognise(model: ir.Model) -> tuple[int, tuple[Refusal, ...]]:
     _infer(model)
-    if _fold_shapes(model) | bool(_apply(model, layout.before_recognition())):
+    if read_from_inputs(model, symbolic.refine(model)):
+        common.RemoveUnusedNodesPass()(model)
+        _infer(model)
+    if _apply(model, layout.before_recognition()):
         _infer(model)
     known = IndexValues(model.graph, symbolic.refine(model))
     rule = ScaledDotProduct(known)
     count = _apply(model, [Rooted("MatMul", rule.rule_of_self())])
     return count, near.refusals(model, rule)
-
-
-def _fold_shapes(model: ir.Model) -> bool:
-    """Constants instead of what is computed from dims that are known by now, such as a scale from the size of a head."""
-    constants = symbolic.refine(model).constants(model.graph)
-    for value, tensor in constants:
-        if not value.uses() or value.is_graph_output():
-            continue
-        constant = ir.Value(name=f"{value.name}/known", type=value.type, shape=tensor.shape, const_value=tensor)
-        tensor.name = constant.name
-        model.graph.register_initializer(constant)
-        value.replace_all_uses_with(constant)
-    if constants:
-        Fold(0)(model)
-        common.RemoveUnusedNodesPass()(model)
-    return bool(constants)
 
 
 def _map(model: ir.Model, families: set[str], target: Target) -> dict[str, int]:
