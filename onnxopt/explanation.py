@@ -51,7 +51,8 @@ def _summary(manifest: Manifest) -> Iterator[str]:
 _REWRITES = {
     "attention": "{} x attention as one operator",
     "rotary": "{} x rotary embedding as one operator",
-    "merge": "{} x several products as one",
+    "merge": "{} x the products of q, k and v as one",
+    "gate": "{} x the products of a gated MLP as one",
 }
 
 

@@ -70,6 +70,8 @@ class ScaledDotProduct(RewriteRuleClassBase):
 
     def check(self, context: MatchContext, q, k_transposed, v, mask, shown, hidden, low, zero, masking, guarded, **found):  # type: ignore[no-untyped-def]
         result = MatchResult()
+        q, found["q_factor"] = _operand_and_factor(q, found["q_factor"])
+        k_transposed, found["k_factor"] = _operand_and_factor(k_transposed, found["k_factor"])
         for name, value in (("q", q), ("k", k_transposed), ("v", v)):
             if value.shape is None or len(value.shape) != 4:
                 return result.fail(f"{name} ({value.name}) is not known to have the four dims of heads", value)
@@ -118,6 +120,8 @@ class ScaledDotProduct(RewriteRuleClassBase):
         return self._mask.kind == "none" or (causal and isinstance(self._mask.offset, int) and self._mask.offset >= 0)
 
     def rewrite(self, op, q, k_transposed, v, mask, shown, hidden, low, masking, **found):  # type: ignore[no-untyped-def]
+        q, _ = _operand_and_factor(q, found["q_factor"])
+        k_transposed, _ = _operand_and_factor(k_transposed, found["k_factor"])
         causal = self._mask.kind == "causal" and _is_diagonal(self._mask, q, k_transposed)
         keys = op.Transpose(k_transposed, perm=[0, 1, 3, 2])
         attributes = {"scale": self._scale, "causal": int(causal), "_domain": DOMAIN}
@@ -143,6 +147,13 @@ def _factored(op, x, factor, name: str):  # type: ignore[no-untyped-def]
         tag_var=name,
         tag_values=["mul", "mul", "div", "none"],
     )
+
+
+def _operand_and_factor(operand: ir.Value, factor: ir.Value | None) -> tuple[ir.Value, ir.Value | None]:
+    """The two as they are meant: where any value may be the operand, the matcher takes them in the order they stand."""
+    if factor is not None and _scalar(factor) is None and _scalar(operand) is not None:
+        return factor, operand
+    return operand, factor
 
 
 def _narrowed(op, mask, dtype: ir.DataType):  # type: ignore[no-untyped-def]

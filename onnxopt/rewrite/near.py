@@ -7,22 +7,25 @@ from collections.abc import Iterator
 import onnx_ir as ir
 from onnxscript.rewriter import MatchingTracer
 
+from onnxopt import ops
 from onnxopt.regions import Refusal
 from onnxopt.rewrite.attention import ScaledDotProduct
 
-_BESIDE = frozenset({"Add", "Mul", "Div", "Sub", "Where", "Cast", "IsNaN", "Identity", "Dropout", "Clip", "Reshape"})
-_FAR = 6  # operators between a Softmax and the product on either side
+_PRODUCTS = frozenset({"MatMul", "Gemm", "Einsum"})
+_PASSED = frozenset({"Identity", "Dropout", "Reshape", "Transpose", "Unsqueeze", "Squeeze", "Trilu"})  # and elementwise
+_FAR = 8  # operators between a Softmax and the product on either side
+_BEFORE = frozenset({"Mul", "Div", "Add", "Where", "Cast"})  # what the rule knows between the scores and the Softmax
+_AFTER = frozenset({"Cast", "IsNaN", "Where"})
 
 
 def softmaxes(model: ir.Model) -> list[tuple[ir.Node, ir.Node]]:
-    """Every Softmax whose operand comes from a MatMul and whose result goes to one, and the latter."""
+    """Every Softmax whose operand comes from a product and whose result goes to a MatMul, and the latter."""
     found = []
     for node in model.graph.all_nodes():
         if node.op_type == "Softmax" and node.domain == "":
-            after = next((n for n in _around(node, forward=True) if n.op_type == "MatMul"), None)
-            before = next((n for n in _around(node, forward=False) if n.op_type in ("MatMul", "Gemm", "Einsum")), None)
-            if after is not None and before is not None:
-                found.append((node, after))
+            before, after = _path(node, forward=False), _path(node, forward=True)
+            if before and after and after[-1].op_type == "MatMul":
+                found.append((node, after[-1]))
     return found
 
 
@@ -40,28 +43,66 @@ def _reason(model: ir.Model, rule: ScaledDotProduct, softmax: ir.Node, product: 
     assert graph is not None
     compiled.match(model, graph, product, check_nodes_are_removable=True, tracer=tracer)
     best = next(iter(tracer.best_matches_map.get(compiled, ())), None)
-    if best is None:
-        return "not attention: nothing of the pattern matches"
-    matched = [node for node in best.match_result.nodes if node.op_type not in ("Constant",)]
-    reason = best.match_result.reason or "the replacement could not be made"
-    return f"not recognised as attention, {len(matched)} operators matched: {reason}"
+    matched = len(best.match_result.nodes) if best is not None else 0
+    reason = best.match_result.reason if best is not None else ""
+    if not reason or "alternatives" in reason:
+        reason = _structure(softmax)
+    return f"not recognised as attention, {matched} operators matched: {reason}"
 
 
-def _around(node: ir.Node, *, forward: bool) -> Iterator[ir.Node]:
-    """Nodes reached through operators that stand between the products of attention, nearest first."""
-    seen, ring = {node}, [node]
+def _structure(softmax: ir.Node) -> str:
+    """What differs from the form that the rule knows, told from the way between the two products."""
+    axis = softmax.attributes.get_int("axis", -1)
+    rank = len(softmax.inputs[0].shape) if softmax.inputs[0] is not None and softmax.inputs[0].shape is not None else 0
+    if axis not in (-1, rank - 1):
+        return f"the softmax is along axis {axis}"
+    for path, known, place in (
+        (_path(softmax, forward=False), _BEFORE, "between the product of q and k and the softmax"),
+        (_path(softmax, forward=True), _AFTER, "between the softmax and the product with v"),
+    ):
+        for node in path[:-1]:
+            if node.op_type not in known:
+                return f"{node.op_type} ({node.name}) stands {place}"
+    if _path(softmax, forward=False)[-1].op_type != "MatMul":
+        return f"the scores come from {_path(softmax, forward=False)[-1].op_type}"
+    users = [user for node in _path(softmax, forward=False) for value in node.outputs for user in value.consumers()]
+    if len(users) > len(_path(softmax, forward=False)):
+        return "the scores are needed elsewhere too"
+    return "its operators stand in an order that the rule does not know, or their results are needed elsewhere too"
+
+
+def _path(start: ir.Node, *, forward: bool) -> list[ir.Node]:
+    """The nodes from next to `start` up to the nearest product, which is the last; nothing where there is none."""
+    came_from: dict[ir.Node, ir.Node] = {}
+    ring = [start]
     for _ in range(_FAR):
         following: list[ir.Node] = []
-        for at in ring:
-            neighbours = (
-                [user for value in at.outputs for user in value.consumers()]
-                if forward
-                else [p for value in at.inputs if value is not None and (p := value.producer()) is not None]
-            )
-            for other in neighbours:
-                if other not in seen:
-                    seen.add(other)
-                    yield other
-                    if other.op_type in _BESIDE:
-                        following.append(other)
+        for node in ring:
+            for other in _neighbours(node, forward):
+                if other in came_from or other is start:
+                    continue
+                came_from[other] = node
+                if other.op_type in _PRODUCTS:
+                    return _trail(other, start, came_from)
+                if other.op_type in _PASSED or (other.domain, other.op_type) in ops.OPERATORS:
+                    following.append(other)
         ring = following
+    return []
+
+
+def _trail(end: ir.Node, start: ir.Node, came_from: dict[ir.Node, ir.Node]) -> list[ir.Node]:
+    trail = [end]
+    while came_from[trail[-1]] is not start:
+        trail.append(came_from[trail[-1]])
+    return trail[::-1]
+
+
+def _neighbours(node: ir.Node, forward: bool) -> Iterator[ir.Node]:
+    if forward:
+        for value in node.outputs:
+            yield from value.consumers()
+    else:
+        for operand in node.inputs:
+            producer = operand.producer() if operand is not None else None
+            if producer is not None:
+                yield producer

@@ -38,7 +38,7 @@ from onnxopt.rewrite.target import Target
 from onnxopt.rewrite.weights import Joiner
 
 # What can be left out by itself when verification fails: each is right or wrong as a whole.
-FAMILIES = ("attention", "rotary", "merge")
+FAMILIES = ("attention", "rotary", "merge", "gate")
 _ACTIVATIONS = ("Silu", "Gelu", "Sigmoid", "Relu", "Tanh", "HardSwish", "Mish")
 _LAST_OPSET_OF_OLD_SOFTMAX = 12
 
@@ -69,7 +69,9 @@ def rewrite(
             applied["attention"], refusals = _recognise(model)
             applied.update(_map(model, families, target))
         if "merge" in families:
-            applied["merge"] = _merge(model, Joiner(folder))
+            applied["merge"] = _merge_projections(model, Joiner(folder))
+        if "gate" in families:
+            applied["gate"] = _merge_gates(model, Joiner(folder))
         if any(applied.values()):
             _clean_up(model)
     return Rewritten(applied, refusals)
@@ -114,9 +116,13 @@ def _cancel(model: ir.Model) -> None:
             return
 
 
-def _merge(model: ir.Model, joiner: Joiner) -> int:
+def _merge_projections(model: ir.Model, joiner: Joiner) -> int:
     count = _apply(model, [GroupQueryProjections.rule("merge_group_query", joiner)])
-    count += _apply(model, [SelfAttention.rule("merge_self_attention", joiner)])
+    return count + _apply(model, [SelfAttention.rule("merge_self_attention", joiner)])
+
+
+def _merge_gates(model: ir.Model, joiner: Joiner) -> int:
+    count = 0
     for activation in _ACTIVATIONS:
         rules = [GateAndUp.rule(activation, gate_first, joiner) for gate_first in (True, False)]
         count += _apply(model, [Rooted("Mul", rule) for rule in rules])
