@@ -183,7 +183,8 @@ def explain(artifact: Path, every_refusal: bool, as_json: bool) -> None:
 
     manifest = manifests.load(artifact)
     if as_json:
-        _print_json(manifest.model_dump(mode="json", include={"rewrites", "kernels", "refusals", "left_out", "traffic", "notes"}))
+        fields = {"rewrites", "kernels", "refusals", "left_out", "traffic", "notes"}
+        _print_json(manifest.model_dump(mode="json", include=fields))
     else:
         click.echo(explanation.describe(manifest, every_refusal=every_refusal))
 
@@ -219,7 +220,7 @@ def _optimize_text(path: Path, manifest: Manifest) -> str:
     places = sum(len(k.sites) for k in manifest.kernels)
     ops = sum(len(k.ops) * len(k.sites) for k in manifest.kernels)
     lines = [f"{manifest.source.name}: {ops} nodes fused into {places} calls of {len(manifest.kernels)} kernels"]
-    lines += [f"rewritten: {text}"] if (text := explanation.rewrites_text(manifest.rewrites)) else []
+    lines += [f"rewritten: {text}" for text in [explanation.rewrites_text(manifest.rewrites)] if text]
     if manifest.kernels:
         lines.append(f"predicted: {explanation.totals_text(manifest.traffic)}")
     lines += [f"left out: {row.name}: {row.reason}" for row in manifest.left_out]

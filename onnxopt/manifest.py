@@ -92,8 +92,8 @@ class Manifest(_Record):
 
     files: every file of the folder but the manifest, by its path in it. seconds: how long each phase of optimize took.
     ort_min: oldest ONNX Runtime that its operators run on. rewrites: how often each family of rewrite rules changed the
-    model. versions: of onnxopt's dependencies when it ran. notes: what normalization changed, and what else a reader should
-    know.
+    model. versions: of onnxopt's dependencies when it ran. notes: what normalization changed, and what else a
+    reader should know.
     """
 
     schema_version: int = SCHEMA_VERSION

@@ -44,7 +44,8 @@ class Build:
     """The parts of an artifact while it is being made. folder: where `write` puts the files.
 
     portable: the form without operators of com.microsoft, where it was asked for. rewritten: the normalized model
-    with only the given families of rewrite rules applied, for finding the one that is wrong; families: the applied ones.
+    with only the given families of rewrite rules applied, for finding the one that is wrong; families: those
+    that did apply.
     """
 
     model: ir.Model

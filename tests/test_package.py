@@ -54,6 +54,7 @@ def test_what_an_artifact_holds(made: Path) -> None:
     assert list(manifest.seconds) == [
         "load",
         "normalize",
+        "rewrite",
         "fuse",
         "outline",
         "generate",

@@ -8,7 +8,8 @@ import pytest
 
 from onnxopt.passes.infer import InferShapesPass
 from onnxopt.rewrite import masks, symbolic
-from onnxopt.rewrite.index_values import ALWAYS, NEVER, Affine, Choice, IndexValues, Truth, fit, fit_choice
+from onnxopt.rewrite.index_functions import ALWAYS, NEVER, Affine, Choice, Truth, fit, fit_choice
+from onnxopt.rewrite.index_values import IndexValues
 from tests import graphs
 
 CONSTANTS = (
@@ -71,7 +72,10 @@ def test_unlike_dims_stay_unknown() -> None:
         ("y = LessOrEqual(i, j)", Truth(Affine(0, (1, -1)))),
         ("g = Less(j, i) y = Not(g)", Truth(Affine(0, (1, -1)))),
         ("a = GreaterOrEqual(i, zero) g = LessOrEqual(i, j) y = And(a, g)", Truth(Affine(0, (1, -1)))),
-        ("c = Add(i, one) d = Sub(c, i) e = Equal(d, one) m = Not(e) k = Cast<to = 7>(m) y = CumSum(k, zero)", Affine(0, (0,))),
+        (
+            "c = Add(i, one) d = Sub(c, i) e = Equal(d, one) m = Not(e) k = Cast<to = 7>(m) y = CumSum(k, zero)",
+            Affine(0, (0,)),
+        ),
         ("k = Sub(i, one) h = Slice(k, start, ones, first, ones) y = Concat<axis = 0>(h, i)", Affine(-1, (1,))),
         ("k = Mul(i, i) y = Identity(k)", None),
         ("h = Slice(i, start, ones, first, ones) y = Concat<axis = 0>(h, i)", None),

@@ -5,10 +5,10 @@
     scores = MatMul(q, k^T), with a constant factor on q, on k^T or on the product, and one of
         Add(scores, mask)    Where(shown, scores, low)    Where(hidden, low, scores)
 
-The factors multiply to the scale. Where that is 1 / sqrt(H) but for the rounding of constants in the model's dtype it is
-taken to be just that. The guard against NaN goes where no row can be masked with -inf from end to end; elsewhere such rows
-are found by the mask and become zeros as before. What the guard does to a query that holds a NaN or an infinity is not
-kept. A row whose every key is hidden by a finite mask has no defined
+The factors multiply to the scale. Where that is 1 / sqrt(H) but for the rounding of constants in the model's dtype it
+is taken to be just that. The guard against NaN goes where no row can be masked with -inf from end to end; elsewhere
+such rows are found by the mask and become zeros as before. What the guard does to a query that holds a NaN or an
+infinity is not kept. A row whose every key is hidden by a finite mask has no defined
 attention: its result depends on how scores of -65504 round, here as in any runtime.
 """
 
@@ -24,7 +24,7 @@ from onnxopt.passes.attention_schemas import DOMAIN
 from onnxopt.rewrite import masks
 from onnxopt.rewrite.index_values import IndexValues
 from onnxopt.rewrite.masks import Mask
-from onnxopt.rewrite.symbolic import AtMost, same
+from onnxopt.rewrite.symbolic import AtMost, dims_of, same
 
 _ROUNDING = {ir.DataType.FLOAT: 2.0**-23, ir.DataType.FLOAT16: 2.0**-10, ir.DataType.BFLOAT16: 2.0**-7}
 _LEAST = {ir.DataType.FLOAT: -3.4028234663852886e38, ir.DataType.FLOAT16: -65504.0, ir.DataType.BFLOAT16: -3.38e38}
@@ -45,7 +45,7 @@ class ScaledDotProduct(RewriteRuleClassBase):
     def rule_of_self(self) -> RewriteRule:
         return RewriteRule(self.pattern, self.rewrite, self.check, name=self.name)
 
-    def pattern(self, op, q, k_transposed, v, mask, shown, hidden, low, q_factor, k_factor, factor, zero):  # type: ignore[no-untyped-def]
+    def pattern(self, op, q, k_transposed, v, mask, shown, hidden, low, q_factor, k_factor, factor, zero):
         queries = _factored(op, q, q_factor, "q_scaling")
         keys = _factored(op, k_transposed, k_factor, "k_scaling")
         scores = _factored(op, op.MatMul(queries, keys), factor, "scaling")
@@ -68,7 +68,9 @@ class ScaledDotProduct(RewriteRuleClassBase):
         weights = pattern.OrValue([guarded, weights], tag_var="guarded", tag_values=[True, False])
         return op.MatMul(weights, v)
 
-    def check(self, context: MatchContext, q, k_transposed, v, mask, shown, hidden, low, zero, masking, guarded, **found):  # type: ignore[no-untyped-def]
+    def check(
+        self, context: MatchContext, q, k_transposed, v, mask, shown, hidden, low, zero, masking, guarded, **found
+    ):
         result = MatchResult()
         q, found["q_factor"] = _operand_and_factor(q, found["q_factor"])
         k_transposed, found["k_factor"] = _operand_and_factor(k_transposed, found["k_factor"])
@@ -98,7 +100,7 @@ class ScaledDotProduct(RewriteRuleClassBase):
 
     def _broadcasts(self, mask: ir.Value, q: ir.Value, k_transposed: ir.Value) -> bool:
         dims = self._known.symbols.dims(mask)
-        scores = (q.shape[0], q.shape[1], q.shape[2], k_transposed.shape[3])  # type: ignore[index]
+        scores = (*dims_of(q)[:3], dims_of(k_transposed)[3])
         if dims is None or len(dims) > 4:
             return False
         # What is at most as long as the scores, and broadcasts to them, is as long as they are.
@@ -119,7 +121,7 @@ class ScaledDotProduct(RewriteRuleClassBase):
         causal = self._mask.kind == "causal"
         return self._mask.kind == "none" or (causal and isinstance(self._mask.offset, int) and self._mask.offset >= 0)
 
-    def rewrite(self, op, q, k_transposed, v, mask, shown, hidden, low, masking, **found):  # type: ignore[no-untyped-def]
+    def rewrite(self, op, q, k_transposed, v, mask, shown, hidden, low, masking, **found):
         q, _ = _operand_and_factor(q, found["q_factor"])
         k_transposed, _ = _operand_and_factor(k_transposed, found["k_factor"])
         causal = self._mask.kind == "causal" and _is_diagonal(self._mask, q, k_transposed)
@@ -140,7 +142,7 @@ class ScaledDotProduct(RewriteRuleClassBase):
         return op.Where(op.Less(best, least), zero, op.Sdpa(q, keys, v, op.Max(mask, least), **attributes))
 
 
-def _factored(op, x, factor, name: str):  # type: ignore[no-untyped-def]
+def _factored(op, x, factor, name: str):
     """x, or x times or divided by a value bound to `factor`; `name` is bound to which."""
     return pattern.OrValue(
         [op.Mul(x, factor), op.Mul(factor, x), op.Div(x, factor), x],
@@ -156,7 +158,7 @@ def _operand_and_factor(operand: ir.Value, factor: ir.Value | None) -> tuple[ir.
     return operand, factor
 
 
-def _narrowed(op, mask, dtype: ir.DataType):  # type: ignore[no-untyped-def]
+def _narrowed(op, mask, dtype: ir.DataType):
     """A float32 mask in the dtype of q: its -3.4e38 would become -inf, so it is held above what that dtype can hold."""
     if dtype == ir.DataType.FLOAT16:
         mask = op.Max(mask, op.Constant(value=_scalar_of(_LEAST[dtype], ir.DataType.FLOAT)))
@@ -168,7 +170,7 @@ def _scalar_of(value: float, dtype: ir.DataType) -> ir.TensorProtocol:
 
 
 def _shapes_disagree(q: ir.Value, k_transposed: ir.Value, v: ir.Value) -> str:
-    a, b, c = q.shape, k_transposed.shape, v.shape
+    a, b, c = dims_of(q), dims_of(k_transposed), dims_of(v)
     if not all(isinstance(d, int) for d in (a[1], a[3], b[1], b[2], c[1], c[3])):
         return "the number of heads or their size is not known"
     if a[3] != b[2]:
@@ -211,8 +213,9 @@ def _scale(q: ir.Value, found: dict) -> float | str:
         if number == 0 or not math.isfinite(number):
             return f"the factor {value.name} is {number}"
         scale = scale * number if found[how] == "mul" else scale / number
-    usual = 1 / math.sqrt(q.shape[3])
-    return usual if abs(scale - usual) <= 2 * _ROUNDING[q.dtype] * usual else scale
+    usual = 1 / math.sqrt(int(dims_of(q)[3]))  # type: ignore[arg-type]
+    rounding = _ROUNDING[q.dtype] if q.dtype is not None else 0.0
+    return usual if abs(scale - usual) <= 2 * rounding * usual else scale
 
 
 def _scalar(value: ir.Value | None) -> float | None:
@@ -222,7 +225,7 @@ def _scalar(value: ir.Value | None) -> float | None:
 
 def _is_diagonal(mask: Mask, q: ir.Value, k_transposed: ir.Value) -> bool:
     """Whether the last query reads all keys, which is what runtimes call causal."""
-    queries, keys = q.shape[2], k_transposed.shape[3]  # type: ignore[index]
+    queries, keys = dims_of(q)[2], dims_of(k_transposed)[3]
     if same(queries, keys):
         return mask.offset == 0
     difference = keys - queries

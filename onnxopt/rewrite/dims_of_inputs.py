@@ -59,7 +59,9 @@ def _fold_known(model: ir.Model, symbols: Symbols) -> bool:
     for value, tensor in constants:
         if not value.uses() or value.is_graph_output():
             continue
-        constant = ir.Value(name=f"{value.name}/known", type=value.type, shape=tensor.shape, const_value=tensor)
+        constant = ir.Value(
+            name=f"{value.name}/known", type=value.type, shape=ir.Shape(tensor.shape.numpy()), const_value=tensor
+        )
         tensor.name = constant.name
         model.graph.register_initializer(constant)
         value.replace_all_uses_with(constant)

@@ -1,11 +1,10 @@
 """Grouped-query attention: keys and values that were repeated for every query head of a group, read as they are.
 
-    Sdpa(q, repeat(k), repeat(v)) -> Sdpa(q, k, v)     repeat(x) = Reshape(Expand(Unsqueeze(x, 2), groups), [B, N, T, H])
+Sdpa(q, repeat(k), repeat(v)) -> Sdpa(q, k, v)     repeat(x) = Reshape(Expand(Unsqueeze(x, 2), groups), [B, N, T, H])
 """
 
 from __future__ import annotations
 
-import onnx_ir as ir
 from onnxscript.rewriter import MatchContext, MatchResult, RewriteRuleClassBase
 
 from onnxopt.passes.attention_schemas import DOMAIN
@@ -13,8 +12,8 @@ from onnxopt.rewrite.symbolic import same
 
 
 class GroupedHeads(RewriteRuleClassBase):
-    def pattern(self, op, q, k, v, mask, axis):  # type: ignore[no-untyped-def]
-        def repeat(x, name):  # type: ignore[no-untyped-def]
+    def pattern(self, op, q, k, v, mask, axis):
+        def repeat(x, name):
             expanded = op.Expand(op.Unsqueeze(x, axis), _allow_other_inputs=True, _outputs=[f"{name}_expanded"])
             return op.Reshape(expanded, _allow_other_inputs=True, _allow_other_attributes=True, _outputs=[name])
 
@@ -23,12 +22,12 @@ class GroupedHeads(RewriteRuleClassBase):
             q, keys, values, _domain=DOMAIN, _allow_other_inputs=True, _allow_other_attributes=True, _outputs=["y"]
         )
 
-    def check(self, context: MatchContext, q, k, v, axis, keys, values, keys_expanded, values_expanded, **_):  # type: ignore[no-untyped-def]
+    def check(self, context: MatchContext, q, k, v, axis, keys, values, keys_expanded, values_expanded, **_):
         result = MatchResult()
         if axis.const_value is None or axis.const_value.numpy().tolist() != [2]:
             return result.fail("what is repeated is not one head after the other")
         for one, expanded, repeated in ((k, keys_expanded, keys), (v, values_expanded, values)):
-            dims = [x.shape.dims if x.shape is not None else () for x in (one, expanded, repeated)]
+            dims = [list(x.shape.dims) if x.shape is not None else [] for x in (one, expanded, repeated)]
             if [len(d) for d in dims] != [4, 5, 4] or not all(isinstance(d[1], int) for d in dims):
                 return result.fail("the number of heads is not known")
             batch, heads, length, size = dims[0]
@@ -38,7 +37,7 @@ class GroupedHeads(RewriteRuleClassBase):
                 return result.fail("more than heads are repeated")
         return result
 
-    def rewrite(self, op, q, k, v, y, **_):  # type: ignore[no-untyped-def]
+    def rewrite(self, op, q, k, v, y, **_):
         node = y.producer()
         attributes = {name: attribute.value for name, attribute in node.attributes.items()}
         return op.Sdpa(q, k, v, *node.inputs[3:], _domain=DOMAIN, **attributes)

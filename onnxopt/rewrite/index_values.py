@@ -5,7 +5,8 @@
     CumSum(Cast(Not(i + 1 - i == 1)))   0 everywhere
 
 An integer tensor is affine in its indices, offset + sum of coefficient * index, or unknown. A bool tensor is true
-where such an expression is not negative. A float tensor is one number where that holds and another elsewhere. All of it holds for every run: offsets may be symbolic dims.
+where such an expression is not negative. A float tensor is one number where that holds and another elsewhere. All of it
+holds for every run: offsets may be symbolic dims.
 """
 
 from __future__ import annotations
@@ -16,134 +17,20 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import onnx_ir as ir
 
+from onnxopt.rewrite.index_functions import (
+    ALWAYS,
+    FLOATS,
+    NEVER,
+    Affine,
+    Choice,
+    Found,
+    Truth,
+    fit,
+    fit_choice,
+    simplified,
+    uniform,
+)
 from onnxopt.rewrite.symbolic import AtMost, Dim, Symbols
-
-_FLOATS = (ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16, ir.DataType.DOUBLE)
-_SPREAD = frozenset({"Expand", "Unsqueeze", "Squeeze", "Reshape", "Identity"})
-_LARGEST = 1 << 24  # elements of a constant mask that is looked at
-
-
-@dataclasses.dataclass(frozen=True)
-class Affine:
-    """offset + sum(coefficients[d] * index[d]); the last coefficient is of the last axis."""
-
-    offset: Dim
-    coefficients: tuple[int, ...] = ()
-
-    @property
-    def constant(self) -> bool:
-        return not any(self.coefficients)
-
-    def plus(self, other: Affine, factor: int = 1) -> Affine:
-        rank = max(len(self.coefficients), len(other.coefficients))
-        a, b = self.widened(rank), other.widened(rank)
-        coefficients = tuple(x + factor * y for x, y in zip(a, b, strict=True))
-        return Affine(_simple(self.offset + factor * other.offset), coefficients)
-
-    def widened(self, rank: int) -> tuple[int, ...]:
-        return (0,) * (rank - len(self.coefficients)) + self.coefficients
-
-    def never_negative(self) -> bool:
-        """Indices and dims are 0 or more."""
-        return isinstance(self.offset, int) and self.offset >= 0 and all(c >= 0 for c in self.coefficients)
-
-
-@dataclasses.dataclass(frozen=True)
-class Truth:
-    """True exactly where `expression` is not negative."""
-
-    expression: Affine
-
-    @property
-    def always(self) -> bool:
-        return self.expression.never_negative()
-
-    @property
-    def never(self) -> bool:
-        offset = self.expression.offset
-        return isinstance(offset, int) and offset < 0 and all(c <= 0 for c in self.expression.coefficients)
-
-
-@dataclasses.dataclass(frozen=True)
-class Choice:
-    """One number where `truth` holds, and another where it does not."""
-
-    truth: Truth
-    shown: float
-    hidden: float
-
-
-ALWAYS, NEVER = Truth(Affine(0)), Truth(Affine(-1))
-Found = Affine | Truth | Choice | None
-
-
-def _simple(dim: Dim) -> Dim:
-    if isinstance(dim, int):
-        return dim
-    text = str(dim.simplify().value)
-    return int(text) if text.lstrip("-").isdigit() else dim.simplify()
-
-
-def fit(array: np.ndarray) -> Found:
-    """The function that a constant's elements follow, checked against every one of them; None where there is none."""
-    if array.size == 0 or array.size > _LARGEST:
-        return None
-    if array.dtype == np.bool_:
-        return _fit_truth(array)
-    corner = (0,) * array.ndim
-    offset = int(array[corner])
-    steps = []
-    for axis, length in enumerate(array.shape):
-        neighbour = tuple(int(a == axis) for a in range(array.ndim))
-        steps.append(int(array[neighbour]) - offset if length > 1 else 0)
-    expected = offset + sum(
-        step * np.arange(length).reshape([-1 if a == axis else 1 for a in range(array.ndim)])
-        for axis, (step, length) in enumerate(zip(steps, array.shape, strict=True))
-    )
-    return Affine(offset, tuple(steps)) if bool((array == expected).all()) else None
-
-
-def _fit_truth(array: np.ndarray) -> Truth | None:
-    if array.all():
-        return ALWAYS
-    if not array.any():
-        return NEVER
-    if array.ndim < 2:
-        return None
-    rows, columns = array.shape[-2:]
-    offset = int(array.reshape(-1, columns)[0].sum()) - 1
-    causal = np.tri(rows, columns, offset, dtype=np.bool_)
-    coefficients = (0,) * (array.ndim - 2) + (1, -1)
-    return Truth(Affine(offset, coefficients)) if bool((array == causal).all()) else None
-
-
-def fit_choice(array: np.ndarray) -> Choice | None:
-    """A constant of two numbers, one of them 0, as a choice between them; None where it is more than that."""
-    if array.size == 0 or array.size > _LARGEST:
-        return None
-    zero = array == 0
-    others = array[~zero]
-    if others.size == 0:
-        return Choice(ALWAYS, 0.0, 0.0)
-    hidden = float(others.flat[0])
-    truth = _fit_truth(zero) if bool((others == hidden).all()) else None
-    return Choice(truth, 0.0, hidden) if truth is not None else None
-
-
-def uniform(value: ir.Value | None) -> float | None:
-    """The one number that a tensor holds in every place; None where it is not known to."""
-    while value is not None:
-        tensor, node = value.const_value, value.producer()
-        if tensor is not None:
-            numeric = tensor.size == 1 and tensor.dtype not in (ir.DataType.BOOL, ir.DataType.STRING)
-            return float(tensor.numpy().item()) if numeric else None
-        if node is not None and node.op_type == "ConstantOfShape" and node.domain == "":
-            fill = node.attributes.get_tensor("value")
-            return float(fill.numpy().item()) if fill is not None else 0.0
-        if node is None or node.domain != "" or node.op_type not in _SPREAD:
-            return None
-        value = node.inputs[0]
-    return None
 
 
 class IndexValues:
@@ -177,7 +64,7 @@ class IndexValues:
             dtype = value.const_value.dtype
             if dtype.is_integer() or dtype == ir.DataType.BOOL:
                 return fit(value.const_value.numpy())
-            return fit_choice(value.const_value.numpy()) if dtype in _FLOATS else None
+            return fit_choice(value.const_value.numpy()) if dtype in FLOATS else None
         contents = self.symbols.contents(value)
         if contents is not None and len(contents) == 1 and contents[0] is not None:
             return Affine(contents[0], (0,) * self._rank(value))
@@ -215,7 +102,7 @@ class IndexValues:
         found = self.of(value)
         return found if isinstance(found, Truth) else None
 
-    # --- one rule an operator --------------------------------------------------------------------------------------------
+    # --- one rule an operator -----------------------------------------------------------------------------------------
 
     def _range(self, node: ir.Node) -> Found:
         start, delta = self._affine(node.inputs[0]), self._affine(node.inputs[2])
@@ -278,7 +165,7 @@ class IndexValues:
     def _cast_choice(self, found: Choice, to: ir.DataType) -> Found:
         if to == ir.DataType.BOOL:
             return self._where_equal(found, 0.0, negate=True)
-        if to not in _FLOATS:
+        if to not in FLOATS:
             return None
         with np.errstate(over="ignore"):
             shown, hidden = (float(np.array(n).astype(to.numpy())) for n in (found.shown, found.hidden))
@@ -299,11 +186,14 @@ class IndexValues:
 
     def _trilu(self, node: ir.Node) -> Found:
         """What one number becomes: 0 above (or, upper, below) the k-th diagonal."""
-        number, diagonal = uniform(node.inputs[0]), self.symbols.contents(node.inputs[1]) if len(node.inputs) > 1 else (0,)
+        number, diagonal = (
+            uniform(node.inputs[0]),
+            self.symbols.contents(node.inputs[1]) if len(node.inputs) > 1 else (0,),
+        )
         rank = self._rank(node.outputs[0])
         if number is None or diagonal is None or not isinstance(diagonal[0], int) or rank < 2:
             return None
-        sign = -1 if node.attributes.get_int("upper", 1) else 1
+        sign = -1 if node.attributes.get_int("upper", True) else 1
         kept = Truth(Affine(sign * diagonal[0], (0,) * (rank - 2) + (sign, -sign)))
         return Choice(kept, number, 0.0)
 
@@ -325,7 +215,7 @@ class IndexValues:
                 continue
             if not isinstance(start, int) or start < 0:
                 return None
-            offset = _simple(offset + coefficients[axis] * start)
+            offset = simplified(offset + coefficients[axis] * start)
         moved = Affine(offset, coefficients)
         if isinstance(whole, Choice):
             return dataclasses.replace(whole, truth=Truth(moved))
@@ -343,14 +233,14 @@ class IndexValues:
         for part, value in zip(parts, node.inputs, strict=True):
             dims = self.symbols.dims(value)
             size = dims[axis] if dims is not None else None
-            # Where a part that was cut to one element has none, the tensor it was cut from is empty, and so is the rest.
+            # Where a part that was cut to one element has none, the tensor it was cut from is empty, as is the rest.
             size = size.limit if isinstance(size, AtMost) and size.limit == 1 else size
             if part is None or size is None or isinstance(size, AtMost):
                 return None
             joined = part if joined is None else _continued(joined, length, part, axis, rank)
             if joined is None:
                 return None
-            length = _simple(length + size)
+            length = simplified(length + size)
         return joined
 
     def _cumsum(self, node: ir.Node) -> Found:
@@ -435,5 +325,5 @@ def _continued(before: Affine, length: Dim, after: Affine, axis: int, rank: int)
         a[axis] = b[axis]
     if a != b:
         return None
-    expected = _simple(before.offset + a[axis] * length)
+    expected = simplified(before.offset + a[axis] * length)
     return Affine(before.offset, tuple(a)) if expected == after.offset else None

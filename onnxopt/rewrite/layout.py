@@ -1,9 +1,9 @@
 """Rules that bring attention's surroundings to one form, and take away what cancels.
 
-    Reshape(Transpose(Reshape(x, [B N, T, H]), [0, 2, 1]), [B, N, H, T]) -> Transpose(x, [0, 1, 3, 2])
-    Reshape(Reshape(x)) -> x                                   where the result has x's shape
-    Transpose(Transpose(x)) -> Transpose(x) or x
-    Transpose(Where(hidden, 0, Transpose(x))) -> Where(Transpose(hidden), 0, x)
+Reshape(Transpose(Reshape(x, [B N, T, H]), [0, 2, 1]), [B, N, H, T]) -> Transpose(x, [0, 1, 3, 2])
+Reshape(Reshape(x)) -> x                                   where the result has x's shape
+Transpose(Transpose(x)) -> Transpose(x) or x
+Transpose(Where(hidden, 0, Transpose(x))) -> Where(Transpose(hidden), 0, x)
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from onnxopt.rewrite.symbolic import same
 class TransposeInThreeDims(RewriteRuleClassBase):
     """How the exporter transposes keys: batch and heads as one dim, transposed, and split again."""
 
-    def pattern(self, op, x, inner, outer):  # type: ignore[no-untyped-def]
+    def pattern(self, op, x, inner, outer):
         flat = op.Reshape(x, inner, _allow_other_attributes=True, _outputs=["flat"])
         return op.Reshape(op.Transpose(flat, perm=[0, 2, 1]), outer, _allow_other_attributes=True, _outputs=["y"])
 
@@ -40,7 +40,7 @@ class TransposeInThreeDims(RewriteRuleClassBase):
         fits = len(x.shape) == 4 and all(same(a, b) for a, b in zip(x.shape, wanted, strict=True))
         return x if fits else None
 
-    def rewrite(self, op, x: ir.Value, y: ir.Value, **_: ir.Value):  # type: ignore[no-untyped-def]
+    def rewrite(self, op, x: ir.Value, y: ir.Value, **_: ir.Value):
         assert y.shape is not None
         source = self._straight(x, y)
         if source is None:
@@ -52,7 +52,7 @@ class TransposeInThreeDims(RewriteRuleClassBase):
 class ReshapeThereAndBack(RewriteRuleClassBase):
     """`Reshape(Reshape(x)) -> x` where the result has x's shape."""
 
-    def pattern(self, op, x):  # type: ignore[no-untyped-def]
+    def pattern(self, op, x):
         inner = op.Reshape(x, _allow_other_inputs=True, _allow_other_attributes=True)
         return op.Reshape(inner, _allow_other_inputs=True, _allow_other_attributes=True, _outputs=["y"])
 
@@ -63,14 +63,14 @@ class ReshapeThereAndBack(RewriteRuleClassBase):
             return MatchResult().fail("the result is not known to have the first one's shape")
         return MatchResult()
 
-    def rewrite(self, op, x: ir.Value, y: ir.Value):  # type: ignore[no-untyped-def]
+    def rewrite(self, op, x: ir.Value, y: ir.Value):
         return op.Identity(x)
 
 
 class TransposedGuard(RewriteRuleClassBase):
     """`Transpose(Where(hidden, 0, Transpose(x))) -> Where(Transpose(hidden), 0, x)`, where both swap dims 1 and 2."""
 
-    def pattern(self, op, hidden, zero, x):  # type: ignore[no-untyped-def]
+    def pattern(self, op, hidden, zero, x):
         guarded = op.Where(hidden, zero, op.Transpose(x, perm=[0, 2, 1, 3]))
         return op.Transpose(guarded, perm=[0, 2, 1, 3])
 
@@ -79,7 +79,7 @@ class TransposedGuard(RewriteRuleClassBase):
             return MatchResult().fail("the condition is not known to have four dims")
         return MatchResult()
 
-    def rewrite(self, op, hidden: ir.Value, zero: ir.Value, x: ir.Value):  # type: ignore[no-untyped-def]
+    def rewrite(self, op, hidden: ir.Value, zero: ir.Value, x: ir.Value):
         return op.Where(op.Transpose(hidden, perm=[0, 2, 1, 3]), zero, x)
 
 

@@ -13,13 +13,14 @@ Which operator is the fastest was measured: docs/notes.md.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 from onnxscript.rewriter import MatchContext, MatchResult, RewriteRuleClassBase
 
 from onnxopt.passes.attention_schemas import CONTRIB, DOMAIN
-from onnxopt.rewrite.symbolic import same
+from onnxopt.rewrite.symbolic import dims_of, same
 
 _SIXTEEN_BIT = (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
 _ROTARY_MULTIPLE = 16  # of a head's size that GroupQueryAttention's rotary embedding asks for
@@ -33,11 +34,11 @@ class GroupQuery(RewriteRuleClassBase):
         self._rotary = rotary
         self._graph: ir.Graph | None = None
 
-    def pattern(self, op, q, k, v, cos, sin):  # type: ignore[no-untyped-def]
+    def pattern(self, op, q, k, v, cos, sin):
         queries, keys = (op.Rotary(x, cos, sin, _domain=DOMAIN) if self._rotary else x for x in (q, k))
         return op.Sdpa(queries, keys, v, _domain=DOMAIN, _allow_other_attributes=True, _outputs=["y"])
 
-    def check(self, context: MatchContext, q, k, v, y, cos=None, sin=None):  # type: ignore[no-untyped-def]
+    def check(self, context: MatchContext, q, k, v, y, cos=None, sin=None):
         result = MatchResult()
         self._graph = context.model.graph
         if not y.producer().attributes.get_int("causal"):
@@ -57,7 +58,7 @@ class GroupQuery(RewriteRuleClassBase):
                 return result.fail("positions differ from sequence to sequence")
         return result
 
-    def rewrite(self, op, q, k, v, y, cos=None, sin=None):  # type: ignore[no-untyped-def]
+    def rewrite(self, op, q, k, v, y, cos=None, sin=None):
         queries = _flat(op, q)
         lengths, total = _lengths(op, self._graph, q, queries)
         tables = [_half_table(op, x) for x in (cos, sin)] if self._rotary else []
@@ -76,16 +77,16 @@ class MultiHead(RewriteRuleClassBase):
         super().__init__("multi_head")
         self._graph: ir.Graph | None = None
 
-    def pattern(self, op, q, k, v):  # type: ignore[no-untyped-def]
+    def pattern(self, op, q, k, v):
         return op.Sdpa(q, k, v, _domain=DOMAIN, _allow_other_inputs=True, _allow_other_attributes=True, _outputs=["y"])
 
-    def check(self, context: MatchContext, q, k, v, y):  # type: ignore[no-untyped-def]
+    def check(self, context: MatchContext, q, k, v, y):
         self._graph = context.model.graph
         if q.shape[1] != k.shape[1]:
             return MatchResult().fail("several query heads share keys")
         return MatchResult()
 
-    def rewrite(self, op, q, k, v, y):  # type: ignore[no-untyped-def]
+    def rewrite(self, op, q, k, v, y):
         node = y.producer()
         mask = node.inputs[3] if len(node.inputs) > 3 else None
         extra = [] if mask is None else [None, None, _full_mask(op, self._graph, mask, q, k)]
@@ -102,13 +103,13 @@ class MultiHead(RewriteRuleClassBase):
 class Ungroup(RewriteRuleClassBase):
     """Keys and values repeated for each head again, for operators that know no groups."""
 
-    def pattern(self, op, q, k, v):  # type: ignore[no-untyped-def]
+    def pattern(self, op, q, k, v):
         return op.Sdpa(q, k, v, _domain=DOMAIN, _allow_other_inputs=True, _allow_other_attributes=True, _outputs=["y"])
 
-    def check(self, context: MatchContext, q, k, v, y):  # type: ignore[no-untyped-def]
+    def check(self, context: MatchContext, q, k, v, y):
         return MatchResult() if q.shape[1] != k.shape[1] else MatchResult().fail("there are no groups")
 
-    def rewrite(self, op, q, k, v, y):  # type: ignore[no-untyped-def]
+    def rewrite(self, op, q, k, v, y):
         node = y.producer()
         groups = q.shape[1] // k.shape[1]
         attributes = {name: attribute.value for name, attribute in node.attributes.items()}
@@ -122,15 +123,15 @@ class Ungroup(RewriteRuleClassBase):
 class RotaryOperator(RewriteRuleClassBase):
     """Rotary embedding whose table begins at the first position for every sequence."""
 
-    def pattern(self, op, x, cos, sin):  # type: ignore[no-untyped-def]
+    def pattern(self, op, x, cos, sin):
         return op.Rotary(x, cos, sin, _domain=DOMAIN, _outputs=["y"])
 
-    def check(self, context: MatchContext, x, cos, sin, y):  # type: ignore[no-untyped-def]
+    def check(self, context: MatchContext, x, cos, sin, y):
         if not all(t.shape[0] == 1 and same(t.shape[2], x.shape[2]) for t in (cos, sin)):
             return MatchResult().fail("positions differ from sequence to sequence")
         return MatchResult()
 
-    def rewrite(self, op, x, cos, sin, y):  # type: ignore[no-untyped-def]
+    def rewrite(self, op, x, cos, sin, y):
         start = op.Constant(value=ir.tensor(np.zeros(1, np.int64)))
         tables = [_half_table(op, t) for t in (cos, sin)]
         out = op.RotaryEmbedding(_flat(op, x), start, *tables, num_heads=x.shape[1], _domain=CONTRIB)
@@ -140,32 +141,32 @@ class RotaryOperator(RewriteRuleClassBase):
 class RotaryNodes(RewriteRuleClassBase):
     """Rotary embedding as plain operators again, where no operator takes it."""
 
-    def pattern(self, op, x, cos, sin):  # type: ignore[no-untyped-def]
+    def pattern(self, op, x, cos, sin):
         return op.Rotary(x, cos, sin, _domain=DOMAIN)
 
-    def rewrite(self, op, x, cos, sin):  # type: ignore[no-untyped-def]
+    def rewrite(self, op, x, cos, sin):
         half = x.shape[3] // 2
         first = op.Slice(x, ints(op, [0]), ints(op, [half]), ints(op, [3]))
         second = op.Slice(x, ints(op, [half]), ints(op, [2 * half]), ints(op, [3]))
         return op.Add(op.Mul(x, cos), op.Mul(op.Concat(op.Neg(second), first, axis=-1), sin))
 
 
-def ints(op, values: Sequence[int]):  # type: ignore[no-untyped-def]
+def ints(op, values: Sequence[Any]):
     """A constant of integers."""
     return op.Constant(value=ir.tensor(list(values), dtype=ir.DataType.INT64))
 
 
-def _flat(op, x: ir.Value):  # type: ignore[no-untyped-def]
+def _flat(op, x: ir.Value):
     """(B, N, S, H) as (B, S, N H)."""
     assert x.shape is not None
-    width = x.shape[1] * x.shape[3]  # type: ignore[operator]
-    return op.Reshape(op.Transpose(x, perm=[0, 2, 1, 3]), ints(op, [0, 0, width]))  # type: ignore[list-item]
+    width = x.shape[1] * x.shape[3]
+    return op.Reshape(op.Transpose(x, perm=[0, 2, 1, 3]), ints(op, [0, 0, width]))
 
 
-def _heads(op, out, y: ir.Value):  # type: ignore[no-untyped-def]
+def _heads(op, out, y: ir.Value):
     """(B, S, N H) as (B, N, S, H), the shape of y."""
     assert y.shape is not None
-    return op.Transpose(op.Reshape(out, ints(op, [0, 0, y.shape[1], y.shape[3]])), perm=[0, 2, 1, 3])  # type: ignore[list-item]
+    return op.Transpose(op.Reshape(out, ints(op, [0, 0, y.shape[1], y.shape[3]])), perm=[0, 2, 1, 3])
 
 
 def _is_transposed(x: ir.Value) -> bool:
@@ -178,35 +179,35 @@ def _is_transposed(x: ir.Value) -> bool:
     return node.op_type == "Transpose" and node.attributes.get_ints("perm") == (0, 2, 1, 3)
 
 
-def _repeat(op, x: ir.Value, groups: int):  # type: ignore[no-untyped-def]
+def _repeat(op, x: ir.Value, groups: int):
     assert x.shape is not None
     once = op.Unsqueeze(x, ints(op, [2]))
     expanded = op.Expand(once, ints(op, [1, 1, groups, 1, 1]))
-    return op.Reshape(expanded, ints(op, [0, x.shape[1] * groups, -1, x.shape[3]]))  # type: ignore[list-item,operator]
+    return op.Reshape(expanded, ints(op, [0, x.shape[1] * groups, -1, x.shape[3]]))
 
 
-def _full_mask(op, graph: ir.Graph, mask: ir.Value, q: ir.Value, k: ir.Value):  # type: ignore[no-untyped-def]
+def _full_mask(op, graph: ir.Graph | None, mask: ir.Value, q: ir.Value, k: ir.Value):
     """The mask as (1 or B, 1 or N, S, T), which is how far attention_bias broadcasts."""
     assert mask.shape is not None and q.shape is not None and k.shape is not None
-    result, dims = mask, list(mask.shape.dims)
+    result, dims = mask, list[object](mask.shape.dims)
     if len(dims) < 4:
         result = op.Unsqueeze(mask, ints(op, range(4 - len(dims))))
-        dims = [1] * (4 - len(dims)) + dims
+        dims = [*[1] * (4 - len(dims)), *dims]
     lengths = []
     for dim, source in zip(dims, (None, None, q, k), strict=True):
-        if source is None or not (dim == 1 and source.shape[2] != 1):
+        if source is None or not (dim == 1 and dims_of(source)[2] != 1):
             lengths.append(ints(op, [1]))
-        elif isinstance(source.shape[2], int):
-            lengths.append(ints(op, [source.shape[2]]))
+        elif isinstance(dims_of(source)[2], int):
+            lengths.append(ints(op, [dims_of(source)[2]]))
         else:
-            lengths.append(_dim(op, graph, source.shape[2], source, 2))
+            lengths.append(_dim(op, graph, dims_of(source)[2], source, 2))
     if all(length.producer().op_type == "Constant" for length in lengths):
         known = [int(length.producer().attributes["value"].value.numpy()[0]) for length in lengths]
         return result if known == [1, 1, 1, 1] else op.Expand(result, ints(op, known))
     return op.Expand(result, op.Concat(*lengths, axis=0))
 
 
-def _lengths(op, graph: ir.Graph, q: ir.Value, queries):  # type: ignore[no-untyped-def]
+def _lengths(op, graph: ir.Graph | None, q: ir.Value, queries):
     """GroupQueryAttention's seqlens_k (B), each length less 1, and total_sequence_length (), both int32.
 
     Where they are not constants, the one is made on the GPU from numbers that lie on the CPU: no copy between the two.
@@ -226,19 +227,19 @@ def _lengths(op, graph: ir.Graph, q: ir.Value, queries):  # type: ignore[no-unty
     return op.Expand(last, _dim(op, graph, batch, queries, 0)), total
 
 
-def _dim(op, graph: ir.Graph, dim: object, value, axis: int):  # type: ignore[no-untyped-def]
+def _dim(op, graph: ir.Graph | None, dim: object, value, axis: int):
     """The length of `value` along `axis`, read off a graph input that has it: so nothing else reads the value."""
-    for source in graph.inputs:
+    for source in graph.inputs if graph is not None else ():
         for position, found in enumerate(source.shape.dims if source.shape is not None else ()):
             if same(found, dim):
                 return op.Shape(source, start=position, end=position + 1)
     return op.Shape(value, start=axis, end=axis + 1)
 
 
-def _half_table(op, table: ir.Value):  # type: ignore[no-untyped-def]
+def _half_table(op, table: ir.Value):
     """(1, 1, S, H) with equal halves as (S, H / 2)."""
     assert table.shape is not None
-    half = table.shape[3] // 2  # type: ignore[operator]
+    half = table.shape[3] // 2
     if table.const_value is not None:
         array = np.ascontiguousarray(table.const_value.numpy()[0, 0, :, :half])
         return op.Constant(value=ir.tensor(array, dtype=table.dtype))

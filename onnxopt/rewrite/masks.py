@@ -1,7 +1,7 @@
 """What an attention mask lets through, where it can be proved: everything, or the keys up to the query's own position.
 
-    Where(all true, 0, low)           lets everything through
-    Where(q - k + offset >= 0, 0, low)    causal
+Where(all true, 0, low)           lets everything through
+Where(q - k + offset >= 0, 0, low)    causal
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ import math
 import numpy as np
 import onnx_ir as ir
 
-from onnxopt.rewrite.index_values import Affine, Choice, Found, IndexValues, Truth, uniform
+from onnxopt.rewrite.index_functions import Affine, Choice, Found, Truth, uniform
+from onnxopt.rewrite.index_values import IndexValues
 from onnxopt.rewrite.symbolic import Dim
 
 _HIDES = -1e4  # additive masks from this value on give weights of 0 in every float dtype

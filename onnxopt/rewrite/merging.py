@@ -52,18 +52,18 @@ class _Merge(RewriteRuleClassBase):
         rows = []
         for weight, bias in zip(weights, biases, strict=True):
             assert weight.const_value is not None
-            dtype, width = weight.const_value.dtype, int(weight.const_value.shape[1])
+            dtype, width = weight.const_value.dtype, weight.const_value.shape.numpy()[1]
             given = bias.const_value if bias is not None else None
             rows.append(np.zeros(width, dtype.numpy()) if given is None else given.numpy())
         return ir.Tensor(np.concatenate(rows), dtype=dtype, name=f"{_name(weights)}/bias")
 
-    def _product(self, op, x: ir.Value, weights: Sequence[ir.Value], biases: Sequence[ir.Value | None]):  # type: ignore[no-untyped-def]
+    def _product(self, op, x: ir.Value, weights: Sequence[ir.Value], biases: Sequence[ir.Value | None]):
         product = op.MatMul(x, op.initializer(self._joined(weights)))
         if all(b is None for b in biases):
             return product
         return op.Add(product, op.initializer(self._joined_bias(weights, biases)))
 
-    def _parts(self, op, product, weights: Sequence[ir.Value]):  # type: ignore[no-untyped-def]
+    def _parts(self, op, product, weights: Sequence[ir.Value]):
         widths = _widths(weights)
         sizes = op.Constant(value=ir.tensor(widths, dtype=ir.DataType.INT64))
         return op.Split(product, sizes, axis=-1, _outputs=len(widths))
@@ -74,10 +74,10 @@ def _name(weights: Sequence[ir.Value]) -> str:
 
 
 def _widths(weights: Sequence[ir.Value]) -> list[int]:
-    return [int(w.const_value.shape[1]) for w in weights if w.const_value is not None]
+    return [w.const_value.shape.numpy()[1] for w in weights if w.const_value is not None]
 
 
-def _projection(op, x, name: str):  # type: ignore[no-untyped-def]
+def _projection(op, x, name: str):
     weight, bias = pattern.Var(f"w{name}"), pattern.Var(f"b{name}", can_match_none=True)
     product = op.MatMul(x, weight)
     return pattern.OrValue([op.Add(product, bias), op.Add(bias, product), product])
@@ -93,13 +93,13 @@ class SelfAttention(_Merge):
 
     _LARGEST = 16 << 20  # bytes of q, k and v together
 
-    def pattern(self, op, x):  # type: ignore[no-untyped-def]
+    def pattern(self, op, x):
         return op.MultiHeadAttention(
             *(_projection(op, x, name) for name in "qkv"),
             _domain=CONTRIB, _allow_other_inputs=True, _allow_other_attributes=True, _outputs=["y"],
         )  # fmt: skip
 
-    def check(self, context: MatchContext, x, wq, wk, wv, y, bq=None, bk=None, bv=None, **_):  # type: ignore[no-untyped-def]
+    def check(self, context: MatchContext, x, wq, wk, wv, y, bq=None, bk=None, bv=None, **_):
         result = MatchResult()
         if reason := self._obstacle(x, (wq, wk, wv), (bq, bk, bv)):
             return result.fail(reason)
@@ -115,7 +115,7 @@ class SelfAttention(_Merge):
             return result.fail("to take q, k and v out of one product would cost more than it saves")
         return result
 
-    def rewrite(self, op, x, wq, wk, wv, y, bq=None, bk=None, bv=None, **_):  # type: ignore[no-untyped-def]
+    def rewrite(self, op, x, wq, wk, wv, y, bq=None, bk=None, bv=None, **_):
         node, weights = y.producer(), (wq, wk, wv)
         attributes = {name: attribute.value for name, attribute in node.attributes.items()}
         widths = _widths(weights)
@@ -131,18 +131,18 @@ class SelfAttention(_Merge):
 class GroupQueryProjections(_Merge):
     """q, k and v of one GroupQueryAttention, which takes them as one."""
 
-    def pattern(self, op, x):  # type: ignore[no-untyped-def]
+    def pattern(self, op, x):
         return op.GroupQueryAttention(
             *(_projection(op, x, name) for name in "qkv"),
             _domain=CONTRIB, _allow_other_inputs=True, _allow_other_attributes=True,
             _outputs=["y", "present_key", "present_value"],
         )  # fmt: skip
 
-    def check(self, context: MatchContext, x, wq, wk, wv, bq=None, bk=None, bv=None, **_):  # type: ignore[no-untyped-def]
+    def check(self, context: MatchContext, x, wq, wk, wv, bq=None, bk=None, bv=None, **_):
         reason = self._obstacle(x, (wq, wk, wv), (bq, bk, bv))
         return MatchResult().fail(reason) if reason else MatchResult()
 
-    def rewrite(self, op, x, wq, wk, wv, y, bq=None, bk=None, bv=None, **_):  # type: ignore[no-untyped-def]
+    def rewrite(self, op, x, wq, wk, wv, y, bq=None, bk=None, bv=None, **_):
         node = y.producer()
         attributes = {name: attribute.value for name, attribute in node.attributes.items()}
         product = self._product(op, x, (wq, wk, wv), (bq, bk, bv))
@@ -158,20 +158,20 @@ class GateAndUp(_Merge):
         super().__init__(f"merge_gate_{activation}", joiner)
         self._activation, self._gate_first = activation, gate_first
 
-    def pattern(self, op, x):  # type: ignore[no-untyped-def]
+    def pattern(self, op, x):
         gate, up = self._activated(op, _projection(op, x, "g")), _projection(op, x, "u")
         return op.Mul(gate, up) if self._gate_first else op.Mul(up, gate)
 
-    def _activated(self, op, gate):  # type: ignore[no-untyped-def]
+    def _activated(self, op, gate):
         if self._activation == "Silu":
             return op.Mul(gate, op.Sigmoid(gate))
         return getattr(op, self._activation)(gate, _allow_other_attributes=True, _outputs=["activated"])
 
-    def check(self, context: MatchContext, x, wg, wu, bg=None, bu=None, activated=None):  # type: ignore[no-untyped-def]
+    def check(self, context: MatchContext, x, wg, wu, bg=None, bu=None, activated=None):
         reason = self._obstacle(x, (wg, wu), (bg, bu))
         return MatchResult().fail(reason) if reason else MatchResult()
 
-    def rewrite(self, op, x, wg, wu, bg=None, bu=None, activated=None):  # type: ignore[no-untyped-def]
+    def rewrite(self, op, x, wg, wu, bg=None, bu=None, activated=None):
         gate, up = self._parts(op, self._product(op, x, (wg, wu), (bg, bu)), (wg, wu))
         if activated is None:
             return op.Mul(op.Mul(gate, op.Sigmoid(gate)), up)

@@ -1,4 +1,4 @@
-"""Why attention was not recognised: how far the rule came at each Softmax between two products, and what was in the way."""
+"""Why attention was not recognised: how far the rule came at each Softmax between two products, and what hindered it."""
 
 from __future__ import annotations
 

@@ -22,10 +22,10 @@ _CONTRIB_INPUTS = {"_domain": CONTRIB, "_allow_other_inputs": True, "_allow_othe
 
 
 class AttentionNodes(RewriteRuleClassBase):
-    def pattern(self, op, x, weight, bias):  # type: ignore[no-untyped-def]
+    def pattern(self, op, x, weight, bias):
         return op.Attention(x, weight, bias, **_CONTRIB_INPUTS, _outputs=["y"])
 
-    def rewrite(self, op, x, weight, bias, y):  # type: ignore[no-untyped-def]
+    def rewrite(self, op, x, weight, bias, y):
         node = y.producer()
         attributes = {name: attribute.value for name, attribute in node.attributes.items()}
         width = weight.const_value.shape[1]
@@ -35,15 +35,15 @@ class AttentionNodes(RewriteRuleClassBase):
 
 
 class MultiHeadNodes(RewriteRuleClassBase):
-    def pattern(self, op, q, k, v):  # type: ignore[no-untyped-def]
+    def pattern(self, op, q, k, v):
         return op.MultiHeadAttention(q, k, v, **_CONTRIB_INPUTS, _outputs=["y"])
 
-    def check(self, context: MatchContext, q, k, v, y):  # type: ignore[no-untyped-def]
+    def check(self, context: MatchContext, q, k, v, y):
         if any(value is not None for at, value in enumerate(y.producer().inputs) if at > 2 and at != _MASK):
             return MatchResult().fail("it has inputs that mapping.py does not give it")
         return MatchResult()
 
-    def rewrite(self, op, q, k, v, y):  # type: ignore[no-untyped-def]
+    def rewrite(self, op, q, k, v, y):
         node = y.producer()
         heads = node.attributes.get_int("num_heads")
         mask = [node.inputs[_MASK]] if len(node.inputs) > _MASK else []
@@ -56,16 +56,16 @@ class MultiHeadNodes(RewriteRuleClassBase):
 
 
 class GroupQueryNodes(RewriteRuleClassBase):
-    def pattern(self, op, q):  # type: ignore[no-untyped-def]
+    def pattern(self, op, q):
         return op.GroupQueryAttention(q, **_CONTRIB_INPUTS, _outputs=["y", "present_key", "present_value"])
 
-    def check(self, context: MatchContext, q, y, present_key, present_value):  # type: ignore[no-untyped-def]
+    def check(self, context: MatchContext, q, y, present_key, present_value):
         node = y.producer()
         if present_key.uses() or present_value.uses() or node.inputs[3] is not None or node.inputs[4] is not None:
             return MatchResult().fail("it holds a cache")
         return MatchResult() if q.shape is not None else MatchResult().fail("the width of q is not known")
 
-    def rewrite(self, op, q, y, present_key, present_value):  # type: ignore[no-untyped-def]
+    def rewrite(self, op, q, y, present_key, present_value):
         node = y.producer()
         heads, groups = (node.attributes.get_int(name) for name in ("num_heads", "kv_num_heads"))
         parts = [q, node.inputs[1], node.inputs[2]]
@@ -82,24 +82,24 @@ class GroupQueryNodes(RewriteRuleClassBase):
 
 
 class RotaryOperatorNodes(RewriteRuleClassBase):
-    def pattern(self, op, x, start, cos, sin):  # type: ignore[no-untyped-def]
+    def pattern(self, op, x, start, cos, sin):
         return op.RotaryEmbedding(x, start, cos, sin, _domain=CONTRIB, _allow_other_attributes=True, _outputs=["y"])
 
-    def check(self, context: MatchContext, x, start, cos, sin, y):  # type: ignore[no-untyped-def]
+    def check(self, context: MatchContext, x, start, cos, sin, y):
         known = start.const_value is not None and not start.const_value.numpy().any()
         return MatchResult() if known else MatchResult().fail("its positions do not begin at 0")
 
-    def rewrite(self, op, x, start, cos, sin, y):  # type: ignore[no-untyped-def]
+    def rewrite(self, op, x, start, cos, sin, y):
         heads = _split_heads(op, x, y.producer().attributes.get_int("num_heads"))
         out = op.Rotary(heads, _whole_table(op, cos), _whole_table(op, sin), _domain=DOMAIN)
         return _join_heads(op, out)
 
 
 class SdpaNodes(RewriteRuleClassBase):
-    def pattern(self, op, q, k, v):  # type: ignore[no-untyped-def]
+    def pattern(self, op, q, k, v):
         return op.Sdpa(q, k, v, _domain=DOMAIN, _allow_other_inputs=True, _allow_other_attributes=True, _outputs=["y"])
 
-    def rewrite(self, op, q, k, v, y):  # type: ignore[no-untyped-def]
+    def rewrite(self, op, q, k, v, y):
         node, dtype = y.producer(), y.dtype
         scale = op.Constant(value=_scalar(node.attributes.get_float("scale"), dtype))
         scores = op.MatMul(op.Mul(q, scale), op.Transpose(k, perm=[0, 1, 3, 2]))
@@ -111,20 +111,20 @@ class SdpaNodes(RewriteRuleClassBase):
         return op.MatMul(op.Softmax(scores, axis=-1), v)
 
 
-def _split_heads(op, x, heads: int):  # type: ignore[no-untyped-def]
+def _split_heads(op, x, heads: int):
     return op.Transpose(op.Reshape(x, ints(op, [0, 0, heads, -1])), perm=[0, 2, 1, 3])
 
 
-def _join_heads(op, x):  # type: ignore[no-untyped-def]
+def _join_heads(op, x):
     return op.Reshape(op.Transpose(x, perm=[0, 2, 1, 3]), ints(op, [0, 0, -1]))
 
 
-def _whole_table(op, table):  # type: ignore[no-untyped-def]
+def _whole_table(op, table):
     """(S, H / 2) as (1, 1, S, H)."""
     return op.Unsqueeze(op.Concat(table, table, axis=-1), ints(op, [0, 1]))
 
 
-def _seen(op, q: ir.Value, k: ir.Value):  # type: ignore[no-untyped-def]
+def _seen(op, q: ir.Value, k: ir.Value):
     """(S, T), true where key <= query + T - S."""
     queries, keys = (x.shape[2] if x.shape is not None else None for x in (q, k))
     if isinstance(queries, int) and isinstance(keys, int):

@@ -1,6 +1,6 @@
 """A factor on the queries joins the scale of the attention operator.
 
-    MultiHeadAttention(q * c, k, v; scale) -> MultiHeadAttention(q, k, v; scale * c)
+MultiHeadAttention(q * c, k, v; scale) -> MultiHeadAttention(q, k, v; scale * c)
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from onnxopt.passes.attention_schemas import CONTRIB
 
 
 class ScaledQuery(RewriteRuleClassBase):
-    def pattern(self, op, q, c, k, v):  # type: ignore[no-untyped-def]
+    def pattern(self, op, q, c, k, v):
         return op.MultiHeadAttention(
             op.Mul(q, c), k, v,
             _domain=CONTRIB, _allow_other_inputs=True, _allow_other_attributes=True, _outputs=["y"],
@@ -29,7 +29,7 @@ class ScaledQuery(RewriteRuleClassBase):
             return MatchResult().fail(f"the factor is {factor}")
         return MatchResult()
 
-    def rewrite(self, op, q: ir.Value, c: ir.Value, y: ir.Value, **_: ir.Value):  # type: ignore[no-untyped-def]
+    def rewrite(self, op, q: ir.Value, c: ir.Value, y: ir.Value, **_: ir.Value):
         node = y.producer()
         assert node is not None and c.const_value is not None
         attributes = {name: attribute.value for name, attribute in node.attributes.items()}

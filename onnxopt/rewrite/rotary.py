@@ -2,7 +2,7 @@
 
     Add(Mul(x, cos), Mul(Concat(Neg(x[..., H/2:]), x[..., :H/2]), sin)) -> Rotary(x, cos, sin)
 
-cos and sin hold each angle twice, once for either half; that is checked, because the operators of runtimes take one half.
+cos and sin hold each angle twice, once for either half; that is checked, because runtimes' operators take one half.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ _ELEMENT_BY_ELEMENT = frozenset({"Cast", "Cos", "Sin", "Unsqueeze", "Identity", 
 
 
 class RotateHalves(RewriteRuleClassBase):
-    def pattern(self, op, x, cos, sin, start1, end1, start2, end2, axis1, axis2):  # type: ignore[no-untyped-def]
+    def pattern(self, op, x, cos, sin, start1, end1, start2, end2, axis1, axis2):
         first = op.Slice(x, start1, end1, axis1, _allow_other_inputs=True)
         second = op.Slice(x, start2, end2, axis2, _allow_other_inputs=True)
         rotated = op.Concat(op.Neg(second), first, axis=-1)
         return op.Add(op.Mul(x, cos), op.Mul(rotated, sin))
 
-    def check(self, context: MatchContext, x, cos, sin, start1, end1, start2, end2, axis1, axis2):  # type: ignore[no-untyped-def]
+    def check(self, context: MatchContext, x, cos, sin, start1, end1, start2, end2, axis1, axis2):
         result = MatchResult()
         if x.shape is None or len(x.shape) != 4 or not isinstance(x.shape[3], int) or x.shape[3] % 2:
             return result.fail("x is not known to have four dims, the last of them even", x)
@@ -44,7 +44,7 @@ class RotateHalves(RewriteRuleClassBase):
                 return result.fail(f"the two halves of {value.name} are not known to be equal", value)
         return result
 
-    def rewrite(self, op, x, cos, sin, **_):  # type: ignore[no-untyped-def]
+    def rewrite(self, op, x, cos, sin, **_):
         return op.Rotary(x, cos, sin, _domain=DOMAIN)
 
 

@@ -35,7 +35,7 @@ Dims = tuple[Known, ...]
 
 
 def refine(model: ir.Model) -> Symbols:
-    """Improve the shapes of all values of the main graph in place; what onnx's inference found stays where it is better.
+    """Improve the shapes of the main graph's values in place; what onnx's inference found stays where it is better.
 
     Nodes must be in topological order. What is returned answers further questions as long as the graph stays as it is.
     """
@@ -49,6 +49,12 @@ def same(a: object, b: object) -> bool:
     if isinstance(a, int) or isinstance(b, int):
         return a == b
     return isinstance(a, ir.SymbolicDim) and a.value is not None and a == b
+
+
+def dims_of(value: ir.Value) -> tuple[Dim, ...]:
+    """The dims of a value whose rank a rule has made sure of."""
+    assert value.shape is not None
+    return value.shape.dims
 
 
 def product(dims: Sequence[Dim]) -> Dim:
@@ -102,7 +108,9 @@ class Symbols:
         return None
 
     def _keep(self, value: ir.Value, found: Dims) -> None:
-        before = value.shape.dims if value.shape is not None and len(value.shape) == len(found) else (None,) * len(found)
+        before = (
+            value.shape.dims if value.shape is not None and len(value.shape) == len(found) else (None,) * len(found)
+        )
         known = tuple(b if f is None or isinstance(b, int) else f for f, b in zip(found, before, strict=True))
         self._dims[value] = tuple(None if isinstance(d, ir.SymbolicDim) and d.value is None else d for d in known)
         value.shape = ir.Shape(
@@ -128,12 +136,17 @@ class Symbols:
         for node in graph:
             for value in node.outputs:
                 contents, dims = self._contents.get(value), self.dims(value)
-                if contents and dims is not None and all(isinstance(c, int) for c in contents) and node.op_type != "Constant":
+                if (
+                    contents
+                    and dims is not None
+                    and all(isinstance(c, int) for c in contents)
+                    and node.op_type != "Constant"
+                ):
                     array = np.array(contents).reshape([1] * len(dims) if len(contents) == 1 else [-1])
                     found.append((value, ir.tensor(array, dtype=value.dtype)))
         return found
 
-    # --- integer tensors that hold dims --------------------------------------------------------------------------------
+    # --- integer tensors that hold dims -------------------------------------------------------------------------------
 
     def contents(self, value: ir.Value | None) -> tuple[Dim | None, ...] | None:
         """The elements of a small integer tensor of rank 0 or 1 as dims; None where it is none."""
@@ -155,7 +168,9 @@ class Symbols:
             dims = self.dims(node.inputs[0])
             start, end = node.attributes.get_int("start", 0), node.attributes.get_int("end", None)
             return None if dims is None else tuple(None if isinstance(d, AtMost) else d for d in dims[start:end])
-        parts = [self.contents(v) for v in node.inputs[: None if node.op_type in ("Concat", "Add", "Sub", "Mul") else 1]]
+        parts = [
+            self.contents(v) for v in node.inputs[: None if node.op_type in ("Concat", "Add", "Sub", "Mul") else 1]
+        ]
         if any(part is None for part in parts) or not parts:
             return None
         known = [part for part in parts if part is not None]
@@ -165,22 +180,26 @@ class Symbols:
             return tuple(d for part in known for d in part)
         return self._computed_contents(node, known)
 
-    def _computed_contents(
-        self, node: ir.Node, parts: list[tuple[Dim | None, ...]]
-    ) -> tuple[Dim | None, ...] | None:
+    def _computed_contents(self, node: ir.Node, parts: list[tuple[Dim | None, ...]]) -> tuple[Dim | None, ...] | None:
         if node.op_type in ("Add", "Sub", "Mul") and all(len(p) == 1 and p[0] is not None for p in parts):
             a, b = parts[0][0], parts[1][0]
             assert a is not None and b is not None
             return (_simple(a + b if node.op_type == "Add" else a - b if node.op_type == "Sub" else a * b),)
-        indices = [self.contents(v) for v in node.inputs[1:]]
-        if node.op_type == "Gather" and indices[0] is not None and all(isinstance(i, int) for i in indices[0]):
-            return tuple(parts[0][i] for i in indices[0])  # type: ignore[index]
-        if node.op_type == "Slice" and all(i is not None and isinstance(i[0], int) for i in indices):
-            step = indices[3][0] if len(indices) > 3 and indices[3] else 1
-            return parts[0][indices[0][0] : indices[1][0] : step]  # type: ignore[index]
+        indices = [self._numbers(v) for v in node.inputs[1:]]
+        if node.op_type == "Gather" and indices[0] is not None:
+            return tuple(parts[0][i] for i in indices[0])
+        if node.op_type == "Slice" and all(indices):
+            start, end, *more = (index[0] for index in indices if index)
+            return parts[0][start : end : more[1] if len(more) > 1 else 1]
         return None
 
-    # --- one rule an operator --------------------------------------------------------------------------------------------
+    def _numbers(self, value: ir.Value | None) -> list[int] | None:
+        """The elements of a small integer tensor that is known to the last of them."""
+        contents = self.contents(value)
+        numbers = [c for c in contents or () if isinstance(c, int)]
+        return numbers if contents is not None and len(numbers) == len(contents) else None
+
+    # --- one rule an operator -----------------------------------------------------------------------------------------
 
     def _broadcast(self, operands: Sequence[Dims | None]) -> Dims | None:
         if not operands or any(o is None for o in operands):
@@ -204,8 +223,11 @@ class Symbols:
         at = dims.index(-1)
         others = [d for k, d in enumerate(dims) if k != at]
         dims[at] = None
-        if source is not None and all(isinstance(d, (int, ir.SymbolicDim)) for d in (*source, *others)):
-            dims[at] = _quotient([d for d in source if _is_dim(d)], [d for d in others if _is_dim(d)])  # type: ignore[misc]
+        above, below = (
+            [d for d in some if isinstance(d, (int, ir.SymbolicDim))] for some in (source or (None,), others)
+        )
+        if source is not None and len(above) == len(source) and len(below) == len(others):
+            dims[at] = _quotient(above, below)
         return tuple(dims)
 
     def _expand(self, node: ir.Node) -> Dims | None:
@@ -237,7 +259,12 @@ class Symbols:
 
     def _gather_nd(self, node: ir.Node) -> Dims | None:
         data, indices = self.dims(node.inputs[0]), self.dims(node.inputs[1])
-        if data is None or indices is None or not isinstance(indices[-1], int) or node.attributes.get_int("batch_dims", 0):
+        if (
+            data is None
+            or indices is None
+            or not isinstance(indices[-1], int)
+            or node.attributes.get_int("batch_dims", 0)
+        ):
             return None
         return (*indices[:-1], *data[indices[-1] :])
 
@@ -267,7 +294,7 @@ class Symbols:
     def _reduce(self, node: ir.Node) -> Dims | None:
         dims = self.dims(node.inputs[0])
         axes = self.contents(node.inputs[1]) if len(node.inputs) > 1 else None
-        if dims is None or axes is None or not node.attributes.get_int("keepdims", 1):
+        if dims is None or axes is None or not node.attributes.get_int("keepdims", True):
             return None
         gone = {a % len(dims) for a in axes if isinstance(a, int)}
         return tuple(1 if k in gone else d for k, d in enumerate(dims))
@@ -284,8 +311,7 @@ class Symbols:
             return None
         known = [p for p in parts if p is not None]
         axis = node.attributes.get_int("axis") % len(known[0])
-        joined = [p[axis] for p in known]
-        length = sum(joined) if all(isinstance(d, int) for d in joined) else _total(joined)  # type: ignore[arg-type]
+        length = _total([p[axis] for p in known])
         return (*known[0][:axis], length, *known[0][axis + 1 :])
 
 

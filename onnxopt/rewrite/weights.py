@@ -25,6 +25,6 @@ class Joiner:
         if joined.nbytes <= _IN_MEMORY:
             return ir.Tensor(joined, dtype=dtype, name=name)
         with tempfile.NamedTemporaryFile(dir=self._folder.absolute(), suffix=".weight", delete=False) as file:
-            file.write(memoryview(np.ascontiguousarray(joined)).cast("B"))
+            file.write(np.ascontiguousarray(joined).tobytes())
         shape = ir.Shape(joined.shape)
         return ir.ExternalTensor(file.name, 0, joined.nbytes, dtype, shape=shape, name=name, base_dir="")
