@@ -10,21 +10,11 @@ constexpr std::uint64_t kMaxGrid = 0x7fffffff;
 constexpr std::uint64_t kMax32 = std::uint64_t{1} << 31U;
 constexpr std::size_t kWidestAccess = 16;  // bytes that a GPU thread loads or stores at once
 
-bool Aligned(const void* data, Dtype dtype, unsigned vector) {
-  const std::size_t bytes = std::min(Size(dtype) * vector, kWidestAccess);
-  return reinterpret_cast<std::uintptr_t>(data) % bytes == 0;
-}
-
 // Elements of an input that lies so.
 std::uint64_t Elements(const Access& access) {
   std::uint64_t product = 1;
   for (std::size_t k = 0; k < access.runs; ++k) product *= access.run[k].mod;
   return product;
-}
-
-bool Fits32(const Domain& domain, std::size_t inputs) {
-  if (domain.count >= kMax32) return false;
-  return std::all_of(domain.access, domain.access + inputs, [](const Access& a) { return Elements(a) < kMax32; });
 }
 
 bool FitsMode(char mode, const Access& access, std::uint64_t count) {
@@ -87,10 +77,10 @@ Divisor<Index> MakeDivisor(std::uint64_t d) {
 }
 
 template <typename Index>
-void FillInputs(const Kernel& kernel, const Variant& variant, const Domain& domain, unsigned char* at) {
-  for (std::size_t k = 0; k < kernel.program.inputs.size(); ++k, at += sizeof(Input<Index>)) {
+void FillInputsOf(const std::vector<Dtype>& dtypes, const Variant& variant, const Domain& domain, unsigned char* at) {
+  for (std::size_t k = 0; k < dtypes.size(); ++k, at += sizeof(Input<Index>)) {
     const Access& access = domain.access[k];
-    const bool aligned = Aligned(domain.input[k], kernel.program.inputs[k], variant.vector);
+    const bool aligned = Aligned(domain.input[k], dtypes[k], variant.vector);
     Input<Index> input{};
     input.data = domain.input[k];
     input.terms = static_cast<unsigned>(access.runs);
@@ -106,6 +96,24 @@ void FillInputs(const Kernel& kernel, const Variant& variant, const Domain& doma
 
 }  // namespace
 
+bool Aligned(const void* data, Dtype dtype, unsigned vector) {
+  const std::size_t bytes = std::min(Size(dtype) * vector, kWidestAccess);
+  return reinterpret_cast<std::uintptr_t>(data) % bytes == 0;
+}
+
+bool Fits32(const Domain& domain, std::size_t inputs) {
+  if (domain.count >= kMax32) return false;
+  return std::all_of(domain.access, domain.access + inputs, [](const Access& a) { return Elements(a) < kMax32; });
+}
+
+void FillInputs(const std::vector<Dtype>& dtypes, const Variant& variant, const Domain& domain, unsigned char* at) {
+  if (variant.index == 32) {
+    FillInputsOf<Index32>(dtypes, variant, domain, at);
+  } else {
+    FillInputsOf<Index64>(dtypes, variant, domain, at);
+  }
+}
+
 std::size_t ChooseVariant(const Kernel& kernel, const Domain& domain) {
   const bool fits32 = Fits32(domain, kernel.program.inputs.size());
   std::size_t k = 0;
@@ -118,12 +126,7 @@ void FillParams(const Kernel& kernel, const Variant& variant, const Domain& doma
   const unsigned long long count = domain.count;
   std::memcpy(block, &count, sizeof(count));
   std::memcpy(block + kOutputsAt, static_cast<const void*>(domain.output), outputs * sizeof(void*));
-  unsigned char* inputs = block + InputsAt(outputs);
-  if (variant.index == 32) {
-    FillInputs<Index32>(kernel, variant, domain, inputs);
-  } else {
-    FillInputs<Index64>(kernel, variant, domain, inputs);
-  }
+  FillInputs(kernel.program.inputs, variant, domain, block + InputsAt(outputs));
 }
 
 unsigned GridSize(const Variant& variant, std::uint64_t count) {

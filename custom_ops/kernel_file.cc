@@ -11,6 +11,8 @@
 
 #include "cuda_params.h"
 #include "json_reader.h"
+#include "kernel_reader.h"
+#include "row_reader.h"
 #include "sha256.h"
 
 namespace onnxopt {
@@ -92,28 +94,6 @@ Instruction ReadInstruction(const JsonReader& json) {
   return instruction;
 }
 
-Program ReadProgram(const JsonReader& json) {
-  Program program;
-  const auto ids = [](const JsonReader& list) {
-    std::vector<std::uint32_t> values;
-    list.Each([&](const JsonReader& v) { values.push_back(static_cast<std::uint32_t>(v.Number(0, kMaxId))); });
-    return values;
-  };
-  json["inputs"].Each([&](const JsonReader& dtype) { program.inputs.push_back(dtype.DtypeName()); });
-  json["outputs"].Each([&](const JsonReader& dtype) { program.outputs.push_back(dtype.DtypeName()); });
-  json["code"].Each([&](const JsonReader& i) { program.code.push_back(ReadInstruction(i)); });
-  if (program.code.size() > kMaxInstructions) json["code"].Fail("is too long");
-  program.results = ids(json["results"]);
-  json["depends"].Each([&](const JsonReader& list) { program.depends.push_back(ids(list)); });
-  program.ranks = ids(json["ranks"]);
-  try {
-    program.Verify();
-  } catch (const Error& e) {
-    json.Fail(e.what());
-  }
-  return program;
-}
-
 bool IsIdentifier(const std::string& text) {
   const auto word = [](char c) {
     return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_';
@@ -130,16 +110,8 @@ std::string ReadIdentifier(const JsonReader& json) {
   return text;
 }
 
-Variant ReadVariant(const JsonReader& json, const Program& program) {
-  Variant variant;
-  variant.symbol = ReadIdentifier(json["symbol"]);
-  variant.modes = json["modes"].Text();
-  variant.index = static_cast<unsigned>(json["index"].Number(32, 64));
-  variant.vector = static_cast<unsigned>(json["vector"].Number(1, 64));
-  variant.unroll = static_cast<unsigned>(json["unroll"].Number(1, 64));
-  variant.threads = static_cast<unsigned>(json["threads"].Number(1, 1024));
-  if (variant.index != 32 && variant.index != 64) json["index"].Fail("is neither 32 nor 64");
-  if ((variant.vector & (variant.vector - 1)) != 0) json["vector"].Fail("is not a power of 2");
+Variant ReadPointwiseVariant(const JsonReader& json, const Program& program) {
+  Variant variant = ReadVariant(json);
   if (variant.modes.size() != program.inputs.size() || variant.modes.find_first_not_of("FSRCT*") != std::string::npos) {
     json["modes"].Fail("is \"" + variant.modes + "\", not one of the letters FSRCT* for each of " +
                        std::to_string(program.inputs.size()) + " inputs");
@@ -151,19 +123,39 @@ Variant ReadVariant(const JsonReader& json, const Program& program) {
 
 Kind ReadKind(const JsonReader& json) {
   const std::string text = json.Text();
-  if (text != "pointwise") json.Fail("is \"" + text + "\", which this library does not know");
-  return Kind::kPointwise;
+  if (text == "pointwise") return Kind::kPointwise;
+  if (text == "rowwise") return Kind::kRowwise;
+  if (text == "gemm") return Kind::kGemm;
+  json.Fail("is \"" + text + "\", which this library does not know");
+}
+
+void ReadDtypes(const JsonReader& json, std::vector<Dtype>* dtypes) {
+  json.Each([&](const JsonReader& dtype) { dtypes->push_back(dtype.DtypeName()); });
 }
 
 Kernel ReadKernel(const JsonReader& json, bool has_fatbin) {
   Kernel kernel;
   kernel.name = ReadIdentifier(json["name"]);
   kernel.kind = ReadKind(json["kind"]);
-  kernel.program = ReadProgram(json);
-  kernel.inputs = kernel.program.inputs;
-  kernel.outputs = kernel.program.outputs;
   kernel.cpu = json["cpu"].Flag();
-  json["variants"].Each([&](const JsonReader& v) { kernel.variants.push_back(ReadVariant(v, kernel.program)); });
+  if (kernel.kind == Kind::kGemm) {
+    ReadDtypes(json["inputs"], &kernel.inputs);
+    ReadDtypes(json["outputs"], &kernel.outputs);
+    kernel.gemm = ReadGemm(json, kernel.inputs, kernel.outputs);
+    json["variants"].Each([](const JsonReader& v) { v.Fail("belongs to a gemm, which has no code of its own"); });
+    return kernel;
+  }
+  const bool rowwise = kernel.kind == Kind::kRowwise;
+  if (rowwise) {
+    kernel.rows = ReadRowProgram(json);
+  } else {
+    kernel.program = ReadProgram(json);
+  }
+  kernel.inputs = rowwise ? kernel.rows.inputs : kernel.program.inputs;
+  kernel.outputs = rowwise ? kernel.rows.outputs : kernel.program.outputs;
+  json["variants"].Each([&](const JsonReader& v) {
+    kernel.variants.push_back(rowwise ? ReadRowVariant(v, kernel.rows) : ReadPointwiseVariant(v, kernel.program));
+  });
   if (has_fatbin && kernel.variants.empty()) json["variants"].Fail("is empty although there is a fatbin");
   return kernel;
 }
@@ -219,6 +211,41 @@ std::string Ascii(std::string text) {
 }
 
 }  // namespace
+
+Program ReadProgram(const JsonReader& json) {
+  Program program;
+  const auto ids = [](const JsonReader& list) {
+    std::vector<std::uint32_t> values;
+    list.Each([&](const JsonReader& v) { values.push_back(static_cast<std::uint32_t>(v.Number(0, kMaxId))); });
+    return values;
+  };
+  json["inputs"].Each([&](const JsonReader& dtype) { program.inputs.push_back(dtype.DtypeName()); });
+  json["outputs"].Each([&](const JsonReader& dtype) { program.outputs.push_back(dtype.DtypeName()); });
+  json["code"].Each([&](const JsonReader& i) { program.code.push_back(ReadInstruction(i)); });
+  if (program.code.size() > kMaxInstructions) json["code"].Fail("is too long");
+  program.results = ids(json["results"]);
+  json["depends"].Each([&](const JsonReader& list) { program.depends.push_back(ids(list)); });
+  program.ranks = ids(json["ranks"]);
+  try {
+    program.Verify();
+  } catch (const Error& e) {
+    json.Fail(e.what());
+  }
+  return program;
+}
+
+Variant ReadVariant(const JsonReader& json) {
+  Variant variant;
+  variant.symbol = ReadIdentifier(json["symbol"]);
+  variant.modes = json["modes"].Text();
+  variant.index = static_cast<unsigned>(json["index"].Number(32, 64));
+  variant.vector = static_cast<unsigned>(json["vector"].Number(1, 64));
+  variant.unroll = static_cast<unsigned>(json["unroll"].Number(1, 64));
+  variant.threads = static_cast<unsigned>(json["threads"].Number(1, 1024));
+  if (variant.index != 32 && variant.index != 64) json["index"].Fail("is neither 32 nor 64");
+  if ((variant.vector & (variant.vector - 1)) != 0) json["vector"].Fail("is not a power of 2");
+  return variant;
+}
 
 std::optional<KernelFile> ReadKernelFile(const std::string& path) {
   if (access(path.c_str(), F_OK) != 0 && errno == ENOENT) return std::nullopt;

@@ -32,23 +32,23 @@ def lower(
 
     Every node must have a row in the table and every value a storable dtype: fuse.py sees to both.
     """
-    builder = Builder(tuple(_storage(v, shapes).name for v in inputs))
+    builder = Builder(tuple(storage(v, shapes).name for v in inputs))
     known: dict[ir.Value, Expr] = dict(zip(inputs, builder.inputs, strict=True))
     depends: dict[ir.Value, frozenset[int]] = {v: frozenset([k]) for k, v in enumerate(inputs)}
     ranks: dict[ir.Value, int] = dict.fromkeys(inputs, 0)
     for node in nodes:
         for value in node.inputs:
             if value is not None and value not in known:
-                known[value], ranks[value] = _immediate(builder, value, shapes)
+                known[value], ranks[value] = immediate(builder, value, shapes)
                 depends[value] = frozenset()
         result = node.outputs[0]
-        known[result] = _apply(node, known, opsets, shapes)
+        known[result] = apply_operator(node, known, opsets, shapes)
         operands = [v for v in node.inputs if v is not None]
         depends[result] = frozenset().union(*(depends[v] for v in operands))
         ranks[result] = max(ranks[v] for v in operands)
     program = Program(
-        inputs=tuple(_storage(v, shapes).name for v in inputs),
-        outputs=tuple(_storage(v, shapes).name for v in outputs),
+        inputs=tuple(storage(v, shapes).name for v in inputs),
+        outputs=tuple(storage(v, shapes).name for v in outputs),
         code=tuple(builder.code),
         results=tuple(known[v].id for v in outputs),
         depends=tuple(tuple(sorted(depends[v])) for v in outputs),
@@ -59,7 +59,7 @@ def lower(
     return program
 
 
-def _apply(node: ir.Node, known: Mapping[ir.Value, Expr], opsets: Mapping[str, int], shapes: Shapes) -> Expr:
+def apply_operator(node: ir.Node, known: Mapping[ir.Value, Expr], opsets: Mapping[str, int], shapes: Shapes) -> Expr:
     row = ops.find(node.domain, node.op_type, opsets.get(node.domain))
     if row is None:
         raise ValueError(f"{node.op_type} is not in the operator table")
@@ -68,25 +68,25 @@ def _apply(node: ir.Node, known: Mapping[ir.Value, Expr], opsets: Mapping[str, i
     for value in node.inputs:
         arg = None if value is None else known[value]
         if value is not None and arg is not None and row.exact and arg.is_float:
-            arg = arg.narrow(_storage(value, shapes).name)
+            arg = arg.narrow(storage(value, shapes).name)
         args.append(arg)
     call = ops.Call(
         args=tuple(args),  # type: ignore[arg-type]  # only Clip has operands that may be left out, and it looks
         attributes={name: attribute.value for name, attribute in node.attributes.items()},
-        operand=_storage(first, shapes).name,
-        result=_storage(node.outputs[0], shapes).name,
+        operand=storage(first, shapes).name,
+        result=storage(node.outputs[0], shapes).name,
     )
     return row.meaning(call)
 
 
-def _immediate(builder: Builder, value: ir.Value, shapes: Shapes) -> tuple[Expr, int]:
+def immediate(builder: Builder, value: ir.Value, shapes: Shapes) -> tuple[Expr, int]:
     tensor = constant(value)
     if tensor is None:
         raise ValueError(f"{value.name} is neither an input of the region nor a constant of one element")
-    return builder.const(tensor.numpy().reshape(()).item(), _storage(value, shapes).compute), len(tensor.shape)
+    return builder.const(tensor.numpy().reshape(()).item(), storage(value, shapes).compute), len(tensor.shape)
 
 
-def _storage(value: ir.Value, shapes: Shapes) -> Dtype:
+def storage(value: ir.Value, shapes: Shapes) -> Dtype:
     dtype = shapes.dtype(value)
     if dtype is None:
         raise ValueError(f"{value.name} has no dtype that a kernel can store")

@@ -13,7 +13,20 @@ from pathlib import Path
 
 import onnx_ir as ir
 
-from onnxopt import fuse, generate, loading, normalize, outline, package, rewrite, samples, traits, versions
+from onnxopt import (
+    fuse,
+    generate,
+    loading,
+    normalize,
+    outline,
+    package,
+    providers,
+    requirements,
+    rewrite,
+    samples,
+    traits,
+    versions,
+)
 from onnxopt import manifest as manifests
 from onnxopt.compile import check_archs, compile_cuda
 from onnxopt.errors import UsageError
@@ -21,6 +34,8 @@ from onnxopt.manifest import Manifest
 from onnxopt.reference import Check
 from onnxopt.regions import FusionPlan, Kernel
 from onnxopt.repair import Build, RewriteDisagrees, verify_and_leave_out
+from onnxopt.reporting import facts as report_facts
+from onnxopt.reporting import page
 from onnxopt.verification import Report, describe_failure
 
 MARK = "onnxopt.version"  # metadata of every model that onnxopt wrote
@@ -69,7 +84,7 @@ def optimize(
         source = loading.load(model)
         _refuse_optimized(source)
         # Normalization changes the model in place, so what must not change is noted first.
-        original = traits.of(source.model)
+        original, counted = traits.of(source.model), report_facts.count(source.model)
         header, sha256 = _source(source), _in_background(lambda: source.sha256)
         samples.pin(original.inputs, shapes or {})
     with phases("normalize"):
@@ -89,17 +104,21 @@ def optimize(
                         if verify:
                             report = verify_and_leave_out(build, source, original, shapes or {}, Path(scratch))
                     with phases("package"):
+                        # After verification: what stands in the way of a CUDA graph depends on the model that is kept.
+                        unwritten = providers.write(folder, form.model, archs, shapes)
                         files = package.hash_files(folder)
+                    kept_archs = tuple(archs) if build.fatbin is not None else ()
                     manifest = Manifest(
                         onnxopt=versions.onnxopt(),
                         versions=versions.dependencies(),
+                        requires=requirements.of(form.model, library=bool(build.kernels), archs=kept_archs),
                         source=header(sha256=sha256.result()),
                         ir_version=form.model.ir_version,
                         opsets=dict(sorted(form.model.opset_imports.items())),
                         inputs=original.inputs,
                         outputs=original.outputs,
                         files=files,
-                        archs=tuple(archs) if build.fatbin is not None else (),
+                        archs=kept_archs,
                         ort_min=str(target),
                         rewrites=form.rewritten.applied,
                         kernels=manifests.kernels(build.kernels),
@@ -107,9 +126,11 @@ def optimize(
                         left_out=(*map(_left_out, left_out, left_out.values()), *build.left_out),
                         traffic=manifests.totals(build.kernels),
                         verify=report,
-                        notes=_notes(normalized.notes, build),
+                        notes=_notes((*normalized.notes, *unwritten), build),
                         seconds=phases.seconds,
                     )
+                    facts = report_facts.gather(counted, build.model, build.kernels)
+                    manifest = page.write(folder, manifest, facts)
                     package.write_manifest(folder, manifest)
                 return Artifact(output, manifest)
             except RewriteDisagrees as wrong:
@@ -176,7 +197,7 @@ def _form(
         text = generate.generate(kernels)
     with phases("compile"):
         advance = functools.partial(phases.progress, "compile") if phases.progress else None
-        fatbin = compile_cuda(text, archs, cache, advance) if kernels and archs else None
+        fatbin = compile_cuda(text, archs, cache, advance) if archs and any(k.variants for k in kernels) else None
     return _Form(model, plain, rewritten, rewritten_with, plan, kernels, fatbin)
 
 

@@ -19,6 +19,24 @@ from onnx.shape_inference import InferenceContext
 
 DOMAIN = "onnxopt.rewrite"
 CONTRIB = "com.microsoft"
+# i int, f float, is ints; as ONNX Runtime's ContribOperators.md has them.
+_ATTRIBUTES = {
+    "Sdpa": {"scale": "f", "causal": "i"},
+    "Rotary": {},
+    "Attention": {
+        "num_heads": "i", "scale": "f", "unidirectional": "i", "qkv_hidden_sizes": "is", "mask_filter_value": "f",
+        "do_rotary": "i", "rotary_embedding_dim": "i", "past_present_share_buffer": "i",
+    },
+    "MultiHeadAttention": {"num_heads": "i", "scale": "f", "unidirectional": "i", "mask_filter_value": "f"},
+    "GroupQueryAttention": {
+        "num_heads": "i", "kv_num_heads": "i", "scale": "f", "do_rotary": "i", "rotary_interleaved": "i",
+        "local_window_size": "i", "softcap": "f", "smooth_softmax": "i", "kv_cache_bit_width": "i", "qk_output": "i",
+    },
+    "RotaryEmbedding": {
+        "num_heads": "i", "interleaved": "i", "rotary_embedding_dim": "i", "is_packed_batching": "i", "scale": "f",
+    },
+}  # fmt: skip
+DOMAINS = (DOMAIN, CONTRIB)
 _TYPES = [f"tensor({name})" for name in ("float", "float16", "bfloat16", "double", "int32", "int64", "bool")]
 
 
@@ -51,13 +69,15 @@ def _schema(
 ) -> onnx.defs.OpSchema:
     parameter = onnx.defs.OpSchema.FormalParameter
     optional = onnx.defs.OpSchema.FormalParameterOption.Optional
+    kinds = {"i": onnx.defs.OpSchema.AttrType.INT, "f": onnx.defs.OpSchema.AttrType.FLOAT}
+    kinds["is"] = onnx.defs.OpSchema.AttrType.INTS
     letters = [f"T{k}" for k in range(inputs)]
     schema = onnx.defs.OpSchema(
         name, domain, 1,
         inputs=[parameter(f"x{k}", t, param_option=optional) for k, t in enumerate(letters)],
         outputs=[parameter(f"y{k}", "T0", param_option=optional) for k in range(outputs)],
         type_constraints=[(t, _TYPES, "") for t in letters],
-        attributes=[],
+        attributes=[onnx.defs.OpSchema.Attribute(a, kinds[k]) for a, k in _ATTRIBUTES[name].items()],
     )  # fmt: skip
     schema.set_type_and_shape_inference_function(infer)
     return schema

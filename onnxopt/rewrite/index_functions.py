@@ -1,4 +1,4 @@
-"""Functions of an index that tensors of integers, bools or two numbers hold, and how a constant is found to hold one."""
+"""Functions of an index that tensors of integers, bools or two numbers hold, and which of them a constant holds."""
 
 from __future__ import annotations
 

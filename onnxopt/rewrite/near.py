@@ -1,4 +1,4 @@
-"""Why attention was not recognised: how far the rule came at each Softmax between two products, and what hindered it."""
+"""Why attention was not recognised: how far the rule came at each Softmax between two products, and what stopped it."""
 
 from __future__ import annotations
 
