@@ -101,10 +101,14 @@ def strip(optimized: onnx.ModelProto, source: onnx.ModelProto, path: pathlib.Pat
     make it too large to carry.
     """
     names = {_digest(t): t.name for t in source.graph.initializer if _size(t) >= _KEEP_BELOW}
+    weights = {t.name: t for t in source.graph.initializer}
     taken = {}
     for tensor in optimized.graph.initializer:
-        if _size(tensor) >= _KEEP_BELOW and _digest(tensor) in names:
-            taken[tensor.name] = names[_digest(tensor)]
+        if _size(tensor) < _KEEP_BELOW:
+            continue
+        parts = [names[_digest(tensor)]] if _digest(tensor) in names else tensor.name.split("+")
+        if all(name in weights for name in parts) and _joined(parts, weights) == tensor.raw_data:
+            taken[tensor.name] = parts
             tensor.ClearField("raw_data")
     packed = lzma.compress(optimized.SerializeToString(), preset=9)
     if len(packed) > _LARGEST:
@@ -121,8 +125,18 @@ def restore(path: pathlib.Path, source: onnx.ModelProto) -> onnx.ModelProto:
     weights = {t.name: t for t in source.graph.initializer}
     for tensor in model.graph.initializer:
         if tensor.name in taken:
-            tensor.raw_data = weights[taken[tensor.name]].raw_data
+            tensor.raw_data = _joined(taken[tensor.name], weights)
     return model
+
+
+def _joined(names: list[str], weights: dict[str, onnx.TensorProto]) -> bytes:
+    """Bytes of a weight, or of several beside each other along the last axis, as rewriting joins them."""
+    if len(names) == 1:
+        return weights[names[0]].raw_data
+    arrays = [numpy_helper.to_array(weights[name]) for name in names]
+    if any(a.shape[:-1] != arrays[0].shape[:-1] for a in arrays):
+        return b""
+    return np.concatenate(arrays, axis=-1).tobytes()
 
 
 def _size(tensor: onnx.TensorProto) -> int:
