@@ -1,6 +1,6 @@
 """Rewriting alone on the GPU: original and rewritten graphs beside each other, without kernels of the library.
 
-    python3 -m benchmarks.gpu_attention OUT.json [MODEL ...]     on the GPU machine; needs .gpu/ and onnxopt's Python files
+    python3 -m benchmarks.gpu_attention OUT.json [MODEL ...]     on the GPU machine; needs .gpu/ and the onnxopt package
 
 Rewriting runs there too, so nothing but code travels. Each output is compared with the original's and with a run of the
 model widened to float32 (TF32 off) before anything is timed; then milliseconds in a CUDA graph and the kernels without.

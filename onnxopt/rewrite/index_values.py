@@ -249,7 +249,7 @@ class IndexValues:
 
     def _gather_nd(self, node: ir.Node) -> Found:
         data, where = self._affine(node.inputs[0]), node.inputs[1]
-        if data is None or node.attributes.get_int("batch_dims", 0) or self._rank(node.inputs[0]) == 0:
+        if data is None or node.attributes.get_int("batch_dims", 0) != 0 or self._rank(node.inputs[0]) == 0:
             return None
         coefficients = data.widened(self._rank(node.inputs[0]))
         if not any(coefficients):

@@ -263,7 +263,7 @@ class Symbols:
             data is None
             or indices is None
             or not isinstance(indices[-1], int)
-            or node.attributes.get_int("batch_dims", 0)
+            or node.attributes.get_int("batch_dims", 0) != 0
         ):
             return None
         return (*indices[:-1], *data[indices[-1] :])
