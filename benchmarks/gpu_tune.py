@@ -156,7 +156,9 @@ def measure(
     rule_made = {p.name: p.read_text() for p in (artifact / "providers").iterdir()}
     if kill:
         row["killed"] = killed(artifact, budget)
+    started = time.monotonic()
     code, text = command("tune", artifact, "--budget", budget, "--json", out=out / f"{name}.tune.txt")
+    row["tune_seconds"] = round(time.monotonic() - started, 1)
     row["exit"], row["tune"] = code, json.loads(text) if text.startswith("{") else text[-500:]
     for file in (artifact / "providers").iterdir():
         if file.read_text() != rule_made.get(file.name):
@@ -189,7 +191,7 @@ def table(rows: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def run(folder: pathlib.Path, out: pathlib.Path, names: list[str], budget: str, seconds: float) -> None:
+def run(folder: pathlib.Path, out: pathlib.Path, names: list[str], budget: str, seconds: float, *, kill: bool) -> None:
     """Measure the models one after the other, as many as fit in `seconds`."""
     started = time.monotonic()
     out.mkdir(parents=True, exist_ok=True)
@@ -204,7 +206,9 @@ def run(folder: pathlib.Path, out: pathlib.Path, names: list[str], budget: str, 
                 continue
             at = time.monotonic()
             try:
-                rows[name] = measure(folder, out, name, pathlib.Path(scratch) / "artifacts", budget, kill=index == 0)
+                rows[name] = measure(
+                    folder, out, name, pathlib.Path(scratch) / "artifacts", budget, kill=kill and index == 0
+                )
             except Exception as error:  # noqa: BLE001 - the other models' numbers are worth having
                 rows[name] = {"error": f"{type(error).__name__}: {error}"[:400]}
             shown = {k: v for k, v in rows[name].items() if k != "tune"}
@@ -226,13 +230,14 @@ def main() -> int:
     ran.add_argument("out", type=pathlib.Path)
     ran.add_argument("--budget", default="45s")
     ran.add_argument("--seconds", type=float, default=200.0)
+    ran.add_argument("--no-kill", action="store_true", help="let the first model's tune run through")
     for verb in (prepared, ran):
         verb.add_argument("--only", nargs="*", default=list(MODELS))
     args = parser.parse_args()
     if args.verb == "prepare":
         prepare(args.folder, args.arch, args.only)
     else:
-        run(args.folder, args.out, args.only, args.budget, args.seconds)
+        run(args.folder, args.out, args.only, args.budget, args.seconds, kill=not args.no_kill)
     return 0
 
 

@@ -207,6 +207,7 @@ def inspect(model: Path, as_json: bool) -> None:
         click.echo(f"{count:8} {op}")
     if summary.functions:
         click.echo(f"functions: {', '.join(summary.functions)}")
+    click.echo(explanation.placement_text(summary.host, summary.cuda_graph))
 
 
 def _optimize_text(path: Path, manifest: Manifest) -> str:

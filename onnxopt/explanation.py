@@ -5,7 +5,7 @@ from __future__ import annotations
 import collections
 import itertools
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from onnxopt import archive
@@ -15,6 +15,7 @@ from onnxopt.regions import Refusal, Traffic
 
 CLOSED_FORM = "n elementwise ops over B bytes with c bytes of side inputs move 2nB + c unfused, 2B + c fused"
 _EXAMPLES = 3
+_MOST = 20  # nodes listed one by one
 _NAMED_VALUE = re.compile(r"^\S+ (?=also reaches|is needed elsewhere)")
 
 
@@ -120,3 +121,12 @@ def size_text(count: float) -> str:
             return f"{count:.0f} {unit}" if unit == "B" else f"{count:.3g} {unit}"
         count /= 1000
     return f"{count:.3g} TB"
+
+
+def placement_text(host: Sequence[tuple[str, str]], blocking: Sequence[tuple[str, str]]) -> str:
+    """What stays on the host under the CUDA provider, and what keeps a CUDA graph from being captured."""
+    lines = [f"CUDA graph: {f'blocked by {len(blocking)} nodes' if blocking else 'nothing blocks it'}"]
+    lines += [f"    {name}: {reason}" for name, reason in blocking[:_MOST]]
+    lines += [f"on the host under the CUDA provider: {len(host)} nodes"] if host else []
+    lines += [f"    {name}: {reason}" for name, reason in host[:_MOST] if (name, reason) not in blocking]
+    return "\n".join(lines)

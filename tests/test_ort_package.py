@@ -9,13 +9,13 @@ from pathlib import Path
 import numpy as np
 import onnxruntime as ort
 import pytest
-from artifacts import make, with_weights
+from artifacts import edit_manifest, make, with_weights
 from command import assert_refused, run
 from model_package_api import RELEASE, Api, ModelPackageError
-from small_models import CHAIN
+from small_models import CHAIN, write
 
 import onnxopt
-from onnxopt import execution, ort_package
+from onnxopt import execution, ort_package, package
 from onnxopt.errors import ArtifactError, UsageError
 from onnxopt.manifest import File
 
@@ -45,13 +45,13 @@ def feeds() -> dict[str, np.ndarray]:
 
 @has_the_api
 def test_onnxruntime_opens_it(made: Path, api: Api) -> None:
-    package = api.open(made)
-    assert api.schema_version(package) == 1
-    assert api.components(package) == ["chain"]
-    assert sorted(api.variants(package, "chain")) == ["cpu", "cuda"]
-    assert api.provider_of(package, "chain", "cpu") == "CPUExecutionProvider"
-    assert api.provider_of(package, "chain", "cuda") == "CUDAExecutionProvider"
-    selected = api.select(package, "chain")
+    opened = api.open(made)
+    assert api.schema_version(opened) == 1
+    assert api.components(opened) == ["chain"]
+    assert sorted(api.variants(opened, "chain")) == ["cpu", "cuda"]
+    assert api.provider_of(opened, "chain", "cpu") == "CPUExecutionProvider"
+    assert api.provider_of(opened, "chain", "cuda") == "CUDAExecutionProvider"
+    selected = api.select(opened, "chain")
     assert api.selected_variant(selected) == "cpu"
     assert api.selected_folder(selected) == made / "chain" / "cpu"
 
@@ -60,14 +60,14 @@ def test_onnxruntime_opens_it(made: Path, api: Api) -> None:
 @pytest.mark.parametrize("with_library", [True, False])
 def test_onnxruntime_runs_it(made: Path, api: Api, feeds: dict[str, np.ndarray], with_library: bool) -> None:
     expected = onnxopt.load(made.with_name("artifact"), providers=[execution.CPU]).run(None, feeds)[0]
-    package = api.open(made)
+    opened = api.open(made)
     options = None
     if with_library:
         document = json.loads((made / "manifest.json").read_text())
-        library = api.resolve(package, document["additional_metadata"]["onnxopt"]["library"])
+        library = api.resolve(opened, document["additional_metadata"]["onnxopt"]["library"])
         assert (library.parent / "kernels.json").is_file()
         options = api.session_options(library)
-    session = api.session(api.select(package, "chain"), options)
+    session = api.session(api.select(opened, "chain"), options)
     np.testing.assert_allclose(api.run(session, feeds, "y", (5, 8)), expected, rtol=1e-5, atol=1e-6)
 
 
@@ -97,6 +97,20 @@ def test_weights_beside_the_model(artifact: Path, tmp_path: Path, api: Api) -> N
     session = api.session(api.select(api.open(made), "m"))
     np.testing.assert_allclose(api.run(session, {"x": x}, "y", (2, 64)), x @ weight, rtol=1e-4, atol=1e-4)
     assert json.loads((made / "manifest.json").read_text())["additional_metadata"]["onnxopt"]["library"] is None
+
+
+@has_the_api
+def test_tensorrt_takes_the_portable_graph(artifact: Path, tmp_path: Path, api: Api) -> None:
+    make(artifact)
+    portable = write(tmp_path / "portable.onnx", CHAIN).read_bytes()
+    (artifact / ort_package.PORTABLE).write_bytes(portable)
+    edit_manifest(artifact, files={n: f.model_dump() for n, f in package.hash_files(artifact).items()})
+    made = ort_package.export(artifact, tmp_path / "chain.ortpackage")
+    opened = api.open(made)
+    assert sorted(api.variants(opened, "chain")) == ["cpu", "cuda", "tensorrt"]
+    assert api.provider_of(opened, "chain", "tensorrt") == "TensorrtExecutionProvider"
+    info = json.loads((made / "chain/tensorrt/ort_info.json").read_text())
+    assert api.resolve(opened, info["model_file"]).read_bytes() == portable
 
 
 def test_assets_are_named_by_their_content(made: Path) -> None:

@@ -83,8 +83,23 @@ def test_minisigns_own_secret_keys(tmp_path: Path) -> None:
     path.write_text(VECTOR_ENCRYPTED)
     assert signing.needs_password(path)
     assert signing.secret_key(path, "secret").public == signing.public_key(VECTOR_ENCRYPTED_PUBLIC)
-    with pytest.raises(UsageError, match="wrong password"):
-        signing.secret_key(path, "Secret")
+
+
+@pytest.fixture
+def quick_passwords(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keys with little work behind their password; minisign's own take a GiB and seconds."""
+    monkeypatch.setattr(signing, "_OPS_LIMIT", 1 << 16)
+    monkeypatch.setattr(signing, "_MEMORY_LIMIT", 1 << 24)
+
+
+@pytest.mark.usefixtures("quick_passwords")
+def test_passwords(tmp_path: Path, key: signing.SecretKey) -> None:
+    path = tmp_path / "key"
+    path.write_text(key.to_text("secret"))
+    assert signing.secret_key(path, "secret") == key
+    for wrong in ("Secret", ""):
+        with pytest.raises(UsageError, match="wrong password"):
+            signing.secret_key(path, wrong)
     with pytest.raises(UsageError, match="protected by a password"):
         signing.secret_key(path)
 
@@ -250,6 +265,7 @@ def test_bad_input_to_the_commands(artifact: Path, tmp_path: Path, monkeypatch: 
     assert sorted(p.name for p in tmp_path.iterdir()) == ["artifact", "key", "key.pub"]
 
 
+@pytest.mark.usefixtures("quick_passwords")
 def test_a_password_from_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ONNXOPT_KEY_PASSWORD", "open sesame")
     assert run("keygen", tmp_path / "key").exit_code == 0

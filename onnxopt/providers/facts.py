@@ -52,11 +52,14 @@ class Facts:
 def of(model: ir.Model) -> Facts:
     nodes = list(_nodes(model))
     values = [v for node in nodes for v in (*node.inputs, *node.outputs) if v is not None]
+    dtypes = frozenset(samples.dtype_name(v.dtype) for v in values if v.dtype is not None)
+    # A file may state few dtypes: where none is stated, a 16-bit model's products are taken to be 16 bits wide.
+    unstated = not dtypes & {"float16", "bfloat16"}
     return Facts(
         inputs=samples.inputs_of(model),
         ops=frozenset(n.op_type for n in nodes),
-        dtypes=frozenset(samples.dtype_name(v.dtype) for v in values if v.dtype is not None),
-        float32_products=any(n.op_type in _PRODUCTS and _takes_float32(n) for n in nodes),
+        dtypes=dtypes,
+        float32_products=any(n.op_type in _PRODUCTS and _takes_float32(n, unstated) for n in nodes),
         convolutions_1d=any(n.op_type in _CONVOLUTIONS and _weight_rank(n) == 3 for n in nodes),
         blocking=tuple(blocking_nodes(model)),
     )
@@ -68,10 +71,10 @@ def _nodes(model: ir.Model) -> Iterator[ir.Node]:
         yield from function.all_nodes()
 
 
-def _takes_float32(node: ir.Node) -> bool:
-    """Also where a dtype is not known: float32 is then the likely one, and the option does nothing elsewhere."""
+def _takes_float32(node: ir.Node, unstated: bool) -> bool:
+    """Whether its first operand is float32; `unstated` where the dtype is not known."""
     first = node.inputs[0] if node.inputs else None
-    return first is None or first.dtype in (None, ir.DataType.FLOAT)
+    return unstated if first is None or first.dtype is None else first.dtype == ir.DataType.FLOAT
 
 
 def _weight_rank(node: ir.Node) -> int | None:

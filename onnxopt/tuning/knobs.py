@@ -96,15 +96,16 @@ _TUNABLE = Together("tunable_op", "provider_options", (("tunable_op_enable", "1"
 
 def knobs(facts: Facts, provider: str, *, library: bool) -> list[AnyKnob]:
     """Every knob for this model. library: whether it has fused functions."""
-    found: list[AnyKnob] = _cpu(facts) if provider == CPU else _cuda(facts)
+    found: list[AnyKnob] = _cpu(facts) if provider == CPU else _cuda_kernels(facts)
     found += _optimizers(facts, provider)
-    found.append(Knob("session_options", "graph_optimization_level", ("all", "extended", "basic"), "all"))
     if library:  # the original nodes instead of our kernels: never slower than without onnxopt
         found.append(Knob("session_config", "onnxopt.disable", ("0", "1"), "0"))
-    return found
+    found.append(Knob("session_options", "graph_optimization_level", ("all", "extended", "basic"), "all"))
+    return found if provider == CPU else found + _cuda_rest(facts)
 
 
-def _cuda(facts: Facts) -> list[AnyKnob]:
+def _cuda_kernels(facts: Facts) -> list[AnyKnob]:
+    """Which kernels the CUDA EP takes."""
     found: list[AnyKnob] = []
     on_off, off_on = ("1", "0"), ("0", "1")
     if facts.convolutions:
@@ -119,11 +120,17 @@ def _cuda(facts: Facts) -> list[AnyKnob]:
     if facts.attention:
         # ORT's AttentionBackend: 1 flash, 2 memory efficient, 4 TensorRT's fused, 8 cuDNN's flash, 16 unfused.
         found.append(Knob("provider_options", "sdpa_kernel", ("0", "1", "2", "4", "8", "16"), "0"))
+    return found
+
+
+def _cuda_rest(facts: Facts) -> list[AnyKnob]:
+    """What seldom changes anything."""
+    found: list[AnyKnob] = []
     if facts.float32_products:
-        found.append(Knob("provider_options", "use_tf32", on_off, "1"))
+        found.append(Knob("provider_options", "use_tf32", ("1", "0"), "1"))
     if facts.products:
         found.append(_TUNABLE)
-    found.append(Knob("provider_options", "use_ep_level_unified_stream", off_on, "0"))
+    found.append(Knob("provider_options", "use_ep_level_unified_stream", ("0", "1"), "0"))
     return found
 
 

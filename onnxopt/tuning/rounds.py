@@ -19,6 +19,7 @@ _BLOCK_SECONDS = 0.04
 _FEWEST_RUNS = 3
 MOST_SECONDS = 8.0  # for one comparison; a model that runs for seconds gets fewer rounds, and a wider interval
 _TAIL = 0.01
+_HOPELESS = 2.0  # times slower when warming up: a few rounds will do
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,7 +69,10 @@ def compare(
     after `seconds` in any case, with three rounds at least.
     """
     started = time.monotonic()
-    estimate = min(warm_up(first), warm_up(second))
+    own, other = warm_up(first), warm_up(second)
+    if noise is not None and other > _HOPELESS * own:
+        most = _LEAST
+    estimate = min(own, other)
     runs = max(_FEWEST_RUNS if estimate < _BLOCK_SECONDS else 1, int(_BLOCK_SECONDS / estimate))
     times: tuple[list[float], list[float]] = ([], [])
     while len(times[0]) < most and (len(times[0]) < _LEAST or time.monotonic() - started < seconds):
