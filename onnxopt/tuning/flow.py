@@ -309,7 +309,8 @@ def _key(manifest: manifests.Manifest, chosen: Configuration, base: dict[str, An
     """Everything that figures of another run must have in common with this one."""
     import onnxruntime as ort
 
-    hashes = {n: f.sha256 for n, f in manifest.files.items() if not n.startswith(f"{providers.FOLDER}/")}
+    written_here = (f"{providers.FOLDER}/", page.FILE)  # by tune itself
+    hashes = {n: f.sha256 for n, f in manifest.files.items() if not n.startswith(written_here)}
     return {
         "artifact": hashlib.sha256(json.dumps(hashes, sort_keys=True).encode()).hexdigest(),
         "rules": search.digest(base),
