@@ -18,6 +18,7 @@ _RULES_FROM = 13  # opset; axes and shapes are inputs from there on
 _COMPARISONS = frozenset(
     {"Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual", "And", "Or", "Xor", "Not", "IsNaN", "IsInf"}
 )
+_DTYPE_OF_SECOND = frozenset({"CastLike", "RMSNormalization", "Where"})
 
 
 class InferShapesPass(ir.passes.InPlacePass):
@@ -150,7 +151,7 @@ class Knowledge:
         if node.op_type == "ConstantOfShape":
             filled = node.attributes.get("value")
             return ir.DataType.FLOAT if filled is None else filled.as_tensor().dtype
-        operand = node.inputs[1 if node.op_type in ("Where", "CastLike") else 0]
+        operand = node.inputs[1 if node.op_type in _DTYPE_OF_SECOND else 0]
         return None if operand is None else self._dtype(operand)
 
     def _by_schema(self, node: ir.Node, dims: Dims | None) -> None:
