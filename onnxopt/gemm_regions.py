@@ -155,9 +155,16 @@ def _refusals(node: ir.Node, product: Product, search: Search) -> list[Refusal]:
     return found
 
 
+def _turns_weight(node: ir.Node) -> bool:
+    """Whether the execution provider does this once, when it loads the model."""
+    value = node.inputs[0]
+    return node.op_type == "Transpose" and value is not None and value.const_value is not None
+
+
 def _region(product: Product, search: Search) -> Region:
     nodes = sorted(product.nodes, key=search.order.__getitem__)
     inputs = list(dict.fromkeys(product.operands()))
     outputs = [product.output]
-    moved = traffic.of_region(nodes, inputs, outputs, search.shapes)
+    run_today = [n for n in nodes if not _turns_weight(n)]
+    moved = traffic.of_region(run_today, inputs, outputs, search.shapes)
     return Region(tuple(nodes), tuple(inputs), tuple(outputs), moved, Kind.GEMM)

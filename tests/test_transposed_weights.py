@@ -56,6 +56,7 @@ def test_products_read_the_weight_as_it_lies(body, fields):
     assert meaning["transpose_b"]
     assert not meaning["transpose_a"]
     assert meaning.get("bias") == fields.get("bias")
+    assert kernel.sites[0].traffic.launches_before == 1 + ("bias" in fields)  # nobody turns the weight at run time
 
 
 @pytest.mark.parametrize(
