@@ -28,6 +28,7 @@ from onnxopt import manifest as manifests
 from onnxopt.compile import check_archs, compile_cuda
 from onnxopt.errors import UsageError
 from onnxopt.manifest import Manifest
+from onnxopt.passes.transposed_weights import TransposeWeightsPass
 from onnxopt.repair import Build, verify_and_leave_out
 from onnxopt.reporting import facts as report_facts
 from onnxopt.reporting import page
@@ -81,6 +82,7 @@ def optimize(
     with phases("normalize"):
         normalized = normalize.normalize(source.model)
     with phases("fuse"):
+        TransposeWeightsPass()(normalized.model)  # after folding, which would turn them back
         plan = fuse.fuse(normalized.model)
     with phases("outline"):
         # Regions refer to nodes of the model: nothing may change it between fuse and outline.
