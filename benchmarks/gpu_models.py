@@ -24,7 +24,7 @@ import numpy as np
 from benchmarks import skeletons
 from benchmarks.gpu_timing import library, session
 
-MODELS = ("bert", "vit", "llama", "convnext", "efficientnet", "unet", "llama_decode")
+MODELS = ("bert", "vit", "llama", "whisperenc", "convnext", "efficientnet", "unet", "llama_decode")
 _ROUNDS = 8
 _RUNS = 30
 

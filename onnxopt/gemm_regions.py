@@ -69,7 +69,9 @@ def _grow(node: ir.Node, search: Search) -> tuple[Product | None, list[Refusal]]
     """The product of a node with all that it can take in, and why it ends there."""
     product = start(node, search.shapes)
     if isinstance(product, str):
-        return None, [Refusal(node.name or "", node.op_type, "", product)] if _epilogue_follows(node.outputs[0]) else []
+        adds = node.op_type == "Gemm" and len(node.inputs) > 2
+        refused = [Refusal(node.name or "", node.op_type, "", product)]
+        return None, refused if adds or _epilogue_follows(node.outputs[0]) else []
     take_transposes(product, search.shapes)
     best = product
     while True:
@@ -93,7 +95,7 @@ def _grow(node: ir.Node, search: Search) -> tuple[Product | None, list[Refusal]]
 
 def _follower(value: ir.Value) -> ir.Node | None:
     """The one node that reads a value, if nothing else does."""
-    uses = value.uses()
+    uses = list(value.uses())
     return uses[0].node if len(uses) == 1 and not value.is_graph_output() else None
 
 
@@ -131,7 +133,7 @@ def _refusals(node: ir.Node, product: Product, search: Search) -> list[Refusal]:
             continue
         reason = None
         if _follower(value) is None:
-            if product.residual is None:
+            if reader.op_type == "Add" and product.residual is None:
                 reason = f"{value.name} is needed elsewhere as well, so the product has to write it"
         else:
             reason = take(dataclasses.replace(product, nodes=list(product.nodes)), reader, search.shapes)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import onnx_ir as ir
 
@@ -218,7 +219,7 @@ def _dtype(value: ir.Value, shapes: Shapes) -> str:
     return "an unknown dtype" if dtype is None else dtype.name
 
 
-def _attribute(node: ir.Node, name: str, default: object) -> object:
+def _attribute(node: ir.Node, name: str, default: Any) -> Any:
     attribute = node.attributes.get(name)
     return default if attribute is None else attribute.value
 

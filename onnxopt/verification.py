@@ -94,12 +94,14 @@ def verify(
 
 
 def _model_and_library(path: Path) -> tuple[Path, Path | None]:
-    if not path.is_dir():
-        return path, None
-    from onnxopt import manifest, package, session
+    from onnxopt import archive
+    from onnxopt.opening import open_artifact
 
-    package.check_files(path, manifest.load(path).files)
-    return path / package.MODEL, session.library_of(path)
+    if not path.is_dir() and not archive.is_archive(path):
+        return path, None
+
+    artifact = open_artifact(path)
+    return artifact.model, artifact.library
 
 
 def _names_and_dtypes_differ(a: Traits, b: Traits) -> str:
