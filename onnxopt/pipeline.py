@@ -31,6 +31,7 @@ from onnxopt import manifest as manifests
 from onnxopt.compile import check_archs, compile_cuda
 from onnxopt.errors import UsageError
 from onnxopt.manifest import Manifest
+from onnxopt.passes.transposed_weights import TransposeWeightsPass
 from onnxopt.reference import Check
 from onnxopt.regions import FusionPlan, Kernel
 from onnxopt.repair import Build, RewriteDisagrees, verify_and_leave_out
@@ -183,7 +184,8 @@ def _form(
     with phases("rewrite"):
         model = normalized.clone()
         rewritten = rewrite.rewrite(model, scratch, target=target, leave_out=left_out)
-        plain = model.clone() if portable else None
+        TransposeWeightsPass()(model)  # after folding, which would turn them back
+        plain = model.clone() if portable else None  # after it, so that both forms share their weights
         if plain is not None:
             rewrite.to_portable(plain)
             plain.metadata_props[MARK] = versions.onnxopt()
