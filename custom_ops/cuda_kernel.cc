@@ -7,8 +7,8 @@ namespace {
 
 // "a[2, 3] b..." is not known here any more: counts and runs tell enough to see which shapes found no variant.
 std::string Describe(const Kernel& kernel, const Domain& domain) {
-  std::string text = std::to_string(domain.count) + " elements, inputs broadcast over";
-  for (std::size_t k = 0; k < kernel.program.inputs.size(); ++k) {
+  std::string text = std::to_string(domain.count) + " elements, inputs read along";
+  for (std::size_t k = 0; k < kernel.program.accesses(); ++k) {
     text += " " + std::to_string(domain.access[k].runs);
   }
   return text + " runs of dims";
@@ -49,7 +49,7 @@ void CudaKernel::Run(const Domain& domain, OrtKernelContext* ort_context) const 
   void* params[] = {block};
   // The driver takes a CUkernel here and runs it in the stream's context (CUDA 12).
   const auto function = reinterpret_cast<DriverFunction>(variants_[chosen]);
-  driver_.Check(driver_.cuLaunchKernel(function, GridSize(variant, domain.count), 1, 1, variant.threads, 1, 1, 0,
+  driver_.Check(driver_.cuLaunchKernel(function, GridSize(variant, domain), 1, 1, variant.threads, 1, 1, 0,
                                        stream, params, nullptr),
                 "kernel " + variant.symbol + " did not launch");
 }

@@ -92,20 +92,88 @@ Instruction ReadInstruction(const JsonReader& json) {
   return instruction;
 }
 
+// A number, or [factor, symbol, ...].
+Extent ReadExtent(const JsonReader& json) {
+  const auto integer = [](const JsonReader& number) {
+    if (!number.value().is_number_integer()) number.Fail("is not an integer");
+    return number.value().get<std::int64_t>();
+  };
+  Extent extent;
+  if (!json.value().is_array()) {
+    extent.factor = integer(json);
+    return extent;
+  }
+  bool first = true;
+  json.Each([&](const JsonReader& part) {
+    if (first) {
+      extent.factor = integer(part);
+    } else {
+      extent.symbols.push_back(static_cast<std::uint32_t>(part.Number(0, kMaxId)));
+    }
+    first = false;
+  });
+  if (first) json.Fail("is empty");
+  return extent;
+}
+
+std::vector<Extent> ReadExtents(const JsonReader& json) {
+  std::vector<Extent> extents;
+  json.Each([&](const JsonReader& e) { extents.push_back(ReadExtent(e)); });
+  return extents;
+}
+
+std::vector<IndexTerm> ReadTerms(const JsonReader& json) {
+  std::vector<IndexTerm> terms;
+  json.Each([&](const JsonReader& row) {
+    const std::vector<Extent> parts = ReadExtents(row);
+    if (parts.size() != 3) row.Fail("is not [div, mod, stride]");
+    terms.push_back({parts[0], parts[1], parts[2]});
+  });
+  return terms;
+}
+
+std::int64_t ReadInteger(const JsonReader& json) {
+  const Extent extent = ReadExtent(json);
+  if (!extent.symbols.empty()) json.Fail("is not an integer");
+  return extent.factor;
+}
+
+std::vector<std::uint32_t> ReadIds(const JsonReader& list) {
+  std::vector<std::uint32_t> values;
+  list.Each([&](const JsonReader& v) { values.push_back(static_cast<std::uint32_t>(v.Number(0, kMaxId))); });
+  return values;
+}
+
+Indexing ReadIndexing(const JsonReader& json) {
+  Indexing index;
+  json["symbols"].Each([&](const JsonReader& row) {
+    const std::vector<std::uint32_t> pair = ReadIds(row);
+    if (pair.size() != 2) row.Fail("is not [input, axis]");
+    index.symbols.push_back({pair[0], pair[1]});
+  });
+  json["dims"].Each([&](const JsonReader& row) { index.dims.push_back(ReadExtents(row)); });
+  json["shapes"].Each([&](const JsonReader& row) { index.shapes.push_back(ReadExtents(row)); });
+  json["accesses"].Each([&](const JsonReader& row) {
+    const auto input = static_cast<std::uint32_t>(row["input"].Number(0, kMaxId));
+    index.accesses.push_back({input, ReadExtents(row["offset"]), ReadTerms(row["terms"]), ReadIds(row["guards"])});
+  });
+  json["conditions"].Each([&](const JsonReader& row) {
+    index.conditions.push_back(
+        {ReadInteger(row["offset"]), ReadTerms(row["terms"]), ReadInteger(row["low"]), ReadInteger(row["high"])});
+  });
+  return index;
+}
+
 Program ReadProgram(const JsonReader& json) {
   Program program;
-  const auto ids = [](const JsonReader& list) {
-    std::vector<std::uint32_t> values;
-    list.Each([&](const JsonReader& v) { values.push_back(static_cast<std::uint32_t>(v.Number(0, kMaxId))); });
-    return values;
-  };
   json["inputs"].Each([&](const JsonReader& dtype) { program.inputs.push_back(dtype.DtypeName()); });
   json["outputs"].Each([&](const JsonReader& dtype) { program.outputs.push_back(dtype.DtypeName()); });
   json["code"].Each([&](const JsonReader& i) { program.code.push_back(ReadInstruction(i)); });
   if (program.code.size() > kMaxInstructions) json["code"].Fail("is too long");
-  program.results = ids(json["results"]);
-  json["depends"].Each([&](const JsonReader& list) { program.depends.push_back(ids(list)); });
-  program.ranks = ids(json["ranks"]);
+  program.results = ReadIds(json["results"]);
+  json["depends"].Each([&](const JsonReader& list) { program.depends.push_back(ReadIds(list)); });
+  program.ranks = ReadIds(json["ranks"]);
+  if (json.Has("index")) program.index = ReadIndexing(json["index"]);
   try {
     program.Verify();
   } catch (const Error& e) {
@@ -131,7 +199,7 @@ std::string ReadIdentifier(const JsonReader& json) {
 }
 
 Variant ReadVariant(const JsonReader& json, const Program& program) {
-  Variant variant;
+  Variant variant{};
   variant.symbol = ReadIdentifier(json["symbol"]);
   variant.modes = json["modes"].Text();
   variant.index = static_cast<unsigned>(json["index"].Number(32, 64));
@@ -140,11 +208,20 @@ Variant ReadVariant(const JsonReader& json, const Program& program) {
   variant.threads = static_cast<unsigned>(json["threads"].Number(1, 1024));
   if (variant.index != 32 && variant.index != 64) json["index"].Fail("is neither 32 nor 64");
   if ((variant.vector & (variant.vector - 1)) != 0) json["vector"].Fail("is not a power of 2");
-  if (variant.modes.size() != program.inputs.size() || variant.modes.find_first_not_of("FSRCT*") != std::string::npos) {
-    json["modes"].Fail("is \"" + variant.modes + "\", not one of the letters FSRCT* for each of " +
-                       std::to_string(program.inputs.size()) + " inputs");
+  if (json.Has("tile")) variant.tile = static_cast<unsigned>(json["tile"].Number(0, kTileColumns));
+  const bool known = variant.modes.find_first_not_of("Pp", program.accesses()) == std::string::npos &&
+                     variant.modes.find_first_not_of("FSRCTUVWrctGX*") >= program.accesses();
+  if (variant.modes.size() != program.leaves() || !known) {
+    json["modes"].Fail("is \"" + variant.modes + "\", not one of the letters FSRCTUVWrctGX* for each of " +
+                       std::to_string(program.accesses()) + " inputs and one of Pp for each of " +
+                       std::to_string(program.conditions()) + " conditions");
   }
-  const std::size_t bytes = cuda::ParamsSize(variant.index, program.inputs.size(), program.outputs.size());
+  if ((variant.modes.find('X') != std::string::npos) != (variant.tile > 0) || (variant.tile > 0 && variant.index != 32)) {
+    json.Fail("has a tile that does not go with its modes and index");
+  }
+  const std::size_t bytes = (variant.tile > 0 ? sizeof(Tiles<cuda::Index32>) : 0) +
+                            cuda::ParamsSize(variant.index, program.accesses(), program.outputs.size(),
+                                             program.conditions());
   if (bytes > cuda::kMaxParams) json.Fail("has too many inputs and outputs for a kernel's parameters");
   return variant;
 }

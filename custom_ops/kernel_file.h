@@ -12,11 +12,12 @@ namespace onnxopt {
 // One entry point of a kernel, see regions.Variant.
 struct Variant {
   std::string symbol;
-  std::string modes;  // a letter of "FSRCT*" an input
+  std::string modes;  // a letter an access and a condition, see onnxopt/modes.py
   unsigned index;     // 32 or 64
   unsigned vector;
   unsigned unroll;
   unsigned threads;
+  unsigned tile;  // rows of a tile, 0 where the variant has none
 };
 
 // What one kernel runs, see regions.Region. Each kind has its own class of FusedKernel (kinds.cc).

@@ -27,11 +27,12 @@ def lines(kernel: Kernel) -> list[str]:
 
 
 def _struct(name: str, program: Program) -> list[str]:
-    inputs = ", ".join(DTYPES[d].cuda for d in program.inputs)
+    inputs = ", ".join(DTYPES[d].cuda for d in program.accesses)
     outputs = ", ".join(DTYPES[d].cuda for d in program.outputs)
-    parameters = [f"{_C_TYPES[DTYPES[d].compute]} x{k}" for k, d in enumerate(program.inputs)]
+    parameters = [f"{_C_TYPES[DTYPES[d].compute]} x{k}" for k, d in enumerate(program.accesses)]
+    parameters += [f"bool c{k}" for k in range(program.conditions)]
     parameters += [f"{_C_TYPES[DTYPES[d].compute]}& y{k}" for k, d in enumerate(program.outputs)]
-    names = [f"x{k}" for k in range(len(program.inputs))]
+    names = [f"x{k}" for k in range(len(program.accesses))] + [f"c{k}" for k in range(program.conditions)]
     functions = _functions(program)
     body = []
     for k, instruction in enumerate(program.code):
@@ -46,11 +47,28 @@ def _struct(name: str, program: Program) -> list[str]:
         f"struct {name} {{",
         f"  using Inputs = List<{inputs}>;",
         f"  using Outputs = List<{outputs}>;",
+        f"  static constexpr int kConditions = {program.conditions};",
+        f"  static constexpr unsigned guards[] = {{{', '.join(map(str, _guards(program)))}}};",
+        f"  static constexpr int terms[] = {{{', '.join(map(str, _terms(program)))}}};",
         f"  __device__ static void apply({', '.join(parameters)}) {{",
         *(f"    {line}" for line in body),
         "  }",
         "};",
     ]
+
+
+def _guards(program: Program) -> list[int]:
+    """For every access the conditions that must hold, as bits."""
+    if program.index is None:
+        return [0] * len(program.inputs)
+    return [sum(1 << g for g in a.guards) for a in program.index.accesses]
+
+
+def _terms(program: Program) -> list[int]:
+    """How many terms the index of each access and each condition has, 0 where only a call's shapes tell."""
+    if program.index is None:
+        return [0] * len(program.inputs)
+    return [max(1, len(a.terms)) for a in (*program.index.accesses, *program.index.conditions)]
 
 
 def _functions(program: Program) -> list[str]:
@@ -79,12 +97,12 @@ def _approximate_function(instruction: Instruction, program: Program) -> str:
 
 
 def _constant_id(value: int, program: Program) -> bool:
-    first = len(program.inputs)
+    first = len(program.leaves)
     return value >= first and program.code[value - first].op == "const"
 
 
 def _is_only_added_to_one(instruction: Instruction, program: Program) -> bool:
-    first = len(program.inputs)
+    first = len(program.leaves)
     own_id = first + program.code.index(instruction)
     uses = [i for i in program.code if own_id in i.args]
     ones = {first + k for k, i in enumerate(program.code) if i.op == "const" and i.value == 1.0}
@@ -114,11 +132,13 @@ def literal(instruction: Instruction) -> str:
 def _entry(kernel: Kernel, program: Program, variant: Variant) -> list[str]:
     index = _INDEX[variant.index]
     modes = "".join(f", '{mode}'" for mode in variant.modes)
-    params = f"Params<{index}, {len(program.inputs)}, {len(program.outputs)}>"
+    counts = f"{len(program.accesses)}, {len(program.outputs)}" + (f", {program.conditions}" * bool(program.conditions))
+    params = f"{'Tiled' if variant.tile else ''}Params<{index}, {counts}>"
+    function, size = ("pointwise_tiled", variant.tile) if variant.tile else ("pointwise", variant.unroll)
     return [
         f'extern "C" __global__ void __launch_bounds__({variant.threads})',
         f"{variant.symbol}(const __grid_constant__ {params} params) {{",
-        f"  pointwise<{kernel.name}, {index}, {variant.vector}, {variant.unroll}, {variant.threads}{modes}>(params);",
+        f"  {function}<{kernel.name}, {index}, {variant.vector}, {size}, {variant.threads}{modes}>(params);",
         "}",
         "",
     ]

@@ -32,7 +32,7 @@ def outline(model: ir.Model, plan: FusionPlan) -> tuple[Kernel, ...]:
     found: dict[str, list[tuple[Region, Meaning, Site]]] = collections.defaultdict(list)
     for region in plan.regions:
         program = kinds.lower(region, model.opset_imports, shapes)
-        function = _function(region, model.opset_imports, shapes)
+        function = _function(region, model.opset_imports, shapes, program)
         key = (DOMAIN, function.name, "")
         model.functions.setdefault(key, function)
         site = _site(region, f"{function.name}_{len(found[function.name])}", shapes)
@@ -78,8 +78,11 @@ def _kernel(name: str, uses: Sequence[tuple[Region, Meaning, Site]], shapes: Sha
     )
 
 
-def _function(region: Region, opsets: Mapping[str, int], shapes: Shapes) -> ir.Function:
-    """The region's nodes, copied into a function with values named x0.. (inputs), v0.. and y0.. (outputs)."""
+def _function(region: Region, opsets: Mapping[str, int], shapes: Shapes, program: Meaning) -> ir.Function:
+    """The region's nodes, copied into a function with values named x0.. (inputs), v0.. and y0.. (outputs).
+
+    Where the program holds for certain shapes only, the name tells functions of different shapes apart.
+    """
     names = {v: f"x{k}" for k, v in enumerate(region.inputs)}
     names |= {v: f"y{k}" for k, v in enumerate(region.outputs)}
     inside = {v: ir.Value(name=names[v]) for v in region.inputs}
@@ -104,7 +107,8 @@ def _function(region: Region, opsets: Mapping[str, int], shapes: Shapes) -> ir.F
     name = "".join(_camel(n.op_type) for n in region.nodes[:_NAMED_OPS])
     if len(region.nodes) > _NAMED_OPS:
         name += f"And{len(region.nodes) - _NAMED_OPS}More"
-    name += "_" + _hash(graph, dtypes)
+    index = program.to_json().get("index")
+    name += "_" + _hash(graph, dtypes if index is None else [*dtypes, json.dumps(index)])
     return ir.Function(DOMAIN, name, graph=graph, attributes=[])
 
 
