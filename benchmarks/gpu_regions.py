@@ -3,13 +3,14 @@
     python -m benchmarks.gpu_regions prepare DIR --arch sm_90     on any machine, without a GPU; needs .gpu/
     python -m benchmarks.gpu_regions run DIR                      on the GPU machine: onnxruntime, numpy, torch, onnx
 
-Regions come from exported models (benchmarks/region_cases.py). Outputs are compared with a float64 reference first. `run
+Regions come from exported models (benchmarks/region_cases.py). Outputs are compared with float64 first. `run
 --device cpu` makes the comparisons alone.
 """
 
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import lzma
 import math
@@ -106,9 +107,7 @@ class Measured:
         return tensors
 
     def _empty(self) -> dict[str, torch.Tensor]:
-        return {
-            v.name: poisoned(_shape(v), getattr(torch, _dtype(v)), self.device) for v in self.before.graph.output
-        }
+        return {v.name: poisoned(_shape(v), getattr(torch, _dtype(v)), self.device) for v in self.before.graph.output}
 
     def compare(self) -> float:
         """The fused kernel against float64, as a multiple of the limit."""
@@ -143,7 +142,13 @@ class Measured:
             compiled = torch.compile(function(self.before, self.device), dynamic=False)
             sets = [list(i.values()) for i in self.inputs]
             compiled(*sets[0])
-            return microseconds_in_graph([lambda s=s: compiled(*s) for s in sets], torch.cuda.Stream())
+            # Results are kept, or the graph's memory pool would give every run the same, cached buffer.
+            kept: list[Any] = [None] * len(sets)
+
+            def run(k: int) -> None:
+                kept[k] = compiled(*sets[k])
+
+            return microseconds_in_graph([functools.partial(run, k) for k in range(len(sets))], torch.cuda.Stream())
 
 
 def warm(folder: pathlib.Path, names: list[str]) -> None:

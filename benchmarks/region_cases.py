@@ -1,4 +1,4 @@
-"""Regions to measure: those that onnxopt finds in exported models, at the shapes they have there, and chains by size."""
+"""Regions to measure: those that onnxopt finds in exported models, at their shapes there, and chains."""
 
 from __future__ import annotations
 
@@ -107,11 +107,13 @@ def _element_type(dtype: str) -> int:
 
 _AT_256MB = (
     "add_relu", "fma_tanh_scale", "swiglu_residual", "bias_gelu_residual", "affine_relu_residual",
-    "channel_affine_hardswish", "squeeze_excite", "masked_scores", "masked_where", "odd_size", "odd_bias", "two_outputs",
+    "channel_affine_hardswish", "squeeze_excite", "masked_scores", "masked_where", "odd_size", "odd_bias",
+    "two_outputs",
 )  # fmt: skip
 _AT_16MB = ("swiglu_residual", "bias_gelu_residual", "channel_affine_hardswish", "masked_scores", "odd_bias")
 _AT_1MB = (
-    "add_relu", "fma_tanh_scale", "swiglu_residual", "bias_gelu_residual", "squeeze_excite", "masked_scores", "odd_bias",
+    "add_relu", "fma_tanh_scale", "swiglu_residual", "bias_gelu_residual", "squeeze_excite", "masked_scores",
+    "odd_bias",
     "two_outputs",
 )  # fmt: skip
 
@@ -119,7 +121,11 @@ _AT_1MB = (
 def chains() -> Iterator[Case]:
     """The chains of benchmarks/gpu_chains.py with tensors of about 256 MB, 16 MB and 1 MB."""
     by_name = {c.name: c for c in CHAINS}
-    for label, size, names in (("256MB", 256 << 20, _AT_256MB), ("16MB", 16 << 20, _AT_16MB), ("1MB", 1 << 20, _AT_1MB)):
+    for label, size, names in (
+        ("256MB", 256 << 20, _AT_256MB),
+        ("16MB", 16 << 20, _AT_16MB),
+        ("1MB", 1 << 20, _AT_1MB),
+    ):
         for name in names:
             yield Case(f"{name}_{label}", f"chain {label}", resized(by_name[name], size).model())
 
@@ -134,9 +140,7 @@ def resized(chain: Chain, size: int) -> Chain:
         whole = len(shape) == len(chain.shape) and shape[0] == first
         return (wanted, *shape[1:]) if whole else shape
 
-    sides = {
-        k: (changed(v[0]), v[1]) if v and isinstance(v[-1], str) else changed(v) for k, v in chain.sides.items()
-    }
+    sides = {k: (changed(v[0]), v[1]) if v and isinstance(v[-1], str) else changed(v) for k, v in chain.sides.items()}
     return dataclasses.replace(chain, shape=changed(chain.shape), sides=sides)
 
 
@@ -175,7 +179,8 @@ _SPELLED = (
         "int64[4] s = {32, 512, 12, 64}",
     ),
     (
-        "nchw_to_nhwc_bias_relu", "transpose", "float16[64, 192, 56, 56] x, float16[192] b", "float16[64, 56, 56, 192] y",
+        "nchw_to_nhwc_bias_relu", "transpose", "float16[64, 192, 56, 56] x, float16[192] b",
+        "float16[64, 56, 56, 192] y",
         "t = Transpose<perm=[0,2,3,1]>(x)  a = Add(t, b)  y = Relu(a)", "",
     ),
     (

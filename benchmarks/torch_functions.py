@@ -1,4 +1,4 @@
-"""An ONNX graph of elementwise and index operators as a torch function, so that Inductor can compile the same region."""
+"""An ONNX graph of elementwise and index operators as a torch function, for Inductor to compile the same region."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ ELEMENTWISE: dict[str, Callable[..., torch.Tensor]] = {
 }  # fmt: skip
 
 
-def _slice(x: torch.Tensor, parameters: list[np.ndarray | None]) -> torch.Tensor:
+def _slice(x: torch.Tensor, parameters: list[Any]) -> torch.Tensor:
     starts, ends, axes, steps = (*parameters, None, None)[:4]
-    for k, (start, end) in enumerate(zip(starts, ends, strict=True)):  # type: ignore[arg-type]
+    for k, (start, end) in enumerate(zip(starts, ends, strict=True)):
         axis = int(axes[k]) if axes is not None else k
         size = x.shape[axis]
         begin, stop, step = slice(int(start), int(end), int(steps[k]) if steps is not None else 1).indices(size)
@@ -51,17 +51,17 @@ def _slice(x: torch.Tensor, parameters: list[np.ndarray | None]) -> torch.Tensor
     return x
 
 
-def _pad(x: torch.Tensor, attributes: Attributes, parameters: list[np.ndarray | None]) -> torch.Tensor:
+def _pad(x: torch.Tensor, attributes: Attributes, parameters: list[Any]) -> torch.Tensor:
     pads, fill, axes = (*parameters, None, None)[:3]
     which = range(x.dim()) if axes is None else [int(a) % x.dim() for a in axes]
     widths = [0] * (2 * x.dim())
     for k, axis in enumerate(which):
         at = 2 * (x.dim() - 1 - axis)
-        widths[at], widths[at + 1] = int(pads[k]), int(pads[k + len(which)])  # type: ignore[index]
-    return F.pad(x, widths, value=0.0 if fill is None else float(fill.reshape(())))
+        widths[at], widths[at + 1] = int(pads[k]), int(pads[k + len(which)])
+    return F.pad(x, widths, value=0.0 if fill is None else float(fill))
 
 
-def _index(op: str, x: torch.Tensor, a: Attributes, p: list[np.ndarray | None], shape: list[int]) -> torch.Tensor:
+def _index(op: str, x: torch.Tensor, a: Attributes, p: list[Any], shape: list[int]) -> torch.Tensor:
     """An index operator with its parameters; shape: of its result."""
     match op:
         case "Reshape" | "Flatten" | "Squeeze" | "Unsqueeze":
@@ -71,16 +71,16 @@ def _index(op: str, x: torch.Tensor, a: Attributes, p: list[np.ndarray | None], 
         case "Expand":
             return x.expand(shape)
         case "Tile":
-            return x.repeat(tuple(int(n) for n in p[0]))  # type: ignore[union-attr]
+            return x.repeat(tuple(int(n) for n in p[0]))
         case "Slice":
             return _slice(x, p)
         case "Pad":
             return _pad(x, a, p)
         case "Gather":
-            indices, axis = np.asarray(p[0]), int(a.get("axis", 0))
-            if indices.ndim == 0:
-                return x.select(axis, int(indices))
-            return x.index_select(axis, torch.as_tensor(indices % x.shape[axis], device=x.device))
+            indices, axis = p[0], int(a.get("axis", 0))
+            if isinstance(indices, int):
+                return x.select(axis, indices)
+            return x.index_select(axis, torch.tensor([i % x.shape[axis] for i in indices], device=x.device))
         case "DepthToSpace" | "SpaceToDepth":
             return _blocks(op, x, int(a["blocksize"]), a.get("mode", b"DCR"))
     raise NotImplementedError(op)
@@ -101,7 +101,7 @@ def _blocks(op: str, x: torch.Tensor, size: int, mode: Any) -> torch.Tensor:
 
 def function(model: onnx.ModelProto, device: str, *, precise: bool = False) -> Callable[..., tuple[torch.Tensor, ...]]:
     """The model's graph over torch tensors, inputs in its order; precise computes floats in float64."""
-    constants = {t.name: numpy_helper.to_array(t) for t in model.graph.initializer}
+    constants = {t.name: numpy_helper.to_array(t).tolist() for t in model.graph.initializer}
     held = {name: _tensor(t, device, precise) for t in model.graph.initializer for name in [t.name]}
     shapes = {v.name: [d.dim_value for d in v.type.tensor_type.shape.dim] for v in onnx.shape_inference.infer_shapes(
         model, data_prop=True).graph.value_info}  # fmt: skip

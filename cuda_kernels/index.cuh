@@ -23,8 +23,8 @@ __device__ inline Index offset_in_term(const Term<Index>& term, Index i) {
   return remainder(quotient(i, term.div), term.mod) * term.stride;
 }
 
-// How an input relates to the domain. The letters are those of onnxopt/regions.py's Variant: capital ones promise that a
-// vector lies whole in one cell, neighbours in memory or one element for all; small ones are read element by element.
+// How an input relates to the domain. The letters are those of onnxopt/regions.py's Variant: capital ones promise that
+// a vector lies whole in one cell, neighbours in memory or one element for all; small ones are read element by element.
 constexpr bool is_flat(char mode) { return mode == 'F'; }
 constexpr bool is_scalar(char mode) { return mode == 'S'; }
 constexpr bool is_any(char mode) { return mode == '*'; }
@@ -64,14 +64,27 @@ struct Signed<uint64_t> {
   using type = int64_t;
 };
 
+// The sum of terms number `kForm` of a generated Op: its accesses first, then its conditions. Where every dim was known
+// when it was generated, Op::at spells it with constants, else the host's terms are added up.
+template <typename Op, int kForm, typename Index>
+__device__ inline Index form(const Term<Index>* term, unsigned int terms, Index i) {
+  if constexpr (Op::kStatic) {
+    return Op::template at<kForm>(i);
+  } else {
+    return sum_of_terms<Op::terms[kForm]>(term, terms, i);
+  }
+}
+
 // Offsets of sums may be below 0; the others would lose range as signed numbers.
-template <char kMode, int kTerms, typename Index>
+template <typename Op, int kAccess, char kMode, typename Index>
 __device__ inline auto offset(const Input<Index>& input, Index i) {
   using SignedIndex = typename Signed<Index>::type;
   if constexpr (is_flat(kMode)) {
     return i;
   } else if constexpr (is_scalar(kMode)) {
     return Index{0};
+  } else if constexpr (Op::kStatic) {
+    return static_cast<SignedIndex>(Op::template at<kAccess>(i));
   } else if constexpr (is_row(kMode)) {
     return remainder(i, input.term[0].mod);
   } else if constexpr (is_column(kMode)) {
@@ -79,13 +92,14 @@ __device__ inline auto offset(const Input<Index>& input, Index i) {
   } else if constexpr (is_two_terms(kMode)) {
     return static_cast<SignedIndex>(offset_in_term(input.term[0], i) + offset_in_term(input.term[1], i));
   } else {
-    return static_cast<SignedIndex>(sum_of_terms<kTerms>(input.term, input.terms, i));
+    return static_cast<SignedIndex>(form<Op, kAccess>(input.term, input.terms, i));
   }
 }
 
-template <int kTerms, typename Index>
+template <typename Op, int kCondition, typename Index>
 __device__ inline bool holds(const IndexRange<Index>& condition, Index i) {
-  return static_cast<Index>(sum_of_terms<kTerms>(condition.term, condition.terms, i) - condition.low) < condition.extent;
+  return static_cast<Index>(form<Op, Op::Inputs::size + kCondition>(condition.term, condition.terms, i) -
+                            condition.low) < condition.extent;
 }
 
 }  // namespace onnxopt

@@ -15,34 +15,34 @@
 
 namespace onnxopt {
 
-template <char kMode, int kTerms, typename T, int kWidth, typename Index>
+template <typename Op, int kAccess, char kMode, typename T, int kWidth, typename Index>
 __device__ inline Vector<T, kWidth> gather(const Input<Index>& input, Index i) {
   Vector<T, kWidth> gathered;
 #pragma unroll
   for (int j = 0; j < kWidth; ++j) {
-    gathered.at[j] = static_cast<const T*>(input.data)[offset<kMode, kTerms>(input, static_cast<Index>(i + j))];
+    gathered.at[j] = static_cast<const T*>(input.data)[offset<Op, kAccess, kMode>(input, static_cast<Index>(i + j))];
   }
   return gathered;
 }
 
-template <char kMode, int kTerms, typename T, int kWidth, typename Index>
+template <typename Op, int kAccess, char kMode, typename T, int kWidth, typename Index>
 __device__ inline Vector<T, kWidth> load(const Input<Index>& input, Index i) {
   const T* data = static_cast<const T*>(input.data);
   if constexpr (is_scalar(kMode)) {
     return splat<T, kWidth>(data[0]);
   } else if constexpr (kWidth == 1) {
-    return {data[offset<kMode, kTerms>(input, i)]};
+    return {data[offset<Op, kAccess, kMode>(input, i)]};
   } else if constexpr (is_flat(kMode) || is_neighbours(kMode)) {
-    return load_vector<T, kWidth>(data + offset<kMode, kTerms>(input, i));
+    return load_vector<T, kWidth>(data + offset<Op, kAccess, kMode>(input, i));
   } else if constexpr (is_cell(kMode)) {
-    return splat<T, kWidth>(data[offset<kMode, kTerms>(input, i)]);
+    return splat<T, kWidth>(data[offset<Op, kAccess, kMode>(input, i)]);
   } else if constexpr (is_any(kMode)) {
     if (input.flags & kFlat) return load_vector<T, kWidth>(data + i);
-    if (!(input.flags & kCell)) return gather<kMode, kTerms, T, kWidth>(input, i);
-    const T* cell = data + offset<kMode, kTerms>(input, i);
+    if (!(input.flags & kCell)) return gather<Op, kAccess, kMode, T, kWidth>(input, i);
+    const T* cell = data + offset<Op, kAccess, kMode>(input, i);
     return input.flags & kInner ? load_vector<T, kWidth>(cell) : splat<T, kWidth>(*cell);
   } else {
-    return gather<kMode, kTerms, T, kWidth>(input, i);
+    return gather<Op, kAccess, kMode, T, kWidth>(input, i);
   }
 }
 
@@ -51,12 +51,13 @@ struct Predicates {
   bool at[kCount > 0 ? kCount : 1][kWidth];
 };
 
-// A load that is not made where a guard does not hold; guards: bits of conditions.
-template <char kMode, int kTerms, bool kUniform, unsigned kGuards, typename T, int kWidth, int kCount, typename Index>
+// A load that is not made where a guard does not hold. kUniform: they are the same for a whole vector.
+template <typename Op, int kAccess, char kMode, bool kUniform, typename T, int kWidth, int kCount, typename Index>
 __device__ inline Vector<T, kWidth> load_guarded(const Input<Index>& input, const Predicates<kCount, kWidth>& holding,
                                                  Index i) {
+  constexpr unsigned kGuards = Op::guards[kAccess];
   if constexpr (kGuards == 0) {
-    return load<kMode, kTerms, T, kWidth>(input, i);
+    return load<Op, kAccess, kMode, T, kWidth>(input, i);
   } else {
     Vector<T, kWidth> loaded;
     constexpr int kLoads = kUniform ? 1 : kWidth;
@@ -69,10 +70,12 @@ __device__ inline Vector<T, kWidth> load_guarded(const Input<Index>& input, cons
       }
       if constexpr (kUniform) {
         loaded = splat<T, kWidth>(T{});
-        if (inside) loaded = load<kMode, kTerms, T, kWidth>(input, i);
+        if (inside) loaded = load<Op, kAccess, kMode, T, kWidth>(input, i);
       } else {
         loaded.at[j] = T{};
-        if (inside) loaded.at[j] = static_cast<const T*>(input.data)[offset<kMode, kTerms>(input, static_cast<Index>(i + j))];
+        if (inside)
+          loaded.at[j] =
+              static_cast<const T*>(input.data)[offset<Op, kAccess, kMode>(input, static_cast<Index>(i + j))];
       }
     }
     return loaded;
@@ -97,8 +100,9 @@ struct Modes {
 template <typename Op, typename Inputs, typename Outputs, typename I, typename O, typename C>
 struct Body;
 
-// Op is generated: its Inputs and Outputs list storage dtypes, kConditions and guards (of each input) tell of conditions,
-// terms (of each input, then each condition) of the index, and apply(x0, x1, ..., c0, c1, ..., y0&, ...) is the program.
+// Op is generated: its Inputs and Outputs list storage dtypes, kConditions and guards (of each input) tell of
+// conditions, terms or at (of each input, then each condition) of the index, and apply(x0, x1, ..., c0, c1, ..., y0&,
+// ...) is the program.
 template <typename Op, typename... In, typename... Out, int... I, int... O, int... C>
 struct Body<Op, List<In...>, List<Out...>, Indices<I...>, Indices<O...>, Indices<C...>> {
   static constexpr int kInputs = sizeof...(In);
@@ -115,18 +119,18 @@ struct Body<Op, List<In...>, List<Out...>, Indices<I...>, Indices<O...>, Indices
 
   template <int kWidth, typename M, typename Index>
   __device__ static void evaluate_conditions(const Parameters<Index>& params, Index i, Loaded<kWidth>& in) {
-    (evaluate_condition<kWidth, M::at[kInputs + C], Op::terms[kInputs + C]>(params.condition[C], i, in.holding.at[C]), ...);
+    (evaluate_condition<kWidth, M::at[kInputs + C], C>(params.condition[C], i, in.holding.at[C]), ...);
   }
 
-  template <int kWidth, char kMode, int kTerms, typename Index>
+  template <int kWidth, char kMode, int kCondition, typename Index>
   __device__ static void evaluate_condition(const IndexRange<Index>& condition, Index i, bool (&at)[kWidth]) {
     if constexpr (is_uniform(kMode)) {
-      const bool all = holds<kTerms>(condition, i);
+      const bool all = holds<Op, kCondition>(condition, i);
 #pragma unroll
       for (int j = 0; j < kWidth; ++j) at[j] = all;
     } else {
 #pragma unroll
-      for (int j = 0; j < kWidth; ++j) at[j] = holds<kTerms>(condition, static_cast<Index>(i + j));
+      for (int j = 0; j < kWidth; ++j) at[j] = holds<Op, kCondition>(condition, static_cast<Index>(i + j));
     }
   }
 
@@ -141,7 +145,7 @@ struct Body<Op, List<In...>, List<Out...>, Indices<I...>, Indices<O...>, Indices
   __device__ static void load_one(const Parameters<Index>& params, Index i, Loaded<kWidth>& in) {
     constexpr unsigned kGuards = Op::guards[kInput];
     if constexpr (!is_transposed(M::at[kInput])) {
-      get<kInput>(in.input).value = load_guarded<M::at[kInput], Op::terms[kInput], M::uniform(kGuards, kInputs), kGuards, T, kWidth>(
+      get<kInput>(in.input).value = load_guarded<Op, kInput, M::at[kInput], M::uniform(kGuards, kInputs), T, kWidth>(
           params.input[kInput], in.holding, i);
     }
   }

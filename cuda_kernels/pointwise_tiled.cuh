@@ -27,16 +27,16 @@ struct TileOf<false, T, kRows> {};
 
 template <typename Index>
 struct Place {
-  Index rows;     // left of the domain in this tile
+  Index rows;  // left of the domain in this tile
   Index columns;
-  Index step;     // of the domain index from one column to the next
-  Index first;    // domain index of the tile's first element
+  Index step;   // of the domain index from one column to the next
+  Index first;  // domain index of the tile's first element
 };
 
 // Whether all of the conditions `kGuards` hold at a domain index.
 template <typename Op, unsigned kGuards, typename P, typename Index, int... C>
 __device__ inline bool all_hold_of(const P& params, Index i, Indices<C...>) {
-  return ((!(kGuards >> C & 1U) || holds<Op::terms[Op::Inputs::size + C]>(params.condition[C], i)) && ...);
+  return ((!(kGuards >> C & 1U) || holds<Op, C>(params.condition[C], i)) && ...);
 }
 
 template <typename Op, unsigned kGuards, typename P, typename Index>
@@ -46,13 +46,12 @@ __device__ inline bool all_hold(const P& params, Index i) {
   return all;
 }
 
-// Reads a tile of one input along the columns, in vectors where the host found them whole and aligned (kInner). What its
-// guards exclude is not read.
+// Reads a tile of one input along the columns, in vectors where the host found them whole and aligned (kInner). What
+// its guards exclude is not read.
 template <typename Op, int kInput, typename T, int kRows, int kThreads, typename P, typename Index>
 __device__ inline void fill_tile(TileRow<T> (&row)[kRows], const P& params, const Place<Index>& place) {
   const Input<Index>& input = params.input[kInput];
   const T* data = static_cast<const T*>(input.data);
-  constexpr int kTerms = Op::terms[kInput];
   constexpr unsigned kGuards = Op::guards[kInput];
   constexpr int kWidth = sizeof(T) < 16 ? 16 / sizeof(T) : 1;
   if (input.flags & kInner) {
@@ -63,7 +62,7 @@ __device__ inline void fill_tile(TileRow<T> (&row)[kRows], const P& params, cons
       const Index y = k % kVectors * kWidth;
       const Index i = place.first + x + y * place.step;
       if (x >= place.rows || y >= place.columns || !all_hold<Op, kGuards>(params, i)) continue;
-      const auto vector = load_vector<T, kWidth>(data + offset<'V', kTerms>(input, i));
+      const auto vector = load_vector<T, kWidth>(data + offset<Op, kInput, 'V'>(input, i));
 #pragma unroll
       for (int j = 0; j < kWidth; ++j) row[x].at[y + j] = vector.at[j];
     }
@@ -75,7 +74,7 @@ __device__ inline void fill_tile(TileRow<T> (&row)[kRows], const P& params, cons
     const Index y = k % kTileColumns;
     const Index i = place.first + x + y * place.step;
     if (x >= place.rows || y >= place.columns || !all_hold<Op, kGuards>(params, i)) continue;
-    row[x].at[y] = data[offset<'V', kTerms>(input, i)];
+    row[x].at[y] = data[offset<Op, kInput, 'V'>(input, i)];
   }
 }
 

@@ -7,9 +7,9 @@
 
 namespace onnxopt {
 
-// A flattened domain of `count` > 0 elements. input, access: one a leaf of the program. output[k] is null where output k
-// has another shape; inputs that do not broadcast into the domain cannot matter to the outputs that are written and have
-// no run.
+// A flattened domain of `count` > 0 elements. input, access: one a leaf of the program. output[k] is null where output
+// k has another shape; inputs that do not broadcast into the domain cannot matter to the outputs that are written and
+// have no run.
 struct Domain {
   std::uint64_t count;
   const void* input[kMaxInputs];

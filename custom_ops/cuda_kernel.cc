@@ -49,8 +49,8 @@ void CudaKernel::Run(const Domain& domain, OrtKernelContext* ort_context) const 
   void* params[] = {block};
   // The driver takes a CUkernel here and runs it in the stream's context (CUDA 12).
   const auto function = reinterpret_cast<DriverFunction>(variants_[chosen]);
-  driver_.Check(driver_.cuLaunchKernel(function, GridSize(variant, domain), 1, 1, variant.threads, 1, 1, 0,
-                                       stream, params, nullptr),
+  driver_.Check(driver_.cuLaunchKernel(function, GridSize(variant, domain), 1, 1, variant.threads, 1, 1, 0, stream,
+                                       params, nullptr),
                 "kernel " + variant.symbol + " did not launch");
 }
 

@@ -7,8 +7,8 @@
 
 namespace onnxopt {
 
-// Writes the `n` elements of `size` bytes that belong to domain elements first .. first + n - 1. Nothing is read where a
-// guard of the access does not hold: such elements become zero.
+// Writes the `n` elements of `size` bytes that belong to domain elements first .. first + n - 1. Nothing is read where
+// a guard of the access does not hold: such elements become zero.
 void GatherIndexed(void* out, const void* data, const Access& access, const Condition* conditions, std::size_t size,
                    std::uint64_t first, std::size_t n);
 

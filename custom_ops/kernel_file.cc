@@ -216,12 +216,13 @@ Variant ReadVariant(const JsonReader& json, const Program& program) {
                        std::to_string(program.accesses()) + " inputs and one of Pp for each of " +
                        std::to_string(program.conditions()) + " conditions");
   }
-  if ((variant.modes.find('X') != std::string::npos) != (variant.tile > 0) || (variant.tile > 0 && variant.index != 32)) {
+  if ((variant.modes.find('X') != std::string::npos) != (variant.tile > 0) ||
+      (variant.tile > 0 && variant.index != 32)) {
     json.Fail("has a tile that does not go with its modes and index");
   }
-  const std::size_t bytes = (variant.tile > 0 ? sizeof(Tiles<cuda::Index32>) : 0) +
-                            cuda::ParamsSize(variant.index, program.accesses(), program.outputs.size(),
-                                             program.conditions());
+  const std::size_t bytes =
+      (variant.tile > 0 ? sizeof(Tiles<cuda::Index32>) : 0) +
+      cuda::ParamsSize(variant.index, program.accesses(), program.outputs.size(), program.conditions());
   if (bytes > cuda::kMaxParams) json.Fail("has too many inputs and outputs for a kernel's parameters");
   return variant;
 }

@@ -11,12 +11,12 @@ namespace onnxopt {
 
 // How an input's elements lie in memory over one block.
 enum class Lie : std::uint8_t {
-  kOne,     // one element for the whole domain
-  kFlat,    // a run that begins at the domain index
-  kDense,   // a run that begins at the offset of the block's first element
-  kCell,    // one element for the block, at that offset
-  kPeriod,  // scattered, but the same elements for every block: gathered once
-  kGather,  // scattered: gathered for every block
+  kOne,        // one element for the whole domain
+  kFlat,       // a run that begins at the domain index
+  kDense,      // a run that begins at the offset of the block's first element
+  kCell,       // one element for the block, at that offset
+  kPeriod,     // scattered, but the same elements for every block: gathered once
+  kGather,     // scattered: gathered for every block
   kCondition,  // no element of an input, but whether a condition holds: evaluated for every block
 };
 

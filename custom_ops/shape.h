@@ -55,8 +55,8 @@ struct Access {
   }
   // offset(i) == i over the whole domain.
   bool Flat(std::uint64_t count) const {
-    return guards == 0 && (count == 1 ? runs == 0 : runs == 1 && run[0].div == 1 && run[0].mod == count &&
-                                                        run[0].stride == 1);
+    return guards == 0 &&
+           (count == 1 ? runs == 0 : runs == 1 && run[0].div == 1 && run[0].mod == count && run[0].stride == 1);
   }
 };
 

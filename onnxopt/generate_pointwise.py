@@ -8,6 +8,8 @@ from typing import cast
 import numpy as np
 
 from onnxopt.dtypes import DTYPES
+from onnxopt.extents import product
+from onnxopt.indexing import Term
 from onnxopt.program import Instruction, Program
 from onnxopt.regions import Kernel, Variant
 
@@ -50,6 +52,7 @@ def _struct(name: str, program: Program) -> list[str]:
         f"  static constexpr int kConditions = {program.conditions};",
         f"  static constexpr unsigned guards[] = {{{', '.join(map(str, _guards(program)))}}};",
         f"  static constexpr int terms[] = {{{', '.join(map(str, _terms(program)))}}};",
+        *_forms(program),
         f"  __device__ static void apply({', '.join(parameters)}) {{",
         *(f"    {line}" for line in body),
         "  }",
@@ -68,7 +71,31 @@ def _terms(program: Program) -> list[int]:
     """How many terms the index of each access and each condition has, 0 where only a call's shapes tell."""
     if program.index is None:
         return [0] * len(program.inputs)
-    return [max(1, len(a.terms)) for a in (*program.index.accesses, *program.index.conditions)]
+    return [max(1, len(terms)) for terms in program.index.forms]
+
+
+def _forms(program: Program) -> list[str]:
+    """Every index form with constants, where no dim is symbolic: divisions by constants are a few instructions."""
+    index = program.index
+    is_static = index is not None and not index.symbols_used()
+    lines = [f"  static constexpr bool kStatic = {str(is_static).lower()};"]
+    if index is None or not is_static:
+        return lines
+    count = product(index.shapes[0]).factor
+    lines += ["  template <int kForm, typename Index>", "  __device__ static Index at(Index i) {"]
+    for k, form in enumerate(index.forms):
+        opening = f"    if constexpr (kForm == {k}) return "
+        lines.append(f"{opening}{''.join(_term(t, count) for t in form).removeprefix(' + ') or 'Index(0)'};")
+    return [*lines, "    return i;", "  }"]
+
+
+def _term(term: Term, count: int) -> str:
+    """One term, with its sign, as C++ over an unsigned index i below `count`."""
+    div, mod, stride = term.div.factor, term.mod.factor, term.stride.factor
+    digit = "i" if div == 1 else f"i / {div}"
+    digit = digit if div * mod == count else f"{digit} % {mod}"
+    scaled = digit if abs(stride) == 1 else f"{digit} * {abs(stride)}"
+    return f" {'-' if stride < 0 else '+'} {scaled}"
 
 
 def _functions(program: Program) -> list[str]:

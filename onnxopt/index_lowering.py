@@ -21,7 +21,7 @@ from onnxopt.index_maps import Guard, Linear, Map, NotAffine, identity
 from onnxopt.index_ops import Piece, broadcast, dims_of, is_index, undo
 from onnxopt.indexing import MAX_CONDITIONS, MAX_TERMS, Access, Condition, Indexing, Term
 from onnxopt.operands import apply_row, constant, storage
-from onnxopt.program import Instruction, Program, without_dead_code
+from onnxopt.program import Program, without_dead_code
 from onnxopt.shapes import Shapes
 
 MAX_ACCESSES = 16  # they share a kernel's parameters and registers
@@ -42,9 +42,7 @@ def lower_indexed(
 class _Evaluation:
     """Instructions and accesses as they are found. Leaves have ids below 0 until their number is known."""
 
-    def __init__(
-        self, nodes: Sequence[ir.Node], inputs: Sequence[ir.Value], opsets: Mapping[str, int], shapes: Shapes
-    ):
+    def __init__(self, nodes: Sequence[ir.Node], inputs: Sequence[ir.Value], opsets: Mapping[str, int], shapes: Shapes):
         self._opsets, self._shapes = opsets, shapes
         self._producers = {v: (node, k) for node in nodes for k, v in enumerate(node.outputs)}
         self._inputs = {v: k for k, v in enumerate(inputs)}
@@ -116,7 +114,9 @@ class _Evaluation:
         dtype = storage(value, self._shapes).compute
         result: Expr | None = None
         for piece in reversed(pieces):
-            found = self._builder.const(piece.fill, dtype) if piece.value is None else self._value(piece.value, piece.map)
+            found = (
+                self._builder.const(piece.fill, dtype) if piece.value is None else self._value(piece.value, piece.map)
+            )
             if result is None:
                 result = found
                 continue
@@ -139,12 +139,12 @@ class _Evaluation:
         return number
 
     def _lies_inside(self, value: ir.Value, at: Map) -> bool:
-        """Whether all that is read lies in the tensor even where the guards do not hold: then they need not be asked."""
+        """Whether all that is read lies in the tensor even where guards do not hold: then they need not be asked."""
         for coordinate, dim in zip(at.coordinates, dims_of(value, self._shapes), strict=True):
             if not coordinate.terms and not coordinate.offset:
                 continue
             if coordinate.offset == 0 and len(coordinate.terms) == 1:
-                (digit, step), = coordinate.terms
+                ((digit, step),) = coordinate.terms
                 if step == ONE and at.digits[digit] == dim:
                     continue
             bounds = at.bounds(coordinate)

@@ -1,8 +1,8 @@
 """Index maps: which element of a tensor each element of a kernel's domain needs, as affine functions of digits.
 
 A kernel runs over a flat domain. Its index is written in a mixed radix: digits, outermost first, whose extents multiply
-to the domain's size. A map gives every coordinate of a tensor as offset + sum(coefficient * digit). Index operations are
-undone one by one, from the kernel's output back to its inputs: each turns the map of its result into the map of its
+to the domain's size. A map gives every coordinate of a tensor as offset + sum(coefficient * digit). Index operations
+are undone one by one, from the kernel's output back to its inputs: each turns the map of its result into the map of its
 operand. Where a reshape cuts through a digit, the digit is split into two; where it cuts at no boundary, NotAffine says
 so. A guard is a linear form of the digits and the range in which the element is there at all (Concat, Pad).
 """
@@ -42,7 +42,7 @@ class Guard:
 
 @dataclasses.dataclass(frozen=True)
 class Map:
-    """digits: their extents, outermost first. coordinates: one a dim of the tensor. guards: all hold where it is read."""
+    """digits: their extents, outermost first. coordinates: one a dim of the tensor. guards: all hold there."""
 
     digits: tuple[Extent, ...]
     coordinates: tuple[Linear, ...]
@@ -247,7 +247,7 @@ def _stays_inside(current: Map, form: Linear, dim: Extent) -> bool:
     """Whether a form is certain to lie in [0, dim)."""
     bounds = current.bounds(form)
     if bounds is not None and dim.number is not None:
-        return 0 <= bounds[0] and bounds[1] < dim.number
+        return bounds[0] >= 0 and bounds[1] < dim.number
     if form.offset or any(c.factor < 0 for _, c in form.terms):
         return False
     reach = ONE  # in a mixed radix the greatest value is its size less one

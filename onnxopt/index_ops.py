@@ -131,11 +131,12 @@ def _slice(use: Use) -> list[Piece]:
     for k, (start, end) in enumerate(zip(starts.tolist(), ends.tolist(), strict=True)):
         axis = (int(axes[k]) if axes is not None else k) % len(dims)
         step = int(steps[k]) if steps is not None else 1
-        if dims[axis].number is None:
+        size = dims[axis].number
+        if size is None:
             if not (step == 1 and start >= 0 and (end >= 2**31 - 1 or use.result_dims[axis].number == end - start)):
                 raise NotAffine("a Slice of a dim whose size is not known")
         else:
-            start = slice(start, end, step).indices(dims[axis].number)[0]
+            start = slice(start, end, step).indices(size)[0]
         rows[axis] = rows[axis].shifted(start, step)
     return use.moved(rows)
 

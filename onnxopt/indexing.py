@@ -61,6 +61,17 @@ class Indexing:
     shapes: tuple[tuple[Extent, ...], ...]
     symbols: tuple[tuple[str, int, int], ...]
 
+    @property
+    def forms(self) -> tuple[tuple[Term, ...], ...]:
+        """The terms of every access, then those of every condition."""
+        return (*(a.terms for a in self.accesses), *(c.terms for c in self.conditions))
+
+    def symbols_used(self) -> set[str]:
+        """Symbols that an offset, a term or a shape depends on."""
+        terms = [t for form in self.forms for t in form]
+        used = [e for dims in self.shapes for e in dims] + [e for a in self.accesses for e in a.offset]
+        return {s for e in (*used, *(e for t in terms for e in (t.div, t.mod, t.stride))) for s in e.symbols}
+
     def verify(self, inputs: int, outputs: int) -> None:
         """Raise ValueError naming what breaks a rule of this module."""
         if len(self.dims) != inputs or len(self.shapes) != outputs:
@@ -75,8 +86,7 @@ class Indexing:
             if any(not 0 <= g < len(self.conditions) for g in a.guards):
                 raise ValueError("index: an access has a guard that is not there")
             used += a.offset
-        for terms in (*(a.terms for a in self.accesses), *(c.terms for c in self.conditions)):
-            used += [e for t in terms for e in (t.div, t.mod, t.stride)]
+        used += [e for terms in self.forms for t in terms for e in (t.div, t.mod, t.stride)]
         if len(self.conditions) > MAX_CONDITIONS or any(len(c.terms) > MAX_TERMS for c in self.conditions):
             raise ValueError("index: too many conditions, or too many terms")
         if unknown := {s for e in used for s in e.symbols} - known:

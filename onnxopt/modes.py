@@ -1,13 +1,13 @@
 """Modes: how the elements that an access reads lie over a vector of the domain, one letter each.
 
-    F  the domain index itself            S  one element for all
-    R  one run of neighbours, as a bias   C  one value for a cell of neighbours, as a channel
-    T  two terms, neighbours              U  two terms, cells
-    V  neighbours, any terms              W  cells, any terms
-    r c t G  as R C T or U, and any terms, where vectors do not lie whole in a run or cell: element by element
-    X  along the columns of a tile, through shared memory (cuda_kernels/pointwise_tiled.cuh)
-    P  a condition that is the same for a whole vector      p  one that is not
-    *  decided by the host at launch
+F  the domain index itself            S  one element for all
+R  one run of neighbours, as a bias   C  one value for a cell of neighbours, as a channel
+T  two terms, neighbours              U  two terms, cells
+V  neighbours, any terms              W  cells, any terms
+r c t G  as R C T or U, and any terms, where vectors do not lie whole in a run or cell: element by element
+X  along the columns of a tile, through shared memory (cuda_kernels/pointwise_tiled.cuh)
+P  a condition that is the same for a whole vector      p  one that is not
+*  decided by the host at launch
 """
 
 from __future__ import annotations

@@ -9,6 +9,7 @@ two of its nodes. The graph whose vertices are the groups never gets a cycle.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Iterator
 
 import onnx_ir as ir
@@ -84,6 +85,7 @@ class _Growth:
             self._groups[node] = _Group([node], node.outputs[0], cost)
             self._take_in_producers(self._groups[node], node)
         self._try_again()
+        self._join_siblings()
 
     def _lowered(self, group: _Group) -> Program:
         """The program of these nodes; ValueError where they have none."""
@@ -98,6 +100,25 @@ class _Growth:
                     grown |= self._take_in_producers(group, group.nodes[-1])
             if not grown:
                 return
+
+    def _join_siblings(self) -> None:
+        """Groups that read the same tensor, element by element, read it once as one kernel with several outputs."""
+        readers: dict[ir.Value, list[ir.Node]] = {}
+        for group in dict.fromkeys(self._groups.values()):
+            for value in group.inputs():
+                if self._shapes.same(value, group.domain):
+                    readers.setdefault(value, []).append(group.nodes[-1])
+        for value, nodes in readers.items():
+            for one, other in itertools.combinations(nodes, 2):
+                first, second = self._groups[one], self._groups[other]
+                if first is second or not self._shapes.same(first.domain, second.domain):
+                    continue
+                # Single operators that read other tensors too are often part of what the provider fuses itself.
+                alone = [g for g in (first, second) if g.moving_nodes() == 1 and len(g.inputs()) > 1]
+                if not alone and self.obstacle(first, second, value, []) is None:
+                    union = self._union(first, second, [])
+                    self._groups.update(dict.fromkeys(union.nodes, union))
+                    self._search.contract(union.nodes)
 
     def _sources(self, group: _Group) -> Iterator[tuple[ir.Node, list[ir.Node], ir.Value]]:
         """(producer in another group, views that lie between, value) of everything a group reads."""

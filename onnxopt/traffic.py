@@ -12,8 +12,8 @@ from collections.abc import Iterable, Sequence
 import onnx_ir as ir
 
 from onnxopt import index_ops
-from onnxopt.operands import constant
 from onnxopt.extents import extent, product
+from onnxopt.operands import constant
 from onnxopt.program import Program
 from onnxopt.regions import Traffic
 from onnxopt.shapes import Shapes
@@ -45,9 +45,7 @@ def of_region(
     return Traffic(before, _total((*inputs, *outputs), shapes), launches_before=len(moving))
 
 
-def moved(
-    program: Program, inputs: Sequence[ir.Value], outputs: Sequence[ir.Value], shapes: Shapes
-) -> int | None:
+def moved(program: Program, inputs: Sequence[ir.Value], outputs: Sequence[ir.Value], shapes: Shapes) -> int | None:
     """Bytes that one kernel moves, or None where dims are symbolic.
 
     An input that is read in several orders counts once for each: by the time that the second comes by, a large tensor

@@ -22,6 +22,7 @@ _THREADS = 128
 _TILE_THREADS = 256
 _TILE_COLUMNS = 64  # as cuda_kernels/abi.h
 _SHARED_BYTES = 48 << 10
+_LARGE = 1 << 23  # elements
 _SHORTEST_SIDE = 8  # of a tile that is worth the way through shared memory
 
 
@@ -143,7 +144,8 @@ def _indexed(name: str, program: Program, index: Indexing, full: int) -> list[Va
     seen = set()
     for certain in (False, True):
         options = [(w, _index_modes(index, Fit(w, certain))) for w in _widths(program, full)]
-        width, modes = min(options, key=lambda o: (len([m for m in o[1] if m in GATHERED]), -o[0]))
+        accesses = len(index.accesses)
+        width, modes = min(options, key=lambda o: (sum(m in GATHERED for m in o[1][:accesses]), -o[0]))
         if (width, modes) not in seen:
             seen.add((width, modes))
             chosen.append(_variant(name, modes, width, full))
@@ -188,7 +190,9 @@ def _tiled(name: str, program: Program, index: Indexing, full: int) -> Variant |
     for k in members:
         letters[k] = "X"
     row_bytes = sum(_TILE_COLUMNS * DTYPES[program.accesses[k]].size + 8 for k in members)
-    rows = 64 if chosen.div.number is None or chosen.div.number > 32 else 32
+    size = product(index.shapes[0]).number
+    many = size is None or size >= _LARGE  # smaller tensors need smaller tiles to keep all of a GPU busy
+    rows = 64 if many and (chosen.div.number is None or chosen.div.number > 32) else 32
     while rows * row_bytes > _SHARED_BYTES:
         rows //= 2
     if rows < max(width, _SHORTEST_SIDE):

@@ -40,7 +40,10 @@ ONE_KERNEL = {
         "float[2, 6] x, float[2, 6] z", "float[2, 4, 3] y", "c = Concat<axis=1>(x, z)  r = Reshape(c, s)  y = Abs(r)  ",
         "int64[3] s = {2, 4, 3}",
     ),
-    "split": ("float[4, 10] x", "float[4, 5] y", "g, u = Split<axis=1, num_outputs=2>(x)  s = Sigmoid(g)  y = Mul(s, u)", ""),
+    "split": (
+        "float[4, 10] x", "float[4, 5] y",
+        "g, u = Split<axis=1, num_outputs=2>(x)  s = Sigmoid(g)  y = Mul(s, u)", "",
+    ),
     "split to outputs": (
         "float[4, 6, 5] x", "float[6, 4, 5] p, float[6, 4, 5] q",
         "a, b = Split<axis=1>(x2, sizes)  p = Transpose<perm=[1,0,2]>(a)  q = Transpose<perm=[1,0,2]>(b)  "
@@ -53,21 +56,33 @@ ONE_KERNEL = {
     "pad with axes, cropping": ("float[3, 4] x", "float[3, 3] y", "a = Exp(x)  y = Pad(a, w, , ax)",
                                 "int64[2] w = {-2, 1}, int64[1] ax = {1}"),
     "gather one": ("float[3, 4, 5] x", "float[3, 5] y", "a = Neg(x)  y = Gather<axis=1>(a, k)", "int64 k = {-2}"),
-    "gather a range": ("float[9, 5] x", "float[3, 5] y", "a = Neg(x)  y = Gather<axis=0>(a, k)", "int64[3] k = {7, 5, 3}"),
-    "depth to space": ("float[2, 12, 3, 5] x", "float[2, 3, 6, 10] y", "a = Neg(x)  y = DepthToSpace<blocksize=2>(a)", ""),
+    "gather a range": (
+        "float[9, 5] x", "float[3, 5] y",
+        "a = Neg(x)  y = Gather<axis=0>(a, k)", "int64[3] k = {7, 5, 3}",
+    ),
+    "depth to space": (
+        "float[2, 12, 3, 5] x", "float[2, 3, 6, 10] y",
+        "a = Neg(x)  y = DepthToSpace<blocksize=2>(a)", "",
+    ),
     "depth to space, columns": (
         "float[2, 12, 3, 5] x", "float[2, 3, 6, 10] y", 'a = Neg(x)  y = DepthToSpace<blocksize=2, mode="CRD">(a)', "",
     ),
-    "space to depth": ("float[2, 3, 4, 6] x", "float[2, 12, 2, 3] y", "a = Neg(x)  y = SpaceToDepth<blocksize=2>(a)", ""),
+    "space to depth": (
+        "float[2, 3, 4, 6] x", "float[2, 12, 2, 3] y",
+        "a = Neg(x)  y = SpaceToDepth<blocksize=2>(a)", "",
+    ),
     "squeeze and unsqueeze": (
         "float[4, 1, 6] x", "float[1, 4, 6] y", "a = Neg(x)  s = Squeeze(a, k)  u = Unsqueeze(s, z)  y = Abs(u)",
         "int64[1] k = {1}, int64[1] z = {0}",
     ),
-    "flatten": ("float[2, 3, 4] x, float[12] b", "float[2, 12] y", "a = Neg(x)  f = Flatten<axis=1>(a)  y = Add(f, b)", ""),
+    "flatten": (
+        "float[2, 3, 4] x, float[12] b", "float[2, 12] y",
+        "a = Neg(x)  f = Flatten<axis=1>(a)  y = Add(f, b)", "",
+    ),
     "rotary embedding": (
         "float[2, 16, 4, 8] x, float[1, 1, 16, 8] cos, float[1, 1, 16, 8] sin", "float[2, 4, 16, 8] y",
-        "t = Transpose<perm=[0,2,1,3]>(x)  a = Mul(t, cos)  h = Slice(t, zero, half, last)  g = Slice(t, half, big, last)  "
-        "n = Neg(g)  r = Concat<axis=3>(n, h)  b = Mul(r, sin)  y = Add(a, b)",
+        "t = Transpose<perm=[0,2,1,3]>(x)  a = Mul(t, cos)  h = Slice(t, zero, half, last)  "
+        "g = Slice(t, half, big, last)  n = Neg(g)  r = Concat<axis=3>(n, h)  b = Mul(r, sin)  y = Add(a, b)",
         "int64[1] zero = {0}, int64[1] half = {4}, int64[1] big = {9223372036854775807}, int64[1] last = {3}",
     ),
     "shifted windows": (
@@ -83,7 +98,8 @@ ONE_KERNEL = {
         "int64[2] s = {4, 6}",
     ),
     "all that is read is one element": (
-        "float[5] x", "float[3] y", "a = Neg(x)  g = Gather<axis=0>(a, k)  y = Expand(g, s)", "int64 k = {3}, int64[1] s = {3}",
+        "float[5] x", "float[3] y", "a = Neg(x)  g = Gather<axis=0>(a, k)  y = Expand(g, s)",
+        "int64 k = {3}, int64[1] s = {3}",
     ),
     "dynamic batch": (
         "float[N, 16, 4, 8] x, float[8] b", "float[N, 4, 16, 8] y",
@@ -161,7 +177,7 @@ def test_what_stays_apart(body: str, constants: str, reason: str) -> None:
 
 
 def test_other_shapes_than_declared_are_refused_by_the_library(tmp_path: Path) -> None:
-    before, after, kernel = _outlined("dynamic batch")
+    _, after, kernel = _outlined("dynamic batch")
     library = artifact.copy_library(tmp_path)
     (tmp_path / "kernels.json").write_text(kernels_json.to_json([kernel], None))
     model = ir.to_proto(after)
