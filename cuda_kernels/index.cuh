@@ -75,6 +75,12 @@ __device__ inline Index form(const Term<Index>* term, unsigned int terms, Index 
   }
 }
 
+// Stands for an Op where only a call's shapes tell how many terms there are.
+struct AnyTerms {
+  static constexpr bool kStatic = false;
+  static constexpr int terms[] = {0};
+};
+
 // Offsets of sums may be below 0; the others would lose range as signed numbers.
 template <typename Op, int kAccess, char kMode, typename Index>
 __device__ inline auto offset(const Input<Index>& input, Index i) {

@@ -2,42 +2,10 @@
 
 #include <algorithm>
 
+#include "tensors.h"
+
 namespace onnxopt {
 namespace {
-
-class TensorInfo {
- public:
-  explicit TensorInfo(const OrtValue* value) { Check(Ort().GetTensorTypeAndShape(value, &info_)); }
-  TensorInfo(const TensorInfo&) = delete;
-  TensorInfo& operator=(const TensorInfo&) = delete;
-  ~TensorInfo() { Ort().ReleaseTensorTypeAndShapeInfo(info_); }
-
-  Shape shape() const {
-    Shape shape;
-    Check(Ort().GetDimensionsCount(info_, &shape.rank));
-    if (shape.rank > kMaxRank) {
-      throw Error("a tensor of rank " + std::to_string(shape.rank) + ", the limit is " + std::to_string(kMaxRank));
-    }
-    Check(Ort().GetDimensions(info_, shape.dims, shape.rank));
-    return shape;
-  }
-
- private:
-  OrtTensorTypeAndShapeInfo* info_ = nullptr;
-};
-
-// The data of a tensor. C API has one function for inputs and outputs; inputs are only read.
-void* Data(const OrtValue* value) {
-  void* data = nullptr;
-  Check(Ort().GetTensorMutableData(const_cast<OrtValue*>(value), &data));
-  return data;
-}
-
-void* Allocate(OrtKernelContext* context, std::size_t k, const Shape& shape) {
-  OrtValue* value = nullptr;
-  Check(Ort().KernelContext_GetOutput(context, k, shape.dims, shape.rank, &value));
-  return value == nullptr ? nullptr : Data(value);
-}
 
 // Some element that may be read in place of an empty input that does not matter: allocations are larger than 8 bytes.
 const void* Readable(const Domain& domain, std::size_t outputs) {
@@ -67,11 +35,7 @@ void PointwiseKernel::Compute(OrtKernelContext* context) const {
   Shape shapes[kMaxInputs];
   const void* inputs_data[kMaxInputs];
   for (std::size_t k = 0; k < inputs; ++k) {
-    const OrtValue* value = nullptr;
-    Check(Ort().KernelContext_GetInput(context, k, &value));
-    if (value == nullptr) throw Error("input " + std::to_string(k) + " is missing");
-    shapes[k] = TensorInfo(value).shape();
-    inputs_data[k] = Data(value);
+    inputs_data[k] = InputTensor(context, k, &shapes[k]);
   }
   if (program.index) return ComputeIndexed(context, shapes, inputs_data);
   Domain domain;

@@ -15,9 +15,6 @@ namespace {
 
 constexpr double kNanosecondsPerCost = 0.1;   // of one float32 instruction, one thread
 constexpr double kNanosecondsPerByte = 0.08;  // read or written, one thread
-constexpr double kSerialNanoseconds = 20000;  // below, waking threads costs more than they save
-constexpr double kTaskNanoseconds = 10000;    // a task of the thread pool takes at least this long
-constexpr std::uint64_t kMostTasks = 256;
 constexpr std::size_t kLine = 64;
 
 // Memory that a thread keeps between tasks; it grows to the largest plan that ran on it.
@@ -56,13 +53,9 @@ std::size_t OperandBytes(const Program& program, const Domain& domain) {
 // One call's work, shared by the threads that do it.
 class Job {
  public:
-  Job(const Program& program, const Plan& plan, const Tiling& tiling, const Domain& domain, std::uint64_t task)
-      : program_(program),
-        plan_(plan),
-        tiling_(tiling),
-        domain_(domain),
-        task_(task),
-        streams_(ExceedsCache(OperandBytes(program, domain))) {}
+  Job(const Program& program, const Plan& plan, const Tiling& tiling, const Domain& domain, std::uint64_t task,
+      bool streams)
+      : program_(program), plan_(plan), tiling_(tiling), domain_(domain), task_(task), streams_(streams) {}
 
   std::uint64_t tasks() const { return (domain_.count - 1) / task_ + 1; }
 
@@ -79,7 +72,6 @@ class Job {
     if (out_of_memory_.load(std::memory_order_relaxed)) throw Error("out of memory for scratch space");
   }
 
- private:
   void RunRange(std::uint64_t first, std::uint64_t last) const {
     thread_local Scratch scratch;
     unsigned char** const at = scratch.Table(plan_.places);
@@ -87,7 +79,7 @@ class Job {
     for (const Slot& slot : plan_.slots) at[slot.place] = arena + slot.offset;
     for (const Slot& constant : plan_.constants)
       at[constant.place] = Bytes(program_.code[constant.offset].value.data());
-    for (const std::uint32_t k : plan_.used) PrepareInput(k, at);
+    for (const std::uint32_t k : plan_.used) PrepareInput(k, at, first);
     for (const Step& step : plan_.prologue) RunStep(step, at, plan_.block);
     for (std::uint64_t i = first; i < last;) {
       const std::uint64_t rest = std::min(last - i, tiling_.row - i % tiling_.row);
@@ -98,6 +90,7 @@ class Job {
     if (streams_) StreamFence();
   }
 
+ private:
   // Of one block of every output; on the stack of slots, so each begins on a cache line.
   std::size_t StagedBytes() const {
     std::size_t bytes = 0;
@@ -112,12 +105,12 @@ class Job {
   }
 
   // Inputs that stay the same for the whole task.
-  void PrepareInput(std::uint32_t k, unsigned char** at) const {
+  void PrepareInput(std::uint32_t k, unsigned char** at, std::uint64_t first) const {
     const Lie lie = tiling_.key.lie[k];
     unsigned char*& raw = at[plan_.first_raw_input + k];
     if (lie == Lie::kOne) raw = Bytes(domain_.input[k]);
     if (lie != Lie::kPeriod) return;
-    Gather(raw, domain_.input[k], domain_.access[k], Size(program_.inputs[k]), 0, plan_.block);
+    Gather(raw, domain_.input[k], domain_.access[k], Size(program_.inputs[k]), first, plan_.block);
   }
 
   // `staged`: where streamed outputs are computed before they are copied out.
@@ -171,6 +164,8 @@ class Job {
   std::atomic<bool> out_of_memory_{false};
 };
 
+}  // namespace
+
 double NanosecondsPerElement(const Program& program) {
   double cost = 0;
   double bytes = 0;
@@ -180,33 +175,27 @@ double NanosecondsPerElement(const Program& program) {
   return cost * kNanosecondsPerCost + bytes * kNanosecondsPerByte;
 }
 
-}  // namespace
-
 CpuKernel::CpuKernel(const Kernel& kernel)
-    : PointwiseKernel(kernel), program_(Fuse(kernel.program)), cost_(NanosecondsPerElement(program_)) {}
+    : PointwiseKernel(kernel),
+      program_(Fuse(kernel.program)),
+      cost_(NanosecondsPerElement(program_)),
+      plans_(program_) {}
 
-std::shared_ptr<const Plan> CpuKernel::PlanFor(const PlanKey& key) const {
-  {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    if (last_plan_ != nullptr && last_key_ == key) return last_plan_;
-  }
-  auto plan = std::make_shared<const Plan>(MakePlan(program_, key, BestEvaluator()));
-  const std::lock_guard<std::mutex> lock(mutex_);
-  last_key_ = key;
-  last_plan_ = plan;
-  return plan;
+void RunBlocks(const Program& program, const Plan& plan, const Tiling& tiling, const Domain& domain,
+               std::uint64_t first, std::uint64_t last) {
+  Job(program, plan, tiling, domain, domain.count, false).RunRange(first, last);
 }
 
 void CpuKernel::Run(const Domain& domain, OrtKernelContext* context) const {
   const Tiling tiling = Tile(program_, domain);
-  const std::shared_ptr<const Plan> plan = PlanFor(tiling.key);
+  const std::shared_ptr<const Plan> plan = plans_.For(tiling.key);
   const double total = static_cast<double>(domain.count) * cost_;
   std::uint64_t task = domain.count;
   if (total > kSerialNanoseconds) {
     const auto wanted = std::min(kMostTasks, static_cast<std::uint64_t>(total / kTaskNanoseconds));
     task = ((domain.count - 1) / wanted / plan->block + 1) * plan->block;
   }
-  Job job(program_, *plan, tiling, domain, task);
+  Job job(program_, *plan, tiling, domain, task, ExceedsCache(OperandBytes(program_, domain)));
   if (job.tasks() == 1) {
     job.Run(0);
   } else {

@@ -1,13 +1,22 @@
 // Runs a fused node on the CPU: block by block in cache, over ONNX Runtime's threads.
 #pragma once
 
-#include <memory>
-#include <mutex>
-
 #include "call.h"
-#include "plan.h"
+#include "plan_cache.h"
+#include "tiling.h"
 
 namespace onnxopt {
+
+constexpr double kSerialNanoseconds = 20000;  // below, waking threads costs more than they save
+constexpr double kTaskNanoseconds = 10000;    // a task of the thread pool takes at least this long
+constexpr std::uint64_t kMostTasks = 256;
+
+// What one element takes one thread, about.
+double NanosecondsPerElement(const Program& program);
+
+// Computes the domain's elements first .. last - 1 on the calling thread. `tiling` and `plan` are of this domain.
+void RunBlocks(const Program& program, const Plan& plan, const Tiling& tiling, const Domain& domain,
+               std::uint64_t first, std::uint64_t last);
 
 class CpuKernel final : public PointwiseKernel {
  public:
@@ -15,14 +24,10 @@ class CpuKernel final : public PointwiseKernel {
 
  private:
   void Run(const Domain& domain, OrtKernelContext* context) const override;
-  std::shared_ptr<const Plan> PlanFor(const PlanKey& key) const;
 
   const Program program_;  // the kernel's, with fused primitives
   const double cost_;      // estimated nanoseconds an element
-  // The plan of the last call: shapes change, how they lie over each other hardly ever does.
-  mutable std::mutex mutex_;
-  mutable PlanKey last_key_;
-  mutable std::shared_ptr<const Plan> last_plan_;
+  const PlanCache plans_;
 };
 
 }  // namespace onnxopt

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <string>
 
 namespace onnxopt::cuda {
@@ -10,11 +11,13 @@ using Result = int;
 using Device = int;
 using Context = struct ContextTag*;
 using Stream = struct StreamTag*;
+using Event = struct EventTag*;
 using DriverLibrary = struct LibraryTag*;
 using DriverKernel = struct KernelTag*;
 using DriverFunction = struct FunctionTag*;
 
 constexpr Result kSuccess = 0;
+constexpr int kMultiprocessorCount = 16;
 constexpr int kComputeCapabilityMajor = 75;
 constexpr int kComputeCapabilityMinor = 76;
 
@@ -31,7 +34,18 @@ struct Driver {
   Result (*cuDevicePrimaryCtxRelease)(Device device);
   Result (*cuCtxGetCurrent)(Context* context);
   Result (*cuCtxSetCurrent)(Context context);
+  Result (*cuCtxGetDevice)(Device* device);
+  Result (*cuDeviceGetName)(char* name, int size, Device device);
   Result (*cuStreamGetCtx)(Stream stream, Context* context);
+  Result (*cuStreamIsCapturing)(Stream stream, int* status);
+  Result (*cuStreamSynchronize)(Stream stream);
+  Result (*cuMemcpyDtoDAsync)(std::uintptr_t to, std::uintptr_t from, std::size_t bytes, Stream stream);
+  Result (*cuMemsetD8Async)(std::uintptr_t to, unsigned char value, std::size_t bytes, Stream stream);
+  Result (*cuEventCreate)(Event* event, unsigned flags);
+  Result (*cuEventDestroy)(Event event);
+  Result (*cuEventRecord)(Event event, Stream stream);
+  Result (*cuEventSynchronize)(Event event);
+  Result (*cuEventElapsedTime)(float* milliseconds, Event start, Event end);
   Result (*cuLibraryLoadData)(DriverLibrary* library, const void* code, int* jit_options, void** jit_values,
                               unsigned jit_count, int* options, void** values, unsigned count);
   Result (*cuLibraryUnload)(DriverLibrary library);

@@ -1,10 +1,8 @@
 // Runs a fused node on the GPU: picks a variant for the shapes at hand and launches it on ONNX Runtime's stream.
 #pragma once
 
-#include <vector>
-
 #include "call.h"
-#include "cuda_library.h"
+#include "cuda_launcher.h"
 
 namespace onnxopt::cuda {
 
@@ -12,13 +10,12 @@ namespace onnxopt::cuda {
 class CudaKernel final : public PointwiseKernel {
  public:
   // Loads every variant into the current context, if there is one. Throws Error if one does not load.
-  CudaKernel(const Kernel& kernel, const Library& library);
+  CudaKernel(const Kernel& kernel, const Library& library) : PointwiseKernel(kernel), launcher_(kernel, library) {}
 
  private:
   void Run(const Domain& domain, OrtKernelContext* context) const override;
 
-  const Driver& driver_;
-  std::vector<DriverKernel> variants_;  // as kernel().variants
+  const Launcher launcher_;
 };
 
 }  // namespace onnxopt::cuda

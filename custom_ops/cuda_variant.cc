@@ -11,11 +11,6 @@ constexpr std::uint64_t kMaxGrid = 0x7fffffff;
 constexpr std::uint64_t kMax32 = std::uint64_t{1} << 31U;
 constexpr std::size_t kWidestAccess = 16;  // bytes that a GPU thread loads or stores at once
 
-bool Aligned(const void* data, Dtype dtype, unsigned vector) {
-  const std::size_t bytes = std::min(Size(dtype) * vector, kWidestAccess);
-  return reinterpret_cast<std::uintptr_t>(data) % bytes == 0;
-}
-
 // The farthest that an access reaches from its first element, either way.
 std::uint64_t Reach(const Access& access) {
   std::uint64_t reach = 0;
@@ -26,14 +21,11 @@ std::uint64_t Reach(const Access& access) {
   return reach;
 }
 
-bool Fits32(const Domain& domain, const Program& program) {
-  if (domain.count >= kMax32) return false;
-  const auto fits = [](const Access& a) { return Reach(a) < kMax32; };
-  return std::all_of(domain.access, domain.access + program.accesses(), fits) &&
-         std::all_of(domain.condition, domain.condition + program.conditions(), [&](const Condition& c) {
-           const auto limit = static_cast<std::int64_t>(kMax32);
-           return fits(c.form) && std::max({std::abs(c.low), std::abs(c.high), std::abs(c.offset)}) < limit / 2;
-         });
+bool ConditionsFit32(const Domain& domain, std::size_t conditions) {
+  return std::all_of(domain.condition, domain.condition + conditions, [](const Condition& c) {
+    const auto limit = static_cast<std::int64_t>(kMax32 / 2);
+    return Reach(c.form) < kMax32 && std::max({std::abs(c.low), std::abs(c.high), std::abs(c.offset)}) < limit;
+  });
 }
 
 bool IsMultiple(std::int64_t number, unsigned vector) { return number % static_cast<std::int64_t>(vector) == 0; }
@@ -204,17 +196,22 @@ void FillTerms(const Access& access, Term<Index>* terms) {
 }
 
 template <typename Index>
-void Fill(const Kernel& kernel, const Variant& variant, const Domain& domain, unsigned char* at) {
-  const Program& program = kernel.program;
-  for (std::size_t k = 0; k < program.accesses(); ++k, at += sizeof(Input<Index>)) {
-    const Access& access = domain.access[k];
-    Input<Index> input{};
-    input.data = domain.input[k];
-    input.terms = static_cast<unsigned>(access.runs);
-    input.flags = Flags(variant.modes[k], access, domain, input.data, program.leaf(k), variant.vector);
-    FillTerms(access, input.term);
-    std::memcpy(at, &input, sizeof(input));
+void FillInput(char mode, Dtype dtype, unsigned vector, const Domain& domain, std::size_t k, unsigned char* at) {
+  const Access& access = domain.access[k];
+  Input<Index> input{};
+  input.data = domain.input[k];
+  input.terms = static_cast<unsigned>(access.runs);
+  input.flags = Flags(mode, access, domain, input.data, dtype, vector);
+  FillTerms(access, input.term);
+  std::memcpy(at + k * sizeof(input), &input, sizeof(input));
+}
+
+template <typename Index>
+void FillLeaves(const Program& program, const Variant& variant, const Domain& domain, unsigned char* at) {
+  for (std::size_t k = 0; k < program.accesses(); ++k) {
+    FillInput<Index>(variant.modes[k], program.leaf(k), variant.vector, domain, k, at);
   }
+  at += program.accesses() * sizeof(Input<Index>);
   for (std::size_t k = 0; k < program.conditions(); ++k, at += sizeof(IndexRange<Index>)) {
     const Condition& condition = domain.condition[k];
     IndexRange<Index> range{};
@@ -230,8 +227,29 @@ std::uint64_t CeilDiv(std::uint64_t n, std::uint64_t d) { return n / d + (n % d 
 
 }  // namespace
 
+bool Aligned(const void* data, Dtype dtype, unsigned vector) {
+  const std::size_t bytes = std::min(Size(dtype) * vector, kWidestAccess);
+  return reinterpret_cast<std::uintptr_t>(data) % bytes == 0;
+}
+
+bool Fits32(const Domain& domain, std::size_t inputs) {
+  if (domain.count >= kMax32) return false;
+  return std::all_of(domain.access, domain.access + inputs, [](const Access& a) { return Reach(a) < kMax32; });
+}
+
+void FillInputs(const std::vector<Dtype>& dtypes, const Variant& variant, const Domain& domain, unsigned char* at) {
+  for (std::size_t k = 0; k < dtypes.size(); ++k) {
+    if (variant.index == 32) {
+      FillInput<Index32>(variant.modes[k], dtypes[k], variant.vector, domain, k, at);
+    } else {
+      FillInput<Index64>(variant.modes[k], dtypes[k], variant.vector, domain, k, at);
+    }
+  }
+}
+
 std::size_t ChooseVariant(const Kernel& kernel, const Domain& domain) {
-  const bool fits32 = Fits32(domain, kernel.program);
+  const Program& program = kernel.program;
+  const bool fits32 = Fits32(domain, program.accesses()) && ConditionsFit32(domain, program.conditions());
   std::size_t k = 0;
   while (k < kernel.variants.size() && !Fits(kernel, kernel.variants[k], domain, fits32)) ++k;
   return k;
@@ -252,9 +270,9 @@ void FillParams(const Kernel& kernel, const Variant& variant, const Domain& doma
   std::memcpy(block + kOutputsAt, static_cast<const void*>(domain.output), outputs * sizeof(void*));
   unsigned char* inputs = block + InputsAt(outputs);
   if (variant.index == 32) {
-    Fill<Index32>(kernel, variant, domain, inputs);
+    FillLeaves<Index32>(kernel.program, variant, domain, inputs);
   } else {
-    Fill<Index64>(kernel, variant, domain, inputs);
+    FillLeaves<Index64>(kernel.program, variant, domain, inputs);
   }
 }
 

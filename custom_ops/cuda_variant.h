@@ -9,6 +9,15 @@ namespace onnxopt::cuda {
 // The first variant whose modes, index width and alignment fit, or kernel.variants.size() if none does.
 std::size_t ChooseVariant(const Kernel& kernel, const Domain& domain);
 
+// Whether vectors of `vector` elements may be loaded from or stored to `data`.
+bool Aligned(const void* data, Dtype dtype, unsigned vector);
+
+// Whether offsets in the domain and in every input stay below 2^31.
+bool Fits32(const Domain& domain, std::size_t inputs);
+
+// Writes abi.h's array of Input for inputs of these storage dtypes.
+void FillInputs(const std::vector<Dtype>& dtypes, const Variant& variant, const Domain& domain, unsigned char* at);
+
 // Writes abi.h's Params for this variant into `block` of kMaxParams bytes.
 void FillParams(const Kernel& kernel, const Variant& variant, const Domain& domain, unsigned char* block);
 

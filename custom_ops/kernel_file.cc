@@ -10,7 +10,10 @@
 #include <set>
 
 #include "cuda_params.h"
+#include "index_reader.h"
 #include "json_reader.h"
+#include "kernel_reader.h"
+#include "row_reader.h"
 #include "sha256.h"
 
 namespace onnxopt {
@@ -92,96 +95,6 @@ Instruction ReadInstruction(const JsonReader& json) {
   return instruction;
 }
 
-// A number, or [factor, symbol, ...].
-Extent ReadExtent(const JsonReader& json) {
-  const auto integer = [](const JsonReader& number) {
-    if (!number.value().is_number_integer()) number.Fail("is not an integer");
-    return number.value().get<std::int64_t>();
-  };
-  Extent extent;
-  if (!json.value().is_array()) {
-    extent.factor = integer(json);
-    return extent;
-  }
-  bool first = true;
-  json.Each([&](const JsonReader& part) {
-    if (first) {
-      extent.factor = integer(part);
-    } else {
-      extent.symbols.push_back(static_cast<std::uint32_t>(part.Number(0, kMaxId)));
-    }
-    first = false;
-  });
-  if (first) json.Fail("is empty");
-  return extent;
-}
-
-std::vector<Extent> ReadExtents(const JsonReader& json) {
-  std::vector<Extent> extents;
-  json.Each([&](const JsonReader& e) { extents.push_back(ReadExtent(e)); });
-  return extents;
-}
-
-std::vector<IndexTerm> ReadTerms(const JsonReader& json) {
-  std::vector<IndexTerm> terms;
-  json.Each([&](const JsonReader& row) {
-    const std::vector<Extent> parts = ReadExtents(row);
-    if (parts.size() != 3) row.Fail("is not [div, mod, stride]");
-    terms.push_back({parts[0], parts[1], parts[2]});
-  });
-  return terms;
-}
-
-std::int64_t ReadInteger(const JsonReader& json) {
-  const Extent extent = ReadExtent(json);
-  if (!extent.symbols.empty()) json.Fail("is not an integer");
-  return extent.factor;
-}
-
-std::vector<std::uint32_t> ReadIds(const JsonReader& list) {
-  std::vector<std::uint32_t> values;
-  list.Each([&](const JsonReader& v) { values.push_back(static_cast<std::uint32_t>(v.Number(0, kMaxId))); });
-  return values;
-}
-
-Indexing ReadIndexing(const JsonReader& json) {
-  Indexing index;
-  json["symbols"].Each([&](const JsonReader& row) {
-    const std::vector<std::uint32_t> pair = ReadIds(row);
-    if (pair.size() != 2) row.Fail("is not [input, axis]");
-    index.symbols.push_back({pair[0], pair[1]});
-  });
-  json["dims"].Each([&](const JsonReader& row) { index.dims.push_back(ReadExtents(row)); });
-  json["shapes"].Each([&](const JsonReader& row) { index.shapes.push_back(ReadExtents(row)); });
-  json["accesses"].Each([&](const JsonReader& row) {
-    const auto input = static_cast<std::uint32_t>(row["input"].Number(0, kMaxId));
-    index.accesses.push_back({input, ReadExtents(row["offset"]), ReadTerms(row["terms"]), ReadIds(row["guards"])});
-  });
-  json["conditions"].Each([&](const JsonReader& row) {
-    index.conditions.push_back(
-        {ReadInteger(row["offset"]), ReadTerms(row["terms"]), ReadInteger(row["low"]), ReadInteger(row["high"])});
-  });
-  return index;
-}
-
-Program ReadProgram(const JsonReader& json) {
-  Program program;
-  json["inputs"].Each([&](const JsonReader& dtype) { program.inputs.push_back(dtype.DtypeName()); });
-  json["outputs"].Each([&](const JsonReader& dtype) { program.outputs.push_back(dtype.DtypeName()); });
-  json["code"].Each([&](const JsonReader& i) { program.code.push_back(ReadInstruction(i)); });
-  if (program.code.size() > kMaxInstructions) json["code"].Fail("is too long");
-  program.results = ReadIds(json["results"]);
-  json["depends"].Each([&](const JsonReader& list) { program.depends.push_back(ReadIds(list)); });
-  program.ranks = ReadIds(json["ranks"]);
-  if (json.Has("index")) program.index = ReadIndexing(json["index"]);
-  try {
-    program.Verify();
-  } catch (const Error& e) {
-    json.Fail(e.what());
-  }
-  return program;
-}
-
 bool IsIdentifier(const std::string& text) {
   const auto word = [](char c) {
     return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_';
@@ -198,16 +111,8 @@ std::string ReadIdentifier(const JsonReader& json) {
   return text;
 }
 
-Variant ReadVariant(const JsonReader& json, const Program& program) {
-  Variant variant{};
-  variant.symbol = ReadIdentifier(json["symbol"]);
-  variant.modes = json["modes"].Text();
-  variant.index = static_cast<unsigned>(json["index"].Number(32, 64));
-  variant.vector = static_cast<unsigned>(json["vector"].Number(1, 64));
-  variant.unroll = static_cast<unsigned>(json["unroll"].Number(1, 64));
-  variant.threads = static_cast<unsigned>(json["threads"].Number(1, 1024));
-  if (variant.index != 32 && variant.index != 64) json["index"].Fail("is neither 32 nor 64");
-  if ((variant.vector & (variant.vector - 1)) != 0) json["vector"].Fail("is not a power of 2");
+Variant ReadPointwiseVariant(const JsonReader& json, const Program& program) {
+  Variant variant = ReadVariant(json);
   if (json.Has("tile")) variant.tile = static_cast<unsigned>(json["tile"].Number(0, kTileColumns));
   const bool known = variant.modes.find_first_not_of("Pp", program.accesses()) == std::string::npos &&
                      variant.modes.find_first_not_of("FSRCTUVWrctGX*") >= program.accesses();
@@ -229,19 +134,39 @@ Variant ReadVariant(const JsonReader& json, const Program& program) {
 
 Kind ReadKind(const JsonReader& json) {
   const std::string text = json.Text();
-  if (text != "pointwise") json.Fail("is \"" + text + "\", which this library does not know");
-  return Kind::kPointwise;
+  if (text == "pointwise") return Kind::kPointwise;
+  if (text == "rowwise") return Kind::kRowwise;
+  if (text == "gemm") return Kind::kGemm;
+  json.Fail("is \"" + text + "\", which this library does not know");
+}
+
+void ReadDtypes(const JsonReader& json, std::vector<Dtype>* dtypes) {
+  json.Each([&](const JsonReader& dtype) { dtypes->push_back(dtype.DtypeName()); });
 }
 
 Kernel ReadKernel(const JsonReader& json, bool has_fatbin) {
   Kernel kernel;
   kernel.name = ReadIdentifier(json["name"]);
   kernel.kind = ReadKind(json["kind"]);
-  kernel.program = ReadProgram(json);
-  kernel.inputs = kernel.program.inputs;
-  kernel.outputs = kernel.program.outputs;
   kernel.cpu = json["cpu"].Flag();
-  json["variants"].Each([&](const JsonReader& v) { kernel.variants.push_back(ReadVariant(v, kernel.program)); });
+  if (kernel.kind == Kind::kGemm) {
+    ReadDtypes(json["inputs"], &kernel.inputs);
+    ReadDtypes(json["outputs"], &kernel.outputs);
+    kernel.gemm = ReadGemm(json, kernel.inputs, kernel.outputs);
+    json["variants"].Each([](const JsonReader& v) { v.Fail("belongs to a gemm, which has no code of its own"); });
+    return kernel;
+  }
+  const bool rowwise = kernel.kind == Kind::kRowwise;
+  if (rowwise) {
+    kernel.rows = ReadRowProgram(json);
+  } else {
+    kernel.program = ReadProgram(json);
+  }
+  kernel.inputs = rowwise ? kernel.rows.inputs : kernel.program.inputs;
+  kernel.outputs = rowwise ? kernel.rows.outputs : kernel.program.outputs;
+  json["variants"].Each([&](const JsonReader& v) {
+    kernel.variants.push_back(rowwise ? ReadRowVariant(v, kernel.rows) : ReadPointwiseVariant(v, kernel.program));
+  });
   if (has_fatbin && kernel.variants.empty()) json["variants"].Fail("is empty although there is a fatbin");
   return kernel;
 }
@@ -297,6 +222,37 @@ std::string Ascii(std::string text) {
 }
 
 }  // namespace
+
+Program ReadProgram(const JsonReader& json) {
+  Program program;
+  json["inputs"].Each([&](const JsonReader& dtype) { program.inputs.push_back(dtype.DtypeName()); });
+  json["outputs"].Each([&](const JsonReader& dtype) { program.outputs.push_back(dtype.DtypeName()); });
+  json["code"].Each([&](const JsonReader& i) { program.code.push_back(ReadInstruction(i)); });
+  if (program.code.size() > kMaxInstructions) json["code"].Fail("is too long");
+  program.results = ReadIds(json["results"]);
+  json["depends"].Each([&](const JsonReader& list) { program.depends.push_back(ReadIds(list)); });
+  program.ranks = ReadIds(json["ranks"]);
+  if (json.Has("index")) program.index = ReadIndexing(json["index"]);
+  try {
+    program.Verify();
+  } catch (const Error& e) {
+    json.Fail(e.what());
+  }
+  return program;
+}
+
+Variant ReadVariant(const JsonReader& json) {
+  Variant variant;
+  variant.symbol = ReadIdentifier(json["symbol"]);
+  variant.modes = json["modes"].Text();
+  variant.index = static_cast<unsigned>(json["index"].Number(32, 64));
+  variant.vector = static_cast<unsigned>(json["vector"].Number(1, 64));
+  variant.unroll = static_cast<unsigned>(json["unroll"].Number(1, 64));
+  variant.threads = static_cast<unsigned>(json["threads"].Number(1, 1024));
+  if (variant.index != 32 && variant.index != 64) json["index"].Fail("is neither 32 nor 64");
+  if ((variant.vector & (variant.vector - 1)) != 0) json["vector"].Fail("is not a power of 2");
+  return variant;
+}
 
 std::optional<KernelFile> ReadKernelFile(const std::string& path) {
   if (access(path.c_str(), F_OK) != 0 && errno == ENOENT) return std::nullopt;

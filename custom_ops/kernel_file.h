@@ -5,11 +5,16 @@
 #include <string>
 #include <vector>
 
+#include "gemm.h"
 #include "program.h"
+#include "row_program.h"
 
 namespace onnxopt {
 
-// One entry point of a kernel, see regions.Variant.
+// How a rowwise kernel goes through its rows, see cuda_kernels/rowwise.cuh.
+enum class Layout { kNone, kHeld, kLooped, kStrided };
+
+// One entry point of a kernel, see regions.Variant and row_variants.RowVariant.
 struct Variant {
   std::string symbol;
   std::string modes;  // a letter an access and a condition, see onnxopt/modes.py
@@ -18,17 +23,23 @@ struct Variant {
   unsigned unroll;
   unsigned threads;
   unsigned tile;  // rows of a tile, 0 where the variant has none
+  Layout layout = Layout::kNone;
+  unsigned lanes = 0;
+  unsigned cluster = 1;
+  std::uint64_t columns = 0;
 };
 
 // What one kernel runs, see regions.Region. Each kind has its own class of FusedKernel (kinds.cc).
-enum class Kind { kPointwise };
+enum class Kind { kPointwise, kRowwise, kGemm };
 
 struct Kernel {
   std::string name;
   Kind kind;
   std::vector<Dtype> inputs;  // storage dtypes, of every kind
   std::vector<Dtype> outputs;
-  Program program;
+  Program program;  // of a pointwise kernel
+  RowProgram rows;  // of a rowwise one
+  Gemm gemm;        // of a product
   std::vector<Variant> variants;
   bool cpu;  // the CPU kernel beats ONNX Runtime's own kernels
 };

@@ -6,59 +6,9 @@
 #include <string>
 #include <vector>
 
+
 namespace onnxopt {
 namespace {
-
-// A dim: its extent, or -1 and a name.
-struct Dim {
-  std::int64_t extent = 1;
-  std::string symbol;
-};
-
-using Dims = std::vector<Dim>;
-
-// ONNX Runtime would take -1 without a name for an extent. Dims of one name are the same, so this one is never given
-// twice.
-std::string FreshName() {
-  static std::atomic<std::uint64_t> names{0};
-  return "onnxopt_unknown_" + std::to_string(names.fetch_add(1, std::memory_order_relaxed));
-}
-
-// ONNX Runtime gives an input of unknown rank as one of rank 0; nullopt stands for both, as they cannot be told apart.
-std::optional<Dims> InputDims(OrtShapeInferContext* context, std::size_t k) {
-  OrtTensorTypeAndShapeInfo* info = nullptr;
-  Check(Ort().ShapeInferContext_GetInputTypeShape(context, k, &info));  // owned by the context
-  std::size_t rank = 0;
-  Check(Ort().GetDimensionsCount(info, &rank));
-  if (rank == 0) return std::nullopt;
-  std::vector<std::int64_t> extents(rank);
-  std::vector<const char*> symbols(rank);
-  Check(Ort().GetDimensions(info, extents.data(), rank));
-  Check(Ort().GetSymbolicDimensions(info, symbols.data(), rank));
-  Dims dims(rank);
-  for (std::size_t d = 0; d < rank; ++d) {
-    if (extents[d] >= 0) {
-      dims[d].extent = extents[d];
-    } else {
-      const bool named = symbols[d] != nullptr && symbols[d][0] != '\0';
-      dims[d] = {-1, named ? symbols[d] : FreshName()};
-    }
-  }
-  return dims;
-}
-
-// The broadcast of two dims. A known extent other than 1 wins: the other is 1 or the same. Where two extents contradict
-// each other the call will fail, unless what the model declares is wrong; the call knows better.
-Dim Broadcast(const Dim& a, const Dim& b) {
-  if (a.extent == 1) return b;
-  if (b.extent == 1) return a;
-  if (a.extent >= 0 && b.extent >= 0 && a.extent != b.extent) return {-1, FreshName()};
-  if (a.extent >= 0) return a;
-  if (b.extent >= 0) return b;
-  if (a.symbol == b.symbol) return a;
-  const auto [first, second] = std::minmax(a.symbol, b.symbol);
-  return {-1, "broadcast(" + first + "," + second + ")"};
-}
 
 // The dim that an extent is, from those of the inputs.
 Dim IndexedDim(const Indexing& index, const Extent& extent, const std::vector<std::optional<Dims>>& inputs) {
@@ -67,13 +17,13 @@ Dim IndexedDim(const Indexing& index, const Extent& extent, const std::vector<st
   for (const std::uint32_t s : extent.symbols) {
     const Symbol& symbol = index.symbols[s];
     const auto& dims = inputs[symbol.input];
-    if (!dims || symbol.axis >= dims->size()) return {-1, FreshName()};
+    if (!dims || symbol.axis >= dims->size()) return {-1, FreshDimName()};
     const Dim& found = (*dims)[symbol.axis];
     if (found.extent >= 0 && dim.extent >= 0) {
       dim.extent *= found.extent;
     } else {
       const bool alone = dim.extent == 1 && extent.symbols.size() == 1;
-      dim = alone ? found : Dim{-1, FreshName()};
+      dim = alone ? found : Dim{-1, FreshDimName()};
     }
   }
   return dim;
@@ -123,22 +73,69 @@ class OutputInfo {
 
 }  // namespace
 
-void InferShapes(const Program& program, OrtShapeInferContext* context) {
+std::string FreshDimName() {
+  static std::atomic<std::uint64_t> names{0};
+  return "onnxopt_unknown_" + std::to_string(names.fetch_add(1, std::memory_order_relaxed));
+}
+
+static std::optional<Dims> DimsOfInput(OrtShapeInferContext* context, std::size_t k) {
+  OrtTensorTypeAndShapeInfo* info = nullptr;
+  Check(Ort().ShapeInferContext_GetInputTypeShape(context, k, &info));  // owned by the context
+  std::size_t rank = 0;
+  Check(Ort().GetDimensionsCount(info, &rank));
+  if (rank == 0) return std::nullopt;
+  std::vector<std::int64_t> extents(rank);
+  std::vector<const char*> symbols(rank);
+  Check(Ort().GetDimensions(info, extents.data(), rank));
+  Check(Ort().GetSymbolicDimensions(info, symbols.data(), rank));
+  Dims dims(rank);
+  for (std::size_t d = 0; d < rank; ++d) {
+    if (extents[d] >= 0) {
+      dims[d].extent = extents[d];
+    } else {
+      const bool named = symbols[d] != nullptr && symbols[d][0] != '\0';
+      dims[d] = {-1, named ? symbols[d] : FreshDimName()};
+    }
+  }
+  return dims;
+}
+
+std::vector<std::optional<Dims>> InputDims(OrtShapeInferContext* context, std::size_t expected) {
   std::size_t count = 0;
   Check(Ort().ShapeInferContext_GetInputCount(context, &count));
-  if (count != program.inputs.size()) {
-    throw Error("the node has " + std::to_string(count) + " inputs, kernels.json has " +
-                std::to_string(program.inputs.size()) + "; model and library belong to different artifacts");
+  if (count != expected) {
+    throw Error("the node has " + std::to_string(count) + " inputs, kernels.json has " + std::to_string(expected) +
+                "; model and library belong to different artifacts");
   }
   std::vector<std::optional<Dims>> inputs;
   inputs.reserve(count);
-  for (std::size_t k = 0; k < count; ++k) inputs.push_back(InputDims(context, k));
+  for (std::size_t k = 0; k < count; ++k) inputs.push_back(DimsOfInput(context, k));
+  return inputs;
+}
+
+Dim Broadcast(const Dim& a, const Dim& b) {
+  if (a.extent == 1) return b;
+  if (b.extent == 1) return a;
+  if (a.extent >= 0 && b.extent >= 0 && a.extent != b.extent) return {-1, FreshDimName()};
+  if (a.extent >= 0) return a;
+  if (b.extent >= 0) return b;
+  if (a.symbol == b.symbol) return a;
+  const auto [first, second] = std::minmax(a.symbol, b.symbol);
+  return {-1, "broadcast(" + first + "," + second + ")"};
+}
+
+void SetOutputDims(OrtShapeInferContext* context, std::size_t k, Dtype dtype, const Dims& dims) {
+  OutputInfo info;
+  info.Set(dtype, dims);
+  Check(Ort().ShapeInferContext_SetOutputTypeShape(context, k, info.get()));
+}
+
+void InferShapes(const Program& program, OrtShapeInferContext* context) {
+  const std::vector<std::optional<Dims>> inputs = InputDims(context, program.inputs.size());
   for (std::size_t k = 0; k < program.outputs.size(); ++k) {
     const std::optional<Dims> dims = OutputDims(program, k, inputs);
     if (!dims || dims->empty()) continue;
-    OutputInfo info;
-    info.Set(program.outputs[k], *dims);
-    Check(Ort().ShapeInferContext_SetOutputTypeShape(context, k, info.get()));
+    SetOutputDims(context, k, program.outputs[k], *dims);
   }
 }
 

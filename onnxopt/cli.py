@@ -238,9 +238,15 @@ def _verify_text(report: Report) -> str:
                 label = f"{provider} {'with' if library else 'without'} the library"
                 state = "passed" if all(c.ok for c in checks) else "FAILED"
                 lines.append(f"verify: {state}, {label}, {cases} cases, worst difference {worst:.2g} of the limit")
-                noisy = sum(c.ok and c.difference is not None and not c.difference.ok for c in checks)
+                exact = [c.exactness for c in checks if c.exactness is not None]
+                if exact:
+                    found, own = max(e.found for e in exact), max(e.original for e in exact)
+                    lines.append(f"    from float32: {found:.2g} of the limit, the original {own:.2g}")
+                above = [c for c in checks if c.ok and c.difference is not None and not c.difference.ok]
+                noisy = sum(c.exactness is None for c in above)
                 if noisy:
                     lines.append(f"    {noisy} outputs above it, within what the original differs from itself by")
+    lines += [f"    {note}" for note in report.notes]
     lines += [f"    not run by the original: {s.case}: {s.reason}" for s in report.skipped]
     if report.status == "failed":
         lines.append(f"verify: FAILED: {report.reason}")

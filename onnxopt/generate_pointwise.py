@@ -13,12 +13,12 @@ from onnxopt.indexing import Term
 from onnxopt.program import Instruction, Program
 from onnxopt.regions import Kernel, Variant
 
-_C_TYPES = {d.compute: ("float" if d.compute == "float32" else DTYPES[d.compute].cuda) for d in DTYPES.values()}
+C_TYPES = {d.compute: ("float" if d.compute == "float32" else DTYPES[d.compute].cuda) for d in DTYPES.values()}
 _RENAMED = {"not": "logic_not", "and": "logic_and", "or": "logic_or", "xor": "logic_xor"}
 _APPROXIMATE = frozenset(
     {"exp", "expm1", "log", "log1p", "sqrt", "sin", "cos", "tanh", "erf", "div"}
 )  # cuda_kernels/approximate.cuh
-_INDEX = {32: "uint32_t", 64: "uint64_t"}
+INDEX = {32: "uint32_t", 64: "uint64_t"}
 
 
 def lines(kernel: Kernel) -> list[str]:
@@ -31,20 +31,12 @@ def lines(kernel: Kernel) -> list[str]:
 def _struct(name: str, program: Program) -> list[str]:
     inputs = ", ".join(DTYPES[d].cuda for d in program.accesses)
     outputs = ", ".join(DTYPES[d].cuda for d in program.outputs)
-    parameters = [f"{_C_TYPES[DTYPES[d].compute]} x{k}" for k, d in enumerate(program.accesses)]
+    parameters = [f"{C_TYPES[DTYPES[d].compute]} x{k}" for k, d in enumerate(program.accesses)]
     parameters += [f"bool c{k}" for k in range(program.conditions)]
-    parameters += [f"{_C_TYPES[DTYPES[d].compute]}& y{k}" for k, d in enumerate(program.outputs)]
+    parameters += [f"{C_TYPES[DTYPES[d].compute]}& y{k}" for k, d in enumerate(program.outputs)]
     names = [f"x{k}" for k in range(len(program.accesses))] + [f"c{k}" for k in range(program.conditions)]
-    functions = _functions(program)
-    body = []
-    for k, instruction in enumerate(program.code):
-        if instruction.op == "const":
-            names.append(literal(instruction))
-            continue
-        names.append(f"v{k}")
-        operands = ", ".join(names[a] for a in instruction.args)
-        body.append(f"const {_C_TYPES[instruction.dtype]} v{k} = {functions[k]}({operands});")
-    body += [f"y{k} = {names[result]};" for k, result in enumerate(program.results)]
+    body, results = statements(program, names, is_exact(program))
+    body += [f"y{k} = {result};" for k, result in enumerate(results)]
     return [
         f"struct {name} {{",
         f"  using Inputs = List<{inputs}>;",
@@ -98,16 +90,30 @@ def _term(term: Term, count: int) -> str:
     return f" {'-' if stride < 0 else '+'} {scaled}"
 
 
-def _functions(program: Program) -> list[str]:
-    """The CUDA function of every instruction; the approximate ones where every float is stored in 16 bits."""
+def is_exact(program: Program) -> bool:
+    """Whether some float is stored in more than 16 bits, so that approximate functions would show in it."""
     floats = [d for name in (*program.inputs, *program.outputs) if (d := DTYPES[name]).kind == "float"]
-    exact = any(d.size > 2 for d in floats) or any(i.op == "cast" for i in program.code)
-    return [_exact_function(i) if exact else _approximate_function(i, program) for i in program.code]
+    return any(d.size > 2 for d in floats) or any(i.op == "cast" for i in program.code)
+
+
+def statements(program: Program, inputs: list[str], exact: bool) -> tuple[list[str], list[str]]:
+    """The program's code as CUDA statements that read the expressions `inputs`, and its results as expressions."""
+    names = list(inputs)
+    body = []
+    for k, instruction in enumerate(program.code):
+        if instruction.op == "const":
+            names.append(literal(instruction))
+            continue
+        names.append(f"v{k}")
+        function = _exact_function(instruction) if exact else _approximate_function(instruction, program)
+        operands = ", ".join(names[a] for a in instruction.args)
+        body.append(f"const {C_TYPES[instruction.dtype]} v{k} = {function}({operands});")
+    return body, [names[result] for result in program.results]
 
 
 def _exact_function(instruction: Instruction) -> str:
     if instruction.op == "cast":
-        return f"cast<{_C_TYPES[instruction.dtype]}>"
+        return f"cast<{C_TYPES[instruction.dtype]}>"
     if instruction.op == "narrow":
         return f"narrow<{DTYPES[str(instruction.storage)].cuda}>"
     return _RENAMED.get(instruction.op, instruction.op)
@@ -139,7 +145,7 @@ def _is_only_added_to_one(instruction: Instruction, program: Program) -> bool:
 def literal(instruction: Instruction) -> str:
     """A constant as a C++ literal of its compute dtype that reads back to the same bits (NaN payloads aside)."""
     value, dtype = instruction.value, instruction.dtype
-    c_type = _C_TYPES[dtype]
+    c_type = C_TYPES[dtype]
     if dtype == "bool":
         return "true" if value else "false"
     if dtype not in ("float32", "float64"):
@@ -157,7 +163,7 @@ def literal(instruction: Instruction) -> str:
 
 
 def _entry(kernel: Kernel, program: Program, variant: Variant) -> list[str]:
-    index = _INDEX[variant.index]
+    index = INDEX[variant.index]
     modes = "".join(f", '{mode}'" for mode in variant.modes)
     counts = f"{len(program.accesses)}, {len(program.outputs)}" + (f", {program.conditions}" * bool(program.conditions))
     params = f"{'Tiled' if variant.tile else ''}Params<{index}, {counts}>"

@@ -20,7 +20,7 @@ from onnxopt.extents import ONE, Extent, product
 from onnxopt.index_maps import Guard, Linear, Map, NotAffine, identity
 from onnxopt.index_ops import Piece, broadcast, dims_of, is_index, undo
 from onnxopt.indexing import MAX_CONDITIONS, MAX_TERMS, Access, Condition, Indexing, Term
-from onnxopt.operands import apply_row, constant, storage
+from onnxopt.operands import apply_operator, constant, storage
 from onnxopt.program import Program, without_dead_code
 from onnxopt.shapes import Shapes
 
@@ -108,7 +108,7 @@ class _Evaluation:
                     operands[operand] = self._value(operand, at.with_coordinates(broadcast(at, result_dims, dims)))
                 else:
                     operands[operand] = self._value(operand, at)
-        return apply_row(node, operands, self._opsets, self._shapes)
+        return apply_operator(node, operands, self._opsets, self._shapes)
 
     def _pieces(self, value: ir.Value, pieces: Sequence[Piece]) -> Expr:
         dtype = storage(value, self._shapes).compute

@@ -9,7 +9,7 @@ import onnx_ir as ir
 from onnxopt.expr import Builder, Expr
 from onnxopt.index_lowering import lower_indexed
 from onnxopt.index_ops import is_index
-from onnxopt.operands import apply_row, constant, storage
+from onnxopt.operands import apply_operator, constant, storage
 from onnxopt.program import Program, without_dead_code
 from onnxopt.shapes import Shapes
 
@@ -35,10 +35,10 @@ def lower(
     for node in nodes:
         for value in node.inputs:
             if value is not None and value not in known:
-                known[value], ranks[value] = _immediate(builder, value, shapes)
+                known[value], ranks[value] = immediate(builder, value, shapes)
                 depends[value] = frozenset()
         result = node.outputs[0]
-        known[result] = apply_row(node, known, opsets, shapes)
+        known[result] = apply_operator(node, known, opsets, shapes)
         operands = [v for v in node.inputs if v is not None]
         depends[result] = frozenset().union(*(depends[v] for v in operands))
         ranks[result] = max(ranks[v] for v in operands)
@@ -55,7 +55,7 @@ def lower(
     return program
 
 
-def _immediate(builder: Builder, value: ir.Value, shapes: Shapes) -> tuple[Expr, int]:
+def immediate(builder: Builder, value: ir.Value, shapes: Shapes) -> tuple[Expr, int]:
     tensor = constant(value)
     if tensor is None:
         raise ValueError(f"{value.name} is neither an input of the region nor a constant of one element")

@@ -19,7 +19,7 @@ def constant(value: ir.Value | None) -> ir.TensorProtocol | None:
     return value.const_value
 
 
-def apply_row(node: ir.Node, known: Mapping[ir.Value, Expr], opsets: Mapping[str, int], shapes: Shapes) -> Expr:
+def apply_operator(node: ir.Node, known: Mapping[ir.Value, Expr], opsets: Mapping[str, int], shapes: Shapes) -> Expr:
     """The node's result from its operands, through the operator table."""
     row = ops.find(node.domain, node.op_type, opsets.get(node.domain))
     if row is None:

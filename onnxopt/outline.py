@@ -16,7 +16,7 @@ from onnx_ir.passes.common import InlinePass, TopologicalSortPass
 
 from onnxopt import kinds
 from onnxopt.provider_preference import kernel_wins_on_cpu
-from onnxopt.regions import FusionPlan, Kernel, Meaning, Region, Site
+from onnxopt.regions import FusionPlan, Kernel, Kind, Meaning, Region, Site
 from onnxopt.shapes import Shapes
 
 DOMAIN = "onnxopt"
@@ -32,12 +32,12 @@ def outline(model: ir.Model, plan: FusionPlan) -> tuple[Kernel, ...]:
     found: dict[str, list[tuple[Region, Meaning, Site]]] = collections.defaultdict(list)
     for region in plan.regions:
         program = kinds.lower(region, model.opset_imports, shapes)
-        function = _function(region, model.opset_imports, shapes, program)
+        function = _function(region, program, model.opset_imports, shapes)
         key = (DOMAIN, function.name, "")
         model.functions.setdefault(key, function)
         site = _site(region, f"{function.name}_{len(found[function.name])}", shapes)
         found[function.name].append((region, program, site))
-    kernels = tuple(_kernel(name, uses, shapes) for name, uses in found.items())
+    kernels = tuple(_kernel(name, uses, model.opset_imports, shapes) for name, uses in found.items())
     moved: dict[ir.Value, ir.Value] = {}
     for name, uses in found.items():
         for region, _, site in uses:
@@ -65,24 +65,23 @@ def _drop_constants_taken_in(model: ir.Model) -> None:
                 del graph.initializers[name]
 
 
-def _kernel(name: str, uses: Sequence[tuple[Region, Meaning, Site]], shapes: Shapes) -> Kernel:
+def _kernel(
+    name: str, uses: Sequence[tuple[Region, Meaning, Site]], opsets: Mapping[str, int], shapes: Shapes
+) -> Kernel:
     region, program, _ = uses[0]
     return Kernel(
         name=name,
         kind=region.kind,
         ops=tuple(node.op_type for node in region.nodes),
         program=program,
-        variants=kinds.entry_points(name, program, [r for r, _, _ in uses], shapes),
+        variants=kinds.entry_points(name, program, [r for r, _, _ in uses], opsets, shapes),
         sites=tuple(site for _, _, site in uses),
         cpu=all(kernel_wins_on_cpu(r) for r, _, _ in uses),
     )
 
 
-def _function(region: Region, opsets: Mapping[str, int], shapes: Shapes, program: Meaning) -> ir.Function:
-    """The region's nodes, copied into a function with values named x0.. (inputs), v0.. and y0.. (outputs).
-
-    Where the program holds for certain shapes only, the name tells functions of different shapes apart.
-    """
+def _function(region: Region, meaning: Meaning, opsets: Mapping[str, int], shapes: Shapes) -> ir.Function:
+    """The region's nodes, copied into a function with values named x0.. (inputs), v0.. and y0.. (outputs)."""
     names = {v: f"x{k}" for k, v in enumerate(region.inputs)}
     names |= {v: f"y{k}" for k, v in enumerate(region.outputs)}
     inside = {v: ir.Value(name=names[v]) for v in region.inputs}
@@ -107,8 +106,7 @@ def _function(region: Region, opsets: Mapping[str, int], shapes: Shapes, program
     name = "".join(_camel(n.op_type) for n in region.nodes[:_NAMED_OPS])
     if len(region.nodes) > _NAMED_OPS:
         name += f"And{len(region.nodes) - _NAMED_OPS}More"
-    index = program.to_json().get("index")
-    name += "_" + _hash(graph, dtypes if index is None else [*dtypes, json.dumps(index)])
+    name += "_" + _hash(graph, dtypes, region.kind, meaning)
     return ir.Function(DOMAIN, name, graph=graph, attributes=[])
 
 
@@ -123,13 +121,18 @@ def _constant_node(nodes: list[ir.Node], value: ir.Value, name: str) -> ir.Value
     return node.outputs[0]
 
 
-def _hash(graph: ir.Graph, dtypes: Sequence[str]) -> str:
+def _hash(graph: ir.Graph, dtypes: Sequence[str], kind: Kind, meaning: Meaning) -> str:
+    """Of all that the kernel depends on: beyond its nodes that is, for some kinds, what the shapes told."""
     body = []
     for node in graph:
         attributes = sorted((name, _attribute_text(a)) for name, a in node.attributes.items())
         operands = ["" if v is None else str(v.name) for v in node.inputs]
         body.append([node.domain, node.op_type, operands, [str(v.name) for v in node.outputs], attributes])
-    text = json.dumps([body, dtypes, sorted(graph.opset_imports.items())])
+    described = meaning.to_json()
+    told = [described["index"]] if "index" in described else []
+    if kind is not Kind.POINTWISE:
+        told = [kind, described]
+    text = json.dumps([body, dtypes, sorted(graph.opset_imports.items()), *told])
     return hashlib.sha256(text.encode()).hexdigest()[:8]
 
 

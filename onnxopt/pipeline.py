@@ -76,7 +76,7 @@ def optimize(
         text = generate.generate(kernels)
     with phases("compile"):
         advance = functools.partial(progress, "compile") if progress else None
-        fatbin = compile_cuda(text, archs, cache, advance) if kernels and archs else None
+        fatbin = compile_cuda(text, archs, cache, advance) if archs and any(k.variants for k in kernels) else None
 
     with package.staging(output) as folder, tempfile.TemporaryDirectory(prefix="onnxopt.") as scratch:
         build = Build(normalized.model, kernels, fatbin, folder, external_data)

@@ -14,7 +14,9 @@ from onnxopt.shapes import Shapes
 class Kind(enum.StrEnum):
     """What a kernel runs, and so which modules find, lower and generate it (kinds.py)."""
 
+    GEMM = "gemm"
     POINTWISE = "pointwise"
+    ROWWISE = "rowwise"
 
 
 class Meaning(Protocol):
@@ -105,7 +107,7 @@ class Variant:
     vector: int
     unroll: int
     threads: int
-    tile: int = 0
+    tile: int = dataclasses.field(default=0, kw_only=True)
 
 
 @dataclasses.dataclass(frozen=True)

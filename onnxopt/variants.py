@@ -56,7 +56,7 @@ def _variant(name: str, modes: str, vector: int, full: int, tile: int = 0) -> Va
     suffix = modes.replace("*", "A") + ("" if vector == full else f"_{vector}")
     threads = _TILE_THREADS if tile else _THREADS
     unroll = 1 if tile else _unroll(modes)
-    return Variant(f"{name}_{_kind(modes)}_{suffix}", modes, 32, vector, unroll, threads, tile)
+    return Variant(f"{name}_{_kind(modes)}_{suffix}", modes, 32, vector, unroll, threads, tile=tile)
 
 
 def _unroll(modes: str) -> int:

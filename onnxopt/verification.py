@@ -7,6 +7,10 @@ shapes and seeds are tried follows from a time budget.
 A difference above the limit of compare.py is held against the model's own noise: the original, run once more with ORT's
 optimizations off, differs from itself by as much as reordering its arithmetic costs. Up to four times that is accepted,
 and the report says so (`noise`). Anything else fails.
+
+Of a model of float16 or bfloat16 the original is itself only near what the model means. So where an output differs from
+the original's at all, both are held against the original in float32, run once more: the optimized model may be at most
+twice as far from it as the original at its worst, plus a tenth of the limit (exactness.py).
 """
 
 from __future__ import annotations
@@ -28,7 +32,8 @@ class Report:
     """What was compared and how it went.
 
     status: "passed", "failed", "not_run" (the original cannot be run here; reason says why) or "skipped" (not asked
-    for). precision: the limits' dtype, see traits.py; limit: relative difference allowed to floats.
+    for). precision: the limits' dtype, see traits.py; limit: relative difference allowed to floats. notes: what could
+    not be done as usual.
     """
 
     status: str
@@ -38,6 +43,7 @@ class Report:
     providers: tuple[str, ...] = ()
     checks: tuple[Check, ...] = ()
     skipped: tuple[Skipped, ...] = ()
+    notes: tuple[str, ...] = ()
 
     @property
     def failures(self) -> tuple[Check, ...]:
@@ -119,6 +125,7 @@ def verify_model(references: Sequence[Reference], model: Path, library: Path | N
         providers=tuple(r.provider for r in references),
         checks=tuple(checks),
         skipped=tuple(s for r in references for s in r.skipped),
+        notes=tuple(note for r in references for note in r.notes),
     )
 
 
@@ -163,6 +170,11 @@ def describe_failure(check: Check) -> str:
     where = f"{check.provider} {'with' if check.library else 'without'} the library, {check.case}"
     if check.difference is None:
         return f"{check.output or 'the model'} ({where}): {check.error}"
+    if check.exactness is not None:
+        found, own = check.exactness.found, check.exactness.original
+        return (
+            f"output {check.output} ({where}): {found:.3g} times the limit from float32, the original {own:.3g} times"
+        )
     excess = check.difference.excess
     times = "" if excess is None else f", {excess:.3g} times the limit"
     return f"output {check.output} ({where}): {check.difference.reason}{times}"

@@ -33,7 +33,7 @@ def test_the_catalog_has_36_trained_models_with_checksums() -> None:
 
 def test_names_are_unique_and_exported_ones_say_what_they_are() -> None:
     names = models.names()
-    assert len(names) == len(set(names)) == 36 + 5 * 2 * 2 * 2
+    assert len(names) == len(set(names)) == 36 + 7 * 2 * 2 * 2
     assert {"bert", "bert_dyn", "bert_fp16", "bert_fp16_dyn", "llama_tiny_fp16_dyn"} <= set(names)
     row = exported.exports()["bert_tiny_fp16_dyn"]
     assert (row.architecture, row.size, row.fp16, row.dynamic) == ("bert", "tiny", True, True)

@@ -1,0 +1,60 @@
+#include "cuda_launcher.h"
+
+#include <map>
+#include <mutex>
+
+namespace onnxopt::cuda {
+
+Launcher::Launcher(const Kernel& kernel, const Library& library) : kernel_(kernel), driver_(library.driver()) {
+  Context context = nullptr;
+  driver_.Check(driver_.cuCtxGetCurrent(&context), "cannot ask for the CUDA context");
+  for (const Variant& variant : kernel.variants) {
+    variants_.push_back(library.Find(variant.symbol));
+    if (context == nullptr) continue;
+    DriverFunction function = nullptr;
+    driver_.Check(driver_.cuKernelGetFunction(&function, variants_.back()),
+                  "kernel " + variant.symbol + " does not load on this GPU (set ONNXOPT_DISABLE=1 to run without)");
+  }
+}
+
+Stream Launcher::Enter(OrtKernelContext* context) const {
+  void* ort_stream = nullptr;
+  onnxopt::Check(Ort().KernelContext_GetGPUComputeStream(context, &ort_stream));
+  const auto stream = static_cast<Stream>(ort_stream);
+  Context current = nullptr;
+  driver_.Check(driver_.cuCtxGetCurrent(&current), "cannot ask for the CUDA context");
+  if (current == nullptr) {
+    // A thread of ONNX Runtime that has not called CUDA yet.
+    driver_.Check(driver_.cuStreamGetCtx(stream, &current), "cannot find the CUDA context of ONNX Runtime's stream");
+    driver_.Check(driver_.cuCtxSetCurrent(current), "cannot enter the CUDA context");
+  }
+  return stream;
+}
+
+const DeviceTraits& Launcher::device() const {
+  static std::mutex mutex;
+  static std::map<Device, DeviceTraits> known;
+  Device device = 0;
+  driver_.Check(driver_.cuCtxGetDevice(&device), "cannot ask for the GPU");
+  const std::lock_guard<std::mutex> lock(mutex);
+  const auto found = known.find(device);
+  if (found != known.end()) return found->second;
+  DeviceTraits traits{};
+  int multiprocessors = 0;
+  const char* const problem = "cannot ask for a GPU's traits";
+  driver_.Check(driver_.cuDeviceGetAttribute(&traits.major, kComputeCapabilityMajor, device), problem);
+  driver_.Check(driver_.cuDeviceGetAttribute(&multiprocessors, kMultiprocessorCount, device), problem);
+  traits.multiprocessors = static_cast<unsigned>(multiprocessors);
+  return known.emplace(device, traits).first->second;
+}
+
+void Launcher::Launch(std::size_t variant, unsigned blocks, unsigned char* params, Stream stream) const {
+  void* pointers[] = {params};
+  // The driver takes a CUkernel here and runs it in the stream's context (CUDA 12).
+  const auto function = reinterpret_cast<DriverFunction>(variants_[variant]);
+  const Variant& entry = kernel_.variants[variant];
+  driver_.Check(driver_.cuLaunchKernel(function, blocks, 1, 1, entry.threads, 1, 1, 0, stream, pointers, nullptr),
+                "kernel " + entry.symbol + " did not launch");
+}
+
+}  // namespace onnxopt::cuda

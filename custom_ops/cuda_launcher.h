@@ -1,0 +1,39 @@
+// The entry points of one kernel, loaded, and launching them on ONNX Runtime's stream.
+#pragma once
+
+#include <vector>
+
+#include "cuda_library.h"
+#include "kernel_file.h"
+#include "ort.h"
+
+namespace onnxopt::cuda {
+
+// Of the GPU whose context is current.
+struct DeviceTraits {
+  int major;
+  unsigned multiprocessors;
+};
+
+class Launcher {
+ public:
+  // Loads every variant into the current context, if there is one: under CUDA graph capture it would be too late.
+  // Throws Error if one does not load.
+  Launcher(const Kernel& kernel, const Library& library);
+
+  // The stream to launch on; its context is current afterwards.
+  Stream Enter(OrtKernelContext* context) const;
+
+  // Asks the driver once per GPU.
+  const DeviceTraits& device() const;
+
+  // params: the variant's parameter block.
+  void Launch(std::size_t variant, unsigned blocks, unsigned char* params, Stream stream) const;
+
+ private:
+  const Kernel& kernel_;
+  const Driver& driver_;
+  std::vector<DriverKernel> variants_;  // as kernel_.variants
+};
+
+}  // namespace onnxopt::cuda

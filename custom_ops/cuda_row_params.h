@@ -1,0 +1,26 @@
+// The parameter block of a rowwise kernel: the layout of row_abi.h's RowParams.
+#pragma once
+
+#include "cuda_params.h"
+#include "row_abi.h"
+
+namespace onnxopt::cuda {
+
+constexpr std::size_t kRowOutputsAt = 3 * sizeof(unsigned long long);
+
+constexpr std::size_t RowInputsAt(std::size_t outputs) { return kRowOutputsAt + outputs * sizeof(void*); }
+
+constexpr std::size_t RowParamsSize(unsigned index, std::size_t inputs, std::size_t outputs) {
+  return ParamsSize(index, inputs, outputs) - kOutputsAt + kRowOutputsAt;
+}
+
+template <typename P>
+constexpr bool SameRowLayout(unsigned index, std::size_t inputs, std::size_t outputs) {
+  return sizeof(P) == RowParamsSize(index, inputs, outputs) && offsetof(P, output) == kRowOutputsAt &&
+         offsetof(P, input) == RowInputsAt(outputs);
+}
+
+static_assert(SameRowLayout<RowParams<Index32, 1, 1>>(32, 1, 1) && SameRowLayout<RowParams<Index32, 3, 2>>(32, 3, 2));
+static_assert(SameRowLayout<RowParams<Index64, 1, 1>>(64, 1, 1) && SameRowLayout<RowParams<Index64, 3, 2>>(64, 3, 2));
+
+}  // namespace onnxopt::cuda

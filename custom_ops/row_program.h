@@ -1,0 +1,74 @@
+// A rowwise kernel's meaning: the C++ side of onnxopt/row_program.py, whose words and rules these are.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "program.h"
+
+namespace onnxopt {
+
+enum class Reduction : std::uint8_t { kSum, kProd, kMax, kMin };
+
+// False where no reduction has this name.
+bool ParseReduction(std::string_view name, Reduction* reduction);
+
+// target: empty for the view that inputs are broadcast into, else how the other view is reshaped to this one.
+struct View {
+  std::size_t rank;
+  std::vector<std::int64_t> target;
+};
+
+struct Operand {
+  std::size_t view;
+  std::size_t trailing;
+  bool row;
+};
+
+enum class Form : std::uint8_t { kElement, kRow, kSqueezed };
+
+bool ParseForm(std::string_view name, Form* form);
+
+struct Result {
+  Form form;
+  std::size_t view;
+};
+
+// reads: slots. Inputs of the region come first, then the row length as float32 and as float64, then row values.
+struct Piece {
+  std::vector<std::uint32_t> reads;
+  Program program;
+};
+
+struct Stage {
+  Piece element;
+  std::vector<Reduction> reductions;
+  std::optional<Piece> row;
+};
+
+constexpr std::size_t kLengthSlots = 2;
+
+struct RowProgram {
+  std::vector<Dtype> inputs;
+  std::vector<Dtype> outputs;
+  std::size_t first;
+  std::size_t last;
+  std::vector<View> views;
+  std::vector<Operand> operands;
+  std::vector<Result> results;
+  std::vector<Stage> stages;
+  std::optional<Piece> output;
+  std::optional<Piece> row_output;
+
+  // The view that inputs are broadcast into.
+  std::size_t base() const { return views[0].target.empty() ? 0 : 1; }
+  // Dtype of every slot.
+  std::vector<Dtype> Slots() const;
+  // Outputs with one element for each of the domain, or one a row.
+  std::vector<std::size_t> Stored(bool rows) const;
+  // Throws Error naming the first field that breaks a rule of row_program.py.
+  void Verify() const;
+};
+
+}  // namespace onnxopt

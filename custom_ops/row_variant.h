@@ -1,0 +1,24 @@
+// Which variant of a rowwise kernel fits a grid of rows, and its parameter block.
+#pragma once
+
+#include "cuda_row_params.h"
+#include "row_call.h"
+
+namespace onnxopt::cuda {
+
+// What the GPU at hand can do: its multiprocessors, and whether blocks form clusters.
+struct Gpu {
+  unsigned multiprocessors;
+  bool clusters;
+};
+
+// The first variant that fits, or kernel.variants.size() if none does.
+std::size_t ChooseRowVariant(const Kernel& kernel, const Grid& grid, const Gpu& gpu);
+
+// Writes row_abi.h's RowParams for this variant into `block` of kMaxParams bytes.
+void FillRowParams(const Kernel& kernel, const Variant& variant, const Grid& grid, unsigned char* block);
+
+// Blocks of threads that cover the rows. Throws Error where there are more than a grid has.
+unsigned RowGridSize(const Variant& variant, const Grid& grid);
+
+}  // namespace onnxopt::cuda

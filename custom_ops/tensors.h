@@ -1,0 +1,15 @@
+// The tensors of one call of a fused node, through ONNX Runtime's C API.
+#pragma once
+
+#include "ort.h"
+#include "shape.h"
+
+namespace onnxopt {
+
+// Input `k` of the call: its shape and its data, which are only read. Throws Error where it is missing.
+const void* InputTensor(OrtKernelContext* context, std::size_t k, Shape* shape);
+
+// Output `k` with this shape; nullptr where nothing wants it.
+void* Allocate(OrtKernelContext* context, std::size_t k, const Shape& shape);
+
+}  // namespace onnxopt

@@ -1,0 +1,167 @@
+"""CUDA source of rowwise kernels, on top of cuda_kernels/rowwise.cuh."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import cast
+
+from onnxopt.dtypes import DTYPES
+from onnxopt.generate_pointwise import C_TYPES, INDEX, statements
+from onnxopt.regions import Kernel
+from onnxopt.row_program import LENGTHS, Piece, RowProgram, Stage, is_float
+from onnxopt.row_variants import RowVariant
+
+HEADER = "rowwise.cuh"
+_MERGE = {"sum": "add", "prod": "mul", "max": "max", "min": "min"}
+_NOT_FOR_CLUSTERS = "#if __CUDA_ARCH__ >= 900"  # older GPUs have none; the host never launches it there
+
+
+def lines(kernel: Kernel) -> list[str]:
+    """The kernel's stages as structs, and an entry point a variant."""
+    program = cast(RowProgram, kernel.program)
+    entries = [line for v in kernel.variants for line in _entry(kernel.name, program, cast(RowVariant, v))]
+    return [*_struct(kernel.name, program), "", *entries]
+
+
+def is_exact(program: RowProgram) -> bool:
+    """Whether some float is stored in more than 16 bits, so that approximate functions would show in it."""
+    floats = [DTYPES[d] for d in (*program.inputs, *program.outputs) if is_float(d)]
+    casts = any(i.op == "cast" for p in program.pieces for i in p.program.code)
+    return casts or any(d.size > 2 for d in floats)
+
+
+class _Text:
+    """The parts of one struct."""
+
+    def __init__(self, program: RowProgram):
+        self.program = program
+        self.exact = is_exact(program)
+        self._first = len(program.inputs)
+
+    def slot(self, k: int) -> str:
+        """The value in a slot, as an expression inside any function."""
+        if k < self._first:
+            return f"x{k}"
+        k -= self._first
+        return ("row.length", "row.wide_length")[k] if k < len(LENGTHS) else f"row.r{k - len(LENGTHS)}"
+
+    def inputs(self) -> str:
+        return ", ".join(f"{C_TYPES[DTYPES[d].compute]} x{k}" for k, d in enumerate(self.program.inputs))
+
+    def outputs(self) -> str:
+        return ", ".join(f"{C_TYPES[DTYPES[d].compute]}& y{k}" for k, d in enumerate(self.program.outputs))
+
+    def statements(self, piece: Piece, exact: bool) -> tuple[list[str], list[str]]:
+        return statements(piece.program, [self.slot(k) for k in piece.reads], exact)
+
+    def reads(self, piece: Piece | None) -> str:
+        """The region's inputs that a piece reads, as a mask."""
+        return hex(sum(1 << k for k in (piece.reads if piece else ()) if k < self._first)) + "u"
+
+    def row(self) -> list[str]:
+        values = self.program.slots[self._first + len(LENGTHS) :]
+        fields = [f"  {C_TYPES[d]} r{k};" for k, d in enumerate(values)]
+        return ["struct Row {", "  float length;", "  double wide_length;", *fields, "};"]
+
+    def stage(self, k: int, stage: Stage, first: int) -> list[str]:
+        """Stage k, whose reduced values are row values `first` and those after it."""
+        dtypes = [C_TYPES[d] for d in stage.element.program.outputs]
+        pairs = list(zip(dtypes, stage.reductions, strict=True))
+        body, results = self.statements(stage.element, self.exact)
+        merged = [_MERGE[r] for r in stage.reductions]
+        finish = [f"row.r{first + n} = partial.p{n};" for n in range(len(pairs))]
+        if stage.row is not None:
+            more, values = self.statements(stage.row, True)
+            finish += [*more, *(f"row.r{first + len(pairs) + n} = {v};" for n, v in enumerate(values))]
+        return [
+            f"struct Stage{k} {{",
+            f"  static constexpr unsigned kReads = {self.reads(stage.element)};",
+            "  struct alignas(4) Partial {",
+            *(f"    {dtype} p{n};" for n, dtype in enumerate(dtypes)),
+            "  };",
+            "  __device__ static Partial identity() {",
+            f"    return {{{', '.join(f'Identity<{dtype}>::{r}()' for dtype, r in pairs)}}};",
+            "  }",
+            "  __device__ static void merge(Partial& p, const Partial& q) {",
+            *(f"    p.p{n} = {f}(p.p{n}, q.p{n});" for n, f in enumerate(merged)),
+            "  }",
+            "  __device__ static Partial exchange(const Partial& p, int mask) {",
+            f"    return {{{', '.join(f'shuffle_xor(p.p{n}, mask)' for n in range(len(pairs)))}}};",
+            "  }",
+            f"  __device__ static void accumulate(Partial& partial, const Row& row, {self.inputs()}) {{",
+            *(f"    {line}" for line in body),
+            *(f"    partial.p{n} = {f}(partial.p{n}, {results[n]});" for n, f in enumerate(merged)),
+            "  }",
+            f"  __device__ static void finish(Row& row, const Partial& partial, {self.inputs()}) {{",
+            *(f"    {line}" for line in finish),
+            "  }",
+            "};",
+        ]
+
+    def output(self, function: str, piece: Piece | None, stored: Sequence[int], exact: bool) -> list[str]:
+        """The function that computes some outputs."""
+        body, results = self.statements(piece, exact) if piece else ([], [])
+        body += [f"y{k} = {value};" for k, value in zip(stored, results, strict=True)]
+        return [
+            f"__device__ static void {function}(const Row& row, {self.inputs()}, {self.outputs()}) {{",
+            *(f"  {line}" for line in body),
+            "}",
+        ]
+
+
+def _struct(name: str, program: RowProgram) -> list[str]:
+    text = _Text(program)
+    stages: list[str] = []
+    first = 0
+    for k, stage in enumerate(program.stages):
+        stages += text.stage(k, stage, first)
+        first += len(stage.reductions) + (len(stage.row.program.outputs) if stage.row else 0)
+    row_inputs = sum(1 << k for k, o in enumerate(program.operands) if o.row)
+    row_outputs = sum(1 << k for k in program.stored("row"))
+    body = [
+        f"using Inputs = List<{', '.join(DTYPES[d].cuda for d in program.inputs)}>;",
+        f"using Outputs = List<{', '.join(DTYPES[d].cuda for d in program.outputs)}>;",
+        f"static constexpr unsigned kRowInputs = {hex(row_inputs)}u;",
+        f"static constexpr unsigned kRowOutputs = {hex(row_outputs)}u;",
+        f"static constexpr bool kStoresElements = {'true' if program.output else 'false'};",
+        f"static constexpr unsigned kOutputReads = {text.reads(program.output)};",
+        *text.row(),
+        *stages,
+        f"using Stages = List<{', '.join(f'Stage{k}' for k in range(len(program.stages)))}>;",
+        *text.output("output", program.output, program.stored("element"), text.exact),
+        *text.output("row_output", program.row_output, program.stored("row"), True),
+    ]
+    return [f"struct {name} {{", *(f"  {line}" for line in body), "};"]
+
+
+def _entry(name: str, program: RowProgram, variant: RowVariant) -> list[str]:
+    index = INDEX[variant.index]
+    modes = "".join(f", '{mode}'" for mode in variant.modes)
+    params = f"RowParams<{index}, {len(program.inputs)}, {len(program.outputs)}>"
+    shared = f"{variant.vector}, {variant.unroll}"
+    arguments = {
+        "held": f"{shared}, {variant.lanes}, {variant.threads}, {variant.cluster}, {variant.columns}",
+        "looped": f"{shared}, {variant.threads}, {variant.cluster}",
+        "strided": f"{variant.vector}, {variant.threads}",
+    }[variant.layout]
+    call = f"  {variant.layout}<{name}, {index}, {arguments}{modes}>(params);"
+    bounds = f"__launch_bounds__({variant.threads})"
+    if variant.cluster == 1:
+        return [
+            f'extern "C" __global__ void {bounds}',
+            f"{variant.symbol}(const __grid_constant__ {params} params) {{",
+            call,
+            "}",
+            "",
+        ]
+    return [
+        f"{_NOT_FOR_CLUSTERS}",
+        f'extern "C" __global__ void __cluster_dims__({variant.cluster}, 1, 1) {bounds}',
+        f"{variant.symbol}(const __grid_constant__ {params} params) {{",
+        call,
+        "}",
+        "#else",
+        f'extern "C" __global__ void {variant.symbol}(const __grid_constant__ {params}) {{}}',
+        "#endif",
+        "",
+    ]

@@ -1,0 +1,153 @@
+"""Which entry points a rowwise kernel gets, by the lengths that its rows are known to have.
+
+The library tries them in order and takes the first that fits the shapes at hand (custom_ops/row_variant.cc).
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+from collections.abc import Mapping, Sequence
+
+from onnxopt import row_domain
+from onnxopt.dtypes import DTYPES
+from onnxopt.regions import Region, Variant
+from onnxopt.row_domain import Grid
+from onnxopt.row_program import RowProgram
+from onnxopt.shapes import Shapes
+
+_ACCESS_BYTES = 16  # the widest load or store an instruction makes
+_MOST_LENGTHS = 3  # lengths of rows that get an entry point of their own
+_THREADS = 128
+_LONGEST_BLOCK = 512
+_LOOPED_THREADS = 512
+_CLUSTER = 8
+_MOST_HELD = 64  # elements of a row that one thread keeps
+
+
+@dataclasses.dataclass(frozen=True)
+class RowVariant(Variant):
+    """One entry point of a rowwise kernel.
+
+    layout: held (in registers), looped or strided, as rowwise.cuh has them. lanes: threads that share a row.
+    cluster: blocks that share a row. columns: the only length of a row that it runs, 0 for any that fits.
+    modes: one letter an input: F flat, K by the column, * any.
+    """
+
+    layout: str = "held"
+    lanes: int = 32
+    cluster: int = 1
+    columns: int = 0
+
+
+def choose(
+    name: str, program: RowProgram, regions: Sequence[Region], opsets: Mapping[str, int], shapes: Shapes
+) -> tuple[RowVariant, ...]:
+    """Variants in the order the host tries them: those for foreseen lengths, for ranges of lengths, for any."""
+    grids = [row_domain.of_region(r.nodes, opsets, shapes) for r in regions]
+    widest = max(DTYPES[d].size for d in (*program.inputs, *program.outputs))
+    vector = _ACCESS_BYTES // widest
+    chosen: list[RowVariant] = []
+    trailing = program.last == program.views[0].rank
+    if trailing or not all(_is_strided(g) for g in grids):
+        lengths = collections.Counter(g.length for g in grids)
+        for length, _ in lengths.most_common(_MOST_LENGTHS):
+            if length is not None:
+                chosen += _for_length(name, program, length, vector, _modes(regions, grids, program, shapes))
+        chosen += _general(name, program, vector, dynamic=None in lengths)
+    if not trailing:
+        chosen.append(_variant(name, "strided", "*" * len(program.inputs), vector, 1, 256))
+    if _may_be_large(regions, shapes):
+        for variant in (chosen[-1], chosen[-2]) if not trailing and len(chosen) > 1 else (chosen[-1],):
+            chosen.append(dataclasses.replace(variant, symbol=f"{variant.symbol}_64", index=64))
+    return tuple({v.symbol: v for v in chosen}.values())
+
+
+def _is_strided(grid: Grid) -> bool:
+    """Whether rows certainly do not lie side by side."""
+    inner = [d for d in grid.dims[grid.last :] if d != 1]
+    return bool(inner) and all(isinstance(d, int) for d in inner)
+
+
+def _may_be_large(regions: Sequence[Region], shapes: Shapes) -> bool:
+    sizes = [shapes.elements(v) for r in regions for v in (*r.inputs, *r.outputs)]
+    return any(size is None or size >= 2**31 for size in sizes)
+
+
+def _variant(name: str, layout: str, modes: str, vector: int, unroll: int, threads: int, **more: int) -> RowVariant:
+    lanes = more.get("lanes", threads * more.get("cluster", 1))
+    text = f"{name}_{layout}_{modes.replace('*', 'G')}_w{vector}u{unroll}l{lanes}t{threads}"
+    text += "".join(f"{k[0]}{v}" for k, v in more.items() if k != "lanes" and v > (k == "cluster"))
+    return RowVariant(
+        text, modes, 32, vector, unroll, threads, layout, lanes, more.get("cluster", 1), more.get("columns", 0)
+    )
+
+
+def _modes(regions: Sequence[Region], grids: Sequence[Grid], program: RowProgram, shapes: Shapes) -> str:
+    """One letter an input, as the shapes of the first region tell."""
+    region, grid = regions[0], grids[0]
+    letters = []
+    for value, operand in zip(region.inputs, program.operands, strict=True):
+        dims = shapes.dims(value)
+        if grid.view(value, shapes) is not None and not operand.trailing:
+            letters.append("F")
+        elif operand.view == 0 and not operand.trailing and dims is not None and _is_by_column(dims, grid):
+            letters.append("K")
+        else:
+            letters.append("*")
+    return "".join(letters)
+
+
+def _is_by_column(dims: tuple[int | str | None, ...], grid: Grid) -> bool:
+    padded = (1,) * (len(grid.dims) - len(dims)) + dims
+    return padded[: grid.first] == (1,) * grid.first and padded[grid.first :] == grid.dims[grid.first :]
+
+
+def shape_of_held(length: int, vector: int) -> tuple[int, int, int, int, int] | None:
+    """(vector, vectors a thread, lanes, threads, cluster) that hold rows of this length; None where none does.
+
+    A row is shared by as few lanes as keep a thread's part small, and by a number of vectors that wastes few lanes.
+    """
+    while length % vector:
+        vector //= 2
+    vectors = length // vector
+    most = max(1, 16 // vector) if vector > 1 else 8
+    best = None
+    for lanes in (1, 2, 4, 8, 16, 32):
+        unroll = -(-vectors // lanes)
+        if unroll * vector > 32 or (unroll > most and lanes < 32):
+            continue
+        idle = lanes * unroll - vectors
+        key = (idle / vectors > 0.15, unroll > most, lanes if vectors >= 16 else -lanes)
+        if best is None or key < best[0]:
+            best = (key, (vector, unroll, lanes, _THREADS, 1))
+    if best is not None:
+        return best[1]
+    for cluster in (1, 2, 4, 8):
+        for threads in (64, 128, 256, 512, 1024):
+            unroll = -(-vectors // (threads * cluster))
+            limit = 32 if threads < 512 else 64
+            if unroll * vector <= limit and threads * cluster * unroll >= vectors:
+                return (vector, unroll, threads * cluster, threads, cluster)
+    return None
+
+
+def _for_length(name: str, program: RowProgram, length: int, vector: int, modes: str) -> list[RowVariant]:
+    shape = shape_of_held(length, vector)
+    if shape is None:
+        return []
+    width, unroll, lanes, threads, cluster = shape
+    return [_variant(name, "held", modes, width, unroll, threads, lanes=lanes, cluster=cluster, columns=length)]
+
+
+def _general(name: str, program: RowProgram, vector: int, dynamic: bool) -> list[RowVariant]:
+    """Variants for rows of any length: held ones by capacity where lengths are not known, then the looped ones."""
+    modes = "*" * len(program.inputs)
+    chosen = []
+    if dynamic:
+        for width in dict.fromkeys((vector, 1)):
+            for lanes, unroll, threads in ((8, 2, 128), (32, 2, 128), (32, 4, 128), (128, 4, 128), (512, 4, 512)):
+                chosen.append(_variant(name, "held", modes, width, unroll, threads, lanes=lanes))
+    chosen.append(_variant(name, "looped", modes, vector, 4, _LOOPED_THREADS, cluster=_CLUSTER))
+    chosen.append(_variant(name, "looped", modes, vector, 4, _LOOPED_THREADS))
+    return chosen
