@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import cast
 
 import numpy as np
@@ -77,8 +78,13 @@ def _forms(program: Program) -> list[str]:
     lines += ["  template <int kForm, typename Index>", "  __device__ static Index at(Index i) {"]
     for k, form in enumerate(index.forms):
         opening = f"    if constexpr (kForm == {k}) return "
-        lines.append(f"{opening}{''.join(_term(t, count) for t in form).removeprefix(' + ') or 'Index(0)'};")
+        # A sum that begins with a minus would negate i before it is divided.
+        lines.append(f"{opening}{'Index(0)' if not form or form[0].stride.factor < 0 else ''}{_sum(form, count)};")
     return [*lines, "    return i;", "  }"]
+
+
+def _sum(form: Sequence[Term], count: int) -> str:
+    return "".join(_term(t, count) for t in form).removeprefix(" + ")
 
 
 def _term(term: Term, count: int) -> str:

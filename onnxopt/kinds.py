@@ -52,7 +52,5 @@ def headers(kernels: Sequence[Kernel]) -> list[str]:
     """Headers of cuda_kernels/ that the kernels' CUDA text needs."""
     found = {k.kind for k in kernels}
     tiled = any(v.tile for k in kernels if k.kind is Kind.POINTWISE for v in k.variants)
-    return [
-        "pointwise_tiled.cuh" if tiled else "pointwise.cuh",
-        *([generate_rowwise.HEADER] if Kind.ROWWISE in found else []),
-    ]
+    pointwise = "pointwise_tiled.cuh" if tiled else "pointwise.cuh"
+    return [pointwise, *([generate_rowwise.HEADER] if Kind.ROWWISE in found else [])]
