@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 import onnx_ir as ir
 
 from onnxopt.gemm import DTYPES, Gemm
-from onnxopt.lower import constant
+from onnxopt.operands import constant
 from onnxopt.shapes import Dims, Shapes
 
 
