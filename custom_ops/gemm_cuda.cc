@@ -1,11 +1,11 @@
 #include "gemm_cuda.h"
 
 #include <algorithm>
-#include <cstdio>
 #include <limits>
 #include <map>
 
 #include "gemm_algorithms.h"
+#include "gemm_tuning.h"
 #include "tensor.h"
 
 namespace onnxopt::cuda {
@@ -15,7 +15,6 @@ using cublaslt::Candidate;
 
 constexpr unsigned kBestAlignment = 256;
 constexpr int kTuned = 32;  // algorithms measured when tuning
-constexpr int kTunedRuns = 10;
 constexpr int kNameBytes = 256;
 // Of ONNX Runtime's cuda_resource.h: asked for of a kernel's context, it is the provider option use_tf32.
 constexpr int kResourceVersion = 3;
@@ -212,7 +211,8 @@ void GemmCudaKernel::Choose(const Call& call, Plan* plan, const Operands& operan
   Candidate candidate{};
   const std::optional<TunedAlgorithm> tuned = known.Find(gpu, version, product);
   if (tuned && plan->Revive(call.handle, tuned->algorithm, &candidate)) return plan->Choose(candidate);
-  const bool measures = known.tunes() && !call.capturing && !tuned;
+  // The default stream cannot be captured, which measuring does.
+  const bool measures = known.tunes() && !call.capturing && !tuned && call.stream != nullptr;
   const std::vector<Candidate> candidates = plan->Candidates(call.handle, measures ? kTuned : 1);
   if (candidates.empty()) {
     throw Error("cuBLASLt has no algorithm for " + product +
@@ -220,47 +220,11 @@ void GemmCudaKernel::Choose(const Call& call, Plan* plan, const Operands& operan
   }
   plan->Choose(candidates[0]);
   if (!measures) return;
-  candidate = Fastest(call, plan, candidates, operands);
-  plan->Choose(candidate);
-  const double before = Time(call, plan, candidates[0], operands);
-  const double after = Time(call, plan, candidate, operands);
-  known.Add(gpu, version, product, {candidate.algorithm, after, before});
-}
-
-Candidate GemmCudaKernel::Fastest(const Call& call, Plan* plan, const std::vector<Candidate>& candidates,
-                                  const Operands& operands) const {
-  float best = std::numeric_limits<float>::infinity();
-  Candidate chosen = candidates[0];
-  for (const Candidate& candidate : candidates) {
-    const float time = Time(call, plan, candidate, operands);
-    if (time >= best) continue;
-    best = time;
-    chosen = candidate;
-  }
-  return chosen;
-}
-
-// Microseconds a run: the best of several batches, as what disturbs only adds.
-float GemmCudaKernel::Time(const Call& call, Plan* plan, const Candidate& candidate, const Operands& operands) const {
-  const Scratch workspace = ScratchOf(call);
-  const Scratch scratch = plan->key().workspace ? workspace : Scratch{nullptr, 0};
-  Event start = nullptr;
-  Event end = nullptr;
-  driver_.Check(driver_.cuEventCreate(&start, 0), "cannot make an event");
-  driver_.Check(driver_.cuEventCreate(&end, 0), "cannot make an event");
-  float best = std::numeric_limits<float>::infinity();
-  for (int batch = 0; batch < 4; ++batch) {  // the first warms up
-    driver_.Check(driver_.cuEventRecord(start, call.stream), "cannot record an event");
-    for (int k = 0; k < kTunedRuns; ++k) plan->RunWith(candidate, call.handle, operands, scratch, call.stream);
-    driver_.Check(driver_.cuEventRecord(end, call.stream), "cannot record an event");
-    driver_.Check(driver_.cuEventSynchronize(end), "a product failed while it was measured");
-    float milliseconds = 0;
-    driver_.Check(driver_.cuEventElapsedTime(&milliseconds, start, end), "cannot read the time");
-    if (batch > 0) best = std::min(best, milliseconds);
-  }
-  driver_.cuEventDestroy(start);
-  driver_.cuEventDestroy(end);
-  return best * 1000 / kTunedRuns;
+  const Stopwatch stopwatch(driver_, call.stream, allocator_);
+  const Scratch scratch = plan->key().workspace ? ScratchOf(call) : Scratch{nullptr, 0};
+  const auto [first, best] = stopwatch.Fastest(plan, candidates, call.handle, operands, scratch);
+  plan->Choose(best.candidate);
+  known.Add(gpu, version, product, {best.candidate.algorithm, best.microseconds, first.microseconds});
 }
 
 }  // namespace onnxopt::cuda

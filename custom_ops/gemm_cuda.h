@@ -30,9 +30,6 @@ class GemmCudaKernel final : public FusedKernel {
   void RunWithoutDepth(const Call& call) const;
   Plan& PlanFor(const Call& call, const PlanKey& key, const Operands& operands) const;
   void Choose(const Call& call, Plan* plan, const Operands& operands) const;
-  cublaslt::Candidate Fastest(const Call& call, Plan* plan, const std::vector<cublaslt::Candidate>& candidates,
-                              const Operands& operands) const;
-  float Time(const Call& call, Plan* plan, const cublaslt::Candidate& candidate, const Operands& operands) const;
   Scratch ScratchOf(const Call& call) const;
 
   const Driver& driver_;

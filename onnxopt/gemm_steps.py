@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import onnx_ir as ir
 
@@ -35,8 +36,14 @@ class Product:
         return [v for v in (self.a, self.b, self.bias, self.residual) if v is not None]
 
     def takes_in_work(self) -> bool:
-        """Whether it saves a kernel that the execution provider would run."""
-        return self.bias is not None or self.residual is not None or self.activation != "none"
+        """Whether it saves time over what the execution provider would run."""
+        adds = self.bias is not None or self.residual is not None or self.activation != "none"
+        return adds or self.reads_turned_weight()
+
+    def reads_turned_weight(self) -> bool:
+        """Whether a weight is read the way it lies, which the provider would turn around when it loads the model."""
+        turned = self.transpose_b and any(n.op_type == "Transpose" for n in self.nodes)
+        return turned and self.b.const_value is not None and not self.b.is_graph_input()
 
     def meaning(self, inputs: Sequence[ir.Value], shapes: Shapes) -> Gemm:
         """What the library is told, for the region's inputs."""
@@ -218,7 +225,7 @@ def _dtype(value: ir.Value, shapes: Shapes) -> str:
     return "an unknown dtype" if dtype is None else dtype.name
 
 
-def _attribute(node: ir.Node, name: str, default: object) -> object:
+def _attribute(node: ir.Node, name: str, default: Any) -> Any:
     attribute = node.attributes.get(name)
     return default if attribute is None else attribute.value
 

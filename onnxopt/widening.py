@@ -12,9 +12,11 @@ from typing import BinaryIO
 
 import numpy as np
 import onnx_ir as ir
+from onnx_ir.passes.common import TopologicalSortPass
 
 from onnxopt import loading
 from onnxopt.errors import OnnxoptError
+from onnxopt.passes.infer import InferShapesPass
 
 _NARROW = frozenset({ir.DataType.FLOAT16, ir.DataType.BFLOAT16})
 _DTYPE_ATTRIBUTES = frozenset({"to", "dtype", "output_dtype", "output_datatype"})
@@ -39,6 +41,9 @@ def widen(model: Path, folder: Path, *, rounded: bool = False) -> Path:
     if needed > free:
         raise NotWidened(f"its weights take {needed / 1e9:.1f} GB in float32, {free / 1e9:.1f} GB are free")
     try:
+        if rounded:  # files need not say the dtypes of what nodes compute
+            TopologicalSortPass()(source)
+            InferShapesPass()(source)
         _widen(source, folder, rounded)
         with loading.quiet():
             proto = ir.to_proto(source)

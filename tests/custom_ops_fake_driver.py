@@ -27,7 +27,12 @@ int cuCtxSetCurrent(void* context) { return 0; }
 int cuCtxGetDevice(int* device) { *device = 0; return 0; }
 int cuDeviceGetName(char* name, int size, int device) { strcpy(name, "Fake GPU"); return 0; }
 int cuStreamIsCapturing(void* stream, int* status) { *status = 0; return 0; }
-int cuStreamSynchronize(void* stream) { return 0; }
+int cuStreamBeginCapture_v2(void* stream, int mode) { return 0; }
+int cuStreamEndCapture(void* stream, void** graph) { *graph = (void*)8; return 0; }
+int cuGraphInstantiateWithFlags(void** executable, void* g, unsigned long long f) { *executable = (void*)8; return 0; }
+int cuGraphLaunch(void* executable, void* stream) { return 0; }
+int cuGraphDestroy(void* graph) { return 0; }
+int cuGraphExecDestroy(void* executable) { return 0; }
 int cuMemcpyDtoDAsync_v2(size_t to, size_t from, size_t bytes, void* stream) { return 0; }
 int cuMemsetD8Async(size_t to, unsigned char value, size_t bytes, void* stream) { return 0; }
 int cuEventCreate(void** event, unsigned flags) { *event = (void*)8; return 0; }

@@ -1,11 +1,18 @@
-"""The library's CPU kernel for products: against float64, against the function that ONNX Runtime inlines, and damage."""
+"""The library's CPU kernel for products against float64, what it refuses, and damaged files."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
 
 import custom_ops_artifact as artifact
+import custom_ops_fake_driver as fake_driver
 import numpy as np
 import pytest
 from onnx import helper
@@ -98,7 +105,7 @@ def test_products(tmp_path, dtype, shapes):
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 @pytest.mark.parametrize("shapes", SHAPES)
 def test_transposed(tmp_path, dtype, shapes, transposed):
-    turned = [s[:-2] + (s[-1], s[-2]) if t else s for s, t in zip(shapes, transposed, strict=True)]
+    turned = [(*s[:-2], s[-1], s[-2]) if t else s for s, t in zip(shapes, transposed, strict=True)]
     check(tmp_path, gemm(dtype=dtype, transpose_a=transposed[0], transpose_b=transposed[1]), turned)
 
 
@@ -145,7 +152,7 @@ def test_nan_passes_relu(tmp_path):
 def test_shapes_that_do_not_fit(tmp_path, fields, count, shapes, message):
     one = gemm(count, **fields)
     ready = session(tmp_path, one, [None] * count)
-    with pytest.raises(Exception, match=message.replace("[", r"\[").replace("]", r"\]").replace("^", r"\^")):
+    with pytest.raises(Exception, match=re.escape(message)):
         artifact.run(ready, draw(one, shapes))
 
 
@@ -193,7 +200,7 @@ def test_damage(tmp_path, name):
     damaged = {k: v for k, v in {**good, **fields}.items() if v is not ...}
     library = artifact.write(tmp_path, [damaged])
     model = artifact.model(body(gemm()), [(F, None)] * 4, [(F, None)])
-    with pytest.raises(Exception, match="kernels.json") as caught:
+    with pytest.raises(Exception, match=r"kernels\.json") as caught:
         artifact.session(model, library)
     assert message in str(caught.value)
 
@@ -213,3 +220,47 @@ def test_a_meaning_that_breaks_a_rule():
 
 def test_json_leaves_out_what_is_not_there():
     assert "bias" not in json.loads(json.dumps(gemm().to_json()))
+
+
+# registering on a machine with a GPU
+
+
+_WHICH_RAN = """
+import sys, numpy as np, onnxruntime as ort
+options = ort.SessionOptions()
+options.register_custom_ops_library(sys.argv[2])
+x = np.full((2, 2), 3, np.float32)
+session = ort.InferenceSession(sys.argv[1], options, providers=["CPUExecutionProvider"])
+print("kernel" if session.run(None, {"x0": x, "x1": x})[0][0, 0] == 18 else "function")
+"""
+
+
+def _without_cuda_provider(folder: pathlib.Path) -> pathlib.Path:
+    """A copy of the onnxruntime package, of links, that lacks the CUDA provider; returns what goes on the path."""
+    source = pathlib.Path(artifact.ort.__file__).parent
+    for path in source.rglob("*"):
+        if path.is_dir() or "providers_cuda" in path.name or "__pycache__" in path.parts:
+            continue
+        link = folder / "onnxruntime" / path.relative_to(source)
+        link.parent.mkdir(parents=True, exist_ok=True)
+        link.symlink_to(path)
+    return folder
+
+
+@pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler to build the stand-in driver with")
+@pytest.mark.parametrize("provider", [True, False])
+def test_registering_with_a_gpu(tmp_path, provider):
+    """A CPU session runs the CPU kernel where the CUDA op is registered, else the function; nothing else is needed."""
+    if provider and not any(pathlib.Path(artifact.ort.__file__).parent.rglob("libonnxruntime_providers_cuda.so")):
+        pytest.skip("this onnxruntime has no CUDA provider")
+    library = artifact.write(tmp_path, [row(gemm(), cpu=False)])
+    model = tmp_path / "model.onnx"
+    model.write_bytes(artifact.model(body(gemm()), [(F, [2, 2])] * 2, [(F, None)]).SerializeToString())
+    driver = fake_driver.build(tmp_path / "driver", shutil.which("cc"))
+    env = {**os.environ, "LD_LIBRARY_PATH": str(driver), "FAKE_ARCH": "90"}
+    if not provider:
+        env["PYTHONPATH"] = str(_without_cuda_provider(tmp_path / "site"))
+    command = [sys.executable, "-c", _WHICH_RAN, str(model), str(library)]
+    done = subprocess.run(command, env=env, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == ("kernel" if provider else "function")
+    assert ("no libcublasLt.so" in done.stderr) == (not provider)

@@ -188,7 +188,7 @@ def test_folding_does_not_make_the_model_larger(tmp_path: Path, operator: str) -
 
 def test_growth_is_the_callers_choice(tmp_path: Path) -> None:
     weights = {"k": np.ones((1, 1), np.float32), "s": np.int64([100, 100]), "w": np.ones((200, 200), np.float32)}
-    nodes = [helper.make_node("Expand", ["k", "s"], ["big"]), helper.make_node("Add", ["big", "x"], ["y"])]
+    nodes = [helper.make_node("Expand", ["k", "s"], ["big"]), helper.make_node("MatMul", ["big", "x"], ["y"])]
     nodes.append(helper.make_node("MatMul", ["v", "w"], ["z"]))
     inputs, outputs = [value("x", [100, 100]), value("v", [1, 200])], [value("y", [100, 100]), value("z", [1, 200])]
     model = model_of(nodes, inputs, outputs, weights, opset=20)

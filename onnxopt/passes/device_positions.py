@@ -21,11 +21,12 @@ class CountOnDevicePass(ir.passes.InPlacePass):
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         placed = place(model.graph)
-        if not any(copy.to_device for copy in placed.copies):
+        readers = _readers(placed)
+        if not readers:
             return ir.passes.PassResult(model, False)
         known = infer.infer(model)
         moved: dict[ir.Value, ir.Value] = {}
-        for node in _readers(placed):
+        for node in readers:
             if any(known.contents(v) is not None for v in node.outputs):
                 continue  # a later one reads what this one makes of it
             for k, value in enumerate(node.inputs):
@@ -37,8 +38,11 @@ class CountOnDevicePass(ir.passes.InPlacePass):
 
 
 def _readers(placed: Placement) -> list[ir.Node]:
-    """Nodes that device nodes are or wait for, back through the host, without those that host inputs are made of."""
-    pending = [copy.node for copy in placed.copies if copy.to_device]
+    """Nodes that wait for a copy, and those on the host that they wait for, without those that host inputs are made of.
+
+    A node that reads an input of the model beside a shape stays on the host as well: it waits for a copy of the input.
+    """
+    pending = [copy.node for copy in placed.copies if copy.to_device or copy.value.is_graph_input()]
     found: dict[ir.Node, None] = {}
     while pending:
         node = pending.pop()
@@ -51,7 +55,7 @@ def _readers(placed: Placement) -> list[ir.Node]:
 
 
 def _read_on_host(value: ir.Value) -> bool:
-    return value.is_graph_output() or any(k in HOST_INPUTS.get(node.op_type, ()) for node, k in value.uses())
+    return any(k in HOST_INPUTS.get(node.op_type, ()) for node, k in value.uses())
 
 
 def _is_count(value: ir.Value, placed: Placement, known: Knowledge) -> bool:

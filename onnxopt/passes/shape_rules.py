@@ -240,7 +240,7 @@ _MICROSOFT: dict[str, Rule] = {
     "FusedMatMul": lambda node, known: None if _transposed(node) else _matmul(node, known),
     "MultiHeadAttention": _attention,
     **dict.fromkeys(("Gelu", "FastGelu", "BiasGelu", "QuickGelu", "RotaryEmbedding", "SkipLayerNormalization"), _same),
-    **dict.fromkeys(("SkipSimplifiedLayerNormalization", "SimplifiedLayerNormalization"), _same),
+    "SkipSimplifiedLayerNormalization": _same,
 }
 
 
