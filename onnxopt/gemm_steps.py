@@ -10,7 +10,7 @@ from typing import Any
 import onnx_ir as ir
 
 from onnxopt.gemm import DTYPES, Gemm
-from onnxopt.lower import constant
+from onnxopt.operands import constant
 from onnxopt.shapes import Dims, Shapes
 
 
