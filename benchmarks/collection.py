@@ -14,7 +14,8 @@ from collections.abc import Sequence
 
 import onnx
 
-from onnxopt import compile, fuse, generate, kernels_json, loading, normalize, outline, package, saving
+from onnxopt import compile, fuse, generate, kernels_json, loading, normalize, outline, package, rewrite, saving
+from onnxopt.passes.transposed_weights import TransposeWeightsPass
 from onnxopt.regions import FusionPlan, Kernel
 
 
@@ -30,6 +31,8 @@ class Collection:
             folder = pathlib.Path(name)
             onnx.save(model, folder / "source.onnx")
             normalized = normalize.normalize(loading.load(folder / "source.onnx").model).model
+            rewrite.rewrite(normalized, folder)
+            TransposeWeightsPass()(normalized)
             plan = fuse.fuse(normalized)
             for kernel in outline.outline(normalized, plan):
                 self._add(kernel)

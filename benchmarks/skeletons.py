@@ -21,6 +21,7 @@ from onnx import numpy_helper
 
 _KEEP_BELOW = 4096  # bytes; smaller tensors travel as they are
 _HARNESS_DEVIATION = 0.02  # of the weights that harness.load draws
+_TURNED = "^T"  # behind the name of a weight that lies transposed
 _LARGEST = 1 << 20  # bytes of one packed graph; several must fit beside what else is carried
 GPU_FOLDER = pathlib.Path(__file__).parents[1] / ".gpu"
 GRAPHS = pathlib.Path(__file__).with_name("graphs")
@@ -101,10 +102,17 @@ def strip(optimized: onnx.ModelProto, source: onnx.ModelProto, path: pathlib.Pat
     make it too large to carry.
     """
     names = {_digest(t): t.name for t in source.graph.initializer if _size(t) >= _KEEP_BELOW}
+    weights = {t.name: t for t in source.graph.initializer}
     taken = {}
     for tensor in optimized.graph.initializer:
-        if _size(tensor) >= _KEEP_BELOW and _digest(tensor) in names:
-            taken[tensor.name] = names[_digest(tensor)]
+        if _size(tensor) < _KEEP_BELOW:
+            continue
+        for turned, found in ((False, tensor), (True, _turned(tensor))):
+            base = tensor.name.removesuffix("_transposed")
+            parts = [names[_digest(found)]] if _digest(found) in names else base.split("+")
+            if all(name in weights for name in parts) and _joined(parts, weights).raw_data == found.raw_data:
+                taken[tensor.name] = "+".join(parts) + _TURNED * turned
+        if tensor.name in taken:
             tensor.ClearField("raw_data")
     packed = lzma.compress(optimized.SerializeToString(), preset=9)
     if len(packed) > _LARGEST:
@@ -121,8 +129,26 @@ def restore(path: pathlib.Path, source: onnx.ModelProto) -> onnx.ModelProto:
     weights = {t.name: t for t in source.graph.initializer}
     for tensor in model.graph.initializer:
         if tensor.name in taken:
-            tensor.raw_data = weights[taken[tensor.name]].raw_data
+            weight = _joined(taken[tensor.name].removesuffix(_TURNED).split("+"), weights)
+            tensor.raw_data = (_turned(weight) if taken[tensor.name].endswith(_TURNED) else weight).raw_data
     return model
+
+
+def _joined(names: list[str], weights: dict[str, onnx.TensorProto]) -> onnx.TensorProto:
+    """A weight, or several beside each other along the last axis, as rewriting joins them."""
+    if len(names) == 1:
+        return weights[names[0]]
+    arrays = [numpy_helper.to_array(weights[name]) for name in names]
+    if any(a.shape[:-1] != arrays[0].shape[:-1] for a in arrays):
+        return onnx.TensorProto()
+    return numpy_helper.from_array(np.concatenate(arrays, axis=-1))
+
+
+def _turned(tensor: onnx.TensorProto) -> onnx.TensorProto:
+    """The transposed matrix; anything else as it is."""
+    if len(tensor.dims) != 2 or _size(tensor) < _KEEP_BELOW:
+        return tensor
+    return numpy_helper.from_array(np.ascontiguousarray(numpy_helper.to_array(tensor).T))
 
 
 def _size(tensor: onnx.TensorProto) -> int:

@@ -1,16 +1,18 @@
 // What the host hands to a pointwise kernel. Shared by the kernels (NVRTC) and the custom-op library (g++): plain data,
 // no includes, so that both sides read one definition.
 //
-// A kernel's single parameter is Params<Index, inputs, outputs>, passed by value. The domain is the broadcast of all
-// inputs, flattened row-major to `count` elements; outputs are contiguous over it. The element an input contributes to
-// domain element i lies at
+// A kernel's single parameter is Params<Index, inputs, outputs, conditions>, passed by value. The domain is the shape
+// of the outputs, flattened row-major to `count` elements; outputs are contiguous over it. The element an input
+// contributes to domain element i lies at
 //     offset(i) = sum over its terms of ((i / div) mod mod) * stride
-// where a term is a maximal run of neighbouring dims in which the input is not broadcast. No term: one element for all.
+// from `data`, where a term is a maximal run of neighbouring dims that the input is read along in equal steps. No term:
+// one element for all. A kernel with index operations reads one tensor through several inputs, with strides below 0
+// too, and conditions on the index say where there is anything to read.
 #pragma once
 
 namespace onnxopt {
 
-constexpr int kMaxTerms = 4;  // enough for 8 dims that alternate between broadcast and not
+constexpr int kMaxTerms = 6;  // enough for 12 dims that alternate between broadcast and not
 
 // Flags of an input, set by the host for the launch at hand.
 constexpr unsigned kFlat = 1;   // offset(i) == i and data is aligned to a vector: load vectors
@@ -37,7 +39,7 @@ template <typename Index>
 struct Term {
   Divisor<Index> div;
   Divisor<Index> mod;
-  Index stride;
+  Index stride;  // below 0 in two's complement
 };
 
 template <typename Index>
@@ -48,12 +50,48 @@ struct Input {
   Term<Index> term[kMaxTerms];
 };
 
+// Holds where 0 <= sum of the terms - low < extent.
+template <typename Index>
+struct IndexRange {
+  Index low;
+  Index extent;
+  unsigned int terms;
+  unsigned int unused;
+  Term<Index> term[kMaxTerms];
+};
+
 // outputs with a null pointer are not written (the host launches once for each distinct output shape).
-template <typename Index, int kInputs, int kOutputs>
+template <typename Index, int kInputs, int kOutputs, int kConditions = 0>
 struct Params {
   unsigned long long count;
   void* output[kOutputs];
   Input<Index> input[kInputs];
+  IndexRange<Index> condition[kConditions];
+};
+
+template <typename Index, int kInputs, int kOutputs>
+struct Params<Index, kInputs, kOutputs, 0> {
+  unsigned long long count;
+  void* output[kOutputs];
+  Input<Index> input[kInputs];
+};
+
+// Of a tiled launch. The domain is seen as outer x columns x rows, row-major: element x + rows * (y + columns * outer).
+// Blocks take tiles of rows and columns, those along the rows first.
+template <typename Index>
+struct Tiles {
+  Index rows;
+  Index columns;
+  Divisor<Index> along_rows;     // tiles along the rows
+  Divisor<Index> along_columns;  // tiles along the columns
+};
+
+constexpr int kTileColumns = 64;
+
+template <typename Index, int kInputs, int kOutputs, int kConditions = 0>
+struct TiledParams {
+  Tiles<Index> tiles;
+  Params<Index, kInputs, kOutputs, kConditions> of;
 };
 
 }  // namespace onnxopt

@@ -32,7 +32,7 @@ struct RowBody<Op, kWidth, List<In...>, List<Out...>, Indices<I...>, Indices<O..
     if constexpr (kMode == kModeColumns) {
       return load_vector<T, kWidth>(static_cast<const T*>(input.data) + k);
     } else {
-      return load<kMode, T, kWidth>(input, i);
+      return load<AnyTerms, 0, kMode, T, kWidth>(input, i);
     }
   }
 
@@ -54,7 +54,7 @@ struct RowBody<Op, kWidth, List<In...>, List<Out...>, Indices<I...>, Indices<O..
         [&] {
           if constexpr ((Op::kRowInputs >> I & 1u) != 0) {
             const Input<Index>& input = params.input[I];
-            get<I>(in).value = widen(static_cast<const In*>(input.data)[offset<kModeAny>(input, first)]);
+            get<I>(in).value = widen(static_cast<const In*>(input.data)[offset<AnyTerms, 0, '*'>(input, first)]);
           }
         }(),
         ...);
@@ -201,7 +201,7 @@ template <char... kModes>
 __device__ constexpr unsigned flat_inputs() {
   unsigned mask = 0;
   unsigned bit = 1;
-  ((mask |= kModes == kModeFlat ? bit : 0u, bit *= 2), ...);
+  ((mask |= is_flat(kModes) ? bit : 0u, bit *= 2), ...);
   return mask;
 }
 
@@ -299,7 +299,8 @@ __device__ inline void looped(const RowParams<Index, Op::Inputs::size, Op::Outpu
   const Index row = blockIdx.x / kCluster;
   const Index lane = blockIdx.x % kCluster * kThreads + threadIdx.x;
   if (RowBodyOf<Op, kWidth>::vectors_fit(params, columns)) {
-    Looped<Op, Index, kWidth, kUnroll, kThreads, kCluster, kModes...> part{params, row * columns, columns, lane, {}, {}};
+    Looped<Op, Index, kWidth, kUnroll, kThreads, kCluster, kModes...> part{params, row * columns, columns, lane, {},
+                                                                           {}};
     part.run(row);
   } else {
     Looped<Op, Index, 1, kUnroll, kThreads, kCluster, kModes...> part{params, row * columns, columns, lane, {}, {}};

@@ -32,14 +32,15 @@ void PointwiseKernel::Compute(OrtKernelContext* context) const {
   const Program& program = kernel().program;
   const std::size_t inputs = program.inputs.size();
   const std::size_t outputs = program.outputs.size();
-  Domain domain;
   Shape shapes[kMaxInputs];
-  Shape out_shapes[kMaxOutputs];
   const void* inputs_data[kMaxInputs];
-  void* data[kMaxOutputs];
   for (std::size_t k = 0; k < inputs; ++k) {
     inputs_data[k] = InputTensor(context, k, &shapes[k]);
   }
+  if (program.index) return ComputeIndexed(context, shapes, inputs_data);
+  Domain domain;
+  Shape out_shapes[kMaxOutputs];
+  void* data[kMaxOutputs];
   for (std::size_t k = 0; k < outputs; ++k) {
     out_shapes[k] = OutputShape(program, k, shapes);
     data[k] = Allocate(context, k, out_shapes[k]);
@@ -60,6 +61,28 @@ void PointwiseKernel::Compute(OrtKernelContext* context) const {
     }
     Run(domain, context);
   }
+}
+
+// All outputs have the size of the one domain.
+void PointwiseKernel::ComputeIndexed(OrtKernelContext* context, const Shape* shapes, const void* const* data) const {
+  const Program& program = kernel().program;
+  const Sizes sizes(*program.index, shapes, program.inputs.size());
+  Domain domain;
+  domain.count = 0;
+  for (std::size_t k = 0; k < program.outputs.size(); ++k) {
+    const Shape shape = sizes.OutputShape(k);
+    domain.output[k] = Allocate(context, k, shape);
+    domain.count = shape.count();
+  }
+  if (domain.count == 0) return;
+  for (std::size_t k = 0; k < program.accesses(); ++k) {
+    std::int64_t offset = 0;
+    domain.access[k] = sizes.Resolve(k, &offset);
+    const auto bytes = offset * static_cast<std::int64_t>(Size(program.leaf(k)));
+    domain.input[k] = static_cast<const char*>(data[program.index->accesses[k].input]) + bytes;
+  }
+  for (std::size_t k = 0; k < program.conditions(); ++k) domain.condition[k] = sizes.ResolveCondition(k);
+  Run(domain, context);
 }
 
 }  // namespace onnxopt

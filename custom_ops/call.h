@@ -7,12 +7,14 @@
 
 namespace onnxopt {
 
-// A flattened domain of `count` > 0 elements. output[k] is null where output k has another shape; inputs that do not
-// broadcast into the domain cannot matter to the outputs that are written and have no run.
+// A flattened domain of `count` > 0 elements. input, access: one a leaf of the program. output[k] is null where output
+// k has another shape; inputs that do not broadcast into the domain cannot matter to the outputs that are written and
+// have no run.
 struct Domain {
   std::uint64_t count;
   const void* input[kMaxInputs];
   Access access[kMaxInputs];
+  Condition condition[kMaxConditions];
   void* output[kMaxOutputs];
 };
 
@@ -25,6 +27,7 @@ class PointwiseKernel : public FusedKernel {
   void Compute(OrtKernelContext* context) const final;
 
  private:
+  void ComputeIndexed(OrtKernelContext* context, const Shape* shapes, const void* const* data) const;
   virtual void Run(const Domain& domain, OrtKernelContext* context) const = 0;
 };
 

@@ -6,6 +6,7 @@
 
 #include "fuse.h"
 #include "gather.h"
+#include "gather_indexed.h"
 #include "stream_store.h"
 #include "tiling.h"
 
@@ -40,8 +41,8 @@ unsigned char* Bytes(const void* data) { return const_cast<unsigned char*>(stati
 // Bytes that a call reads and writes, broadcast operands left out.
 std::size_t OperandBytes(const Program& program, const Domain& domain) {
   std::size_t bytes = 0;
-  for (std::size_t k = 0; k < program.inputs.size(); ++k) {
-    if (domain.access[k].Flat(domain.count)) bytes += domain.count * Size(program.inputs[k]);
+  for (std::size_t k = 0; k < program.accesses(); ++k) {
+    if (domain.access[k].Flat(domain.count)) bytes += domain.count * Size(program.leaf(k));
   }
   for (std::size_t k = 0; k < program.outputs.size(); ++k) {
     if (domain.output[k] != nullptr) bytes += domain.count * Size(program.outputs[k]);
@@ -115,7 +116,7 @@ class Job {
   // `staged`: where streamed outputs are computed before they are copied out.
   void RunBlock(std::uint64_t i, std::size_t n, unsigned char** at, unsigned char* staged) const {
     for (const std::uint32_t k : plan_.used) {
-      const std::size_t size = Size(program_.inputs[k]);
+      const std::size_t size = Size(program_.leaf(k));
       unsigned char*& raw = at[plan_.first_raw_input + k];
       switch (tiling_.key.lie[k]) {
         case Lie::kFlat:
@@ -123,10 +124,17 @@ class Job {
           break;
         case Lie::kDense:
         case Lie::kCell:
-          raw = Bytes(domain_.input[k]) + domain_.access[k].Offset(i) * size;
+          raw = Bytes(domain_.input[k]) + domain_.access[k].Offset(i) * static_cast<std::int64_t>(size);
           break;
         case Lie::kGather:
-          Gather(raw, domain_.input[k], domain_.access[k], size, i, n);
+          if (program_.index) {
+            GatherIndexed(raw, domain_.input[k], domain_.access[k], domain_.condition, size, i, n);
+          } else {
+            Gather(raw, domain_.input[k], domain_.access[k], size, i, n);
+          }
+          break;
+        case Lie::kCondition:
+          EvaluateCondition(raw, domain_.condition[k - program_.accesses()], i, n);
           break;
         default:
           break;

@@ -7,8 +7,8 @@ namespace {
 
 // "a[2, 3] b..." is not known here any more: counts and runs tell enough to see which shapes found no variant.
 std::string Describe(const Kernel& kernel, const Domain& domain) {
-  std::string text = std::to_string(domain.count) + " elements, inputs broadcast over";
-  for (std::size_t k = 0; k < kernel.program.inputs.size(); ++k) {
+  std::string text = std::to_string(domain.count) + " elements, inputs read along";
+  for (std::size_t k = 0; k < kernel.program.accesses(); ++k) {
     text += " " + std::to_string(domain.access[k].runs);
   }
   return text + " runs of dims";
@@ -23,7 +23,7 @@ void CudaKernel::Run(const Domain& domain, OrtKernelContext* context) const {
   const Variant& variant = kernel().variants[chosen];
   alignas(16) unsigned char block[kMaxParams];
   FillParams(kernel(), variant, domain, block);
-  launcher_.Launch(chosen, GridSize(variant, domain.count), block, stream);
+  launcher_.Launch(chosen, GridSize(variant, domain), block, stream);
 }
 
 }  // namespace onnxopt::cuda

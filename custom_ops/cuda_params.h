@@ -18,17 +18,27 @@ constexpr std::size_t kOutputsAt = sizeof(unsigned long long);
 
 constexpr std::size_t InputsAt(std::size_t outputs) { return kOutputsAt + outputs * sizeof(void*); }
 
-constexpr std::size_t ParamsSize(unsigned index, std::size_t inputs, std::size_t outputs) {
+constexpr std::size_t ConditionsAt(unsigned index, std::size_t inputs, std::size_t outputs) {
   return InputsAt(outputs) + inputs * (index == 32 ? sizeof(Input<Index32>) : sizeof(Input<Index64>));
 }
 
+constexpr std::size_t ParamsSize(unsigned index, std::size_t inputs, std::size_t outputs, std::size_t conditions = 0) {
+  return ConditionsAt(index, inputs, outputs) +
+         conditions * (index == 32 ? sizeof(IndexRange<Index32>) : sizeof(IndexRange<Index64>));
+}
+
 template <typename P>
-constexpr bool SameLayout(unsigned index, std::size_t inputs, std::size_t outputs) {
-  return sizeof(P) == ParamsSize(index, inputs, outputs) && offsetof(P, output) == kOutputsAt &&
+constexpr bool SameLayout(unsigned index, std::size_t inputs, std::size_t outputs, std::size_t conditions = 0) {
+  return sizeof(P) == ParamsSize(index, inputs, outputs, conditions) && offsetof(P, output) == kOutputsAt &&
          offsetof(P, input) == InputsAt(outputs);
 }
 
 static_assert(SameLayout<Params<Index32, 1, 1>>(32, 1, 1) && SameLayout<Params<Index32, 3, 2>>(32, 3, 2));
 static_assert(SameLayout<Params<Index64, 1, 1>>(64, 1, 1) && SameLayout<Params<Index64, 3, 2>>(64, 3, 2));
+static_assert(SameLayout<Params<Index32, 3, 2, 3>>(32, 3, 2, 3) && SameLayout<Params<Index64, 3, 2, 1>>(64, 3, 2, 1));
+using Conditional = Params<Index32, 3, 2, 3>;
+using Tiled = TiledParams<Index32, 3, 2>;
+static_assert(offsetof(Conditional, condition) == ConditionsAt(32, 3, 2));
+static_assert(offsetof(Tiled, of) == sizeof(Tiles<Index32>) && sizeof(Tiles<Index32>) % 8 == 0);
 
 }  // namespace onnxopt::cuda

@@ -1,6 +1,7 @@
 #include "cuda_variant.h"
 
 #include <algorithm>
+#include <cstdlib>
 #include <cstring>
 
 namespace onnxopt::cuda {
@@ -10,54 +11,163 @@ constexpr std::uint64_t kMaxGrid = 0x7fffffff;
 constexpr std::uint64_t kMax32 = std::uint64_t{1} << 31U;
 constexpr std::size_t kWidestAccess = 16;  // bytes that a GPU thread loads or stores at once
 
-// Elements of an input that lies so.
-std::uint64_t Elements(const Access& access) {
-  std::uint64_t product = 1;
-  for (std::size_t k = 0; k < access.runs; ++k) product *= access.run[k].mod;
-  return product;
+// The farthest that an access reaches from its first element, either way.
+std::uint64_t Reach(const Access& access) {
+  std::uint64_t reach = 0;
+  for (std::size_t k = 0; k < access.runs; ++k) {
+    const Run& run = access.run[k];
+    reach += (run.mod - 1) * static_cast<std::uint64_t>(run.stride < 0 ? -run.stride : run.stride);
+  }
+  return reach;
 }
 
-bool FitsMode(char mode, const Access& access, std::uint64_t count) {
+bool ConditionsFit32(const Domain& domain, std::size_t conditions) {
+  return std::all_of(domain.condition, domain.condition + conditions, [](const Condition& c) {
+    const auto limit = static_cast<std::int64_t>(kMax32 / 2);
+    return Reach(c.form) < kMax32 && std::max({std::abs(c.low), std::abs(c.high), std::abs(c.offset)}) < limit;
+  });
+}
+
+bool IsMultiple(std::int64_t number, unsigned vector) { return number % static_cast<std::int64_t>(vector) == 0; }
+
+// A run of neighbours, in which vectors lie whole and aligned.
+bool Neighbours(const Access& access, const void* data, Dtype dtype, unsigned vector) {
+  if (access.runs == 0 || access.run[0].div != 1 || access.run[0].stride != 1) return false;
+  if (access.run[0].mod % vector != 0 || !Aligned(data, dtype, vector)) return false;
+  const auto fits = [&](const Run& run) { return IsMultiple(run.stride, vector); };
+  return std::all_of(access.run + 1, access.run + access.runs, fits);
+}
+
+// Vectors in which every element is the same one.
+bool Cells(const Access& access, unsigned vector) {
+  return std::all_of(access.run, access.run + access.runs, [&](const Run& run) { return run.div % vector == 0; });
+}
+
+// The run along which the columns of a tile lie, nullptr where none does.
+const Run* Columns(const Access& access) {
+  if (access.runs == 0 || access.run[0].div != 1 || access.run[0].stride == 1) return nullptr;
+  const Run* end = access.run + access.runs;
+  const Run* found = std::find_if(access.run + 1, end, [](const Run& run) { return run.stride == 1; });
+  return found == end ? nullptr : found;
+}
+
+bool SameColumns(const Run* a, const Run* b) {
+  return a != nullptr && b != nullptr && a->div == b->div && a->mod == b->mod;
+}
+
+// The columns of a tiled variant, from its first input of mode X.
+const Run* TileColumns(const Variant& variant, const Domain& domain) {
+  return Columns(domain.access[variant.modes.find('X')]);
+}
+
+bool FitsTile(const Variant& variant, const Domain& domain) {
+  if (variant.tile == 0) return true;
+  constexpr std::uint64_t kShortest = 8;  // of a side; below, tiles are mostly empty
+  const Run* columns = TileColumns(variant, domain);
+  return columns != nullptr && columns->div % variant.vector == 0 && columns->div >= kShortest &&
+         columns->mod >= kShortest;
+}
+
+bool Holds(char mode, const Access& access, const void* data, Dtype dtype, unsigned vector, std::uint64_t count) {
+  const bool one = access.runs == 1 && access.run[0].stride == 1;
+  const bool inner = access.runs > 0 && access.run[0].div == 1;
   switch (mode) {
     case 'F':
-      return count == 1 || access.Flat(count);
+      return access.Flat(count) && Aligned(data, dtype, vector);
     case 'S':
       return access.runs == 0;
     case 'R':
-      return access.runs == 1 && access.run[0].div == 1;
-    case 'C':
-      return access.runs == 1 && access.run[0].div > 1;
+      return one && Neighbours(access, data, dtype, vector);
     case 'T':
+      return access.runs == 2 && Neighbours(access, data, dtype, vector);
+    case 'V':
+      return Neighbours(access, data, dtype, vector);
+    case 'C':
+      return one && !inner && Cells(access, vector);
+    case 'U':
+      return access.runs == 2 && Cells(access, vector);
+    case 'W':
+      return Cells(access, vector);
+    case 'r':
+      return one && inner;
+    case 'c':
+      return one && !inner;
+    case 't':
       return access.runs == 2;
+    case 'X':
+      return Columns(access) != nullptr;
     default:
       return access.runs <= static_cast<std::size_t>(kMaxTerms);
   }
 }
 
+// Whether a condition is the same for every element of a vector.
+bool Uniform(const Condition& condition, unsigned vector) {
+  const Access& form = condition.form;
+  if (form.runs == 0 || form.run[0].div != 1) return Cells(form, vector);
+  const std::int64_t cell = form.run[0].stride * static_cast<std::int64_t>(vector);
+  if (cell <= 0 || form.run[0].mod % vector != 0) return false;
+  if ((condition.low - condition.offset) % cell != 0 || (condition.high - condition.offset) % cell != 0) return false;
+  return std::all_of(form.run + 1, form.run + form.runs, [&](const Run& run) { return run.stride % cell == 0; });
+}
+
+// The same along the columns of a tile, which begin at multiples of the vector.
+bool UniformAlong(const Run& columns, const Condition& condition, unsigned vector) {
+  const Access& form = condition.form;
+  std::int64_t step = 0;
+  for (std::size_t k = 0; k < form.runs; ++k) {
+    const Run& run = form.run[k];
+    const bool apart = run.div >= columns.div * columns.mod || run.div * run.mod <= columns.div;
+    if (apart) continue;
+    if (run.div != columns.div || run.mod != columns.mod) return false;
+    step = run.stride;
+  }
+  const std::int64_t cell = step * static_cast<std::int64_t>(vector);
+  if (step == 0) return true;
+  if (step < 0 || (condition.low - condition.offset) % cell != 0 || (condition.high - condition.offset) % cell != 0) {
+    return false;
+  }
+  return std::all_of(form.run, form.run + form.runs,
+                     [&](const Run& run) { return run.div == columns.div || run.stride % cell == 0; });
+}
+
 bool Fits(const Kernel& kernel, const Variant& variant, const Domain& domain, bool fits32) {
   if (variant.index == 32 && !fits32) return false;
   const Program& program = kernel.program;
-  for (std::size_t k = 0; k < program.inputs.size(); ++k) {
-    if (!FitsMode(variant.modes[k], domain.access[k], domain.count)) return false;
-    if (variant.modes[k] == 'F' && !Aligned(domain.input[k], program.inputs[k], variant.vector)) return false;
+  if (!FitsTile(variant, domain)) return false;
+  for (std::size_t k = 0; k < program.accesses(); ++k) {
+    const Access& access = domain.access[k];
+    const char mode = variant.modes[k];
+    if (!Holds(mode, access, domain.input[k], program.leaf(k), variant.vector, domain.count)) return false;
+    if (mode == 'X' && !SameColumns(Columns(access), TileColumns(variant, domain))) return false;
   }
-  // Where every input is '*' the kernel looks at its output pointers itself.
-  if (variant.modes.find_first_not_of('*') == std::string::npos) return true;
+  for (std::size_t k = 0; k < program.conditions(); ++k) {
+    if (variant.modes[program.accesses() + k] == 'P' && !Uniform(domain.condition[k], variant.vector)) return false;
+  }
+  // A general variant looks at its output pointers itself.
+  if (variant.modes.find('*') != std::string::npos) return true;
   for (std::size_t k = 0; k < program.outputs.size(); ++k) {
     if (!Aligned(domain.output[k], program.outputs[k], variant.vector)) return false;
   }
   return true;
 }
 
-// kCell without kInner means splats, so an input with an inner run that is not aligned must do without both.
-unsigned Flags(const Access& access, const Domain& domain, bool aligned, unsigned vector) {
-  const unsigned flat = aligned && access.Flat(domain.count) ? kFlat : 0U;
-  const bool inner = access.runs > 0 && access.run[0].div == 1;
-  if (inner && (!aligned || access.run[0].mod % vector != 0)) return flat;
-  for (std::size_t k = inner ? 1 : 0; k < access.runs; ++k) {
-    if (access.run[k].div % vector != 0) return flat;
+// What a general variant finds out about an access at run time, and a tiled one about its columns.
+unsigned Flags(char mode, const Access& access, const Domain& domain, const void* data, Dtype dtype, unsigned vector) {
+  if (mode == 'X') {
+    const auto width = static_cast<unsigned>(kWidestAccess / Size(dtype));
+    const Run* columns = Columns(access);
+    if (columns->mod % width != 0 || !Aligned(data, dtype, width)) return 0;
+    const auto fits = [&](const Run& run) { return &run == columns || IsMultiple(run.stride, width); };
+    bool whole = std::all_of(access.run, access.run + access.runs, fits);
+    for (std::size_t c = 0; c < kMaxConditions; ++c) {
+      if ((access.guards >> c & 1U) != 0) whole = whole && UniformAlong(*columns, domain.condition[c], width);
+    }
+    return whole ? kInner : 0;
   }
-  return flat | kCell | (inner ? kInner : 0U);
+  if (access.Flat(domain.count) && Aligned(data, dtype, vector)) return kFlat | kCell;
+  if (Neighbours(access, data, dtype, vector)) return kCell | kInner;
+  return Cells(access, vector) ? kCell : 0;
 }
 
 Divisor<Index32> MakeDivisor32(std::uint64_t d) {
@@ -76,23 +186,44 @@ Divisor<Index> MakeDivisor(std::uint64_t d) {
   }
 }
 
+// All of them: a kernel that was made for more terms than there are at these shapes adds 0 for the others.
 template <typename Index>
-void FillInputsOf(const std::vector<Dtype>& dtypes, const Variant& variant, const Domain& domain, unsigned char* at) {
-  for (std::size_t k = 0; k < dtypes.size(); ++k, at += sizeof(Input<Index>)) {
-    const Access& access = domain.access[k];
-    const bool aligned = Aligned(domain.input[k], dtypes[k], variant.vector);
-    Input<Index> input{};
-    input.data = domain.input[k];
-    input.terms = static_cast<unsigned>(access.runs);
-    input.flags = Flags(access, domain, aligned, variant.vector);
-    for (std::size_t t = 0; t < access.runs; ++t) {
-      // Terms are ordered from the outermost dim inwards, so that the last one may have div 1.
-      const Run& run = access.run[access.runs - 1 - t];
-      input.term[t] = {MakeDivisor<Index>(run.div), MakeDivisor<Index>(run.mod), static_cast<Index>(run.stride)};
-    }
-    std::memcpy(at, &input, sizeof(input));
+void FillTerms(const Access& access, Term<Index>* terms) {
+  for (std::size_t t = 0; t < static_cast<std::size_t>(kMaxTerms); ++t) {
+    const Run run = t < access.runs ? access.run[t] : Run{1, 1, 0};
+    terms[t] = {MakeDivisor<Index>(run.div), MakeDivisor<Index>(run.mod), static_cast<Index>(run.stride)};
   }
 }
+
+template <typename Index>
+void FillInput(char mode, Dtype dtype, unsigned vector, const Domain& domain, std::size_t k, unsigned char* at) {
+  const Access& access = domain.access[k];
+  Input<Index> input{};
+  input.data = domain.input[k];
+  input.terms = static_cast<unsigned>(access.runs);
+  input.flags = Flags(mode, access, domain, input.data, dtype, vector);
+  FillTerms(access, input.term);
+  std::memcpy(at + k * sizeof(input), &input, sizeof(input));
+}
+
+template <typename Index>
+void FillLeaves(const Program& program, const Variant& variant, const Domain& domain, unsigned char* at) {
+  for (std::size_t k = 0; k < program.accesses(); ++k) {
+    FillInput<Index>(variant.modes[k], program.leaf(k), variant.vector, domain, k, at);
+  }
+  at += program.accesses() * sizeof(Input<Index>);
+  for (std::size_t k = 0; k < program.conditions(); ++k, at += sizeof(IndexRange<Index>)) {
+    const Condition& condition = domain.condition[k];
+    IndexRange<Index> range{};
+    range.low = static_cast<Index>(condition.low - condition.offset);
+    range.extent = static_cast<Index>(condition.high - condition.low);
+    range.terms = static_cast<unsigned>(condition.form.runs);
+    FillTerms(condition.form, range.term);
+    std::memcpy(at, &range, sizeof(range));
+  }
+}
+
+std::uint64_t CeilDiv(std::uint64_t n, std::uint64_t d) { return n / d + (n % d != 0 ? 1 : 0); }
 
 }  // namespace
 
@@ -103,36 +234,59 @@ bool Aligned(const void* data, Dtype dtype, unsigned vector) {
 
 bool Fits32(const Domain& domain, std::size_t inputs) {
   if (domain.count >= kMax32) return false;
-  return std::all_of(domain.access, domain.access + inputs, [](const Access& a) { return Elements(a) < kMax32; });
+  return std::all_of(domain.access, domain.access + inputs, [](const Access& a) { return Reach(a) < kMax32; });
 }
 
 void FillInputs(const std::vector<Dtype>& dtypes, const Variant& variant, const Domain& domain, unsigned char* at) {
-  if (variant.index == 32) {
-    FillInputsOf<Index32>(dtypes, variant, domain, at);
-  } else {
-    FillInputsOf<Index64>(dtypes, variant, domain, at);
+  for (std::size_t k = 0; k < dtypes.size(); ++k) {
+    if (variant.index == 32) {
+      FillInput<Index32>(variant.modes[k], dtypes[k], variant.vector, domain, k, at);
+    } else {
+      FillInput<Index64>(variant.modes[k], dtypes[k], variant.vector, domain, k, at);
+    }
   }
 }
 
 std::size_t ChooseVariant(const Kernel& kernel, const Domain& domain) {
-  const bool fits32 = Fits32(domain, kernel.program.inputs.size());
+  const Program& program = kernel.program;
+  const bool fits32 = Fits32(domain, program.accesses()) && ConditionsFit32(domain, program.conditions());
   std::size_t k = 0;
   while (k < kernel.variants.size() && !Fits(kernel, kernel.variants[k], domain, fits32)) ++k;
   return k;
 }
 
 void FillParams(const Kernel& kernel, const Variant& variant, const Domain& domain, unsigned char* block) {
+  if (variant.tile > 0) {
+    const Run& columns = *TileColumns(variant, domain);
+    const Tiles<Index32> tiles = {static_cast<Index32>(columns.div), static_cast<Index32>(columns.mod),
+                                  MakeDivisor<Index32>(CeilDiv(columns.div, variant.tile)),
+                                  MakeDivisor<Index32>(CeilDiv(columns.mod, kTileColumns))};
+    std::memcpy(block, &tiles, sizeof(tiles));
+    block += sizeof(tiles);
+  }
   const std::size_t outputs = kernel.program.outputs.size();
   const unsigned long long count = domain.count;
   std::memcpy(block, &count, sizeof(count));
   std::memcpy(block + kOutputsAt, static_cast<const void*>(domain.output), outputs * sizeof(void*));
-  FillInputs(kernel.program.inputs, variant, domain, block + InputsAt(outputs));
+  unsigned char* inputs = block + InputsAt(outputs);
+  if (variant.index == 32) {
+    FillLeaves<Index32>(kernel.program, variant, domain, inputs);
+  } else {
+    FillLeaves<Index64>(kernel.program, variant, domain, inputs);
+  }
 }
 
-unsigned GridSize(const Variant& variant, std::uint64_t count) {
+unsigned GridSize(const Variant& variant, const Domain& domain) {
   const std::uint64_t tile = std::uint64_t{variant.threads} * variant.vector * variant.unroll;
-  const std::uint64_t blocks = count / tile + (count % tile != 0 ? 1 : 0);
-  if (blocks > kMaxGrid) throw Error("a tensor of " + std::to_string(count) + " elements is too large for one launch");
+  std::uint64_t blocks = CeilDiv(domain.count, tile);
+  if (variant.tile > 0) {
+    const Run& columns = *TileColumns(variant, domain);
+    blocks = CeilDiv(columns.div, variant.tile) * CeilDiv(columns.mod, kTileColumns) *
+             (domain.count / (columns.div * columns.mod));
+  }
+  if (blocks > kMaxGrid) {
+    throw Error("a tensor of " + std::to_string(domain.count) + " elements is too large for one launch");
+  }
   return static_cast<unsigned>(blocks);
 }
 

@@ -22,6 +22,6 @@ void FillInputs(const std::vector<Dtype>& dtypes, const Variant& variant, const 
 void FillParams(const Kernel& kernel, const Variant& variant, const Domain& domain, unsigned char* block);
 
 // Blocks of threads that cover the domain. Throws Error where there are more than a grid has.
-unsigned GridSize(const Variant& variant, std::uint64_t count);
+unsigned GridSize(const Variant& variant, const Domain& domain);
 
 }  // namespace onnxopt::cuda

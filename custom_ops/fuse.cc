@@ -12,8 +12,8 @@ class Matcher {
 
   // The instruction that defines value `id`, if it is `op`; nullptr for an input or another op.
   const Instruction* Defined(std::uint32_t id, Op op) const {
-    if (id < program_.inputs.size()) return nullptr;
-    const Instruction& i = program_.code[id - program_.inputs.size()];
+    if (id < program_.leaves()) return nullptr;
+    const Instruction& i = program_.code[id - program_.leaves()];
     return i.op == op ? &i : nullptr;
   }
 

@@ -21,7 +21,7 @@ class Odometer {
     for (std::size_t k = 0; k < access.runs; ++k) {
       const Run& run = access.run[k];
       if (run.div > inside) axis_[axes_++] = {run.div / inside, 0, 0};
-      axis_[axes_++] = {run.mod, run.stride, 0};
+      axis_[axes_++] = {run.mod, static_cast<std::uint64_t>(run.stride), 0};
       inside = run.div * run.mod;
     }
     for (std::size_t k = 0; k < axes_; ++k) {

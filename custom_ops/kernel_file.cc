@@ -10,6 +10,7 @@
 #include <set>
 
 #include "cuda_params.h"
+#include "index_reader.h"
 #include "json_reader.h"
 #include "kernel_reader.h"
 #include "row_reader.h"
@@ -112,11 +113,21 @@ std::string ReadIdentifier(const JsonReader& json) {
 
 Variant ReadPointwiseVariant(const JsonReader& json, const Program& program) {
   Variant variant = ReadVariant(json);
-  if (variant.modes.size() != program.inputs.size() || variant.modes.find_first_not_of("FSRCT*") != std::string::npos) {
-    json["modes"].Fail("is \"" + variant.modes + "\", not one of the letters FSRCT* for each of " +
-                       std::to_string(program.inputs.size()) + " inputs");
+  if (json.Has("tile")) variant.tile = static_cast<unsigned>(json["tile"].Number(0, kTileColumns));
+  const bool known = variant.modes.find_first_not_of("Pp", program.accesses()) == std::string::npos &&
+                     variant.modes.find_first_not_of("FSRCTUVWrctGX*") >= program.accesses();
+  if (variant.modes.size() != program.leaves() || !known) {
+    json["modes"].Fail("is \"" + variant.modes + "\", not one of the letters FSRCTUVWrctGX* for each of " +
+                       std::to_string(program.accesses()) + " inputs and one of Pp for each of " +
+                       std::to_string(program.conditions()) + " conditions");
   }
-  const std::size_t bytes = cuda::ParamsSize(variant.index, program.inputs.size(), program.outputs.size());
+  if ((variant.modes.find('X') != std::string::npos) != (variant.tile > 0) ||
+      (variant.tile > 0 && variant.index != 32)) {
+    json.Fail("has a tile that does not go with its modes and index");
+  }
+  const std::size_t bytes =
+      (variant.tile > 0 ? sizeof(Tiles<cuda::Index32>) : 0) +
+      cuda::ParamsSize(variant.index, program.accesses(), program.outputs.size(), program.conditions());
   if (bytes > cuda::kMaxParams) json.Fail("has too many inputs and outputs for a kernel's parameters");
   return variant;
 }
@@ -214,18 +225,14 @@ std::string Ascii(std::string text) {
 
 Program ReadProgram(const JsonReader& json) {
   Program program;
-  const auto ids = [](const JsonReader& list) {
-    std::vector<std::uint32_t> values;
-    list.Each([&](const JsonReader& v) { values.push_back(static_cast<std::uint32_t>(v.Number(0, kMaxId))); });
-    return values;
-  };
   json["inputs"].Each([&](const JsonReader& dtype) { program.inputs.push_back(dtype.DtypeName()); });
   json["outputs"].Each([&](const JsonReader& dtype) { program.outputs.push_back(dtype.DtypeName()); });
   json["code"].Each([&](const JsonReader& i) { program.code.push_back(ReadInstruction(i)); });
   if (program.code.size() > kMaxInstructions) json["code"].Fail("is too long");
-  program.results = ids(json["results"]);
-  json["depends"].Each([&](const JsonReader& list) { program.depends.push_back(ids(list)); });
-  program.ranks = ids(json["ranks"]);
+  program.results = ReadIds(json["results"]);
+  json["depends"].Each([&](const JsonReader& list) { program.depends.push_back(ReadIds(list)); });
+  program.ranks = ReadIds(json["ranks"]);
+  if (json.Has("index")) program.index = ReadIndexing(json["index"]);
   try {
     program.Verify();
   } catch (const Error& e) {

@@ -17,11 +17,12 @@ enum class Layout { kNone, kHeld, kLooped, kStrided };
 // One entry point of a kernel, see regions.Variant and row_variants.RowVariant.
 struct Variant {
   std::string symbol;
-  std::string modes;  // a letter of "FSRCT*" an input
+  std::string modes;  // a letter an access and a condition, see onnxopt/modes.py
   unsigned index;     // 32 or 64
   unsigned vector;
   unsigned unroll;
   unsigned threads;
+  unsigned tile;  // rows of a tile, 0 where the variant has none
   Layout layout = Layout::kNone;
   unsigned lanes = 0;
   unsigned cluster = 1;

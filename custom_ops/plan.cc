@@ -34,16 +34,16 @@ class Planner {
   Plan Make() {
     const std::size_t ids = program_.ids();
     plan_.first_raw_input = static_cast<Place>(ids);
-    plan_.first_output = static_cast<Place>(ids + program_.inputs.size());
+    plan_.first_output = static_cast<Place>(ids + program_.leaves());
     plan_.places = static_cast<std::uint32_t>(plan_.first_output + program_.outputs.size());
     rate_.assign(ids, Rate::kTask);
     place_.assign(ids, kNone);
     filled_.assign(ids, kNone);
     slot_.assign(ids, kNone);
     FindUses();
-    for (std::size_t k = 0; k < program_.inputs.size(); ++k) PlaceInput(k);
+    for (std::size_t k = 0; k < program_.leaves(); ++k) PlaceInput(k);
     for (std::size_t k = 0; k < program_.code.size(); ++k) {
-      if (last_use_[program_.inputs.size() + k] != kNone) Emit(k);
+      if (last_use_[program_.leaves() + k] != kNone) Emit(k);
     }
     LayOut();
     return std::move(plan_);
@@ -65,7 +65,7 @@ class Planner {
       if (Written(k)) last_use_[program_.results[k]] = static_cast<std::uint32_t>(program_.ids());
     }
     for (std::size_t k = program_.code.size(); k-- > 0;) {
-      const std::size_t id = program_.inputs.size() + k;
+      const std::size_t id = program_.leaves() + k;
       if (last_use_[id] == kNone) continue;
       for (const std::uint32_t a : program_.code[k].args) {
         if (last_use_[a] == kNone) last_use_[a] = static_cast<std::uint32_t>(id);
@@ -99,9 +99,9 @@ class Planner {
     if (last_use_[k] == kNone) return;
     plan_.used.push_back(static_cast<std::uint32_t>(k));
     const Lie lie = key_.lie[k];
-    const Dtype storage = program_.inputs[k];
+    const Dtype storage = program_.leaf(k);
     const auto raw = static_cast<Place>(plan_.first_raw_input + k);
-    const bool gathered = lie == Lie::kPeriod || lie == Lie::kGather;
+    const bool gathered = lie == Lie::kPeriod || lie == Lie::kGather || lie == Lie::kCondition;
     rate_[k] = lie == Lie::kOne ? Rate::kTask : lie == Lie::kCell ? Rate::kBlock : Rate::kElement;
     if (gathered) Keep(raw, Size(storage), true);
     const StepFunction load = evaluator_.load(storage);
@@ -128,7 +128,7 @@ class Planner {
 
   void Emit(std::size_t k) {
     const Instruction& i = program_.code[k];
-    const std::size_t id = program_.inputs.size() + k;
+    const std::size_t id = program_.leaves() + k;
     place_[id] = static_cast<Place>(id);
     if (i.op == Op::kConst) {
       plan_.constants.push_back({place_[id], static_cast<std::uint32_t>(k)});
@@ -197,7 +197,7 @@ class Planner {
     for (const Memory& m : memory_) bytes += m.whole ? m.size : 0;
     for (const std::uint32_t k : plan_.used) {
       const bool in_place = key_.lie[k] == Lie::kFlat || key_.lie[k] == Lie::kDense;
-      bytes += in_place ? Size(program_.inputs[k]) : 0;
+      bytes += in_place ? Size(program_.leaf(k)) : 0;
     }
     for (std::size_t k = 0; k < program_.outputs.size(); ++k) bytes += Written(k) ? Size(program_.outputs[k]) : 0;
     const auto fitting =

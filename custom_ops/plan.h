@@ -11,12 +11,13 @@ namespace onnxopt {
 
 // How an input's elements lie in memory over one block.
 enum class Lie : std::uint8_t {
-  kOne,     // one element for the whole domain
-  kFlat,    // a run that begins at the domain index
-  kDense,   // a run that begins at the offset of the block's first element
-  kCell,    // one element for the block, at that offset
-  kPeriod,  // scattered, but the same elements for every block: gathered once
-  kGather,  // scattered: gathered for every block
+  kOne,        // one element for the whole domain
+  kFlat,       // a run that begins at the domain index
+  kDense,      // a run that begins at the offset of the block's first element
+  kCell,       // one element for the block, at that offset
+  kPeriod,     // scattered, but the same elements for every block: gathered once
+  kGather,     // scattered: gathered for every block
+  kCondition,  // no element of an input, but whether a condition holds: evaluated for every block
 };
 
 // What a plan depends on besides its program.
@@ -50,11 +51,11 @@ struct Plan {
   std::uint32_t block;              // longest block, in elements
   std::uint32_t places;             // entries of the table
   std::size_t arena;                // bytes of scratch memory, for one thread
-  Place first_raw_input;            // where storage elements of input 0 lie; the others follow
+  Place first_raw_input;            // where storage elements of leaf 0 lie; the others follow
   Place first_output;               // likewise for outputs
   std::vector<Slot> slots;          // offsets in bytes
   std::vector<Slot> constants;      // offset: the instruction whose value lies there
-  std::vector<std::uint32_t> used;  // inputs that matter
+  std::vector<std::uint32_t> used;  // leaves that matter
   std::vector<Step> prologue;       // once a task
   std::vector<Step> body;           // for every block
 };

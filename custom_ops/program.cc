@@ -26,7 +26,7 @@ std::string Problem(const Program& program, std::size_t k) {
     return "takes " + std::to_string(row.arity) + " operands, has " + std::to_string(i.args.size());
   }
   for (const std::uint32_t a : i.args) {
-    if (a >= program.inputs.size() + k) return "uses value " + std::to_string(a) + ", which is not defined before it";
+    if (a >= program.leaves() + k) return "uses value " + std::to_string(a) + ", which is not defined before it";
   }
   if (!IsCompute(i.dtype)) return "returns " + Name(i.dtype) + ", which is not a compute dtype";
   if (i.op == Op::kConst) return "";
@@ -67,6 +67,8 @@ void Program::Verify() const {
   if (outputs.empty() || outputs.size() > kMaxOutputs) {
     throw Error("has " + std::to_string(outputs.size()) + " outputs, not 1 to " + std::to_string(kMaxOutputs));
   }
+  if (index) index->Verify(inputs.size(), outputs.size());
+  if (leaves() > kMaxInputs) throw Error("reads its inputs in " + std::to_string(leaves()) + " ways, too many");
   for (std::size_t k = 0; k < code.size(); ++k) {
     const std::string problem = Problem(*this, k);
     if (problem.empty()) continue;
@@ -80,7 +82,7 @@ void Program::Verify() const {
     if (results[k] >= ids() || dtype(results[k]) != Row(outputs[k]).compute) {
       throw Error(output + Name(outputs[k]) + " cannot store value " + std::to_string(results[k]));
     }
-    if (depends[k].empty()) throw Error(output + "depends on no input");
+    if (depends[k].empty() && !index) throw Error(output + "depends on no input");
     for (const std::uint32_t d : depends[k]) {
       if (d >= inputs.size()) throw Error(output + "depends on input " + std::to_string(d) + ", which is not there");
     }

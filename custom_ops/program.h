@@ -3,17 +3,17 @@
 
 #include <array>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "dtype.h"
+#include "indexing.h"
 #include "primitives.h"
 
 namespace onnxopt {
 
-// More would not fit a kernel's parameter block, and keeps every per-call array on the stack.
-constexpr std::size_t kMaxInputs = 32;
 constexpr std::size_t kMaxOutputs = 32;
 
 struct Primitive {
@@ -38,7 +38,8 @@ struct Instruction {
   alignas(8) std::array<unsigned char, 8> value{};
 };
 
-// Ids: the inputs come first, instruction k defines id inputs.size() + k.
+// Ids: the leaves come first, instruction k defines id leaves() + k. Leaves are the inputs, or, with index operations,
+// the accesses to them and then the conditions.
 struct Program {
   std::vector<Dtype> inputs;
   std::vector<Dtype> outputs;
@@ -46,12 +47,19 @@ struct Program {
   std::vector<std::uint32_t> results;
   std::vector<std::vector<std::uint32_t>> depends;
   std::vector<std::uint32_t> ranks;
+  std::optional<Indexing> index;
 
-  std::size_t ids() const { return inputs.size() + code.size(); }
-  // Compute dtype of a value.
-  Dtype dtype(std::size_t id) const {
-    return id < inputs.size() ? Row(inputs[id]).compute : code[id - inputs.size()].dtype;
+  std::size_t accesses() const { return index ? index->accesses.size() : inputs.size(); }
+  std::size_t conditions() const { return index ? index->conditions.size() : 0; }
+  std::size_t leaves() const { return accesses() + conditions(); }
+  // Storage dtype of a leaf.
+  Dtype leaf(std::size_t k) const {
+    if (!index) return inputs[k];
+    return k < index->accesses.size() ? inputs[index->accesses[k].input] : Dtype::kBool;
   }
+  std::size_t ids() const { return leaves() + code.size(); }
+  // Compute dtype of a value.
+  Dtype dtype(std::size_t id) const { return id < leaves() ? Row(leaf(id)).compute : code[id - leaves()].dtype; }
   // Throws Error naming the first instruction or output that breaks a rule of program.py.
   void Verify() const;
 };

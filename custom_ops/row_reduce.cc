@@ -55,7 +55,7 @@ struct Min {
 };
 
 template <typename F, typename T>
-void Run(T* to, const T* from, std::size_t n) {
+void AlongRun(T* to, const T* from, std::size_t n) {
   T partial[kPartials];
   std::fill_n(partial, kPartials, F::kIdentity);
   std::size_t k = 0;
@@ -130,7 +130,7 @@ void FillIdentity(Reduction reduction, Dtype dtype, void* to, std::size_t n) {
 void ReduceRun(Reduction reduction, Dtype dtype, void* to, const void* from, std::size_t n) {
   With(reduction, dtype, [&](auto f, auto element) {
     using T = decltype(element);
-    Run<decltype(f)>(static_cast<T*>(to), static_cast<const T*>(from), n);
+    AlongRun<decltype(f)>(static_cast<T*>(to), static_cast<const T*>(from), n);
   });
 }
 

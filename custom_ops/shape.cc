@@ -44,6 +44,7 @@ bool BroadcastInto(const Shape& other, Shape* shape) {
 
 bool Collapse(const Shape& input, const Shape& domain, Access* access) {
   access->runs = 0;
+  access->guards = 0;
   if (input.rank > domain.rank) {
     for (std::size_t k = 0; k < input.rank - domain.rank; ++k) {
       if (input.dims[k] != 1) return false;
@@ -63,7 +64,7 @@ bool Collapse(const Shape& input, const Shape& domain, Access* access) {
     } else if (open) {
       access->run[access->runs - 1].mod *= have;
     } else {
-      access->run[access->runs++] = {div, have, stride};
+      access->run[access->runs++] = {div, have, static_cast<std::int64_t>(stride)};
       open = true;
     }
     div *= want;

@@ -6,11 +6,34 @@
 #include <string>
 #include <vector>
 
-
 namespace onnxopt {
 namespace {
 
+// The dim that an extent is, from those of the inputs.
+Dim IndexedDim(const Indexing& index, const Extent& extent, const std::vector<std::optional<Dims>>& inputs) {
+  Dim dim;
+  dim.extent = extent.factor;
+  for (const std::uint32_t s : extent.symbols) {
+    const Symbol& symbol = index.symbols[s];
+    const auto& dims = inputs[symbol.input];
+    if (!dims || symbol.axis >= dims->size()) return {-1, FreshDimName()};
+    const Dim& found = (*dims)[symbol.axis];
+    if (found.extent >= 0 && dim.extent >= 0) {
+      dim.extent *= found.extent;
+    } else {
+      const bool alone = dim.extent == 1 && extent.symbols.size() == 1;
+      dim = alone ? found : Dim{-1, FreshDimName()};
+    }
+  }
+  return dim;
+}
+
 std::optional<Dims> OutputDims(const Program& program, std::size_t k, const std::vector<std::optional<Dims>>& inputs) {
+  if (program.index) {
+    Dims dims;
+    for (const Extent& e : program.index->shapes[k]) dims.push_back(IndexedDim(*program.index, e, inputs));
+    return dims;
+  }
   Dims dims(program.ranks[k]);
   for (const std::uint32_t d : program.depends[k]) {
     if (!inputs[d]) return std::nullopt;

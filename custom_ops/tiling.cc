@@ -28,16 +28,43 @@ std::uint64_t Period(const Access& access) {
   return outer.div * outer.mod;
 }
 
+std::uint64_t Written(const Program& program, const Domain& domain) {
+  std::uint64_t written = 0;
+  for (std::size_t k = 0; k < program.outputs.size(); ++k) {
+    if (domain.output[k] != nullptr) written |= std::uint64_t{1} << k;
+  }
+  return written;
+}
+
+// Index maps of several accesses have no common rows: what is not flat is gathered, block by block.
+Tiling TileIndexed(const Program& program, const Domain& domain) {
+  Tiling tiling;
+  tiling.row = domain.count;
+  tiling.key.written = Written(program, domain);
+  for (std::size_t k = 0; k < program.leaves(); ++k) {
+    const Access& access = domain.access[k];
+    Lie& lie = tiling.key.lie[k];
+    lie = Lie::kGather;
+    if (k >= program.accesses()) {
+      lie = Lie::kCondition;
+    } else if (access.runs == 0 && access.guards == 0) {
+      lie = Lie::kOne;
+    } else if (access.Flat(domain.count)) {
+      lie = Lie::kFlat;
+    }
+  }
+  return tiling;
+}
+
 }  // namespace
 
 Tiling Tile(const Program& program, const Domain& domain) {
   Tiling tiling;
   tiling.row = domain.count;
+  if (program.index) return TileIndexed(program, domain);
   const std::size_t inputs = program.inputs.size();
   for (std::size_t k = 0; k < inputs; ++k) tiling.row = std::min(tiling.row, Row(domain.access[k], domain.count));
-  for (std::size_t k = 0; k < program.outputs.size(); ++k) {
-    if (domain.output[k] != nullptr) tiling.key.written |= std::uint64_t{1} << k;
-  }
+  tiling.key.written = Written(program, domain);
   for (std::size_t k = 0; k < inputs; ++k) tiling.key.lie[k] = LieInRow(domain.access[k], domain.count);
   if (tiling.row >= kShortestRow || tiling.row == domain.count) return tiling;
   for (std::size_t k = 0; k < inputs; ++k) {

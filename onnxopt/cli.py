@@ -68,6 +68,8 @@ def main() -> None:
 )
 @click.option("--no-verify", is_flag=True, help="Keep the result without comparing it with the original.")
 @click.option("--external-data/--no-external-data", default=None, help="Weights beside the model. Default: above 2 GB.")
+@click.option("--portable", is_flag=True, help="Also write model.portable.onnx, without com.microsoft operators.")
+@click.option("--ort-min", metavar="VERSION", help="Oldest ONNX Runtime it has to run on, as 1.25. Default: 1.21.")
 @click.option("--cache", type=Path, help="Folder of compiled kernels. Default: ~/.cache/onnxopt/kernels.")
 @options.json_option
 def optimize(
@@ -77,6 +79,8 @@ def optimize(
     archs: tuple[str, ...],
     no_verify: bool,
     external_data: bool | None,
+    portable: bool,
+    ort_min: str | None,
     cache: Path | None,
     as_json: bool,
 ) -> None:
@@ -93,6 +97,8 @@ def optimize(
             archs=() if archs == ("none",) else archs or None,
             verify=not no_verify,
             external_data=external_data,
+            portable=portable,
+            ort_min=ort_min,
             progress=advance,
             cache=cache,
         )
@@ -177,9 +183,8 @@ def explain(artifact: Path, every_refusal: bool, as_json: bool) -> None:
 
     manifest = manifests.load(archive.folder_of(artifact))
     if as_json:
-        options.print_json(
-            manifest.model_dump(mode="json", include={"kernels", "refusals", "left_out", "traffic", "notes"})
-        )
+        fields = {"rewrites", "kernels", "refusals", "left_out", "traffic", "notes"}
+        options.print_json(manifest.model_dump(mode="json", include=fields))
     else:
         click.echo(explanation.describe(manifest, every_refusal=every_refusal))
 
@@ -216,6 +221,7 @@ def _optimize_text(path: Path, manifest: Manifest) -> str:
     places = sum(len(k.sites) for k in manifest.kernels)
     ops = sum(len(k.ops) * len(k.sites) for k in manifest.kernels)
     lines = [f"{manifest.source.name}: {ops} nodes fused into {places} calls of {len(manifest.kernels)} kernels"]
+    lines += [f"rewritten: {text}" for text in [explanation.rewrites_text(manifest.rewrites)] if text]
     if manifest.kernels:
         lines.append(f"predicted: {explanation.totals_text(manifest.traffic)}")
     lines += [f"left out: {row.name}: {row.reason}" for row in manifest.left_out]

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from onnxopt.placement import WITHOUT_KERNEL, Copy, place
+from onnxopt.passes.infer import infer
+from onnxopt.placement import WITHOUT_KERNEL, Copy, Dtypes, has_no_kernel, place
 
 _CONTROL_FLOW = frozenset({"If", "Loop", "Scan", "SequenceMap"})
 _SIZED_BY_VALUES = frozenset({"Compress", "NonZero", "NonMaxSuppression", "Unique", "StringSplit"})
@@ -18,28 +19,30 @@ _SIZED_BY_VALUES = frozenset({"Compress", "NonZero", "NonMaxSuppression", "Uniqu
 def blocking_nodes(model: ir.Model) -> list[tuple[str, str]]:
     """(name, reason) of every node that prevents a CUDA graph, each node once; empty where the model qualifies.
 
-    Nodes must be in topological order, and their dtypes be known (strings and 16-bit floats decide).
+    Nodes must be in topological order. The model is not changed.
     """
+    dtype = infer(model).dtype
     found: dict[ir.Node, str] = {}
     for node in model.graph.all_nodes():
-        if reason := _reason(node):
+        if reason := _reason(node, dtype):
             found[node] = reason
-    for copy in place(model.graph).copies:
+    for copy in place(model.graph, dtype).copies:
         found.setdefault(copy.node, _copied(copy))
     return [(node.name or node.op_type, reason) for node, reason in found.items()]
 
 
 def host_nodes(model: ir.Model) -> list[tuple[str, str]]:
     """(name, reason) of every node that runs on the CPU, for whatever reason; those of shapes block nothing."""
-    placed = place(model.graph)
+    dtype = infer(model).dtype
+    placed = place(model.graph, dtype)
     return [
-        (node.name or node.op_type, _reason(node) or f"{node.op_type} computes a shape")
+        (node.name or node.op_type, _reason(node, dtype) or f"{node.op_type} computes a shape")
         for node in model.graph
         if node in placed.host
     ]
 
 
-def _reason(node: ir.Node) -> str:
+def _reason(node: ir.Node, dtype: Dtypes) -> str:
     if node.domain == "ai.onnx.ml":
         return f"ai.onnx.ml has no CUDA kernels: the data of {node.op_type} goes through the CPU"
     if node.domain not in ("", "ai.onnx"):
@@ -50,7 +53,7 @@ def _reason(node: ir.Node) -> str:
         return f"the size of what {node.op_type} gives depends on values, which the host has to wait for"
     if node.op_type in WITHOUT_KERNEL:
         return f"{node.op_type} has no CUDA kernel: its data goes through the CPU"
-    if any(v is not None and v.dtype == ir.DataType.STRING for v in (*node.inputs, *node.outputs)):
+    if has_no_kernel(node, dtype):
         return "strings stay on the CPU"
     return ""
 

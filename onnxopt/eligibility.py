@@ -9,8 +9,8 @@ from collections.abc import Iterable, Mapping
 
 import onnx_ir as ir
 
-from onnxopt import ops
-from onnxopt.lower import constant
+from onnxopt import index_ops, ops
+from onnxopt.operands import constant
 from onnxopt.placement import HOST_INPUTS
 from onnxopt.shapes import Shapes
 
@@ -60,7 +60,9 @@ def is_elementwise(node: ir.Node) -> bool:
 
 
 def why_not(node: ir.Node, opsets: Mapping[str, int], shapes: Shapes, host: set[ir.Value]) -> str | None:
-    """Why no kernel should run this elementwise node, or None where one may."""
+    """Why no kernel should run this elementwise or index node, or None where one may."""
+    if index_ops.is_index(node):
+        return _why_not_index(node, opsets, shapes)
     row = ops.find(node.domain, node.op_type, opsets.get(node.domain))
     if row is None:
         return (
@@ -83,6 +85,31 @@ def why_not(node: ir.Node, opsets: Mapping[str, int], shapes: Shapes, host: set[
     if all(constant(v) is not None or v.const_value is not None for v in operands):
         return "all operands are constants"
     return _left_to_provider(node)
+
+
+def _why_not_index(node: ir.Node, opsets: Mapping[str, int], shapes: Shapes) -> str | None:
+    if opsets.get("", 0) < index_ops.SINCE:
+        return f"{node.op_type} is taken into kernels from opset {index_ops.SINCE} on"
+    for value in (*index_ops.data_inputs(node), *node.outputs):
+        if value is not None and shapes.dtype(value) is None:
+            return f"the dtype of {value.name} is unknown or cannot be stored by a kernel"
+    if all(v is None or v.const_value is not None for v in node.inputs):
+        return "all operands are constants"
+    if _is_part_of_products(node, shapes):
+        return "the product that reads it transposes by itself"
+    return _left_to_provider(node)
+
+
+def _is_part_of_products(node: ir.Node, shapes: Shapes) -> bool:
+    """Whether ORT makes this Transpose a flag of the MatMuls that read it (MatmulTransposeFusion)."""
+    dims = shapes.dims(node.outputs[0])
+    if node.op_type != "Transpose" or dims is None:
+        return False
+    order = list(node.attributes["perm"].as_ints()) if "perm" in node.attributes else list(range(len(dims)))[::-1]
+    last = len(order) - 1
+    readers = list(node.outputs[0].consumers())
+    swaps = order[:-2] == list(range(last - 1)) and order[-2:] == [last, last - 1]
+    return swaps and bool(readers) and all(r.op_type in ("MatMul", "Gemm", "FusedMatMul") for r in readers)
 
 
 def _arity_fits(row: ops.Operator, count: int) -> bool:

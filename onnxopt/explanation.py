@@ -5,7 +5,7 @@ from __future__ import annotations
 import collections
 import itertools
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from onnxopt import archive
@@ -43,10 +43,25 @@ def _summary(manifest: Manifest) -> Iterator[str]:
     places = sum(len(k.sites) for k in manifest.kernels)
     ops = sum(len(k.ops) * len(k.sites) for k in manifest.kernels)
     yield f"{manifest.source.name}: {ops} nodes fused into {places} calls of {len(manifest.kernels)} kernels"
+    if text := rewrites_text(manifest.rewrites):
+        yield f"rewritten: {text}"
     if manifest.kernels:
         yield f"predicted traffic: {totals_text(manifest.traffic)}"
         yield f"closed form: {CLOSED_FORM}"
     yield from (f"note: {note}" for note in manifest.notes)
+
+
+_REWRITES = {
+    "attention": "{} x attention as one operator",
+    "rotary": "{} x rotary embedding as one operator",
+    "merge": "{} x the products of q, k and v as one",
+    "gate": "{} x the products of a gated MLP as one",
+}
+
+
+def rewrites_text(rewrites: Mapping[str, int]) -> str:
+    """What the families of rewrite rules did, "" where none applied."""
+    return ", ".join(_REWRITES[k].format(n) if k in _REWRITES else f"{n} x {k}" for k, n in rewrites.items() if n)
 
 
 def totals_text(totals: Totals) -> str:

@@ -5,9 +5,10 @@
 A product takes in what follows it, one step at a time, for as long as its value goes nowhere else; gemm_steps.py has
 the steps. The library runs the result as one call of cuBLASLt.
 
-Two kinds of product are left to the execution provider, which folds scales and transposes itself and calls the same
-library with the same heuristic (measured, docs/notes.md): one with neither bias nor residual nor activation, and one
-whose bias or residual a pointwise kernel behind it can add at no cost, as that kernel reads the product anyway.
+Weights that lie transposed are read so (passes/transposed_weights.py). Two other kinds of product are left to the
+execution provider, which folds scales and transposes itself and calls the same library with the same heuristic
+(measured, docs/notes.md): one with neither bias nor residual nor activation, and one whose bias or residual a pointwise
+kernel behind it can add at no cost, as that kernel reads the product anyway.
 """
 
 from __future__ import annotations
@@ -39,7 +40,9 @@ def find(search: Search) -> tuple[list[Region], list[Refusal]]:
             continue
         if (reason := _better_behind(product, search)) is not None:
             refusals.append(Refusal(node.name or "", node.op_type, product.nodes[-1].name or "", reason))
-            continue
+            product = _alone(node, search)
+            if not product.takes_in_work():
+                continue
         region = _region(product, search)
         region.verify()
         regions.append(region)
@@ -93,6 +96,15 @@ def _grow(node: ir.Node, search: Search) -> tuple[Product | None, list[Refusal]]
     return best, _refusals(node, best, search)
 
 
+def _alone(node: ir.Node, search: Search) -> Product:
+    """The product of a node with nothing behind it."""
+    product = start(node, search.shapes)
+    if isinstance(product, str):
+        raise ValueError(f"{node.name} was a product before: {product}")
+    take_transposes(product, search.shapes)
+    return product
+
+
 def _follower(value: ir.Value) -> ir.Node | None:
     """The one node that reads a value, if nothing else does."""
     uses = list(value.uses())
@@ -107,7 +119,8 @@ def _better_behind(product: Product, search: Search) -> str | None:
     """
     readers = list(dict.fromkeys(product.output.consumers()))
     gemm_adds = any(n.op_type == "Gemm" and len(n.inputs) > 2 for n in product.nodes)  # the provider's is slow at that
-    if gemm_adds or product.activation != "none" or not readers or product.output.is_graph_output():
+    adds = product.bias is not None or product.residual is not None
+    if gemm_adds or not adds or product.activation != "none" or not readers or product.output.is_graph_output():
         return None
     for reader in readers:
         if reader.op_type == "Add" or not eligibility.is_elementwise(reader) or search.is_taken(reader):
@@ -142,9 +155,16 @@ def _refusals(node: ir.Node, product: Product, search: Search) -> list[Refusal]:
     return found
 
 
+def _turns_weight(node: ir.Node) -> bool:
+    """Whether the execution provider does this once, when it loads the model."""
+    value = node.inputs[0]
+    return node.op_type == "Transpose" and value is not None and value.const_value is not None
+
+
 def _region(product: Product, search: Search) -> Region:
     nodes = sorted(product.nodes, key=search.order.__getitem__)
     inputs = list(dict.fromkeys(product.operands()))
     outputs = [product.output]
-    moved = traffic.of_region(nodes, inputs, outputs, search.shapes)
+    run_today = [n for n in nodes if not _turns_weight(n)]
+    moved = traffic.of_region(run_today, inputs, outputs, search.shapes)
     return Region(tuple(nodes), tuple(inputs), tuple(outputs), moved, Kind.GEMM)

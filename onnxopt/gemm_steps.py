@@ -10,7 +10,7 @@ from typing import Any
 import onnx_ir as ir
 
 from onnxopt.gemm import DTYPES, Gemm
-from onnxopt.lower import constant
+from onnxopt.operands import constant
 from onnxopt.shapes import Dims, Shapes
 
 
@@ -36,8 +36,14 @@ class Product:
         return [v for v in (self.a, self.b, self.bias, self.residual) if v is not None]
 
     def takes_in_work(self) -> bool:
-        """Whether it saves a kernel that the execution provider would run."""
-        return self.bias is not None or self.residual is not None or self.activation != "none"
+        """Whether it saves time over what the execution provider would run."""
+        adds = self.bias is not None or self.residual is not None or self.activation != "none"
+        return adds or self.reads_turned_weight()
+
+    def reads_turned_weight(self) -> bool:
+        """Whether a weight is read the way it lies, which the provider would turn around when it loads the model."""
+        turned = self.transpose_b and any(n.op_type == "Transpose" for n in self.nodes)
+        return turned and self.b.const_value is not None and not self.b.is_graph_input()
 
     def meaning(self, inputs: Sequence[ir.Value], shapes: Shapes) -> Gemm:
         """What the library is told, for the region's inputs."""

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import cast
 
 import numpy as np
 
 from onnxopt.dtypes import DTYPES
+from onnxopt.extents import product
+from onnxopt.indexing import Term
 from onnxopt.program import Instruction, Program
 from onnxopt.regions import Kernel, Variant
 
@@ -27,21 +30,70 @@ def lines(kernel: Kernel) -> list[str]:
 
 
 def _struct(name: str, program: Program) -> list[str]:
-    inputs = ", ".join(DTYPES[d].cuda for d in program.inputs)
+    inputs = ", ".join(DTYPES[d].cuda for d in program.accesses)
     outputs = ", ".join(DTYPES[d].cuda for d in program.outputs)
-    parameters = [f"{C_TYPES[DTYPES[d].compute]} x{k}" for k, d in enumerate(program.inputs)]
+    parameters = [f"{C_TYPES[DTYPES[d].compute]} x{k}" for k, d in enumerate(program.accesses)]
+    parameters += [f"bool c{k}" for k in range(program.conditions)]
     parameters += [f"{C_TYPES[DTYPES[d].compute]}& y{k}" for k, d in enumerate(program.outputs)]
-    body, results = statements(program, [f"x{k}" for k in range(len(program.inputs))], is_exact(program))
+    names = [f"x{k}" for k in range(len(program.accesses))] + [f"c{k}" for k in range(program.conditions)]
+    body, results = statements(program, names, is_exact(program))
     body += [f"y{k} = {result};" for k, result in enumerate(results)]
     return [
         f"struct {name} {{",
         f"  using Inputs = List<{inputs}>;",
         f"  using Outputs = List<{outputs}>;",
+        f"  static constexpr int kConditions = {program.conditions};",
+        f"  static constexpr unsigned guards[] = {{{', '.join(map(str, _guards(program)))}}};",
+        f"  static constexpr int terms[] = {{{', '.join(map(str, _terms(program)))}}};",
+        *_forms(program),
         f"  __device__ static void apply({', '.join(parameters)}) {{",
         *(f"    {line}" for line in body),
         "  }",
         "};",
     ]
+
+
+def _guards(program: Program) -> list[int]:
+    """For every access the conditions that must hold, as bits."""
+    if program.index is None:
+        return [0] * len(program.inputs)
+    return [sum(1 << g for g in a.guards) for a in program.index.accesses]
+
+
+def _terms(program: Program) -> list[int]:
+    """How many terms the index of each access and each condition has, 0 where only a call's shapes tell."""
+    if program.index is None:
+        return [0] * len(program.inputs)
+    return [max(1, len(terms)) for terms in program.index.forms]
+
+
+def _forms(program: Program) -> list[str]:
+    """Every index form with constants, where no dim is symbolic: divisions by constants are a few instructions."""
+    index = program.index
+    is_static = index is not None and not index.symbols_used()
+    lines = [f"  static constexpr bool kStatic = {str(is_static).lower()};"]
+    if index is None or not is_static:
+        return lines
+    count = product(index.shapes[0]).factor
+    lines += ["  template <int kForm, typename Index>", "  __device__ static Index at(Index i) {"]
+    for k, form in enumerate(index.forms):
+        opening = f"    if constexpr (kForm == {k}) return "
+        # A sum that begins with a minus would negate i before it is divided.
+        lines.append(f"{opening}{'Index(0)' if not form or form[0].stride.factor < 0 else ''}{_sum(form, count)};")
+    return [*lines, "    return i;", "  }"]
+
+
+def _sum(form: Sequence[Term], count: int) -> str:
+    return "".join(_term(t, count) for t in form).removeprefix(" + ")
+
+
+def _term(term: Term, count: int) -> str:
+    """One term, with its sign, as C++ over an unsigned index i below `count`."""
+    div, mod, stride = term.div.factor, term.mod.factor, term.stride.factor
+    digit = "i" if div == 1 else f"i / {div}"
+    digit = digit if div * mod == count else f"{digit} % {mod}"
+    scaled = digit if abs(stride) == 1 else f"{digit} * {abs(stride)}"
+    return f" {'-' if stride < 0 else '+'} {scaled}"
 
 
 def is_exact(program: Program) -> bool:
@@ -84,12 +136,12 @@ def _approximate_function(instruction: Instruction, program: Program) -> str:
 
 
 def _constant_id(value: int, program: Program) -> bool:
-    first = len(program.inputs)
+    first = len(program.leaves)
     return value >= first and program.code[value - first].op == "const"
 
 
 def _is_only_added_to_one(instruction: Instruction, program: Program) -> bool:
-    first = len(program.inputs)
+    first = len(program.leaves)
     own_id = first + program.code.index(instruction)
     uses = [i for i in program.code if own_id in i.args]
     ones = {first + k for k, i in enumerate(program.code) if i.op == "const" and i.value == 1.0}
@@ -119,11 +171,13 @@ def literal(instruction: Instruction) -> str:
 def _entry(kernel: Kernel, program: Program, variant: Variant) -> list[str]:
     index = INDEX[variant.index]
     modes = "".join(f", '{mode}'" for mode in variant.modes)
-    params = f"Params<{index}, {len(program.inputs)}, {len(program.outputs)}>"
+    counts = f"{len(program.accesses)}, {len(program.outputs)}" + (f", {program.conditions}" * bool(program.conditions))
+    params = f"{'Tiled' if variant.tile else ''}Params<{index}, {counts}>"
+    function, size = ("pointwise_tiled", variant.tile) if variant.tile else ("pointwise", variant.unroll)
     return [
         f'extern "C" __global__ void __launch_bounds__({variant.threads})',
         f"{variant.symbol}(const __grid_constant__ {params} params) {{",
-        f"  pointwise<{kernel.name}, {index}, {variant.vector}, {variant.unroll}, {variant.threads}{modes}>(params);",
+        f"  {function}<{kernel.name}, {index}, {variant.vector}, {size}, {variant.threads}{modes}>(params);",
         "}",
         "",
     ]

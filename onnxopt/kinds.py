@@ -51,4 +51,6 @@ def cuda(kernel: Kernel) -> list[str]:
 def headers(kernels: Sequence[Kernel]) -> list[str]:
     """Headers of cuda_kernels/ that the kernels' CUDA text needs."""
     found = {k.kind for k in kernels}
-    return ["pointwise.cuh", *([generate_rowwise.HEADER] if Kind.ROWWISE in found else [])]
+    tiled = any(v.tile for k in kernels if k.kind is Kind.POINTWISE for v in k.variants)
+    pointwise = "pointwise_tiled.cuh" if tiled else "pointwise.cuh"
+    return [pointwise, *([generate_rowwise.HEADER] if Kind.ROWWISE in found else [])]

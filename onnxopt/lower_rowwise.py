@@ -8,7 +8,8 @@ import onnx_ir as ir
 
 from onnxopt import row_domain
 from onnxopt.expr import Builder, Expr
-from onnxopt.lower import apply_operator, immediate, storage
+from onnxopt.lower import immediate
+from onnxopt.operands import apply_operator, storage
 from onnxopt.row_domain import RESHAPES, Grid
 from onnxopt.row_program import Operand, Result, RowProgram, View
 from onnxopt.row_split import split

@@ -75,7 +75,10 @@ class Kernel(_Record):
 
 
 class LeftOut(_Record):
-    """A fusion that verification found to break the limit, put back as the original nodes."""
+    """A fusion that verification found to break the limit, put back as the original nodes.
+
+    name: of the fused function, or "rewrite:" and a family of rewrite rules, whose `ops` is empty.
+    """
 
     name: str
     ops: tuple[str, ...]
@@ -116,9 +119,10 @@ class Manifest(_Record):
     """Everything there is to know about an artifact without reading the model.
 
     files: every file of the folder but the manifest and its signature, by its path in it. seconds: how long each phase
-    of optimize took. versions: of onnxopt's dependencies when it ran. requires: the oldest versions that run it. notes:
-    what normalization changed, and what else a reader should know. sha256: of manifest.json itself with these 64 digits
-    as zeros; it must stay the last member.
+    of optimize took. versions: of onnxopt's dependencies when it ran. requires: the oldest versions that run it.
+    ort_min: the oldest ONNX Runtime that rewriting was asked to keep to. rewrites: how often each family of rewrite rules
+    changed the model. notes: what normalization changed, and what else a reader should know. sha256: of manifest.json
+    itself with these 64 digits as zeros; it must stay the last member.
     """
 
     schema_version: Literal[2] = SCHEMA_VERSION
@@ -132,6 +136,8 @@ class Manifest(_Record):
     outputs: tuple[Tensor, ...]
     files: dict[str, File]
     archs: tuple[str, ...]
+    ort_min: str = "1.21"
+    rewrites: dict[str, int] = {}
     kernels: tuple[Kernel, ...]
     refusals: tuple[Refusal, ...]
     left_out: tuple[LeftOut, ...]

@@ -11,7 +11,6 @@ from onnx_ir.passes.common import TopologicalSortPass
 
 from onnxopt import cuda_graph, loading, samples
 from onnxopt.eligibility import is_elementwise
-from onnxopt.passes.infer import InferShapesPass
 from onnxopt.samples import Tensor
 
 
@@ -46,7 +45,6 @@ def inspect(path: str | Path) -> Summary:
     model = source.model
     with loading.quiet(), contextlib.suppress(ValueError):  # a cycle, which optimize reports
         TopologicalSortPass()(model)
-    InferShapesPass()(model)  # files need not say the dtypes of what nodes compute
     nodes = [*model.graph.all_nodes(), *(n for f in model.functions.values() for n in f.all_nodes())]
     ops = collections.Counter(n.op_type if n.domain in ("", "ai.onnx") else f"{n.domain}::{n.op_type}" for n in nodes)
     tensors = [v.const_value for g in model.graphs() for v in g.initializers.values() if v.const_value is not None]

@@ -20,6 +20,7 @@ from onnxopt.passes.device_positions import CountOnDevicePass
 from onnxopt.passes.fold import Fold
 from onnxopt.passes.inline import inline_functions
 from onnxopt.passes.interface import ORT_CONSTANT_IR_VERSION, Interface
+from onnxopt.passes.metadata import remove_onnxscript_metadata
 from onnxopt.passes.opset import TARGET, convert_opset
 from onnxopt.passes.rules import no_op_rules
 from onnxopt.passes.shape_subgraphs import SimplifyShapesPass
@@ -29,7 +30,6 @@ from onnxopt.passes.unique_names import UniqueNamesPass
 _FUNCTIONS_IR_VERSION = 8  # oldest with model-local functions, which outline makes
 _ROUNDS = 4  # folding and rules feed each other; real models settle in two
 _DEFAULT_GROWTH = 0.01
-_ONNXSCRIPT_METADATA = "pkg.onnxscript."  # what its passes write on every node and value they make
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,7 +60,7 @@ def normalize(model: ir.Model, *, opset: int = TARGET, growth: float = _DEFAULT_
         interface.restore(model)
         model.opset_imports.setdefault("", opset)  # restoring may need an Identity, also in models of other domains
         common.RemoveUnusedOpsetsPass()(model)
-        _remove_onnxscript_metadata(model)
+        remove_onnxscript_metadata(model)
         UniqueNamesPass()(model)
     model.ir_version = _lowest_ir_version(model)
     return Normalized(model, tuple(notes))
@@ -125,15 +125,6 @@ def _simplify(model: ir.Model, growth: float, notes: list[str]) -> None:
     ShareInitializersPass()(model)
     MergeEqualNodesPass()(model)
     common.RemoveUnusedNodesPass()(model)
-
-
-def _remove_onnxscript_metadata(model: ir.Model) -> None:
-    owners: list[ir.Node | ir.Value] = [v for graph in model.graphs() for v in graph.initializers.values()]
-    for node in model.graph.all_nodes():
-        owners += [node, *node.outputs]
-    for owner in owners:
-        for key in [key for key in owner.metadata_props if key.startswith(_ONNXSCRIPT_METADATA)]:
-            del owner.metadata_props[key]
 
 
 def _lowest_ir_version(model: ir.Model) -> int:

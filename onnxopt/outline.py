@@ -128,7 +128,10 @@ def _hash(graph: ir.Graph, dtypes: Sequence[str], kind: Kind, meaning: Meaning) 
         attributes = sorted((name, _attribute_text(a)) for name, a in node.attributes.items())
         operands = ["" if v is None else str(v.name) for v in node.inputs]
         body.append([node.domain, node.op_type, operands, [str(v.name) for v in node.outputs], attributes])
-    told = [] if kind is Kind.POINTWISE else [kind, meaning.to_json()]
+    described = meaning.to_json()
+    told = [described["index"]] if "index" in described else []
+    if kind is not Kind.POINTWISE:
+        told = [kind, described]
     text = json.dumps([body, dtypes, sorted(graph.opset_imports.items()), *told])
     return hashlib.sha256(text.encode()).hexdigest()[:8]
 

@@ -17,6 +17,7 @@ from onnxopt.manifest import File, Manifest, Measurement
 from onnxopt.manifest import load as load_manifest
 
 MODEL = "model.onnx"
+PORTABLE_MODEL = "model.portable.onnx"
 LIBRARY_FOLDER = "lib"
 LIBRARY = "libonnxopt_ops.so"
 _OURS_ALONE = ("lib", "providers")  # folders that hold nothing but what the manifest lists

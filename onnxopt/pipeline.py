@@ -8,8 +8,10 @@ import dataclasses
 import functools
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
+
+import onnx_ir as ir
 
 from onnxopt import (
     fuse,
@@ -20,6 +22,7 @@ from onnxopt import (
     package,
     providers,
     requirements,
+    rewrite,
     samples,
     traits,
     versions,
@@ -28,10 +31,13 @@ from onnxopt import manifest as manifests
 from onnxopt.compile import check_archs, compile_cuda
 from onnxopt.errors import UsageError
 from onnxopt.manifest import Manifest
-from onnxopt.repair import Build, verify_and_leave_out
+from onnxopt.passes.transposed_weights import TransposeWeightsPass
+from onnxopt.reference import Check
+from onnxopt.regions import FusionPlan, Kernel
+from onnxopt.repair import Build, RewriteDisagrees, verify_and_leave_out
 from onnxopt.reporting import facts as report_facts
 from onnxopt.reporting import page
-from onnxopt.verification import Report
+from onnxopt.verification import Report, describe_failure
 
 MARK = "onnxopt.version"  # metadata of every model that onnxopt wrote
 
@@ -55,6 +61,8 @@ def optimize(
     archs: Sequence[str] | None = None,
     verify: bool = True,
     external_data: bool | None = None,
+    portable: bool = False,
+    ort_min: str | None = None,
     progress: Progress | None = None,
     cache: Path | None = None,
 ) -> Artifact:
@@ -63,12 +71,14 @@ def optimize(
     shapes: sizes to verify at, by input ("ids": (8, 128)) or by symbolic dim ("batch": (8,)); the artifact stays
     dynamic. archs: GPU architectures to compile for ("sm_90", ...), default all of compile.ARCHS; none with (). verify:
     compare with the original before anything is kept. external_data: weights beside the model, default only where it is
-    above 2 GB. cache: folder of compiled kernels, default the user's.
+    above 2 GB. portable: also write model.portable.onnx, without operators of com.microsoft. ort_min: oldest ONNX
+    Runtime that the artifact has to run on ("1.25"), default the oldest supported. cache: folder of compiled kernels,
+    default the user's.
 
     Whatever goes wrong, nothing is left behind. Raises ModelError, UsageError, CompileError, VerificationError.
     """
     output, phases = Path(output), _Phases(progress)
-    archs = check_archs(archs)
+    archs, target = check_archs(archs), rewrite.Target.parse(ort_min)
     package.check_output(output)
 
     with phases("load"):
@@ -80,53 +90,128 @@ def optimize(
         samples.pin(original.inputs, shapes or {})
     with phases("normalize"):
         normalized = normalize.normalize(source.model)
+
+    left_out: dict[str, Check] = {}  # families of rewrite rules that verification found to be wrong for this model
+    with tempfile.TemporaryDirectory(prefix="onnxopt.") as scratch:
+        while True:
+            form = _form(normalized.model, Path(scratch), target, left_out, portable, archs, phases, cache)
+            try:
+                with package.staging(output) as folder:
+                    build = form.build(folder, external_data)
+                    with phases("package"):
+                        build.write()
+                    with phases("verify"):
+                        report = Report("skipped", reason="not asked for")
+                        if verify:
+                            report = verify_and_leave_out(build, source, original, shapes or {}, Path(scratch))
+                    with phases("package"):
+                        # After verification: what stands in the way of a CUDA graph depends on the model that is kept.
+                        unwritten = providers.write(folder, form.model, archs, shapes)
+                        files = package.hash_files(folder)
+                    kept_archs = tuple(archs) if build.fatbin is not None else ()
+                    manifest = Manifest(
+                        onnxopt=versions.onnxopt(),
+                        versions=versions.dependencies(),
+                        requires=requirements.of(form.model, library=bool(build.kernels), archs=kept_archs),
+                        source=header(sha256=sha256.result()),
+                        ir_version=form.model.ir_version,
+                        opsets=dict(sorted(form.model.opset_imports.items())),
+                        inputs=original.inputs,
+                        outputs=original.outputs,
+                        files=files,
+                        archs=kept_archs,
+                        ort_min=str(target),
+                        rewrites=form.rewritten.applied,
+                        kernels=manifests.kernels(build.kernels),
+                        refusals=(*form.rewritten.refusals, *form.plan.refusals),
+                        left_out=(*map(_left_out, left_out, left_out.values()), *build.left_out),
+                        traffic=manifests.totals(build.kernels),
+                        verify=report,
+                        notes=_notes((*normalized.notes, *unwritten), build),
+                        seconds=phases.seconds,
+                    )
+                    facts = report_facts.gather(counted, build.model, build.kernels)
+                    manifest = page.write(folder, manifest, facts)
+                    package.write_manifest(folder, manifest)
+                return Artifact(output, manifest)
+            except RewriteDisagrees as wrong:
+                left_out.update(wrong.families)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Form:
+    """The model between normalize and package, and what each step had to say. rewritten_with: see Build.rewritten."""
+
+    model: ir.Model
+    portable: ir.Model | None
+    rewritten: rewrite.Rewritten
+    rewritten_with: Callable[[Sequence[str]], ir.Model]
+    plan: FusionPlan
+    kernels: tuple[Kernel, ...]
+    fatbin: bytes | None
+
+    def build(self, folder: Path, external_data: bool | None) -> Build:
+        families = tuple(family for family, count in self.rewritten.applied.items() if count)
+        return Build(
+            self.model,
+            self.kernels,
+            self.fatbin,
+            folder,
+            external_data,
+            portable=self.portable,
+            families=families,
+            rewritten=self.rewritten_with if families else None,
+        )
+
+
+def _form(
+    normalized: ir.Model,
+    scratch: Path,
+    target: rewrite.Target,
+    left_out: Collection[str],
+    portable: bool,
+    archs: Sequence[str],
+    phases: _Phases,
+    cache: Path | None,
+) -> _Form:
+    """From the normalized model, which stays as it is, to kernels: rewrite, fuse, outline, generate, compile."""
+
+    def rewritten_with(families: Sequence[str]) -> ir.Model:
+        copy = normalized.clone()
+        rewrite.rewrite(copy, scratch, target=target, leave_out=set(rewrite.FAMILIES) - set(families))
+        return copy
+
+    with phases("rewrite"):
+        model = normalized.clone()
+        rewritten = rewrite.rewrite(model, scratch, target=target, leave_out=left_out)
+        TransposeWeightsPass()(model)  # after folding, which would turn them back
+        plain = model.clone() if portable else None  # after it, so that both forms share their weights
+        if plain is not None:
+            rewrite.to_portable(plain)
+            plain.metadata_props[MARK] = versions.onnxopt()
     with phases("fuse"):
-        plan = fuse.fuse(normalized.model)
+        plan = fuse.fuse(model)
     with phases("outline"):
         # Regions refer to nodes of the model: nothing may change it between fuse and outline.
-        kernels = outline.outline(normalized.model, plan)
-        normalized.model.metadata_props[MARK] = versions.onnxopt()
+        kernels = outline.outline(model, plan)
+        model.metadata_props[MARK] = versions.onnxopt()
     with phases("generate"):
         text = generate.generate(kernels)
     with phases("compile"):
-        advance = functools.partial(progress, "compile") if progress else None
+        advance = functools.partial(phases.progress, "compile") if phases.progress else None
         fatbin = compile_cuda(text, archs, cache, advance) if archs and any(k.variants for k in kernels) else None
+    return _Form(model, plain, rewritten, rewritten_with, plan, kernels, fatbin)
 
-    with package.staging(output) as folder, tempfile.TemporaryDirectory(prefix="onnxopt.") as scratch:
-        build = Build(normalized.model, kernels, fatbin, folder, external_data)
-        with phases("package"):
-            build.write()
-        with phases("verify"):
-            report = Report("skipped", reason="not asked for")
-            if verify:
-                report = verify_and_leave_out(build, source, original, shapes or {}, Path(scratch))
-        with phases("package"):
-            # After verification: which nodes stand in the way of a CUDA graph depends on the model that is kept.
-            unwritten = providers.write(folder, normalized.model, archs, shapes)
-            files = package.hash_files(folder)
-        kept_archs = tuple(archs) if build.fatbin is not None else ()
-        manifest = Manifest(
-            onnxopt=versions.onnxopt(),
-            versions=versions.dependencies(),
-            requires=requirements.of(normalized.model, library=bool(build.kernels), archs=kept_archs),
-            source=header(sha256=sha256.result()),
-            ir_version=normalized.model.ir_version,
-            opsets=dict(sorted(normalized.model.opset_imports.items())),
-            inputs=original.inputs,
-            outputs=original.outputs,
-            files=files,
-            archs=kept_archs,
-            kernels=manifests.kernels(build.kernels),
-            refusals=plan.refusals,
-            left_out=tuple(build.left_out),
-            traffic=manifests.totals(build.kernels),
-            verify=report,
-            notes=_notes((*normalized.notes, *unwritten), build),
-            seconds=phases.seconds,
-        )
-        manifest = page.write(folder, manifest, report_facts.gather(counted, build.model, build.kernels))
-        package.write_manifest(folder, manifest)
-    return Artifact(output, manifest)
+
+def _left_out(family: str, check: Check) -> manifests.LeftOut:
+    found = check.difference
+    return manifests.LeftOut(
+        name=f"rewrite:{family}",
+        ops=(),
+        reason=describe_failure(check),
+        max_abs=found.max_abs if found else None,
+        excess=found.excess if found else None,
+    )
 
 
 class _Phases:
@@ -134,12 +219,12 @@ class _Phases:
 
     def __init__(self, progress: Progress | None):
         self.seconds: dict[str, float] = {}
-        self._progress = progress
+        self.progress = progress
 
     @contextlib.contextmanager
     def __call__(self, name: str) -> Iterator[None]:
-        if self._progress:
-            self._progress(name, "")
+        if self.progress:
+            self.progress(name, "")
         started = time.perf_counter()
         yield
         self.seconds[name] = round(self.seconds.get(name, 0.0) + time.perf_counter() - started, 3)

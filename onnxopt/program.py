@@ -1,8 +1,9 @@
 """Program: what one pointwise kernel computes for one element, as straight-line code over scalar primitives.
 
 The same program becomes CUDA source (generate.py) and is interpreted by the library's CPU kernel (custom_ops/), which
-reads it from kernels.json. Values are numbered: ids 0 .. len(inputs)-1 are the inputs, each already converted from its
-storage dtype to its compute dtype; instruction k defines id len(inputs)+k.
+reads it from kernels.json. Values are numbered: ids 0 .. len(leaves)-1 are what is read, each already converted from
+its storage dtype to its compute dtype; instruction k defines id len(leaves)+k. Leaves are the inputs, or, where the
+kernel does index operations too, its accesses to them followed by its conditions on the index (indexing.py).
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import math
 from typing import Any
 
 from onnxopt.dtypes import COMPUTE_DTYPES, DTYPES
+from onnxopt.indexing import Indexing
 
 _FLOAT = frozenset({"float32", "float64"})
 _INTEGER = frozenset(d for d in COMPUTE_DTYPES if d not in _FLOAT and d != "bool")
@@ -119,6 +121,8 @@ class Program:
     inputs, outputs: storage dtype names. results[k]: id whose value output k stores.
     depends[k]: inputs whose numpy broadcast is the shape of output k; ranks[k]: its rank is at least this (constants
     folded into the code may have had more dims than every input).
+    index: how the inputs are read, where index operations are part of the kernel: then the first ids are its accesses
+    and its conditions instead of the inputs, and it states the outputs' shapes instead of depends and ranks.
     """
 
     inputs: tuple[str, ...]
@@ -127,11 +131,27 @@ class Program:
     results: tuple[int, ...]
     depends: tuple[tuple[int, ...], ...]
     ranks: tuple[int, ...]
+    index: Indexing | None = None
+
+    @property
+    def accesses(self) -> tuple[str, ...]:
+        """Storage dtypes of what the kernel reads: the inputs, or each access to one of them."""
+        return self.inputs if self.index is None else tuple(self.inputs[a.input] for a in self.index.accesses)
+
+    @property
+    def conditions(self) -> int:
+        """How many conditions on the index the kernel evaluates."""
+        return 0 if self.index is None else len(self.index.conditions)
+
+    @property
+    def leaves(self) -> tuple[str, ...]:
+        """Storage dtypes of the ids that no instruction defines."""
+        return (*self.accesses, *("bool",) * self.conditions)
 
     @property
     def dtypes(self) -> tuple[str, ...]:
         """Compute dtype of every id."""
-        return (*(DTYPES[d].compute for d in self.inputs), *(i.dtype for i in self.code))
+        return (*(DTYPES[d].compute for d in self.leaves), *(i.dtype for i in self.code))
 
     @property
     def cost(self) -> int:
@@ -142,7 +162,7 @@ class Program:
         """Raise ValueError naming the first instruction or output that breaks a rule of this module."""
         dtypes = self.dtypes
         for k, instruction in enumerate(self.code):
-            problem = _problem(instruction, dtypes, len(self.inputs) + k)
+            problem = _problem(instruction, dtypes, len(self.leaves) + k)
             if problem:
                 raise ValueError(f"instruction {k} ({instruction.op}): {problem}")
         if not len(self.outputs) == len(self.results) == len(self.depends) == len(self.ranks):
@@ -150,8 +170,10 @@ class Program:
         for k, (storage, result, depends) in enumerate(zip(self.outputs, self.results, self.depends, strict=True)):
             if not 0 <= result < len(dtypes) or dtypes[result] != DTYPES[storage].compute:
                 raise ValueError(f"output {k}: {storage} cannot store value {result}")
-            if not depends or any(not 0 <= i < len(self.inputs) for i in depends):
+            if any(not 0 <= i < len(self.inputs) for i in depends) or (self.index is None and not depends):
                 raise ValueError(f"output {k}: depends on no input, or on one that is not there")
+        if self.index is not None:
+            self.index.verify(len(self.inputs), len(self.outputs))
 
     def to_json(self) -> dict[str, Any]:
         """The form kept in kernels.json. Non-finite constants are the strings "inf", "-inf" and "nan"."""
@@ -163,7 +185,7 @@ class Program:
             if i.storage is not None:
                 row["storage"] = i.storage
             code.append(row)
-        return {
+        described: dict[str, Any] = {
             "inputs": list(self.inputs),
             "outputs": list(self.outputs),
             "code": code,
@@ -171,6 +193,9 @@ class Program:
             "depends": [list(d) for d in self.depends],
             "ranks": list(self.ranks),
         }
+        if self.index is not None:
+            described["index"] = self.index.to_json()
+        return described
 
 
 def _problem(i: Instruction, dtypes: tuple[str, ...], own_id: int) -> str | None:
@@ -194,3 +219,19 @@ def _problem(i: Instruction, dtypes: tuple[str, ...], own_id: int) -> str | None
     if i.dtype != expected or i.dtype not in COMPUTE_DTYPES:
         return f"returns {expected}, not {i.dtype}"
     return None
+
+
+def without_dead_code(program: Program) -> Program:
+    """Drop instructions no output needs (a special case such as x ** 2 leaves its exponent behind)."""
+    first = len(program.leaves)
+    live = set(program.results)
+    for k in range(len(program.code) - 1, -1, -1):
+        if first + k in live:
+            live.update(program.code[k].args)
+    ids = {k: k for k in range(first)}
+    code: list[Instruction] = []
+    for k, instruction in enumerate(program.code):
+        if first + k in live:
+            ids[first + k] = first + len(code)
+            code.append(dataclasses.replace(instruction, args=tuple(ids[a] for a in instruction.args)))
+    return dataclasses.replace(program, code=tuple(code), results=tuple(ids[r] for r in program.results))

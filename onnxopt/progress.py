@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 _TITLES = {
     "load": "Reading the model",
     "normalize": "Normalizing",
+    "rewrite": "Recognising attention",
     "fuse": "Finding chains",
     "outline": "Outlining functions",
     "generate": "Generating CUDA source",

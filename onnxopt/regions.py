@@ -96,10 +96,9 @@ class FusionPlan:
 class Variant:
     """One entry point of a kernel.
 
-    modes: one letter an input: F flat (same shape as the domain), S scalar, R one term with div 1 (bias along the
-    last dims), C one term with div > 1 (per channel), T two terms (a mask over batch and keys), * any, decided by the
-    host at launch. The first variant whose modes fit the actual shapes runs. index: 32 or 64 bit. vector: elements a
-    load; unroll: vectors a thread; threads: of a block.
+    modes: one letter an access, then one a condition (modes.py). The first variant whose modes fit the actual shapes
+    runs. index: 32 or 64 bit. vector: elements a load; unroll: vectors a thread; threads: of a block. tile: rows of a
+    tile, where inputs go through shared memory, else 0.
     """
 
     symbol: str
@@ -108,6 +107,7 @@ class Variant:
     vector: int
     unroll: int
     threads: int
+    tile: int = dataclasses.field(default=0, kw_only=True)
 
 
 @dataclasses.dataclass(frozen=True)

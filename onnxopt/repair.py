@@ -28,15 +28,34 @@ Item = TypeVar("Item")
 _ATTEMPTS = 4  # leaving functions out may bring another's error to light
 
 
+class RewriteDisagrees(Exception):
+    """Rewrite rules changed what the model computes. families: those that do, each with a check that shows it.
+
+    Never leaves the pipeline, which makes the artifact again without them.
+    """
+
+    def __init__(self, families: Mapping[str, Check]) -> None:
+        super().__init__(", ".join(families))
+        self.families = families
+
+
 @dataclasses.dataclass
 class Build:
-    """The parts of an artifact while it is being made. folder: where `write` puts the files."""
+    """The parts of an artifact while it is being made. folder: where `write` puts the files.
+
+    portable: the form without operators of com.microsoft, where it was asked for. rewritten: the normalized model
+    with only the given families of rewrite rules applied, for finding the one that is wrong; families: those
+    that did apply.
+    """
 
     model: ir.Model
     kernels: tuple[Kernel, ...]
     fatbin: bytes | None
     folder: Path
     external_data: bool | None
+    portable: ir.Model | None = None
+    families: tuple[str, ...] = ()
+    rewritten: Callable[[Sequence[str]], ir.Model] | None = None
     left_out: list[LeftOut] = dataclasses.field(default_factory=list)
 
     @property
@@ -47,7 +66,8 @@ class Build:
         """Write model, library and kernels, in place of what was there."""
         for old in self.folder.iterdir():
             shutil.rmtree(old) if old.is_dir() else old.unlink()
-        saving.save(self.model, self.folder, external=self.external_data)
+        others = {package.PORTABLE_MODEL: self.portable} if self.portable is not None else {}
+        saving.save(self.model, self.folder, external=self.external_data, others=others)
         if self.kernels:
             self.write_library(self.folder / package.LIBRARY_FOLDER, self.kernels)
 
@@ -100,6 +120,7 @@ def verify_and_leave_out(
             library = build.write_library(Path(folder) / "lib", build.kernels) if build.kernels else None
             report = verify_model(measured, build.model_file, library)
         if report.status == "passed":
+            _check_portable(build, measured, source)
             return report
         build.leave_out(_culprits(build, measured, report, source, scratch))
     raise VerificationError(
@@ -112,6 +133,8 @@ def _culprits(
 ) -> dict[str, Check]:
     without = [c for c in report.failures if not c.library]
     if without:  # ORT ran the original nodes there, so no kernel is involved
+        if families := _families_to_blame(build, measured, without, scratch):
+            raise RewriteDisagrees(families)
         raise VerificationError(
             f"{source.path}: the normalized model differs from the original, fusions are not to blame: "
             f"{describe_failure(without[0])}. Please report it; --no-verify keeps the result unchecked"
@@ -131,6 +154,39 @@ def _culprits(
     if not found:
         raise VerificationError(f"{source.path}: {report.reason}; it does not happen again, so no fusion can be named")
     return found
+
+
+def _families_to_blame(
+    build: Build, measured: Sequence[Reference], failures: Sequence[Check], scratch: Path
+) -> dict[str, Check]:
+    """The families of rewrite rules that break the limit, found by applying some of them without any fusion."""
+
+    def failure_of(enabled: Sequence[str]) -> Check | None:
+        assert build.rewritten is not None
+        with tempfile.TemporaryDirectory(dir=scratch) as folder:
+            saving.save(build.rewritten(enabled), folder, external=build.external_data)
+            model = Path(folder) / package.MODEL
+            for reference in measured:
+                failed = [c for c in failures if c.provider == reference.provider]
+                checks = reference.check(model, None, reference.cases_of(failed)) if failed else []
+                if bad := next((c for c in checks if not c.ok), None):
+                    return bad
+        return None
+
+    if build.rewritten is None or failure_of(()) is not None:  # normalization alone is wrong
+        return {}
+    return search(build.families, failure_of, str)
+
+
+def _check_portable(build: Build, measured: Sequence[Reference], source: loading.Source) -> None:
+    if build.portable is None:
+        return
+    report = verify_model(measured, build.folder / package.PORTABLE_MODEL, None)
+    if report.status != "passed":
+        raise VerificationError(
+            f"{source.path}: the portable form differs from the original: {report.reason}. Please report it; "
+            "optimize without --portable"
+        )
 
 
 def search(

@@ -9,8 +9,8 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from onnxopt import eligibility, row_domain, traffic
-from onnxopt.lower import constant
 from onnxopt.lower_rowwise import lower
+from onnxopt.operands import constant
 from onnxopt.regions import Kind, Refusal, Region
 from onnxopt.row_domain import RESHAPES, Grid, Unfit
 from onnxopt.row_program import RowProgram

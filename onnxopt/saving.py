@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import errno
 import os
+from collections.abc import Mapping
 from pathlib import Path
 
 import onnx
@@ -27,8 +28,16 @@ _SHRUNK = "a file of the model's weights became shorter since the model was load
 _BLOCK = 8 << 20  # bytes a copy step, where the kernel cannot copy by itself
 
 
-def save(model: ir.Model, folder: str | os.PathLike[str], *, external: bool | None = None) -> tuple[str, ...]:
+def save(
+    model: ir.Model,
+    folder: str | os.PathLike[str],
+    *,
+    external: bool | None = None,
+    others: Mapping[str, ir.Model] | None = None,
+) -> tuple[str, ...]:
     """Write `model` to `folder`/model.onnx, and its weights to model.onnx.data beside it if they do not go inside.
+
+    others: more forms of the model by file name; where weights lie outside, all of them read the one data file.
 
     external: True for a data file, False for one file, None to decide by size: a data file where the model would exceed
     EMBED_LIMIT, or where tensors share bytes, which one file cannot express. Returns the names of the files written.
@@ -36,10 +45,8 @@ def save(model: ir.Model, folder: str | os.PathLike[str], *, external: bool | No
     exceeds EMBED_LIMIT, OSError where writing fails.
     """
     folder = Path(folder)
-    with loading.quiet():
-        proto = ir.to_proto(model)
-    loading.restore_types(model, proto)
-    _drop_inferable_types(proto)
+    protos = {name: _lean_proto(form) for name, form in {MODEL_FILE: model, **(others or {})}.items()}
+    proto = protos[MODEL_FILE]
     ranges = [wire.external_range(t) for t in external_data.tensors_of(proto) if _is_external(t)]
     embedded = proto.ByteSize() + sum(data.length for data in ranges)
     shared = sum(data.length for data in ranges) - sum(data.length for data in set(ranges))
@@ -48,16 +55,27 @@ def save(model: ir.Model, folder: str | os.PathLike[str], *, external: bool | No
     if not external:
         if embedded > EMBED_LIMIT:
             raise ValueError(f"the model needs {embedded} bytes, one ONNX file holds at most {EMBED_LIMIT}")
-        _write(folder / MODEL_FILE, wire.splice(_serialized(proto), lambda data: True))
-        return (MODEL_FILE,)
+        for name, form in protos.items():
+            _write(folder / name, wire.splice(_serialized(form), lambda data: True))
+        return tuple(protos)
     layout = _Layout()
-    for graph in external_data.graphs_of(proto):
-        for tensor in graph.initializer:
-            _place(tensor, layout)
+    for form in protos.values():
+        for graph in external_data.graphs_of(form):
+            for tensor in graph.initializer:
+                _place(tensor, layout)
     _write(folder / DATA_FILE, layout.parts)
-    # What is still absolute lies in an attribute, where not every runtime reads external data.
-    _write(folder / MODEL_FILE, wire.splice(_serialized(proto), lambda data: data.path != DATA_FILE))
-    return (MODEL_FILE, DATA_FILE)
+    for name, form in protos.items():
+        # What is still absolute lies in an attribute, where not every runtime reads external data.
+        _write(folder / name, wire.splice(_serialized(form), lambda data: data.path != DATA_FILE))
+    return (*protos, DATA_FILE)
+
+
+def _lean_proto(model: ir.Model) -> onnx.ModelProto:
+    with loading.quiet():
+        proto = ir.to_proto(model)
+    loading.restore_types(model, proto)
+    _drop_inferable_types(proto)
+    return proto
 
 
 def _serialized(proto: onnx.ModelProto) -> bytes:

@@ -1,8 +1,9 @@
 """Verify: run the original and the optimized model on the same inputs, with the library and without, and compare.
 
 Every session is created once and used for all cases; the original runs first and its outputs are kept. Of the sessions
-after it the next one is made while one runs, so at most two models are in memory. The original decides which shapes are
-possible: a shape it refuses is listed, not hidden. How many shapes and seeds are tried follows from a time budget.
+after it the next one is made while one runs if the model is below 1 GiB, so that at most two such models are in memory,
+and one larger one. The original decides which shapes are possible: a shape it refuses is listed, not hidden. How many
+shapes and seeds are tried follows from a time budget.
 
 A difference above the limit of compare.py is held against the model's own noise: the original, run once more with ORT's
 optimizations off, differs from itself by as much as reordering its arithmetic costs. Up to four times that is accepted,
@@ -26,6 +27,8 @@ from onnxopt import traits as model_traits
 from onnxopt.compare import Limit
 from onnxopt.reference import Check, NotRunnable, Reference, Skipped
 from onnxopt.traits import Traits
+
+_AHEAD_BELOW = 1 << 30  # bytes; making the next session ahead saves half a second, and costs the model's size twice
 
 
 @dataclasses.dataclass(frozen=True)
@@ -114,12 +117,13 @@ def verify_model(references: Sequence[Reference], model: Path, library: Path | N
     """Check a model against the original on every provider, with the library (where there is one) and without."""
     runs = [(r, lib) for r in references for lib in ([library, None] if library is not None else [None])]
     checks: list[Check] = []
+    ahead = sum(file.stat().st_size for file in model.parent.glob(f"{model.name}*")) < _AHEAD_BELOW
     with concurrent.futures.ThreadPoolExecutor(max_workers=1) as loader:
-        opened = [loader.submit(runs[0][0].open, model, runs[0][1])]
+        opened = [loader.submit(reference.open, model, lib) for reference, lib in runs[: 1 if ahead else 0]]
         for k, (reference, lib) in enumerate(runs):
             # ORT makes a session on one core: the next one is made while this one runs.
-            opened += [loader.submit(r.open, model, after) for r, after in runs[k + 1 : k + 2]]
-            checks += reference.check(model, lib, opened=opened.pop(0))
+            opened += [loader.submit(r.open, model, after) for r, after in runs[k + 1 : k + 2] if ahead]
+            checks += reference.check(model, lib, opened=opened.pop(0) if ahead else None)
     failed = [c for c in checks if not c.ok]
     first = references[0].traits
     return Report(

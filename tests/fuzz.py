@@ -1,4 +1,4 @@
-"""Random elementwise graphs through the whole pipeline: python -m tests.fuzz [--seconds 60] [--seed 0].
+"""Random graphs through the whole pipeline: PYTHONPATH=tests python -m tests.fuzz [--seconds 60] [--seed 0].
 
 A finding is an error, a fusion that verification had to leave out, or a changed interface. Its model stays in
 build/fuzz/SEED.onnx, also where it kills the process.
@@ -17,6 +17,7 @@ import time
 from collections.abc import Iterable
 from pathlib import Path
 
+import fuzz_index
 import onnx
 import onnx.helper
 import onnxruntime
@@ -56,8 +57,12 @@ class Graph:
         self.inputs = [self._input(f"x{k}", dtype, whole=k == 0) for k, dtype in enumerate(dtypes)]
         self.values = list(self.inputs)
         self.rows = [r for r in ops.OPERATORS.values() if not r.domain and r.since <= OPSET]
+        indexing = self.rng.choice([0.0, 0.3, 0.6])
         for _ in range(self.rng.randint(3, 24)):
-            self._grow()
+            if self.rng.random() < indexing:
+                fuzz_index.grow(self)
+            else:
+                self._grow()
 
     def model(self) -> onnx.ModelProto:
         read = {name for node in self.nodes for name in node.input}
@@ -91,6 +96,8 @@ class Graph:
             operands.append(operand)
         if row.name == "Clip":
             operands = [operands[0], *(self._constant(operands[0][1], low) for low in (-1, 1))]
+        if not fuzz_index.fits([v[2] for v in operands]):
+            return
         if row.name == "PRelu" and _broadcast(v[2] for v in operands) != operands[0][2]:
             return  # its slope may not be the larger one
         attributes = dict(self.rng.choice(row.attributes))
@@ -121,6 +128,7 @@ class Graph:
         return value
 
     def _is_computed(self, value: Value) -> bool:
+        """Whether rounding may differ in it: index operations on a graph's input only move it."""
         return value[1] in ("float32", "float16") and value not in self.inputs
 
     def _squeeze(self, value: Value, low: float, high: float) -> Value:

@@ -15,16 +15,13 @@ from graphs import graph, run
 import models
 from onnxopt import loading, model_summary, normalize
 from onnxopt.cuda_graph import blocking_nodes, host_nodes
-from onnxopt.passes import infer
 
 SKELETONS = Path(__file__).resolve().parent.parent / ".gpu" / "skeletons"
 _SHAPE_OPERATORS = frozenset({"Shape", "Size", "Gather", "Slice", "Concat", "Squeeze", "Unsqueeze", "Expand", "Range"})
 
 
 def _blocking(inputs: str, outputs: str, body: str, constants: str = "") -> list[tuple[str, str]]:
-    model = graph(inputs, outputs, body, constants=constants)
-    infer.InferShapesPass()(model)
-    return blocking_nodes(model)
+    return blocking_nodes(graph(inputs, outputs, body, constants=constants))
 
 
 @pytest.mark.parametrize(
@@ -72,7 +69,6 @@ def test_nodes_on_the_host_are_listed_although_they_block_nothing() -> None:
     model = graph(
         "float[N, 4] x", "float[] y", "s = Shape(x)  c = Add(s, s)  y = Expand(x, c)",
     )  # fmt: skip
-    infer.InferShapesPass()(model)
     assert host_nodes(model) == [("c", "Add computes a shape")]
 
 
@@ -90,7 +86,6 @@ def test_positions_are_counted_on_the_device() -> None:
         "y = Mul(x, c)",
         constants=constants,
     )  # fmt: skip
-    infer.InferShapesPass()(model)
     feeds = {"x": np.random.default_rng(0).standard_normal((2, 5, 2), np.float32)}
     before = run(model, feeds)
     assert blocking_nodes(model)

@@ -115,7 +115,7 @@ def test_nothing_is_lowered_that_has_no_program() -> None:
 BRANCHES = (
     "a = Tanh(x)  b = Exp(a)  y = If (c) <"
     "then_branch = t () => (float[N, 8] p) { d = Neg(a)  p = Mul(d, x) }, "
-    "else_branch = e () => (float[N, 8] q) { q = Softmax(b) }>"
+    "else_branch = e () => (float[N, 8] q) { q = Hardmax(b) }>"
 )
 
 
@@ -130,7 +130,7 @@ def test_bodies_are_fused_inside_and_captured_values_are_kept() -> None:
 def test_a_path_through_a_body_counts_as_a_path() -> None:
     """a reaches y through the If that captures it, so a and y cannot be one kernel."""
     body = (
-        "a = Tanh(x)  i = If (c) <then_branch = t () => (float[N, 8] p) { p = Softmax(a) }, "
+        "a = Tanh(x)  i = If (c) <then_branch = t () => (float[N, 8] p) { p = Hardmax(a) }, "
         "else_branch = e () => (float[N, 8] q) { q = Identity(x) }>  y = Add(i, a)"
     )
     plan = fuse(graph(f"{X}, bool c", Y, body))

@@ -53,6 +53,7 @@ def test_what_an_artifact_holds(made: Path) -> None:
     assert list(manifest.seconds) == [
         "load",
         "normalize",
+        "rewrite",
         "fuse",
         "outline",
         "generate",

@@ -123,7 +123,7 @@ class Knowledge:
             return dim if dim >= 0 else self.unknowns.dim()
         return self.unknowns.dim() if dim.value in _NAMELESS else self._named[dim.value or ""]
 
-    def _dtype(self, value: ir.Value) -> ir.DataType | None:
+    def dtype(self, value: ir.Value) -> ir.DataType | None:
         kind = self.type(value)
         if kind is None and value.const_value is not None:
             return value.const_value.dtype
@@ -152,7 +152,7 @@ class Knowledge:
             filled = node.attributes.get("value")
             return ir.DataType.FLOAT if filled is None else filled.as_tensor().dtype
         operand = node.inputs[1 if node.op_type in _DTYPE_OF_SECOND else 0]
-        return None if operand is None else self._dtype(operand)
+        return None if operand is None else self.dtype(operand)
 
     def _by_schema(self, node: ir.Node, dims: Dims | None) -> None:
         types = [None if v is None else self._type_proto(v) for v in node.inputs]
@@ -169,13 +169,13 @@ class Knowledge:
         dims, kind = self.dims(value), self.type(value)
         if kind is not None and not isinstance(kind, ir.TensorType):
             return ir.serde.serialize_type(kind)
-        return tensor_type(self._dtype(value), dims)
+        return tensor_type(self.dtype(value), dims)
 
     def _tensor(self, value: ir.Value) -> onnx.TensorProto | None:
         held, constant = self.contents(value), value.const_value
         if constant is not None and not value.is_graph_input():
             return ir.serde.serialize_tensor(constant) if constant.nbytes <= _READ else None
-        return None if held is None else tensor(held, self._dtype(value))
+        return None if held is None else tensor(held, self.dtype(value))
 
     def _from_proto(self, kind: onnx.TypeProto, shared: str, output: int) -> Dims | None:
         if kind.WhichOneof("value") != "tensor_type" or not kind.tensor_type.HasField("shape"):
@@ -203,7 +203,7 @@ class Knowledge:
                 held = c.array(dims[node.attributes.get_int("start", 0) : node.attributes.get_int("end", len(dims))])
             elif dims is not None:
                 held = c.array([d.product(dims)], ())
-        elif c.holds_integers(self._dtype(node.outputs[0])):
+        elif c.holds_integers(self.dtype(node.outputs[0])):
             held = c.evaluate(node, [self.contents(v) for v in node.inputs])
         if held is not None:
             self._contents[node.outputs[0]] = held

@@ -178,7 +178,7 @@ def _same_dim(a: ir.SymbolicDim, b: int | ir.SymbolicDim) -> bool:
     return isinstance(b, ir.SymbolicDim) and a.value is not None and a.value == b.value
 
 
-class _Rooted:
+class Rooted:
     """A rule that is tried only on nodes of its pattern's last operator; the matcher takes 30 us to find that out."""
 
     def __init__(self, op_type: str, rule: RewriteRule) -> None:
@@ -214,4 +214,4 @@ def _rules() -> list[tuple[str, RewriteRule]]:
 
 def no_op_rules() -> RewritePass:
     """The pass that applies all rules of this file. They need shapes, and are written for opset 13 and later."""
-    return RewritePass(RewriteRuleSet([_Rooted(op_type, rule) for op_type, rule in _rules()]))  # type: ignore[misc]
+    return RewritePass(RewriteRuleSet([Rooted(op_type, rule) for op_type, rule in _rules()]))  # type: ignore[misc]

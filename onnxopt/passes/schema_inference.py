@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import numpy as np
 import onnx
 import onnx_ir as ir
 from onnx import numpy_helper
 
+from onnxopt.passes.attention_schemas import DOMAINS as ATTENTION_DOMAINS
+from onnxopt.passes.attention_schemas import known_to_onnx
 from onnxopt.passes.contents import Contents
 from onnxopt.passes.dims import Dims, text
 
@@ -16,6 +20,10 @@ _BY_SHAPES_ALONE = frozenset(
      "DepthToSpace", "SpaceToDepth", "Flatten", "Gemm", "STFT", "GlobalAveragePool", "GlobalMaxPool"}
 )  # fmt: skip
 
+_REFUSALS = (
+    onnx.defs.SchemaError, onnx.shape_inference.InferenceError, onnx.checker.ValidationError, RuntimeError, ValueError,
+    TypeError,
+)  # fmt: skip
 Found = tuple[onnx.TypeProto, str]  # a type, and a key that nodes share whose result has one shape; "" where none do
 
 
@@ -56,11 +64,12 @@ class SchemaInference:
         self, node: onnx.NodeProto, types: dict[str, onnx.TypeProto], held: dict[str, onnx.TensorProto]
     ) -> list[onnx.TypeProto | None]:
         try:
-            schema = onnx.defs.get_schema(node.op_type, self._versions[node.domain], node.domain)
-            found = onnx.shape_inference.infer_node_outputs(
-                schema, node, types, held, None, self._opsets, self._ir_version
-            )
-        except (onnx.defs.SchemaError, onnx.shape_inference.InferenceError, RuntimeError, ValueError, TypeError):
+            with known_to_onnx() if node.domain in ATTENTION_DOMAINS else contextlib.nullcontext():
+                schema = onnx.defs.get_schema(node.op_type, self._versions[node.domain], node.domain)
+                found = onnx.shape_inference.infer_node_outputs(
+                    schema, node, types, held, None, self._opsets, self._ir_version
+                )
+        except _REFUSALS:
             return [None] * len(node.output)  # no operator of onnx, or operands that do not fit: a runtime will say
         return [found.get(name) for name in node.output]
 

@@ -98,17 +98,25 @@ class Latency:
 
 
 @dataclasses.dataclass(frozen=True)
+class Tuned:
+    """where: device, release and sizes. rows: mode, milliseconds by the rule-made file and by the tuned one, ratio."""
+
+    where: str
+    rows: tuple[tuple[str, float, float, float], ...]
+
+
+@dataclasses.dataclass(frozen=True)
 class Target:
     """One file of providers/. rows: option, value, reason. more: what else the file holds, as JSON text.
 
-    tuned: what `onnxopt tune` measured, {} where it has not run: device, case, comparisons, ...
+    tuned: what `onnxopt tune` compared, None where it has not run.
     """
 
     name: str
     provider: str
     rows: tuple[tuple[str, str, str], ...]
     more: str
-    tuned: dict[str, Any]
+    tuned: Tuned | None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -302,7 +310,7 @@ def _targets(folder: Path) -> list[Target]:
 
 def _target(name: str, data: Mapping[str, Any]) -> Target:
     parts = ("provider_options", "session_options", "session_config")
-    why = data.get("why", {})
+    why = data["why"] if isinstance(data.get("why"), dict) else {}
     rows = [
         (option, value if isinstance(value, str) else json.dumps(value), str(why.get(option, "")))
         for part in parts
@@ -310,5 +318,18 @@ def _target(name: str, data: Mapping[str, Any]) -> Target:
     ]
     more = {key: value for key, value in data.items() if key not in (*parts, "provider", "why")}
     return Target(
-        name, str(data["provider"]), tuple(rows), json.dumps(more, indent=2) if more else "", data.get("tuned", {})
+        name, str(data["provider"]), tuple(rows), json.dumps(more, indent=2) if more else "", _tuned(data.get("tuned"))
     )
+
+
+def _tuned(found: Any) -> Tuned | None:
+    """The comparisons of a file's `tuned`; None where it has another form, and is only shown as JSON."""
+    try:
+        where = f"{found['device']}, ONNX Runtime {found['onnxruntime']}, {found['case']}"
+        rows = [
+            (str(mode), float(c["rule_made_ms"]), float(c["tuned_ms"]), float(c["ratio"]))
+            for mode, c in found["comparisons"].items()
+        ]
+    except (KeyError, TypeError, ValueError, AttributeError):
+        return None
+    return Tuned(where, tuple(rows))

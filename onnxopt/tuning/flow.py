@@ -274,7 +274,8 @@ def _record(folder: Path, name: str, document: Mapping[str, Any]) -> list[str]:
         manifest = manifests.load(folder)
         files = {**manifest.files, f"{providers.FOLDER}/{name}.json": package.hash_file(file)}
         changed = manifest.model_copy(update={"files": dict(sorted(files.items()))})
-        package.write_manifest(folder, page.renewed(folder, changed))
+        package.write_manifest(folder, changed)
+        package.write_manifest(folder, page.renewed(folder, changed))  # whatever the page lacks, the artifact is whole
     signatures = sorted(p.name for p in folder.glob(f"{manifests.FILE}.*"))
     return [
         f"{s}: the manifest has changed, so that this is not its signature any more: sign it again" for s in signatures
@@ -308,7 +309,8 @@ def _key(manifest: manifests.Manifest, chosen: Configuration, base: dict[str, An
     """Everything that figures of another run must have in common with this one."""
     import onnxruntime as ort
 
-    hashes = {n: f.sha256 for n, f in manifest.files.items() if not n.startswith(f"{providers.FOLDER}/")}
+    written_here = (f"{providers.FOLDER}/", page.FILE)  # by tune itself
+    hashes = {n: f.sha256 for n, f in manifest.files.items() if not n.startswith(written_here)}
     return {
         "artifact": hashlib.sha256(json.dumps(hashes, sort_keys=True).encode()).hexdigest(),
         "rules": search.digest(base),

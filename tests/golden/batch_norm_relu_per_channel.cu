@@ -7,6 +7,10 @@ namespace onnxopt {
 struct SubMulAddRelu_7510deb7 {
   using Inputs = List<float, float, float>;
   using Outputs = List<float>;
+  static constexpr int kConditions = 0;
+  static constexpr unsigned guards[] = {0, 0, 0};
+  static constexpr int terms[] = {0, 0, 0};
+  static constexpr bool kStatic = false;
   __device__ static void apply(float x0, float x1, float x2, float& y0) {
     const float v0 = sub(x0, x1);
     const float v1 = mul(x2, v0);
@@ -19,6 +23,11 @@ struct SubMulAddRelu_7510deb7 {
 extern "C" __global__ void __launch_bounds__(128)
 SubMulAddRelu_7510deb7_column_FCC(const __grid_constant__ Params<uint32_t, 3, 1> params) {
   pointwise<SubMulAddRelu_7510deb7, uint32_t, 4, 2, 128, 'F', 'C', 'C'>(params);
+}
+
+extern "C" __global__ void __launch_bounds__(128)
+SubMulAddRelu_7510deb7_column_Fcc(const __grid_constant__ Params<uint32_t, 3, 1> params) {
+  pointwise<SubMulAddRelu_7510deb7, uint32_t, 4, 2, 128, 'F', 'c', 'c'>(params);
 }
 
 extern "C" __global__ void __launch_bounds__(128)

@@ -7,6 +7,10 @@ namespace onnxopt {
 struct AddGelu_1a3313df {
   using Inputs = List<float16, float16>;
   using Outputs = List<float16>;
+  static constexpr int kConditions = 0;
+  static constexpr unsigned guards[] = {0, 0};
+  static constexpr int terms[] = {0, 0};
+  static constexpr bool kStatic = false;
   __device__ static void apply(float x0, float x1, float& y0) {
     const float v0 = add(x0, x1);
     const float v2 = mul(v0, 0.5f);

@@ -1,0 +1,268 @@
+"""Regions on the GPU: bandwidth as a fraction of a device copy, beside Inductor's kernel for the same nodes.
+
+    python -m benchmarks.gpu_regions prepare DIR --arch sm_90     on any machine, without a GPU; needs .gpu/
+    python -m benchmarks.gpu_regions run DIR                      on the GPU machine: onnxruntime, numpy, torch, onnx
+
+Regions come from exported models (benchmarks/region_cases.py). Outputs are compared with float64 first. `run
+--device cpu` makes the comparisons alone.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import json
+import lzma
+import math
+import pathlib
+import statistics
+import subprocess
+import sys
+import time
+from typing import Any
+
+import onnx
+import torch
+
+from benchmarks.chains import ONNX_DTYPES
+from benchmarks.gpu_timing import bound, disagreement, library, microseconds_in_graph, poisoned, session
+from benchmarks.torch_functions import function
+
+_CACHE = 256 << 20  # bytes; buffers in rotation exceed every GPU's last-level cache several times
+_COPIED = 256 << 20  # bytes of one copy
+_WARMERS = 8  # processes that compile Inductor's kernels at the same time
+_SIZES = {"bfloat16": 2, "float16": 2, "float32": 4, "int32": 4, "int64": 8, "bool": 1}
+
+
+def prepare(folder: pathlib.Path, arch: str, only: list[str]) -> None:
+    """Write every case's model before and after, and one library with the kernels of all."""
+    from benchmarks.collection import Collection
+    from benchmarks.region_cases import all_cases
+
+    folder.mkdir(parents=True)
+    collection = Collection()
+    cases: dict[str, Any] = {}
+    for case in all_cases():
+        if only and case.name not in only:
+            continue
+        try:
+            optimized, plan = collection.optimize(case.model)
+        except Exception as error:  # noqa: BLE001 - one case that fails is a line of the report
+            print(f"{case.name}: {type(error).__name__}: {str(error)[:200]}")
+            continue
+        kernels = [n for n in optimized.graph.node if n.domain == "onnxopt"]
+        moving = [n for n in optimized.graph.node if n.op_type not in ("Reshape", "Squeeze", "Unsqueeze", "Flatten")]
+        if len(kernels) != 1 or len(moving) != 1:
+            print(f"{case.name}: NOT ONE KERNEL: {[n.op_type for n in optimized.graph.node]}")
+        traffic = plan.regions[0].traffic if plan.regions else None
+        cases[case.name] = {
+            "group": case.group,
+            "ops": [n.op_type for n in case.model.graph.node],
+            "nodes_after": len(optimized.graph.node),
+            "predicted_bytes": traffic.bytes_after if traffic else None,
+            "predicted_bytes_unfused": traffic.bytes_before if traffic else None,
+        }
+        (folder / f"{case.name}.onnx").write_bytes(lzma.compress(case.model.SerializeToString()))
+        (folder / f"{case.name}.optimized.onnx").write_bytes(lzma.compress(optimized.SerializeToString()))
+    (folder / "cases.json").write_text(json.dumps(cases, indent=1))
+    collection.write_library(folder, [arch])
+    total = sum(f.stat().st_size for f in folder.rglob("*") if f.is_file())
+    print(f"{len(cases)} cases, {len(collection.kernels)} kernels, {total / 1e3:.0f} KB")
+
+
+def _dtype(value: onnx.ValueInfoProto) -> str:
+    return next(name for name, number in ONNX_DTYPES.items() if number == value.type.tensor_type.elem_type)
+
+
+def _shape(value: onnx.ValueInfoProto) -> list[int]:
+    return [d.dim_value for d in value.type.tensor_type.shape.dim]
+
+
+class Measured:
+    """One case on one device."""
+
+    def __init__(self, name: str, folder: pathlib.Path, device: str):
+        self.device, self.library = device, library(folder)
+        self.before = onnx.load_from_string(lzma.decompress((folder / f"{name}.onnx").read_bytes()))
+        self.after = lzma.decompress((folder / f"{name}.optimized.onnx").read_bytes())
+        rows = [*self.before.graph.input, *self.before.graph.output]
+        self.bytes = sum(math.prod(_shape(v)) * _SIZES[_dtype(v)] for v in rows)
+        sets = 1 if device == "cpu" else max(2, min(24, math.ceil(_CACHE / self.bytes)))
+        self.inputs = [self._draw(seed) for seed in range(sets)]
+        self.outputs = [self._empty() for _ in range(sets)]
+        self.limit = (len(self.before.graph.node) + 4) * max(
+            (float(torch.finfo(getattr(torch, _dtype(v))).eps) for v in rows if "float" in _dtype(v)), default=0.0
+        )
+
+    def _draw(self, seed: int) -> dict[str, torch.Tensor]:
+        generator = torch.Generator(self.device).manual_seed(seed)
+        tensors = {}
+        for value in self.before.graph.input:
+            shape, dtype = _shape(value), _dtype(value)
+            drawn = torch.rand(shape, generator=generator, device=self.device)
+            if dtype == "bool":
+                tensors[value.name] = drawn < 0.5
+            else:
+                tensors[value.name] = (drawn * (4 if "float" in dtype else 100) - 1.5).to(getattr(torch, dtype))
+        return tensors
+
+    def _empty(self) -> dict[str, torch.Tensor]:
+        return {v.name: poisoned(_shape(v), getattr(torch, _dtype(v)), self.device) for v in self.before.graph.output}
+
+    def compare(self) -> float:
+        """The fused kernel against float64, as a multiple of the limit."""
+        with torch.no_grad():
+            expected = function(self.before, self.device, precise=True)(*self.inputs[0].values())
+        outputs = self._empty()
+        bound(session(self.after, self.library, self.device), self.inputs[0], outputs)()
+        return max(
+            disagreement(found, wanted, self.limit, self.limit)
+            for found, wanted in zip(outputs.values(), expected, strict=True)
+        )
+
+    def fused(self) -> float:
+        stream = torch.cuda.Stream()
+        run_in = session(self.after, self.library, self.device, stream=stream)
+        pairs = zip(self.inputs, self.outputs, strict=True)
+        return microseconds_in_graph([bound(run_in, i, o, wait=False) for i, o in pairs], stream)
+
+    def copy(self) -> float:
+        """Microseconds of a device copy that moves the same bytes (benchmarks/gpu_chains.py says how)."""
+        half = math.ceil(self.bytes / 2 / 4096) * 4096
+        sets = [torch.empty((2, half), dtype=torch.uint8, device="cuda") for _ in self.inputs]
+        copies = [
+            lambda s=s: [to.copy_(source) for source, to in zip(s[0].split(_COPIED), s[1].split(_COPIED), strict=True)]
+            for s in sets
+        ]
+        return microseconds_in_graph(copies, torch.cuda.Stream())
+
+    def inductor(self) -> float:
+        torch._dynamo.reset()
+        with torch.no_grad():
+            compiled = torch.compile(function(self.before, self.device), dynamic=False)
+            sets = [list(i.values()) for i in self.inputs]
+            compiled(*sets[0])
+            # Results are kept, or the graph's memory pool would give every run the same, cached buffer.
+            kept: list[Any] = [None] * len(sets)
+
+            def run(k: int) -> None:
+                kept[k] = compiled(*sets[k])
+
+            return microseconds_in_graph([functools.partial(run, k) for k in range(len(sets))], torch.cuda.Stream())
+
+
+def warm(folder: pathlib.Path, names: list[str]) -> None:
+    """Compile Inductor's kernels of these cases into its cache on disk."""
+    for name in names:
+        try:
+            measured = Measured(name, folder, "cuda")
+            with torch.no_grad():
+                torch.compile(function(measured.before, "cuda"), dynamic=False)(*measured.inputs[0].values())
+        except Exception as error:  # noqa: BLE001 - it will fail again where it is measured
+            print(f"{name}: {type(error).__name__}", flush=True)
+        del measured
+        torch._dynamo.reset()
+        torch.cuda.empty_cache()
+
+
+def measure(name: str, folder: pathlib.Path, device: str) -> dict[str, Any]:
+    measured = Measured(name, folder, device)
+    row: dict[str, Any] = {"bytes": measured.bytes, "error": measured.compare(), "limit": measured.limit}
+    if device == "cpu":
+        return row
+    for label, step in (("copy_us", measured.copy), ("fused_us", measured.fused), ("inductor_us", measured.inductor)):
+        try:
+            row[label] = step()
+        except Exception as error:  # noqa: BLE001 - one peer that fails must not cost the others their numbers
+            row[label] = f"failed: {type(error).__name__}: {str(error)[:200]}"
+    return row
+
+
+def table(rows: dict[str, Any]) -> str:
+    """The rows as markdown: predicted bytes, measured time, and bandwidth as a fraction of the copy's."""
+
+    def number(value: Any, digits: int = 1) -> str:
+        return f"{value:.{digits}f}" if isinstance(value, int | float) else "-"
+
+    lines = ["| region | group | ops | MB moved | MB predicted | copy us | fused us | fused / copy | Inductor us |"]
+    lines[0] += " Inductor / copy | fused / Inductor | error / limit |"
+    lines.append("|" + "---|" * 12)
+    ratios = []
+    for name, row in rows.items():
+        copy, fused, peer = (row.get(k) for k in ("copy_us", "fused_us", "inductor_us"))
+        cells = [name, row["group"], str(len(row["ops"])), number(row["bytes"] / 1e6, 2)]
+        cells.append(number((row["predicted_bytes"] or 0) / 1e6, 2))
+        cells.append(number(copy))
+        both = isinstance(fused, float) and isinstance(copy, float)
+        cells += [number(fused), number(copy / fused, 3) if both else "-"]
+        peer_there = isinstance(peer, float) and isinstance(copy, float)
+        cells += [number(peer), number(copy / peer, 3) if peer_there else "-"]
+        if isinstance(fused, float) and isinstance(peer, float):
+            ratios.append(peer / fused)
+            cells.append(number(peer / fused, 3))
+        else:
+            cells.append("-")
+        cells.append(number(row.get("error"), 2))
+        lines.append("| " + " | ".join(cells) + " |")
+    if ratios:
+        mean = math.exp(statistics.fmean(math.log(r) for r in ratios))
+        lines.append(f"\nInductor's time over ours, geometric mean of {len(ratios)}: {mean:.3f}")
+    return "\n".join(lines)
+
+
+def _start_warmers(folder: pathlib.Path, names: list[str]) -> list[subprocess.Popen[bytes]]:
+    command = [sys.executable, "-m", "benchmarks.gpu_regions", "warm", str(folder), "--only"]
+    return [subprocess.Popen([*command, *names[k::_WARMERS]]) for k in range(_WARMERS) if names[k::_WARMERS]]
+
+
+def run(folder: pathlib.Path, device: str, only: list[str], out: pathlib.Path | None, seconds: float) -> int:
+    start = time.perf_counter()
+    cases = {n: c for n, c in json.loads((folder / "cases.json").read_text()).items() if not only or n in only}
+    if device != "cpu":
+        for process in _start_warmers(folder, list(cases)):
+            process.wait(timeout=seconds / 2)
+        print(f"warmed in {time.perf_counter() - start:.0f} s", flush=True)
+    rows, bad = {}, []
+    for name, case in cases.items():
+        if time.perf_counter() - start > seconds:
+            print(f"out of time before {name}", flush=True)
+            break
+        try:
+            rows[name] = {**case, **measure(name, folder, device)}
+            if not rows[name]["error"] <= 1:
+                bad.append(name)
+        except Exception as error:  # noqa: BLE001 - one case that fails must not cost the others their numbers
+            print(f"{name}: {type(error).__name__}: {str(error)[:300]}", flush=True)
+            bad.append(name)
+        if out is not None:
+            out.write_text(json.dumps(rows, indent=1))
+        if device != "cpu":
+            torch.cuda.empty_cache()
+    print(table(rows))
+    print(f"FAILED: {', '.join(bad)}" if bad else "all agree")
+    return 1 if bad else 0
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    verbs = parser.add_subparsers(dest="verb", required=True)
+    for verb in ("prepare", "run", "warm"):
+        parsed = verbs.add_parser(verb)
+        parsed.add_argument("folder", type=pathlib.Path)
+        parsed.add_argument("--only", nargs="*", default=[])
+        parsed.add_argument("--arch", default="sm_90")
+        parsed.add_argument("--device", default="cuda", choices=("cuda", "cpu"))
+        parsed.add_argument("--out", type=pathlib.Path, help="JSON, rewritten after every case")
+        parsed.add_argument("--seconds", type=float, default=200.0, help="start no case after this long")
+    args = parser.parse_args()
+    if args.verb == "prepare":
+        prepare(args.folder, args.arch, args.only)
+        return 0
+    if args.verb == "warm":
+        warm(args.folder, args.only)
+        return 0
+    return run(args.folder, args.device, args.only, args.out, args.seconds)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,17 @@
+// Reads the index maps of a pointwise kernel from kernels.json.
+#pragma once
+
+#include <vector>
+
+#include "indexing.h"
+#include "json_reader.h"
+
+namespace onnxopt {
+
+// A list of ids.
+std::vector<std::uint32_t> ReadIds(const JsonReader& list);
+
+// What indexing.py writes; Indexing::Verify is the caller's to call. Throws Error naming the place.
+Indexing ReadIndexing(const JsonReader& json);
+
+}  // namespace onnxopt

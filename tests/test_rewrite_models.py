@@ -1,0 +1,163 @@
+"""Rewriting small exported models: what is left of them, that they still compute the same, and what rules refuse."""
+
+from __future__ import annotations
+
+import collections
+from pathlib import Path
+
+import numpy as np
+import onnx_ir as ir
+import onnxruntime as ort
+import pytest
+
+import models
+from onnxopt import loading, normalize, saving
+from onnxopt.rewrite import rewrite, to_portable
+from tests import graphs
+from tests.attention_graphs import Attention, ops, rewritten
+
+_TOKENS = [(2, 16), (1, 1), (3, 33)]
+GOLDEN = {
+    "bert_tiny": {"Attention": 2, "MatMul": 6, "Add": 12},
+    "bert_tiny_dyn": {"Attention": 2, "MatMul": 6, "Add": 12},
+    "bert_tiny_fp16_dyn": {"Attention": 2, "MatMul": 6, "Add": 12},
+    "vit_tiny_fp16": {"Attention": 2, "MatMul": 6, "Transpose": 1, "Reshape": 1},
+    "vit_tiny_dyn": {"Attention": 2, "MatMul": 6, "Transpose": 1, "Reshape": 1},
+    "llama_tiny": {"MultiHeadAttention": 2, "RotaryEmbedding": 4, "MatMul": 14},
+    "llama_tiny_dyn": {"MultiHeadAttention": 2, "RotaryEmbedding": 4, "MatMul": 14},
+    "llama_tiny_fp16": {"GroupQueryAttention": 2, "MatMul": 10},
+    "llama_tiny_fp16_dyn": {"GroupQueryAttention": 2, "MatMul": 10, "GatherND": 0, "CumSum": 0},
+}
+
+
+def _path(name: str) -> Path:
+    try:
+        return models.path(name)
+    except models.ModelUnavailable as error:
+        pytest.skip(str(error))
+
+
+def _feeds(name: str) -> list[dict[str, np.ndarray]]:
+    rng = np.random.default_rng(0)
+    if name.startswith("vit"):
+        dtype = np.float16 if "fp16" in name else np.float32
+        shapes = [(2, 3, 32, 32), *([(5, 3, 32, 32)] if name.endswith("dyn") else [])]
+        return [{"x": rng.standard_normal(shape).astype(dtype)} for shape in shapes]
+    return [{"x": rng.integers(0, 128, shape)} for shape in (_TOKENS if name.endswith("dyn") else _TOKENS[:1])]
+
+
+@pytest.mark.models
+@pytest.mark.parametrize("name", GOLDEN)
+def test_exported_models(name: str, tmp_path: Path) -> None:
+    model = normalize.normalize(loading.load(_path(name)).model).model
+    done = rewrite(model, tmp_path)
+    counts = collections.Counter(ops(model))
+    assert {op: counts[op] for op in GOLDEN[name]} == GOLDEN[name]
+    assert counts["Softmax"] == counts["IsNaN"] == 0
+    assert done.refusals == ()
+    portable = model.clone()
+    to_portable(portable)
+    assert {node.domain for node in portable.graph} == {""}
+    saving.save(model, tmp_path, others={"portable.onnx": portable})
+    tolerance = 4e-3 if "fp16" in name else 1e-5
+    forms = [_session(file) for file in (_path(name), tmp_path / "model.onnx", tmp_path / "portable.onnx")]
+    for feeds in _feeds(name):
+        expected, *found = (form.run(None, feeds)[0] for form in forms)
+        for outputs in found:
+            np.testing.assert_allclose(outputs, expected, rtol=tolerance, atol=tolerance)
+
+
+def _session(path: Path) -> ort.InferenceSession:
+    return ort.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+
+
+@pytest.mark.models
+def test_weights_take_no_more_room_than_before(tmp_path: Path) -> None:
+    model = normalize.normalize(loading.load(_path("llama_tiny_fp16")).model).model
+    before = _weight_bytes(model)
+    rewrite(model, tmp_path)
+    assert _weight_bytes(model) <= before
+
+
+def _weight_bytes(model: ir.Model) -> int:
+    return sum(v.const_value.nbytes for v in model.graph.initializers.values() if v.const_value is not None)
+
+
+ROTARY = """
+  a1 = Slice(x, zero, {half}, axis, step)  a2 = Slice(x, {half}, end, axis, step)
+  m = Neg(a2)  r = Concat<axis = -1>(m, a1)
+  {tables}
+  u = Mul(x, cos)  w = Mul(sin, r)  y = Add(u, w)
+"""
+ROTARY_CONSTANTS = (
+    "int64[1] zero = {0}, int64[1] two = {2}, int64[1] one = {1}, int64[1] end = {9223372036854775807}, "
+    "int64[1] axis = {3}, int64[1] step = {1}"
+)
+DOUBLED = "angles = Concat<axis = -1>(f, f) cos = Cos(angles) sin = Sin(angles)"
+
+
+@pytest.mark.parametrize(
+    ("half", "tables", "found"),
+    [
+        ("two", DOUBLED, True),
+        ("one", DOUBLED, False),  # not the halves
+        ("two", "angles = Concat<axis = -1>(f, g) cos = Cos(angles) sin = Sin(angles)", False),  # halves that differ
+    ],
+)
+def test_rotary_embedding(half: str, tables: str, found: bool, tmp_path: Path) -> None:
+    from onnxopt.passes.infer import InferShapesPass
+    from onnxopt.rewrite import rotary, steps
+
+    model = graphs.graph(
+        "float[2, 3, 5, 4] x, float[1, 1, 5, 2] f, float[1, 1, 5, 2] g",
+        "float[2, 3, 5, 4] y",
+        ROTARY.format(half=half, tables=tables),
+        constants=ROTARY_CONSTANTS,
+    )
+    InferShapesPass()(model)
+    assert bool(steps._apply(model, rotary.rules())) is found
+
+
+def test_a_rotary_table_whose_halves_differ_is_refused() -> None:
+    from onnxopt.rewrite.rotary import repeats
+
+    table = np.arange(8, dtype=np.float32).reshape(1, 1, 2, 4)
+    assert not repeats(ir.Value(name="cos", const_value=ir.tensor(table)))
+    table[..., 2:] = table[..., :2]
+    assert repeats(ir.Value(name="cos", const_value=ir.tensor(table)))
+
+
+def test_projections_of_a_weight_that_is_read_elsewhere_stay(tmp_path: Path) -> None:
+    attention = Attention(
+        bias=False, inputs=", float[3, 8] other", scores=Attention().scores + " z = MatMul(other, wq)"
+    )
+    model = attention.model()
+    model.graph.outputs.append(graphs.value(model, "z"))
+    found, done = rewritten(model, tmp_path)
+    assert done.applied == {"attention": 1, "rotary": 0, "merge": 0}
+    assert "MultiHeadAttention" in ops(found)
+    assert _weight_bytes(found) <= _weight_bytes(model)
+
+
+def test_one_product_for_long_inputs_costs_more_than_it_saves(tmp_path: Path) -> None:
+    short, _ = rewritten(Attention(dims="2, 6").model(), tmp_path)
+    long, _ = rewritten(Attention(dims="64, 4096").model(), tmp_path)
+    assert ops(short) == ["Attention"]
+    assert "MultiHeadAttention" in ops(long)
+
+
+@pytest.mark.parametrize("activation", ["s = Sigmoid(g) a = Mul(g, s)", "a = Gelu(g)"])
+@pytest.mark.parametrize("order", ["a, u", "u, a"])
+def test_gate_and_up_become_one_product(activation: str, order: str, tmp_path: Path) -> None:
+    weights = [", ".join(f"{w:.3f}" for w in np.random.default_rng(k).standard_normal(24)) for k in range(2)]
+    model = graphs.graph(
+        "float[n, 4] x", "float[n, 6] y",
+        f"g = MatMul(x, wg) {activation} u0 = MatMul(x, wu) u = Add(u0, bu) y = Mul({order})",
+        constants=f"float[4, 6] wg = {{{weights[0]}}}, float[4, 6] wu = {{{weights[1]}}}, "
+        "float[6] bu = {1, 2, 3, 4, 5, 6}",
+    )  # fmt: skip
+    found, done = rewritten(model, tmp_path, gates=True)
+    assert done.applied["gate"] == 1
+    assert ops(found).count("MatMul") == 1
+    feeds = {"x": np.random.default_rng(3).standard_normal((5, 4)).astype(np.float32)}
+    np.testing.assert_allclose(graphs.run(found, feeds)[0], graphs.run(model, feeds)[0], rtol=1e-5, atol=1e-5)
