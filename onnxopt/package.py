@@ -68,6 +68,18 @@ def staging(output: Path, *, file: bool = False) -> Iterator[Path]:
         raise
 
 
+@contextlib.contextmanager
+def scratch() -> Iterator[Path]:
+    """A folder for temporary files, gone when the block ends. UsageError where none can be made."""
+    try:
+        folder = tempfile.TemporaryDirectory(prefix="onnxopt.")
+    except OSError as error:
+        where = tempfile.gettempdir()
+        raise UsageError(f"{where}: cannot be written: {error.strerror or error}; set TMPDIR to another") from error
+    with folder as name:
+        yield Path(name)
+
+
 def built_library() -> Path:
     """The custom-op library that belongs to this onnxopt. ArtifactError where it was not built."""
     library = paths.library()

@@ -6,7 +6,6 @@ import concurrent.futures
 import contextlib
 import dataclasses
 import functools
-import tempfile
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -92,9 +91,9 @@ def optimize(
         normalized = normalize.normalize(source.model)
 
     left_out: dict[str, Check] = {}  # families of rewrite rules that verification found to be wrong for this model
-    with tempfile.TemporaryDirectory(prefix="onnxopt.") as scratch:
+    with package.scratch() as scratch:
         while True:
-            form = _form(normalized.model, Path(scratch), target, left_out, portable, archs, phases, cache)
+            form = _form(normalized.model, scratch, target, left_out, portable, archs, phases, cache)
             try:
                 with package.staging(output) as folder:
                     build = form.build(folder, external_data)
@@ -103,7 +102,7 @@ def optimize(
                     with phases("verify"):
                         report = Report("skipped", reason="not asked for")
                         if verify:
-                            report = verify_and_leave_out(build, source, original, shapes or {}, Path(scratch))
+                            report = verify_and_leave_out(build, source, original, shapes or {}, scratch)
                     with phases("package"):
                         # After verification: what stands in the way of a CUDA graph depends on the model that is kept.
                         unwritten = providers.write(folder, form.model, archs, shapes)
