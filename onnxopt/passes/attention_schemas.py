@@ -77,7 +77,7 @@ def _schema(
         inputs=[parameter(f"x{k}", t, param_option=optional) for k, t in enumerate(letters)],
         outputs=[parameter(f"y{k}", "T0", param_option=optional) for k in range(outputs)],
         type_constraints=[(t, _TYPES, "") for t in letters],
-        attributes=[onnx.defs.OpSchema.Attribute(a, kinds[k]) for a, k in _ATTRIBUTES[name].items()],
+        attributes=[onnx.defs.OpSchema.Attribute(a, kinds[k], required=False) for a, k in _ATTRIBUTES[name].items()],
     )  # fmt: skip
     schema.set_type_and_shape_inference_function(infer)
     return schema
