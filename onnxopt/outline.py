@@ -16,7 +16,7 @@ from onnx_ir.passes.common import InlinePass, TopologicalSortPass
 
 from onnxopt import kinds
 from onnxopt.provider_preference import kernel_wins_on_cpu
-from onnxopt.regions import FusionPlan, Kernel, Meaning, Region, Site
+from onnxopt.regions import FusionPlan, Kernel, Kind, Meaning, Region, Site
 from onnxopt.shapes import Shapes
 
 DOMAIN = "onnxopt"
@@ -32,7 +32,7 @@ def outline(model: ir.Model, plan: FusionPlan) -> tuple[Kernel, ...]:
     found: dict[str, list[tuple[Region, Meaning, Site]]] = collections.defaultdict(list)
     for region in plan.regions:
         program = kinds.lower(region, model.opset_imports, shapes)
-        function = _function(region, model.opset_imports, shapes)
+        function = _function(region, program, model.opset_imports, shapes)
         key = (DOMAIN, function.name, "")
         model.functions.setdefault(key, function)
         site = _site(region, f"{function.name}_{len(found[function.name])}", shapes)
@@ -80,7 +80,7 @@ def _kernel(
     )
 
 
-def _function(region: Region, opsets: Mapping[str, int], shapes: Shapes) -> ir.Function:
+def _function(region: Region, program: Meaning, opsets: Mapping[str, int], shapes: Shapes) -> ir.Function:
     """The region's nodes, copied into a function with values named x0.. (inputs), v0.. and y0.. (outputs)."""
     names = {v: f"x{k}" for k, v in enumerate(region.inputs)}
     names |= {v: f"y{k}" for k, v in enumerate(region.outputs)}
@@ -106,7 +106,9 @@ def _function(region: Region, opsets: Mapping[str, int], shapes: Shapes) -> ir.F
     name = "".join(_camel(n.op_type) for n in region.nodes[:_NAMED_OPS])
     if len(region.nodes) > _NAMED_OPS:
         name += f"And{len(region.nodes) - _NAMED_OPS}More"
-    name += "_" + _hash(graph, dtypes)
+    # Nodes alone do not tell what a rowwise kernel computes: negative axes mean others at another rank.
+    meaning = [] if region.kind is Kind.POINTWISE else [program.to_json()]
+    name += "_" + _hash(graph, dtypes, meaning)
     return ir.Function(DOMAIN, name, graph=graph, attributes=[])
 
 
@@ -121,13 +123,13 @@ def _constant_node(nodes: list[ir.Node], value: ir.Value, name: str) -> ir.Value
     return node.outputs[0]
 
 
-def _hash(graph: ir.Graph, dtypes: Sequence[str]) -> str:
+def _hash(graph: ir.Graph, dtypes: Sequence[str], meaning: Sequence[object]) -> str:
     body = []
     for node in graph:
         attributes = sorted((name, _attribute_text(a)) for name, a in node.attributes.items())
         operands = ["" if v is None else str(v.name) for v in node.inputs]
         body.append([node.domain, node.op_type, operands, [str(v.name) for v in node.outputs], attributes])
-    text = json.dumps([body, dtypes, sorted(graph.opset_imports.items())])
+    text = json.dumps([body, dtypes, sorted(graph.opset_imports.items()), *meaning])
     return hashlib.sha256(text.encode()).hexdigest()[:8]
 
 

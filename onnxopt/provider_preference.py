@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from onnxopt.regions import Region
+from onnxopt import rowwise_ops
+from onnxopt.regions import Kind, Region
 
 # ORT's CPU provider runs these in a blocked layout (NCHWc) and folds neighbouring sums and activations into them; a
 # custom op in between would force a layout change on both sides.
@@ -10,10 +11,17 @@ _BLOCKED_ON_CPU = frozenset(
     {"Conv", "FusedConv", "ConvTranspose", "MaxPool", "AveragePool", "GlobalAveragePool", "GlobalMaxPool",
      "BatchNormalization"}
 )  # fmt: skip
+# ORT's CPU provider recognises norms that are spelled out by their square root, and has vectorized kernels for them.
+_SPELLS_A_NORM = frozenset({"Sqrt", "Rsqrt"})
+_FEWEST_ROWWISE = 3
 
 
 def kernel_wins_on_cpu(region: Region) -> bool:
     """Whether the library's CPU kernel should run a region on a machine without GPU (else ORT inlines the function)."""
+    if region.kind is Kind.ROWWISE:
+        ops = [n.op_type for n in region.nodes]
+        fused_by_ort = any(rowwise_ops.keeps_shape("", op) or op in _SPELLS_A_NORM for op in ops)
+        return len(ops) >= _FEWEST_ROWWISE and not fused_by_ort
     producers = (v.producer() for v in region.inputs)
     if any(p is not None and p.op_type in _BLOCKED_ON_CPU for p in producers):
         return False

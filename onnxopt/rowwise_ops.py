@@ -10,7 +10,6 @@ import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from onnxopt.dtypes import DTYPES
 from onnxopt.expr import Expr
 from onnxopt.ops import FLOATS, NUMBERS
 
@@ -152,8 +151,8 @@ def _lp_norm(c: RowCall) -> tuple[Expr, ...]:
 
 _PAIR = ({}, {"axis": 1}, {"axis": 0})
 _ROWS = (
-    _reduction("ReduceSum", lambda c, x: c.sum(x), dtypes=NUMBERS & frozenset({"float16", "bfloat16", "float32", "float64", "int32", "int64"})),  # noqa: E501
-    _reduction("ReduceMean", lambda c, x: c.mean(x)),
+    _reduction("ReduceSum", lambda c, x: c.sum(x), dtypes=NUMBERS, samples=(0.1, 4.0)),
+    _reduction("ReduceMean", lambda c, x: c.mean(x), samples=(0.1, 4.0)),
     _reduction("ReduceMax", lambda c, x: c.max(x), dtypes=NUMBERS),
     _reduction("ReduceMin", lambda c, x: _reduce("min", x), dtypes=NUMBERS),
     _reduction("ReduceProd", lambda c, x: _reduce("prod", x), samples=(0.8, 1.25), ulp=32),
@@ -188,5 +187,6 @@ def find(domain: str, op_type: str, version: int | None) -> RowOperator | None:
     return next((r for r in rows if r.since <= version and (r.before is None or version < r.before)), None)
 
 
-def storable(dtype: str) -> bool:
-    return dtype in DTYPES
+def keeps_shape(domain: str, op_type: str) -> bool:
+    """Whether an operator's first output has the shape of its first operand."""
+    return domain == "" and any(0 not in row.row_outputs for row in ROW_OPERATORS.get(op_type, ()))

@@ -23,6 +23,7 @@ int cuDevicePrimaryCtxRetain(void** context, int device) { *context = (void*)8; 
 int cuDevicePrimaryCtxRelease_v2(int device) { return 0; }
 int cuCtxGetCurrent(void** context) { *context = 0; return 0; }
 int cuCtxSetCurrent(void* context) { return 0; }
+int cuCtxGetDevice(int* device) { *device = 0; return 0; }
 int cuStreamGetCtx(void* stream, void** context) { *context = (void*)8; return 0; }
 int cuLibraryLoadData(void** library, const void* c, void* a, void* b, unsigned n, void* o, void* v, unsigned m) {
   *library = (void*)8;
