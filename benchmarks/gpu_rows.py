@@ -3,7 +3,7 @@
     python -m benchmarks.gpu_rows prepare DIR --arch sm_90       on any machine, without a GPU
     python -m benchmarks.gpu_rows run DIR                        on the GPU machine: onnxruntime, numpy, torch, onnx
 
-`run` compares first, with float64 and at rows with a large mean. `--sweep` also times every other way to share a row among
+`run` compares first, with float64 and at rows with a large mean. `--sweep` also times other ways to share a row among
 threads, from which row_variants.py took its choices. `run --device cpu` makes the comparisons alone.
 """
 
@@ -26,6 +26,7 @@ from benchmarks.rows import RowCase, tolerance
 
 _CACHE = 256 << 20  # bytes; buffers in rotation exceed every GPU's last-level cache several times
 _COPIED = 256 << 20  # bytes of one copy
+_LONG = 32768  # columns from which looping over a row is tried as well
 _MOST_BYTES = 3 << 30  # of all buffers of one case
 _FLAT = ((8192, 1024), (4096, 4096), (1024, 16384), (64, 262144), (100000, 64))
 _KINDS = ("layernorm", "rmsnorm", "softmax", "masked_softmax", "residual_layernorm", "residual_rmsnorm")
@@ -54,8 +55,21 @@ def _cases() -> tuple[RowCase, ...]:
         RowCase("silu_mean_hw", "float16", (32, 480, 14, 14)),
         RowCase("silu_mean_hw", "float16", (32, 1152, 7, 7)),
     ]
+    others = [  # looped, by elements, strided
+        RowCase("softmax", "float16", (4, 1048576)),
+        RowCase("residual_layernorm", "float32", (3, 600001)),
+        RowCase("layernorm", "bfloat16", (2048, 4099)),
+        RowCase("softmax_channels", "float16", (8, 256, 64, 64)),
+        RowCase("softmax_channels", "float32", (4, 100, 33, 7)),
+    ]
     images = [RowCase(k, d, (32, 320, 64, 64)) for k in ("groupnorm_silu", "mean_hw") for d in ("float16", "float32")]
-    return (*(c for c in flat if c.dtype == "float16"), *models, *images, *(c for c in flat if c.dtype != "float16"))
+    return (
+        *(c for c in flat if c.dtype == "float16"),
+        *models,
+        *images,
+        *others,
+        *(c for c in flat if c.dtype != "float16"),
+    )
 
 
 CASES = _cases()
@@ -69,8 +83,10 @@ def prepare(folder: pathlib.Path, arch: str, only: str, sweep: str) -> None:
     collection = Collection()
     for case in _chosen(only):
         model = case.model()
-        optimized, plan = collection.optimize(model)
-        warning = "" if len(optimized.graph.node) == 1 else f"   NOT ONE KERNEL {[n.op_type for n in optimized.graph.node]}"
+        optimized, _ = collection.optimize(model)
+        warning = (
+            "" if len(optimized.graph.node) == 1 else f"   NOT ONE KERNEL {[n.op_type for n in optimized.graph.node]}"
+        )
         onnx.save(model, folder / f"{case.name}.onnx")
         onnx.save(optimized, folder / f"{case.name}.optimized.onnx")
         swept = sweep and any(part in case.name for part in sweep.split(","))
@@ -88,12 +104,15 @@ def _sweep(collection: Any, optimized: onnx.ModelProto, case: RowCase, folder: p
     kernel = collection.kernels[name]
     own = next((v for v in kernel.variants if v.columns == case.length), kernel.variants[0])
     made = []
-    for lanes, unroll, threads, cluster in _shapes(case.length // own.vector):
-        label = f"l{lanes}u{unroll}t{threads}c{cluster}"
+    shapes = [("held", *shape) for shape in _shapes(case.length // own.vector)]
+    if case.length >= _LONG:
+        shapes += [("looped", 512 * cluster, unroll, 512, cluster) for cluster in (1, 4, 8) for unroll in (2, 4)]
+    for layout, lanes, unroll, threads, cluster in shapes:
+        label = f"l{lanes}u{unroll}t{threads}c{cluster}{'loop' if layout == 'looped' else ''}"
         renamed = f"{name}_{label}"
         variant = dataclasses.replace(
-            own, symbol=f"{renamed}_{case.length}", layout="held", lanes=lanes, unroll=unroll, threads=threads,
-            cluster=cluster, columns=case.length, modes=own.modes,
+            own, symbol=f"{renamed}_{case.length}", layout=layout, lanes=lanes, unroll=unroll, threads=threads,
+            cluster=cluster, columns=case.length if layout == "held" else 0, modes=own.modes,
         )  # fmt: skip
         known = collection.kernels.get(renamed)
         variants = tuple({v.symbol: v for v in (*(known.variants if known else ()), variant)}.values())
@@ -255,7 +274,9 @@ def table(rows: dict[str, Any]) -> str:
     def number(value: Any, digits: int = 1) -> str:
         return f"{value:.{digits}f}" if isinstance(value, int | float) else "-"
 
-    lines = ["| case | MB moved | copy us | fused us | fused / copy | ORT us | Inductor us | best other | error / limit |"]
+    lines = [
+        "| case | MB moved | copy us | fused us | fused / copy | ORT us | Inductor us | best other | error / limit |"
+    ]
     lines.append("|" + "---|" * 9)
     for name, row in rows.items():
         copy, ours = row.get("copy_us"), row.get("fused_us")

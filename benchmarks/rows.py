@@ -51,6 +51,10 @@ def _mean(x):
     return (x.mean((2, 3), keepdim=True),)
 
 
+def _softmax_channels(x):
+    return (torch.softmax(x, 1),)
+
+
 def _silu_mean(x):
     y = torch.nn.functional.silu(x)
     return (y, y.mean((2, 3), keepdim=True))
@@ -71,6 +75,7 @@ def _body(kind: str) -> str:
         "residual_layernorm": f"y1 = Add(x, r) {norm.replace('@', 'y1')}",
         "residual_rmsnorm": f"y1 = Add(x, r) {rms.replace('@', 'y1')}",
         "groupnorm_silu": group,
+        "softmax_channels": "y0 = Softmax<axis=1>(x)",
         "mean_hw": "y0 = ReduceMean(x, spatial)",
         "silu_mean_hw": "s = Sigmoid(x) y0 = Mul(x, s) y1 = ReduceMean(y0, spatial)",
     }
@@ -81,6 +86,7 @@ _FUNCTIONS: dict[str, Callable[..., tuple[torch.Tensor, ...]]] = {
     "layernorm": _layer_norm, "rmsnorm": _rms, "softmax": _softmax, "masked_softmax": _masked,
     "residual_layernorm": _residual_layer_norm, "residual_rmsnorm": _residual_rms, "groupnorm_silu": _group_silu,
     "mean_hw": _mean, "silu_mean_hw": _silu_mean,
+    "softmax_channels": _softmax_channels,
 }  # fmt: skip
 
 
@@ -102,6 +108,8 @@ class RowCase:
         """Elements of a row."""
         if self.kind == "groupnorm_silu":
             return math.prod(self.shape[1:]) // _GROUPS
+        if self.kind == "softmax_channels":
+            return self.shape[1]
         return math.prod(self.shape[2:]) if "mean" in self.kind else self.shape[-1]
 
     def input_shapes(self) -> dict[str, Shape]:
@@ -121,7 +129,9 @@ class RowCase:
         reduced = (*self.shape[:2], 1, 1)
         if self.kind == "mean_hw":
             return [reduced]
-        return [self.shape] + [self.shape] * self.kind.startswith("residual") + [reduced] * (self.kind == "silu_mean_hw")
+        return (
+            [self.shape] + [self.shape] * self.kind.startswith("residual") + [reduced] * (self.kind == "silu_mean_hw")
+        )
 
     def bytes(self) -> int:
         """What must be read and written, each tensor once."""
@@ -132,7 +142,9 @@ class RowCase:
         element = _ELEMENT[self.dtype]
         body = _body(self.kind).replace("DTYPE", str(element))
         if self.dtype == "float32":
-            body = body.replace("c = Cast<to=1>(x)", "c = Identity(x)").replace("c = Cast<to=1>(y1)", "c = Identity(y1)")
+            body = body.replace("c = Cast<to=1>(x)", "c = Identity(x)").replace(
+                "c = Cast<to=1>(y1)", "c = Identity(y1)"
+            )
             body = body.replace("h = Cast<to=1>(n)", "h = Identity(n)")
         text = f'<ir_version: 9, opset_import: ["" : 20]> g (float x) => (float y0) {{ {body} }}'
         graph = onnx.parser.parse_model(text).graph
@@ -186,4 +198,3 @@ class RowCase:
 def tolerance(case: RowCase) -> float:
     """What an output may differ from float64 by, relative and absolute."""
     return {"float16": 2e-3, "bfloat16": 1.6e-2, "float32": 2e-5}[case.dtype]
-

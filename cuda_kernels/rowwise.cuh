@@ -86,7 +86,8 @@ struct RowBody<Op, kWidth, List<In...>, List<Out...>, Indices<I...>, Indices<O..
   }
 
   // Bytes that a thread loads for one vector of every input.
-  static constexpr unsigned kBytes = ((Op::kRowInputs >> I & 1u ? 0u : unsigned(sizeof(Vector<In, kWidth>))) + ... + 0u);
+  static constexpr unsigned kBytes =
+      ((Op::kRowInputs >> I & 1u ? 0u : unsigned(sizeof(Vector<In, kWidth>))) + ... + 0u);
 
   template <typename Index>
   __device__ static void load_row(const Parameters<Index>& params, Index first, RowLoaded& in) {
@@ -173,7 +174,7 @@ template <typename Op, int kWidth>
 using RowBodyOf = RowBody<Op, kWidth, typename Op::Inputs, typename Op::Outputs,
                           typename MakeIndices<Op::Inputs::size>::type, typename MakeIndices<Op::Outputs::size>::type>;
 
-constexpr int kMostUnpacked = 32;         // elements a thread that are kept in the compute dtype, where they are 16 bits
+constexpr int kMostUnpacked = 32;  // elements a thread that are kept in the compute dtype, where they are 16 bits
 constexpr unsigned kMostPrefetched = 160;  // bytes a thread, all inputs together, that are loaded before reducing
 
 // One thread's part of a row that is held in registers.
@@ -275,7 +276,15 @@ __device__ inline void held(const RowParams<Index, Op::Inputs::size, Op::Outputs
   const Index row = wanted < rows ? wanted : rows - 1;  // idle lanes repeat the last row: all take part in reducing
   const Index columns = kColumns > 0 ? kColumns : static_cast<Index>(params.columns);
   Held<Op, Index, kWidth, kVectors, kLanes, kThreads, kCluster, kColumns, kModes...> part{
-      params, row * columns, columns, thread % kLanes, wanted < rows, {}, {}, B::template bases<kModes...>(params, row * columns), {}};
+      params,
+      row * columns,
+      columns,
+      thread % kLanes,
+      wanted < rows,
+      {},
+      {},
+      B::template bases<kModes...>(params, row * columns),
+      {}};
   part.row.length = static_cast<float>(columns);
   part.row.wide_length = static_cast<double>(columns);
   B::load_row(params, part.first, part.row_in);
@@ -355,7 +364,8 @@ __device__ inline void looped(const RowParams<Index, Op::Inputs::size, Op::Outpu
   const Index row = blockIdx.x / kCluster;
   const Index lane = blockIdx.x % kCluster * kThreads + threadIdx.x;
   if (RowBodyOf<Op, kWidth>::vectors_fit(params, columns)) {
-    Looped<Op, Index, kWidth, kUnroll, kThreads, kCluster, kModes...> part{params, row * columns, columns, lane, {}, {}};
+    Looped<Op, Index, kWidth, kUnroll, kThreads, kCluster, kModes...> part{params, row * columns, columns, lane, {},
+                                                                           {}};
     part.run(row);
   } else {
     Looped<Op, Index, 1, kUnroll, kThreads, kCluster, kModes...> part{params, row * columns, columns, lane, {}, {}};

@@ -168,7 +168,10 @@ double NanosecondsPerElement(const Program& program) {
 }
 
 CpuKernel::CpuKernel(const Kernel& kernel)
-    : PointwiseKernel(kernel), program_(Fuse(kernel.program)), cost_(NanosecondsPerElement(program_)), plans_(program_) {}
+    : PointwiseKernel(kernel),
+      program_(Fuse(kernel.program)),
+      cost_(NanosecondsPerElement(program_)),
+      plans_(program_) {}
 
 void RunBlocks(const Program& program, const Plan& plan, const Tiling& tiling, const Domain& domain,
                std::uint64_t first, std::uint64_t last) {

@@ -28,8 +28,9 @@ const Driver* Open() {
       Load(library, "cuDeviceGetAttribute", &d.cuDeviceGetAttribute) &&
       Load(library, "cuDevicePrimaryCtxRetain", &d.cuDevicePrimaryCtxRetain) &&
       Load(library, "cuDevicePrimaryCtxRelease_v2", &d.cuDevicePrimaryCtxRelease) &&
-      Load(library, "cuCtxGetCurrent", &d.cuCtxGetCurrent) && Load(library, "cuCtxSetCurrent", &d.cuCtxSetCurrent) && Load(library, "cuCtxGetDevice", &d.cuCtxGetDevice) &&
-      Load(library, "cuStreamGetCtx", &d.cuStreamGetCtx) && Load(library, "cuLibraryLoadData", &d.cuLibraryLoadData) &&
+      Load(library, "cuCtxGetCurrent", &d.cuCtxGetCurrent) && Load(library, "cuCtxSetCurrent", &d.cuCtxSetCurrent) &&
+      Load(library, "cuCtxGetDevice", &d.cuCtxGetDevice) && Load(library, "cuStreamGetCtx", &d.cuStreamGetCtx) &&
+      Load(library, "cuLibraryLoadData", &d.cuLibraryLoadData) &&
       Load(library, "cuLibraryUnload", &d.cuLibraryUnload) &&
       Load(library, "cuLibraryGetKernel", &d.cuLibraryGetKernel) &&
       Load(library, "cuKernelGetFunction", &d.cuKernelGetFunction) &&

@@ -17,8 +17,7 @@ constexpr std::uint64_t kBlock = 8192;  // elements that are computed before the
 class Runner {
  public:
   // over_rows: the domain has one element a row. slots: where the grid's row values lie, from its first row on.
-  Runner(const CpuPiece& piece, const Grid& grid, bool over_rows, const RowProgram& rows,
-         unsigned char* const* slots)
+  Runner(const CpuPiece& piece, const Grid& grid, bool over_rows, const RowProgram& rows, unsigned char* const* slots)
       : piece_(piece) {
     domain_.count = over_rows ? grid.rows() : grid.domain.count;
     const Shape row_shape{3, {Int(grid.outer), 1, Int(grid.inner)}};

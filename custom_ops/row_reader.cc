@@ -12,9 +12,8 @@ constexpr std::uint64_t kMaxRow = std::uint64_t{1} << 40U;
 
 Piece ReadPiece(const JsonReader& json) {
   Piece piece;
-  json["reads"].Each([&](const JsonReader& slot) {
-    piece.reads.push_back(static_cast<std::uint32_t>(slot.Number(0, kMaxSlot)));
-  });
+  json["reads"].Each(
+      [&](const JsonReader& slot) { piece.reads.push_back(static_cast<std::uint32_t>(slot.Number(0, kMaxSlot))); });
   piece.program = ReadProgram(json);
   return piece;
 }

@@ -18,7 +18,8 @@ T Wrapping(T a, T b, F&& f) {
     return f(a, b);
   } else {
     using U = std::make_unsigned_t<T>;
-    return static_cast<T>(f(static_cast<std::uint64_t>(static_cast<U>(a)), static_cast<std::uint64_t>(static_cast<U>(b))));
+    return static_cast<T>(
+        f(static_cast<std::uint64_t>(static_cast<U>(a)), static_cast<std::uint64_t>(static_cast<U>(b))));
   }
 }
 

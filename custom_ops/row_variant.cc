@@ -48,7 +48,8 @@ bool HeldInputFits(char mode, const Access& access, const Grid& grid, unsigned v
 // Whether a row lies in registers, and every operand can be moved in vectors: a held kernel does nothing else.
 bool HeldFits(const Kernel& kernel, const Variant& variant, const Grid& grid) {
   const std::uint64_t capacity = std::uint64_t{variant.lanes} * variant.unroll * variant.vector;
-  if (grid.inner != 1 || grid.columns == 0 || grid.columns > capacity || grid.columns % variant.vector != 0) return false;
+  if (grid.inner != 1 || grid.columns == 0 || grid.columns > capacity || grid.columns % variant.vector != 0)
+    return false;
   if (variant.columns != 0 && variant.columns != grid.columns) return false;
   const RowProgram& program = kernel.rows;
   for (std::size_t k = 0; k < program.inputs.size(); ++k) {

@@ -79,8 +79,8 @@ std::vector<std::optional<Dims>> InputDims(OrtShapeInferContext* context, const 
   std::size_t count = 0;
   Check(Ort().ShapeInferContext_GetInputCount(context, &count));
   if (count != dtypes.size()) {
-    throw Error("the node has " + std::to_string(count) + " inputs, kernels.json has " +
-                std::to_string(dtypes.size()) + "; model and library belong to different artifacts");
+    throw Error("the node has " + std::to_string(count) + " inputs, kernels.json has " + std::to_string(dtypes.size()) +
+                "; model and library belong to different artifacts");
   }
   std::vector<std::optional<Dims>> inputs;
   inputs.reserve(count);

@@ -22,8 +22,8 @@ using Dims = std::vector<Dim>;
 // twice.
 std::string FreshDimName();
 
-// The dims of every input. ONNX Runtime gives an input of unknown rank as one of rank 0; nullopt stands for both, as they
-// cannot be told apart. Throws Error where the node has another number of inputs.
+// The dims of every input. ONNX Runtime gives an input of unknown rank as one of rank 0; nullopt stands for both, as
+// they cannot be told apart. Throws Error where the node has another number of inputs.
 std::vector<std::optional<Dims>> InputDims(OrtShapeInferContext* context, const std::vector<Dtype>& dtypes);
 
 // The broadcast of two dims. A known extent other than 1 wins: the other is 1 or the same. Where two extents contradict

@@ -107,15 +107,12 @@ def _operands(
             if value is None or value not in inputs:
                 continue
             operand = _operand(node, row, k, value, grid, shapes)
-            if found.setdefault(value, operand) != operand:
-                if shapes.elements(value) != 1:
-                    raise ValueError(f"{value.name} is read in two shapes")
+            if found.setdefault(value, operand) != operand and shapes.elements(value) != 1:
+                raise ValueError(f"{value.name} is read in two shapes")
     return tuple(found[v] for v in inputs)
 
 
-def _operand(
-    node: ir.Node, row: RowOperator | None, k: int, value: ir.Value, grid: Grid, shapes: Shapes
-) -> Operand:
+def _operand(node: ir.Node, row: RowOperator | None, k: int, value: ir.Value, grid: Grid, shapes: Shapes) -> Operand:
     dims = shapes.dims(value)
     first = node.inputs[0]
     if row is not None and k >= row.operands:

@@ -128,7 +128,9 @@ class RowProgram:
             raise ValueError("a view's rank is not that of its target, or too high")
         if not 0 <= self.first < self.last <= self.views[0].rank:
             raise ValueError(f"axes {self.first} to {self.last} are not axes of rank {self.views[0].rank}")
-        if any(o.view >= len(self.views) for o in self.operands) or any(r.view >= len(self.views) for r in self.results):
+        if any(o.view >= len(self.views) for o in self.operands) or any(
+            r.view >= len(self.views) for r in self.results
+        ):
             raise ValueError("an input or output has a view that is not there")
         if any(r.form not in FORMS or (r.form != "element" and r.view) for r in self.results):
             raise ValueError("an output has no such form")

@@ -10,8 +10,6 @@ import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 
-import onnx_ir as ir
-
 from onnxopt import row_domain
 from onnxopt.dtypes import DTYPES
 from onnxopt.regions import Region, Variant
@@ -82,7 +80,9 @@ def _variant(name: str, layout: str, modes: str, vector: int, unroll: int, threa
     lanes = more.get("lanes", threads * more.get("cluster", 1))
     text = f"{name}_{layout}_{modes.replace('*', 'G')}_w{vector}u{unroll}l{lanes}t{threads}"
     text += "".join(f"{k[0]}{v}" for k, v in more.items() if k != "lanes" and v > (k == "cluster"))
-    return RowVariant(text, modes, 32, vector, unroll, threads, layout, lanes, more.get("cluster", 1), more.get("columns", 0))
+    return RowVariant(
+        text, modes, 32, vector, unroll, threads, layout, lanes, more.get("cluster", 1), more.get("columns", 0)
+    )
 
 
 def _modes(regions: Sequence[Region], grids: Sequence[Grid], program: RowProgram, shapes: Shapes) -> str:

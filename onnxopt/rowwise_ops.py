@@ -1,7 +1,7 @@
 """The table of rowwise operators: what each means in reductions along the row and pointwise arithmetic.
 
-Like ops.py's rows they are written over Expr; finding, lowering and the tests read them. The definitions are those of the
-ONNX operator specification. `c.sum` and its like reduce along the row; what they return has one value a row.
+Like ops.py's rows they are written over Expr; finding, lowering and the tests read them. The definitions are those of
+the ONNX operator specification. `c.sum` and its like reduce along the row; what they return has one value a row.
 """
 
 from __future__ import annotations
@@ -74,9 +74,9 @@ class RowOperator:
     meaning: its outputs, those that are not asked for included. axes: where the reduced axes are told: "axes" attribute
     or second input, "axis" alone, "from axis" to the last, "spatial" (2 to the last), or "groups" (spatial, with the
     channels of each group). operands: how many of its inputs are values (the rest tells axes). channels: operands that
-    hold one value a channel (axis 1). row_outputs: outputs with one value a row. alone: one node of it is worth a kernel.
-    attributes: attribute sets the tests try. samples: where test inputs are drawn. ulp: what the result may differ from
-    the reference by, in ulp of the storage dtype.
+    hold one value a channel (axis 1). row_outputs: outputs with one value a row. alone: one node of it is worth a
+    kernel. attributes: attribute sets the tests try. samples: where test inputs are drawn. ulp: what the result may differ
+    from the reference by, in ulp of the storage dtype.
     """
 
     name: str

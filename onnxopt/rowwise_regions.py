@@ -211,4 +211,3 @@ class _Growth:
         )  # fmt: skip
         region.verify()
         return region
-

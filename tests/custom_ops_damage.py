@@ -78,7 +78,10 @@ DAMAGE: dict[str, tuple[Callable[[dict[str, Any]], None], str]] = {
     "operand a fraction": (set_field("kernels.0.code.1.args.1", 0.5), "code[1].args[1] is not an integer"),
     "operands differ": (set_field("kernels.0.inputs.1", "int32"), "operands cannot be float32 and int32"),
     "wrong result dtype": (set_field("kernels.0.code.1.dtype", "bool"), "returns float32, not bool"),
-    "storage as result dtype": (set_field("kernels.0.code.1.dtype", "float16"), "float16, which is not a compute dtype"),
+    "storage as result dtype": (
+        set_field("kernels.0.code.1.dtype", "float16"),
+        "float16, which is not a compute dtype",
+    ),
     "constant without value": (set_field("kernels.0.code.0.value", ...), "field value belongs to const"),
     "constant not a number": (set_field("kernels.0.code.0.value", "half"), "code[0].value is not a number"),
     "constant null": (set_field("kernels.0.code.0.value", None), "code[0].value is not a number"),

@@ -11,7 +11,9 @@ X, R, Y, S = "float[N, 40] x", "float[N, 40] r", "float[N, 40] y", "float[N, 40]
 G, B = "float[40] g", "float[40] b"
 AXIS = "int64[1] last = {-1}, float two = {2}, float eps = {1e-5}, float inf = {-1e30}"
 IMAGE = "float[2, 8, 6, 5] x"
-RMS = "p = Pow(@, two) m = ReduceMean(p, last) e = Add(m, eps) q = Sqrt(e) i = Reciprocal(q) n = Mul(@, i) y = Mul(n, g)"
+RMS = (
+    "p = Pow(@, two) m = ReduceMean(p, last) e = Add(m, eps) q = Sqrt(e) i = Reciprocal(q) n = Mul(@, i) y = Mul(n, g)"
+)
 SPELLED_LN = (
     "m = ReduceMean(x, last) d = Sub(x, m) p = Pow(d, two) v = ReduceMean(p, last) e = Add(v, eps) q = Sqrt(e) "
     "n = Div(d, q) h = Mul(n, g) y = Add(h, b)"
@@ -22,7 +24,8 @@ GROUP_NORM = (
     "t = Sigmoid(c) y = Mul(c, t)"
 )
 GROUPS = (
-    "int64[3] split = {0, 4, -1}, int64[4] back = {2, 8, 6, 5}, float[4] ones = {1, 1, 1, 1}, float[4] zeros = {0, 0, 0, 0}"
+    "int64[3] split = {0, 4, -1}, int64[4] back = {2, 8, 6, 5}, "
+    "float[4] ones = {1, 1, 1, 1}, float[4] zeros = {0, 0, 0, 0}"
 )
 
 # name: inputs, outputs, body, constants, the operators of each rowwise region
@@ -32,7 +35,9 @@ CASES = {
         f"{X}, {G}, {B}", Y, SPELLED_LN, AXIS,
         ["ReduceMean Sub Pow ReduceMean Add Sqrt Div Mul Add"],
     ),
-    "rms norm spelled out": (f"{X}, {G}", Y, RMS.replace("@", "x"), AXIS, ["Pow ReduceMean Add Sqrt Reciprocal Mul Mul"]),
+    "rms norm spelled out": (
+        f"{X}, {G}", Y, RMS.replace("@", "x"), AXIS, ["Pow ReduceMean Add Sqrt Reciprocal Mul Mul"],
+    ),
     "residual and rms norm, both outputs": (
         f"{X}, {R}, {G}", f"{Y}, {S}", "s = Add(x, r) " + RMS.replace("@", "s"), AXIS,
         ["Add Pow ReduceMean Add Sqrt Reciprocal Mul Mul"],
@@ -47,7 +52,9 @@ CASES = {
         IMAGE, "float[2, 8, 6, 5] y, float[2, 8, 1, 1] z", "t = Sigmoid(x) y = Mul(x, t) z = ReduceMean(y, hw)",
         "int64[2] hw = {2, 3}", ["Sigmoid Mul ReduceMean"],
     ),
-    "squeezed mean": (IMAGE, "float[2, 8] y", "y = ReduceMean<keepdims = 0>(x, hw)", "int64[2] hw = {2, 3}", ["ReduceMean"]),
+    "squeezed mean": (
+        IMAGE, "float[2, 8] y", "y = ReduceMean<keepdims = 0>(x, hw)", "int64[2] hw = {2, 3}", ["ReduceMean"],
+    ),
     "squeezed and put back": (
         X, Y, "m = ReduceMean<keepdims = 0>(x, last) u = Unsqueeze(m, last) y = Sub(x, u)", AXIS,
         ["ReduceMean Unsqueeze Sub"],
@@ -111,7 +118,10 @@ def test_it_computes_the_same(case: str, rows: int, tmp_path) -> None:
     ("inputs", "outputs", "body", "constants", "reason"),
     [
         (f"{X}, int64[1] axes", "float[N, 1] y", "y = ReduceMean(x, axes)", "", "the reduced axes are not constant"),
-        (IMAGE, "float[1, 8, 1, 5] y", "y = ReduceMean(x, a)", "int64[2] a = {0, 2}", "the reduced axes (0, 2) do not lie side by side"),
+        (
+            IMAGE, "float[1, 8, 1, 5] y", "y = ReduceMean(x, a)", "int64[2] a = {0, 2}",
+            "the reduced axes (0, 2) do not lie side by side",
+        ),
         ("float[N, 1] x", "float[N, 1] y", "y = Softmax(x)", "", "a row has one element"),
         ("float[2, 4] x", "float[2, 4] y", "y = Softmax(x)", "", "8 elements are too few for a kernel"),
         ("float[] x", "float[] y", "y = Softmax(x)", "", "the rank of x is unknown, or 0"),
