@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import onnx_ir as ir
 
@@ -178,7 +179,7 @@ def of_region(nodes: Sequence[ir.Node], opsets: Mapping[str, int], shapes: Shape
     return found
 
 
-def _attribute(node: ir.Node, name: str, default: object) -> object:
+def _attribute(node: ir.Node, name: str, default: Any) -> Any:
     attribute = node.attributes.get(name)
     return default if attribute is None else attribute.value
 

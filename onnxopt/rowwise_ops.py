@@ -75,8 +75,8 @@ class RowOperator:
     or second input, "axis" alone, "from axis" to the last, "spatial" (2 to the last), or "groups" (spatial, with the
     channels of each group). operands: how many of its inputs are values (the rest tells axes). channels: operands that
     hold one value a channel (axis 1). row_outputs: outputs with one value a row. alone: one node of it is worth a
-    kernel. attributes: attribute sets the tests try. samples: where test inputs are drawn. ulp: what the result may differ
-    from the reference by, in ulp of the storage dtype.
+    kernel. attributes: attribute sets the tests try. samples: where test inputs are drawn. ulp: what the result may
+    differ from the reference by, in ulp of the storage dtype.
     """
 
     name: str
@@ -149,7 +149,7 @@ def _lp_norm(c: RowCall) -> tuple[Expr, ...]:
     return (zero.where(c.x.builder.const(0.0, c.x.dtype), c.x / norm),)
 
 
-_PAIR = ({}, {"axis": 1}, {"axis": 0})
+_PAIR: tuple[Mapping[str, Any], ...] = ({}, {"axis": 1}, {"axis": 0})
 _ROWS = (
     _reduction("ReduceSum", lambda c, x: c.sum(x), dtypes=NUMBERS, samples=(0.1, 4.0)),
     _reduction("ReduceMean", lambda c, x: c.mean(x), samples=(0.1, 4.0)),
@@ -165,11 +165,11 @@ _ROWS = (
     RowOperator("Softmax", 1, "from axis", _softmax, before=13, axis=1),
     RowOperator("LogSoftmax", 13, "axis", _log_softmax, attributes=_PAIR),
     RowOperator("LogSoftmax", 1, "from axis", _log_softmax, before=13, axis=1),
-    RowOperator("LayerNormalization", 17, "from axis", _layer_norm, operands=3, row_outputs=frozenset({1, 2})),
+    RowOperator("LayerNormalization", 17, "from axis", _layer_norm, operands=3, row_outputs=frozenset({1, 2}), ulp=16),
     RowOperator("RMSNormalization", 23, "from axis", _rms_norm, operands=2),
-    RowOperator("InstanceNormalization", 6, "spatial", _spatial_norm, operands=3, channels=frozenset({1, 2})),
-    RowOperator("GroupNormalization", 21, "groups", _spatial_norm, operands=3, channels=frozenset({1, 2})),
-    RowOperator("LpNormalization", 1, "axis", _lp_norm, attributes=({"p": 1}, {"p": 2})),
+    RowOperator("InstanceNormalization", 6, "spatial", _spatial_norm, operands=3, channels=frozenset({1, 2}), ulp=16),
+    RowOperator("GroupNormalization", 21, "groups", _spatial_norm, operands=3, channels=frozenset({1, 2}), ulp=16),
+    RowOperator("LpNormalization", 1, "axis", _lp_norm, attributes=({"p": 1}, {"p": 2}), samples=(0.1, 4.0)),
     RowOperator("GlobalAveragePool", 1, "spatial", lambda c: (c.mean(c.x),), row_outputs=frozenset({0})),
     RowOperator("GlobalMaxPool", 1, "spatial", lambda c: (c.max(c.x),), row_outputs=frozenset({0})),
 )  # fmt: skip
