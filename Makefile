@@ -35,7 +35,7 @@ $(READY): setup.cfg pyproject.toml | $(BIN)/pip
 	@echo "Installing into $(VENV) (several minutes the first time)"
 	@$(PIP) install --no-compile torch==2.13.0
 	@$(PIP) install --no-compile "setuptools>=77" "cmake>=3.25" "ninja>=1.11"
-	@$(PIP) install --no-compile --no-build-isolation -e ".[dev,models,benchmarks]"
+	@$(PIP) install --no-compile --no-build-isolation -e ".[dev,models,benchmarks,examples]"
 	@touch $@
 
 $(BIN)/pip:

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 import onnx
 
 from onnxopt import compile, fuse, generate, kernels_json, loading, normalize, outline, package, saving
+from onnxopt.passes.transposed_weights import TransposeWeightsPass
 from onnxopt.regions import FusionPlan, Kernel, Variant
 from onnxopt.row_variants import RowVariant
 
@@ -31,6 +32,7 @@ class Collection:
             folder = pathlib.Path(name)
             onnx.save(model, folder / "source.onnx")
             normalized = normalize.normalize(loading.load(folder / "source.onnx").model).model
+            TransposeWeightsPass()(normalized)
             plan = fuse.fuse(normalized)
             for kernel in outline.outline(normalized, plan):
                 self._add(kernel)

@@ -24,7 +24,7 @@ import numpy as np
 from benchmarks import skeletons
 from benchmarks.gpu_timing import library, session
 
-MODELS = ("bert", "vit", "llama", "convnext", "efficientnet", "unet")
+MODELS = ("bert", "vit", "llama", "whisperenc", "convnext", "efficientnet", "unet", "llama_decode")
 _ROUNDS = 8
 _RUNS = 30
 
@@ -78,7 +78,7 @@ def compare(found: np.ndarray, expected: np.ndarray) -> dict[str, Any]:
 
 def feeds(model: Any, name: str) -> dict[str, np.ndarray]:
     """Seeded inputs of the exported graph."""
-    return {model.graph.input[0].name: skeletons.harness().sample_input(name)}
+    return skeletons.sample_inputs(model, name)
 
 
 def launches(run_in: Any, given: dict[str, np.ndarray]) -> dict[str, Any]:

@@ -1,8 +1,9 @@
 """Skeletons: graphs whose large weights are left out and drawn again from a seed where they are needed.
 
-`harness.load` (beside the GPU machine's ONNX Runtime, in .gpu/) fills the exported ones. An optimized graph becomes a
-skeleton too: a weight that is byte for byte one of the original's is replaced by its name there, what the optimizer
-derived is kept.
+`harness.load` (beside the GPU machine's ONNX Runtime, in .gpu/) fills the exported ones: those that lie beside it, and
+those of benchmarks/graphs, which `python -m benchmarks.skeletons NAME` writes. An optimized graph becomes a skeleton
+too: a weight that is byte for byte one of the original's is replaced by its name there, what the optimizer derived is
+kept.
 """
 
 from __future__ import annotations
@@ -20,8 +21,11 @@ from onnx import numpy_helper
 
 _KEEP_BELOW = 4096  # bytes; smaller tensors travel as they are
 _HARNESS_DEVIATION = 0.02  # of the weights that harness.load draws
+_TURNED = "^T"  # behind the name of a weight that lies transposed
 _LARGEST = 1 << 20  # bytes of one packed graph; several must fit beside what else is carried
 GPU_FOLDER = pathlib.Path(__file__).parents[1] / ".gpu"
+GRAPHS = pathlib.Path(__file__).with_name("graphs")
+_CACHED = 512  # tokens in the cache of a decoding step, where the graph leaves that open
 
 
 def harness() -> ModuleType:
@@ -33,14 +37,51 @@ def harness() -> ModuleType:
     return harness
 
 
+def folder_of(name: str) -> pathlib.Path:
+    """Where the exported graph of this name lies."""
+    own = (GRAPHS / f"{name}.onnx.xz").is_file()
+    return GRAPHS if own else pathlib.Path(harness().SKELETONS)
+
+
+def sample_inputs(model: onnx.ModelProto, name: str, **sizes: int) -> dict[str, np.ndarray]:
+    """Seeded inputs of an exported graph. sizes: of symbolic dims; default batch 1 and a cache of 512 tokens."""
+    if folder_of(name) != GRAPHS:
+        return {model.graph.input[0].name: harness().sample_input(name)}
+    random, sizes = np.random.default_rng(1), {"batch": 1, "past": _CACHED, **sizes}
+    given = {}
+    for value in model.graph.input:
+        tensor = value.type.tensor_type
+        shape = [sizes[dim.dim_param] if dim.dim_param else dim.dim_value for dim in tensor.shape.dim]
+        dtype = onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type)
+        integers = np.issubdtype(dtype, np.integer)
+        drawn = random.integers(0, 30000, shape) if integers else random.standard_normal(shape, np.float32)
+        given[value.name] = drawn.astype(dtype)
+    return given
+
+
+def empty(model: onnx.ModelProto, path: pathlib.Path) -> int:
+    """Write an exported graph to `path` (.onnx.xz) without its large weights, whose dims and dtypes go to a .json.
+
+    `model` loses those weights. Returns the bytes written.
+    """
+    emptied = {}
+    for tensor in model.graph.initializer:
+        if _size(tensor) >= _KEEP_BELOW:
+            emptied[tensor.name] = [list(tensor.dims), tensor.data_type]
+            tensor.ClearField("raw_data")
+    path.write_bytes(lzma.compress(model.SerializeToString(), preset=9))
+    path.with_suffix("").with_suffix(".json").write_text(json.dumps(emptied))
+    return path.stat().st_size
+
+
 def original(name: str) -> onnx.ModelProto:
     """The exported graph filled with seeded weights by harness.load, in which a difference can be seen.
 
     harness.load leaves masks all false, with which attention gives zeros, and draws convolutions so small that no trace
     of the input reaches the output: masks are made causal, and convolutions keep the variance.
     """
-    model: onnx.ModelProto = harness().load(name)
-    emptied = json.loads((harness().SKELETONS / f"{name}.json").read_text())
+    model: onnx.ModelProto = harness().load(name, folder_of(name))
+    emptied = json.loads((folder_of(name) / f"{name}.json").read_text())
     for tensor in model.graph.initializer:
         if tensor.name not in emptied:
             continue
@@ -63,8 +104,12 @@ def strip(optimized: onnx.ModelProto, source: onnx.ModelProto, path: pathlib.Pat
     names = {_digest(t): t.name for t in source.graph.initializer if _size(t) >= _KEEP_BELOW}
     taken = {}
     for tensor in optimized.graph.initializer:
+        turned = _turned(tensor)
         if _size(tensor) >= _KEEP_BELOW and _digest(tensor) in names:
             taken[tensor.name] = names[_digest(tensor)]
+        elif _digest(turned) in names:
+            taken[tensor.name] = names[_digest(turned)] + _TURNED
+        if tensor.name in taken:
             tensor.ClearField("raw_data")
     packed = lzma.compress(optimized.SerializeToString(), preset=9)
     if len(packed) > _LARGEST:
@@ -81,8 +126,16 @@ def restore(path: pathlib.Path, source: onnx.ModelProto) -> onnx.ModelProto:
     weights = {t.name: t for t in source.graph.initializer}
     for tensor in model.graph.initializer:
         if tensor.name in taken:
-            tensor.raw_data = weights[taken[tensor.name]].raw_data
+            weight = weights[taken[tensor.name].removesuffix(_TURNED)]
+            tensor.raw_data = (_turned(weight) if taken[tensor.name].endswith(_TURNED) else weight).raw_data
     return model
+
+
+def _turned(tensor: onnx.TensorProto) -> onnx.TensorProto:
+    """The transposed matrix; anything else as it is."""
+    if len(tensor.dims) != 2 or _size(tensor) < _KEEP_BELOW:
+        return tensor
+    return numpy_helper.from_array(np.ascontiguousarray(numpy_helper.to_array(tensor).T))
 
 
 def _size(tensor: onnx.TensorProto) -> int:
@@ -91,3 +144,11 @@ def _size(tensor: onnx.TensorProto) -> int:
 
 def _digest(tensor: onnx.TensorProto) -> tuple[int, tuple[int, ...], str]:
     return tensor.data_type, tuple(tensor.dims), hashlib.sha256(tensor.raw_data).hexdigest()
+
+
+if __name__ == "__main__":
+    import models
+
+    for exported in sys.argv[1:]:  # float16, as the others
+        source = onnx.load(models.path(exported.replace("_dyn", "") + "_fp16" + "_dyn" * exported.endswith("_dyn")))
+        print(exported, empty(source, GRAPHS / f"{exported}.onnx.xz"), "bytes")

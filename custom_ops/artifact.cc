@@ -2,9 +2,11 @@
 
 #include <dlfcn.h>
 
+#include <algorithm>
 #include <cstdio>
 
 #include "cuda_library.h"
+#include "kinds.h"
 #include "portability.h"
 
 namespace onnxopt {
@@ -25,12 +27,19 @@ std::string KernelFilePath() {
   return (slash == std::string::npos ? "." : library.substr(0, slash)) + "/kernels.json";
 }
 
+// Whether a kernel needs the driver but none of the fatbin's code.
+bool HasNoCode(const Kernel& kernel) { return kernel.kind == Kind::kGemm; }
+
 // An entry point of the fatbin: the first kernels may be of a kind without code of their own.
 std::string AnySymbol(const KernelFile& file) {
   for (const Kernel& kernel : file.kernels) {
     if (!kernel.variants.empty()) return kernel.variants[0].symbol;
   }
   throw Error("no kernel has an entry point");
+}
+
+void Warn(const std::string& path, const std::string& problem, const char* consequence) {
+  std::fprintf(stderr, "onnxopt: warning: %s: %s; %s\n", path.c_str(), problem.c_str(), consequence);
 }
 
 }  // namespace
@@ -42,19 +51,19 @@ const Artifact& Artifact::Get() {
 
 Artifact::Artifact(const std::string& path) : file_(ReadKernelFile(path)) {
   if (!file_ || file_->kernels.empty()) return;
-  const cuda::Driver* driver = file_->fatbin.empty() ? nullptr : cuda::FindDriver();
+  const bool codeless = std::any_of(file_->kernels.begin(), file_->kernels.end(), HasNoCode);
+  const cuda::Driver* driver = file_->fatbin.empty() && !codeless ? nullptr : cuda::FindDriver();
   if (driver != nullptr) {
     std::string problem;
     try {
       library_ = std::make_unique<cuda::Library>(*driver, file_->fatbin);
-      if (!library_->RunsHere(AnySymbol(*file_), &problem)) library_ = nullptr;
+      if (!file_->fatbin.empty() && !library_->RunsHere(AnySymbol(*file_), &problem)) library_ = nullptr;
     } catch (const Error& e) {
       library_ = nullptr;
       problem = e.what();
     }
     if (library_ == nullptr) {
-      std::fprintf(stderr, "onnxopt: warning: %s: %s; the model runs without onnxopt's kernels\n", path.c_str(),
-                   problem.c_str());
+      Warn(path, problem, "the model runs without onnxopt's kernels");
       return;
     }
   }
@@ -62,12 +71,17 @@ Artifact::Artifact(const std::string& path) : file_(ReadKernelFile(path)) {
 }
 
 void Artifact::AddOps(const cuda::Library* library) {
+  std::string problem;
   for (const Kernel& kernel : file_->kernels) {
-    if (library == nullptr && !kernel.cpu) continue;
+    const bool gpu = library != nullptr && (HasNoCode(kernel) || !file_->fatbin.empty());
+    if (!gpu && !kernel.cpu) continue;
+    // One name serves every provider: where the CUDA op cannot be had, the CPU session inlines the function as well.
+    if (gpu && !RunsOnGpu(kernel, &problem)) continue;
     ops_.push_back(std::make_unique<CustomOp>(kernel, nullptr, nullptr));
-    if (library == nullptr) continue;
+    if (!gpu) continue;
     for (const char* provider : kCudaProviders) ops_.push_back(std::make_unique<CustomOp>(kernel, provider, library));
   }
+  if (!problem.empty()) Warn(file_->path, problem, "products run as ONNX Runtime runs them");
   if (ops_.empty()) return;
   Check(Ort().CreateCustomOpDomain(kDomain, &domain_));
   for (const auto& op : ops_) Check(Ort().CustomOpDomain_Add(domain_, op.get()));

@@ -29,7 +29,19 @@ const Driver* Open() {
       Load(library, "cuDevicePrimaryCtxRetain", &d.cuDevicePrimaryCtxRetain) &&
       Load(library, "cuDevicePrimaryCtxRelease_v2", &d.cuDevicePrimaryCtxRelease) &&
       Load(library, "cuCtxGetCurrent", &d.cuCtxGetCurrent) && Load(library, "cuCtxSetCurrent", &d.cuCtxSetCurrent) &&
-      Load(library, "cuCtxGetDevice", &d.cuCtxGetDevice) && Load(library, "cuStreamGetCtx", &d.cuStreamGetCtx) &&
+      Load(library, "cuCtxGetDevice", &d.cuCtxGetDevice) && Load(library, "cuDeviceGetName", &d.cuDeviceGetName) &&
+      Load(library, "cuStreamGetCtx", &d.cuStreamGetCtx) &&
+      Load(library, "cuStreamIsCapturing", &d.cuStreamIsCapturing) &&
+      Load(library, "cuStreamBeginCapture_v2", &d.cuStreamBeginCapture) &&
+      Load(library, "cuStreamEndCapture", &d.cuStreamEndCapture) &&
+      Load(library, "cuGraphInstantiateWithFlags", &d.cuGraphInstantiate) &&
+      Load(library, "cuGraphLaunch", &d.cuGraphLaunch) && Load(library, "cuGraphDestroy", &d.cuGraphDestroy) &&
+      Load(library, "cuGraphExecDestroy", &d.cuGraphExecDestroy) &&
+      Load(library, "cuMemcpyDtoDAsync_v2", &d.cuMemcpyDtoDAsync) &&
+      Load(library, "cuMemsetD8Async", &d.cuMemsetD8Async) && Load(library, "cuEventCreate", &d.cuEventCreate) &&
+      Load(library, "cuEventDestroy_v2", &d.cuEventDestroy) && Load(library, "cuEventRecord", &d.cuEventRecord) &&
+      Load(library, "cuEventSynchronize", &d.cuEventSynchronize) &&
+      Load(library, "cuEventElapsedTime", &d.cuEventElapsedTime) &&
       Load(library, "cuLibraryLoadData", &d.cuLibraryLoadData) &&
       Load(library, "cuLibraryUnload", &d.cuLibraryUnload) &&
       Load(library, "cuLibraryGetKernel", &d.cuLibraryGetKernel) &&

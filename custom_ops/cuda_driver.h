@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <string>
 
 namespace onnxopt::cuda {
@@ -10,6 +11,9 @@ using Result = int;
 using Device = int;
 using Context = struct ContextTag*;
 using Stream = struct StreamTag*;
+using Event = struct EventTag*;
+using Graph = struct GraphTag*;
+using GraphExecutable = struct GraphExecutableTag*;
 using DriverLibrary = struct LibraryTag*;
 using DriverKernel = struct KernelTag*;
 using DriverFunction = struct FunctionTag*;
@@ -33,7 +37,22 @@ struct Driver {
   Result (*cuCtxGetCurrent)(Context* context);
   Result (*cuCtxSetCurrent)(Context context);
   Result (*cuCtxGetDevice)(Device* device);
+  Result (*cuDeviceGetName)(char* name, int size, Device device);
   Result (*cuStreamGetCtx)(Stream stream, Context* context);
+  Result (*cuStreamIsCapturing)(Stream stream, int* status);
+  Result (*cuStreamBeginCapture)(Stream stream, int mode);
+  Result (*cuStreamEndCapture)(Stream stream, Graph* graph);
+  Result (*cuGraphInstantiate)(GraphExecutable* executable, Graph graph, unsigned long long flags);
+  Result (*cuGraphLaunch)(GraphExecutable executable, Stream stream);
+  Result (*cuGraphDestroy)(Graph graph);
+  Result (*cuGraphExecDestroy)(GraphExecutable executable);
+  Result (*cuMemcpyDtoDAsync)(std::uintptr_t to, std::uintptr_t from, std::size_t bytes, Stream stream);
+  Result (*cuMemsetD8Async)(std::uintptr_t to, unsigned char value, std::size_t bytes, Stream stream);
+  Result (*cuEventCreate)(Event* event, unsigned flags);
+  Result (*cuEventDestroy)(Event event);
+  Result (*cuEventRecord)(Event event, Stream stream);
+  Result (*cuEventSynchronize)(Event event);
+  Result (*cuEventElapsedTime)(float* milliseconds, Event start, Event end);
   Result (*cuLibraryLoadData)(DriverLibrary* library, const void* code, int* jit_options, void** jit_values,
                               unsigned jit_count, int* options, void** values, unsigned count);
   Result (*cuLibraryUnload)(DriverLibrary library);

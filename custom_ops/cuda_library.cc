@@ -6,6 +6,7 @@
 namespace onnxopt::cuda {
 
 Library::Library(const Driver& driver, const std::vector<char>& fatbin) : driver_(driver), fatbin_(fatbin) {
+  if (fatbin.empty()) return;
   const Result result = driver.cuLibraryLoadData(&library_, fatbin.data(), nullptr, nullptr, 0, nullptr, nullptr, 0);
   driver.Check(result, "cannot load kernels.fatbin");
 }

@@ -12,7 +12,7 @@ namespace onnxopt::cuda {
 // One loaded fatbin. Context independent: the driver loads its code into a context when a kernel is first used there.
 class Library {
  public:
-  // `fatbin` must outlive the library. Throws Error if the driver refuses it.
+  // `fatbin` must outlive the library; where it is empty, so is the library. Throws Error if the driver refuses it.
   Library(const Driver& driver, const std::vector<char>& fatbin);
   Library(const Library&) = delete;
   Library& operator=(const Library&) = delete;

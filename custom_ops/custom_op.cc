@@ -62,7 +62,7 @@ void CustomOp::SetCallbacks() {
 
 FusedKernel* CustomOp::Make(const OrtKernelInfo* info) const {
   CheckCounts(info, kernel_);
-  return MakeKernel(kernel_, library_).release();
+  return MakeKernel(kernel_, library_, info).release();
 }
 
 }  // namespace onnxopt

@@ -125,13 +125,26 @@ Kind ReadKind(const JsonReader& json) {
   const std::string text = json.Text();
   if (text == "pointwise") return Kind::kPointwise;
   if (text == "rowwise") return Kind::kRowwise;
+  if (text == "gemm") return Kind::kGemm;
   json.Fail("is \"" + text + "\", which this library does not know");
+}
+
+void ReadDtypes(const JsonReader& json, std::vector<Dtype>* dtypes) {
+  json.Each([&](const JsonReader& dtype) { dtypes->push_back(dtype.DtypeName()); });
 }
 
 Kernel ReadKernel(const JsonReader& json, bool has_fatbin) {
   Kernel kernel;
   kernel.name = ReadIdentifier(json["name"]);
   kernel.kind = ReadKind(json["kind"]);
+  kernel.cpu = json["cpu"].Flag();
+  if (kernel.kind == Kind::kGemm) {
+    ReadDtypes(json["inputs"], &kernel.inputs);
+    ReadDtypes(json["outputs"], &kernel.outputs);
+    kernel.gemm = ReadGemm(json, kernel.inputs, kernel.outputs);
+    json["variants"].Each([](const JsonReader& v) { v.Fail("belongs to a gemm, which has no code of its own"); });
+    return kernel;
+  }
   const bool rowwise = kernel.kind == Kind::kRowwise;
   if (rowwise) {
     kernel.rows = ReadRowProgram(json);
@@ -140,7 +153,6 @@ Kernel ReadKernel(const JsonReader& json, bool has_fatbin) {
   }
   kernel.inputs = rowwise ? kernel.rows.inputs : kernel.program.inputs;
   kernel.outputs = rowwise ? kernel.rows.outputs : kernel.program.outputs;
-  kernel.cpu = json["cpu"].Flag();
   json["variants"].Each([&](const JsonReader& v) {
     kernel.variants.push_back(rowwise ? ReadRowVariant(v, kernel.rows) : ReadPointwiseVariant(v, kernel.program));
   });

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "gemm.h"
 #include "program.h"
 #include "row_program.h"
 
@@ -28,7 +29,7 @@ struct Variant {
 };
 
 // What one kernel runs, see regions.Region. Each kind has its own class of FusedKernel (kinds.cc).
-enum class Kind { kPointwise, kRowwise };
+enum class Kind { kPointwise, kRowwise, kGemm };
 
 struct Kernel {
   std::string name;
@@ -37,6 +38,7 @@ struct Kernel {
   std::vector<Dtype> outputs;
   Program program;  // of a pointwise kernel
   RowProgram rows;  // of a rowwise one
+  Gemm gemm;        // of a product
   std::vector<Variant> variants;
   bool cpu;  // the CPU kernel beats ONNX Runtime's own kernels
 };

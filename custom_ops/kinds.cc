@@ -1,7 +1,11 @@
 #include "kinds.h"
 
 #include "cpu_kernel.h"
+#include "cublaslt.h"
 #include "cuda_kernel.h"
+#include "gemm_cpu.h"
+#include "gemm_cuda.h"
+#include "gemm_shapes.h"
 #include "row_cpu_kernel.h"
 #include "row_cuda_kernel.h"
 #include "row_shape_inference.h"
@@ -9,7 +13,7 @@
 
 namespace onnxopt {
 
-std::unique_ptr<FusedKernel> MakeKernel(const Kernel& kernel, const cuda::Library* library) {
+std::unique_ptr<FusedKernel> MakeKernel(const Kernel& kernel, const cuda::Library* library, const OrtKernelInfo* info) {
   switch (kernel.kind) {
     case Kind::kPointwise:
       if (library != nullptr) return std::make_unique<cuda::CudaKernel>(kernel, *library);
@@ -17,8 +21,17 @@ std::unique_ptr<FusedKernel> MakeKernel(const Kernel& kernel, const cuda::Librar
     case Kind::kRowwise:
       if (library != nullptr) return std::make_unique<cuda::RowCudaKernel>(kernel, *library);
       return std::make_unique<RowCpuKernel>(kernel);
+    case Kind::kGemm:
+      if (library != nullptr) return std::make_unique<cuda::GemmCudaKernel>(kernel, library->driver(), info);
+      return std::make_unique<GemmCpuKernel>(kernel);
   }
   throw Error("a kernel of no known kind");
+}
+
+bool RunsOnGpu(const Kernel& kernel, std::string* problem) {
+  if (kernel.kind != Kind::kGemm || cublaslt::Expected()) return true;
+  *problem = "no libcublasLt.so.12 or .13 is found, which ONNX Runtime's CUDA provider needs as well";
+  return false;
 }
 
 void InferShapes(const Kernel& kernel, OrtShapeInferContext* context) {
@@ -27,6 +40,8 @@ void InferShapes(const Kernel& kernel, OrtShapeInferContext* context) {
       return InferShapes(kernel.program, context);
     case Kind::kRowwise:
       return InferShapes(kernel.rows, context);
+    case Kind::kGemm:
+      return InferShapes(kernel.gemm, context);
   }
   throw Error("a kernel of no known kind");
 }

@@ -68,7 +68,7 @@ Shape OutputShape(const RowProgram& program, const Result& result, const Shape* 
   return shape;
 }
 
-std::uint64_t Product(const Shape& shape, std::size_t first, std::size_t last) {
+std::uint64_t Elements(const Shape& shape, std::size_t first, std::size_t last) {
   std::uint64_t product = 1;
   for (std::size_t k = first; k < last; ++k) product *= static_cast<std::uint64_t>(shape.dims[k]);
   return product;
@@ -102,9 +102,9 @@ void RowKernel::Compute(OrtKernelContext* context) const {
   ViewShapes(program, inputs, views);
   Shape rows = views[0];
   std::fill(rows.dims + program.first, rows.dims + program.last, 1);
-  grid.outer = Product(views[0], 0, program.first);
-  grid.columns = Product(views[0], program.first, program.last);
-  grid.inner = Product(views[0], program.last, views[0].rank);
+  grid.outer = Elements(views[0], 0, program.first);
+  grid.columns = Elements(views[0], program.first, program.last);
+  grid.inner = Elements(views[0], program.last, views[0].rank);
   grid.domain.count = views[0].count();
   bool wanted = false;
   for (std::size_t k = 0; k < program.outputs.size(); ++k) {

@@ -64,7 +64,7 @@ Dims OutputDims(const RowProgram& program, const Result& result, const Dims* vie
 }  // namespace
 
 void InferShapes(const RowProgram& program, OrtShapeInferContext* context) {
-  const std::vector<std::optional<Dims>> inputs = InputDims(context, program.inputs);
+  const std::vector<std::optional<Dims>> inputs = InputDims(context, program.inputs.size());
   const std::optional<Dims> base = BaseDims(program, inputs);
   if (!base) return;
   Dims views[2];

@@ -53,7 +53,7 @@ std::string FreshDimName() {
   return "onnxopt_unknown_" + std::to_string(names.fetch_add(1, std::memory_order_relaxed));
 }
 
-static std::optional<Dims> InputDims(OrtShapeInferContext* context, std::size_t k) {
+static std::optional<Dims> DimsOfInput(OrtShapeInferContext* context, std::size_t k) {
   OrtTensorTypeAndShapeInfo* info = nullptr;
   Check(Ort().ShapeInferContext_GetInputTypeShape(context, k, &info));  // owned by the context
   std::size_t rank = 0;
@@ -75,16 +75,16 @@ static std::optional<Dims> InputDims(OrtShapeInferContext* context, std::size_t 
   return dims;
 }
 
-std::vector<std::optional<Dims>> InputDims(OrtShapeInferContext* context, const std::vector<Dtype>& dtypes) {
+std::vector<std::optional<Dims>> InputDims(OrtShapeInferContext* context, std::size_t expected) {
   std::size_t count = 0;
   Check(Ort().ShapeInferContext_GetInputCount(context, &count));
-  if (count != dtypes.size()) {
-    throw Error("the node has " + std::to_string(count) + " inputs, kernels.json has " + std::to_string(dtypes.size()) +
+  if (count != expected) {
+    throw Error("the node has " + std::to_string(count) + " inputs, kernels.json has " + std::to_string(expected) +
                 "; model and library belong to different artifacts");
   }
   std::vector<std::optional<Dims>> inputs;
   inputs.reserve(count);
-  for (std::size_t k = 0; k < count; ++k) inputs.push_back(InputDims(context, k));
+  for (std::size_t k = 0; k < count; ++k) inputs.push_back(DimsOfInput(context, k));
   return inputs;
 }
 
@@ -106,7 +106,7 @@ void SetOutputDims(OrtShapeInferContext* context, std::size_t k, Dtype dtype, co
 }
 
 void InferShapes(const Program& program, OrtShapeInferContext* context) {
-  const std::vector<std::optional<Dims>> inputs = InputDims(context, program.inputs);
+  const std::vector<std::optional<Dims>> inputs = InputDims(context, program.inputs.size());
   for (std::size_t k = 0; k < program.outputs.size(); ++k) {
     const std::optional<Dims> dims = OutputDims(program, k, inputs);
     if (!dims || dims->empty()) continue;

@@ -24,7 +24,7 @@ std::string FreshDimName();
 
 // The dims of every input. ONNX Runtime gives an input of unknown rank as one of rank 0; nullopt stands for both, as
 // they cannot be told apart. Throws Error where the node has another number of inputs.
-std::vector<std::optional<Dims>> InputDims(OrtShapeInferContext* context, const std::vector<Dtype>& dtypes);
+std::vector<std::optional<Dims>> InputDims(OrtShapeInferContext* context, std::size_t expected);
 
 // The broadcast of two dims. A known extent other than 1 wins: the other is 1 or the same. Where two extents contradict
 // each other the call will fail, unless what the model declares is wrong; the call knows better.

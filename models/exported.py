@@ -2,6 +2,7 @@
 
 A name is ARCHITECTURE[_tiny][_fp16][_dyn]: `bert`, `bert_dyn`, `bert_fp16_dyn`, `bert_tiny_fp16`. Base models have the
 published widths and depths, tiny ones are for tests; `_dyn` has dynamic batch and, for token models, sequence.
+`llama_decode` is one step of generation: one token, and the keys and values of 512 before it (`_dyn`: of any number).
 """
 
 from __future__ import annotations
@@ -20,21 +21,28 @@ from collections.abc import Iterator
 
 from models.entries import CACHE, Input, ModelUnavailable
 
-ARCHITECTURES = ("bert", "vit", "llama", "convnext", "efficientnet")
+ARCHITECTURES = ("bert", "vit", "llama", "convnext", "efficientnet", "whisper_encoder", "llama_decode")
 SIZES = ("tiny", "base")
-_TOKENS = frozenset({"bert", "llama"})
+_TOKENS = frozenset({"bert", "llama", "llama_decode"})
+_MORE = frozenset({"whisper_encoder", "llama_decode"})  # exported by exporting_more.py
 _SHAPES = {  # (architecture, size) -> shape of the one input "x"; base as the skeletons of the GPU measurements
     ("bert", "base"): (8, 128),
     ("vit", "base"): (16, 3, 224, 224),
     ("llama", "base"): (1, 512),
     ("convnext", "base"): (16, 3, 224, 224),
     ("efficientnet", "base"): (32, 3, 224, 224),
+    ("whisper_encoder", "base"): (4, 80, 3000),
+    ("llama_decode", "base"): (1, 1),
     ("bert", "tiny"): (2, 16),
     ("vit", "tiny"): (2, 3, 32, 32),
     ("llama", "tiny"): (2, 16),
     ("convnext", "tiny"): (2, 3, 64, 64),
     ("efficientnet", "tiny"): (2, 3, 64, 64),
+    ("whisper_encoder", "tiny"): (2, 8, 100),
+    ("llama_decode", "tiny"): (2, 1),
 }
+# (size) -> decoder layers, and the shape of each one's keys and values: batch, heads, tokens so far, width
+_CACHES = {"base": (8, (1, 8, 512, 128)), "tiny": (2, (2, 2, 12, 16))}
 _VOCABULARY = {"tiny": 128, "base": 30000}
 
 
@@ -58,16 +66,34 @@ class Exported:
     @property
     def inputs(self) -> dict[str, Input]:
         shape = _SHAPES[self.architecture, self.size]
-        if self.architecture in _TOKENS:
-            return {"x": Input("int64", shape, {"below": _VOCABULARY[self.size]})}
-        return {"x": Input("float16" if self.fp16 else "float32", shape)}
+        dtype = "float16" if self.fp16 else "float32"
+        if self.architecture not in _TOKENS:
+            return {"x": Input(dtype, shape)}
+        inputs = {"x": Input("int64", shape, {"below": _VOCABULARY[self.size]})}
+        if self.architecture == "llama_decode":
+            layers, past = _CACHES[self.size]
+            names = (f"{kind}_{k}" for k in range(layers) for kind in ("past_key", "past_value"))
+            inputs.update((name, Input(dtype, past)) for name in names)
+        return inputs
 
     @property
     def dynamic_dims(self) -> dict[int, str]:
         """Axis of "x" -> name of its symbolic dim; empty for a static model."""
+        return self.dynamic_shapes.get("x", {})
+
+    @property
+    def dynamic_shapes(self) -> dict[str, dict[int, str]]:
+        """Input -> axis -> name of its symbolic dim; empty for a static model."""
         if not self.dynamic:
             return {}
-        return {0: "batch", 1: "sequence"} if self.architecture in _TOKENS else {0: "batch"}
+        if self.architecture == "llama_decode":
+            return {name: {0: "batch"} if name == "x" else {0: "batch", 2: "past"} for name in self.inputs}
+        return {"x": {0: "batch", 1: "sequence"} if self.architecture in _TOKENS else {0: "batch"}}
+
+    @property
+    def exporter(self) -> str:
+        """The module that exports it."""
+        return "exporting_more" if self.architecture in _MORE else "exporting"
 
 
 def exports() -> dict[str, Exported]:
@@ -83,7 +109,7 @@ def exports() -> dict[str, Exported]:
 
 
 def is_cached(entry: Exported, cache: pathlib.Path = CACHE) -> bool:
-    """Whether the model was exported by today's recipe: the text of exporting.py, and the model's row."""
+    """Whether the model was exported by today's recipe: the text of its exporter, and the model's row."""
     note = export_note(entry, cache)
     return note.get("recipe") == _recipe(entry) and (cache / f"{entry.name}.onnx").is_file()
 
@@ -114,7 +140,7 @@ def export(name: str, cache: pathlib.Path = CACHE) -> pathlib.Path:
 def _export(entry: Exported, cache: pathlib.Path) -> None:
     with tempfile.TemporaryDirectory(dir=cache, prefix=f".{entry.name}.") as folder:
         model = pathlib.Path(folder) / f"{entry.name}.onnx"
-        command = [sys.executable, "-m", "models.exporting", json.dumps(dataclasses.asdict(entry)), str(model)]
+        command = [sys.executable, "-m", f"models.{entry.exporter}", json.dumps(dataclasses.asdict(entry)), str(model)]
         root = pathlib.Path(__file__).parents[1]
         result = subprocess.run(command, cwd=root, capture_output=True, text=True)
         if result.returncode or not model.is_file():
@@ -130,7 +156,7 @@ def _export(entry: Exported, cache: pathlib.Path) -> None:
 
 
 def _recipe(entry: Exported) -> str:
-    text = pathlib.Path(__file__).with_name("exporting.py").read_text()
+    text = pathlib.Path(__file__).with_name(f"{entry.exporter}.py").read_text()
     return hashlib.sha256(f"{text}\n{entry}\n{entry.inputs}".encode()).hexdigest()[:16]
 
 

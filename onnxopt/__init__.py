@@ -22,10 +22,13 @@ from onnxopt.errors import (
 
 if TYPE_CHECKING:
     from onnxopt.benchmark import bench
+    from onnxopt.doctor import examine
     from onnxopt.explanation import explain
     from onnxopt.model_summary import inspect
     from onnxopt.pipeline import Artifact, optimize
+    from onnxopt.reporting.making import report
     from onnxopt.session import load
+    from onnxopt.tuning import tune
     from onnxopt.verification import verify
 
     __version__: str
@@ -34,10 +37,13 @@ if TYPE_CHECKING:
 _WHERE = {
     "Artifact": "pipeline",
     "bench": "benchmark",
+    "examine": "doctor",
     "explain": "explanation",
     "inspect": "model_summary",
     "load": "session",
     "optimize": "pipeline",
+    "report": "reporting.making",
+    "tune": "tuning",
     "verify": "verification",
 }
 
@@ -51,10 +57,13 @@ __all__ = [
     "VerificationError",
     "__version__",
     "bench",
+    "examine",
     "explain",
     "inspect",
     "load",
     "optimize",
+    "report",
+    "tune",
     "verify",
 ]
 

@@ -6,35 +6,45 @@ import dataclasses
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from onnxopt import execution, loading, package, providers, samples, session
-from onnxopt import manifest as manifests
+from onnxopt import archive, configuration, devices, execution, loading, package, samples
 from onnxopt import traits as model_traits
+from onnxopt.bound_run import BoundRun
+from onnxopt.configuration import configuration_for
 from onnxopt.errors import ModelError, UsageError, VerificationError
 from onnxopt.execution import CPU, CUDA, RunError
+from onnxopt.manifest import Measurement
+from onnxopt.opening import Opened, open_artifact
 from onnxopt.reference import NotRunnable, Reference
 from onnxopt.verification import describe_failure
 
 if TYPE_CHECKING:
     from onnxruntime import InferenceSession
 
+    from onnxopt.fleet import Fleet
+
 _WARM_UP_SECONDS = 0.3
 _BLOCK_SECONDS = 0.05
 _FEWEST, _MOST = 7, 2000
+_QUANTILES = 20  # steps of the distribution
 
 
 @dataclasses.dataclass(frozen=True)
 class Timing:
-    """Milliseconds a run: median, 95th percentile, mean and best of `runs` runs."""
+    """Milliseconds a run: median, 95th percentile, mean and best of `runs` runs.
+
+    quantiles: the distribution, at 0, 5, 10 ... 100 % of the runs.
+    """
 
     p50: float
     p95: float
     mean: float
     best: float
     runs: int
+    quantiles: tuple[float, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,6 +52,7 @@ class Result:
     """One benchmark. ratio: p50 of the baseline over p50 of the artifact, above 1 where the artifact is faster.
 
     against: what the baseline is. case: input sizes. compared: worst difference over the limit, of any output.
+    requests: how many a run serves, its batch size. device: the GPU's name, or the processor's.
     """
 
     provider: str
@@ -51,6 +62,24 @@ class Result:
     artifact: Timing
     ratio: float
     compared: float
+    requests: int
+    device: str
+
+    def measurement(self, fleet: Fleet | None = None) -> Measurement:
+        """The same as a manifest keeps it."""
+        import onnxruntime as ort
+
+        return Measurement(
+            device=self.device,
+            provider=self.provider,
+            case=self.case,
+            against=self.against,
+            onnxruntime=ort.__version__,
+            before_ms=self.baseline.p50,
+            after_ms=self.artifact.p50,
+            ratio=self.ratio,
+            fleet=fleet,
+        )
 
 
 def bench(
@@ -71,25 +100,25 @@ def bench(
 
     Inputs and outputs are bound to the device. Raises VerificationError where outputs differ; then nothing is timed.
     """
-    folder = Path(artifact)
-    manifest = manifests.load(folder)
-    package.check_files(folder, manifest.files)
+    opened = open_artifact(artifact)
+    folder = opened.folder
     if iterations is not None and iterations < 1:
         raise UsageError(f"iterations must be 1 or more, not {iterations}")
-    model, library, name = _baseline(folder, manifest.source, None if against is None else Path(against))
+    model, library, name = _baseline(opened, None if against is None else Path(against))
     execution.check_providers([provider] if provider else [])
     provider = provider or (CUDA if execution.cuda_is_usable() else CPU)
     with tempfile.TemporaryDirectory(prefix="onnxopt.") as scratch:
-        reference = _reference(model, library, provider, shapes or {}, Path(scratch))
-        checks = reference.check(folder / package.MODEL, session.library_of(folder), list(reference.outputs)[:1])
+        reference = reference_of(model, library, provider, shapes or {}, Path(scratch))
+        checks = reference.check(opened.model, opened.library, list(reference.outputs)[:1])
     if failed := next((c for c in checks if not c.ok), None):
         raise VerificationError(f"{folder}: not timed, its outputs differ: {describe_failure(failed)}")
     case = next(iter(reference.outputs))
     feeds = samples.draw(reference.traits.inputs, dict(case.sizes), case.seed, reference.traits.index_bounds)
     runs = []
-    for path, lib in ((model, library), (folder / package.MODEL, session.library_of(folder))):
-        opened = _open(path, lib, provider, folder)
-        runs.append(_bound_run(opened, feeds, provider, keep_outputs=not reference.traits.random))
+    for path, lib in ((model, library), (opened.model, opened.library)):
+        session = _open(path, lib, provider, folder)
+        runs.append(BoundRun(session, feeds, provider, keep_outputs=not reference.traits.random))
+    gpu = None if provider == CPU else devices.first()
     baseline, ours = _time_in_turn(runs[0], runs[1], iterations, seconds)
     return Result(
         provider=provider,
@@ -99,17 +128,29 @@ def bench(
         artifact=ours,
         ratio=round(baseline.p50 / ours.p50, 4),
         compared=max((c.difference.excess or 0.0 for c in checks if c.difference), default=0.0),
+        requests=_requests(reference.traits.inputs, dict(case.sizes), feeds),
+        device=gpu.name if gpu else devices.processor(),
     )
 
 
-def _baseline(folder: Path, source: manifests.Source, against: Path | None) -> tuple[Path, Path | None, str]:
+def _requests(inputs: Sequence[samples.Tensor], sizes: Mapping[str, int], feeds: Mapping[str, execution.Array]) -> int:
+    """How many requests a run serves: the batch size, where one dim is the batch.
+
+    Of a dynamic dim 0; in a static model what dim 0 of every input is. 1 where that says nothing.
+    """
+    dynamic = {sizes[symbol] for symbol in samples.roles(inputs)[0] if symbol in sizes}
+    found = dynamic or {array.shape[0] for array in feeds.values() if array.ndim > 1}
+    return int(found.pop()) if len(found) == 1 else 1
+
+
+def _baseline(artifact: Opened, against: Path | None) -> tuple[Path, Path | None, str]:
     """The baseline's model file, its library, and what to call it."""
-    if against is not None and against.is_dir():
-        package.check_files(against, manifests.load(against).files)
-        return against / package.MODEL, session.library_of(against), f"artifact {against}"
+    if against is not None and (against.is_dir() or archive.is_archive(against)):
+        other = open_artifact(against)
+        return other.model, other.library, f"artifact {against}"
     if against is not None:
         return against, None, f"model {against}"
-    original = Path(source.path)
+    source, original = artifact.manifest.source, Path(artifact.manifest.source.path)
     try:
         unchanged = package.hash_file(original).sha256 == source.sha256
     except OSError:
@@ -117,16 +158,16 @@ def _baseline(folder: Path, source: manifests.Source, against: Path | None) -> t
     if unchanged:
         return original, None, f"original {original}"
     return (
-        folder / package.MODEL,
+        artifact.model,
         None,
         "the artifact's own model without the library (the original is gone or changed)",
     )
 
 
-def _reference(
+def reference_of(
     model: Path, library: Path | None, provider: str, shapes: Mapping[str, tuple[int, ...]], scratch: Path
 ) -> Reference:
-    """The baseline's outputs at typical sizes, or at any that it accepts."""
+    """A model's outputs at typical sizes, or at any that it accepts."""
     traits = model_traits.of(loading.load(model).model)
     pinned = samples.pin(traits.inputs, shapes)
     batch, space = samples.roles(traits.inputs)
@@ -150,46 +191,11 @@ def _reference(
 
 def _open(model: Path, library: Path | None, provider: str, folder: Path) -> InferenceSession:
     """A session as a user of the artifact's configuration would have it, for both sides."""
-    configuration = providers.read(folder, "cuda" if provider == CUDA else "cpu")
+    chosen = configuration_for(folder, provider)
     try:
-        return execution.open_session(
-            model,
-            provider=provider,
-            library=library,
-            provider_options=configuration["provider_options"],
-            config=configuration["session_config"],
-        )
+        return configuration.open_session(model, library, chosen.data, folder)
     except RunError as error:
         raise ModelError(f"{model}: {provider} does not run it: {error}") from error
-
-
-def _bound_run(
-    opened: InferenceSession, feeds: Mapping[str, execution.Array], provider: str, *, keep_outputs: bool
-) -> Callable[[], float]:
-    """A function that runs the session once, inputs and outputs bound to the device, and returns the seconds it took.
-
-    keep_outputs: write to the same buffers each time; not possible where random numbers decide output shapes.
-    """
-    device = "cuda" if provider == CUDA else "cpu"
-    binding = opened.io_binding()
-    for name, array in feeds.items():
-        binding.bind_ortvalue_input(name, execution.to_ort_value(array, device))
-    names = [o.name for o in opened.get_outputs()]
-    tensors_only = all(o.type.startswith("tensor(") and "string" not in o.type for o in opened.get_outputs())
-    for name in names:
-        binding.bind_output(name, device if tensors_only else "cpu")
-    opened.run_with_iobinding(binding)
-    if keep_outputs and tensors_only:
-        for name, value in zip(names, binding.get_outputs(), strict=True):
-            binding.bind_ortvalue_output(name, value)
-
-    def run() -> float:
-        started = time.perf_counter()
-        opened.run_with_iobinding(binding)
-        binding.synchronize_outputs()
-        return time.perf_counter() - started
-
-    return run
 
 
 def _time_in_turn(
@@ -200,7 +206,7 @@ def _time_in_turn(
     Blocks rather than single runs, and the first of a block not counted: ORT's threads of one session go on spinning
     for a moment, which would slow down the other's.
     """
-    estimate = max(_warm_up(first), _warm_up(second))
+    estimate = max(warm_up(first), warm_up(second))
     wanted = iterations or min(_MOST, max(_FEWEST, int(seconds / 2 / estimate)))
     block = min(wanted, max(3, int(_BLOCK_SECONDS / estimate)))
     times: tuple[list[float], list[float]] = ([], [])
@@ -211,7 +217,7 @@ def _time_in_turn(
     return _timing(times[0]), _timing(times[1])
 
 
-def _warm_up(run: Callable[[], float]) -> float:
+def warm_up(run: Callable[[], float]) -> float:
     """Run for a moment; returns the seconds of the fastest run."""
     started, best = time.perf_counter(), run()
     while time.perf_counter() - started < _WARM_UP_SECONDS:
@@ -227,4 +233,5 @@ def _timing(seconds: list[float]) -> Timing:
         mean=round(statistics.fmean(ordered), 4),
         best=round(ordered[0], 4),
         runs=len(ordered),
+        quantiles=tuple(round(ordered[k * (len(ordered) - 1) // _QUANTILES], 4) for k in range(_QUANTILES + 1)),
     )

@@ -7,15 +7,18 @@ Each command imports what it needs when it runs, so that --help and --version ar
 from __future__ import annotations
 
 import dataclasses
-import json
-import re
 import signal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
-from onnxopt.errors import OnnxoptError, UsageError
+from onnxopt.commands import archives, exports, options, signatures
+from onnxopt.commands.doctor import doctor
+from onnxopt.commands.fleets import Question, fleet_options
+from onnxopt.commands.report import report
+from onnxopt.commands.tune import tune
+from onnxopt.errors import OnnxoptError
 
 if TYPE_CHECKING:
     from onnxopt.manifest import Manifest
@@ -56,27 +59,17 @@ def main() -> None:
     """Make ONNX models faster on ONNX Runtime; the result is still an ONNX model that any runtime loads."""
 
 
-_shape_option = click.option(
-    "--shape",
-    "shapes",
-    metavar="NAME=DIMS",
-    multiple=True,
-    help="Size of an input (ids=8x128) or of a dynamic dim (batch=8) to run at; repeat for more.",
-)
-_json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON for machines.")
-
-
 @main.command()
 @click.argument("model", type=Path)
 @click.option("-o", "--output", type=Path, required=True, help="Artifact folder to make; must not exist.")
-@_shape_option
+@options.shape
 @click.option(
     "--arch", "archs", multiple=True, help="GPU to compile for (sm_90); repeat for more. Default: all. `none`."
 )
 @click.option("--no-verify", is_flag=True, help="Keep the result without comparing it with the original.")
 @click.option("--external-data/--no-external-data", default=None, help="Weights beside the model. Default: above 2 GB.")
 @click.option("--cache", type=Path, help="Folder of compiled kernels. Default: ~/.cache/onnxopt/kernels.")
-@_json_option
+@options.json_option
 def optimize(
     model: Path,
     output: Path,
@@ -96,7 +89,7 @@ def optimize(
         artifact = pipeline.optimize(
             model,
             output,
-            shapes=_parse_shapes(shapes),
+            shapes=options.parse_shapes(shapes),
             archs=() if archs == ("none",) else archs or None,
             verify=not no_verify,
             external_data=external_data,
@@ -104,7 +97,7 @@ def optimize(
             cache=cache,
         )
     if as_json:
-        _print_json({"artifact": str(artifact.path), "manifest": artifact.manifest.model_dump(mode="json")})
+        options.print_json({"artifact": str(artifact.path), "manifest": artifact.manifest.model_dump(mode="json")})
     else:
         click.echo(_optimize_text(artifact.path, artifact.manifest))
 
@@ -112,9 +105,9 @@ def optimize(
 @main.command()
 @click.argument("original", type=Path)
 @click.argument("optimized", type=Path)
-@_shape_option
+@options.shape
 @click.option("--provider", "providers", multiple=True, help="ORT's name of it. Default: CPU, and CUDA where usable.")
-@_json_option
+@options.json_option
 @click.pass_context
 def verify(
     ctx: click.Context,
@@ -127,9 +120,9 @@ def verify(
     """Compare two models, each a model file or an artifact folder. Exit code 1 if they do not agree."""
     from onnxopt import verification
 
-    report = verification.verify(original, optimized, shapes=_parse_shapes(shapes), providers=providers or None)
+    report = verification.verify(original, optimized, shapes=options.parse_shapes(shapes), providers=providers or None)
     if as_json:
-        _print_json({**dataclasses.asdict(report), "failures": len(report.failures)})
+        options.print_json({**dataclasses.asdict(report), "failures": len(report.failures)})
     else:
         click.echo(_verify_text(report))
     ctx.exit(0 if report.status == "passed" else 1)
@@ -138,10 +131,11 @@ def verify(
 @main.command()
 @click.argument("artifact", type=Path)
 @click.option("--against", type=Path, help="Model or artifact to compare with. Default: the original.")
-@_shape_option
+@options.shape
 @click.option("--provider", help="ORT's name of it. Default: CUDA where usable, else CPU.")
 @click.option("--iterations", type=int, help="Runs of each. Default: what fits in 5 seconds.")
-@_json_option
+@fleet_options
+@options.json_option
 def bench(
     artifact: Path,
     against: Path | None,
@@ -149,49 +143,57 @@ def bench(
     provider: str | None,
     iterations: int | None,
     as_json: bool,
+    **question: Any,
 ) -> None:
     """Time ARTIFACT against the original, in turn in one process, after comparing their outputs."""
     from onnxopt import benchmark
 
+    asked = Question(**question)
+    asked.check(artifact)
     result = benchmark.bench(
-        artifact, against=against, shapes=_parse_shapes(shapes), provider=provider, iterations=iterations
+        artifact, against=against, shapes=options.parse_shapes(shapes), provider=provider, iterations=iterations
     )
+    fleet = asked.answer(artifact, result)
     if as_json:
-        _print_json(dataclasses.asdict(result))
+        options.print_json(dataclasses.asdict(result) | ({"fleet": fleet.model_dump()} if fleet else {}))
         return
     click.echo(f"{result.provider}, {result.case}; outputs agree ({result.compared:.2g} of the limit)")
     click.echo(f"{'':10}{'p50 ms':>10}{'p95 ms':>10}{'mean ms':>10}{'runs':>7}")
     for name, timing in (("before", result.baseline), ("artifact", result.artifact)):
         click.echo(f"{name:10}{timing.p50:10.3f}{timing.p95:10.3f}{timing.mean:10.3f}{timing.runs:7}")
     click.echo(f"{result.ratio:.2f} times as fast as {result.against}")
+    if fleet:
+        click.echo(fleet.text())
 
 
 @main.command()
 @click.argument("artifact", type=Path)
 @click.option("--all", "every_refusal", is_flag=True, help="List every refused node, not just a few a reason.")
-@_json_option
+@options.json_option
 def explain(artifact: Path, every_refusal: bool, as_json: bool) -> None:
     """Say what ARTIFACT fuses, what that saves, and why the rest stayed as it is."""
-    from onnxopt import explanation
+    from onnxopt import archive, explanation
     from onnxopt import manifest as manifests
 
-    manifest = manifests.load(artifact)
+    manifest = manifests.load(archive.folder_of(artifact))
     if as_json:
-        _print_json(manifest.model_dump(mode="json", include={"kernels", "refusals", "left_out", "traffic", "notes"}))
+        options.print_json(
+            manifest.model_dump(mode="json", include={"kernels", "refusals", "left_out", "traffic", "notes"})
+        )
     else:
         click.echo(explanation.describe(manifest, every_refusal=every_refusal))
 
 
 @main.command()
 @click.argument("model", type=Path)
-@_json_option
+@options.json_option
 def inspect(model: Path, as_json: bool) -> None:
     """Count what MODEL holds: operators, inputs and outputs, parameters, functions."""
     from onnxopt import explanation, model_summary, traits
 
     summary = model_summary.inspect(model)
     if as_json:
-        _print_json(dataclasses.asdict(summary))
+        options.print_json(dataclasses.asdict(summary))
         return
     opsets = ", ".join(f"{domain or 'ai.onnx'} {version}" for domain, version in summary.opsets.items())
     click.echo(f"{model}: {explanation.size_text(summary.bytes)}, {summary.producer or 'unknown producer'}")
@@ -205,6 +207,7 @@ def inspect(model: Path, as_json: bool) -> None:
         click.echo(f"{count:8} {op}")
     if summary.functions:
         click.echo(f"functions: {', '.join(summary.functions)}")
+    click.echo(explanation.placement_text(summary.host, summary.cuda_graph))
 
 
 def _optimize_text(path: Path, manifest: Manifest) -> str:
@@ -238,27 +241,31 @@ def _verify_text(report: Report) -> str:
                 label = f"{provider} {'with' if library else 'without'} the library"
                 state = "passed" if all(c.ok for c in checks) else "FAILED"
                 lines.append(f"verify: {state}, {label}, {cases} cases, worst difference {worst:.2g} of the limit")
-                noisy = sum(c.ok and c.difference is not None and not c.difference.ok for c in checks)
+                exact = [c.exactness for c in checks if c.exactness is not None]
+                if exact:
+                    found, own = max(e.found for e in exact), max(e.original for e in exact)
+                    lines.append(f"    from float32: {found:.2g} of the limit, the original {own:.2g}")
+                above = [c for c in checks if c.ok and c.difference is not None and not c.difference.ok]
+                noisy = sum(c.exactness is None for c in above)
                 if noisy:
                     lines.append(f"    {noisy} outputs above it, within what the original differs from itself by")
+    lines += [f"    {note}" for note in report.notes]
     lines += [f"    not run by the original: {s.case}: {s.reason}" for s in report.skipped]
     if report.status == "failed":
         lines.append(f"verify: FAILED: {report.reason}")
     return "\n".join(lines)
 
 
-def _parse_shapes(texts: tuple[str, ...]) -> dict[str, tuple[int, ...]]:
-    """NAME=DIMS with DIMS as 8x128 or 8,128; empty DIMS is a scalar."""
-    shapes: dict[str, tuple[int, ...]] = {}
-    for text in texts:
-        name, equals, dims = text.rpartition("=")
-        if not name or not equals or not re.fullmatch(r"(\d+([x,]\d+)*)?", dims):
-            raise UsageError(f"--shape {text}: expected NAME=DIMS, as in ids=8x128")
-        if name in shapes:
-            raise UsageError(f"--shape {name} is given twice")
-        shapes[name] = tuple(int(d) for d in re.split("[x,]", dims)) if dims else ()
-    return shapes
-
-
-def _print_json(document: Any) -> None:
-    click.echo(json.dumps(document, indent=2))
+for _command in (
+    archives.pack,
+    archives.unpack,
+    signatures.keygen,
+    signatures.sign,
+    signatures.verify_signature,
+    exports.export_triton,
+    exports.export_ortpackage,
+    doctor,
+    report,
+    tune,
+):
+    main.add_command(_command)

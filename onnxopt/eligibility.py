@@ -11,6 +11,7 @@ import onnx_ir as ir
 
 from onnxopt import ops
 from onnxopt.lower import constant
+from onnxopt.placement import HOST_INPUTS
 from onnxopt.shapes import Shapes
 
 # Operators through which a value stays a shape or an index on the host; elementwise ones count as well.
@@ -19,13 +20,6 @@ _HOST_STEPS = frozenset(
     {"Gather", "Slice", "Concat", "Unsqueeze", "Squeeze", "Reshape", "Flatten", "ReduceProd", "ReduceMax", "ReduceMin",
      "ReduceSum", "Split", "Identity", "GatherElements", "ScatterElements", "ScatterND", "NonZero", "Transpose"}
 )  # fmt: skip
-# Inputs that ONNX Runtime reads on the host: op type -> their positions.
-_HOST_INPUTS: Mapping[str, tuple[int, ...]] = {
-    "Reshape": (1,), "Expand": (1,), "Tile": (1,), "ConstantOfShape": (0,), "Range": (0, 1, 2), "Slice": (1, 2, 3, 4),
-    "Pad": (1, 3), "Resize": (1, 2, 3), "Upsample": (1,), "TopK": (1,), "Split": (1,), "Unsqueeze": (1,),
-    "Squeeze": (1,), "OneHot": (1,), "Loop": (0, 1), "If": (0,), "CumSum": (1,), "Trilu": (1,),
-    "CenterCropPad": (1,), "AffineGrid": (1,), "ReduceSum": (1,), "ReduceMean": (1,), "ReduceMax": (1,),
-}  # fmt: skip
 _HOST_ELEMENTS = 64
 
 
@@ -37,7 +31,7 @@ def host_values(graphs: Iterable[ir.Graph | ir.Function], shapes: Shapes) -> set
         if node.op_type in _HOST_SOURCES or (_is_host_step(node) and _all_on_host(node, host, shapes)):
             host.update(node.outputs)
     for node in reversed(nodes):
-        wanted = {node.inputs[i] for i in _HOST_INPUTS.get(node.op_type, ()) if i < len(node.inputs)}
+        wanted = {node.inputs[i] for i in HOST_INPUTS.get(node.op_type, ()) if i < len(node.inputs)}
         if any(v in host for v in node.outputs) and _is_host_step(node):
             wanted.update(node.inputs)
         host.update(v for v in wanted if v is not None and _is_small(v, shapes))

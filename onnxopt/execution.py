@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 Array = np.ndarray[Any, Any]
 
 CPU, CUDA = "CPUExecutionProvider", "CUDAExecutionProvider"
-_EXACT = {"use_tf32": "0"}  # float32 means float32
+# float32 means float32, and no time goes into finding the fastest convolutions.
+_EXACT = {"use_tf32": "0", "cudnn_conv_algo_search": "HEURISTIC"}
 _ONNX_TYPE = {"bfloat16": 16, "float8_e4m3fn": 17, "float8_e4m3fnuz": 18, "float8_e5m2": 19, "float8_e5m2fnuz": 20}
 _ORT_TYPE = {
     "tensor(bfloat16)": "bfloat16",
@@ -44,7 +45,7 @@ def open_session(
     """A session of the model file on one provider (with the CPU behind it), with the custom-op library if given.
 
     optimize: ORT's default optimizations, or none. data_folder: where its external data lies, if not beside it.
-    provider_options: for CUDA, by default only TF32 off. RunError where ORT refuses.
+    provider_options: for CUDA, by default TF32 off and convolutions chosen by heuristic. RunError where ORT refuses.
     """
     import onnxruntime as ort
 
@@ -91,8 +92,12 @@ def run(session: ort.InferenceSession, feeds: Mapping[str, Array]) -> dict[str, 
         values = session.run_with_ort_values(names, {k: to_ort_value(v) for k, v in feeds.items()}, options)
     except Exception as error:  # as above
         raise RunError(one_line(error)) from error
-    types = [o.type for o in session.get_outputs()]
-    return _flatten(names, [_from_ort_value(v, t) for v, t in zip(values, types, strict=True)])
+    return to_arrays(names, values, [o.type for o in session.get_outputs()])
+
+
+def to_arrays(names: Sequence[str], values: Sequence[ort.OrtValue], types: Sequence[str]) -> dict[str, Array]:
+    """Values of ORT, on any device, as arrays by name; types as session.get_outputs() states them."""
+    return _flatten(list(names), [_from_ort_value(v, t) for v, t in zip(values, types, strict=True)])
 
 
 def to_ort_value(array: Array, device: str = "cpu") -> ort.OrtValue:
@@ -111,6 +116,12 @@ def to_ort_value(array: Array, device: str = "cpu") -> ort.OrtValue:
     return on_device
 
 
+def refill(value: ort.OrtValue, array: Array) -> None:
+    """Copy an array of the same shape and dtype into a tensor of ORT, wherever it lies."""
+    exotic = str(array.dtype) in _ONNX_TYPE
+    value.update_inplace(np.ascontiguousarray(array).view(f"u{array.dtype.itemsize}") if exotic else array)
+
+
 def _from_ort_value(value: ort.OrtValue, ort_type: str) -> Any:
     name = _ORT_TYPE.get(ort_type)
     if name is None or not value.is_tensor():
@@ -119,6 +130,12 @@ def _from_ort_value(value: ort.OrtValue, ort_type: str) -> Any:
 
     dtype = np.dtype(getattr(ml_dtypes, name))
     shape = tuple(value.shape())
+    if value.device_name().lower() != "cpu":
+        import onnxruntime as ort
+
+        on_host = ort.OrtValue.ortvalue_from_shape_and_type(list(shape), _ONNX_TYPE[name], "cpu")
+        ort.copy_tensors([value], [on_host])
+        value = on_host
     count = int(np.prod(shape, dtype=np.int64))
     raw = (ctypes.c_char * (count * dtype.itemsize)).from_address(value.data_ptr()) if count else b""
     return np.frombuffer(raw, dtype, count).reshape(shape).copy()

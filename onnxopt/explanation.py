@@ -5,15 +5,18 @@ from __future__ import annotations
 import collections
 import itertools
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
+from onnxopt import archive
 from onnxopt import manifest as manifests
 from onnxopt.manifest import Kernel, Manifest, Totals
 from onnxopt.regions import Refusal, Traffic
 
 CLOSED_FORM = "n elementwise ops over B bytes with c bytes of side inputs move 2nB + c unfused, 2B + c fused"
 _EXAMPLES = 3
+_MOST = 20  # nodes listed one by one
+_NAMED_VALUE = re.compile(r"^\S+ (?=also reaches|is needed elsewhere)")
 
 
 def explain(artifact: str | Path, *, every_refusal: bool = False) -> str:
@@ -21,7 +24,7 @@ def explain(artifact: str | Path, *, every_refusal: bool = False) -> str:
 
     every_refusal: list each refused node instead of a count and a few examples a reason.
     """
-    return describe(manifests.load(Path(artifact)), every_refusal=every_refusal)
+    return describe(manifests.load(archive.folder_of(Path(artifact))), every_refusal=every_refusal)
 
 
 def describe(manifest: Manifest, *, every_refusal: bool = False) -> str:
@@ -61,10 +64,14 @@ def _kernel(kernel: Kernel) -> Iterator[str]:
     yield ""
     yield f"{kernel.name}: {', '.join(kernel.ops)} ({where})"
     yield f"    variants: {', '.join(v.removeprefix(kernel.name).lstrip('_') for v in kernel.variants)}"
-    alike = collections.Counter((tuple(map(_nameless, s.shapes)), s.traffic) for s in kernel.sites)
-    for (shapes, traffic), count in alike.items():
+    for (shapes, traffic), count in alike(kernel).items():
         inputs, outputs = shapes[: len(kernel.inputs)], shapes[len(kernel.inputs) :]
         yield f"    {count} x ({', '.join(inputs)}) -> {', '.join(outputs)}: {_traffic(traffic)}"
+
+
+def alike(kernel: Kernel) -> collections.Counter[tuple[tuple[str, ...], Traffic]]:
+    """How many places of a kernel have the same shapes (inputs then outputs) and the same predicted traffic."""
+    return collections.Counter((tuple(map(_nameless, s.shapes)), s.traffic) for s in kernel.sites)
 
 
 def _nameless(shape: str) -> str:
@@ -86,19 +93,25 @@ def _left_out(manifest: Manifest) -> Iterator[str]:
 
 
 def _refusals(refusals: Iterable[Refusal], every: bool) -> Iterator[str]:
-    by_reason: dict[str, list[Refusal]] = collections.defaultdict(list)
-    for refusal in refusals:
-        by_reason[refusal.reason].append(refusal)
-    if by_reason:
+    reasons = by_reason(refusals)
+    if reasons:
         yield ""
         yield "not fused:"
-    for reason, rows in sorted(by_reason.items(), key=lambda item: (-len(item[1]), item[0])):
+    for reason, rows in reasons.items():
         yield f"    {len(rows)} x {reason}"
         for row in rows if every else rows[:_EXAMPLES]:
             beside = f" beside {row.neighbour}" if row.neighbour else ""
             yield f"        {row.node} ({row.op_type}){beside}"
         if not every and len(rows) > _EXAMPLES:
             yield f"        and {len(rows) - _EXAMPLES} more (--all lists them)"
+
+
+def by_reason(refusals: Iterable[Refusal]) -> dict[str, list[Refusal]]:
+    """Refusals under their reasons, most frequent first; the value that a reason names differs from node to node."""
+    found: dict[str, list[Refusal]] = collections.defaultdict(list)
+    for refusal in refusals:
+        found[_NAMED_VALUE.sub("a value ", refusal.reason)].append(refusal)
+    return dict(sorted(found.items(), key=lambda item: (-len(item[1]), item[0])))
 
 
 def size_text(count: float) -> str:
@@ -108,3 +121,12 @@ def size_text(count: float) -> str:
             return f"{count:.0f} {unit}" if unit == "B" else f"{count:.3g} {unit}"
         count /= 1000
     return f"{count:.3g} TB"
+
+
+def placement_text(host: Sequence[tuple[str, str]], blocking: Sequence[tuple[str, str]]) -> str:
+    """What stays on the host under the CUDA provider, and what keeps a CUDA graph from being captured."""
+    lines = [f"CUDA graph: {f'blocked by {len(blocking)} nodes' if blocking else 'nothing blocks it'}"]
+    lines += [f"    {name}: {reason}" for name, reason in blocking[:_MOST]]
+    lines += [f"on the host under the CUDA provider: {len(host)} nodes"] if host else []
+    lines += [f"    {name}: {reason}" for name, reason in host[:_MOST] if (name, reason) not in blocking]
+    return "\n".join(lines)

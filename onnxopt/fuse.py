@@ -9,13 +9,14 @@ from collections.abc import Callable
 
 import onnx_ir as ir
 
-from onnxopt import eligibility, pointwise_regions, rowwise_regions
+from onnxopt import eligibility, gemm_regions, pointwise_regions, rowwise_regions
 from onnxopt import shapes as shape_inference
 from onnxopt.regions import FusionPlan, Refusal, Region
 from onnxopt.search import Search
 
 # In this order: what a kind takes, those after it leave alone. Pointwise regions take what is left over.
 FINDERS: tuple[Callable[[Search], tuple[list[Region], list[Refusal]]], ...] = (
+    gemm_regions.find,
     rowwise_regions.find,
     pointwise_regions.find,
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import cast
 
-from onnxopt import generate_pointwise, generate_rowwise, lower_rowwise, row_variants, variants
+from onnxopt import gemm_regions, generate_pointwise, generate_rowwise, lower_rowwise, row_variants, variants
 from onnxopt.lower import lower as lower_pointwise
 from onnxopt.program import Program
 from onnxopt.regions import Kernel, Kind, Meaning, Region, Variant
@@ -16,6 +16,8 @@ from onnxopt.shapes import Shapes
 def lower(region: Region, opsets: Mapping[str, int], shapes: Shapes) -> Meaning:
     """What the region computes, in the form of its kind."""
     match region.kind:
+        case Kind.GEMM:
+            return gemm_regions.lower(region, shapes)
         case Kind.POINTWISE:
             return lower_pointwise(region.nodes, region.inputs, region.outputs, opsets, shapes)
         case Kind.ROWWISE:
@@ -27,6 +29,8 @@ def entry_points(
 ) -> tuple[Variant, ...]:
     """The entry points of the kernel `name`, which stands for all of `regions`; regions[0] gives its kind."""
     match regions[0].kind:
+        case Kind.GEMM:
+            return ()  # cuBLASLt has the code
         case Kind.POINTWISE:
             return variants.choose(name, cast(Program, meaning), regions, shapes)
         case Kind.ROWWISE:
@@ -36,6 +40,8 @@ def entry_points(
 def cuda(kernel: Kernel) -> list[str]:
     """Lines of CUDA source with every entry point of the kernel."""
     match kernel.kind:
+        case Kind.GEMM:
+            return []
         case Kind.POINTWISE:
             return generate_pointwise.lines(kernel)
         case Kind.ROWWISE:

@@ -1,22 +1,32 @@
-"""manifest.json: what an artifact is, as data. Written once by package.py, validated whenever an artifact is opened."""
+"""manifest.json: what an artifact is, as data. Written by package.py, validated whenever an artifact is opened.
+
+`python -m onnxopt.manifest` prints its JSON Schema; manifest.schema.json beside this file is that text.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import json
+import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final, Literal
 
 import pydantic
 
 from onnxopt.errors import ArtifactError
+from onnxopt.fleet import Fleet
 from onnxopt.regions import Kernel as FusedKernel
 from onnxopt.regions import Kind, Refusal, Traffic
+from onnxopt.requirements import Requirements
 from onnxopt.samples import Tensor
 from onnxopt.verification import Report
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION: Final = 2
 FILE = "manifest.json"
+SCHEMA_FILE = "manifest.schema.json"
+_NO_DIGEST = "0" * 64
+_DIGEST_AT_THE_END = re.compile(rb'"sha256": "([0-9a-f]{64})"\n}\n\Z')
 
 Sha256 = Annotated[str, pydantic.StringConstraints(pattern=r"^[0-9a-f]{64}$")]
 
@@ -84,17 +94,37 @@ class Totals(_Record):
     unknown: int = 0
 
 
+class Measurement(_Record):
+    """A benchmark of the artifact that was kept with it (`onnxopt bench --record`).
+
+    device: the GPU's name, or the processor's. against: what it was timed against. before_ms, after_ms: median of a
+    run. ratio: before over after. fleet: what that means in GPUs for the load that was asked about.
+    """
+
+    device: str
+    provider: str
+    case: str
+    against: str
+    onnxruntime: str
+    before_ms: float
+    after_ms: float
+    ratio: float
+    fleet: Fleet | None = None
+
+
 class Manifest(_Record):
     """Everything there is to know about an artifact without reading the model.
 
-    files: every file of the folder but the manifest, by its path in it. seconds: how long each phase of optimize took.
-    versions: of onnxopt's dependencies when it ran. notes: what normalization changed, and what else a reader should
-    know.
+    files: every file of the folder but the manifest and its signature, by its path in it. seconds: how long each phase
+    of optimize took. versions: of onnxopt's dependencies when it ran. requires: the oldest versions that run it. notes:
+    what normalization changed, and what else a reader should know. sha256: of manifest.json itself with these 64 digits
+    as zeros; it must stay the last member.
     """
 
-    schema_version: int = SCHEMA_VERSION
+    schema_version: Literal[2] = SCHEMA_VERSION
     onnxopt: str
     versions: dict[str, str]
+    requires: Requirements
     source: Source
     ir_version: int
     opsets: dict[str, int]
@@ -109,36 +139,81 @@ class Manifest(_Record):
     verify: Report
     notes: tuple[str, ...]
     seconds: dict[str, float]
+    measurements: tuple[Measurement, ...] = ()
+    sha256: Sha256 = _NO_DIGEST
 
     def to_json(self) -> str:
-        """The text of manifest.json; the same manifest gives the same text."""
-        return json.dumps(self.model_dump(mode="json"), indent=2, allow_nan=False) + "\n"
+        """The text of manifest.json with its own digest; the same manifest gives the same text."""
+        data = self.model_dump(mode="json") | {"sha256": _NO_DIGEST}
+        text = json.dumps(data, indent=2, allow_nan=False) + "\n"
+        digest = hashlib.sha256(text.encode()).hexdigest()
+        return text.replace(f'"sha256": "{_NO_DIGEST}"\n}}\n', f'"sha256": "{digest}"\n}}\n')
 
 
 def load(artifact: Path) -> Manifest:
-    """The manifest of an artifact folder. ArtifactError where there is none, or it is not one this version reads."""
+    """The manifest of an artifact folder. ArtifactError where there is none, or it is not one this version reads.
+
+    The artifact's other files are not looked at; opening.open_artifact checks them too.
+    """
+    return parse(read(artifact), artifact / FILE)
+
+
+def read(artifact: Path) -> bytes:
+    """The bytes of an artifact folder's manifest. ArtifactError where there is none."""
     path = artifact / FILE
     try:
-        data = json.loads(path.read_text("utf-8"))
+        return path.read_bytes()
     except (FileNotFoundError, NotADirectoryError):
         if not artifact.exists():
             raise ArtifactError(f"{artifact}: no such artifact folder") from None
         raise ArtifactError(
             f"{artifact}: not an artifact, it has no {FILE}; make one with `onnxopt optimize`"
         ) from None
-    except (OSError, ValueError) as error:
-        raise ArtifactError(f"{path}: cannot be read: {error}") from None
-    version = data.get("schema_version") if isinstance(data, dict) else None
-    if version != SCHEMA_VERSION:
-        raise ArtifactError(
-            f"{path}: has schema version {version}, this onnxopt reads {SCHEMA_VERSION}; optimize the model again"
-        )
+    except OSError as error:
+        raise ArtifactError(f"{path}: cannot be read: {error.strerror or error}") from None
+
+
+def parse(data: bytes, path: Path) -> Manifest:
+    """The manifest that `data` holds. path: where it was read, for messages.
+
+    ArtifactError where a single bit of it was changed, or where another version of onnxopt has to read it.
+    """
     try:
-        return Manifest.model_validate(data)
+        document = json.loads(data)
+    except ValueError as error:
+        raise ArtifactError(f"{path}: damaged, it is not JSON: {error}") from None
+    version = document.get("schema_version") if isinstance(document, dict) else None
+    if version != SCHEMA_VERSION:
+        raise ArtifactError(f"{path}: {_other_version(version, document)}")
+    end = _DIGEST_AT_THE_END.search(data)
+    if end is None or hashlib.sha256(data[: end.start(1)] + _NO_DIGEST.encode() + data[end.end(1) :]).hexdigest() != (
+        end[1].decode()
+    ):
+        raise ArtifactError(f"{path}: damaged or edited: its sha256 differs from the one it ends with")
+    try:
+        return Manifest.model_validate(document)
     except pydantic.ValidationError as error:
         first = error.errors(include_url=False, include_context=False)[0]
         where = ".".join(str(part) for part in first["loc"])
         raise ArtifactError(f"{path}: damaged: {where}: {first['msg']}") from None
+
+
+def _other_version(version: object, document: object) -> str:
+    if type(version) is not int or not isinstance(document, dict):
+        return "is no manifest of an artifact, or damaged: it has no schema version"
+    made_by = document.get("onnxopt", "another version")
+    advice = "upgrade onnxopt to load it" if version > SCHEMA_VERSION else "optimize the model again"
+    return f"has schema version {version} (onnxopt {made_by}), this onnxopt reads {SCHEMA_VERSION}; {advice}"
+
+
+def schema() -> str:
+    """The JSON Schema (2020-12) of manifest.json, as text."""
+    document = Manifest.model_json_schema(mode="serialization")
+    head = {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": f"onnxopt manifest, schema version {SCHEMA_VERSION}",
+    }
+    return json.dumps(head | {k: v for k, v in document.items() if k != "title"}, indent=2) + "\n"
 
 
 def kernels(fused: Iterable[FusedKernel]) -> tuple[Kernel, ...]:
@@ -170,3 +245,7 @@ def totals(fused: Sequence[FusedKernel]) -> Totals:
         launches_after=sum(t.launches_after for t in traffic),
         unknown=len(traffic) - len(known),
     )
+
+
+if __name__ == "__main__":
+    print(schema(), end="")

@@ -16,12 +16,13 @@ from onnx_ir.passes import common
 from onnxopt import loading
 from onnxopt.errors import ModelError
 from onnxopt.passes.common_subexpressions import MergeEqualNodesPass
+from onnxopt.passes.device_positions import CountOnDevicePass
 from onnxopt.passes.fold import Fold
-from onnxopt.passes.infer import InferShapesPass
 from onnxopt.passes.inline import inline_functions
 from onnxopt.passes.interface import ORT_CONSTANT_IR_VERSION, Interface
 from onnxopt.passes.opset import TARGET, convert_opset
 from onnxopt.passes.rules import no_op_rules
+from onnxopt.passes.shape_subgraphs import SimplifyShapesPass
 from onnxopt.passes.shared_initializers import ShareInitializersPass
 from onnxopt.passes.unique_names import UniqueNamesPass
 
@@ -102,11 +103,12 @@ def _simplify(model: ir.Model, growth: float, notes: list[str]) -> None:
     constants = [v.const_value for graph in model.graphs() for v in graph.initializers.values()]
     fold = Fold(int(growth * sum(tensor.nbytes for tensor in constants if tensor is not None)))
     rules = no_op_rules() if model.opset_imports.get("", 0) >= 13 else None
-    InferShapesPass()(model)
+    simplify_shapes = SimplifyShapesPass()
     before = model.clone()
     for _ in range(_ROUNDS):
         try:
-            changed = fold(model)
+            changed = simplify_shapes(model).modified
+            changed |= fold(model)
             if rules is not None:
                 changed |= rules(model).modified
         except (ir.passes.PassError, RuntimeError, ValueError, TypeError, LookupError, AttributeError) as error:
@@ -116,6 +118,8 @@ def _simplify(model: ir.Model, growth: float, notes: list[str]) -> None:
         common.RemoveUnusedNodesPass()(model)
         if not changed:
             break
+    if rules is not None:
+        CountOnDevicePass()(model)
     UniqueNamesPass()(model)
     common.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)(model)
     ShareInitializersPass()(model)

@@ -80,7 +80,7 @@ def _kernel(
     )
 
 
-def _function(region: Region, program: Meaning, opsets: Mapping[str, int], shapes: Shapes) -> ir.Function:
+def _function(region: Region, meaning: Meaning, opsets: Mapping[str, int], shapes: Shapes) -> ir.Function:
     """The region's nodes, copied into a function with values named x0.. (inputs), v0.. and y0.. (outputs)."""
     names = {v: f"x{k}" for k, v in enumerate(region.inputs)}
     names |= {v: f"y{k}" for k, v in enumerate(region.outputs)}
@@ -106,9 +106,7 @@ def _function(region: Region, program: Meaning, opsets: Mapping[str, int], shape
     name = "".join(_camel(n.op_type) for n in region.nodes[:_NAMED_OPS])
     if len(region.nodes) > _NAMED_OPS:
         name += f"And{len(region.nodes) - _NAMED_OPS}More"
-    # Nodes alone do not tell what a rowwise kernel computes: negative axes mean others at another rank.
-    meaning = [] if region.kind is Kind.POINTWISE else [program.to_json()]
-    name += "_" + _hash(graph, dtypes, meaning)
+    name += "_" + _hash(graph, dtypes, region.kind, meaning)
     return ir.Function(DOMAIN, name, graph=graph, attributes=[])
 
 
@@ -123,13 +121,15 @@ def _constant_node(nodes: list[ir.Node], value: ir.Value, name: str) -> ir.Value
     return node.outputs[0]
 
 
-def _hash(graph: ir.Graph, dtypes: Sequence[str], meaning: Sequence[object]) -> str:
+def _hash(graph: ir.Graph, dtypes: Sequence[str], kind: Kind, meaning: Meaning) -> str:
+    """Of all that the kernel depends on: beyond its nodes that is, for some kinds, what the shapes told."""
     body = []
     for node in graph:
         attributes = sorted((name, _attribute_text(a)) for name, a in node.attributes.items())
         operands = ["" if v is None else str(v.name) for v in node.inputs]
         body.append([node.domain, node.op_type, operands, [str(v.name) for v in node.outputs], attributes])
-    text = json.dumps([body, dtypes, sorted(graph.opset_imports.items()), *meaning])
+    told = [] if kind is Kind.POINTWISE else [kind, meaning.to_json()]
+    text = json.dumps([body, dtypes, sorted(graph.opset_imports.items()), *told])
     return hashlib.sha256(text.encode()).hexdigest()[:8]
 
 

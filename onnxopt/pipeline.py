@@ -11,12 +11,27 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from onnxopt import fuse, generate, loading, normalize, outline, package, samples, traits, versions
+from onnxopt import (
+    fuse,
+    generate,
+    loading,
+    normalize,
+    outline,
+    package,
+    providers,
+    requirements,
+    samples,
+    traits,
+    versions,
+)
 from onnxopt import manifest as manifests
 from onnxopt.compile import check_archs, compile_cuda
 from onnxopt.errors import UsageError
 from onnxopt.manifest import Manifest
+from onnxopt.passes.transposed_weights import TransposeWeightsPass
 from onnxopt.repair import Build, verify_and_leave_out
+from onnxopt.reporting import facts as report_facts
+from onnxopt.reporting import page
 from onnxopt.verification import Report
 
 MARK = "onnxopt.version"  # metadata of every model that onnxopt wrote
@@ -61,12 +76,13 @@ def optimize(
         source = loading.load(model)
         _refuse_optimized(source)
         # Normalization changes the model in place, so what must not change is noted first.
-        original = traits.of(source.model)
+        original, counted = traits.of(source.model), report_facts.count(source.model)
         header, sha256 = _source(source), _in_background(lambda: source.sha256)
         samples.pin(original.inputs, shapes or {})
     with phases("normalize"):
         normalized = normalize.normalize(source.model)
     with phases("fuse"):
+        TransposeWeightsPass()(normalized.model)  # after folding, which would turn them back
         plan = fuse.fuse(normalized.model)
     with phases("outline"):
         # Regions refer to nodes of the model: nothing may change it between fuse and outline.
@@ -76,7 +92,7 @@ def optimize(
         text = generate.generate(kernels)
     with phases("compile"):
         advance = functools.partial(progress, "compile") if progress else None
-        fatbin = compile_cuda(text, archs, cache, advance) if kernels and archs else None
+        fatbin = compile_cuda(text, archs, cache, advance) if archs and any(k.variants for k in kernels) else None
 
     with package.staging(output) as folder, tempfile.TemporaryDirectory(prefix="onnxopt.") as scratch:
         build = Build(normalized.model, kernels, fatbin, folder, external_data)
@@ -87,25 +103,30 @@ def optimize(
             if verify:
                 report = verify_and_leave_out(build, source, original, shapes or {}, Path(scratch))
         with phases("package"):
+            # After verification: which nodes stand in the way of a CUDA graph depends on the model that is kept.
+            unwritten = providers.write(folder, normalized.model, archs, shapes)
             files = package.hash_files(folder)
+        kept_archs = tuple(archs) if build.fatbin is not None else ()
         manifest = Manifest(
             onnxopt=versions.onnxopt(),
             versions=versions.dependencies(),
+            requires=requirements.of(normalized.model, library=bool(build.kernels), archs=kept_archs),
             source=header(sha256=sha256.result()),
             ir_version=normalized.model.ir_version,
             opsets=dict(sorted(normalized.model.opset_imports.items())),
             inputs=original.inputs,
             outputs=original.outputs,
             files=files,
-            archs=tuple(archs) if build.fatbin is not None else (),
+            archs=kept_archs,
             kernels=manifests.kernels(build.kernels),
             refusals=plan.refusals,
             left_out=tuple(build.left_out),
             traffic=manifests.totals(build.kernels),
             verify=report,
-            notes=_notes(normalized.notes, build),
+            notes=_notes((*normalized.notes, *unwritten), build),
             seconds=phases.seconds,
         )
+        manifest = page.write(folder, manifest, report_facts.gather(counted, build.model, build.kernels))
         package.write_manifest(folder, manifest)
     return Artifact(output, manifest)
 

@@ -22,6 +22,8 @@ def kernel_wins_on_cpu(region: Region) -> bool:
         ops = [n.op_type for n in region.nodes]
         fused_by_ort = any(rowwise_ops.keeps_shape("", op) or op in _SPELLS_A_NORM for op in ops)
         return len(ops) >= _FEWEST_ROWWISE and not fused_by_ort
+    if region.kind is Kind.GEMM:
+        return False  # ORT's own products are faster than the library's, which are for CPU sessions beside a GPU
     producers = (v.producer() for v in region.inputs)
     if any(p is not None and p.op_type in _BLOCKED_ON_CPU for p in producers):
         return False

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import itertools
 import tempfile
 import time
 from collections.abc import Collection, Iterable, Iterator
+from concurrent.futures import Future
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from onnxopt import execution, samples
+from onnxopt import execution, samples, widening
 from onnxopt.compare import Array, Difference, Limit, compare
 from onnxopt.errors import OnnxoptError
+from onnxopt.exactness import Exactness, Float32
 from onnxopt.execution import RunError
 from onnxopt.traits import Traits
 
@@ -24,6 +27,7 @@ SEEDS = (0, 1, 2)
 _KEPT_BYTES = 256 << 20  # reference outputs kept for one provider
 _SEARCH_SECONDS = 10.0  # for a model that accepts none of the usual shapes
 _TIMES_NOISE = 4.0  # one other order of arithmetic is one draw from a distribution
+_NARROW = frozenset({"float16", "bfloat16"})
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,6 +45,7 @@ class Case:
 class Check:
     """One output of one run.
 
+    difference: from the original's. exactness: of models of 16-bit floats, where float32 can be had; it decides then.
     error: why there is nothing to compare. noise: how far the original exceeds the limit against itself with ORT's
     optimizations off, the worst of all cases; measured only where the limit was exceeded. unstable: the original gives
     this output another shape, or NaNs elsewhere, with them off, so that nothing can be asked of it.
@@ -54,11 +59,14 @@ class Check:
     noise: float | None = None
     unstable: bool = False
     error: str = ""
+    exactness: Exactness | None = None
 
     @property
     def ok(self) -> bool:
         if self.difference is None:
             return False
+        if self.exactness is not None:
+            return self.exactness.ok
         if self.difference.ok or self.unstable:
             return True
         excess = self.difference.excess
@@ -99,8 +107,11 @@ class Reference:
     ):
         self.model, self.library, self.traits, self.provider, self.folder = model, library, traits, provider, folder
         self.skipped: list[Skipped] = []
+        self.notes: list[str] = []
         self.outputs: dict[Case, dict[str, Array]] = {}
         self._own_differences: dict[tuple[Case, str], Difference] | None = None
+        self._in_float32: Float32[Case] | None = None
+        self._float32_tried = False
         try:
             session = self._open(model, library=library)
         except RunError as error:
@@ -111,11 +122,25 @@ class Reference:
             reason = self.skipped[-1].reason if self.skipped else "no shapes to try"
             raise NotRunnable(f"it accepted none of the inputs tried; the last time ONNX Runtime said: {reason}")
 
-    def check(self, model: Path, library: Path | None, cases: Iterable[Case] | None = None) -> list[Check]:
-        """Run another model at these cases (default: all) and compare; a model that does not run is a failed check."""
+    def open(self, model: Path, library: Path | None) -> InferenceSession:
+        """A session of another model, for `check`. RunError where ORT refuses it."""
+        return self._open(model, library=library)
+
+    def check(
+        self,
+        model: Path,
+        library: Path | None,
+        cases: Iterable[Case] | None = None,
+        *,
+        opened: Future[InferenceSession] | None = None,
+    ) -> list[Check]:
+        """Run another model at these cases (default: all) and compare; a model that does not run is a failed check.
+
+        opened: what `open` gives for the same model and library, where somebody has begun to make it.
+        """
         label = (self.provider, library is not None)
         try:
-            session = self._open(model, library=library)
+            session = self.open(model, library) if opened is None else opened.result()
         except RunError as error:
             return [Check(*label, "session", "", None, error=str(error))]
         wanted = set(self.outputs if cases is None else cases)
@@ -151,12 +176,44 @@ class Reference:
         if actual is None:
             return Check(*label, str(case), name, None, error="the output is missing")
         difference = compare(expected, actual, self._limit(name))
+        if difference.excess is not None and difference.agreement < 1.0 and (float32 := self._float32()) is not None:
+            exactness = float32.judge(case, name, actual)
+            if exactness is not None:
+                return Check(*label, str(case), name, difference, exactness=exactness)
         if difference.ok:
             return Check(*label, str(case), name, difference)
         own = {c: d for (c, n), d in self._noise().items() if n == name}
         unstable = case in own and own[case].excess is None
         worst = max((d.excess for d in own.values() if d.excess is not None), default=None)
         return Check(*label, str(case), name, difference, worst, unstable)
+
+    def _float32(self) -> Float32[Case] | None:
+        """The original in float32; None where its floats are not of 16 bits, or it does not run so."""
+        if self._in_float32 is None and not self._float32_tried:
+            self._float32_tried = True
+            if self.traits.precision in _NARROW and not self.traits.random:
+                exact = self._run_widened(rounded=False)
+                rounded = functools.partial(self._run_widened, rounded=True)
+                self._in_float32 = Float32(exact, self.outputs, rounded, self._limit) if exact else None
+        return self._in_float32
+
+    def _run_widened(self, *, rounded: bool) -> dict[Case, dict[str, Array]]:
+        """The original's outputs in float32; {} and a note where it cannot be written or run so.
+
+        rounded: each result rounded to 16 bits, by ORT without optimizations, which would take that out again.
+        """
+        outputs: dict[Case, dict[str, Array]] = {}
+        try:
+            with tempfile.TemporaryDirectory(dir=self.folder) as folder:
+                wide = widening.widen(self.model, Path(folder), rounded=rounded)
+                session = self._open(wide, library=self.library, optimize=not rounded)
+                for case in self.outputs:
+                    feeds = {name: widening.widened(array) for name, array in self._feeds(case).items()}
+                    outputs[case] = execution.run(session, feeds)
+        except (RunError, widening.NotWidened) as error:
+            self.notes.append(f"{self.provider}: compared with the original as it is, not in float32: {error}")
+            return {}
+        return outputs
 
     def _limit(self, name: str) -> Limit:
         decided = name.split("[")[0] in self.traits.float_decided

@@ -15,7 +15,7 @@ from typing import TypeVar
 
 import onnx_ir as ir
 
-from onnxopt import kernels_json, loading, outline, package, providers, saving
+from onnxopt import kernels_json, loading, outline, package, saving
 from onnxopt import traits as model_traits
 from onnxopt.errors import VerificationError
 from onnxopt.manifest import LeftOut
@@ -44,13 +44,12 @@ class Build:
         return self.folder / package.MODEL
 
     def write(self) -> None:
-        """Write model, library, kernels and provider configurations, in place of what was there."""
+        """Write model, library and kernels, in place of what was there."""
         for old in self.folder.iterdir():
             shutil.rmtree(old) if old.is_dir() else old.unlink()
         saving.save(self.model, self.folder, external=self.external_data)
         if self.kernels:
             self.write_library(self.folder / package.LIBRARY_FOLDER, self.kernels)
-        providers.write(self.folder, model_traits.of(self.model).inputs)
 
     def write_library(self, folder: Path, kernels: Sequence[Kernel]) -> Path:
         return package.write_library(folder, kernels_json.to_json(kernels, self.fatbin), self.fatbin)

@@ -189,7 +189,7 @@ def resolve(tensor: Tensor, sizes: Sizes) -> tuple[int, ...]:
     shape = []
     for axis, dim in enumerate(tensor.dims):
         symbol = symbol_of(tensor, axis)
-        shape.append(int(dim) if symbol is None else _evaluate(symbol, sizes))  # type: ignore[arg-type]
+        shape.append(int(dim) if symbol is None else evaluate(symbol, sizes))  # type: ignore[arg-type]
     return tuple(shape)
 
 
@@ -203,7 +203,8 @@ def _is_expression(symbol: str) -> bool:
     )
 
 
-def _evaluate(symbol: str, sizes: Sizes) -> int:
+def evaluate(symbol: str, sizes: Mapping[str, int]) -> int:
+    """The size of a symbol or of an expression over symbols ("past + new"). KeyError where one has no size."""
     if symbol in sizes or not _is_expression(symbol):
         return sizes[symbol]
 

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-import contextlib
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from onnxopt import manifest as manifests
-from onnxopt import package
-from onnxopt import providers as configurations
-from onnxopt.errors import ArtifactError
-from onnxopt.execution import CPU, CUDA, check_providers, cuda_is_usable, one_line
+from onnxopt import configuration as configurations
+from onnxopt import package, requirements
+from onnxopt.configuration import Configuration, configuration_for
+from onnxopt.errors import ArtifactError, UsageError
+from onnxopt.execution import CPU, CUDA, RunError, check_providers, one_line
+from onnxopt.opening import Opened, open_artifact
 
 if TYPE_CHECKING:
     import onnxruntime as ort
+
+__all__ = ["Configuration", "configuration_for", "load"]
 
 
 def load(
@@ -23,55 +26,102 @@ def load(
     providers: Sequence[str | tuple[str, dict[str, Any]]] | None = None,
     session_options: ort.SessionOptions | None = None,
     library: bool = True,
+    cuda_graph: bool = False,
+    configuration: str | None = None,
+    public_key: str | Path | None = None,
 ) -> ort.InferenceSession:
-    """Open an artifact after checking every file's hash.
+    """Open an artifact, a folder or an archive of `onnxopt pack`, after checking every file's hash.
 
-    providers: as ORT takes them; default: the artifact's configuration for CUDA where this ORT has it and a device
-    answers, else (or where CUDA then fails to start) for the CPU. session_options: used as
-    they are, and the library is registered on them; default: the configuration's. library=False: without the library,
-    ORT runs the original nodes.
+    providers: as ORT takes them; default: this machine's file of the artifact (`configuration_for` says which and why),
+    and where CUDA does not start, with a warning, the CPU's. session_options: used as they are, and the library is
+    registered on them; default: the file's. library=False: without the library, ORT runs the original nodes.
 
-    Raises ArtifactError where a file is missing or changed, or ORT refuses the model; UsageError where this ORT has not
-    got a provider that was asked for.
+    cuda_graph: a graph_session.GraphSession. Runs with an IO binding whose inputs and outputs all lie at fixed places
+    on the device are captured and replayed; every other run, session.run among them, goes without a graph and is right
+    at any shape. UsageError naming the nodes where the model cannot be captured.
+
+    configuration: a file of the artifact's providers/ by name ("h200.tensorrt") instead of this machine's. public_key:
+    minisign's, as a path or its base64 line: refuse an artifact that is not signed by it; default: the environment
+    variable ONNXOPT_PUBLIC_KEY, and no check where that is unset.
+
+    Raises ArtifactError where a file is missing or changed, this ORT is too old, or refuses the model; UsageError where
+    this ORT has not got a provider that was asked for.
     """
-    folder = Path(path)
-    package.check_files(folder, manifests.load(folder).files)
+    artifact = open_artifact(path, public_key=public_key)
+    folder = artifact.folder
+    _check_version(artifact, artifact.manifest.requires.onnxruntime, "to open it")
+    if providers is not None and (cuda_graph or configuration is not None):
+        raise UsageError("cuda_graph and configuration take the artifact's own providers: leave `providers` out")
     if providers is not None:
-        check_providers([p if isinstance(p, str) else p[0] for p in providers])
-    library_path = library_of(folder) if library else None
+        names = [p if isinstance(p, str) else p[0] for p in providers]
+        check_providers(names)
+        if CUDA in names:
+            _check_version(artifact, artifact.manifest.requires.onnxruntime_cuda, f"to run it on {CUDA}")
+    library_path = artifact.library if library else None
     if session_options is not None and library_path is not None:
         _register(session_options, library_path)
-    if providers is None and cuda_is_usable():
-        configuration = configurations.read(folder, "cuda")
+    chosen = configurations.named(folder, configuration) if configuration else configuration_for(folder)
+    if providers is not None:
+        chosen = configuration_for(folder, CPU)  # for the session options: the caller's providers decide the rest
+    check_providers([chosen.provider])
+    if chosen.provider != CPU:
+        _check_version(artifact, artifact.manifest.requires.onnxruntime_cuda, f"to run it on {chosen.provider}")
+    if cuda_graph:
+        _check_graph(chosen)
+    try:
+        return _open(folder, chosen, providers, session_options, library_path, cuda_graph)
+    except ArtifactError as error:
         # A driver and a device do not yet make a working EP: cuDNN may be missing, or the GPU's memory be taken.
-        with contextlib.suppress(ArtifactError):
-            return _open(folder, configuration, _providers(configuration), session_options, library_path)
-    configuration = configurations.read(folder, "cpu")
-    chosen = list(providers) if providers is not None else _providers(configuration)
-    return _open(folder, configuration, chosen, session_options, library_path)
+        if providers is not None or cuda_graph or configuration or chosen.provider == CPU:
+            raise
+        fallback = configuration_for(folder, CPU)
+        session = _open(folder, fallback, None, session_options, library_path, False)
+        warnings.warn(f"{folder} runs on the CPU: {error}; `onnxopt doctor` says more", RuntimeWarning, stacklevel=2)
+        return session
+
+
+def _check_graph(chosen: Configuration) -> None:
+    """UsageError unless this configuration runs as a CUDA graph."""
+    if chosen.provider != CUDA:
+        raise UsageError(f"cuda_graph needs {CUDA}, and {chosen.name}.json is taken here: {chosen.reason}")
+    if chosen.blocking is None:
+        raise UsageError(f"{chosen.path}: does not say whether a CUDA graph is possible; optimize the model again")
+    if chosen.blocking:
+        shown = "; ".join(f"{node}: {reason}" for node, reason in chosen.blocking[:3])
+        more = f" and {len(chosen.blocking) - 3} more" if len(chosen.blocking) > 3 else ""
+        raise UsageError(f"cuda_graph: the model cannot be captured: {shown}{more}")
 
 
 def _open(
     folder: Path,
-    configuration: dict[str, Any],
-    providers: list[Any],
+    chosen: Configuration,
+    providers: Sequence[Any] | None,
     session_options: ort.SessionOptions | None,
     library: Path | None,
+    cuda_graph: bool,
 ) -> ort.InferenceSession:
     import onnxruntime as ort
 
-    options = session_options
-    if options is None:
-        options = _options(configuration)
-        if library is not None:
-            _register(options, library)
-    if CUDA in [p if isinstance(p, str) else p[0] for p in providers]:
-        ort.preload_dlls()
     try:
-        # ORT's own fallback would print to stdout and hide what went wrong.
-        return ort.InferenceSession(str(folder / package.MODEL), options, providers=providers, enable_fallback=0)
-    except Exception as error:  # ORT raises a dozen unrelated classes
-        raise ArtifactError(f"{folder}: ONNX Runtime {ort.__version__} refused it: {one_line(error)}") from error
+        return configurations.open_session(
+            model_of(folder, chosen),
+            library,
+            chosen.data,
+            folder,
+            cuda_graph=cuda_graph,
+            options=session_options,
+            providers=providers,
+            quiet=False,
+        )
+    except RunError as error:
+        raise ArtifactError(f"{folder}: ONNX Runtime {ort.__version__} refused it: {error}") from error
+
+
+def model_of(folder: Path, chosen: Configuration) -> Path:
+    """The model file that a configuration is for: the first of those it names that is there."""
+    names = chosen.data.get("model", package.MODEL)
+    candidates = [folder / name for name in ([names] if isinstance(names, str) else names)]
+    return next((path for path in candidates if path.is_file()), folder / package.MODEL)
 
 
 def _register(options: ort.SessionOptions, library: Path) -> None:
@@ -81,25 +131,11 @@ def _register(options: ort.SessionOptions, library: Path) -> None:
         raise ArtifactError(f"{library}: ONNX Runtime cannot use it: {one_line(error)}") from error
 
 
-def library_of(folder: Path) -> Path | None:
-    """The artifact's library; None where nothing was fused, so that there is none."""
-    library = (folder / package.LIBRARY_FOLDER / package.LIBRARY).absolute()
-    return library if library.is_file() else None
-
-
-def _options(configuration: dict[str, Any]) -> ort.SessionOptions:
+def _check_version(artifact: Opened, oldest: str, what: str) -> None:
     import onnxruntime as ort
 
-    options = ort.SessionOptions()
-    for name, value in configuration["session_options"].items():
-        if name == "graph_optimization_level":
-            value = getattr(ort.GraphOptimizationLevel, f"ORT_ENABLE_{value}".upper())
-        setattr(options, name, value)
-    for name, value in configuration["session_config"].items():
-        options.add_session_config_entry(name, value)
-    return options
-
-
-def _providers(configuration: dict[str, Any]) -> list[Any]:
-    first = (configuration["provider"], configuration["provider_options"])
-    return [first] if first[0] == CPU else [first, CPU]
+    if requirements.parts(ort.__version__) < requirements.parts(oldest):
+        reasons = "; ".join(artifact.manifest.requires.because)
+        raise ArtifactError(
+            f"{artifact.folder}: needs ONNX Runtime {oldest} {what}, this is {ort.__version__} ({reasons})"
+        )

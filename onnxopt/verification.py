@@ -1,16 +1,22 @@
 """Verify: run the original and the optimized model on the same inputs, with the library and without, and compare.
 
-Every session is created once and used for all cases; the original runs first and its outputs are kept, so at most one
-model is in memory. The original decides which shapes are possible: a shape it refuses is listed, not hidden. How many
+Every session is created once and used for all cases; the original runs first and its outputs are kept. Of the sessions
+after it the next one is made while one runs if the model is below 1 GiB, so that at most two such models are in memory,
+and one larger one. The original decides which shapes are possible: a shape it refuses is listed, not hidden. How many
 shapes and seeds are tried follows from a time budget.
 
 A difference above the limit of compare.py is held against the model's own noise: the original, run once more with ORT's
 optimizations off, differs from itself by as much as reordering its arithmetic costs. Up to four times that is accepted,
 and the report says so (`noise`). Anything else fails.
+
+Of a model of float16 or bfloat16 the original is itself only near what the model means. So where an output differs from
+the original's at all, both are held against the original in float32, run once more: the optimized model may be at most
+twice as far from it as the original at its worst, plus a tenth of the limit (exactness.py).
 """
 
 from __future__ import annotations
 
+import concurrent.futures
 import dataclasses
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -22,13 +28,16 @@ from onnxopt.compare import Limit
 from onnxopt.reference import Check, NotRunnable, Reference, Skipped
 from onnxopt.traits import Traits
 
+_AHEAD_BELOW = 1 << 30  # bytes; making the next session ahead saves half a second, and costs the model's size twice
+
 
 @dataclasses.dataclass(frozen=True)
 class Report:
     """What was compared and how it went.
 
     status: "passed", "failed", "not_run" (the original cannot be run here; reason says why) or "skipped" (not asked
-    for). precision: the limits' dtype, see traits.py; limit: relative difference allowed to floats.
+    for). precision: the limits' dtype, see traits.py; limit: relative difference allowed to floats. notes: what could
+    not be done as usual.
     """
 
     status: str
@@ -38,6 +47,7 @@ class Report:
     providers: tuple[str, ...] = ()
     checks: tuple[Check, ...] = ()
     skipped: tuple[Skipped, ...] = ()
+    notes: tuple[str, ...] = ()
 
     @property
     def failures(self) -> tuple[Check, ...]:
@@ -84,12 +94,14 @@ def verify(
 
 
 def _model_and_library(path: Path) -> tuple[Path, Path | None]:
-    if not path.is_dir():
-        return path, None
-    from onnxopt import manifest, package, session
+    from onnxopt import archive
+    from onnxopt.opening import open_artifact
 
-    package.check_files(path, manifest.load(path).files)
-    return path / package.MODEL, session.library_of(path)
+    if not path.is_dir() and not archive.is_archive(path):
+        return path, None
+
+    artifact = open_artifact(path)
+    return artifact.model, artifact.library
 
 
 def _names_and_dtypes_differ(a: Traits, b: Traits) -> str:
@@ -103,12 +115,15 @@ def _names_and_dtypes_differ(a: Traits, b: Traits) -> str:
 
 def verify_model(references: Sequence[Reference], model: Path, library: Path | None) -> Report:
     """Check a model against the original on every provider, with the library (where there is one) and without."""
-    checks = [
-        check
-        for reference in references
-        for lib in ([library, None] if library is not None else [None])
-        for check in reference.check(model, lib)
-    ]
+    runs = [(r, lib) for r in references for lib in ([library, None] if library is not None else [None])]
+    checks: list[Check] = []
+    ahead = sum(file.stat().st_size for file in model.parent.glob(f"{model.name}*")) < _AHEAD_BELOW
+    with concurrent.futures.ThreadPoolExecutor(max_workers=1) as loader:
+        opened = [loader.submit(reference.open, model, lib) for reference, lib in runs[: 1 if ahead else 0]]
+        for k, (reference, lib) in enumerate(runs):
+            # ORT makes a session on one core: the next one is made while this one runs.
+            opened += [loader.submit(r.open, model, after) for r, after in runs[k + 1 : k + 2] if ahead]
+            checks += reference.check(model, lib, opened=opened.pop(0) if ahead else None)
     failed = [c for c in checks if not c.ok]
     first = references[0].traits
     return Report(
@@ -119,6 +134,7 @@ def verify_model(references: Sequence[Reference], model: Path, library: Path | N
         providers=tuple(r.provider for r in references),
         checks=tuple(checks),
         skipped=tuple(s for r in references for s in r.skipped),
+        notes=tuple(note for r in references for note in r.notes),
     )
 
 
@@ -163,6 +179,11 @@ def describe_failure(check: Check) -> str:
     where = f"{check.provider} {'with' if check.library else 'without'} the library, {check.case}"
     if check.difference is None:
         return f"{check.output or 'the model'} ({where}): {check.error}"
+    if check.exactness is not None:
+        found, own = check.exactness.found, check.exactness.original
+        return (
+            f"output {check.output} ({where}): {found:.3g} times the limit from float32, the original {own:.3g} times"
+        )
     excess = check.difference.excess
     times = "" if excess is None else f", {excess:.3g} times the limit"
     return f"output {check.output} ({where}): {check.difference.reason}{times}"

@@ -6,7 +6,16 @@ import importlib.metadata
 import re
 from pathlib import Path
 
-_DEPENDENCIES = ("numpy", "onnx", "onnx-ir", "onnxscript", "onnxruntime", "onnxruntime-gpu", "cuda-bindings")
+_DEPENDENCIES = (
+    "numpy",
+    "onnx",
+    "onnx-ir",
+    "onnxscript",
+    "onnxruntime",
+    "onnxruntime-gpu",
+    "cuda-bindings",
+    "nvidia-cuda-nvrtc-cu12",  # what compiled the kernels
+)
 
 
 def onnxopt() -> str:

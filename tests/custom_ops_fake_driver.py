@@ -8,6 +8,7 @@ import subprocess
 
 _SOURCE = r"""
 #include <stdlib.h>
+#include <string.h>
 static int number(const char* name) { const char* text = getenv(name); return text ? atoi(text) : 0; }
 int cuInit(unsigned flags) { return 0; }
 int cuDriverGetVersion(int* version) { *version = 12080; return 0; }
@@ -24,6 +25,21 @@ int cuDevicePrimaryCtxRelease_v2(int device) { return 0; }
 int cuCtxGetCurrent(void** context) { *context = 0; return 0; }
 int cuCtxSetCurrent(void* context) { return 0; }
 int cuCtxGetDevice(int* device) { *device = 0; return 0; }
+int cuDeviceGetName(char* name, int size, int device) { strcpy(name, "Fake GPU"); return 0; }
+int cuStreamIsCapturing(void* stream, int* status) { *status = 0; return 0; }
+int cuStreamBeginCapture_v2(void* stream, int mode) { return 0; }
+int cuStreamEndCapture(void* stream, void** graph) { *graph = (void*)8; return 0; }
+int cuGraphInstantiateWithFlags(void** executable, void* g, unsigned long long f) { *executable = (void*)8; return 0; }
+int cuGraphLaunch(void* executable, void* stream) { return 0; }
+int cuGraphDestroy(void* graph) { return 0; }
+int cuGraphExecDestroy(void* executable) { return 0; }
+int cuMemcpyDtoDAsync_v2(size_t to, size_t from, size_t bytes, void* stream) { return 0; }
+int cuMemsetD8Async(size_t to, unsigned char value, size_t bytes, void* stream) { return 0; }
+int cuEventCreate(void** event, unsigned flags) { *event = (void*)8; return 0; }
+int cuEventDestroy_v2(void* event) { return 0; }
+int cuEventRecord(void* event, void* stream) { return 0; }
+int cuEventSynchronize(void* event) { return 0; }
+int cuEventElapsedTime(float* milliseconds, void* start, void* end) { *milliseconds = 1; return 0; }
 int cuStreamGetCtx(void* stream, void** context) { *context = (void*)8; return 0; }
 int cuLibraryLoadData(void** library, const void* c, void* a, void* b, unsigned n, void* o, void* v, unsigned m) {
   *library = (void*)8;

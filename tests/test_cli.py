@@ -15,7 +15,8 @@ import onnx
 import onnx.external_data_helper
 import onnx.numpy_helper
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import Result
+from command import assert_refused, run
 from small_models import CHAIN, NOTHING_TO_FUSE, TOKENS, write
 
 from onnxopt import package, progress
@@ -24,22 +25,8 @@ from onnxopt.cli import main
 ROOT = Path(__file__).resolve().parent.parent
 
 
-def run(*arguments: str | Path) -> Result:
-    return CliRunner().invoke(main, [str(a) for a in arguments])
-
-
 def optimize(model: Path, output: Path, *more: str) -> Result:
     return run("optimize", model, "-o", output, "--arch", "none", *more)
-
-
-def assert_refused(result: Result, *words: str) -> None:
-    """One line on stderr that begins with "error:" and holds the words, exit code 2, nothing on stdout."""
-    assert result.exit_code == 2, result.output
-    assert result.stdout == ""
-    assert result.stderr.startswith("error: ")
-    assert result.stderr.count("\n") == 1
-    for word in words:
-        assert word in result.stderr
 
 
 @pytest.fixture
@@ -116,7 +103,7 @@ def test_version_and_help_are_immediate() -> None:
     for heavy in ("onnx_ir", "onnxruntime", "numpy", "pydantic"):
         assert f" {heavy}\n" not in result.stderr
     assert time.perf_counter() - started < 10
-    for command in ("optimize", "verify", "bench", "explain", "inspect"):
+    for command in main.commands:
         assert run(command, "--help").exit_code == 0
 
 

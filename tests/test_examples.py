@@ -36,8 +36,8 @@ def optimized(tmp_path_factory: pytest.TempPathFactory, library: Path) -> Path:
     graph = onnx.helper.make_graph(nodes, "example", values[:1], values[1:], [bias])
     model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 20)], ir_version=9)
     onnx.save(model, folder / "model.onnx")
-    command = Path(sys.executable).with_name("onnxopt")
-    run(command, "optimize", folder / "model.onnx", "-o", folder / "artifact", "--arch", "sm_90", "--no-verify")
+    command = (sys.executable, "-m", "onnxopt", "optimize", folder / "model.onnx", "-o", folder / "artifact")
+    run(*command, "--arch", "sm_90", "--no-verify")
     return folder / "artifact"
 
 

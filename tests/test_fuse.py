@@ -32,7 +32,7 @@ def _reason(plan: FusionPlan, node: str, neighbour: str) -> str:
         (X, Y, "a = Tanh(x)  y = Exp(a)", ["a y"], ["x"], ["y"]),
         (X, Y, "a = Tanh(x)  b = Exp(a)  c = Neg(a)  y = Add(b, c)", ["a b c y"], ["x"], ["y"]),  # a diamond
         (X, Y + ", float[N, 8] z", "y = Tanh(x)  z = Exp(y)", ["y z"], ["x"], ["y", "z"]),
-        (X, Y, "a = Tanh(x)  b = Exp(a)  m = MatMul(a, w)  y = Add(m, b)", ["a b"], ["x"], ["a", "b"]),
+        (X, Y, "a = Tanh(x)  b = Exp(a)  m = Hardmax(a)  y = Add(m, b)", ["a b"], ["x"], ["a", "b"]),
         (X + ", float[8] q", Y, "a = Add(x, q)  y = Mul(a, three)", ["a y"], ["x", "q"], ["y"]),
         (X, Y, "a = Tanh(x)  b = Exp(x)  y = Add(a, b)", ["a b y"], ["x"], ["y"]),
         (X, Y, "y = Tanh(x)", [], [], []),
@@ -50,7 +50,7 @@ def test_what_is_fused(
 
 
 def test_a_residual_around_another_operator_stays_apart() -> None:
-    plan = fuse(graph(f"{X}, {WEIGHT}", Y, "a = Tanh(x)  m = MatMul(a, w)  y = Add(a, m)"))
+    plan = fuse(graph(X, Y, "a = Tanh(x)  m = Hardmax(a)  y = Add(a, m)"))
     assert _groups(plan) == []
     assert _reason(plan, "y", "a") == (
         "a also reaches the consumer through a node outside, so one kernel would wait for itself"
@@ -58,8 +58,8 @@ def test_a_residual_around_another_operator_stays_apart() -> None:
 
 
 def test_a_residual_around_another_group_stays_apart() -> None:
-    """c does not depend on p's MatMul by any path of nodes, only because g2 is in one kernel with g1."""
-    body = "p = Tanh(x)  m = MatMul(p, w)  h = Tanh(z)  g1 = Add(h, m)  g2 = Exp(h)  y = Mul(p, g2)"
+    """c does not depend on p's Hardmax by any path of nodes, only because g2 is in one kernel with g1."""
+    body = "p = Tanh(x)  m = Hardmax(p)  h = Tanh(z)  g1 = Add(h, m)  g2 = Exp(h)  y = Mul(p, g2)"
     plan = fuse(graph(f"{X}, float[N, 8] z, {WEIGHT}", f"{Y}, float[N, 8] g1", body))
     assert _groups(plan) == ["h g1 g2 y"]
     assert "would wait for itself" in _reason(plan, "y", "p")
@@ -71,7 +71,7 @@ def test_a_residual_around_another_group_stays_apart() -> None:
         ("s = Neg(q)", Y, True, None),
         ("s = Erf(q)", Y, False, "it would be computed again for every element it is broadcast to"),
         ("s = Neg(q)", f"{Y}, float[8] s", False, "s is needed elsewhere and its shape is not the consumer's"),
-        ("s = Neg(q)  t = Softmax(s)", f"{Y}, float[8] t", False, "s is needed elsewhere"),
+        ("s = Neg(q)  t = Hardmax(s)", f"{Y}, float[8] t", False, "s is needed elsewhere"),
     ],
 )
 def test_a_producer_that_is_broadcast(producer: str, outputs: str, fused: bool, reason: str | None) -> None:
@@ -115,7 +115,7 @@ def test_nothing_is_lowered_that_has_no_program() -> None:
 BRANCHES = (
     "a = Tanh(x)  b = Exp(a)  y = If (c) <"
     "then_branch = t () => (float[N, 8] p) { d = Neg(a)  p = Mul(d, x) }, "
-    "else_branch = e () => (float[N, 8] q) { q = Softmax(b) }>"
+    "else_branch = e () => (float[N, 8] q) { q = Hardmax(b) }>"
 )
 
 
@@ -130,7 +130,7 @@ def test_bodies_are_fused_inside_and_captured_values_are_kept() -> None:
 def test_a_path_through_a_body_counts_as_a_path() -> None:
     """a reaches y through the If that captures it, so a and y cannot be one kernel."""
     body = (
-        "a = Tanh(x)  i = If (c) <then_branch = t () => (float[N, 8] p) { p = Softmax(a) }, "
+        "a = Tanh(x)  i = If (c) <then_branch = t () => (float[N, 8] p) { p = Hardmax(a) }, "
         "else_branch = e () => (float[N, 8] q) { q = Identity(x) }>  y = Add(i, a)"
     )
     plan = fuse(graph(f"{X}, bool c", Y, body))

@@ -14,6 +14,7 @@ import onnxruntime as ort
 import pytest
 
 import models
+import onnxopt
 from models import exported, fetch
 from models.entries import Input, Trained, catalog
 
@@ -33,7 +34,7 @@ def test_the_catalog_has_36_trained_models_with_checksums() -> None:
 
 def test_names_are_unique_and_exported_ones_say_what_they_are() -> None:
     names = models.names()
-    assert len(names) == len(set(names)) == 36 + 5 * 2 * 2 * 2
+    assert len(names) == len(set(names)) == 36 + 7 * 2 * 2 * 2
     assert {"bert", "bert_dyn", "bert_fp16", "bert_fp16_dyn", "llama_tiny_fp16_dyn"} <= set(names)
     row = exported.exports()["bert_tiny_fp16_dyn"]
     assert (row.architecture, row.size, row.fp16, row.dynamic) == ("bert", "tiny", True, True)
@@ -146,3 +147,31 @@ def test_an_export_is_deterministic_and_dynamic(tmp_path: Path) -> None:
     session = ort.InferenceSession(str(path), providers=["CPUExecutionProvider"])
     assert session.get_inputs()[0].shape == ["batch", "sequence"]
     assert session.run(None, {"x": np.ones((3, 5), np.int64)})[0].shape == (3, 5, 64)
+
+
+@pytest.mark.models
+@pytest.mark.usefixtures("library")
+@pytest.mark.parametrize(
+    "name",
+    ["llama_decode_tiny", "llama_decode_tiny_dyn", "llama_decode_tiny_fp16_dyn", "whisper_encoder_tiny_fp16_dyn"],
+)
+def test_a_decoding_step_and_an_audio_encoder_optimize_and_agree(name: str, artifact: Path) -> None:
+    manifest = onnxopt.optimize(models.path(name), artifact, archs=()).manifest
+    assert manifest.verify.status == "passed"
+    assert manifest.left_out == ()
+    assert len(manifest.kernels) > 3
+
+
+@pytest.mark.models
+def test_a_decoding_step_appends_to_its_cache() -> None:
+    session = ort.InferenceSession(str(models.path("llama_decode_tiny_dyn")), providers=["CPUExecutionProvider"])
+    feeds = models.feeds("llama_decode_tiny_dyn")
+    outputs = dict(zip([o.name for o in session.get_outputs()], session.run(None, feeds), strict=True))
+    assert outputs["y"].shape == (2, 1, 64)
+    for layer in range(2):
+        for kind in ("key", "value"):
+            past, present = feeds[f"past_{kind}_{layer}"], outputs[f"present_{kind}_{layer}"]
+            assert present.shape == (2, 2, past.shape[2] + 1, 16)
+            np.testing.assert_array_equal(present[:, :, :-1], past)
+    longer = {k: v if k == "x" else np.concatenate([v] * 3, axis=2) for k, v in feeds.items()}
+    assert session.run(["present_key_1"], longer)[0].shape == (2, 2, 37, 16)

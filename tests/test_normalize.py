@@ -175,7 +175,11 @@ def test_constants_are_folded(tmp_path: Path) -> None:
 def test_folding_does_not_make_the_model_larger(tmp_path: Path, operator: str) -> None:
     inputs = {"Expand": ["k", "s"], "Tile": ["k", "s"], "ConstantOfShape": ["s"]}[operator]
     weights = {"k": np.ones((1, 1), np.float32), "s": np.int64([300, 300]), "w": np.ones((300, 300), np.float32)}
-    nodes = [helper.make_node(operator, inputs, ["big"]), helper.make_node("Sum", ["big", "x", "w"], ["y"])]
+    nodes = [
+        helper.make_node(operator, inputs, ["big"]),
+        helper.make_node("MatMul", ["big", "x"], ["p"]),
+        helper.make_node("Sum", ["p", "w"], ["y"]),
+    ]
     model = model_of(nodes, [value("x", [300, 300])], [value("y", [300, 300])], weights)
     result, _ = normalized(model, tmp_path)
     assert operator in operators(result)
@@ -184,7 +188,7 @@ def test_folding_does_not_make_the_model_larger(tmp_path: Path, operator: str) -
 
 def test_growth_is_the_callers_choice(tmp_path: Path) -> None:
     weights = {"k": np.ones((1, 1), np.float32), "s": np.int64([100, 100]), "w": np.ones((200, 200), np.float32)}
-    nodes = [helper.make_node("Expand", ["k", "s"], ["big"]), helper.make_node("Add", ["big", "x"], ["y"])]
+    nodes = [helper.make_node("Expand", ["k", "s"], ["big"]), helper.make_node("MatMul", ["big", "x"], ["y"])]
     nodes.append(helper.make_node("MatMul", ["v", "w"], ["z"]))
     inputs, outputs = [value("x", [100, 100]), value("v", [1, 200])], [value("y", [100, 100]), value("z", [1, 200])]
     model = model_of(nodes, inputs, outputs, weights, opset=20)

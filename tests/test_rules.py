@@ -119,8 +119,29 @@ def test_computed_reshape_becomes_constant(dims: list) -> None:
     assert ComputedReshape().check(None, x=x, shape=shape, y=_result("Reshape", x, dims, shape))
 
 
+def test_computed_reshape_copies_the_dims_that_stay_in_place() -> None:
+    x, shape = _value("x", ["N", "M", 6]), _value("s", [4], ir.DataType.INT64)
+    y = _result("Reshape", x, ["N", "M", "K", 3], shape)
+    assert ComputedReshape().check(None, x=x, shape=shape, y=y)
+    assert _rewritten_shape(["N", "M", "K", 3]) == [0, 0, -1, 3]
+    assert _rewritten_shape(["M", 2]) == [-1, 2]
+
+
+def _rewritten_shape(dims: list) -> list[int]:
+    x, shape = _value("x", ["N", "M", 6]), _value("s", [len(dims)], ir.DataType.INT64)
+    node = ir.node("Reshape", inputs=[x, shape])
+    node.outputs[0].name, node.outputs[0].shape = "y", ir.Shape(dims)
+    graph = ir.Graph([x, shape], node.outputs, nodes=[node], opset_imports={"": 20}, name="g")
+    no_op_rules()(ir.Model(graph, ir_version=9))
+    constant = next(n for n in graph if n.op_type == "Reshape").inputs[1]
+    assert constant is not None
+    tensor = ir.convenience.get_const_tensor(constant)
+    assert tensor is not None
+    return tensor.numpy().tolist()
+
+
 @pytest.mark.parametrize(
-    ("dims", "reason"), [(["N", "M"], "several dims"), (None, "several dims"), ([0, "N"], "dim of 0")]
+    ("dims", "reason"), [(["K", "M"], "several dims"), (None, "several dims"), ([0, "N"], "dim of 0")]
 )
 def test_computed_reshape_stays(dims: list | None, reason: str) -> None:
     x, shape = _value("x", ["N"]), _value("s", [2], ir.DataType.INT64)

@@ -6,6 +6,7 @@ import dataclasses
 import json
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -17,7 +18,7 @@ import onnxopt
 from onnxopt import execution, kernels_json, normalize, pipeline, repair, traits, verification
 from onnxopt.compare import Difference
 from onnxopt.errors import UsageError, VerificationError
-from onnxopt.reference import Check
+from onnxopt.reference import Check, Reference
 from onnxopt.regions import Kernel
 
 BF16 = """
@@ -205,3 +206,21 @@ def test_precision_and_what_floats_decide(tmp_path: Path) -> None:
     assert found.float_decided == {"best"}
     quantized = f"{HEADER} g (float[n] x, float s) => (uint8[n] y) {{ y = QuantizeLinear(x, s) }}"
     assert traits.of(ir.load(write(tmp_path / "q.onnx", quantized))).precision == "quantized"
+
+
+@pytest.mark.parametrize("limit", [0, 1 << 30])
+def test_sessions_are_made_ahead_only_for_small_models(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: int
+) -> None:
+    model = write(tmp_path / "m.onnx", CHAIN)
+    monkeypatch.setattr(verification, "_AHEAD_BELOW", limit)
+    made: list[bool] = []
+    true_check = Reference.check
+
+    def watched(self: Reference, *args: Any, opened: object = None, **options: Any) -> list[Check]:
+        made.append(opened is not None)
+        return true_check(self, *args, opened=opened, **options)
+
+    monkeypatch.setattr(Reference, "check", watched)
+    assert _cpu(model, model).status == "passed"
+    assert made == [limit > 0]

@@ -36,7 +36,7 @@ class Fold:
         with np.errstate(all="ignore"):  # dividing constants by 0 is the model's business
             result = fold_constants_ir(
                 model,
-                onnx_shape_inference=True,
+                onnx_shape_inference=False,  # SimplifyShapesPass has inferred them
                 input_size_limit=0,  # _should_fold decides
                 output_size_limit=1 << 62,
                 should_fold=self._should_fold,

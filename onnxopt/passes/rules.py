@@ -5,7 +5,7 @@
     Cast(Cast(x, wide), to) -> Cast(x, to)                                       where wide holds every value of x
     CastLike(x, y) -> Cast(x, to)                                                where y's dtype is known
     Reshape(Reshape(x)) -> Reshape(x)    Transpose(Transpose(x)) -> Transpose(x)    Unsqueeze twice -> once
-    Reshape(x, computed) -> Reshape(x, constant)                                 where at most one dim is not known
+    Reshape(x, computed) -> Reshape(x, constant)                 where all dims but one are numbers or x's own
 
 Left out of onnxscript's default rules, with the reason:
 - mul_by_1, add_0, ...: they compare with a tolerance of 1e-5 relative and 1e-8 absolute, so `x + 1e-9` before a Log
@@ -136,7 +136,10 @@ class KnownCastLike(RewriteRuleClassBase):
 
 
 class ComputedReshape(RewriteRuleClassBase):
-    """`Reshape(x, computed) -> Reshape(x, constant)` where at most one dim of the result is not known."""
+    """`Reshape(x, computed) -> Reshape(x, constant)` where all dims of the result but one are numbers or x's own.
+
+    A constant says 0 for x's own dim at the same place, and -1 for the one that is left.
+    """
 
     def pattern(self, op, x, shape):  # type: ignore[no-untyped-def]
         return op.Reshape(x, shape, _allow_other_attributes=True, _outputs=["y"])
@@ -145,7 +148,7 @@ class ComputedReshape(RewriteRuleClassBase):
         result = MatchResult()
         if shape.const_value is not None:
             return result.fail("the shape is a constant already")
-        if y.shape is None or sum(not isinstance(dim, int) for dim in y.shape) > 1:
+        if y.shape is None or _constant_dims(x, y.shape).count(-1) > 1:
             return result.fail("several dims of the result are not known")
         if 0 in y.shape.dims:
             return result.fail("a dim of 0 cannot stand beside -1")
@@ -153,8 +156,26 @@ class ComputedReshape(RewriteRuleClassBase):
 
     def rewrite(self, op, x: ir.Value, shape: ir.Value, y: ir.Value):  # type: ignore[no-untyped-def]
         assert y.shape is not None
-        dims = [dim if isinstance(dim, int) else -1 for dim in y.shape]
+        dims = _constant_dims(x, y.shape)
         return op.Reshape(x, op.Constant(value=ir.tensor(dims, dtype=ir.DataType.INT64)))
+
+
+def _constant_dims(x: ir.Value, wanted: ir.Shape) -> list[int]:
+    """Reshape's constant for a shape: numbers, 0 where x has the dim at that place too, -1 for the others.
+
+    Where one dim in all is not a number it is -1, since then a shape of x's is not needed.
+    """
+    if sum(not isinstance(dim, int) for dim in wanted) <= 1:
+        return [dim if isinstance(dim, int) else -1 for dim in wanted]
+    own = () if x.shape is None else x.shape.dims
+    return [
+        dim if isinstance(dim, int) else 0 if k < len(own) and _same_dim(dim, own[k]) else -1
+        for k, dim in enumerate(wanted.dims)
+    ]
+
+
+def _same_dim(a: ir.SymbolicDim, b: int | ir.SymbolicDim) -> bool:
+    return isinstance(b, ir.SymbolicDim) and a.value is not None and a.value == b.value
 
 
 class _Rooted:

@@ -1,0 +1,1 @@
+"""Commands of `onnxopt` that have a file of their own; cli.py registers them."""

@@ -1,0 +1,41 @@
+"""What several commands share: options, their values, and how results are printed."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+import click
+
+from onnxopt.errors import UsageError
+
+shape = click.option(
+    "--shape",
+    "shapes",
+    metavar="NAME=DIMS",
+    multiple=True,
+    help="Size of an input (ids=8x128) or of a dynamic dim (batch=8) to run at; repeat for more.",
+)
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON for machines.")
+
+
+def parse_shapes(texts: tuple[str, ...]) -> dict[str, tuple[int, ...]]:
+    """NAME=DIMS with DIMS as 8x128 or 8,128; empty DIMS is a scalar."""
+    shapes: dict[str, tuple[int, ...]] = {}
+    for text in texts:
+        name, equals, dims = text.rpartition("=")
+        if not name or not equals or not re.fullmatch(r"(\d+([x,]\d+)*)?", dims):
+            raise UsageError(f"--shape {text}: expected NAME=DIMS, as in ids=8x128")
+        if name in shapes:
+            raise UsageError(f"--shape {name} is given twice")
+        shapes[name] = tuple(int(d) for d in re.split("[x,]", dims)) if dims else ()
+    return shapes
+
+
+def print_json(document: Any) -> None:
+    click.echo(json.dumps(document, indent=2))
+
+
+def print_result(document: dict[str, Any], text: str, as_json: bool) -> None:
+    click.echo(json.dumps(document, indent=2) if as_json else text)

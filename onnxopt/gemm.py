@@ -1,0 +1,62 @@
+"""Gemm: what one matrix product of the library computes, with what its epilogue takes in.
+
+    output = activation(alpha * op(a) @ op(b) + bias + beta * residual)
+
+Summed in float32, for float16, bfloat16 and float32; some of cuBLASLt's algorithms round the product to storage once
+before they add to it, as separate operators would. float32 products use TF32 where the provider's own would (its option
+use_tf32, which is on by default). The C++ side is custom_ops/gemm.h.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Any
+
+DTYPES = ("float16", "bfloat16", "float32")
+ACTIVATIONS = ("none", "relu", "gelu_tanh")
+
+
+@dataclasses.dataclass(frozen=True)
+class Gemm:
+    """A product's meaning.
+
+    inputs: dtypes of all inputs; outputs: of the one output [..., M, N]. a [..., M, K], b [..., K, N], bias [N] and
+    residual [..., M, N] are positions in inputs, None where there is none. Leading dims broadcast as MatMul's do;
+    transpose_a and transpose_b swap the last two dims of the operand first. residual_shape: the output takes the
+    residual's dims, of which only the last need be N (a Reshape was taken in).
+    """
+
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    a: int = 0
+    b: int = 1
+    bias: int | None = None
+    residual: int | None = None
+    transpose_a: bool = False
+    transpose_b: bool = False
+    alpha: float = 1.0
+    beta: float = 1.0
+    residual_shape: bool = False
+    activation: str = "none"
+
+    def verify(self) -> None:
+        """Raise ValueError naming the field that breaks a rule of this class."""
+        operands = [i for i in (self.a, self.b, self.bias, self.residual) if i is not None]
+        if set(operands) != set(range(len(self.inputs))):
+            raise ValueError(f"inputs: operands {operands} are not all of {len(self.inputs)} inputs")
+        if len(self.outputs) != 1 or {*self.inputs, *self.outputs} - {self.outputs[0]}:
+            raise ValueError("inputs and the one output differ in dtype")
+        if self.outputs[0] not in DTYPES:
+            raise ValueError(f"outputs: {self.outputs[0]} is not one of {', '.join(DTYPES)}")
+        if self.activation not in ACTIVATIONS:
+            raise ValueError(f"activation: {self.activation} is not one of {', '.join(ACTIVATIONS)}")
+        if not math.isfinite(self.alpha) or not math.isfinite(self.beta):
+            raise ValueError("alpha and beta must be finite")
+        if self.residual_shape and self.residual is None:
+            raise ValueError("residual_shape without a residual")
+
+    def to_json(self) -> dict[str, Any]:
+        """The form kept in kernels.json; bias and residual are left out where there is none."""
+        row = dataclasses.asdict(self)
+        return {k: list(v) if isinstance(v, tuple) else v for k, v in row.items() if v is not None}

@@ -1,0 +1,185 @@
+"""Dims as sympy expressions: sums, products, minima and broadcasts of symbols, which stand for sizes of at least 1.
+
+Empty tensors are the one exception to what is inferred here: with a dim of 0, x * y / y is not x.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import re
+from collections.abc import Iterable, Sequence
+from typing import TypeAlias
+
+import sympy
+
+Dim: TypeAlias = "int | sympy.Expr"
+Dims: TypeAlias = tuple[Dim, ...]
+
+_UNKNOWN = "unk__"  # begins the names of dims that nothing is known of, as in onnx's own shape inference
+_SUMS: dict[type[ast.operator], str] = {ast.Add: "__add__", ast.Sub: "__sub__", ast.Mult: "__mul__"}
+
+
+def size(name: str) -> Dim:
+    """The dim that a model names `name`: a symbol, or an expression where it is one, as "past + sequence" is."""
+    try:
+        return _value(ast.parse(name, mode="eval").body)
+    except (SyntaxError, ValueError):
+        return _symbol(name)
+
+
+def _value(node: ast.expr) -> Dim:
+    if isinstance(node, ast.Name):
+        return _symbol(node.id)
+    if isinstance(node, ast.Constant) and isinstance(node.value, int):
+        return sympy.Integer(node.value)
+    if isinstance(node, ast.BinOp) and type(node.op) in _SUMS:
+        return getattr(_value(node.left), _SUMS[type(node.op)])(_value(node.right))
+    raise ValueError("not a sum or product of names")
+
+
+@functools.cache
+def _symbol(name: str) -> sympy.Symbol:
+    return sympy.Symbol(name, integer=True, positive=True)
+
+
+class Unknowns:
+    """Symbols for what nothing is known of, each named like no other."""
+
+    def __init__(self, taken: Iterable[str]) -> None:
+        numbers = [int(m.group(1)) for name in taken if (m := re.search(rf"{_UNKNOWN}(\d+)", name))]
+        self._next = max(numbers, default=-1) + 1
+
+    def dim(self) -> sympy.Symbol:
+        """A dim: an integer of at least 1."""
+        return _symbol(self._name())
+
+    def integer(self) -> sympy.Symbol:
+        """An element of an integer tensor, of any sign."""
+        return sympy.Symbol(self._name(), integer=True)
+
+    def _name(self) -> str:
+        self._next += 1
+        return f"{_UNKNOWN}{self._next - 1}"
+
+
+def simplest(value: object) -> Dim:
+    """An int where the expression is one, else the expression in expanded form, so that equal ones are identical."""
+    if isinstance(value, int):
+        return value
+    expanded = _expanded(sympy.sympify(value))
+    return int(expanded) if expanded.is_Integer else expanded
+
+
+@functools.lru_cache(maxsize=4096)
+def _expanded(value: sympy.Expr) -> sympy.Expr:
+    return value if value.is_Symbol or value.is_Integer else sympy.expand(value)
+
+
+def text(dim: Dim) -> int | str:
+    """How a dim is written in a model: a number, or the expression."""
+    return dim if isinstance(dim, int) else str(dim)
+
+
+def product(dims: Iterable[Dim]) -> Dim:
+    result: Dim = 1
+    for dim in dims:
+        result = result * dim
+    return simplest(result)
+
+
+@functools.lru_cache(maxsize=4096)
+def quotient(total: Dim, part: Dim) -> Dim:
+    """total / part where the division is known to leave nothing, as in Reshape."""
+    return simplest(sympy.cancel(sympy.sympify(total) / part))
+
+
+@functools.lru_cache(maxsize=4096)
+def least(a: Dim, b: Dim) -> Dim:
+    return simplest(sympy.Min(a, b))
+
+
+@functools.lru_cache(maxsize=4096)
+def greatest(a: Dim, b: Dim) -> Dim:
+    return simplest(sympy.Max(a, b))
+
+
+@functools.lru_cache(maxsize=4096)
+def sign(value: Dim) -> int | None:
+    """1, 0 or -1 where the sign is the same for all sizes, else None."""
+    if isinstance(value, int):
+        return (value > 0) - (value < 0)
+    expanded = _expanded(value)
+    if expanded.is_zero:
+        return 0
+    if expanded.is_positive or _smallest(expanded, 1):
+        return 1
+    return -1 if expanded.is_negative or _smallest(-expanded, 1) else None
+
+
+def not_negative(value: Dim) -> bool:
+    """Whether a value is 0 or more for all sizes."""
+    if isinstance(value, int):
+        return value >= 0
+    return bool(value.is_nonnegative) or _smallest(_expanded(value), 0)
+
+
+def _smallest(value: sympy.Expr, bound: int) -> bool:
+    """Whether a polynomial reaches `bound` where every symbol is 1 and no coefficient but the constant is negative."""
+    constant, rest = value.as_coeff_Add()
+    terms = sympy.Add.make_args(rest)
+    if not all(t.is_positive and t.is_integer for t in terms):
+        return False
+    return bool(constant + sum(t.as_coeff_Mul()[0] for t in terms) >= bound)
+
+
+@functools.lru_cache(maxsize=4096)
+def broadcast_dim(a: Dim, b: Dim) -> Dim:
+    """The size that a and b broadcast to, given that they do: the larger one, or 0 beside 1."""
+    if a == b or b == 1:
+        return a
+    if a == 1:
+        return b
+    if isinstance(a, int) or isinstance(b, int):
+        return a if isinstance(a, int) else b
+    return greatest(a, b)
+
+
+def broadcast(shapes: Sequence[Dims]) -> Dims:
+    """The shape that these broadcast to by numpy's rules, given that they do."""
+    rank = max(map(len, shapes), default=0)
+    result: list[Dim] = [1] * rank
+    for shape in shapes:
+        for k, dim in enumerate(shape, rank - len(shape)):
+            result[k] = broadcast_dim(result[k], dim)
+    return tuple(result)
+
+
+def slice_length(dim: Dim, start: Dim, end: Dim, step: int) -> tuple[Dim, Dim] | None:
+    """First index and number of elements of dim[start:end:step], by ONNX's clamping; None where it cannot be told."""
+    if all(isinstance(v, int) for v in (dim, start, end)):
+        indices = range(dim)[slice(start, end, step)]  # type: ignore[misc]
+        return indices.start, len(indices)
+    if step < 0:
+        whole = isinstance(start, int) and (start == -1 or start >= 2**31 - 1) and isinstance(end, int)
+        return (dim - 1, dim) if step == -1 and whole and end <= -(2**31) else None  # type: ignore[operator]
+    first, last = _clamped(dim, start), _clamped(dim, end)
+    if first is None or last is None:
+        return None
+    length = steps(last - first, step)
+    return first, length if not_negative(length) else greatest(0, length)
+
+
+def steps(distance: Dim, step: int) -> Dim:
+    """How many steps of this size begin within a distance: distance / step, rounded up."""
+    return simplest(sympy.floor((sympy.sympify(distance) + step - (1 if step > 0 else -1)) / step))
+
+
+def _clamped(dim: Dim, index: Dim) -> Dim | None:
+    if isinstance(index, int) and index >= 2**31 - 1:
+        return dim
+    if not_negative(index):
+        return least(dim, index)
+    if sign(index) == -1:
+        return greatest(0, simplest(dim + index))
+    return None

@@ -1,0 +1,45 @@
+"use strict";
+// Filtering, folding and focus only: without it the page shows everything all the same.
+for (const box of document.querySelectorAll(".find")) {
+  box.hidden = false;
+  const list = document.getElementById(box.dataset.list);
+  const items = [...list.children];
+  const words = items.map((item) => item.querySelector("summary").textContent.toLowerCase());
+  const shown = box.querySelector("output");
+  const show = (text) => {
+    let count = 0;
+    items.forEach((item, k) => {
+      item.hidden = !words[k].includes(text);
+      count += !item.hidden;
+    });
+    shown.textContent = text ? `${count} of ${items.length}` : "";
+  };
+  box.querySelector("input").addEventListener("input", (event) => show(event.target.value.trim().toLowerCase()));
+  box.querySelector("button").addEventListener("click", (event) => {
+    const open = event.target.getAttribute("aria-pressed") !== "true";
+    for (const item of items) item.open = open && !item.hidden;
+    event.target.setAttribute("aria-pressed", String(open));
+    event.target.textContent = open ? "Fold all" : "Unfold all";
+  });
+}
+// What is too wide for the screen can be scrolled by keyboard, and only that takes a stop of the tab key. Looked at
+// when it comes near the view: measuring everything would lay out a thousand kernels that nobody sees.
+const seen = new IntersectionObserver((entries) => {
+  const boxes = entries.filter((entry) => entry.isIntersecting).map((entry) => entry.target);
+  const wide = boxes.map((box) => box.scrollWidth > box.clientWidth); // all reading before all writing: one layout
+  boxes.forEach((box, k) => (box.tabIndex = wide[k] ? 0 : -1));
+}, { rootMargin: "20000px 0px" });
+const watch = () => {
+  seen.disconnect();
+  for (const box of document.querySelectorAll(".scroll")) seen.observe(box);
+};
+addEventListener("resize", watch);
+watch();
+// A link to something folded unfolds it.
+const reveal = () => {
+  const target = location.hash.length > 1 && document.getElementById(decodeURIComponent(location.hash.slice(1)));
+  if (target instanceof HTMLDetailsElement) target.open = true;
+};
+addEventListener("hashchange", reveal);
+addEventListener("beforeprint", () => document.querySelectorAll("details").forEach((d) => (d.open = true)));
+reveal();

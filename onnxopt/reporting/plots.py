@@ -1,0 +1,171 @@
+"""The report's two plots as SVG text: a roofline on logarithmic axes, and distributions of latency.
+
+Drawn in a box of 420 units, so that its 12-unit letters can be read at 360 px. Colours come from the page's style
+sheet.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Sequence
+
+from markupsafe import Markup
+
+_WIDTH, _HEIGHT = 420, 300
+_LEFT, _RIGHT, _TOP, _BOTTOM = 46, 408, 26, 258
+_ROOFS_END = 318  # right of it stand the GPUs' names
+_LINE = 13.0  # between two labels
+_LONGEST_TAIL = 1.25  # of the slowest 95th percentile: what lies beyond is cut off, and said
+
+
+@dataclasses.dataclass(frozen=True)
+class Roof:
+    """A GPU: bytes/s that its memory moves, and float32 instructions/s (a fused multiply-add counts as one)."""
+
+    name: str
+    bandwidth: float
+    instructions: float
+
+    def at(self, intensity: float) -> float:
+        """Instructions/s that a kernel of so many instructions a byte can reach."""
+        return min(self.instructions, self.bandwidth * intensity)
+
+
+@dataclasses.dataclass(frozen=True)
+class Point:
+    """A kernel: instructions a byte, and the instructions/s it was measured at (None: drawn on the roof)."""
+
+    name: str
+    intensity: float
+    rate: float | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Curve:
+    """A distribution: values at equal steps of probability, from the least to the greatest."""
+
+    name: str
+    quantiles: tuple[float, ...]
+
+
+Scale = Callable[[float], float]
+
+
+def roofline(roofs: Sequence[Roof], points: Sequence[Point]) -> Markup:
+    """Roofs of some GPUs, the first drawn strongest, and the kernels: on its roof, or where they were measured."""
+    first = roofs[0]
+    low, high = _decades([p.intensity for p in points] + [first.instructions / first.bandwidth])
+    slowest = min([r.at(low) for r in roofs] + [p.rate for p in points if p.rate])
+    bottom, top = _decades([slowest, *(r.at(high) for r in roofs)])
+    x, y = _log_scale(low, high, _LEFT, _ROOFS_END), _log_scale(bottom, top, _BOTTOM, _TOP)
+    parts = [
+        *_x_axis(x, _powers(low, high), "float32 instructions a byte", _power_text),
+        *_y_axis(y, _powers(bottom, top), "instructions a second", _rate_text, _ROOFS_END),
+    ]
+    for k, roof in reversed(list(enumerate(roofs))):
+        ridge = min(max(roof.instructions / roof.bandwidth, low), high)
+        line = " ".join(f"{x(i):.1f},{y(roof.at(i)):.1f}" for i in (low, ridge, high))
+        parts.append(f'<polyline class="roof{" first" if k == 0 else ""}" points="{line}"/>')
+    parts += _labels([(y(r.at(high)), r.name.removeprefix("GeForce ")) for r in roofs], roofs[0].name)
+    parts += [_circle(point, first, x, y) for point in points]
+    return _svg(parts, f"Roofline of {first.name} with {len(points)} kernels")
+
+
+def _circle(point: Point, roof: Roof, x: Scale, y: Scale) -> str:
+    rate = point.rate or roof.at(point.intensity)
+    kind = "measured" if point.rate else "predicted"
+    share = f", {rate / roof.at(point.intensity):.0%} of the roof" if point.rate else ""
+    title = Markup("<title>{}</title>").format(f"{point.name}: {kind}{share}")
+    return f'<circle class="{kind}" cx="{x(point.intensity):.1f}" cy="{y(rate):.1f}" r="4.5">{title}</circle>'
+
+
+def distribution(curves: Sequence[Curve], unit: str) -> Markup:
+    """Share of runs that took at most so long, a curve each."""
+    cut = _LONGEST_TAIL * max(c.quantiles[int(0.95 * (len(c.quantiles) - 1))] for c in curves)
+    low = min(c.quantiles[0] for c in curves)
+    high = min(cut, max(c.quantiles[-1] for c in curves))
+    ticks = _nice_ticks(low, high)
+    low, high = ticks[0], ticks[-1]
+    x, y = _linear_scale(low, high, _LEFT, _RIGHT), _linear_scale(0.0, 1.0, _BOTTOM, _TOP)
+    parts = [
+        *_x_axis(x, ticks, f"{unit} a run", lambda v: f"{v:g}"),
+        *_y_axis(y, [0.0, 0.25, 0.5, 0.75, 1.0], "share of runs", lambda v: f"{v:.0%}"),
+    ]
+    for k, curve in enumerate(curves):
+        steps = len(curve.quantiles) - 1
+        inside = [(q, n / steps) for n, q in enumerate(curve.quantiles) if q <= high]
+        line = " ".join(f"{x(q):.1f},{y(share):.1f}" for q, share in inside)
+        parts.append(f'<polyline class="curve c{k}" points="{line}"/>')
+    return _svg(parts, f"Distribution of {unit} a run: {', '.join(c.name for c in curves)}")
+
+
+def _labels(ends: Sequence[tuple[float, str]], first: str) -> list[str]:
+    """Names right of the roofs' ends, from the top down, pushed apart where they would overlap."""
+    parts, lowest = [], -math.inf
+    for y, name in sorted(ends):
+        lowest = max(y + 4, lowest + _LINE)
+        parts.append(_text(_ROOFS_END + 5, lowest, name, "start", "first" if name == first else "other"))
+    return parts
+
+
+def _svg(parts: Sequence[str], summary: str) -> Markup:
+    head = Markup('<svg viewBox="0 0 {} {}" role="img" aria-label="{}">').format(_WIDTH, _HEIGHT, summary)
+    return head + Markup("\n".join(parts)) + Markup("</svg>")
+
+
+def _x_axis(x: Scale, ticks: Sequence[float], title: str, text: Callable[[float], str]) -> list[str]:
+    parts = [f'<line class="grid" x1="{x(t):.1f}" x2="{x(t):.1f}" y1="{_TOP}" y2="{_BOTTOM}"/>' for t in ticks]
+    parts += [_text(x(t), _BOTTOM + 16, text(t), "end" if t == ticks[-1] else "middle") for t in ticks]
+    return [*parts, _text((x(ticks[0]) + x(ticks[-1])) / 2, _HEIGHT - 6, title, "middle")]
+
+
+def _y_axis(
+    y: Scale, ticks: Sequence[float], title: str, text: Callable[[float], str], right: float = _RIGHT
+) -> list[str]:
+    parts = [f'<line class="grid" x1="{_LEFT}" x2="{right}" y1="{y(t):.1f}" y2="{y(t):.1f}"/>' for t in ticks]
+    parts += [_text(_LEFT - 5, y(t) + 4, text(t), "end") for t in ticks]
+    return [*parts, _text(2, _TOP - 13, title, "start")]
+
+
+def _text(x: float, y: float, text: str, anchor: str, kind: str = "") -> str:
+    attributes = f'x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}"' + (f' class="{kind}"' if kind else "")
+    return f"<text {attributes}>{Markup.escape(text)}</text>"
+
+
+def _log_scale(low: float, high: float, start: float, end: float) -> Scale:
+    return lambda v: start + (end - start) * math.log(v / low) / math.log(high / low)
+
+
+def _linear_scale(low: float, high: float, start: float, end: float) -> Scale:
+    return lambda v: start + (end - start) * (v - low) / (high - low)
+
+
+def _decades(values: Sequence[float]) -> tuple[float, float]:
+    """The powers of ten around the values, at least two decades."""
+    low, high = math.floor(math.log10(min(values))), math.ceil(math.log10(max(values)))
+    return 10.0**low, 10.0 ** max(high, low + 2)
+
+
+def _powers(low: float, high: float) -> list[float]:
+    return [10.0**k for k in range(round(math.log10(low)), round(math.log10(high)) + 1)]
+
+
+def _power_text(value: float) -> str:
+    return f"{value:g}"
+
+
+def _rate_text(value: float) -> str:
+    for factor, prefix in ((1e12, "T"), (1e9, "G"), (1e6, "M")):
+        if value >= factor:
+            return f"{value / factor:g} {prefix}"
+    return f"{value:g}"
+
+
+def _nice_ticks(low: float, high: float) -> list[float]:
+    """Four to eight round numbers that enclose low and high."""
+    span = max(high - low, 1e-3 * high, 1e-9)
+    power = 10.0 ** math.floor(math.log10(span / 4))
+    step = next(f * power for f in (1, 2, 5, 10) if span / (f * power) <= 6)
+    first, last = math.floor(low / step), math.ceil(high / step)
+    return [round(k * step, 12) for k in range(first, max(last, first + 1) + 1)]

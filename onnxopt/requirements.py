@@ -1,0 +1,89 @@
+"""Requirements: the oldest ONNX Runtime and CUDA driver that an artifact needs, with what asks for it.
+
+Sources. Which IR version and opset a release reads: a model of one Identity, in every pair, opened with each release
+from 1.21.1 to 1.31.1 (2026-11-21; `python -m tests.compat` runs artifacts on four of them). Kernels that came later
+than their operator: ONNX Runtime's release notes and the kernel tables of its wheels. CUDA: minor version compatibility
+(a cubin of CUDA 12.x runs on any driver for CUDA 12.0 or later) and the release notes that first name a compute
+capability.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+
+import onnx_ir as ir
+import pydantic
+
+# Release: (newest IR version, newest opset) that it reads.
+_READS = {"1.21": (10, 22), "1.23": (11, 23), "1.24": (13, 25), "1.25": (13, 26)}
+# The library is built for the C API of this release; every later one runs it.
+LIBRARY_NEEDS = "1.21"
+# Operators whose CUDA kernel came later than their opset, and those that take bfloat16 there only from some release on.
+_CUDA_SINCE = {("", "Attention"): "1.25", ("", "TensorScatter"): "1.25"}
+_CUDA_BFLOAT16_SINCE = {
+    ("", "Conv"): "1.24",
+    ("", "AveragePool"): "1.24",
+    ("", "ReduceMean"): "1.31",
+    ("com.microsoft", "MultiHeadAttention"): "1.24",
+    ("com.microsoft", "SkipLayerNormalization"): "1.24",
+    ("com.microsoft", "SkipSimplifiedLayerNormalization"): "1.24",
+}
+_ARCH_SINCE = {"sm_100": "12.8", "sm_120": "12.8"}  # the first CUDA release that knows the architecture
+_CUBINS_NEED = "12.0"  # kernels are compiled by CUDA 12.9's NVRTC
+# The first driver for Linux on x86-64 of a CUDA release (CUDA's release notes, table of toolkit drivers).
+DRIVERS = {"12.0": "525.60.13", "12.8": "570.26"}
+
+
+class Requirements(pydantic.BaseModel):
+    """onnxruntime: the oldest release that opens the artifact. onnxruntime_cuda: the oldest that runs it on CUDA.
+
+    because: what asks for these releases. cuda_driver: for each GPU architecture that kernels were compiled for, the
+    CUDA version that the driver must support (what `nvidia-smi` prints as CUDA Version), e.g. {"sm_90": "12.0"}.
+    """
+
+    model_config = pydantic.ConfigDict(frozen=True, extra="forbid")
+
+    onnxruntime: str
+    onnxruntime_cuda: str
+    because: tuple[str, ...]
+    cuda_driver: dict[str, str]
+
+
+def of(model: ir.Model, *, library: bool, archs: Sequence[str]) -> Requirements:
+    """What an artifact of `model` needs. library: whether it has one. archs: of its fatbin ("sm_90", ...)."""
+    to_open = list(_to_open(model, library))
+    on_cuda = [*to_open, *_on_cuda(model)]
+    opens, runs = (max((release for release, _ in found), key=parts) for found in (to_open, on_cuda))
+    return Requirements(
+        onnxruntime=opens,
+        onnxruntime_cuda=runs,
+        because=tuple(dict.fromkeys(f"{r}: {reason}" for r, reason in on_cuda if r in (opens, runs))),
+        cuda_driver={arch: _ARCH_SINCE.get(arch, _CUBINS_NEED) for arch in archs},
+    )
+
+
+def _to_open(model: ir.Model, library: bool) -> Iterator[tuple[str, str]]:
+    """(release, what asks for it): the file format, the operators' opset, the library."""
+    versions = (("IR version", model.ir_version), ("opset", model.opset_imports.get("", 0)))
+    for index, (name, version) in enumerate(versions):
+        yield next((r for r, reads in _READS.items() if version <= reads[index]), list(_READS)[-1]), f"{name} {version}"
+    if library:
+        yield LIBRARY_NEEDS, "the custom-op library"
+
+
+def _on_cuda(model: ir.Model) -> Iterator[tuple[str, str]]:
+    """(release, what asks for it): kernels of the CUDA provider. Bodies of fused functions do not count: ours run."""
+    for node in model.graph.all_nodes():
+        operator = ("" if node.domain == "ai.onnx" else node.domain, node.op_type)
+        if release := _CUDA_SINCE.get(operator):
+            yield release, f"{node.op_type} on CUDA"
+        release = _CUDA_BFLOAT16_SINCE.get(operator)
+        if release and any(v is not None and v.dtype == ir.DataType.BFLOAT16 for v in node.inputs):
+            yield release, f"{node.op_type} of bfloat16 on CUDA"
+
+
+def parts(version: str) -> tuple[int, ...]:
+    """A version as numbers that compare: "1.31.1" is (1, 31, 1); what follows the numbers (rc1, .dev) is left out."""
+    match = re.match(r"\d+(\.\d+)*", version)
+    return tuple(int(p) for p in match[0].split(".")) if match else ()

@@ -1,0 +1,23 @@
+"""Running the command in tests, and what every refusal looks like."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from click.testing import CliRunner, Result
+
+from onnxopt.cli import main
+
+
+def run(*arguments: str | Path, input: str | None = None) -> Result:
+    return CliRunner().invoke(main, [str(a) for a in arguments], input=input)
+
+
+def assert_refused(result: Result, *words: str) -> None:
+    """One line on stderr that begins with "error:" and holds the words, exit code 2, nothing on stdout."""
+    assert result.exit_code == 2, result.output
+    assert result.stdout == ""
+    assert result.stderr.startswith("error: ")
+    assert result.stderr.count("\n") == 1
+    for word in words:
+        assert word in result.stderr

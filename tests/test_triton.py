@@ -1,0 +1,424 @@
+"""export-triton: a backend that reads config.pbtxt as Triton does loads the model and answers as the artifact does."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from artifacts import BATCHED, edit_manifest, make, with_weights
+from command import assert_refused, run
+from small_models import CHAIN, NOTHING_TO_FUSE, TOKENS, write
+from triton_backend import Model
+
+import onnxopt
+from onnxopt import execution, package, triton
+from onnxopt.errors import ArtifactError, UsageError
+from onnxopt.triton_options import Options
+
+pytestmark = pytest.mark.usefixtures("library")
+
+SCALARS = """
+scalars (float[batch, 4] x, float scale) => (float[batch, 4] y, float total) {
+  a = Mul(x, scale)
+  y = Tanh(a)
+  total = ReduceSum<keepdims = 0>(y)
+}
+"""
+LENGTHS = """
+lengths (int64[batch] count, float[batch, 3] x) => (float[batch] y) {
+  axis = Constant<value_ints = [1]>()
+  s = ReduceSum<keepdims = 0>(x, axis)
+  c = Cast<to = 1>(count)
+  y = Mul(s, c)
+}
+"""
+# A dim that the model declares dynamic, and that ORT knows better.
+INFERRED = """
+inferred (float[batch, 4] x) => (float[batch, rest] y) {
+  a = Tanh(x)
+  y = Mul(a, x)
+}
+"""
+DTYPES = """
+dtypes (bool[n, 2] b, uint8[n, 2] u, int32[n, 2] i, float16[n, 2] h, double[n, 2] d, string[n, 2] s)
+    => (bool[n, 2] nb, uint8[n, 2] nu, int32[n, 2] ni, float16[n, 2] nh, double[n, 2] nd, string[n, 2] ns) {
+  nb = Not(b)
+  nu = Identity(u)
+  ni = Neg(i)
+  nh = Neg(h)
+  nd = Neg(d)
+  ns = Identity(s)
+}
+"""
+
+
+def exported(tmp_path: Path, text: str = BATCHED, archs: tuple[str, ...] = ("sm_90",), **options: Any) -> Path:
+    return triton.export(make(tmp_path / "artifact", text, archs), tmp_path / "repository", **options)
+
+
+# --- the backend -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("text", [BATCHED, CHAIN, NOTHING_TO_FUSE, TOKENS, SCALARS, LENGTHS, INFERRED, DTYPES])
+def test_the_backend_answers_as_the_artifact_does(tmp_path: Path, text: str) -> None:
+    model = Model(exported(tmp_path, text))
+    artifact = onnxopt.load(tmp_path / "artifact", providers=[execution.CPU])
+    warmed = model.warm_up()
+    assert warmed
+    for size, feeds, outputs in warmed:
+        assert size in (1, model.config.max_batch_size)
+        expected = artifact.run(list(outputs), feeds)
+        for found, wanted in zip(outputs.values(), expected, strict=True):
+            np.testing.assert_array_equal(found, wanted)
+
+
+def test_the_kernels_run_in_the_backend(tmp_path: Path) -> None:
+    """The path in config.pbtxt is the library's: without its kernels.json there, the backend refuses."""
+    folder = exported(tmp_path)
+    (folder / "1" / "lib" / "kernels.json").write_text("{")
+    with pytest.raises(Exception, match=r"kernels\.json"):
+        Model(folder)
+
+
+def test_the_files(tmp_path: Path) -> None:
+    folder = exported(tmp_path)
+    assert sorted(p.relative_to(folder).as_posix() for p in folder.rglob("*") if p.is_file()) == [
+        "1/lib/kernels.fatbin",
+        "1/lib/kernels.json",
+        "1/lib/libonnxopt_ops.so",
+        "1/model.onnx",
+        "README.md",
+        "config.pbtxt",
+        "warmup/0.raw",
+        "warmup/1.raw",
+    ]
+    library = folder.absolute() / "1" / "lib" / package.LIBRARY
+    assert list(Model(folder).config.model_operations.op_library_filename) == [str(library)]
+    assert str(library) in (folder / "README.md").read_text()
+
+
+def test_weights_beside_the_model(tmp_path: Path, artifact: Path) -> None:
+    weight = with_weights(artifact)
+    for tensorrt in (False, True):
+        served = Model(triton.export(artifact, tmp_path / f"{tensorrt}", tensorrt=tensorrt))
+        for _, feeds, outputs in served.warm_up():
+            np.testing.assert_allclose(outputs["y"], feeds["x"] @ weight, rtol=1e-4, atol=1e-4)
+
+
+# --- batching --------------------------------------------------------------------------------------------------------
+
+
+def test_requests_are_batched_where_every_tensor_has_the_batch_first(tmp_path: Path) -> None:
+    config = Model(exported(tmp_path, max_batch=32)).config
+    assert config.max_batch_size == 32
+    assert list(config.dynamic_batching.preferred_batch_size) == [16, 32]
+    assert [list(row.dims) for row in (*config.input, *config.output)] == [[16], [16], [16]]
+    assert [sample.batch_size for sample in config.model_warmup] == [1, 32]
+
+
+@pytest.mark.parametrize("text", [CHAIN, SCALARS, NOTHING_TO_FUSE])
+def test_and_not_where_one_has_not(tmp_path: Path, text: str) -> None:
+    folder = exported(tmp_path, text)
+    config = Model(folder).config
+    assert config.max_batch_size == 0
+    assert not config.HasField("dynamic_batching")
+    assert "Requests are not put together" in (folder / "README.md").read_text()
+
+
+def test_dims_are_those_that_onnxruntime_infers(tmp_path: Path) -> None:
+    """The backend refuses a config whose output dims are not exactly ORT's."""
+    config = Model(exported(tmp_path, INFERRED)).config
+    assert list(config.output[0].dims) == [4]
+
+
+def test_one_request_at_a_time(tmp_path: Path) -> None:
+    config = Model(exported(tmp_path, max_batch=1)).config
+    assert config.max_batch_size == 1
+    assert not config.HasField("dynamic_batching")
+
+
+def test_warm_up_inputs_make_sense(tmp_path: Path) -> None:
+    """Token ids stay below the table that they index, which has 3 rows; sizes are those that verification ran at."""
+    model = Model(exported(tmp_path, TOKENS))
+    for _, feeds, outputs in model.warm_up():
+        assert 0 <= feeds["ids"].min() <= feeds["ids"].max() <= 2
+        assert feeds["ids"].shape[1] > 1
+        assert outputs["y"].shape == (*feeds["ids"].shape, 2)
+
+
+# --- options ---------------------------------------------------------------------------------------------------------
+
+
+def test_cuda_options_are_where_the_backend_looks(tmp_path: Path) -> None:
+    """The values are those of providers/cuda.json, under the backend's names; enable_cuda_graph must not be passed."""
+    model = Model(exported(tmp_path))
+    (accelerator,) = model.config.optimization.execution_accelerators.gpu_execution_accelerator
+    assert accelerator.name == "cuda"
+    codes = {"HEURISTIC": "1", "EXHAUSTIVE": "0", "kSameAsRequested": "1", "kNextPowerOfTwo": "0"}
+    options = json.loads((tmp_path / "artifact/providers/cuda.json").read_text())["provider_options"]
+    at_the_top = {"cudnn_conv_algo_search", "arena_extend_strategy", "do_copy_in_default_stream"} & set(options)
+    assert len(at_the_top) >= 2
+    for key in at_the_top:
+        assert model.parameter(key) == codes.get(options[key], options[key])
+    rest = {key: value for key, value in options.items() if key not in {*at_the_top, "enable_cuda_graph"}}
+    assert dict(accelerator.parameters) == rest
+
+
+def _options(**configuration: dict[str, Any]) -> Options:
+    options = Options()
+    options.add_session(configuration)
+    return options
+
+
+def test_session_options() -> None:
+    options = _options(
+        session_options={
+            "graph_optimization_level": "extended",
+            "intra_op_num_threads": 4,
+            "enable_mem_pattern": False,
+        },
+        session_config={"session.use_device_allocator_for_initializers": "1", "session.intra_op.allow_spinning": "0"},
+    )
+    assert options.graph_level == 1
+    assert options.parameters == {
+        "intra_op_thread_count": "4",
+        "enable_mem_pattern": "0",
+        "session.use_device_allocator_for_initializers": "1",
+    }
+    assert set(options.left_out) == {"session.intra_op.allow_spinning"}
+
+
+def test_cuda_options_that_triton_decides() -> None:
+    options = Options()
+    options.add_cuda(
+        {
+            "device_id": 3,
+            "enable_cuda_graph": "1",
+            "gpu_mem_limit": "100",
+            "arena_extend_strategy": "new",
+            "use_tf32": "0",
+        }
+    )
+    assert options.accelerators == {"cuda": {"use_tf32": "0"}}
+    assert options.parameters == {"gpu_mem_limit": "100"}
+    assert set(options.left_out) == {"device_id", "enable_cuda_graph", "arena_extend_strategy"}
+    assert "fixed addresses" in options.left_out["enable_cuda_graph"]
+
+
+def test_tensorrt_options_are_those_that_the_backend_knows() -> None:
+    from pathlib import PurePosixPath
+
+    options = Options()
+    options.add_tensorrt(
+        {
+            "trt_fp16_enable": "1",
+            "trt_int8_enable": "0",
+            "trt_bf16_enable": "1",
+            "trt_max_workspace_size": 1 << 30,
+            "trt_engine_cache_path": "cache/sm_90",
+            "trt_timing_cache_path": "/var/cache/trt",
+            "trt_profile_min_shapes": "x:1x16",
+            "trt_engine_hw_compatible": "1",
+        },
+        PurePosixPath("/models/m"),
+    )
+    assert options.accelerators["tensorrt"] == {
+        "precision_mode": "FP16",
+        "max_workspace_size_bytes": str(1 << 30),
+        "trt_engine_cache_path": "/models/m/cache/sm_90",
+        "trt_timing_cache_path": "/var/cache/trt",
+        "trt_profile_min_shapes": "x:1x16",
+    }
+    assert set(options.left_out) == {"trt_bf16_enable", "trt_engine_hw_compatible"}
+
+
+def test_tensorrt_runs_without_the_library(tmp_path: Path) -> None:
+    folder = exported(tmp_path, tensorrt=True, mount="/models")
+    model = Model(folder)
+    assert not model.config.model_operations.op_library_filename
+    assert not (folder / "1" / "lib").exists()
+    first, second = model.config.optimization.execution_accelerators.gpu_execution_accelerator
+    assert (first.name, second.name) == ("tensorrt", "cuda")
+    assert first.parameters["trt_engine_cache_path"] == "/models/batched/tensorrt".replace("batched", folder.name)
+    assert model.warm_up()
+
+
+def test_tensorrt_takes_the_portable_graph(tmp_path: Path) -> None:
+    made = make(tmp_path / "artifact", BATCHED)
+    shutil.copy(write(tmp_path / "portable.onnx", BATCHED), made / triton.PORTABLE)
+    hashed = {n: f.model_dump() for n, f in package.hash_files(made).items()}
+    edit_manifest(made, files=hashed)
+    folder = triton.export(made, tmp_path / "repository", tensorrt=True)
+    assert (folder / "1" / "model.onnx").read_bytes() == (made / triton.PORTABLE).read_bytes()
+    assert Model(folder).warm_up()
+
+
+def test_settings_of_one_gpu(tmp_path: Path) -> None:
+    """As `optimize` writes them for the GPUs of its catalogue: NAME.json and NAME.tensorrt.json."""
+    made = make(tmp_path / "artifact", BATCHED, ("sm_90",))
+    part = {"session_options": {"execution_mode": "sequential"}, "session_config": {}}
+    cuda = {"provider": "CUDAExecutionProvider", "provider_options": {"use_tf32": "0"}, **part}
+    trt = {
+        "provider": "TensorrtExecutionProvider",
+        "provider_options": {"trt_profile_min_shapes": "x:1x16", "trt_engine_cache_path": "cache/sm_90"},
+        "fallback_providers": [{"provider": "CUDAExecutionProvider", "provider_options": {"prefer_nhwc": "1"}}],
+        **part,
+    }
+    for path in made.glob("providers/*.tensorrt.json"):
+        path.unlink()
+    (made / "providers/h200.json").write_text(json.dumps(cuda))
+    (made / "providers/h200.tensorrt.json").write_text(json.dumps(trt))
+    edit_manifest(made, files={n: f.model_dump() for n, f in package.hash_files(made).items()})
+
+    def accelerators(number: int, **options: Any) -> dict[str, dict[str, str]]:
+        model = Model(triton.export(made, tmp_path / f"{number}", **options))
+        assert model.parameter("execution_mode") == "0" or not options.get("settings")
+        rows = model.config.optimization.execution_accelerators.gpu_execution_accelerator
+        return {row.name: dict(row.parameters) for row in rows}
+
+    assert accelerators(1, settings="h200") == {"cuda": {"use_tf32": "0"}}
+    own = accelerators(2, settings="h200", tensorrt=True)
+    assert own["tensorrt"]["trt_engine_cache_path"] == str(tmp_path / "2" / "chain" / "cache/sm_90")
+    assert own["cuda"] == {"prefer_nhwc": "1"}
+    unnamed = accelerators(3, tensorrt=True)["tensorrt"]
+    assert unnamed["trt_profile_min_shapes"] == "x:1x16"
+    assert unnamed["trt_engine_cache_path"] == str(tmp_path / "3" / "chain" / "tensorrt")
+    with pytest.raises(UsageError, match="TensorrtExecutionProvider"):
+        triton.export(made, tmp_path / "4", settings="h200.tensorrt")
+
+
+def test_a_mount_and_instances_and_a_name(tmp_path: Path) -> None:
+    from google.protobuf import text_format
+    from tritonclient.grpc import model_config_pb2
+
+    folder = exported(tmp_path, mount="/models", instances=3, device="gpu", name="ranker-7")
+    assert folder == tmp_path / "repository" / "ranker-7"
+    config = text_format.Parse((folder / "config.pbtxt").read_text(), model_config_pb2.ModelConfig())
+    assert list(config.model_operations.op_library_filename) == [f"/models/ranker-7/1/lib/{package.LIBRARY}"]
+    assert config.instance_group[0].count == 3
+    assert config.instance_group[0].kind == model_config_pb2.ModelInstanceGroup.KIND_GPU
+
+
+def test_a_path_relative_to_where_the_server_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = exported(tmp_path, mount="repository")
+    monkeypatch.chdir(tmp_path)
+    model = Model(folder)
+    assert model.config.model_operations.op_library_filename[0].startswith("repository/")
+    assert model.warm_up()
+
+
+def test_kernels_for_the_cpu_only_are_served_on_the_cpu(tmp_path: Path) -> None:
+    from tritonclient.grpc import model_config_pb2
+
+    model = Model(exported(tmp_path, archs=()))
+    assert model.config.instance_group[0].kind == model_config_pb2.ModelInstanceGroup.KIND_CPU
+    assert not model.config.optimization.HasField("execution_accelerators")
+    assert model.warm_up()
+
+
+def test_two_models_in_one_repository(tmp_path: Path) -> None:
+    first = exported(tmp_path, name="a")
+    second = triton.export(tmp_path / "artifact", tmp_path / "repository", name="b")
+    for folder in (first, second):
+        assert Model(folder).warm_up()
+
+
+# --- refusals --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--name", "a/b"], ["not a model name"]),
+        (["--max-batch", "0"], ["1 or more"]),
+        (["--instances", "0"], ["1 or more"]),
+        (["--device", "tpu"], ["tpu", "auto, gpu, cpu"]),
+        (["--tensorrt", "--device", "cpu"], ["TensorRT needs a GPU"]),
+        (["--settings", "h900"], ["no settings 'h900'", "cpu", "cuda"]),
+        (["--settings", "cpu"], ["CPUExecutionProvider"]),
+        (["--device", "cpu", "--settings", "cuda"], ["CUDAExecutionProvider"]),
+    ],
+)
+def test_bad_options(tmp_path: Path, options: list[str], words: list[str]) -> None:
+    made = make(tmp_path / "artifact", BATCHED, ("sm_90",))
+    assert_refused(run("export-triton", made, tmp_path / "repository", *options), *words)
+    assert [p.name for p in tmp_path.iterdir()] == ["artifact"]
+
+
+def test_a_gpu_without_kernels_for_it(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="no kernels for GPUs"):
+        exported(tmp_path, archs=(), device="gpu")
+
+
+def test_a_model_that_is_there_already(tmp_path: Path) -> None:
+    folder = exported(tmp_path)
+    before = sorted(folder.rglob("*"))
+    with pytest.raises(UsageError, match="exists already"):
+        triton.export(tmp_path / "artifact", tmp_path / "repository")
+    assert sorted(folder.rglob("*")) == before
+
+
+@pytest.mark.parametrize(
+    ("tensor", "words"),
+    [
+        ({"kind": "sequence"}, "is a sequence"),
+        ({"dims": None}, "declares no rank"),
+        ({"dtype": "float8_e4m3fn"}, "is float8_e4m3fn"),
+        ({"dtype": ""}, "is of undeclared dtype"),
+        ({"dtype": "bfloat16"}, "is bfloat16"),
+        ({"dtype": "string", "dims": []}, "is a single string"),
+    ],
+)
+def test_what_triton_cannot_pass(tmp_path: Path, tensor: dict[str, Any], words: str) -> None:
+    made = make(tmp_path / "artifact", BATCHED)
+    original = {"name": "x", "dtype": "float32", "dims": ["batch", 16], "kind": "tensor"}
+    edit_manifest(made, inputs=[original | tensor])
+    with pytest.raises(UsageError, match=f"x {words}"):
+        triton.export(made, tmp_path / "repository")
+    assert not (tmp_path / "repository").exists()
+
+
+def test_a_damaged_artifact(tmp_path: Path) -> None:
+    made = make(tmp_path / "artifact", BATCHED)
+    (made / "lib" / "kernels.json").write_text("{}")
+    with pytest.raises(ArtifactError, match=r"kernels\.json"):
+        triton.export(made, tmp_path / "repository")
+    assert not (tmp_path / "repository").exists()
+
+
+def test_without_tritonclient(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import sys
+
+    monkeypatch.setitem(sys.modules, "tritonclient.grpc", None)
+    made = make(tmp_path / "artifact", BATCHED)
+    assert_refused(run("export-triton", made, tmp_path / "repository"), "onnxopt[triton]")
+    assert not (tmp_path / "repository").exists()
+
+
+def test_the_command(tmp_path: Path) -> None:
+    made = make(tmp_path / "artifact", BATCHED, ("sm_90",))
+    result = run("export-triton", made, tmp_path / "repository", "--name", "m", "--max-batch", "4", "--json")
+    assert result.exit_code == 0, result.output
+    assert json.loads(result.stdout)["config"] == str(tmp_path / "repository" / "m" / "config.pbtxt")
+    assert Model(tmp_path / "repository" / "m").config.max_batch_size == 4
+
+
+@pytest.mark.models
+@pytest.mark.parametrize("name", ["bert_tiny_dyn", "convnext_tiny_fp16_dyn", "silero_vad_16k_sequence", "ppocr_cls_v2"])
+def test_real_models(tmp_path: Path, name: str) -> None:
+    import models
+
+    try:
+        path = models.path(name)
+    except models.ModelUnavailable as error:
+        pytest.skip(str(error))
+    made = onnxopt.optimize(path, tmp_path / "artifact", archs=()).path
+    model = Model(triton.export(made, tmp_path / "repository"))
+    artifact = onnxopt.load(made, providers=[execution.CPU])
+    for _, feeds, outputs in model.warm_up():
+        for found, wanted in zip(outputs.values(), artifact.run(list(outputs), feeds), strict=True):
+            np.testing.assert_allclose(found, wanted, rtol=1e-2, atol=1e-2)
