@@ -149,9 +149,11 @@ def _lp_norm(c: RowCall) -> tuple[Expr, ...]:
     return (zero.where(c.x.builder.const(0.0, c.x.dtype), c.x / norm),)
 
 
+_SUMMED = FLOATS | {"int32", "int64", "uint32", "uint64"}
+_OLD_FLOATS = FLOATS - {"bfloat16"}
 _PAIR: tuple[Mapping[str, Any], ...] = ({}, {"axis": 1}, {"axis": 0})
 _ROWS = (
-    _reduction("ReduceSum", lambda c, x: c.sum(x), dtypes=NUMBERS, samples=(0.1, 4.0)),
+    _reduction("ReduceSum", lambda c, x: c.sum(x), dtypes=_SUMMED, samples=(0.1, 4.0)),
     _reduction("ReduceMean", lambda c, x: c.mean(x), samples=(0.1, 4.0)),
     _reduction("ReduceMax", lambda c, x: c.max(x), dtypes=NUMBERS),
     _reduction("ReduceMin", lambda c, x: _reduce("min", x), dtypes=NUMBERS),
@@ -162,9 +164,9 @@ _ROWS = (
     _reduction("ReduceLogSum", lambda c, x: c.sum(x).log(), samples=(0.1, 4.0)),
     _reduction("ReduceLogSumExp", _log_sum_exp),
     RowOperator("Softmax", 13, "axis", _softmax, attributes=_PAIR),
-    RowOperator("Softmax", 1, "from axis", _softmax, before=13, axis=1),
+    RowOperator("Softmax", 1, "from axis", _softmax, before=13, axis=1, dtypes=_OLD_FLOATS),
     RowOperator("LogSoftmax", 13, "axis", _log_softmax, attributes=_PAIR),
-    RowOperator("LogSoftmax", 1, "from axis", _log_softmax, before=13, axis=1),
+    RowOperator("LogSoftmax", 1, "from axis", _log_softmax, before=13, axis=1, dtypes=_OLD_FLOATS),
     RowOperator("LayerNormalization", 17, "from axis", _layer_norm, operands=3, row_outputs=frozenset({1, 2}), ulp=16),
     RowOperator("RMSNormalization", 23, "from axis", _rms_norm, operands=2),
     RowOperator("InstanceNormalization", 6, "spatial", _spatial_norm, operands=3, channels=frozenset({1, 2}), ulp=16),
