@@ -16,7 +16,8 @@ import onnx
 
 from onnxopt import compile, fuse, generate, kernels_json, loading, normalize, outline, package, rewrite, saving
 from onnxopt.passes.transposed_weights import TransposeWeightsPass
-from onnxopt.regions import FusionPlan, Kernel
+from onnxopt.regions import FusionPlan, Kernel, Variant
+from onnxopt.row_variants import RowVariant
 
 
 @dataclasses.dataclass
@@ -47,7 +48,7 @@ class Collection:
             if variants.setdefault(variant.symbol, variant) != variant:
                 raise ValueError(f"{kernel.name}: two models want different variants {variant.symbol}")
         self.kernels[kernel.name] = dataclasses.replace(
-            kernel, variants=tuple(variants.values()), sites=(*known.sites, *kernel.sites)
+            kernel, variants=tuple(sorted(variants.values(), key=_priority)), sites=(*known.sites, *kernel.sites)
         )
 
     def write_library(self, folder: pathlib.Path, archs: Sequence[str]) -> None:
@@ -59,6 +60,11 @@ class Collection:
             package.write_library(lib, kernels_json.to_json(kernels, fatbin), fatbin)
             with tarfile.open(folder / "lib.tar.xz", "w:xz") as archive:
                 archive.add(lib, "lib")
+
+
+def _priority(variant: Variant) -> tuple[str, bool]:
+    """Rowwise entry points that hold a row come before those for any row; pointwise ones keep their order."""
+    return (variant.layout, variant.columns == 0) if isinstance(variant, RowVariant) else ("", False)
 
 
 def describe(plan: FusionPlan) -> dict[str, object]:

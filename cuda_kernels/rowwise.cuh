@@ -13,6 +13,17 @@
 namespace onnxopt {
 
 constexpr char kModeColumns = 'K';  // element k of every row is element k of the input
+constexpr char kModeDense = 'D';    // a row's elements lie side by side, from where its first one lies
+
+// Keeps the compiler from holding what it computed of a value: 16-bit elements stay packed in their registers.
+template <typename T, int kWidth>
+__device__ inline void forget(Vector<T, kWidth>& vector) {
+  if constexpr (sizeof(vector) % 4 == 0) {
+    uint32_t* words = reinterpret_cast<uint32_t*>(&vector);
+#pragma unroll
+    for (unsigned k = 0; k < sizeof(vector) / 4; ++k) asm volatile("" : "+r"(words[k]));
+  }
+}
 
 template <typename Op, int kWidth, typename Inputs, typename Outputs, typename I, typename O>
 struct RowBody;
@@ -27,10 +38,25 @@ struct RowBody<Op, kWidth, List<In...>, List<Out...>, Indices<I...>, Indices<O..
   template <typename Index>
   using Parameters = RowParams<Index, sizeof...(In), sizeof...(Out)>;
 
+  // Where each input's first element of a row lies, for inputs that are dense in it.
+  template <typename Index>
+  struct Bases {
+    Index at[sizeof...(In)];
+  };
+
+  template <char... kModes, typename Index>
+  __device__ static Bases<Index> bases(const Parameters<Index>& params, Index first) {
+    Bases<Index> found{};
+    ((kModes == kModeDense ? void(found.at[I] = offset<kModeAny>(params.input[I], first)) : void()), ...);
+    return found;
+  }
+
   template <char kMode, typename T, typename Index>
-  __device__ static Vector<T, kWidth> load_one(const Input<Index>& input, Index i, Index k) {
+  __device__ static Vector<T, kWidth> load_one(const Input<Index>& input, Index i, Index k, Index base) {
     if constexpr (kMode == kModeColumns) {
       return load_vector<T, kWidth>(static_cast<const T*>(input.data) + k);
+    } else if constexpr (kMode == kModeDense) {
+      return load_vector<T, kWidth>(static_cast<const T*>(input.data) + base + k);
     } else {
       return load<AnyTerms, 0, kMode, T, kWidth>(input, i);
     }
@@ -38,15 +64,30 @@ struct RowBody<Op, kWidth, List<In...>, List<Out...>, Indices<I...>, Indices<O..
 
   // Loads the inputs in kMask that vary along the row: the vector at element i of the domain, k of its row.
   template <unsigned kMask, char... kModes, typename Index>
-  __device__ static void load_all(const Parameters<Index>& params, Index i, Index k, Loaded& in) {
+  __device__ static void load_all(const Parameters<Index>& params, Index i, Index k, Loaded& in,
+                                  const Bases<Index>& row_bases = {}) {
     (
         [&] {
           if constexpr (((kMask & ~Op::kRowInputs) >> I & 1u) != 0) {
-            get<I>(in).value = load_one<kModes, In>(params.input[I], i, k);
+            get<I>(in).value = load_one<kModes, In>(params.input[I], i, k, row_bases.at[I]);
           }
         }(),
         ...);
   }
+
+  // Forgets what was computed of the inputs in kMask that are stored in 16 bits.
+  template <unsigned kMask>
+  __device__ static void forget_all(Loaded& in) {
+    (
+        [&] {
+          if constexpr (((kMask & ~Op::kRowInputs) >> I & 1u) != 0 && sizeof(In) == 2) forget(get<I>(in).value);
+        }(),
+        ...);
+  }
+
+  // Bytes that a thread loads for one vector of every input.
+  static constexpr unsigned kBytes =
+      ((Op::kRowInputs >> I & 1u ? 0u : unsigned(sizeof(Vector<In, kWidth>))) + ... + 0u);
 
   template <typename Index>
   __device__ static void load_row(const Parameters<Index>& params, Index first, RowLoaded& in) {
@@ -133,6 +174,9 @@ template <typename Op, int kWidth>
 using RowBodyOf = RowBody<Op, kWidth, typename Op::Inputs, typename Op::Outputs,
                           typename MakeIndices<Op::Inputs::size>::type, typename MakeIndices<Op::Outputs::size>::type>;
 
+constexpr int kMostUnpacked = 32;  // elements a thread that are kept in the compute dtype, where they are 16 bits
+constexpr unsigned kMostPrefetched = 160;  // bytes a thread, all inputs together, that are loaded before reducing
+
 // One thread's part of a row that is held in registers.
 template <typename Op, typename Index, int kWidth, int kVectors, int kLanes, int kThreads, int kCluster, int kColumns,
           char... kModes>
@@ -140,30 +184,35 @@ struct Held {
   using B = RowBodyOf<Op, kWidth>;
   using Params = RowParams<Index, Op::Inputs::size, Op::Outputs::size>;
   static constexpr bool kFull = kColumns == kLanes * kVectors * kWidth;
+  static constexpr bool kPacks = kVectors * kWidth > kMostUnpacked;
 
   const Params& params;
   const Index first;  // element of the domain
   const Index columns;
   const int lane;
+  const bool live;
   typename Op::Row row;
   typename B::RowLoaded row_in;
+  typename B::template Bases<Index> row_bases;
   typename B::Loaded in[kVectors];
 
   __device__ bool has(int v) const { return kFull || static_cast<Index>((lane + v * kLanes) * kWidth) < columns; }
 
   template <unsigned kMask>
   __device__ void load() {
-    if constexpr ((kMask & ~Op::kRowInputs) == 0) return;
+    if constexpr ((kMask & ~Op::kRowInputs) != 0) {
 #pragma unroll
-    for (int v = 0; v < kVectors; ++v) {
-      const Index k = (lane + v * kLanes) * kWidth;
-      if (has(v)) B::template load_all<kMask, kModes...>(params, first + k, k, in[v]);
+      for (int v = 0; v < kVectors; ++v) {
+        const Index k = (lane + v * kLanes) * kWidth;
+        if (has(v)) B::template load_all<kMask, kModes...>(params, first + k, k, in[v], row_bases);
+      }
     }
   }
 
   template <unsigned kLoaded>
   __device__ void stages(List<>) {
-    load<Op::kOutputReads & ~kLoaded>();
+    if constexpr (!kPacks) load<Op::kOutputReads & ~kLoaded>();
+    store<kPacks ? Op::kOutputReads & ~kLoaded : 0u>();
   }
 
   // kLoaded: inputs that are in registers already.
@@ -179,14 +228,23 @@ struct Held {
     }
     reduce<Stage, kLanes, kThreads, kCluster>(partial);
     B::template finish<Stage>(row, partial, row_in);
+    if constexpr (kPacks) {
+#pragma unroll
+      for (int v = 0; v < kVectors; ++v) B::template forget_all<kLoaded | Stage::kReads>(in[v]);
+    }
     stages<kLoaded | Stage::kReads>(List<Rest...>());
   }
 
+  // kMask: inputs that are loaded vector by vector, as there are no registers for all of them at once.
+  template <unsigned kMask>
   __device__ void store() {
+    if (!live) return;
     if constexpr (Op::kStoresElements) {
 #pragma unroll
       for (int v = 0; v < kVectors; ++v) {
         if (!has(v)) continue;
+        const Index k = (lane + v * kLanes) * kWidth;
+        B::template load_all<kMask, kModes...>(params, first + k, k, in[v], row_bases);
         typename B::Stored out;
 #pragma unroll
         for (int j = 0; j < kWidth; ++j) B::compute(row, in[v], row_in, j, out);
@@ -196,7 +254,8 @@ struct Held {
   }
 };
 
-// Inputs that are as large as the domain: read before anything else, so that all loads are in flight at once.
+// Inputs that are as large as the domain: read before anything else, so that all loads are in flight at once. Where
+// few registers hold them, all inputs are.
 template <char... kModes>
 __device__ constexpr unsigned flat_inputs() {
   unsigned mask = 0;
@@ -209,23 +268,29 @@ template <typename Op, typename Index, int kWidth, int kVectors, int kLanes, int
           char... kModes>
 __device__ inline void held(const RowParams<Index, Op::Inputs::size, Op::Outputs::size>& params) {
   constexpr int kRows = kThreads * kCluster / kLanes;  // of a block or cluster
-  constexpr unsigned kEarly = flat_inputs<kModes...>();
+  using B = RowBodyOf<Op, kWidth>;
+  constexpr unsigned kEarly = B::kBytes * kVectors <= kMostPrefetched ? ~0u : flat_inputs<kModes...>();
   const int thread = blockIdx.x % kCluster * kThreads + threadIdx.x;
   const Index wanted = static_cast<Index>(blockIdx.x / kCluster) * kRows + thread / kLanes;
   const Index rows = static_cast<Index>(params.rows);
   const Index row = wanted < rows ? wanted : rows - 1;  // idle lanes repeat the last row: all take part in reducing
   const Index columns = kColumns > 0 ? kColumns : static_cast<Index>(params.columns);
   Held<Op, Index, kWidth, kVectors, kLanes, kThreads, kCluster, kColumns, kModes...> part{
-      params, row * columns, columns, thread % kLanes, {}, {}, {}};
+      params,
+      row * columns,
+      columns,
+      thread % kLanes,
+      wanted < rows,
+      {},
+      {},
+      B::template bases<kModes...>(params, row * columns),
+      {}};
   part.row.length = static_cast<float>(columns);
   part.row.wide_length = static_cast<double>(columns);
-  decltype(part)::B::load_row(params, part.first, part.row_in);
+  B::load_row(params, part.first, part.row_in);
   part.template load<kEarly>();
   part.template stages<kEarly>(typename Op::Stages());
-  if (wanted < rows) {
-    part.store();
-    if (Op::kRowOutputs != 0 && part.lane == 0) decltype(part)::B::store_row(params, row, part.row, part.row_in);
-  }
+  if (Op::kRowOutputs != 0 && part.live && part.lane == 0) B::store_row(params, row, part.row, part.row_in);
   if constexpr (kCluster > 1) cluster_barrier();  // until then others may read this block's shared memory
 }
 

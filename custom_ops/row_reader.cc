@@ -104,8 +104,8 @@ Variant ReadRowVariant(const JsonReader& json, const RowProgram& program) {
   if (variant.cluster > 1 && variant.lanes != variant.threads * variant.cluster) {
     json["lanes"].Fail("are not those of the cluster");
   }
-  if (variant.modes.size() != program.inputs.size() || variant.modes.find_first_not_of("FK*") != std::string::npos) {
-    json["modes"].Fail("is \"" + variant.modes + "\", not one of the letters FK* for each of " +
+  if (variant.modes.size() != program.inputs.size() || variant.modes.find_first_not_of("FKDC*") != std::string::npos) {
+    json["modes"].Fail("is \"" + variant.modes + "\", not one of the letters FKDC* for each of " +
                        std::to_string(program.inputs.size()) + " inputs");
   }
   const std::size_t bytes = cuda::RowParamsSize(variant.index, program.inputs.size(), program.outputs.size());

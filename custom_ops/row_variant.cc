@@ -25,12 +25,21 @@ bool VectorsFit(const Access& access, unsigned vector) {
   return true;
 }
 
+// The elements of a row lie side by side.
+bool DenseInRow(const Access& access, std::uint64_t columns) {
+  return access.runs > 0 && access.run[0].div == 1 && access.run[0].mod % columns == 0;
+}
+
 bool HeldInputFits(char mode, const Access& access, const Grid& grid, unsigned vector) {
   switch (mode) {
     case 'F':
       return access.Flat(grid.domain.count) || grid.domain.count == 1;
     case 'K':
       return ByColumn(access, grid.columns) && (grid.outer > 1 || grid.domain.count == grid.columns);
+    case 'D':
+      return DenseInRow(access, grid.columns) && VectorsFit(access, vector);
+    case 'C':
+      return access.runs == 1 && access.run[0].div > 1 && VectorsFit(access, vector);
     default:
       return VectorsFit(access, vector);
   }
@@ -46,8 +55,8 @@ bool HeldFits(const Kernel& kernel, const Variant& variant, const Grid& grid) {
   for (std::size_t k = 0; k < program.inputs.size(); ++k) {
     if (program.operands[k].row) continue;
     if (!HeldInputFits(variant.modes[k], grid.domain.access[k], grid, variant.vector)) return false;
-    const bool loads =
-        variant.modes[k] != '*' || (grid.domain.access[k].runs > 0 && grid.domain.access[k].run[0].div == 1);
+    const Access& access = grid.domain.access[k];
+    const bool loads = access.runs > 0 && access.run[0].div == 1;  // vectors, not one element for all of them
     if (loads && !Aligned(grid.domain.input[k], program.inputs[k], variant.vector)) return false;
   }
   for (const std::size_t k : program.Stored(false)) {

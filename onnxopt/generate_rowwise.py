@@ -134,6 +134,14 @@ def _struct(name: str, program: RowProgram) -> list[str]:
     return [f"struct {name} {{", *(f"  {line}" for line in body), "};"]
 
 
+def _two_blocks(program: RowProgram, variant: RowVariant) -> str:
+    """Where a multiprocessor's registers hold two large blocks, so that one loads while the other computes."""
+    flat = variant.modes.count("F") * variant.unroll * variant.vector
+    size = max(DTYPES[d].size for d in program.inputs)
+    large = variant.layout == "held" and variant.threads == 512 and variant.unroll * variant.vector > 32
+    return ", 2" if large and flat * size <= 128 else ""
+
+
 def _entry(name: str, program: RowProgram, variant: RowVariant) -> list[str]:
     index = INDEX[variant.index]
     modes = "".join(f", '{mode}'" for mode in variant.modes)
@@ -145,7 +153,7 @@ def _entry(name: str, program: RowProgram, variant: RowVariant) -> list[str]:
         "strided": f"{variant.vector}, {variant.threads}",
     }[variant.layout]
     call = f"  {variant.layout}<{name}, {index}, {arguments}{modes}>(params);"
-    bounds = f"__launch_bounds__({variant.threads})"
+    bounds = f"__launch_bounds__({variant.threads}{_two_blocks(program, variant)})"
     if variant.cluster == 1:
         return [
             f'extern "C" __global__ void {bounds}',

@@ -108,9 +108,8 @@ def _operands(
             if value is None or value not in inputs:
                 continue
             operand = _operand(node, row, k, value, grid, shapes)
-            if found.setdefault(value, operand) != operand:
-                if shapes.elements(value) != 1:
-                    raise ValueError(f"{value.name} is read in two shapes")
+            if found.setdefault(value, operand) != operand and shapes.elements(value) != 1:
+                raise ValueError(f"{value.name} is read in two shapes")
     return tuple(found[v] for v in inputs)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from onnxopt import rowwise_ops
 from onnxopt.regions import Kind, Region
 
 # ORT's CPU provider runs these in a blocked layout (NCHWc) and folds neighbouring sums and activations into them; a
@@ -10,10 +11,17 @@ _BLOCKED_ON_CPU = frozenset(
     {"Conv", "FusedConv", "ConvTranspose", "MaxPool", "AveragePool", "GlobalAveragePool", "GlobalMaxPool",
      "BatchNormalization"}
 )  # fmt: skip
+# ORT's CPU provider recognises norms that are spelled out by their square root, and has vectorized kernels for them.
+_SPELLS_A_NORM = frozenset({"Sqrt", "Rsqrt"})
+_FEWEST_ROWWISE = 3
 
 
 def kernel_wins_on_cpu(region: Region) -> bool:
     """Whether the library's CPU kernel should run a region on a machine without GPU (else ORT inlines the function)."""
+    if region.kind is Kind.ROWWISE:
+        ops = [n.op_type for n in region.nodes]
+        fused_by_ort = any(rowwise_ops.keeps_shape("", op) or op in _SPELLS_A_NORM for op in ops)
+        return len(ops) >= _FEWEST_ROWWISE and not fused_by_ort
     if region.kind is Kind.GEMM:
         return False  # ORT's own products are faster than the library's, which are for CPU sessions beside a GPU
     producers = (v.producer() for v in region.inputs)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import onnx_ir as ir
 
@@ -172,13 +173,13 @@ def of_region(nodes: Sequence[ir.Node], opsets: Mapping[str, int], shapes: Shape
         source, result = node.inputs[0], node.outputs[0]
         if source is None or found.target is not None:
             continue
-        if (found.view(source, shapes) == 0) != (found.view(result, shapes) == 0):
-            if not found.is_row(source, shapes) and not found.is_squeezed(source, shapes):
-                found = with_other_view(found, source, result, shapes) or found
+        leads = (found.view(source, shapes) == 0) != (found.view(result, shapes) == 0)
+        if leads and not found.is_row(source, shapes) and not found.is_squeezed(source, shapes):
+            found = with_other_view(found, source, result, shapes) or found
     return found
 
 
-def _attribute(node: ir.Node, name: str, default: object) -> object:
+def _attribute(node: ir.Node, name: str, default: Any) -> Any:
     attribute = node.attributes.get(name)
     return default if attribute is None else attribute.value
 

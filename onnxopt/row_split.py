@@ -79,7 +79,7 @@ class _Splitter:
         """The reductions to make, and the other row values that pieces hand to each other."""
         reductions: set[int] = set()
         values: set[int] = set()
-        pending = [(v, None) for v in element] + [(v, None) for v in row]
+        pending: list[tuple[int, int | None]] = [(v, None) for v in (*element, *row)]
         while pending:
             wanted, depth = pending.pop()
             for leaf in self._walk([wanted], depth)[1]:
@@ -128,7 +128,7 @@ class _Splitter:
         read.sort(key=self._slot)
         ids = {value: k for k, value in enumerate(read)}
         depends: dict[int, frozenset[int]] = {value: frozenset([k]) for k, value in enumerate(read)}
-        code = []
+        code: list[Instruction] = []
         for value in computed:
             i = self.code[value - self.inputs]
             ids[value] = len(read) + len(code)

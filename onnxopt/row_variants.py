@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import math
 from collections.abc import Mapping, Sequence
 
 from onnxopt import row_domain
@@ -14,15 +15,15 @@ from onnxopt.dtypes import DTYPES
 from onnxopt.regions import Region, Variant
 from onnxopt.row_domain import Grid
 from onnxopt.row_program import RowProgram
-from onnxopt.shapes import Shapes
+from onnxopt.shapes import Dims, Shapes
 
 _ACCESS_BYTES = 16  # the widest load or store an instruction makes
 _MOST_LENGTHS = 3  # lengths of rows that get an entry point of their own
 _THREADS = 128
-_LONGEST_BLOCK = 512
 _LOOPED_THREADS = 512
 _CLUSTER = 8
-_MOST_HELD = 64  # elements of a row that one thread keeps
+_KEPT = 8  # elements of a row that one thread keeps, where a warp can share it
+_SECTOR = 32  # bytes that memory moves at least
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,7 +32,7 @@ class RowVariant(Variant):
 
     layout: held (in registers), looped or strided, as rowwise.cuh has them. lanes: threads that share a row.
     cluster: blocks that share a row. columns: the only length of a row that it runs, 0 for any that fits.
-    modes: one letter an input: F flat, K by the column, * any.
+    modes: one letter an input: F flat, K by the column, D dense in each row, C one value a channel, * any.
     """
 
     layout: str = "held"
@@ -54,7 +55,8 @@ def choose(
         for length, _ in lengths.most_common(_MOST_LENGTHS):
             if length is not None:
                 chosen += _for_length(name, program, length, vector, _modes(regions, grids, program, shapes))
-        chosen += _general(name, program, vector, dynamic=None in lengths)
+        held = len(chosen) == len(lengths)  # every length that is foreseen
+        chosen += [_fallback(name, program, vector)] if held else _general(name, program, vector, None in lengths)
     if not trailing:
         chosen.append(_variant(name, "strided", "*" * len(program.inputs), vector, 1, 256))
     if _may_be_large(regions, shapes):
@@ -85,59 +87,70 @@ def _variant(name: str, layout: str, modes: str, vector: int, unroll: int, threa
 
 def _modes(regions: Sequence[Region], grids: Sequence[Grid], program: RowProgram, shapes: Shapes) -> str:
     """One letter an input, as the shapes of the first region tell."""
-    region, grid = regions[0], grids[0]
     letters = []
-    for value, operand in zip(region.inputs, program.operands, strict=True):
+    for value, operand in zip(regions[0].inputs, program.operands, strict=True):
         dims = shapes.dims(value)
-        if grid.view(value, shapes) is not None and not operand.trailing:
-            letters.append("F")
-        elif operand.view == 0 and not operand.trailing and dims is not None and _is_by_column(dims, grid):
-            letters.append("K")
-        else:
-            letters.append("*")
+        known = None if dims is None else (*dims, *(1,) * operand.trailing)
+        letters.append("*" if known is None or operand.row else _mode(known, operand.view, grids[0]))
     return "".join(letters)
 
 
-def _is_by_column(dims: tuple[int | str | None, ...], grid: Grid) -> bool:
-    padded = (1,) * (len(grid.dims) - len(dims)) + dims
-    return padded[: grid.first] == (1,) * grid.first and padded[grid.first :] == grid.dims[grid.first :]
+def _mode(dims: Dims, view: int, grid: Grid) -> str:
+    """How an input of these dims lies over rows that lie side by side."""
+    domain = grid.dims if view == 0 else grid.other
+    if domain is None or len(dims) > len(domain):
+        return "*"
+    padded = (1,) * (len(domain) - len(dims)) + dims
+    if padded == domain and None not in domain:
+        return "F"
+    if view == 0:
+        if padded[grid.first :] != grid.dims[grid.first :] or None in padded[grid.first :]:
+            return "*"
+        return "K" if all(d == 1 for d in padded[: grid.first]) else "D"
+    kept = [d == whole for d, whole in zip(padded, domain, strict=True) if whole != 1]
+    runs = [kept[k] for k in range(len(kept)) if k == 0 or kept[k] != kept[k - 1]]
+    return "C" if runs.count(True) == 1 and not kept[-1] else "*"
 
 
-def shape_of_held(length: int, vector: int) -> tuple[int, int, int, int, int] | None:
+def shape_of_held(length: int, vector: int, size: int) -> tuple[int, int, int, int, int] | None:
     """(vector, vectors a thread, lanes, threads, cluster) that hold rows of this length; None where none does.
 
-    A row is shared by as few lanes as keep a thread's part small, and by a number of vectors that wastes few lanes.
+    vector: the widest that may be; size: bytes of the narrowest operand's elements. As many lanes share a row as leave
+    each about _KEPT elements without wasting many, and as read whole sectors of memory.
     """
     while length % vector:
         vector //= 2
     vectors = length // vector
-    most = max(1, 16 // vector) if vector > 1 else 8
-    best = None
-    for lanes in (1, 2, 4, 8, 16, 32):
+
+    def cost(lanes: int) -> tuple[bool, float]:
         unroll = -(-vectors // lanes)
-        if unroll * vector > 32 or (unroll > most and lanes < 32):
-            continue
-        idle = lanes * unroll - vectors
-        key = (idle / vectors > 0.15, unroll > most, lanes if vectors >= 16 else -lanes)
-        if best is None or key < best[0]:
-            best = (key, (vector, unroll, lanes, _THREADS, 1))
-    if best is not None:
-        return best[1]
+        waste = lanes * unroll / vectors
+        return waste > 1.31, abs(math.log2(unroll * vector / _KEPT)) + 2 * (waste - 1) + (lanes > 32) * 0.6
+
+    sharing = [n for n in (1, 2, 4, 8, 16, 32, 64) if -(-vectors // n) * vector <= 32 and n * vector * size >= _SECTOR]
+    if sharing:
+        lanes = min(sharing, key=cost)
+        return vector, -(-vectors // lanes), lanes, _THREADS, 1
     for cluster in (1, 2, 4, 8):
-        for threads in (64, 128, 256, 512, 1024):
+        for threads in (64, 128, 256, 512):
             unroll = -(-vectors // (threads * cluster))
-            limit = 32 if threads < 512 else 64
-            if unroll * vector <= limit and threads * cluster * unroll >= vectors:
-                return (vector, unroll, threads * cluster, threads, cluster)
+            if unroll * vector <= (32 if threads < 512 else 64):
+                return vector, unroll, threads * cluster, threads, cluster
     return None
 
 
 def _for_length(name: str, program: RowProgram, length: int, vector: int, modes: str) -> list[RowVariant]:
-    shape = shape_of_held(length, vector)
+    size = min(DTYPES[d].size for d in (*program.inputs, *program.outputs))
+    shape = shape_of_held(length, vector, size)
     if shape is None:
         return []
     width, unroll, lanes, threads, cluster = shape
     return [_variant(name, "held", modes, width, unroll, threads, lanes=lanes, cluster=cluster, columns=length)]
+
+
+def _fallback(name: str, program: RowProgram, vector: int) -> RowVariant:
+    """For operands that lie where no vector begins: short code, as it hardly ever runs."""
+    return _variant(name, "looped", "*" * len(program.inputs), vector, 1, _LOOPED_THREADS)
 
 
 def _general(name: str, program: RowProgram, vector: int, dynamic: bool) -> list[RowVariant]:

@@ -1,7 +1,7 @@
 """The table of rowwise operators: what each means in reductions along the row and pointwise arithmetic.
 
-Like ops.py's rows they are written over Expr; finding, lowering and the tests read them. The definitions are those of the
-ONNX operator specification. `c.sum` and its like reduce along the row; what they return has one value a row.
+Like ops.py's rows they are written over Expr; finding, lowering and the tests read them. The definitions are those of
+the ONNX operator specification. `c.sum` and its like reduce along the row; what they return has one value a row.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from onnxopt.dtypes import DTYPES
 from onnxopt.expr import Expr
 from onnxopt.ops import FLOATS, NUMBERS
 
@@ -75,9 +74,9 @@ class RowOperator:
     meaning: its outputs, those that are not asked for included. axes: where the reduced axes are told: "axes" attribute
     or second input, "axis" alone, "from axis" to the last, "spatial" (2 to the last), or "groups" (spatial, with the
     channels of each group). operands: how many of its inputs are values (the rest tells axes). channels: operands that
-    hold one value a channel (axis 1). row_outputs: outputs with one value a row. alone: one node of it is worth a kernel.
-    attributes: attribute sets the tests try. samples: where test inputs are drawn. ulp: what the result may differ from
-    the reference by, in ulp of the storage dtype.
+    hold one value a channel (axis 1). row_outputs: outputs with one value a row. alone: one node of it is worth a
+    kernel. attributes: attribute sets the tests try. samples: where test inputs are drawn. ulp: what the result may
+    differ from the reference by, in ulp of the storage dtype.
     """
 
     name: str
@@ -150,10 +149,12 @@ def _lp_norm(c: RowCall) -> tuple[Expr, ...]:
     return (zero.where(c.x.builder.const(0.0, c.x.dtype), c.x / norm),)
 
 
-_PAIR = ({}, {"axis": 1}, {"axis": 0})
+_SUMMED = FLOATS | {"int32", "int64", "uint32", "uint64"}
+_OLD_FLOATS = FLOATS - {"bfloat16"}
+_PAIR: tuple[Mapping[str, Any], ...] = ({}, {"axis": 1}, {"axis": 0})
 _ROWS = (
-    _reduction("ReduceSum", lambda c, x: c.sum(x), dtypes=NUMBERS & frozenset({"float16", "bfloat16", "float32", "float64", "int32", "int64"})),  # noqa: E501
-    _reduction("ReduceMean", lambda c, x: c.mean(x)),
+    _reduction("ReduceSum", lambda c, x: c.sum(x), dtypes=_SUMMED, samples=(0.1, 4.0)),
+    _reduction("ReduceMean", lambda c, x: c.mean(x), samples=(0.1, 4.0)),
     _reduction("ReduceMax", lambda c, x: c.max(x), dtypes=NUMBERS),
     _reduction("ReduceMin", lambda c, x: _reduce("min", x), dtypes=NUMBERS),
     _reduction("ReduceProd", lambda c, x: _reduce("prod", x), samples=(0.8, 1.25), ulp=32),
@@ -163,14 +164,14 @@ _ROWS = (
     _reduction("ReduceLogSum", lambda c, x: c.sum(x).log(), samples=(0.1, 4.0)),
     _reduction("ReduceLogSumExp", _log_sum_exp),
     RowOperator("Softmax", 13, "axis", _softmax, attributes=_PAIR),
-    RowOperator("Softmax", 1, "from axis", _softmax, before=13, axis=1),
+    RowOperator("Softmax", 1, "from axis", _softmax, before=13, axis=1, dtypes=_OLD_FLOATS),
     RowOperator("LogSoftmax", 13, "axis", _log_softmax, attributes=_PAIR),
-    RowOperator("LogSoftmax", 1, "from axis", _log_softmax, before=13, axis=1),
-    RowOperator("LayerNormalization", 17, "from axis", _layer_norm, operands=3, row_outputs=frozenset({1, 2})),
+    RowOperator("LogSoftmax", 1, "from axis", _log_softmax, before=13, axis=1, dtypes=_OLD_FLOATS),
+    RowOperator("LayerNormalization", 17, "from axis", _layer_norm, operands=3, row_outputs=frozenset({1, 2}), ulp=16),
     RowOperator("RMSNormalization", 23, "from axis", _rms_norm, operands=2),
-    RowOperator("InstanceNormalization", 6, "spatial", _spatial_norm, operands=3, channels=frozenset({1, 2})),
-    RowOperator("GroupNormalization", 21, "groups", _spatial_norm, operands=3, channels=frozenset({1, 2})),
-    RowOperator("LpNormalization", 1, "axis", _lp_norm, attributes=({"p": 1}, {"p": 2})),
+    RowOperator("InstanceNormalization", 6, "spatial", _spatial_norm, operands=3, channels=frozenset({1, 2}), ulp=16),
+    RowOperator("GroupNormalization", 21, "groups", _spatial_norm, operands=3, channels=frozenset({1, 2}), ulp=16),
+    RowOperator("LpNormalization", 1, "axis", _lp_norm, attributes=({"p": 1}, {"p": 2}), samples=(0.1, 4.0)),
     RowOperator("GlobalAveragePool", 1, "spatial", lambda c: (c.mean(c.x),), row_outputs=frozenset({0})),
     RowOperator("GlobalMaxPool", 1, "spatial", lambda c: (c.max(c.x),), row_outputs=frozenset({0})),
 )  # fmt: skip
@@ -188,5 +189,6 @@ def find(domain: str, op_type: str, version: int | None) -> RowOperator | None:
     return next((r for r in rows if r.since <= version and (r.before is None or version < r.before)), None)
 
 
-def storable(dtype: str) -> bool:
-    return dtype in DTYPES
+def keeps_shape(domain: str, op_type: str) -> bool:
+    """Whether an operator's first output has the shape of its first operand."""
+    return domain == "" and any(0 not in row.row_outputs for row in ROW_OPERATORS.get(op_type, ()))

@@ -17,7 +17,7 @@ from onnxopt.row_program import RowProgram
 from onnxopt.search import Search
 
 # Fewer elements are not worth a kernel: index arithmetic on the host, and the like.
-_FEWEST_ELEMENTS = 64
+_FEWEST_ELEMENTS = 32
 
 
 def find(search: Search) -> tuple[list[Region], list[Refusal]]:
@@ -175,6 +175,8 @@ class _Growth:
             return f"{operands} operands and {len(self.nodes)} operators are too many for one kernel"
         if any(self._is_constant_axes(n) for n in self.nodes):
             return "its axes or shape are computed"
+        if any(self._stores_twice(n) for n in self.nodes):
+            return "one value would be stored in two shapes"
         if self._search.makes_cycle(self.nodes):
             return "one kernel would wait for itself"
         try:
@@ -187,6 +189,13 @@ class _Growth:
         """Whether the node reads axes or a shape that is neither a constant nor known otherwise."""
         told = [v for v in node.inputs[self._operands(node) :] if v is not None]
         return any(v.const_value is None or v.is_graph_input() for v in told)
+
+    def _stores_twice(self, node: ir.Node) -> bool:
+        """Whether a reshape's result would be an output although its elements lie in memory anyway."""
+        outputs, source = self.outputs(), node.inputs[0]
+        if node.op_type not in RESHAPES or node.outputs[0] not in outputs or source is None:
+            return False
+        return source in outputs or source.producer() not in self._inside
 
     def _program(self) -> RowProgram:
         return lower(self.nodes, self.inputs(), self.outputs(), self._opsets, self._shapes)

@@ -9,7 +9,7 @@ import math
 
 import onnx_ir as ir
 
-from onnxopt import ops
+from onnxopt import ops, rowwise_ops
 from onnxopt.dtypes import Dtype, from_ir
 from onnxopt.passes.infer import InferShapesPass
 
@@ -52,7 +52,7 @@ class Shapes:
         return x is not None and x == y and None not in x
 
     def root(self, value: ir.Value) -> ir.Value:
-        """The value farthest upstream whose shape this one takes over through elementwise operators."""
+        """The value farthest upstream whose shape this one takes over through elementwise operators and norms."""
         trail = []
         while value not in self._roots:
             upstream = self._shape_giver(value)
@@ -67,6 +67,8 @@ class Shapes:
 
     def _shape_giver(self, value: ir.Value) -> ir.Value | None:
         node = value.producer()
+        if node is not None and rowwise_ops.keeps_shape(node.domain, node.op_type) and value is node.outputs[0]:
+            return node.inputs[0]
         if node is None or ops.OPERATORS.get((node.domain, node.op_type)) is None:
             return None
         operands = [v for v in dict.fromkeys(node.inputs) if v is not None]

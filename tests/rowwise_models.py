@@ -5,14 +5,14 @@ from __future__ import annotations
 import dataclasses
 import pathlib
 
+import graphs
 import numpy as np
 import onnx_ir as ir
 import onnxruntime as ort
+from custom_ops_artifact import copy_library
 
 from onnxopt import fuse, kernels_json, outline
 from onnxopt.regions import FusionPlan, Kernel, Kind
-from tests import graphs
-from tests.custom_ops_artifact import copy_library
 
 
 @dataclasses.dataclass

@@ -71,7 +71,7 @@ def test_a_residual_around_another_group_stays_apart() -> None:
         ("s = Neg(q)", Y, True, None),
         ("s = Erf(q)", Y, False, "it would be computed again for every element it is broadcast to"),
         ("s = Neg(q)", f"{Y}, float[8] s", False, "s is needed elsewhere and its shape is not the consumer's"),
-        ("s = Neg(q)  t = Softmax(s)", f"{Y}, float[8] t", False, "s is needed elsewhere"),
+        ("s = Neg(q)  t = Hardmax(s)", f"{Y}, float[8] t", False, "s is needed elsewhere"),
     ],
 )
 def test_a_producer_that_is_broadcast(producer: str, outputs: str, fused: bool, reason: str | None) -> None:

@@ -15,7 +15,7 @@ from onnxopt.regions import Kernel
 
 
 def _kernels() -> tuple[Kernel, ...]:
-    body = "a = Clip(x, c)  b = Tanh(a)  s = Softmax(b)  d = Neg(s)  y = Exp(d)"
+    body = "a = Clip(x, c)  b = Tanh(a)  s = Hardmax(b)  d = Neg(s)  y = Exp(d)"
     model = graph("float[N, 8] x", "float[N, 8] y", body, constants="float c = {-inf}")
     return outline(model, fuse(model))
 

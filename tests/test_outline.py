@@ -37,7 +37,7 @@ def _ops(model: ir.Model) -> list[str]:
 
 
 def test_equal_regions_share_a_function() -> None:
-    body = "a = Tanh(x)  b = Mul(a, c)  m = Softmax(b)  d = Tanh(m)  y = Mul(d, e)"
+    body = "a = Tanh(x)  b = Mul(a, c)  m = Hardmax(b)  d = Tanh(m)  y = Mul(d, e)"
     model = graph(X, Y, body, constants="float c = {3}, float e = {3}")
     (kernel,) = _outlined(model)
     assert _calls(model) == [kernel.name, kernel.name]
@@ -129,22 +129,22 @@ def _assert_connected(model: ir.Model) -> None:
 
 
 def test_calls_stand_before_what_reads_them() -> None:
-    """The call takes the place of the region's last node, which is behind the Softmax that reads its first."""
-    model = graph(X, Y, "a = Tanh(x)  m = Softmax(a)  b = Exp(a)  n = Softmax(b)  y = Mul(m, n)")
+    """The call takes the place of the region's last node, which is behind the Hardmax that reads its first."""
+    model = graph(X, Y, "a = Tanh(x)  m = Hardmax(a)  b = Exp(a)  n = Hardmax(b)  y = Mul(m, n)")
     (kernel,) = _outlined(model)
-    assert [n.op_type for n in model.graph] == [kernel.name, "Softmax", "Softmax", "Mul"]
+    assert [n.op_type for n in model.graph] == [kernel.name, "Hardmax", "Hardmax", "Mul"]
     onnx.checker.check_model(ir.to_proto(model), full_check=True)
 
 
 def test_nothing_to_fuse_leaves_the_model_alone() -> None:
-    model = graph(X, Y, "y = Softmax(x)")
+    model = graph(X, Y, "y = Hardmax(x)")
     before = ir.to_proto(model)
     assert _outlined(model) == ()
     assert ir.to_proto(model) == before
 
 
 GELU = (
-    "d = Div(x, c)  e = Erf(d)  f = Add(e, one)  g = Mul(x, f)  h = Mul(g, half)  s = Softmax(h)  "
+    "d = Div(x, c)  e = Erf(d)  f = Add(e, one)  g = Mul(x, f)  h = Mul(g, half)  s = Hardmax(h)  "
     "t = Add(s, q)  u = Clip(t, , one)  y = Mul(u, r)"
 )
 GELU_CONSTANTS = "float c = {1.4142135}, float one = {1}, float half = {0.5}"
