@@ -97,6 +97,7 @@ def number(dim: Extent, what: str) -> int:
 
 
 def _reshape(use: Use) -> list[Piece]:
+    use.parameter(1)  # the function's body needs it as a constant, though the dims say what it is
     return [Piece(use.data, reshape(use.map, use.result_dims, use.dims()))]
 
 
@@ -106,6 +107,7 @@ def _transpose(use: Use) -> list[Piece]:
 
 
 def _expand(use: Use) -> list[Piece]:
+    use.parameter(1)
     return use.moved(broadcast(use.map, use.result_dims, use.dims()))
 
 
