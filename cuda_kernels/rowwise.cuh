@@ -47,7 +47,7 @@ struct RowBody<Op, kWidth, List<In...>, List<Out...>, Indices<I...>, Indices<O..
   template <char... kModes, typename Index>
   __device__ static Bases<Index> bases(const Parameters<Index>& params, Index first) {
     Bases<Index> found{};
-    ((kModes == kModeDense ? void(found.at[I] = offset<kModeAny>(params.input[I], first)) : void()), ...);
+    ((kModes == kModeDense ? void(found.at[I] = offset<AnyTerms, 0, '*'>(params.input[I], first)) : void()), ...);
     return found;
   }
 

@@ -39,7 +39,7 @@ from onnxopt.rewrite.weights import Joiner
 
 # What can be left out by itself when verification fails: each is right or wrong as a whole.
 FAMILIES = ("attention", "rotary", "merge", "gate")
-# Measured (docs/notes.md): one product for gate and up saves 3 us a layer of Llama, and a Split behind it that runs as a
+# Measured (docs/notes.md): one product for gate and up saves 3 us a layer of Llama, a Split behind it that runs as a
 # kernel costs 11. Pointwise regions read the halves by address arithmetic, so that the Split is gone.
 SPLIT_IS_FUSED = True
 _ACTIVATIONS = ("Silu", "Gelu", "Sigmoid", "Relu", "Tanh", "HardSwish", "Mish")
