@@ -11,7 +11,7 @@ import pytest
 
 from onnxopt.rewrite.weights import Joiner
 
-DTYPES = {"float32": np.float32, "float16": np.float16, "bfloat16": ml_dtypes.bfloat16}
+DTYPES = {"FLOAT": np.float32, "FLOAT16": np.float16, "BFLOAT16": ml_dtypes.bfloat16}
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -31,7 +31,7 @@ def test_columns(tmp_path: Path, dtype: str, lead: tuple[int, ...], widths: tupl
     joined = Joiner(tmp_path).columns([ir.tensor(part) for part in parts], "w")
     expected = np.concatenate(parts, axis=-1)
     assert isinstance(joined, ir.ExternalTensor) == in_file == bool(list(tmp_path.iterdir()))
-    assert (joined.name, joined.dtype, tuple(joined.shape)) == ("w", ir.DataType[dtype.upper()], expected.shape)
+    assert (joined.name, joined.dtype, tuple(joined.shape)) == ("w", ir.DataType[dtype], expected.shape)
     assert joined.nbytes == expected.nbytes
     found = joined.numpy()
     assert found.dtype == expected.dtype and found.tobytes() == expected.tobytes()
