@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import concurrent.futures
 import contextlib
 import dataclasses
 import functools
@@ -27,6 +26,7 @@ from onnxopt import (
     versions,
 )
 from onnxopt import manifest as manifests
+from onnxopt.background import in_background
 from onnxopt.compile import check_archs, compile_cuda
 from onnxopt.errors import UsageError
 from onnxopt.manifest import Manifest
@@ -36,7 +36,7 @@ from onnxopt.regions import FusionPlan, Kernel
 from onnxopt.repair import Build, RewriteDisagrees, verify_and_leave_out
 from onnxopt.reporting import facts as report_facts
 from onnxopt.reporting import page
-from onnxopt.verification import Report, describe_failure
+from onnxopt.verification import Report, describe_failure, open_ahead
 
 MARK = "onnxopt.version"  # metadata of every model that onnxopt wrote
 
@@ -85,8 +85,9 @@ def optimize(
         _refuse_optimized(source)
         # Normalization changes the model in place, so what must not change is noted first.
         original, counted = traits.of(source.model), report_facts.count(source.model)
-        header, sha256 = _source(source), _in_background(lambda: source.sha256)
+        header, sha256 = _source(source), in_background(lambda: source.sha256)
         samples.pin(original.inputs, shapes or {})
+        ahead = open_ahead(source.path, original, source.bytes) if verify else None
     with phases("normalize"):
         normalized = normalize.normalize(source.model)
 
@@ -102,7 +103,7 @@ def optimize(
                     with phases("verify"):
                         report = Report("skipped", reason="not asked for")
                         if verify:
-                            report = verify_and_leave_out(build, source, original, shapes or {}, scratch)
+                            report = verify_and_leave_out(build, source, original, shapes or {}, scratch, ahead)
                     with phases("package"):
                         # After verification: what stands in the way of a CUDA graph depends on the model that is kept.
                         unwritten = providers.write(folder, form.model, archs, shapes)
@@ -227,14 +228,6 @@ class _Phases:
         started = time.perf_counter()
         yield
         self.seconds[name] = round(self.seconds.get(name, 0.0) + time.perf_counter() - started, 3)
-
-
-def _in_background(work: Callable[[], str]) -> concurrent.futures.Future[str]:
-    """Hashing leaves the other core to the graph work."""
-    executor = concurrent.futures.ThreadPoolExecutor(max_workers=1)
-    future = executor.submit(work)
-    executor.shutdown(wait=False)
-    return future
 
 
 def _source(source: loading.Source) -> functools.partial[manifests.Source]:

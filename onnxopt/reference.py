@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from onnxopt import execution, samples, widening
+from onnxopt.background import in_background
 from onnxopt.compare import Array, Difference, Limit, compare
 from onnxopt.errors import OnnxoptError
 from onnxopt.exactness import Exactness, Float32
@@ -27,6 +28,7 @@ SEEDS = (0, 1, 2)
 _KEPT_BYTES = 256 << 20  # reference outputs kept for one provider
 _SEARCH_SECONDS = 10.0  # for a model that accepts none of the usual shapes
 _TIMES_NOISE = 4.0  # one other order of arithmetic is one draw from a distribution
+_CONFIG = {"session.disable_prepacking": "1"}  # a few runs do not earn back a second copy of the weights
 _NARROW = frozenset({"float16", "bfloat16"})
 
 
@@ -86,11 +88,29 @@ class NotRunnable(OnnxoptError):
     """ORT cannot run the original model on this machine; the message is its reason."""
 
 
+class Ahead:
+    """A CPU session of the model file that is being made in the background."""
+
+    def __init__(self, model: Path):
+        self._session: Future[InferenceSession] | None = in_background(
+            lambda: execution.open_session(model, config=_CONFIG)
+        )
+
+    def take(self) -> InferenceSession | None:
+        """The session, waited for; None from the second time on, since keeping it would keep the weights in memory.
+
+        RunError where ORT refuses it.
+        """
+        session, self._session = self._session, None
+        return None if session is None else session.result()
+
+
 class Reference:
     """The original's outputs on one provider, at the cases it accepts.
 
     Raises NotRunnable where it accepts none. folder: for temporary copies (of models that draw random numbers,
     with seeds fixed). library: the original's own, if it has one. search: look further where the usual shapes fail.
+    ahead: a session of the same model on the same provider, where one is being made.
     """
 
     def __init__(
@@ -104,6 +124,7 @@ class Reference:
         folder: Path,
         library: Path | None = None,
         search: bool = True,
+        ahead: Ahead | None = None,
     ):
         self.model, self.library, self.traits, self.provider, self.folder = model, library, traits, provider, folder
         self.skipped: list[Skipped] = []
@@ -113,7 +134,7 @@ class Reference:
         self._in_float32: Float32[Case] | None = None
         self._float32_tried = False
         try:
-            session = self._open(model, library=library)
+            session = (ahead.take() if ahead is not None else None) or self._open(model, library=library)
         except RunError as error:
             raise NotRunnable(str(error)) from error
         _unsupported_kinds(traits)
@@ -122,25 +143,11 @@ class Reference:
             reason = self.skipped[-1].reason if self.skipped else "no shapes to try"
             raise NotRunnable(f"it accepted none of the inputs tried; the last time ONNX Runtime said: {reason}")
 
-    def open(self, model: Path, library: Path | None) -> InferenceSession:
-        """A session of another model, for `check`. RunError where ORT refuses it."""
-        return self._open(model, library=library)
-
-    def check(
-        self,
-        model: Path,
-        library: Path | None,
-        cases: Iterable[Case] | None = None,
-        *,
-        opened: Future[InferenceSession] | None = None,
-    ) -> list[Check]:
-        """Run another model at these cases (default: all) and compare; a model that does not run is a failed check.
-
-        opened: what `open` gives for the same model and library, where somebody has begun to make it.
-        """
+    def check(self, model: Path, library: Path | None, cases: Iterable[Case] | None = None) -> list[Check]:
+        """Run another model at these cases (default: all) and compare; a model that does not run is a failed check."""
         label = (self.provider, library is not None)
         try:
-            session = self.open(model, library) if opened is None else opened.result()
+            session = self._open(model, library=library)
         except RunError as error:
             return [Check(*label, "session", "", None, error=str(error))]
         wanted = set(self.outputs if cases is None else cases)
@@ -285,8 +292,7 @@ class Reference:
             "provider": self.provider,
             "library": library,
             "optimize": optimize,
-            # A few runs do not earn back a second copy of the weights.
-            "config": {"session.disable_prepacking": "1"},
+            "config": _CONFIG,
         }
         if not self.traits.random:
             return execution.open_session(model, **options)

@@ -19,7 +19,7 @@ from onnxopt import kernels_json, loading, outline, package, saving
 from onnxopt import traits as model_traits
 from onnxopt.errors import VerificationError
 from onnxopt.manifest import LeftOut
-from onnxopt.reference import Check, NotRunnable, Reference
+from onnxopt.reference import Ahead, Check, NotRunnable, Reference
 from onnxopt.regions import Kernel
 from onnxopt.traits import Traits
 from onnxopt.verification import Report, describe_failure, references, verify_model
@@ -98,19 +98,25 @@ class Build:
 
 
 def verify_and_leave_out(
-    build: Build, source: loading.Source, original: Traits, shapes: Mapping[str, tuple[int, ...]], scratch: Path
+    build: Build,
+    source: loading.Source,
+    original: Traits,
+    shapes: Mapping[str, tuple[int, ...]],
+    scratch: Path,
+    ahead: Ahead | None,
 ) -> Report:
     """Verify the build against the source, leaving out the functions that break the limit.
 
-    Returns a report that passed, or one with status "not_run" where ORT cannot run the original here. VerificationError
-    where the interface changed, or outputs differ although no fused function is to blame.
+    ahead: what open_ahead gave for the source. Returns a report that passed, or one with status "not_run" where ORT
+    cannot run the original here. VerificationError where the interface changed, or outputs differ although no fused
+    function is to blame.
     """
     optimized = model_traits.of(build.model)
     if changed := model_traits.interface_difference(original, optimized):
         raise VerificationError(f"{source.path}: optimizing changed the model's interface: {changed}")
     known = model_traits.with_bounds_of(original, optimized)
     try:
-        measured = references(source.path, known, folder=scratch, shapes=shapes, model_bytes=source.bytes)
+        measured = references(source.path, known, folder=scratch, shapes=shapes, model_bytes=source.bytes, ahead=ahead)
     except NotRunnable as error:
         return Report("not_run", reason=str(error))
     for _ in range(_ATTEMPTS):

@@ -1,9 +1,8 @@
 """Verify: run the original and the optimized model on the same inputs, with the library and without, and compare.
 
-Every session is created once and used for all cases; the original runs first and its outputs are kept. Of the sessions
-after it the next one is made while one runs if the model is below 1 GiB, so that at most two such models are in memory,
-and one larger one. The original decides which shapes are possible: a shape it refuses is listed, not hidden. How many
-shapes and seeds are tried follows from a time budget.
+Every session is created once and used for all cases, one at a time; the original runs first and its outputs are kept.
+Its session can be made beforehand, beside other work (`open_ahead`). The original decides which shapes are possible: a
+shape it refuses is listed, not hidden. How many shapes and seeds are tried follows from a time budget.
 
 A difference above the limit of compare.py is held against the model's own noise: the original, run once more with ORT's
 optimizations off, differs from itself by as much as reordering its arithmetic costs. Up to four times that is accepted,
@@ -16,7 +15,6 @@ twice as far from it as the original at its worst, plus a tenth of the limit (ex
 
 from __future__ import annotations
 
-import concurrent.futures
 import dataclasses
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -25,10 +23,10 @@ from pathlib import Path
 from onnxopt import execution, samples
 from onnxopt import traits as model_traits
 from onnxopt.compare import Limit
-from onnxopt.reference import Check, NotRunnable, Reference, Skipped
+from onnxopt.reference import Ahead, Check, NotRunnable, Reference, Skipped
 from onnxopt.traits import Traits
 
-_AHEAD_BELOW = 1 << 30  # bytes; making the next session ahead saves half a second, and costs the model's size twice
+_AHEAD_BELOW = 1 << 30  # bytes of a model whose session lies in memory beside other work
 
 
 @dataclasses.dataclass(frozen=True)
@@ -115,15 +113,10 @@ def _names_and_dtypes_differ(a: Traits, b: Traits) -> str:
 
 def verify_model(references: Sequence[Reference], model: Path, library: Path | None) -> Report:
     """Check a model against the original on every provider, with the library (where there is one) and without."""
-    runs = [(r, lib) for r in references for lib in ([library, None] if library is not None else [None])]
     checks: list[Check] = []
-    ahead = sum(file.stat().st_size for file in model.parent.glob(f"{model.name}*")) < _AHEAD_BELOW
-    with concurrent.futures.ThreadPoolExecutor(max_workers=1) as loader:
-        opened = [loader.submit(reference.open, model, lib) for reference, lib in runs[: 1 if ahead else 0]]
-        for k, (reference, lib) in enumerate(runs):
-            # ORT makes a session on one core: the next one is made while this one runs.
-            opened += [loader.submit(r.open, model, after) for r, after in runs[k + 1 : k + 2] if ahead]
-            checks += reference.check(model, lib, opened=opened.pop(0) if ahead else None)
+    for reference in references:
+        for lib in [library, None] if library is not None else [None]:
+            checks += reference.check(model, lib)
     failed = [c for c in checks if not c.ok]
     first = references[0].traits
     return Report(
@@ -138,6 +131,16 @@ def verify_model(references: Sequence[Reference], model: Path, library: Path | N
     )
 
 
+def open_ahead(model: Path, traits: Traits, model_bytes: int) -> Ahead | None:
+    """The original's session on the CPU, made in the background, for `references`; None where that does not suit.
+
+    ONNX Runtime makes a session on one core, and Python leaves the other idle: a second less for BERT-base. Not for a
+    model of a gigabyte or more, which would take that memory while other steps run, nor for one that draws random
+    numbers, whose seeds have to be fixed first.
+    """
+    return None if model_bytes >= _AHEAD_BELOW or traits.random else Ahead(model)
+
+
 def references(
     model: Path,
     traits: Traits,
@@ -148,12 +151,13 @@ def references(
     providers: Sequence[str] | None = None,
     seconds: float = 1.0,
     library: Path | None = None,
+    ahead: Ahead | None = None,
 ) -> list[Reference]:
     """The original on each provider that can run it (default: the CPU, and CUDA where a device is usable).
 
     library: the original's own, if it is an artifact. folder: for temporary files. model_bytes: its size with external
-    data. seconds: how long the original may run, a provider, before no more cases are added. NotRunnable where no
-    provider can run it, or memory does not suffice.
+    data. seconds: how long the original may run, a provider, before no more cases are added. ahead: what `open_ahead`
+    gave. NotRunnable where no provider can run it, or memory does not suffice.
     """
     pinned = samples.pin(traits.inputs, shapes or {})
     execution.check_providers(providers or ())
@@ -165,7 +169,16 @@ def references(
     for provider in providers:
         try:
             found.append(
-                Reference(model, traits, provider, pinned=pinned, seconds=seconds, folder=folder, library=library)
+                Reference(
+                    model,
+                    traits,
+                    provider,
+                    pinned=pinned,
+                    seconds=seconds,
+                    folder=folder,
+                    library=library,
+                    ahead=ahead if provider == execution.CPU else None,
+                )
             )
         except NotRunnable as error:
             reason = str(error)

@@ -18,7 +18,7 @@ import onnxopt
 from onnxopt import execution, kernels_json, normalize, pipeline, repair, traits, verification
 from onnxopt.compare import Difference
 from onnxopt.errors import UsageError, VerificationError
-from onnxopt.reference import Check, Reference
+from onnxopt.reference import Check, NotRunnable
 from onnxopt.regions import Kernel
 
 BF16 = """
@@ -209,18 +209,41 @@ def test_precision_and_what_floats_decide(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("limit", [0, 1 << 30])
-def test_sessions_are_made_ahead_only_for_small_models(
+def test_the_originals_session_is_made_ahead_of_small_models_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: int
 ) -> None:
     model = write(tmp_path / "m.onnx", CHAIN)
     monkeypatch.setattr(verification, "_AHEAD_BELOW", limit)
-    made: list[bool] = []
-    true_check = Reference.check
+    opened: list[Path] = []
+    true_open = execution.open_session
 
-    def watched(self: Reference, *args: Any, opened: object = None, **options: Any) -> list[Check]:
-        made.append(opened is not None)
-        return true_check(self, *args, opened=opened, **options)
+    def watched(path: Path, **options: Any) -> Any:
+        opened.append(path)
+        return true_open(path, **options)
 
-    monkeypatch.setattr(Reference, "check", watched)
-    assert _cpu(model, model).status == "passed"
-    assert made == [limit > 0]
+    monkeypatch.setattr(execution, "open_session", watched)
+    source = ir.load(model)
+    ahead = verification.open_ahead(model, traits.of(source), model.stat().st_size)
+    assert (ahead is not None) == (limit > 0)
+    for times in (1, 2):  # the second time, as when a family of rules is left out, there is none left
+        (reference,) = verification.references(
+            model, traits.of(source), folder=tmp_path, model_bytes=1, providers=[execution.CPU], ahead=ahead
+        )
+        assert opened == [model] * times
+        assert all(check.ok for check in reference.check(model, None))
+        opened.pop()
+    assert ahead is None or ahead.take() is None
+
+
+def test_a_model_that_draws_random_numbers_is_not_opened_before_its_seeds_are_fixed(tmp_path: Path) -> None:
+    model = write(tmp_path / "m.onnx", f"{HEADER} g (float[n] x) => (float[n] y) {{ y = RandomNormalLike(x) }}")
+    assert verification.open_ahead(model, traits.of(ir.load(model)), 1) is None
+
+
+def test_what_the_runtime_says_of_the_original_comes_from_the_session_made_ahead(tmp_path: Path) -> None:
+    model = write(tmp_path / "m.onnx", CHAIN)
+    known = traits.of(ir.load(model))
+    model.write_bytes(b"no model")
+    ahead = verification.open_ahead(model, known, 8)
+    with pytest.raises(NotRunnable):
+        verification.references(model, known, folder=tmp_path, model_bytes=8, providers=[execution.CPU], ahead=ahead)
