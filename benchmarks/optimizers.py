@@ -26,12 +26,16 @@ _TIMEOUT = 900
 
 
 def _graph(model: pathlib.Path, _cache: pathlib.Path) -> Callable[[], int]:
-    from onnxopt import fuse, loading, normalize, outline
+    from onnxopt import fuse, loading, normalize, outline, rewrite
+    from onnxopt.passes.transposed_weights import TransposeWeightsPass
 
     def run() -> int:
         source = loading.load(model)
         normalized = normalize.normalize(source.model).model
-        outline.outline(normalized, fuse.fuse(normalized))
+        with tempfile.TemporaryDirectory() as folder:
+            rewrite.rewrite(normalized, pathlib.Path(folder))
+            TransposeWeightsPass()(normalized)
+            outline.outline(normalized, fuse.fuse(normalized))
         return len(normalized.graph)
 
     return run

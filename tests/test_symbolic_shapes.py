@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import collections
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 import numpy as np
 import onnx
@@ -15,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import models
-from onnxopt import eligibility, fuse, loading, normalize, samples
+from onnxopt import eligibility, fuse, loading, normalize, rewrite, samples
 from onnxopt import shapes as shape_inference
 from onnxopt.passes import dims as d
 from onnxopt.passes import infer
@@ -112,12 +114,19 @@ def test_no_fusible_node_of_an_exported_model_has_an_unknown_operand(name: str) 
 
 @pytest.mark.models
 @pytest.mark.parametrize("name", DYNAMIC)
-def test_dynamic_models_fuse_as_static_ones_do(name: str) -> None:
-    dynamic, static = (
-        fuse.fuse(normalize.normalize(loading.load(models.path(n)).model).model)
-        for n in (name, name.removesuffix("_dyn"))
-    )
-    assert len(dynamic.regions) >= len(static.regions)
+def test_dynamic_models_fuse_as_static_ones_do(name: str, tmp_path: Path) -> None:
+    """All but joining along a symbolic dim, as a cache of keys grows: the length of the result is a sum, no extent."""
+    dynamic, static = (_regions(n, tmp_path) for n in (name, name.removesuffix("_dyn")))
+    missing = static - dynamic
+    assert [r for r in missing if "Concat" not in r] == []
+    assert "decode" in name or not missing
+
+
+def _regions(name: str, folder: Path) -> collections.Counter[tuple[str, ...]]:
+    """The operators of each region that the pipeline fuses, its kind first."""
+    model = normalize.normalize(loading.load(models.path(name)).model).model
+    rewrite.rewrite(model, folder)
+    return collections.Counter((r.kind.value, *(n.op_type for n in r.nodes)) for r in fuse.fuse(model).regions)
 
 
 _SLICED = "int64[1] o = {1}, int64[1] z = {0}, "
