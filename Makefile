@@ -73,7 +73,7 @@ bench: build ## run the benchmarks
 	@$(BIN)/python -m benchmarks $(BENCH)
 
 fuzz: build ## random graphs against ONNX Runtime for FUZZ_SECONDS
-	@PYTHONPATH=tests $(BIN)/python -m tests.fuzz --seconds $(FUZZ_SECONDS)
+	@$(BIN)/python tests/fuzz.py --seconds $(FUZZ_SECONDS)
 
 clean: ## remove what was built; .venv and downloaded models stay
 	rm -rf build dist onnxopt/lib *.egg-info .pytest_cache .ruff_cache .mypy_cache .hypothesis
