@@ -19,7 +19,7 @@ BENCH ?=
 # How long `make fuzz` goes on.
 FUZZ_SECONDS ?= 60
 
-CXX_SOURCES = $(wildcard custom_ops/*.cc custom_ops/*.h custom_ops/*/*.cc custom_ops/*/*.h cuda_kernels/*.cuh cuda_kernels/*.h examples/cpp/*.cc)
+CXX_SOURCES = $(wildcard custom_ops/*.cc custom_ops/*.h custom_ops/*/*.cc custom_ops/*/*.h cuda_kernels/*.cuh cuda_kernels/*.h tests/emulation/*.h examples/cpp/*.cc)
 
 .PHONY: help setup build demo test check tidy wheel bench fuzz clean
 

@@ -1,0 +1,88 @@
+// CUDA's language on the CPU: one OS thread a CUDA thread, a block at a time. For kernels of float32 and integers that
+// use
+// __syncthreads, __shared__ and __shfl_xor_sync; inline PTX of other dtypes is left out, clusters are not there.
+#pragma once
+
+#include <barrier>
+#include <cmath>
+#include <cstring>
+#include <memory>
+#include <thread>
+#include <vector>
+
+#define __device__
+#define __global__
+#define __shared__ static
+#define __noinline__
+#define __grid_constant__
+#define __launch_bounds__(threads)
+#define asm(...) ((void)0)
+
+struct Dim {
+  unsigned x;
+};
+inline thread_local Dim threadIdx;
+inline thread_local Dim blockIdx;
+
+namespace emulation {
+
+constexpr int kWarp = 32;
+
+struct Block {
+  explicit Block(int threads) : all(threads), warps(threads / kWarp), words(threads) {
+    for (auto& warp : warps) warp = std::make_unique<std::barrier<>>(kWarp);
+  }
+  std::barrier<> all;
+  std::vector<std::unique_ptr<std::barrier<>>> warps;
+  std::vector<unsigned long long> words;
+};
+
+inline Block* block = nullptr;
+
+// Runs kernel() as a grid of `blocks` blocks of `threads` threads, a multiple of a warp.
+template <typename Kernel>
+void launch(unsigned blocks, int threads, Kernel&& kernel) {
+  for (unsigned b = 0; b < blocks; ++b) {
+    Block now(threads);
+    block = &now;
+    std::vector<std::thread> running;
+    for (int t = 0; t < threads; ++t) {
+      running.emplace_back([&, t] {
+        threadIdx.x = static_cast<unsigned>(t);
+        blockIdx.x = b;
+        kernel();
+      });
+    }
+    for (auto& thread : running) thread.join();
+  }
+}
+
+}  // namespace emulation
+
+inline void __syncthreads() { emulation::block->all.arrive_and_wait(); }
+
+template <typename T>
+T __shfl_xor_sync(unsigned, T x, int mask) {
+  auto& block = *emulation::block;
+  auto& warp = *block.warps[threadIdx.x / emulation::kWarp];
+  std::memcpy(&block.words[threadIdx.x], &x, sizeof(T));
+  warp.arrive_and_wait();
+  T other;
+  std::memcpy(&other, &block.words[threadIdx.x ^ static_cast<unsigned>(mask)], sizeof(T));
+  warp.arrive_and_wait();
+  return other;
+}
+
+template <typename To, typename From>
+To bits(From x) {
+  To y;
+  std::memcpy(&y, &x, sizeof(To));
+  return y;
+}
+
+inline float __uint_as_float(unsigned x) { return bits<float>(x); }
+inline unsigned __float_as_uint(float x) { return bits<unsigned>(x); }
+inline float __int_as_float(int x) { return bits<float>(x); }
+inline int __float_as_int(float x) { return bits<int>(x); }
+inline unsigned __umulhi(unsigned a, unsigned b) { return static_cast<unsigned>((1ull * a * b) >> 32); }
+inline float __sinf(float x) { return std::sin(x); }

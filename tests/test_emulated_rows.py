@@ -1,0 +1,123 @@
+"""Rowwise CUDA kernels, run on the CPU by g++ and threads (emulation/cuda.h), against ONNX Runtime.
+
+Every way to share rows among threads, also those that no exported model happens to take on a GPU: what is tested is the
+device code itself, its barriers and its tails. Rounding of 16-bit dtypes and clusters of blocks need a GPU.
+"""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import onnx_ir as ir
+import onnxruntime as ort
+import pytest
+from graphs import graph
+
+from onnxopt import generate, outline, paths
+from onnxopt.fuse import fuse
+from onnxopt.regions import Kind
+
+EMULATION = Path(__file__).with_name("emulation")
+# name: inputs, body, constants
+BODIES = {
+    "softmax": ("x, float[{row}] g", "a = Softmax<axis = {axis}>(x)  y = Mul(a, g)", ""),
+    "variance": (
+        "x, float[{row}] g",
+        "m = ReduceMean(x, axes)  c = Sub(x, m)  q = Mul(c, c)  v = ReduceMean(q, axes)  e = Add(v, small)  s = Sqrt(e)"
+        "  n = Div(c, s)  y = Mul(n, g)",
+        "int64[1] axes = {{{axis}}}, float small = {{0.00001}}",
+    ),
+    "sum": ("x, float[{row}] g", "a = Mul(x, g)  y = ReduceSum(a, axes)", "int64[1] axes = {{{axis}}}"),
+}  # fmt: skip
+_MAIN = """
+#include "cuda.h"
+#include <cstdio>
+%(source)s
+using namespace onnxopt;
+using Index = unsigned long long;
+template <typename T> std::vector<T> file(const char* name, std::size_t count) {
+  std::vector<T> values(count);
+  std::FILE* f = std::fopen(name, "rb");
+  if (f == nullptr || std::fread(values.data(), sizeof(T), count, f) != count) std::exit(2);
+  std::fclose(f);
+  return values;
+}
+int main() {
+  const Index count = %(count)d, rows = %(rows)d, columns = %(columns)d, inner = %(inner)d;
+  auto x = file<float>("x", count), g = file<float>("g", columns);
+  std::vector<float> y(%(stored)d, -1e30f);
+  Input<Index> flat{x.data(), 1, %(aligned)s ? kFlat | kCell | kInner : 0u, {{{1}, {count}, 1}}};
+  Input<Index> along{g.data(), 1, %(aligned)s ? kCell | (inner == 1 ? kInner : 0u) : 0u, {{{inner}, {columns}, 1}}};
+  const RowParams<Index, 2, 1> params{rows, columns, inner, {y.data()}, {flat, along}};
+  emulation::launch(%(blocks)d, %(threads)d, [&] { %(call)s(params); });
+  std::FILE* f = std::fopen("y", "wb");
+  std::fwrite(y.data(), sizeof(float), y.size(), f);
+  return std::fclose(f);
+}
+"""
+
+
+def _kernel(body: str, dims: tuple[int, ...], axis: int) -> tuple[ir.Model, str, str]:
+    """A model of one rowwise region, its CUDA text and the name of its Op."""
+    inputs, nodes, constants = (t.format(row=",".join(_row(dims, axis)), axis=axis) for t in BODIES[body])
+    model = graph(f"float[{','.join(map(str, dims))}] {inputs}", "float[] y", nodes, constants=constants)
+    optimized = model.clone()
+    (kernel,) = outline.outline(optimized, fuse(optimized))
+    assert kernel.kind is Kind.ROWWISE
+    return model, generate.generate([kernel]), kernel.name
+
+
+def _row(dims: tuple[int, ...], axis: int) -> list[str]:
+    return [str(dims[axis]), *("1" for _ in dims[axis + 1 :])]
+
+
+def _run(tmp_path: Path, body: str, dims: tuple[int, ...], axis: int, call: str, threads: int, rows: int) -> None:
+    """call: template and its arguments after Op and Index; rows: of the domain that one block runs."""
+    model, source, op = _kernel(body, dims, axis)
+    rng = np.random.default_rng(sum(dims))
+    x = rng.normal(3, 2, dims).astype(np.float32)
+    g = rng.normal(1, 0.5, (dims[axis], *(1 for _ in dims[axis + 1 :]))).astype(np.float32)
+    session = ort.InferenceSession(ir.to_proto(model).SerializeToString(), providers=["CPUExecutionProvider"])
+    (expected,) = session.run(None, {"x": x, "g": g})
+    template, arguments = call.split(" ", 1)
+    width = int(arguments.split(",", 1)[0])
+    inner = int(np.prod(dims[axis + 1 :]))
+    blocks = -(-x.size // dims[axis] // rows)
+    if template == "strided":
+        blocks = x.size // dims[axis] // inner * -(-inner // 32)
+    aligned = (inner if inner > 1 else dims[axis]) % width == 0
+    x.tofile(tmp_path / "x")
+    g.tofile(tmp_path / "g")
+    main = _MAIN % {
+        "source": source, "count": x.size, "rows": x.size // dims[axis], "columns": dims[axis], "inner": inner,
+        "stored": expected.size, "aligned": "true" if aligned else "false", "blocks": blocks, "threads": threads,
+        "call": f"{template}<{op}, Index, {arguments}, '*', '*'>",
+    }  # fmt: skip
+    (tmp_path / "main.cc").write_text(main)
+    options = ["-std=c++20", "-O1", "-w", "-pthread", f"-I{EMULATION}", f"-I{paths.cuda_kernels()}"]
+    subprocess.run(["g++", *options, "-o", "run", "main.cc"], cwd=tmp_path, check=True)
+    subprocess.run(["./run"], cwd=tmp_path, check=True, timeout=120)
+    found = np.fromfile(tmp_path / "y", np.float32).reshape(expected.shape)
+    np.testing.assert_allclose(found, expected, rtol=2e-5, atol=2e-6)
+
+
+@pytest.mark.parametrize(("body", "columns"), [("softmax", 64), ("variance", 1000), ("sum", 1021), ("variance", 1021)])
+def test_looped_rows(tmp_path: Path, body: str, columns: int) -> None:
+    _run(tmp_path, body, (3, columns), 1, "looped 4, 2, 64, 1", threads=64, rows=1)
+
+
+@pytest.mark.parametrize(
+    ("body", "dims"),
+    [("softmax", (2, 17, 8)), ("variance", (2, 40, 3, 50)), ("sum", (1, 33, 129)), ("variance", (1, 33, 129))],
+    ids=str,
+)
+def test_strided_rows(tmp_path: Path, body: str, dims: tuple[int, ...]) -> None:
+    _run(tmp_path, body, dims, 1, "strided 4, 64", threads=64, rows=1)
+
+
+@pytest.mark.parametrize(("body", "lanes"), [("variance", 4), ("softmax", 32), ("variance", 64)])
+def test_held_rows(tmp_path: Path, body: str, lanes: int) -> None:
+    columns = 4 * lanes * 2 - 4  # two vectors a lane, of which the last lane has one
+    _run(tmp_path, body, (21, columns), 1, f"held 4, 2, {lanes}, 64, 1, 0", threads=64, rows=64 // lanes)
