@@ -1,13 +1,11 @@
 #include "artifact.h"
 
-#include <dlfcn.h>
-
 #include <algorithm>
 #include <cstdio>
 
 #include "cuda_library.h"
 #include "kinds.h"
-#include "portability.h"
+#include "library_path.h"
 
 namespace onnxopt {
 namespace {
@@ -15,17 +13,6 @@ namespace {
 constexpr char kDomain[] = "onnxopt";
 // The second is the CUDA execution provider built as a plugin; ops for the first do not match it.
 constexpr const char* kCudaProviders[] = {"CUDAExecutionProvider", "CudaPluginExecutionProvider"};
-
-// Where kernels.json lies: beside this library.
-std::string KernelFilePath() {
-  Dl_info info{};
-  if (dladdr(reinterpret_cast<const void*>(&KernelFilePath), &info) == 0 || info.dli_fname == nullptr) {
-    throw Error("cannot find the path of libonnxopt_ops.so");
-  }
-  const std::string library = info.dli_fname;
-  const std::size_t slash = library.rfind('/');
-  return (slash == std::string::npos ? "." : library.substr(0, slash)) + "/kernels.json";
-}
 
 // Whether a kernel needs the driver but none of the fatbin's code.
 bool HasNoCode(const Kernel& kernel) { return kernel.kind == Kind::kGemm; }
@@ -45,7 +32,7 @@ void Warn(const std::string& path, const std::string& problem, const char* conse
 }  // namespace
 
 const Artifact& Artifact::Get() {
-  static const Artifact* const artifact = new Artifact(KernelFilePath());
+  static const Artifact* const artifact = new Artifact(BesideThisLibrary("kernels.json"));
   return *artifact;
 }
 

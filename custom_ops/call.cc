@@ -43,7 +43,7 @@ void PointwiseKernel::Compute(OrtKernelContext* context) const {
   void* data[kMaxOutputs];
   for (std::size_t k = 0; k < outputs; ++k) {
     out_shapes[k] = OutputShape(program, k, shapes);
-    data[k] = Allocate(context, k, out_shapes[k]);
+    data[k] = OutputTensor(context, k, out_shapes[k]);
   }
   for (std::size_t k = 0; k < outputs; ++k) {
     const auto same = [&](std::size_t other) { return out_shapes[other] == out_shapes[k]; };
@@ -71,7 +71,7 @@ void PointwiseKernel::ComputeIndexed(OrtKernelContext* context, const Shape* sha
   domain.count = 0;
   for (std::size_t k = 0; k < program.outputs.size(); ++k) {
     const Shape shape = sizes.OutputShape(k);
-    domain.output[k] = Allocate(context, k, shape);
+    domain.output[k] = OutputTensor(context, k, shape);
     domain.count = shape.count();
   }
   if (domain.count == 0) return;

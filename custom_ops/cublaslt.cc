@@ -3,8 +3,11 @@
 #include <dlfcn.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <iterator>
 #include <mutex>
 
+#include "library_path.h"
 #include "ort.h"
 #include "portability.h"
 
@@ -69,16 +72,9 @@ const Api* Find() {
 
 bool Expected() {
   if (Open(RTLD_NOLOAD) != nullptr) return true;
-  // The library that holds ONNX Runtime's functions.
-  Dl_info info{};
-  if (dladdr(reinterpret_cast<const void*>(Ort().CreateStatus), &info) != 0 && info.dli_fname != nullptr) {
-    const std::string path = info.dli_fname;
-    const std::size_t slash = path.rfind('/');
-    const std::string folder = slash == std::string::npos ? "." : path.substr(0, slash);
-    for (const char* provider : kProviders) {
-      if (access((folder + provider).c_str(), F_OK) == 0) return true;
-    }
-  }
+  const std::string folder = FolderOf(reinterpret_cast<const void*>(Ort().CreateStatus));  // ONNX Runtime's
+  const auto lies_there = [&](const char* provider) { return access((folder + provider).c_str(), F_OK) == 0; };
+  if (!folder.empty() && std::any_of(std::begin(kProviders), std::end(kProviders), lies_there)) return true;
   return Find() != nullptr;
 }
 

@@ -3,6 +3,8 @@
 #include <map>
 #include <mutex>
 
+#include "cuda_stream.h"
+
 namespace onnxopt::cuda {
 
 Launcher::Launcher(const Kernel& kernel, const Library& library) : kernel_(kernel), driver_(library.driver()) {
@@ -17,19 +19,7 @@ Launcher::Launcher(const Kernel& kernel, const Library& library) : kernel_(kerne
   }
 }
 
-Stream Launcher::Enter(OrtKernelContext* context) const {
-  void* ort_stream = nullptr;
-  onnxopt::Check(Ort().KernelContext_GetGPUComputeStream(context, &ort_stream));
-  const auto stream = static_cast<Stream>(ort_stream);
-  Context current = nullptr;
-  driver_.Check(driver_.cuCtxGetCurrent(&current), "cannot ask for the CUDA context");
-  if (current == nullptr) {
-    // A thread of ONNX Runtime that has not called CUDA yet.
-    driver_.Check(driver_.cuStreamGetCtx(stream, &current), "cannot find the CUDA context of ONNX Runtime's stream");
-    driver_.Check(driver_.cuCtxSetCurrent(current), "cannot enter the CUDA context");
-  }
-  return stream;
-}
+Stream Launcher::Enter(OrtKernelContext* context) const { return EnterStream(driver_, context).stream; }
 
 const DeviceTraits& Launcher::device() const {
   static std::mutex mutex;

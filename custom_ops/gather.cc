@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "element_size.h"
+
 namespace onnxopt {
 namespace {
 
@@ -77,20 +79,10 @@ void GatherElements(T* out, const T* data, const Access& access, std::uint64_t f
 }  // namespace
 
 void Gather(void* out, const void* data, const Access& access, std::size_t size, std::uint64_t first, std::size_t n) {
-  const auto run = [&](auto element) {
+  WithElementOf(size, [&](auto element) {
     using T = decltype(element);
     GatherElements(static_cast<T*>(out), static_cast<const T*>(data), access, first, n);
-  };
-  switch (size) {
-    case 1:
-      return run(std::uint8_t{});
-    case 2:
-      return run(std::uint16_t{});
-    case 4:
-      return run(std::uint32_t{});
-    default:
-      return run(std::uint64_t{});
-  }
+  });
 }
 
 }  // namespace onnxopt

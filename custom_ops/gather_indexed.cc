@@ -2,7 +2,8 @@
 
 #include <algorithm>
 #include <cstring>
-#include <type_traits>
+
+#include "element_size.h"
 
 namespace onnxopt {
 namespace {
@@ -52,7 +53,7 @@ class Walk {
   // Goes on behind the current run.
   void Next() {
     for (std::size_t k = 0; k < axes_; ++k) {
-      const std::uint64_t back = k == 0 ? axis_[0].at : axis_[k].at;
+      const std::uint64_t back = axis_[k].at;
       if (k > 0 && axis_[k].at + 1 < axis_[k].extent) {
         ++axis_[k].at;
         Move(axis_[k], 1);
@@ -160,20 +161,10 @@ void GatherElements(T* out, const T* data, const Access& access, const Condition
 
 void GatherIndexed(void* out, const void* data, const Access& access, const Condition* conditions, std::size_t size,
                    std::uint64_t first, std::size_t n) {
-  const auto run = [&](auto element) {
+  WithElementOf(size, [&](auto element) {
     using T = decltype(element);
     GatherElements(static_cast<T*>(out), static_cast<const T*>(data), access, conditions, first, n);
-  };
-  switch (size) {
-    case 1:
-      return run(std::uint8_t{});
-    case 2:
-      return run(std::uint16_t{});
-    case 4:
-      return run(std::uint32_t{});
-    default:
-      return run(std::uint64_t{});
-  }
+  });
 }
 
 void EvaluateCondition(void* out, const Condition& condition, std::uint64_t first, std::size_t n) {

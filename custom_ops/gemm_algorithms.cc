@@ -1,7 +1,5 @@
 #include "gemm_algorithms.h"
 
-#include <dlfcn.h>
-
 #include <cerrno>
 #include <cstdio>
 #include <cstdlib>
@@ -10,7 +8,7 @@
 #include <limits>
 
 #include "json_reader.h"
-#include "portability.h"
+#include "library_path.h"
 
 namespace onnxopt::cuda {
 namespace {
@@ -20,14 +18,6 @@ constexpr char kTuneVariable[] = "ONNXOPT_GEMM_TUNE";
 constexpr std::uint64_t kSchema = 1;
 constexpr std::size_t kWords = 8;
 constexpr int kHexDigits = 16;
-
-std::string BesideTheLibrary() {
-  Dl_info info{};
-  if (dladdr(reinterpret_cast<const void*>(&BesideTheLibrary), &info) == 0 || info.dli_fname == nullptr) return kFile;
-  const std::string library = info.dli_fname;
-  const std::size_t slash = library.rfind('/');
-  return (slash == std::string::npos ? "." : library.substr(0, slash)) + "/" + kFile;
-}
 
 double Microseconds(const JsonReader& json) {
   if (!json.value().is_number()) json.Fail("is not a number");
@@ -67,7 +57,7 @@ Algorithms& Algorithms::Get() {
 }
 
 Algorithms::Algorithms() {
-  Read(BesideTheLibrary());
+  Read(BesideThisLibrary(kFile));
   const char* path = std::getenv(kTuneVariable);
   if (path == nullptr || *path == '\0') return;
   path_ = path;

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "evaluate/evaluator.h"
-#include "tensor.h"
+#include "tensors.h"
 
 namespace onnxopt {
 namespace {
@@ -214,7 +214,7 @@ void GemmCpuKernel::Compute(OrtKernelContext* context) const {
   for (std::size_t k = 0; k < gemm.inputs; ++k) inputs[k] = InputTensor(context, k, &shapes[k]);
   const Product product = MakeProduct(gemm, shapes);
   void* output = OutputTensor(context, 0, product.output);
-  if (product.output.count() == 0) return;
+  if (output == nullptr || product.output.count() == 0) return;
   Job job(gemm, product, inputs, output);
   const auto run = [](void* data, std::size_t t) { static_cast<Job*>(data)->Run(t); };
   if (job.tasks() == 1) {

@@ -4,9 +4,10 @@
 #include <limits>
 #include <map>
 
+#include "cuda_stream.h"
 #include "gemm_algorithms.h"
 #include "gemm_tuning.h"
-#include "tensor.h"
+#include "tensors.h"
 
 namespace onnxopt::cuda {
 namespace {
@@ -82,19 +83,10 @@ void GemmCudaKernel::Compute(OrtKernelContext* ort_context) const {
   for (std::size_t k = 0; k < gemm.inputs; ++k) inputs[k] = InputTensor(ort_context, k, &shapes[k]);
   const Product product = MakeProduct(gemm, shapes);
   void* output = OutputTensor(ort_context, 0, product.output);
-  if (product.output.count() == 0) return;
+  if (output == nullptr || product.output.count() == 0) return;
   const Operands operands = {inputs[gemm.a], inputs[gemm.b], gemm.bias ? inputs[*gemm.bias] : nullptr,
                              gemm.residual ? inputs[*gemm.residual] : nullptr, output};
-  void* ort_stream = nullptr;
-  Check(Ort().KernelContext_GetGPUComputeStream(ort_context, &ort_stream));
-  const auto stream = static_cast<Stream>(ort_stream);
-  Context context = nullptr;
-  driver_.Check(driver_.cuCtxGetCurrent(&context), "cannot ask for the CUDA context");
-  if (context == nullptr) {
-    // A thread of ONNX Runtime that has not called CUDA yet.
-    driver_.Check(driver_.cuStreamGetCtx(stream, &context), "cannot find the CUDA context of ONNX Runtime's stream");
-    driver_.Check(driver_.cuCtxSetCurrent(context), "cannot enter the CUDA context");
-  }
+  const auto [stream, context] = EnterStream(driver_, ort_context);
   int capturing = 0;
   driver_.Check(driver_.cuStreamIsCapturing(stream, &capturing), "cannot ask whether the stream is capturing");
   const bool tf32 = gemm.dtype == Dtype::kFloat32 && UsesTf32(ort_context);

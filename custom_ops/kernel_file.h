@@ -22,7 +22,7 @@ struct Variant {
   unsigned vector;
   unsigned unroll;
   unsigned threads;
-  unsigned tile;  // rows of a tile, 0 where the variant has none
+  unsigned tile = 0;  // rows of a tile, 0 where the variant has none
   Layout layout = Layout::kNone;
   unsigned lanes = 0;
   unsigned cluster = 1;

@@ -109,7 +109,7 @@ void RowKernel::Compute(OrtKernelContext* context) const {
   bool wanted = false;
   for (std::size_t k = 0; k < program.outputs.size(); ++k) {
     const Shape shape = OutputShape(program, program.results[k], views);
-    grid.domain.output[k] = Allocate(context, k, shape);
+    grid.domain.output[k] = OutputTensor(context, k, shape);
     if (shape.count() == 0) grid.domain.output[k] = nullptr;
     wanted = wanted || grid.domain.output[k] != nullptr;
   }

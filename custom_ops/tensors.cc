@@ -41,7 +41,7 @@ const void* InputTensor(OrtKernelContext* context, std::size_t k, Shape* shape) 
   return Data(value);
 }
 
-void* Allocate(OrtKernelContext* context, std::size_t k, const Shape& shape) {
+void* OutputTensor(OrtKernelContext* context, std::size_t k, const Shape& shape) {
   OrtValue* value = nullptr;
   Check(Ort().KernelContext_GetOutput(context, k, shape.dims, shape.rank, &value));
   return value == nullptr ? nullptr : Data(value);

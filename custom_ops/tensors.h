@@ -9,7 +9,7 @@ namespace onnxopt {
 // Input `k` of the call: its shape and its data, which are only read. Throws Error where it is missing.
 const void* InputTensor(OrtKernelContext* context, std::size_t k, Shape* shape);
 
-// Output `k` with this shape; nullptr where nothing wants it.
-void* Allocate(OrtKernelContext* context, std::size_t k, const Shape& shape);
+// Allocates output `k` with this shape and returns where its elements go; nullptr where nothing wants it.
+void* OutputTensor(OrtKernelContext* context, std::size_t k, const Shape& shape);
 
 }  // namespace onnxopt

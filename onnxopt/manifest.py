@@ -120,7 +120,7 @@ class Manifest(_Record):
 
     files: every file of the folder but the manifest and its signature, by its path in it. seconds: how long each phase
     of optimize took. versions: of onnxopt's dependencies when it ran. requires: the oldest versions that run it.
-    ort_min: the oldest ONNX Runtime that rewriting was asked to keep to. rewrites: how often each family of rewrite
+    ort_min: the oldest ONNX Runtime that was asked for. rewrites: how often each family of rewrite
     rules changed the model. notes: what normalization changed, and what else a reader should know. sha256: of
     manifest.json itself with these 64 digits as zeros; it must stay the last member.
     """

@@ -21,6 +21,7 @@ from onnxopt.shapes import Shapes
 
 DOMAIN = "onnxopt"
 _NAMED_OPS = 4
+_HASH_DIGITS = 8
 
 
 def outline(model: ir.Model, plan: FusionPlan) -> tuple[Kernel, ...]:
@@ -30,9 +31,10 @@ def outline(model: ir.Model, plan: FusionPlan) -> tuple[Kernel, ...]:
     """
     shapes = plan.shapes
     found: dict[str, list[tuple[Region, Meaning, Site]]] = collections.defaultdict(list)
+    hashes: dict[str, str] = {}
     for region in plan.regions:
         program = kinds.lower(region, model.opset_imports, shapes)
-        function = _function(region, program, model.opset_imports, shapes)
+        function = _function(region, program, model.opset_imports, shapes, hashes)
         key = (DOMAIN, function.name, "")
         model.functions.setdefault(key, function)
         site = _site(region, f"{function.name}_{len(found[function.name])}", shapes)
@@ -80,8 +82,13 @@ def _kernel(
     )
 
 
-def _function(region: Region, meaning: Meaning, opsets: Mapping[str, int], shapes: Shapes) -> ir.Function:
-    """The region's nodes, copied into a function with values named x0.. (inputs), v0.. and y0.. (outputs)."""
+def _function(
+    region: Region, meaning: Meaning, opsets: Mapping[str, int], shapes: Shapes, hashes: dict[str, str]
+) -> ir.Function:
+    """The region's nodes, copied into a function with values named x0.. (inputs), v0.. and y0.. (outputs).
+
+    hashes: of the functions named so far.
+    """
     names = {v: f"x{k}" for k, v in enumerate(region.inputs)}
     names |= {v: f"y{k}" for k, v in enumerate(region.outputs)}
     inside = {v: ir.Value(name=names[v]) for v in region.inputs}
@@ -106,8 +113,14 @@ def _function(region: Region, meaning: Meaning, opsets: Mapping[str, int], shape
     name = "".join(_camel(n.op_type) for n in region.nodes[:_NAMED_OPS])
     if len(region.nodes) > _NAMED_OPS:
         name += f"And{len(region.nodes) - _NAMED_OPS}More"
-    name += "_" + _hash(graph, dtypes, region.kind, meaning)
+    name = _distinct(name, _hash(graph, dtypes, region.kind, meaning), hashes)
     return ir.Function(DOMAIN, name, graph=graph, attributes=[])
+
+
+def _distinct(does: str, content: str, hashes: dict[str, str]) -> str:
+    """What a function does, then the start of its hash: as much as no function of another meaning has, and notes it."""
+    lengths = range(_HASH_DIGITS, len(content) + 1)
+    return next(n for k in lengths if hashes.setdefault(n := f"{does}_{content[:k]}", content) == content)
 
 
 def _constant_node(nodes: list[ir.Node], value: ir.Value, name: str) -> ir.Value:
@@ -133,7 +146,7 @@ def _hash(graph: ir.Graph, dtypes: Sequence[str], kind: Kind, meaning: Meaning) 
     if kind is not Kind.POINTWISE:
         told = [kind, described]
     text = json.dumps([body, dtypes, sorted(graph.opset_imports.items()), *told])
-    return hashlib.sha256(text.encode()).hexdigest()[:8]
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def _attribute_text(attribute: ir.Attr) -> str:

@@ -77,7 +77,7 @@ def optimize(
     Whatever goes wrong, nothing is left behind. Raises ModelError, UsageError, CompileError, VerificationError.
     """
     output, phases = Path(output), _Phases(progress)
-    archs, target = check_archs(archs), rewrite.Target.parse(ort_min)
+    archs, oldest = check_archs(archs), requirements.release(ort_min)
     package.check_output(output)
 
     with phases("load"):
@@ -90,11 +90,13 @@ def optimize(
         ahead = open_ahead(source.path, original, source.bytes) if verify else None
     with phases("normalize"):
         normalized = normalize.normalize(source.model)
+        if ort_min is not None:
+            requirements.check(normalized.model, oldest)
 
     left_out: dict[str, Check] = {}  # families of rewrite rules that verification found to be wrong for this model
     with package.scratch() as scratch:
         while True:
-            form = _form(normalized.model, scratch, target, left_out, portable, archs, phases, cache)
+            form = _form(normalized.model, scratch, left_out, portable, archs, phases, cache)
             try:
                 with package.staging(output) as folder:
                     build = form.build(folder, external_data)
@@ -120,7 +122,7 @@ def optimize(
                         outputs=original.outputs,
                         files=files,
                         archs=kept_archs,
-                        ort_min=str(target),
+                        ort_min=oldest,
                         rewrites=form.rewritten.applied,
                         kernels=manifests.kernels(build.kernels),
                         refusals=(*form.rewritten.refusals, *form.plan.refusals),
@@ -167,7 +169,6 @@ class _Form:
 def _form(
     normalized: ir.Model,
     scratch: Path,
-    target: rewrite.Target,
     left_out: Collection[str],
     portable: bool,
     archs: Sequence[str],
@@ -178,12 +179,12 @@ def _form(
 
     def rewritten_with(families: Sequence[str]) -> ir.Model:
         copy = normalized.clone()
-        rewrite.rewrite(copy, scratch, target=target, leave_out=set(rewrite.FAMILIES) - set(families))
+        rewrite.rewrite(copy, scratch, leave_out=set(rewrite.FAMILIES) - set(families))
         return copy
 
     with phases("rewrite"):
         model = normalized.clone()
-        rewritten = rewrite.rewrite(model, scratch, target=target, leave_out=left_out)
+        rewritten = rewrite.rewrite(model, scratch, leave_out=left_out)
         TransposeWeightsPass()(model)  # after folding, which would turn them back
         plain = model.clone() if portable else None  # after it, so that both forms share their weights
         if plain is not None:

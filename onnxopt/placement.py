@@ -14,7 +14,7 @@ import onnx_ir as ir
 # Inputs that kernels of the CUDA provider read on the host: op type -> their positions.
 HOST_INPUTS: Mapping[str, tuple[int, ...]] = {
     "Reshape": (1,), "Expand": (1,), "Tile": (1,), "ConstantOfShape": (0,), "Range": (0, 1, 2), "Slice": (1, 2, 3, 4),
-    "Pad": (1, 3), "Resize": (1, 2, 3), "Upsample": (1,), "TopK": (1,), "Split": (1,), "Unsqueeze": (1,),
+    "Pad": (1, 2, 3), "Resize": (1, 2, 3), "Upsample": (1,), "TopK": (1,), "Split": (1,), "Unsqueeze": (1,),
     "Squeeze": (1,), "OneHot": (1,), "Loop": (0, 1), "If": (0,), "CumSum": (1,), "Trilu": (1,),
     "CenterCropPad": (1,), "AffineGrid": (1,), "ReduceSum": (1,), "ReduceMean": (1,), "ReduceMax": (1,),
     "GroupQueryAttention": (6,),

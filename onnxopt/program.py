@@ -1,9 +1,10 @@
 """Program: what one pointwise kernel computes for one element, as straight-line code over scalar primitives.
 
-The same program becomes CUDA source (generate.py) and is interpreted by the library's CPU kernel (custom_ops/), which
-reads it from kernels.json. Values are numbered: ids 0 .. len(leaves)-1 are what is read, each already converted from
-its storage dtype to its compute dtype; instruction k defines id len(leaves)+k. Leaves are the inputs, or, where the
-kernel does index operations too, its accesses to them followed by its conditions on the index (indexing.py).
+The same program becomes CUDA source (generate_pointwise.py) and is interpreted by the library's CPU kernel
+(custom_ops/), which reads it from kernels.json. Values are numbered: ids 0 .. len(leaves)-1 are what is read, each
+already converted from its storage dtype to its compute dtype; instruction k defines id len(leaves)+k. Leaves are the
+inputs, or, where the kernel does index operations too, its accesses to them followed by its conditions on the index
+(indexing.py).
 """
 
 from __future__ import annotations
@@ -160,6 +161,8 @@ class Program:
 
     def verify(self) -> None:
         """Raise ValueError naming the first instruction or output that breaks a rule of this module."""
+        if unknown := sorted({*self.inputs, *self.outputs} - DTYPES.keys()):
+            raise ValueError(f"{', '.join(unknown)}: no storage dtype")
         dtypes = self.dtypes
         for k, instruction in enumerate(self.code):
             problem = _problem(instruction, dtypes, len(self.leaves) + k)
@@ -208,6 +211,8 @@ def _problem(i: Instruction, dtypes: tuple[str, ...], own_id: int) -> str | None
         return f"uses a value that is not defined before it: {i.args}"
     if (i.op == "const") != (i.value is not None) or (i.op == "narrow") != (i.storage is not None):
         return "field value belongs to const, field storage to narrow"
+    if i.storage is not None and (i.storage not in DTYPES or DTYPES[i.storage].compute != i.dtype):
+        return f"{i.storage} is no storage dtype that computes in {i.dtype}"
     operands = [dtypes[a] for a in i.args]
     if i.op == "select":
         if operands[0] != "bool" or operands[1] != operands[2]:

@@ -15,6 +15,8 @@ from collections.abc import Iterator, Sequence
 import onnx_ir as ir
 import pydantic
 
+from onnxopt.errors import UsageError
+
 # Release: (newest IR version, newest opset) that it reads.
 _READS = {"1.21": (10, 22), "1.23": (11, 23), "1.24": (13, 25), "1.25": (13, 26)}
 # The library is built for the C API of this release; every later one runs it.
@@ -61,6 +63,31 @@ def of(model: ir.Model, *, library: bool, archs: Sequence[str]) -> Requirements:
         because=tuple(dict.fromkeys(f"{r}: {reason}" for r, reason in on_cuda if r in (opens, runs))),
         cuda_driver={arch: _ARCH_SINCE.get(arch, _CUBINS_NEED) for arch in archs},
     )
+
+
+def release(text: str | None) -> str:
+    """The release that `--ort-min` names, as "1.25"; the oldest that the library runs on for None.
+
+    UsageError where it is no release, or too old.
+    """
+    if text is None:
+        return LIBRARY_NEEDS
+    match = re.fullmatch(r"(\d+\.\d+)(\.\d+)?", text)
+    if match is None:
+        raise UsageError(f"--ort-min {text}: expected a release of ONNX Runtime, such as 1.25")
+    if parts(match[1]) < parts(LIBRARY_NEEDS):
+        raise UsageError(f"--ort-min {text}: {LIBRARY_NEEDS} is the oldest that artifacts run on")
+    return match[1]
+
+
+def check(model: ir.Model, oldest: str) -> None:
+    """UsageError where this release of ONNX Runtime is too old to open an artifact of `model`."""
+    needed = of(model, library=True, archs=())
+    if parts(oldest) < parts(needed.onnxruntime):
+        raise UsageError(
+            f"--ort-min {oldest}: the model needs ONNX Runtime {needed.onnxruntime} ({'; '.join(needed.because)}); "
+            f"export it with an older opset, or ask for {needed.onnxruntime}"
+        )
 
 
 def _to_open(model: ir.Model, library: bool) -> Iterator[tuple[str, str]]:

@@ -40,6 +40,8 @@ def _blocking(inputs: str, outputs: str, body: str, constants: str = "") -> list
          "Reshape reads a on the host, and Abs computes it on the device"),
         ("float[N, 4] x, int64[2] k", "float[] y", "y = Reshape(x, k)", "", "y",
          "Reshape reads the input k on the host"),
+        ("float[N] x, float v", "float[] y", "a = Exp(v)  y = Pad(x, p, a)", "int64[2] p = {1, 1}", "y",
+         "Pad reads a on the host, and Exp computes it on the device"),
         ("float[N] x", "float[] y", "s = Shape(x)  f = Cast<to=1>(s)  y = Mul(x, f)", "", "y",
          "Mul reads the input x on the host"),
     ],

@@ -9,6 +9,7 @@ import pytest
 from graphs import graph, random_bodies, random_model, run
 from hypothesis import given, settings
 
+from onnxopt import outline as outlining
 from onnxopt.fuse import fuse
 from onnxopt.outline import DOMAIN, inline, outline
 from onnxopt.regions import Kernel
@@ -84,6 +85,18 @@ def test_the_name_depends_on_dtypes_without_constants() -> None:
 def test_the_name_does_not_depend_on_shapes_and_names() -> None:
     other = _name("float[7, 2] u", "float[7, 2] v", "k = Tanh(u)  v = Mul(k, t)", "float t = {3}")
     assert other == _name()
+
+
+def test_functions_whose_hashes_begin_alike_stay_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    body = "a = Tanh(x)  b = Mul(a, c)  m = Hardmax(b)  d = Tanh(m)  y = Mul(d, e)"
+    model, original = (graph(X, Y, body, constants="float c = {3}, float e = {5}") for _ in range(2))
+    hashed = outlining._hash
+    monkeypatch.setattr(outlining, "_hash", lambda *of: "0" * 8 + hashed(*of))
+    first, second = _outlined(model)
+    assert {k[1] for k in model.functions} == set(_calls(model)) == {first.name, second.name}
+    assert first.name == "TanhMul_00000000" and len(second.name) == len(first.name) + 1
+    feeds = {"x": np.random.default_rng(0).standard_normal((2, 8), np.float32)}
+    np.testing.assert_array_equal(run(model, feeds)[0], run(original, feeds)[0])
 
 
 def test_the_interface_stays() -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from onnxopt.passes.infer import InferShapesPass
 from onnxopt.rewrite import masks, symbolic
+from onnxopt.rewrite.dims_of_inputs import read_from_inputs
 from onnxopt.rewrite.index_functions import ALWAYS, NEVER, Affine, Choice, Truth, fit, fit_choice
 from onnxopt.rewrite.index_values import IndexValues
 from tests import graphs
@@ -131,3 +132,26 @@ def test_what_an_added_mask_lets_through(body: str, kind: str, finite: bool) -> 
     model, values = known(body, constants="float weak = {-2}, float infinite = {-inf}")
     mask = masks.additive(graphs.value(model, "y"), values)
     assert (mask.kind, mask.finite) == (kind, finite)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "u = Unsqueeze(s, first) y = Concat<axis = 0>(u, u)",
+        "u = Unsqueeze(s, first) y = Concat<axis = 1>(u, u)",
+        "b = Cast<to = 9>(s) y = Cast<to = 7>(b)",
+        "g = Gather(s, zero) y = Gather(pairs, one) z = Mul(g, g)",
+        "c = Cast<to = 1>(s) y = Mul(c, half)",
+        "c = Cast<to = 6>(s) y = Concat<axis = 0>(c, c)",
+    ],
+)
+def test_dims_that_are_numbers_become_constants_of_the_same_shape_and_dtype(body: str) -> None:
+    declared = f"{CONSTANTS}, int64[2, 2] pairs = {{1, 2, 3, 4}}, float half = {{0.5}}"
+    model, original = (
+        graphs.graph("float[3, 4] x", "float[] out", f"s = Shape(x) {body} out = Cast<to = 1>(y)", constants=declared)
+        for _ in range(2)
+    )
+    InferShapesPass()(model)
+    assert read_from_inputs(model, symbolic.refine(model))
+    feeds = {"x": np.zeros((3, 4), np.float32)}
+    np.testing.assert_array_equal(graphs.run(model, feeds)[0], graphs.run(original, feeds)[0])

@@ -10,7 +10,9 @@ import pytest
 
 import onnxopt
 from onnxopt import manifest as manifests
-from onnxopt.rewrite import Target, attention
+from onnxopt import requirements
+from onnxopt.rewrite import attention
+from tests import graphs
 from tests.attention_graphs import Attention
 
 
@@ -74,9 +76,18 @@ def test_the_portable_form(source: Path, artifact: Path, external: bool) -> None
 
 
 def test_a_release_to_run_on_is_checked(source: Path, artifact: Path) -> None:
-    assert Target.parse("1.25") == Target((1, 25))
-    assert Target.parse("1.25.1").standard_attention
-    assert not Target.parse(None).standard_attention
-    for text in ("1", "new", "1.20"):
+    assert [requirements.release(text) for text in ("1.25", "1.25.1", None)] == ["1.25", "1.25", "1.21"]
+    for text in ("1", "new", "1.20", "1.9"):
         with pytest.raises(onnxopt.UsageError, match="--ort-min"):
             onnxopt.optimize(source, artifact, archs=(), ort_min=text)
+
+
+def test_a_release_that_cannot_open_the_model_is_refused(tmp_path: Path, artifact: Path) -> None:
+    source = tmp_path / "new.onnx"
+    ir.save(graphs.graph("float[N] x", "float[N] y", "a = Swish(x) y = Neg(a)", opset=24), source)
+    with pytest.raises(onnxopt.UsageError, match=r"--ort-min 1\.23: the model needs ONNX Runtime 1\.24 .*opset 24"):
+        onnxopt.optimize(source, artifact, archs=(), ort_min="1.23")
+    assert not artifact.exists()
+    for asked, noted in (("1.24.2", "1.24"), (None, "1.21")):
+        manifest = onnxopt.optimize(source, tmp_path / noted, archs=(), verify=False, ort_min=asked).manifest
+        assert (manifest.ort_min, manifest.requires.onnxruntime) == (noted, "1.24")

@@ -3,6 +3,5 @@
 from __future__ import annotations
 
 from onnxopt.rewrite.steps import FAMILIES, Rewritten, rewrite, to_portable
-from onnxopt.rewrite.target import Target
 
-__all__ = ["FAMILIES", "Rewritten", "Target", "rewrite", "to_portable"]
+__all__ = ["FAMILIES", "Rewritten", "rewrite", "to_portable"]

@@ -34,7 +34,6 @@ from onnxopt.rewrite.portable import (
     SdpaNodes,
 )
 from onnxopt.rewrite.query_scale import ScaledQuery
-from onnxopt.rewrite.target import Target
 from onnxopt.rewrite.weights import Joiner
 
 # What can be left out by itself when verification fails: each is right or wrong as a whole.
@@ -58,7 +57,6 @@ def rewrite(
     model: ir.Model,
     folder: Path,
     *,
-    target: Target | None = None,
     leave_out: Collection[str] = (),
     gates: bool = SPLIT_IS_FUSED,
 ) -> Rewritten:
@@ -70,12 +68,11 @@ def rewrite(
     applied = dict.fromkeys(sorted(families), 0)
     if model.opset_imports.get("", 0) <= _LAST_OPSET_OF_OLD_SOFTMAX:
         return Rewritten(applied, ())
-    target = target or Target()
     refusals: tuple[Refusal, ...] = ()
     with loading.quiet():
         if "attention" in families and near.softmaxes(model):
             applied["attention"], refusals = _recognise(model)
-            applied.update(_map(model, families, target))
+            applied.update(_map(model, families))
         if "merge" in families:
             applied["merge"] = _merge_projections(model, Joiner(folder))
         if "gate" in families:
@@ -98,7 +95,7 @@ def _recognise(model: ir.Model) -> tuple[int, tuple[Refusal, ...]]:
     return count, near.refusals(model, rule)
 
 
-def _map(model: ir.Model, families: set[str], target: Target) -> dict[str, int]:
+def _map(model: ir.Model, families: set[str]) -> dict[str, int]:
     """Operators instead of what was recognised; afterwards nothing of the internal domain is left."""
     found = {}
     _cancel(model)

@@ -141,19 +141,22 @@ class Symbols:
                     and dims is not None
                     and all(isinstance(c, int) for c in contents)
                     and node.op_type != "Constant"
+                    and value.dtype is not None
                 ):
                     array = np.array(contents).reshape([1] * len(dims) if len(contents) == 1 else [-1])
-                    found.append((value, ir.tensor(array, dtype=value.dtype)))
+                    found.append((value, ir.tensor(array.astype(value.dtype.numpy()), dtype=value.dtype)))
         return found
 
     # --- integer tensors that hold dims -------------------------------------------------------------------------------
 
     def contents(self, value: ir.Value | None) -> tuple[Dim | None, ...] | None:
-        """The elements of a small integer tensor of rank 0 or 1 as dims; None where it is none."""
+        """The elements of a small integer tensor of rank 0 or 1, or of one element, as dims; None where it is none."""
         if value is None:
             return None
         if value not in self._contents:
-            self._contents[value] = self._find_contents(value)
+            found, dims = self._find_contents(value), self.dims(value)
+            flat = found is not None and (len(found) == 1 or (dims is not None and len(dims) <= 1))
+            self._contents[value] = found if flat else None
         return self._contents[value]
 
     def _find_contents(self, value: ir.Value) -> tuple[Dim | None, ...] | None:
@@ -162,7 +165,7 @@ class Symbols:
             fits = tensor.size <= _SMALL and tensor.dtype in (ir.DataType.INT64, ir.DataType.INT32)
             return tuple(int(x) for x in tensor.numpy().flat) if fits else None
         node = value.producer()
-        if node is None or node.domain not in ("", "ai.onnx"):
+        if node is None or node.domain not in ("", "ai.onnx") or value.dtype == ir.DataType.BOOL:
             return None
         if node.op_type == "Shape":
             dims = self.dims(node.inputs[0])

@@ -1,0 +1,172 @@
+// What every layout of rows does with the elements it has at hand: loading inputs, running a stage, storing outputs.
+#pragma once
+
+#include "pointwise.cuh"
+#include "row_abi.h"
+#include "tuple.cuh"
+
+namespace onnxopt {
+
+constexpr char kModeColumns = 'K';  // element k of every row is element k of the input
+constexpr char kModeDense = 'D';    // a row's elements lie side by side, from where its first one lies
+
+// Keeps the compiler from holding what it computed of a value: 16-bit elements stay packed in their registers.
+template <typename T, int kWidth>
+__device__ inline void forget(Vector<T, kWidth>& vector) {
+  if constexpr (sizeof(vector) % 4 == 0) {
+    uint32_t* words = reinterpret_cast<uint32_t*>(&vector);
+#pragma unroll
+    for (unsigned k = 0; k < sizeof(vector) / 4; ++k) asm volatile("" : "+r"(words[k]));
+  }
+}
+
+template <typename Op, int kWidth, typename Inputs, typename Outputs, typename I, typename O>
+struct RowBody;
+
+// Op is generated: Inputs and Outputs list storage dtypes; kRowInputs marks inputs with one element a row, kRowOutputs
+// outputs; Row holds row values; Stages lists the stages; output() and row_output() compute what is stored.
+template <typename Op, int kWidth, typename... In, typename... Out, int... I, int... O>
+struct RowBody<Op, kWidth, List<In...>, List<Out...>, Indices<I...>, Indices<O...>> {
+  using Row = typename Op::Row;
+  using Loaded = Tuple<Vector<In, kWidth>...>;
+  using RowLoaded = Tuple<typename Compute<In>::type...>;
+  template <typename Index>
+  using Parameters = RowParams<Index, sizeof...(In), sizeof...(Out)>;
+
+  // Where each input's first element of a row lies, for inputs that are dense in it.
+  template <typename Index>
+  struct Bases {
+    Index at[sizeof...(In)];
+  };
+
+  template <char... kModes, typename Index>
+  __device__ static Bases<Index> bases(const Parameters<Index>& params, Index first) {
+    Bases<Index> found{};
+    ((kModes == kModeDense ? void(found.at[I] = offset<AnyTerms, 0, '*'>(params.input[I], first)) : void()), ...);
+    return found;
+  }
+
+  template <char kMode, typename T, typename Index>
+  __device__ static Vector<T, kWidth> load_one(const Input<Index>& input, Index i, Index k, Index base) {
+    if constexpr (kMode == kModeColumns) {
+      return load_vector<T, kWidth>(static_cast<const T*>(input.data) + k);
+    } else if constexpr (kMode == kModeDense) {
+      return load_vector<T, kWidth>(static_cast<const T*>(input.data) + base + k);
+    } else {
+      return load<AnyTerms, 0, kMode, T, kWidth>(input, i);
+    }
+  }
+
+  // Loads the inputs in kMask that vary along the row: the vector at element i of the domain, k of its row.
+  template <unsigned kMask, char... kModes, typename Index>
+  __device__ static void load_all(const Parameters<Index>& params, Index i, Index k, Loaded& in,
+                                  const Bases<Index>& row_bases = {}) {
+    (
+        [&] {
+          if constexpr (((kMask & ~Op::kRowInputs) >> I & 1u) != 0) {
+            get<I>(in).value = load_one<kModes, In>(params.input[I], i, k, row_bases.at[I]);
+          }
+        }(),
+        ...);
+  }
+
+  // Forgets what was computed of the inputs in kMask that are stored in 16 bits.
+  template <unsigned kMask>
+  __device__ static void forget_all(Loaded& in) {
+    (
+        [&] {
+          if constexpr (((kMask & ~Op::kRowInputs) >> I & 1u) != 0 && sizeof(In) == 2) forget(get<I>(in).value);
+        }(),
+        ...);
+  }
+
+  // Bytes that a thread loads for one vector of every input.
+  static constexpr unsigned kBytes =
+      ((Op::kRowInputs >> I & 1u ? 0u : unsigned(sizeof(Vector<In, kWidth>))) + ... + 0u);
+
+  template <typename Index>
+  __device__ static void load_row(const Parameters<Index>& params, Index first, RowLoaded& in) {
+    (
+        [&] {
+          if constexpr ((Op::kRowInputs >> I & 1u) != 0) {
+            const Input<Index>& input = params.input[I];
+            get<I>(in).value = widen(static_cast<const In*>(input.data)[offset<AnyTerms, 0, '*'>(input, first)]);
+          }
+        }(),
+        ...);
+  }
+
+  template <int kInput, typename T>
+  __device__ static typename Compute<T>::type value(const Loaded& in, const RowLoaded& row_in, int j) {
+    if constexpr ((Op::kRowInputs >> kInput & 1u) != 0) {
+      return get<kInput>(row_in).value;
+    } else {
+      return widen(get<kInput>(in).value.at[j]);
+    }
+  }
+
+  template <typename Stage>
+  __device__ static void add(typename Stage::Partial& partial, const Row& row, const Loaded& in,
+                             const RowLoaded& row_in, int j) {
+    Stage::accumulate(partial, row, value<I, In>(in, row_in, j)...);
+  }
+
+  template <typename Stage>
+  __device__ static void finish(Row& row, const typename Stage::Partial& partial, const RowLoaded& row_in) {
+    Stage::finish(row, partial, get<I>(row_in).value...);
+  }
+
+  using Stored = Tuple<Vector<Out, kWidth>...>;
+
+  __device__ static void compute(const Row& row, const Loaded& in, const RowLoaded& row_in, int j, Stored& out) {
+    Tuple<typename Compute<Out>::type...> y;
+    Op::output(row, value<I, In>(in, row_in, j)..., get<O>(y).value...);
+    (
+        [&] {
+          if constexpr ((Op::kRowOutputs >> O & 1u) == 0) {
+            get<O>(out).value.at[j] = Narrow<Out>::from(get<O>(y).value);
+          }
+        }(),
+        ...);
+  }
+
+  template <typename Index>
+  __device__ static void store(const Parameters<Index>& params, Index i, const Stored& out) {
+    (
+        [&] {
+          if constexpr ((Op::kRowOutputs >> O & 1u) == 0) {
+            Out* const data = static_cast<Out*>(params.output[O]);
+            if (data != nullptr) store_vector(data + i, get<O>(out).value);
+          }
+        }(),
+        ...);
+  }
+
+  template <typename Index>
+  __device__ static void store_row(const Parameters<Index>& params, Index at, const Row& row, const RowLoaded& row_in) {
+    Tuple<typename Compute<Out>::type...> y;
+    Op::row_output(row, get<I>(row_in).value..., get<O>(y).value...);
+    (
+        [&] {
+          if constexpr ((Op::kRowOutputs >> O & 1u) != 0) {
+            Out* const data = static_cast<Out*>(params.output[O]);
+            if (data != nullptr) data[at] = Narrow<Out>::from(get<O>(y).value);
+          }
+        }(),
+        ...);
+  }
+
+  // Whether every operand can be moved in vectors along what `extent` elements of lie side by side.
+  template <typename Index>
+  __device__ static bool vectors_fit(const Parameters<Index>& params, Index extent) {
+    return extent % kWidth == 0 &&
+           (((Op::kRowInputs >> I & 1u) != 0 || (params.input[I].flags & (kFlat | kCell)) != 0) && ...) &&
+           ((reinterpret_cast<uint64_t>(params.output[O]) % sizeof(Vector<Out, kWidth>) == 0) && ...);
+  }
+};
+
+template <typename Op, int kWidth>
+using RowBodyOf = RowBody<Op, kWidth, typename Op::Inputs, typename Op::Outputs,
+                          typename MakeIndices<Op::Inputs::size>::type, typename MakeIndices<Op::Outputs::size>::type>;
+
+}  // namespace onnxopt

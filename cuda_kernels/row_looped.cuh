@@ -1,0 +1,89 @@
+// looped: a block or cluster reads the row again for every stage; any length, any alignment.
+#pragma once
+
+#include "reduce.cuh"
+#include "row_body.cuh"
+
+namespace onnxopt {
+
+// A row of any length, read once for each stage and once more for what is stored.
+template <typename Op, typename Index, int kWidth, int kUnroll, int kThreads, int kCluster, char... kModes>
+struct Looped {
+  using B = RowBodyOf<Op, kWidth>;
+  using Params = RowParams<Index, Op::Inputs::size, Op::Outputs::size>;
+  static constexpr Index kStep = Index(kThreads) * kCluster * kWidth;
+
+  const Params& params;
+  const Index first;
+  const Index columns;
+  const Index lane;
+  typename Op::Row row;
+  typename B::RowLoaded row_in;
+
+  // Calls body(i, in) for each of this thread's vectors, kUnroll of them loaded ahead.
+  template <unsigned kMask, typename Body>
+  __device__ void each(Body&& body) {
+#pragma unroll 1
+    for (Index k = lane * kWidth; k < columns; k += kStep * kUnroll) {
+      typename B::Loaded in[kUnroll];
+#pragma unroll
+      for (int u = 0; u < kUnroll; ++u) {
+        const Index at = k + u * kStep;
+        if (at < columns) B::template load_all<kMask, kModes...>(params, first + at, at, in[u]);
+      }
+#pragma unroll
+      for (int u = 0; u < kUnroll; ++u) {
+        const Index at = k + u * kStep;
+        if (at < columns) body(first + at, in[u]);
+      }
+    }
+  }
+
+  __device__ void stages(List<>) {}
+
+  template <typename Stage, typename... Rest>
+  __device__ void stages(List<Stage, Rest...>) {
+    typename Stage::Partial partial = Stage::identity();
+    each<Stage::kReads>([&](Index, const typename B::Loaded& in) {
+#pragma unroll
+      for (int j = 0; j < kWidth; ++j) B::template add<Stage>(partial, row, in, row_in, j);
+    });
+    reduce<Stage, kThreads * kCluster, kThreads, kCluster>(partial);
+    B::template finish<Stage>(row, partial, row_in);
+    stages(List<Rest...>());
+  }
+
+  __device__ void run(Index at) {
+    row.length = static_cast<float>(columns);
+    row.wide_length = static_cast<double>(columns);
+    B::load_row(params, first, row_in);
+    stages(typename Op::Stages());
+    if constexpr (Op::kStoresElements) {
+      each<Op::kOutputReads>([&](Index i, const typename B::Loaded& in) {
+        typename B::Stored out;
+#pragma unroll
+        for (int j = 0; j < kWidth; ++j) B::compute(row, in, row_in, j, out);
+        B::store(params, i, out);
+      });
+    }
+    if (Op::kRowOutputs != 0 && lane == 0) B::store_row(params, at, row, row_in);
+  }
+};
+
+template <typename Op, typename Index, int kWidth, int kUnroll, int kThreads, int kCluster, char... kModes>
+__device__ inline void looped(const RowParams<Index, Op::Inputs::size, Op::Outputs::size>& params) {
+  const Index columns = static_cast<Index>(params.columns);
+  const Index row = blockIdx.x / kCluster;
+  const Index lane = blockIdx.x % kCluster * kThreads + threadIdx.x;
+  if (RowBodyOf<Op, kWidth>::vectors_fit(params, columns)) {
+    Looped<Op, Index, kWidth, kUnroll, kThreads, kCluster, kModes...> part{params, row * columns, columns, lane, {},
+                                                                           {}};
+    part.run(row);
+  } else {
+    Looped<Op, Index, 1, kUnroll, kThreads, kCluster, kModes...> part{params, row * columns, columns, lane, {}, {}};
+    part.run(row);
+  }
+  if constexpr (kCluster > 1) cluster_barrier();
+}
+
+}  // namespace onnxopt

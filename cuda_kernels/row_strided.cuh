@@ -1,0 +1,114 @@
+// strided: the elements of a row lie `inner` apart; neighbouring threads work on neighbouring rows.
+#pragma once
+
+#include "row_body.cuh"
+
+namespace onnxopt {
+
+// 32 threads side by side along `inner`, each with kWidth rows; kThreads / 32 of them share a row's elements.
+template <typename Op, typename Index, int kWidth, int kThreads, char... kModes>
+struct Strided {
+  using B = RowBodyOf<Op, kWidth>;
+  using Params = RowParams<Index, Op::Inputs::size, Op::Outputs::size>;
+  static constexpr int kShares = kThreads / 32;
+
+  const Params& params;
+  const Index first;  // element of the domain
+  const Index columns;
+  const Index inner;
+  const bool live;
+  typename Op::Row row[kWidth];
+  typename RowBodyOf<Op, 1>::RowLoaded row_in[kWidth];
+
+  template <unsigned kMask, typename Body>
+  __device__ void each(Body&& body) {
+    if (!live) return;
+#pragma unroll 4
+    for (Index k = threadIdx.x / 32; k < columns; k += kShares) {
+      typename B::Loaded in;
+      B::template load_all<kMask, kModes...>(params, first + k * inner, k, in);
+      body(first + k * inner, in);
+    }
+  }
+
+  template <typename Stage>
+  __device__ void reduce_shares(typename Stage::Partial (&partial)[kWidth]) {
+    __shared__ typename Stage::Partial parts[kShares][kWidth][32];
+    const int lane = threadIdx.x % 32;
+#pragma unroll
+    for (int j = 0; j < kWidth; ++j) parts[threadIdx.x / 32][j][lane] = partial[j];
+    __syncthreads();
+#pragma unroll
+    for (int j = 0; j < kWidth; ++j) {
+      partial[j] = parts[0][j][lane];
+      for (int s = 1; s < kShares; ++s) Stage::merge(partial[j], parts[s][j][lane]);
+    }
+  }
+
+  __device__ void stages(List<>) {}
+
+  template <typename Stage, typename... Rest>
+  __device__ void stages(List<Stage, Rest...>) {
+    typename Stage::Partial partial[kWidth];
+#pragma unroll
+    for (int j = 0; j < kWidth; ++j) partial[j] = Stage::identity();
+    each<Stage::kReads>([&](Index, const typename B::Loaded& in) {
+#pragma unroll
+      for (int j = 0; j < kWidth; ++j) B::template add<Stage>(partial[j], row[j], in, row_in[j], j);
+    });
+    reduce_shares<Stage>(partial);
+#pragma unroll
+    for (int j = 0; j < kWidth; ++j) B::template finish<Stage>(row[j], partial[j], row_in[j]);
+    stages(List<Rest...>());
+  }
+
+  __device__ void run(Index at) {
+#pragma unroll
+    for (int j = 0; j < kWidth; ++j) {
+      row[j].length = static_cast<float>(columns);
+      row[j].wide_length = static_cast<double>(columns);
+      if (live) B::load_row(params, static_cast<Index>(first + j), row_in[j]);
+    }
+    stages(typename Op::Stages());
+    if constexpr (Op::kStoresElements) {
+      each<Op::kOutputReads>([&](Index i, const typename B::Loaded& in) {
+        typename B::Stored out;
+#pragma unroll
+        for (int j = 0; j < kWidth; ++j) B::compute(row[j], in, row_in[j], j, out);
+        B::store(params, i, out);
+      });
+    }
+    if (Op::kRowOutputs != 0 && live && threadIdx.x < 32) {
+#pragma unroll
+      for (int j = 0; j < kWidth; ++j) B::store_row(params, static_cast<Index>(at + j), row[j], row_in[j]);
+    }
+  }
+};
+
+template <typename Op, typename Index, int kWidth, int kThreads, char... kModes>
+__device__ inline void strided_rows(const RowParams<Index, Op::Inputs::size, Op::Outputs::size>& params, Index tile,
+                                    Index tiles) {
+  const Index columns = static_cast<Index>(params.columns);
+  const Index inner = static_cast<Index>(params.inner);
+  const Index outer = tile / tiles;
+  const Index column = (tile % tiles * 32 + threadIdx.x % 32) * kWidth;
+  Strided<Op, Index, kWidth, kThreads, kModes...> part{
+      params, outer * columns * inner + column, columns, inner, column < inner, {}, {}};
+  part.run(outer * inner + column);
+}
+
+template <typename Op, typename Index, int kWidth, int kThreads, char... kModes>
+__device__ inline void strided(const RowParams<Index, Op::Inputs::size, Op::Outputs::size>& params) {
+  const Index inner = static_cast<Index>(params.inner);
+  const Index tile = blockIdx.x;
+  if (RowBodyOf<Op, kWidth>::vectors_fit(params, inner)) {
+    const Index tiles = (inner / kWidth + 31) / 32;
+    if (tile < tiles * (static_cast<Index>(params.rows) / inner)) {
+      strided_rows<Op, Index, kWidth, kThreads, kModes...>(params, tile, tiles);
+    }
+  } else {
+    strided_rows<Op, Index, 1, kThreads, kModes...>(params, tile, (inner + 31) / 32);
+  }
+}
+
+}  // namespace onnxopt
