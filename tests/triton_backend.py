@@ -14,9 +14,12 @@ from typing import Any
 
 import numpy as np
 import onnxruntime as ort
+from artifacts import BATCHED, make
 from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2
 from tritonclient.utils import deserialize_bytes_tensor, triton_to_np_dtype
+
+from onnxopt import triton
 
 LEVELS = {
     0: ort.GraphOptimizationLevel.ORT_ENABLE_ALL,
@@ -100,3 +103,8 @@ class Model:
         is_single = row.HasField("reshape") or not declared.shape
         array = array.reshape([] if is_single else list(entry.dims))
         return np.stack([array] * sample.batch_size) if self.config.max_batch_size else array
+
+
+def exported(tmp_path: Path, text: str = BATCHED, archs: tuple[str, ...] = ("sm_90",), **options: Any) -> Path:
+    """The model's folder of a repository made from an artifact at tmp_path/artifact."""
+    return triton.export(make(tmp_path / "artifact", text, archs), tmp_path / "repository", **options)
