@@ -9,9 +9,7 @@ exactly one kernel a chain. `run --device cpu` makes the comparisons alone, on a
 
 from __future__ import annotations
 
-import argparse
 import json
-import math
 import pathlib
 import sys
 import time
@@ -22,10 +20,19 @@ import torch
 
 from benchmarks import skeletons
 from benchmarks.chains import Chain, tolerance
-from benchmarks.gpu_timing import bound, disagreement, library, microseconds_in_graph, poisoned, session
+from benchmarks.gpu_arguments import add_device_and_out, command
+from benchmarks.gpu_timing import (
+    bound,
+    copy_microseconds,
+    disagreement,
+    library,
+    microseconds_in_graph,
+    poisoned,
+    rotation,
+    session,
+    session_microseconds,
+)
 
-_CACHE = 256 << 20  # bytes; buffers in rotation exceed every GPU's last-level cache several times
-_COPIED = 256 << 20  # bytes of one copy
 _LARGE, _WIDE, _HUGE = (8192, 4096), (16384, 3072), (16384, 8192)
 _IMAGE, _SCORES = (32, 256, 64, 64), (16, 12, 512, 512)
 _ODD = (8191, 4099)
@@ -210,7 +217,7 @@ class Measured:
         self.chain, self.folder, self.device = chain, folder, device
         self.library = library(folder)
         self.bytes = chain.minimal_bytes()
-        sets = 1 if device == "cpu" else max(2, min(24, math.ceil(_CACHE / self.bytes)))
+        sets = rotation(self.bytes, device)
         self.inputs = [chain.inputs(seed, device) for seed in range(sets)]
         self.outputs = [self.empty_outputs() for _ in range(sets)]
 
@@ -260,11 +267,7 @@ class Measured:
 
     def in_graph(self, optimized: bool) -> float:
         """Microseconds a run, many runs in one CUDA graph."""
-        stream = torch.cuda.Stream()
-        run_in = self.session(optimized, stream=stream)
-        return microseconds_in_graph(
-            [bound(run_in, i, o, wait=False) for i, o in zip(self.inputs, self.outputs, strict=True)], stream
-        )
+        return session_microseconds(lambda stream: self.session(optimized, stream=stream), self.inputs, self.outputs)
 
     def ort_cuda_graph(self, optimized: bool) -> float:
         """Microseconds a call of ORT with its own CUDA graph, host work of the call included."""
@@ -273,18 +276,8 @@ class Measured:
         return harness.milliseconds(run) * 1e3
 
     def copy(self) -> float:
-        """Microseconds of a device copy that moves the same bytes, half of them read and half written.
-
-        Rounded up to whole pages, and in pieces: sizes that are no multiple of 16 bytes, and 512 MB and more at once,
-        are copied at two thirds of the rate, and would flatter what is compared with them.
-        """
-        half = math.ceil(self.bytes / 2 / 4096) * 4096
-        sets = [torch.randint(0, 100, (2, half), dtype=torch.uint8, device="cuda") for _ in self.inputs]
-        copies = [
-            lambda s=s: [to.copy_(source) for source, to in zip(s[0].split(_COPIED), s[1].split(_COPIED), strict=True)]
-            for s in sets
-        ]
-        return microseconds_in_graph(copies, torch.cuda.Stream())
+        """Microseconds of a device copy that moves the same bytes."""
+        return copy_microseconds(self.bytes, len(self.inputs))
 
     def inductor(self) -> float:
         torch._dynamo.reset()
@@ -374,18 +367,11 @@ def run(folder: pathlib.Path, device: str, only: list[str], with_inductor: bool,
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    verbs = parser.add_subparsers(dest="verb", required=True)
-    prepared = verbs.add_parser("prepare")
-    prepared.add_argument("folder", type=pathlib.Path)
-    prepared.add_argument("--arch", default="sm_90")
-    ran = verbs.add_parser("run")
-    ran.add_argument("folder", type=pathlib.Path)
-    ran.add_argument("--device", default="cuda", choices=("cuda", "cpu"))
+    parser, (prepared, ran) = command(__doc__)
+    add_device_and_out(ran)
     for verb in (prepared, ran):
         verb.add_argument("--only", nargs="*", default=[])
     ran.add_argument("--no-inductor", action="store_true")
-    ran.add_argument("--out", type=pathlib.Path, help="JSON, rewritten after every chain")
     args = parser.parse_args()
     if args.verb == "prepare":
         prepare(args.folder, args.arch, args.only)

@@ -9,7 +9,6 @@ from memory and not from the cache; many runs are captured in one CUDA graph.
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import pathlib
@@ -23,6 +22,7 @@ from typing import Any
 import numpy as np
 from onnx import TensorProto, helper
 
+from benchmarks.gpu_arguments import command
 from benchmarks.gpu_gemm_forms import DTYPES, EPILOGUES, TRANSPOSED, Graph, check, kernel_name
 
 # name: rows, depth, columns, of the float16 products of shared/gpu's models; merged: Q, K, V or gate and up in one
@@ -309,13 +309,7 @@ def _steps(library: str, names: dict[str, str], products: list[str], out: pathli
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    verbs = parser.add_subparsers(dest="verb", required=True)
-    prepared = verbs.add_parser("prepare")
-    prepared.add_argument("folder", type=pathlib.Path)
-    prepared.add_argument("--arch", default="sm_90")
-    ran = verbs.add_parser("run")
-    ran.add_argument("folder", type=pathlib.Path)
+    parser, (_, ran) = command(__doc__)
     ran.add_argument("--out", type=pathlib.Path, default=pathlib.Path())
     ran.add_argument("--stage", default="all", choices=("all", "check", "tune"))
     ran.add_argument("--only", nargs="*", default=list(PRODUCTS), help="products to time")

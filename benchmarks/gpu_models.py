@@ -9,7 +9,6 @@ anything is timed, and both sessions are timed in turn.
 
 from __future__ import annotations
 
-import argparse
 import collections
 import gc
 import json
@@ -22,6 +21,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks import skeletons
+from benchmarks.gpu_arguments import add_device_and_out, command
 from benchmarks.gpu_timing import library, session
 
 MODELS = ("bert", "vit", "llama", "whisperenc", "convnext", "efficientnet", "unet", "llama_decode")
@@ -189,15 +189,8 @@ def run(folder: pathlib.Path, device: str, names: list[str], out: pathlib.Path |
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    verbs = parser.add_subparsers(dest="verb", required=True)
-    prepared = verbs.add_parser("prepare")
-    prepared.add_argument("folder", type=pathlib.Path)
-    prepared.add_argument("--arch", default="sm_90")
-    ran = verbs.add_parser("run")
-    ran.add_argument("folder", type=pathlib.Path)
-    ran.add_argument("--device", default="cuda", choices=("cuda", "cpu"))
-    ran.add_argument("--out", type=pathlib.Path, help="JSON, rewritten after every model")
+    parser, (prepared, ran) = command(__doc__)
+    add_device_and_out(ran)
     for verb in (prepared, ran):
         verb.add_argument("--only", nargs="*", default=list(MODELS))
     args = parser.parse_args()

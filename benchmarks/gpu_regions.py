@@ -9,7 +9,6 @@ Regions come from exported models (benchmarks/region_cases.py). Outputs are comp
 
 from __future__ import annotations
 
-import argparse
 import functools
 import json
 import lzma
@@ -25,11 +24,20 @@ import onnx
 import torch
 
 from benchmarks.chains import ONNX_DTYPES
-from benchmarks.gpu_timing import bound, disagreement, library, microseconds_in_graph, poisoned, session
+from benchmarks.gpu_arguments import add_device_and_out, command
+from benchmarks.gpu_timing import (
+    bound,
+    copy_microseconds,
+    disagreement,
+    library,
+    microseconds_in_graph,
+    poisoned,
+    rotation,
+    session,
+    session_microseconds,
+)
 from benchmarks.torch_functions import function
 
-_CACHE = 256 << 20  # bytes; buffers in rotation exceed every GPU's last-level cache several times
-_COPIED = 256 << 20  # bytes of one copy
 _WARMERS = 8  # processes that compile Inductor's kernels at the same time
 _SIZES = {"bfloat16": 2, "float16": 2, "float32": 4, "int32": 4, "int64": 8, "bool": 1}
 
@@ -87,7 +95,7 @@ class Measured:
         self.after = lzma.decompress((folder / f"{name}.optimized.onnx").read_bytes())
         rows = [*self.before.graph.input, *self.before.graph.output]
         self.bytes = sum(math.prod(_shape(v)) * _SIZES[_dtype(v)] for v in rows)
-        sets = 1 if device == "cpu" else max(2, min(24, math.ceil(_CACHE / self.bytes)))
+        sets = rotation(self.bytes, device)
         self.inputs = [self._draw(seed) for seed in range(sets)]
         self.outputs = [self._empty() for _ in range(sets)]
         self.limit = (len(self.before.graph.node) + 4) * max(
@@ -121,20 +129,13 @@ class Measured:
         )
 
     def fused(self) -> float:
-        stream = torch.cuda.Stream()
-        run_in = session(self.after, self.library, self.device, stream=stream)
-        pairs = zip(self.inputs, self.outputs, strict=True)
-        return microseconds_in_graph([bound(run_in, i, o, wait=False) for i, o in pairs], stream)
+        return session_microseconds(
+            lambda stream: session(self.after, self.library, self.device, stream=stream), self.inputs, self.outputs
+        )
 
     def copy(self) -> float:
-        """Microseconds of a device copy that moves the same bytes (benchmarks/gpu_chains.py says how)."""
-        half = math.ceil(self.bytes / 2 / 4096) * 4096
-        sets = [torch.empty((2, half), dtype=torch.uint8, device="cuda") for _ in self.inputs]
-        copies = [
-            lambda s=s: [to.copy_(source) for source, to in zip(s[0].split(_COPIED), s[1].split(_COPIED), strict=True)]
-            for s in sets
-        ]
-        return microseconds_in_graph(copies, torch.cuda.Stream())
+        """Microseconds of a device copy that moves the same bytes."""
+        return copy_microseconds(self.bytes, len(self.inputs))
 
     def inductor(self) -> float:
         torch._dynamo.reset()
@@ -244,16 +245,11 @@ def run(folder: pathlib.Path, device: str, only: list[str], out: pathlib.Path | 
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    verbs = parser.add_subparsers(dest="verb", required=True)
-    for verb in ("prepare", "run", "warm"):
-        parsed = verbs.add_parser(verb)
-        parsed.add_argument("folder", type=pathlib.Path)
-        parsed.add_argument("--only", nargs="*", default=[])
-        parsed.add_argument("--arch", default="sm_90")
-        parsed.add_argument("--device", default="cuda", choices=("cuda", "cpu"))
-        parsed.add_argument("--out", type=pathlib.Path, help="JSON, rewritten after every case")
-        parsed.add_argument("--seconds", type=float, default=200.0, help="start no case after this long")
+    parser, verbs = command(__doc__, "warm")
+    for verb in verbs:
+        verb.add_argument("--only", nargs="*", default=[])
+    add_device_and_out(verbs[1])
+    verbs[1].add_argument("--seconds", type=float, default=200.0, help="start no case after this long")
     args = parser.parse_args()
     if args.verb == "prepare":
         prepare(args.folder, args.arch, args.only)

@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
-import math
 import pathlib
 import sys
 import time
@@ -21,11 +20,20 @@ from typing import Any
 import onnx
 import torch
 
-from benchmarks.gpu_timing import bound, disagreement, library, microseconds_in_graph, poisoned, session
+from benchmarks.gpu_arguments import add_device_and_out, command
+from benchmarks.gpu_timing import (
+    bound,
+    copy_microseconds,
+    disagreement,
+    library,
+    microseconds_in_graph,
+    poisoned,
+    rotation,
+    session,
+    session_microseconds,
+)
 from benchmarks.rows import RowCase, tolerance
 
-_CACHE = 256 << 20  # bytes; buffers in rotation exceed every GPU's last-level cache several times
-_COPIED = 256 << 20  # bytes of one copy
 _LONG = 32768  # columns from which looping over a row is tried as well
 _MOST_BYTES = 3 << 30  # of all buffers of one case
 _FLAT = ((8192, 1024), (4096, 4096), (1024, 16384), (64, 262144), (100000, 64))
@@ -150,7 +158,7 @@ class Measured:
         self.case, self.folder, self.device = case, folder, device
         self.bytes = case.bytes()
         most = max(2, min(24, _MOST_BYTES // (2 * self.bytes)))
-        sets = 1 if device == "cpu" else max(2, min(most, math.ceil(_CACHE / self.bytes)))
+        sets = rotation(self.bytes, device, most)
         self.inputs = [case.inputs(seed, device) for seed in range(sets)]
         self.outputs = [self.empty_outputs() for _ in range(sets)]
         self._reference: list[torch.Tensor] | None = None
@@ -174,21 +182,11 @@ class Measured:
 
     def in_graph(self, suffix: str) -> float:
         """Microseconds a run, many runs in one CUDA graph."""
-        stream = torch.cuda.Stream()
-        run_in = self.session(suffix, stream=stream)
-        return microseconds_in_graph(
-            [bound(run_in, i, o, wait=False) for i, o in zip(self.inputs, self.outputs, strict=True)], stream
-        )
+        return session_microseconds(lambda stream: self.session(suffix, stream=stream), self.inputs, self.outputs)
 
     def copy(self) -> float:
-        """Microseconds of a device copy that moves the same bytes, half of them read and half written."""
-        half = math.ceil(self.bytes / 2 / 4096) * 4096
-        sets = [torch.randint(0, 100, (2, half), dtype=torch.uint8, device="cuda") for _ in self.inputs]
-        copies = [
-            lambda s=s: [to.copy_(source) for source, to in zip(s[0].split(_COPIED), s[1].split(_COPIED), strict=True)]
-            for s in sets
-        ]
-        return microseconds_in_graph(copies, torch.cuda.Stream())
+        """Microseconds of a device copy that moves the same bytes."""
+        return copy_microseconds(self.bytes, len(self.inputs))
 
     def inductor(self) -> float:
         torch._dynamo.reset()
@@ -318,19 +316,12 @@ def _chosen(only: str) -> list[RowCase]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    verbs = parser.add_subparsers(dest="verb", required=True)
-    prepared = verbs.add_parser("prepare")
-    prepared.add_argument("folder", type=pathlib.Path)
-    prepared.add_argument("--arch", default="sm_90")
+    parser, (prepared, ran) = command(__doc__)
     prepared.add_argument("--sweep", default="", help="make other launch shapes for cases with this in their names")
-    ran = verbs.add_parser("run")
-    ran.add_argument("folder", type=pathlib.Path)
-    ran.add_argument("--device", default="cuda", choices=("cuda", "cpu"))
+    add_device_and_out(ran)
     ran.add_argument("--inductor", action="store_true")
     ran.add_argument("--sweep", action="store_true")
     ran.add_argument("--seconds", type=float, default=0, help="start no further case after this many")
-    ran.add_argument("--out", type=pathlib.Path, help="JSON, rewritten after every case")
     for verb in (prepared, ran):
         verb.add_argument("--only", default="", help="comma-separated parts of names")
     args = parser.parse_args()

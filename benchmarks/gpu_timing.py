@@ -6,6 +6,7 @@ Runtime, for a copy and for torch alike, over several sets of buffers so that no
 
 from __future__ import annotations
 
+import math
 import pathlib
 import statistics
 import tarfile
@@ -27,6 +28,8 @@ _ELEMENT_TYPES = {  # torch dtype -> onnx.TensorProto.DataType
     torch.float64: 11,
     torch.bfloat16: 16,
 }
+_ROTATED = 256 << 20  # bytes; buffers in rotation exceed every GPU's last-level cache several times
+_COPIED = 256 << 20  # bytes of one copy
 Tensors = dict[str, torch.Tensor]
 _unpacked: dict[pathlib.Path, tempfile.TemporaryDirectory[str]] = {}
 
@@ -113,6 +116,38 @@ def microseconds_in_graph(
     return statistics.median(times[3:])
 
 
+def session_microseconds(
+    open_session: Callable[[torch.cuda.Stream], ort.InferenceSession],
+    inputs: Sequence[Tensors],
+    outputs: Sequence[Tensors],
+) -> float:
+    """Median time of one run of a session over these sets of buffers in turn, many runs in one CUDA graph."""
+    stream = torch.cuda.Stream()
+    run_in = open_session(stream)
+    runs = [bound(run_in, i, o, wait=False) for i, o in zip(inputs, outputs, strict=True)]
+    return microseconds_in_graph(runs, stream)
+
+
+def rotation(moved: int, device: str, most: int = 24) -> int:
+    """How many sets of buffers to run over in turn, so that none is found in the cache; a run moves `moved` bytes."""
+    return 1 if device == "cpu" else max(2, min(most, math.ceil(_ROTATED / moved)))
+
+
+def copy_microseconds(moved: int, sets: int) -> float:
+    """Median time of a device copy that moves as many bytes, half of them read and half written.
+
+    Rounded up to whole pages, and in pieces: sizes that are no multiple of 16 bytes, and 512 MB and more at once, are
+    copied at two thirds of the rate, and would flatter what is compared with them.
+    """
+    half = math.ceil(moved / 2 / 4096) * 4096
+    buffers = [torch.randint(0, 100, (2, half), dtype=torch.uint8, device="cuda") for _ in range(sets)]
+    copies = [
+        lambda b=b: [to.copy_(source) for source, to in zip(b[0].split(_COPIED), b[1].split(_COPIED), strict=True)]
+        for b in buffers
+    ]
+    return microseconds_in_graph(copies, torch.cuda.Stream())
+
+
 def poisoned(shape: Sequence[int], dtype: torch.dtype, device: str) -> torch.Tensor:
     """An output buffer full of values that no result has, so that an element never written shows."""
     if dtype.is_floating_point:
@@ -127,7 +162,7 @@ def disagreement(found: torch.Tensor, expected: torch.Tensor, relative: float, a
     """
     found, expected = found.double(), expected.double()
     special = ~torch.isfinite(expected)
-    if not torch.equal(found.nan_to_num()[special], expected.nan_to_num()[special]):
+    if not torch.allclose(found[special], expected[special], rtol=0.0, atol=0.0, equal_nan=True):
         return float("inf")
     error = (found - expected).abs().masked_fill_(special, 0.0)
     if torch.isnan(error).any():

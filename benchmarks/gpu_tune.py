@@ -9,7 +9,6 @@ each with its original, then runs the commands as a user would. OUT gets every c
 
 from __future__ import annotations
 
-import argparse
 import json
 import pathlib
 import shutil
@@ -25,6 +24,7 @@ import numpy as np
 import onnx
 
 from benchmarks import skeletons
+from benchmarks.gpu_arguments import command
 from benchmarks.gpu_models import compare, feeds
 
 MODELS = ("convnext", "efficientnet", "bert", "unet", "vit", "llama", "bert_dyn")
@@ -76,7 +76,7 @@ def restore(folder: pathlib.Path, name: str, artifacts: pathlib.Path) -> tuple[p
     return artifact, compare(outputs[1], outputs[0])
 
 
-def command(*arguments: str | pathlib.Path, out: pathlib.Path) -> tuple[int, str]:
+def onnxopt_command(*arguments: str | pathlib.Path, out: pathlib.Path) -> tuple[int, str]:
     """Run the command; its output goes to the file `out`. Exit code and stdout."""
     done = subprocess.run([sys.executable, "-m", "onnxopt", *map(str, arguments)], capture_output=True, text=True)
     out.write_text(f"$ onnxopt {' '.join(map(str, arguments))}\n{done.stdout}{done.stderr}(exit {done.returncode})\n")
@@ -157,7 +157,7 @@ def measure(
     if kill:
         row["killed"] = killed(artifact, budget)
     started = time.monotonic()
-    code, text = command("tune", artifact, "--budget", budget, "--json", out=out / f"{name}.tune.txt")
+    code, text = onnxopt_command("tune", artifact, "--budget", budget, "--json", out=out / f"{name}.tune.txt")
     row["tune_seconds"] = round(time.monotonic() - started, 1)
     row["exit"], row["tune"] = code, json.loads(text) if text.startswith("{") else text[-500:]
     for file in (artifact / "providers").iterdir():
@@ -167,7 +167,7 @@ def measure(
         row["loaded"] = loaded(artifact)
     except Exception as error:  # noqa: BLE001 - what was tuned is worth having
         row["loaded"] = {"file": None, "error": f"{type(error).__name__}: {error}"[:400]}
-    row["doctor_exit"], _ = command("doctor", artifact, out=out / f"{name}.doctor.txt")
+    row["doctor_exit"], _ = onnxopt_command("doctor", artifact, out=out / f"{name}.doctor.txt")
     shutil.rmtree(artifact)
     return row
 
@@ -199,7 +199,7 @@ def run(folder: pathlib.Path, out: pathlib.Path, names: list[str], budget: str, 
     with tempfile.TemporaryDirectory() as scratch:
         with tarfile.open(folder / "artifacts.tar.xz") as archive:
             archive.extractall(scratch, filter="data")
-        command("doctor", out=out / "machine.doctor.txt")
+        onnxopt_command("doctor", out=out / "machine.doctor.txt")
         for index, name in enumerate(names):
             if time.monotonic() - started > seconds:
                 rows[name] = {"error": "no time was left"}
@@ -220,13 +220,7 @@ def run(folder: pathlib.Path, out: pathlib.Path, names: list[str], budget: str, 
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    verbs = parser.add_subparsers(dest="verb", required=True)
-    prepared = verbs.add_parser("prepare")
-    prepared.add_argument("folder", type=pathlib.Path)
-    prepared.add_argument("--arch", default="sm_90")
-    ran = verbs.add_parser("run")
-    ran.add_argument("folder", type=pathlib.Path)
+    parser, (prepared, ran) = command(__doc__)
     ran.add_argument("out", type=pathlib.Path)
     ran.add_argument("--budget", default="45s")
     ran.add_argument("--seconds", type=float, default=200.0)

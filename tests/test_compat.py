@@ -8,8 +8,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import real_models
 
-import models
 import onnxopt
 from models.reference import Reference
 from tests.compat import RELEASES, CannotInstall, run
@@ -20,10 +20,7 @@ MODELS = ("bert_tiny_dyn", "efficientnet_tiny_fp16", "silero_vad_16k_op15", "mag
 @pytest.fixture(scope="module", params=MODELS)
 def optimized(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, library: Path):
     """(artifact, reference) of one model; skips where the model cannot be had on this machine."""
-    try:
-        path = models.path(request.param)
-    except models.ModelUnavailable as error:
-        pytest.skip(str(error))
+    path = real_models.path(request.param)
     artifact = tmp_path_factory.mktemp("compat") / request.param
     onnxopt.optimize(path, artifact, archs=(), verify=False)
     return artifact, Reference.of(request.param)

@@ -15,7 +15,7 @@ from onnx import helper
 from onnxopt.dtypes import COMPUTE_DTYPES, DTYPES
 from onnxopt.program import PRIMITIVES, Instruction, Program
 
-pytestmark = pytest.mark.skipif(not artifact.LIBRARY.exists(), reason="the custom-op library is not built")
+pytestmark = pytest.mark.usefixtures("library")
 I = Instruction  # noqa: E741  programs are tables of these
 F = "float32"
 

@@ -19,7 +19,7 @@ from onnx import helper
 
 from onnxopt.program import Instruction, Program
 
-pytestmark = pytest.mark.skipif(not artifact.LIBRARY.exists(), reason="the custom-op library is not built")
+pytestmark = pytest.mark.usefixtures("library")
 F = "float32"
 WRONG_BODY = [helper.make_node("Identity", ["x0"], ["y0"])]  # tells the kernel's result from the function's
 

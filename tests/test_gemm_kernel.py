@@ -19,7 +19,7 @@ from onnx import helper
 
 from onnxopt.gemm import Gemm
 
-pytestmark = pytest.mark.skipif(not artifact.LIBRARY.exists(), reason="the custom-op library is not built")
+pytestmark = pytest.mark.usefixtures("library")
 F = "float32"
 # of the largest |value|: sums in float32, one rounding to storage
 TOLERANCE = {"float32": 2e-6, "float16": 1e-3, "bfloat16": 8e-3}

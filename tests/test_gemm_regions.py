@@ -159,7 +159,7 @@ NUMERIC = (
 )
 
 
-@pytest.mark.skipif(not artifact.LIBRARY.exists(), reason="the custom-op library is not built")
+@pytest.mark.usefixtures("library")
 @pytest.mark.parametrize("body", NUMERIC)
 @pytest.mark.parametrize("sizes", [(2, 3), (1, 1), (3, 40)])
 def test_results_do_not_change(tmp_path, body: str, sizes: tuple[int, int]) -> None:

@@ -15,7 +15,7 @@ from onnxopt import kernels_json, outline
 from onnxopt.fuse import fuse
 from onnxopt.regions import Kernel
 
-pytestmark = pytest.mark.skipif(not artifact.LIBRARY.exists(), reason="the custom-op library is not built")
+pytestmark = pytest.mark.usefixtures("library")
 
 # name: inputs, outputs, body, constants. Each must become exactly one call.
 ONE_KERNEL = {

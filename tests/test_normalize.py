@@ -9,13 +9,14 @@ import onnx
 import onnx_ir as ir
 import onnxruntime as ort
 import pytest
+import real_models
 from hostile_models import MODELS, OPSETS, model_of, text, value
 from onnx import helper, numpy_helper
 
+import models
+from models.entries import Trained
 from onnxopt import loading, normalize, saving
 from onnxopt.errors import ModelError
-
-CACHE = Path(__file__).parent.parent / "models" / "cache"
 
 
 def normalized(model: onnx.ModelProto, folder: Path, **options: object) -> tuple[onnx.ModelProto, tuple[str, ...]]:
@@ -96,13 +97,19 @@ def test_the_model_hardly_grows(name: str, tmp_path: Path) -> None:
         assert result.ByteSize() <= original.ByteSize() * 1.01 + 64 * len(original.graph.node)
 
 
-def _real_models() -> list[Path]:
-    return sorted(path for path in CACHE.glob("*.onnx") if path.stat().st_size < 20_000_000)
+# Every small model of the collection that ONNX Runtime runs.
+REAL = [
+    name
+    for name in models.names(runnable=True)
+    if (isinstance(row := models.entry(name), Trained) and row.bytes < 20e6) or getattr(row, "size", "") == "tiny"
+]
 
 
+@pytest.mark.models
 @pytest.mark.slow
-@pytest.mark.parametrize("path", _real_models(), ids=lambda path: path.stem)
-def test_real_model_keeps_its_interface_and_does_not_grow(path: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", REAL)
+def test_real_model_keeps_its_interface_and_does_not_grow(name: str, tmp_path: Path) -> None:
+    path = real_models.path(name)
     source = loading.load(path)
     result = normalize.normalize(source.model)
     saving.save(result.model, tmp_path)

@@ -30,13 +30,6 @@ GOLDEN = {
 }
 
 
-def _path(name: str) -> Path:
-    try:
-        return models.path(name)
-    except models.ModelUnavailable as error:
-        pytest.skip(str(error))
-
-
 def _feeds(name: str) -> list[dict[str, np.ndarray]]:
     rng = np.random.default_rng(0)
     if name.startswith("vit"):
@@ -49,7 +42,7 @@ def _feeds(name: str) -> list[dict[str, np.ndarray]]:
 @pytest.mark.models
 @pytest.mark.parametrize("name", GOLDEN)
 def test_exported_models(name: str, tmp_path: Path) -> None:
-    model = normalize.normalize(loading.load(_path(name)).model).model
+    model = normalize.normalize(loading.load(models.path(name)).model).model
     done = rewrite(model, tmp_path)
     counts = collections.Counter(ops(model))
     assert {op: counts[op] for op in GOLDEN[name]} == GOLDEN[name]
@@ -60,7 +53,7 @@ def test_exported_models(name: str, tmp_path: Path) -> None:
     assert {node.domain for node in portable.graph} == {""}
     saving.save(model, tmp_path, others={"portable.onnx": portable})
     tolerance = 4e-3 if "fp16" in name else 1e-5
-    forms = [_session(file) for file in (_path(name), tmp_path / "model.onnx", tmp_path / "portable.onnx")]
+    forms = [_session(file) for file in (models.path(name), tmp_path / "model.onnx", tmp_path / "portable.onnx")]
     for feeds in _feeds(name):
         expected, *found = (form.run(None, feeds)[0] for form in forms)
         for outputs in found:
@@ -73,7 +66,7 @@ def _session(path: Path) -> ort.InferenceSession:
 
 @pytest.mark.models
 def test_weights_take_no_more_room_than_before(tmp_path: Path) -> None:
-    model = normalize.normalize(loading.load(_path("llama_tiny_fp16")).model).model
+    model = normalize.normalize(loading.load(models.path("llama_tiny_fp16")).model).model
     before = _weight_bytes(model)
     rewrite(model, tmp_path)
     assert _weight_bytes(model) <= before

@@ -6,13 +6,13 @@ import json
 import re
 
 import pytest
-from custom_ops_artifact import LIBRARY, copy_library
+from custom_ops_artifact import copy_library
 from custom_ops_damage import set_field
 from rowwise_models import Fused, fused, session
 
 from onnxopt import kernels_json
 
-pytestmark = pytest.mark.skipif(not LIBRARY.exists(), reason="the custom-op library is not built")
+pytestmark = pytest.mark.usefixtures("library")
 
 VARIANT = "kernels.0.variants.0"
 DAMAGE = {

@@ -12,7 +12,6 @@ import onnx
 import onnx_ir as ir
 import pytest
 import rowwise_models
-from custom_ops_artifact import LIBRARY
 from onnx import helper
 from onnx.reference import ReferenceEvaluator
 
@@ -20,7 +19,7 @@ from onnxopt import execution, fuse, outline
 from onnxopt.dtypes import DTYPES, to_ir
 from onnxopt.rowwise_ops import ROW_OPERATORS, RowOperator
 
-pytestmark = pytest.mark.skipif(not LIBRARY.exists(), reason="the custom-op library is not built")
+pytestmark = pytest.mark.usefixtures("library")
 
 _MATRICES = ((5, 67), (2, 9000))
 _IMAGES = ((2, 8, 5, 7),)

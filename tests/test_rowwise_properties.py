@@ -7,12 +7,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from custom_ops_artifact import LIBRARY
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from rowwise_models import difference, fused, session, with_library
 
-pytestmark = pytest.mark.skipif(not LIBRARY.exists(), reason="the custom-op library is not built")
+pytestmark = pytest.mark.usefixtures("library")
 
 # Bounded operators, so that what one rounding changes stays small.
 _UNARY = ("Tanh", "Sigmoid", "Abs", "Neg", "Relu", "Erf")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from custom_ops_artifact import LIBRARY
 from rowwise_models import difference, fused, session, with_library
 
 X, R, Y, S = "float[N, 40] x", "float[N, 40] r", "float[N, 40] y", "float[N, 40] s"
@@ -92,7 +91,7 @@ def test_what_is_one_region(case: str) -> None:
     assert fused(inputs, outputs, body, constants=constants, opset=21).rowwise == expected
 
 
-@pytest.mark.skipif(not LIBRARY.exists(), reason="the custom-op library is not built")
+@pytest.mark.usefixtures("library")
 @pytest.mark.parametrize("rows", [1, 37, 0])
 @pytest.mark.parametrize("case", CASES)
 def test_it_computes_the_same(case: str, rows: int, tmp_path) -> None:

@@ -11,6 +11,7 @@ import onnx
 import onnx_ir as ir
 import onnxruntime as ort
 import pytest
+import real_models
 import sympy
 from graphs import graph, run, value
 from hypothesis import given, settings
@@ -91,9 +92,7 @@ def test_every_dim_of_an_exported_model_is_right_at_several_sizes(name: str, nor
 @pytest.mark.models
 @pytest.mark.parametrize("name", models.names("trained", runnable=True))
 def test_every_dim_of_a_trained_model_is_right(name: str) -> None:
-    if not models.is_cached(name):
-        pytest.skip("not fetched")
-    model = loading.load(models.path(name)).model
+    model = loading.load(real_models.path(name)).model
     _check(normalize.normalize(model).model, models.feeds(name))
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import real_models
 from artifacts import BATCHED, edit_manifest, make, with_weights
 from command import assert_refused, run
 from small_models import CHAIN, NOTHING_TO_FUSE, TOKENS
@@ -266,13 +267,7 @@ def test_the_command(tmp_path: Path) -> None:
 @pytest.mark.models
 @pytest.mark.parametrize("name", ["bert_tiny_dyn", "convnext_tiny_fp16_dyn", "silero_vad_16k_sequence", "ppocr_cls_v2"])
 def test_real_models(tmp_path: Path, name: str) -> None:
-    import models
-
-    try:
-        path = models.path(name)
-    except models.ModelUnavailable as error:
-        pytest.skip(str(error))
-    made = onnxopt.optimize(path, tmp_path / "artifact", archs=()).path
+    made = onnxopt.optimize(real_models.path(name), tmp_path / "artifact", archs=()).path
     model = Model(triton.export(made, tmp_path / "repository"))
     artifact = onnxopt.load(made, providers=[execution.CPU])
     for _, feeds, outputs in model.warm_up():
