@@ -48,8 +48,7 @@ int cuLibraryLoadData(void** library, const void* c, void* a, void* b, unsigned 
 int cuLibraryUnload(void* library) { return 0; }
 int cuLibraryGetKernel(void** kernel, void* library, const char* name) { *kernel = (void*)8; return 0; }
 int cuKernelGetFunction(void** function, void* kernel) { *function = (void*)8; return number("FAKE_LOAD_ERROR"); }
-int cuLaunchKernel(void* f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz,
-                   unsigned shared, void* stream, void** params, void** extra) { return 0; }
+int cuLaunchKernelEx(const void* config, void* function, void** params, void** extra) { return 0; }
 """
 
 

@@ -1,4 +1,4 @@
-"""Random graphs through the whole pipeline: python tests/fuzz.py [--seconds 60] [--seed 0].
+"""Random graphs through the whole pipeline: python tests/fuzz.py [--seconds 60] [--seed 0] [--regions 20000].
 
 A finding is an error, a fusion that verification had to leave out, or a changed interface. Its model stays in
 build/fuzz/SEED.onnx, also where it kills the process.
@@ -39,6 +39,7 @@ _TYPE_NAMES = {**{d: f"tensor({d})" for d in TYPES}, "float32": "tensor(float)"}
 DEFAULT_DOMAIN = ops.Operator.__dataclass_fields__["samples"].default
 GROWS = frozenset({"Exp", "Sinh", "Cosh", "Pow"})
 DIVIDES = frozenset({"Div", "Reciprocal", "Mod"})
+_SAID_EVERY = 1000  # seeds
 
 Dims = tuple[str | int, ...]
 Value = tuple[str, str, Dims]  # name, dtype, dims
@@ -202,6 +203,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=60.0, help="stop after this long")
     parser.add_argument("--seed", type=int, default=0, help="first seed; later graphs take the numbers after it")
     parser.add_argument("--count", type=int, default=sys.maxsize, help="stop after this many graphs")
+    parser.add_argument("--regions", type=int, default=sys.maxsize, help="stop after this many fused places")
     options = parser.parse_args()
     FOLDER.mkdir(parents=True, exist_ok=True)
     onnxruntime.set_default_logger_severity(4)
@@ -209,13 +211,17 @@ def main() -> None:
     while time.monotonic() - start < options.seconds and seed - options.seed < options.count:
         problem, fused = examine(seed, FOLDER)
         kernels += fused
+        if seed % _SAID_EVERY == 0:
+            print(f"up to seed {seed}: {kernels} fused places, {findings} findings", flush=True)
         if problem:
             findings += 1
             print(f"seed {seed}: {problem} (build/fuzz/{seed}.onnx)", flush=True)
         else:
             (FOLDER / f"{seed}.onnx").unlink()
         seed += 1
-    print(f"{seed - options.seed} graphs, {kernels} fused places, {findings} findings")
+        if kernels >= options.regions:
+            break
+    print(f"seeds {options.seed} to {seed - 1}: {kernels} fused places, {findings} findings")
     sys.exit(1 if findings else 0)
 
 
