@@ -86,8 +86,9 @@ def _shape(value: onnx.ValueInfoProto) -> list[int]:
 class Measured:
     """One case on one device."""
 
-    def __init__(self, name: str, folder: pathlib.Path, device: str):
-        self.device, self.library = device, library(folder)
+    def __init__(self, name: str, folder: pathlib.Path, device: str, path: str | None = None):
+        """path: of the library, where it is not folder/lib.tar.xz."""
+        self.device, self.library = device, path or library(folder)
         self.before = onnx.load_from_string(lzma.decompress((folder / f"{name}.onnx").read_bytes()))
         self.after = lzma.decompress((folder / f"{name}.optimized.onnx").read_bytes())
         rows = [*self.before.graph.input, *self.before.graph.output]

@@ -196,6 +196,18 @@ _SPELLED = (
         "t = Transpose<perm=[1,0]>(x)  y = Add(t, z)", "",
     ),
     (
+        "space_to_depth_relu", "transpose", "float16[8, 64, 256, 256] x", "float16[8, 256, 128, 128] y",
+        "d = SpaceToDepth<blocksize=2>(x)  y = Relu(d)", "",
+    ),
+    (
+        "rgb_to_nhwc", "transpose", "float16[64, 3, 224, 224] x", "float16[64, 224, 224, 3] y",
+        "t = Transpose<perm=[0,2,3,1]>(x)  y = Relu(t)", "",
+    ),
+    (
+        "nhwc_to_nchw_7x7", "transpose", "float16[16, 7, 7, 768] x, float16[768] g, float16[16, 768, 7, 7] r",
+        "float16[16, 768, 7, 7] y", "s = Mul(x, g)  t = Transpose<perm=[0,3,1,2]>(s)  y = Add(r, t)", "",
+    ),
+    (
         "nhwc_bias_relu_256MB", "nhwc", "float16[128, 56, 56, 384] x, float16[384] b", "float16[128, 56, 56, 384] y",
         "a = Add(x, b)  y = Relu(a)", "",
     ),

@@ -14,7 +14,7 @@ import random
 import shutil
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from unittest import mock
 
@@ -35,7 +35,9 @@ TYPES = {
     "int64": TensorProto.INT64,
     "bool": TensorProto.BOOL,
 }
-_TYPE_NAMES = {**{d: f"tensor({d})" for d in TYPES}, "float32": "tensor(float)"}
+_ALL_TYPES = {**TYPES, "bfloat16": TensorProto.BFLOAT16}  # ONNX Runtime's CPU provider has hardly a kernel for it
+_TYPE_NAMES = {**{d: f"tensor({d})" for d in _ALL_TYPES}, "float32": "tensor(float)"}
+_FLOATS = ("float32", "float32", "float16")
 DEFAULT_DOMAIN = ops.Operator.__dataclass_fields__["samples"].default
 GROWS = frozenset({"Exp", "Sinh", "Cosh", "Pow"})
 DIVIDES = frozenset({"Div", "Reciprocal", "Mod"})
@@ -46,21 +48,24 @@ Value = tuple[str, str, Dims]  # name, dtype, dims
 
 
 class Graph:
-    """A random graph under construction; equal seeds give equal graphs."""
+    """A random graph under construction; equal arguments give equal graphs.
 
-    def __init__(self, seed: int):
+    floats: what its float dtype is drawn from. most: operators that it may have.
+    """
+
+    def __init__(self, seed: int, floats: Sequence[str] = _FLOATS, most: int = 24):
         self.rng = random.Random(seed)
         self.nodes: list[onnx.NodeProto] = []
         self.initializers: list[onnx.TensorProto] = []
         rank = self.rng.choice([1, 2, 2, 3, 3, 4])
         self.domain = tuple(self.rng.choice([1, 2, 3, 8, 17, f"d{axis}"]) for axis in range(rank))
-        self.float = self.rng.choice(["float32", "float32", "float16"])
+        self.float = self.rng.choice(floats)
         dtypes = [self.float, *self.rng.choices([self.float, "int32", "int64", "bool"], k=self.rng.randint(0, 3))]
         self.inputs = [self._input(f"x{k}", dtype, whole=k == 0) for k, dtype in enumerate(dtypes)]
         self.values = list(self.inputs)
         self.rows = [r for r in ops.OPERATORS.values() if not r.domain and r.since <= OPSET]
         indexing = self.rng.choice([0.0, 0.3, 0.6])
-        for _ in range(self.rng.randint(3, 24)):
+        for _ in range(self.rng.randint(3, most)):
             if self.rng.random() < indexing:
                 fuzz_index.grow(self)
             else:
@@ -90,7 +95,7 @@ class Graph:
         operands = []
         for k in range(count):
             formal = schema.inputs[min(k, len(schema.inputs) - 1)]
-            variable, dtypes = formal.type_str, {d for d in TYPES if _TYPE_NAMES[d] in formal.types}
+            variable, dtypes = formal.type_str, {d for d in _ALL_TYPES if _TYPE_NAMES[d] in formal.types}
             operand = self._operand(row, {bound[variable]} & dtypes if variable in bound else dtypes)
             if operand is None:
                 return
@@ -131,7 +136,7 @@ class Graph:
 
     def _is_computed(self, value: Value) -> bool:
         """Whether rounding may differ in it: index operations on a graph's input only move it."""
-        return value[1] in ("float32", "float16") and value not in self.inputs
+        return value[1] in ("float32", "float16", "bfloat16") and value not in self.inputs
 
     def _squeeze(self, value: Value, low: float, high: float) -> Value:
         """low + (high - low) * sigmoid(value), a little inside of both: acos(1 - 1e-7) is 3e-4 away from acos(1)."""
@@ -143,7 +148,7 @@ class Graph:
 
     def _constant(self, dtype: str, number: float) -> Value:
         name = f"c{len(self.initializers)}"
-        self.initializers.append(onnx.helper.make_tensor(name, TYPES[dtype], [], [number]))
+        self.initializers.append(onnx.helper.make_tensor(name, _ALL_TYPES[dtype], [], [number]))
         return name, dtype, ()
 
     def _emit(self, op_type: str, operands: list[Value], dtype: str, **attributes: object) -> Value:
@@ -165,7 +170,7 @@ def _broadcast(shapes: Iterable[Dims]) -> Dims:
 
 def _info(value: Value) -> onnx.ValueInfoProto:
     name, dtype, dims = value
-    return onnx.helper.make_tensor_value_info(name, TYPES[dtype], dims)
+    return onnx.helper.make_tensor_value_info(name, _ALL_TYPES[dtype], dims)
 
 
 def examine(seed: int, folder: Path) -> tuple[str | None, int]:
