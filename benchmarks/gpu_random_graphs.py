@@ -23,7 +23,7 @@ _NAMES = {1: "float32", 6: "int32", 7: "int64", 9: "bool", 10: "float16", 16: "b
 
 @dataclasses.dataclass(frozen=True)
 class Drawn:
-    """One graph before, widened to float32, and after. inputs, outputs: name -> dtype."""
+    """One graph before, widened to float32, and after. inputs, outputs: name -> dtype; only what kernels have part in."""
 
     before: onnx.ModelProto
     after: onnx.ModelProto
@@ -110,7 +110,31 @@ def optimized(model: onnx.ModelProto, dtype: str, collection: Any) -> Drawn | No
     )
     del after.functions[:]  # the library has their kernels
     _with_float32_outside(after)
-    return Drawn(before, after, len(plan.regions), inputs, outputs)
+    behind = _behind_kernels(after)
+    outputs = {name: dtype for name, dtype in outputs.items() if name in behind}
+    drawn = Drawn(before, after, len(plan.regions), inputs, outputs)
+    return drawn if _runs_at_all_sizes(drawn) else None
+
+
+def _behind_kernels(model: onnx.ModelProto) -> set[str]:
+    """Values that a fused kernel has part in; the others are ONNX Runtime's alone."""
+    found: set[str] = set()
+    for node in model.graph.node:
+        if node.domain == "onnxopt" or found & set(node.input):
+            found |= set(node.output)
+    return found
+
+
+def _runs_at_all_sizes(drawn: Drawn) -> bool:
+    """Whether the unchanged graph does: a Reshape to -1 may mean nothing for a tensor of no elements."""
+    (one,) = packed([drawn])
+    session = ort.InferenceSession(one.before, providers=["CPUExecutionProvider"])
+    try:
+        for number in range(len(SIZES)):
+            session.run(None, feeds(one, number).reference)
+    except ort.capi.onnxruntime_pybind11_state.Fail:
+        return False
+    return True
 
 
 def _widened(model: onnx.ModelProto) -> onnx.ModelProto:

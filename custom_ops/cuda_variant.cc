@@ -72,7 +72,7 @@ bool FitsTile(const Variant& variant, const Domain& domain) {
   if (columns == nullptr) return false;
   if (variant.whole) return columns->div == variant.tile && columns->div * columns->mod % variant.vector == 0;
   // Below that, tiles are mostly empty; where the sides were known, the tile was made for them.
-  const std::uint64_t shortest = std::min<std::uint64_t>(8, variant.columns);
+  const std::uint64_t shortest = std::min<std::uint64_t>(8, variant.tile_columns);
   return columns->div % variant.vector == 0 && columns->div >= 8 && columns->mod >= shortest;
 }
 
@@ -286,7 +286,7 @@ void FillParams(const Kernel& kernel, const Variant& variant, const Domain& doma
     const Run& columns = *TileColumns(variant, domain);
     const Tiles<Index32> tiles = {static_cast<Index32>(columns.div), static_cast<Index32>(columns.mod),
                                   MakeDivisor<Index32>(CeilDiv(columns.div, variant.tile)),
-                                  MakeDivisor<Index32>(CeilDiv(columns.mod, variant.columns))};
+                                  MakeDivisor<Index32>(CeilDiv(columns.mod, variant.tile_columns))};
     std::memcpy(block, &tiles, sizeof(tiles));
     block += sizeof(tiles);
   }
@@ -309,7 +309,7 @@ unsigned GridSize(const Variant& variant, const Domain& domain) {
   std::uint64_t blocks = CeilDiv(domain.count, tile);
   if (variant.tile > 0) {
     const Run& columns = *TileColumns(variant, domain);
-    blocks = CeilDiv(columns.div, variant.tile) * CeilDiv(columns.mod, variant.columns) *
+    blocks = CeilDiv(columns.div, variant.tile) * CeilDiv(columns.mod, variant.tile_columns) *
              (domain.count / (columns.div * columns.mod));
   }
   if (blocks > kMaxGrid) {

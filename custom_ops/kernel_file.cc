@@ -115,7 +115,7 @@ std::string ReadIdentifier(const JsonReader& json) {
 Variant ReadPointwiseVariant(const JsonReader& json, const Program& program) {
   Variant variant = ReadVariant(json);
   if (json.Has("tile")) variant.tile = static_cast<unsigned>(json["tile"].Number(0, kMaxTileSide));
-  if (json.Has("columns")) variant.columns = json["columns"].Number(0, kMaxTileSide);
+  if (json.Has("tile_columns")) variant.tile_columns = json["tile_columns"].Number(0, kMaxTileSide);
   if (json.Has("whole")) variant.whole = json["whole"].Flag();
   if (json.Has("waits")) variant.waits = json["waits"].Flag();
   const bool known = variant.modes.find_first_not_of("Pp", program.accesses()) == std::string::npos &&
@@ -126,7 +126,7 @@ Variant ReadPointwiseVariant(const JsonReader& json, const Program& program) {
                        std::to_string(program.conditions()) + " conditions");
   }
   const bool tiled = variant.tile > 0;
-  if ((variant.modes.find_first_of("XZ") != std::string::npos) != tiled || (variant.columns > 0) != tiled ||
+  if ((variant.modes.find_first_of("XZ") != std::string::npos) != tiled || (variant.tile_columns > 0) != tiled ||
       (tiled && variant.index != 32) || (variant.whole && !tiled)) {
     json.Fail("has a tile that does not go with its modes and index");
   }

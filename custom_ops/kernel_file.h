@@ -22,13 +22,14 @@ struct Variant {
   unsigned vector;
   unsigned unroll;
   unsigned threads;
-  unsigned tile = 0;     // rows of a tile, 0 where the variant has none
+  unsigned tile = 0;  // rows of a tile, 0 where the variant has none
+  std::uint64_t tile_columns = 0;
   bool whole = false;    // a tile has all rows of the domain
   bool waits = false;    // waits by itself for the kernel ahead of it in the stream
   Layout layout = Layout::kNone;
   unsigned lanes = 0;
   unsigned cluster = 1;
-  std::uint64_t columns = 0;  // of a tile; of the rows that a rowwise variant runs
+  std::uint64_t columns = 0;
 };
 
 // What one kernel runs, see regions.Region. Each kind has its own class of FusedKernel (kinds.cc).

@@ -203,7 +203,7 @@ def _entry(kernel: Kernel, program: Program, variant: Variant) -> list[str]:
     params = f"{'Tiled' if variant.tile else ''}Params<{index}, {counts}>"
     function, size = "pointwise", str(variant.unroll)
     if variant.tile:
-        function, size = "pointwise_tiled", f"{variant.tile}, {variant.columns}, {str(variant.whole).lower()}"
+        function, size = "pointwise_tiled", f"{variant.tile}, {variant.tile_columns}, {str(variant.whole).lower()}"
     return [
         f'extern "C" __global__ void __launch_bounds__({variant.threads})',
         f"{variant.symbol}(const __grid_constant__ {params} params) {{",

@@ -24,6 +24,8 @@ MAX_RECOMPUTED_COST = 16
 # More operands than this cost registers and kernel parameters that a fused chain does not earn back.
 MAX_OPERANDS = 16
 MAX_NODES = 64
+# Below this, a kernel's time is its launch: an H100 moves a megabyte in a third of the time that a launch takes.
+TINY_BYTES = 1 << 20
 MAX_COST = 600
 
 

@@ -221,4 +221,4 @@ def _read_in_vectors(access: Access, column: Term, dtype: str, wide: int) -> Cal
 
 def _tiled_variant(name: str, modes: str, tile: tiles.Tile, full: int) -> Variant:
     variant = _variant(name, modes, tile.width, full, launch.Block(tile.threads, 1))
-    return dataclasses.replace(variant, tile=tile.rows, columns=tile.columns, whole=tile.whole)
+    return dataclasses.replace(variant, tile=tile.rows, tile_columns=tile.columns, whole=tile.whole)

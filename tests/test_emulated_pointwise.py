@@ -145,7 +145,7 @@ def _launch(variant: Variant, index: Indexing, count: int) -> str:
         column = columns(index.accesses[next(k for k, m in enumerate(variant.modes) if m in "XZ")].terms)
         assert column is not None
         rows, wide = column.div.factor, column.mod.factor
-        along = (-(-rows // variant.tile), -(-wide // variant.columns))
+        along = (-(-rows // variant.tile), -(-wide // variant.tile_columns))
         blocks, argument = math.prod(along) * (count // (rows * wide)), "tiled"
         sides = f"{rows}u, {wide}u, {_divisor(along[0])}, {_divisor(along[1])}"
         before = f"const struct {{ Tiles<Index> tiles; decltype(params) of; }} block{{{{{sides}}}, params}}; "
