@@ -32,9 +32,9 @@ _CHAINS = (
 _MORE_CHAINS = ("fma_tanh_scale", "squeeze_excite", "two_outputs", "masked_scores")
 _TILED = (
     "nchw_to_nhwc_bias_relu", "nhwc_to_nchw_scale_add", "transpose_gelu_float32", "transpose_odd",
-    "space_to_depth_relu", "rgb_to_nhwc", "nhwc_to_nchw_7x7", "vit_6_TransposeConcat", "vit_8_TransposeReshapeTranspose",
-    "llama_6_TransposeMulSlice", "whisperenc_8_GeluTranspose", "convnext_10_AddMulTranspose",
-    "convnext_11_AddMulTranspose", "bert_6_TransposeReshapeTranspose",
+    "space_to_depth_relu", "rgb_to_nhwc", "nhwc_to_nchw_7x7", "vit_6_TransposeConcat",
+    "vit_8_TransposeReshapeTranspose", "llama_6_TransposeMulSlice", "whisperenc_8_GeluTranspose",
+    "convnext_10_AddMulTranspose", "convnext_11_AddMulTranspose", "bert_6_TransposeReshapeTranspose",
 )  # fmt: skip
 _INDEXED = (
     "swin_shift_and_partition", "depth_to_space_silu", "pad_and_add", "masked_odd_columns", "qkv_split_heads",

@@ -4,11 +4,11 @@
     python -m benchmarks.gpu_random run DIR                                       on the GPU machine: nvcc too
     compute-sanitizer python -m benchmarks.gpu_random group ROOT --group kinds    ROOT: DIR/random.tar.xz, unpacked
 
-Many graphs become one model, and models come in groups with a library of their own, each run by a process: thousands of
-regions take a minute. Kernels travel as source, a tenth of their code, and are compiled by nvcc where they run. Inputs
-have NaN, infinities, denormals, zeros of both signs and the extremes of integers among them; symbolic dims are 3, 1, 8, 0
-and 13. The unchanged graph is the reference, with 16-bit floats widened to float32. What ONNX Runtime's CPU kernels make
-of NaN is not always what ONNX says: where the two disagree, onnx's own reference evaluator decides.
+Many graphs become one model, and models come in groups with a library of their own, each run by a process: thousands
+of regions take a minute. Kernels travel as source, a tenth of their code, and are compiled by nvcc where they run.
+Inputs have NaN, infinities, denormals, zeros of both signs and the extremes of integers among them; symbolic dims are
+3, 1, 8, 0 and 13. The unchanged graph is the reference, with 16-bit floats widened to float32. What ONNX Runtime's CPU
+kernels make of NaN is not always what ONNX says: where the two disagree, onnx's own reference evaluator decides.
 
 `run --device cpu` makes the comparisons with the CPU kernels.
 """
@@ -127,7 +127,9 @@ def disagreement(found: np.ndarray, expected: np.ndarray, dtype: str) -> float:
     finite = np.isfinite(b)
     if not np.array_equal(a[~finite], b[~finite], equal_nan=True) or not np.isfinite(a[finite]).all():
         return float("inf")
-    return float(np.max(np.abs(a[finite] - b[finite]) / (_LIMITS.get(dtype, 1e-9) * (1 + np.abs(b[finite]))), initial=0.0))
+    return float(
+        np.max(np.abs(a[finite] - b[finite]) / (_LIMITS.get(dtype, 1e-9) * (1 + np.abs(b[finite]))), initial=0.0)
+    )
 
 
 def compare_group(group: pathlib.Path, library: str, device: str) -> dict[str, Any]:

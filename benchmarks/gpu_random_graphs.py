@@ -23,7 +23,10 @@ _NAMES = {1: "float32", 6: "int32", 7: "int64", 9: "bool", 10: "float16", 16: "b
 
 @dataclasses.dataclass(frozen=True)
 class Drawn:
-    """One graph before, widened to float32, and after. inputs, outputs: name -> dtype; only what kernels have part in."""
+    """One graph before, widened to float32, and after.
+
+    inputs, outputs: name -> dtype; of the outputs those that kernels have part in.
+    """
 
     before: onnx.ModelProto
     after: onnx.ModelProto
@@ -62,7 +65,10 @@ def draw(seed: int, collection: Any) -> Drawn | None:
 
 
 def of_every_kind() -> Iterator[tuple[onnx.ModelProto, str]]:
-    """Small models that take an entry point of every kind, with their dtype: tiled, interleaved, gathered, guarded, plain."""
+    """Small models that take an entry point of every kind, with their dtype.
+
+    Tiled, interleaved, gathered, guarded and plain ones.
+    """
     from test_emulated_pointwise import CASES
 
     plain = {

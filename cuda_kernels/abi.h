@@ -5,9 +5,9 @@
 // of the outputs, flattened row-major to `count` elements; outputs are contiguous over it. The element an input
 // contributes to domain element i lies at
 //     offset(i) = sum over its terms of ((i / div) mod mod) * stride
-// from its data, where a term is a maximal run of neighbouring dims that the input is read along in equal steps. No term:
-// one element for all. A kernel with index operations reads one tensor through several inputs, with strides below 0
-// too, and conditions on the index say where there is anything to read.
+// from its data, where a term is a maximal run of neighbouring dims that the input is read along in equal steps. No
+// term: one element for all. A kernel with index operations reads one tensor through several inputs, with strides below
+// 0 too, and conditions on the index say where there is anything to read.
 #pragma once
 
 namespace onnxopt {

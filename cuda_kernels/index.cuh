@@ -104,7 +104,8 @@ __device__ inline auto offset(const Input<Index>& input, Index i) {
   }
 }
 
-// How an access goes on from an index: `left` elements from there on are `step` apart; the next run or cell begins behind.
+// How an access goes on from an index: `left` elements from there on are `step` apart; the next run or cell begins
+// behind.
 template <typename Index>
 struct Stretch {
   Index left;

@@ -15,8 +15,8 @@
 
 namespace onnxopt {
 
-// The host may launch a kernel before the one ahead of it in the stream has ended. Nothing is read before that end; what
-// comes next may be launched meanwhile.
+// The host may launch a kernel before the one ahead of it in the stream has ended. Nothing is read before that end;
+// what comes next may be launched meanwhile.
 __device__ inline void wait_for_previous() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.wait;" ::: "memory");
@@ -34,7 +34,8 @@ __device__ inline Vector<T, kWidth> gather(const T* data, const Input<Index>& in
   return gathered;
 }
 
-// The same where a run or cell has at least kWidth elements, so that a vector meets one end at most: two offsets tell all.
+// The same where a run or cell has at least kWidth elements, so that a vector meets one end at most: two offsets tell
+// all.
 template <typename Op, int kAccess, char kMode, typename T, int kWidth, typename Index>
 __device__ inline Vector<T, kWidth> gather_in_runs(const T* data, const Input<Index>& input, Index i) {
   const Stretch<Index> here = stretch<Op, kAccess>(input, i);
@@ -45,7 +46,8 @@ __device__ inline Vector<T, kWidth> gather_in_runs(const T* data, const Input<In
   for (int j = 0; j < kWidth; ++j) {
     const auto before = first + static_cast<Index>(j) * here.step;
     const auto behind = last - static_cast<Index>(kWidth - 1 - j) * here.step;
-    gathered.at[j] = data[static_cast<typename Signed<Index>::type>(static_cast<Index>(j) < here.left ? before : behind)];
+    gathered.at[j] =
+        data[static_cast<typename Signed<Index>::type>(static_cast<Index>(j) < here.left ? before : behind)];
   }
   return gathered;
 }
@@ -225,8 +227,7 @@ struct Body<Op, List<In...>, List<Out...>, Indices<I...>, Indices<O...>, Indices
   __device__ static void load_one(const Parameters<Index>& params, Index i, Loaded<kWidth>& in) {
     if constexpr (!is_transposed(M::at[kInput]) && Op::leader[kInput] == kInput) {
       constexpr bool kUniform = M::uniform(guards_of_group(kInput), kInputs);
-      get<kInput>(in.input).value =
-          load_guarded<Op, kInput, M::at[kInput], kUniform, T, kWidth>(params, in.holding, i);
+      get<kInput>(in.input).value = load_guarded<Op, kInput, M::at[kInput], kUniform, T, kWidth>(params, in.holding, i);
     }
   }
 

@@ -1,14 +1,14 @@
 // As pointwise.cuh, for a domain whose order is not that of an input: a transposition with work around it.
 //
-// A block takes a tile of kRows x kColumns elements. Inputs of modes X and Z lie along the columns: neighbouring threads
-// read neighbouring elements of them, in vectors where the mode is Z, and hand them over through shared memory. Then the
-// tile is computed and stored along the rows, where outputs and all other inputs lie. A thread makes all of its loads
-// before it waits for any: what lies along the rows is on its way while the tile is filled. A row of shared memory is a
-// column of the tile and has an odd number of 4-byte words, so that threads which read across rows find them in different
-// banks.
+// A block takes a tile of kRows x kColumns elements. Inputs of modes X and Z lie along the columns: neighbouring
+// threads read neighbouring elements of them, in vectors where the mode is Z, and hand them over through shared memory.
+// Then the tile is computed and stored along the rows, where outputs and all other inputs lie. A thread makes all of
+// its loads before it waits for any: what lies along the rows is on its way while the tile is filled. A row of shared
+// memory is a column of the tile and has an odd number of 4-byte words, so that threads which read across rows find
+// them in different banks.
 //
-// A whole tile has all rows of the domain, so that it is one stretch of the outputs, and vectors cross from one column to
-// the next: for rows that are short, or that no vector divides.
+// A whole tile has all rows of the domain, so that it is one stretch of the outputs, and vectors cross from one column
+// to the next: for rows that are short, or that no vector divides.
 #pragma once
 
 #include "pointwise.cuh"

@@ -32,8 +32,8 @@ bool MayRunInPlace(const Kernel& kernel) {
   return true;
 }
 
-// ONNX Runtime asks without saying of which op. Any input may lend its buffer: ONNX Runtime takes one that nothing reads
-// later, of the output's shape and element size, and skips those that a node does not have.
+// ONNX Runtime asks without saying of which op. Any input may lend its buffer: ONNX Runtime takes one that nothing
+// reads later, of the output's shape and element size, and skips those that a node does not have.
 std::size_t AnyInputForOutput0(int** inputs, int** outputs) {
   static int input[kMaxInputs];
   static int output[kMaxInputs];  // zeros

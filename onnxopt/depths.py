@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Sequence
+from typing import TypeVar
 
 import onnx_ir as ir
 
+Unit = TypeVar("Unit", bound=Hashable)
+
 
 def depths(
-    nodes: Iterable[ir.Node], unit_of: Callable[[ir.Node], Hashable], members: Callable[[Hashable], Sequence[ir.Node]]
-) -> dict[Hashable, int]:
+    nodes: Iterable[ir.Node], unit_of: Callable[[ir.Node], Unit], members: Callable[[Unit], Sequence[ir.Node]]
+) -> dict[Unit, int]:
     """Unit -> its depth. unit_of: the kernel that runs a node; the graph of units has no cycle."""
     inside = set(nodes)
-    found: dict[Hashable, int] = {}
+    found: dict[Unit, int] = {}
     for start in inside:
         pending = [unit_of(start)]
         while pending:

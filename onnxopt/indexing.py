@@ -89,9 +89,7 @@ class Indexing:
             return False
         pairs = ((self.conditions[g], self.conditions[h]) for g in a.guards for h in b.guards)
         return any(
-            one.terms == other.terms
-            and one.offset == other.offset
-            and (one.high <= other.low or other.high <= one.low)
+            one.terms == other.terms and one.offset == other.offset and (one.high <= other.low or other.high <= one.low)
             for one, other in pairs
         )
 

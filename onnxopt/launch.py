@@ -1,7 +1,7 @@
-"""Launch: block sizes, vectors a thread and sizes of tiles, as measured: launch.json is the table, and says how it was made.
+"""Launch: block sizes, vectors a thread and sizes of tiles, as measured: launch.json is the table, and how it was made.
 
-One kernel serves every architecture of a fatbin, so that the row of the newest architecture that was measured stands for
-all of them.
+One kernel serves every architecture of a fatbin, so that the row of the newest architecture that was measured stands
+for all of them.
 """
 
 from __future__ import annotations

@@ -127,7 +127,7 @@ class _Growth:
         groups = [g for g in dict.fromkeys(self._groups.values()) if self._is_tiny(g)]
         if len(groups) < 2:
             return
-        depth = depths(self._order, self._unit, lambda unit: unit.nodes if isinstance(unit, _Group) else (unit,))  # type: ignore[return-value]
+        depth = depths(self._order, self._unit, lambda unit: unit.nodes if isinstance(unit, _Group) else (unit,))
         alike: dict[object, list[ir.Node]] = {}
         for group in groups:
             alike.setdefault((depth[group], self._shapes.dims(group.domain)), []).append(group.nodes[-1])
@@ -206,6 +206,8 @@ class _Growth:
             return f"one kernel would have {operands} operands; {traffic.MAX_OPERANDS} is the most that pays"
         if len(union.nodes) > traffic.MAX_NODES or union.cost > traffic.MAX_COST:
             return f"one kernel would run {len(union.nodes)} operators and need too many registers"
+        if self._search.spills(union.nodes):
+            return f"one kernel would run {len(union.nodes)} operators, which spilled registers when it was compiled"
         if self._search.makes_cycle(union.nodes):
             return f"{value.name} also reaches the consumer through a node outside, so one kernel would wait for itself"
         return None

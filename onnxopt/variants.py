@@ -209,7 +209,7 @@ def _tiled(name: str, program: Program, index: Indexing, full: int) -> list[Vari
 
 
 def _read_in_vectors(access: Access, column: Term, dtype: str, wide: int) -> Callable[[bool], bool]:
-    """Whether an access can be read along its columns in vectors; its argument: symbolic extents count where certain."""
+    """Whether an access can be read along its columns in vectors. Its argument: as Fit.certain."""
     width = _ACCESS_BYTES // DTYPES[dtype].size
     rest = [t.stride for t in access.terms if t != column]
 

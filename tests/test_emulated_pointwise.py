@@ -1,7 +1,7 @@
-"""Pointwise CUDA kernels with index operations, run on the CPU by g++ and threads (emulation/cuda.h), against ONNX Runtime.
+"""Pointwise CUDA kernels with index operations, run on the CPU by g++ and threads (emulation/cuda.h), against ORT.
 
-Every entry point of a kernel runs: what is tested is the device code, its tiles, tails and barriers. The host's choice of
-an entry point and 16-bit dtypes need a GPU.
+Every entry point of a kernel runs: what is tested is the device code, its tiles, tails and barriers. The host's choice
+of an entry point and 16-bit dtypes need a GPU.
 """
 
 from __future__ import annotations
