@@ -69,6 +69,7 @@ def test_a_residual_around_another_group_stays_apart() -> None:
     ("producer", "outputs", "fused", "reason"),
     [
         ("s = Neg(q)", Y, True, None),
+        ("s = Sigmoid(q)", Y, True, None),  # a gate
         ("s = Erf(q)", Y, False, "it would be computed again for every element it is broadcast to"),
         ("s = Neg(q)", f"{Y}, float[8] s", False, "s is needed elsewhere and its shape is not the consumer's"),
         ("s = Neg(q)  t = Hardmax(s)", f"{Y}, float[8] t", False, "s is needed elsewhere"),
