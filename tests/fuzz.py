@@ -139,7 +139,12 @@ class Graph:
         return value[1] in ("float32", "float16", "bfloat16") and value not in self.inputs
 
     def _squeeze(self, value: Value, low: float, high: float) -> Value:
-        """low + (high - low) * sigmoid(value), a little inside of both: acos(1 - 1e-7) is 3e-4 away from acos(1)."""
+        """low + (high - low) * sigmoid(value), a little inside of both: acos(1 - 1e-7) is 3e-4 away from acos(1).
+
+        Never across 0, where the sum cancels and two correct results of asin differ by more than their size.
+        """
+        if low < 0 < high:
+            low, high = self.rng.choice([(low, low / 4), (high / 4, high)])
         margin = (high - low) / 16
         low, high = low + margin, high - margin
         squeezed = self._emit("Sigmoid", [value], value[1])
