@@ -63,8 +63,10 @@ class Collection:
 
 
 def _priority(variant: Variant) -> tuple[str, bool]:
-    """Rowwise entry points that hold a row come before those for any row; pointwise ones keep their order."""
-    return (variant.layout, variant.columns == 0) if isinstance(variant, RowVariant) else ("", False)
+    """Entry points for any row, or any shapes, come last; the others keep their order."""
+    if isinstance(variant, RowVariant):
+        return (variant.layout, variant.columns == 0)
+    return ("", not set(variant.modes) - set("*p"))
 
 
 def describe(plan: FusionPlan) -> dict[str, object]:

@@ -22,7 +22,7 @@ namespace {
 constexpr std::uint64_t kSchema = 2;
 constexpr std::uint64_t kMaxId = std::numeric_limits<std::uint32_t>::max();
 constexpr std::size_t kMaxInstructions = 65536;
-constexpr const char* kModes = "FSRCTUVWIrctGgXZ*";  // of accesses, see onnxopt/modes.py
+constexpr const char* kModes = "FSRCTUVWIrctGgXYZ*";  // of accesses, see onnxopt/modes.py
 
 template <typename T>
 void Put(T value, Instruction* instruction) {
@@ -126,7 +126,7 @@ Variant ReadPointwiseVariant(const JsonReader& json, const Program& program) {
                        std::to_string(program.conditions()) + " conditions");
   }
   const bool tiled = variant.tile > 0;
-  if ((variant.modes.find_first_of("XZ") != std::string::npos) != tiled || (variant.tile_columns > 0) != tiled ||
+  if ((variant.modes.find_first_of("XYZ") != std::string::npos) != tiled || (variant.tile_columns > 0) != tiled ||
       (tiled && variant.index != 32) || (variant.whole && !tiled)) {
     json.Fail("has a tile that does not go with its modes and index");
   }
