@@ -154,13 +154,14 @@ class Measured:
 def warm(folder: pathlib.Path, names: list[str]) -> None:
     """Compile Inductor's kernels of these cases into its cache on disk."""
     for name in names:
+        measured: Measured | None = None
         try:
             measured = Measured(name, folder, "cuda")
             with torch.no_grad():
                 compiled(function(measured.before, "cuda"))(*measured.inputs[0].values())
         except Exception as error:  # noqa: BLE001 - it will fail again where it is measured
             print(f"{name}: {type(error).__name__}", flush=True)
-        del measured
+        measured = None
         torch.cuda.empty_cache()
 
 
