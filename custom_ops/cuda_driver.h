@@ -22,6 +22,19 @@ constexpr Result kSuccess = 0;
 constexpr int kMultiprocessorCount = 16;
 constexpr int kComputeCapabilityMajor = 75;
 constexpr int kComputeCapabilityMinor = 76;
+constexpr int kMaxSharedMemoryPerBlock = 97;    // that a kernel can be given if it asks
+constexpr int kMaxDynamicSharedMemory = 8;      // attribute of a kernel
+constexpr int kNonPortableClusterAllowed = 14;  // attribute of a kernel
+
+// CUlaunchConfig.
+struct LaunchConfig {
+  unsigned grid_x, grid_y, grid_z;
+  unsigned block_x, block_y, block_z;
+  unsigned shared_bytes;
+  Stream stream;
+  void* attributes;
+  unsigned attribute_count;
+};
 
 // Names, signatures and values are those of cuda.h (CUDA 12 and 13).
 struct Driver {
@@ -58,6 +71,10 @@ struct Driver {
   Result (*cuLibraryUnload)(DriverLibrary library);
   Result (*cuLibraryGetKernel)(DriverKernel* kernel, DriverLibrary library, const char* name);
   Result (*cuKernelGetFunction)(DriverFunction* function, DriverKernel kernel);
+  Result (*cuKernelSetAttribute)(int attribute, int value, DriverKernel kernel, Device device);
+  Result (*cuOccupancyMaxActiveBlocksPerMultiprocessor)(int* blocks, DriverFunction function, int threads,
+                                                        std::size_t shared_bytes);
+  Result (*cuOccupancyMaxActiveClusters)(int* clusters, DriverFunction function, const LaunchConfig* config);
   Result (*cuLaunchKernel)(DriverFunction function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,
                            unsigned block_y, unsigned block_z, unsigned shared_bytes, Stream stream, void** params,
                            void** extra);

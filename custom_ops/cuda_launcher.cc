@@ -1,7 +1,6 @@
 #include "cuda_launcher.h"
 
-#include <map>
-#include <mutex>
+#include <algorithm>
 
 #include "cuda_stream.h"
 
@@ -34,8 +33,41 @@ const DeviceTraits& Launcher::device() const {
   const char* const problem = "cannot ask for a GPU's traits";
   driver_.Check(driver_.cuDeviceGetAttribute(&traits.major, kComputeCapabilityMajor, device), problem);
   driver_.Check(driver_.cuDeviceGetAttribute(&multiprocessors, kMultiprocessorCount, device), problem);
+  int shared = 0;
+  driver_.Check(driver_.cuDeviceGetAttribute(&shared, kMaxSharedMemoryPerBlock, device), problem);
   traits.multiprocessors = static_cast<unsigned>(multiprocessors);
+  traits.shared = static_cast<unsigned>(shared);
   return known.emplace(device, traits).first->second;
+}
+
+unsigned Launcher::Resident(std::size_t variant) const {
+  Device device = 0;
+  driver_.Check(driver_.cuCtxGetDevice(&device), "cannot ask for the GPU");
+  const std::lock_guard<std::mutex> lock(mutex_);
+  const auto [found, is_new] = resident_.try_emplace({device, variant}, 0);
+  if (is_new || found->second == 0) found->second = AskResident(variant, device);
+  return found->second;
+}
+
+unsigned Launcher::AskResident(std::size_t variant, Device device) const {
+  const Variant& entry = kernel_.variants[variant];
+  const std::string problem = "cannot prepare kernel " + entry.symbol;
+  const DriverKernel kernel = variants_[variant];
+  const auto shared = static_cast<int>(entry.shared);
+  driver_.Check(driver_.cuKernelSetAttribute(kMaxDynamicSharedMemory, shared, kernel, device), problem);
+  DriverFunction function = nullptr;
+  driver_.Check(driver_.cuKernelGetFunction(&function, kernel), problem);
+  int count = 0;
+  if (entry.cluster == 1) {
+    driver_.Check(driver_.cuOccupancyMaxActiveBlocksPerMultiprocessor(&count, function, static_cast<int>(entry.threads),
+                                                                      entry.shared),
+                  problem);
+    count *= static_cast<int>(this->device().multiprocessors);
+  } else {
+    LaunchConfig config{entry.cluster, 1, 1, entry.threads, 1, 1, entry.shared, nullptr, nullptr, 0};
+    driver_.Check(driver_.cuOccupancyMaxActiveClusters(&count, function, &config), problem);
+  }
+  return static_cast<unsigned>(std::max(count, 1));
 }
 
 void Launcher::Launch(std::size_t variant, unsigned blocks, unsigned char* params, Stream stream) const {
@@ -43,7 +75,8 @@ void Launcher::Launch(std::size_t variant, unsigned blocks, unsigned char* param
   // The driver takes a CUkernel here and runs it in the stream's context (CUDA 12).
   const auto function = reinterpret_cast<DriverFunction>(variants_[variant]);
   const Variant& entry = kernel_.variants[variant];
-  driver_.Check(driver_.cuLaunchKernel(function, blocks, 1, 1, entry.threads, 1, 1, 0, stream, pointers, nullptr),
+  driver_.Check(driver_.cuLaunchKernel(function, blocks, 1, 1, entry.threads, 1, 1, entry.shared, stream, pointers,
+                                       nullptr),
                 "kernel " + entry.symbol + " did not launch");
 }
 

@@ -1,6 +1,9 @@
 // The entry points of one kernel, loaded, and launching them on ONNX Runtime's stream.
 #pragma once
 
+#include <map>
+#include <mutex>
+#include <utility>
 #include <vector>
 
 #include "cuda_library.h"
@@ -13,6 +16,7 @@ namespace onnxopt::cuda {
 struct DeviceTraits {
   int major;
   unsigned multiprocessors;
+  unsigned shared;  // bytes of shared memory that a block can have
 };
 
 class Launcher {
@@ -27,13 +31,21 @@ class Launcher {
   // Asks the driver once per GPU.
   const DeviceTraits& device() const;
 
+  // Clusters (of one block: blocks) of a variant that the GPU runs at once, at least 1. Asks the driver once per GPU,
+  // and has it give the variant the shared memory that it needs: to be called before such a variant is launched.
+  unsigned Resident(std::size_t variant) const;
+
   // params: the variant's parameter block.
   void Launch(std::size_t variant, unsigned blocks, unsigned char* params, Stream stream) const;
 
  private:
+  unsigned AskResident(std::size_t variant, Device device) const;
+
   const Kernel& kernel_;
   const Driver& driver_;
   std::vector<DriverKernel> variants_;  // as kernel_.variants
+  mutable std::mutex mutex_;
+  mutable std::map<std::pair<Device, std::size_t>, unsigned> resident_;
 };
 
 }  // namespace onnxopt::cuda

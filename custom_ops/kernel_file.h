@@ -12,7 +12,7 @@
 namespace onnxopt {
 
 // How a rowwise kernel goes through its rows, see cuda_kernels/rowwise.cuh.
-enum class Layout { kNone, kHeld, kLooped, kStrided };
+enum class Layout { kNone, kHeld, kRagged, kPiped, kLooped, kStrided };
 
 // One entry point of a kernel, see regions.Variant and row_variants.RowVariant.
 struct Variant {
@@ -27,6 +27,7 @@ struct Variant {
   unsigned lanes = 0;
   unsigned cluster = 1;
   std::uint64_t columns = 0;
+  unsigned shared = 0;  // bytes of shared memory a block that are asked for at launch
 };
 
 // What one kernel runs, see regions.Region. Each kind has its own class of FusedKernel (kinds.cc).

@@ -45,19 +45,36 @@ bool HeldInputFits(char mode, const Access& access, const Grid& grid, unsigned v
   }
 }
 
+// In a ragged row only what lies as the domain does is read in whole vectors; the rest wherever it begins.
+bool RaggedInputFits(char mode, const Access& access, const Grid& grid) {
+  switch (mode) {
+    case 'F':
+      return access.Flat(grid.domain.count);
+    case 'K':
+      return ByColumn(access, grid.columns) && (grid.outer > 1 || grid.domain.count == grid.columns);
+    case 'D':
+      return DenseInRow(access, grid.columns);
+    default:
+      return mode == '*';
+  }
+}
+
 // Whether a row lies in registers, and every operand can be moved in vectors: a held kernel does nothing else.
 bool HeldFits(const Kernel& kernel, const Variant& variant, const Grid& grid) {
+  const bool ragged = variant.layout == Layout::kRagged;
   const std::uint64_t capacity = std::uint64_t{variant.lanes} * variant.unroll * variant.vector;
-  if (grid.inner != 1 || grid.columns == 0 || grid.columns > capacity || grid.columns % variant.vector != 0)
-    return false;
+  if (grid.inner != 1 || grid.columns == 0 || grid.columns + (ragged ? variant.vector - 1 : 0) > capacity) return false;
+  if (!ragged && grid.columns % variant.vector != 0) return false;
   if (variant.columns != 0 && variant.columns != grid.columns) return false;
   const RowProgram& program = kernel.rows;
   for (std::size_t k = 0; k < program.inputs.size(); ++k) {
     if (program.operands[k].row) continue;
-    if (!HeldInputFits(variant.modes[k], grid.domain.access[k], grid, variant.vector)) return false;
     const Access& access = grid.domain.access[k];
+    const char mode = variant.modes[k];
+    if (ragged ? !RaggedInputFits(mode, access, grid) : !HeldInputFits(mode, access, grid, variant.vector)) return false;
     const bool loads = access.runs > 0 && access.run[0].div == 1;  // vectors, not one element for all of them
-    if (loads && !Aligned(grid.domain.input[k], program.inputs[k], variant.vector)) return false;
+    const bool anywhere = ragged && mode != 'F';
+    if (loads && !anywhere && !Aligned(grid.domain.input[k], program.inputs[k], variant.vector)) return false;
   }
   for (const std::size_t k : program.Stored(false)) {
     if (!Aligned(grid.domain.output[k], program.outputs[k], variant.vector)) return false;
@@ -75,7 +92,9 @@ bool Fits(const Kernel& kernel, const Variant& variant, const Grid& grid, const 
   if (variant.cluster > 1 && !gpu.clusters) return false;
   switch (variant.layout) {
     case Layout::kHeld:
-      return HeldFits(kernel, variant, grid);
+    case Layout::kRagged:
+    case Layout::kPiped:
+      return variant.shared <= gpu.shared && HeldFits(kernel, variant, grid);
     case Layout::kLooped:
       return grid.inner == 1 && (variant.cluster == 1 || ClusterPays(grid, gpu));
     default:
@@ -104,10 +123,16 @@ void FillRowParams(const Kernel& kernel, const Variant& variant, const Grid& gri
   FillInputs(kernel.inputs, variant, grid.domain, block + RowInputsAt(outputs));
 }
 
-unsigned RowGridSize(const Variant& variant, const Grid& grid) {
+unsigned RowGridSize(const Variant& variant, const Grid& grid, unsigned resident) {
   std::uint64_t blocks = 0;
   switch (variant.layout) {
-    case Layout::kHeld: {
+    case Layout::kPiped: {
+      const std::uint64_t turns = (grid.rows() - 1) / resident + 1;  // rows of one cluster; all get nearly as many
+      blocks = ((grid.rows() - 1) / turns + 1) * variant.cluster;
+      break;
+    }
+    case Layout::kHeld:
+    case Layout::kRagged: {
       const std::uint64_t rows = std::max(1U, variant.threads * variant.cluster / variant.lanes);
       blocks = ((grid.rows() - 1) / rows + 1) * variant.cluster;
       break;

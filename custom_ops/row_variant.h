@@ -6,9 +6,10 @@
 
 namespace onnxopt::cuda {
 
-// What the GPU at hand can do: its multiprocessors, and whether blocks form clusters.
+// What the GPU at hand can do: its multiprocessors, shared memory of a block, and whether blocks form clusters.
 struct Gpu {
   unsigned multiprocessors;
+  unsigned shared;
   bool clusters;
 };
 
@@ -18,7 +19,8 @@ std::size_t ChooseRowVariant(const Kernel& kernel, const Grid& grid, const Gpu& 
 // Writes row_abi.h's RowParams for this variant into `block` of kMaxParams bytes.
 void FillRowParams(const Kernel& kernel, const Variant& variant, const Grid& grid, unsigned char* block);
 
-// Blocks of threads that cover the rows. Throws Error where there are more than a grid has.
-unsigned RowGridSize(const Variant& variant, const Grid& grid);
+// Blocks of threads that cover the rows. resident: of a piped variant, the clusters that run at once. Throws Error
+// where there are more than a grid has.
+unsigned RowGridSize(const Variant& variant, const Grid& grid, unsigned resident);
 
 }  // namespace onnxopt::cuda

@@ -134,26 +134,22 @@ def _struct(name: str, program: RowProgram) -> list[str]:
     return [f"struct {name} {{", *(f"  {line}" for line in body), "};"]
 
 
-def _two_blocks(program: RowProgram, variant: RowVariant) -> str:
-    """Where a multiprocessor's registers hold two large blocks, so that one loads while the other computes."""
-    flat = variant.modes.count("F") * variant.unroll * variant.vector
-    size = max(DTYPES[d].size for d in program.inputs)
-    large = variant.layout == "held" and variant.threads == 512 and variant.unroll * variant.vector > 32
-    return ", 2" if large and flat * size <= 128 else ""
-
-
 def _entry(name: str, program: RowProgram, variant: RowVariant) -> list[str]:
     index = INDEX[variant.index]
     modes = "".join(f", '{mode}'" for mode in variant.modes)
     params = f"RowParams<{index}, {len(program.inputs)}, {len(program.outputs)}>"
-    shared = f"{variant.vector}, {variant.unroll}"
+    size = f"{variant.vector}, {variant.unroll}"
+    held = f"{size}, {variant.lanes}, {variant.threads}, {variant.cluster}, {variant.columns}"
     arguments = {
-        "held": f"{shared}, {variant.lanes}, {variant.threads}, {variant.cluster}, {variant.columns}",
-        "looped": f"{shared}, {variant.threads}, {variant.cluster}",
+        "held": held,
+        "ragged": held,
+        "piped": f"{size}, {variant.threads}, {variant.cluster}, {variant.columns}, {hex(variant.fetched)}u",
+        "looped": f"{size}, {variant.threads}, {variant.cluster}",
         "strided": f"{variant.vector}, {variant.threads}",
     }[variant.layout]
     call = f"  {variant.layout}<{name}, {index}, {arguments}{modes}>(params);"
-    bounds = f"__launch_bounds__({variant.threads}{_two_blocks(program, variant)})"
+    resident = f", {variant.resident}" if variant.resident else ""
+    bounds = f"__launch_bounds__({variant.threads}{resident})"
     if variant.cluster == 1:
         return [
             f'extern "C" __global__ void {bounds}',

@@ -30,8 +30,10 @@ _SECTOR = 32  # bytes that memory moves at least
 class RowVariant(Variant):
     """One entry point of a rowwise kernel.
 
-    layout: held (in registers), looped or strided, as rowwise.cuh has them. lanes: threads that share a row.
-    cluster: blocks that share a row. columns: the only length of a row that it runs, 0 for any that fits.
+    layout: held (in registers), ragged, piped, looped or strided, as rowwise.cuh has them. lanes: threads that share a
+    row. cluster: blocks that share a row. columns: the only length of a row that it runs, 0 for any that fits.
+    resident: blocks that a multiprocessor should hold at once, 0 where the compiler may take the registers it wants.
+    fetched: mask of the inputs that come through shared memory, which takes `shared` bytes a block.
     modes: one letter an input: F flat, K by the column, D dense in each row, C one value a channel, * any.
     """
 
@@ -39,6 +41,9 @@ class RowVariant(Variant):
     lanes: int = 32
     cluster: int = 1
     columns: int = 0
+    resident: int = 0
+    fetched: int = 0
+    shared: int = 0
 
 
 def choose(

@@ -73,7 +73,10 @@ def _row(dims: tuple[int, ...], axis: int) -> list[str]:
     return [str(dims[axis]), *("1" for _ in dims[axis + 1 :])]
 
 
-def _run(tmp_path: Path, body: str, dims: tuple[int, ...], axis: int, call: str, threads: int, rows: int) -> None:
+def _run(
+    tmp_path: Path, body: str, dims: tuple[int, ...], axis: int, call: str, threads: int, rows: int,
+    modes: str = "'*', '*'",
+) -> None:
     """call: template and its arguments after Op and Index; rows: of the domain that one block runs."""
     model, source, op = _kernel(body, dims, axis)
     rng = np.random.default_rng(sum(dims))
@@ -93,7 +96,7 @@ def _run(tmp_path: Path, body: str, dims: tuple[int, ...], axis: int, call: str,
     main = _MAIN % {
         "source": source, "count": x.size, "rows": x.size // dims[axis], "columns": dims[axis], "inner": inner,
         "stored": expected.size, "aligned": "true" if aligned else "false", "blocks": blocks, "threads": threads,
-        "call": f"{template}<{op}, Index, {arguments}, '*', '*'>",
+        "call": f"{template}<{op}, Index, {arguments}, {modes}>",
     }  # fmt: skip
     (tmp_path / "main.cc").write_text(main)
     options = ["-std=c++20", "-O1", "-w", "-pthread", f"-I{EMULATION}", f"-I{paths.cuda_kernels()}"]
@@ -121,3 +124,15 @@ def test_strided_rows(tmp_path: Path, body: str, dims: tuple[int, ...]) -> None:
 def test_held_rows(tmp_path: Path, body: str, lanes: int) -> None:
     columns = 4 * lanes * 2 - 4  # two vectors a lane, of which the last lane has one
     _run(tmp_path, body, (21, columns), 1, f"held 4, 2, {lanes}, 64, 1, 0", threads=64, rows=64 // lanes)
+
+
+@pytest.mark.parametrize("body", sorted(BODIES))
+@pytest.mark.parametrize(("lanes", "columns", "unroll"), [(4, 13, 1), (16, 49, 1), (32, 197, 2), (64, 391, 2), (8, 5, 1)])
+def test_ragged_rows(tmp_path: Path, body: str, lanes: int, columns: int, unroll: int) -> None:
+    call = f"ragged 4, {unroll}, {lanes}, 64, 1, 0"
+    _run(tmp_path, body, (21, columns), 1, call, threads=64, rows=64 // lanes, modes="'F', 'K'")
+
+
+@pytest.mark.parametrize("body", sorted(BODIES))
+def test_piped_rows(tmp_path: Path, body: str) -> None:
+    _run(tmp_path, body, (21, 500), 1, "piped 4, 2, 64, 1, 0, 1u", threads=64, rows=4, modes="'F', 'K'")
