@@ -10,17 +10,25 @@
 
 namespace onnxopt {
 
-constexpr int kMostUnpacked = 32;  // elements a thread that are kept in the compute dtype, where they are 16 bits
 constexpr unsigned kMostPrefetched = 160;  // bytes a thread, all inputs together, that are loaded before reducing
 
-// One thread's part of a row that is held in registers.
+// Where no input is kept in shared memory.
+struct NoSlots {
+  static constexpr unsigned kKept = 0;
+  template <unsigned kMask, typename Loaded>
+  __device__ void take(int, Loaded&) const {}
+};
+
+// One thread's part of a row that is held in registers. Slots: shared memory, from which the inputs that it keeps are
+// taken vector by vector, whenever they are needed.
 template <typename Op, typename Index, int kWidth, int kVectors, int kLanes, int kThreads, int kCluster, int kColumns,
-          bool kRagged, char... kModes>
+          bool kRagged, typename Slots, char... kModes>
 struct Held {
   using B = RowBodyOf<Op, kWidth>;
   using Params = RowParams<Index, Op::Inputs::size, Op::Outputs::size>;
   static constexpr bool kFull = !kRagged && kColumns == kLanes * kVectors * kWidth;
   static constexpr bool kPacks = kVectors * kWidth > kMostUnpacked;
+  static constexpr unsigned kKept = Slots::kKept;
 
   const Params& params;
   const Index first;  // element of the domain
@@ -28,6 +36,7 @@ struct Held {
   const int lane;
   const bool live;
   const int turn;
+  const Slots slots;
   typename Op::Row row;
   typename B::RowLoaded row_in;
   typename B::template Bases<Index> row_bases;
@@ -59,10 +68,11 @@ struct Held {
   template <unsigned kMask>
   __device__ void load(int v) {
     const Index k = at(v);
+    slots.template take<kMask & kKept>(v, in[v]);
     if constexpr (kRagged) {
-      B::template load_ragged<kMask, kModes...>(params, first, k, columns, in[v], row_bases);
+      B::template load_ragged<kMask & ~kKept, kModes...>(params, first, k, columns, in[v], row_bases);
     } else {
-      B::template load_all<kMask, kModes...>(params, first + k, k, in[v], row_bases);
+      B::template load_all<kMask & ~kKept, kModes...>(params, first + k, k, in[v], row_bases);
     }
   }
 
@@ -78,18 +88,20 @@ struct Held {
 
   template <unsigned kLoaded>
   __device__ void stages(List<>) {
-    if constexpr (!kPacks) load<Op::kOutputReads & ~kLoaded>();
-    store<kPacks ? Op::kOutputReads & ~kLoaded : 0u>();
+    constexpr unsigned kLeft = Op::kOutputReads & ~kLoaded;
+    if constexpr (!kPacks) load<kLeft & ~kKept>();
+    store<kPacks ? kLeft : kLeft & kKept>();
   }
 
   // kLoaded: inputs that are in registers already.
   template <unsigned kLoaded, typename Stage, typename... Rest>
   __device__ void stages(List<Stage, Rest...>) {
-    load<Stage::kReads & ~kLoaded>();
+    load<Stage::kReads & ~kLoaded & ~kKept>();
     typename Stage::Partial partial = Stage::identity();
 #pragma unroll
     for (int v = 0; v < kVectors; ++v) {
       if (!has(v)) continue;
+      load<Stage::kReads & kKept>(v);
 #pragma unroll
       for (int j = 0; j < kWidth; ++j) {
         if (has(v, j)) B::template add<Stage>(partial, row, in[v], row_in, j);
@@ -101,7 +113,7 @@ struct Held {
 #pragma unroll
       for (int v = 0; v < kVectors; ++v) B::template forget_all<kLoaded | Stage::kReads>(in[v]);
     }
-    stages<kLoaded | Stage::kReads>(List<Rest...>());
+    stages<(kLoaded | Stage::kReads) & ~kKept>(List<Rest...>());
   }
 
   // kMask: inputs that are loaded vector by vector, as there are no registers for all of them at once.
@@ -147,13 +159,14 @@ __device__ inline void held_rows(const RowParams<Index, Op::Inputs::size, Op::Ou
   const Index rows = static_cast<Index>(params.rows);
   const Index row = wanted < rows ? wanted : rows - 1;  // idle lanes repeat the last row: all take part in reducing
   const Index columns = kColumns > 0 ? kColumns : static_cast<Index>(params.columns);
-  Held<Op, Index, kWidth, kVectors, kLanes, kThreads, kCluster, kColumns, kRagged, kModes...> part{
+  Held<Op, Index, kWidth, kVectors, kLanes, kThreads, kCluster, kColumns, kRagged, NoSlots, kModes...> part{
       params,
       row * columns,
       columns,
       thread % kLanes,
       wanted < rows,
       0,
+      {},
       {},
       {},
       B::template bases<kModes...>(params, row * columns),

@@ -31,6 +31,12 @@ __device__ inline void wait_for_copies() {
 #endif
 }
 
+// A number as a type.
+template <unsigned kValue>
+struct Constant {
+  static constexpr unsigned value = kValue;
+};
+
 // The shared memory that the host asked for.
 #ifdef __CUDACC__  // g++ runs this file in the tests, with memory of its own
 __device__ inline unsigned char* dynamic_shared() {
@@ -40,12 +46,17 @@ __device__ inline unsigned char* dynamic_shared() {
 #endif
 
 // Shared memory of a block: for every input of kMask, kVectors vectors a thread. Neighbouring threads' vectors are
-// neighbours.
-template <typename Op, int kWidth, int kVectors, int kThreads, unsigned kMask, typename Inputs, typename I>
+// neighbours. kSame: those of them that are the same for every row, so that they stay there.
+template <typename Op, int kWidth, int kVectors, int kThreads, unsigned kMask, unsigned kSame, typename Inputs,
+          typename I>
 struct Slots;
 
-template <typename Op, int kWidth, int kVectors, int kThreads, unsigned kMask, typename... In, int... I>
-struct Slots<Op, kWidth, kVectors, kThreads, kMask, List<In...>, Indices<I...>> {
+template <typename Op, int kWidth, int kVectors, int kThreads, unsigned kMask, unsigned kSame, typename... In, int... I>
+struct Slots<Op, kWidth, kVectors, kThreads, kMask, kSame, List<In...>, Indices<I...>> {
+  static constexpr unsigned kKept = kSame;
+
+  unsigned char* memory;
+
   template <int kInput>
   static constexpr unsigned begin() {
     unsigned bytes = 0;
@@ -55,70 +66,75 @@ struct Slots<Op, kWidth, kVectors, kThreads, kMask, List<In...>, Indices<I...>> 
   }
 
   template <int kInput, typename T>
-  __device__ static Vector<T, kWidth>* slot(unsigned char* memory, int v) {
+  __device__ Vector<T, kWidth>* slot(int v) const {
     return reinterpret_cast<Vector<T, kWidth>*>(memory + begin<kInput>()) + v * kThreads + threadIdx.x;
   }
 
-  template <typename Params, typename Index>
-  __device__ static void fetch(const Params& params, unsigned char* memory, Index i, int v) {
+  // Has the vectors of inputs in kWanted copied that begin at element i of them.
+  template <unsigned kWanted, typename Params, typename Index>
+  __device__ void fetch(const Params& params, Index i, int v) const {
     (
         [&] {
-          if constexpr ((kMask >> I & 1u) != 0) {
+          if constexpr ((kMask & kWanted) >> I & 1u) {
             const In* const data = static_cast<const In*>(params.input[I].data) + i;
-            copy_async(slot<I, In>(memory, v), reinterpret_cast<const Vector<In, kWidth>*>(data));
+            copy_async(slot<I, In>(v), reinterpret_cast<const Vector<In, kWidth>*>(data));
           }
         }(),
         ...);
   }
 
-  template <typename Loaded>
-  __device__ static void take(unsigned char* memory, int v, Loaded& in) {
+  template <unsigned kWanted, typename Loaded>
+  __device__ void take(int v, Loaded& in) const {
     (
         [&] {
-          if constexpr ((kMask >> I & 1u) != 0) get<I>(in).value = *slot<I, In>(memory, v);
+          if constexpr ((kMask & kWanted) >> I & 1u) get<I>(in).value = *slot<I, In>(v);
         }(),
         ...);
   }
 };
 
-// kMask: inputs, all of mode F, whose elements come through shared memory. The block has as much as they need.
+// kMask: inputs, all of mode F or K, whose elements come through shared memory; the block has as much as they need.
+// Those of mode K are copied once.
 template <typename Op, typename Index, int kWidth, int kVectors, int kThreads, int kCluster, int kColumns,
           unsigned kMask, char... kModes>
 __device__ inline void piped(const RowParams<Index, Op::Inputs::size, Op::Outputs::size>& params) {
   constexpr int kLanes = kThreads * kCluster;
+  constexpr unsigned kNext = kMask & flat_inputs<kModes...>();  // the others are the same for every row
+  constexpr unsigned kSame = kMask & ~kNext;
   using B = RowBodyOf<Op, kWidth>;
-  using S = Slots<Op, kWidth, kVectors, kThreads, kMask, typename Op::Inputs,
+  using S = Slots<Op, kWidth, kVectors, kThreads, kMask, kSame, typename Op::Inputs,
                   typename MakeIndices<Op::Inputs::size>::type>;
-  constexpr unsigned kEarly = B::kBytes * kVectors <= kMostPrefetched ? ~0u : flat_inputs<kModes...>();
-  unsigned char* const memory = dynamic_shared();
+  constexpr unsigned kEarly = (B::kBytes * kVectors <= kMostPrefetched ? ~0u : flat_inputs<kModes...>()) & ~kSame;
+  const S slots{dynamic_shared()};
   const int lane = blockIdx.x % kCluster * kThreads + threadIdx.x;
   const Index step = gridDim.x / kCluster;
   const Index rows = static_cast<Index>(params.rows);
   const Index columns = kColumns > 0 ? kColumns : static_cast<Index>(params.columns);
-  int turn = 0;
-  const auto fetch = [&](Index row) {
+  Index row = blockIdx.x / kCluster;
+  const auto fetch = [&](auto wanted, Index first) {
 #pragma unroll
     for (int v = 0; v < kVectors; ++v) {
       const Index k = static_cast<Index>((lane + v * kLanes) * kWidth);
-      if (k < columns) S::fetch(params, memory, row * columns + k, v);
+      if (k < columns) slots.template fetch<decltype(wanted)::value>(params, first + k, v);
     }
   };
-  Index row = blockIdx.x / kCluster;
-  if (row < rows) fetch(row);
+  if (row < rows) fetch(Constant<kNext>(), row * columns);
+  fetch(Constant<kSame>(), Index{0});
+  int turn = 0;
 #pragma unroll 1
   for (; row < rows; row += step, turn ^= 1) {
-    Held<Op, Index, kWidth, kVectors, kLanes, kThreads, kCluster, kColumns, false, kModes...> part{
-        params, row * columns, columns, lane, true, turn, {}, {}, B::template bases<kModes...>(params, row * columns),
-        {}};
+    Held<Op, Index, kWidth, kVectors, kLanes, kThreads, kCluster, kColumns, false, S, kModes...> part{
+        params, row * columns, columns, lane, true, turn, slots, {}, {},
+        B::template bases<kModes...>(params, row * columns), {}};
     part.begin();
     part.template load<kEarly & ~kMask>();
     wait_for_copies();
 #pragma unroll
     for (int v = 0; v < kVectors; ++v) {
-      if (part.has(v)) S::take(memory, v, part.in[v]);
+      if (part.has(v)) slots.template take<kNext>(v, part.in[v]);
     }
-    if (row + step < rows) fetch(row + step);
-    part.template stages<kEarly | kMask>(typename Op::Stages());
+    if (row + step < rows) fetch(Constant<kNext>(), (row + step) * columns);
+    part.template stages<kEarly | kNext>(typename Op::Stages());
     part.end(row);
   }
   if constexpr (kCluster > 1) cluster_barrier();  // until then others may read this block's shared memory

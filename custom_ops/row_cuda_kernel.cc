@@ -1,5 +1,7 @@
 #include "row_cuda_kernel.h"
 
+#include <cstring>
+
 namespace onnxopt::cuda {
 
 void RowCudaKernel::Run(const Grid& grid, OrtKernelContext* context) const {
@@ -12,10 +14,25 @@ void RowCudaKernel::Run(const Grid& grid, OrtKernelContext* context) const {
                 " elements that lie " + std::to_string(grid.inner) + " apart");
   }
   const Variant& variant = kernel().variants[chosen];
+  if (variant.layout == Layout::kSplit) return RunSplit(chosen, grid, gpu, stream);
   alignas(16) unsigned char block[kMaxParams];
   FillRowParams(kernel(), variant, grid, block);
   const unsigned resident = variant.layout == Layout::kPiped ? launcher_.Resident(chosen) : 0;
   launcher_.Launch(chosen, RowGridSize(variant, grid, resident), block, stream);
+}
+
+// One launch after the other: each reads what the blocks of those before it left.
+void RowCudaKernel::RunSplit(std::size_t chosen, const Grid& grid, const Gpu& gpu, Stream stream) const {
+  const Variant& first = kernel().variants[chosen];
+  const Cut cut = CutRows(first, grid, gpu);
+  const Parts parts{scratch_.Of(stream, ScratchBytes(kernel(), grid, cut)), cut.parts, cut.columns};
+  alignas(16) unsigned char block[kMaxParams];
+  std::memcpy(block, &parts, sizeof(parts));
+  FillRowParams(kernel(), first, grid, block + sizeof(parts));
+  const std::uint64_t blocks = grid.rows() * cut.parts;
+  for (std::size_t pass = 0; pass <= kernel().rows.stages.size(); ++pass) {
+    launcher_.Launch(chosen + pass, static_cast<unsigned>(blocks), block, stream);
+  }
 }
 
 }  // namespace onnxopt::cuda

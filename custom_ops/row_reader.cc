@@ -61,6 +61,7 @@ Layout ReadLayout(const JsonReader& json) {
                                                               {"ragged", Layout::kRagged},
                                                               {"piped", Layout::kPiped},
                                                               {"looped", Layout::kLooped},
+                                                              {"split", Layout::kSplit},
                                                               {"strided", Layout::kStrided}};
   const std::string name = json.Text();
   for (const auto& [known, layout] : kLayouts) {
@@ -108,6 +109,7 @@ Variant ReadRowVariant(const JsonReader& json, const RowProgram& program) {
   variant.cluster = static_cast<unsigned>(json["cluster"].Number(1, 16));
   variant.columns = json["columns"].Number(0, kMaxRow);
   variant.shared = static_cast<unsigned>(json["shared"].Number(0, kMaxShared));
+  variant.launch = static_cast<unsigned>(json["launch"].Number(0, program.stages.size()));
   if (variant.threads % 32 != 0) json["threads"].Fail("is not a multiple of 32");
   if (variant.threads * variant.cluster % variant.lanes != 0) json["lanes"].Fail("does not divide the threads");
   if ((variant.cluster > 1 || variant.layout == Layout::kPiped) &&
@@ -118,9 +120,20 @@ Variant ReadRowVariant(const JsonReader& json, const RowProgram& program) {
     json["modes"].Fail("is \"" + variant.modes + "\", not one of the letters FKDC* for each of " +
                        std::to_string(program.inputs.size()) + " inputs");
   }
-  const std::size_t bytes = cuda::RowParamsSize(variant.index, program.inputs.size(), program.outputs.size());
+  const std::size_t bytes = sizeof(Parts) + cuda::RowParamsSize(variant.index, program.inputs.size(), program.outputs.size());
   if (bytes > cuda::kMaxParams) json.Fail("has too many inputs and outputs for a kernel's parameters");
   return variant;
+}
+
+void CheckPasses(const std::vector<Variant>& variants, const RowProgram& program, const JsonReader& json) {
+  const std::size_t passes = program.stages.size() + 1;
+  std::size_t pass = 0;  // the one that must come next, 0 where a new variant may begin
+  for (const Variant& variant : variants) {
+    const bool split = variant.layout == Layout::kSplit;
+    if (variant.launch != pass || (pass > 0 && !split)) json.Fail("have a split variant whose passes are not all there");
+    pass = split ? (pass + 1) % passes : 0;
+  }
+  if (pass != 0) json.Fail("have a split variant whose passes are not all there");
 }
 
 }  // namespace onnxopt

@@ -11,6 +11,11 @@ namespace {
 constexpr std::uint64_t kMaxGrid = 0x7fffffff;
 constexpr std::uint64_t kShortForCluster = 16384;  // columns below which one block a row is enough
 
+constexpr std::uint64_t kMostBlocksOfRow = 8;      // of a cluster
+constexpr std::uint64_t kWarp = 32;
+constexpr std::uint64_t kMostParts = 512;
+constexpr std::uint64_t kBlocksOfSplit = 2;  // a multiprocessor
+
 // Element k of every row is element k of the input.
 bool ByColumn(const Access& access, std::uint64_t columns) {
   return access.runs == 1 && access.run[0].div == 1 && access.run[0].mod == columns;
@@ -82,12 +87,39 @@ bool HeldFits(const Kernel& kernel, const Variant& variant, const Grid& grid) {
   return true;
 }
 
+// Whether a strided variant's vectors, of elements of neighbouring rows, fit every operand.
+bool StridedFits(const Kernel& kernel, const Variant& variant, const Grid& grid) {
+  const std::uint64_t held = std::uint64_t{variant.threads} / kWarp * variant.unroll;
+  if (grid.inner == 1 || (variant.unroll > 0 && grid.columns > held)) return false;
+  if (variant.vector == 1) return true;
+  if (grid.inner % variant.vector != 0) return false;
+  const RowProgram& program = kernel.rows;
+  for (std::size_t k = 0; k < program.inputs.size(); ++k) {
+    const Access& access = grid.domain.access[k];
+    if (program.operands[k].row) continue;
+    if (!VectorsFit(access, variant.vector)) return false;
+    const bool loads = access.runs > 0 && access.run[0].div == 1;
+    if (loads && !Aligned(grid.domain.input[k], program.inputs[k], variant.vector)) return false;
+  }
+  for (const std::size_t k : program.Stored(false)) {
+    if (!Aligned(grid.domain.output[k], program.outputs[k], variant.vector)) return false;
+  }
+  return true;
+}
+
 // Several blocks a row pay where there are too few rows to give every multiprocessor one.
 bool ClusterPays(const Grid& grid, const Gpu& gpu) {
   return grid.columns > kShortForCluster && grid.rows() < std::uint64_t{gpu.multiprocessors} * 2;
 }
 
+// Blocks that go on to the next launch pay where even clusters leave most of the GPU idle.
+bool SplitPays(const Grid& grid, const Gpu& gpu) {
+  const std::uint64_t blocks = grid.rows() * (gpu.clusters ? kMostBlocksOfRow : 1);
+  return grid.columns > kShortForCluster && blocks < gpu.multiprocessors;
+}
+
 bool Fits(const Kernel& kernel, const Variant& variant, const Grid& grid, const Gpu& gpu, bool fits32) {
+  if (variant.launch > 0) return false;  // the first launch of a variant is chosen
   if (variant.index == 32 && !fits32) return false;
   if (variant.cluster > 1 && !gpu.clusters) return false;
   switch (variant.layout) {
@@ -97,8 +129,10 @@ bool Fits(const Kernel& kernel, const Variant& variant, const Grid& grid, const 
       return variant.shared <= gpu.shared && HeldFits(kernel, variant, grid);
     case Layout::kLooped:
       return grid.inner == 1 && (variant.cluster == 1 || ClusterPays(grid, gpu));
+    case Layout::kSplit:
+      return grid.inner == 1 && SplitPays(grid, gpu);
     default:
-      return grid.inner > 1;
+      return StridedFits(kernel, variant, grid);
   }
 }
 
@@ -123,6 +157,20 @@ void FillRowParams(const Kernel& kernel, const Variant& variant, const Grid& gri
   FillInputs(kernel.inputs, variant, grid.domain, block + RowInputsAt(outputs));
 }
 
+Cut CutRows(const Variant& variant, const Grid& grid, const Gpu& gpu) {
+  const std::uint64_t least = std::uint64_t{variant.threads} * variant.vector;  // columns: a vector a thread
+  const std::uint64_t wanted = kBlocksOfSplit * gpu.multiprocessors / grid.rows();
+  const std::uint64_t parts = std::clamp<std::uint64_t>(wanted, 1, kMostParts);
+  const std::uint64_t columns = ((grid.columns - 1) / parts / least + 1) * least;
+  return {(grid.columns - 1) / columns + 1, columns};
+}
+
+std::size_t ScratchBytes(const Kernel& kernel, const Grid& grid, const Cut& cut) {
+  std::size_t values = 0;
+  for (const Stage& stage : kernel.rows.stages) values += stage.reductions.size();
+  return values * sizeof(std::uint64_t) * grid.rows() * cut.parts;
+}
+
 unsigned RowGridSize(const Variant& variant, const Grid& grid, unsigned resident) {
   std::uint64_t blocks = 0;
   switch (variant.layout) {
@@ -141,7 +189,7 @@ unsigned RowGridSize(const Variant& variant, const Grid& grid, unsigned resident
       blocks = grid.rows() * variant.cluster;
       break;
     default:
-      blocks = grid.outer * ((grid.inner - 1) / 32 + 1);  // without vectors; those left over return at once
+      blocks = grid.outer * ((grid.inner - 1) / (kWarp * variant.vector) + 1);
   }
   if (blocks > kMaxGrid) throw Error(std::to_string(grid.rows()) + " rows are too many for one launch");
   return static_cast<unsigned>(blocks);

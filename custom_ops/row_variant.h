@@ -19,6 +19,17 @@ std::size_t ChooseRowVariant(const Kernel& kernel, const Grid& grid, const Gpu& 
 // Writes row_abi.h's RowParams for this variant into `block` of kMaxParams bytes.
 void FillRowParams(const Kernel& kernel, const Variant& variant, const Grid& grid, unsigned char* block);
 
+// How a split variant cuts rows: parts of a row, and columns of a part.
+struct Cut {
+  std::uint64_t parts;
+  std::uint64_t columns;
+};
+
+Cut CutRows(const Variant& variant, const Grid& grid, const Gpu& gpu);
+
+// Bytes that the partial results of all stages and parts take at most.
+std::size_t ScratchBytes(const Kernel& kernel, const Grid& grid, const Cut& cut);
+
 // Blocks of threads that cover the rows. resident: of a piped variant, the clusters that run at once. Throws Error
 // where there are more than a grid has.
 unsigned RowGridSize(const Variant& variant, const Grid& grid, unsigned resident);

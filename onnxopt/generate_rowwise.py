@@ -137,7 +137,7 @@ def _struct(name: str, program: RowProgram) -> list[str]:
 def _entry(name: str, program: RowProgram, variant: RowVariant) -> list[str]:
     index = INDEX[variant.index]
     modes = "".join(f", '{mode}'" for mode in variant.modes)
-    params = f"RowParams<{index}, {len(program.inputs)}, {len(program.outputs)}>"
+    params = f"{'SplitParams' if variant.layout == 'split' else 'RowParams'}<{index}, {len(program.inputs)}, {len(program.outputs)}>"
     size = f"{variant.vector}, {variant.unroll}"
     held = f"{size}, {variant.lanes}, {variant.threads}, {variant.cluster}, {variant.columns}"
     arguments = {
@@ -145,7 +145,8 @@ def _entry(name: str, program: RowProgram, variant: RowVariant) -> list[str]:
         "ragged": held,
         "piped": f"{size}, {variant.threads}, {variant.cluster}, {variant.columns}, {hex(variant.fetched)}u",
         "looped": f"{size}, {variant.threads}, {variant.cluster}",
-        "strided": f"{variant.vector}, {variant.threads}",
+        "split": f"{size}, {variant.threads}, {variant.launch}",
+        "strided": f"{size}, {variant.threads}",
     }[variant.layout]
     call = f"  {variant.layout}<{name}, {index}, {arguments}{modes}>(params);"
     resident = f", {variant.resident}" if variant.resident else ""

@@ -89,7 +89,7 @@ def _run(
     inner = int(np.prod(dims[axis + 1 :]))
     blocks = -(-x.size // dims[axis] // rows)
     if template == "strided":
-        blocks = x.size // dims[axis] // inner * -(-inner // 32)
+        blocks = x.size // dims[axis] // inner * -(-inner // (32 * width))
     aligned = (inner if inner > 1 else dims[axis]) % width == 0
     x.tofile(tmp_path / "x")
     g.tofile(tmp_path / "g")
@@ -117,7 +117,8 @@ def test_looped_rows(tmp_path: Path, body: str, columns: int) -> None:
     ids=str,
 )
 def test_strided_rows(tmp_path: Path, body: str, dims: tuple[int, ...]) -> None:
-    _run(tmp_path, body, dims, 1, "strided 4, 64", threads=64, rows=1)
+    _run(tmp_path, body, dims, 1, f"strided {4 if dims[-1] % 4 == 0 else 1}, 0, 64", threads=64, rows=1)
+    _run(tmp_path, body, dims, 1, f"strided {4 if dims[-1] % 4 == 0 else 1}, 20, 64", threads=64, rows=1)
 
 
 @pytest.mark.parametrize(("body", "lanes"), [("variance", 4), ("softmax", 32), ("variance", 64)])
@@ -133,6 +134,7 @@ def test_ragged_rows(tmp_path: Path, body: str, lanes: int, columns: int, unroll
     _run(tmp_path, body, (21, columns), 1, call, threads=64, rows=64 // lanes, modes="'F', 'K'")
 
 
+@pytest.mark.parametrize("mask", [1, 3], ids=["next", "next and same"])
 @pytest.mark.parametrize("body", sorted(BODIES))
-def test_piped_rows(tmp_path: Path, body: str) -> None:
-    _run(tmp_path, body, (21, 500), 1, "piped 4, 2, 64, 1, 0, 1u", threads=64, rows=4, modes="'F', 'K'")
+def test_piped_rows(tmp_path: Path, body: str, mask: int) -> None:
+    _run(tmp_path, body, (21, 500), 1, f"piped 4, 2, 64, 1, 0, {mask}u", threads=64, rows=4, modes="'F', 'K'")
