@@ -1,6 +1,7 @@
-"""Random graphs of tests/fuzz.py on the GPU: fused kernels against the unchanged graph on the CPU provider.
+"""Random graphs of tests/fuzz.py or fuzz_rows.py on the GPU: fused kernels against the unchanged graph on the CPU.
 
     PYTHONPATH=tests python -m benchmarks.gpu_random prepare DIR --count 200     on any machine, without a GPU
+    PYTHONPATH=tests python -m benchmarks.gpu_random prepare DIR --graphs fuzz_rows
     python -m benchmarks.gpu_random run DIR                                      on the GPU machine
 
 `run --device cpu` makes the comparisons with the CPU kernels. Under compute-sanitizer, `run` shows reads and writes out
@@ -10,6 +11,8 @@ of bounds, races and memory that nothing wrote.
 from __future__ import annotations
 
 import argparse
+import collections
+import importlib
 import lzma
 import pathlib
 import pickle
@@ -20,15 +23,15 @@ import numpy as np
 import onnxruntime as ort
 import torch  # noqa: F401  (loads the CUDA libraries that ONNX Runtime needs)
 
-_SIZES = (3, 1, 8)  # of every symbolic dim, in turn
+_SIZES = {"fuzz": (3, 1, 8), "fuzz_rows": (37, 1, 1028)}  # of every symbolic dim, in turn
 _LIMITS = {np.dtype("float32"): 1e-4, np.dtype("float16"): 3e-2}
 
 
-def prepare(folder: pathlib.Path, count: int, seed: int, arch: str) -> None:
-    """Write the graphs before and after, and one library with the kernels of all."""
-    from fuzz import Graph
-
+def prepare(folder: pathlib.Path, module: str, count: int, seed: int, arch: str) -> None:
+    """Write the graphs before and after, and one library with the kernels of all. module: of tests/, has Graph."""
     from benchmarks.collection import Collection
+
+    Graph = importlib.import_module(module).Graph
 
     folder.mkdir(parents=True)
     collection, graphs = Collection(), []
@@ -40,13 +43,15 @@ def prepare(folder: pathlib.Path, count: int, seed: int, arch: str) -> None:
         except Exception as error:  # noqa: BLE001 - ORT's CPU provider lacks kernels for some dtypes
             print(f"seed {seed}: {str(error)[:120]}", flush=True)
             optimized, plan = None, None
-        if plan is not None and optimized is not None and plan.regions:
+        wanted = [r for r in plan.regions if r.kind == "rowwise" or module == "fuzz"] if plan is not None else []
+        if optimized is not None and wanted:
             graphs.append((seed, model.SerializeToString(), optimized.SerializeToString()))
         seed += 1
-    (folder / "graphs.xz").write_bytes(lzma.compress(pickle.dumps(graphs)))
+    (folder / "graphs.xz").write_bytes(lzma.compress(pickle.dumps((_SIZES[module], graphs))))
     collection.write_library(folder, [arch])
     total = sum(f.stat().st_size for f in folder.rglob("*") if f.is_file())
-    print(f"{len(graphs)} graphs, {len(collection.kernels)} kernels, {total / 1e6:.2f} MB, next seed {seed}")
+    kinds = collections.Counter(k.kind.value for k in collection.kernels.values())
+    print(f"{len(graphs)} graphs, {dict(kinds)} kernels, {total / 1e6:.2f} MB, next seed {seed}")
 
 
 def _session(model: bytes, library: str | None, device: str) -> ort.InferenceSession:
@@ -60,11 +65,11 @@ def _session(model: bytes, library: str | None, device: str) -> ort.InferenceSes
     return ort.InferenceSession(model, options, providers=providers or ["CPUExecutionProvider"])
 
 
-def _feeds(session: ort.InferenceSession, draw: int) -> dict[str, np.ndarray]:
+def _feeds(session: ort.InferenceSession, draw: int, size: int) -> dict[str, np.ndarray]:
     rng = np.random.default_rng(draw)
     feeds = {}
     for value in session.get_inputs():
-        dims = [d if isinstance(d, int) else _SIZES[draw] for d in value.shape]
+        dims = [d if isinstance(d, int) else size for d in value.shape]
         name = value.type.removeprefix("tensor(").removesuffix(")")
         if name == "bool":
             feeds[value.name] = rng.random(dims) < 0.5
@@ -93,13 +98,14 @@ def run(folder: pathlib.Path, device: str, first: int, count: int) -> int:
     """Compare every graph at three sizes; 0 if all agree."""
     from benchmarks.gpu_timing import library
 
-    graphs = pickle.loads(lzma.decompress((folder / "graphs.xz").read_bytes()))
+    sizes, graphs = pickle.loads(lzma.decompress((folder / "graphs.xz").read_bytes()))
     ops, bad, runs = library(folder), 0, 0
     for seed, before, after in graphs[first : first + count]:
         try:
             reference, fused = _session(before, None, "cpu"), _session(after, ops, device)
-            for draw in range(len(_SIZES)):
-                feeds = _feeds(reference, draw)
+            is_static = all(isinstance(d, int) for i in reference.get_inputs() for d in i.shape)
+            for draw, size in enumerate(sizes[:1] if is_static else sizes):
+                feeds = _feeds(reference, draw, size)
                 expected = reference.run(None, feeds)
                 worst = max(
                     disagreement(f, e) for f, e in zip(fused.run(None, feeds), expected, strict=True)
@@ -119,6 +125,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("verb", choices=("prepare", "run"))
     parser.add_argument("folder", type=pathlib.Path)
+    parser.add_argument("--graphs", default="fuzz", choices=sorted(_SIZES), help="module of tests/ that draws them")
     parser.add_argument("--count", type=int, default=10**9)
     parser.add_argument("--first", type=int, default=0, help="of the prepared graphs")
     parser.add_argument("--seed", type=int, default=0)
@@ -126,7 +133,7 @@ def main() -> int:
     parser.add_argument("--device", default="cuda", choices=("cuda", "cpu"))
     args = parser.parse_args()
     if args.verb == "prepare":
-        prepare(args.folder, args.count, args.seed, args.arch)
+        prepare(args.folder, args.graphs, args.count, args.seed, args.arch)
         return 0
     return run(args.folder, args.device, args.first, args.count)
 

@@ -14,7 +14,8 @@ from onnxopt import row_shapes, row_variants
 from onnxopt.row_shapes import RowShape, vectors_of
 
 _LONG = 32768  # columns from which looping over a row is tried as well
-_WASTE = 1.4  # lanes over those that have work
+_SMALL = 10_000_000  # bytes moved, below which blocks of other sizes are tried too
+_WASTE = 1.5  # lanes over those that have work
 _REGISTERS = 65536  # of a multiprocessor
 
 
@@ -28,11 +29,14 @@ def shapes(case: RowCase, widest: int, size: int) -> Iterator[tuple[str, RowShap
         found += list(_piped(case.length, widest, size, (8, 16)))
     else:
         narrower = [v for v in (widest, widest // 2, widest // 4, 1) if v and case.length % v == 0]
-        found += _held("held", case.length, narrower[0])
+        sizes = (64, 128, 256) if case.bytes() < _SMALL else (128,)
+        found += _held("held", case.length, narrower[0], sizes)
         if case.length % widest:
-            found += _held("ragged", case.length, widest)
+            found += _held("ragged", case.length, widest, sizes)
         else:
-            found += _piped(case.length, widest, size, (1, 2, 4, 8, 16))
+            clusters = (1, 2) if case.length < _LONG else (1, 2, 4, 8, 16) if case.length > 2 * _LONG else (1, 2, 4)
+            same = case.kind.startswith(("layernorm", "residual", "masked", "rmsnorm"))
+            found += [s for s in _piped(case.length, widest, size, clusters) if same or s.keeps]
     if case.length >= _LONG and case.kind != "softmax_channels":
         found += [RowShape("looped", widest, 4, 512 * c, 512, c) for c in (1, 8)]
         found += [RowShape("split", widest, 4, 512, 512)]
@@ -42,16 +46,21 @@ def shapes(case: RowCase, widest: int, size: int) -> Iterator[tuple[str, RowShap
 
 def label(shape: RowShape) -> str:
     text = f"{shape.layout[0]}{shape.vector}l{shape.lanes}u{shape.unroll}t{shape.threads}"
-    return text + (f"c{shape.cluster}" if shape.cluster > 1 else "") + (f"r{shape.resident}" if shape.resident else "")
+    return (
+        text
+        + (f"c{shape.cluster}" if shape.cluster > 1 else "")
+        + (f"r{shape.resident}" if shape.resident else "")
+        + ("" if shape.keeps else "x")
+    )
 
 
-def _held(layout: str, length: int, vector: int) -> Iterator[RowShape]:
+def _held(layout: str, length: int, vector: int, sizes: tuple[int, ...]) -> Iterator[RowShape]:
     vectors = vectors_of(layout, length, vector)
     for lanes in (1 << k for k in range(11)):
         unroll = -(-vectors // lanes)
-        if unroll * vector > 64 or lanes * unroll > max(_WASTE * vectors, vectors + 3) or lanes * vector < 8:
+        if unroll * vector > 64 or lanes * unroll > max(_WASTE * vectors, vectors + 5) or lanes * vector < 8:
             continue
-        for threads in {max(128, lanes), max(256, lanes), max(64, lanes)}:
+        for threads in sorted({max(n, lanes) for n in sizes}):
             yield RowShape(layout, vector, unroll, lanes, threads)
 
 
@@ -68,9 +77,13 @@ def _piped(length: int, vector: int, size: int, clusters: tuple[int, ...]) -> It
                 kept = unroll * vector * min(size, 4) // 4
                 if kept + 28 > registers or threads * resident > 2048 or resident * threads < 512:
                     continue
+                if cluster == 16 and (resident > 2 or threads == 1024):
+                    continue
                 if unroll * vector * threads * size > row_shapes.shared_bytes(resident):
                     continue
                 yield RowShape("piped", vector, unroll, lanes, threads, cluster, resident)
+                if resident == 1:
+                    yield RowShape("piped", vector, unroll, lanes, threads, cluster, resident, keeps=False)
 
 
 def _strided(length: int, widest: int) -> Iterator[RowShape]:
@@ -93,7 +106,7 @@ def write(collection: Any, optimized: onnx.ModelProto, case: RowCase, folder: pa
     for text, shape in shapes(case, row_variants.widest(program), size):
         renamed = f"{name}_{text}"
         if shape.layout == "split":
-            variants = row_variants.split_variants(renamed, program, shape)
+            variants = row_variants.split_variants(renamed, program, shape, own.modes)
         else:
             variants = [row_variants.variant_of(renamed, program, own.modes, shape, case.length)]
             if shape.layout in ("looped", "strided"):

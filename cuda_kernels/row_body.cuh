@@ -9,7 +9,7 @@
 namespace onnxopt {
 
 constexpr char kModeColumns = 'K';  // element k of every row is element k of the input
-constexpr int kMostUnpacked = 32;  // elements a thread that are kept in the compute dtype, where they are 16 bits
+constexpr int kMostUnpacked = 32;   // elements a thread that are kept in the compute dtype, where they are 16 bits
 constexpr char kModeDense = 'D';    // a row's elements lie side by side, from where its first one lies
 
 // Keeps the compiler from holding what it computed of a value: 16-bit elements stay packed in their registers.

@@ -92,12 +92,12 @@ __device__ inline void looped(const RowParams<Index, Op::Inputs::size, Op::Outpu
   const Index row = blockIdx.x / kCluster;
   const Index lane = blockIdx.x % kCluster * kThreads + threadIdx.x;
   if (RowBodyOf<Op, kWidth>::vectors_fit(params, columns)) {
-    Looped<Op, Index, kWidth, kUnroll, kThreads, kCluster, kModes...> part{
-        params, row * columns, columns, 0, columns, lane, {}, {}};
+    Looped<Op, Index, kWidth, kUnroll, kThreads, kCluster, kModes...> part{params,  row * columns, columns, 0,
+                                                                           columns, lane,          {},      {}};
     part.run(row);
   } else {
-    Looped<Op, Index, 1, kUnroll, kThreads, kCluster, kModes...> part{
-        params, row * columns, columns, 0, columns, lane, {}, {}};
+    Looped<Op, Index, 1, kUnroll, kThreads, kCluster, kModes...> part{params,  row * columns, columns, 0,
+                                                                      columns, lane,          {},      {}};
     part.run(row);
   }
   if constexpr (kCluster > 1) cluster_barrier();

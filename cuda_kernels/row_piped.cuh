@@ -124,8 +124,9 @@ __device__ inline void piped(const RowParams<Index, Op::Inputs::size, Op::Output
 #pragma unroll 1
   for (; row < rows; row += step, turn ^= 1) {
     Held<Op, Index, kWidth, kVectors, kLanes, kThreads, kCluster, kColumns, false, S, kModes...> part{
-        params, row * columns, columns, lane, true, turn, slots, {}, {},
-        B::template bases<kModes...>(params, row * columns), {}};
+        params, row * columns, columns, lane, true,
+        turn,   slots,         {},      {},   B::template bases<kModes...>(params, row * columns),
+        {}};
     part.begin();
     part.template load<kEarly & ~kMask>();
     wait_for_copies();

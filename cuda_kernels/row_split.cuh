@@ -53,13 +53,18 @@ __device__ inline void split_part(const SplitParams<Index, Op::Inputs::size, Op:
   const Index begin = index * static_cast<Index>(params.parts.part_columns);
   const Index left = columns - begin;
   const Index length = static_cast<Index>(params.parts.part_columns);
-  Split<Op, Index, kWidth, kUnroll, kThreads, kPass, kModes...> split{
-      {params.of, row * columns, columns, begin, begin + (left < length ? left : length),
-       static_cast<Index>(threadIdx.x), {}, {}},
-      row,
-      static_cast<Index>(params.of.rows),
-      parts,
-      index};
+  Split<Op, Index, kWidth, kUnroll, kThreads, kPass, kModes...> split{{params.of,
+                                                                       row * columns,
+                                                                       columns,
+                                                                       begin,
+                                                                       begin + (left < length ? left : length),
+                                                                       static_cast<Index>(threadIdx.x),
+                                                                       {},
+                                                                       {}},
+                                                                      row,
+                                                                      static_cast<Index>(params.of.rows),
+                                                                      parts,
+                                                                      index};
   split.part.start();
   split.template stages<0>(typename Op::Stages(), static_cast<unsigned char*>(params.parts.scratch));
 }

@@ -5,6 +5,11 @@
 #include "cuda_stream.h"
 
 namespace onnxopt::cuda {
+namespace {
+
+constexpr unsigned kMostPortableCluster = 8;  // blocks; some GPUs have larger ones
+
+}  // namespace
 
 Launcher::Launcher(const Kernel& kernel, const Library& library) : kernel_(kernel), driver_(library.driver()) {
   Context context = nullptr;
@@ -55,6 +60,9 @@ unsigned Launcher::AskResident(std::size_t variant, Device device) const {
   const DriverKernel kernel = variants_[variant];
   const auto shared = static_cast<int>(entry.shared);
   driver_.Check(driver_.cuKernelSetAttribute(kMaxDynamicSharedMemory, shared, kernel, device), problem);
+  if (entry.cluster > kMostPortableCluster) {
+    driver_.Check(driver_.cuKernelSetAttribute(kNonPortableClusterAllowed, 1, kernel, device), problem);
+  }
   DriverFunction function = nullptr;
   driver_.Check(driver_.cuKernelGetFunction(&function, kernel), problem);
   int count = 0;
@@ -75,9 +83,9 @@ void Launcher::Launch(std::size_t variant, unsigned blocks, unsigned char* param
   // The driver takes a CUkernel here and runs it in the stream's context (CUDA 12).
   const auto function = reinterpret_cast<DriverFunction>(variants_[variant]);
   const Variant& entry = kernel_.variants[variant];
-  driver_.Check(driver_.cuLaunchKernel(function, blocks, 1, 1, entry.threads, 1, 1, entry.shared, stream, pointers,
-                                       nullptr),
-                "kernel " + entry.symbol + " did not launch");
+  driver_.Check(
+      driver_.cuLaunchKernel(function, blocks, 1, 1, entry.threads, 1, 1, entry.shared, stream, pointers, nullptr),
+      "kernel " + entry.symbol + " did not launch");
 }
 
 }  // namespace onnxopt::cuda

@@ -57,12 +57,9 @@ Stage ReadStage(const JsonReader& json) {
 }
 
 Layout ReadLayout(const JsonReader& json) {
-  constexpr std::pair<std::string_view, Layout> kLayouts[] = {{"held", Layout::kHeld},
-                                                              {"ragged", Layout::kRagged},
-                                                              {"piped", Layout::kPiped},
-                                                              {"looped", Layout::kLooped},
-                                                              {"split", Layout::kSplit},
-                                                              {"strided", Layout::kStrided}};
+  constexpr std::pair<std::string_view, Layout> kLayouts[] = {{"held", Layout::kHeld},   {"ragged", Layout::kRagged},
+                                                              {"piped", Layout::kPiped}, {"looped", Layout::kLooped},
+                                                              {"split", Layout::kSplit}, {"strided", Layout::kStrided}};
   const std::string name = json.Text();
   for (const auto& [known, layout] : kLayouts) {
     if (name == known) return layout;
@@ -112,15 +109,15 @@ Variant ReadRowVariant(const JsonReader& json, const RowProgram& program) {
   variant.launch = static_cast<unsigned>(json["launch"].Number(0, program.stages.size()));
   if (variant.threads % 32 != 0) json["threads"].Fail("is not a multiple of 32");
   if (variant.threads * variant.cluster % variant.lanes != 0) json["lanes"].Fail("does not divide the threads");
-  if ((variant.cluster > 1 || variant.layout == Layout::kPiped) &&
-      variant.lanes != variant.threads * variant.cluster) {
+  if ((variant.cluster > 1 || variant.layout == Layout::kPiped) && variant.lanes != variant.threads * variant.cluster) {
     json["lanes"].Fail("are not those of the cluster");
   }
   if (variant.modes.size() != program.inputs.size() || variant.modes.find_first_not_of("FKDC*") != std::string::npos) {
     json["modes"].Fail("is \"" + variant.modes + "\", not one of the letters FKDC* for each of " +
                        std::to_string(program.inputs.size()) + " inputs");
   }
-  const std::size_t bytes = sizeof(Parts) + cuda::RowParamsSize(variant.index, program.inputs.size(), program.outputs.size());
+  const std::size_t bytes =
+      sizeof(Parts) + cuda::RowParamsSize(variant.index, program.inputs.size(), program.outputs.size());
   if (bytes > cuda::kMaxParams) json.Fail("has too many inputs and outputs for a kernel's parameters");
   return variant;
 }
@@ -130,7 +127,8 @@ void CheckPasses(const std::vector<Variant>& variants, const RowProgram& program
   std::size_t pass = 0;  // the one that must come next, 0 where a new variant may begin
   for (const Variant& variant : variants) {
     const bool split = variant.layout == Layout::kSplit;
-    if (variant.launch != pass || (pass > 0 && !split)) json.Fail("have a split variant whose passes are not all there");
+    if (variant.launch != pass || (pass > 0 && !split))
+      json.Fail("have a split variant whose passes are not all there");
     pass = split ? (pass + 1) % passes : 0;
   }
   if (pass != 0) json.Fail("have a split variant whose passes are not all there");

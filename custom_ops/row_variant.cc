@@ -11,7 +11,7 @@ namespace {
 constexpr std::uint64_t kMaxGrid = 0x7fffffff;
 constexpr std::uint64_t kShortForCluster = 16384;  // columns below which one block a row is enough
 
-constexpr std::uint64_t kMostBlocksOfRow = 8;      // of a cluster
+constexpr std::uint64_t kMostBlocksOfRow = 8;  // of a cluster
 constexpr std::uint64_t kWarp = 32;
 constexpr std::uint64_t kMostParts = 512;
 constexpr std::uint64_t kBlocksOfSplit = 2;  // a multiprocessor
@@ -50,8 +50,8 @@ bool HeldInputFits(char mode, const Access& access, const Grid& grid, unsigned v
   }
 }
 
-// In a ragged row only what lies as the domain does is read in whole vectors; the rest wherever it begins.
-bool RaggedInputFits(char mode, const Access& access, const Grid& grid) {
+// Of layouts that take rows wherever they begin.
+bool InputFitsAnywhere(char mode, const Access& access, const Grid& grid) {
   switch (mode) {
     case 'F':
       return access.Flat(grid.domain.count);
@@ -76,7 +76,8 @@ bool HeldFits(const Kernel& kernel, const Variant& variant, const Grid& grid) {
     if (program.operands[k].row) continue;
     const Access& access = grid.domain.access[k];
     const char mode = variant.modes[k];
-    if (ragged ? !RaggedInputFits(mode, access, grid) : !HeldInputFits(mode, access, grid, variant.vector)) return false;
+    if (ragged ? !InputFitsAnywhere(mode, access, grid) : !HeldInputFits(mode, access, grid, variant.vector))
+      return false;
     const bool loads = access.runs > 0 && access.run[0].div == 1;  // vectors, not one element for all of them
     const bool anywhere = ragged && mode != 'F';
     if (loads && !anywhere && !Aligned(grid.domain.input[k], program.inputs[k], variant.vector)) return false;
@@ -85,6 +86,15 @@ bool HeldFits(const Kernel& kernel, const Variant& variant, const Grid& grid) {
     if (!Aligned(grid.domain.output[k], program.outputs[k], variant.vector)) return false;
   }
   return true;
+}
+
+bool LoopedFits(const Kernel& kernel, const Variant& variant, const Grid& grid) {
+  const RowProgram& program = kernel.rows;
+  for (std::size_t k = 0; k < program.inputs.size(); ++k) {
+    if (program.operands[k].row) continue;
+    if (!InputFitsAnywhere(variant.modes[k], grid.domain.access[k], grid)) return false;
+  }
+  return grid.inner == 1;
 }
 
 // Whether a strided variant's vectors, of elements of neighbouring rows, fit every operand.
@@ -128,9 +138,9 @@ bool Fits(const Kernel& kernel, const Variant& variant, const Grid& grid, const 
     case Layout::kPiped:
       return variant.shared <= gpu.shared && HeldFits(kernel, variant, grid);
     case Layout::kLooped:
-      return grid.inner == 1 && (variant.cluster == 1 || ClusterPays(grid, gpu));
+      return LoopedFits(kernel, variant, grid) && (variant.cluster == 1 || ClusterPays(grid, gpu));
     case Layout::kSplit:
-      return grid.inner == 1 && SplitPays(grid, gpu);
+      return LoopedFits(kernel, variant, grid) && SplitPays(grid, gpu);
     default:
       return StridedFits(kernel, variant, grid);
   }

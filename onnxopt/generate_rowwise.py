@@ -137,7 +137,8 @@ def _struct(name: str, program: RowProgram) -> list[str]:
 def _entry(name: str, program: RowProgram, variant: RowVariant) -> list[str]:
     index = INDEX[variant.index]
     modes = "".join(f", '{mode}'" for mode in variant.modes)
-    params = f"{'SplitParams' if variant.layout == 'split' else 'RowParams'}<{index}, {len(program.inputs)}, {len(program.outputs)}>"
+    block = "SplitParams" if variant.layout == "split" else "RowParams"
+    params = f"{block}<{index}, {len(program.inputs)}, {len(program.outputs)}>"
     size = f"{variant.vector}, {variant.unroll}"
     held = f"{size}, {variant.lanes}, {variant.threads}, {variant.cluster}, {variant.columns}"
     arguments = {

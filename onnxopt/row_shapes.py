@@ -22,7 +22,10 @@ _STATIC_SHARED = 48 << 10  # bytes that a block has without asking for more
 
 @dataclasses.dataclass(frozen=True)
 class RowShape:
-    """How threads share rows, see row_variants.RowVariant for the words."""
+    """How threads share rows, see row_variants.RowVariant for the words.
+
+    keeps: whether inputs that are the same for every row stay in the shared memory of a piped kernel.
+    """
 
     layout: str
     vector: int
@@ -31,6 +34,7 @@ class RowShape:
     threads: int
     cluster: int = 1
     resident: int = 0
+    keeps: bool = True
 
 
 def for_length(length: int, widest: int, size: int) -> RowShape | None:

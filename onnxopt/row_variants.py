@@ -21,7 +21,6 @@ _ACCESS_BYTES = 16  # the widest load or store an instruction makes
 LAYOUTS = ("held", "ragged", "piped", "split", "looped", "strided")  # in the order that the host tries them
 _MOST_LENGTHS = 3  # lengths of rows that get an entry point of their own
 _LOOPED_THREADS = 512
-_SPLIT_THREADS = 512
 _CLUSTER = 8
 
 
@@ -29,11 +28,11 @@ _CLUSTER = 8
 class RowVariant(Variant):
     """One entry point of a rowwise kernel.
 
-    layout: held (in registers), ragged, piped, looped, split or strided, as rowwise.cuh has them. lanes: threads that share a
-    row. cluster: blocks that share a row. columns: the only length of a row that it runs, 0 for any that fits.
+    layout: held (in registers), ragged, piped, looped, split or strided, as rowwise.cuh has them. lanes: threads that
+    share a row. cluster: blocks that share a row. columns: the only length of a row that it runs, 0 for any that fits.
     resident: blocks that a multiprocessor should hold at once, 0 where the compiler may take the registers it wants.
-    fetched: mask of the inputs that come through shared memory, which takes `shared` bytes a block.
-    launch: which of a split variant's launches, which lie behind each other; it runs all of them, one a stage and one more.
+    fetched: mask of the inputs that come through shared memory, which takes `shared` bytes a block. launch: which of a
+    split variant's launches: one a stage and one more, which lie behind each other.
     modes: one letter an input: F flat, K by the column, D dense in each row, C one value a channel, * any.
     """
 
@@ -63,7 +62,9 @@ def choose(
             if length is not None and shape is not None:
                 chosen.append(variant_of(name, program, modes, shape, length))
         on_every_gpu = len(chosen) == len(lengths) and all(v.cluster == 1 and not v.shared for v in chosen)
-        chosen += [_fallback(name, program, vector)] if on_every_gpu else _general(name, program, vector, None in lengths)
+        if not on_every_gpu:
+            chosen += _general(name, program, vector, _anywhere(modes), None in lengths)
+        chosen.append(_fallback(name, program, vector))
     if not trailing:
         chosen += _strided(name, program, lengths)
     if _may_be_large(regions, shapes):
@@ -84,7 +85,7 @@ def _narrowest(program: RowProgram) -> int:
 def variant_of(name: str, program: RowProgram, modes: str, shape: RowShape, length: int) -> RowVariant:
     """The entry point of this shape for rows of this length. modes: as modes_of tells them."""
     if shape.layout == "looped":
-        return _variant(name, "looped", "*" * len(modes), shape)
+        return _variant(name, "looped", _anywhere(modes), shape)
     if shape.layout == "ragged":
         modes = modes.replace("C", "*")
     fetched, shared = _fetched(program, modes, shape) if shape.layout == "piped" else (0, 0)
@@ -95,10 +96,11 @@ def _fetched(program: RowProgram, modes: str, shape: RowShape) -> tuple[int, int
     """The inputs that shared memory has room for, as a mask, and the bytes that they take: what is as large as the
     domain first, then what is the same for every row."""
     mask = shared = 0
+    most = row_shapes.shared_bytes(shape.resident)
     for k in sorted(range(len(modes)), key=lambda k: "FK".find(modes[k])):
         size = DTYPES[program.inputs[k]].size * shape.vector
         taken = size * shape.unroll * shape.threads
-        if modes[k] in "FK" and size >= 4 and shared + taken <= row_shapes.shared_bytes(shape.resident):
+        if modes[k] in ("FK" if shape.keeps else "F") and size >= 4 and shared + taken <= most:
             mask, shared = mask | 1 << k, shared + taken
     return mask, shared
 
@@ -153,36 +155,37 @@ def _mode(dims: Dims, view: int, grid: Grid) -> str:
     return "C" if runs.count(True) == 1 and not kept[-1] else "*"
 
 
+def _anywhere(modes: str) -> str:
+    """The letters that hold for rows of any length, wherever they begin."""
+    return "".join(mode if mode in "FK" else "*" for mode in modes)
+
+
 def _fallback(name: str, program: RowProgram, vector: int) -> RowVariant:
-    """For operands that lie where no vector begins: short code, as it hardly ever runs."""
-    return _looped(name, program, vector, 1)
-
-
-def _looped(name: str, program: RowProgram, vector: int, unroll: int, cluster: int = 1) -> RowVariant:
-    threads = _LOOPED_THREADS
-    shape = RowShape("looped", vector, unroll, threads * cluster, threads, cluster)
+    """For operands that lie in no way that was foreseen: short code, as it hardly ever runs."""
+    shape = RowShape("looped", vector, 1, _LOOPED_THREADS, _LOOPED_THREADS)
     return _variant(name, "looped", "*" * len(program.inputs), shape)
 
 
-def _general(name: str, program: RowProgram, vector: int, dynamic: bool) -> list[RowVariant]:
+def _general(name: str, program: RowProgram, vector: int, modes: str, dynamic: bool) -> list[RowVariant]:
     """Variants for rows of any length: held ones by capacity where lengths are not known, then those that read rows
     several times."""
-    modes = "*" * len(program.inputs)
     chosen = []
     if dynamic:
         for layout in ("held", "ragged"):
             for lanes, unroll, threads in ((8, 2, 128), (32, 2, 128), (32, 4, 128), (128, 4, 128), (512, 4, 512)):
                 shape = RowShape(layout, vector, unroll, lanes, threads)
                 chosen.append(_variant(name, layout, modes, shape))
-    chosen += split_variants(name, program, RowShape("split", vector, 4, _SPLIT_THREADS, _SPLIT_THREADS))
-    chosen.append(_looped(name, program, vector, 4, _CLUSTER))
-    chosen.append(_looped(name, program, vector, 4))
+    threads = _LOOPED_THREADS
+    chosen += split_variants(name, program, RowShape("split", vector, 4, threads, threads), modes)
+    for cluster in (_CLUSTER, 1):
+        shape = RowShape("looped", vector, 4, threads * cluster, threads, cluster)
+        chosen.append(_variant(name, "looped", modes, shape))
     return chosen
 
 
-def split_variants(name: str, program: RowProgram, shape: RowShape) -> list[RowVariant]:
+def split_variants(name: str, program: RowProgram, shape: RowShape, modes: str) -> list[RowVariant]:
     """The entry points of every launch that a split row takes."""
-    modes = "*" * len(program.inputs)
+    modes = _anywhere(modes)
     return [_variant(name, "split", modes, shape, launch=k) for k in range(len(program.stages) + 1)]
 
 

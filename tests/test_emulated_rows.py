@@ -74,7 +74,13 @@ def _row(dims: tuple[int, ...], axis: int) -> list[str]:
 
 
 def _run(
-    tmp_path: Path, body: str, dims: tuple[int, ...], axis: int, call: str, threads: int, rows: int,
+    tmp_path: Path,
+    body: str,
+    dims: tuple[int, ...],
+    axis: int,
+    call: str,
+    threads: int,
+    rows: int,
     modes: str = "'*', '*'",
 ) -> None:
     """call: template and its arguments after Op and Index; rows: of the domain that one block runs."""
@@ -128,7 +134,9 @@ def test_held_rows(tmp_path: Path, body: str, lanes: int) -> None:
 
 
 @pytest.mark.parametrize("body", sorted(BODIES))
-@pytest.mark.parametrize(("lanes", "columns", "unroll"), [(4, 13, 1), (16, 49, 1), (32, 197, 2), (64, 391, 2), (8, 5, 1)])
+@pytest.mark.parametrize(
+    ("lanes", "columns", "unroll"), [(4, 13, 1), (16, 49, 1), (32, 197, 2), (64, 391, 2), (8, 5, 1)]
+)
 def test_ragged_rows(tmp_path: Path, body: str, lanes: int, columns: int, unroll: int) -> None:
     call = f"ragged 4, {unroll}, {lanes}, 64, 1, 0"
     _run(tmp_path, body, (21, columns), 1, call, threads=64, rows=64 // lanes, modes="'F', 'K'")
