@@ -117,6 +117,8 @@ def _axes(node: ir.Node, row: RowOperator, rank: int) -> tuple[int, ...]:
         if tensor is None or node.inputs[1].is_graph_input():
             raise Unfit("the reduced axes are not constant")
         axes = tuple(int(a) for a in tensor.numpy().reshape(-1))
+    if axes is None and row.default_axes:
+        axes = row.default_axes
     if not axes:
         if _attribute(node, "noop_with_empty_axes", 0):
             raise Unfit("it reduces nothing")

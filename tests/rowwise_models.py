@@ -30,9 +30,11 @@ class Fused:
         return [" ".join(n for n in k.ops) for k in self.kernels if k.kind == Kind.ROWWISE]
 
 
-def fused(inputs: str, outputs: str, body: str, *, constants: str = "", opset: int = 21) -> Fused:
+def fused(
+    inputs: str, outputs: str, body: str, *, constants: str = "", opset: int = 21, contrib: bool = False
+) -> Fused:
     """The model of graphs.graph, fused."""
-    model = graphs.graph(inputs, outputs, body, constants=constants, opset=opset)
+    model = graphs.graph(inputs, outputs, body, constants=constants, opset=opset, contrib=contrib)
     original = ir.to_proto(model).SerializeToString()
     plan = fuse.fuse(model)
     kernels = tuple(dataclasses.replace(k, cpu=True) for k in outline.outline(model, plan))

@@ -70,7 +70,7 @@ class Use:
 
 
 def _uses() -> Iterator[Use]:
-    for row in (r for rows in ROW_OPERATORS.values() for r in rows):
+    for row in (r for rows in ROW_OPERATORS.values() for r in rows if r.alone):
         spatial = row.axes in ("spatial", "groups")
         for attributes in row.attributes:
             attributes = {**attributes, "num_groups": 4} if row.axes == "groups" else attributes
