@@ -73,10 +73,11 @@ class RowOperator:
     name, since, before: ONNX op type, and the versions the row holds for (before: the first that it does not).
     domain: as nodes have it. meaning: its outputs, those that are not asked for included. axes: where the reduced axes
     are told: "axes" attribute or second input, "axis" alone, "from axis" to the last, "spatial" (2 to the last), or
-    "groups" (spatial, with the channels of each group); default_axes: where "axes" are not told, if not all. operands: how many of its inputs are values (the rest tells axes). channels: operands that
-    hold one value a channel (axis 1). row_outputs: outputs with one value a row. alone: one node of it is worth a
-    kernel. attributes: attribute sets the tests try. samples: where test inputs are drawn. ulp: what the result may
-    differ from the reference by, in ulp of the storage dtype.
+    "groups" (spatial, with the channels of each group). default_axes: where "axes" are not told, if not all of them.
+    operands: how many of its inputs are values (the rest tells axes). channels: operands that hold one value a channel
+    (axis 1). row_outputs: outputs with one value a row. alone: one node of it is worth a kernel. attributes: attribute
+    sets the tests try. samples: where test inputs are drawn. ulp: what the result may differ from the reference by, in
+    ulp of the storage dtype.
     """
 
     name: str
@@ -195,7 +196,7 @@ _ROWS = (
     RowOperator("LogSoftmax", 13, "axis", _log_softmax, attributes=_PAIR),
     RowOperator("LogSoftmax", 1, "from axis", _log_softmax, before=13, axis=1, dtypes=_OLD_FLOATS),
     RowOperator("LayerNormalization", 17, "from axis", _layer_norm, operands=3, row_outputs=frozenset({1, 2}), ulp=16),
-    # Not SimplifiedLayerNormalization, which ONNX Runtime has in ONNX's domain: in a function's body it ends the process.
+    # Not SimplifiedLayerNormalization, ONNX Runtime's own in ONNX's domain: in a function's body it ends the process.
     RowOperator(
         "SkipLayerNormalization", 1, "from axis", _skip_layer_norm, domain=_CONTRIB, operands=5,
         row_outputs=frozenset({1, 2}), alone=False, ulp=16,

@@ -51,11 +51,11 @@ def session(model: bytes, library: pathlib.Path | None = None, threads: int = 2)
     return ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
 
 
-def with_library(found: Fused, folder: pathlib.Path) -> ort.InferenceSession:
+def with_library(found: Fused, folder: pathlib.Path, threads: int = 2) -> ort.InferenceSession:
     """A session that runs the fused functions with the CPU kernel."""
     library = copy_library(folder)
     (folder / "kernels.json").write_text(kernels_json.to_json(found.kernels, None))
-    return session(found.optimized, library)
+    return session(found.optimized, library, threads)
 
 
 def difference(found: np.ndarray, expected: np.ndarray, relative: float, absolute: float) -> float:

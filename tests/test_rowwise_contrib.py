@@ -1,4 +1,4 @@
-"""ONNX Runtime's own norms in rowwise regions: recognised beside elementwise work, and computed as ONNX Runtime does."""
+"""ONNX Runtime's own norms in rowwise regions: recognised beside elementwise work, computed as it computes them."""
 
 from __future__ import annotations
 
