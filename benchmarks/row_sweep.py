@@ -97,27 +97,33 @@ def _strided(length: int, widest: int) -> Iterator[RowShape]:
 
 def write(collection: Any, optimized: onnx.ModelProto, case: RowCase, folder: pathlib.Path) -> list[str]:
     """Copies of a case's kernel that share a row in other ways, each with a model that calls it; their labels."""
-    name = optimized.graph.node[0].op_type
-    kernel = collection.kernels[name]
-    own = next((v for v in kernel.variants if v.columns == case.length), kernel.variants[0])
-    program = kernel.program
-    made = []
+    widest = row_variants.widest(collection.kernels[optimized.graph.node[0].op_type].program)
     size = 4 if case.dtype == "float32" else 2
-    for text, shape in shapes(case, row_variants.widest(program), size):
-        renamed = f"{name}_{text}"
-        if shape.layout == "split":
-            variants = row_variants.split_variants(renamed, program, shape, own.modes)
-        else:
-            variants = [row_variants.variant_of(renamed, program, own.modes, shape, case.length)]
-            if shape.layout in ("looped", "strided"):
-                variants = [dataclasses.replace(v, columns=0) for v in variants]
-        known = collection.kernels.get(renamed)
-        merged = {v.symbol: v for v in (*(known.variants if known else ()), *variants)}
-        collection.kernels[renamed] = dataclasses.replace(kernel, name=renamed, variants=tuple(merged.values()))
-        model = onnx.ModelProto()
-        model.CopyFrom(optimized)
-        model.graph.node[0].op_type = renamed
-        model.functions[0].name = renamed
-        onnx.save(model, folder / f"{case.name}.{text}.onnx")
+    made = []
+    for text, shape in shapes(case, widest, size):
+        onnx.save(with_shape(collection, optimized, case, shape), folder / f"{case.name}.{text}.onnx")
         made.append(text)
     return made
+
+
+def with_shape(collection: Any, optimized: onnx.ModelProto, case: RowCase, shape: RowShape) -> onnx.ModelProto:
+    """A case's model, calling a copy of its kernel that has no entry point but those of this shape."""
+    name = optimized.graph.node[0].op_type
+    kernel = collection.kernels[name]
+    program = kernel.program
+    own = next((v for v in kernel.variants if v.columns == case.length), kernel.variants[0])
+    renamed = f"{name}_{label(shape)}"
+    if shape.layout == "split":
+        variants = row_variants.split_variants(renamed, program, shape, own.modes)
+    else:
+        variants = [row_variants.variant_of(renamed, program, own.modes, shape, case.length)]
+        if shape.layout in ("looped", "strided"):
+            variants = [dataclasses.replace(v, columns=0) for v in variants]
+    known = collection.kernels.get(renamed)
+    merged = {v.symbol: v for v in (*(known.variants if known else ()), *variants)}
+    collection.kernels[renamed] = dataclasses.replace(kernel, name=renamed, variants=tuple(merged.values()))
+    model = onnx.ModelProto()
+    model.CopyFrom(optimized)
+    model.graph.node[0].op_type = renamed
+    model.functions[0].name = renamed
+    return model
