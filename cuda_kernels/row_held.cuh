@@ -104,6 +104,7 @@ struct Held {
       load<Stage::kReads & kKept>(v);
 #pragma unroll
       for (int j = 0; j < kWidth; ++j) {
+        row.position = static_cast<int64_t>(at(v) + j);
         if (has(v, j)) B::template add<Stage>(partial, row, in[v], row_in, j);
       }
     }
@@ -127,7 +128,10 @@ struct Held {
         load<kMask>(v);
         typename B::Stored out;
 #pragma unroll
-        for (int j = 0; j < kWidth; ++j) B::compute(row, in[v], row_in, j, out);
+        for (int j = 0; j < kWidth; ++j) {
+          row.position = static_cast<int64_t>(at(v) + j);
+          B::compute(row, in[v], row_in, j, out);
+        }
         if constexpr (kRagged) {
           B::store_part(params, first + at(v), at(v), columns, out);
         } else {

@@ -22,7 +22,7 @@ struct Looped {
   typename Op::Row row;
   typename B::RowLoaded row_in;
 
-  // Calls body(i, in) for each of this thread's vectors, kUnroll of them loaded ahead.
+  // Calls body(k, in) for each of this thread's vectors, at element k of the row, kUnroll of them loaded ahead.
   template <unsigned kMask, typename Body>
   __device__ void each(Body&& body) {
 #pragma unroll 1
@@ -36,7 +36,7 @@ struct Looped {
 #pragma unroll
       for (int u = 0; u < kUnroll; ++u) {
         const Index at = k + u * kStep;
-        if (at < end) body(first + at, in[u]);
+        if (at < end) body(at, in[u]);
       }
     }
   }
@@ -44,9 +44,12 @@ struct Looped {
   template <typename Stage>
   __device__ typename Stage::Partial reduced() {
     typename Stage::Partial partial = Stage::identity();
-    each<Stage::kReads>([&](Index, const typename B::Loaded& in) {
+    each<Stage::kReads>([&](Index k, const typename B::Loaded& in) {
 #pragma unroll
-      for (int j = 0; j < kWidth; ++j) B::template add<Stage>(partial, row, in, row_in, j);
+      for (int j = 0; j < kWidth; ++j) {
+        row.position = static_cast<int64_t>(k + j);
+        B::template add<Stage>(partial, row, in, row_in, j);
+      }
     });
     reduce<Stage, kThreads * kCluster, kThreads, kCluster>(partial);
     return partial;
@@ -69,11 +72,14 @@ struct Looped {
   // at: of the row, where it has outputs of its own. is_first: whether this thread stores them.
   __device__ void store(Index at, bool is_first) {
     if constexpr (Op::kStoresElements) {
-      each<Op::kOutputReads>([&](Index i, const typename B::Loaded& in) {
+      each<Op::kOutputReads>([&](Index k, const typename B::Loaded& in) {
         typename B::Stored out;
 #pragma unroll
-        for (int j = 0; j < kWidth; ++j) B::compute(row, in, row_in, j, out);
-        B::store(params, i, out);
+        for (int j = 0; j < kWidth; ++j) {
+          row.position = static_cast<int64_t>(k + j);
+          B::compute(row, in, row_in, j, out);
+        }
+        B::store(params, first + k, out);
       });
     }
     if (Op::kRowOutputs != 0 && is_first) B::store_row(params, at, row, row_in);

@@ -39,14 +39,14 @@ struct Strided {
     if constexpr (kVectors > 0) {
 #pragma unroll
       for (int v = 0; v < kVectors; ++v) {
-        if (column(v) < columns) body(first + column(v) * inner, held[v]);
+        if (column(v) < columns) body(column(v), held[v]);
       }
     } else {
 #pragma unroll 4
       for (Index k = column(0); k < columns; k += kShares) {
         typename B::Loaded in;
         B::template load_all<kMask, kModes...>(params, first + k * inner, k, in);
-        body(first + k * inner, in);
+        body(k, in);
       }
     }
   }
@@ -72,9 +72,12 @@ struct Strided {
     typename Stage::Partial partial[kWidth];
 #pragma unroll
     for (int j = 0; j < kWidth; ++j) partial[j] = Stage::identity();
-    each<Stage::kReads>([&](Index, const typename B::Loaded& in) {
+    each<Stage::kReads>([&](Index k, const typename B::Loaded& in) {
 #pragma unroll
-      for (int j = 0; j < kWidth; ++j) B::template add<Stage>(partial[j], row[j], in, row_in[j], j);
+      for (int j = 0; j < kWidth; ++j) {
+        row[j].position = static_cast<int64_t>(k);
+        B::template add<Stage>(partial[j], row[j], in, row_in[j], j);
+      }
     });
     reduce_shares<Stage>(partial);
 #pragma unroll
@@ -96,11 +99,14 @@ struct Strided {
     load();
     stages(typename Op::Stages());
     if constexpr (Op::kStoresElements) {
-      each<Op::kOutputReads>([&](Index i, const typename B::Loaded& in) {
+      each<Op::kOutputReads>([&](Index k, const typename B::Loaded& in) {
         typename B::Stored out;
 #pragma unroll
-        for (int j = 0; j < kWidth; ++j) B::compute(row[j], in, row_in[j], j, out);
-        B::store(params, i, out);
+        for (int j = 0; j < kWidth; ++j) {
+          row[j].position = static_cast<int64_t>(k);
+          B::compute(row[j], in, row_in[j], j, out);
+        }
+        B::store(params, first + k * inner, out);
       });
     }
     if (Op::kRowOutputs != 0 && live && threadIdx.x < 32) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstring>
+#include <numeric>
 
 #include "cpu_kernel.h"
 #include "fuse.h"
@@ -32,7 +33,10 @@ class Runner {
       } else {
         domain_.input[k] = slots[slot];
         domain_.access[k].runs = 0;
-        if (slot >= rows.inputs.size() + kLengthSlots) Collapse(row_shape, shape, &domain_.access[k]);
+        if (slot == rows.inputs.size() + kPositionSlot) {
+          Collapse(Shape{3, {1, Int(grid.columns), 1}}, shape, &domain_.access[k]);
+        }
+        if (slot >= rows.inputs.size() + kGivenSlots) Collapse(row_shape, shape, &domain_.access[k]);
       }
     }
     for (std::size_t k = 0; k < piece.program.outputs.size(); ++k) domain_.output[k] = slots[0];  // all are written
@@ -77,6 +81,7 @@ class RowJob {
     const std::vector<std::unique_ptr<const CpuPiece>>& row;
     const CpuPiece* output;
     const CpuPiece* row_output;
+    bool positions;  // whether any of them reads the position of elements
   };
 
   RowJob(const RowProgram& program, const Pieces& pieces, const Grid& grid, std::uint64_t task)
@@ -92,7 +97,10 @@ class RowJob {
     const std::size_t inputs = program.inputs.size();
     slots_[inputs] = reinterpret_cast<unsigned char*>(&length_);
     slots_[inputs + 1] = reinterpret_cast<unsigned char*>(&wide_length_);
-    for (std::size_t k = inputs + kLengthSlots; k < dtypes_.size(); ++k) {
+    if (pieces.positions) positions_.resize(grid.columns);
+    std::iota(positions_.begin(), positions_.end(), std::int64_t{0});
+    slots_[inputs + kPositionSlot] = reinterpret_cast<unsigned char*>(positions_.data());
+    for (std::size_t k = inputs + kGivenSlots; k < dtypes_.size(); ++k) {
       memory_[k].resize(grid.rows() * Size(dtypes_[k]));
       slots_[k] = memory_[k].data();
     }
@@ -124,7 +132,7 @@ class RowJob {
   void RunLong(Parallel&& parallel) {
     const std::uint64_t parts = (grid_.columns - 1) / PartColumns() + 1;
     const std::uint64_t count = grid_.outer * parts;
-    std::size_t slot = program_.inputs.size() + kLengthSlots;
+    std::size_t slot = program_.inputs.size() + kGivenSlots;
     for (std::size_t s = 0; s < program_.stages.size(); ++s) {
       const Stage& stage = program_.stages[s];
       std::vector<std::vector<unsigned char>> partial(stage.reductions.size());
@@ -172,7 +180,7 @@ class RowJob {
   }
 
   void RunRows(std::uint64_t o, std::uint64_t end) {
-    std::size_t slot = program_.inputs.size() + kLengthSlots;
+    std::size_t slot = program_.inputs.size() + kGivenSlots;
     const std::uint64_t first_row = o * grid_.inner;
     const std::uint64_t last_row = end * grid_.inner;
     for (std::size_t s = 0; s < program_.stages.size(); ++s) {
@@ -284,6 +292,7 @@ class RowJob {
   std::vector<unsigned char*> slots_;
   float length_;
   double wide_length_;
+  std::vector<std::int64_t> positions_;
   std::vector<Runner> element_;
   std::vector<std::optional<Runner>> row_;
   std::optional<Runner> output_;
@@ -306,6 +315,11 @@ RowCpuKernel::RowCpuKernel(const Kernel& kernel) : RowKernel(kernel), cost_(0) {
     cost_ += NanosecondsPerElement(output_->program);
   }
   if (kernel.rows.row_output) row_output_ = Make(*kernel.rows.row_output);
+  const std::size_t position = kernel.rows.inputs.size() + kPositionSlot;
+  const auto reads = [&](const auto& piece) {
+    return piece != nullptr && std::count(piece->reads.begin(), piece->reads.end(), position) > 0;
+  };
+  positions_ = reads(output_) || std::any_of(element_.begin(), element_.end(), reads);
 }
 
 void RowCpuKernel::Run(const Grid& grid, OrtKernelContext* context) const {
@@ -314,7 +328,7 @@ void RowCpuKernel::Run(const Grid& grid, OrtKernelContext* context) const {
   if (total > kSerialNanoseconds) {
     wanted = std::max<std::uint64_t>(std::min(kMostTasks, static_cast<std::uint64_t>(total / kTaskNanoseconds)), 1);
   }
-  const RowJob::Pieces pieces{element_, row_, output_.get(), row_output_.get()};
+  const RowJob::Pieces pieces{element_, row_, output_.get(), row_output_.get(), positions_};
   RowJob job(kernel().rows, pieces, grid, (grid.outer - 1) / wanted + 1);
   if (job.IsLong(wanted)) {
     job.RunLong([&](std::uint64_t count, auto&& body) {

@@ -8,7 +8,7 @@ from typing import cast
 from onnxopt.dtypes import DTYPES
 from onnxopt.generate_pointwise import C_TYPES, INDEX, statements
 from onnxopt.regions import Kernel
-from onnxopt.row_program import LENGTHS, Piece, RowProgram, Stage, is_float
+from onnxopt.row_program import GIVEN, Piece, RowProgram, Stage, is_float
 from onnxopt.row_variants import RowVariant
 
 HEADER = "rowwise.cuh"
@@ -43,7 +43,7 @@ class _Text:
         if k < self._first:
             return f"x{k}"
         k -= self._first
-        return ("row.length", "row.wide_length")[k] if k < len(LENGTHS) else f"row.r{k - len(LENGTHS)}"
+        return ("row.length", "row.wide_length", "row.position")[k] if k < len(GIVEN) else f"row.r{k - len(GIVEN)}"
 
     def inputs(self) -> str:
         return ", ".join(f"{C_TYPES[DTYPES[d].compute]} x{k}" for k, d in enumerate(self.program.inputs))
@@ -59,9 +59,9 @@ class _Text:
         return hex(sum(1 << k for k in (piece.reads if piece else ()) if k < self._first)) + "u"
 
     def row(self) -> list[str]:
-        values = self.program.slots[self._first + len(LENGTHS) :]
+        values = self.program.slots[self._first + len(GIVEN) :]
         fields = [f"  {C_TYPES[d]} r{k};" for k, d in enumerate(values)]
-        return ["struct Row {", "  float length;", "  double wide_length;", *fields, "};"]
+        return ["struct Row {", "  float length;", "  double wide_length;", "  int64_t position;", *fields, "};"]
 
     def stage(self, k: int, stage: Stage, first: int) -> list[str]:
         """Stage k, whose reduced values are row values `first` and those after it."""

@@ -49,6 +49,10 @@ class RowCall:
         """How many elements a row has."""
         return x.builder.emit("length", x.dtype)
 
+    def position(self) -> Expr:
+        """Where an element lies in its row, as int64."""
+        return self.x.builder.emit("position", "int64")
+
     def quotient(self, x: Expr, row: Expr) -> Expr:
         """x / row; for 16-bit results by one reciprocal a row: float32's half ulp vanishes when they are stored."""
         return x * (1.0 / row) if self.operand in ("float16", "bfloat16") else x / row
@@ -102,6 +106,25 @@ def _reduction(name: str, meaning: Callable[[RowCall, Expr], Expr], **more: Any)
     return RowOperator(
         name, 1, "axes", lambda c: (meaning(c, c.x),), row_outputs=frozenset({0}),
         attributes=({}, {"keepdims": 0}), **more
+    )  # fmt: skip
+
+
+def _arg(c: RowCall, kind: str) -> tuple[Expr, ...]:
+    """The first (or last) position of the largest or smallest element; of a NaN, where there is one."""
+    x = c.x.narrow(c.operand)
+    best = x.eq(_reduce(kind, x))
+    if x.is_float:
+        best = best.apply("or", x.isnan())
+    last = bool(c.attr("select_last_index", 0))
+    other = c.x.builder.const(-1 if last else 2**62, "int64")
+    return (_reduce("max" if last else "min", best.where(c.position(), other)),)
+
+
+def _arg_reduction(name: str, kind: str) -> RowOperator:
+    attributes = ({"axis": -1}, {"axis": 1, "keepdims": 0}, {"axis": 0, "select_last_index": 1})
+    return RowOperator(
+        name, 1, "axis", lambda c: _arg(c, kind), axis=0, dtypes=NUMBERS, row_outputs=frozenset({0}),
+        attributes=attributes,
     )  # fmt: skip
 
 
@@ -191,6 +214,8 @@ _ROWS = (
     _reduction("ReduceSumSquare", lambda c, x: c.sum(x * x)),
     _reduction("ReduceLogSum", lambda c, x: c.sum(x).log(), samples=(0.1, 4.0)),
     _reduction("ReduceLogSumExp", _log_sum_exp),
+    _arg_reduction("ArgMax", "max"),
+    _arg_reduction("ArgMin", "min"),
     RowOperator("Softmax", 13, "axis", _softmax, attributes=_PAIR),
     RowOperator("Softmax", 1, "from axis", _softmax, before=13, axis=1, dtypes=_OLD_FLOATS),
     RowOperator("LogSoftmax", 13, "axis", _log_softmax, attributes=_PAIR),

@@ -78,7 +78,7 @@ def test_random_compositions(drawn: tuple[str, str, int], shape: tuple[int, int,
 @given(st.integers(0, 10**9))
 @example(1000)
 def test_random_rowwise_graphs(seed: int) -> None:
-    """Any rank and axes, masks, broadcast operands, several outputs, 16 bits, rows of 2 to 100,003, also none of them."""
+    """Any rank and axes, masks, broadcast operands, several outputs, 16 bits, rows of 2 to 100,003, also none."""
     proto = fuzz_rows.Graph(seed).model()
     before = proto.SerializeToString()
     model = ir.from_proto(proto)
