@@ -164,19 +164,12 @@ __device__ inline void held_rows(const RowParams<Index, Op::Inputs::size, Op::Ou
   const Index row = wanted < rows ? wanted : rows - 1;  // idle lanes repeat the last row: all take part in reducing
   const Index columns = kColumns > 0 ? kColumns : static_cast<Index>(params.columns);
   Held<Op, Index, kWidth, kVectors, kLanes, kThreads, kCluster, kColumns, kRagged, NoSlots, kModes...> part{
-      params,
-      row * columns,
-      columns,
-      thread % kLanes,
-      wanted < rows,
-      0,
-      {},
-      {},
-      {},
-      B::template bases<kModes...>(params, row * columns),
-      {}};
+      params, row * columns, columns, thread % kLanes, wanted < rows, 0, {}, {}, {}, {}, {}};
+  constexpr unsigned kFlatInputs = flat_inputs<kModes...>();
+  part.template load<kEarly & kFlatInputs>();  // on their way while it is found out where the others lie
+  part.row_bases = B::template bases<kModes...>(params, part.first);
   part.begin();
-  part.template load<kEarly>();
+  part.template load<kEarly & ~kFlatInputs>();
   part.template stages<kEarly>(typename Op::Stages());
   part.end(row);
   if constexpr (kCluster > 1) cluster_barrier();  // until then others may read this block's shared memory

@@ -42,8 +42,9 @@ __device__ inline Vector<T, kWidth> load_across(const T* data, Index k, Index co
       uint32_t words[kBytes / 2];
     };
     const T* const lower = data + static_cast<typename Signed<Index>::type>(low);
-    if (low + (kWidth - 1) < columns + (kWidth - 1)) whole[0] = load_vector<T, kWidth>(lower);
-    if (bytes != 0 && low + kWidth < columns) whole[1] = load_vector<T, kWidth>(lower + kWidth);
+    constexpr Index kOthers = kWidth - 1;  // low may lie below 0 by nearly two vectors, so both checks wrap
+    if (low + kOthers < columns + kOthers) whole[0] = load_vector<T, kWidth>(lower);
+    if (bytes != 0 && low + kWidth + kOthers < columns + kOthers) whole[1] = load_vector<T, kWidth>(lower + kWidth);
     shift_down<kBytes / 4>(words, bytes);
     result = whole[0];
   }

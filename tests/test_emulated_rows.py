@@ -146,3 +146,37 @@ def test_ragged_rows(tmp_path: Path, body: str, lanes: int, columns: int, unroll
 @pytest.mark.parametrize("body", sorted(BODIES))
 def test_piped_rows(tmp_path: Path, body: str, mask: int) -> None:
     _run(tmp_path, body, (21, 500), 1, f"piped 4, 2, 64, 1, 0, {mask}u", threads=64, rows=4, modes="'F', 'K'")
+
+
+_ACROSS = """
+#include "cuda.h"
+#include <cstdio>
+#include "shifted.cuh"
+using namespace onnxopt;
+int main() {
+  alignas(16) static uint16_t memory[64];
+  for (int i = 0; i < 64; ++i) memory[i] = static_cast<uint16_t>(1000 + i);
+  int wrong = 0;
+  for (unsigned begin = 8; begin < 24; ++begin) {
+    for (unsigned columns = 1; columns < 30; ++columns) {
+      for (int k = -7; k < static_cast<int>(columns); ++k) {
+        const auto found = load_across<uint16_t, 8>(memory + begin, static_cast<uint32_t>(k), columns);
+        for (int j = 0; j < 8; ++j) {
+          const bool inside = k + j >= 0 && k + j < static_cast<int>(columns);
+          wrong += inside && found.at[j] != 1000 + static_cast<int>(begin) + k + j;
+        }
+      }
+    }
+  }
+  std::printf("%d", wrong);
+  return wrong != 0;
+}
+"""
+
+
+def test_vectors_across_aligned_ones(tmp_path: Path) -> None:
+    """Wherever the data and the vector begin, every element that is one of the columns is the right one."""
+    (tmp_path / "main.cc").write_text(_ACROSS)
+    options = ["-std=c++20", "-O1", "-w", "-pthread", f"-I{EMULATION}", f"-I{paths.cuda_kernels()}"]
+    subprocess.run(["g++", *options, "-o", "run", "main.cc"], cwd=tmp_path, check=True)
+    subprocess.run(["./run"], cwd=tmp_path, check=True, timeout=60)
