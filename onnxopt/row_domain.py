@@ -53,6 +53,11 @@ class Grid:
         """Elements of a row, where that is known."""
         return _product(self.dims[self.first : self.last])
 
+    @property
+    def count(self) -> int | None:
+        """How many rows there are, where that is known."""
+        return _product((*self.dims[: self.first], *self.dims[self.last :]))
+
     def view(self, value: ir.Value, shapes: Shapes) -> int | None:
         """The view that a value of one element for each of the domain has the shape of, None if it has not."""
         for view, dims, like in ((0, self.dims, self.value), (1, self.other, self.other_value)):

@@ -14,9 +14,10 @@ from onnxopt.dtypes import DTYPES
 from onnxopt.regions import Region, Variant
 from onnxopt.row_domain import Grid
 from onnxopt.row_program import RowProgram
-from onnxopt.row_shapes import RowShape
+from onnxopt.row_shapes import RowShape, RowWork
 from onnxopt.shapes import Dims, Shapes
 
+_LEAST_COPIED = 4  # bytes that are copied to shared memory at once
 _ACCESS_BYTES = 16  # the widest load or store an instruction makes
 LAYOUTS = ("held", "ragged", "piped", "split", "looped", "strided")  # in the order that the host tries them
 _MOST_LENGTHS = 3  # lengths of rows that get an entry point of their own
@@ -58,7 +59,7 @@ def choose(
     if trailing or not all(_is_strided(g) for g in grids):
         modes = modes_of(regions, program, opsets, shapes)
         for length, _ in lengths.most_common(_MOST_LENGTHS):
-            shape = None if length is None else row_shapes.for_length(length, vector, _narrowest(program))
+            shape = None if length is None else row_shapes.for_length(length, vector, _work(program, grids))
             if length is not None and shape is not None:
                 chosen.append(variant_of(name, program, modes, shape, length))
         on_every_gpu = len(chosen) == len(lengths) and all(v.cluster == 1 and not v.shared for v in chosen)
@@ -78,8 +79,13 @@ def widest(program: RowProgram) -> int:
     return _ACCESS_BYTES // max(DTYPES[d].size for d in (*program.inputs, *program.outputs))
 
 
-def _narrowest(program: RowProgram) -> int:
-    return min(DTYPES[d].size for d in (*program.inputs, *program.outputs))
+def _work(program: RowProgram, grids: Sequence[Grid]) -> RowWork:
+    elements = {k for k, o in enumerate(program.operands) if not o.row}
+    reduced = {k for stage in program.stages for k in stage.element.reads}
+    rows = [g.count for g in grids]
+    most = max((n for n in rows if n is not None), default=None) if None not in rows else None
+    size = min(DTYPES[d].size for d in (*program.inputs, *program.outputs))
+    return RowWork(size, len(elements), len(elements & reduced), most)
 
 
 def variant_of(name: str, program: RowProgram, modes: str, shape: RowShape, length: int) -> RowVariant:
@@ -93,16 +99,21 @@ def variant_of(name: str, program: RowProgram, modes: str, shape: RowShape, leng
 
 
 def _fetched(program: RowProgram, modes: str, shape: RowShape) -> tuple[int, int]:
-    """The inputs that shared memory has room for, as a mask, and the bytes that they take: what is as large as the
-    domain first, then what is the same for every row."""
-    mask = shared = 0
-    most = row_shapes.shared_bytes(shape.resident)
-    for k in sorted(range(len(modes)), key=lambda k: "FK".find(modes[k])):
-        size = DTYPES[program.inputs[k]].size * shape.vector
-        taken = size * shape.unroll * shape.threads
-        if modes[k] in ("FK" if shape.keeps else "F") and size >= 4 and shared + taken <= most:
-            mask, shared = mask | 1 << k, shared + taken
-    return mask, shared
+    """The inputs that shared memory has room for, as a mask, and the bytes that they take: of those as large as the
+    domain as many as fit, and then those that are the same for every row, if all of them fit."""
+
+    def taken(k: int) -> int:
+        return DTYPES[program.inputs[k]].size * shape.vector * shape.unroll * shape.threads
+
+    can = [k for k in range(len(modes)) if DTYPES[program.inputs[k]].size * shape.vector >= _LEAST_COPIED]
+    mask, left = 0, row_shapes.shared_bytes(shape.resident)
+    for k in (k for k in can if modes[k] == "F"):
+        if taken(k) <= left:
+            mask, left = mask | 1 << k, left - taken(k)
+    same = [k for k in can if modes[k] == "K" and shape.keeps]
+    if sum(map(taken, same)) <= left:
+        mask, left = mask | sum(1 << k for k in same), left - sum(map(taken, same))
+    return mask, row_shapes.shared_bytes(shape.resident) - left
 
 
 def _is_strided(grid: Grid) -> bool:
