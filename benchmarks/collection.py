@@ -63,9 +63,9 @@ class Collection:
 
 
 def _priority(variant: Variant) -> tuple[int, bool, int]:
-    """Rowwise entry points that hold a row come before those for any row; pointwise ones keep their order."""
+    """Entry points for any row, or any shapes, come last; the others keep their order."""
     if not isinstance(variant, RowVariant):
-        return 0, False, 0
+        return 0, not set(variant.modes) - set("*p"), 0
     any_length = variant.unroll == 0 if variant.layout == "strided" else variant.columns == 0
     return LAYOUTS.index(variant.layout), any_length, variant.index
 

@@ -36,6 +36,7 @@ from benchmarks.gpu_timing import (
 )
 from benchmarks.torch_functions import function
 
+_UNFUSED = 0.75  # of the time: then cases are no longer run one node at a time too
 _SIZES = {"bfloat16": 2, "float16": 2, "float32": 4, "int32": 4, "int64": 8, "bool": 1}
 
 
@@ -86,8 +87,9 @@ def _shape(value: onnx.ValueInfoProto) -> list[int]:
 class Measured:
     """One case on one device."""
 
-    def __init__(self, name: str, folder: pathlib.Path, device: str):
-        self.device, self.library = device, library(folder)
+    def __init__(self, name: str, folder: pathlib.Path, device: str, path: str | None = None):
+        """path: of the library, where it is not folder/lib.tar.xz."""
+        self.device, self.library = device, path or library(folder)
         self.before = onnx.load_from_string(lzma.decompress((folder / f"{name}.onnx").read_bytes()))
         self.after = lzma.decompress((folder / f"{name}.optimized.onnx").read_bytes())
         rows = [*self.before.graph.input, *self.before.graph.output]
@@ -134,6 +136,13 @@ class Measured:
         """Microseconds of a device copy that moves the same bytes."""
         return copy_microseconds(self.bytes, len(self.inputs))
 
+    def unfused(self) -> float:
+        """The nodes one by one, as ONNX Runtime's CUDA provider runs them."""
+        model = self.before.SerializeToString()
+        return session_microseconds(
+            lambda stream: session(model, None, self.device, stream=stream), self.inputs, self.outputs
+        )
+
     def inductor(self) -> float:
         with torch.no_grad():
             sets = [list(i.values()) for i in self.inputs]
@@ -155,17 +164,36 @@ def warm(folder: pathlib.Path, names: list[str]) -> None:
         torch.cuda.empty_cache()
 
 
-def measure(name: str, folder: pathlib.Path, device: str) -> dict[str, Any]:
+def measure(name: str, folder: pathlib.Path, device: str, unfused: bool) -> dict[str, Any]:
     measured = Measured(name, folder, device)
     row: dict[str, Any] = {"bytes": measured.bytes, "error": measured.compare(), "limit": measured.limit}
     if device == "cpu":
         return row
-    for label, step in (("copy_us", measured.copy), ("fused_us", measured.fused), ("inductor_us", measured.inductor)):
+    steps = [("copy_us", measured.copy), ("fused_us", measured.fused), ("inductor_us", measured.inductor)]
+    for label, step in [*steps, *[("unfused_us", measured.unfused)] * unfused]:
         try:
             row[label] = step()
         except Exception as error:  # noqa: BLE001 - one peer that fails must not cost the others their numbers
             row[label] = f"failed: {type(error).__name__}: {str(error)[:200]}"
     return row
+
+
+def predicted_us(row: dict[str, Any]) -> float | None:
+    """The time of the predicted bytes at the rate of the copy."""
+    copy, predicted = row.get("copy_us"), row["predicted_bytes"]
+    return copy * predicted / row["bytes"] if isinstance(copy, float) and predicted else None
+
+
+def predicted_saving(row: dict[str, Any]) -> float | None:
+    """How many times as many bytes the cost model expects of the nodes one by one."""
+    before, after = row["predicted_bytes_unfused"], row["predicted_bytes"]
+    return before / after if before and after else None
+
+
+def saving(row: dict[str, Any]) -> float | None:
+    """How many times as long the nodes took one by one."""
+    unfused, fused = row.get("unfused_us"), row.get("fused_us")
+    return unfused / fused if isinstance(unfused, float) and isinstance(fused, float) else None
 
 
 def table(rows: dict[str, Any]) -> str:
@@ -174,15 +202,15 @@ def table(rows: dict[str, Any]) -> str:
     def number(value: Any, digits: int = 1) -> str:
         return f"{value:.{digits}f}" if isinstance(value, int | float) else "-"
 
-    lines = ["| region | group | ops | MB moved | MB predicted | copy us | fused us | fused / copy | Inductor us |"]
-    lines[0] += " Inductor / copy | fused / Inductor | error / limit |"
-    lines.append("|" + "---|" * 12)
+    lines = ["| region | group | ops | MB moved | MB predicted | copy us | predicted us | fused us | fused / copy |"]
+    lines[0] += " Inductor us | Inductor / copy | fused / Inductor | predicted saving | saving | error / limit |"
+    lines.append("|" + "---|" * 15)
     ratios = []
     for name, row in rows.items():
         copy, fused, peer = (row.get(k) for k in ("copy_us", "fused_us", "inductor_us"))
         cells = [name, row["group"], str(len(row["ops"])), number(row["bytes"] / 1e6, 2)]
         cells.append(number((row["predicted_bytes"] or 0) / 1e6, 2))
-        cells.append(number(copy))
+        cells += [number(copy), number(predicted_us(row))]
         both = isinstance(fused, float) and isinstance(copy, float)
         cells += [number(fused), number(copy / fused, 3) if both else "-"]
         peer_there = isinstance(peer, float) and isinstance(copy, float)
@@ -192,7 +220,7 @@ def table(rows: dict[str, Any]) -> str:
             cells.append(number(peer / fused, 3))
         else:
             cells.append("-")
-        cells.append(number(row.get("error"), 2))
+        cells += [number(predicted_saving(row), 2), number(saving(row), 2), number(row.get("error"), 2)]
         lines.append("| " + " | ".join(cells) + " |")
     if ratios:
         mean = math.exp(statistics.fmean(math.log(r) for r in ratios))
@@ -212,7 +240,9 @@ def run(folder: pathlib.Path, device: str, only: list[str], out: pathlib.Path | 
             print(f"out of time before {name}", flush=True)
             break
         try:
-            rows[name] = {**case, **measure(name, folder, device)}
+            # What fusing saves comes last: it may run out of time.
+            unfused = time.perf_counter() - start < seconds * _UNFUSED
+            rows[name] = {**case, **measure(name, folder, device, unfused)}
             if not rows[name]["error"] <= 1:
                 bad.append(name)
         except Exception as error:  # noqa: BLE001 - one case that fails must not cost the others their numbers

@@ -5,13 +5,14 @@
 // of the outputs, flattened row-major to `count` elements; outputs are contiguous over it. The element an input
 // contributes to domain element i lies at
 //     offset(i) = sum over its terms of ((i / div) mod mod) * stride
-// from `data`, where a term is a maximal run of neighbouring dims that the input is read along in equal steps. No term:
-// one element for all. A kernel with index operations reads one tensor through several inputs, with strides below 0
-// too, and conditions on the index say where there is anything to read.
+// from its data, where a term is a maximal run of neighbouring dims that the input is read along in equal steps. No
+// term: one element for all. A kernel with index operations reads one tensor through several inputs, with strides below
+// 0 too, and conditions on the index say where there is anything to read.
 #pragma once
 
 namespace onnxopt {
 
+constexpr int kMaxTileSide = 4096;
 constexpr int kMaxTerms = 6;  // enough for 12 dims that alternate between broadcast and not
 
 // Flags of an input, set by the host for the launch at hand.
@@ -60,11 +61,13 @@ struct IndexRange {
   Term<Index> term[kMaxTerms];
 };
 
-// outputs with a null pointer are not written (the host launches once for each distinct output shape).
+// outputs with a null pointer are not written (the host launches once for each distinct output shape). What every
+// launch reads comes first and together: a small kernel waits for each line of its parameters.
 template <typename Index, int kInputs, int kOutputs, int kConditions = 0>
 struct Params {
   unsigned long long count;
   void* output[kOutputs];
+  const void* data[kInputs];  // as in `input`
   Input<Index> input[kInputs];
   IndexRange<Index> condition[kConditions];
 };
@@ -73,11 +76,12 @@ template <typename Index, int kInputs, int kOutputs>
 struct Params<Index, kInputs, kOutputs, 0> {
   unsigned long long count;
   void* output[kOutputs];
+  const void* data[kInputs];
   Input<Index> input[kInputs];
 };
 
 // Of a tiled launch. The domain is seen as outer x columns x rows, row-major: element x + rows * (y + columns * outer).
-// Blocks take tiles of rows and columns, those along the rows first.
+// Blocks take tiles of rows and columns, those along the rows first. A whole tile has all rows there are.
 template <typename Index>
 struct Tiles {
   Index rows;
@@ -85,8 +89,6 @@ struct Tiles {
   Divisor<Index> along_rows;     // tiles along the rows
   Divisor<Index> along_columns;  // tiles along the columns
 };
-
-constexpr int kTileColumns = 64;
 
 template <typename Index, int kInputs, int kOutputs, int kConditions = 0>
 struct TiledParams {

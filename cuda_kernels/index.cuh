@@ -30,7 +30,8 @@ constexpr bool is_scalar(char mode) { return mode == 'S'; }
 constexpr bool is_any(char mode) { return mode == '*'; }
 constexpr bool is_neighbours(char mode) { return mode == 'R' || mode == 'T' || mode == 'V'; }
 constexpr bool is_cell(char mode) { return mode == 'C' || mode == 'U' || mode == 'W'; }
-constexpr bool is_transposed(char mode) { return mode == 'X'; }
+constexpr bool is_interleaved(char mode) { return mode == 'I'; }
+constexpr bool is_transposed(char mode) { return mode == 'X' || mode == 'Y' || mode == 'Z'; }
 constexpr bool is_row(char mode) { return mode == 'R' || mode == 'r'; }
 constexpr bool is_column(char mode) { return mode == 'C' || mode == 'c'; }
 constexpr bool is_two_terms(char mode) { return mode == 'T' || mode == 'U' || mode == 't'; }
@@ -99,6 +100,27 @@ __device__ inline auto offset(const Input<Index>& input, Index i) {
     return static_cast<SignedIndex>(offset_in_term(input.term[0], i) + offset_in_term(input.term[1], i));
   } else {
     return static_cast<SignedIndex>(form<Op, kAccess>(input.term, input.terms, i));
+  }
+}
+
+// How an access goes on from an index: `left` elements from there on are `step` apart; the next run or cell begins
+// behind.
+template <typename Index>
+struct Stretch {
+  Index left;
+  Index step;
+};
+
+template <typename Op, int kAccess, typename Index>
+__device__ inline Stretch<Index> stretch(const Input<Index>& input, Index i) {
+  if constexpr (Op::kStatic) {
+    constexpr Index kPeriod = static_cast<Index>(Op::period[kAccess]);
+    return {kPeriod - i % kPeriod, static_cast<Index>(Op::step[kAccess])};
+  } else {
+    const Term<Index>& inner = input.term[0];
+    const bool is_run = inner.div.divisor == 1;
+    const Divisor<Index> period = is_run ? inner.mod : inner.div;
+    return {period.divisor - remainder(i, period), is_run ? inner.stride : 0};
   }
 }
 

@@ -15,35 +15,86 @@
 
 namespace onnxopt {
 
+// The host may launch a kernel before the one ahead of it in the stream has ended. Nothing is read before that end;
+// what comes next may be launched meanwhile.
+__device__ inline void wait_for_previous() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+
 template <typename Op, int kAccess, char kMode, typename T, int kWidth, typename Index>
-__device__ inline Vector<T, kWidth> gather(const Input<Index>& input, Index i) {
+__device__ inline Vector<T, kWidth> gather(const T* data, const Input<Index>& input, Index i) {
   Vector<T, kWidth> gathered;
 #pragma unroll
   for (int j = 0; j < kWidth; ++j) {
-    gathered.at[j] = static_cast<const T*>(input.data)[offset<Op, kAccess, kMode>(input, static_cast<Index>(i + j))];
+    gathered.at[j] = data[offset<Op, kAccess, kMode>(input, static_cast<Index>(i + j))];
   }
   return gathered;
 }
 
+// The same where a run or cell has at least kWidth elements, so that a vector meets one end at most: two offsets tell
+// all.
 template <typename Op, int kAccess, char kMode, typename T, int kWidth, typename Index>
-__device__ inline Vector<T, kWidth> load(const Input<Index>& input, Index i) {
-  const T* data = static_cast<const T*>(input.data);
+__device__ inline Vector<T, kWidth> gather_in_runs(const T* data, const Input<Index>& input, Index i) {
+  const Stretch<Index> here = stretch<Op, kAccess>(input, i);
+  const auto first = offset<Op, kAccess, kMode>(input, i);
+  const auto last = offset<Op, kAccess, kMode>(input, static_cast<Index>(i + kWidth - 1));
+  Vector<T, kWidth> gathered;
+#pragma unroll
+  for (int j = 0; j < kWidth; ++j) {
+    const auto before = first + static_cast<Index>(j) * here.step;
+    const auto behind = last - static_cast<Index>(kWidth - 1 - j) * here.step;
+    gathered.at[j] =
+        data[static_cast<typename Signed<Index>::type>(static_cast<Index>(j) < here.left ? before : behind)];
+  }
+  return gathered;
+}
+
+// Neighbours in the domain take turns among kRuns runs: element j is the (j / kRuns)th of run j % kRuns.
+template <typename Op, int kAccess, typename T, int kWidth, typename Index>
+__device__ inline Vector<T, kWidth> load_interleaved(const T* data, const Input<Index>& input, Index i) {
+  constexpr int kRuns = Op::runs[kAccess] > 0 ? Op::runs[kAccess] : 1;
+  static_assert(kWidth % kRuns == 0, "a vector takes as much from every run");
+  Vector<T, kWidth / kRuns> run[kRuns];
+#pragma unroll
+  for (int r = 0; r < kRuns; ++r) {
+    run[r] = load_vector<T, kWidth / kRuns>(data + offset<Op, kAccess, 'V'>(input, static_cast<Index>(i + r)));
+  }
+  Vector<T, kWidth> loaded;
+#pragma unroll
+  for (int j = 0; j < kWidth; ++j) loaded.at[j] = run[j % kRuns].at[j / kRuns];
+  return loaded;
+}
+
+template <typename Op, int kAccess, char kMode, typename T, int kWidth, typename Index>
+__device__ inline Vector<T, kWidth> load(const T* data, const Input<Index>& input, Index i) {
   if constexpr (is_scalar(kMode)) {
     return splat<T, kWidth>(data[0]);
   } else if constexpr (kWidth == 1) {
     return {data[offset<Op, kAccess, kMode>(input, i)]};
-  } else if constexpr (is_flat(kMode) || is_neighbours(kMode)) {
-    return load_vector<T, kWidth>(data + offset<Op, kAccess, kMode>(input, i));
+  } else if constexpr (is_flat(kMode)) {
+    return load_vector<T, kWidth>(data + i);
+  } else if constexpr (is_neighbours(kMode)) {
+    return load_kept<T, kWidth>(data + offset<Op, kAccess, kMode>(input, i));
+  } else if constexpr (is_interleaved(kMode)) {
+    return load_interleaved<Op, kAccess, T, kWidth>(data, input, i);
   } else if constexpr (is_cell(kMode)) {
     return splat<T, kWidth>(data[offset<Op, kAccess, kMode>(input, i)]);
   } else if constexpr (is_any(kMode)) {
     if (input.flags & kFlat) return load_vector<T, kWidth>(data + i);
-    if (!(input.flags & kCell)) return gather<Op, kAccess, kMode, T, kWidth>(input, i);
+    if (!(input.flags & kCell)) return gather<Op, kAccess, kMode, T, kWidth>(data, input, i);
     const T* cell = data + offset<Op, kAccess, kMode>(input, i);
     return input.flags & kInner ? load_vector<T, kWidth>(cell) : splat<T, kWidth>(*cell);
   } else {
-    return gather<Op, kAccess, kMode, T, kWidth>(input, i);
+    return gather_in_runs<Op, kAccess, kMode, T, kWidth>(data, input, i);
   }
+}
+
+template <typename Op, int kAccess, char kMode, typename T, int kWidth, typename Index>
+__device__ inline Vector<T, kWidth> load(const Input<Index>& input, Index i) {
+  return load<Op, kAccess, kMode, T, kWidth>(static_cast<const T*>(input.data), input, i);
 }
 
 template <int kCount, int kWidth>
@@ -51,31 +102,62 @@ struct Predicates {
   bool at[kCount > 0 ? kCount : 1][kWidth];
 };
 
-// A load that is not made where a guard does not hold. kUniform: they are the same for a whole vector.
-template <typename Op, int kAccess, char kMode, bool kUniform, typename T, int kWidth, int kCount, typename Index>
-__device__ inline Vector<T, kWidth> load_guarded(const Input<Index>& input, const Predicates<kCount, kWidth>& holding,
-                                                 Index i) {
-  constexpr unsigned kGuards = Op::guards[kAccess];
-  if constexpr (kGuards == 0) {
-    return load<Op, kAccess, kMode, T, kWidth>(input, i);
+// Where an access reads: accesses of one group differ in their offsets alone and at most one of them is meant, so that
+// one load serves all. Op::leader names the first of an access's group.
+template <typename T>
+struct Source {
+  const T* data;
+  bool inside;  // whether there is anything to read
+
+  __device__ void take(const void* from, bool holds) {
+    data = holds ? static_cast<const T*>(from) : data;
+    inside = inside || holds;
+  }
+};
+
+template <typename Op, int kAccess, typename Holds, typename P, typename T>
+__device__ inline void consider(const P& params, const Holds& all_of, Source<T>& source) {
+  if constexpr (kAccess < Op::Inputs::size) {
+    source.take(params.data[kAccess], all_of(Op::guards[kAccess]));
+  }
+}
+
+template <typename Op, int kLeader, typename T, typename Holds, typename P, int... I>
+__device__ inline Source<T> source_among(const P& params, const Holds& all_of, Indices<I...>) {
+  Source<T> source = {static_cast<const T*>(params.data[kLeader]), false};
+  (consider<Op, Op::leader[I] == kLeader ? I : Op::Inputs::size>(params, all_of, source), ...);
+  return source;
+}
+
+// all_of(guards): whether all of these conditions hold.
+template <typename Op, int kLeader, typename T, typename Holds, typename P>
+__device__ inline Source<T> source_of(const P& params, const Holds& all_of) {
+  return source_among<Op, kLeader, T>(params, all_of, typename MakeIndices<Op::Inputs::size>::type());
+}
+
+// A load that is not made where its guards do not hold. kUniform: they are the same for a whole vector.
+template <typename Op, int kAccess, char kMode, bool kUniform, typename T, int kWidth, int kCount, typename P,
+          typename Index>
+__device__ inline Vector<T, kWidth> load_guarded(const P& params, const Predicates<kCount, kWidth>& holding, Index i) {
+  const Input<Index>& input = params.input[kAccess];
+  if constexpr (Op::guards[kAccess] == 0) {
+    return load<Op, kAccess, kMode, T, kWidth>(static_cast<const T*>(params.data[kAccess]), input, i);
   } else {
-    Vector<T, kWidth> loaded;
+    Vector<T, kWidth> loaded = splat<T, kWidth>(T{});
     constexpr int kLoads = kUniform ? 1 : kWidth;
 #pragma unroll
     for (int j = 0; j < kLoads; ++j) {
-      bool inside = true;
+      const auto all_of = [&](unsigned guards) {
+        bool all = true;
 #pragma unroll
-      for (int c = 0; c < kCount; ++c) {
-        if (kGuards >> c & 1U) inside = inside && holding.at[c][j];
-      }
+        for (int c = 0; c < kCount; ++c) all = all && (!(guards >> c & 1U) || holding.at[c][j]);
+        return all;
+      };
+      const Source<T> source = source_of<Op, kAccess, T>(params, all_of);
       if constexpr (kUniform) {
-        loaded = splat<T, kWidth>(T{});
-        if (inside) loaded = load<Op, kAccess, kMode, T, kWidth>(input, i);
-      } else {
-        loaded.at[j] = T{};
-        if (inside)
-          loaded.at[j] =
-              static_cast<const T*>(input.data)[offset<Op, kAccess, kMode>(input, static_cast<Index>(i + j))];
+        if (source.inside) loaded = load<Op, kAccess, kMode, T, kWidth>(source.data, input, i);
+      } else if (source.inside) {
+        loaded.at[j] = source.data[offset<Op, kAccess, kMode>(input, static_cast<Index>(i + j))];
       }
     }
     return loaded;
@@ -140,22 +222,27 @@ struct Body<Op, List<In...>, List<Out...>, Indices<I...>, Indices<O...>, Indices
     (load_one<I, In, kWidth, M>(params, i, in), ...);
   }
 
-  // Inputs that go through shared memory are already there.
+  // Inputs that go through shared memory are already there, and an access that does not lead is what its leader is.
   template <int kInput, typename T, int kWidth, typename M, typename Index>
   __device__ static void load_one(const Parameters<Index>& params, Index i, Loaded<kWidth>& in) {
-    constexpr unsigned kGuards = Op::guards[kInput];
-    if constexpr (!is_transposed(M::at[kInput])) {
-      get<kInput>(in.input).value = load_guarded<Op, kInput, M::at[kInput], M::uniform(kGuards, kInputs), T, kWidth>(
-          params.input[kInput], in.holding, i);
+    if constexpr (!is_transposed(M::at[kInput]) && Op::leader[kInput] == kInput) {
+      constexpr bool kUniform = M::uniform(guards_of_group(kInput), kInputs);
+      get<kInput>(in.input).value = load_guarded<Op, kInput, M::at[kInput], kUniform, T, kWidth>(params, in.holding, i);
     }
+  }
+
+  static constexpr unsigned guards_of_group(int leader) {
+    return ((Op::leader[I] == leader ? Op::guards[I] : 0U) | ...);
   }
 
   template <int kWidth>
   __device__ static void compute(const Loaded<kWidth>& in, Stored<kWidth>& out) {
 #pragma unroll
     for (int j = 0; j < kWidth; ++j) {
+      Tuple<typename Compute<In>::type...> x;  // once a load: the compiler does not see that two conversions are equal
+      ((Op::leader[I] == I ? void(get<I>(x).value = widen(get<I>(in.input).value.at[j])) : void()), ...);
       Tuple<typename Compute<Out>::type...> y;
-      Op::apply(widen(get<I>(in.input).value.at[j])..., in.holding.at[C][j]..., get<O>(y).value...);
+      Op::apply(get<Op::leader[I]>(x).value..., in.holding.at[C][j]..., get<O>(y).value...);
       ((get<O>(out).value.at[j] = Narrow<Out>::from(get<O>(y).value)), ...);
     }
   }
@@ -194,6 +281,7 @@ template <typename Op, typename Index, int kWidth, int kUnroll, int kThreads, ch
 __device__ inline void pointwise(const Params<Index, Op::Inputs::size, Op::Outputs::size, Op::kConditions>& params) {
   using B = BodyOf<Op>;
   using M = Modes<kModes...>;
+  wait_for_previous();
   constexpr Index kStep = kThreads * kWidth;
   const Index count = static_cast<Index>(params.count);
   const Index tile = static_cast<Index>(blockIdx.x) * (kStep * kUnroll);

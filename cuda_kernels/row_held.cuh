@@ -155,6 +155,7 @@ __device__ constexpr unsigned flat_inputs() {
 template <typename Op, typename Index, int kWidth, int kVectors, int kLanes, int kThreads, int kCluster, int kColumns,
           bool kRagged, char... kModes>
 __device__ inline void held_rows(const RowParams<Index, Op::Inputs::size, Op::Outputs::size>& params) {
+  wait_for_previous();
   constexpr int kRows = kThreads * kCluster / kLanes;  // of a block or cluster
   using B = RowBodyOf<Op, kWidth>;
   constexpr unsigned kEarly = B::kBytes * kVectors <= kMostPrefetched ? ~0u : flat_inputs<kModes...>();

@@ -94,6 +94,7 @@ struct Looped {
 
 template <typename Op, typename Index, int kWidth, int kUnroll, int kThreads, int kCluster, char... kModes>
 __device__ inline void looped(const RowParams<Index, Op::Inputs::size, Op::Outputs::size>& params) {
+  wait_for_previous();
   const Index columns = static_cast<Index>(params.columns);
   const Index row = blockIdx.x / kCluster;
   const Index lane = blockIdx.x % kCluster * kThreads + threadIdx.x;

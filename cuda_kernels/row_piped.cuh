@@ -98,6 +98,7 @@ struct Slots<Op, kWidth, kVectors, kThreads, kMask, kSame, List<In...>, Indices<
 template <typename Op, typename Index, int kWidth, int kVectors, int kThreads, int kCluster, int kColumns,
           unsigned kMask, char... kModes>
 __device__ inline void piped(const RowParams<Index, Op::Inputs::size, Op::Outputs::size>& params) {
+  wait_for_previous();
   constexpr int kLanes = kThreads * kCluster;
   constexpr unsigned kNext = kMask & flat_inputs<kModes...>();  // the others are the same for every row
   constexpr unsigned kSame = kMask & ~kNext;

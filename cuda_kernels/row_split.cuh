@@ -71,6 +71,7 @@ __device__ inline void split_part(const SplitParams<Index, Op::Inputs::size, Op:
 
 template <typename Op, typename Index, int kWidth, int kUnroll, int kThreads, int kPass, char... kModes>
 __device__ inline void split(const SplitParams<Index, Op::Inputs::size, Op::Outputs::size>& params) {
+  wait_for_previous();
   if (RowBodyOf<Op, kWidth>::vectors_fit(params.of, static_cast<Index>(params.of.columns))) {
     split_part<Op, Index, kWidth, kUnroll, kThreads, kPass, kModes...>(params);
   } else {

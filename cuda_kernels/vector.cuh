@@ -13,6 +13,25 @@ __device__ inline Vector<T, kWidth> load_vector(const T* data) {
   return *reinterpret_cast<const Vector<T, kWidth>*>(data);
 }
 
+// Of what other blocks read again: asks the L2 cache to keep it.
+template <typename T, int kWidth>
+__device__ inline Vector<T, kWidth> load_kept(const T* data) {
+#if __CUDA_ARCH__ >= 800 && defined(ONNXOPT_KEEP)
+  if constexpr (sizeof(Vector<T, kWidth>) == 16) {
+    struct alignas(16) Words {
+      unsigned int at[4];
+    } words;
+    unsigned long long policy;
+    asm volatile("createpolicy.fractional.L2::evict_last.b64 %0, 1.0;" : "=l"(policy));
+    asm volatile("ld.global.L2::cache_hint.v4.b32 {%0, %1, %2, %3}, [%4], %5;"
+                 : "=r"(words.at[0]), "=r"(words.at[1]), "=r"(words.at[2]), "=r"(words.at[3])
+                 : "l"(data), "l"(policy));
+    return *reinterpret_cast<const Vector<T, kWidth>*>(&words);
+  }
+#endif
+  return load_vector<T, kWidth>(data);
+}
+
 template <typename T, int kWidth>
 __device__ inline void store_vector(T* data, const Vector<T, kWidth>& vector) {
   *reinterpret_cast<Vector<T, kWidth>*>(data) = vector;

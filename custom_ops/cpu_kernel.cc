@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cstring>
 #include <new>
 
 #include "fuse.h"
@@ -50,12 +51,27 @@ std::size_t OperandBytes(const Program& program, const Domain& domain) {
   return bytes;
 }
 
+// Whether an output has the buffer of an input: steps of a plan read and write in any order.
+bool InPlace(const Program& program, const Domain& domain) {
+  const auto is_input = [&](const void* output) {
+    const void* const* end = domain.input + program.accesses();
+    return output != nullptr && std::find(domain.input, end, output) != end;
+  };
+  return std::any_of(domain.output, domain.output + program.outputs.size(), is_input);
+}
+
 // One call's work, shared by the threads that do it.
 class Job {
  public:
   Job(const Program& program, const Plan& plan, const Tiling& tiling, const Domain& domain, std::uint64_t task,
       bool streams)
-      : program_(program), plan_(plan), tiling_(tiling), domain_(domain), task_(task), streams_(streams) {}
+      : program_(program),
+        plan_(plan),
+        tiling_(tiling),
+        domain_(domain),
+        task_(task),
+        streams_(streams),
+        staged_(streams || InPlace(program, domain)) {}
 
   std::uint64_t tasks() const { return (domain_.count - 1) / task_ + 1; }
 
@@ -75,7 +91,7 @@ class Job {
   void RunRange(std::uint64_t first, std::uint64_t last) const {
     thread_local Scratch scratch;
     unsigned char** const at = scratch.Table(plan_.places);
-    unsigned char* const arena = scratch.Arena(plan_.arena + (streams_ ? StagedBytes() : 0));
+    unsigned char* const arena = scratch.Arena(plan_.arena + (staged_ ? StagedBytes() : 0));
     for (const Slot& slot : plan_.slots) at[slot.place] = arena + slot.offset;
     for (const Slot& constant : plan_.constants)
       at[constant.place] = Bytes(program_.code[constant.offset].value.data());
@@ -113,7 +129,7 @@ class Job {
     Gather(raw, domain_.input[k], domain_.access[k], Size(program_.inputs[k]), first, plan_.block);
   }
 
-  // `staged`: where streamed outputs are computed before they are copied out.
+  // `staged`: where outputs are computed before they are copied out.
   void RunBlock(std::uint64_t i, std::size_t n, unsigned char** at, unsigned char* staged) const {
     for (const std::uint32_t k : plan_.used) {
       const std::size_t size = Size(program_.leaf(k));
@@ -143,15 +159,20 @@ class Job {
     unsigned char* stage = staged;
     for (std::size_t k = 0; k < program_.outputs.size(); ++k) {
       const Dtype dtype = program_.outputs[k];
-      at[plan_.first_output + k] = streams_ ? stage : Bytes(domain_.output[k]) + i * Size(dtype);
+      at[plan_.first_output + k] = staged_ ? stage : Bytes(domain_.output[k]) + i * Size(dtype);
       stage += Staged(dtype);
     }
     for (const Step& step : plan_.body) RunStep(step, at, n);
-    if (!streams_) return;
+    if (!staged_) return;
     for (std::size_t k = 0; k < program_.outputs.size(); ++k) {
       const std::size_t size = Size(program_.outputs[k]);
       if (domain_.output[k] == nullptr) continue;
-      StreamCopy(Bytes(domain_.output[k]) + i * size, at[plan_.first_output + k], n * size);
+      unsigned char* const to = Bytes(domain_.output[k]) + i * size;
+      if (streams_) {
+        StreamCopy(to, at[plan_.first_output + k], n * size);
+      } else {
+        std::memcpy(to, at[plan_.first_output + k], n * size);
+      }
     }
   }
 
@@ -161,6 +182,7 @@ class Job {
   const Domain& domain_;
   const std::uint64_t task_;  // elements a task, a multiple of the block
   const bool streams_;        // outputs go past the caches
+  const bool staged_;         // a block of outputs is written when all of its inputs were read
   std::atomic<bool> out_of_memory_{false};
 };
 

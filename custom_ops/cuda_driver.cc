@@ -8,7 +8,8 @@
 namespace onnxopt::cuda {
 namespace {
 
-constexpr int kOldestDriver = 12000;  // cuLibraryLoadData and launching a CUkernel came with CUDA 12.0
+constexpr int kOldestDriver = 12000;           // cuLibraryLoadData and launching a CUkernel came with CUDA 12.0
+constexpr int kEarlyLaunchesInGraphs = 12030;  // programmatic dependencies as edges of a graph
 
 template <typename Function>
 bool Load(void* library, const char* name, Function* function) {
@@ -49,12 +50,13 @@ const Driver* Open() {
       Load(library, "cuKernelSetAttribute", &d.cuKernelSetAttribute) &&
       Load(library, "cuOccupancyMaxActiveBlocksPerMultiprocessor", &d.cuOccupancyMaxActiveBlocksPerMultiprocessor) &&
       Load(library, "cuOccupancyMaxActiveClusters", &d.cuOccupancyMaxActiveClusters) &&
-      Load(library, "cuLaunchKernel", &d.cuLaunchKernel);
+      Load(library, "cuLaunchKernelEx", &d.cuLaunchKernelEx);
   if (!complete || d.cuInit(0) != kSuccess) return nullptr;
   int version = 0;
   int devices = 0;
   if (d.cuDriverGetVersion(&version) != kSuccess || version < kOldestDriver) return nullptr;
   if (d.cuDeviceGetCount(&devices) != kSuccess || devices == 0) return nullptr;
+  d.early_launches = version >= kEarlyLaunchesInGraphs;
   return &d;
 }
 

@@ -26,14 +26,27 @@ constexpr int kMaxSharedMemoryPerBlock = 97;    // that a kernel can be given if
 constexpr int kMaxDynamicSharedMemory = 8;      // attribute of a kernel
 constexpr int kNonPortableClusterAllowed = 14;  // attribute of a kernel
 
-// CUlaunchConfig.
+// CUlaunchAttribute. The kernel may be launched before the one ahead of it in the stream has ended.
+struct LaunchAttribute {
+  int id;
+  char padding[4];
+  union {
+    int allowed;
+    char size[64];
+  } value;
+};
+static_assert(sizeof(LaunchAttribute) == 72);
+
+constexpr int kProgrammaticStreamSerialization = 6;
+
+// CUlaunchConfig
 struct LaunchConfig {
   unsigned grid_x, grid_y, grid_z;
   unsigned block_x, block_y, block_z;
   unsigned shared_bytes;
   Stream stream;
-  void* attributes;
-  unsigned attribute_count;
+  LaunchAttribute* attributes;
+  unsigned count;
 };
 
 // Names, signatures and values are those of cuda.h (CUDA 12 and 13).
@@ -75,9 +88,8 @@ struct Driver {
   Result (*cuOccupancyMaxActiveBlocksPerMultiprocessor)(int* blocks, DriverFunction function, int threads,
                                                         std::size_t shared_bytes);
   Result (*cuOccupancyMaxActiveClusters)(int* clusters, DriverFunction function, const LaunchConfig* config);
-  Result (*cuLaunchKernel)(DriverFunction function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,
-                           unsigned block_y, unsigned block_z, unsigned shared_bytes, Stream stream, void** params,
-                           void** extra);
+  Result (*cuLaunchKernelEx)(const LaunchConfig* config, DriverFunction function, void** params, void** extra);
+  bool early_launches;  // whether graphs can hold launches that do not wait for the kernel ahead of them
 
   // Throws Error "<what>: <name of the CUDA error>: <its description>" where `result` is an error.
   void Check(Result result, const std::string& what) const;

@@ -16,10 +16,14 @@ using Index64 = unsigned long long;
 
 constexpr std::size_t kOutputsAt = sizeof(unsigned long long);
 
-constexpr std::size_t InputsAt(std::size_t outputs) { return kOutputsAt + outputs * sizeof(void*); }
+constexpr std::size_t DataAt(std::size_t outputs) { return kOutputsAt + outputs * sizeof(void*); }
+
+constexpr std::size_t InputsAt(std::size_t inputs, std::size_t outputs) {
+  return DataAt(outputs) + inputs * sizeof(void*);
+}
 
 constexpr std::size_t ConditionsAt(unsigned index, std::size_t inputs, std::size_t outputs) {
-  return InputsAt(outputs) + inputs * (index == 32 ? sizeof(Input<Index32>) : sizeof(Input<Index64>));
+  return InputsAt(inputs, outputs) + inputs * (index == 32 ? sizeof(Input<Index32>) : sizeof(Input<Index64>));
 }
 
 constexpr std::size_t ParamsSize(unsigned index, std::size_t inputs, std::size_t outputs, std::size_t conditions = 0) {
@@ -30,7 +34,7 @@ constexpr std::size_t ParamsSize(unsigned index, std::size_t inputs, std::size_t
 template <typename P>
 constexpr bool SameLayout(unsigned index, std::size_t inputs, std::size_t outputs, std::size_t conditions = 0) {
   return sizeof(P) == ParamsSize(index, inputs, outputs, conditions) && offsetof(P, output) == kOutputsAt &&
-         offsetof(P, input) == InputsAt(outputs);
+         offsetof(P, data) == DataAt(outputs) && offsetof(P, input) == InputsAt(inputs, outputs);
 }
 
 static_assert(SameLayout<Params<Index32, 1, 1>>(32, 1, 1) && SameLayout<Params<Index32, 3, 2>>(32, 3, 2));

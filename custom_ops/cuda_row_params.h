@@ -11,7 +11,7 @@ constexpr std::size_t kRowOutputsAt = 3 * sizeof(unsigned long long);
 constexpr std::size_t RowInputsAt(std::size_t outputs) { return kRowOutputsAt + outputs * sizeof(void*); }
 
 constexpr std::size_t RowParamsSize(unsigned index, std::size_t inputs, std::size_t outputs) {
-  return ParamsSize(index, inputs, outputs) - kOutputsAt + kRowOutputsAt;
+  return ParamsSize(index, inputs, outputs) - InputsAt(inputs, outputs) + RowInputsAt(outputs);
 }
 
 template <typename P>

@@ -43,6 +43,12 @@ bool Cells(const Access& access, unsigned vector) {
   return std::all_of(access.run, access.run + access.runs, [&](const Run& run) { return run.div % vector == 0; });
 }
 
+// Whether a vector meets at most one end of a run of neighbours, or of a cell.
+bool Long(const Access& access, unsigned vector) {
+  if (access.runs == 0) return false;
+  return (access.run[0].div == 1 ? access.run[0].mod : access.run[0].div) >= vector;
+}
+
 // The run along which the columns of a tile lie, nullptr where none does.
 const Run* Columns(const Access& access) {
   if (access.runs == 0 || access.run[0].div != 1 || access.run[0].stride == 1) return nullptr;
@@ -55,17 +61,29 @@ bool SameColumns(const Run* a, const Run* b) {
   return a != nullptr && b != nullptr && a->div == b->div && a->mod == b->mod;
 }
 
-// The columns of a tiled variant, from its first input of mode X.
+// The columns of a tiled variant, from its first input that lies along them.
 const Run* TileColumns(const Variant& variant, const Domain& domain) {
-  return Columns(domain.access[variant.modes.find('X')]);
+  return Columns(domain.access[variant.modes.find_first_of("XYZ")]);
 }
 
 bool FitsTile(const Variant& variant, const Domain& domain) {
   if (variant.tile == 0) return true;
-  constexpr std::uint64_t kShortest = 8;  // of a side; below, tiles are mostly empty
   const Run* columns = TileColumns(variant, domain);
-  return columns != nullptr && columns->div % variant.vector == 0 && columns->div >= kShortest &&
-         columns->mod >= kShortest;
+  if (columns == nullptr) return false;
+  if (variant.whole) return columns->div == variant.tile && columns->div * columns->mod % variant.vector == 0;
+  // Below that, tiles are mostly empty; where the sides were known, the tile was made for them.
+  const std::uint64_t shortest = std::min<std::uint64_t>(8, variant.tile_columns);
+  return columns->div % variant.vector == 0 && columns->div >= 8 && columns->mod >= shortest;
+}
+
+// Neighbours that take turns among as many runs as the innermost dim has elements, each of them read in vectors.
+bool Interleaved(const Access& access, const void* data, Dtype dtype, unsigned vector) {
+  if (access.runs < 2 || access.run[0].div != 1 || vector % access.run[0].mod != 0) return false;
+  const Run& along = access.run[1];
+  const auto part = static_cast<unsigned>(vector / access.run[0].mod);
+  if (along.stride != 1 || along.div != access.run[0].mod || along.mod % part != 0) return false;
+  const auto fits = [&](const Run& run) { return &run == &along || IsMultiple(run.stride, part); };
+  return Aligned(data, dtype, part) && std::all_of(access.run, access.run + access.runs, fits);
 }
 
 bool Holds(char mode, const Access& access, const void* data, Dtype dtype, unsigned vector, std::uint64_t count) {
@@ -88,13 +106,19 @@ bool Holds(char mode, const Access& access, const void* data, Dtype dtype, unsig
       return access.runs == 2 && Cells(access, vector);
     case 'W':
       return Cells(access, vector);
+    case 'I':
+      return Interleaved(access, data, dtype, vector);
     case 'r':
-      return one && inner;
+      return one && inner && Long(access, vector);
     case 'c':
-      return one && !inner;
+      return one && !inner && Long(access, vector);
     case 't':
-      return access.runs == 2;
+      return access.runs == 2 && Long(access, vector);
+    case 'G':
+      return Long(access, vector);
     case 'X':
+    case 'Y':
+    case 'Z':
       return Columns(access) != nullptr;
     default:
       return access.runs <= static_cast<std::size_t>(kMaxTerms);
@@ -131,6 +155,34 @@ bool UniformAlong(const Run& columns, const Condition& condition, unsigned vecto
                      [&](const Run& run) { return run.div == columns.div || run.stride % cell == 0; });
 }
 
+// Whether access `k` can be read along its columns in vectors of so many bytes, each inside or outside of its guards.
+// Where a tile has fewer columns than that, all columns of some rows must lie side by side.
+bool FitsColumnVectors(const Variant& variant, const Domain& domain, std::size_t k, Dtype dtype, std::size_t bytes) {
+  const Access& access = domain.access[k];
+  const auto width = static_cast<unsigned>(bytes / Size(dtype));
+  if (width <= 1) return true;
+  const Run* columns = Columns(access);
+  const bool strip = variant.tile_columns < width;
+  const Run& rows = access.run[0];
+  if (strip) {
+    const bool side_by_side = columns->mod == variant.tile_columns &&
+                              rows.stride == static_cast<std::int64_t>(columns->mod) &&
+                              rows.mod * columns->mod % width == 0 && access.guards == 0;
+    if (!side_by_side) return false;
+  } else if (columns->mod % width != 0) {
+    return false;
+  }
+  if (!Aligned(domain.input[k], dtype, width)) return false;
+  const auto fits = [&](const Run& run) {
+    return &run == columns || (strip && &run == &rows) || IsMultiple(run.stride, width);
+  };
+  bool whole = std::all_of(access.run, access.run + access.runs, fits);
+  for (std::size_t c = 0; c < kMaxConditions; ++c) {
+    if ((access.guards >> c & 1U) != 0) whole = whole && UniformAlong(*columns, domain.condition[c], width);
+  }
+  return whole;
+}
+
 bool Fits(const Kernel& kernel, const Variant& variant, const Domain& domain, bool fits32) {
   if (variant.index == 32 && !fits32) return false;
   const Program& program = kernel.program;
@@ -139,7 +191,10 @@ bool Fits(const Kernel& kernel, const Variant& variant, const Domain& domain, bo
     const Access& access = domain.access[k];
     const char mode = variant.modes[k];
     if (!Holds(mode, access, domain.input[k], program.leaf(k), variant.vector, domain.count)) return false;
-    if (mode == 'X' && !SameColumns(Columns(access), TileColumns(variant, domain))) return false;
+    if (mode != 'X' && mode != 'Y' && mode != 'Z') continue;
+    if (!SameColumns(Columns(access), TileColumns(variant, domain))) return false;
+    const std::size_t bytes = mode == 'Z' ? kWidestAccess : mode == 'Y' ? kWidestAccess / 2 : Size(program.leaf(k));
+    if (!FitsColumnVectors(variant, domain, k, program.leaf(k), bytes)) return false;
   }
   for (std::size_t k = 0; k < program.conditions(); ++k) {
     if (variant.modes[program.accesses() + k] == 'P' && !Uniform(domain.condition[k], variant.vector)) return false;
@@ -152,19 +207,8 @@ bool Fits(const Kernel& kernel, const Variant& variant, const Domain& domain, bo
   return true;
 }
 
-// What a general variant finds out about an access at run time, and a tiled one about its columns.
-unsigned Flags(char mode, const Access& access, const Domain& domain, const void* data, Dtype dtype, unsigned vector) {
-  if (mode == 'X') {
-    const auto width = static_cast<unsigned>(kWidestAccess / Size(dtype));
-    const Run* columns = Columns(access);
-    if (columns->mod % width != 0 || !Aligned(data, dtype, width)) return 0;
-    const auto fits = [&](const Run& run) { return &run == columns || IsMultiple(run.stride, width); };
-    bool whole = std::all_of(access.run, access.run + access.runs, fits);
-    for (std::size_t c = 0; c < kMaxConditions; ++c) {
-      if ((access.guards >> c & 1U) != 0) whole = whole && UniformAlong(*columns, domain.condition[c], width);
-    }
-    return whole ? kInner : 0;
-  }
+// What a general variant finds out about an access at run time.
+unsigned Flags(const Access& access, const Domain& domain, const void* data, Dtype dtype, unsigned vector) {
   if (access.Flat(domain.count) && Aligned(data, dtype, vector)) return kFlat | kCell;
   if (Neighbours(access, data, dtype, vector)) return kCell | kInner;
   return Cells(access, vector) ? kCell : 0;
@@ -196,12 +240,12 @@ void FillTerms(const Access& access, Term<Index>* terms) {
 }
 
 template <typename Index>
-void FillInput(char mode, Dtype dtype, unsigned vector, const Domain& domain, std::size_t k, unsigned char* at) {
+void FillInput(Dtype dtype, unsigned vector, const Domain& domain, std::size_t k, unsigned char* at) {
   const Access& access = domain.access[k];
   Input<Index> input{};
   input.data = domain.input[k];
   input.terms = static_cast<unsigned>(access.runs);
-  input.flags = Flags(mode, access, domain, input.data, dtype, vector);
+  input.flags = Flags(access, domain, input.data, dtype, vector);
   FillTerms(access, input.term);
   std::memcpy(at + k * sizeof(input), &input, sizeof(input));
 }
@@ -209,7 +253,7 @@ void FillInput(char mode, Dtype dtype, unsigned vector, const Domain& domain, st
 template <typename Index>
 void FillLeaves(const Program& program, const Variant& variant, const Domain& domain, unsigned char* at) {
   for (std::size_t k = 0; k < program.accesses(); ++k) {
-    FillInput<Index>(variant.modes[k], program.leaf(k), variant.vector, domain, k, at);
+    FillInput<Index>(program.leaf(k), variant.vector, domain, k, at);
   }
   at += program.accesses() * sizeof(Input<Index>);
   for (std::size_t k = 0; k < program.conditions(); ++k, at += sizeof(IndexRange<Index>)) {
@@ -240,9 +284,9 @@ bool Fits32(const Domain& domain, std::size_t inputs) {
 void FillInputs(const std::vector<Dtype>& dtypes, const Variant& variant, const Domain& domain, unsigned char* at) {
   for (std::size_t k = 0; k < dtypes.size(); ++k) {
     if (variant.index == 32) {
-      FillInput<Index32>(variant.modes[k], dtypes[k], variant.vector, domain, k, at);
+      FillInput<Index32>(dtypes[k], variant.vector, domain, k, at);
     } else {
-      FillInput<Index64>(variant.modes[k], dtypes[k], variant.vector, domain, k, at);
+      FillInput<Index64>(dtypes[k], variant.vector, domain, k, at);
     }
   }
 }
@@ -260,19 +304,21 @@ void FillParams(const Kernel& kernel, const Variant& variant, const Domain& doma
     const Run& columns = *TileColumns(variant, domain);
     const Tiles<Index32> tiles = {static_cast<Index32>(columns.div), static_cast<Index32>(columns.mod),
                                   MakeDivisor<Index32>(CeilDiv(columns.div, variant.tile)),
-                                  MakeDivisor<Index32>(CeilDiv(columns.mod, kTileColumns))};
+                                  MakeDivisor<Index32>(CeilDiv(columns.mod, variant.tile_columns))};
     std::memcpy(block, &tiles, sizeof(tiles));
     block += sizeof(tiles);
   }
+  const std::size_t inputs = kernel.program.accesses();
   const std::size_t outputs = kernel.program.outputs.size();
   const unsigned long long count = domain.count;
   std::memcpy(block, &count, sizeof(count));
   std::memcpy(block + kOutputsAt, static_cast<const void*>(domain.output), outputs * sizeof(void*));
-  unsigned char* inputs = block + InputsAt(outputs);
+  std::memcpy(block + DataAt(outputs), static_cast<const void*>(domain.input), inputs * sizeof(void*));
+  unsigned char* leaves = block + InputsAt(inputs, outputs);
   if (variant.index == 32) {
-    FillLeaves<Index32>(kernel.program, variant, domain, inputs);
+    FillLeaves<Index32>(kernel.program, variant, domain, leaves);
   } else {
-    FillLeaves<Index64>(kernel.program, variant, domain, inputs);
+    FillLeaves<Index64>(kernel.program, variant, domain, leaves);
   }
 }
 
@@ -281,7 +327,7 @@ unsigned GridSize(const Variant& variant, const Domain& domain) {
   std::uint64_t blocks = CeilDiv(domain.count, tile);
   if (variant.tile > 0) {
     const Run& columns = *TileColumns(variant, domain);
-    blocks = CeilDiv(columns.div, variant.tile) * CeilDiv(columns.mod, kTileColumns) *
+    blocks = CeilDiv(columns.div, variant.tile) * CeilDiv(columns.mod, variant.tile_columns) *
              (domain.count / (columns.div * columns.mod));
   }
   if (blocks > kMaxGrid) {

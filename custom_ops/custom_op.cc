@@ -20,6 +20,32 @@ void CheckCounts(const OrtKernelInfo* info, const Kernel& kernel) {
               std::to_string(kernel.outputs.size()) + "; model and library belong to different artifacts");
 }
 
+// Whether a kernel reads an element of an input that has output 0's shape before it writes that element, and nothing of
+// it afterwards: one launch, in which every thread loads what it needs at an index before it stores there.
+bool MayRunInPlace(const Kernel& kernel) {
+  if (kernel.kind != Kind::kPointwise || kernel.program.index) return false;
+  const auto& depends = kernel.program.depends;
+  const auto& ranks = kernel.program.ranks;
+  for (std::size_t k = 1; k < depends.size(); ++k) {
+    if (depends[k] != depends[0] || ranks[k] != ranks[0]) return false;  // another shape means another launch
+  }
+  return true;
+}
+
+// ONNX Runtime asks without saying of which op. Any input may lend its buffer: ONNX Runtime takes one that nothing
+// reads later, of the output's shape and element size, and skips those that a node does not have.
+std::size_t AnyInputForOutput0(int** inputs, int** outputs) {
+  static int input[kMaxInputs];
+  static int output[kMaxInputs];  // zeros
+  static const bool filled = [] {
+    for (std::size_t k = 0; k < kMaxInputs; ++k) input[k] = static_cast<int>(k);
+    return true;
+  }();
+  *inputs = input;
+  *outputs = output;
+  return filled ? kMaxInputs : 0;
+}
+
 }  // namespace
 
 CustomOp::CustomOp(const Kernel& kernel, const char* provider, const cuda::Library* library)
@@ -44,6 +70,11 @@ void CustomOp::SetCallbacks() {
   GetVariadicOutputHomogeneity = [](const OrtCustomOp*) { return 0; };
   GetStartVersion = [](const OrtCustomOp*) { return 1; };
   GetEndVersion = [](const OrtCustomOp*) { return std::numeric_limits<int>::max(); };
+
+  if (MayRunInPlace(kernel_)) {
+    GetMayInplace = AnyInputForOutput0;
+    ReleaseMayInplace = [](int*, int*) {};
+  }
 
   CreateKernelV2 = [](const OrtCustomOp* op, const OrtApi*, const OrtKernelInfo* info, void** kernel) {
     const CustomOp& self = Self(op);

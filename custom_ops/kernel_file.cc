@@ -22,6 +22,7 @@ namespace {
 constexpr std::uint64_t kSchema = 2;
 constexpr std::uint64_t kMaxId = std::numeric_limits<std::uint32_t>::max();
 constexpr std::size_t kMaxInstructions = 65536;
+constexpr const char* kModes = "FSRCTUVWIrctGgXYZ*";  // of accesses, see onnxopt/modes.py
 
 template <typename T>
 void Put(T value, Instruction* instruction) {
@@ -113,16 +114,20 @@ std::string ReadIdentifier(const JsonReader& json) {
 
 Variant ReadPointwiseVariant(const JsonReader& json, const Program& program) {
   Variant variant = ReadVariant(json);
-  if (json.Has("tile")) variant.tile = static_cast<unsigned>(json["tile"].Number(0, kTileColumns));
+  if (json.Has("tile")) variant.tile = static_cast<unsigned>(json["tile"].Number(0, kMaxTileSide));
+  if (json.Has("tile_columns")) variant.tile_columns = json["tile_columns"].Number(0, kMaxTileSide);
+  if (json.Has("whole")) variant.whole = json["whole"].Flag();
+  if (json.Has("waits")) variant.waits = json["waits"].Flag();
   const bool known = variant.modes.find_first_not_of("Pp", program.accesses()) == std::string::npos &&
-                     variant.modes.find_first_not_of("FSRCTUVWrctGX*") >= program.accesses();
+                     variant.modes.find_first_not_of(kModes) >= program.accesses();
   if (variant.modes.size() != program.leaves() || !known) {
-    json["modes"].Fail("is \"" + variant.modes + "\", not one of the letters FSRCTUVWrctGX* for each of " +
+    json["modes"].Fail("is \"" + variant.modes + "\", not one of the letters " + kModes + " for each of " +
                        std::to_string(program.accesses()) + " inputs and one of Pp for each of " +
                        std::to_string(program.conditions()) + " conditions");
   }
-  if ((variant.modes.find('X') != std::string::npos) != (variant.tile > 0) ||
-      (variant.tile > 0 && variant.index != 32)) {
+  const bool tiled = variant.tile > 0;
+  if ((variant.modes.find_first_of("XYZ") != std::string::npos) != tiled || (variant.tile_columns > 0) != tiled ||
+      (tiled && variant.index != 32) || (variant.whole && !tiled)) {
     json.Fail("has a tile that does not go with its modes and index");
   }
   const std::size_t bytes =

@@ -23,6 +23,9 @@ struct Variant {
   unsigned unroll;
   unsigned threads;
   unsigned tile = 0;  // rows of a tile, 0 where the variant has none
+  std::uint64_t tile_columns = 0;
+  bool whole = false;  // a tile has all rows of the domain
+  bool waits = false;  // waits by itself for the kernel ahead of it in the stream
   Layout layout = Layout::kNone;
   unsigned lanes = 0;
   unsigned cluster = 1;

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import concurrent.futures
 import contextlib
+import dataclasses
 import hashlib
 import os
 import re
@@ -14,11 +15,20 @@ import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from onnxopt import paths
+from onnxopt import paths, resources
 from onnxopt.errors import CompileError, UsageError
 
 ARCHS = ("sm_75", "sm_80", "sm_86", "sm_87", "sm_89", "sm_90", "sm_100", "sm_120")
 _OPTIONS = ("--std=c++17", "--dopt=on", "-default-device", "--extra-device-vectorization")
+_REPORT = "--ptxas-options=--verbose"
+
+
+@dataclasses.dataclass(frozen=True)
+class Compiled:
+    """fatbin: an image for every architecture. usage: architecture -> entry point -> what it needs there."""
+
+    fatbin: bytes
+    usage: dict[str, dict[str, resources.Usage]]
 
 
 def check_archs(archs: Sequence[str] | None) -> tuple[str, ...]:
@@ -35,7 +45,17 @@ def compile_cuda(
     cache: Path | None = None,
     progress: Callable[[str], None] | None = None,
 ) -> bytes:
-    """The fatbin of a translation unit that includes headers of cuda_kernels/.
+    """The fatbin of a translation unit that includes headers of cuda_kernels/; see `compiled`."""
+    return compiled(source, archs, cache, progress).fatbin
+
+
+def compiled(
+    source: str,
+    archs: Sequence[str] = ARCHS,
+    cache: Path | None = None,
+    progress: Callable[[str], None] | None = None,
+) -> Compiled:
+    """The fatbin of a translation unit that includes headers of cuda_kernels/, and what its entry points need.
 
     archs: cubins to make; PTX is added for the newest of them, so that later GPUs can run it too. cache: folder of
     compiled images, by default $XDG_CACHE_HOME/onnxopt/kernels. progress: called with each image's name when it is
@@ -47,37 +67,40 @@ def compile_cuda(
     headers = {path.name: path.read_text() for path in sorted(paths.cuda_kernels().glob("*.*h"))}
     targets = [*ordered, ordered[-1].replace("sm", "compute")]
     folder = cache or Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "onnxopt" / "kernels"
-    images: dict[str, bytes] = {}
+    images: dict[str, tuple[bytes, str]] = {}
     with concurrent.futures.ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
         jobs = {pool.submit(_image, source, headers, target, folder): target for target in targets}
         for job in concurrent.futures.as_completed(jobs):
             images[jobs[job]] = job.result()
             if progress is not None:
                 progress(jobs[job])
-    return _fatbin({target: images[target] for target in targets})
+    usage = {arch: resources.parse(images[arch][1]) for arch in ordered}
+    return Compiled(_fatbin({target: images[target][0] for target in targets}), usage)
 
 
-def _image(source: str, headers: dict[str, str], target: str, folder: Path) -> bytes:
-    """The cubin (target sm_XX) or PTX (compute_XX) of a source, from the cache where it lies there."""
+def _image(source: str, headers: dict[str, str], target: str, folder: Path) -> tuple[bytes, str]:
+    """The cubin (target sm_XX) or PTX (compute_XX) of a source and the compiler's log, from the cache if there."""
     from cuda.bindings import nvrtc
 
     version = nvrtc.nvrtcVersion()[1:]
     key = hashlib.sha256(repr((source, sorted(headers.items()), target, _OPTIONS, version)).encode()).hexdigest()
     kept = folder / f"{key}.{'cubin' if target.startswith('sm_') else 'ptx'}"
     with contextlib.suppress(OSError):  # not there, or in a folder that cannot be read
-        return kept.read_bytes()
-    image = _compile(source, headers, target)
+        log = kept.with_suffix(".log").read_text()  # written first, so that it is there where the image is
+        return kept.read_bytes(), log
+    image, log = _compile(source, headers, target)
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=folder, delete=False) as part:
-            part.write(image)
-        os.replace(part.name, kept)
+        for data, path in ((log.encode(), kept.with_suffix(".log")), (image, kept)):
+            with tempfile.NamedTemporaryFile(dir=folder, delete=False) as part:
+                part.write(data)
+            os.replace(part.name, path)
     except OSError:
         pass  # a cache that cannot be written only costs time
-    return image
+    return image, log
 
 
-def _compile(source: str, headers: dict[str, str], target: str) -> bytes:
+def _compile(source: str, headers: dict[str, str], target: str) -> tuple[bytes, str]:
     from cuda.bindings import nvrtc
 
     def checked(result: tuple[object, ...]) -> object:
@@ -95,17 +118,19 @@ def _compile(source: str, headers: dict[str, str], target: str) -> bytes:
         )
     )
     try:
-        options = [f"--gpu-architecture={target}".encode(), *(o.encode() for o in _OPTIONS)]
-        status = nvrtc.nvrtcCompileProgram(program, len(options), options)[0]
-        if status != nvrtc.nvrtcResult.NVRTC_SUCCESS:
-            log = b" " * int(checked(nvrtc.nvrtcGetProgramLogSize(program)))  # type: ignore[call-overload]
-            checked(nvrtc.nvrtcGetProgramLog(program, log))
-            raise CompileError(f"generated CUDA does not compile for {target}:\n{log.decode(errors='replace').strip()}")
         is_cubin = target.startswith("sm_")
+        options = [f"--gpu-architecture={target}".encode(), *(o.encode() for o in _OPTIONS)]
+        options += [_REPORT.encode()] * is_cubin
+        status = nvrtc.nvrtcCompileProgram(program, len(options), options)[0]
+        log = b" " * int(checked(nvrtc.nvrtcGetProgramLogSize(program)))  # type: ignore[call-overload]
+        checked(nvrtc.nvrtcGetProgramLog(program, log))
+        text = log.decode(errors="replace").strip("\0 \n")
+        if status != nvrtc.nvrtcResult.NVRTC_SUCCESS:
+            raise CompileError(f"generated CUDA does not compile for {target}:\n{text}")
         size = checked((nvrtc.nvrtcGetCUBINSize if is_cubin else nvrtc.nvrtcGetPTXSize)(program))
         image = b" " * int(size)  # type: ignore[call-overload]
         checked((nvrtc.nvrtcGetCUBIN if is_cubin else nvrtc.nvrtcGetPTX)(program, image))
-        return image
+        return image, text
     finally:
         nvrtc.nvrtcDestroyProgram(program)
 

@@ -5,7 +5,7 @@ A node belongs to one region at most, and the graph whose vertices are the regio
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 import onnx_ir as ir
 
@@ -23,14 +23,17 @@ FINDERS: tuple[Callable[[Search], tuple[list[Region], list[Refusal]]], ...] = (
 )
 
 
-def fuse(model: ir.Model) -> FusionPlan:
-    """Regions of all graphs of a model, control-flow bodies included, and the refusals. The model is not changed."""
+def fuse(model: ir.Model, spilled: Collection[frozenset[str]] = ()) -> FusionPlan:
+    """Regions of all graphs of a model, control-flow bodies included, and the refusals. The model is not changed.
+
+    spilled: names of the nodes of regions whose kernels were found to spill registers: no region has most of one.
+    """
     shapes = shape_inference.infer(model)
     host = eligibility.host_values(model.graphs(), shapes)
     regions: list[Region] = []
     refusals: list[Refusal] = []
     for graph in model.graphs():
-        search = Search(graph, model.opset_imports, shapes, host)
+        search = Search(graph, model.opset_imports, shapes, host, spilled)
         found: list[Region] = []
         for find in FINDERS:
             new, refused = find(search)

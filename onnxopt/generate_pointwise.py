@@ -10,7 +10,8 @@ import numpy as np
 
 from onnxopt.dtypes import DTYPES
 from onnxopt.extents import product
-from onnxopt.indexing import Term
+from onnxopt.indexing import Indexing, Term
+from onnxopt.modes import MOST_NEIGHBOURS, columns, runs
 from onnxopt.program import Instruction, Program
 from onnxopt.regions import Kernel, Variant
 
@@ -44,7 +45,9 @@ def _struct(name: str, program: Program) -> list[str]:
         f"  using Outputs = List<{outputs}>;",
         f"  static constexpr int kConditions = {program.conditions};",
         f"  static constexpr unsigned guards[] = {{{', '.join(map(str, _guards(program)))}}};",
+        f"  static constexpr int leader[] = {{{', '.join(map(str, _leaders(program)))}}};",
         f"  static constexpr int terms[] = {{{', '.join(map(str, _terms(program)))}}};",
+        f"  static constexpr int runs[] = {{{', '.join(map(str, _runs(program)))}}};",
         *_forms(program),
         f"  __device__ static void apply({', '.join(parameters)}) {{",
         *(f"    {line}" for line in body),
@@ -58,6 +61,18 @@ def _guards(program: Program) -> list[int]:
     if program.index is None:
         return [0] * len(program.inputs)
     return [sum(1 << g for g in a.guards) for a in program.index.accesses]
+
+
+def _leaders(program: Program) -> Sequence[int]:
+    """For every access the one whose load serves it."""
+    return range(len(program.inputs)) if program.index is None else program.index.leaders
+
+
+def _runs(program: Program) -> list[int]:
+    """For every access among how many runs neighbours take turns, 0 where they do not."""
+    if program.index is None:
+        return [0] * len(program.inputs)
+    return [runs(a.terms, MOST_NEIGHBOURS) for a in program.index.accesses]
 
 
 def _terms(program: Program) -> list[int]:
@@ -75,12 +90,41 @@ def _forms(program: Program) -> list[str]:
     if index is None or not is_static:
         return lines
     count = product(index.shapes[0]).factor
+    lines.append(f"  static constexpr long long period[] = {{{', '.join(str(_period(f)) for f in index.forms)}}};")
+    lines.append(f"  static constexpr long long step[] = {{{', '.join(str(_step(f)) for f in index.forms)}}};")
+    lines += _across(index)
     lines += ["  template <int kForm, typename Index>", "  __device__ static Index at(Index i) {"]
     for k, form in enumerate(index.forms):
         opening = f"    if constexpr (kForm == {k}) return "
         # A sum that begins with a minus would negate i before it is divided.
         lines.append(f"{opening}{'Index(0)' if not form or form[0].stride.factor < 0 else ''}{_sum(form, count)};")
     return [*lines, "    return i;", "  }"]
+
+
+def _across(index: Indexing) -> list[str]:
+    """For each access that a tile may read along its columns, what the rows, of which x is one, contribute."""
+    forms = []
+    for k, access in enumerate(index.accesses):
+        column = columns(access.terms)
+        if column is not None:
+            below = [t for t in access.terms if t.div.factor < column.div.factor]
+            text = _sum(below, column.div.factor).replace("i", "x")
+            opening = "Index(0)" if below[0].stride.factor < 0 else ""
+            forms.append(f"    if constexpr (kForm == {k}) return {opening}{text};")
+    if not forms:
+        return []
+    return ["  template <int kForm, typename Index>", "  __device__ static Index across(Index x) {", *forms, "  }"]
+
+
+def _period(form: Sequence[Term]) -> int:
+    """How many elements a run of neighbours or a cell has."""
+    if not form:
+        return 1
+    return form[0].mod.factor if form[0].div.factor == 1 else form[0].div.factor
+
+
+def _step(form: Sequence[Term]) -> int:
+    return form[0].stride.factor if form and form[0].div.factor == 1 else 0
 
 
 def _sum(form: Sequence[Term], count: int) -> str:
@@ -173,7 +217,9 @@ def _entry(kernel: Kernel, program: Program, variant: Variant) -> list[str]:
     modes = "".join(f", '{mode}'" for mode in variant.modes)
     counts = f"{len(program.accesses)}, {len(program.outputs)}" + (f", {program.conditions}" * bool(program.conditions))
     params = f"{'Tiled' if variant.tile else ''}Params<{index}, {counts}>"
-    function, size = ("pointwise_tiled", variant.tile) if variant.tile else ("pointwise", variant.unroll)
+    function, size = "pointwise", str(variant.unroll)
+    if variant.tile:
+        function, size = "pointwise_tiled", f"{variant.tile}, {variant.tile_columns}, {str(variant.whole).lower()}"
     return [
         f'extern "C" __global__ void __launch_bounds__({variant.threads})',
         f"{variant.symbol}(const __grid_constant__ {params} params) {{",

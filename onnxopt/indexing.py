@@ -8,6 +8,7 @@ of its input, counted in elements. Dims may be symbolic: then the library comput
 from __future__ import annotations
 
 import dataclasses
+import functools
 from typing import Any
 
 from onnxopt.extents import Extent
@@ -65,6 +66,32 @@ class Indexing:
     def forms(self) -> tuple[tuple[Term, ...], ...]:
         """The terms of every access, then those of every condition."""
         return (*(a.terms for a in self.accesses), *(c.terms for c in self.conditions))
+
+    @functools.cached_property
+    def leaders(self) -> tuple[int, ...]:
+        """For each access the first of its group: accesses of one load, of which at most one is meant at any index.
+
+        They read one input in the same terms, from different offsets, and their guards exclude each other, as the parts
+        of a Concat do that were sliced from one tensor.
+        """
+        groups: list[list[int]] = []
+        for k, access in enumerate(self.accesses):
+            group = next((g for g in groups if all(self._excludes(access, self.accesses[m]) for m in g)), None)
+            if group is None:
+                groups.append([k])
+            else:
+                group.append(k)
+        return tuple(next(g[0] for g in groups if k in g) for k in range(len(self.accesses)))
+
+    def _excludes(self, a: Access, b: Access) -> bool:
+        """Whether two accesses differ in their offset alone and have guards that never hold together."""
+        if a.input != b.input or a.terms != b.terms:
+            return False
+        pairs = ((self.conditions[g], self.conditions[h]) for g in a.guards for h in b.guards)
+        return any(
+            one.terms == other.terms and one.offset == other.offset and (one.high <= other.low or other.high <= one.low)
+            for one, other in pairs
+        )
 
     def symbols_used(self) -> set[str]:
         """Symbols that an offset, a term or a shape depends on."""

@@ -183,7 +183,7 @@ def _hard_sigmoid(x: Expr, alpha: float, beta: float) -> Expr:
 
 def _shrink(c: Call) -> Expr:
     x, bias, limit = c.args[0], c.attr("bias", 0.0), c.attr("lambd", 0.5)
-    return (x < -limit).where(x + bias, (x > limit).where(x - bias, x * 0.0 if x.is_float else x - x))
+    return (x < -limit).where(x + bias, (x > limit).where(x - bias, 0.0 if x.is_float else 0))  # of NaN too
 
 
 def _leaky_relu(x: Expr, slope: Expr | float) -> Expr:

@@ -8,6 +8,7 @@ import functools
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import onnx_ir as ir
 
@@ -20,6 +21,7 @@ from onnxopt import (
     package,
     providers,
     requirements,
+    resources,
     rewrite,
     samples,
     traits,
@@ -27,7 +29,7 @@ from onnxopt import (
 )
 from onnxopt import manifest as manifests
 from onnxopt.background import in_background
-from onnxopt.compile import check_archs, compile_cuda
+from onnxopt.compile import check_archs, compiled
 from onnxopt.errors import UsageError
 from onnxopt.manifest import Manifest
 from onnxopt.passes.transposed_weights import TransposeWeightsPass
@@ -38,6 +40,7 @@ from onnxopt.reporting import facts as report_facts
 from onnxopt.reporting import page
 from onnxopt.verification import Report, describe_failure, open_ahead
 
+_SPLITS = 5  # times that regions which spill registers are split; each time none keeps more than half of one
 MARK = "onnxopt.version"  # metadata of every model that onnxopt wrote
 
 # progress(phase, detail): called when a phase starts with "", and as it advances (compile: each image that is done).
@@ -190,8 +193,34 @@ def _form(
         if plain is not None:
             rewrite.to_portable(plain)
             plain.metadata_props[MARK] = versions.onnxopt()
+    spilled: set[frozenset[str]] = set()  # nodes of regions that need more registers than a GPU has
+    for _ in range(_SPLITS):
+        fused = _fused(model.clone(), spilled, archs, phases, cache)
+        found = resources.spilling(fused.kernels, fused.usage) - spilled
+        if not found:
+            break
+        spilled |= found  # split, until nothing spills
+    return _Form(fused.model, plain, rewritten, rewritten_with, fused.plan, fused.kernels, fused.fatbin)
+
+
+class _Fused(NamedTuple):
+    model: ir.Model
+    plan: FusionPlan
+    kernels: tuple[Kernel, ...]
+    fatbin: bytes | None
+    usage: Mapping[str, Mapping[str, resources.Usage]]
+
+
+def _fused(
+    model: ir.Model,
+    spilled: Collection[frozenset[str]],
+    archs: Sequence[str],
+    phases: _Phases,
+    cache: Path | None,
+) -> _Fused:
+    """The model with its regions outlined, in place, and their kernels compiled."""
     with phases("fuse"):
-        plan = fuse.fuse(model)
+        plan = fuse.fuse(model, spilled)
     with phases("outline"):
         # Regions refer to nodes of the model: nothing may change it between fuse and outline.
         kernels = outline.outline(model, plan)
@@ -199,9 +228,11 @@ def _form(
     with phases("generate"):
         text = generate.generate(kernels)
     with phases("compile"):
+        if not archs or not any(k.variants for k in kernels):
+            return _Fused(model, plan, kernels, None, {})
         advance = functools.partial(phases.progress, "compile") if phases.progress else None
-        fatbin = compile_cuda(text, archs, cache, advance) if archs and any(k.variants for k in kernels) else None
-    return _Form(model, plain, rewritten, rewritten_with, plan, kernels, fatbin)
+        done = compiled(text, archs, cache, advance)
+    return _Fused(model, plan, kernels, done.fatbin, done.usage)
 
 
 def _left_out(family: str, check: Check) -> manifests.LeftOut:

@@ -15,6 +15,7 @@ from collections.abc import Iterator
 import onnx_ir as ir
 
 from onnxopt import eligibility, index_ops, traffic
+from onnxopt.depths import depths
 from onnxopt.index_maps import NotAffine
 from onnxopt.lower import lower
 from onnxopt.operands import constant
@@ -86,6 +87,7 @@ class _Growth:
             self._take_in_producers(self._groups[node], node)
         self._try_again()
         self._join_siblings()
+        self._join_tiny()
 
     def _lowered(self, group: _Group) -> Program:
         """The program of these nodes; ValueError where they have none."""
@@ -119,6 +121,36 @@ class _Growth:
                     union = self._union(first, second, [])
                     self._groups.update(dict.fromkeys(union.nodes, union))
                     self._search.contract(union.nodes)
+
+    def _join_tiny(self) -> None:
+        """Independent groups that are all launch and latency, at one depth and over one domain, run as one kernel."""
+        groups = [g for g in dict.fromkeys(self._groups.values()) if self._is_tiny(g)]
+        if len(groups) < 2:
+            return
+        depth = depths(self._order, self._unit, lambda unit: unit.nodes if isinstance(unit, _Group) else (unit,))
+        alike: dict[object, list[ir.Node]] = {}
+        for group in groups:
+            alike.setdefault((depth[group], self._shapes.dims(group.domain)), []).append(group.nodes[-1])
+        for nodes in alike.values():
+            for one, other in itertools.combinations(nodes, 2):
+                first, second = self._groups[one], self._groups[other]
+                if first is second or not (self._is_tiny(first) and self._is_tiny(second)):
+                    continue
+                if self.obstacle(first, second, first.domain, []) is None:
+                    union = self._union(first, second, [])
+                    self._groups.update(dict.fromkeys(union.nodes, union))
+                    self._search.contract(union.nodes)
+
+    def _unit(self, node: ir.Node) -> _Group | ir.Node:
+        return self._groups.get(node, node)
+
+    def _is_tiny(self, group: _Group) -> bool:
+        """Whether a group is a kernel of its own that moves so little that its launch is what it costs."""
+        results = group.outputs()
+        if group.moving_nodes() < 2 or not all(self._shapes.same(v, group.domain) for v in results):
+            return False
+        sizes = [self._shapes.bytes(v) for v in (*group.inputs(), *results)]
+        return None not in sizes and sum(s for s in sizes if s is not None) <= traffic.TINY_BYTES
 
     def _sources(self, group: _Group) -> Iterator[tuple[ir.Node, list[ir.Node], ir.Value]]:
         """(producer in another group, views that lie between, value) of everything a group reads."""
@@ -174,6 +206,8 @@ class _Growth:
             return f"one kernel would have {operands} operands; {traffic.MAX_OPERANDS} is the most that pays"
         if len(union.nodes) > traffic.MAX_NODES or union.cost > traffic.MAX_COST:
             return f"one kernel would run {len(union.nodes)} operators and need too many registers"
+        if self._search.spills(union.nodes):
+            return f"one kernel would run {len(union.nodes)} operators, which spilled registers when it was compiled"
         if self._search.makes_cycle(union.nodes):
             return f"{value.name} also reaches the consumer through a node outside, so one kernel would wait for itself"
         return None

@@ -97,8 +97,9 @@ class Variant:
     """One entry point of a kernel.
 
     modes: one letter an access, then one a condition (modes.py). The first variant whose modes fit the actual shapes
-    runs. index: 32 or 64 bit. vector: elements a load; unroll: vectors a thread; threads: of a block. tile: rows of a
-    tile, where inputs go through shared memory, else 0.
+    runs. index: 32 or 64 bit. vector: elements a load; unroll: vectors a thread; threads: of a block. tile,
+    tile_columns: sides of a tile, where inputs go through shared memory, else 0. whole: a tile has all rows of the
+    domain. waits: the kernel waits by itself for the one ahead of it in the stream, where a GPU can.
     """
 
     symbol: str
@@ -108,6 +109,9 @@ class Variant:
     unroll: int
     threads: int
     tile: int = dataclasses.field(default=0, kw_only=True)
+    tile_columns: int = dataclasses.field(default=0, kw_only=True)
+    whole: bool = dataclasses.field(default=False, kw_only=True)
+    waits: bool = dataclasses.field(default=False, kw_only=True)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -134,7 +134,8 @@ def _variant(name: str, layout: str, modes: str, shape: RowShape, **more: int) -
     text += "".join(f"{letter}{value}" for letter, value in told.items() if value)
     return RowVariant(
         text, modes, 32, shape.vector, shape.unroll, shape.threads, layout, shape.lanes, shape.cluster,
-        resident=shape.resident, **more,
+        more.get("columns", 0), shape.resident, more.get("fetched", 0), more.get("shared", 0), more.get("launch", 0),
+        waits=True,
     )  # fmt: skip
 
 

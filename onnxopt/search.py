@@ -13,15 +13,24 @@ from onnxopt.shapes import Shapes
 class Search:
     """One graph, with the nodes that are already meant to become one.
 
-    order: every node with its position in topological order. host: values that belong on the CPU.
+    order: every node with its position in topological order. host: values that belong on the CPU. spilled: names of
+    the nodes of regions that need more registers than there are.
     """
 
-    def __init__(self, graph: ir.Graph, opsets: Mapping[str, int], shapes: Shapes, host: set[ir.Value]):
+    def __init__(
+        self,
+        graph: ir.Graph,
+        opsets: Mapping[str, int],
+        shapes: Shapes,
+        host: set[ir.Value],
+        spilled: Collection[frozenset[str]] = (),
+    ):
         self.graph, self.opsets, self.shapes, self.host = graph, opsets, shapes, host
         self.order = {node: k for k, node in enumerate(graph)}
         self._reads = {node: _reads(node) for node in graph}
         self._members: dict[ir.Node, Sequence[ir.Node]] = {}
         self._taken: set[ir.Node] = set()
+        self._spilled = spilled
 
     def take(self, regions: Collection[Region]) -> None:
         """Give these regions' nodes to them: searches that come later leave them alone."""
@@ -32,6 +41,13 @@ class Search:
     def is_taken(self, node: ir.Node) -> bool:
         """Whether the node belongs to a region of another kind."""
         return node in self._taken
+
+    def spills(self, nodes: Collection[ir.Node]) -> bool:
+        """Whether one kernel for these nodes was found to spill, or has more than half of one that was."""
+        if not self._spilled:
+            return False
+        names = {str(n.name) for n in nodes}
+        return any(2 * len(names & region) > len(region) for region in self._spilled)
 
     def contract(self, nodes: Sequence[ir.Node]) -> None:
         """Let these nodes count as one vertex of the graph from now on."""

@@ -19,11 +19,14 @@ from onnxopt.regions import Traffic
 from onnxopt.shapes import Shapes
 
 # A value that is broadcast into its consumer's larger domain is computed once for each element there. Up to this many
-# float32 instructions that hides behind the memory traffic of any GPU of the catalogue.
-MAX_RECOMPUTED_COST = 16
+# float32 instructions that hides behind the memory traffic of any GPU of the catalogue: a sigmoid does, as the gate of
+# squeeze-and-excite, whose product ONNX Runtime's broadcasting kernel runs at a fraction of the memory's speed.
+MAX_RECOMPUTED_COST = 18
 # More operands than this cost registers and kernel parameters that a fused chain does not earn back.
 MAX_OPERANDS = 16
 MAX_NODES = 64
+# Below this, a kernel's time is its launch: an H100 moves a megabyte in a third of the time that a launch takes.
+TINY_BYTES = 1 << 20
 MAX_COST = 600
 
 

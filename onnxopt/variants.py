@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import collections
+import dataclasses
 from collections.abc import Iterable, Sequence
 
 import onnx_ir as ir
 
+from onnxopt import launch, tiles
 from onnxopt.dtypes import DTYPES
 from onnxopt.extents import ONE, Extent, extent, product
-from onnxopt.indexing import Indexing, Term
-from onnxopt.modes import GATHERED, Fit, access_mode, columns, condition_mode
+from onnxopt.indexing import Access, Indexing, Term
+from onnxopt.modes import GATHERED, Fit, access_mode, columns, condition_mode, gathered
 from onnxopt.program import Program
 from onnxopt.regions import Region, Variant
 from onnxopt.shapes import Dims, Shapes
@@ -18,12 +20,8 @@ from onnxopt.shapes import Dims, Shapes
 _ACCESS_BYTES = 16  # the widest load or store an instruction makes
 _NARROWEST_BYTES = 4  # below, gathering is as good
 _MOST_SPECIAL = 3
-_THREADS = 128
-_TILE_THREADS = 256
-_TILE_COLUMNS = 64  # as cuda_kernels/abi.h
-_SHARED_BYTES = 48 << 10
-_LARGE = 1 << 23  # elements
-_SHORTEST_SIDE = 8  # of a tile that is worth the way through shared memory
+_GENERAL_THREADS = 128
+_COMPUTED = 99  # operands that are streamed, for the table of launches: where indices are computed, any number
 
 
 def choose(name: str, program: Program, regions: Sequence[Region], shapes: Shapes) -> tuple[Variant, ...]:
@@ -33,16 +31,16 @@ def choose(name: str, program: Program, regions: Sequence[Region], shapes: Shape
     """
     vector = vector_width(program)
     if program.index is None:
-        special = _plain(name, vector, regions, shapes)
+        special = _plain(name, vector, regions, shapes, _bytes(regions, shapes))
     else:
-        special = _indexed(name, program, program.index, vector)
+        special = _indexed(name, program, program.index, vector, _bytes(regions, shapes))
     general = "*" * len(program.accesses) + "p" * program.conditions
     if program.index is not None:
         vector = 1  # only for buffers that are not aligned: the others have a variant that knows how they lie
-    chosen = [*special, Variant(f"{name}_strided", general, 32, vector, 1, _THREADS)]
+    chosen = [*special, Variant(f"{name}_strided", general, 32, vector, 1, _GENERAL_THREADS, waits=True)]
     sizes = [shapes.elements(v) for r in regions for v in (*r.inputs, *r.outputs)]
     if any(size is None or size >= 2**31 for size in sizes):
-        chosen.append(Variant(f"{name}_strided64", general, 64, vector, 1, _THREADS))
+        chosen.append(Variant(f"{name}_strided64", general, 64, vector, 1, _GENERAL_THREADS, waits=True))
     return tuple(chosen)
 
 
@@ -52,37 +50,41 @@ def vector_width(program: Program) -> int:
     return _ACCESS_BYTES // widest
 
 
-def _variant(name: str, modes: str, vector: int, full: int, tile: int = 0) -> Variant:
+def _bytes(regions: Sequence[Region], shapes: Shapes) -> int | None:
+    """Bytes of the largest operand of the largest of these regions; None where one is not known."""
+    sizes = [shapes.bytes(v) for r in regions for v in (*r.inputs, *r.outputs)]
+    return None if None in sizes else max(s for s in sizes if s is not None)
+
+
+def _variant(name: str, modes: str, vector: int, full: int, block: launch.Block) -> Variant:
     suffix = modes.replace("*", "A") + ("" if vector == full else f"_{vector}")
-    threads = _TILE_THREADS if tile else _THREADS
-    unroll = 1 if tile else _unroll(modes)
-    return Variant(f"{name}_{_kind(modes)}_{suffix}", modes, 32, vector, unroll, threads, tile=tile)
+    symbol = f"{name}_{_kind(modes)}_{suffix}"
+    return Variant(symbol, modes, 32, vector, block.unroll, block.threads, waits=True)
 
 
-def _unroll(modes: str) -> int:
-    """Vectors a thread handles: two keep enough loads in flight where one operand is read, else one does.
-
-    Measured (docs/notes.md); with operands whose index is computed a second vector costs more than it brings.
-    """
-    return 2 if modes.count("F") <= 1 and not set("TUVWtGPp") & set(modes) else 1
+def _block(modes: str, size: int | None) -> launch.Block:
+    """As measured; where an index is computed, a second vector a thread costs more than it brings (docs/notes.md)."""
+    streams = modes.count("F") if not set("TUVWtGgPp*") & set(modes) else _COMPUTED
+    return launch.block(max(1, streams), size)
 
 
 def _kind(modes: str) -> str:
-    if "X" in modes:
+    if set("XYZ") & set(modes):
         return "tiled"
-    if set("TUVWtG") & set(modes):
+    if set("TUVWItGg*") & set(modes):
         return "strided"
     return "column" if set("Cc") & set(modes) else "row" if set("Rr") & set(modes) else "contiguous"
 
 
-def _plain(name: str, vector: int, regions: Sequence[Region], shapes: Shapes) -> list[Variant]:
+def _plain(name: str, vector: int, regions: Sequence[Region], shapes: Shapes, size: int | None) -> list[Variant]:
     """Without index operations: numpy broadcasting, as far as the dims tell."""
     foreseen = [[_modes(region, shapes, Fit(vector, certain)) for certain in (False, True)] for region in regions]
     found: collections.Counter[str] = collections.Counter(hoped for hoped, _ in foreseen if hoped is not None)
     frequent = [modes for modes, _ in found.most_common(_MOST_SPECIAL)]
     # Where symbolic dims may turn out to be odd, the variants for that come behind.
     behind = [c for h, c in foreseen if h in frequent and c is not None and c not in frequent]
-    return [_variant(name, modes, vector, vector) for modes in (*frequent, *dict.fromkeys(behind))]
+    modes = (*frequent, *dict.fromkeys(behind))
+    return [_variant(name, m, vector, vector, _block(m, size)) for m in modes]
 
 
 def _modes(region: Region, shapes: Shapes, fit: Fit) -> str | None:
@@ -135,12 +137,9 @@ def _broadcast_terms(value: ir.Value, domain: Dims | None, shapes: Shapes) -> tu
     return tuple(terms)
 
 
-def _indexed(name: str, program: Program, index: Indexing, full: int) -> list[Variant]:
-    """With index operations: a tiled variant where an input lies across the domain's order, and one that is not."""
-    chosen = []
-    tiled = _tiled(name, program, index, full)
-    if tiled is not None:
-        chosen.append(tiled)
+def _indexed(name: str, program: Program, index: Indexing, full: int, size: int | None) -> list[Variant]:
+    """With index operations: tiled variants where an input lies across the domain's order, and one that is not."""
+    chosen = _tiled(name, program, index, full)
     seen = set()
     for certain in (False, True):
         options = [(w, _index_modes(index, Fit(w, certain))) for w in _widths(program, full)]
@@ -148,7 +147,7 @@ def _indexed(name: str, program: Program, index: Indexing, full: int) -> list[Va
         width, modes = min(options, key=lambda o: (sum(m in GATHERED for m in o[1][:accesses]), -o[0]))
         if (width, modes) not in seen:
             seen.add((width, modes))
-            chosen.append(_variant(name, modes, width, full))
+            chosen.append(_variant(name, modes, width, full, _block(modes, size)))
     return chosen
 
 
@@ -169,32 +168,61 @@ def _index_modes(index: Indexing, fit: Fit) -> str:
     for access in index.accesses:
         letter = access_mode(access.terms, access.offset, fit, count)
         if any(conditions[g] == "p" for g in access.guards):
-            letter = "G" if letter != "S" else "S"
+            letter = "g" if letter != "S" else "S"
         elif access.guards and letter == "F":
             letter = "R"
         letters.append(letter)
+    for leader in set(index.leaders):  # one load serves a group, so that one letter does
+        group = {k for k, other in enumerate(index.leaders) if other == leader}
+        if len({letters[k] for k in group}) > 1:
+            each = any(letters[k] == "g" for k in group)
+            for k in group:
+                letters[k] = "g" if each else gathered(index.accesses[k].terms, fit)
     return "".join((*letters, *conditions))
 
 
-def _tiled(name: str, program: Program, index: Indexing, full: int) -> Variant | None:
-    """A variant whose transposed inputs go through shared memory, or None where there are none worth it."""
+def _tiled(name: str, program: Program, index: Indexing, full: int) -> list[Variant]:
+    """Variants whose transposed inputs go through shared memory; none where it is not worth it."""
     along = {k: t for k, a in enumerate(index.accesses) if (t := columns(a.terms)) is not None}
     if not along:
-        return None
+        return []
     chosen, _ = collections.Counter(along.values()).most_common(1)[0]
-    if any(n is not None and n < _SHORTEST_SIDE for n in (chosen.div.number, chosen.mod.number)):
-        return None
     members = [k for k, term in along.items() if term == chosen]
-    width = max((w for w in (16, 8, 4, 2, 1) if w <= full and chosen.div.factor % w == 0), default=1)
-    letters = list(_index_modes(index, Fit(width)))
-    for k in members:
-        letters[k] = "X"
-    row_bytes = sum(_TILE_COLUMNS * DTYPES[program.accesses[k]].size + 8 for k in members)
-    size = product(index.shapes[0]).number
-    many = size is None or size >= _LARGE  # smaller tensors need smaller tiles to keep all of a GPU busy
-    rows = 64 if many and (chosen.div.number is None or chosen.div.number > 32) else 32
-    while rows * row_bytes > _SHARED_BYTES:
-        rows //= 2
-    if rows < max(width, _SHORTEST_SIDE):
-        return None
-    return _variant(name, "".join(letters), width, full, tile=rows)
+    count = product(index.shapes[0])
+    row_bytes = sum(DTYPES[program.accesses[k]].size for k in members if index.leaders[k] == k)
+    tile = tiles.choose(chosen, count, row_bytes, full)
+    if tile is None:
+        return []
+    letters = list(_index_modes(index, Fit(tile.width)))
+    if all(letters[k] == "I" for k in members):
+        return []  # read as it lies, without shared memory
+    found = []
+    for certain in (False, True):
+        for k in members:
+            group = [m for m in members if index.leaders[m] == index.leaders[k]]
+            letters[k] = min(_along(index.accesses[m], chosen, program.accesses[m], tile, certain) for m in group)
+        found.append("".join(letters))
+    if any(index.accesses[k].guards for k in members):  # the host may find that they cut a vector
+        found.append("".join("X" if letter in "YZ" else letter for letter in letters))
+    return [_tiled_variant(name, modes, tile, full) for modes in dict.fromkeys(found)]
+
+
+def _along(access: Access, column: Term, dtype: str, tile: tiles.Tile, certain: bool) -> str:
+    """The letter of an access that a tile reads along its columns: the widest vectors that fit."""
+    rest = [t.stride for t in access.terms if t != column]
+    for letter, size in (("Z", _ACCESS_BYTES), ("Y", _ACCESS_BYTES // 2)):
+        width = size // DTYPES[dtype].size
+        fit = Fit(width, certain)
+        if width > 1 and tile.columns % width == 0 and fit.whole(column.mod, *rest, *access.offset):
+            return letter
+        if width > tile.columns and column.mod.number == tile.columns and not access.guards:
+            inner, *others = (t for t in access.terms if t != column)
+            sides = inner.stride == column.mod and tile.rows % (width // tile.columns) == 0
+            if sides and fit.whole(inner.mod * column.mod, *(t.stride for t in others), *access.offset):
+                return letter
+    return "X"
+
+
+def _tiled_variant(name: str, modes: str, tile: tiles.Tile, full: int) -> Variant:
+    variant = _variant(name, modes, tile.width, full, launch.Block(tile.threads, 1))
+    return dataclasses.replace(variant, tile=tile.rows, tile_columns=tile.columns, whole=tile.whole)

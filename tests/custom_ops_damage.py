@@ -98,7 +98,7 @@ DAMAGE: dict[str, tuple[Callable[[dict[str, Any]], None], str]] = {
     "no variants": (set_field("kernels.0.variants", []), "variants is empty"),
     "symbol not an identifier": (set_field("kernels.0.variants.0.symbol", "K strided"), "variants[0].symbol"),
     "modes too short": (set_field("kernels.0.variants.0.modes", "*"), "variants[0].modes"),
-    "modes of other letters": (set_field("kernels.0.variants.0.modes", "*Z"), "variants[0].modes"),
+    "modes of other letters": (set_field("kernels.0.variants.0.modes", "*Q"), "variants[0].modes"),
     "index width 16": (set_field("kernels.0.variants.0.index", 16), "variants[0].index"),
     "index width 48": (set_field("kernels.0.variants.0.index", 48), "neither 32 nor 64"),
     "vector not a power of 2": (set_field("kernels.0.variants.0.vector", 3), "not a power of 2"),

@@ -51,8 +51,7 @@ int cuKernelGetFunction(void** function, void* kernel) { *function = (void*)8; r
 int cuKernelSetAttribute(int attribute, int value, void* kernel, int device) { return 0; }
 int cuOccupancyMaxActiveBlocksPerMultiprocessor(int* n, void* f, int threads, size_t shared) { *n = 1; return 0; }
 int cuOccupancyMaxActiveClusters(int* n, void* f, const void* config) { *n = 16; return 0; }
-int cuLaunchKernel(void* f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz,
-                   unsigned shared, void* stream, void** params, void** extra) { return 0; }
+int cuLaunchKernelEx(const void* config, void* function, void** params, void** extra) { return 0; }
 """
 
 

@@ -1,4 +1,4 @@
-"""Random graphs through the whole pipeline: python tests/fuzz.py [--seconds 60] [--seed 0].
+"""Random graphs through the whole pipeline: python tests/fuzz.py [--seconds 60] [--seed 0] [--regions 20000].
 
 A finding is an error, a fusion that verification had to leave out, or a changed interface. Its model stays in
 build/fuzz/SEED.onnx, also where it kills the process.
@@ -14,7 +14,7 @@ import random
 import shutil
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from unittest import mock
 
@@ -35,31 +35,37 @@ TYPES = {
     "int64": TensorProto.INT64,
     "bool": TensorProto.BOOL,
 }
-_TYPE_NAMES = {**{d: f"tensor({d})" for d in TYPES}, "float32": "tensor(float)"}
+_ALL_TYPES = {**TYPES, "bfloat16": TensorProto.BFLOAT16}  # ONNX Runtime's CPU provider has hardly a kernel for it
+_TYPE_NAMES = {**{d: f"tensor({d})" for d in _ALL_TYPES}, "float32": "tensor(float)"}
+_FLOATS = ("float32", "float32", "float16")
 DEFAULT_DOMAIN = ops.Operator.__dataclass_fields__["samples"].default
 GROWS = frozenset({"Exp", "Sinh", "Cosh", "Pow"})
 DIVIDES = frozenset({"Div", "Reciprocal", "Mod"})
+_SAID_EVERY = 1000  # seeds
 
 Dims = tuple[str | int, ...]
 Value = tuple[str, str, Dims]  # name, dtype, dims
 
 
 class Graph:
-    """A random graph under construction; equal seeds give equal graphs."""
+    """A random graph under construction; equal arguments give equal graphs.
 
-    def __init__(self, seed: int):
+    floats: what its float dtype is drawn from. most: operators that it may have.
+    """
+
+    def __init__(self, seed: int, floats: Sequence[str] = _FLOATS, most: int = 24):
         self.rng = random.Random(seed)
         self.nodes: list[onnx.NodeProto] = []
         self.initializers: list[onnx.TensorProto] = []
         rank = self.rng.choice([1, 2, 2, 3, 3, 4])
         self.domain = tuple(self.rng.choice([1, 2, 3, 8, 17, f"d{axis}"]) for axis in range(rank))
-        self.float = self.rng.choice(["float32", "float32", "float16"])
+        self.float = self.rng.choice(floats)
         dtypes = [self.float, *self.rng.choices([self.float, "int32", "int64", "bool"], k=self.rng.randint(0, 3))]
         self.inputs = [self._input(f"x{k}", dtype, whole=k == 0) for k, dtype in enumerate(dtypes)]
         self.values = list(self.inputs)
         self.rows = [r for r in ops.OPERATORS.values() if not r.domain and r.since <= OPSET]
         indexing = self.rng.choice([0.0, 0.3, 0.6])
-        for _ in range(self.rng.randint(3, 24)):
+        for _ in range(self.rng.randint(3, most)):
             if self.rng.random() < indexing:
                 fuzz_index.grow(self)
             else:
@@ -89,7 +95,7 @@ class Graph:
         operands = []
         for k in range(count):
             formal = schema.inputs[min(k, len(schema.inputs) - 1)]
-            variable, dtypes = formal.type_str, {d for d in TYPES if _TYPE_NAMES[d] in formal.types}
+            variable, dtypes = formal.type_str, {d for d in _ALL_TYPES if _TYPE_NAMES[d] in formal.types}
             operand = self._operand(row, {bound[variable]} & dtypes if variable in bound else dtypes)
             if operand is None:
                 return
@@ -130,10 +136,15 @@ class Graph:
 
     def _is_computed(self, value: Value) -> bool:
         """Whether rounding may differ in it: index operations on a graph's input only move it."""
-        return value[1] in ("float32", "float16") and value not in self.inputs
+        return value[1] in ("float32", "float16", "bfloat16") and value not in self.inputs
 
     def _squeeze(self, value: Value, low: float, high: float) -> Value:
-        """low + (high - low) * sigmoid(value), a little inside of both: acos(1 - 1e-7) is 3e-4 away from acos(1)."""
+        """low + (high - low) * sigmoid(value), a little inside of both: acos(1 - 1e-7) is 3e-4 away from acos(1).
+
+        Never across 0, where the sum cancels and two correct results of asin differ by more than their size.
+        """
+        if low < 0 < high:
+            low, high = self.rng.choice([(low, low / 4), (high / 4, high)])
         margin = (high - low) / 16
         low, high = low + margin, high - margin
         squeezed = self._emit("Sigmoid", [value], value[1])
@@ -142,7 +153,7 @@ class Graph:
 
     def _constant(self, dtype: str, number: float) -> Value:
         name = f"c{len(self.initializers)}"
-        self.initializers.append(onnx.helper.make_tensor(name, TYPES[dtype], [], [number]))
+        self.initializers.append(onnx.helper.make_tensor(name, _ALL_TYPES[dtype], [], [number]))
         return name, dtype, ()
 
     def _emit(self, op_type: str, operands: list[Value], dtype: str, **attributes: object) -> Value:
@@ -164,7 +175,7 @@ def _broadcast(shapes: Iterable[Dims]) -> Dims:
 
 def _info(value: Value) -> onnx.ValueInfoProto:
     name, dtype, dims = value
-    return onnx.helper.make_tensor_value_info(name, TYPES[dtype], dims)
+    return onnx.helper.make_tensor_value_info(name, _ALL_TYPES[dtype], dims)
 
 
 def examine(seed: int, folder: Path) -> tuple[str | None, int]:
@@ -202,6 +213,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=60.0, help="stop after this long")
     parser.add_argument("--seed", type=int, default=0, help="first seed; later graphs take the numbers after it")
     parser.add_argument("--count", type=int, default=sys.maxsize, help="stop after this many graphs")
+    parser.add_argument("--regions", type=int, default=sys.maxsize, help="stop after this many fused places")
     options = parser.parse_args()
     FOLDER.mkdir(parents=True, exist_ok=True)
     onnxruntime.set_default_logger_severity(4)
@@ -209,13 +221,17 @@ def main() -> None:
     while time.monotonic() - start < options.seconds and seed - options.seed < options.count:
         problem, fused = examine(seed, FOLDER)
         kernels += fused
+        if seed % _SAID_EVERY == 0:
+            print(f"up to seed {seed}: {kernels} fused places, {findings} findings", flush=True)
         if problem:
             findings += 1
             print(f"seed {seed}: {problem} (build/fuzz/{seed}.onnx)", flush=True)
         else:
             (FOLDER / f"{seed}.onnx").unlink()
         seed += 1
-    print(f"{seed - options.seed} graphs, {kernels} fused places, {findings} findings")
+        if kernels >= options.regions:
+            break
+    print(f"seeds {options.seed} to {seed - 1}: {kernels} fused places, {findings} findings")
     sys.exit(1 if findings else 0)
 
 

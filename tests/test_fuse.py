@@ -69,6 +69,7 @@ def test_a_residual_around_another_group_stays_apart() -> None:
     ("producer", "outputs", "fused", "reason"),
     [
         ("s = Neg(q)", Y, True, None),
+        ("s = Sigmoid(q)", Y, True, None),  # a gate
         ("s = Erf(q)", Y, False, "it would be computed again for every element it is broadcast to"),
         ("s = Neg(q)", f"{Y}, float[8] s", False, "s is needed elsewhere and its shape is not the consumer's"),
         ("s = Neg(q)  t = Hardmax(s)", f"{Y}, float[8] t", False, "s is needed elsewhere"),
@@ -184,3 +185,28 @@ def test_random_graphs(drawn: tuple[str, str]) -> None:
         assert all(plan.shapes.same(region.outputs[0], o) for o in region.outputs)
     explained = {(r.neighbour, r.node) for r in plan.refusals} | {(r.node, r.neighbour) for r in plan.refusals}
     assert _unfused_edges(model, plan) <= explained
+
+
+TINY = "a = Tanh(x)  b = Exp(a)  c = Neg(z)  d = Sqrt(c)"
+
+
+@pytest.mark.parametrize(
+    ("dims", "body", "groups"),
+    [
+        ("8, 64", TINY, ["a b c d"]),
+        ("8, 65536", TINY, ["a b", "c d"]),  # 2 MB each: two kernels fill a GPU as one does
+        ("N, 64", TINY, ["a b", "c d"]),  # of any size
+        # one kernel later: it would wait for what it does not need
+        ("8, 64", "a = Tanh(x)  b = Exp(a)  e = Hardmax(z)  c = Neg(e)  d = Sqrt(c)", ["a b", "c d"]),
+        ("8, 64", "a = Tanh(x)  b = Exp(a)  e = Hardmax(b)  c = Add(e, z)  d = Sqrt(c)", ["a b", "c d"]),
+        ("8, 64", "a = Tanh(x)  b = Exp(a)  d = Neg(z)", ["a b"]),  # a single operator stays the provider's
+    ],
+)
+def test_tiny_independent_groups_are_one_kernel(dims: str, body: str, groups: list[str]) -> None:
+    plan = fuse(graph(f"float[{dims}] x, float[{dims}] z", f"float[{dims}] b, float[{dims}] d", body))
+    assert _groups(plan) == groups
+
+
+def test_tiny_groups_of_other_shapes_stay_apart() -> None:
+    plan = fuse(graph("float[8, 64] x, float[64] z", "float[8, 64] b, float[64] d", TINY))
+    assert _groups(plan) == ["a b", "c d"]

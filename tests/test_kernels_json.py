@@ -44,7 +44,8 @@ def test_every_kernel_is_described() -> None:
         "cpu": True,
         "variants": [dataclasses.asdict(v) for v in first.variants],
     }
-    assert set(described["variants"][0]) == {"symbol", "modes", "index", "vector", "unroll", "threads", "tile"}
+    fields = {"symbol", "modes", "index", "vector", "unroll", "threads", "tile", "tile_columns", "whole", "waits"}
+    assert set(described["variants"][0]) == fields
 
 
 def test_without_a_fatbin() -> None:

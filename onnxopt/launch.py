@@ -1,0 +1,54 @@
+"""Launch: block sizes, vectors a thread and sizes of tiles, as measured: launch.json is the table, and how it was made.
+
+One kernel serves every architecture of a fatbin, so that the row of the newest architecture that was measured stands
+for all of them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+from pathlib import Path
+from typing import Any
+
+_TABLE = Path(__file__).with_name("launch.json")
+
+
+@dataclasses.dataclass(frozen=True)
+class Block:
+    """threads: of a block. unroll: vectors a thread."""
+
+    threads: int
+    unroll: int
+
+
+@dataclasses.dataclass(frozen=True)
+class TileArea:
+    """elements: that a tile should have at most. threads: of its block."""
+
+    elements: int
+    threads: int
+
+
+def block(streams: int, size: int | None) -> Block:
+    """For a kernel that reads this many operands element by element, and has `size` bytes of each (None: not known)."""
+    row = next(r for r in _table()["rows"] if r["streams"] in (0, streams) and _fits(r["below"], size))
+    return Block(row["threads"], row["unroll"])
+
+
+def tile_area(elements: int | None) -> TileArea:
+    """For a domain of this many elements; None: not known."""
+    row = next(r for r in _table()["tiles"] if _fits(r["below"], elements))
+    return TileArea(row["elements"], row["threads"])
+
+
+def _fits(below: int | None, size: int | None) -> bool:
+    return below is None or (size is not None and size < below)
+
+
+@functools.cache
+def _table() -> dict[str, Any]:
+    archs = json.loads(_TABLE.read_text())["archs"]
+    newest: dict[str, Any] = archs[max(archs, key=lambda arch: int(arch.removeprefix("sm_")))]
+    return newest
