@@ -15,6 +15,7 @@ from collections.abc import Iterator
 import onnx_ir as ir
 
 from onnxopt import eligibility, index_ops, traffic
+from onnxopt.extents import product
 from onnxopt.index_maps import NotAffine
 from onnxopt.lower import lower
 from onnxopt.operands import constant
@@ -22,6 +23,7 @@ from onnxopt.program import Program
 from onnxopt.regions import Refusal, Region
 from onnxopt.search import Search
 
+_IN_PLACE = frozenset({"Slice", "Concat", "Expand"})  # index operations under which neighbours stay neighbours
 _ROUNDS = 3  # of trying again; real models settle in two
 
 
@@ -51,6 +53,13 @@ class _Group:
     def moving_nodes(self) -> int:
         """How many kernels these nodes are without fusing."""
         return sum(not index_ops.is_view(n) for n in self.nodes)
+
+
+def _takes_part(group: _Group, value: ir.Value) -> bool:
+    """Whether all that the group reads of a tensor is slices of it, and it moves nothing else around."""
+    readers = [node for node in group.nodes if value in node.inputs]
+    moving = [n for n in group.nodes if index_ops.is_index(n) and not index_ops.is_view(n)]
+    return all(n.op_type == "Slice" for n in readers) and all(n.op_type in _IN_PLACE for n in moving)
 
 
 def find(search: Search) -> tuple[list[Region], list[Refusal]]:
@@ -102,16 +111,21 @@ class _Growth:
                 return
 
     def _join_siblings(self) -> None:
-        """Groups that read the same tensor, element by element, read it once as one kernel with several outputs."""
+        """Groups that read the same tensor, element by element, read it once as one kernel with several outputs.
+
+        So do those that take the parts of one tensor and make as much of each: one launch instead of several.
+        """
         readers: dict[ir.Value, list[ir.Node]] = {}
         for group in dict.fromkeys(self._groups.values()):
             for value in group.inputs():
-                if self._shapes.same(value, group.domain):
+                if self._shapes.same(value, group.domain) or _takes_part(group, value):
                     readers.setdefault(value, []).append(group.nodes[-1])
         for value, nodes in readers.items():
             for one, other in itertools.combinations(nodes, 2):
                 first, second = self._groups[one], self._groups[other]
-                if first is second or not self._shapes.same(first.domain, second.domain):
+                parts = _takes_part(first, value) and _takes_part(second, value)
+                same = self._same_size if parts else self._shapes.same
+                if first is second or not same(first.domain, second.domain):
                     continue
                 # Single operators that read other tensors too are often part of what the provider fuses itself.
                 alone = [g for g in (first, second) if g.moving_nodes() == 1 and len(g.inputs()) > 1]
@@ -119,6 +133,13 @@ class _Growth:
                     union = self._union(first, second, [])
                     self._groups.update(dict.fromkeys(union.nodes, union))
                     self._search.contract(union.nodes)
+
+    def _same_size(self, one: ir.Value, other: ir.Value) -> bool:
+        try:
+            sizes = [product(index_ops.dims_of(value, self._shapes)) for value in (one, other)]
+        except NotAffine:  # a rank or dim is not known
+            return False
+        return sizes[0] == sizes[1]
 
     def _sources(self, group: _Group) -> Iterator[tuple[ir.Node, list[ir.Node], ir.Value]]:
         """(producer in another group, views that lie between, value) of everything a group reads."""
