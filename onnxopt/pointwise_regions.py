@@ -24,6 +24,7 @@ from onnxopt.regions import Refusal, Region
 from onnxopt.search import Search
 
 _IN_PLACE = frozenset({"Slice", "Concat", "Expand"})  # index operations under which neighbours stay neighbours
+_SIXTEEN_BIT = ("float16", "bfloat16")
 _ROUNDS = 3  # of trying again; real models settle in two
 
 
@@ -230,10 +231,13 @@ class _Growth:
         return None
 
     def regions(self) -> list[Region]:
-        """Groups that are two kernels or more without fusing, in the order of their first nodes."""
+        """Groups that are two kernels or more without fusing, in the order of their first nodes.
+
+        And one operator alone, where the CUDA provider's kernel takes twice as long as ours (docs/notes.md).
+        """
         found = []
         for group in dict.fromkeys(self._groups.values()):
-            if group.moving_nodes() < 2:
+            if group.moving_nodes() < 2 and not self._is_slow_alone(group):
                 continue
             inputs, outputs = group.inputs(), group.outputs()
             if not inputs or not outputs:
@@ -245,6 +249,11 @@ class _Growth:
             region.verify()
             found.append(region)
         return sorted(found, key=lambda r: self._order[r.nodes[0]])
+
+    def _is_slow_alone(self, group: _Group) -> bool:
+        dtype = self._shapes.dtype(group.domain)
+        moving = [node.op_type for node in group.nodes if not index_ops.is_view(node)]
+        return moving == ["Gelu"] and dtype is not None and dtype.name in _SIXTEEN_BIT
 
     def refusals(self) -> list[Refusal]:
         """One refusal for every edge from or to an elementwise node that did not become part of one region."""

@@ -1,8 +1,8 @@
 """Products of one input with several weights, as one product with the weights beside each other.
 
-    MultiHeadAttention(x Wq + bq, x Wk + bk, x Wv + bv) -> MultiHeadAttention(q, k, v)    16 bit
-                                                           q, k, v = Split(x [Wq Wk Wv] + [bq bk bv])
-    MultiHeadAttention(x Wq + bq, x Wk + bk, x Wv + bv) -> Attention(x, [Wq Wk Wv], [bq bk bv])    32 bit
+    MultiHeadAttention(x Wq + bq, x Wk + bk, x Wv + bv) -> Attention(x, [Wq Wk Wv], [bq bk bv])
+                                                         | MultiHeadAttention(Split(x [Wq Wk Wv] + [bq bk bv]))
+    Sdpa(Rotary(heads(x Wq)), Rotary(heads(x Wk)), heads(x Wv)) -> the same of slices of x [Wq Wk Wv]
     GroupQueryAttention(x Wq, x Wk, x Wv) -> GroupQueryAttention(x [Wq Wk Wv]), which takes them packed
     Mul(act(x Wg), x Wu) -> Mul(act(g), u)    g, u = Split(x [Wg Wu])
 
@@ -28,6 +28,7 @@ class _Merge(RewriteRuleClassBase):
     def __init__(self, name: str, joiner: Joiner) -> None:
         super().__init__(name)
         self._joiner = joiner
+        self._splits = False  # what check decided last, which rewrite then does
 
     def _obstacle(self, x: ir.Value, weights: Sequence[ir.Value], biases: Sequence[ir.Value | None]) -> str:
         if len(set(weights)) != len(weights):
@@ -89,13 +90,12 @@ def _projection(op, x, name: str):
 class SelfAttention(_Merge):
     """q, k and v of one MultiHeadAttention, as parts of one product.
 
-    In 16 bit, a gemm region writes the parts where MultiHeadAttention's kernel reads them as they are. Otherwise the
-    product goes into an Attention, which splits it again in the kernel that adds the bias: twice the bytes of q, k and v,
-    where three products read x three times and each fills the GPU less. Measured (docs/notes.md), that is faster up to
-    about 16 MB.
+    Attention splits its product again, in the kernel that adds the bias: twice the bytes of q, k and v. A gemm region
+    that writes the parts itself, in 16 bit, runs a product for each, which fill the GPU less. Measured (docs/notes.md),
+    Attention is faster for 5 MB, the parts are for 15 MB; for 32 bit, 16 MB are where three products take over.
     """
 
-    _LARGEST = 16 << 20  # bytes of q, k and v together
+    _LARGEST = {ir.DataType.FLOAT16: 8 << 20, ir.DataType.FLOAT: 16 << 20}  # bytes of q, k and v together, at most
 
     def pattern(self, op, x):
         return op.MultiHeadAttention(
@@ -114,23 +114,24 @@ class SelfAttention(_Merge):
             return result.fail("q and k have different widths")
         if x.shape is None or len(x.shape) != 3:
             return result.fail("what is projected is not known to have three dims")
-        if self._splits(wq, widths):
-            return result
-        if x.dtype == ir.DataType.BFLOAT16:
-            return result.fail("Attention has no CUDA kernel for BFLOAT16")
-        rows = [d for d in x.shape.dims[:2] if isinstance(d, int)]
-        if len(rows) == 2 and rows[0] * rows[1] * sum(widths) * wq.const_value.dtype.itemsize > self._LARGEST:
+        self._splits = not self._fits_attention(x, widths)
+        if self._splits and (x.dtype not in SIXTEEN_BIT or len(set(widths)) != 1):
             return result.fail("to take q, k and v out of one product would cost more than it saves")
         return result
 
-    def _splits(self, weight: ir.Value, widths: Sequence[int]) -> bool:
-        return weight.dtype in SIXTEEN_BIT and len(set(widths)) == 1
+    def _fits_attention(self, x: ir.Value, widths: Sequence[int]) -> bool:
+        """Whether Attention takes this dtype, and q, k and v are small enough for it, or of unknown size."""
+        if x.dtype not in self._LARGEST or x.shape is None:
+            return False
+        rows = [d for d in x.shape.dims[:2] if isinstance(d, int)]
+        size = rows[0] * rows[1] * sum(widths) * x.dtype.itemsize if len(rows) == 2 else 0
+        return size <= self._LARGEST[x.dtype]
 
     def rewrite(self, op, x, wq, wk, wv, y, bq=None, bk=None, bv=None, **_):
         node, weights = y.producer(), (wq, wk, wv)
         attributes = {name: attribute.value for name, attribute in node.attributes.items()}
         widths = _widths(weights)
-        if self._splits(wq, widths):
+        if self._splits:
             parts = self._parts(op, self._product(op, x, weights, (bq, bk, bv)), weights)
             return op.MultiHeadAttention(*parts, *node.inputs[3:], _domain=CONTRIB, **attributes)
         if widths[2] != widths[0]:
