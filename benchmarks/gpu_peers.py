@@ -23,7 +23,6 @@ import tempfile
 import time
 from typing import Any, TextIO
 
-
 from benchmarks import skeletons
 from benchmarks.gpu_arguments import command
 from benchmarks.gpu_models import compare
@@ -163,7 +162,9 @@ def torch_rows(workers: Workers, deadline: float, rows: dict[str, dict[str, Any]
         if "failed" not in said:
             rows[name][f"{label} seconds until ready"] = said["ready"]
             try:
-                rows[name][label] = round(workers.time((name, mode)), 4) if said["finite"] else "its output is not finite"
+                rows[name][label] = (
+                    round(workers.time((name, mode)), 4) if said["finite"] else "its output is not finite"
+                )
             except Exception as error:  # noqa: BLE001
                 rows[name][label] = f"failed: {type(error).__name__}: {error}"[:200]
         else:

@@ -114,7 +114,10 @@ def strip(optimized: onnx.ModelProto, source: onnx.ModelProto, path: pathlib.Pat
         for turned, found in ((False, tensor), (True, _turned(tensor))):
             base = tensor.name.removesuffix("_transposed")
             parts = [names[_digest(found)]] if _digest(found) in names else base.split("+")
-            if all(name.removesuffix(_COLUMNS) in weights for name in parts) and _joined(parts, weights).raw_data == found.raw_data:
+            if (
+                all(name.removesuffix(_COLUMNS) in weights for name in parts)
+                and _joined(parts, weights).raw_data == found.raw_data
+            ):
                 taken[tensor.name] = "+".join(parts) + _TURNED * turned
         if tensor.name in taken:
             tensor.ClearField("raw_data")
