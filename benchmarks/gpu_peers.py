@@ -3,10 +3,10 @@
     python -m benchmarks.gpu_peers prepare DIR --arch sm_90     on any machine, without a GPU; needs .gpu/
     python -m benchmarks.gpu_peers run DIR --out OUT.json       on the GPU machine, with 16 cores: about 250 s
 
-torch.compile in three modes; ONNX Runtime on the exported graph, on what onnxruntime.transformers.optimizer and onnxscript's
-ort_fusions make of it, and on onnxopt's. float16, inputs and outputs on the device. All torch workers compile at once,
-each in a process of its own, and wait; when all are ready or the time for it is over, each is timed alone. max-autotune
-thus measures its candidates while others do, which may cost it the best choice: said here because nothing else fits
+torch.compile in three modes; ONNX Runtime on the exported graph, on what onnxruntime.transformers.optimizer and
+onnxscript's ort_fusions make of it, and on onnxopt's. float16, inputs and outputs on the device. All torch workers
+compile at once, each in a process of its own, and wait; when all are ready or the time for it is over, each is timed
+alone. max-autotune thus measures its candidates while others do, which may cost it the best choice: nothing else fits
 the time. A peer that does not become ready is reported as such.
 """
 

@@ -142,7 +142,7 @@ def restore(path: pathlib.Path, source: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def _joined(names: list[str], weights: dict[str, onnx.TensorProto]) -> onnx.TensorProto:
-    """A weight, or several beside each other along the last axis, as rewriting joins them; or a convolution's as columns."""
+    """A weight, or several beside each other along the last axis, as rewriting joins them, or a product's columns."""
     if len(names) == 1 and names[0].endswith(_COLUMNS):
         array = numpy_helper.to_array(weights[names[0].removesuffix(_COLUMNS)])
         order = (2, 1) if array.ndim == 3 else (1, 2, 3)  # rewrite/tokens.py

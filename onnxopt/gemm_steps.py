@@ -216,7 +216,7 @@ def _take_gelu(product: Product, node: ir.Node, shapes: Shapes) -> str | None:
 
 
 def _take_split(product: Product, node: ir.Node, shapes: Shapes) -> str | None:
-    """Equal parts of the columns: each is written where it belongs, instead of the whole and a kernel to take it apart."""
+    """Equal parts of the columns: each is written where it belongs, not the whole and a kernel to take it apart."""
     of, weight = shapes.dims(product.output), shapes.dims(product.b)
     if not of or _attribute(node, "axis", 0) not in (-1, len(of) - 1):
         return "it does not split the product's columns"

@@ -16,8 +16,6 @@ from onnxopt.passes.attention_schemas import CONTRIB, DOMAIN
 from onnxopt.rewrite.mapping import SIXTEEN_BIT, dim_of, flat, heads, ints
 from onnxopt.rewrite.symbolic import same
 
-_HEAD_MULTIPLE = 8  # that the operator's kernels ask of a head's size
-
 
 class CachedGroupQuery(RewriteRuleClassBase):
     def __init__(self) -> None:
@@ -43,8 +41,8 @@ class CachedGroupQuery(RewriteRuleClassBase):
             return result.fail("it is more than one token, and not known to be causal")
         if not same(past_k.shape[2], past_v.shape[2]):
             return result.fail("the caches of keys and values are not known to have the same length")
-        if k.shape[3] != v.shape[3] or not isinstance(k.shape[3], int) or k.shape[3] % _HEAD_MULTIPLE:
-            return result.fail(f"heads of {k.shape[3]} and {v.shape[3]} are not the same multiple of {_HEAD_MULTIPLE}")
+        if k.shape[3] != v.shape[3]:
+            return result.fail("k and v have heads of different sizes")
         return result
 
     def rewrite(self, op, q, past_k, k, past_v, v, y, **_):

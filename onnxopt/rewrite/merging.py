@@ -21,6 +21,7 @@ from onnxopt.passes.attention_schemas import CONTRIB, DOMAIN
 from onnxopt.rewrite.mapping import SIXTEEN_BIT, ints, rotated, swapped
 from onnxopt.rewrite.weights import Joiner
 
+_LARGEST_ATTENTION = {ir.DataType.FLOAT16: 8 << 20, ir.DataType.FLOAT: 16 << 20}  # bytes of q, k and v together
 _ATTENTION_BIAS = 5  # position of the mask among the inputs of MultiHeadAttention and of Attention
 
 
@@ -95,8 +96,6 @@ class SelfAttention(_Merge):
     Attention is faster for 5 MB, the parts are for 15 MB; for 32 bit, 16 MB are where three products take over.
     """
 
-    _LARGEST = {ir.DataType.FLOAT16: 8 << 20, ir.DataType.FLOAT: 16 << 20}  # bytes of q, k and v together, at most
-
     def pattern(self, op, x):
         return op.MultiHeadAttention(
             *(_projection(op, x, name) for name in "qkv"),
@@ -121,11 +120,11 @@ class SelfAttention(_Merge):
 
     def _fits_attention(self, x: ir.Value, widths: Sequence[int]) -> bool:
         """Whether Attention takes this dtype, and q, k and v are small enough for it, or of unknown size."""
-        if x.dtype not in self._LARGEST or x.shape is None:
+        if x.dtype not in _LARGEST_ATTENTION or x.shape is None:
             return False
         rows = [d for d in x.shape.dims[:2] if isinstance(d, int)]
         size = rows[0] * rows[1] * sum(widths) * x.dtype.itemsize if len(rows) == 2 else 0
-        return size <= self._LARGEST[x.dtype]
+        return size <= _LARGEST_ATTENTION[x.dtype]
 
     def rewrite(self, op, x, wq, wk, wv, y, bq=None, bk=None, bv=None, **_):
         node, weights = y.producer(), (wq, wk, wv)
