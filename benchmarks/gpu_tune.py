@@ -5,6 +5,7 @@
 
 DIR holds artifacts without weights (see skeletons.py); `run` makes them whole again in a temporary folder, compares
 each with its original, then runs the commands as a user would. OUT gets every command's output and the tuned files.
+Where the GPU machine lacks pydantic, carry its wheels for that machine's Python, unpacked, and put them on PYTHONPATH.
 """
 
 from __future__ import annotations
@@ -31,8 +32,8 @@ MODELS = ("convnext", "efficientnet", "bert", "unet", "vit", "llama", "bert_dyn"
 _KILLED_AFTER_TRIALS = 3
 
 
-def prepare(folder: pathlib.Path, arch: str, names: list[str]) -> None:
-    """Write every model's artifact, its weights left out."""
+def prepare(folder: pathlib.Path, arch: str, names: list[str], *, launch_choices: bool) -> None:
+    """Write every model's artifact, its weights left out. launch_choices: with entry points for tune to measure."""
     import onnxopt
 
     folder.mkdir(parents=True)
@@ -41,7 +42,13 @@ def prepare(folder: pathlib.Path, arch: str, names: list[str]) -> None:
             source = skeletons.original(name)
             model = pathlib.Path(scratch) / f"{name}.onnx"
             onnx.save(source, model)
-            made = onnxopt.optimize(model, pathlib.Path(scratch) / "artifacts" / name, archs=[arch], verify=False).path
+            made = onnxopt.optimize(
+                model,
+                pathlib.Path(scratch) / "artifacts" / name,
+                archs=[arch],
+                verify=False,
+                launch_choices=launch_choices,
+            ).path
             size = skeletons.strip(onnx.load(made / "model.onnx"), source, folder / f"{name}.onnx.xz")
             (made / "model.onnx").unlink()
             model.unlink()
@@ -153,16 +160,16 @@ def measure(
 ) -> Any:
     artifact, agreement = restore(folder, name, artifacts)
     row: dict[str, Any] = {"compare": agreement}
-    rule_made = {p.name: p.read_text() for p in (artifact / "providers").iterdir()}
+    rule_made = _texts(artifact)
     if kill:
         row["killed"] = killed(artifact, budget)
     started = time.monotonic()
     code, text = onnxopt_command("tune", artifact, "--budget", budget, "--json", out=out / f"{name}.tune.txt")
     row["tune_seconds"] = round(time.monotonic() - started, 1)
     row["exit"], row["tune"] = code, json.loads(text) if text.startswith("{") else text[-500:]
-    for file in (artifact / "providers").iterdir():
-        if file.read_text() != rule_made.get(file.name):
-            shutil.copy(file, out / f"{name}.{file.name}")
+    for file, text in _texts(artifact).items():
+        if text != rule_made.get(file):
+            (out / f"{name}.{file}").write_text(text)
     try:
         row["loaded"] = loaded(artifact)
     except Exception as error:  # noqa: BLE001 - what was tuned is worth having
@@ -170,6 +177,12 @@ def measure(
     row["doctor_exit"], _ = onnxopt_command("doctor", artifact, out=out / f"{name}.doctor.txt")
     shutil.rmtree(artifact)
     return row
+
+
+def _texts(artifact: pathlib.Path) -> dict[str, str]:
+    """What tune may write, by file name."""
+    files = [*(artifact / "providers").glob("*.json"), *(artifact / "lib").glob("*.json")]
+    return {file.name: file.read_text() for file in files}
 
 
 def table(rows: dict[str, Any]) -> str:
@@ -227,9 +240,10 @@ def main() -> int:
     ran.add_argument("--no-kill", action="store_true", help="let the first model's tune run through")
     for verb in (prepared, ran):
         verb.add_argument("--only", nargs="*", default=list(MODELS))
+    prepared.add_argument("--no-launch-choices", action="store_true", help="the entry points of the rules alone")
     args = parser.parse_args()
     if args.verb == "prepare":
-        prepare(args.folder, args.arch, args.only)
+        prepare(args.folder, args.arch, args.only, launch_choices=not args.no_launch_choices)
     else:
         run(args.folder, args.out, args.only, args.budget, args.seconds, kill=not args.no_kill)
     return 0
