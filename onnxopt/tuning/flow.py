@@ -151,8 +151,7 @@ class _Tuning:
             return True
         self.advance(0, 0, "measuring algorithms of products and launch shapes of kernels")
         run = {"model": self.opened.model, "data": self.base, "folder": self.opened.folder}
-        left = self.started + _KERNELS_SHARE * self.budget - time.monotonic()
-        problem = self.kernels.measure(run, self.oracle.feeds, left)
+        problem = self.kernels.measure(run, self.oracle.feeds, _KERNELS_SHARE * self.budget)
         if problem is not None:
             self.notes.append(problem)
             return False
