@@ -1,7 +1,7 @@
-"""The architectures that are exported, one file a family: with exporting.py, a file's text is the recipe of its models.
+"""The architectures that are exported, one file a family: with exporting.py its text is the recipe of its models.
 
-Each has BUILDERS: architecture -> a function of "tiny" that gives the PyTorch model in the form that is exported. A change
-exports that family's models again, and no others.
+Each has BUILDERS: architecture -> a function of "tiny" that gives the PyTorch model in the form that is exported. A
+change exports that family's models again, and no others.
 """
 
 from __future__ import annotations
