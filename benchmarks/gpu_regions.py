@@ -9,13 +9,11 @@ Regions come from exported models (benchmarks/region_cases.py). Outputs are comp
 
 from __future__ import annotations
 
-import functools
 import json
 import lzma
 import math
 import pathlib
 import statistics
-import subprocess
 import sys
 import time
 from typing import Any
@@ -25,12 +23,12 @@ import torch
 
 from benchmarks.chains import ONNX_DTYPES
 from benchmarks.gpu_arguments import add_device_and_out, command
+from benchmarks.gpu_inductor import compiled, inductor_microseconds, warm_in_processes
 from benchmarks.gpu_timing import (
     bound,
     copy_microseconds,
     disagreement,
     library,
-    microseconds_in_graph,
     poisoned,
     rotation,
     session,
@@ -38,7 +36,6 @@ from benchmarks.gpu_timing import (
 )
 from benchmarks.torch_functions import function
 
-_WARMERS = 8  # processes that compile Inductor's kernels at the same time
 _SIZES = {"bfloat16": 2, "float16": 2, "float32": 4, "int32": 4, "int64": 8, "bool": 1}
 
 
@@ -138,18 +135,11 @@ class Measured:
         return copy_microseconds(self.bytes, len(self.inputs))
 
     def inductor(self) -> float:
-        torch._dynamo.reset()
         with torch.no_grad():
-            compiled = torch.compile(function(self.before, self.device), dynamic=False)
             sets = [list(i.values()) for i in self.inputs]
-            compiled(*sets[0])
-            # Results are kept, or the graph's memory pool would give every run the same, cached buffer.
-            kept: list[Any] = [None] * len(sets)
-
-            def run(k: int) -> None:
-                kept[k] = compiled(*sets[k])
-
-            return microseconds_in_graph([functools.partial(run, k) for k in range(len(sets))], torch.cuda.Stream())
+            run = compiled(function(self.before, self.device))
+            run(*sets[0])
+            return inductor_microseconds(run, sets)
 
 
 def warm(folder: pathlib.Path, names: list[str]) -> None:
@@ -158,11 +148,10 @@ def warm(folder: pathlib.Path, names: list[str]) -> None:
         try:
             measured = Measured(name, folder, "cuda")
             with torch.no_grad():
-                torch.compile(function(measured.before, "cuda"), dynamic=False)(*measured.inputs[0].values())
+                compiled(function(measured.before, "cuda"))(*measured.inputs[0].values())
         except Exception as error:  # noqa: BLE001 - it will fail again where it is measured
             print(f"{name}: {type(error).__name__}", flush=True)
         del measured
-        torch._dynamo.reset()
         torch.cuda.empty_cache()
 
 
@@ -211,17 +200,11 @@ def table(rows: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def _start_warmers(folder: pathlib.Path, names: list[str]) -> list[subprocess.Popen[bytes]]:
-    command = [sys.executable, "-m", "benchmarks.gpu_regions", "warm", str(folder), "--only"]
-    return [subprocess.Popen([*command, *names[k::_WARMERS]]) for k in range(_WARMERS) if names[k::_WARMERS]]
-
-
 def run(folder: pathlib.Path, device: str, only: list[str], out: pathlib.Path | None, seconds: float) -> int:
     start = time.perf_counter()
     cases = {n: c for n, c in json.loads((folder / "cases.json").read_text()).items() if not only or n in only}
     if device != "cpu":
-        for process in _start_warmers(folder, list(cases)):
-            process.wait(timeout=seconds / 2)
+        warm_in_processes("benchmarks.gpu_regions", folder, list(cases), seconds / 2)
         print(f"warmed in {time.perf_counter() - start:.0f} s", flush=True)
     rows, bad = {}, []
     for name, case in cases.items():

@@ -21,12 +21,12 @@ import onnx
 import torch
 
 from benchmarks.gpu_arguments import add_device_and_out, command
+from benchmarks.gpu_inductor import compiled, inductor_microseconds, warm_in_processes
 from benchmarks.gpu_timing import (
     bound,
     copy_microseconds,
     disagreement,
     library,
-    microseconds_in_graph,
     poisoned,
     rotation,
     session,
@@ -189,15 +189,14 @@ class Measured:
         return copy_microseconds(self.bytes, len(self.inputs))
 
     def inductor(self) -> float:
-        torch._dynamo.reset()
-        compiled = torch.compile(self.case.function(), dynamic=False)
+        run = compiled(self.case.function())
         sets = [list(i.values()) for i in self.inputs]
         limit = tolerance(self.case)
         expected = self.case.function(precise=True)(*sets[0])
-        if max(disagreement(f, e, limit, limit) for f, e in zip(compiled(*sets[0]), expected, strict=True)) > 1:
+        if max(disagreement(f, e, limit, limit) for f, e in zip(run(*sets[0]), expected, strict=True)) > 1:
             raise ValueError("Inductor's output disagrees with the reference")
         del expected
-        return microseconds_in_graph([lambda s=s: compiled(*s) for s in sets], torch.cuda.Stream())
+        return inductor_microseconds(run, sets)
 
     def large_mean(self) -> dict[str, float]:
         """Where x has a mean of 64: the share of elements within 1 ulp of the rounded float64 result, and the error."""
@@ -223,6 +222,16 @@ def _ulps(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
         return torch.where(bits < 0, lowest - bits, bits)
 
     return (ordered(a) - ordered(b)).abs()
+
+
+def warm(names: list[str]) -> None:
+    """Compile Inductor's kernels of these cases into its cache on disk."""
+    for case in (c for c in CASES if c.name in names):
+        try:
+            compiled(case.function())(*case.inputs(0, "cuda").values())
+        except Exception as error:  # noqa: BLE001 - it will fail again where it is measured
+            print(f"{case.name}: {type(error).__name__}", flush=True)
+        torch.cuda.empty_cache()
 
 
 def measure(case: RowCase, folder: pathlib.Path, device: str, with_inductor: bool, sweep: bool) -> dict[str, Any]:
@@ -292,9 +301,11 @@ def run(folder: pathlib.Path, device: str, args: argparse.Namespace) -> int:
     """Measure every case that there is time for; 0 if all agree."""
     rows: dict[str, Any] = {}
     begun = time.perf_counter()
-    for case in _chosen(args.only):
-        if not (folder / f"{case.name}.onnx").exists():
-            continue
+    cases = [case for case in _chosen(args.only) if (folder / f"{case.name}.onnx").exists()]
+    if args.inductor and device != "cpu":
+        warm_in_processes("benchmarks.gpu_rows", folder, [case.name for case in cases], args.seconds / 2 or 600)
+        print(f"warmed in {time.perf_counter() - begun:.0f} s", flush=True)
+    for case in cases:
         if args.seconds and time.perf_counter() - begun > args.seconds:
             print(f"out of time before {case.name}")
             break
@@ -316,7 +327,7 @@ def _chosen(only: str) -> list[RowCase]:
 
 
 def main() -> int:
-    parser, (prepared, ran) = command(__doc__)
+    parser, (prepared, ran, warmed) = command(__doc__, "warm")
     prepared.add_argument("--sweep", default="", help="make other launch shapes for cases with this in their names")
     add_device_and_out(ran)
     ran.add_argument("--inductor", action="store_true")
@@ -324,9 +335,13 @@ def main() -> int:
     ran.add_argument("--seconds", type=float, default=0, help="start no further case after this many")
     for verb in (prepared, ran):
         verb.add_argument("--only", default="", help="comma-separated parts of names")
+    warmed.add_argument("--only", nargs="+", help="names of cases")
     args = parser.parse_args()
     if args.verb == "prepare":
         prepare(args.folder, args.arch, args.only, args.sweep)
+        return 0
+    if args.verb == "warm":
+        warm(args.only)
         return 0
     return run(args.folder, args.device, args)
 

@@ -11,12 +11,12 @@ import onnx_ir as ir
 from onnxopt.rewrite import Rewritten, rewrite
 from tests import graphs
 
-WIDTH, HEADS, SIZE = 8, 2, 4
+WIDTH, HEADS, SIZE = 16, 2, 8
 
 
 @dataclasses.dataclass(frozen=True)
 class Attention:
-    """Self-attention of x (batch, length, 8) with 2 heads of 4, and the lines that tests replace.
+    """Self-attention of x (batch, length, 16) with 2 heads of 8, and the lines that tests replace.
 
     scores: from q (B, N, S, H) and kt (B, N, H, T) to `masked`. weights: from `masked` to `p`.
     """
@@ -28,26 +28,27 @@ class Attention:
     weights: str = "p = Softmax<axis = -1>(masked)"
     bias: bool = True
     keys_from: str = "x"
+    size: int = SIZE
 
     def model(self) -> ir.Model:
         """Names: wq wk wv wo and bq bk bv; values q k v kt masked p a y."""
-        rng = np.random.default_rng(0)
-        constants = [f"float half = {{{0.5}}}", "float zero = {0}", f"int64[4] heads = {{0, -1, {HEADS}, {SIZE}}}"]
-        constants += [f"int64[3] flat = {{0, -1, {WIDTH}}}", self.constants]
+        rng, width = np.random.default_rng(0), HEADS * self.size
+        constants = [f"float half = {{{0.5}}}", "float zero = {0}", f"int64[4] heads = {{0, -1, {HEADS}, {self.size}}}"]
+        constants += [f"int64[3] flat = {{0, -1, {width}}}", self.constants]
         lines = []
         for name in "qkv":
-            weight = ", ".join(f"{w:.4f}" for w in rng.standard_normal(WIDTH * WIDTH) * 0.5)
-            constants.append(f"float[{WIDTH}, {WIDTH}] w{name} = {{{weight}}}")
-            constants.append(f"float[{WIDTH}] b{name} = {{{', '.join(['0.1', '-0.2'] * (WIDTH // 2))}}}")
+            weight = ", ".join(f"{w:.4f}" for w in rng.standard_normal(width * width) * 0.5)
+            constants.append(f"float[{width}, {width}] w{name} = {{{weight}}}")
+            constants.append(f"float[{width}] b{name} = {{{', '.join(['0.1', '-0.2'] * (width // 2))}}}")
             source = "x" if name == "q" else self.keys_from
             lines.append(f"{name}m = MatMul({source}, w{name})")
             lines.append(f"{name}l = Add({name}m, b{name})" if self.bias else f"{name}l = Identity({name}m)")
             lines.append(f"{name}r = Reshape({name}l, heads) {name} = Transpose<perm = [0, 2, 1, 3]>({name}r)")
         lines += ["kt = Transpose<perm = [0, 1, 3, 2]>(k)", self.scores, self.weights, "a = MatMul(p, v)"]
         lines.append("at = Transpose<perm = [0, 2, 1, 3]>(a)  y = Reshape(at, flat)")
-        inputs = f"float[{self.dims}, {WIDTH}] x{self.inputs}"
+        inputs = f"float[{self.dims}, {width}] x{self.inputs}"
         declared = ", ".join(c for c in constants if c)
-        return graphs.graph(inputs, f"float[{self.dims}, {WIDTH}] y", "\n".join(lines), constants=declared)
+        return graphs.graph(inputs, f"float[{self.dims}, {width}] y", "\n".join(lines), constants=declared)
 
 
 def rewritten(model: ir.Model, folder: Path, **options: object) -> tuple[ir.Model, Rewritten]:

@@ -32,7 +32,7 @@ FORMS = {
         scores="k3 = Reshape(k, to3) t3 = Transpose<perm = [0, 2, 1]>(k3) k4 = Reshape(t3, to4) s = MatMul(q, k4) "
         "masked = Mul(s, half)",
         dims="2, 6",
-        constants="int64[3] to3 = {-1, 6, 4}, int64[4] to4 = {2, 2, 4, 6}",
+        constants="int64[3] to3 = {-1, 6, 8}, int64[4] to4 = {2, 2, 8, 6}",
     ),
     "all-true mask": Attention(
         scores=f"{CAUSAL} ones = GreaterOrEqual(rows, none) m = Where(ones, zero, low) "
@@ -122,7 +122,7 @@ def test_rows_that_the_mask_hides_completely_are_zeros_where_a_guard_made_them_s
 
 
 def test_cross_attention_has_as_many_keys_as_it_likes(tmp_path: Path) -> None:
-    model = Attention(inputs=", float[batch, other, 8] memory", keys_from="memory").model()
+    model = Attention(inputs=", float[batch, other, 16] memory", keys_from="memory").model()
     found, _ = rewritten(model, tmp_path)
     assert [op for op in ops(found) if op != "Add"] == ["MatMul"] * 3 + ["MultiHeadAttention"]
     agree(model, found, {"x": tokens(2, 6), "memory": tokens(2, 11, seed=1)})
@@ -133,6 +133,7 @@ def test_cross_attention_has_as_many_keys_as_it_likes(tmp_path: Path) -> None:
     [
         ({"scores": "s = MatMul(q, kt) masked = Mul(s, factor)", "inputs": ", float factor"}, "not a constant"),
         ({"weights": "p = Softmax<axis = -2>(masked)"}, "the softmax is along axis -2"),
+        ({"size": 20}, "heads of 20 and 20: fused attention kernels take multiples of 8"),
         ({"scores": "s = MatMul(q, kt) c = Tanh(s) masked = Mul(c, half)"}, "Tanh (c) stands between the product"),
         (
             {
@@ -153,7 +154,7 @@ def test_cross_attention_has_as_many_keys_as_it_likes(tmp_path: Path) -> None:
         ({"weights": "p0 = Softmax<axis = -1>(masked) p = Mul(p0, half)"}, "Mul (p) stands between the softmax and"),
         ({"scores": "s = MatMul(q, kt) s1 = Mul(s, half) masked = Sub(s1, half)"}, "Sub (masked)"),
         (
-            {"inputs": ", float[batch, other, 8] memory", "keys_from": "memory", "scores": "s = MatMul(q, kt) "
+            {"inputs": ", float[batch, other, 16] memory", "keys_from": "memory", "scores": "s = MatMul(q, kt) "
              "s2 = Mul(s, half) masked = Add(s2, zero) "},
             None,
         ),

@@ -29,6 +29,7 @@ from onnxopt.rewrite.symbolic import AtMost, dims_of, same
 _ROUNDING = {ir.DataType.FLOAT: 2.0**-23, ir.DataType.FLOAT16: 2.0**-10, ir.DataType.BFLOAT16: 2.0**-7}
 _LEAST = {ir.DataType.FLOAT: -3.4028234663852886e38, ir.DataType.FLOAT16: -65504.0, ir.DataType.BFLOAT16: -3.38e38}
 _REDUCE_MAX_WITH_AXES_INPUT = 18  # opset
+_HEAD_MULTIPLE = 8  # elements; heads of other sizes run unfused, slower than the products and the softmax by themselves
 _WIDE = (ir.DataType.FLOAT, ir.DataType.DOUBLE)
 
 
@@ -183,6 +184,8 @@ def _shapes_disagree(q: ir.Value, k_transposed: ir.Value, v: ir.Value) -> str:
         return f"k and v are not known to have the same length: {b[3]}, {c[2]}"
     if a[1] == 0 or a[3] == 0:
         return "there are no heads"
+    if a[3] % _HEAD_MULTIPLE or c[3] % _HEAD_MULTIPLE:
+        return f"heads of {a[3]} and {c[3]}: fused attention kernels take multiples of {_HEAD_MULTIPLE}"
     return ""
 
 
