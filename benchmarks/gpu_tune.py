@@ -200,7 +200,8 @@ def measure(
         row["loaded"] = loaded(artifact)
     except Exception as error:  # noqa: BLE001 - what was tuned is worth having
         row["loaded"] = {"file": None, "error": f"{type(error).__name__}: {error}"[:400]}
-    row["doctor_exit"], _ = onnxopt_command("doctor", artifact, out=out / f"{name}.doctor.txt")
+    if kill:  # once is enough
+        row["doctor_exit"], _ = onnxopt_command("doctor", artifact, out=out / f"{name}.doctor.txt")
     shutil.rmtree(artifact)
     return row
 
