@@ -61,11 +61,7 @@ def tune(
     Raises ArtifactError, ModelError, UsageError; VerificationError where the artifact itself computes something else.
     """
     started = time.monotonic()
-    opened = open_artifact(artifact)
-    if not Path(artifact).is_dir():
-        raise UsageError(f"{artifact}: tune writes into an artifact folder; unpack it first")
-    if budget <= 0:
-        raise UsageError(f"a budget of {budget:g} s leaves no time to measure anything")
+    opened = _opened(artifact, budget)
     execution.check_providers([provider] if provider else [])
     chosen = configuration_for(opened.folder, provider)
     name, base = _rule_made(chosen)
@@ -81,9 +77,8 @@ def tune(
         tuning = _Tuning(opened, chosen, base, oracle, state, kernels, target, budget, started, advance, notes)
         status, complete, comparisons, kept, searching = tuning.run()
         changes = _changes(base, kept, searching)
-        found = kernels.record() if kernels else {}
+        found, beside = (kernels.record(), kernels.texts(kept)) if kernels else ({}, {})
         document = recording.document(base, kept, changes, comparisons, found, state, str(oracle.case), chosen)
-        beside = kernels.texts(kept) if kernels else {}
         notes += recording.record(opened.folder, name, document, beside, sign)
     if complete and status != "interrupted":
         state.remove()
@@ -105,6 +100,15 @@ def tune(
         kernels=found,
         notes=tuple(notes),
     )
+
+
+def _opened(artifact: str | Path, budget: float) -> Opened:
+    opened = open_artifact(artifact)
+    if not Path(artifact).is_dir():
+        raise UsageError(f"{artifact}: tune writes into an artifact folder; unpack it first")
+    if budget <= 0:
+        raise UsageError(f"a budget of {budget:g} s leaves no time to measure anything")
+    return opened
 
 
 @dataclasses.dataclass
