@@ -23,6 +23,7 @@ _KEEP_BELOW = 4096  # bytes; smaller tensors travel as they are
 _HARNESS_DEVIATION = 0.02  # of the weights that harness.load draws
 _COLUMNS = "/columns"  # behind that of a convolution's, as the second operand of a product
 _TURNED = "^T"  # behind the name of a weight that lies transposed
+_START = "[:bytes]"  # behind the name of a weight of which the first bytes are taken: rows of a table of positions
 _LARGEST = 1 << 20  # bytes of one packed graph; several must fit beside what else is carried
 GPU_FOLDER = pathlib.Path(__file__).parents[1] / ".gpu"
 GRAPHS = pathlib.Path(__file__).with_name("graphs")
@@ -119,6 +120,9 @@ def strip(optimized: onnx.ModelProto, source: onnx.ModelProto, path: pathlib.Pat
                 and _joined(parts, weights).raw_data == found.raw_data
             ):
                 taken[tensor.name] = "+".join(parts) + _TURNED * turned
+        longer = next((w.name for w in weights.values() if _begins(w, tensor)), None)
+        if tensor.name not in taken and longer is not None:
+            taken[tensor.name] = f"{longer}{_START}{_size(tensor)}"
         if tensor.name in taken:
             tensor.ClearField("raw_data")
     packed = lzma.compress(optimized.SerializeToString(), preset=9)
@@ -135,7 +139,10 @@ def restore(path: pathlib.Path, source: onnx.ModelProto) -> onnx.ModelProto:
     taken = json.loads(path.with_suffix("").with_suffix(".json").read_text())
     weights = {t.name: t for t in source.graph.initializer}
     for tensor in model.graph.initializer:
-        if tensor.name in taken:
+        name, is_start, size = taken.get(tensor.name, "").rpartition(_START)
+        if is_start:
+            tensor.raw_data = weights[name].raw_data[: int(size)]
+        elif tensor.name in taken:
             weight = _joined(taken[tensor.name].removesuffix(_TURNED).split("+"), weights)
             tensor.raw_data = (_turned(weight) if taken[tensor.name].endswith(_TURNED) else weight).raw_data
     return model
@@ -160,6 +167,10 @@ def _turned(tensor: onnx.TensorProto) -> onnx.TensorProto:
     if len(tensor.dims) != 2 or _size(tensor) < _KEEP_BELOW:
         return tensor
     return numpy_helper.from_array(np.ascontiguousarray(numpy_helper.to_array(tensor).T))
+
+
+def _begins(weight: onnx.TensorProto, tensor: onnx.TensorProto) -> bool:
+    return weight.data_type == tensor.data_type and weight.raw_data.startswith(tensor.raw_data)
 
 
 def _size(tensor: onnx.TensorProto) -> int:

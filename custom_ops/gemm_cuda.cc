@@ -6,7 +6,7 @@
 
 #include "cuda_stream.h"
 #include "gemm_algorithms.h"
-#include "gemm_tuning.h"
+#include "stopwatch.h"
 #include "tensors.h"
 
 namespace onnxopt::cuda {
@@ -237,9 +237,11 @@ void GemmCudaKernel::Choose(const Call& call, Plan* plan, const Operands& operan
   if (!measures) return;
   const Stopwatch stopwatch(driver_, call.stream, allocator_);
   const Scratch scratch = plan->key().workspace ? ScratchOf(call) : Scratch{nullptr, 0};
-  const auto [first, best] = stopwatch.Fastest(plan, candidates, call.handle, operands, scratch);
-  plan->Choose(best.candidate);
-  known.Add(gpu, version, product, {best.candidate.algorithm, best.microseconds, first.microseconds});
+  const auto [first, best] = stopwatch.Fastest(candidates.size(), [&](std::size_t way) {
+    plan->RunWith(candidates[way], call.handle, operands, scratch, call.stream);
+  });
+  plan->Choose(candidates[best.way]);
+  known.Add(gpu, version, product, {candidates[best.way].algorithm, best.microseconds, first.microseconds});
 }
 
 }  // namespace onnxopt::cuda
