@@ -198,8 +198,8 @@ def _form(
             plain.metadata_props[MARK] = versions.onnxopt()
     spilled: set[frozenset[str]] = set()  # nodes of regions that need more registers than a GPU has
     for _ in range(_SPLITS):
-        fused = _fused(model.clone(), spilled, archs, phases, cache)
-        found = resources.spilling(fused.kernels, fused.usage) - spilled
+        fused = _fused(model.clone(), spilled, launch_choices, archs, phases, cache)
+        found = fused.spilling - spilled
         if not found:
             break
         spilled |= found  # split, until nothing spills
@@ -211,12 +211,13 @@ class _Fused(NamedTuple):
     plan: FusionPlan
     kernels: tuple[Kernel, ...]
     fatbin: bytes | None
-    usage: Mapping[str, Mapping[str, resources.Usage]]
+    spilling: set[frozenset[str]]  # see resources.spilling; entry points for `tune` may spill, it measures them
 
 
 def _fused(
     model: ir.Model,
     spilled: Collection[frozenset[str]],
+    launch_choices: bool,
     archs: Sequence[str],
     phases: _Phases,
     cache: Path | None,
@@ -226,15 +227,14 @@ def _fused(
         plan = fuse.fuse(model, spilled)
     with phases("outline"):
         # Regions refer to nodes of the model: nothing may change it between fuse and outline.
-        kernels = outline.outline(model, plan)
-        if launch_choices:
-            kernels = tuple(launch_alternatives.added(k) for k in kernels)
+        own = outline.outline(model, plan)
+        kernels = tuple(launch_alternatives.added(k) for k in own) if launch_choices else own
         model.metadata_props[MARK] = versions.onnxopt()
     with phases("generate"):
         text = generate.generate(kernels)
     with phases("compile"):
         if not archs or not any(k.variants for k in kernels):
-            return _Fused(model, plan, kernels, None, {})
+            return _Fused(model, plan, kernels, None, set())
         advance = functools.partial(phases.progress, "compile") if phases.progress else None
         done = compiled(text, archs, cache, advance)
     return _Fused(model, plan, kernels, done.fatbin, done.usage)
