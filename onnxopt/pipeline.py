@@ -237,7 +237,7 @@ def _fused(
             return _Fused(model, plan, kernels, None, set())
         advance = functools.partial(phases.progress, "compile") if phases.progress else None
         done = compiled(text, archs, cache, advance)
-    return _Fused(model, plan, kernels, done.fatbin, done.usage)
+    return _Fused(model, plan, kernels, done.fatbin, resources.spilling(own, done.usage))
 
 
 def _left_out(family: str, check: Check) -> manifests.LeftOut:
