@@ -4,7 +4,7 @@
     python -m benchmarks.gpu_dynamic run DIR                      on the GPU machine: onnxruntime, numpy, torch, onnx
 
 A graph that ONNX Runtime cannot capture runs without. DIR is as gpu_models writes it. At every shape the outputs of
-both are compared, through the captured graphs too, before anything is timed; both are timed in turn. benchmarks/gpu_peers.py
+both are compared, through the captured graphs too, before anything is timed; both are timed in turn. gpu_peers.py
 times torch.compile beside them.
 """
 
