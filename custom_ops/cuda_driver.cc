@@ -31,7 +31,9 @@ const Driver* Open() {
       Load(library, "cuDevicePrimaryCtxRelease_v2", &d.cuDevicePrimaryCtxRelease) &&
       Load(library, "cuCtxGetCurrent", &d.cuCtxGetCurrent) && Load(library, "cuCtxSetCurrent", &d.cuCtxSetCurrent) &&
       Load(library, "cuCtxGetDevice", &d.cuCtxGetDevice) && Load(library, "cuDeviceGetName", &d.cuDeviceGetName) &&
-      Load(library, "cuStreamGetCtx", &d.cuStreamGetCtx) &&
+      Load(library, "cuStreamGetCtx", &d.cuStreamGetCtx) && Load(library, "cuStreamCreate", &d.cuStreamCreate) &&
+      Load(library, "cuStreamDestroy_v2", &d.cuStreamDestroy) &&
+      Load(library, "cuStreamWaitEvent", &d.cuStreamWaitEvent) &&
       Load(library, "cuStreamIsCapturing", &d.cuStreamIsCapturing) &&
       Load(library, "cuStreamBeginCapture_v2", &d.cuStreamBeginCapture) &&
       Load(library, "cuStreamEndCapture", &d.cuStreamEndCapture) &&

@@ -65,6 +65,9 @@ struct Driver {
   Result (*cuCtxGetDevice)(Device* device);
   Result (*cuDeviceGetName)(char* name, int size, Device device);
   Result (*cuStreamGetCtx)(Stream stream, Context* context);
+  Result (*cuStreamCreate)(Stream* stream, unsigned flags);
+  Result (*cuStreamDestroy)(Stream stream);
+  Result (*cuStreamWaitEvent)(Stream stream, Event event, unsigned flags);
   Result (*cuStreamIsCapturing)(Stream stream, int* status);
   Result (*cuStreamBeginCapture)(Stream stream, int mode);
   Result (*cuStreamEndCapture)(Stream stream, Graph* graph);

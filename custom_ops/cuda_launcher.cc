@@ -3,16 +3,24 @@
 #include <algorithm>
 
 #include "cuda_stream.h"
+#include "stopwatch.h"
 
 namespace onnxopt::cuda {
 namespace {
 
 constexpr unsigned kMostPortableCluster = 8;  // blocks; some GPUs have larger ones
 constexpr int kFirstEarlyMajor = 9;  // compute capability from which kernels can wait for the one ahead of them
+constexpr int kNameBytes = 256;
 
 }  // namespace
 
-Launcher::Launcher(const Kernel& kernel, const Library& library) : kernel_(kernel), driver_(library.driver()) {
+std::string CallSize::text() const {
+  const std::string count = std::to_string(elements);
+  return columns == 0 ? count : count + " in rows of " + std::to_string(columns);
+}
+
+Launcher::Launcher(const Kernel& kernel, const Library& library)
+    : kernel_(kernel), driver_(library.driver()), choices_(LaunchChoices::Get()) {
   Context context = nullptr;
   driver_.Check(driver_.cuCtxGetCurrent(&context), "cannot ask for the CUDA context");
   for (const Variant& variant : kernel.variants) {
@@ -43,13 +51,59 @@ const DeviceTraits& Launcher::device() const {
   driver_.Check(driver_.cuDeviceGetAttribute(&shared, kMaxSharedMemoryPerBlock, device), problem);
   traits.multiprocessors = static_cast<unsigned>(multiprocessors);
   traits.shared = static_cast<unsigned>(shared);
+  char name[kNameBytes] = "";
+  driver_.Check(driver_.cuDeviceGetName(name, kNameBytes, device), problem);
+  traits.name = name;
   return known.emplace(device, traits).first->second;
+}
+
+std::size_t Launcher::Find(const std::string& symbol) const {
+  std::size_t k = 0;
+  while (k < variants_.size() && kernel_.variants[k].symbol != symbol) ++k;
+  return k;
+}
+
+std::size_t Launcher::Measured(const CallSize& size, std::size_t rule, Stream stream, const Fits& fits,
+                               const LaunchOf& launch) const {
+  const std::string& gpu = device().name;
+  const std::lock_guard<std::mutex> lock(choices_mutex_);
+  const std::tuple key{gpu, size.elements, size.columns};
+  auto chosen = chosen_.find(key);
+  if (chosen == chosen_.end()) {
+    const std::optional<MeasuredLaunch> known = choices_.Find(gpu, kernel_.name, size.text());
+    if (!known && choices_.tunes() && !Measurable(stream)) return rule;  // another time
+    const bool measures = !known && choices_.tunes();
+    const std::size_t found = measures ? Measure(size, rule, stream, fits, launch) : known ? Find(known->symbol) : rule;
+    chosen = chosen_.emplace(key, found).first;
+  }
+  return chosen->second < variants_.size() && fits(chosen->second) ? chosen->second : rule;
+}
+
+// Measuring captures the stream, which the default stream cannot be, and allocates, which a capture forbids.
+bool Launcher::Measurable(Stream stream) const {
+  int capturing = 0;
+  driver_.Check(driver_.cuStreamIsCapturing(stream, &capturing), "cannot ask whether the stream is capturing");
+  return capturing == 0 && stream != nullptr;
+}
+
+std::size_t Launcher::Measure(const CallSize& size, std::size_t rule, Stream stream, const Fits& fits,
+                              const LaunchOf& launch) const {
+  std::vector<std::size_t> ways = {rule};
+  for (std::size_t k = 0; k < variants_.size(); ++k) {
+    if (k != rule && fits(k)) ways.push_back(k);
+  }
+  const Stopwatch stopwatch(driver_, stream, nullptr);
+  const auto [first, best] = stopwatch.Fastest(ways.size(), [&](std::size_t way) { launch(ways[way]); });
+  const std::size_t chosen = ways[best.way];
+  choices_.Add(device().name, kernel_.name, size.text(),
+               {kernel_.variants[chosen].symbol, best.microseconds, first.microseconds});
+  return chosen;
 }
 
 unsigned Launcher::Resident(std::size_t variant) const {
   Device device = 0;
   driver_.Check(driver_.cuCtxGetDevice(&device), "cannot ask for the GPU");
-  const std::lock_guard<std::mutex> lock(mutex_);
+  const std::lock_guard<std::mutex> lock(resident_mutex_);
   const auto [found, is_new] = resident_.try_emplace({device, variant}, 0);
   if (is_new || found->second == 0) found->second = AskResident(variant, device);
   return found->second;

@@ -148,6 +148,10 @@ bool Fits(const Kernel& kernel, const Variant& variant, const Grid& grid, const 
 
 }  // namespace
 
+bool RowVariantFits(const Kernel& kernel, const Variant& variant, const Grid& grid, const Gpu& gpu) {
+  return Fits(kernel, variant, grid, gpu, Fits32(grid.domain, kernel.rows.inputs.size()));
+}
+
 std::size_t ChooseRowVariant(const Kernel& kernel, const Grid& grid, const Gpu& gpu) {
   const std::size_t inputs = kernel.rows.inputs.size();
   for (std::size_t k = 0; k < inputs; ++k) {

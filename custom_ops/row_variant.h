@@ -16,6 +16,9 @@ struct Gpu {
 // The first variant that fits, or kernel.variants.size() if none does.
 std::size_t ChooseRowVariant(const Kernel& kernel, const Grid& grid, const Gpu& gpu);
 
+// Whether a variant may run this grid, whatever comes before it in the kernel's order.
+bool RowVariantFits(const Kernel& kernel, const Variant& variant, const Grid& grid, const Gpu& gpu);
+
 // Writes row_abi.h's RowParams for this variant into `block` of kMaxParams bytes.
 void FillRowParams(const Kernel& kernel, const Variant& variant, const Grid& grid, unsigned char* block);
 

@@ -26,6 +26,9 @@ int cuCtxGetCurrent(void** context) { *context = 0; return 0; }
 int cuCtxSetCurrent(void* context) { return 0; }
 int cuCtxGetDevice(int* device) { *device = 0; return 0; }
 int cuDeviceGetName(char* name, int size, int device) { strcpy(name, "Fake GPU"); return 0; }
+int cuStreamCreate(void** stream, unsigned flags) { *stream = (void*)8; return 0; }
+int cuStreamDestroy_v2(void* stream) { return 0; }
+int cuStreamWaitEvent(void* stream, void* event, unsigned flags) { return 0; }
 int cuStreamIsCapturing(void* stream, int* status) { *status = 0; return 0; }
 int cuStreamBeginCapture_v2(void* stream, int mode) { return 0; }
 int cuStreamEndCapture(void* stream, void** graph) { *graph = (void*)8; return 0; }

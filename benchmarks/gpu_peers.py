@@ -1,0 +1,276 @@
+"""Every other way to run the transformers, beside onnxopt's, in one call on the GPU.
+
+    python -m benchmarks.gpu_peers prepare DIR --arch sm_90     on any machine, without a GPU; needs .gpu/
+    python -m benchmarks.gpu_peers run DIR --out OUT.json       on the GPU machine, with 16 cores: about 250 s
+
+torch.compile in three modes; ONNX Runtime on the exported graph, on what onnxruntime.transformers.optimizer and
+onnxscript's ort_fusions make of it, and on onnxopt's. float16, inputs and outputs on the device. All torch workers
+compile at once, each in a process of its own, and wait; when all are ready or the time for it is over, each is timed
+alone. max-autotune thus measures its candidates while others do, which may cost it the best choice: nothing else fits
+the time. A peer that does not become ready is reported as such.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+import time
+from typing import Any, TextIO
+
+from benchmarks import skeletons
+from benchmarks.gpu_arguments import command
+from benchmarks.gpu_models import compare
+from benchmarks.gpu_timing import library, session
+
+MODELS = ("bert", "vit", "whisperenc", "llama", "llama_decode", "llama_decode@4096")
+MODES = ("reduce-overhead", "max-autotune", "default")
+OPTIMIZERS = ("ort_fusions", "transformers.optimizer")
+_READY_SECONDS = 150
+_ROUNDS, _RUNS = 5, 40
+
+
+def prepare(folder: pathlib.Path, arch: str, names: list[str]) -> None:
+    """onnxopt's graphs and library, and those of the other optimizers, without weights."""
+    from benchmarks import gpu_models
+
+    exported = [name for name in names if "@" not in name]
+    if any("@" in name for name in names):
+        exported.append("llama_decode_dyn")
+    gpu_models.prepare(folder, arch, exported)
+    for name in (n for n in exported if not n.startswith("llama_decode")):
+        for optimizer in OPTIMIZERS:
+            source = skeletons.original(name)
+            try:
+                changed = _optimized(source, name, optimizer)
+                size = skeletons.strip(changed, source, folder / f"{name}.{optimizer}.onnx.xz")
+                print(f"{name} {optimizer}: {len(source.graph.node)} -> {len(changed.graph.node)}, {size} bytes")
+            except Exception as error:  # noqa: BLE001 - a peer that cannot do a model is a result
+                (folder / f"{name}.{optimizer}.failed").write_text(f"{type(error).__name__}: {error}"[:300])
+                print(f"{name} {optimizer}: {type(error).__name__}: {error}"[:300])
+            gc.collect()
+
+
+def _optimized(source: Any, name: str, optimizer: str) -> Any:
+    if optimizer == "ort_fusions":
+        import onnx_ir as ir
+        from onnxscript.rewriter.ort_fusions import optimize_for_ort
+
+        model, _ = optimize_for_ort(ir.serde.deserialize_model(source))
+        return ir.serde.serialize_model(model)
+    import onnx
+    from onnxruntime.transformers import optimizer as transformers_optimizer
+
+    kind, heads, hidden = {
+        "bert": ("bert", 12, 768), "vit": ("vit", 12, 768), "whisperenc": ("bart", 8, 512), "llama": ("gpt2", 16, 2048),
+    }[name]  # fmt: skip
+    with tempfile.TemporaryDirectory() as place:
+        path = pathlib.Path(place) / "model.onnx"
+        onnx.save(source, path)
+        changed = transformers_optimizer.optimize_model(
+            str(path), model_type=kind, num_heads=heads, hidden_size=hidden, use_gpu=True, opt_level=0
+        )
+        return changed.model
+
+
+def net_of(name: str) -> tuple[Any, Any]:
+    """A model in torch on the GPU, and its input."""
+    import torch
+
+    if name.startswith("llama_decode"):
+        from benchmarks import torch_decode
+
+        past = int(name.partition("@")[2] or 512)
+        return torch_decode.build(1, past).cuda(), torch.full((1, 1), 7, device="cuda")
+    harness = skeletons.harness()
+    import torch_models
+
+    x = torch.from_numpy(harness.sample_input(name)).cuda()
+    return torch_models.build(name).cuda(), x
+
+
+def work(name: str, mode: str) -> None:
+    """A worker: compile, say so, wait for a line, then time. Speaks JSON lines."""
+    import torch
+
+    harness, start = skeletons.harness(), time.perf_counter()
+    with torch.inference_mode():
+        net, x = net_of(name)
+        compiled = torch.compile(net, mode=mode, dynamic=False)
+        for _ in range(4):
+            y = compiled(x)
+        torch.cuda.synchronize()
+        finite = bool(torch.isfinite(y).all())
+        print(json.dumps({"ready": round(time.perf_counter() - start, 1), "finite": finite}), flush=True)
+        sys.stdin.readline()
+        best = min(harness.milliseconds(lambda: compiled(x), _RUNS, warmup=6, repeats=1) for _ in range(_ROUNDS))
+    print(json.dumps({"ms": best}), flush=True)
+
+
+class Workers:
+    """One process for each model and mode, all compiling at once."""
+
+    def __init__(self, names: list[str], modes: list[str], cache: str, log: TextIO) -> None:
+        threads = max(2, (os.cpu_count() or 16) // 4)
+        environment = {
+            **os.environ, "TORCHINDUCTOR_CACHE_DIR": cache, "TORCHINDUCTOR_COMPILE_THREADS": str(threads),
+            "OMP_NUM_THREADS": "2", "PYTHONUNBUFFERED": "1",
+        }  # fmt: skip
+        self.processes = {}
+        for mode in modes:  # all models in the first mode first: where the time runs out, it does so mode by mode
+            for name in names:
+                line = [sys.executable, "-m", "benchmarks.gpu_peers", "work", name, mode]
+                self.processes[name, mode] = subprocess.Popen(
+                    line, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True, env=environment
+                )
+
+    def wait(self, deadline: float) -> dict[tuple[str, str], dict[str, Any]]:
+        """What each said when it was ready; those that are not by then are ended, and say so."""
+        import selectors
+
+        found: dict[tuple[str, str], dict[str, Any]] = {}
+        selector = selectors.DefaultSelector()
+        for key, process in self.processes.items():
+            selector.register(process.stdout, selectors.EVENT_READ, key)  # type: ignore[arg-type]
+        while len(found) < len(self.processes) and (left := deadline - time.perf_counter()) > 0:
+            for event, _ in selector.select(left):
+                selector.unregister(event.fileobj)
+                line = self.processes[event.data].stdout.readline()  # type: ignore[union-attr]
+                found[event.data] = json.loads(line) if line.startswith("{") else {"failed": "it ended; see the log"}
+        for key, process in self.processes.items():
+            if key not in found:
+                process.kill()
+                found[key] = {"failed": f"not compiled in {_READY_SECONDS} s, with all others beside it"}
+        return found
+
+    def time(self, key: tuple[str, str]) -> float:
+        """Milliseconds a run, alone on the GPU; the worker ends with it."""
+        said, _ = self.processes[key].communicate("go\n", timeout=40)
+        milliseconds: float = json.loads(said.strip().splitlines()[-1])["ms"]
+        return milliseconds
+
+
+def torch_rows(workers: Workers, deadline: float, rows: dict[str, dict[str, Any]]) -> None:
+    """Milliseconds of every worker into rows[model]["torch.compile MODE"], or why there are none."""
+    for (name, mode), said in workers.wait(deadline).items():
+        label = f"torch.compile {mode}"
+        if "failed" not in said:
+            rows[name][f"{label} seconds until ready"] = said["ready"]
+            try:
+                rows[name][label] = (
+                    round(workers.time((name, mode)), 4) if said["finite"] else "its output is not finite"
+                )
+            except Exception as error:  # noqa: BLE001
+                rows[name][label] = f"failed: {type(error).__name__}: {error}"[:200]
+        else:
+            rows[name][label] = said["failed"]
+        print(name, label, rows[name][label], flush=True)
+
+
+def ort_rows(name: str, folder: pathlib.Path, row: dict[str, Any]) -> None:
+    """Milliseconds of ONNX Runtime on every form of a graph, all sessions in turn; outputs compared first."""
+    harness = skeletons.harness()
+    exported, _, past = name.partition("@")
+    exported = f"{exported}_dyn" if past else exported
+    source = skeletons.original(exported)
+    given = skeletons.sample_inputs(source, exported, **({"past": int(past)} if past else {}))
+    exact = source.SerializeToString()
+    forms: dict[str, tuple[bytes, str | None, bool]] = {"ORT": (exact, None, False)}
+    forms["ORT + CUDA graph"] = (exact, None, True)
+    for optimizer in OPTIMIZERS:
+        path = folder / f"{name}.{optimizer}.onnx.xz"
+        if path.exists():
+            forms[f"ORT after {optimizer}"] = (skeletons.restore(path, source).SerializeToString(), None, True)
+        elif (failed := path.with_name(f"{name}.{optimizer}.failed")).exists():
+            row[f"ORT after {optimizer}"] = failed.read_text()
+    ours = skeletons.restore(folder / f"{exported}.onnx.xz", source).SerializeToString()
+    forms["onnxopt"] = (ours, library(folder), True)
+    del source
+    expected, bounds = None, {}
+    for label, (model, ops, graph) in forms.items():
+        try:
+            bound = harness.Bound(session(model, ops, "cuda", cuda_graph=graph), given)
+            for _ in range(3):
+                bound()
+            found = bound.outputs[0].numpy()
+            expected = found if expected is None else expected
+            check = compare(found, expected)
+            row[f"{label} cosine"] = round(check["cosine"], 7)
+            if check["agrees"]:
+                bounds[label] = bound
+            else:
+                row[label] = f"disagrees with the original: cosine {check['cosine']:.6f}"
+        except Exception as error:  # noqa: BLE001
+            row[label] = f"failed: {type(error).__name__}: {error}"[:300]
+    times: dict[str, list[float]] = {label: [] for label in bounds}
+    for _ in range(_ROUNDS):
+        for label, run in bounds.items():
+            times[label].append(harness.milliseconds(run, _RUNS, warmup=4, repeats=1))
+    row.update({label: round(min(values), 4) for label, values in times.items()})
+
+
+def run(folder: pathlib.Path, names: list[str], modes: list[str], out: pathlib.Path | None) -> None:
+    start = time.perf_counter()
+    rows: dict[str, dict[str, Any]] = {name: {} for name in names}
+
+    def keep() -> None:
+        if out is not None:
+            out.write_text(json.dumps(rows, indent=1))
+
+    log = (out.with_suffix(".log") if out is not None else pathlib.Path(os.devnull)).open("w")
+    with tempfile.TemporaryDirectory() as cache:
+        workers = Workers(names, modes, cache, log)
+        try:
+            torch_rows(workers, start + _READY_SECONDS, rows)
+        finally:
+            for process in workers.processes.values():
+                process.kill()
+    keep()
+    for name in names:
+        try:
+            ort_rows(name, folder, rows[name])
+        except Exception as error:  # noqa: BLE001 - the other models' numbers are worth having
+            rows[name]["ORT"] = f"failed: {type(error).__name__}: {error}"[:300]
+        print(name, f"{time.perf_counter() - start:.0f} s", flush=True)
+        keep()
+        gc.collect()
+    print(table(rows))
+
+
+def table(rows: dict[str, dict[str, Any]]) -> str:
+    """Milliseconds as markdown; a peer without any is a dash, the JSON says why."""
+    columns = ["ORT", "ORT + CUDA graph", *(f"ORT after {o}" for o in OPTIMIZERS)]
+    columns += [*(f"torch.compile {m}" for m in MODES), "onnxopt"]
+    lines = ["| model | " + " | ".join(columns) + " | best peer / onnxopt |", "|" + "---|" * (len(columns) + 2)]
+    for name, row in rows.items():
+        values = [row.get(c) for c in columns]
+        numbers = [v for v in values[:-1] if isinstance(v, float)]
+        ratio = f"{min(numbers) / values[-1]:.2f}" if numbers and isinstance(values[-1], float) else "-"
+        cells = [f"{v:.3f}" if isinstance(v, float) else "-" for v in values]
+        lines.append(f"| {name} | " + " | ".join(cells) + f" | {ratio} |")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    if sys.argv[1:2] == ["work"]:
+        work(*sys.argv[2:4])
+        return
+    parser, (prepared, ran) = command(__doc__)
+    ran.add_argument("--out", type=pathlib.Path, default=None)
+    ran.add_argument("--modes", nargs="*", default=list(MODES))
+    for verb in (prepared, ran):
+        verb.add_argument("--only", nargs="*", default=list(MODELS))
+    args: argparse.Namespace = parser.parse_args()
+    if args.verb == "prepare":
+        prepare(args.folder, args.arch, args.only)
+    else:
+        run(args.folder, args.only, args.modes, args.out)
+
+
+if __name__ == "__main__":
+    main()
