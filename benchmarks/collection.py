@@ -17,7 +17,7 @@ import onnx
 from onnxopt import compile, fuse, generate, kernels_json, loading, normalize, outline, package, rewrite, saving
 from onnxopt.passes.transposed_weights import TransposeWeightsPass
 from onnxopt.regions import FusionPlan, Kernel, Variant
-from onnxopt.row_variants import RowVariant
+from onnxopt.row_variants import LAYOUTS, RowVariant
 
 
 @dataclasses.dataclass
@@ -62,9 +62,12 @@ class Collection:
                 archive.add(lib, "lib")
 
 
-def _priority(variant: Variant) -> tuple[str, bool]:
-    """Rowwise entry points that hold a row come before those for any row; pointwise ones keep their order."""
-    return (variant.layout, variant.columns == 0) if isinstance(variant, RowVariant) else ("", False)
+def _priority(variant: Variant) -> tuple[int, bool, int]:
+    """Entry points for any row, or any shapes, come last; the others keep their order."""
+    if not isinstance(variant, RowVariant):
+        return 0, not set(variant.modes) - set("*p"), 0
+    any_length = variant.unroll == 0 if variant.layout == "strided" else variant.columns == 0
+    return LAYOUTS.index(variant.layout), any_length, variant.index
 
 
 def describe(plan: FusionPlan) -> dict[str, object]:

@@ -18,6 +18,7 @@ _MOST = 12  # operators of a graph
 _PACKED = 40  # graphs of one model
 _SPECIAL = 0.04  # of the elements of an input
 _ON_CUDA_IN_BFLOAT16 = frozenset({"Cast", "Reshape", "Squeeze", "Unsqueeze", "Flatten", "Identity"})
+_FAILS_ON_EMPTY = frozenset({"Shrink"})  # ONNX Runtime's own kernels on CUDA, 1.31
 _NAMES = {1: "float32", 6: "int32", 7: "int64", 9: "bool", 10: "float16", 16: "bfloat16"}
 
 
@@ -107,6 +108,8 @@ def optimized(model: onnx.ModelProto, dtype: str, collection: Any) -> Drawn | No
     left = {n.op_type for n in after.graph.node if n.domain != "onnxopt"}
     if dtype != "float32" and any(n.op_type == "Mod" for n in model.graph.node):
         return None  # jumps, where a rounding to 16 bits goes the other way
+    if _FAILS_ON_EMPTY & left:
+        return None
     if not plan.regions or (dtype == "bfloat16" and left - _ON_CUDA_IN_BFLOAT16):
         return None
     for kernel in trial.kernels.values():

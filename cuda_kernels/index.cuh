@@ -31,8 +31,7 @@ constexpr bool is_any(char mode) { return mode == '*'; }
 constexpr bool is_neighbours(char mode) { return mode == 'R' || mode == 'T' || mode == 'V'; }
 constexpr bool is_cell(char mode) { return mode == 'C' || mode == 'U' || mode == 'W'; }
 constexpr bool is_interleaved(char mode) { return mode == 'I'; }
-constexpr bool is_transposed(char mode) { return mode == 'X' || mode == 'Z'; }
-constexpr bool is_transposed_in_vectors(char mode) { return mode == 'Z'; }
+constexpr bool is_transposed(char mode) { return mode == 'X' || mode == 'Y' || mode == 'Z'; }
 constexpr bool is_row(char mode) { return mode == 'R' || mode == 'r'; }
 constexpr bool is_column(char mode) { return mode == 'C' || mode == 'c'; }
 constexpr bool is_two_terms(char mode) { return mode == 'T' || mode == 'U' || mode == 't'; }

@@ -239,8 +239,10 @@ struct Body<Op, List<In...>, List<Out...>, Indices<I...>, Indices<O...>, Indices
   __device__ static void compute(const Loaded<kWidth>& in, Stored<kWidth>& out) {
 #pragma unroll
     for (int j = 0; j < kWidth; ++j) {
+      Tuple<typename Compute<In>::type...> x;  // once a load: the compiler does not see that two conversions are equal
+      ((Op::leader[I] == I ? void(get<I>(x).value = widen(get<I>(in.input).value.at[j])) : void()), ...);
       Tuple<typename Compute<Out>::type...> y;
-      Op::apply(widen(get<Op::leader[I]>(in.input).value.at[j])..., in.holding.at[C][j]..., get<O>(y).value...);
+      Op::apply(get<Op::leader[I]>(x).value..., in.holding.at[C][j]..., get<O>(y).value...);
       ((get<O>(out).value.at[j] = Narrow<Out>::from(get<O>(y).value)), ...);
     }
   }

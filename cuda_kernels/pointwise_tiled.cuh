@@ -1,6 +1,6 @@
 // As pointwise.cuh, for a domain whose order is not that of an input: a transposition with work around it.
 //
-// A block takes a tile of kRows x kColumns elements. Inputs of modes X and Z lie along the columns: neighbouring
+// A block takes a tile of kRows x kColumns elements. Inputs of modes X, Y and Z lie along the columns: neighbouring
 // threads read neighbouring elements of them, in vectors where the mode is Z, and hand them over through shared memory.
 // Then the tile is computed and stored along the rows, where outputs and all other inputs lie. A thread makes all of
 // its loads before it waits for any: what lies along the rows is on its way while the tile is filled. A row of shared
@@ -23,7 +23,11 @@ struct Tile {
   static constexpr bool kWhole = kWholeOf;
 };
 
-constexpr int kVectorBytes = 16;
+// How many elements of an input one load has along the columns: 16 bytes of mode Z, 8 of Y, one element of X.
+template <typename T>
+constexpr int elements_along(char mode) {
+  return mode == 'Z' ? 16 / sizeof(T) : mode == 'Y' ? 8 / sizeof(T) : 1;
+}
 
 template <typename T, int kColumns>
 struct TileRow {
@@ -31,7 +35,7 @@ struct TileRow {
   T at[kColumns + kPad];
 };
 
-// Shared memory of one input: only those of modes X and Z have any.
+// Shared memory of one input: only those of modes X, Y and Z have any.
 template <bool kThere, typename T, typename S>
 struct TileOf {
   TileRow<T, S::kColumns> row[S::kRows];
@@ -59,18 +63,35 @@ __device__ inline bool all_hold(const P& params, unsigned guards, Index i, Indic
 
 // What one thread reads of one input along the columns. An offset is the sum of what x and what y contribute: the
 // columns are one term, and no other term has digits of both.
+// What the rows contribute to an offset: x is below the number of rows, so that the outermost digit needs no remainder.
+template <typename Op, int kInput, typename Index>
+__device__ inline auto offset_across(const Input<Index>& input, Index x) {
+  using SignedIndex = typename Signed<Index>::type;
+  if constexpr (Op::kStatic) {
+    return static_cast<SignedIndex>(Op::template across<kInput>(x));
+  } else {
+    return offset<Op, kInput, 'V'>(input, x);
+  }
+}
+
 template <typename Op, int kInput, typename T, int kWidth, typename S>
 struct Column {
-  static constexpr int kVectors = S::kColumns / kWidth;
-  static constexpr int kLoads = (S::kRows * kVectors + S::kThreads - 1) / S::kThreads;
+  // Where there are fewer columns than elements in a vector, they lie side by side: a vector has all columns of some rows.
+  static constexpr int kAlong = kWidth < S::kColumns ? kWidth : S::kColumns;
+  static constexpr int kAcross = kWidth / kAlong;
+  static constexpr int kVectors = S::kColumns / kAlong;  // of a row, or of kAcross rows
+  static constexpr int kAll = S::kRows / kAcross * kVectors;
+  static constexpr int kLoads = (kAll + S::kThreads - 1) / S::kThreads;
+  static_assert(S::kRows % kAcross == 0, "vectors fill the tile");
   Vector<T, kWidth> held[kLoads];
 
   template <typename Index>
   __device__ static bool find(int load, const Place<Index>& place, Index& x, Index& y) {
     const int k = static_cast<int>(threadIdx.x) + load * S::kThreads;
-    x = k / kVectors;
-    y = S::kThreads % kVectors == 0 ? static_cast<int>(threadIdx.x) % kVectors * kWidth : k % kVectors * kWidth;
-    return k < S::kRows * kVectors && x < place.rows && y < place.columns;
+    x = k / kVectors * kAcross;
+    y = S::kThreads % kVectors == 0 ? static_cast<int>(threadIdx.x) % kVectors * kAlong : k % kVectors * kAlong;
+    const bool inside = kAll % S::kThreads == 0 || k < kAll;
+    return inside && x < place.rows && y < place.columns;
   }
 
   template <typename P, typename Index>
@@ -88,9 +109,9 @@ struct Column {
         });
       }
       const Input<Index>& input = params.input[kInput];
-      const auto along = offset<Op, kInput, 'V'>(input, static_cast<Index>(place.base + y * place.step));
-      const auto across = offset<Op, kInput, 'V'>(input, static_cast<Index>(place.x0 + x));
-      if (source.inside) held[n] = load_vector<T, kWidth>(source.data + along + across);
+      const T* column = source.data + offset<Op, kInput, 'V'>(input, static_cast<Index>(place.base + y * place.step));
+      const auto across = offset_across<Op, kInput>(input, static_cast<Index>(place.x0 + x));
+      if (source.inside) held[n] = load_vector<T, kWidth>(column + across);
     }
   }
 
@@ -101,7 +122,7 @@ struct Column {
       Index x, y;
       if (!find(n, place, x, y)) continue;
 #pragma unroll
-      for (int j = 0; j < kWidth; ++j) row[x].at[y + j] = held[n].at[j];
+      for (int j = 0; j < kWidth; ++j) row[x + j / kAlong].at[y + j % kAlong] = held[n].at[j];
     }
   }
 };
@@ -135,7 +156,7 @@ struct TileSet<Op, M, S, List<In...>, Indices<I...>> {
 
   template <bool kHere, int kInput, typename T>
   struct ColumnType {
-    static constexpr int kWidth = is_transposed_in_vectors(M::at[kInput]) ? kVectorBytes / sizeof(T) : 1;
+    static constexpr int kWidth = elements_along<T>(M::at[kInput]);
     using type = Column<Op, kInput, T, kWidth, S>;
   };
 

@@ -49,6 +49,9 @@ const Driver* Open() {
       Load(library, "cuLibraryUnload", &d.cuLibraryUnload) &&
       Load(library, "cuLibraryGetKernel", &d.cuLibraryGetKernel) &&
       Load(library, "cuKernelGetFunction", &d.cuKernelGetFunction) &&
+      Load(library, "cuKernelSetAttribute", &d.cuKernelSetAttribute) &&
+      Load(library, "cuOccupancyMaxActiveBlocksPerMultiprocessor", &d.cuOccupancyMaxActiveBlocksPerMultiprocessor) &&
+      Load(library, "cuOccupancyMaxActiveClusters", &d.cuOccupancyMaxActiveClusters) &&
       Load(library, "cuLaunchKernelEx", &d.cuLaunchKernelEx);
   if (!complete || d.cuInit(0) != kSuccess) return nullptr;
   int version = 0;

@@ -6,6 +6,7 @@
 #include <mutex>
 #include <string>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include "cuda_library.h"
@@ -19,6 +20,7 @@ namespace onnxopt::cuda {
 struct DeviceTraits {
   int major;
   unsigned multiprocessors;
+  unsigned shared;  // bytes of shared memory that a block can have
   std::string name;
 };
 
@@ -50,6 +52,10 @@ class Launcher {
     return choices_.none() ? rule : Measured(size, rule, stream, fits, launch);
   }
 
+  // Clusters (of one block: blocks) of a variant that the GPU runs at once, at least 1. Asks the driver once per GPU,
+  // and has it give the variant the shared memory that it needs: to be called before such a variant is launched.
+  unsigned Resident(std::size_t variant) const;
+
   // params: the variant's parameter block.
   void Launch(std::size_t variant, unsigned blocks, unsigned char* params, Stream stream) const;
 
@@ -63,13 +69,16 @@ class Launcher {
   std::size_t Measure(const CallSize& size, std::size_t rule, Stream stream, const Fits& fits,
                       const LaunchOf& launch) const;
   std::size_t Find(const std::string& symbol) const;
+  unsigned AskResident(std::size_t variant, Device device) const;
 
   const Kernel& kernel_;
   const Driver& driver_;
   LaunchChoices& choices_;
-  std::vector<DriverKernel> variants_;                                                           // as kernel_.variants
-  mutable std::mutex mutex_;                                                                     // of what follows
+  std::vector<DriverKernel> variants_;  // as kernel_.variants
+  mutable std::mutex choices_mutex_;    // of what follows; held while entry points are measured
   mutable std::map<std::tuple<std::string, std::uint64_t, std::uint64_t>, std::size_t> chosen_;  // by GPU and size
+  mutable std::mutex resident_mutex_;                                                            // of what follows
+  mutable std::map<std::pair<Device, std::size_t>, unsigned> resident_;
 };
 
 }  // namespace onnxopt::cuda

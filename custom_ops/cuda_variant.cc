@@ -68,7 +68,7 @@ bool SameColumns(const Run* a, const Run* b) {
 
 // The columns of a tiled variant, from its first input that lies along them.
 const Run* TileColumns(const Variant& variant, const Domain& domain) {
-  return Columns(domain.access[variant.modes.find_first_of("XZ")]);
+  return Columns(domain.access[variant.modes.find_first_of("XYZ")]);
 }
 
 bool FitsTile(const Variant& variant, const Domain& domain) {
@@ -122,6 +122,7 @@ bool Holds(char mode, const Access& access, const void* data, Dtype dtype, unsig
     case 'G':
       return Long(access, vector);
     case 'X':
+    case 'Y':
     case 'Z':
       return Columns(access) != nullptr;
     default:
@@ -159,12 +160,27 @@ bool UniformAlong(const Run& columns, const Condition& condition, unsigned vecto
                      [&](const Run& run) { return run.div == columns.div || run.stride % cell == 0; });
 }
 
-// Whether an access can be read along its columns in vectors of 16 bytes, each inside or outside of its guards.
-bool WholeColumnVectors(const Access& access, const Domain& domain, const void* data, Dtype dtype) {
-  const auto width = static_cast<unsigned>(kWidestAccess / Size(dtype));
+// Whether access `k` can be read along its columns in vectors of so many bytes, each inside or outside of its guards.
+// Where a tile has fewer columns than that, all columns of some rows must lie side by side.
+bool FitsColumnVectors(const Variant& variant, const Domain& domain, std::size_t k, Dtype dtype, std::size_t bytes) {
+  const Access& access = domain.access[k];
+  const auto width = static_cast<unsigned>(bytes / Size(dtype));
+  if (width <= 1) return true;
   const Run* columns = Columns(access);
-  if (columns->mod % width != 0 || !Aligned(data, dtype, width)) return false;
-  const auto fits = [&](const Run& run) { return &run == columns || IsMultiple(run.stride, width); };
+  const bool strip = variant.tile_columns < width;
+  const Run& rows = access.run[0];
+  if (strip) {
+    const bool side_by_side = columns->mod == variant.tile_columns &&
+                              rows.stride == static_cast<std::int64_t>(columns->mod) &&
+                              rows.mod * columns->mod % width == 0 && access.guards == 0;
+    if (!side_by_side) return false;
+  } else if (columns->mod % width != 0) {
+    return false;
+  }
+  if (!Aligned(domain.input[k], dtype, width)) return false;
+  const auto fits = [&](const Run& run) {
+    return &run == columns || (strip && &run == &rows) || IsMultiple(run.stride, width);
+  };
   bool whole = std::all_of(access.run, access.run + access.runs, fits);
   for (std::size_t c = 0; c < kMaxConditions; ++c) {
     if ((access.guards >> c & 1U) != 0) whole = whole && UniformAlong(*columns, domain.condition[c], width);
@@ -180,8 +196,10 @@ bool Fits(const Kernel& kernel, const Variant& variant, const Domain& domain, bo
     const Access& access = domain.access[k];
     const char mode = variant.modes[k];
     if (!Holds(mode, access, domain.input[k], program.leaf(k), variant.vector, domain.count)) return false;
-    if ((mode == 'X' || mode == 'Z') && !SameColumns(Columns(access), TileColumns(variant, domain))) return false;
-    if (mode == 'Z' && !WholeColumnVectors(access, domain, domain.input[k], program.leaf(k))) return false;
+    if (mode != 'X' && mode != 'Y' && mode != 'Z') continue;
+    if (!SameColumns(Columns(access), TileColumns(variant, domain))) return false;
+    const std::size_t bytes = mode == 'Z' ? kWidestAccess : mode == 'Y' ? kWidestAccess / 2 : Size(program.leaf(k));
+    if (!FitsColumnVectors(variant, domain, k, program.leaf(k), bytes)) return false;
   }
   for (std::size_t k = 0; k < program.conditions(); ++k) {
     if (variant.modes[program.accesses() + k] == 'P' && !Uniform(domain.condition[k], variant.vector)) return false;

@@ -22,7 +22,7 @@ namespace {
 constexpr std::uint64_t kSchema = 2;
 constexpr std::uint64_t kMaxId = std::numeric_limits<std::uint32_t>::max();
 constexpr std::size_t kMaxInstructions = 65536;
-constexpr const char* kModes = "FSRCTUVWIrctGgXZ*";  // of accesses, see onnxopt/modes.py
+constexpr const char* kModes = "FSRCTUVWIrctGgXYZ*";  // of accesses, see onnxopt/modes.py
 
 template <typename T>
 void Put(T value, Instruction* instruction) {
@@ -126,7 +126,7 @@ Variant ReadPointwiseVariant(const JsonReader& json, const Program& program) {
                        std::to_string(program.conditions()) + " conditions");
   }
   const bool tiled = variant.tile > 0;
-  if ((variant.modes.find_first_of("XZ") != std::string::npos) != tiled || (variant.tile_columns > 0) != tiled ||
+  if ((variant.modes.find_first_of("XYZ") != std::string::npos) != tiled || (variant.tile_columns > 0) != tiled ||
       (tiled && variant.index != 32) || (variant.whole && !tiled)) {
     json.Fail("has a tile that does not go with its modes and index");
   }
@@ -172,6 +172,7 @@ Kernel ReadKernel(const JsonReader& json, bool has_fatbin) {
   json["variants"].Each([&](const JsonReader& v) {
     kernel.variants.push_back(rowwise ? ReadRowVariant(v, kernel.rows) : ReadPointwiseVariant(v, kernel.program));
   });
+  if (rowwise) CheckPasses(kernel.variants, kernel.rows, json["variants"]);
   if (has_fatbin && kernel.variants.empty()) json["variants"].Fail("is empty although there is a fatbin");
   return kernel;
 }
@@ -252,8 +253,9 @@ Variant ReadVariant(const JsonReader& json) {
   variant.modes = json["modes"].Text();
   variant.index = static_cast<unsigned>(json["index"].Number(32, 64));
   variant.vector = static_cast<unsigned>(json["vector"].Number(1, 64));
-  variant.unroll = static_cast<unsigned>(json["unroll"].Number(1, 64));
+  variant.unroll = static_cast<unsigned>(json["unroll"].Number(0, 64));
   variant.threads = static_cast<unsigned>(json["threads"].Number(1, 1024));
+  if (variant.unroll == 0 && !json.value().contains("layout")) json["unroll"].Fail("is 0");
   if (variant.index != 32 && variant.index != 64) json["index"].Fail("is neither 32 nor 64");
   if ((variant.vector & (variant.vector - 1)) != 0) json["vector"].Fail("is not a power of 2");
   return variant;

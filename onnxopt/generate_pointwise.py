@@ -10,8 +10,8 @@ import numpy as np
 
 from onnxopt.dtypes import DTYPES
 from onnxopt.extents import product
-from onnxopt.indexing import Term
-from onnxopt.modes import MOST_NEIGHBOURS, runs
+from onnxopt.indexing import Indexing, Term
+from onnxopt.modes import MOST_NEIGHBOURS, columns, runs
 from onnxopt.program import Instruction, Program
 from onnxopt.regions import Kernel, Variant
 
@@ -92,12 +92,28 @@ def _forms(program: Program) -> list[str]:
     count = product(index.shapes[0]).factor
     lines.append(f"  static constexpr long long period[] = {{{', '.join(str(_period(f)) for f in index.forms)}}};")
     lines.append(f"  static constexpr long long step[] = {{{', '.join(str(_step(f)) for f in index.forms)}}};")
+    lines += _across(index)
     lines += ["  template <int kForm, typename Index>", "  __device__ static Index at(Index i) {"]
     for k, form in enumerate(index.forms):
         opening = f"    if constexpr (kForm == {k}) return "
         # A sum that begins with a minus would negate i before it is divided.
         lines.append(f"{opening}{'Index(0)' if not form or form[0].stride.factor < 0 else ''}{_sum(form, count)};")
     return [*lines, "    return i;", "  }"]
+
+
+def _across(index: Indexing) -> list[str]:
+    """For each access that a tile may read along its columns, what the rows, of which x is one, contribute."""
+    forms = []
+    for k, access in enumerate(index.accesses):
+        column = columns(access.terms)
+        if column is not None:
+            below = [t for t in access.terms if t.div.factor < column.div.factor]
+            text = _sum(below, column.div.factor).replace("i", "x")
+            opening = "Index(0)" if below[0].stride.factor < 0 else ""
+            forms.append(f"    if constexpr (kForm == {k}) return {opening}{text};")
+    if not forms:
+        return []
+    return ["  template <int kForm, typename Index>", "  __device__ static Index across(Index x) {", *forms, "  }"]
 
 
 def _period(form: Sequence[Term]) -> int:

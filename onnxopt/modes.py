@@ -8,7 +8,7 @@ I  neighbours that take turns among a few runs, as the columns of DepthToSpace: 
 r c t G  as R C T or U, and any terms, where a vector may reach into the next run or cell, but not into a third
 g  any terms, each element behind guards of its own
 X  along the columns of a tile, through shared memory (cuda_kernels/pointwise_tiled.cuh)
-Z  the same, where the columns are read in vectors
+Y Z  the same, where the columns are read in vectors of 8 and of 16 bytes
 P  a condition that is the same for a whole vector      p  one that is not
 *  decided by the host at launch
 """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 
 import onnx_ir as ir
 
@@ -69,7 +69,7 @@ def _block(modes: str, size: int | None) -> launch.Block:
 
 
 def _kind(modes: str) -> str:
-    if set("XZ") & set(modes):
+    if set("XYZ") & set(modes):
         return "tiled"
     if set("TUVWItGg*") & set(modes):
         return "strided"
@@ -196,27 +196,31 @@ def _tiled(name: str, program: Program, index: Indexing, full: int) -> list[Vari
     letters = list(_index_modes(index, Fit(tile.width)))
     if all(letters[k] == "I" for k in members):
         return []  # read as it lies, without shared memory
-    vectors = {k: _read_in_vectors(index.accesses[k], chosen, program.accesses[k], tile.columns) for k in members}
     found = []
     for certain in (False, True):
         for k in members:
             group = [m for m in members if index.leaders[m] == index.leaders[k]]
-            letters[k] = "Z" if all(vectors[m](certain) for m in group) else "X"
+            letters[k] = min(_along(index.accesses[m], chosen, program.accesses[m], tile, certain) for m in group)
         found.append("".join(letters))
     if any(index.accesses[k].guards for k in members):  # the host may find that they cut a vector
-        found.append("".join("X" if letter == "Z" else letter for letter in letters))
+        found.append("".join("X" if letter in "YZ" else letter for letter in letters))
     return [_tiled_variant(name, modes, tile, full) for modes in dict.fromkeys(found)]
 
 
-def _read_in_vectors(access: Access, column: Term, dtype: str, wide: int) -> Callable[[bool], bool]:
-    """Whether an access can be read along its columns in vectors. Its argument: as Fit.certain."""
-    width = _ACCESS_BYTES // DTYPES[dtype].size
+def _along(access: Access, column: Term, dtype: str, tile: tiles.Tile, certain: bool) -> str:
+    """The letter of an access that a tile reads along its columns: the widest vectors that fit."""
     rest = [t.stride for t in access.terms if t != column]
-
-    def fits(certain: bool) -> bool:
-        return wide % width == 0 and Fit(width, certain).whole(column.mod, *rest, *access.offset)
-
-    return fits
+    for letter, size in (("Z", _ACCESS_BYTES), ("Y", _ACCESS_BYTES // 2)):
+        width = size // DTYPES[dtype].size
+        fit = Fit(width, certain)
+        if width > 1 and tile.columns % width == 0 and fit.whole(column.mod, *rest, *access.offset):
+            return letter
+        if width > tile.columns and column.mod.number == tile.columns and not access.guards:
+            inner, *others = (t for t in access.terms if t != column)
+            sides = inner.stride == column.mod and tile.rows % (width // tile.columns) == 0
+            if sides and fit.whole(inner.mod * column.mod, *(t.stride for t in others), *access.offset):
+                return letter
+    return "X"
 
 
 def _tiled_variant(name: str, modes: str, tile: tiles.Tile, full: int) -> Variant:

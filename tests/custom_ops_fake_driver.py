@@ -51,6 +51,9 @@ int cuLibraryLoadData(void** library, const void* c, void* a, void* b, unsigned 
 int cuLibraryUnload(void* library) { return 0; }
 int cuLibraryGetKernel(void** kernel, void* library, const char* name) { *kernel = (void*)8; return 0; }
 int cuKernelGetFunction(void** function, void* kernel) { *function = (void*)8; return number("FAKE_LOAD_ERROR"); }
+int cuKernelSetAttribute(int attribute, int value, void* kernel, int device) { return 0; }
+int cuOccupancyMaxActiveBlocksPerMultiprocessor(int* n, void* f, int threads, size_t shared) { *n = 1; return 0; }
+int cuOccupancyMaxActiveClusters(int* n, void* f, const void* config) { *n = 16; return 0; }
 int cuLaunchKernelEx(const void* config, void* function, void** params, void** extra) { return 0; }
 """
 

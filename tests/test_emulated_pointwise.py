@@ -47,7 +47,9 @@ CASES = {
         "",
         "ZR",
     ),
-    "space_to_depth": ("float[2, 3, 34, 36] x", "d = SpaceToDepth<blocksize=2>(x)  y = Relu(d)", "", "X"),
+    "space_to_depth": ("float[2, 3, 34, 36] x", "d = SpaceToDepth<blocksize=2>(x)  y = Relu(d)", "", "Z"),
+    "space_to_depth_odd": ("float[2, 3, 34, 38] x", "d = SpaceToDepth<blocksize=2>(x)  y = Relu(d)", "", "Y"),
+    "half_vectors": ("float[72, 70] x, float[72] z", "t = Transpose(x)  y = Add(t, z)", "", "YR"),
     "depth_to_space": ("float[2, 8, 6, 10] x", 'd = DepthToSpace<blocksize=2, mode="CRD">(x)  y = Relu(d)', "", "I"),
     "patches": (
         "float[2, 40, 35] x, float[2, 1, 40] c",
@@ -142,7 +144,7 @@ def _launch(variant: Variant, index: Indexing, count: int) -> str:
     blocks, argument = -(-count // (variant.threads * variant.vector * variant.unroll)), "params"
     before = ""
     if variant.tile:
-        column = columns(index.accesses[next(k for k, m in enumerate(variant.modes) if m in "XZ")].terms)
+        column = columns(index.accesses[next(k for k, m in enumerate(variant.modes) if m in "XYZ")].terms)
         assert column is not None
         rows, wide = column.div.factor, column.mod.factor
         along = (-(-rows // variant.tile), -(-wide // variant.tile_columns))

@@ -55,8 +55,7 @@ Driver Clock() {
   d.cuLibraryGetKernel = [](DriverKernel* kernel, DriverLibrary, const char* name) {
     return *kernel = reinterpret_cast<DriverKernel>(taken + (name[0] - 'a')), kSuccess;
   };
-  d.cuLaunchKernel = [](DriverFunction function, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned,
-                        Stream, void**, void**) {
+  d.cuLaunchKernelEx = [](const LaunchConfig*, DriverFunction function, void**, void**) {
     const double time = *reinterpret_cast<const double*>(function);
     ++launched;
     if (capturing) {
