@@ -9,8 +9,8 @@ compile at once, each in a process of its own, and wait; when all are ready or t
 alone. max-autotune thus measures its candidates while others do, which may cost it the best choice: nothing else fits
 the time. A peer that does not become ready is reported as such.
 
-NAME@SIZES is the dynamic graph at those sizes, as bert@1x37, vit@5, llama_decode@4096 (DYNAMIC); torch compiles for that
-shape alone.
+NAME@SIZES is the dynamic graph at those sizes, as bert@1x37, vit@5, llama_decode@4096 (DYNAMIC); torch compiles for
+that shape alone.
 """
 
 from __future__ import annotations
