@@ -3,9 +3,9 @@
     python -m benchmarks.gpu_dynamic prepare DIR --arch sm_90     on any machine, without a GPU; needs .gpu/
     python -m benchmarks.gpu_dynamic run DIR                      on the GPU machine: onnxruntime, numpy, torch, onnx
 
-A graph that ONNX Runtime cannot capture runs without. DIR is as gpu_models writes it. At every shape the outputs of
-both are compared, through the captured graphs too, before anything is timed; both are timed in turn. gpu_peers.py
-times torch.compile beside them.
+DIR is as gpu_models writes it. A graph that ONNX Runtime cannot capture runs without a CUDA graph. At every shape the
+outputs of both are compared, through the captured graphs too, before anything is timed; both are timed in turn.
+benchmarks/gpu_peers.py times torch.compile beside them.
 """
 
 from __future__ import annotations

@@ -8,6 +8,9 @@ onnxscript's ort_fusions make of it, and on onnxopt's. float16, inputs and outpu
 compile at once, each in a process of its own, and wait; when all are ready or the time for it is over, each is timed
 alone. max-autotune thus measures its candidates while others do, which may cost it the best choice: nothing else fits
 the time. A peer that does not become ready is reported as such.
+
+NAME@SIZES is the dynamic graph at those sizes, as bert@1x37, vit@5, llama_decode@4096 (DYNAMIC); torch compiles for
+that shape alone.
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ from __future__ import annotations
 import argparse
 import gc
 import json
+import math
 import os
 import pathlib
 import subprocess
@@ -29,8 +33,13 @@ from benchmarks.gpu_models import compare
 from benchmarks.gpu_timing import library, session
 
 MODELS = ("bert", "vit", "whisperenc", "llama", "llama_decode", "llama_decode@4096")
+DYNAMIC = {"bert": ("batch", "seq"), "vit": ("batch",), "llama": ("batch", "seq"), "llama_decode": ("past",)}
 MODES = ("reduce-overhead", "max-autotune", "default")
 OPTIMIZERS = ("ort_fusions", "transformers.optimizer")
+# As onnxruntime.transformers.optimizer wants to know them: the kind of model, its heads and its width.
+_KINDS = {
+    "bert": ("bert", 12, 768), "vit": ("vit", 12, 768), "whisperenc": ("bart", 8, 512), "llama": ("gpt2", 16, 2048),
+}  # fmt: skip
 _READY_SECONDS = 150
 _ROUNDS, _RUNS = 5, 40
 
@@ -39,11 +48,9 @@ def prepare(folder: pathlib.Path, arch: str, names: list[str]) -> None:
     """onnxopt's graphs and library, and those of the other optimizers, without weights."""
     from benchmarks import gpu_models
 
-    exported = [name for name in names if "@" not in name]
-    if any("@" in name for name in names):
-        exported.append("llama_decode_dyn")
+    exported = list(dict.fromkeys(graph_of(name)[0] for name in names))
     gpu_models.prepare(folder, arch, exported)
-    for name in (n for n in exported if not n.startswith("llama_decode")):
+    for name in (n for n in exported if n in _KINDS):
         for optimizer in OPTIMIZERS:
             source = skeletons.original(name)
             try:
@@ -56,6 +63,14 @@ def prepare(folder: pathlib.Path, arch: str, names: list[str]) -> None:
             gc.collect()
 
 
+def graph_of(name: str) -> tuple[str, dict[str, int]]:
+    """The exported graph that a name stands for, and the sizes of its dynamic dims."""
+    model, _, sizes = name.partition("@")
+    if not sizes:
+        return model, {}
+    return f"{model}_dyn", dict(zip(DYNAMIC[model], map(int, sizes.split("x")), strict=True))
+
+
 def _optimized(source: Any, name: str, optimizer: str) -> Any:
     if optimizer == "ort_fusions":
         import onnx_ir as ir
@@ -66,9 +81,7 @@ def _optimized(source: Any, name: str, optimizer: str) -> Any:
     import onnx
     from onnxruntime.transformers import optimizer as transformers_optimizer
 
-    kind, heads, hidden = {
-        "bert": ("bert", 12, 768), "vit": ("vit", 12, 768), "whisperenc": ("bart", 8, 512), "llama": ("gpt2", 16, 2048),
-    }[name]  # fmt: skip
+    kind, heads, hidden = _KINDS[name]
     with tempfile.TemporaryDirectory() as place:
         path = pathlib.Path(place) / "model.onnx"
         onnx.save(source, path)
@@ -82,16 +95,18 @@ def net_of(name: str) -> tuple[Any, Any]:
     """A model in torch on the GPU, and its input."""
     import torch
 
-    if name.startswith("llama_decode"):
+    harness, (exported, sizes) = skeletons.harness(), graph_of(name)
+    model = exported.removesuffix("_dyn")
+    if model == "llama_decode":
         from benchmarks import torch_decode
 
-        past = int(name.partition("@")[2] or 512)
-        return torch_decode.build(1, past).cuda(), torch.full((1, 1), 7, device="cuda")
-    harness = skeletons.harness()
+        return torch_decode.build(1, sizes.get("past", 512)).cuda(), torch.full((1, 1), 7, device="cuda")
     import torch_models
 
-    x = torch.from_numpy(harness.sample_input(name)).cuda()
-    return torch_models.build(name).cuda(), x
+    x = torch.from_numpy(harness.sample_input(model)).cuda()
+    if sizes:  # of the same kind and dtype, with these leading dims
+        x = x.reshape(-1).repeat(8)[: math.prod(shape := (*sizes.values(), *x.shape[len(sizes) :]))].reshape(shape)
+    return torch_models.build(model).cuda(), x
 
 
 def work(name: str, mode: str) -> None:
@@ -175,10 +190,9 @@ def torch_rows(workers: Workers, deadline: float, rows: dict[str, dict[str, Any]
 def ort_rows(name: str, folder: pathlib.Path, row: dict[str, Any]) -> None:
     """Milliseconds of ONNX Runtime on every form of a graph, all sessions in turn; outputs compared first."""
     harness = skeletons.harness()
-    exported, _, past = name.partition("@")
-    exported = f"{exported}_dyn" if past else exported
+    exported, sizes = graph_of(name)
     source = skeletons.original(exported)
-    given = skeletons.sample_inputs(source, exported, **({"past": int(past)} if past else {}))
+    given = skeletons.sample_inputs(source, exported, **sizes)
     exact = source.SerializeToString()
     forms: dict[str, tuple[bytes, str | None, bool]] = {"ORT": (exact, None, False)}
     forms["ORT + CUDA graph"] = (exact, None, True)

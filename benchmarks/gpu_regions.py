@@ -155,13 +155,16 @@ def warm(folder: pathlib.Path, names: list[str]) -> None:
     """Compile Inductor's kernels of these cases into its cache on disk."""
     for name in names:
         try:
-            measured = Measured(name, folder, "cuda")
-            with torch.no_grad():
-                compiled(function(measured.before, "cuda"))(*measured.inputs[0].values())
+            _compile_for_inductor(name, folder)
         except Exception as error:  # noqa: BLE001 - it will fail again where it is measured
             print(f"{name}: {type(error).__name__}", flush=True)
-        del measured
         torch.cuda.empty_cache()
+
+
+def _compile_for_inductor(name: str, folder: pathlib.Path) -> None:
+    measured = Measured(name, folder, "cuda")
+    with torch.no_grad():
+        compiled(function(measured.before, "cuda"))(*measured.inputs[0].values())
 
 
 def measure(name: str, folder: pathlib.Path, device: str, unfused: bool) -> dict[str, Any]:

@@ -76,7 +76,8 @@ __device__ inline auto offset_across(const Input<Index>& input, Index x) {
 
 template <typename Op, int kInput, typename T, int kWidth, typename S>
 struct Column {
-  // Where there are fewer columns than elements in a vector, they lie side by side: a vector has all columns of some rows.
+  // Where there are fewer columns than elements in a vector, they lie side by side: a vector has all columns of some
+  // rows.
   static constexpr int kAlong = kWidth < S::kColumns ? kWidth : S::kColumns;
   static constexpr int kAcross = kWidth / kAlong;
   static constexpr int kVectors = S::kColumns / kAlong;  // of a row, or of kAcross rows

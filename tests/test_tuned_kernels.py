@@ -138,6 +138,7 @@ def test_what_was_measured_lies_beside_the_library_then(made: Path, on_a_gpu: Ca
     result = tune(made)
     assert [(c.option, c.before, c.after) for c in result.changes] == [("measured_products", "0", "1")]
     assert result.kernels["measured_products"][0]["microseconds"] == 4.0
+    assert "measured: 1 products, 1 of them faster otherwise; 0 launches of kernels, 0 of them" in result.notes[0]
     assert entries(made / "lib" / "gemm_algos.json") == [OTHERS, FASTER]
     assert "lib/gemm_algos.json" in manifests.load(made).files
     written = providers.read(made, "cpu")

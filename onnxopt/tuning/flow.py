@@ -156,8 +156,8 @@ class _Tuning:
         self.advance(0, 0, "measuring algorithms of products and launch shapes of kernels")
         run = {"model": self.opened.model, "data": self.base, "folder": self.opened.folder}
         problem = self.kernels.measure(run, self.oracle.feeds, _KERNELS_SHARE * self.budget)
+        self.notes.append(problem or self.kernels.summary())
         if problem is not None:
-            self.notes.append(problem)
             return False
         self.state.kernels_measured = True
         self.state.write()

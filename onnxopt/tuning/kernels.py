@@ -97,6 +97,17 @@ class MeasuredKernels:
             for option, (_, _, rule) in _KINDS.items()
         }
 
+    def summary(self) -> str:
+        """How much was measured, and of how much another choice was faster, for people."""
+        counts = [
+            (sum(e["gpu"] == self._gpu for e in _entries(self._measured[o])), len(self._gains(o))) for o in _KINDS
+        ]
+        words = ("products", "launches of kernels")
+        texts = [
+            f"{n} {word}, {gains} of them faster otherwise" for word, (n, gains) in zip(words, counts, strict=True)
+        ]
+        return f"measured: {'; '.join(texts)}"
+
     def forget(self) -> None:
         """Remove what was measured and is not in the artifact."""
         for path in self._measured.values():
