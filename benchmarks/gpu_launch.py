@@ -51,7 +51,6 @@ class Way:
     unroll: int = 1
     tiles: tuple[int, int] | None = None
     early: bool = False
-    keep: bool = False
 
     def table(self, normal: dict[str, Any]) -> dict[str, Any]:
         rows = [{"streams": 0, "below": None, "threads": self.threads, "unroll": self.unroll}]
@@ -65,7 +64,6 @@ class Way:
 WAYS = {
     "table": Way(("more", "tiled", "indexed")),
     "table_early": Way(("more", "tiled", "indexed"), early=True),
-    "table_early_keep": Way(("more", "indexed"), early=True, keep=True),
     **{
         f"t{threads}u{unroll}": Way(("chains",), threads, unroll)
         for threads, unroll in ((64, 1), (128, 1), (256, 1), (512, 1), (64, 2), (128, 2), (256, 2), (128, 4))
@@ -127,8 +125,7 @@ def prepare(folder: pathlib.Path, arch: str, only: list[str]) -> None:
                 dataclasses.replace(k, variants=tuple(dataclasses.replace(v, waits=way.early) for v in k.variants))
                 for k in collection.kernels.values()
             ]
-            source = "#define ONNXOPT_KEEP\n" * way.keep + generate.generate(kernels)
-            fatbin = compile.compile_cuda(source, [arch])
+            fatbin = compile.compile_cuda(generate.generate(kernels), [arch])
             (lib / label).mkdir()
             (lib / label / "kernels.json").write_text(kernels_json.to_json(kernels, fatbin))
             (lib / label / "kernels.fatbin").write_bytes(fatbin)

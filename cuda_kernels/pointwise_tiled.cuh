@@ -29,16 +29,23 @@ constexpr int elements_along(char mode) {
   return mode == 'Z' ? 16 / sizeof(T) : mode == 'Y' ? 8 / sizeof(T) : 1;
 }
 
-template <typename T, int kColumns>
-struct TileRow {
+// A tile in shared memory. Its rows lie one behind the other; where they are short, its columns do instead, or threads
+// that read across rows would meet in a few banks.
+template <typename T, typename S>
+struct Shared {
   static constexpr int kPad = sizeof(T) < 4 ? 4 / sizeof(T) : 1;
-  T at[kColumns + kPad];
+  static constexpr bool kByColumns = S::kColumns < 16;
+  static constexpr int kStep = kByColumns ? S::kRows + kPad : S::kColumns + kPad;
+  T at[kByColumns ? S::kColumns * kStep : S::kRows * kStep];
+
+  __device__ T& element(int x, int y) { return at[kByColumns ? y * kStep + x : x * kStep + y]; }
+  __device__ const T& element(int x, int y) const { return at[kByColumns ? y * kStep + x : x * kStep + y]; }
 };
 
-// Shared memory of one input: only those of modes X, Y and Z have any.
+// Of one input: only those of modes X, Y and Z have any.
 template <bool kThere, typename T, typename S>
 struct TileOf {
-  TileRow<T, S::kColumns> row[S::kRows];
+  Shared<T, S> shared;
 };
 
 template <typename T, typename S>
@@ -117,13 +124,13 @@ struct Column {
   }
 
   template <typename Index>
-  __device__ void store(TileRow<T, S::kColumns> (&row)[S::kRows], const Place<Index>& place) const {
+  __device__ void store(Shared<T, S>& tile, const Place<Index>& place) const {
 #pragma unroll
     for (int n = 0; n < kLoads; ++n) {
       Index x, y;
       if (!find(n, place, x, y)) continue;
 #pragma unroll
-      for (int j = 0; j < kWidth; ++j) row[x + j / kAlong].at[y + j % kAlong] = held[n].at[j];
+      for (int j = 0; j < kWidth; ++j) tile.element(x + j / kAlong, y + j % kAlong) = held[n].at[j];
     }
   }
 };
@@ -176,7 +183,7 @@ struct TileSet<Op, M, S, List<In...>, Indices<I...>> {
 
   template <int kInput, typename C, typename Index>
   __device__ void store_one(const C& column, const Place<Index>& place) {
-    if constexpr (kThere<kInput>) column.store(get<kInput>(tiles).value.row, place);
+    if constexpr (kThere<kInput>) column.store(get<kInput>(tiles).value.shared, place);
   }
 
   template <int kInput, int kWidth, typename Loaded>
@@ -185,7 +192,8 @@ struct TileSet<Op, M, S, List<In...>, Indices<I...>> {
 #pragma unroll
       for (int j = 0; j < kWidth; ++j) {
         const int x = (first + j) % S::kRows;
-        get<kInput>(in.input).value.at[j] = get<kInput>(tiles).value.row[x].at[(first + j) / S::kRows];
+        const int y = (first + j) / S::kRows;
+        get<kInput>(in.input).value.at[j] = get<kInput>(tiles).value.shared.element(x, y);
       }
     }
   }

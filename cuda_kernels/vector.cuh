@@ -16,7 +16,7 @@ __device__ inline Vector<T, kWidth> load_vector(const T* data) {
 // Of what other blocks read again: asks the L2 cache to keep it.
 template <typename T, int kWidth>
 __device__ inline Vector<T, kWidth> load_kept(const T* data) {
-#if __CUDA_ARCH__ >= 800 && defined(ONNXOPT_KEEP)
+#if __CUDA_ARCH__ >= 800
   if constexpr (sizeof(Vector<T, kWidth>) == 16) {
     struct alignas(16) Words {
       unsigned int at[4];

@@ -97,9 +97,9 @@ void GemmCudaKernel::Compute(OrtKernelContext* ort_context) const {
   RunParts({product, operands, stream, HandleOf(context, api_), tf32, capturing != 0}, outputs);
 }
 
-// Each part is a product of its own, as ONNX Runtime allocates the outputs where it likes. One alone fills the GPU once
-// or twice; in a CUDA graph they are branches that run side by side, as fast as the whole product would be. Outside of
-// one, the host's time for the events would cost more.
+// Each part is a product of its own, as ONNX Runtime allocates the outputs where it likes. One alone fills the GPU
+// badly; in a CUDA graph they are branches, so that one begins while another ends. Outside of one, the host's time for
+// the events would cost more.
 void GemmCudaKernel::RunParts(const Call& call, void* const* outputs) const {
   const std::size_t parts = kernel().gemm.parts;
   if (parts > 1 && !call.capturing && branches_ == nullptr) branches_ = BranchesOf(call.stream, driver_);
