@@ -19,9 +19,7 @@ _LONG_ODD = 512  # and from so many on; in between, whole vectors cost more inst
 _MOST_HELD = 32  # elements a thread, of rows that a block or less shares
 _MOST_RAGGED = 40
 _MOST_VECTORS = 32  # a thread: code grows with them
-_LEAST_LOADED = (
-    4  # bytes of a vector of rows that only many threads can hold; below, loading takes too many instructions
-)
+_LEAST_LOADED = 4  # bytes of a vector of rows that only many threads can hold
 _MOST_STRIDED = 64
 _MOST_WASTED = 1.31  # lanes over those that have something to do
 _MOST_WASTED_OF_FEW = 1.34  # where there are so few rows that lanes would be idle anyway:

@@ -35,7 +35,7 @@ def test_every_length_has_a_shape_that_fits(work: RowWork) -> None:
         assert shape.layout != "piped" or (shape.resident and shape.lanes == shape.threads * shape.cluster)
 
 
-@pytest.mark.parametrize(("length", "widest"), itertools.product((2, 5, 33, 100, 256, 2000, None), (2, 4, 8)))
+@pytest.mark.parametrize(("length", "widest"), list(itertools.product((2, 5, 33, 100, 256, 2000, None), (2, 4, 8))))
 def test_strided_shapes_end_with_one_for_any_length(length: int | None, widest: int) -> None:
     *held, last = for_strided(length, widest, 2)
     assert (last.vector, last.unroll) == (1, 0)
