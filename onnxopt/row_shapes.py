@@ -18,6 +18,10 @@ _SHORT_ODD = 64  # up to so many elements,
 _LONG_ODD = 512  # and from so many on; in between, whole vectors cost more instructions than they save
 _MOST_HELD = 32  # elements a thread, of rows that a block or less shares
 _MOST_RAGGED = 40
+_MOST_VECTORS = 32  # a thread: code grows with them
+_LEAST_LOADED = (
+    4  # bytes of a vector of rows that only many threads can hold; below, loading takes too many instructions
+)
 _MOST_STRIDED = 64
 _MOST_WASTED = 1.31  # lanes over those that have something to do
 _MOST_WASTED_OF_FEW = 1.34  # where there are so few rows that lanes would be idle anyway:
@@ -114,9 +118,11 @@ def _shared_by_blocks(length: int, vector: int, work: RowWork) -> RowShape | Non
             piped = threads == 512 and narrow and much
             return RowShape("piped" if piped else "held", vector, unroll, threads, threads, 1, int(piped))
     ways = [(512, 1, 80), (512, 2, 64), (512, 4, 64)] if narrow else [(1024, n, 20) for n in (1, 2, 4, 8)]
+    if vector * work.size < _LEAST_LOADED:
+        return None
     for threads, cluster, most in (*ways, (512, 8, 64)):
         unroll = -(-vectors // (threads * cluster))
-        if unroll * vector <= most:
+        if unroll * vector <= most and unroll <= _MOST_VECTORS:
             held = cluster == 8 and narrow and not much  # two blocks a multiprocessor
             layout, resident = ("held", 2) if held else ("piped", 1)
             return RowShape(layout, vector, unroll, threads * cluster, threads, cluster, resident)
