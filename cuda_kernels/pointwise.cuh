@@ -76,7 +76,7 @@ __device__ inline Vector<T, kWidth> load(const T* data, const Input<Index>& inpu
     return {data[offset<Op, kAccess, kMode>(input, i)]};
   } else if constexpr (is_flat(kMode)) {
     return load_vector<T, kWidth>(data + i);
-  } else if constexpr (is_row(kMode)) {
+  } else if constexpr (is_neighbours(kMode) && is_row(kMode)) {
     return load_kept<T, kWidth>(data + offset<Op, kAccess, kMode>(input, i));
   } else if constexpr (is_neighbours(kMode)) {
     return load_vector<T, kWidth>(data + offset<Op, kAccess, kMode>(input, i));
