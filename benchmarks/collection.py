@@ -17,7 +17,7 @@ import onnx
 from onnxopt import compile, fuse, generate, kernels_json, loading, normalize, outline, package, rewrite, saving
 from onnxopt.passes.transposed_weights import TransposeWeightsPass
 from onnxopt.regions import FusionPlan, Kernel, Variant
-from onnxopt.row_variants import RowVariant
+from onnxopt.row_variants import LAYOUTS, RowVariant
 
 
 @dataclasses.dataclass
@@ -62,11 +62,12 @@ class Collection:
                 archive.add(lib, "lib")
 
 
-def _priority(variant: Variant) -> tuple[str, bool]:
+def _priority(variant: Variant) -> tuple[int, bool, int]:
     """Entry points for any row, or any shapes, come last; the others keep their order."""
-    if isinstance(variant, RowVariant):
-        return (variant.layout, variant.columns == 0)
-    return ("", not set(variant.modes) - set("*p"))
+    if not isinstance(variant, RowVariant):
+        return 0, not set(variant.modes) - set("*p"), 0
+    any_length = variant.unroll == 0 if variant.layout == "strided" else variant.columns == 0
+    return LAYOUTS.index(variant.layout), any_length, variant.index
 
 
 def describe(plan: FusionPlan) -> dict[str, object]:

@@ -103,7 +103,7 @@ def compile_group(root: pathlib.Path, group: pathlib.Path) -> None:
     (group / "kernels.json").write_text(json.dumps(described))
 
 
-def _session(model: bytes, library: str | None, device: str) -> ort.InferenceSession:
+def open_session(model: bytes, library: str | None, device: str) -> ort.InferenceSession:
     options = ort.SessionOptions()
     options.log_severity_level = 4
     options.intra_op_num_threads = 1
@@ -137,7 +137,7 @@ def compare_group(group: pathlib.Path, library: str, device: str) -> dict[str, A
     result: dict[str, Any] = {"regions": 0, "runs": 0, "findings": [], "second_opinions": 0}
     for packed in pickle.loads((group / "graphs.pickle").read_bytes()):
         result["regions"] += packed.regions
-        reference, fused = _session(packed.before, None, "cpu"), _session(packed.after, library, device)
+        reference, fused = open_session(packed.before, None, "cpu"), open_session(packed.after, library, device)
         for draw in range(len(graphs.SIZES)):
             feeds = graphs.feeds(packed, draw)
             expected = dict(zip(packed.outputs, reference.run(list(packed.outputs), feeds.reference), strict=True))

@@ -4,13 +4,12 @@
     python -m benchmarks.gpu_rows run DIR                        on the GPU machine: onnxruntime, numpy, torch, onnx
 
 `run` compares first, with float64 and at rows with a large mean. `--sweep` also times other ways to share a row among
-threads, from which row_variants.py took its choices. `run --device cpu` makes the comparisons alone.
+threads, from which row_shapes.py took its choices. `run --device cpu` makes the comparisons alone.
 """
 
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import json
 import pathlib
 import sys
@@ -34,7 +33,6 @@ from benchmarks.gpu_timing import (
 )
 from benchmarks.rows import RowCase, tolerance
 
-_LONG = 32768  # columns from which looping over a row is tried as well
 _MOST_BYTES = 3 << 30  # of all buffers of one case
 _FLAT = ((8192, 1024), (4096, 4096), (1024, 16384), (64, 262144), (100000, 64))
 _KINDS = ("layernorm", "rmsnorm", "softmax", "masked_softmax", "residual_layernorm", "residual_rmsnorm")
@@ -85,6 +83,7 @@ CASES = _cases()
 
 def prepare(folder: pathlib.Path, arch: str, only: str, sweep: str) -> None:
     """Write every case's model, before and after, and one library with its kernels and those of the sweep."""
+    from benchmarks import row_sweep
     from benchmarks.collection import Collection
 
     folder.mkdir(parents=True)
@@ -98,57 +97,12 @@ def prepare(folder: pathlib.Path, arch: str, only: str, sweep: str) -> None:
         onnx.save(model, folder / f"{case.name}.onnx")
         onnx.save(optimized, folder / f"{case.name}.optimized.onnx")
         swept = sweep and any(part in case.name for part in sweep.split(","))
-        others = _sweep(collection, optimized, case, folder) if swept else []
+        others = row_sweep.write(collection, optimized, case, folder) if swept else []
         print(f"{case.name:44} {len(others)} others {warning}", flush=True)
     start = time.perf_counter()
     collection.write_library(folder, [arch])
     total = sum(f.stat().st_size for f in folder.rglob("*") if f.is_file())
     print(f"{folder}: {len(collection.kernels)} kernels, {total / 1e3:.0f} KB, {time.perf_counter() - start:.0f} s")
-
-
-def _sweep(collection: Any, optimized: onnx.ModelProto, case: RowCase, folder: pathlib.Path) -> list[str]:
-    """Copies of a case's kernel that share a row in other ways, each with a model that calls it."""
-    name = optimized.graph.node[0].op_type
-    kernel = collection.kernels[name]
-    own = next((v for v in kernel.variants if v.columns == case.length), kernel.variants[0])
-    made = []
-    shapes = [("held", *shape) for shape in _shapes(case.length // own.vector)]
-    if case.length >= _LONG:
-        shapes += [("looped", 512 * cluster, unroll, 512, cluster) for cluster in (1, 4, 8) for unroll in (2, 4)]
-    for layout, lanes, unroll, threads, cluster in shapes:
-        label = f"l{lanes}u{unroll}t{threads}c{cluster}{'loop' if layout == 'looped' else ''}"
-        renamed = f"{name}_{label}"
-        variant = dataclasses.replace(
-            own, symbol=f"{renamed}_{case.length}", layout=layout, lanes=lanes, unroll=unroll, threads=threads,
-            cluster=cluster, columns=case.length if layout == "held" else 0, modes=own.modes,
-        )  # fmt: skip
-        known = collection.kernels.get(renamed)
-        variants = tuple({v.symbol: v for v in (*(known.variants if known else ()), variant)}.values())
-        collection.kernels[renamed] = dataclasses.replace(kernel, name=renamed, variants=variants)
-        model = onnx.ModelProto()
-        model.CopyFrom(optimized)
-        model.graph.node[0].op_type = renamed
-        model.functions[0].name = renamed
-        onnx.save(model, folder / f"{case.name}.{label}.onnx")
-        made.append(label)
-    return made
-
-
-def _shapes(vectors: int) -> list[tuple[int, int, int, int]]:
-    """(lanes, vectors a thread, threads, cluster) that hold so many vectors without wasting many lanes."""
-    found = []
-    for k in range(11):
-        lanes = 1 << k
-        unroll = -(-vectors // lanes)
-        if unroll > 8 or lanes * unroll > 1.4 * vectors:
-            continue
-        found.append((lanes, unroll, max(128, lanes), 1))
-    for cluster in (2, 4, 8):
-        for threads in (256, 512, 1024):
-            unroll = -(-vectors // (threads * cluster))
-            if vectors >= 2048 and 2 <= unroll <= 8:
-                found.append((threads * cluster, unroll, threads, cluster))
-    return found
 
 
 class Measured:
@@ -171,10 +125,15 @@ class Measured:
         ops = None if suffix == "" else library(self.folder)
         return session(str(self.folder / f"{self.case.name}{suffix}.onnx"), ops, self.device, **options)
 
-    def error(self, suffix: str, inputs: dict[str, torch.Tensor] | None = None) -> float:
+    def error(self, suffix: str) -> float:
         """The largest difference from float64 as a multiple of the tolerance."""
+        return self._error_of(self.session(suffix))
+
+    def _error_of(self, run_in: Any) -> float:
         outputs = self.empty_outputs()
-        bound(self.session(suffix), inputs or self.inputs[0], outputs)()
+        if self.device != "cpu":
+            torch.cuda.synchronize()  # the session may run on a stream of its own
+        bound(run_in, self.inputs[0], outputs)()
         if self._reference is None:
             self._reference = list(self.case.function(precise=True)(*self.inputs[0].values()))
         limit = tolerance(self.case)
@@ -183,6 +142,18 @@ class Measured:
     def in_graph(self, suffix: str) -> float:
         """Microseconds a run, many runs in one CUDA graph."""
         return session_microseconds(lambda stream: self.session(suffix, stream=stream), self.inputs, self.outputs)
+
+    def checked_in_graph(self, suffix: str) -> float:
+        """The same, after one run of that session was compared. ValueError where it disagrees."""
+
+        def opened(stream: torch.cuda.Stream) -> Any:
+            run_in = self.session(suffix, stream=stream)
+            error = self._error_of(run_in)
+            if not error <= 1:
+                raise ValueError(f"{error:.3g} of the tolerance away from float64")
+            return run_in
+
+        return session_microseconds(opened, self.inputs, self.outputs)
 
     def copy(self) -> float:
         """Microseconds of a device copy that moves the same bytes."""
@@ -236,14 +207,10 @@ def warm(names: list[str]) -> None:
 
 def measure(case: RowCase, folder: pathlib.Path, device: str, with_inductor: bool, sweep: bool) -> dict[str, Any]:
     """Everything about one case; what fails is recorded as text beside what worked."""
-    row: dict[str, Any] = {"bytes": case.bytes()}
-    try:
-        measured = Measured(case, folder, device)
-        row["error"] = measured.error(".optimized")
-    except Exception as error:  # noqa: BLE001 - a case that fails must not cost the others their numbers
-        row["error"] = f"failed: {type(error).__name__}: {str(error)[:300]}"
-        return row
-    if not row["error"] <= 1:
+    measured = Measured(case, folder, device)
+    row: dict[str, Any] = {"bytes": case.bytes(), "error": _attempt(lambda: measured.error(".optimized"))}
+    agrees = isinstance(row["error"], float) and row["error"] <= 1
+    if not agrees and not sweep:
         return row
     steps: dict[str, Any] = {"ort_error": lambda: measured.error("")}
     if case.shape == (1024, 16384) and case.kind in ("layernorm", "residual_layernorm", "rmsnorm"):
@@ -260,11 +227,9 @@ def measure(case: RowCase, folder: pathlib.Path, device: str, with_inductor: boo
         row[label] = _attempt(step)
     if sweep and device != "cpu":
         row["sweep"] = {}
-        for path in sorted(folder.glob(f"{case.name}.l*.onnx")):
-            label = path.name.removeprefix(case.name).removesuffix(".onnx")
-            error = _attempt(lambda label=label: measured.error(label))
-            good = isinstance(error, float) and error <= 1
-            row["sweep"][label] = _attempt(lambda label=label: measured.in_graph(label)) if good else f"error {error}"
+        others = {p.name.removeprefix(case.name).removesuffix(".onnx") for p in folder.glob(f"{case.name}.*.onnx")}
+        for label in sorted(others - {"", ".optimized"}):
+            row["sweep"][label] = _attempt(lambda label=label: measured.checked_in_graph(label))
     return row
 
 

@@ -5,14 +5,17 @@
 
 DIR holds artifacts without weights (see skeletons.py); `run` makes them whole again in a temporary folder, compares
 each with its original, then runs the commands as a user would. OUT gets every command's output and the tuned files.
+Where the GPU machine lacks pydantic, carry its wheels for that machine's Python, unpacked, and put them on PYTHONPATH.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import pathlib
 import shutil
 import signal
+import struct
 import subprocess
 import sys
 import tarfile
@@ -29,10 +32,11 @@ from benchmarks.gpu_models import compare, feeds
 
 MODELS = ("convnext", "efficientnet", "bert", "unet", "vit", "llama", "bert_dyn")
 _KILLED_AFTER_TRIALS = 3
+_PTX = 1  # kind of an image in a fatbin
 
 
-def prepare(folder: pathlib.Path, arch: str, names: list[str]) -> None:
-    """Write every model's artifact, its weights left out."""
+def prepare(folder: pathlib.Path, arch: str, names: list[str], *, launch_choices: bool) -> None:
+    """Write every model's artifact, its weights left out. launch_choices: with entry points for tune to measure."""
     import onnxopt
 
     folder.mkdir(parents=True)
@@ -41,9 +45,16 @@ def prepare(folder: pathlib.Path, arch: str, names: list[str]) -> None:
             source = skeletons.original(name)
             model = pathlib.Path(scratch) / f"{name}.onnx"
             onnx.save(source, model)
-            made = onnxopt.optimize(model, pathlib.Path(scratch) / "artifacts" / name, archs=[arch], verify=False).path
+            made = onnxopt.optimize(
+                model,
+                pathlib.Path(scratch) / "artifacts" / name,
+                archs=[arch],
+                verify=False,
+                launch_choices=launch_choices,
+            ).path
             size = skeletons.strip(onnx.load(made / "model.onnx"), source, folder / f"{name}.onnx.xz")
             (made / "model.onnx").unlink()
+            blank_ptx(made)
             model.unlink()
             print(f"{name}: {size / 1e3:.0f} KB", flush=True)
         with tarfile.open(folder / "artifacts.tar.xz", "w:xz", preset=9) as archive:
@@ -51,18 +62,40 @@ def prepare(folder: pathlib.Path, arch: str, names: list[str]) -> None:
     print(f"{sum(f.stat().st_size for f in folder.iterdir()) / 1e6:.2f} MB in all")
 
 
+def blank_ptx(artifact: pathlib.Path) -> None:
+    """Zero the PTX of an artifact's fatbin, which a GPU of the compiled architecture does not read: zeros pack well."""
+    path, described = artifact / "lib" / "kernels.fatbin", artifact / "lib" / "kernels.json"
+    data = bytearray(path.read_bytes())
+    at = struct.unpack_from("<IHH", data)[2]  # behind the container's header
+    while at < len(data):
+        kind, _, header, payload = struct.unpack_from("<HHIQ", data, at)
+        if kind == _PTX:
+            data[at + header : at + header + payload] = bytes(payload)
+        at += header + payload
+    before = hashlib.sha256(path.read_bytes()).hexdigest()
+    path.write_bytes(data)
+    described.write_text(described.read_text().replace(before, hashlib.sha256(data).hexdigest()))
+    _hash_again(artifact, "lib/kernels.fatbin", "lib/kernels.json")
+
+
+def _hash_again(artifact: pathlib.Path, *changed: str) -> None:
+    from onnxopt import manifest as manifests
+    from onnxopt import package
+
+    manifest = manifests.load(artifact)
+    files = {**manifest.files, **{name: package.hash_file(artifact / name) for name in changed}}
+    package.write_manifest(artifact, manifest.model_copy(update={"files": files}))
+
+
 def restore(folder: pathlib.Path, name: str, artifacts: pathlib.Path) -> tuple[pathlib.Path, dict[str, Any]]:
     """The artifact of a model with its weights, and how it compares with the original on this device."""
-    from onnxopt import execution, package
-    from onnxopt import manifest as manifests
+    from onnxopt import execution
 
     source = skeletons.original(name)
     given = feeds(source, name)
     artifact = artifacts / name
     onnx.save(skeletons.restore(folder / f"{name}.onnx.xz", source), artifact / "model.onnx")
-    manifest = manifests.load(artifact)
-    files = {**manifest.files, "model.onnx": package.hash_file(artifact / "model.onnx")}
-    package.write_manifest(artifact, manifest.model_copy(update={"files": files}))
+    _hash_again(artifact, "model.onnx")
     original = artifacts / f"{name}.onnx"
     onnx.save(source, original)
     provider = execution.CUDA if execution.cuda_is_usable() else execution.CPU
@@ -153,23 +186,30 @@ def measure(
 ) -> Any:
     artifact, agreement = restore(folder, name, artifacts)
     row: dict[str, Any] = {"compare": agreement}
-    rule_made = {p.name: p.read_text() for p in (artifact / "providers").iterdir()}
+    rule_made = _texts(artifact)
     if kill:
         row["killed"] = killed(artifact, budget)
     started = time.monotonic()
     code, text = onnxopt_command("tune", artifact, "--budget", budget, "--json", out=out / f"{name}.tune.txt")
     row["tune_seconds"] = round(time.monotonic() - started, 1)
     row["exit"], row["tune"] = code, json.loads(text) if text.startswith("{") else text[-500:]
-    for file in (artifact / "providers").iterdir():
-        if file.read_text() != rule_made.get(file.name):
-            shutil.copy(file, out / f"{name}.{file.name}")
+    for file, text in _texts(artifact).items():
+        if text != rule_made.get(file):
+            (out / f"{name}.{file}").write_text(text)
     try:
         row["loaded"] = loaded(artifact)
     except Exception as error:  # noqa: BLE001 - what was tuned is worth having
         row["loaded"] = {"file": None, "error": f"{type(error).__name__}: {error}"[:400]}
-    row["doctor_exit"], _ = onnxopt_command("doctor", artifact, out=out / f"{name}.doctor.txt")
+    if kill:  # once is enough
+        row["doctor_exit"], _ = onnxopt_command("doctor", artifact, out=out / f"{name}.doctor.txt")
     shutil.rmtree(artifact)
     return row
+
+
+def _texts(artifact: pathlib.Path) -> dict[str, str]:
+    """What tune may write, by file name."""
+    files = [*(artifact / "providers").glob("*.json"), *(artifact / "lib").glob("*.json")]
+    return {file.name: file.read_text() for file in files}
 
 
 def table(rows: dict[str, Any]) -> str:
@@ -227,9 +267,10 @@ def main() -> int:
     ran.add_argument("--no-kill", action="store_true", help="let the first model's tune run through")
     for verb in (prepared, ran):
         verb.add_argument("--only", nargs="*", default=list(MODELS))
+    prepared.add_argument("--no-launch-choices", action="store_true", help="the entry points of the rules alone")
     args = parser.parse_args()
     if args.verb == "prepare":
-        prepare(args.folder, args.arch, args.only)
+        prepare(args.folder, args.arch, args.only, launch_choices=not args.no_launch_choices)
     else:
         run(args.folder, args.out, args.only, args.budget, args.seconds, kill=not args.no_kill)
     return 0

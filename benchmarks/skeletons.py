@@ -21,7 +21,9 @@ from onnx import numpy_helper
 
 _KEEP_BELOW = 4096  # bytes; smaller tensors travel as they are
 _HARNESS_DEVIATION = 0.02  # of the weights that harness.load draws
+_COLUMNS = "/columns"  # behind that of a convolution's, as the second operand of a product
 _TURNED = "^T"  # behind the name of a weight that lies transposed
+_START = "[:bytes]"  # behind the name of a weight of which the first bytes are taken: rows of a table of positions
 _LARGEST = 1 << 20  # bytes of one packed graph; several must fit beside what else is carried
 GPU_FOLDER = pathlib.Path(__file__).parents[1] / ".gpu"
 GRAPHS = pathlib.Path(__file__).with_name("graphs")
@@ -44,8 +46,11 @@ def folder_of(name: str) -> pathlib.Path:
 
 
 def sample_inputs(model: onnx.ModelProto, name: str, **sizes: int) -> dict[str, np.ndarray]:
-    """Seeded inputs of an exported graph. sizes: of symbolic dims; default batch 1 and a cache of 512 tokens."""
-    if folder_of(name) != GRAPHS:
+    """Seeded inputs of an exported graph. sizes: of symbolic dims; default batch 1 and a cache of 512 tokens.
+
+    Graphs of .gpu/ get the shape that they were exported with where no sizes are given.
+    """
+    if folder_of(name) != GRAPHS and not sizes:
         return {model.graph.input[0].name: harness().sample_input(name)}
     random, sizes = np.random.default_rng(1), {"batch": 1, "past": _CACHED, **sizes}
     given = {}
@@ -110,8 +115,14 @@ def strip(optimized: onnx.ModelProto, source: onnx.ModelProto, path: pathlib.Pat
         for turned, found in ((False, tensor), (True, _turned(tensor))):
             base = tensor.name.removesuffix("_transposed")
             parts = [names[_digest(found)]] if _digest(found) in names else base.split("+")
-            if all(name in weights for name in parts) and _joined(parts, weights).raw_data == found.raw_data:
+            if (
+                all(name.removesuffix(_COLUMNS) in weights for name in parts)
+                and _joined(parts, weights).raw_data == found.raw_data
+            ):
                 taken[tensor.name] = "+".join(parts) + _TURNED * turned
+        longer = next((w.name for w in weights.values() if _begins(w, tensor)), None)
+        if tensor.name not in taken and longer is not None:
+            taken[tensor.name] = f"{longer}{_START}{_size(tensor)}"
         if tensor.name in taken:
             tensor.ClearField("raw_data")
     packed = lzma.compress(optimized.SerializeToString(), preset=9)
@@ -128,14 +139,21 @@ def restore(path: pathlib.Path, source: onnx.ModelProto) -> onnx.ModelProto:
     taken = json.loads(path.with_suffix("").with_suffix(".json").read_text())
     weights = {t.name: t for t in source.graph.initializer}
     for tensor in model.graph.initializer:
-        if tensor.name in taken:
+        name, is_start, size = taken.get(tensor.name, "").rpartition(_START)
+        if is_start:
+            tensor.raw_data = weights[name].raw_data[: int(size)]
+        elif tensor.name in taken:
             weight = _joined(taken[tensor.name].removesuffix(_TURNED).split("+"), weights)
             tensor.raw_data = (_turned(weight) if taken[tensor.name].endswith(_TURNED) else weight).raw_data
     return model
 
 
 def _joined(names: list[str], weights: dict[str, onnx.TensorProto]) -> onnx.TensorProto:
-    """A weight, or several beside each other along the last axis, as rewriting joins them."""
+    """A weight, or several beside each other along the last axis, as rewriting joins them, or a product's columns."""
+    if len(names) == 1 and names[0].endswith(_COLUMNS):
+        array = numpy_helper.to_array(weights[names[0].removesuffix(_COLUMNS)])
+        order = (2, 1) if array.ndim == 3 else (1, 2, 3)  # rewrite/tokens.py
+        return numpy_helper.from_array(np.ascontiguousarray(array.transpose(*order, 0).reshape(-1, len(array))))
     if len(names) == 1:
         return weights[names[0]]
     arrays = [numpy_helper.to_array(weights[name]) for name in names]
@@ -151,12 +169,17 @@ def _turned(tensor: onnx.TensorProto) -> onnx.TensorProto:
     return numpy_helper.from_array(np.ascontiguousarray(numpy_helper.to_array(tensor).T))
 
 
+def _begins(weight: onnx.TensorProto, tensor: onnx.TensorProto) -> bool:
+    return weight.data_type == tensor.data_type and weight.raw_data.startswith(tensor.raw_data)
+
+
 def _size(tensor: onnx.TensorProto) -> int:
     return len(tensor.raw_data)
 
 
-def _digest(tensor: onnx.TensorProto) -> tuple[int, tuple[int, ...], str]:
-    return tensor.data_type, tuple(tensor.dims), hashlib.sha256(tensor.raw_data).hexdigest()
+def _digest(tensor: onnx.TensorProto) -> tuple[int, str]:
+    """Of the bytes alone: the dims of a weight may have been merged."""
+    return tensor.data_type, hashlib.sha256(tensor.raw_data).hexdigest()
 
 
 if __name__ == "__main__":

@@ -70,14 +70,16 @@ __device__ inline void reduce_lanes(typename Stage::Partial& partial) {
 }
 
 // Reduces over the kLanes threads of a row: a power of 2 within a block of kThreads, or all of a cluster. Every thread
-// of the block takes part.
+// of the block takes part. turn: 0 and 1 alternate where a block reduces row after row, so that a block which is ahead
+// writes nothing that another one still reads.
 template <typename Stage, int kLanes, int kThreads, int kCluster>
-__device__ inline void reduce(typename Stage::Partial& partial) {
+__device__ inline void reduce(typename Stage::Partial& partial, int turn = 0) {
   using Partial = typename Stage::Partial;
   reduce_lanes<Stage, (kLanes < 32 ? kLanes : 32)>(partial);
   if constexpr (kLanes > 32) {
     constexpr int kWarps = (kLanes < kThreads ? kLanes : kThreads) / 32;  // of a row, in this block
-    __shared__ Partial parts[kThreads / 32];
+    __shared__ Partial both[2][kThreads / 32];
+    Partial* const parts = both[turn];
     const int warp = threadIdx.x / 32;
     const int lane = threadIdx.x % 32;
     if (lane == 0) parts[warp] = partial;

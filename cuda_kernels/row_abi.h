@@ -18,4 +18,18 @@ struct RowParams {
   Input<Index> input[kInputs];
 };
 
+// Of a split launch: every row is cut into `parts` of part_columns each (the last may be shorter), a block for each.
+// `scratch` holds what the stages before left: for every stage, one Partial a part of every row.
+struct Parts {
+  void* scratch;
+  unsigned long long parts;
+  unsigned long long part_columns;
+};
+
+template <typename Index, int kInputs, int kOutputs>
+struct SplitParams {
+  Parts parts;
+  RowParams<Index, kInputs, kOutputs> of;
+};
+
 }  // namespace onnxopt

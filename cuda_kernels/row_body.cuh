@@ -3,11 +3,13 @@
 
 #include "pointwise.cuh"
 #include "row_abi.h"
+#include "shifted.cuh"
 #include "tuple.cuh"
 
 namespace onnxopt {
 
 constexpr char kModeColumns = 'K';  // element k of every row is element k of the input
+constexpr int kMostUnpacked = 32;   // elements a thread that are kept in the compute dtype, where they are 16 bits
 constexpr char kModeDense = 'D';    // a row's elements lie side by side, from where its first one lies
 
 // Keeps the compiler from holding what it computed of a value: 16-bit elements stay packed in their registers.
@@ -65,6 +67,26 @@ struct RowBody<Op, kWidth, List<In...>, List<Out...>, Indices<I...>, Indices<O..
         [&] {
           if constexpr (((kMask & ~Op::kRowInputs) >> I & 1u) != 0) {
             get<I>(in).value = load_one<kModes, In>(params.input[I], i, k, row_bases.at[I]);
+          }
+        }(),
+        ...);
+  }
+
+  // The same for a vector of a ragged row: k elements from the row's first, which lies at `first`.
+  template <unsigned kMask, char... kModes, typename Index>
+  __device__ static void load_ragged(const Parameters<Index>& params, Index first, Index k, Index columns, Loaded& in,
+                                     const Bases<Index>& row_bases) {
+    (
+        [&] {
+          if constexpr (((kMask & ~Op::kRowInputs) >> I & 1u) != 0) {
+            const In* const data = static_cast<const In*>(params.input[I].data);
+            if constexpr (kModes == kModeColumns) {
+              get<I>(in).value = load_across<In, kWidth>(data, k, columns);
+            } else if constexpr (kModes == kModeDense) {
+              get<I>(in).value = load_across<In, kWidth>(data + row_bases.at[I], k, columns);
+            } else {
+              get<I>(in).value = load<AnyTerms, 0, kModes, In, kWidth>(params.input[I], first + k);
+            }
           }
         }(),
         ...);
@@ -137,6 +159,27 @@ struct RowBody<Op, kWidth, List<In...>, List<Out...>, Indices<I...>, Indices<O..
           if constexpr ((Op::kRowOutputs >> O & 1u) == 0) {
             Out* const data = static_cast<Out*>(params.output[O]);
             if (data != nullptr) store_vector(data + i, get<O>(out).value);
+          }
+        }(),
+        ...);
+  }
+
+  // Stores the elements of a vector that are the row's, which begins k elements before it.
+  template <typename Index>
+  __device__ static void store_part(const Parameters<Index>& params, Index i, Index k, Index columns,
+                                    const Stored& out) {
+    if (k < columns && columns - k >= kWidth) {
+      store(params, i, out);
+      return;
+    }
+    (
+        [&] {
+          if constexpr ((Op::kRowOutputs >> O & 1u) == 0) {
+            Out* const data = static_cast<Out*>(params.output[O]);
+#pragma unroll
+            for (int j = 0; j < kWidth; ++j) {
+              if (data != nullptr && k + static_cast<Index>(j) < columns) data[i + j] = get<O>(out).value.at[j];
+            }
           }
         }(),
         ...);

@@ -1,5 +1,8 @@
 // held: a row's elements stay in the registers of its threads, so every input is read once. kLanes threads work on a
 // row (a part of a warp, a block, a cluster of blocks), each on kVectors vectors that lie kLanes vectors apart.
+//
+// ragged: the same for rows of a length that no vector divides. Vectors lie as they do in memory, so that a row begins
+// and ends inside one; its neighbours' elements in these two are loaded, left out of every reduction and never stored.
 #pragma once
 
 #include "reduce.cuh"
@@ -7,65 +10,111 @@
 
 namespace onnxopt {
 
-constexpr int kMostUnpacked = 32;  // elements a thread that are kept in the compute dtype, where they are 16 bits
 constexpr unsigned kMostPrefetched = 160;  // bytes a thread, all inputs together, that are loaded before reducing
 
-// One thread's part of a row that is held in registers.
+// Where no input is kept in shared memory.
+struct NoSlots {
+  static constexpr unsigned kKept = 0;
+  template <unsigned kMask, typename Loaded>
+  __device__ void take(int, Loaded&) const {}
+};
+
+// One thread's part of a row that is held in registers. Slots: shared memory, from which the inputs that it keeps are
+// taken vector by vector, whenever they are needed.
 template <typename Op, typename Index, int kWidth, int kVectors, int kLanes, int kThreads, int kCluster, int kColumns,
-          char... kModes>
+          bool kRagged, typename Slots, char... kModes>
 struct Held {
   using B = RowBodyOf<Op, kWidth>;
   using Params = RowParams<Index, Op::Inputs::size, Op::Outputs::size>;
-  static constexpr bool kFull = kColumns == kLanes * kVectors * kWidth;
+  static constexpr bool kFull = !kRagged && kColumns == kLanes * kVectors * kWidth;
   static constexpr bool kPacks = kVectors * kWidth > kMostUnpacked;
+  static constexpr unsigned kKept = Slots::kKept;
 
   const Params& params;
   const Index first;  // element of the domain
   const Index columns;
   const int lane;
   const bool live;
+  const int turn;
+  const Slots slots;
   typename Op::Row row;
   typename B::RowLoaded row_in;
   typename B::template Bases<Index> row_bases;
   typename B::Loaded in[kVectors];
 
-  __device__ bool has(int v) const { return kFull || static_cast<Index>((lane + v * kLanes) * kWidth) < columns; }
+  __device__ void begin() {
+    row.length = static_cast<float>(columns);
+    row.wide_length = static_cast<double>(columns);
+    B::load_row(params, first, row_in);
+  }
+
+  __device__ void end(Index at) {
+    if (Op::kRowOutputs != 0 && live && lane == 0) B::store_row(params, at, row, row_in);
+  }
+
+  // The first element of a vector, counted from the row's first; wraps below 0 where a ragged row begins inside it.
+  __device__ Index at(int v) const {
+    return static_cast<Index>((lane + v * kLanes) * kWidth) - (kRagged ? first % kWidth : 0);
+  }
+
+  // Whether any element of a vector is the row's.
+  __device__ bool has(int v) const {
+    if constexpr (kRagged) return at(v) + (kWidth - 1) < columns + (kWidth - 1);
+    return kFull || at(v) < columns;
+  }
+
+  __device__ bool has(int v, int j) const { return !kRagged || at(v) + static_cast<Index>(j) < columns; }
+
+  template <unsigned kMask>
+  __device__ void load(int v) {
+    const Index k = at(v);
+    slots.template take<kMask & kKept>(v, in[v]);
+    if constexpr (kRagged) {
+      B::template load_ragged<kMask & ~kKept, kModes...>(params, first, k, columns, in[v], row_bases);
+    } else {
+      B::template load_all<kMask & ~kKept, kModes...>(params, first + k, k, in[v], row_bases);
+    }
+  }
 
   template <unsigned kMask>
   __device__ void load() {
     if constexpr ((kMask & ~Op::kRowInputs) != 0) {
 #pragma unroll
       for (int v = 0; v < kVectors; ++v) {
-        const Index k = (lane + v * kLanes) * kWidth;
-        if (has(v)) B::template load_all<kMask, kModes...>(params, first + k, k, in[v], row_bases);
+        if (has(v)) load<kMask>(v);
       }
     }
   }
 
   template <unsigned kLoaded>
   __device__ void stages(List<>) {
-    if constexpr (!kPacks) load<Op::kOutputReads & ~kLoaded>();
-    store<kPacks ? Op::kOutputReads & ~kLoaded : 0u>();
+    constexpr unsigned kLeft = Op::kOutputReads & ~kLoaded;
+    if constexpr (!kPacks) load<kLeft & ~kKept>();
+    store<kPacks ? kLeft : kLeft & kKept>();
   }
 
   // kLoaded: inputs that are in registers already.
   template <unsigned kLoaded, typename Stage, typename... Rest>
   __device__ void stages(List<Stage, Rest...>) {
-    load<Stage::kReads & ~kLoaded>();
+    load<Stage::kReads & ~kLoaded & ~kKept>();
     typename Stage::Partial partial = Stage::identity();
 #pragma unroll
     for (int v = 0; v < kVectors; ++v) {
       if (!has(v)) continue;
+      load<Stage::kReads & kKept>(v);
 #pragma unroll
-      for (int j = 0; j < kWidth; ++j) B::template add<Stage>(partial, row, in[v], row_in, j);
+      for (int j = 0; j < kWidth; ++j) {
+        row.position = static_cast<int64_t>(at(v) + j);
+        if (has(v, j)) B::template add<Stage>(partial, row, in[v], row_in, j);
+      }
     }
-    reduce<Stage, kLanes, kThreads, kCluster>(partial);
+    reduce<Stage, kLanes, kThreads, kCluster>(partial, turn);
     B::template finish<Stage>(row, partial, row_in);
     if constexpr (kPacks) {
 #pragma unroll
       for (int v = 0; v < kVectors; ++v) B::template forget_all<kLoaded | Stage::kReads>(in[v]);
     }
-    stages<kLoaded | Stage::kReads>(List<Rest...>());
+    stages<(kLoaded | Stage::kReads) & ~kKept>(List<Rest...>());
   }
 
   // kMask: inputs that are loaded vector by vector, as there are no registers for all of them at once.
@@ -76,12 +125,18 @@ struct Held {
 #pragma unroll
       for (int v = 0; v < kVectors; ++v) {
         if (!has(v)) continue;
-        const Index k = (lane + v * kLanes) * kWidth;
-        B::template load_all<kMask, kModes...>(params, first + k, k, in[v], row_bases);
+        load<kMask>(v);
         typename B::Stored out;
 #pragma unroll
-        for (int j = 0; j < kWidth; ++j) B::compute(row, in[v], row_in, j, out);
-        B::store(params, first + (lane + v * kLanes) * kWidth, out);
+        for (int j = 0; j < kWidth; ++j) {
+          row.position = static_cast<int64_t>(at(v) + j);
+          B::compute(row, in[v], row_in, j, out);
+        }
+        if constexpr (kRagged) {
+          B::store_part(params, first + at(v), at(v), columns, out);
+        } else {
+          B::store(params, first + at(v), out);
+        }
       }
     }
   }
@@ -98,8 +153,9 @@ __device__ constexpr unsigned flat_inputs() {
 }
 
 template <typename Op, typename Index, int kWidth, int kVectors, int kLanes, int kThreads, int kCluster, int kColumns,
-          char... kModes>
-__device__ inline void held(const RowParams<Index, Op::Inputs::size, Op::Outputs::size>& params) {
+          bool kRagged, char... kModes>
+__device__ inline void held_rows(const RowParams<Index, Op::Inputs::size, Op::Outputs::size>& params) {
+  wait_for_previous();
   constexpr int kRows = kThreads * kCluster / kLanes;  // of a block or cluster
   using B = RowBodyOf<Op, kWidth>;
   constexpr unsigned kEarly = B::kBytes * kVectors <= kMostPrefetched ? ~0u : flat_inputs<kModes...>();
@@ -108,23 +164,28 @@ __device__ inline void held(const RowParams<Index, Op::Inputs::size, Op::Outputs
   const Index rows = static_cast<Index>(params.rows);
   const Index row = wanted < rows ? wanted : rows - 1;  // idle lanes repeat the last row: all take part in reducing
   const Index columns = kColumns > 0 ? kColumns : static_cast<Index>(params.columns);
-  Held<Op, Index, kWidth, kVectors, kLanes, kThreads, kCluster, kColumns, kModes...> part{
-      params,
-      row * columns,
-      columns,
-      thread % kLanes,
-      wanted < rows,
-      {},
-      {},
-      B::template bases<kModes...>(params, row * columns),
-      {}};
-  part.row.length = static_cast<float>(columns);
-  part.row.wide_length = static_cast<double>(columns);
-  B::load_row(params, part.first, part.row_in);
-  part.template load<kEarly>();
+  Held<Op, Index, kWidth, kVectors, kLanes, kThreads, kCluster, kColumns, kRagged, NoSlots, kModes...> part{
+      params, row * columns, columns, thread % kLanes, wanted < rows, 0, {}, {}, {}, {}, {}};
+  constexpr unsigned kFlatInputs = flat_inputs<kModes...>();
+  part.template load<kEarly & kFlatInputs>();  // on their way while it is found out where the others lie
+  part.row_bases = B::template bases<kModes...>(params, part.first);
+  part.begin();
+  part.template load<kEarly & ~kFlatInputs>();
   part.template stages<kEarly>(typename Op::Stages());
-  if (Op::kRowOutputs != 0 && part.live && part.lane == 0) B::store_row(params, row, part.row, part.row_in);
+  part.end(row);
   if constexpr (kCluster > 1) cluster_barrier();  // until then others may read this block's shared memory
+}
+
+template <typename Op, typename Index, int kWidth, int kVectors, int kLanes, int kThreads, int kCluster, int kColumns,
+          char... kModes>
+__device__ inline void held(const RowParams<Index, Op::Inputs::size, Op::Outputs::size>& params) {
+  held_rows<Op, Index, kWidth, kVectors, kLanes, kThreads, kCluster, kColumns, false, kModes...>(params);
+}
+
+template <typename Op, typename Index, int kWidth, int kVectors, int kLanes, int kThreads, int kCluster, int kColumns,
+          char... kModes>
+__device__ inline void ragged(const RowParams<Index, Op::Inputs::size, Op::Outputs::size>& params) {
+  held_rows<Op, Index, kWidth, kVectors, kLanes, kThreads, kCluster, kColumns, true, kModes...>(params);
 }
 
 }  // namespace onnxopt

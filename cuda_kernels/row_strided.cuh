@@ -1,12 +1,14 @@
-// strided: the elements of a row lie `inner` apart; neighbouring threads work on neighbouring rows.
+// strided: the elements of a row lie `inner` apart; neighbouring threads work on neighbouring rows. Where a thread's
+// share of a row is short, it stays in registers.
 #pragma once
 
 #include "row_body.cuh"
 
 namespace onnxopt {
 
-// 32 threads side by side along `inner`, each with kWidth rows; kThreads / 32 of them share a row's elements.
-template <typename Op, typename Index, int kWidth, int kThreads, char... kModes>
+// 32 threads side by side along `inner`, each with kWidth rows; kThreads / 32 of them share a row's elements. kVectors:
+// how many a thread holds in registers, 0 where it reads them again for every stage.
+template <typename Op, typename Index, int kWidth, int kVectors, int kThreads, char... kModes>
 struct Strided {
   using B = RowBodyOf<Op, kWidth>;
   using Params = RowParams<Index, Op::Inputs::size, Op::Outputs::size>;
@@ -19,15 +21,33 @@ struct Strided {
   const bool live;
   typename Op::Row row[kWidth];
   typename RowBodyOf<Op, 1>::RowLoaded row_in[kWidth];
+  typename B::Loaded held[kVectors > 0 ? kVectors : 1];
+
+  __device__ Index column(int v) const { return threadIdx.x / 32 + static_cast<Index>(v * kShares); }
+
+  __device__ void load() {
+#pragma unroll
+    for (int v = 0; v < kVectors; ++v) {
+      const Index k = column(v);
+      if (live && k < columns) B::template load_all<~0u, kModes...>(params, first + k * inner, k, held[v]);
+    }
+  }
 
   template <unsigned kMask, typename Body>
   __device__ void each(Body&& body) {
     if (!live) return;
+    if constexpr (kVectors > 0) {
+#pragma unroll
+      for (int v = 0; v < kVectors; ++v) {
+        if (column(v) < columns) body(column(v), held[v]);
+      }
+    } else {
 #pragma unroll 4
-    for (Index k = threadIdx.x / 32; k < columns; k += kShares) {
-      typename B::Loaded in;
-      B::template load_all<kMask, kModes...>(params, first + k * inner, k, in);
-      body(first + k * inner, in);
+      for (Index k = column(0); k < columns; k += kShares) {
+        typename B::Loaded in;
+        B::template load_all<kMask, kModes...>(params, first + k * inner, k, in);
+        body(k, in);
+      }
     }
   }
 
@@ -52,13 +72,20 @@ struct Strided {
     typename Stage::Partial partial[kWidth];
 #pragma unroll
     for (int j = 0; j < kWidth; ++j) partial[j] = Stage::identity();
-    each<Stage::kReads>([&](Index, const typename B::Loaded& in) {
+    each<Stage::kReads>([&](Index k, const typename B::Loaded& in) {
 #pragma unroll
-      for (int j = 0; j < kWidth; ++j) B::template add<Stage>(partial[j], row[j], in, row_in[j], j);
+      for (int j = 0; j < kWidth; ++j) {
+        row[j].position = static_cast<int64_t>(k);
+        B::template add<Stage>(partial[j], row[j], in, row_in[j], j);
+      }
     });
     reduce_shares<Stage>(partial);
 #pragma unroll
     for (int j = 0; j < kWidth; ++j) B::template finish<Stage>(row[j], partial[j], row_in[j]);
+    if constexpr (kVectors * kWidth > kMostUnpacked) {
+#pragma unroll
+      for (int v = 0; v < kVectors; ++v) B::template forget_all<~0u>(held[v]);
+    }
     stages(List<Rest...>());
   }
 
@@ -69,13 +96,17 @@ struct Strided {
       row[j].wide_length = static_cast<double>(columns);
       if (live) B::load_row(params, static_cast<Index>(first + j), row_in[j]);
     }
+    load();
     stages(typename Op::Stages());
     if constexpr (Op::kStoresElements) {
-      each<Op::kOutputReads>([&](Index i, const typename B::Loaded& in) {
+      each<Op::kOutputReads>([&](Index k, const typename B::Loaded& in) {
         typename B::Stored out;
 #pragma unroll
-        for (int j = 0; j < kWidth; ++j) B::compute(row[j], in, row_in[j], j, out);
-        B::store(params, i, out);
+        for (int j = 0; j < kWidth; ++j) {
+          row[j].position = static_cast<int64_t>(k);
+          B::compute(row[j], in, row_in[j], j, out);
+        }
+        B::store(params, first + k * inner, out);
       });
     }
     if (Op::kRowOutputs != 0 && live && threadIdx.x < 32) {
@@ -85,30 +116,17 @@ struct Strided {
   }
 };
 
-template <typename Op, typename Index, int kWidth, int kThreads, char... kModes>
-__device__ inline void strided_rows(const RowParams<Index, Op::Inputs::size, Op::Outputs::size>& params, Index tile,
-                                    Index tiles) {
+template <typename Op, typename Index, int kWidth, int kVectors, int kThreads, char... kModes>
+__device__ inline void strided(const RowParams<Index, Op::Inputs::size, Op::Outputs::size>& params) {
+  wait_for_previous();
   const Index columns = static_cast<Index>(params.columns);
   const Index inner = static_cast<Index>(params.inner);
-  const Index outer = tile / tiles;
-  const Index column = (tile % tiles * 32 + threadIdx.x % 32) * kWidth;
-  Strided<Op, Index, kWidth, kThreads, kModes...> part{
-      params, outer * columns * inner + column, columns, inner, column < inner, {}, {}};
+  const Index tiles = (inner - 1) / (32 * kWidth) + 1;
+  const Index outer = blockIdx.x / tiles;
+  const Index column = (blockIdx.x % tiles * 32 + threadIdx.x % 32) * kWidth;
+  Strided<Op, Index, kWidth, kVectors, kThreads, kModes...> part{
+      params, outer * columns * inner + column, columns, inner, column < inner, {}, {}, {}};
   part.run(outer * inner + column);
-}
-
-template <typename Op, typename Index, int kWidth, int kThreads, char... kModes>
-__device__ inline void strided(const RowParams<Index, Op::Inputs::size, Op::Outputs::size>& params) {
-  const Index inner = static_cast<Index>(params.inner);
-  const Index tile = blockIdx.x;
-  if (RowBodyOf<Op, kWidth>::vectors_fit(params, inner)) {
-    const Index tiles = (inner / kWidth + 31) / 32;
-    if (tile < tiles * (static_cast<Index>(params.rows) / inner)) {
-      strided_rows<Op, Index, kWidth, kThreads, kModes...>(params, tile, tiles);
-    }
-  } else {
-    strided_rows<Op, Index, 1, kThreads, kModes...>(params, tile, (inner + 31) / 32);
-  }
 }
 
 }  // namespace onnxopt

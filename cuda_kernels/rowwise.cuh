@@ -3,4 +3,6 @@
 
 #include "row_held.cuh"
 #include "row_looped.cuh"
+#include "row_piped.cuh"
+#include "row_split.cuh"
 #include "row_strided.cuh"

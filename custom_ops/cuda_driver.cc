@@ -31,7 +31,9 @@ const Driver* Open() {
       Load(library, "cuDevicePrimaryCtxRelease_v2", &d.cuDevicePrimaryCtxRelease) &&
       Load(library, "cuCtxGetCurrent", &d.cuCtxGetCurrent) && Load(library, "cuCtxSetCurrent", &d.cuCtxSetCurrent) &&
       Load(library, "cuCtxGetDevice", &d.cuCtxGetDevice) && Load(library, "cuDeviceGetName", &d.cuDeviceGetName) &&
-      Load(library, "cuStreamGetCtx", &d.cuStreamGetCtx) &&
+      Load(library, "cuStreamGetCtx", &d.cuStreamGetCtx) && Load(library, "cuStreamCreate", &d.cuStreamCreate) &&
+      Load(library, "cuStreamDestroy_v2", &d.cuStreamDestroy) &&
+      Load(library, "cuStreamWaitEvent", &d.cuStreamWaitEvent) &&
       Load(library, "cuStreamIsCapturing", &d.cuStreamIsCapturing) &&
       Load(library, "cuStreamBeginCapture_v2", &d.cuStreamBeginCapture) &&
       Load(library, "cuStreamEndCapture", &d.cuStreamEndCapture) &&
@@ -47,6 +49,9 @@ const Driver* Open() {
       Load(library, "cuLibraryUnload", &d.cuLibraryUnload) &&
       Load(library, "cuLibraryGetKernel", &d.cuLibraryGetKernel) &&
       Load(library, "cuKernelGetFunction", &d.cuKernelGetFunction) &&
+      Load(library, "cuKernelSetAttribute", &d.cuKernelSetAttribute) &&
+      Load(library, "cuOccupancyMaxActiveBlocksPerMultiprocessor", &d.cuOccupancyMaxActiveBlocksPerMultiprocessor) &&
+      Load(library, "cuOccupancyMaxActiveClusters", &d.cuOccupancyMaxActiveClusters) &&
       Load(library, "cuLaunchKernelEx", &d.cuLaunchKernelEx);
   if (!complete || d.cuInit(0) != kSuccess) return nullptr;
   int version = 0;

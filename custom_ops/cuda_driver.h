@@ -22,6 +22,9 @@ constexpr Result kSuccess = 0;
 constexpr int kMultiprocessorCount = 16;
 constexpr int kComputeCapabilityMajor = 75;
 constexpr int kComputeCapabilityMinor = 76;
+constexpr int kMaxSharedMemoryPerBlock = 97;    // that a kernel can be given if it asks
+constexpr int kMaxDynamicSharedMemory = 8;      // attribute of a kernel
+constexpr int kNonPortableClusterAllowed = 14;  // attribute of a kernel
 
 // CUlaunchAttribute. The kernel may be launched before the one ahead of it in the stream has ended.
 struct LaunchAttribute {
@@ -62,6 +65,9 @@ struct Driver {
   Result (*cuCtxGetDevice)(Device* device);
   Result (*cuDeviceGetName)(char* name, int size, Device device);
   Result (*cuStreamGetCtx)(Stream stream, Context* context);
+  Result (*cuStreamCreate)(Stream* stream, unsigned flags);
+  Result (*cuStreamDestroy)(Stream stream);
+  Result (*cuStreamWaitEvent)(Stream stream, Event event, unsigned flags);
   Result (*cuStreamIsCapturing)(Stream stream, int* status);
   Result (*cuStreamBeginCapture)(Stream stream, int mode);
   Result (*cuStreamEndCapture)(Stream stream, Graph* graph);
@@ -81,6 +87,10 @@ struct Driver {
   Result (*cuLibraryUnload)(DriverLibrary library);
   Result (*cuLibraryGetKernel)(DriverKernel* kernel, DriverLibrary library, const char* name);
   Result (*cuKernelGetFunction)(DriverFunction* function, DriverKernel kernel);
+  Result (*cuKernelSetAttribute)(int attribute, int value, DriverKernel kernel, Device device);
+  Result (*cuOccupancyMaxActiveBlocksPerMultiprocessor)(int* blocks, DriverFunction function, int threads,
+                                                        std::size_t shared_bytes);
+  Result (*cuOccupancyMaxActiveClusters)(int* clusters, DriverFunction function, const LaunchConfig* config);
   Result (*cuLaunchKernelEx)(const LaunchConfig* config, DriverFunction function, void** params, void** extra);
   bool early_launches;  // whether graphs can hold launches that do not wait for the kernel ahead of them
 

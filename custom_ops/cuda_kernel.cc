@@ -17,13 +17,17 @@ std::string Describe(const Kernel& kernel, const Domain& domain) {
 }  // namespace
 
 void CudaKernel::Run(const Domain& domain, OrtKernelContext* context) const {
-  const std::size_t chosen = ChooseVariant(kernel(), domain);
-  if (chosen == kernel().variants.size()) throw Error("no variant fits: " + Describe(kernel(), domain));
+  const std::size_t rule = ChooseVariant(kernel(), domain);
+  if (rule == kernel().variants.size()) throw Error("no variant fits: " + Describe(kernel(), domain));
   const Stream stream = launcher_.Enter(context);
-  const Variant& variant = kernel().variants[chosen];
-  alignas(16) unsigned char block[kMaxParams];
-  FillParams(kernel(), variant, domain, block);
-  launcher_.Launch(chosen, GridSize(variant, domain), block, stream);
+  const auto launch = [&](std::size_t chosen) {
+    const Variant& variant = kernel().variants[chosen];
+    alignas(16) unsigned char block[kMaxParams];
+    FillParams(kernel(), variant, domain, block);
+    launcher_.Launch(chosen, GridSize(variant, domain), block, stream);
+  };
+  const auto fits = [&](std::size_t k) { return VariantFits(kernel(), kernel().variants[k], domain); };
+  launch(launcher_.Choose({domain.count, 0}, rule, stream, fits, launch));
 }
 
 }  // namespace onnxopt::cuda

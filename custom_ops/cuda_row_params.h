@@ -23,4 +23,8 @@ constexpr bool SameRowLayout(unsigned index, std::size_t inputs, std::size_t out
 static_assert(SameRowLayout<RowParams<Index32, 1, 1>>(32, 1, 1) && SameRowLayout<RowParams<Index32, 3, 2>>(32, 3, 2));
 static_assert(SameRowLayout<RowParams<Index64, 1, 1>>(64, 1, 1) && SameRowLayout<RowParams<Index64, 3, 2>>(64, 3, 2));
 
+using Split = SplitParams<Index32, 3, 2>;
+static_assert(offsetof(Split, of) == sizeof(Parts));
+static_assert(sizeof(SplitParams<Index64, 1, 1>) == sizeof(Parts) + RowParamsSize(64, 1, 1));
+
 }  // namespace onnxopt::cuda

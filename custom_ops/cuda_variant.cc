@@ -28,6 +28,11 @@ bool ConditionsFit32(const Domain& domain, std::size_t conditions) {
   });
 }
 
+// Whether 32 bits index everything.
+bool AllFits32(const Program& program, const Domain& domain) {
+  return Fits32(domain, program.accesses()) && ConditionsFit32(domain, program.conditions());
+}
+
 bool IsMultiple(std::int64_t number, unsigned vector) { return number % static_cast<std::int64_t>(vector) == 0; }
 
 // A run of neighbours, in which vectors lie whole and aligned.
@@ -291,9 +296,12 @@ void FillInputs(const std::vector<Dtype>& dtypes, const Variant& variant, const 
   }
 }
 
+bool VariantFits(const Kernel& kernel, const Variant& variant, const Domain& domain) {
+  return Fits(kernel, variant, domain, AllFits32(kernel.program, domain));
+}
+
 std::size_t ChooseVariant(const Kernel& kernel, const Domain& domain) {
-  const Program& program = kernel.program;
-  const bool fits32 = Fits32(domain, program.accesses()) && ConditionsFit32(domain, program.conditions());
+  const bool fits32 = AllFits32(kernel.program, domain);
   std::size_t k = 0;
   while (k < kernel.variants.size() && !Fits(kernel, kernel.variants[k], domain, fits32)) ++k;
   return k;

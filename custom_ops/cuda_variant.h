@@ -9,6 +9,9 @@ namespace onnxopt::cuda {
 // The first variant whose modes, index width and alignment fit, or kernel.variants.size() if none does.
 std::size_t ChooseVariant(const Kernel& kernel, const Domain& domain);
 
+// Whether a variant may run this domain, whatever comes before it in the kernel's order.
+bool VariantFits(const Kernel& kernel, const Variant& variant, const Domain& domain);
+
 // Whether vectors of `vector` elements may be loaded from or stored to `data`.
 bool Aligned(const void* data, Dtype dtype, unsigned vector);
 

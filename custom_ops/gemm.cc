@@ -119,12 +119,20 @@ Gemm ReadGemm(const JsonReader& json, const std::vector<Dtype>& inputs, const st
   gemm.activation = ReadActivation(json["activation"]);
   ReadOperands(json, inputs.size(), &gemm);
   if (gemm.residual_shape && !gemm.residual) json["residual_shape"].Fail("is set, and there is no residual");
-  if (outputs.size() != 1) json["outputs"].Fail("has " + std::to_string(outputs.size()) + " dtypes, not one");
+  gemm.parts = outputs.size();
+  const std::string count = "has " + std::to_string(gemm.parts) + " dtypes";
+  if (gemm.parts == 0 || gemm.parts > kGemmParts) json["outputs"].Fail(count);
+  if (gemm.parts > 1 && (gemm.residual || gemm.transpose_a)) {
+    json["outputs"].Fail(count + ", and parts go with neither a residual nor a transposed a");
+  }
   gemm.dtype = outputs[0];
   const bool floats = Row(gemm.dtype).compute == Dtype::kFloat32;
   if (!floats) json["outputs"].Fail("is " + std::string(Row(gemm.dtype).name) + ", no float of 16 or 32 bits");
   for (const Dtype dtype : inputs) {
     if (dtype != gemm.dtype) json["inputs"].Fail("differ from the output's dtype");
+  }
+  for (const Dtype dtype : outputs) {
+    if (dtype != gemm.dtype) json["outputs"].Fail("differ in dtype");
   }
   return gemm;
 }
@@ -139,7 +147,12 @@ Product MakeProduct(const Gemm& gemm, const Shape* inputs) {
   product.m = gemm.transpose_a ? x[1] : x[0];
   product.k = gemm.transpose_a ? x[0] : x[1];
   product.n = gemm.transpose_b ? y[0] : y[1];
+  product.ldb = y[1];
   if ((gemm.transpose_b ? y[1] : y[0]) != product.k) Misfit(gemm, inputs, "the matrices do not fit together");
+  const auto parts = static_cast<std::int64_t>(gemm.parts);
+  if (product.n % parts != 0 || (parts > 1 && Elements(b.dims, b.rank - 2) != 1)) {
+    Misfit(gemm, inputs, "the product's columns have no " + std::to_string(parts) + " equal parts");
+  }
   Shape batch = Leading(a);
   if (!BroadcastInto(Leading(b), &batch)) Misfit(gemm, inputs, "leading dims do not broadcast");
   if (batch.rank + 2 > kMaxRank) Misfit(gemm, inputs, "too many dims");
@@ -159,6 +172,11 @@ Product MakeProduct(const Gemm& gemm, const Shape* inputs) {
                                           : residual == product.output;
     if (!fits) Misfit(gemm, inputs, "the residual does not have the product's shape");
     product.output = residual;
+  }
+  if (gemm.parts > 1) {
+    product.n /= parts;
+    product.part_b = gemm.transpose_b ? product.n * product.k : product.n;
+    product.output.dims[product.output.rank - 1] = product.n;
   }
   return product;
 }

@@ -19,9 +19,13 @@ enum class Activation : std::uint8_t { kNone, kRelu, kGeluTanh };
 //
 // op swaps the last two dims where asked for; leading dims broadcast as MatMul's do. bias is one vector along the
 // output's last dim, residual has the output's shape.
+//
+// Several outputs are equal parts of the product's columns, side by side: Split along the last dim, with b one matrix
+// and no residual.
 struct Gemm {
   Dtype dtype = Dtype::kFloat32;  // of every input and of the output
   std::size_t inputs = 2;
+  std::size_t parts = 1;
   std::size_t a = 0;  // positions among the inputs; two operands may be one input
   std::size_t b = 1;
   std::optional<std::size_t> bias;
@@ -35,6 +39,7 @@ struct Gemm {
 };
 
 constexpr std::size_t kGemmInputs = 4;
+constexpr std::size_t kGemmParts = 8;
 
 // The fields of a gemm kernel. Throws Error naming the place of what is not as gemm.py writes it.
 Gemm ReadGemm(const JsonReader& json, const std::vector<Dtype>& inputs, const std::vector<Dtype>& outputs);
@@ -47,12 +52,16 @@ struct BatchDim {
   std::int64_t stride_d;
 };
 
-// One call as row-major matrices: m x k times k x n, for every index of the batch dims (outermost first).
+// One call as row-major matrices: m x k times k x n, for every index of the batch dims (outermost first). Rows of b as
+// it lies are ldb elements apart. Where there are parts, output and n are of one of them, and its b begins part_b
+// elements behind that of the one before.
 struct Product {
   Shape output;
   std::int64_t m;
   std::int64_t n;
   std::int64_t k;
+  std::int64_t ldb;
+  std::int64_t part_b;
   std::size_t batch_dims;
   BatchDim batch[kMaxRank];
 };

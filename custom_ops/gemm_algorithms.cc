@@ -1,28 +1,16 @@
 #include "gemm_algorithms.h"
 
-#include <cerrno>
 #include <cstdio>
 #include <cstdlib>
-#include <cstring>
-#include <fstream>
 #include <limits>
-
-#include "json_reader.h"
-#include "library_path.h"
 
 namespace onnxopt::cuda {
 namespace {
 
 constexpr char kFile[] = "gemm_algos.json";
 constexpr char kTuneVariable[] = "ONNXOPT_GEMM_TUNE";
-constexpr std::uint64_t kSchema = 1;
 constexpr std::size_t kWords = 8;
 constexpr int kHexDigits = 16;
-
-double Microseconds(const JsonReader& json) {
-  if (!json.value().is_number()) json.Fail("is not a number");
-  return json.value().get<double>();
-}
 
 cublaslt::Algorithm ReadAlgorithm(const JsonReader& json) {
   cublaslt::Algorithm algorithm{};
@@ -56,33 +44,13 @@ Algorithms& Algorithms::Get() {
   return *algorithms;
 }
 
-Algorithms::Algorithms() {
-  Read(BesideThisLibrary(kFile));
-  const char* path = std::getenv(kTuneVariable);
-  if (path == nullptr || *path == '\0') return;
-  path_ = path;
-  Read(path_);
-}
-
-void Algorithms::Read(const std::string& path) {
-  std::ifstream stream(path, std::ios::binary);
-  if (!stream) return;
-  try {
-    const nlohmann::json json = nlohmann::json::parse(stream);
-    const JsonReader root(json, "");
-    root["schema"].Number(kSchema, kSchema);
-    root["entries"].Each([&](const JsonReader& entry) {
-      const Key key{entry["gpu"].Text(), entry["cublaslt"].Number(0, std::numeric_limits<std::int64_t>::max()),
-                    entry["product"].Text()};
-      known_[key] = {ReadAlgorithm(entry["algorithm"]), Microseconds(entry["microseconds"]),
-                     Microseconds(entry["heuristic_microseconds"])};
-    });
-  } catch (const nlohmann::json::exception&) {
-    throw Error(path + ": not valid JSON; remove the file, it only makes products faster");
-  } catch (const Error& e) {
-    throw Error(path + ": " + e.what() + "; remove the file, it only makes products faster");
-  }
-}
+Algorithms::Algorithms()
+    : file_(kFile, kTuneVariable, [this](const JsonReader& entry) {
+        const Key key{entry["gpu"].Text(), entry["cublaslt"].Number(0, std::numeric_limits<std::int64_t>::max()),
+                      entry["product"].Text()};
+        known_[key] = {ReadAlgorithm(entry["algorithm"]), MeasuredFile::Microseconds(entry["microseconds"]),
+                       MeasuredFile::Microseconds(entry["heuristic_microseconds"])};
+      }) {}
 
 std::optional<TunedAlgorithm> Algorithms::Find(const std::string& gpu, std::size_t version,
                                                const std::string& product) const {
@@ -109,15 +77,7 @@ void Algorithms::Write() const {
                        {"microseconds", tuned.microseconds},
                        {"heuristic_microseconds", tuned.heuristic_microseconds}});
   }
-  const std::string temporary = path_ + ".new";
-  {
-    std::ofstream stream(temporary, std::ios::binary);
-    stream << nlohmann::json{{"schema", kSchema}, {"entries", entries}}.dump(1) << "\n";
-    if (!stream.flush()) throw Error("cannot write " + temporary + ": " + std::strerror(errno));
-  }
-  if (std::rename(temporary.c_str(), path_.c_str()) != 0) {
-    throw Error("cannot write " + path_ + ": " + std::strerror(errno));
-  }
+  file_.Write(entries);
 }
 
 }  // namespace onnxopt::cuda

@@ -14,6 +14,7 @@
 #include <tuple>
 
 #include "cublaslt.h"
+#include "measured_file.h"
 
 namespace onnxopt::cuda {
 
@@ -32,7 +33,7 @@ class Algorithms {
   std::optional<TunedAlgorithm> Find(const std::string& gpu, std::size_t version, const std::string& product) const;
 
   // Whether products without an entry are to be measured.
-  bool tunes() const { return !path_.empty(); }
+  bool tunes() const { return file_.tunes(); }
 
   // Keeps an entry and writes the file anew. Throws Error where it cannot be written.
   void Add(const std::string& gpu, std::size_t version, const std::string& product, const TunedAlgorithm& tuned);
@@ -41,12 +42,11 @@ class Algorithms {
   using Key = std::tuple<std::string, std::size_t, std::string>;
 
   Algorithms();
-  void Read(const std::string& path);
   void Write() const;
 
   mutable std::mutex mutex_;
-  std::string path_;  // of the file that is written, or empty
   std::map<Key, TunedAlgorithm> known_;
+  const MeasuredFile file_;  // last: it fills known_ when it is made
 };
 
 }  // namespace onnxopt::cuda

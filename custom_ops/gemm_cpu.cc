@@ -75,11 +75,16 @@ class Floats {
 // One call's work. Tasks are independent; an allocation failure is kept, as exceptions must not reach the thread pool.
 class Job {
  public:
-  Job(const Gemm& gemm, const Product& product, const void* const* inputs, void* output)
-      : gemm_(gemm), p_(product), inputs_(inputs), output_(output), floats_(gemm.dtype) {
+  Job(const Gemm& gemm, const Product& product, const void* const* inputs, std::size_t part, void* output)
+      : gemm_(gemm),
+        p_(product),
+        inputs_(inputs),
+        part_(static_cast<std::int64_t>(part)),
+        output_(output),
+        floats_(gemm.dtype) {
     if (gemm.bias) {
       std::vector<float> buffer(static_cast<std::size_t>(p_.n));
-      const float* bias = floats_.Read(inputs[*gemm.bias], 0, p_.n, buffer.data());
+      const float* bias = floats_.Read(inputs[*gemm.bias], part_ * p_.n, p_.n, buffer.data());
       bias_.assign(bias, bias + p_.n);
     }
     matrices_ = 1;
@@ -106,7 +111,7 @@ class Job {
   // Rows [row, row + kTaskRows) of one matrix of the batch.
   void Block(std::int64_t matrix, std::int64_t row) const {
     std::int64_t a = 0;
-    std::int64_t b = 0;
+    std::int64_t b = part_ * p_.part_b;
     std::int64_t d = 0;
     for (std::size_t k = p_.batch_dims; k-- > 0; matrix /= p_.batch[k].extent) {
       const std::int64_t index = matrix % p_.batch[k].extent;
@@ -158,11 +163,11 @@ class Job {
                      std::int64_t* ldb) const {
     if (!gemm_.transpose_b) {
       if (floats_.in_place()) {
-        *ldb = p_.n;
+        *ldb = p_.ldb;
         return floats_.Read(inputs_[gemm_.b], at + column, columns, nullptr);
       }
       for (std::int64_t k = 0; k < p_.k; ++k) {
-        floats_.Read(inputs_[gemm_.b], at + k * p_.n + column, columns, buffer->data() + k * kColumns);
+        floats_.Read(inputs_[gemm_.b], at + k * p_.ldb + column, columns, buffer->data() + k * kColumns);
       }
       return buffer->data();
     }
@@ -197,6 +202,7 @@ class Job {
   const Gemm& gemm_;
   const Product& p_;
   const void* const* inputs_;
+  std::int64_t part_;
   void* output_;
   const Floats floats_;
   std::vector<float> bias_;
@@ -213,16 +219,18 @@ void GemmCpuKernel::Compute(OrtKernelContext* context) const {
   const void* inputs[kGemmInputs] = {};
   for (std::size_t k = 0; k < gemm.inputs; ++k) inputs[k] = InputTensor(context, k, &shapes[k]);
   const Product product = MakeProduct(gemm, shapes);
-  void* output = OutputTensor(context, 0, product.output);
-  if (output == nullptr || product.output.count() == 0) return;
-  Job job(gemm, product, inputs, output);
-  const auto run = [](void* data, std::size_t t) { static_cast<Job*>(data)->Run(t); };
-  if (job.tasks() == 1) {
-    job.Run(0);
-  } else {
-    Check(Ort().KernelContext_ParallelFor(context, run, job.tasks(), 0, &job));
+  for (std::size_t part = 0; part < gemm.parts; ++part) {
+    void* output = OutputTensor(context, part, product.output);
+    if (output == nullptr || product.output.count() == 0) continue;
+    Job job(gemm, product, inputs, part, output);
+    const auto run = [](void* data, std::size_t t) { static_cast<Job*>(data)->Run(t); };
+    if (job.tasks() == 1) {
+      job.Run(0);
+    } else {
+      Check(Ort().KernelContext_ParallelFor(context, run, job.tasks(), 0, &job));
+    }
+    job.Finish();
   }
-  job.Finish();
 }
 
 }  // namespace onnxopt

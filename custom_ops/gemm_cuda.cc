@@ -6,7 +6,7 @@
 
 #include "cuda_stream.h"
 #include "gemm_algorithms.h"
-#include "gemm_tuning.h"
+#include "stopwatch.h"
 #include "tensors.h"
 
 namespace onnxopt::cuda {
@@ -17,6 +17,7 @@ using cublaslt::Candidate;
 constexpr unsigned kBestAlignment = 256;
 constexpr int kTuned = 32;  // algorithms measured when tuning
 constexpr int kNameBytes = 256;
+constexpr unsigned kBiasAlignment = 16;  // that epilogues ask for
 // Of ONNX Runtime's cuda_resource.h: asked for of a kernel's context, it is the provider option use_tf32.
 constexpr int kResourceVersion = 3;
 constexpr int kUseTf32 = 10011;
@@ -61,11 +62,12 @@ bool UsesTf32(const OrtKernelContext* context) {
 
 struct GemmCudaKernel::Call {
   const Product& product;
-  const Operands& operands;
+  Operands operands;
   Stream stream;
   cublaslt::Handle handle;
   bool tf32;
   bool capturing;
+  bool workspace = true;  // whether it may use that of its stream
 };
 
 GemmCudaKernel::GemmCudaKernel(const Kernel& kernel, const Driver& driver, const OrtKernelInfo* info)
@@ -82,16 +84,41 @@ void GemmCudaKernel::Compute(OrtKernelContext* ort_context) const {
   const void* inputs[kGemmInputs] = {};
   for (std::size_t k = 0; k < gemm.inputs; ++k) inputs[k] = InputTensor(ort_context, k, &shapes[k]);
   const Product product = MakeProduct(gemm, shapes);
-  void* output = OutputTensor(ort_context, 0, product.output);
-  if (output == nullptr || product.output.count() == 0) return;
+  void* outputs[kGemmParts] = {};
+  for (std::size_t k = 0; k < gemm.parts; ++k) outputs[k] = OutputTensor(ort_context, k, product.output);
+  if (product.output.count() == 0) return;
   const Operands operands = {inputs[gemm.a], inputs[gemm.b], gemm.bias ? inputs[*gemm.bias] : nullptr,
-                             gemm.residual ? inputs[*gemm.residual] : nullptr, output};
+                             gemm.residual ? inputs[*gemm.residual] : nullptr, nullptr};
   const auto [stream, context] = EnterStream(driver_, ort_context);
   int capturing = 0;
   driver_.Check(driver_.cuStreamIsCapturing(stream, &capturing), "cannot ask whether the stream is capturing");
   const bool tf32 = gemm.dtype == Dtype::kFloat32 && UsesTf32(ort_context);
   const std::lock_guard<std::mutex> lock(mutex_);
-  RunBatch({product, operands, stream, HandleOf(context, api_), tf32, capturing != 0});
+  RunParts({product, operands, stream, HandleOf(context, api_), tf32, capturing != 0}, outputs);
+}
+
+// Each part is a product of its own, as ONNX Runtime allocates the outputs where it likes. One alone fills the GPU
+// badly; in a CUDA graph they are branches, so that one begins while another ends. Outside of one, the host's time for
+// the events would cost more.
+void GemmCudaKernel::RunParts(const Call& call, void* const* outputs) const {
+  const std::size_t parts = kernel().gemm.parts;
+  if (parts > 1 && !call.capturing && branches_ == nullptr) branches_ = BranchesOf(call.stream, driver_);
+  const Fork fork(call.capturing && parts > 1 ? branches_.get() : nullptr, call.stream, parts - 1);
+  const std::size_t size = Size(kernel().gemm.dtype);
+  for (std::size_t k = 0; k < parts; ++k) {
+    if (outputs[k] == nullptr) continue;
+    Call part = call;
+    const auto index = static_cast<std::int64_t>(k);
+    part.operands.b = Move(call.operands.b, index * call.product.part_b, size);
+    if (call.operands.bias != nullptr) part.operands.bias = Move(call.operands.bias, index * call.product.n, size);
+    part.operands.output = outputs[k];
+    // Products side by side cannot share a workspace, which unaligned biases and sums over nothing ask for.
+    const bool aligned = part.operands.bias == nullptr || Alignment(part.operands.bias) >= kBiasAlignment;
+    part.workspace = k == 0 || !aligned || call.product.k == 0;
+    if (!part.workspace) part.stream = fork.stream(k);
+    RunBatch(part);
+  }
+  fork.Join();
 }
 
 // cuBLASLt takes one batch dim: the innermost one, which is the longest where dims could be merged. Others are a loop.
@@ -127,7 +154,7 @@ void GemmCudaKernel::RunInner(const Call& call, const Product& product, const Op
   // Where a vector of bias is not aligned, epilogues may not take it; initializers always are.
   const std::size_t bias_bytes = static_cast<std::size_t>(product.n) * Size(kernel().gemm.dtype);
   std::size_t taken = 0;
-  if (at.bias != nullptr && Alignment(at.bias) < 16) {
+  if (at.bias != nullptr && Alignment(at.bias) < kBiasAlignment) {
     taken = (bias_bytes + kBestAlignment - 1) / kBestAlignment * kBestAlignment;
     if (taken > scratch.bytes) throw Error("a bias that is not aligned to 16 bytes found no workspace");
     driver_.Check(driver_.cuMemcpyDtoDAsync(reinterpret_cast<std::uintptr_t>(scratch.data),
@@ -136,19 +163,13 @@ void GemmCudaKernel::RunInner(const Call& call, const Product& product, const Op
     at.bias = scratch.data;
   }
   const void* c = at.residual == nullptr ? at.output : at.residual;
-  const PlanKey key = {product.m,
-                       product.n,
-                       product.k,
-                       inner.extent,
-                       inner.stride_a,
-                       inner.stride_b,
-                       inner.stride_d,
-                       Alignment(at.a),
-                       Alignment(at.b),
-                       Alignment(c),
-                       Alignment(at.output),
-                       call.tf32,
-                       taken == 0 && scratch.bytes > 0};
+  const PlanKey key = {product.m,       product.n,
+                       product.k,       inner.extent,
+                       inner.stride_a,  inner.stride_b,
+                       inner.stride_d,  product.ldb,
+                       Alignment(at.a), Alignment(at.b),
+                       Alignment(c),    Alignment(at.output),
+                       call.tf32,       taken == 0 && scratch.bytes > 0};
   Plan& plan = PlanFor(call, key, at);
   plan.Run(call.handle, at, key.workspace ? scratch : Scratch{nullptr, 0}, call.stream);
 }
@@ -168,6 +189,7 @@ void GemmCudaKernel::RunWithoutDepth(const Call& call) const {
                 "cannot clear the workspace");
   product.m = rows;
   product.k = 1;
+  product.ldb = kernel().gemm.transpose_b ? 1 : product.n;
   product.batch_dims = 0;
   Operands operands = call.operands;
   operands.a = operands.b = zeros;
@@ -176,6 +198,7 @@ void GemmCudaKernel::RunWithoutDepth(const Call& call) const {
 }
 
 Scratch GemmCudaKernel::ScratchOf(const Call& call) const {
+  if (!call.workspace) return {nullptr, 0};
   const std::shared_ptr<const Workspace> workspace = WorkspaceOf(call.stream, allocator_, !call.capturing);
   if (workspace == nullptr) return {nullptr, 0};
   if (std::find(held_.begin(), held_.end(), workspace) == held_.end()) held_.push_back(workspace);
@@ -214,9 +237,11 @@ void GemmCudaKernel::Choose(const Call& call, Plan* plan, const Operands& operan
   if (!measures) return;
   const Stopwatch stopwatch(driver_, call.stream, allocator_);
   const Scratch scratch = plan->key().workspace ? ScratchOf(call) : Scratch{nullptr, 0};
-  const auto [first, best] = stopwatch.Fastest(plan, candidates, call.handle, operands, scratch);
-  plan->Choose(best.candidate);
-  known.Add(gpu, version, product, {best.candidate.algorithm, best.microseconds, first.microseconds});
+  const auto [first, best] = stopwatch.Fastest(candidates.size(), [&](std::size_t way) {
+    plan->RunWith(candidates[way], call.handle, operands, scratch, call.stream);
+  });
+  plan->Choose(candidates[best.way]);
+  known.Add(gpu, version, product, {candidates[best.way].algorithm, best.microseconds, first.microseconds});
 }
 
 }  // namespace onnxopt::cuda

@@ -7,6 +7,7 @@
 
 #include "cuda_driver.h"
 #include "fused_kernel.h"
+#include "gemm_branches.h"
 #include "gemm_plan.h"
 #include "gemm_workspace.h"
 
@@ -25,6 +26,7 @@ class GemmCudaKernel final : public FusedKernel {
  private:
   struct Call;
 
+  void RunParts(const Call& call, void* const* outputs) const;
   void RunBatch(const Call& call) const;
   void RunInner(const Call& call, const Product& product, const Operands& operands) const;
   void RunWithoutDepth(const Call& call) const;
@@ -37,6 +39,7 @@ class GemmCudaKernel final : public FusedKernel {
   std::shared_ptr<const Allocator> allocator_;
   mutable std::mutex mutex_;  // of all that follows, and of enqueueing
   mutable std::vector<std::unique_ptr<Plan>> plans_;
+  mutable std::shared_ptr<Branches> branches_;
   mutable std::vector<std::shared_ptr<const Workspace>> held_;  // workspaces that this kernel has used
 };
 

@@ -13,7 +13,7 @@ namespace {
 using cublaslt::Candidate;
 
 auto Tie(const PlanKey& k) {
-  return std::tie(k.m, k.n, k.k, k.batch, k.stride_a, k.stride_b, k.stride_d, k.alignment_a, k.alignment_b,
+  return std::tie(k.m, k.n, k.k, k.batch, k.stride_a, k.stride_b, k.stride_d, k.ldb, k.alignment_a, k.alignment_b,
                   k.alignment_c, k.alignment_d, k.tf32, k.workspace);
 }
 
@@ -65,9 +65,11 @@ void Plan::SetLayouts() {
   if (gemm_.transpose_b) set(cublaslt::kTransA, cublaslt::kTranspose);
   if (gemm_.transpose_a) set(cublaslt::kTransB, cublaslt::kTranspose);
   set(cublaslt::kEpilogue, Epilogue(gemm_));
-  b_ = gemm_.transpose_b ? MakeLayout(key_.k, key_.n, key_.stride_b) : MakeLayout(key_.n, key_.k, key_.stride_b);
-  a_ = gemm_.transpose_a ? MakeLayout(key_.m, key_.k, key_.stride_a) : MakeLayout(key_.k, key_.m, key_.stride_a);
-  d_ = MakeLayout(key_.n, key_.m, key_.stride_d);
+  const bool turned_b = gemm_.transpose_b;
+  b_ = MakeLayout(turned_b ? key_.k : key_.n, turned_b ? key_.n : key_.k, key_.ldb, key_.stride_b);
+  const std::int64_t lda = gemm_.transpose_a ? key_.m : key_.k;
+  a_ = MakeLayout(lda, gemm_.transpose_a ? key_.k : key_.m, lda, key_.stride_a);
+  d_ = MakeLayout(key_.n, key_.m, key_.n, key_.stride_d);
   api_.Check(api_.cublasLtMatmulPreferenceCreate(&preference_), "cannot make a preference");
   const auto prefer = [&](int attribute, const void* value, std::size_t size) {
     api_.Check(api_.cublasLtMatmulPreferenceSetAttribute(preference_, attribute, value, size),
@@ -82,10 +84,11 @@ void Plan::SetLayouts() {
   }
 }
 
-cublaslt::Layout Plan::MakeLayout(std::int64_t rows, std::int64_t columns, std::int64_t stride) const {
+cublaslt::Layout Plan::MakeLayout(std::int64_t rows, std::int64_t columns, std::int64_t distance,
+                                  std::int64_t stride) const {
   cublaslt::Layout layout = nullptr;
   api_.Check(api_.cublasLtMatrixLayoutCreate(&layout, DataType(gemm_.dtype), static_cast<std::uint64_t>(rows),
-                                             static_cast<std::uint64_t>(columns), rows),
+                                             static_cast<std::uint64_t>(columns), distance),
              "cannot describe a matrix");
   if (key_.batch == 1) return layout;
   const auto count = static_cast<std::int32_t>(key_.batch);
@@ -142,6 +145,7 @@ std::string Plan::Describe() const {
     add(",", key_.stride_b);
     add(",", key_.stride_d);
   }
+  if (key_.ldb != (gemm_.transpose_b ? key_.k : key_.n)) add(" ldb", key_.ldb);
   if (gemm_.transpose_a) text += " a^T";
   if (gemm_.transpose_b) text += " b^T";
   if (gemm_.bias) text += " bias";

@@ -12,7 +12,7 @@ namespace onnxopt::cuda {
 
 // What the choice of an algorithm depends on, besides the kernel.
 struct PlanKey {
-  std::int64_t m, n, k, batch, stride_a, stride_b, stride_d;
+  std::int64_t m, n, k, batch, stride_a, stride_b, stride_d, ldb;
   unsigned alignment_a, alignment_b, alignment_c, alignment_d;  // bytes, a power of 2 up to 256
   bool tf32;                                                    // float32 products may round their operands to TF32
   bool workspace;                                               // there is one
@@ -64,7 +64,8 @@ class Plan {
  private:
   void Release();
   void SetLayouts();
-  cublaslt::Layout MakeLayout(std::int64_t rows, std::int64_t columns, std::int64_t stride) const;
+  cublaslt::Layout MakeLayout(std::int64_t rows, std::int64_t columns, std::int64_t distance,
+                              std::int64_t stride) const;
 
   const cublaslt::Api& api_;
   const Gemm gemm_;

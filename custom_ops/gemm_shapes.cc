@@ -8,6 +8,11 @@
 namespace onnxopt {
 namespace {
 
+// One of so many equal parts of a dim.
+Dim Part(const Dim& whole, std::int64_t parts) {
+  return whole.extent < 0 ? Dim{-1, FreshDimName()} : Dim{whole.extent / parts, ""};
+}
+
 std::optional<Dims> OutputDims(const Gemm& gemm, const std::vector<std::optional<Dims>>& inputs) {
   if (gemm.residual_shape) return inputs[*gemm.residual];
   const std::optional<Dims>& a = inputs[gemm.a];
@@ -21,6 +26,7 @@ std::optional<Dims> OutputDims(const Gemm& gemm, const std::vector<std::optional
   }
   dims[rank - 2] = (*a)[a->size() - (gemm.transpose_a ? 1 : 2)];
   dims[rank - 1] = (*b)[b->size() - (gemm.transpose_b ? 2 : 1)];
+  if (gemm.parts > 1) dims[rank - 1] = Part(dims[rank - 1], static_cast<std::int64_t>(gemm.parts));
   return dims;
 }
 
@@ -28,7 +34,8 @@ std::optional<Dims> OutputDims(const Gemm& gemm, const std::vector<std::optional
 
 void InferShapes(const Gemm& gemm, OrtShapeInferContext* context) {
   const std::optional<Dims> dims = OutputDims(gemm, InputDims(context, gemm.inputs));
-  if (dims) SetOutputDims(context, 0, gemm.dtype, *dims);
+  if (!dims) return;
+  for (std::size_t k = 0; k < gemm.parts; ++k) SetOutputDims(context, k, gemm.dtype, *dims);
 }
 
 }  // namespace onnxopt

@@ -6,7 +6,7 @@
 
 namespace onnxopt {
 
-// Sets the output's dtype and shape where the ranks are known; leaves it unset otherwise, which means unknown.
+// Sets the outputs' dtype and shape where the ranks are known; leaves it unset otherwise, which means unknown.
 // Throws Error where the node has another number of inputs.
 void InferShapes(const Gemm& gemm, OrtShapeInferContext* context);
 

@@ -172,6 +172,7 @@ Kernel ReadKernel(const JsonReader& json, bool has_fatbin) {
   json["variants"].Each([&](const JsonReader& v) {
     kernel.variants.push_back(rowwise ? ReadRowVariant(v, kernel.rows) : ReadPointwiseVariant(v, kernel.program));
   });
+  if (rowwise) CheckPasses(kernel.variants, kernel.rows, json["variants"]);
   if (has_fatbin && kernel.variants.empty()) json["variants"].Fail("is empty although there is a fatbin");
   return kernel;
 }
@@ -252,8 +253,9 @@ Variant ReadVariant(const JsonReader& json) {
   variant.modes = json["modes"].Text();
   variant.index = static_cast<unsigned>(json["index"].Number(32, 64));
   variant.vector = static_cast<unsigned>(json["vector"].Number(1, 64));
-  variant.unroll = static_cast<unsigned>(json["unroll"].Number(1, 64));
+  variant.unroll = static_cast<unsigned>(json["unroll"].Number(0, 64));
   variant.threads = static_cast<unsigned>(json["threads"].Number(1, 1024));
+  if (variant.unroll == 0 && !json.value().contains("layout")) json["unroll"].Fail("is 0");
   if (variant.index != 32 && variant.index != 64) json["index"].Fail("is neither 32 nor 64");
   if ((variant.vector & (variant.vector - 1)) != 0) json["vector"].Fail("is not a power of 2");
   return variant;

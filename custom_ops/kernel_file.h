@@ -12,7 +12,7 @@
 namespace onnxopt {
 
 // How a rowwise kernel goes through its rows, see cuda_kernels/rowwise.cuh.
-enum class Layout { kNone, kHeld, kLooped, kStrided };
+enum class Layout { kNone, kHeld, kRagged, kPiped, kLooped, kSplit, kStrided };
 
 // One entry point of a kernel, see regions.Variant and row_variants.RowVariant.
 struct Variant {
@@ -30,6 +30,8 @@ struct Variant {
   unsigned lanes = 0;
   unsigned cluster = 1;
   std::uint64_t columns = 0;
+  unsigned shared = 0;  // bytes of shared memory a block that are asked for at launch
+  unsigned launch = 0;  // of a split variant: which of its launches; the others follow the first
 };
 
 // What one kernel runs, see regions.Region. Each kind has its own class of FusedKernel (kinds.cc).

@@ -19,7 +19,7 @@ std::unique_ptr<FusedKernel> MakeKernel(const Kernel& kernel, const cuda::Librar
       if (library != nullptr) return std::make_unique<cuda::CudaKernel>(kernel, *library);
       return std::make_unique<CpuKernel>(kernel);
     case Kind::kRowwise:
-      if (library != nullptr) return std::make_unique<cuda::RowCudaKernel>(kernel, *library);
+      if (library != nullptr) return std::make_unique<cuda::RowCudaKernel>(kernel, *library, info);
       return std::make_unique<RowCpuKernel>(kernel);
     case Kind::kGemm:
       if (library != nullptr) return std::make_unique<cuda::GemmCudaKernel>(kernel, library->driver(), info);

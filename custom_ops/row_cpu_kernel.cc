@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstring>
+#include <numeric>
 
 #include "cpu_kernel.h"
 #include "fuse.h"
@@ -11,7 +12,9 @@
 namespace onnxopt {
 namespace {
 
-constexpr std::uint64_t kBlock = 8192;  // elements that are computed before they are reduced
+constexpr std::uint64_t kBlock = 8192;        // elements that are computed before they are reduced
+constexpr std::uint64_t kPart = 8 * kBlock;   // elements of a part, where several threads share rows
+constexpr std::uint64_t kFewestColumns = 16;  // of a part: its results are small beside what it reads
 
 // A piece ready to run over one grid: slots become inputs of a pointwise domain.
 class Runner {
@@ -30,7 +33,10 @@ class Runner {
       } else {
         domain_.input[k] = slots[slot];
         domain_.access[k].runs = 0;
-        if (slot >= rows.inputs.size() + kLengthSlots) Collapse(row_shape, shape, &domain_.access[k]);
+        if (slot == rows.inputs.size() + kPositionSlot) {
+          Collapse(Shape{3, {1, Int(grid.columns), 1}}, shape, &domain_.access[k]);
+        }
+        if (slot >= rows.inputs.size() + kGivenSlots) Collapse(row_shape, shape, &domain_.access[k]);
       }
     }
     for (std::size_t k = 0; k < piece.program.outputs.size(); ++k) domain_.output[k] = slots[0];  // all are written
@@ -75,6 +81,7 @@ class RowJob {
     const std::vector<std::unique_ptr<const CpuPiece>>& row;
     const CpuPiece* output;
     const CpuPiece* row_output;
+    bool positions;  // whether any of them reads the position of elements
   };
 
   RowJob(const RowProgram& program, const Pieces& pieces, const Grid& grid, std::uint64_t task)
@@ -90,7 +97,10 @@ class RowJob {
     const std::size_t inputs = program.inputs.size();
     slots_[inputs] = reinterpret_cast<unsigned char*>(&length_);
     slots_[inputs + 1] = reinterpret_cast<unsigned char*>(&wide_length_);
-    for (std::size_t k = inputs + kLengthSlots; k < dtypes_.size(); ++k) {
+    if (pieces.positions) positions_.resize(grid.columns);
+    std::iota(positions_.begin(), positions_.end(), std::int64_t{0});
+    slots_[inputs + kPositionSlot] = reinterpret_cast<unsigned char*>(positions_.data());
+    for (std::size_t k = inputs + kGivenSlots; k < dtypes_.size(); ++k) {
       memory_[k].resize(grid.rows() * Size(dtypes_[k]));
       slots_[k] = memory_[k].data();
     }
@@ -110,8 +120,48 @@ class RowJob {
 
   // Keeps a failure for Finish, as exceptions must not reach the thread pool.
   void Run(std::uint64_t t) noexcept {
+    Guard([&] { RunOuter(t * task_, std::min(grid_.outer, (t + 1) * task_)); });
+  }
+
+  // Whether there are so few rows that threads share them: the outer dim alone makes fewer than `wanted` tasks.
+  bool IsLong(std::uint64_t wanted) const { return grid_.outer < wanted && grid_.columns >= 2 * PartColumns(); }
+
+  // Runs with every row cut into parts, which `parallel` runs side by side: parallel(count, body) calls body(k) for
+  // every k below count. What parts are does not depend on the threads, and neither do results.
+  template <typename Parallel>
+  void RunLong(Parallel&& parallel) {
+    const std::uint64_t parts = (grid_.columns - 1) / PartColumns() + 1;
+    const std::uint64_t count = grid_.outer * parts;
+    std::size_t slot = program_.inputs.size() + kGivenSlots;
+    for (std::size_t s = 0; s < program_.stages.size(); ++s) {
+      const Stage& stage = program_.stages[s];
+      std::vector<std::vector<unsigned char>> partial(stage.reductions.size());
+      for (std::size_t k = 0; k < partial.size(); ++k) {
+        partial[k].resize(count * grid_.inner * Size(dtypes_[slot + k]));
+        FillIdentity(stage.reductions[k], dtypes_[slot + k], partial[k].data(), count * grid_.inner);
+      }
+      parallel(count, [&](std::uint64_t t) {
+        unsigned char* to[kMaxOutputs] = {};
+        for (std::size_t k = 0; k < partial.size(); ++k) {
+          to[k] = partial[k].data() + t * grid_.inner * Size(dtypes_[slot + k]);
+        }
+        ReduceRange(s, slot, PartBegin(t, parts), PartBegin(t + 1, parts), to);
+      });
+      for (std::size_t k = 0; k < partial.size(); ++k) Gather(stage.reductions[k], slot + k, partial[k].data(), parts);
+      slot += stage.reductions.size();
+      if (!row_[s]) continue;
+      row_[s]->Run(0, grid_.rows(), slots_.data() + slot);
+      slot += stage.row->program.outputs.size();
+    }
+    parallel(count, [&](std::uint64_t t) { RunOutput(output_, false, PartBegin(t, parts), PartBegin(t + 1, parts)); });
+    RunOutput(row_output_, true, 0, grid_.rows());
+  }
+
+  // Calls body, and keeps a failure for Finish.
+  template <typename Body>
+  void Guard(Body&& body) noexcept {
     try {
-      RunOuter(t * task_, std::min(grid_.outer, (t + 1) * task_));
+      body();
     } catch (...) {
       failed_.store(true, std::memory_order_relaxed);
     }
@@ -130,7 +180,7 @@ class RowJob {
   }
 
   void RunRows(std::uint64_t o, std::uint64_t end) {
-    std::size_t slot = program_.inputs.size() + kLengthSlots;
+    std::size_t slot = program_.inputs.size() + kGivenSlots;
     const std::uint64_t first_row = o * grid_.inner;
     const std::uint64_t last_row = end * grid_.inner;
     for (std::size_t s = 0; s < program_.stages.size(); ++s) {
@@ -155,22 +205,52 @@ class RowJob {
     runner->Run(first, last, outputs);
   }
 
+  std::uint64_t PartColumns() const {
+    return std::max(kPart / std::max<std::uint64_t>(grid_.inner, 1), kFewestColumns);
+  }
+
+  // The first element of part t, of so many a row.
+  std::uint64_t PartBegin(std::uint64_t t, std::uint64_t parts) const {
+    const std::uint64_t column = std::min(t % parts * PartColumns(), grid_.columns);
+    return (t / parts * grid_.columns + column) * grid_.inner;
+  }
+
+  // Merges the partial results of all parts into their rows' slots.
+  void Gather(Reduction reduction, std::size_t slot, const unsigned char* from, std::uint64_t parts) {
+    const Dtype dtype = dtypes_[slot];
+    FillIdentity(reduction, dtype, At(slot, 0), grid_.rows());
+    for (std::uint64_t t = 0; t < grid_.outer * parts; ++t) {
+      ReduceAcross(reduction, dtype, At(slot, t / parts * grid_.inner), from + t * grid_.inner * Size(dtype),
+                   grid_.inner);
+    }
+  }
+
   void Reduce(std::size_t s, std::size_t slot, std::uint64_t o, std::uint64_t end) {
+    const Stage& stage = program_.stages[s];
+    unsigned char* to[kMaxOutputs] = {};
+    for (std::size_t k = 0; k < stage.reductions.size(); ++k) {
+      to[k] = At(slot + k, o * grid_.inner);
+      FillIdentity(stage.reductions[k], dtypes_[slot + k], to[k], (end - o) * grid_.inner);
+    }
+    if (grid_.columns > 0) {
+      ReduceRange(s, slot, o * grid_.columns * grid_.inner, end * grid_.columns * grid_.inner, to);
+    }
+  }
+
+  // Reduces elements first .. last - 1 into to[k], which begins with the first row that has any of them.
+  void ReduceRange(std::size_t s, std::size_t slot, std::uint64_t first, std::uint64_t last, unsigned char* const* to) {
     const Stage& stage = program_.stages[s];
     const std::size_t count = stage.reductions.size();
     thread_local std::vector<unsigned char> scratch;
     std::size_t offset[kMaxOutputs];
     std::size_t bytes = 0;
     for (std::size_t k = 0; k < count; ++k) {
-      const Dtype dtype = dtypes_[slot + k];
-      FillIdentity(stage.reductions[k], dtype, At(slot + k, o * grid_.inner), (end - o) * grid_.inner);
       offset[k] = bytes;
-      bytes += (kBlock * Size(dtype) + 63) / 64 * 64;
+      bytes += (kBlock * Size(dtypes_[slot + k]) + 63) / 64 * 64;
     }
-    if (grid_.columns == 0) return;
     if (scratch.size() < bytes) scratch.resize(bytes);
-    const std::uint64_t last = end * grid_.columns * grid_.inner;
-    for (std::uint64_t i = o * grid_.columns * grid_.inner; i < last; i += kBlock) {
+    const std::uint64_t row = first / (grid_.columns * grid_.inner) * grid_.inner;
+    for (std::uint64_t i = first; i < last; i += kBlock) {
       const std::uint64_t until = std::min(last, i + kBlock);
       unsigned char* outputs[kMaxOutputs] = {};
       for (std::size_t k = 0; k < count; ++k) {
@@ -178,23 +258,23 @@ class RowJob {
       }
       element_[s].Run(i, until, outputs);
       for (std::size_t k = 0; k < count; ++k) {
-        Merge(stage.reductions[k], slot + k, scratch.data() + offset[k], i, until);
+        const Dtype dtype = dtypes_[slot + k];
+        Merge(stage.reductions[k], dtype, Before(to[k], row, Size(dtype)), scratch.data() + offset[k], i, until);
       }
     }
   }
 
-  // Merges the values of elements first .. last - 1 into their rows' slots.
-  void Merge(Reduction reduction, std::size_t slot, const unsigned char* from, std::uint64_t first,
-             std::uint64_t last) {
-    const Dtype dtype = dtypes_[slot];
+  // Merges the values of elements first .. last - 1 into those of their rows, of which row 0 is at `to`.
+  void Merge(Reduction reduction, Dtype dtype, unsigned char* to, const unsigned char* from, std::uint64_t first,
+             std::uint64_t last) const {
     const std::uint64_t run = grid_.inner == 1 ? grid_.columns : grid_.inner;  // neighbours that are treated alike
     for (std::uint64_t i = first; i < last;) {
       const std::uint64_t n = std::min(last - i, run - i % run);
       const std::uint64_t row = i / (grid_.columns * grid_.inner) * grid_.inner + i % grid_.inner;
       if (grid_.inner == 1) {
-        ReduceRun(reduction, dtype, At(slot, row), from, n);
+        ReduceRun(reduction, dtype, to + row * Size(dtype), from, n);
       } else {
-        ReduceAcross(reduction, dtype, At(slot, row), from, n);
+        ReduceAcross(reduction, dtype, to + row * Size(dtype), from, n);
       }
       from += n * Size(dtype);
       i += n;
@@ -212,6 +292,7 @@ class RowJob {
   std::vector<unsigned char*> slots_;
   float length_;
   double wide_length_;
+  std::vector<std::int64_t> positions_;
   std::vector<Runner> element_;
   std::vector<std::optional<Runner>> row_;
   std::optional<Runner> output_;
@@ -234,18 +315,29 @@ RowCpuKernel::RowCpuKernel(const Kernel& kernel) : RowKernel(kernel), cost_(0) {
     cost_ += NanosecondsPerElement(output_->program);
   }
   if (kernel.rows.row_output) row_output_ = Make(*kernel.rows.row_output);
+  const std::size_t position = kernel.rows.inputs.size() + kPositionSlot;
+  const auto reads = [&](const auto& piece) {
+    return piece != nullptr && std::count(piece->reads.begin(), piece->reads.end(), position) > 0;
+  };
+  positions_ = reads(output_) || std::any_of(element_.begin(), element_.end(), reads);
 }
 
 void RowCpuKernel::Run(const Grid& grid, OrtKernelContext* context) const {
   const double total = static_cast<double>(grid.domain.count) * cost_;
-  std::uint64_t task = grid.outer;
+  std::uint64_t wanted = 1;
   if (total > kSerialNanoseconds) {
-    const auto wanted = std::min(kMostTasks, static_cast<std::uint64_t>(total / kTaskNanoseconds));
-    task = (grid.outer - 1) / std::max<std::uint64_t>(wanted, 1) + 1;
+    wanted = std::max<std::uint64_t>(std::min(kMostTasks, static_cast<std::uint64_t>(total / kTaskNanoseconds)), 1);
   }
-  const RowJob::Pieces pieces{element_, row_, output_.get(), row_output_.get()};
-  RowJob job(kernel().rows, pieces, grid, task);
-  if (job.tasks() == 1) {
+  const RowJob::Pieces pieces{element_, row_, output_.get(), row_output_.get(), positions_};
+  RowJob job(kernel().rows, pieces, grid, (grid.outer - 1) / wanted + 1);
+  if (job.IsLong(wanted)) {
+    job.RunLong([&](std::uint64_t count, auto&& body) {
+      auto guarded = [&](std::size_t t) { job.Guard([&] { body(t); }); };
+      using Guarded = decltype(guarded);
+      const auto run = [](void* data, std::size_t t) { (*static_cast<Guarded*>(data))(t); };
+      Check(Ort().KernelContext_ParallelFor(context, run, count, 0, &guarded));
+    });
+  } else if (job.tasks() == 1) {
     job.Run(0);
   } else {
     const auto run = [](void* data, std::size_t t) { static_cast<RowJob*>(data)->Run(t); };

@@ -30,7 +30,8 @@ class RowCpuKernel final : public RowKernel {
   std::vector<std::unique_ptr<const CpuPiece>> row_;      // by stage; null where there is none
   std::unique_ptr<const CpuPiece> output_;
   std::unique_ptr<const CpuPiece> row_output_;
-  double cost_;  // estimated nanoseconds an element
+  bool positions_ = false;  // whether a piece reads where elements lie in their rows
+  double cost_;             // estimated nanoseconds an element
 };
 
 }  // namespace onnxopt

@@ -3,20 +3,26 @@
 
 #include "cuda_launcher.h"
 #include "row_call.h"
+#include "row_scratch.h"
 #include "row_variant.h"
 
 namespace onnxopt::cuda {
 
-// Launching neither synchronizes nor allocates and is safe under CUDA graph capture. Thread-safe.
+// Launching does not synchronize, and allocates nothing but the partial results of split rows, the first time on a
+// stream: it is safe under CUDA graph capture. Thread-safe.
 class RowCudaKernel final : public RowKernel {
  public:
   // Loads every variant into the current context, if there is one. Throws Error if one does not load.
-  RowCudaKernel(const Kernel& kernel, const Library& library) : RowKernel(kernel), launcher_(kernel, library) {}
+  RowCudaKernel(const Kernel& kernel, const Library& library, const OrtKernelInfo* info)
+      : RowKernel(kernel), launcher_(kernel, library), scratch_(info) {}
 
  private:
   void Run(const Grid& grid, OrtKernelContext* context) const override;
 
+  void RunSplit(std::size_t chosen, const Grid& grid, const Gpu& gpu, Stream stream) const;
+
   const Launcher launcher_;
+  const RowScratch scratch_;
 };
 
 }  // namespace onnxopt::cuda

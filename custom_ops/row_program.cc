@@ -14,6 +14,7 @@ class Verifier {
   explicit Verifier(const RowProgram& program) : program_(program), slots_(program.inputs) {
     slots_.push_back(Dtype::kFloat32);
     slots_.push_back(Dtype::kFloat64);
+    slots_.push_back(Dtype::kInt64);
   }
 
   void Run() {
@@ -52,6 +53,9 @@ class Verifier {
       }
       if (rows_only && slot < program_.inputs.size() && !program_.operands[slot].row) {
         throw Error(where + ": input " + std::to_string(slot) + " has more than one element a row");
+      }
+      if (rows_only && slot == program_.inputs.size() + kPositionSlot) {
+        throw Error(where + ": an element's position is not the row's");
       }
     }
   }
@@ -94,6 +98,7 @@ std::vector<Dtype> RowProgram::Slots() const {
   std::vector<Dtype> slots = inputs;
   slots.push_back(Dtype::kFloat32);
   slots.push_back(Dtype::kFloat64);
+  slots.push_back(Dtype::kInt64);
   for (const Stage& stage : stages) {
     for (const Dtype dtype : stage.element.program.outputs) slots.push_back(dtype);
     if (!stage.row) continue;

@@ -35,7 +35,8 @@ struct Result {
   std::size_t view;
 };
 
-// reads: slots. Inputs of the region come first, then the row length as float32 and as float64, then row values.
+// reads: slots. Inputs of the region come first, then what is given (the row length as float32 and as float64, an
+// element's position in its row as int64), then row values.
 struct Piece {
   std::vector<std::uint32_t> reads;
   Program program;
@@ -47,7 +48,8 @@ struct Stage {
   std::optional<Piece> row;
 };
 
-constexpr std::size_t kLengthSlots = 2;
+constexpr std::size_t kGivenSlots = 3;
+constexpr std::size_t kPositionSlot = 2;  // of these
 
 struct RowProgram {
   std::vector<Dtype> inputs;

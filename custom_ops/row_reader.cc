@@ -1,5 +1,8 @@
 #include "row_reader.h"
 
+#include <string_view>
+#include <utility>
+
 #include "cuda_row_params.h"
 #include "kernel_reader.h"
 #include "shape.h"
@@ -9,6 +12,7 @@ namespace {
 
 constexpr std::uint64_t kMaxSlot = 65535;
 constexpr std::uint64_t kMaxRow = std::uint64_t{1} << 40U;
+constexpr std::uint64_t kMaxShared = std::uint64_t{1} << 20U;
 
 Piece ReadPiece(const JsonReader& json) {
   Piece piece;
@@ -52,6 +56,17 @@ Stage ReadStage(const JsonReader& json) {
   return stage;
 }
 
+Layout ReadLayout(const JsonReader& json) {
+  constexpr std::pair<std::string_view, Layout> kLayouts[] = {{"held", Layout::kHeld},   {"ragged", Layout::kRagged},
+                                                              {"piped", Layout::kPiped}, {"looped", Layout::kLooped},
+                                                              {"split", Layout::kSplit}, {"strided", Layout::kStrided}};
+  const std::string name = json.Text();
+  for (const auto& [known, layout] : kLayouts) {
+    if (name == known) return layout;
+  }
+  json.Fail("is \"" + name + "\", which is no layout");
+}
+
 }  // namespace
 
 RowProgram ReadRowProgram(const JsonReader& json) {
@@ -86,31 +101,37 @@ RowProgram ReadRowProgram(const JsonReader& json) {
 
 Variant ReadRowVariant(const JsonReader& json, const RowProgram& program) {
   Variant variant = ReadVariant(json);
-  const std::string layout = json["layout"].Text();
-  if (layout == "held") {
-    variant.layout = Layout::kHeld;
-  } else if (layout == "looped") {
-    variant.layout = Layout::kLooped;
-  } else if (layout == "strided") {
-    variant.layout = Layout::kStrided;
-  } else {
-    json["layout"].Fail("is \"" + layout + "\", which is no layout");
-  }
+  variant.layout = ReadLayout(json["layout"]);
   variant.lanes = static_cast<unsigned>(json["lanes"].Number(1, 16384));
   variant.cluster = static_cast<unsigned>(json["cluster"].Number(1, 16));
   variant.columns = json["columns"].Number(0, kMaxRow);
+  variant.shared = static_cast<unsigned>(json["shared"].Number(0, kMaxShared));
+  variant.launch = static_cast<unsigned>(json["launch"].Number(0, program.stages.size()));
   if (variant.threads % 32 != 0) json["threads"].Fail("is not a multiple of 32");
   if (variant.threads * variant.cluster % variant.lanes != 0) json["lanes"].Fail("does not divide the threads");
-  if (variant.cluster > 1 && variant.lanes != variant.threads * variant.cluster) {
+  if ((variant.cluster > 1 || variant.layout == Layout::kPiped) && variant.lanes != variant.threads * variant.cluster) {
     json["lanes"].Fail("are not those of the cluster");
   }
   if (variant.modes.size() != program.inputs.size() || variant.modes.find_first_not_of("FKDC*") != std::string::npos) {
     json["modes"].Fail("is \"" + variant.modes + "\", not one of the letters FKDC* for each of " +
                        std::to_string(program.inputs.size()) + " inputs");
   }
-  const std::size_t bytes = cuda::RowParamsSize(variant.index, program.inputs.size(), program.outputs.size());
+  const std::size_t bytes =
+      sizeof(Parts) + cuda::RowParamsSize(variant.index, program.inputs.size(), program.outputs.size());
   if (bytes > cuda::kMaxParams) json.Fail("has too many inputs and outputs for a kernel's parameters");
   return variant;
+}
+
+void CheckPasses(const std::vector<Variant>& variants, const RowProgram& program, const JsonReader& json) {
+  const std::size_t passes = program.stages.size() + 1;
+  std::size_t pass = 0;  // the one that must come next, 0 where a new variant may begin
+  for (const Variant& variant : variants) {
+    const bool split = variant.layout == Layout::kSplit;
+    if (variant.launch != pass || (pass > 0 && !split))
+      json.Fail("have a split variant whose passes are not all there");
+    pass = split ? (pass + 1) % passes : 0;
+  }
+  if (pass != 0) json.Fail("have a split variant whose passes are not all there");
 }
 
 }  // namespace onnxopt

@@ -11,4 +11,7 @@ RowProgram ReadRowProgram(const JsonReader& json);
 
 Variant ReadRowVariant(const JsonReader& json, const RowProgram& program);
 
+// Throws Error where a split variant is not followed by all of its later passes.
+void CheckPasses(const std::vector<Variant>& variants, const RowProgram& program, const JsonReader& json);
+
 }  // namespace onnxopt

@@ -11,6 +11,11 @@ namespace {
 constexpr std::uint64_t kMaxGrid = 0x7fffffff;
 constexpr std::uint64_t kShortForCluster = 16384;  // columns below which one block a row is enough
 
+constexpr std::uint64_t kMostBlocksOfRow = 8;  // of a cluster
+constexpr std::uint64_t kWarp = 32;
+constexpr std::uint64_t kMostParts = 512;
+constexpr std::uint64_t kBlocksOfSplit = 2;  // a multiprocessor
+
 // Element k of every row is element k of the input.
 bool ByColumn(const Access& access, std::uint64_t columns) {
   return access.runs == 1 && access.run[0].div == 1 && access.run[0].mod == columns;
@@ -45,18 +50,65 @@ bool HeldInputFits(char mode, const Access& access, const Grid& grid, unsigned v
   }
 }
 
+// Of layouts that take rows wherever they begin.
+bool InputFitsAnywhere(char mode, const Access& access, const Grid& grid) {
+  switch (mode) {
+    case 'F':
+      return access.Flat(grid.domain.count);
+    case 'K':
+      return ByColumn(access, grid.columns) && (grid.outer > 1 || grid.domain.count == grid.columns);
+    case 'D':
+      return DenseInRow(access, grid.columns);
+    default:
+      return mode == '*';
+  }
+}
+
 // Whether a row lies in registers, and every operand can be moved in vectors: a held kernel does nothing else.
 bool HeldFits(const Kernel& kernel, const Variant& variant, const Grid& grid) {
+  const bool ragged = variant.layout == Layout::kRagged;
   const std::uint64_t capacity = std::uint64_t{variant.lanes} * variant.unroll * variant.vector;
-  if (grid.inner != 1 || grid.columns == 0 || grid.columns > capacity || grid.columns % variant.vector != 0)
-    return false;
+  if (grid.inner != 1 || grid.columns == 0 || grid.columns + (ragged ? variant.vector - 1 : 0) > capacity) return false;
+  if (!ragged && grid.columns % variant.vector != 0) return false;
   if (variant.columns != 0 && variant.columns != grid.columns) return false;
   const RowProgram& program = kernel.rows;
   for (std::size_t k = 0; k < program.inputs.size(); ++k) {
     if (program.operands[k].row) continue;
-    if (!HeldInputFits(variant.modes[k], grid.domain.access[k], grid, variant.vector)) return false;
     const Access& access = grid.domain.access[k];
+    const char mode = variant.modes[k];
+    if (ragged ? !InputFitsAnywhere(mode, access, grid) : !HeldInputFits(mode, access, grid, variant.vector))
+      return false;
     const bool loads = access.runs > 0 && access.run[0].div == 1;  // vectors, not one element for all of them
+    const bool anywhere = ragged && mode != 'F';
+    if (loads && !anywhere && !Aligned(grid.domain.input[k], program.inputs[k], variant.vector)) return false;
+  }
+  for (const std::size_t k : program.Stored(false)) {
+    if (!Aligned(grid.domain.output[k], program.outputs[k], variant.vector)) return false;
+  }
+  return true;
+}
+
+bool LoopedFits(const Kernel& kernel, const Variant& variant, const Grid& grid) {
+  const RowProgram& program = kernel.rows;
+  for (std::size_t k = 0; k < program.inputs.size(); ++k) {
+    if (program.operands[k].row) continue;
+    if (!InputFitsAnywhere(variant.modes[k], grid.domain.access[k], grid)) return false;
+  }
+  return grid.inner == 1;
+}
+
+// Whether a strided variant's vectors, of elements of neighbouring rows, fit every operand.
+bool StridedFits(const Kernel& kernel, const Variant& variant, const Grid& grid) {
+  const std::uint64_t held = std::uint64_t{variant.threads} / kWarp * variant.unroll;
+  if (grid.inner == 1 || (variant.unroll > 0 && grid.columns > held)) return false;
+  if (variant.vector == 1) return true;
+  if (grid.inner % variant.vector != 0) return false;
+  const RowProgram& program = kernel.rows;
+  for (std::size_t k = 0; k < program.inputs.size(); ++k) {
+    const Access& access = grid.domain.access[k];
+    if (program.operands[k].row) continue;
+    if (!VectorsFit(access, variant.vector)) return false;
+    const bool loads = access.runs > 0 && access.run[0].div == 1;
     if (loads && !Aligned(grid.domain.input[k], program.inputs[k], variant.vector)) return false;
   }
   for (const std::size_t k : program.Stored(false)) {
@@ -70,20 +122,35 @@ bool ClusterPays(const Grid& grid, const Gpu& gpu) {
   return grid.columns > kShortForCluster && grid.rows() < std::uint64_t{gpu.multiprocessors} * 2;
 }
 
+// Blocks that go on to the next launch pay where even clusters leave most of the GPU idle.
+bool SplitPays(const Grid& grid, const Gpu& gpu) {
+  const std::uint64_t blocks = grid.rows() * (gpu.clusters ? kMostBlocksOfRow : 1);
+  return grid.columns > kShortForCluster && blocks < gpu.multiprocessors;
+}
+
 bool Fits(const Kernel& kernel, const Variant& variant, const Grid& grid, const Gpu& gpu, bool fits32) {
+  if (variant.launch > 0) return false;  // the first launch of a variant is chosen
   if (variant.index == 32 && !fits32) return false;
   if (variant.cluster > 1 && !gpu.clusters) return false;
   switch (variant.layout) {
     case Layout::kHeld:
-      return HeldFits(kernel, variant, grid);
+    case Layout::kRagged:
+    case Layout::kPiped:
+      return variant.shared <= gpu.shared && HeldFits(kernel, variant, grid);
     case Layout::kLooped:
-      return grid.inner == 1 && (variant.cluster == 1 || ClusterPays(grid, gpu));
+      return LoopedFits(kernel, variant, grid) && (variant.cluster == 1 || ClusterPays(grid, gpu));
+    case Layout::kSplit:
+      return LoopedFits(kernel, variant, grid) && SplitPays(grid, gpu);
     default:
-      return grid.inner > 1;
+      return StridedFits(kernel, variant, grid);
   }
 }
 
 }  // namespace
+
+bool RowVariantFits(const Kernel& kernel, const Variant& variant, const Grid& grid, const Gpu& gpu) {
+  return Fits(kernel, variant, grid, gpu, Fits32(grid.domain, kernel.rows.inputs.size()));
+}
 
 std::size_t ChooseRowVariant(const Kernel& kernel, const Grid& grid, const Gpu& gpu) {
   const std::size_t inputs = kernel.rows.inputs.size();
@@ -104,10 +171,30 @@ void FillRowParams(const Kernel& kernel, const Variant& variant, const Grid& gri
   FillInputs(kernel.inputs, variant, grid.domain, block + RowInputsAt(outputs));
 }
 
-unsigned RowGridSize(const Variant& variant, const Grid& grid) {
+Cut CutRows(const Variant& variant, const Grid& grid, const Gpu& gpu) {
+  const std::uint64_t least = std::uint64_t{variant.threads} * variant.vector;  // columns: a vector a thread
+  const std::uint64_t wanted = kBlocksOfSplit * gpu.multiprocessors / grid.rows();
+  const std::uint64_t parts = std::clamp<std::uint64_t>(wanted, 1, kMostParts);
+  const std::uint64_t columns = ((grid.columns - 1) / parts / least + 1) * least;
+  return {(grid.columns - 1) / columns + 1, columns};
+}
+
+std::size_t ScratchBytes(const Kernel& kernel, const Grid& grid, const Cut& cut) {
+  std::size_t values = 0;
+  for (const Stage& stage : kernel.rows.stages) values += stage.reductions.size();
+  return values * sizeof(std::uint64_t) * grid.rows() * cut.parts;
+}
+
+unsigned RowGridSize(const Variant& variant, const Grid& grid, unsigned resident) {
   std::uint64_t blocks = 0;
   switch (variant.layout) {
-    case Layout::kHeld: {
+    case Layout::kPiped: {
+      const std::uint64_t turns = (grid.rows() - 1) / resident + 1;  // rows of one cluster; all get nearly as many
+      blocks = ((grid.rows() - 1) / turns + 1) * variant.cluster;
+      break;
+    }
+    case Layout::kHeld:
+    case Layout::kRagged: {
       const std::uint64_t rows = std::max(1U, variant.threads * variant.cluster / variant.lanes);
       blocks = ((grid.rows() - 1) / rows + 1) * variant.cluster;
       break;
@@ -116,7 +203,7 @@ unsigned RowGridSize(const Variant& variant, const Grid& grid) {
       blocks = grid.rows() * variant.cluster;
       break;
     default:
-      blocks = grid.outer * ((grid.inner - 1) / 32 + 1);  // without vectors; those left over return at once
+      blocks = grid.outer * ((grid.inner - 1) / (kWarp * variant.vector) + 1);
   }
   if (blocks > kMaxGrid) throw Error(std::to_string(grid.rows()) + " rows are too many for one launch");
   return static_cast<unsigned>(blocks);

@@ -19,12 +19,12 @@ import sys
 import tempfile
 from collections.abc import Iterator
 
+from models.architectures import FAMILIES
 from models.entries import CACHE, Input, ModelUnavailable
 
 ARCHITECTURES = ("bert", "vit", "llama", "convnext", "efficientnet", "whisper_encoder", "llama_decode")
 SIZES = ("tiny", "base")
 _TOKENS = frozenset({"bert", "llama", "llama_decode"})
-_MORE = frozenset({"whisper_encoder", "llama_decode"})  # exported by exporting_more.py
 _SHAPES = {  # (architecture, size) -> shape of the one input "x"; base as the skeletons of the GPU measurements
     ("bert", "base"): (8, 128),
     ("vit", "base"): (16, 3, 224, 224),
@@ -90,11 +90,6 @@ class Exported:
             return {name: {0: "batch"} if name == "x" else {0: "batch", 2: "past"} for name in self.inputs}
         return {"x": {0: "batch", 1: "sequence"} if self.architecture in _TOKENS else {0: "batch"}}
 
-    @property
-    def exporter(self) -> str:
-        """The module that exports it."""
-        return "exporting_more" if self.architecture in _MORE else "exporting"
-
 
 def exports() -> dict[str, Exported]:
     """Every exported model by name: architectures x sizes x dtypes x (static, dynamic)."""
@@ -109,7 +104,7 @@ def exports() -> dict[str, Exported]:
 
 
 def is_cached(entry: Exported, cache: pathlib.Path = CACHE) -> bool:
-    """Whether the model was exported by today's recipe: the text of its exporter, and the model's row."""
+    """Whether the model was exported by today's recipe: the text of what exports it, and the model's row."""
     note = export_note(entry, cache)
     return note.get("recipe") == _recipe(entry) and (cache / f"{entry.name}.onnx").is_file()
 
@@ -140,7 +135,7 @@ def export(name: str, cache: pathlib.Path = CACHE) -> pathlib.Path:
 def _export(entry: Exported, cache: pathlib.Path) -> None:
     with tempfile.TemporaryDirectory(dir=cache, prefix=f".{entry.name}.") as folder:
         model = pathlib.Path(folder) / f"{entry.name}.onnx"
-        command = [sys.executable, "-m", f"models.{entry.exporter}", json.dumps(dataclasses.asdict(entry)), str(model)]
+        command = [sys.executable, "-m", "models.exporting", json.dumps(dataclasses.asdict(entry)), str(model)]
         root = pathlib.Path(__file__).parents[1]
         result = subprocess.run(command, cwd=root, capture_output=True, text=True)
         if result.returncode or not model.is_file():
@@ -156,7 +151,9 @@ def _export(entry: Exported, cache: pathlib.Path) -> None:
 
 
 def _recipe(entry: Exported) -> str:
-    text = pathlib.Path(__file__).with_name(f"{entry.exporter}.py").read_text()
+    folder = pathlib.Path(__file__).parent
+    sources = ("exporting.py", "architectures/first_output.py", f"architectures/{FAMILIES[entry.architecture]}.py")
+    text = "\n".join((folder / source).read_text() for source in sources)
     return hashlib.sha256(f"{text}\n{entry}\n{entry.inputs}".encode()).hexdigest()[:16]
 
 

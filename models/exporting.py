@@ -5,6 +5,7 @@ Writes OUT.onnx (OUT.onnx.data beside it above 1.5 GB) and OUT.json with the sec
 
 from __future__ import annotations
 
+import importlib
 import json
 import pathlib
 import sys
@@ -14,63 +15,11 @@ from typing import Any
 import torch
 import transformers
 
+from models.architectures import FAMILIES
 from models.exported import Exported
 
 _EXTERNAL_ABOVE = 1_500_000_000  # bytes; protobuf stops at 2 GB
 _OPSET = 20
-
-
-class FirstOutput(torch.nn.Module):
-    """One positional input "x" and the first output: the form in which every architecture is exported."""
-
-    def __init__(self, model: torch.nn.Module, key: str) -> None:
-        super().__init__()
-        self.m, self.key = model, key
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.m(**{self.key: x})[0]
-
-
-def _bert(tiny: bool) -> tuple[torch.nn.Module, str]:
-    small = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 128}
-    config = transformers.BertConfig(**small, vocab_size=128) if tiny else transformers.BertConfig()
-    return transformers.BertModel(config), "input_ids"
-
-
-def _vit(tiny: bool) -> tuple[torch.nn.Module, str]:
-    small = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 128}
-    config = transformers.ViTConfig(**small, image_size=32, patch_size=8) if tiny else transformers.ViTConfig()
-    return transformers.ViTModel(config), "pixel_values"
-
-
-def _convnext(tiny: bool) -> tuple[torch.nn.Module, str]:
-    small = {"hidden_sizes": [16, 32, 64, 96], "depths": [1, 1, 2, 1]}
-    return transformers.ConvNextModel(transformers.ConvNextConfig(**(small if tiny else {}))), "pixel_values"
-
-
-def _efficientnet(tiny: bool) -> tuple[torch.nn.Module, str]:
-    width, image, hidden = (0.25, 64, 320) if tiny else (1.0, 224, 1280)
-    config = transformers.EfficientNetConfig(
-        width_coefficient=width, depth_coefficient=0.3 if tiny else 1.0, image_size=image, hidden_dim=hidden
-    )
-    return transformers.EfficientNetModel(config), "pixel_values"
-
-
-def _llama(tiny: bool) -> tuple[torch.nn.Module, str]:
-    hidden, inner, layers, heads, vocabulary = (64, 160, 2, 4, 128) if tiny else (2048, 5632, 8, 16, 32000)
-    config = transformers.LlamaConfig(
-        hidden_size=hidden,
-        intermediate_size=inner,
-        num_hidden_layers=layers,
-        num_attention_heads=heads,
-        num_key_value_heads=heads // 2,
-        vocab_size=vocabulary,
-        use_cache=False,
-    )
-    return transformers.LlamaModel(config), "input_ids"
-
-
-_BUILDERS = {"bert": _bert, "vit": _vit, "convnext": _convnext, "efficientnet": _efficientnet, "llama": _llama}
 
 
 def _calibrate_batch_norms(model: torch.nn.Module, shape: tuple[int, ...]) -> None:
@@ -89,8 +38,9 @@ def build(entry: Exported) -> torch.nn.Module:
     Initializers leave biases 0, scales 1 and layer scales 1e-6, with which a lost or doubled bias would go unseen, so
     vectors are moved off their initial values and convolutions keep the variance.
     """
+    family = importlib.import_module(f"models.architectures.{FAMILIES[entry.architecture]}")
     torch.manual_seed(0)
-    model, key = _BUILDERS[entry.architecture](entry.size == "tiny")
+    model: torch.nn.Module = family.BUILDERS[entry.architecture](entry.size == "tiny")
     with torch.no_grad():
         for parameter in model.parameters():
             if parameter.dim() == 1:
@@ -98,27 +48,30 @@ def build(entry: Exported) -> torch.nn.Module:
             elif parameter.dim() == 4:
                 torch.nn.init.kaiming_normal_(parameter)
         _calibrate_batch_norms(model, (2, *entry.inputs["x"].shape[1:]))
-    wrapped = FirstOutput(model, key).eval()
-    return wrapped.half() if entry.fp16 else wrapped
+    model = model.eval()
+    return model.half() if entry.fp16 else model
 
 
 def _export(entry: Exported, out: pathlib.Path) -> dict[str, Any]:
     start = time.perf_counter()
     model = build(entry)
-    (name, spec), *_ = entry.inputs.items()
-    if spec.dtype == "int64":
-        x = torch.zeros(spec.shape, dtype=torch.int64)
-    else:
-        x = torch.zeros(spec.shape, dtype=getattr(torch, spec.dtype))
-    dims = {axis: torch.export.Dim(dim) for axis, dim in entry.dynamic_dims.items()}
+    names = {name for axes in entry.dynamic_shapes.values() for name in axes.values()}
+    dims = {name: torch.export.Dim(name) for name in sorted(names)}
+    tensors, dynamic = [], []
+    for name, spec in entry.inputs.items():
+        tensors.append(torch.zeros(spec.shape, dtype=getattr(torch, spec.dtype)))
+        dynamic.append({axis: dims[dim] for axis, dim in entry.dynamic_shapes.get(name, {}).items()})
+    past = len(tensors) > 1  # what follows x is one list: the keys and values of the tokens before
+    layers = range((len(tensors) - 1) // 2)
+    states = [f"{kind}_{k}" for k in layers for kind in ("present_key", "present_value")]
     program = torch.onnx.export(
         model,
-        (x,),
+        (tensors[0], tensors[1:]) if past else tuple(tensors),
         dynamo=True,
         opset_version=_OPSET,
-        input_names=[name],
-        output_names=["y"],
-        dynamic_shapes={name: dims} if dims else None,
+        input_names=list(entry.inputs),
+        output_names=["y", *states],
+        dynamic_shapes=((dynamic[0], dynamic[1:]) if past else tuple(dynamic)) if entry.dynamic else None,
     )
     assert program is not None  # None only without dynamo=True
     size = sum(p.numel() * p.element_size() for p in model.parameters())

@@ -70,6 +70,7 @@ def main() -> None:
 @click.option("--external-data/--no-external-data", default=None, help="Weights beside the model. Default: above 2 GB.")
 @click.option("--portable", is_flag=True, help="Also write model.portable.onnx, without com.microsoft operators.")
 @click.option("--ort-min", metavar="VERSION", help="Oldest ONNX Runtime it has to run on, as 1.25. Default: 1.21.")
+@click.option("--launch-choices", is_flag=True, help="Compile other launch shapes too, for `tune` to choose from.")
 @click.option("--cache", type=Path, help="Folder of compiled kernels. Default: ~/.cache/onnxopt/kernels.")
 @options.json_option
 def optimize(
@@ -81,6 +82,7 @@ def optimize(
     external_data: bool | None,
     portable: bool,
     ort_min: str | None,
+    launch_choices: bool,
     cache: Path | None,
     as_json: bool,
 ) -> None:
@@ -99,6 +101,7 @@ def optimize(
             external_data=external_data,
             portable=portable,
             ort_min=ort_min,
+            launch_choices=launch_choices,
             progress=advance,
             cache=cache,
         )

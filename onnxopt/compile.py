@@ -80,9 +80,15 @@ def compiled(
 
 def _image(source: str, headers: dict[str, str], target: str, folder: Path) -> tuple[bytes, str]:
     """The cubin (target sm_XX) or PTX (compute_XX) of a source and the compiler's log, from the cache if there."""
-    from cuda.bindings import nvrtc
+    try:
+        from cuda.bindings import nvrtc
 
-    version = nvrtc.nvrtcVersion()[1:]
+        version = nvrtc.nvrtcVersion()[1:]
+    except (ImportError, RuntimeError) as error:  # cuda-bindings raises classes of its own, all RuntimeErrors
+        raise CompileError(
+            "kernels for GPUs need CUDA's run-time compiler: pip install 'cuda-bindings<13' nvidia-cuda-nvrtc-cu12, "
+            f"or leave them out with --arch none ({str(error).splitlines()[0]})"
+        ) from None
     key = hashlib.sha256(repr((source, sorted(headers.items()), target, _OPTIONS, version)).encode()).hexdigest()
     kept = folder / f"{key}.{'cubin' if target.startswith('sm_') else 'ptx'}"
     with contextlib.suppress(OSError):  # not there, or in a folder that cannot be read

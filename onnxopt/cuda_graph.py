@@ -10,10 +10,7 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from onnxopt.passes.infer import infer
-from onnxopt.placement import WITHOUT_KERNEL, Copy, Dtypes, has_no_kernel, place
-
-_CONTROL_FLOW = frozenset({"If", "Loop", "Scan", "SequenceMap"})
-_SIZED_BY_VALUES = frozenset({"Compress", "NonZero", "NonMaxSuppression", "Unique", "StringSplit"})
+from onnxopt.placement import CONTROL_FLOW, SIZED_BY_VALUES, WITHOUT_KERNEL, Copy, Dtypes, has_no_kernel, place
 
 
 def blocking_nodes(model: ir.Model) -> list[tuple[str, str]]:
@@ -47,9 +44,9 @@ def _reason(node: ir.Node, dtype: Dtypes) -> str:
         return f"ai.onnx.ml has no CUDA kernels: the data of {node.op_type} goes through the CPU"
     if node.domain not in ("", "ai.onnx"):
         return ""
-    if node.op_type in _CONTROL_FLOW:
+    if node.op_type in CONTROL_FLOW:
         return f"{node.op_type} decides on the host what runs next"
-    if node.op_type in _SIZED_BY_VALUES:
+    if node.op_type in SIZED_BY_VALUES:
         return f"the size of what {node.op_type} gives depends on values, which the host has to wait for"
     if node.op_type in WITHOUT_KERNEL:
         return f"{node.op_type} has no CUDA kernel: its data goes through the CPU"

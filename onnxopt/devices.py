@@ -6,6 +6,7 @@ import contextlib
 import ctypes
 import dataclasses
 import functools
+import os
 import platform
 from pathlib import Path
 from typing import Any
@@ -62,6 +63,12 @@ def processor() -> str:
             if line.startswith("model name"):
                 return line.partition(":")[2].strip()
     return platform.processor() or platform.machine()
+
+
+def cores() -> str:
+    """The processor and how many of its cores this process may use."""
+    count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return f"{processor()}, {count} cores"
 
 
 def cuda_version() -> str | None:

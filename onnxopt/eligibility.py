@@ -11,42 +11,24 @@ import onnx_ir as ir
 
 from onnxopt import index_ops, ops
 from onnxopt.operands import constant
-from onnxopt.placement import HOST_INPUTS
+from onnxopt.placement import HOST_INPUTS, place
 from onnxopt.shapes import Shapes
 
-# Operators through which a value stays a shape or an index on the host; elementwise ones count as well.
-_HOST_SOURCES = frozenset({"Shape", "Size"})
-_HOST_STEPS = frozenset(
-    {"Gather", "Slice", "Concat", "Unsqueeze", "Squeeze", "Reshape", "Flatten", "ReduceProd", "ReduceMax", "ReduceMin",
-     "ReduceSum", "Split", "Identity", "GatherElements", "ScatterElements", "ScatterND", "NonZero", "Transpose"}
-)  # fmt: skip
-_HOST_ELEMENTS = 64
+_HOST_ELEMENTS = 64  # of a shape or an index; larger tensors that something reads on the host are data
 
 
 def host_values(graphs: Iterable[ir.Graph | ir.Function], shapes: Shapes) -> set[ir.Value]:
     """Values that ONNX Runtime computes on the CPU even on a GPU: shapes, sizes, indices and what is made of them."""
-    nodes = [node for graph in graphs for node in graph]
     host: set[ir.Value] = set()
-    for node in nodes:
-        if node.op_type in _HOST_SOURCES or (_is_host_step(node) and _all_on_host(node, host, shapes)):
-            host.update(node.outputs)
-    for node in reversed(nodes):
-        wanted = {node.inputs[i] for i in HOST_INPUTS.get(node.op_type, ()) if i < len(node.inputs)}
-        if any(v in host for v in node.outputs) and _is_host_step(node):
-            wanted.update(node.inputs)
-        host.update(v for v in wanted if v is not None and _is_small(v, shapes))
+    for graph in graphs:
+        placed = place(graph, shapes.ir_dtype, only_shapes=True)
+        host |= {v for v in placed.host_values if _is_small(v, shapes)}
+        for node in reversed(list(graph)):
+            wanted = {node.inputs[i] for i in HOST_INPUTS.get(node.op_type, ()) if i < len(node.inputs)}
+            if any(v in host for v in node.outputs):
+                wanted.update(node.inputs)
+            host.update(v for v in wanted if v is not None and _is_small(v, shapes))
     return host
-
-
-def _is_host_step(node: ir.Node) -> bool:
-    return node.op_type in _HOST_STEPS or (node.domain, node.op_type) in ops.OPERATORS
-
-
-def _all_on_host(node: ir.Node, host: set[ir.Value], shapes: Shapes) -> bool:
-    operands = [v for v in node.inputs if v is not None]
-    others = [v for v in operands if v not in host]
-    fixed = all(v.const_value is not None and not v.is_graph_input() for v in others)
-    return len(others) < len(operands) and fixed and all(_is_small(v, shapes) for v in node.outputs)
 
 
 def _is_small(value: ir.Value, shapes: Shapes) -> bool:

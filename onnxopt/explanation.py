@@ -54,6 +54,7 @@ def _summary(manifest: Manifest) -> Iterator[str]:
 _REWRITES = {
     "attention": "{} x attention as one operator",
     "rotary": "{} x rotary embedding as one operator",
+    "tokens": "{} x a convolution read as tokens as a product",
     "merge": "{} x the products of q, k and v as one",
     "gate": "{} x the products of a gated MLP as one",
 }

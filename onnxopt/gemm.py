@@ -15,13 +15,15 @@ from typing import Any
 
 DTYPES = ("float16", "bfloat16", "float32")
 ACTIVATIONS = ("none", "relu", "gelu_tanh")
+MOST_PARTS = 8  # kGemmParts of custom_ops/gemm.h
 
 
 @dataclasses.dataclass(frozen=True)
 class Gemm:
     """A product's meaning.
 
-    inputs: dtypes of all inputs; outputs: of the one output [..., M, N]. a [..., M, K], b [..., K, N], bias [N] and
+    inputs: dtypes of all inputs; outputs: of the output [..., M, N], or of its equal parts [..., M, N / parts] side by
+    side, where b is one matrix and there is no residual. a [..., M, K], b [..., K, N], bias [N] and
     residual [..., M, N] are positions in inputs, None where there is none. Leading dims broadcast as MatMul's do;
     transpose_a and transpose_b swap the last two dims of the operand first. residual_shape: the output takes the
     residual's dims, of which only the last need be N (a Reshape was taken in).
@@ -45,8 +47,12 @@ class Gemm:
         operands = [i for i in (self.a, self.b, self.bias, self.residual) if i is not None]
         if set(operands) != set(range(len(self.inputs))):
             raise ValueError(f"inputs: operands {operands} are not all of {len(self.inputs)} inputs")
-        if len(self.outputs) != 1 or {*self.inputs, *self.outputs} - {self.outputs[0]}:
-            raise ValueError("inputs and the one output differ in dtype")
+        if not 1 <= len(self.outputs) <= MOST_PARTS:
+            raise ValueError(f"outputs: {len(self.outputs)}, not 1 to {MOST_PARTS}")
+        if {*self.inputs, *self.outputs} - {self.outputs[0]}:
+            raise ValueError("inputs and outputs differ in dtype")
+        if len(self.outputs) > 1 and (self.residual is not None or self.transpose_a):
+            raise ValueError("parts go with neither a residual nor a transposed a")
         if self.outputs[0] not in DTYPES:
             raise ValueError(f"outputs: {self.outputs[0]} is not one of {', '.join(DTYPES)}")
         if self.activation not in ACTIVATIONS:

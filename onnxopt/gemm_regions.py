@@ -1,6 +1,7 @@
 """Gemm regions: a matrix product with the transposes before it, and scale, bias, residual and activation behind it.
 
     Transpose -> MatMul | Gemm -> Mul | Div by a constant -> Add bias -> Reshape -> Add residual -> Relu | Gelu(tanh)
+    Transpose -> MatMul | Gemm -> Mul | Div by a constant -> Add bias -> Relu | Gelu(tanh) -> Split into equal columns
 
 A product takes in what follows it, one step at a time, for as long as its value goes nowhere else; gemm_steps.py has
 the steps. The library runs the result as one call of cuBLASLt.
@@ -78,7 +79,7 @@ def _grow(node: ir.Node, search: Search) -> tuple[Product | None, list[Refusal]]
     take_transposes(product, search.shapes)
     best = product
     while True:
-        follower = _follower(product.output)
+        follower = None if product.parts else _follower(product.output)
         if follower is None:
             break
         grown = dataclasses.replace(product, nodes=list(product.nodes))
@@ -140,7 +141,9 @@ def _refusals(node: ir.Node, product: Product, search: Search) -> list[Refusal]:
     A Reshape is no kernel, and a value that the product takes a residual to is meant to go to several places.
     """
     value = product.output
-    found = []
+    found: list[Refusal] = []
+    if product.parts:
+        return found
     for reader in dict.fromkeys(value.consumers()):
         if reader.op_type not in EPILOGUE or reader.op_type == "Reshape" or search.is_taken(reader):
             continue
@@ -164,7 +167,7 @@ def _turns_weight(node: ir.Node) -> bool:
 def _region(product: Product, search: Search) -> Region:
     nodes = sorted(product.nodes, key=search.order.__getitem__)
     inputs = list(dict.fromkeys(product.operands()))
-    outputs = [product.output]
+    outputs = list(product.outputs())
     run_today = [n for n in nodes if not _turns_weight(n)]
     moved = traffic.of_region(run_today, inputs, outputs, search.shapes)
     return Region(tuple(nodes), tuple(inputs), tuple(outputs), moved, Kind.GEMM)

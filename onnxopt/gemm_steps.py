@@ -9,14 +9,18 @@ from typing import Any
 
 import onnx_ir as ir
 
-from onnxopt.gemm import DTYPES, Gemm
+from onnxopt import eligibility, index_ops
+from onnxopt.gemm import DTYPES, MOST_PARTS, Gemm
 from onnxopt.operands import constant
 from onnxopt.shapes import Dims, Shapes
 
 
 @dataclasses.dataclass
 class Product:
-    """A product as far as it has grown. nodes: what it stands for; output: the value it ends with."""
+    """A product as far as it has grown. nodes: what it stands for; output: the value it ends with.
+
+    parts: the values that it ends with, where its columns are split; output is the first of them.
+    """
 
     nodes: list[ir.Node]
     a: ir.Value
@@ -30,6 +34,11 @@ class Product:
     residual: ir.Value | None = None
     residual_shape: bool = False
     activation: str = "none"
+    parts: tuple[ir.Value, ...] = ()
+
+    def outputs(self) -> tuple[ir.Value, ...]:
+        """The values that it ends with."""
+        return self.parts or (self.output,)
 
     def operands(self) -> list[ir.Value]:
         """What it reads, in the order of the region's inputs; a value that is read twice is there twice."""
@@ -38,7 +47,7 @@ class Product:
     def takes_in_work(self) -> bool:
         """Whether it saves time over what the execution provider would run."""
         adds = self.bias is not None or self.residual is not None or self.activation != "none"
-        return adds or self.reads_turned_weight()
+        return adds or bool(self.parts) or self.reads_turned_weight()
 
     def reads_turned_weight(self) -> bool:
         """Whether a weight is read the way it lies, which the provider would turn around when it loads the model."""
@@ -53,7 +62,7 @@ class Product:
 
         gemm = Gemm(
             inputs=tuple(_dtype(v, shapes) for v in inputs),
-            outputs=(_dtype(self.output, shapes),),
+            outputs=tuple(_dtype(v, shapes) for v in self.outputs()),
             a=inputs.index(self.a), b=inputs.index(self.b), bias=at(self.bias), residual=at(self.residual),
             transpose_a=self.transpose_a, transpose_b=self.transpose_b,
             alpha=self.alpha, beta=self.beta, residual_shape=self.residual_shape, activation=self.activation,
@@ -111,7 +120,9 @@ def take(product: Product, node: ir.Node, shapes: Shapes) -> str | None:
     step = EPILOGUE.get(node.op_type)
     if step is None or node.domain != "":
         return f"{node.op_type} is nothing that cuBLASLt does behind a product"
-    if product.activation != "none":
+    if product.parts:
+        return "the product's columns are split already"
+    if product.activation != "none" and node.op_type != "Split":
         return "the activation is the last thing that cuBLASLt does behind a product"
     if _dtype(node.outputs[0], shapes) != _dtype(product.output, shapes):
         return "it changes the dtype"
@@ -204,9 +215,31 @@ def _take_gelu(product: Product, node: ir.Node, shapes: Shapes) -> str | None:
     return None
 
 
+def _take_split(product: Product, node: ir.Node, shapes: Shapes) -> str | None:
+    """Equal parts of the columns: each is written where it belongs, not the whole and a kernel to take it apart."""
+    of, weight = shapes.dims(product.output), shapes.dims(product.b)
+    if not of or _attribute(node, "axis", 0) not in (-1, len(of) - 1):
+        return "it does not split the product's columns"
+    columns, count = of[-1], len(node.outputs)
+    widths = [dims[-1] if (dims := shapes.dims(v)) else None for v in node.outputs]
+    if not isinstance(columns, int) or not 2 <= count <= MOST_PARTS or widths != [columns / count] * count:
+        return "the parts are not known to be equal"
+    if product.residual is not None or product.residual_shape or product.transpose_a or len(weight or ()) != 2:
+        return "the product is not one of rows and one weight alone"
+    if any(_is_read_in_place(reader) for value in node.outputs for reader in value.consumers()):
+        return "a kernel behind it reads the parts where they are"
+    product.parts = tuple(node.outputs)
+    return None
+
+
+def _is_read_in_place(reader: ir.Node) -> bool:
+    """Whether a pointwise region may take in the reader, and the Split with it as address arithmetic."""
+    return eligibility.is_elementwise(reader) or index_ops.is_index(reader)
+
+
 EPILOGUE: dict[str, Callable[[Product, ir.Node, Shapes], str | None]] = {
     "Mul": _take_scale, "Div": _take_scale, "Add": _take_sum, "Reshape": _take_reshape, "Relu": _take_relu,
-    "Gelu": _take_gelu,
+    "Gelu": _take_gelu, "Split": _take_split,
 }  # fmt: skip
 
 

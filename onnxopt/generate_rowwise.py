@@ -8,7 +8,7 @@ from typing import cast
 from onnxopt.dtypes import DTYPES
 from onnxopt.generate_pointwise import C_TYPES, INDEX, statements
 from onnxopt.regions import Kernel
-from onnxopt.row_program import LENGTHS, Piece, RowProgram, Stage, is_float
+from onnxopt.row_program import GIVEN, Piece, RowProgram, Stage, is_float
 from onnxopt.row_variants import RowVariant
 
 HEADER = "rowwise.cuh"
@@ -43,7 +43,7 @@ class _Text:
         if k < self._first:
             return f"x{k}"
         k -= self._first
-        return ("row.length", "row.wide_length")[k] if k < len(LENGTHS) else f"row.r{k - len(LENGTHS)}"
+        return ("row.length", "row.wide_length", "row.position")[k] if k < len(GIVEN) else f"row.r{k - len(GIVEN)}"
 
     def inputs(self) -> str:
         return ", ".join(f"{C_TYPES[DTYPES[d].compute]} x{k}" for k, d in enumerate(self.program.inputs))
@@ -59,9 +59,9 @@ class _Text:
         return hex(sum(1 << k for k in (piece.reads if piece else ()) if k < self._first)) + "u"
 
     def row(self) -> list[str]:
-        values = self.program.slots[self._first + len(LENGTHS) :]
+        values = self.program.slots[self._first + len(GIVEN) :]
         fields = [f"  {C_TYPES[d]} r{k};" for k, d in enumerate(values)]
-        return ["struct Row {", "  float length;", "  double wide_length;", *fields, "};"]
+        return ["struct Row {", "  float length;", "  double wide_length;", "  int64_t position;", *fields, "};"]
 
     def stage(self, k: int, stage: Stage, first: int) -> list[str]:
         """Stage k, whose reduced values are row values `first` and those after it."""
@@ -134,26 +134,24 @@ def _struct(name: str, program: RowProgram) -> list[str]:
     return [f"struct {name} {{", *(f"  {line}" for line in body), "};"]
 
 
-def _two_blocks(program: RowProgram, variant: RowVariant) -> str:
-    """Where a multiprocessor's registers hold two large blocks, so that one loads while the other computes."""
-    flat = variant.modes.count("F") * variant.unroll * variant.vector
-    size = max(DTYPES[d].size for d in program.inputs)
-    large = variant.layout == "held" and variant.threads == 512 and variant.unroll * variant.vector > 32
-    return ", 2" if large and flat * size <= 128 else ""
-
-
 def _entry(name: str, program: RowProgram, variant: RowVariant) -> list[str]:
     index = INDEX[variant.index]
     modes = "".join(f", '{mode}'" for mode in variant.modes)
-    params = f"RowParams<{index}, {len(program.inputs)}, {len(program.outputs)}>"
-    shared = f"{variant.vector}, {variant.unroll}"
+    block = "SplitParams" if variant.layout == "split" else "RowParams"
+    params = f"{block}<{index}, {len(program.inputs)}, {len(program.outputs)}>"
+    size = f"{variant.vector}, {variant.unroll}"
+    held = f"{size}, {variant.lanes}, {variant.threads}, {variant.cluster}, {variant.columns}"
     arguments = {
-        "held": f"{shared}, {variant.lanes}, {variant.threads}, {variant.cluster}, {variant.columns}",
-        "looped": f"{shared}, {variant.threads}, {variant.cluster}",
-        "strided": f"{variant.vector}, {variant.threads}",
+        "held": held,
+        "ragged": held,
+        "piped": f"{size}, {variant.threads}, {variant.cluster}, {variant.columns}, {hex(variant.fetched)}u",
+        "looped": f"{size}, {variant.threads}, {variant.cluster}",
+        "split": f"{size}, {variant.threads}, {variant.launch}",
+        "strided": f"{size}, {variant.threads}",
     }[variant.layout]
     call = f"  {variant.layout}<{name}, {index}, {arguments}{modes}>(params);"
-    bounds = f"__launch_bounds__({variant.threads}{_two_blocks(program, variant)})"
+    resident = f", {variant.resident}" if variant.resident else ""
+    bounds = f"__launch_bounds__({variant.threads}{resident})"
     if variant.cluster == 1:
         return [
             f'extern "C" __global__ void {bounds}',

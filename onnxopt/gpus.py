@@ -29,7 +29,8 @@ _FIGURES = (
 
 @dataclasses.dataclass(frozen=True)
 class Gpu:
-    """One GPU. driver_names: what cuDeviceGetName says. sources: which document states which figures.
+    """One GPU. driver_names: what cuDeviceGetName says. sources: which page states which figures; unconfirmed: those
+    that no page which was read states.
 
     memory_gb: GB as sold. bandwidth_gb_s: peak of the device memory. l2_mb: MB. fp16_tflops: dense tensor-core rate
     with float32 accumulation; fp32_tflops: without tensor cores. refused: why artifacts have no kernels for it, ""
@@ -50,6 +51,7 @@ class Gpu:
     sources: dict[str, tuple[str, ...]]
     refused: str = ""
     note: str = ""
+    unconfirmed: tuple[str, ...] = ()
 
     @property
     def arch(self) -> str:
@@ -75,6 +77,8 @@ class Gpu:
         if sorted(stated) != sorted(_FIGURES):
             wrong = sorted(set(stated) ^ set(_FIGURES)) or sorted(f for f in set(stated) if stated.count(f) > 1)
             raise ValueError(f"{self.key}: each figure needs one source; look at {', '.join(wrong)}")
+        if not set(self.unconfirmed) <= set(_FIGURES):
+            raise ValueError(f"{self.key}: is unsure of what is no figure: {', '.join(self.unconfirmed)}")
         if bool(self.refused) is (self.arch in ARCHS):
             raise ValueError(f"{self.key}: is refused exactly where onnxopt does not compile for {self.arch}")
 

@@ -15,6 +15,7 @@ import onnx_ir as ir
 from onnxopt import (
     fuse,
     generate,
+    launch_alternatives,
     loading,
     normalize,
     outline,
@@ -65,6 +66,7 @@ def optimize(
     external_data: bool | None = None,
     portable: bool = False,
     ort_min: str | None = None,
+    launch_choices: bool = False,
     progress: Progress | None = None,
     cache: Path | None = None,
 ) -> Artifact:
@@ -74,8 +76,8 @@ def optimize(
     dynamic. archs: GPU architectures to compile for ("sm_90", ...), default all of compile.ARCHS; none with (). verify:
     compare with the original before anything is kept. external_data: weights beside the model, default only where it is
     above 2 GB. portable: also write model.portable.onnx, without operators of com.microsoft. ort_min: oldest ONNX
-    Runtime that the artifact has to run on ("1.25"), default the oldest supported. cache: folder of compiled kernels,
-    default the user's.
+    Runtime that the artifact has to run on ("1.25"), default the oldest supported. launch_choices: also compile other
+    launch shapes of each kernel, for `tune` to choose from. cache: folder of compiled kernels, default the user's.
 
     Whatever goes wrong, nothing is left behind. Raises ModelError, UsageError, CompileError, VerificationError.
     """
@@ -99,7 +101,7 @@ def optimize(
     left_out: dict[str, Check] = {}  # families of rewrite rules that verification found to be wrong for this model
     with package.scratch() as scratch:
         while True:
-            form = _form(normalized.model, scratch, left_out, portable, archs, phases, cache)
+            form = _form(normalized.model, scratch, left_out, portable, launch_choices, archs, phases, cache)
             try:
                 with package.staging(output) as folder:
                     build = form.build(folder, external_data)
@@ -174,6 +176,7 @@ def _form(
     scratch: Path,
     left_out: Collection[str],
     portable: bool,
+    launch_choices: bool,
     archs: Sequence[str],
     phases: _Phases,
     cache: Path | None,
@@ -195,8 +198,8 @@ def _form(
             plain.metadata_props[MARK] = versions.onnxopt()
     spilled: set[frozenset[str]] = set()  # nodes of regions that need more registers than a GPU has
     for _ in range(_SPLITS):
-        fused = _fused(model.clone(), spilled, archs, phases, cache)
-        found = resources.spilling(fused.kernels, fused.usage) - spilled
+        fused = _fused(model.clone(), spilled, launch_choices, archs, phases, cache)
+        found = fused.spilling - spilled
         if not found:
             break
         spilled |= found  # split, until nothing spills
@@ -208,12 +211,13 @@ class _Fused(NamedTuple):
     plan: FusionPlan
     kernels: tuple[Kernel, ...]
     fatbin: bytes | None
-    usage: Mapping[str, Mapping[str, resources.Usage]]
+    spilling: set[frozenset[str]]  # see resources.spilling; entry points for `tune` may spill, it measures them
 
 
 def _fused(
     model: ir.Model,
     spilled: Collection[frozenset[str]],
+    launch_choices: bool,
     archs: Sequence[str],
     phases: _Phases,
     cache: Path | None,
@@ -223,16 +227,17 @@ def _fused(
         plan = fuse.fuse(model, spilled)
     with phases("outline"):
         # Regions refer to nodes of the model: nothing may change it between fuse and outline.
-        kernels = outline.outline(model, plan)
+        own = outline.outline(model, plan)
+        kernels = tuple(launch_alternatives.added(k) for k in own) if launch_choices else own
         model.metadata_props[MARK] = versions.onnxopt()
     with phases("generate"):
         text = generate.generate(kernels)
     with phases("compile"):
         if not archs or not any(k.variants for k in kernels):
-            return _Fused(model, plan, kernels, None, {})
+            return _Fused(model, plan, kernels, None, set())
         advance = functools.partial(phases.progress, "compile") if phases.progress else None
         done = compiled(text, archs, cache, advance)
-    return _Fused(model, plan, kernels, done.fatbin, done.usage)
+    return _Fused(model, plan, kernels, done.fatbin, resources.spilling(own, done.usage))
 
 
 def _left_out(family: str, check: Check) -> manifests.LeftOut:

@@ -28,6 +28,8 @@ WITHOUT_KERNEL = frozenset(
      "QLinearMatMul", "RegexFullMatch", "STFT", "Sinh", "SplitToSequence", "StringConcat", "StringNormalizer",
      "StringSplit", "Tan", "TfIdfVectorizer", "Unique"}
 )  # fmt: skip
+CONTROL_FLOW = frozenset({"If", "Loop", "Scan", "SequenceMap"})  # what runs next is decided on the host
+SIZED_BY_VALUES = frozenset({"Compress", "NonZero", "NonMaxSuppression", "Unique", "StringSplit"})  # it waits for them
 _GIVES_HOST_TENSORS = frozenset({"Shape", "Size"})  # device kernels that write their result on the host
 _SMALL = 100  # elements; smaller constants may lie on the host
 _NEVER_ON_HOST = frozenset({ir.DataType.FLOAT16, ir.DataType.BFLOAT16})
@@ -61,17 +63,18 @@ class Placement:
     copies: tuple[Copy, ...]
 
 
-def place(graph: ir.Graph, dtype: Dtypes = declared_dtype) -> Placement:
+def place(graph: ir.Graph | ir.Function, dtype: Dtypes = declared_dtype, *, only_shapes: bool = False) -> Placement:
     """Where the nodes of a graph run, without those inside control flow. Nodes must be in topological order.
 
-    dtype: of a value, which decides for strings and 16-bit floats.
+    dtype: of a value, which decides for strings and 16-bit floats. only_shapes: as if every operator had a kernel, so
+    that what is on the host computes shapes.
     """
     host: set[ir.Node] = set()
     values: set[ir.Value] = set()
     copies: list[Copy] = []
     for node in graph:
         read_on_host = HOST_INPUTS.get(node.op_type, ()) if node.domain in ("", "ai.onnx", "com.microsoft") else ()
-        if has_no_kernel(node, dtype) or _prefers_host(node, values, read_on_host, dtype):
+        if (not only_shapes and has_no_kernel(node, dtype)) or _prefers_host(node, values, read_on_host, dtype):
             host.add(node)
             values.update(node.outputs)
         elif node.op_type in _GIVES_HOST_TENSORS and node.domain in ("", "ai.onnx"):

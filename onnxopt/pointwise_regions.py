@@ -16,6 +16,7 @@ import onnx_ir as ir
 
 from onnxopt import eligibility, index_ops, traffic
 from onnxopt.depths import depths
+from onnxopt.extents import product
 from onnxopt.index_maps import NotAffine
 from onnxopt.lower import lower
 from onnxopt.operands import constant
@@ -23,6 +24,8 @@ from onnxopt.program import Program
 from onnxopt.regions import Refusal, Region
 from onnxopt.search import Search
 
+_IN_PLACE = frozenset({"Slice", "Concat", "Expand"})  # index operations under which neighbours stay neighbours
+_SIXTEEN_BIT = ("float16", "bfloat16")
 _ROUNDS = 3  # of trying again; real models settle in two
 
 
@@ -52,6 +55,13 @@ class _Group:
     def moving_nodes(self) -> int:
         """How many kernels these nodes are without fusing."""
         return sum(not index_ops.is_view(n) for n in self.nodes)
+
+
+def _takes_part(group: _Group, value: ir.Value) -> bool:
+    """Whether all that the group reads of a tensor is slices of it, and it moves nothing else around."""
+    readers = [node for node in group.nodes if value in node.inputs]
+    moving = [n for n in group.nodes if index_ops.is_index(n) and not index_ops.is_view(n)]
+    return all(n.op_type == "Slice" for n in readers) and all(n.op_type in _IN_PLACE for n in moving)
 
 
 def find(search: Search) -> tuple[list[Region], list[Refusal]]:
@@ -104,16 +114,21 @@ class _Growth:
                 return
 
     def _join_siblings(self) -> None:
-        """Groups that read the same tensor, element by element, read it once as one kernel with several outputs."""
+        """Groups that read the same tensor, element by element, read it once as one kernel with several outputs.
+
+        So do those that take the parts of one tensor and make as much of each: one launch instead of several.
+        """
         readers: dict[ir.Value, list[ir.Node]] = {}
         for group in dict.fromkeys(self._groups.values()):
             for value in group.inputs():
-                if self._shapes.same(value, group.domain):
+                if self._shapes.same(value, group.domain) or _takes_part(group, value):
                     readers.setdefault(value, []).append(group.nodes[-1])
         for value, nodes in readers.items():
             for one, other in itertools.combinations(nodes, 2):
                 first, second = self._groups[one], self._groups[other]
-                if first is second or not self._shapes.same(first.domain, second.domain):
+                parts = _takes_part(first, value) and _takes_part(second, value)
+                same = self._same_size if parts else self._shapes.same
+                if first is second or not same(first.domain, second.domain):
                     continue
                 # Single operators that read other tensors too are often part of what the provider fuses itself.
                 alone = [g for g in (first, second) if g.moving_nodes() == 1 and len(g.inputs()) > 1]
@@ -151,6 +166,13 @@ class _Growth:
             return False
         sizes = [self._shapes.bytes(v) for v in (*group.inputs(), *results)]
         return None not in sizes and sum(s for s in sizes if s is not None) <= traffic.TINY_BYTES
+
+    def _same_size(self, one: ir.Value, other: ir.Value) -> bool:
+        try:
+            sizes = [product(index_ops.dims_of(value, self._shapes)) for value in (one, other)]
+        except NotAffine:  # a rank or dim is not known
+            return False
+        return sizes[0] == sizes[1]
 
     def _sources(self, group: _Group) -> Iterator[tuple[ir.Node, list[ir.Node], ir.Value]]:
         """(producer in another group, views that lie between, value) of everything a group reads."""
@@ -243,10 +265,13 @@ class _Growth:
         return None
 
     def regions(self) -> list[Region]:
-        """Groups that are two kernels or more without fusing, in the order of their first nodes."""
+        """Groups that are two kernels or more without fusing, in the order of their first nodes.
+
+        And one operator alone, where the CUDA provider's kernel takes twice as long as ours (docs/notes.md).
+        """
         found = []
         for group in dict.fromkeys(self._groups.values()):
-            if group.moving_nodes() < 2:
+            if group.moving_nodes() < 2 and not self._is_slow_alone(group):
                 continue
             inputs, outputs = group.inputs(), group.outputs()
             if not inputs or not outputs:
@@ -258,6 +283,11 @@ class _Growth:
             region.verify()
             found.append(region)
         return sorted(found, key=lambda r: self._order[r.nodes[0]])
+
+    def _is_slow_alone(self, group: _Group) -> bool:
+        dtype = self._shapes.dtype(group.domain)
+        moving = [node.op_type for node in group.nodes if not index_ops.is_view(node)]
+        return moving == ["Gelu"] and dtype is not None and dtype.name in _SIXTEEN_BIT
 
     def refusals(self) -> list[Refusal]:
         """One refusal for every edge from or to an elementwise node that did not become part of one region."""

@@ -106,7 +106,7 @@ def _on_cuda(model: ir.Model) -> Iterator[tuple[str, str]]:
         if release := _CUDA_SINCE.get(operator):
             yield release, f"{node.op_type} on CUDA"
         release = _CUDA_BFLOAT16_SINCE.get(operator)
-        if release and any(v is not None and v.dtype == ir.DataType.BFLOAT16 for v in node.inputs):
+        if release and any(v is not None and v.dtype == ir.DataType.BFLOAT16 for v in (*node.inputs, *node.outputs)):
             yield release, f"{node.op_type} of bfloat16 on CUDA"
 
 

@@ -53,6 +53,11 @@ class Grid:
         """Elements of a row, where that is known."""
         return _product(self.dims[self.first : self.last])
 
+    @property
+    def count(self) -> int | None:
+        """How many rows there are, where that is known."""
+        return _product((*self.dims[: self.first], *self.dims[self.last :]))
+
     def view(self, value: ir.Value, shapes: Shapes) -> int | None:
         """The view that a value of one element for each of the domain has the shape of, None if it has not."""
         for view, dims, like in ((0, self.dims, self.value), (1, self.other, self.other_value)):
@@ -117,6 +122,8 @@ def _axes(node: ir.Node, row: RowOperator, rank: int) -> tuple[int, ...]:
         if tensor is None or node.inputs[1].is_graph_input():
             raise Unfit("the reduced axes are not constant")
         axes = tuple(int(a) for a in tensor.numpy().reshape(-1))
+    if axes is None and row.default_axes:
+        axes = row.default_axes
     if not axes:
         if _attribute(node, "noop_with_empty_axes", 0):
             raise Unfit("it reduces nothing")

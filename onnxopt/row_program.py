@@ -5,9 +5,9 @@ of the other axes. Work alternates: a stage computes values for every element an
 computes more from those for every row; the next stage may read both. `output` computes what is stored for every
 element, `row_output` what is stored for every row.
 
-Values that pieces hand to each other have slots: the region's inputs first, then the length of a row as float32 and as
-float64, then stage by stage the reduced values and the results of its row piece. Row values are kept in the compute
-dtype, never rounded.
+Values that pieces hand to each other have slots: the region's inputs first, then what is GIVEN (the length of a row as
+float32 and as float64, an element's position in its row), then stage by stage the reduced values and the results of its
+row piece. Row values are kept in the compute dtype, never rounded.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from onnxopt.program import Program
 
 # How values of a row become one; NaN stays NaN. Sums are made in the compute dtype, in any order.
 REDUCTIONS = ("sum", "prod", "max", "min")
-LENGTHS = ("float32", "float64")  # dtypes that a row's length comes in
+GIVEN = ("float32", "float64", "int64")  # dtypes of a row's length, twice, and of an element's position
+POSITION = GIVEN.index("int64")
 FORMS = ("element", "row", "squeezed")
 MAX_RANK = 16
 
@@ -106,7 +107,7 @@ class RowProgram:
     @property
     def slots(self) -> tuple[str, ...]:
         """Dtype of every slot: storage for the inputs, compute for the rest."""
-        dtypes = [*self.inputs, *LENGTHS]
+        dtypes = [*self.inputs, *GIVEN]
         for stage in self.stages:
             dtypes += stage.element.program.outputs
             dtypes += stage.row.program.outputs if stage.row else ()
@@ -137,7 +138,7 @@ class RowProgram:
         self._verify_pieces()
 
     def _verify_pieces(self) -> None:
-        known = len(self.inputs) + len(LENGTHS)
+        known = len(self.inputs) + len(GIVEN)
         for k, stage in enumerate(self.stages):
             if set(stage.reductions) - set(REDUCTIONS) or len(stage.reductions) != len(stage.element.program.outputs):
                 raise ValueError(f"stage {k}: a reduction is unknown, or has no value")
@@ -162,6 +163,8 @@ class RowProgram:
             raise ValueError(f"a piece reads {piece.reads} as {piece.program.inputs}, which those slots do not hold")
         if rows_only and any(r < len(self.inputs) and not self.operands[r].row for r in piece.reads):
             raise ValueError("a row piece reads an input that has more than one element a row")
+        if rows_only and len(self.inputs) + POSITION in piece.reads:
+            raise ValueError("a row piece reads the position of an element")
 
     def to_json(self) -> dict[str, Any]:
         """The form kept in kernels.json."""

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from onnxopt.expr import Builder, Expr
 from onnxopt.program import Instruction, Program
-from onnxopt.row_program import LENGTHS, Operand, Piece, Result, Stage
+from onnxopt.row_program import GIVEN, Operand, Piece, Result, Stage
 
 _REDUCE = "reduce_"
 
@@ -45,7 +45,7 @@ class _Splitter:
         self._slots: dict[int, int] = {}
         for i in self.code:
             reduces = i.op.startswith(_REDUCE)
-            self.is_row.append(reduces or all(self.is_row[a] for a in i.args))
+            self.is_row.append(reduces or (i.op != "position" and all(self.is_row[a] for a in i.args)))
             self.depth.append(max((self.depth[a] for a in i.args), default=0) + reduces)
             self._dtypes.append(i.dtype)
 
@@ -59,7 +59,7 @@ class _Splitter:
     def stages(self, element: Sequence[int], row: Sequence[int]) -> tuple[Stage, ...]:
         """The stages that these results need; afterwards every slot has its number."""
         reductions, row_values = self._needed(element, row)
-        slot = self.inputs + len(LENGTHS)
+        slot = self.inputs + len(GIVEN)
         made = []
         for depth in range(1, max((self.depth[r] for r in reductions), default=0) + 1):
             reduced = sorted(r for r in reductions if self.depth[r] == depth)
@@ -83,7 +83,7 @@ class _Splitter:
         while pending:
             wanted, depth = pending.pop()
             for leaf in self._walk([wanted], depth)[1]:
-                if leaf < self.inputs or leaf in reductions | values or self._is_length(leaf):
+                if leaf < self.inputs or leaf in reductions | values or self._is_given(leaf):
                     continue
                 if self._reduces(leaf):
                     reductions.add(leaf)
@@ -93,9 +93,9 @@ class _Splitter:
                     pending.append((leaf, self.depth[leaf]))
         return reductions, values
 
-    def _is_length(self, value: int) -> bool:
+    def _is_given(self, value: int) -> bool:
         i = self._instruction(value)
-        return i is not None and i.op == "length"
+        return i is not None and i.op in ("length", "position")
 
     def _walk(self, results: Sequence[int], depth: int | None) -> tuple[list[int], list[int]]:
         """The values to compute for `results`, and those that are read. depth: of the row piece that computes them."""
@@ -108,7 +108,7 @@ class _Splitter:
                 continue
             inside = depth is not None and self.depth[value] == depth and not self._reduces(value)
             handed = self.is_row[value] and self.depth[value] >= 1 and not inside
-            if value < self.inputs or handed or self._is_length(value):
+            if value < self.inputs or handed or self._is_given(value):
                 read.add(value)
             else:
                 computed.add(value)
@@ -118,8 +118,8 @@ class _Splitter:
     def _slot(self, value: int) -> int:
         if value < self.inputs:
             return value
-        if self._is_length(value):
-            return self.inputs + LENGTHS.index(self._dtypes[value])
+        if self._is_given(value):
+            return self.inputs + GIVEN.index(self._dtypes[value])
         return self._slots[value]
 
     def piece(self, results: Sequence[int], storage: Sequence[str], rows_only: bool, depth: int | None) -> Piece:

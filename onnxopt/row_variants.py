@@ -7,31 +7,33 @@ from __future__ import annotations
 
 import collections
 import dataclasses
-import math
 from collections.abc import Mapping, Sequence
 
-from onnxopt import row_domain
+from onnxopt import row_domain, row_shapes
 from onnxopt.dtypes import DTYPES
 from onnxopt.regions import Region, Variant
 from onnxopt.row_domain import Grid
 from onnxopt.row_program import RowProgram
+from onnxopt.row_shapes import RowShape, RowWork
 from onnxopt.shapes import Dims, Shapes
 
+_LEAST_COPIED = 4  # bytes that are copied to shared memory at once
 _ACCESS_BYTES = 16  # the widest load or store an instruction makes
+LAYOUTS = ("held", "ragged", "piped", "split", "looped", "strided")  # in the order that the host tries them
 _MOST_LENGTHS = 3  # lengths of rows that get an entry point of their own
-_THREADS = 128
 _LOOPED_THREADS = 512
 _CLUSTER = 8
-_KEPT = 8  # elements of a row that one thread keeps, where a warp can share it
-_SECTOR = 32  # bytes that memory moves at least
 
 
 @dataclasses.dataclass(frozen=True)
 class RowVariant(Variant):
     """One entry point of a rowwise kernel.
 
-    layout: held (in registers), looped or strided, as rowwise.cuh has them. lanes: threads that share a row.
-    cluster: blocks that share a row. columns: the only length of a row that it runs, 0 for any that fits.
+    layout: held (in registers), ragged, piped, looped, split or strided, as rowwise.cuh has them. lanes: threads that
+    share a row. cluster: blocks that share a row. columns: the only length of a row that it runs, 0 for any that fits.
+    resident: blocks that a multiprocessor should hold at once, 0 where the compiler may take the registers it wants.
+    fetched: mask of the inputs that come through shared memory, which takes `shared` bytes a block. launch: which of a
+    split variant's launches: one a stage and one more, which lie behind each other.
     modes: one letter an input: F flat, K by the column, D dense in each row, C one value a channel, * any.
     """
 
@@ -39,6 +41,10 @@ class RowVariant(Variant):
     lanes: int = 32
     cluster: int = 1
     columns: int = 0
+    resident: int = 0
+    fetched: int = 0
+    shared: int = 0
+    launch: int = 0
 
 
 def choose(
@@ -46,23 +52,68 @@ def choose(
 ) -> tuple[RowVariant, ...]:
     """Variants in the order the host tries them: those for foreseen lengths, for ranges of lengths, for any."""
     grids = [row_domain.of_region(r.nodes, opsets, shapes) for r in regions]
-    widest = max(DTYPES[d].size for d in (*program.inputs, *program.outputs))
-    vector = _ACCESS_BYTES // widest
+    vector = widest(program)
     chosen: list[RowVariant] = []
     trailing = program.last == program.views[0].rank
+    lengths = collections.Counter(g.length for g in grids)
     if trailing or not all(_is_strided(g) for g in grids):
-        lengths = collections.Counter(g.length for g in grids)
+        modes = modes_of(regions, program, opsets, shapes)
         for length, _ in lengths.most_common(_MOST_LENGTHS):
-            if length is not None:
-                chosen += _for_length(name, program, length, vector, _modes(regions, grids, program, shapes))
-        held = len(chosen) == len(lengths)  # every length that is foreseen
-        chosen += [_fallback(name, program, vector)] if held else _general(name, program, vector, None in lengths)
+            shape = None if length is None else row_shapes.for_length(length, vector, _work(program, grids))
+            if length is not None and shape is not None:
+                chosen.append(variant_of(name, program, modes, shape, length))
+        on_every_gpu = len(chosen) == len(lengths) and all(v.cluster == 1 and not v.shared for v in chosen)
+        if not on_every_gpu:
+            chosen += _general(name, program, vector, _anywhere(modes), None in lengths)
+        chosen.append(_fallback(name, program, vector))
     if not trailing:
-        chosen.append(_variant(name, "strided", "*" * len(program.inputs), vector, 1, 256))
+        chosen += _strided(name, program, lengths)
     if _may_be_large(regions, shapes):
-        for variant in (chosen[-1], chosen[-2]) if not trailing and len(chosen) > 1 else (chosen[-1],):
-            chosen.append(dataclasses.replace(variant, symbol=f"{variant.symbol}_64", index=64))
+        last = [v for v in chosen if v.layout in ("looped", "strided") and v.cluster == 1 and v.columns == 0]
+        chosen += [dataclasses.replace(v, symbol=f"{v.symbol}_64", index=64) for v in last]
     return tuple({v.symbol: v for v in chosen}.values())
+
+
+def widest(program: RowProgram) -> int:
+    """Elements that the longest vectors have: what one access moves of the largest operand's."""
+    return _ACCESS_BYTES // max(DTYPES[d].size for d in (*program.inputs, *program.outputs))
+
+
+def _work(program: RowProgram, grids: Sequence[Grid]) -> RowWork:
+    elements = {k for k, o in enumerate(program.operands) if not o.row}
+    reduced = {k for stage in program.stages for k in stage.element.reads}
+    rows = [g.count for g in grids]
+    most = max((n for n in rows if n is not None), default=None) if None not in rows else None
+    size = min(DTYPES[d].size for d in (*program.inputs, *program.outputs))
+    return RowWork(size, len(elements), len(elements & reduced), most)
+
+
+def variant_of(name: str, program: RowProgram, modes: str, shape: RowShape, length: int) -> RowVariant:
+    """The entry point of this shape for rows of this length. modes: as modes_of tells them."""
+    if shape.layout == "looped":
+        return _variant(name, "looped", _anywhere(modes), shape)
+    if shape.layout == "ragged":
+        modes = modes.replace("C", "*")
+    fetched, shared = _fetched(program, modes, shape) if shape.layout == "piped" else (0, 0)
+    return _variant(name, shape.layout, modes, shape, columns=length, fetched=fetched, shared=shared)
+
+
+def _fetched(program: RowProgram, modes: str, shape: RowShape) -> tuple[int, int]:
+    """The inputs that shared memory has room for, as a mask, and the bytes that they take: of those as large as the
+    domain as many as fit, and then those that are the same for every row, if all of them fit."""
+
+    def taken(k: int) -> int:
+        return DTYPES[program.inputs[k]].size * shape.vector * shape.unroll * shape.threads
+
+    can = [k for k in range(len(modes)) if DTYPES[program.inputs[k]].size * shape.vector >= _LEAST_COPIED]
+    mask, left = 0, row_shapes.shared_bytes(shape.resident)
+    for k in (k for k in can if modes[k] == "F"):
+        if taken(k) <= left:
+            mask, left = mask | 1 << k, left - taken(k)
+    same = [k for k in can if modes[k] == "K" and shape.keeps]
+    if sum(map(taken, same)) <= left:
+        mask, left = mask | sum(1 << k for k in same), left - sum(map(taken, same))
+    return mask, row_shapes.shared_bytes(shape.resident) - left
 
 
 def _is_strided(grid: Grid) -> bool:
@@ -76,22 +127,26 @@ def _may_be_large(regions: Sequence[Region], shapes: Shapes) -> bool:
     return any(size is None or size >= 2**31 for size in sizes)
 
 
-def _variant(name: str, layout: str, modes: str, vector: int, unroll: int, threads: int, **more: int) -> RowVariant:
-    lanes = more.get("lanes", threads * more.get("cluster", 1))
-    text = f"{name}_{layout}_{modes.replace('*', 'G')}_w{vector}u{unroll}l{lanes}t{threads}"
-    text += "".join(f"{k[0]}{v}" for k, v in more.items() if k != "lanes" and v > (k == "cluster"))
+def _variant(name: str, layout: str, modes: str, shape: RowShape, **more: int) -> RowVariant:
+    text = f"{name}_{layout}_{modes.replace('*', 'G')}_w{shape.vector}u{shape.unroll}l{shape.lanes}t{shape.threads}"
+    told = {"c": shape.cluster if shape.cluster > 1 else 0, "r": shape.resident, "n": more.get("columns", 0)}
+    told |= {"f": more.get("fetched", 0), "p": more.get("launch", 0)}
+    text += "".join(f"{letter}{value}" for letter, value in told.items() if value)
     return RowVariant(
-        text, modes, 32, vector, unroll, threads, layout, lanes, more.get("cluster", 1), more.get("columns", 0)
-    )
+        text, modes, 32, shape.vector, shape.unroll, shape.threads, layout, shape.lanes, shape.cluster,
+        more.get("columns", 0), shape.resident, more.get("fetched", 0), more.get("shared", 0), more.get("launch", 0),
+        waits=True,
+    )  # fmt: skip
 
 
-def _modes(regions: Sequence[Region], grids: Sequence[Grid], program: RowProgram, shapes: Shapes) -> str:
+def modes_of(regions: Sequence[Region], program: RowProgram, opsets: Mapping[str, int], shapes: Shapes) -> str:
     """One letter an input, as the shapes of the first region tell."""
+    grid = row_domain.of_region(regions[0].nodes, opsets, shapes)
     letters = []
     for value, operand in zip(regions[0].inputs, program.operands, strict=True):
         dims = shapes.dims(value)
         known = None if dims is None else (*dims, *(1,) * operand.trailing)
-        letters.append("*" if known is None or operand.row else _mode(known, operand.view, grids[0]))
+        letters.append("*" if known is None or operand.row else _mode(known, operand.view, grid))
     return "".join(letters)
 
 
@@ -112,55 +167,43 @@ def _mode(dims: Dims, view: int, grid: Grid) -> str:
     return "C" if runs.count(True) == 1 and not kept[-1] else "*"
 
 
-def shape_of_held(length: int, vector: int, size: int) -> tuple[int, int, int, int, int] | None:
-    """(vector, vectors a thread, lanes, threads, cluster) that hold rows of this length; None where none does.
-
-    vector: the widest that may be; size: bytes of the narrowest operand's elements. As many lanes share a row as leave
-    each about _KEPT elements without wasting many, and as read whole sectors of memory.
-    """
-    while length % vector:
-        vector //= 2
-    vectors = length // vector
-
-    def cost(lanes: int) -> tuple[bool, float]:
-        unroll = -(-vectors // lanes)
-        waste = lanes * unroll / vectors
-        return waste > 1.31, abs(math.log2(unroll * vector / _KEPT)) + 2 * (waste - 1) + (lanes > 32) * 0.6
-
-    sharing = [n for n in (1, 2, 4, 8, 16, 32, 64) if -(-vectors // n) * vector <= 32 and n * vector * size >= _SECTOR]
-    if sharing:
-        lanes = min(sharing, key=cost)
-        return vector, -(-vectors // lanes), lanes, _THREADS, 1
-    for cluster in (1, 2, 4, 8):
-        for threads in (64, 128, 256, 512):
-            unroll = -(-vectors // (threads * cluster))
-            if unroll * vector <= (32 if threads < 512 else 64):
-                return vector, unroll, threads * cluster, threads, cluster
-    return None
-
-
-def _for_length(name: str, program: RowProgram, length: int, vector: int, modes: str) -> list[RowVariant]:
-    size = min(DTYPES[d].size for d in (*program.inputs, *program.outputs))
-    shape = shape_of_held(length, vector, size)
-    if shape is None:
-        return []
-    width, unroll, lanes, threads, cluster = shape
-    return [_variant(name, "held", modes, width, unroll, threads, lanes=lanes, cluster=cluster, columns=length)]
+def _anywhere(modes: str) -> str:
+    """The letters that hold for rows of any length, wherever they begin."""
+    return "".join(mode if mode in "FK" else "*" for mode in modes)
 
 
 def _fallback(name: str, program: RowProgram, vector: int) -> RowVariant:
-    """For operands that lie where no vector begins: short code, as it hardly ever runs."""
-    return _variant(name, "looped", "*" * len(program.inputs), vector, 1, _LOOPED_THREADS)
+    """For operands that lie in no way that was foreseen: short code, as it hardly ever runs."""
+    shape = RowShape("looped", vector, 1, _LOOPED_THREADS, _LOOPED_THREADS)
+    return _variant(name, "looped", "*" * len(program.inputs), shape)
 
 
-def _general(name: str, program: RowProgram, vector: int, dynamic: bool) -> list[RowVariant]:
-    """Variants for rows of any length: held ones by capacity where lengths are not known, then the looped ones."""
-    modes = "*" * len(program.inputs)
+def _general(name: str, program: RowProgram, vector: int, modes: str, dynamic: bool) -> list[RowVariant]:
+    """Variants for rows of any length: held ones by capacity where lengths are not known, then those that read rows
+    several times."""
     chosen = []
     if dynamic:
-        for width in dict.fromkeys((vector, 1)):
+        for layout in ("held", "ragged"):
             for lanes, unroll, threads in ((8, 2, 128), (32, 2, 128), (32, 4, 128), (128, 4, 128), (512, 4, 512)):
-                chosen.append(_variant(name, "held", modes, width, unroll, threads, lanes=lanes))
-    chosen.append(_variant(name, "looped", modes, vector, 4, _LOOPED_THREADS, cluster=_CLUSTER))
-    chosen.append(_variant(name, "looped", modes, vector, 4, _LOOPED_THREADS))
+                shape = RowShape(layout, vector, unroll, lanes, threads)
+                chosen.append(_variant(name, layout, modes, shape))
+    threads = _LOOPED_THREADS
+    chosen += split_variants(name, program, RowShape("split", vector, 4, threads, threads), modes)
+    for cluster in (_CLUSTER, 1):
+        shape = RowShape("looped", vector, 4, threads * cluster, threads, cluster)
+        chosen.append(_variant(name, "looped", modes, shape))
     return chosen
+
+
+def split_variants(name: str, program: RowProgram, shape: RowShape, modes: str) -> list[RowVariant]:
+    """The entry points of every launch that a split row takes."""
+    modes = _anywhere(modes)
+    return [_variant(name, "split", modes, shape, launch=k) for k in range(len(program.stages) + 1)]
+
+
+def _strided(name: str, program: RowProgram, lengths: Mapping[int | None, int]) -> list[RowVariant]:
+    """For rows whose elements lie apart: held by the longest row that is known, where it can be, and any."""
+    known = [n for n in lengths if n is not None]
+    values = sum(len(stage.reductions) for stage in program.stages)
+    shapes = row_shapes.for_strided(max(known) if known else None, widest(program), values)
+    return [_variant(name, "strided", "*" * len(program.inputs), shape) for shape in shapes]

@@ -66,6 +66,8 @@ def load(
     check_providers([chosen.provider])
     if chosen.provider != CPU:
         _check_version(artifact, artifact.manifest.requires.onnxruntime_cuda, f"to run it on {chosen.provider}")
+    if "onnxruntime" in chosen.data:  # newer than the artifact needs otherwise
+        _check_version(artifact, chosen.data["onnxruntime"], f"to take {chosen.path.name}")
     if cuda_graph:
         _check_graph(chosen)
     try:

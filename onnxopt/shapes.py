@@ -26,7 +26,11 @@ class Shapes:
 
     def dtype(self, value: ir.Value) -> Dtype | None:
         """The storage dtype of a value, or None where it is unknown or no kernel can store it."""
-        return from_ir(self._dtypes.get(value, value.dtype))
+        return from_ir(self.ir_dtype(value))
+
+    def ir_dtype(self, value: ir.Value) -> ir.DataType | None:
+        """The dtype of a value, also where no kernel can store it; None where it is unknown."""
+        return self._dtypes.get(value, value.dtype)
 
     def dims(self, value: ir.Value) -> Dims | None:
         """The dims of a value, or None where not even its rank is known."""

@@ -16,6 +16,8 @@ import onnx.numpy_helper
 from small_models import CHAIN, NOTHING_TO_FUSE, write
 
 import onnxopt
+from onnxopt import providers, signing
+from onnxopt.tuning import recording
 
 # A batched chain: dim 0 of every input and output is the batch, which Triton can put requests together along.
 BATCHED = """
@@ -50,6 +52,26 @@ def with_weights(output: Path) -> np.ndarray:
     onnx.save(model, output.with_suffix(".onnx"))
     onnxopt.optimize(output.with_suffix(".onnx"), output, external_data=True)
     return weight
+
+
+def full(output: Path) -> Path:
+    """Make, at `output`, an artifact with everything that one can have: weights beside both graphs, code for a GPU with
+    entry points to choose from, files for TensorRT, the report, and what tune measured on two GPUs; signed.
+    """
+    text = CHAIN.replace("8]", "64]").replace("float[64, 64] weight", "float[64, 64] unused")
+    model = onnx.load(write(output.with_suffix(".onnx"), text))
+    weight = np.random.default_rng(0).standard_normal((64, 64), np.float32)
+    model.graph.initializer.append(onnx.numpy_helper.from_array(weight, "weight"))
+    del model.graph.input[2]
+    onnx.save(model, output.with_suffix(".onnx"))
+    onnxopt.optimize(
+        output.with_suffix(".onnx"), output, archs=["sm_90"], external_data=True, portable=True, launch_choices=True
+    )
+    beside: dict[str, str | None] = {
+        name: json.dumps({"schema": 1, "entries": []}) for name in ("gemm_algos.json", "launches.json")
+    }
+    recording.record(output, "h200", providers.read(output, "h200"), beside, signing.generate())
+    return output
 
 
 def with_digest(document: dict[str, Any]) -> bytes:

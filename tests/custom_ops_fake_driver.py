@@ -26,6 +26,9 @@ int cuCtxGetCurrent(void** context) { *context = 0; return 0; }
 int cuCtxSetCurrent(void* context) { return 0; }
 int cuCtxGetDevice(int* device) { *device = 0; return 0; }
 int cuDeviceGetName(char* name, int size, int device) { strcpy(name, "Fake GPU"); return 0; }
+int cuStreamCreate(void** stream, unsigned flags) { *stream = (void*)8; return 0; }
+int cuStreamDestroy_v2(void* stream) { return 0; }
+int cuStreamWaitEvent(void* stream, void* event, unsigned flags) { return 0; }
 int cuStreamIsCapturing(void* stream, int* status) { *status = 0; return 0; }
 int cuStreamBeginCapture_v2(void* stream, int mode) { return 0; }
 int cuStreamEndCapture(void* stream, void** graph) { *graph = (void*)8; return 0; }
@@ -48,6 +51,9 @@ int cuLibraryLoadData(void** library, const void* c, void* a, void* b, unsigned 
 int cuLibraryUnload(void* library) { return 0; }
 int cuLibraryGetKernel(void** kernel, void* library, const char* name) { *kernel = (void*)8; return 0; }
 int cuKernelGetFunction(void** function, void* kernel) { *function = (void*)8; return number("FAKE_LOAD_ERROR"); }
+int cuKernelSetAttribute(int attribute, int value, void* kernel, int device) { return 0; }
+int cuOccupancyMaxActiveBlocksPerMultiprocessor(int* n, void* f, int threads, size_t shared) { *n = 1; return 0; }
+int cuOccupancyMaxActiveClusters(int* n, void* f, const void* config) { *n = 16; return 0; }
 int cuLaunchKernelEx(const void* config, void* function, void** params, void** extra) { return 0; }
 """
 

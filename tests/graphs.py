@@ -11,9 +11,13 @@ from onnxopt.generate_pointwise import literal
 from onnxopt.program import Program
 
 
-def graph(inputs: str, outputs: str, body: str, *, constants: str = "", opset: int = 20) -> ir.Model:
-    """A model from the parts of onnx's text syntax. Nodes are named after their first outputs."""
-    header = f'<ir_version: 9, opset_import: ["" : {opset}]>'
+def graph(
+    inputs: str, outputs: str, body: str, *, constants: str = "", opset: int = 20, contrib: bool = False
+) -> ir.Model:
+    """A model from the parts of onnx's text syntax. Nodes are named after their first outputs. contrib: imports the
+    operators of ONNX Runtime too."""
+    more = ', "com.microsoft" : 1' if contrib else ""
+    header = f'<ir_version: 9, opset_import: ["" : {opset}{more}]>'
     model = ir.from_onnx_text(f"{header} g ({inputs}) => ({outputs}) <{constants}> {{ {body} }}")
     for owner in model.graphs():
         for node in owner:

@@ -30,9 +30,11 @@ class Fused:
         return [" ".join(n for n in k.ops) for k in self.kernels if k.kind == Kind.ROWWISE]
 
 
-def fused(inputs: str, outputs: str, body: str, *, constants: str = "", opset: int = 21) -> Fused:
+def fused(
+    inputs: str, outputs: str, body: str, *, constants: str = "", opset: int = 21, contrib: bool = False
+) -> Fused:
     """The model of graphs.graph, fused."""
-    model = graphs.graph(inputs, outputs, body, constants=constants, opset=opset)
+    model = graphs.graph(inputs, outputs, body, constants=constants, opset=opset, contrib=contrib)
     original = ir.to_proto(model).SerializeToString()
     plan = fuse.fuse(model)
     kernels = tuple(dataclasses.replace(k, cpu=True) for k in outline.outline(model, plan))
@@ -49,11 +51,11 @@ def session(model: bytes, library: pathlib.Path | None = None, threads: int = 2)
     return ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
 
 
-def with_library(found: Fused, folder: pathlib.Path) -> ort.InferenceSession:
+def with_library(found: Fused, folder: pathlib.Path, threads: int = 2) -> ort.InferenceSession:
     """A session that runs the fused functions with the CPU kernel."""
     library = copy_library(folder)
     (folder / "kernels.json").write_text(kernels_json.to_json(found.kernels, None))
-    return session(found.optimized, library)
+    return session(found.optimized, library, threads)
 
 
 def difference(found: np.ndarray, expected: np.ndarray, relative: float, absolute: float) -> float:

@@ -123,3 +123,16 @@ def test_a_cache_that_cannot_be_written_still_works(kind: str, tmp_path: Path, m
     cache = folder / "deeper" if kind == "inside a file" else folder
     assert compile_cuda(SOURCE, ["sm_75"], cache) == b"sm_75+compute_75"
     folder.chmod(0o700)
+
+
+def test_a_missing_compiler_is_told_with_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from cuda.bindings import nvrtc
+
+    def missing() -> None:
+        raise RuntimeError("no libnvrtc.so.12\nwhere it was looked for")
+
+    monkeypatch.setattr(nvrtc, "nvrtcVersion", missing)
+    with pytest.raises(
+        CompileError, match=r"pip install .*nvidia-cuda-nvrtc-cu12, or .*--arch none \(no libnvrtc\.so\.12\)"
+    ):
+        compile_cuda("// nothing", ["sm_90"], tmp_path)

@@ -73,7 +73,16 @@ def _row(dims: tuple[int, ...], axis: int) -> list[str]:
     return [str(dims[axis]), *("1" for _ in dims[axis + 1 :])]
 
 
-def _run(tmp_path: Path, body: str, dims: tuple[int, ...], axis: int, call: str, threads: int, rows: int) -> None:
+def _run(
+    tmp_path: Path,
+    body: str,
+    dims: tuple[int, ...],
+    axis: int,
+    call: str,
+    threads: int,
+    rows: int,
+    modes: str = "'*', '*'",
+) -> None:
     """call: template and its arguments after Op and Index; rows: of the domain that one block runs."""
     model, source, op = _kernel(body, dims, axis)
     rng = np.random.default_rng(sum(dims))
@@ -86,14 +95,14 @@ def _run(tmp_path: Path, body: str, dims: tuple[int, ...], axis: int, call: str,
     inner = int(np.prod(dims[axis + 1 :]))
     blocks = -(-x.size // dims[axis] // rows)
     if template == "strided":
-        blocks = x.size // dims[axis] // inner * -(-inner // 32)
+        blocks = x.size // dims[axis] // inner * -(-inner // (32 * width))
     aligned = (inner if inner > 1 else dims[axis]) % width == 0
     x.tofile(tmp_path / "x")
     g.tofile(tmp_path / "g")
     main = _MAIN % {
         "source": source, "count": x.size, "rows": x.size // dims[axis], "columns": dims[axis], "inner": inner,
         "stored": expected.size, "aligned": "true" if aligned else "false", "blocks": blocks, "threads": threads,
-        "call": f"{template}<{op}, Index, {arguments}, '*', '*'>",
+        "call": f"{template}<{op}, Index, {arguments}, {modes}>",
     }  # fmt: skip
     (tmp_path / "main.cc").write_text(main)
     options = ["-std=c++20", "-O1", "-w", "-pthread", f"-I{EMULATION}", f"-I{paths.cuda_kernels()}"]
@@ -114,10 +123,60 @@ def test_looped_rows(tmp_path: Path, body: str, columns: int) -> None:
     ids=str,
 )
 def test_strided_rows(tmp_path: Path, body: str, dims: tuple[int, ...]) -> None:
-    _run(tmp_path, body, dims, 1, "strided 4, 64", threads=64, rows=1)
+    _run(tmp_path, body, dims, 1, f"strided {4 if dims[-1] % 4 == 0 else 1}, 0, 64", threads=64, rows=1)
+    _run(tmp_path, body, dims, 1, f"strided {4 if dims[-1] % 4 == 0 else 1}, 20, 64", threads=64, rows=1)
 
 
 @pytest.mark.parametrize(("body", "lanes"), [("variance", 4), ("softmax", 32), ("variance", 64)])
 def test_held_rows(tmp_path: Path, body: str, lanes: int) -> None:
     columns = 4 * lanes * 2 - 4  # two vectors a lane, of which the last lane has one
     _run(tmp_path, body, (21, columns), 1, f"held 4, 2, {lanes}, 64, 1, 0", threads=64, rows=64 // lanes)
+
+
+@pytest.mark.parametrize("body", sorted(BODIES))
+@pytest.mark.parametrize(
+    ("lanes", "columns", "unroll"), [(4, 13, 1), (16, 49, 1), (32, 197, 2), (64, 391, 2), (8, 5, 1)]
+)
+def test_ragged_rows(tmp_path: Path, body: str, lanes: int, columns: int, unroll: int) -> None:
+    call = f"ragged 4, {unroll}, {lanes}, 64, 1, 0"
+    _run(tmp_path, body, (21, columns), 1, call, threads=64, rows=64 // lanes, modes="'F', 'K'")
+
+
+@pytest.mark.parametrize("mask", [1, 3], ids=["next", "next and same"])
+@pytest.mark.parametrize("body", sorted(BODIES))
+def test_piped_rows(tmp_path: Path, body: str, mask: int) -> None:
+    _run(tmp_path, body, (21, 500), 1, f"piped 4, 2, 64, 1, 0, {mask}u", threads=64, rows=4, modes="'F', 'K'")
+
+
+_ACROSS = """
+#include "cuda.h"
+#include <cstdio>
+#include "shifted.cuh"
+using namespace onnxopt;
+int main() {
+  alignas(16) static uint16_t memory[64];
+  for (int i = 0; i < 64; ++i) memory[i] = static_cast<uint16_t>(1000 + i);
+  int wrong = 0;
+  for (unsigned begin = 8; begin < 24; ++begin) {
+    for (unsigned columns = 1; columns < 30; ++columns) {
+      for (int k = -7; k < static_cast<int>(columns); ++k) {
+        const auto found = load_across<uint16_t, 8>(memory + begin, static_cast<uint32_t>(k), columns);
+        for (int j = 0; j < 8; ++j) {
+          const bool inside = k + j >= 0 && k + j < static_cast<int>(columns);
+          wrong += inside && found.at[j] != 1000 + static_cast<int>(begin) + k + j;
+        }
+      }
+    }
+  }
+  std::printf("%d", wrong);
+  return wrong != 0;
+}
+"""
+
+
+def test_vectors_across_aligned_ones(tmp_path: Path) -> None:
+    """Wherever the data and the vector begin, every element that is one of the columns is the right one."""
+    (tmp_path / "main.cc").write_text(_ACROSS)
+    options = ["-std=c++20", "-O1", "-w", "-pthread", f"-I{EMULATION}", f"-I{paths.cuda_kernels()}"]
+    subprocess.run(["g++", *options, "-o", "run", "main.cc"], cwd=tmp_path, check=True)
+    subprocess.run(["./run"], cwd=tmp_path, check=True, timeout=60)

@@ -130,6 +130,40 @@ def test_the_output_takes_the_residuals_dims(tmp_path):
     check(tmp_path, gemm(3, residual=2, residual_shape=True), [(6, 4), (4, 5), (2, 3, 5)])
 
 
+@pytest.mark.parametrize("transposed", [False, True])
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+@pytest.mark.parametrize("parts", [2, 3])
+def test_parts(tmp_path, dtype, parts, transposed):
+    """Several outputs are equal parts of the product's columns."""
+    one = Gemm((dtype,) * 3, (dtype,) * parts, bias=2, activation="relu", transpose_b=transposed)
+    columns = 70 * parts
+    weight = (columns, 9) if transposed else (9, columns)
+    shapes = [("b", 5, 9), weight, (columns,)]
+    library = artifact.write(tmp_path, [row(one)])
+    arrays = draw(one, [(2, 5, 9), weight, (columns,)])
+    function = [helper.make_node("Identity", ["x0"], [f"y{k}"]) for k in range(parts)]
+    inputs = list(zip(one.inputs, map(list, shapes), strict=True))
+    ready = artifact.session(artifact.model(function, inputs, [(dtype, None)] * parts), library)
+    assert [o.shape for o in ready.get_outputs()] == [["b", 5, 70]] * parts
+    wanted = np.split(expected(dataclasses.replace(one, outputs=(dtype,)), arrays), parts, axis=-1)
+    for found, part in zip(artifact.run(ready, arrays), wanted, strict=True):
+        scale = np.abs(part).max()
+        np.testing.assert_allclose(found.astype(np.float64), part, atol=TOLERANCE[dtype] * scale, rtol=0)
+
+
+@pytest.mark.parametrize(
+    ("shapes", "message"),
+    [([(2, 3), (3, 5)], "have no 2 equal parts"), ([(2, 2, 3), (2, 3, 4)], "have no 2 equal parts")],
+)
+def test_parts_that_do_not_fit(tmp_path, shapes, message):
+    one = Gemm((F, F), (F, F))
+    library = artifact.write(tmp_path, [row(one)])
+    function = [helper.make_node("Identity", ["x0"], [f"y{k}"]) for k in range(2)]
+    ready = artifact.session(artifact.model(function, [(F, None)] * 2, [(F, None)] * 2), library)
+    with pytest.raises(Exception, match=message):
+        artifact.run(ready, draw(one, shapes))
+
+
 def test_nan_passes_relu(tmp_path):
     one = gemm(activation="relu")
     x = np.array([[np.nan, 0], [1, 0]], F)
@@ -179,7 +213,9 @@ DAMAGE = {
     "input that nothing reads": ({"bias": 3}, "inputs has an input 2 that nothing reads"),
     "too many inputs": ({"inputs": [F] * 5}, "inputs has 5 dtypes"),
     "no inputs": ({"inputs": []}, "inputs has 0 dtypes"),
-    "two outputs": ({"outputs": [F, F]}, "outputs has 2 dtypes, not one"),
+    "parts with a residual": ({"outputs": [F, F]}, "outputs has 2 dtypes, and parts go with neither a residual"),
+    "no outputs": ({"outputs": []}, "outputs has 0 dtypes"),
+    "too many parts": ({"outputs": [F] * 9}, "outputs has 9 dtypes"),
     "integers": ({"inputs": ["int32"] * 4, "outputs": ["int32"]}, "is int32, no float"),
     "float64": ({"inputs": ["float64"] * 4, "outputs": ["float64"]}, "is float64, no float"),
     "mixed": ({"inputs": [F, F, F, "float16"]}, "inputs differ from the output's dtype"),
@@ -208,6 +244,8 @@ def test_damage(tmp_path, name):
 def test_a_meaning_that_breaks_a_rule():
     for fields, problem in [
         ({"inputs": (F, F, F)}, "are not all of 3"),
+        ({"outputs": (F,) * 9}, "9, not 1 to 8"),
+        ({"outputs": (F, F), "transpose_a": True}, "parts go with neither"),
         ({"outputs": ("float16",)}, "differ in dtype"),
         ({"inputs": ("int32", "int32"), "outputs": ("int32",)}, "int32 is not one of"),
         ({"activation": "silu"}, "silu is not one of"),

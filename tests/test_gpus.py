@@ -64,6 +64,7 @@ def test_v100_is_refused_with_a_reason() -> None:
         ({"sources": {}}, "each figure needs one source"),
         ({"compute_capability": "6.1"}, "refused exactly where"),
         ({"refused": "no reason"}, "refused exactly where"),
+        ({"unconfirmed": ["colour"]}, "unsure of what is no figure: colour"),
         ({"driver_names": ["NVIDIA H200"]}, "both called 'NVIDIA H200'"),
         ({"driver_names": []}, "no driver names"),
         ({"colour": "green"}, "colour"),

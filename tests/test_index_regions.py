@@ -86,6 +86,18 @@ ONE_KERNEL = {
         "g = Slice(t, half, big, last)  n = Neg(g)  r = Concat<axis=3>(n, h)  b = Mul(r, sin)  y = Add(a, b)",
         "int64[1] zero = {0}, int64[1] half = {4}, int64[1] big = {9223372036854775807}, int64[1] last = {3}",
     ),
+    "parts of one tensor": (
+        "float[2, 5, 16] x, float[8] b", "float[2, 5, 8] p, float[2, 5, 2, 2, 2] q",
+        "c = Slice(x, zero, eight, last)  p = Add(c, b)  "
+        "d = Slice(x, eight, twelve, last)  n = Neg(d)  r = Reshape(n, s)  q = Expand(r, t)",
+        "int64[1] zero = {0}, int64[1] eight = {8}, int64[1] twelve = {12}, int64[1] last = {-1}, "
+        "int64[5] s = {2, 5, 2, 1, 2}, int64[5] t = {1, 1, 1, 2, 1}",
+    ),
+    "dynamic parts of one tensor": (
+        "float[N, S, 12] x", "float[N, S, 6] p, float[N, S, 6] q",
+        "c = Slice(x, zero, six, last)  p = Neg(c)  d = Slice(x, six, twelve, last)  q = Exp(d)",
+        "int64[1] zero = {0}, int64[1] six = {6}, int64[1] twelve = {12}, int64[1] last = {2}",
+    ),
     "shifted windows": (
         "float[2, 6, 6, 3] x", "float[8, 9, 3] y",
         "t = Neg(x)  a1 = Slice(t, s1, big, ax1)  a2 = Slice(t, s0, s1, ax1)  a = Concat<axis=1>(a1, a2)  "
@@ -156,6 +168,33 @@ def test_one_kernel_gives_the_same_numbers(name: str, tmp_path: Path) -> None:
 def test_nothing_else_is_left(name: str) -> None:
     _, after, _ = _outlined(name)
     assert [n.domain for n in after.graph] == ["onnxopt"]
+
+
+@pytest.mark.parametrize(
+    ("outputs", "second"),
+    [
+        ("float[4, 6] p, float[4, 4] q", "d = Slice(x, six, ten, last)  q = Exp(d)"),  # another size
+        (
+            "float[4, 6] p, float[6, 4] q",
+            "d = Slice(x, six, twelve, last)  e = Exp(d)  q = Transpose(e)",
+        ),  # moved around
+    ],
+)
+def test_parts_that_stay_apart(outputs: str, second: str) -> None:
+    """Kernels that make as much of each part, element by element, are one; others would lose by it."""
+    constants = ", ".join(
+        f"int64[1] {n} = {{{v}}}" for n, v in (("zero", 0), ("six", 6), ("ten", 10), ("twelve", 12), ("last", 1))
+    )
+    model = graph(
+        "float[4, 12] x", outputs, f"c = Slice(x, zero, six, last)  p = Neg(c)  {second}", constants=constants
+    )
+    assert [len(r.outputs) for r in fuse(model).regions] == [1, 1]
+
+
+@pytest.mark.parametrize(("dtype", "count"), [("float16", 1), ("bfloat16", 1), ("float", 0)])
+def test_gelu_alone_is_a_region_in_16_bits(dtype: str, count: int) -> None:
+    """ONNX Runtime's CUDA kernel for it takes three times as long as ours there."""
+    assert len(fuse(graph(f"{dtype}[4, 6] x", f"{dtype}[4, 6] y", "y = Gelu(x)")).regions) == count
 
 
 def test_a_view_alone_stays_a_view() -> None:

@@ -8,11 +8,15 @@ from typing import Any
 
 import onnx.parser
 import onnx_ir as ir
+import onnxruntime as ort
 import pytest
-from small_models import CHAIN, HEADER, NOTHING_TO_FUSE, TOKENS
+from small_models import CHAIN, HEADER, NOTHING_TO_FUSE, TOKENS, write
 
-from onnxopt import gpus, providers
+import onnxopt
+from onnxopt import gpus, package, providers
+from onnxopt import manifest as manifests
 from onnxopt.compile import ARCHS
+from onnxopt.errors import ArtifactError
 from onnxopt.providers import facts, rules, tensorrt
 
 CONVOLUTION = """
@@ -158,6 +162,40 @@ def test_tensorrt_takes_the_plain_graph_and_computes_in_its_dtype() -> None:
     assert data["fallback_providers"][0]["provider"] == "CUDAExecutionProvider"
     if (tensorrt.linked_release() or "10") == "10":
         assert data["provider_options"]["trt_fp16_enable"] == "1"
+
+
+# What the TensorRT providers of ORT 1.21.1, 1.22.0, 1.23.2, 1.26.0 and 1.31.1 all take, of what is used here.
+TENSORRT_OPTIONS = {
+    "trt_engine_cache_enable", "trt_engine_cache_path", "trt_timing_cache_enable", "trt_timing_cache_path",
+    "trt_cuda_graph_enable", "trt_fp16_enable", "trt_profile_min_shapes", "trt_profile_opt_shapes",
+    "trt_profile_max_shapes",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", ["float", "float16", "bfloat16"])
+def test_every_tensorrt_option_is_one_that_ort_takes(dtype: str) -> None:
+    of = convolution(dtype, batch="n", side="s")
+    data = tensorrt.tensorrt(facts.of(of), gpus.catalogue()["l4"], {})
+    newer = set(data["provider_options"]) - TENSORRT_OPTIONS
+    assert newer <= set(tensorrt.SINCE)
+    assert data.get("onnxruntime") == ("1.23" if newer else None)
+    library = Path(ort.__file__).parent / "capi" / "libonnxruntime_providers_tensorrt.so"
+    if library.is_file():  # GPU builds have it, and say there what they take
+        known = library.read_bytes()
+        assert [name for name in data["provider_options"] if name.encode() not in known] == []
+
+
+def test_an_option_that_this_ort_does_not_know_yet_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, library: Path
+) -> None:
+    made = onnxopt.optimize(write(tmp_path / "m.onnx", CHAIN), tmp_path / "made", archs=["sm_89"], verify=False).path
+    data = providers.read(made, "l4.tensorrt") | {"onnxruntime": "99.0"}
+    (made / "providers" / "l4.tensorrt.json").write_text(providers.to_json(data))
+    manifest = manifests.load(made)
+    package.write_manifest(made, manifest.model_copy(update={"files": package.hash_files(made)}))
+    monkeypatch.setattr("onnxopt.session.check_providers", lambda _: None)
+    with pytest.raises(ArtifactError, match=r"needs ONNX Runtime 99\.0 to take l4\.tensorrt\.json"):
+        onnxopt.load(made, configuration="l4.tensorrt")
 
 
 def test_an_unknown_rank_is_refused_and_said(tmp_path: Path) -> None:

@@ -11,7 +11,9 @@ import onnxruntime as ort
 import pytest
 
 import models
-from onnxopt import loading, normalize, saving
+from onnxopt import fuse, loading, normalize, saving
+from onnxopt.passes.infer import InferShapesPass
+from onnxopt.regions import Kind
 from onnxopt.rewrite import rewrite, to_portable
 from tests import graphs
 from tests.attention_graphs import Attention, ops, rewritten
@@ -21,22 +23,33 @@ GOLDEN = {
     "bert_tiny": {"Attention": 2, "MatMul": 6, "Add": 12},
     "bert_tiny_dyn": {"Attention": 2, "MatMul": 6, "Add": 12},
     "bert_tiny_fp16_dyn": {"Attention": 2, "MatMul": 6, "Add": 12},
-    "vit_tiny_fp16": {"Attention": 2, "MatMul": 6, "Transpose": 1, "Reshape": 1},
+    "vit_tiny_fp16": {"Attention": 2, "Conv": 0, "MatMul": 7, "Transpose": 1, "Reshape": 2},
     "vit_tiny_dyn": {"Attention": 2, "MatMul": 6, "Transpose": 1, "Reshape": 1},
     "llama_tiny": {"MultiHeadAttention": 2, "RotaryEmbedding": 4, "MatMul": 12},
     "llama_tiny_dyn": {"MultiHeadAttention": 2, "RotaryEmbedding": 4, "MatMul": 12},
-    "llama_tiny_fp16": {"GroupQueryAttention": 2, "MatMul": 8},
-    "llama_tiny_fp16_dyn": {"GroupQueryAttention": 2, "MatMul": 8, "GatherND": 0, "CumSum": 0},
+    "llama_tiny_fp16": {"MultiHeadAttention": 2, "RotaryEmbedding": 0, "MatMul": 8, "Transpose": 0},
+    "llama_tiny_fp16_dyn": {"MultiHeadAttention": 2, "MatMul": 8, "Transpose": 0, "GatherND": 0, "CumSum": 0},
+    "llama_decode_tiny_fp16": {"GroupQueryAttention": 2, "MatMul": 8, "Transpose": 0, "Expand": 0},
+    "llama_decode_tiny_fp16_dyn": {"GroupQueryAttention": 2, "MatMul": 8, "Transpose": 0, "Where": 0},
 }
 
 
 def _feeds(name: str) -> list[dict[str, np.ndarray]]:
     rng = np.random.default_rng(0)
+    if "decode" in name:
+        return [_token_behind(cache, batch, rng) for batch, cache in ([(2, 7), (1, 1)] if "dyn" in name else [(2, 12)])]
     if name.startswith("vit"):
         dtype = np.float16 if "fp16" in name else np.float32
         shapes = [(2, 3, 32, 32), *([(5, 3, 32, 32)] if name.endswith("dyn") else [])]
         return [{"x": rng.standard_normal(shape).astype(dtype)} for shape in shapes]
     return [{"x": rng.integers(0, 128, shape)} for shape in (_TOKENS if name.endswith("dyn") else _TOKENS[:1])]
+
+
+def _token_behind(cache: int, batch: int, rng: np.random.Generator) -> dict[str, np.ndarray]:
+    """One token, and keys and values of those before it: 2 layers of 2 heads of 16."""
+    names = [f"past_{kind}_{layer}" for layer in range(2) for kind in ("key", "value")]
+    feeds = {name: rng.standard_normal((batch, 2, cache, 16)).astype(np.float16) for name in names}
+    return {"x": rng.integers(0, 128, (batch, 1)), **feeds}
 
 
 @pytest.mark.models
@@ -55,9 +68,10 @@ def test_exported_models(name: str, tmp_path: Path) -> None:
     tolerance = 4e-3 if "fp16" in name else 1e-5
     forms = [_session(file) for file in (models.path(name), tmp_path / "model.onnx", tmp_path / "portable.onnx")]
     for feeds in _feeds(name):
-        expected, *found = (form.run(None, feeds)[0] for form in forms)
+        expected, *found = (form.run(None, feeds) for form in forms)
         for outputs in found:
-            np.testing.assert_allclose(outputs, expected, rtol=tolerance, atol=tolerance)
+            for one, other in zip(outputs, expected, strict=True):
+                np.testing.assert_allclose(one, other, rtol=tolerance, atol=tolerance)
 
 
 def _session(path: Path) -> ort.InferenceSession:
@@ -127,7 +141,7 @@ def test_projections_of_a_weight_that_is_read_elsewhere_stay(tmp_path: Path) -> 
     model = attention.model()
     model.graph.outputs.append(graphs.value(model, "z"))
     found, done = rewritten(model, tmp_path)
-    assert done.applied == {"attention": 1, "rotary": 0, "merge": 0, "gate": 0}
+    assert done.applied == {"attention": 1, "rotary": 0, "merge": 0, "gate": 0, "tokens": 0}
     assert "MultiHeadAttention" in ops(found)
     assert _weight_bytes(found) <= _weight_bytes(model)
 
@@ -137,6 +151,29 @@ def test_one_product_for_long_inputs_costs_more_than_it_saves(tmp_path: Path) ->
     long, _ = rewritten(Attention(dims="64, 4096").model(), tmp_path)
     assert ops(short) == ["Attention"]
     assert "MultiHeadAttention" in ops(long)
+    assert ops(long).count("MatMul") == 3
+
+
+def test_one_product_of_16_bits_in_parts_for_long_inputs(tmp_path: Path) -> None:
+    """A gemm region writes q, k and v where MultiHeadAttention reads them."""
+    model = Attention(dims="64, 4096").model()
+    half = _in_float16(model)
+    found, _ = rewritten(half, tmp_path)
+    assert [op for op in ops(found) if op != "Reshape"] == ["MatMul", "Add", "Split", "MultiHeadAttention"]
+    InferShapesPass()(found)
+    (region,) = fuse.fuse(found).regions
+    assert region.kind is Kind.GEMM
+    assert len(region.outputs) == 3
+
+
+def _in_float16(model: ir.Model) -> ir.Model:
+    for value in (*model.graph.inputs, *model.graph.outputs, *model.graph.initializers.values()):
+        if value.dtype == ir.DataType.FLOAT:
+            value.type = ir.TensorType(ir.DataType.FLOAT16)
+            if value.const_value is not None:
+                value.const_value = ir.tensor(value.const_value.numpy().astype(np.float16), name=value.name)
+    InferShapesPass()(model)
+    return model
 
 
 @pytest.mark.parametrize("activation", ["s = Sigmoid(g) a = Mul(g, s)", "a = Gelu(g)"])

@@ -39,6 +39,10 @@ DAMAGE = {
     "a pointwise mode": (f"{VARIANT}.modes", "R", "not one of the letters FKDC*"),
     "lanes that do not divide": (f"{VARIANT}.lanes", 48, "does not divide the threads"),
     "a cluster with other lanes": (f"{VARIANT}.cluster", 8, "are not those of the cluster"),
+    "a launch whose others are missing": (f"{VARIANT}.layout", "split", "whose passes are not all there"),
+    "a launch after nothing": (f"{VARIANT}.launch", 1, "whose passes are not all there"),
+    "piped by a part of a block": (f"{VARIANT}.layout", "piped", "are not those of the cluster"),
+    "shared memory below 0": (f"{VARIANT}.shared", -1, "is not an integer from 0"),
     "threads of no whole warp": (f"{VARIANT}.threads", 100, "is not a multiple of 32"),
     "unknown kind": ("kernels.0.kind", "spiral", "which this library does not know"),
 }

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import dataclasses
 import tempfile
 from pathlib import Path
 
+import fuzz_rows
 import numpy as np
+import onnx_ir as ir
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from rowwise_models import difference, fused, session, with_library
+from rowwise_models import Fused, difference, fused, session, with_library
+
+from onnxopt import fuse, outline
 
 pytestmark = pytest.mark.usefixtures("library")
 
@@ -67,3 +72,69 @@ def test_random_compositions(drawn: tuple[str, str, int], shape: tuple[int, int,
         ours = with_library(found, Path(folder)).run(None, values)
     for a, b in zip(ours, expected, strict=True):
         assert difference(a, b, 1e-4, 1e-4) <= 1
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 10**9))
+@example(1000)
+def test_random_rowwise_graphs(seed: int) -> None:
+    """Any rank and axes, masks, broadcast operands, several outputs, 16 bits, rows of 2 to 100,003, also none."""
+    proto = fuzz_rows.Graph(seed).model()
+    before = proto.SerializeToString()
+    model = ir.from_proto(proto)
+    plan = fuse.fuse(model)
+    kernels = tuple(dataclasses.replace(k, cpu=True) for k in outline.outline(model, plan))
+    found = Fused(plan, kernels, before, ir.to_proto(model).SerializeToString())
+    original = session(before)
+    limit = 1e-4 if all(i.type != "tensor(float16)" for i in original.get_inputs()) else 3e-2
+    dynamic = any(not isinstance(d, int) for i in original.get_inputs() for d in i.shape)
+    with tempfile.TemporaryDirectory() as folder:
+        ours = with_library(found, Path(folder))
+        for size in (37, 1, *([0] if any(i.shape[:1] == ["N"] for i in original.get_inputs()) else [])):
+            feeds = _feeds(original, size)
+            for a, b in zip(ours.run(None, feeds), original.run(None, feeds), strict=True):
+                assert difference(a, b, limit, limit) <= 1
+            if not dynamic:
+                break
+
+
+def _feeds(run_in, size: int) -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(size)
+    feeds = {}
+    for value in run_in.get_inputs():
+        dims = [d if isinstance(d, int) else size for d in value.shape]
+        dtype = {"tensor(float16)": np.float16, "tensor(bool)": np.bool_}.get(value.type, np.float32)
+        drawn = rng.random(dims) < 0.5 if dtype is np.bool_ else rng.uniform(-3, 3, dims)
+        feeds[value.name] = drawn.astype(dtype)
+    return feeds
+
+
+def _softmax(x: np.ndarray) -> np.ndarray:
+    e = np.exp(x - x.max(-1, keepdims=True))
+    return e / e.sum(-1, keepdims=True)
+
+
+@pytest.mark.parametrize(
+    ("call", "expected"),
+    [
+        ("ReduceMax(x, last)", lambda x: x.max(-1, keepdims=True)),
+        ("ReduceMin(x, last)", lambda x: x.min(-1, keepdims=True)),
+        ("ReduceSum(x, last)", lambda x: x.sum(-1, keepdims=True)),
+        ("ReduceLogSumExp(x, last)", lambda x: np.logaddexp.reduce(x, -1, keepdims=True)),
+        ("Softmax(x)", _softmax),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_nan_and_infinities(call: str, expected, tmp_path) -> None:
+    """Against numpy in float64: NaN is kept, infinities are what they are."""
+    nan, inf = np.nan, np.inf
+    specials = [[nan], [inf], [-inf], [inf, -inf], [nan, inf], [], [-inf] * 70]
+    x = np.random.default_rng(0).standard_normal((len(specials), 70)).astype(np.float32)
+    for k, special in enumerate(specials):
+        x[k, 3 : 3 + len(special)] = special[:67]
+    x[-1] = -inf
+    found = fused("float[7, 70] x", "float[] y", f"y = {call}", constants="int64[1] last = {-1}", opset=21)
+    assert len(found.rowwise) == 1
+    with np.errstate(invalid="ignore", divide="ignore"):
+        wanted = expected(x.astype(np.float64))
+    assert difference(with_library(found, tmp_path).run(None, {"x": x})[0], wanted, 1e-5, 1e-5) <= 1

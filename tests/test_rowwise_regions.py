@@ -146,3 +146,36 @@ def test_a_reshape_whose_result_is_needed_elsewhere_is_not_stored_again() -> Non
 def test_an_operand_of_another_shape_keeps_its_own_kernel() -> None:
     found = fused(f"{X}, float[N, 1, 40] q", "float[N, N, 40] y", "a = Softmax(x) y = Add(a, q)", opset=21)
     assert found.rowwise == ["Softmax"]
+
+
+LONG = {
+    "one row": (
+        "float[1, 500003] x, float[500003] g", "float[1, 500003] y", "s = Softmax(x) y = Mul(s, g)", "", (1, 500003),
+    ),
+    "three rows and their sums": (
+        "float[3, 200000] x, float[200000] g", "float[3, 200000] y, float[3, 1] z",
+        "d = Mul(x, g) z = ReduceSum(d, last) y = Sub(d, z)", AXIS, (3, 200000),
+    ),
+    "over channels": (
+        "float[1, 70, 100, 61] x, float[70, 1, 1] g", "float[1, 70, 100, 61] y",
+        "m = ReduceMean(x, c) d = Sub(x, m) p = Mul(d, d) v = ReduceMean(p, c) q = Sqrt(v) n = Div(d, q) y = Mul(n, g)",
+        "int64[1] c = {1}", (1, 70, 100, 61),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.usefixtures("library")
+@pytest.mark.parametrize("case", LONG)
+def test_threads_share_rows_where_there_are_few(case: str, tmp_path) -> None:
+    inputs, outputs, body, constants, shape = LONG[case]
+    found = fused(inputs, outputs, body, constants=constants, opset=21)
+    assert len(found.rowwise) == 1
+    rng = np.random.default_rng(1)
+    feeds = {"x": rng.standard_normal(shape).astype(np.float32)}
+    g = session(found.original).get_inputs()[1].shape
+    feeds["g"] = rng.standard_normal(g).astype(np.float32)
+    expected = session(found.original).run(None, feeds)
+    results = [with_library(found, tmp_path / str(n), threads=n).run(None, feeds) for n in (1, 2)]
+    for ours, alone, theirs in zip(*results, expected, strict=True):
+        np.testing.assert_array_equal(ours, alone)  # results do not depend on the threads
+        assert difference(ours, theirs, 1e-4, 1e-4) <= 1

@@ -18,7 +18,7 @@ from click.testing import CliRunner
 from small_models import CHAIN, RANDOM, write
 
 import onnxopt
-from onnxopt import execution, package, providers, tuning
+from onnxopt import execution, package, providers, signing, tuning
 from onnxopt import manifest as manifests
 from onnxopt.cli import main
 from onnxopt.commands.tune import parse_seconds
@@ -215,13 +215,29 @@ def test_another_case_does_not_take_these_trials(
     assert "belongs to another model, machine or release" in again.notes[0]
 
 
-def test_a_signature_that_no_longer_fits_is_told_about(
+def test_a_signature_that_no_longer_fits_is_removed(
     made: Path, few_knobs: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     few_knobs()
     pretend_times(monkeypatch, lambda _: False)
-    (made / f"{manifests.FILE}.minisig").write_text("signature")
-    assert tune(made).notes[-1].endswith("sign it again")
+    key = signing.generate()
+    signing.sign_artifact(made, key)
+    assert "manifest.json.minisig was removed" in tune(made).notes[-1]
+    assert not list(made.glob("manifest.json.*"))
+    with pytest.raises(ArtifactError, match="is not signed"):
+        onnxopt.load(made, public_key=key.public.to_text().splitlines()[1])
+
+
+def test_tune_signs_what_it_changed(
+    made: Path, few_knobs: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    few_knobs(ARENA)
+    pretend_times(monkeypatch, lambda k: k > 0)
+    key = signing.generate()
+    signing.sign_artifact(made, signing.generate())
+    assert tune(made, sign=key).notes[-1] == f"signed again with key {key.public.name}"
+    onnxopt.load(made, public_key=key.public.to_text().splitlines()[1])
+    assert_whole(made)
 
 
 def test_an_artifact_that_is_wrong_itself_is_not_tuned(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ from small_models import CHAIN, HEADER
 
 from onnxopt import execution
 from onnxopt.providers import facts, rules
-from onnxopt.tuning import knobs, rounds, search
+from onnxopt.tuning import kernels, knobs, rounds, search
 from onnxopt.tuning.state import State, Trial
 
 # --- is it faster ----------------------------------------------------------------------------------------------------
@@ -82,7 +82,7 @@ def test_only_what_matters_for_the_model_is_tried() -> None:
 @pytest.mark.parametrize("provider", [execution.CPU, execution.CUDA])
 def test_every_knob_changes_what_it_says_and_nothing_else(provider: str) -> None:
     of = facts.of(model(CHAIN))
-    base = rules.cpu() if provider == execution.CPU else rules.cuda(of)
+    base = (rules.cpu() if provider == execution.CPU else rules.cuda(of)) | {kernels.SECTION: dict(kernels.RULES)}
     for knob in knobs.knobs(of, provider, library=True):
         assert knob.current(base) in knob.values
         for value in knob.values:

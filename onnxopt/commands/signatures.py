@@ -5,11 +5,15 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from onnxopt.commands.options import json_option, print_result
 from onnxopt.errors import UsageError
+
+if TYPE_CHECKING:
+    from onnxopt.signing import SecretKey
 
 _PASSWORD = "ONNXOPT_KEY_PASSWORD"
 
@@ -51,7 +55,7 @@ def sign(artifact: Path, key: Path, comment: str | None, force: bool, as_json: b
     """Sign ARTIFACT's manifest, which holds the hash of every file; every hash is checked first."""
     from onnxopt import signing
 
-    secret = signing.secret_key(key, _password(key) if signing.needs_password(key) else None)
+    secret = read_secret_key(key)
     path = signing.sign_artifact(artifact, secret, trusted_comment=comment, replace=force)
     document = {"signature": str(path), "id": secret.public.name}
     print_result(document, f"signed {artifact} with key {secret.public.name}", as_json)
@@ -76,6 +80,13 @@ def verify_signature(artifact: Path, public_key: str | None, as_json: bool) -> N
         f"trusted comment: {opened.signature}",
         as_json,
     )
+
+
+def read_secret_key(path: Path) -> SecretKey:
+    """The secret key of a file, whose password is asked for where it has one."""
+    from onnxopt import signing
+
+    return signing.secret_key(path, _password(path) if signing.needs_password(path) else None)
 
 
 def _password(file: Path, *, confirm: bool = False) -> str:

@@ -9,11 +9,12 @@ import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from onnxopt.commands import options
+from onnxopt.commands.signatures import read_secret_key
 from onnxopt.errors import UsageError
 
 if TYPE_CHECKING:
@@ -30,6 +31,7 @@ _INTERRUPTED = 130
 @options.shape
 @click.option("--provider", help="ORT's name of it. Default: CUDA where usable, else CPU.")
 @click.option("--restart", is_flag=True, help="Forget what an unfinished run found out.")
+@click.option("--sign", "key", type=Path, help="Secret key to sign the changed artifact with.")
 @options.json_option
 @click.pass_context
 def tune(
@@ -39,14 +41,18 @@ def tune(
     shapes: tuple[str, ...],
     provider: str | None,
     restart: bool,
+    key: Path | None,
     as_json: bool,
 ) -> None:
     """Find the fastest options for ARTIFACT on this machine, by measurement, and write them into it.
+
+    A signature that ARTIFACT has is removed, as it signs what was there before; --sign makes a new one.
 
     Exit code 130 where it was interrupted: what was known until then is kept, and the next run goes on from there.
     """
     from onnxopt import tuning
 
+    secret = None if key is None else read_secret_key(key)
     # A plain kill keeps what is known, as ctrl-C does.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     with _progress() as advance:
@@ -56,6 +62,7 @@ def tune(
             shapes=options.parse_shapes(shapes),
             provider=provider,
             restart=restart,
+            sign=secret,
             progress=advance,
         )
     if as_json:
@@ -92,6 +99,8 @@ def describe(result: Result) -> str:
             f"{label}: rule-made {found.first_ms:.3f} ms, {'tuned' if result.changes else 'the same again'} "
             f"{found.second_ms:.3f} ms, ratio {found.ratio:.3f} ({found.low:.3f} to {found.high:.3f})"
         )
+    for option, found_faster in result.kernels.items():
+        lines += [f"  {option}: {_describe_kernel(entry)}" for entry in found_faster]
     lines += [f"note: {note}" for note in result.notes]
     kept = {
         "faster": f"wrote {result.file}",
@@ -99,6 +108,13 @@ def describe(result: Result) -> str:
         "interrupted": f"interrupted: {result.file} has what was found; run it again to go on",
     }
     return "\n".join([*lines, kept[result.status]])
+
+
+def _describe_kernel(entry: dict[str, Any]) -> str:
+    """ "float16 m1024 n768 k768: 4.8 us instead of 5.2"."""
+    what = entry.get("product") or f"{entry['kernel']} of {entry['size']}"
+    rule = next(v for k, v in entry.items() if k.endswith("_microseconds"))
+    return f"{what}: {entry['microseconds']:.1f} us instead of {rule:.1f}"
 
 
 @contextlib.contextmanager

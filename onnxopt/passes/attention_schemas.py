@@ -35,6 +35,8 @@ _ATTRIBUTES = {
     "RotaryEmbedding": {
         "num_heads": "i", "interleaved": "i", "rotary_embedding_dim": "i", "is_packed_batching": "i", "scale": "f",
     },
+    "SkipLayerNormalization": {"epsilon": "f"},
+    "SkipSimplifiedLayerNormalization": {"epsilon": "f"},
 }  # fmt: skip
 DOMAINS = (DOMAIN, CONTRIB)
 _TYPES = [f"tensor({name})" for name in ("float", "float16", "bfloat16", "double", "int32", "int64", "bool")]
@@ -53,6 +55,8 @@ def known_to_onnx() -> Iterator[None]:
         _schema(CONTRIB, "MultiHeadAttention", _infer_multi_head, 8, 3),
         _schema(CONTRIB, "GroupQueryAttention", _infer_group_query, 11, 3),
         _schema(CONTRIB, "RotaryEmbedding", _infer_first, 4, 1),
+        _schema(CONTRIB, "SkipLayerNormalization", _infer_skip_norm, 5, 4),
+        _schema(CONTRIB, "SkipSimplifiedLayerNormalization", _infer_skip_norm, 4, 4),
     ]
     missing = [schema for schema in schemas if not onnx.defs.has(schema.name, schema.domain)]
     for schema in missing:
@@ -114,6 +118,15 @@ def _attribute(context: InferenceContext, name: str) -> int:
 
 def _infer_first(context: InferenceContext) -> None:
     _set(context, 0, _dims(context, 0))
+
+
+def _infer_skip_norm(context: InferenceContext) -> None:
+    """The norm, mean and inverse deviation of each row, and the sum that was normalized."""
+    x = _dims(context, 0)
+    for output in (0, 3):
+        _set(context, output, x)
+    for output in (1, 2):
+        _set(context, output, None if x is None else [*x[:-1], _number(1)])
 
 
 def _infer_sdpa(context: InferenceContext) -> None:

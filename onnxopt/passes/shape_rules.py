@@ -222,6 +222,7 @@ def _attention(node: ir.Node, known: Known) -> Dims | None:
 
 _RULES: dict[str, Rule] = {
     "MatMul": _matmul,
+    "SimplifiedLayerNormalization": _same,  # ONNX Runtime's, in ONNX's domain
     "Reshape": _reshape,
     "Expand": _expand,
     "Slice": _slice,

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from onnxopt import samples
+from onnxopt import requirements, samples
 from onnxopt.errors import UsageError
 from onnxopt.execution import CUDA
 from onnxopt.gpus import Gpu
@@ -23,6 +23,9 @@ from onnxopt.samples import Sizes
 TENSORRT = "TensorrtExecutionProvider"
 MODELS = ("model.portable.onnx", "model.onnx")
 _USUAL_RELEASE = "10"  # what ORT 1.18 to 1.31 link
+# Options that ORT refuses before this release; the others that are used here are known from 1.21 on. Read from the
+# providers' libraries of 1.21.1, 1.22.0, 1.23.2, 1.26.0 and 1.31.1.
+SINCE = {"trt_bf16_enable": "1.23"}
 # Sizes a dim takes: least, usual, most.
 _BATCH, _SPACE, _OTHER = (1, 8, 32), (64, 224, 512), (1, 128, 512)
 
@@ -57,6 +60,7 @@ def tensorrt(facts: Facts, gpu: Gpu, shapes: Mapping[str, tuple[int, ...]]) -> d
         }
     rows |= _profiles(facts, shapes)
     behind = rules.cuda(facts, gpu)
+    newer = [SINCE[option] for option in rows if option in SINCE]
     return {
         "provider": TENSORRT,
         "provider_options": {k: v for k, (v, _) in rows.items()},
@@ -67,6 +71,7 @@ def tensorrt(facts: Facts, gpu: Gpu, shapes: Mapping[str, tuple[int, ...]]) -> d
         "path_options": ["trt_engine_cache_path", "trt_timing_cache_path"],
         "fallback_providers": [{"provider": CUDA, "provider_options": behind["provider_options"]}],
         "gpu": behind["gpu"],
+        **({"onnxruntime": max(newer, key=requirements.parts)} if newer else {}),
         "why": {
             "graph_optimization_level": "what TensorRT leaves to the CUDA EP is optimized by ORT",
             "model": "the first of these that is there: TensorRT fuses plain nodes by itself",

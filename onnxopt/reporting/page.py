@@ -130,8 +130,8 @@ def _shapes(texts: Sequence[Any]) -> str:
 
 
 def _words(name: str) -> Markup:
-    """An operator's name that may break before its capitals, so that LayerNormalization fits a phone."""
-    return Markup("<wbr>").join(re.split(r"(?<=[a-z])(?=[A-Z])", name))
+    """An operator's name that may break before its capitals, and behind its domain, so that it fits a phone."""
+    return Markup("<wbr>").join(re.split(r"(?<=[a-z])(?=[A-Z])|(?<=::)", name))
 
 
 def _tensors(tensors: Sequence[Tensor]) -> str:

@@ -22,7 +22,8 @@ from onnxscript.rewriter import MatchContext, MatchResult, RewriteRuleClassBase
 from onnxopt.passes.attention_schemas import CONTRIB, DOMAIN
 from onnxopt.rewrite.symbolic import dims_of, same
 
-_SIXTEEN_BIT = (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
+SIXTEEN_BIT = (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
+GROUPED_OF_FLOAT16 = False
 _ROTARY_MULTIPLE = 16  # of a head's size that GroupQueryAttention's rotary embedding asks for
 
 
@@ -43,8 +44,10 @@ class GroupQuery(RewriteRuleClassBase):
         self._graph = context.model.graph
         if not y.producer().attributes.get_int("causal"):
             return result.fail("GroupQueryAttention is causal, this attention is not")
-        if q.dtype not in _SIXTEEN_BIT:
+        if q.dtype not in SIXTEEN_BIT:
             return result.fail(f"GroupQueryAttention has no CUDA kernel for {q.dtype}")
+        if q.dtype == ir.DataType.FLOAT16 and not GROUPED_OF_FLOAT16:
+            return result.fail("MultiHeadAttention copies nothing, and a kernel of ours prepares what it reads")
         if q.shape[3] != v.shape[3]:
             return result.fail("k and v have heads of different sizes")
         if not same(q.shape[2], k.shape[2]):
@@ -59,15 +62,15 @@ class GroupQuery(RewriteRuleClassBase):
         return result
 
     def rewrite(self, op, q, k, v, y, cos=None, sin=None):
-        queries = _flat(op, q)
+        queries = flat(op, q)
         lengths, total = _lengths(op, self._graph, q, queries)
         tables = [_half_table(op, x) for x in (cos, sin)] if self._rotary else []
         out, _, _ = op.GroupQueryAttention(
-            queries, _flat(op, k), _flat(op, v), None, None, lengths, total, *tables,
+            queries, flat(op, k), flat(op, v), None, None, lengths, total, *tables,
             num_heads=q.shape[1], kv_num_heads=k.shape[1], scale=y.producer().attributes.get_float("scale"),
             do_rotary=int(self._rotary), _domain=CONTRIB, _outputs=3,
         )  # fmt: skip
-        return _heads(op, out, y)
+        return heads(op, out, y)
 
 
 class MultiHead(RewriteRuleClassBase):
@@ -90,18 +93,18 @@ class MultiHead(RewriteRuleClassBase):
         node = y.producer()
         mask = node.inputs[3] if len(node.inputs) > 3 else None
         extra = [] if mask is None else [None, None, _full_mask(op, self._graph, mask, q, k)]
-        flat = _is_transposed(k) or _is_transposed(v) or not same(k.shape[3], v.shape[3])
-        keys, values = (_flat(op, x) if flat else x for x in (k, v))
+        flattens = _is_transposed(k) or _is_transposed(v) or not same(k.shape[3], v.shape[3])
+        keys, values = (flat(op, x) if flattens else x for x in (k, v))
         attributes = {"unidirectional": 1} if node.attributes.get_int("causal") else {}
         out = op.MultiHeadAttention(
-            _flat(op, q), keys, values, *extra,
+            flat(op, q), keys, values, *extra,
             num_heads=q.shape[1], scale=node.attributes.get_float("scale"), **attributes, _domain=CONTRIB,
         )  # fmt: skip
-        return _heads(op, out, y)
+        return heads(op, out, y)
 
 
 class Ungroup(RewriteRuleClassBase):
-    """Keys and values repeated for each head again, for operators that know no groups."""
+    """Keys and values repeated for each head again, for operators that know no groups: over (B, T, M, H)."""
 
     def pattern(self, op, q, k, v):
         return op.Sdpa(q, k, v, _domain=DOMAIN, _allow_other_inputs=True, _allow_other_attributes=True, _outputs=["y"])
@@ -127,6 +130,8 @@ class RotaryOperator(RewriteRuleClassBase):
         return op.Rotary(x, cos, sin, _domain=DOMAIN, _outputs=["y"])
 
     def check(self, context: MatchContext, x, cos, sin, y):
+        if x.dtype in SIXTEEN_BIT:
+            return MatchResult().fail("on a GPU, a kernel of ours does it with what is around it")
         if not all(t.shape[0] == 1 and same(t.shape[2], x.shape[2]) for t in (cos, sin)):
             return MatchResult().fail("positions differ from sequence to sequence")
         return MatchResult()
@@ -134,21 +139,35 @@ class RotaryOperator(RewriteRuleClassBase):
     def rewrite(self, op, x, cos, sin, y):
         start = op.Constant(value=ir.tensor(np.zeros(1, np.int64)))
         tables = [_half_table(op, t) for t in (cos, sin)]
-        out = op.RotaryEmbedding(_flat(op, x), start, *tables, num_heads=x.shape[1], _domain=CONTRIB)
-        return _heads(op, out, y)
+        out = op.RotaryEmbedding(flat(op, x), start, *tables, num_heads=x.shape[1], _domain=CONTRIB)
+        return heads(op, out, y)
 
 
 class RotaryNodes(RewriteRuleClassBase):
-    """Rotary embedding as plain operators again, where no operator takes it."""
+    """Rotary embedding as plain operators again, over (B, S, N, H), which is how it comes from a product and goes on.
+
+    With what is around it, it becomes one kernel of ours.
+    """
 
     def pattern(self, op, x, cos, sin):
         return op.Rotary(x, cos, sin, _domain=DOMAIN)
 
     def rewrite(self, op, x, cos, sin):
-        half = x.shape[3] // 2
-        first = op.Slice(x, ints(op, [0]), ints(op, [half]), ints(op, [3]))
-        second = op.Slice(x, ints(op, [half]), ints(op, [2 * half]), ints(op, [3]))
-        return op.Add(op.Mul(x, cos), op.Mul(op.Concat(op.Neg(second), first, axis=-1), sin))
+        return swapped(op, rotated(op, swapped(op, x), x.shape[3], cos, sin))
+
+
+def rotated(op, x, size: int, cos, sin):
+    """The rotary embedding of x (B, S, N, size); cos and sin (1 or B, 1, S, size)."""
+    half = size // 2
+    cos, sin = (op.Reshape(table, ints(op, [0, -1, 1, size])) for table in (cos, sin))
+    first = op.Slice(x, ints(op, [0]), ints(op, [half]), ints(op, [3]))
+    second = op.Slice(x, ints(op, [half]), ints(op, [size]), ints(op, [3]))
+    return op.Add(op.Mul(x, cos), op.Mul(op.Concat(op.Neg(second), first, axis=-1), sin))
+
+
+def swapped(op, x: ir.Value):
+    """(B, N, S, H) as (B, S, N, H) or the reverse."""
+    return op.Transpose(x, perm=[0, 2, 1, 3])
 
 
 def ints(op, values: Sequence[Any]):
@@ -156,17 +175,17 @@ def ints(op, values: Sequence[Any]):
     return op.Constant(value=ir.tensor(list(values), dtype=ir.DataType.INT64))
 
 
-def _flat(op, x: ir.Value):
+def flat(op, x: ir.Value):
     """(B, N, S, H) as (B, S, N H)."""
     assert x.shape is not None
     width = x.shape[1] * x.shape[3]
-    return op.Reshape(op.Transpose(x, perm=[0, 2, 1, 3]), ints(op, [0, 0, width]))
+    return op.Reshape(swapped(op, x), ints(op, [0, 0, width]))
 
 
-def _heads(op, out, y: ir.Value):
+def heads(op, out, y: ir.Value):
     """(B, S, N H) as (B, N, S, H), the shape of y."""
     assert y.shape is not None
-    return op.Transpose(op.Reshape(out, ints(op, [0, 0, y.shape[1], y.shape[3]])), perm=[0, 2, 1, 3])
+    return swapped(op, op.Reshape(out, ints(op, [0, 0, y.shape[1], y.shape[3]])))
 
 
 def _is_transposed(x: ir.Value) -> bool:
@@ -181,9 +200,10 @@ def _is_transposed(x: ir.Value) -> bool:
 
 def _repeat(op, x: ir.Value, groups: int):
     assert x.shape is not None
-    once = op.Unsqueeze(x, ints(op, [2]))
-    expanded = op.Expand(once, ints(op, [1, 1, groups, 1, 1]))
-    return op.Reshape(expanded, ints(op, [0, x.shape[1] * groups, -1, x.shape[3]]))
+    once = op.Unsqueeze(swapped(op, x), ints(op, [3]))
+    expanded = op.Expand(once, ints(op, [1, 1, 1, groups, 1]))
+    every = op.Reshape(expanded, ints(op, [0, 0, x.shape[1] * groups, x.shape[3]]))
+    return swapped(op, every)
 
 
 def _full_mask(op, graph: ir.Graph | None, mask: ir.Value, q: ir.Value, k: ir.Value):
@@ -200,7 +220,7 @@ def _full_mask(op, graph: ir.Graph | None, mask: ir.Value, q: ir.Value, k: ir.Va
         elif isinstance(dims_of(source)[2], int):
             lengths.append(ints(op, [dims_of(source)[2]]))
         else:
-            lengths.append(_dim(op, graph, dims_of(source)[2], source, 2))
+            lengths.append(dim_of(op, graph, dims_of(source)[2], source, 2))
     if all(length.producer().op_type == "Constant" for length in lengths):
         known = [int(length.producer().attributes["value"].value.numpy()[0]) for length in lengths]
         return result if known == [1, 1, 1, 1] else op.Expand(result, ints(op, known))
@@ -221,13 +241,13 @@ def _lengths(op, graph: ir.Graph | None, q: ir.Value, queries):
         if isinstance(batch, int):
             return last, total
     else:
-        total = op.Cast(op.Squeeze(_dim(op, graph, length, queries, 1), ints(op, [0])), to=ir.DataType.INT32)
+        total = op.Cast(op.Squeeze(dim_of(op, graph, length, queries, 1), ints(op, [0])), to=ir.DataType.INT32)
         step = op.Constant(value=ir.tensor(np.array(1, np.int32)))
         last = op.Range(op.Sub(total, step), total, step)
-    return op.Expand(last, _dim(op, graph, batch, queries, 0)), total
+    return op.Expand(last, dim_of(op, graph, batch, queries, 0)), total
 
 
-def _dim(op, graph: ir.Graph | None, dim: object, value, axis: int):
+def dim_of(op, graph: ir.Graph | None, dim: object, value, axis: int):
     """The length of `value` along `axis`, read off a graph input that has it: so nothing else reads the value."""
     for source in graph.inputs if graph is not None else ():
         for position, found in enumerate(source.shape.dims if source.shape is not None else ()):

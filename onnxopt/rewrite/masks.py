@@ -12,9 +12,9 @@ import math
 import numpy as np
 import onnx_ir as ir
 
-from onnxopt.rewrite.index_functions import Affine, Choice, Found, Truth, uniform
+from onnxopt.rewrite.index_functions import Affine, Choice, Found, Truth, simplified, uniform
 from onnxopt.rewrite.index_values import IndexValues
-from onnxopt.rewrite.symbolic import Dim
+from onnxopt.rewrite.symbolic import Dim, dims_of
 
 _HIDES = -1e4  # additive masks from this value on give weights of 0 in every float dtype
 _PASSED_THROUGH = frozenset({"Expand", "Unsqueeze", "Cast", "Identity"})
@@ -43,9 +43,9 @@ def additive(value: ir.Value, known: IndexValues) -> Mask:
         if numbers[0] == 0 and numbers[1] == 0:
             return NONE
         if numbers[0] == 0 and numbers[1] <= _HIDES:
-            return _of(found.truth, finite)
+            return _of(found.truth, finite, value)
         if numbers[1] == 0 and numbers[0] <= _HIDES:
-            return _of(_negated(found.truth), finite)
+            return _of(_negated(found.truth), finite, value)
     return Mask("any", finite=_is_finite(value))
 
 
@@ -64,18 +64,27 @@ def _is_finite(value: ir.Value) -> bool:
 def boolean(value: ir.Value, known: IndexValues, *, shows: bool) -> Mask:
     """What a condition lets through that is true where a key is shown (or, with shows=False, hidden)."""
     found = known.of(value)
-    return _of(found if shows else _negated(found), finite=True)
+    return _of(found if shows else _negated(found), True, value)
 
 
-def _of(found: Found, finite: bool) -> Mask:
+def _of(found: Found, finite: bool, mask: ir.Value) -> Mask:
     if not isinstance(found, Truth):
         return Mask("any", finite=finite)
-    if found.always:
+    if found.always or _shows_the_last_key(found, mask):
         return NONE
     coefficients = found.expression.coefficients
     if coefficients[-2:] == (1, -1) and not any(coefficients[:-2]):
         return Mask("causal", found.expression.offset, finite)
     return Mask("any", finite=finite)
+
+
+def _shows_the_last_key(found: Truth, mask: ir.Value) -> bool:
+    """Whether a mask that hides keys from some position on ends before it: one token behind a cache."""
+    expression = found.expression
+    if mask.shape is None or not mask.shape or not expression.coefficients or expression.coefficients[-1] != -1:
+        return False
+    last = dims_of(mask)[-1] - 1
+    return Affine(simplified(expression.offset - last), expression.coefficients[:-1]).never_negative()
 
 
 def _negated(found: Found) -> Found:

@@ -1,6 +1,8 @@
 """Products of one input with several weights, as one product with the weights beside each other.
 
     MultiHeadAttention(x Wq + bq, x Wk + bk, x Wv + bv) -> Attention(x, [Wq Wk Wv], [bq bk bv])
+                                                         | MultiHeadAttention(Split(x [Wq Wk Wv] + [bq bk bv]))
+    Sdpa(Rotary(heads(x Wq)), Rotary(heads(x Wk)), heads(x Wv)) -> the same of slices of x [Wq Wk Wv]
     GroupQueryAttention(x Wq, x Wk, x Wv) -> GroupQueryAttention(x [Wq Wk Wv]), which takes them packed
     Mul(act(x Wg), x Wu) -> Mul(act(g), u)    g, u = Split(x [Wg Wu])
 
@@ -15,9 +17,11 @@ import numpy as np
 import onnx_ir as ir
 from onnxscript.rewriter import MatchContext, MatchResult, RewriteRuleClassBase, pattern
 
-from onnxopt.passes.attention_schemas import CONTRIB
+from onnxopt.passes.attention_schemas import CONTRIB, DOMAIN
+from onnxopt.rewrite.mapping import SIXTEEN_BIT, ints, rotated, swapped
 from onnxopt.rewrite.weights import Joiner
 
+_LARGEST_ATTENTION = {ir.DataType.FLOAT16: 8 << 20, ir.DataType.FLOAT: 16 << 20}  # bytes of q, k and v together
 _ATTENTION_BIAS = 5  # position of the mask among the inputs of MultiHeadAttention and of Attention
 
 
@@ -25,6 +29,7 @@ class _Merge(RewriteRuleClassBase):
     def __init__(self, name: str, joiner: Joiner) -> None:
         super().__init__(name)
         self._joiner = joiner
+        self._splits = False  # what check decided last, which rewrite then does
 
     def _obstacle(self, x: ir.Value, weights: Sequence[ir.Value], biases: Sequence[ir.Value | None]) -> str:
         if len(set(weights)) != len(weights):
@@ -84,14 +89,12 @@ def _projection(op, x, name: str):
 
 
 class SelfAttention(_Merge):
-    """q, k and v of one MultiHeadAttention, whose products go into an Attention.
+    """q, k and v of one MultiHeadAttention, as parts of one product.
 
-    Attention splits its product again, in the kernel that adds the bias: twice the bytes of q, k and v, where three
-    products read x three times and each fills the GPU less. Measured (docs/notes.md), one product is faster up to
-    about 16 MB.
+    Attention splits its product again, in the kernel that adds the bias: twice the bytes of q, k and v. A gemm region
+    that writes the parts itself, in 16 bit, runs a product for each, which fill the GPU less. Measured (docs/notes.md),
+    Attention is faster for 5 MB, the parts are for 15 MB; for 32 bit, 16 MB are where three products take over.
     """
-
-    _LARGEST = 16 << 20  # bytes of q, k and v together
 
     def pattern(self, op, x):
         return op.MultiHeadAttention(
@@ -110,15 +113,26 @@ class SelfAttention(_Merge):
             return result.fail("q and k have different widths")
         if x.shape is None or len(x.shape) != 3:
             return result.fail("what is projected is not known to have three dims")
-        rows = [d for d in x.shape.dims[:2] if isinstance(d, int)]
-        if len(rows) == 2 and rows[0] * rows[1] * sum(widths) * wq.const_value.dtype.itemsize > self._LARGEST:
+        self._splits = not self._fits_attention(x, widths)
+        if self._splits and (x.dtype not in SIXTEEN_BIT or len(set(widths)) != 1):
             return result.fail("to take q, k and v out of one product would cost more than it saves")
         return result
+
+    def _fits_attention(self, x: ir.Value, widths: Sequence[int]) -> bool:
+        """Whether Attention takes this dtype, and q, k and v are small enough for it, or of unknown size."""
+        if x.dtype not in _LARGEST_ATTENTION or x.shape is None:
+            return False
+        rows = [d for d in x.shape.dims[:2] if isinstance(d, int)]
+        size = rows[0] * rows[1] * sum(widths) * x.dtype.itemsize if len(rows) == 2 else 0
+        return size <= _LARGEST_ATTENTION[x.dtype]
 
     def rewrite(self, op, x, wq, wk, wv, y, bq=None, bk=None, bv=None, **_):
         node, weights = y.producer(), (wq, wk, wv)
         attributes = {name: attribute.value for name, attribute in node.attributes.items()}
         widths = _widths(weights)
+        if self._splits:
+            parts = self._parts(op, self._product(op, x, weights, (bq, bk, bv)), weights)
+            return op.MultiHeadAttention(*parts, *node.inputs[3:], _domain=CONTRIB, **attributes)
         if widths[2] != widths[0]:
             attributes["qkv_hidden_sizes"] = list(widths)
         mask = node.inputs[_ATTENTION_BIAS] if len(node.inputs) > _ATTENTION_BIAS else None
@@ -149,6 +163,94 @@ class GroupQueryProjections(_Merge):
         return op.GroupQueryAttention(
             product, None, None, *node.inputs[3:], _domain=CONTRIB, _outputs=3, **attributes
         )  # fmt: skip
+
+
+class HeadProjections(_Merge):
+    """q, k and v of an attention whose heads go through a rotary embedding, or are repeated: parts of one product.
+
+    The parts may differ in width: a pointwise region takes them apart and prepares them in one kernel.
+    """
+
+    def __init__(self, rotary: bool, joiner: Joiner) -> None:
+        super().__init__("merge_rotary_heads" if rotary else "merge_heads", joiner)
+        self._rotary = rotary
+
+    def pattern(self, op, x, cos, sin):
+        def heads(name: str):
+            split = op.Reshape(_projection(op, x, name), _allow_other_inputs=True, _allow_other_attributes=True)
+            return op.Transpose(split, perm=[0, 2, 1, 3], _outputs=[name])
+
+        q, k = (op.Rotary(heads(n), cos, sin, _domain=DOMAIN) if self._rotary else heads(n) for n in "qk")
+        return op.Sdpa(
+            q, k, heads("v"), _domain=DOMAIN, _allow_other_inputs=True, _allow_other_attributes=True, _outputs=["y"]
+        )
+
+    def check(self, context: MatchContext, x, q, k, v, wq, wk, wv, bq=None, bk=None, bv=None, **_):
+        result = MatchResult()
+        if q.dtype not in SIXTEEN_BIT:
+            return result.fail(f"on a GPU, attention of {q.dtype} is not what this is for")
+        if not self._rotary and q.shape[1] == k.shape[1]:
+            return result.fail("every query head has keys of its own: SelfAttention takes it")
+        if any(value.shape is None or not isinstance(value.shape[1], int) for value in (q, k, v)):
+            return result.fail("the number of heads is not known")
+        reason = self._obstacle(x, (wq, wk, wv), (bq, bk, bv))
+        return result.fail(reason) if reason else result
+
+    def rewrite(self, op, x, q, k, v, y, wq, wk, wv, bq=None, bk=None, bv=None, cos=None, sin=None):
+        node, weights = y.producer(), (wq, wk, wv)
+        attributes = {name: attribute.value for name, attribute in node.attributes.items()}
+        product = self._product(op, x, weights, (bq, bk, bv))
+        ends = np.cumsum(_widths(weights)).tolist()
+        heads = []
+        for begin, end, like in zip([0, *ends], ends, (q, k, v), strict=False):
+            # No Split: its parts would have to become one region all at once.
+            part = op.Slice(product, ints(op, [begin]), ints(op, [end]), ints(op, [-1]))
+            split = op.Reshape(part, ints(op, [0, 0, like.shape[1], like.shape[3]]))
+            heads.append(swapped(op, split))
+            heads[-1].shape, heads[-1].dtype = like.shape, like.dtype
+        if self._rotary:
+            heads[:2] = [op.Rotary(x, cos, sin, _domain=DOMAIN) for x in heads[:2]]
+            for made, like in zip(heads, (q, k), strict=False):
+                made.shape, made.dtype = like.shape, like.dtype
+        return op.Sdpa(*heads, *node.inputs[3:], _domain=DOMAIN, **attributes)
+
+
+class CachedProjections(_Merge):
+    """q, k and v of one token behind a cache: one product, whose heads a kernel of ours turns where they lie.
+
+    GroupQueryAttention takes them packed, and appends k and v to the cache from there.
+    """
+
+    def pattern(self, op, x, cos, sin):
+        def heads(name: str):
+            split = op.Reshape(_projection(op, x, name), _allow_other_inputs=True, _allow_other_attributes=True)
+            return op.Transpose(split, perm=[0, 2, 1, 3], _outputs=[name])
+
+        def flat(value):
+            return op.Reshape(op.Transpose(value, perm=[0, 2, 1, 3]), _allow_other_inputs=True)
+
+        q, k = (op.Rotary(heads(n), cos, sin, _domain=DOMAIN) for n in "qk")
+        return op.GroupQueryAttention(
+            flat(q), flat(k), flat(heads("v")),
+            _domain=CONTRIB, _allow_other_inputs=True, _allow_other_attributes=True,
+            _outputs=["y", "present_key", "present_value"],
+        )  # fmt: skip
+
+    def check(self, context: MatchContext, x, wq, wk, wv, bq=None, bk=None, bv=None, **_):
+        reason = self._obstacle(x, (wq, wk, wv), (bq, bk, bv))
+        return MatchResult().fail(reason) if reason else MatchResult()
+
+    def rewrite(self, op, x, cos, sin, q, k, v, y, wq, wk, wv, bq=None, bk=None, bv=None, **_):
+        node, size = y.producer(), k.shape[3]
+        attributes = {name: attribute.value for name, attribute in node.attributes.items()}
+        turned, every = q.shape[1] + k.shape[1], q.shape[1] + 2 * k.shape[1]
+        product = self._product(op, x, (wq, wk, wv), (bq, bk, bv))
+        whole = op.Reshape(product, ints(op, [0, 0, every, size]))
+        first = op.Slice(whole, ints(op, [0]), ints(op, [turned]), ints(op, [2]))
+        rest = op.Slice(whole, ints(op, [turned]), ints(op, [every]), ints(op, [2]))
+        packed = op.Concat(rotated(op, first, size, cos, sin), rest, axis=2)
+        packed = op.Reshape(packed, ints(op, [0, 0, every * size]))
+        return op.GroupQueryAttention(packed, None, None, *node.inputs[3:], _domain=CONTRIB, _outputs=3, **attributes)
 
 
 class GateAndUp(_Merge):

@@ -5,6 +5,7 @@ standard attention. Merged products, dropped masks and dropped guards stay, so t
 
     Attention(x, W, b, mask?)           -> Split(x W + b) -> MultiHeadAttention
     GroupQueryAttention(packed | q, k, v) -> Rotary(q), Rotary(k), v -> Sdpa
+    GroupQueryAttention(packed | q, k, v, past_k, past_v) -> Sdpa(q, Concat(past_k, k), Concat(past_v, v))
     MultiHeadAttention(q, k, v, mask?)  -> Sdpa -> MatMul(Softmax(MatMul(q scale, k^T) + mask), v)
 """
 
@@ -61,8 +62,8 @@ class GroupQueryNodes(RewriteRuleClassBase):
 
     def check(self, context: MatchContext, q, y, present_key, present_value):
         node = y.producer()
-        if present_key.uses() or present_value.uses() or node.inputs[3] is not None or node.inputs[4] is not None:
-            return MatchResult().fail("it holds a cache")
+        if node.inputs[3] is not None and node.attributes.get_int("do_rotary", 0):
+            return MatchResult().fail("positions behind a cache are not known")
         return MatchResult() if q.shape is not None else MatchResult().fail("the width of q is not known")
 
     def rewrite(self, op, q, y, present_key, present_value):
@@ -77,7 +78,11 @@ class GroupQueryNodes(RewriteRuleClassBase):
             tables = [_whole_table(op, table) for table in node.inputs[7:9]]
             queries, keys = (op.Rotary(x, *tables, _domain=DOMAIN) for x in (queries, keys))
         scale = node.attributes.get_float("scale")
-        out = op.Sdpa(queries, keys, values, scale=scale, causal=1, _domain=DOMAIN)
+        past_key, past_value = node.inputs[3:5]
+        if past_key is not None:  # of one token, which sees every key
+            keys, values = (op.Concat(p, x, axis=2) for p, x in ((past_key, keys), (past_value, values)))
+        causal = int(past_key is None)
+        out = op.Sdpa(queries, keys, values, scale=scale, causal=causal, _domain=DOMAIN)
         return _join_heads(op, out), keys, values
 
 

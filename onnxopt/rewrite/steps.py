@@ -19,13 +19,20 @@ from onnxopt.passes.rules import Rooted
 from onnxopt.passes.shared_initializers import ShareInitializersPass
 from onnxopt.passes.unique_names import UniqueNamesPass
 from onnxopt.regions import Refusal
-from onnxopt.rewrite import layout, near, rotary, symbolic
+from onnxopt.rewrite import layout, near, rotary, symbolic, tokens
 from onnxopt.rewrite.attention import ScaledDotProduct
+from onnxopt.rewrite.cached import CachedGroupQuery
 from onnxopt.rewrite.dims_of_inputs import read_from_inputs
 from onnxopt.rewrite.grouped import GroupedHeads
 from onnxopt.rewrite.index_values import IndexValues
 from onnxopt.rewrite.mapping import GroupQuery, MultiHead, RotaryNodes, RotaryOperator, Ungroup
-from onnxopt.rewrite.merging import GateAndUp, GroupQueryProjections, SelfAttention
+from onnxopt.rewrite.merging import (
+    CachedProjections,
+    GateAndUp,
+    GroupQueryProjections,
+    HeadProjections,
+    SelfAttention,
+)
 from onnxopt.rewrite.portable import (
     AttentionNodes,
     GroupQueryNodes,
@@ -37,7 +44,7 @@ from onnxopt.rewrite.query_scale import ScaledQuery
 from onnxopt.rewrite.weights import Joiner
 
 # What can be left out by itself when verification fails: each is right or wrong as a whole.
-FAMILIES = ("attention", "rotary", "merge", "gate")
+FAMILIES = ("attention", "rotary", "merge", "gate", "tokens")
 # Measured (docs/notes.md): one product for gate and up saves 3 us a layer of Llama, a Split behind it that runs as a
 # kernel costs 11. Pointwise regions read the halves by address arithmetic, so that the Split is gone.
 SPLIT_IS_FUSED = True
@@ -72,9 +79,11 @@ def rewrite(
     with loading.quiet():
         if "attention" in families and near.softmaxes(model):
             applied["attention"], refusals = _recognise(model)
-            applied.update(_map(model, families))
+            applied.update(_map(model, families, Joiner(folder)))
         if "merge" in families:
-            applied["merge"] = _merge_projections(model, Joiner(folder))
+            applied["merge"] += _merge_projections(model, Joiner(folder))
+        if "tokens" in families:
+            applied["tokens"] = _convolutions(model)
         if "gate" in families:
             applied["gate"] = _merge_gates(model, Joiner(folder))
         if any(applied.values()):
@@ -95,15 +104,20 @@ def _recognise(model: ir.Model) -> tuple[int, tuple[Refusal, ...]]:
     return count, near.refusals(model, rule)
 
 
-def _map(model: ir.Model, families: set[str]) -> dict[str, int]:
+def _map(model: ir.Model, families: set[str], joiner: Joiner) -> dict[str, int]:
     """Operators instead of what was recognised; afterwards nothing of the internal domain is left."""
     found = {}
     _cancel(model)
     if "rotary" in families:
         found["rotary"] = _apply(model, [Rooted("Add", rule) for rule in rotary.rules()])
     _apply(model, [GroupedHeads.rule()])
+    _apply(model, [CachedGroupQuery.rule()])
     _apply(model, [GroupQuery.rule(True)])
     _apply(model, [GroupQuery.rule(False)])
+    if "merge" in families:
+        rules = [HeadProjections.rule(rotary, joiner) for rotary in (True, False)]
+        rules.append(CachedProjections.rule("merge_cached", joiner))
+        found["merge"] = sum(_apply(model, [rule]) for rule in rules)
     _apply(model, [Ungroup.rule()])
     _apply(model, [MultiHead.rule()])
     _apply(model, [RotaryOperator.rule()])
@@ -124,6 +138,20 @@ def _cancel(model: ir.Model) -> None:
 def _merge_projections(model: ir.Model, joiner: Joiner) -> int:
     count = _apply(model, [GroupQueryProjections.rule("merge_group_query", joiner)])
     return count + _apply(model, [SelfAttention.rule("merge_self_attention", joiner)])
+
+
+def _convolutions(model: ir.Model) -> int:
+    count = 0
+    while True:
+        moved = _apply(model, tokens.activations())
+        made = _apply(model, tokens.products())
+        if not moved and not made:
+            break
+        count += made
+        _infer(model)
+    if count:
+        _cancel(model)
+    return count
 
 
 def _merge_gates(model: ir.Model, joiner: Joiner) -> int:

@@ -1,15 +1,14 @@
-"""Symbolic shapes: what onnx's inference leaves open where shapes are computed from the inputs' own dims.
+"""Dims of values and what small integer tensors hold, as dims, on top of the shapes that passes.infer has written.
 
 An exporter that keeps batch and sequence dynamic writes `Reshape(x, [Shape(ids)[0], Shape(ids)[1], -1, 32])`. Which dim
--1 stands for, and that the two others are x's own, decides whether attention is recognised. Here dims are expressions
-(onnx_ir.SymbolicDim) over the symbols that onnx's inference named, small integer tensors are followed as dims, and a
-dim that a Slice cuts to at most n is known to broadcast against n to n.
+-1 stands for, and that the two others are x's own, decides whether attention is recognised. Here small integer tensors
+are followed as dims (onnx_ir.SymbolicDim) for the rules of rewriting, and one thing is known that shapes cannot say: a
+dim that a Slice cuts to at most n, which broadcasts against n to n.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -57,14 +56,6 @@ def dims_of(value: ir.Value) -> tuple[Dim, ...]:
     return value.shape.dims
 
 
-def product(dims: Sequence[Dim]) -> Dim:
-    """The number of elements."""
-    result: Dim = 1
-    for dim in dims:
-        result = _simple(dim if result == 1 else result * dim)
-    return result
-
-
 def _simple(dim: Dim) -> Dim:
     return dim if isinstance(dim, int) else _as_number(dim.simplify())
 
@@ -81,10 +72,7 @@ class Symbols:
         self._dims: dict[ir.Value, Dims] = {}
         self._contents: dict[ir.Value, tuple[Dim | None, ...] | None] = {}
         self._rules: dict[str, Callable[[ir.Node], Dims | None]] = {
-            "Reshape": self._reshape, "Expand": self._expand, "Transpose": self._transpose, "MatMul": self._matmul,
-            "Gather": self._gather, "GatherElements": self._gather_elements, "Slice": self._slice,
-            "Unsqueeze": self._unsqueeze, "ReduceMean": self._reduce, "ReduceSum": self._reduce, "Range": self._range,
-            "Concat": self._concat, "GatherND": self._gather_nd,
+            "Expand": self._expand, "Slice": self._slice, "Unsqueeze": self._unsqueeze,
         }  # fmt: skip
 
     def run(self, graph: ir.Graph) -> None:
@@ -212,64 +200,8 @@ class Symbols:
         columns = zip(*[(1,) * (rank - len(o)) + o for o in known], strict=True)
         return tuple(_broadcast_dim(column) for column in columns)
 
-    def _reshape(self, node: ir.Node) -> Dims | None:
-        target, source = self.contents(node.inputs[1]), self.dims(node.inputs[0])
-        if target is None:
-            return None
-        dims = list(target)
-        if 0 in dims and not node.attributes.get_int("allowzero", 0):
-            if source is None:
-                return None
-            dims = [_exact(source[k]) if d == 0 else d for k, d in enumerate(dims)]
-        if -1 not in dims:
-            return tuple(dims)
-        at = dims.index(-1)
-        others = [d for k, d in enumerate(dims) if k != at]
-        dims[at] = None
-        above, below = (
-            [d for d in some if isinstance(d, (int, ir.SymbolicDim))] for some in (source or (None,), others)
-        )
-        if source is not None and len(above) == len(source) and len(below) == len(others):
-            dims[at] = _quotient(above, below)
-        return tuple(dims)
-
     def _expand(self, node: ir.Node) -> Dims | None:
         return self._broadcast([self.dims(node.inputs[0]), self.contents(node.inputs[1])])
-
-    def _transpose(self, node: ir.Node) -> Dims | None:
-        dims = self.dims(node.inputs[0])
-        if dims is None:
-            return None
-        perm = node.attributes.get_ints("perm", tuple(reversed(range(len(dims)))))
-        return tuple(dims[p] for p in perm)
-
-    def _matmul(self, node: ir.Node) -> Dims | None:
-        a, b = self.dims(node.inputs[0]), self.dims(node.inputs[1])
-        if a is None or b is None or len(a) < 2 or len(b) < 2:
-            return None
-        batch = self._broadcast([a[:-2], b[:-2]])
-        return None if batch is None else (*batch, a[-2], b[-1])
-
-    def _gather(self, node: ir.Node) -> Dims | None:
-        data, indices = self.dims(node.inputs[0]), self.dims(node.inputs[1])
-        if data is None or indices is None:
-            return None
-        axis = node.attributes.get_int("axis", 0) % max(len(data), 1)
-        return (*data[:axis], *indices, *data[axis + 1 :])
-
-    def _gather_elements(self, node: ir.Node) -> Dims | None:
-        return self.dims(node.inputs[1])
-
-    def _gather_nd(self, node: ir.Node) -> Dims | None:
-        data, indices = self.dims(node.inputs[0]), self.dims(node.inputs[1])
-        if (
-            data is None
-            or indices is None
-            or not isinstance(indices[-1], int)
-            or node.attributes.get_int("batch_dims", 0) != 0
-        ):
-            return None
-        return (*indices[:-1], *data[indices[-1] :])
 
     def _slice(self, node: ir.Node) -> Dims | None:
         dims = self.dims(node.inputs[0])
@@ -294,63 +226,9 @@ class Symbols:
         rest = iter(dims)
         return tuple(1 if k in new else next(rest) for k in range(rank))
 
-    def _reduce(self, node: ir.Node) -> Dims | None:
-        dims = self.dims(node.inputs[0])
-        axes = self.contents(node.inputs[1]) if len(node.inputs) > 1 else None
-        if dims is None or axes is None or not node.attributes.get_int("keepdims", True):
-            return None
-        gone = {a % len(dims) for a in axes if isinstance(a, int)}
-        return tuple(1 if k in gone else d for k, d in enumerate(dims))
-
-    def _range(self, node: ir.Node) -> Dims | None:
-        start, limit, delta = (self.contents(v) for v in node.inputs[:3])
-        if start is None or limit is None or delta != (1,) or start[0] is None or limit[0] is None:
-            return None
-        return (_simple(limit[0] - start[0]),)
-
-    def _concat(self, node: ir.Node) -> Dims | None:
-        parts = [self.dims(v) for v in node.inputs]
-        if any(p is None for p in parts):
-            return None
-        known = [p for p in parts if p is not None]
-        axis = node.attributes.get_int("axis") % len(known[0])
-        length = _total([p[axis] for p in known])
-        return (*known[0][:axis], length, *known[0][axis + 1 :])
-
 
 def _is_dim(dim: object) -> bool:
     return isinstance(dim, (int, ir.SymbolicDim))
-
-
-def _exact(dim: Known) -> Dim | None:
-    return None if isinstance(dim, AtMost) else dim
-
-
-def _total(dims: Sequence[Known]) -> Dim | None:
-    total: Dim = 0
-    for dim in dims:
-        if dim is None or isinstance(dim, AtMost):
-            return None
-        total = _simple(dim if total == 0 else total + dim)
-    return total
-
-
-def _quotient(numerator: Sequence[Dim], denominator: Sequence[Dim]) -> Dim | None:
-    """The product of the one over the product of the other, None unless it comes out even."""
-    above, below = list(numerator), []
-    for dim in denominator:
-        match = next((k for k, d in enumerate(above) if same(d, dim)), None)
-        if match is None:
-            below.append(dim)
-        else:
-            del above[match]
-    symbols = [d for d in above if not isinstance(d, int)]
-    number = math.prod(d for d in above if isinstance(d, int))
-    divisor = math.prod(d for d in below if isinstance(d, int))
-    if any(not isinstance(d, int) for d in below) or divisor == 0:
-        return None
-    found = product([*symbols, number]) // divisor
-    return None if "floor" in str(found) or (isinstance(found, int) and number % divisor) else found
 
 
 def _broadcast_dim(column: Sequence[Known]) -> Known:

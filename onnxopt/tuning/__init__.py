@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
-from onnxopt.tuning.flow import Change, Result, tune
+from onnxopt.tuning.flow import tune
+from onnxopt.tuning.result import Change, Result
 
 __all__ = ["Change", "Result", "tune"]

@@ -8,63 +8,33 @@ import dataclasses
 import hashlib
 import json
 import os
-import signal
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from onnxopt import devices, execution, gpus, loading, package, providers, versions
+from onnxopt import devices, execution, gpus, loading, package, providers, signing
 from onnxopt import manifest as manifests
 from onnxopt.configuration import Configuration, configuration_for
 from onnxopt.errors import ModelError, UsageError
-from onnxopt.execution import CPU, CUDA, RunError
-from onnxopt.opening import open_artifact
+from onnxopt.execution import CUDA, RunError
+from onnxopt.opening import Opened, open_artifact
 from onnxopt.providers import facts as model_facts
 from onnxopt.reporting import page
-from onnxopt.tuning import search
+from onnxopt.tuning import kernels as measured_kernels
+from onnxopt.tuning import recording, search
+from onnxopt.tuning.kernels import MeasuredKernels
 from onnxopt.tuning.knobs import knobs
 from onnxopt.tuning.oracle import Oracle
+from onnxopt.tuning.result import Change, Result
 from onnxopt.tuning.rounds import MOST_SECONDS, Comparison
 from onnxopt.tuning.search import SECTIONS, Progress, Search, Target
 from onnxopt.tuning.state import State
 
 _CONFIRM_SHARE = 0.15  # of the budget, kept for the last comparison
+_KERNELS_SHARE = 0.35  # at most, for the library to measure its kernels
 _COMPARISON_SHARE = 0.08
-
-
-@dataclasses.dataclass(frozen=True)
-class Change:
-    """An option that tune changed. before: None where the rule-made file leaves it to ORT. ratio: what it gained."""
-
-    option: str
-    before: Any
-    after: Any
-    ratio: float | None
-
-
-@dataclasses.dataclass(frozen=True)
-class Result:
-    """What tune did. file: below the artifact. complete: whether everything was tried.
-
-    comparisons: by mode ("plain", "cuda_graph"), the rule-made file against the one now written, in milliseconds.
-    resumed: trials that an earlier, unfinished run had made. notes: what a reader should know.
-    """
-
-    file: str
-    provider: str
-    device: str
-    case: str
-    status: str  # "faster", "unchanged", "interrupted"
-    complete: bool
-    changes: tuple[Change, ...]
-    comparisons: dict[str, Comparison]
-    noise: float | None
-    trials: int
-    resumed: int
-    seconds: float
-    notes: tuple[str, ...]
 
 
 def tune(
@@ -74,60 +44,47 @@ def tune(
     shapes: Mapping[str, tuple[int, ...]] | None = None,
     provider: str | None = None,
     restart: bool = False,
+    sign: signing.SecretKey | None = None,
     progress: Progress | None = None,
 ) -> Result:
     """Find the fastest options for an artifact on this machine and write them into its providers/.
 
     budget: seconds this call may take, about. shapes: sizes to run at, as bench takes them. provider: ORT's name,
-    default CUDA where a device is usable. restart: forget what an unfinished run found out.
+    default CUDA where a device is usable. restart: forget what an unfinished run found out. sign: sign the artifact
+    with this key afterwards; without it, a signature that the artifact has is removed, as it would not fit any more.
 
-    Only a configuration whose outputs agree with the plain graph's is kept, and only if it is faster than the rule-made
-    one in a last comparison, and not slower without a CUDA graph where it is faster with one. ctrl-C keeps what is
-    known; a run that was killed goes on from its last trial.
+    On a GPU the library first measures algorithms for its products and launch shapes for its kernels; what is faster
+    lies beside it then, for this GPU. Only a configuration whose outputs agree with the plain graph's is kept, and only
+    if it is faster than the rule-made one in a last comparison, and not slower without a CUDA graph where it is faster
+    with one. ctrl-C keeps what is known; a run that was killed goes on from its last trial.
 
     Raises ArtifactError, ModelError, UsageError; VerificationError where the artifact itself computes something else.
     """
     started = time.monotonic()
-    opened = open_artifact(artifact)
-    folder, manifest = opened.folder, opened.manifest
-    if not Path(artifact).is_dir():
-        raise UsageError(f"{artifact}: tune writes into an artifact folder; unpack it first")
-    if budget <= 0:
-        raise UsageError(f"a budget of {budget:g} s leaves no time to measure anything")
+    opened = _opened(artifact, budget)
     execution.check_providers([provider] if provider else [])
-    chosen = configuration_for(folder, provider)
+    chosen = configuration_for(opened.folder, provider)
     name, base = _rule_made(chosen)
-    facts = model_facts.of(loading.load(folder / package.MODEL).model)
-    library = opened.library
+    path = _state_file(opened.folder, name)
     advance = progress or (lambda _done, _total, _text: None)
     with tempfile.TemporaryDirectory(prefix="onnxopt.") as scratch:
         advance(0, 0, "running the plain graph")
-        oracle = Oracle(folder / package.MODEL, chosen.provider, shapes or {}, Path(scratch))
-    target, notes = _target(folder, library, chosen, base, oracle)
-    if oracle.allowed > 1.0:
-        notes.append(
-            f"the rule-made options differ from exact float32 already; {oracle.allowed:.3g} limits are allowed"
-        )
-    state = State(_state_file(folder, name), _key(manifest, chosen, base, oracle))
-    if restart:
-        state = _forgotten(state)
-    elif state.stale:
-        notes.append(f"{state.path}: belongs to another model, machine or release, and was not used")
-    deadline = started + (1 - _CONFIRM_SHARE) * budget
-    tried = knobs(facts, chosen.provider, library=library is not None)
-    seconds = min(MOST_SECONDS, _COMPARISON_SHARE * budget)
-    searching = Search(target, oracle, state, base, tried, deadline, advance, seconds)
-    status, complete, comparisons = "interrupted", False, dict[str, Comparison]()
-    with contextlib.suppress(KeyboardInterrupt):
-        complete = searching.run()
-        advance(0, 0, "comparing with the rule-made file")
-        comparisons = _comparisons(target, oracle, base, searching.best, seconds)
-        status = "faster" if _is_confirmed(comparisons, state.noise or 0.0, base, searching.best) else "unchanged"
-    kept = searching.best if status != "unchanged" else base
-    if status == "unchanged" and searching.taken:
-        notes.append("what was faster alone was not faster than the rule-made file in the end: nothing was changed")
-    changes = _changes(base, kept, searching)
-    result = Result(
+        oracle = Oracle(opened.folder / package.MODEL, chosen.provider, shapes or {}, Path(scratch))
+        notes: list[str] = []
+        state = _state(path, _key(opened.manifest, chosen, base, oracle), restart, notes)
+        kernels = _kernels(opened, chosen, state, Path(scratch))
+        target = _target(opened, kernels, chosen, base, oracle, notes)
+        tuning = _Tuning(opened, chosen, base, oracle, state, kernels, target, budget, started, advance, notes)
+        status, complete, comparisons, kept, searching = tuning.run()
+        changes = _changes(base, kept, searching)
+        found, beside = (kernels.record(), kernels.texts(kept)) if kernels else ({}, {})
+        document = recording.document(base, kept, changes, comparisons, found, state, str(oracle.case), chosen)
+        notes += recording.record(opened.folder, name, document, beside, sign)
+    if complete and status != "interrupted":
+        state.remove()
+        if kernels:
+            kernels.forget()
+    return Result(
         file=f"{providers.FOLDER}/{name}.json",
         provider=chosen.provider,
         device=_device_text(chosen),
@@ -140,19 +97,80 @@ def tune(
         trials=len(state.trials),
         resumed=state.resumed,
         seconds=round(time.monotonic() - started, 1),
-        notes=tuple(notes + _record(folder, name, _document(base, kept, changes, comparisons, state, oracle, chosen))),
+        kernels=found,
+        notes=tuple(notes),
     )
-    if complete and status != "interrupted":
-        state.remove()
-    return result
+
+
+def _opened(artifact: str | Path, budget: float) -> Opened:
+    opened = open_artifact(artifact)
+    if not Path(artifact).is_dir():
+        raise UsageError(f"{artifact}: tune writes into an artifact folder; unpack it first")
+    if budget <= 0:
+        raise UsageError(f"a budget of {budget:g} s leaves no time to measure anything")
+    return opened
+
+
+@dataclasses.dataclass
+class _Tuning:
+    """One run of tune between reading the artifact and writing it. notes: added to."""
+
+    opened: Opened
+    chosen: Configuration
+    base: dict[str, Any]
+    oracle: Oracle
+    state: State
+    kernels: MeasuredKernels | None
+    target: Target
+    budget: float
+    started: float
+    advance: Progress
+    notes: list[str]
+
+    def run(self) -> tuple[str, bool, dict[str, Comparison], dict[str, Any], Search]:
+        """Status, whether everything was tried, the last comparisons, the configuration to keep, and the search."""
+        deadline = self.started + (1 - _CONFIRM_SHARE) * self.budget
+        facts = model_facts.of(loading.load(self.opened.folder / package.MODEL).model)
+        tried = knobs(facts, self.chosen.provider, library=self.opened.library is not None)
+        seconds = min(MOST_SECONDS, _COMPARISON_SHARE * self.budget)
+        searching = Search(self.target, self.oracle, self.state, self.base, tried, deadline, self.advance, seconds)
+        status, complete, comparisons = "interrupted", False, dict[str, Comparison]()
+        with contextlib.suppress(KeyboardInterrupt):
+            measured = self._measure_kernels()
+            searching.add_first(self.kernels.knobs() if self.kernels else [])
+            complete = searching.run() and measured
+            self.advance(0, 0, "comparing with the rule-made file")
+            comparisons = _comparisons(self.target, self.oracle, self.base, searching.best, seconds)
+            faster = _is_confirmed(comparisons, self.state.noise or 0.0, self.base, searching.best)
+            status = "faster" if faster else "unchanged"
+        if status == "unchanged" and searching.taken:
+            self.notes.append(
+                "what was faster alone was not faster than the rule-made file in the end: nothing was changed"
+            )
+        return status, complete, comparisons, searching.best if status != "unchanged" else self.base, searching
+
+    def _measure_kernels(self) -> bool:
+        """Have the library measure its kernels; whether all of them were."""
+        if self.kernels is None or self.state.kernels_measured:
+            return True
+        self.advance(0, 0, "measuring algorithms of products and launch shapes of kernels")
+        run = {"model": self.opened.model, "data": self.base, "folder": self.opened.folder}
+        problem = self.kernels.measure(run, self.oracle.feeds, _KERNELS_SHARE * self.budget)
+        self.notes.append(problem or self.kernels.summary())
+        if problem is not None:
+            return False
+        self.state.kernels_measured = True
+        self.state.write()
+        return True
 
 
 def _rule_made(chosen: Configuration) -> tuple[str, dict[str, Any]]:
     """The file to write, and the configuration that rules made, also where tune has changed it since."""
     base = copy.deepcopy(chosen.data)
     tuned = base.pop("tuned", None)
+    base[measured_kernels.SECTION] = dict(measured_kernels.RULES)
     if tuned is not None:
-        base |= copy.deepcopy(tuned["rule_made"])
+        base |= copy.deepcopy({k: v for k, v in tuned["rule_made"].items() if k != measured_kernels.SECTION})
         base.get("cuda_graph", {}).pop("measured", None)
     if chosen.device is None:
         return chosen.name, base
@@ -165,27 +183,57 @@ def _rule_made(chosen: Configuration) -> tuple[str, dict[str, Any]]:
     return name, base
 
 
+def _state(path: Path, key: dict[str, Any], restart: bool, notes: list[str]) -> State:
+    state = State(path, key)
+    if restart or state.stale:
+        for measured in path.parent.glob(f"{path.stem}.*.json"):
+            measured.unlink()
+    if restart:
+        state.remove()
+        return State(path, key)
+    if state.stale:
+        notes.append(f"{path}: belongs to another model, machine or release, and was not used")
+    return state
+
+
+def _kernels(opened: Opened, chosen: Configuration, state: State, scratch: Path) -> MeasuredKernels | None:
+    """What the library can measure: nothing on the CPU, and where there is no library."""
+    if opened.library is None or chosen.provider != CUDA or chosen.device is None:
+        return None
+    return MeasuredKernels(opened.library, chosen.device.name, state.path, scratch)
+
+
 def _target(
-    folder: Path, library: Path | None, chosen: Configuration, base: dict[str, Any], oracle: Oracle
-) -> tuple[Target, list[str]]:
+    opened: Opened,
+    kernels: MeasuredKernels | None,
+    chosen: Configuration,
+    base: dict[str, Any],
+    oracle: Oracle,
+    notes: list[str],
+) -> Target:
     """What to time: with a CUDA graph where the model has one. Also checks what the rule-made file computes."""
-    plain = Target(folder, folder / package.MODEL, library, chosen.provider, graph=False)
-    notes: list[str] = []
+    plain = Target(opened.folder, opened.model, opened.library, chosen.provider, graph=False, kernels=kernels)
+    target = None
     if chosen.provider == CUDA and chosen.blocking == ():
         graph = dataclasses.replace(plain, graph=True)
         try:
             oracle.trust(search.verdict_on(graph, oracle, base))
-            return graph, notes
+            target = graph
         except RunError as error:
             notes.append(f"timed without a CUDA graph, which ONNX Runtime refuses: {error}")
     elif chosen.blocking:
         node, reason = chosen.blocking[0]
         notes.append(f"timed without a CUDA graph, which {node} prevents: {reason}")
-    try:
-        oracle.trust(search.verdict_on(plain, oracle, base))
-    except RunError as error:
-        raise ModelError(f"{folder}: does not run with {chosen.path.name}: {error}") from error
-    return plain, notes
+    if target is None:
+        try:
+            oracle.trust(search.verdict_on(plain, oracle, base))
+        except RunError as error:
+            raise ModelError(f"{opened.folder}: does not run with {chosen.path.name}: {error}") from error
+    if oracle.allowed > 1.0:
+        notes.append(
+            f"the rule-made options differ from exact float32 already; {oracle.allowed:.3g} limits are allowed"
+        )
+    return target or plain
 
 
 def _comparisons(
@@ -220,78 +268,6 @@ def _changes(base: dict[str, Any], kept: dict[str, Any], searching: Search) -> t
     )
 
 
-def _document(
-    base: dict[str, Any],
-    kept: dict[str, Any],
-    changes: tuple[Change, ...],
-    comparisons: Mapping[str, Comparison],
-    state: State,
-    oracle: Oracle,
-    chosen: Configuration,
-) -> dict[str, Any]:
-    """The file to write: what was kept, why, and the figures."""
-    import onnxruntime as ort
-
-    document = copy.deepcopy(kept)
-    where = f"{_device_text(chosen)}, ONNX Runtime {ort.__version__}, {oracle.case}"
-    for change in changes:
-        before = "ONNX Runtime's default" if change.before is None else change.before
-        gain = f"{change.ratio:.3f} times as fast as" if change.ratio else "instead of"
-        document["why"][change.option] = f"measured: {gain} {before} ({where})"
-    if {"plain", "cuda_graph"} <= comparisons.keys():
-        times = {mode: round(c.second_ms, 4) for mode, c in comparisons.items()}
-        document["cuda_graph"]["measured"] = {"plain_ms": times["plain"], "cuda_graph_ms": times["cuda_graph"]}
-    document["tuned"] = {
-        "onnxopt": versions.onnxopt(),
-        "onnxruntime": ort.__version__,
-        "device": _device_text(chosen),
-        "driver": devices.driver_release() if chosen.device else None,
-        "case": str(oracle.case),
-        "noise": state.noise,
-        "comparisons": {mode: _figures(c) for mode, c in comparisons.items()},
-        "trials": [dataclasses.asdict(t) for t in state.trials],
-        "rule_made": {part: base[part] for part in (*SECTIONS, "why")},
-    }
-    return document
-
-
-def _figures(found: Comparison) -> dict[str, Any]:
-    return {
-        "rule_made_ms": round(found.first_ms, 4),
-        "tuned_ms": round(found.second_ms, 4),
-        "ratio": round(found.ratio, 4),
-        "low": round(found.low, 4),
-        "high": round(found.high, 4),
-        "rounds": found.rounds,
-    }
-
-
-def _record(folder: Path, name: str, document: Mapping[str, Any]) -> list[str]:
-    """Write the file and its hash in the manifest; returns what the user has to do then."""
-    file = providers.path(folder, name)
-    with _signals_held():  # between the two writes the artifact would not load
-        package.replace_text(file, providers.to_json(document), folder)
-        manifest = manifests.load(folder)
-        files = {**manifest.files, f"{providers.FOLDER}/{name}.json": package.hash_file(file)}
-        changed = manifest.model_copy(update={"files": dict(sorted(files.items()))})
-        package.write_manifest(folder, changed)
-        package.write_manifest(folder, page.renewed(folder, changed))  # whatever the page lacks, the artifact is whole
-    signatures = sorted(p.name for p in folder.glob(f"{manifests.FILE}.*"))
-    return [
-        f"{s}: the manifest has changed, so that this is not its signature any more: sign it again" for s in signatures
-    ]
-
-
-@contextlib.contextmanager
-def _signals_held() -> Iterator[None]:
-    signals = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, signals)
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
 def _state_file(folder: Path, name: str) -> Path:
     """Beside the artifact, not in it: an artifact holds nothing that its manifest does not list."""
     folder = folder.absolute()
@@ -300,16 +276,11 @@ def _state_file(folder: Path, name: str) -> Path:
     return folder.parent / f"{folder.name}.tune-{name}.json"
 
 
-def _forgotten(state: State) -> State:
-    state.remove()
-    return State(state.path, state.key)
-
-
 def _key(manifest: manifests.Manifest, chosen: Configuration, base: dict[str, Any], oracle: Oracle) -> dict[str, Any]:
     """Everything that figures of another run must have in common with this one."""
     import onnxruntime as ort
 
-    written_here = (f"{providers.FOLDER}/", page.FILE)  # by tune itself
+    written_here = (f"{providers.FOLDER}/", page.FILE, *measured_kernels.FILES)  # by tune itself
     hashes = {n: f.sha256 for n, f in manifest.files.items() if not n.startswith(written_here)}
     return {
         "artifact": hashlib.sha256(json.dumps(hashes, sort_keys=True).encode()).hexdigest(),
@@ -323,8 +294,4 @@ def _key(manifest: manifests.Manifest, chosen: Configuration, base: dict[str, An
 
 
 def _device_text(chosen: Configuration) -> str:
-    if chosen.device is not None:
-        return chosen.device.name
-    assert chosen.provider == CPU
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    return f"{devices.processor()}, {cores} cores"
+    return chosen.device.name if chosen.device is not None else devices.cores()

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 from onnxopt import configuration as configurations
 from onnxopt.bound_run import BoundRun
 from onnxopt.execution import RunError
-from onnxopt.tuning import rounds
+from onnxopt.tuning import kernels, rounds
+from onnxopt.tuning.kernels import MeasuredKernels
 from onnxopt.tuning.knobs import AnyKnob
 from onnxopt.tuning.oracle import Oracle, Verdict
 from onnxopt.tuning.rounds import Comparison
@@ -23,7 +24,7 @@ from onnxopt.tuning.state import State, Trial
 if TYPE_CHECKING:
     from onnxruntime import InferenceSession
 
-SECTIONS = ("provider_options", "session_options", "session_config")
+SECTIONS = ("provider_options", "session_options", "session_config", kernels.SECTION)
 _PASSES = 3  # an option may pay only after another was changed
 _LEAST_NOISE = 0.005  # less than half a percent is not worth a setting
 _CONFIRMING_ROUNDS = 15
@@ -34,18 +35,23 @@ Progress = Callable[[int, int, str], None]
 
 @dataclasses.dataclass(frozen=True)
 class Target:
-    """What is tuned: the model with its library on a provider. graph: through a CUDA graph."""
+    """What is tuned: the model with its library on a provider. graph: through a CUDA graph.
+
+    kernels: where the library comes from, with or without choices that it measured; None where it measures none.
+    """
 
     folder: Path
     model: Path
     library: Path | None
     provider: str
     graph: bool
+    kernels: MeasuredKernels | None = None
 
     def open(self, configuration: dict[str, Any], *, graph: bool | None = None) -> InferenceSession:
         """RunError where ORT refuses."""
         wanted = self.graph if graph is None else graph
-        return configurations.open_session(self.model, self.library, configuration, self.folder, cuda_graph=wanted)
+        library = self.kernels.library(configuration) if self.kernels else self.library
+        return configurations.open_session(self.model, library, configuration, self.folder, cuda_graph=wanted)
 
 
 class OutOfTime(Exception):
@@ -69,12 +75,19 @@ class Search:
         progress: Progress,
         seconds: float = rounds.MOST_SECONDS,
     ):
-        self.target, self.oracle, self.state, self.start, self.knobs = target, oracle, state, start, knobs
+        self.target, self.oracle, self.state, self.start, self.knobs = target, oracle, state, start, list(knobs)
         self.best, self.taken = start, list[tuple[AnyKnob, Trial]]()
         self._left = set[tuple[Any, ...]]()  # values that something was faster than: there is no way back
         self._deadline, self._progress, self._seconds = deadline, progress, seconds
         self._bound: BoundRun | None = None
-        self._total = sum(len(k.values) - 1 for k in knobs)
+
+    def add_first(self, knobs: Sequence[AnyKnob]) -> None:
+        """Knobs to try before the others."""
+        self.knobs[:0] = knobs
+
+    @property
+    def _total(self) -> int:
+        return sum(len(k.values) - 1 for k in self.knobs)
 
     def run(self) -> bool:
         """Try everything; True if it was all tried, False if the time was up."""

@@ -9,7 +9,7 @@ from typing import Any
 
 from onnxopt import package
 
-SCHEMA = 1
+SCHEMA = 2
 _STARTS = 2  # a trial that was begun so often and never ended takes the process down
 
 
@@ -41,6 +41,7 @@ class State:
         self.path, self.key = path, key
         self.trials: list[Trial] = []
         self.noise: float | None = None
+        self.kernels_measured = False  # whether the library has measured all of its kernels
         self.seconds = 0.0
         self.stale = False
         self._starts: dict[str, int] = {}
@@ -77,6 +78,7 @@ class State:
             "schema": SCHEMA,
             "key": self.key,
             "noise": self.noise,
+            "kernels_measured": self.kernels_measured,
             "seconds": round(self.seconds, 3),
             "starts": self._starts,
             "trials": [dataclasses.asdict(t) for t in self.trials],
@@ -94,7 +96,7 @@ class State:
                 return
             self.trials = [Trial(**row) for row in document["trials"]]
             self.noise, self.seconds = document["noise"], document["seconds"]
-            self._starts = document["starts"]
+            self.kernels_measured, self._starts = document["kernels_measured"], document["starts"]
         except FileNotFoundError:
             return
         except (OSError, ValueError, KeyError, TypeError):

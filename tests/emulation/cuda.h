@@ -23,6 +23,7 @@ struct Dim {
 };
 inline thread_local Dim threadIdx;
 inline thread_local Dim blockIdx;
+inline Dim gridDim;
 
 namespace emulation {
 
@@ -42,6 +43,7 @@ inline Block* block = nullptr;
 // Runs kernel() as a grid of `blocks` blocks of `threads` threads, a multiple of a warp.
 template <typename Kernel>
 void launch(unsigned blocks, int threads, Kernel&& kernel) {
+  gridDim.x = blocks;
   for (unsigned b = 0; b < blocks; ++b) {
     Block now(threads);
     block = &now;
@@ -72,6 +74,19 @@ T __shfl_xor_sync(unsigned, T x, int mask) {
   warp.arrive_and_wait();
   return other;
 }
+
+inline unsigned __funnelshift_r(unsigned low, unsigned high, unsigned bits) {
+  return static_cast<unsigned>(((static_cast<unsigned long long>(high) << 32) | low) >> (bits & 31));
+}
+
+namespace onnxopt {
+
+inline unsigned char* dynamic_shared() {
+  alignas(16) static unsigned char memory[1 << 18];
+  return memory;
+}
+
+}  // namespace onnxopt
 
 template <typename To, typename From>
 To bits(From x) {

@@ -1,0 +1,301 @@
+"""Every other way to run the transformers, beside onnxopt's, in one call on the GPU.
+
+    python -m benchmarks.gpu_peers prepare DIR --arch sm_90     on any machine, without a GPU; needs .gpu/
+    python -m benchmarks.gpu_peers run DIR --out OUT.json       on the GPU machine, with 16 cores: about 250 s
+
+torch.compile in three modes; ONNX Runtime on the exported graph, on what onnxruntime.transformers.optimizer and
+onnxscript's ort_fusions make of it, and on onnxopt's. float16, inputs and outputs on the device. torch workers compile
+eight at a time, each in a process of its own, and wait; when all are ready or the time for it is over, each is timed
+alone. max-autotune thus measures its candidates while others do, which may cost it the best choice: nothing else fits
+the time. A peer that does not become ready is reported as such.
+
+NAME@SIZES is the dynamic graph at those sizes, as bert@1x37, vit@5, llama_decode@4096 (DYNAMIC); torch compiles for
+that shape alone.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import math
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+import time
+from typing import Any, TextIO
+
+from benchmarks import skeletons
+from benchmarks.gpu_arguments import command
+from benchmarks.gpu_models import compare
+from benchmarks.gpu_timing import library, session
+
+MODELS = ("bert", "vit", "whisperenc", "llama", "llama_decode", "llama_decode@4096")
+DYNAMIC = {"bert": ("batch", "seq"), "vit": ("batch",), "llama": ("batch", "seq"), "llama_decode": ("past",)}
+MODES = ("reduce-overhead", "default", "max-autotune")
+OPTIMIZERS = ("ort_fusions", "transformers.optimizer")
+# As onnxruntime.transformers.optimizer wants to know them: the kind of model, its heads and its width.
+_KINDS = {
+    "bert": ("bert", 12, 768), "vit": ("vit", 12, 768), "whisperenc": ("bart", 8, 512), "llama": ("gpt2", 16, 2048),
+}  # fmt: skip
+_READY_SECONDS = 150
+_AT_ONCE = 8  # workers that compile
+_ROUNDS, _RUNS = 5, 40
+
+
+def prepare(folder: pathlib.Path, arch: str, names: list[str]) -> None:
+    """onnxopt's graphs and library, and those of the other optimizers, without weights."""
+    from benchmarks import gpu_models
+
+    exported = list(dict.fromkeys(graph_of(name)[0] for name in names))
+    gpu_models.prepare(folder, arch, exported)
+    for name in (n for n in exported if n in _KINDS):
+        for optimizer in OPTIMIZERS:
+            source = skeletons.original(name)
+            try:
+                changed = _optimized(source, name, optimizer)
+                size = skeletons.strip(changed, source, folder / f"{name}.{optimizer}.onnx.xz")
+                print(f"{name} {optimizer}: {len(source.graph.node)} -> {len(changed.graph.node)}, {size} bytes")
+            except Exception as error:  # noqa: BLE001 - a peer that cannot do a model is a result
+                (folder / f"{name}.{optimizer}.failed").write_text(f"{type(error).__name__}: {error}"[:300])
+                print(f"{name} {optimizer}: {type(error).__name__}: {error}"[:300])
+            gc.collect()
+
+
+def graph_of(name: str) -> tuple[str, dict[str, int]]:
+    """The exported graph that a name stands for, and the sizes of its dynamic dims."""
+    model, _, sizes = name.partition("@")
+    if not sizes:
+        return model, {}
+    return f"{model}_dyn", dict(zip(DYNAMIC[model], map(int, sizes.split("x")), strict=True))
+
+
+def _optimized(source: Any, name: str, optimizer: str) -> Any:
+    if optimizer == "ort_fusions":
+        import onnx_ir as ir
+        from onnxscript.rewriter.ort_fusions import optimize_for_ort
+
+        model, _ = optimize_for_ort(ir.serde.deserialize_model(source))
+        return ir.serde.serialize_model(model)
+    import onnx
+    from onnxruntime.transformers import optimizer as transformers_optimizer
+
+    kind, heads, hidden = _KINDS[name]
+    with tempfile.TemporaryDirectory() as place:
+        path = pathlib.Path(place) / "model.onnx"
+        onnx.save(source, path)
+        changed = transformers_optimizer.optimize_model(
+            str(path), model_type=kind, num_heads=heads, hidden_size=hidden, use_gpu=True, opt_level=0
+        )
+        return changed.model
+
+
+def net_of(name: str) -> tuple[Any, Any]:
+    """A model in torch on the GPU, and its input."""
+    import torch
+
+    harness, (exported, sizes) = skeletons.harness(), graph_of(name)
+    model = exported.removesuffix("_dyn")
+    if model == "llama_decode":
+        from benchmarks import torch_decode
+
+        return torch_decode.build(1, sizes.get("past", 512)).cuda(), torch.full((1, 1), 7, device="cuda")
+    import torch_models
+
+    x = torch.from_numpy(harness.sample_input(model)).cuda()
+    if sizes:  # of the same kind and dtype, with these leading dims
+        x = x.reshape(-1).repeat(8)[: math.prod(shape := (*sizes.values(), *x.shape[len(sizes) :]))].reshape(shape)
+    return torch_models.build(model).cuda(), x
+
+
+def work(name: str, mode: str) -> None:
+    """A worker: compile, say so, wait for a line, then time. Speaks JSON lines."""
+    import torch
+
+    harness, start = skeletons.harness(), time.perf_counter()
+    with torch.inference_mode():
+        net, x = net_of(name)
+        compiled = torch.compile(net, mode=mode, dynamic=False)
+        for _ in range(4):
+            y = compiled(x)
+        torch.cuda.synchronize()
+        finite = bool(torch.isfinite(y).all())
+        print(json.dumps({"ready": round(time.perf_counter() - start, 1), "finite": finite}), flush=True)
+        sys.stdin.readline()
+        best = min(harness.milliseconds(lambda: compiled(x), _RUNS, warmup=6, repeats=1) for _ in range(_ROUNDS))
+    print(json.dumps({"ms": best}), flush=True)
+
+
+class Workers:
+    """One process for each model and mode, some compiling at once; the next begins when one is ready."""
+
+    def __init__(self, names: list[str], modes: list[str], cache: str, log: TextIO) -> None:
+        self._log, threads = log, max(2, (os.cpu_count() or 16) // 4)
+        self._environment = {
+            **os.environ, "TORCHINDUCTOR_CACHE_DIR": cache, "TORCHINDUCTOR_COMPILE_THREADS": str(threads),
+            "OMP_NUM_THREADS": "2", "PYTHONUNBUFFERED": "1",
+        }  # fmt: skip
+        self.processes: dict[tuple[str, str], subprocess.Popen[str]] = {}
+        # All models in the first mode first: where the time runs out, it does so mode by mode.
+        self._waiting = [(name, mode) for mode in modes for name in names]
+
+    def _start(self) -> tuple[str, str]:
+        name, mode = self._waiting.pop(0)
+        line = [sys.executable, "-m", "benchmarks.gpu_peers", "work", name, mode]
+        pipe = subprocess.PIPE
+        self.processes[name, mode] = subprocess.Popen(
+            line, stdin=pipe, stdout=pipe, stderr=self._log, text=True, env=self._environment
+        )
+        return name, mode
+
+    def wait(self, deadline: float) -> dict[tuple[str, str], dict[str, Any]]:
+        """What each said when it was ready; those that are not by then are ended, and say so."""
+        import selectors
+
+        found: dict[tuple[str, str], dict[str, Any]] = {}
+        selector = selectors.DefaultSelector()
+        while (left := deadline - time.perf_counter()) > 0:
+            while self._waiting and len(self.processes) - len(found) < _AT_ONCE:
+                key = self._start()
+                selector.register(self.processes[key].stdout, selectors.EVENT_READ, key)  # type: ignore[arg-type]
+            if len(found) == len(self.processes):
+                break
+            for event, _ in selector.select(left):
+                selector.unregister(event.fileobj)
+                line = self.processes[event.data].stdout.readline()  # type: ignore[union-attr]
+                found[event.data] = json.loads(line) if line.startswith("{") else {"failed": "it ended; see the log"}
+        for key, process in self.processes.items():
+            if key not in found:
+                process.kill()
+                found[key] = {"failed": f"ran out of time: not compiled {_READY_SECONDS} s after the start of all"}
+        for key in self._waiting:
+            found[key] = {"failed": f"ran out of time: not begun {_READY_SECONDS} s after the start of all"}
+        return found
+
+    def time(self, key: tuple[str, str]) -> float:
+        """Milliseconds a run, alone on the GPU; the worker ends with it."""
+        said, _ = self.processes[key].communicate("go\n", timeout=40)
+        milliseconds: float = json.loads(said.strip().splitlines()[-1])["ms"]
+        return milliseconds
+
+
+def torch_rows(workers: Workers, deadline: float, rows: dict[str, dict[str, Any]]) -> None:
+    """Milliseconds of every worker into rows[model]["torch.compile MODE"], or why there are none."""
+    for (name, mode), said in workers.wait(deadline).items():
+        label = f"torch.compile {mode}"
+        if "failed" not in said:
+            rows[name][f"{label} seconds until ready"] = said["ready"]
+            try:
+                rows[name][label] = (
+                    round(workers.time((name, mode)), 4) if said["finite"] else "its output is not finite"
+                )
+            except Exception as error:  # noqa: BLE001
+                rows[name][label] = f"failed: {type(error).__name__}: {error}"[:200]
+        else:
+            rows[name][label] = said["failed"]
+        print(name, label, rows[name][label], flush=True)
+
+
+def ort_rows(name: str, folder: pathlib.Path, row: dict[str, Any]) -> None:
+    """Milliseconds of ONNX Runtime on every form of a graph, all sessions in turn; outputs compared first."""
+    harness = skeletons.harness()
+    exported, sizes = graph_of(name)
+    source = skeletons.original(exported)
+    given = skeletons.sample_inputs(source, exported, **sizes)
+    exact = source.SerializeToString()
+    forms: dict[str, tuple[bytes, str | None, bool]] = {"ORT": (exact, None, False)}
+    forms["ORT + CUDA graph"] = (exact, None, True)
+    for optimizer in OPTIMIZERS:
+        path = folder / f"{name}.{optimizer}.onnx.xz"
+        if path.exists():
+            forms[f"ORT after {optimizer}"] = (skeletons.restore(path, source).SerializeToString(), None, True)
+        elif (failed := path.with_name(f"{name}.{optimizer}.failed")).exists():
+            row[f"ORT after {optimizer}"] = failed.read_text()
+    ours = skeletons.restore(folder / f"{exported}.onnx.xz", source).SerializeToString()
+    forms["onnxopt"] = (ours, library(folder), True)
+    del source
+    expected, bounds = None, {}
+    for label, (model, ops, graph) in forms.items():
+        try:
+            bound = harness.Bound(session(model, ops, "cuda", cuda_graph=graph), given)
+            for _ in range(3):
+                bound()
+            found = bound.outputs[0].numpy()
+            expected = found if expected is None else expected
+            check = compare(found, expected)
+            row[f"{label} cosine"] = round(check["cosine"], 7)
+            if check["agrees"]:
+                bounds[label] = bound
+            else:
+                row[label] = f"disagrees with the original: cosine {check['cosine']:.6f}"
+        except Exception as error:  # noqa: BLE001
+            row[label] = f"failed: {type(error).__name__}: {error}"[:300]
+    times: dict[str, list[float]] = {label: [] for label in bounds}
+    for _ in range(_ROUNDS):
+        for label, run in bounds.items():
+            times[label].append(harness.milliseconds(run, _RUNS, warmup=4, repeats=1))
+    row.update({label: round(min(values), 4) for label, values in times.items()})
+
+
+def run(folder: pathlib.Path, names: list[str], modes: list[str], out: pathlib.Path | None) -> None:
+    start = time.perf_counter()
+    rows: dict[str, dict[str, Any]] = {name: {} for name in names}
+
+    def keep() -> None:
+        if out is not None:
+            out.write_text(json.dumps(rows, indent=1))
+
+    log = (out.with_suffix(".log") if out is not None else pathlib.Path(os.devnull)).open("w")
+    with tempfile.TemporaryDirectory() as cache:
+        workers = Workers(names, modes, cache, log)
+        try:
+            torch_rows(workers, start + _READY_SECONDS, rows)
+        finally:
+            for process in workers.processes.values():
+                process.kill()
+    keep()
+    for name in names:
+        try:
+            ort_rows(name, folder, rows[name])
+        except Exception as error:  # noqa: BLE001 - the other models' numbers are worth having
+            rows[name]["ORT"] = f"failed: {type(error).__name__}: {error}"[:300]
+        print(name, f"{time.perf_counter() - start:.0f} s", flush=True)
+        keep()
+        gc.collect()
+    print(table(rows))
+
+
+def table(rows: dict[str, dict[str, Any]]) -> str:
+    """Milliseconds as markdown; a peer without any is a dash, the JSON says why."""
+    columns = ["ORT", "ORT + CUDA graph", *(f"ORT after {o}" for o in OPTIMIZERS)]
+    columns += [*(f"torch.compile {m}" for m in MODES), "onnxopt"]
+    lines = ["| model | " + " | ".join(columns) + " | best peer / onnxopt |", "|" + "---|" * (len(columns) + 2)]
+    for name, row in rows.items():
+        values = [row.get(c) for c in columns]
+        numbers = [v for v in values[:-1] if isinstance(v, float)]
+        ratio = f"{min(numbers) / values[-1]:.2f}" if numbers and isinstance(values[-1], float) else "-"
+        cells = [f"{v:.3f}" if isinstance(v, float) else "-" for v in values]
+        lines.append(f"| {name} | " + " | ".join(cells) + f" | {ratio} |")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    if sys.argv[1:2] == ["work"]:
+        work(*sys.argv[2:4])
+        return
+    parser, (prepared, ran) = command(__doc__)
+    ran.add_argument("--out", type=pathlib.Path, default=None)
+    ran.add_argument("--modes", nargs="*", default=list(MODES))
+    for verb in (prepared, ran):
+        verb.add_argument("--only", nargs="*", default=list(MODELS))
+    args: argparse.Namespace = parser.parse_args()
+    if args.verb == "prepare":
+        prepare(args.folder, args.arch, args.only)
+    else:
+        run(args.folder, args.only, args.modes, args.out)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,81 @@
+"""Every layout of rows at a small shape, compared with float64: made to be run under compute-sanitizer.
+
+    python -m benchmarks.gpu_row_layouts prepare DIR --arch sm_90                      on any machine, without a GPU
+    compute-sanitizer --tool racecheck python -m benchmarks.gpu_row_layouts run DIR    on the GPU machine
+
+Shapes are as small as still make a layout do all that it does: a block that goes on to a second row, a cluster, a row
+in several parts. Tensors are multiples of 16 bytes, as initcheck would report the padding behind the others.
+"""
+
+from __future__ import annotations
+
+import pathlib
+import sys
+
+import onnx
+
+from benchmarks.gpu_arguments import add_device_and_out, command
+from benchmarks.gpu_rows import Measured
+from benchmarks.rows import RowCase
+
+# case; layout, vector, unroll, lanes, threads, cluster, resident. None: as row_shapes.py chooses.
+_LAYOUTS = (
+    (RowCase("layernorm", "float16", (37, 96)), None),
+    (RowCase("residual_layernorm", "float32", (40, 1024)), ("held", 4, 1, 256, 256, 1, 0)),
+    (RowCase("masked_softmax", "float16", (2, 3, 16, 197), (2, 1, 16, 197)), None),
+    (RowCase("layernorm", "bfloat16", (24, 1021)), ("ragged", 8, 2, 128, 128, 1, 0)),
+    (RowCase("silu_mean_hw", "float16", (2, 32, 7, 7)), None),
+    (RowCase("groupnorm_silu", "float16", (2, 64, 8, 8)), None),
+    (RowCase("residual_rmsnorm", "float32", (700, 2048)), ("piped", 4, 2, 256, 256, 1, 2)),
+    (RowCase("layernorm", "float16", (100, 16384)), ("piped", 8, 2, 1024, 512, 2, 1)),
+    (RowCase("masked_softmax", "float16", (40, 32768)), ("piped", 8, 2, 2048, 256, 8, 1)),
+    (RowCase("softmax", "float32", (20, 20000)), ("looped", 4, 4, 4096, 512, 8, 0)),
+    (RowCase("layernorm", "float16", (6, 1003)), ("looped", 8, 4, 512, 512, 1, 0)),
+    (RowCase("softmax", "float16", (3, 40000)), ("split", 8, 4, 512, 512, 1, 0)),
+    (RowCase("residual_layernorm", "float32", (4, 30001)), ("split", 4, 4, 512, 512, 1, 0)),
+    (RowCase("softmax_channels", "float16", (2, 100, 8, 16)), ("strided", 4, 13, 1, 256, 1, 0)),
+    (RowCase("softmax_channels", "float32", (2, 70, 9, 7)), ("strided", 1, 0, 1, 256, 1, 0)),
+)
+
+
+def prepare(folder: pathlib.Path, arch: str) -> None:
+    """Write every case's model, and one library with the kernels."""
+    from benchmarks.collection import Collection
+    from benchmarks.row_sweep import with_shape
+    from onnxopt.row_shapes import RowShape
+
+    folder.mkdir(parents=True)
+    collection = Collection()
+    for case, shape in _LAYOUTS:
+        optimized, _ = collection.optimize(case.model())
+        if shape is not None:
+            optimized = with_shape(collection, optimized, case, RowShape(*shape))
+        onnx.save(optimized, folder / f"{case.name}.optimized.onnx")
+    used = {onnx.load(path).graph.node[0].op_type for path in folder.glob("*.onnx")}
+    collection.kernels = {name: kernel for name, kernel in collection.kernels.items() if name in used}
+    collection.write_library(folder, [arch])
+
+
+def run(folder: pathlib.Path, device: str) -> int:
+    """Compare every case; 0 if all agree."""
+    bad = 0
+    for case, shape in _LAYOUTS:
+        error = Measured(case, folder, device).error(".optimized")
+        bad += not error <= 1
+        print(f"{case.name:48} {shape[0] if shape else 'chosen':8} {error:.3f} of the tolerance", flush=True)
+    print(f"{len(_LAYOUTS)} layouts, {bad} findings")
+    return 1 if bad else 0
+
+
+def main() -> int:
+    parser, (_, ran) = command(__doc__)
+    add_device_and_out(ran)
+    args = parser.parse_args()
+    if args.verb == "prepare":
+        prepare(args.folder, args.arch)
+        return 0
+    return run(args.folder, args.device)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,54 @@
+// Vectors that lie across two aligned ones: both are loaded, and shifted together in registers.
+#pragma once
+
+#include "index.cuh"
+#include "vector.cuh"
+
+namespace onnxopt {
+
+// The words of two neighbouring vectors, moved down by `bytes` (below the size of one): the lower half is what lies
+// there.
+template <int kWords>
+__device__ inline void shift_down(uint32_t (&words)[2 * kWords], unsigned bytes) {
+#pragma unroll
+  for (int step = kWords / 2; step > 0; step /= 2) {
+    const bool moves = (bytes / 4 & step) != 0;
+#pragma unroll
+    for (int w = 0; w < 2 * kWords - step; ++w) words[w] = moves ? words[w + step] : words[w];
+  }
+  const unsigned bits = bytes % 4 * 8;
+#pragma unroll
+  for (int w = 0; w < kWords; ++w) words[w] = __funnelshift_r(words[w], words[w + 1], bits);
+}
+
+// Elements k .. k + kWidth - 1 of the `columns` at `data`, which need not be aligned to more than an element. Of those
+// outside (k may wrap below 0) the values are arbitrary. Nothing is loaded but aligned vectors that hold one of the
+// columns, so that no load leaves the 16 bytes of an element that is there.
+template <typename T, int kWidth, typename Index>
+__device__ inline Vector<T, kWidth> load_across(const T* data, Index k, Index columns) {
+  using Whole = Vector<T, kWidth>;
+  constexpr unsigned kBytes = sizeof(Whole);
+  Whole result;
+  if constexpr (kWidth == 1 || kBytes % 4 != 0) {
+#pragma unroll
+    for (int j = 0; j < kWidth; ++j) {
+      if (k + static_cast<Index>(j) < columns) result.at[j] = data[k + j];
+    }
+  } else {
+    const unsigned bytes = static_cast<unsigned>(reinterpret_cast<uint64_t>(data) + k * sizeof(T)) % kBytes;
+    const Index low = k - bytes / sizeof(T);  // the column that the lower vector begins at
+    union {
+      Whole whole[2];
+      uint32_t words[kBytes / 2];
+    };
+    const T* const lower = data + static_cast<typename Signed<Index>::type>(low);
+    constexpr Index kOthers = kWidth - 1;  // low may lie below 0 by nearly two vectors, so both checks wrap
+    if (low + kOthers < columns + kOthers) whole[0] = load_vector<T, kWidth>(lower);
+    if (bytes != 0 && low + kWidth + kOthers < columns + kOthers) whole[1] = load_vector<T, kWidth>(lower + kWidth);
+    shift_down<kBytes / 4>(words, bytes);
+    result = whole[0];
+  }
+  return result;
+}
+
+}  // namespace onnxopt
