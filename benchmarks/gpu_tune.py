@@ -125,8 +125,8 @@ def killed(artifact: pathlib.Path, budget: str) -> dict[str, Any]:
     trials: list[Any] = []
     while process.poll() is None and time.monotonic() - started < 60:
         time.sleep(0.2)
-        for state in artifact.parent.glob(f"{artifact.name}.tune-*.json"):
-            trials = json.loads(state.read_text())["trials"]
+        for state in artifact.parent.glob(f"{artifact.name}.tune-*.json"):  # the library's files lie there too
+            trials = json.loads(state.read_text()).get("trials", trials)
         if len(trials) >= _KILLED_AFTER_TRIALS:
             break
     process.send_signal(signal.SIGKILL)

@@ -33,7 +33,8 @@ class TileArea:
 
 def block(streams: int, size: int | None) -> Block:
     """For a kernel that reads this many operands element by element, and has `size` bytes of each (None: not known)."""
-    row = next(r for r in _table()["rows"] if r["streams"] in (0, streams) and _fits(r["below"], size))
+    rows = (r for r in _table()["rows"] if r["streams"] in (0, streams) and _fits(r["below"], size))
+    row = next(r for r in rows if (size or 0) >= r["at_least"])
     return Block(row["threads"], row["unroll"])
 
 

@@ -37,7 +37,7 @@ def test_constants_give_what_the_terms_say(name: str, tmp_path: Path) -> None:
     (kernel,) = outline.outline(model, fuse(model))
     assert isinstance(kernel.program, Program) and kernel.program.index is not None
     index, text = kernel.program.index, lines(kernel)
-    first = next(k for k, line in enumerate(text) if "int kForm" in line)
+    first = next(k for k, line in enumerate(text) if "Index at(Index i)" in line) - 1
     last = next(k for k in range(first, len(text)) if text[k] == "  }")
     count = product(index.shapes[0]).factor
     calls = ", ".join(f"int32_t(Op::at<{k}>(i))" for k in range(len(index.forms)))
