@@ -106,6 +106,14 @@ def _image(source: str, headers: dict[str, str], target: str, folder: Path) -> t
     return image, log
 
 
+def _buffer(size: object) -> bytes:
+    """Bytes for NVRTC to write into, one more than asked for.
+
+    Those of length 1, as an empty log has, are one object for the whole interpreter, which would go on with it damaged.
+    """
+    return bytes(int(size) + 1)  # type: ignore[call-overload]
+
+
 def _compile(source: str, headers: dict[str, str], target: str) -> tuple[bytes, str]:
     from cuda.bindings import nvrtc
 
@@ -128,15 +136,15 @@ def _compile(source: str, headers: dict[str, str], target: str) -> tuple[bytes, 
         options = [f"--gpu-architecture={target}".encode(), *(o.encode() for o in _OPTIONS)]
         options += [_REPORT.encode()] * is_cubin
         status = nvrtc.nvrtcCompileProgram(program, len(options), options)[0]
-        log = b" " * int(checked(nvrtc.nvrtcGetProgramLogSize(program)))  # type: ignore[call-overload]
+        log = _buffer(checked(nvrtc.nvrtcGetProgramLogSize(program)))
         checked(nvrtc.nvrtcGetProgramLog(program, log))
         text = log.decode(errors="replace").strip("\0 \n")
         if status != nvrtc.nvrtcResult.NVRTC_SUCCESS:
             raise CompileError(f"generated CUDA does not compile for {target}:\n{text}")
         size = checked((nvrtc.nvrtcGetCUBINSize if is_cubin else nvrtc.nvrtcGetPTXSize)(program))
-        image = b" " * int(size)  # type: ignore[call-overload]
+        image = _buffer(size)
         checked((nvrtc.nvrtcGetCUBIN if is_cubin else nvrtc.nvrtcGetPTX)(program, image))
-        return image, text
+        return image[:-1], text
     finally:
         nvrtc.nvrtcDestroyProgram(program)
 
