@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks import skeletons
-from benchmarks.gpu_arguments import add_device_and_out, command
+from benchmarks.gpu_arguments import main_over_models
 from benchmarks.gpu_models import compare, prepare
 from benchmarks.gpu_timing import library, session
 
@@ -164,17 +164,5 @@ def table(rows: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def main() -> int:
-    parser, (prepared, ran) = command(__doc__)
-    add_device_and_out(ran)
-    for verb in (prepared, ran):
-        verb.add_argument("--only", nargs="*", default=list(SIZES))
-    args = parser.parse_args()
-    if args.verb == "prepare":
-        prepare(args.folder, args.arch, args.only)
-        return 0
-    return run(args.folder, args.device, args.only, args.out)
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main_over_models(__doc__, list(SIZES), prepare, run))

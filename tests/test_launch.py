@@ -25,6 +25,12 @@ def test_every_kernel_finds_a_row(streams: int, size: int | None) -> None:
     assert block.unroll in (1, 2, 4)
 
 
+def test_a_row_for_large_tensors_is_not_for_unknown_ones() -> None:
+    small, unknown, large = (launch.block(1, size) for size in (1000, None, 16 << 20))
+    assert unknown == small != large
+    assert launch.block(2, 16 << 20) == small  # several operands keep the memory busy by themselves
+
+
 @pytest.mark.parametrize("elements", [None, 1, 1 << 22, 1 << 28])
 def test_a_tile_is_not_more_than_a_block_can_hold(elements: int | None) -> None:
     area = launch.tile_area(elements)

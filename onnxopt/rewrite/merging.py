@@ -215,7 +215,7 @@ class HeadProjections(_Merge):
         return op.Sdpa(*heads, *node.inputs[3:], _domain=DOMAIN, **attributes)
 
 
-class CachedProjections(_Merge):
+class CachedProjections(GroupQueryProjections):
     """q, k and v of one token behind a cache: one product, whose heads a kernel of ours turns where they lie.
 
     GroupQueryAttention takes them packed, and appends k and v to the cache from there.
@@ -235,10 +235,6 @@ class CachedProjections(_Merge):
             _domain=CONTRIB, _allow_other_inputs=True, _allow_other_attributes=True,
             _outputs=["y", "present_key", "present_value"],
         )  # fmt: skip
-
-    def check(self, context: MatchContext, x, wq, wk, wv, bq=None, bk=None, bv=None, **_):
-        reason = self._obstacle(x, (wq, wk, wv), (bq, bk, bv))
-        return MatchResult().fail(reason) if reason else MatchResult()
 
     def rewrite(self, op, x, cos, sin, q, k, v, y, wq, wk, wv, bq=None, bk=None, bv=None, **_):
         node, size = y.producer(), k.shape[3]
