@@ -7,15 +7,18 @@ torch.compile in three modes; ONNX Runtime on the exported graph, on what onnxru
 onnxscript's ort_fusions make of it, and on onnxopt's. float16, inputs and outputs on the device. torch workers compile
 eight at a time, each in a process of its own, and wait; when all are ready or the time for it is over, each is timed
 alone. max-autotune thus measures its candidates while others do, which may cost it the best choice: nothing else fits
-the time. A peer that does not become ready is reported as such.
+the time. A peer that does not become ready is reported as such. ONNX Runtime's sessions are opened meanwhile, and
+timed when no worker is left.
 
 NAME@SIZES is the dynamic graph at those sizes, as bert@1x37, vit@5, llama_decode@4096 (DYNAMIC); torch compiles for
-that shape alone.
+that shape alone, but for the mode "dynamic", which is torch.compile(dynamic=True). gpu_dynamic has ONNX Runtime at
+several shapes in one session.
 """
 
 from __future__ import annotations
 
 import argparse
+import concurrent.futures
 import gc
 import json
 import math
@@ -25,6 +28,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterable
 from typing import Any, TextIO
 
 from benchmarks import skeletons
@@ -40,7 +44,6 @@ OPTIMIZERS = ("ort_fusions", "transformers.optimizer")
 _KINDS = {
     "bert": ("bert", 12, 768), "vit": ("vit", 12, 768), "whisperenc": ("bart", 8, 512), "llama": ("gpt2", 16, 2048),
 }  # fmt: skip
-_READY_SECONDS = 150
 _AT_ONCE = 8  # workers that compile
 _ROUNDS, _RUNS = 5, 40
 
@@ -117,7 +120,10 @@ def work(name: str, mode: str) -> None:
     harness, start = skeletons.harness(), time.perf_counter()
     with torch.inference_mode():
         net, x = net_of(name)
-        compiled = torch.compile(net, mode=mode, dynamic=False)
+        if mode == "dynamic":
+            compiled = torch.compile(net, dynamic=True)
+        else:
+            compiled = torch.compile(net, mode=mode, dynamic=False)
         for _ in range(4):
             y = compiled(x)
         torch.cuda.synchronize()
@@ -169,9 +175,9 @@ class Workers:
         for key, process in self.processes.items():
             if key not in found:
                 process.kill()
-                found[key] = {"failed": f"ran out of time: not compiled {_READY_SECONDS} s after the start of all"}
+                found[key] = {"failed": "ran out of time: not compiled when the workers were stopped"}
         for key in self._waiting:
-            found[key] = {"failed": f"ran out of time: not begun {_READY_SECONDS} s after the start of all"}
+            found[key] = {"failed": "ran out of time: not begun when the workers were stopped"}
         return found
 
     def time(self, key: tuple[str, str]) -> float:
@@ -181,9 +187,14 @@ class Workers:
         return milliseconds
 
 
-def torch_rows(workers: Workers, deadline: float, rows: dict[str, dict[str, Any]]) -> None:
-    """Milliseconds of every worker into rows[model]["torch.compile MODE"], or why there are none."""
-    for (name, mode), said in workers.wait(deadline).items():
+def torch_rows(workers: Workers, deadline: float, rows: dict[str, dict[str, Any]], beside: Iterable[Any]) -> None:
+    """Milliseconds of every worker into rows[model]["torch.compile MODE"], or why there are none.
+
+    Nothing is timed before what goes on beside is done.
+    """
+    ready = workers.wait(deadline)
+    concurrent.futures.wait(list(beside))
+    for (name, mode), said in ready.items():
         label = f"torch.compile {mode}"
         if "failed" not in said:
             rows[name][f"{label} seconds until ready"] = said["ready"]
@@ -198,8 +209,8 @@ def torch_rows(workers: Workers, deadline: float, rows: dict[str, dict[str, Any]
         print(name, label, rows[name][label], flush=True)
 
 
-def ort_rows(name: str, folder: pathlib.Path, row: dict[str, Any]) -> None:
-    """Milliseconds of ONNX Runtime on every form of a graph, all sessions in turn; outputs compared first."""
+def ort_sessions(name: str, folder: pathlib.Path, row: dict[str, Any]) -> dict[str, Any]:
+    """A session for every form of a graph, as functions that run them once; those that disagree are left out."""
     harness = skeletons.harness()
     exported, sizes = graph_of(name)
     source = skeletons.original(exported)
@@ -232,15 +243,21 @@ def ort_rows(name: str, folder: pathlib.Path, row: dict[str, Any]) -> None:
                 row[label] = f"disagrees with the original: cosine {check['cosine']:.6f}"
         except Exception as error:  # noqa: BLE001
             row[label] = f"failed: {type(error).__name__}: {error}"[:300]
+    return bounds
+
+
+def ort_times(bounds: dict[str, Any]) -> dict[str, float]:
+    """Milliseconds of every form, all in turn."""
+    harness = skeletons.harness()
     times: dict[str, list[float]] = {label: [] for label in bounds}
     for _ in range(_ROUNDS):
         for label, run in bounds.items():
             times[label].append(harness.milliseconds(run, _RUNS, warmup=4, repeats=1))
-    row.update({label: round(min(values), 4) for label, values in times.items()})
+    return {label: round(min(values), 4) for label, values in times.items()}
 
 
-def run(folder: pathlib.Path, names: list[str], modes: list[str], out: pathlib.Path | None) -> None:
-    start = time.perf_counter()
+def run(folder: pathlib.Path, out: pathlib.Path | None, args: argparse.Namespace) -> None:
+    start, names = time.perf_counter(), args.only
     rows: dict[str, dict[str, Any]] = {name: {} for name in names}
 
     def keep() -> None:
@@ -248,17 +265,20 @@ def run(folder: pathlib.Path, names: list[str], modes: list[str], out: pathlib.P
             out.write_text(json.dumps(rows, indent=1))
 
     log = (out.with_suffix(".log") if out is not None else pathlib.Path(os.devnull)).open("w")
-    with tempfile.TemporaryDirectory() as cache:
-        workers = Workers(names, modes, cache, log)
+    with tempfile.TemporaryDirectory() as cache, concurrent.futures.ThreadPoolExecutor(1) as beside:
+        workers = Workers(names, args.modes, cache, log)
+        ort = [] if args.torch_only else names
+        opened = {name: beside.submit(ort_sessions, name, folder, rows[name]) for name in ort}
         try:
-            torch_rows(workers, start + _READY_SECONDS, rows)
+            torch_rows(workers, start + args.seconds, rows, opened.values())
         finally:
             for process in workers.processes.values():
                 process.kill()
     keep()
-    for name in names:
+    for name in ort:
         try:
-            ort_rows(name, folder, rows[name])
+            # In the thread that captured the CUDA graphs: ONNX Runtime keeps them by thread.
+            rows[name].update(beside.submit(ort_times, opened.pop(name).result()).result())
         except Exception as error:  # noqa: BLE001 - the other models' numbers are worth having
             rows[name]["ORT"] = f"failed: {type(error).__name__}: {error}"[:300]
         print(name, f"{time.perf_counter() - start:.0f} s", flush=True)
@@ -287,14 +307,16 @@ def main() -> None:
         return
     parser, (prepared, ran) = command(__doc__)
     ran.add_argument("--out", type=pathlib.Path, default=None)
-    ran.add_argument("--modes", nargs="*", default=list(MODES))
+    ran.add_argument("--modes", nargs="*", default=list(MODES), help=f"of {', '.join((*MODES, 'dynamic'))}")
+    ran.add_argument("--seconds", type=float, default=150.0, help="for the workers to compile in")
+    ran.add_argument("--torch-only", action="store_true")
     for verb in (prepared, ran):
         verb.add_argument("--only", nargs="*", default=list(MODELS))
     args: argparse.Namespace = parser.parse_args()
     if args.verb == "prepare":
         prepare(args.folder, args.arch, args.only)
     else:
-        run(args.folder, args.only, args.modes, args.out)
+        run(args.folder, args.out, args)
 
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ std::unique_ptr<FusedKernel> MakeKernel(const Kernel& kernel, const cuda::Librar
       if (library != nullptr) return std::make_unique<cuda::RowCudaKernel>(kernel, *library, info);
       return std::make_unique<RowCpuKernel>(kernel);
     case Kind::kGemm:
-      if (library != nullptr) return std::make_unique<cuda::GemmCudaKernel>(kernel, library->driver(), info);
+      if (library != nullptr) return std::make_unique<cuda::GemmCudaKernel>(kernel, *library, info);
       return std::make_unique<GemmCpuKernel>(kernel);
   }
   throw Error("a kernel of no known kind");

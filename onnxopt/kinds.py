@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import cast
 
-from onnxopt import gemm_regions, generate_pointwise, generate_rowwise, lower_rowwise, row_variants, variants
+from onnxopt import few_rows, gemm_regions, generate_pointwise, generate_rowwise, lower_rowwise, row_variants, variants
+from onnxopt.gemm import Gemm
 from onnxopt.lower import lower as lower_pointwise
 from onnxopt.program import Program
 from onnxopt.regions import Kernel, Kind, Meaning, Region, Variant
@@ -30,7 +31,7 @@ def entry_points(
     """The entry points of the kernel `name`, which stands for all of `regions`; regions[0] gives its kind."""
     match regions[0].kind:
         case Kind.GEMM:
-            return ()  # cuBLASLt has the code
+            return few_rows.choose(name, cast(Gemm, meaning), regions, shapes)  # cuBLASLt has the rest
         case Kind.POINTWISE:
             return variants.choose(name, cast(Program, meaning), regions, shapes)
         case Kind.ROWWISE:
@@ -41,7 +42,7 @@ def cuda(kernel: Kernel) -> list[str]:
     """Lines of CUDA source with every entry point of the kernel."""
     match kernel.kind:
         case Kind.GEMM:
-            return []
+            return few_rows.lines(kernel)
         case Kind.POINTWISE:
             return generate_pointwise.lines(kernel)
         case Kind.ROWWISE:
@@ -50,7 +51,8 @@ def cuda(kernel: Kernel) -> list[str]:
 
 def headers(kernels: Sequence[Kernel]) -> list[str]:
     """Headers of cuda_kernels/ that the kernels' CUDA text needs."""
-    found = {k.kind for k in kernels}
+    found = {k.kind for k in kernels if k.variants}
     tiled = any(v.tile for k in kernels if k.kind is Kind.POINTWISE for v in k.variants)
     pointwise = "pointwise_tiled.cuh" if tiled else "pointwise.cuh"
-    return [pointwise, *([generate_rowwise.HEADER] if Kind.ROWWISE in found else [])]
+    others = {Kind.ROWWISE: generate_rowwise.HEADER, Kind.GEMM: few_rows.HEADER}
+    return [pointwise, *(header for kind, header in others.items() if kind in found)]
