@@ -10,7 +10,7 @@ alone. max-autotune thus measures its candidates while others do, which may cost
 the time. A peer that does not become ready is reported as such. ONNX Runtime's sessions are opened meanwhile, and
 timed when no worker is left.
 
-NAME@SIZES is the dynamic graph at those sizes, as bert@1x37, vit@5, llama_decode@4096 (DYNAMIC); torch compiles for
+NAME@SIZES is the dynamic graph at those sizes, as bert@1x37, vit@5, llama_decode@1024x4 (DYNAMIC); torch compiles for
 that shape alone, but for the mode "dynamic", which is torch.compile(dynamic=True). gpu_dynamic has ONNX Runtime at
 several shapes in one session.
 """
@@ -37,7 +37,7 @@ from benchmarks.gpu_models import compare
 from benchmarks.gpu_timing import library, session
 
 MODELS = ("bert", "vit", "whisperenc", "llama", "llama_decode", "llama_decode@4096")
-DYNAMIC = {"bert": ("batch", "seq"), "vit": ("batch",), "llama": ("batch", "seq"), "llama_decode": ("past",)}
+DYNAMIC = {"bert": ("batch", "seq"), "vit": ("batch",), "llama": ("batch", "seq"), "llama_decode": ("past", "batch")}
 MODES = ("reduce-overhead", "default", "max-autotune")
 OPTIMIZERS = ("ort_fusions", "transformers.optimizer")
 # As onnxruntime.transformers.optimizer wants to know them: the kind of model, its heads and its width.
@@ -72,7 +72,7 @@ def graph_of(name: str) -> tuple[str, dict[str, int]]:
     model, _, sizes = name.partition("@")
     if not sizes:
         return model, {}
-    return f"{model}_dyn", dict(zip(DYNAMIC[model], map(int, sizes.split("x")), strict=True))
+    return f"{model}_dyn", dict(zip(DYNAMIC[model], map(int, sizes.split("x")), strict=False))
 
 
 def _optimized(source: Any, name: str, optimizer: str) -> Any:
@@ -104,7 +104,9 @@ def net_of(name: str) -> tuple[Any, Any]:
     if model == "llama_decode":
         from benchmarks import torch_decode
 
-        return torch_decode.build(1, sizes.get("past", 512)).cuda(), torch.full((1, 1), 7, device="cuda")
+        batch = sizes.get("batch", 1)
+        net = torch_decode.build(batch, sizes.get("past", 512))
+        return net.cuda(), torch.full((batch, 1), 7, device="cuda")
     import torch_models
 
     x = torch.from_numpy(harness.sample_input(model)).cuda()
@@ -113,39 +115,46 @@ def net_of(name: str) -> tuple[Any, Any]:
     return torch_models.build(model).cuda(), x
 
 
-def work(name: str, mode: str) -> None:
-    """A worker: compile, say so, wait for a line, then time. Speaks JSON lines."""
+def work(names: str, mode: str) -> None:
+    """A worker: compile, say so, wait for a line, then time. Speaks JSON lines. names: joined by +, of one model."""
     import torch
 
-    harness, start = skeletons.harness(), time.perf_counter()
+    harness, start, finite = skeletons.harness(), time.perf_counter(), True
     with torch.inference_mode():
-        net, x = net_of(name)
-        if mode == "dynamic":
-            compiled = torch.compile(net, dynamic=True)
-        else:
-            compiled = torch.compile(net, mode=mode, dynamic=False)
-        for _ in range(4):
-            y = compiled(x)
-        torch.cuda.synchronize()
-        finite = bool(torch.isfinite(y).all())
+        nets: dict[str, Any] = {}
+        runs: dict[str, Any] = {}
+        for name in names.split("+"):
+            net, x = net_of(name)
+            key = name if name.startswith("llama_decode") else name.partition("@")[0]  # a cache is part of the module
+            if key not in nets:
+                static: dict[str, Any] = {"mode": mode, "dynamic": False}
+                nets[key] = torch.compile(net, **({"dynamic": True} if mode == "dynamic" else static))
+            runs[name] = lambda f=nets[key], x=x: f(x)
+            for _ in range(4):
+                y = runs[name]()
+            torch.cuda.synchronize()
+            finite = finite and bool(torch.isfinite(y).all())
         print(json.dumps({"ready": round(time.perf_counter() - start, 1), "finite": finite}), flush=True)
         sys.stdin.readline()
-        best = min(harness.milliseconds(lambda: compiled(x), _RUNS, warmup=6, repeats=1) for _ in range(_ROUNDS))
+        best = {
+            name: min(harness.milliseconds(run, _RUNS, warmup=6, repeats=1) for _ in range(_ROUNDS))
+            for name, run in runs.items()
+        }
     print(json.dumps({"ms": best}), flush=True)
 
 
 class Workers:
-    """One process for each model and mode, some compiling at once; the next begins when one is ready."""
+    """One process for each model (or several names joined by +) and mode, some compiling at once; the next begins
+    when one is ready."""
 
-    def __init__(self, names: list[str], modes: list[str], cache: str, log: TextIO) -> None:
+    def __init__(self, waiting: list[tuple[str, str]], cache: str, log: TextIO) -> None:
         self._log, threads = log, max(2, (os.cpu_count() or 16) // 4)
         self._environment = {
             **os.environ, "TORCHINDUCTOR_CACHE_DIR": cache, "TORCHINDUCTOR_COMPILE_THREADS": str(threads),
             "OMP_NUM_THREADS": "2", "PYTHONUNBUFFERED": "1",
         }  # fmt: skip
         self.processes: dict[tuple[str, str], subprocess.Popen[str]] = {}
-        # All models in the first mode first: where the time runs out, it does so mode by mode.
-        self._waiting = [(name, mode) for mode in modes for name in names]
+        self._waiting = list(waiting)
 
     def _start(self) -> tuple[str, str]:
         name, mode = self._waiting.pop(0)
@@ -180,10 +189,10 @@ class Workers:
             found[key] = {"failed": "ran out of time: not begun when the workers were stopped"}
         return found
 
-    def time(self, key: tuple[str, str]) -> float:
-        """Milliseconds a run, alone on the GPU; the worker ends with it."""
+    def time(self, key: tuple[str, str]) -> dict[str, float]:
+        """Milliseconds a run of every name, alone on the GPU; the worker ends with it."""
         said, _ = self.processes[key].communicate("go\n", timeout=40)
-        milliseconds: float = json.loads(said.strip().splitlines()[-1])["ms"]
+        milliseconds: dict[str, float] = json.loads(said.strip().splitlines()[-1])["ms"]
         return milliseconds
 
 
@@ -194,19 +203,18 @@ def torch_rows(workers: Workers, deadline: float, rows: dict[str, dict[str, Any]
     """
     ready = workers.wait(deadline)
     concurrent.futures.wait(list(beside))
-    for (name, mode), said in ready.items():
-        label = f"torch.compile {mode}"
-        if "failed" not in said:
-            rows[name][f"{label} seconds until ready"] = said["ready"]
+    for (names, mode), said in ready.items():
+        label, every = f"torch.compile {mode}", names.split("+")
+        found: dict[str, Any] = dict.fromkeys(every, said.get("failed", "its output is not finite"))
+        if said.get("finite"):
+            rows[every[0]][f"{label} seconds until ready"] = said["ready"]
             try:
-                rows[name][label] = (
-                    round(workers.time((name, mode)), 4) if said["finite"] else "its output is not finite"
-                )
+                found = {name: round(ms, 4) for name, ms in workers.time((names, mode)).items()}
             except Exception as error:  # noqa: BLE001
-                rows[name][label] = f"failed: {type(error).__name__}: {error}"[:200]
-        else:
-            rows[name][label] = said["failed"]
-        print(name, label, rows[name][label], flush=True)
+                found = dict.fromkeys(every, f"failed: {type(error).__name__}: {error}"[:200])
+        for name, value in found.items():
+            rows[name][label] = value
+        print(names, label, *found.values(), flush=True)
 
 
 def ort_sessions(name: str, folder: pathlib.Path, row: dict[str, Any]) -> dict[str, Any]:
@@ -266,7 +274,8 @@ def run(folder: pathlib.Path, out: pathlib.Path | None, args: argparse.Namespace
 
     log = (out.with_suffix(".log") if out is not None else pathlib.Path(os.devnull)).open("w")
     with tempfile.TemporaryDirectory() as cache, concurrent.futures.ThreadPoolExecutor(1) as beside:
-        workers = Workers(names, args.modes, cache, log)
+        # All models in the first mode first: where the time runs out, it does so mode by mode.
+        workers = Workers([(name, mode) for mode in args.modes for name in names], cache, log)
         ort = [] if args.torch_only else names
         opened = {name: beside.submit(ort_sessions, name, folder, rows[name]) for name in ort}
         try:

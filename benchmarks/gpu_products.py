@@ -190,13 +190,14 @@ class _Params(ctypes.Structure):  # FewRowsParams of few_rows_abi.h
     )  # fmt: skip
 
 
-class FewRows:
+class Launches:
     """Our entry points, launched as the library launches them."""
 
     def __init__(self, fatbin: bytes) -> None:
         self._driver = ctypes.CDLL("libcuda.so.1")
         self._module = ctypes.c_void_p()
         self._call("cuModuleLoadData", ctypes.byref(self._module), fatbin)
+        self._functions: dict[str, ctypes.c_void_p] = {}
         self._early = (ctypes.c_int * 18)(6, 0, 1)  # programmatic stream serialization
 
     def _call(self, name: str, *arguments: Any) -> None:
@@ -204,27 +205,32 @@ class FewRows:
         if status:
             raise RuntimeError(f"{name}: error {status}")
 
-    def running(self, p: Product, rows: int, shape: tuple[int, int, int]) -> Callable[..., None]:
-        columns, _, threads = shape
-        function = ctypes.c_void_p()
-        self._call("cuModuleGetFunction", ctypes.byref(function), self._module, _symbol(rows, shape).encode())
-        blocks = -(-p.columns // (threads // 32 * columns))
-
-        def run(x: Any, weight: Any, y: Any, stream: int) -> None:
-            params = _Params(
-                x.data_ptr(), weight.data_ptr(), None, None, y.data_ptr(), p.rows, p.columns, p.depth, 1, 1.0, 0.0
-            )
-            config = _Launch(
-                (ctypes.c_uint * 3)(blocks, 1, 1), (ctypes.c_uint * 3)(threads, 1, 1), 0, stream,
-                ctypes.addressof(self._early), 1,
-            )  # fmt: skip
-            pointers = (ctypes.c_void_p * 1)(ctypes.addressof(params))
-            self._call("cuLaunchKernelEx", ctypes.byref(config), function, pointers, None)
-
-        return run
+    def launch(self, symbol: str, blocks: int, threads: int, params: ctypes.Structure, stream: int) -> None:
+        if symbol not in self._functions:
+            function = self._functions[symbol] = ctypes.c_void_p()
+            self._call("cuModuleGetFunction", ctypes.byref(function), self._module, symbol.encode())
+        config = _Launch(
+            (ctypes.c_uint * 3)(blocks, 1, 1), (ctypes.c_uint * 3)(threads, 1, 1), 0, stream,
+            ctypes.addressof(self._early), 1,
+        )  # fmt: skip
+        pointers = (ctypes.c_void_p * 1)(ctypes.addressof(params))
+        self._call("cuLaunchKernelEx", ctypes.byref(config), self._functions[symbol], pointers, None)
 
 
-def measure(p: Product, blas: Cublaslt, ours: FewRows) -> dict[str, Any]:
+def few_rows_in(ours: Launches, p: Product, rows: int, shape: tuple[int, int, int]) -> Callable[..., None]:
+    """What runs a product by our kernel in a launch shape: (x, weight, y, stream)."""
+    columns, _, threads = shape
+    blocks = -(-p.columns // (threads // 32 * columns))
+
+    def run(x: Any, weight: Any, y: Any, stream: int) -> None:
+        operands = (x.data_ptr(), weight.data_ptr(), None, None, y.data_ptr())
+        params = _Params(*operands, p.rows, p.columns, p.depth, 1, 1.0, 0.0)
+        ours.launch(_symbol(rows, shape), blocks, threads, params, stream)
+
+    return run
+
+
+def measure(p: Product, blas: Cublaslt, ours: Launches) -> dict[str, Any]:
     """Microseconds of the heuristic's algorithm, of the best of all, and of ours where rows are few."""
     import torch
 
@@ -270,10 +276,11 @@ def measure(p: Product, blas: Cublaslt, ours: FewRows) -> dict[str, Any]:
     }  # fmt: skip
     rows = next((r for r in SHAPES if r >= p.rows), None)
     if rows is not None:
-        shapes = {s: time(ours.running(p, rows, s)) for s in SHAPES[rows]}
+        shapes = {s: time(few_rows_in(ours, p, rows, s)) for s in SHAPES[rows]}
         row["ours_by_shape"] = {_symbol(rows, s): round(t, 2) for s, t in shapes.items()}
         fastest = sorted(shapes, key=lambda s: shapes[s])[:_FINALISTS]
-        row["ours_us"], row["ours"] = min((time(ours.running(p, rows, s), 15), _symbol(rows, s)) for s in fastest)
+        again_ours = ((time(few_rows_in(ours, p, rows, s), 15), _symbol(rows, s)) for s in fastest)
+        row["ours_us"], row["ours"] = min(again_ours)
     return row
 
 
@@ -301,7 +308,7 @@ def run(folder: pathlib.Path, out: pathlib.Path | None, models: list[str]) -> No
 
     torch.cuda.init()
     torch.zeros(1, device="cuda")
-    blas, ours = Cublaslt(), FewRows((folder / "few_rows.fatbin").read_bytes())
+    blas, ours = Cublaslt(), Launches((folder / "few_rows.fatbin").read_bytes())
     rows: list[tuple[Product, dict[str, Any]]] = []
     for p in (p for p in PRODUCTS if p.model.split()[0] in models):
         try:

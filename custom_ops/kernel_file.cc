@@ -23,6 +23,7 @@ constexpr std::uint64_t kSchema = 2;
 constexpr std::uint64_t kMaxId = std::numeric_limits<std::uint32_t>::max();
 constexpr std::size_t kMaxInstructions = 65536;
 constexpr std::uint64_t kMaxFewRows = 64;
+constexpr std::size_t kAttentionLaunches = 2;
 constexpr std::size_t kAccessBytes = 16;  // of one load
 constexpr const char* kModes = "FSRCTUVWIrctGgXYZ*";  // of accesses, see onnxopt/modes.py
 
@@ -150,11 +151,19 @@ Variant ReadFewRowsVariant(const JsonReader& json, const Kernel& kernel) {
   return variant;
 }
 
+Variant ReadAttentionVariant(const JsonReader& json) {
+  Variant variant = ReadVariant(json);
+  variant.waits = json["waits"].Flag();
+  if (variant.threads % kWarpThreads != 0) json["threads"].Fail("is no multiple of a warp");
+  return variant;
+}
+
 Kind ReadKind(const JsonReader& json) {
   const std::string text = json.Text();
   if (text == "pointwise") return Kind::kPointwise;
   if (text == "rowwise") return Kind::kRowwise;
   if (text == "gemm") return Kind::kGemm;
+  if (text == "attention") return Kind::kAttention;
   json.Fail("is \"" + text + "\", which this library does not know");
 }
 
@@ -172,6 +181,15 @@ Kernel ReadKernel(const JsonReader& json, bool has_fatbin) {
     ReadDtypes(json["outputs"], &kernel.outputs);
     kernel.gemm = ReadGemm(json, kernel.inputs, kernel.outputs);
     json["variants"].Each([&](const JsonReader& v) { kernel.variants.push_back(ReadFewRowsVariant(v, kernel)); });
+    if (!has_fatbin) kernel.variants.clear();  // cuBLASLt runs them all
+    return kernel;
+  }
+  if (kernel.kind == Kind::kAttention) {
+    ReadDtypes(json["inputs"], &kernel.inputs);
+    ReadDtypes(json["outputs"], &kernel.outputs);
+    kernel.attention = ReadTokenAttention(json, kernel.inputs, kernel.outputs);
+    json["variants"].Each([&](const JsonReader& v) { kernel.variants.push_back(ReadAttentionVariant(v)); });
+    if (has_fatbin && kernel.variants.size() != kAttentionLaunches) json["variants"].Fail("are not the two launches");
     return kernel;
   }
   const bool rowwise = kernel.kind == Kind::kRowwise;
@@ -263,7 +281,8 @@ Program ReadProgram(const JsonReader& json) {
 Variant ReadVariant(const JsonReader& json) {
   Variant variant;
   variant.symbol = ReadIdentifier(json["symbol"]);
-  variant.modes = json["modes"].Text();
+  if (!json["modes"].value().is_string()) json["modes"].Fail("is not a text");
+  variant.modes = json["modes"].value().get<std::string>();
   variant.index = static_cast<unsigned>(json["index"].Number(32, 64));
   variant.vector = static_cast<unsigned>(json["vector"].Number(1, 64));
   variant.unroll = static_cast<unsigned>(json["unroll"].Number(0, 64));

@@ -8,6 +8,7 @@
 #include "gemm.h"
 #include "program.h"
 #include "row_program.h"
+#include "token_attention.h"
 
 namespace onnxopt {
 
@@ -38,7 +39,7 @@ struct Variant {
 constexpr unsigned kWarpThreads = 32;
 
 // What one kernel runs, see regions.Region. Each kind has its own class of FusedKernel (kinds.cc).
-enum class Kind { kPointwise, kRowwise, kGemm };
+enum class Kind { kPointwise, kRowwise, kGemm, kAttention };
 
 struct Kernel {
   std::string name;
@@ -48,6 +49,7 @@ struct Kernel {
   Program program;  // of a pointwise kernel
   RowProgram rows;  // of a rowwise one
   Gemm gemm;        // of a product
+  TokenAttention attention;
   std::vector<Variant> variants;
   bool cpu;  // the CPU kernel beats ONNX Runtime's own kernels
 };

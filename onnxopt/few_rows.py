@@ -16,10 +16,9 @@ from onnxopt.regions import Kernel, Region, Variant
 from onnxopt.shapes import Shapes
 
 HEADER = "few_rows.cuh"
-_THREADS = 128
+_THREADS = 64
 _ACCESS_BYTES = 16
-# rows of a -> columns a warp takes and vectors of each in flight; measured, docs/notes.md
-_SHAPES = {1: (2, 8), 2: (2, 4), 4: (2, 4)}
+_SHAPES = {1: (1, 8), 2: (1, 8)}  # rows of a -> columns a warp takes, vectors of each in flight (docs/notes.md)
 _ACTIVATIONS = {"none": "kNone", "relu": "kRelu", "gelu_tanh": "kGeluTanh"}
 
 
