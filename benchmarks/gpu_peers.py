@@ -148,10 +148,9 @@ class Workers:
     when one is ready."""
 
     def __init__(self, waiting: list[tuple[str, str]], cache: str, log: TextIO) -> None:
-        self._log, threads = log, max(2, (os.cpu_count() or 16) // 4)
+        self._log = log
         self._environment = {
-            **os.environ, "TORCHINDUCTOR_CACHE_DIR": cache, "TORCHINDUCTOR_COMPILE_THREADS": str(threads),
-            "OMP_NUM_THREADS": "2", "PYTHONUNBUFFERED": "1",
+            **os.environ, "TORCHINDUCTOR_CACHE_DIR": cache, "OMP_NUM_THREADS": "2", "PYTHONUNBUFFERED": "1",
         }  # fmt: skip
         self.processes: dict[tuple[str, str], subprocess.Popen[str]] = {}
         self._waiting = list(waiting)
@@ -159,9 +158,11 @@ class Workers:
     def _start(self) -> tuple[str, str]:
         name, mode = self._waiting.pop(0)
         line = [sys.executable, "-m", "benchmarks.gpu_peers", "work", name, mode]
+        threads = max(2, (os.cpu_count() or 16) // 3 if mode == "max-autotune" else 2)  # that has many kernels
+        environment = {**self._environment, "TORCHINDUCTOR_COMPILE_THREADS": str(threads)}
         pipe = subprocess.PIPE
         self.processes[name, mode] = subprocess.Popen(
-            line, stdin=pipe, stdout=pipe, stderr=self._log, text=True, env=self._environment
+            line, stdin=pipe, stdout=pipe, stderr=self._log, text=True, env=environment
         )
         return name, mode
 
@@ -190,9 +191,13 @@ class Workers:
         return found
 
     def time(self, key: tuple[str, str]) -> dict[str, float]:
-        """Milliseconds a run of every name, alone on the GPU; the worker ends with it."""
-        said, _ = self.processes[key].communicate("go\n", timeout=40)
-        milliseconds: dict[str, float] = json.loads(said.strip().splitlines()[-1])["ms"]
+        """Milliseconds a run of every name, alone on the GPU."""
+        process = self.processes[key]
+        assert process.stdin is not None and process.stdout is not None
+        process.stdin.write("go\n")
+        process.stdin.flush()
+        line = process.stdout.readline()  # its end is not waited for: a CUDA context takes a second to go
+        milliseconds: dict[str, float] = json.loads(line)["ms"]
         return milliseconds
 
 
@@ -217,8 +222,13 @@ def torch_rows(workers: Workers, deadline: float, rows: dict[str, dict[str, Any]
         print(names, label, *found.values(), flush=True)
 
 
-def ort_sessions(name: str, folder: pathlib.Path, row: dict[str, Any]) -> dict[str, Any]:
-    """A session for every form of a graph, as functions that run them once; those that disagree are left out."""
+def ort_sessions(
+    name: str, folder: pathlib.Path, row: dict[str, Any], libraries: dict[str, str] | None = None
+) -> dict[str, Any]:
+    """A session for every form of a graph, as functions that run them once; those that disagree are left out.
+
+    libraries: several to compare under onnxopt's graph, by their label; by default the folder's.
+    """
     harness = skeletons.harness()
     exported, sizes = graph_of(name)
     source = skeletons.original(exported)
@@ -233,7 +243,7 @@ def ort_sessions(name: str, folder: pathlib.Path, row: dict[str, Any]) -> dict[s
         elif (failed := path.with_name(f"{name}.{optimizer}.failed")).exists():
             row[f"ORT after {optimizer}"] = failed.read_text()
     ours = skeletons.restore(folder / f"{exported}.onnx.xz", source).SerializeToString()
-    forms["onnxopt"] = (ours, library(folder), True)
+    forms |= {label: (ours, path, True) for label, path in (libraries or {"onnxopt": library(folder)}).items()}
     del source
     expected, bounds = None, {}
     for label, (model, ops, graph) in forms.items():

@@ -1,8 +1,8 @@
 // A product of few rows, as one token makes of every layer: as fast as the weights come from memory.
 //
 // b lies transposed, so that a column of the product is a row of memory. A warp takes kColumns of them: each lane has
-// kUnroll vectors of every column in flight, multiplies them by those of all rows of a, and the lanes' sums are added at
-// the end. Weights are read once and kept in no cache near the multiprocessor; a is read again by every warp, from
+// kUnroll vectors of every column in flight, multiplies them by those of all rows of a, and the lanes' sums are added
+// at the end. Weights are read once and kept in no cache near the multiprocessor; a is read again by every warp, from
 // there. Sums are float32.
 #pragma once
 

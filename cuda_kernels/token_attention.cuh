@@ -42,7 +42,7 @@ struct Attended {
 template <typename T, int kWidth, int kHeads, int kUnroll, int kThreads>
 __device__ inline void attend(const TokenAttentionParams& params) {
   constexpr int kVector = 16 / sizeof(T);
-  constexpr int kLanes = kWidth / kVector;  // of a token
+  constexpr int kLanes = kWidth / kVector;    // of a token
   constexpr int kTokens = kThreads / kLanes;  // at once
   constexpr int kWarps = kThreads / 32;
   static_assert(kLanes <= 32 && (kLanes & (kLanes - 1)) == 0, "a token's lanes are a part of a warp");
@@ -186,8 +186,8 @@ __device__ inline void join_attended(const TokenAttentionParams& params) {
   const unsigned group = blockIdx.x / kHeads;
   let_next_begin();
   wait_for_end_of_previous();
-  const float* const parts = params.parts + static_cast<uint64_t>(group) * params.splits * kStep +
-                             blockIdx.x % kHeads * (kWidth + 2);
+  const float* const parts =
+      params.parts + static_cast<uint64_t>(group) * params.splits * kStep + blockIdx.x % kHeads * (kWidth + 2);
   __shared__ float factors[kMaxSplits];
   __shared__ float total;
   if (threadIdx.x < 32) {

@@ -24,7 +24,7 @@ constexpr std::uint64_t kMaxId = std::numeric_limits<std::uint32_t>::max();
 constexpr std::size_t kMaxInstructions = 65536;
 constexpr std::uint64_t kMaxFewRows = 64;
 constexpr std::size_t kAttentionLaunches = 2;
-constexpr std::size_t kAccessBytes = 16;  // of one load
+constexpr std::size_t kAccessBytes = 16;              // of one load
 constexpr const char* kModes = "FSRCTUVWIrctGgXYZ*";  // of accesses, see onnxopt/modes.py
 
 template <typename T>

@@ -41,10 +41,10 @@ class Job {
     const std::int64_t of_sequence = group % attention_.groups;
     const std::int64_t width = attention_.width;
     const std::int64_t tokens = call_.past + 1;
-    const std::vector<float> keys = Append(call_.past_k, call_.k, sequence * call_.k_stride + of_sequence * width,
-                                           group, call_.present_k);
-    const std::vector<float> values = Append(call_.past_v, call_.v, sequence * call_.v_stride + of_sequence * width,
-                                             group, call_.present_v);
+    const std::vector<float> keys =
+        Append(call_.past_k, call_.k, sequence * call_.k_stride + of_sequence * width, group, call_.present_k);
+    const std::vector<float> values =
+        Append(call_.past_v, call_.v, sequence * call_.v_stride + of_sequence * width, group, call_.present_v);
     const std::int64_t heads = attention_.heads / attention_.groups;
     std::vector<float> query(static_cast<std::size_t>(width));
     std::vector<float> result(static_cast<std::size_t>(width));

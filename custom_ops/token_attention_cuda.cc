@@ -8,7 +8,7 @@
 namespace onnxopt::cuda {
 namespace {
 
-constexpr std::uint64_t kBlocksOfAll = 4;  // blocks a multiprocessor that the tokens are cut into, all groups together
+constexpr std::uint64_t kBlocksOfAll = 2;   // blocks a multiprocessor that the tokens are cut into, all groups together
 constexpr std::uint64_t kLeastTokens = 32;  // that a block takes at once
 constexpr std::uint64_t kAccessBytes = 16;
 

@@ -29,8 +29,9 @@ OPERATOR = ("com.microsoft", "GroupQueryAttention")
 _Q, _K, _V, _PAST_K, _PAST_V, _LENGTHS, _TOTAL = range(7)
 _STORED = ("float16", "bfloat16")
 _ACCESS_BYTES, _WARP = 16, 32
-_THREADS, _UNROLL = 128, 4
 _MOST_HEADS = 8  # of a group: their queries and sums lie in registers
+_THREADS = 256
+_HEADS_AND_UNROLL = ((4, 4), (_MOST_HEADS, 2))  # heads of a group, and tokens in flight up to so many
 _LAUNCHES_BEFORE = 10  # copies of both caches, memsets, lengths, fills, appending, the product and joining its splits
 # Attributes that change nothing at these values; scale and the numbers of heads are the kernel's.
 _PLAIN = {
@@ -231,9 +232,10 @@ def _traffic(node: ir.Node, shapes: Shapes) -> Traffic:
 def entry_points(name: str, meaning: TokenAttention) -> tuple[Variant, ...]:
     """The kernel that attends, and the one that joins what its blocks found."""
     vector = _ACCESS_BYTES // DTYPES[meaning.outputs[0]].size
+    tokens = next(unroll for most, unroll in _HEADS_AND_UNROLL if meaning.heads // meaning.groups <= most)
     return tuple(
         Variant(f"{name}_{what}", "", 32, vector, unroll, _THREADS, waits=True)
-        for what, unroll in (("attend", _UNROLL), ("join", 1))
+        for what, unroll in (("attend", tokens), ("join", 1))
     )
 
 
