@@ -29,6 +29,7 @@ CASES = (
 )
 BLOCKS = (2, 4, 8)  # a multiprocessor, over which the tokens are spread
 _ROTATED = 150e6
+_MOST_SPLITS = 256  # kMaxSplits of token_attention_abi.h
 
 
 def prepare(folder: pathlib.Path, arch: str) -> None:
@@ -88,7 +89,7 @@ def measure(ours: Launches, form: tuple[str, int, int], batch: int, groups: int,
     multiprocessors = torch.cuda.get_device_properties(0).multi_processor_count
     times, size = {}, packed.element_size()
     for (unroll, threads), blocks in itertools.product(SHAPES, BLOCKS):
-        least = -(-past // max(blocks * multiprocessors // (batch * groups), 1))
+        least = -(-past // min(max(blocks * multiprocessors // (batch * groups), 1), _MOST_SPLITS))
         tokens = max(-(-least // 32), 1) * 32
         splits = max(-(-past // tokens), 1)
         parts = torch.empty(batch * groups * heads * splits * (width + 2), device="cuda")

@@ -16,11 +16,6 @@
 
 namespace onnxopt {
 
-template <int kCount>
-struct Count {
-  static constexpr int kValue = kCount;
-};
-
 constexpr float kNoScore = -1e30f;  // below any score: its weight beside one is 0, and beside itself not NaN
 
 // What some tokens contribute to one head: values weighted by exp(score - top), and the sum of these weights.
@@ -39,12 +34,92 @@ struct Attended {
   }
 };
 
+// Adds kCount tokens to what each head attends to. Every lane of the warp takes part; tokens that are not valid count
+// nothing.
+template <typename T, int kVector, int kLanes, int kHeads, int kCount>
+__device__ inline void attend_to(const float (&query)[kHeads][kVector], const Vector<T, kVector> (&keys)[kCount],
+                                 const Vector<T, kVector> (&values)[kCount], const bool (&valid)[kCount],
+                                 Attended<kVector> (&attended)[kHeads]) {
+#pragma unroll
+  for (int h = 0; h < kHeads; ++h) {
+    float score[kCount];
+    float top = attended[h].top;
+#pragma unroll
+    for (int u = 0; u < kCount; ++u) {
+      score[u] = 0.0f;
+#pragma unroll
+      for (int j = 0; j < kVector; ++j) score[u] += query[h][j] * widen(keys[u].at[j]);
+#pragma unroll
+      for (int mask = kLanes / 2; mask > 0; mask /= 2) score[u] += shuffle_xor(score[u], mask);
+      if (valid[u] && !(score[u] <= top)) top = score[u];  // NaN shows
+    }
+    attended[h].scale_to(top);
+#pragma unroll
+    for (int u = 0; u < kCount; ++u) {
+      const float weight = valid[u] ? exp(score[u] - top) : 0.0f;
+      attended[h].sum += weight;
+#pragma unroll
+      for (int j = 0; j < kVector; ++j) {
+        if (valid[u]) attended[h].value[j] += weight * widen(values[u].at[j]);
+      }
+    }
+  }
+}
+
+// Joins what the lanes of a block found, and writes it to the block's place in `all_parts`.
+template <int kWidth, int kLanes, int kThreads, int kVector, int kHeads>
+__device__ inline void store_attended(Attended<kVector> (&attended)[kHeads], float* all_parts) {
+  constexpr int kWarps = kThreads / 32;
+  __shared__ float shared_value[kWarps][kHeads][kWidth];
+  __shared__ float shared_top[kWarps][kHeads];
+  __shared__ float shared_sum[kWarps][kHeads];
+  const unsigned warp = threadIdx.x / 32;
+  const unsigned lane = threadIdx.x % kLanes;
+#pragma unroll
+  for (int h = 0; h < kHeads; ++h) {
+    Attended<kVector>& mine = attended[h];
+#pragma unroll
+    for (int mask = kLanes; mask < 32; mask *= 2) {
+      const float other_top = shuffle_xor(mine.top, mask);
+      mine.scale_to(other_top > mine.top ? other_top : mine.top);
+      mine.sum += shuffle_xor(mine.sum, mask);
+#pragma unroll
+      for (int j = 0; j < kVector; ++j) mine.value[j] += shuffle_xor(mine.value[j], mask);
+    }
+    if (threadIdx.x % 32 < kLanes) {
+#pragma unroll
+      for (int j = 0; j < kVector; ++j) shared_value[warp][h][lane * kVector + j] = mine.value[j];
+      shared_top[warp][h] = mine.top;
+      shared_sum[warp][h] = mine.sum;
+    }
+  }
+  __syncthreads();
+  float* const parts = all_parts + static_cast<uint64_t>(blockIdx.x) * kHeads * (kWidth + 2);
+  for (unsigned i = threadIdx.x; i < kHeads * kWidth; i += kThreads) {
+    const unsigned h = i / kWidth;
+    float top = kNoScore;
+    for (int w = 0; w < kWarps; ++w) top = shared_top[w][h] > top ? shared_top[w][h] : top;
+    float sum = 0.0f;
+    float value = 0.0f;
+    for (int w = 0; w < kWarps; ++w) {
+      const float factor = exp(shared_top[w][h] - top);
+      sum += factor * shared_sum[w][h];
+      value += factor * shared_value[w][h][i % kWidth];
+    }
+    float* const part = parts + h * (kWidth + 2);
+    part[i % kWidth] = value;
+    if (i % kWidth == 0) {
+      part[kWidth] = top;
+      part[kWidth + 1] = sum;
+    }
+  }
+}
+
 template <typename T, int kWidth, int kHeads, int kUnroll, int kThreads>
 __device__ inline void attend(const TokenAttentionParams& params) {
   constexpr int kVector = 16 / sizeof(T);
   constexpr int kLanes = kWidth / kVector;    // of a token
   constexpr int kTokens = kThreads / kLanes;  // at once
-  constexpr int kWarps = kThreads / 32;
   static_assert(kLanes <= 32 && (kLanes & (kLanes - 1)) == 0, "a token's lanes are a part of a warp");
   using Words = Vector<T, kVector>;
   const unsigned split = blockIdx.x % params.splits;
@@ -75,34 +150,6 @@ __device__ inline void attend(const TokenAttentionParams& params) {
 #pragma unroll
     for (int j = 0; j < kVector; ++j) query[h][j] = params.scale * widen(words.at[j]);
   }
-  // Every lane of the warp takes part; tokens of which `valid` is false count nothing.
-  const auto add = [&](const Words* keys, const Words* values, const bool* valid, auto count) {
-    constexpr int kCount = decltype(count)::kValue;
-#pragma unroll
-    for (int h = 0; h < kHeads; ++h) {
-      float score[kCount];
-      float top = attended[h].top;
-#pragma unroll
-      for (int u = 0; u < kCount; ++u) {
-        score[u] = 0.0f;
-#pragma unroll
-        for (int j = 0; j < kVector; ++j) score[u] += query[h][j] * widen(keys[u].at[j]);
-#pragma unroll
-        for (int mask = kLanes / 2; mask > 0; mask /= 2) score[u] += shuffle_xor(score[u], mask);
-        if (valid[u] && !(score[u] <= top)) top = score[u];  // NaN shows
-      }
-      attended[h].scale_to(top);
-#pragma unroll
-      for (int u = 0; u < kCount; ++u) {
-        const float weight = valid[u] ? exp(score[u] - top) : 0.0f;
-        attended[h].sum += weight;
-#pragma unroll
-        for (int j = 0; j < kVector; ++j) {
-          if (valid[u]) attended[h].value[j] += weight * widen(values[u].at[j]);
-        }
-      }
-    }
-  };
   for (unsigned first = begin; first < end; first += kTokens * kUnroll) {
     Words keys[kUnroll] = {};
     Words values[kUnroll] = {};
@@ -122,7 +169,7 @@ __device__ inline void attend(const TokenAttentionParams& params) {
       store_vector<T, kVector>(present_k + static_cast<uint64_t>(at) * kWidth, keys[u]);
       store_vector<T, kVector>(present_v + static_cast<uint64_t>(at) * kWidth, values[u]);
     }
-    add(keys, values, valid, Count<kUnroll>());
+    attend_to<T, kVector, kLanes>(query, keys, values, valid, attended);
   }
   if (split == params.splits - 1) {  // the new token
     const Words key = load_vector<T, kVector>(static_cast<const T*>(params.k) + sequence * params.k_stride + in_new);
@@ -132,51 +179,10 @@ __device__ inline void attend(const TokenAttentionParams& params) {
       store_vector<T, kVector>(present_k + static_cast<uint64_t>(params.past) * kWidth, key);
       store_vector<T, kVector>(present_v + static_cast<uint64_t>(params.past) * kWidth, value);
     }
-    add(&key, &value, &valid, Count<1>());
+    attend_to<T, kVector, kLanes>(query, {key}, {value}, {valid}, attended);
   }
 
-  __shared__ float shared_value[kWarps][kHeads][kWidth];
-  __shared__ float shared_top[kWarps][kHeads];
-  __shared__ float shared_sum[kWarps][kHeads];
-  const unsigned warp = threadIdx.x / 32;
-#pragma unroll
-  for (int h = 0; h < kHeads; ++h) {
-    Attended<kVector>& mine = attended[h];
-#pragma unroll
-    for (int mask = kLanes; mask < 32; mask *= 2) {
-      const float other_top = shuffle_xor(mine.top, mask);
-      mine.scale_to(other_top > mine.top ? other_top : mine.top);
-      mine.sum += shuffle_xor(mine.sum, mask);
-#pragma unroll
-      for (int j = 0; j < kVector; ++j) mine.value[j] += shuffle_xor(mine.value[j], mask);
-    }
-    if (threadIdx.x % 32 < kLanes) {
-#pragma unroll
-      for (int j = 0; j < kVector; ++j) shared_value[warp][h][lane * kVector + j] = mine.value[j];
-      shared_top[warp][h] = mine.top;
-      shared_sum[warp][h] = mine.sum;
-    }
-  }
-  __syncthreads();
-  float* const parts = params.parts + static_cast<uint64_t>(blockIdx.x) * kHeads * (kWidth + 2);
-  for (unsigned i = threadIdx.x; i < kHeads * kWidth; i += kThreads) {
-    const unsigned h = i / kWidth;
-    float top = kNoScore;
-    for (int w = 0; w < kWarps; ++w) top = shared_top[w][h] > top ? shared_top[w][h] : top;
-    float sum = 0.0f;
-    float value = 0.0f;
-    for (int w = 0; w < kWarps; ++w) {
-      const float factor = exp(shared_top[w][h] - top);
-      sum += factor * shared_sum[w][h];
-      value += factor * shared_value[w][h][i % kWidth];
-    }
-    float* const part = parts + h * (kWidth + 2);
-    part[i % kWidth] = value;
-    if (i % kWidth == 0) {
-      part[kWidth] = top;
-      part[kWidth + 1] = sum;
-    }
-  }
+  store_attended<kWidth, kLanes, kThreads>(attended, params.parts);
 }
 
 // A block joins the parts of one head.

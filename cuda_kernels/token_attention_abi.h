@@ -4,7 +4,7 @@
 
 namespace onnxopt {
 
-constexpr unsigned kMaxSplits = 256;
+constexpr unsigned kMaxSplits = 256;  // blocks that share a group's tokens, at most
 
 // Heads of queries share keys and values in groups. q, k and v are the new token's, contiguous in each sequence; the
 // sequences lie *_stride elements apart. past_*: [batch, groups, past, width]; present_*: the same with one token more.

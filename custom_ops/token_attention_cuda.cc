@@ -32,7 +32,8 @@ void TokenAttentionCudaKernel::Compute(OrtKernelContext* context) const {
   const Stream stream = launcher_.Enter(context);
   const auto past = static_cast<std::uint64_t>(call.past);
   const auto groups = static_cast<std::uint64_t>(call.batch * attention.groups);
-  const std::uint64_t wanted = std::max<std::uint64_t>(kBlocksOfAll * launcher_.device().multiprocessors / groups, 1);
+  const std::uint64_t blocks = kBlocksOfAll * launcher_.device().multiprocessors;
+  const std::uint64_t wanted = std::clamp<std::uint64_t>(blocks / groups, 1, kMaxSplits);
   const std::uint64_t least = (past + wanted - 1) / wanted;
   const std::uint64_t tokens = std::max((least + kLeastTokens - 1) / kLeastTokens, std::uint64_t{1}) * kLeastTokens;
   const std::uint64_t splits = std::max<std::uint64_t>((past + tokens - 1) / tokens, 1);

@@ -31,6 +31,7 @@ _STORED = ("float16", "bfloat16")
 _ACCESS_BYTES, _WARP = 16, 32
 _MOST_HEADS = 8  # of a group: their queries and sums lie in registers
 _THREADS = 256
+_MOST_ELEMENTS = 1280  # of a group's results, of which every warp of a block has its own in 48 KB of shared memory
 _HEADS_AND_UNROLL = ((4, 4), (_MOST_HEADS, 2))  # heads of a group, and tokens in flight up to so many
 _LAUNCHES_BEFORE = 10  # copies of both caches, memsets, lengths, fills, appending, the product and joining its splits
 # Attributes that change nothing at these values; scale and the numbers of heads are the kernel's.
@@ -144,6 +145,8 @@ def _unfit(heads: int, groups: int, width: int, dtype: str) -> str:
     """Why no entry point runs heads of this form, or ""."""
     if groups < 1 or heads % groups or not 1 <= heads // groups <= _MOST_HEADS:
         return f"{heads} heads in {groups} groups: the kernel takes up to {_MOST_HEADS} a group"
+    if heads // groups * width > _MOST_ELEMENTS:
+        return f"{heads // groups} heads of {width} a group: what a block finds does not fit in shared memory"
     lanes = width * DTYPES[dtype].size // _ACCESS_BYTES
     if lanes * _ACCESS_BYTES != width * DTYPES[dtype].size or lanes not in (1, 2, 4, 8, 16, 32):
         return f"heads of {width} are no power of 2 of 16 bytes that a warp reads at once"

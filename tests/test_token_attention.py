@@ -92,7 +92,9 @@ def test_others_stay(changed, reason) -> None:
     assert any(reason in r.reason for r in plan.refusals)
 
 
-@pytest.mark.parametrize("fields", [{"heads": 3}, {"heads": 32}, {"width": 24}, {"scale": float("inf")}])
+@pytest.mark.parametrize(
+    "fields", [{"heads": 3}, {"heads": 32}, {"width": 24}, {"heads": 16, "width": 256}, {"scale": float("inf")}]
+)
 def test_a_meaning_that_no_kernel_runs_is_refused(fields) -> None:
     good = TokenAttention(F16 * 3, F16 * 3, HEADS, GROUPS, WIDTH, 0.25)
     good.verify()
