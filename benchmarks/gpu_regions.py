@@ -37,7 +37,6 @@ from benchmarks.gpu_timing import (
 from benchmarks.torch_functions import function
 
 _UNFUSED = 0.75  # of the time: then cases are no longer run one node at a time too
-_SIZES = {"bfloat16": 2, "float16": 2, "float32": 4, "int32": 4, "int64": 8, "bool": 1}
 
 
 def prepare(folder: pathlib.Path, arch: str, only: list[str]) -> None:
@@ -93,7 +92,7 @@ class Measured:
         self.before = onnx.load_from_string(lzma.decompress((folder / f"{name}.onnx").read_bytes()))
         self.after = lzma.decompress((folder / f"{name}.optimized.onnx").read_bytes())
         rows = [*self.before.graph.input, *self.before.graph.output]
-        self.bytes = sum(math.prod(_shape(v)) * _SIZES[_dtype(v)] for v in rows)
+        self.bytes = sum(math.prod(_shape(v)) * getattr(torch, _dtype(v)).itemsize for v in rows)
         sets = rotation(self.bytes, device)
         self.inputs = [self._draw(seed) for seed in range(sets)]
         self.outputs = [self._empty() for _ in range(sets)]
@@ -110,7 +109,8 @@ class Measured:
             if dtype == "bool":
                 tensors[value.name] = drawn < 0.5
             else:
-                tensors[value.name] = (drawn * (4 if "float" in dtype else 100) - 1.5).to(getattr(torch, dtype))
+                spread = (drawn * (4 if "float" in dtype else 100) - 1.5).clamp_min(0.0 if dtype == "uint8" else -2.0)
+                tensors[value.name] = spread.to(getattr(torch, dtype))
         return tensors
 
     def _empty(self) -> dict[str, torch.Tensor]:
