@@ -56,14 +56,13 @@ class Way:
     unroll: int = 1
     tiles: tuple[int, int] | None = None
     columns: int = 64
-    most_whole: int = 256
+    most_whole: int = 64
 
     def table(self, normal: dict[str, Any]) -> dict[str, Any]:
         if self.tiles is not None:
             tiles = [{"below": None, "elements": self.tiles[0], "threads": self.tiles[1]}]
-            return {"rows": normal["rows"], "tiles": tiles}
-        rows = [{"gathered": g, "threads": self.threads, "unroll": self.unroll} for g in (True, False)]
-        return {**normal, "rows": rows}
+            return {**normal, "tiles": tiles}
+        return {**normal, "block": {"threads": self.threads, "unroll": self.unroll}}
 
 
 WAYS = {
@@ -78,7 +77,7 @@ WAYS = {
             (4096, 256, 32), (4096, 256, 128), (8192, 256, 64), (8192, 512, 64), (8192, 512, 128),
         )
     },
-    "tile4096t256c64slides": Way(("tiled",), tiles=(4096, 256), most_whole=64),
+    "tile4096t256c64whole": Way(("tiled",), tiles=(4096, 256), most_whole=256),
 }  # fmt: skip
 
 

@@ -31,10 +31,9 @@ class TileArea:
     threads: int
 
 
-def block(gathered: bool) -> Block:
-    """For a kernel that reads some operand element by element, or none."""
-    row = next(r for r in _table()["rows"] if r["gathered"] == gathered)
-    return Block(row["threads"], row["unroll"])
+def block() -> Block:
+    """For every kernel that is not tiled."""
+    return Block(**_table()["block"])
 
 
 def tile_area(elements: int | None) -> TileArea:

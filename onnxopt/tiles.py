@@ -11,10 +11,11 @@ from onnxopt.indexing import Term
 
 COLUMNS = 64  # elements of 2 bytes: a row of a tile is a whole line of the cache
 _SHARED_BYTES = 48 << 10
-_PADDING = 36  # elements a row, at most
+_PADDING = 36  # elements a row in shared memory, at most
+_FEWEST_BY_ROWS = 16  # columns of a tile whose rows lie one behind the other there (cuda_kernels/tile_column.cuh)
 _SHORTEST_SIDE = 8  # of a tile that may be cut anywhere
 _SHORTEST_READ = 16  # elements along the columns that are worth the way through shared memory where rows are few
-_MOST_WHOLE = 256  # rows of a whole tile
+_MOST_WHOLE = 64  # rows of a whole tile
 _FEWEST_VECTORS = 4  # of the rows, for a tile that slides: at both ends a vector is stored element by element
 _WARP = 32
 
@@ -48,14 +49,14 @@ def choose(column: Term, count: Extent, row_bytes: int, width: int) -> tuple[Til
             return (tile,) if _fits(tile, row_bytes) else ()
     if any(n is not None and n < _SHORTEST_SIDE for n in (rows, columns)) and not _is_strip(rows, columns):
         return ()
-    divides = column.div.factor % width == 0
-    is_long = rows is None or rows >= _FEWEST_VECTORS * width
-    found = []
-    if divides or rows is None or not is_long:
-        vector = width if is_long else max(w for w in (16, 8, 4, 2, 1) if w <= width and rows % w == 0)
-        found.append(_cut(rows, wide, area, vector, row_bytes, slides=False))
-    if not divides and is_long:
-        found.append(_cut(rows, wide, area, width, row_bytes, slides=True))
+    if column.div.factor % width == 0:
+        found = [_cut(rows, wide, area, width, row_bytes)]
+    elif rows is None:  # what is hoped for, and what fits any number of them
+        found = [_cut(rows, wide, area, width, row_bytes, slides=slides) for slides in (False, True)]
+    elif rows < _FEWEST_VECTORS * width or 1 < _widest(width, rows) == width // 2:
+        found = [_cut(rows, wide, area, _widest(width, rows), row_bytes)]
+    else:
+        found = [_cut(rows, wide, area, width, row_bytes, slides=True)]
     return tuple(t for t in found if _fits(t, row_bytes))
 
 
@@ -78,7 +79,9 @@ def _whole(rows: int, columns: int | None, wide: int, area: launch.TileArea, wid
     return Tile(rows, fit, vector, _threads(rows * fit // vector, area), whole=True)
 
 
-def _cut(rows: int | None, columns: int, area: launch.TileArea, width: int, row_bytes: int, *, slides: bool) -> Tile:
+def _cut(
+    rows: int | None, columns: int, area: launch.TileArea, width: int, row_bytes: int, *, slides: bool = False
+) -> Tile:
     """A tile that has some of the rows."""
     most = max(area.elements // columns // width * width, width)
     tile_rows = most
@@ -104,7 +107,9 @@ def _widest(width: int, *numbers: int) -> int:
 
 def _fits(tile: Tile, row_bytes: int) -> bool:
     held = tile.rows + (tile.width if tile.slides else 0)
-    return held * (tile.columns + _PADDING) * row_bytes <= _SHARED_BYTES
+    by_columns = tile.columns < _FEWEST_BY_ROWS
+    elements = (held + _PADDING) * tile.columns if by_columns else held * (tile.columns + _PADDING)
+    return elements * row_bytes <= _SHARED_BYTES
 
 
 def _power(n: int) -> int:

@@ -56,10 +56,6 @@ def _variant(name: str, modes: str, vector: int, full: int, block: launch.Block)
     return Variant(symbol, modes, 32, vector, block.unroll, block.threads, waits=True)
 
 
-def _block(modes: str) -> launch.Block:
-    return launch.block(bool(set("rctG") & set(modes)) and not set("gp") & set(modes))
-
-
 def _kind(modes: str) -> str:
     if set(ALONG) & set(modes):
         return "tiled"
@@ -76,7 +72,7 @@ def _plain(name: str, vector: int, regions: Sequence[Region], shapes: Shapes) ->
     # Where symbolic dims may turn out to be odd, the variants for that come behind.
     behind = [c for h, c in foreseen if h in frequent and c is not None and c not in frequent]
     modes = (*frequent, *dict.fromkeys(behind))
-    return [_variant(name, m, vector, vector, _block(m)) for m in modes]
+    return [_variant(name, m, vector, vector, launch.block()) for m in modes]
 
 
 def _modes(region: Region, shapes: Shapes, fit: Fit) -> str | None:
@@ -139,7 +135,7 @@ def _indexed(name: str, program: Program, index: Indexing, full: int) -> list[Va
         width, modes = min(options, key=lambda o: (sum(m in GATHERED for m in o[1][:accesses]), -o[0]))
         if (width, modes) not in seen:
             seen.add((width, modes))
-            chosen.append(_variant(name, modes, width, full, _block(modes)))
+            chosen.append(_variant(name, modes, width, full, launch.block()))
     return chosen
 
 

@@ -66,7 +66,7 @@ CASES = {
         "float[2, 67, 4, 16] x, float[67] z",
         "t = Transpose<perm=[0,2,3,1]>(x)  y = Add(t, z)",
         "",
-        "Zr",
+        "ZR",
     ),
     "space_to_depth": ("float[2, 3, 34, 36] x", "d = SpaceToDepth<blocksize=2>(x)  y = Relu(d)", "", "Z"),
     "space_to_depth_odd": ("float[2, 3, 34, 38] x", "d = SpaceToDepth<blocksize=2>(x)  y = Relu(d)", "", "Y"),
