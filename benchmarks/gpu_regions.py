@@ -231,7 +231,9 @@ def table(rows: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def run(folder: pathlib.Path, device: str, only: list[str], out: pathlib.Path | None, seconds: float) -> int:
+def run(
+    folder: pathlib.Path, device: str, only: list[str], out: pathlib.Path | None, seconds: float, one_by_one: bool
+) -> int:
     start = time.perf_counter()
     cases = {n: c for n, c in json.loads((folder / "cases.json").read_text()).items() if not only or n in only}
     if device != "cpu":
@@ -244,7 +246,7 @@ def run(folder: pathlib.Path, device: str, only: list[str], out: pathlib.Path | 
             break
         try:
             # What fusing saves comes last: it may run out of time.
-            unfused = time.perf_counter() - start < seconds * _UNFUSED
+            unfused = one_by_one and time.perf_counter() - start < seconds * _UNFUSED
             rows[name] = {**case, **measure(name, folder, device, unfused)}
             if not rows[name]["error"] <= 1:
                 bad.append(name)
@@ -266,6 +268,7 @@ def main() -> int:
         verb.add_argument("--only", nargs="*", default=[])
     add_device_and_out(verbs[1])
     verbs[1].add_argument("--seconds", type=float, default=200.0, help="start no case after this long")
+    verbs[1].add_argument("--no-unfused", action="store_true", help="leave out the nodes one by one")
     args = parser.parse_args()
     if args.verb == "prepare":
         prepare(args.folder, args.arch, args.only)
@@ -273,7 +276,7 @@ def main() -> int:
     if args.verb == "warm":
         warm(args.folder, args.only)
         return 0
-    return run(args.folder, args.device, args.only, args.out, args.seconds)
+    return run(args.folder, args.device, args.only, args.out, args.seconds, not args.no_unfused)
 
 
 if __name__ == "__main__":

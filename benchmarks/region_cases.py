@@ -283,8 +283,8 @@ def _parsed(inputs: str, outputs: str, body: str, constants: str = "") -> onnx.M
 def all_cases() -> Iterator[Case]:
     yield from spelled()
     yield from chains()
-    yield from dtypes()
     yield from from_models()
+    yield from dtypes()
 
 
 def element_name(value: onnx.ValueInfoProto) -> str:
