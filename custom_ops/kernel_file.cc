@@ -24,8 +24,8 @@ constexpr std::uint64_t kMaxId = std::numeric_limits<std::uint32_t>::max();
 constexpr std::size_t kMaxInstructions = 65536;
 constexpr std::uint64_t kMaxFewRows = 64;
 constexpr std::size_t kAttentionLaunches = 2;
-constexpr std::size_t kAccessBytes = 16;              // of one load
-constexpr const char* kModes = "FSRCTUVWIrctGgXYZ*";  // of accesses, see onnxopt/modes.py
+constexpr std::size_t kAccessBytes = 16;               // of one load
+constexpr const char* kModes = "FSRCTUVWIrctGgXYZz*";  // of accesses, see onnxopt/modes.py
 
 template <typename T>
 void Put(T value, Instruction* instruction) {
@@ -120,6 +120,7 @@ Variant ReadPointwiseVariant(const JsonReader& json, const Program& program) {
   if (json.Has("tile")) variant.tile = static_cast<unsigned>(json["tile"].Number(0, kMaxTileSide));
   if (json.Has("tile_columns")) variant.tile_columns = json["tile_columns"].Number(0, kMaxTileSide);
   if (json.Has("whole")) variant.whole = json["whole"].Flag();
+  if (json.Has("slides")) variant.slides = json["slides"].Flag();
   if (json.Has("waits")) variant.waits = json["waits"].Flag();
   const bool known = variant.modes.find_first_not_of("Pp", program.accesses()) == std::string::npos &&
                      variant.modes.find_first_not_of(kModes) >= program.accesses();
@@ -129,8 +130,8 @@ Variant ReadPointwiseVariant(const JsonReader& json, const Program& program) {
                        std::to_string(program.conditions()) + " conditions");
   }
   const bool tiled = variant.tile > 0;
-  if ((variant.modes.find_first_of("XYZ") != std::string::npos) != tiled || (variant.tile_columns > 0) != tiled ||
-      (tiled && variant.index != 32) || (variant.whole && !tiled)) {
+  if ((variant.modes.find_first_of(kModesAlong) != std::string::npos) != tiled || (variant.tile_columns > 0) != tiled ||
+      (tiled && variant.index != 32) || (variant.whole && !tiled) || (variant.slides && (!tiled || variant.whole))) {
     json.Fail("has a tile that does not go with its modes and index");
   }
   const std::size_t bytes =

@@ -15,6 +15,8 @@ namespace onnxopt {
 // How a rowwise kernel goes through its rows, see cuda_kernels/rowwise.cuh.
 enum class Layout { kNone, kHeld, kRagged, kPiped, kLooped, kSplit, kStrided };
 
+constexpr const char* kModesAlong = "XYZz";  // of inputs that are read along the columns of a tile
+
 // One entry point of a kernel, see regions.Variant, row_variants.RowVariant and few_rows.FewRowsVariant.
 struct Variant {
   std::string symbol;
@@ -25,8 +27,9 @@ struct Variant {
   unsigned threads;
   unsigned tile = 0;  // rows of a tile, 0 where the variant has none
   std::uint64_t tile_columns = 0;
-  bool whole = false;  // a tile has all rows of the domain
-  bool waits = false;  // waits by itself for the kernel ahead of it in the stream
+  bool whole = false;   // a tile has all rows of the domain
+  bool slides = false;  // a tile begins in each column with the vector that its first row lies in
+  bool waits = false;   // waits by itself for the kernel ahead of it in the stream
   Layout layout = Layout::kNone;
   unsigned lanes = 0;
   unsigned cluster = 1;
