@@ -223,20 +223,18 @@ def torch_rows(workers: Workers, deadline: float, rows: dict[str, dict[str, Any]
 
 
 def ort_sessions(
-    name: str, folder: pathlib.Path, row: dict[str, Any], libraries: dict[str, str] | None = None, *,
-    without_graph: bool = True,
-) -> dict[str, Any]:  # fmt: skip
+    name: str, folder: pathlib.Path, row: dict[str, Any], libraries: dict[str, str] | None = None
+) -> dict[str, Any]:
     """A session for every form of a graph, as functions that run them once; those that disagree are left out.
 
-    libraries: several to compare under onnxopt's graph, by their label; by default the folder's. without_graph: with a
-    session of the exported graph that captures nothing.
+    libraries: several to compare under onnxopt's graph, by their label; by default the folder's.
     """
     harness = skeletons.harness()
     exported, sizes = graph_of(name)
     source = skeletons.original(exported)
     given = skeletons.sample_inputs(source, exported, **sizes)
     exact = source.SerializeToString()
-    forms: dict[str, tuple[bytes, str | None, bool]] = {"ORT": (exact, None, False)} if without_graph else {}
+    forms: dict[str, tuple[bytes, str | None, bool]] = {"ORT": (exact, None, False)}
     forms["ORT + CUDA graph"] = (exact, None, True)
     for optimizer in OPTIMIZERS:
         path = folder / f"{name}.{optimizer}.onnx.xz"

@@ -75,6 +75,7 @@ struct GemmCudaKernel::Call {
   cublaslt::Handle handle;
   bool tf32;
   bool capturing;
+  bool workspace = true;  // whether it may use that of its stream
 };
 
 GemmCudaKernel::GemmCudaKernel(const Kernel& kernel, const Library& library, const OrtKernelInfo* info)
@@ -109,9 +110,13 @@ void GemmCudaKernel::Compute(OrtKernelContext* ort_context) const {
   RunParts({product, operands, stream, HandleOf(context, api_), tf32, capturing != 0}, outputs);
 }
 
-// Each part is a product of its own, as ONNX Runtime allocates the outputs where it likes.
+// Each part is a product of its own, as ONNX Runtime allocates the outputs where it likes. One alone fills the GPU
+// badly; in a CUDA graph they are branches, so that one begins while another ends. Outside of one, the host's time for
+// the events would cost more.
 void GemmCudaKernel::RunParts(const Call& call, void* const* outputs) const {
   const std::size_t parts = kernel().gemm.parts;
+  if (parts > 1 && !call.capturing && branches_ == nullptr) branches_ = BranchesOf(call.stream, driver_);
+  const Fork fork(call.capturing && parts > 1 ? branches_.get() : nullptr, call.stream, parts - 1);
   const std::size_t size = Size(kernel().gemm.dtype);
   for (std::size_t k = 0; k < parts; ++k) {
     if (outputs[k] == nullptr) continue;
@@ -120,8 +125,13 @@ void GemmCudaKernel::RunParts(const Call& call, void* const* outputs) const {
     part.operands.b = Move(call.operands.b, index * call.product.part_b, size);
     if (call.operands.bias != nullptr) part.operands.bias = Move(call.operands.bias, index * call.product.n, size);
     part.operands.output = outputs[k];
+    // Products side by side cannot share a workspace, which unaligned biases and sums over nothing ask for.
+    const bool aligned = part.operands.bias == nullptr || Alignment(part.operands.bias) >= kBiasAlignment;
+    part.workspace = k == 0 || !aligned || call.product.k == 0;
+    if (!part.workspace) part.stream = fork.stream(k);
     if (!RunFewRows(part)) RunBatch(part);
   }
+  fork.Join();
 }
 
 // Few rows are bound by the weights: a kernel of ours reads them faster than cuBLASLt's do. False where none fits.
@@ -231,6 +241,7 @@ void GemmCudaKernel::RunWithoutDepth(const Call& call) const {
 }
 
 Scratch GemmCudaKernel::ScratchOf(const Call& call) const {
+  if (!call.workspace) return {nullptr, 0};
   const std::shared_ptr<const Workspace> workspace = WorkspaceOf(call.stream, allocator_, !call.capturing);
   if (workspace == nullptr) return {nullptr, 0};
   if (std::find(held_.begin(), held_.end(), workspace) == held_.end()) held_.push_back(workspace);

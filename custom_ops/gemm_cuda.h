@@ -7,6 +7,7 @@
 
 #include "cuda_launcher.h"
 #include "fused_kernel.h"
+#include "gemm_branches.h"
 #include "gemm_plan.h"
 #include "gemm_workspace.h"
 
@@ -41,6 +42,7 @@ class GemmCudaKernel final : public FusedKernel {
   std::shared_ptr<const Allocator> allocator_;
   mutable std::mutex mutex_;  // of all that follows, and of enqueueing
   mutable std::vector<std::unique_ptr<Plan>> plans_;
+  mutable std::shared_ptr<Branches> branches_;
   mutable std::vector<std::shared_ptr<const Workspace>> held_;  // workspaces that this kernel has used
 };
 
