@@ -155,6 +155,7 @@ __device__ constexpr unsigned flat_inputs() {
 template <typename Op, typename Index, int kWidth, int kVectors, int kLanes, int kThreads, int kCluster, int kColumns,
           bool kRagged, char... kModes>
 __device__ inline void held_rows(const RowParams<Index, Op::Inputs::size, Op::Outputs::size>& params) {
+  begin_cluster<kCluster>(typename Op::Stages());
   wait_for_previous();
   constexpr int kRows = kThreads * kCluster / kLanes;  // of a block or cluster
   using B = RowBodyOf<Op, kWidth>;
@@ -171,9 +172,9 @@ __device__ inline void held_rows(const RowParams<Index, Op::Inputs::size, Op::Ou
   part.row_bases = B::template bases<kModes...>(params, part.first);
   part.begin();
   part.template load<kEarly & ~kFlatInputs>();
+  join_cluster<kCluster>();
   part.template stages<kEarly>(typename Op::Stages());
   part.end(row);
-  if constexpr (kCluster > 1) cluster_barrier();  // until then others may read this block's shared memory
 }
 
 template <typename Op, typename Index, int kWidth, int kVectors, int kLanes, int kThreads, int kCluster, int kColumns,

@@ -31,12 +31,6 @@ __device__ inline void wait_for_copies() {
 #endif
 }
 
-// A number as a type.
-template <unsigned kValue>
-struct Constant {
-  static constexpr unsigned value = kValue;
-};
-
 // The shared memory that the host asked for.
 #ifdef __CUDACC__  // g++ runs this file in the tests, with memory of its own
 __device__ inline unsigned char* dynamic_shared() {
@@ -98,6 +92,7 @@ struct Slots<Op, kWidth, kVectors, kThreads, kMask, kSame, List<In...>, Indices<
 template <typename Op, typename Index, int kWidth, int kVectors, int kThreads, int kCluster, int kColumns,
           unsigned kMask, char... kModes>
 __device__ inline void piped(const RowParams<Index, Op::Inputs::size, Op::Outputs::size>& params) {
+  begin_cluster<kCluster>(typename Op::Stages());
   wait_for_previous();
   constexpr int kLanes = kThreads * kCluster;
   constexpr unsigned kNext = kMask & flat_inputs<kModes...>();  // the others are the same for every row
@@ -121,9 +116,10 @@ __device__ inline void piped(const RowParams<Index, Op::Inputs::size, Op::Output
   };
   if (row < rows) fetch(Constant<kNext>(), row * columns);
   fetch(Constant<kSame>(), Index{0});
+  join_cluster<kCluster>();
   int turn = 0;
 #pragma unroll 1
-  for (; row < rows; row += step, turn ^= 1) {
+  for (; row < rows; row += step, ++turn) {
     Held<Op, Index, kWidth, kVectors, kLanes, kThreads, kCluster, kColumns, false, S, kModes...> part{
         params, row * columns, columns, lane, true,
         turn,   slots,         {},      {},   B::template bases<kModes...>(params, row * columns),
@@ -139,7 +135,6 @@ __device__ inline void piped(const RowParams<Index, Op::Inputs::size, Op::Output
     part.template stages<kEarly | kNext>(typename Op::Stages());
     part.end(row);
   }
-  if constexpr (kCluster > 1) cluster_barrier();  // until then others may read this block's shared memory
 }
 
 }  // namespace onnxopt

@@ -101,12 +101,12 @@ bool LoopedFits(const Kernel& kernel, const Variant& variant, const Grid& grid) 
 bool StridedFits(const Kernel& kernel, const Variant& variant, const Grid& grid) {
   const std::uint64_t held = std::uint64_t{variant.threads} / kWarp * variant.unroll;
   if (grid.inner == 1 || (variant.unroll > 0 && grid.columns > held)) return false;
-  if (variant.vector == 1) return true;
   if (grid.inner % variant.vector != 0) return false;
   const RowProgram& program = kernel.rows;
   for (std::size_t k = 0; k < program.inputs.size(); ++k) {
     const Access& access = grid.domain.access[k];
     if (program.operands[k].row) continue;
+    if (!InputFitsAnywhere(variant.modes[k], access, grid)) return false;
     if (!VectorsFit(access, variant.vector)) return false;
     const bool loads = access.runs > 0 && access.run[0].div == 1;
     if (loads && !Aligned(grid.domain.input[k], program.inputs[k], variant.vector)) return false;

@@ -149,7 +149,9 @@ def _entry(name: str, program: RowProgram, variant: RowVariant) -> list[str]:
         "split": f"{size}, {variant.threads}, {variant.launch}",
         "strided": f"{size}, {variant.threads}",
     }[variant.layout]
-    call = f"  {variant.layout}<{name}, {index}, {arguments}{modes}>(params);"
+    ring = variant.layout == "piped" and variant.depth
+    arguments += f", {variant.depth}" if ring else ""
+    call = f"  {'ring' if ring else variant.layout}<{name}, {index}, {arguments}{modes}>(params);"
     resident = f", {variant.resident}" if variant.resident else ""
     bounds = f"__launch_bounds__({variant.threads}{resident})"
     if variant.cluster == 1:

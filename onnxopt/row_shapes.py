@@ -43,6 +43,7 @@ class RowShape:
     cluster: int = 1
     resident: int = 0
     keeps: bool = True
+    depth: int = 0
 
 
 @dataclasses.dataclass(frozen=True)

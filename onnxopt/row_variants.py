@@ -45,6 +45,7 @@ class RowVariant(Variant):
     fetched: int = 0
     shared: int = 0
     launch: int = 0
+    depth: int = 0
 
 
 def choose(
@@ -67,7 +68,7 @@ def choose(
             chosen += _general(name, program, vector, _anywhere(modes), None in lengths)
         chosen.append(_fallback(name, program, vector))
     if not trailing:
-        chosen += _strided(name, program, lengths)
+        chosen += _strided(name, program, lengths, modes_of(regions, program, opsets, shapes))
     if _may_be_large(regions, shapes):
         last = [v for v in chosen if v.layout in ("looped", "strided") and v.cluster == 1 and v.columns == 0]
         chosen += [dataclasses.replace(v, symbol=f"{v.symbol}_64", index=64) for v in last]
@@ -108,8 +109,9 @@ def _fetched(program: RowProgram, modes: str, shape: RowShape) -> tuple[int, int
     can = [k for k in range(len(modes)) if DTYPES[program.inputs[k]].size * shape.vector >= _LEAST_COPIED]
     mask, left = 0, row_shapes.shared_bytes(shape.resident)
     for k in (k for k in can if modes[k] == "F"):
-        if taken(k) <= left:
-            mask, left = mask | 1 << k, left - taken(k)
+        deep = taken(k) * max(shape.depth, 1)
+        if deep <= left:
+            mask, left = mask | 1 << k, left - deep
     same = [k for k in can if modes[k] == "K" and shape.keeps]
     if sum(map(taken, same)) <= left:
         mask, left = mask | sum(1 << k for k in same), left - sum(map(taken, same))
@@ -130,12 +132,12 @@ def _may_be_large(regions: Sequence[Region], shapes: Shapes) -> bool:
 def _variant(name: str, layout: str, modes: str, shape: RowShape, **more: int) -> RowVariant:
     text = f"{name}_{layout}_{modes.replace('*', 'G')}_w{shape.vector}u{shape.unroll}l{shape.lanes}t{shape.threads}"
     told = {"c": shape.cluster if shape.cluster > 1 else 0, "r": shape.resident, "n": more.get("columns", 0)}
-    told |= {"f": more.get("fetched", 0), "p": more.get("launch", 0)}
+    told |= {"f": more.get("fetched", 0), "p": more.get("launch", 0), "d": shape.depth}
     text += "".join(f"{letter}{value}" for letter, value in told.items() if value)
     return RowVariant(
         text, modes, 32, shape.vector, shape.unroll, shape.threads, layout, shape.lanes, shape.cluster,
         more.get("columns", 0), shape.resident, more.get("fetched", 0), more.get("shared", 0), more.get("launch", 0),
-        waits=True,
+        shape.depth, waits=True,
     )  # fmt: skip
 
 
@@ -201,9 +203,15 @@ def split_variants(name: str, program: RowProgram, shape: RowShape, modes: str) 
     return [_variant(name, "split", modes, shape, launch=k) for k in range(len(program.stages) + 1)]
 
 
-def _strided(name: str, program: RowProgram, lengths: Mapping[int | None, int]) -> list[RowVariant]:
+def _strided(
+    name: str, program: RowProgram, lengths: Mapping[int | None, int], modes: str
+) -> list[RowVariant]:
     """For rows whose elements lie apart: held by the longest row that is known, where it can be, and any."""
     known = [n for n in lengths if n is not None]
     values = sum(len(stage.reductions) for stage in program.stages)
-    shapes = row_shapes.for_strided(max(known) if known else None, widest(program), values)
-    return [_variant(name, "strided", "*" * len(program.inputs), shape) for shape in shapes]
+    *held, fallback = row_shapes.for_strided(max(known) if known else None, widest(program), values)
+    flat = "".join(mode if mode == "F" else "*" for mode in modes)
+    return [
+        *(_variant(name, "strided", flat, shape) for shape in held),
+        _variant(name, "strided", "*" * len(program.inputs), fallback),
+    ]

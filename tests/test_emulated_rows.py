@@ -148,6 +148,13 @@ def test_piped_rows(tmp_path: Path, body: str, mask: int) -> None:
     _run(tmp_path, body, (21, 500), 1, f"piped 4, 2, 64, 1, 0, {mask}u", threads=64, rows=4, modes="'F', 'K'")
 
 
+@pytest.mark.parametrize("depth", [1, 3])
+@pytest.mark.parametrize("mask", [0, 1, 3])
+@pytest.mark.parametrize("body", ["softmax", "variance", "sum"])
+def test_ring_rows(tmp_path: Path, body: str, mask: int, depth: int) -> None:
+    _run(tmp_path, body, (21, 500), 1, f"ring 4, 2, 64, 1, 0, {mask}u, {depth}", threads=64, rows=4, modes="'F', 'K'")
+
+
 _ACROSS = """
 #include "cuda.h"
 #include <cstdio>
