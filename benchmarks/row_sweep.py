@@ -39,6 +39,9 @@ def shapes(case: RowCase, widest: int, size: int) -> Iterator[tuple[str, RowShap
             inputs = _FLAT.get(case.kind, 1), _SAME.get(case.kind, 0) if case.mask is None else 0
             clusters = (1,) if case.length < 8192 else (1, 2) if case.length < 32768 else (1, 2, 4) if case.length < 65536 else (8, 16)
             found += _ring(case.length, widest, size, inputs, clusters)
+    if case.length >= 65536:
+        for hints in (0, 1, 2):
+            found += [RowShape("looped", widest, u, t * c, t, c, t // 128 * 0, k, hints) for c, t, u in ((8, 256, 4), (16, 256, 4), (16, 512, 4), (8, 512, 2)) for k in (True, False)]
     if case.length > 400_000:
         found += [RowShape("split", widest, u, t, t) for t in (256, 512, 1024) for u in (2, 4, 8)]
     for shape in dict.fromkeys(found):

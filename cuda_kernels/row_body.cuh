@@ -18,6 +18,15 @@ struct Constant {
   static constexpr unsigned value = kValue;
 };
 
+// The inputs that are as large as the domain, as a mask.
+template <char... kModes>
+__device__ constexpr unsigned flat_inputs() {
+  unsigned mask = 0;
+  unsigned bit = 1;
+  ((mask |= is_flat(kModes) ? bit : 0u, bit *= 2), ...);
+  return mask;
+}
+
 // Keeps the compiler from holding what it computed of a value: 16-bit elements stay packed in their registers.
 template <typename T, int kWidth>
 __device__ inline void forget(Vector<T, kWidth>& vector) {
@@ -60,6 +69,10 @@ struct RowBody<Op, kWidth, List<In...>, List<Out...>, Indices<I...>, Indices<O..
       return load_vector<T, kWidth>(static_cast<const T*>(input.data) + k);
     } else if constexpr (kMode == kModeDense) {
       return load_vector<T, kWidth>(static_cast<const T*>(input.data) + base + k);
+    } else if constexpr (kMode == 'L') {
+      return load_kept<T, kWidth>(static_cast<const T*>(input.data) + i);
+    } else if constexpr (kMode == 'E') {
+      return load_once<T, kWidth>(static_cast<const T*>(input.data) + i);
     } else if constexpr (kMode == '*' && kWidth == 1) {
       const T* const data = static_cast<const T*>(input.data);
       return {data[input.flags & kFlat ? i : offset<AnyTerms, 0, kMode>(input, i)]};
@@ -161,13 +174,16 @@ struct RowBody<Op, kWidth, List<In...>, List<Out...>, Indices<I...>, Indices<O..
         ...);
   }
 
-  template <typename Index>
+  template <bool kOnce = false, typename Index>
   __device__ static void store(const Parameters<Index>& params, Index i, const Stored& out) {
     (
         [&] {
           if constexpr ((Op::kRowOutputs >> O & 1u) == 0) {
             Out* const data = static_cast<Out*>(params.output[O]);
-            if (data != nullptr) store_vector(data + i, get<O>(out).value);
+            if (data != nullptr) {
+              if constexpr (kOnce) store_once(data + i, get<O>(out).value);
+              else store_vector(data + i, get<O>(out).value);
+            }
           }
         }(),
         ...);

@@ -144,14 +144,12 @@ def _entry(name: str, program: RowProgram, variant: RowVariant) -> list[str]:
     arguments = {
         "held": held,
         "ragged": held,
-        "piped": f"{size}, {variant.threads}, {variant.cluster}, {variant.columns}, {hex(variant.fetched)}u",
-        "looped": f"{size}, {variant.threads}, {variant.cluster}",
+        "piped": f"{size}, {variant.threads}, {variant.cluster}, {variant.columns}, {hex(variant.fetched)}u, {variant.depth}",
+        "looped": f"{size}, {variant.threads}, {variant.cluster}, {variant.depth}",
         "split": f"{size}, {variant.threads}, {variant.launch}",
         "strided": f"{size}, {variant.threads}",
     }[variant.layout]
-    ring = variant.layout == "piped" and variant.depth
-    arguments += f", {variant.depth}" if ring else ""
-    call = f"  {'ring' if ring else variant.layout}<{name}, {index}, {arguments}{modes}>(params);"
+    call = f"  {variant.layout}<{name}, {index}, {arguments}{modes}>(params);"
     resident = f", {variant.resident}" if variant.resident else ""
     bounds = f"__launch_bounds__({variant.threads}{resident})"
     if variant.cluster == 1:

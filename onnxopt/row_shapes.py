@@ -11,7 +11,8 @@ import math
 MULTIPROCESSOR_BYTES = 228 << 10  # shared memory of a Hopper multiprocessor, of which each block takes 1 KB more
 _SHARED_LEFT = 2048  # bytes for what a block reserves and for partial results
 _THREADS = 128
-_KEPT = 8  # elements of a row that one thread keeps, where a warp can share it
+_KEPT = 8  # elements of a row that one thread keeps, where a warp can share it:
+_KEPT_VECTORS = 2  # or so many vectors, where rows are many: a block of fewer bytes takes less time than its start
 _SECTOR = 32  # bytes that memory moves at least
 _SHORT_VECTOR = 4  # bytes; below, a row may rather be cut as memory is than by its own length:
 _SHORT_ODD = 64  # up to so many elements,
@@ -79,12 +80,14 @@ def vectors_of(layout: str, length: int, vector: int) -> int:
 def _shared_by_lanes(layout: str, length: int, vector: int, work: RowWork) -> RowShape | None:
     """As many lanes share a row as leave each about _KEPT elements without wasting many, and read whole sectors."""
     vectors = vectors_of(layout, length, vector)
-    most = _MOST_WASTED if work.rows is None or work.rows > _FEW_ROWS else _MOST_WASTED_OF_FEW
+    few = work.rows is not None and work.rows <= _FEW_ROWS
+    most = _MOST_WASTED_OF_FEW if few else _MOST_WASTED
+    kept = max(_KEPT, _KEPT_VECTORS * vector) if layout == "held" and not few else _KEPT
 
     def cost(lanes: int) -> tuple[bool, float]:
         unroll = -(-vectors // lanes)
         waste = lanes * unroll / vectors
-        return waste > most, abs(math.log2(unroll * vector / _KEPT)) + 2 * (waste - 1) + (lanes > _WARP) * 0.6
+        return waste > most, abs(math.log2(unroll * vector / kept)) + 2 * (waste - 1) + (lanes > _WARP) * 0.6
 
     def fits(lanes: int) -> bool:
         return -(-vectors // lanes) * vector <= _MOST_HELD and lanes * vector * work.size >= _SECTOR
