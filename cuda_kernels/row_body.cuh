@@ -69,10 +69,6 @@ struct RowBody<Op, kWidth, List<In...>, List<Out...>, Indices<I...>, Indices<O..
       return load_vector<T, kWidth>(static_cast<const T*>(input.data) + k);
     } else if constexpr (kMode == kModeDense) {
       return load_vector<T, kWidth>(static_cast<const T*>(input.data) + base + k);
-    } else if constexpr (kMode == 'L') {
-      return load_kept<T, kWidth>(static_cast<const T*>(input.data) + i);
-    } else if constexpr (kMode == 'E') {
-      return load_once<T, kWidth>(static_cast<const T*>(input.data) + i);
     } else if constexpr (kMode == '*' && kWidth == 1) {
       const T* const data = static_cast<const T*>(input.data);
       return {data[input.flags & kFlat ? i : offset<AnyTerms, 0, kMode>(input, i)]};
@@ -174,16 +170,13 @@ struct RowBody<Op, kWidth, List<In...>, List<Out...>, Indices<I...>, Indices<O..
         ...);
   }
 
-  template <bool kOnce = false, typename Index>
+  template <typename Index>
   __device__ static void store(const Parameters<Index>& params, Index i, const Stored& out) {
     (
         [&] {
           if constexpr ((Op::kRowOutputs >> O & 1u) == 0) {
             Out* const data = static_cast<Out*>(params.output[O]);
-            if (data != nullptr) {
-              if constexpr (kOnce) store_once(data + i, get<O>(out).value);
-              else store_vector(data + i, get<O>(out).value);
-            }
+            if (data != nullptr) store_vector(data + i, get<O>(out).value);
           }
         }(),
         ...);

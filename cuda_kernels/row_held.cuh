@@ -10,22 +10,34 @@
 
 namespace onnxopt {
 
-constexpr unsigned kMostPrefetched = 160;  // bytes a thread, all inputs together, that are loaded before reducing
+constexpr unsigned kMostPrefetched = 256;  // bytes a thread, all inputs together, that are loaded before reducing
 
-// One thread's part of a row that is held in registers.
+// Where no input is kept in shared memory.
+struct NoSlots {
+  static constexpr unsigned kKept = 0;
+  template <unsigned kMask, typename Loaded>
+  __device__ void take(int, Loaded&) const {}
+};
+
+// One thread's part of a row that is held in registers. Slots: shared memory, from which the inputs that it keeps are
+// taken vector by vector, whenever they are needed.
 template <typename Op, typename Index, int kWidth, int kVectors, int kLanes, int kThreads, int kCluster, int kColumns,
-          bool kRagged, char... kModes>
+          bool kRagged, typename Slots, char... kModes>
 struct Held {
   using B = RowBodyOf<Op, kWidth>;
   using Params = RowParams<Index, Op::Inputs::size, Op::Outputs::size>;
   static constexpr bool kFull = !kRagged && kColumns == kLanes * kVectors * kWidth;
   static constexpr bool kPacks = kVectors * kWidth > kMostUnpacked;
 
+  static constexpr unsigned kKept = Slots::kKept;
+
   const Params& params;
   const Index first;  // element of the domain
   const Index columns;
   const int lane;
   const bool live;
+  const int turn;
+  const Slots slots;
   typename Op::Row row;
   typename B::RowLoaded row_in;
   typename B::template Bases<Index> row_bases;
@@ -57,10 +69,11 @@ struct Held {
   template <unsigned kMask>
   __device__ void load(int v) {
     const Index k = at(v);
+    slots.template take<kMask & kKept>(v, in[v]);
     if constexpr (kRagged) {
-      B::template load_ragged<kMask, kModes...>(params, first, k, columns, in[v], row_bases);
+      B::template load_ragged<kMask & ~kKept, kModes...>(params, first, k, columns, in[v], row_bases);
     } else {
-      B::template load_all<kMask, kModes...>(params, first + k, k, in[v], row_bases);
+      B::template load_all<kMask & ~kKept, kModes...>(params, first + k, k, in[v], row_bases);
     }
   }
 
@@ -77,18 +90,19 @@ struct Held {
   template <unsigned kLoaded>
   __device__ void stages(List<>) {
     constexpr unsigned kLeft = Op::kOutputReads & ~kLoaded;
-    if constexpr (!kPacks) load<kLeft>();
-    store<kPacks ? kLeft : 0>();
+    if constexpr (!kPacks) load<kLeft & ~kKept>();
+    store<kPacks ? kLeft : kLeft & kKept>();
   }
 
   // kLoaded: inputs that are in registers already.
   template <unsigned kLoaded, typename Stage, typename... Rest>
   __device__ void stages(List<Stage, Rest...>) {
-    load<Stage::kReads & ~kLoaded>();
+    load<Stage::kReads & ~kLoaded & ~kKept>();
     typename Stage::Partial partial = Stage::identity();
 #pragma unroll
     for (int v = 0; v < kVectors; ++v) {
-      if (kPacks && !has(v)) continue;
+      if ((kPacks || (Stage::kReads & kKept) != 0) && !has(v)) continue;
+      load<Stage::kReads & kKept>(v);
 #pragma unroll
       for (int j = 0; j < kWidth; ++j) {
         // Computed also where there is no element, so that what is stored need not compute it again.
@@ -98,13 +112,13 @@ struct Held {
         if (has(v) && has(v, j)) partial = more;
       }
     }
-    reduce<Stage, kLanes, kThreads, kCluster>(partial);
+    reduce<Stage, kLanes, kThreads, kCluster>(partial, turn);
     B::template finish<Stage>(row, partial, row_in);
     if constexpr (kPacks) {
 #pragma unroll
       for (int v = 0; v < kVectors; ++v) B::template forget_all<kLoaded | Stage::kReads>(in[v]);
     }
-    stages<kLoaded | Stage::kReads>(List<Rest...>());
+    stages<(kLoaded | Stage::kReads) & ~kKept>(List<Rest...>());
   }
 
   // kMask: inputs that are loaded vector by vector, as there are no registers for all of them at once.
@@ -147,8 +161,8 @@ __device__ inline void held_rows(const RowParams<Index, Op::Inputs::size, Op::Ou
   const Index rows = static_cast<Index>(params.rows);
   const Index row = wanted < rows ? wanted : rows - 1;  // idle lanes repeat the last row: all take part in reducing
   const Index columns = kColumns > 0 ? kColumns : static_cast<Index>(params.columns);
-  Held<Op, Index, kWidth, kVectors, kLanes, kThreads, kCluster, kColumns, kRagged, kModes...> part{
-      params, row * columns, columns, thread % kLanes, wanted < rows, {}, {}, {}, {}};
+  Held<Op, Index, kWidth, kVectors, kLanes, kThreads, kCluster, kColumns, kRagged, NoSlots, kModes...> part{
+      params, row * columns, columns, thread % kLanes, wanted < rows, 0, {}, {}, {}, {}, {}};
   constexpr unsigned kFlatInputs = flat_inputs<kModes...>();
   part.template load<kEarly & kFlatInputs>();  // on their way while it is found out where the others lie
   part.row_bases = B::template bases<kModes...>(params, part.first);

@@ -8,7 +8,7 @@
 namespace onnxopt {
 
 // A row of any length, or its part from `begin` to `end`, read once for each stage and once more for what is stored.
-template <typename Op, typename Index, int kWidth, int kUnroll, int kThreads, int kCluster, bool kRagged, int kHints, char... kModes>
+template <typename Op, typename Index, int kWidth, int kUnroll, int kThreads, int kCluster, bool kRagged, char... kModes>
 struct Looped {
   using B = RowBodyOf<Op, kWidth>;
   using Params = RowParams<Index, Op::Inputs::size, Op::Outputs::size>;
@@ -25,7 +25,7 @@ struct Looped {
 
   // Calls body(k, in) for each of this thread's vectors, at element k of the row, kUnroll of them loaded ahead. k wraps
   // below 0 where a ragged row begins inside a vector.
-  template <unsigned kMask, char kFlatAs, typename Body>
+  template <unsigned kMask, typename Body>
   __device__ void each(Body&& body) {
     const Index head = kRagged ? first % kWidth : 0;  // elements of the vector that the row begins in that are not its
     const Index stop = kRagged && end == columns ? end + head : end;
@@ -39,7 +39,7 @@ struct Looped {
         if constexpr (kRagged) {
           B::template load_ragged<kMask, kModes...>(params, first, at - head, columns, in[u], {});
         } else {
-          B::template load_all<kMask, (kHints != 0 && kModes == 'F' ? kFlatAs : kModes)...>(params, first + at, at, in[u]);
+          B::template load_all<kMask, kModes...>(params, first + at, at, in[u]);
         }
       }
 #pragma unroll
@@ -53,7 +53,7 @@ struct Looped {
   template <typename Stage>
   __device__ typename Stage::Partial reduced() {
     typename Stage::Partial partial = Stage::identity();
-    each<Stage::kReads, 'L'>([&](Index k, const typename B::Loaded& in) {
+    each<Stage::kReads>([&](Index k, const typename B::Loaded& in) {
 #pragma unroll
       for (int j = 0; j < kWidth; ++j) {
         row.position = static_cast<int64_t>(k + j);
@@ -81,7 +81,7 @@ struct Looped {
   // at: of the row, where it has outputs of its own. is_first: whether this thread stores them.
   __device__ void store(Index at, bool is_first) {
     if constexpr (Op::kStoresElements) {
-      each<Op::kOutputReads, 'E'>([&](Index k, const typename B::Loaded& in) {
+      each<Op::kOutputReads>([&](Index k, const typename B::Loaded& in) {
         typename B::Stored out;
 #pragma unroll
         for (int j = 0; j < kWidth; ++j) {
@@ -91,7 +91,7 @@ struct Looped {
         if constexpr (kRagged) {
           B::store_part(params, first + k, k, columns, out);
         } else {
-          B::template store<kHints == 2>(params, first + k, out);
+          B::store(params, first + k, out);
         }
       });
     }
@@ -122,7 +122,7 @@ __device__ inline void with_vectors(const Params& params, Run&& run) {
   run(Constant<1>(), Constant<false>());
 }
 
-template <typename Op, typename Index, int kWidth, int kUnroll, int kThreads, int kCluster, int kHints, char... kModes>
+template <typename Op, typename Index, int kWidth, int kUnroll, int kThreads, int kCluster, char... kModes>
 __device__ inline void looped(const RowParams<Index, Op::Inputs::size, Op::Outputs::size>& params) {
   begin_cluster<kCluster>(typename Op::Stages());
   wait_for_previous();
@@ -131,7 +131,7 @@ __device__ inline void looped(const RowParams<Index, Op::Inputs::size, Op::Outpu
   const Index row = blockIdx.x / kCluster;
   const Index lane = blockIdx.x % kCluster * kThreads + threadIdx.x;
   with_vectors<Op, Index, kWidth, kModes...>(params, [&](auto width, auto ragged) {
-    Looped<Op, Index, width.value, kUnroll, kThreads, kCluster, ragged.value, kHints, kModes...> part{
+    Looped<Op, Index, width.value, kUnroll, kThreads, kCluster, ragged.value, kModes...> part{
         params, row * columns, columns, 0, columns, lane, {}, {}};
     part.run(row);
   });

@@ -10,7 +10,7 @@ namespace onnxopt {
 // kPass: which launch this is; the number of stages for the last one.
 template <typename Op, typename Index, int kWidth, int kUnroll, int kThreads, int kPass, bool kRagged, char... kModes>
 struct Split {
-  using Part = Looped<Op, Index, kWidth, kUnroll, kThreads, 1, kRagged, 0, kModes...>;
+  using Part = Looped<Op, Index, kWidth, kUnroll, kThreads, 1, kRagged, kModes...>;
   using B = RowBodyOf<Op, kWidth>;
 
   Part part;

@@ -32,41 +32,6 @@ __device__ inline Vector<T, kWidth> load_kept(const T* data) {
   return load_vector<T, kWidth>(data);
 }
 
-// Of what nobody reads again.
-template <typename T, int kWidth>
-__device__ inline Vector<T, kWidth> load_once(const T* data) {
-#if __CUDA_ARCH__ >= 800
-  if constexpr (sizeof(Vector<T, kWidth>) == 16) {
-    struct alignas(16) Words {
-      unsigned int at[4];
-    } words;
-    unsigned long long policy;
-    asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
-    asm volatile("ld.global.L2::cache_hint.v4.b32 {%0, %1, %2, %3}, [%4], %5;"
-                 : "=r"(words.at[0]), "=r"(words.at[1]), "=r"(words.at[2]), "=r"(words.at[3])
-                 : "l"(data), "l"(policy));
-    return *reinterpret_cast<const Vector<T, kWidth>*>(&words);
-  }
-#endif
-  return load_vector<T, kWidth>(data);
-}
-
-template <typename T, int kWidth>
-__device__ inline void store_once(T* data, const Vector<T, kWidth>& vector) {
-#if __CUDA_ARCH__ >= 800
-  if constexpr (sizeof(Vector<T, kWidth>) == 16) {
-    const unsigned int* words = reinterpret_cast<const unsigned int*>(&vector);
-    unsigned long long policy;
-    asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
-    asm volatile("st.global.L2::cache_hint.v4.b32 [%0], {%1, %2, %3, %4}, %5;" ::"l"(data), "r"(words[0]),
-                 "r"(words[1]), "r"(words[2]), "r"(words[3]), "l"(policy)
-                 : "memory");
-    return;
-  }
-#endif
-  *reinterpret_cast<Vector<T, kWidth>*>(data) = vector;
-}
-
 template <typename T, int kWidth>
 __device__ inline void store_vector(T* data, const Vector<T, kWidth>& vector) {
   *reinterpret_cast<Vector<T, kWidth>*>(data) = vector;

@@ -12,7 +12,7 @@
 namespace onnxopt {
 
 // How a rowwise kernel goes through its rows, see cuda_kernels/rowwise.cuh.
-enum class Layout { kNone, kHeld, kRagged, kPiped, kLooped, kSplit, kStrided };
+enum class Layout { kNone, kHeld, kRagged, kPiped, kRing, kLooped, kSplit, kStrided };
 
 // One entry point of a kernel, see regions.Variant and row_variants.RowVariant.
 struct Variant {

@@ -141,11 +141,13 @@ def _entry(name: str, program: RowProgram, variant: RowVariant) -> list[str]:
     params = f"{block}<{index}, {len(program.inputs)}, {len(program.outputs)}>"
     size = f"{variant.vector}, {variant.unroll}"
     held = f"{size}, {variant.lanes}, {variant.threads}, {variant.cluster}, {variant.columns}"
+    piped = f"{size}, {variant.threads}, {variant.cluster}, {variant.columns}, {hex(variant.fetched)}u"
     arguments = {
         "held": held,
         "ragged": held,
-        "piped": f"{size}, {variant.threads}, {variant.cluster}, {variant.columns}, {hex(variant.fetched)}u, {variant.depth}",
-        "looped": f"{size}, {variant.threads}, {variant.cluster}, {variant.depth}",
+        "piped": piped,
+        "ring": f"{piped}, {variant.depth}",
+        "looped": f"{size}, {variant.threads}, {variant.cluster}",
         "split": f"{size}, {variant.threads}, {variant.launch}",
         "strided": f"{size}, {variant.threads}",
     }[variant.layout]

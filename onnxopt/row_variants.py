@@ -19,7 +19,7 @@ from onnxopt.shapes import Dims, Shapes
 
 _LEAST_COPIED = 4  # bytes that are copied to shared memory at once
 _ACCESS_BYTES = 16  # the widest load or store an instruction makes
-LAYOUTS = ("held", "ragged", "piped", "split", "looped", "strided")  # in the order that the host tries them
+LAYOUTS = ("held", "ragged", "piped", "ring", "split", "looped", "strided")  # in the order that the host tries them
 _MOST_LENGTHS = 3  # lengths of rows that get an entry point of their own
 _LOOPED_THREADS = 512
 _CLUSTER = 8
@@ -29,11 +29,11 @@ _CLUSTER = 8
 class RowVariant(Variant):
     """One entry point of a rowwise kernel.
 
-    layout: held (in registers), ragged, piped, looped, split or strided, as rowwise.cuh has them. lanes: threads that
+    layout: held (in registers), ragged, piped, ring (in shared memory), looped, split or strided, as rowwise.cuh has them. lanes: threads that
     share a row. cluster: blocks that share a row. columns: the only length of a row that it runs, 0 for any that fits.
     resident: blocks that a multiprocessor should hold at once, 0 where the compiler may take the registers it wants.
     fetched: mask of the inputs that come through shared memory, which takes `shared` bytes a block. launch: which of a
-    split variant's launches: one a stage and one more, which lie behind each other.
+    split variant's launches: one a stage and one more, which lie behind each other. depth: rows that a ring has room for.
     modes: one letter an input: F flat, K by the column, D dense in each row, C one value a channel, * any.
     """
 
@@ -59,8 +59,9 @@ def choose(
     lengths = collections.Counter(g.length for g in grids)
     if trailing or not all(_is_strided(g) for g in grids):
         modes = modes_of(regions, program, opsets, shapes)
+        work = _work(program, grids, modes)
         for length, _ in lengths.most_common(_MOST_LENGTHS):
-            shape = None if length is None else row_shapes.for_length(length, vector, _work(program, grids))
+            shape = None if length is None else row_shapes.for_length(length, vector, work)
             if length is not None and shape is not None:
                 chosen.append(variant_of(name, program, modes, shape, length))
         on_every_gpu = len(chosen) == len(lengths) and all(v.cluster == 1 and not v.shared for v in chosen)
@@ -80,13 +81,13 @@ def widest(program: RowProgram) -> int:
     return _ACCESS_BYTES // max(DTYPES[d].size for d in (*program.inputs, *program.outputs))
 
 
-def _work(program: RowProgram, grids: Sequence[Grid]) -> RowWork:
+def _work(program: RowProgram, grids: Sequence[Grid], modes: str) -> RowWork:
     elements = {k for k, o in enumerate(program.operands) if not o.row}
     reduced = {k for stage in program.stages for k in stage.element.reads}
     rows = [g.count for g in grids]
     most = max((n for n in rows if n is not None), default=None) if None not in rows else None
     size = min(DTYPES[d].size for d in (*program.inputs, *program.outputs))
-    return RowWork(size, len(elements), len(elements & reduced), most)
+    return RowWork(size, len(elements), len(elements & reduced), most, modes.count("F"), modes.count("K"))
 
 
 def variant_of(name: str, program: RowProgram, modes: str, shape: RowShape, length: int) -> RowVariant:
@@ -95,7 +96,7 @@ def variant_of(name: str, program: RowProgram, modes: str, shape: RowShape, leng
         return _variant(name, "looped", _anywhere(modes), shape)
     if shape.layout == "ragged":
         modes = modes.replace("C", "*")
-    fetched, shared = _fetched(program, modes, shape) if shape.layout == "piped" else (0, 0)
+    fetched, shared = _fetched(program, modes, shape) if shape.layout in ("piped", "ring") else (0, 0)
     return _variant(name, shape.layout, modes, shape, columns=length, fetched=fetched, shared=shared)
 
 

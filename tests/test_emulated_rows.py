@@ -124,12 +124,12 @@ def _run(
 
 @pytest.mark.parametrize(("body", "columns"), [("softmax", 64), ("variance", 1000), ("sum", 1021), ("variance", 1021)])
 def test_looped_rows(tmp_path: Path, body: str, columns: int) -> None:
-    _run(tmp_path, body, (3, columns), 1, "looped 4, 2, 64, 1, 0", threads=64, rows=1)
+    _run(tmp_path, body, (3, columns), 1, "looped 4, 2, 64, 1", threads=64, rows=1)
 
 
 @pytest.mark.parametrize("body", sorted(BODIES))
 def test_looped_ragged_rows(tmp_path: Path, body: str) -> None:
-    _run(tmp_path, body, (5, 1021), 1, "looped 4, 2, 64, 1, 0", threads=64, rows=1, modes="'F', 'K'")
+    _run(tmp_path, body, (5, 1021), 1, "looped 4, 2, 64, 1", threads=64, rows=1, modes="'F', 'K'")
 
 
 @pytest.mark.parametrize("columns", [1021, 700])
@@ -163,11 +163,17 @@ def test_ragged_rows(tmp_path: Path, body: str, lanes: int, columns: int, unroll
     _run(tmp_path, body, (21, columns), 1, call, threads=64, rows=64 // lanes, modes="'F', 'K'")
 
 
+@pytest.mark.parametrize("mask", [1, 3], ids=["next", "next and same"])
+@pytest.mark.parametrize("body", sorted(BODIES))
+def test_piped_rows(tmp_path: Path, body: str, mask: int) -> None:
+    _run(tmp_path, body, (21, 500), 1, f"piped 4, 2, 64, 1, 0, {mask}u", threads=64, rows=4, modes="'F', 'K'")
+
+
 @pytest.mark.parametrize("depth", [1, 3])
 @pytest.mark.parametrize("mask", [0, 1, 3])
 @pytest.mark.parametrize("body", ["softmax", "variance", "sum"])
-def test_piped_rows(tmp_path: Path, body: str, mask: int, depth: int) -> None:
-    _run(tmp_path, body, (21, 500), 1, f"piped 4, 2, 64, 1, 0, {mask}u, {depth}", threads=64, rows=4, modes="'F', 'K'")
+def test_ring_rows(tmp_path: Path, body: str, mask: int, depth: int) -> None:
+    _run(tmp_path, body, (21, 500), 1, f"ring 4, 2, 64, 1, 0, {mask}u, {depth}", threads=64, rows=4, modes="'F', 'K'")
 
 
 _ACROSS = """
