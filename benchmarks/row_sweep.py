@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import pathlib
 from collections.abc import Iterator
 from typing import Any
@@ -17,9 +18,11 @@ _SMALL = 10_000_000  # bytes moved, below which blocks of other sizes are tried 
 _WASTE = 1.5  # lanes over those that have work
 _MOST_OF_FEW_LANES = 32  # elements a thread, of rows that less than 128 threads share
 _MOST_HELD = 80  # and of any others
-_LEAST_RING = 512  # columns
-_LEAST_AHEAD = 24 << 10  # bytes that a multiprocessor has room for in the rings of its blocks
-_MOST_DEEP = 16  # rows in the rings of a multiprocessor
+_LEAST_STAYING = 1024  # columns of rows that blocks which stay for row after row are tried for
+_MOST_STAYING = 32  # vectors a thread
+_LEAST_AHEAD = 24 << 10  # bytes that a multiprocessor has room for in the shared memory of its blocks
+_THREADS = (512, 1024)  # of a multiprocessor, least and most
+_REGISTERS = 65536  # of a multiprocessor
 _FLAT = {"residual_layernorm": 2, "residual_rmsnorm": 2}  # inputs as large as the domain, where not 1
 _SAME = {"layernorm": 2, "residual_layernorm": 2, "rmsnorm": 1, "residual_rmsnorm": 1, "masked_softmax": 1}  # K
 
@@ -35,13 +38,9 @@ def shapes(case: RowCase, widest: int, size: int) -> Iterator[tuple[str, RowShap
         found += _held("held", case.length, narrower[0], sizes)
         if case.length % widest:
             found += _held("ragged", case.length, widest, sizes)
-        elif case.length >= _LEAST_RING:
+        elif case.length >= _LEAST_STAYING:
             inputs = _FLAT.get(case.kind, 1), _SAME.get(case.kind, 0) if case.mask is None else 0
-            clusters = (1,) if case.length < 8192 else (1, 2) if case.length < 32768 else (1, 2, 4) if case.length < 65536 else (8, 16)
-            found += _ring(case.length, widest, size, inputs, clusters)
-    if case.length >= 65536:
-        for hints in (0, 1, 2):
-            found += [RowShape("looped", widest, u, t * c, t, c, t // 128 * 0, k, hints) for c, t, u in ((8, 256, 4), (16, 256, 4), (16, 512, 4), (8, 512, 2)) for k in (True, False)]
+            found += _staying(case.length, widest, size, inputs)
     if case.length > 400_000:
         found += [RowShape("split", widest, u, t, t) for t in (256, 512, 1024) for u in (2, 4, 8)]
     for shape in dict.fromkeys(found):
@@ -73,34 +72,26 @@ def _held(layout: str, length: int, vector: int, sizes: tuple[int, ...]) -> Iter
                 yield RowShape(layout, vector, unroll, lanes, lanes, 1, resident)
 
 
-def _ring(
-    length: int, vector: int, size: int, inputs: tuple[int, int], clusters: tuple[int, ...]
-) -> Iterator[RowShape]:
-    """inputs: how many are as large as the domain, and how many are the same for every row."""
+def _staying(length: int, vector: int, size: int, inputs: tuple[int, int]) -> Iterator[RowShape]:
+    """Piped and ring rows. inputs: how many are as large as the domain, and how many are the same for every row."""
     vectors = length // vector
-    for cluster in clusters:
-        for threads in (128, 256, 512, 1024):
-            lanes = threads * cluster
-            unroll = -(-vectors // lanes)
-            if lanes * unroll > 1.34 * vectors or unroll > 32 or (unroll == 1 and threads > 128):
-                continue
-            if threads == 128 and length > 2048:
-                continue
-            one = unroll * vector * threads * size
-            for resident in (1, 2, 3, 4, 8):
-                for depth in (1, 2, 3):
-                    room = row_shapes.shared_bytes(resident) - one * depth * inputs[0]
-                    ahead = one * depth * resident * inputs[0]
-                    alone = 2 * one * inputs[0] > row_shapes.shared_bytes(1)  # no second row fits
-                    if room < 0 or ahead < _LEAST_AHEAD or not (alone or 2 <= depth * resident <= _MOST_DEEP):
-                        continue
-                    if not 512 <= threads * resident <= 1024 or (depth == 3 and resident > 1):
-                        continue
-                    shape = RowShape("piped", vector, unroll, lanes, threads, cluster, resident, True, depth)
-                    if one * inputs[1] <= room:
-                        yield shape
-                    if inputs[1] and one * inputs[1] > room:
-                        yield dataclasses.replace(shape, keeps=False)
+    clusters = (1,) if length < 8192 else (1, 2, 4) if length < 65536 else (8, 16)
+    for cluster, threads, resident, depth in itertools.product(clusters, (256, 512, 1024), (1, 2, 3, 4), (0, 1, 2)):
+        lanes = threads * cluster
+        unroll = -(-vectors // lanes)
+        if lanes * unroll > _WASTE * vectors or unroll > _MOST_STAYING or not _fits(threads * resident, _THREADS):
+            continue
+        one = unroll * vector * threads * size  # bytes of one input's row in a block
+        room = row_shapes.shared_bytes(resident) - one * max(depth, 1) * inputs[0]
+        held = depth > 0 or unroll * vector * size // 4 + 28 <= _REGISTERS // (threads * resident)
+        if room >= 0 and held and one * max(depth, 1) * resident * inputs[0] >= _LEAST_AHEAD:
+            keeps = one * inputs[1] <= room
+            layout = "ring" if depth else "piped"
+            yield RowShape(layout, vector, unroll, lanes, threads, cluster, resident, keeps, depth)
+
+
+def _fits(count: int, limits: tuple[int, int]) -> bool:
+    return limits[0] <= count <= limits[1]
 
 
 def _strided(length: int, widest: int) -> Iterator[RowShape]:

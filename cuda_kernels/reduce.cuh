@@ -42,8 +42,8 @@ struct Identity {
 };
 
 // Where the blocks of a cluster leave their partial results of one stage with each other: two places in turn, each with
-// an mbarrier that tells when the results of all blocks have arrived. A barrier.cluster would wait for every store of the
-// block to reach the L2 cache, those of the row before among them, and drop what the L1 cache holds.
+// an mbarrier that tells when the results of all blocks have arrived. A barrier.cluster would wait for every store of
+// the block to reach the L2 cache, those of the row before among them, and drop what the L1 cache holds.
 template <typename Stage, int kCluster>
 struct Exchange {
   typename Stage::Partial from[2][kCluster];

@@ -8,7 +8,8 @@
 namespace onnxopt {
 
 // A row of any length, or its part from `begin` to `end`, read once for each stage and once more for what is stored.
-template <typename Op, typename Index, int kWidth, int kUnroll, int kThreads, int kCluster, bool kRagged, char... kModes>
+template <typename Op, typename Index, int kWidth, int kUnroll, int kThreads, int kCluster, bool kRagged,
+          char... kModes>
 struct Looped {
   using B = RowBodyOf<Op, kWidth>;
   using Params = RowParams<Index, Op::Inputs::size, Op::Outputs::size>;
@@ -105,7 +106,8 @@ struct Looped {
   }
 };
 
-// Calls run(part) with what makes a Looped of vectors as long as the operands allow: its width, and whether it is ragged.
+// Calls run(part) with what makes a Looped of vectors as long as the operands allow: its width, and whether it is
+// ragged.
 template <typename Op, typename Index, int kWidth, char... kModes, typename Params, typename Run>
 __device__ inline void with_vectors(const Params& params, Run&& run) {
   using B = RowBodyOf<Op, kWidth>;

@@ -1,6 +1,6 @@
-// ring: blocks (or clusters) that stay for row after row, the rows they work on in shared memory: kDepth rows at a time,
-// one of which is reduced and stored while the others' elements are on their way. Every stage reads the row again from
-// shared memory, so that few registers are taken, and the code is a short loop.
+// ring: blocks (or clusters) that stay for row after row, the rows they work on in shared memory: kDepth rows at a
+// time, one of which is reduced and stored while the others' elements are on their way. Every stage reads the row again
+// from shared memory, so that few registers are taken, and the code is a short loop.
 //
 // Every thread copies what it will work on itself, into a place that no other thread reads: no barrier is needed.
 #pragma once

@@ -54,17 +54,17 @@ __device__ inline void split_part(const SplitParams<Index, Op::Inputs::size, Op:
   const Index left = columns - begin;
   const Index length = static_cast<Index>(params.parts.part_columns);
   Split<Op, Index, kWidth, kUnroll, kThreads, kPass, kRagged, kModes...> split{{params.of,
-                                                                       row * columns,
-                                                                       columns,
-                                                                       begin,
-                                                                       begin + (left < length ? left : length),
-                                                                       static_cast<Index>(threadIdx.x),
-                                                                       {},
-                                                                       {}},
-                                                                      row,
-                                                                      static_cast<Index>(params.of.rows),
-                                                                      parts,
-                                                                      index};
+                                                                                row * columns,
+                                                                                columns,
+                                                                                begin,
+                                                                                begin + (left < length ? left : length),
+                                                                                static_cast<Index>(threadIdx.x),
+                                                                                {},
+                                                                                {}},
+                                                                               row,
+                                                                               static_cast<Index>(params.of.rows),
+                                                                               parts,
+                                                                               index};
   split.part.start();
   split.template stages<0>(typename Op::Stages(), static_cast<unsigned char*>(params.parts.scratch));
 }

@@ -33,8 +33,8 @@ Cut CutRows(const Variant& variant, const Grid& grid, const Gpu& gpu);
 // Bytes that the partial results of all stages and parts take at most.
 std::size_t ScratchBytes(const Kernel& kernel, const Grid& grid, const Cut& cut);
 
-// Blocks of threads that cover the rows. resident: of a piped or ring variant, the clusters that run at once. Throws Error
-// where there are more than a grid has.
+// Blocks of threads that cover the rows. resident: of a piped or ring variant, the clusters that run at once. Throws
+// Error where there are more than a grid has.
 unsigned RowGridSize(const Variant& variant, const Grid& grid, unsigned resident);
 
 }  // namespace onnxopt::cuda

@@ -54,9 +54,12 @@ class RowShape:
 
 @dataclasses.dataclass(frozen=True)
 class RowWork:
-    """What a kernel reads of a row. size: bytes of the narrowest operand's elements; inputs: those of one value an
-    element; reduced: how many of these are read before the last reduction; rows: how many there are, if known; flat: how
-    many inputs are as large as the domain; same: how many are the same for every row."""
+    """What a kernel reads of a row.
+
+    size: bytes of the narrowest operand's elements. inputs: those of one value an element, of which `reduced` are read
+    before the last reduction, `flat` are as large as the domain, and `same` are the same for every row. rows: how many
+    there are, if known.
+    """
 
     size: int
     inputs: int = 1

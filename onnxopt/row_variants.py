@@ -29,11 +29,12 @@ _CLUSTER = 8
 class RowVariant(Variant):
     """One entry point of a rowwise kernel.
 
-    layout: held (in registers), ragged, piped, ring (in shared memory), looped, split or strided, as rowwise.cuh has them. lanes: threads that
-    share a row. cluster: blocks that share a row. columns: the only length of a row that it runs, 0 for any that fits.
-    resident: blocks that a multiprocessor should hold at once, 0 where the compiler may take the registers it wants.
-    fetched: mask of the inputs that come through shared memory, which takes `shared` bytes a block. launch: which of a
-    split variant's launches: one a stage and one more, which lie behind each other. depth: rows that a ring has room for.
+    layout: held (in registers), ragged, piped, ring (in shared memory), looped, split or strided, as rowwise.cuh has
+    them. lanes: threads that share a row. cluster: blocks that share a row. columns: the only length of a row that it
+    runs, 0 for any that fits. resident: blocks that a multiprocessor should hold at once, 0 where the compiler may take
+    the registers it wants. fetched: mask of the inputs that come through shared memory, which takes `shared` bytes a
+    block. depth: rows that a ring has room for. launch: which of a split variant's launches: one a stage and one more,
+    which lie behind each other.
     modes: one letter an input: F flat, K by the column, D dense in each row, C one value a channel, * any.
     """
 
@@ -204,9 +205,7 @@ def split_variants(name: str, program: RowProgram, shape: RowShape, modes: str) 
     return [_variant(name, "split", modes, shape, launch=k) for k in range(len(program.stages) + 1)]
 
 
-def _strided(
-    name: str, program: RowProgram, lengths: Mapping[int | None, int], modes: str
-) -> list[RowVariant]:
+def _strided(name: str, program: RowProgram, lengths: Mapping[int | None, int], modes: str) -> list[RowVariant]:
     """For rows whose elements lie apart: held by the longest row that is known, where it can be, and any."""
     known = [n for n in lengths if n is not None]
     values = sum(len(stage.reductions) for stage in program.stages)
