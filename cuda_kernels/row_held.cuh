@@ -1,5 +1,5 @@
 // held: a row's elements stay in the registers of its threads, so every input is read once. kLanes threads work on a
-// row (a part of a warp, a block, a cluster of blocks), each on kVectors vectors that lie kLanes vectors apart.
+// row (a part of a warp, a block), each on kVectors vectors that lie kLanes vectors apart.
 //
 // ragged: the same for rows of a length that no vector divides. Vectors lie as they do in memory, so that a row begins
 // and ends inside one; its neighbours' elements in these two are loaded, left out of every reduction and never stored.
@@ -28,7 +28,6 @@ struct Held {
   using Params = RowParams<Index, Op::Inputs::size, Op::Outputs::size>;
   static constexpr bool kFull = !kRagged && kColumns == kLanes * kVectors * kWidth;
   static constexpr bool kPacks = kVectors * kWidth > kMostUnpacked;
-
   static constexpr unsigned kKept = Slots::kKept;
 
   const Params& params;
@@ -146,43 +145,38 @@ struct Held {
   }
 };
 
-template <typename Op, typename Index, int kWidth, int kVectors, int kLanes, int kThreads, int kCluster, int kColumns,
-          bool kRagged, char... kModes>
+template <typename Op, typename Index, int kWidth, int kVectors, int kLanes, int kThreads, int kColumns, bool kRagged,
+          char... kModes>
 __device__ inline void held_rows(const RowParams<Index, Op::Inputs::size, Op::Outputs::size>& params) {
-  begin_cluster<kCluster>(typename Op::Stages());
   wait_for_previous();
-  constexpr int kRows = kThreads * kCluster / kLanes;  // of a block or cluster
   using B = RowBodyOf<Op, kWidth>;
   // Flat inputs are read before anything else, so that all loads are in flight at once; where few registers hold them,
   // all inputs are.
   constexpr unsigned kEarly = B::kBytes * kVectors <= kMostPrefetched ? ~0u : flat_inputs<kModes...>();
-  const int thread = blockIdx.x % kCluster * kThreads + threadIdx.x;
-  const Index wanted = static_cast<Index>(blockIdx.x / kCluster) * kRows + thread / kLanes;
+  constexpr unsigned kFlatInputs = flat_inputs<kModes...>();
+  const Index wanted = static_cast<Index>(blockIdx.x) * (kThreads / kLanes) + threadIdx.x / kLanes;
   const Index rows = static_cast<Index>(params.rows);
   const Index row = wanted < rows ? wanted : rows - 1;  // idle lanes repeat the last row: all take part in reducing
   const Index columns = kColumns > 0 ? kColumns : static_cast<Index>(params.columns);
-  Held<Op, Index, kWidth, kVectors, kLanes, kThreads, kCluster, kColumns, kRagged, NoSlots, kModes...> part{
-      params, row * columns, columns, thread % kLanes, wanted < rows, 0, {}, {}, {}, {}, {}};
-  constexpr unsigned kFlatInputs = flat_inputs<kModes...>();
+  const int lane = threadIdx.x % kLanes;
+  Held<Op, Index, kWidth, kVectors, kLanes, kThreads, 1, kColumns, kRagged, NoSlots, kModes...> part{
+      params, row * columns, columns, lane, wanted < rows, 0, {}, {}, {}, {}, {}};
   part.template load<kEarly & kFlatInputs>();  // on their way while it is found out where the others lie
   part.row_bases = B::template bases<kModes...>(params, part.first);
   part.begin();
   part.template load<kEarly & ~kFlatInputs>();
-  join_cluster<kCluster>();
   part.template stages<kEarly>(typename Op::Stages());
   part.end(row);
 }
 
-template <typename Op, typename Index, int kWidth, int kVectors, int kLanes, int kThreads, int kCluster, int kColumns,
-          char... kModes>
+template <typename Op, typename Index, int kWidth, int kVectors, int kLanes, int kThreads, int kColumns, char... kModes>
 __device__ inline void held(const RowParams<Index, Op::Inputs::size, Op::Outputs::size>& params) {
-  held_rows<Op, Index, kWidth, kVectors, kLanes, kThreads, kCluster, kColumns, false, kModes...>(params);
+  held_rows<Op, Index, kWidth, kVectors, kLanes, kThreads, kColumns, false, kModes...>(params);
 }
 
-template <typename Op, typename Index, int kWidth, int kVectors, int kLanes, int kThreads, int kCluster, int kColumns,
-          char... kModes>
+template <typename Op, typename Index, int kWidth, int kVectors, int kLanes, int kThreads, int kColumns, char... kModes>
 __device__ inline void ragged(const RowParams<Index, Op::Inputs::size, Op::Outputs::size>& params) {
-  held_rows<Op, Index, kWidth, kVectors, kLanes, kThreads, kCluster, kColumns, true, kModes...>(params);
+  held_rows<Op, Index, kWidth, kVectors, kLanes, kThreads, kColumns, true, kModes...>(params);
 }
 
 }  // namespace onnxopt

@@ -6,72 +6,9 @@
 #pragma once
 
 #include "reduce.cuh"
-#include "row_body.cuh"
-#include "row_piped.cuh"
+#include "row_slots.cuh"
 
 namespace onnxopt {
-
-// Ends the group of copies that this thread has asked for since the last one.
-__device__ inline void end_group() {
-#if __CUDA_ARCH__ >= 800
-  asm volatile("cp.async.commit_group;" ::: "memory");
-#endif
-}
-
-// Until all groups of this thread's copies but the newest kLeft have arrived.
-template <int kLeft>
-__device__ inline void wait_for_groups() {
-#if __CUDA_ARCH__ >= 800
-  asm volatile("cp.async.wait_group %0;" ::"n"(kLeft) : "memory");
-#endif
-}
-
-// Shared memory of a block: for every input of kNext, kDepth rows of kVectors vectors a thread, for every input of
-// kSame, which all rows share, one. Neighbouring threads' vectors are neighbours.
-template <typename Op, int kWidth, int kVectors, int kThreads, int kDepth, unsigned kNext, unsigned kSame,
-          typename Inputs, typename I>
-struct RingSlots;
-
-template <typename Op, int kWidth, int kVectors, int kThreads, int kDepth, unsigned kNext, unsigned kSame,
-          typename... In, int... I>
-struct RingSlots<Op, kWidth, kVectors, kThreads, kDepth, kNext, kSame, List<In...>, Indices<I...>> {
-  unsigned char* memory;
-
-  template <int kInput>
-  static constexpr unsigned begin() {
-    unsigned vectors = 0;
-    ((vectors += I >= kInput ? 0u : unsigned(sizeof(In)) * ((kNext >> I & 1u) * kDepth + (kSame >> I & 1u))), ...);
-    return vectors * kWidth * kVectors * kThreads;
-  }
-
-  template <int kInput, typename T>
-  __device__ Vector<T, kWidth>* slot(int place, int v) const {
-    const int at = ((kNext >> kInput & 1u) != 0 ? place * kVectors : 0) + v;
-    return reinterpret_cast<Vector<T, kWidth>*>(memory + begin<kInput>()) + at * kThreads + threadIdx.x;
-  }
-
-  // Has the vectors of inputs in kWanted copied that begin at element i of them.
-  template <unsigned kWanted, typename Params, typename Index>
-  __device__ void fetch(const Params& params, Index i, int place, int v) const {
-    (
-        [&] {
-          if constexpr ((kWanted >> I & 1u) != 0) {
-            const In* const data = static_cast<const In*>(params.input[I].data) + i;
-            copy_async(slot<I, In>(place, v), reinterpret_cast<const Vector<In, kWidth>*>(data));
-          }
-        }(),
-        ...);
-  }
-
-  template <unsigned kWanted, typename Loaded>
-  __device__ void take(int place, int v, Loaded& in) const {
-    (
-        [&] {
-          if constexpr ((kWanted >> I & 1u) != 0) get<I>(in).value = *slot<I, In>(place, v);
-        }(),
-        ...);
-  }
-};
 
 // kMask: inputs, all of mode F or K, whose elements come through shared memory; the block has as much as they need.
 template <typename Op, typename Index, int kWidth, int kVectors, int kThreads, int kCluster, int kColumns,
@@ -84,11 +21,11 @@ struct Ring {
   static constexpr int kLanes = kThreads * kCluster;
   static constexpr int kAhead = kVectors < 2 ? 1 : 2;  // vectors whose loads are under way at once
   static constexpr bool kFull = kColumns == kLanes * kVectors * kWidth && kVectors % kAhead == 0;
-  using Slots = RingSlots<Op, kWidth, kVectors, kThreads, kDepth, kNext, kSame, typename Op::Inputs,
-                          typename MakeIndices<Op::Inputs::size>::type>;
+  using S = Slots<Op, kWidth, kVectors, kThreads, kDepth, kNext, kSame, typename Op::Inputs,
+                  typename MakeIndices<Op::Inputs::size>::type>;
 
   const Params& params;
-  const Slots slots;
+  const S slots;
   const Index columns;
   const int lane;
   int place = 0;  // of the row in the ring
@@ -106,7 +43,7 @@ struct Ring {
   __device__ void fetch(Index begin, int into) const {
 #pragma unroll 4
     for (int v = 0; v < kVectors; ++v) {
-      if (has(v)) slots.template fetch<kWanted>(params, begin + at(v), into, v);
+      if (has(v)) slots.template fetch<kWanted>(params, begin + at(v), v, into);
     }
   }
 
@@ -120,7 +57,7 @@ struct Ring {
       for (int u = 0; u < kAhead; ++u) {
         if (!has(v + u)) continue;
         B::template load_all<kReads & ~kMask, kModes...>(params, first + at(v + u), at(v + u), in[u], row_bases);
-        slots.template take<kReads & kMask>(place, v + u, in[u]);
+        slots.template take<kReads & kMask>(v + u, in[u], place);
       }
 #pragma unroll
       for (int u = 0; u < kAhead; ++u) {
@@ -157,7 +94,7 @@ struct Ring {
           B::compute(row, in, row_in, j, out);
         }
         B::store(params, first + at(v), out);
-        if (another) slots.template fetch<kNext>(params, next + at(v), place, v);
+        if (another) slots.template fetch<kNext>(params, next + at(v), v, place);
       });
     } else {
       if (another) fetch<kNext>(next, place);

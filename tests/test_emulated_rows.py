@@ -151,7 +151,7 @@ def test_strided_rows(tmp_path: Path, body: str, dims: tuple[int, ...]) -> None:
 @pytest.mark.parametrize(("body", "lanes"), [("variance", 4), ("softmax", 32), ("variance", 64)])
 def test_held_rows(tmp_path: Path, body: str, lanes: int) -> None:
     columns = 4 * lanes * 2 - 4  # two vectors a lane, of which the last lane has one
-    _run(tmp_path, body, (21, columns), 1, f"held 4, 2, {lanes}, 64, 1, 0", threads=64, rows=64 // lanes)
+    _run(tmp_path, body, (21, columns), 1, f"held 4, 2, {lanes}, 64, 0", threads=64, rows=64 // lanes)
 
 
 @pytest.mark.parametrize("body", sorted(BODIES))
@@ -159,7 +159,7 @@ def test_held_rows(tmp_path: Path, body: str, lanes: int) -> None:
     ("lanes", "columns", "unroll"), [(4, 13, 1), (16, 49, 1), (32, 197, 2), (64, 391, 2), (8, 5, 1)]
 )
 def test_ragged_rows(tmp_path: Path, body: str, lanes: int, columns: int, unroll: int) -> None:
-    call = f"ragged 4, {unroll}, {lanes}, 64, 1, 0"
+    call = f"ragged 4, {unroll}, {lanes}, 64, 0"
     _run(tmp_path, body, (21, columns), 1, call, threads=64, rows=64 // lanes, modes="'F', 'K'")
 
 
