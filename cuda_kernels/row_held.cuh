@@ -10,7 +10,9 @@
 
 namespace onnxopt {
 
-constexpr unsigned kMostPrefetched = 256;  // bytes a thread, all inputs together, that are loaded before reducing
+constexpr unsigned kMostPrefetched = 192;  // bytes a thread, all inputs together, that are loaded before reducing
+
+constexpr int kMostComputed = 8;  // elements a thread of which what is reduced may stay until it is stored
 
 // Where no input is kept in shared memory.
 struct NoSlots {
@@ -28,6 +30,7 @@ struct Held {
   using Params = RowParams<Index, Op::Inputs::size, Op::Outputs::size>;
   static constexpr bool kFull = !kRagged && kColumns == kLanes * kVectors * kWidth;
   static constexpr bool kPacks = kVectors * kWidth > kMostUnpacked;
+  static constexpr bool kComputesOnce = kVectors * kWidth <= kMostComputed && Slots::kKept == 0;
   static constexpr unsigned kKept = Slots::kKept;
 
   const Params& params;
@@ -100,15 +103,18 @@ struct Held {
     typename Stage::Partial partial = Stage::identity();
 #pragma unroll
     for (int v = 0; v < kVectors; ++v) {
-      if ((kPacks || (Stage::kReads & kKept) != 0) && !has(v)) continue;
+      if (!kComputesOnce && !has(v)) continue;
       load<Stage::kReads & kKept>(v);
 #pragma unroll
       for (int j = 0; j < kWidth; ++j) {
-        // Computed also where there is no element, so that what is stored need not compute it again.
-        typename Stage::Partial more = partial;
         row.position = static_cast<int64_t>(at(v) + j);
-        B::template add<Stage>(more, row, in[v], row_in, j);
-        if (has(v) && has(v, j)) partial = more;
+        if constexpr (kComputesOnce) {  // also where there is no element, as only then the compiler reuses it
+          typename Stage::Partial more = partial;
+          B::template add<Stage>(more, row, in[v], row_in, j);
+          if (has(v) && has(v, j)) partial = more;
+        } else {
+          if (has(v, j)) B::template add<Stage>(partial, row, in[v], row_in, j);
+        }
       }
     }
     reduce<Stage, kLanes, kThreads, kCluster>(partial, turn);
@@ -154,13 +160,14 @@ __device__ inline void held_rows(const RowParams<Index, Op::Inputs::size, Op::Ou
   // all inputs are.
   constexpr unsigned kEarly = B::kBytes * kVectors <= kMostPrefetched ? ~0u : flat_inputs<kModes...>();
   constexpr unsigned kFlatInputs = flat_inputs<kModes...>();
-  const Index wanted = static_cast<Index>(blockIdx.x) * (kThreads / kLanes) + threadIdx.x / kLanes;
+  // Signed, or the compiler knows which vectors every lane has and keeps what it computed of those in registers.
+  const int thread = threadIdx.x;
+  const Index wanted = static_cast<Index>(blockIdx.x) * (kThreads / kLanes) + thread / kLanes;
   const Index rows = static_cast<Index>(params.rows);
   const Index row = wanted < rows ? wanted : rows - 1;  // idle lanes repeat the last row: all take part in reducing
   const Index columns = kColumns > 0 ? kColumns : static_cast<Index>(params.columns);
-  const int lane = threadIdx.x % kLanes;
   Held<Op, Index, kWidth, kVectors, kLanes, kThreads, 1, kColumns, kRagged, NoSlots, kModes...> part{
-      params, row * columns, columns, lane, wanted < rows, 0, {}, {}, {}, {}, {}};
+      params, row * columns, columns, thread % kLanes, wanted < rows, 0, {}, {}, {}, {}, {}};
   part.template load<kEarly & kFlatInputs>();  // on their way while it is found out where the others lie
   part.row_bases = B::template bases<kModes...>(params, part.first);
   part.begin();

@@ -23,7 +23,6 @@ _MOST_VECTORS = 32  # a thread: code grows with them
 _LEAST_LOADED = 4  # bytes of a vector of rows that only many threads can hold
 _MOST_STRIDED = 64
 _MOST_WASTED = 1.31  # lanes over those that have something to do
-_MOST_WASTED_OF_FEW = 1.34  # where there are so few rows that lanes would be idle anyway:
 _FEW_ROWS = 1056  # eight a multiprocessor
 _WARP = 32
 _LARGE = 512  # threads of a block that shares a long row
@@ -92,13 +91,12 @@ def _shared_by_lanes(layout: str, length: int, vector: int, work: RowWork) -> Ro
     """As many lanes share a row as leave each about _KEPT elements without wasting many, and read whole sectors."""
     vectors = vectors_of(layout, length, vector)
     few = work.rows is not None and work.rows <= _FEW_ROWS
-    most = _MOST_WASTED_OF_FEW if few else _MOST_WASTED
     kept = max(_KEPT, _KEPT_VECTORS * vector) if layout == "held" and not few else _KEPT
 
     def cost(lanes: int) -> tuple[bool, float]:
         unroll = -(-vectors // lanes)
         waste = lanes * unroll / vectors
-        return waste > most, abs(math.log2(unroll * vector / kept)) + 2 * (waste - 1) + (lanes > _WARP) * 0.6
+        return waste > _MOST_WASTED, abs(math.log2(unroll * vector / kept)) + 2 * (waste - 1) + (lanes > _WARP) * 0.6
 
     def fits(lanes: int) -> bool:
         return -(-vectors // lanes) * vector <= _MOST_HELD and lanes * vector * work.size >= _SECTOR
@@ -153,7 +151,8 @@ def _shared_by_large_block(vectors: int, vector: int, work: RowWork) -> RowShape
     if narrow:
         return _by_blocks("piped", vectors, vector, _LARGE, 1, 1)
     ring = _by_blocks("ring", vectors, vector, _LARGE, 1, 2, 1)
-    return ring if work.flat <= 1 and _has_room(ring, work) else _by_blocks("held", vectors, vector, _LARGE)
+    alone = work.flat <= 1 and work.reduced == 1
+    return ring if alone and _has_room(ring, work) else _by_blocks("held", vectors, vector, _LARGE)
 
 
 def _has_room(ring: RowShape, work: RowWork) -> bool:
