@@ -18,7 +18,7 @@ from benchmarks.gpu_arguments import add_device_and_out, command
 from benchmarks.gpu_rows import Measured
 from benchmarks.rows import RowCase
 
-# case; layout, vector, unroll, lanes, threads, cluster, resident. None: as row_shapes.py chooses.
+# case; layout, vector, unroll, lanes, threads, cluster, resident, keeps, depth. None: as row_shapes.py chooses.
 _LAYOUTS = (
     (RowCase("layernorm", "float16", (37, 96)), None),
     (RowCase("residual_layernorm", "float32", (40, 1024)), ("held", 4, 1, 256, 256, 1, 0)),
@@ -29,10 +29,14 @@ _LAYOUTS = (
     (RowCase("residual_rmsnorm", "float32", (700, 2048)), ("piped", 4, 2, 256, 256, 1, 2)),
     (RowCase("layernorm", "float16", (100, 16384)), ("piped", 8, 2, 1024, 512, 2, 1)),
     (RowCase("masked_softmax", "float16", (40, 32768)), ("piped", 8, 2, 2048, 256, 8, 1)),
+    (RowCase("residual_layernorm", "float16", (700, 4096)), ("ring", 8, 2, 256, 256, 1, 2, True, 1)),
+    (RowCase("layernorm", "float32", (40, 16384)), ("ring", 4, 4, 1024, 512, 2, 1, True, 2)),
+    (RowCase("softmax", "float16", (40, 32768)), ("ring", 8, 1, 4096, 256, 16, 2, True, 1)),
     (RowCase("softmax", "float32", (20, 20000)), ("looped", 4, 4, 4096, 512, 8, 0)),
     (RowCase("layernorm", "float16", (6, 1003)), ("looped", 8, 4, 512, 512, 1, 0)),
     (RowCase("softmax", "float16", (3, 40000)), ("split", 8, 4, 512, 512, 1, 0)),
     (RowCase("residual_layernorm", "float32", (4, 30001)), ("split", 4, 4, 512, 512, 1, 0)),
+    (RowCase("residual_layernorm", "float32", (3, 30003)), ("looped", 4, 4, 4096, 512, 8, 0)),
     (RowCase("softmax_channels", "float16", (2, 100, 8, 16)), ("strided", 4, 13, 1, 256, 1, 0)),
     (RowCase("softmax_channels", "float32", (2, 70, 9, 7)), ("strided", 1, 0, 1, 256, 1, 0)),
 )

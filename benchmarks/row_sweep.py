@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import pathlib
 from collections.abc import Iterator
 from typing import Any
@@ -13,10 +14,17 @@ from benchmarks.rows import RowCase
 from onnxopt import row_shapes, row_variants
 from onnxopt.row_shapes import RowShape, vectors_of
 
-_LONG = 32768  # columns from which looping over a row is tried as well
 _SMALL = 10_000_000  # bytes moved, below which blocks of other sizes are tried too
 _WASTE = 1.5  # lanes over those that have work
+_MOST_OF_FEW_LANES = 32  # elements a thread, of rows that less than 128 threads share
+_MOST_HELD = 80  # and of any others
+_LEAST_STAYING = 1024  # columns of rows that blocks which stay for row after row are tried for
+_MOST_STAYING = 32  # vectors a thread
+_LEAST_AHEAD = 24 << 10  # bytes that a multiprocessor has room for in the shared memory of its blocks
+_THREADS = (512, 1024)  # of a multiprocessor, least and most
 _REGISTERS = 65536  # of a multiprocessor
+_FLAT = {"residual_layernorm": 2, "residual_rmsnorm": 2}  # inputs as large as the domain, where not 1
+_SAME = {"layernorm": 2, "residual_layernorm": 2, "rmsnorm": 1, "residual_rmsnorm": 1, "masked_softmax": 1}  # K
 
 
 def shapes(case: RowCase, widest: int, size: int) -> Iterator[tuple[str, RowShape]]:
@@ -24,22 +32,17 @@ def shapes(case: RowCase, widest: int, size: int) -> Iterator[tuple[str, RowShap
     found: list[RowShape] = []
     if case.kind == "softmax_channels":
         found = list(_strided(case.length, widest))
-    elif case.length > 400_000:
-        found = [RowShape("split", widest, u, t, t) for t in (256, 512, 1024) for u in (2, 4, 8)]
-        found += list(_piped(case.length, widest, size, (8, 16)))
     else:
         narrower = [v for v in (widest, widest // 2, widest // 4, 1) if v and case.length % v == 0]
-        sizes = (64, 128, 256) if case.bytes() < _SMALL else (128,)
+        sizes = (64, 128, 256) if case.bytes() < _SMALL else (128, 256, 512)
         found += _held("held", case.length, narrower[0], sizes)
         if case.length % widest:
             found += _held("ragged", case.length, widest, sizes)
-        else:
-            clusters = (1, 2) if case.length < _LONG else (1, 2, 4, 8, 16) if case.length > 2 * _LONG else (1, 2, 4)
-            same = case.kind.startswith(("layernorm", "residual", "masked", "rmsnorm"))
-            found += [s for s in _piped(case.length, widest, size, clusters) if same or s.keeps]
-    if case.length >= _LONG and case.kind != "softmax_channels":
-        found += [RowShape("looped", widest, 4, 512 * c, 512, c) for c in (1, 8)]
-        found += [RowShape("split", widest, 4, 512, 512)]
+        elif case.length >= _LEAST_STAYING:
+            inputs = _FLAT.get(case.kind, 1), _SAME.get(case.kind, 0) if case.mask is None else 0
+            found += _staying(case.length, widest, size, inputs)
+    if case.length > 400_000:
+        found += [RowShape("split", widest, u, t, t) for t in (256, 512, 1024) for u in (2, 4, 8)]
     for shape in dict.fromkeys(found):
         yield label(shape), shape
 
@@ -50,6 +53,7 @@ def label(shape: RowShape) -> str:
         text
         + (f"c{shape.cluster}" if shape.cluster > 1 else "")
         + (f"r{shape.resident}" if shape.resident else "")
+        + (f"d{shape.depth}" if shape.depth else "")
         + ("" if shape.keeps else "x")
     )
 
@@ -58,32 +62,36 @@ def _held(layout: str, length: int, vector: int, sizes: tuple[int, ...]) -> Iter
     vectors = vectors_of(layout, length, vector)
     for lanes in (1 << k for k in range(11)):
         unroll = -(-vectors // lanes)
-        if unroll * vector > 64 or lanes * unroll > max(_WASTE * vectors, vectors + 5) or lanes * vector < 8:
+        most = _MOST_OF_FEW_LANES if lanes < 128 else _MOST_HELD
+        if unroll * vector > most or lanes * unroll > max(_WASTE * vectors, vectors + 5) or lanes * vector < 8:
             continue
         for threads in sorted({max(n, lanes) for n in sizes}):
             yield RowShape(layout, vector, unroll, lanes, threads)
+        if lanes >= 256 and unroll * vector >= 32:
+            for resident in (2, 3):
+                yield RowShape(layout, vector, unroll, lanes, lanes, 1, resident)
 
 
-def _piped(length: int, vector: int, size: int, clusters: tuple[int, ...]) -> Iterator[RowShape]:
+def _staying(length: int, vector: int, size: int, inputs: tuple[int, int]) -> Iterator[RowShape]:
+    """Piped and ring rows. inputs: how many are as large as the domain, and how many are the same for every row."""
     vectors = length // vector
-    for cluster in clusters:
-        for threads in (256, 512, 1024):
-            lanes = threads * cluster
-            unroll = -(-vectors // lanes)
-            if lanes * unroll > _WASTE * vectors or unroll > 16 or unroll * vector < 16:
-                continue
-            for resident in (1, 2, 3, 4):
-                registers = _REGISTERS // (threads * resident)
-                kept = unroll * vector * min(size, 4) // 4
-                if kept + 28 > registers or threads * resident > 2048 or resident * threads < 512:
-                    continue
-                if cluster == 16 and (resident > 2 or threads == 1024):
-                    continue
-                if unroll * vector * threads * size > row_shapes.shared_bytes(resident):
-                    continue
-                yield RowShape("piped", vector, unroll, lanes, threads, cluster, resident)
-                if resident == 1:
-                    yield RowShape("piped", vector, unroll, lanes, threads, cluster, resident, keeps=False)
+    clusters = (1,) if length < 8192 else (1, 2, 4) if length < 65536 else (8, 16)
+    for cluster, threads, resident, depth in itertools.product(clusters, (256, 512, 1024), (1, 2, 3, 4), (0, 1, 2)):
+        lanes = threads * cluster
+        unroll = -(-vectors // lanes)
+        if lanes * unroll > _WASTE * vectors or unroll > _MOST_STAYING or not _fits(threads * resident, _THREADS):
+            continue
+        one = unroll * vector * threads * size  # bytes of one input's row in a block
+        room = row_shapes.shared_bytes(resident) - one * max(depth, 1) * inputs[0]
+        held = depth > 0 or unroll * vector * size // 4 + 28 <= _REGISTERS // (threads * resident)
+        if room >= 0 and held and one * max(depth, 1) * resident * inputs[0] >= _LEAST_AHEAD:
+            keeps = one * inputs[1] <= room
+            layout = "ring" if depth else "piped"
+            yield RowShape(layout, vector, unroll, lanes, threads, cluster, resident, keeps, depth)
+
+
+def _fits(count: int, limits: tuple[int, int]) -> bool:
+    return limits[0] <= count <= limits[1]
 
 
 def _strided(length: int, widest: int) -> Iterator[RowShape]:

@@ -12,6 +12,21 @@ constexpr char kModeColumns = 'K';  // element k of every row is element k of th
 constexpr int kMostUnpacked = 32;   // elements a thread that are kept in the compute dtype, where they are 16 bits
 constexpr char kModeDense = 'D';    // a row's elements lie side by side, from where its first one lies
 
+// A number as a type.
+template <unsigned kValue>
+struct Constant {
+  static constexpr unsigned value = kValue;
+};
+
+// The inputs that are as large as the domain, as a mask.
+template <char... kModes>
+__device__ constexpr unsigned flat_inputs() {
+  unsigned mask = 0;
+  unsigned bit = 1;
+  ((mask |= is_flat(kModes) ? bit : 0u, bit *= 2), ...);
+  return mask;
+}
+
 // Keeps the compiler from holding what it computed of a value: 16-bit elements stay packed in their registers.
 template <typename T, int kWidth>
 __device__ inline void forget(Vector<T, kWidth>& vector) {
@@ -54,6 +69,9 @@ struct RowBody<Op, kWidth, List<In...>, List<Out...>, Indices<I...>, Indices<O..
       return load_vector<T, kWidth>(static_cast<const T*>(input.data) + k);
     } else if constexpr (kMode == kModeDense) {
       return load_vector<T, kWidth>(static_cast<const T*>(input.data) + base + k);
+    } else if constexpr (kMode == '*' && kWidth == 1) {
+      const T* const data = static_cast<const T*>(input.data);
+      return {data[input.flags & kFlat ? i : offset<AnyTerms, 0, kMode>(input, i)]};
     } else {
       return load<AnyTerms, 0, kMode, T, kWidth>(input, i);
     }
@@ -197,6 +215,14 @@ struct RowBody<Op, kWidth, List<In...>, List<Out...>, Indices<I...>, Indices<O..
           }
         }(),
         ...);
+  }
+
+  // Whether everything that is as large as the domain begins where a vector does.
+  template <char... kModes, typename Index>
+  __device__ static bool flat_are_aligned(const Parameters<Index>& params) {
+    return ((kModes != 'F' || reinterpret_cast<uint64_t>(params.input[I].data) % sizeof(Vector<In, kWidth>) == 0) &&
+            ...) &&
+           ((reinterpret_cast<uint64_t>(params.output[O]) % sizeof(Vector<Out, kWidth>) == 0) && ...);
   }
 
   // Whether every operand can be moved in vectors along what `extent` elements of lie side by side.

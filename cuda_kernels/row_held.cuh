@@ -1,5 +1,5 @@
 // held: a row's elements stay in the registers of its threads, so every input is read once. kLanes threads work on a
-// row (a part of a warp, a block, a cluster of blocks), each on kVectors vectors that lie kLanes vectors apart.
+// row (a part of a warp, a block), each on kVectors vectors that lie kLanes vectors apart.
 //
 // ragged: the same for rows of a length that no vector divides. Vectors lie as they do in memory, so that a row begins
 // and ends inside one; its neighbours' elements in these two are loaded, left out of every reduction and never stored.
@@ -10,7 +10,9 @@
 
 namespace onnxopt {
 
-constexpr unsigned kMostPrefetched = 160;  // bytes a thread, all inputs together, that are loaded before reducing
+constexpr unsigned kMostPrefetched = 192;  // bytes a thread, all inputs together, that are loaded before reducing
+
+constexpr int kMostComputed = 8;  // elements a thread of which what is reduced may stay until it is stored
 
 // Where no input is kept in shared memory.
 struct NoSlots {
@@ -28,6 +30,7 @@ struct Held {
   using Params = RowParams<Index, Op::Inputs::size, Op::Outputs::size>;
   static constexpr bool kFull = !kRagged && kColumns == kLanes * kVectors * kWidth;
   static constexpr bool kPacks = kVectors * kWidth > kMostUnpacked;
+  static constexpr bool kComputesOnce = kVectors * kWidth <= kMostComputed && Slots::kKept == 0;
   static constexpr unsigned kKept = Slots::kKept;
 
   const Params& params;
@@ -100,12 +103,18 @@ struct Held {
     typename Stage::Partial partial = Stage::identity();
 #pragma unroll
     for (int v = 0; v < kVectors; ++v) {
-      if (!has(v)) continue;
+      if (!kComputesOnce && !has(v)) continue;
       load<Stage::kReads & kKept>(v);
 #pragma unroll
       for (int j = 0; j < kWidth; ++j) {
         row.position = static_cast<int64_t>(at(v) + j);
-        if (has(v, j)) B::template add<Stage>(partial, row, in[v], row_in, j);
+        if constexpr (kComputesOnce) {  // also where there is no element, as only then the compiler reuses it
+          typename Stage::Partial more = partial;
+          B::template add<Stage>(more, row, in[v], row_in, j);
+          if (has(v) && has(v, j)) partial = more;
+        } else {
+          if (has(v, j)) B::template add<Stage>(partial, row, in[v], row_in, j);
+        }
       }
     }
     reduce<Stage, kLanes, kThreads, kCluster>(partial, turn);
@@ -142,50 +151,39 @@ struct Held {
   }
 };
 
-// Inputs that are as large as the domain: read before anything else, so that all loads are in flight at once. Where
-// few registers hold them, all inputs are.
-template <char... kModes>
-__device__ constexpr unsigned flat_inputs() {
-  unsigned mask = 0;
-  unsigned bit = 1;
-  ((mask |= is_flat(kModes) ? bit : 0u, bit *= 2), ...);
-  return mask;
-}
-
-template <typename Op, typename Index, int kWidth, int kVectors, int kLanes, int kThreads, int kCluster, int kColumns,
-          bool kRagged, char... kModes>
+template <typename Op, typename Index, int kWidth, int kVectors, int kLanes, int kThreads, int kColumns, bool kRagged,
+          char... kModes>
 __device__ inline void held_rows(const RowParams<Index, Op::Inputs::size, Op::Outputs::size>& params) {
   wait_for_previous();
-  constexpr int kRows = kThreads * kCluster / kLanes;  // of a block or cluster
   using B = RowBodyOf<Op, kWidth>;
+  // Flat inputs are read before anything else, so that all loads are in flight at once; where few registers hold them,
+  // all inputs are.
   constexpr unsigned kEarly = B::kBytes * kVectors <= kMostPrefetched ? ~0u : flat_inputs<kModes...>();
-  const int thread = blockIdx.x % kCluster * kThreads + threadIdx.x;
-  const Index wanted = static_cast<Index>(blockIdx.x / kCluster) * kRows + thread / kLanes;
+  constexpr unsigned kFlatInputs = flat_inputs<kModes...>();
+  // Signed, or the compiler knows which vectors every lane has and keeps what it computed of those in registers.
+  const int thread = threadIdx.x;
+  const Index wanted = static_cast<Index>(blockIdx.x) * (kThreads / kLanes) + thread / kLanes;
   const Index rows = static_cast<Index>(params.rows);
   const Index row = wanted < rows ? wanted : rows - 1;  // idle lanes repeat the last row: all take part in reducing
   const Index columns = kColumns > 0 ? kColumns : static_cast<Index>(params.columns);
-  Held<Op, Index, kWidth, kVectors, kLanes, kThreads, kCluster, kColumns, kRagged, NoSlots, kModes...> part{
+  Held<Op, Index, kWidth, kVectors, kLanes, kThreads, 1, kColumns, kRagged, NoSlots, kModes...> part{
       params, row * columns, columns, thread % kLanes, wanted < rows, 0, {}, {}, {}, {}, {}};
-  constexpr unsigned kFlatInputs = flat_inputs<kModes...>();
   part.template load<kEarly & kFlatInputs>();  // on their way while it is found out where the others lie
   part.row_bases = B::template bases<kModes...>(params, part.first);
   part.begin();
   part.template load<kEarly & ~kFlatInputs>();
   part.template stages<kEarly>(typename Op::Stages());
   part.end(row);
-  if constexpr (kCluster > 1) cluster_barrier();  // until then others may read this block's shared memory
 }
 
-template <typename Op, typename Index, int kWidth, int kVectors, int kLanes, int kThreads, int kCluster, int kColumns,
-          char... kModes>
+template <typename Op, typename Index, int kWidth, int kVectors, int kLanes, int kThreads, int kColumns, char... kModes>
 __device__ inline void held(const RowParams<Index, Op::Inputs::size, Op::Outputs::size>& params) {
-  held_rows<Op, Index, kWidth, kVectors, kLanes, kThreads, kCluster, kColumns, false, kModes...>(params);
+  held_rows<Op, Index, kWidth, kVectors, kLanes, kThreads, kColumns, false, kModes...>(params);
 }
 
-template <typename Op, typename Index, int kWidth, int kVectors, int kLanes, int kThreads, int kCluster, int kColumns,
-          char... kModes>
+template <typename Op, typename Index, int kWidth, int kVectors, int kLanes, int kThreads, int kColumns, char... kModes>
 __device__ inline void ragged(const RowParams<Index, Op::Inputs::size, Op::Outputs::size>& params) {
-  held_rows<Op, Index, kWidth, kVectors, kLanes, kThreads, kCluster, kColumns, true, kModes...>(params);
+  held_rows<Op, Index, kWidth, kVectors, kLanes, kThreads, kColumns, true, kModes...>(params);
 }
 
 }  // namespace onnxopt

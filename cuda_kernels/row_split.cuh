@@ -8,9 +8,9 @@
 namespace onnxopt {
 
 // kPass: which launch this is; the number of stages for the last one.
-template <typename Op, typename Index, int kWidth, int kUnroll, int kThreads, int kPass, char... kModes>
+template <typename Op, typename Index, int kWidth, int kUnroll, int kThreads, int kPass, bool kRagged, char... kModes>
 struct Split {
-  using Part = Looped<Op, Index, kWidth, kUnroll, kThreads, 1, kModes...>;
+  using Part = Looped<Op, Index, kWidth, kUnroll, kThreads, 1, kRagged, kModes...>;
   using B = RowBodyOf<Op, kWidth>;
 
   Part part;
@@ -44,7 +44,7 @@ struct Split {
   }
 };
 
-template <typename Op, typename Index, int kWidth, int kUnroll, int kThreads, int kPass, char... kModes>
+template <typename Op, typename Index, int kWidth, int kUnroll, int kThreads, int kPass, bool kRagged, char... kModes>
 __device__ inline void split_part(const SplitParams<Index, Op::Inputs::size, Op::Outputs::size>& params) {
   const Index parts = static_cast<Index>(params.parts.parts);
   const Index row = blockIdx.x / parts;
@@ -53,18 +53,18 @@ __device__ inline void split_part(const SplitParams<Index, Op::Inputs::size, Op:
   const Index begin = index * static_cast<Index>(params.parts.part_columns);
   const Index left = columns - begin;
   const Index length = static_cast<Index>(params.parts.part_columns);
-  Split<Op, Index, kWidth, kUnroll, kThreads, kPass, kModes...> split{{params.of,
-                                                                       row * columns,
-                                                                       columns,
-                                                                       begin,
-                                                                       begin + (left < length ? left : length),
-                                                                       static_cast<Index>(threadIdx.x),
-                                                                       {},
-                                                                       {}},
-                                                                      row,
-                                                                      static_cast<Index>(params.of.rows),
-                                                                      parts,
-                                                                      index};
+  Split<Op, Index, kWidth, kUnroll, kThreads, kPass, kRagged, kModes...> split{{params.of,
+                                                                                row * columns,
+                                                                                columns,
+                                                                                begin,
+                                                                                begin + (left < length ? left : length),
+                                                                                static_cast<Index>(threadIdx.x),
+                                                                                {},
+                                                                                {}},
+                                                                               row,
+                                                                               static_cast<Index>(params.of.rows),
+                                                                               parts,
+                                                                               index};
   split.part.start();
   split.template stages<0>(typename Op::Stages(), static_cast<unsigned char*>(params.parts.scratch));
 }
@@ -72,11 +72,9 @@ __device__ inline void split_part(const SplitParams<Index, Op::Inputs::size, Op:
 template <typename Op, typename Index, int kWidth, int kUnroll, int kThreads, int kPass, char... kModes>
 __device__ inline void split(const SplitParams<Index, Op::Inputs::size, Op::Outputs::size>& params) {
   wait_for_previous();
-  if (RowBodyOf<Op, kWidth>::vectors_fit(params.of, static_cast<Index>(params.of.columns))) {
-    split_part<Op, Index, kWidth, kUnroll, kThreads, kPass, kModes...>(params);
-  } else {
-    split_part<Op, Index, 1, kUnroll, kThreads, kPass, kModes...>(params);
-  }
+  with_vectors<Op, Index, kWidth, kModes...>(params.of, [&](auto width, auto ragged) {
+    split_part<Op, Index, width.value, kUnroll, kThreads, kPass, ragged.value, kModes...>(params);
+  });
 }
 
 }  // namespace onnxopt

@@ -13,7 +13,7 @@
 namespace onnxopt {
 
 // How a rowwise kernel goes through its rows, see cuda_kernels/rowwise.cuh.
-enum class Layout { kNone, kHeld, kRagged, kPiped, kLooped, kSplit, kStrided };
+enum class Layout { kNone, kHeld, kRagged, kPiped, kRing, kLooped, kSplit, kStrided };
 
 constexpr const char* kModesAlong = "XYZz";  // of inputs that are read along the columns of a tile
 

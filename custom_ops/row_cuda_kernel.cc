@@ -3,11 +3,20 @@
 #include <cstring>
 
 namespace onnxopt::cuda {
+namespace {
+
+// Blocks of a cluster, by compute capability: 9.0 and 10.0 have clusters beyond the portable 8.
+unsigned LargestCluster(int major) { return major < 9 ? 1 : major <= 10 ? 16 : 8; }
+
+// Whether a kernel's blocks stay for row after row.
+bool Stays(Layout layout) { return layout == Layout::kPiped || layout == Layout::kRing; }
+
+}  // namespace
 
 void RowCudaKernel::Run(const Grid& grid, OrtKernelContext* context) const {
   const Stream stream = launcher_.Enter(context);
   const DeviceTraits& device = launcher_.device();
-  const Gpu gpu{device.multiprocessors, device.shared, device.major >= 9};
+  const Gpu gpu{device.multiprocessors, device.shared, LargestCluster(device.major)};
   const std::size_t rule = ChooseRowVariant(kernel(), grid, gpu);
   if (rule == kernel().variants.size()) {
     throw Error("no variant fits " + std::to_string(grid.rows()) + " rows of " + std::to_string(grid.columns) +
@@ -18,7 +27,7 @@ void RowCudaKernel::Run(const Grid& grid, OrtKernelContext* context) const {
     if (variant.layout == Layout::kSplit) return RunSplit(chosen, grid, gpu, stream);
     alignas(16) unsigned char block[kMaxParams];
     FillRowParams(kernel(), variant, grid, block);
-    const unsigned resident = variant.layout == Layout::kPiped ? launcher_.Resident(chosen) : 0;
+    const unsigned resident = Stays(variant.layout) ? launcher_.Resident(chosen) : 0;
     launcher_.Launch(chosen, RowGridSize(variant, grid, resident), block, stream);
   };
   const auto fits = [&](std::size_t k) { return RowVariantFits(kernel(), kernel().variants[k], grid, gpu); };

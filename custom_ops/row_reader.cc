@@ -57,9 +57,9 @@ Stage ReadStage(const JsonReader& json) {
 }
 
 Layout ReadLayout(const JsonReader& json) {
-  constexpr std::pair<std::string_view, Layout> kLayouts[] = {{"held", Layout::kHeld},   {"ragged", Layout::kRagged},
-                                                              {"piped", Layout::kPiped}, {"looped", Layout::kLooped},
-                                                              {"split", Layout::kSplit}, {"strided", Layout::kStrided}};
+  constexpr std::pair<std::string_view, Layout> kLayouts[] = {
+      {"held", Layout::kHeld},     {"ragged", Layout::kRagged}, {"piped", Layout::kPiped},    {"ring", Layout::kRing},
+      {"looped", Layout::kLooped}, {"split", Layout::kSplit},   {"strided", Layout::kStrided}};
   const std::string name = json.Text();
   for (const auto& [known, layout] : kLayouts) {
     if (name == known) return layout;
@@ -109,7 +109,8 @@ Variant ReadRowVariant(const JsonReader& json, const RowProgram& program) {
   variant.launch = static_cast<unsigned>(json["launch"].Number(0, program.stages.size()));
   if (variant.threads % 32 != 0) json["threads"].Fail("is not a multiple of 32");
   if (variant.threads * variant.cluster % variant.lanes != 0) json["lanes"].Fail("does not divide the threads");
-  if ((variant.cluster > 1 || variant.layout == Layout::kPiped) && variant.lanes != variant.threads * variant.cluster) {
+  const bool whole = variant.cluster > 1 || variant.layout == Layout::kPiped || variant.layout == Layout::kRing;
+  if (whole && variant.lanes != variant.threads * variant.cluster) {
     json["lanes"].Fail("are not those of the cluster");
   }
   if (variant.modes.size() != program.inputs.size() || variant.modes.find_first_not_of("FKDC*") != std::string::npos) {

@@ -11,7 +11,7 @@ namespace {
 constexpr std::uint64_t kMaxGrid = 0x7fffffff;
 constexpr std::uint64_t kShortForCluster = 16384;  // columns below which one block a row is enough
 
-constexpr std::uint64_t kMostBlocksOfRow = 8;  // of a cluster
+constexpr unsigned kBlocksOfLoop = 8;  // of a cluster that loops over a row
 constexpr std::uint64_t kWarp = 32;
 constexpr std::uint64_t kMostParts = 512;
 constexpr std::uint64_t kBlocksOfSplit = 2;  // a multiprocessor
@@ -101,12 +101,12 @@ bool LoopedFits(const Kernel& kernel, const Variant& variant, const Grid& grid) 
 bool StridedFits(const Kernel& kernel, const Variant& variant, const Grid& grid) {
   const std::uint64_t held = std::uint64_t{variant.threads} / kWarp * variant.unroll;
   if (grid.inner == 1 || (variant.unroll > 0 && grid.columns > held)) return false;
-  if (variant.vector == 1) return true;
   if (grid.inner % variant.vector != 0) return false;
   const RowProgram& program = kernel.rows;
   for (std::size_t k = 0; k < program.inputs.size(); ++k) {
     const Access& access = grid.domain.access[k];
     if (program.operands[k].row) continue;
+    if (!InputFitsAnywhere(variant.modes[k], access, grid)) return false;
     if (!VectorsFit(access, variant.vector)) return false;
     const bool loads = access.runs > 0 && access.run[0].div == 1;
     if (loads && !Aligned(grid.domain.input[k], program.inputs[k], variant.vector)) return false;
@@ -124,18 +124,19 @@ bool ClusterPays(const Grid& grid, const Gpu& gpu) {
 
 // Blocks that go on to the next launch pay where even clusters leave most of the GPU idle.
 bool SplitPays(const Grid& grid, const Gpu& gpu) {
-  const std::uint64_t blocks = grid.rows() * (gpu.clusters ? kMostBlocksOfRow : 1);
+  const std::uint64_t blocks = grid.rows() * std::min(gpu.largest_cluster, kBlocksOfLoop);
   return grid.columns > kShortForCluster && blocks < gpu.multiprocessors;
 }
 
 bool Fits(const Kernel& kernel, const Variant& variant, const Grid& grid, const Gpu& gpu, bool fits32) {
   if (variant.launch > 0) return false;  // the first launch of a variant is chosen
   if (variant.index == 32 && !fits32) return false;
-  if (variant.cluster > 1 && !gpu.clusters) return false;
+  if (variant.cluster > gpu.largest_cluster) return false;
   switch (variant.layout) {
     case Layout::kHeld:
     case Layout::kRagged:
     case Layout::kPiped:
+    case Layout::kRing:
       return variant.shared <= gpu.shared && HeldFits(kernel, variant, grid);
     case Layout::kLooped:
       return LoopedFits(kernel, variant, grid) && (variant.cluster == 1 || ClusterPays(grid, gpu));
@@ -188,7 +189,8 @@ std::size_t ScratchBytes(const Kernel& kernel, const Grid& grid, const Cut& cut)
 unsigned RowGridSize(const Variant& variant, const Grid& grid, unsigned resident) {
   std::uint64_t blocks = 0;
   switch (variant.layout) {
-    case Layout::kPiped: {
+    case Layout::kPiped:
+    case Layout::kRing: {
       const std::uint64_t turns = (grid.rows() - 1) / resident + 1;  // rows of one cluster; all get nearly as many
       blocks = ((grid.rows() - 1) / turns + 1) * variant.cluster;
       break;

@@ -6,11 +6,11 @@
 
 namespace onnxopt::cuda {
 
-// What the GPU at hand can do: its multiprocessors, shared memory of a block, and whether blocks form clusters.
+// What the GPU at hand can do: its multiprocessors, shared memory of a block, and blocks that can form a cluster.
 struct Gpu {
   unsigned multiprocessors;
   unsigned shared;
-  bool clusters;
+  unsigned largest_cluster;
 };
 
 // The first variant that fits, or kernel.variants.size() if none does.
@@ -33,8 +33,8 @@ Cut CutRows(const Variant& variant, const Grid& grid, const Gpu& gpu);
 // Bytes that the partial results of all stages and parts take at most.
 std::size_t ScratchBytes(const Kernel& kernel, const Grid& grid, const Cut& cut);
 
-// Blocks of threads that cover the rows. resident: of a piped variant, the clusters that run at once. Throws Error
-// where there are more than a grid has.
+// Blocks of threads that cover the rows. resident: of a piped or ring variant, the clusters that run at once. Throws
+// Error where there are more than a grid has.
 unsigned RowGridSize(const Variant& variant, const Grid& grid, unsigned resident);
 
 }  // namespace onnxopt::cuda

@@ -140,11 +140,13 @@ def _entry(name: str, program: RowProgram, variant: RowVariant) -> list[str]:
     block = "SplitParams" if variant.layout == "split" else "RowParams"
     params = f"{block}<{index}, {len(program.inputs)}, {len(program.outputs)}>"
     size = f"{variant.vector}, {variant.unroll}"
-    held = f"{size}, {variant.lanes}, {variant.threads}, {variant.cluster}, {variant.columns}"
+    held = f"{size}, {variant.lanes}, {variant.threads}, {variant.columns}"
+    piped = f"{size}, {variant.threads}, {variant.cluster}, {variant.columns}, {hex(variant.fetched)}u"
     arguments = {
         "held": held,
         "ragged": held,
-        "piped": f"{size}, {variant.threads}, {variant.cluster}, {variant.columns}, {hex(variant.fetched)}u",
+        "piped": piped,
+        "ring": f"{piped}, {variant.depth}",
         "looped": f"{size}, {variant.threads}, {variant.cluster}",
         "split": f"{size}, {variant.threads}, {variant.launch}",
         "strided": f"{size}, {variant.threads}",

@@ -11,7 +11,8 @@ import math
 MULTIPROCESSOR_BYTES = 228 << 10  # shared memory of a Hopper multiprocessor, of which each block takes 1 KB more
 _SHARED_LEFT = 2048  # bytes for what a block reserves and for partial results
 _THREADS = 128
-_KEPT = 8  # elements of a row that one thread keeps, where a warp can share it
+_KEPT = 8  # elements of a row that one thread keeps, where a warp can share it:
+_KEPT_VECTORS = 2  # or so many vectors, where rows are many: a block of fewer bytes takes less time than its start
 _SECTOR = 32  # bytes that memory moves at least
 _SHORT_VECTOR = 4  # bytes; below, a row may rather be cut as memory is than by its own length:
 _SHORT_ODD = 64  # up to so many elements,
@@ -22,9 +23,13 @@ _MOST_VECTORS = 32  # a thread: code grows with them
 _LEAST_LOADED = 4  # bytes of a vector of rows that only many threads can hold
 _MOST_STRIDED = 64
 _MOST_WASTED = 1.31  # lanes over those that have something to do
-_MOST_WASTED_OF_FEW = 1.34  # where there are so few rows that lanes would be idle anyway:
 _FEW_ROWS = 1056  # eight a multiprocessor
 _WARP = 32
+_LARGE = 512  # threads of a block that shares a long row
+_NARROW_CLUSTERS = ((512, 1, 80), (512, 2, 64), (512, 4, 64))  # threads, blocks and elements a thread, 16 bits each
+_WIDE_CLUSTERS = ((1024, 1, 20), (1024, 2, 20), (1024, 4, 20), (1024, 8, 20))
+_MOST_OF_NARROW = 64  # elements a thread, of 16 bits
+_SMALL_PART = 32 << 10  # bytes
 _STATIC_SHARED = 48 << 10  # bytes that a block has without asking for more
 
 
@@ -32,7 +37,7 @@ _STATIC_SHARED = 48 << 10  # bytes that a block has without asking for more
 class RowShape:
     """How threads share rows, see row_variants.RowVariant for the words.
 
-    keeps: whether inputs that are the same for every row stay in the shared memory of a piped kernel.
+    keeps: whether inputs that are the same for every row stay in the shared memory of a piped or ring kernel.
     """
 
     layout: str
@@ -43,17 +48,24 @@ class RowShape:
     cluster: int = 1
     resident: int = 0
     keeps: bool = True
+    depth: int = 0
 
 
 @dataclasses.dataclass(frozen=True)
 class RowWork:
-    """What a kernel reads of a row. size: bytes of the narrowest operand's elements; inputs: those of one value an
-    element; reduced: how many of these are read before the last reduction; rows: how many there are, if known."""
+    """What a kernel reads of a row.
+
+    size: bytes of the narrowest operand's elements. inputs: those of one value an element, of which `reduced` are read
+    before the last reduction, `flat` are as large as the domain, and `same` are the same for every row. rows: how many
+    there are, if known.
+    """
 
     size: int
     inputs: int = 1
     reduced: int = 1
     rows: int | None = None
+    flat: int = 1
+    same: int = 0
 
 
 def for_length(length: int, widest: int, work: RowWork) -> RowShape | None:
@@ -78,12 +90,13 @@ def vectors_of(layout: str, length: int, vector: int) -> int:
 def _shared_by_lanes(layout: str, length: int, vector: int, work: RowWork) -> RowShape | None:
     """As many lanes share a row as leave each about _KEPT elements without wasting many, and read whole sectors."""
     vectors = vectors_of(layout, length, vector)
-    most = _MOST_WASTED if work.rows is None or work.rows > _FEW_ROWS else _MOST_WASTED_OF_FEW
+    few = work.rows is not None and work.rows <= _FEW_ROWS
+    kept = max(_KEPT, _KEPT_VECTORS * vector) if layout == "held" and not few else _KEPT
 
     def cost(lanes: int) -> tuple[bool, float]:
         unroll = -(-vectors // lanes)
         waste = lanes * unroll / vectors
-        return waste > most, abs(math.log2(unroll * vector / _KEPT)) + 2 * (waste - 1) + (lanes > _WARP) * 0.6
+        return waste > _MOST_WASTED, abs(math.log2(unroll * vector / kept)) + 2 * (waste - 1) + (lanes > _WARP) * 0.6
 
     def fits(lanes: int) -> bool:
         return -(-vectors // lanes) * vector <= _MOST_HELD and lanes * vector * work.size >= _SECTOR
@@ -108,23 +121,63 @@ def _ragged_by_blocks(length: int, vector: int) -> RowShape | None:
 def _shared_by_blocks(length: int, vector: int, work: RowWork) -> RowShape | None:
     """Rows that a block or a cluster of blocks shares, and that one block of a multiprocessor keeps waiting for."""
     vectors = length // vector
-    much = work.reduced >= 2 or work.inputs >= 3  # to keep: little else fits beside it
-    narrow = work.size <= 2
-    for threads in (64, 128, 256, 512):
-        unroll = -(-vectors // threads)
-        if unroll * vector <= _MOST_HELD:
-            piped = threads == 512 and narrow and much
-            return RowShape("piped" if piped else "held", vector, unroll, threads, threads, 1, int(piped))
-    ways = [(512, 1, 80), (512, 2, 64), (512, 4, 64)] if narrow else [(1024, n, 20) for n in (1, 2, 4, 8)]
+    for threads in (64, 128, 256):
+        if -(-vectors // threads) * vector <= _MOST_HELD:
+            return _by_blocks("held", vectors, vector, threads)
+    if -(-vectors // _LARGE) * vector <= _MOST_HELD:
+        return _shared_by_large_block(vectors, vector, work)
     if vector * work.size < _LEAST_LOADED:
         return None
-    for threads, cluster, most in (*ways, (512, 8, 64)):
+    narrow = work.size <= 2
+    for threads, cluster, most in _NARROW_CLUSTERS if narrow else _WIDE_CLUSTERS:
         unroll = -(-vectors // (threads * cluster))
         if unroll * vector <= most and unroll <= _MOST_VECTORS:
-            held = cluster == 8 and narrow and not much  # two blocks a multiprocessor
-            layout, resident = ("held", 2) if held else ("piped", 1)
-            return RowShape(layout, vector, unroll, threads * cluster, threads, cluster, resident)
-    return None
+            return _by_blocks("piped", vectors, vector, threads, cluster, 1)
+    return _shared_by_large_cluster(vectors, vector, work)
+
+
+def _by_blocks(
+    layout: str, vectors: int, vector: int, threads: int, cluster: int = 1, resident: int = 0, depth: int = 0
+) -> RowShape:
+    lanes = threads * cluster
+    return RowShape(layout, vector, -(-vectors // lanes), lanes, threads, cluster, resident, True, depth)
+
+
+def _shared_by_large_block(vectors: int, vector: int, work: RowWork) -> RowShape:
+    """Rows that 512 threads share: two of them on a multiprocessor, if its registers or shared memory have room."""
+    narrow = work.size <= 2
+    if work.inputs <= 2 and (narrow or work.reduced == 1):
+        return _by_blocks("held", vectors, vector, _LARGE, 1, 2 if work.inputs == 2 else 0)
+    if narrow:
+        return _by_blocks("piped", vectors, vector, _LARGE, 1, 1)
+    ring = _by_blocks("ring", vectors, vector, _LARGE, 1, 2, 1)
+    alone = work.flat <= 1 and work.reduced == 1
+    return ring if alone and _has_room(ring, work) else _by_blocks("held", vectors, vector, _LARGE)
+
+
+def _has_room(ring: RowShape, work: RowWork) -> bool:
+    """Whether a block's shared memory holds its part of as many rows as the ring is deep."""
+    taken = ring.unroll * ring.vector * ring.threads * work.size * ring.depth * max(work.flat, 1)
+    return ring.unroll <= _MOST_VECTORS and taken <= shared_bytes(ring.resident)
+
+
+def _shared_by_large_cluster(vectors: int, vector: int, work: RowWork) -> RowShape | None:
+    """Rows that only a cluster of 8 or 16 can keep; None for those that are too long or lie in too short vectors."""
+    much = work.reduced >= 2 or work.inputs >= 3  # that all rows share, beside one that is in registers
+    eighth = -(-vectors // (_LARGE * 8))
+    if work.size <= 2 and work.flat <= 1 and much and eighth * vector <= _MOST_OF_NARROW and eighth <= _MOST_VECTORS:
+        return _by_blocks("piped", vectors, vector, _LARGE, 8, 1)
+    part = -(-vectors * vector * work.size // 16)  # bytes of one input that a block has
+    ahead = part * max(work.flat, 1)
+    if ahead <= _SMALL_PART:
+        shape = _by_blocks("ring", vectors, vector, _LARGE // 2, 16, 2, 1)
+    elif work.same > 0 and 2 * ahead + part * work.same <= shared_bytes(1):
+        shape = _by_blocks("ring", vectors, vector, _LARGE, 16, 1, 2)
+    elif ahead <= shared_bytes(2):
+        shape = _by_blocks("ring", vectors, vector, _LARGE, 16, 2, 1)
+    else:
+        shape = _by_blocks("ring", vectors, vector, 2 * _LARGE, 16, 1, 1)
+    return shape if _has_room(shape, work) else None
 
 
 def shared_bytes(resident: int) -> int:

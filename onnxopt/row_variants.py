@@ -19,7 +19,7 @@ from onnxopt.shapes import Dims, Shapes
 
 _LEAST_COPIED = 4  # bytes that are copied to shared memory at once
 _ACCESS_BYTES = 16  # the widest load or store an instruction makes
-LAYOUTS = ("held", "ragged", "piped", "split", "looped", "strided")  # in the order that the host tries them
+LAYOUTS = ("held", "ragged", "piped", "ring", "split", "looped", "strided")  # in the order that the host tries them
 _MOST_LENGTHS = 3  # lengths of rows that get an entry point of their own
 _LOOPED_THREADS = 512
 _CLUSTER = 8
@@ -29,11 +29,12 @@ _CLUSTER = 8
 class RowVariant(Variant):
     """One entry point of a rowwise kernel.
 
-    layout: held (in registers), ragged, piped, looped, split or strided, as rowwise.cuh has them. lanes: threads that
-    share a row. cluster: blocks that share a row. columns: the only length of a row that it runs, 0 for any that fits.
-    resident: blocks that a multiprocessor should hold at once, 0 where the compiler may take the registers it wants.
-    fetched: mask of the inputs that come through shared memory, which takes `shared` bytes a block. launch: which of a
-    split variant's launches: one a stage and one more, which lie behind each other.
+    layout: held (in registers), ragged, piped, ring (in shared memory), looped, split or strided, as rowwise.cuh has
+    them. lanes: threads that share a row. cluster: blocks that share a row. columns: the only length of a row that it
+    runs, 0 for any that fits. resident: blocks that a multiprocessor should hold at once, 0 where the compiler may take
+    the registers it wants. fetched: mask of the inputs that come through shared memory, which takes `shared` bytes a
+    block. depth: rows that a ring has room for. launch: which of a split variant's launches: one a stage and one more,
+    which lie behind each other.
     modes: one letter an input: F flat, K by the column, D dense in each row, C one value a channel, * any.
     """
 
@@ -45,6 +46,7 @@ class RowVariant(Variant):
     fetched: int = 0
     shared: int = 0
     launch: int = 0
+    depth: int = 0
 
 
 def choose(
@@ -58,8 +60,9 @@ def choose(
     lengths = collections.Counter(g.length for g in grids)
     if trailing or not all(_is_strided(g) for g in grids):
         modes = modes_of(regions, program, opsets, shapes)
+        work = _work(program, grids, modes)
         for length, _ in lengths.most_common(_MOST_LENGTHS):
-            shape = None if length is None else row_shapes.for_length(length, vector, _work(program, grids))
+            shape = None if length is None else row_shapes.for_length(length, vector, work)
             if length is not None and shape is not None:
                 chosen.append(variant_of(name, program, modes, shape, length))
         on_every_gpu = len(chosen) == len(lengths) and all(v.cluster == 1 and not v.shared for v in chosen)
@@ -67,7 +70,7 @@ def choose(
             chosen += _general(name, program, vector, _anywhere(modes), None in lengths)
         chosen.append(_fallback(name, program, vector))
     if not trailing:
-        chosen += _strided(name, program, lengths)
+        chosen += _strided(name, program, lengths, modes_of(regions, program, opsets, shapes))
     if _may_be_large(regions, shapes):
         last = [v for v in chosen if v.layout in ("looped", "strided") and v.cluster == 1 and v.columns == 0]
         chosen += [dataclasses.replace(v, symbol=f"{v.symbol}_64", index=64) for v in last]
@@ -79,13 +82,13 @@ def widest(program: RowProgram) -> int:
     return _ACCESS_BYTES // max(DTYPES[d].size for d in (*program.inputs, *program.outputs))
 
 
-def _work(program: RowProgram, grids: Sequence[Grid]) -> RowWork:
+def _work(program: RowProgram, grids: Sequence[Grid], modes: str) -> RowWork:
     elements = {k for k, o in enumerate(program.operands) if not o.row}
     reduced = {k for stage in program.stages for k in stage.element.reads}
     rows = [g.count for g in grids]
     most = max((n for n in rows if n is not None), default=None) if None not in rows else None
     size = min(DTYPES[d].size for d in (*program.inputs, *program.outputs))
-    return RowWork(size, len(elements), len(elements & reduced), most)
+    return RowWork(size, len(elements), len(elements & reduced), most, modes.count("F"), modes.count("K"))
 
 
 def variant_of(name: str, program: RowProgram, modes: str, shape: RowShape, length: int) -> RowVariant:
@@ -94,7 +97,7 @@ def variant_of(name: str, program: RowProgram, modes: str, shape: RowShape, leng
         return _variant(name, "looped", _anywhere(modes), shape)
     if shape.layout == "ragged":
         modes = modes.replace("C", "*")
-    fetched, shared = _fetched(program, modes, shape) if shape.layout == "piped" else (0, 0)
+    fetched, shared = _fetched(program, modes, shape) if shape.layout in ("piped", "ring") else (0, 0)
     return _variant(name, shape.layout, modes, shape, columns=length, fetched=fetched, shared=shared)
 
 
@@ -108,8 +111,9 @@ def _fetched(program: RowProgram, modes: str, shape: RowShape) -> tuple[int, int
     can = [k for k in range(len(modes)) if DTYPES[program.inputs[k]].size * shape.vector >= _LEAST_COPIED]
     mask, left = 0, row_shapes.shared_bytes(shape.resident)
     for k in (k for k in can if modes[k] == "F"):
-        if taken(k) <= left:
-            mask, left = mask | 1 << k, left - taken(k)
+        deep = taken(k) * max(shape.depth, 1)
+        if deep <= left:
+            mask, left = mask | 1 << k, left - deep
     same = [k for k in can if modes[k] == "K" and shape.keeps]
     if sum(map(taken, same)) <= left:
         mask, left = mask | sum(1 << k for k in same), left - sum(map(taken, same))
@@ -130,12 +134,12 @@ def _may_be_large(regions: Sequence[Region], shapes: Shapes) -> bool:
 def _variant(name: str, layout: str, modes: str, shape: RowShape, **more: int) -> RowVariant:
     text = f"{name}_{layout}_{modes.replace('*', 'G')}_w{shape.vector}u{shape.unroll}l{shape.lanes}t{shape.threads}"
     told = {"c": shape.cluster if shape.cluster > 1 else 0, "r": shape.resident, "n": more.get("columns", 0)}
-    told |= {"f": more.get("fetched", 0), "p": more.get("launch", 0)}
+    told |= {"f": more.get("fetched", 0), "p": more.get("launch", 0), "d": shape.depth}
     text += "".join(f"{letter}{value}" for letter, value in told.items() if value)
     return RowVariant(
         text, modes, 32, shape.vector, shape.unroll, shape.threads, layout, shape.lanes, shape.cluster,
         more.get("columns", 0), shape.resident, more.get("fetched", 0), more.get("shared", 0), more.get("launch", 0),
-        waits=True,
+        shape.depth, waits=True,
     )  # fmt: skip
 
 
@@ -201,9 +205,13 @@ def split_variants(name: str, program: RowProgram, shape: RowShape, modes: str) 
     return [_variant(name, "split", modes, shape, launch=k) for k in range(len(program.stages) + 1)]
 
 
-def _strided(name: str, program: RowProgram, lengths: Mapping[int | None, int]) -> list[RowVariant]:
+def _strided(name: str, program: RowProgram, lengths: Mapping[int | None, int], modes: str) -> list[RowVariant]:
     """For rows whose elements lie apart: held by the longest row that is known, where it can be, and any."""
     known = [n for n in lengths if n is not None]
     values = sum(len(stage.reductions) for stage in program.stages)
-    shapes = row_shapes.for_strided(max(known) if known else None, widest(program), values)
-    return [_variant(name, "strided", "*" * len(program.inputs), shape) for shape in shapes]
+    *held, fallback = row_shapes.for_strided(max(known) if known else None, widest(program), values)
+    flat = "".join(mode if mode == "F" else "*" for mode in modes)
+    return [
+        *(_variant(name, "strided", flat, shape) for shape in held),
+        _variant(name, "strided", "*" * len(program.inputs), fallback),
+    ]

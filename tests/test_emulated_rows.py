@@ -17,7 +17,7 @@ from graphs import graph
 
 from onnxopt import generate, outline, paths
 from onnxopt.fuse import fuse
-from onnxopt.regions import Kind
+from onnxopt.regions import Kernel, Kind
 
 EMULATION = Path(__file__).with_name("emulation")
 # name: inputs, body, constants
@@ -31,6 +31,7 @@ BODIES = {
     ),
     "sum": ("x, float[{row}] g", "a = Mul(x, g)  y = ReduceSum(a, axes)", "int64[1] axes = {{{axis}}}"),
 }  # fmt: skip
+_PART_COLUMNS = 512  # of a row that is split
 _MAIN = """
 #include "cuda.h"
 #include <cstdio>
@@ -51,7 +52,9 @@ int main() {
   Input<Index> flat{x.data(), 1, %(aligned)s ? kFlat | kCell | kInner : 0u, {{{1}, {count}, 1}}};
   Input<Index> along{g.data(), 1, %(aligned)s ? kCell | (inner == 1 ? kInner : 0u) : 0u, {{{inner}, {columns}, 1}}};
   const RowParams<Index, 2, 1> params{rows, columns, inner, {y.data()}, {flat, along}};
-  emulation::launch(%(blocks)d, %(threads)d, [&] { %(call)s(params); });
+  static unsigned char scratch[1 << 16];
+  const SplitParams<Index, 2, 1> split_params{{scratch, %(parts)d, %(part_columns)d}, params};
+  %(launches)s
   std::FILE* f = std::fopen("y", "wb");
   std::fwrite(y.data(), sizeof(float), y.size(), f);
   return std::fclose(f);
@@ -59,14 +62,14 @@ int main() {
 """
 
 
-def _kernel(body: str, dims: tuple[int, ...], axis: int) -> tuple[ir.Model, str, str]:
-    """A model of one rowwise region, its CUDA text and the name of its Op."""
+def _kernel(body: str, dims: tuple[int, ...], axis: int) -> tuple[ir.Model, str, Kernel]:
+    """A model of one rowwise region, its CUDA text and its kernel."""
     inputs, nodes, constants = (t.format(row=",".join(_row(dims, axis)), axis=axis) for t in BODIES[body])
     model = graph(f"float[{','.join(map(str, dims))}] {inputs}", "float[] y", nodes, constants=constants)
     optimized = model.clone()
     (kernel,) = outline.outline(optimized, fuse(optimized))
     assert kernel.kind is Kind.ROWWISE
-    return model, generate.generate([kernel]), kernel.name
+    return model, generate.generate([kernel]), kernel
 
 
 def _row(dims: tuple[int, ...], axis: int) -> list[str]:
@@ -84,7 +87,7 @@ def _run(
     modes: str = "'*', '*'",
 ) -> None:
     """call: template and its arguments after Op and Index; rows: of the domain that one block runs."""
-    model, source, op = _kernel(body, dims, axis)
+    model, source, kernel = _kernel(body, dims, axis)
     rng = np.random.default_rng(sum(dims))
     x = rng.normal(3, 2, dims).astype(np.float32)
     g = rng.normal(1, 0.5, (dims[axis], *(1 for _ in dims[axis + 1 :]))).astype(np.float32)
@@ -96,13 +99,20 @@ def _run(
     blocks = -(-x.size // dims[axis] // rows)
     if template == "strided":
         blocks = x.size // dims[axis] // inner * -(-inner // (32 * width))
+    function = f"{template}<{kernel.name}, Index, {arguments}"
+    calls = [f"{function}, {modes}>(params)"]
+    parts = -(-dims[axis] // _PART_COLUMNS)
+    if template == "split":  # a launch for every stage and one for what is stored
+        blocks *= parts
+        calls = [f"{function}, {k}, {modes}>(split_params)" for k in range(len(kernel.program.stages) + 1)]
     aligned = (inner if inner > 1 else dims[axis]) % width == 0
     x.tofile(tmp_path / "x")
     g.tofile(tmp_path / "g")
     main = _MAIN % {
         "source": source, "count": x.size, "rows": x.size // dims[axis], "columns": dims[axis], "inner": inner,
-        "stored": expected.size, "aligned": "true" if aligned else "false", "blocks": blocks, "threads": threads,
-        "call": f"{template}<{op}, Index, {arguments}, {modes}>",
+        "stored": expected.size, "aligned": "true" if aligned else "false", "parts": parts,
+        "part_columns": _PART_COLUMNS,
+        "launches": " ".join(f"emulation::launch({blocks}, {threads}, [&] {{ {c}; }});" for c in calls),
     }  # fmt: skip
     (tmp_path / "main.cc").write_text(main)
     options = ["-std=c++20", "-O1", "-w", "-pthread", f"-I{EMULATION}", f"-I{paths.cuda_kernels()}"]
@@ -115,6 +125,17 @@ def _run(
 @pytest.mark.parametrize(("body", "columns"), [("softmax", 64), ("variance", 1000), ("sum", 1021), ("variance", 1021)])
 def test_looped_rows(tmp_path: Path, body: str, columns: int) -> None:
     _run(tmp_path, body, (3, columns), 1, "looped 4, 2, 64, 1", threads=64, rows=1)
+
+
+@pytest.mark.parametrize("body", sorted(BODIES))
+def test_looped_ragged_rows(tmp_path: Path, body: str) -> None:
+    _run(tmp_path, body, (5, 1021), 1, "looped 4, 2, 64, 1", threads=64, rows=1, modes="'F', 'K'")
+
+
+@pytest.mark.parametrize("columns", [1021, 700])
+@pytest.mark.parametrize("body", sorted(BODIES))
+def test_split_rows(tmp_path: Path, body: str, columns: int) -> None:
+    _run(tmp_path, body, (3, columns), 1, "split 4, 1, 64", threads=64, rows=1, modes="'F', 'K'")
 
 
 @pytest.mark.parametrize(
@@ -130,7 +151,7 @@ def test_strided_rows(tmp_path: Path, body: str, dims: tuple[int, ...]) -> None:
 @pytest.mark.parametrize(("body", "lanes"), [("variance", 4), ("softmax", 32), ("variance", 64)])
 def test_held_rows(tmp_path: Path, body: str, lanes: int) -> None:
     columns = 4 * lanes * 2 - 4  # two vectors a lane, of which the last lane has one
-    _run(tmp_path, body, (21, columns), 1, f"held 4, 2, {lanes}, 64, 1, 0", threads=64, rows=64 // lanes)
+    _run(tmp_path, body, (21, columns), 1, f"held 4, 2, {lanes}, 64, 0", threads=64, rows=64 // lanes)
 
 
 @pytest.mark.parametrize("body", sorted(BODIES))
@@ -138,7 +159,7 @@ def test_held_rows(tmp_path: Path, body: str, lanes: int) -> None:
     ("lanes", "columns", "unroll"), [(4, 13, 1), (16, 49, 1), (32, 197, 2), (64, 391, 2), (8, 5, 1)]
 )
 def test_ragged_rows(tmp_path: Path, body: str, lanes: int, columns: int, unroll: int) -> None:
-    call = f"ragged 4, {unroll}, {lanes}, 64, 1, 0"
+    call = f"ragged 4, {unroll}, {lanes}, 64, 0"
     _run(tmp_path, body, (21, columns), 1, call, threads=64, rows=64 // lanes, modes="'F', 'K'")
 
 
@@ -146,6 +167,13 @@ def test_ragged_rows(tmp_path: Path, body: str, lanes: int, columns: int, unroll
 @pytest.mark.parametrize("body", sorted(BODIES))
 def test_piped_rows(tmp_path: Path, body: str, mask: int) -> None:
     _run(tmp_path, body, (21, 500), 1, f"piped 4, 2, 64, 1, 0, {mask}u", threads=64, rows=4, modes="'F', 'K'")
+
+
+@pytest.mark.parametrize("depth", [1, 3])
+@pytest.mark.parametrize("mask", [0, 1, 3])
+@pytest.mark.parametrize("body", ["softmax", "variance", "sum"])
+def test_ring_rows(tmp_path: Path, body: str, mask: int, depth: int) -> None:
+    _run(tmp_path, body, (21, 500), 1, f"ring 4, 2, 64, 1, 0, {mask}u, {depth}", threads=64, rows=4, modes="'F', 'K'")
 
 
 _ACROSS = """

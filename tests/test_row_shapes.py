@@ -6,13 +6,13 @@ import itertools
 
 import pytest
 
-from onnxopt.row_shapes import RowShape, RowWork, for_length, for_strided, vectors_of
+from onnxopt.row_shapes import RowShape, RowWork, for_length, for_strided, shared_bytes, vectors_of
 
 _LENGTHS = (*range(2, 600), *range(600, 9000, 37), *range(9000, 600_000, 1013), 16384, 40960, 65536, 262_144, 1_048_576)
 _WORKS = [
-    RowWork(size, inputs, reduced, rows)
+    RowWork(size, inputs, reduced, rows, flat, same)
     for size in (1, 2, 4, 8)
-    for inputs, reduced, rows in ((1, 1, None), (4, 2, 300))
+    for inputs, reduced, rows, flat, same in ((1, 1, None, 1, 0), (4, 2, 300, 2, 2), (3, 1, 64, 1, 2))
 ]
 
 
@@ -32,7 +32,10 @@ def test_every_length_has_a_shape_that_fits(work: RowWork) -> None:
         assert 1 <= shape.unroll <= 32 and shape.threads <= 1024 and shape.threads * shape.cluster % shape.lanes == 0
         assert shape.layout == "ragged" or length % shape.vector == 0
         assert shape.cluster == 1 or shape.lanes == shape.threads * shape.cluster
-        assert shape.layout != "piped" or (shape.resident and shape.lanes == shape.threads * shape.cluster)
+        stays = shape.layout in ("piped", "ring")
+        assert not stays or (shape.resident and shape.lanes == shape.threads * shape.cluster)
+        row = shape.unroll * shape.vector * shape.threads * work.size
+        assert shape.layout != "ring" or row * shape.depth * work.flat <= shared_bytes(shape.resident)
 
 
 @pytest.mark.parametrize(("length", "widest"), list(itertools.product((2, 5, 33, 100, 256, 2000, None), (2, 4, 8))))
