@@ -84,6 +84,9 @@ struct RowBody<Op, kWidth, List<In...>, List<Out...>, Indices<I...>, Indices<O..
               get<I>(in).value = load_across<In, kWidth>(data, k, columns);
             } else if constexpr (kModes == kModeDense) {
               get<I>(in).value = load_across<In, kWidth>(data + row_bases.at[I], k, columns);
+            } else if constexpr (is_flat(kModes)) {
+              const Index count = static_cast<Index>(params.rows) * columns;
+              get<I>(in).value = load_beginning<In, kWidth>(data + first + k, count - first - k);
             } else {
               get<I>(in).value = load<AnyTerms, 0, kModes, In, kWidth>(params.input[I], first + k);
             }
