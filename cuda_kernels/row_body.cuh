@@ -25,8 +25,9 @@ __device__ inline void forget(Vector<T, kWidth>& vector) {
 template <typename Op, int kWidth, typename Inputs, typename Outputs, typename I, typename O>
 struct RowBody;
 
-// Op is generated: Inputs and Outputs list storage dtypes; kRowInputs marks inputs with one element a row, kRowOutputs
-// outputs; Row holds row values; Stages lists the stages; output() and row_output() compute what is stored.
+// Op is generated: Inputs and Outputs list storage dtypes; guards tells the conditions that must hold where an input is
+// read, as bits, and has an entry for each input that is read: those behind them are conditions, which hold where
+// 0 <= sum of the terms - low < extent; kRowInputs marks inputs with one element a row, kRowOutputs outputs; Row holds row values; Stages lists the stages; output() and row_output() compute what is stored.
 template <typename Op, int kWidth, typename... In, typename... Out, int... I, int... O>
 struct RowBody<Op, kWidth, List<In...>, List<Out...>, Indices<I...>, Indices<O...>> {
   using Row = typename Op::Row;
@@ -59,6 +60,74 @@ struct RowBody<Op, kWidth, List<In...>, List<Out...>, Indices<I...>, Indices<O..
     }
   }
 
+  static constexpr int kAccesses = sizeof(Op::guards) / sizeof(Op::guards[0]);
+
+  template <int kCondition, typename Index>
+  __device__ static bool holds(const Parameters<Index>& params, Index i) {
+    const Input<Index>& form = params.input[kAccesses + kCondition];
+    return static_cast<Index>(sum_of_terms<0>(form.term, form.terms, i) - static_cast<Index>(Op::low[kCondition])) <
+           static_cast<Index>(Op::extent[kCondition]);
+  }
+
+  // Whether all of these conditions hold, and whether they are the same for a whole vector.
+  template <unsigned kGuards, int kCondition = 0, typename Index>
+  __device__ static bool all_hold(const Parameters<Index>& params, Index i) {
+    if constexpr ((kGuards >> kCondition) == 0) {
+      return true;
+    } else if constexpr ((kGuards >> kCondition & 1u) == 0) {
+      return all_hold<kGuards, kCondition + 1>(params, i);
+    } else {
+      return holds<kCondition>(params, i) && all_hold<kGuards, kCondition + 1>(params, i);
+    }
+  }
+
+  template <unsigned kGuards, typename Index>
+  __device__ static bool are_uniform(const Parameters<Index>& params) {
+    return ((I < kAccesses || (kGuards >> (I - kAccesses) & 1u) == 0 || (params.input[I].flags & kCell) != 0) && ...);
+  }
+
+  // Whether a condition holds, for every element of the vector at element i.
+  template <int kCondition, typename T, typename Index>
+  __device__ static Vector<T, kWidth> evaluate(const Parameters<Index>& params, Index i) {
+    if (params.input[kAccesses + kCondition].flags & kCell) return splat<T, kWidth>(holds<kCondition>(params, i));
+    Vector<T, kWidth> all;
+#pragma unroll
+    for (int j = 0; j < kWidth; ++j) all.at[j] = holds<kCondition>(params, static_cast<Index>(i + j));
+    return all;
+  }
+
+  // Where a guard does not hold nothing is read.
+  template <int kInput, typename T, typename Index>
+  __device__ static Vector<T, kWidth> load_guarded(const Parameters<Index>& params, Index i) {
+    constexpr unsigned kGuards = Op::guards[kInput];
+    const Input<Index>& input = params.input[kInput];
+    Vector<T, kWidth> loaded = splat<T, kWidth>(T{});
+    if (are_uniform<kGuards>(params)) {
+      if (all_hold<kGuards>(params, i)) loaded = load<AnyTerms, 0, '*', T, kWidth>(input, i);
+      return loaded;
+    }
+#pragma unroll
+    for (int j = 0; j < kWidth; ++j) {
+      const Index at = static_cast<Index>(i + j);
+      if (all_hold<kGuards>(params, at)) {
+        loaded.at[j] = static_cast<const T*>(input.data)[offset<AnyTerms, 0, '*'>(input, at)];
+      }
+    }
+    return loaded;
+  }
+
+  // What input kInput is at element i of the domain, k of its row.
+  template <int kInput, char kMode, typename T, typename Index>
+  __device__ static Vector<T, kWidth> leaf(const Parameters<Index>& params, Index i, Index k, Index base) {
+    if constexpr (kInput >= kAccesses) {
+      return evaluate<kInput - kAccesses, T>(params, i);
+    } else if constexpr (Op::guards[kInput] != 0) {
+      return load_guarded<kInput, T>(params, i);
+    } else {
+      return load_one<kMode, T>(params.input[kInput], i, k, base);
+    }
+  }
+
   // Loads the inputs in kMask that vary along the row: the vector at element i of the domain, k of its row.
   template <unsigned kMask, char... kModes, typename Index>
   __device__ static void load_all(const Parameters<Index>& params, Index i, Index k, Loaded& in,
@@ -66,7 +135,7 @@ struct RowBody<Op, kWidth, List<In...>, List<Out...>, Indices<I...>, Indices<O..
     (
         [&] {
           if constexpr (((kMask & ~Op::kRowInputs) >> I & 1u) != 0) {
-            get<I>(in).value = load_one<kModes, In>(params.input[I], i, k, row_bases.at[I]);
+            get<I>(in).value = leaf<I, kModes, In>(params, i, k, row_bases.at[I]);
           }
         }(),
         ...);
@@ -85,10 +154,10 @@ struct RowBody<Op, kWidth, List<In...>, List<Out...>, Indices<I...>, Indices<O..
             } else if constexpr (kModes == kModeDense) {
               get<I>(in).value = load_across<In, kWidth>(data + row_bases.at[I], k, columns);
             } else if constexpr (is_flat(kModes)) {
-              const Index count = static_cast<Index>(params.rows) * columns;
-              get<I>(in).value = load_beginning<In, kWidth>(data + first + k, count - first - k);
+              const Index i = first + k;  // k may wrap below 0
+              get<I>(in).value = load_beginning<In, kWidth>(data + i, static_cast<Index>(params.rows) * columns - i);
             } else {
-              get<I>(in).value = load<AnyTerms, 0, kModes, In, kWidth>(params.input[I], first + k);
+              get<I>(in).value = leaf<I, kModes, In>(params, static_cast<Index>(first + k), k, Index{0});
             }
           }
         }(),
@@ -202,11 +271,21 @@ struct RowBody<Op, kWidth, List<In...>, List<Out...>, Indices<I...>, Indices<O..
         ...);
   }
 
+  // Whether how an input is loaded does not depend on where its vectors lie.
+  template <int kInput>
+  static constexpr bool fits_itself() {
+    if constexpr (kInput >= kAccesses) {
+      return true;
+    } else {
+      return (Op::kRowInputs >> kInput & 1u) != 0 || Op::guards[kInput] != 0;
+    }
+  }
+
   // Whether every operand can be moved in vectors along what `extent` elements of lie side by side.
   template <typename Index>
   __device__ static bool vectors_fit(const Parameters<Index>& params, Index extent) {
     return extent % kWidth == 0 &&
-           (((Op::kRowInputs >> I & 1u) != 0 || (params.input[I].flags & (kFlat | kCell)) != 0) && ...) &&
+           ((fits_itself<I>() || (params.input[I].flags & (kFlat | kCell)) != 0) && ...) &&
            ((reinterpret_cast<uint64_t>(params.output[O]) % sizeof(Vector<Out, kWidth>) == 0) && ...);
   }
 };

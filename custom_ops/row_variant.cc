@@ -18,7 +18,7 @@ constexpr std::uint64_t kBlocksOfSplit = 2;  // a multiprocessor
 
 // Element k of every row is element k of the input.
 bool ByColumn(const Access& access, std::uint64_t columns) {
-  return access.runs == 1 && access.run[0].div == 1 && access.run[0].mod == columns;
+  return access.guards == 0 && access.runs == 1 && access.run[0].stride == 1 && access.run[0].div == 1 && access.run[0].mod == columns;
 }
 
 // Vectors lie in one cell of the input, or neighbours in it.
@@ -32,7 +32,8 @@ bool VectorsFit(const Access& access, unsigned vector) {
 
 // The elements of a row lie side by side.
 bool DenseInRow(const Access& access, std::uint64_t columns) {
-  return access.runs > 0 && access.run[0].div == 1 && access.run[0].mod % columns == 0;
+  return access.guards == 0 && access.runs > 0 && access.run[0].div == 1 && access.run[0].stride == 1 &&
+         access.run[0].mod % columns == 0;
 }
 
 bool HeldInputFits(char mode, const Access& access, const Grid& grid, unsigned vector) {
@@ -64,6 +65,9 @@ bool InputFitsAnywhere(char mode, const Access& access, const Grid& grid) {
   }
 }
 
+// Whether the kernel finds out itself how to load what an access reads.
+bool LoadsAnything(const RowProgram& program, char mode) { return program.index && mode == '*'; }
+
 // Whether a row lies in registers, and every operand can be moved in vectors: a held kernel does nothing else.
 bool HeldFits(const Kernel& kernel, const Variant& variant, const Grid& grid) {
   const bool ragged = variant.layout == Layout::kRagged;
@@ -72,15 +76,16 @@ bool HeldFits(const Kernel& kernel, const Variant& variant, const Grid& grid) {
   if (!ragged && grid.columns % variant.vector != 0) return false;
   if (variant.columns != 0 && variant.columns != grid.columns) return false;
   const RowProgram& program = kernel.rows;
-  for (std::size_t k = 0; k < program.inputs.size(); ++k) {
-    if (program.operands[k].row) continue;
+  const std::vector<Dtype> leaves = program.Leaves();
+  for (std::size_t k = 0; k < leaves.size(); ++k) {
     const Access& access = grid.domain.access[k];
     const char mode = variant.modes[k];
+    if (program.operands[k].row || LoadsAnything(program, mode)) continue;
     if (ragged ? !InputFitsAnywhere(mode, access, grid) : !HeldInputFits(mode, access, grid, variant.vector))
       return false;
     const bool loads = access.runs > 0 && access.run[0].div == 1;  // vectors, not one element for all of them
     const bool anywhere = ragged && mode != 'F';
-    if (loads && !anywhere && !Aligned(grid.domain.input[k], program.inputs[k], variant.vector)) return false;
+    if (loads && !anywhere && !Aligned(grid.domain.input[k], leaves[k], variant.vector)) return false;
   }
   for (const std::size_t k : program.Stored(false)) {
     if (!Aligned(grid.domain.output[k], program.outputs[k], variant.vector)) return false;
@@ -90,7 +95,7 @@ bool HeldFits(const Kernel& kernel, const Variant& variant, const Grid& grid) {
 
 bool LoopedFits(const Kernel& kernel, const Variant& variant, const Grid& grid) {
   const RowProgram& program = kernel.rows;
-  for (std::size_t k = 0; k < program.inputs.size(); ++k) {
+  for (std::size_t k = 0; k < program.leaves(); ++k) {
     if (program.operands[k].row) continue;
     if (!InputFitsAnywhere(variant.modes[k], grid.domain.access[k], grid)) return false;
   }
@@ -104,12 +109,13 @@ bool StridedFits(const Kernel& kernel, const Variant& variant, const Grid& grid)
   if (variant.vector == 1) return true;
   if (grid.inner % variant.vector != 0) return false;
   const RowProgram& program = kernel.rows;
-  for (std::size_t k = 0; k < program.inputs.size(); ++k) {
+  const std::vector<Dtype> leaves = program.Leaves();
+  for (std::size_t k = 0; k < leaves.size(); ++k) {
     const Access& access = grid.domain.access[k];
-    if (program.operands[k].row) continue;
+    if (program.operands[k].row || LoadsAnything(program, variant.modes[k])) continue;
     if (!VectorsFit(access, variant.vector)) return false;
     const bool loads = access.runs > 0 && access.run[0].div == 1;
-    if (loads && !Aligned(grid.domain.input[k], program.inputs[k], variant.vector)) return false;
+    if (loads && !Aligned(grid.domain.input[k], leaves[k], variant.vector)) return false;
   }
   for (const std::size_t k : program.Stored(false)) {
     if (!Aligned(grid.domain.output[k], program.outputs[k], variant.vector)) return false;
@@ -149,15 +155,15 @@ bool Fits(const Kernel& kernel, const Variant& variant, const Grid& grid, const 
 }  // namespace
 
 bool RowVariantFits(const Kernel& kernel, const Variant& variant, const Grid& grid, const Gpu& gpu) {
-  return Fits(kernel, variant, grid, gpu, Fits32(grid.domain, kernel.rows.inputs.size()));
+  return Fits(kernel, variant, grid, gpu, Fits32(grid.domain, kernel.rows.leaves()));
 }
 
 std::size_t ChooseRowVariant(const Kernel& kernel, const Grid& grid, const Gpu& gpu) {
-  const std::size_t inputs = kernel.rows.inputs.size();
-  for (std::size_t k = 0; k < inputs; ++k) {
+  const std::size_t leaves = kernel.rows.leaves();
+  for (std::size_t k = 0; k < leaves; ++k) {
     if (grid.domain.access[k].runs > static_cast<std::size_t>(kMaxTerms)) return kernel.variants.size();
   }
-  const bool fits32 = Fits32(grid.domain, inputs);
+  const bool fits32 = Fits32(grid.domain, leaves);
   std::size_t k = 0;
   while (k < kernel.variants.size() && !Fits(kernel, kernel.variants[k], grid, gpu, fits32)) ++k;
   return k;
@@ -168,7 +174,7 @@ void FillRowParams(const Kernel& kernel, const Variant& variant, const Grid& gri
   const unsigned long long sizes[] = {grid.rows(), grid.columns, grid.inner};
   std::memcpy(block, sizes, sizeof(sizes));
   std::memcpy(block + kRowOutputsAt, static_cast<const void*>(grid.domain.output), outputs * sizeof(void*));
-  FillInputs(kernel.inputs, variant, grid.domain, block + RowInputsAt(outputs));
+  FillInputs(kernel.rows.Leaves(), variant, grid.domain, block + RowInputsAt(outputs));
 }
 
 Cut CutRows(const Variant& variant, const Grid& grid, const Gpu& gpu) {

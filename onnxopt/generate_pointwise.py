@@ -60,7 +60,7 @@ def _guards(program: Program) -> list[int]:
     """For every access the conditions that must hold, as bits."""
     if program.index is None:
         return [0] * len(program.inputs)
-    return [sum(1 << g for g in a.guards) for a in program.index.accesses]
+    return list(program.index.guards)
 
 
 def _leaders(program: Program) -> Sequence[int]:

@@ -36,7 +36,7 @@ class _Text:
     def __init__(self, program: RowProgram):
         self.program = program
         self.exact = is_exact(program)
-        self._first = len(program.inputs)
+        self._first = len(program.leaves)
 
     def slot(self, k: int) -> str:
         """The value in a slot, as an expression inside any function."""
@@ -46,7 +46,7 @@ class _Text:
         return ("row.length", "row.wide_length", "row.position")[k] if k < len(GIVEN) else f"row.r{k - len(GIVEN)}"
 
     def inputs(self) -> str:
-        return ", ".join(f"{C_TYPES[DTYPES[d].compute]} x{k}" for k, d in enumerate(self.program.inputs))
+        return ", ".join(f"{C_TYPES[DTYPES[d].compute]} x{k}" for k, d in enumerate(self.program.leaves))
 
     def outputs(self) -> str:
         return ", ".join(f"{C_TYPES[DTYPES[d].compute]}& y{k}" for k, d in enumerate(self.program.outputs))
@@ -55,7 +55,7 @@ class _Text:
         return statements(piece.program, [self.slot(k) for k in piece.reads], exact)
 
     def reads(self, piece: Piece | None) -> str:
-        """The region's inputs that a piece reads, as a mask."""
+        """The leaves that a piece reads, as a mask."""
         return hex(sum(1 << k for k in (piece.reads if piece else ()) if k < self._first)) + "u"
 
     def row(self) -> list[str]:
@@ -119,8 +119,9 @@ def _struct(name: str, program: RowProgram) -> list[str]:
     row_inputs = sum(1 << k for k, o in enumerate(program.operands) if o.row)
     row_outputs = sum(1 << k for k in program.stored("row"))
     body = [
-        f"using Inputs = List<{', '.join(DTYPES[d].cuda for d in program.inputs)}>;",
+        f"using Inputs = List<{', '.join(DTYPES[d].cuda for d in program.leaves)}>;",
         f"using Outputs = List<{', '.join(DTYPES[d].cuda for d in program.outputs)}>;",
+        *_conditions(program),
         f"static constexpr unsigned kRowInputs = {hex(row_inputs)}u;",
         f"static constexpr unsigned kRowOutputs = {hex(row_outputs)}u;",
         f"static constexpr bool kStoresElements = {'true' if program.output else 'false'};",
@@ -134,11 +135,22 @@ def _struct(name: str, program: RowProgram) -> list[str]:
     return [f"struct {name} {{", *(f"  {line}" for line in body), "};"]
 
 
+def _conditions(program: RowProgram) -> list[str]:
+    """The conditions that guard each input, and the range in which each of them holds."""
+    lines = [f"static constexpr unsigned guards[] = {{{', '.join(map(str, program.guards))}}};"]
+    conditions = () if program.index is None else program.index.conditions
+    if conditions:
+        lines.append(f"static constexpr long long low[] = {{{', '.join(str(c.low - c.offset) for c in conditions)}}};")
+        extents = ", ".join(str(c.high - c.low) for c in conditions)
+        lines.append(f"static constexpr long long extent[] = {{{extents}}};")
+    return lines
+
+
 def _entry(name: str, program: RowProgram, variant: RowVariant) -> list[str]:
     index = INDEX[variant.index]
     modes = "".join(f", '{mode}'" for mode in variant.modes)
     block = "SplitParams" if variant.layout == "split" else "RowParams"
-    params = f"{block}<{index}, {len(program.inputs)}, {len(program.outputs)}>"
+    params = f"{block}<{index}, {len(program.leaves)}, {len(program.outputs)}>"
     size = f"{variant.vector}, {variant.unroll}"
     held = f"{size}, {variant.lanes}, {variant.threads}, {variant.cluster}, {variant.columns}"
     arguments = {
