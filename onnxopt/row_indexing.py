@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from onnxopt.dtypes import DTYPES
-from onnxopt.extents import ONE, product
-from onnxopt.indexing import Access
+from onnxopt.extents import ONE, Extent, product
+from onnxopt.indexing import Access, Indexing
 from onnxopt.row_program import RowProgram
 
 _SECTOR = 32  # bytes that memory moves at least
@@ -33,18 +35,17 @@ def _mode(program: RowProgram, access: Access) -> str:
     return "D" if first.mod.over(length) is not None else "*"
 
 
-def reads_across(program: RowProgram) -> bool:
-    """Whether some input is read across the order in which it lies in memory."""
-    return program.index is not None and any(_is_scattered(program, a) for a in program.index.accesses)
+def reads_across(index: Indexing, inputs: Sequence[str], length: Extent) -> bool:
+    """Whether some input is read so that neighbours in the domain lie far apart: then most of what memory moves would
+    be for nothing. What has no more elements than a row (of `length`) stays in the cache. inputs: storage dtypes."""
+    return any(_is_scattered(a, DTYPES[inputs[a.input]].size, length) for a in index.accesses)
 
 
-def _is_scattered(program: RowProgram, access: Access) -> bool:
-    """Whether neighbours in the domain lie so far apart that most of what memory moves would be for nothing. What has
-    less elements than a row stays in the cache."""
-    if not access.terms or product(t.mod for t in access.terms).at_most(program.domain[1]):
+def _is_scattered(access: Access, size: int, length: Extent) -> bool:
+    if not access.terms or product(t.mod for t in access.terms).at_most(length):
         return False
     first = access.terms[0]
     if first.div != ONE:
         return False
-    step, size = first.stride.number, DTYPES[program.inputs[access.input]].size
+    step = first.stride.number
     return step is None or abs(step) > _MOST_APART or (first.mod.number or _SECTOR) * size < _SECTOR

@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 import onnx_ir as ir
 
 from onnxopt import eligibility, index_ops, row_domain, row_indexing, row_shapes, row_variants, traffic
+from onnxopt.extents import product
 from onnxopt.lower import lower as lower_pointwise
 from onnxopt.lower_rowwise import lower
 from onnxopt.operands import constant
@@ -21,6 +22,8 @@ from onnxopt.program import Program
 from onnxopt.regions import Kind, Refusal, Region
 from onnxopt.row_program import RowProgram
 from onnxopt.search import Search
+
+_MOST_REPEATED = 8  # times that a row is reduced
 
 
 @dataclasses.dataclass(frozen=True)
@@ -148,6 +151,8 @@ class _Joiner:
         obstacle = _obstacle(program)
         if obstacle is not None:
             return obstacle
+        if self._is_repeated(program, region):
+            return "rows would be reduced again wherever they are broadcast to"
         together = traffic.moved(program, inputs, outputs, shapes)
         apart = [self._moved(region), *self._moved_by(neighbour)]
         if together is not None and None not in apart and together >= sum(b for b in apart if b is not None):
@@ -157,6 +162,15 @@ class _Joiner:
         )
         union.verify()
         return union
+
+    def _is_repeated(self, program: RowProgram, region: Region) -> bool:
+        """Whether the kernel would reduce more rows than there are, more often than costs little: as often as the
+        heads of a group share a key, rows come from the cache."""
+        node = next(n for n in region.nodes if row_domain.operator(n, self._search.opsets) is not None)
+        whole = product(program.domain)
+        rows = product(index_ops.dims_of(row_domain.values_read(node, self._search.opsets)[0], self._search.shapes))
+        times = whole.over(rows)
+        return not whole.at_most(rows) and (times is None or times.number is None or times.number > _MOST_REPEATED)
 
     def _inputs(self, nodes: Sequence[ir.Node]) -> list[ir.Value]:
         """Values read from outside, in order of first use; constants of one element and parameters left out."""
@@ -188,11 +202,12 @@ def _outputs(nodes: Sequence[ir.Node]) -> list[ir.Value]:
 
 def _obstacle(program: RowProgram) -> str | None:
     """Why one kernel would not read its inputs as fast as several kernels do, or None."""
-    if row_indexing.reads_across(program):
+    if program.index is None:
+        return None
+    if row_indexing.reads_across(program.index, program.inputs, program.domain[1]):
         return "an input would be read across the order in which it lies in memory"
     if not program.trailing:
-        length = None if program.index is None else program.domain[1].number
         values = sum(len(stage.reductions) for stage in program.stages)
-        if row_shapes.for_strided(length, row_variants.widest(program), values)[0].unroll == 0:
+        if row_shapes.for_strided(program.domain[1].number, row_variants.widest(program), values)[0].unroll == 0:
             return "rows whose elements lie apart would be too long to be kept"
     return None
