@@ -61,8 +61,12 @@ class Grid:
         return _product((*self.dims[: self.first], *self.dims[self.last :]))
 
     def view(self, value: ir.Value, shapes: Shapes) -> int | None:
-        """The view that a value of one element for each of the domain has the shape of, None if it has not."""
-        for view, dims, like in ((0, self.dims, self.value), (1, self.other, self.other_value)):
+        """The view that a value of one element for each of the domain has the shape of, None if it has not.
+
+        Where both have one shape it is the base, as inputs are broadcast into that.
+        """
+        views = ((0, self.dims, self.value), (1, self.other, self.other_value))
+        for view, dims, like in views[:: -1 if self.base else 1]:
             if like is not None and shapes.same(value, like):
                 return view
             if dims is not None and None not in dims and shapes.dims(value) == dims:
