@@ -12,6 +12,7 @@ from onnxopt.row_program import GIVEN, Piece, RowProgram, Stage, is_float
 from onnxopt.row_variants import RowVariant
 
 HEADER = "rowwise.cuh"
+_WORD = 4  # bytes: partial results are exchanged word by word
 _MERGE = {"sum": "add", "prod": "mul", "max": "max", "min": "min"}
 _NOT_FOR_CLUSTERS = "#if __CUDA_ARCH__ >= 900"  # older GPUs have none; the host never launches it there
 
@@ -66,6 +67,7 @@ class _Text:
     def stage(self, k: int, stage: Stage, first: int) -> list[str]:
         """Stage k, whose reduced values are row values `first` and those after it."""
         dtypes = [C_TYPES[d] for d in stage.element.program.outputs]
+        alignment = max(_WORD, *(DTYPES[d].size for d in stage.element.program.outputs))
         pairs = list(zip(dtypes, stage.reductions, strict=True))
         body, results = self.statements(stage.element, self.exact)
         merged = [_MERGE[r] for r in stage.reductions]
@@ -76,7 +78,7 @@ class _Text:
         return [
             f"struct Stage{k} {{",
             f"  static constexpr unsigned kReads = {self.reads(stage.element)};",
-            "  struct alignas(4) Partial {",
+            f"  struct alignas({alignment}) Partial {{",
             *(f"    {dtype} p{n};" for n, dtype in enumerate(dtypes)),
             "  };",
             "  __device__ static Partial identity() {",
