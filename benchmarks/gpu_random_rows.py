@@ -38,7 +38,7 @@ _EPSILON = {"float16": 2.0**-11, "bfloat16": 2.0**-8, "float32": 2.0**-24}
 class Drawn:
     """One graph. before: the reference; after: what runs. limit: of a difference, relative and absolute.
 
-    inputs: name -> (dims, dtype, least, greatest), symbolic dims None. precise: `before` is for the reference evaluator.
+    inputs: name -> (dims, dtype, least, greatest), symbolic dims None. precise: for onnx's reference evaluator.
     """
 
     name: str
@@ -248,7 +248,16 @@ def run(folder: pathlib.Path, device: str, out: pathlib.Path | None) -> int:
             archive.extractall(name, filter="data")
         root = pathlib.Path(name) / "rows"
         groups = sorted(p.name for p in root.iterdir() if p.name.isdigit())
-        command = [sys.executable, "-m", "benchmarks.gpu_random_rows", "group", str(root), "--device", device, "--group"]
+        command = [
+            sys.executable,
+            "-m",
+            "benchmarks.gpu_random_rows",
+            "group",
+            str(root),
+            "--device",
+            device,
+            "--group",
+        ]
         failed, most = [], os.cpu_count() or 1
         for first in range(0, len(groups), most):
             running = {g: subprocess.Popen([*command, g]) for g in groups[first : first + most]}

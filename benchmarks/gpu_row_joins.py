@@ -27,7 +27,9 @@ _ROTARY = (
     "r = Concat<axis = -1>(nk, h) bs = Mul(r, s) y = Add(ac, bs)"
 )
 _QK = "v = Reshape(x, heads) n = RMSNormalization(v, g) t = Transpose<perm = [0, 2, 1, 3]>(n) "
-_CONVNEXT = "t = Transpose<perm = [0, 2, 3, 1]>(x) n = LayerNormalization(t, g, b) y = Transpose<perm = [0, 3, 1, 2]>(n)"
+_CONVNEXT = (
+    "t = Transpose<perm = [0, 2, 3, 1]>(x) n = LayerNormalization(t, g, b) y = Transpose<perm = [0, 3, 1, 2]>(n)"
+)
 
 
 def _image(channels: int, side: int) -> tuple[str, str, str, str]:
@@ -70,7 +72,8 @@ CASES: dict[str, tuple[str, str, str, str]] = {
     ),
     "Swin: norm, shifted windows, 16x56x56x96": (
         "float16[16,56,56,96] x, float16[96] g, float16[96] b", "float16[1024,49,96] y",
-        "n = LayerNormalization(x, g, b) r = Reshape(n, w) t = Transpose<perm = [0, 1, 3, 2, 4, 5]>(r) y = Reshape(t, q)",
+        "n = LayerNormalization(x, g, b) r = Reshape(n, w) t = Transpose<perm = [0, 1, 3, 2, 4, 5]>(r) "
+        "y = Reshape(t, q)",
         "int64[6] w = {16, 8, 7, 8, 7, 96}, int64[3] q = {1024, 49, 96}",
     ),
     "ViT: class token, position, norm, 64x197x768": (
@@ -184,7 +187,7 @@ def run(folder: pathlib.Path, device: str, out: pathlib.Path | None) -> int:
                 torch.cuda.empty_cache()
         except Exception as error:  # noqa: BLE001 - one case that fails must not cost the others their numbers
             row["failed"] = f"{type(error).__name__}: {str(error)[:300]}"
-        print(f"{name:48} {({k: v if isinstance(v, str) else round(v, 4) for k, v in row.items()})}", flush=True)
+        print(f"{name:48} { ({k: v if isinstance(v, str) else round(v, 4) for k, v in row.items()}) }", flush=True)
         if out is not None:
             out.write_text(json.dumps(rows, indent=1))
     bad = [n for n, r in rows.items() if "failed" in r or not max(r["joined error"], r["apart error"]) < 1e-2]
