@@ -2,15 +2,12 @@
 #pragma once
 
 #include "pointwise.cuh"
-#include "row_abi.h"
-#include "shifted.cuh"
+#include "row_leaves.cuh"
 #include "tuple.cuh"
 
 namespace onnxopt {
 
-constexpr char kModeColumns = 'K';  // element k of every row is element k of the input
-constexpr int kMostUnpacked = 32;   // elements a thread that are kept in the compute dtype, where they are 16 bits
-constexpr char kModeDense = 'D';    // a row's elements lie side by side, from where its first one lies
+constexpr int kMostUnpacked = 32;  // elements a thread that are kept in the compute dtype, where they are 16 bits
 
 // Keeps the compiler from holding what it computed of a value: 16-bit elements stay packed in their registers.
 template <typename T, int kWidth>
@@ -27,7 +24,9 @@ struct RowBody;
 
 // Op is generated: Inputs and Outputs list storage dtypes; guards tells the conditions that must hold where an input is
 // read, as bits, and has an entry for each input that is read: those behind them are conditions, which hold where
-// 0 <= sum of the terms - low < extent; kRowInputs marks inputs with one element a row, kRowOutputs outputs; Row holds row values; Stages lists the stages; output() and row_output() compute what is stored.
+// 0 <= sum of the terms - low < extent; Forms spells the terms where they were known; kRowInputs marks inputs with one
+// element a row, kRowOutputs outputs; Row holds row values; Stages lists the stages; output() and row_output() compute
+// what is stored.
 template <typename Op, int kWidth, typename... In, typename... Out, int... I, int... O>
 struct RowBody<Op, kWidth, List<In...>, List<Out...>, Indices<I...>, Indices<O...>> {
   using Row = typename Op::Row;
@@ -45,86 +44,37 @@ struct RowBody<Op, kWidth, List<In...>, List<Out...>, Indices<I...>, Indices<O..
   template <char... kModes, typename Index>
   __device__ static Bases<Index> bases(const Parameters<Index>& params, Index first) {
     Bases<Index> found{};
-    ((kModes == kModeDense ? void(found.at[I] = offset<AnyTerms, 0, '*'>(params.input[I], first)) : void()), ...);
+    ((kModes == kModeDense && I < kAccesses
+          ? void(found.at[I] = offset<typename Op::Forms, kFormOf<Op, I>, '*'>(params.input[I], first))
+          : void()),
+     ...);
     return found;
   }
 
-  template <char kMode, typename T, typename Index>
+  template <int kInput, char kMode, typename T, typename Index>
   __device__ static Vector<T, kWidth> load_one(const Input<Index>& input, Index i, Index k, Index base) {
     if constexpr (kMode == kModeColumns) {
       return load_vector<T, kWidth>(static_cast<const T*>(input.data) + k);
     } else if constexpr (kMode == kModeDense) {
-      return load_vector<T, kWidth>(static_cast<const T*>(input.data) + base + k);
+      return load_vector<T, kWidth>(static_cast<const T*>(input.data) +
+                                    static_cast<typename Signed<Index>::type>(base) + k);
     } else {
-      return load<AnyTerms, 0, kMode, T, kWidth>(input, i);
+      return load<typename Op::Forms, kFormOf<Op, kInput>, kMode, T, kWidth>(input, i);
     }
   }
 
   static constexpr int kAccesses = sizeof(Op::guards) / sizeof(Op::guards[0]);
 
-  template <int kCondition, typename Index>
-  __device__ static bool holds(const Parameters<Index>& params, Index i) {
-    const Input<Index>& form = params.input[kAccesses + kCondition];
-    return static_cast<Index>(sum_of_terms<0>(form.term, form.terms, i) - static_cast<Index>(Op::low[kCondition])) <
-           static_cast<Index>(Op::extent[kCondition]);
-  }
-
-  // Whether all of these conditions hold, and whether they are the same for a whole vector.
-  template <unsigned kGuards, int kCondition = 0, typename Index>
-  __device__ static bool all_hold(const Parameters<Index>& params, Index i) {
-    if constexpr ((kGuards >> kCondition) == 0) {
-      return true;
-    } else if constexpr ((kGuards >> kCondition & 1u) == 0) {
-      return all_hold<kGuards, kCondition + 1>(params, i);
-    } else {
-      return holds<kCondition>(params, i) && all_hold<kGuards, kCondition + 1>(params, i);
-    }
-  }
-
-  template <unsigned kGuards, typename Index>
-  __device__ static bool are_uniform(const Parameters<Index>& params) {
-    return ((I < kAccesses || (kGuards >> (I - kAccesses) & 1u) == 0 || (params.input[I].flags & kCell) != 0) && ...);
-  }
-
-  // Whether a condition holds, for every element of the vector at element i.
-  template <int kCondition, typename T, typename Index>
-  __device__ static Vector<T, kWidth> evaluate(const Parameters<Index>& params, Index i) {
-    if (params.input[kAccesses + kCondition].flags & kCell) return splat<T, kWidth>(holds<kCondition>(params, i));
-    Vector<T, kWidth> all;
-#pragma unroll
-    for (int j = 0; j < kWidth; ++j) all.at[j] = holds<kCondition>(params, static_cast<Index>(i + j));
-    return all;
-  }
-
-  // Where a guard does not hold nothing is read.
-  template <int kInput, typename T, typename Index>
-  __device__ static Vector<T, kWidth> load_guarded(const Parameters<Index>& params, Index i) {
-    constexpr unsigned kGuards = Op::guards[kInput];
-    const Input<Index>& input = params.input[kInput];
-    Vector<T, kWidth> loaded = splat<T, kWidth>(T{});
-    if (are_uniform<kGuards>(params)) {
-      if (all_hold<kGuards>(params, i)) loaded = load<AnyTerms, 0, '*', T, kWidth>(input, i);
-      return loaded;
-    }
-#pragma unroll
-    for (int j = 0; j < kWidth; ++j) {
-      const Index at = static_cast<Index>(i + j);
-      if (all_hold<kGuards>(params, at)) {
-        loaded.at[j] = static_cast<const T*>(input.data)[offset<AnyTerms, 0, '*'>(input, at)];
-      }
-    }
-    return loaded;
-  }
+  // Whether input kInput is a condition, or lies behind guards.
+  static constexpr bool is_guarded(int input) { return input >= kAccesses || Op::guards[input] != 0; }
 
   // What input kInput is at element i of the domain, k of its row.
-  template <int kInput, char kMode, typename T, typename Index>
+  template <int kInput, typename T, char... kModes, typename Index>
   __device__ static Vector<T, kWidth> leaf(const Parameters<Index>& params, Index i, Index k, Index base) {
-    if constexpr (kInput >= kAccesses) {
-      return evaluate<kInput - kAccesses, T>(params, i);
-    } else if constexpr (Op::guards[kInput] != 0) {
-      return load_guarded<kInput, T>(params, i);
+    if constexpr (is_guarded(kInput)) {
+      return RowLeaves<Op, kWidth, kModes...>::template load<kInput, T>(params, i, k, base);
     } else {
-      return load_one<kMode, T>(params.input[kInput], i, k, base);
+      return load_one<kInput, Modes<kModes...>::at[kInput], T>(params.input[kInput], i, k, base);
     }
   }
 
@@ -135,7 +85,7 @@ struct RowBody<Op, kWidth, List<In...>, List<Out...>, Indices<I...>, Indices<O..
     (
         [&] {
           if constexpr (((kMask & ~Op::kRowInputs) >> I & 1u) != 0) {
-            get<I>(in).value = leaf<I, kModes, In>(params, i, k, row_bases.at[I]);
+            get<I>(in).value = leaf<I, In, kModes...>(params, i, k, row_bases.at[I]);
           }
         }(),
         ...);
@@ -149,15 +99,27 @@ struct RowBody<Op, kWidth, List<In...>, List<Out...>, Indices<I...>, Indices<O..
         [&] {
           if constexpr (((kMask & ~Op::kRowInputs) >> I & 1u) != 0) {
             const In* const data = static_cast<const In*>(params.input[I].data);
-            if constexpr (kModes == kModeColumns) {
+            const Index i = first + k;  // k may wrap below 0
+            const Index left = static_cast<Index>(params.rows) * columns - i;
+            if constexpr (is_guarded(I)) {
+              get<I>(in).value = leaf<I, In, kModes...>(params, i, k, row_bases.at[I]);
+            } else if constexpr (kModes == kModeColumns) {
               get<I>(in).value = load_across<In, kWidth>(data, k, columns);
             } else if constexpr (kModes == kModeDense) {
-              get<I>(in).value = load_across<In, kWidth>(data + row_bases.at[I], k, columns);
+              const auto base = static_cast<typename Signed<Index>::type>(row_bases.at[I]);
+              get<I>(in).value = load_across<In, kWidth>(data + base, k, columns);
             } else if constexpr (is_flat(kModes)) {
-              const Index i = first + k;  // k may wrap below 0
-              get<I>(in).value = load_beginning<In, kWidth>(data + i, static_cast<Index>(params.rows) * columns - i);
+              get<I>(in).value = load_beginning<In, kWidth>(data + i, left);
+            } else if (left >= kWidth) {
+              get<I>(in).value = leaf<I, In, kModes...>(params, i, k, Index{0});
             } else {
-              get<I>(in).value = leaf<I, kModes, In>(params, static_cast<Index>(first + k), k, Index{0});
+#pragma unroll
+              for (int j = 0; j < kWidth; ++j) {
+                if (static_cast<Index>(j) >= left) continue;
+                const auto at =
+                    offset<typename Op::Forms, kFormOf<Op, I>, '*'>(params.input[I], static_cast<Index>(i + j));
+                get<I>(in).value.at[j] = data[at];
+              }
             }
           }
         }(),
@@ -184,7 +146,8 @@ struct RowBody<Op, kWidth, List<In...>, List<Out...>, Indices<I...>, Indices<O..
         [&] {
           if constexpr ((Op::kRowInputs >> I & 1u) != 0) {
             const Input<Index>& input = params.input[I];
-            get<I>(in).value = widen(static_cast<const In*>(input.data)[offset<AnyTerms, 0, '*'>(input, first)]);
+            get<I>(in).value = widen(
+                static_cast<const In*>(input.data)[offset<typename Op::Forms, kFormOf<Op, I>, '*'>(input, first)]);
           }
         }(),
         ...);
@@ -271,21 +234,12 @@ struct RowBody<Op, kWidth, List<In...>, List<Out...>, Indices<I...>, Indices<O..
         ...);
   }
 
-  // Whether how an input is loaded does not depend on where its vectors lie.
-  template <int kInput>
-  static constexpr bool fits_itself() {
-    if constexpr (kInput >= kAccesses) {
-      return true;
-    } else {
-      return (Op::kRowInputs >> kInput & 1u) != 0 || Op::guards[kInput] != 0;
-    }
-  }
-
   // Whether every operand can be moved in vectors along what `extent` elements of lie side by side.
   template <typename Index>
   __device__ static bool vectors_fit(const Parameters<Index>& params, Index extent) {
     return extent % kWidth == 0 &&
-           ((fits_itself<I>() || (params.input[I].flags & (kFlat | kCell)) != 0) && ...) &&
+           ((I >= kAccesses || (Op::kRowInputs >> I & 1u) != 0 || (params.input[I].flags & (kFlat | kCell)) != 0) &&
+            ...) &&
            ((reinterpret_cast<uint64_t>(params.output[O]) % sizeof(Vector<Out, kWidth>) == 0) && ...);
   }
 };

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from typing import cast
 
 from onnxopt.dtypes import DTYPES
-from onnxopt.generate_pointwise import C_TYPES, INDEX, statements
+from onnxopt.extents import product
+from onnxopt.generate_pointwise import C_TYPES, INDEX, forms, statements
 from onnxopt.regions import Kernel
 from onnxopt.row_program import GIVEN, Piece, RowProgram, Stage, is_float
 from onnxopt.row_variants import RowVariant
@@ -123,7 +124,7 @@ def _struct(name: str, program: RowProgram) -> list[str]:
     body = [
         f"using Inputs = List<{', '.join(DTYPES[d].cuda for d in program.leaves)}>;",
         f"using Outputs = List<{', '.join(DTYPES[d].cuda for d in program.outputs)}>;",
-        *_conditions(program),
+        *_index(program),
         f"static constexpr unsigned kRowInputs = {hex(row_inputs)}u;",
         f"static constexpr unsigned kRowOutputs = {hex(row_outputs)}u;",
         f"static constexpr bool kStoresElements = {'true' if program.output else 'false'};",
@@ -137,10 +138,13 @@ def _struct(name: str, program: RowProgram) -> list[str]:
     return [f"struct {name} {{", *(f"  {line}" for line in body), "};"]
 
 
-def _conditions(program: RowProgram) -> list[str]:
-    """The conditions that guard each input, and the range in which each of them holds."""
+def _index(program: RowProgram) -> list[str]:
+    """The conditions that guard each input, the range in which each of them holds, and how their terms are spelled."""
     lines = [f"static constexpr unsigned guards[] = {{{', '.join(map(str, program.guards))}}};"]
-    conditions = () if program.index is None else program.index.conditions
+    if program.index is None:
+        return [*lines, "static constexpr bool kIndexed = false;", "using Forms = AnyTerms;"]
+    lines += ["static constexpr bool kIndexed = true;", *forms("Forms", program.index, product(program.domain))]
+    conditions = program.index.conditions
     if conditions:
         lines.append(f"static constexpr long long low[] = {{{', '.join(str(c.low - c.offset) for c in conditions)}}};")
         extents = ", ".join(str(c.high - c.low) for c in conditions)

@@ -51,7 +51,10 @@ def lower_indexed_rows(
 def _domains(
     nodes: Sequence[ir.Node], outputs: Sequence[ir.Value], opsets: Mapping[str, int], shapes: Shapes
 ) -> Iterator[Domain]:
-    """Grids to try: rows as long as those that are reduced, lying one behind the other, or so many side by side."""
+    """Grids to try: rows as long as those that are reduced, lying one behind the other.
+
+    Rows that lie side by side would allow a norm between two transposes; it took 1.4 times as long as three kernels.
+    """
     node = next((n for n in nodes if row_domain.operator(n, opsets) is not None), None)
     if node is None:
         raise NotAffine("nothing is reduced")
@@ -59,16 +62,12 @@ def _domains(
     length = product(dims[a] for a in axes)
     sizes = list(dict.fromkeys(product(dims_of(v, shapes)) for v in outputs))
     largest = next((s for s in sizes if all(o.at_most(s) for o in sizes)), sizes[0])
-    shape = next(dims_of(v, shapes) for v in outputs if product(dims_of(v, shapes)) == largest)
-    behind = [product(shape[k:]) for k in range(len(shape), 0, -1)] + [product(dims[axes[-1] + 1 :])]
     # An output of one value a row: no element is to be reduced for several of them.
     totals = [largest, largest * length] if (largest * length).at_most(product(dims)) else [largest]
     for total in totals:
-        for inner in dict.fromkeys([ONE, *behind]):
-            rest = total.over(inner)
-            outer = None if rest is None else rest.over(length)
-            if outer is not None:
-                yield outer, length, inner
+        outer = total.over(length)
+        if outer is not None:
+            yield outer, length, ONE
 
 
 def _rows_of(

@@ -8,12 +8,11 @@ neighbour becomes part of the rowwise kernel where that lowers, moves fewer byte
 from __future__ import annotations
 
 import dataclasses
-import itertools
 from collections.abc import Iterator, Sequence
 
 import onnx_ir as ir
 
-from onnxopt import eligibility, index_ops, row_domain, row_indexing, row_shapes, row_variants, traffic
+from onnxopt import eligibility, index_ops, row_domain, row_indexing, traffic
 from onnxopt.extents import product
 from onnxopt.lower import lower as lower_pointwise
 from onnxopt.lower_rowwise import lower
@@ -33,11 +32,6 @@ class _Neighbour:
     nodes: tuple[ir.Node, ...]
     views: tuple[ir.Node, ...]
     regions: tuple[Region, ...] = ()
-
-    def __add__(self, other: _Neighbour) -> _Neighbour:
-        return _Neighbour(
-            (*self.nodes, *other.nodes), (*self.views, *other.views), (*self.regions, *other.regions)
-        )  # fmt: skip
 
 
 def join(search: Search, regions: Sequence[Region]) -> tuple[list[Region], list[Refusal]]:
@@ -84,12 +78,8 @@ class _Joiner:
             region = union
 
     def _candidates(self, region: Region) -> Iterator[_Neighbour]:
-        """Each neighbour, then one before and one behind together: a transpose that the other undoes."""
-        behind, before = list(self._readers(region)), list(self._producers(region))
-        yield from (*behind, *before)
-        for one, other in itertools.product(before, behind):
-            if not set(one.nodes) & set(other.nodes):
-                yield one + other
+        yield from self._readers(region)
+        yield from self._producers(region)
 
     def _readers(self, region: Region) -> Iterator[_Neighbour]:
         for value in region.outputs:
@@ -206,8 +196,4 @@ def _obstacle(program: RowProgram) -> str | None:
         return None
     if row_indexing.reads_across(program.index, program.inputs, program.domain[1]):
         return "an input would be read across the order in which it lies in memory"
-    if not program.trailing:
-        values = sum(len(stage.reductions) for stage in program.stages)
-        if row_shapes.for_strided(program.domain[1].number, row_variants.widest(program), values)[0].unroll == 0:
-            return "rows whose elements lie apart would be too long to be kept"
     return None

@@ -105,7 +105,8 @@ def _fetched(program: RowProgram, modes: str, shape: RowShape) -> tuple[int, int
     def taken(k: int) -> int:
         return DTYPES[program.leaves[k]].size * shape.vector * shape.unroll * shape.threads
 
-    can = [k for k in range(len(modes)) if DTYPES[program.leaves[k]].size * shape.vector >= _LEAST_COPIED]
+    whole = [k for k, guards in enumerate(program.guards) if not guards]
+    can = [k for k in whole if DTYPES[program.leaves[k]].size * shape.vector >= _LEAST_COPIED]
     mask, left = 0, row_shapes.shared_bytes(shape.resident)
     for k in (k for k in can if modes[k] == "F"):
         if taken(k) <= left:

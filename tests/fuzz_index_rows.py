@@ -189,7 +189,7 @@ class Graph:
 
     def _spatial(self, name: str, value: Value) -> None:
         channels = value[2][1] if len(value[2]) > 2 else None
-        if not isinstance(channels, int):
+        if not isinstance(channels, int) or all(d == 1 for d in value[2][2:]):
             return
         if name.startswith("Global"):
             dims = (*value[2][:2], *(1 for _ in value[2][2:]))

@@ -14,7 +14,7 @@ from rowwise_models import session
 from test_emulated_rows import EMULATION
 from test_row_joins import CASES as JOINED
 
-from onnxopt import generate, outline, paths
+from onnxopt import generate, outline, paths, row_indexing
 from onnxopt.fuse import fuse
 from onnxopt.indexing import Condition, Term
 from onnxopt.regions import Kernel
@@ -24,12 +24,11 @@ CASES = {
     "rotary": JOINED["query norm, heads, rotary embedding"][:4],
     "sink": ("float[3,7,64] x, float[3,7,1] k", "float[3,7,65] y", *JOINED["scores with a sink"][2:4]),
     "padded": ("float[3,9,50] x", "float[3,9,64] y", *JOINED["padded scores"][2:4]),
-    "turned": ("float[5,33] x, float[33] g", "float[5,33] y", *JOINED["a row turned around"][2:4]),
-    "gated": ("float[6,96] x", "float[6,1] y", *JOINED["gated product and its mean"][2:4]),
-    "transposes": (
-        "float[2,24,6,6] x, float[24] g, float[24] b", "float[2,24,6,6] y",
-        *JOINED["norm between transposes"][2:4],
+    "class token": (
+        "float[2,9,40] x, float[2,1,40] k, float[10,40] p, float[40] g", "float[2,10,40] y",
+        "a = Concat<axis = 1>(k, x) z = Add(a, p) y = LayerNormalization(z, g)", "",
     ),
+    "gated": ("float[6,96] x", "float[6,1] y", *JOINED["gated product and its mean"][2:4]),
 }  # fmt: skip
 _MAIN = """
 #include "cuda.h"
@@ -107,12 +106,13 @@ def _is_uniform(condition: Condition, width: int) -> bool:
         ("sink", "ragged 4, 1, 32, 64, 1, 65", 64, 2),
         ("sink", "looped 4, 2, 64, 1", 64, 1),
         ("padded", "held 4, 1, 16, 64, 1, 64", 64, 4),
+        ("padded", "held 8, 1, 8, 64, 1, 0", 64, 8),
+        ("padded", "ragged 4, 1, 32, 64, 1, 0", 64, 2),
         ("padded", "piped 4, 1, 64, 1, 64, 0u", 64, 3),
-        ("turned", "held 1, 2, 32, 64, 1, 33", 64, 2),
+        ("class token", "held 4, 1, 16, 64, 1, 40", 64, 4),
+        ("class token", "ragged 8, 1, 8, 64, 1, 0", 64, 8),
+        ("class token", "looped 4, 1, 64, 1", 64, 1),
         ("gated", "held 4, 2, 8, 64, 1, 48", 64, 8),
-        ("transposes", "strided 4, 0, 64", 64, 1),
-        ("transposes", "strided 4, 12, 64", 64, 1),
-        ("transposes", "strided 1, 12, 64", 64, 1),
     ],
 )
 def test_layouts(tmp_path: Path, case: str, call: str, threads: int, rows: int) -> None:
@@ -129,9 +129,10 @@ def test_layouts(tmp_path: Path, case: str, call: str, threads: int, rows: int) 
     outer, columns, inner = (e.factor for e in program.domain)
     template, arguments = call.split(" ", 1)
     width = int(arguments.split(",", 1)[0])
-    blocks = outer * -(-inner // (32 * width)) if template == "strided" else -(-outer // rows)
+    blocks = -(-outer // rows)
     leaves = _leaves(program, [str(n) for n in names], width)
-    modes = ", ".join("'*'" for _ in leaves)
+    letters = row_indexing.modes(program)
+    modes = ", ".join(f"'{m if template != 'looped' or m in 'FK' else '*'}'" for m in letters)
     main = _MAIN % {
         "source": generate.generate([kernel]), "leaves": len(leaves), "inputs": ", ".join(leaves),
         "files": "  ".join(f'auto {n} = file<float>("{n}", {feeds[str(n)].size});' for n in names),
