@@ -88,12 +88,12 @@ def _random(seed: int, collection: Any) -> Drawn | None:
     )  # fmt: skip
 
 
-def _operators(collection: Any) -> Iterator[Drawn]:
+def _operators(collection: Any, stride: int) -> Iterator[Drawn]:
     """Every operator of the table, as its test has it, in the dtypes that CUDA kernels matter for."""
     from test_rowwise_ops import _IN_FLOAT32, _name, _uses
 
     uses = [u for u in _uses() if u.dtype in _EPSILON and u.row.name != "MeanVarianceNormalization"]
-    for use in uses[::2]:  # dtypes lie side by side: every operator and shape stays, with half of the dtypes
+    for use in uses[::stride]:
         model = use.model(use.dtype)
         optimized, plan = collection.optimize(model)
         if not plan.regions:
@@ -112,8 +112,16 @@ def _operators(collection: Any) -> Iterator[Drawn]:
         )  # fmt: skip
 
 
-def prepare(folder: pathlib.Path, count: int, groups: int, seed: int) -> None:
-    """Write the graphs before and after, and the source of their kernels, in groups."""
+def _fewer(kernel: Any, most: int) -> Any:
+    """With so many entry points for a length at most, and the last one, which takes any."""
+    known = [v for v in kernel.variants if getattr(v, "columns", 0)]
+    kept = (*known[:most], *kernel.variants[-1:]) if most and known else kernel.variants
+    return dataclasses.replace(kernel, variants=tuple({v.symbol: v for v in kept}.values()))
+
+
+def prepare(folder: pathlib.Path, count: int, groups: int, seed: int, most: int, stride: int) -> None:
+    """Write the graphs before and after, and the source of their kernels, in groups. stride: between operators' uses;
+    dtypes lie side by side, so every operator and shape stays where it is small."""
     from benchmarks.collection import Collection
     from benchmarks.gpu_random import _narrow_indices
     from onnxopt import generate, kernels_json, package, paths
@@ -121,7 +129,7 @@ def prepare(folder: pathlib.Path, count: int, groups: int, seed: int) -> None:
     folder.mkdir(parents=True)
     collections = [Collection() for _ in range(groups)]
     drawn: list[list[Drawn]] = [[] for _ in range(groups)]
-    for k, use in enumerate(_operators(one := Collection())):
+    for k, use in enumerate(_operators(one := Collection(), stride)):
         drawn[k % groups].append(use)
         collections[k % groups].kernels |= one.kernels
         one.kernels.clear()
@@ -140,7 +148,7 @@ def prepare(folder: pathlib.Path, count: int, groups: int, seed: int) -> None:
         for header in paths.cuda_kernels().glob("*.*h"):
             (root / "include" / header.name).write_text(header.read_text())
         for g in range(groups):
-            kernels = [_narrow_indices(k) for k in collections[g].kernels.values()]
+            kernels = [_fewer(_narrow_indices(k), most) for k in collections[g].kernels.values()]
             (root / str(g)).mkdir()
             (root / str(g) / "kernels.cu").write_text(generate.generate(kernels))
             (root / str(g) / "kernels.json").write_text(kernels_json.to_json(kernels, None))
@@ -289,12 +297,14 @@ def main() -> int:
     parser.add_argument("--count", type=int, default=600)
     parser.add_argument("--groups", type=int, default=16)
     parser.add_argument("--group", help="which of the prepared groups")
+    parser.add_argument("--variants", type=int, default=0, help="most entry points for a known length, 0: all")
+    parser.add_argument("--stride", type=int, default=2, help="every so manyth use of an operator")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=pathlib.Path, help="JSON with what every group found")
     parser.add_argument("--device", default="cuda", choices=("cuda", "cpu"))
     args = parser.parse_args()
     if args.verb == "prepare":
-        prepare(args.folder, args.count, args.groups, args.seed)
+        prepare(args.folder, args.count, args.groups, args.seed, args.variants, args.stride)
         return 0
     if args.verb == "group":
         return run_group(args.folder, args.device, args.group)

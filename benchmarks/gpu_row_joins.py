@@ -173,17 +173,19 @@ class _Case:
         return copy_microseconds(self.bytes, rotation(self.bytes, self._device, 16))
 
 
-def run(folder: pathlib.Path, device: str, out: pathlib.Path | None) -> int:
-    """Compare and time every case; 0 if all agree."""
+def run(folder: pathlib.Path, device: str, out: pathlib.Path | None, forms: list[str], only: str) -> int:
+    """Compare and time every case with `only` in its name; 0 if all agree."""
     rows: dict[str, Any] = {}
     for k, name in enumerate(json.loads((folder / "nodes.json").read_text())):
+        if only and not any(part in name for part in only.split(",")):
+            continue
         case = _Case(k, folder, device)
         row = rows[name] = {"MB": case.bytes / 1e6}
         try:
             row |= {f"{form} error": case.error(form) for form in _FORMS[:2]}
             if device != "cpu":
                 row["copy"] = case.copy()
-                row |= {form: case.microseconds(form) for form in _FORMS}
+                row |= {form: case.microseconds(form) for form in forms}
                 torch.cuda.empty_cache()
         except Exception as error:  # noqa: BLE001 - one case that fails must not cost the others their numbers
             row["failed"] = f"{type(error).__name__}: {str(error)[:300]}"
@@ -198,11 +200,13 @@ def run(folder: pathlib.Path, device: str, out: pathlib.Path | None) -> int:
 def main() -> int:
     parser, (_, ran) = command(__doc__)
     add_device_and_out(ran)
+    ran.add_argument("--forms", nargs="+", default=list(_FORMS), choices=_FORMS, help="what to time")
+    ran.add_argument("--only", default="", help="comma-separated parts of names")
     args = parser.parse_args()
     if args.verb == "prepare":
         prepare(args.folder, args.arch)
         return 0
-    return run(args.folder, args.device, args.out)
+    return run(args.folder, args.device, args.out, args.forms, args.only)
 
 
 if __name__ == "__main__":

@@ -18,8 +18,8 @@ bool Aligned(const void* data, Dtype dtype, unsigned vector);
 // Whether offsets in the domain, in every input and of every condition stay below 2^31.
 bool Fits32(const Domain& domain, std::size_t leaves);
 
-// Writes abi.h's array of Input for leaves of these storage dtypes. A condition's has its terms, and the flag kCell where
-// it is the same for a whole vector.
+// Writes abi.h's array of Input for leaves of these storage dtypes. A condition's has its terms, and the flag kCell
+// where it is the same for a whole vector.
 void FillInputs(const std::vector<Dtype>& dtypes, const Variant& variant, const Domain& domain, unsigned char* at);
 
 // Writes abi.h's Params for this variant into `block` of kMaxParams bytes.

@@ -34,6 +34,8 @@ def lower(
     if not row_domain.lies_over(grid, nodes, opsets, shapes):
         return lower_indexed_rows(nodes, inputs, outputs, opsets, shapes)
     operands = _operands(nodes, inputs, opsets, grid, shapes)
+    if all(o.view != grid.base for o in operands):
+        raise ValueError("no input has the shape that the others are broadcast into")
     builder = Builder(tuple(storage(v, shapes).name for v in inputs))
     known: dict[ir.Value, Expr] = dict(zip(inputs, builder.inputs, strict=True))
     for node in nodes:
