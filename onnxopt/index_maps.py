@@ -56,13 +56,14 @@ class Map:
         bounds = self.bounds(form)
         if bounds is None:
             raise NotAffine("a part begins or ends inside a dim whose size is not known")
-        least, most = bounds
+        known = [g for g in self.guards if g.form == form]  # within a part the other parts of the same split are not met
+        least = max((bounds[0], *(g.low for g in known)))
+        most = min((bounds[1], *(g.high - 1 for g in known)))
         if most < low or least >= high:
             return None
         if low <= least and most < high:
             return self
-        guard = Guard(form, low, high)
-        return self if guard in self.guards else dataclasses.replace(self, guards=(*self.guards, guard))
+        return dataclasses.replace(self, guards=(*self.guards, Guard(form, low, high)))
 
     def bounds(self, form: Linear) -> tuple[int, int] | None:
         """The least and the greatest value of a form, or None where a symbol decides."""

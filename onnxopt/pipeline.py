@@ -8,7 +8,7 @@ import functools
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import onnx_ir as ir
 
@@ -88,11 +88,9 @@ def optimize(
     with phases("load"):
         source = loading.load(model)
         _refuse_optimized(source)
-        # Normalization changes the model in place, so what must not change is noted first.
-        original, counted = traits.of(source.model), report_facts.count(source.model)
-        header, sha256 = _source(source), in_background(lambda: source.sha256)
-        samples.pin(original.inputs, shapes or {})
-        ahead = open_ahead(source.path, original, source.bytes) if verify else None
+        given = _given(source)
+        samples.pin(given.traits.inputs, shapes or {})
+        ahead = open_ahead(source.path, given.traits, source.bytes) if verify else None
     with phases("normalize"):
         normalized = normalize.normalize(source.model)
         if ort_min is not None:
@@ -110,34 +108,24 @@ def optimize(
                     with phases("verify"):
                         report = Report("skipped", reason="not asked for")
                         if verify:
-                            report = verify_and_leave_out(build, source, original, shapes or {}, scratch, ahead)
+                            report = verify_and_leave_out(build, source, given.traits, shapes or {}, scratch, ahead)
                     with phases("package"):
                         # After verification: what stands in the way of a CUDA graph depends on the model that is kept.
                         unwritten = providers.write(folder, form.model, archs, shapes)
                         files = package.hash_files(folder)
-                    kept_archs = tuple(archs) if build.fatbin is not None else ()
-                    manifest = Manifest(
-                        onnxopt=versions.onnxopt(),
-                        versions=versions.dependencies(),
-                        requires=requirements.of(form.model, library=bool(build.kernels), archs=kept_archs),
-                        source=header(sha256=sha256.result()),
-                        ir_version=form.model.ir_version,
-                        opsets=dict(sorted(form.model.opset_imports.items())),
-                        inputs=original.inputs,
-                        outputs=original.outputs,
+                    manifest = _manifest(
+                        given,
+                        form,
+                        build,
+                        tuple(archs),
                         files=files,
-                        archs=kept_archs,
                         ort_min=oldest,
-                        rewrites=form.rewritten.applied,
-                        kernels=manifests.kernels(build.kernels),
-                        refusals=(*form.rewritten.refusals, *form.plan.refusals),
                         left_out=(*map(_left_out, left_out, left_out.values()), *build.left_out),
-                        traffic=manifests.totals(build.kernels),
                         verify=report,
                         notes=_notes((*normalized.notes, *unwritten), build),
                         seconds=phases.seconds,
                     )
-                    facts = report_facts.gather(counted, build.model, build.kernels)
+                    facts = report_facts.gather(given.counted, build.model, build.kernels)
                     manifest = page.write(folder, manifest, facts)
                     package.write_manifest(folder, manifest)
                 return Artifact(output, manifest)
@@ -267,10 +255,18 @@ class _Phases:
         self.seconds[name] = round(self.seconds.get(name, 0.0) + time.perf_counter() - started, 3)
 
 
-def _source(source: loading.Source) -> functools.partial[manifests.Source]:
-    """What the manifest says of the original, as it is before normalization; its hash is still to come."""
-    model = source.model
-    return functools.partial(
+@dataclasses.dataclass(frozen=True)
+class _Given:
+    """The original as it was before normalization, which changes the model in place."""
+
+    traits: traits.Traits
+    counted: report_facts.Graph
+    source: Callable[[], manifests.Source]
+
+
+def _given(source: loading.Source) -> _Given:
+    model, sha256 = source.model, in_background(lambda: source.sha256)
+    header = functools.partial(
         manifests.Source,
         name=source.path.name,
         path=str(source.path.absolute()),
@@ -278,6 +274,28 @@ def _source(source: loading.Source) -> functools.partial[manifests.Source]:
         producer=f"{model.producer_name or ''} {model.producer_version or ''}".strip(),
         ir_version=model.ir_version,
         opsets=dict(sorted(model.opset_imports.items())),
+    )
+    return _Given(traits.of(model), report_facts.count(model), lambda: header(sha256=sha256.result()))
+
+
+def _manifest(given: _Given, form: _Form, build: Build, archs: tuple[str, ...], **found: Any) -> Manifest:
+    """The manifest. found: its members that neither the graph nor its kernels tell."""
+    kept = archs if build.fatbin is not None else ()
+    return Manifest(
+        onnxopt=versions.onnxopt(),
+        versions=versions.dependencies(),
+        requires=requirements.of(form.model, library=bool(build.kernels), archs=kept),
+        source=given.source(),
+        ir_version=form.model.ir_version,
+        opsets=dict(sorted(form.model.opset_imports.items())),
+        inputs=given.traits.inputs,
+        outputs=given.traits.outputs,
+        archs=kept,
+        rewrites=form.rewritten.applied,
+        kernels=manifests.kernels(build.kernels),
+        refusals=(*form.rewritten.refusals, *form.plan.refusals),
+        traffic=manifests.totals(build.kernels),
+        **found,
     )
 
 

@@ -4,12 +4,15 @@ A finding is an error, a fusion that verification had to leave out, or a changed
 build/fuzz/SEED.onnx, also where it kills the process.
 
 Graphs are kept well-conditioned, or two correct results could differ: operators with poles get operands squeezed into
-their domain, and operators that jump read only the graph's own inputs.
+their domain, and operators that jump read only the graph's own inputs. Where ONNX Runtime's own result is further from
+onnx's reference evaluator than verification allows (its Sigmoid(-8) is off by 2e-4 of itself), a fusion that was left
+out for not agreeing with it is no finding, and is counted apart.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import random
 import shutil
 import sys
@@ -21,10 +24,13 @@ from unittest import mock
 import fuzz_index
 import onnx
 import onnx.helper
+import onnx_ir as ir
 import onnxruntime
 from onnx import TensorProto, defs
+from onnx.reference import ReferenceEvaluator
 
-from onnxopt import ops, pipeline
+from onnxopt import ops, pipeline, reference, samples, traits
+from onnxopt.compare import Limit, compare
 
 OPSET = 20
 FOLDER = Path(__file__).resolve().parent.parent / "build" / "fuzz"
@@ -42,6 +48,7 @@ DEFAULT_DOMAIN = ops.Operator.__dataclass_fields__["samples"].default
 GROWS = frozenset({"Exp", "Sinh", "Cosh", "Pow"})
 DIVIDES = frozenset({"Div", "Reciprocal", "Mod"})
 _SAID_EVERY = 1000  # seeds
+LEFT_OUT = "left out"
 
 Dims = tuple[str | int, ...]
 Value = tuple[str, str, Dims]  # name, dtype, dims
@@ -200,12 +207,26 @@ def examine(seed: int, folder: Path) -> tuple[str | None, int]:
     finally:
         shutil.rmtree(output, ignore_errors=True)
     if manifest.left_out:
-        return f"left out {manifest.left_out[0].name}: {manifest.left_out[0].reason}", 0
+        return f"{LEFT_OUT} {manifest.left_out[0].name}: {manifest.left_out[0].reason}", 0
     for kind in ("input", "output"):
         before, after = (list(getattr(m.graph, kind)) for m in (model, optimized))
         if before != after:
             return f"{kind}s changed", 0
     return None, sum(len(k.sites) for k in manifest.kernels)
+
+
+def original_errs(path: Path) -> bool:
+    """Whether ONNX Runtime's own float results leave the limit around those of onnx's reference evaluator."""
+    known = traits.of(ir.load(path))
+    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    evaluator = ReferenceEvaluator(str(path))
+    limit = Limit.of(known.precision, float_decides=True)
+    for sizes, seed in itertools.product(samples.usual_sizes(known.inputs), reference.SEEDS):
+        feeds = samples.draw(known.inputs, sizes, seed, known.index_bounds)
+        pairs = zip(evaluator.run(None, feeds), session.run(None, feeds), strict=True)
+        if any(not compare(expected, found, limit).ok for expected, found in pairs):
+            return True
+    return False
 
 
 def main() -> None:
@@ -217,13 +238,16 @@ def main() -> None:
     options = parser.parse_args()
     FOLDER.mkdir(parents=True, exist_ok=True)
     onnxruntime.set_default_logger_severity(4)
-    start, seed, findings, kernels = time.monotonic(), options.seed, 0, 0
+    start, seed, findings, kernels, excused = time.monotonic(), options.seed, 0, 0, 0
     while time.monotonic() - start < options.seconds and seed - options.seed < options.count:
         problem, fused = examine(seed, FOLDER)
         kernels += fused
         if seed % _SAID_EVERY == 0:
             print(f"up to seed {seed}: {kernels} fused places, {findings} findings", flush=True)
-        if problem:
+        if problem and problem.startswith(LEFT_OUT) and original_errs(FOLDER / f"{seed}.onnx"):
+            excused += 1
+            print(f"seed {seed}: ONNX Runtime is off by itself; {problem}", flush=True)
+        elif problem:
             findings += 1
             print(f"seed {seed}: {problem} (build/fuzz/{seed}.onnx)", flush=True)
         else:
@@ -231,7 +255,7 @@ def main() -> None:
         seed += 1
         if kernels >= options.regions:
             break
-    print(f"seeds {options.seed} to {seed - 1}: {kernels} fused places, {findings} findings")
+    print(f"seeds {options.seed} to {seed - 1}: {kernels} fused places, {findings} findings, {excused} of ORT's own")
     sys.exit(1 if findings else 0)
 
 

@@ -106,6 +106,11 @@ ONE_KERNEL = {
         "int64[1] s1 = {1}, int64[1] s0 = {0}, int64[1] big = {9223372036854775807}, int64[1] ax1 = {1}, "
         "int64[1] ax2 = {2}, int64[6] s6 = {2, 2, 3, 2, 3, 3}, int64[3] s3 = {8, 9, 3}",
     ),
+    "parts cut and joined again": (
+        "float[1] x, float[1] z", "float[3] y",
+        "a = Neg(x)  c = Concat<axis=0>(a, z)  c0, c1 = Split<axis=0, num_outputs=2>(c)  "
+        "d = Concat<axis=0>(c0, c1, c0)  y = Abs(d)", "",
+    ),
     "a guarded broadcast": (
         "float[4, 1] x, float[2, 6] z", "float[6, 6] y", "a = Expand(x, s)  c = Concat<axis=0>(a, z)  y = Neg(c)",
         "int64[2] s = {4, 6}",
