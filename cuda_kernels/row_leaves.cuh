@@ -89,7 +89,9 @@ struct RowLeaves {
     Vector<T, kWidth> none = splat<T, kWidth>(T{});
     if (!all_hold<Op::guards[kInput] & ~kPlace>(params, i)) return none;
     if constexpr (kPlace == 0) {
-      return load_across<T, kWidth>(data, k, static_cast<Index>(params.columns));
+      const Index columns = static_cast<Index>(params.columns);
+      const bool whole = (input.flags & kInner) && k % kWidth == 0 && k < columns && columns - k >= kWidth;
+      return whole ? load_vector<T, kWidth>(data + k) : load_across<T, kWidth>(data, k, columns);
     } else {
       constexpr int c = lowest(kPlace);
       constexpr Index kExtent = static_cast<Index>(Op::extent[c]);
