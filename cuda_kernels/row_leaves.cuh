@@ -42,9 +42,10 @@ struct RowLeaves {
   template <int kCondition, typename P, typename Index>
   __device__ static bool holds(const P& params, Index i) {
     constexpr int kForm = kAccesses + kCondition;
+    constexpr Index kLow = static_cast<Index>(Op::low[kCondition]);
+    constexpr Index kExtent = static_cast<Index>(Op::extent[kCondition]);
     const Input<Index>& input = params.input[kForm];
-    return static_cast<Index>(form<Forms, kForm>(input.term, input.terms, i) -
-                              static_cast<Index>(Op::low[kCondition])) < static_cast<Index>(Op::extent[kCondition]);
+    return static_cast<Index>(form<Forms, kForm>(input.term, input.terms, i) - kLow) < kExtent;
   }
 
   template <unsigned kGuards, int kCondition = 0, typename P, typename Index>
@@ -64,11 +65,10 @@ struct RowLeaves {
     constexpr char kLetter = M::at[kAccesses + kCondition];
     Vector<T, kWidth> all;
     if constexpr (kLetter == kModeColumns) {
+      constexpr Index kLow = static_cast<Index>(Op::low[kCondition]);
+      constexpr Index kExtent = static_cast<Index>(Op::extent[kCondition]);
 #pragma unroll
-      for (int j = 0; j < kWidth; ++j) {
-        all.at[j] = k + static_cast<Index>(j) - static_cast<Index>(Op::low[kCondition]) <
-                    static_cast<Index>(Op::extent[kCondition]);
-      }
+      for (int j = 0; j < kWidth; ++j) all.at[j] = k + static_cast<Index>(j) - kLow < kExtent;
     } else if (kLetter == kModeDense || (params.input[kAccesses + kCondition].flags & kCell)) {
       return splat<T, kWidth>(holds<kCondition>(params, i));
     } else {
@@ -93,11 +93,12 @@ struct RowLeaves {
       const bool whole = (input.flags & kInner) && k % kWidth == 0 && k < columns && columns - k >= kWidth;
       return whole ? load_vector<T, kWidth>(data + k) : load_across<T, kWidth>(data, k, columns);
     } else {
-      constexpr int c = lowest(kPlace);
-      constexpr Index kExtent = static_cast<Index>(Op::extent[c]);
-      const Index at = k - static_cast<Index>(Op::low[c]);
-      data += Op::low[c];
-      if constexpr (Op::low[c] % kWidth == 0 && Op::extent[c] % kWidth == 0) {
+      constexpr long long kLow = Op::low[lowest(kPlace)];
+      constexpr long long kLength = Op::extent[lowest(kPlace)];
+      constexpr Index kExtent = static_cast<Index>(kLength);
+      const Index at = k - static_cast<Index>(kLow);
+      data += kLow;
+      if constexpr (kLow % kWidth == 0 && kLength % kWidth == 0) {
         if ((input.flags & kInner) && static_cast<Index>(at % kWidth) == 0) {
           return at < kExtent ? load_vector<T, kWidth>(data + at) : none;
         }
