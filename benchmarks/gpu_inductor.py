@@ -13,7 +13,7 @@ import torch
 
 from benchmarks.gpu_timing import microseconds_in_graph
 
-_WARMERS = 12  # processes that compile Inductor's kernels at the same time
+_WARMERS = 16  # processes that compile Inductor's kernels at the same time
 Function = Callable[..., Any]
 
 

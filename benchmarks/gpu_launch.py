@@ -26,55 +26,59 @@ import torch
 from benchmarks.gpu_arguments import add_device_and_out, command
 from benchmarks.gpu_regions import Measured
 
-_SIZES = {"256KB": 1 << 18, "1MB": 1 << 20, "16MB": 16 << 20, "256MB": 256 << 20}
+_SIZES = {"256KB": 1 << 18, "1MB": 1 << 20, "4MB": 4 << 20, "16MB": 16 << 20, "64MB": 64 << 20, "256MB": 256 << 20}
 _CHAINS = (
-    "quantize_like", "channel_affine_hardswish", "add_relu", "bias_gelu_residual", "swiglu_residual", "odd_bias",
+    "quantize_like", "channel_affine_hardswish", "add_relu", "bias_gelu_residual", "odd_bias", "masked_scores",
 )  # fmt: skip
-_MORE_CHAINS = ("fma_tanh_scale", "squeeze_excite", "two_outputs", "masked_scores")
 _TILED = (
     "nchw_to_nhwc_bias_relu", "nhwc_to_nchw_scale_add", "transpose_gelu_float32", "transpose_odd",
     "space_to_depth_relu", "rgb_to_nhwc", "nhwc_to_nchw_7x7", "vit_*_TransposeConcat",
-    "vit_*_TransposeReshapeTranspose", "llama_*_TransposeMulSlice", "whisperenc_*_GeluTranspose",
+    "vit_*_TransposeReshapeTranspose", "llama_2_TransposeMulSlice", "whisperenc_2_GeluTranspose",
     "convnext_*_AddMulTranspose", "bert_*_TransposeReshapeTranspose",
 )  # fmt: skip
 _INDEXED = (
-    "swin_shift_and_partition", "depth_to_space_silu", "pad_and_add", "masked_odd_columns", "qkv_split_heads",
+    "swin_shift_and_partition", "swin_reverse_and_add", "depth_to_space_silu", "pad_and_add", "masked_odd_columns",
+    "qkv_split_heads", "glu_split_silu", "nhwc_bias_relu_256MB", "*_AddGelu", "efficientnet_*_SigmoidMul",
+    "bert_*_TransposeMul", "vit_*_TransposeMul", "unet_*_SplitGeluMul", "unet_2_AddConcat", "llama_*",
+    "whisperenc_1_*",
 )  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True)
 class Way:
-    """A way to launch. groups: the cases that it is measured on. tiles: (elements, threads)."""
+    """A way to launch. groups: the cases that it is measured on. tiles: (elements, threads).
+
+    columns: of a tile. most_whole: rows of a whole tile.
+    """
 
     groups: tuple[str, ...]
     threads: int = 128
     unroll: int = 1
     tiles: tuple[int, int] | None = None
-    early: bool = False
+    columns: int = 64
+    most_whole: int = 64
 
     def table(self, normal: dict[str, Any]) -> dict[str, Any]:
-        rows = [{"streams": 0, "below": None, "threads": self.threads, "unroll": self.unroll}]
-        if "chains" not in self.groups:
-            rows = normal["rows"]
-        if self.tiles is None:
-            return {**normal, "rows": rows}
-        return {"rows": rows, "tiles": [{"below": None, "elements": self.tiles[0], "threads": self.tiles[1]}]}
+        if self.tiles is not None:
+            tiles = [{"below": None, "elements": self.tiles[0], "threads": self.tiles[1]}]
+            return {**normal, "tiles": tiles}
+        return {**normal, "block": {"threads": self.threads, "unroll": self.unroll}}
 
 
 WAYS = {
-    "table": Way(("more", "tiled", "indexed")),
-    "table_early": Way(("more", "tiled", "indexed"), early=True),
     **{
-        f"t{threads}u{unroll}": Way(("chains",), threads, unroll)
-        for threads, unroll in ((64, 1), (128, 1), (256, 1), (512, 1), (64, 2), (128, 2), (256, 2), (128, 4))
+        f"t{threads}u{unroll}": Way(("chains", "indexed"), threads, unroll)
+        for threads, unroll in ((128, 1), (256, 1), (512, 1), (128, 2), (256, 2))
     },
-    "t128u1_early": Way(("chains",), early=True),
-    "t256u1_early": Way(("chains",), 256, early=True),
     **{
-        f"tile{elements}t{threads}": Way(("tiled",), tiles=(elements, threads), early=True)
-        for elements, threads in ((1024, 128), (2048, 128), (2048, 256), (4096, 256), (4096, 512))
+        f"tile{elements}t{threads}c{columns}": Way(("tiled",), tiles=(elements, threads), columns=columns)
+        for elements, threads, columns in (
+            (1024, 128, 64), (2048, 128, 64), (2048, 256, 64), (4096, 128, 64), (4096, 256, 64), (4096, 512, 64),
+            (4096, 256, 32), (4096, 256, 128), (8192, 256, 64), (8192, 512, 64), (8192, 512, 128),
+        )
     },
-}
+    "tile4096t256c64whole": Way(("tiled",), tiles=(4096, 256), most_whole=256),
+}  # fmt: skip
 
 
 def cases() -> dict[str, list[Any]]:
@@ -91,19 +95,27 @@ def cases() -> dict[str, list[Any]]:
             for label, size in _SIZES.items()
         ]
 
-    known = [*region_cases.spelled(), *region_cases.from_models(("bert", "vit", "llama", "convnext", "whisperenc"))]
+    known = [*region_cases.spelled(), *region_cases.from_models()]
     return {
         "chains": sized(_CHAINS),
-        "more": sized(_MORE_CHAINS),
-        "tiled": [c for c in known if any(fnmatch.fnmatch(c.name, pattern) for pattern in _TILED)],
-        "indexed": [c for c in known if c.name in _INDEXED],
+        "tiled": [
+            *(c for c in known if any(fnmatch.fnmatch(c.name, pattern) for pattern in _TILED)),
+            *(c for c in region_cases.dtypes() if c.name.startswith("turned")),
+            *(
+                c
+                for kind in ("turned", "turned_odd")
+                for label, size in _SIZES.items()
+                for c in region_cases.sized(kind, ("float16",), label, size)
+            ),
+        ],
+        "indexed": [c for c in known if any(fnmatch.fnmatch(c.name, pattern) for pattern in _INDEXED)],
     }
 
 
 def prepare(folder: pathlib.Path, arch: str, only: list[str]) -> None:
     """Write the cases once, and for every way the kernels of its cases."""
     from benchmarks.collection import Collection
-    from onnxopt import compile, generate, kernels_json, launch, package
+    from onnxopt import compile, generate, kernels_json, launch, package, tiles
 
     folder.mkdir(parents=True)
     groups, normal = cases(), launch._table()
@@ -115,16 +127,17 @@ def prepare(folder: pathlib.Path, arch: str, only: list[str]) -> None:
             if only and label not in only:
                 continue
             collection = Collection()
-            with mock.patch.object(launch, "_table", lambda way=way: way.table(normal)):
+            with (
+                mock.patch.object(launch, "_table", lambda way=way: way.table(normal)),
+                mock.patch.object(tiles, "COLUMNS", way.columns),
+                mock.patch.object(tiles, "_MOST_WHOLE", way.most_whole),
+            ):
                 for case in (c for g in way.groups for c in groups[g]):
                     optimized, _ = collection.optimize(case.model)
                     named.setdefault(label, []).append(case.name)
                     (folder / f"{case.name}.onnx").write_bytes(lzma.compress(case.model.SerializeToString()))
                     (folder / f"{case.name}.optimized.onnx").write_bytes(lzma.compress(optimized.SerializeToString()))
-            kernels = [
-                dataclasses.replace(k, variants=tuple(dataclasses.replace(v, waits=way.early) for v in k.variants))
-                for k in collection.kernels.values()
-            ]
+            kernels = list(collection.kernels.values())
             fatbin = compile.compile_cuda(generate.generate(kernels), [arch])
             (lib / label).mkdir()
             (lib / label / "kernels.json").write_text(kernels_json.to_json(kernels, fatbin))

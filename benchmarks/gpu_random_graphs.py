@@ -82,8 +82,25 @@ def of_every_kind() -> Iterator[tuple[onnx.ModelProto, str]]:
         "mask_odd": ("float[3, 4, 5, 17] x, float[3, 1, 1, 17] z", "a = Add(x, z)  y = Relu(a)", ""),
         "short_rows": ("float[9, 11, 3] x, float[9, 1, 3] z", "a = Add(x, z)  y = Relu(a)", ""),
         "dynamic": ("float[N, M, 16] x, float[M, 1] z", "a = Add(x, z)  y = Relu(a)", ""),
+        "dynamic_rows": (
+            "float[N, M, 41, 24] x, float[M, 41] z",
+            "t = Transpose<perm=[0,3,1,2]>(x)  y = Add(t, z)",
+            "",
+        ),
+        "dynamic_columns": (
+            "float[N, 72, M, 41] x, float[72] z",
+            "t = Transpose<perm=[0,2,3,1]>(x)  y = Add(t, z)",
+            "",
+        ),
+        "long_images": (
+            "float[2, 14, 14, 69] x, float[69, 1, 1] z",
+            "t = Transpose<perm=[0,3,1,2]>(x)  y = Add(t, z)",
+            "",
+        ),
     }
     for inputs, body, constants, *_ in (*CASES.values(), *plain.values()):
+        if "float[" not in inputs:
+            continue
         for name, dtype in (("float[", "float32"), ("float16[", "float16"), ("bfloat16[", "bfloat16")):
             text = f'<ir_version: 9, opset_import: ["" : 20]> g ({inputs}) => (float[] y) <{constants}> {{ {body} }}'
             yield _with_output_dims(onnx.parser.parse_model(text.replace("float[", name))), dtype

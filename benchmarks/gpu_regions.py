@@ -37,7 +37,6 @@ from benchmarks.gpu_timing import (
 from benchmarks.torch_functions import function
 
 _UNFUSED = 0.75  # of the time: then cases are no longer run one node at a time too
-_SIZES = {"bfloat16": 2, "float16": 2, "float32": 4, "int32": 4, "int64": 8, "bool": 1}
 
 
 def prepare(folder: pathlib.Path, arch: str, only: list[str]) -> None:
@@ -93,7 +92,7 @@ class Measured:
         self.before = onnx.load_from_string(lzma.decompress((folder / f"{name}.onnx").read_bytes()))
         self.after = lzma.decompress((folder / f"{name}.optimized.onnx").read_bytes())
         rows = [*self.before.graph.input, *self.before.graph.output]
-        self.bytes = sum(math.prod(_shape(v)) * _SIZES[_dtype(v)] for v in rows)
+        self.bytes = sum(math.prod(_shape(v)) * getattr(torch, _dtype(v)).itemsize for v in rows)
         sets = rotation(self.bytes, device)
         self.inputs = [self._draw(seed) for seed in range(sets)]
         self.outputs = [self._empty() for _ in range(sets)]
@@ -110,7 +109,8 @@ class Measured:
             if dtype == "bool":
                 tensors[value.name] = drawn < 0.5
             else:
-                tensors[value.name] = (drawn * (4 if "float" in dtype else 100) - 1.5).to(getattr(torch, dtype))
+                spread = (drawn * (4 if "float" in dtype else 100) - 1.5).clamp_min(0.0 if dtype == "uint8" else -2.0)
+                tensors[value.name] = spread.to(getattr(torch, dtype))
         return tensors
 
     def _empty(self) -> dict[str, torch.Tensor]:
@@ -231,7 +231,9 @@ def table(rows: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def run(folder: pathlib.Path, device: str, only: list[str], out: pathlib.Path | None, seconds: float) -> int:
+def run(
+    folder: pathlib.Path, device: str, only: list[str], out: pathlib.Path | None, seconds: float, one_by_one: bool
+) -> int:
     start = time.perf_counter()
     cases = {n: c for n, c in json.loads((folder / "cases.json").read_text()).items() if not only or n in only}
     if device != "cpu":
@@ -244,7 +246,7 @@ def run(folder: pathlib.Path, device: str, only: list[str], out: pathlib.Path | 
             break
         try:
             # What fusing saves comes last: it may run out of time.
-            unfused = time.perf_counter() - start < seconds * _UNFUSED
+            unfused = one_by_one and time.perf_counter() - start < seconds * _UNFUSED
             rows[name] = {**case, **measure(name, folder, device, unfused)}
             if not rows[name]["error"] <= 1:
                 bad.append(name)
@@ -266,6 +268,7 @@ def main() -> int:
         verb.add_argument("--only", nargs="*", default=[])
     add_device_and_out(verbs[1])
     verbs[1].add_argument("--seconds", type=float, default=200.0, help="start no case after this long")
+    verbs[1].add_argument("--no-unfused", action="store_true", help="leave out the nodes one by one")
     args = parser.parse_args()
     if args.verb == "prepare":
         prepare(args.folder, args.arch, args.only)
@@ -273,7 +276,7 @@ def main() -> int:
     if args.verb == "warm":
         warm(args.folder, args.only)
         return 0
-    return run(args.folder, args.device, args.only, args.out, args.seconds)
+    return run(args.folder, args.device, args.only, args.out, args.seconds, not args.no_unfused)
 
 
 if __name__ == "__main__":

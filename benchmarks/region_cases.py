@@ -8,7 +8,7 @@ import hashlib
 import math
 import pathlib
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import onnx
 import onnx_ir as ir
@@ -150,8 +150,7 @@ def resized(chain: Chain, size: int) -> Chain:
 def spelled() -> Iterator[Case]:
     """Index operations that the skeletons lack: window partition and shift, gated products, layout moves."""
     for name, group, inputs, outputs, body, constants in _SPELLED:
-        text = f'<ir_version: 9, opset_import: ["" : {_OPSET}]> g ({inputs}) => ({outputs}) <{constants}> {{ {body} }}'
-        yield Case(name, group, onnx.parser.parse_model(text))
+        yield Case(name, group, _parsed(inputs, outputs, body, constants))
 
 
 _ROLL = (
@@ -230,10 +229,62 @@ _SPELLED = (
 )  # fmt: skip
 
 
+_DTYPES = ("bfloat16", "float32", "float64", "int64", "int32", "int8", "uint8")
+_KINDS = {  # of broadcasts: shapes of x and of the other operand, N to be chosen; nodes
+    "contiguous": ("[N, 4096]", "[N, 4096]", "a = Add(x, z)  y = Max(a, z)"),
+    "contiguous_odd": ("[N, 4099]", "[N, 4099]", "a = Add(x, z)  y = Max(a, z)"),
+    "bias": ("[N, 4096]", "[4096]", "a = Add(x, z)  y = Max(a, z)"),
+    "bias_odd": ("[N, 4099]", "[4099]", "a = Add(x, z)  y = Max(a, z)"),
+    "channel": ("[N, 64, 64, 64]", "[64, 1, 1]", "a = Add(x, z)  y = Max(a, z)"),
+    "nhwc": ("[N, 56, 56, 384]", "[384]", "a = Add(x, z)  y = Max(a, z)"),
+    "turned": ("[4096, N]", "[4096]", "a = Transpose(x)  b = Add(a, z)  y = Max(b, z)"),
+    "turned_odd": ("[4099, N]", "[4099]", "a = Transpose(x)  b = Add(a, z)  y = Max(b, z)"),
+}
+_MASKED = {
+    "bool_mask": ("float16[N, 4096] x, bool[N, 4096] m", "float16[N, 4096] y", "a = Where(m, x, zero)  y = Relu(a)"),
+    "bool_mask_of_rows": ("float[N, 4096] x, bool[N, 1] m", "float[N, 4096] y", "a = Where(m, x, zero)  y = Relu(a)"),
+    "bool_result": ("float16[N, 4096] x, bool[N, 4096] m", "bool[N, 4096] y", "a = Greater(x, zero)  y = And(a, m)"),
+}
+
+
+def sized(kind: str, dtypes: Iterable[str], label: str, size: int) -> Iterator[Case]:
+    """A region of each of these dtypes, whose operand x has about `size` bytes."""
+    shape, other, body = _KINDS[kind]
+    for dtype in dtypes:
+        rest = math.prod(int(n) for n in shape.strip("[]").split(", ") if n != "N")
+        wanted = max(1, size // _bytes(dtype) // rest)
+        rows = wanted | 1 if "odd" in kind else wanted
+        name = {"float32": "float", "float64": "double"}.get(dtype, dtype)
+        dims = shape.replace("N", str(rows))
+        result = "[" + ", ".join(reversed(dims.strip("[]").split(", "))) + "]" if "turned" in kind else dims
+        text = f"{name}{dims} x, {name}{other} z".replace("N", str(rows))
+        yield Case(f"{kind}_{dtype}_{label}", "dtype", _parsed(text, f"{name}{result} y", body))
+
+
+def dtypes() -> Iterator[Case]:
+    """Every dtype with every kind of broadcast, tensors of about 256 MB."""
+    for kind in _KINDS:
+        yield from sized(kind, _DTYPES, "256MB", 256 << 20)
+    for kind, (inputs, outputs, body) in _MASKED.items():
+        rows = (256 << 20) // (4 if "float[" in inputs else 2) // 4096
+        zero = f"{inputs.split('[')[0]} zero = {{0}}"
+        yield Case(kind, "dtype", _parsed(inputs.replace("N", str(rows)), outputs.replace("N", str(rows)), body, zero))
+
+
+def _bytes(dtype: str) -> int:
+    return onnx.helper.tensor_dtype_to_np_dtype(ONNX_DTYPES[dtype]).itemsize
+
+
+def _parsed(inputs: str, outputs: str, body: str, constants: str = "") -> onnx.ModelProto:
+    text = f'<ir_version: 9, opset_import: ["" : {_OPSET}]> g ({inputs}) => ({outputs}) <{constants}> {{ {body} }}'
+    return onnx.parser.parse_model(text)
+
+
 def all_cases() -> Iterator[Case]:
     yield from spelled()
     yield from chains()
     yield from from_models()
+    yield from dtypes()
 
 
 def element_name(value: onnx.ValueInfoProto) -> str:

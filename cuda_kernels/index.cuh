@@ -31,7 +31,7 @@ constexpr bool is_any(char mode) { return mode == '*'; }
 constexpr bool is_neighbours(char mode) { return mode == 'R' || mode == 'T' || mode == 'V'; }
 constexpr bool is_cell(char mode) { return mode == 'C' || mode == 'U' || mode == 'W'; }
 constexpr bool is_interleaved(char mode) { return mode == 'I'; }
-constexpr bool is_transposed(char mode) { return mode == 'X' || mode == 'Y' || mode == 'Z'; }
+constexpr bool is_transposed(char mode) { return mode == 'X' || mode == 'Y' || mode == 'Z' || mode == 'z'; }
 constexpr bool is_row(char mode) { return mode == 'R' || mode == 'r'; }
 constexpr bool is_column(char mode) { return mode == 'C' || mode == 'c'; }
 constexpr bool is_two_terms(char mode) { return mode == 'T' || mode == 'U' || mode == 't'; }
@@ -111,14 +111,24 @@ struct Stretch {
   Index step;
 };
 
-template <typename Op, int kAccess, typename Index>
+// The steps of an access where they are known when generating, 0 for the one element of a cell; else -1.
+template <typename Op, int kAccess, char kMode>
+constexpr int known_step() {
+  if constexpr (Op::kStatic) {
+    return Op::step[kAccess] == 0 || Op::step[kAccess] == 1 ? static_cast<int>(Op::step[kAccess]) : -1;
+  } else {
+    return kMode == 'c' ? 0 : kMode == 'r' ? 1 : -1;
+  }
+}
+
+template <typename Op, int kAccess, char kMode, typename Index>
 __device__ inline Stretch<Index> stretch(const Input<Index>& input, Index i) {
   if constexpr (Op::kStatic) {
     constexpr Index kPeriod = static_cast<Index>(Op::period[kAccess]);
     return {kPeriod - i % kPeriod, static_cast<Index>(Op::step[kAccess])};
   } else {
     const Term<Index>& inner = input.term[0];
-    const bool is_run = inner.div.divisor == 1;
+    const bool is_run = known_step<Op, kAccess, kMode>() < 0 ? inner.div.divisor == 1 : kMode == 'r';
     const Divisor<Index> period = is_run ? inner.mod : inner.div;
     return {period.divisor - remainder(i, period), is_run ? inner.stride : 0};
   }

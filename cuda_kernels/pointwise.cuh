@@ -38,16 +38,27 @@ __device__ inline Vector<T, kWidth> gather(const T* data, const Input<Index>& in
 // all.
 template <typename Op, int kAccess, char kMode, typename T, int kWidth, typename Index>
 __device__ inline Vector<T, kWidth> gather_in_runs(const T* data, const Input<Index>& input, Index i) {
-  const Stretch<Index> here = stretch<Op, kAccess>(input, i);
+  using SignedIndex = typename Signed<Index>::type;
+  constexpr int kStep = known_step<Op, kAccess, kMode>();
+  const Stretch<Index> here = stretch<Op, kAccess, kMode>(input, i);
   const auto first = offset<Op, kAccess, kMode>(input, i);
   const auto last = offset<Op, kAccess, kMode>(input, static_cast<Index>(i + kWidth - 1));
   Vector<T, kWidth> gathered;
+  if constexpr (kStep == 0) {
+    const T before = data[first];
+    const T behind = data[last];
 #pragma unroll
-  for (int j = 0; j < kWidth; ++j) {
-    const auto before = first + static_cast<Index>(j) * here.step;
-    const auto behind = last - static_cast<Index>(kWidth - 1 - j) * here.step;
-    gathered.at[j] =
-        data[static_cast<typename Signed<Index>::type>(static_cast<Index>(j) < here.left ? before : behind)];
+    for (int j = 0; j < kWidth; ++j) gathered.at[j] = static_cast<Index>(j) < here.left ? before : behind;
+  } else {
+    const Index step = kStep > 0 ? kStep : here.step;
+    const Index behind = last - (kWidth - 1) * step;
+#pragma unroll
+    for (int j = 0; j < kWidth; ++j) {
+      const Index from = static_cast<Index>(j) < here.left ? static_cast<Index>(first) : behind;
+      const SignedIndex start = static_cast<SignedIndex>(from);
+      gathered.at[j] =
+          kStep > 0 ? data[start + static_cast<SignedIndex>(j)] : data[static_cast<SignedIndex>(from + j * step)];
+    }
   }
   return gathered;
 }
@@ -257,6 +268,21 @@ struct Body<Op, List<In...>, List<Out...>, Indices<I...>, Indices<O...>, Indices
   template <typename T, int kWidth, typename Index>
   __device__ static void store(T* data, Index i, const Vector<T, kWidth>& vector) {
     if (data != nullptr) store_vector(data + i, vector);
+  }
+
+  // Stores those elements of a vector for which inside(number) holds.
+  template <int kWidth, typename Index, typename Inside>
+  __device__ static void store_some(const Parameters<Index>& params, Index i, const Stored<kWidth>& out,
+                                    const Inside& inside) {
+    (store_some_of(static_cast<Out*>(params.output[O]), i, get<O>(out).value, inside), ...);
+  }
+
+  template <typename T, int kWidth, typename Index, typename Inside>
+  __device__ static void store_some_of(T* data, Index i, const Vector<T, kWidth>& vector, const Inside& inside) {
+#pragma unroll
+    for (int j = 0; j < kWidth; ++j) {
+      if (data != nullptr && inside(j)) data[i + j] = vector.at[j];
+    }
   }
 
   template <typename M, typename Index>

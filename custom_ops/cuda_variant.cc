@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
+#include <optional>
 
 namespace onnxopt::cuda {
 namespace {
@@ -10,6 +11,7 @@ namespace {
 constexpr std::uint64_t kMaxGrid = 0x7fffffff;
 constexpr std::uint64_t kMax32 = std::uint64_t{1} << 31U;
 constexpr std::size_t kWidestAccess = 16;  // bytes that a GPU thread loads or stores at once
+constexpr std::size_t kWord = 4;           // bytes of a bank of shared memory
 
 // The farthest that an access reaches from its first element, either way.
 std::uint64_t Reach(const Access& access) {
@@ -61,7 +63,7 @@ bool SameColumns(const Run* a, const Run* b) {
 
 // The columns of a tiled variant, from its first input that lies along them.
 const Run* TileColumns(const Variant& variant, const Domain& domain) {
-  return Columns(domain.access[variant.modes.find_first_of("XYZ")]);
+  return Columns(domain.access[variant.modes.find_first_of(kModesAlong)]);
 }
 
 bool FitsTile(const Variant& variant, const Domain& domain) {
@@ -71,7 +73,8 @@ bool FitsTile(const Variant& variant, const Domain& domain) {
   if (variant.whole) return columns->div == variant.tile && columns->div * columns->mod % variant.vector == 0;
   // Below that, tiles are mostly empty; where the sides were known, the tile was made for them.
   const std::uint64_t shortest = std::min<std::uint64_t>(8, variant.tile_columns);
-  return columns->div % variant.vector == 0 && columns->div >= 8 && columns->mod >= shortest;
+  const bool whole_vectors = variant.slides || columns->div % variant.vector == 0;
+  return whole_vectors && columns->div >= 8 && columns->mod >= shortest;
 }
 
 // Neighbours that take turns among as many runs as the innermost dim has elements, each of them read in vectors.
@@ -117,6 +120,7 @@ bool Holds(char mode, const Access& access, const void* data, Dtype dtype, unsig
     case 'X':
     case 'Y':
     case 'Z':
+    case 'z':
       return Columns(access) != nullptr;
     default:
       return access.runs <= static_cast<std::size_t>(kMaxTerms);
@@ -133,24 +137,55 @@ bool Uniform(const Condition& condition, unsigned vector) {
   return std::all_of(form.run + 1, form.run + form.runs, [&](const Run& run) { return run.stride % cell == 0; });
 }
 
-// The same along the columns of a tile, which begin at multiples of the vector.
-bool UniformAlong(const Run& columns, const Condition& condition, unsigned vector) {
-  const Access& form = condition.form;
+// By how much a condition's form grows along the columns of a tile, 0 where it does not depend on them; nothing where
+// it has digits of theirs and of others in one.
+std::optional<std::int64_t> StepAlong(const Run& columns, const Access& form) {
   std::int64_t step = 0;
   for (std::size_t k = 0; k < form.runs; ++k) {
     const Run& run = form.run[k];
     const bool apart = run.div >= columns.div * columns.mod || run.div * run.mod <= columns.div;
     if (apart) continue;
-    if (run.div != columns.div || run.mod != columns.mod) return false;
+    if (run.div != columns.div || run.mod != columns.mod) return std::nullopt;
     step = run.stride;
   }
-  const std::int64_t cell = step * static_cast<std::int64_t>(vector);
-  if (step == 0) return true;
-  if (step < 0 || (condition.low - condition.offset) % cell != 0 || (condition.high - condition.offset) % cell != 0) {
+  return step;
+}
+
+// Whether a condition is the same for every element of a vector along the columns of a tile, which begins at a multiple
+// of its size.
+bool UniformAlong(const Run& columns, const Condition& condition, unsigned vector) {
+  const Access& form = condition.form;
+  const std::optional<std::int64_t> step = StepAlong(columns, form);
+  if (!step) return false;
+  if (*step == 0) return true;
+  const std::int64_t cell = *step * static_cast<std::int64_t>(vector);
+  if (cell < 0 || (condition.low - condition.offset) % cell != 0 || (condition.high - condition.offset) % cell != 0) {
     return false;
   }
   return std::all_of(form.run, form.run + form.runs,
                      [&](const Run& run) { return run.div == columns.div || run.stride % cell == 0; });
+}
+
+// Whether a condition that holds anywhere in such a vector, wherever that begins, holds at one of its ends.
+bool LongAlong(const Run& columns, const Condition& condition, unsigned vector) {
+  const std::optional<std::int64_t> step = StepAlong(columns, condition.form);
+  return step && condition.high - condition.low >= std::abs(*step) * static_cast<std::int64_t>(vector);
+}
+
+// Whether access `k` can be read along its columns in aligned vectors that begin anywhere: a reader must know by turns
+// where elements of less than a word lie in theirs.
+bool FitsShiftedVectors(const Domain& domain, std::size_t k, Dtype dtype) {
+  const Access& access = domain.access[k];
+  const Run* columns = Columns(access);
+  const auto words = static_cast<unsigned>(kWord / std::min(kWord, Size(dtype)));
+  const bool in_turns = columns == access.run + 1 ||
+                        std::all_of(access.run, columns, [&](const Run& run) { return IsMultiple(run.stride, words); });
+  bool fits = in_turns;
+  for (std::size_t c = 0; c < kMaxConditions; ++c) {
+    if ((access.guards >> c & 1U) == 0) continue;
+    fits = fits && LongAlong(*columns, domain.condition[c], static_cast<unsigned>(kWidestAccess / Size(dtype)));
+  }
+  return fits;
 }
 
 // Whether access `k` can be read along its columns in vectors of so many bytes, each inside or outside of its guards.
@@ -189,9 +224,10 @@ bool Fits(const Kernel& kernel, const Variant& variant, const Domain& domain, bo
     const Access& access = domain.access[k];
     const char mode = variant.modes[k];
     if (!Holds(mode, access, domain.input[k], program.leaf(k), variant.vector, domain.count)) return false;
-    if (mode != 'X' && mode != 'Y' && mode != 'Z') continue;
+    if (std::strchr(kModesAlong, mode) == nullptr) continue;
     if (!SameColumns(Columns(access), TileColumns(variant, domain))) return false;
-    const std::size_t bytes = mode == 'Z' ? kWidestAccess : mode == 'Y' ? kWidestAccess / 2 : Size(program.leaf(k));
+    if (mode == 'z' && !FitsShiftedVectors(domain, k, program.leaf(k))) return false;
+    const std::size_t bytes = mode == 'Z' ? kWidestAccess : mode == 'Y' ? kWidestAccess / 2 : 0;
     if (!FitsColumnVectors(variant, domain, k, program.leaf(k), bytes)) return false;
   }
   for (std::size_t k = 0; k < program.conditions(); ++k) {
@@ -272,6 +308,10 @@ void FillLeaves(const Program& program, const Variant& variant, const Domain& do
 
 std::uint64_t CeilDiv(std::uint64_t n, std::uint64_t d) { return n / d + (n % d != 0 ? 1 : 0); }
 
+std::uint64_t TilesAlongRows(const Variant& variant, const Run& columns) {
+  return CeilDiv(columns.div + (variant.slides ? variant.vector - 1 : 0), variant.tile);
+}
+
 }  // namespace
 
 bool Aligned(const void* data, Dtype dtype, unsigned vector) {
@@ -313,7 +353,7 @@ void FillParams(const Kernel& kernel, const Variant& variant, const Domain& doma
   if (variant.tile > 0) {
     const Run& columns = *TileColumns(variant, domain);
     const Tiles<Index32> tiles = {static_cast<Index32>(columns.div), static_cast<Index32>(columns.mod),
-                                  MakeDivisor<Index32>(CeilDiv(columns.div, variant.tile)),
+                                  MakeDivisor<Index32>(TilesAlongRows(variant, columns)),
                                   MakeDivisor<Index32>(CeilDiv(columns.mod, variant.tile_columns))};
     std::memcpy(block, &tiles, sizeof(tiles));
     block += sizeof(tiles);
@@ -337,7 +377,7 @@ unsigned GridSize(const Variant& variant, const Domain& domain) {
   std::uint64_t blocks = CeilDiv(domain.count, tile);
   if (variant.tile > 0) {
     const Run& columns = *TileColumns(variant, domain);
-    blocks = CeilDiv(columns.div, variant.tile) * CeilDiv(columns.mod, variant.tile_columns) *
+    blocks = TilesAlongRows(variant, columns) * CeilDiv(columns.mod, variant.tile_columns) *
              (domain.count / (columns.div * columns.mod));
   }
   if (blocks > kMaxGrid) {

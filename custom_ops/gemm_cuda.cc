@@ -5,6 +5,7 @@
 #include <map>
 
 #include "cuda_stream.h"
+#include "few_rows_abi.h"
 #include "gemm_algorithms.h"
 #include "stopwatch.h"
 #include "tensors.h"
@@ -58,6 +59,13 @@ bool UsesTf32(const OrtKernelContext* context) {
   return false;
 }
 
+bool IsConstant(const OrtKernelInfo* info, std::size_t input) {
+  int constant = 0;
+  const OrtValue* value = nullptr;
+  Check(Ort().KernelInfoGetConstantInput_tensor(info, input, &constant, &value));
+  return constant != 0;
+}
+
 }  // namespace
 
 struct GemmCudaKernel::Call {
@@ -67,11 +75,15 @@ struct GemmCudaKernel::Call {
   cublaslt::Handle handle;
   bool tf32;
   bool capturing;
-  bool workspace = true;  // whether it may use that of its stream
 };
 
-GemmCudaKernel::GemmCudaKernel(const Kernel& kernel, const Driver& driver, const OrtKernelInfo* info)
-    : FusedKernel(kernel), driver_(driver), api_(FindCublaslt()), allocator_(std::make_shared<Allocator>(info)) {
+GemmCudaKernel::GemmCudaKernel(const Kernel& kernel, const Library& library, const OrtKernelInfo* info)
+    : FusedKernel(kernel),
+      driver_(library.driver()),
+      launcher_(kernel, library),
+      b_is_constant_(IsConstant(info, kernel.gemm.b)),
+      api_(FindCublaslt()),
+      allocator_(std::make_shared<Allocator>(info)) {
   Context context = nullptr;
   driver_.Check(driver_.cuCtxGetCurrent(&context), "cannot ask for the CUDA context");
   if (context != nullptr) HandleOf(context, api_);
@@ -97,13 +109,9 @@ void GemmCudaKernel::Compute(OrtKernelContext* ort_context) const {
   RunParts({product, operands, stream, HandleOf(context, api_), tf32, capturing != 0}, outputs);
 }
 
-// Each part is a product of its own, as ONNX Runtime allocates the outputs where it likes. One alone fills the GPU
-// badly; in a CUDA graph they are branches, so that one begins while another ends. Outside of one, the host's time for
-// the events would cost more.
+// Each part is a product of its own, as ONNX Runtime allocates the outputs where it likes.
 void GemmCudaKernel::RunParts(const Call& call, void* const* outputs) const {
   const std::size_t parts = kernel().gemm.parts;
-  if (parts > 1 && !call.capturing && branches_ == nullptr) branches_ = BranchesOf(call.stream, driver_);
-  const Fork fork(call.capturing && parts > 1 ? branches_.get() : nullptr, call.stream, parts - 1);
   const std::size_t size = Size(kernel().gemm.dtype);
   for (std::size_t k = 0; k < parts; ++k) {
     if (outputs[k] == nullptr) continue;
@@ -112,13 +120,38 @@ void GemmCudaKernel::RunParts(const Call& call, void* const* outputs) const {
     part.operands.b = Move(call.operands.b, index * call.product.part_b, size);
     if (call.operands.bias != nullptr) part.operands.bias = Move(call.operands.bias, index * call.product.n, size);
     part.operands.output = outputs[k];
-    // Products side by side cannot share a workspace, which unaligned biases and sums over nothing ask for.
-    const bool aligned = part.operands.bias == nullptr || Alignment(part.operands.bias) >= kBiasAlignment;
-    part.workspace = k == 0 || !aligned || call.product.k == 0;
-    if (!part.workspace) part.stream = fork.stream(k);
-    RunBatch(part);
+    if (!RunFewRows(part)) RunBatch(part);
   }
-  fork.Join();
+}
+
+// Few rows are bound by the weights: a kernel of ours reads them faster than cuBLASLt's do. False where none fits.
+bool GemmCudaKernel::RunFewRows(const Call& call) const {
+  const Product& product = call.product;
+  const Operands& at = call.operands;
+  const Gemm& gemm = kernel().gemm;
+  const auto& variants = kernel().variants;
+  const auto fits = [&](const Variant& v) { return static_cast<std::int64_t>(v.rows) >= product.m; };
+  const auto variant = std::find_if(variants.begin(), variants.end(), fits);
+  constexpr std::int64_t kMost = std::numeric_limits<std::int32_t>::max();
+  if (variant == variants.end() || product.batch_dims > 0 || product.k == 0) return false;
+  if (product.n > kMost || product.k > kMost || product.k % variant->vector != 0) return false;
+  if (Alignment(at.a) < kBiasAlignment || Alignment(at.b) < kBiasAlignment) return false;
+  FewRowsParams params{at.a,
+                       at.b,
+                       at.bias,
+                       at.residual,
+                       at.output,
+                       static_cast<unsigned>(product.m),
+                       static_cast<unsigned>(product.n),
+                       static_cast<unsigned>(product.k),
+                       b_is_constant_ ? 1U : 0U,
+                       gemm.alpha,
+                       gemm.beta};
+  const std::uint64_t columns = variant->threads / kWarpThreads * variant->columns;
+  const auto blocks = static_cast<unsigned>((static_cast<std::uint64_t>(product.n) + columns - 1) / columns);
+  launcher_.Launch(static_cast<std::size_t>(variant - variants.begin()), blocks,
+                   reinterpret_cast<unsigned char*>(&params), call.stream);
+  return true;
 }
 
 // cuBLASLt takes one batch dim: the innermost one, which is the longest where dims could be merged. Others are a loop.
@@ -198,7 +231,6 @@ void GemmCudaKernel::RunWithoutDepth(const Call& call) const {
 }
 
 Scratch GemmCudaKernel::ScratchOf(const Call& call) const {
-  if (!call.workspace) return {nullptr, 0};
   const std::shared_ptr<const Workspace> workspace = WorkspaceOf(call.stream, allocator_, !call.capturing);
   if (workspace == nullptr) return {nullptr, 0};
   if (std::find(held_.begin(), held_.end(), workspace) == held_.end()) held_.push_back(workspace);

@@ -234,7 +234,8 @@ def _entry(kernel: Kernel, program: Program, variant: Variant) -> list[str]:
     params = f"{'Tiled' if variant.tile else ''}Params<{index}, {counts}>"
     function, size = "pointwise", str(variant.unroll)
     if variant.tile:
-        function, size = "pointwise_tiled", f"{variant.tile}, {variant.tile_columns}, {str(variant.whole).lower()}"
+        shape = "w" if variant.whole else "s" if variant.slides else "c"
+        function, size = "pointwise_tiled", f"{variant.tile}, {variant.tile_columns}, '{shape}'"
     return [
         f'extern "C" __global__ void __launch_bounds__({variant.threads})',
         f"{variant.symbol}(const __grid_constant__ {params} params) {{",

@@ -31,21 +31,16 @@ class TileArea:
     threads: int
 
 
-def block(streams: int, size: int | None) -> Block:
-    """For a kernel that reads this many operands element by element, and has `size` bytes of each (None: not known)."""
-    rows = (r for r in _table()["rows"] if r["streams"] in (0, streams) and _fits(r["below"], size))
-    row = next(r for r in rows if (size or 0) >= r["at_least"])
-    return Block(row["threads"], row["unroll"])
+def block() -> Block:
+    """For every kernel that is not tiled."""
+    return Block(**_table()["block"])
 
 
 def tile_area(elements: int | None) -> TileArea:
     """For a domain of this many elements; None: not known."""
-    row = next(r for r in _table()["tiles"] if _fits(r["below"], elements))
+    rows = _table()["tiles"]
+    row = next(r for r in rows if r["below"] is None or (elements is not None and elements < r["below"]))
     return TileArea(row["elements"], row["threads"])
-
-
-def _fits(below: int | None, size: int | None) -> bool:
-    return below is None or (size is not None and size < below)
 
 
 @functools.cache

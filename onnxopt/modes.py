@@ -9,6 +9,7 @@ r c t G  as R C T or U, and any terms, where a vector may reach into the next ru
 g  any terms, each element behind guards of its own
 X  along the columns of a tile, through shared memory (cuda_kernels/pointwise_tiled.cuh)
 Y Z  the same, where the columns are read in vectors of 8 and of 16 bytes
+z  as Z, where no vector lies whole: aligned ones that hold the columns are read
 P  a condition that is the same for a whole vector      p  one that is not
 *  decided by the host at launch
 """
@@ -22,6 +23,7 @@ from onnxopt.indexing import Condition, Term
 
 MOST_NEIGHBOURS = 16  # elements of the widest vector
 GATHERED = frozenset("rctGgp*")
+ALONG = "XYzZ"  # the slowest first
 _WHOLE = {"neighbours": {1: "R", 2: "T"}, "cell": {1: "C", 2: "U"}}
 
 

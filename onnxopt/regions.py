@@ -14,6 +14,7 @@ from onnxopt.shapes import Shapes
 class Kind(enum.StrEnum):
     """What a kernel runs, and so which modules find, lower and generate it (kinds.py)."""
 
+    ATTENTION = "attention"
     GEMM = "gemm"
     POINTWISE = "pointwise"
     ROWWISE = "rowwise"
@@ -99,7 +100,8 @@ class Variant:
     modes: one letter an access, then one a condition (modes.py). The first variant whose modes fit the actual shapes
     runs. index: 32 or 64 bit. vector: elements a load; unroll: vectors a thread; threads: of a block. tile,
     tile_columns: sides of a tile, where inputs go through shared memory, else 0. whole: a tile has all rows of the
-    domain. waits: the kernel waits by itself for the one ahead of it in the stream, where a GPU can.
+    domain. slides: a tile begins in each column with the vector that its first row lies in. waits: the kernel waits by
+    itself for the one ahead of it in the stream, where a GPU can.
     """
 
     symbol: str
@@ -111,6 +113,7 @@ class Variant:
     tile: int = dataclasses.field(default=0, kw_only=True)
     tile_columns: int = dataclasses.field(default=0, kw_only=True)
     whole: bool = dataclasses.field(default=False, kw_only=True)
+    slides: bool = dataclasses.field(default=False, kw_only=True)
     waits: bool = dataclasses.field(default=False, kw_only=True)
 
 

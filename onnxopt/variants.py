@@ -12,16 +12,16 @@ from onnxopt import launch, tiles
 from onnxopt.dtypes import DTYPES
 from onnxopt.extents import ONE, Extent, extent, product
 from onnxopt.indexing import Access, Indexing, Term
-from onnxopt.modes import GATHERED, Fit, access_mode, columns, condition_mode, gathered
+from onnxopt.modes import ALONG, GATHERED, Fit, access_mode, columns, condition_mode, gathered
 from onnxopt.program import Program
 from onnxopt.regions import Region, Variant
 from onnxopt.shapes import Dims, Shapes
 
 _ACCESS_BYTES = 16  # the widest load or store an instruction makes
 _NARROWEST_BYTES = 4  # below, gathering is as good
+_WORD_BYTES = 4  # of a bank of shared memory
 _MOST_SPECIAL = 3
 _GENERAL_THREADS = 128
-_COMPUTED = 99  # operands that are streamed, for the table of launches: where indices are computed, any number
 
 
 def choose(name: str, program: Program, regions: Sequence[Region], shapes: Shapes) -> tuple[Variant, ...]:
@@ -31,9 +31,9 @@ def choose(name: str, program: Program, regions: Sequence[Region], shapes: Shape
     """
     vector = vector_width(program)
     if program.index is None:
-        special = _plain(name, vector, regions, shapes, _bytes(regions, shapes))
+        special = _plain(name, vector, regions, shapes)
     else:
-        special = _indexed(name, program, program.index, vector, _bytes(regions, shapes))
+        special = _indexed(name, program, program.index, vector)
     general = "*" * len(program.accesses) + "p" * program.conditions
     if program.index is not None:
         vector = 1  # only for buffers that are not aligned: the others have a variant that knows how they lie
@@ -50,33 +50,21 @@ def vector_width(program: Program) -> int:
     return _ACCESS_BYTES // widest
 
 
-def _bytes(regions: Sequence[Region], shapes: Shapes) -> int | None:
-    """Bytes of the largest operand of the largest of these regions; None where one is not known."""
-    sizes = [shapes.bytes(v) for r in regions for v in (*r.inputs, *r.outputs)]
-    return None if None in sizes else max(s for s in sizes if s is not None)
-
-
 def _variant(name: str, modes: str, vector: int, full: int, block: launch.Block) -> Variant:
     suffix = modes.replace("*", "A") + ("" if vector == full else f"_{vector}")
     symbol = f"{name}_{_kind(modes)}_{suffix}"
     return Variant(symbol, modes, 32, vector, block.unroll, block.threads, waits=True)
 
 
-def _block(modes: str, size: int | None) -> launch.Block:
-    """As measured; where an index is computed, a second vector a thread costs more than it brings (docs/notes.md)."""
-    streams = modes.count("F") if not set("TUVWtGgPp*") & set(modes) else _COMPUTED
-    return launch.block(max(1, streams), size)
-
-
 def _kind(modes: str) -> str:
-    if set("XYZ") & set(modes):
+    if set(ALONG) & set(modes):
         return "tiled"
     if set("TUVWItGg*") & set(modes):
         return "strided"
     return "column" if set("Cc") & set(modes) else "row" if set("Rr") & set(modes) else "contiguous"
 
 
-def _plain(name: str, vector: int, regions: Sequence[Region], shapes: Shapes, size: int | None) -> list[Variant]:
+def _plain(name: str, vector: int, regions: Sequence[Region], shapes: Shapes) -> list[Variant]:
     """Without index operations: numpy broadcasting, as far as the dims tell."""
     foreseen = [[_modes(region, shapes, Fit(vector, certain)) for certain in (False, True)] for region in regions]
     found: collections.Counter[str] = collections.Counter(hoped for hoped, _ in foreseen if hoped is not None)
@@ -84,7 +72,7 @@ def _plain(name: str, vector: int, regions: Sequence[Region], shapes: Shapes, si
     # Where symbolic dims may turn out to be odd, the variants for that come behind.
     behind = [c for h, c in foreseen if h in frequent and c is not None and c not in frequent]
     modes = (*frequent, *dict.fromkeys(behind))
-    return [_variant(name, m, vector, vector, _block(m, size)) for m in modes]
+    return [_variant(name, m, vector, vector, launch.block()) for m in modes]
 
 
 def _modes(region: Region, shapes: Shapes, fit: Fit) -> str | None:
@@ -137,7 +125,7 @@ def _broadcast_terms(value: ir.Value, domain: Dims | None, shapes: Shapes) -> tu
     return tuple(terms)
 
 
-def _indexed(name: str, program: Program, index: Indexing, full: int, size: int | None) -> list[Variant]:
+def _indexed(name: str, program: Program, index: Indexing, full: int) -> list[Variant]:
     """With index operations: tiled variants where an input lies across the domain's order, and one that is not."""
     chosen = _tiled(name, program, index, full)
     seen = set()
@@ -147,7 +135,7 @@ def _indexed(name: str, program: Program, index: Indexing, full: int, size: int 
         width, modes = min(options, key=lambda o: (sum(m in GATHERED for m in o[1][:accesses]), -o[0]))
         if (width, modes) not in seen:
             seen.add((width, modes))
-            chosen.append(_variant(name, modes, width, full, _block(modes, size)))
+            chosen.append(_variant(name, modes, width, full, launch.block()))
     return chosen
 
 
@@ -190,39 +178,48 @@ def _tiled(name: str, program: Program, index: Indexing, full: int) -> list[Vari
     members = [k for k, term in along.items() if term == chosen]
     count = product(index.shapes[0])
     row_bytes = sum(DTYPES[program.accesses[k]].size for k in members if index.leaders[k] == k)
-    tile = tiles.choose(chosen, count, row_bytes, full)
-    if tile is None:
-        return []
-    letters = list(_index_modes(index, Fit(tile.width)))
-    if all(letters[k] == "I" for k in members):
-        return []  # read as it lies, without shared memory
     found = []
-    for certain in (False, True):
-        for k in members:
-            group = [m for m in members if index.leaders[m] == index.leaders[k]]
-            letters[k] = min(_along(index.accesses[m], chosen, program.accesses[m], tile, certain) for m in group)
-        found.append("".join(letters))
-    if any(index.accesses[k].guards for k in members):  # the host may find that they cut a vector
-        found.append("".join("X" if letter in "YZ" else letter for letter in letters))
-    return [_tiled_variant(name, modes, tile, full) for modes in dict.fromkeys(found)]
+    for tile in tiles.choose(chosen, count, row_bytes, full):
+        letters = list(_index_modes(index, Fit(tile.width)))
+        if all(letters[k] == "I" for k in members):
+            continue  # read as it lies, without shared memory
+        for certain in (False, True):
+            for k in members:
+                group = [m for m in members if index.leaders[m] == index.leaders[k]]
+                options = [_along(index.accesses[m], chosen, program.accesses[m], tile, certain) for m in group]
+                letters[k] = min(options, key=ALONG.index)
+                if letters[k] == "z" and len(group) > 1:
+                    letters[k] = "X"
+            found.append(_tiled_variant(name, "".join(letters), tile, full))
+        if any(index.accesses[k].guards for k in members):  # the host may find that they cut a vector
+            found.append(_tiled_variant(name, "".join("X" if c in ALONG else c for c in letters), tile, full))
+    return list(dict.fromkeys(found))
 
 
 def _along(access: Access, column: Term, dtype: str, tile: tiles.Tile, certain: bool) -> str:
     """The letter of an access that a tile reads along its columns: the widest vectors that fit."""
     rest = [t.stride for t in access.terms if t != column]
-    for letter, size in (("Z", _ACCESS_BYTES), ("Y", _ACCESS_BYTES // 2)):
-        width = size // DTYPES[dtype].size
+    size = DTYPES[dtype].size
+    full = _ACCESS_BYTES // size
+    for letter, width in (("Z", full), ("Y", full // 2)):
         fit = Fit(width, certain)
-        if width > 1 and tile.columns % width == 0 and fit.whole(column.mod, *rest, *access.offset):
+        fills = width > 1 and tile.columns % width == 0 and (letter == "Z" or tile.columns < full)
+        if fills and fit.whole(column.mod, *rest, *access.offset):
             return letter
         if width > tile.columns and column.mod.number == tile.columns and not access.guards:
             inner, *others = (t for t in access.terms if t != column)
             sides = inner.stride == column.mod and tile.rows % (width // tile.columns) == 0
             if sides and fit.whole(inner.mod * column.mod, *(t.stride for t in others), *access.offset):
                 return letter
-    return "X"
+    rows = access.terms[: access.terms.index(column)]
+    words = Fit(max(1, _WORD_BYTES // size), certain)
+    in_turns = len(rows) == 1 or words.whole(*(t.stride for t in rows))
+    return "z" if in_turns and tile.columns % full == 0 else "X"
 
 
 def _tiled_variant(name: str, modes: str, tile: tiles.Tile, full: int) -> Variant:
     variant = _variant(name, modes, tile.width, full, launch.Block(tile.threads, 1))
-    return dataclasses.replace(variant, tile=tile.rows, tile_columns=tile.columns, whole=tile.whole)
+    symbol = variant.symbol + "_slides" * tile.slides
+    return dataclasses.replace(
+        variant, symbol=symbol, tile=tile.rows, tile_columns=tile.columns, whole=tile.whole, slides=tile.slides
+    )

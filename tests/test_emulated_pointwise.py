@@ -1,7 +1,7 @@
 """Pointwise CUDA kernels with index operations, run on the CPU by g++ and threads (emulation/cuda.h), against ORT.
 
 Every entry point of a kernel runs: what is tested is the device code, its tiles, tails and barriers. The host's choice
-of an entry point and 16-bit dtypes need a GPU.
+of an entry point and 16-bit floats need a GPU.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import cast
 
 import numpy as np
+import onnx
+import onnx.reference
 import onnx_ir as ir
 import onnxruntime as ort
 import pytest
@@ -21,7 +23,7 @@ from graphs import graph
 from onnxopt import generate, outline, paths
 from onnxopt.fuse import fuse
 from onnxopt.indexing import Condition, Indexing, Term
-from onnxopt.modes import columns
+from onnxopt.modes import ALONG, columns
 from onnxopt.program import Program
 from onnxopt.regions import Kernel, Variant
 
@@ -32,7 +34,26 @@ _ROLL = (
 )
 # name: inputs, body, constants, letters of the entry point that must be there
 CASES = {
-    "transpose_odd": ("float[67, 131] x, float[131, 67] z", "t = Transpose(x)  y = Add(t, z)", "", "XF"),
+    "transpose_odd": ("float[67, 131] x, float[131, 67] z", "t = Transpose(x)  y = Add(t, z)", "", "zF"),
+    "transpose_odd_int16": ("int16[67, 131] x", "t = Transpose(x)  y = Abs(t)", "", "z"),
+    "transpose_odd_rows_int16": ("int16[101, 72] x", "t = Transpose(x)  y = Abs(t)", "", "Z"),
+    "transpose_odd_columns_int16": ("int16[104, 69] x", "t = Transpose(x)  y = Abs(t)", "", "z"),
+    "transpose_even_columns_int8": ("int8[128, 70] x", "t = Transpose(x)  y = Abs(t)", "", "z"),
+    "transpose_odd_int8": ("int8[101, 69] x", "t = Transpose(x)  y = Abs(t)", "", "z"),
+    "transpose_odd_double": ("double[67, 131] x, double[131, 67] z", "t = Transpose(x)  y = Add(t, z)", "", "zF"),
+    "odd_images_int16": (
+        "int16[2, 7, 9, 101] x",
+        "a = Abs(x)  t = Transpose<perm=[0,3,1,2]>(a)  y = Neg(t)",
+        "",
+        "z",
+    ),
+    "heads_int16": ("int16[2, 197, 3, 64] x", "a = Abs(x)  t = Transpose<perm=[0,2,3,1]>(a)  y = Neg(t)", "", "Z"),
+    "turned_images_int16": (
+        "int16[2, 6, 11, 5, 35] x",
+        "a = Abs(x)  t = Transpose<perm=[0,4,1,3,2]>(a)  y = Neg(t)",
+        "",
+        "X",
+    ),
     "transpose_aligned": ("float[72, 136] x, float[72] z", "t = Transpose(x)  y = Add(t, z)", "", "ZR"),
     "small_images": (
         "float[2, 7, 7, 96] x, float[96] g, float[2, 96, 7, 7] r",
@@ -49,13 +70,19 @@ CASES = {
     ),
     "space_to_depth": ("float[2, 3, 34, 36] x", "d = SpaceToDepth<blocksize=2>(x)  y = Relu(d)", "", "Z"),
     "space_to_depth_odd": ("float[2, 3, 34, 38] x", "d = SpaceToDepth<blocksize=2>(x)  y = Relu(d)", "", "Y"),
-    "half_vectors": ("float[72, 70] x, float[72] z", "t = Transpose(x)  y = Add(t, z)", "", "YR"),
+    "half_vectors": ("float[72, 70] x, float[72] z", "t = Transpose(x)  y = Add(t, z)", "", "zR"),
     "depth_to_space": ("float[2, 8, 6, 10] x", 'd = DepthToSpace<blocksize=2, mode="CRD">(x)  y = Relu(d)', "", "I"),
     "patches": (
         "float[2, 40, 35] x, float[2, 1, 40] c",
         "t = Transpose<perm=[0,2,1]>(x)  k = Concat<axis=1>(c, t)  y = Relu(k)",
         "",
-        "XTPP",
+        "zTPP",
+    ),
+    "patches_int16": (
+        "int16[2, 40, 35] x, int16[2, 1, 40] c",
+        "t = Transpose<perm=[0,2,1]>(x)  k = Concat<axis=1>(c, t)  y = Abs(k)",
+        "",
+        "zTPP",
     ),
     "shift": (
         "float[2, 14, 14, 8] x, float[8] g",
@@ -78,6 +105,8 @@ CASES = {
         "gFpp",
     ),
 }  # fmt: skip
+_TYPES = {"float": np.float32, "double": np.float64, "int16": np.int16, "int8": np.int8}
+_C_TYPES = {"float": "float", "double": "double", "int16": "short", "int8": "signed char"}
 _MAIN = """
 #include "cuda.h"
 #include <cstdio>
@@ -91,15 +120,16 @@ template <typename T> std::vector<T> file(const std::string& name, std::size_t c
   std::fclose(f);
   return values;
 }
-void write(const char* name, const std::vector<float>& values) {
+using Element = %(type)s;
+void write(const char* name, const std::vector<Element>& values) {
   std::FILE* f = std::fopen(name, "wb");
-  std::fwrite(values.data(), sizeof(float), values.size(), f);
+  std::fwrite(values.data(), sizeof(Element), values.size(), f);
   std::fclose(f);
 }
 int main() {
-  std::vector<std::vector<float>> in;
+  std::vector<std::vector<Element>> in;
   %(reads)s
-  std::vector<float> y(%(count)d);
+  std::vector<Element> y(%(count)d);
   Params<Index, %(inputs)d, 1%(conditions)s> params{};
   params.count = y.size();
   params.output[0] = y.data();
@@ -109,9 +139,14 @@ int main() {
 """
 
 
+def _dtype(name: str) -> str:
+    """Of a case's inputs and its output."""
+    return CASES[name][0].split("[")[0]
+
+
 def _kernel(name: str) -> tuple[ir.Model, Kernel]:
     inputs, body, constants, _ = CASES[name]
-    model = graph(inputs, "float[] y", body, constants=constants)
+    model = graph(inputs, f"{_dtype(name)}[] y", body, constants=constants)
     optimized = model.clone()
     (kernel,) = outline.outline(optimized, fuse(optimized))
     return model, kernel
@@ -144,17 +179,17 @@ def _launch(variant: Variant, index: Indexing, count: int) -> str:
     blocks, argument = -(-count // (variant.threads * variant.vector * variant.unroll)), "params"
     before = ""
     if variant.tile:
-        column = columns(index.accesses[next(k for k, m in enumerate(variant.modes) if m in "XYZ")].terms)
+        column = columns(index.accesses[next(k for k, m in enumerate(variant.modes) if m in ALONG)].terms)
         assert column is not None
         rows, wide = column.div.factor, column.mod.factor
-        along = (-(-rows // variant.tile), -(-wide // variant.tile_columns))
+        along = (-(-(rows + (variant.vector - 1) * variant.slides) // variant.tile), -(-wide // variant.tile_columns))
         blocks, argument = math.prod(along) * (count // (rows * wide)), "tiled"
         sides = f"{rows}u, {wide}u, {_divisor(along[0])}, {_divisor(along[1])}"
         before = f"const struct {{ Tiles<Index> tiles; decltype(params) of; }} block{{{{{sides}}}, params}}; "
         before += "const auto& tiled = reinterpret_cast<const TiledOf&>(block);"
         assert not variant.whole or rows == variant.tile
     run = f"emulation::launch({blocks}, {variant.threads}, [&] {{ {variant.symbol}({argument}); }});"
-    return f'{{ y.assign(y.size(), -1e30f); {before} {run} write("{variant.symbol}", y); }}'
+    return f'{{ y.assign(y.size(), Element(-77)); {before} {run} write("{variant.symbol}", y); }}'
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -164,16 +199,22 @@ def test_every_entry_point(tmp_path: Path, name: str) -> None:
     assert index is not None
     assert CASES[name][3] in [v.modes for v in kernel.variants]
     rng = np.random.default_rng(len(name))
-    feeds = {v.name: rng.normal(0, 2, [int(d) for d in v.shape]).astype(np.float32) for v in model.graph.inputs}
-    session = ort.InferenceSession(ir.to_proto(model).SerializeToString(), providers=["CPUExecutionProvider"])
-    (expected,) = session.run(None, feeds)
+    dtype, spread = _TYPES[_dtype(name)], 100 if "int" in _dtype(name) else 2
+    shapes = {v.name: [int(d) for d in v.shape] for v in model.graph.inputs}
+    feeds = {name: rng.normal(0, spread, shape).clip(-120, 120).astype(dtype) for name, shape in shapes.items()}
+    if dtype in (np.float32, np.float64):
+        session = ort.InferenceSession(ir.to_proto(model).SerializeToString(), providers=["CPUExecutionProvider"])
+        (expected,) = session.run(None, feeds)
+    else:  # ONNX Runtime's CPU provider does not take small integers
+        (expected,) = onnx.reference.ReferenceEvaluator(ir.to_proto(model)).run(None, feeds)
     for k, value in enumerate(feeds.values()):
         value.tofile(tmp_path / str(k))
     counts = (len(index.accesses), len(index.conditions))
     tiled = f"using TiledOf = TiledParams<Index, {counts[0]}, 1, {counts[1]}>;"
     main = _MAIN % {
         "source": generate.generate([kernel]),
-        "reads": " ".join(f'in.push_back(file<float>("{k}", {v.size}));' for k, v in enumerate(feeds.values())),
+        "reads": " ".join(f'in.push_back(file<Element>("{k}", {v.size}));' for k, v in enumerate(feeds.values())),
+        "type": _C_TYPES[_dtype(name)],
         "count": expected.size, "inputs": counts[0], "conditions": f", {counts[1]}" * bool(counts[1]),
         "fills": " ".join(
             [*(_fill(k, index) for k in range(counts[0])), *(_condition(k, c) for k, c in enumerate(index.conditions))]
@@ -185,5 +226,5 @@ def test_every_entry_point(tmp_path: Path, name: str) -> None:
     subprocess.run(["g++", *options, "-o", "run", "main.cc"], cwd=tmp_path, check=True)
     subprocess.run(["./run"], cwd=tmp_path, check=True, timeout=300)
     for variant in kernel.variants:
-        found = np.fromfile(tmp_path / variant.symbol, np.float32).reshape(expected.shape)
+        found = np.fromfile(tmp_path / variant.symbol, dtype).reshape(expected.shape)
         np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-6, err_msg=variant.symbol)

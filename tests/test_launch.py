@@ -9,7 +9,9 @@ from onnxopt.extents import ONE, Extent
 from onnxopt.indexing import Term
 
 
-def _tile(rows: int | str, columns: int | str, outer: int = 64, width: int = 8, size: int = 2) -> tiles.Tile | None:
+def _tiles(
+    rows: int | str, columns: int | str, outer: int = 64, width: int = 8, size: int = 2
+) -> tuple[tiles.Tile, ...]:
     def side(n: int | str) -> Extent:
         return Extent(n) if isinstance(n, int) else Extent(1, (n,))
 
@@ -17,18 +19,10 @@ def _tile(rows: int | str, columns: int | str, outer: int = 64, width: int = 8, 
     return tiles.choose(column, side(rows) * side(columns) * outer, size, width)
 
 
-@pytest.mark.parametrize("streams", [1, 2, 5])
-@pytest.mark.parametrize("size", [None, 1000, 1 << 20, 1 << 30])
-def test_every_kernel_finds_a_row(streams: int, size: int | None) -> None:
-    block = launch.block(streams, size)
+def test_a_block() -> None:
+    block = launch.block()
     assert block.threads in (64, 128, 256, 512)
     assert block.unroll in (1, 2, 4)
-
-
-def test_a_row_for_large_tensors_is_not_for_unknown_ones() -> None:
-    small, unknown, large = (launch.block(1, size) for size in (1000, None, 16 << 20))
-    assert unknown == small != large
-    assert launch.block(2, 16 << 20) == small  # several operands keep the memory busy by themselves
 
 
 @pytest.mark.parametrize("elements", [None, 1, 1 << 22, 1 << 28])
@@ -39,43 +33,44 @@ def test_a_tile_is_not_more_than_a_block_can_hold(elements: int | None) -> None:
 
 
 @pytest.mark.parametrize(
-    ("rows", "columns", "whole", "width"),
+    ("rows", "columns", "kinds", "width"),
     [
-        (3136, 192, False, 8),
-        (8191, 8193, False, 1),  # no vector fits
-        (196, 384, False, 4),
-        (49, 768, True, 8),  # an image of 7 x 7: vectors go from one channel to the next
-        (49, 767, True, 1),
-        (3, 224 * 224, True, 8),  # colours
-        (16384, 2, False, 8),  # SpaceToDepth
-        ("N", 64, False, 1),
-        (128, "N", False, 8),
+        (3136, 192, ["cut"], 8),
+        (8191, 8193, ["slides"], 8),  # no vector fits
+        (197, 64, ["slides"], 8),  # tokens
+        (196, 384, ["cut"], 4),  # half vectors
+        (49, 768, ["whole"], 8),  # an image of 7 x 7: vectors go from one column to the next
+        (49, 767, ["slides"], 8),
+        (3, 224 * 224, ["whole"], 8),  # colours
+        (12, 767, ["cut"], 4),  # too short to slide
+        (16384, 2, ["cut"], 8),  # SpaceToDepth
+        ("N", 64, ["cut", "slides"], 8),  # what is hoped for, and what fits any N
+        (128, "N", ["cut"], 8),
     ],
 )
-def test_tiles(rows: int | str, columns: int | str, whole: bool, width: int) -> None:
-    tile = _tile(rows, columns)
-    if rows == 49 and columns == 767:
-        assert tile is not None and not tile.whole  # nothing is gained by crossing columns
-        return
-    assert tile is not None
-    assert (tile.whole, tile.width) == (whole, width)
-    assert not whole or tile.rows == rows
-    assert tile.rows * tile.columns % width == 0
-    assert tile.rows * tile.columns <= 2 * launch.tile_area(None).elements
+def test_tiles(rows: int | str, columns: int | str, kinds: list[str], width: int) -> None:
+    found = _tiles(rows, columns)
+    assert ["whole" if t.whole else "slides" if t.slides else "cut" for t in found] == kinds
+    for tile in found:
+        assert tile.width == width
+        assert not tile.whole or tile.rows == rows
+        assert tile.rows * tile.columns % width == 0
+        assert tile.rows * tile.columns <= 2 * launch.tile_area(None).elements
+        assert 32 <= tile.threads <= launch.tile_area(None).threads
 
 
 @pytest.mark.parametrize(("rows", "columns"), [(2, 6), (5, 8), (4, 4)])
 def test_what_is_too_short_has_no_tile(rows: int, columns: int) -> None:
-    assert _tile(rows, columns) is None
+    assert _tiles(rows, columns) == ()
 
 
-def test_tiles_are_about_equally_full() -> None:
-    tile = _tile(197, 768)
-    assert tile is not None
-    assert -(-197 // tile.rows) * tile.rows < 197 * 1.1
+@pytest.mark.parametrize(("rows", "width"), [(392, 8), (1000, 8), (8191, 8), (513, 4)])
+def test_tiles_are_about_equally_full(rows: int, width: int) -> None:
+    (tile,) = _tiles(rows, 768, width=width)
+    reach = rows + (width - 1 if tile.slides else 0)
+    assert reach <= -(-reach // tile.rows) * tile.rows < reach * 1.1
 
 
 def test_many_wide_inputs_take_less_shared_memory() -> None:
-    wide = _tile(4096, 4096, width=2, size=8 * 5)
-    assert wide is not None
+    (wide,) = _tiles(4096, 4096, width=2, size=8 * 5)
     assert wide.rows * (wide.columns + 4) * 8 * 5 <= 48 << 10

@@ -22,14 +22,14 @@ struct SubMulAddRelu_7510deb7 {
   }
 };
 
-extern "C" __global__ void __launch_bounds__(128)
+extern "C" __global__ void __launch_bounds__(256)
 SubMulAddRelu_7510deb7_column_FCC(const __grid_constant__ Params<uint32_t, 3, 1> params) {
-  pointwise<SubMulAddRelu_7510deb7, uint32_t, 4, 1, 128, 'F', 'C', 'C'>(params);
+  pointwise<SubMulAddRelu_7510deb7, uint32_t, 4, 1, 256, 'F', 'C', 'C'>(params);
 }
 
-extern "C" __global__ void __launch_bounds__(128)
+extern "C" __global__ void __launch_bounds__(256)
 SubMulAddRelu_7510deb7_column_Fcc(const __grid_constant__ Params<uint32_t, 3, 1> params) {
-  pointwise<SubMulAddRelu_7510deb7, uint32_t, 4, 1, 128, 'F', 'c', 'c'>(params);
+  pointwise<SubMulAddRelu_7510deb7, uint32_t, 4, 1, 256, 'F', 'c', 'c'>(params);
 }
 
 extern "C" __global__ void __launch_bounds__(128)

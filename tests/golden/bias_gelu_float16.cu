@@ -24,9 +24,9 @@ struct AddGelu_1a3313df {
   }
 };
 
-extern "C" __global__ void __launch_bounds__(128)
+extern "C" __global__ void __launch_bounds__(256)
 AddGelu_1a3313df_row_FR(const __grid_constant__ Params<uint32_t, 2, 1> params) {
-  pointwise<AddGelu_1a3313df, uint32_t, 8, 1, 128, 'F', 'R'>(params);
+  pointwise<AddGelu_1a3313df, uint32_t, 8, 1, 256, 'F', 'R'>(params);
 }
 
 extern "C" __global__ void __launch_bounds__(128)

@@ -23,9 +23,9 @@ struct CastMulWhereGreater_cb6fe115 {
   }
 };
 
-extern "C" __global__ void __launch_bounds__(128)
+extern "C" __global__ void __launch_bounds__(256)
 CastMulWhereGreater_cb6fe115_column_CFR(const __grid_constant__ Params<uint32_t, 3, 2> params) {
-  pointwise<CastMulWhereGreater_cb6fe115, uint32_t, 2, 1, 128, 'C', 'F', 'R'>(params);
+  pointwise<CastMulWhereGreater_cb6fe115, uint32_t, 2, 1, 256, 'C', 'F', 'R'>(params);
 }
 
 extern "C" __global__ void __launch_bounds__(128)
