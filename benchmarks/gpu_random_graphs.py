@@ -136,13 +136,13 @@ def optimized(model: onnx.ModelProto, dtype: str, collection: Any) -> Drawn | No
     )
     del after.functions[:]  # the library has their kernels
     _with_float32_outside(after)
-    behind = _behind_kernels(after)
+    behind = behind_kernels(after)
     outputs = {name: dtype for name, dtype in outputs.items() if name in behind}
     drawn = Drawn(before, after, len(plan.regions), inputs, outputs)
     return drawn if _runs_at_all_sizes(drawn) else None
 
 
-def _behind_kernels(model: onnx.ModelProto) -> set[str]:
+def behind_kernels(model: onnx.ModelProto) -> set[str]:
     """Values that a fused kernel has part in; the others are ONNX Runtime's alone."""
     found: set[str] = set()
     for node in model.graph.node:

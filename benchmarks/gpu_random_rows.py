@@ -1,115 +1,314 @@
-"""Random rowwise graphs of tests/fuzz_rows.py on the GPU: fused kernels against the unchanged graph on the CPU.
+"""Random rowwise graphs on the GPU, with and without index operations, and every operator of the table.
 
-    PYTHONPATH=tests python -m benchmarks.gpu_random_rows prepare DIR --count 200     on any machine, without a GPU
-    python -m benchmarks.gpu_random_rows run DIR                                      on the GPU machine
+    PYTHONPATH=tests python -m benchmarks.gpu_random_rows prepare DIR --count 600     on any machine, without a GPU
+    python -m benchmarks.gpu_random_rows run DIR                                      on the GPU machine: nvcc too
+    compute-sanitizer python -m benchmarks.gpu_random_rows group ROOT --group 0       ROOT: DIR/rows.tar.xz, unpacked
 
-A row's length decides which entry point runs, so every graph keeps its own model, and kernels their compiled code.
-
-`run --device cpu` makes the comparisons with the CPU kernels. Under compute-sanitizer, `run` shows reads and writes out
-of bounds, races and memory that nothing wrote.
+The graphs are those of tests/fuzz_rows.py and fuzz_index_rows.py, compared with the unchanged graph in float32 on the
+CPU; the operators those of test_rowwise_ops.py, in all dtypes, compared with onnx's reference evaluator in float64.
+Kernels travel as source and are compiled where they run, groups side by side. A row's length decides which entry point
+runs, so every graph keeps its own model. `run --device cpu` makes the comparisons with the CPU kernels.
 """
 
 from __future__ import annotations
 
 import argparse
-import collections
+import dataclasses
+import json
 import lzma
+import os
 import pathlib
 import pickle
+import subprocess
 import sys
+import tarfile
+import tempfile
+from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
-import onnxruntime as ort
-import torch  # noqa: F401  (loads the CUDA libraries that ONNX Runtime needs)
-
-from benchmarks.gpu_random import disagreement, open_session
+import onnx
 
 _SIZES = (37, 1, 1028)  # of every symbolic dim, in turn
+_INDEXED_SIZES = (5, 1, 64)
+_EPSILON = {"float16": 2.0**-11, "bfloat16": 2.0**-8, "float32": 2.0**-24}
 
 
-def prepare(folder: pathlib.Path, count: int, seed: int, arch: str) -> None:
-    """Write the graphs before and after, and one library with the kernels of all."""
+@dataclasses.dataclass(frozen=True)
+class Drawn:
+    """One graph. before: the reference; after: what runs. limit: of a difference, relative and absolute.
+
+    inputs: name -> (dims, dtype, least, greatest), symbolic dims None. precise: for onnx's reference evaluator.
+    """
+
+    name: str
+    before: bytes
+    after: bytes
+    inputs: dict[str, tuple[list[int | None], str, float, float]]
+    sizes: tuple[int, ...]
+    limit: float
+    precise: bool
+    compared: tuple[str, ...]  # outputs that a kernel has part in; the others are ONNX Runtime's alone
+
+
+def _random(seed: int, collection: Any) -> Drawn | None:
+    """A graph of either kind in turn; None where nothing is fused or ONNX Runtime cannot run the original."""
+    import onnxruntime as ort
+    from fuzz_index_rows import Graph as Indexed
     from fuzz_rows import Graph
 
+    from benchmarks.gpu_random_graphs import behind_kernels
+
+    graph: Any = Indexed(seed) if seed % 3 else Graph(seed)
+    model = graph.model()
+    reference = graph.model("float32") if seed % 3 else model
+    try:
+        ort.InferenceSession(reference.SerializeToString(), providers=["CPUExecutionProvider"])
+        optimized, plan = collection.optimize(model)
+    except Exception as error:  # noqa: BLE001 - ORT's CPU provider lacks kernels for some dtypes
+        print(f"seed {seed}: {str(error)[:120]}", flush=True)
+        return None
+    made = behind_kernels(optimized)
+    compared = tuple(v.name for v in optimized.graph.output if v.name in made)
+    if not compared or not any(r.kind == "rowwise" for r in plan.regions):
+        return None
+    del optimized.functions[:]  # the library has their kernels
+    kinds = {1: "float32", 9: "bool", 10: "float16"}
+    inputs = {}
+    for value in model.graph.input:
+        tensor = value.type.tensor_type
+        dims = [d.dim_value if d.HasField("dim_value") else None for d in tensor.shape.dim]
+        inputs[value.name] = (dims, kinds[tensor.elem_type], -3.0, 3.0)
+    limit = 3e-2 if any(i[1] == "float16" for i in inputs.values()) else 1e-4
+    sizes = _INDEXED_SIZES if seed % 3 else _SIZES
+    is_static = all(None not in i[0] for i in inputs.values())
+    return Drawn(
+        f"seed {seed}", reference.SerializeToString(), optimized.SerializeToString(), inputs,
+        sizes[:1] if is_static else sizes, limit, precise=False, compared=compared,
+    )  # fmt: skip
+
+
+def _operators(collection: Any, stride: int) -> Iterator[Drawn]:
+    """Every operator of the table, as its test has it, in the dtypes that CUDA kernels matter for."""
+    from test_rowwise_ops import _IN_FLOAT32, _name, _uses
+
+    uses = [u for u in _uses() if u.dtype in _EPSILON and u.row.name != "MeanVarianceNormalization"]
+    for use in uses[::stride]:
+        model = use.model(use.dtype)
+        optimized, plan = collection.optimize(model)
+        if not plan.regions:
+            continue
+        del optimized.functions[:]
+        low, high = use.row.samples
+        shapes = {"x": use.shape} | {f"p{k}": use.parameter_shape() for k in range(1, use.row.operands)}
+        inputs: dict[str, tuple[list[int | None], str, float, float]] = {
+            k: (list(s), use.dtype, low, high) for k, s in shapes.items()
+        }
+        epsilon = _EPSILON[use.dtype]
+        step = use.row.ulp * (max(epsilon, _EPSILON["float32"]) if use.row.name in _IN_FLOAT32 else epsilon)
+        yield Drawn(
+            _name(use), use.model("float64").SerializeToString(), optimized.SerializeToString(), inputs, (0,), 2 * step,
+            precise=True, compared=("y",),
+        )  # fmt: skip
+
+
+def _fewer(kernel: Any, most: int) -> Any:
+    """With so many entry points for a length at most, and the last one, which takes any."""
+    known = [v for v in kernel.variants if getattr(v, "columns", 0)]
+    kept = (*known[:most], *kernel.variants[-1:]) if most and known else kernel.variants
+    return dataclasses.replace(kernel, variants=tuple({v.symbol: v for v in kept}.values()))
+
+
+def prepare(folder: pathlib.Path, count: int, groups: int, seed: int, most: int, stride: int) -> None:
+    """Write the graphs before and after, and the source of their kernels, in groups. stride: between operators' uses;
+    dtypes lie side by side, so every operator and shape stays where it is small."""
     from benchmarks.collection import Collection
+    from benchmarks.gpu_random import _narrow_indices
+    from onnxopt import generate, kernels_json, package, paths
 
     folder.mkdir(parents=True)
-    collection, graphs = Collection(), []
-    while len(graphs) < count:
-        model = Graph(seed).model()
-        try:
-            ort.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
-            optimized, plan = collection.optimize(model)
-        except Exception as error:  # noqa: BLE001 - ORT's CPU provider lacks kernels for some dtypes
-            print(f"seed {seed}: {str(error)[:120]}", flush=True)
-            optimized, plan = None, None
-        wanted = [r for r in plan.regions if r.kind == "rowwise"] if plan is not None else []
-        if optimized is not None and wanted:
-            graphs.append((seed, model.SerializeToString(), optimized.SerializeToString()))
+    collections = [Collection() for _ in range(groups)]
+    drawn: list[list[Drawn]] = [[] for _ in range(groups)]
+    for k, use in enumerate(_operators(one := Collection(), stride)):
+        drawn[k % groups].append(use)
+        collections[k % groups].kernels |= one.kernels
+        one.kernels.clear()
+    total = operators = sum(map(len, drawn))
+    while total < operators + count:
+        found = _random(seed, collections[total % groups])
+        if found is not None:
+            drawn[total % groups].append(found)
+            total += 1
         seed += 1
-    (folder / "graphs.xz").write_bytes(lzma.compress(pickle.dumps(graphs)))
-    collection.write_library(folder, [arch])
-    total = sum(f.stat().st_size for f in folder.rglob("*") if f.is_file())
-    kinds = collections.Counter(k.kind.value for k in collection.kernels.values())
-    print(f"{len(graphs)} graphs, {dict(kinds)} kernels, {total / 1e6:.2f} MB, next seed {seed}")
+    with tempfile.TemporaryDirectory() as name:
+        root = pathlib.Path(name) / "rows"
+        root.mkdir()
+        package.write_library(root / "lib", "{}", None)
+        (root / "include").mkdir()
+        for header in paths.cuda_kernels().glob("*.*h"):
+            (root / "include" / header.name).write_text(header.read_text())
+        for g in range(groups):
+            kernels = [_fewer(_narrow_indices(k), most) for k in collections[g].kernels.values()]
+            (root / str(g)).mkdir()
+            (root / str(g) / "kernels.cu").write_text(generate.generate(kernels))
+            (root / str(g) / "kernels.json").write_text(kernels_json.to_json(kernels, None))
+            (root / str(g) / "graphs.pickle").write_bytes(pickle.dumps([dataclasses.asdict(d) for d in drawn[g]]))
+        with tarfile.open(folder / "rows.tar.xz", "w:xz", preset=9) as archive:
+            archive.add(root, "rows")
+    size = (folder / "rows.tar.xz").stat().st_size
+    kernels_made = sum(len(c.kernels) for c in collections)
+    print(f"{count} graphs, {operators} operators, {kernels_made} kernels, {size / 1e6:.2f} MB, next seed {seed}")
 
 
-def _feeds(session: ort.InferenceSession, draw: int, size: int) -> dict[str, np.ndarray]:
-    rng = np.random.default_rng(draw)
+def _feeds(drawn: Drawn, draw: int) -> dict[str, np.ndarray]:
+    """Float inputs as float32, already rounded to their own dtype."""
+    import ml_dtypes
+
+    rng, size = np.random.default_rng(draw), drawn.sizes[draw]
     feeds = {}
-    for value in session.get_inputs():
-        dims = [d if isinstance(d, int) else size for d in value.shape]
-        name = value.type.removeprefix("tensor(").removesuffix(")")
-        if name == "bool":
-            feeds[value.name] = rng.random(dims) < 0.5
-        elif name.startswith("int"):
-            feeds[value.name] = rng.integers(-9, 10, dims).astype(name)
+    for name, (dims, dtype, low, high) in drawn.inputs.items():
+        shape = [size if d is None else d for d in dims]
+        if dtype == "bool":
+            feeds[name] = rng.random(shape) < 0.5
         else:
-            feeds[value.name] = rng.uniform(-3, 3, dims).astype({"float": "float32"}.get(name, name))
+            narrow = ml_dtypes.bfloat16 if dtype == "bfloat16" else np.dtype(dtype)
+            feeds[name] = rng.uniform(low, high, shape).astype(narrow).astype(np.float32)
     return feeds
 
 
-def run(folder: pathlib.Path, device: str, first: int, count: int) -> int:
-    """Compare every graph at three sizes; 0 if all agree."""
-    from benchmarks.gpu_timing import library
+def _expected(drawn: Drawn, feeds: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    from onnx.reference import ReferenceEvaluator
 
-    graphs = pickle.loads(lzma.decompress((folder / "graphs.xz").read_bytes()))
-    ops, bad, runs = library(folder), 0, 0
-    for seed, before, after in graphs[first : first + count]:
+    from benchmarks.gpu_random import open_session
+
+    if drawn.precise:
+        wide = {k: v.astype(np.float64) for k, v in feeds.items()}
+        with np.errstate(all="ignore"):
+            found = ReferenceEvaluator(onnx.load_from_string(drawn.before)).run(list(drawn.compared), wide)
+        return dict(zip(drawn.compared, found, strict=True))
+    session = open_session(drawn.before, None, "cpu")
+    names = [o.name for o in session.get_outputs()]
+    found = session.run(names, {i.name: _as(feeds[i.name], i.type) for i in session.get_inputs()})
+    return dict(zip(names, found, strict=True))
+
+
+def _as(value: np.ndarray, kind: str) -> np.ndarray:
+    return value.astype(np.float16) if kind == "tensor(float16)" else value
+
+
+def _found(
+    drawn: Drawn, feeds: dict[str, np.ndarray], expected: dict[str, np.ndarray], library: str, device: str
+) -> dict[str, np.ndarray]:  # fmt: skip
+    """The outputs, through torch tensors: numpy has no bfloat16. They begin as NaN, or as the least integer."""
+    import torch
+
+    from benchmarks.gpu_timing import bound, session
+
+    kinds = {"tensor(float)": torch.float32, "tensor(float16)": torch.float16, "tensor(bfloat16)": torch.bfloat16}
+    kinds |= {"tensor(int64)": torch.int64, "tensor(bool)": torch.bool}
+    run_in = session(drawn.after, library, device)
+    inputs = {i.name: torch.from_numpy(feeds[i.name]).to(device, kinds[i.type]) for i in run_in.get_inputs()}
+    outputs = {}
+    for value in run_in.get_outputs():
+        dtype = kinds[value.type]
+        fill = float("nan") if dtype.is_floating_point else -(2**31)
+        outputs[value.name] = torch.full(expected[value.name].shape, fill, dtype=dtype, device=device)
+    if device == "cuda":
+        torch.cuda.synchronize()
+    bound(run_in, inputs, outputs)()
+    return {k: (t.float() if t.is_floating_point() else t).cpu().numpy() for k, t in outputs.items()}
+
+
+def _difference(found: np.ndarray, expected: np.ndarray, limit: float) -> float:
+    if found.shape != expected.shape:
+        return float("inf")
+    if found.dtype.kind != "f":
+        return 0.0 if np.array_equal(found, expected) else float("inf")
+    a, b = found.astype(np.float64), expected.astype(np.float64)
+    finite = np.isfinite(b)
+    if not np.array_equal(a[~finite], b[~finite], equal_nan=True) or not np.isfinite(a[finite]).all():
+        return float("inf")
+    return float(np.max(np.abs(a[finite] - b[finite]) / (limit * (1 + np.abs(b[finite]))), initial=0.0))
+
+
+def run_group(root: pathlib.Path, device: str, name: str) -> int:
+    """Compile and compare one group; what it found goes into result.json of its folder."""
+    from benchmarks.gpu_random import compile_group
+
+    group = root / name
+    library = group / "libonnxopt_ops.so"
+    library.write_bytes((root / "lib" / library.name).read_bytes())
+    if device == "cuda" and not (group / "kernels.fatbin").is_file():
+        compile_group(root, group)
+    result: dict[str, Any] = {"graphs": 0, "runs": 0, "findings": []}
+    for drawn in (Drawn(**d) for d in pickle.loads((group / "graphs.pickle").read_bytes())):
+        result["graphs"] += 1
         try:
-            reference, fused = open_session(before, None, "cpu"), open_session(after, ops, device)
-            is_static = all(isinstance(d, int) for i in reference.get_inputs() for d in i.shape)
-            for draw, size in enumerate(_SIZES[:1] if is_static else _SIZES):
-                feeds = _feeds(reference, draw, size)
-                expected = reference.run(None, feeds)
-                worst = max(
-                    disagreement(f, e, str(f.dtype)) for f, e in zip(fused.run(None, feeds), expected, strict=True)
-                )  # fmt: skip
-                runs += 1
+            for draw in range(len(drawn.sizes)):
+                feeds = _feeds(drawn, draw)
+                expected = _expected(drawn, feeds)
+                found = _found(drawn, feeds, expected, str(library), device)
+                worst = max(_difference(found[k], expected[k], drawn.limit) for k in drawn.compared)
+                result["runs"] += 1
                 if not worst <= 1:
-                    bad += 1
-                    print(f"seed {seed}, draw {draw}: {worst:.3g} of the limit", flush=True)
+                    result["findings"].append(f"{drawn.name}, draw {draw}: {worst:.3g} of the limit")
         except Exception as error:  # noqa: BLE001 - a graph that fails is a finding, not the end
-            bad += 1
-            print(f"seed {seed}: {type(error).__name__}: {str(error)[:300]}", flush=True)
-    print(f"{len(graphs[first : first + count])} graphs, {runs} runs on {device}, {bad} findings")
-    return 1 if bad else 0
+            result["findings"].append(f"{drawn.name}: {type(error).__name__}: {str(error)[:300]}")
+        (group / "result.json").write_text(json.dumps(result))
+    print(f"group {name}: {result}"[:4000], flush=True)
+    return 0
+
+
+def run(folder: pathlib.Path, device: str, out: pathlib.Path | None) -> int:
+    """Compile and compare all groups side by side; 0 if all agree."""
+    with tempfile.TemporaryDirectory() as name:
+        with lzma.open(folder / "rows.tar.xz") as stream, tarfile.open(fileobj=stream) as archive:
+            archive.extractall(name, filter="data")
+        root = pathlib.Path(name) / "rows"
+        groups = sorted(p.name for p in root.iterdir() if p.name.isdigit())
+        command = [
+            sys.executable,
+            "-m",
+            "benchmarks.gpu_random_rows",
+            "group",
+            str(root),
+            "--device",
+            device,
+            "--group",
+        ]
+        failed, most = [], os.cpu_count() or 1
+        for first in range(0, len(groups), most):
+            running = {g: subprocess.Popen([*command, g]) for g in groups[first : first + most]}
+            failed += [g for g, process in running.items() if process.wait()]
+        results = {p.parent.name: json.loads(p.read_text()) for p in root.glob("*/result.json")}
+    if out is not None:
+        out.write_text(json.dumps(results, indent=1))
+    findings = [f"group {g}: {text}" for g, r in results.items() for text in r["findings"]]
+    graphs, runs = (sum(r[key] for r in results.values()) for key in ("graphs", "runs"))
+    print("\n".join(findings[:40]))
+    print(f"{graphs} graphs, {runs} runs on {device}, {len(findings)} findings, groups that failed: {failed or 'none'}")
+    return 1 if findings or failed else 0
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("verb", choices=("prepare", "run"))
+    parser.add_argument("verb", choices=("prepare", "run", "group"))
     parser.add_argument("folder", type=pathlib.Path)
-    parser.add_argument("--count", type=int, default=10**9)
-    parser.add_argument("--first", type=int, default=0, help="of the prepared graphs")
+    parser.add_argument("--count", type=int, default=600)
+    parser.add_argument("--groups", type=int, default=16)
+    parser.add_argument("--group", help="which of the prepared groups")
+    parser.add_argument("--variants", type=int, default=0, help="most entry points for a known length, 0: all")
+    parser.add_argument("--stride", type=int, default=2, help="every so manyth use of an operator")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--arch", default="sm_90")
+    parser.add_argument("--out", type=pathlib.Path, help="JSON with what every group found")
     parser.add_argument("--device", default="cuda", choices=("cuda", "cpu"))
     args = parser.parse_args()
     if args.verb == "prepare":
-        prepare(args.folder, args.count, args.seed, args.arch)
+        prepare(args.folder, args.count, args.groups, args.seed, args.variants, args.stride)
         return 0
-    return run(args.folder, args.device, args.first, args.count)
+    if args.verb == "group":
+        return run_group(args.folder, args.device, args.group)
+    return run(args.folder, args.device, args.out)
 
 
 if __name__ == "__main__":

@@ -2,15 +2,12 @@
 #pragma once
 
 #include "pointwise.cuh"
-#include "row_abi.h"
-#include "shifted.cuh"
+#include "row_leaves.cuh"
 #include "tuple.cuh"
 
 namespace onnxopt {
 
-constexpr char kModeColumns = 'K';  // element k of every row is element k of the input
-constexpr int kMostUnpacked = 32;   // elements a thread that are kept in the compute dtype, where they are 16 bits
-constexpr char kModeDense = 'D';    // a row's elements lie side by side, from where its first one lies
+constexpr int kMostUnpacked = 32;  // elements a thread that are kept in the compute dtype, where they are 16 bits
 
 // A number as a type.
 template <unsigned kValue>
@@ -40,8 +37,11 @@ __device__ inline void forget(Vector<T, kWidth>& vector) {
 template <typename Op, int kWidth, typename Inputs, typename Outputs, typename I, typename O>
 struct RowBody;
 
-// Op is generated: Inputs and Outputs list storage dtypes; kRowInputs marks inputs with one element a row, kRowOutputs
-// outputs; Row holds row values; Stages lists the stages; output() and row_output() compute what is stored.
+// Op is generated: Inputs and Outputs list storage dtypes; guards tells the conditions that must hold where an input is
+// read, as bits, and has an entry for each input that is read: those behind them are conditions, which hold where
+// 0 <= sum of the terms - low < extent; Forms spells the terms where they were known; kRowInputs marks inputs with one
+// element a row, kRowOutputs outputs; Row holds row values; Stages lists the stages; output() and row_output() compute
+// what is stored.
 template <typename Op, int kWidth, typename... In, typename... Out, int... I, int... O>
 struct RowBody<Op, kWidth, List<In...>, List<Out...>, Indices<I...>, Indices<O...>> {
   using Row = typename Op::Row;
@@ -59,21 +59,40 @@ struct RowBody<Op, kWidth, List<In...>, List<Out...>, Indices<I...>, Indices<O..
   template <char... kModes, typename Index>
   __device__ static Bases<Index> bases(const Parameters<Index>& params, Index first) {
     Bases<Index> found{};
-    ((kModes == kModeDense ? void(found.at[I] = offset<AnyTerms, 0, '*'>(params.input[I], first)) : void()), ...);
+    ((kModes == kModeDense && I < kAccesses
+          ? void(found.at[I] = offset<typename Op::Forms, kFormOf<Op, I>, '*'>(params.input[I], first))
+          : void()),
+     ...);
     return found;
   }
 
-  template <char kMode, typename T, typename Index>
+  template <int kInput, char kMode, typename T, typename Index>
   __device__ static Vector<T, kWidth> load_one(const Input<Index>& input, Index i, Index k, Index base) {
     if constexpr (kMode == kModeColumns) {
       return load_vector<T, kWidth>(static_cast<const T*>(input.data) + k);
     } else if constexpr (kMode == kModeDense) {
-      return load_vector<T, kWidth>(static_cast<const T*>(input.data) + base + k);
+      return load_vector<T, kWidth>(static_cast<const T*>(input.data) +
+                                    static_cast<typename Signed<Index>::type>(base) + k);
     } else if constexpr (kMode == '*' && kWidth == 1) {
       const T* const data = static_cast<const T*>(input.data);
-      return {data[input.flags & kFlat ? i : offset<AnyTerms, 0, kMode>(input, i)]};
+      return {data[input.flags & kFlat ? i : offset<typename Op::Forms, kFormOf<Op, kInput>, kMode>(input, i)]};
     } else {
-      return load<AnyTerms, 0, kMode, T, kWidth>(input, i);
+      return load<typename Op::Forms, kFormOf<Op, kInput>, kMode, T, kWidth>(input, i);
+    }
+  }
+
+  static constexpr int kAccesses = sizeof(Op::guards) / sizeof(Op::guards[0]);
+
+  // Whether input kInput is a condition, or lies behind guards.
+  static constexpr bool is_guarded(int input) { return input >= kAccesses || Op::guards[input] != 0; }
+
+  // What input kInput is at element i of the domain, k of its row.
+  template <int kInput, typename T, char... kModes, typename Index>
+  __device__ static Vector<T, kWidth> leaf(const Parameters<Index>& params, Index i, Index k, Index base) {
+    if constexpr (is_guarded(kInput)) {
+      return RowLeaves<Op, kWidth, kModes...>::template load<kInput, T>(params, i, k, base);
+    } else {
+      return load_one<kInput, Modes<kModes...>::at[kInput], T>(params.input[kInput], i, k, base);
     }
   }
 
@@ -84,7 +103,7 @@ struct RowBody<Op, kWidth, List<In...>, List<Out...>, Indices<I...>, Indices<O..
     (
         [&] {
           if constexpr (((kMask & ~Op::kRowInputs) >> I & 1u) != 0) {
-            get<I>(in).value = load_one<kModes, In>(params.input[I], i, k, row_bases.at[I]);
+            get<I>(in).value = leaf<I, In, kModes...>(params, i, k, row_bases.at[I]);
           }
         }(),
         ...);
@@ -98,12 +117,27 @@ struct RowBody<Op, kWidth, List<In...>, List<Out...>, Indices<I...>, Indices<O..
         [&] {
           if constexpr (((kMask & ~Op::kRowInputs) >> I & 1u) != 0) {
             const In* const data = static_cast<const In*>(params.input[I].data);
-            if constexpr (kModes == kModeColumns) {
+            const Index i = first + k;  // k may wrap below 0
+            const Index left = static_cast<Index>(params.rows) * columns - i;
+            if constexpr (is_guarded(I)) {
+              get<I>(in).value = leaf<I, In, kModes...>(params, i, k, row_bases.at[I]);
+            } else if constexpr (kModes == kModeColumns) {
               get<I>(in).value = load_across<In, kWidth>(data, k, columns);
             } else if constexpr (kModes == kModeDense) {
-              get<I>(in).value = load_across<In, kWidth>(data + row_bases.at[I], k, columns);
+              const auto base = static_cast<typename Signed<Index>::type>(row_bases.at[I]);
+              get<I>(in).value = load_across<In, kWidth>(data + base, k, columns);
+            } else if constexpr (is_flat(kModes)) {
+              get<I>(in).value = load_beginning<In, kWidth>(data + i, left);
+            } else if (left >= kWidth) {
+              get<I>(in).value = leaf<I, In, kModes...>(params, i, k, Index{0});
             } else {
-              get<I>(in).value = load<AnyTerms, 0, kModes, In, kWidth>(params.input[I], first + k);
+#pragma unroll
+              for (int j = 0; j < kWidth; ++j) {
+                if (static_cast<Index>(j) >= left) continue;
+                const auto at =
+                    offset<typename Op::Forms, kFormOf<Op, I>, '*'>(params.input[I], static_cast<Index>(i + j));
+                get<I>(in).value.at[j] = data[at];
+              }
             }
           }
         }(),
@@ -130,7 +164,8 @@ struct RowBody<Op, kWidth, List<In...>, List<Out...>, Indices<I...>, Indices<O..
         [&] {
           if constexpr ((Op::kRowInputs >> I & 1u) != 0) {
             const Input<Index>& input = params.input[I];
-            get<I>(in).value = widen(static_cast<const In*>(input.data)[offset<AnyTerms, 0, '*'>(input, first)]);
+            get<I>(in).value = widen(
+                static_cast<const In*>(input.data)[offset<typename Op::Forms, kFormOf<Op, I>, '*'>(input, first)]);
           }
         }(),
         ...);
@@ -229,7 +264,8 @@ struct RowBody<Op, kWidth, List<In...>, List<Out...>, Indices<I...>, Indices<O..
   template <typename Index>
   __device__ static bool vectors_fit(const Parameters<Index>& params, Index extent) {
     return extent % kWidth == 0 &&
-           (((Op::kRowInputs >> I & 1u) != 0 || (params.input[I].flags & (kFlat | kCell)) != 0) && ...) &&
+           ((I >= kAccesses || (Op::kRowInputs >> I & 1u) != 0 || (params.input[I].flags & (kFlat | kCell)) != 0) &&
+            ...) &&
            ((reinterpret_cast<uint64_t>(params.output[O]) % sizeof(Vector<Out, kWidth>) == 0) && ...);
   }
 };

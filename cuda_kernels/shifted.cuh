@@ -21,9 +21,21 @@ __device__ inline void shift_down(uint32_t (&words)[2 * kWords], unsigned bytes)
   for (int w = 0; w < kWords; ++w) words[w] = __funnelshift_r(words[w], words[w + 1], bits);
 }
 
+// The vector at `from`, of which `left` elements are there: a part of one is loaded element by element.
+template <typename T, int kWidth, typename Index>
+__device__ inline Vector<T, kWidth> load_beginning(const T* from, Index left) {
+  if (left >= kWidth) return load_vector<T, kWidth>(from);
+  Vector<T, kWidth> part;
+#pragma unroll
+  for (int j = 0; j < kWidth; ++j) {
+    if (static_cast<Index>(j) < left) part.at[j] = from[j];
+  }
+  return part;
+}
+
 // Elements k .. k + kWidth - 1 of the `columns` at `data`, which need not be aligned to more than an element. Of those
 // outside (k may wrap below 0) the values are arbitrary. Nothing is loaded but aligned vectors that hold one of the
-// columns, so that no load leaves the 16 bytes of an element that is there.
+// columns, and nothing behind the last one.
 template <typename T, int kWidth, typename Index>
 __device__ inline Vector<T, kWidth> load_across(const T* data, Index k, Index columns) {
   using Whole = Vector<T, kWidth>;
@@ -43,8 +55,10 @@ __device__ inline Vector<T, kWidth> load_across(const T* data, Index k, Index co
     };
     const T* const lower = data + static_cast<typename Signed<Index>::type>(low);
     constexpr Index kOthers = kWidth - 1;  // low may lie below 0 by nearly two vectors, so both checks wrap
-    if (low + kOthers < columns + kOthers) whole[0] = load_vector<T, kWidth>(lower);
-    if (bytes != 0 && low + kWidth + kOthers < columns + kOthers) whole[1] = load_vector<T, kWidth>(lower + kWidth);
+    if (low + kOthers < columns + kOthers) whole[0] = load_beginning<T, kWidth>(lower, columns - low);
+    if (bytes != 0 && low + kWidth + kOthers < columns + kOthers) {
+      whole[1] = load_beginning<T, kWidth>(lower + kWidth, columns - low - kWidth);
+    }
     shift_down<kBytes / 4>(words, bytes);
     result = whole[0];
   }

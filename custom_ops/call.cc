@@ -75,14 +75,26 @@ void PointwiseKernel::ComputeIndexed(OrtKernelContext* context, const Shape* sha
     domain.count = shape.count();
   }
   if (domain.count == 0) return;
-  for (std::size_t k = 0; k < program.accesses(); ++k) {
-    std::int64_t offset = 0;
-    domain.access[k] = sizes.Resolve(k, &offset);
-    const auto bytes = offset * static_cast<std::int64_t>(Size(program.leaf(k)));
-    domain.input[k] = static_cast<const char*>(data[program.index->accesses[k].input]) + bytes;
-  }
-  for (std::size_t k = 0; k < program.conditions(); ++k) domain.condition[k] = sizes.ResolveCondition(k);
+  FillLeaves(*program.index, program.inputs, sizes, data, &domain);
   Run(domain, context);
+}
+
+void FillLeaves(const Indexing& index, const std::vector<Dtype>& inputs, const Sizes& sizes, const void* const* data,
+                Domain* domain) {
+  const std::size_t accesses = index.accesses.size();
+  domain->indexed = true;
+  for (std::size_t k = 0; k < accesses; ++k) {
+    std::int64_t offset = 0;
+    domain->access[k] = sizes.Resolve(k, &offset);
+    const std::uint32_t input = index.accesses[k].input;
+    domain->input[k] = static_cast<const char*>(data[input]) + offset * static_cast<std::int64_t>(Size(inputs[input]));
+  }
+  for (std::size_t k = 0; k < index.conditions.size(); ++k) {
+    domain->condition[k] = sizes.ResolveCondition(k);
+    domain->input[accesses + k] = nullptr;
+    domain->access[accesses + k].runs = 0;
+    domain->access[accesses + k].guards = 1U << k;
+  }
 }
 
 }  // namespace onnxopt

@@ -143,14 +143,14 @@ class Job {
           raw = Bytes(domain_.input[k]) + domain_.access[k].Offset(i) * static_cast<std::int64_t>(size);
           break;
         case Lie::kGather:
-          if (program_.index) {
+          if (domain_.indexed) {
             GatherIndexed(raw, domain_.input[k], domain_.access[k], domain_.condition, size, i, n);
           } else {
             Gather(raw, domain_.input[k], domain_.access[k], size, i, n);
           }
           break;
         case Lie::kCondition:
-          EvaluateCondition(raw, domain_.condition[k - program_.accesses()], i, n);
+          EvaluateCondition(raw, domain_.ConditionOf(k), i, n);
           break;
         default:
           break;

@@ -23,16 +23,9 @@ std::uint64_t Reach(const Access& access) {
   return reach;
 }
 
-bool ConditionsFit32(const Domain& domain, std::size_t conditions) {
-  return std::all_of(domain.condition, domain.condition + conditions, [](const Condition& c) {
-    const auto limit = static_cast<std::int64_t>(kMax32 / 2);
-    return Reach(c.form) < kMax32 && std::max({std::abs(c.low), std::abs(c.high), std::abs(c.offset)}) < limit;
-  });
-}
-
-// Whether 32 bits index everything.
-bool AllFits32(const Program& program, const Domain& domain) {
-  return Fits32(domain, program.accesses()) && ConditionsFit32(domain, program.conditions());
+bool ConditionFits32(const Condition& c) {
+  const auto limit = static_cast<std::int64_t>(kMax32 / 2);
+  return Reach(c.form) < kMax32 && std::max({std::abs(c.low), std::abs(c.high), std::abs(c.offset)}) < limit;
 }
 
 bool IsMultiple(std::int64_t number, unsigned vector) { return number % static_cast<std::int64_t>(vector) == 0; }
@@ -282,11 +275,16 @@ void FillTerms(const Access& access, Term<Index>* terms) {
 
 template <typename Index>
 void FillInput(Dtype dtype, unsigned vector, const Domain& domain, std::size_t k, unsigned char* at) {
-  const Access& access = domain.access[k];
+  const bool is_condition = domain.indexed && domain.input[k] == nullptr;
+  const Access& access = is_condition ? domain.ConditionOf(k).form : domain.access[k];
   Input<Index> input{};
   input.data = domain.input[k];
   input.terms = static_cast<unsigned>(access.runs);
-  input.flags = Flags(access, domain, input.data, dtype, vector);
+  if (is_condition) {
+    input.flags = Uniform(domain.ConditionOf(k), vector) ? kCell : 0;
+  } else {
+    input.flags = Flags(access, domain, input.data, dtype, vector);
+  }
   FillTerms(access, input.term);
   std::memcpy(at + k * sizeof(input), &input, sizeof(input));
 }
@@ -321,9 +319,13 @@ bool Aligned(const void* data, Dtype dtype, unsigned vector) {
   return reinterpret_cast<std::uintptr_t>(data) % bytes == 0;
 }
 
-bool Fits32(const Domain& domain, std::size_t inputs) {
+bool Fits32(const Domain& domain, std::size_t leaves) {
   if (domain.count >= kMax32) return false;
-  return std::all_of(domain.access, domain.access + inputs, [](const Access& a) { return Reach(a) < kMax32; });
+  for (std::size_t k = 0; k < leaves; ++k) {
+    const bool is_condition = domain.indexed && domain.input[k] == nullptr;
+    if (is_condition ? !ConditionFits32(domain.ConditionOf(k)) : Reach(domain.access[k]) >= kMax32) return false;
+  }
+  return true;
 }
 
 void FillInputs(const std::vector<Dtype>& dtypes, const Variant& variant, const Domain& domain, unsigned char* at) {
@@ -337,11 +339,11 @@ void FillInputs(const std::vector<Dtype>& dtypes, const Variant& variant, const 
 }
 
 bool VariantFits(const Kernel& kernel, const Variant& variant, const Domain& domain) {
-  return Fits(kernel, variant, domain, AllFits32(kernel.program, domain));
+  return Fits(kernel, variant, domain, Fits32(domain, kernel.program.leaves()));
 }
 
 std::size_t ChooseVariant(const Kernel& kernel, const Domain& domain) {
-  const bool fits32 = AllFits32(kernel.program, domain);
+  const bool fits32 = Fits32(domain, kernel.program.leaves());
   std::size_t k = 0;
   while (k < kernel.variants.size() && !Fits(kernel, kernel.variants[k], domain, fits32)) ++k;
   return k;

@@ -15,10 +15,11 @@ bool VariantFits(const Kernel& kernel, const Variant& variant, const Domain& dom
 // Whether vectors of `vector` elements may be loaded from or stored to `data`.
 bool Aligned(const void* data, Dtype dtype, unsigned vector);
 
-// Whether offsets in the domain and in every input stay below 2^31.
-bool Fits32(const Domain& domain, std::size_t inputs);
+// Whether offsets in the domain, in every input and of every condition stay below 2^31.
+bool Fits32(const Domain& domain, std::size_t leaves);
 
-// Writes abi.h's array of Input for inputs of these storage dtypes.
+// Writes abi.h's array of Input for leaves of these storage dtypes. A condition's has its terms, and the flag kCell
+// where it is the same for a whole vector.
 void FillInputs(const std::vector<Dtype>& dtypes, const Variant& variant, const Domain& domain, unsigned char* at);
 
 // Writes abi.h's Params for this variant into `block` of kMaxParams bytes.

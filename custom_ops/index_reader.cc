@@ -31,12 +31,6 @@ Extent ReadExtent(const JsonReader& json) {
   return extent;
 }
 
-std::vector<Extent> ReadExtents(const JsonReader& json) {
-  std::vector<Extent> extents;
-  json.Each([&](const JsonReader& e) { extents.push_back(ReadExtent(e)); });
-  return extents;
-}
-
 std::vector<IndexTerm> ReadTerms(const JsonReader& json) {
   std::vector<IndexTerm> terms;
   json.Each([&](const JsonReader& row) {
@@ -54,6 +48,12 @@ std::int64_t ReadInteger(const JsonReader& json) {
 }
 
 }  // namespace
+
+std::vector<Extent> ReadExtents(const JsonReader& json) {
+  std::vector<Extent> extents;
+  json.Each([&](const JsonReader& e) { extents.push_back(ReadExtent(e)); });
+  return extents;
+}
 
 std::vector<std::uint32_t> ReadIds(const JsonReader& list) {
   std::vector<std::uint32_t> values;

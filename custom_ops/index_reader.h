@@ -1,4 +1,4 @@
-// Reads the index maps of a pointwise kernel from kernels.json.
+// Reads the index maps of a kernel from kernels.json.
 #pragma once
 
 #include <vector>
@@ -10,6 +10,8 @@ namespace onnxopt {
 
 // A list of ids.
 std::vector<std::uint32_t> ReadIds(const JsonReader& list);
+
+std::vector<Extent> ReadExtents(const JsonReader& list);
 
 // What indexing.py writes; Indexing::Verify is the caller's to call. Throws Error naming the place.
 Indexing ReadIndexing(const JsonReader& json);

@@ -48,10 +48,7 @@ void Indexing::Verify(std::size_t inputs, std::size_t outputs) const {
   for (const auto* rows : {&dims, &shapes}) {
     for (const std::vector<Extent>& row : *rows) {
       Require(row.size() <= kMaxRank, "a rank is too high");
-      for (const Extent& e : row) {
-        VerifyExtent(e, symbols.size(), "a dim");
-        Require(e.factor > 0, "a dim is less than 1");
-      }
+      VerifyExtents(row, "a dim");
     }
   }
   for (const Symbol& s : symbols) {
@@ -69,6 +66,13 @@ void Indexing::Verify(std::size_t inputs, std::size_t outputs) const {
     for (const std::uint32_t g : a.guards) Require(g < conditions.size(), "an access has a guard that is not there");
   }
   for (const IndexCondition& c : conditions) VerifyTerms(c.terms, symbols.size(), "a condition");
+}
+
+void Indexing::VerifyExtents(const std::vector<Extent>& extents, const std::string& where) const {
+  for (const Extent& e : extents) {
+    VerifyExtent(e, symbols.size(), where);
+    Require(e.factor > 0, where + " is less than 1");
+  }
 }
 
 Sizes::Sizes(const Indexing& indexing, const Shape* inputs, std::size_t count) : indexing_(indexing) {

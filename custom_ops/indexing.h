@@ -1,7 +1,8 @@
-// How a pointwise kernel with index operations reads its inputs: the C++ side of onnxopt/indexing.py.
+// How a kernel with index operations reads its inputs: the C++ side of onnxopt/indexing.py.
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "shape.h"
@@ -54,6 +55,8 @@ struct Indexing {
 
   // Throws Error naming what breaks a rule of indexing.py.
   void Verify(std::size_t inputs, std::size_t outputs) const;
+  // The same for a list of extents, each at least 1.
+  void VerifyExtents(const std::vector<Extent>& extents, const std::string& where) const;
 };
 
 // low <= offset + form(i) < high.
@@ -76,6 +79,7 @@ class Sizes {
   Sizes(const Indexing& indexing, const Shape* inputs, std::size_t count);
 
   Shape OutputShape(std::size_t k) const;
+  std::uint64_t Value(const Extent& extent) const { return static_cast<std::uint64_t>(extent.Value(sizes_)); }
   // The terms of access `k`, and its offset in elements.
   Access Resolve(std::size_t k, std::int64_t* offset) const;
   Condition ResolveCondition(std::size_t k) const;

@@ -89,10 +89,20 @@ void Lay(const RowProgram& program, const Shape& input, const Operand& operand, 
   }
 }
 
+// How an access that is the same for a whole row lies over the rows.
+Access OverRows(const Grid& grid, const Access& access) {
+  Access rows = access;
+  for (std::size_t k = 0; k < rows.runs; ++k) {
+    if (rows.run[k].div >= grid.columns * grid.inner) rows.run[k].div /= grid.columns;
+  }
+  return rows;
+}
+
 }  // namespace
 
 void RowKernel::Compute(OrtKernelContext* context) const {
   const RowProgram& program = kernel().rows;
+  if (program.index) return ComputeIndexed(context);
   Shape inputs[kMaxInputs];
   Shape views[2];
   Grid grid;
@@ -117,6 +127,34 @@ void RowKernel::Compute(OrtKernelContext* context) const {
   for (std::size_t k = 0; k < program.inputs.size(); ++k) {
     const Operand& operand = program.operands[k];
     Lay(program, inputs[k], operand, views[operand.view], rows, &grid.domain.access[k], &grid.row_access[k]);
+  }
+  Run(grid, context);
+}
+
+void RowKernel::ComputeIndexed(OrtKernelContext* context) const {
+  const RowProgram& program = kernel().rows;
+  Shape shapes[kMaxInputs];
+  const void* data[kMaxInputs];
+  for (std::size_t k = 0; k < program.inputs.size(); ++k) data[k] = InputTensor(context, k, &shapes[k]);
+  const Sizes sizes(*program.index, shapes, program.inputs.size());
+  Grid grid;
+  grid.outer = sizes.Value(program.domain[0]);
+  grid.columns = sizes.Value(program.domain[1]);
+  grid.inner = sizes.Value(program.domain[2]);
+  grid.domain.count = grid.rows() * grid.columns;
+  for (std::size_t k = 0; k < program.outputs.size(); ++k) {
+    const Shape shape = sizes.OutputShape(k);
+    grid.domain.output[k] = OutputTensor(context, k, shape);
+    const bool is_element = program.results[k].form == Form::kElement;
+    if (shape.count() != (is_element ? grid.domain.count : grid.rows())) {
+      throw Error("output " + std::to_string(k) + " of shape " + ToString(shape) + " is not that of the rows");
+    }
+  }
+  if (grid.rows() == 0) return;
+  if (grid.columns == 0) throw Error("rows of no elements, which no kernel with index operations takes");
+  FillLeaves(*program.index, program.inputs, sizes, data, &grid.domain);
+  for (std::size_t k = 0; k < program.leaves(); ++k) {
+    if (program.operands[k].row) grid.row_access[k] = OverRows(grid, grid.domain.access[k]);
   }
   Run(grid, context);
 }

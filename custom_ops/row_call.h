@@ -27,6 +27,7 @@ class RowKernel : public FusedKernel {
   void Compute(OrtKernelContext* context) const final;
 
  private:
+  void ComputeIndexed(OrtKernelContext* context) const;
   virtual void Run(const Grid& grid, OrtKernelContext* context) const = 0;
 };
 

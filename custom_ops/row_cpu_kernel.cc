@@ -23,20 +23,22 @@ class Runner {
   Runner(const CpuPiece& piece, const Grid& grid, bool over_rows, const RowProgram& rows, unsigned char* const* slots)
       : piece_(piece) {
     domain_.count = over_rows ? grid.rows() : grid.domain.count;
+    domain_.indexed = grid.domain.indexed;
+    std::copy_n(grid.domain.condition, rows.conditions(), domain_.condition);
     const Shape row_shape{3, {Int(grid.outer), 1, Int(grid.inner)}};
     const Shape shape{3, {Int(grid.outer), over_rows ? 1 : Int(grid.columns), Int(grid.inner)}};
     for (std::size_t k = 0; k < piece.reads.size(); ++k) {
       const std::size_t slot = piece.reads[k];
-      if (slot < rows.inputs.size()) {
+      if (slot < rows.leaves()) {
         domain_.input[k] = grid.domain.input[slot];
         domain_.access[k] = over_rows ? grid.row_access[slot] : grid.domain.access[slot];
       } else {
         domain_.input[k] = slots[slot];
         domain_.access[k].runs = 0;
-        if (slot == rows.inputs.size() + kPositionSlot) {
+        if (slot == rows.leaves() + kPositionSlot) {
           Collapse(Shape{3, {1, Int(grid.columns), 1}}, shape, &domain_.access[k]);
         }
-        if (slot >= rows.inputs.size() + kGivenSlots) Collapse(row_shape, shape, &domain_.access[k]);
+        if (slot >= rows.leaves() + kGivenSlots) Collapse(row_shape, shape, &domain_.access[k]);
       }
     }
     for (std::size_t k = 0; k < piece.program.outputs.size(); ++k) domain_.output[k] = slots[0];  // all are written
@@ -94,13 +96,13 @@ class RowJob {
         slots_(dtypes_.size()) {
     length_ = static_cast<float>(grid.columns);
     wide_length_ = static_cast<double>(grid.columns);
-    const std::size_t inputs = program.inputs.size();
-    slots_[inputs] = reinterpret_cast<unsigned char*>(&length_);
-    slots_[inputs + 1] = reinterpret_cast<unsigned char*>(&wide_length_);
+    const std::size_t leaves = program.leaves();
+    slots_[leaves] = reinterpret_cast<unsigned char*>(&length_);
+    slots_[leaves + 1] = reinterpret_cast<unsigned char*>(&wide_length_);
     if (pieces.positions) positions_.resize(grid.columns);
     std::iota(positions_.begin(), positions_.end(), std::int64_t{0});
-    slots_[inputs + kPositionSlot] = reinterpret_cast<unsigned char*>(positions_.data());
-    for (std::size_t k = inputs + kGivenSlots; k < dtypes_.size(); ++k) {
+    slots_[leaves + kPositionSlot] = reinterpret_cast<unsigned char*>(positions_.data());
+    for (std::size_t k = leaves + kGivenSlots; k < dtypes_.size(); ++k) {
       memory_[k].resize(grid.rows() * Size(dtypes_[k]));
       slots_[k] = memory_[k].data();
     }
@@ -132,7 +134,7 @@ class RowJob {
   void RunLong(Parallel&& parallel) {
     const std::uint64_t parts = (grid_.columns - 1) / PartColumns() + 1;
     const std::uint64_t count = grid_.outer * parts;
-    std::size_t slot = program_.inputs.size() + kGivenSlots;
+    std::size_t slot = program_.leaves() + kGivenSlots;
     for (std::size_t s = 0; s < program_.stages.size(); ++s) {
       const Stage& stage = program_.stages[s];
       std::vector<std::vector<unsigned char>> partial(stage.reductions.size());
@@ -180,7 +182,7 @@ class RowJob {
   }
 
   void RunRows(std::uint64_t o, std::uint64_t end) {
-    std::size_t slot = program_.inputs.size() + kGivenSlots;
+    std::size_t slot = program_.leaves() + kGivenSlots;
     const std::uint64_t first_row = o * grid_.inner;
     const std::uint64_t last_row = end * grid_.inner;
     for (std::size_t s = 0; s < program_.stages.size(); ++s) {
@@ -315,7 +317,7 @@ RowCpuKernel::RowCpuKernel(const Kernel& kernel) : RowKernel(kernel), cost_(0) {
     cost_ += NanosecondsPerElement(output_->program);
   }
   if (kernel.rows.row_output) row_output_ = Make(*kernel.rows.row_output);
-  const std::size_t position = kernel.rows.inputs.size() + kPositionSlot;
+  const std::size_t position = kernel.rows.leaves() + kPositionSlot;
   const auto reads = [&](const auto& piece) {
     return piece != nullptr && std::count(piece->reads.begin(), piece->reads.end(), position) > 0;
   };

@@ -11,7 +11,7 @@ std::string At(std::size_t k) { return "[" + std::to_string(k) + "]"; }
 // Follows the slots while pieces are checked in the order that they run in.
 class Verifier {
  public:
-  explicit Verifier(const RowProgram& program) : program_(program), slots_(program.inputs) {
+  explicit Verifier(const RowProgram& program) : program_(program), slots_(program.Leaves()) {
     slots_.push_back(Dtype::kFloat32);
     slots_.push_back(Dtype::kFloat64);
     slots_.push_back(Dtype::kInt64);
@@ -51,10 +51,10 @@ class Verifier {
       if (slot >= slots_.size() || slots_[slot] != piece.program.inputs[k]) {
         throw Error(where + ": slot " + std::to_string(slot) + " does not hold what is read");
       }
-      if (rows_only && slot < program_.inputs.size() && !program_.operands[slot].row) {
+      if (rows_only && slot < program_.leaves() && !program_.operands[slot].row) {
         throw Error(where + ": input " + std::to_string(slot) + " has more than one element a row");
       }
-      if (rows_only && slot == program_.inputs.size() + kPositionSlot) {
+      if (rows_only && slot == program_.leaves() + kPositionSlot) {
         throw Error(where + ": an element's position is not the row's");
       }
     }
@@ -94,8 +94,16 @@ bool ParseForm(std::string_view name, Form* form) {
   return false;
 }
 
+std::vector<Dtype> RowProgram::Leaves() const {
+  if (!index) return inputs;
+  std::vector<Dtype> leaves;
+  for (const InputAccess& access : index->accesses) leaves.push_back(inputs[access.input]);
+  leaves.resize(leaves.size() + index->conditions.size(), Dtype::kBool);
+  return leaves;
+}
+
 std::vector<Dtype> RowProgram::Slots() const {
-  std::vector<Dtype> slots = inputs;
+  std::vector<Dtype> slots = Leaves();
   slots.push_back(Dtype::kFloat32);
   slots.push_back(Dtype::kFloat64);
   slots.push_back(Dtype::kInt64);
@@ -116,7 +124,12 @@ std::vector<std::size_t> RowProgram::Stored(bool rows) const {
 }
 
 void RowProgram::Verify() const {
-  if (inputs.empty() || inputs.size() > kMaxInputs || inputs.size() != operands.size()) {
+  if (index) {
+    index->Verify(inputs.size(), outputs.size());
+    index->VerifyExtents(domain, "the domain");
+  }
+  if (domain.size() != (index ? 3 : 0)) throw Error("domain: not three extents, or no index");
+  if (inputs.empty() || leaves() > kMaxInputs || leaves() != operands.size()) {
     throw Error("inputs: none, too many, or not as many as operands");
   }
   if (outputs.empty() || outputs.size() > kMaxOutputs || outputs.size() != results.size()) {

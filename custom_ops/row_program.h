@@ -35,7 +35,7 @@ struct Result {
   std::size_t view;
 };
 
-// reads: slots. Inputs of the region come first, then what is given (the row length as float32 and as float64, an
+// reads: slots. Leaves come first, then what is given (the row length as float32 and as float64, an
 // element's position in its row as int64), then row values.
 struct Piece {
   std::vector<std::uint32_t> reads;
@@ -62,7 +62,15 @@ struct RowProgram {
   std::vector<Stage> stages;
   std::optional<Piece> output;
   std::optional<Piece> row_output;
+  std::optional<Indexing> index;
+  std::vector<Extent> domain;  // outer, row and inner, where there is an index
 
+  // As a Program's: the inputs, or the accesses to them and then the conditions.
+  std::size_t accesses() const { return index ? index->accesses.size() : inputs.size(); }
+  std::size_t conditions() const { return index ? index->conditions.size() : 0; }
+  std::size_t leaves() const { return accesses() + conditions(); }
+  // Storage dtypes of the leaves.
+  std::vector<Dtype> Leaves() const;
   // The view that inputs are broadcast into.
   std::size_t base() const { return views[0].target.empty() ? 0 : 1; }
   // Dtype of every slot.

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "cuda_row_params.h"
+#include "index_reader.h"
 #include "kernel_reader.h"
 #include "shape.h"
 
@@ -91,6 +92,10 @@ RowProgram ReadRowProgram(const JsonReader& json) {
   json["stages"].Each([&](const JsonReader& stage) { program.stages.push_back(ReadStage(stage)); });
   program.output = ReadOptionalPiece(json["output"]);
   program.row_output = ReadOptionalPiece(json["row_output"]);
+  if (json.Has("index")) {
+    program.index = ReadIndexing(json["index"]);
+    program.domain = ReadExtents(json["domain"]);
+  }
   try {
     program.Verify();
   } catch (const Error& e) {
@@ -113,12 +118,12 @@ Variant ReadRowVariant(const JsonReader& json, const RowProgram& program) {
   if (whole && variant.lanes != variant.threads * variant.cluster) {
     json["lanes"].Fail("are not those of the cluster");
   }
-  if (variant.modes.size() != program.inputs.size() || variant.modes.find_first_not_of("FKDC*") != std::string::npos) {
+  if (variant.modes.size() != program.leaves() || variant.modes.find_first_not_of("FKDC*") != std::string::npos) {
     json["modes"].Fail("is \"" + variant.modes + "\", not one of the letters FKDC* for each of " +
-                       std::to_string(program.inputs.size()) + " inputs");
+                       std::to_string(program.leaves()) + " inputs");
   }
   const std::size_t bytes =
-      sizeof(Parts) + cuda::RowParamsSize(variant.index, program.inputs.size(), program.outputs.size());
+      sizeof(Parts) + cuda::RowParamsSize(variant.index, program.leaves(), program.outputs.size());
   if (bytes > cuda::kMaxParams) json.Fail("has too many inputs and outputs for a kernel's parameters");
   return variant;
 }

@@ -65,6 +65,13 @@ Dims OutputDims(const RowProgram& program, const Result& result, const Dims* vie
 
 void InferShapes(const RowProgram& program, OrtShapeInferContext* context) {
   const std::vector<std::optional<Dims>> inputs = InputDims(context, program.inputs.size());
+  if (program.index) {
+    for (std::size_t k = 0; k < program.outputs.size(); ++k) {
+      const Dims dims = IndexedDims(*program.index, k, inputs);
+      if (!dims.empty()) SetOutputDims(context, k, program.outputs[k], dims);
+    }
+    return;
+  }
   const std::optional<Dims> base = BaseDims(program, inputs);
   if (!base) return;
   Dims views[2];

@@ -18,7 +18,7 @@ constexpr std::uint64_t kBlocksOfSplit = 2;  // a multiprocessor
 
 // Element k of every row is element k of the input.
 bool ByColumn(const Access& access, std::uint64_t columns) {
-  return access.runs == 1 && access.run[0].div == 1 && access.run[0].mod == columns;
+  return access.runs == 1 && access.run[0].stride == 1 && access.run[0].div == 1 && access.run[0].mod == columns;
 }
 
 // Vectors lie in one cell of the input, or neighbours in it.
@@ -30,9 +30,17 @@ bool VectorsFit(const Access& access, unsigned vector) {
   return true;
 }
 
+// Whether where vectors begin is as aligned as the input is.
+bool StepsFit(const Access& access, unsigned vector) {
+  for (std::size_t k = 0; k < access.runs; ++k) {
+    if (access.run[k].div > 1 && access.run[k].stride % static_cast<std::int64_t>(vector) != 0) return false;
+  }
+  return true;
+}
+
 // The elements of a row lie side by side.
 bool DenseInRow(const Access& access, std::uint64_t columns) {
-  return access.runs > 0 && access.run[0].div == 1 && access.run[0].mod % columns == 0;
+  return access.runs > 0 && access.run[0].div == 1 && access.run[0].stride == 1 && access.run[0].mod % columns == 0;
 }
 
 bool HeldInputFits(char mode, const Access& access, const Grid& grid, unsigned vector) {
@@ -42,7 +50,7 @@ bool HeldInputFits(char mode, const Access& access, const Grid& grid, unsigned v
     case 'K':
       return ByColumn(access, grid.columns) && (grid.outer > 1 || grid.domain.count == grid.columns);
     case 'D':
-      return DenseInRow(access, grid.columns) && VectorsFit(access, vector);
+      return DenseInRow(access, grid.columns) && VectorsFit(access, vector) && StepsFit(access, vector);
     case 'C':
       return access.runs == 1 && access.run[0].div > 1 && VectorsFit(access, vector);
     default:
@@ -64,6 +72,23 @@ bool InputFitsAnywhere(char mode, const Access& access, const Grid& grid) {
   }
 }
 
+// Of index operations: what is loaded in the general way or behind guards may lie anywhere, and a condition's letter
+// says what tells it: the column, or the row.
+bool IndexedFits(char mode, std::size_t k, const Grid& grid) {
+  const bool is_condition = grid.domain.input[k] == nullptr;
+  const Access& access = is_condition ? grid.domain.ConditionOf(k).form : grid.domain.access[k];
+  if (mode == '*') return true;
+  if (mode == 'K') return ByColumn(access, grid.columns);
+  if (mode != 'D') return false;
+  if (!is_condition) return DenseInRow(access, grid.columns);
+  return std::all_of(access.run, access.run + access.runs, [&](const Run& run) { return run.div % grid.columns == 0; });
+}
+
+// Whether an access is one that only index operations have.
+bool IsIndexed(const RowProgram& program, char mode, std::size_t k, const Grid& grid) {
+  return program.index && (mode == '*' || grid.domain.access[k].guards != 0);
+}
+
 // Whether a row lies in registers, and every operand can be moved in vectors: a held kernel does nothing else.
 bool HeldFits(const Kernel& kernel, const Variant& variant, const Grid& grid) {
   const bool ragged = variant.layout == Layout::kRagged;
@@ -72,15 +97,20 @@ bool HeldFits(const Kernel& kernel, const Variant& variant, const Grid& grid) {
   if (!ragged && grid.columns % variant.vector != 0) return false;
   if (variant.columns != 0 && variant.columns != grid.columns) return false;
   const RowProgram& program = kernel.rows;
-  for (std::size_t k = 0; k < program.inputs.size(); ++k) {
-    if (program.operands[k].row) continue;
+  const std::vector<Dtype> leaves = program.Leaves();
+  for (std::size_t k = 0; k < leaves.size(); ++k) {
     const Access& access = grid.domain.access[k];
     const char mode = variant.modes[k];
+    if (program.operands[k].row) continue;
+    if (IsIndexed(program, mode, k, grid)) {
+      if (!IndexedFits(mode, k, grid)) return false;
+      continue;
+    }
     if (ragged ? !InputFitsAnywhere(mode, access, grid) : !HeldInputFits(mode, access, grid, variant.vector))
       return false;
     const bool loads = access.runs > 0 && access.run[0].div == 1;  // vectors, not one element for all of them
     const bool anywhere = ragged && mode != 'F';
-    if (loads && !anywhere && !Aligned(grid.domain.input[k], program.inputs[k], variant.vector)) return false;
+    if (loads && !anywhere && !Aligned(grid.domain.input[k], leaves[k], variant.vector)) return false;
   }
   for (const std::size_t k : program.Stored(false)) {
     if (!Aligned(grid.domain.output[k], program.outputs[k], variant.vector)) return false;
@@ -90,9 +120,13 @@ bool HeldFits(const Kernel& kernel, const Variant& variant, const Grid& grid) {
 
 bool LoopedFits(const Kernel& kernel, const Variant& variant, const Grid& grid) {
   const RowProgram& program = kernel.rows;
-  for (std::size_t k = 0; k < program.inputs.size(); ++k) {
+  for (std::size_t k = 0; k < program.leaves(); ++k) {
     if (program.operands[k].row) continue;
-    if (!InputFitsAnywhere(variant.modes[k], grid.domain.access[k], grid)) return false;
+    const char mode = variant.modes[k];
+    if (IsIndexed(program, mode, k, grid) ? !IndexedFits(mode, k, grid)
+                                          : !InputFitsAnywhere(mode, grid.domain.access[k], grid)) {
+      return false;
+    }
   }
   return grid.inner == 1;
 }
@@ -103,13 +137,14 @@ bool StridedFits(const Kernel& kernel, const Variant& variant, const Grid& grid)
   if (grid.inner == 1 || (variant.unroll > 0 && grid.columns > held)) return false;
   if (grid.inner % variant.vector != 0) return false;
   const RowProgram& program = kernel.rows;
-  for (std::size_t k = 0; k < program.inputs.size(); ++k) {
+  const std::vector<Dtype> leaves = program.Leaves();
+  for (std::size_t k = 0; k < leaves.size(); ++k) {
     const Access& access = grid.domain.access[k];
-    if (program.operands[k].row) continue;
+    if (program.operands[k].row || IsIndexed(program, variant.modes[k], k, grid)) continue;
     if (!InputFitsAnywhere(variant.modes[k], access, grid)) return false;
     if (!VectorsFit(access, variant.vector)) return false;
     const bool loads = access.runs > 0 && access.run[0].div == 1;
-    if (loads && !Aligned(grid.domain.input[k], program.inputs[k], variant.vector)) return false;
+    if (loads && !Aligned(grid.domain.input[k], leaves[k], variant.vector)) return false;
   }
   for (const std::size_t k : program.Stored(false)) {
     if (!Aligned(grid.domain.output[k], program.outputs[k], variant.vector)) return false;
@@ -150,15 +185,15 @@ bool Fits(const Kernel& kernel, const Variant& variant, const Grid& grid, const 
 }  // namespace
 
 bool RowVariantFits(const Kernel& kernel, const Variant& variant, const Grid& grid, const Gpu& gpu) {
-  return Fits(kernel, variant, grid, gpu, Fits32(grid.domain, kernel.rows.inputs.size()));
+  return Fits(kernel, variant, grid, gpu, Fits32(grid.domain, kernel.rows.leaves()));
 }
 
 std::size_t ChooseRowVariant(const Kernel& kernel, const Grid& grid, const Gpu& gpu) {
-  const std::size_t inputs = kernel.rows.inputs.size();
-  for (std::size_t k = 0; k < inputs; ++k) {
+  const std::size_t leaves = kernel.rows.leaves();
+  for (std::size_t k = 0; k < leaves; ++k) {
     if (grid.domain.access[k].runs > static_cast<std::size_t>(kMaxTerms)) return kernel.variants.size();
   }
-  const bool fits32 = Fits32(grid.domain, inputs);
+  const bool fits32 = Fits32(grid.domain, leaves);
   std::size_t k = 0;
   while (k < kernel.variants.size() && !Fits(kernel, kernel.variants[k], grid, gpu, fits32)) ++k;
   return k;
@@ -169,7 +204,7 @@ void FillRowParams(const Kernel& kernel, const Variant& variant, const Grid& gri
   const unsigned long long sizes[] = {grid.rows(), grid.columns, grid.inner};
   std::memcpy(block, sizes, sizeof(sizes));
   std::memcpy(block + kRowOutputsAt, static_cast<const void*>(grid.domain.output), outputs * sizeof(void*));
-  FillInputs(kernel.inputs, variant, grid.domain, block + RowInputsAt(outputs));
+  FillInputs(kernel.rows.Leaves(), variant, grid.domain, block + RowInputsAt(outputs));
 }
 
 Cut CutRows(const Variant& variant, const Grid& grid, const Gpu& gpu) {

@@ -29,11 +29,7 @@ Dim IndexedDim(const Indexing& index, const Extent& extent, const std::vector<st
 }
 
 std::optional<Dims> OutputDims(const Program& program, std::size_t k, const std::vector<std::optional<Dims>>& inputs) {
-  if (program.index) {
-    Dims dims;
-    for (const Extent& e : program.index->shapes[k]) dims.push_back(IndexedDim(*program.index, e, inputs));
-    return dims;
-  }
+  if (program.index) return IndexedDims(*program.index, k, inputs);
   Dims dims(program.ranks[k]);
   for (const std::uint32_t d : program.depends[k]) {
     if (!inputs[d]) return std::nullopt;
@@ -127,6 +123,12 @@ void SetOutputDims(OrtShapeInferContext* context, std::size_t k, Dtype dtype, co
   OutputInfo info;
   info.Set(dtype, dims);
   Check(Ort().ShapeInferContext_SetOutputTypeShape(context, k, info.get()));
+}
+
+Dims IndexedDims(const Indexing& index, std::size_t k, const std::vector<std::optional<Dims>>& inputs) {
+  Dims dims;
+  for (const Extent& e : index.shapes[k]) dims.push_back(IndexedDim(index, e, inputs));
+  return dims;
 }
 
 void InferShapes(const Program& program, OrtShapeInferContext* context) {

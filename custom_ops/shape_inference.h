@@ -32,6 +32,9 @@ Dim Broadcast(const Dim& a, const Dim& b);
 
 void SetOutputDims(OrtShapeInferContext* context, std::size_t k, Dtype dtype, const Dims& dims);
 
+// The dims of output `k` of a kernel with index operations.
+Dims IndexedDims(const Indexing& index, std::size_t k, const std::vector<std::optional<Dims>>& inputs);
+
 // Sets the dtype and shape of every output that can be told; leaves the others unset, which means unknown.
 // Throws Error where the node has another number of inputs.
 void InferShapes(const Program& program, OrtShapeInferContext* context);

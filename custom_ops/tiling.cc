@@ -45,7 +45,7 @@ Tiling TileIndexed(const Program& program, const Domain& domain) {
     const Access& access = domain.access[k];
     Lie& lie = tiling.key.lie[k];
     lie = Lie::kGather;
-    if (k >= program.accesses()) {
+    if (domain.input[k] == nullptr) {
       lie = Lie::kCondition;
     } else if (access.runs == 0 && access.guards == 0) {
       lie = Lie::kOne;
@@ -61,7 +61,7 @@ Tiling TileIndexed(const Program& program, const Domain& domain) {
 Tiling Tile(const Program& program, const Domain& domain) {
   Tiling tiling;
   tiling.row = domain.count;
-  if (program.index) return TileIndexed(program, domain);
+  if (domain.indexed) return TileIndexed(program, domain);
   const std::size_t inputs = program.inputs.size();
   for (std::size_t k = 0; k < inputs; ++k) tiling.row = std::min(tiling.row, Row(domain.access[k], domain.count));
   tiling.key.written = Written(program, domain);

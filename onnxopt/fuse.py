@@ -9,7 +9,14 @@ from collections.abc import Callable, Collection
 
 import onnx_ir as ir
 
-from onnxopt import eligibility, gemm_regions, pointwise_regions, rowwise_regions, token_attention
+from onnxopt import (
+    eligibility,
+    gemm_regions,
+    pointwise_regions,
+    row_joins,
+    rowwise_regions,
+    token_attention,
+)
 from onnxopt import shapes as shape_inference
 from onnxopt.regions import FusionPlan, Refusal, Region
 from onnxopt.search import Search
@@ -42,5 +49,7 @@ def fuse(model: ir.Model, spilled: Collection[frozenset[str]] = ()) -> FusionPla
             search.take(new)
             found += new
             refusals += refused
+        found, refused = row_joins.join(search, found)
+        refusals += refused
         regions += sorted(found, key=lambda r: search.order[r.nodes[0]])
     return FusionPlan(tuple(regions), tuple(refusals), shapes)

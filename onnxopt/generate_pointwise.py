@@ -9,7 +9,7 @@ from typing import cast
 import numpy as np
 
 from onnxopt.dtypes import DTYPES
-from onnxopt.extents import product
+from onnxopt.extents import Extent, product
 from onnxopt.indexing import Indexing, Term
 from onnxopt.modes import MOST_NEIGHBOURS, columns, runs
 from onnxopt.program import Instruction, Program
@@ -60,7 +60,7 @@ def _guards(program: Program) -> list[int]:
     """For every access the conditions that must hold, as bits."""
     if program.index is None:
         return [0] * len(program.inputs)
-    return [sum(1 << g for g in a.guards) for a in program.index.accesses]
+    return list(program.index.guards)
 
 
 def _leaders(program: Program) -> Sequence[int]:
@@ -92,13 +92,28 @@ def _forms(program: Program) -> list[str]:
     count = product(index.shapes[0]).factor
     lines.append(f"  static constexpr long long period[] = {{{', '.join(str(_period(f)) for f in index.forms)}}};")
     lines.append(f"  static constexpr long long step[] = {{{', '.join(str(_step(f)) for f in index.forms)}}};")
-    lines += _across(index)
-    lines += ["  template <int kForm, typename Index>", "  __device__ static Index at(Index i) {"]
+    return [*lines, *_across(index), *_at(index, count)]
+
+
+def _at(index: Indexing, count: int) -> list[str]:
+    """The function that spells every form for a domain of so many elements."""
+    lines = ["  template <int kForm, typename Index>", "  __device__ static Index at(Index i) {"]
     for k, form in enumerate(index.forms):
         opening = f"    if constexpr (kForm == {k}) return "
         # A sum that begins with a minus would negate i before it is divided.
         lines.append(f"{opening}{'Index(0)' if not form or form[0].stride.factor < 0 else ''}{_sum(form, count)};")
     return [*lines, "    return i;", "  }"]
+
+
+def forms(name: str, index: Indexing, count: Extent) -> list[str]:
+    """A struct that spells the forms of a domain of `count` elements, as far as they are known, and nothing else."""
+    is_static = not index.symbols_used() and count.number is not None
+    terms = ", ".join(str(max(1, len(form))) for form in index.forms)
+    lines = [
+        f"  static constexpr bool kStatic = {str(is_static).lower()};",
+        f"  static constexpr int terms[] = {{{terms}}};",
+    ]
+    return [f"struct {name} {{", *lines, *(_at(index, count.factor) if is_static else []), "};"]
 
 
 def _across(index: Indexing) -> list[str]:

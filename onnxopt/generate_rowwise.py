@@ -6,12 +6,14 @@ from collections.abc import Sequence
 from typing import cast
 
 from onnxopt.dtypes import DTYPES
-from onnxopt.generate_pointwise import C_TYPES, INDEX, statements
+from onnxopt.extents import product
+from onnxopt.generate_pointwise import C_TYPES, INDEX, forms, statements
 from onnxopt.regions import Kernel
 from onnxopt.row_program import GIVEN, Piece, RowProgram, Stage, is_float
 from onnxopt.row_variants import RowVariant
 
 HEADER = "rowwise.cuh"
+_WORD = 4  # bytes: partial results are exchanged word by word
 _MERGE = {"sum": "add", "prod": "mul", "max": "max", "min": "min"}
 _NOT_FOR_CLUSTERS = "#if __CUDA_ARCH__ >= 900"  # older GPUs have none; the host never launches it there
 
@@ -36,7 +38,7 @@ class _Text:
     def __init__(self, program: RowProgram):
         self.program = program
         self.exact = is_exact(program)
-        self._first = len(program.inputs)
+        self._first = len(program.leaves)
 
     def slot(self, k: int) -> str:
         """The value in a slot, as an expression inside any function."""
@@ -46,7 +48,7 @@ class _Text:
         return ("row.length", "row.wide_length", "row.position")[k] if k < len(GIVEN) else f"row.r{k - len(GIVEN)}"
 
     def inputs(self) -> str:
-        return ", ".join(f"{C_TYPES[DTYPES[d].compute]} x{k}" for k, d in enumerate(self.program.inputs))
+        return ", ".join(f"{C_TYPES[DTYPES[d].compute]} x{k}" for k, d in enumerate(self.program.leaves))
 
     def outputs(self) -> str:
         return ", ".join(f"{C_TYPES[DTYPES[d].compute]}& y{k}" for k, d in enumerate(self.program.outputs))
@@ -55,7 +57,7 @@ class _Text:
         return statements(piece.program, [self.slot(k) for k in piece.reads], exact)
 
     def reads(self, piece: Piece | None) -> str:
-        """The region's inputs that a piece reads, as a mask."""
+        """The leaves that a piece reads, as a mask."""
         return hex(sum(1 << k for k in (piece.reads if piece else ()) if k < self._first)) + "u"
 
     def row(self) -> list[str]:
@@ -66,6 +68,7 @@ class _Text:
     def stage(self, k: int, stage: Stage, first: int) -> list[str]:
         """Stage k, whose reduced values are row values `first` and those after it."""
         dtypes = [C_TYPES[d] for d in stage.element.program.outputs]
+        alignment = max(_WORD, *(DTYPES[d].size for d in stage.element.program.outputs))
         pairs = list(zip(dtypes, stage.reductions, strict=True))
         body, results = self.statements(stage.element, self.exact)
         merged = [_MERGE[r] for r in stage.reductions]
@@ -76,7 +79,7 @@ class _Text:
         return [
             f"struct Stage{k} {{",
             f"  static constexpr unsigned kReads = {self.reads(stage.element)};",
-            "  struct alignas(4) Partial {",
+            f"  struct alignas({alignment}) Partial {{",
             *(f"    {dtype} p{n};" for n, dtype in enumerate(dtypes)),
             "  };",
             "  __device__ static Partial identity() {",
@@ -119,8 +122,9 @@ def _struct(name: str, program: RowProgram) -> list[str]:
     row_inputs = sum(1 << k for k, o in enumerate(program.operands) if o.row)
     row_outputs = sum(1 << k for k in program.stored("row"))
     body = [
-        f"using Inputs = List<{', '.join(DTYPES[d].cuda for d in program.inputs)}>;",
+        f"using Inputs = List<{', '.join(DTYPES[d].cuda for d in program.leaves)}>;",
         f"using Outputs = List<{', '.join(DTYPES[d].cuda for d in program.outputs)}>;",
+        *_index(program),
         f"static constexpr unsigned kRowInputs = {hex(row_inputs)}u;",
         f"static constexpr unsigned kRowOutputs = {hex(row_outputs)}u;",
         f"static constexpr bool kStoresElements = {'true' if program.output else 'false'};",
@@ -134,11 +138,25 @@ def _struct(name: str, program: RowProgram) -> list[str]:
     return [f"struct {name} {{", *(f"  {line}" for line in body), "};"]
 
 
+def _index(program: RowProgram) -> list[str]:
+    """The conditions that guard each input, the range in which each of them holds, and how their terms are spelled."""
+    lines = [f"static constexpr unsigned guards[] = {{{', '.join(map(str, program.guards))}}};"]
+    if program.index is None:
+        return [*lines, "static constexpr bool kIndexed = false;", "using Forms = AnyTerms;"]
+    lines += ["static constexpr bool kIndexed = true;", *forms("Forms", program.index, product(program.domain))]
+    conditions = program.index.conditions
+    if conditions:
+        lines.append(f"static constexpr long long low[] = {{{', '.join(str(c.low - c.offset) for c in conditions)}}};")
+        extents = ", ".join(str(c.high - c.low) for c in conditions)
+        lines.append(f"static constexpr long long extent[] = {{{extents}}};")
+    return lines
+
+
 def _entry(name: str, program: RowProgram, variant: RowVariant) -> list[str]:
     index = INDEX[variant.index]
     modes = "".join(f", '{mode}'" for mode in variant.modes)
     block = "SplitParams" if variant.layout == "split" else "RowParams"
-    params = f"{block}<{index}, {len(program.inputs)}, {len(program.outputs)}>"
+    params = f"{block}<{index}, {len(program.leaves)}, {len(program.outputs)}>"
     size = f"{variant.vector}, {variant.unroll}"
     held = f"{size}, {variant.lanes}, {variant.threads}, {variant.columns}"
     piped = f"{size}, {variant.threads}, {variant.cluster}, {variant.columns}, {hex(variant.fetched)}u"

@@ -21,7 +21,7 @@ from onnxopt.index_maps import Guard, Linear, Map, NotAffine, identity
 from onnxopt.index_ops import Piece, broadcast, dims_of, is_index, undo
 from onnxopt.indexing import MAX_CONDITIONS, MAX_TERMS, Access, Condition, Indexing, Term
 from onnxopt.operands import apply_operator, constant, storage
-from onnxopt.program import Program, without_dead_code
+from onnxopt.program import Instruction, Program, without_dead_code
 from onnxopt.shapes import Shapes
 
 MAX_ACCESSES = 16  # they share a kernel's parameters and registers
@@ -36,14 +36,14 @@ def lower_indexed(
     shapes: Shapes,
 ) -> Program:
     """The program of nodes with index operations among them. Raises NotAffine with the reason where there is none."""
-    return _Evaluation(nodes, inputs, opsets, shapes).program(outputs)
+    return Evaluation(nodes, inputs, opsets, shapes).program(outputs)
 
 
-class _Evaluation:
+class Evaluation:
     """Instructions and accesses as they are found. Leaves have ids below 0 until their number is known."""
 
     def __init__(self, nodes: Sequence[ir.Node], inputs: Sequence[ir.Value], opsets: Mapping[str, int], shapes: Shapes):
-        self._opsets, self._shapes = opsets, shapes
+        self.opsets, self.shapes = opsets, shapes
         self._producers = {v: (node, k) for node in nodes for k, v in enumerate(node.outputs)}
         self._inputs = {v: k for k, v in enumerate(inputs)}
         self._builder = Builder(())
@@ -52,22 +52,16 @@ class _Evaluation:
         self._known: dict[tuple[ir.Value, Map], Expr] = {}
 
     def program(self, outputs: Sequence[ir.Value]) -> Program:
-        shapes = tuple(dims_of(v, self._shapes) for v in outputs)
+        shapes = tuple(dims_of(v, self.shapes) for v in outputs)
         if len({product(dims) for dims in shapes}) != 1:
             raise NotAffine("its outputs have different sizes")
-        results = [self._value(v, identity(dims)).id for v, dims in zip(outputs, shapes, strict=True)]
-        if not self._accesses:
-            raise NotAffine("it reads none of its inputs")
-        dims = tuple(dims_of(v, self._shapes) for v in self._inputs)
-        index = Indexing(tuple(self._accesses), tuple(self._conditions), dims, shapes, _symbols(dims))
-        renumbered = self._renumbered()
+        results = [self.value(v, identity(dims)).id for v, dims in zip(outputs, shapes, strict=True)]
+        index = self.indexing(shapes)
         program = Program(
-            inputs=tuple(storage(v, self._shapes).name for v in self._inputs),
-            outputs=tuple(storage(v, self._shapes).name for v in outputs),
-            code=tuple(
-                dataclasses.replace(i, args=tuple(renumbered(a) for a in i.args)) for i in self._builder.code
-            ),
-            results=tuple(renumbered(r) for r in results),
+            inputs=tuple(storage(v, self.shapes).name for v in self._inputs),
+            outputs=tuple(storage(v, self.shapes).name for v in outputs),
+            code=self.code(),
+            results=tuple(self.renumbered(r) for r in results),
             depends=((),) * len(outputs),
             ranks=(0,) * len(outputs),
             index=index,
@@ -79,10 +73,24 @@ class _Evaluation:
             raise NotAffine(str(error)) from None
         return program
 
-    def _renumbered(self) -> functools.partial[int]:
-        return functools.partial(_renumber, accesses=len(self._accesses), conditions=len(self._conditions))
+    def indexing(self, shapes: tuple[tuple[Extent, ...], ...]) -> Indexing:
+        """How the inputs are read, of a kernel whose outputs have these shapes."""
+        if not self._accesses:
+            raise NotAffine("it reads none of its inputs")
+        dims = tuple(dims_of(v, self.shapes) for v in self._inputs)
+        return Indexing(tuple(self._accesses), tuple(self._conditions), dims, shapes, _symbols(dims))
 
-    def _value(self, value: ir.Value, at: Map) -> Expr:
+    def code(self) -> tuple[Instruction, ...]:
+        """The instructions with the ids that values have in a Program."""
+        return tuple(dataclasses.replace(i, args=tuple(self.renumbered(a) for a in i.args)) for i in self._builder.code)
+
+    def renumbered(self, own: int) -> int:
+        accesses, conditions = len(self._accesses), len(self._conditions)
+        if own >= 0:
+            return accesses + conditions + own
+        return (-1 - own) // 2 if own % 2 else accesses + (-2 - own) // 2
+
+    def value(self, value: ir.Value, at: Map) -> Expr:
         known = self._known.get((value, at))
         if known is None:
             if len(self._known) >= _MAX_EVALUATIONS:
@@ -93,29 +101,34 @@ class _Evaluation:
     def _compute(self, value: ir.Value, at: Map) -> Expr:
         tensor = constant(value)
         if tensor is not None and value not in self._inputs:
-            return self._builder.const(tensor.numpy().reshape(()).item(), storage(value, self._shapes).compute)
+            return self._builder.const(tensor.numpy().reshape(()).item(), storage(value, self.shapes).compute)
         if value in self._inputs:
             return self._access(value, at)
         node, output = self._producers[value]
+        return self.result(node, output, at)
+
+    def result(self, node: ir.Node, output: int, at: Map) -> Expr:
+        """Result `output` of a node under a map."""
+        value = node.outputs[output]
         if is_index(node):
-            return self._pieces(value, undo(node, output, at, self._shapes))
-        result_dims = dims_of(value, self._shapes)
+            return self._pieces(value, undo(node, output, at, self.shapes))
+        result_dims = dims_of(value, self.shapes)
         operands = {}
         for operand in node.inputs:
             if operand is not None and operand not in operands:
                 if constant(operand) is None:
-                    dims = dims_of(operand, self._shapes)
-                    operands[operand] = self._value(operand, at.with_coordinates(broadcast(at, result_dims, dims)))
+                    dims = dims_of(operand, self.shapes)
+                    operands[operand] = self.value(operand, at.with_coordinates(broadcast(at, result_dims, dims)))
                 else:
-                    operands[operand] = self._value(operand, at)
-        return apply_operator(node, operands, self._opsets, self._shapes)
+                    operands[operand] = self.value(operand, at)
+        return apply_operator(node, operands, self.opsets, self.shapes)
 
     def _pieces(self, value: ir.Value, pieces: Sequence[Piece]) -> Expr:
-        dtype = storage(value, self._shapes).compute
+        dtype = storage(value, self.shapes).compute
         result: Expr | None = None
         for piece in reversed(pieces):
             found = (
-                self._builder.const(piece.fill, dtype) if piece.value is None else self._value(piece.value, piece.map)
+                self._builder.const(piece.fill, dtype) if piece.value is None else self.value(piece.value, piece.map)
             )
             if result is None:
                 result = found
@@ -140,7 +153,7 @@ class _Evaluation:
 
     def _lies_inside(self, value: ir.Value, at: Map) -> bool:
         """Whether all that is read lies in the tensor even where guards do not hold: then they need not be asked."""
-        for coordinate, dim in zip(at.coordinates, dims_of(value, self._shapes), strict=True):
+        for coordinate, dim in zip(at.coordinates, dims_of(value, self.shapes), strict=True):
             if not coordinate.terms and not coordinate.offset:
                 continue
             if coordinate.offset == 0 and len(coordinate.terms) == 1:
@@ -154,7 +167,7 @@ class _Evaluation:
 
     def _access(self, value: ir.Value, at: Map) -> Expr:
         stride, offset, flat = ONE, [], []
-        for coordinate, dim in zip(reversed(at.coordinates), reversed(dims_of(value, self._shapes)), strict=True):
+        for coordinate, dim in zip(reversed(at.coordinates), reversed(dims_of(value, self.shapes)), strict=True):
             if coordinate.offset:
                 offset.append(stride * coordinate.offset)
             flat += [(digit, c * stride) for digit, c in coordinate.terms]
@@ -166,14 +179,8 @@ class _Evaluation:
         number = self._accesses.setdefault(access, len(self._accesses))
         if number >= MAX_ACCESSES:
             raise NotAffine(f"it would read its inputs in more than {MAX_ACCESSES} ways")
-        dtype = storage(value, self._shapes)
+        dtype = storage(value, self.shapes)
         return Expr(self._builder, -1 - 2 * number, DTYPES[dtype.name].compute, dtype.name)
-
-
-def _renumber(own: int, accesses: int, conditions: int) -> int:
-    if own >= 0:
-        return accesses + conditions + own
-    return (-1 - own) // 2 if own % 2 else accesses + (-2 - own) // 2
 
 
 def _symbols(dims: Sequence[tuple[Extent, ...]]) -> tuple[tuple[str, int, int], ...]:

@@ -119,12 +119,19 @@ class Indexing:
         if unknown := {s for e in used for s in e.symbols} - known:
             raise ValueError(f"index: dims {sorted(unknown)} are those of no input")
 
-    def to_json(self) -> dict[str, Any]:
-        """The form kept in kernels.json: an extent is a number, or [factor, symbol, ...] with symbols by position."""
+    def number(self, e: Extent) -> int | list[int]:
+        """An extent as kernels.json has it: a number, or [factor, symbol, ...] with symbols by position."""
         position = {name: k for k, (name, _, _) in enumerate(self.symbols)}
+        return e.factor if not e.symbols else [e.factor, *(position[s] for s in e.symbols)]
 
-        def number(e: Extent) -> int | list[int]:
-            return e.factor if not e.symbols else [e.factor, *(position[s] for s in e.symbols)]
+    @property
+    def guards(self) -> tuple[int, ...]:
+        """For every access the conditions that must hold, as bits."""
+        return tuple(sum(1 << g for g in a.guards) for a in self.accesses)
+
+    def to_json(self) -> dict[str, Any]:
+        """The form kept in kernels.json."""
+        number = self.number
 
         def rows(terms: tuple[Term, ...]) -> list[Any]:
             return [[number(t.div), number(t.mod), number(t.stride)] for t in terms]

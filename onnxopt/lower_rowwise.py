@@ -11,6 +11,7 @@ from onnxopt.expr import Builder, Expr
 from onnxopt.lower import immediate
 from onnxopt.operands import apply_operator, storage
 from onnxopt.row_domain import RESHAPES, Grid
+from onnxopt.row_index_lowering import lower_indexed_rows
 from onnxopt.row_program import Operand, Result, RowProgram, View
 from onnxopt.row_split import split
 from onnxopt.rowwise_ops import RowCall, RowOperator
@@ -26,14 +27,19 @@ def lower(
 ) -> RowProgram:
     """The program of nodes in topological order that read `inputs` (and constants) and define `outputs`.
 
-    Raises ValueError where they cannot be one: what rowwise_regions.py proposes is what this accepts.
+    Raises ValueError where they cannot be one: what rowwise_regions.py proposes is what this accepts, and what
+    row_joins.py proposes with index operations among them may be refused with the reason.
     """
     grid = row_domain.of_region(nodes, opsets, shapes)
+    if not row_domain.lies_over(grid, nodes, opsets, shapes):
+        return lower_indexed_rows(nodes, inputs, outputs, opsets, shapes)
     operands = _operands(nodes, inputs, opsets, grid, shapes)
+    if all(o.view != grid.base for o in operands):
+        raise ValueError("no input has the shape that the others are broadcast into")
     builder = Builder(tuple(storage(v, shapes).name for v in inputs))
     known: dict[ir.Value, Expr] = dict(zip(inputs, builder.inputs, strict=True))
     for node in nodes:
-        for value in _values_read(node, opsets):
+        for value in row_domain.values_read(node, opsets):
             if value not in known:
                 known[value] = immediate(builder, value, shapes)[0]
         row = row_domain.operator(node, opsets)
@@ -61,13 +67,6 @@ def lower(
     )
     program.verify()
     return program
-
-
-def _values_read(node: ir.Node, opsets: Mapping[str, int]) -> list[ir.Value]:
-    """The inputs of a node that are values of the computation, not axes or shapes."""
-    row = row_domain.operator(node, opsets)
-    count = row.operands if row is not None else 1 if node.op_type in RESHAPES else len(node.inputs)
-    return [v for v in node.inputs[:count] if v is not None]
 
 
 def _meaning(node: ir.Node, row: RowOperator, known: Mapping[ir.Value, Expr], shapes: Shapes) -> tuple[Expr, ...]:

@@ -9,7 +9,9 @@ from typing import Any
 
 import onnx_ir as ir
 
-from onnxopt import rowwise_ops
+from onnxopt import index_ops, rowwise_ops
+from onnxopt.regions import Region
+from onnxopt.row_program import RowProgram
 from onnxopt.rowwise_ops import RowOperator
 from onnxopt.shapes import Dims, Shapes
 
@@ -59,8 +61,12 @@ class Grid:
         return _product((*self.dims[: self.first], *self.dims[self.last :]))
 
     def view(self, value: ir.Value, shapes: Shapes) -> int | None:
-        """The view that a value of one element for each of the domain has the shape of, None if it has not."""
-        for view, dims, like in ((0, self.dims, self.value), (1, self.other, self.other_value)):
+        """The view that a value of one element for each of the domain has the shape of, None if it has not.
+
+        Where both have one shape it is the base, as inputs are broadcast into that.
+        """
+        views = ((0, self.dims, self.value), (1, self.other, self.other_value))
+        for view, dims, like in views[:: -1 if self.base else 1]:
             if like is not None and shapes.same(value, like):
                 return view
             if dims is not None and None not in dims and shapes.dims(value) == dims:
@@ -98,16 +104,17 @@ def grid(node: ir.Node, row: RowOperator, shapes: Shapes) -> Grid:
     rank = len(dims)
     if row.axes == "groups":
         return _groups(node, x, dims, shapes)
-    axes = _axes(node, row, rank)
-    if not axes or axes != tuple(range(axes[0], axes[-1] + 1)):
-        raise Unfit(f"the reduced axes {axes} do not lie side by side")
-    found = Grid(dims, axes[0], axes[-1] + 1, x)
+    reduced = axes(node, row, rank)
+    if not reduced or reduced != tuple(range(reduced[0], reduced[-1] + 1)):
+        raise Unfit(f"the reduced axes {reduced} do not lie side by side")
+    found = Grid(dims, reduced[0], reduced[-1] + 1, x)
     if found.length is not None and found.length <= 1:
         raise Unfit("a row has one element")
     return found
 
 
-def _axes(node: ir.Node, row: RowOperator, rank: int) -> tuple[int, ...]:
+def axes(node: ir.Node, row: RowOperator, rank: int) -> tuple[int, ...]:
+    """The axes that a rowwise node reduces, of an operand of this rank. Unfit where they are not known."""
     if row.axes == "spatial":
         if rank < 3:
             raise Unfit(f"{node.op_type} of rank {rank}")
@@ -116,28 +123,33 @@ def _axes(node: ir.Node, row: RowOperator, rank: int) -> tuple[int, ...]:
         axis = _attribute(node, "axis", row.axis)
         axis += rank if axis < 0 else 0
         return tuple(range(axis, rank)) if row.axes == "from axis" else (axis,)
-    axes = _attribute(node, "axes", None)
-    if axes is None and len(node.inputs) > 1 and node.inputs[1] is not None:
+    told = _attribute(node, "axes", None)
+    if told is None and len(node.inputs) > 1 and node.inputs[1] is not None:
         tensor = node.inputs[1].const_value
         if tensor is None or node.inputs[1].is_graph_input():
             raise Unfit("the reduced axes are not constant")
-        axes = tuple(int(a) for a in tensor.numpy().reshape(-1))
-    if axes is None and row.default_axes:
-        axes = row.default_axes
-    if not axes:
+        told = tuple(int(a) for a in tensor.numpy().reshape(-1))
+    if told is None and row.default_axes:
+        told = row.default_axes
+    if not told:
         if _attribute(node, "noop_with_empty_axes", 0):
             raise Unfit("it reduces nothing")
         return tuple(range(rank))
-    return tuple(sorted(a + rank if a < 0 else a for a in axes))
+    return tuple(sorted(a + rank if a < 0 else a for a in told))
+
+
+def groups(node: ir.Node) -> int:
+    """How many groups of channels a GroupNormalization has."""
+    return int(_attribute(node, "num_groups", 0))
 
 
 def _groups(node: ir.Node, x: ir.Value, dims: Dims, shapes: Shapes) -> Grid:
-    groups = _attribute(node, "num_groups", 0)
-    if groups < 1 or len(dims) < 3:
-        raise Unfit(f"GroupNormalization of {groups} groups and rank {len(dims)}")
+    count = groups(node)
+    if count < 1 or len(dims) < 3:
+        raise Unfit(f"GroupNormalization of {count} groups and rank {len(dims)}")
     elements = _product(dims[1:])
-    inner = None if elements is None else elements // groups
-    return Grid((dims[0], groups, inner), 2, 3, None, dims, x, (0, groups, -1), base=1)
+    inner = None if elements is None else elements // count
+    return Grid((dims[0], count, inner), 2, 3, None, dims, x, (0, count, -1), base=1)
 
 
 def with_other_view(found: Grid, source: ir.Value, result: ir.Value, shapes: Shapes) -> Grid | None:
@@ -184,6 +196,40 @@ def of_region(nodes: Sequence[ir.Node], opsets: Mapping[str, int], shapes: Shape
         if leads and not found.is_row(source, shapes) and not found.is_squeezed(source, shapes):
             found = with_other_view(found, source, result, shapes) or found
     return found
+
+
+def values_read(node: ir.Node, opsets: Mapping[str, int]) -> list[ir.Value]:
+    """The inputs of a node that are values of the computation, not axes or shapes."""
+    row = operator(node, opsets)
+    values = node.inputs[: row.operands] if row is not None else index_ops.data_inputs(node)
+    return [v for v in values if v is not None]
+
+
+def lies_over(found: Grid, nodes: Sequence[ir.Node], opsets: Mapping[str, int], shapes: Shapes) -> bool:
+    """Whether all that a region's nodes compute has the shape of one of the grid's views, or one value a row; else
+    index operations are among them, and the elements have to be followed one by one (row_index_lowering.py)."""
+
+    def lies(value: ir.Value) -> bool:
+        return found.view(value, shapes) is not None or found.is_row(value, shapes) or found.is_squeezed(value, shapes)
+
+    for node in nodes:
+        if operator(node, opsets) is not None:
+            continue
+        if index_ops.is_index(node) and node.op_type not in RESHAPES:
+            return False
+        read = [v for v in node.inputs[:1] if v is not None and node.op_type in RESHAPES]
+        if not all(lies(v) for v in (*read, node.outputs[0])):
+            return False
+    return True
+
+
+def of_regions(
+    program: RowProgram, regions: Sequence[Region], opsets: Mapping[str, int], shapes: Shapes
+) -> list[Grid]:  # fmt: skip
+    """The grids of regions that share a program: its own where it has index operations, each its own elsewhere."""
+    if program.index is None:
+        return [of_region(r.nodes, opsets, shapes) for r in regions]
+    return [Grid(tuple(e.number if e.number is not None else str(e) for e in program.domain), 1, 2, None)]
 
 
 def _attribute(node: ir.Node, name: str, default: Any) -> Any:

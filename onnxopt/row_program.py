@@ -5,7 +5,8 @@ of the other axes. Work alternates: a stage computes values for every element an
 computes more from those for every row; the next stage may read both. `output` computes what is stored for every
 element, `row_output` what is stored for every row.
 
-Values that pieces hand to each other have slots: the region's inputs first, then what is GIVEN (the length of a row as
+Values that pieces hand to each other have slots: the leaves first (the region's inputs, or, with index operations, the
+accesses to them and then the conditions on the index, as in a Program), then what is GIVEN (the length of a row as
 float32 and as float64, an element's position in its row), then stage by stage the reduced values and the results of its
 row piece. Row values are kept in the compute dtype, never rounded.
 """
@@ -16,6 +17,8 @@ import dataclasses
 from typing import Any
 
 from onnxopt.dtypes import COMPUTE_DTYPES, DTYPES
+from onnxopt.extents import ONE, Extent
+from onnxopt.indexing import Indexing
 from onnxopt.program import Program
 
 # How values of a row become one; NaN stays NaN. Sums are made in the compute dtype, in any order.
@@ -80,6 +83,9 @@ class RowProgram:
     """A rowwise kernel's meaning. inputs, outputs: storage dtype names, described by operands and results.
 
     output stores the results of form "element", row_output the others, both in the order of `results`.
+    index: how the inputs are read, where index operations are part of the kernel. Then it states the outputs' shapes,
+    there is an operand for each leaf, and the domain is `domain`: how many positions lie before the rows' axis, how
+    many elements a row has, and how many rows lie side by side.
     """
 
     inputs: tuple[str, ...]
@@ -92,6 +98,25 @@ class RowProgram:
     stages: tuple[Stage, ...]
     output: Piece | None
     row_output: Piece | None
+    index: Indexing | None = None
+    domain: tuple[Extent, ...] = ()
+
+    @property
+    def leaves(self) -> tuple[str, ...]:
+        """Storage dtypes of what is read: the inputs, or each access to one of them and then the conditions."""
+        if self.index is None:
+            return self.inputs
+        return (*(self.inputs[a.input] for a in self.index.accesses), *("bool",) * len(self.index.conditions))
+
+    @property
+    def guards(self) -> tuple[int, ...]:
+        """For every access the conditions that must hold, as bits."""
+        return (0,) * len(self.inputs) if self.index is None else self.index.guards
+
+    @property
+    def trailing(self) -> bool:
+        """Whether a row's elements are known to lie side by side."""
+        return self.last == self.views[0].rank if self.index is None else self.domain[2] == ONE
 
     @property
     def pieces(self) -> tuple[Piece, ...]:
@@ -106,8 +131,8 @@ class RowProgram:
 
     @property
     def slots(self) -> tuple[str, ...]:
-        """Dtype of every slot: storage for the inputs, compute for the rest."""
-        dtypes = [*self.inputs, *GIVEN]
+        """Dtype of every slot: storage for the leaves, compute for the rest."""
+        dtypes = [*self.leaves, *GIVEN]
         for stage in self.stages:
             dtypes += stage.element.program.outputs
             dtypes += stage.row.program.outputs if stage.row else ()
@@ -121,8 +146,12 @@ class RowProgram:
         """Raise ValueError naming the first field that breaks a rule of this module."""
         if not self.stages:
             raise ValueError("nothing is reduced")
-        if len(self.inputs) != len(self.operands) or len(self.outputs) != len(self.results):
+        if len(self.leaves) != len(self.operands) or len(self.outputs) != len(self.results):
             raise ValueError("inputs and operands, or outputs and results, differ in number")
+        if self.index is not None:
+            self.index.verify(len(self.inputs), len(self.outputs))
+        if len(self.domain) != (0 if self.index is None else 3):
+            raise ValueError("the domain has three extents where index operations are part of it, else none")
         if len(self.views) not in (1, 2) or [v.target for v in self.views].count(None) != 1:
             raise ValueError("there must be one view that inputs are broadcast into, and at most one reshaped from it")
         if any(not 1 <= v.rank <= MAX_RANK or (v.target and len(v.target) != v.rank) for v in self.views):
@@ -138,7 +167,7 @@ class RowProgram:
         self._verify_pieces()
 
     def _verify_pieces(self) -> None:
-        known = len(self.inputs) + len(GIVEN)
+        known = len(self.leaves) + len(GIVEN)
         for k, stage in enumerate(self.stages):
             if set(stage.reductions) - set(REDUCTIONS) or len(stage.reductions) != len(stage.element.program.outputs):
                 raise ValueError(f"stage {k}: a reduction is unknown, or has no value")
@@ -161,14 +190,14 @@ class RowProgram:
         piece.program.verify()
         if tuple(self.slots[r] for r in piece.reads if r < known) != piece.program.inputs:
             raise ValueError(f"a piece reads {piece.reads} as {piece.program.inputs}, which those slots do not hold")
-        if rows_only and any(r < len(self.inputs) and not self.operands[r].row for r in piece.reads):
+        if rows_only and any(r < len(self.leaves) and not self.operands[r].row for r in piece.reads):
             raise ValueError("a row piece reads an input that has more than one element a row")
-        if rows_only and len(self.inputs) + POSITION in piece.reads:
+        if rows_only and len(self.leaves) + POSITION in piece.reads:
             raise ValueError("a row piece reads the position of an element")
 
     def to_json(self) -> dict[str, Any]:
         """The form kept in kernels.json."""
-        return {
+        described = {
             "inputs": list(self.inputs),
             "outputs": list(self.outputs),
             "axes": [self.first, self.last],
@@ -182,6 +211,9 @@ class RowProgram:
             "output": _json(self.output),
             "row_output": _json(self.row_output),
         }  # fmt: skip
+        if self.index is not None:
+            described |= {"index": self.index.to_json(), "domain": [self.index.number(e) for e in self.domain]}
+        return described
 
 
 def _json(piece: Piece | None) -> dict[str, Any] | None:

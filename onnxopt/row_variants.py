@@ -9,7 +9,7 @@ import collections
 import dataclasses
 from collections.abc import Mapping, Sequence
 
-from onnxopt import row_domain, row_shapes
+from onnxopt import row_domain, row_indexing, row_shapes
 from onnxopt.dtypes import DTYPES
 from onnxopt.regions import Region, Variant
 from onnxopt.row_domain import Grid
@@ -53,10 +53,10 @@ def choose(
     name: str, program: RowProgram, regions: Sequence[Region], opsets: Mapping[str, int], shapes: Shapes
 ) -> tuple[RowVariant, ...]:
     """Variants in the order the host tries them: those for foreseen lengths, for ranges of lengths, for any."""
-    grids = [row_domain.of_region(r.nodes, opsets, shapes) for r in regions]
+    grids = row_domain.of_regions(program, regions, opsets, shapes)
     vector = widest(program)
     chosen: list[RowVariant] = []
-    trailing = program.last == program.views[0].rank
+    trailing = program.trailing
     lengths = collections.Counter(g.length for g in grids)
     if trailing or not all(_is_strided(g) for g in grids):
         modes = modes_of(regions, program, opsets, shapes)
@@ -79,7 +79,7 @@ def choose(
 
 def widest(program: RowProgram) -> int:
     """Elements that the longest vectors have: what one access moves of the largest operand's."""
-    return _ACCESS_BYTES // max(DTYPES[d].size for d in (*program.inputs, *program.outputs))
+    return _ACCESS_BYTES // max(DTYPES[d].size for d in (*program.leaves, *program.outputs))
 
 
 def _work(program: RowProgram, grids: Sequence[Grid], modes: str) -> RowWork:
@@ -87,7 +87,7 @@ def _work(program: RowProgram, grids: Sequence[Grid], modes: str) -> RowWork:
     reduced = {k for stage in program.stages for k in stage.element.reads}
     rows = [g.count for g in grids]
     most = max((n for n in rows if n is not None), default=None) if None not in rows else None
-    size = min(DTYPES[d].size for d in (*program.inputs, *program.outputs))
+    size = min(DTYPES[d].size for d in (*program.leaves, *program.outputs))
     return RowWork(size, len(elements), len(elements & reduced), most, modes.count("F"), modes.count("K"))
 
 
@@ -106,9 +106,10 @@ def _fetched(program: RowProgram, modes: str, shape: RowShape) -> tuple[int, int
     domain as many as fit, and then those that are the same for every row, if all of them fit."""
 
     def taken(k: int) -> int:
-        return DTYPES[program.inputs[k]].size * shape.vector * shape.unroll * shape.threads
+        return DTYPES[program.leaves[k]].size * shape.vector * shape.unroll * shape.threads
 
-    can = [k for k in range(len(modes)) if DTYPES[program.inputs[k]].size * shape.vector >= _LEAST_COPIED]
+    whole = [k for k, guards in enumerate(program.guards) if not guards]
+    can = [k for k in whole if DTYPES[program.leaves[k]].size * shape.vector >= _LEAST_COPIED]
     mask, left = 0, row_shapes.shared_bytes(shape.resident)
     for k in (k for k in can if modes[k] == "F"):
         deep = taken(k) * max(shape.depth, 1)
@@ -145,6 +146,8 @@ def _variant(name: str, layout: str, modes: str, shape: RowShape, **more: int) -
 
 def modes_of(regions: Sequence[Region], program: RowProgram, opsets: Mapping[str, int], shapes: Shapes) -> str:
     """One letter an input, as the shapes of the first region tell."""
+    if program.index is not None:
+        return row_indexing.modes(program)
     grid = row_domain.of_region(regions[0].nodes, opsets, shapes)
     letters = []
     for value, operand in zip(regions[0].inputs, program.operands, strict=True):
@@ -179,7 +182,7 @@ def _anywhere(modes: str) -> str:
 def _fallback(name: str, program: RowProgram, vector: int) -> RowVariant:
     """For operands that lie in no way that was foreseen: short code, as it hardly ever runs."""
     shape = RowShape("looped", vector, 1, _LOOPED_THREADS, _LOOPED_THREADS)
-    return _variant(name, "looped", "*" * len(program.inputs), shape)
+    return _variant(name, "looped", "*" * len(program.leaves), shape)
 
 
 def _general(name: str, program: RowProgram, vector: int, modes: str, dynamic: bool) -> list[RowVariant]:
@@ -213,5 +216,5 @@ def _strided(name: str, program: RowProgram, lengths: Mapping[int | None, int], 
     flat = "".join(mode if mode == "F" else "*" for mode in modes)
     return [
         *(_variant(name, "strided", flat, shape) for shape in held),
-        _variant(name, "strided", "*" * len(program.inputs), fallback),
+        _variant(name, "strided", "*" * len(program.leaves), fallback),
     ]

@@ -14,13 +14,22 @@ from onnxopt.expr import Expr
 from onnxopt.ops import FLOATS, NUMBERS
 
 
+def reduce(kind: str, x: Expr) -> Expr:
+    """x reduced along the row: sum, prod, max or min."""
+    return x.builder.emit(f"reduce_{kind}", x.dtype, x, exact_in=x.exact_in if kind in ("max", "min") else None)
+
+
 @dataclasses.dataclass(frozen=True)
 class RowCall:
-    """One use of an operator: its operands in compute dtype (None: left out), attributes, and its storage dtype."""
+    """One use of an operator: its operands in compute dtype (None: left out), attributes, and its storage dtype.
+
+    reduce: what makes one value a row of an operand (row_index_lowering.py has another one).
+    """
 
     args: tuple[Expr | None, ...]
     attributes: Mapping[str, Any]
     operand: str
+    reduce: Callable[[str, Expr], Expr] = reduce
 
     @property
     def x(self) -> Expr:
@@ -37,13 +46,13 @@ class RowCall:
         return self.args[k] if k < len(self.args) else None
 
     def sum(self, x: Expr) -> Expr:
-        return _reduce("sum", x)
+        return self.reduce("sum", x)
 
     def max(self, x: Expr) -> Expr:
-        return _reduce("max", x)
+        return self.reduce("max", x)
 
     def mean(self, x: Expr) -> Expr:
-        return _reduce("sum", x) / self.length(x)
+        return self.sum(x) / self.length(x)
 
     def length(self, x: Expr) -> Expr:
         """How many elements a row has."""
@@ -60,10 +69,6 @@ class RowCall:
     def scaled(self, x: Expr, scale: Expr | None, bias: Expr | None) -> Expr:
         x = x if scale is None else x * _same(scale, x)
         return x if bias is None else x + _same(bias, x)
-
-
-def _reduce(kind: str, x: Expr) -> Expr:
-    return x.builder.emit(f"reduce_{kind}", x.dtype, x, exact_in=x.exact_in if kind in ("max", "min") else None)
 
 
 def _same(x: Expr, like: Expr) -> Expr:
@@ -112,12 +117,12 @@ def _reduction(name: str, meaning: Callable[[RowCall, Expr], Expr], **more: Any)
 def _arg(c: RowCall, kind: str) -> tuple[Expr, ...]:
     """The first (or last) position of the largest or smallest element; of a NaN, where there is one."""
     x = c.x.narrow(c.operand)
-    best = x.eq(_reduce(kind, x))
+    best = x.eq(c.reduce(kind, x))
     if x.is_float:
         best = best.apply("or", x.isnan())
     last = bool(c.attr("select_last_index", 0))
     other = c.x.builder.const(-1 if last else 2**62, "int64")
-    return (_reduce("max" if last else "min", best.where(c.position(), other)),)
+    return (c.reduce("max" if last else "min", best.where(c.position(), other)),)
 
 
 def _arg_reduction(name: str, kind: str) -> RowOperator:
@@ -207,8 +212,8 @@ _ROWS = (
     _reduction("ReduceSum", lambda c, x: c.sum(x), dtypes=_SUMMED, samples=(0.1, 4.0)),
     _reduction("ReduceMean", lambda c, x: c.mean(x), samples=(0.1, 4.0)),
     _reduction("ReduceMax", lambda c, x: c.max(x), dtypes=NUMBERS),
-    _reduction("ReduceMin", lambda c, x: _reduce("min", x), dtypes=NUMBERS),
-    _reduction("ReduceProd", lambda c, x: _reduce("prod", x), samples=(0.8, 1.25), ulp=32),
+    _reduction("ReduceMin", lambda c, x: c.reduce("min", x), dtypes=NUMBERS),
+    _reduction("ReduceProd", lambda c, x: c.reduce("prod", x), samples=(0.8, 1.25), ulp=32),
     _reduction("ReduceL1", lambda c, x: c.sum(x.abs())),
     _reduction("ReduceL2", lambda c, x: c.sum(x * x).sqrt()),
     _reduction("ReduceSumSquare", lambda c, x: c.sum(x * x)),

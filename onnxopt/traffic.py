@@ -16,6 +16,7 @@ from onnxopt.extents import extent, product
 from onnxopt.operands import constant
 from onnxopt.program import Program
 from onnxopt.regions import Traffic
+from onnxopt.row_program import RowProgram
 from onnxopt.shapes import Shapes
 
 # A value that is broadcast into its consumer's larger domain is computed once for each element there. Up to this many
@@ -48,7 +49,9 @@ def of_region(
     return Traffic(before, _total((*inputs, *outputs), shapes), launches_before=len(moving))
 
 
-def moved(program: Program, inputs: Sequence[ir.Value], outputs: Sequence[ir.Value], shapes: Shapes) -> int | None:
+def moved(
+    program: Program | RowProgram, inputs: Sequence[ir.Value], outputs: Sequence[ir.Value], shapes: Shapes
+) -> int | None:
     """Bytes that one kernel moves, or None where dims are symbolic.
 
     An input that is read in several orders counts once for each: by the time that the second comes by, a large tensor

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
 from typing import Any
 
 import ml_dtypes
@@ -15,7 +15,7 @@ import rowwise_models
 from onnx import helper
 from onnx.reference import ReferenceEvaluator
 
-from onnxopt import execution, fuse, outline
+from onnxopt import compile, execution, fuse, generate, outline
 from onnxopt.dtypes import DTYPES, to_ir
 from onnxopt.rowwise_ops import ROW_OPERATORS, RowOperator
 
@@ -70,13 +70,16 @@ class Use:
         return {k: rng.integers(0, 50, s).astype(numpy_dtype) for k, s in shapes.items()}
 
 
-def _uses() -> Iterator[Use]:
+_DTYPES = frozenset({"float16", "bfloat16", "float32", "float64", "int32", "uint8"})
+
+
+def _uses(dtypes: Set[str] = _DTYPES) -> Iterator[Use]:
     for row in (r for rows in ROW_OPERATORS.values() for r in rows if r.alone):
         spatial = row.axes in ("spatial", "groups")
         for attributes in row.attributes:
             attributes = {**attributes, "num_groups": 4} if row.axes == "groups" else attributes
             told = "axes" in attributes
-            for dtype in sorted(row.dtypes & {"float16", "bfloat16", "float32", "float64", "int32", "uint8"}):
+            for dtype in sorted(row.dtypes & dtypes):
                 for shape in _IMAGES if spatial else _MATRICES[:1] if row.name == "ReduceProd" else _MATRICES:
                     yield Use(row, attributes, dtype, shape, (-1,) if row.axes == "axes" and not told else None)
                 if row.axes == "axes" and not told:
@@ -118,3 +121,16 @@ def test_operator(use: Use, tmp_path) -> None:
     step = use.row.ulp * (max(epsilon, _EPSILON["float32"]) if use.row.name in _IN_FLOAT32 else epsilon)
     scale = float(np.abs(expected).max(initial=1.0))
     assert rowwise_models.difference(found, expected, step, step * min(scale, 1.0)) <= 1
+
+
+def test_cuda_text_of_every_operator_compiles(tmp_path) -> None:
+    """In the widest and the narrowest dtype of each, as partial results are aligned to what they hold."""
+    kernels = {}
+    for dtypes in ({"float64", "int64"}, {"float16", "uint8"}):
+        chosen = {u.row.name: u for u in _uses(dtypes)}
+        for use in chosen.values():
+            model = ir.from_proto(use.model(use.dtype))
+            for kernel in outline.outline(model, fuse.fuse(model)):
+                kernels[kernel.name] = dataclasses.replace(kernel, variants=kernel.variants[:1])
+    assert len(kernels) > 40
+    assert compile.compile_cuda(generate.generate(tuple(kernels.values())), ["sm_75"], tmp_path)
