@@ -35,21 +35,26 @@ class Collection:
             rewrite.rewrite(normalized, folder)
             TransposeWeightsPass()(normalized)
             plan = fuse.fuse(normalized)
-            for kernel in outline.outline(normalized, plan):
-                self._add(kernel)
+            names = {kernel.name: self._add(kernel) for kernel in outline.outline(normalized, plan)}
             saving.save(normalized, folder, external=False)
-            return onnx.load(folder / saving.MODEL_FILE), plan
+            return _renamed(onnx.load(folder / saving.MODEL_FILE), names), plan
 
-    def _add(self, kernel: Kernel) -> None:
-        """Variants are chosen by the shapes of one model: two models with one kernel need the variants of both."""
+    def _add(self, kernel: Kernel) -> str:
+        """Variants are chosen by the shapes of one model: two models with one kernel need the variants of both.
+
+        Where one entry point is to be launched in two ways (launch.json goes by size), the later model's kernel gets
+        a name of its own, which is returned.
+        """
         known = self.kernels.get(kernel.name, kernel)
         variants = {v.symbol: v for v in known.variants}
-        for variant in kernel.variants:
-            if variants.setdefault(variant.symbol, variant) != variant:
-                raise ValueError(f"{kernel.name}: two models want different variants {variant.symbol}")
+        if any(variants.setdefault(v.symbol, v) != v for v in kernel.variants):
+            own = f"{kernel.name}_"
+            moved = [dataclasses.replace(v, symbol=v.symbol.replace(kernel.name, own, 1)) for v in kernel.variants]
+            return self._add(dataclasses.replace(kernel, name=own, variants=tuple(moved)))
         self.kernels[kernel.name] = dataclasses.replace(
             kernel, variants=tuple(sorted(variants.values(), key=_priority)), sites=(*known.sites, *kernel.sites)
         )
+        return kernel.name
 
     def write_library(self, folder: pathlib.Path, archs: Sequence[str]) -> None:
         """Compile all kernels; library, fatbin and kernels.json go into folder/lib.tar.xz, a fifth of their size."""
@@ -60,6 +65,16 @@ class Collection:
             package.write_library(lib, kernels_json.to_json(kernels, fatbin), fatbin)
             with tarfile.open(folder / "lib.tar.xz", "w:xz") as archive:
                 archive.add(lib, "lib")
+
+
+def _renamed(model: onnx.ModelProto, names: dict[str, str]) -> onnx.ModelProto:
+    """The model with its functions of the domain `onnxopt` under these names; control flow has none here."""
+    for function in model.functions:
+        function.name = names.get(function.name, function.name)
+    for node in model.graph.node:
+        if node.domain == outline.DOMAIN:
+            node.op_type = names[node.op_type]
+    return model
 
 
 def _priority(variant: Variant) -> tuple[int, bool, int]:

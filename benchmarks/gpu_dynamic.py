@@ -58,8 +58,19 @@ class Captured:
         self.session.run_with_iobinding(self.binding, self.options)
 
 
+Runs = dict[str, list[tuple["Captured", list[np.ndarray]]]]
+
+
 def measure(name: str, folder: pathlib.Path, device: str) -> dict[str, Any]:
     """Every shape of one model: compared plainly and through CUDA graphs, then milliseconds of both."""
+    row, runs = compared(name, folder, device)
+    if device != "cpu":
+        time_in_turn(name, row, runs)
+    return row
+
+
+def compared(name: str, folder: pathlib.Path, device: str) -> tuple[dict[str, Any], Runs]:
+    """Every shape of one model before and after, and their captured runs."""
     source = skeletons.original(name)
     givens = [skeletons.sample_inputs(source, name, **sizes) for sizes in SIZES[name]]
     models = {
@@ -79,25 +90,29 @@ def measure(name: str, folder: pathlib.Path, device: str) -> dict[str, Any]:
                 cell["compare"] = worst(found, expected[at])
         del plain
     if device == "cpu":
-        return row
+        return row, {}
     runs = captured(models, givens, expected)
     for at, cell in enumerate(row.values()):
         cell["compare_graph"] = {which: worst(runs[which][at][1], expected[at]) for which in models}
+    return row, runs
+
+
+def time_in_turn(name: str, row: dict[str, Any], runs: Runs) -> None:
+    """Milliseconds of both at every shape, into the row."""
     times: dict[tuple[str, int], list[float]] = collections.defaultdict(list)
     harness = skeletons.harness()
     for _ in range(_ROUNDS):
-        for which in models:
-            for at in range(len(givens)):
+        for which in runs:
+            for at in range(len(runs[which])):
                 times[which, at].append(harness.milliseconds(runs[which][at][0], _RUNS, warmup=3, repeats=1))
     for (which, at), values in times.items():
         result = {"best": min(values), "median": statistics.median(values), "all": values}
         row[label(SIZES[name][at])][f"{which}_ms"] = result
-    return row
 
 
 def captured(
     models: dict[str, tuple[bytes, str | None]], givens: list[dict[str, np.ndarray]], expected: list[list[np.ndarray]]
-) -> dict[str, list[tuple[Captured, list[np.ndarray]]]]:
+) -> Runs:
     """Each model's graphs, one a shape, and what each of them gives once all are captured."""
     graphs: dict[str, list[Captured]] = {}
     for which, (model, ops) in models.items():

@@ -6,6 +6,7 @@ benchmarks/gpu_gemms.py runs it before it times anything.
 from __future__ import annotations
 
 import time
+from collections.abc import Collection
 from typing import Any
 
 import numpy as np
@@ -85,6 +86,9 @@ SHAPES: dict[str, tuple[tuple[int, ...], tuple[int, ...]]] = {  # a, b before tr
     "odd": ((37, 61), (61, 65)),
     "one row": ((1, 256), (256, 512)),
     "one row, odd": ((1, 61), (61, 33)),
+    "two rows": ((2, 200), (200, 37)),
+    "rows of three matrices": ((3, 1, 1000), (1000, 9)),
+    "four rows": ((4, 5632), (5632, 64)),
     "one column": ((64, 96), (96, 1)),
     "depth 1": ((48, 1), (1, 56)),
     "depth 0": ((48, 0), (0, 56)),
@@ -186,17 +190,23 @@ def check_form(library: str, dtype: str, epilogue: str, transposed: str, tf32: b
     return {"worst": worst, "runs": count, "faults": faults}
 
 
-def check(library: str, out: dict[str, Any], seconds: float, device: str = "cuda") -> None:
-    """Check every form for at most so many seconds, and print the faults."""
+def check(
+    library: str,
+    out: dict[str, Any],
+    seconds: float,
+    device: str = "cuda",
+    transposed: Collection[str] = tuple(TRANSPOSED),
+) -> None:
+    """Check every form with these transposes for at most so many seconds, and print the faults."""
     started = time.perf_counter()
     for tf32, dtype in ((False, "float16"), (False, "bfloat16"), (False, "float32"), (True, "float32")):
         for epilogue in EPILOGUES:
-            for transposed in TRANSPOSED:
-                label = f"{dtype}{' tf32' if tf32 else ''} {epilogue} {transposed}"
+            for turned in transposed:
+                label = f"{dtype}{' tf32' if tf32 else ''} {epilogue} {turned}"
                 if time.perf_counter() - started > seconds:
                     out.setdefault("not reached", []).append(label)
                     continue
-                out[label] = check_form(library, dtype, epilogue, transposed, tf32, device)
+                out[label] = check_form(library, dtype, epilogue, turned, tf32, device)
     rows = {k: v for k, v in out.items() if isinstance(v, dict)}
     faults = [(k, *f) for k, v in rows.items() for f in v["faults"]]
     print(f"check: {len(rows)} forms, {sum(v['runs'] for v in rows.values())} runs, {len(faults)} faults, "

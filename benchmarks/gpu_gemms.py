@@ -16,7 +16,7 @@ import subprocess
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -55,6 +55,7 @@ _SECONDS = {"check": 60.0, "time": 110.0, "tune": 50.0}
 def prepare(folder: pathlib.Path, arch: str) -> None:
     """Write the library with a kernel for every form, and one for bias and GELU together."""
     from benchmarks.collection import Collection
+    from onnxopt import few_rows
     from onnxopt.gemm import Gemm
     from onnxopt.regions import Kernel, Kind
 
@@ -73,7 +74,8 @@ def prepare(folder: pathlib.Path, arch: str) -> None:
                 meaning = Gemm((dtype,) * count, (dtype,), transpose_a=a, transpose_b=b, **fields)  # type: ignore[arg-type]
                 meaning.verify()
                 kernel = kernel_name(dtype, epilogue, name)
-                collection.kernels[kernel] = Kernel(kernel, Kind.GEMM, ("MatMul",), meaning, (), ())
+                code = few_rows.entry_points(kernel, meaning) if name == "NT" else ()
+                collection.kernels[kernel] = Kernel(kernel, Kind.GEMM, ("MatMul",), meaning, code, ())
     collection.write_library(folder, [arch])
     (folder / "names.json").write_text(json.dumps({"bias_gelu": bias_gelu}))
     print(f"{len(collection.kernels)} kernels, {sum(f.stat().st_size for f in folder.iterdir()) / 1e6:.2f} MB")
@@ -261,7 +263,7 @@ _COMPILED = ("bert fc1", "vit fc2", "llama down", "whisper fc1", "bert proj")  #
 TUNED = ("ours", "ours ^T", "ours +bias", "ours +bias ^T", "ours +bias+res", "ours +bias+res ^T")
 
 
-def run(folder: pathlib.Path, out: pathlib.Path, stage: str, products: list[str]) -> None:
+def run(folder: pathlib.Path, out: pathlib.Path, stage: str, products: list[str], transposed: Sequence[str]) -> None:
     from benchmarks.gpu_timing import library as unpack
 
     started = time.perf_counter()
@@ -269,7 +271,7 @@ def run(folder: pathlib.Path, out: pathlib.Path, stage: str, products: list[str]
     library = unpack(folder)
     if stage == "check":
         found: dict[str, Any] = {}
-        check(library, found, _SECONDS["check"])
+        check(library, found, _SECONDS["check"], transposed=transposed)
         (out / "forms.json").write_text(json.dumps(found, indent=1))
         return
     if stage == "tune":  # in a process of its own: the variable is read once
@@ -326,11 +328,12 @@ def main() -> None:
     ran.add_argument("--out", type=pathlib.Path, default=pathlib.Path())
     ran.add_argument("--stage", default="all", choices=("all", "check", "tune"))
     ran.add_argument("--only", nargs="*", default=list(PRODUCTS), help="products to time")
+    ran.add_argument("--transposed", nargs="*", default=list(TRANSPOSED), help="forms to check, in the stage check")
     args = parser.parse_args()
     if args.verb == "prepare":
         prepare(args.folder, args.arch)
     else:
-        run(args.folder, args.out, args.stage, args.only)
+        run(args.folder, args.out, args.stage, args.only, args.transposed)
 
 
 if __name__ == "__main__":

@@ -7,15 +7,18 @@ torch.compile in three modes; ONNX Runtime on the exported graph, on what onnxru
 onnxscript's ort_fusions make of it, and on onnxopt's. float16, inputs and outputs on the device. torch workers compile
 eight at a time, each in a process of its own, and wait; when all are ready or the time for it is over, each is timed
 alone. max-autotune thus measures its candidates while others do, which may cost it the best choice: nothing else fits
-the time. A peer that does not become ready is reported as such.
+the time. A peer that does not become ready is reported as such. ONNX Runtime's sessions are opened meanwhile, and
+timed when no worker is left.
 
-NAME@SIZES is the dynamic graph at those sizes, as bert@1x37, vit@5, llama_decode@4096 (DYNAMIC); torch compiles for
-that shape alone.
+NAME@SIZES is the dynamic graph at those sizes, as bert@1x37, vit@5, llama_decode@1024x4 (DYNAMIC); torch compiles for
+that shape alone, but for the mode "dynamic", which is torch.compile(dynamic=True). gpu_dynamic has ONNX Runtime at
+several shapes in one session.
 """
 
 from __future__ import annotations
 
 import argparse
+import concurrent.futures
 import gc
 import json
 import math
@@ -25,6 +28,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterable
 from typing import Any, TextIO
 
 from benchmarks import skeletons
@@ -33,14 +37,13 @@ from benchmarks.gpu_models import compare
 from benchmarks.gpu_timing import library, session
 
 MODELS = ("bert", "vit", "whisperenc", "llama", "llama_decode", "llama_decode@4096")
-DYNAMIC = {"bert": ("batch", "seq"), "vit": ("batch",), "llama": ("batch", "seq"), "llama_decode": ("past",)}
+DYNAMIC = {"bert": ("batch", "seq"), "vit": ("batch",), "llama": ("batch", "seq"), "llama_decode": ("past", "batch")}
 MODES = ("reduce-overhead", "default", "max-autotune")
 OPTIMIZERS = ("ort_fusions", "transformers.optimizer")
 # As onnxruntime.transformers.optimizer wants to know them: the kind of model, its heads and its width.
 _KINDS = {
     "bert": ("bert", 12, 768), "vit": ("vit", 12, 768), "whisperenc": ("bart", 8, 512), "llama": ("gpt2", 16, 2048),
 }  # fmt: skip
-_READY_SECONDS = 150
 _AT_ONCE = 8  # workers that compile
 _ROUNDS, _RUNS = 5, 40
 
@@ -69,7 +72,7 @@ def graph_of(name: str) -> tuple[str, dict[str, int]]:
     model, _, sizes = name.partition("@")
     if not sizes:
         return model, {}
-    return f"{model}_dyn", dict(zip(DYNAMIC[model], map(int, sizes.split("x")), strict=True))
+    return f"{model}_dyn", dict(zip(DYNAMIC[model], map(int, sizes.split("x")), strict=False))
 
 
 def _optimized(source: Any, name: str, optimizer: str) -> Any:
@@ -101,7 +104,9 @@ def net_of(name: str) -> tuple[Any, Any]:
     if model == "llama_decode":
         from benchmarks import torch_decode
 
-        return torch_decode.build(1, sizes.get("past", 512)).cuda(), torch.full((1, 1), 7, device="cuda")
+        batch = sizes.get("batch", 1)
+        net = torch_decode.build(batch, sizes.get("past", 512))
+        return net.cuda(), torch.full((batch, 1), 7, device="cuda")
     import torch_models
 
     x = torch.from_numpy(harness.sample_input(model)).cuda()
@@ -110,43 +115,54 @@ def net_of(name: str) -> tuple[Any, Any]:
     return torch_models.build(model).cuda(), x
 
 
-def work(name: str, mode: str) -> None:
-    """A worker: compile, say so, wait for a line, then time. Speaks JSON lines."""
+def work(names: str, mode: str) -> None:
+    """A worker: compile, say so, wait for a line, then time. Speaks JSON lines. names: joined by +, of one model."""
     import torch
 
-    harness, start = skeletons.harness(), time.perf_counter()
+    harness, start, finite = skeletons.harness(), time.perf_counter(), True
     with torch.inference_mode():
-        net, x = net_of(name)
-        compiled = torch.compile(net, mode=mode, dynamic=False)
-        for _ in range(4):
-            y = compiled(x)
-        torch.cuda.synchronize()
-        finite = bool(torch.isfinite(y).all())
+        nets: dict[str, Any] = {}
+        runs: dict[str, Any] = {}
+        for name in names.split("+"):
+            net, x = net_of(name)
+            key = name if name.startswith("llama_decode") else name.partition("@")[0]  # a cache is part of the module
+            if key not in nets:
+                static: dict[str, Any] = {"mode": mode, "dynamic": False}
+                nets[key] = torch.compile(net, **({"dynamic": True} if mode == "dynamic" else static))
+            runs[name] = lambda f=nets[key], x=x: f(x)
+            for _ in range(4):
+                y = runs[name]()
+            torch.cuda.synchronize()
+            finite = finite and bool(torch.isfinite(y).all())
         print(json.dumps({"ready": round(time.perf_counter() - start, 1), "finite": finite}), flush=True)
         sys.stdin.readline()
-        best = min(harness.milliseconds(lambda: compiled(x), _RUNS, warmup=6, repeats=1) for _ in range(_ROUNDS))
+        best = {
+            name: min(harness.milliseconds(run, _RUNS, warmup=6, repeats=1) for _ in range(_ROUNDS))
+            for name, run in runs.items()
+        }
     print(json.dumps({"ms": best}), flush=True)
 
 
 class Workers:
-    """One process for each model and mode, some compiling at once; the next begins when one is ready."""
+    """One process for each model (or several names joined by +) and mode, some compiling at once; the next begins
+    when one is ready."""
 
-    def __init__(self, names: list[str], modes: list[str], cache: str, log: TextIO) -> None:
-        self._log, threads = log, max(2, (os.cpu_count() or 16) // 4)
+    def __init__(self, waiting: list[tuple[str, str]], cache: str, log: TextIO) -> None:
+        self._log = log
         self._environment = {
-            **os.environ, "TORCHINDUCTOR_CACHE_DIR": cache, "TORCHINDUCTOR_COMPILE_THREADS": str(threads),
-            "OMP_NUM_THREADS": "2", "PYTHONUNBUFFERED": "1",
+            **os.environ, "TORCHINDUCTOR_CACHE_DIR": cache, "OMP_NUM_THREADS": "2", "PYTHONUNBUFFERED": "1",
         }  # fmt: skip
         self.processes: dict[tuple[str, str], subprocess.Popen[str]] = {}
-        # All models in the first mode first: where the time runs out, it does so mode by mode.
-        self._waiting = [(name, mode) for mode in modes for name in names]
+        self._waiting = list(waiting)
 
     def _start(self) -> tuple[str, str]:
         name, mode = self._waiting.pop(0)
         line = [sys.executable, "-m", "benchmarks.gpu_peers", "work", name, mode]
+        threads = max(2, (os.cpu_count() or 16) // 3 if mode == "max-autotune" else 2)  # that has many kernels
+        environment = {**self._environment, "TORCHINDUCTOR_COMPILE_THREADS": str(threads)}
         pipe = subprocess.PIPE
         self.processes[name, mode] = subprocess.Popen(
-            line, stdin=pipe, stdout=pipe, stderr=self._log, text=True, env=self._environment
+            line, stdin=pipe, stdout=pipe, stderr=self._log, text=True, env=environment
         )
         return name, mode
 
@@ -169,37 +185,50 @@ class Workers:
         for key, process in self.processes.items():
             if key not in found:
                 process.kill()
-                found[key] = {"failed": f"ran out of time: not compiled {_READY_SECONDS} s after the start of all"}
+                found[key] = {"failed": "ran out of time: not compiled when the workers were stopped"}
         for key in self._waiting:
-            found[key] = {"failed": f"ran out of time: not begun {_READY_SECONDS} s after the start of all"}
+            found[key] = {"failed": "ran out of time: not begun when the workers were stopped"}
         return found
 
-    def time(self, key: tuple[str, str]) -> float:
-        """Milliseconds a run, alone on the GPU; the worker ends with it."""
-        said, _ = self.processes[key].communicate("go\n", timeout=40)
-        milliseconds: float = json.loads(said.strip().splitlines()[-1])["ms"]
+    def time(self, key: tuple[str, str]) -> dict[str, float]:
+        """Milliseconds a run of every name, alone on the GPU."""
+        process = self.processes[key]
+        assert process.stdin is not None and process.stdout is not None
+        process.stdin.write("go\n")
+        process.stdin.flush()
+        line = process.stdout.readline()  # its end is not waited for: a CUDA context takes a second to go
+        milliseconds: dict[str, float] = json.loads(line)["ms"]
         return milliseconds
 
 
-def torch_rows(workers: Workers, deadline: float, rows: dict[str, dict[str, Any]]) -> None:
-    """Milliseconds of every worker into rows[model]["torch.compile MODE"], or why there are none."""
-    for (name, mode), said in workers.wait(deadline).items():
-        label = f"torch.compile {mode}"
-        if "failed" not in said:
-            rows[name][f"{label} seconds until ready"] = said["ready"]
+def torch_rows(workers: Workers, deadline: float, rows: dict[str, dict[str, Any]], beside: Iterable[Any]) -> None:
+    """Milliseconds of every worker into rows[model]["torch.compile MODE"], or why there are none.
+
+    Nothing is timed before what goes on beside is done.
+    """
+    ready = workers.wait(deadline)
+    concurrent.futures.wait(list(beside))
+    for (names, mode), said in ready.items():
+        label, every = f"torch.compile {mode}", names.split("+")
+        found: dict[str, Any] = dict.fromkeys(every, said.get("failed", "its output is not finite"))
+        if said.get("finite"):
+            rows[every[0]][f"{label} seconds until ready"] = said["ready"]
             try:
-                rows[name][label] = (
-                    round(workers.time((name, mode)), 4) if said["finite"] else "its output is not finite"
-                )
+                found = {name: round(ms, 4) for name, ms in workers.time((names, mode)).items()}
             except Exception as error:  # noqa: BLE001
-                rows[name][label] = f"failed: {type(error).__name__}: {error}"[:200]
-        else:
-            rows[name][label] = said["failed"]
-        print(name, label, rows[name][label], flush=True)
+                found = dict.fromkeys(every, f"failed: {type(error).__name__}: {error}"[:200])
+        for name, value in found.items():
+            rows[name][label] = value
+        print(names, label, *found.values(), flush=True)
 
 
-def ort_rows(name: str, folder: pathlib.Path, row: dict[str, Any]) -> None:
-    """Milliseconds of ONNX Runtime on every form of a graph, all sessions in turn; outputs compared first."""
+def ort_sessions(
+    name: str, folder: pathlib.Path, row: dict[str, Any], libraries: dict[str, str] | None = None
+) -> dict[str, Any]:
+    """A session for every form of a graph, as functions that run them once; those that disagree are left out.
+
+    libraries: several to compare under onnxopt's graph, by their label; by default the folder's.
+    """
     harness = skeletons.harness()
     exported, sizes = graph_of(name)
     source = skeletons.original(exported)
@@ -214,7 +243,7 @@ def ort_rows(name: str, folder: pathlib.Path, row: dict[str, Any]) -> None:
         elif (failed := path.with_name(f"{name}.{optimizer}.failed")).exists():
             row[f"ORT after {optimizer}"] = failed.read_text()
     ours = skeletons.restore(folder / f"{exported}.onnx.xz", source).SerializeToString()
-    forms["onnxopt"] = (ours, library(folder), True)
+    forms |= {label: (ours, path, True) for label, path in (libraries or {"onnxopt": library(folder)}).items()}
     del source
     expected, bounds = None, {}
     for label, (model, ops, graph) in forms.items():
@@ -232,15 +261,21 @@ def ort_rows(name: str, folder: pathlib.Path, row: dict[str, Any]) -> None:
                 row[label] = f"disagrees with the original: cosine {check['cosine']:.6f}"
         except Exception as error:  # noqa: BLE001
             row[label] = f"failed: {type(error).__name__}: {error}"[:300]
+    return bounds
+
+
+def ort_times(bounds: dict[str, Any]) -> dict[str, float]:
+    """Milliseconds of every form, all in turn."""
+    harness = skeletons.harness()
     times: dict[str, list[float]] = {label: [] for label in bounds}
     for _ in range(_ROUNDS):
         for label, run in bounds.items():
             times[label].append(harness.milliseconds(run, _RUNS, warmup=4, repeats=1))
-    row.update({label: round(min(values), 4) for label, values in times.items()})
+    return {label: round(min(values), 4) for label, values in times.items()}
 
 
-def run(folder: pathlib.Path, names: list[str], modes: list[str], out: pathlib.Path | None) -> None:
-    start = time.perf_counter()
+def run(folder: pathlib.Path, out: pathlib.Path | None, args: argparse.Namespace) -> None:
+    start, names = time.perf_counter(), args.only
     rows: dict[str, dict[str, Any]] = {name: {} for name in names}
 
     def keep() -> None:
@@ -248,17 +283,21 @@ def run(folder: pathlib.Path, names: list[str], modes: list[str], out: pathlib.P
             out.write_text(json.dumps(rows, indent=1))
 
     log = (out.with_suffix(".log") if out is not None else pathlib.Path(os.devnull)).open("w")
-    with tempfile.TemporaryDirectory() as cache:
-        workers = Workers(names, modes, cache, log)
+    with tempfile.TemporaryDirectory() as cache, concurrent.futures.ThreadPoolExecutor(1) as beside:
+        # All models in the first mode first: where the time runs out, it does so mode by mode.
+        workers = Workers([(name, mode) for mode in args.modes for name in names], cache, log)
+        ort = [] if args.torch_only else names
+        opened = {name: beside.submit(ort_sessions, name, folder, rows[name]) for name in ort}
         try:
-            torch_rows(workers, start + _READY_SECONDS, rows)
+            torch_rows(workers, start + args.seconds, rows, opened.values())
         finally:
             for process in workers.processes.values():
                 process.kill()
     keep()
-    for name in names:
+    for name in ort:
         try:
-            ort_rows(name, folder, rows[name])
+            # In the thread that captured the CUDA graphs: ONNX Runtime keeps them by thread.
+            rows[name].update(beside.submit(ort_times, opened.pop(name).result()).result())
         except Exception as error:  # noqa: BLE001 - the other models' numbers are worth having
             rows[name]["ORT"] = f"failed: {type(error).__name__}: {error}"[:300]
         print(name, f"{time.perf_counter() - start:.0f} s", flush=True)
@@ -287,14 +326,16 @@ def main() -> None:
         return
     parser, (prepared, ran) = command(__doc__)
     ran.add_argument("--out", type=pathlib.Path, default=None)
-    ran.add_argument("--modes", nargs="*", default=list(MODES))
+    ran.add_argument("--modes", nargs="*", default=list(MODES), help=f"of {', '.join((*MODES, 'dynamic'))}")
+    ran.add_argument("--seconds", type=float, default=150.0, help="for the workers to compile in")
+    ran.add_argument("--torch-only", action="store_true")
     for verb in (prepared, ran):
         verb.add_argument("--only", nargs="*", default=list(MODELS))
     args: argparse.Namespace = parser.parse_args()
     if args.verb == "prepare":
         prepare(args.folder, args.arch, args.only)
     else:
-        run(args.folder, args.only, args.modes, args.out)
+        run(args.folder, args.out, args)
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@
 #include <map>
 
 #include "cuda_stream.h"
+#include "few_rows_abi.h"
 #include "gemm_algorithms.h"
 #include "stopwatch.h"
 #include "tensors.h"
@@ -58,6 +59,13 @@ bool UsesTf32(const OrtKernelContext* context) {
   return false;
 }
 
+bool IsConstant(const OrtKernelInfo* info, std::size_t input) {
+  int constant = 0;
+  const OrtValue* value = nullptr;
+  Check(Ort().KernelInfoGetConstantInput_tensor(info, input, &constant, &value));
+  return constant != 0;
+}
+
 }  // namespace
 
 struct GemmCudaKernel::Call {
@@ -70,8 +78,13 @@ struct GemmCudaKernel::Call {
   bool workspace = true;  // whether it may use that of its stream
 };
 
-GemmCudaKernel::GemmCudaKernel(const Kernel& kernel, const Driver& driver, const OrtKernelInfo* info)
-    : FusedKernel(kernel), driver_(driver), api_(FindCublaslt()), allocator_(std::make_shared<Allocator>(info)) {
+GemmCudaKernel::GemmCudaKernel(const Kernel& kernel, const Library& library, const OrtKernelInfo* info)
+    : FusedKernel(kernel),
+      driver_(library.driver()),
+      launcher_(kernel, library),
+      b_is_constant_(IsConstant(info, kernel.gemm.b)),
+      api_(FindCublaslt()),
+      allocator_(std::make_shared<Allocator>(info)) {
   Context context = nullptr;
   driver_.Check(driver_.cuCtxGetCurrent(&context), "cannot ask for the CUDA context");
   if (context != nullptr) HandleOf(context, api_);
@@ -116,9 +129,39 @@ void GemmCudaKernel::RunParts(const Call& call, void* const* outputs) const {
     const bool aligned = part.operands.bias == nullptr || Alignment(part.operands.bias) >= kBiasAlignment;
     part.workspace = k == 0 || !aligned || call.product.k == 0;
     if (!part.workspace) part.stream = fork.stream(k);
-    RunBatch(part);
+    if (!RunFewRows(part)) RunBatch(part);
   }
   fork.Join();
+}
+
+// Few rows are bound by the weights: a kernel of ours reads them faster than cuBLASLt's do. False where none fits.
+bool GemmCudaKernel::RunFewRows(const Call& call) const {
+  const Product& product = call.product;
+  const Operands& at = call.operands;
+  const Gemm& gemm = kernel().gemm;
+  const auto& variants = kernel().variants;
+  const auto fits = [&](const Variant& v) { return static_cast<std::int64_t>(v.rows) >= product.m; };
+  const auto variant = std::find_if(variants.begin(), variants.end(), fits);
+  constexpr std::int64_t kMost = std::numeric_limits<std::int32_t>::max();
+  if (variant == variants.end() || product.batch_dims > 0 || product.k == 0) return false;
+  if (product.n > kMost || product.k > kMost || product.k % variant->vector != 0) return false;
+  if (Alignment(at.a) < kBiasAlignment || Alignment(at.b) < kBiasAlignment) return false;
+  FewRowsParams params{at.a,
+                       at.b,
+                       at.bias,
+                       at.residual,
+                       at.output,
+                       static_cast<unsigned>(product.m),
+                       static_cast<unsigned>(product.n),
+                       static_cast<unsigned>(product.k),
+                       b_is_constant_ ? 1U : 0U,
+                       gemm.alpha,
+                       gemm.beta};
+  const std::uint64_t columns = variant->threads / kWarpThreads * variant->columns;
+  const auto blocks = static_cast<unsigned>((static_cast<std::uint64_t>(product.n) + columns - 1) / columns);
+  launcher_.Launch(static_cast<std::size_t>(variant - variants.begin()), blocks,
+                   reinterpret_cast<unsigned char*>(&params), call.stream);
+  return true;
 }
 
 // cuBLASLt takes one batch dim: the innermost one, which is the longest where dims could be merged. Others are a loop.

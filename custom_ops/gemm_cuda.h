@@ -5,7 +5,7 @@
 #include <mutex>
 #include <vector>
 
-#include "cuda_driver.h"
+#include "cuda_launcher.h"
 #include "fused_kernel.h"
 #include "gemm_branches.h"
 #include "gemm_plan.h"
@@ -19,7 +19,7 @@ namespace onnxopt::cuda {
 class GemmCudaKernel final : public FusedKernel {
  public:
   // Throws Error if cuBLASLt is not there, or does not start on this GPU.
-  GemmCudaKernel(const Kernel& kernel, const Driver& driver, const OrtKernelInfo* info);
+  GemmCudaKernel(const Kernel& kernel, const Library& library, const OrtKernelInfo* info);
 
   void Compute(OrtKernelContext* context) const override;
 
@@ -27,6 +27,7 @@ class GemmCudaKernel final : public FusedKernel {
   struct Call;
 
   void RunParts(const Call& call, void* const* outputs) const;
+  bool RunFewRows(const Call& call) const;
   void RunBatch(const Call& call) const;
   void RunInner(const Call& call, const Product& product, const Operands& operands) const;
   void RunWithoutDepth(const Call& call) const;
@@ -35,6 +36,8 @@ class GemmCudaKernel final : public FusedKernel {
   Scratch ScratchOf(const Call& call) const;
 
   const Driver& driver_;
+  const Launcher launcher_;  // of entry points for few rows
+  bool b_is_constant_;
   const cublaslt::Api& api_;
   std::shared_ptr<const Allocator> allocator_;
   mutable std::mutex mutex_;  // of all that follows, and of enqueueing

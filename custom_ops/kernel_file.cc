@@ -22,6 +22,9 @@ namespace {
 constexpr std::uint64_t kSchema = 2;
 constexpr std::uint64_t kMaxId = std::numeric_limits<std::uint32_t>::max();
 constexpr std::size_t kMaxInstructions = 65536;
+constexpr std::uint64_t kMaxFewRows = 64;
+constexpr std::size_t kAttentionLaunches = 2;
+constexpr std::size_t kAccessBytes = 16;               // of one load
 constexpr const char* kModes = "FSRCTUVWIrctGgXYZz*";  // of accesses, see onnxopt/modes.py
 
 template <typename T>
@@ -138,11 +141,30 @@ Variant ReadPointwiseVariant(const JsonReader& json, const Program& program) {
   return variant;
 }
 
+Variant ReadFewRowsVariant(const JsonReader& json, const Kernel& kernel) {
+  Variant variant = ReadVariant(json);
+  variant.rows = static_cast<unsigned>(json["rows"].Number(1, kMaxFewRows));
+  variant.columns = json["columns"].Number(1, kWarpThreads);
+  variant.waits = json["waits"].Flag();
+  if (variant.threads % kWarpThreads != 0) json["threads"].Fail("is no multiple of a warp");
+  if (variant.vector != kAccessBytes / Size(kernel.gemm.dtype)) json["vector"].Fail("is not 16 bytes");
+  if (!kernel.gemm.transpose_b || kernel.gemm.transpose_a) json.Fail("does not go with a product of these transposes");
+  return variant;
+}
+
+Variant ReadAttentionVariant(const JsonReader& json) {
+  Variant variant = ReadVariant(json);
+  variant.waits = json["waits"].Flag();
+  if (variant.threads % kWarpThreads != 0) json["threads"].Fail("is no multiple of a warp");
+  return variant;
+}
+
 Kind ReadKind(const JsonReader& json) {
   const std::string text = json.Text();
   if (text == "pointwise") return Kind::kPointwise;
   if (text == "rowwise") return Kind::kRowwise;
   if (text == "gemm") return Kind::kGemm;
+  if (text == "attention") return Kind::kAttention;
   json.Fail("is \"" + text + "\", which this library does not know");
 }
 
@@ -159,7 +181,16 @@ Kernel ReadKernel(const JsonReader& json, bool has_fatbin) {
     ReadDtypes(json["inputs"], &kernel.inputs);
     ReadDtypes(json["outputs"], &kernel.outputs);
     kernel.gemm = ReadGemm(json, kernel.inputs, kernel.outputs);
-    json["variants"].Each([](const JsonReader& v) { v.Fail("belongs to a gemm, which has no code of its own"); });
+    json["variants"].Each([&](const JsonReader& v) { kernel.variants.push_back(ReadFewRowsVariant(v, kernel)); });
+    if (!has_fatbin) kernel.variants.clear();  // cuBLASLt runs them all
+    return kernel;
+  }
+  if (kernel.kind == Kind::kAttention) {
+    ReadDtypes(json["inputs"], &kernel.inputs);
+    ReadDtypes(json["outputs"], &kernel.outputs);
+    kernel.attention = ReadTokenAttention(json, kernel.inputs, kernel.outputs);
+    json["variants"].Each([&](const JsonReader& v) { kernel.variants.push_back(ReadAttentionVariant(v)); });
+    if (has_fatbin && kernel.variants.size() != kAttentionLaunches) json["variants"].Fail("are not the two launches");
     return kernel;
   }
   const bool rowwise = kernel.kind == Kind::kRowwise;
@@ -251,7 +282,8 @@ Program ReadProgram(const JsonReader& json) {
 Variant ReadVariant(const JsonReader& json) {
   Variant variant;
   variant.symbol = ReadIdentifier(json["symbol"]);
-  variant.modes = json["modes"].Text();
+  if (!json["modes"].value().is_string()) json["modes"].Fail("is not a text");
+  variant.modes = json["modes"].value().get<std::string>();
   variant.index = static_cast<unsigned>(json["index"].Number(32, 64));
   variant.vector = static_cast<unsigned>(json["vector"].Number(1, 64));
   variant.unroll = static_cast<unsigned>(json["unroll"].Number(0, 64));

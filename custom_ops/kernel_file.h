@@ -8,6 +8,7 @@
 #include "gemm.h"
 #include "program.h"
 #include "row_program.h"
+#include "token_attention.h"
 
 namespace onnxopt {
 
@@ -16,7 +17,7 @@ enum class Layout { kNone, kHeld, kRagged, kPiped, kLooped, kSplit, kStrided };
 
 constexpr const char* kModesAlong = "XYZz";  // of inputs that are read along the columns of a tile
 
-// One entry point of a kernel, see regions.Variant and row_variants.RowVariant.
+// One entry point of a kernel, see regions.Variant, row_variants.RowVariant and few_rows.FewRowsVariant.
 struct Variant {
   std::string symbol;
   std::string modes;  // a letter an access and a condition, see onnxopt/modes.py
@@ -34,11 +35,14 @@ struct Variant {
   unsigned cluster = 1;
   std::uint64_t columns = 0;
   unsigned shared = 0;  // bytes of shared memory a block that are asked for at launch
+  unsigned rows = 0;    // of a product, at most
   unsigned launch = 0;  // of a split variant: which of its launches; the others follow the first
 };
 
+constexpr unsigned kWarpThreads = 32;
+
 // What one kernel runs, see regions.Region. Each kind has its own class of FusedKernel (kinds.cc).
-enum class Kind { kPointwise, kRowwise, kGemm };
+enum class Kind { kPointwise, kRowwise, kGemm, kAttention };
 
 struct Kernel {
   std::string name;
@@ -48,6 +52,7 @@ struct Kernel {
   Program program;  // of a pointwise kernel
   RowProgram rows;  // of a rowwise one
   Gemm gemm;        // of a product
+  TokenAttention attention;
   std::vector<Variant> variants;
   bool cpu;  // the CPU kernel beats ONNX Runtime's own kernels
 };

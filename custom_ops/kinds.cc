@@ -10,6 +10,8 @@
 #include "row_cuda_kernel.h"
 #include "row_shape_inference.h"
 #include "shape_inference.h"
+#include "token_attention_cpu.h"
+#include "token_attention_cuda.h"
 
 namespace onnxopt {
 
@@ -22,8 +24,11 @@ std::unique_ptr<FusedKernel> MakeKernel(const Kernel& kernel, const cuda::Librar
       if (library != nullptr) return std::make_unique<cuda::RowCudaKernel>(kernel, *library, info);
       return std::make_unique<RowCpuKernel>(kernel);
     case Kind::kGemm:
-      if (library != nullptr) return std::make_unique<cuda::GemmCudaKernel>(kernel, library->driver(), info);
+      if (library != nullptr) return std::make_unique<cuda::GemmCudaKernel>(kernel, *library, info);
       return std::make_unique<GemmCpuKernel>(kernel);
+    case Kind::kAttention:
+      if (library != nullptr) return std::make_unique<cuda::TokenAttentionCudaKernel>(kernel, *library, info);
+      return std::make_unique<TokenAttentionCpuKernel>(kernel);
   }
   throw Error("a kernel of no known kind");
 }
@@ -42,6 +47,8 @@ void InferShapes(const Kernel& kernel, OrtShapeInferContext* context) {
       return InferShapes(kernel.rows, context);
     case Kind::kGemm:
       return InferShapes(kernel.gemm, context);
+    case Kind::kAttention:
+      return InferShapes(kernel.attention, context);
   }
   throw Error("a kernel of no known kind");
 }

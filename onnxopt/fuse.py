@@ -9,14 +9,16 @@ from collections.abc import Callable, Collection
 
 import onnx_ir as ir
 
-from onnxopt import eligibility, gemm_regions, pointwise_regions, rowwise_regions
+from onnxopt import eligibility, gemm_regions, pointwise_regions, rowwise_regions, token_attention
 from onnxopt import shapes as shape_inference
 from onnxopt.regions import FusionPlan, Refusal, Region
 from onnxopt.search import Search
 
-# In this order: what a kind takes, those after it leave alone. Rows come before products: a bias or a residual costs a
+# In this order: what a kind takes, those after it leave alone. Attention takes operators that no other kind does, with
+# the nodes that tell their lengths. Rows come before products: a bias or a residual costs a
 # norm's kernel less than cuBLASLt's epilogue (docs/notes.md). Pointwise regions take what is left over.
 FINDERS: tuple[Callable[[Search], tuple[list[Region], list[Refusal]]], ...] = (
+    token_attention.find,
     rowwise_regions.find,
     gemm_regions.find,
     pointwise_regions.find,

@@ -56,9 +56,7 @@ class Map:
         bounds = self.bounds(form)
         if bounds is None:
             raise NotAffine("a part begins or ends inside a dim whose size is not known")
-        known = [
-            g for g in self.guards if g.form == form
-        ]  # within a part the other parts of the same split are not met
+        known = [g for g in self.guards if g.form == form]  # inside a part, the others are not met
         least = max((bounds[0], *(g.low for g in known)))
         most = min((bounds[1], *(g.high - 1 for g in known)))
         if most < low or least >= high:

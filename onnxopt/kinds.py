@@ -5,17 +5,30 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import cast
 
-from onnxopt import gemm_regions, generate_pointwise, generate_rowwise, lower_rowwise, row_variants, variants
+from onnxopt import (
+    few_rows,
+    gemm_regions,
+    generate_pointwise,
+    generate_rowwise,
+    lower_rowwise,
+    row_variants,
+    token_attention,
+    variants,
+)
+from onnxopt.gemm import Gemm
 from onnxopt.lower import lower as lower_pointwise
 from onnxopt.program import Program
 from onnxopt.regions import Kernel, Kind, Meaning, Region, Variant
 from onnxopt.row_program import RowProgram
 from onnxopt.shapes import Shapes
+from onnxopt.token_attention import TokenAttention
 
 
 def lower(region: Region, opsets: Mapping[str, int], shapes: Shapes) -> Meaning:
     """What the region computes, in the form of its kind."""
     match region.kind:
+        case Kind.ATTENTION:
+            return token_attention.lower(region, shapes)
         case Kind.GEMM:
             return gemm_regions.lower(region, shapes)
         case Kind.POINTWISE:
@@ -29,8 +42,10 @@ def entry_points(
 ) -> tuple[Variant, ...]:
     """The entry points of the kernel `name`, which stands for all of `regions`; regions[0] gives its kind."""
     match regions[0].kind:
+        case Kind.ATTENTION:
+            return token_attention.entry_points(name, cast(TokenAttention, meaning))
         case Kind.GEMM:
-            return ()  # cuBLASLt has the code
+            return few_rows.choose(name, cast(Gemm, meaning), regions, shapes)  # cuBLASLt has the rest
         case Kind.POINTWISE:
             return variants.choose(name, cast(Program, meaning), regions, shapes)
         case Kind.ROWWISE:
@@ -40,8 +55,10 @@ def entry_points(
 def cuda(kernel: Kernel) -> list[str]:
     """Lines of CUDA source with every entry point of the kernel."""
     match kernel.kind:
+        case Kind.ATTENTION:
+            return list(token_attention.lines(kernel))
         case Kind.GEMM:
-            return []
+            return few_rows.lines(kernel)
         case Kind.POINTWISE:
             return generate_pointwise.lines(kernel)
         case Kind.ROWWISE:
@@ -50,7 +67,9 @@ def cuda(kernel: Kernel) -> list[str]:
 
 def headers(kernels: Sequence[Kernel]) -> list[str]:
     """Headers of cuda_kernels/ that the kernels' CUDA text needs."""
-    found = {k.kind for k in kernels}
+    found = {k.kind for k in kernels if k.variants}
     tiled = any(v.tile for k in kernels if k.kind is Kind.POINTWISE for v in k.variants)
     pointwise = "pointwise_tiled.cuh" if tiled else "pointwise.cuh"
-    return [pointwise, *([generate_rowwise.HEADER] if Kind.ROWWISE in found else [])]
+    others = {Kind.ROWWISE: generate_rowwise.HEADER, Kind.GEMM: few_rows.HEADER}
+    others[Kind.ATTENTION] = token_attention.HEADER
+    return [pointwise, *(header for kind, header in others.items() if kind in found)]

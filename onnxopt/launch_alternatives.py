@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator
 
-from onnxopt.regions import Kernel, Variant
+from onnxopt.regions import Kernel, Kind, Variant
 from onnxopt.row_variants import RowVariant
 
 _MOST_SPECIAL = 2  # variants that others are made of, the most frequent ones
@@ -19,6 +19,8 @@ _MOST_ELEMENTS = 32  # of a row that a thread holds in registers
 
 def added(kernel: Kernel) -> Kernel:
     """The kernel with its alternatives; its own variants and their order stay."""
+    if kernel.kind in (Kind.GEMM, Kind.ATTENTION):
+        return kernel
     found: dict[str, Variant] = {}
     for variant in _special(kernel):
         for other in _of_rows(variant) if isinstance(variant, RowVariant) else _of_elements(variant):

@@ -110,9 +110,10 @@ def _function(
         [inside[v] for v in region.inputs], [inside[v] for v in region.outputs], nodes=nodes, opset_imports=imports
     )  # fmt: skip
     dtypes = [str(shapes.dtype(v)) for v in (*region.inputs, *region.outputs)]
-    name = "".join(_camel(n.op_type) for n in region.nodes[:_NAMED_OPS])
-    if len(region.nodes) > _NAMED_OPS:
-        name += f"And{len(region.nodes) - _NAMED_OPS}More"
+    does = region.nodes[-1:] if region.kind is Kind.ATTENTION else region.nodes  # the others tell it lengths
+    name = "".join(_camel(n.op_type) for n in does[:_NAMED_OPS])
+    if len(does) > _NAMED_OPS:
+        name += f"And{len(does) - _NAMED_OPS}More"
     name = _distinct(name, _hash(graph, dtypes, region.kind, meaning), hashes)
     return ir.Function(DOMAIN, name, graph=graph, attributes=[])
 

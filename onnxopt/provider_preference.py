@@ -23,8 +23,8 @@ _FEWEST_BESIDE_JOINED = 4
 
 def kernel_wins_on_cpu(region: Region) -> bool:
     """Whether the library's CPU kernel should run a region on a machine without GPU (else ORT inlines the function)."""
-    if region.kind is Kind.GEMM:
-        return False  # ORT's own products are faster than the library's, which are for CPU sessions beside a GPU
+    if region.kind in (Kind.GEMM, Kind.ATTENTION):
+        return False  # ORT's own are faster than the library's, which are for CPU sessions beside a GPU
     producers = (v.producer() for v in region.inputs)
     if any(p is not None and p.op_type in _BLOCKED_ON_CPU for p in producers):
         return False

@@ -14,6 +14,7 @@ from onnxopt.shapes import Shapes
 class Kind(enum.StrEnum):
     """What a kernel runs, and so which modules find, lower and generate it (kinds.py)."""
 
+    ATTENTION = "attention"
     GEMM = "gemm"
     POINTWISE = "pointwise"
     ROWWISE = "rowwise"

@@ -206,6 +206,10 @@ def test_names_are_not_registered_where_the_cpu_kernel_does_not_pay(tmp_path):
     np.testing.assert_array_equal(artifact.run(artifact.session(model, library), [x, x])[0], x)
 
 
+FEW_ROWS = {
+    "symbol": "k_rows1", "modes": "", "index": 32, "vector": 4, "unroll": 8, "threads": 64, "waits": True, "rows": 1,
+    "columns": 1,
+}  # fmt: skip
 DAMAGE = {
     "no operand": ({"a": ...}, 'has no field "a"'),
     "operand that is not there": ({"b": 5}, "kernels[0].b is not an integer from 0 to 3"),
@@ -224,7 +228,10 @@ DAMAGE = {
     "transposed by a number": ({"transpose_a": 1}, "transpose_a is not true or false"),
     "unknown activation": ({"activation": "silu"}, 'activation is "silu"'),
     "no residual to take the shape of": ({"residual": ..., "inputs": [F] * 3, "residual_shape": True}, "no residual"),
-    "code": ({"variants": [{}]}, "belongs to a gemm"),
+    "code": ({"variants": [{}]}, 'has no field "symbol"'),
+    "code for other transposes": ({"variants": [FEW_ROWS]}, "does not go with a product of these transposes"),
+    "code of half a warp": ({"variants": [{**FEW_ROWS, "threads": 48}]}, "no multiple of a warp"),
+    "code of short vectors": ({"variants": [{**FEW_ROWS, "vector": 2}]}, "vector is not 16 bytes"),
     "unknown kind": ({"kind": "winograd"}, 'kind is "winograd"'),
 }
 

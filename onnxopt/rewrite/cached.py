@@ -13,14 +13,13 @@ import onnx_ir as ir
 from onnxscript.rewriter import MatchContext, MatchResult, RewriteRuleClassBase
 
 from onnxopt.passes.attention_schemas import CONTRIB, DOMAIN
-from onnxopt.rewrite.mapping import SIXTEEN_BIT, dim_of, flat, heads, ints
+from onnxopt.rewrite.mapping import SIXTEEN_BIT, flat, heads, ints
 from onnxopt.rewrite.symbolic import same
 
 
 class CachedGroupQuery(RewriteRuleClassBase):
     def __init__(self) -> None:
         super().__init__("cached_group_query")
-        self._graph: ir.Graph | None = None
 
     def pattern(self, op, q, past_k, k, past_v, v):
         keys = op.Concat(past_k, k, _allow_other_attributes=True, _outputs=["keys"])
@@ -30,7 +29,6 @@ class CachedGroupQuery(RewriteRuleClassBase):
 
     def check(self, context: MatchContext, q, past_k, k, past_v, v, keys, values, y):
         result = MatchResult()
-        self._graph = context.model.graph
         if q.dtype not in SIXTEEN_BIT:
             return result.fail(f"GroupQueryAttention has no CUDA kernel for {q.dtype}")
         if any(x.shape is None or len(x.shape) != 4 for x in (q, past_k, k, past_v, v)):
@@ -47,7 +45,7 @@ class CachedGroupQuery(RewriteRuleClassBase):
 
     def rewrite(self, op, q, past_k, k, past_v, v, y, **_):
         queries = flat(op, q)
-        lengths, total = self._lengths(op, q, past_k)
+        lengths, total = _lengths(op, q, past_k)
         out, present_k, present_v = op.GroupQueryAttention(
             queries, flat(op, k), flat(op, v), past_k, past_v, lengths, total,
             num_heads=q.shape[1], kv_num_heads=k.shape[1], scale=y.producer().attributes.get_float("scale"),
@@ -55,19 +53,20 @@ class CachedGroupQuery(RewriteRuleClassBase):
         )  # fmt: skip
         return heads(op, out, y), present_k, present_v
 
-    def _lengths(self, op, q: ir.Value, past: ir.Value):
-        """seqlens_k (B), the tokens before this one, and total_sequence_length (), this one included; both int32."""
-        assert q.shape is not None and past.shape is not None
-        batch, length = q.shape[0], past.shape[2]
-        if isinstance(length, int):
-            total = op.Constant(value=ir.tensor(np.array(length + 1, np.int32)))
-            count = batch if isinstance(batch, int) else 1
-            before = op.Constant(value=ir.tensor(np.full(count, length, np.int32)))
-            if isinstance(batch, int):
-                return before, total
-        else:
-            tokens = op.Cast(op.Squeeze(dim_of(op, self._graph, length, past, 2), ints(op, [0])), to=ir.DataType.INT32)
-            total = op.Add(tokens, op.Constant(value=ir.tensor(np.array(1, np.int32))))
-            # On the GPU, from numbers on the CPU: no copy between the two.
-            before = op.Range(tokens, total, op.Constant(value=ir.tensor(np.array(1, np.int32))))
-        return op.Expand(before, dim_of(op, self._graph, batch, q, 0)), total
+
+def _lengths(op, q: ir.Value, past: ir.Value):
+    """seqlens_k (B), the tokens before this one, and total_sequence_length (), this one included; both int32.
+
+    Read off the operator's own cache, so that they become part of its kernel (token_attention.py); counted from its
+    last dim, as nothing else in a graph does, or these nodes would serve others as well.
+    """
+    assert q.shape is not None and past.shape is not None
+    batch, length = q.shape[0], past.shape[2]
+    one = op.Constant(value=ir.tensor(np.array(1, np.int32)))
+    if isinstance(length, int) and isinstance(batch, int):
+        before = op.Constant(value=ir.tensor(np.full(batch, length, np.int32)))
+        return before, op.Constant(value=ir.tensor(np.array(length + 1, np.int32)))
+    tokens = op.Cast(op.Squeeze(op.Shape(past, start=-2, end=-1), ints(op, [0])), to=ir.DataType.INT32)
+    total = op.Add(tokens, one)
+    # On the GPU, from numbers on the CPU: no copy between the two.
+    return op.Expand(op.Range(tokens, total, one), op.Shape(past, start=-4, end=-3)), total

@@ -1,0 +1,84 @@
+"""Products of few rows, run on the CPU by g++ and threads (emulation/cuda.h), against numpy.
+
+What is tested is the device code itself: columns that do not fill a warp or a block, depths that do not fill the
+vectors in flight, rows below the entry point's, every epilogue. 16-bit dtypes need a GPU.
+"""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from onnxopt import paths
+
+EMULATION = Path(__file__).with_name("emulation")
+_MAIN = """
+#include "cuda.h"
+#include <cstdio>
+#include "few_rows.cuh"
+using namespace onnxopt;
+std::vector<float> file(const char* name, std::size_t count) {
+  std::vector<float> values(count);
+  std::FILE* f = std::fopen(name, "rb");
+  if (f == nullptr || std::fread(values.data(), 4, count, f) != count) std::exit(2);
+  std::fclose(f);
+  return values;
+}
+int main() {
+  const unsigned rows = %(rows)d, columns = %(columns)d, depth = %(depth)d;
+  auto a = file("a", rows * depth), b = file("b", columns * depth);
+  auto bias = file("bias", columns), residual = file("residual", rows * columns);
+  std::vector<float> y(rows * columns + 64, -1e30f);
+  const FewRowsParams params{a.data(), b.data(), %(bias)s, %(residual)s, y.data(), rows, columns, depth, 1, 0.5f, 2.0f};
+  const unsigned of_block = %(threads)d / 32 * %(wide)d;
+  emulation::launch((columns + of_block - 1) / of_block, %(threads)d, [&] {
+    few_rows<float, Activation::%(activation)s, %(most)d, %(wide)d, %(unroll)d, %(threads)d>(params);
+  });
+  for (int k = 0; k < 64; ++k) if (y[rows * columns + k] != -1e30f) return 3;  // nothing behind the end
+  std::FILE* f = std::fopen("y", "wb");
+  std::fwrite(y.data(), 4, rows * columns, f);
+  return std::fclose(f);
+}
+"""
+
+
+@pytest.mark.parametrize(
+    ("rows", "most", "columns", "depth", "wide", "unroll", "activation", "bias", "residual"),
+    [
+        (1, 1, 16, 1024, 2, 8, "kNone", False, False),
+        (1, 1, 13, 132, 2, 2, "kRelu", True, False),
+        (3, 4, 9, 516, 4, 2, "kNone", False, True),
+        (2, 2, 5, 40, 1, 4, "kGeluTanh", True, True),
+    ],
+)
+def test_few_rows(
+    tmp_path: Path, rows: int, most: int, columns: int, depth: int, wide: int, unroll: int, activation: str,
+    bias: bool, residual: bool,
+) -> None:  # fmt: skip
+    rng = np.random.default_rng(rows + columns)
+    shapes = {"a": (rows, depth), "b": (columns, depth), "bias": (columns,), "residual": (rows, columns)}
+    given = {name: rng.standard_normal(shape).astype(np.float32) for name, shape in shapes.items()}
+    for name, value in given.items():
+        value.tofile(tmp_path / name)
+    expected = 0.5 * (given["a"].astype(np.float64) @ given["b"].T.astype(np.float64))
+    expected += given["bias"] * bias + 2.0 * given["residual"] * residual
+    if activation == "kRelu":
+        expected = np.maximum(expected, 0)
+    if activation == "kGeluTanh":
+        expected *= 0.5 * (1 + np.tanh(np.sqrt(2 / np.pi) * (expected + 0.044715 * expected**3)))
+    (tmp_path / "main.cc").write_text(
+        _MAIN
+        % {
+            "rows": rows, "columns": columns, "depth": depth, "most": most, "wide": wide, "unroll": unroll,
+            "activation": activation, "threads": 64, "bias": "bias.data()" if bias else "nullptr",
+            "residual": "residual.data()" if residual else "nullptr",
+        }
+    )  # fmt: skip
+    options = ["-std=c++20", "-O1", "-w", "-pthread", f"-I{EMULATION}", f"-I{paths.cuda_kernels()}"]
+    subprocess.run(["g++", *options, "-o", "run", "main.cc"], cwd=tmp_path, check=True)
+    subprocess.run(["./run"], cwd=tmp_path, check=True, timeout=120)
+    found = np.fromfile(tmp_path / "y", np.float32).reshape(rows, columns)
+    np.testing.assert_allclose(found, expected, rtol=2e-5, atol=2e-4)
