@@ -6,6 +6,7 @@ import functools
 import pathlib
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -40,8 +41,9 @@ def warm_in_processes(module: str, folder: pathlib.Path, names: Sequence[str], s
     command = [sys.executable, "-m", module, "warm", str(folder), "--only"]
     parts = [names[k::_WARMERS] for k in range(_WARMERS) if names[k::_WARMERS]]
     processes = [subprocess.Popen([*command, *part]) for part in parts]
+    end = time.monotonic() + seconds
     for process in processes:
         try:
-            process.wait(timeout=seconds)
+            process.wait(timeout=max(0.0, end - time.monotonic()))
         except subprocess.TimeoutExpired:
             process.kill()

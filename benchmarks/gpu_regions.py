@@ -167,13 +167,14 @@ def _compile_for_inductor(name: str, folder: pathlib.Path) -> None:
         compiled(function(measured.before, "cuda"))(*measured.inputs[0].values())
 
 
-def measure(name: str, folder: pathlib.Path, device: str, unfused: bool) -> dict[str, Any]:
+def measure(name: str, folder: pathlib.Path, device: str, peers: bool, unfused: bool) -> dict[str, Any]:
     measured = Measured(name, folder, device)
     row: dict[str, Any] = {"bytes": measured.bytes, "error": measured.compare(), "limit": measured.limit}
     if device == "cpu":
         return row
-    steps = [("copy_us", measured.copy), ("fused_us", measured.fused), ("inductor_us", measured.inductor)]
-    for label, step in [*steps, *[("unfused_us", measured.unfused)] * unfused]:
+    steps = [("copy_us", measured.copy), ("fused_us", measured.fused)]
+    steps += [("inductor_us", measured.inductor)] * peers + [("unfused_us", measured.unfused)] * unfused
+    for label, step in steps:
         try:
             row[label] = step()
         except Exception as error:  # noqa: BLE001 - one peer that fails must not cost the others their numbers
@@ -232,11 +233,11 @@ def table(rows: dict[str, Any]) -> str:
 
 
 def run(
-    folder: pathlib.Path, device: str, only: list[str], out: pathlib.Path | None, seconds: float, one_by_one: bool
+    folder: pathlib.Path, device: str, only: list[str], out: pathlib.Path | None, seconds: float, peers: bool
 ) -> int:
     start = time.perf_counter()
     cases = {n: c for n, c in json.loads((folder / "cases.json").read_text()).items() if not only or n in only}
-    if device != "cpu":
+    if device != "cpu" and peers:
         warm_in_processes("benchmarks.gpu_regions", folder, list(cases), seconds / 2)
         print(f"warmed in {time.perf_counter() - start:.0f} s", flush=True)
     rows, bad = {}, []
@@ -246,8 +247,8 @@ def run(
             break
         try:
             # What fusing saves comes last: it may run out of time.
-            unfused = one_by_one and time.perf_counter() - start < seconds * _UNFUSED
-            rows[name] = {**case, **measure(name, folder, device, unfused)}
+            unfused = peers and time.perf_counter() - start < seconds * _UNFUSED
+            rows[name] = {**case, **measure(name, folder, device, peers, unfused)}
             if not rows[name]["error"] <= 1:
                 bad.append(name)
         except Exception as error:  # noqa: BLE001 - one case that fails must not cost the others their numbers
@@ -268,7 +269,7 @@ def main() -> int:
         verb.add_argument("--only", nargs="*", default=[])
     add_device_and_out(verbs[1])
     verbs[1].add_argument("--seconds", type=float, default=200.0, help="start no case after this long")
-    verbs[1].add_argument("--no-unfused", action="store_true", help="leave out the nodes one by one")
+    verbs[1].add_argument("--alone", action="store_true", help="without Inductor and the nodes one by one")
     args = parser.parse_args()
     if args.verb == "prepare":
         prepare(args.folder, args.arch, args.only)
@@ -276,7 +277,7 @@ def main() -> int:
     if args.verb == "warm":
         warm(args.folder, args.only)
         return 0
-    return run(args.folder, args.device, args.only, args.out, args.seconds, not args.no_unfused)
+    return run(args.folder, args.device, args.only, args.out, args.seconds, not args.alone)
 
 
 if __name__ == "__main__":

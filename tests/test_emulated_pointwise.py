@@ -48,6 +48,9 @@ CASES = {
         "z",
     ),
     "heads_int16": ("int16[2, 197, 3, 64] x", "a = Abs(x)  t = Transpose<perm=[0,2,3,1]>(a)  y = Neg(t)", "", "Z"),
+    "four_channels_int16": ("int16[2, 4, 71] x", "t = Transpose<perm=[0,2,1]>(x)  y = Abs(t)", "", "z"),
+    "twelve_channels_int16": ("int16[2, 12, 70] x", "t = Transpose<perm=[0,2,1]>(x)  y = Abs(t)", "", "z"),
+    "three_channels_int8": ("int8[2, 3, 84] x", "t = Transpose<perm=[0,2,1]>(x)  y = Abs(t)", "", "z"),
     "turned_images_int16": (
         "int16[2, 6, 11, 5, 35] x",
         "a = Abs(x)  t = Transpose<perm=[0,4,1,3,2]>(a)  y = Neg(t)",
@@ -66,7 +69,7 @@ CASES = {
         "float[2, 67, 4, 16] x, float[67] z",
         "t = Transpose<perm=[0,2,3,1]>(x)  y = Add(t, z)",
         "",
-        "ZR",
+        "Zr",
     ),
     "space_to_depth": ("float[2, 3, 34, 36] x", "d = SpaceToDepth<blocksize=2>(x)  y = Relu(d)", "", "Z"),
     "space_to_depth_odd": ("float[2, 3, 34, 38] x", "d = SpaceToDepth<blocksize=2>(x)  y = Relu(d)", "", "Y"),
