@@ -10,6 +10,7 @@ from onnxopt.indexing import Access, Condition, Indexing, Term
 from onnxopt.row_program import RowProgram
 
 _SECTOR = 32  # bytes that memory moves at least
+_VECTOR = 16  # bytes of the widest load
 
 
 def modes(program: RowProgram) -> str:
@@ -49,6 +50,17 @@ def reads_across(index: Indexing, inputs: Sequence[str], length: Extent) -> bool
     """Whether some input is read so that neighbours in the domain lie far apart: then most of what memory moves would
     be for nothing. What has no more elements than a row (of `length`) stays in the cache. inputs: storage dtypes."""
     return any(_is_scattered(a, DTYPES[inputs[a.input]].size, length) for a in index.accesses)
+
+
+def cuts_vectors(program: RowProgram) -> bool:
+    """Whether a part of a row that a guard tells begins or ends inside a vector, so that it is loaded in pieces."""
+    index = program.index
+    if index is None:
+        return False
+    guards = {g for a in index.accesses for g in a.guards}
+    width = _VECTOR // min(DTYPES[d].size for d in program.inputs)
+    told = [index.conditions[g] for g in guards if _condition_mode(program, index.conditions[g]) != "D"]
+    return any((c.low - c.offset) % width or (c.high - c.low) % width for c in told)
 
 
 def _is_scattered(access: Access, size: int, length: Extent) -> bool:

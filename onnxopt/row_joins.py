@@ -196,4 +196,6 @@ def _obstacle(program: RowProgram) -> str | None:
         return None
     if row_indexing.reads_across(program.index, program.inputs, program.domain[1]):
         return "an input would be read across the order in which it lies in memory"
+    if row_indexing.cuts_vectors(program):
+        return "a part of a row would begin or end inside a vector"
     return None
