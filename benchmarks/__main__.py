@@ -1,6 +1,6 @@
 """`python -m benchmarks [optimizers | cpu_chains | cpu_models] [NAME ...]`: without a name of a benchmark, all three.
 
-The GPU's have verbs of their own: `python -m benchmarks.gpu_chains`, `python -m benchmarks.gpu_models`.
+The GPU's have verbs of their own: `python -m benchmarks.gpu_models` and others, see README.md.
 """
 
 from __future__ import annotations

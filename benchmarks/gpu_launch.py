@@ -84,7 +84,7 @@ WAYS = {
 def cases() -> dict[str, list[Any]]:
     """Group -> cases of benchmarks/region_cases.py."""
     from benchmarks import region_cases
-    from benchmarks.gpu_chains import CHAINS
+    from benchmarks.chain_cases import CHAINS
 
     by_name = {c.name: c for c in CHAINS}
 

@@ -15,8 +15,8 @@ import onnx_ir as ir
 from onnx import helper
 
 from benchmarks import skeletons
+from benchmarks.chain_cases import CHAINS
 from benchmarks.chains import ONNX_DTYPES, Chain
-from benchmarks.gpu_chains import CHAINS
 
 MODELS = ("bert", "vit", "llama", "convnext", "efficientnet", "unet", "whisperenc")
 _LARGEST = 9  # regions of one model, those that move most
@@ -122,7 +122,7 @@ _AT_1MB = (
 
 
 def chains() -> Iterator[Case]:
-    """The chains of benchmarks/gpu_chains.py with tensors of about 256 MB, 16 MB and 1 MB."""
+    """The chains of benchmarks/chain_cases.py with tensors of about 256 MB, 16 MB and 1 MB."""
     by_name = {c.name: c for c in CHAINS}
     for label, size, names in (
         ("256MB", 256 << 20, _AT_256MB),
