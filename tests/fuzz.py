@@ -218,7 +218,7 @@ def examine(seed: int, folder: Path) -> tuple[str | None, int]:
 def original_errs(path: Path) -> bool:
     """Whether ONNX Runtime's own float results leave the limit around those of onnx's reference evaluator.
 
-    Models of 16-bit floats are held against float32 already; the evaluator, which rounds after every node, is no oracle.
+    Models of 16-bit floats are held against float32 already; the evaluator rounds after every node and is no oracle.
     """
     known = traits.of(ir.load(path))
     if known.precision not in ("float32", "float64"):
