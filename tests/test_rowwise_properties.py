@@ -8,10 +8,12 @@ from pathlib import Path
 
 import fuzz_rows
 import numpy as np
+import onnx
 import onnx_ir as ir
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from onnx.reference import ReferenceEvaluator
 from rowwise_models import Fused, difference, fused, session, with_library
 
 from onnxopt import fuse, outline
@@ -76,6 +78,7 @@ def test_random_compositions(drawn: tuple[str, str, int], shape: tuple[int, int,
 
 @settings(max_examples=60, deadline=None)
 @given(st.integers(0, 10**9))
+@example(4831842)  # a LayerNormalization that cancels
 @example(1000)
 def test_random_rowwise_graphs(seed: int) -> None:
     """Any rank and axes, masks, broadcast operands, several outputs, 16 bits, rows of 2 to 100,003, also none."""
@@ -92,10 +95,32 @@ def test_random_rowwise_graphs(seed: int) -> None:
         ours = with_library(found, Path(folder))
         for size in (37, 1, *([0] if any(i.shape[:1] == ["N"] for i in original.get_inputs()) else [])):
             feeds = _feeds(original, size)
-            for a, b in zip(ours.run(None, feeds), original.run(None, feeds), strict=True):
-                assert difference(a, b, limit, limit) <= 1
+            pairs = list(zip(ours.run(None, feeds), original.run(None, feeds), strict=True))
+            if any(difference(a, b, limit, limit) > 1 for a, b in pairs):
+                # A norm of nearly equal elements cancels: then both are held against float64.
+                exact = _in_float64(before, feeds)
+                for (a, b), c in zip(pairs, exact, strict=True):
+                    wanted = np.asarray(c).astype(a.dtype)
+                    assert difference(a, wanted, limit, limit) <= max(1, 2 * difference(b, wanted, limit, limit))
             if not dynamic:
                 break
+
+
+def _in_float64(model: bytes, feeds: dict[str, np.ndarray]) -> list[np.ndarray]:
+    """What onnx's reference evaluator gives for a model of float32 or float16 with float64 in their place."""
+    proto, floats = onnx.load_from_string(model), (onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16)
+    for value in (*proto.graph.input, *proto.graph.output, *proto.graph.value_info):
+        if value.type.tensor_type.elem_type in floats:
+            value.type.tensor_type.elem_type = onnx.TensorProto.DOUBLE
+    for tensor in proto.graph.initializer:
+        if tensor.data_type in floats:
+            wide = onnx.numpy_helper.to_array(tensor).astype(np.float64)
+            tensor.CopyFrom(onnx.numpy_helper.from_array(wide, tensor.name))
+    for attribute in (a for n in proto.graph.node if n.op_type == "Cast" for a in n.attribute):
+        if attribute.name == "to" and attribute.i in floats:
+            attribute.i = onnx.TensorProto.DOUBLE
+    wide_feeds = {k: v.astype(np.float64) if v.dtype.kind == "f" else v for k, v in feeds.items()}
+    return list(ReferenceEvaluator(proto).run(None, wide_feeds))
 
 
 def _feeds(run_in, size: int) -> dict[str, np.ndarray]:
