@@ -7,6 +7,7 @@
 #pragma once
 
 #include "dtypes.cuh"
+#include "early_launch.cuh"
 #include "few_rows_abi.h"
 #include "reduce.cuh"
 #include "scalar.cuh"
@@ -23,36 +24,6 @@ __device__ inline float activate(float x) {
     return 0.5f * x * (1.0f + tanh(0.7978845608f * (x + 0.044715f * x * x * x)));
   }
   return x;
-}
-
-// Of what is read once: no place in the multiprocessor's cache for it.
-template <typename T, int kWidth>
-__device__ inline Vector<T, kWidth> load_once(const T* data) {
-#if __CUDA_ARCH__ >= 700
-  if constexpr (sizeof(Vector<T, kWidth>) == 16) {
-    struct alignas(16) Words {
-      unsigned int at[4];
-    } words;
-    asm volatile("ld.global.L1::no_allocate.v4.b32 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(words.at[0]), "=r"(words.at[1]), "=r"(words.at[2]), "=r"(words.at[3])
-                 : "l"(data));
-    return *reinterpret_cast<const Vector<T, kWidth>*>(&words);
-  }
-#endif
-  return load_vector<T, kWidth>(data);
-}
-
-// The host may launch this kernel before the one ahead of it has ended, and the next one before this has.
-__device__ inline void let_next_begin() {
-#if __CUDA_ARCH__ >= 900
-  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
-#endif
-}
-
-__device__ inline void wait_for_end_of_previous() {
-#if __CUDA_ARCH__ >= 900
-  asm volatile("griddepcontrol.wait;" ::: "memory");
-#endif
 }
 
 // kRows: at least params.rows.
@@ -83,7 +54,7 @@ __device__ inline void few_rows(const FewRowsParams& params) {
   float sums[kRows][kColumns] = {};
   let_next_begin();
   if (params.b_is_constant) load(0);
-  wait_for_end_of_previous();
+  wait_for_previous();
   if (!params.b_is_constant) load(0);
   for (unsigned begin = 0; begin < vectors; begin += 32 * kUnroll) {
     if (begin > 0) load(begin);

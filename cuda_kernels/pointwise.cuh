@@ -8,21 +8,13 @@
 #include "abi.h"
 #include "approximate.cuh"
 #include "dtypes.cuh"
+#include "early_launch.cuh"
 #include "index.cuh"
 #include "scalar.cuh"
 #include "tuple.cuh"
 #include "vector.cuh"
 
 namespace onnxopt {
-
-// The host may launch a kernel before the one ahead of it in the stream has ended. Nothing is read before that end;
-// what comes next may be launched meanwhile.
-__device__ inline void wait_for_previous() {
-#if __CUDA_ARCH__ >= 900
-  asm volatile("griddepcontrol.wait;" ::: "memory");
-  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
-#endif
-}
 
 template <typename Op, int kAccess, char kMode, typename T, int kWidth, typename Index>
 __device__ inline Vector<T, kWidth> gather(const T* data, const Input<Index>& input, Index i) {
@@ -309,7 +301,7 @@ template <typename Op, typename Index, int kWidth, int kUnroll, int kThreads, ch
 __device__ inline void pointwise(const Params<Index, Op::Inputs::size, Op::Outputs::size, Op::kConditions>& params) {
   using B = BodyOf<Op>;
   using M = Modes<kModes...>;
-  wait_for_previous();
+  begin_early();
   constexpr Index kStep = kThreads * kWidth;
   const Index count = static_cast<Index>(params.count);
   const Index tile = static_cast<Index>(blockIdx.x) * (kStep * kUnroll);

@@ -126,7 +126,7 @@ __device__ inline void pointwise_tiled(
   using Set = TileSet<Op, M, S, typename Op::Inputs, typename MakeIndices<Op::Inputs::size>::type>;
   static_assert(S::kWhole ? kRows * kColumns % kWidth == 0 : kRows % kWidth == 0, "vectors fill the tile");
   __shared__ Set set;
-  wait_for_previous();
+  begin_early();
   const Place<Index> place = place_of<S>(params.tiles);
   constexpr int kVectors = (kRows * kColumns / kWidth + kThreads - 1) / kThreads;
   // The last vector of the domain may not be whole where the tile slides.

@@ -154,7 +154,7 @@ struct Held {
 template <typename Op, typename Index, int kWidth, int kVectors, int kLanes, int kThreads, int kColumns, bool kRagged,
           char... kModes>
 __device__ inline void held_rows(const RowParams<Index, Op::Inputs::size, Op::Outputs::size>& params) {
-  wait_for_previous();
+  begin_early();
   using B = RowBodyOf<Op, kWidth>;
   // Flat inputs are read before anything else, so that all loads are in flight at once; where few registers hold them,
   // all inputs are.

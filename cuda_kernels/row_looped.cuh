@@ -127,7 +127,7 @@ __device__ inline void with_vectors(const Params& params, Run&& run) {
 template <typename Op, typename Index, int kWidth, int kUnroll, int kThreads, int kCluster, char... kModes>
 __device__ inline void looped(const RowParams<Index, Op::Inputs::size, Op::Outputs::size>& params) {
   begin_cluster<kCluster>(typename Op::Stages());
-  wait_for_previous();
+  begin_early();
   join_cluster<kCluster>();
   const Index columns = static_cast<Index>(params.columns);
   const Index row = blockIdx.x / kCluster;

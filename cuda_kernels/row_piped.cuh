@@ -15,7 +15,7 @@ template <typename Op, typename Index, int kWidth, int kVectors, int kThreads, i
           unsigned kMask, char... kModes>
 __device__ inline void piped(const RowParams<Index, Op::Inputs::size, Op::Outputs::size>& params) {
   begin_cluster<kCluster>(typename Op::Stages());
-  wait_for_previous();
+  begin_early();
   constexpr int kLanes = kThreads * kCluster;
   constexpr unsigned kNext = kMask & flat_inputs<kModes...>();  // the others are the same for every row
   constexpr unsigned kSame = kMask & ~kNext;

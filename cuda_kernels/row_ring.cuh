@@ -134,7 +134,7 @@ template <typename Op, typename Index, int kWidth, int kVectors, int kThreads, i
           unsigned kMask, int kDepth, char... kModes>
 __device__ inline void ring(const RowParams<Index, Op::Inputs::size, Op::Outputs::size>& params) {
   begin_cluster<kCluster>(typename Op::Stages());
-  wait_for_previous();
+  begin_early();
   using R = Ring<Op, Index, kWidth, kVectors, kThreads, kCluster, kColumns, kMask, kDepth, kModes...>;
   const Index columns = kColumns > 0 ? kColumns : static_cast<Index>(params.columns);
   R part{params, {dynamic_shared()}, columns, static_cast<int>(blockIdx.x % kCluster * kThreads + threadIdx.x)};

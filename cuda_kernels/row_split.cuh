@@ -71,7 +71,7 @@ __device__ inline void split_part(const SplitParams<Index, Op::Inputs::size, Op:
 
 template <typename Op, typename Index, int kWidth, int kUnroll, int kThreads, int kPass, char... kModes>
 __device__ inline void split(const SplitParams<Index, Op::Inputs::size, Op::Outputs::size>& params) {
-  wait_for_previous();
+  begin_early();
   with_vectors<Op, Index, kWidth, kModes...>(params.of, [&](auto width, auto ragged) {
     split_part<Op, Index, width.value, kUnroll, kThreads, kPass, ragged.value, kModes...>(params);
   });

@@ -118,7 +118,7 @@ struct Strided {
 
 template <typename Op, typename Index, int kWidth, int kVectors, int kThreads, char... kModes>
 __device__ inline void strided(const RowParams<Index, Op::Inputs::size, Op::Outputs::size>& params) {
-  wait_for_previous();
+  begin_early();
   const Index columns = static_cast<Index>(params.columns);
   const Index inner = static_cast<Index>(params.inner);
   const Index tiles = (inner - 1) / (32 * kWidth) + 1;

@@ -8,7 +8,7 @@
 #pragma once
 
 #include "dtypes.cuh"
-#include "few_rows.cuh"
+#include "early_launch.cuh"
 #include "reduce.cuh"
 #include "scalar.cuh"
 #include "token_attention_abi.h"
@@ -139,7 +139,7 @@ __device__ inline void attend(const TokenAttentionParams& params) {
   const uint64_t in_new = static_cast<uint64_t>(of_sequence) * kWidth + lane * kVector;
 
   let_next_begin();
-  wait_for_end_of_previous();
+  wait_for_previous();
   float query[kHeads][kVector];
   Attended<kVector> attended[kHeads];
 #pragma unroll
@@ -191,7 +191,7 @@ __device__ inline void join_attended(const TokenAttentionParams& params) {
   constexpr unsigned kStep = kHeads * (kWidth + 2);
   const unsigned group = blockIdx.x / kHeads;
   let_next_begin();
-  wait_for_end_of_previous();
+  wait_for_previous();
   const float* const parts =
       params.parts + static_cast<uint64_t>(group) * params.splits * kStep + blockIdx.x % kHeads * (kWidth + 2);
   __shared__ float factors[kMaxSplits];

@@ -32,6 +32,23 @@ __device__ inline Vector<T, kWidth> load_kept(const T* data) {
   return load_vector<T, kWidth>(data);
 }
 
+// Of what is read once: no place in the multiprocessor's cache for it.
+template <typename T, int kWidth>
+__device__ inline Vector<T, kWidth> load_once(const T* data) {
+#if __CUDA_ARCH__ >= 700
+  if constexpr (sizeof(Vector<T, kWidth>) == 16) {
+    struct alignas(16) Words {
+      unsigned int at[4];
+    } words;
+    asm volatile("ld.global.L1::no_allocate.v4.b32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(words.at[0]), "=r"(words.at[1]), "=r"(words.at[2]), "=r"(words.at[3])
+                 : "l"(data));
+    return *reinterpret_cast<const Vector<T, kWidth>*>(&words);
+  }
+#endif
+  return load_vector<T, kWidth>(data);
+}
+
 template <typename T, int kWidth>
 __device__ inline void store_vector(T* data, const Vector<T, kWidth>& vector) {
   *reinterpret_cast<Vector<T, kWidth>*>(data) = vector;
