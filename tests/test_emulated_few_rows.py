@@ -6,31 +6,21 @@ vectors in flight, rows below the entry point's, every epilogue. 16-bit dtypes n
 
 from __future__ import annotations
 
-import subprocess
 from pathlib import Path
 
+import emulated
 import numpy as np
 import pytest
 
-from onnxopt import paths
-
-EMULATION = Path(__file__).with_name("emulation")
 _MAIN = """
 #include "cuda.h"
-#include <cstdio>
+#include "files.h"
 #include "few_rows.cuh"
 using namespace onnxopt;
-std::vector<float> file(const char* name, std::size_t count) {
-  std::vector<float> values(count);
-  std::FILE* f = std::fopen(name, "rb");
-  if (f == nullptr || std::fread(values.data(), 4, count, f) != count) std::exit(2);
-  std::fclose(f);
-  return values;
-}
 int main() {
   const unsigned rows = %(rows)d, columns = %(columns)d, depth = %(depth)d;
-  auto a = file("a", rows * depth), b = file("b", columns * depth);
-  auto bias = file("bias", columns), residual = file("residual", rows * columns);
+  auto a = emulation::read<float>("a", rows * depth), b = emulation::read<float>("b", columns * depth);
+  auto bias = emulation::read<float>("bias", columns), residual = emulation::read<float>("residual", rows * columns);
   std::vector<float> y(rows * columns + 64, -1e30f);
   const FewRowsParams params{a.data(), b.data(), %(bias)s, %(residual)s, y.data(), rows, columns, depth, 1, 0.5f, 2.0f};
   const unsigned of_block = %(threads)d / 32 * %(wide)d;
@@ -38,9 +28,8 @@ int main() {
     few_rows<float, Activation::%(activation)s, %(most)d, %(wide)d, %(unroll)d, %(threads)d>(params);
   });
   for (int k = 0; k < 64; ++k) if (y[rows * columns + k] != -1e30f) return 3;  // nothing behind the end
-  std::FILE* f = std::fopen("y", "wb");
-  std::fwrite(y.data(), 4, rows * columns, f);
-  return std::fclose(f);
+  y.resize(rows * columns);
+  emulation::write("y", y);
 }
 """
 
@@ -69,16 +58,11 @@ def test_few_rows(
         expected = np.maximum(expected, 0)
     if activation == "kGeluTanh":
         expected *= 0.5 * (1 + np.tanh(np.sqrt(2 / np.pi) * (expected + 0.044715 * expected**3)))
-    (tmp_path / "main.cc").write_text(
-        _MAIN
-        % {
-            "rows": rows, "columns": columns, "depth": depth, "most": most, "wide": wide, "unroll": unroll,
-            "activation": activation, "threads": 64, "bias": "bias.data()" if bias else "nullptr",
-            "residual": "residual.data()" if residual else "nullptr",
-        }
-    )  # fmt: skip
-    options = ["-std=c++20", "-O1", "-w", "-pthread", f"-I{EMULATION}", f"-I{paths.cuda_kernels()}"]
-    subprocess.run(["g++", *options, "-o", "run", "main.cc"], cwd=tmp_path, check=True)
-    subprocess.run(["./run"], cwd=tmp_path, check=True, timeout=120)
+    filled = {
+        "rows": rows, "columns": columns, "depth": depth, "most": most, "wide": wide, "unroll": unroll,
+        "activation": activation, "threads": 64, "bias": "bias.data()" if bias else "nullptr",
+        "residual": "residual.data()" if residual else "nullptr",
+    }  # fmt: skip
+    emulated.run(tmp_path, _MAIN % filled)
     found = np.fromfile(tmp_path / "y", np.float32).reshape(rows, columns)
     np.testing.assert_allclose(found, expected, rtol=2e-5, atol=2e-4)

@@ -7,11 +7,11 @@ of an entry point and 16-bit floats need a GPU.
 from __future__ import annotations
 
 import math
-import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 from typing import cast
 
+import emulated
 import numpy as np
 import onnx
 import onnx.reference
@@ -20,14 +20,13 @@ import onnxruntime as ort
 import pytest
 from graphs import graph
 
-from onnxopt import generate, outline, paths
+from onnxopt import generate, outline
 from onnxopt.fuse import fuse
 from onnxopt.indexing import Condition, Indexing, Term
 from onnxopt.modes import ALONG, columns
 from onnxopt.program import Program
 from onnxopt.regions import Kernel, Variant
 
-EMULATION = Path(__file__).with_name("emulation")
 _ROLL = (
     "a1 = Slice(t, s3, big, ax1)  a2 = Slice(t, s0, s3, ax1)  a = Concat<axis=1>(a1, a2)  "
     "b1 = Slice(a, s3, big, ax2)  b2 = Slice(a, s0, s3, ax2)  b = Concat<axis=2>(b1, b2)  "
@@ -112,23 +111,11 @@ _TYPES = {"float": np.float32, "double": np.float64, "int16": np.int16, "int8": 
 _C_TYPES = {"float": "float", "double": "double", "int16": "short", "int8": "signed char"}
 _MAIN = """
 #include "cuda.h"
-#include <cstdio>
+#include "files.h"
 %(source)s
 using namespace onnxopt;
 using Index = unsigned;
-template <typename T> std::vector<T> file(const std::string& name, std::size_t count) {
-  std::vector<T> values(count);
-  std::FILE* f = std::fopen(name.c_str(), "rb");
-  if (f == nullptr || std::fread(values.data(), sizeof(T), count, f) != count) std::exit(2);
-  std::fclose(f);
-  return values;
-}
 using Element = %(type)s;
-void write(const char* name, const std::vector<Element>& values) {
-  std::FILE* f = std::fopen(name, "wb");
-  std::fwrite(values.data(), sizeof(Element), values.size(), f);
-  std::fclose(f);
-}
 int main() {
   std::vector<std::vector<Element>> in;
   %(reads)s
@@ -192,7 +179,7 @@ def _launch(variant: Variant, index: Indexing, count: int) -> str:
         before += "const auto& tiled = reinterpret_cast<const TiledOf&>(block);"
         assert not variant.whole or rows == variant.tile
     run = f"emulation::launch({blocks}, {variant.threads}, [&] {{ {variant.symbol}({argument}); }});"
-    return f'{{ y.assign(y.size(), Element(-77)); {before} {run} write("{variant.symbol}", y); }}'
+    return f'{{ y.assign(y.size(), Element(-77)); {before} {run} emulation::write("{variant.symbol}", y); }}'
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -216,7 +203,9 @@ def test_every_entry_point(tmp_path: Path, name: str) -> None:
     tiled = f"using TiledOf = TiledParams<Index, {counts[0]}, 1, {counts[1]}>;"
     main = _MAIN % {
         "source": generate.generate([kernel]),
-        "reads": " ".join(f'in.push_back(file<Element>("{k}", {v.size}));' for k, v in enumerate(feeds.values())),
+        "reads": " ".join(
+            f'in.push_back(emulation::read<Element>("{k}", {v.size}));' for k, v in enumerate(feeds.values())
+        ),
         "type": _C_TYPES[_dtype(name)],
         "count": expected.size, "inputs": counts[0], "conditions": f", {counts[1]}" * bool(counts[1]),
         "fills": " ".join(
@@ -224,10 +213,7 @@ def test_every_entry_point(tmp_path: Path, name: str) -> None:
         ),
         "runs": tiled + " ".join(_launch(v, index, expected.size) for v in kernel.variants),
     }  # fmt: skip
-    (tmp_path / "main.cc").write_text(main.replace("#include <cstdio>", "#include <cstdio>\n#include <string>"))
-    options = ["-std=c++20", "-O1", "-w", "-pthread", f"-I{EMULATION}", f"-I{paths.cuda_kernels()}"]
-    subprocess.run(["g++", *options, "-o", "run", "main.cc"], cwd=tmp_path, check=True)
-    subprocess.run(["./run"], cwd=tmp_path, check=True, timeout=300)
+    emulated.run(tmp_path, main)
     for variant in kernel.variants:
         found = np.fromfile(tmp_path / variant.symbol, dtype).reshape(expected.shape)
         np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-6, err_msg=variant.symbol)

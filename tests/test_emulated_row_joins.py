@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import subprocess
 from pathlib import Path
 from typing import cast
 from unittest import mock
 
+import emulated
 import numpy as np
 import onnx_ir as ir
 import pytest
 from graphs import graph
 from rowwise_models import session
-from test_emulated_rows import EMULATION
 from test_row_joins import CASES as JOINED
 
-from onnxopt import generate, outline, paths, row_indexing
+from onnxopt import generate, outline, row_indexing
 from onnxopt.fuse import fuse
 from onnxopt.indexing import Condition, Term
 from onnxopt.regions import Kernel
@@ -33,25 +32,16 @@ CASES = {
 }  # fmt: skip
 _MAIN = """
 #include "cuda.h"
-#include <cstdio>
+#include "files.h"
 %(source)s
 using namespace onnxopt;
 using Index = unsigned long long;
-template <typename T> std::vector<T> file(const char* name, std::size_t count) {
-  std::vector<T> values(count);
-  std::FILE* f = std::fopen(name, "rb");
-  if (f == nullptr || std::fread(values.data(), sizeof(T), count, f) != count) std::exit(2);
-  std::fclose(f);
-  return values;
-}
 int main() {
   %(files)s
   std::vector<float> y(%(stored)d, -1e30f);
   const RowParams<Index, %(leaves)d, 1> params{%(rows)d, %(columns)d, %(inner)d, {y.data()}, {%(inputs)s}};
   emulation::launch(%(blocks)d, %(threads)d, [&] { %(call)s(params); });
-  std::FILE* f = std::fopen("y", "wb");
-  std::fwrite(y.data(), sizeof(float), y.size(), f);
-  return std::fclose(f);
+  emulation::write("y", y);
 }
 """
 
@@ -138,13 +128,10 @@ def test_layouts(tmp_path: Path, case: str, call: str, threads: int, rows: int) 
     modes = ", ".join(f"'{m if template != 'looped' or m in 'FK' else '*'}'" for m in letters)
     main = _MAIN % {
         "source": generate.generate([kernel]), "leaves": len(leaves), "inputs": ", ".join(leaves),
-        "files": "  ".join(f'auto {n} = file<float>("{n}", {feeds[str(n)].size});' for n in names),
+        "files": "  ".join(f'auto {n} = emulation::read<float>("{n}", {feeds[str(n)].size});' for n in names),
         "stored": expected.size, "rows": outer * inner, "columns": columns, "inner": inner, "blocks": blocks,
         "threads": threads, "call": f"{template}<{kernel.name}, Index, {arguments}, {modes}>",
     }  # fmt: skip
-    (tmp_path / "main.cc").write_text(main)
-    options = ["-std=c++20", "-O1", "-w", "-pthread", f"-I{EMULATION}", f"-I{paths.cuda_kernels()}"]
-    subprocess.run(["g++", *options, "-o", "run", "main.cc"], cwd=tmp_path, check=True)
-    subprocess.run(["./run"], cwd=tmp_path, check=True, timeout=120)
+    emulated.run(tmp_path, main)
     found = np.fromfile(tmp_path / "y", np.float32).reshape(expected.shape)
     np.testing.assert_allclose(found, expected, rtol=2e-5, atol=2e-6)

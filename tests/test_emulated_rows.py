@@ -6,20 +6,19 @@ device code itself, its barriers and its tails. Rounding of 16-bit dtypes and cl
 
 from __future__ import annotations
 
-import subprocess
 from pathlib import Path
 
+import emulated
 import numpy as np
 import onnx_ir as ir
 import onnxruntime as ort
 import pytest
 from graphs import graph
 
-from onnxopt import generate, outline, paths
+from onnxopt import generate, outline
 from onnxopt.fuse import fuse
 from onnxopt.regions import Kernel, Kind
 
-EMULATION = Path(__file__).with_name("emulation")
 # name: inputs, body, constants
 BODIES = {
     "softmax": ("x, float[{row}] g", "a = Softmax<axis = {axis}>(x)  y = Mul(a, g)", ""),
@@ -34,20 +33,13 @@ BODIES = {
 _PART_COLUMNS = 512  # of a row that is split
 _MAIN = """
 #include "cuda.h"
-#include <cstdio>
+#include "files.h"
 %(source)s
 using namespace onnxopt;
 using Index = unsigned long long;
-template <typename T> std::vector<T> file(const char* name, std::size_t count) {
-  std::vector<T> values(count);
-  std::FILE* f = std::fopen(name, "rb");
-  if (f == nullptr || std::fread(values.data(), sizeof(T), count, f) != count) std::exit(2);
-  std::fclose(f);
-  return values;
-}
 int main() {
   const Index count = %(count)d, rows = %(rows)d, columns = %(columns)d, inner = %(inner)d;
-  auto x = file<float>("x", count), g = file<float>("g", columns);
+  auto x = emulation::read<float>("x", count), g = emulation::read<float>("g", columns);
   std::vector<float> y(%(stored)d, -1e30f);
   Input<Index> flat{x.data(), 1, %(aligned)s ? kFlat | kCell | kInner : 0u, {{{1}, {count}, 1}}};
   Input<Index> along{g.data(), 1, %(aligned)s ? kCell | (inner == 1 ? kInner : 0u) : 0u, {{{inner}, {columns}, 1}}};
@@ -55,9 +47,7 @@ int main() {
   static unsigned char scratch[1 << 16];
   const SplitParams<Index, 2, 1> split_params{{scratch, %(parts)d, %(part_columns)d}, params};
   %(launches)s
-  std::FILE* f = std::fopen("y", "wb");
-  std::fwrite(y.data(), sizeof(float), y.size(), f);
-  return std::fclose(f);
+  emulation::write("y", y);
 }
 """
 
@@ -114,10 +104,7 @@ def _run(
         "part_columns": _PART_COLUMNS,
         "launches": " ".join(f"emulation::launch({blocks}, {threads}, [&] {{ {c}; }});" for c in calls),
     }  # fmt: skip
-    (tmp_path / "main.cc").write_text(main)
-    options = ["-std=c++20", "-O1", "-w", "-pthread", f"-I{EMULATION}", f"-I{paths.cuda_kernels()}"]
-    subprocess.run(["g++", *options, "-o", "run", "main.cc"], cwd=tmp_path, check=True)
-    subprocess.run(["./run"], cwd=tmp_path, check=True, timeout=120)
+    emulated.run(tmp_path, main)
     found = np.fromfile(tmp_path / "y", np.float32).reshape(expected.shape)
     np.testing.assert_allclose(found, expected, rtol=2e-5, atol=2e-6)
 
@@ -178,7 +165,7 @@ def test_ring_rows(tmp_path: Path, body: str, mask: int, depth: int) -> None:
 
 _ACROSS = """
 #include "cuda.h"
-#include <cstdio>
+#include "files.h"
 #include "shifted.cuh"
 using namespace onnxopt;
 int main() {
@@ -204,7 +191,4 @@ int main() {
 
 def test_vectors_across_aligned_ones(tmp_path: Path) -> None:
     """Wherever the data and the vector begin, every element that is one of the columns is the right one."""
-    (tmp_path / "main.cc").write_text(_ACROSS)
-    options = ["-std=c++20", "-O1", "-w", "-pthread", f"-I{EMULATION}", f"-I{paths.cuda_kernels()}"]
-    subprocess.run(["g++", *options, "-o", "run", "main.cc"], cwd=tmp_path, check=True)
-    subprocess.run(["./run"], cwd=tmp_path, check=True, timeout=60)
+    emulated.run(tmp_path, _ACROSS)

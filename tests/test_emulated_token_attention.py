@@ -6,37 +6,23 @@ several heads, packed operands, several sequences. 16-bit dtypes need a GPU.
 
 from __future__ import annotations
 
-import subprocess
 from pathlib import Path
 
+import emulated
 import numpy as np
 import pytest
 
-from onnxopt import paths
-
-EMULATION = Path(__file__).with_name("emulation")
 _MAIN = """
 #include "cuda.h"
-#include <cstdio>
+#include "files.h"
 #include "token_attention.cuh"
 using namespace onnxopt;
-std::vector<float> file(const char* name, std::size_t count) {
-  std::vector<float> values(count);
-  std::FILE* f = std::fopen(name, "rb");
-  if (f == nullptr || std::fread(values.data(), 4, count, f) != count) std::exit(2);
-  std::fclose(f);
-  return values;
-}
-void write(const char* name, const std::vector<float>& values) {
-  std::FILE* f = std::fopen(name, "wb");
-  std::fwrite(values.data(), 4, values.size(), f);
-  std::fclose(f);
-}
 int main() {
   constexpr unsigned batch = %(batch)d, groups = %(groups)d, heads = %(heads)d, width = %(width)d, past = %(past)d;
   constexpr unsigned splits = %(splits)d, tokens = %(tokens)d, row = (groups * heads + 2 * groups) * width;
-  auto packed = file("packed", batch * row);
-  auto past_k = file("past_k", batch * groups * past * width), past_v = file("past_v", batch * groups * past * width);
+  auto packed = emulation::read<float>("packed", batch * row);
+  auto past_k = emulation::read<float>("past_k", batch * groups * past * width);
+  auto past_v = emulation::read<float>("past_v", batch * groups * past * width);
   std::vector<float> present_k(batch * groups * (past + 1) * width, -1e30f), present_v = present_k;
   std::vector<float> output(batch * groups * heads * width, -1e30f);
   std::vector<float> parts(batch * groups * splits * heads * (width + 2));
@@ -50,9 +36,9 @@ int main() {
   emulation::launch(batch * groups * heads, %(threads)d, [&] {
     join_attended<float, width, heads, %(threads)d>(params);
   });
-  write("present_k", present_k);
-  write("present_v", present_v);
-  write("output", output);
+  emulation::write("present_k", present_k);
+  emulation::write("present_v", present_v);
+  emulation::write("output", output);
   return 0;
 }
 """
@@ -80,10 +66,7 @@ def test_token_attention(
         "batch": batch, "groups": groups, "heads": heads, "width": width, "past": past, "splits": splits,
         "unroll": unroll, "threads": 64, "scale": 0.25, "tokens": max(-(-past // splits), 1),
     }  # fmt: skip
-    (tmp_path / "main.cc").write_text(_MAIN % filled)
-    options = ["-std=c++20", "-O1", "-w", "-pthread", f"-I{EMULATION}", f"-I{paths.cuda_kernels()}"]
-    subprocess.run(["g++", *options, "-o", "run", "main.cc"], cwd=tmp_path, check=True)
-    subprocess.run(["./run"], cwd=tmp_path, check=True, timeout=120)
+    emulated.run(tmp_path, _MAIN % filled)
     for name, value in expected.items():
         found = np.fromfile(tmp_path / name, np.float32).reshape(value.shape)
         np.testing.assert_allclose(found, value, rtol=2e-5, atol=2e-6, err_msg=name)
