@@ -10,7 +10,9 @@
 #include "dtypes.cuh"
 #include "early_launch.cuh"
 #include "index.cuh"
+#include "packed.cuh"
 #include "scalar.cuh"
+#include "shifted.cuh"
 #include "tuple.cuh"
 #include "vector.cuh"
 
@@ -29,7 +31,7 @@ __device__ inline Vector<T, kWidth> gather(const T* data, const Input<Index>& in
 // The same where a run or cell has at least kWidth elements, so that a vector meets one end at most: two offsets tell
 // all.
 template <typename Op, int kAccess, char kMode, typename T, int kWidth, typename Index>
-__device__ inline Vector<T, kWidth> gather_in_runs(const T* data, const Input<Index>& input, Index i) {
+__device__ inline Vector<T, kWidth> gather_at_ends(const T* data, const Input<Index>& input, Index i) {
   using SignedIndex = typename Signed<Index>::type;
   constexpr int kStep = known_step<Op, kAccess, kMode>();
   const Stretch<Index> here = stretch<Op, kAccess, kMode>(input, i);
@@ -53,6 +55,25 @@ __device__ inline Vector<T, kWidth> gather_in_runs(const T* data, const Input<In
     }
   }
   return gathered;
+}
+
+// Neighbours smaller than a word are read in words, wherever they begin, but at the end of a run.
+template <typename Op, int kAccess, char kMode, typename T, int kWidth, typename Index>
+__device__ inline Vector<T, kWidth> gather_in_runs(const T* data, const Input<Index>& input, Index i) {
+  if constexpr (known_step<Op, kAccess, kMode>() == 1 && sizeof(T) < 4 && kWidth * sizeof(T) >= 4) {
+    Unaligned<T, kWidth> read;
+    if (stretch<Op, kAccess, kMode>(input, i).left >= read.kReach) {
+      read.load(data + offset<Op, kAccess, kMode>(input, i), read.kReach);
+    } else {
+      read.hold(gather_at_ends<Op, kAccess, kMode, T, kWidth>(data, input, i));
+    }
+    Vector<T, kWidth> gathered;
+#pragma unroll
+    for (int w = 0; w < read.kWords; ++w) word(gathered, w) = read.part(w);
+    return gathered;
+  } else {
+    return gather_at_ends<Op, kAccess, kMode, T, kWidth>(data, input, i);
+  }
 }
 
 // Neighbours in the domain take turns among kRuns runs: element j is the (j / kRuns)th of run j % kRuns.
@@ -189,7 +210,7 @@ struct Body;
 
 // Op is generated: its Inputs and Outputs list storage dtypes, kConditions and guards (of each input) tell of
 // conditions, terms or at (of each input, then each condition) of the index, and apply(x0, x1, ..., c0, c1, ..., y0&,
-// ...) is the program.
+// ...) is the program. kPacked: it is there for Packed operands too.
 template <typename Op, typename... In, typename... Out, int... I, int... O, int... C>
 struct Body<Op, List<In...>, List<Out...>, Indices<I...>, Indices<O...>, Indices<C...>> {
   static constexpr int kInputs = sizeof...(In);
@@ -242,6 +263,25 @@ struct Body<Op, List<In...>, List<Out...>, Indices<I...>, Indices<O...>, Indices
 
   template <int kWidth>
   __device__ static void compute(const Loaded<kWidth>& in, Stored<kWidth>& out) {
+    if constexpr (Op::kPacked && kWidth % 4 == 0) {
+      compute_packed(in, out);
+    } else {
+      compute_each(in, out);
+    }
+  }
+
+  template <int kWidth>
+  __device__ static void compute_packed(const Loaded<kWidth>& in, Stored<kWidth>& out) {
+#pragma unroll
+    for (int w = 0; w < kWidth / 4; ++w) {
+      Tuple<Packed<Out>...> y;
+      Op::apply(Packed<In>{word(get<Op::leader[I]>(in.input).value, w)}..., get<O>(y).value...);
+      ((word(get<O>(out).value, w) = get<O>(y).value.bits), ...);
+    }
+  }
+
+  template <int kWidth>
+  __device__ static void compute_each(const Loaded<kWidth>& in, Stored<kWidth>& out) {
 #pragma unroll
     for (int j = 0; j < kWidth; ++j) {
       Tuple<typename Compute<In>::type...> x;  // once a load: the compiler does not see that two conversions are equal

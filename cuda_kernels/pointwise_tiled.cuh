@@ -14,7 +14,7 @@
 //   kSlack rows more than it stores. Of vectors that reach over an end of the column, the elements in it are stored.
 #pragma once
 
-#include "tile_column.cuh"
+#include "tile_words.cuh"
 
 namespace onnxopt {
 
@@ -26,7 +26,29 @@ struct TileSet<Op, M, S, List<In...>, Indices<I...>> {
   template <int kInput>
   static constexpr bool kThere = is_transposed(M::at[kInput]) && Op::leader[kInput] == kInput;
 
-  Tuple<TileOf<kThere<I>, M::at[I], In, S>...> tiles;
+  struct Nothing {};
+
+  template <bool kHere, int kInput, typename T>
+  struct ColumnType {
+    static constexpr bool kWords = goes_in_words<Op, kInput, T, M::at[kInput], S>();
+    using type = typename Either<kWords, ColumnWords<Op, kInput, T, M::at[kInput], S>,
+                                 Column<Op, kInput, T, M::at[kInput], S>>::type;
+    using Shared = typename type::Tiled;
+  };
+
+  template <int kInput, typename T>
+  struct ColumnType<false, kInput, T> {
+    using type = Nothing;
+    using Shared = Nothing;
+  };
+
+  template <int kInput, typename T>
+  using ColumnOf = typename ColumnType<kThere<kInput>, kInput, T>::type;
+
+  template <int kInput, typename T>
+  using SharedOf = typename ColumnType<kThere<kInput>, kInput, T>::Shared;
+
+  Tuple<SharedOf<I, In>...> tiles;
 
   // work(): done between the loads of the tile and the first wait for them.
   template <typename P, typename Index, typename Work>
@@ -34,7 +56,7 @@ struct TileSet<Op, M, S, List<In...>, Indices<I...>> {
     Tuple<ColumnOf<I, In>...> columns;
     (load_one<I>(get<I>(columns).value, params, place), ...);
     work();
-    (store_one<I>(get<I>(columns).value), ...);
+    (store_one<I>(get<I>(columns).value, params, place), ...);
   }
 
   // The elements from local row x of column y on.
@@ -44,36 +66,26 @@ struct TileSet<Op, M, S, List<In...>, Indices<I...>> {
   }
 
  private:
-  struct Nothing {};
-
-  template <bool kHere, int kInput, typename T>
-  struct ColumnType {
-    using type = Column<Op, kInput, T, M::at[kInput], S>;
-  };
-
-  template <int kInput, typename T>
-  struct ColumnType<false, kInput, T> {
-    using type = Nothing;
-  };
-
-  template <int kInput, typename T>
-  using ColumnOf = typename ColumnType<kThere<kInput>, kInput, T>::type;
-
   template <int kInput, typename C, typename P, typename Index>
   __device__ void load_one(C& column, const P& params, const Place<Index>& place) {
     if constexpr (kThere<kInput>) column.load(params, place);
   }
 
-  template <int kInput, typename C>
-  __device__ void store_one(const C& column) {
-    if constexpr (kThere<kInput>) column.store(get<kInput>(tiles).value.shared);
+  template <int kInput, typename C, typename P, typename Index>
+  __device__ void store_one(const C& column, const P& params, const Place<Index>& place) {
+    if constexpr (kThere<kInput>) column.store(get<kInput>(tiles).value, params, place);
   }
 
   template <int kInput, typename T, int kWidth, typename P, typename Index, typename Loaded>
   __device__ void read_one(const P& params, const Place<Index>& place, int x, int y, Loaded& in) const {
     if constexpr (kThere<kInput>) {
-      const auto skew = Skew<T, M::at[kInput]>::template of<Op, kInput, S>(params, place);
-      get<kInput>(in.input).value = get<kInput>(tiles).value.shared.template across<kWidth>(x, y, skew);
+      const auto& tile = get<kInput>(tiles).value;
+      if constexpr (goes_in_words<Op, kInput, T, M::at[kInput], S>()) {
+        get<kInput>(in.input).value = tile.template across<kWidth>(x, y);
+      } else {
+        const auto skew = Skew<T, M::at[kInput]>::template of<Op, kInput, S>(params, place);
+        get<kInput>(in.input).value = tile.template across<kWidth>(x, y, skew);
+      }
     }
   }
 };
@@ -86,7 +98,7 @@ __device__ inline Place<Index> place_of(const Tiles<Index>& tiles) {
   const Index x0 = S::kWhole ? 0 : (block - higher * tiles.along_rows.divisor) * S::kRows;
   const Index y0 = (higher - outer * tiles.along_columns.divisor) * S::kColumns;
   const Index left = tiles.columns - y0;
-  return {x0, tiles.rows, left < S::kColumns ? left : S::kColumns, tiles.rows * (y0 + tiles.columns * outer)};
+  return {x0, tiles.rows, left < S::kColumns ? left : S::kColumns, left, tiles.rows * (y0 + tiles.columns * outer)};
 }
 
 // A vector of a tile, along the rows.

@@ -33,6 +33,39 @@ __device__ inline Vector<T, kWidth> load_beginning(const T* from, Index left) {
   return part;
 }
 
+// kWidth elements smaller than a word, wherever they begin: the words that hold them, to be shifted together once all
+// loads are under way.
+template <typename T, int kWidth>
+struct Unaligned {
+  static constexpr int kPer = 4 / sizeof(T);
+  static constexpr int kWords = kWidth / kPer;
+  static constexpr int kReach = kWidth + kPer;  // elements from the first on that are touched at most
+  static_assert(sizeof(T) < 4 && kWidth % kPer == 0, "whole words");
+  uint32_t words[kWords + 1];
+  unsigned bits;
+
+  // Only those words that hold nothing behind the `left` elements at `from`.
+  __device__ void load(const T* from, unsigned left) {
+    const unsigned before = static_cast<unsigned>(reinterpret_cast<uint64_t>(from)) % 4 / sizeof(T);
+    const uint32_t* const first = reinterpret_cast<const uint32_t*>(from - before);
+    const unsigned whole = (before + left) / kPer;
+    bits = before * (8 * sizeof(T));
+#pragma unroll
+    for (int w = 0; w <= kWords; ++w) {
+      if (static_cast<unsigned>(w) < whole) words[w] = first[w];
+    }
+  }
+
+  __device__ void hold(const Vector<T, kWidth>& vector) {
+    bits = 0;
+#pragma unroll
+    for (int w = 0; w < kWords; ++w) words[w] = word(vector, w);
+  }
+
+  // Four bytes, or two halves, of the elements.
+  __device__ uint32_t part(int w) const { return __funnelshift_r(words[w], words[w + 1], bits); }
+};
+
 // Elements k .. k + kWidth - 1 of the `columns` at `data`, which need not be aligned to more than an element. Of those
 // outside (k may wrap below 0) the values are arbitrary. Nothing is loaded but aligned vectors that hold one of the
 // columns, and nothing behind the last one.

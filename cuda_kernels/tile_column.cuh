@@ -9,6 +9,7 @@
 #pragma once
 
 #include "pointwise.cuh"
+#include "shifted.cuh"
 
 namespace onnxopt {
 
@@ -29,6 +30,7 @@ struct Place {
   Index x0;
   Index rows;     // of the domain
   Index columns;  // in this tile
+  Index left;     // columns of the domain from the tile's first on
   Index base;
 };
 
@@ -123,15 +125,6 @@ struct Shared {
   }
 };
 
-// Of one input: only those of modes X, Y, Z and z have any.
-template <bool kThere, char kMode, typename T, typename S>
-struct TileOf {
-  Shared<kMode, T, S> shared;
-};
-
-template <char kMode, typename T, typename S>
-struct TileOf<false, kMode, T, S> {};
-
 template <typename Op, typename P, typename Index, int... C>
 __device__ inline bool all_hold(const P& params, unsigned guards, Index i, Indices<C...>) {
   return ((!(guards >> C & 1U) || holds<Op, C>(params.condition[C], i)) && ...);
@@ -152,6 +145,28 @@ __device__ inline auto offset_across(const Input<Index>& input, Index x) {
     return static_cast<SignedIndex>(Op::template across<kInput>(x));
   } else {
     return offset<Op, kInput, 'V'>(input, x);
+  }
+}
+
+// Where the elements from (x, y) on, kWidth along the columns, are read from, if they are; x counts in the domain.
+template <typename Op, int kInput, char kMode, int kWidth, typename T, typename P, typename Index>
+__device__ inline Source<T> source_along(const P& params, const Place<Index>& place, Index x, int y) {
+  const T* const data = static_cast<const T*>(params.data[kInput]);
+  if constexpr (Op::guards[kInput] == 0) {
+    return {data, true};
+  } else {
+    constexpr typename MakeIndices<Op::kConditions>::type kAllConditions;
+    const Index column = place.base + x;
+    if constexpr (is_shifted(kMode)) {
+      const int last = y + kWidth < static_cast<int>(place.columns) ? y + kWidth - 1 : place.columns - 1;
+      const Index i = column + (y < 0 ? 0 : y) * place.rows;
+      return {data,
+              all_hold_at_either<Op>(params, Op::guards[kInput], i, column + last * place.rows, kAllConditions)};
+    } else {
+      const Index i = column + y * place.rows;
+      return source_of<Op, kInput, T>(
+          params, [&](unsigned guards) { return all_hold<Op>(params, guards, i, kAllConditions); });
+    }
   }
 }
 
@@ -193,12 +208,15 @@ struct Column {
       const int y = static_cast<int>(kEven ? thread % kVectors : k % kVectors) * kAlong - shift;
       if (y + kAlong <= 0 || y >= static_cast<int>(place.columns)) continue;
       at[n] = Tiled::place(row, y + shift % Skew<T, kMode>::kTurns);
-      const Source<T> source = source_at(params, place, x, y);
-      if (source.inside) held[n] = load_vector<T, kWidth>(source.data + start + y);
+      const Source<T> source = source_along<Op, kInput, kMode, kWidth, T>(params, place, x, y);
+      if (!source.inside) continue;
+      const T* const from = source.data + start + y;
+      held[n] = is_shifted(kMode) ? load_beginning<T, kWidth>(from, place.left - y) : load_vector<T, kWidth>(from);
     }
   }
 
-  __device__ void store(Tiled& tile) const {
+  template <typename P, typename Index>
+  __device__ void store(Tiled& tile, const P&, const Place<Index>&) const {
     constexpr int kNext = Tiled::place(0, 1) - Tiled::place(0, 0);
 #pragma unroll
     for (int n = 0; n < kLoads; ++n) {
@@ -229,28 +247,6 @@ struct Column {
   // How many elements of the aligned vector that holds an element lie before it.
   __device__ static int shift_of(const T* element) {
     return static_cast<int>(static_cast<uint32_t>(reinterpret_cast<uint64_t>(element) / sizeof(T)) % kWidth);
-  }
-
-  // Where the elements from (x, y) on are read from, if they are; x counts in the domain.
-  template <typename P, typename Index>
-  __device__ static Source<T> source_at(const P& params, const Place<Index>& place, Index x, int y) {
-    const T* const data = static_cast<const T*>(params.data[kInput]);
-    if constexpr (Op::guards[kInput] == 0) {
-      return {data, true};
-    } else {
-      constexpr typename MakeIndices<Op::kConditions>::type kAllConditions;
-      const Index column = place.base + x;
-      if constexpr (is_shifted(kMode)) {
-        const int last = y + kWidth < static_cast<int>(place.columns) ? y + kWidth - 1 : place.columns - 1;
-        const Index i = column + (y < 0 ? 0 : y) * place.rows;
-        return {data,
-                all_hold_at_either<Op>(params, Op::guards[kInput], i, column + last * place.rows, kAllConditions)};
-      } else {
-        const Index i = column + y * place.rows;
-        return source_of<Op, kInput, T>(
-            params, [&](unsigned guards) { return all_hold<Op>(params, guards, i, kAllConditions); });
-      }
-    }
   }
 };
 

@@ -20,6 +20,16 @@ struct MakeIndices<0, I...> {
   using type = Indices<I...>;
 };
 
+template <bool kFirst, typename A, typename B>
+struct Either {
+  using type = A;
+};
+
+template <typename A, typename B>
+struct Either<false, A, B> {
+  using type = B;
+};
+
 template <int kIndex, typename T>
 struct Leaf {
   T value;

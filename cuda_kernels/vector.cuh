@@ -3,9 +3,18 @@
 
 namespace onnxopt {
 
-template <typename T, int kWidth>
+template <typename T, int kWidth, bool kWords = sizeof(T) == 1 && kWidth % 4 == 0>
 struct alignas(sizeof(T) * kWidth) Vector {
   T at[kWidth];
+};
+
+// Bytes that the compiler is to keep four in a register.
+template <typename T, int kWidth>
+struct alignas(sizeof(T) * kWidth) Vector<T, kWidth, true> {
+  union {
+    T at[kWidth];
+    unsigned int words[kWidth / 4];
+  };
 };
 
 template <typename T, int kWidth>
@@ -52,6 +61,17 @@ __device__ inline Vector<T, kWidth> load_once(const T* data) {
 template <typename T, int kWidth>
 __device__ inline void store_vector(T* data, const Vector<T, kWidth>& vector) {
   *reinterpret_cast<Vector<T, kWidth>*>(data) = vector;
+}
+
+// Word w of a vector.
+template <typename T, int kWidth>
+__device__ inline unsigned int& word(Vector<T, kWidth>& vector, int w) {
+  return reinterpret_cast<unsigned int*>(&vector)[w];
+}
+
+template <typename T, int kWidth>
+__device__ inline unsigned int word(const Vector<T, kWidth>& vector, int w) {
+  return reinterpret_cast<const unsigned int*>(&vector)[w];
 }
 
 template <typename T, int kWidth>

@@ -17,6 +17,10 @@ from onnxopt.regions import Kernel, Variant
 
 C_TYPES = {d.compute: ("float" if d.compute == "float32" else DTYPES[d.compute].cuda) for d in DTYPES.values()}
 _RENAMED = {"not": "logic_not", "and": "logic_and", "or": "logic_or", "xor": "logic_xor"}
+_PACKED_DTYPES = frozenset({"int8", "uint8"})
+_PACKED = frozenset(
+    {"const", "add", "sub", "neg", "min", "max", "abs", "bit_not", "bit_and", "bit_or", "bit_xor"}
+)  # cuda_kernels/packed.cuh
 _APPROXIMATE = frozenset(
     {"exp", "expm1", "log", "log1p", "sqrt", "sin", "cos", "tanh", "erf", "div"}
 )  # cuda_kernels/approximate.cuh
@@ -31,14 +35,10 @@ def lines(kernel: Kernel) -> list[str]:
 
 
 def _struct(name: str, program: Program) -> list[str]:
+    """Storage dtypes, how the operands lie, and the program; also for four 8-bit elements at once where that goes."""
+    packed = is_packed(program)
     inputs = ", ".join(DTYPES[d].cuda for d in program.accesses)
     outputs = ", ".join(DTYPES[d].cuda for d in program.outputs)
-    parameters = [f"{C_TYPES[DTYPES[d].compute]} x{k}" for k, d in enumerate(program.accesses)]
-    parameters += [f"bool c{k}" for k in range(program.conditions)]
-    parameters += [f"{C_TYPES[DTYPES[d].compute]}& y{k}" for k, d in enumerate(program.outputs)]
-    names = [f"x{k}" for k in range(len(program.accesses))] + [f"c{k}" for k in range(program.conditions)]
-    body, results = statements(program, names, is_exact(program))
-    body += [f"y{k} = {result};" for k, result in enumerate(results)]
     return [
         f"struct {name} {{",
         f"  using Inputs = List<{inputs}>;",
@@ -48,12 +48,31 @@ def _struct(name: str, program: Program) -> list[str]:
         f"  static constexpr int leader[] = {{{', '.join(map(str, _leaders(program)))}}};",
         f"  static constexpr int terms[] = {{{', '.join(map(str, _terms(program)))}}};",
         f"  static constexpr int runs[] = {{{', '.join(map(str, _runs(program)))}}};",
+        f"  static constexpr bool kPacked = {str(packed).lower()};",
         *_forms(program),
-        f"  __device__ static void apply({', '.join(parameters)}) {{",
-        *(f"    {line}" for line in body),
-        "  }",
+        *_apply(program),
+        *(_apply(program, packed=True) if packed else []),
         "};",
     ]
+
+
+def _apply(program: Program, *, packed: bool = False) -> list[str]:
+    """The program as a function of one element, or of four packed ones."""
+    kind = "Packed<{}>" if packed else "{}"
+    parameters = [f"{kind.format(C_TYPES[DTYPES[d].compute])} x{k}" for k, d in enumerate(program.accesses)]
+    parameters += [f"bool c{k}" for k in range(program.conditions)]
+    parameters += [f"{kind.format(C_TYPES[DTYPES[d].compute])}& y{k}" for k, d in enumerate(program.outputs)]
+    names = [f"x{k}" for k in range(len(program.accesses))] + [f"c{k}" for k in range(program.conditions)]
+    body, results = statements(program, names, is_exact(program), packed=packed)
+    body += [f"y{k} = {result};" for k, result in enumerate(results)]
+    return [f"  __device__ static void apply({', '.join(parameters)}) {{", *(f"    {line}" for line in body), "  }"]
+
+
+def is_packed(program: Program) -> bool:
+    """Whether everything is one 8-bit integer dtype, and computed by primitives that take four elements at once."""
+    dtypes = {*program.accesses, *program.outputs, *(i.dtype for i in program.code)}
+    single = len(dtypes) == 1 and dtypes <= _PACKED_DTYPES
+    return single and program.conditions == 0 and all(i.op in _PACKED for i in program.code)
 
 
 def _guards(program: Program) -> list[int]:
@@ -161,19 +180,27 @@ def is_exact(program: Program) -> bool:
     return any(d.size > 2 for d in floats) or any(i.op == "cast" for i in program.code)
 
 
-def statements(program: Program, inputs: list[str], exact: bool) -> tuple[list[str], list[str]]:
+def statements(
+    program: Program, inputs: list[str], exact: bool, *, packed: bool = False
+) -> tuple[list[str], list[str]]:
     """The program's code as CUDA statements that read the expressions `inputs`, and its results as expressions."""
     names = list(inputs)
     body = []
     for k, instruction in enumerate(program.code):
         if instruction.op == "const":
-            names.append(literal(instruction))
+            names.append(_packed_literal(instruction) if packed else literal(instruction))
             continue
         names.append(f"v{k}")
         function = _exact_function(instruction) if exact else _approximate_function(instruction, program)
         operands = ", ".join(names[a] for a in instruction.args)
-        body.append(f"const {C_TYPES[instruction.dtype]} v{k} = {function}({operands});")
+        c_type = C_TYPES[instruction.dtype]
+        body.append(f"const {f'Packed<{c_type}>' if packed else c_type} v{k} = {function}({operands});")
     return body, [names[result] for result in program.results]
+
+
+def _packed_literal(instruction: Instruction) -> str:
+    byte = int(cast(int, instruction.value)) % 256
+    return f"Packed<{C_TYPES[instruction.dtype]}>{{0x{byte * 0x01010101:08x}u}}"
 
 
 def _exact_function(instruction: Instruction) -> str:

@@ -79,6 +79,41 @@ inline unsigned __funnelshift_r(unsigned low, unsigned high, unsigned bits) {
   return static_cast<unsigned>(((static_cast<unsigned long long>(high) << 32) | low) >> (bits & 31));
 }
 
+inline unsigned __byte_perm(unsigned low, unsigned high, unsigned selector) {
+  const unsigned long long bytes = (static_cast<unsigned long long>(high) << 32) | low;
+  unsigned picked = 0;
+  for (int k = 0; k < 4; ++k) picked |= (bytes >> (8 * (selector >> (4 * k) & 7)) & 255) << (8 * k);
+  return picked;
+}
+
+namespace emulation {
+
+template <typename T, typename Function>
+unsigned each_byte(unsigned x, unsigned y, Function&& function) {
+  unsigned all = 0;
+  for (int k = 0; k < 32; k += 8) {
+    all |= (static_cast<unsigned>(function(static_cast<T>(x >> k), static_cast<T>(y >> k))) & 255) << k;
+  }
+  return all;
+}
+
+}  // namespace emulation
+
+#define EMULATE_BYTES(name, type, result) \
+  inline unsigned name(unsigned a, unsigned b) { \
+    return emulation::each_byte<type>(a, b, [](type x, type y) { return result; }); \
+  }
+EMULATE_BYTES(__vadd4, unsigned char, x + y)
+EMULATE_BYTES(__vsub4, unsigned char, x - y)
+EMULATE_BYTES(__vmins4, signed char, x < y ? x : y)
+EMULATE_BYTES(__vmaxs4, signed char, x > y ? x : y)
+EMULATE_BYTES(__vminu4, unsigned char, x < y ? x : y)
+EMULATE_BYTES(__vmaxu4, unsigned char, x > y ? x : y)
+#undef EMULATE_BYTES
+inline unsigned __vabs4(unsigned a) {
+  return emulation::each_byte<signed char>(a, a, [](int x, int) { return x < 0 ? -x : x; });
+}
+
 namespace onnxopt {
 
 inline unsigned char* dynamic_shared() {
