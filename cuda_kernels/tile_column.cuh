@@ -9,7 +9,6 @@
 #pragma once
 
 #include "pointwise.cuh"
-#include "shifted.cuh"
 
 namespace onnxopt {
 
@@ -160,12 +159,14 @@ __device__ inline Source<T> source_along(const P& params, const Place<Index>& pl
     if constexpr (is_shifted(kMode)) {
       const int last = y + kWidth < static_cast<int>(place.columns) ? y + kWidth - 1 : place.columns - 1;
       const Index i = column + (y < 0 ? 0 : y) * place.rows;
-      return {data,
-              all_hold_at_either<Op>(params, Op::guards[kInput], i, column + last * place.rows, kAllConditions)};
+      const Index j = column + last * place.rows;
+      const auto all_at = [&](Index k) { return all_hold<Op>(params, Op::guards[kInput], k, kAllConditions); };
+      const bool any = all_hold_at_either<Op>(params, Op::guards[kInput], i, j, kAllConditions);
+      return {data, any, all_at(i) && all_at(j)};
     } else {
       const Index i = column + y * place.rows;
-      return source_of<Op, kInput, T>(
-          params, [&](unsigned guards) { return all_hold<Op>(params, guards, i, kAllConditions); });
+      return source_of<Op, kInput, T>(params,
+                                      [&](unsigned guards) { return all_hold<Op>(params, guards, i, kAllConditions); });
     }
   }
 }
@@ -183,67 +184,115 @@ struct Column {
   static constexpr int kVectors = S::kColumns / kAlong + (is_shifted(kMode) ? 1 : 0);  // of a row, or of kAcross rows
   static constexpr int kAll = S::kHeld / kAcross * kVectors;
   static constexpr int kLoads = (kAll + S::kThreads - 1) / S::kThreads;
+  static_assert(kLoads <= 32, "bits");
   static_assert(S::kHeld % kAcross == 0, "vectors fill the tile");
   static_assert(kAcross == 1 || (Tiled::kByColumns && !is_shifted(kMode)), "few columns lie one behind the other");
   Vector<T, kWidth> held[kLoads];
-  int at[kLoads];  // where it goes in shared memory, below 0 where nothing does
+  int at[kLoads];         // where it goes in shared memory, below 0 where nothing does
+  unsigned int late = 0;  // bits: vectors that reach behind what is there
 
   template <typename P, typename Index>
   __device__ void load(const P& params, const Place<Index>& place) {
-    const Input<Index>& input = params.input[kInput];
-    const auto column = offset<Op, kInput, 'V'>(input, place.base);
 #pragma unroll
     for (int n = 0; n < kLoads; ++n) {
-      const unsigned int thread = threadIdx.x;
-      const unsigned int k = thread + n * S::kThreads;
-      constexpr bool kEven = S::kThreads % kVectors == 0;
-      const unsigned int line = kEven ? thread / kVectors + n * (S::kThreads / kVectors) : k / kVectors;
-      const int row = static_cast<int>(line) * kAcross;
-      const Index x = place.x0 + row - S::kSlack;
+      const auto spot = spot_of(n, params, place);
       held[n] = splat<T, kWidth>(T{});
-      at[n] = -1;
-      if ((kAll % S::kThreads != 0 && k >= kAll) || x >= place.rows) continue;
-      const auto start = column + offset_across<Op, kInput>(input, x);
-      const int shift = is_shifted(kMode) ? shift_of(static_cast<const T*>(params.data[kInput]) + start) : 0;
-      const int y = static_cast<int>(kEven ? thread % kVectors : k % kVectors) * kAlong - shift;
-      if (y + kAlong <= 0 || y >= static_cast<int>(place.columns)) continue;
-      at[n] = Tiled::place(row, y + shift % Skew<T, kMode>::kTurns);
-      const Source<T> source = source_along<Op, kInput, kMode, kWidth, T>(params, place, x, y);
+      at[n] = spot.there ? spot.at() : -1;
+      if (!spot.there) continue;
+      const Source<T> source = source_along<Op, kInput, kMode, kWidth, T>(params, place, spot.x, spot.y);
       if (!source.inside) continue;
-      const T* const from = source.data + start + y;
-      held[n] = is_shifted(kMode) ? load_beginning<T, kWidth>(from, place.left - y) : load_vector<T, kWidth>(from);
+      if (is_shifted(kMode) && (!source.whole || spot.y + kWidth > static_cast<int>(place.left))) {
+        late |= 1U << n;
+      } else {
+        held[n] = load_vector<T, kWidth>(source.data + spot.start + spot.y);
+      }
     }
   }
 
   template <typename P, typename Index>
-  __device__ void store(Tiled& tile, const P&, const Place<Index>&) const {
-    constexpr int kNext = Tiled::place(0, 1) - Tiled::place(0, 0);
+  __device__ void store(Tiled& tile, const P& params, const Place<Index>& place) const {
 #pragma unroll
     for (int n = 0; n < kLoads; ++n) {
-      if (at[n] < 0) continue;
-      if constexpr (kAcross > 1) {
-#pragma unroll
-        for (int c = 0; c < kAlong; ++c) {
-          Vector<T, kAcross> part;
-#pragma unroll
-          for (int r = 0; r < kAcross; ++r) part.at[r] = held[n].at[r * kAlong + c];
-          store_vector(&tile.element(at[n] + c * kNext), part);
-        }
-      } else if constexpr (Tiled::kByColumns || kWidth * Tiled::kElement < Tiled::kWord) {
-#pragma unroll
-        for (int j = 0; j < kWidth; ++j) tile.element(at[n] + j * kNext) = held[n].at[j];
-      } else {
-        using WordType = typename Tiled::WordType;
-        const WordType* words = reinterpret_cast<const WordType*>(&held[n]);
-#pragma unroll
-        for (int w = 0; w < static_cast<int>(sizeof(held[n])) / Tiled::kWord; ++w) {
-          *reinterpret_cast<WordType*>(tile.bytes + at[n] + w * Tiled::kWord) = words[w];
-        }
+      if (at[n] >= 0) store_one(tile, n);
+    }
+    if constexpr (is_shifted(kMode)) {
+      if (late == 0) return;
+#pragma unroll 1
+      for (int n = 0; n < kLoads; ++n) {
+        if (late >> n & 1U) store_late(tile, n, params, place);
       }
     }
   }
 
  private:
+  static constexpr int kNext = Tiled::place(0, 1) - Tiled::place(0, 0);
+
+  // Where load n of this thread lies: `row` of the tile, x and y (of mode z up to a vector below 0) in the domain.
+  template <typename Index, typename Offset>
+  struct Spot {
+    bool there;
+    int row;
+    Index x;
+    int y;
+    int shift;     // elements of the aligned vector that lie before the row's first
+    Offset start;  // of the row
+
+    __device__ int at() const { return Tiled::place(row, y + shift % Skew<T, kMode>::kTurns); }
+  };
+
+  template <typename P, typename Index>
+  __device__ static auto spot_of(int n, const P& params, const Place<Index>& place) {
+    const Input<Index>& input = params.input[kInput];
+    const unsigned int thread = threadIdx.x;
+    const unsigned int k = thread + n * S::kThreads;
+    constexpr bool kEven = S::kThreads % kVectors == 0;
+    const unsigned int line = kEven ? thread / kVectors + n * (S::kThreads / kVectors) : k / kVectors;
+    const int row = static_cast<int>(line) * kAcross;
+    const Index x = place.x0 + row - S::kSlack;
+    const auto start = offset<Op, kInput, 'V'>(input, place.base) + offset_across<Op, kInput>(input, x);
+    const int shift = is_shifted(kMode) ? shift_of(static_cast<const T*>(params.data[kInput]) + start) : 0;
+    const int y = static_cast<int>(kEven ? thread % kVectors : k % kVectors) * kAlong - shift;
+    const bool there = (kAll % S::kThreads == 0 || k < kAll) && x < place.rows && y + kAlong > 0 &&
+                       y < static_cast<int>(place.columns);
+    return Spot<Index, decltype(start + 0)>{there, row, x, y, shift, start};
+  }
+
+  // Element by element, what is there.
+  template <typename P, typename Index>
+  __device__ static void store_late(Tiled& tile, int n, const P& params, const Place<Index>& place) {
+    const auto spot = spot_of(n, params, place);
+    const T* const row = static_cast<const T*>(params.data[kInput]) + spot.start;
+#pragma unroll
+    for (int j = 0; j < kWidth; ++j) {
+      const int y = spot.y + j;
+      const bool there = y >= 0 && y < static_cast<int>(place.columns) &&
+                         source_along<Op, kInput, 'X', 1, T>(params, place, spot.x, y).inside;
+      if (there) tile.element(spot.at() + j * kNext) = row[y];
+    }
+  }
+
+  __device__ void store_one(Tiled& tile, int n) const {
+    if constexpr (kAcross > 1) {
+#pragma unroll
+      for (int c = 0; c < kAlong; ++c) {
+        Vector<T, kAcross> part;
+#pragma unroll
+        for (int r = 0; r < kAcross; ++r) part.at[r] = held[n].at[r * kAlong + c];
+        store_vector(&tile.element(at[n] + c * kNext), part);
+      }
+    } else if constexpr (Tiled::kByColumns || kWidth * Tiled::kElement < Tiled::kWord) {
+#pragma unroll
+      for (int j = 0; j < kWidth; ++j) tile.element(at[n] + j * kNext) = held[n].at[j];
+    } else {
+      using WordType = typename Tiled::WordType;
+      const WordType* words = reinterpret_cast<const WordType*>(&held[n]);
+#pragma unroll
+      for (int w = 0; w < static_cast<int>(sizeof(held[n])) / Tiled::kWord; ++w) {
+        *reinterpret_cast<WordType*>(tile.bytes + at[n] + w * Tiled::kWord) = words[w];
+      }
+    }
+  }
+
   // How many elements of the aligned vector that holds an element lie before it.
   __device__ static int shift_of(const T* element) {
     return static_cast<int>(static_cast<uint32_t>(reinterpret_cast<uint64_t>(element) / sizeof(T)) % kWidth);

@@ -92,11 +92,11 @@ struct ColumnWords {
     const auto column = offset<Op, kInput, 'V'>(input, place.base);
 #pragma unroll
     for (int n = 0; n < kLoads; ++n) {
-      const int k = threadIdx.x + n * S::kThreads;
-      const int y = k % kVectors * kWidth;
+      const unsigned int k = threadIdx.x + n * S::kThreads;
+      const int y = static_cast<int>(k % kVectors) * kWidth;
 #pragma unroll
       for (int r = 0; r < kPer; ++r) {
-        const int row = k / kVectors * kPer + r;
+        const int row = static_cast<int>(k / kVectors) * kPer + r;
         const Index x = place.x0 + row - S::kSlack;
         if (row >= S::kHeld || x >= place.rows || y >= static_cast<int>(place.columns)) continue;
         const auto start = column + offset_across<Op, kInput>(input, x) + y;
@@ -110,9 +110,9 @@ struct ColumnWords {
   __device__ void store(Tiled& tile, const P& params, const Place<Index>& place) const {
 #pragma unroll
     for (int n = 0; n < kLoads; ++n) {
-      const int k = threadIdx.x + n * S::kThreads;
+      const unsigned int k = threadIdx.x + n * S::kThreads;
       if (kAll % S::kThreads != 0 && k >= kAll) continue;
-      const int y = k % kVectors * kWidth;
+      const int y = static_cast<int>(k % kVectors) * kWidth;
       uint32_t* const to = tile.words + Tiled::column(y) + k / kVectors;
 #pragma unroll
       for (int w = 0; w < kWidth / kPer; ++w) {
@@ -124,7 +124,8 @@ struct ColumnWords {
         for (int c = 0; c < kPer; ++c) to[(w * kPer + c) * Tiled::kPitch] = block[c];
       }
       if constexpr (is_shifted(kMode)) {
-        if (y + Read::kReach > static_cast<int>(place.left)) store_last(tile, params, place, k / kVectors * kPer, y);
+        if (y + Read::kReach > static_cast<int>(place.left))
+          store_last(tile, params, place, static_cast<int>(k / kVectors) * kPer, y);
       }
     }
   }

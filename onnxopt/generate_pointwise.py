@@ -18,7 +18,7 @@ from onnxopt.regions import Kernel, Variant
 C_TYPES = {d.compute: ("float" if d.compute == "float32" else DTYPES[d.compute].cuda) for d in DTYPES.values()}
 _RENAMED = {"not": "logic_not", "and": "logic_and", "or": "logic_or", "xor": "logic_xor"}
 _PACKED_DTYPES = frozenset({"int8", "uint8"})
-_PACKED = frozenset(
+PACKED = frozenset(
     {"const", "add", "sub", "neg", "min", "max", "abs", "bit_not", "bit_and", "bit_or", "bit_xor"}
 )  # cuda_kernels/packed.cuh
 _APPROXIMATE = frozenset(
@@ -72,7 +72,7 @@ def is_packed(program: Program) -> bool:
     """Whether everything is one 8-bit integer dtype, and computed by primitives that take four elements at once."""
     dtypes = {*program.accesses, *program.outputs, *(i.dtype for i in program.code)}
     single = len(dtypes) == 1 and dtypes <= _PACKED_DTYPES
-    return single and program.conditions == 0 and all(i.op in _PACKED for i in program.code)
+    return single and program.conditions == 0 and all(i.op in PACKED for i in program.code)
 
 
 def _guards(program: Program) -> list[int]:

@@ -18,6 +18,8 @@ _SHORTEST_READ = 16  # elements along the columns that are worth the way through
 _MOST_WHOLE = 64  # rows of a whole tile
 _FEWEST_VECTORS = 4  # of the rows, for a tile that slides: at both ends a vector is stored element by element
 _WARP = 32
+VECTORS_OF_SECTOR = 2  # that a tile which slides may begin before its first row, as cuda_kernels/abi.h says
+_HALVES = True
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,7 +55,7 @@ def choose(column: Term, count: Extent, row_bytes: int, width: int) -> tuple[Til
         found = [_cut(rows, wide, area, width, row_bytes)]
     elif rows is None:  # what is hoped for, and what fits any number of them
         found = [_cut(rows, wide, area, width, row_bytes, slides=slides) for slides in (False, True)]
-    elif rows < _FEWEST_VECTORS * width or 1 < _widest(width, rows) == width // 2:
+    elif rows < _FEWEST_VECTORS * width or (_HALVES and 1 < _widest(width, rows) == width // 2):
         found = [_cut(rows, wide, area, _widest(width, rows), row_bytes)]
     else:
         found = [_cut(rows, wide, area, width, row_bytes, slides=True)]
@@ -86,7 +88,7 @@ def _cut(
     most = max(area.elements // columns // width * width, width)
     tile_rows = most
     if rows is not None:  # so that the last tile along the rows is about as full as the others
-        reach = rows + (width - 1 if slides else 0)
+        reach = rows + (VECTORS_OF_SECTOR * width - 1 if slides else 0)
         tile_rows = -(-reach // (-(-reach // most) * width)) * width
     tile = Tile(tile_rows, columns, width, area.threads, slides=slides)
     while not _fits(tile, row_bytes) and tile.rows // 2 >= max(width, _SHORTEST_SIDE):
@@ -106,7 +108,7 @@ def _widest(width: int, *numbers: int) -> int:
 
 
 def _fits(tile: Tile, row_bytes: int) -> bool:
-    held = tile.rows + (tile.width if tile.slides else 0)
+    held = tile.rows + (VECTORS_OF_SECTOR * tile.width if tile.slides else 0)
     by_columns = tile.columns < _FEWEST_BY_ROWS
     elements = (held + _PADDING) * tile.columns if by_columns else held * (tile.columns + _PADDING)
     return elements * row_bytes <= _SHARED_BYTES

@@ -47,6 +47,12 @@ KERNELS = {
         "d = Sub(x, mean)  e = Mul(d, factor)  f = Add(e, tenth)  y = Relu(f)",
         "float tenth = {0.1}",
     ),
+    "offset_and_limits_int8": (
+        "int8[N, 64] x, int8[64] z",
+        "int8[N, 64] y",
+        "a = Add(x, z)  b = Max(a, low)  y = Min(b, high)",
+        "int8 low = {-100}, int8 high = {100}",
+    ),
 }
 
 

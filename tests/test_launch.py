@@ -67,7 +67,7 @@ def test_what_is_too_short_has_no_tile(rows: int, columns: int) -> None:
 @pytest.mark.parametrize(("rows", "width"), [(392, 8), (1000, 8), (8191, 8), (513, 4)])
 def test_tiles_are_about_equally_full(rows: int, width: int) -> None:
     (tile,) = _tiles(rows, 768, width=width)
-    reach = rows + (width - 1 if tile.slides else 0)
+    reach = rows + (tiles.VECTORS_OF_SECTOR * width - 1 if tile.slides else 0)
     assert reach <= -(-reach // tile.rows) * tile.rows < reach * 1.1
 
 
