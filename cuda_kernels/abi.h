@@ -80,10 +80,6 @@ struct Params<Index, kInputs, kOutputs, 0> {
   Input<Index> input[kInputs];
 };
 
-// A sliding tile begins, in each column, with the sector of the cache that its first row lies in: so many vectors of 16
-// bytes. Two blocks that wrote into one sector would have it read from memory again.
-constexpr int kVectorsOfSector = 2;
-
 // Of a tiled launch. The domain is seen as outer x columns x rows, row-major: element x + rows * (y + columns * outer).
 // Blocks take tiles of rows and columns, those along the rows first. A whole tile has all rows there are.
 template <typename Index>

@@ -18,8 +18,6 @@
 
 namespace onnxopt {
 
-constexpr bool kRunsOfWords = false;
-
 template <typename Op, int kAccess, char kMode, typename T, int kWidth, typename Index>
 __device__ inline Vector<T, kWidth> gather(const T* data, const Input<Index>& input, Index i) {
   Vector<T, kWidth> gathered;
@@ -72,18 +70,6 @@ __device__ inline Vector<T, kWidth> gather_in_runs(const T* data, const Input<In
     Vector<T, kWidth> gathered;
 #pragma unroll
     for (int w = 0; w < read.kWords; ++w) word(gathered, w) = read.part(w);
-    return gathered;
-  } else if constexpr (kRunsOfWords && known_step<Op, kAccess, kMode>() == 1 && sizeof(T) == 4 && kWidth == 4) {
-    UnalignedVectors<T, kWidth> read;
-    if (stretch<Op, kAccess, kMode>(input, i).left >= read.kReach) {
-      read.load(data + offset<Op, kAccess, kMode>(input, i));
-    } else {
-      read.hold(gather_at_ends<Op, kAccess, kMode, T, kWidth>(data, input, i));
-    }
-    read.settle();
-    Vector<T, kWidth> gathered;
-#pragma unroll
-    for (int w = 0; w < read.kWords; ++w) word(gathered, w) = read.words[w];
     return gathered;
   } else {
     return gather_at_ends<Op, kAccess, kMode, T, kWidth>(data, input, i);
@@ -148,7 +134,7 @@ template <typename T>
 struct Source {
   const T* data;
   bool inside;        // whether there is anything to read
-  bool whole = true;  // whether all of it is there
+  bool whole = true;  // whether it goes on to the vector's end
 
   __device__ void take(const void* from, bool holds) {
     data = holds ? static_cast<const T*>(from) : data;

@@ -119,7 +119,7 @@ __device__ inline Strip<Index> strip(unsigned int k, const Place<Index>& place) 
     return {there, place.base + k * kWidth, static_cast<Index>(x), x, y};
   } else {
     const Index column = place.base + y * place.rows;
-    const int back = S::kSlack > 0 ? static_cast<int>(column % S::kSlack) : 0;
+    const int back = S::kSlack > 0 ? static_cast<int>(column % kWidth) : 0;
     const Index first = place.x0 + x - back;
     const bool inside = k * kWidth < S::kRows * S::kColumns && y < static_cast<int>(place.columns);
     // Below 0 there are at most kSlack rows, and the index wraps.
@@ -134,7 +134,7 @@ __device__ inline void pointwise_tiled(
     const TiledParams<Index, Op::Inputs::size, Op::Outputs::size, Op::kConditions>& params) {
   using B = BodyOf<Op>;
   using M = Modes<kModes...>;
-  using S = Tile<kRows, kColumns, kThreads, kShape == 'w', kShape == 's' ? kVectorsOfSector * kWidth : 0>;
+  using S = Tile<kRows, kColumns, kThreads, kShape == 'w', kShape == 's' ? kWidth : 0>;
   using Set = TileSet<Op, M, S, typename Op::Inputs, typename MakeIndices<Op::Inputs::size>::type>;
   static_assert(S::kWhole ? kRows * kColumns % kWidth == 0 : kRows % kWidth == 0, "vectors fill the tile");
   __shared__ Set set;

@@ -66,34 +66,6 @@ struct Unaligned {
   __device__ uint32_t part(int w) const { return __funnelshift_r(words[w], words[w + 1], bits); }
 };
 
-// The same for elements of a word: the two aligned vectors that hold them.
-template <typename T, int kWidth>
-struct UnalignedVectors {
-  static constexpr int kReach = 2 * kWidth;
-  static constexpr int kWords = kWidth;
-  uint32_t words[2 * kWidth];
-  unsigned behind;
-
-  __device__ void load(const T* from) {
-    behind = static_cast<unsigned>(reinterpret_cast<uint64_t>(from) / sizeof(T)) % kWidth;
-    const Vector<T, kWidth> low = load_vector<T, kWidth>(from - behind);
-    const Vector<T, kWidth> high = load_vector<T, kWidth>(from - behind + kWidth);
-#pragma unroll
-    for (int w = 0; w < kWidth; ++w) {
-      words[w] = word(low, w);
-      words[w + kWidth] = word(high, w);
-    }
-  }
-
-  __device__ void hold(const Vector<T, kWidth>& vector) {
-    behind = 0;
-#pragma unroll
-    for (int w = 0; w < kWidth; ++w) words[w] = word(vector, w);
-  }
-
-  __device__ void settle() { shift_down<kWidth>(words, behind * 4); }
-};
-
 // Elements k .. k + kWidth - 1 of the `columns` at `data`, which need not be aligned to more than an element. Of those
 // outside (k may wrap below 0) the values are arbitrary. Nothing is loaded but aligned vectors that hold one of the
 // columns, and nothing behind the last one.

@@ -160,9 +160,8 @@ __device__ inline Source<T> source_along(const P& params, const Place<Index>& pl
       const int last = y + kWidth < static_cast<int>(place.columns) ? y + kWidth - 1 : place.columns - 1;
       const Index i = column + (y < 0 ? 0 : y) * place.rows;
       const Index j = column + last * place.rows;
-      const auto all_at = [&](Index k) { return all_hold<Op>(params, Op::guards[kInput], k, kAllConditions); };
       const bool any = all_hold_at_either<Op>(params, Op::guards[kInput], i, j, kAllConditions);
-      return {data, any, all_at(i) && all_at(j)};
+      return {data, any, all_hold<Op>(params, Op::guards[kInput], j, kAllConditions)};
     } else {
       const Index i = column + y * place.rows;
       return source_of<Op, kInput, T>(params,
@@ -193,19 +192,11 @@ struct Column {
 
   template <typename P, typename Index>
   __device__ void load(const P& params, const Place<Index>& place) {
-#pragma unroll
-    for (int n = 0; n < kLoads; ++n) {
-      const auto spot = spot_of(n, params, place);
-      held[n] = splat<T, kWidth>(T{});
-      at[n] = spot.there ? spot.at() : -1;
-      if (!spot.there) continue;
-      const Source<T> source = source_along<Op, kInput, kMode, kWidth, T>(params, place, spot.x, spot.y);
-      if (!source.inside) continue;
-      if (is_shifted(kMode) && (!source.whole || spot.y + kWidth > static_cast<int>(place.left))) {
-        late |= 1U << n;
-      } else {
-        held[n] = load_vector<T, kWidth>(source.data + spot.start + spot.y);
-      }
+    constexpr bool kEverywhere = is_shifted(kMode) && Op::guards[kInput] != 0;
+    if (kEverywhere || (is_shifted(kMode) && place.left < static_cast<Index>(S::kColumns + kWidth))) {
+      load_each<is_shifted(kMode)>(params, place);
+    } else {
+      load_each<kEverywhere>(params, place);
     }
   }
 
@@ -225,6 +216,25 @@ struct Column {
   }
 
  private:
+  // kEnds: whether a vector may reach behind what is there.
+  template <bool kEnds, typename P, typename Index>
+  __device__ void load_each(const P& params, const Place<Index>& place) {
+#pragma unroll
+    for (int n = 0; n < kLoads; ++n) {
+      const auto spot = spot_of(n, params, place);
+      held[n] = splat<T, kWidth>(T{});
+      at[n] = spot.there ? spot.at() : -1;
+      if (!spot.there) continue;
+      const Source<T> source = source_along<Op, kInput, kMode, kWidth, T>(params, place, spot.x, spot.y);
+      if (!source.inside) continue;
+      if (kEnds && (!source.whole || spot.y + kWidth > static_cast<int>(place.left))) {
+        late |= 1U << n;
+      } else {
+        held[n] = load_vector<T, kWidth>(source.data + spot.start + spot.y);
+      }
+    }
+  }
+
   static constexpr int kNext = Tiled::place(0, 1) - Tiled::place(0, 0);
 
   // Where load n of this thread lies: `row` of the tile, x and y (of mode z up to a vector below 0) in the domain.

@@ -150,11 +150,12 @@ struct ColumnWords {
   }
 };
 
-// Whether an input goes through shared memory in words. Guards may end within what load_unaligned reads.
+// Whether an input goes through shared memory in words: bytes, and halves that do not lie aligned. Where guards end,
+// whole words are not there.
 template <typename Op, int kInput, typename T, char kMode, typename S>
 constexpr bool goes_in_words() {
-  return sizeof(T) < 4 && kMode != 'X' && !S::kWhole && S::kColumns >= 16 &&
-         (!is_shifted(kMode) || Op::guards[kInput] == 0);
+  constexpr bool kSmall = sizeof(T) == 1 ? kMode != 'X' : sizeof(T) == 2 && is_shifted(kMode);
+  return kSmall && !S::kWhole && S::kColumns >= 16 && (!is_shifted(kMode) || Op::guards[kInput] == 0);
 }
 
 }  // namespace onnxopt

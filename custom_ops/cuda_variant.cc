@@ -309,7 +309,7 @@ void FillLeaves(const Program& program, const Variant& variant, const Domain& do
 std::uint64_t CeilDiv(std::uint64_t n, std::uint64_t d) { return n / d + (n % d != 0 ? 1 : 0); }
 
 std::uint64_t TilesAlongRows(const Variant& variant, const Run& columns) {
-  return CeilDiv(columns.div + (variant.slides ? cuda::kVectorsOfSector * variant.vector - 1 : 0), variant.tile);
+  return CeilDiv(columns.div + (variant.slides ? variant.vector - 1 : 0), variant.tile);
 }
 
 }  // namespace

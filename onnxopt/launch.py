@@ -36,11 +36,11 @@ def block() -> Block:
     return Block(**_table()["block"])
 
 
-def tile_area(elements: int | None) -> TileArea:
-    """For a domain of this many elements; None: not known."""
+def tile_area(elements: int | None, size: int) -> TileArea:
+    """For a domain of this many elements; None: not known. size: bytes of an element of what goes through tiles."""
     rows = _table()["tiles"]
     row = next(r for r in rows if r["below"] is None or (elements is not None and elements < r["below"]))
-    return TileArea(row["elements"], row["threads"])
+    return TileArea(row["elements"] * (_table()["tile_of_bytes"] if size == 1 else 1), row["threads"])
 
 
 @functools.cache

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Sequence
 
 from onnxopt import launch
 from onnxopt.extents import Extent
 from onnxopt.indexing import Term
 
-COLUMNS = 64  # elements of 2 bytes: a row of a tile is a whole line of the cache
+COLUMNS = 64  # at least
+_LINE_BYTES = 128  # of the cache: a row of a tile has no less
 _SHARED_BYTES = 48 << 10
 _PADDING = 36  # elements a row in shared memory, at most
 _FEWEST_BY_ROWS = 16  # columns of a tile whose rows lie one behind the other there (cuda_kernels/tile_column.cuh)
@@ -18,8 +20,6 @@ _SHORTEST_READ = 16  # elements along the columns that are worth the way through
 _MOST_WHOLE = 64  # rows of a whole tile
 _FEWEST_VECTORS = 4  # of the rows, for a tile that slides: at both ends a vector is stored element by element
 _WARP = 32
-VECTORS_OF_SECTOR = 2  # that a tile which slides may begin before its first row, as cuda_kernels/abi.h says
-_HALVES = True
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,14 +37,16 @@ class Tile:
     slides: bool = False
 
 
-def choose(column: Term, count: Extent, row_bytes: int, width: int) -> tuple[Tile, ...]:
+def choose(column: Term, count: Extent, sizes: Sequence[int], width: int) -> tuple[Tile, ...]:
     """The tiles for inputs that lie along the term `column`, in the order to try them; none where it is not worth it.
 
-    count: size of the domain. row_bytes: of all such inputs' elements at one place. width: the widest vector.
+    count: size of the domain. sizes: bytes of an element of each such input. width: the widest vector.
     """
     rows, columns = column.div.number, column.mod.number
-    area = launch.tile_area(count.number)
-    wide = COLUMNS if columns is None else min(COLUMNS, _power(columns))
+    row_bytes = sum(sizes)
+    area = launch.tile_area(count.number, max(sizes))
+    most = max(COLUMNS, _LINE_BYTES // max(sizes))
+    wide = most if columns is None else min(most, _power(columns))
     if rows is not None and rows <= _MOST_WHOLE:
         tile = _whole(rows, columns, wide, area, width)
         if tile is not None:
@@ -55,7 +57,7 @@ def choose(column: Term, count: Extent, row_bytes: int, width: int) -> tuple[Til
         found = [_cut(rows, wide, area, width, row_bytes)]
     elif rows is None:  # what is hoped for, and what fits any number of them
         found = [_cut(rows, wide, area, width, row_bytes, slides=slides) for slides in (False, True)]
-    elif rows < _FEWEST_VECTORS * width or (_HALVES and 1 < _widest(width, rows) == width // 2):
+    elif rows < _FEWEST_VECTORS * width or 1 < _widest(width, rows) == width // 2:
         found = [_cut(rows, wide, area, _widest(width, rows), row_bytes)]
     else:
         found = [_cut(rows, wide, area, width, row_bytes, slides=True)]
@@ -88,7 +90,7 @@ def _cut(
     most = max(area.elements // columns // width * width, width)
     tile_rows = most
     if rows is not None:  # so that the last tile along the rows is about as full as the others
-        reach = rows + (VECTORS_OF_SECTOR * width - 1 if slides else 0)
+        reach = rows + (width - 1 if slides else 0)
         tile_rows = -(-reach // (-(-reach // most) * width)) * width
     tile = Tile(tile_rows, columns, width, area.threads, slides=slides)
     while not _fits(tile, row_bytes) and tile.rows // 2 >= max(width, _SHORTEST_SIDE):
@@ -108,7 +110,7 @@ def _widest(width: int, *numbers: int) -> int:
 
 
 def _fits(tile: Tile, row_bytes: int) -> bool:
-    held = tile.rows + (VECTORS_OF_SECTOR * tile.width if tile.slides else 0)
+    held = tile.rows + (tile.width if tile.slides else 0)
     by_columns = tile.columns < _FEWEST_BY_ROWS
     elements = (held + _PADDING) * tile.columns if by_columns else held * (tile.columns + _PADDING)
     return elements * row_bytes <= _SHARED_BYTES

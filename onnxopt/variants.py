@@ -177,9 +177,9 @@ def _tiled(name: str, program: Program, index: Indexing, full: int) -> list[Vari
     chosen, _ = collections.Counter(along.values()).most_common(1)[0]
     members = [k for k, term in along.items() if term == chosen]
     count = product(index.shapes[0])
-    row_bytes = sum(DTYPES[program.accesses[k]].size for k in members if index.leaders[k] == k)
+    sizes = [DTYPES[program.accesses[k]].size for k in members if index.leaders[k] == k]
     found = []
-    for tile in tiles.choose(chosen, count, row_bytes, full):
+    for tile in tiles.choose(chosen, count, sizes, full):
         letters = list(_index_modes(index, Fit(tile.width)))
         if all(letters[k] == "I" for k in members):
             continue  # read as it lies, without shared memory

@@ -20,7 +20,7 @@ import onnxruntime as ort
 import pytest
 from graphs import graph
 
-from onnxopt import generate, outline, tiles
+from onnxopt import generate, outline
 from onnxopt.fuse import fuse
 from onnxopt.indexing import Condition, Indexing, Term
 from onnxopt.modes import ALONG, columns
@@ -175,7 +175,7 @@ def _launch(variant: Variant, index: Indexing, count: int) -> str:
         column = columns(index.accesses[next(k for k, m in enumerate(variant.modes) if m in ALONG)].terms)
         assert column is not None
         rows, wide = column.div.factor, column.mod.factor
-        along = (-(-(rows + (tiles.VECTORS_OF_SECTOR * variant.vector - 1) * variant.slides) // variant.tile), -(-wide // variant.tile_columns))
+        along = (-(-(rows + (variant.vector - 1) * variant.slides) // variant.tile), -(-wide // variant.tile_columns))
         blocks, argument = math.prod(along) * (count // (rows * wide)), "tiled"
         sides = f"{rows}u, {wide}u, {_divisor(along[0])}, {_divisor(along[1])}"
         before = f"const struct {{ Tiles<Index> tiles; decltype(params) of; }} block{{{{{sides}}}, params}}; "

@@ -16,7 +16,7 @@ def _tiles(
         return Extent(n) if isinstance(n, int) else Extent(1, (n,))
 
     column = Term(side(rows), side(columns), ONE)
-    return tiles.choose(column, side(rows) * side(columns) * outer, size, width)
+    return tiles.choose(column, side(rows) * side(columns) * outer, [size], width)
 
 
 def test_a_block() -> None:
@@ -27,7 +27,7 @@ def test_a_block() -> None:
 
 @pytest.mark.parametrize("elements", [None, 1, 1 << 22, 1 << 28])
 def test_a_tile_is_not_more_than_a_block_can_hold(elements: int | None) -> None:
-    area = launch.tile_area(elements)
+    area = launch.tile_area(elements, 2)
     assert area.elements % area.threads == 0
     assert area.elements // area.threads <= 16
 
@@ -55,8 +55,8 @@ def test_tiles(rows: int | str, columns: int | str, kinds: list[str], width: int
         assert tile.width == width
         assert not tile.whole or tile.rows == rows
         assert tile.rows * tile.columns % width == 0
-        assert tile.rows * tile.columns <= 2 * launch.tile_area(None).elements
-        assert 32 <= tile.threads <= launch.tile_area(None).threads
+        assert tile.rows * tile.columns <= 2 * launch.tile_area(None, 2).elements
+        assert 32 <= tile.threads <= launch.tile_area(None, 2).threads
 
 
 @pytest.mark.parametrize(("rows", "columns"), [(2, 6), (5, 8), (4, 4)])
@@ -67,7 +67,7 @@ def test_what_is_too_short_has_no_tile(rows: int, columns: int) -> None:
 @pytest.mark.parametrize(("rows", "width"), [(392, 8), (1000, 8), (8191, 8), (513, 4)])
 def test_tiles_are_about_equally_full(rows: int, width: int) -> None:
     (tile,) = _tiles(rows, 768, width=width)
-    reach = rows + (tiles.VECTORS_OF_SECTOR * width - 1 if tile.slides else 0)
+    reach = rows + (width - 1 if tile.slides else 0)
     assert reach <= -(-reach // tile.rows) * tile.rows < reach * 1.1
 
 
