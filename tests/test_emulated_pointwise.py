@@ -40,8 +40,18 @@ CASES = {
     "transpose_even_columns_int8": ("int8[128, 70] x", "t = Transpose(x)  y = Abs(t)", "", "z"),
     "transpose_odd_int8": ("int8[101, 69] x", "t = Transpose(x)  y = Abs(t)", "", "z"),
     "transpose_odd_double": ("double[67, 131] x, double[131, 67] z", "t = Transpose(x)  y = Add(t, z)", "", "zF"),
-    "turned_odd_bias_int8": ("int8[101, 135] x, int8[101] z", "t = Transpose(x)  a = Add(t, z)  y = Max(a, z)", "", "zr"),
-    "turned_bias_uint8": ("uint8[112, 144] x, uint8[112] z", "t = Transpose(x)  a = Add(t, z)  y = Min(a, z)", "", "ZR"),
+    "turned_odd_bias_int8": (
+        "int8[101, 135] x, int8[101] z",
+        "t = Transpose(x)  a = Add(t, z)  y = Max(a, z)",
+        "",
+        "zr",
+    ),
+    "turned_bias_uint8": (
+        "uint8[112, 144] x, uint8[112] z",
+        "t = Transpose(x)  a = Add(t, z)  y = Min(a, z)",
+        "",
+        "ZR",
+    ),
     "turned_bias_int16": ("int16[101, 69] x, int16[101] z", "t = Transpose(x)  y = Sub(t, z)", "", "zr"),
     "odd_images_int16": (
         "int16[2, 7, 9, 101] x",

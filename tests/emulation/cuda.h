@@ -99,8 +99,8 @@ unsigned each_byte(unsigned x, unsigned y, Function&& function) {
 
 }  // namespace emulation
 
-#define EMULATE_BYTES(name, type, result) \
-  inline unsigned name(unsigned a, unsigned b) { \
+#define EMULATE_BYTES(name, type, result)                                           \
+  inline unsigned name(unsigned a, unsigned b) {                                    \
     return emulation::each_byte<type>(a, b, [](type x, type y) { return result; }); \
   }
 EMULATE_BYTES(__vadd4, unsigned char, x + y)
