@@ -133,8 +133,7 @@ struct Predicates {
 template <typename T>
 struct Source {
   const T* data;
-  bool inside;        // whether there is anything to read
-  bool whole = true;  // whether it goes on to the vector's end
+  bool inside;  // whether there is anything to read
 
   __device__ void take(const void* from, bool holds) {
     data = holds ? static_cast<const T*>(from) : data;

@@ -66,49 +66,6 @@ struct Unaligned {
   __device__ uint32_t part(int w) const { return __funnelshift_r(words[w], words[w + 1], bits); }
 };
 
-// The same out of the two aligned vectors that hold them: fewer loads, more moves.
-template <typename T, int kWidth>
-struct Straddling {
-  static constexpr int kWords = kWidth * static_cast<int>(sizeof(T)) / 4;
-  static constexpr int kReach = 2 * kWidth;
-  uint32_t words[2 * kWords];
-  unsigned bytes;  // of the lower vector that lie before the first element
-
-  // The first of `left` elements at `from` that no vector holds which ends before their end; beyond kWidth, none.
-  __device__ static int missing(const T* from, int left) {
-    const int before = before_first(from);
-    return (before + left) / kWidth * kWidth - before;
-  }
-
-  // Only those vectors that hold nothing behind the `left` elements at `from`.
-  __device__ void load(const T* from, unsigned left) {
-    const unsigned before = before_first(from);
-    bytes = before * sizeof(T);
-    if (before + left >= kWidth) take(from - before, 0);
-    if (before != 0 && before + left >= kReach) take(from - before + kWidth, kWords);
-  }
-
-  __device__ void shifted_into(uint32_t (&to)[kWords]) const {
-    uint32_t moved[2 * kWords];
-#pragma unroll
-    for (int w = 0; w < 2 * kWords; ++w) moved[w] = words[w];
-    shift_down<kWords>(moved, bytes);
-#pragma unroll
-    for (int w = 0; w < kWords; ++w) to[w] = moved[w];
-  }
-
- private:
-  __device__ static unsigned before_first(const T* from) {
-    return static_cast<unsigned>(reinterpret_cast<uint64_t>(from) / sizeof(T)) % kWidth;
-  }
-
-  __device__ void take(const T* from, int first) {
-    const Vector<T, kWidth> vector = load_vector<T, kWidth>(from);
-#pragma unroll
-    for (int w = 0; w < kWords; ++w) words[first + w] = word(vector, w);
-  }
-};
-
 // Elements k .. k + kWidth - 1 of the `columns` at `data`, which need not be aligned to more than an element. Of those
 // outside (k may wrap below 0) the values are arbitrary. Nothing is loaded but aligned vectors that hold one of the
 // columns, and nothing behind the last one.

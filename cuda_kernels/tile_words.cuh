@@ -37,10 +37,7 @@ struct AlignedWords {
   Vector<T, kWidth> vector;
 
   __device__ void load(const T* from, unsigned) { vector = load_vector<T, kWidth>(from); }
-  __device__ void shifted_into(uint32_t (&to)[kWidth * sizeof(T) / 4]) const {
-#pragma unroll
-    for (int w = 0; w < static_cast<int>(kWidth * sizeof(T) / 4); ++w) to[w] = word(vector, w);
-  }
+  __device__ uint32_t part(int w) const { return word(vector, w); }
 };
 
 template <typename T, typename S>
@@ -86,7 +83,7 @@ struct ColumnWords {
   static constexpr int kAll = (S::kHeld + kPer - 1) / kPer * kVectors;
   static constexpr int kLoads = (kAll + S::kThreads - 1) / S::kThreads;
   static_assert(S::kColumns % kWidth == 0, "vectors fill the rows");
-  using Read = typename Either<is_shifted(kMode), Straddling<T, kWidth>, AlignedWords<T, kWidth>>::type;
+  using Read = typename Either<is_shifted(kMode), Unaligned<T, kWidth>, AlignedWords<T, kWidth>>::type;
   Read held[kLoads][kPer];
 
   template <typename P, typename Index>
@@ -117,14 +114,11 @@ struct ColumnWords {
       if (kAll % S::kThreads != 0 && k >= kAll) continue;
       const int y = static_cast<int>(k % kVectors) * kWidth;
       uint32_t* const to = tile.words + Tiled::column(y) + k / kVectors;
-      uint32_t rows[kPer][kWidth / kPer];
-#pragma unroll
-      for (int r = 0; r < kPer; ++r) held[n][r].shifted_into(rows[r]);
 #pragma unroll
       for (int w = 0; w < kWidth / kPer; ++w) {
         uint32_t block[kPer];
 #pragma unroll
-        for (int r = 0; r < kPer; ++r) block[r] = rows[r][w];
+        for (int r = 0; r < kPer; ++r) block[r] = held[n][r].part(w);
         turn(block);
 #pragma unroll
         for (int c = 0; c < kPer; ++c) to[(w * kPer + c) * Tiled::kPitch] = block[c];
@@ -137,21 +131,20 @@ struct ColumnWords {
   }
 
  private:
-  // The last columns that there are, which no vector holds that ends before them.
+  // The last columns that there are, where a word that has them would reach behind them.
   template <typename P, typename Index>
   __device__ static void store_last(Tiled& tile, const P& params, const Place<Index>& place, int row, int y) {
     const Input<Index>& input = params.input[kInput];
-    const T* const data = static_cast<const T*>(params.data[kInput]) + offset<Op, kInput, 'V'>(input, place.base) + y;
-#pragma unroll 1
-    for (int end = row + kPer; row < end; ++row) {
-      const Index x = place.x0 + row - S::kSlack;
-      if (row >= S::kHeld || x >= place.rows) continue;
-      const T* const from = data + offset_across<Op, kInput>(input, x);
-      const int left = static_cast<int>(place.left) - y;
-      const int first = Read::missing(from, left);
+    const T* const data = static_cast<const T*>(params.data[kInput]) + offset<Op, kInput, 'V'>(input, place.base);
 #pragma unroll
-      for (int j = 0; j < kWidth; ++j) {
-        if (j >= first && j < left) tile.element(row, y + j) = from[j];
+    for (int r = 0; r < kPer; ++r) {
+      const Index x = place.x0 + row + r - S::kSlack;
+#pragma unroll
+      for (int back = 1; back < kPer; ++back) {
+        const int last = static_cast<int>(place.left) - back;
+        if (row + r < S::kHeld && x < place.rows && last >= y && last < y + kWidth) {
+          tile.element(row + r, last) = data[offset_across<Op, kInput>(input, x) + last];
+        }
       }
     }
   }
