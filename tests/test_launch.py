@@ -74,3 +74,8 @@ def test_tiles_are_about_equally_full(rows: int, width: int) -> None:
 def test_many_wide_inputs_take_less_shared_memory() -> None:
     (wide,) = _tiles(4096, 4096, width=2, size=8 * 5)
     assert wide.rows * (wide.columns + 4) * 8 * 5 <= 48 << 10
+
+
+def test_rows_of_bytes_are_as_long_as_a_line_of_the_cache() -> None:
+    (tile,) = _tiles(4096, 65536, width=16, size=1)
+    assert (tile.columns, tile.rows * tile.columns) == (128, 2 * launch.tile_area(None, 2).elements)
