@@ -37,8 +37,10 @@ _LAYOUTS = (
     (RowCase("softmax", "float16", (3, 40000)), ("split", 8, 4, 512, 512, 1, 0)),
     (RowCase("residual_layernorm", "float32", (4, 30001)), ("split", 4, 4, 512, 512, 1, 0)),
     (RowCase("residual_layernorm", "float32", (3, 30003)), ("looped", 4, 4, 4096, 512, 8, 0)),
-    (RowCase("softmax_channels", "float16", (2, 100, 8, 16)), ("strided", 4, 13, 1, 256, 1, 0)),
-    (RowCase("softmax_channels", "float32", (2, 70, 9, 7)), ("strided", 1, 0, 1, 256, 1, 0)),
+    (RowCase("softmax_channels", "float16", (2, 100, 8, 16)), ("strided", 4, 13, 8, 256, 1, 0)),
+    (RowCase("softmax_channels", "float32", (2, 70, 9, 7)), ("strided", 1, 0, 8, 256, 1, 0)),
+    (RowCase("softmax_channels", "float32", (2, 100, 9, 8)), ("strided", 1, 4, 32, 256, 1, 0)),
+    (RowCase("layernorm", "bfloat16", (24, 2051)), ("ragged", 8, 5, 64, 64, 1, 0)),
 )
 
 

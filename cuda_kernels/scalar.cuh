@@ -268,4 +268,19 @@ __device__ inline T select(bool condition, T if_true, T if_false) {
   return condition ? if_true : if_false;
 }
 
+// x / n for a whole number n from 1 to 2^24: what rounding leaves of the quotient by one reciprocal is added to it.
+__device__ inline float div_by_count(float x, float n) {
+  const float reciprocal = 1.0f / n;
+  const float y = x * reciprocal;
+  const float closer = ::fmaf(::fmaf(-y, n, x), reciprocal, y);
+  return closer == closer ? closer : y;  // y may be infinite
+}
+
+// 1 / sqrt(x), to an ulp.
+__device__ inline float inverse_sqrt(float x) {
+  const float y = ::rsqrtf(x);
+  const float closer = ::fmaf(::fmaf(-x * y, y, 1.0f), 0.5f * y, y);
+  return closer == closer ? closer : y;  // of 0 and infinity
+}
+
 }  // namespace onnxopt

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from typing import cast
 
 from onnxopt.dtypes import DTYPES
 from onnxopt.extents import product
 from onnxopt.generate_pointwise import C_TYPES, INDEX, forms, statements
+from onnxopt.program import Instruction
 from onnxopt.regions import Kernel
 from onnxopt.row_program import GIVEN, Piece, RowProgram, Stage, is_float
 from onnxopt.row_variants import RowVariant
@@ -56,6 +58,25 @@ class _Text:
     def statements(self, piece: Piece, exact: bool) -> tuple[list[str], list[str]]:
         return statements(piece.program, [self.slot(k) for k in piece.reads], exact)
 
+    def row_statements(self, piece: Piece) -> tuple[list[str], list[str]]:
+        """The same for what is computed once a row, all lanes waiting for it: no division that branches."""
+        program = piece.program
+        first = len(program.inputs)
+        code = list(program.code)
+
+        def made(k: int) -> Instruction | None:
+            return code[k - first] if k >= first else None
+
+        for k, step in enumerate(code):
+            if step.op != "div" or step.dtype != "float32":
+                continue
+            above, below = (made(a) for a in step.args)
+            if step.args[1] < first and piece.reads[step.args[1]] == self._first:
+                code[k] = dataclasses.replace(step, op="div_by_count")
+            elif above and above.op == "const" and above.value == 1.0 and below and below.op == "sqrt":
+                code[k] = dataclasses.replace(step, op="inverse_sqrt", args=below.args)
+        return self.statements(dataclasses.replace(piece, program=dataclasses.replace(program, code=tuple(code))), True)
+
     def reads(self, piece: Piece | None) -> str:
         """The leaves that a piece reads, as a mask."""
         return hex(sum(1 << k for k in (piece.reads if piece else ()) if k < self._first)) + "u"
@@ -74,7 +95,7 @@ class _Text:
         merged = [_MERGE[r] for r in stage.reductions]
         finish = [f"row.r{first + n} = partial.p{n};" for n in range(len(pairs))]
         if stage.row is not None:
-            more, values = self.statements(stage.row, True)
+            more, values = self.row_statements(stage.row)
             finish += [*more, *(f"row.r{first + len(pairs) + n} = {v};" for n, v in enumerate(values))]
         return [
             f"struct Stage{k} {{",
@@ -129,6 +150,7 @@ def _struct(name: str, program: RowProgram) -> list[str]:
         f"static constexpr unsigned kRowOutputs = {hex(row_outputs)}u;",
         f"static constexpr bool kStoresElements = {'true' if program.output else 'false'};",
         f"static constexpr unsigned kOutputReads = {text.reads(program.output)};",
+        f"static constexpr unsigned kEarlyOutputs = {hex(_early_outputs(program))}u;",
         *text.row(),
         *stages,
         f"using Stages = List<{', '.join(f'Stage{k}' for k in range(len(program.stages)))}>;",
@@ -136,6 +158,21 @@ def _struct(name: str, program: RowProgram) -> list[str]:
         *text.output("row_output", program.row_output, program.stored("row"), True),
     ]
     return [f"struct {name} {{", *(f"  {line}" for line in body), "};"]
+
+
+def _early_outputs(program: RowProgram) -> int:
+    """The element outputs for which nothing is reduced, and that read no input which the first stage does not, as a
+    mask."""
+    if program.output is None:
+        return 0
+    piece = program.output
+    known = {k for k in program.stages[0].element.reads if k < len(program.leaves)}
+    first = len(piece.reads)
+    fits = [k in known for k in piece.reads]
+    for step in piece.program.code:
+        fits.append(all(fits[a] for a in step.args))
+    stored = zip(program.stored("element"), piece.program.results, strict=True)
+    return sum(1 << k for k, result in stored if fits[result] and result >= first)
 
 
 def _index(program: RowProgram) -> list[str]:
@@ -167,7 +204,7 @@ def _entry(name: str, program: RowProgram, variant: RowVariant) -> list[str]:
         "ring": f"{piped}, {variant.depth}",
         "looped": f"{size}, {variant.threads}, {variant.cluster}",
         "split": f"{size}, {variant.threads}, {variant.launch}",
-        "strided": f"{size}, {variant.threads}",
+        "strided": f"{size}, {variant.lanes}, {variant.threads}",
     }[variant.layout]
     call = f"  {variant.layout}<{name}, {index}, {arguments}{modes}>(params);"
     resident = f", {variant.resident}" if variant.resident else ""

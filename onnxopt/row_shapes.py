@@ -12,7 +12,11 @@ MULTIPROCESSOR_BYTES = 228 << 10  # shared memory of a Hopper multiprocessor, of
 _SHARED_LEFT = 2048  # bytes for what a block reserves and for partial results
 _THREADS = 128
 _KEPT = 8  # elements of a row that one thread keeps, where a warp can share it:
-_KEPT_VECTORS = 2  # or so many vectors, where rows are many: a block of fewer bytes takes less time than its start
+_KEPT_BYTES = 32  # or so many bytes, where rows are many,
+_SHORT_VECTORS = 16  # unless the row has no more whole vectors than this: then one a thread
+_ACCESS_BYTES = 16  # of a whole vector
+_LEAST_READ = 2560  # bytes of an input that a block reads: fewer take less time than the start of a block
+_MOST_BYTES = 64  # that a thread keeps of an input where more threads can share the row
 _SECTOR = 32  # bytes that memory moves at least
 _SHORT_VECTOR = 4  # bytes; below, a row may rather be cut as memory is than by its own length:
 _SHORT_ODD = 64  # up to so many elements,
@@ -23,7 +27,8 @@ _MOST_VECTORS = 32  # a thread: code grows with them
 _LEAST_LOADED = 4  # bytes of a vector of rows that only many threads can hold
 _MOST_STRIDED = 64
 _MOST_WASTED = 1.31  # lanes over those that have something to do
-_FEW_ROWS = 1056  # eight a multiprocessor
+_MULTIPROCESSORS = 132
+_FEW_ROWS = 8 * _MULTIPROCESSORS
 _WARP = 32
 _LARGE = 512  # threads of a block that shares a long row
 _NARROW_CLUSTERS = ((512, 1, 80), (512, 2, 64), (512, 4, 64))  # threads, blocks and elements a thread, 16 bits each
@@ -91,22 +96,30 @@ def _shared_by_lanes(layout: str, length: int, vector: int, work: RowWork) -> Ro
     """As many lanes share a row as leave each about _KEPT elements without wasting many, and read whole sectors."""
     vectors = vectors_of(layout, length, vector)
     few = work.rows is not None and work.rows <= _FEW_ROWS
-    kept = max(_KEPT, _KEPT_VECTORS * vector) if layout == "held" and not few else _KEPT
+    kept = _KEPT
+    if layout == "held" and not few:
+        short = vectors <= _SHORT_VECTORS and vector * work.size == _ACCESS_BYTES
+        kept = vector if short else max(_KEPT, _KEPT_BYTES // work.size)
 
     def cost(lanes: int) -> tuple[bool, float]:
         unroll = -(-vectors // lanes)
         waste = lanes * unroll / vectors
         return waste > _MOST_WASTED, abs(math.log2(unroll * vector / kept)) + 2 * (waste - 1) + (lanes > _WARP) * 0.6
 
+    most = min(_MOST_HELD, _MOST_BYTES // work.size)
+
     def fits(lanes: int) -> bool:
-        return -(-vectors // lanes) * vector <= _MOST_HELD and lanes * vector * work.size >= _SECTOR
+        return -(-vectors // lanes) * vector <= most and lanes * vector * work.size >= _SECTOR
 
     sharing = [n for n in (1, 2, 4, 8, 16, 32, 64) if fits(n)]
     if not sharing:
         return None
     wide = [n for n in (128, 256) if fits(n) and vectors <= 256]
     lanes = min(sharing + wide, key=cost)
-    return RowShape(layout, vector, -(-vectors // lanes), lanes, max(_THREADS, lanes))
+    threads = max(_THREADS, lanes)
+    if layout == "held" and not few and threads // lanes * length * work.size < _LEAST_READ:
+        threads = 2 * _THREADS
+    return RowShape(layout, vector, -(-vectors // lanes), lanes, threads)
 
 
 def _ragged_by_blocks(length: int, vector: int) -> RowShape | None:
@@ -121,9 +134,10 @@ def _ragged_by_blocks(length: int, vector: int) -> RowShape | None:
 def _shared_by_blocks(length: int, vector: int, work: RowWork) -> RowShape | None:
     """Rows that a block or a cluster of blocks shares, and that one block of a multiprocessor keeps waiting for."""
     vectors = length // vector
-    for threads in (64, 128, 256):
-        if -(-vectors // threads) * vector <= _MOST_HELD:
-            return _by_blocks("held", vectors, vector, threads)
+    for most in (min(_MOST_BYTES // work.size, _MOST_HELD), _MOST_HELD):
+        for threads in (64, 128, 256):
+            if -(-vectors // threads) * vector <= most:
+                return _by_blocks("held", vectors, vector, threads)
     if -(-vectors // _LARGE) * vector <= _MOST_HELD:
         return _shared_by_large_block(vectors, vector, work)
     if vector * work.size < _LEAST_LOADED:
@@ -185,25 +199,31 @@ def shared_bytes(resident: int) -> int:
     return MULTIPROCESSOR_BYTES // max(resident, 1) - _SHARED_LEFT
 
 
-def for_strided(length: int | None, widest: int, values: int) -> list[RowShape]:
+def for_strided(length: int | None, widest: int, values: int, work: RowWork) -> list[RowShape]:
     """Shapes for rows whose elements lie apart, those for long vectors first.
 
     values: what all stages together reduce, each of which takes shared memory.
     """
     found = []
     for vector in dict.fromkeys((min(widest, 4), 1)):
-        held = None if length is None else _strided_held(length, vector, values)
-        found.append(held or RowShape("strided", vector, 0, 1, 256))
-    return [*found, RowShape("strided", 1, 0, 1, 256)]
+        held = None if length is None else _strided_held(length, vector, values, work)
+        found.append(held or RowShape("strided", vector, 0, 8, 256))
+    return [*found, RowShape("strided", 1, 0, 8, 256)]
 
 
-def _strided_held(length: int, vector: int, values: int) -> RowShape | None:
+def _strided_held(length: int, vector: int, values: int, work: RowWork) -> RowShape | None:
+    side = _WARP  # threads side by side
+    while (
+        work.rows is not None and work.rows < _MULTIPROCESSORS * side * vector and side * vector * work.size > _SECTOR
+    ):
+        side //= 2
+    least = 512 if side == _WARP else 256
     for threads in (128, 256, 512, 1024):
-        shares = threads // _WARP
-        unroll = -(-length // shares)
-        enough = threads >= 512 or length < 2 * shares  # threads share a row as long as each has something of it
+        lanes = threads // side
+        unroll = -(-length // lanes)
+        enough = threads >= least or length < 2 * lanes  # threads share a row as long as each has something of it
         most = _MOST_STRIDED if threads < 1024 else _MOST_HELD
         fits = unroll * vector <= most and threads * vector * 8 * values <= _STATIC_SHARED
         if enough and fits:
-            return RowShape("strided", vector, unroll, 1, threads)
+            return RowShape("strided", vector, unroll, lanes, threads)
     return None

@@ -70,7 +70,7 @@ def choose(
             chosen += _general(name, program, vector, _anywhere(modes), None in lengths)
         chosen.append(_fallback(name, program, vector))
     if not trailing:
-        chosen += _strided(name, program, lengths, modes_of(regions, program, opsets, shapes))
+        chosen += _strided(name, program, grids, modes_of(regions, program, opsets, shapes))
     if _may_be_large(regions, shapes):
         last = [v for v in chosen if v.layout in ("looped", "strided") and v.cluster == 1 and v.columns == 0]
         chosen += [dataclasses.replace(v, symbol=f"{v.symbol}_64", index=64) for v in last]
@@ -208,11 +208,12 @@ def split_variants(name: str, program: RowProgram, shape: RowShape, modes: str) 
     return [_variant(name, "split", modes, shape, launch=k) for k in range(len(program.stages) + 1)]
 
 
-def _strided(name: str, program: RowProgram, lengths: Mapping[int | None, int], modes: str) -> list[RowVariant]:
+def _strided(name: str, program: RowProgram, grids: Sequence[Grid], modes: str) -> list[RowVariant]:
     """For rows whose elements lie apart: held by the longest row that is known, where it can be, and any."""
-    known = [n for n in lengths if n is not None]
+    known = [g.length for g in grids if g.length is not None]
     values = sum(len(stage.reductions) for stage in program.stages)
-    *held, fallback = row_shapes.for_strided(max(known) if known else None, widest(program), values)
+    work = _work(program, grids, modes)
+    *held, fallback = row_shapes.for_strided(max(known) if known else None, widest(program), values, work)
     flat = "".join(mode if mode == "F" else "*" for mode in modes)
     return [
         *(_variant(name, "strided", flat, shape) for shape in held),
