@@ -60,6 +60,7 @@ struct Unaligned {
     bits = 0;
 #pragma unroll
     for (int w = 0; w < kWords; ++w) words[w] = word(vector, w);
+    words[kWords] = 0;
   }
 
   // Four bytes, or two halves, of the elements.

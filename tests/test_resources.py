@@ -51,6 +51,19 @@ def test_every_entry_point_is_reported_also_from_the_cache(tmp_path: Path) -> No
         assert all(u.registers > 8 and not u.spilled for u in first.usage[arch].values())
 
 
+@pytest.mark.parametrize("dtype", ["int8", "float16"])
+def test_odd_transposes_of_small_elements_spill_nowhere(tmp_path: Path, dtype: str) -> None:
+    """One that does would be split into a transposition and the rest, for every GPU."""
+    model = graph(
+        f"{dtype}[4099, 8191] x, {dtype}[4099] z",
+        f"{dtype}[8191, 4099] y",
+        "t = Transpose(x)  a = Add(t, z)  y = Max(a, z)",
+    )
+    text = generate.generate(outline.outline(model, fuse(model)))
+    usage = compile.compiled(text, cache=tmp_path).usage
+    assert [(arch, name) for arch, found in usage.items() for name, u in found.items() if u.spilled] == []
+
+
 def test_a_region_that_spills_is_split(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, library: Path) -> None:
     """With 48 registers a thread (10 blocks of 128) the whole chain spills, its parts do not."""
     text_of = generate.generate
