@@ -21,6 +21,7 @@ struct Ring {
   static constexpr int kLanes = kThreads * kCluster;
   static constexpr int kAhead = kVectors < 2 ? 1 : 2;  // vectors whose loads are under way at once
   static constexpr bool kFull = kColumns == kLanes * kVectors * kWidth && kVectors % kAhead == 0;
+  static constexpr int kPlaces = kDepth > 1 ? 4 : 2;  // see Reduction
   using S = Slots<Op, kWidth, kVectors, kThreads, kDepth, kNext, kSame, typename Op::Inputs,
                   typename MakeIndices<Op::Inputs::size>::type>;
 
@@ -29,7 +30,6 @@ struct Ring {
   const Index columns;
   const int lane;
   int place = 0;  // of the row in the ring
-  int turn = 0;   // see reduce()
   Index first = 0;
   typename Op::Row row;
   typename B::RowLoaded row_in;
@@ -66,21 +66,51 @@ struct Ring {
     }
   }
 
-  __device__ void stages(List<>) {}
-
-  template <typename Stage, typename... Rest>
-  __device__ void stages(List<Stage, Rest...>) {
-    typename Stage::Partial partial = Stage::identity();
-    each<Stage::kReads & ~Op::kRowInputs>([&](int v, const typename B::Loaded& in) {
+  // What this thread's elements are reduced to.
+  template <typename Stage>
+  __device__ typename Stage::Partial own() {
+    if constexpr (kIsMerged<Stage>) {
+      const auto found = own<typename Stage::First>();
+      Stage::center(row, found, count());
+      return {count(), found, own<typename Stage::Second>()};
+    } else {
+      typename Stage::Partial partial = Stage::identity();
+      each<Stage::kReads & ~Op::kRowInputs>([&](int v, const typename B::Loaded& in) {
 #pragma unroll
-      for (int j = 0; j < kWidth; ++j) {
-        row.position = static_cast<int64_t>(at(v) + j);
-        B::template add<Stage>(partial, row, in, row_in, j);
-      }
-    });
-    reduce<Stage, kLanes, kThreads, kCluster>(partial, turn);
-    B::template finish<Stage>(row, partial, row_in);
-    stages(List<Rest...>());
+        for (int j = 0; j < kWidth; ++j) {
+          row.position = static_cast<int64_t>(at(v) + j);
+          B::template add<Stage>(partial, row, in, row_in, j);
+        }
+      });
+      return partial;
+    }
+  }
+
+  // How many elements this thread has.
+  __device__ float count() const {
+    int vectors = 0;
+#pragma unroll
+    for (int v = 0; v < kVectors; ++v) vectors += has(v);
+    return static_cast<float>(vectors * kWidth);
+  }
+
+  // Reduces the row at hand, which is the block's row `turn`, and has the result sent.
+  template <typename Stage, typename... Rest>
+  __device__ void begin(List<Stage, Rest...>, int turn) {
+    Reduction<Stage, kLanes, kThreads, kCluster, kPlaces>::send(own<Stage>(), turn);
+  }
+
+  // The results of all stages of the row at hand, the first of which has been sent.
+  template <typename Stage, typename... Rest>
+  __device__ void finish(List<Stage, Rest...>, int turn) {
+    B::template finish<Stage>(row, Reduction<Stage, kLanes, kThreads, kCluster, kPlaces>::receive(turn), row_in);
+    (
+        [&] {
+          auto partial = own<Rest>();
+          reduce<Rest, kLanes, kThreads, kCluster, kPlaces>(partial, turn);
+          B::template finish<Rest>(row, partial, row_in);
+        }(),
+        ...);
   }
 
   // Stores the row, and has the one that begins at element `next` copied to where this one was, if there is one.
@@ -101,10 +131,23 @@ struct Ring {
     }
   }
 
+  // Goes on to row `now` of the domain, which is the block's row `turn`.
+  __device__ void go_to(Index now, int turn) {
+    first = now * columns;
+    place = turn % kDepth;
+    row_bases = B::template bases<kModes...>(params, first);
+    B::load_row(params, first, row_in);
+  }
+
+  // The next row is reduced before the one at hand is stored, so that nobody waits until all results have arrived.
   __device__ void run() {
+    constexpr bool kDelayed = kDepth > 1;
+    using Stages = typename Op::MergedStages;
     const Index rows = static_cast<Index>(params.rows);
     const Index step = gridDim.x / kCluster;
     Index now = blockIdx.x / kCluster;
+    row.length = static_cast<float>(columns);
+    row.wide_length = static_cast<double>(columns);
     fetch<kSame>(0, 0);
 #pragma unroll
     for (int d = 0; d < kDepth; ++d) {
@@ -112,20 +155,28 @@ struct Ring {
       end_group();
     }
     join_cluster<kCluster>();
-#pragma unroll 1
-    for (; now < rows; now += step) {
-      first = now * columns;
-      row.length = static_cast<float>(columns);
-      row.wide_length = static_cast<double>(columns);
-      row_bases = B::template bases<kModes...>(params, first);
-      B::load_row(params, first, row_in);
+    if (kDelayed && now < rows) {
       wait_for_groups<kDepth - 1>();
-      stages(typename Op::Stages());
+      go_to(now, 0);
+      begin(Stages(), 0);
+    }
+#pragma unroll 1
+    for (int turn = 0; now < rows; now += step, ++turn) {
+      const bool another = now + step < rows;
+      if (kDelayed && another) {
+        wait_for_groups<(kDelayed ? kDepth - 2 : 0)>();
+        go_to(now + step, turn + 1);
+        begin(Stages(), turn + 1);
+      }
+      go_to(now, turn);
+      if constexpr (!kDelayed) {
+        wait_for_groups<0>();
+        begin(Stages(), turn);
+      }
+      finish(Stages(), turn);
       store(now + kDepth * step < rows, (now + kDepth * step) * columns);
       end_group();
       if (Op::kRowOutputs != 0 && lane == 0) B::store_row(params, now, row, row_in);
-      ++turn;
-      place = place + 1 == kDepth ? 0 : place + 1;
     }
   }
 };
@@ -133,9 +184,9 @@ struct Ring {
 template <typename Op, typename Index, int kWidth, int kVectors, int kThreads, int kCluster, int kColumns,
           unsigned kMask, int kDepth, char... kModes>
 __device__ inline void ring(const RowParams<Index, Op::Inputs::size, Op::Outputs::size>& params) {
-  begin_cluster<kCluster>(typename Op::Stages());
-  begin_early();
   using R = Ring<Op, Index, kWidth, kVectors, kThreads, kCluster, kColumns, kMask, kDepth, kModes...>;
+  begin_cluster<kCluster, R::kPlaces>(typename Op::MergedStages());
+  begin_early();
   const Index columns = kColumns > 0 ? kColumns : static_cast<Index>(params.columns);
   R part{params, {dynamic_shared()}, columns, static_cast<int>(blockIdx.x % kCluster * kThreads + threadIdx.x)};
   part.run();

@@ -9,6 +9,7 @@ from onnxopt.dtypes import DTYPES
 from onnxopt.extents import product
 from onnxopt.generate_pointwise import C_TYPES, INDEX, forms, statements
 from onnxopt.regions import Kernel
+from onnxopt.row_merging import MergedStage, exponential_sums, merged
 from onnxopt.row_program import GIVEN, Piece, RowProgram, Stage, is_float
 from onnxopt.row_variants import RowVariant
 
@@ -39,6 +40,7 @@ class _Text:
         self.program = program
         self.exact = is_exact(program)
         self._first = len(program.leaves)
+        self._sums = exponential_sums(program)
 
     def slot(self, k: int) -> str:
         """The value in a slot, as an expression inside any function."""
@@ -54,7 +56,8 @@ class _Text:
         return ", ".join(f"{C_TYPES[DTYPES[d].compute]}& y{k}" for k, d in enumerate(self.program.outputs))
 
     def statements(self, piece: Piece, exact: bool) -> tuple[list[str], list[str]]:
-        return statements(piece.program, [self.slot(k) for k in piece.reads], exact)
+        sums = {n for n, k in enumerate(piece.reads) if k in self._sums}
+        return statements(piece.program, [self.slot(k) for k in piece.reads], exact, sums)
 
     def reads(self, piece: Piece | None) -> str:
         """The leaves that a piece reads, as a mask."""
@@ -101,6 +104,15 @@ class _Text:
             "};",
         ]
 
+    def merged(self, stage: int | MergedStage) -> str:
+        """The type of a stage, or of two that are made at once."""
+        if isinstance(stage, int):
+            return f"Stage{stage}"
+        return f"{stage.kind}<Stage{stage.first}, Stage{stage.first + 1}, &{self._row_member(stage.center)}>"
+
+    def _row_member(self, slot: int) -> str:
+        return self.slot(slot).replace("row.", "Row::")
+
     def output(self, function: str, piece: Piece | None, stored: Sequence[int], exact: bool) -> list[str]:
         """The function that computes some outputs."""
         body, results = self.statements(piece, exact) if piece else ([], [])
@@ -132,6 +144,7 @@ def _struct(name: str, program: RowProgram) -> list[str]:
         *text.row(),
         *stages,
         f"using Stages = List<{', '.join(f'Stage{k}' for k in range(len(program.stages)))}>;",
+        f"using MergedStages = List<{', '.join(map(text.merged, merged(program)))}>;",
         *text.output("output", program.output, program.stored("element"), text.exact),
         *text.output("row_output", program.row_output, program.stored("row"), True),
     ]

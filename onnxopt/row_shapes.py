@@ -9,7 +9,7 @@ import dataclasses
 import math
 
 MULTIPROCESSOR_BYTES = 228 << 10  # shared memory of a Hopper multiprocessor, of which each block takes 1 KB more
-_SHARED_LEFT = 2048  # bytes for what a block reserves and for partial results
+_SHARED_LEFT = 4096  # bytes for what a block reserves and for partial results
 _THREADS = 128
 _KEPT = 8  # elements of a row that one thread keeps, where a warp can share it:
 _KEPT_VECTORS = 2  # or so many vectors, where rows are many: a block of fewer bytes takes less time than its start
