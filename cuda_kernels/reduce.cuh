@@ -42,18 +42,18 @@ struct Identity {
   }
 };
 
-// Where the blocks of a cluster leave their partial results of one stage with each other: places in turn, each with an
-// mbarrier that tells when the results of all blocks have arrived. A barrier.cluster would wait for every store of
+// Where the blocks of a cluster leave their partial results of one stage with each other: two places in turn, each with
+// an mbarrier that tells when the results of all blocks have arrived. A barrier.cluster would wait for every store of
 // the block to reach the L2 cache, those of the row before among them, and drop what the L1 cache holds.
-template <typename Stage, int kCluster, int kPlaces>
+template <typename Stage, int kCluster>
 struct Exchange {
-  typename Stage::Partial from[kPlaces][kCluster];
-  unsigned long long arrived[kPlaces];
+  typename Stage::Partial from[2][kCluster];
+  unsigned long long arrived[2];
 };
 
-template <typename Stage, int kCluster, int kPlaces>
-__device__ inline Exchange<Stage, kCluster, kPlaces>& exchange_of() {
-  __shared__ Exchange<Stage, kCluster, kPlaces> exchange;
+template <typename Stage, int kCluster>
+__device__ inline Exchange<Stage, kCluster>& exchange_of() {
+  __shared__ Exchange<Stage, kCluster> exchange;
   return exchange;
 }
 
@@ -63,18 +63,15 @@ __device__ inline uint32_t shared_address(const T* data) {
 }
 
 // To be called by every thread of a cluster: prepares the exchanges of all stages, and has the other blocks know.
-template <int kCluster, int kPlaces = 2, typename... Stages>
+template <int kCluster, typename... Stages>
 __device__ inline void begin_cluster(List<Stages...>) {
 #if __CUDA_ARCH__ >= 900
   if constexpr (kCluster > 1) {
-    const auto prepare = [](const unsigned long long* barriers) {
-#pragma unroll
-      for (int place = 0; place < kPlaces; ++place) {
-        asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(shared_address(barriers + place)) : "memory");
-      }
+    const auto prepare = [](unsigned long long& barrier) {
+      asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(shared_address(&barrier)) : "memory");
     };
     if (threadIdx.x == 0) {
-      (prepare(exchange_of<Stages, kCluster, kPlaces>().arrived), ...);
+      ((prepare(exchange_of<Stages, kCluster>().arrived[0]), prepare(exchange_of<Stages, kCluster>().arrived[1])), ...);
       asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
     }
     asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
@@ -138,66 +135,37 @@ __device__ inline void reduce_lanes(typename Stage::Partial& partial) {
 }
 
 // Reduces over the kLanes threads of a row: a power of 2 within a block of kThreads, or all of a cluster. Every thread
-// of the block takes part, and of a cluster all have been through join_cluster(). A thread may have other work between
-// send() and receive(), among it sending what the next row is reduced to.
-//
-// turn: counts the rows of a block that reduces row after row. Places alternate, so that a block which is ahead writes
-// nothing that another one still reads: two of them where every result is received before the next is sent; four where
-// a row is sent before the last one is received, as then three rows may be unread somewhere.
-template <typename Stage, int kLanes, int kThreads, int kCluster, int kPlaces>
-struct Reduction {
+// of the block takes part, and of a cluster all have been through join_cluster(). turn: counts the rows of a block that
+// reduces row after row; places alternate, so that a block which is ahead writes nothing that another one still reads.
+template <typename Stage, int kLanes, int kThreads, int kCluster>
+__device__ inline void reduce(typename Stage::Partial& partial, int turn = 0) {
   using Partial = typename Stage::Partial;
-  static constexpr int kWarps = (kLanes < kThreads ? kLanes : kThreads) / 32;  // of a row, in this block
-
-  __device__ static Partial* parts(int turn) {
-    __shared__ Partial all[kPlaces][kThreads / 32];
-    return all[turn % kPlaces];
-  }
-
-  __device__ static void send(Partial partial, int turn) {
-    reduce_lanes<Stage, 32>(partial);
-    Partial* const to = parts(turn);
+  reduce_lanes<Stage, (kLanes < 32 ? kLanes : 32)>(partial);
+  if constexpr (kLanes > 32) {
+    constexpr int kWarps = (kLanes < kThreads ? kLanes : kThreads) / 32;  // of a row, in this block
+    __shared__ Partial both[2][kThreads / 32];
+    Partial* const parts = both[turn & 1];
     const int warp = threadIdx.x / 32;
     const int lane = threadIdx.x % 32;
-    if (lane == 0) to[warp] = partial;
+    if (lane == 0) parts[warp] = partial;
     __syncthreads();
-    if constexpr (kCluster > 1) {
-      auto& exchange = exchange_of<Stage, kCluster, kPlaces>();
-      const unsigned long long* const arrived = &exchange.arrived[turn % kPlaces];
+    if constexpr (kCluster == 1) {
+      partial = parts[warp / kWarps * kWarps + lane % kWarps];
+      reduce_lanes<Stage, kWarps>(partial);
+    } else {
+      auto& exchange = exchange_of<Stage, kCluster>();
+      const Partial* const from = exchange.from[turn & 1];
+      const unsigned long long* const arrived = &exchange.arrived[turn & 1];
       if (warp == 0) {
         if (lane == 0) expect(arrived, kCluster * sizeof(Partial));
-        partial = to[lane % kWarps];
+        partial = parts[lane % kWarps];
         reduce_lanes<Stage, kWarps>(partial);
-        if (lane < kCluster) push(exchange.from[turn % kPlaces] + blockIdx.x % kCluster, arrived, lane, partial);
+        if (lane < kCluster) push(from + blockIdx.x % kCluster, arrived, lane, partial);
       }
-    }
-  }
-
-  __device__ static Partial receive(int turn) {
-    const int warp = threadIdx.x / 32;
-    const int lane = threadIdx.x % 32;
-    Partial partial;
-    if constexpr (kCluster > 1) {
-      auto& exchange = exchange_of<Stage, kCluster, kPlaces>();
-      wait_for(&exchange.arrived[turn % kPlaces], turn / kPlaces & 1);
-      partial = exchange.from[turn % kPlaces][lane % kCluster];
+      wait_for(arrived, turn >> 1 & 1);
+      partial = from[lane % kCluster];
       reduce_lanes<Stage, kCluster>(partial);
-    } else {
-      partial = parts(turn)[warp / kWarps * kWarps + lane % kWarps];
-      reduce_lanes<Stage, kWarps>(partial);
     }
-    return partial;
-  }
-};
-
-template <typename Stage, int kLanes, int kThreads, int kCluster, int kPlaces = 2>
-__device__ inline void reduce(typename Stage::Partial& partial, int turn = 0) {
-  if constexpr (kLanes <= 32) {
-    reduce_lanes<Stage, kLanes>(partial);
-  } else {
-    using R = Reduction<Stage, kLanes, kThreads, kCluster, kPlaces>;
-    R::send(partial, turn);
-    partial = R::receive(turn);
   }
 }
 

@@ -68,15 +68,6 @@ struct Held {
 
   __device__ bool has(int v, int j) const { return !kRagged || at(v) + static_cast<Index>(j) < columns; }
 
-  // How many elements this thread has.
-  __device__ float count() const {
-    static_assert(!kRagged, "vectors of a ragged row are no whole ones");
-    int vectors = 0;
-#pragma unroll
-    for (int v = 0; v < kVectors; ++v) vectors += has(v);
-    return static_cast<float>(vectors * kWidth);
-  }
-
   template <unsigned kMask>
   __device__ void load(int v) {
     const Index k = at(v);
@@ -98,35 +89,6 @@ struct Held {
     }
   }
 
-  // What this thread's elements are reduced to.
-  template <typename Stage>
-  __device__ typename Stage::Partial own() {
-    if constexpr (kIsMerged<Stage>) {
-      const auto first = own<typename Stage::First>();
-      Stage::center(row, first, count());
-      return {count(), first, own<typename Stage::Second>()};
-    } else {
-      typename Stage::Partial partial = Stage::identity();
-#pragma unroll
-      for (int v = 0; v < kVectors; ++v) {
-        if (!kComputesOnce && !has(v)) continue;
-        load<Stage::kReads & kKept>(v);
-#pragma unroll
-        for (int j = 0; j < kWidth; ++j) {
-          row.position = static_cast<int64_t>(at(v) + j);
-          if constexpr (kComputesOnce) {  // also where there is no element, as only then the compiler reuses it
-            typename Stage::Partial more = partial;
-            B::template add<Stage>(more, row, in[v], row_in, j);
-            if (has(v) && has(v, j)) partial = more;
-          } else {
-            if (has(v, j)) B::template add<Stage>(partial, row, in[v], row_in, j);
-          }
-        }
-      }
-      return partial;
-    }
-  }
-
   template <unsigned kLoaded>
   __device__ void stages(List<>) {
     constexpr unsigned kLeft = Op::kOutputReads & ~kLoaded;
@@ -138,7 +100,23 @@ struct Held {
   template <unsigned kLoaded, typename Stage, typename... Rest>
   __device__ void stages(List<Stage, Rest...>) {
     load<Stage::kReads & ~kLoaded & ~kKept>();
-    typename Stage::Partial partial = own<Stage>();
+    typename Stage::Partial partial = Stage::identity();
+#pragma unroll
+    for (int v = 0; v < kVectors; ++v) {
+      if (!kComputesOnce && !has(v)) continue;
+      load<Stage::kReads & kKept>(v);
+#pragma unroll
+      for (int j = 0; j < kWidth; ++j) {
+        row.position = static_cast<int64_t>(at(v) + j);
+        if constexpr (kComputesOnce) {  // also where there is no element, as only then the compiler reuses it
+          typename Stage::Partial more = partial;
+          B::template add<Stage>(more, row, in[v], row_in, j);
+          if (has(v) && has(v, j)) partial = more;
+        } else {
+          if (has(v, j)) B::template add<Stage>(partial, row, in[v], row_in, j);
+        }
+      }
+    }
     reduce<Stage, kLanes, kThreads, kCluster>(partial, turn);
     B::template finish<Stage>(row, partial, row_in);
     if constexpr (kPacks) {

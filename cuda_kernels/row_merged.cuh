@@ -43,7 +43,7 @@ struct Moments {
 
   template <typename Row>
   __device__ static void center(Row& row, const typename First::Partial& first, float count) {
-    row.*kCenter = first.p0 / count;  // not a number where there are no elements, and then not used
+    row.*kCenter = first.p0 * reciprocal_of_normal(count);  // not used where there are no elements
   }
 
   // The partial results of kLanes lanes, which all get the result.
@@ -51,11 +51,13 @@ struct Moments {
   __device__ static void merge_lanes(Partial& p) {
     const float count = sum_of_lanes<kLanes>(p.count);
     const float sum = sum_of_lanes<kLanes>(p.first.p0);
-    const float off = p.count > 0.0f ? p.first.p0 / p.count - sum / count : 0.0f;
-    p.second.p0 = sum_of_lanes<kLanes>(p.second.p0 + p.count * off * off);
+    const float off = p.first.p0 * reciprocal_of_normal(p.count) - sum * reciprocal_of_normal(count);
+    p.second.p0 = sum_of_lanes<kLanes>(p.count > 0.0f ? p.second.p0 + p.count * off * off : 0.0f);
     p.count = count;
     p.first.p0 = sum;
   }
+
+  __device__ static Partial identity() { return {0.0f, First::identity(), Second::identity()}; }
 
   template <typename Row, typename... In>
   __device__ static void finish(Row& row, const Partial& p, In... x) {
@@ -86,6 +88,8 @@ struct Exponentials {
     p.second.p0 = sum_of_lanes<kLanes>(own);
     p.first.p0 = most;
   }
+
+  __device__ static Partial identity() { return {0.0f, First::identity(), Second::identity()}; }
 
   template <typename Row, typename... In>
   __device__ static void finish(Row& row, const Partial& p, In... x) {

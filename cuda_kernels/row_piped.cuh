@@ -14,7 +14,7 @@ namespace onnxopt {
 template <typename Op, typename Index, int kWidth, int kVectors, int kThreads, int kCluster, int kColumns,
           unsigned kMask, char... kModes>
 __device__ inline void piped(const RowParams<Index, Op::Inputs::size, Op::Outputs::size>& params) {
-  begin_cluster<kCluster>(typename Op::MergedStages());
+  begin_cluster<kCluster>(typename Op::Stages());
   begin_early();
   constexpr int kLanes = kThreads * kCluster;
   constexpr unsigned kNext = kMask & flat_inputs<kModes...>();  // the others are the same for every row
@@ -54,7 +54,7 @@ __device__ inline void piped(const RowParams<Index, Op::Inputs::size, Op::Output
       if (part.has(v)) slots.template take<kNext>(v, part.in[v]);
     }
     if (row + step < rows) fetch(Constant<kNext>(), (row + step) * columns);
-    part.template stages<kEarly | kNext>(typename Op::MergedStages());
+    part.template stages<kEarly | kNext>(typename Op::Stages());
     part.end(row);
   }
 }

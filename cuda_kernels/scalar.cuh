@@ -88,8 +88,8 @@ __device__ inline T div(T x, T y) {
   }
 }
 
-// 1 / x, correctly rounded save where the result is subnormal, for an x that is not: as the compiler's own division, but
-// without its branch for all other cases, which keeps elements from being worked on side by side.
+// 1 / x, correctly rounded save where the result is subnormal, for an x that is not: as the compiler's own division,
+// but without its branch for all other cases, which keeps elements from being worked on side by side.
 __device__ inline float reciprocal_of_normal(float x) {
 #ifdef __CUDA_ARCH__
   float y;

@@ -168,16 +168,17 @@ def _index(program: RowProgram) -> list[str]:
 def _entry(name: str, program: RowProgram, variant: RowVariant) -> list[str]:
     index = INDEX[variant.index]
     modes = "".join(f", '{mode}'" for mode in variant.modes)
-    block = "SplitParams" if variant.layout == "split" else "RowParams"
+    block = "SplitParams" if variant.layout in ("split", "spread") else "RowParams"
     params = f"{block}<{index}, {len(program.leaves)}, {len(program.outputs)}>"
     size = f"{variant.vector}, {variant.unroll}"
     held = f"{size}, {variant.lanes}, {variant.threads}, {variant.columns}"
     piped = f"{size}, {variant.threads}, {variant.cluster}, {variant.columns}, {hex(variant.fetched)}u"
+    spread = f"{size}, {variant.lanes}, {hex(variant.fetched)}u, {variant.depth}, {variant.lag}"
     arguments = {
         "held": held,
         "ragged": held,
         "piped": piped,
-        "ring": f"{piped}, {variant.depth}",
+        "spread": spread,
         "looped": f"{size}, {variant.threads}, {variant.cluster}",
         "split": f"{size}, {variant.threads}, {variant.launch}",
         "strided": f"{size}, {variant.threads}",
