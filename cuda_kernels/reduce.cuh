@@ -5,7 +5,6 @@
 #pragma once
 
 #include "dtypes.cuh"
-#include "row_merged.cuh"
 #include "scalar.cuh"
 #include "tuple.cuh"
 
@@ -126,12 +125,8 @@ __device__ inline void wait_for(const unsigned long long* barrier, unsigned pari
 
 template <typename Stage, int kLanes>
 __device__ inline void reduce_lanes(typename Stage::Partial& partial) {
-  if constexpr (kIsMerged<Stage>) {
-    Stage::template merge_lanes<kLanes>(partial);
-  } else {
 #pragma unroll
-    for (int mask = kLanes / 2; mask > 0; mask /= 2) Stage::merge(partial, Stage::exchange(partial, mask));
-  }
+  for (int mask = kLanes / 2; mask > 0; mask /= 2) Stage::merge(partial, Stage::exchange(partial, mask));
 }
 
 // Reduces over the kLanes threads of a row: a power of 2 within a block of kThreads, or all of a cluster. Every thread

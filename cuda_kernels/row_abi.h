@@ -26,18 +26,6 @@ struct Parts {
   unsigned long long part_columns;
 };
 
-// What a spread launch finds where `scratch` begins, which the host clears once: rows of a team that the launches before
-// it had, and how many of its own blocks have ended. Behind it lie the words that blocks leave for each other, of
-// kSpreadPlaces rows of every team at most.
-struct SpreadState {
-  unsigned int rows;
-  unsigned int ended;
-  unsigned int unused[30];
-};
-
-constexpr int kSpreadPlaces = 8;
-
-// Of a split or a spread launch.
 template <typename Index, int kInputs, int kOutputs>
 struct SplitParams {
   Parts parts;

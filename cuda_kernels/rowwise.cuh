@@ -4,6 +4,6 @@
 #include "row_held.cuh"
 #include "row_looped.cuh"
 #include "row_piped.cuh"
+#include "row_ring.cuh"
 #include "row_split.cuh"
-#include "row_spread.cuh"
 #include "row_strided.cuh"

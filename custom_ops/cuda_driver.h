@@ -26,7 +26,7 @@ constexpr int kMaxSharedMemoryPerBlock = 97;    // that a kernel can be given if
 constexpr int kMaxDynamicSharedMemory = 8;      // attribute of a kernel
 constexpr int kNonPortableClusterAllowed = 14;  // attribute of a kernel
 
-// CUlaunchAttribute
+// CUlaunchAttribute. The kernel may be launched before the one ahead of it in the stream has ended.
 struct LaunchAttribute {
   int id;
   char padding[4];
@@ -37,8 +37,7 @@ struct LaunchAttribute {
 };
 static_assert(sizeof(LaunchAttribute) == 72);
 
-constexpr int kCooperative = 2;                      // all blocks run at once
-constexpr int kProgrammaticStreamSerialization = 6;  // may begin before the kernel ahead in the stream has ended
+constexpr int kProgrammaticStreamSerialization = 6;
 
 // CUlaunchConfig
 struct LaunchConfig {

@@ -138,12 +138,9 @@ void Launcher::Launch(std::size_t variant, unsigned blocks, unsigned char* param
   // The driver takes a CUkernel here and runs it in the stream's context (CUDA 12).
   const auto function = reinterpret_cast<DriverFunction>(variants_[variant]);
   const Variant& entry = kernel_.variants[variant];
-  LaunchAttribute attributes[2];
-  unsigned count = 0;
-  if (entry.layout == Layout::kSpread) attributes[count++] = {kCooperative, {}, {1}};
+  LaunchAttribute early{kProgrammaticStreamSerialization, {}, {1}};
   const bool may_be_early = entry.waits && driver_.early_launches && device().major >= kFirstEarlyMajor;
-  if (may_be_early) attributes[count++] = {kProgrammaticStreamSerialization, {}, {1}};
-  const LaunchConfig config{blocks, 1, 1, entry.threads, 1, 1, entry.shared, stream, attributes, count};
+  const LaunchConfig config{blocks, 1, 1, entry.threads, 1, 1, entry.shared, stream, &early, may_be_early ? 1U : 0U};
   driver_.Check(driver_.cuLaunchKernelEx(&config, function, pointers, nullptr),
                 "kernel " + entry.symbol + " did not launch");
 }

@@ -52,8 +52,6 @@ class Launcher {
     return choices_.none() ? rule : Measured(size, rule, stream, fits, launch);
   }
 
-  const Driver& driver() const { return driver_; }
-
   // Clusters (of one block: blocks) of a variant that the GPU runs at once, at least 1. Asks the driver once per GPU,
   // and has it give the variant the shared memory that it needs: to be called before such a variant is launched.
   unsigned Resident(std::size_t variant) const;

@@ -13,7 +13,7 @@
 namespace onnxopt {
 
 // How a rowwise kernel goes through its rows, see cuda_kernels/rowwise.cuh.
-enum class Layout { kNone, kHeld, kRagged, kPiped, kSpread, kLooped, kSplit, kStrided };
+enum class Layout { kNone, kHeld, kRagged, kPiped, kRing, kLooped, kSplit, kStrided };
 
 constexpr const char* kModesAlong = "XYZz";  // of inputs that are read along the columns of a tile
 
@@ -33,7 +33,6 @@ struct Variant {
   Layout layout = Layout::kNone;
   unsigned lanes = 0;
   unsigned cluster = 1;
-  unsigned parts = 1;  // of a spread row, for as many blocks
   std::uint64_t columns = 0;
   unsigned shared = 0;  // bytes of shared memory a block that are asked for at launch
   unsigned rows = 0;    // of a product, at most

@@ -8,6 +8,9 @@ namespace {
 // Blocks of a cluster, by compute capability: 9.0 and 10.0 have clusters beyond the portable 8.
 unsigned LargestCluster(int major) { return major < 9 ? 1 : major <= 10 ? 16 : 8; }
 
+// Whether a kernel's blocks stay for row after row.
+bool Stays(Layout layout) { return layout == Layout::kPiped || layout == Layout::kRing; }
+
 }  // namespace
 
 void RowCudaKernel::Run(const Grid& grid, OrtKernelContext* context) const {
@@ -22,26 +25,13 @@ void RowCudaKernel::Run(const Grid& grid, OrtKernelContext* context) const {
   const auto launch = [&](std::size_t chosen) {
     const Variant& variant = kernel().variants[chosen];
     if (variant.layout == Layout::kSplit) return RunSplit(chosen, grid, gpu, stream);
-    if (variant.layout == Layout::kSpread) return RunSpread(chosen, grid, stream);
     alignas(16) unsigned char block[kMaxParams];
     FillRowParams(kernel(), variant, grid, block);
-    const unsigned resident = variant.layout == Layout::kPiped ? launcher_.Resident(chosen) : 0;
+    const unsigned resident = Stays(variant.layout) ? launcher_.Resident(chosen) : 0;
     launcher_.Launch(chosen, RowGridSize(variant, grid, resident), block, stream);
   };
   const auto fits = [&](std::size_t k) { return RowVariantFits(kernel(), kernel().variants[k], grid, gpu); };
   launch(launcher_.Choose({grid.domain.count, grid.columns}, rule, stream, fits, launch));
-}
-
-void RowCudaKernel::RunSpread(std::size_t chosen, const Grid& grid, Stream stream) const {
-  const Variant& variant = kernel().variants[chosen];
-  const Team team = TeamOf(kernel(), variant, grid, launcher_.Resident(chosen));
-  if (team.teams == 0) throw Error("kernel " + variant.symbol + ": too few of its blocks run at once on this GPU");
-  const Parts parts{spread_.Cleared(stream, ScratchBytes(kernel(), team), launcher_.driver()), team.cut.parts,
-                    team.cut.columns};
-  alignas(16) unsigned char block[kMaxParams];
-  std::memcpy(block, &parts, sizeof(parts));
-  FillRowParams(kernel(), variant, grid, block + sizeof(parts));
-  launcher_.Launch(chosen, static_cast<unsigned>(team.teams * team.cut.parts), block, stream);
 }
 
 // One launch after the other: each reads what the blocks of those before it left.

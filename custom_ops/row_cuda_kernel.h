@@ -8,24 +8,21 @@
 
 namespace onnxopt::cuda {
 
-// Launching does not synchronize, and allocates nothing but what blocks that share rows tell each other, the first time
-// on a stream: it is safe under CUDA graph capture. Thread-safe.
+// Launching does not synchronize, and allocates nothing but the partial results of split rows, the first time on a
+// stream: it is safe under CUDA graph capture. Thread-safe.
 class RowCudaKernel final : public RowKernel {
  public:
   // Loads every variant into the current context, if there is one. Throws Error if one does not load.
   RowCudaKernel(const Kernel& kernel, const Library& library, const OrtKernelInfo* info)
-      : RowKernel(kernel), launcher_(kernel, library), scratch_(info), spread_(info) {}
+      : RowKernel(kernel), launcher_(kernel, library), scratch_(info) {}
 
  private:
   void Run(const Grid& grid, OrtKernelContext* context) const override;
-
-  void RunSpread(std::size_t chosen, const Grid& grid, Stream stream) const;
 
   void RunSplit(std::size_t chosen, const Grid& grid, const Gpu& gpu, Stream stream) const;
 
   const Launcher launcher_;
   const RowScratch scratch_;
-  const RowScratch spread_;  // cleared, and kept from launch to launch
 };
 
 }  // namespace onnxopt::cuda

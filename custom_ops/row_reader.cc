@@ -13,7 +13,6 @@ namespace {
 
 constexpr std::uint64_t kMaxSlot = 65535;
 constexpr std::uint64_t kMaxRow = std::uint64_t{1} << 40U;
-constexpr std::uint64_t kMaxParts = 32;  // lanes of a warp, each of which reads what one part left
 constexpr std::uint64_t kMaxShared = std::uint64_t{1} << 20U;
 
 Piece ReadPiece(const JsonReader& json) {
@@ -59,10 +58,9 @@ Stage ReadStage(const JsonReader& json) {
 }
 
 Layout ReadLayout(const JsonReader& json) {
-  constexpr std::pair<std::string_view, Layout> kLayouts[] = {{"held", Layout::kHeld},      {"ragged", Layout::kRagged},
-                                                              {"piped", Layout::kPiped},    {"spread", Layout::kSpread},
-                                                              {"looped", Layout::kLooped},  {"split", Layout::kSplit},
-                                                              {"strided", Layout::kStrided}};
+  constexpr std::pair<std::string_view, Layout> kLayouts[] = {
+      {"held", Layout::kHeld},     {"ragged", Layout::kRagged}, {"piped", Layout::kPiped},    {"ring", Layout::kRing},
+      {"looped", Layout::kLooped}, {"split", Layout::kSplit},   {"strided", Layout::kStrided}};
   const std::string name = json.Text();
   for (const auto& [known, layout] : kLayouts) {
     if (name == known) return layout;
@@ -111,16 +109,13 @@ Variant ReadRowVariant(const JsonReader& json, const RowProgram& program) {
   variant.layout = ReadLayout(json["layout"]);
   variant.lanes = static_cast<unsigned>(json["lanes"].Number(1, 16384));
   variant.cluster = static_cast<unsigned>(json["cluster"].Number(1, 16));
-  variant.parts = static_cast<unsigned>(json["parts"].Number(1, kMaxParts));
   variant.columns = json["columns"].Number(0, kMaxRow);
   variant.shared = static_cast<unsigned>(json["shared"].Number(0, kMaxShared));
   variant.launch = static_cast<unsigned>(json["launch"].Number(0, program.stages.size()));
   if (variant.threads % 32 != 0) json["threads"].Fail("is not a multiple of 32");
-  if (variant.layout != Layout::kSpread && variant.threads * variant.cluster % variant.lanes != 0)
-    json["lanes"].Fail("does not divide the threads");
-  const bool whole = variant.cluster > 1 || variant.layout == Layout::kPiped;
-  const unsigned others = variant.layout == Layout::kSpread ? 2 * kWarpThreads : 0;  // two warps exchange results
-  if ((whole || others > 0) && variant.lanes + others != variant.threads * variant.cluster) {
+  if (variant.threads * variant.cluster % variant.lanes != 0) json["lanes"].Fail("does not divide the threads");
+  const bool whole = variant.cluster > 1 || variant.layout == Layout::kPiped || variant.layout == Layout::kRing;
+  if (whole && variant.lanes != variant.threads * variant.cluster) {
     json["lanes"].Fail("are not those of the cluster");
   }
   if (variant.modes.size() != program.leaves() || variant.modes.find_first_not_of("FKDC*") != std::string::npos) {

@@ -9,13 +9,7 @@ RowScratch::~RowScratch() {
   for (void* data : allocated_) allocator_.get()->Free(allocator_.get(), data);
 }
 
-void* RowScratch::Of(Stream stream, std::size_t bytes) const { return Get(stream, bytes, nullptr); }
-
-void* RowScratch::Cleared(Stream stream, std::size_t bytes, const Driver& driver) const {
-  return Get(stream, bytes, &driver);
-}
-
-void* RowScratch::Get(Stream stream, std::size_t bytes, const Driver* clears) const {
+void* RowScratch::Of(Stream stream, std::size_t bytes) const {
   const std::lock_guard<std::mutex> lock(mutex_);
   Buffer& buffer = buffers_[stream];
   if (buffer.bytes < bytes) {
@@ -23,10 +17,6 @@ void* RowScratch::Get(Stream stream, std::size_t bytes, const Driver* clears) co
     void* const data = allocator_.get()->Alloc(allocator_.get(), wanted);
     if (data == nullptr) throw Error("no memory for partial results of " + std::to_string(wanted) + " bytes");
     allocated_.push_back(data);
-    if (clears != nullptr) {
-      clears->Check(clears->cuMemsetD8Async(reinterpret_cast<std::uintptr_t>(data), 0, wanted, stream),
-                    "cannot clear memory for partial results");
-    }
     buffer = {data, wanted};
   }
   return buffer.data;

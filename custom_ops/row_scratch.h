@@ -22,16 +22,11 @@ class RowScratch {
   // At least so many bytes. Allocates where a stream's calls needed fewer so far. Throws Error if there is no memory.
   void* Of(Stream stream, std::size_t bytes) const;
 
-  // The same, all 0 the first time that a stream gets it.
-  void* Cleared(Stream stream, std::size_t bytes, const Driver& driver) const;
-
  private:
   struct Buffer {
     void* data = nullptr;
     std::size_t bytes = 0;
   };
-
-  void* Get(Stream stream, std::size_t bytes, const Driver* clears) const;
 
   const Allocator allocator_;
   mutable std::mutex mutex_;

@@ -13,8 +13,6 @@ constexpr std::uint64_t kShortForCluster = 16384;  // columns below which one bl
 
 constexpr unsigned kBlocksOfLoop = 8;  // of a cluster that loops over a row
 constexpr std::uint64_t kWarp = 32;
-constexpr std::size_t kWord = 4;    // bytes
-constexpr std::size_t kLine = 128;  // bytes
 constexpr std::uint64_t kMostParts = 512;
 constexpr std::uint64_t kBlocksOfSplit = 2;  // a multiprocessor
 
@@ -91,10 +89,10 @@ bool IsIndexed(const RowProgram& program, char mode, std::size_t k, const Grid& 
   return program.index && (mode == '*' || grid.domain.access[k].guards != 0);
 }
 
-// Whether a row lies on the chip, and every operand can be moved in vectors: a held kernel does nothing else.
+// Whether a row lies in registers, and every operand can be moved in vectors: a held kernel does nothing else.
 bool HeldFits(const Kernel& kernel, const Variant& variant, const Grid& grid) {
   const bool ragged = variant.layout == Layout::kRagged;
-  const std::uint64_t capacity = std::uint64_t{variant.lanes} * variant.parts * variant.unroll * variant.vector;
+  const std::uint64_t capacity = std::uint64_t{variant.lanes} * variant.unroll * variant.vector;
   if (grid.inner != 1 || grid.columns == 0 || grid.columns + (ragged ? variant.vector - 1 : 0) > capacity) return false;
   if (!ragged && grid.columns % variant.vector != 0) return false;
   if (variant.columns != 0 && variant.columns != grid.columns) return false;
@@ -173,9 +171,8 @@ bool Fits(const Kernel& kernel, const Variant& variant, const Grid& grid, const 
     case Layout::kHeld:
     case Layout::kRagged:
     case Layout::kPiped:
+    case Layout::kRing:
       return variant.shared <= gpu.shared && HeldFits(kernel, variant, grid);
-    case Layout::kSpread:
-      return variant.shared <= gpu.shared && variant.parts <= gpu.multiprocessors && HeldFits(kernel, variant, grid);
     case Layout::kLooped:
       return LoopedFits(kernel, variant, grid) && (variant.cluster == 1 || ClusterPays(grid, gpu));
     case Layout::kSplit:
@@ -218,22 +215,6 @@ Cut CutRows(const Variant& variant, const Grid& grid, const Gpu& gpu) {
   return {(grid.columns - 1) / columns + 1, columns};
 }
 
-Team TeamOf(const Kernel& kernel, const Variant& variant, const Grid& grid, unsigned resident) {
-  std::size_t narrowest = kLine;
-  for (const Dtype dtype : kernel.rows.Leaves()) narrowest = std::min(narrowest, Size(dtype));
-  for (const Dtype dtype : kernel.rows.outputs) narrowest = std::min(narrowest, Size(dtype));
-  const std::uint64_t step = kLine / narrowest;  // columns: every part begins with a line of the cache
-  const std::uint64_t columns = ((grid.columns - 1) / variant.parts / step + 1) * step;
-  const std::uint64_t parts = (grid.columns - 1) / columns + 1;
-  return {{parts, columns}, std::min<std::uint64_t>(resident / parts, grid.rows())};
-}
-
-std::size_t ScratchBytes(const Kernel& kernel, const Team& team) {
-  std::size_t words = 1;  // how many elements there are
-  for (const Stage& stage : kernel.rows.stages) words += stage.reductions.size() * sizeof(std::uint64_t) / kWord;
-  return sizeof(SpreadState) + team.teams * team.cut.parts * kSpreadPlaces * words * sizeof(std::uint64_t);
-}
-
 std::size_t ScratchBytes(const Kernel& kernel, const Grid& grid, const Cut& cut) {
   std::size_t values = 0;
   for (const Stage& stage : kernel.rows.stages) values += stage.reductions.size();
@@ -243,7 +224,8 @@ std::size_t ScratchBytes(const Kernel& kernel, const Grid& grid, const Cut& cut)
 unsigned RowGridSize(const Variant& variant, const Grid& grid, unsigned resident) {
   std::uint64_t blocks = 0;
   switch (variant.layout) {
-    case Layout::kPiped: {
+    case Layout::kPiped:
+    case Layout::kRing: {
       const std::uint64_t turns = (grid.rows() - 1) / resident + 1;  // rows of one cluster; all get nearly as many
       blocks = ((grid.rows() - 1) / turns + 1) * variant.cluster;
       break;

@@ -33,19 +33,7 @@ Cut CutRows(const Variant& variant, const Grid& grid, const Gpu& gpu);
 // Bytes that the partial results of all stages and parts take at most.
 std::size_t ScratchBytes(const Kernel& kernel, const Grid& grid, const Cut& cut);
 
-// How a spread variant's blocks share rows: as many teams as run at once, each with a block for every part of a row.
-struct Team {
-  Cut cut;
-  std::uint64_t teams;
-};
-
-// resident: blocks that run at once.
-Team TeamOf(const Kernel& kernel, const Variant& variant, const Grid& grid, unsigned resident);
-
-// Bytes that a spread launch's blocks need to tell each other what their parts of rows are reduced to.
-std::size_t ScratchBytes(const Kernel& kernel, const Team& team);
-
-// Blocks of threads that cover the rows. resident: of a piped variant, the clusters that run at once. Throws
+// Blocks of threads that cover the rows. resident: of a piped or ring variant, the clusters that run at once. Throws
 // Error where there are more than a grid has.
 unsigned RowGridSize(const Variant& variant, const Grid& grid, unsigned resident);
 

@@ -9,8 +9,8 @@ from onnxopt.dtypes import DTYPES
 from onnxopt.extents import product
 from onnxopt.generate_pointwise import C_TYPES, INDEX, forms, statements
 from onnxopt.regions import Kernel
-from onnxopt.row_merging import MergedStage, exponential_sums, merged
 from onnxopt.row_program import GIVEN, Piece, RowProgram, Stage, is_float
+from onnxopt.row_sums import exponential_sums
 from onnxopt.row_variants import RowVariant
 
 HEADER = "rowwise.cuh"
@@ -104,15 +104,6 @@ class _Text:
             "};",
         ]
 
-    def merged(self, stage: int | MergedStage) -> str:
-        """The type of a stage, or of two that are made at once."""
-        if isinstance(stage, int):
-            return f"Stage{stage}"
-        return f"{stage.kind}<Stage{stage.first}, Stage{stage.first + 1}, &{self._row_member(stage.center)}>"
-
-    def _row_member(self, slot: int) -> str:
-        return self.slot(slot).replace("row.", "Row::")
-
     def output(self, function: str, piece: Piece | None, stored: Sequence[int], exact: bool) -> list[str]:
         """The function that computes some outputs."""
         body, results = self.statements(piece, exact) if piece else ([], [])
@@ -144,7 +135,6 @@ def _struct(name: str, program: RowProgram) -> list[str]:
         *text.row(),
         *stages,
         f"using Stages = List<{', '.join(f'Stage{k}' for k in range(len(program.stages)))}>;",
-        f"using MergedStages = List<{', '.join(map(text.merged, merged(program)))}>;",
         *text.output("output", program.output, program.stored("element"), text.exact),
         *text.output("row_output", program.row_output, program.stored("row"), True),
     ]
@@ -168,17 +158,16 @@ def _index(program: RowProgram) -> list[str]:
 def _entry(name: str, program: RowProgram, variant: RowVariant) -> list[str]:
     index = INDEX[variant.index]
     modes = "".join(f", '{mode}'" for mode in variant.modes)
-    block = "SplitParams" if variant.layout in ("split", "spread") else "RowParams"
+    block = "SplitParams" if variant.layout == "split" else "RowParams"
     params = f"{block}<{index}, {len(program.leaves)}, {len(program.outputs)}>"
     size = f"{variant.vector}, {variant.unroll}"
     held = f"{size}, {variant.lanes}, {variant.threads}, {variant.columns}"
     piped = f"{size}, {variant.threads}, {variant.cluster}, {variant.columns}, {hex(variant.fetched)}u"
-    spread = f"{size}, {variant.lanes}, {hex(variant.fetched)}u, {variant.depth}, {variant.lag}"
     arguments = {
         "held": held,
         "ragged": held,
         "piped": piped,
-        "spread": spread,
+        "ring": f"{piped}, {variant.depth}",
         "looped": f"{size}, {variant.threads}, {variant.cluster}",
         "split": f"{size}, {variant.threads}, {variant.launch}",
         "strided": f"{size}, {variant.threads}",

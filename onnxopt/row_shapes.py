@@ -9,7 +9,7 @@ import dataclasses
 import math
 
 MULTIPROCESSOR_BYTES = 228 << 10  # shared memory of a Hopper multiprocessor, of which each block takes 1 KB more
-_SHARED_LEFT = 4096  # bytes for what a block reserves and for partial results
+_SHARED_LEFT = 2048  # bytes for what a block reserves and for partial results
 _THREADS = 128
 _KEPT = 8  # elements of a row that one thread keeps, where a warp can share it:
 _KEPT_VECTORS = 2  # or so many vectors, where rows are many: a block of fewer bytes takes less time than its start
@@ -29,8 +29,7 @@ _LARGE = 512  # threads of a block that shares a long row
 _NARROW_CLUSTERS = ((512, 1, 80), (512, 2, 64), (512, 4, 64))  # threads, blocks and elements a thread, 16 bits each
 _WIDE_CLUSTERS = ((1024, 1, 20), (1024, 2, 20), (1024, 4, 20), (1024, 8, 20))
 _MOST_OF_NARROW = 64  # elements a thread, of 16 bits
-_MOST_OF_WIDE = 128  # bytes a thread
-_LEAST_SPREAD = 512 << 10  # bytes of a row
+_SMALL_PART = 32 << 10  # bytes
 _STATIC_SHARED = 48 << 10  # bytes that a block has without asking for more
 
 
@@ -50,13 +49,6 @@ class RowShape:
     resident: int = 0
     keeps: bool = True
     depth: int = 0
-    parts: int = 1
-    lag: int = 0
-
-    @property
-    def workers(self) -> int:
-        """Threads of a block that have elements of a row; a spread one has two warps that exchange results."""
-        return self.threads - 2 * _WARP if self.layout == "spread" else self.threads
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,8 +56,8 @@ class RowWork:
     """What a kernel reads of a row.
 
     size: bytes of the narrowest operand's elements. inputs: those of one value an element, of which `reduced` are read
-    before the last reduction, `flat` are as large as the domain. rows: how many there are, if known. stages: how often
-    threads exchange what a row is reduced to, with stages merged that can be.
+    before the last reduction, `flat` are as large as the domain, and `same` are the same for every row. rows: how many
+    there are, if known.
     """
 
     size: int
@@ -73,7 +65,7 @@ class RowWork:
     reduced: int = 1
     rows: int | None = None
     flat: int = 1
-    stages: int = 2
+    same: int = 0
 
 
 def for_length(length: int, widest: int, work: RowWork) -> RowShape | None:
@@ -136,9 +128,6 @@ def _shared_by_blocks(length: int, vector: int, work: RowWork) -> RowShape | Non
         return _shared_by_large_block(vectors, vector, work)
     if vector * work.size < _LEAST_LOADED:
         return None
-    spread = _spread(vectors, vector, work)
-    if spread is not None:
-        return spread
     narrow = work.size <= 2
     for threads, cluster, most in _NARROW_CLUSTERS if narrow else _WIDE_CLUSTERS:
         unroll = -(-vectors // (threads * cluster))
@@ -161,34 +150,34 @@ def _shared_by_large_block(vectors: int, vector: int, work: RowWork) -> RowShape
         return _by_blocks("held", vectors, vector, _LARGE, 1, 2 if work.inputs == 2 else 0)
     if narrow:
         return _by_blocks("piped", vectors, vector, _LARGE, 1, 1)
-    return _by_blocks("held", vectors, vector, _LARGE)
+    ring = _by_blocks("ring", vectors, vector, _LARGE, 1, 2, 1)
+    alone = work.flat <= 1 and work.reduced == 1
+    return ring if alone and _has_room(ring, work) else _by_blocks("held", vectors, vector, _LARGE)
 
 
-def _has_room(shape: RowShape, work: RowWork) -> bool:
-    """Whether a block's shared memory holds its part of as many rows as the layout is deep."""
-    taken = shape.unroll * shape.vector * shape.workers * work.size * max(shape.depth, 1) * max(work.flat, 1)
-    return shape.unroll <= _MOST_VECTORS and taken <= shared_bytes(shape.resident)
+def _has_room(ring: RowShape, work: RowWork) -> bool:
+    """Whether a block's shared memory holds its part of as many rows as the ring is deep."""
+    taken = ring.unroll * ring.vector * ring.threads * work.size * ring.depth * max(work.flat, 1)
+    return ring.unroll <= _MOST_VECTORS and taken <= shared_bytes(ring.resident)
 
 
 def _shared_by_large_cluster(vectors: int, vector: int, work: RowWork) -> RowShape | None:
     """Rows that only a cluster of 8 or 16 can keep; None for those that are too long or lie in too short vectors."""
+    much = work.reduced >= 2 or work.inputs >= 3  # that all rows share, beside one that is in registers
     eighth = -(-vectors // (_LARGE * 8))
-    if work.size <= 2 and work.flat <= 1 and eighth * vector <= _MOST_OF_NARROW and eighth <= _MOST_VECTORS:
+    if work.size <= 2 and work.flat <= 1 and much and eighth * vector <= _MOST_OF_NARROW and eighth <= _MOST_VECTORS:
         return _by_blocks("piped", vectors, vector, _LARGE, 8, 1)
-    shape = _by_blocks("piped", vectors, vector, 2 * _LARGE, 16, 1)
-    return shape if shape.unroll * vector * work.size <= _MOST_OF_WIDE and _has_room(shape, work) else None
-
-
-def _spread(vectors: int, vector: int, work: RowWork) -> RowShape | None:
-    """Rows so long that the blocks of a team, all over the GPU, have a good part each."""
-    if work.stages > 1 or vectors * vector * work.size < _LEAST_SPREAD:
-        return None
-    unroll = -(-vectors // (_LARGE * _WARP))
-    for depth, lag in ((6, 2), (5, 2), (4, 2), (3, 1), (2, 1)):
-        shape = RowShape("spread", vector, unroll, _LARGE, _LARGE + 2 * _WARP, 1, 1, True, depth, _WARP, lag)
-        if _has_room(shape, work):
-            return shape
-    return None
+    part = -(-vectors * vector * work.size // 16)  # bytes of one input that a block has
+    ahead = part * max(work.flat, 1)
+    if ahead <= _SMALL_PART:
+        shape = _by_blocks("ring", vectors, vector, _LARGE // 2, 16, 2, 1)
+    elif work.same > 0 and 2 * ahead + part * work.same <= shared_bytes(1):
+        shape = _by_blocks("ring", vectors, vector, _LARGE, 16, 1, 2)
+    elif ahead <= shared_bytes(2):
+        shape = _by_blocks("ring", vectors, vector, _LARGE, 16, 2, 1)
+    else:
+        shape = _by_blocks("ring", vectors, vector, 2 * _LARGE, 16, 1, 1)
+    return shape if _has_room(shape, work) else None
 
 
 def shared_bytes(resident: int) -> int:

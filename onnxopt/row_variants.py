@@ -13,14 +13,13 @@ from onnxopt import row_domain, row_indexing, row_shapes
 from onnxopt.dtypes import DTYPES
 from onnxopt.regions import Region, Variant
 from onnxopt.row_domain import Grid
-from onnxopt.row_merging import merged
 from onnxopt.row_program import RowProgram
 from onnxopt.row_shapes import RowShape, RowWork
 from onnxopt.shapes import Dims, Shapes
 
 _LEAST_COPIED = 4  # bytes that are copied to shared memory at once
 _ACCESS_BYTES = 16  # the widest load or store an instruction makes
-LAYOUTS = ("held", "ragged", "piped", "spread", "split", "looped", "strided")  # in the order that the host tries them
+LAYOUTS = ("held", "ragged", "piped", "ring", "split", "looped", "strided")  # in the order that the host tries them
 _MOST_LENGTHS = 3  # lengths of rows that get an entry point of their own
 _LOOPED_THREADS = 512
 _CLUSTER = 8
@@ -30,12 +29,11 @@ _CLUSTER = 8
 class RowVariant(Variant):
     """One entry point of a rowwise kernel.
 
-    layout: held (in registers), ragged, piped, spread (in shared memory), looped, split or strided, as rowwise.cuh has
+    layout: held (in registers), ragged, piped, ring (in shared memory), looped, split or strided, as rowwise.cuh has
     them. lanes: threads that share a row. cluster: blocks that share a row. columns: the only length of a row that it
     runs, 0 for any that fits. resident: blocks that a multiprocessor should hold at once, 0 where the compiler may take
     the registers it wants. fetched: mask of the inputs that come through shared memory, which takes `shared` bytes a
-    block. depth: rows that a spread block has room for. parts: blocks that share a spread row, lag: rows that such a block goes on
-    to reduce before it stores one. launch: which of a split variant's launches: one a stage and one more,
+    block. depth: rows that a ring has room for. launch: which of a split variant's launches: one a stage and one more,
     which lie behind each other.
     modes: one letter an input: F flat, K by the column, D dense in each row, C one value a channel, * any.
     """
@@ -49,8 +47,6 @@ class RowVariant(Variant):
     shared: int = 0
     launch: int = 0
     depth: int = 0
-    parts: int = 1
-    lag: int = 0
 
 
 def choose(
@@ -92,7 +88,7 @@ def _work(program: RowProgram, grids: Sequence[Grid], modes: str) -> RowWork:
     rows = [g.count for g in grids]
     most = max((n for n in rows if n is not None), default=None) if None not in rows else None
     size = min(DTYPES[d].size for d in (*program.leaves, *program.outputs))
-    return RowWork(size, len(elements), len(elements & reduced), most, modes.count("F"), len(merged(program)))
+    return RowWork(size, len(elements), len(elements & reduced), most, modes.count("F"), modes.count("K"))
 
 
 def variant_of(name: str, program: RowProgram, modes: str, shape: RowShape, length: int) -> RowVariant:
@@ -101,7 +97,7 @@ def variant_of(name: str, program: RowProgram, modes: str, shape: RowShape, leng
         return _variant(name, "looped", _anywhere(modes), shape)
     if shape.layout == "ragged":
         modes = modes.replace("C", "*")
-    fetched, shared = _fetched(program, modes, shape) if shape.layout in ("piped", "spread") else (0, 0)
+    fetched, shared = _fetched(program, modes, shape) if shape.layout in ("piped", "ring") else (0, 0)
     return _variant(name, shape.layout, modes, shape, columns=length, fetched=fetched, shared=shared)
 
 
@@ -110,7 +106,7 @@ def _fetched(program: RowProgram, modes: str, shape: RowShape) -> tuple[int, int
     domain as many as fit, and then of those that are the same for every row."""
 
     def taken(k: int) -> int:
-        return DTYPES[program.leaves[k]].size * shape.vector * shape.unroll * shape.workers
+        return DTYPES[program.leaves[k]].size * shape.vector * shape.unroll * shape.threads
 
     whole = [k for k, guards in enumerate(program.guards) if not guards]
     can = [k for k in whole if DTYPES[program.leaves[k]].size * shape.vector >= _LEAST_COPIED]
@@ -138,12 +134,11 @@ def _variant(name: str, layout: str, modes: str, shape: RowShape, **more: int) -
     text = f"{name}_{layout}_{modes.replace('*', 'G')}_w{shape.vector}u{shape.unroll}l{shape.lanes}t{shape.threads}"
     told = {"c": shape.cluster if shape.cluster > 1 else 0, "r": shape.resident, "n": more.get("columns", 0)}
     told |= {"f": more.get("fetched", 0), "p": more.get("launch", 0), "d": shape.depth}
-    told |= {"s": shape.parts if shape.parts > 1 else 0, "g": shape.lag}
     text += "".join(f"{letter}{value}" for letter, value in told.items() if value)
     return RowVariant(
         text, modes, 32, shape.vector, shape.unroll, shape.threads, layout, shape.lanes, shape.cluster,
         more.get("columns", 0), shape.resident, more.get("fetched", 0), more.get("shared", 0), more.get("launch", 0),
-        shape.depth, shape.parts, shape.lag, waits=True,
+        shape.depth, waits=True,
     )  # fmt: skip
 
 
