@@ -77,9 +77,7 @@ def run(folder: pathlib.Path, device: str, share: str) -> int:
 def main() -> int:
     parser, (_, ran) = command(__doc__)
     add_device_and_out(ran)
-    ran.add_argument(
-        "--share", default="0/1", help="K/N: every Nth layout from the Kth on, for N sanitizers side by side"
-    )
+    ran.add_argument("--share", default="0/1", help="K/N: every Nth from the Kth on, for several sanitizers at once")
     args = parser.parse_args()
     if args.verb == "prepare":
         prepare(args.folder, args.arch)

@@ -213,8 +213,10 @@ def _constant_id(value: int, program: Program) -> bool:
 
 
 def _is_reciprocal_of_normal(instruction: Instruction, program: Program) -> bool:
-    """Whether this is 1 / (x + a constant), as of sigmoid: a sum that is not 0 is about an ulp of the constant at least,
-    so it is never subnormal, and its reciprocal takes no branch."""
+    """Whether this is 1 / (x + a constant), as of sigmoid: a sum that is not 0 is about an ulp of the constant at least.
+
+    So it is never subnormal, and its reciprocal takes no branch.
+    """
     if instruction.op != "div" or instruction.dtype != "float32":
         return False
     first = len(program.leaves)

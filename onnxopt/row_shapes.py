@@ -148,8 +148,8 @@ def _by_blocks(
 def _shared_by_large_block(vectors: int, vector: int, work: RowWork) -> RowShape:
     """Rows that 512 threads share, two of them on a multiprocessor if its registers have room.
 
-    Rows of one input, or of much, are held by blocks of their own. The others' blocks stay: they keep what all rows share
-    in shared memory, or read it while the next row is on its way.
+    Rows of one input, or of much, are held by blocks of their own. The others' blocks stay: they keep what all rows
+    share in shared memory, or read it while the next row is on its way.
     """
     narrow = work.size <= 2
     if work.inputs == 1 or work.flat == 0 or work.size > 4 or (work.flat > 1 and not narrow):

@@ -9,8 +9,10 @@ from onnxopt.row_program import GIVEN, Piece, RowProgram
 
 
 def exponential_sums(program: RowProgram) -> frozenset[int]:
-    """The slots of float32 sums of exp(x - m), where m is the maximum of x: the maximum's exponential is 1. Not a number
-    where x or all of a row's x is not finite."""
+    """The slots of float32 sums of exp(x - m), where m is the maximum of x: the maximum's exponential is 1.
+
+    They are 1 at least and finite, or not a number.
+    """
     found: set[int] = set()
     most: dict[Hashable, int] = {}  # what the maximum is taken of -> its slot
     slot = len(program.leaves) + len(GIVEN)
