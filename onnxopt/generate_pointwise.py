@@ -213,7 +213,7 @@ def _constant_id(value: int, program: Program) -> bool:
 
 
 def _is_reciprocal_of_normal(instruction: Instruction, program: Program) -> bool:
-    """Whether this is 1 / (x + a constant), as of sigmoid: a sum that is not 0 is about an ulp of the constant at least.
+    """Whether this is 1 / (x + a constant), as of sigmoid: a sum that is not 0 is an ulp of the constant or more.
 
     So it is never subnormal, and its reciprocal takes no branch.
     """
