@@ -65,6 +65,9 @@ def choose(
             shape = None if length is None else row_shapes.for_length(length, vector, work)
             if length is not None and shape is not None:
                 chosen.append(variant_of(name, program, modes, shape, length))
+                if shape.layout == "piped" and shape.cluster == 1:  # for GPUs with less shared memory
+                    held = dataclasses.replace(shape, layout="held", resident=0)
+                    chosen.append(variant_of(name, program, modes, held, length))
         on_every_gpu = len(chosen) == len(lengths) and all(v.cluster == 1 and not v.shared for v in chosen)
         if not on_every_gpu:
             chosen += _general(name, program, vector, _anywhere(modes), None in lengths)
