@@ -88,6 +88,32 @@ __device__ inline T div(T x, T y) {
   }
 }
 
+// 1 / x, correctly rounded save where the result is subnormal, for an x that is not: as the compiler's own division,
+// but without its branch for all other cases, which keeps elements from being worked on side by side.
+__device__ inline float reciprocal_of_normal(float x) {
+#ifdef __CUDA_ARCH__
+  float y;
+  asm("rcp.approx.f32 %0, %1;" : "=f"(y) : "f"(x));
+  const float off = ::fmaf(-x, y, 1.0f);  // not a number where x is 0, infinite or not a number
+  return off == off ? ::fmaf(y, off, y) : y;
+#else
+  return 1.0f / x;
+#endif
+}
+
+// x / y for a finite y from 1 on: correctly rounded save where the result is subnormal, without a branch, and with one
+// reciprocal for all elements that are divided by y.
+__device__ inline float divide_by_sum(float x, float y) {
+#ifdef __CUDA_ARCH__
+  const float inverse = reciprocal_of_normal(y);
+  const float quotient = x * inverse;
+  const float off = ::fmaf(-quotient, y, x);  // not a number where x is infinite
+  return off == off ? ::fmaf(off, inverse, quotient) : quotient;
+#else
+  return x / y;
+#endif
+}
+
 template <typename T>
 __device__ inline T neg(T x) {
   if constexpr (is_float<T>()) {

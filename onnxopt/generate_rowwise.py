@@ -12,6 +12,7 @@ from onnxopt.generate_pointwise import C_TYPES, INDEX, forms, statements
 from onnxopt.program import Instruction
 from onnxopt.regions import Kernel
 from onnxopt.row_program import GIVEN, Piece, RowProgram, Stage, is_float
+from onnxopt.row_sums import exponential_sums
 from onnxopt.row_variants import RowVariant
 
 HEADER = "rowwise.cuh"
@@ -41,6 +42,7 @@ class _Text:
         self.program = program
         self.exact = is_exact(program)
         self._first = len(program.leaves)
+        self._sums = exponential_sums(program)
 
     def slot(self, k: int) -> str:
         """The value in a slot, as an expression inside any function."""
@@ -56,7 +58,8 @@ class _Text:
         return ", ".join(f"{C_TYPES[DTYPES[d].compute]}& y{k}" for k, d in enumerate(self.program.outputs))
 
     def statements(self, piece: Piece, exact: bool) -> tuple[list[str], list[str]]:
-        return statements(piece.program, [self.slot(k) for k in piece.reads], exact)
+        sums = {n for n, k in enumerate(piece.reads) if k in self._sums}
+        return statements(piece.program, [self.slot(k) for k in piece.reads], exact, sums)
 
     def row_statements(self, piece: Piece) -> tuple[list[str], list[str]]:
         """The same for what is computed once a row, all lanes waiting for it: no division that branches."""

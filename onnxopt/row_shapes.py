@@ -31,10 +31,10 @@ _MULTIPROCESSORS = 132
 _FEW_ROWS = 8 * _MULTIPROCESSORS
 _WARP = 32
 _LARGE = 512  # threads of a block that shares a long row
-_NARROW_CLUSTERS = ((512, 1, 80), (512, 2, 64), (512, 4, 64))  # threads, blocks and elements a thread, 16 bits each
-_WIDE_CLUSTERS = ((1024, 1, 20), (1024, 2, 20), (1024, 4, 20), (1024, 8, 20))
-_MOST_OF_NARROW = 64  # elements a thread, of 16 bits
-_SMALL_PART = 32 << 10  # bytes
+_MOST_BLOCKS = 16  # of a cluster
+_NARROW_CLUSTERS = ((1, 80), (2, 64), (4, 64), (16, 64))  # blocks and elements a thread, 16 bits each
+_WIDE_CLUSTERS = ((1, 40), (2, 40), (4, 40), (8, 40), (16, 40))
+_MOST_OF_TWO = 32  # elements a thread, of 16 bits, of which two blocks have room in a multiprocessor's registers
 _STATIC_SHARED = 48 << 10  # bytes that a block has without asking for more
 
 
@@ -61,8 +61,7 @@ class RowWork:
     """What a kernel reads of a row.
 
     size: bytes of the narrowest operand's elements. inputs: those of one value an element, of which `reduced` are read
-    before the last reduction, `flat` are as large as the domain, and `same` are the same for every row. rows: how many
-    there are, if known.
+    before the last reduction, and `flat` are as large as the domain. rows: how many there are, if known.
     """
 
     size: int
@@ -70,7 +69,6 @@ class RowWork:
     reduced: int = 1
     rows: int | None = None
     flat: int = 1
-    same: int = 0
 
 
 def for_length(length: int, widest: int, work: RowWork) -> RowShape | None:
@@ -132,7 +130,7 @@ def _ragged_by_blocks(length: int, vector: int) -> RowShape | None:
 
 
 def _shared_by_blocks(length: int, vector: int, work: RowWork) -> RowShape | None:
-    """Rows that a block or a cluster of blocks shares, and that one block of a multiprocessor keeps waiting for."""
+    """Rows that a block or a cluster of blocks shares."""
     vectors = length // vector
     for most in (min(_MOST_BYTES // work.size, _MOST_HELD), _MOST_HELD):
         for threads in (64, 128, 256):
@@ -143,11 +141,15 @@ def _shared_by_blocks(length: int, vector: int, work: RowWork) -> RowShape | Non
     if vector * work.size < _LEAST_LOADED:
         return None
     narrow = work.size <= 2
-    for threads, cluster, most in _NARROW_CLUSTERS if narrow else _WIDE_CLUSTERS:
+    twice = not narrow and work.reduced > 1  # each thread has half, where what is reduced is computed of several inputs
+    threads = 2 * _LARGE if twice else _LARGE
+    for cluster, most in _NARROW_CLUSTERS if narrow else _WIDE_CLUSTERS:
         unroll = -(-vectors // (threads * cluster))
-        if unroll * vector <= most and unroll <= _MOST_VECTORS:
-            return _by_blocks("piped", vectors, vector, threads, cluster, 1)
-    return _shared_by_large_cluster(vectors, vector, work)
+        if unroll * vector <= (most // 2 if twice else most) and unroll <= _MOST_VECTORS:
+            two = narrow and cluster == _MOST_BLOCKS and work.flat <= 1 and unroll * vector <= _MOST_OF_TWO
+            return _by_blocks("piped", vectors, vector, threads, cluster, 2 if two else 1)
+    ring = _by_blocks("ring", vectors, vector, 2 * _LARGE, _MOST_BLOCKS, 1, 1)
+    return ring if _has_room(ring, work) else None
 
 
 def _by_blocks(
@@ -158,40 +160,22 @@ def _by_blocks(
 
 
 def _shared_by_large_block(vectors: int, vector: int, work: RowWork) -> RowShape:
-    """Rows that 512 threads share: two of them on a multiprocessor, if its registers or shared memory have room."""
+    """Rows that 512 threads share, two of them on a multiprocessor if its registers have room.
+
+    Rows of one input, or of much, are held by blocks of their own. The others' blocks stay: they keep what all rows
+    share in shared memory, or read it while the next row is on its way.
+    """
     narrow = work.size <= 2
-    if work.inputs <= 2 and (narrow or work.reduced == 1):
-        return _by_blocks("held", vectors, vector, _LARGE, 1, 2 if work.inputs == 2 else 0)
-    if narrow:
-        return _by_blocks("piped", vectors, vector, _LARGE, 1, 1)
-    ring = _by_blocks("ring", vectors, vector, _LARGE, 1, 2, 1)
-    alone = work.flat <= 1 and work.reduced == 1
-    return ring if alone and _has_room(ring, work) else _by_blocks("held", vectors, vector, _LARGE)
+    if work.inputs == 1 or work.flat == 0 or work.size > 4 or (work.flat > 1 and not narrow):
+        return _by_blocks("held", vectors, vector, _LARGE)
+    two = work.flat == 1 and (narrow or work.inputs == 2)
+    return _by_blocks("piped", vectors, vector, _LARGE, 1, 2 if two else 1)
 
 
 def _has_room(ring: RowShape, work: RowWork) -> bool:
     """Whether a block's shared memory holds its part of as many rows as the ring is deep."""
     taken = ring.unroll * ring.vector * ring.threads * work.size * ring.depth * max(work.flat, 1)
     return ring.unroll <= _MOST_VECTORS and taken <= shared_bytes(ring.resident)
-
-
-def _shared_by_large_cluster(vectors: int, vector: int, work: RowWork) -> RowShape | None:
-    """Rows that only a cluster of 8 or 16 can keep; None for those that are too long or lie in too short vectors."""
-    much = work.reduced >= 2 or work.inputs >= 3  # that all rows share, beside one that is in registers
-    eighth = -(-vectors // (_LARGE * 8))
-    if work.size <= 2 and work.flat <= 1 and much and eighth * vector <= _MOST_OF_NARROW and eighth <= _MOST_VECTORS:
-        return _by_blocks("piped", vectors, vector, _LARGE, 8, 1)
-    part = -(-vectors * vector * work.size // 16)  # bytes of one input that a block has
-    ahead = part * max(work.flat, 1)
-    if ahead <= _SMALL_PART:
-        shape = _by_blocks("ring", vectors, vector, _LARGE // 2, 16, 2, 1)
-    elif work.same > 0 and 2 * ahead + part * work.same <= shared_bytes(1):
-        shape = _by_blocks("ring", vectors, vector, _LARGE, 16, 1, 2)
-    elif ahead <= shared_bytes(2):
-        shape = _by_blocks("ring", vectors, vector, _LARGE, 16, 2, 1)
-    else:
-        shape = _by_blocks("ring", vectors, vector, 2 * _LARGE, 16, 1, 1)
-    return shape if _has_room(shape, work) else None
 
 
 def shared_bytes(resident: int) -> int:

@@ -10,9 +10,9 @@ from onnxopt.row_shapes import RowShape, RowWork, for_length, for_strided, share
 
 _LENGTHS = (*range(2, 600), *range(600, 9000, 37), *range(9000, 600_000, 1013), 16384, 40960, 65536, 262_144, 1_048_576)
 _WORKS = [
-    RowWork(size, inputs, reduced, rows, flat, same)
+    RowWork(size, inputs, reduced, rows, flat)
     for size in (1, 2, 4, 8)
-    for inputs, reduced, rows, flat, same in ((1, 1, None, 1, 0), (4, 2, 300, 2, 2), (3, 1, 64, 1, 2))
+    for inputs, reduced, rows, flat in ((1, 1, None, 1), (4, 2, 300, 2), (3, 1, 64, 1), (2, 2, 64, 1))
 ]
 
 
