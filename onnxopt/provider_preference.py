@@ -31,6 +31,8 @@ def kernel_wins_on_cpu(region: Region) -> bool:
     if any(u.op_type in _BLOCKED_ON_CPU for v in region.outputs for u in v.consumers()):
         return False
     ops = [n.op_type for n in region.nodes]
+    if region.kind is Kind.SCAN:
+        return len(ops) >= _FEWEST_ROWWISE
     if region.kind is Kind.ROWWISE:
         fused_by_ort = any(rowwise_ops.keeps_shape("", op) or op in _SPELLS_A_NORM for op in ops)
         return len(ops) >= _FEWEST_ROWWISE and not fused_by_ort

@@ -1,0 +1,109 @@
+"""Which entry points a scan kernel gets, and how threads share its rows.
+
+The library tries them in order and takes the first that fits the shapes at hand (custom_ops/scan_cuda_kernel.cc).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+from onnxopt import row_variants, scan_regions
+from onnxopt.dtypes import DTYPES
+from onnxopt.regions import Region
+from onnxopt.row_domain import Grid
+from onnxopt.row_variants import RowVariant
+from onnxopt.scan_program import ScanProgram
+from onnxopt.shapes import Shapes
+
+_ACCESS_BYTES = 16  # the widest load or store an instruction makes
+_THREADS = 256
+# (lanes that share a row, vectors of each) of held rows, fewest first.
+_HELD = ((8, 2), (32, 2), (64, 4), (256, 4))
+_LOOPED = (512, 4)  # threads, vectors a chunk of each
+_SPLIT = (256, 4)
+_STRIDED = ((128, 8), (512, 8))  # threads, elements a chunk of each
+_LINE = 4  # bytes a thread of strided rows, so that a warp reads a line
+
+
+def choose(name: str, program: ScanProgram, regions: Sequence[Region], shapes: Shapes) -> tuple[RowVariant, ...]:
+    """Variants in the order the host tries them: rows that fit in registers, long ones, any."""
+    grids = [_grid(r, shapes) for r in regions]
+    modes = "".join(
+        "*" if is_row else row_variants.mode_of(shapes.dims(v) or (None,), 0, grids[0])
+        for v, is_row in zip(regions[0].inputs, program.rows, strict=True)
+    )
+    dense = any(_may_be_dense(g) for g in grids)
+    chosen: list[RowVariant] = []
+    if dense:
+        chosen += _dense(name, program, modes, [g.length for g in grids])
+    if not all(g.last == len(g.dims) for g in grids):
+        chosen += _strided(name, program, modes)
+    if _may_be_large(regions, shapes):
+        last = [v for v in chosen if v.layout in ("looped", "strided")]
+        chosen += [dataclasses.replace(v, symbol=f"{v.symbol}_64", index=64) for v in last]
+    return tuple({v.symbol: v for v in chosen}.values())
+
+
+def _grid(region: Region, shapes: Shapes) -> Grid:
+    return scan_regions.grid_of(next(n for n in region.nodes if scan_regions.is_scan(n)), shapes)
+
+
+def _may_be_dense(grid: Grid) -> bool:
+    """Whether rows may lie side by side: nothing behind their axis is known to have several elements."""
+    return all(d == 1 or not isinstance(d, int) for d in grid.dims[grid.last :])
+
+
+def _may_be_large(regions: Sequence[Region], shapes: Shapes) -> bool:
+    sizes = [shapes.elements(v) for r in regions for v in (*r.inputs, *r.outputs)]
+    return any(size is None or size >= 2**31 for size in sizes)
+
+
+def _widest(program: ScanProgram) -> int:
+    return _ACCESS_BYTES // max(DTYPES[d].size for d in (*program.inputs, *program.outputs))
+
+
+def _dense(name: str, program: ScanProgram, modes: str, lengths: Sequence[int | None]) -> list[RowVariant]:
+    vector = _widest(program)
+    anywhere = "".join(mode if mode in "FK" else "*" for mode in modes)
+    chosen = []
+    for layout, letters in (("held", modes), ("ragged", anywhere)):
+        needed = {_shape_for(n, vector, layout) for n in lengths if n is not None}
+        if None in lengths:
+            needed |= set(_HELD)
+        chosen += [
+            _variant(name, layout, letters, vector, unroll, lanes, _THREADS)
+            for lanes, unroll in _HELD
+            if (lanes, unroll) in needed
+        ]
+    threads, unroll = _SPLIT
+    chosen += [_variant(name, "split", anywhere, vector, unroll, threads, threads, launch=k) for k in range(2)]
+    threads, unroll = _LOOPED
+    for letters in dict.fromkeys((anywhere, "*" * len(modes))):
+        chosen.append(_variant(name, "looped", letters, vector, unroll, threads, threads))
+    return chosen
+
+
+def _shape_for(length: int, vector: int, layout: str) -> tuple[int, int] | None:
+    """The fewest lanes that hold a row of this length; None where none do, or another layout is for it."""
+    if (length % vector == 0) != (layout == "held"):
+        return None
+    vectors = -(-(length + (vector - 1 if layout == "ragged" else 0)) // vector)
+    return next(((lanes, unroll) for lanes, unroll in _HELD if lanes * unroll >= vectors), None)
+
+
+def _strided(name: str, program: ScanProgram, modes: str) -> list[RowVariant]:
+    flat = "".join(mode if mode == "F" else "*" for mode in modes)
+    vector = max(1, _LINE // max(DTYPES[d].size for d in (*program.inputs, *program.outputs)))
+    chosen = []
+    for width, letters in dict.fromkeys(((vector, flat), (1, "*" * len(modes)))):
+        for threads, unroll in _STRIDED:
+            chosen.append(_variant(name, "strided", letters, width, unroll, 32, threads))
+    return chosen
+
+
+def _variant(
+    name: str, layout: str, modes: str, vector: int, unroll: int, lanes: int, threads: int, launch: int = 0
+) -> RowVariant:
+    text = f"{name}_{layout}_{modes.replace('*', 'G')}_w{vector}u{unroll}l{lanes}t{threads}p{launch}"
+    return RowVariant(text, modes, 32, vector, unroll, threads, layout, lanes, launch=launch, waits=True)
