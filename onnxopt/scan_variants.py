@@ -72,15 +72,16 @@ def _dense(name: str, program: ScanProgram, modes: str, lengths: Sequence[int | 
         if None in lengths:
             needed |= set(_HELD)
         chosen += [
-            _variant(name, layout, letters, vector, unroll, lanes, _THREADS)
+            variant(name, layout, letters, vector, unroll, lanes, _THREADS)
             for lanes, unroll in _HELD
             if (lanes, unroll) in needed
         ]
-    threads, unroll = _SPLIT
-    chosen += [_variant(name, "split", anywhere, vector, unroll, threads, threads, launch=k) for k in range(2)]
+    if None in lengths or len(chosen) < len(set(lengths)):
+        threads, unroll = _SPLIT
+        chosen += [variant(name, "split", anywhere, vector, unroll, threads, threads, launch=k) for k in range(2)]
     threads, unroll = _LOOPED
     for letters in dict.fromkeys((anywhere, "*" * len(modes))):
-        chosen.append(_variant(name, "looped", letters, vector, unroll, threads, threads))
+        chosen.append(variant(name, "looped", letters, vector, unroll, threads, threads))
     return chosen
 
 
@@ -98,12 +99,13 @@ def _strided(name: str, program: ScanProgram, modes: str) -> list[RowVariant]:
     chosen = []
     for width, letters in dict.fromkeys(((vector, flat), (1, "*" * len(modes)))):
         for threads, unroll in _STRIDED:
-            chosen.append(_variant(name, "strided", letters, width, unroll, 32, threads))
+            chosen.append(variant(name, "strided", letters, width, unroll, 32, threads))
     return chosen
 
 
-def _variant(
+def variant(
     name: str, layout: str, modes: str, vector: int, unroll: int, lanes: int, threads: int, launch: int = 0
 ) -> RowVariant:
+    """One entry point. unroll: vectors a thread, of strided rows elements along the axis. launch: of a split one."""
     text = f"{name}_{layout}_{modes.replace('*', 'G')}_w{vector}u{unroll}l{lanes}t{threads}p{launch}"
     return RowVariant(text, modes, 32, vector, unroll, threads, layout, lanes, launch=launch, waits=True)
