@@ -1,7 +1,7 @@
 """Every entry point of scans at small shapes, compared with exact sums: also made to be run under compute-sanitizer.
 
-    python -m benchmarks.gpu_scan_layouts prepare DIR --arch sm_90                              without a GPU
-    compute-sanitizer --tool racecheck python -m benchmarks.gpu_scan_layouts run DIR --only float16   on the GPU machine
+python -m benchmarks.gpu_scan_layouts prepare DIR --arch sm_90                              without a GPU
+compute-sanitizer --tool racecheck python -m benchmarks.gpu_scan_layouts run DIR --only float16   on the GPU machine
 """
 
 from __future__ import annotations
@@ -118,8 +118,8 @@ def _one_each(kernel: Any, every: bool) -> dict[str, Any]:
 def run(folder: pathlib.Path, device: str, only: str) -> int:
     """Compare every entry point at all shapes that it takes; 0 if all agree."""
     entries = json.loads((folder / "entries.json").read_text())
-    runs, bad, used = 0, [], set()
-    for form in (f for f in forms() if only in f.label):
+    runs, bad, never, used = 0, [], [], set()
+    for form in (f for f in forms() if any(part in f.label for part in only.split(","))):
         for name, entry in entries[form.label].items():
             opened = session(str(folder / f"{form.label}.{name}.onnx"), library(folder), device)
             for shape in form.shapes:
@@ -137,15 +137,15 @@ def run(folder: pathlib.Path, device: str, only: str) -> int:
                 used.add(name)
                 if not torch.equal(y.cpu().nan_to_num(99), form.expected(x, g).nan_to_num(99)):
                     bad.append(f"{form.label} {entry} {shape}")
-    never = [f"{label} {e}" for label, rows in entries.items() for n, e in rows.items() if only in label and n not in used]
-    print(f"{runs} runs of {len(used)} entry points, {len(bad)} findings; never run: {never}", *bad, sep="\n", flush=True)
+        never += [f"{form.label} {e}" for name, e in entries[form.label].items() if name not in used]
+    print(f"{runs} runs of {len(used)} entry points, {len(bad)} findings", *bad, f"never run: {never}", sep="\n")
     return 1 if bad else 0
 
 
 def main() -> int:
     parser, (_, ran) = command(__doc__)
     add_device_and_out(ran)
-    ran.add_argument("--only", default="", help="part of the labels, such as float32_2")
+    ran.add_argument("--only", default="", help="comma-separated parts of labels, such as float32_2")
     args = parser.parse_args()
     if args.verb == "prepare":
         prepare(args.folder, args.arch)

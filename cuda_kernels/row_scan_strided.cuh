@@ -31,6 +31,14 @@ struct StridedScan {
 
   __device__ bool has(Index p) const { return live && p < columns; }
 
+  __device__ void load(Index begin, typename B::Loaded (&in)[kVectors]) const {
+#pragma unroll
+    for (int v = 0; v < kVectors; ++v) {
+      const Index k = column(begin + v);
+      if (has(begin + v)) B::template load_all<~0u, kModes...>(params, first + k * inner, k, in[v]);
+    }
+  }
+
   // Totals of this share alone, and their last ones.
   __device__ void sum_up(Index begin, const typename B::Loaded (&in)[kVectors], Total (&totals)[kVectors][kWidth],
                          Total (&all)[kWidth]) {
@@ -75,16 +83,16 @@ struct StridedScan {
       for (int j = 0; j < kWidth; ++j) RowBodyOf<Op, 1>::load_row(params, first + static_cast<Index>(j), row_in[j]);
     }
     Total carry[kWidth] = {};
+    typename B::Loaded next[kVectors];
+    load(threadIdx.x / kWarpLanes * kVectors, next);
     int turn = 0;
 #pragma unroll 1
     for (Index chunk = 0; chunk < columns; chunk += kStep, ++turn) {
       const Index begin = chunk + threadIdx.x / kWarpLanes * kVectors;
       typename B::Loaded in[kVectors];
 #pragma unroll
-      for (int v = 0; v < kVectors; ++v) {
-        const Index k = column(begin + v);
-        if (has(begin + v)) B::template load_all<~0u, kModes...>(params, first + k * inner, k, in[v]);
-      }
+      for (int v = 0; v < kVectors; ++v) in[v] = next[v];
+      load(begin + kStep, next);  // on its way while this chunk is summed up
       Total totals[kVectors][kWidth];
       Total before[kWidth];
       sum_up(begin, in, totals, before);

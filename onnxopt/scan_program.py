@@ -1,7 +1,7 @@
 """ScanProgram: a CumSum with the elementwise work before and after it, as one kernel runs it.
 
-The domain is the numpy broadcast of all inputs, and what is summed up and every output has its shape. Along `axis` of it
-lie rows: the running total at an element is the sum of what `element` gives for the elements of its row up to it.
+The domain is the numpy broadcast of all inputs, and what is summed up and every output has its shape. Along `axis` of
+it lie rows: the running total at an element is the sum of what `element` gives for the elements of its row up to it.
 """
 
 from __future__ import annotations

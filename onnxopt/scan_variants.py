@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
-from onnxopt import row_variants, scan_regions
+from onnxopt import row_shapes, row_variants, scan_regions
 from onnxopt.dtypes import DTYPES
 from onnxopt.regions import Region
 from onnxopt.row_domain import Grid
@@ -18,11 +18,12 @@ from onnxopt.shapes import Shapes
 
 _ACCESS_BYTES = 16  # the widest load or store an instruction makes
 _THREADS = 256
-# (lanes that share a row, vectors of each) of held rows, fewest first.
-_HELD = ((8, 2), (32, 2), (64, 4), (256, 4))
+# Lanes that share a row which is held, and vectors of each: two where a row is short, as many as five where it is long.
+_LANES, _SHORT, _FEW, _MOST = (8, 16, 32, 64, 128, 256), 128, 2, 5
+_HELD = ((8, 2), (32, 2), (64, 4), (256, 4))  # of rows of any length
 _LOOPED = (512, 4)  # threads, vectors a chunk of each
 _SPLIT = (256, 4)
-_STRIDED = ((128, 8), (512, 8))  # threads, elements a chunk of each
+_STRIDED = ((128, 8), (512, 16))  # threads, elements a chunk of each
 _LINE = 4  # bytes a thread of strided rows, so that a warp reads a line
 
 
@@ -66,17 +67,15 @@ def _widest(program: ScanProgram) -> int:
 def _dense(name: str, program: ScanProgram, modes: str, lengths: Sequence[int | None]) -> list[RowVariant]:
     vector = _widest(program)
     anywhere = "".join(mode if mode in "FK" else "*" for mode in modes)
-    chosen = []
-    for layout, letters in (("held", modes), ("ragged", anywhere)):
-        needed = {_shape_for(n, vector, layout) for n in lengths if n is not None}
-        if None in lengths:
-            needed |= set(_HELD)
-        chosen += [
-            variant(name, layout, letters, vector, unroll, lanes, _THREADS)
-            for lanes, unroll in _HELD
-            if (lanes, unroll) in needed
-        ]
-    if None in lengths or len(chosen) < len(set(lengths)):
+    found = [_shape_for(n, vector) for n in lengths if n is not None]
+    shapes = {s for s in found if s is not None}
+    if None in lengths:
+        shapes |= {(layout, *shape) for layout in ("held", "ragged") for shape in _HELD}
+    chosen = [
+        variant(name, layout, modes if layout == "held" else anywhere, vector, unroll, lanes, _THREADS)
+        for layout, lanes, unroll in sorted(shapes, key=lambda s: (s[0], s[1] * s[2]))
+    ]
+    if None in found or None in lengths:
         threads, unroll = _SPLIT
         chosen += [variant(name, "split", anywhere, vector, unroll, threads, threads, launch=k) for k in range(2)]
     threads, unroll = _LOOPED
@@ -85,12 +84,13 @@ def _dense(name: str, program: ScanProgram, modes: str, lengths: Sequence[int | 
     return chosen
 
 
-def _shape_for(length: int, vector: int, layout: str) -> tuple[int, int] | None:
-    """The fewest lanes that hold a row of this length; None where none do, or another layout is for it."""
-    if (length % vector == 0) != (layout == "held"):
-        return None
-    vectors = -(-(length + (vector - 1 if layout == "ragged" else 0)) // vector)
-    return next(((lanes, unroll) for lanes, unroll in _HELD if lanes * unroll >= vectors), None)
+def _shape_for(length: int, vector: int) -> tuple[str, int, int] | None:
+    """Layout, lanes and vectors of each for rows of this length; None where no lanes hold them."""
+    layout = "held" if length % vector == 0 else "ragged"
+    vectors = row_shapes.vectors_of(layout, length, vector)
+    each = _FEW if vectors <= _SHORT else _MOST
+    lanes = next((n for n in _LANES if vectors <= each * n), None)
+    return None if lanes is None else (layout, lanes, max(-(-vectors // lanes), 1))
 
 
 def _strided(name: str, program: ScanProgram, modes: str) -> list[RowVariant]:

@@ -54,13 +54,15 @@ class Scan:
         if not is_float(self.dtype):
             return 0.0
         with np.errstate(all="ignore"):
-            z = np.abs(self.expected()["z"])
-            largest = np.nan_to_num(z.sum(self.axis) if name == "y" else z, posinf=0.0).max(initial=1.0) + 1
+            z = np.nan_to_num(np.abs(self.expected()["z"]), posinf=0.0)
+            largest = (z.sum(self.axis) if name == "y" else z).max(initial=1.0) + 1
         eps = float(ml_dtypes.finfo(numpy_dtype(self.dtype)).eps)
         return float(largest * (16 * _EPS32 if eps < 1e-6 else 16 * _EPS32 + eps))
 
 
-def scan(dims: tuple[int, ...], axis: int, dtype: str, exclusive: int = 0, reverse: int = 0, known: bool = True) -> Scan:
+def scan(
+    dims: tuple[int, ...], axis: int, dtype: str, exclusive: int = 0, reverse: int = 0, known: bool = True
+) -> Scan:
     """known: whether the model says the dims."""
     text = _TEXT.get(dtype, dtype)
     names = [str(d) if known else f"N{k}" for k, d in enumerate(dims)]

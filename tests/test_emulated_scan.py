@@ -102,7 +102,9 @@ def _run(tmp_path: Path, dims: tuple[int, ...], dtype: str, flags: tuple[int, in
         scan_models.check(found, expected, case.limit(name))
 
 
-@pytest.mark.parametrize("flags", list(itertools.product((0, 1), (0, 1))), ids=["plain", "reverse", "exclusive", "both"])
+@pytest.mark.parametrize(
+    "flags", list(itertools.product((0, 1), (0, 1))), ids=["plain", "reverse", "exclusive", "both"]
+)
 @pytest.mark.parametrize(("call", "columns", "modes"), _DENSE, ids=[f"{c[0]} of {c[1]}" for c in _DENSE])
 def test_rows(tmp_path: Path, call: str, columns: int, modes: str, flags: tuple[int, int]) -> None:
     _run(tmp_path, (21 if columns < 600 else 3, columns), "float32", flags, call, modes)
@@ -110,9 +112,7 @@ def test_rows(tmp_path: Path, call: str, columns: int, modes: str, flags: tuple[
 
 @pytest.mark.parametrize("flags", [(0, 0), (1, 1)], ids=["plain", "both"])
 @pytest.mark.parametrize(("call", "dims", "modes"), _STRIDED, ids=[f"{c[0]} of {c[1]}" for c in _STRIDED])
-def test_strided_rows(
-    tmp_path: Path, call: str, dims: tuple[int, ...], modes: str, flags: tuple[int, int]
-) -> None:
+def test_strided_rows(tmp_path: Path, call: str, dims: tuple[int, ...], modes: str, flags: tuple[int, int]) -> None:
     _run(tmp_path, dims, "float32", flags, call, modes)
 
 
