@@ -4,8 +4,8 @@
     python -m benchmarks.gpu_in_place run DIR                      on the GPU machine: onnxruntime, numpy, torch, onnx
 
 A fused region stands between two CumSums, whose axis is fed so that they take part in no region, and its input and its
-output are buffers of ONNX Runtime's arena. What the first run takes from the GPU's memory is one such buffer where it is
-written in place, and two where the input is read again behind the region.
+output are buffers of ONNX Runtime's arena. What the first run takes from the GPU's memory is one such buffer where it
+is written in place, and two where the input is read again behind the region.
 """
 
 from __future__ import annotations

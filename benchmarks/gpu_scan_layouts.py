@@ -20,7 +20,15 @@ from benchmarks.gpu_arguments import add_device_and_out, command
 from benchmarks.gpu_scan import calling
 from benchmarks.gpu_timing import bound, library, poisoned, session
 
-_DENSE = ((24, 40), (24, 64), (24, 1021), (40, 2048), (5, 20011), (3, 32768))  # rows that each kind of layout fits
+_DENSE = (
+    (24, 40),
+    (24, 64),
+    (24, 1021),
+    (40, 2048),
+    (5, 20011),
+    (3, 32768),
+    (3, 140_003),
+)  # rows that each kind of layout fits
 _STRIDED = ((3, 77, 48), (2, 300, 48))
 _EVERY = ("float32", "float16", "int64")  # dtypes of which all entry points are tried
 _OTHERS = ("bfloat16", "float64", "int32", "uint32", "uint64")  # of which a few are

@@ -69,11 +69,13 @@ struct StridedScan {
     __syncthreads();
 #pragma unroll
     for (int j = 0; j < kWidth; ++j) {
+      Total sum = Total(0);  // of the shares alone, so that few roundings are of the whole row's size
 #pragma unroll
       for (int s = 0; s < kShares; ++s) {
-        if (s == share) before[j] = carry[j];
-        carry[j] = add(carry[j], parts[s][j][lane]);
+        if (s == share) before[j] = add(carry[j], sum);
+        sum = add(sum, parts[s][j][lane]);
       }
+      carry[j] = add(carry[j], sum);
     }
   }
 

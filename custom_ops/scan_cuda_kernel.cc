@@ -28,14 +28,15 @@ bool Fits(const Kernel& kernel, const Variant& variant, const Grid& grid, const 
   return RowVariantFits(kernel, other, grid, gpu);
 }
 
-// Of strided variants, which fit any length: the first of the widest that has a chunk of a row's length.
+// Of strided variants, which fit any length: the first that has a chunk of a row's length, else the last one of its
+// modes.
 std::size_t Choose(const Kernel& kernel, const Grid& grid, const Gpu& gpu) {
   std::size_t chosen = kernel.variants.size();
   for (std::size_t k = 0; k < kernel.variants.size(); ++k) {
     const Variant& variant = kernel.variants[k];
     if (!Fits(kernel, variant, grid, gpu)) continue;
     if (variant.layout != Layout::kStrided) return k;
-    if (chosen < kernel.variants.size() && variant.vector < kernel.variants[chosen].vector) return chosen;
+    if (chosen < kernel.variants.size() && variant.modes != kernel.variants[chosen].modes) return chosen;
     chosen = k;
     if (grid.columns <= std::uint64_t{variant.threads} / kWarpThreads * variant.unroll) return chosen;
   }

@@ -23,8 +23,7 @@ _LANES, _SHORT, _FEW, _MOST = (8, 16, 32, 64, 128, 256), 128, 2, 5
 _HELD = ((8, 2), (32, 2), (64, 4), (256, 4))  # of rows of any length
 _LOOPED = (512, 4)  # threads, vectors a chunk of each
 _SPLIT = (256, 4)
-_STRIDED = ((128, 8), (512, 16))  # threads, elements a chunk of each
-_LINE = 4  # bytes a thread of strided rows, so that a warp reads a line
+_STRIDED = ((128, 8), (512, 8))  # threads, elements a chunk of each: of one row, as blocks would be few else
 
 
 def choose(name: str, program: ScanProgram, regions: Sequence[Region], shapes: Shapes) -> tuple[RowVariant, ...]:
@@ -39,7 +38,7 @@ def choose(name: str, program: ScanProgram, regions: Sequence[Region], shapes: S
     if dense:
         chosen += _dense(name, program, modes, [g.length for g in grids])
     if not all(g.last == len(g.dims) for g in grids):
-        chosen += _strided(name, program, modes)
+        chosen += _strided(name, modes)
     if _may_be_large(regions, shapes):
         last = [v for v in chosen if v.layout in ("looped", "strided")]
         chosen += [dataclasses.replace(v, symbol=f"{v.symbol}_64", index=64) for v in last]
@@ -93,14 +92,13 @@ def _shape_for(length: int, vector: int) -> tuple[str, int, int] | None:
     return None if lanes is None else (layout, lanes, max(-(-vectors // lanes), 1))
 
 
-def _strided(name: str, program: ScanProgram, modes: str) -> list[RowVariant]:
+def _strided(name: str, modes: str) -> list[RowVariant]:
     flat = "".join(mode if mode == "F" else "*" for mode in modes)
-    vector = max(1, _LINE // max(DTYPES[d].size for d in (*program.inputs, *program.outputs)))
-    chosen = []
-    for width, letters in dict.fromkeys(((vector, flat), (1, "*" * len(modes)))):
-        for threads, unroll in _STRIDED:
-            chosen.append(variant(name, "strided", letters, width, unroll, 32, threads))
-    return chosen
+    return [
+        variant(name, "strided", letters, 1, unroll, 32, threads)
+        for letters in dict.fromkeys((flat, "*" * len(modes)))
+        for threads, unroll in _STRIDED
+    ]
 
 
 def variant(
