@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import gc
+import json
 import pathlib
+import time
 from collections.abc import Callable, Sequence
+from typing import Any
 
 
 def command(doc: str | None, *others: str) -> tuple[argparse.ArgumentParser, list[argparse.ArgumentParser]]:
@@ -40,3 +44,33 @@ def main_over_models(
         prepare(args.folder, args.arch, args.only)
         return 0
     return run(args.folder, args.device, args.only, args.out)
+
+
+def over_models(
+    names: Sequence[str],
+    measure: Callable[[str], dict[str, Any]],
+    disagreeing: Callable[[dict[str, Any]], list[str]],
+    table: Callable[[dict[str, Any]], str],
+    out: pathlib.Path | None,
+) -> int:
+    """Measure the models and print the table; 0 if every output agrees. One that fails leaves its row {"error": ...}.
+
+    disagreeing: what of a row does not agree, by name.
+    """
+    rows: dict[str, Any] = {}
+    bad = []
+    for name in names:
+        start = time.perf_counter()
+        try:
+            rows[name] = measure(name)
+            bad += [f"{name} {which}" for which in disagreeing(rows[name])]
+        except Exception as error:  # noqa: BLE001 - the other models' numbers are worth having
+            rows[name] = {"error": f"{type(error).__name__}: {error}"[:500]}
+            bad.append(name)
+        print(f"{name} ({time.perf_counter() - start:.0f} s): {rows[name].get('error', 'measured')}", flush=True)
+        if out is not None:
+            out.write_text(json.dumps(rows, indent=1))
+        gc.collect()
+    print(table(rows))
+    print(f"FAILED: {', '.join(bad)}" if bad else "all agree")
+    return 1 if bad else 0

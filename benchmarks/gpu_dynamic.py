@@ -11,18 +11,15 @@ benchmarks/gpu_peers.py times torch.compile beside them.
 from __future__ import annotations
 
 import collections
-import gc
-import json
 import pathlib
 import statistics
 import sys
-import time
 from typing import Any
 
 import numpy as np
 
 from benchmarks import skeletons
-from benchmarks.gpu_arguments import main_over_models
+from benchmarks.gpu_arguments import main_over_models, over_models
 from benchmarks.gpu_models import compare, prepare
 from benchmarks.gpu_timing import library, session
 
@@ -143,35 +140,22 @@ def label(sizes: dict[str, int]) -> str:
 
 def run(folder: pathlib.Path, device: str, names: list[str], out: pathlib.Path | None) -> int:
     """Measure the models; 0 if every output agrees."""
-    rows: dict[str, Any] = {}
-    bad = []
-    for name in names:
-        start = time.perf_counter()
-        try:
-            row = rows[name] = measure(name, folder, device)
-        except Exception as error:  # noqa: BLE001 - the other models' numbers are worth having
-            row = rows[name] = {"error": {"error": f"{type(error).__name__}: {error}"[:500]}}
-        for shape, cell in row.items():
-            checks = [cell.get("compare", {}), *cell.get("compare_graph", {}).values()]
-            if not all(check.get("agrees") for check in checks):
-                bad.append(f"{name} {shape}")
-        print(f"{name} ({time.perf_counter() - start:.0f} s)", flush=True)
-        if out is not None:
-            out.write_text(json.dumps(rows, indent=1))
-        gc.collect()
-    print(table(rows))
-    print(f"FAILED: {', '.join(bad)}" if bad else "all agree")
-    return 1 if bad else 0
+
+    def disagreeing(row: dict[str, Any]) -> list[str]:
+        checks = {k: [cell["compare"], *cell.get("compare_graph", {}).values()] for k, cell in row.items()}
+        return [shape for shape, found in checks.items() if not all(check["agrees"] for check in found)]
+
+    return over_models(names, lambda name: measure(name, folder, device), disagreeing, table, out)
 
 
 def table(rows: dict[str, Any]) -> str:
     """The rows as markdown."""
     lines = ["| model | shape | ORT + CUDA graph before, ms | after, ms | ratio | cosine |", "|" + "---|" * 6]
     for name, row in rows.items():
+        if "error" in row:
+            lines.append(f"| {name} | {row['error'][:300]} |" + " |" * 4)
+            continue
         for shape, cell in row.items():
-            if "error" in cell:
-                lines.append(f"| {name} | {cell['error'][:300]} |" + " |" * 4)
-                continue
             times = [cell[f"{which}_ms"]["best"] if f"{which}_ms" in cell else None for which in ("before", "after")]
             texts = ["-" if t is None else f"{t:.3f}" for t in times]
             ratio = f"{times[0] / times[1]:.2f}" if None not in times else "-"

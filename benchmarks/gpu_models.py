@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks import skeletons
-from benchmarks.gpu_arguments import main_over_models
+from benchmarks.gpu_arguments import main_over_models, over_models
 from benchmarks.gpu_timing import library, session
 
 MODELS = ("bert", "vit", "llama", "whisperenc", "convnext", "efficientnet", "unet", "llama_decode")
@@ -169,23 +169,11 @@ def table(rows: dict[str, Any]) -> str:
 
 def run(folder: pathlib.Path, device: str, names: list[str], out: pathlib.Path | None) -> int:
     """Measure the models; 0 if every output agrees."""
-    rows: dict[str, Any] = {}
-    bad = []
-    for name in names:
-        start = time.perf_counter()
-        try:
-            row = rows[name] = measure(name, folder, device)
-        except Exception as error:  # noqa: BLE001 - the other models' numbers are worth having
-            row = rows[name] = {"error": f"{type(error).__name__}: {error}"[:500]}
-        if not all(row.get(k, {}).get("agrees") for k in ("compare", "compare_inlined")):
-            bad.append(name)
-        print(f"{name} ({time.perf_counter() - start:.0f} s): {json.dumps(row)}", flush=True)
-        if out is not None:
-            out.write_text(json.dumps(rows, indent=1))
-        gc.collect()
-    print(table(rows))
-    print(f"FAILED: {', '.join(bad)}" if bad else "all agree")
-    return 1 if bad else 0
+
+    def disagreeing(row: dict[str, Any]) -> list[str]:
+        return [k for k in ("compare", "compare_inlined") if not row[k]["agrees"]]
+
+    return over_models(names, lambda name: measure(name, folder, device), disagreeing, table, out)
 
 
 if __name__ == "__main__":

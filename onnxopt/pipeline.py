@@ -8,7 +8,7 @@ import functools
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import onnx_ir as ir
 
@@ -32,7 +32,7 @@ from onnxopt import manifest as manifests
 from onnxopt.background import in_background
 from onnxopt.compile import check_archs, compiled
 from onnxopt.errors import UsageError
-from onnxopt.manifest import Manifest
+from onnxopt.manifest import File, LeftOut, Manifest
 from onnxopt.passes.transposed_weights import TransposeWeightsPass
 from onnxopt.reference import Check
 from onnxopt.regions import FusionPlan, Kernel
@@ -278,8 +278,20 @@ def _given(source: loading.Source) -> _Given:
     return _Given(traits.of(model), report_facts.count(model), lambda: header(sha256=sha256.result()))
 
 
-def _manifest(given: _Given, form: _Form, build: Build, archs: tuple[str, ...], **found: Any) -> Manifest:
-    """The manifest. found: its members that neither the graph nor its kernels tell."""
+def _manifest(
+    given: _Given,
+    form: _Form,
+    build: Build,
+    archs: tuple[str, ...],
+    *,
+    files: dict[str, File],
+    ort_min: str,
+    left_out: tuple[LeftOut, ...],
+    verify: Report,
+    notes: tuple[str, ...],
+    seconds: dict[str, float],
+) -> Manifest:
+    """The manifest; what it has by keyword neither the graph nor its kernels tell."""
     kept = archs if build.fatbin is not None else ()
     return Manifest(
         onnxopt=versions.onnxopt(),
@@ -295,7 +307,12 @@ def _manifest(given: _Given, form: _Form, build: Build, archs: tuple[str, ...], 
         kernels=manifests.kernels(build.kernels),
         refusals=(*form.rewritten.refusals, *form.plan.refusals),
         traffic=manifests.totals(build.kernels),
-        **found,
+        files=files,
+        ort_min=ort_min,
+        left_out=left_out,
+        verify=verify,
+        notes=notes,
+        seconds=seconds,
     )
 
 

@@ -44,7 +44,6 @@ def kernel_wins_on_cpu(region: Region) -> bool:
 
 def _sums_along_memory(region: Region) -> bool:
     """Whether a CumSum goes along the last axis: ORT's is faster across memory, and half as fast along it."""
-    scan = next(n for n in region.nodes if scan_regions.is_scan(n))
-    x, axis = scan.inputs[0], constant(scan.inputs[1])
-    rank = None if x is None or x.shape is None else len(x.shape)
-    return axis is not None and int(axis.numpy().item()) in (-1, -1 if rank is None else rank - 1)
+    axis = next(constant(n.inputs[1]) for n in region.nodes if scan_regions.is_scan(n))
+    rank = max((len(v.shape) for v in (*region.inputs, *region.outputs) if v.shape is not None), default=0)
+    return axis is not None and int(axis.numpy().item()) in (-1, rank - 1)

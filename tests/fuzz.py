@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import itertools
 import random
+import re
 import shutil
 import sys
 import time
@@ -231,8 +232,8 @@ def examine(seed: int, folder: Path) -> tuple[str | None, int]:
     return None, sum(len(k.sites) for k in manifest.kernels)
 
 
-def original_errs(path: Path) -> bool:
-    """Whether ONNX Runtime's own float results leave the limit around those of onnx's reference evaluator.
+def original_errs(path: Path, output: str) -> bool:
+    """Whether ONNX Runtime's own floats in this output leave the limit around those of onnx's reference evaluator.
 
     Models of 16-bit floats are held against float32 already; the evaluator rounds after every node and is no oracle.
     """
@@ -244,8 +245,8 @@ def original_errs(path: Path) -> bool:
     limit = Limit.of(known.precision, float_decides=True)
     for sizes, seed in itertools.product(samples.usual_sizes(known.inputs), reference.SEEDS):
         feeds = samples.draw(known.inputs, sizes, seed, known.index_bounds)
-        pairs = zip(evaluator.run(None, feeds), session.run(None, feeds), strict=True)
-        if any(not compare(expected, found, limit).ok for expected, found in pairs):
+        (expected,), (found,) = evaluator.run([output], feeds), session.run([output], feeds)
+        if not compare(expected, found, limit).ok:
             return True
     return False
 
@@ -265,7 +266,8 @@ def main() -> None:
         kernels += fused
         if seed % _SAID_EVERY == 0:
             print(f"up to seed {seed}: {kernels} fused places, {findings} findings", flush=True)
-        if problem and problem.startswith(LEFT_OUT) and original_errs(FOLDER / f"{seed}.onnx"):
+        wrong = re.match(rf"{LEFT_OUT} .*?: output (\S+) ", problem or "")
+        if wrong and original_errs(FOLDER / f"{seed}.onnx", wrong[1]):
             excused += 1
             print(f"seed {seed}: ONNX Runtime is off by itself; {problem}", flush=True)
         elif problem:

@@ -110,8 +110,6 @@ CASES = {
 _TYPES = {"float": np.float32, "double": np.float64, "int16": np.int16, "int8": np.int8}
 _C_TYPES = {"float": "float", "double": "double", "int16": "short", "int8": "signed char"}
 _MAIN = """
-#include "cuda.h"
-#include "files.h"
 %(source)s
 using namespace onnxopt;
 using Index = unsigned;

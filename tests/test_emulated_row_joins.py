@@ -31,8 +31,6 @@ CASES = {
     "gated": ("float[6,96] x", "float[6,1] y", *JOINED["gated product and its mean"][2:4]),
 }  # fmt: skip
 _MAIN = """
-#include "cuda.h"
-#include "files.h"
 %(source)s
 using namespace onnxopt;
 using Index = unsigned long long;

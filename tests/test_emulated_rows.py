@@ -32,8 +32,6 @@ BODIES = {
 }  # fmt: skip
 _PART_COLUMNS = 512  # of a row that is split
 _MAIN = """
-#include "cuda.h"
-#include "files.h"
 %(source)s
 using namespace onnxopt;
 using Index = unsigned long long;
@@ -164,8 +162,6 @@ def test_ring_rows(tmp_path: Path, body: str, mask: int, depth: int) -> None:
 
 
 _ACROSS = """
-#include "cuda.h"
-#include "files.h"
 #include "shifted.cuh"
 using namespace onnxopt;
 int main() {

@@ -13,8 +13,6 @@ import numpy as np
 import pytest
 
 _MAIN = """
-#include "cuda.h"
-#include "files.h"
 #include "token_attention.cuh"
 using namespace onnxopt;
 int main() {

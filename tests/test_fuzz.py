@@ -28,17 +28,14 @@ def test_equal_seeds_give_equal_graphs() -> None:
 
 
 def test_original_that_errs_by_itself_is_told_apart(tmp_path: Path) -> None:
-    """ONNX Runtime's Sigmoid(-8) is off by 2e-4 of itself; its Tanh is not."""
-    for operator, errs in (("Sigmoid", True), ("Tanh", False)):
-        path = tmp_path / f"{operator}.onnx"
-        shift = onnx.helper.make_tensor("shift", onnx.TensorProto.FLOAT, [], [-8.0])
-        nodes = [
-            onnx.helper.make_node("Mul", ["x", "none"], ["zero"]),
-            onnx.helper.make_node("Add", ["zero", "shift"], ["s"]),
-        ]
-        nodes.append(onnx.helper.make_node(operator, ["s"], ["y"]))
-        none = onnx.helper.make_tensor("none", onnx.TensorProto.FLOAT, [], [0.0])
-        x, y = (onnx.helper.make_tensor_value_info(n, onnx.TensorProto.FLOAT, [3]) for n in "xy")
-        graph = onnx.helper.make_graph(nodes, "g", [x], [y], [shift, none])
-        onnx.save(onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 20)], ir_version=9), path)
-        assert fuzz.original_errs(path) is errs
+    """ONNX Runtime's Sigmoid(-8) is off by 2e-4 of itself; its Tanh is not. Of two outputs only one is excused."""
+    make, float32 = onnx.helper.make_node, onnx.TensorProto.FLOAT
+    nodes = [make("Mul", ["x", "none"], ["zero"]), make("Add", ["zero", "shift"], ["s"])]
+    nodes += [make("Sigmoid", ["s"], ["y"]), make("Tanh", ["s"], ["z"])]
+    x, y, z = (onnx.helper.make_tensor_value_info(n, float32, [3]) for n in "xyz")
+    constants = [onnx.helper.make_tensor(n, float32, [], [v]) for n, v in (("none", 0.0), ("shift", -8.0))]
+    graph = onnx.helper.make_graph(nodes, "g", [x], [y, z], constants)
+    path = tmp_path / "model.onnx"
+    onnx.save(onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 20)], ir_version=9), path)
+    assert fuzz.original_errs(path, "y")
+    assert not fuzz.original_errs(path, "z")

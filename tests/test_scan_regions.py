@@ -116,7 +116,10 @@ def test_entry_points_go_by_what_is_known_of_the_rows() -> None:
 
 def test_alone_it_is_left_to_the_provider_on_the_cpu() -> None:
     assert not _kernel("float[4,100] x", "y = CumSum(x, axis)").cpu
-    assert _kernel("float[4,100] x", "a = Exp(x) c = CumSum(a, axis) y = Sin(c)").cpu
+    body = "a = Exp(x) c = CumSum(a, axis) y = Sin(c)"
+    assert _kernel("float[4,100] x", body).cpu
+    assert _kernel("float[4,100] x", body, "int64 axis = {-1}").cpu
+    assert not _kernel("float[4,100,6] x", body).cpu  # across memory
 
 
 def test_cuda_text_of_every_dtype_compiles(tmp_path) -> None:

@@ -1,6 +1,5 @@
 // CUDA's language on the CPU: one OS thread a CUDA thread, a block at a time. For kernels of float32 and integers that
-// use
-// __syncthreads, __shared__ and __shfl_*_sync; inline PTX of other dtypes is left out, clusters are not there.
+// use __syncthreads, __shared__ and __shfl_*_sync; inline PTX of other dtypes is left out, clusters are not there.
 #pragma once
 
 #include <barrier>
