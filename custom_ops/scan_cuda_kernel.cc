@@ -28,15 +28,17 @@ bool Fits(const Kernel& kernel, const Variant& variant, const Grid& grid, const 
   return RowVariantFits(kernel, other, grid, gpu);
 }
 
-// Of strided variants, which fit any length: the first that has a chunk of a row's length, else the last one of its
-// modes.
+// Of strided variants, which fit any length: the first that has a chunk of a row's length, else the last one like it.
 std::size_t Choose(const Kernel& kernel, const Grid& grid, const Gpu& gpu) {
   std::size_t chosen = kernel.variants.size();
   for (std::size_t k = 0; k < kernel.variants.size(); ++k) {
     const Variant& variant = kernel.variants[k];
     if (!Fits(kernel, variant, grid, gpu)) continue;
     if (variant.layout != Layout::kStrided) return k;
-    if (chosen < kernel.variants.size() && variant.modes != kernel.variants[chosen].modes) return chosen;
+    const bool others = chosen < kernel.variants.size();
+    if (others && (variant.modes != kernel.variants[chosen].modes || variant.index != kernel.variants[chosen].index)) {
+      return chosen;
+    }
     chosen = k;
     if (grid.columns <= std::uint64_t{variant.threads} / kWarpThreads * variant.unroll) return chosen;
   }

@@ -6,7 +6,6 @@ and its tails. Rounding of 16-bit dtypes needs a GPU.
 
 from __future__ import annotations
 
-import itertools
 from pathlib import Path
 
 import emulated
@@ -102,9 +101,7 @@ def _run(tmp_path: Path, dims: tuple[int, ...], dtype: str, flags: tuple[int, in
         scan_models.check(found, expected, case.limit(name))
 
 
-@pytest.mark.parametrize(
-    "flags", list(itertools.product((0, 1), (0, 1))), ids=["plain", "reverse", "exclusive", "both"]
-)
+@pytest.mark.parametrize("flags", [(0, 1), (1, 0)], ids=["reverse", "exclusive"])
 @pytest.mark.parametrize(("call", "columns", "modes"), _DENSE, ids=[f"{c[0]} of {c[1]}" for c in _DENSE])
 def test_rows(tmp_path: Path, call: str, columns: int, modes: str, flags: tuple[int, int]) -> None:
     _run(tmp_path, (21 if columns < 600 else 3, columns), "float32", flags, call, modes)
