@@ -112,8 +112,10 @@ struct ScannedRow {
     }
   }
 
-  // Chunk by chunk, the next one on its way. next: what was loaded of the first one.
-  __device__ void run(Index begin, Index stop, typename B::Loaded (&next)[kVectors], Total carry) {
+  // Chunk by chunk, the next one on its way.
+  __device__ void run(Index begin, Index stop, Total carry) {
+    typename B::Loaded next[kVectors];
+    load<~0u>(begin, stop, next);
     int turn = 0;
 #pragma unroll 1
     for (Index p = begin; p < stop; p += kStep) {
@@ -171,18 +173,15 @@ __device__ inline void scan_looped(const RowParams<Index, Op::Inputs::size, Op::
     ScannedRow<Op, Index, width.value, kVectors, kThreads, kThreads, ragged.value, kModes...> part{
         params, blockIdx.x * columns, columns, threadIdx.x, true};
     part.begin();
-    typename decltype(part)::B::Loaded next[kVectors];
-    part.template load<~0u>(0, part.vectors, next);
-    part.run(0, part.vectors, next, 0);
+    part.run(0, part.vectors, 0);
   });
 }
 
-// kPass: which launch this is. The second one loads inputs before it waits for the first one, which writes none of them
-// and has waited itself for what did.
+// kPass: which launch this is.
 template <typename Op, typename Index, int kWidth, int kVectors, int kThreads, int kPass, char... kModes>
 __device__ inline void scan_split(const SplitParams<Index, Op::Inputs::size, Op::Outputs::size>& params) {
   using Total = typename Op::Element::Partial;
-  if constexpr (kPass == 0) begin_early();
+  begin_early();
   const Index columns = static_cast<Index>(params.of.columns);
   const Index parts = static_cast<Index>(params.parts.parts);
   const Index row = blockIdx.x / parts;
@@ -199,12 +198,9 @@ __device__ inline void scan_split(const SplitParams<Index, Op::Inputs::size, Op:
       const Total sum = part.sum(begin, stop);
       if (threadIdx.x == 0) sums[index] = sum;
     } else {
-      typename decltype(part)::B::Loaded next[kVectors];
-      part.template load<~0u>(begin, stop, next);
-      begin_early();
       Total own = Total(0);
       for (Index k = threadIdx.x % kWarpLanes; k < index; k += kWarpLanes) own = add(own, sums[k]);
-      part.run(begin, stop, next, from_lane<kWarpLanes>(scan_lanes<kWarpLanes>(own), kWarpLanes - 1));
+      part.run(begin, stop, from_lane<kWarpLanes>(scan_lanes<kWarpLanes>(own), kWarpLanes - 1));
     }
   });
 }

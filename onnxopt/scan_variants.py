@@ -40,8 +40,8 @@ def choose(name: str, program: ScanProgram, regions: Sequence[Region], shapes: S
     if not all(g.last == len(g.dims) for g in grids):
         chosen += _strided(name, modes)
     if _may_be_large(regions, shapes):
-        last = [v for v in chosen if v.layout in ("looped", "strided")]
-        chosen += [dataclasses.replace(v, symbol=f"{v.symbol}_64", index=64) for v in last]
+        last = {v.layout: v for v in chosen if v.layout in ("looped", "strided")}  # of each the one that takes anything
+        chosen += [dataclasses.replace(v, symbol=f"{v.symbol}_64", index=64) for v in last.values()]
     return tuple({v.symbol: v for v in chosen}.values())
 
 
