@@ -69,7 +69,8 @@ def prepare(folder: pathlib.Path, arch: str, sweep: bool) -> None:
     for case in CASES:
         optimized, plan = collection.optimize(case.model())
         onnx.save(case.model(), folder / f"{case.name}.onnx")
-        onnx.save(bodiless(optimized), folder / f"{case.name}.optimized.onnx")
+        optimized = bodiless(optimized)
+        onnx.save(optimized, folder / f"{case.name}.optimized.onnx")
         others = _sweep(collection, optimized, case, folder) if sweep and case.name in _SWEPT else []
         print(case.name, [n.op_type for n in optimized.graph.node], [r.reason for r in plan.refusals], others)
     collection.write_library(folder, [arch])
