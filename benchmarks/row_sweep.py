@@ -95,12 +95,12 @@ def _fits(count: int, limits: tuple[int, int]) -> bool:
 
 
 def _strided(length: int, widest: int) -> Iterator[RowShape]:
-    for vector in (1, 2, 4, 8):
-        for threads in (128, 256, 512, 1024):
-            unroll = -(-length // (threads // 32))
-            if vector <= widest and unroll * vector <= 64 and threads * vector * 8 <= 24 << 10:
-                yield RowShape("strided", vector, unroll, 1, threads)
-        yield RowShape("strided", vector, 0, 1, 256)
+    for vector, threads, side in itertools.product((1, 2, 4, 8), (128, 256, 512, 1024), (8, 16, 32)):
+        lanes = threads // side
+        unroll = -(-length // lanes)
+        if vector <= widest and unroll * vector <= 64 and threads * vector * 8 <= 24 << 10:
+            yield RowShape("strided", vector, unroll, lanes, threads)
+    yield from (RowShape("strided", vector, 0, 8, 256) for vector in (1, 2, 4, 8))
 
 
 def write(collection: Any, optimized: onnx.ModelProto, case: RowCase, folder: pathlib.Path) -> list[str]:

@@ -9,12 +9,14 @@
 
 namespace onnxopt {
 
+// What every launch reads comes first and together, as in abi.h's Params.
 template <typename Index, int kInputs, int kOutputs>
 struct RowParams {
   unsigned long long rows;
   unsigned long long columns;
   unsigned long long inner;
   void* output[kOutputs];
+  const void* data[kInputs];  // as in `input`
   Input<Index> input[kInputs];
 };
 

@@ -24,6 +24,15 @@ __device__ constexpr unsigned flat_inputs() {
   return mask;
 }
 
+// The inputs that may be as large as the domain.
+template <char... kModes>
+__device__ constexpr unsigned inputs_anywhere() {
+  unsigned mask = 0;
+  unsigned bit = 1;
+  ((mask |= kModes != kModeColumns && !is_cell(kModes) ? bit : 0u, bit *= 2), ...);
+  return mask;
+}
+
 // Keeps the compiler from holding what it computed of a value: 16-bit elements stay packed in their registers.
 template <typename T, int kWidth>
 __device__ inline void forget(Vector<T, kWidth>& vector) {
@@ -67,17 +76,17 @@ struct RowBody<Op, kWidth, List<In...>, List<Out...>, Indices<I...>, Indices<O..
   }
 
   template <int kInput, char kMode, typename T, typename Index>
-  __device__ static Vector<T, kWidth> load_one(const Input<Index>& input, Index i, Index k, Index base) {
+  __device__ static Vector<T, kWidth> load_one(const Parameters<Index>& params, Index i, Index k, Index base) {
+    const T* const data = static_cast<const T*>(params.data[kInput]);
+    const Input<Index>& input = params.input[kInput];
     if constexpr (kMode == kModeColumns) {
-      return load_vector<T, kWidth>(static_cast<const T*>(input.data) + k);
+      return load_vector<T, kWidth>(data + k);
     } else if constexpr (kMode == kModeDense) {
-      return load_vector<T, kWidth>(static_cast<const T*>(input.data) +
-                                    static_cast<typename Signed<Index>::type>(base) + k);
+      return load_vector<T, kWidth>(data + static_cast<typename Signed<Index>::type>(base) + k);
     } else if constexpr (kMode == '*' && kWidth == 1) {
-      const T* const data = static_cast<const T*>(input.data);
       return {data[input.flags & kFlat ? i : offset<typename Op::Forms, kFormOf<Op, kInput>, kMode>(input, i)]};
     } else {
-      return load<typename Op::Forms, kFormOf<Op, kInput>, kMode, T, kWidth>(input, i);
+      return load<typename Op::Forms, kFormOf<Op, kInput>, kMode, T, kWidth>(data, input, i);
     }
   }
 
@@ -92,7 +101,7 @@ struct RowBody<Op, kWidth, List<In...>, List<Out...>, Indices<I...>, Indices<O..
     if constexpr (is_guarded(kInput)) {
       return RowLeaves<Op, kWidth, kModes...>::template load<kInput, T>(params, i, k, base);
     } else {
-      return load_one<kInput, Modes<kModes...>::at[kInput], T>(params.input[kInput], i, k, base);
+      return load_one<kInput, Modes<kModes...>::at[kInput], T>(params, i, k, base);
     }
   }
 
@@ -109,26 +118,27 @@ struct RowBody<Op, kWidth, List<In...>, List<Out...>, Indices<I...>, Indices<O..
         ...);
   }
 
-  // The same for a vector of a ragged row: k elements from the row's first, which lies at `first`.
+  // The same for a vector of a ragged row: k elements from the row's first, which lies at `first`. ends_inside,
+  // next_inside: whether it is known that the row does not end before this vector does, or the next.
   template <unsigned kMask, char... kModes, typename Index>
-  __device__ static void load_ragged(const Parameters<Index>& params, Index first, Index k, Index columns, Loaded& in,
-                                     const Bases<Index>& row_bases) {
+  __device__ static void load_ragged(const Parameters<Index>& params, Index first, Index k, Index columns,
+                                     bool ends_inside, bool next_inside, Loaded& in, const Bases<Index>& row_bases) {
     (
         [&] {
           if constexpr (((kMask & ~Op::kRowInputs) >> I & 1u) != 0) {
-            const In* const data = static_cast<const In*>(params.input[I].data);
+            const In* const data = static_cast<const In*>(params.data[I]);
             const Index i = first + k;  // k may wrap below 0
             const Index left = static_cast<Index>(params.rows) * columns - i;
             if constexpr (is_guarded(I)) {
               get<I>(in).value = leaf<I, In, kModes...>(params, i, k, row_bases.at[I]);
             } else if constexpr (kModes == kModeColumns) {
-              get<I>(in).value = load_across<In, kWidth>(data, k, columns);
+              get<I>(in).value = load_across<In, kWidth>(data, k, columns, next_inside);
             } else if constexpr (kModes == kModeDense) {
               const auto base = static_cast<typename Signed<Index>::type>(row_bases.at[I]);
-              get<I>(in).value = load_across<In, kWidth>(data + base, k, columns);
+              get<I>(in).value = load_across<In, kWidth>(data + base, k, columns, next_inside);
             } else if constexpr (is_flat(kModes)) {
-              get<I>(in).value = load_beginning<In, kWidth>(data + i, left);
-            } else if (left >= kWidth) {
+              get<I>(in).value = load_beginning<In, kWidth>(data + i, ends_inside ? Index{kWidth} : left);
+            } else if (ends_inside || left >= kWidth) {
               get<I>(in).value = leaf<I, In, kModes...>(params, i, k, Index{0});
             } else {
 #pragma unroll
@@ -165,7 +175,7 @@ struct RowBody<Op, kWidth, List<In...>, List<Out...>, Indices<I...>, Indices<O..
           if constexpr ((Op::kRowInputs >> I & 1u) != 0) {
             const Input<Index>& input = params.input[I];
             get<I>(in).value = widen(
-                static_cast<const In*>(input.data)[offset<typename Op::Forms, kFormOf<Op, I>, '*'>(input, first)]);
+                static_cast<const In*>(params.data[I])[offset<typename Op::Forms, kFormOf<Op, I>, '*'>(input, first)]);
           }
         }(),
         ...);
@@ -192,6 +202,7 @@ struct RowBody<Op, kWidth, List<In...>, List<Out...>, Indices<I...>, Indices<O..
   }
 
   using Stored = Tuple<Vector<Out, kWidth>...>;
+  static constexpr bool kAlone = sizeof...(Out) == 1;  // the only output is always wanted: its pointer is not null
 
   __device__ static void compute(const Row& row, const Loaded& in, const RowLoaded& row_in, int j, Stored& out) {
     Tuple<typename Compute<Out>::type...> y;
@@ -205,33 +216,35 @@ struct RowBody<Op, kWidth, List<In...>, List<Out...>, Indices<I...>, Indices<O..
         ...);
   }
 
-  template <typename Index>
+  // Stores the outputs in kMask.
+  template <unsigned kMask = ~0u, typename Index>
   __device__ static void store(const Parameters<Index>& params, Index i, const Stored& out) {
     (
         [&] {
-          if constexpr ((Op::kRowOutputs >> O & 1u) == 0) {
+          if constexpr (((kMask & ~Op::kRowOutputs) >> O & 1u) != 0) {
             Out* const data = static_cast<Out*>(params.output[O]);
-            if (data != nullptr) store_vector(data + i, get<O>(out).value);
+            if (kAlone || data != nullptr) store_vector(data + i, get<O>(out).value);
           }
         }(),
         ...);
   }
 
   // Stores the elements of a vector that are the row's, which begins k elements before it.
-  template <typename Index>
+  template <unsigned kMask = ~0u, typename Index>
   __device__ static void store_part(const Parameters<Index>& params, Index i, Index k, Index columns,
                                     const Stored& out) {
     if (k < columns && columns - k >= kWidth) {
-      store(params, i, out);
+      store<kMask>(params, i, out);
       return;
     }
     (
         [&] {
-          if constexpr ((Op::kRowOutputs >> O & 1u) == 0) {
+          if constexpr (((kMask & ~Op::kRowOutputs) >> O & 1u) != 0) {
             Out* const data = static_cast<Out*>(params.output[O]);
 #pragma unroll
             for (int j = 0; j < kWidth; ++j) {
-              if (data != nullptr && k + static_cast<Index>(j) < columns) data[i + j] = get<O>(out).value.at[j];
+              const bool wanted = kAlone || data != nullptr;
+              if (wanted && k + static_cast<Index>(j) < columns) data[i + j] = get<O>(out).value.at[j];
             }
           }
         }(),
@@ -255,8 +268,7 @@ struct RowBody<Op, kWidth, List<In...>, List<Out...>, Indices<I...>, Indices<O..
   // Whether everything that is as large as the domain begins where a vector does.
   template <char... kModes, typename Index>
   __device__ static bool flat_are_aligned(const Parameters<Index>& params) {
-    return ((kModes != 'F' || reinterpret_cast<uint64_t>(params.input[I].data) % sizeof(Vector<In, kWidth>) == 0) &&
-            ...) &&
+    return ((kModes != 'F' || reinterpret_cast<uint64_t>(params.data[I]) % sizeof(Vector<In, kWidth>) == 0) && ...) &&
            ((reinterpret_cast<uint64_t>(params.output[O]) % sizeof(Vector<Out, kWidth>) == 0) && ...);
   }
 

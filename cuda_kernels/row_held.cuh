@@ -12,6 +12,9 @@ namespace onnxopt {
 
 constexpr unsigned kMostPrefetched = 192;  // bytes a thread, all inputs together, that are loaded before reducing
 
+constexpr int kMostChains = 4;  // partial results that a thread makes side by side: in one, each addition waits for the
+                                // one before
+
 constexpr int kMostComputed = 8;  // elements a thread of which what is reduced may stay until it is stored
 
 // Where no input is kept in shared memory.
@@ -28,10 +31,23 @@ template <typename Op, typename Index, int kWidth, int kVectors, int kLanes, int
 struct Held {
   using B = RowBodyOf<Op, kWidth>;
   using Params = RowParams<Index, Op::Inputs::size, Op::Outputs::size>;
+
+  template <typename Stage, typename... Rest>
+  static constexpr unsigned first_of(List<Stage, Rest...>) {
+    return Stage::kReads;
+  }
+
   static constexpr bool kFull = !kRagged && kColumns == kLanes * kVectors * kWidth;
   static constexpr bool kPacks = kVectors * kWidth > kMostUnpacked;
   static constexpr bool kComputesOnce = kVectors * kWidth <= kMostComputed && Slots::kKept == 0;
   static constexpr unsigned kKept = Slots::kKept;
+  static constexpr int kChains = kVectors * kWidth >= 2 * kMostChains ? kMostChains : 1;
+
+  static constexpr unsigned kAllOutputs = ((1u << Op::Outputs::size) - 1u) & ~Op::kRowOutputs;
+  // Outputs that are stored before anything is reduced. They may lie where an input does that the host found free, so
+  // whatever else is read of such an input must be in registers by then.
+  static constexpr unsigned kEarlyOutputs =
+      (inputs_anywhere<kModes...>() & ~Op::kRowInputs & ~first_of(typename Op::Stages())) == 0 ? Op::kEarlyOutputs : 0;
 
   const Params& params;
   const Index first;  // element of the domain
@@ -60,20 +76,32 @@ struct Held {
     return static_cast<Index>((lane + v * kLanes) * kWidth) - (kRagged ? first % kWidth : 0);
   }
 
-  // Whether any element of a vector is the row's.
-  __device__ bool has(int v) const {
-    if constexpr (kRagged) return at(v) + (kWidth - 1) < columns + (kWidth - 1);
-    return kFull || at(v) < columns;
+  // Whether so many elements behind every lane's vector are the row's: known where v is.
+  __device__ static constexpr bool ends_inside(int v, int behind = 0) {
+    return (v + 1) * kLanes * kWidth + behind <= kColumns;
   }
 
-  __device__ bool has(int v, int j) const { return !kRagged || at(v) + static_cast<Index>(j) < columns; }
+  // Whether all elements of every lane's vector are.
+  __device__ static constexpr bool is_inside(int v) { return ends_inside(v) && (!kRagged || v > 0); }
+
+  // Whether any element of a vector is the row's.
+  __device__ bool has(int v) const {
+    if (ends_inside(v)) return true;
+    if constexpr (kRagged) return at(v) + (kWidth - 1) < columns + (kWidth - 1);
+    return at(v) < columns;
+  }
+
+  __device__ bool has(int v, int j) const {
+    return !kRagged || is_inside(v) || at(v) + static_cast<Index>(j) < columns;
+  }
 
   template <unsigned kMask>
   __device__ void load(int v) {
     const Index k = at(v);
     slots.template take<kMask & kKept>(v, in[v]);
     if constexpr (kRagged) {
-      B::template load_ragged<kMask & ~kKept, kModes...>(params, first, k, columns, in[v], row_bases);
+      B::template load_ragged<kMask & ~kKept, kModes...>(params, first, k, columns, ends_inside(v),
+                                                         ends_inside(v, kWidth), in[v], row_bases);
     } else {
       B::template load_all<kMask & ~kKept, kModes...>(params, first + k, k, in[v], row_bases);
     }
@@ -93,20 +121,23 @@ struct Held {
   __device__ void stages(List<>) {
     constexpr unsigned kLeft = Op::kOutputReads & ~kLoaded;
     if constexpr (!kPacks) load<kLeft & ~kKept>();
-    store<kPacks ? kLeft : kLeft & kKept>();
+    if constexpr (Op::kStoresElements && kEarlyOutputs != kAllOutputs) store<kPacks ? kLeft : kLeft & kKept>();
   }
 
-  // kLoaded: inputs that are in registers already.
-  template <unsigned kLoaded, typename Stage, typename... Rest>
+  // kLoaded: inputs that are in registers already. kFirst: nothing was reduced yet.
+  template <unsigned kLoaded, bool kFirst = false, typename Stage, typename... Rest>
   __device__ void stages(List<Stage, Rest...>) {
     load<Stage::kReads & ~kLoaded & ~kKept>();
-    typename Stage::Partial partial = Stage::identity();
+    typename Stage::Partial chain[kChains];
+#pragma unroll
+    for (int c = 0; c < kChains; ++c) chain[c] = Stage::identity();
 #pragma unroll
     for (int v = 0; v < kVectors; ++v) {
       if (!kComputesOnce && !has(v)) continue;
       load<Stage::kReads & kKept>(v);
 #pragma unroll
       for (int j = 0; j < kWidth; ++j) {
+        typename Stage::Partial& partial = chain[(v * kWidth + j) % kChains];
         row.position = static_cast<int64_t>(at(v) + j);
         if constexpr (kComputesOnce) {  // also where there is no element, as only then the compiler reuses it
           typename Stage::Partial more = partial;
@@ -116,6 +147,15 @@ struct Held {
           if (has(v, j)) B::template add<Stage>(partial, row, in[v], row_in, j);
         }
       }
+      if constexpr (kFirst && kEarlyOutputs != 0) {
+        if (live && has(v)) store_vector<kEarlyOutputs>(v);
+      }
+    }
+    typename Stage::Partial& partial = chain[0];
+#pragma unroll
+    for (int apart = 1; apart < kChains; apart *= 2) {
+#pragma unroll
+      for (int c = 0; c + apart < kChains; c += 2 * apart) Stage::merge(chain[c], chain[c + apart]);
     }
     reduce<Stage, kLanes, kThreads, kCluster>(partial, turn);
     B::template finish<Stage>(row, partial, row_in);
@@ -135,18 +175,23 @@ struct Held {
       for (int v = 0; v < kVectors; ++v) {
         if (!has(v)) continue;
         load<kMask>(v);
-        typename B::Stored out;
-#pragma unroll
-        for (int j = 0; j < kWidth; ++j) {
-          row.position = static_cast<int64_t>(at(v) + j);
-          B::compute(row, in[v], row_in, j, out);
-        }
-        if constexpr (kRagged) {
-          B::store_part(params, first + at(v), at(v), columns, out);
-        } else {
-          B::store(params, first + at(v), out);
-        }
+        store_vector<kAllOutputs & ~kEarlyOutputs>(v);
       }
+    }
+  }
+
+  template <unsigned kOutputs>
+  __device__ void store_vector(int v) {
+    typename B::Stored out;
+#pragma unroll
+    for (int j = 0; j < kWidth; ++j) {
+      row.position = static_cast<int64_t>(at(v) + j);
+      B::compute(row, in[v], row_in, j, out);
+    }
+    if (kRagged && !is_inside(v)) {
+      B::template store_part<kOutputs>(params, first + at(v), at(v), columns, out);
+    } else {
+      B::template store<kOutputs>(params, first + at(v), out);
     }
   }
 };
@@ -172,7 +217,8 @@ __device__ inline void held_rows(const RowParams<Index, Op::Inputs::size, Op::Ou
   part.row_bases = B::template bases<kModes...>(params, part.first);
   part.begin();
   part.template load<kEarly & ~kFlatInputs>();
-  part.template stages<kEarly>(typename Op::Stages());
+  if constexpr ((kEarly & ~kFlatInputs) != 0) pin_loads();
+  part.template stages<kEarly, true>(typename Op::Stages());
   part.end(row);
 }
 

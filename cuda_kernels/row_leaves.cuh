@@ -84,7 +84,7 @@ struct RowLeaves {
     constexpr unsigned kPlace = with_letter(Op::guards[kInput], kModeColumns);
     using SignedIndex = typename Signed<Index>::type;
     const Input<Index>& input = params.input[kInput];
-    const T* data = static_cast<const T*>(input.data);
+    const T* data = static_cast<const T*>(params.data[kInput]);
     if constexpr (M::at[kInput] == kModeDense) data += static_cast<SignedIndex>(base);
     Vector<T, kWidth> none = splat<T, kWidth>(T{});
     if (!all_hold<Op::guards[kInput] & ~kPlace>(params, i)) return none;
@@ -123,7 +123,7 @@ struct RowLeaves {
     for (int j = 0; j < kWidth; ++j) {
       const Index at = static_cast<Index>(i + j);
       if (all_hold<Op::guards[kInput]>(params, at)) {
-        loaded.at[j] = static_cast<const T*>(input.data)[offset<Forms, kFormOf<Op, kInput>, '*'>(input, at)];
+        loaded.at[j] = static_cast<const T*>(params.data[kInput])[offset<Forms, kFormOf<Op, kInput>, '*'>(input, at)];
       }
     }
     return loaded;

@@ -38,7 +38,7 @@ struct Looped {
         const Index at = k + u * kStep;
         if (at >= stop) continue;
         if constexpr (kRagged) {
-          B::template load_ragged<kMask, kModes...>(params, first, at - head, columns, in[u], {});
+          B::template load_ragged<kMask, kModes...>(params, first, at - head, columns, false, false, in[u], {});
         } else {
           B::template load_all<kMask, kModes...>(params, first + at, at, in[u]);
         }

@@ -54,7 +54,7 @@ __device__ inline void piped(const RowParams<Index, Op::Inputs::size, Op::Output
       if (part.has(v)) slots.template take<kNext>(v, part.in[v]);
     }
     if (row + step < rows) fetch(Constant<kNext>(), (row + step) * columns);
-    part.template stages<kEarly | kNext>(typename Op::Stages());
+    part.template stages<kEarly | kNext, true>(typename Op::Stages());
     part.end(row);
   }
 }

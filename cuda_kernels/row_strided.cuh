@@ -2,17 +2,18 @@
 // share of a row is short, it stays in registers.
 #pragma once
 
+#include "reduce.cuh"
 #include "row_body.cuh"
 
 namespace onnxopt {
 
-// 32 threads side by side along `inner`, each with kWidth rows; kThreads / 32 of them share a row's elements. kVectors:
-// how many a thread holds in registers, 0 where it reads them again for every stage.
-template <typename Op, typename Index, int kWidth, int kVectors, int kThreads, char... kModes>
+// kThreads / kLanes threads, at most a warp, side by side along `inner`, each with kWidth rows; kLanes of them share a
+// row's elements. kVectors: how many a thread holds in registers, 0 where it reads them again for every stage.
+template <typename Op, typename Index, int kWidth, int kVectors, int kLanes, int kThreads, char... kModes>
 struct Strided {
   using B = RowBodyOf<Op, kWidth>;
   using Params = RowParams<Index, Op::Inputs::size, Op::Outputs::size>;
-  static constexpr int kShares = kThreads / 32;
+  static constexpr int kSide = kThreads / kLanes;
 
   const Params& params;
   const Index first;  // element of the domain
@@ -23,7 +24,7 @@ struct Strided {
   typename RowBodyOf<Op, 1>::RowLoaded row_in[kWidth];
   typename B::Loaded held[kVectors > 0 ? kVectors : 1];
 
-  __device__ Index column(int v) const { return threadIdx.x / 32 + static_cast<Index>(v * kShares); }
+  __device__ Index column(int v) const { return threadIdx.x / kSide + static_cast<Index>(v * kLanes); }
 
   __device__ void load() {
 #pragma unroll
@@ -43,7 +44,7 @@ struct Strided {
       }
     } else {
 #pragma unroll 4
-      for (Index k = column(0); k < columns; k += kShares) {
+      for (Index k = column(0); k < columns; k += kLanes) {
         typename B::Loaded in;
         B::template load_all<kMask, kModes...>(params, first + k * inner, k, in);
         body(k, in);
@@ -53,15 +54,21 @@ struct Strided {
 
   template <typename Stage>
   __device__ void reduce_shares(typename Stage::Partial (&partial)[kWidth]) {
-    __shared__ typename Stage::Partial parts[kShares][kWidth][32];
-    const int lane = threadIdx.x % 32;
+    constexpr int kWarps = kThreads / 32;
+    __shared__ typename Stage::Partial parts[kWarps][kWidth][kSide];
+    const int side = threadIdx.x % kSide;
 #pragma unroll
-    for (int j = 0; j < kWidth; ++j) parts[threadIdx.x / 32][j][lane] = partial[j];
+    for (int j = 0; j < kWidth; ++j) {
+#pragma unroll
+      for (int mask = kSide; mask < 32; mask *= 2) Stage::merge(partial[j], Stage::exchange(partial[j], mask));
+      if (threadIdx.x % 32 < kSide) parts[threadIdx.x / 32][j][side] = partial[j];
+    }
     __syncthreads();
 #pragma unroll
     for (int j = 0; j < kWidth; ++j) {
-      partial[j] = parts[0][j][lane];
-      for (int s = 1; s < kShares; ++s) Stage::merge(partial[j], parts[s][j][lane]);
+      partial[j] = parts[0][j][side];
+#pragma unroll
+      for (int w = 1; w < kWarps; ++w) Stage::merge(partial[j], parts[w][j][side]);
     }
   }
 
@@ -109,22 +116,23 @@ struct Strided {
         B::store(params, first + k * inner, out);
       });
     }
-    if (Op::kRowOutputs != 0 && live && threadIdx.x < 32) {
+    if (Op::kRowOutputs != 0 && live && threadIdx.x < kSide) {
 #pragma unroll
       for (int j = 0; j < kWidth; ++j) B::store_row(params, static_cast<Index>(at + j), row[j], row_in[j]);
     }
   }
 };
 
-template <typename Op, typename Index, int kWidth, int kVectors, int kThreads, char... kModes>
+template <typename Op, typename Index, int kWidth, int kVectors, int kLanes, int kThreads, char... kModes>
 __device__ inline void strided(const RowParams<Index, Op::Inputs::size, Op::Outputs::size>& params) {
   begin_early();
   const Index columns = static_cast<Index>(params.columns);
   const Index inner = static_cast<Index>(params.inner);
-  const Index tiles = (inner - 1) / (32 * kWidth) + 1;
+  constexpr int kSide = kThreads / kLanes;
+  const Index tiles = (inner - 1) / (kSide * kWidth) + 1;
   const Index outer = blockIdx.x / tiles;
-  const Index column = (blockIdx.x % tiles * 32 + threadIdx.x % 32) * kWidth;
-  Strided<Op, Index, kWidth, kVectors, kThreads, kModes...> part{
+  const Index column = (blockIdx.x % tiles * kSide + threadIdx.x % kSide) * kWidth;
+  Strided<Op, Index, kWidth, kVectors, kLanes, kThreads, kModes...> part{
       params, outer * columns * inner + column, columns, inner, column < inner, {}, {}, {}};
   part.run(outer * inner + column);
 }

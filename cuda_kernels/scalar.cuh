@@ -88,6 +88,32 @@ __device__ inline T div(T x, T y) {
   }
 }
 
+// 1 / x, correctly rounded save where the result is subnormal, for an x that is not: as the compiler's own division,
+// but without its branch for all other cases, which keeps elements from being worked on side by side.
+__device__ inline float reciprocal_of_normal(float x) {
+#ifdef __CUDA_ARCH__
+  float y;
+  asm("rcp.approx.f32 %0, %1;" : "=f"(y) : "f"(x));
+  const float off = ::fmaf(-x, y, 1.0f);  // not a number where x is 0, infinite or not a number
+  return off == off ? ::fmaf(y, off, y) : y;
+#else
+  return 1.0f / x;
+#endif
+}
+
+// x / y for a finite y from 1 on: correctly rounded save where the result is subnormal, without a branch, and with one
+// reciprocal for all elements that are divided by y.
+__device__ inline float divide_by_sum(float x, float y) {
+#ifdef __CUDA_ARCH__
+  const float inverse = reciprocal_of_normal(y);
+  const float quotient = x * inverse;
+  const float off = ::fmaf(-quotient, y, x);  // not a number where x is infinite
+  return off == off ? ::fmaf(off, inverse, quotient) : quotient;
+#else
+  return x / y;
+#endif
+}
+
 template <typename T>
 __device__ inline T neg(T x) {
   if constexpr (is_float<T>()) {
@@ -266,6 +292,21 @@ __device__ inline T shift_right(T x, T y) {
 template <typename T>
 __device__ inline T select(bool condition, T if_true, T if_false) {
   return condition ? if_true : if_false;
+}
+
+// x / n for a whole number n from 1 to 2^24: what rounding leaves of the quotient by one reciprocal is added to it.
+__device__ inline float div_by_count(float x, float n) {
+  const float reciprocal = 1.0f / n;
+  const float y = x * reciprocal;
+  const float closer = ::fmaf(::fmaf(-y, n, x), reciprocal, y);
+  return closer == closer ? closer : y;  // y may be infinite
+}
+
+// 1 / sqrt(x), to an ulp.
+__device__ inline float inverse_sqrt(float x) {
+  const float y = ::rsqrtf(x);
+  const float closer = ::fmaf(::fmaf(-x * y, y, 1.0f), 0.5f * y, y);
+  return closer == closer ? closer : y;  // of 0 and infinity
 }
 
 }  // namespace onnxopt

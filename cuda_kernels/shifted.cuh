@@ -35,30 +35,27 @@ __device__ inline Vector<T, kWidth> load_beginning(const T* from, Index left) {
 
 // Elements k .. k + kWidth - 1 of the `columns` at `data`, which need not be aligned to more than an element. Of those
 // outside (k may wrap below 0) the values are arbitrary. Nothing is loaded but aligned vectors that hold one of the
-// columns, and nothing behind the last one.
+// columns, and nothing behind the last one: near it, element by element. next_inside: whether it is known that kWidth
+// more columns follow.
 template <typename T, int kWidth, typename Index>
-__device__ inline Vector<T, kWidth> load_across(const T* data, Index k, Index columns) {
+__device__ inline Vector<T, kWidth> load_across(const T* data, Index k, Index columns, bool next_inside = false) {
   using Whole = Vector<T, kWidth>;
   constexpr unsigned kBytes = sizeof(Whole);
   Whole result;
-  if constexpr (kWidth == 1 || kBytes % 4 != 0) {
+  if (kWidth == 1 || kBytes % 4 != 0 || !(next_inside || k + 2 * kWidth <= columns)) {
 #pragma unroll
     for (int j = 0; j < kWidth; ++j) {
       if (k + static_cast<Index>(j) < columns) result.at[j] = data[k + j];
     }
-  } else {
+  } else if constexpr (kBytes % 4 == 0) {
     const unsigned bytes = static_cast<unsigned>(reinterpret_cast<uint64_t>(data) + k * sizeof(T)) % kBytes;
-    const Index low = k - bytes / sizeof(T);  // the column that the lower vector begins at
+    const auto low = static_cast<typename Signed<Index>::type>(k - bytes / sizeof(T));  // where the lower one begins
     union {
       Whole whole[2];
       uint32_t words[kBytes / 2];
     };
-    const T* const lower = data + static_cast<typename Signed<Index>::type>(low);
-    constexpr Index kOthers = kWidth - 1;  // low may lie below 0 by nearly two vectors, so both checks wrap
-    if (low + kOthers < columns + kOthers) whole[0] = load_beginning<T, kWidth>(lower, columns - low);
-    if (bytes != 0 && low + kWidth + kOthers < columns + kOthers) {
-      whole[1] = load_beginning<T, kWidth>(lower + kWidth, columns - low - kWidth);
-    }
+    whole[0] = load_vector<T, kWidth>(data + (low + kWidth > 0 ? low : low + kWidth));
+    whole[1] = load_vector<T, kWidth>(data + (low + kWidth));
     shift_down<kBytes / 4>(words, bytes);
     result = whole[0];
   }

@@ -8,16 +8,20 @@ namespace onnxopt::cuda {
 
 constexpr std::size_t kRowOutputsAt = 3 * sizeof(unsigned long long);
 
-constexpr std::size_t RowInputsAt(std::size_t outputs) { return kRowOutputsAt + outputs * sizeof(void*); }
+constexpr std::size_t RowDataAt(std::size_t outputs) { return kRowOutputsAt + outputs * sizeof(void*); }
+
+constexpr std::size_t RowInputsAt(std::size_t inputs, std::size_t outputs) {
+  return RowDataAt(outputs) + inputs * sizeof(void*);
+}
 
 constexpr std::size_t RowParamsSize(unsigned index, std::size_t inputs, std::size_t outputs) {
-  return ParamsSize(index, inputs, outputs) - InputsAt(inputs, outputs) + RowInputsAt(outputs);
+  return ParamsSize(index, inputs, outputs) - InputsAt(inputs, outputs) + RowInputsAt(inputs, outputs);
 }
 
 template <typename P>
 constexpr bool SameRowLayout(unsigned index, std::size_t inputs, std::size_t outputs) {
   return sizeof(P) == RowParamsSize(index, inputs, outputs) && offsetof(P, output) == kRowOutputsAt &&
-         offsetof(P, input) == RowInputsAt(outputs);
+         offsetof(P, data) == RowDataAt(outputs) && offsetof(P, input) == RowInputsAt(inputs, outputs);
 }
 
 static_assert(SameRowLayout<RowParams<Index32, 1, 1>>(32, 1, 1) && SameRowLayout<RowParams<Index32, 3, 2>>(32, 3, 2));

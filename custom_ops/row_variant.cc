@@ -12,7 +12,6 @@ constexpr std::uint64_t kMaxGrid = 0x7fffffff;
 constexpr std::uint64_t kShortForCluster = 16384;  // columns below which one block a row is enough
 
 constexpr unsigned kBlocksOfLoop = 8;  // of a cluster that loops over a row
-constexpr std::uint64_t kWarp = 32;
 constexpr std::uint64_t kMostParts = 512;
 constexpr std::uint64_t kBlocksOfSplit = 2;  // a multiprocessor
 
@@ -133,7 +132,7 @@ bool LoopedFits(const Kernel& kernel, const Variant& variant, const Grid& grid) 
 
 // Whether a strided variant's vectors, of elements of neighbouring rows, fit every operand.
 bool StridedFits(const Kernel& kernel, const Variant& variant, const Grid& grid) {
-  const std::uint64_t held = std::uint64_t{variant.threads} / kWarp * variant.unroll;
+  const std::uint64_t held = std::uint64_t{variant.lanes} * variant.unroll;
   if (grid.inner == 1 || (variant.unroll > 0 && grid.columns > held)) return false;
   if (grid.inner % variant.vector != 0) return false;
   const RowProgram& program = kernel.rows;
@@ -204,7 +203,9 @@ void FillRowParams(const Kernel& kernel, const Variant& variant, const Grid& gri
   const unsigned long long sizes[] = {grid.rows(), grid.columns, grid.inner};
   std::memcpy(block, sizes, sizeof(sizes));
   std::memcpy(block + kRowOutputsAt, static_cast<const void*>(grid.domain.output), outputs * sizeof(void*));
-  FillInputs(kernel.rows.Leaves(), variant, grid.domain, block + RowInputsAt(outputs));
+  const std::size_t leaves = kernel.rows.leaves();
+  std::memcpy(block + RowDataAt(outputs), static_cast<const void*>(grid.domain.input), leaves * sizeof(void*));
+  FillInputs(kernel.rows.Leaves(), variant, grid.domain, block + RowInputsAt(leaves, outputs));
 }
 
 Cut CutRows(const Variant& variant, const Grid& grid, const Gpu& gpu) {
@@ -240,7 +241,7 @@ unsigned RowGridSize(const Variant& variant, const Grid& grid, unsigned resident
       blocks = grid.rows() * variant.cluster;
       break;
     default:
-      blocks = grid.outer * ((grid.inner - 1) / (kWarp * variant.vector) + 1);
+      blocks = grid.outer * ((grid.inner - 1) / (variant.threads / variant.lanes * variant.vector) + 1);
   }
   if (blocks > kMaxGrid) throw Error(std::to_string(grid.rows()) + " rows are too many for one launch");
   return static_cast<unsigned>(blocks);

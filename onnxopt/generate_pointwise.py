@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from typing import cast
 
 import numpy as np
@@ -20,6 +20,7 @@ _RENAMED = {"not": "logic_not", "and": "logic_and", "or": "logic_or", "xor": "lo
 _APPROXIMATE = frozenset(
     {"exp", "expm1", "log", "log1p", "sqrt", "sin", "cos", "tanh", "erf", "div"}
 )  # cuda_kernels/approximate.cuh
+_LEAST_ADDED = 2.0**-100  # an ulp of it is normal in float32
 INDEX = {32: "uint32_t", 64: "uint64_t"}
 
 
@@ -161,8 +162,13 @@ def is_exact(program: Program) -> bool:
     return any(d.size > 2 for d in floats) or any(i.op == "cast" for i in program.code)
 
 
-def statements(program: Program, inputs: list[str], exact: bool) -> tuple[list[str], list[str]]:
-    """The program's code as CUDA statements that read the expressions `inputs`, and its results as expressions."""
+def statements(
+    program: Program, inputs: list[str], exact: bool, sums: Container[int] = ()
+) -> tuple[list[str], list[str]]:
+    """The program's code as CUDA statements that read the expressions `inputs`, and its results as expressions.
+
+    sums: leaves that are 1 at least and never infinite.
+    """
     names = list(inputs)
     body = []
     for k, instruction in enumerate(program.code):
@@ -170,8 +176,15 @@ def statements(program: Program, inputs: list[str], exact: bool) -> tuple[list[s
             names.append(literal(instruction))
             continue
         names.append(f"v{k}")
-        function = _exact_function(instruction) if exact else _approximate_function(instruction, program)
-        operands = ", ".join(names[a] for a in instruction.args)
+        args = instruction.args
+        if _is_reciprocal_of_normal(instruction, program):
+            function = "reciprocal_of_normal" if exact else "approximate::reciprocal_of_normal"
+            args = args[1:]
+        elif exact and instruction.op == "div" and args[1] in sums:
+            function = "divide_by_sum"
+        else:
+            function = _exact_function(instruction) if exact else _approximate_function(instruction, program)
+        operands = ", ".join(names[a] for a in args)
         body.append(f"const {C_TYPES[instruction.dtype]} v{k} = {function}({operands});")
     return body, [names[result] for result in program.results]
 
@@ -197,6 +210,21 @@ def _approximate_function(instruction: Instruction, program: Program) -> str:
 def _constant_id(value: int, program: Program) -> bool:
     first = len(program.leaves)
     return value >= first and program.code[value - first].op == "const"
+
+
+def _is_reciprocal_of_normal(instruction: Instruction, program: Program) -> bool:
+    """Whether this is 1 / (x + a constant), as of sigmoid: a sum that is not 0 is an ulp of the constant or more.
+
+    So it is never subnormal, and its reciprocal takes no branch.
+    """
+    if instruction.op != "div" or instruction.dtype != "float32":
+        return False
+    first = len(program.leaves)
+    one, sum_ = (program.code[a - first] if a >= first else None for a in instruction.args)
+    if one is None or one.op != "const" or one.value != 1.0 or sum_ is None or sum_.op != "add":
+        return False
+    added = [program.code[a - first].value for a in sum_.args if _constant_id(a, program)]
+    return any(c is not None and abs(c) >= _LEAST_ADDED for c in added)
 
 
 def _is_only_added_to_one(instruction: Instruction, program: Program) -> bool:

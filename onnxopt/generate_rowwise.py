@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from typing import cast
 
 from onnxopt.dtypes import DTYPES
 from onnxopt.extents import product
 from onnxopt.generate_pointwise import C_TYPES, INDEX, forms, statements
+from onnxopt.program import Instruction
 from onnxopt.regions import Kernel
 from onnxopt.row_program import GIVEN, Piece, RowProgram, Stage, is_float
+from onnxopt.row_sums import exponential_sums
 from onnxopt.row_variants import RowVariant
 
 HEADER = "rowwise.cuh"
@@ -39,6 +42,7 @@ class _Text:
         self.program = program
         self.exact = is_exact(program)
         self._first = len(program.leaves)
+        self._sums = exponential_sums(program)
 
     def slot(self, k: int) -> str:
         """The value in a slot, as an expression inside any function."""
@@ -54,7 +58,27 @@ class _Text:
         return ", ".join(f"{C_TYPES[DTYPES[d].compute]}& y{k}" for k, d in enumerate(self.program.outputs))
 
     def statements(self, piece: Piece, exact: bool) -> tuple[list[str], list[str]]:
-        return statements(piece.program, [self.slot(k) for k in piece.reads], exact)
+        sums = {n for n, k in enumerate(piece.reads) if k in self._sums}
+        return statements(piece.program, [self.slot(k) for k in piece.reads], exact, sums)
+
+    def row_statements(self, piece: Piece) -> tuple[list[str], list[str]]:
+        """The same for what is computed once a row, all lanes waiting for it: no division that branches."""
+        program = piece.program
+        first = len(program.inputs)
+        code = list(program.code)
+
+        def made(k: int) -> Instruction | None:
+            return code[k - first] if k >= first else None
+
+        for k, step in enumerate(code):
+            if step.op != "div" or step.dtype != "float32":
+                continue
+            above, below = (made(a) for a in step.args)
+            if step.args[1] < first and piece.reads[step.args[1]] == self._first:
+                code[k] = dataclasses.replace(step, op="div_by_count")
+            elif above and above.op == "const" and above.value == 1.0 and below and below.op == "sqrt":
+                code[k] = dataclasses.replace(step, op="inverse_sqrt", args=below.args)
+        return self.statements(dataclasses.replace(piece, program=dataclasses.replace(program, code=tuple(code))), True)
 
     def reads(self, piece: Piece | None) -> str:
         """The leaves that a piece reads, as a mask."""
@@ -74,7 +98,7 @@ class _Text:
         merged = [_MERGE[r] for r in stage.reductions]
         finish = [f"row.r{first + n} = partial.p{n};" for n in range(len(pairs))]
         if stage.row is not None:
-            more, values = self.statements(stage.row, True)
+            more, values = self.row_statements(stage.row)
             finish += [*more, *(f"row.r{first + len(pairs) + n} = {v};" for n, v in enumerate(values))]
         return [
             f"struct Stage{k} {{",
@@ -129,6 +153,7 @@ def _struct(name: str, program: RowProgram) -> list[str]:
         f"static constexpr unsigned kRowOutputs = {hex(row_outputs)}u;",
         f"static constexpr bool kStoresElements = {'true' if program.output else 'false'};",
         f"static constexpr unsigned kOutputReads = {text.reads(program.output)};",
+        f"static constexpr unsigned kEarlyOutputs = {hex(_early_outputs(program))}u;",
         *text.row(),
         *stages,
         f"using Stages = List<{', '.join(f'Stage{k}' for k in range(len(program.stages)))}>;",
@@ -136,6 +161,21 @@ def _struct(name: str, program: RowProgram) -> list[str]:
         *text.output("row_output", program.row_output, program.stored("row"), True),
     ]
     return [f"struct {name} {{", *(f"  {line}" for line in body), "};"]
+
+
+def _early_outputs(program: RowProgram) -> int:
+    """The element outputs for which nothing is reduced, and that read no input which the first stage does not, as a
+    mask."""
+    if program.output is None:
+        return 0
+    piece = program.output
+    known = {k for k in program.stages[0].element.reads if k < len(program.leaves)}
+    first = len(piece.reads)
+    fits = [k in known for k in piece.reads]
+    for step in piece.program.code:
+        fits.append(all(fits[a] for a in step.args))
+    stored = zip(program.stored("element"), piece.program.results, strict=True)
+    return sum(1 << k for k, result in stored if fits[result] and result >= first)
 
 
 def _index(program: RowProgram) -> list[str]:
@@ -167,7 +207,7 @@ def _entry(name: str, program: RowProgram, variant: RowVariant) -> list[str]:
         "ring": f"{piped}, {variant.depth}",
         "looped": f"{size}, {variant.threads}, {variant.cluster}",
         "split": f"{size}, {variant.threads}, {variant.launch}",
-        "strided": f"{size}, {variant.threads}",
+        "strided": f"{size}, {variant.lanes}, {variant.threads}",
     }[variant.layout]
     call = f"  {variant.layout}<{name}, {index}, {arguments}{modes}>(params);"
     resident = f", {variant.resident}" if variant.resident else ""

@@ -12,7 +12,11 @@ MULTIPROCESSOR_BYTES = 228 << 10  # shared memory of a Hopper multiprocessor, of
 _SHARED_LEFT = 2048  # bytes for what a block reserves and for partial results
 _THREADS = 128
 _KEPT = 8  # elements of a row that one thread keeps, where a warp can share it:
-_KEPT_VECTORS = 2  # or so many vectors, where rows are many: a block of fewer bytes takes less time than its start
+_KEPT_BYTES = 32  # or so many bytes, where rows are many,
+_SHORT_VECTORS = 16  # unless the row has no more whole vectors than this: then one a thread
+_ACCESS_BYTES = 16  # of a whole vector
+_LEAST_READ = 2560  # bytes of an input that a block reads: fewer take less time than the start of a block
+_MOST_BYTES = 64  # that a thread keeps of an input where more threads can share the row
 _SECTOR = 32  # bytes that memory moves at least
 _SHORT_VECTOR = 4  # bytes; below, a row may rather be cut as memory is than by its own length:
 _SHORT_ODD = 64  # up to so many elements,
@@ -23,13 +27,14 @@ _MOST_VECTORS = 32  # a thread: code grows with them
 _LEAST_LOADED = 4  # bytes of a vector of rows that only many threads can hold
 _MOST_STRIDED = 64
 _MOST_WASTED = 1.31  # lanes over those that have something to do
-_FEW_ROWS = 1056  # eight a multiprocessor
+_MULTIPROCESSORS = 132
+_FEW_ROWS = 8 * _MULTIPROCESSORS
 _WARP = 32
 _LARGE = 512  # threads of a block that shares a long row
-_NARROW_CLUSTERS = ((512, 1, 80), (512, 2, 64), (512, 4, 64))  # threads, blocks and elements a thread, 16 bits each
-_WIDE_CLUSTERS = ((1024, 1, 20), (1024, 2, 20), (1024, 4, 20), (1024, 8, 20))
-_MOST_OF_NARROW = 64  # elements a thread, of 16 bits
-_SMALL_PART = 32 << 10  # bytes
+_MOST_BLOCKS = 16  # of a cluster
+_NARROW_CLUSTERS = ((1, 80), (2, 64), (4, 64), (16, 64))  # blocks and elements a thread, 16 bits each
+_WIDE_CLUSTERS = ((1, 40), (2, 40), (4, 40), (8, 40), (16, 40))
+_MOST_OF_TWO = 32  # elements a thread, of 16 bits, of which two blocks have room in a multiprocessor's registers
 _STATIC_SHARED = 48 << 10  # bytes that a block has without asking for more
 
 
@@ -56,8 +61,7 @@ class RowWork:
     """What a kernel reads of a row.
 
     size: bytes of the narrowest operand's elements. inputs: those of one value an element, of which `reduced` are read
-    before the last reduction, `flat` are as large as the domain, and `same` are the same for every row. rows: how many
-    there are, if known.
+    before the last reduction, and `flat` are as large as the domain. rows: how many there are, if known.
     """
 
     size: int
@@ -65,7 +69,6 @@ class RowWork:
     reduced: int = 1
     rows: int | None = None
     flat: int = 1
-    same: int = 0
 
 
 def for_length(length: int, widest: int, work: RowWork) -> RowShape | None:
@@ -91,22 +94,30 @@ def _shared_by_lanes(layout: str, length: int, vector: int, work: RowWork) -> Ro
     """As many lanes share a row as leave each about _KEPT elements without wasting many, and read whole sectors."""
     vectors = vectors_of(layout, length, vector)
     few = work.rows is not None and work.rows <= _FEW_ROWS
-    kept = max(_KEPT, _KEPT_VECTORS * vector) if layout == "held" and not few else _KEPT
+    kept = _KEPT
+    if layout == "held" and not few:
+        short = vectors <= _SHORT_VECTORS and vector * work.size == _ACCESS_BYTES
+        kept = vector if short else max(_KEPT, _KEPT_BYTES // work.size)
 
     def cost(lanes: int) -> tuple[bool, float]:
         unroll = -(-vectors // lanes)
         waste = lanes * unroll / vectors
         return waste > _MOST_WASTED, abs(math.log2(unroll * vector / kept)) + 2 * (waste - 1) + (lanes > _WARP) * 0.6
 
+    most = min(_MOST_HELD, _MOST_BYTES // work.size)
+
     def fits(lanes: int) -> bool:
-        return -(-vectors // lanes) * vector <= _MOST_HELD and lanes * vector * work.size >= _SECTOR
+        return -(-vectors // lanes) * vector <= most and lanes * vector * work.size >= _SECTOR
 
     sharing = [n for n in (1, 2, 4, 8, 16, 32, 64) if fits(n)]
     if not sharing:
         return None
     wide = [n for n in (128, 256) if fits(n) and vectors <= 256]
     lanes = min(sharing + wide, key=cost)
-    return RowShape(layout, vector, -(-vectors // lanes), lanes, max(_THREADS, lanes))
+    threads = max(_THREADS, lanes)
+    if layout == "held" and not few and threads // lanes * length * work.size < _LEAST_READ:
+        threads = 2 * _THREADS
+    return RowShape(layout, vector, -(-vectors // lanes), lanes, threads)
 
 
 def _ragged_by_blocks(length: int, vector: int) -> RowShape | None:
@@ -119,21 +130,26 @@ def _ragged_by_blocks(length: int, vector: int) -> RowShape | None:
 
 
 def _shared_by_blocks(length: int, vector: int, work: RowWork) -> RowShape | None:
-    """Rows that a block or a cluster of blocks shares, and that one block of a multiprocessor keeps waiting for."""
+    """Rows that a block or a cluster of blocks shares."""
     vectors = length // vector
-    for threads in (64, 128, 256):
-        if -(-vectors // threads) * vector <= _MOST_HELD:
-            return _by_blocks("held", vectors, vector, threads)
+    for most in (min(_MOST_BYTES // work.size, _MOST_HELD), _MOST_HELD):
+        for threads in (64, 128, 256):
+            if -(-vectors // threads) * vector <= most:
+                return _by_blocks("held", vectors, vector, threads)
     if -(-vectors // _LARGE) * vector <= _MOST_HELD:
         return _shared_by_large_block(vectors, vector, work)
     if vector * work.size < _LEAST_LOADED:
         return None
     narrow = work.size <= 2
-    for threads, cluster, most in _NARROW_CLUSTERS if narrow else _WIDE_CLUSTERS:
+    twice = not narrow and work.reduced > 1  # each thread has half, where what is reduced is computed of several inputs
+    threads = 2 * _LARGE if twice else _LARGE
+    for cluster, most in _NARROW_CLUSTERS if narrow else _WIDE_CLUSTERS:
         unroll = -(-vectors // (threads * cluster))
-        if unroll * vector <= most and unroll <= _MOST_VECTORS:
-            return _by_blocks("piped", vectors, vector, threads, cluster, 1)
-    return _shared_by_large_cluster(vectors, vector, work)
+        if unroll * vector <= (most // 2 if twice else most) and unroll <= _MOST_VECTORS:
+            two = narrow and cluster == _MOST_BLOCKS and work.flat <= 1 and unroll * vector <= _MOST_OF_TWO
+            return _by_blocks("piped", vectors, vector, threads, cluster, 2 if two else 1)
+    ring = _by_blocks("ring", vectors, vector, 2 * _LARGE, _MOST_BLOCKS, 1, 1)
+    return ring if _has_room(ring, work) else None
 
 
 def _by_blocks(
@@ -144,15 +160,16 @@ def _by_blocks(
 
 
 def _shared_by_large_block(vectors: int, vector: int, work: RowWork) -> RowShape:
-    """Rows that 512 threads share: two of them on a multiprocessor, if its registers or shared memory have room."""
+    """Rows that 512 threads share, two of them on a multiprocessor if its registers have room.
+
+    Rows of one input, or of much, are held by blocks of their own. The others' blocks stay: they keep what all rows
+    share in shared memory, or read it while the next row is on its way.
+    """
     narrow = work.size <= 2
-    if work.inputs <= 2 and (narrow or work.reduced == 1):
-        return _by_blocks("held", vectors, vector, _LARGE, 1, 2 if work.inputs == 2 else 0)
-    if narrow:
-        return _by_blocks("piped", vectors, vector, _LARGE, 1, 1)
-    ring = _by_blocks("ring", vectors, vector, _LARGE, 1, 2, 1)
-    alone = work.flat <= 1 and work.reduced == 1
-    return ring if alone and _has_room(ring, work) else _by_blocks("held", vectors, vector, _LARGE)
+    if work.inputs == 1 or work.flat == 0 or work.size > 4 or (work.flat > 1 and not narrow):
+        return _by_blocks("held", vectors, vector, _LARGE)
+    two = work.flat == 1 and (narrow or work.inputs == 2)
+    return _by_blocks("piped", vectors, vector, _LARGE, 1, 2 if two else 1)
 
 
 def _has_room(ring: RowShape, work: RowWork) -> bool:
@@ -161,49 +178,36 @@ def _has_room(ring: RowShape, work: RowWork) -> bool:
     return ring.unroll <= _MOST_VECTORS and taken <= shared_bytes(ring.resident)
 
 
-def _shared_by_large_cluster(vectors: int, vector: int, work: RowWork) -> RowShape | None:
-    """Rows that only a cluster of 8 or 16 can keep; None for those that are too long or lie in too short vectors."""
-    much = work.reduced >= 2 or work.inputs >= 3  # that all rows share, beside one that is in registers
-    eighth = -(-vectors // (_LARGE * 8))
-    if work.size <= 2 and work.flat <= 1 and much and eighth * vector <= _MOST_OF_NARROW and eighth <= _MOST_VECTORS:
-        return _by_blocks("piped", vectors, vector, _LARGE, 8, 1)
-    part = -(-vectors * vector * work.size // 16)  # bytes of one input that a block has
-    ahead = part * max(work.flat, 1)
-    if ahead <= _SMALL_PART:
-        shape = _by_blocks("ring", vectors, vector, _LARGE // 2, 16, 2, 1)
-    elif work.same > 0 and 2 * ahead + part * work.same <= shared_bytes(1):
-        shape = _by_blocks("ring", vectors, vector, _LARGE, 16, 1, 2)
-    elif ahead <= shared_bytes(2):
-        shape = _by_blocks("ring", vectors, vector, _LARGE, 16, 2, 1)
-    else:
-        shape = _by_blocks("ring", vectors, vector, 2 * _LARGE, 16, 1, 1)
-    return shape if _has_room(shape, work) else None
-
-
 def shared_bytes(resident: int) -> int:
     """What each of so many blocks on one multiprocessor can have."""
     return MULTIPROCESSOR_BYTES // max(resident, 1) - _SHARED_LEFT
 
 
-def for_strided(length: int | None, widest: int, values: int) -> list[RowShape]:
+def for_strided(length: int | None, widest: int, values: int, work: RowWork) -> list[RowShape]:
     """Shapes for rows whose elements lie apart, those for long vectors first.
 
     values: what all stages together reduce, each of which takes shared memory.
     """
     found = []
     for vector in dict.fromkeys((min(widest, 4), 1)):
-        held = None if length is None else _strided_held(length, vector, values)
-        found.append(held or RowShape("strided", vector, 0, 1, 256))
-    return [*found, RowShape("strided", 1, 0, 1, 256)]
+        held = None if length is None else _strided_held(length, vector, values, work)
+        found.append(held or RowShape("strided", vector, 0, 8, 256))
+    return [*found, RowShape("strided", 1, 0, 8, 256)]
 
 
-def _strided_held(length: int, vector: int, values: int) -> RowShape | None:
+def _strided_held(length: int, vector: int, values: int, work: RowWork) -> RowShape | None:
+    side = _WARP  # threads side by side
+    while (
+        work.rows is not None and work.rows < _MULTIPROCESSORS * side * vector and side * vector * work.size > _SECTOR
+    ):
+        side //= 2
+    least = 512 if side == _WARP else 256
     for threads in (128, 256, 512, 1024):
-        shares = threads // _WARP
-        unroll = -(-length // shares)
-        enough = threads >= 512 or length < 2 * shares  # threads share a row as long as each has something of it
+        lanes = threads // side
+        unroll = -(-length // lanes)
+        enough = threads >= least or length < 2 * lanes  # threads share a row as long as each has something of it
         most = _MOST_STRIDED if threads < 1024 else _MOST_HELD
         fits = unroll * vector <= most and threads * vector * 8 * values <= _STATIC_SHARED
         if enough and fits:
-            return RowShape("strided", vector, unroll, 1, threads)
+            return RowShape("strided", vector, unroll, lanes, threads)
     return None

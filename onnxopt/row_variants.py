@@ -65,12 +65,15 @@ def choose(
             shape = None if length is None else row_shapes.for_length(length, vector, work)
             if length is not None and shape is not None:
                 chosen.append(variant_of(name, program, modes, shape, length))
+                if shape.layout == "piped" and shape.cluster == 1:  # for GPUs with less shared memory
+                    held = dataclasses.replace(shape, layout="held", resident=0)
+                    chosen.append(variant_of(name, program, modes, held, length))
         on_every_gpu = len(chosen) == len(lengths) and all(v.cluster == 1 and not v.shared for v in chosen)
         if not on_every_gpu:
             chosen += _general(name, program, vector, _anywhere(modes), None in lengths)
         chosen.append(_fallback(name, program, vector))
     if not trailing:
-        chosen += _strided(name, program, lengths, modes_of(regions, program, opsets, shapes))
+        chosen += _strided(name, program, grids, modes_of(regions, program, opsets, shapes))
     if _may_be_large(regions, shapes):
         last = [v for v in chosen if v.layout in ("looped", "strided") and v.cluster == 1 and v.columns == 0]
         chosen += [dataclasses.replace(v, symbol=f"{v.symbol}_64", index=64) for v in last]
@@ -88,7 +91,7 @@ def _work(program: RowProgram, grids: Sequence[Grid], modes: str) -> RowWork:
     rows = [g.count for g in grids]
     most = max((n for n in rows if n is not None), default=None) if None not in rows else None
     size = min(DTYPES[d].size for d in (*program.leaves, *program.outputs))
-    return RowWork(size, len(elements), len(elements & reduced), most, modes.count("F"), modes.count("K"))
+    return RowWork(size, len(elements), len(elements & reduced), most, modes.count("F"))
 
 
 def variant_of(name: str, program: RowProgram, modes: str, shape: RowShape, length: int) -> RowVariant:
@@ -103,7 +106,7 @@ def variant_of(name: str, program: RowProgram, modes: str, shape: RowShape, leng
 
 def _fetched(program: RowProgram, modes: str, shape: RowShape) -> tuple[int, int]:
     """The inputs that shared memory has room for, as a mask, and the bytes that they take: of those as large as the
-    domain as many as fit, and then those that are the same for every row, if all of them fit."""
+    domain as many as fit, and then of those that are the same for every row."""
 
     def taken(k: int) -> int:
         return DTYPES[program.leaves[k]].size * shape.vector * shape.unroll * shape.threads
@@ -111,13 +114,11 @@ def _fetched(program: RowProgram, modes: str, shape: RowShape) -> tuple[int, int
     whole = [k for k, guards in enumerate(program.guards) if not guards]
     can = [k for k in whole if DTYPES[program.leaves[k]].size * shape.vector >= _LEAST_COPIED]
     mask, left = 0, row_shapes.shared_bytes(shape.resident)
-    for k in (k for k in can if modes[k] == "F"):
-        deep = taken(k) * max(shape.depth, 1)
-        if deep <= left:
-            mask, left = mask | 1 << k, left - deep
-    same = [k for k in can if modes[k] == "K" and shape.keeps]
-    if sum(map(taken, same)) <= left:
-        mask, left = mask | sum(1 << k for k in same), left - sum(map(taken, same))
+    copied = [(k, taken(k) * max(shape.depth, 1)) for k in can if modes[k] == "F"]
+    copied += [(k, taken(k)) for k in can if modes[k] == "K" and shape.keeps]
+    for k, bytes_ in copied:
+        if bytes_ <= left:
+            mask, left = mask | 1 << k, left - bytes_
     return mask, row_shapes.shared_bytes(shape.resident) - left
 
 
@@ -208,11 +209,12 @@ def split_variants(name: str, program: RowProgram, shape: RowShape, modes: str) 
     return [_variant(name, "split", modes, shape, launch=k) for k in range(len(program.stages) + 1)]
 
 
-def _strided(name: str, program: RowProgram, lengths: Mapping[int | None, int], modes: str) -> list[RowVariant]:
+def _strided(name: str, program: RowProgram, grids: Sequence[Grid], modes: str) -> list[RowVariant]:
     """For rows whose elements lie apart: held by the longest row that is known, where it can be, and any."""
-    known = [n for n in lengths if n is not None]
+    known = [g.length for g in grids if g.length is not None]
     values = sum(len(stage.reductions) for stage in program.stages)
-    *held, fallback = row_shapes.for_strided(max(known) if known else None, widest(program), values)
+    work = _work(program, grids, modes)
+    *held, fallback = row_shapes.for_strided(max(known) if known else None, widest(program), values, work)
     flat = "".join(mode if mode == "F" else "*" for mode in modes)
     return [
         *(_variant(name, "strided", flat, shape) for shape in held),

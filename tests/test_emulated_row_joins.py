@@ -37,7 +37,7 @@ using Index = unsigned long long;
 int main() {
   %(files)s
   std::vector<float> y(%(stored)d, -1e30f);
-  const RowParams<Index, %(leaves)d, 1> params{%(rows)d, %(columns)d, %(inner)d, {y.data()}, {%(inputs)s}};
+  const RowParams<Index, %(leaves)d, 1> params{%(rows)d, %(columns)d, %(inner)d, {y.data()}, {%(data)s}, {%(inputs)s}};
   emulation::launch(%(blocks)d, %(threads)d, [&] { %(call)s(params); });
   emulation::write("y", y);
 }
@@ -126,6 +126,7 @@ def test_layouts(tmp_path: Path, case: str, call: str, threads: int, rows: int) 
     modes = ", ".join(f"'{m if template != 'looped' or m in 'FK' else '*'}'" for m in letters)
     main = _MAIN % {
         "source": generate.generate([kernel]), "leaves": len(leaves), "inputs": ", ".join(leaves),
+        "data": ", ".join(leaf[1:].split(",")[0] for leaf in leaves),
         "files": "  ".join(f'auto {n} = emulation::read<float>("{n}", {feeds[str(n)].size});' for n in names),
         "stored": expected.size, "rows": outer * inner, "columns": columns, "inner": inner, "blocks": blocks,
         "threads": threads, "call": f"{template}<{kernel.name}, Index, {arguments}, {modes}>",

@@ -41,7 +41,7 @@ int main() {
   std::vector<float> y(%(stored)d, -1e30f);
   Input<Index> flat{x.data(), 1, %(aligned)s ? kFlat | kCell | kInner : 0u, {{{1}, {count}, 1}}};
   Input<Index> along{g.data(), 1, %(aligned)s ? kCell | (inner == 1 ? kInner : 0u) : 0u, {{{inner}, {columns}, 1}}};
-  const RowParams<Index, 2, 1> params{rows, columns, inner, {y.data()}, {flat, along}};
+  const RowParams<Index, 2, 1> params{rows, columns, inner, {y.data()}, {x.data(), g.data()}, {flat, along}};
   static unsigned char scratch[1 << 16];
   const SplitParams<Index, 2, 1> split_params{{scratch, %(parts)d, %(part_columns)d}, params};
   %(launches)s
@@ -86,7 +86,8 @@ def _run(
     inner = int(np.prod(dims[axis + 1 :]))
     blocks = -(-x.size // dims[axis] // rows)
     if template == "strided":
-        blocks = x.size // dims[axis] // inner * -(-inner // (32 * width))
+        side = threads // int(arguments.split(",")[2])
+        blocks = x.size // dims[axis] // inner * -(-inner // (side * width))
     function = f"{template}<{kernel.name}, Index, {arguments}"
     calls = [f"{function}, {modes}>(params)"]
     parts = -(-dims[axis] // _PART_COLUMNS)
@@ -129,8 +130,9 @@ def test_split_rows(tmp_path: Path, body: str, columns: int) -> None:
     ids=str,
 )
 def test_strided_rows(tmp_path: Path, body: str, dims: tuple[int, ...]) -> None:
-    _run(tmp_path, body, dims, 1, f"strided {4 if dims[-1] % 4 == 0 else 1}, 0, 64", threads=64, rows=1)
-    _run(tmp_path, body, dims, 1, f"strided {4 if dims[-1] % 4 == 0 else 1}, 20, 64", threads=64, rows=1)
+    _run(tmp_path, body, dims, 1, f"strided {4 if dims[-1] % 4 == 0 else 1}, 0, 2, 64", threads=64, rows=1)
+    _run(tmp_path, body, dims, 1, f"strided {4 if dims[-1] % 4 == 0 else 1}, 20, 2, 64", threads=64, rows=1)
+    _run(tmp_path, body, dims, 1, f"strided {4 if dims[-1] % 4 == 0 else 1}, 5, 8, 64", threads=64, rows=1)
 
 
 @pytest.mark.parametrize(("body", "lanes"), [("variance", 4), ("softmax", 32), ("variance", 64)])
@@ -141,10 +143,11 @@ def test_held_rows(tmp_path: Path, body: str, lanes: int) -> None:
 
 @pytest.mark.parametrize("body", sorted(BODIES))
 @pytest.mark.parametrize(
-    ("lanes", "columns", "unroll"), [(4, 13, 1), (16, 49, 1), (32, 197, 2), (64, 391, 2), (8, 5, 1)]
+    ("lanes", "columns", "unroll", "known"),
+    [(4, 13, 1, 0), (16, 49, 1, 0), (32, 197, 2, 0), (64, 391, 2, 0), (8, 5, 1, 0), (16, 197, 4, 197), (8, 95, 4, 95)],
 )
-def test_ragged_rows(tmp_path: Path, body: str, lanes: int, columns: int, unroll: int) -> None:
-    call = f"ragged 4, {unroll}, {lanes}, 64, 0"
+def test_ragged_rows(tmp_path: Path, body: str, lanes: int, columns: int, unroll: int, known: int) -> None:
+    call = f"ragged 4, {unroll}, {lanes}, 64, {known}"
     _run(tmp_path, body, (21, columns), 1, call, threads=64, rows=64 // lanes, modes="'F', 'K'")
 
 

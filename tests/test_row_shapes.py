@@ -10,9 +10,9 @@ from onnxopt.row_shapes import RowShape, RowWork, for_length, for_strided, share
 
 _LENGTHS = (*range(2, 600), *range(600, 9000, 37), *range(9000, 600_000, 1013), 16384, 40960, 65536, 262_144, 1_048_576)
 _WORKS = [
-    RowWork(size, inputs, reduced, rows, flat, same)
+    RowWork(size, inputs, reduced, rows, flat)
     for size in (1, 2, 4, 8)
-    for inputs, reduced, rows, flat, same in ((1, 1, None, 1, 0), (4, 2, 300, 2, 2), (3, 1, 64, 1, 2))
+    for inputs, reduced, rows, flat in ((1, 1, None, 1), (4, 2, 300, 2), (3, 1, 64, 1), (2, 2, 64, 1))
 ]
 
 
@@ -38,10 +38,38 @@ def test_every_length_has_a_shape_that_fits(work: RowWork) -> None:
         assert shape.layout != "ring" or row * shape.depth * work.flat <= shared_bytes(shape.resident)
 
 
+@pytest.mark.parametrize("rows", [None, 1, 924, 32768])
 @pytest.mark.parametrize(("length", "widest"), list(itertools.product((2, 5, 33, 100, 256, 2000, None), (2, 4, 8))))
-def test_strided_shapes_end_with_one_for_any_length(length: int | None, widest: int) -> None:
-    *held, last = for_strided(length, widest, 2)
+def test_strided_shapes_end_with_one_for_any_length(length: int | None, widest: int, rows: int | None) -> None:
+    *held, last = for_strided(length, widest, 2, RowWork(16 // widest, rows=rows))
     assert (last.vector, last.unroll) == (1, 0)
-    for shape in held:
-        assert shape.unroll == 0 or (length is not None and shape.threads // 32 * shape.unroll >= length)
+    for shape in (*held, last):
+        assert shape.unroll == 0 or (length is not None and shape.lanes * shape.unroll >= length)
         assert shape.threads * shape.vector * 8 * 2 <= 48 << 10
+        assert shape.threads % shape.lanes == 0 and shape.threads // shape.lanes in (1, 2, 4, 8, 16, 32)
+
+
+def test_few_rows_that_lie_apart_take_narrow_tiles() -> None:
+    few, many = (for_strided(100, 4, 2, RowWork(4, rows=n))[1] for n in (924, 100_000))
+    assert (few.threads // few.lanes, many.threads // many.lanes) == (8, 32)
+
+
+@pytest.mark.parametrize(
+    ("length", "widest", "rows", "shape"),
+    [
+        (64, 4, 100_000, (4, 1, 16, 256)),
+        (64, 8, 100_000, (8, 1, 8, 256)),
+        (77, 8, 32_768, (1, 5, 16, 256)),
+        (196, 8, 15_360, (4, 4, 16, 128)),
+        (197, 8, 37_824, (1, 13, 16, 128)),
+        (768, 8, 784, (8, 3, 32, 128)),
+        (1024, 8, 8192, (8, 2, 64, 128)),
+        (4096, 4, 4096, (4, 4, 256, 256)),
+        (4096, 8, 4096, (8, 4, 128, 128)),
+    ],
+)
+def test_shapes_that_were_measured(length: int, widest: int, rows: int, shape: tuple[int, int, int, int]) -> None:
+    """docs/notes.md: rows on one H200."""
+    found = for_length(length, widest, RowWork(16 // widest, rows=rows))
+    assert found is not None and found.layout == "held"
+    assert (found.vector, found.unroll, found.lanes, found.threads) == shape

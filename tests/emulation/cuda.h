@@ -121,3 +121,4 @@ inline float __int_as_float(int x) { return bits<float>(x); }
 inline int __float_as_int(float x) { return bits<int>(x); }
 inline unsigned __umulhi(unsigned a, unsigned b) { return static_cast<unsigned>((1ull * a * b) >> 32); }
 inline float __sinf(float x) { return std::sin(x); }
+inline float rsqrtf(float x) { return 1.0f / std::sqrt(x); }
