@@ -120,7 +120,7 @@ def _shapes(case: ScanCase) -> Iterator[tuple[str, int, int, int, int]]:
     if case.axis != -1:
         for vector, threads, unroll in itertools.product((1, 2), (256, 512, 1024), (8, 16)):
             if threads * unroll <= 8192 and vector * case.torch_dtype.itemsize <= 4:
-                yield "strided", vector, unroll, 32, threads
+                yield "strided", vector, unroll, threads // 32, threads
         return
     layout = "held" if case.length % widest == 0 else "ragged"
     vectors = -(-(case.length + (0 if layout == "held" else widest - 1)) // widest)

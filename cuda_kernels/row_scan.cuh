@@ -54,7 +54,7 @@ struct ScannedRow {
       if (p >= stop) continue;
       const Index k = at(p);
       if constexpr (kRagged) {
-        B::template load_ragged<kMask, kModes...>(params, first, k, columns, in[v], row_bases);
+        B::template load_ragged<kMask, kModes...>(params, first, k, columns, false, false, in[v], row_bases);
       } else {
         B::template load_all<kMask, kModes...>(params, first + k, k, in[v], row_bases);
       }

@@ -40,7 +40,7 @@ std::size_t Choose(const Kernel& kernel, const Grid& grid, const Gpu& gpu) {
       return chosen;
     }
     chosen = k;
-    if (grid.columns <= std::uint64_t{variant.threads} / kWarpThreads * variant.unroll) return chosen;
+    if (grid.columns <= std::uint64_t{variant.lanes} * variant.unroll) return chosen;
   }
   return chosen;
 }

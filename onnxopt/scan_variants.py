@@ -16,6 +16,7 @@ from onnxopt.row_variants import RowVariant
 from onnxopt.scan_program import ScanProgram
 from onnxopt.shapes import Shapes
 
+_WARP = 32  # threads side by side, of strided rows
 _ACCESS_BYTES = 16  # the widest load or store an instruction makes
 _THREADS = 256
 # Lanes that share a row which is held, and vectors of each: two where a row is short, as many as five where it is long.
@@ -95,7 +96,7 @@ def _shape_for(length: int, vector: int) -> tuple[str, int, int] | None:
 def _strided(name: str, modes: str) -> list[RowVariant]:
     flat = "".join(mode if mode == "F" else "*" for mode in modes)
     return [
-        variant(name, "strided", letters, 1, unroll, 32, threads)
+        variant(name, "strided", letters, 1, unroll, threads // _WARP, threads)
         for letters in dict.fromkeys((flat, "*" * len(modes)))
         for threads, unroll in _STRIDED
     ]

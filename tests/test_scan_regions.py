@@ -109,6 +109,7 @@ def test_entry_points_go_by_what_is_known_of_the_rows() -> None:
     assert [v.layout for v in odd.variants] == ["ragged", "looped", "looped"]
     strided = _kernel("float[4,100,6] x", "y = CumSum(x, axis)")
     assert {v.layout for v in strided.variants} == {"strided"}
+    assert all(v.threads == 32 * v.lanes for v in strided.variants)  # 32 rows a block, as the host counts blocks
     anything = _kernel("float[A,B,C] x", "y = CumSum(x, axis)")
     assert {v.layout for v in anything.variants} == {"held", "ragged", "split", "looped", "strided"}
     assert {v.index for v in anything.variants} == {32, 64}
