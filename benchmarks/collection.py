@@ -77,12 +77,14 @@ def _renamed(model: onnx.ModelProto, names: dict[str, str]) -> onnx.ModelProto:
     return model
 
 
-def _priority(variant: Variant) -> tuple[int, bool, int]:
-    """Entry points for any row, or any shapes, come last; the others keep their order."""
+def _priority(variant: Variant) -> tuple[int, bool, int, int]:
+    """Entry points for any row, or any shapes, come last, those for longer rows behind others; else they keep their
+    order."""
     if not isinstance(variant, RowVariant):
-        return 0, not set(variant.modes) - set("*p"), 0
+        return 0, not set(variant.modes) - set("*p"), 0, 0
     any_length = variant.unroll == 0 if variant.layout == "strided" else variant.columns == 0
-    return LAYOUTS.index(variant.layout), any_length, variant.index
+    longest = variant.lanes * variant.unroll if any_length and variant.layout in ("held", "ragged") else 0
+    return LAYOUTS.index(variant.layout), any_length, variant.index, longest
 
 
 def describe(plan: FusionPlan) -> dict[str, object]:

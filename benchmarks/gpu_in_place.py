@@ -3,9 +3,9 @@
     python -m benchmarks.gpu_in_place prepare DIR --arch sm_90     on any machine, without a GPU
     python -m benchmarks.gpu_in_place run DIR                      on the GPU machine: onnxruntime, numpy, torch, onnx
 
-A fused region stands between two CumSums, which take part in no region, so that its input and its output are buffers
-of ONNX Runtime's arena. What the first run takes from the GPU's memory is one such buffer where it is written in place,
-and two where the input is read again behind the region.
+A fused region stands between two CumSums, whose axis is fed so that they take part in no region, and its input and its
+output are buffers of ONNX Runtime's arena. What the first run takes from the GPU's memory is one such buffer where it
+is written in place, and two where the input is read again behind the region.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ def _model(region: str, again: str) -> onnx.ModelProto:
     dims = f"float[{_ROWS}, {columns}]"
     outputs = f"{dims} y" + (f", {dims} w" if again else "")
     text = (
-        f'<ir_version: 9, opset_import: ["" : 20]> g ({dims} x, float{other} z) => ({outputs}) '
-        f"<int32 axis = {{1}}> {{ c = CumSum(x, axis)  {body}  y = CumSum(m, axis){again} }}"
+        f'<ir_version: 9, opset_import: ["" : 20]> g ({dims} x, float{other} z, int64[1] axis) => ({outputs}) '
+        f"{{ c = CumSum(x, axis)  {body}  y = CumSum(m, axis){again} }}"
     )
     return onnx.parser.parse_model(text)
 
@@ -76,6 +76,7 @@ def measure(region: str, again: str, folder: pathlib.Path, device: str) -> dict[
         return torch.rand(dims, generator=generator, device=device) * 2e-3
 
     inputs = {"x": drawn([_ROWS, columns]), "z": drawn([int(n) for n in other.strip("[]").split(", ")])}
+    inputs["axis"] = torch.ones(1, dtype=torch.int64)
     outputs = {name: torch.full_like(inputs["x"], float("nan")) for name in ("y", "w")[: 2 if again else 1]}
     name = f"{region}{'_again' if again else ''}.optimized.onnx"
     run = bound(_session(lzma.decompress((folder / name).read_bytes()), library(folder), device), inputs, outputs)

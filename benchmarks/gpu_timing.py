@@ -26,6 +26,8 @@ _ELEMENT_TYPES = {  # torch dtype -> onnx.TensorProto.DataType
     torch.bool: 9,
     torch.float16: 10,
     torch.float64: 11,
+    torch.uint32: 12,
+    torch.uint64: 13,
     torch.bfloat16: 16,
 }
 _ROTATED = 256 << 20  # bytes; buffers in rotation exceed every GPU's last-level cache several times

@@ -14,6 +14,7 @@
 #include "json_reader.h"
 #include "kernel_reader.h"
 #include "row_reader.h"
+#include "scan_reader.h"
 #include "sha256.h"
 
 namespace onnxopt {
@@ -165,6 +166,7 @@ Kind ReadKind(const JsonReader& json) {
   if (text == "rowwise") return Kind::kRowwise;
   if (text == "gemm") return Kind::kGemm;
   if (text == "attention") return Kind::kAttention;
+  if (text == "scan") return Kind::kScan;
   json.Fail("is \"" + text + "\", which this library does not know");
 }
 
@@ -193,6 +195,16 @@ Kernel ReadKernel(const JsonReader& json, bool has_fatbin) {
     if (has_fatbin && kernel.variants.size() != kAttentionLaunches) json["variants"].Fail("are not the two launches");
     return kernel;
   }
+  if (kernel.kind == Kind::kScan) {
+    kernel.scan = ReadScan(json, &kernel.rows);
+    kernel.inputs = kernel.rows.inputs;
+    kernel.outputs = kernel.rows.outputs;
+    json["variants"].Each(
+        [&](const JsonReader& v) { kernel.variants.push_back(ReadRowVariant(v, kernel.rows, kScanLaunches)); });
+    CheckPasses(kernel.variants, kScanLaunches, json["variants"]);
+    if (has_fatbin && kernel.variants.empty()) json["variants"].Fail("is empty although there is a fatbin");
+    return kernel;
+  }
   const bool rowwise = kernel.kind == Kind::kRowwise;
   if (rowwise) {
     kernel.rows = ReadRowProgram(json);
@@ -202,9 +214,10 @@ Kernel ReadKernel(const JsonReader& json, bool has_fatbin) {
   kernel.inputs = rowwise ? kernel.rows.inputs : kernel.program.inputs;
   kernel.outputs = rowwise ? kernel.rows.outputs : kernel.program.outputs;
   json["variants"].Each([&](const JsonReader& v) {
-    kernel.variants.push_back(rowwise ? ReadRowVariant(v, kernel.rows) : ReadPointwiseVariant(v, kernel.program));
+    kernel.variants.push_back(rowwise ? ReadRowVariant(v, kernel.rows, kernel.rows.launches())
+                                      : ReadPointwiseVariant(v, kernel.program));
   });
-  if (rowwise) CheckPasses(kernel.variants, kernel.rows, json["variants"]);
+  if (rowwise) CheckPasses(kernel.variants, kernel.rows.launches(), json["variants"]);
   if (has_fatbin && kernel.variants.empty()) json["variants"].Fail("is empty although there is a fatbin");
   return kernel;
 }

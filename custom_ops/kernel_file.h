@@ -8,6 +8,7 @@
 #include "gemm.h"
 #include "program.h"
 #include "row_program.h"
+#include "scan.h"
 #include "token_attention.h"
 
 namespace onnxopt {
@@ -42,7 +43,7 @@ struct Variant {
 constexpr unsigned kWarpThreads = 32;
 
 // What one kernel runs, see regions.Region. Each kind has its own class of FusedKernel (kinds.cc).
-enum class Kind { kPointwise, kRowwise, kGemm, kAttention };
+enum class Kind { kPointwise, kRowwise, kGemm, kAttention, kScan };
 
 struct Kernel {
   std::string name;
@@ -50,8 +51,9 @@ struct Kernel {
   std::vector<Dtype> inputs;  // storage dtypes, of every kind
   std::vector<Dtype> outputs;
   Program program;  // of a pointwise kernel
-  RowProgram rows;  // of a rowwise one
-  Gemm gemm;        // of a product
+  RowProgram rows;  // of a rowwise one; of a scan what its grid of rows is
+  Scan scan;
+  Gemm gemm;  // of a product
   TokenAttention attention;
   std::vector<Variant> variants;
   bool cpu;  // the CPU kernel beats ONNX Runtime's own kernels

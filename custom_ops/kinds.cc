@@ -9,6 +9,8 @@
 #include "row_cpu_kernel.h"
 #include "row_cuda_kernel.h"
 #include "row_shape_inference.h"
+#include "scan_cpu_kernel.h"
+#include "scan_cuda_kernel.h"
 #include "shape_inference.h"
 #include "token_attention_cpu.h"
 #include "token_attention_cuda.h"
@@ -29,6 +31,9 @@ std::unique_ptr<FusedKernel> MakeKernel(const Kernel& kernel, const cuda::Librar
     case Kind::kAttention:
       if (library != nullptr) return std::make_unique<cuda::TokenAttentionCudaKernel>(kernel, *library, info);
       return std::make_unique<TokenAttentionCpuKernel>(kernel);
+    case Kind::kScan:
+      if (library != nullptr) return std::make_unique<cuda::ScanCudaKernel>(kernel, *library, info);
+      return std::make_unique<ScanCpuKernel>(kernel);
   }
   throw Error("a kernel of no known kind");
 }
@@ -44,6 +49,7 @@ void InferShapes(const Kernel& kernel, OrtShapeInferContext* context) {
     case Kind::kPointwise:
       return InferShapes(kernel.program, context);
     case Kind::kRowwise:
+    case Kind::kScan:
       return InferShapes(kernel.rows, context);
     case Kind::kGemm:
       return InferShapes(kernel.gemm, context);

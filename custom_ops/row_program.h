@@ -73,6 +73,8 @@ struct RowProgram {
   std::vector<Dtype> Leaves() const;
   // The view that inputs are broadcast into.
   std::size_t base() const { return views[0].target.empty() ? 0 : 1; }
+  // Of a split variant: one a stage, and one for what is stored.
+  std::size_t launches() const { return stages.size() + 1; }
   // Dtype of every slot.
   std::vector<Dtype> Slots() const;
   // Outputs with one element for each of the domain, or one a row.

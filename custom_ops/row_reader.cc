@@ -104,14 +104,14 @@ RowProgram ReadRowProgram(const JsonReader& json) {
   return program;
 }
 
-Variant ReadRowVariant(const JsonReader& json, const RowProgram& program) {
+Variant ReadRowVariant(const JsonReader& json, const RowProgram& program, std::size_t launches) {
   Variant variant = ReadVariant(json);
   variant.layout = ReadLayout(json["layout"]);
   variant.lanes = static_cast<unsigned>(json["lanes"].Number(1, 16384));
   variant.cluster = static_cast<unsigned>(json["cluster"].Number(1, 16));
   variant.columns = json["columns"].Number(0, kMaxRow);
   variant.shared = static_cast<unsigned>(json["shared"].Number(0, kMaxShared));
-  variant.launch = static_cast<unsigned>(json["launch"].Number(0, program.stages.size()));
+  variant.launch = static_cast<unsigned>(json["launch"].Number(0, launches - 1));
   if (variant.threads % 32 != 0) json["threads"].Fail("is not a multiple of 32");
   if (variant.threads * variant.cluster % variant.lanes != 0) json["lanes"].Fail("does not divide the threads");
   const bool whole = variant.cluster > 1 || variant.layout == Layout::kPiped || variant.layout == Layout::kRing;
@@ -128,8 +128,7 @@ Variant ReadRowVariant(const JsonReader& json, const RowProgram& program) {
   return variant;
 }
 
-void CheckPasses(const std::vector<Variant>& variants, const RowProgram& program, const JsonReader& json) {
-  const std::size_t passes = program.stages.size() + 1;
+void CheckPasses(const std::vector<Variant>& variants, std::size_t passes, const JsonReader& json) {
   std::size_t pass = 0;  // the one that must come next, 0 where a new variant may begin
   for (const Variant& variant : variants) {
     const bool split = variant.layout == Layout::kSplit;

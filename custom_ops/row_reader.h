@@ -9,9 +9,10 @@ namespace onnxopt {
 // The fields of a rowwise program, which lie in `json` itself; verified.
 RowProgram ReadRowProgram(const JsonReader& json);
 
-Variant ReadRowVariant(const JsonReader& json, const RowProgram& program);
+// launches: of a split variant.
+Variant ReadRowVariant(const JsonReader& json, const RowProgram& program, std::size_t launches);
 
 // Throws Error where a split variant is not followed by all of its later passes.
-void CheckPasses(const std::vector<Variant>& variants, const RowProgram& program, const JsonReader& json);
+void CheckPasses(const std::vector<Variant>& variants, std::size_t passes, const JsonReader& json);
 
 }  // namespace onnxopt

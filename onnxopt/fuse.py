@@ -15,6 +15,7 @@ from onnxopt import (
     pointwise_regions,
     row_joins,
     rowwise_regions,
+    scan_regions,
     token_attention,
 )
 from onnxopt import shapes as shape_inference
@@ -23,10 +24,12 @@ from onnxopt.search import Search
 
 # In this order: what a kind takes, those after it leave alone. Attention takes operators that no other kind does, with
 # the nodes that tell their lengths. Rows come before products: a bias or a residual costs a
-# norm's kernel less than cuBLASLt's epilogue (docs/notes.md). Pointwise regions take what is left over.
+# norm's kernel less than cuBLASLt's epilogue (docs/notes.md), and what leads from a reduction to a scan costs nothing
+# behind the reduction. Pointwise regions take what is left over.
 FINDERS: tuple[Callable[[Search], tuple[list[Region], list[Refusal]]], ...] = (
     token_attention.find,
     rowwise_regions.find,
+    scan_regions.find,
     gemm_regions.find,
     pointwise_regions.find,
 )

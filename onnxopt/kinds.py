@@ -10,8 +10,11 @@ from onnxopt import (
     gemm_regions,
     generate_pointwise,
     generate_rowwise,
+    generate_scan,
     lower_rowwise,
     row_variants,
+    scan_regions,
+    scan_variants,
     token_attention,
     variants,
 )
@@ -20,6 +23,7 @@ from onnxopt.lower import lower as lower_pointwise
 from onnxopt.program import Program
 from onnxopt.regions import Kernel, Kind, Meaning, Region, Variant
 from onnxopt.row_program import RowProgram
+from onnxopt.scan_program import ScanProgram
 from onnxopt.shapes import Shapes
 from onnxopt.token_attention import TokenAttention
 
@@ -35,6 +39,8 @@ def lower(region: Region, opsets: Mapping[str, int], shapes: Shapes) -> Meaning:
             return lower_pointwise(region.nodes, region.inputs, region.outputs, opsets, shapes)
         case Kind.ROWWISE:
             return lower_rowwise.lower(region.nodes, region.inputs, region.outputs, opsets, shapes)
+        case Kind.SCAN:
+            return scan_regions.lower(region.nodes, region.inputs, region.outputs, opsets, shapes)
 
 
 def entry_points(
@@ -50,6 +56,8 @@ def entry_points(
             return variants.choose(name, cast(Program, meaning), regions, shapes)
         case Kind.ROWWISE:
             return row_variants.choose(name, cast(RowProgram, meaning), regions, opsets, shapes)
+        case Kind.SCAN:
+            return scan_variants.choose(name, cast(ScanProgram, meaning), regions, shapes)
 
 
 def cuda(kernel: Kernel) -> list[str]:
@@ -63,6 +71,8 @@ def cuda(kernel: Kernel) -> list[str]:
             return generate_pointwise.lines(kernel)
         case Kind.ROWWISE:
             return generate_rowwise.lines(kernel)
+        case Kind.SCAN:
+            return generate_scan.lines(kernel)
 
 
 def headers(kernels: Sequence[Kernel]) -> list[str]:
@@ -71,5 +81,5 @@ def headers(kernels: Sequence[Kernel]) -> list[str]:
     tiled = any(v.tile for k in kernels if k.kind is Kind.POINTWISE for v in k.variants)
     pointwise = "pointwise_tiled.cuh" if tiled else "pointwise.cuh"
     others = {Kind.ROWWISE: generate_rowwise.HEADER, Kind.GEMM: few_rows.HEADER}
-    others[Kind.ATTENTION] = token_attention.HEADER
+    others |= {Kind.ATTENTION: token_attention.HEADER, Kind.SCAN: generate_scan.HEADER}
     return [pointwise, *(header for kind, header in others.items() if kind in found)]

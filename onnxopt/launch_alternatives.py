@@ -19,7 +19,7 @@ _MOST_ELEMENTS = 32  # of a row that a thread holds in registers
 
 def added(kernel: Kernel) -> Kernel:
     """The kernel with its alternatives; its own variants and their order stay."""
-    if kernel.kind in (Kind.GEMM, Kind.ATTENTION):
+    if kernel.kind in (Kind.GEMM, Kind.ATTENTION, Kind.SCAN):
         return kernel
     found: dict[str, Variant] = {}
     for variant in _special(kernel):

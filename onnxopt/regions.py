@@ -18,6 +18,7 @@ class Kind(enum.StrEnum):
     GEMM = "gemm"
     POINTWISE = "pointwise"
     ROWWISE = "rowwise"
+    SCAN = "scan"
 
 
 class Meaning(Protocol):

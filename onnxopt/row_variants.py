@@ -154,11 +154,11 @@ def modes_of(regions: Sequence[Region], program: RowProgram, opsets: Mapping[str
     for value, operand in zip(regions[0].inputs, program.operands, strict=True):
         dims = shapes.dims(value)
         known = None if dims is None else (*dims, *(1,) * operand.trailing)
-        letters.append("*" if known is None or operand.row else _mode(known, operand.view, grid))
+        letters.append("*" if known is None or operand.row else mode_of(known, operand.view, grid))
     return "".join(letters)
 
 
-def _mode(dims: Dims, view: int, grid: Grid) -> str:
+def mode_of(dims: Dims, view: int, grid: Grid) -> str:
     """How an input of these dims lies over rows that lie side by side."""
     domain = grid.dims if view == 0 else grid.other
     if domain is None or len(dims) > len(domain):

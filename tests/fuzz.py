@@ -49,6 +49,7 @@ DEFAULT_DOMAIN = ops.Operator.__dataclass_fields__["samples"].default
 GROWS = frozenset({"Exp", "Sinh", "Cosh", "Pow"})
 DIVIDES = frozenset({"Div", "Reciprocal", "Mod"})
 _SAID_EVERY = 1000  # seeds
+_SCANS = 0.06  # of the operators
 LEFT_OUT = "left out"
 
 Dims = tuple[str | int, ...]
@@ -76,6 +77,8 @@ class Graph:
         for _ in range(self.rng.randint(3, most)):
             if self.rng.random() < indexing:
                 fuzz_index.grow(self)
+            elif self.rng.random() < _SCANS:
+                self._scan()
             else:
                 self._grow()
 
@@ -123,6 +126,19 @@ class Graph:
             result = self.rng.choice([d for d in TYPES if d == "float32" or not self._is_computed(operands[0])])
             attributes = {"to": TYPES[result]}
         self._emit(row.name, operands, result, **attributes)
+
+    def _scan(self) -> None:
+        """A CumSum of positive values, as sums that cancel differ by more than their size; of integers any."""
+        fit = [v for v in self.values if v[1] in ("float32", "int32", "int64") and v[2]]
+        if not fit:
+            return
+        value = self.rng.choice(fit[-6:])
+        summed = self._squeeze(value, 0.1, 1.0) if value[1] == "float32" else value
+        axis = self._constant("int64", self.rng.randrange(-len(value[2]), len(value[2])))
+        flags = {"exclusive": self.rng.randint(0, 1), "reverse": self.rng.randint(0, 1)}
+        total = self._emit("CumSum", [summed, axis], value[1], **flags)
+        if value[1] == "float32":
+            self._emit("Mul", [total, self._constant("float32", 0.05)], "float32")
 
     def _operand(self, row: ops.Operator, dtypes: set[str]) -> Value | None:
         """A value of one of these dtypes that this operand may be, well-conditioned; None where there is none."""

@@ -1,5 +1,5 @@
 // CUDA's language on the CPU: one OS thread a CUDA thread, a block at a time. For kernels of float32 and integers that
-// use __syncthreads, __shared__ and __shfl_xor_sync; inline PTX of other dtypes is left out, clusters are not there.
+// use __syncthreads, __shared__ and __shfl_*_sync; inline PTX of other dtypes is left out, clusters are not there.
 #pragma once
 
 #include <barrier>
@@ -62,16 +62,37 @@ void launch(unsigned blocks, int threads, Kernel&& kernel) {
 
 inline void __syncthreads() { emulation::block->all.arrive_and_wait(); }
 
+namespace emulation {
+
+// What lane `from` of this thread's warp gives as x.
 template <typename T>
-T __shfl_xor_sync(unsigned, T x, int mask) {
+T shuffle(T x, unsigned from) {
   auto& block = *emulation::block;
   auto& warp = *block.warps[threadIdx.x / emulation::kWarp];
   std::memcpy(&block.words[threadIdx.x], &x, sizeof(T));
   warp.arrive_and_wait();
   T other;
-  std::memcpy(&other, &block.words[threadIdx.x ^ static_cast<unsigned>(mask)], sizeof(T));
+  std::memcpy(&other, &block.words[threadIdx.x / kWarp * kWarp + from], sizeof(T));
   warp.arrive_and_wait();
   return other;
+}
+
+}  // namespace emulation
+
+template <typename T>
+T __shfl_xor_sync(unsigned, T x, int mask) {
+  return emulation::shuffle(x, threadIdx.x % emulation::kWarp ^ static_cast<unsigned>(mask));
+}
+
+template <typename T>
+T __shfl_sync(unsigned, T x, int lane, int lanes) {
+  return emulation::shuffle(x, threadIdx.x % emulation::kWarp / lanes * lanes + lane % lanes);
+}
+
+template <typename T>
+T __shfl_up_sync(unsigned, T x, int distance, int lanes) {
+  const unsigned lane = threadIdx.x % emulation::kWarp;
+  return emulation::shuffle(x, lane % lanes >= static_cast<unsigned>(distance) ? lane - distance : lane);
 }
 
 inline unsigned __funnelshift_r(unsigned low, unsigned high, unsigned bits) {
