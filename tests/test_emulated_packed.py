@@ -10,7 +10,6 @@ from onnxopt.generate_pointwise import PACKED
 from onnxopt.program import PRIMITIVES
 
 _MAIN = """
-#include "cuda.h"
 #include <cstdio>
 #include "packed.cuh"
 using namespace onnxopt;

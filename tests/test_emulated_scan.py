@@ -19,8 +19,6 @@ _C_TYPES = {"float32": "float", "int64": "long long", "int32": "int"}
 _THREADS = 64
 _PART_COLUMNS = 512  # of a row that is split
 _MAIN = """
-#include "cuda.h"
-#include "files.h"
 %(source)s
 using namespace onnxopt;
 using Index = unsigned int;
@@ -39,7 +37,8 @@ int main() {
   Input<Index> along{g.data(), 1, aligned ? kCell | (inner == 1 ? kInner : 0u) : 0u, {{by(inner), by(columns), 1}}};
   Input<Index> row{q.data(), 2, 0u, {{by(1), by(inner), inner == 1 ? 0u : 1u},
                                      {by(columns * inner), by(rows / inner), inner}}};
-  const RowParams<Index, 3, 2> params{rows, columns, inner, {z.data(), y.data()}, {x.data(), g.data(), q.data()}, {flat, along, row}};
+  const RowParams<Index, 3, 2> params{
+      rows, columns, inner, {z.data(), y.data()}, {x.data(), g.data(), q.data()}, {flat, along, row}};
   static unsigned char scratch[1 << 16];
   const SplitParams<Index, 3, 2> split_params{{scratch, %(parts)d, %(part_columns)d}, params};
   %(launches)s
