@@ -83,8 +83,10 @@ def _priority(variant: Variant) -> tuple[int, bool, int, int]:
     if not isinstance(variant, RowVariant):
         return 0, not set(variant.modes) - set("*p"), 0, 0
     any_length = variant.unroll == 0 if variant.layout == "strided" else variant.columns == 0
-    longest = variant.lanes * variant.unroll if any_length and variant.layout in ("held", "ragged") else 0
-    return LAYOUTS.index(variant.layout), any_length, variant.index, longest
+    if not any_length and variant.layout != "strided":
+        return 0, False, variant.index, 0
+    longest = variant.lanes * variant.unroll if variant.layout in ("held", "ragged") else 0
+    return 1 + LAYOUTS.index(variant.layout), any_length, variant.index, longest
 
 
 def describe(plan: FusionPlan) -> dict[str, object]:

@@ -9,6 +9,7 @@ Regions come from exported models (benchmarks/region_cases.py). Outputs are comp
 
 from __future__ import annotations
 
+import gc
 import json
 import lzma
 import math
@@ -257,6 +258,7 @@ def run(
         if out is not None:
             out.write_text(json.dumps(rows, indent=1))
         if device != "cpu":
+            gc.collect()  # sessions are parts of cycles
             torch.cuda.empty_cache()
     print(table(rows))
     print(f"FAILED: {', '.join(bad)}" if bad else "all agree")

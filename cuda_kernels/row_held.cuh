@@ -13,13 +13,14 @@ namespace onnxopt {
 constexpr unsigned kMostPrefetched = 192;  // bytes a thread, all inputs together, that are loaded before reducing
 
 constexpr int kMostChains = 4;  // partial results that a thread makes side by side: in one, each addition waits for the
-                                // one before
+                                // one before; where blocks stay for row after row, others' work hides that
 
 constexpr int kMostComputed = 8;  // elements a thread of which what is reduced may stay until it is stored
 
-// Where no input is kept in shared memory.
+// Where no input goes through shared memory.
 struct NoSlots {
   static constexpr unsigned kKept = 0;
+  static constexpr bool kAny = false;
   template <unsigned kMask, typename Loaded>
   __device__ void take(int, Loaded&) const {}
 };
@@ -41,7 +42,7 @@ struct Held {
   static constexpr bool kPacks = kVectors * kWidth > kMostUnpacked;
   static constexpr bool kComputesOnce = kVectors * kWidth <= kMostComputed && Slots::kKept == 0;
   static constexpr unsigned kKept = Slots::kKept;
-  static constexpr int kChains = kVectors * kWidth >= 2 * kMostChains ? kMostChains : 1;
+  static constexpr int kChains = !Slots::kAny && kVectors * kWidth >= 2 * kMostChains ? kMostChains : 1;
 
   static constexpr unsigned kAllOutputs = ((1u << Op::Outputs::size) - 1u) & ~Op::kRowOutputs;
   // Outputs that are stored before anything is reduced. They may lie where an input does that the host found free, so

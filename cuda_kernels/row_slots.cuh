@@ -61,6 +61,7 @@ template <typename Op, int kWidth, int kVectors, int kThreads, int kDepth, unsig
           typename... In, int... I>
 struct Slots<Op, kWidth, kVectors, kThreads, kDepth, kNext, kSame, List<In...>, Indices<I...>> {
   static constexpr unsigned kKept = kSame;
+  static constexpr bool kAny = true;
 
   unsigned char* memory;
 

@@ -61,7 +61,8 @@ class RowWork:
     """What a kernel reads of a row.
 
     size: bytes of the narrowest operand's elements. inputs: those of one value an element, of which `reduced` are read
-    before the last reduction, and `flat` are as large as the domain. rows: how many there are, if known.
+    before the last reduction, `flat` are as large as the domain and `same` are the same for every row. rows: how many
+    there are, if known.
     """
 
     size: int
@@ -69,6 +70,7 @@ class RowWork:
     reduced: int = 1
     rows: int | None = None
     flat: int = 1
+    same: int = 0
 
 
 def for_length(length: int, widest: int, work: RowWork) -> RowShape | None:
@@ -147,6 +149,8 @@ def _shared_by_blocks(length: int, vector: int, work: RowWork) -> RowShape | Non
         unroll = -(-vectors // (threads * cluster))
         if unroll * vector <= (most // 2 if twice else most) and unroll <= _MOST_VECTORS:
             two = narrow and cluster == _MOST_BLOCKS and work.flat <= 1 and unroll * vector <= _MOST_OF_TWO
+            if cluster == 1 and not work.same:  # nothing to keep: blocks need not stay
+                return _by_blocks("held", vectors, vector, threads)
             return _by_blocks("piped", vectors, vector, threads, cluster, 2 if two else 1)
     ring = _by_blocks("ring", vectors, vector, 2 * _LARGE, _MOST_BLOCKS, 1, 1)
     return ring if _has_room(ring, work) else None
@@ -165,10 +169,9 @@ def _shared_by_large_block(vectors: int, vector: int, work: RowWork) -> RowShape
     Rows of one input, or of much, are held by blocks of their own. The others' blocks stay: they keep what all rows
     share in shared memory, or read it while the next row is on its way.
     """
-    narrow = work.size <= 2
-    if work.inputs == 1 or work.flat == 0 or work.size > 4 or (work.flat > 1 and not narrow):
+    if work.inputs == 1 or work.flat != 1 or work.size > 4:
         return _by_blocks("held", vectors, vector, _LARGE)
-    two = work.flat == 1 and (narrow or work.inputs == 2)
+    two = work.size <= 2 or work.inputs == 2
     return _by_blocks("piped", vectors, vector, _LARGE, 1, 2 if two else 1)
 
 

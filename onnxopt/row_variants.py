@@ -91,7 +91,7 @@ def _work(program: RowProgram, grids: Sequence[Grid], modes: str) -> RowWork:
     rows = [g.count for g in grids]
     most = max((n for n in rows if n is not None), default=None) if None not in rows else None
     size = min(DTYPES[d].size for d in (*program.leaves, *program.outputs))
-    return RowWork(size, len(elements), len(elements & reduced), most, modes.count("F"))
+    return RowWork(size, len(elements), len(elements & reduced), most, modes.count("F"), modes.count("K"))
 
 
 def variant_of(name: str, program: RowProgram, modes: str, shape: RowShape, length: int) -> RowVariant:
