@@ -159,7 +159,8 @@ __device__ inline Source<T> source_along(const P& params, const Place<Index>& pl
     if constexpr (is_shifted(kMode)) {
       const int last = y + kWidth < static_cast<int>(place.columns) ? y + kWidth - 1 : place.columns - 1;
       const Index i = column + (y < 0 ? 0 : y) * place.rows;
-      return {data, all_hold_at_either<Op>(params, Op::guards[kInput], i, column + last * place.rows, kAllConditions)};
+      constexpr unsigned kGuards = Op::guards[kInput];  // nvcc has no address for the array
+      return {data, all_hold_at_either<Op>(params, kGuards, i, column + last * place.rows, kAllConditions)};
     } else {
       const Index i = column + y * place.rows;
       return source_of<Op, kInput, T>(params,

@@ -91,3 +91,15 @@ def test_a_release_that_cannot_open_the_model_is_refused(tmp_path: Path, artifac
     for asked, noted in (("1.24.2", "1.24"), (None, "1.21")):
         manifest = onnxopt.optimize(source, tmp_path / noted, archs=(), verify=False, ort_min=asked).manifest
         assert (manifest.ort_min, manifest.requires.onnxruntime) == (noted, "1.24")
+
+
+@pytest.mark.usefixtures("library")
+def test_an_output_declared_wrong_stays_as_it_is_declared(source: Path, artifact: Path, tmp_path: Path) -> None:
+    """As piper's: a dim is another than the model says. Callers go by what is declared."""
+    model = ir.load(source)
+    declared = [*(model.graph.outputs[0].shape or ())]
+    model.graph.outputs[0].shape = ir.Shape(["anything", *declared[1:]])
+    ir.save(model, tmp_path / "wrong.onnx")
+    manifest = onnxopt.optimize(tmp_path / "wrong.onnx", artifact, archs=()).manifest
+    assert manifest.rewrites["attention"] == 1
+    assert manifest.outputs[0].dims == ("anything", *declared[1:])

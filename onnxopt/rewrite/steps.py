@@ -14,6 +14,7 @@ from onnxopt import loading
 from onnxopt.passes.attention_schemas import DOMAIN
 from onnxopt.passes.common_subexpressions import MergeEqualNodesPass
 from onnxopt.passes.infer import InferShapesPass
+from onnxopt.passes.interface import Interface
 from onnxopt.passes.metadata import remove_onnxscript_metadata
 from onnxopt.passes.rules import Rooted
 from onnxopt.passes.shared_initializers import ShareInitializersPass
@@ -77,6 +78,7 @@ def rewrite(
         return Rewritten(applied, ())
     refusals: tuple[Refusal, ...] = ()
     with loading.quiet():
+        interface = Interface(model)
         if "attention" in families and near.softmaxes(model):
             applied["attention"], refusals = _recognise(model)
             applied.update(_map(model, families, Joiner(folder)))
@@ -88,6 +90,7 @@ def rewrite(
             applied["gate"] = _merge_gates(model, Joiner(folder))
         if any(applied.values()):
             _clean_up(model)
+        interface.restore(model)
     return Rewritten(applied, refusals)
 
 

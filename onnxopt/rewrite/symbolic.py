@@ -101,10 +101,9 @@ class Symbols:
         )
         known = tuple(b if f is None or isinstance(b, int) else f for f, b in zip(found, before, strict=True))
         self._dims[value] = tuple(None if isinstance(d, ir.SymbolicDim) and d.value is None else d for d in known)
-        if not value.is_graph_output():  # whose declared shape is the interface, also where it is wrong
-            value.shape = ir.Shape(
-                [b if isinstance(k, AtMost) else k for k, b in zip(known, before, strict=True)]
-            )  # fmt: skip
+        value.shape = ir.Shape(
+            [b if isinstance(k, AtMost) else k for k, b in zip(known, before, strict=True)]
+        )  # fmt: skip
 
     def dims(self, value: ir.Value | None) -> Dims | None:
         if value is None:
