@@ -9,6 +9,7 @@ dim that a Slice cuts to at most n, which broadcasts against n to n.
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -57,7 +58,12 @@ def dims_of(value: ir.Value) -> tuple[Dim, ...]:
 
 
 def _simple(dim: Dim) -> Dim:
-    return dim if isinstance(dim, int) else _as_number(dim.simplify())
+    return dim if isinstance(dim, int) else _simplified(dim)
+
+
+@functools.lru_cache(maxsize=4096)  # sympy takes a second for some, and the same ones come with every refinement
+def _simplified(dim: ir.SymbolicDim) -> Dim:
+    return _as_number(dim.simplify())
 
 
 def _as_number(dim: ir.SymbolicDim) -> Dim:
