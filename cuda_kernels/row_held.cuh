@@ -38,7 +38,6 @@ struct Held {
     return Stage::kReads;
   }
 
-  static constexpr bool kFull = !kRagged && kColumns == kLanes * kVectors * kWidth;
   static constexpr bool kPacks = kVectors * kWidth > kMostUnpacked;
   static constexpr bool kComputesOnce = kVectors * kWidth <= kMostComputed && Slots::kKept == 0;
   static constexpr unsigned kKept = Slots::kKept;

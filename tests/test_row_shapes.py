@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import itertools
+from typing import cast
 
 import pytest
+from graphs import graph
 
+from onnxopt import outline
+from onnxopt.fuse import fuse
 from onnxopt.row_shapes import RowShape, RowWork, for_length, for_strided, shared_bytes, vectors_of
+from onnxopt.row_variants import RowVariant
 
 _LENGTHS = (*range(2, 600), *range(600, 9000, 37), *range(9000, 600_000, 1013), 16384, 40960, 65536, 262_144, 1_048_576)
 _WORKS = [
-    RowWork(size, inputs, reduced, rows, flat)
+    RowWork(size, inputs, reduced, rows, flat, same)
     for size in (1, 2, 4, 8)
-    for inputs, reduced, rows, flat in ((1, 1, None, 1), (4, 2, 300, 2), (3, 1, 64, 1), (2, 2, 64, 1))
+    for inputs, reduced, rows, flat, same in ((1, 1, None, 1, 0), (4, 2, 300, 2, 2), (3, 1, 64, 1, 2), (2, 2, 64, 1, 0))
 ]
 
 
@@ -73,3 +78,34 @@ def test_shapes_that_were_measured(length: int, widest: int, rows: int, shape: t
     found = for_length(length, widest, RowWork(16 // widest, rows=rows))
     assert found is not None and found.layout == "held"
     assert (found.vector, found.unroll, found.lanes, found.threads) == shape
+
+
+@pytest.mark.parametrize(
+    ("length", "work", "layout", "cluster", "resident"),
+    [
+        (16384, RowWork(2, 3, 1, 1024, 1, 2), "piped", 1, 2),  # LayerNorm: its blocks keep scale and bias
+        (16384, RowWork(4, 3, 1, 1024, 1, 2), "piped", 1, 1),
+        (16384, RowWork(2, 4, 2, 1024, 2, 2), "held", 1, 0),  # and a residual
+        (16384, RowWork(2, 1, 1, 1024, 1, 0), "held", 1, 0),  # softmax
+        (40960, RowWork(2, 5, 1, 1024, 1, 0), "held", 1, 0),  # GroupNorm: nothing is the same for every row
+        (40960, RowWork(4, 5, 1, 1024, 1, 0), "piped", 2, 1),
+        (262_144, RowWork(2, 3, 1, 64, 1, 2), "piped", 16, 2),
+        (262_144, RowWork(4, 3, 1, 64, 1, 2), "piped", 16, 1),
+        (1_048_576, RowWork(2, 1, 1, 4, 1, 0), "ring", 16, 1),
+    ],
+)
+def test_long_rows_as_measured(length: int, work: RowWork, layout: str, cluster: int, resident: int) -> None:
+    """docs/notes.md: long rows on one H200, and everything merged."""
+    shape = for_length(length, 16 // work.size, work)
+    assert shape is not None and (shape.layout, shape.cluster, shape.resident) == (layout, cluster, resident)
+
+
+def test_rows_kept_in_shared_memory_are_held_where_it_is_small() -> None:
+    """The host takes the first entry point that fits: a GPU of 64 KB a block takes the second."""
+    model = graph("float16[64, 16384] x, float16[16384] g, float16[16384] b", "float16[64, 16384] y",
+                  "y = LayerNormalization<axis = -1>(x, g, b)")  # fmt: skip
+    (kernel,) = outline.outline(model, fuse(model))
+    first, second, *_ = cast(tuple[RowVariant, ...], kernel.variants)
+    assert (first.layout, second.layout) == ("piped", "held")
+    assert first.shared > 64 << 10 and second.shared == 0
+    assert first.columns == second.columns == 16384
