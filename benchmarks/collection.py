@@ -14,10 +14,13 @@ from collections.abc import Sequence
 
 import onnx
 
-from onnxopt import compile, fuse, generate, kernels_json, loading, normalize, outline, package, rewrite, saving
-from onnxopt.passes.transposed_weights import TransposeWeightsPass
-from onnxopt.regions import FusionPlan, Kernel, Variant
-from onnxopt.row_variants import LAYOUTS, RowVariant
+from onnxopt.artifact import package
+from onnxopt.codegen import generate, kernels_json, nvrtc
+from onnxopt.fusion import fuse, outline
+from onnxopt.fusion.regions import FusionPlan, Kernel, Variant
+from onnxopt.graph import normalize, read, rewrite, write
+from onnxopt.graph.passes.transposed_weights import TransposeWeightsPass
+from onnxopt.kinds.rowwise.entry_points import LAYOUTS, RowVariant
 
 
 @dataclasses.dataclass
@@ -31,13 +34,13 @@ class Collection:
         with tempfile.TemporaryDirectory() as name:
             folder = pathlib.Path(name)
             onnx.save(model, folder / "source.onnx")
-            normalized = normalize.normalize(loading.load(folder / "source.onnx").model).model
+            normalized = normalize.normalize(read.load(folder / "source.onnx").model).model
             rewrite.rewrite(normalized, folder)
             TransposeWeightsPass()(normalized)
             plan = fuse.fuse(normalized)
             names = {kernel.name: self._add(kernel) for kernel in outline.outline(normalized, plan)}
-            saving.save(normalized, folder, external=False)
-            return _renamed(onnx.load(folder / saving.MODEL_FILE), names), plan
+            write.save(normalized, folder, external=False)
+            return _renamed(onnx.load(folder / write.MODEL_FILE), names), plan
 
     def _add(self, kernel: Kernel) -> str:
         """Variants are chosen by the shapes of one model: two models with one kernel need the variants of both.
@@ -59,7 +62,7 @@ class Collection:
     def write_library(self, folder: pathlib.Path, archs: Sequence[str]) -> None:
         """Compile all kernels; library, fatbin and kernels.json go into folder/lib.tar.xz, a fifth of their size."""
         kernels = tuple(self.kernels.values())
-        fatbin = compile.compile_cuda(generate.generate(kernels), archs)
+        fatbin = nvrtc.compile_cuda(generate.generate(kernels), archs)
         with tempfile.TemporaryDirectory() as name:
             lib = pathlib.Path(name) / "lib"
             package.write_library(lib, kernels_json.to_json(kernels, fatbin), fatbin)

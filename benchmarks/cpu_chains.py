@@ -19,7 +19,8 @@ from benchmarks import timing
 from benchmarks.chains import Chain, tolerance
 from benchmarks.collection import Collection
 from benchmarks.gpu_timing import bound, disagreement, poisoned
-from onnxopt import kernels_json, package
+from onnxopt.artifact import package
+from onnxopt.codegen import kernels_json
 
 _ERF_GELU = (("Mul", 0.70710678), ("Erf",), ("Add", 1.0), ("Mul", "@1"), ("Mul", 0.5))
 _EIGHT = (("Add", "a"), *_ERF_GELU, ("Mul", "a"), ("Sub", 0.25))

@@ -55,9 +55,9 @@ _SECONDS = {"check": 60.0, "time": 110.0, "tune": 50.0}
 def prepare(folder: pathlib.Path, arch: str) -> None:
     """Write the library with a kernel for every form, and one for bias and GELU together."""
     from benchmarks.collection import Collection
-    from onnxopt import few_rows
-    from onnxopt.gemm import Gemm
-    from onnxopt.regions import Kernel, Kind
+    from onnxopt.fusion.regions import Kernel, Kind
+    from onnxopt.kinds.gemm import few_rows
+    from onnxopt.program.gemm import Gemm
 
     folder.mkdir(parents=True)
     collection = Collection()

@@ -115,7 +115,9 @@ def cases() -> dict[str, list[Any]]:
 def prepare(folder: pathlib.Path, arch: str, only: list[str]) -> None:
     """Write the cases once, and for every way the kernels of its cases."""
     from benchmarks.collection import Collection
-    from onnxopt import compile, generate, kernels_json, launch, package, tiles
+    from onnxopt.artifact import package
+    from onnxopt.codegen import generate, kernels_json, nvrtc
+    from onnxopt.kinds.pointwise import launch, tiles
 
     folder.mkdir(parents=True)
     groups, normal = cases(), launch._table()
@@ -138,7 +140,7 @@ def prepare(folder: pathlib.Path, arch: str, only: list[str]) -> None:
                     (folder / f"{case.name}.onnx").write_bytes(lzma.compress(case.model.SerializeToString()))
                     (folder / f"{case.name}.optimized.onnx").write_bytes(lzma.compress(optimized.SerializeToString()))
             kernels = list(collection.kernels.values())
-            fatbin = compile.compile_cuda(generate.generate(kernels), [arch])
+            fatbin = nvrtc.compile_cuda(generate.generate(kernels), [arch])
             (lib / label).mkdir()
             (lib / label / "kernels.json").write_text(kernels_json.to_json(kernels, fatbin))
             (lib / label / "kernels.fatbin").write_bytes(fatbin)

@@ -78,9 +78,10 @@ _FINALISTS = 3
 
 def prepare(folder: pathlib.Path, arch: str) -> None:
     """Our kernels in every launch shape, as one fatbin."""
-    from onnxopt import compile, few_rows
-    from onnxopt.gemm import Gemm
-    from onnxopt.regions import Kernel, Kind
+    from onnxopt.codegen import nvrtc
+    from onnxopt.fusion.regions import Kernel, Kind
+    from onnxopt.kinds.gemm import few_rows
+    from onnxopt.program.gemm import Gemm
 
     folder.mkdir(parents=True)
     half = ("float16",)
@@ -92,7 +93,7 @@ def prepare(folder: pathlib.Path, arch: str) -> None:
     )
     kernel = Kernel("few", Kind.GEMM, ("MatMul",), meaning, variants, ())
     lines = ['#include "few_rows.cuh"', "namespace onnxopt {", *few_rows.lines(kernel), "}  // namespace onnxopt"]
-    compiled = compile.compiled("\n".join(lines), [arch])
+    compiled = nvrtc.compiled("\n".join(lines), [arch])
     (folder / "few_rows.fatbin").write_bytes(compiled.fatbin)
     for symbol, usage in compiled.usage[arch].items():
         if usage.spilled:

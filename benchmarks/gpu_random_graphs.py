@@ -164,7 +164,7 @@ def _runs_at_all_sizes(drawn: Drawn) -> bool:
 
 
 def _widened(model: onnx.ModelProto) -> onnx.ModelProto:
-    from onnxopt import widening
+    from onnxopt.verification import widening
 
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)

@@ -106,14 +106,14 @@ def _model(case: tuple[str, str, str, str]) -> onnx.ModelProto:
 def prepare(folder: pathlib.Path, arch: str) -> None:
     """Write every case's model in its three forms, and one library."""
     from benchmarks.collection import Collection
-    from onnxopt import row_joins
+    from onnxopt.kinds.rowwise import join
 
     folder.mkdir(parents=True)
     collection, described = Collection(), {}
     for k, (name, case) in enumerate(CASES.items()):
         model = _model(case)
         joined, plan = collection.optimize(model)
-        with mock.patch.object(row_joins, "join", lambda search, regions: (list(regions), [])):
+        with mock.patch.object(join, "join", lambda search, regions: (list(regions), [])):
             apart, _ = collection.optimize(model)
         for form, found in zip(_FORMS, (joined, apart, model), strict=True):
             onnx.save(found, folder / f"{k}.{form}.onnx")

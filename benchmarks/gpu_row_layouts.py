@@ -49,7 +49,7 @@ def prepare(folder: pathlib.Path, arch: str) -> None:
     """Write every case's model, and one library with the kernels."""
     from benchmarks.collection import Collection
     from benchmarks.row_sweep import with_shape
-    from onnxopt.row_shapes import RowShape
+    from onnxopt.kinds.rowwise.launch_shapes import RowShape
 
     folder.mkdir(parents=True)
     collection = Collection()

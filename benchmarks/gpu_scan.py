@@ -98,7 +98,7 @@ def bodiless(optimized: onnx.ModelProto) -> onnx.ModelProto:
 
 def _sweep(collection: Any, optimized: onnx.ModelProto, case: ScanCase, folder: pathlib.Path) -> list[str]:
     """Models of a case with other launch shapes; their labels."""
-    from onnxopt import scan_variants
+    from onnxopt.kinds.scan import entry_points
 
     (node,) = optimized.graph.node
     kernel = collection.kernels[node.op_type]
@@ -107,7 +107,7 @@ def _sweep(collection: Any, optimized: onnx.ModelProto, case: ScanCase, folder: 
         label = f"{layout[0]}{vector}u{unroll}l{lanes}t{threads}"
         name = f"{kernel.name}_{label}"
         launches = range(2) if layout == "split" else range(1)
-        chosen = tuple(scan_variants.variant(name, layout, modes, vector, unroll, lanes, threads, k) for k in launches)
+        chosen = tuple(entry_points.variant(name, layout, modes, vector, unroll, lanes, threads, k) for k in launches)
         collection.kernels[name] = dataclasses.replace(kernel, name=name, variants=chosen)
         onnx.save(calling(optimized, name), folder / f"{case.name}.{label}.onnx")
         made.append(label)

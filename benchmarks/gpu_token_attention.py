@@ -33,8 +33,9 @@ _MOST_SPLITS = 256  # kMaxSplits of token_attention_abi.h
 
 
 def prepare(folder: pathlib.Path, arch: str) -> None:
-    from onnxopt import compile, token_attention
-    from onnxopt.regions import Kernel, Kind, Variant
+    from onnxopt.codegen import nvrtc
+    from onnxopt.fusion.regions import Kernel, Kind, Variant
+    from onnxopt.kinds.attention import token_attention
 
     folder.mkdir(parents=True)
     lines = ['#include "token_attention.cuh"', "namespace onnxopt {"]
@@ -46,7 +47,7 @@ def prepare(folder: pathlib.Path, arch: str) -> None:
                 Variant(f"{name}_{what}", "", 32, 8, unroll, threads, waits=True) for what in ("attend", "join")
             )
             lines += token_attention.lines(Kernel(name, Kind.ATTENTION, (), meaning, variants, ()))
-    compiled = compile.compiled("\n".join([*lines, "}  // namespace onnxopt"]), [arch])
+    compiled = nvrtc.compiled("\n".join([*lines, "}  // namespace onnxopt"]), [arch])
     (folder / "token_attention.fatbin").write_bytes(compiled.fatbin)
     for symbol, usage in compiled.usage[arch].items():
         if "attend" in symbol:

@@ -79,8 +79,8 @@ def blank_ptx(artifact: pathlib.Path) -> None:
 
 
 def _hash_again(artifact: pathlib.Path, *changed: str) -> None:
-    from onnxopt import manifest as manifests
-    from onnxopt import package
+    from onnxopt.artifact import manifest as manifests
+    from onnxopt.artifact import package
 
     manifest = manifests.load(artifact)
     files = {**manifest.files, **{name: package.hash_file(artifact / name) for name in changed}}
@@ -89,7 +89,7 @@ def _hash_again(artifact: pathlib.Path, *changed: str) -> None:
 
 def restore(folder: pathlib.Path, name: str, artifacts: pathlib.Path) -> tuple[pathlib.Path, dict[str, Any]]:
     """The artifact of a model with its weights, and how it compares with the original on this device."""
-    from onnxopt import execution
+    from onnxopt.runtime import sessions
 
     source = skeletons.original(name)
     given = feeds(source, name)
@@ -98,11 +98,11 @@ def restore(folder: pathlib.Path, name: str, artifacts: pathlib.Path) -> tuple[p
     _hash_again(artifact, "model.onnx")
     original = artifacts / f"{name}.onnx"
     onnx.save(source, original)
-    provider = execution.CUDA if execution.cuda_is_usable() else execution.CPU
+    provider = sessions.CUDA if sessions.cuda_is_usable() else sessions.CPU
     library = artifact / "lib" / "libonnxopt_ops.so"
     pairs = ((original, None), (artifact / "model.onnx", library if library.is_file() else None))
     outputs = [
-        next(iter(execution.run(execution.open_session(m, provider=provider, library=lib), given).values()))
+        next(iter(sessions.run(sessions.open_session(m, provider=provider, library=lib), given).values()))
         for m, lib in pairs
     ]
     original.unlink()
@@ -137,25 +137,26 @@ def killed(artifact: pathlib.Path, budget: str) -> dict[str, Any]:
 def loaded(artifact: pathlib.Path) -> dict[str, Any]:
     """Which file load takes; a CUDA graph replayed with other contents, and plain runs, against a plain session."""
     import onnxopt
-    from onnxopt import execution, samples
-    from onnxopt import manifest as manifests
-    from onnxopt.bound_run import BoundRun
-    from onnxopt.session import configuration_for
+    from onnxopt.artifact import manifest as manifests
+    from onnxopt.artifact.session import configuration_for
+    from onnxopt.runtime import sessions as execution
+    from onnxopt.runtime.bound_run import BoundRun
+    from onnxopt.verification import samples
 
     chosen = configuration_for(artifact)
     inputs = manifests.load(artifact).inputs
     bounds = {t.name: 100 for t in inputs}  # token ids that every vocabulary has
     plain = onnxopt.load(artifact)
-    session = onnxopt.load(artifact, cuda_graph=chosen.provider == execution.CUDA)
+    session = onnxopt.load(artifact, cuda_graph=chosen.provider == sessions.CUDA)
     found = []
     for sizes in _sizes(inputs):
         draws = [samples.draw(inputs, sizes, seed, bounds) for seed in (0, 1, 2)]
         run = BoundRun(session, draws[0], chosen.provider)
         for draw in [*draws, draws[0]]:
-            expected = execution.run(plain, draw)
+            expected = sessions.run(plain, draw)
             run.refill(draw)
             run()
-            unbound = execution.run(session, draw)  # without a graph, in between
+            unbound = sessions.run(session, draw)  # without a graph, in between
             found += [
                 compare(got, np.asarray(expected[name]))
                 for outputs in (run.outputs(), unbound)
@@ -165,7 +166,7 @@ def loaded(artifact: pathlib.Path) -> dict[str, Any]:
         "file": chosen.path.name,
         "reason": chosen.reason,
         "tuned": "tuned" in chosen.data,
-        "graphs": len(session._graph_ids) if chosen.provider == execution.CUDA else None,
+        "graphs": len(session._graph_ids) if chosen.provider == sessions.CUDA else None,
         "agree": all(f["agrees"] for f in found),
         "worst": max(f["max_abs"] for f in found),
     }
@@ -173,7 +174,7 @@ def loaded(artifact: pathlib.Path) -> dict[str, Any]:
 
 def _sizes(inputs: Any) -> list[dict[str, int]]:
     """Two sets of sizes for a model with dynamic dims, one for a static one."""
-    from onnxopt import samples
+    from onnxopt.verification import samples
 
     names, (batch, _) = samples.symbols(inputs), samples.roles(inputs)
     if not names:

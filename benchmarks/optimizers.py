@@ -26,11 +26,12 @@ _TIMEOUT = 900
 
 
 def _graph(model: pathlib.Path, _cache: pathlib.Path) -> Callable[[], int]:
-    from onnxopt import fuse, loading, normalize, outline, rewrite
-    from onnxopt.passes.transposed_weights import TransposeWeightsPass
+    from onnxopt.fusion import fuse, outline
+    from onnxopt.graph import normalize, read, rewrite
+    from onnxopt.graph.passes.transposed_weights import TransposeWeightsPass
 
     def run() -> int:
-        source = loading.load(model)
+        source = read.load(model)
         normalized = normalize.normalize(source.model).model
         with tempfile.TemporaryDirectory() as folder:
             rewrite.rewrite(normalized, pathlib.Path(folder))

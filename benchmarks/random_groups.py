@@ -25,7 +25,8 @@ _LIBRARY = "libonnxopt_ops.so"
 @contextlib.contextmanager
 def packing(archive: pathlib.Path) -> Iterator[pathlib.Path]:
     """A folder for groups, with the library and the kernels' headers in it, that ends as this .tar.xz."""
-    from onnxopt import package, paths
+    from onnxopt import paths
+    from onnxopt.artifact import package
 
     archive.parent.mkdir(parents=True)
     with tempfile.TemporaryDirectory() as name:
@@ -42,13 +43,13 @@ def packing(archive: pathlib.Path) -> Iterator[pathlib.Path]:
 
 def add(group: pathlib.Path, kernels: Iterable[Any], graphs: object, *, archs: Sequence[str] = ()) -> None:
     """Write a group. graphs: what its process unpickles. archs: compile here for these, not where it runs."""
-    from onnxopt import compile, generate, kernels_json
+    from onnxopt.codegen import generate, kernels_json, nvrtc
 
     kernels = tuple(kernels)
     source, fatbin = generate.generate(kernels), None
     group.mkdir()
     if archs:
-        fatbin = compile.compile_cuda(source, list(archs))
+        fatbin = nvrtc.compile_cuda(source, list(archs))
         (group / "kernels.fatbin").write_bytes(fatbin)
     else:
         (group / "kernels.cu").write_text(source)

@@ -34,15 +34,16 @@ class Case:
 
 def from_models(names: tuple[str, ...] = MODELS) -> Iterator[Case]:
     """Different pointwise regions with static shapes of the skeletons in .gpu/."""
-    from onnxopt import fuse, loading, normalize
-    from onnxopt.regions import Kind
+    from onnxopt.fusion import fuse
+    from onnxopt.fusion.regions import Kind
+    from onnxopt.graph import normalize, read
 
     seen: set[str] = set()
     for name in names:
         with tempfile.TemporaryDirectory() as folder:
             path = pathlib.Path(folder) / "source.onnx"
             onnx.save(skeletons.original(name), path)
-            model = normalize.normalize(loading.load(path).model).model
+            model = normalize.normalize(read.load(path).model).model
             plan = fuse.fuse(model)
             cases = []
             for region in plan.regions:

@@ -11,8 +11,8 @@ from typing import Any
 import onnx
 
 from benchmarks.rows import RowCase
-from onnxopt import row_shapes, row_variants
-from onnxopt.row_shapes import RowShape, vectors_of
+from onnxopt.kinds.rowwise import entry_points, launch_shapes
+from onnxopt.kinds.rowwise.launch_shapes import RowShape, vectors_of
 
 _SMALL = 10_000_000  # bytes moved, below which blocks of other sizes are tried too
 _WASTE = 1.5  # lanes over those that have work
@@ -82,7 +82,7 @@ def _staying(length: int, vector: int, size: int, inputs: tuple[int, int]) -> It
         if lanes * unroll > _WASTE * vectors or unroll > _MOST_STAYING or not _fits(threads * resident, _THREADS):
             continue
         one = unroll * vector * threads * size  # bytes of one input's row in a block
-        room = row_shapes.shared_bytes(resident) - one * max(depth, 1) * inputs[0]
+        room = launch_shapes.shared_bytes(resident) - one * max(depth, 1) * inputs[0]
         held = depth > 0 or unroll * vector * size // 4 + 28 <= _REGISTERS // (threads * resident)
         if room >= 0 and held and one * max(depth, 1) * resident * inputs[0] >= _LEAST_AHEAD:
             keeps = one * inputs[1] <= room
@@ -105,7 +105,7 @@ def _strided(length: int, widest: int) -> Iterator[RowShape]:
 
 def write(collection: Any, optimized: onnx.ModelProto, case: RowCase, folder: pathlib.Path) -> list[str]:
     """Copies of a case's kernel that share a row in other ways, each with a model that calls it; their labels."""
-    widest = row_variants.widest(collection.kernels[optimized.graph.node[0].op_type].program)
+    widest = entry_points.widest(collection.kernels[optimized.graph.node[0].op_type].program)
     size = 4 if case.dtype == "float32" else 2
     made = []
     for text, shape in shapes(case, widest, size):
@@ -122,9 +122,9 @@ def with_shape(collection: Any, optimized: onnx.ModelProto, case: RowCase, shape
     own = next((v for v in kernel.variants if v.columns == case.length), kernel.variants[0])
     renamed = f"{name}_{label(shape)}"
     if shape.layout == "split":
-        variants = row_variants.split_variants(renamed, program, shape, own.modes)
+        variants = entry_points.split_variants(renamed, program, shape, own.modes)
     else:
-        variants = [row_variants.variant_of(renamed, program, own.modes, shape, case.length)]
+        variants = [entry_points.variant_of(renamed, program, own.modes, shape, case.length)]
         if shape.layout in ("looped", "strided"):
             variants = [dataclasses.replace(v, columns=0) for v in variants]
     known = collection.kernels.get(renamed)

@@ -14,7 +14,7 @@ from typing import Any
 import click
 
 import onnxopt
-from onnxopt.cli import main
+from onnxopt.tools.cli import main
 
 FOLDER = Path(__file__).resolve().parent
 _NOTICE = "<!-- Written by docs/generate.py; change the source, then run it. -->\n"

@@ -10,7 +10,7 @@ import numpy as np
 import onnxruntime as ort
 
 import models
-from onnxopt.compare import Limit, compare
+from onnxopt.verification.compare import Limit, compare
 
 Array = np.ndarray[Any, Any]
 

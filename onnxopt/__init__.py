@@ -11,40 +11,33 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from onnxopt.errors import (
-    ArtifactError,
-    CompileError,
-    ModelError,
-    OnnxoptError,
-    UsageError,
-    VerificationError,
-)
+from onnxopt.errors import ArtifactError, CompileError, ModelError, OnnxoptError, UsageError, VerificationError
 
 if TYPE_CHECKING:
-    from onnxopt.benchmark import bench
-    from onnxopt.doctor import examine
-    from onnxopt.explanation import explain
-    from onnxopt.model_summary import inspect
+    from onnxopt.artifact.report.making import report
+    from onnxopt.artifact.session import load
     from onnxopt.pipeline import Artifact, optimize
-    from onnxopt.reporting.making import report
-    from onnxopt.session import load
-    from onnxopt.tuning import tune
-    from onnxopt.verification import verify
+    from onnxopt.tools.bench import bench
+    from onnxopt.tools.doctor import examine
+    from onnxopt.tools.explain import explain
+    from onnxopt.tools.inspect import inspect
+    from onnxopt.tools.tuning import tune
+    from onnxopt.verification.verify import verify
 
     __version__: str
 
 # Modules are not named like the functions they hold: importing onnxopt.x sets the attribute x of this package.
 _WHERE = {
     "Artifact": "pipeline",
-    "bench": "benchmark",
-    "examine": "doctor",
-    "explain": "explanation",
-    "inspect": "model_summary",
-    "load": "session",
+    "bench": "tools.bench",
+    "examine": "tools.doctor",
+    "explain": "tools.explain",
+    "inspect": "tools.inspect",
+    "load": "artifact.session",
     "optimize": "pipeline",
-    "report": "reporting.making",
-    "tune": "tuning",
-    "verify": "verification",
+    "report": "artifact.report.making",
+    "tune": "tools.tuning",
+    "verify": "verification.verify",
 }
 
 __all__ = [

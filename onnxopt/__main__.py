@@ -1,5 +1,5 @@
 """python -m onnxopt"""
 
-from onnxopt.cli import main
+from onnxopt.tools.cli import main
 
 main()

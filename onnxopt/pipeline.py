@@ -12,34 +12,26 @@ from typing import NamedTuple
 
 import onnx_ir as ir
 
-from onnxopt import (
-    fuse,
-    generate,
-    launch_alternatives,
-    loading,
-    normalize,
-    outline,
-    package,
-    providers,
-    requirements,
-    resources,
-    rewrite,
-    samples,
-    traits,
-    versions,
-)
-from onnxopt import manifest as manifests
+from onnxopt import versions
+from onnxopt.artifact import manifest as manifests
+from onnxopt.artifact import package
+from onnxopt.artifact.build import Build, RewriteDisagrees, verify_and_leave_out
+from onnxopt.artifact.manifest import File, LeftOut, Manifest
+from onnxopt.artifact.report import facts as report_facts
+from onnxopt.artifact.report import page
 from onnxopt.background import in_background
-from onnxopt.compile import check_archs, compiled
+from onnxopt.codegen import compiler_report, generate
+from onnxopt.codegen.nvrtc import check_archs, compiled
 from onnxopt.errors import UsageError
-from onnxopt.manifest import File, LeftOut, Manifest
-from onnxopt.passes.transposed_weights import TransposeWeightsPass
-from onnxopt.reference import Check
-from onnxopt.regions import FusionPlan, Kernel
-from onnxopt.repair import Build, RewriteDisagrees, verify_and_leave_out
-from onnxopt.reporting import facts as report_facts
-from onnxopt.reporting import page
-from onnxopt.verification import Report, describe_failure, open_ahead
+from onnxopt.fusion import fuse, outline
+from onnxopt.fusion.regions import FusionPlan, Kernel
+from onnxopt.graph import normalize, read, rewrite, traits
+from onnxopt.graph.passes.transposed_weights import TransposeWeightsPass
+from onnxopt.kinds import launch_alternatives
+from onnxopt.runtime import providers, releases
+from onnxopt.verification import samples
+from onnxopt.verification.reference import Check
+from onnxopt.verification.verify import Report, describe_failure, open_ahead
 
 _SPLITS = 5  # times that regions which spill registers are split; each time none keeps more than half of one
 MARK = "onnxopt.version"  # metadata of every model that onnxopt wrote
@@ -82,11 +74,11 @@ def optimize(
     Whatever goes wrong, nothing is left behind. Raises ModelError, UsageError, CompileError, VerificationError.
     """
     output, phases = Path(output), _Phases(progress)
-    archs, oldest = check_archs(archs), requirements.release(ort_min)
+    archs, oldest = check_archs(archs), releases.release(ort_min)
     package.check_output(output)
 
     with phases("load"):
-        source = loading.load(model)
+        source = read.load(model)
         _refuse_optimized(source)
         given = _given(source)
         samples.pin(given.traits.inputs, shapes or {})
@@ -94,7 +86,7 @@ def optimize(
     with phases("normalize"):
         normalized = normalize.normalize(source.model)
         if ort_min is not None:
-            requirements.check(normalized.model, oldest)
+            releases.check(normalized.model, oldest)
 
     left_out: dict[str, Check] = {}  # families of rewrite rules that verification found to be wrong for this model
     with package.scratch() as scratch:
@@ -225,7 +217,7 @@ def _fused(
             return _Fused(model, plan, kernels, None, set())
         advance = functools.partial(phases.progress, "compile") if phases.progress else None
         done = compiled(text, archs, cache, advance)
-    return _Fused(model, plan, kernels, done.fatbin, resources.spilling(own, done.usage))
+    return _Fused(model, plan, kernels, done.fatbin, compiler_report.spilling(own, done.usage))
 
 
 def _left_out(family: str, check: Check) -> manifests.LeftOut:
@@ -264,7 +256,7 @@ class _Given:
     source: Callable[[], manifests.Source]
 
 
-def _given(source: loading.Source) -> _Given:
+def _given(source: read.Source) -> _Given:
     model, sha256 = source.model, in_background(lambda: source.sha256)
     header = functools.partial(
         manifests.Source,
@@ -296,7 +288,7 @@ def _manifest(
     return Manifest(
         onnxopt=versions.onnxopt(),
         versions=versions.dependencies(),
-        requires=requirements.of(form.model, library=bool(build.kernels), archs=kept),
+        requires=releases.of(form.model, library=bool(build.kernels), archs=kept),
         source=given.source(),
         ir_version=form.model.ir_version,
         opsets=dict(sorted(form.model.opset_imports.items())),
@@ -321,7 +313,7 @@ def _notes(normalization: Sequence[str], build: Build) -> tuple[str, ...]:
     return (*normalization, *nothing)
 
 
-def _refuse_optimized(source: loading.Source) -> None:
+def _refuse_optimized(source: read.Source) -> None:
     model = source.model
     if MARK in model.metadata_props or any(domain == outline.DOMAIN for domain, _, _ in model.functions):
         raise UsageError(f"{source.path}: is optimized already; give the original model")

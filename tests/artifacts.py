@@ -16,8 +16,9 @@ import onnx.numpy_helper
 from small_models import CHAIN, NOTHING_TO_FUSE, write
 
 import onnxopt
-from onnxopt import providers, signing
-from onnxopt.tuning import recording
+from onnxopt.artifact import signing
+from onnxopt.runtime import providers
+from onnxopt.tools.tuning import recording
 
 # A batched chain: dim 0 of every input and output is the batch, which Triton can put requests together along.
 BATCHED = """

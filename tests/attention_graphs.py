@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import onnx_ir as ir
 
-from onnxopt.rewrite import Rewritten, rewrite
+from onnxopt.graph.rewrite import Rewritten, rewrite
 from tests import graphs
 
 WIDTH, HEADS, SIZE = 16, 2, 8

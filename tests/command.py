@@ -6,7 +6,7 @@ from pathlib import Path
 
 from click.testing import CliRunner, Result
 
-from onnxopt.cli import main
+from onnxopt.tools.cli import main
 
 
 def run(*arguments: str | Path, input: str | None = None) -> Result:

@@ -11,7 +11,7 @@ import onnx
 import onnxruntime as ort
 from onnx import TensorProto, helper
 
-from onnxopt.program import Instruction, Program
+from onnxopt.program.pointwise import Instruction, Program
 
 LIBRARY = pathlib.Path(__file__).parents[1] / "onnxopt" / "lib" / "libonnxopt_ops.so"
 OPSET = 20

@@ -9,7 +9,7 @@ import pathlib
 from collections.abc import Callable
 from typing import Any
 
-from onnxopt.program import Instruction, Program
+from onnxopt.program.pointwise import Instruction, Program
 
 FATBIN = b"not a fatbin"
 VARIANT = {"symbol": "K_strided", "modes": "**", "index": 32, "vector": 4, "unroll": 1, "threads": 128}

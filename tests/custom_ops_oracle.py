@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from onnxopt.dtypes import COMPUTE_DTYPES
-from onnxopt.program import PRIMITIVES
+from onnxopt.program.dtypes import COMPUTE_DTYPES
+from onnxopt.program.pointwise import PRIMITIVES
 
 FLOATS = ("float32", "float64")
 COUNT = 1029  # no multiple of any vector

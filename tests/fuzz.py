@@ -30,8 +30,11 @@ import onnxruntime
 from onnx import TensorProto, defs
 from onnx.reference import ReferenceEvaluator
 
-from onnxopt import ops, pipeline, reference, samples, traits
-from onnxopt.compare import Limit, compare
+from onnxopt import pipeline
+from onnxopt.graph import traits
+from onnxopt.program import operators
+from onnxopt.verification import reference, samples
+from onnxopt.verification.compare import Limit, compare
 
 OPSET = 20
 FOLDER = Path(__file__).resolve().parent.parent / "build" / "fuzz"
@@ -45,7 +48,7 @@ TYPES = {
 _ALL_TYPES = {**TYPES, "bfloat16": TensorProto.BFLOAT16}  # ONNX Runtime's CPU provider has hardly a kernel for it
 _TYPE_NAMES = {**{d: f"tensor({d})" for d in _ALL_TYPES}, "float32": "tensor(float)"}
 _FLOATS = ("float32", "float32", "float16")
-DEFAULT_DOMAIN = ops.Operator.__dataclass_fields__["samples"].default
+DEFAULT_DOMAIN = operators.Operator.__dataclass_fields__["samples"].default
 GROWS = frozenset({"Exp", "Sinh", "Cosh", "Pow"})
 DIVIDES = frozenset({"Div", "Reciprocal", "Mod"})
 _SAID_EVERY = 1000  # seeds
@@ -72,7 +75,7 @@ class Graph:
         dtypes = [self.float, *self.rng.choices([self.float, "int32", "int64", "bool"], k=self.rng.randint(0, 3))]
         self.inputs = [self._input(f"x{k}", dtype, whole=k == 0) for k, dtype in enumerate(dtypes)]
         self.values = list(self.inputs)
-        self.rows = [r for r in ops.OPERATORS.values() if not r.domain and r.since <= OPSET]
+        self.rows = [r for r in operators.OPERATORS.values() if not r.domain and r.since <= OPSET]
         indexing = self.rng.choice([0.0, 0.3, 0.6])
         for _ in range(self.rng.randint(3, most)):
             if self.rng.random() < indexing:
@@ -140,7 +143,7 @@ class Graph:
         if value[1] == "float32":
             self._emit("Mul", [total, self._constant("float32", 0.05)], "float32")
 
-    def _operand(self, row: ops.Operator, dtypes: set[str]) -> Value | None:
+    def _operand(self, row: operators.Operator, dtypes: set[str]) -> Value | None:
         """A value of one of these dtypes that this operand may be, well-conditioned; None where there is none."""
         fit = [v for v in self.values if v[1] in dtypes and v[1] in row.dtypes]
         if row.exact or row.name in ("Cast", "Mod"):

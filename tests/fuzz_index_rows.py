@@ -15,7 +15,7 @@ import onnx.numpy_helper
 from fuzz_index import Dims, Value, fits
 from onnx import TensorProto, helper
 
-from onnxopt.rowwise_ops import ROW_OPERATORS
+from onnxopt.program.row_operators import ROW_OPERATORS
 
 OPSET = 21
 TYPES = {"float32": TensorProto.FLOAT, "float16": TensorProto.FLOAT16, "int64": TensorProto.INT64}

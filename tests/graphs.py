@@ -7,8 +7,8 @@ import onnx_ir as ir
 import onnxruntime as ort
 from hypothesis import strategies as st
 
-from onnxopt.generate_pointwise import literal
-from onnxopt.program import Program
+from onnxopt.kinds.pointwise.cuda import literal
+from onnxopt.program.pointwise import Program
 
 
 def graph(

@@ -16,9 +16,11 @@ import onnx_ir as ir
 from onnx import helper
 from onnx.reference import ReferenceEvaluator
 
-from onnxopt import execution, fuse, ops, outline, traffic
-from onnxopt.dtypes import DTYPES, to_ir
-from onnxopt.regions import Kernel
+from onnxopt.fusion import cost, fuse, outline
+from onnxopt.fusion.regions import Kernel
+from onnxopt.program import operators
+from onnxopt.program.dtypes import DTYPES, to_ir
+from onnxopt.runtime import sessions
 
 OPSET = 24
 SHAPE = (3, 67)  # odd, so that vectors have a tail
@@ -29,7 +31,7 @@ class Use:
     """One operator with one attribute set; its inputs are f"{name}_x{k}", its output f"{name}_y"."""
 
     name: str
-    row: ops.Operator
+    row: operators.Operator
     attributes: Mapping[str, Any]
     dtypes: tuple[str, ...]
 
@@ -63,7 +65,7 @@ def numpy_dtype(name: str) -> np.dtype:
 
 def uses(dtype: str) -> Iterator[Use]:
     """Every row that takes `dtype`, with each of its attribute sets that the operator allows for it."""
-    for row in ops.OPERATORS.values():
+    for row in operators.OPERATORS.values():
         if dtype not in row.dtypes:
             continue
         count = 3 if row.name in ("Sum", "Mean", "Max", "Min", "Clip") else row.arity[0]
@@ -94,7 +96,7 @@ def model(chosen: list[Use]) -> ir.Model:
 def fused(chosen: list[Use]) -> tuple[ir.Model, tuple[Kernel, ...]]:
     """The model with every use outlined; asserts that none was left out."""
     built = model(chosen)
-    with mock.patch.object(traffic, "TINY_BYTES", 0):  # each use is a region of its own
+    with mock.patch.object(cost, "TINY_BYTES", 0):  # each use is a region of its own
         plan = fuse.fuse(built)
     assert len(plan.regions) == len(chosen), plan.refusals
     return built, outline.outline(built, plan)
@@ -117,9 +119,10 @@ def expected(use: Use, feeds: Mapping[str, np.ndarray]) -> np.ndarray:
 
 def build(dtype: str, folder: Path, archs: Sequence[str]) -> None:
     """Write the fused model of a dtype and its library, with kernels for `archs` (none: CPU only), into `folder`."""
-    from onnxopt import kernels_json, package
-    from onnxopt.compile import compile_cuda
-    from onnxopt.generate import generate
+    from onnxopt.artifact import package
+    from onnxopt.codegen import kernels_json
+    from onnxopt.codegen.generate import generate
+    from onnxopt.codegen.nvrtc import compile_cuda
 
     fused_model, kernels = fused(list(uses(dtype)))
     ir.save(fused_model, folder / "model.onnx")
@@ -131,11 +134,11 @@ def disagreements(dtype: str, folder: Path, provider: str) -> dict[str, float]:
     """Uses whose fused kernel, built into `folder`, misses its row's limit on a provider, with the distance in ulp."""
     chosen = list(uses(dtype))
     library = folder / "lib" / "libonnxopt_ops.so"
-    session = execution.open_session(folder / "model.onnx", library=library, provider=provider)
+    session = sessions.open_session(folder / "model.onnx", library=library, provider=provider)
     shapes = {i.name: i.shape for i in session.get_inputs()}
     feeds = {name: array for use in chosen for name, array in use.feeds().items()}
     feeds = {name: array if shapes[name] else np.asarray(array[0, 0]) for name, array in feeds.items()}
-    found = execution.run(session, feeds)
+    found = sessions.run(session, feeds)
     distances = {
         use.name: ulp_distance(found[f"{use.name}_y"], expected(use, {name: feeds[name] for name in use.feeds()}))
         for use in chosen

@@ -9,10 +9,10 @@ from pathlib import Path
 from click.testing import CliRunner, Result
 from small_models import CHAIN
 
-from onnxopt import manifest as manifests
-from onnxopt.cli import main
-from onnxopt.reporting import page
-from onnxopt.reporting.facts import Facts
+from onnxopt.artifact import manifest as manifests
+from onnxopt.artifact.report import page
+from onnxopt.artifact.report.facts import Facts
+from onnxopt.tools.cli import main
 
 STATIC = CHAIN.replace("batch", "64")
 

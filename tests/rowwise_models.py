@@ -11,8 +11,9 @@ import onnx_ir as ir
 import onnxruntime as ort
 from custom_ops_artifact import copy_library
 
-from onnxopt import fuse, kernels_json, outline
-from onnxopt.regions import FusionPlan, Kernel, Kind
+from onnxopt.codegen import kernels_json
+from onnxopt.fusion import fuse, outline
+from onnxopt.fusion.regions import FusionPlan, Kernel, Kind
 
 
 @dataclasses.dataclass

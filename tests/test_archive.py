@@ -18,8 +18,9 @@ from artifacts import make, with_digest
 from command import assert_refused, run
 
 import onnxopt
-from onnxopt import archive, execution, package, signing
+from onnxopt.artifact import archive, package, signing
 from onnxopt.errors import ArtifactError, UsageError
+from onnxopt.runtime import sessions
 
 pytestmark = pytest.mark.usefixtures("library")
 
@@ -84,9 +85,9 @@ def test_the_signature_goes_along(artifact: Path, tmp_path: Path) -> None:
 def test_load_opens_an_archive(packed: Path, cache: Path) -> None:
     feeds = {"x": np.ones((2, 8), np.float32), "bias": np.ones(8, np.float32), "weight": np.ones((8, 8), np.float32)}
     folder = packed.parent / "artifact"
-    expected = onnxopt.load(folder, providers=[execution.CPU]).run(None, feeds)
+    expected = onnxopt.load(folder, providers=[sessions.CPU]).run(None, feeds)
     for _ in range(2):  # the second finds it in the cache
-        found = onnxopt.load(packed, providers=[execution.CPU]).run(None, feeds)
+        found = onnxopt.load(packed, providers=[sessions.CPU]).run(None, feeds)
         np.testing.assert_array_equal(found[0], expected[0])
     kept = list((cache / "onnxopt" / "artifacts").iterdir())
     assert len(kept) == 1

@@ -9,8 +9,8 @@ import pytest
 from small_models import CHAIN, RANDOM, TOKENS, write
 
 import onnxopt
-from onnxopt import benchmark
 from onnxopt.errors import ModelError, UsageError, VerificationError
+from onnxopt.tools import bench
 
 pytestmark = pytest.mark.usefixtures("library")
 
@@ -43,7 +43,7 @@ def test_against_another_artifact(made: Path, tmp_path: Path) -> None:
 
 
 def test_nothing_is_timed_where_outputs_differ(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(benchmark, "_time_in_turn", lambda *_: pytest.fail("timed"))
+    monkeypatch.setattr(bench, "_time_in_turn", lambda *_: pytest.fail("timed"))
     wrong = write(tmp_path / "wrong.onnx", CHAIN.replace("Sub(c, a)", "Sub(a, c)"))
     with pytest.raises(VerificationError, match="not timed, its outputs differ: output y"):
         onnxopt.bench(made, against=wrong)
@@ -70,7 +70,7 @@ def test_the_two_run_in_turn() -> None:
         order.append(name)
         return 0.02
 
-    first, second = benchmark._time_in_turn(lambda: timed("a"), lambda: timed("b"), 9, 1.0)
+    first, second = bench._time_in_turn(lambda: timed("a"), lambda: timed("b"), 9, 1.0)
     assert first.runs == second.runs == 9
     changes = sum(x != y for x, y in itertools.pairwise(order))
     assert changes >= 5

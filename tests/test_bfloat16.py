@@ -12,10 +12,12 @@ import pytest
 
 import models
 import onnxopt
-from onnxopt import fuse, loading, normalize, requirements, saving
-from onnxopt.passes.infer import InferShapesPass
-from onnxopt.passes.transposed_weights import TransposeWeightsPass
-from onnxopt.rewrite import rewrite
+from onnxopt.fusion import fuse
+from onnxopt.graph import normalize, read, write
+from onnxopt.graph.passes.transposed_weights import TransposeWeightsPass
+from onnxopt.graph.rewrite import rewrite
+from onnxopt.graph.shapes.infer import InferShapesPass
+from onnxopt.runtime import releases
 from tests import graphs
 from tests.attention_graphs import WIDTH, Attention, ops
 
@@ -46,7 +48,7 @@ def in_bfloat16(model: ir.Model) -> ir.Model:
 @pytest.mark.models
 @pytest.mark.parametrize("name", ["bert_tiny", "bert_tiny_dyn"])
 def test_every_kind_of_region_takes_bfloat16(name: str, tmp_path: Path) -> None:
-    model = normalize.normalize(in_bfloat16(loading.load(models.path(name)).model)).model
+    model = normalize.normalize(in_bfloat16(read.load(models.path(name)).model)).model
     assert rewrite(model, tmp_path).applied["merge"] == 2
     counts = collections.Counter(ops(model))
     assert counts["MultiHeadAttention"] == counts["Split"] == 2
@@ -54,14 +56,14 @@ def test_every_kind_of_region_takes_bfloat16(name: str, tmp_path: Path) -> None:
     TransposeWeightsPass()(model)
     kinds = collections.Counter(region.kind for region in fuse.fuse(model).regions)
     assert set(kinds) == {"rowwise", "gemm", "pointwise"}
-    assert requirements.of(model, library=True, archs=()).onnxruntime_cuda == "1.24"  # for MultiHeadAttention
+    assert releases.of(model, library=True, archs=()).onnxruntime_cuda == "1.24"  # for MultiHeadAttention
 
 
 @pytest.mark.models
 def test_verification_says_why_it_cannot_run(tmp_path: Path) -> None:
     """ONNX Runtime's CPU provider has no bfloat16 Add, and most other kernels: there is nothing to compare with."""
     path = tmp_path / "model.onnx"
-    saving.save(in_bfloat16(loading.load(models.path("bert_tiny")).model), tmp_path)
+    write.save(in_bfloat16(read.load(models.path("bert_tiny")).model), tmp_path)
     manifest = onnxopt.optimize(path, tmp_path / "artifact", archs=()).manifest
     assert manifest.verify.status == "not_run"
     assert "Could not find an implementation for Add" in manifest.verify.reason

@@ -19,8 +19,9 @@ from click.testing import Result
 from command import assert_refused, run
 from small_models import CHAIN, NOTHING_TO_FUSE, TOKENS, write
 
-from onnxopt import package, progress
-from onnxopt.cli import main
+from onnxopt.artifact import package
+from onnxopt.tools import progress
+from onnxopt.tools.cli import main
 
 ROOT = Path(__file__).resolve().parent.parent
 

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from onnxopt.compare import LIMITS, Limit, compare
+from onnxopt.verification.compare import LIMITS, Limit, compare
 
 EXACT = Limit(0.0)
 FLOAT32 = Limit.of("float32", float_decides=True)

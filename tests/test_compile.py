@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from onnxopt import compile as compiling
-from onnxopt.compile import ARCHS, check_archs, compile_cuda
+from onnxopt.codegen import nvrtc as compiling
+from onnxopt.codegen.nvrtc import ARCHS, check_archs, compile_cuda
 from onnxopt.errors import CompileError, UsageError
 
 SOURCE = '#include "pointwise.cuh"\nextern "C" __global__ void k(float* y) { y[0] = onnxopt::sqrt(y[1]); }\n'

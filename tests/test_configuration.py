@@ -13,9 +13,10 @@ import pytest
 from small_models import CHAIN, write
 
 import onnxopt
-from onnxopt import configuration, devices, execution, graph_session, providers, session
-from onnxopt.configuration import configuration_for
+from onnxopt.artifact import session
 from onnxopt.errors import UsageError
+from onnxopt.runtime import configuration, devices, graph_session, providers, sessions
+from onnxopt.runtime.configuration import configuration_for
 
 pytestmark = pytest.mark.usefixtures("library")
 
@@ -27,9 +28,9 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An artifact with files for the GPUs of sm_90; its kernels are not compiled, nothing here runs on a GPU."""
     folder = tmp_path_factory.mktemp("configuration")
     path = onnxopt.optimize(write(folder / "chain.onnx", CHAIN), folder / "artifact", archs=()).path
-    from onnxopt import loading
+    from onnxopt.graph import read
 
-    providers.write(path, loading.load(path / "model.onnx").model, ("sm_90",))
+    providers.write(path, read.load(path / "model.onnx").model, ("sm_90",))
     return path
 
 
@@ -69,7 +70,7 @@ def test_without_a_gpu_it_is_the_cpus(made: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(configuration, "cuda_is_usable", lambda: False)
     monkeypatch.setattr(devices, "first", lambda: None)
     chosen = configuration_for(made)
-    assert (chosen.name, chosen.provider, chosen.device) == ("cpu", execution.CPU, None)
+    assert (chosen.name, chosen.provider, chosen.device) == ("cpu", sessions.CPU, None)
     assert chosen.reason in (
         "the driver reports no CUDA device",
         "this ONNX Runtime has no CUDA execution provider",
@@ -141,7 +142,7 @@ def test_a_graph_that_cannot_be_names_the_nodes(plain: Path, monkeypatch: pytest
     pretend(monkeypatch, "NVIDIA H100 NVL", "9.0")
     blocked = {"qualifies": False, "blocking": [{"node": "loop_3", "reason": "Loop decides on the host"}]}
     monkeypatch.setattr(
-        providers, "read", lambda *_: {"provider": execution.CUDA, "cuda_graph": blocked, "session_config": {}}
+        providers, "read", lambda *_: {"provider": sessions.CUDA, "cuda_graph": blocked, "session_config": {}}
     )
     with pytest.raises(UsageError, match="cannot be captured: loop_3: Loop decides on the host"):
         onnxopt.load(plain, cuda_graph=True)
@@ -149,25 +150,25 @@ def test_a_graph_that_cannot_be_names_the_nodes(plain: Path, monkeypatch: pytest
 
 def test_own_providers_and_the_artifacts_do_not_mix(plain: Path) -> None:
     with pytest.raises(UsageError, match="leave `providers` out"):
-        onnxopt.load(plain, providers=[execution.CPU], configuration="cpu")
+        onnxopt.load(plain, providers=[sessions.CPU], configuration="cpu")
 
 
 def test_a_gpu_that_does_not_start_is_told_about(plain: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    if execution.cuda_is_usable():
+    if sessions.cuda_is_usable():
         pytest.skip("CUDA starts here")
-    if execution.CUDA not in ort.get_available_providers():
+    if sessions.CUDA not in ort.get_available_providers():
         pytest.skip("this ONNX Runtime has no CUDA execution provider to fail")
     pretend(monkeypatch, "NVIDIA H100 NVL", "9.0")
     with pytest.warns(RuntimeWarning, match="runs on the CPU: .*onnxopt doctor"):
         opened = onnxopt.load(plain)
-    assert opened.get_providers() == [execution.CPU]
+    assert opened.get_providers() == [sessions.CPU]
 
 
 # --- CUDA graphs -----------------------------------------------------------------------------------------------------
 
 
 def graph_run(plain: Path) -> tuple[graph_session.GraphSession, dict[str, Any]]:
-    opened = graph_session.GraphSession(str(plain / "model.onnx"), providers=[execution.CPU])
+    opened = graph_session.GraphSession(str(plain / "model.onnx"), providers=[sessions.CPU])
     random = np.random.default_rng(0)
     shapes = {"x": (5, 8), "bias": (8,), "weight": (8, 8)}
     return opened, {name: random.standard_normal(shape, np.float32) for name, shape in shapes.items()}
@@ -223,7 +224,7 @@ def test_a_binding_knows_what_stays_in_place(plain: Path) -> None:
 
 @pytest.mark.gpu
 def test_graphs_at_changing_shapes_and_plain_runs_in_between(tmp_path: Path) -> None:
-    from onnxopt.bound_run import BoundRun
+    from onnxopt.runtime.bound_run import BoundRun
 
     made = onnxopt.optimize(write(tmp_path / "chain.onnx", CHAIN), tmp_path / "artifact").path
     with warnings.catch_warnings():
@@ -236,7 +237,7 @@ def test_graphs_at_changing_shapes_and_plain_runs_in_between(tmp_path: Path) -> 
         shapes = {"x": (rows, 8), "bias": (8,), "weight": (8, 8)}
         given = {name: random.standard_normal(shape, np.float32) for name, shape in shapes.items()}
         expected = plain_session.run(None, given)[0]
-        run = bound.setdefault(rows, BoundRun(opened, given, execution.CUDA))
+        run = bound.setdefault(rows, BoundRun(opened, given, sessions.CUDA))
         run.refill(given)
         for _ in range(3):
             run()

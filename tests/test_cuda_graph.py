@@ -9,8 +9,9 @@ from graphs import graph, run
 
 import models
 from models.exported import Exported, exports
-from onnxopt import loading, model_summary, normalize
-from onnxopt.cuda_graph import blocking_nodes, host_nodes
+from onnxopt.graph import normalize, read
+from onnxopt.graph.cuda_graph_obstacles import blocking_nodes, host_nodes
+from onnxopt.tools import inspect
 
 _SHAPE_OPERATORS = frozenset({"Shape", "Size", "Gather", "Slice", "Concat", "Squeeze", "Unsqueeze", "Expand", "Range"})
 
@@ -100,7 +101,7 @@ DYNAMIC = [row for row in exports().values() if row.size == "tiny" and row.dynam
 @pytest.mark.models
 @pytest.mark.parametrize("row", DYNAMIC, ids=lambda row: row.name)
 def test_shape_subgraphs_of_a_dynamic_export_disappear_and_a_cuda_graph_can_be_captured(row: Exported) -> None:
-    model = loading.load(models.path(row.name)).model
+    model = read.load(models.path(row.name)).model
     before = sum(node.op_type in _SHAPE_OPERATORS for node in model.graph)
     normalized = normalize.normalize(model).model
     after = sum(
@@ -114,6 +115,6 @@ def test_shape_subgraphs_of_a_dynamic_export_disappear_and_a_cuda_graph_can_be_c
 
 @pytest.mark.models
 def test_inspect_names_what_is_on_the_host() -> None:
-    summary = model_summary.inspect(models.path("llama_decode_tiny_dyn"))
+    summary = inspect.inspect(models.path("llama_decode_tiny_dyn"))
     assert any("computed on the host" in reason for _, reason in summary.cuda_graph)
     assert summary.host

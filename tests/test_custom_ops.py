@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 from onnx import helper
 
-from onnxopt.dtypes import COMPUTE_DTYPES, DTYPES
-from onnxopt.program import PRIMITIVES, Instruction, Program
+from onnxopt.program.dtypes import COMPUTE_DTYPES, DTYPES
+from onnxopt.program.pointwise import PRIMITIVES, Instruction, Program
 
 pytestmark = pytest.mark.usefixtures("library")
 I = Instruction  # noqa: E741  programs are tables of these

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 from onnx import helper
 
-from onnxopt.program import Instruction, Program
+from onnxopt.program.pointwise import Instruction, Program
 
 pytestmark = pytest.mark.usefixtures("library")
 F = "float32"

@@ -16,12 +16,13 @@ from click.testing import CliRunner, Result
 from small_models import CHAIN, HEADER, NOTHING_TO_FUSE, write
 
 import onnxopt
-from onnxopt import devices, doctor, execution
-from onnxopt import manifest as manifests
-from onnxopt.cli import main
-from onnxopt.doctor import artifact as artifact_checks
-from onnxopt.doctor import examination, graphs, machine, placement, runtime
-from onnxopt.doctor.finding import Finding, Subject
+from onnxopt.artifact import manifest as manifests
+from onnxopt.runtime import devices, sessions
+from onnxopt.tools import doctor
+from onnxopt.tools.cli import main
+from onnxopt.tools.doctor import artifact as artifact_checks
+from onnxopt.tools.doctor import examination, graphs, machine, placement, runtime
+from onnxopt.tools.doctor.finding import Finding, Subject
 
 pytestmark = pytest.mark.usefixtures("library")
 
@@ -180,12 +181,12 @@ def test_two_builds_over_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_gpu_and_a_runtime_for_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     pretend(monkeypatch, H200)
-    monkeypatch.setattr(ort, "get_available_providers", lambda: [execution.CPU])
+    monkeypatch.setattr(ort, "get_available_providers", lambda: [sessions.CPU])
     assert any("no CUDA execution provider" in f.message for f in problems(runtime.onnxruntime()))
 
 
 def test_cuda_that_does_not_start(monkeypatch: pytest.MonkeyPatch) -> None:
-    if execution.cuda_is_usable():
+    if sessions.cuda_is_usable():
         pytest.skip("CUDA starts here")
     monkeypatch.setattr(runtime, "cuda_is_usable", lambda: True)
     (found,) = problems(runtime.cuda_provider())
@@ -262,9 +263,9 @@ def test_data_on_the_cpu_is_told_from_shape_arithmetic() -> None:
 
 
 def test_silent_cpu_placement_is_a_problem(subject: Subject, monkeypatch: pytest.MonkeyPatch) -> None:
-    nodes = [(execution.CUDA, "a", "", "MatMul"), (execution.CPU, "node_of_ort", "", "Erf")]
+    nodes = [(sessions.CUDA, "a", "", "MatMul"), (sessions.CPU, "node_of_ort", "", "Erf")]
     chosen = placement.configuration_for(subject.folder)
-    on_gpu = type(chosen)("cuda", chosen.path, "", {**chosen.data, "provider": execution.CUDA})
+    on_gpu = type(chosen)("cuda", chosen.path, "", {**chosen.data, "provider": sessions.CUDA})
     (found,) = problems(placement._placement(subject, on_gpu, nodes))
     assert "no CUDA kernel for node_of_ort (Erf)" in found.message
     assert not problems(placement._placement(subject, on_gpu, nodes[:1]))

@@ -6,8 +6,8 @@ import onnx_ir as ir
 import pytest
 from graphs import graph, node
 
-from onnxopt import eligibility
-from onnxopt import shapes as shape_inference
+from onnxopt.fusion import eligibility
+from onnxopt.graph.shapes import shapes as shape_inference
 
 F = "float[N, 4] x"
 HOST = "shape arithmetic"

@@ -13,10 +13,11 @@ import pytest
 from graphs import graph
 from rowwise_models import session
 
-from onnxopt import generate, outline
-from onnxopt.fuse import fuse
-from onnxopt.regions import Kernel
-from onnxopt.row_program import RowProgram
+from onnxopt.codegen import generate
+from onnxopt.fusion import outline
+from onnxopt.fusion.fuse import fuse
+from onnxopt.fusion.regions import Kernel
+from onnxopt.program.rowwise import RowProgram
 
 # name: outputs, body, and which of the outputs need no reduction
 _CASES = {

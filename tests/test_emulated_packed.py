@@ -6,8 +6,8 @@ from pathlib import Path
 
 import emulated
 
-from onnxopt.generate_pointwise import PACKED
-from onnxopt.program import PRIMITIVES
+from onnxopt.kinds.pointwise.cuda import PACKED
+from onnxopt.program.pointwise import PRIMITIVES
 
 _MAIN = """
 #include <cstdio>

@@ -20,12 +20,13 @@ import onnxruntime as ort
 import pytest
 from graphs import graph
 
-from onnxopt import generate, outline
-from onnxopt.fuse import fuse
-from onnxopt.indexing import Condition, Indexing, Term
-from onnxopt.modes import ALONG, columns
-from onnxopt.program import Program
-from onnxopt.regions import Kernel, Variant
+from onnxopt.codegen import generate
+from onnxopt.fusion import outline
+from onnxopt.fusion.fuse import fuse
+from onnxopt.fusion.regions import Kernel, Variant
+from onnxopt.kinds.pointwise.access_modes import ALONG, columns
+from onnxopt.program.indexing import Condition, Indexing, Term
+from onnxopt.program.pointwise import Program
 
 _ROLL = (
     "a1 = Slice(t, s3, big, ax1)  a2 = Slice(t, s0, s3, ax1)  a = Concat<axis=1>(a1, a2)  "

@@ -14,11 +14,13 @@ from graphs import graph
 from rowwise_models import session
 from test_row_joins import CASES as JOINED
 
-from onnxopt import generate, outline, row_indexing
-from onnxopt.fuse import fuse
-from onnxopt.indexing import Condition, Term
-from onnxopt.regions import Kernel
-from onnxopt.row_program import RowProgram
+from onnxopt.codegen import generate
+from onnxopt.fusion import outline
+from onnxopt.fusion.fuse import fuse
+from onnxopt.fusion.regions import Kernel
+from onnxopt.kinds.rowwise import access_order
+from onnxopt.program.indexing import Condition, Term
+from onnxopt.program.rowwise import RowProgram
 
 CASES = {
     "rotary": JOINED["query norm, heads, rotary embedding"][:4],
@@ -48,7 +50,7 @@ def _kernel(case: str) -> tuple[ir.Model, Kernel]:
     inputs, outputs, body, constants = CASES[case]
     model = graph(inputs, outputs, body, constants=constants, opset=23)
     optimized = model.clone()
-    with mock.patch.object(row_indexing, "cuts_vectors", return_value=False):  # slow is no reason not to be right
+    with mock.patch.object(access_order, "cuts_vectors", return_value=False):  # slow is no reason not to be right
         (kernel,) = outline.outline(optimized, fuse(optimized))
     assert cast(RowProgram, kernel.program).index is not None
     return model, kernel
@@ -113,7 +115,7 @@ def test_layouts(tmp_path: Path, case: str, call: str, threads: int, rows: int) 
     rng = np.random.default_rng(0)
     feeds = {i.name: rng.normal(1, 2, i.shape).astype(np.float32) for i in original.get_inputs()}
     (expected,) = original.run(None, feeds)
-    with mock.patch.object(row_indexing, "cuts_vectors", return_value=False):
+    with mock.patch.object(access_order, "cuts_vectors", return_value=False):
         names = [v.name for v in fuse(model).regions[0].inputs]
     for name, value in feeds.items():
         value.tofile(tmp_path / name)
@@ -122,7 +124,7 @@ def test_layouts(tmp_path: Path, case: str, call: str, threads: int, rows: int) 
     width = int(arguments.split(",", 1)[0])
     blocks = -(-outer // rows)
     leaves = _leaves(program, [str(n) for n in names], width)
-    letters = row_indexing.modes(program)
+    letters = access_order.modes(program)
     modes = ", ".join(f"'{m if template != 'looped' or m in 'FK' else '*'}'" for m in letters)
     main = _MAIN % {
         "source": generate.generate([kernel]), "leaves": len(leaves), "inputs": ", ".join(leaves),

@@ -15,9 +15,10 @@ import onnxruntime as ort
 import pytest
 from graphs import graph
 
-from onnxopt import generate, outline
-from onnxopt.fuse import fuse
-from onnxopt.regions import Kernel, Kind
+from onnxopt.codegen import generate
+from onnxopt.fusion import outline
+from onnxopt.fusion.fuse import fuse
+from onnxopt.fusion.regions import Kernel, Kind
 
 # name: inputs, body, constants
 BODIES = {

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import scan_models
 
-from onnxopt import generate
+from onnxopt.codegen import generate
 
 _C_TYPES = {"float32": "float", "int64": "long long", "int32": "int"}
 _THREADS = 64

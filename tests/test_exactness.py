@@ -13,10 +13,15 @@ from small_models import write
 
 import models
 import onnxopt
-from onnxopt import execution, kernels_json, loading, outline, pipeline, traits, widening
-from onnxopt.compare import Difference, Limit
-from onnxopt.exactness import Exactness, Float32
-from onnxopt.reference import Check
+from onnxopt import pipeline
+from onnxopt.codegen import kernels_json
+from onnxopt.fusion import outline
+from onnxopt.graph import read, traits
+from onnxopt.runtime import sessions
+from onnxopt.verification import widening
+from onnxopt.verification.compare import Difference, Limit
+from onnxopt.verification.exactness import Exactness, Float32
+from onnxopt.verification.reference import Check
 
 # w holds 1.5, 2.5, ... 8.5, and one is 1: onnx's text has the bits of float16.
 HALF = """
@@ -39,7 +44,7 @@ def _limit(name: str) -> Limit:
 
 
 def _run(path: Path, feeds: dict[str, np.ndarray], *, optimize: bool = True) -> dict[str, np.ndarray]:
-    return execution.run(execution.open_session(path, optimize=optimize), feeds)
+    return sessions.run(sessions.open_session(path, optimize=optimize), feeds)
 
 
 def test_a_widened_model_is_float32_throughout_and_rounds_nothing(tmp_path: Path) -> None:
@@ -164,7 +169,7 @@ def test_what_cannot_be_had_in_float32_is_said(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setattr(widening, "widen", refuse)
     other = HALF.replace("{15360}", "{15362}")
     first, second = write(tmp_path / "a.onnx", HALF), write(tmp_path / "b.onnx", other)
-    report = onnxopt.verify(first, second, providers=[execution.CPU])
-    assert report.notes == (f"{execution.CPU}: compared with the original as it is, not in float32: no room",)
+    report = onnxopt.verify(first, second, providers=[sessions.CPU])
+    assert report.notes == (f"{sessions.CPU}: compared with the original as it is, not in float32: no room",)
     assert report.status == "passed"
-    assert traits.of(loading.load(first).model).precision == "float16"
+    assert traits.of(read.load(first).model).precision == "float16"

@@ -8,10 +8,10 @@ import pytest
 from small_models import CHAIN, NOTHING_TO_FUSE, write
 
 import onnxopt
-from onnxopt import explanation
-from onnxopt import manifest as manifests
-from onnxopt.manifest import Kernel, LeftOut, Place
-from onnxopt.regions import Kind, Refusal, Traffic
+from onnxopt.artifact import manifest as manifests
+from onnxopt.artifact.manifest import Kernel, LeftOut, Place
+from onnxopt.fusion.regions import Kind, Refusal, Traffic
+from onnxopt.tools import explain
 
 
 @pytest.fixture
@@ -48,7 +48,7 @@ def manifest(tmp_path: Path, artifact: Path) -> manifests.Manifest:
 
 
 def test_everything_is_said(manifest: manifests.Manifest) -> None:
-    lines = explanation.describe(manifest).splitlines()
+    lines = explain.describe(manifest).splitlines()
     assert lines[0] == "m.onnx: 4 nodes fused into 2 calls of 1 kernels"
     assert lines[1] == "predicted traffic: 8 MB -> 2 MB (-75%), 8 launches -> 2"
     assert "AddTanh_00: Add, Tanh (CUDA and CPU)" in lines
@@ -57,12 +57,12 @@ def test_everything_is_said(manifest: manifests.Manifest) -> None:
 
 
 def test_refusals_are_grouped_by_reason_most_frequent_first(manifest: manifests.Manifest) -> None:
-    text = explanation.describe(manifest)
+    text = explain.describe(manifest)
     assert text.index("5 x a good reason") < text.index("1 x another reason")
     assert "r2 (Add) beside other" in text
     assert "r3" not in text
     assert "and 2 more" in text
-    assert "r4 (Add) beside other" in explanation.describe(manifest, every_refusal=True)
+    assert "r4 (Add) beside other" in explain.describe(manifest, every_refusal=True)
 
 
 @pytest.mark.usefixtures("library")
@@ -82,4 +82,4 @@ def test_prediction_of_a_static_chain_follows_the_closed_form(tmp_path: Path, ar
     ("count", "text"), [(0, "0 B"), (999, "999 B"), (1500, "1.5 kB"), (1.234e9, "1.23 GB"), (5e13, "50 TB")]
 )
 def test_sizes_for_people(count: float, text: str) -> None:
-    assert explanation.size_text(count) == text
+    assert explain.size_text(count) == text

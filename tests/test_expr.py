@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from onnxopt.expr import Builder, Expr
+from onnxopt.program.expressions import Builder, Expr
 
 
 def _float32() -> Expr:

@@ -7,10 +7,12 @@ import onnx_ir as ir
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from onnxopt import generate, kernels_json, launch_alternatives, outline
-from onnxopt.few_rows import FewRowsVariant
-from onnxopt.fuse import fuse
-from onnxopt.regions import Kind
+from onnxopt.codegen import generate, kernels_json
+from onnxopt.fusion import outline
+from onnxopt.fusion.fuse import fuse
+from onnxopt.fusion.regions import Kind
+from onnxopt.kinds import launch_alternatives
+from onnxopt.kinds.gemm.few_rows import FewRowsVariant
 
 
 def kernel_of(dims, *, turned=True, uses=1):

@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import onnxopt
-from onnxopt import fleet, signing
-from onnxopt import manifest as manifests
+from onnxopt.artifact import fleet, signing
+from onnxopt.artifact import manifest as manifests
 from onnxopt.errors import UsageError
 
 positive = st.floats(1e-3, 1e6)

@@ -9,9 +9,9 @@ import pytest
 from graphs import graph, random_bodies, random_model
 from hypothesis import given, settings
 
-from onnxopt import eligibility, traffic
-from onnxopt.fuse import fuse
-from onnxopt.regions import FusionPlan
+from onnxopt.fusion import cost, eligibility
+from onnxopt.fusion.fuse import fuse
+from onnxopt.fusion.regions import FusionPlan
 
 X, Y = "float[N, 8] x", "float[N, 8] y"
 WEIGHT = "float[8, 8] w"
@@ -82,19 +82,19 @@ def test_a_producer_that_is_broadcast(producer: str, outputs: str, fused: bool, 
 
 
 def test_at_most_so_many_operands() -> None:
-    count = traffic.MAX_OPERANDS + 4
+    count = cost.MAX_OPERANDS + 4
     inputs = ", ".join(f"float[N, 8] x{k}" for k in range(count))
     body = "v1 = Add(x0, x1) " + " ".join(f"v{k} = Add(v{k - 1}, x{k})" for k in range(2, count))
     plan = fuse(graph(inputs, f"float[N, 8] v{count - 1}", body))
-    assert len(plan.regions[0].inputs) + len(plan.regions[0].outputs) == traffic.MAX_OPERANDS
-    first_apart = traffic.MAX_OPERANDS - 1
+    assert len(plan.regions[0].inputs) + len(plan.regions[0].outputs) == cost.MAX_OPERANDS
+    first_apart = cost.MAX_OPERANDS - 1
     assert "17 operands" in _reason(plan, f"v{first_apart}", f"v{first_apart - 1}")
 
 
 def test_at_most_so_much_work() -> None:
     body = "v0 = Pow(x, e) " + " ".join(f"v{k} = Pow(v{k - 1}, e)" for k in range(1, 20))
     plan = fuse(graph(f"{X}, float e", "float[N, 8] v19", body))
-    assert len(plan.regions[0].nodes) == traffic.MAX_COST // 40
+    assert len(plan.regions[0].nodes) == cost.MAX_COST // 40
     assert "too many registers" in plan.refusals[0].reason
 
 
@@ -102,7 +102,7 @@ def test_a_long_chain_is_cut_into_kernels() -> None:
     body = "v0 = Neg(x) " + " ".join(f"v{k} = {('Neg', 'Abs')[k % 2]}(v{k - 1})" for k in range(1, 500))
     plan = fuse(graph(X, "float[N, 8] v499", body))
     sizes = [len(r.nodes) for r in plan.regions]
-    assert sum(sizes) == 500 and sizes[:-1] == [traffic.MAX_NODES] * 7
+    assert sum(sizes) == 500 and sizes[:-1] == [cost.MAX_NODES] * 7
     assert len(plan.refusals) == len(sizes) - 1
 
 

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 from onnx import helper
 
-from onnxopt.gemm import Gemm
+from onnxopt.program.gemm import Gemm
 
 pytestmark = pytest.mark.usefixtures("library")
 F = "float32"

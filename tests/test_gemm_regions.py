@@ -11,10 +11,11 @@ import onnxruntime as ort
 import pytest
 from graphs import graph, run
 
-from onnxopt import kernels_json, outline
-from onnxopt.fuse import fuse
-from onnxopt.gemm import Gemm
-from onnxopt.regions import FusionPlan, Kernel, Kind, Region
+from onnxopt.codegen import kernels_json
+from onnxopt.fusion import outline
+from onnxopt.fusion.fuse import fuse
+from onnxopt.fusion.regions import FusionPlan, Kernel, Kind, Region
+from onnxopt.program.gemm import Gemm
 
 INPUTS = "float[B, S, 4] x, float[B, S, 6] r, float[5, 4] p, float[4, 5] q, float[5, 6] t, float[B, 4, 4] batched"
 OUTPUT = "float[] y"

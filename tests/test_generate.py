@@ -16,15 +16,15 @@ import numpy as np
 import pytest
 from graphs import graph
 
-from onnxopt.compile import compile_cuda
-from onnxopt.dtypes import COMPUTE_DTYPES, DTYPES
-from onnxopt.expr import Builder, Expr
-from onnxopt.fuse import fuse
-from onnxopt.generate import generate
-from onnxopt.generate_pointwise import literal
-from onnxopt.outline import outline
-from onnxopt.program import PRIMITIVES, Instruction, Program
-from onnxopt.regions import Kernel, Kind, Variant
+from onnxopt.codegen.generate import generate
+from onnxopt.codegen.nvrtc import compile_cuda
+from onnxopt.fusion.fuse import fuse
+from onnxopt.fusion.outline import outline
+from onnxopt.fusion.regions import Kernel, Kind, Variant
+from onnxopt.kinds.pointwise.cuda import literal
+from onnxopt.program.dtypes import COMPUTE_DTYPES, DTYPES
+from onnxopt.program.expressions import Builder, Expr
+from onnxopt.program.pointwise import PRIMITIVES, Instruction, Program
 
 GOLDEN = Path(__file__).parent / "golden"
 # name of the golden file: inputs, outputs, body, constants

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from onnxopt import compile as compiling
-from onnxopt import gpus
+from onnxopt.codegen import nvrtc as compiling
+from onnxopt.runtime import gpus
 
 DOCUMENT: dict[str, Any] = json.loads(gpus.FILE.read_text("utf-8"))
 

@@ -14,9 +14,10 @@ import onnx_ir as ir
 import pytest
 from graphs import graph, run
 
-from onnxopt import kernels_json, outline
-from onnxopt.fuse import fuse
-from onnxopt.regions import Kernel
+from onnxopt.codegen import kernels_json
+from onnxopt.fusion import outline
+from onnxopt.fusion.fuse import fuse
+from onnxopt.fusion.regions import Kernel
 
 pytestmark = pytest.mark.usefixtures("library")
 

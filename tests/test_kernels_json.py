@@ -8,10 +8,10 @@ import json
 
 from graphs import graph
 
-from onnxopt import kernels_json
-from onnxopt.fuse import fuse
-from onnxopt.outline import outline
-from onnxopt.regions import Kernel
+from onnxopt.codegen import kernels_json
+from onnxopt.fusion.fuse import fuse
+from onnxopt.fusion.outline import outline
+from onnxopt.fusion.regions import Kernel
 
 
 def _kernels() -> tuple[Kernel, ...]:

@@ -12,7 +12,7 @@ import pytest
 from hostile_models import model_of, value
 from onnx import TensorProto, helper
 
-from onnxopt import wire
+from onnxopt.graph import wire
 
 LIMIT = 2 << 30  # bytes resident
 ROWS, WIDTH, LAYERS = 1_200_000, 1024, 4

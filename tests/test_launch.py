@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from onnxopt import launch, tiles
-from onnxopt.extents import ONE, Extent
-from onnxopt.indexing import Term
+from onnxopt.kinds.pointwise import launch, tiles
+from onnxopt.program.extents import ONE, Extent
+from onnxopt.program.indexing import Term
 
 
 def _tiles(

@@ -14,8 +14,8 @@ import pytest
 from hostile_models import model_of, value
 from onnx import helper, numpy_helper
 
-from onnxopt import loading, wire
 from onnxopt.errors import ModelError
+from onnxopt.graph import read, wire
 
 
 def _weighty(count: int = 4096) -> onnx.ModelProto:
@@ -45,7 +45,7 @@ def _relocate(path: Path, location: str, *, tensor: int = 0) -> None:
 def _refused(path: Path) -> str:
     """The message of the ModelError that loading raises: one line that names the file."""
     with pytest.raises(ModelError) as caught:
-        loading.load(path)
+        read.load(path)
     message = str(caught.value)
     assert "\n" not in message
     assert str(path) in message
@@ -54,7 +54,7 @@ def _refused(path: Path) -> str:
 
 def test_weights_stay_in_the_file(path: Path) -> None:
     onnx.save(_weighty(), path)
-    source = loading.load(path)
+    source = read.load(path)
     weight = source.model.graph.initializers["w"].const_value
     assert isinstance(weight, ir.ExternalTensor)
     assert Path(weight.path) == path.resolve()
@@ -76,7 +76,7 @@ def test_weights_in_subgraphs_constants_and_float_data_stay_in_the_file(path: Pa
     ]
     inputs = [value("x", [1000]), value("c", [], onnx.TensorProto.BOOL)]
     onnx.save(model_of(nodes, inputs, [value("y", [1000])]), path)
-    model = loading.load(path).model
+    model = read.load(path).model
     tensors = [v.const_value for g in model.graphs() for v in g.initializers.values()]
     tensors += [n.attributes["value"].as_tensor() for n in model.graph if n.op_type == "Constant"]
     assert len(tensors) == 3
@@ -87,7 +87,7 @@ def test_weights_in_subgraphs_constants_and_float_data_stay_in_the_file(path: Pa
 
 def test_external_data(path: Path) -> None:
     _external(path)
-    source = loading.load(path)
+    source = read.load(path)
     np.testing.assert_array_equal(source.model.graph.initializers["w"].const_value.numpy(), np.arange(4096))
     assert source.model.graph.initializers["b"].const_value.numpy() == 3
     assert source.bytes == path.stat().st_size + 4096 * 4 + 4
@@ -100,7 +100,7 @@ def test_model_and_data_behind_links_as_in_the_hugging_face_cache(tmp_path: Path
     for name, blob in (("model.onnx", "m"), ("w.bin", "w")):
         (tmp_path / "blobs" / name).rename(tmp_path / "blobs" / blob)
         (tmp_path / "snapshot" / name).symlink_to(f"../blobs/{blob}")
-    source = loading.load(tmp_path / "snapshot" / "model.onnx")
+    source = read.load(tmp_path / "snapshot" / "model.onnx")
     np.testing.assert_array_equal(source.model.graph.initializers["w"].const_value.numpy(), np.arange(4096))
 
 
@@ -226,7 +226,7 @@ def test_damaged_bytes_never_crash(path: Path) -> None:
             damaged[at] = random.integers(0, 256)
         path.write_bytes(damaged)
         with contextlib.suppress(ModelError):
-            loading.load(path)
+            read.load(path)
 
 
 def test_cut_and_splice_are_inverse(tmp_path: Path) -> None:

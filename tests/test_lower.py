@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from graphs import graph, spelled
 
-from onnxopt import shapes as shape_inference
-from onnxopt.lower import lower
-from onnxopt.program import Program
+from onnxopt.graph.shapes import shapes as shape_inference
+from onnxopt.kinds.pointwise.lower import lower
+from onnxopt.program.pointwise import Program
 
 
 def _lowered(inputs: str, outputs: str, body: str, constants: str = "") -> Program:

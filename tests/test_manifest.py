@@ -12,9 +12,10 @@ import pytest
 from artifacts import edit_manifest, make
 
 import onnxopt
-from onnxopt import manifest as manifests
-from onnxopt import requirements, versions
+from onnxopt import versions
+from onnxopt.artifact import manifest as manifests
 from onnxopt.errors import ArtifactError
+from onnxopt.runtime import releases
 
 SCHEMA = Path(manifests.__file__).with_name(manifests.SCHEMA_FILE)
 
@@ -29,7 +30,7 @@ def made(artifact: Path, library: Path) -> Path:
 
 def test_the_schema_file_is_what_the_model_says() -> None:
     assert SCHEMA.read_text("utf-8") == manifests.schema(), (
-        "run: python -m onnxopt.manifest > onnxopt/manifest.schema.json"
+        "run: python -m onnxopt.artifact.manifest > onnxopt/manifest.schema.json"
     )
 
 
@@ -88,21 +89,21 @@ def _model(opset: int, ir_version: int = 8, op: str = "Identity", dtype: int = o
     ],
 )
 def test_the_oldest_onnxruntime(model: ir.Model, opens: str, runs: str) -> None:
-    needed = requirements.of(model, library=True, archs=())
+    needed = releases.of(model, library=True, archs=())
     assert (needed.onnxruntime, needed.onnxruntime_cuda) == (opens, runs)
     assert any(reason.startswith(f"{runs}: ") for reason in needed.because)
 
 
 def test_drivers_follow_from_the_architectures() -> None:
-    needed = requirements.of(_model(17), library=True, archs=("sm_75", "sm_90", "sm_100", "sm_120"))
+    needed = releases.of(_model(17), library=True, archs=("sm_75", "sm_90", "sm_100", "sm_120"))
     assert needed.cuda_driver == {"sm_75": "12.0", "sm_90": "12.0", "sm_100": "12.8", "sm_120": "12.8"}
-    assert set(needed.cuda_driver.values()) <= set(requirements.DRIVERS)
+    assert set(needed.cuda_driver.values()) <= set(releases.DRIVERS)
 
 
 def test_versions_compare_as_numbers() -> None:
-    assert requirements.parts("1.31.1") > requirements.parts("1.9")
-    assert requirements.parts("1.25.0rc1") == (1, 25, 0)
-    assert requirements.parts("unknown") == ()
+    assert releases.parts("1.31.1") > releases.parts("1.9")
+    assert releases.parts("1.25.0rc1") == (1, 25, 0)
+    assert releases.parts("unknown") == ()
 
 
 def test_what_an_artifact_says_it_needs(made: Path) -> None:

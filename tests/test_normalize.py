@@ -15,15 +15,15 @@ from onnx import helper, numpy_helper
 
 import models
 from models.entries import Trained
-from onnxopt import loading, normalize, saving
 from onnxopt.errors import ModelError
+from onnxopt.graph import normalize, read, write
 
 
 def normalized(model: onnx.ModelProto, folder: Path, **options: object) -> tuple[onnx.ModelProto, tuple[str, ...]]:
     """`model` after load, normalize, save; checked."""
     onnx.save(model, folder / "original.onnx")
-    result = normalize.normalize(loading.load(folder / "original.onnx").model, **options)
-    saving.save(result.model, folder)
+    result = normalize.normalize(read.load(folder / "original.onnx").model, **options)
+    write.save(result.model, folder)
     onnx.checker.check_model(folder / "model.onnx")
     return onnx.load(folder / "model.onnx"), result.notes
 
@@ -79,7 +79,7 @@ def test_normalizing_twice_changes_nothing(name: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", MODELS)
 def test_names_are_unique_and_no_function_is_left(name: str, tmp_path: Path) -> None:
     onnx.save(MODELS[name]()[0], tmp_path / "m.onnx")
-    model = normalize.normalize(loading.load(tmp_path / "m.onnx").model).model
+    model = normalize.normalize(read.load(tmp_path / "m.onnx").model).model
     assert not model.functions
     nodes = [node.name for node in model.graph.all_nodes()]
     assert all(nodes)
@@ -110,9 +110,9 @@ REAL = [
 @pytest.mark.parametrize("name", REAL)
 def test_real_model_keeps_its_interface_and_does_not_grow(name: str, tmp_path: Path) -> None:
     path = real_models.path(name)
-    source = loading.load(path)
+    source = read.load(path)
     result = normalize.normalize(source.model)
-    saving.save(result.model, tmp_path)
+    write.save(result.model, tmp_path)
     onnx.checker.check_model(tmp_path / "model.onnx")
     _, interface = run(path, [])
     _, found = run(tmp_path / "model.onnx", [])
@@ -290,7 +290,7 @@ def test_an_optimized_model_is_refused(tmp_path: Path) -> None:
     )
     onnx.save(model, tmp_path / "m.onnx")
     with pytest.raises(ModelError, match="optimized by onnxopt already"):
-        normalize.normalize(loading.load(tmp_path / "m.onnx").model)
+        normalize.normalize(read.load(tmp_path / "m.onnx").model)
 
 
 def test_equally_named_nodes(tmp_path: Path) -> None:
@@ -301,6 +301,6 @@ def test_equally_named_nodes(tmp_path: Path) -> None:
 
 def test_the_model_is_changed_in_place(tmp_path: Path) -> None:
     onnx.save(MODELS["diamonds"]()[0], tmp_path / "m.onnx")
-    model = loading.load(tmp_path / "m.onnx").model
+    model = read.load(tmp_path / "m.onnx").model
     assert normalize.normalize(model).model is model
     assert isinstance(model, ir.Model)

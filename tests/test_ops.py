@@ -14,14 +14,15 @@ import operator_models
 import pytest
 from conftest import device_arch
 
-from onnxopt import execution, ops
-from onnxopt.dtypes import DTYPES
+from onnxopt.program import operators
+from onnxopt.program.dtypes import DTYPES
+from onnxopt.runtime import sessions
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_every_row_agrees_with_the_reference_evaluator(dtype: str, tmp_path: Path, library: Path) -> None:
     operator_models.build(dtype, tmp_path, archs=())
-    assert not operator_models.disagreements(dtype, tmp_path, execution.CPU)
+    assert not operator_models.disagreements(dtype, tmp_path, sessions.CPU)
 
 
 @pytest.mark.gpu
@@ -30,12 +31,12 @@ def test_every_row_agrees_on_cuda(dtype: str, tmp_path: Path, library: Path) -> 
     folder = Path(os.environ["ONNXOPT_PREPARED"]) / dtype if "ONNXOPT_PREPARED" in os.environ else tmp_path
     if folder == tmp_path:
         operator_models.build(dtype, folder, archs=[device_arch()])
-    assert not operator_models.disagreements(dtype, folder, execution.CUDA)
+    assert not operator_models.disagreements(dtype, folder, sessions.CUDA)
 
 
 def test_every_row_is_tried() -> None:
     tried = {(u.row.domain, u.row.name) for dtype in DTYPES for u in operator_models.uses(dtype)}
-    assert tried == set(ops.OPERATORS)
+    assert tried == set(operators.OPERATORS)
 
 
 if __name__ == "__main__":

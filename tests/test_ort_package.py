@@ -15,9 +15,11 @@ from model_package_api import RELEASE, Api, ModelPackageError
 from small_models import CHAIN, write
 
 import onnxopt
-from onnxopt import execution, ort_package, package
+from onnxopt.artifact import package
+from onnxopt.artifact.export import ort_package
+from onnxopt.artifact.manifest import File
 from onnxopt.errors import ArtifactError, UsageError
-from onnxopt.manifest import File
+from onnxopt.runtime import sessions
 
 pytestmark = pytest.mark.usefixtures("library")
 has_the_api = pytest.mark.skipif(
@@ -59,7 +61,7 @@ def test_onnxruntime_opens_it(made: Path, api: Api) -> None:
 @has_the_api
 @pytest.mark.parametrize("with_library", [True, False])
 def test_onnxruntime_runs_it(made: Path, api: Api, feeds: dict[str, np.ndarray], with_library: bool) -> None:
-    expected = onnxopt.load(made.with_name("artifact"), providers=[execution.CPU]).run(None, feeds)[0]
+    expected = onnxopt.load(made.with_name("artifact"), providers=[sessions.CPU]).run(None, feeds)[0]
     opened = api.open(made)
     options = None
     if with_library:

@@ -9,10 +9,10 @@ import pytest
 from graphs import graph, random_bodies, random_model, run
 from hypothesis import given, settings
 
-from onnxopt import outline as outlining
-from onnxopt.fuse import fuse
-from onnxopt.outline import DOMAIN, inline, outline
-from onnxopt.regions import Kernel
+from onnxopt.fusion import outline as outlining
+from onnxopt.fusion.fuse import fuse
+from onnxopt.fusion.outline import DOMAIN, inline, outline
+from onnxopt.fusion.regions import Kernel
 
 X, Y = "float[N, 8] x", "float[N, 8] y"
 CHAIN = "a = Tanh(x)  y = Mul(a, c)"

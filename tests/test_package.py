@@ -11,10 +11,11 @@ from artifacts import edit_manifest, with_weights
 from small_models import CHAIN, NOTHING_TO_FUSE, write
 
 import onnxopt
-from onnxopt import manifest as manifests
-from onnxopt import package, providers
+from onnxopt.artifact import manifest as manifests
+from onnxopt.artifact import package
 from onnxopt.errors import ArtifactError, UsageError
-from onnxopt.samples import Tensor
+from onnxopt.runtime import providers
+from onnxopt.verification.samples import Tensor
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,7 @@ import math
 
 import pytest
 
-from onnxopt.program import PRIMITIVES, Instruction, Program
+from onnxopt.program.pointwise import PRIMITIVES, Instruction, Program
 
 # ids: 0 float16 input (computes in float32), 1 bool input, 2.. the instructions
 VALID = Program(

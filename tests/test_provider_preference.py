@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from graphs import graph
 
-from onnxopt.fuse import fuse
-from onnxopt.provider_preference import kernel_wins_on_cpu
+from onnxopt.fusion.fuse import fuse
+from onnxopt.fusion.provider_preference import kernel_wins_on_cpu
 
 K = "int64[1] zero = {0}, int64[1] half = {4}, int64[1] all = {8}, int64[1] last = {-1}"
 ROTARY = (

@@ -13,11 +13,12 @@ import pytest
 from small_models import CHAIN, HEADER, NOTHING_TO_FUSE, TOKENS, write
 
 import onnxopt
-from onnxopt import gpus, package, providers
-from onnxopt import manifest as manifests
-from onnxopt.compile import ARCHS
+from onnxopt.artifact import manifest as manifests
+from onnxopt.artifact import package
+from onnxopt.codegen.nvrtc import ARCHS
 from onnxopt.errors import ArtifactError
-from onnxopt.providers import facts, rules, tensorrt
+from onnxopt.runtime import gpus, providers
+from onnxopt.runtime.providers import facts, rules, tensorrt
 
 CONVOLUTION = """
 conv ({dtype}[{batch}, 3, {side}, {side}] image, {dtype}[4, 3, 3, 3] w) => ({dtype}[b, 4, h, v] y) {{
@@ -193,7 +194,7 @@ def test_an_option_that_this_ort_does_not_know_yet_is_told(
     (made / "providers" / "l4.tensorrt.json").write_text(providers.to_json(data))
     manifest = manifests.load(made)
     package.write_manifest(made, manifest.model_copy(update={"files": package.hash_files(made)}))
-    monkeypatch.setattr("onnxopt.session.check_providers", lambda _: None)
+    monkeypatch.setattr("onnxopt.artifact.session.check_providers", lambda _: None)
     with pytest.raises(ArtifactError, match=r"needs ONNX Runtime 99\.0 to take l4\.tensorrt\.json"):
         onnxopt.load(made, configuration="l4.tensorrt")
 

@@ -13,11 +13,11 @@ from report_pages import STATIC, PageText, facts_of, read
 from small_models import CHAIN, NOTHING_TO_FUSE, write
 
 import onnxopt
-from onnxopt import manifest as manifests
-from onnxopt import package
-from onnxopt.manifest import LeftOut
-from onnxopt.regions import Refusal
-from onnxopt.reporting import page, plots, views
+from onnxopt.artifact import manifest as manifests
+from onnxopt.artifact import package
+from onnxopt.artifact.manifest import LeftOut
+from onnxopt.artifact.report import page, plots, views
+from onnxopt.fusion.regions import Refusal
 
 HEADER_18 = '<ir_version: 8, opset_import: ["" : 18]>'
 
@@ -57,7 +57,7 @@ def test_optimize_writes_it_and_the_manifest_knows_it(made: Path) -> None:
 
 
 def test_kernels_are_there_with_their_whole_source(made: Path) -> None:
-    from onnxopt import compile as compiling
+    from onnxopt.codegen import nvrtc as compiling
 
     manifest, text = manifests.load(made), read(made).text
     for kernel in manifest.kernels:

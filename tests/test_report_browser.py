@@ -17,8 +17,8 @@ from report_pages import bench_file, bench_result
 from small_models import CHAIN, write
 
 import onnxopt
-from onnxopt import manifest as manifests
-from onnxopt.reporting import page as pages
+from onnxopt.artifact import manifest as manifests
+from onnxopt.artifact.report import page as pages
 
 playwright = pytest.importorskip("playwright.sync_api")
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")

@@ -14,10 +14,10 @@ from report_pages import STATIC, bench_file, bench_result, facts_of, read, run
 from small_models import write
 
 import onnxopt
-from onnxopt import manifest as manifests
-from onnxopt import package
+from onnxopt.artifact import manifest as manifests
+from onnxopt.artifact import package
+from onnxopt.artifact.report import page
 from onnxopt.errors import ArtifactError, UsageError
-from onnxopt.reporting import page
 
 pytestmark = pytest.mark.usefixtures("library")
 

@@ -9,9 +9,11 @@ import onnx_ir as ir
 import pytest
 from graphs import graph
 
-from onnxopt import compile, generate, outline, pipeline, resources
-from onnxopt.fuse import fuse
-from onnxopt.regions import Kernel
+from onnxopt import pipeline
+from onnxopt.codegen import compiler_report, generate, nvrtc
+from onnxopt.fusion import outline
+from onnxopt.fusion.fuse import fuse
+from onnxopt.fusion.regions import Kernel
 
 _LIVE = 14  # tensors that are loaded before anything is computed, in vectors of four elements
 _BODY = "  ".join(
@@ -34,9 +36,9 @@ ptxas info    : Function properties for K_flat
 ptxas         .     0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads
 ptxas info    : Used 18 registers, used 0 barriers
 """
-    assert resources.parse(log) == {
-        "K_strided": resources.Usage(registers=24, stack=40, spilled=36),
-        "K_flat": resources.Usage(registers=18, stack=0, spilled=0),
+    assert compiler_report.parse(log) == {
+        "K_strided": compiler_report.Usage(registers=24, stack=40, spilled=36),
+        "K_flat": compiler_report.Usage(registers=18, stack=0, spilled=0),
     }
 
 
@@ -44,7 +46,7 @@ def test_every_entry_point_is_reported_also_from_the_cache(tmp_path: Path) -> No
     model = _model()
     kernels = outline.outline(model, fuse(model))
     text = generate.generate(kernels)
-    first, again = (compile.compiled(text, ["sm_80", "sm_90"], tmp_path) for _ in range(2))
+    first, again = (nvrtc.compiled(text, ["sm_80", "sm_90"], tmp_path) for _ in range(2))
     assert first == again
     for arch in ("sm_80", "sm_90"):
         assert set(first.usage[arch]) == {v.symbol for k in kernels for v in k.variants}
@@ -60,7 +62,7 @@ def test_odd_transposes_of_small_elements_spill_nowhere(tmp_path: Path, dtype: s
         "t = Transpose(x)  a = Add(t, z)  y = Max(a, z)",
     )
     text = generate.generate(outline.outline(model, fuse(model)))
-    usage = compile.compiled(text, cache=tmp_path).usage
+    usage = nvrtc.compiled(text, cache=tmp_path).usage
     assert [(arch, name) for arch, found in usage.items() for name, u in found.items() if u.spilled] == []
 
 
@@ -76,8 +78,8 @@ def test_a_region_that_spills_is_split(tmp_path: Path, monkeypatch: pytest.Monke
     ir.save(_model(), path)
     whole = _model()
     kernels = outline.outline(whole, fuse(whole))
-    usage = compile.compiled(generate.generate(kernels), ["sm_90"], tmp_path / "cache").usage
-    assert resources.spilling(kernels, usage), "the test needs a region that spills"
+    usage = nvrtc.compiled(generate.generate(kernels), ["sm_90"], tmp_path / "cache").usage
+    assert compiler_report.spilling(kernels, usage), "the test needs a region that spills"
     manifest = pipeline.optimize(path, tmp_path / "artifact", archs=("sm_90",), cache=tmp_path / "cache").manifest
     regions = [site for kernel in manifest.kernels for site in kernel.sites]
     assert len(regions) > 1

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from onnxopt.rewrite import to_portable
+from onnxopt.graph.rewrite import to_portable
 from tests.attention_graphs import Attention, agree, ops, rewritten, tokens
 
 CAUSAL = """

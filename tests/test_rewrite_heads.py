@@ -9,11 +9,11 @@ import onnx_ir as ir
 import pytest
 from onnxscript.rewriter import MatchingTracer
 
-from onnxopt import fuse
-from onnxopt.passes.infer import InferShapesPass
-from onnxopt.regions import Kind
-from onnxopt.rewrite import steps, to_portable
-from onnxopt.rewrite.cached import CachedGroupQuery
+from onnxopt.fusion import fuse
+from onnxopt.fusion.regions import Kind
+from onnxopt.graph.rewrite import rewrite, to_portable
+from onnxopt.graph.rewrite.cached import CachedGroupQuery
+from onnxopt.graph.shapes.infer import InferShapesPass
 from tests import graphs
 from tests.attention_graphs import ops, rewritten
 
@@ -136,9 +136,9 @@ def test_several_tokens_behind_a_cache_are_refused(tmp_path: Path) -> None:
     assert "GroupQueryAttention" not in ops(found)
     agree(source, found, *_CACHES)
     again = attention("3", True)
-    steps._recognise(again)
-    steps._cancel(again)
-    steps._apply(again, [steps.GroupedHeads.rule()])
+    rewrite._recognise(again)
+    rewrite._cancel(again)
+    rewrite._apply(again, [rewrite.GroupedHeads.rule()])
     tracer, rule = MatchingTracer(), CachedGroupQuery.rule()
     sdpa = next(n for n in again.graph if n.op_type == "Sdpa")
     assert not rule.match(again, again.graph, sdpa, tracer=tracer)

@@ -6,11 +6,12 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
-from onnxopt.passes.infer import InferShapesPass
-from onnxopt.rewrite import masks, symbolic
-from onnxopt.rewrite.dims_of_inputs import read_from_inputs
-from onnxopt.rewrite.index_functions import ALWAYS, NEVER, Affine, Choice, Truth, fit, fit_choice
-from onnxopt.rewrite.index_values import IndexValues
+from onnxopt.graph.rewrite import symbolic
+from onnxopt.graph.rewrite.dims_of_inputs import read_from_inputs
+from onnxopt.graph.rewrite.masks import masks
+from onnxopt.graph.rewrite.masks.index_functions import ALWAYS, NEVER, Affine, Choice, Truth, fit, fit_choice
+from onnxopt.graph.rewrite.masks.index_values import IndexValues
+from onnxopt.graph.shapes.infer import InferShapesPass
 from tests import graphs
 
 CONSTANTS = (

@@ -11,10 +11,11 @@ import onnxruntime as ort
 import pytest
 
 import models
-from onnxopt import fuse, loading, normalize, saving
-from onnxopt.passes.infer import InferShapesPass
-from onnxopt.regions import Kind
-from onnxopt.rewrite import rewrite, to_portable
+from onnxopt.fusion import fuse
+from onnxopt.fusion.regions import Kind
+from onnxopt.graph import normalize, read, write
+from onnxopt.graph.rewrite import rewrite, to_portable
+from onnxopt.graph.shapes.infer import InferShapesPass
 from tests import graphs
 from tests.attention_graphs import Attention, ops, rewritten
 
@@ -55,7 +56,7 @@ def _token_behind(cache: int, batch: int, rng: np.random.Generator) -> dict[str,
 @pytest.mark.models
 @pytest.mark.parametrize("name", GOLDEN)
 def test_exported_models(name: str, tmp_path: Path) -> None:
-    model = normalize.normalize(loading.load(models.path(name)).model).model
+    model = normalize.normalize(read.load(models.path(name)).model).model
     done = rewrite(model, tmp_path)
     counts = collections.Counter(ops(model))
     assert {op: counts[op] for op in GOLDEN[name]} == GOLDEN[name]
@@ -64,7 +65,7 @@ def test_exported_models(name: str, tmp_path: Path) -> None:
     portable = model.clone()
     to_portable(portable)
     assert {node.domain for node in portable.graph} == {""}
-    saving.save(model, tmp_path, others={"portable.onnx": portable})
+    write.save(model, tmp_path, others={"portable.onnx": portable})
     tolerance = 4e-3 if "fp16" in name else 1e-5
     forms = [_session(file) for file in (models.path(name), tmp_path / "model.onnx", tmp_path / "portable.onnx")]
     for feeds in _feeds(name):
@@ -80,7 +81,7 @@ def _session(path: Path) -> ort.InferenceSession:
 
 @pytest.mark.models
 def test_weights_take_no_more_room_than_before(tmp_path: Path) -> None:
-    model = normalize.normalize(loading.load(models.path("llama_tiny_fp16")).model).model
+    model = normalize.normalize(read.load(models.path("llama_tiny_fp16")).model).model
     before = _weight_bytes(model)
     rewrite(model, tmp_path)
     assert _weight_bytes(model) <= before
@@ -112,8 +113,9 @@ DOUBLED = "angles = Concat<axis = -1>(f, f) cos = Cos(angles) sin = Sin(angles)"
     ],
 )
 def test_rotary_embedding(half: str, tables: str, found: bool, tmp_path: Path) -> None:
-    from onnxopt.passes.infer import InferShapesPass
-    from onnxopt.rewrite import rotary, steps
+    from onnxopt.graph.rewrite import rewrite as steps
+    from onnxopt.graph.rewrite import rotary
+    from onnxopt.graph.shapes.infer import InferShapesPass
 
     model = graphs.graph(
         "float[2, 3, 5, 4] x, float[1, 1, 5, 2] f, float[1, 1, 5, 2] g",
@@ -126,7 +128,7 @@ def test_rotary_embedding(half: str, tables: str, found: bool, tmp_path: Path) -
 
 
 def test_a_rotary_table_whose_halves_differ_is_refused() -> None:
-    from onnxopt.rewrite.rotary import repeats
+    from onnxopt.graph.rewrite.rotary import repeats
 
     table = np.arange(8, dtype=np.float32).reshape(1, 1, 2, 4)
     assert not repeats(ir.Value(name="cos", const_value=ir.tensor(table)))

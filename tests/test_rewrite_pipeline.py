@@ -9,9 +9,9 @@ import onnx_ir as ir
 import pytest
 
 import onnxopt
-from onnxopt import manifest as manifests
-from onnxopt import requirements
-from onnxopt.rewrite import attention
+from onnxopt.artifact import manifest as manifests
+from onnxopt.graph.rewrite import attention
+from onnxopt.runtime import releases
 from tests import graphs
 from tests.attention_graphs import Attention
 
@@ -76,7 +76,7 @@ def test_the_portable_form(source: Path, artifact: Path, external: bool) -> None
 
 
 def test_a_release_to_run_on_is_checked(source: Path, artifact: Path) -> None:
-    assert [requirements.release(text) for text in ("1.25", "1.25.1", None)] == ["1.25", "1.25", "1.21"]
+    assert [releases.release(text) for text in ("1.25", "1.25.1", None)] == ["1.25", "1.25", "1.21"]
     for text in ("1", "new", "1.20", "1.9"):
         with pytest.raises(onnxopt.UsageError, match="--ort-min"):
             onnxopt.optimize(source, artifact, archs=(), ort_min=text)

@@ -9,8 +9,8 @@ import onnx_ir as ir
 import pytest
 from onnxscript.rewriter import MatchingTracer, RewriteRuleClassBase
 
-from onnxopt.passes.infer import InferShapesPass
-from onnxopt.rewrite import rewrite, tokens
+from onnxopt.graph.rewrite import convolutions, rewrite
+from onnxopt.graph.shapes.infer import InferShapesPass
 from tests import graphs
 from tests.attention_graphs import ops
 
@@ -100,12 +100,12 @@ def test_one_convolution_after_the_other(tmp_path: Path) -> None:
     ],
 )
 def test_patches_that_are_not(inputs: str, body: str, reason: str) -> None:
-    assert reason in _reason(model(inputs, body), tokens.Patches)
+    assert reason in _reason(model(inputs, body), convolutions.Patches)
 
 
 def test_taps_with_gaps() -> None:
     body = TAPS.format(step=1, before=0, after=0).replace("strides = [1]", "strides = [1], dilations = [2]")
-    assert "groups or dilations" in _reason(model(SEQUENCE, body), tokens.Taps)
+    assert "groups or dilations" in _reason(model(SEQUENCE, body), convolutions.Taps)
 
 
 def test_float32_stays(tmp_path: Path) -> None:

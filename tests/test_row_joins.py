@@ -15,7 +15,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from rowwise_models import Fused, difference, fused, session, with_library
 
-from onnxopt import fuse, outline, row_indexing
+from onnxopt.fusion import fuse, outline
+from onnxopt.kinds.rowwise import access_order
 
 ENDS = "int64[1] zero = {0}, int64[1] half = {64}, int64[1] all = {128}, int64[1] last = {-1}"
 HEADS = "int64[4] heads = {0, 0, 4, 128}, int64[3] flat = {0, 0, -1}, int64[1] two = {2}"
@@ -99,7 +100,7 @@ NOT_EMPTY = ("windows", "gated product and its mean", "groups of a part of the c
 @pytest.mark.parametrize("case", CASES)
 def test_what_joins(case: str) -> None:
     inputs, outputs, body, constants, expected = CASES[case]
-    with mock.patch.object(row_indexing, "cuts_vectors", return_value=False):  # slow is no reason not to be right
+    with mock.patch.object(access_order, "cuts_vectors", return_value=False):  # slow is no reason not to be right
         assert fused(inputs, outputs, body, constants=constants, opset=23).rowwise == expected
 
 
@@ -107,7 +108,7 @@ def test_what_joins(case: str) -> None:
 @pytest.mark.parametrize("case", CASES)
 def test_it_computes_the_same(case: str, tmp_path: Path) -> None:
     inputs, outputs, body, constants, _ = CASES[case]
-    with mock.patch.object(row_indexing, "cuts_vectors", return_value=False):
+    with mock.patch.object(access_order, "cuts_vectors", return_value=False):
         found = fused(inputs, outputs, body, constants=constants, opset=23)
     original = session(found.original)
     with_kernels = with_library(found, tmp_path)

@@ -8,10 +8,10 @@ from typing import cast
 import pytest
 from graphs import graph
 
-from onnxopt import outline
-from onnxopt.fuse import fuse
-from onnxopt.row_shapes import RowShape, RowWork, for_length, for_strided, shared_bytes, vectors_of
-from onnxopt.row_variants import RowVariant
+from onnxopt.fusion import outline
+from onnxopt.fusion.fuse import fuse
+from onnxopt.kinds.rowwise.entry_points import RowVariant
+from onnxopt.kinds.rowwise.launch_shapes import RowShape, RowWork, for_length, for_strided, shared_bytes, vectors_of
 
 _LENGTHS = (*range(2, 600), *range(600, 9000, 37), *range(9000, 600_000, 1013), 16384, 40960, 65536, 262_144, 1_048_576)
 _WORKS = [

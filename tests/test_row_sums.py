@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 from graphs import graph
 
-from onnxopt import generate, outline
-from onnxopt.fuse import fuse
+from onnxopt.codegen import generate
+from onnxopt.fusion import outline
+from onnxopt.fusion.fuse import fuse
 
 X, G, Y = "float[8, 40] x", "float[40] g", "float[8, 40] y"
 AXIS = "int64[1] last = {-1}, float two = {2}"

@@ -10,7 +10,7 @@ from custom_ops_artifact import copy_library
 from custom_ops_damage import set_field
 from rowwise_models import Fused, fused, session
 
-from onnxopt import kernels_json
+from onnxopt.codegen import kernels_json
 
 pytestmark = pytest.mark.usefixtures("library")
 

@@ -15,9 +15,11 @@ import rowwise_models
 from onnx import helper
 from onnx.reference import ReferenceEvaluator
 
-from onnxopt import compile, execution, fuse, generate, outline
-from onnxopt.dtypes import DTYPES, to_ir
-from onnxopt.rowwise_ops import ROW_OPERATORS, RowOperator
+from onnxopt.codegen import generate, nvrtc
+from onnxopt.fusion import fuse, outline
+from onnxopt.program.dtypes import DTYPES, to_ir
+from onnxopt.program.row_operators import ROW_OPERATORS, RowOperator
+from onnxopt.runtime import sessions
 
 pytestmark = pytest.mark.usefixtures("library")
 
@@ -101,7 +103,7 @@ def run(use: Use, folder) -> tuple[np.ndarray, np.ndarray]:
     kernels = tuple(dataclasses.replace(k, cpu=True) for k in outline.outline(model, plan))
     made = rowwise_models.Fused(plan, kernels, b"", ir.to_proto(model).SerializeToString())
     feeds = use.feeds()
-    found = execution.run(rowwise_models.with_library(made, folder), feeds)["y"]
+    found = sessions.run(rowwise_models.with_library(made, folder), feeds)["y"]
     is_float = DTYPES[use.dtype].kind == "float"
     wide = {k: v.astype(np.float64) if is_float else v for k, v in feeds.items()}
     if use.row.name == "MeanVarianceNormalization":  # the reference has its function's constants in float32 alone
@@ -133,4 +135,4 @@ def test_cuda_text_of_every_operator_compiles(tmp_path) -> None:
             for kernel in outline.outline(model, fuse.fuse(model)):
                 kernels[kernel.name] = dataclasses.replace(kernel, variants=kernel.variants[:1])
     assert len(kernels) > 40
-    assert compile.compile_cuda(generate.generate(tuple(kernels.values())), ["sm_75"], tmp_path)
+    assert nvrtc.compile_cuda(generate.generate(tuple(kernels.values())), ["sm_75"], tmp_path)

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from onnx.reference import ReferenceEvaluator
 from rowwise_models import Fused, difference, fused, session, with_library
 
-from onnxopt import fuse, outline
+from onnxopt.fusion import fuse, outline
 
 pytestmark = pytest.mark.usefixtures("library")
 

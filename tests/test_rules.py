@@ -6,7 +6,14 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
-from onnxopt.passes.rules import ComputedReshape, KnownCastLike, LosslessCast, NeutralOperand, SameShape, no_op_rules
+from onnxopt.graph.passes.no_op_rules import (
+    ComputedReshape,
+    KnownCastLike,
+    LosslessCast,
+    NeutralOperand,
+    SameShape,
+    no_op_rules,
+)
 
 
 def _value(name: str, shape: list[int | str | None] | None, dtype: ir.DataType = ir.DataType.FLOAT) -> ir.Value:

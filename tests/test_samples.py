@@ -9,9 +9,10 @@ import onnx_ir as ir
 import pytest
 from small_models import TOKENS, write
 
-from onnxopt import samples, traits
 from onnxopt.errors import UsageError
-from onnxopt.samples import Tensor
+from onnxopt.graph import traits
+from onnxopt.verification import samples
+from onnxopt.verification.samples import Tensor
 
 IDS = Tensor("ids", "int64", ("batch", "new"))
 MASK = Tensor("mask", "int64", ("batch", "past + new"))

@@ -13,7 +13,7 @@ import pytest
 from hostile_models import MODELS, model_of, value
 from onnx import helper, numpy_helper
 
-from onnxopt import loading, saving, wire
+from onnxopt.graph import read, wire, write
 
 
 def _weights(path: Path) -> dict[str, np.ndarray]:
@@ -45,7 +45,7 @@ def source(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("external", [False, True])
 def test_weights_are_written_as_they_were(tmp_path: Path, source: Path, external: bool) -> None:
-    files = saving.save(loading.load(source).model, tmp_path, external=external)
+    files = write.save(read.load(source).model, tmp_path, external=external)
     assert files == (("model.onnx", "model.onnx.data") if external else ("model.onnx",))
     assert _weights(tmp_path / "model.onnx").keys() == _weights(source).keys()
     for name, array in _weights(source).items():
@@ -54,7 +54,7 @@ def test_weights_are_written_as_they_were(tmp_path: Path, source: Path, external
 
 
 def test_external_tensors_are_aligned_and_small_ones_stay_inside(tmp_path: Path, source: Path) -> None:
-    saving.save(loading.load(source).model, tmp_path, external=True)
+    write.save(read.load(source).model, tmp_path, external=True)
     written = {t.name: t for t in onnx.load(tmp_path / "model.onnx", load_external_data=False).graph.initializer}
     offset = {n: {e.key: e.value for e in t.external_data}.get("offset") for n, t in written.items()}
     assert offset["small"] is None
@@ -67,7 +67,7 @@ def test_the_same_model_gives_the_same_bytes(tmp_path: Path, source: Path, exter
     contents = []
     for folder in (tmp_path / "a", tmp_path / "b"):
         folder.mkdir()
-        files = saving.save(loading.load(source).model, folder, external=external)
+        files = write.save(read.load(source).model, folder, external=external)
         contents.append([(folder / file).read_bytes() for file in files])
     assert contents[0] == contents[1]
 
@@ -77,7 +77,7 @@ def test_from_external_to_external_and_back(tmp_path: Path, source: Path) -> Non
     model = source
     for folder, external in zip(folders, (True, True, False), strict=True):
         folder.mkdir()
-        saving.save(loading.load(model).model, folder, external=external)
+        write.save(read.load(model).model, folder, external=external)
         model = folder / "model.onnx"
     for name, array in _weights(source).items():
         np.testing.assert_array_equal(_weights(model)[name], array)
@@ -95,7 +95,7 @@ def test_tensors_that_share_bytes_are_written_once(tmp_path: Path) -> None:
     path.write_bytes(tied.SerializeToString())
     os.truncate(tmp_path / "tied.bin", 400_000)
 
-    assert saving.save(loading.load(path).model, tmp_path) == ("model.onnx", "model.onnx.data")
+    assert write.save(read.load(path).model, tmp_path) == ("model.onnx", "model.onnx.data")
     assert (tmp_path / "model.onnx.data").stat().st_size == 400_000
     for written in _weights(tmp_path / "model.onnx").values():
         np.testing.assert_array_equal(written, array)
@@ -110,7 +110,7 @@ def test_tensors_in_memory(tmp_path: Path) -> None:
     node.outputs[0].type = x.type
     graph = ir.Graph([x], node.outputs, nodes=[node], initializers=weights, opset_imports={"": 20}, name="g")
     for external in (False, True):
-        saving.save(ir.Model(graph, ir_version=9), tmp_path, external=external)
+        write.save(ir.Model(graph, ir_version=9), tmp_path, external=external)
         for written in _weights(tmp_path / "model.onnx").values():
             np.testing.assert_array_equal(written, array)
     assert (tmp_path / "model.onnx.data").stat().st_size == 4000  # equal content, one place
@@ -119,10 +119,10 @@ def test_tensors_in_memory(tmp_path: Path) -> None:
 def test_a_model_above_the_limit_gets_a_data_file(
     tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(saving, "EMBED_LIMIT", 1_000_000)
-    assert saving.save(loading.load(source).model, tmp_path) == ("model.onnx", "model.onnx.data")
+    monkeypatch.setattr(write, "EMBED_LIMIT", 1_000_000)
+    assert write.save(read.load(source).model, tmp_path) == ("model.onnx", "model.onnx.data")
     with pytest.raises(ValueError, match="one ONNX file holds at most 1000000"):
-        saving.save(loading.load(source).model, tmp_path, external=False)
+        write.save(read.load(source).model, tmp_path, external=False)
 
 
 def test_holes_stay_holes(tmp_path: Path) -> None:
@@ -136,7 +136,7 @@ def test_holes_stay_holes(tmp_path: Path) -> None:
     with open(tmp_path / "w.bin", "wb") as file:
         file.truncate(size)
         os.pwrite(file.fileno(), b"\x01" * 4096, 128 << 20)
-    saving.save(loading.load(path).model, tmp_path, external=True)
+    write.save(read.load(path).model, tmp_path, external=True)
     written = tmp_path / "model.onnx.data"
     assert written.stat().st_size == size
     assert written.stat().st_blocks * 512 < 16 << 20
@@ -149,16 +149,16 @@ def test_without_copying_in_the_kernel(tmp_path: Path, source: Path, monkeypatch
         raise OSError(errno.EXDEV, "other file system")
 
     monkeypatch.setattr(os, "copy_file_range", refuse)
-    saving.save(loading.load(source).model, tmp_path)
+    write.save(read.load(source).model, tmp_path)
     for name, array in _weights(source).items():
         np.testing.assert_array_equal(_weights(tmp_path / "model.onnx")[name], array)
 
 
 def test_a_weight_file_that_shrank_is_an_error(tmp_path: Path, source: Path) -> None:
-    model = loading.load(source).model
+    model = read.load(source).model
     os.truncate(source, 1000)
     with pytest.raises(OSError, match="became shorter"):
-        saving.save(model, tmp_path)
+        write.save(model, tmp_path)
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -168,6 +168,6 @@ def test_unchanged_models_stay_what_they_are(name: str, tmp_path: Path) -> None:
     original, _ = MODELS[name]()
     del original.graph.value_info[:]
     onnx.save(original, tmp_path / "original.onnx")
-    saving.save(loading.load(tmp_path / "original.onnx").model, tmp_path)
+    write.save(read.load(tmp_path / "original.onnx").model, tmp_path)
     written = onnx.load(tmp_path / "model.onnx")
     assert onnx.printer.to_text(written) == onnx.printer.to_text(original)

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx.reference import ReferenceEvaluator
 
-from onnxopt import execution
+from onnxopt.runtime import sessions
 
 pytestmark = pytest.mark.usefixtures("library")
 
@@ -27,7 +27,7 @@ _SHAPES = (
 
 
 def _agrees(case: scan_models.Scan, folder: Path, threads: int = 2) -> dict[str, np.ndarray]:
-    found = execution.run(rowwise_models.with_library(case.fused, folder, threads), case.feeds)
+    found = sessions.run(rowwise_models.with_library(case.fused, folder, threads), case.feeds)
     for name, expected in case.expected().items():
         scan_models.check(found[name], expected, case.limit(name))
     return found
@@ -52,7 +52,7 @@ def test_one_session_takes_any_shape(tmp_path: Path, flags: tuple[int, int]) -> 
     session = rowwise_models.with_library(case.fused, tmp_path)
     for dims in ((2, 3, 4), (1, 1, 1), (0, 3, 4), (2, 0, 4), (2, 3, 0), (1, 70_000, 1), (1, 9, 8000), (17, 1, 3)):
         other = scan_models.scan(dims, 1, "float32", *flags, known=False)
-        found = execution.run(session, other.feeds)
+        found = sessions.run(session, other.feeds)
         for name, expected in other.expected().items():
             scan_models.check(found[name], expected, other.limit(name))
 

@@ -13,10 +13,11 @@ import scan_models
 from custom_ops_artifact import copy_library
 from custom_ops_damage import set_field
 
-from onnxopt import compile, generate, kernels_json, outline
-from onnxopt.fuse import fuse
-from onnxopt.regions import FusionPlan, Kernel
-from onnxopt.scan_program import SUMMED, ScanProgram
+from onnxopt.codegen import generate, kernels_json, nvrtc
+from onnxopt.fusion import outline
+from onnxopt.fusion.fuse import fuse
+from onnxopt.fusion.regions import FusionPlan, Kernel
+from onnxopt.program.scan import SUMMED, ScanProgram
 
 _AXIS = "int64 axis = {1}, int64 one = {1}, float most = {0.9}, float none = {0}"
 
@@ -129,7 +130,7 @@ def test_cuda_text_of_every_dtype_compiles(tmp_path) -> None:
         for dims in ((3, 40), (2, 40, 6)):
             (kernel,) = scan_models.scan(dims, 1, dtype, 1, 1).fused.kernels
             kernels.append(dataclasses.replace(kernel, variants=kernel.variants[:1]))
-    assert compile.compile_cuda(generate.generate(kernels), ["sm_75"], tmp_path)
+    assert nvrtc.compile_cuda(generate.generate(kernels), ["sm_75"], tmp_path)
 
 
 def _program() -> ScanProgram:

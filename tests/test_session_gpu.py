@@ -7,8 +7,8 @@ import pytest
 from small_models import CHAIN, write
 
 import onnxopt
-from onnxopt import execution
-from onnxopt.dtypes import to_ir
+from onnxopt.program.dtypes import to_ir
+from onnxopt.runtime import sessions
 
 pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("library")]
 
@@ -24,25 +24,25 @@ def test_verification_covered_cuda_with_and_without_the_library(made: onnxopt.Ar
     assert made.manifest.verify.status == "passed"
     assert not made.manifest.left_out
     ran = {(c.provider, c.library) for c in made.manifest.verify.checks}
-    assert {(execution.CUDA, True), (execution.CUDA, False)} <= ran
+    assert {(sessions.CUDA, True), (sessions.CUDA, False)} <= ran
 
 
 def test_load_picks_cuda_and_agrees_with_the_plain_model(made: onnxopt.Artifact) -> None:
     session = onnxopt.load(made.path)
-    assert session.get_providers()[0] == execution.CUDA
+    assert session.get_providers()[0] == sessions.CUDA
     random = np.random.default_rng(0)
     dtype = to_ir(made.manifest.inputs[0].dtype).numpy()
     feeds = {
         name: random.standard_normal(shape).astype(dtype)
         for name, shape in (("x", (257, 8)), ("bias", (8,)), ("weight", (8, 8)))
     }
-    ours = execution.run(session, feeds)["y"].astype(np.float64)
-    plain = execution.open_session(made.path.parent / "chain.onnx", provider=execution.CUDA)
-    theirs = execution.run(plain, feeds)["y"].astype(np.float64)
+    ours = sessions.run(session, feeds)["y"].astype(np.float64)
+    plain = sessions.open_session(made.path.parent / "chain.onnx", provider=sessions.CUDA)
+    theirs = sessions.run(plain, feeds)["y"].astype(np.float64)
     np.testing.assert_allclose(ours, theirs, rtol=2e-2, atol=2e-2)
 
 
 def test_bench_on_cuda(made: onnxopt.Artifact) -> None:
     result = onnxopt.bench(made.path, iterations=5, shapes={"batch": (1024,)})
-    assert result.provider == execution.CUDA
+    assert result.provider == sessions.CUDA
     assert result.artifact.runs == 5

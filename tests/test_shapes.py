@@ -6,7 +6,7 @@ import onnx_ir as ir
 import pytest
 from graphs import graph, node, value
 
-from onnxopt import shapes as shape_inference
+from onnxopt.graph.shapes import shapes as shape_inference
 
 
 def test_declared_intermediate_shapes_are_not_read_and_come_back() -> None:

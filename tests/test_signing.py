@@ -12,7 +12,7 @@ from artifacts import edit_manifest, make
 from command import assert_refused, run
 
 import onnxopt
-from onnxopt import signing
+from onnxopt.artifact import signing
 from onnxopt.errors import ArtifactError, UsageError
 
 MINISIGN = shutil.which("minisign")

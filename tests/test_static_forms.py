@@ -9,11 +9,11 @@ import pytest
 from graphs import graph
 from test_index_regions import ONE_KERNEL
 
-from onnxopt import outline
-from onnxopt.extents import product
-from onnxopt.fuse import fuse
-from onnxopt.generate_pointwise import lines
-from onnxopt.program import Program
+from onnxopt.fusion import outline
+from onnxopt.fusion.fuse import fuse
+from onnxopt.kinds.pointwise.cuda import lines
+from onnxopt.program.extents import product
+from onnxopt.program.pointwise import Program
 
 NAMES = [name for name, (inputs, *_) in ONE_KERNEL.items() if "N" not in inputs and name != "split to outputs"]
 _MAIN = """#include <cstdint>

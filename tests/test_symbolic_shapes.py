@@ -18,10 +18,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import models
-from onnxopt import eligibility, fuse, loading, normalize, rewrite, samples
-from onnxopt import shapes as shape_inference
-from onnxopt.passes import dims as d
-from onnxopt.passes import infer
+from onnxopt.fusion import eligibility, fuse
+from onnxopt.graph import normalize, read, rewrite
+from onnxopt.graph.shapes import dims as d
+from onnxopt.graph.shapes import infer
+from onnxopt.graph.shapes import shapes as shape_inference
+from onnxopt.verification import samples
 
 Sizes = Mapping[str, int]
 
@@ -80,7 +82,7 @@ DYNAMIC = [n for n in models.names("exported") if "tiny" in n and n.endswith("dy
 @pytest.mark.parametrize("name", DYNAMIC)
 @pytest.mark.parametrize("normalized", [False, True])
 def test_every_dim_of_an_exported_model_is_right_at_several_sizes(name: str, normalized: bool) -> None:
-    model = loading.load(models.path(name)).model
+    model = read.load(models.path(name)).model
     if normalized:
         normalize.normalize(model)
     inputs, bounds = samples.inputs_of(model), samples.index_bounds(model)
@@ -92,14 +94,14 @@ def test_every_dim_of_an_exported_model_is_right_at_several_sizes(name: str, nor
 @pytest.mark.models
 @pytest.mark.parametrize("name", models.names("trained", runnable=True))
 def test_every_dim_of_a_trained_model_is_right(name: str) -> None:
-    model = loading.load(real_models.path(name)).model
+    model = read.load(real_models.path(name)).model
     _check(normalize.normalize(model).model, models.feeds(name))
 
 
 @pytest.mark.models
 @pytest.mark.parametrize("name", DYNAMIC)
 def test_no_fusible_node_of_an_exported_model_has_an_unknown_operand(name: str) -> None:
-    model = normalize.normalize(loading.load(models.path(name)).model).model
+    model = normalize.normalize(read.load(models.path(name)).model).model
     shapes = shape_inference.infer(model)
     host = eligibility.host_values(model.graphs(), shapes)
     fusible = [n for n in model.graph if eligibility.is_elementwise(n)]
@@ -123,7 +125,7 @@ def test_dynamic_models_fuse_as_static_ones_do(name: str, tmp_path: Path) -> Non
 
 def _regions(name: str, folder: Path) -> collections.Counter[tuple[str, ...]]:
     """The operators of each region that the pipeline fuses, its kind first."""
-    model = normalize.normalize(loading.load(models.path(name)).model).model
+    model = normalize.normalize(read.load(models.path(name)).model).model
     rewrite.rewrite(model, folder)
     return collections.Counter((r.kind.value, *(n.op_type for n in r.nodes)) for r in fuse.fuse(model).regions)
 

@@ -109,7 +109,7 @@ def test_one_bit_of_each_file(made: Path, artifact: Path) -> None:
 
 def test_every_bit_of_the_manifest(made: Path) -> None:
     """No bit of the manifest is without meaning: neither of a note, nor of the white space."""
-    from onnxopt import manifest as manifests
+    from onnxopt.artifact import manifest as manifests
 
     content = bytearray((made / "manifest.json").read_bytes())
     for bit in range(0, len(content) * 8, 13):  # every position of a byte comes up

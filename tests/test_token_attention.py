@@ -11,10 +11,12 @@ import onnxruntime as ort
 import pytest
 from onnx import TensorProto, helper
 
-from onnxopt import generate, kinds, outline
-from onnxopt.fuse import fuse
-from onnxopt.regions import Kind
-from onnxopt.token_attention import TokenAttention
+from onnxopt.codegen import generate
+from onnxopt.fusion import outline
+from onnxopt.fusion.fuse import fuse
+from onnxopt.fusion.regions import Kind
+from onnxopt.kinds import registry
+from onnxopt.kinds.attention.token_attention import TokenAttention
 
 HEADS, GROUPS, WIDTH = 4, 2, 16
 HALF = TensorProto.FLOAT16
@@ -66,7 +68,7 @@ def test_it_becomes_a_kernel_with_its_lengths_inside(batch, past, packed) -> Non
     (region,) = plan.regions
     assert region.kind is Kind.ATTENTION
     assert [v.name for v in region.inputs] == (["q", "pk", "pv"] if packed else ["q", "k", "v", "pk", "pv"])
-    meaning = kinds.lower(region, model.opset_imports, plan.shapes)
+    meaning = registry.lower(region, model.opset_imports, plan.shapes)
     meaning.verify()
     (kernel,) = outline.outline(model, plan)
     assert not kernel.cpu and kernel.name.startswith("GroupQueryAttention_")

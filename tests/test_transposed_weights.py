@@ -7,10 +7,10 @@ import onnx_ir as ir
 import pytest
 from graphs import graph, run
 
-from onnxopt import outline
-from onnxopt.fuse import fuse
-from onnxopt.passes.transposed_weights import TransposeWeightsPass
-from onnxopt.regions import Kind
+from onnxopt.fusion import outline
+from onnxopt.fusion.fuse import fuse
+from onnxopt.fusion.regions import Kind
+from onnxopt.graph.passes.transposed_weights import TransposeWeightsPass
 
 INPUTS, OUTPUT = "float16[S, 256] x, float16[512] b", "float16[] y"
 PLAIN = "y = MatMul(x, w)"

@@ -15,8 +15,10 @@ from small_models import CHAIN, NOTHING_TO_FUSE, TOKENS
 from triton_backend import Model, exported
 
 import onnxopt
-from onnxopt import execution, package, triton
+from onnxopt.artifact import package
+from onnxopt.artifact.export import triton
 from onnxopt.errors import ArtifactError, UsageError
+from onnxopt.runtime import sessions
 
 pytestmark = pytest.mark.usefixtures("library")
 
@@ -61,7 +63,7 @@ dtypes (bool[n, 2] b, uint8[n, 2] u, int32[n, 2] i, float16[n, 2] h, double[n, 2
 @pytest.mark.parametrize("text", [BATCHED, CHAIN, NOTHING_TO_FUSE, TOKENS, SCALARS, LENGTHS, INFERRED, DTYPES])
 def test_the_backend_answers_as_the_artifact_does(tmp_path: Path, text: str) -> None:
     model = Model(exported(tmp_path, text))
-    artifact = onnxopt.load(tmp_path / "artifact", providers=[execution.CPU])
+    artifact = onnxopt.load(tmp_path / "artifact", providers=[sessions.CPU])
     warmed = model.warm_up()
     assert warmed
     for size, feeds, outputs in warmed:
@@ -269,7 +271,7 @@ def test_the_command(tmp_path: Path) -> None:
 def test_real_models(tmp_path: Path, name: str) -> None:
     made = onnxopt.optimize(real_models.path(name), tmp_path / "artifact", archs=()).path
     model = Model(triton.export(made, tmp_path / "repository"))
-    artifact = onnxopt.load(made, providers=[execution.CPU])
+    artifact = onnxopt.load(made, providers=[sessions.CPU])
     for _, feeds, outputs in model.warm_up():
         for found, wanted in zip(outputs.values(), artifact.run(list(outputs), feeds), strict=True):
             np.testing.assert_allclose(found, wanted, rtol=1e-2, atol=1e-2)

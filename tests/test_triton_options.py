@@ -12,9 +12,10 @@ from artifacts import BATCHED, edit_manifest, make
 from small_models import write
 from triton_backend import Model, exported
 
-from onnxopt import package, triton
+from onnxopt.artifact import package
+from onnxopt.artifact.export import triton
+from onnxopt.artifact.export.triton_options import Options
 from onnxopt.errors import UsageError
-from onnxopt.triton_options import Options
 
 pytestmark = pytest.mark.usefixtures("library")
 

@@ -12,11 +12,15 @@ from small_models import CHAIN, write
 from test_tuning import ARENA, assert_whole, pretend_times, tune
 
 import onnxopt
-from onnxopt import fuse, launch_alternatives, loading, normalize, outline, package, providers
-from onnxopt import manifest as manifests
+from onnxopt.artifact import manifest as manifests
+from onnxopt.artifact import package
 from onnxopt.errors import ArtifactError
-from onnxopt.row_variants import RowVariant
-from onnxopt.tuning.kernels import RULES, SECTION, MeasuredKernels
+from onnxopt.fusion import fuse, outline
+from onnxopt.graph import normalize, read
+from onnxopt.kinds import launch_alternatives
+from onnxopt.kinds.rowwise.entry_points import RowVariant
+from onnxopt.runtime import providers
+from onnxopt.tools.tuning.kernels import RULES, SECTION, MeasuredKernels
 
 pytestmark = pytest.mark.usefixtures("library")
 GPU = "NVIDIA H200"
@@ -125,8 +129,8 @@ def on_a_gpu(made: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]
         return Pretended(opened.library, GPU, state.path, scratch)
 
     def use(faster: Callable[[int], bool]) -> None:
-        monkeypatch.setattr("onnxopt.tuning.flow._kernels", pretend)
-        monkeypatch.setattr("onnxopt.tuning.flow.knobs", lambda *_, **__: [ARENA])
+        monkeypatch.setattr("onnxopt.tools.tuning.flow._kernels", pretend)
+        monkeypatch.setattr("onnxopt.tools.tuning.flow.knobs", lambda *_, **__: [ARENA])
         pretend_times(monkeypatch, faster)
 
     return use
@@ -186,7 +190,7 @@ def test_a_stopped_run_goes_on_with_what_was_measured(made: Path, on_a_gpu: Call
     ids=["rowwise", "pointwise"],
 )
 def test_alternatives_come_last_and_are_entry_points_of_their_own(tmp_path: Path, body: str) -> None:
-    model = normalize.normalize(loading.load(write(tmp_path / "model.onnx", body)).model).model
+    model = normalize.normalize(read.load(write(tmp_path / "model.onnx", body)).model).model
     (kernel,) = outline.outline(model, fuse.fuse(model))
     more = launch_alternatives.added(kernel)
     added = more.variants[len(kernel.variants) :]

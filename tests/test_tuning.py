@@ -18,13 +18,15 @@ from click.testing import CliRunner
 from small_models import CHAIN, RANDOM, write
 
 import onnxopt
-from onnxopt import execution, package, providers, signing, tuning
-from onnxopt import manifest as manifests
-from onnxopt.cli import main
-from onnxopt.commands.tune import parse_seconds
+from onnxopt.artifact import manifest as manifests
+from onnxopt.artifact import package, signing
 from onnxopt.errors import ArtifactError, UsageError, VerificationError
-from onnxopt.tuning import knobs, rounds, search
-from onnxopt.tuning.oracle import Verdict
+from onnxopt.runtime import providers, sessions
+from onnxopt.tools import tuning
+from onnxopt.tools.cli import main
+from onnxopt.tools.commands.tune import parse_seconds
+from onnxopt.tools.tuning import knobs, rounds, search
+from onnxopt.tools.tuning.oracle import Verdict
 
 pytestmark = pytest.mark.usefixtures("library")
 
@@ -39,7 +41,7 @@ def few_knobs(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     """Let tune try these knobs alone."""
 
     def use(*chosen: knobs.AnyKnob) -> None:
-        monkeypatch.setattr("onnxopt.tuning.flow.knobs", lambda *_, **__: list(chosen))
+        monkeypatch.setattr("onnxopt.tools.tuning.flow.knobs", lambda *_, **__: list(chosen))
 
     return use
 
@@ -52,7 +54,7 @@ SPINNING = knobs.Knob("session_config", "session.intra_op.allow_spinning", ("1",
 
 
 def tune(path: Path, **options: Any) -> tuning.Result:
-    return tuning.tune(path, provider=execution.CPU, **{"budget": 6.0, **options})
+    return tuning.tune(path, provider=sessions.CPU, **{"budget": 6.0, **options})
 
 
 def assert_whole(path: Path) -> None:
@@ -61,7 +63,7 @@ def assert_whole(path: Path) -> None:
     shapes = {"x": (5, 8), "bias": (8,), "weight": (8, 8)}
     given = {name: random.standard_normal(shape, np.float32) for name, shape in shapes.items()}
     ours = onnxopt.load(path, configuration="cpu").run(None, given)[0]
-    plain = execution.open_session(path / "model.onnx").run(None, given)[0]
+    plain = sessions.open_session(path / "model.onnx").run(None, given)[0]
     np.testing.assert_allclose(ours, plain, rtol=1e-4, atol=1e-5)
 
 
@@ -128,7 +130,7 @@ def test_a_wrong_answer_is_never_kept(
     few_knobs(ARENA)
     pretend_times(monkeypatch, lambda _: True)
     verdicts = iter([Verdict(0.1), Verdict(3.0, "output y: 3 times the limit")])
-    monkeypatch.setattr("onnxopt.tuning.oracle.Oracle.check", lambda *_: next(verdicts))
+    monkeypatch.setattr("onnxopt.tools.tuning.oracle.Oracle.check", lambda *_: next(verdicts))
     result = tune(made)
     assert result.changes == ()
     trial = providers.read(made, "cpu")["tuned"]["trials"][0]
@@ -136,13 +138,13 @@ def test_a_wrong_answer_is_never_kept(
 
 
 def test_the_oracle_sees_a_wrong_session(made: Path, tmp_path: Path) -> None:
-    from onnxopt.bound_run import BoundRun
-    from onnxopt.tuning.oracle import Oracle
+    from onnxopt.runtime.bound_run import BoundRun
+    from onnxopt.tools.tuning.oracle import Oracle
 
-    oracle = Oracle(made / "model.onnx", execution.CPU, {}, tmp_path)
+    oracle = Oracle(made / "model.onnx", sessions.CPU, {}, tmp_path)
     for text, right in ((CHAIN, True), (CHAIN.replace("Sub(c, a)", "Sub(a, c)"), False)):
-        session = execution.open_session(write(tmp_path / "other.onnx", text))
-        verdict = oracle.check(session, BoundRun(session, oracle.feeds, execution.CPU))
+        session = sessions.open_session(write(tmp_path / "other.onnx", text))
+        verdict = oracle.check(session, BoundRun(session, oracle.feeds, sessions.CPU))
         assert (verdict.excess is not None and verdict.excess <= oracle.allowed) is right
         assert right or "output y" in verdict.reason
 
@@ -184,7 +186,7 @@ def test_ctrl_c_keeps_what_is_known_and_the_next_run_goes_on(
 
 
 def test_a_kill_loses_at_most_the_trial_under_way(made: Path) -> None:
-    command = [sys.executable, "-m", "onnxopt", "tune", str(made), "--budget", "60s", "--provider", execution.CPU]
+    command = [sys.executable, "-m", "onnxopt", "tune", str(made), "--budget", "60s", "--provider", sessions.CPU]
     state_file = made.parent / "artifact.tune-cpu.json"
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     known: list[Any] = []
@@ -241,7 +243,7 @@ def test_tune_signs_what_it_changed(
 
 
 def test_an_artifact_that_is_wrong_itself_is_not_tuned(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("onnxopt.tuning.oracle.Oracle.check", lambda *_: Verdict(1e4, "output y: off by 9"))
+    monkeypatch.setattr("onnxopt.tools.tuning.oracle.Oracle.check", lambda *_: Verdict(1e4, "output y: off by 9"))
     with pytest.raises(VerificationError, match="computes something else than without: output y: off by 9"):
         tune(made)
 
@@ -294,7 +296,7 @@ def quick(few_knobs: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> It
 
 @pytest.mark.usefixtures("quick")
 def test_the_command_says_what_it_found(made: Path) -> None:
-    done = CliRunner().invoke(main, ["tune", str(made), "--provider", execution.CPU, "--shape", "batch=16"])
+    done = CliRunner().invoke(main, ["tune", str(made), "--provider", sessions.CPU, "--shape", "batch=16"])
     assert done.exit_code == 0, done.output
     assert "batch=16, seed 0" in done.stdout
     assert "enable_cpu_mem_arena: ONNX Runtime's default -> False, 1.250 times as fast" in done.stdout
@@ -304,7 +306,7 @@ def test_the_command_says_what_it_found(made: Path) -> None:
 
 @pytest.mark.usefixtures("quick")
 def test_json_for_machines(made: Path) -> None:
-    done = CliRunner().invoke(main, ["tune", str(made), "--provider", execution.CPU, "--json"])
+    done = CliRunner().invoke(main, ["tune", str(made), "--provider", sessions.CPU, "--json"])
     found = json.loads(done.stdout)
     assert found["status"] == "faster"
     assert found["comparisons"]["plain"]["ratio"] == 1.25

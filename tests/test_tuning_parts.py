@@ -10,10 +10,10 @@ import onnx_ir as ir
 import pytest
 from small_models import CHAIN, HEADER
 
-from onnxopt import execution
-from onnxopt.providers import facts, rules
-from onnxopt.tuning import kernels, knobs, rounds, search
-from onnxopt.tuning.state import State, Trial
+from onnxopt.runtime import sessions
+from onnxopt.runtime.providers import facts, rules
+from onnxopt.tools.tuning import kernels, knobs, rounds, search
+from onnxopt.tools.tuning.state import State, Trial
 
 # --- is it faster ----------------------------------------------------------------------------------------------------
 
@@ -61,7 +61,7 @@ def model(text: str) -> ir.Model:
     return ir.from_proto(onnx.parser.parse_model(HEADER + text))
 
 
-def names(text: str, provider: str = execution.CUDA) -> set[str]:
+def names(text: str, provider: str = sessions.CUDA) -> set[str]:
     return {k.name for k in knobs.knobs(facts.of(model(text)), provider, library=True)}
 
 
@@ -75,14 +75,14 @@ def test_only_what_matters_for_the_model_is_tried() -> None:
     product = names(CHAIN)
     assert {"use_tf32", "tunable_op", "graph_optimization_level", "MatMulAddFusion"} <= product
     assert "prefer_nhwc" not in product
-    assert "intra_op_num_threads" in names(CHAIN, execution.CPU)
-    assert "use_tf32" not in names(CHAIN, execution.CPU)
+    assert "intra_op_num_threads" in names(CHAIN, sessions.CPU)
+    assert "use_tf32" not in names(CHAIN, sessions.CPU)
 
 
-@pytest.mark.parametrize("provider", [execution.CPU, execution.CUDA])
+@pytest.mark.parametrize("provider", [sessions.CPU, sessions.CUDA])
 def test_every_knob_changes_what_it_says_and_nothing_else(provider: str) -> None:
     of = facts.of(model(CHAIN))
-    base = (rules.cpu() if provider == execution.CPU else rules.cuda(of)) | {kernels.SECTION: dict(kernels.RULES)}
+    base = (rules.cpu() if provider == sessions.CPU else rules.cuda(of)) | {kernels.SECTION: dict(kernels.RULES)}
     for knob in knobs.knobs(of, provider, library=True):
         assert knob.current(base) in knob.values
         for value in knob.values:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from graphs import graph
 
-from onnxopt import traffic
-from onnxopt.fuse import fuse
-from onnxopt.outline import outline
-from onnxopt.regions import Kernel
+from onnxopt.fusion import cost
+from onnxopt.fusion.fuse import fuse
+from onnxopt.fusion.outline import outline
+from onnxopt.fusion.regions import Kernel
 
 
 def _kernel(inputs: str, body: str = "a = Add(x, q)  y = Tanh(a)", dtype: str = "float") -> Kernel:
@@ -91,7 +91,7 @@ def test_the_widest_operand_decides_the_vector() -> None:
 
 
 def test_the_most_frequent_modes_come_first_and_few_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(traffic, "TINY_BYTES", 0)
+    monkeypatch.setattr(cost, "TINY_BYTES", 0)
     uses = ["[4, 8]", "[8]", "[8]", "[4, 1]", "[4, 1]", "[4, 1]", "[1]"]
     inputs = ", ".join(f"float[4, 8] x{k}, float{dims} q{k}" for k, dims in enumerate(uses))
     body = " ".join(f"a{k} = Add(x{k}, q{k})  b{k} = Tanh(a{k})  s{k} = Hardmax(b{k})" for k in range(len(uses)))

@@ -15,11 +15,16 @@ import pytest
 from small_models import CHAIN, HEADER, NO_KERNEL, NOTHING_TO_FUSE, RANDOM, TOKENS, write
 
 import onnxopt
-from onnxopt import execution, kernels_json, normalize, pipeline, repair, traits, verification
-from onnxopt.compare import Difference
+from onnxopt import pipeline
+from onnxopt.artifact import build
+from onnxopt.codegen import kernels_json
 from onnxopt.errors import UsageError, VerificationError
-from onnxopt.reference import Check, NotRunnable
-from onnxopt.regions import Kernel
+from onnxopt.fusion.regions import Kernel
+from onnxopt.graph import normalize, traits
+from onnxopt.runtime import sessions
+from onnxopt.verification import verify as verification
+from onnxopt.verification.compare import Difference
+from onnxopt.verification.reference import Check, NotRunnable
 
 BF16 = """
 <ir_version: 8, opset_import: ["" : 17]>
@@ -31,7 +36,7 @@ g (float[batch, size] x) => (float[batch, m, 32] y) <int64[3] s = {0, -1, 32}> {
 
 
 def _cpu(original: Path, optimized: Path, **options: object) -> verification.Report:
-    return onnxopt.verify(original, optimized, providers=[execution.CPU], **options)  # type: ignore[arg-type]
+    return onnxopt.verify(original, optimized, providers=[sessions.CPU], **options)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("text", [CHAIN, NOTHING_TO_FUSE, TOKENS, RANDOM, BF16], ids=str.split)
@@ -73,7 +78,7 @@ def test_a_wrong_constant_is_a_difference(tmp_path: Path) -> None:
     original = write(tmp_path / "a.onnx", CHAIN.replace("Sub(c, a)", "Sub(a, c)"))
     report = _cpu(original, write(tmp_path / "b.onnx", CHAIN))
     assert report.status == "failed"
-    assert report.reason.startswith(f"output y ({execution.CPU} without the library, batch=1, seed 0): off by up to")
+    assert report.reason.startswith(f"output y ({sessions.CPU} without the library, batch=1, seed 0): off by up to")
     assert all(not c.ok for c in report.failures)
 
 
@@ -118,7 +123,7 @@ def test_search_finds_exactly_the_guilty(guilty: set[int]) -> None:
         bad = [n for n in enabled if int(n[1:]) in guilty]
         return Check("p", True, bad[0], "y", None) if bad else None
 
-    found = repair.search(names, failure_of, name=str)
+    found = build.search(names, failure_of, name=str)
     assert set(found) == {f"k{i}" for i in guilty}
     assert all(found[n].case == n for n in found)
 
@@ -127,7 +132,7 @@ def test_search_blames_the_group_that_fails_only_together() -> None:
     def failure_of(enabled: Sequence[str]) -> Check | None:
         return Check("p", True, "", "y", None) if {"b", "c"} <= set(enabled) else None
 
-    assert set(repair.search(list("abcd"), failure_of, name=str)) == set("abcd")
+    assert set(build.search(list("abcd"), failure_of, name=str)) == set("abcd")
 
 
 @pytest.mark.usefixtures("library")
@@ -215,19 +220,19 @@ def test_the_originals_session_is_made_ahead_of_small_models_once(
     model = write(tmp_path / "m.onnx", CHAIN)
     monkeypatch.setattr(verification, "_AHEAD_BELOW", limit)
     opened: list[Path] = []
-    true_open = execution.open_session
+    true_open = sessions.open_session
 
     def watched(path: Path, **options: Any) -> Any:
         opened.append(path)
         return true_open(path, **options)
 
-    monkeypatch.setattr(execution, "open_session", watched)
+    monkeypatch.setattr(sessions, "open_session", watched)
     source = ir.load(model)
     ahead = verification.open_ahead(model, traits.of(source), model.stat().st_size)
     assert (ahead is not None) == (limit > 0)
     for times in (1, 2):  # the second time, as when a family of rules is left out, there is none left
         (reference,) = verification.references(
-            model, traits.of(source), folder=tmp_path, model_bytes=1, providers=[execution.CPU], ahead=ahead
+            model, traits.of(source), folder=tmp_path, model_bytes=1, providers=[sessions.CPU], ahead=ahead
         )
         assert opened == [model] * times
         assert all(check.ok for check in reference.check(model, None))
@@ -246,4 +251,4 @@ def test_what_the_runtime_says_of_the_original_comes_from_the_session_made_ahead
     model.write_bytes(b"no model")
     ahead = verification.open_ahead(model, known, 8)
     with pytest.raises(NotRunnable):
-        verification.references(model, known, folder=tmp_path, model_bytes=8, providers=[execution.CPU], ahead=ahead)
+        verification.references(model, known, folder=tmp_path, model_bytes=8, providers=[sessions.CPU], ahead=ahead)

@@ -19,7 +19,7 @@ from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2
 from tritonclient.utils import deserialize_bytes_tensor, triton_to_np_dtype
 
-from onnxopt import triton
+from onnxopt.artifact.export import triton
 
 LEVELS = {
     0: ort.GraphOptimizationLevel.ORT_ENABLE_ALL,

@@ -1,0 +1,257 @@
+"""manifest.json: what an artifact is, as data. Written by package.py, validated whenever an artifact is opened.
+
+`python -m onnxopt.artifact.manifest` prints its JSON Schema; manifest.schema.json beside this file is that text.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Annotated, Final, Literal
+
+import pydantic
+
+from onnxopt.artifact.fleet import Fleet
+from onnxopt.errors import ArtifactError
+from onnxopt.fusion.regions import Kernel as FusedKernel
+from onnxopt.fusion.regions import Kind, Refusal, Traffic
+from onnxopt.runtime.releases import Requirements
+from onnxopt.verification.samples import Tensor
+from onnxopt.verification.verify import Report
+
+SCHEMA_VERSION: Final = 2
+FILE = "manifest.json"
+SCHEMA_FILE = "manifest.schema.json"
+_NO_DIGEST = "0" * 64
+_DIGEST_AT_THE_END = re.compile(rb'"sha256": "([0-9a-f]{64})"\n}\n\Z')
+
+Sha256 = Annotated[str, pydantic.StringConstraints(pattern=r"^[0-9a-f]{64}$")]
+
+
+class _Record(pydantic.BaseModel):
+    model_config = pydantic.ConfigDict(frozen=True, extra="forbid")
+
+
+class File(_Record):
+    sha256: Sha256
+    bytes: int
+
+
+class Source(_Record):
+    """The model that was optimized. bytes: with its external data; sha256: of the model file alone."""
+
+    name: str
+    path: str
+    sha256: Sha256
+    bytes: int
+    producer: str
+    ir_version: int
+    opsets: dict[str, int]
+
+
+class Place(_Record):
+    """One node that calls a fused function. shapes: its inputs then outputs, as "float16[8,128,768]"."""
+
+    node: str
+    replaced: tuple[str, ...]
+    shapes: tuple[str, ...]
+    traffic: Traffic
+
+
+class Kernel(_Record):
+    """A fused function. inputs, outputs: storage dtypes. cpu: whether the library's CPU kernel is used for it."""
+
+    name: str
+    kind: Kind
+    ops: tuple[str, ...]
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    cpu: bool
+    variants: tuple[str, ...]
+    sites: tuple[Place, ...]
+
+
+class LeftOut(_Record):
+    """A fusion that verification found to break the limit, put back as the original nodes.
+
+    name: of the fused function, or "rewrite:" and a family of rewrite rules, whose `ops` is empty.
+    """
+
+    name: str
+    ops: tuple[str, ...]
+    reason: str
+    max_abs: float | None
+    excess: float | None
+
+
+class Totals(_Record):
+    """Predicted traffic of all fused places; bytes only where shapes are known, `unknown` counts the others."""
+
+    bytes_before: int = 0
+    bytes_after: int = 0
+    launches_before: int = 0
+    launches_after: int = 0
+    unknown: int = 0
+
+
+class Measurement(_Record):
+    """A benchmark of the artifact that was kept with it (`onnxopt bench --record`).
+
+    device: the GPU's name, or the processor's. against: what it was timed against. before_ms, after_ms: median of a
+    run. ratio: before over after. fleet: what that means in GPUs for the load that was asked about.
+    """
+
+    device: str
+    provider: str
+    case: str
+    against: str
+    onnxruntime: str
+    before_ms: float
+    after_ms: float
+    ratio: float
+    fleet: Fleet | None = None
+
+
+class Manifest(_Record):
+    """Everything there is to know about an artifact without reading the model.
+
+    files: every file of the folder but the manifest and its signature, by its path in it. seconds: how long each phase
+    of optimize took. versions: of onnxopt's dependencies when it ran. requires: the oldest versions that run it.
+    ort_min: the oldest ONNX Runtime that was asked for. rewrites: how often each family of rewrite
+    rules changed the model. notes: what normalization changed, and what else a reader should know. sha256: of
+    manifest.json itself with these 64 digits as zeros; it must stay the last member.
+    """
+
+    schema_version: Literal[2] = SCHEMA_VERSION
+    onnxopt: str
+    versions: dict[str, str]
+    requires: Requirements
+    source: Source
+    ir_version: int
+    opsets: dict[str, int]
+    inputs: tuple[Tensor, ...]
+    outputs: tuple[Tensor, ...]
+    files: dict[str, File]
+    archs: tuple[str, ...]
+    ort_min: str = "1.21"
+    rewrites: dict[str, int] = {}
+    kernels: tuple[Kernel, ...]
+    refusals: tuple[Refusal, ...]
+    left_out: tuple[LeftOut, ...]
+    traffic: Totals
+    verify: Report
+    notes: tuple[str, ...]
+    seconds: dict[str, float]
+    measurements: tuple[Measurement, ...] = ()
+    sha256: Sha256 = _NO_DIGEST
+
+    def to_json(self) -> str:
+        """The text of manifest.json with its own digest; the same manifest gives the same text."""
+        data = self.model_dump(mode="json") | {"sha256": _NO_DIGEST}
+        text = json.dumps(data, indent=2, allow_nan=False) + "\n"
+        digest = hashlib.sha256(text.encode()).hexdigest()
+        return text.replace(f'"sha256": "{_NO_DIGEST}"\n}}\n', f'"sha256": "{digest}"\n}}\n')
+
+
+def load(artifact: Path) -> Manifest:
+    """The manifest of an artifact folder. ArtifactError where there is none, or it is not one this version reads.
+
+    The artifact's other files are not looked at; opening.open_artifact checks them too.
+    """
+    return parse(read(artifact), artifact / FILE)
+
+
+def read(artifact: Path) -> bytes:
+    """The bytes of an artifact folder's manifest. ArtifactError where there is none."""
+    path = artifact / FILE
+    try:
+        return path.read_bytes()
+    except (FileNotFoundError, NotADirectoryError):
+        if not artifact.exists():
+            raise ArtifactError(f"{artifact}: no such artifact folder") from None
+        raise ArtifactError(
+            f"{artifact}: not an artifact, it has no {FILE}; make one with `onnxopt optimize`"
+        ) from None
+    except OSError as error:
+        raise ArtifactError(f"{path}: cannot be read: {error.strerror or error}") from None
+
+
+def parse(data: bytes, path: Path) -> Manifest:
+    """The manifest that `data` holds. path: where it was read, for messages.
+
+    ArtifactError where a single bit of it was changed, or where another version of onnxopt has to read it.
+    """
+    try:
+        document = json.loads(data)
+    except ValueError as error:
+        raise ArtifactError(f"{path}: damaged, it is not JSON: {error}") from None
+    version = document.get("schema_version") if isinstance(document, dict) else None
+    if version != SCHEMA_VERSION:
+        raise ArtifactError(f"{path}: {_other_version(version, document)}")
+    end = _DIGEST_AT_THE_END.search(data)
+    if end is None or hashlib.sha256(data[: end.start(1)] + _NO_DIGEST.encode() + data[end.end(1) :]).hexdigest() != (
+        end[1].decode()
+    ):
+        raise ArtifactError(f"{path}: damaged or edited: its sha256 differs from the one it ends with")
+    try:
+        return Manifest.model_validate(document)
+    except pydantic.ValidationError as error:
+        first = error.errors(include_url=False, include_context=False)[0]
+        where = ".".join(str(part) for part in first["loc"])
+        raise ArtifactError(f"{path}: damaged: {where}: {first['msg']}") from None
+
+
+def _other_version(version: object, document: object) -> str:
+    if type(version) is not int or not isinstance(document, dict):
+        return "is no manifest of an artifact, or damaged: it has no schema version"
+    made_by = document.get("onnxopt", "another version")
+    advice = "upgrade onnxopt to load it" if version > SCHEMA_VERSION else "optimize the model again"
+    return f"has schema version {version} (onnxopt {made_by}), this onnxopt reads {SCHEMA_VERSION}; {advice}"
+
+
+def schema() -> str:
+    """The JSON Schema (2020-12) of manifest.json, as text."""
+    document = Manifest.model_json_schema(mode="serialization")
+    head = {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": f"onnxopt manifest, schema version {SCHEMA_VERSION}",
+    }
+    return json.dumps(head | {k: v for k, v in document.items() if k != "title"}, indent=2) + "\n"
+
+
+def kernels(fused: Iterable[FusedKernel]) -> tuple[Kernel, ...]:
+    """The manifest's records of fused functions (their programs are in kernels.json)."""
+    return tuple(
+        Kernel(
+            name=k.name,
+            kind=k.kind,
+            ops=k.ops,
+            inputs=k.program.inputs,
+            outputs=k.program.outputs,
+            cpu=k.cpu,
+            variants=tuple(v.symbol for v in k.variants),
+            sites=tuple(Place(node=s.node, replaced=s.replaced, shapes=s.shapes, traffic=s.traffic) for s in k.sites),
+        )
+        for k in fused
+    )
+
+
+def totals(fused: Sequence[FusedKernel]) -> Totals:
+    traffic = [s.traffic for k in fused for s in k.sites]
+    known = [
+        (t.bytes_before, t.bytes_after) for t in traffic if t.bytes_before is not None and t.bytes_after is not None
+    ]
+    return Totals(
+        bytes_before=sum(before for before, _ in known),
+        bytes_after=sum(after for _, after in known),
+        launches_before=sum(t.launches_before for t in traffic),
+        launches_after=sum(t.launches_after for t in traffic),
+        unknown=len(traffic) - len(known),
+    )
+
+
+if __name__ == "__main__":
+    print(schema(), end="")

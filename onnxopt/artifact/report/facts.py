@@ -1,0 +1,190 @@
+"""What the report shows and the manifest does not hold: counts of both graphs, CUDA sources, measurements.
+
+The page carries its own facts (page.py), so that a report can be made again, with measurements added, from the artifact
+alone.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import functools
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import onnx_ir as ir
+import pydantic
+
+from onnxopt.artifact import package
+from onnxopt.artifact.manifest import Manifest
+from onnxopt.codegen import generate
+from onnxopt.errors import UsageError
+from onnxopt.fusion import outline
+from onnxopt.fusion.regions import Kernel
+from onnxopt.graph import read
+from onnxopt.tools import bench
+from onnxopt.tools.bench import Timing
+
+_KERNEL_MARK = "__global__"
+
+
+@dataclasses.dataclass(frozen=True)
+class Graph:
+    """A model, counted. A call of a fused function is one node, as it runs with the library.
+
+    ops: how often each operator occurs, "domain::Op" outside ONNX's own.
+    """
+
+    nodes: int
+    ops: dict[str, int]
+    parameters: int
+    parameter_bytes: int
+
+
+@dataclasses.dataclass(frozen=True)
+class KernelTime:
+    """Measured device or thread time of one fused function: microseconds a call, and calls a run of the model."""
+
+    microseconds: float
+    calls: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Measurement:
+    """One result of `onnxopt bench --json`, and where somebody measured them, the times of single kernels.
+
+    device: the GPU's name as the driver spells it, or the processor's; "" or "unknown" where nobody said. kernels: by
+    name of the fused function.
+    """
+
+    provider: str
+    case: str
+    against: str
+    baseline: Timing
+    artifact: Timing
+    ratio: float
+    compared: float
+    device: str = ""
+    kernels: dict[str, KernelTime] = dataclasses.field(default_factory=dict)
+
+    @property
+    def where(self) -> str:
+        """What it ran on, as far as that is known."""
+        return self.provider if self.device in ("", "unknown") else self.device
+
+
+@dataclasses.dataclass(frozen=True)
+class Facts:
+    """before: None where the original is not at hand any more. sources: CUDA, a whole translation unit for each kernel,
+    "" for one that has none of its own.
+
+    costs: work of one element of the largest tensor in float32 instructions (program.py), by kernel; a kind of kernel
+    that does not count it is left out.
+    """
+
+    before: Graph | None = None
+    after: Graph | None = None
+    sources: dict[str, str] = dataclasses.field(default_factory=dict)
+    costs: dict[str, int] = dataclasses.field(default_factory=dict)
+    measurements: tuple[Measurement, ...] = ()
+
+    def to_json(self) -> str:
+        """Compact JSON; the same facts give the same text."""
+        return json.dumps(dataclasses.asdict(self), separators=(",", ":"), allow_nan=False)
+
+
+@functools.cache
+def _adapter(record: Any) -> pydantic.TypeAdapter[Any]:
+    return pydantic.TypeAdapter(record)
+
+
+def from_json(text: str | bytes) -> Facts:
+    """ValueError where the text is not what `to_json` writes."""
+    facts: Facts = _adapter(Facts).validate_json(text)
+    return facts
+
+
+def count(model: ir.Model) -> Graph:
+    """The counts of a model; bodies of fused functions are what their calls stand for, so they are not counted."""
+    functions = [f for (domain, _, _), f in model.functions.items() if domain != outline.DOMAIN]
+    nodes = [*model.graph.all_nodes(), *(n for f in functions for n in f.all_nodes())]
+    ops = collections.Counter(n.op_type if n.domain in ("", "ai.onnx") else f"{n.domain}::{n.op_type}" for n in nodes)
+    tensors = [v.const_value for g in model.graphs() for v in g.initializers.values() if v.const_value is not None]
+    return Graph(
+        nodes=len(nodes),
+        ops=dict(sorted(ops.items(), key=lambda item: (-item[1], item[0]))),
+        parameters=sum(t.size for t in tensors),
+        parameter_bytes=sum(t.nbytes for t in tensors),
+    )
+
+
+def gather(before: Graph, model: ir.Model, kernels: Sequence[Kernel]) -> Facts:
+    """The facts at the end of optimize. before: counted before normalization, which changes the model in place."""
+    sources = {k.name: generate.generate((k,)) for k in kernels}
+    return Facts(
+        before=before,
+        after=count(model),
+        sources={name: text if _KERNEL_MARK in text else "" for name, text in sources.items()},
+        costs={k.name: cost for k in kernels if isinstance(cost := getattr(k.program, "cost", None), int)},
+    )
+
+
+def from_artifact(folder: Path, manifest: Manifest) -> Facts:
+    """What can still be told of an artifact that came without a report: no sources, and no costs."""
+    original, before = Path(manifest.source.path), None
+    if original.is_file() and package.hash_file(original).sha256 == manifest.source.sha256:
+        before = count(read.load(original).model)
+    return Facts(before=before, after=count(read.load(folder / package.MODEL).model))
+
+
+def read_measurements(path: Path, manifest: Manifest) -> tuple[Measurement, ...]:
+    """Measurements from a JSON file: what `onnxopt bench --json` prints, or a list of such.
+
+    An entry may have `device`, the GPU's name, and `kernels`: {name: {"microseconds": 12.5, "calls": 24}}, where a name
+    is a fused function or one of its entry points. UsageError where the file is something else, or names an unknown
+    kernel.
+    """
+    try:
+        document = json.loads(path.read_text("utf-8"))
+    except OSError as error:
+        raise UsageError(f"{path}: cannot be read: {error.strerror or error}") from None
+    except ValueError as error:
+        raise UsageError(f"{path}: is not JSON, give what `onnxopt bench --json` printed: {error}") from None
+    try:
+        entries = document if isinstance(document, list) else [document]
+        found = _adapter(tuple[Measurement, ...]).validate_python(entries)
+    except pydantic.ValidationError as error:
+        first = error.errors(include_url=False, include_context=False)[0]
+        where = ".".join(str(part) for part in first["loc"])
+        raise UsageError(f"{path}: is not what `onnxopt bench --json` prints: {where}: {first['msg']}") from None
+    return tuple(dataclasses.replace(m, kernels=_by_function(m.kernels, manifest, path)) for m in found)
+
+
+def from_result(result: bench.Result) -> Measurement:
+    """A result of this process."""
+    return Measurement(
+        **{f.name: getattr(result, f.name) for f in dataclasses.fields(Measurement) if f.name != "kernels"}
+    )
+
+
+def merged(known: Sequence[Measurement], new: Sequence[Measurement]) -> tuple[Measurement, ...]:
+    """Both; of the same device, provider and case the newer one, in the older one's place."""
+    return tuple({(m.device, m.provider, m.case): m for m in (*known, *new)}.values())
+
+
+def _by_function(times: dict[str, KernelTime], manifest: Manifest, path: Path) -> dict[str, KernelTime]:
+    """Times by name of the fused function; those of a function's entry points are added up."""
+    owner = {symbol: k.name for k in manifest.kernels for symbol in (k.name, *k.variants)}
+    found: dict[str, KernelTime] = {}
+    for name, time in times.items():
+        if name not in owner:
+            raise UsageError(f"{path}: kernel {name} is not one of this artifact's; `onnxopt explain` lists them")
+        known = found.get(owner[name])
+        if known is not None:
+            calls = known.calls + time.calls
+            total = known.microseconds * known.calls + time.microseconds * time.calls
+            time = KernelTime(total / max(calls, 1), calls)
+        found[owner[name]] = time
+    return found

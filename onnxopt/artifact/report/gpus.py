@@ -1,0 +1,25 @@
+"""The roofs of the report's plot: the GPUs of the catalogue that artifacts have kernels for."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from onnxopt.artifact.report.plots import Roof
+from onnxopt.runtime.gpus import Gpu, catalogue, find
+
+_FIRST = ("h100_sxm", "a100_80gb", "l4", "t4")  # a data-centre GPU of each class: what a first look should show
+
+
+def roofs(measured: Collection[str] = ()) -> tuple[Roof, ...]:
+    """Peak bandwidth and float32 rate of every GPU; datasheets count a fused multiply-add twice.
+
+    Those with a driver's name in `measured` come first, then those of `_FIRST`.
+    """
+    first = [gpu.key for name in sorted(measured) if (gpu := find(name)) is not None]
+    rank = {key: place for place, key in enumerate(dict.fromkeys([*first, *_FIRST]))}
+    usable = [gpu for gpu in catalogue().values() if not gpu.refused]
+    return tuple(_roof(gpu) for gpu in sorted(usable, key=lambda gpu: rank.get(gpu.key, len(rank))))
+
+
+def _roof(gpu: Gpu) -> Roof:
+    return Roof(gpu.name.removeprefix("NVIDIA "), gpu.bandwidth_gb_s * 1e9, gpu.fp32_tflops * 1e12 / 2)

@@ -1,0 +1,138 @@
+"""report.html: rendered from a view, carrying its own facts, written and written anew."""
+
+from __future__ import annotations
+
+import base64
+import functools
+import hashlib
+import re
+import zlib
+from collections.abc import Sequence
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import jinja2
+from markupsafe import Markup
+
+from onnxopt.artifact import package, signing
+from onnxopt.artifact.manifest import Manifest
+from onnxopt.artifact.report import facts as report_facts
+from onnxopt.artifact.report import views
+from onnxopt.artifact.report.facts import Facts
+from onnxopt.artifact.report.gpus import roofs
+from onnxopt.errors import ArtifactError, UsageError
+from onnxopt.graph.traits import tensor_text
+from onnxopt.tools.explain import size_text
+from onnxopt.verification.samples import Tensor
+
+FILE = "report.html"
+_FACTS = re.compile(r'<script type="application/zlib\+base64" id="facts">([A-Za-z0-9+/=]*)</script>')
+_MOST_FACTS = 1 << 28  # bytes; a damaged page must not fill the memory
+
+
+def render(folder: Path, manifest: Manifest, facts: Facts) -> str:
+    """The page for an artifact folder; the same artifact and facts give the same text."""
+    view = views.build(folder, manifest, facts, roofs({m.device for m in facts.measurements}))
+    script = Markup(_resource("page.js"))
+    return (
+        _environment()
+        .get_template("page.html.j2")
+        .render(
+            view=view,
+            manifest=manifest,
+            style=Markup(_resource("page.css")),
+            script=script,
+            script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
+            facts=base64.b64encode(zlib.compress(facts.to_json().encode(), 9)).decode(),
+        )
+    )
+
+
+def write(folder: Path, manifest: Manifest, facts: Facts) -> Manifest:
+    """Write the page into an artifact folder; returns the manifest with its hash added, which is yet to be written."""
+    path = folder / FILE
+    package.replace_text(path, render(folder, manifest, facts))
+    files = {**manifest.files, FILE: package.hash_file(path)}
+    return manifest.model_copy(update={"files": dict(sorted(files.items()))})
+
+
+def read_facts(folder: Path, manifest: Manifest) -> Facts:
+    """The facts that the folder's page carries, or what can be told where it has no page.
+
+    ArtifactError where it has one that cannot be read.
+    """
+    path = folder / FILE
+    if not path.is_file():
+        return report_facts.from_artifact(folder, manifest)
+    found = _FACTS.search(path.read_text("utf-8", errors="replace"))
+    try:
+        if found is None:
+            raise ValueError("it carries no facts")
+        inflate = zlib.decompressobj()
+        text = inflate.decompress(base64.b64decode(found[1], validate=True), _MOST_FACTS)
+        return report_facts.from_json(text)
+    except (ValueError, zlib.error) as error:
+        raise ArtifactError(f"{path}: is not a report of this onnxopt: {str(error).splitlines()[0]}") from None
+
+
+def update(folder: Path, manifest: Manifest, facts: Facts) -> Manifest:
+    """Write the page of a finished artifact anew, and its hash into the manifest; each file changes in one step.
+
+    UsageError where the manifest is signed: a signature cannot cover what is written after it.
+    """
+    if (folder / signing.SIGNATURE_FILE).exists():
+        raise UsageError(f"{folder}: is signed as it is now; write the report elsewhere with -o")
+    try:
+        updated = write(folder, manifest, facts)
+        package.write_manifest(folder, updated)
+    except OSError as error:
+        raise UsageError(f"{folder}: cannot be written: {error.strerror or error}") from error
+    return updated
+
+
+def renewed(folder: Path, manifest: Manifest) -> Manifest:
+    """The manifest with the hash of a page that shows it, written here; for who changes a finished artifact.
+
+    An artifact without a page stays without.
+    """
+    return write(folder, manifest, read_facts(folder, manifest)) if FILE in manifest.files else manifest
+
+
+def _resource(name: str) -> str:
+    return (resources.files("onnxopt.artifact.report") / name).read_text("utf-8")
+
+
+@functools.cache
+def _environment() -> jinja2.Environment:
+    environment = jinja2.Environment(
+        loader=jinja2.FunctionLoader(_resource),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {"size": _size, "figure": _figure, "shapes": _shapes, "words": _words, "tensors": _tensors}
+    return environment
+
+
+def _size(count: float | None) -> str:
+    return "?" if count is None else size_text(count).replace(" ", "\N{NO-BREAK SPACE}")
+
+
+def _figure(value: float | None, digits: int = 3) -> str:
+    return "–" if value is None else f"{value:.{digits}g}"
+
+
+def _shapes(texts: Sequence[Any]) -> str:
+    """Shapes with a space after each comma, so that they can break."""
+    return ", ".join(str(t).replace(",", ", ") for t in texts)
+
+
+def _words(name: str) -> Markup:
+    """An operator's name that may break before its capitals, and behind its domain, so that it fits a phone."""
+    return Markup("<wbr>").join(re.split(r"(?<=[a-z])(?=[A-Z])|(?<=::)", name))
+
+
+def _tensors(tensors: Sequence[Tensor]) -> str:
+    return _shapes([tensor_text(t) for t in tensors])

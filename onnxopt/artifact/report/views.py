@@ -1,0 +1,339 @@
+"""What the page shows, as plain records: the manifest and the facts, counted, sorted and joined."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from markupsafe import Markup
+
+from onnxopt.artifact import fleet, package
+from onnxopt.artifact import manifest as manifests
+from onnxopt.artifact.fleet import Fleet
+from onnxopt.artifact.manifest import Kernel, Manifest
+from onnxopt.artifact.report import plots
+from onnxopt.artifact.report.facts import Facts, KernelTime, Measurement
+from onnxopt.fusion import outline
+from onnxopt.fusion.regions import Refusal, Traffic
+from onnxopt.program.dtypes import DTYPES
+from onnxopt.runtime import providers
+from onnxopt.runtime.sessions import CPU
+from onnxopt.tools import explain
+from onnxopt.verification import samples
+from onnxopt.verification.reference import Check
+from onnxopt.verification.verify import Report
+
+CALLS = "fused calls"
+_PLOTTED_ROOFS = 4
+_FLEET = 100  # GPUs before: makes the ratio a number of machines
+
+
+@dataclasses.dataclass(frozen=True)
+class OpRow:
+    """How often an operator occurs; None where that graph was not counted."""
+
+    op: str
+    before: int | None
+    after: int | None
+
+
+@dataclasses.dataclass(frozen=True)
+class Places:
+    """`count` calls of one kernel with the same shapes."""
+
+    count: int
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    traffic: Traffic
+
+
+@dataclasses.dataclass(frozen=True)
+class Measured:
+    """One kernel's measured time. rate: bytes/s by the predicted bytes, None where they are unknown."""
+
+    device: str
+    time: KernelTime
+    rate: float | None
+
+
+@dataclasses.dataclass(frozen=True)
+class KernelView:
+    """One fused function. bytes_before, bytes_after: of a run, over all its places; None where sizes are unknown."""
+
+    name: str
+    kind: str
+    ops: tuple[str, ...]
+    calls: int
+    cpu: bool
+    variants: tuple[str, ...]
+    places: tuple[Places, ...]
+    bytes_before: int | None
+    bytes_after: int | None
+    launches_before: int
+    source: str | None
+    intensity: float | None
+    measured: tuple[Measured, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class OutputRow:
+    """The worst of one output's comparisons on one provider, with the library or without it."""
+
+    provider: str
+    library: bool
+    output: str
+    cases: int
+    ok: bool
+    worst: Check
+
+
+@dataclasses.dataclass(frozen=True)
+class Latency:
+    """plot: None where the measurement has no distribution. fleet: what the ratio means in GPUs, None on a CPU."""
+
+    measurement: Measurement
+    plot: Markup | None
+    fleet: Fleet | None
+
+
+@dataclasses.dataclass(frozen=True)
+class Tuned:
+    """where: device, release and sizes. rows: mode, milliseconds by the rule-made file and by the tuned one, ratio."""
+
+    where: str
+    rows: tuple[tuple[str, float, float, float], ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Target:
+    """One file of providers/. rows: option, value, reason. more: what else the file holds, as JSON text.
+
+    tuned: what `onnxopt tune` compared, None where it has not run.
+    """
+
+    name: str
+    provider: str
+    rows: tuple[tuple[str, str, str], ...]
+    more: str
+    tuned: Tuned | None
+
+
+@dataclasses.dataclass(frozen=True)
+class View:
+    """Everything that the template needs."""
+
+    manifest: Manifest
+    facts: Facts
+    model_bytes: int
+    calls: int
+    fused_nodes: int
+    histogram: tuple[OpRow, ...]
+    kernels: tuple[KernelView, ...]
+    sizes: dict[str, int]
+    roofline: Markup | None
+    roofs: tuple[plots.Roof, ...]
+    unplotted: int
+    latencies: tuple[Latency, ...]
+    recorded: tuple[manifests.Measurement, ...]
+    numerics: tuple[OutputRow, ...]
+    refusals: dict[str, list[Refusal]]
+    targets: tuple[Target, ...]
+
+
+def build(folder: Path, manifest: Manifest, facts: Facts, roofs: Sequence[plots.Roof]) -> View:
+    """The view of an artifact folder whose manifest and facts are these.
+
+    roofs: the GPUs to plot for, that of the measurements first.
+    """
+    sizes = _sizes(manifest, facts.measurements)
+    kernels = sorted((_kernel(k, facts, sizes) for k in manifest.kernels), key=_saving, reverse=True)
+    points = [p for k in kernels if (p := _point(k)) is not None]
+    return View(
+        manifest=manifest,
+        facts=facts,
+        model_bytes=sum(f.bytes for name, f in manifest.files.items() if name.startswith(package.MODEL)),
+        calls=sum(k.calls for k in kernels),
+        fused_nodes=sum(len(k.ops) * k.calls for k in kernels),
+        histogram=tuple(_histogram(facts)),
+        kernels=tuple(kernels),
+        sizes=sizes,
+        roofline=plots.roofline(roofs[:_PLOTTED_ROOFS], points) if roofs and points else None,
+        roofs=tuple(roofs),
+        unplotted=len(kernels) - len(points),
+        latencies=tuple(_latency(m) for m in facts.measurements),
+        recorded=manifest.measurements,
+        numerics=tuple(numerics(manifest.verify)),
+        refusals=explain.by_reason(manifest.refusals),
+        targets=tuple(_targets(folder)),
+    )
+
+
+def _sizes(manifest: Manifest, measurements: Sequence[Measurement]) -> dict[str, int]:
+    """Sizes of the symbolic dims to count bytes at: those that were timed, else the largest that were verified."""
+    cases = [m.case for m in measurements] or [c.case for c in manifest.verify.checks]
+    found = [{n: int(v) for n, v in re.findall(r"([^=,]+?)=(\d+)", case)} for case in cases]
+    return max(({n.strip(): v for n, v in f.items()} for f in found), key=lambda f: math.prod(f.values()), default={})
+
+
+def _bytes(shape: str, sizes: Mapping[str, int]) -> tuple[int, int] | None:
+    """Elements and bytes of "float16[batch,768]", or None where a dim has no size."""
+    dtype, _, dims = shape.rstrip("]").partition("[")
+    try:
+        elements = math.prod(int(d) if d.isdigit() else samples.evaluate(d, sizes) for d in dims.split(",") if d)
+    except KeyError:
+        return None
+    if dtype not in DTYPES:
+        return None
+    return elements, elements * DTYPES[dtype].size
+
+
+def _kernel(kernel: Kernel, facts: Facts, sizes: Mapping[str, int]) -> KernelView:
+    inputs = len(kernel.inputs)
+    places = tuple(
+        Places(count, shapes[:inputs], shapes[inputs:], traffic)
+        for (shapes, traffic), count in explain.alike(kernel).items()
+    )
+    before = _sum([p.traffic.bytes_before for p in places], [p.count for p in places])
+    after = _sum([p.traffic.bytes_after for p in places], [p.count for p in places])
+    moved = after if after is not None else _moved(kernel, sizes)
+    work = _work(kernel, facts.costs.get(kernel.name), sizes)
+    return KernelView(
+        name=kernel.name,
+        kind=str(kernel.kind),
+        ops=kernel.ops,
+        calls=len(kernel.sites),
+        cpu=kernel.cpu,
+        variants=kernel.variants,
+        places=places,
+        bytes_before=before,
+        bytes_after=moved,
+        launches_before=sum(s.traffic.launches_before for s in kernel.sites),
+        source=facts.sources.get(kernel.name),
+        intensity=work / moved if work and moved else None,
+        measured=tuple(_measured(kernel, moved, facts.measurements)),
+    )
+
+
+def _measured(kernel: Kernel, moved: int | None, measurements: Sequence[Measurement]) -> Iterator[Measured]:
+    for measurement in measurements:
+        if time := measurement.kernels.get(kernel.name):
+            rate = None if moved is None else moved / len(kernel.sites) / (time.microseconds * 1e-6)
+            yield Measured(measurement.where, time, rate)
+
+
+def _sum(values: Sequence[int | None], counts: Sequence[int]) -> int | None:
+    known = [v * c for v, c in zip(values, counts, strict=True) if v is not None]
+    return sum(known) if len(known) == len(values) else None
+
+
+def _moved(kernel: Kernel, sizes: Mapping[str, int]) -> int | None:
+    """Bytes that all places of a kernel read and write in a run at these sizes."""
+    tensors = [_bytes(shape, sizes) for site in kernel.sites for shape in site.shapes]
+    return _sum([t and t[1] for t in tensors], [1] * len(tensors))
+
+
+def _work(kernel: Kernel, cost: int | None, sizes: Mapping[str, int]) -> int | None:
+    """Instructions of all places of a kernel in a run: its cost an element, over its largest tensor."""
+    if cost is None:
+        return None
+    tensors = [[_bytes(shape, sizes) for shape in site.shapes] for site in kernel.sites]
+    elements = [max(t[0] for t in site if t) if all(site) else None for site in tensors]
+    total = _sum(elements, [1] * len(elements))
+    return None if total is None else total * cost
+
+
+def _saving(kernel: KernelView) -> tuple[int, int]:
+    known = kernel.bytes_before is not None and kernel.bytes_after is not None
+    saved = (kernel.bytes_before or 0) - (kernel.bytes_after or 0) if known else 0
+    return saved, kernel.launches_before - kernel.calls
+
+
+def _point(kernel: KernelView) -> plots.Point | None:
+    if kernel.intensity is None:
+        return None
+    rate = kernel.measured[0].rate if kernel.measured else None
+    return plots.Point(kernel.name, kernel.intensity, None if rate is None else rate * kernel.intensity)
+
+
+def _histogram(facts: Facts) -> list[OpRow]:
+    """Operators, those that changed most first; the calls of fused functions are one row."""
+    prefix = f"{outline.DOMAIN}::"
+    after: dict[str, int] = {}
+    for op, count in (facts.after.ops if facts.after else {}).items():
+        name = CALLS if op.startswith(prefix) else op
+        after[name] = after.get(name, 0) + count
+    before = facts.before.ops if facts.before else {}
+    rows = [
+        OpRow(op, before.get(op, 0) if facts.before else None, after.get(op, 0) if facts.after else None)
+        for op in {**before, **after}
+    ]
+    return sorted(rows, key=lambda r: (-abs((r.before or 0) - (r.after or 0)), -(r.after or 0), r.op))
+
+
+def _latency(measurement: Measurement) -> Latency:
+    curves = [
+        plots.Curve(name, timing.quantiles)
+        for name, timing in (("before", measurement.baseline), ("artifact", measurement.artifact))
+        if len(timing.quantiles) > 1
+    ]
+    load = None
+    if measurement.provider != CPU:
+        load = fleet.of(measurement.baseline.p50, measurement.artifact.p50, gpus=_FLEET)
+    return Latency(measurement, plots.distribution(curves, "ms") if curves else None, load)
+
+
+def numerics(report: Report) -> list[OutputRow]:
+    """One row an output, provider and presence of the library, with the comparison that came closest to its limit."""
+    groups: dict[tuple[str, bool, str], list[Check]] = {}
+    for check in report.checks:
+        groups.setdefault((check.provider, check.library, check.output), []).append(check)
+    return [
+        OutputRow(provider, library, output, len(checks), all(c.ok for c in checks), max(checks, key=_badness))
+        for (provider, library, output), checks in groups.items()
+    ]
+
+
+def _badness(check: Check) -> tuple[bool, float]:
+    excess = None if check.difference is None else check.difference.excess
+    return not check.ok, math.inf if excess is None else excess
+
+
+def _targets(folder: Path) -> list[Target]:
+    """Every file of providers/, options with their reasons first, anything else a file holds as JSON."""
+    found = []
+    for path in sorted((folder / providers.FOLDER).glob("*.json")):
+        data = providers.read(folder, path.stem)
+        found.append(_target(path.stem, data))
+    return found
+
+
+def _target(name: str, data: Mapping[str, Any]) -> Target:
+    parts = ("provider_options", "session_options", "session_config")
+    why = data["why"] if isinstance(data.get("why"), dict) else {}
+    rows = [
+        (option, value if isinstance(value, str) else json.dumps(value), str(why.get(option, "")))
+        for part in parts
+        for option, value in data[part].items()
+    ]
+    more = {key: value for key, value in data.items() if key not in (*parts, "provider", "why")}
+    return Target(
+        name, str(data["provider"]), tuple(rows), json.dumps(more, indent=2) if more else "", _tuned(data.get("tuned"))
+    )
+
+
+def _tuned(found: Any) -> Tuned | None:
+    """The comparisons of a file's `tuned`; None where it has another form, and is only shown as JSON."""
+    try:
+        where = f"{found['device']}, ONNX Runtime {found['onnxruntime']}, {found['case']}"
+        rows = [
+            (str(mode), float(c["rule_made_ms"]), float(c["tuned_ms"]), float(c["ratio"]))
+            for mode, c in found["comparisons"].items()
+        ]
+    except (KeyError, TypeError, ValueError, AttributeError):
+        return None
+    return Tuned(where, tuple(rows))

@@ -1,0 +1,51 @@
+"""Resources: what the compiler says each entry point needs, as ptxas reports it."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Iterable, Mapping
+
+from onnxopt.fusion.regions import Kernel, Kind
+
+_ENTRY = re.compile(r"Compiling entry function '(\w+)'")
+_SPILLS = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads")
+_REGISTERS = re.compile(r"Used (\d+) registers")
+
+
+@dataclasses.dataclass(frozen=True)
+class Usage:
+    """Of one entry point on one architecture. spilled: bytes that it writes to memory for want of registers."""
+
+    registers: int
+    stack: int
+    spilled: int
+
+
+def parse(log: str) -> dict[str, Usage]:
+    """Entry point -> its usage, from the log of ptxas --verbose."""
+    found: dict[str, Usage] = {}
+    name, stack, spilled = "", 0, 0
+    for line in log.splitlines():
+        if entry := _ENTRY.search(line):
+            name, stack, spilled = entry[1], 0, 0
+        elif (spills := _SPILLS.search(line)) and name:
+            stack, spilled = int(spills[1]), int(spills[2])
+        elif (registers := _REGISTERS.search(line)) and name:
+            found[name] = Usage(int(registers[1]), stack, spilled)
+            name = ""
+    return found
+
+
+def spilling(kernels: Iterable[Kernel], usage: Mapping[str, Mapping[str, Usage]]) -> set[frozenset[str]]:
+    """The nodes, by name, of every pointwise region of which an entry point spills on some architecture.
+
+    usage: architecture -> entry point -> what it needs.
+    """
+    bad = {symbol for rows in usage.values() for symbol, u in rows.items() if u.spilled}
+    return {
+        frozenset(site.replaced)
+        for kernel in kernels
+        if kernel.kind is Kind.POINTWISE and any(v.symbol in bad for v in kernel.variants)
+        for site in kernel.sites
+    }

@@ -1,0 +1,169 @@
+"""Compile: CUDA source to one fatbin with a cubin for every architecture and PTX for the newest.
+
+NVRTC does it, on any machine: no GPU, no nvcc. Compiled images are kept in a content-addressed cache.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import contextlib
+import dataclasses
+import hashlib
+import os
+import re
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from onnxopt import paths
+from onnxopt.codegen import compiler_report
+from onnxopt.errors import CompileError, UsageError
+
+ARCHS = ("sm_75", "sm_80", "sm_86", "sm_87", "sm_89", "sm_90", "sm_100", "sm_120")
+_OPTIONS = ("--std=c++17", "--dopt=on", "-default-device", "--extra-device-vectorization")
+_REPORT = "--ptxas-options=--verbose"
+
+
+@dataclasses.dataclass(frozen=True)
+class Compiled:
+    """fatbin: an image for every architecture. usage: architecture -> entry point -> what it needs there."""
+
+    fatbin: bytes
+    usage: dict[str, dict[str, compiler_report.Usage]]
+
+
+def check_archs(archs: Sequence[str] | None) -> tuple[str, ...]:
+    """The architectures to compile for, in order; all of ARCHS for None. UsageError names one that is not in ARCHS."""
+    for arch in archs or ():
+        if arch not in ARCHS:
+            raise UsageError(f"unknown architecture {arch!r}: onnxopt compiles for {', '.join(ARCHS)}")
+    return tuple(a for a in ARCHS if archs is None or a in archs)
+
+
+def compile_cuda(
+    source: str,
+    archs: Sequence[str] = ARCHS,
+    cache: Path | None = None,
+    progress: Callable[[str], None] | None = None,
+) -> bytes:
+    """The fatbin of a translation unit that includes headers of cuda_kernels/; see `compiled`."""
+    return compiled(source, archs, cache, progress).fatbin
+
+
+def compiled(
+    source: str,
+    archs: Sequence[str] = ARCHS,
+    cache: Path | None = None,
+    progress: Callable[[str], None] | None = None,
+) -> Compiled:
+    """The fatbin of a translation unit that includes headers of cuda_kernels/, and what its entry points need.
+
+    archs: cubins to make; PTX is added for the newest of them, so that later GPUs can run it too. cache: folder of
+    compiled images, by default $XDG_CACHE_HOME/onnxopt/kernels. progress: called with each image's name when it is
+    done. Raises CompileError with NVRTC's log where the source does not compile, UsageError for an unknown arch.
+    """
+    ordered = check_archs(archs)
+    if not ordered:
+        raise UsageError("no architecture to compile for: name at least one")
+    headers = {path.name: path.read_text() for path in sorted(paths.cuda_kernels().glob("*.*h"))}
+    targets = [*ordered, ordered[-1].replace("sm", "compute")]
+    folder = cache or Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "onnxopt" / "kernels"
+    images: dict[str, tuple[bytes, str]] = {}
+    with concurrent.futures.ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
+        jobs = {pool.submit(_image, source, headers, target, folder): target for target in targets}
+        for job in concurrent.futures.as_completed(jobs):
+            images[jobs[job]] = job.result()
+            if progress is not None:
+                progress(jobs[job])
+    usage = {arch: compiler_report.parse(images[arch][1]) for arch in ordered}
+    return Compiled(_fatbin({target: images[target][0] for target in targets}), usage)
+
+
+def _image(source: str, headers: dict[str, str], target: str, folder: Path) -> tuple[bytes, str]:
+    """The cubin (target sm_XX) or PTX (compute_XX) of a source and the compiler's log, from the cache if there."""
+    try:
+        from cuda.bindings import nvrtc
+
+        version = nvrtc.nvrtcVersion()[1:]
+    except (ImportError, RuntimeError) as error:  # cuda-bindings raises classes of its own, all RuntimeErrors
+        raise CompileError(
+            "kernels for GPUs need CUDA's run-time compiler: pip install 'cuda-bindings<13' nvidia-cuda-nvrtc-cu12, "
+            f"or leave them out with --arch none ({str(error).splitlines()[0]})"
+        ) from None
+    key = hashlib.sha256(repr((source, sorted(headers.items()), target, _OPTIONS, version)).encode()).hexdigest()
+    kept = folder / f"{key}.{'cubin' if target.startswith('sm_') else 'ptx'}"
+    with contextlib.suppress(OSError):  # not there, or in a folder that cannot be read
+        log = kept.with_suffix(".log").read_text()  # written first, so that it is there where the image is
+        return kept.read_bytes(), log
+    image, log = _compile(source, headers, target)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for data, path in ((log.encode(), kept.with_suffix(".log")), (image, kept)):
+            with tempfile.NamedTemporaryFile(dir=folder, delete=False) as part:
+                part.write(data)
+            os.replace(part.name, path)
+    except OSError:
+        pass  # a cache that cannot be written only costs time
+    return image, log
+
+
+def _buffer(size: object) -> bytes:
+    """Bytes for NVRTC to write into, one more than asked for.
+
+    Those of length 1, as an empty log has, are one object for the whole interpreter, which would go on with it damaged.
+    """
+    return bytes(int(size) + 1)  # type: ignore[call-overload]
+
+
+def _compile(source: str, headers: dict[str, str], target: str) -> tuple[bytes, str]:
+    from cuda.bindings import nvrtc
+
+    def checked(result: tuple[object, ...]) -> object:
+        if result[0] != nvrtc.nvrtcResult.NVRTC_SUCCESS:
+            raise CompileError(f"NVRTC: {nvrtc.nvrtcGetErrorString(result[0])[1].decode()}")
+        return result[1] if len(result) > 1 else None
+
+    program = checked(
+        nvrtc.nvrtcCreateProgram(
+            source.encode(),
+            b"onnxopt_kernels.cu",
+            len(headers),
+            [text.encode() for text in headers.values()],
+            [name.encode() for name in headers],
+        )
+    )
+    try:
+        is_cubin = target.startswith("sm_")
+        options = [f"--gpu-architecture={target}".encode(), *(o.encode() for o in _OPTIONS)]
+        options += [_REPORT.encode()] * is_cubin
+        status = nvrtc.nvrtcCompileProgram(program, len(options), options)[0]
+        log = _buffer(checked(nvrtc.nvrtcGetProgramLogSize(program)))
+        checked(nvrtc.nvrtcGetProgramLog(program, log))
+        text = log.decode(errors="replace").strip("\0 \n")
+        if status != nvrtc.nvrtcResult.NVRTC_SUCCESS:
+            raise CompileError(f"generated CUDA does not compile for {target}:\n{text}")
+        size = checked((nvrtc.nvrtcGetCUBINSize if is_cubin else nvrtc.nvrtcGetPTXSize)(program))
+        image = _buffer(size)
+        checked((nvrtc.nvrtcGetCUBIN if is_cubin else nvrtc.nvrtcGetPTX)(program, image))
+        return image[:-1], text
+    finally:
+        nvrtc.nvrtcDestroyProgram(program)
+
+
+def _fatbin(images: dict[str, bytes]) -> bytes:
+    from cuda.bindings import nvfatbin
+
+    options = ["-64", "-host=linux"]
+    handle = nvfatbin.create(options, len(options))
+    try:
+        for target, image in images.items():
+            arch = re.sub(r"\D", "", target)
+            if target.startswith("sm_"):
+                nvfatbin.add_cubin(handle, image, len(image), arch, target)
+            else:
+                nvfatbin.add_ptx(handle, image, len(image), arch, target, "")
+        fatbin = bytearray(nvfatbin.size(handle))
+        nvfatbin.get(handle, fatbin)
+        return bytes(fatbin)
+    finally:
+        nvfatbin.destroy(handle)

@@ -1,0 +1,88 @@
+"""What the searches for regions share while one graph is fused: what is known of it, and what is taken already."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+
+import onnx_ir as ir
+
+from onnxopt.fusion.regions import Region
+from onnxopt.graph.shapes.shapes import Shapes
+
+
+class Search:
+    """One graph, with the nodes that are already meant to become one.
+
+    order: every node with its position in topological order. host: values that belong on the CPU. spilled: names of
+    the nodes of regions that need more registers than there are.
+    """
+
+    def __init__(
+        self,
+        graph: ir.Graph,
+        opsets: Mapping[str, int],
+        shapes: Shapes,
+        host: set[ir.Value],
+        spilled: Collection[frozenset[str]] = (),
+    ):
+        self.graph, self.opsets, self.shapes, self.host = graph, opsets, shapes, host
+        self.order = {node: k for k, node in enumerate(graph)}
+        self._reads = {node: _reads(node) for node in graph}
+        self._members: dict[ir.Node, Sequence[ir.Node]] = {}
+        self._taken: set[ir.Node] = set()
+        self._spilled = spilled
+
+    def take(self, regions: Collection[Region]) -> None:
+        """Give these regions' nodes to them: searches that come later leave them alone."""
+        for region in regions:
+            self._taken.update(region.nodes)
+            self.contract(region.nodes)
+
+    def is_taken(self, node: ir.Node) -> bool:
+        """Whether the node belongs to a region of another kind."""
+        return node in self._taken
+
+    def spills(self, nodes: Collection[ir.Node]) -> bool:
+        """Whether one kernel for these nodes was found to spill, or has more than half of one that was."""
+        if not self._spilled:
+            return False
+        names = {str(n.name) for n in nodes}
+        return any(2 * len(names & region) > len(region) for region in self._spilled)
+
+    def contract(self, nodes: Sequence[ir.Node]) -> None:
+        """Let these nodes count as one vertex of the graph from now on."""
+        self._members.update(dict.fromkeys(nodes, nodes))
+
+    def makes_cycle(self, nodes: Collection[ir.Node]) -> bool:
+        """Whether one kernel for these nodes would wait for itself, through something that is not among them.
+
+        The nodes must be whole vertices: all nodes of every contraction that they touch.
+        """
+        target = set(nodes)
+        seen = set(target)
+        pending = [s for n in target for s in self._sources(n) if s not in target]
+        while pending:
+            node = pending.pop()
+            if node in seen:
+                continue
+            members = self._members.get(node, (node,))
+            seen.update(members)
+            sources = [s for m in members for s in self._sources(m)]
+            if any(s in target for s in sources):
+                return True
+            pending += sources
+        return False
+
+    def _sources(self, node: ir.Node) -> Iterator[ir.Node]:
+        for value in self._reads[node]:
+            producer = value.producer()
+            if producer is not None and producer in self.order:
+                yield producer
+
+
+def _reads(node: ir.Node) -> tuple[ir.Value, ...]:
+    """What a node reads: its inputs, and what the bodies of a control-flow node capture from outside."""
+    inner = [attribute.as_graph() for attribute in node.attributes.values() if attribute.type == ir.AttributeType.GRAPH]
+    captured = [v for graph in inner for n in graph for v in _reads(n)]
+    captured += [v for graph in inner for v in graph.outputs]
+    return tuple(dict.fromkeys(v for v in (*node.inputs, *captured) if v is not None))

@@ -1,0 +1,98 @@
+"""The cost model: bytes that fusing saves, and what it costs to compute a value again.
+
+The closed form: a chain of n elementwise operators over B bytes with c side inputs moves 2nB + cB bytes unfused and
+(2 + c)B fused. Here it is counted value by value, so that broadcast operands count with their own size.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+
+import onnx_ir as ir
+
+from onnxopt.fusion import index_ops
+from onnxopt.fusion.operands import constant
+from onnxopt.fusion.regions import Traffic
+from onnxopt.graph.shapes.shapes import Shapes
+from onnxopt.program.extents import extent, product
+from onnxopt.program.pointwise import Program
+from onnxopt.program.rowwise import RowProgram
+
+# A value that is broadcast into its consumer's larger domain is computed once for each element there. Up to this many
+# float32 instructions that hides behind the memory traffic of any GPU of the catalogue: a sigmoid does, as the gate of
+# squeeze-and-excite, whose product ONNX Runtime's broadcasting kernel runs at a fraction of the memory's speed.
+MAX_RECOMPUTED_COST = 18
+# More operands than this cost registers and kernel parameters that a fused chain does not earn back.
+MAX_OPERANDS = 16
+MAX_NODES = 64
+# Below this, a kernel's time is its launch: an H100 moves a megabyte in a third of the time that a launch takes.
+TINY_BYTES = 1 << 20
+MAX_COST = 600
+
+
+def of_region(
+    nodes: Sequence[ir.Node], inputs: Sequence[ir.Value], outputs: Sequence[ir.Value], shapes: Shapes
+) -> Traffic:
+    """Predicted traffic of running `nodes` one by one, and of running them as one kernel.
+
+    Views move nothing; other index operations read what they write.
+    """
+    before: int | None = 0
+    moving = [node for node in nodes if not index_ops.is_view(node)]
+    for node in moving:
+        if index_ops.is_index(node):
+            before = _add(before, _total((*node.outputs, *node.outputs), shapes))
+            continue
+        operands = {v for v in node.inputs if v is not None and constant(v) is None}
+        before = _add(before, _total((*operands, *node.outputs), shapes))
+    return Traffic(before, _total((*inputs, *outputs), shapes), launches_before=len(moving))
+
+
+def moved(
+    program: Program | RowProgram, inputs: Sequence[ir.Value], outputs: Sequence[ir.Value], shapes: Shapes
+) -> int | None:
+    """Bytes that one kernel moves, or None where dims are symbolic.
+
+    An input that is read in several orders counts once for each: by the time that the second comes by, a large tensor
+    has left the cache. Reads that differ by an offset only (the halves of a rotary embedding) find each other's data.
+    """
+    total = _total(outputs, shapes)
+    if program.index is None:
+        return _add(total, _total(inputs, shapes))
+    for k, value in enumerate(inputs):
+        orders: dict[object, int] = {}
+        for access in (a for a in program.index.accesses if a.input == k):
+            numbers = [t.mod.number for t in access.terms]
+            if None in numbers:
+                return None
+            read = math.prod(n for n in numbers if n is not None)
+            orders[access.terms] = orders.get(access.terms, 0) + read
+        size, elements = shapes.bytes(value), shapes.elements(value)
+        if size is None or elements is None:
+            return None
+        total = _add(total, sum(min(read, elements) for read in orders.values()) * size // max(elements, 1))
+    return total
+
+
+def grows(producer: ir.Value, consumer: ir.Value, shapes: Shapes) -> bool:
+    """Whether the consumer's domain may have more elements than the producer's."""
+    before, after = shapes.elements(producer), shapes.elements(consumer)
+    if before is not None and after is not None:
+        return after > before
+    dims = [shapes.dims(v) for v in (producer, consumer)]
+    if any(d is None or None in d for d in dims):
+        return True
+    before_size, after_size = (product(extent(x) for x in d if x is not None) for d in dims if d is not None)
+    return not after_size.at_most(before_size)
+
+
+def _total(values: Iterable[ir.Value], shapes: Shapes) -> int | None:
+    total: int | None = 0
+    for value in values:
+        total = _add(total, shapes.bytes(value))
+    return total
+
+
+def _add(a: int | None, b: int | None) -> int | None:
+    return None if a is None or b is None else a + b

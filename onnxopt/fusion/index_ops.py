@@ -1,0 +1,287 @@
+"""Index operators: for each, where the elements of its result come from, as maps of its operands.
+
+A row undoes one operator: from the map of a result to the pieces that it is made of, each an operand with its own map.
+Every piece but the last says where it applies; where none does, the last one is meant.
+Source: the ONNX operator specification, opset 13 on.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from onnxopt.graph.shapes.shapes import Shapes
+from onnxopt.program.extents import ONE, Extent, extent
+from onnxopt.program.index_maps import Guard, Linear, Map, NotAffine, reshape
+
+SINCE = 13  # the versions whose parameters are inputs
+
+
+@dataclasses.dataclass(frozen=True)
+class Piece:
+    """A part of a result. value: the operand that it comes from, None for the constant `fill`."""
+
+    value: ir.Value | None
+    map: Map
+    inside: tuple[Guard, ...] = ()
+    fill: Any = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Use:
+    """One node with the map of one of its results. Raises NotAffine where something is not known."""
+
+    node: ir.Node
+    output: int
+    map: Map
+    shapes: Shapes
+
+    @property
+    def data(self) -> ir.Value:
+        value = self.node.inputs[0]
+        if value is None:
+            raise NotAffine(f"{self.node.op_type} without an operand")
+        return value
+
+    @property
+    def result_dims(self) -> tuple[Extent, ...]:
+        return dims_of(self.node.outputs[self.output], self.shapes)
+
+    def dims(self, k: int = 0) -> tuple[Extent, ...]:
+        value = self.node.inputs[k]
+        if value is None:
+            raise NotAffine(f"{self.node.op_type} without an operand")
+        return dims_of(value, self.shapes)
+
+    def parameter(self, k: int) -> np.ndarray | None:
+        """Input k as a constant; None where it is left out."""
+        value = self.node.inputs[k] if k < len(self.node.inputs) else None
+        if value is None:
+            return None
+        if value.const_value is None or value.is_graph_input():
+            raise NotAffine(f"{value.name}, which {self.node.op_type} reads, is computed at run time")
+        return value.const_value.numpy()
+
+    def attribute(self, name: str, default: Any) -> Any:
+        attribute = self.node.attributes.get(name)
+        return default if attribute is None else attribute.value
+
+    def axis(self, default: int) -> int:
+        return int(self.attribute("axis", default)) % len(self.dims())
+
+    def moved(self, coordinates: Mapping[int, Linear] | list[Linear]) -> list[Piece]:
+        """The operand at these coordinates, as the only piece."""
+        rows = coordinates if isinstance(coordinates, list) else [coordinates[k] for k in range(len(coordinates))]
+        return [Piece(self.data, self.map.with_coordinates(rows))]
+
+
+def dims_of(value: ir.Value, shapes: Shapes) -> tuple[Extent, ...]:
+    """The dims of a value. Raises NotAffine where one is unknown or zero."""
+    dims = shapes.dims(value)
+    if dims is None or None in dims:
+        raise NotAffine(f"the shape of {value.name} is not known")
+    if 0 in dims:
+        raise NotAffine(f"{value.name} is empty")
+    return tuple(extent(d) for d in dims if d is not None)
+
+
+def number(dim: Extent, what: str) -> int:
+    """The dim as a number. Raises NotAffine where it is symbolic."""
+    if dim.number is None:
+        raise NotAffine(f"{what} of a dim whose size is not known")
+    return dim.number
+
+
+def _reshape(use: Use) -> list[Piece]:
+    use.parameter(1)  # the function's body needs it as a constant, though the dims say what it is
+    return [Piece(use.data, reshape(use.map, use.result_dims, use.dims()))]
+
+
+def _transpose(use: Use) -> list[Piece]:
+    order = use.attribute("perm", None) or range(len(use.dims()))[::-1]
+    return use.moved({int(axis): use.map.coordinates[k] for k, axis in enumerate(order)})
+
+
+def _expand(use: Use) -> list[Piece]:
+    use.parameter(1)
+    return use.moved(broadcast(use.map, use.result_dims, use.dims()))
+
+
+def broadcast(result: Map, result_dims: tuple[Extent, ...], dims: tuple[Extent, ...]) -> list[Linear]:
+    """Coordinates of an operand that numpy's rules broadcast into the result."""
+    if len(dims) > len(result_dims):
+        raise NotAffine("an operand has more dims than the result")
+    first = len(result_dims) - len(dims)
+    rows = []
+    for k, dim in enumerate(dims):
+        if dim != ONE and dim != result_dims[first + k]:
+            raise NotAffine("it is not known whether a dim is broadcast")
+        rows.append(Linear() if dim == ONE else result.coordinates[first + k])
+    return rows
+
+
+def _slice(use: Use) -> list[Piece]:
+    starts, ends, axes, steps = (use.parameter(k) for k in (1, 2, 3, 4))
+    if starts is None or ends is None:
+        raise NotAffine("a Slice without its starts and ends")
+    dims = use.dims()
+    rows = list(use.map.coordinates)
+    for k, (start, end) in enumerate(zip(starts.tolist(), ends.tolist(), strict=True)):
+        axis = (int(axes[k]) if axes is not None else k) % len(dims)
+        step = int(steps[k]) if steps is not None else 1
+        size = dims[axis].number
+        if size is None:
+            if not (step == 1 and start >= 0 and (end >= 2**31 - 1 or use.result_dims[axis].number == end - start)):
+                raise NotAffine("a Slice of a dim whose size is not known")
+        else:
+            start = slice(start, end, step).indices(size)[0]
+        rows[axis] = rows[axis].shifted(start, step)
+    return use.moved(rows)
+
+
+def _split(use: Use) -> list[Piece]:
+    axis = use.axis(0)
+    before = sum(number(dims_of(v, use.shapes)[axis], "a Split") for v in use.node.outputs[: use.output])
+    rows = list(use.map.coordinates)
+    rows[axis] = rows[axis].shifted(before)
+    return use.moved(rows)
+
+
+def _gather(use: Use) -> list[Piece]:
+    indices, axis = use.parameter(1), use.axis(0)
+    if indices is None or indices.ndim > 1:
+        raise NotAffine("a Gather with more than a vector of indices")
+    size = number(use.dims()[axis], "a Gather")
+    flat = [int(i) % size for i in indices.reshape(-1)]
+    rows = list(use.map.coordinates)
+    if indices.ndim == 0:
+        return use.moved([*rows[:axis], Linear(flat[0]), *rows[axis:]])
+    step = flat[1] - flat[0] if len(flat) > 1 else 0
+    if flat != [flat[0] + k * step for k in range(len(flat))]:
+        raise NotAffine("a Gather whose indices have no constant step")
+    rows[axis] = rows[axis].shifted(flat[0], step) if step else Linear(flat[0])
+    return use.moved(rows)
+
+
+def _tile(use: Use) -> list[Piece]:
+    repeats = use.parameter(1)
+    if repeats is None:
+        raise NotAffine("a Tile without repeats")
+    pairs = [(Extent(int(times)), dim) for times, dim in zip(repeats, use.dims(), strict=True)]
+    parts = [part for pair in pairs for part in pair]
+    counted = reshape(use.map, [times * dim for times, dim in pairs], parts)
+    return [Piece(use.data, counted.with_coordinates(counted.coordinates[1::2]))]
+
+
+def _concat(use: Use) -> list[Piece]:
+    axis, before = use.axis(0), 0
+    form = use.map.coordinates[axis]
+    pieces = []
+    for k, value in enumerate(use.node.inputs):
+        if value is None:
+            raise NotAffine("a Concat of a value that is left out")
+        size = number(use.dims(k)[axis], "a Concat")
+        guarded = use.map.guarded(form, before, before + size)
+        if guarded is not None:
+            rows = list(guarded.coordinates)
+            rows[axis] = rows[axis].shifted(-before)
+            inside = () if guarded is use.map else (Guard(form, before, before + size),)
+            pieces.append(Piece(value, guarded.with_coordinates(rows), inside))
+        before += size
+    return pieces
+
+
+def _pad(use: Use) -> list[Piece]:
+    mode = use.attribute("mode", "constant")
+    if mode != "constant":
+        raise NotAffine(f"a Pad of mode {mode}")
+    pads, fill, axes = use.parameter(1), use.parameter(2), use.parameter(3)
+    if pads is None:
+        raise NotAffine("a Pad without pads")
+    dims = use.dims()
+    which = range(len(dims)) if axes is None else [int(a) % len(dims) for a in axes]
+    filler = Piece(None, use.map, fill=0 if fill is None else fill.reshape(()).item())
+    current, rows, inside = use.map, list(use.map.coordinates), []
+    for k, axis in enumerate(which):
+        low, high = int(pads[k]), int(pads[k + len(which)])
+        if not low and not high:
+            continue
+        size = number(dims[axis], "a Pad")
+        guarded = current.guarded(rows[axis], low, low + size)
+        if guarded is None:
+            return [filler]
+        if guarded is not current:
+            inside.append(Guard(rows[axis], low, low + size))
+        current = guarded
+        rows[axis] = rows[axis].shifted(-low)
+    data = Piece(use.data, current.with_coordinates(rows), tuple(inside))
+    return [data, filler] if inside else [data]
+
+
+def _depth_to_space(use: Use) -> list[Piece]:
+    batch, channels, height, width = use.dims()
+    size = int(use.attribute("blocksize", 1))
+    block, depth = Extent(size), channels.over(Extent(size * size))
+    if depth is None:
+        raise NotAffine("a DepthToSpace of symbolic channels")
+    by_column = use.attribute("mode", "DCR") == "DCR"
+    inner = (block, block, depth) if by_column else (depth, block, block)
+    order = (0, 3, 4, 1, 5, 2) if by_column else (0, 1, 4, 2, 5, 3)
+    return _permuted(use, (batch, *inner, height, width), order)
+
+
+def _space_to_depth(use: Use) -> list[Piece]:
+    batch, channels, height, width = use.dims()
+    block = Extent(int(use.attribute("blocksize", 1)))
+    rows, columns = height.over(block), width.over(block)
+    if rows is None or columns is None:
+        raise NotAffine("a SpaceToDepth of symbolic height or width")
+    return _permuted(use, (batch, channels, rows, block, columns, block), (0, 3, 5, 1, 2, 4))
+
+
+def _permuted(use: Use, parts: tuple[Extent, ...], order: tuple[int, ...]) -> list[Piece]:
+    """Reshaped to `parts`, transposed by `order`, reshaped to the result: undone from the end."""
+    transposed = reshape(use.map, use.result_dims, [parts[k] for k in order])
+    rows = {axis: transposed.coordinates[k] for k, axis in enumerate(order)}
+    inside = transposed.with_coordinates([rows[k] for k in range(len(parts))])
+    return [Piece(use.data, reshape(inside, parts, use.dims()))]
+
+
+VIEWS = frozenset({"Reshape", "Flatten", "Squeeze", "Unsqueeze"})  # ONNX Runtime moves nothing for them
+_ROWS: dict[str, Callable[[Use], list[Piece]]] = {
+    **dict.fromkeys(VIEWS, _reshape),
+    "Transpose": _transpose,
+    "Expand": _expand,
+    "Slice": _slice,
+    "Split": _split,
+    "Gather": _gather,
+    "Tile": _tile,
+    "Concat": _concat,
+    "Pad": _pad,
+    "DepthToSpace": _depth_to_space,
+    "SpaceToDepth": _space_to_depth,
+}
+
+
+def is_index(node: ir.Node) -> bool:
+    """Whether the node is one of this module's operators, whatever its parameters."""
+    return node.domain == "" and node.op_type in _ROWS
+
+
+def is_view(node: ir.Node) -> bool:
+    """Whether the node only changes the shape."""
+    return node.domain == "" and node.op_type in VIEWS
+
+
+def data_inputs(node: ir.Node) -> tuple[ir.Value | None, ...]:
+    """The operands whose elements the node's results consist of; the others are parameters."""
+    return tuple(node.inputs) if node.op_type == "Concat" or not is_index(node) else tuple(node.inputs[:1])
+
+
+def undo(node: ir.Node, output: int, result: Map, shapes: Shapes) -> list[Piece]:
+    """The pieces of the node's result `output` where it is read by the map `result`. Raises NotAffine."""
+    return _ROWS[node.op_type](Use(node, output, result, shapes))

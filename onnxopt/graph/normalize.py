@@ -1,0 +1,156 @@
+"""Brings any model to the one form that later steps are written for, without changing what it computes.
+
+Afterwards: no model-local functions, opset 20 where it can be reached, nodes in topological order, every node and value
+with a name of its own, constants as initializers, nothing that is constant, unused, repeated or without effect, and
+shapes that were inferred from the inputs alone. Inputs and outputs keep names, order, dtypes, dims and default values.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import onnx
+import onnx_ir as ir
+from onnx_ir.passes import common
+
+from onnxopt.errors import ModelError
+from onnxopt.graph import read
+from onnxopt.graph.passes.common_subexpressions import MergeEqualNodesPass
+from onnxopt.graph.passes.device_positions import CountOnDevicePass
+from onnxopt.graph.passes.fold import Fold
+from onnxopt.graph.passes.inline import inline_functions
+from onnxopt.graph.passes.interface import ORT_CONSTANT_IR_VERSION, Interface
+from onnxopt.graph.passes.metadata import remove_onnxscript_metadata
+from onnxopt.graph.passes.no_op_rules import no_op_rules
+from onnxopt.graph.passes.opset import TARGET, convert_opset
+from onnxopt.graph.passes.shape_subgraphs import SimplifyShapesPass
+from onnxopt.graph.passes.shared_initializers import ShareInitializersPass
+from onnxopt.graph.passes.unique_names import UniqueNamesPass
+
+_FUNCTIONS_IR_VERSION = 8  # oldest with model-local functions, which outline makes
+_ROUNDS = 4  # folding and rules feed each other; real models settle in two
+_DEFAULT_GROWTH = 0.01
+
+
+@dataclasses.dataclass(frozen=True)
+class Normalized:
+    """notes: what a user should know, such as an opset that could not be converted."""
+
+    model: ir.Model
+    notes: tuple[str, ...]
+
+
+def normalize(model: ir.Model, *, opset: int = TARGET, growth: float = _DEFAULT_GROWTH) -> Normalized:
+    """Normalize `model` in place.
+
+    opset: to convert older models to. growth: share of the model's size by which constant folding may enlarge it.
+    Raises ModelError where the model is one that onnxopt wrote, or its nodes form a cycle.
+    """
+    if any(domain == "onnxopt" for domain, _, _ in model.functions):
+        raise ModelError("the model has been optimized by onnxopt already: optimize the original instead")
+    notes: list[str] = []
+    with read.quiet():
+        interface = Interface(model)
+        model.ir_version = max(model.ir_version, ORT_CONSTANT_IR_VERSION)
+        _tidy(model, notes)
+        _forget_declared_shapes(model)
+        if converted := convert_opset(model, opset):
+            notes.append(converted)
+        _simplify(model, growth, notes)
+        interface.restore(model)
+        model.opset_imports.setdefault("", opset)  # restoring may need an Identity, also in models of other domains
+        common.RemoveUnusedOpsetsPass()(model)
+        remove_onnxscript_metadata(model)
+        UniqueNamesPass()(model)
+    model.ir_version = _lowest_ir_version(model)
+    return Normalized(model, tuple(notes))
+
+
+def _tidy(model: ir.Model, notes: list[str]) -> None:
+    """Functions inlined, nodes sorted and named, constants as initializers; what follows relies on all of it."""
+    if reason := inline_functions(model):
+        notes.append(f"model-local functions kept: {reason}")
+    try:
+        common.TopologicalSortPass()(model)
+    except (ir.passes.PassError, ValueError) as error:
+        raise ModelError(f"the graph's nodes form a cycle: {read.first_line(error)}") from None
+    UniqueNamesPass()(model)  # before anything that refers to values by name, as lifting and C++ passes do
+    common.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)(model)
+    common.RemoveUnusedNodesPass()(model)
+
+
+def _forget_declared_shapes(model: ir.Model) -> None:
+    """Drop what the file claims about shapes inside the graph: exporters get some wrong, and one spoils much."""
+    for graph in reversed(list(model.graphs())):  # bodies before the graphs around them
+        for value in graph.initializers.values():
+            if value.const_value is not None:
+                value.shape = ir.Shape(value.const_value.shape.numpy())
+                value.dtype = value.const_value.dtype
+        if graph is not model.graph:
+            for value in (*graph.inputs, *graph.outputs):
+                if value.const_value is None:
+                    value.shape = None
+        for node in graph:
+            for value in node.outputs:
+                value.shape = None
+            if node.op_type == "Loop" and node.domain == "":
+                for value in node.attributes["body"].as_graph().inputs[:2]:
+                    value.shape = ir.Shape([])  # counter and condition are scalars, and ORT wants that declared
+
+
+def _simplify(model: ir.Model, growth: float, notes: list[str]) -> None:
+    """Fold, remove what has no effect, merge what is equal."""
+    constants = [v.const_value for graph in model.graphs() for v in graph.initializers.values()]
+    fold = Fold(int(growth * sum(tensor.nbytes for tensor in constants if tensor is not None)))
+    rules = no_op_rules() if model.opset_imports.get("", 0) >= 13 else None
+    simplify_shapes = SimplifyShapesPass()
+    before = model.clone()
+    for _ in range(_ROUNDS):
+        try:
+            changed = simplify_shapes(model).modified
+            changed |= fold(model)
+            if rules is not None:
+                changed |= rules(model).modified
+        except (ir.passes.PassError, RuntimeError, ValueError, TypeError, LookupError, AttributeError) as error:
+            model.graph = before.graph
+            notes.append(f"constant folding stopped: {read.first_line(error)}")
+            break
+        common.RemoveUnusedNodesPass()(model)
+        if not changed:
+            break
+    if rules is not None:
+        CountOnDevicePass()(model)
+    UniqueNamesPass()(model)
+    common.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)(model)
+    ShareInitializersPass()(model)
+    MergeEqualNodesPass()(model)
+    common.RemoveUnusedNodesPass()(model)
+
+
+def _lowest_ir_version(model: ir.Model) -> int:
+    """The lowest IR version that has all the model uses (https://onnx.ai/onnx/repo-docs/Versioning.html)."""
+    graphs = list(model.graphs())
+    nodes = list(model.graph.all_nodes())
+    values = [v for graph in graphs for v in (*graph.inputs, *graph.initializers.values())]
+    values += [v for node in nodes for v in node.outputs]
+    needed = [_FUNCTIONS_IR_VERSION, *(_ir_version_of_dtype(value.dtype) for value in values)]
+    needed += [_ir_version_of(d, v) for d, v in model.opset_imports.items() if d in ("", "ai.onnx.ml")]
+    described = any(v.metadata_props for v in values) or any(n.metadata_props for n in nodes)
+    if described or any(g.metadata_props for g in graphs) or any(overload for _, _, overload in model.functions):
+        needed.append(10)
+    return max(needed)
+
+
+def _ir_version_of(domain: str, version: int) -> int:
+    try:
+        return onnx.helper.find_min_ir_version_for([onnx.helper.make_opsetid(domain, version)], ignore_unknown=True)
+    except ValueError:
+        return onnx.IR_VERSION
+
+
+def _ir_version_of_dtype(dtype: ir.DataType | None) -> int:
+    if dtype is None or dtype < ir.DataType.FLOAT8E4M3FN:
+        return 3
+    if dtype <= ir.DataType.FLOAT8E5M2FNUZ:
+        return 9
+    return 10 if dtype <= ir.DataType.INT4 else 11

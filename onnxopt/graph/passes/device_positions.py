@@ -1,0 +1,94 @@
+"""Positions that the device computes with, counted there: what follows from a shape otherwise lies on the host.
+
+    Cast(s) * frequencies    ->    Cast(Range(s, s + 1, 1)) * frequencies        s made of dims, such as how many tokens
+                                                                                 the cache holds
+
+ONNX Runtime would copy s to the device in every run, which a CUDA graph cannot hold; Range writes it there itself.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx_ir as ir
+
+from onnxopt.graph.placement import HOST_INPUTS, Placement, place
+from onnxopt.graph.shapes import infer
+from onnxopt.graph.shapes.infer import Knowledge
+
+
+class CountOnDevicePass(ir.passes.InPlacePass):
+    """Replaces integers computed from shapes, where nodes on the device read them or what is computed of them."""
+
+    def call(self, model: ir.Model) -> ir.passes.PassResult:
+        placed = place(model.graph)
+        readers = _readers(placed)
+        if not readers:
+            return ir.passes.PassResult(model, False)
+        known = infer.infer(model)
+        moved: dict[ir.Value, ir.Value] = {}
+        for node in readers:
+            if any(known.contents(v) is not None for v in node.outputs):
+                continue  # a later one reads what this one makes of it
+            for k, value in enumerate(node.inputs):
+                if value is not None and k not in HOST_INPUTS.get(node.op_type, ()) and _is_count(value, placed, known):
+                    if value not in moved:
+                        moved[value] = _counted(model.graph, value, known)
+                    node.replace_input_with(k, moved[value])
+        return ir.passes.PassResult(model, bool(moved))
+
+
+def _readers(placed: Placement) -> list[ir.Node]:
+    """Nodes that wait for a copy, and those on the host that they wait for, without those that host inputs are made of.
+
+    A node that reads an input of the model beside a shape stays on the host as well: it waits for a copy of the input.
+    """
+    pending = [copy.node for copy in placed.copies if copy.to_device or copy.value.is_graph_input()]
+    found: dict[ir.Node, None] = {}
+    while pending:
+        node = pending.pop()
+        if node in found or (node in placed.host and any(_read_on_host(v) for v in node.outputs)):
+            continue
+        found[node] = None
+        producers = (v.producer() for v in node.inputs if v is not None)
+        pending += [p for p in producers if p is not None and p in placed.host]
+    return list(found)
+
+
+def _read_on_host(value: ir.Value) -> bool:
+    return any(k in HOST_INPUTS.get(node.op_type, ()) for node, k in value.uses())
+
+
+def _is_count(value: ir.Value, placed: Placement, known: Knowledge) -> bool:
+    """Whether a value is one integer made of symbolic dims, on the host."""
+    held = known.contents(value)
+    if held is None or held.size != 1 or value not in placed.host_values or value.dtype != ir.DataType.INT64:
+        return False
+    return not isinstance(held.flat[0], int)
+
+
+def _counted(graph: ir.Graph, value: ir.Value, known: Knowledge) -> ir.Value:
+    """The same number of the same shape as a value that the device computes."""
+    producer, rank = value.producer(), len(known.dims(value) or ())
+    assert producer is not None  # contents of an input are not known
+    one = _constant(graph, f"{value.name}_one", np.array(1, np.int64))
+    nodes = [ir.node("Squeeze", inputs=[value])] if rank else []
+    start = nodes[0].outputs[0] if nodes else value
+    nodes.append(ir.node("Add", inputs=[start, one]))
+    nodes.append(ir.node("Range", inputs=[start, nodes[-1].outputs[0], one]))
+    if rank == 0:
+        nodes.append(ir.node("Squeeze", inputs=[nodes[-1].outputs[0]]))
+    elif rank > 1:
+        axes = _constant(graph, f"{value.name}_axes", np.arange(rank - 1, dtype=np.int64))
+        nodes.append(ir.node("Unsqueeze", inputs=[nodes[-1].outputs[0], axes]))
+    for k, node in enumerate(nodes):
+        node.outputs[0].name = f"{value.name}_counted_{k}"
+        node.outputs[0].dtype = ir.DataType.INT64
+    graph.insert_after(producer, nodes)
+    return nodes[-1].outputs[0]
+
+
+def _constant(graph: ir.Graph, name: str, array: np.ndarray) -> ir.Value:
+    value = ir.Value(name=name, const_value=ir.tensor(array, name=name))
+    value.shape, value.dtype = ir.Shape(array.shape), ir.DataType.INT64
+    graph.register_initializer(value)
+    return value

@@ -1,0 +1,141 @@
+"""Converts a model to the opset that the operator table is written for, or leaves it alone and says why."""
+
+from __future__ import annotations
+
+import onnx
+import onnx_ir as ir
+from onnx_ir.passes.common import LiftSubgraphInitializersToMainGraphPass
+from onnxscript.version_converter import convert_version
+
+from onnxopt.graph.passes.inline import same_operator
+from onnxopt.graph.passes.lean import adopt, lean_proto
+from onnxopt.graph.passes.unique_names import UniqueNamesPass
+
+TARGET = 20
+_READABLE = 22  # newest opset that ORT 1.21 reads
+_ONNXSCRIPT_FIRST = 18  # onnxscript converts from here on, onnx's C++ converter what is older
+_RESIZE_MODES = 11  # from here on Resize says how it maps coordinates
+_OutputType = tuple[str, str | None, int | None, int | None]  # name, kind, element type, rank
+_FALLBACKS = (18, 17, 16, 15, 13)  # opsets to try where TARGET cannot be reached; the operator table begins at 13
+
+
+def convert_opset(model: ir.Model, target: int = TARGET) -> str | None:
+    """Bring `model`, whose functions are inlined, to opset `target`; returns what happened if a user should know.
+
+    Older models are converted, and keep a lower opset where the converters fail or give an invalid model. Models
+    above 22 are lowered to 22, which ORT 1.21 reads, where all their operators are the same there. Others stay.
+    """
+    version = model.opset_imports.get("")
+    if version is None:
+        return None
+    if version > _READABLE:
+        return _lower(model, version)
+    if version >= target:
+        return None
+    if model.functions:
+        return f"opset {version} kept, because model-local functions are"
+    reason = None
+    for candidate in (target, *(v for v in _FALLBACKS if version < v < target)):
+        problem = _convert(model, version, candidate)
+        if problem is None:
+            reached = f"opset {version} converted to {candidate}"
+            return reached if reason is None else f"{reached}, not {target}: {reason}"
+        reason = reason or problem
+    return f"opset {version} kept: {reason}"
+
+
+def _convert(model: ir.Model, version: int, target: int) -> str | None:
+    """Convert in place; returns why not, in which case `model` is as before."""
+    before = model.clone()
+    try:
+        wanted = _interface_types(lean_proto(model))
+        if version < _ONNXSCRIPT_FIRST:
+            LiftSubgraphInitializersToMainGraphPass()(model)
+            UniqueNamesPass()(model)
+            if version < _RESIZE_MODES:
+                sampling = _sampling(model)
+                _convert_with_onnx(model, _RESIZE_MODES)
+                _set_sampling(model, sampling)
+            _convert_with_onnx(model, min(target, _ONNXSCRIPT_FIRST))
+        if target > model.opset_imports[""]:
+            convert_version(model, target, fallback=False)
+        converted = lean_proto(model)
+        found = _interface_types(converted)
+        contradictions = [(a, b) for a, b in zip(wanted, found, strict=True) if _differ(a, b)]
+        for value in (*converted.graph.input, *converted.graph.output):  # the checker insists, runtimes do not
+            if value.type.HasField("tensor_type"):
+                value.type.tensor_type.shape.SetInParent()
+        onnx.checker.check_model(converted)
+        if contradictions:
+            raise ValueError("output {} would become {}".format(*contradictions[0]))
+    except (RuntimeError, ValueError, TypeError, LookupError, AttributeError, onnx.checker.ValidationError) as error:
+        model.graph = before.graph
+        return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+    return None
+
+
+def _convert_with_onnx(model: ir.Model, target: int) -> None:
+    inferred = onnx.shape_inference.infer_shapes(lean_proto(model), data_prop=True)
+    adopt(model, onnx.version_converter.convert_version(inferred, target))
+
+
+def _sampling(model: ir.Model) -> list[str]:
+    """Rounding of each Upsample and Resize of an opset below 11, in order: ORT rounds down, or up where it shrinks."""
+    rounding = []
+    for node in model.graph.all_nodes():
+        if node.domain == "" and node.op_type == "Upsample":
+            rounding.append("floor")
+        elif node.domain == "" and node.op_type == "Resize":
+            scales = node.inputs[1].const_value if node.inputs[1] is not None else None
+            if scales is None:
+                raise ValueError("Resize with computed scales has no equal in later opsets")
+            shrinks = {bool(scale < 1) for scale in scales.numpy().flat if scale != 1}
+            if len(shrinks) > 1 and node.attributes.get_string("mode", "nearest") == "nearest":
+                raise ValueError("Resize that grows and shrinks has no equal in later opsets")
+            rounding.append("ceil" if True in shrinks else "floor")
+    return rounding
+
+
+def _set_sampling(model: ir.Model, rounding: list[str]) -> None:
+    """Write out what Resize meant before opset 11; onnx's converter leaves defaults that mean something else."""
+    resizes = [node for node in model.graph.all_nodes() if node.domain == "" and node.op_type == "Resize"]
+    for node, nearest_mode in zip(resizes, rounding, strict=True):
+        node.attributes.add(ir.AttrString("coordinate_transformation_mode", "asymmetric"))
+        if node.attributes.get_string("mode", "nearest") == "nearest":
+            node.attributes.add(ir.AttrString("nearest_mode", nearest_mode))
+
+
+def _interface_types(proto: onnx.ModelProto) -> list[_OutputType]:
+    """What each output is by inference; raises where an operator's inputs do not fit it."""
+    for output in proto.graph.output:
+        if output.type.HasField("tensor_type"):
+            output.type.tensor_type.ClearField("shape")
+    inferred = onnx.shape_inference.infer_shapes(proto, check_type=True, strict_mode=False, data_prop=True)
+    types = []
+    for output in inferred.graph.output:
+        tensor = output.type.tensor_type
+        rank = len(tensor.shape.dim) if tensor.HasField("shape") else None
+        types.append((output.name, output.type.WhichOneof("value"), tensor.elem_type or None, rank))
+    return types
+
+
+def _differ(a: _OutputType, b: _OutputType) -> bool:
+    """Whether two outputs cannot be the same; what is not known contradicts nothing."""
+    return any(known != other and None not in (known, other) for known, other in zip(a, b, strict=True))
+
+
+def _lower(model: ir.Model, version: int) -> str | None:
+    for node in model.graph.all_nodes():
+        if node.domain == "" and not same_operator(node.op_type, "", _READABLE, version, types_may_differ=True):
+            return f"opset {version} kept: {node.op_type} is not the same in {_READABLE}"
+    for value in _values(model):
+        if value.dtype is not None and value.dtype > ir.DataType.INT4:
+            return f"opset {version} kept: {value.dtype.name.lower()} is not in {_READABLE}"
+    model.opset_imports[""] = _READABLE
+    return f"opset {version} lowered to {_READABLE}, which has the same operators"
+
+
+def _values(model: ir.Model) -> list[ir.Value]:
+    graphs = list(model.graphs())
+    values = [value for graph in graphs for value in (*graph.inputs, *graph.initializers.values())]
+    return values + [value for graph in graphs for node in graph for value in node.outputs]

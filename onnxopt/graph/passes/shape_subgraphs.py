@@ -1,0 +1,97 @@
+"""Infers shapes, and takes away the nodes that compute what inference found out.
+
+Shape -> Gather -> Concat -> ...      a constant, where every element is a number
+                                      the earlier value, where one holds the same expressions
+Expand(x, shape) -> x                 where all that reads it broadcasts x to the same result
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+
+import numpy as np
+import onnx_ir as ir
+
+from onnxopt.graph.shapes import dims as d
+from onnxopt.graph.shapes import infer
+from onnxopt.graph.shapes.dims import Dims
+from onnxopt.graph.shapes.infer import Knowledge
+from onnxopt.program import operators
+
+_FOLLOWED = 64  # values between an Expand and where its shape is there again
+
+
+class SimplifyShapesPass(ir.passes.InPlacePass):
+    """Infers the shapes of all values, then removes what computes known shapes.
+
+    No result changes, and none becomes larger. Nodes that nobody reads any more are left for others to remove.
+    """
+
+    def call(self, model: ir.Model) -> ir.passes.PassResult:
+        known = infer.infer(model)
+        modified = known.write()
+        for graph in model.graphs():
+            first: dict[Hashable, ir.Value] = {}
+            for node in graph:
+                modified |= _replace_contents(node, graph, known, first)
+                modified |= _drop_expand(node, known)
+        return ir.passes.PassResult(model, modified)
+
+
+def _replace_contents(node: ir.Node, graph: ir.Graph, known: Knowledge, first: dict[Hashable, ir.Value]) -> bool:
+    """Put a constant, or an earlier value that holds the same, in place of a small integer tensor."""
+    if len(node.outputs) != 1 or node.op_type == "Constant":
+        return False
+    value = node.outputs[0]
+    held, dtype = known.contents(value), value.dtype
+    if held is None or dtype is None or value.is_graph_output() or not value.uses():
+        return False
+    if all(isinstance(element, int) for element in held.flat):
+        array = np.asarray(held.astype(np.int64), dtype.numpy())
+        constant = ir.Value(name=f"{value.name}_known", const_value=ir.tensor(array, name=f"{value.name}_known"))
+        constant.shape, constant.dtype = ir.Shape(array.shape), dtype
+        graph.register_initializer(constant)
+        value.replace_all_uses_with(constant)
+        return True
+    earlier = first.setdefault((dtype, held.shape, tuple(held.flat)), value)
+    if earlier is value:
+        return False
+    value.replace_all_uses_with(earlier)
+    return True
+
+
+def _drop_expand(node: ir.Node, known: Knowledge) -> bool:
+    """Let the readers of an Expand broadcast its operand themselves, where that gives what they give now."""
+    if node.op_type != "Expand" or node.domain != "" or node.inputs[0] is None:
+        return False
+    source, expanded = node.inputs[0], node.outputs[0]
+    dims = known.dims(source)
+    narrowed = None if dims is None or not expanded.uses() else _narrowed(expanded, dims, known)
+    if narrowed is None:
+        return False
+    expanded.replace_all_uses_with(source)
+    for value, smaller in narrowed.items():
+        if value is not expanded:
+            known.correct(value, smaller)
+    return True
+
+
+def _narrowed(start: ir.Value, dims: Dims, known: Knowledge) -> dict[ir.Value, Dims] | None:
+    """The values whose shape changes where `start` gets these dims, with their new ones.
+
+    None where something would see the difference: an operator that does not broadcast, or a result of the model.
+    """
+    changed, pending = {start: dims}, [start]
+    while pending:
+        value = pending.pop()
+        if value.is_graph_output() or len(changed) > _FOLLOWED:
+            return None
+        for node in value.consumers():
+            shapes = [changed.get(v, known.dims(v)) for v in node.inputs if v is not None]
+            if (node.domain, node.op_type) not in operators.OPERATORS or any(s is None for s in shapes):
+                return None
+            result, before = d.broadcast([s for s in shapes if s is not None]), known.dims(node.outputs[0])
+            if result != changed.get(node.outputs[0], before):
+                changed[node.outputs[0]] = result
+                pending.append(node.outputs[0])
+    return changed

@@ -1,0 +1,197 @@
+"""Reads an ONNX file of any size and checks it, without reading its weights.
+
+Weights above 1 KiB, inside the file or in external data files, become onnx_ir.ExternalTensor objects on absolute paths:
+reading one maps its file, and a model that nobody computes on costs no memory for it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import hashlib
+import logging
+import mmap
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import onnx
+import onnx_ir as ir
+from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
+
+from onnxopt.errors import ModelError
+from onnxopt.graph import external_data, wire
+
+INLINE_LIMIT = 1024  # bytes; tensors up to this are kept in memory, so passes may read them freely
+# What onnx's checker and onnx_ir raise for models they cannot read.
+_UNREADABLE = (onnx.checker.ValidationError, RuntimeError, ValueError, TypeError, LookupError, AttributeError)
+_TYPES = "onnxopt.types"  # key in ir.Model.meta: TypeProtos of inputs and outputs that onnx_ir cannot represent
+
+
+@dataclasses.dataclass(frozen=True)
+class Source:
+    """A model that was read: where from, the model, and how large it is.
+
+    bytes: of the model file and of the parts of external data files that it refers to (a part that several tensors
+    share counts once).
+    """
+
+    path: Path
+    model: ir.Model
+    bytes: int
+
+    @functools.cached_property
+    def sha256(self) -> str:
+        """Hex digest of the model file, what `sha256sum` prints; external data files are not part of it.
+
+        Computed on first use, streaming: hashing the weights of a 10 GB model takes longer than optimizing it.
+        """
+        with open(self.path, "rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def load(path: str | os.PathLike[str]) -> Source:
+    """The model at `path`, checked by onnx.checker; its nodes may be in any order, which is no error.
+
+    Raises ModelError, one line that names the file and what is wrong: not there, a folder, empty, not ONNX, truncated,
+    invalid, of an IR version or opset that the installed onnx does not know, or with external data that is missing, too
+    short, or outside the model's folder. Sparse tensors become dense: onnx_ir has no sparse ones, and runtimes make
+    them dense at load.
+    """
+    path = Path(path)
+    proto, size = _parse(path)
+    _check_versions(path, proto)
+    external = external_data.resolve(path, proto, INLINE_LIMIT)
+    external_data.densify(path, proto)
+    _check_graph(path, proto)
+    types = _take_types(proto)
+    try:
+        with quiet():
+            model = ir.from_proto(proto)
+    except _UNREADABLE as error:
+        raise ModelError(f"{path}: cannot be represented: {first_line(error)}") from error
+    model.meta[_TYPES] = types
+    return Source(path, model, size + external)
+
+
+def _parse(path: Path) -> tuple[onnx.ModelProto, int]:
+    """The model with its large tensors external, and the size of the file in bytes."""
+    try:
+        with open(path, "rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            if size == 0:
+                raise ModelError(f"{path}: the file is empty")
+            mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)  # unmapped when the last view of it is gone
+        small = wire.cut(memoryview(mapped), os.path.realpath(path), INLINE_LIMIT)
+        return onnx.ModelProto.FromString(small), size
+    except FileNotFoundError:
+        raise ModelError(f"{path}: no such file") from None
+    except IsADirectoryError:
+        raise ModelError(f"{path}: is a folder, not an ONNX file") from None
+    except OSError as error:
+        raise ModelError(f"{path}: cannot be read: {error.strerror or error}") from None
+    except (wire.WireError, DecodeError) as error:
+        raise ModelError(f"{path}: not an ONNX file, or truncated ({first_line(error)})") from None
+
+
+def _check_versions(path: Path, proto: onnx.ModelProto) -> None:
+    if not proto.HasField("graph") or not proto.ir_version:
+        raise ModelError(f"{path}: not an ONNX model, or truncated: it has no graph or no IR version")
+    if proto.ir_version > onnx.IR_VERSION:
+        raise ModelError(
+            f"{path}: IR version {proto.ir_version} is newer than {onnx.IR_VERSION}, the newest that the installed "
+            f"onnx {onnx.__version__} reads"
+        )
+    newest = onnx.defs.onnx_opset_version()
+    for opset in proto.opset_import:
+        if opset.domain in ("", "ai.onnx") and opset.version > newest:
+            raise ModelError(
+                f"{path}: opset {opset.version} is newer than {newest}, the newest that the installed "
+                f"onnx {onnx.__version__} knows"
+            )
+
+
+def _check_graph(path: Path, proto: onnx.ModelProto) -> None:
+    """Run onnx.checker on a copy without weights.
+
+    What runtimes accept and the checker does not, is no error: nodes in any order, inputs or outputs whose rank is not
+    declared, and functions that import another opset than the model (its opset counts).
+    """
+    lean = onnx.ModelProto()
+    lean.CopyFrom(proto)
+    for tensor in external_data.tensors_of(lean):
+        if tensor.data_location == onnx.TensorProto.EXTERNAL:
+            tensor.ClearField("external_data")
+            tensor.ClearField("data_location")
+            tensor.dims[:] = [0]
+    for value in (*lean.graph.input, *lean.graph.output):
+        if value.type.HasField("tensor_type"):
+            value.type.tensor_type.shape.SetInParent()
+    versions = {opset.domain: opset.version for opset in lean.opset_import}
+    for function in lean.functions:
+        for opset in function.opset_import:
+            opset.version = versions.get(opset.domain, opset.version)
+    try:
+        try:
+            onnx.checker.check_model(lean)
+        except onnx.checker.ValidationError as error:
+            if "topologically sorted" not in str(error):
+                raise
+            model = ir.from_proto(lean)
+            model.graph.sort()
+            onnx.checker.check_model(ir.to_proto(model))
+    except _UNREADABLE as error:
+        raise ModelError(f"{path}: invalid model: {first_line(error)}") from None
+
+
+def _take_types(proto: onnx.ModelProto) -> dict[str, onnx.TypeProto]:
+    """Remove the types onnx_ir cannot represent (maps, opaque types) from all values; return those of the interface."""
+    for graph in external_data.graphs_of(proto):
+        kept = [value for value in graph.value_info if not _has_unknown_type(value.type)]
+        if len(kept) < len(graph.value_info):
+            del graph.value_info[:]
+            graph.value_info.extend(kept)
+    taken = {}
+    for value in (*proto.graph.input, *proto.graph.output):
+        if _has_unknown_type(value.type):
+            taken[value.name] = onnx.TypeProto.FromString(value.type.SerializeToString())
+            value.ClearField("type")
+    return taken
+
+
+def _has_unknown_type(type_proto: onnx.TypeProto) -> bool:
+    kind = type_proto.WhichOneof("value")
+    if kind in ("sequence_type", "optional_type"):
+        return _has_unknown_type(getattr(type_proto, kind).elem_type)
+    return kind in ("map_type", "opaque_type")
+
+
+def restore_types(model: ir.Model, proto: onnx.ModelProto) -> None:
+    """Give the inputs and outputs of `proto`, made of `model`, the types that onnx_ir could not hold."""
+    types = model.meta.get(_TYPES, {})
+    for value in (*proto.graph.input, *proto.graph.output):
+        if value.name in types and not value.HasField("type"):
+            value.type.CopyFrom(types[value.name])
+
+
+def first_line(error: BaseException) -> str:
+    """The first line of an error's message that says something, without the stack some libraries add to it."""
+    while error.__cause__ is not None and not isinstance(error, onnx.checker.ValidationError):
+        error = error.__cause__
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[0] if lines else type(error).__name__
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """Keep the warnings of onnx_ir and onnxscript off the terminal: what they mean for a user is in our notes."""
+    loggers = [logging.getLogger(name) for name in ("onnx_ir", "onnxscript")]
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)

@@ -1,0 +1,97 @@
+"""Rules that bring attention's surroundings to one form, and take away what cancels.
+
+Reshape(Transpose(Reshape(x, [B N, T, H]), [0, 2, 1]), [B, N, H, T]) -> Transpose(x, [0, 1, 3, 2])
+Reshape(Reshape(x)) -> x                                   where the result has x's shape
+Transpose(Transpose(x)) -> Transpose(x) or x
+Transpose(Where(hidden, 0, Transpose(x))) -> Where(Transpose(hidden), 0, x)
+"""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+from onnxscript.rewriter import MatchContext, MatchResult, RewriteRuleClassBase
+from onnxscript.rewriter.rules import common
+
+from onnxopt.graph.passes.no_op_rules import Rooted, SameShape
+from onnxopt.graph.rewrite.symbolic import same
+
+
+class TransposeInThreeDims(RewriteRuleClassBase):
+    """How the exporter transposes keys: batch and heads as one dim, transposed, and split again."""
+
+    def pattern(self, op, x, inner, outer):
+        flat = op.Reshape(x, inner, _allow_other_attributes=True, _outputs=["flat"])
+        return op.Reshape(op.Transpose(flat, perm=[0, 2, 1]), outer, _allow_other_attributes=True, _outputs=["y"])
+
+    def check(self, context: MatchContext, x: ir.Value, flat: ir.Value, y: ir.Value, **_: ir.Value) -> MatchResult:
+        result = MatchResult()
+        if x.shape is None or flat.shape is None or y.shape is None or len(y.shape) != 4 or len(flat.shape) != 3:
+            return result.fail("its shapes are not known")
+        if not (same(flat.shape[1], y.shape[3]) and same(flat.shape[2], y.shape[2])):
+            return result.fail("it does more than to transpose the last two dims")
+        if self._straight(x, y) is None and sum(not isinstance(d, int) for d in y.shape) > 1:
+            return result.fail("more than one dim is symbolic, and x has others")
+        return result
+
+    def _straight(self, x: ir.Value, y: ir.Value) -> ir.Value | None:
+        """x, where it has y's dims but for the transposition."""
+        assert x.shape is not None and y.shape is not None
+        wanted = (y.shape[0], y.shape[1], y.shape[3], y.shape[2])
+        fits = len(x.shape) == 4 and all(same(a, b) for a, b in zip(x.shape, wanted, strict=True))
+        return x if fits else None
+
+    def rewrite(self, op, x: ir.Value, y: ir.Value, **_: ir.Value):
+        assert y.shape is not None
+        source = self._straight(x, y)
+        if source is None:
+            dims = [d if isinstance(d, int) else -1 for d in (y.shape[0], y.shape[1], y.shape[3], y.shape[2])]
+            source = op.Reshape(x, op.Constant(value=ir.tensor(dims, dtype=ir.DataType.INT64)))
+        return op.Transpose(source, perm=[0, 1, 3, 2])
+
+
+class ReshapeThereAndBack(RewriteRuleClassBase):
+    """`Reshape(Reshape(x)) -> x` where the result has x's shape."""
+
+    def pattern(self, op, x):
+        inner = op.Reshape(x, _allow_other_inputs=True, _allow_other_attributes=True)
+        return op.Reshape(inner, _allow_other_inputs=True, _allow_other_attributes=True, _outputs=["y"])
+
+    def check(self, context: MatchContext, x: ir.Value, y: ir.Value) -> MatchResult:
+        if x.shape is None or y.shape is None or len(x.shape) != len(y.shape):
+            return MatchResult().fail("the shapes differ, or are not known")
+        if not all(same(a, b) for a, b in zip(x.shape, y.shape, strict=True)):
+            return MatchResult().fail("the result is not known to have the first one's shape")
+        return MatchResult()
+
+    def rewrite(self, op, x: ir.Value, y: ir.Value):
+        return op.Identity(x)
+
+
+class TransposedGuard(RewriteRuleClassBase):
+    """`Transpose(Where(hidden, 0, Transpose(x))) -> Where(Transpose(hidden), 0, x)`, where both swap dims 1 and 2."""
+
+    def pattern(self, op, hidden, zero, x):
+        guarded = op.Where(hidden, zero, op.Transpose(x, perm=[0, 2, 1, 3]))
+        return op.Transpose(guarded, perm=[0, 2, 1, 3])
+
+    def check(self, context: MatchContext, hidden: ir.Value, zero: ir.Value, x: ir.Value) -> MatchResult:
+        if hidden.shape is None or len(hidden.shape) != 4 or zero.const_value is None or zero.const_value.size != 1:
+            return MatchResult().fail("the condition is not known to have four dims")
+        return MatchResult()
+
+    def rewrite(self, op, hidden: ir.Value, zero: ir.Value, x: ir.Value):
+        return op.Where(op.Transpose(hidden, perm=[0, 2, 1, 3]), zero, x)
+
+
+def before_recognition() -> list[Rooted]:
+    return [Rooted("Reshape", TransposeInThreeDims.rule())]
+
+
+def after_mapping() -> list[Rooted]:
+    return [
+        Rooted("Transpose", TransposedGuard.rule()),
+        Rooted("Transpose", common.transpose_transpose_rule),
+        Rooted("Transpose", common.no_op_transpose_rule),
+        Rooted("Reshape", ReshapeThereAndBack.rule()),
+        Rooted("Reshape", SameShape.rule("Reshape")),
+    ]

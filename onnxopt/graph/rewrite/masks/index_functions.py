@@ -1,0 +1,137 @@
+"""Functions of an index that tensors of integers, bools or two numbers hold, and which of them a constant holds."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import onnx_ir as ir
+
+from onnxopt.graph.rewrite.symbolic import Dim
+
+FLOATS = (ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16, ir.DataType.DOUBLE)
+_SPREAD = frozenset({"Expand", "Unsqueeze", "Squeeze", "Reshape", "Identity"})
+_LARGEST = 1 << 24  # elements of a constant mask that is looked at
+
+
+@dataclasses.dataclass(frozen=True)
+class Affine:
+    """offset + sum(coefficients[d] * index[d]); the last coefficient is of the last axis."""
+
+    offset: Dim
+    coefficients: tuple[int, ...] = ()
+
+    @property
+    def constant(self) -> bool:
+        return not any(self.coefficients)
+
+    def plus(self, other: Affine, factor: int = 1) -> Affine:
+        rank = max(len(self.coefficients), len(other.coefficients))
+        a, b = self.widened(rank), other.widened(rank)
+        coefficients = tuple(x + factor * y for x, y in zip(a, b, strict=True))
+        return Affine(simplified(self.offset + factor * other.offset), coefficients)
+
+    def widened(self, rank: int) -> tuple[int, ...]:
+        return (0,) * (rank - len(self.coefficients)) + self.coefficients
+
+    def never_negative(self) -> bool:
+        """Indices and dims are 0 or more."""
+        return isinstance(self.offset, int) and self.offset >= 0 and all(c >= 0 for c in self.coefficients)
+
+
+@dataclasses.dataclass(frozen=True)
+class Truth:
+    """True exactly where `expression` is not negative."""
+
+    expression: Affine
+
+    @property
+    def always(self) -> bool:
+        return self.expression.never_negative()
+
+    @property
+    def never(self) -> bool:
+        offset = self.expression.offset
+        return isinstance(offset, int) and offset < 0 and all(c <= 0 for c in self.expression.coefficients)
+
+
+@dataclasses.dataclass(frozen=True)
+class Choice:
+    """One number where `truth` holds, and another where it does not."""
+
+    truth: Truth
+    shown: float
+    hidden: float
+
+
+ALWAYS, NEVER = Truth(Affine(0)), Truth(Affine(-1))
+Found = Affine | Truth | Choice | None
+
+
+def simplified(dim: Dim) -> Dim:
+    if isinstance(dim, int):
+        return dim
+    text = str(dim.simplify().value)
+    return int(text) if text.lstrip("-").isdigit() else dim.simplify()
+
+
+def fit(array: np.ndarray) -> Found:
+    """The function that a constant's elements follow, checked against every one of them; None where there is none."""
+    if array.size == 0 or array.size > _LARGEST:
+        return None
+    if array.dtype == np.bool_:
+        return _fit_truth(array)
+    corner = (0,) * array.ndim
+    offset = int(array[corner])
+    steps = []
+    for axis, length in enumerate(array.shape):
+        neighbour = tuple(int(a == axis) for a in range(array.ndim))
+        steps.append(int(array[neighbour]) - offset if length > 1 else 0)
+    expected = offset + sum(
+        step * np.arange(length).reshape([-1 if a == axis else 1 for a in range(array.ndim)])
+        for axis, (step, length) in enumerate(zip(steps, array.shape, strict=True))
+    )
+    return Affine(offset, tuple(steps)) if bool((array == expected).all()) else None
+
+
+def _fit_truth(array: np.ndarray) -> Truth | None:
+    if array.all():
+        return ALWAYS
+    if not array.any():
+        return NEVER
+    if array.ndim < 2:
+        return None
+    rows, columns = array.shape[-2:]
+    offset = int(array.reshape(-1, columns)[0].sum()) - 1
+    causal = np.tri(rows, columns, offset, dtype=np.bool_)
+    coefficients = (0,) * (array.ndim - 2) + (1, -1)
+    return Truth(Affine(offset, coefficients)) if bool((array == causal).all()) else None
+
+
+def fit_choice(array: np.ndarray) -> Choice | None:
+    """A constant of two numbers, one of them 0, as a choice between them; None where it is more than that."""
+    if array.size == 0 or array.size > _LARGEST:
+        return None
+    zero = array == 0
+    others = array[~zero]
+    if others.size == 0:
+        return Choice(ALWAYS, 0.0, 0.0)
+    hidden = float(others.flat[0])
+    truth = _fit_truth(zero) if bool((others == hidden).all()) else None
+    return Choice(truth, 0.0, hidden) if truth is not None else None
+
+
+def uniform(value: ir.Value | None) -> float | None:
+    """The one number that a tensor holds in every place; None where it is not known to."""
+    while value is not None:
+        tensor, node = value.const_value, value.producer()
+        if tensor is not None:
+            numeric = tensor.size == 1 and tensor.dtype not in (ir.DataType.BOOL, ir.DataType.STRING)
+            return float(tensor.numpy().item()) if numeric else None
+        if node is not None and node.op_type == "ConstantOfShape" and node.domain == "":
+            fill = node.attributes.get_tensor("value")
+            return float(fill.numpy().item()) if fill is not None else 0.0
+        if node is None or node.domain != "" or node.op_type not in _SPREAD:
+            return None
+        value = node.inputs[0]
+    return None

@@ -1,0 +1,277 @@
+"""Products of one input with several weights, as one product with the weights beside each other.
+
+    MultiHeadAttention(x Wq + bq, x Wk + bk, x Wv + bv) -> Attention(x, [Wq Wk Wv], [bq bk bv])
+                                                         | MultiHeadAttention(Split(x [Wq Wk Wv] + [bq bk bv]))
+    Sdpa(Rotary(heads(x Wq)), Rotary(heads(x Wk)), heads(x Wv)) -> the same of slices of x [Wq Wk Wv]
+    GroupQueryAttention(x Wq, x Wk, x Wv) -> GroupQueryAttention(x [Wq Wk Wv]), which takes them packed
+    Mul(act(x Wg), x Wu) -> Mul(act(g), u)    g, u = Split(x [Wg Wu])
+
+Only where each weight has no other reader, so that the model does not grow. A missing bias counts as zeros.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import onnx_ir as ir
+from onnxscript.rewriter import MatchContext, MatchResult, RewriteRuleClassBase, pattern
+
+from onnxopt.graph.rewrite.to_contrib import SIXTEEN_BIT, ints, rotated, swapped
+from onnxopt.graph.rewrite.weights import Joiner
+from onnxopt.graph.shapes.contrib_schemas import CONTRIB, DOMAIN
+
+_LARGEST_ATTENTION = {ir.DataType.FLOAT16: 8 << 20, ir.DataType.FLOAT: 16 << 20}  # bytes of q, k and v together
+_ATTENTION_BIAS = 5  # position of the mask among the inputs of MultiHeadAttention and of Attention
+
+
+class _Merge(RewriteRuleClassBase):
+    def __init__(self, name: str, joiner: Joiner) -> None:
+        super().__init__(name)
+        self._joiner = joiner
+        self._splits = False  # what check decided last, which rewrite then does
+
+    def _obstacle(self, x: ir.Value, weights: Sequence[ir.Value], biases: Sequence[ir.Value | None]) -> str:
+        if len(set(weights)) != len(weights):
+            return "two of the products have the same weight"
+        for weight in weights:
+            if weight.const_value is None or weight.is_graph_input() or len(weight.const_value.shape) != 2:
+                return f"{weight.name} is not a constant matrix"
+            if len(weight.uses()) != 1 or weight.is_graph_output():
+                return f"{weight.name} is read elsewhere too, so a joined copy would make the model larger"
+        if len({(w.const_value.dtype, w.const_value.shape[0]) for w in weights if w.const_value is not None}) != 1:
+            return "the weights differ in dtype or in what they take in"
+        for weight, bias in zip(weights, biases, strict=True):
+            if bias is None:
+                continue
+            width = weight.const_value.shape[1] if weight.const_value is not None else None
+            if bias.const_value is None or bias.is_graph_input() or bias.const_value.shape.numpy() != (width,):
+                return f"{bias.name} is not a constant vector of {width}"
+        return ""
+
+    def _joined(self, weights: Sequence[ir.Value]) -> ir.TensorProtocol:
+        return self._joiner.columns([w.const_value for w in weights if w.const_value is not None], _name(weights))
+
+    def _joined_bias(self, weights: Sequence[ir.Value], biases: Sequence[ir.Value | None]) -> ir.Tensor:
+        """The biases beside each other, zeros where there is none."""
+        rows = []
+        for weight, bias in zip(weights, biases, strict=True):
+            assert weight.const_value is not None
+            dtype, width = weight.const_value.dtype, weight.const_value.shape.numpy()[1]
+            given = bias.const_value if bias is not None else None
+            rows.append(np.zeros(width, dtype.numpy()) if given is None else given.numpy())
+        return ir.Tensor(np.concatenate(rows), dtype=dtype, name=f"{_name(weights)}/bias")
+
+    def _product(self, op, x: ir.Value, weights: Sequence[ir.Value], biases: Sequence[ir.Value | None]):
+        product = op.MatMul(x, op.initializer(self._joined(weights)))
+        if all(b is None for b in biases):
+            return product
+        return op.Add(product, op.initializer(self._joined_bias(weights, biases)))
+
+    def _parts(self, op, product, weights: Sequence[ir.Value]):
+        widths = _widths(weights)
+        sizes = op.Constant(value=ir.tensor(widths, dtype=ir.DataType.INT64))
+        return op.Split(product, sizes, axis=-1, _outputs=len(widths))
+
+
+def _name(weights: Sequence[ir.Value]) -> str:
+    return "+".join(str(w.name) for w in weights)
+
+
+def _widths(weights: Sequence[ir.Value]) -> list[int]:
+    return [w.const_value.shape.numpy()[1] for w in weights if w.const_value is not None]
+
+
+def _projection(op, x, name: str):
+    weight, bias = pattern.Var(f"w{name}"), pattern.Var(f"b{name}", can_match_none=True)
+    product = op.MatMul(x, weight)
+    return pattern.OrValue([op.Add(product, bias), op.Add(bias, product), product])
+
+
+class SelfAttention(_Merge):
+    """q, k and v of one MultiHeadAttention, as parts of one product.
+
+    Attention splits its product again, in the kernel that adds the bias: twice the bytes of q, k and v. A gemm region
+    that writes the parts itself, in 16 bit, runs a product for each, which fill the GPU less. Measured (docs/notes.md),
+    Attention is faster for 5 MB, the parts are for 15 MB; for 32 bit, 16 MB are where three products take over.
+    """
+
+    def pattern(self, op, x):
+        return op.MultiHeadAttention(
+            *(_projection(op, x, name) for name in "qkv"),
+            _domain=CONTRIB, _allow_other_inputs=True, _allow_other_attributes=True, _outputs=["y"],
+        )  # fmt: skip
+
+    def check(self, context: MatchContext, x, wq, wk, wv, y, bq=None, bk=None, bv=None, **_):
+        result = MatchResult()
+        if reason := self._obstacle(x, (wq, wk, wv), (bq, bk, bv)):
+            return result.fail(reason)
+        node, widths = y.producer(), _widths((wq, wk, wv))
+        if any(v is not None for k, v in enumerate(node.inputs) if k > 2 and k != _ATTENTION_BIAS):
+            return result.fail("it has inputs besides a mask, which Attention takes in another form")
+        if widths[0] != widths[1]:
+            return result.fail("q and k have different widths")
+        if x.shape is None or len(x.shape) != 3:
+            return result.fail("what is projected is not known to have three dims")
+        self._splits = not self._fits_attention(x, widths)
+        if self._splits and (x.dtype not in SIXTEEN_BIT or len(set(widths)) != 1):
+            return result.fail("to take q, k and v out of one product would cost more than it saves")
+        return result
+
+    def _fits_attention(self, x: ir.Value, widths: Sequence[int]) -> bool:
+        """Whether Attention takes this dtype, and q, k and v are small enough for it, or of unknown size."""
+        if x.dtype not in _LARGEST_ATTENTION or x.shape is None:
+            return False
+        rows = [d for d in x.shape.dims[:2] if isinstance(d, int)]
+        size = rows[0] * rows[1] * sum(widths) * x.dtype.itemsize if len(rows) == 2 else 0
+        return size <= _LARGEST_ATTENTION[x.dtype]
+
+    def rewrite(self, op, x, wq, wk, wv, y, bq=None, bk=None, bv=None, **_):
+        node, weights = y.producer(), (wq, wk, wv)
+        attributes = {name: attribute.value for name, attribute in node.attributes.items()}
+        widths = _widths(weights)
+        if self._splits:
+            parts = self._parts(op, self._product(op, x, weights, (bq, bk, bv)), weights)
+            return op.MultiHeadAttention(*parts, *node.inputs[3:], _domain=CONTRIB, **attributes)
+        if widths[2] != widths[0]:
+            attributes["qkv_hidden_sizes"] = list(widths)
+        mask = node.inputs[_ATTENTION_BIAS] if len(node.inputs) > _ATTENTION_BIAS else None
+        extra = [] if mask is None else [None, None, mask]
+        weight = op.initializer(self._joined(weights))
+        bias = op.initializer(self._joined_bias(weights, (bq, bk, bv)))
+        return op.Attention(x, weight, bias, *extra, _domain=CONTRIB, **attributes)
+
+
+class GroupQueryProjections(_Merge):
+    """q, k and v of one GroupQueryAttention, which takes them as one."""
+
+    def pattern(self, op, x):
+        return op.GroupQueryAttention(
+            *(_projection(op, x, name) for name in "qkv"),
+            _domain=CONTRIB, _allow_other_inputs=True, _allow_other_attributes=True,
+            _outputs=["y", "present_key", "present_value"],
+        )  # fmt: skip
+
+    def check(self, context: MatchContext, x, wq, wk, wv, bq=None, bk=None, bv=None, **_):
+        reason = self._obstacle(x, (wq, wk, wv), (bq, bk, bv))
+        return MatchResult().fail(reason) if reason else MatchResult()
+
+    def rewrite(self, op, x, wq, wk, wv, y, bq=None, bk=None, bv=None, **_):
+        node = y.producer()
+        attributes = {name: attribute.value for name, attribute in node.attributes.items()}
+        product = self._product(op, x, (wq, wk, wv), (bq, bk, bv))
+        return op.GroupQueryAttention(
+            product, None, None, *node.inputs[3:], _domain=CONTRIB, _outputs=3, **attributes
+        )  # fmt: skip
+
+
+class HeadProjections(_Merge):
+    """q, k and v of an attention whose heads go through a rotary embedding, or are repeated: parts of one product.
+
+    The parts may differ in width: a pointwise region takes them apart and prepares them in one kernel.
+    """
+
+    def __init__(self, rotary: bool, joiner: Joiner) -> None:
+        super().__init__("merge_rotary_heads" if rotary else "merge_heads", joiner)
+        self._rotary = rotary
+
+    def pattern(self, op, x, cos, sin):
+        def heads(name: str):
+            split = op.Reshape(_projection(op, x, name), _allow_other_inputs=True, _allow_other_attributes=True)
+            return op.Transpose(split, perm=[0, 2, 1, 3], _outputs=[name])
+
+        q, k = (op.Rotary(heads(n), cos, sin, _domain=DOMAIN) if self._rotary else heads(n) for n in "qk")
+        return op.Sdpa(
+            q, k, heads("v"), _domain=DOMAIN, _allow_other_inputs=True, _allow_other_attributes=True, _outputs=["y"]
+        )
+
+    def check(self, context: MatchContext, x, q, k, v, wq, wk, wv, bq=None, bk=None, bv=None, **_):
+        result = MatchResult()
+        if q.dtype not in SIXTEEN_BIT:
+            return result.fail(f"on a GPU, attention of {q.dtype} is not what this is for")
+        if not self._rotary and q.shape[1] == k.shape[1]:
+            return result.fail("every query head has keys of its own: SelfAttention takes it")
+        if any(value.shape is None or not isinstance(value.shape[1], int) for value in (q, k, v)):
+            return result.fail("the number of heads is not known")
+        reason = self._obstacle(x, (wq, wk, wv), (bq, bk, bv))
+        return result.fail(reason) if reason else result
+
+    def rewrite(self, op, x, q, k, v, y, wq, wk, wv, bq=None, bk=None, bv=None, cos=None, sin=None):
+        node, weights = y.producer(), (wq, wk, wv)
+        attributes = {name: attribute.value for name, attribute in node.attributes.items()}
+        product = self._product(op, x, weights, (bq, bk, bv))
+        ends = np.cumsum(_widths(weights)).tolist()
+        heads = []
+        for begin, end, like in zip([0, *ends], ends, (q, k, v), strict=False):
+            # No Split: its parts would have to become one region all at once.
+            part = op.Slice(product, ints(op, [begin]), ints(op, [end]), ints(op, [-1]))
+            split = op.Reshape(part, ints(op, [0, 0, like.shape[1], like.shape[3]]))
+            heads.append(swapped(op, split))
+            heads[-1].shape, heads[-1].dtype = like.shape, like.dtype
+        if self._rotary:
+            heads[:2] = [op.Rotary(x, cos, sin, _domain=DOMAIN) for x in heads[:2]]
+            for made, like in zip(heads, (q, k), strict=False):
+                made.shape, made.dtype = like.shape, like.dtype
+        return op.Sdpa(*heads, *node.inputs[3:], _domain=DOMAIN, **attributes)
+
+
+class CachedProjections(GroupQueryProjections):
+    """q, k and v of one token behind a cache: one product, whose heads a kernel of ours turns where they lie.
+
+    GroupQueryAttention takes them packed, and appends k and v to the cache from there.
+    """
+
+    def pattern(self, op, x, cos, sin):
+        def heads(name: str):
+            split = op.Reshape(_projection(op, x, name), _allow_other_inputs=True, _allow_other_attributes=True)
+            return op.Transpose(split, perm=[0, 2, 1, 3], _outputs=[name])
+
+        def flat(value):
+            return op.Reshape(op.Transpose(value, perm=[0, 2, 1, 3]), _allow_other_inputs=True)
+
+        q, k = (op.Rotary(heads(n), cos, sin, _domain=DOMAIN) for n in "qk")
+        return op.GroupQueryAttention(
+            flat(q), flat(k), flat(heads("v")),
+            _domain=CONTRIB, _allow_other_inputs=True, _allow_other_attributes=True,
+            _outputs=["y", "present_key", "present_value"],
+        )  # fmt: skip
+
+    def rewrite(self, op, x, cos, sin, q, k, v, y, wq, wk, wv, bq=None, bk=None, bv=None, **_):
+        node, size = y.producer(), k.shape[3]
+        attributes = {name: attribute.value for name, attribute in node.attributes.items()}
+        turned, every = q.shape[1] + k.shape[1], q.shape[1] + 2 * k.shape[1]
+        product = self._product(op, x, (wq, wk, wv), (bq, bk, bv))
+        whole = op.Reshape(product, ints(op, [0, 0, every, size]))
+        first = op.Slice(whole, ints(op, [0]), ints(op, [turned]), ints(op, [2]))
+        rest = op.Slice(whole, ints(op, [turned]), ints(op, [every]), ints(op, [2]))
+        packed = op.Concat(rotated(op, first, size, cos, sin), rest, axis=2)
+        packed = op.Reshape(packed, ints(op, [0, 0, every * size]))
+        return op.GroupQueryAttention(packed, None, None, *node.inputs[3:], _domain=CONTRIB, _outputs=3, **attributes)
+
+
+class GateAndUp(_Merge):
+    """The two products of a gated MLP; silu: written as g * Sigmoid(g), else any one operator of one operand."""
+
+    def __init__(self, activation: str, gate_first: bool, joiner: Joiner) -> None:
+        super().__init__(f"merge_gate_{activation}", joiner)
+        self._activation, self._gate_first = activation, gate_first
+
+    def pattern(self, op, x):
+        gate, up = self._activated(op, _projection(op, x, "g")), _projection(op, x, "u")
+        return op.Mul(gate, up) if self._gate_first else op.Mul(up, gate)
+
+    def _activated(self, op, gate):
+        if self._activation == "Silu":
+            return op.Mul(gate, op.Sigmoid(gate))
+        return getattr(op, self._activation)(gate, _allow_other_attributes=True, _outputs=["activated"])
+
+    def check(self, context: MatchContext, x, wg, wu, bg=None, bu=None, activated=None):
+        reason = self._obstacle(x, (wg, wu), (bg, bu))
+        return MatchResult().fail(reason) if reason else MatchResult()
+
+    def rewrite(self, op, x, wg, wu, bg=None, bu=None, activated=None):
+        gate, up = self._parts(op, self._product(op, x, (wg, wu), (bg, bu)), (wg, wu))
+        if activated is None:
+            return op.Mul(op.Mul(gate, op.Sigmoid(gate)), up)
+        attributes = {name: attribute.value for name, attribute in activated.producer().attributes.items()}
+        return op.Mul(getattr(op, self._activation)(gate, **attributes), up)

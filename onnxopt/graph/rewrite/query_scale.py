@@ -1,0 +1,37 @@
+"""A factor on the queries joins the scale of the attention operator.
+
+MultiHeadAttention(q * c, k, v; scale) -> MultiHeadAttention(q, k, v; scale * c)
+"""
+
+from __future__ import annotations
+
+import math
+
+import onnx_ir as ir
+from onnxscript.rewriter import MatchContext, MatchResult, RewriteRuleClassBase
+
+from onnxopt.graph.shapes.contrib_schemas import CONTRIB
+
+
+class ScaledQuery(RewriteRuleClassBase):
+    def pattern(self, op, q, c, k, v):
+        return op.MultiHeadAttention(
+            op.Mul(q, c), k, v,
+            _domain=CONTRIB, _allow_other_inputs=True, _allow_other_attributes=True, _outputs=["y"],
+        )  # fmt: skip
+
+    def check(self, context: MatchContext, q: ir.Value, c: ir.Value, y: ir.Value, **_: ir.Value) -> MatchResult:
+        tensor = c.const_value
+        if tensor is None or tensor.size != 1 or (q.shape is not None and len(tensor.shape) > len(q.shape)):
+            return MatchResult().fail("the factor is not a constant of one element")
+        factor = float(tensor.numpy().item())
+        if not math.isfinite(factor) or factor == 0:
+            return MatchResult().fail(f"the factor is {factor}")
+        return MatchResult()
+
+    def rewrite(self, op, q: ir.Value, c: ir.Value, y: ir.Value, **_: ir.Value):
+        node = y.producer()
+        assert node is not None and c.const_value is not None
+        attributes = {name: attribute.value for name, attribute in node.attributes.items()}
+        attributes["scale"] *= float(c.const_value.numpy().item())
+        return op.MultiHeadAttention(q, *node.inputs[1:], _domain=CONTRIB, **attributes)

@@ -1,0 +1,81 @@
+"""Rotary embedding over the halves of a head, as transformers writes it, to one Rotary.
+
+    Add(Mul(x, cos), Mul(Concat(Neg(x[..., H/2:]), x[..., :H/2]), sin)) -> Rotary(x, cos, sin)
+
+cos and sin hold each angle twice, once for either half; that is checked, because runtimes' operators take one half.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx_ir as ir
+from onnxscript.rewriter import MatchContext, MatchResult, RewriteRule, RewriteRuleClassBase
+
+from onnxopt.graph.shapes.contrib_schemas import DOMAIN
+
+_ELEMENT_BY_ELEMENT = frozenset({"Cast", "Cos", "Sin", "Unsqueeze", "Identity", "Expand"})
+
+
+class RotateHalves(RewriteRuleClassBase):
+    def pattern(self, op, x, cos, sin, start1, end1, start2, end2, axis1, axis2):
+        first = op.Slice(x, start1, end1, axis1, _allow_other_inputs=True)
+        second = op.Slice(x, start2, end2, axis2, _allow_other_inputs=True)
+        rotated = op.Concat(op.Neg(second), first, axis=-1)
+        return op.Add(op.Mul(x, cos), op.Mul(rotated, sin))
+
+    def check(self, context: MatchContext, x, cos, sin, start1, end1, start2, end2, axis1, axis2):
+        result = MatchResult()
+        if x.shape is None or len(x.shape) != 4 or not isinstance(x.shape[3], int) or x.shape[3] % 2:
+            return result.fail("x is not known to have four dims, the last of them even", x)
+        half = x.shape[3] // 2
+        bounds = [_number(v) for v in (start1, end1, start2, end2)]
+        if bounds[:3] != [0, half, half] or bounds[3] is None or bounds[3] < 2 * half:
+            return result.fail("the slices are not the two halves of the last axis")
+        if any(_number(axis) not in (3, -1) for axis in (axis1, axis2)):
+            return result.fail("the slices are not along the last axis")
+        if any(_step(node) != 1 for node in context.nodes if node.op_type == "Slice"):
+            return result.fail("a slice skips elements")
+        for value in (cos, sin):
+            if value.shape is None or len(value.shape) != 4 or value.shape[3] != x.shape[3]:
+                return result.fail(f"{value.name} does not have an angle for each element of a head", value)
+            if value.shape[1] != 1:
+                return result.fail(f"{value.name} differs from head to head", value)
+            if not repeats(value):
+                return result.fail(f"the two halves of {value.name} are not known to be equal", value)
+        return result
+
+    def rewrite(self, op, x, cos, sin, **_):
+        return op.Rotary(x, cos, sin, _domain=DOMAIN)
+
+
+def repeats(value: ir.Value) -> bool:
+    """Whether the second half of the last axis provably equals the first."""
+    if value.const_value is not None:
+        array = value.const_value.numpy()
+        half = array.shape[-1] // 2
+        return bool(np.array_equal(array[..., :half], array[..., half:]))
+    node = value.producer()
+    if node is None:
+        return False
+    if node.op_type == "Concat":
+        return len(node.inputs) == 2 and node.inputs[0] is node.inputs[1] and node.attributes.get_int("axis") in (
+            -1, (len(value.shape) if value.shape is not None else 0) - 1,
+        )  # fmt: skip
+    if node.op_type == "Mul":
+        factors = [v for v in node.inputs if v is not None and (v.const_value is None or v.const_value.size != 1)]
+        return len(factors) == 1 and repeats(factors[0])
+    return node.op_type in _ELEMENT_BY_ELEMENT and node.inputs[0] is not None and repeats(node.inputs[0])
+
+
+def rules() -> list[RewriteRule]:
+    rule = RotateHalves.rule()
+    return [rule, *rule.commute()]
+
+
+def _number(value: ir.Value) -> int | None:
+    tensor = value.const_value
+    return int(tensor.numpy().item()) if tensor is not None and tensor.size == 1 else None
+
+
+def _step(node: ir.Node) -> int | None:
+    return 1 if len(node.inputs) < 5 or node.inputs[4] is None else _number(node.inputs[4])

@@ -1,0 +1,266 @@
+"""Sdpa and Rotary to the fastest operators that ONNX Runtime's CUDA provider has kernels for, and its CPU provider too.
+
+    Sdpa(Rotary(q), Rotary(k), v; causal)  grouped, 16 bit -> GroupQueryAttention with do_rotary
+    Sdpa(q, k, v; causal)                  grouped, 16 bit -> GroupQueryAttention
+    Sdpa(q, k, v, mask?)                                   -> MultiHeadAttention, mask as attention_bias
+    Rotary(x, cos, sin)                                    -> RotaryEmbedding
+
+All of them take (B, S, N H), so each operand gets Reshape(Transpose(x)) and each result the reverse; what an exporter
+had there cancels against it (layout.py). On the CPU, float16 runs through Casts that ONNX Runtime inserts itself.
+Which operator is the fastest was measured: docs/notes.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+from onnxscript.rewriter import MatchContext, MatchResult, RewriteRuleClassBase
+
+from onnxopt.graph.rewrite.symbolic import dims_of, same
+from onnxopt.graph.shapes.contrib_schemas import CONTRIB, DOMAIN
+
+SIXTEEN_BIT = (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
+GROUPED_OF_FLOAT16 = False
+_ROTARY_MULTIPLE = 16  # of a head's size that GroupQueryAttention's rotary embedding asks for
+
+
+class GroupQuery(RewriteRuleClassBase):
+    """Causal attention over grouped heads; rotary: with the embedding of q and k taken in."""
+
+    def __init__(self, rotary: bool) -> None:
+        super().__init__("group_query_rotary" if rotary else "group_query")
+        self._rotary = rotary
+        self._graph: ir.Graph | None = None
+
+    def pattern(self, op, q, k, v, cos, sin):
+        queries, keys = (op.Rotary(x, cos, sin, _domain=DOMAIN) if self._rotary else x for x in (q, k))
+        return op.Sdpa(queries, keys, v, _domain=DOMAIN, _allow_other_attributes=True, _outputs=["y"])
+
+    def check(self, context: MatchContext, q, k, v, y, cos=None, sin=None):
+        result = MatchResult()
+        self._graph = context.model.graph
+        if not y.producer().attributes.get_int("causal"):
+            return result.fail("GroupQueryAttention is causal, this attention is not")
+        if q.dtype not in SIXTEEN_BIT:
+            return result.fail(f"GroupQueryAttention has no CUDA kernel for {q.dtype}")
+        if q.dtype == ir.DataType.FLOAT16 and not GROUPED_OF_FLOAT16:
+            return result.fail("MultiHeadAttention copies nothing, and a kernel of ours prepares what it reads")
+        if q.shape[3] != v.shape[3]:
+            return result.fail("k and v have heads of different sizes")
+        if not same(q.shape[2], k.shape[2]):
+            return result.fail("there are more keys than queries")
+        if q.shape[1] == k.shape[1] and not self._rotary:
+            return result.fail("every query head has keys of its own: MultiHeadAttention takes it")
+        if self._rotary:
+            if q.shape[3] % _ROTARY_MULTIPLE:
+                return result.fail(f"a head of {q.shape[3]} is no multiple of {_ROTARY_MULTIPLE}")
+            if not all(x.shape[0] == 1 and same(x.shape[2], q.shape[2]) for x in (cos, sin)):
+                return result.fail("positions differ from sequence to sequence")
+        return result
+
+    def rewrite(self, op, q, k, v, y, cos=None, sin=None):
+        queries = flat(op, q)
+        lengths, total = _lengths(op, self._graph, q, queries)
+        tables = [_half_table(op, x) for x in (cos, sin)] if self._rotary else []
+        out, _, _ = op.GroupQueryAttention(
+            queries, flat(op, k), flat(op, v), None, None, lengths, total, *tables,
+            num_heads=q.shape[1], kv_num_heads=k.shape[1], scale=y.producer().attributes.get_float("scale"),
+            do_rotary=int(self._rotary), _domain=CONTRIB, _outputs=3,
+        )  # fmt: skip
+        return heads(op, out, y)
+
+
+class MultiHead(RewriteRuleClassBase):
+    """Attention whose query heads all have keys of their own."""
+
+    def __init__(self) -> None:
+        super().__init__("multi_head")
+        self._graph: ir.Graph | None = None
+
+    def pattern(self, op, q, k, v):
+        return op.Sdpa(q, k, v, _domain=DOMAIN, _allow_other_inputs=True, _allow_other_attributes=True, _outputs=["y"])
+
+    def check(self, context: MatchContext, q, k, v, y):
+        self._graph = context.model.graph
+        if q.shape[1] != k.shape[1]:
+            return MatchResult().fail("several query heads share keys")
+        return MatchResult()
+
+    def rewrite(self, op, q, k, v, y):
+        node = y.producer()
+        mask = node.inputs[3] if len(node.inputs) > 3 else None
+        extra = [] if mask is None else [None, None, _full_mask(op, self._graph, mask, q, k)]
+        flattens = _is_transposed(k) or _is_transposed(v) or not same(k.shape[3], v.shape[3])
+        keys, values = (flat(op, x) if flattens else x for x in (k, v))
+        attributes = {"unidirectional": 1} if node.attributes.get_int("causal") else {}
+        out = op.MultiHeadAttention(
+            flat(op, q), keys, values, *extra,
+            num_heads=q.shape[1], scale=node.attributes.get_float("scale"), **attributes, _domain=CONTRIB,
+        )  # fmt: skip
+        return heads(op, out, y)
+
+
+class Ungroup(RewriteRuleClassBase):
+    """Keys and values repeated for each head again, for operators that know no groups: over (B, T, M, H)."""
+
+    def pattern(self, op, q, k, v):
+        return op.Sdpa(q, k, v, _domain=DOMAIN, _allow_other_inputs=True, _allow_other_attributes=True, _outputs=["y"])
+
+    def check(self, context: MatchContext, q, k, v, y):
+        return MatchResult() if q.shape[1] != k.shape[1] else MatchResult().fail("there are no groups")
+
+    def rewrite(self, op, q, k, v, y):
+        node = y.producer()
+        groups = q.shape[1] // k.shape[1]
+        attributes = {name: attribute.value for name, attribute in node.attributes.items()}
+        keys, values = (_repeat(op, x, groups) for x in (k, v))
+        for made, source in ((keys, k), (values, v)):
+            made.shape = ir.Shape([source.shape[0], q.shape[1], *source.shape[2:]])
+            made.dtype = source.dtype
+        return op.Sdpa(q, keys, values, *node.inputs[3:], _domain=DOMAIN, **attributes)
+
+
+class RotaryOperator(RewriteRuleClassBase):
+    """Rotary embedding whose table begins at the first position for every sequence."""
+
+    def pattern(self, op, x, cos, sin):
+        return op.Rotary(x, cos, sin, _domain=DOMAIN, _outputs=["y"])
+
+    def check(self, context: MatchContext, x, cos, sin, y):
+        if x.dtype in SIXTEEN_BIT:
+            return MatchResult().fail("on a GPU, a kernel of ours does it with what is around it")
+        if not all(t.shape[0] == 1 and same(t.shape[2], x.shape[2]) for t in (cos, sin)):
+            return MatchResult().fail("positions differ from sequence to sequence")
+        return MatchResult()
+
+    def rewrite(self, op, x, cos, sin, y):
+        start = op.Constant(value=ir.tensor(np.zeros(1, np.int64)))
+        tables = [_half_table(op, t) for t in (cos, sin)]
+        out = op.RotaryEmbedding(flat(op, x), start, *tables, num_heads=x.shape[1], _domain=CONTRIB)
+        return heads(op, out, y)
+
+
+class RotaryNodes(RewriteRuleClassBase):
+    """Rotary embedding as plain operators again, over (B, S, N, H), which is how it comes from a product and goes on.
+
+    With what is around it, it becomes one kernel of ours.
+    """
+
+    def pattern(self, op, x, cos, sin):
+        return op.Rotary(x, cos, sin, _domain=DOMAIN)
+
+    def rewrite(self, op, x, cos, sin):
+        return swapped(op, rotated(op, swapped(op, x), x.shape[3], cos, sin))
+
+
+def rotated(op, x, size: int, cos, sin):
+    """The rotary embedding of x (B, S, N, size); cos and sin (1 or B, 1, S, size)."""
+    half = size // 2
+    cos, sin = (op.Reshape(table, ints(op, [0, -1, 1, size])) for table in (cos, sin))
+    first = op.Slice(x, ints(op, [0]), ints(op, [half]), ints(op, [3]))
+    second = op.Slice(x, ints(op, [half]), ints(op, [size]), ints(op, [3]))
+    return op.Add(op.Mul(x, cos), op.Mul(op.Concat(op.Neg(second), first, axis=-1), sin))
+
+
+def swapped(op, x: ir.Value):
+    """(B, N, S, H) as (B, S, N, H) or the reverse."""
+    return op.Transpose(x, perm=[0, 2, 1, 3])
+
+
+def ints(op, values: Sequence[Any]):
+    """A constant of integers."""
+    return op.Constant(value=ir.tensor(list(values), dtype=ir.DataType.INT64))
+
+
+def flat(op, x: ir.Value):
+    """(B, N, S, H) as (B, S, N H)."""
+    assert x.shape is not None
+    width = x.shape[1] * x.shape[3]
+    return op.Reshape(swapped(op, x), ints(op, [0, 0, width]))
+
+
+def heads(op, out, y: ir.Value):
+    """(B, S, N H) as (B, N, S, H), the shape of y."""
+    assert y.shape is not None
+    return swapped(op, op.Reshape(out, ints(op, [0, 0, y.shape[1], y.shape[3]])))
+
+
+def _is_transposed(x: ir.Value) -> bool:
+    """Whether x comes from (B, T, N, H), so that flattening it costs nothing."""
+    node = x.producer()
+    if node is None:
+        return False
+    if node.domain == DOMAIN and node.op_type == "Rotary" and node.inputs[0] is not None:
+        return _is_transposed(node.inputs[0])
+    return node.op_type == "Transpose" and node.attributes.get_ints("perm") == (0, 2, 1, 3)
+
+
+def _repeat(op, x: ir.Value, groups: int):
+    assert x.shape is not None
+    once = op.Unsqueeze(swapped(op, x), ints(op, [3]))
+    expanded = op.Expand(once, ints(op, [1, 1, 1, groups, 1]))
+    every = op.Reshape(expanded, ints(op, [0, 0, x.shape[1] * groups, x.shape[3]]))
+    return swapped(op, every)
+
+
+def _full_mask(op, graph: ir.Graph | None, mask: ir.Value, q: ir.Value, k: ir.Value):
+    """The mask as (1 or B, 1 or N, S, T), which is how far attention_bias broadcasts."""
+    assert mask.shape is not None and q.shape is not None and k.shape is not None
+    result, dims = mask, list[object](mask.shape.dims)
+    if len(dims) < 4:
+        result = op.Unsqueeze(mask, ints(op, range(4 - len(dims))))
+        dims = [*[1] * (4 - len(dims)), *dims]
+    lengths = []
+    for dim, source in zip(dims, (None, None, q, k), strict=True):
+        if source is None or not (dim == 1 and dims_of(source)[2] != 1):
+            lengths.append(ints(op, [1]))
+        elif isinstance(dims_of(source)[2], int):
+            lengths.append(ints(op, [dims_of(source)[2]]))
+        else:
+            lengths.append(dim_of(op, graph, dims_of(source)[2], source, 2))
+    if all(length.producer().op_type == "Constant" for length in lengths):
+        known = [int(length.producer().attributes["value"].value.numpy()[0]) for length in lengths]
+        return result if known == [1, 1, 1, 1] else op.Expand(result, ints(op, known))
+    return op.Expand(result, op.Concat(*lengths, axis=0))
+
+
+def _lengths(op, graph: ir.Graph | None, q: ir.Value, queries):
+    """GroupQueryAttention's seqlens_k (B), each length less 1, and total_sequence_length (), both int32.
+
+    Where they are not constants, the one is made on the GPU from numbers that lie on the CPU: no copy between the two.
+    """
+    assert q.shape is not None
+    batch, length = q.shape[0], q.shape[2]
+    if isinstance(length, int):
+        total = op.Constant(value=ir.tensor(np.array(length, np.int32)))
+        count = batch if isinstance(batch, int) else 1
+        last = op.Constant(value=ir.tensor(np.full(count, length - 1, np.int32)))
+        if isinstance(batch, int):
+            return last, total
+    else:
+        total = op.Cast(op.Squeeze(dim_of(op, graph, length, queries, 1), ints(op, [0])), to=ir.DataType.INT32)
+        step = op.Constant(value=ir.tensor(np.array(1, np.int32)))
+        last = op.Range(op.Sub(total, step), total, step)
+    return op.Expand(last, dim_of(op, graph, batch, queries, 0)), total
+
+
+def dim_of(op, graph: ir.Graph | None, dim: object, value, axis: int):
+    """The length of `value` along `axis`, read off a graph input that has it: so nothing else reads the value."""
+    for source in graph.inputs if graph is not None else ():
+        for position, found in enumerate(source.shape.dims if source.shape is not None else ()):
+            if same(found, dim):
+                return op.Shape(source, start=position, end=position + 1)
+    return op.Shape(value, start=axis, end=axis + 1)
+
+
+def _half_table(op, table: ir.Value):
+    """(1, 1, S, H) with equal halves as (S, H / 2)."""
+    assert table.shape is not None
+    half = table.shape[3] // 2
+    if table.const_value is not None:
+        array = np.ascontiguousarray(table.const_value.numpy()[0, 0, :, :half])
+        return op.Constant(value=ir.tensor(array, dtype=table.dtype))
+    return op.Reshape(op.Slice(table, ints(op, [0]), ints(op, [half]), ints(op, [3])), ints(op, [-1, half]))

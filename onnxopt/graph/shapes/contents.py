@@ -1,0 +1,239 @@
+"""What small integer tensors hold, as expressions of the model's symbolic dims: shapes, and what is made of them."""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+import sympy
+
+from onnxopt.graph.shapes import dims as d
+from onnxopt.graph.shapes.dims import Dim
+
+Contents = np.ndarray[Any, Any]  # of dtype object: ints and expressions; bools are 0 and 1
+
+LARGEST = 64  # elements; no tensor of more is a shape
+_INTEGERS = frozenset({ir.DataType.INT32, ir.DataType.INT64, ir.DataType.BOOL})
+_SIGN = {
+    "Equal": lambda s: s == 0, "Greater": lambda s: s > 0, "GreaterOrEqual": lambda s: s >= 0,
+    "Less": lambda s: s < 0, "LessOrEqual": lambda s: s <= 0,
+}  # fmt: skip
+
+
+class Undecided(Exception):
+    """An element depends on sizes in a way that no expression here says."""
+
+
+def array(values: Sequence[Dim], shape: tuple[int, ...] | None = None) -> Contents:
+    """Contents of these elements, by default as a vector."""
+    result = np.empty(len(values), dtype=object)
+    result[:] = [d.simplest(v) for v in values]
+    return result if shape is None else result.reshape(shape)
+
+
+def of_tensor(tensor: ir.TensorProtocol) -> Contents | None:
+    """Contents of a constant; None where it is no small integer tensor."""
+    if tensor.dtype not in _INTEGERS or tensor.size > LARGEST:
+        return None
+    values = tensor.numpy()
+    return array([int(v) for v in values.flat], values.shape)
+
+
+def holds_integers(dtype: ir.DataType | None) -> bool:
+    return dtype in _INTEGERS
+
+
+def evaluate(node: ir.Node, operands: Sequence[Contents | None]) -> Contents | None:
+    """The output of a node whose operands hold these; None where it cannot be told, or is no small integer tensor."""
+    function = _FUNCTIONS.get(node.op_type)
+    if function is None or node.domain not in ("", "ai.onnx") or operands[0] is None:
+        return None
+    if any(held is None for held, value in zip(operands, node.inputs, strict=True) if value is not None):
+        return None
+    try:
+        result = function(node, *operands)
+    except (Undecided, ValueError, IndexError, TypeError, ZeroDivisionError):
+        return None  # what is wrong with the node, a runtime will say
+    if result is None:
+        return None
+    result = np.asarray(result, dtype=object)  # numpy gives the element itself instead of a scalar array
+    return result if result.size <= LARGEST else None
+
+
+def _elementwise(function: Callable[..., Dim]) -> Callable[..., Contents]:
+    def apply(node: ir.Node, *operands: Contents) -> Contents:
+        arrays = np.broadcast_arrays(*operands)
+        return array([function(*row) for row in zip(*(a.flat for a in arrays), strict=True)], arrays[0].shape)
+
+    return apply
+
+
+def _divided(a: Dim, b: Dim) -> Dim:
+    """ONNX divides integers toward zero."""
+    if isinstance(a, int) and isinstance(b, int):
+        return abs(a) // abs(b) * (1 if (a < 0) == (b < 0) else -1)
+    if not d.not_negative(a) or d.sign(b) != 1:
+        raise Undecided
+    return d.simplest(sympy.floor(sympy.sympify(a) / b))
+
+
+def _modulo(a: Dim, b: Dim) -> Dim:
+    if not d.not_negative(a) or d.sign(b) != 1:
+        raise Undecided
+    return d.simplest(sympy.Mod(a, b))
+
+
+def _comparison(decide: Callable[[int], bool]) -> Callable[[Dim, Dim], Dim]:
+    def compare(a: Dim, b: Dim) -> Dim:
+        difference = d.simplest(sympy.sympify(a) - b)
+        sign = d.sign(difference)
+        if sign is not None:
+            return int(decide(sign))
+        if d.not_negative(difference) and decide(0) == decide(1):
+            return int(decide(0))
+        if d.not_negative(d.simplest(-difference)) and decide(0) == decide(-1):
+            return int(decide(0))
+        raise Undecided
+
+    return compare
+
+
+def _chosen(condition: Dim, a: Dim, b: Dim) -> Dim:
+    if a == b:
+        return a
+    if not isinstance(condition, int):
+        raise Undecided
+    return a if condition else b
+
+
+def _negation(a: Dim) -> Dim:
+    if not isinstance(a, int):
+        raise Undecided
+    return 1 - a
+
+
+def _cast(node: ir.Node, held: Contents) -> Contents | None:
+    to = ir.DataType(node.attributes["to"].as_int())
+    if to == ir.DataType.BOOL:
+        if any(d.sign(v) is None for v in held.flat):
+            return None
+        return array([int(d.sign(v) != 0) for v in held.flat], held.shape)
+    return held if to in _INTEGERS else None
+
+
+def _slice(node: ir.Node, held: Contents, starts: Contents, ends: Contents, *rest: Contents | None) -> Contents:
+    axes = rest[0] if rest and rest[0] is not None else array(range(starts.size))
+    steps = rest[1] if len(rest) > 1 and rest[1] is not None else array([1] * starts.size)
+    index = [slice(None)] * held.ndim
+    for axis, start, end, step in zip(axes, starts, ends, steps, strict=True):
+        if not all(isinstance(v, int) for v in (start, end, step)):
+            raise Undecided
+        found = d.slice_length(held.shape[axis], start, end, step)
+        assert found is not None  # all are numbers
+        first, length = found
+        stop = first + length * step  # type: ignore[operator]
+        index[axis] = slice(first, stop if stop >= 0 else None, step)
+    return held[tuple(index)]
+
+
+def _gather(node: ir.Node, held: Contents, indices: Contents) -> Contents:
+    axis = node.attributes.get_int("axis", 0)
+    if not all(isinstance(i, int) for i in indices.flat):
+        raise Undecided
+    return np.take(held, indices.astype(np.int64), axis=axis)
+
+
+def _concat(node: ir.Node, *held: Contents) -> Contents:
+    return np.concatenate(held, axis=node.attributes["axis"].as_int())
+
+
+def _axes(node: ir.Node, axes: Contents | None) -> tuple[int, ...] | None:
+    if axes is not None:
+        return tuple(int(a) for a in axes)
+    found = node.attributes.get("axes")
+    return None if found is None else tuple(found.as_ints())
+
+
+def _unsqueeze(node: ir.Node, held: Contents, axes: Contents | None = None) -> Contents:
+    return np.expand_dims(held, _axes(node, axes) or ())
+
+
+def _squeeze(node: ir.Node, held: Contents, axes: Contents | None = None) -> Contents:
+    return np.squeeze(held, _axes(node, axes))
+
+
+def _reshape(node: ir.Node, held: Contents, shape: Contents) -> Contents:
+    wanted = [int(v) for v in shape]
+    if not node.attributes.get_int("allowzero", 0):
+        wanted = [held.shape[k] if v == 0 else v for k, v in enumerate(wanted)]
+    return held.reshape(wanted)
+
+
+def _expand(node: ir.Node, held: Contents, shape: Contents) -> Contents:
+    wanted = np.broadcast_shapes(held.shape, tuple(int(v) for v in shape))
+    if math.prod(wanted) > LARGEST:
+        raise Undecided
+    return np.broadcast_to(held, wanted)
+
+
+def _constant_of_shape(node: ir.Node, shape: Contents) -> Contents | None:
+    filled = node.attributes.get("value")
+    tensor = None if filled is None else filled.as_tensor()
+    if tensor is None or tensor.dtype not in _INTEGERS or math.prod(int(v) for v in shape) > LARGEST:
+        return None
+    return array([int(tensor.numpy().item())] * math.prod(int(v) for v in shape), tuple(int(v) for v in shape))
+
+
+def _range(node: ir.Node, start: Contents, limit: Contents, delta: Contents) -> Contents:
+    found = range(*(operator.index(v.item()) for v in (start, limit, delta)))
+    if len(found) > LARGEST:
+        raise Undecided
+    return array(list(found))
+
+
+def _reduction(function: Callable[[Dim, Dim], Dim]) -> Callable[..., Contents]:
+    def reduce(node: ir.Node, held: Contents, axes: Contents | None = None) -> Contents:
+        along = _axes(node, axes)
+        if held.ndim != 1 or held.size == 0 or along not in (None, (0,), (-1,)):
+            raise Undecided
+        total = held[0]
+        for value in held[1:]:
+            total = function(total, value)
+        return array([total], (1,) if node.attributes.get_int("keepdims", 1) else ())
+
+    return reduce
+
+
+_FUNCTIONS: dict[str, Callable[..., Contents | None]] = {
+    "Identity": lambda node, held: held,
+    "Add": _elementwise(operator.add),
+    "Sub": _elementwise(operator.sub),
+    "Mul": _elementwise(operator.mul),
+    "Div": _elementwise(_divided),
+    "Mod": _elementwise(_modulo),
+    "Neg": _elementwise(operator.neg),
+    "Min": _elementwise(lambda *row: d.simplest(sympy.Min(*row))),
+    "Max": _elementwise(lambda *row: d.simplest(sympy.Max(*row))),
+    "Not": _elementwise(_negation),
+    "And": _elementwise(lambda a, b: a * b),
+    "Where": _elementwise(_chosen),
+    **{op: _elementwise(_comparison(decide)) for op, decide in _SIGN.items()},
+    "Cast": _cast,
+    "Slice": _slice,
+    "Gather": _gather,
+    "Concat": _concat,
+    "Unsqueeze": _unsqueeze,
+    "Squeeze": _squeeze,
+    "Reshape": _reshape,
+    "Expand": _expand,
+    "ConstantOfShape": _constant_of_shape,
+    "Range": _range,
+    "ReduceProd": _reduction(operator.mul),
+    "ReduceSum": _reduction(operator.add),
+    "ReduceMax": _reduction(d.greatest),
+    "ReduceMin": _reduction(d.least),
+}

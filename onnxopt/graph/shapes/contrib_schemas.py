@@ -1,0 +1,168 @@
+"""The operators between recognising and mapping, and the contrib operators, as onnx schemas with shape inference.
+
+The internal ones live in DOMAIN and never leave this package: mapping.py turns every one into operators of a runtime.
+
+    Sdpa(q, k, v, mask?; scale, causal) -> y     softmax(q k^T scale + mask) v
+        q (B, N, S, H), k (B, M, T, H), v (B, M, T, V), mask broadcasts to (B, N, S, T), y (B, N, S, V); query head n
+        reads head n M // N of k and v. causal: query s reads keys up to s + T - S.
+    Rotary(x, cos, sin) -> y     x cos + (-x2, x1) sin over the halves x1, x2 of the last axis
+        x, y (B, N, S, H), cos and sin (1, 1, S, H), whose halves are equal
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+
+import onnx
+from onnx.shape_inference import InferenceContext
+
+DOMAIN = "onnxopt.graph.rewrite"
+CONTRIB = "com.microsoft"
+# i int, f float, is ints; as ONNX Runtime's ContribOperators.md has them.
+_ATTRIBUTES = {
+    "Sdpa": {"scale": "f", "causal": "i"},
+    "Rotary": {},
+    "Attention": {
+        "num_heads": "i", "scale": "f", "unidirectional": "i", "qkv_hidden_sizes": "is", "mask_filter_value": "f",
+        "do_rotary": "i", "rotary_embedding_dim": "i", "past_present_share_buffer": "i",
+    },
+    "MultiHeadAttention": {"num_heads": "i", "scale": "f", "unidirectional": "i", "mask_filter_value": "f"},
+    "GroupQueryAttention": {
+        "num_heads": "i", "kv_num_heads": "i", "scale": "f", "do_rotary": "i", "rotary_interleaved": "i",
+        "local_window_size": "i", "softcap": "f", "smooth_softmax": "i", "kv_cache_bit_width": "i", "qk_output": "i",
+    },
+    "RotaryEmbedding": {
+        "num_heads": "i", "interleaved": "i", "rotary_embedding_dim": "i", "is_packed_batching": "i", "scale": "f",
+    },
+    "SkipLayerNormalization": {"epsilon": "f"},
+    "SkipSimplifiedLayerNormalization": {"epsilon": "f"},
+}  # fmt: skip
+DOMAINS = (DOMAIN, CONTRIB)
+_TYPES = [f"tensor({name})" for name in ("float", "float16", "bfloat16", "double", "int32", "int64", "bool")]
+
+
+@contextlib.contextmanager
+def known_to_onnx() -> Iterator[None]:
+    """Within it, onnx's shape inference knows the operators that rules put into graphs.
+
+    Only within it: onnx's registry is the whole process's, and its checker would hold others' models to these schemas.
+    """
+    schemas = [
+        _schema(DOMAIN, "Sdpa", _infer_sdpa, 4, 1),
+        _schema(DOMAIN, "Rotary", _infer_first, 3, 1),
+        _schema(CONTRIB, "Attention", _infer_attention, 7, 2),
+        _schema(CONTRIB, "MultiHeadAttention", _infer_multi_head, 8, 3),
+        _schema(CONTRIB, "GroupQueryAttention", _infer_group_query, 11, 3),
+        _schema(CONTRIB, "RotaryEmbedding", _infer_first, 4, 1),
+        _schema(CONTRIB, "SkipLayerNormalization", _infer_skip_norm, 5, 4),
+        _schema(CONTRIB, "SkipSimplifiedLayerNormalization", _infer_skip_norm, 4, 4),
+    ]
+    missing = [schema for schema in schemas if not onnx.defs.has(schema.name, schema.domain)]
+    for schema in missing:
+        onnx.defs.register_schema(schema)
+    try:
+        yield
+    finally:
+        for schema in missing:
+            onnx.defs.deregister_schema(schema.name, schema.since_version, schema.domain)
+
+
+def _schema(
+    domain: str, name: str, infer: Callable[[InferenceContext], None], inputs: int, outputs: int
+) -> onnx.defs.OpSchema:
+    parameter = onnx.defs.OpSchema.FormalParameter
+    optional = onnx.defs.OpSchema.FormalParameterOption.Optional
+    kinds = {"i": onnx.defs.OpSchema.AttrType.INT, "f": onnx.defs.OpSchema.AttrType.FLOAT}
+    kinds["is"] = onnx.defs.OpSchema.AttrType.INTS
+    letters = [f"T{k}" for k in range(inputs)]
+    schema = onnx.defs.OpSchema(
+        name, domain, 1,
+        inputs=[parameter(f"x{k}", t, param_option=optional) for k, t in enumerate(letters)],
+        outputs=[parameter(f"y{k}", "T0", param_option=optional) for k in range(outputs)],
+        type_constraints=[(t, _TYPES, "") for t in letters],
+        attributes=[onnx.defs.OpSchema.Attribute(a, kinds[k], required=False) for a, k in _ATTRIBUTES[name].items()],
+    )  # fmt: skip
+    schema.set_type_and_shape_inference_function(infer)
+    return schema
+
+
+def _dims(context: InferenceContext, index: int) -> list[onnx.TensorShapeProto.Dimension] | None:
+    if index >= context.get_num_inputs():
+        return None
+    found = context.get_input_type(index)
+    if found is None or not found.tensor_type.HasField("shape"):
+        return None
+    return list(found.tensor_type.shape.dim)
+
+
+def _set(context: InferenceContext, output: int, dims: list[onnx.TensorShapeProto.Dimension] | None) -> None:
+    source = context.get_input_type(0)
+    if output >= context.get_num_outputs() or source is None:
+        return
+    found = onnx.TypeProto()
+    found.tensor_type.elem_type = source.tensor_type.elem_type
+    if dims is not None:
+        found.tensor_type.shape.dim.extend(dims)
+    context.set_output_type(output, found)
+
+
+def _number(value: int) -> onnx.TensorShapeProto.Dimension:
+    return onnx.TensorShapeProto.Dimension(dim_value=value)
+
+
+def _attribute(context: InferenceContext, name: str) -> int:
+    attribute = context.get_attribute(name)
+    return int(attribute.i) if attribute is not None else 0
+
+
+def _infer_first(context: InferenceContext) -> None:
+    _set(context, 0, _dims(context, 0))
+
+
+def _infer_skip_norm(context: InferenceContext) -> None:
+    """The norm, mean and inverse deviation of each row, and the sum that was normalized."""
+    x = _dims(context, 0)
+    for output in (0, 3):
+        _set(context, output, x)
+    for output in (1, 2):
+        _set(context, output, None if x is None else [*x[:-1], _number(1)])
+
+
+def _infer_sdpa(context: InferenceContext) -> None:
+    q, v = _dims(context, 0), _dims(context, 2)
+    _set(context, 0, None if q is None or v is None else [*q[:3], v[3]])
+
+
+def _infer_attention(context: InferenceContext) -> None:
+    """(B, S, K), (K, 2 D + V), (2 D + V) -> (B, S, V)."""
+    x, weight, sizes = _dims(context, 0), _dims(context, 1), context.get_attribute("qkv_hidden_sizes")
+    found = None
+    if x is not None and weight is not None:
+        found = [*x[:2], _number(sizes.ints[2] if sizes is not None else weight[1].dim_value // 3)]
+    _set(context, 0, found)
+
+
+def _infer_multi_head(context: InferenceContext) -> None:
+    """(B, S, D), (B, T, D), (B, T, V) -> (B, S, V); packed (B, S, N, 3, H) -> (B, S, N H)."""
+    q, k, v = (_dims(context, index) for index in range(3))
+    found = None
+    if q is not None and len(q) == 5:
+        found = [*q[:2], _number(q[2].dim_value * q[4].dim_value)]
+    elif q is not None and k is not None and len(k) == 5:
+        found = q
+    elif q is not None and v is not None:
+        found = [*q[:2], v[2]] if len(v) == 3 else [*q[:2], _number(v[1].dim_value * v[3].dim_value)]
+    _set(context, 0, found)
+
+
+def _infer_group_query(context: InferenceContext) -> None:
+    """(B, S, N H) and its keys, or all packed as (B, S, (N + 2 M) H), -> (B, S, N H)."""
+    q, k = _dims(context, 0), _dims(context, 1)
+    heads, groups = _attribute(context, "num_heads"), _attribute(context, "kv_num_heads")
+    found = q
+    if q is not None and k is None:
+        found = [*q[:2], _number(q[2].dim_value // (heads + 2 * groups) * heads)]
+    _set(context, 0, found)
+    for output in (1, 2):
+        _set(context, output, None)

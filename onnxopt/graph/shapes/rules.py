@@ -1,0 +1,249 @@
+"""Shapes of the operators through which onnx's own inference loses symbols, one function an operator.
+
+Each takes the node and what is known of values, and returns the dims of the one output, or None where it knows no more
+than onnx's rule for that operator.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+import onnx_ir as ir
+import sympy
+
+from onnxopt.graph.shapes import dims as d
+from onnxopt.graph.shapes.contents import Contents
+from onnxopt.graph.shapes.dims import Dim, Dims
+from onnxopt.program import operators
+
+
+class Known(Protocol):
+    """What is known of a model's values so far."""
+
+    unknowns: d.Unknowns
+
+    def dims(self, value: ir.Value | None) -> Dims | None: ...
+
+    def contents(self, value: ir.Value | None) -> Contents | None: ...
+
+
+Rule = Callable[[ir.Node, Known], Dims | None]
+
+
+def rule_of(node: ir.Node) -> Rule | None:
+    """The rule for a node's operator, None where onnx's own is as good."""
+    if len(node.outputs) != 1 or node.domain not in ("", "ai.onnx", "com.microsoft"):
+        return None
+    if node.domain == "com.microsoft":
+        return _MICROSOFT.get(node.op_type)
+    if ("", node.op_type) in operators.OPERATORS:
+        return _elementwise
+    return _RULES.get(node.op_type)
+
+
+def _elementwise(node: ir.Node, known: Known) -> Dims | None:
+    shapes = [known.dims(v) for v in node.inputs if v is not None]
+    if not shapes or any(s is None for s in shapes):
+        return None
+    return d.broadcast([s for s in shapes if s is not None])
+
+
+def _same(node: ir.Node, known: Known) -> Dims | None:
+    return known.dims(node.inputs[0])
+
+
+def _matmul(node: ir.Node, known: Known) -> Dims | None:
+    a, b = known.dims(node.inputs[0]), known.dims(node.inputs[1])
+    if a is None or b is None or len(a) < 2 or len(b) < 2:
+        return None
+    return (*d.broadcast([a[:-2], b[:-2]]), a[-2], b[-1])
+
+
+def _vector(value: ir.Value | None, known: Known) -> list[Dim] | None:
+    held = known.contents(value)
+    return list(held) if held is not None and held.ndim == 1 else None
+
+
+def _wanted(value: ir.Value | None, known: Known) -> list[Dim] | None:
+    """The elements of a shape tensor; unknown ones where only its length is known."""
+    held = _vector(value, known)
+    length = known.dims(value)
+    if held is None and length is not None and len(length) == 1 and isinstance(length[0], int):
+        return [known.unknowns.integer() for _ in range(length[0])]
+    return held
+
+
+def _reshape(node: ir.Node, known: Known) -> Dims | None:
+    before, wanted = known.dims(node.inputs[0]), _wanted(node.inputs[1], known)
+    if wanted is None:
+        return None
+    copies = not node.attributes.get_int("allowzero", 0)
+    found: list[Dim | None] = []
+    for k, dim in enumerate(wanted):
+        if dim == 0 and copies:
+            found.append(before[k] if before is not None and k < len(before) else None)
+        elif dim == -1:
+            found.append(None)
+        else:  # a computed dim that may be 0 or -1 would mean something else then
+            found.append(dim if d.sign(dim) == 1 or (isinstance(dim, int) and dim == 0) else None)
+    missing = [k for k, dim in enumerate(found) if dim is None]
+    if len(missing) == 1 and before is not None:
+        rest = d.product(dim for dim in found if dim is not None)
+        if rest != 0:
+            found[missing[0]] = d.quotient(d.product(before), rest)
+    return tuple(known.unknowns.dim() if dim is None else dim for dim in found)
+
+
+def _expand(node: ir.Node, known: Known) -> Dims | None:
+    before, wanted = known.dims(node.inputs[0]), _wanted(node.inputs[1], known)
+    if before is None or wanted is None:
+        return None
+    rank = max(len(before), len(wanted))
+    a: list[Dim] = [1] * (rank - len(before)) + list(before)
+    b: list[Dim] = [1] * (rank - len(wanted)) + wanted
+    return tuple(
+        d.broadcast_dim(x, y) if d.sign(y) == 1 else x if isinstance(x, int) and x > 1 else known.unknowns.dim()
+        for x, y in zip(a, b, strict=True)
+    )
+
+
+def _slice(node: ir.Node, known: Known) -> Dims | None:
+    before = known.dims(node.inputs[0])
+    starts, ends = (_vector(v, known) for v in node.inputs[1:3])
+    axes, steps = (_optional(node, k, known) for k in (3, 4))
+    if before is None or axes is None or not all(isinstance(axis, int) for axis in axes or ()):
+        return None
+    axes = axes or list(range(len(starts or ends or ())))
+    found = list(before)
+    for k, axis in enumerate(int(axis) % len(before) for axis in axes):
+        step = None if steps is None else (steps or [1] * len(axes))[k]
+        length = None
+        if starts is not None and ends is not None and isinstance(step, int):
+            length = d.slice_length(before[axis], starts[k], ends[k], step)
+        found[axis] = known.unknowns.dim() if length is None else length[1]
+    return tuple(found) if axes else None
+
+
+def _optional(node: ir.Node, position: int, known: Known) -> list[Dim] | None:
+    """The elements of an optional input: [] where it is left out, None where they are not known."""
+    if len(node.inputs) <= position or node.inputs[position] is None:
+        return []
+    return _vector(node.inputs[position], known)
+
+
+def _range(node: ir.Node, known: Known) -> Dims | None:
+    held = [known.contents(v) for v in node.inputs]
+    if any(h is None or h.size != 1 for h in held):
+        return None
+    start, limit, delta = (h.item() for h in held if h is not None)
+    if not isinstance(delta, int) or delta == 0:
+        return None
+    count = d.steps(limit - start, delta)
+    return (count if d.not_negative(count) else d.greatest(0, count),)
+
+
+def _constant_of_shape(node: ir.Node, known: Known) -> Dims | None:
+    wanted = _wanted(node.inputs[0], known)
+    return None if wanted is None else tuple(dim if d.not_negative(dim) else known.unknowns.dim() for dim in wanted)
+
+
+def _tile(node: ir.Node, known: Known) -> Dims | None:
+    before, repeats = known.dims(node.inputs[0]), _vector(node.inputs[1], known)
+    if before is None or repeats is None:
+        return None
+    return tuple(d.product(pair) for pair in zip(before, repeats, strict=True))
+
+
+def _concat(node: ir.Node, known: Known) -> Dims | None:
+    shapes = [known.dims(v) for v in node.inputs]
+    if any(s is None for s in shapes):
+        return None
+    present = [s for s in shapes if s is not None]
+    axis = node.attributes["axis"].as_int() % len(present[0])
+    found = [_simplest_of([s[k] for s in present]) for k in range(len(present[0]))]
+    found[axis] = d.simplest(sum((s[axis] for s in present), start=sympy.Integer(0)))
+    return tuple(found)
+
+
+def _simplest_of(equal: list[Dim]) -> Dim:
+    """The one of several equal dims that says most."""
+    return min(equal, key=lambda dim: (not isinstance(dim, int), len(str(dim))))
+
+
+def _gather(node: ir.Node, known: Known) -> Dims | None:
+    data, indices = known.dims(node.inputs[0]), known.dims(node.inputs[1])
+    if not data or indices is None:
+        return None
+    axis = node.attributes.get_int("axis", 0) % len(data)
+    return (*data[:axis], *indices, *data[axis + 1 :])
+
+
+def _transpose(node: ir.Node, known: Known) -> Dims | None:
+    before = known.dims(node.inputs[0])
+    if before is None:
+        return None
+    order = node.attributes.get_ints("perm", tuple(range(len(before)))[::-1])
+    return tuple(before[axis] for axis in order)
+
+
+def _unsqueeze(node: ir.Node, known: Known) -> Dims | None:
+    before, axes = known.dims(node.inputs[0]), _vector(node.inputs[1], known)
+    if before is None or axes is None or not all(isinstance(axis, int) for axis in axes):
+        return None
+    new = {int(axis) % (len(before) + len(axes)) for axis in axes}
+    rest = iter(before)
+    return tuple(1 if k in new else next(rest) for k in range(len(before) + len(axes)))
+
+
+def _window(node: ir.Node, known: Known) -> Dims | None:
+    """Conv, where the dims that the kernel runs over are symbolic; explicit padding only."""
+    before, kernel = known.dims(node.inputs[0]), known.dims(node.inputs[1])
+    if before is None or kernel is None or node.attributes.get_string("auto_pad", "NOTSET") != "NOTSET":
+        return None
+    count = len(before) - 2
+    pads = node.attributes.get_ints("pads", (0,) * 2 * count)
+    strides, dilations = (node.attributes.get_ints(name, (1,) * count) for name in ("strides", "dilations"))
+    found = []
+    for k in range(count):
+        reach = dilations[k] * (kernel[2 + k] - 1) + 1
+        room = d.simplest(before[2 + k] + pads[k] + pads[count + k] - reach)
+        found.append(d.simplest(sympy.floor(sympy.sympify(room) / strides[k]) + 1))
+    return (before[0], kernel[0], *found)
+
+
+def _attention(node: ir.Node, known: Known) -> Dims | None:
+    """MultiHeadAttention and its kin without a cache: the shape of the queries, where values are as wide."""
+    query, value = known.dims(node.inputs[0]), known.dims(node.inputs[2]) if len(node.inputs) > 2 else None
+    if query is None or value is None or len(query) != 3 or len(value) != 3 or query[2] != value[2]:
+        return None
+    return query
+
+
+_RULES: dict[str, Rule] = {
+    "MatMul": _matmul,
+    "SimplifiedLayerNormalization": _same,  # ONNX Runtime's, in ONNX's domain
+    "Reshape": _reshape,
+    "Expand": _expand,
+    "Slice": _slice,
+    "Range": _range,
+    "ConstantOfShape": _constant_of_shape,
+    "Tile": _tile,
+    "Concat": _concat,
+    "Gather": _gather,
+    "Transpose": _transpose,
+    "Unsqueeze": _unsqueeze,
+    "Conv": _window,
+    **dict.fromkeys(("Softmax", "LogSoftmax", "Hardmax", "LayerNormalization", "CumSum", "Trilu", "CastLike"), _same),
+    **dict.fromkeys(("InstanceNormalization", "GroupNormalization", "RMSNormalization", "Dropout"), _same),
+}
+_MICROSOFT: dict[str, Rule] = {
+    "FusedMatMul": lambda node, known: None if _transposed(node) else _matmul(node, known),
+    "MultiHeadAttention": _attention,
+    **dict.fromkeys(("Gelu", "FastGelu", "BiasGelu", "QuickGelu", "RotaryEmbedding", "SkipLayerNormalization"), _same),
+    "SkipSimplifiedLayerNormalization": _same,
+}
+
+
+def _transposed(node: ir.Node) -> bool:
+    return any(node.attributes.get_int(name, 0) for name in ("transA", "transB", "transBatchA", "transBatchB"))

@@ -1,0 +1,116 @@
+"""Shapes: dtypes and symbolic shapes of every value, inferred anew from the graph's inputs and weights.
+
+Declared shapes of intermediate values and outputs are not read: exporters and editing tools get them wrong.
+"""
+
+from __future__ import annotations
+
+import math
+
+import onnx_ir as ir
+
+from onnxopt.graph.shapes.infer import InferShapesPass
+from onnxopt.program import operators, row_operators
+from onnxopt.program.dtypes import Dtype, from_ir
+
+Dims = tuple[int | str | None, ...]
+
+
+class Shapes:
+    """What is known of the values of one model. Dims are an int, a symbol's name, or None where nothing is known."""
+
+    def __init__(self, dtypes: dict[ir.Value, ir.DataType | None], dims: dict[ir.Value, Dims | None]):
+        self._dtypes = dtypes
+        self._dims = dims
+        self._roots: dict[ir.Value, ir.Value] = {}
+
+    def dtype(self, value: ir.Value) -> Dtype | None:
+        """The storage dtype of a value, or None where it is unknown or no kernel can store it."""
+        return from_ir(self.ir_dtype(value))
+
+    def ir_dtype(self, value: ir.Value) -> ir.DataType | None:
+        """The dtype of a value, also where no kernel can store it; None where it is unknown."""
+        return self._dtypes.get(value, value.dtype)
+
+    def dims(self, value: ir.Value) -> Dims | None:
+        """The dims of a value, or None where not even its rank is known."""
+        return self._dims.get(value)
+
+    def elements(self, value: ir.Value) -> int | None:
+        """How many elements a value has, or None where a dim is not a number."""
+        dims = self.dims(value)
+        if dims is None or any(not isinstance(d, int) for d in dims):
+            return None
+        return math.prod(d for d in dims if isinstance(d, int))
+
+    def bytes(self, value: ir.Value) -> int | None:
+        """How many bytes a value takes, or None where that is not known."""
+        elements, dtype = self.elements(value), self.dtype(value)
+        return None if elements is None or dtype is None else elements * dtype.size
+
+    def same(self, a: ir.Value, b: ir.Value) -> bool:
+        """Whether two values have the same shape at every run, as far as that can be told."""
+        if self.root(a) is self.root(b):
+            return True
+        x, y = self.dims(a), self.dims(b)
+        return x is not None and x == y and None not in x
+
+    def root(self, value: ir.Value) -> ir.Value:
+        """The value farthest upstream whose shape this one takes over through elementwise operators and norms."""
+        trail = []
+        while value not in self._roots:
+            upstream = self._shape_giver(value)
+            if upstream is None:
+                self._roots[value] = value
+            else:
+                trail.append(value)
+                value = upstream
+        for passed in trail:
+            self._roots[passed] = self._roots[value]
+        return self._roots[value]
+
+    def _shape_giver(self, value: ir.Value) -> ir.Value | None:
+        node = value.producer()
+        if node is not None and row_operators.keeps_shape(node.domain, node.op_type) and value is node.outputs[0]:
+            return node.inputs[0]
+        if node is None or operators.OPERATORS.get((node.domain, node.op_type)) is None:
+            return None
+        operands = [v for v in dict.fromkeys(node.inputs) if v is not None]
+        for operand in operands:
+            if all(o is operand or self._is_absorbed(o, operand) for o in operands):
+                return operand
+        return None
+
+    def _is_absorbed(self, small: ir.Value, large: ir.Value) -> bool:
+        """Whether broadcasting `small` against `large` always leaves `large`'s shape."""
+        s, big = self.dims(small), self.dims(large)
+        if s is None or big is None or len(s) > len(big):
+            return s == ()
+        return all(d == 1 or (d == b and d is not None) for d, b in zip(reversed(s), reversed(big), strict=False))
+
+
+def infer(model: ir.Model) -> Shapes:
+    """Infer dtypes and shapes of all values with onnx's shape inference; the model itself stays as it is."""
+    produced = [v for graph in model.graphs() for node in graph for v in node.outputs]
+    declared = [(v, v.type, v.shape) for v in produced]
+    for value in produced:
+        value.shape = None
+    try:
+        InferShapesPass()(model)
+        values = [*produced]
+        for graph in model.graphs():
+            values += [*graph.inputs, *graph.initializers.values()]
+        dtypes = {v: v.dtype for v in values}
+        dims = {v: _dims(v) for v in values}
+    finally:
+        for value, value_type, shape in declared:
+            value.type, value.shape = value_type, shape
+    return Shapes(dtypes, dims)
+
+
+def _dims(value: ir.Value) -> Dims | None:
+    if value.const_value is not None:
+        return tuple(int(d) for d in value.const_value.shape.numpy())
+    if value.shape is None:
+        return None
+    return tuple(d if isinstance(d, int) else d.value for d in value.shape.dims)

@@ -1,0 +1,263 @@
+"""Token attention: one new token a sequence attends to a cache of keys and values, which grows by it, in one pass.
+
+    y, present_k, present_v = GroupQueryAttention(q | packed q k v, k, v, past_k, past_v, lengths, total)
+
+ONNX Runtime's operator copies the cache, prepares lengths, masks and results with kernels of their own and then reads
+the copy. Here one kernel reads the cache, writes it with the new token and attends to it on the way, another joins what
+its blocks found (cuda_kernels/token_attention.cuh). Of lengths, only those count that say that every sequence fills its
+cache: a constant, or what rewrite/cached.py writes.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from onnxopt.fusion.context import Search
+from onnxopt.fusion.operands import constant
+from onnxopt.fusion.regions import Kernel, Kind, Refusal, Region, Traffic, Variant
+from onnxopt.graph.shapes.shapes import Shapes
+from onnxopt.program.dtypes import DTYPES
+
+HEADER = "token_attention.cuh"
+OPERATOR = ("com.microsoft", "GroupQueryAttention")
+_Q, _K, _V, _PAST_K, _PAST_V, _LENGTHS, _TOTAL = range(7)
+_STORED = ("float16", "bfloat16")
+_ACCESS_BYTES, _WARP = 16, 32
+_MOST_HEADS = 8  # of a group: their queries and sums lie in registers
+_THREADS = 256
+_MOST_ELEMENTS = 1280  # of a group's results, of which every warp of a block has its own in 48 KB of shared memory
+_HEADS_AND_UNROLL = ((4, 4), (_MOST_HEADS, 2))  # heads of a group, and tokens in flight up to so many
+_LAUNCHES_BEFORE = 10  # copies of both caches, memsets, lengths, fills, appending, the product and joining its splits
+# Attributes that change nothing at these values; scale and the numbers of heads are the kernel's.
+_PLAIN = {
+    "do_rotary": (0,), "local_window_size": (-1,), "softcap": (0.0,), "smooth_softmax": (0, -1),
+    "rotary_interleaved": (0, 1), "qk_output": (0,), "k_quant_type": ("NONE",), "v_quant_type": ("NONE",),
+}  # fmt: skip
+
+
+@dataclasses.dataclass(frozen=True)
+class TokenAttention:
+    """What the library is told. q, k, v, past_k, past_v: positions in inputs; k and v None where q holds all three.
+
+    q: [B, 1, heads * width], or [B, 1, (heads + 2 * groups) * width]; k, v: [B, 1, groups * width]; past_*: [B, groups,
+    P, width]. Outputs: [B, 1, heads * width], [B, groups, P + 1, width] twice.
+    """
+
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    heads: int
+    groups: int
+    width: int
+    scale: float
+    q: int = 0
+    k: int | None = None
+    v: int | None = None
+    past_k: int = 1
+    past_v: int = 2
+
+    def verify(self) -> None:
+        """Raise ValueError naming the field that breaks a rule of this class."""
+        positions = [p for p in (self.q, self.k, self.v, self.past_k, self.past_v) if p is not None]
+        if set(positions) != set(range(len(self.inputs))) or (self.k is None) != (self.v is None):
+            raise ValueError(f"inputs: operands {positions} are not all of {len(self.inputs)} inputs")
+        if len(self.outputs) != 3 or {*self.inputs, *self.outputs} - {self.outputs[0]}:
+            raise ValueError("outputs: not three of the inputs' dtype")
+        if self.outputs[0] not in _STORED:
+            raise ValueError(f"outputs: {self.outputs[0]} is not one of {', '.join(_STORED)}")
+        if reason := _unfit(self.heads, self.groups, self.width, self.outputs[0]):
+            raise ValueError(f"heads: {reason}")
+        if not math.isfinite(self.scale):
+            raise ValueError("scale must be finite")
+
+    def to_json(self) -> dict[str, Any]:
+        """The form kept in kernels.json; k and v are left out where q holds them."""
+        row = dataclasses.asdict(self)
+        return {k: list(v) if isinstance(v, tuple) else v for k, v in row.items() if v is not None}
+
+
+def find(search: Search) -> tuple[list[Region], list[Refusal]]:
+    """A region for every such operator and the nodes that only tell it the lengths; why others stay."""
+    regions: list[Region] = []
+    refusals: list[Refusal] = []
+    for node in list(search.order):
+        if (node.domain, node.op_type) != OPERATOR or search.is_taken(node):
+            continue
+        lengths = _lengths(node, search.shapes)
+        meaning = _meaning(node, search.shapes) if not isinstance(lengths, str) else lengths
+        if isinstance(meaning, str) or isinstance(lengths, str):
+            refusals.append(Refusal(node.name or "", node.op_type, "", str(meaning)))
+            continue
+        nodes = tuple(sorted((*lengths, node), key=search.order.__getitem__))
+        region = Region(nodes, _operands(node), tuple(node.outputs[:3]), _traffic(node, search.shapes), Kind.ATTENTION)
+        region.verify()
+        regions.append(region)
+        search.contract(nodes)
+    return regions, refusals
+
+
+def lower(region: Region, shapes: Shapes) -> TokenAttention:
+    """The meaning of a region that `find` gave."""
+    meaning = _meaning(region.nodes[-1], shapes)
+    if isinstance(meaning, str):
+        raise ValueError(f"{region.nodes[-1].name} is no attention of one token: {meaning}")
+    return meaning
+
+
+def _operands(node: ir.Node) -> tuple[ir.Value, ...]:
+    return tuple(v for v in node.inputs[: _PAST_V + 1] if v is not None)
+
+
+def _meaning(node: ir.Node, shapes: Shapes) -> TokenAttention | str:
+    """What the operator computes, or why no kernel here does."""
+    for name, usual in _PLAIN.items():
+        if name in node.attributes and node.attributes[name].value not in usual:
+            return f"{name} is {node.attributes[name].value}"
+    if any(v is not None for v in node.inputs[_TOTAL + 1 :]) or len(node.outputs) != 3:
+        return "it has operands beyond the lengths"
+    operands = _operands(node)
+    if node.inputs[_PAST_K] is None or node.inputs[_PAST_V] is None:
+        return "there is no cache"
+    q, past = shapes.dims(operands[0]), shapes.dims(operands[-1])
+    dtypes = {shapes.dtype(v) for v in operands}
+    dtype = dtypes.pop()
+    if dtypes or dtype is None or dtype.name not in _STORED:
+        return "the kernel is for float16 and bfloat16"
+    if q is None or len(q) != 3 or q[1] != 1:
+        return "it is not known to be one token"
+    if past is None or len(past) != 4 or not isinstance(past[3], int):
+        return "the size of a head is not known"
+    heads, groups = (node.attributes.get_int(n) or 0 for n in ("num_heads", "kv_num_heads"))
+    if reason := _unfit(heads, groups, past[3], dtype.name):
+        return reason
+    scale = node.attributes.get_float("scale", 0.0) or 1 / math.sqrt(past[3])
+    at = {} if len(operands) == 3 else {"k": 1, "v": 2, "past_k": 3, "past_v": 4}
+    stored = (dtype.name,)
+    return TokenAttention(stored * len(operands), stored * 3, heads, groups, past[3], scale, **at)
+
+
+def _unfit(heads: int, groups: int, width: int, dtype: str) -> str:
+    """Why no entry point runs heads of this form, or ""."""
+    if groups < 1 or heads % groups or not 1 <= heads // groups <= _MOST_HEADS:
+        return f"{heads} heads in {groups} groups: the kernel takes up to {_MOST_HEADS} a group"
+    if heads // groups * width > _MOST_ELEMENTS:
+        return f"{heads // groups} heads of {width} a group: what a block finds does not fit in shared memory"
+    lanes = width * DTYPES[dtype].size // _ACCESS_BYTES
+    if lanes * _ACCESS_BYTES != width * DTYPES[dtype].size or lanes not in (1, 2, 4, 8, 16, 32):
+        return f"heads of {width} are no power of 2 of 16 bytes that a warp reads at once"
+    return ""
+
+
+def _lengths(node: ir.Node, shapes: Shapes) -> tuple[ir.Node, ...] | str:
+    """The nodes that tell the operator that every sequence fills its cache, none for constants; else why not."""
+    past, lengths, total = (node.inputs[k] for k in (_PAST_K, _LENGTHS, _TOTAL))
+    if past is None or lengths is None or total is None:
+        return "there is no cache"
+    dims = shapes.dims(past)
+    known = dims[2] if dims is not None and len(dims) == 4 else None
+    fixed, whole = _fixed(lengths), _fixed(total)
+    if fixed is not None and whole is not None:
+        fills = isinstance(known, int) and np.all(fixed == known) and np.all(whole == known + 1)
+        return () if fills else "its sequences are not known to fill the cache"
+    found: set[ir.Node] = set()
+    if not _is_count_behind(total, past, 1, found) or not _is_filled(lengths, past, found):
+        return "its sequences are not known to fill the cache"
+    if any(use.node not in found and use.node is not node for n in found for v in n.outputs for use in v.uses()):
+        return "the lengths of its sequences are read elsewhere as well"
+    return tuple(found)
+
+
+def _is_filled(value: ir.Value, past: ir.Value, found: set[ir.Node]) -> bool:
+    """Expand(Range(P, P + 1, 1), B) over the cache's length P; its nodes go to `found`."""
+    expand = _made_by(value, "Expand", found)
+    counted = _made_by(expand.inputs[0], "Range", found) if expand is not None else None
+    if expand is None or counted is None or not _is_one(counted.inputs[2]):
+        return False
+    batch = expand.inputs[1]
+    if batch is None or _fixed(batch) is None:
+        shape = _made_by(batch, "Shape", found)
+        if shape is None or shape.inputs[0] is not past or _dim(shape, rank=4) != 0:
+            return False
+    return _is_count_behind(counted.inputs[0], past, 0, found) and _is_count_behind(counted.inputs[1], past, 1, found)
+
+
+def _is_count_behind(value: ir.Value | None, past: ir.Value, more: int, found: set[ir.Node]) -> bool:
+    """Cast(Squeeze(Shape(past)[2:3])) + more; its nodes go to `found`."""
+    if more:
+        add = _made_by(value, "Add", found)
+        return add is not None and _is_one(add.inputs[1]) and _is_count_behind(add.inputs[0], past, 0, found)
+    cast = _made_by(value, "Cast", found)
+    squeeze = _made_by(cast.inputs[0], "Squeeze", found) if cast is not None else None
+    shape = _made_by(squeeze.inputs[0], "Shape", found) if squeeze is not None else None
+    return shape is not None and shape.inputs[0] is past and _dim(shape, rank=4) == 2
+
+
+def _made_by(value: ir.Value | None, op_type: str, found: set[ir.Node]) -> ir.Node | None:
+    node = value.producer() if value is not None else None
+    if node is None or node.op_type != op_type or node.domain != "":
+        return None
+    found.add(node)
+    return node
+
+
+def _fixed(value: ir.Value) -> np.ndarray | None:
+    """What a constant holds that nobody can feed."""
+    return None if value.const_value is None or value.is_graph_input() else value.const_value.numpy()
+
+
+def _is_one(value: ir.Value | None) -> bool:
+    number = constant(value)
+    return number is not None and bool(number.numpy().item() == 1)
+
+
+def _dim(shape: ir.Node, rank: int) -> int | None:
+    """The one dim, counted from the first, that a Shape of a tensor of this rank gives; None for several."""
+    start, end = shape.attributes.get_int("start", 0) or 0, shape.attributes.get_int("end", rank)
+    first, last = (at + rank if at is not None and at < 0 else at for at in (start, end))
+    return first if first is not None and last == first + 1 else None
+
+
+def _traffic(node: ir.Node, shapes: Shapes) -> Traffic:
+    """The cache is copied and read again, where it is read and written once."""
+    outputs = [shapes.bytes(v) for v in node.outputs[:3]]
+    inputs = [shapes.bytes(v) for v in _operands(node)]
+    if any(n is None for n in (*inputs, *outputs)):
+        return Traffic(None, None, _LAUNCHES_BEFORE, 2)
+    whole = sum(n for n in (*inputs, *outputs) if n is not None)
+    return Traffic(whole + sum(n for n in outputs[1:] if n is not None), whole, _LAUNCHES_BEFORE, 2)
+
+
+def entry_points(name: str, meaning: TokenAttention) -> tuple[Variant, ...]:
+    """The kernel that attends, and the one that joins what its blocks found."""
+    vector = _ACCESS_BYTES // DTYPES[meaning.outputs[0]].size
+    tokens = next(unroll for most, unroll in _HEADS_AND_UNROLL if meaning.heads // meaning.groups <= most)
+    return tuple(
+        Variant(f"{name}_{what}", "", 32, vector, unroll, _THREADS, waits=True)
+        for what, unroll in (("attend", tokens), ("join", 1))
+    )
+
+
+def lines(kernel: Kernel) -> Sequence[str]:
+    """CUDA text of both entry points."""
+    meaning = kernel.program
+    assert isinstance(meaning, TokenAttention)
+    form = f"{DTYPES[meaning.outputs[0]].cuda}, {meaning.width}, {meaning.heads // meaning.groups}"
+    attend, join = kernel.variants
+    found: list[str] = []
+    for v, call in (
+        (attend, f"attend<{form}, {attend.unroll}, {attend.threads}>"),
+        (join, f"join_attended<{form}, {join.threads}>"),
+    ):
+        found += [
+            f'extern "C" __global__ void __launch_bounds__({v.threads})',
+            f"{v.symbol}(const __grid_constant__ TokenAttentionParams params) {{",
+            f"  {call}(params);",
+            "}",
+            "",
+        ]
+    return found

@@ -1,0 +1,90 @@
+"""Entry points for products of few rows, which read weights as fast as memory gives them (cuda_kernels/few_rows.cuh).
+
+A decoding step multiplies one row, or one for each sequence of a batch, by every weight of the model. cuBLASLt fills
+its tiles with rows that are not there and reaches half of the memory's rate. The library takes one of these where the
+rows at hand are few enough, b lies transposed and everything is aligned; cuBLASLt runs the rest.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+from onnxopt.fusion.regions import Kernel, Region, Variant
+from onnxopt.graph.shapes.shapes import Shapes
+from onnxopt.program.dtypes import DTYPES
+from onnxopt.program.gemm import Gemm
+
+HEADER = "few_rows.cuh"
+_THREADS = 64
+_ACCESS_BYTES = 16
+_SHAPES = {1: (1, 8), 2: (1, 8)}  # rows of a -> columns a warp takes, vectors of each in flight (docs/notes.md)
+_ACTIVATIONS = {"none": "kNone", "relu": "kRelu", "gelu_tanh": "kGeluTanh"}
+
+
+@dataclasses.dataclass(frozen=True)
+class FewRowsVariant(Variant):
+    """For up to `rows` rows of a; a warp computes `columns` of the product, `unroll` vectors of each at a time."""
+
+    rows: int = 1
+    columns: int = 1
+
+
+def choose(name: str, meaning: Gemm, regions: Sequence[Region], shapes: Shapes) -> tuple[FewRowsVariant, ...]:
+    """For every number of rows that a region may have at run time, fewest first; none where rows are many."""
+    if not meaning.transpose_b or meaning.transpose_a:
+        return ()
+    rows = [_rows(region, meaning, shapes) for region in regions]
+    every = entry_points(name, meaning)
+    if None in rows:
+        return every
+    few = [r for r in rows if r is not None and r <= max(_SHAPES)]
+    wanted = {min(v.rows for v in every if v.rows >= r) for r in few}
+    return tuple(v for v in every if v.rows in wanted)
+
+
+def entry_points(name: str, meaning: Gemm) -> tuple[FewRowsVariant, ...]:
+    """For any number of rows that is few, fewest first."""
+    return tuple(_variant(name, meaning, rows) for rows in sorted(_SHAPES))
+
+
+def _variant(name: str, meaning: Gemm, rows: int) -> FewRowsVariant:
+    columns, unroll = _SHAPES[rows]
+    vector = _ACCESS_BYTES // DTYPES[meaning.outputs[0]].size
+    symbol = f"{name}_rows{rows}"
+    return FewRowsVariant(symbol, "", 32, vector, unroll, _THREADS, waits=True, rows=rows, columns=columns)
+
+
+def _rows(region: Region, meaning: Gemm, shapes: Shapes) -> int | None:
+    """Rows of a over all its matrices; None where a batch of single rows leaves them open."""
+    dims = shapes.dims(region.inputs[meaning.a])
+    if dims is None:
+        return max(_SHAPES) + 1
+    known, open_dims = 1, 0
+    for dim in dims[:-1]:
+        if isinstance(dim, int):
+            known *= dim
+        else:
+            open_dims += 1
+    if open_dims == 0:
+        return known
+    return None if open_dims == 1 and known == 1 else max(_SHAPES) + 1
+
+
+def lines(kernel: Kernel) -> list[str]:
+    """CUDA text of the entry points."""
+    meaning = kernel.program
+    assert isinstance(meaning, Gemm)
+    dtype = DTYPES[meaning.outputs[0]].cuda
+    found: list[str] = []
+    for v in kernel.variants:
+        assert isinstance(v, FewRowsVariant)
+        activation = f"Activation::{_ACTIVATIONS[meaning.activation]}"
+        found += [
+            f'extern "C" __global__ void __launch_bounds__({v.threads})',
+            f"{v.symbol}(const __grid_constant__ FewRowsParams params) {{",
+            f"  few_rows<{dtype}, {activation}, {v.rows}, {v.columns}, {v.unroll}, {v.threads}>(params);",
+            "}",
+            "",
+        ]
+    return found

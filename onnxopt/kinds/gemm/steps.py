@@ -1,0 +1,267 @@
+"""What a matrix product can take in, step by step. Every step either changes the product or says why it cannot."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import onnx_ir as ir
+
+from onnxopt.fusion import eligibility, index_ops
+from onnxopt.fusion.operands import constant
+from onnxopt.graph.shapes.shapes import Dims, Shapes
+from onnxopt.program.gemm import DTYPES, MOST_PARTS, Gemm
+
+
+@dataclasses.dataclass
+class Product:
+    """A product as far as it has grown. nodes: what it stands for; output: the value it ends with.
+
+    parts: the values that it ends with, where its columns are split; output is the first of them.
+    """
+
+    nodes: list[ir.Node]
+    a: ir.Value
+    b: ir.Value
+    output: ir.Value
+    transpose_a: bool = False
+    transpose_b: bool = False
+    alpha: float = 1.0
+    beta: float = 1.0
+    bias: ir.Value | None = None
+    residual: ir.Value | None = None
+    residual_shape: bool = False
+    activation: str = "none"
+    parts: tuple[ir.Value, ...] = ()
+
+    def outputs(self) -> tuple[ir.Value, ...]:
+        """The values that it ends with."""
+        return self.parts or (self.output,)
+
+    def operands(self) -> list[ir.Value]:
+        """What it reads, in the order of the region's inputs; a value that is read twice is there twice."""
+        return [v for v in (self.a, self.b, self.bias, self.residual) if v is not None]
+
+    def takes_in_work(self) -> bool:
+        """Whether it saves time over what the execution provider would run."""
+        adds = self.bias is not None or self.residual is not None or self.activation != "none"
+        return adds or bool(self.parts) or self.reads_turned_weight()
+
+    def reads_turned_weight(self) -> bool:
+        """Whether a weight is read the way it lies, which the provider would turn around when it loads the model."""
+        turned = self.transpose_b and any(n.op_type == "Transpose" for n in self.nodes)
+        return turned and self.b.const_value is not None and not self.b.is_graph_input()
+
+    def meaning(self, inputs: Sequence[ir.Value], shapes: Shapes) -> Gemm:
+        """What the library is told, for the region's inputs."""
+
+        def at(value: ir.Value | None) -> int | None:
+            return None if value is None else inputs.index(value)
+
+        gemm = Gemm(
+            inputs=tuple(_dtype(v, shapes) for v in inputs),
+            outputs=tuple(_dtype(v, shapes) for v in self.outputs()),
+            a=inputs.index(self.a), b=inputs.index(self.b), bias=at(self.bias), residual=at(self.residual),
+            transpose_a=self.transpose_a, transpose_b=self.transpose_b,
+            alpha=self.alpha, beta=self.beta, residual_shape=self.residual_shape, activation=self.activation,
+        )  # fmt: skip
+        gemm.verify()
+        return gemm
+
+
+def start(node: ir.Node, shapes: Shapes) -> Product | str:
+    """The product of a MatMul or Gemm node alone, or why cuBLASLt cannot run it."""
+    a, b = node.inputs[0], node.inputs[1]
+    output = node.outputs[0]
+    if a is None or b is None:
+        return "an operand is left out"
+    dtypes = {_dtype(v, shapes) for v in (a, b, output)}
+    if len(dtypes) != 1 or not dtypes <= set(DTYPES):
+        return f"products of {' and '.join(sorted(dtypes))} are left to the execution provider"
+    if len(shapes.dims(a) or ()) < 2 or len(shapes.dims(b) or ()) < 2:
+        return "an operand is no matrix, or its rank is not known"
+    if any(_is_dequantized(v) for v in (a, b)):
+        return "an operand follows DequantizeLinear: the provider's integer kernels take both"
+    product = Product([node], a, b, output)
+    if node.op_type == "MatMul":
+        return product
+    product.transpose_a, product.transpose_b = (bool(_attribute(node, name, 0)) for name in ("transA", "transB"))
+    product.alpha = float(_attribute(node, "alpha", 1.0))
+    c = node.inputs[2] if len(node.inputs) > 2 else None
+    beta = float(_attribute(node, "beta", 1.0))
+    if c is None or beta == 0:
+        return product if c is None else "C is multiplied by 0"
+    return _add(product, c, beta, shapes) or product
+
+
+def take_transposes(product: Product, shapes: Shapes) -> None:
+    """Let the product read what a Transpose of its last two dims reads, where nothing else needs the result."""
+    for name in ("a", "b"):
+        value: ir.Value = getattr(product, name)
+        node = value.producer()
+        if node is None or node.op_type != "Transpose" or node.domain != "" or product.a is product.b:
+            continue
+        source = node.inputs[0]
+        dims = shapes.dims(source) if source is not None else None
+        if dims is None or len(value.uses()) != 1 or value.is_graph_output():
+            continue
+        last_two = [*range(len(dims) - 2), len(dims) - 1, len(dims) - 2]
+        if len(dims) < 2 or list(_attribute(node, "perm", list(range(len(dims)))[::-1])) != last_two:
+            continue
+        setattr(product, name, source)
+        setattr(product, f"transpose_{name}", not getattr(product, f"transpose_{name}"))
+        product.nodes.append(node)
+
+
+def take(product: Product, node: ir.Node, shapes: Shapes) -> str | None:
+    """Take in a node that reads the product's output and nothing else does. None, or why not; then nothing changed."""
+    step = EPILOGUE.get(node.op_type)
+    if step is None or node.domain != "":
+        return f"{node.op_type} is nothing that cuBLASLt does behind a product"
+    if product.parts:
+        return "the product's columns are split already"
+    if product.activation != "none" and node.op_type != "Split":
+        return "the activation is the last thing that cuBLASLt does behind a product"
+    if _dtype(node.outputs[0], shapes) != _dtype(product.output, shapes):
+        return "it changes the dtype"
+    reason = step(product, node, shapes)
+    if reason is None:
+        product.nodes.append(node)
+        product.output = node.outputs[0]
+    return reason
+
+
+def _take_scale(product: Product, node: ir.Node, shapes: Shapes) -> str | None:
+    other = _other_operand(product, node)
+    if other is None or (node.op_type == "Div" and node.inputs[1] is not other):
+        return "it does not divide the product"
+    tensor = constant(other)
+    if tensor is None or len(tensor.shape) > len(shapes.dims(product.output) or ()):
+        return "the scale is not one constant"
+    if product.bias is not None or product.residual is not None:
+        return "it scales what was added to the product as well"
+    factor = float(tensor.numpy().reshape(()).astype("float64"))
+    alpha = product.alpha / factor if node.op_type == "Div" and factor else product.alpha * factor
+    if (node.op_type == "Div" and factor == 0) or not math.isfinite(alpha) or abs(alpha) > 3e38:
+        return "the scale is not a finite number"
+    product.alpha = alpha
+    return None
+
+
+def _take_sum(product: Product, node: ir.Node, shapes: Shapes) -> str | None:
+    other = _other_operand(product, node)
+    if other is None:
+        return "the product is added to itself"
+    if not shapes.same(node.outputs[0], product.output):
+        return "the sum has more elements or dims than the product"
+    return _add(product, other, 1.0, shapes)
+
+
+def _add(product: Product, other: ir.Value, beta: float, shapes: Shapes) -> str | None:
+    if _dtype(other, shapes) != _dtype(product.output, shapes):
+        return f"{other.name} is of another dtype"
+    if _is_vector(other, product.output, shapes):
+        if product.bias is not None:
+            return "the product has a bias already"
+        if beta != 1.0:
+            return "the bias is scaled by beta"
+        product.bias = other
+        return None
+    if not shapes.same(other, product.output):
+        dims, of = shapes.dims(other), shapes.dims(product.output)
+        return (
+            f"{other.name} {_text(dims)} is neither a vector along the last dim of {_text(of)} nor of its shape,"
+            " as a bias or a residual must be"
+        )
+    if product.residual is not None:
+        return "the product has a residual already"
+    product.residual, product.beta = other, beta
+    return None
+
+
+def _is_vector(value: ir.Value, output: ir.Value, shapes: Shapes) -> bool:
+    """Whether a value is one vector along the output's last dim, which all rows share."""
+    dims, of = shapes.dims(value), shapes.dims(output)
+    if not dims or not of or len(dims) > len(of) or dims[-1] is None or dims[-1] != of[-1]:
+        return False
+    # An output of one row: a vector and a residual are the same, and the vector is the cheaper one.
+    return all(d == 1 for d in dims[:-1])
+
+
+def _take_reshape(product: Product, node: ir.Node, shapes: Shapes) -> str | None:
+    dims, of = shapes.dims(node.outputs[0]), shapes.dims(product.output)
+    target = node.inputs[1]
+    if target is None or target.const_value is None or target.is_graph_input():
+        return "the dims to reshape to are computed"
+    if not dims or not of or dims[-1] is None or dims[-1] != of[-1]:
+        return "it does not keep the last dim"
+    if product.residual is not None:
+        return "the residual has the shape from before it"
+    product.residual_shape = True
+    return None
+
+
+def _take_relu(product: Product, node: ir.Node, shapes: Shapes) -> str | None:
+    product.activation = "relu"
+    return None
+
+
+def _take_gelu(product: Product, node: ir.Node, shapes: Shapes) -> str | None:
+    if _attribute(node, "approximate", "none") != "tanh":
+        return "cuBLASLt's GELU is the one by tanh: the exact one runs as a kernel of its own behind the product"
+    product.activation = "gelu_tanh"
+    return None
+
+
+def _take_split(product: Product, node: ir.Node, shapes: Shapes) -> str | None:
+    """Equal parts of the columns: each is written where it belongs, not the whole and a kernel to take it apart."""
+    of, weight = shapes.dims(product.output), shapes.dims(product.b)
+    if not of or _attribute(node, "axis", 0) not in (-1, len(of) - 1):
+        return "it does not split the product's columns"
+    columns, count = of[-1], len(node.outputs)
+    widths = [dims[-1] if (dims := shapes.dims(v)) else None for v in node.outputs]
+    if not isinstance(columns, int) or not 2 <= count <= MOST_PARTS or widths != [columns / count] * count:
+        return "the parts are not known to be equal"
+    if product.residual is not None or product.residual_shape or product.transpose_a or len(weight or ()) != 2:
+        return "the product is not one of rows and one weight alone"
+    if any(_is_read_in_place(reader) for value in node.outputs for reader in value.consumers()):
+        return "a kernel behind it reads the parts where they are"
+    product.parts = tuple(node.outputs)
+    return None
+
+
+def _is_read_in_place(reader: ir.Node) -> bool:
+    """Whether a pointwise region may take in the reader, and the Split with it as address arithmetic."""
+    return eligibility.is_elementwise(reader) or index_ops.is_index(reader)
+
+
+EPILOGUE: dict[str, Callable[[Product, ir.Node, Shapes], str | None]] = {
+    "Mul": _take_scale, "Div": _take_scale, "Add": _take_sum, "Reshape": _take_reshape, "Relu": _take_relu,
+    "Gelu": _take_gelu, "Split": _take_split,
+}  # fmt: skip
+
+
+def _other_operand(product: Product, node: ir.Node) -> ir.Value | None:
+    others = [v for v in node.inputs if v is not product.output]
+    return others[0] if len(others) == 1 else None
+
+
+def _is_dequantized(value: ir.Value) -> bool:
+    producer = value.producer()
+    return producer is not None and producer.op_type == "DequantizeLinear"
+
+
+def _dtype(value: ir.Value, shapes: Shapes) -> str:
+    dtype = shapes.dtype(value)
+    return "an unknown dtype" if dtype is None else dtype.name
+
+
+def _attribute(node: ir.Node, name: str, default: Any) -> Any:
+    attribute = node.attributes.get(name)
+    return default if attribute is None else attribute.value
+
+
+def _text(dims: Dims | None) -> str:
+    return "of unknown rank" if dims is None else "[" + ", ".join("?" if d is None else str(d) for d in dims) + "]"

@@ -1,0 +1,298 @@
+"""CUDA source of pointwise kernels, on top of cuda_kernels/pointwise.cuh."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Container, Sequence
+from typing import cast
+
+import numpy as np
+
+from onnxopt.fusion.regions import Kernel, Variant
+from onnxopt.kinds.pointwise.access_modes import MOST_NEIGHBOURS, columns, runs
+from onnxopt.program.dtypes import DTYPES
+from onnxopt.program.extents import Extent, product
+from onnxopt.program.indexing import Indexing, Term
+from onnxopt.program.pointwise import Instruction, Program
+
+C_TYPES = {d.compute: ("float" if d.compute == "float32" else DTYPES[d.compute].cuda) for d in DTYPES.values()}
+_RENAMED = {"not": "logic_not", "and": "logic_and", "or": "logic_or", "xor": "logic_xor"}
+_PACKED_DTYPES = frozenset({"int8", "uint8"})
+PACKED = frozenset(
+    {"const", "add", "sub", "neg", "min", "max", "abs", "bit_not", "bit_and", "bit_or", "bit_xor"}
+)  # cuda_kernels/packed.cuh
+_APPROXIMATE = frozenset(
+    {"exp", "expm1", "log", "log1p", "sqrt", "sin", "cos", "tanh", "erf", "div"}
+)  # cuda_kernels/approximate.cuh
+_LEAST_ADDED = 2.0**-100  # an ulp of it is normal in float32
+INDEX = {32: "uint32_t", 64: "uint64_t"}
+
+
+def lines(kernel: Kernel) -> list[str]:
+    """The kernel's program as a struct, and an entry point a variant."""
+    program = cast(Program, kernel.program)
+    entries = [line for variant in kernel.variants for line in _entry(kernel, program, variant)]
+    return [*_struct(kernel.name, program), "", *entries]
+
+
+def _struct(name: str, program: Program) -> list[str]:
+    """Storage dtypes, how the operands lie, and the program; also for four 8-bit elements at once where that goes."""
+    packed = is_packed(program)
+    inputs = ", ".join(DTYPES[d].cuda for d in program.accesses)
+    outputs = ", ".join(DTYPES[d].cuda for d in program.outputs)
+    return [
+        f"struct {name} {{",
+        f"  using Inputs = List<{inputs}>;",
+        f"  using Outputs = List<{outputs}>;",
+        f"  static constexpr int kConditions = {program.conditions};",
+        f"  static constexpr unsigned guards[] = {{{', '.join(map(str, _guards(program)))}}};",
+        f"  static constexpr int leader[] = {{{', '.join(map(str, _leaders(program)))}}};",
+        f"  static constexpr int terms[] = {{{', '.join(map(str, _terms(program)))}}};",
+        f"  static constexpr int runs[] = {{{', '.join(map(str, _runs(program)))}}};",
+        f"  static constexpr bool kPacked = {str(packed).lower()};",
+        *_forms(program),
+        *_apply(program),
+        *(_apply(program, packed=True) if packed else []),
+        "};",
+    ]
+
+
+def _apply(program: Program, *, packed: bool = False) -> list[str]:
+    """The program as a function of one element, or of four packed ones."""
+    kind = "Packed<{}>" if packed else "{}"
+    parameters = [f"{kind.format(C_TYPES[DTYPES[d].compute])} x{k}" for k, d in enumerate(program.accesses)]
+    parameters += [f"bool c{k}" for k in range(program.conditions)]
+    parameters += [f"{kind.format(C_TYPES[DTYPES[d].compute])}& y{k}" for k, d in enumerate(program.outputs)]
+    names = [f"x{k}" for k in range(len(program.accesses))] + [f"c{k}" for k in range(program.conditions)]
+    body, results = statements(program, names, is_exact(program), packed=packed)
+    body += [f"y{k} = {result};" for k, result in enumerate(results)]
+    return [f"  __device__ static void apply({', '.join(parameters)}) {{", *(f"    {line}" for line in body), "  }"]
+
+
+def is_packed(program: Program) -> bool:
+    """Whether everything is one 8-bit integer dtype, and computed by primitives that take four elements at once."""
+    dtypes = {*program.accesses, *program.outputs, *(i.dtype for i in program.code)}
+    single = len(dtypes) == 1 and dtypes <= _PACKED_DTYPES
+    return single and program.conditions == 0 and all(i.op in PACKED for i in program.code)
+
+
+def _guards(program: Program) -> list[int]:
+    """For every access the conditions that must hold, as bits."""
+    if program.index is None:
+        return [0] * len(program.inputs)
+    return list(program.index.guards)
+
+
+def _leaders(program: Program) -> Sequence[int]:
+    """For every access the one whose load serves it."""
+    return range(len(program.inputs)) if program.index is None else program.index.leaders
+
+
+def _runs(program: Program) -> list[int]:
+    """For every access among how many runs neighbours take turns, 0 where they do not."""
+    if program.index is None:
+        return [0] * len(program.inputs)
+    return [runs(a.terms, MOST_NEIGHBOURS) for a in program.index.accesses]
+
+
+def _terms(program: Program) -> list[int]:
+    """How many terms the index of each access and each condition has, 0 where only a call's shapes tell."""
+    if program.index is None:
+        return [0] * len(program.inputs)
+    return [max(1, len(terms)) for terms in program.index.forms]
+
+
+def _forms(program: Program) -> list[str]:
+    """Every index form with constants, where no dim is symbolic: divisions by constants are a few instructions."""
+    index = program.index
+    is_static = index is not None and not index.symbols_used()
+    lines = [f"  static constexpr bool kStatic = {str(is_static).lower()};"]
+    if index is None or not is_static:
+        return lines
+    count = product(index.shapes[0]).factor
+    lines.append(f"  static constexpr long long period[] = {{{', '.join(str(_period(f)) for f in index.forms)}}};")
+    lines.append(f"  static constexpr long long step[] = {{{', '.join(str(_step(f)) for f in index.forms)}}};")
+    return [*lines, *_across(index), *_at(index, count)]
+
+
+def _at(index: Indexing, count: int) -> list[str]:
+    """The function that spells every form for a domain of so many elements."""
+    lines = ["  template <int kForm, typename Index>", "  __device__ static Index at(Index i) {"]
+    for k, form in enumerate(index.forms):
+        opening = f"    if constexpr (kForm == {k}) return "
+        # A sum that begins with a minus would negate i before it is divided.
+        lines.append(f"{opening}{'Index(0)' if not form or form[0].stride.factor < 0 else ''}{_sum(form, count)};")
+    return [*lines, "    return i;", "  }"]
+
+
+def forms(name: str, index: Indexing, count: Extent) -> list[str]:
+    """A struct that spells the forms of a domain of `count` elements, as far as they are known, and nothing else."""
+    is_static = not index.symbols_used() and count.number is not None
+    terms = ", ".join(str(max(1, len(form))) for form in index.forms)
+    lines = [
+        f"  static constexpr bool kStatic = {str(is_static).lower()};",
+        f"  static constexpr int terms[] = {{{terms}}};",
+    ]
+    return [f"struct {name} {{", *lines, *(_at(index, count.factor) if is_static else []), "};"]
+
+
+def _across(index: Indexing) -> list[str]:
+    """For each access that a tile may read along its columns, what the rows, of which x is one, contribute."""
+    forms = []
+    for k, access in enumerate(index.accesses):
+        column = columns(access.terms)
+        if column is not None:
+            below = [t for t in access.terms if t.div.factor < column.div.factor]
+            text = _sum(below, column.div.factor).replace("i", "x")
+            opening = "Index(0)" if below[0].stride.factor < 0 else ""
+            forms.append(f"    if constexpr (kForm == {k}) return {opening}{text};")
+    if not forms:
+        return []
+    return ["  template <int kForm, typename Index>", "  __device__ static Index across(Index x) {", *forms, "  }"]
+
+
+def _period(form: Sequence[Term]) -> int:
+    """How many elements a run of neighbours or a cell has."""
+    if not form:
+        return 1
+    return form[0].mod.factor if form[0].div.factor == 1 else form[0].div.factor
+
+
+def _step(form: Sequence[Term]) -> int:
+    return form[0].stride.factor if form and form[0].div.factor == 1 else 0
+
+
+def _sum(form: Sequence[Term], count: int) -> str:
+    return "".join(_term(t, count) for t in form).removeprefix(" + ")
+
+
+def _term(term: Term, count: int) -> str:
+    """One term, with its sign, as C++ over an unsigned index i below `count`."""
+    div, mod, stride = term.div.factor, term.mod.factor, term.stride.factor
+    digit = "i" if div == 1 else f"i / {div}"
+    digit = digit if div * mod == count else f"{digit} % {mod}"
+    scaled = digit if abs(stride) == 1 else f"{digit} * {abs(stride)}"
+    return f" {'-' if stride < 0 else '+'} {scaled}"
+
+
+def is_exact(program: Program) -> bool:
+    """Whether some float is stored in more than 16 bits, so that approximate functions would show in it."""
+    floats = [d for name in (*program.inputs, *program.outputs) if (d := DTYPES[name]).kind == "float"]
+    return any(d.size > 2 for d in floats) or any(i.op == "cast" for i in program.code)
+
+
+def statements(
+    program: Program, inputs: list[str], exact: bool, sums: Container[int] = (), *, packed: bool = False
+) -> tuple[list[str], list[str]]:
+    """The program's code as CUDA statements that read the expressions `inputs`, and its results as expressions.
+
+    sums: leaves that are 1 at least and never infinite. packed: over four 8-bit elements at once.
+    """
+    names = list(inputs)
+    body = []
+    for k, instruction in enumerate(program.code):
+        if instruction.op == "const":
+            names.append(_packed_literal(instruction) if packed else literal(instruction))
+            continue
+        names.append(f"v{k}")
+        args = instruction.args
+        if _is_reciprocal_of_normal(instruction, program):
+            function = "reciprocal_of_normal" if exact else "approximate::reciprocal_of_normal"
+            args = args[1:]
+        elif exact and instruction.op == "div" and args[1] in sums:
+            function = "divide_by_sum"
+        else:
+            function = _exact_function(instruction) if exact else _approximate_function(instruction, program)
+        operands = ", ".join(names[a] for a in args)
+        c_type = C_TYPES[instruction.dtype]
+        body.append(f"const {f'Packed<{c_type}>' if packed else c_type} v{k} = {function}({operands});")
+    return body, [names[result] for result in program.results]
+
+
+def _packed_literal(instruction: Instruction) -> str:
+    byte = int(cast(int, instruction.value)) % 256
+    return f"Packed<{C_TYPES[instruction.dtype]}>{{0x{byte * 0x01010101:08x}u}}"
+
+
+def _exact_function(instruction: Instruction) -> str:
+    if instruction.op == "cast":
+        return f"cast<{C_TYPES[instruction.dtype]}>"
+    if instruction.op == "narrow":
+        return f"narrow<{DTYPES[str(instruction.storage)].cuda}>"
+    return _RENAMED.get(instruction.op, instruction.op)
+
+
+def _approximate_function(instruction: Instruction, program: Program) -> str:
+    if instruction.op not in _APPROXIMATE or instruction.dtype != "float32":
+        return _exact_function(instruction)
+    if instruction.op == "erf" and _is_only_added_to_one(instruction, program):
+        return "approximate::erf_plus"
+    if instruction.op == "div" and _constant_id(instruction.args[0], program):
+        return "approximate::divide_constant"
+    return f"approximate::{instruction.op}"
+
+
+def _constant_id(value: int, program: Program) -> bool:
+    first = len(program.leaves)
+    return value >= first and program.code[value - first].op == "const"
+
+
+def _is_reciprocal_of_normal(instruction: Instruction, program: Program) -> bool:
+    """Whether this is 1 / (x + a constant), as of sigmoid: a sum that is not 0 is an ulp of the constant or more.
+
+    So it is never subnormal, and its reciprocal takes no branch.
+    """
+    if instruction.op != "div" or instruction.dtype != "float32":
+        return False
+    first = len(program.leaves)
+    one, sum_ = (program.code[a - first] if a >= first else None for a in instruction.args)
+    if one is None or one.op != "const" or one.value != 1.0 or sum_ is None or sum_.op != "add":
+        return False
+    added = [program.code[a - first].value for a in sum_.args if _constant_id(a, program)]
+    return any(c is not None and abs(c) >= _LEAST_ADDED for c in added)
+
+
+def _is_only_added_to_one(instruction: Instruction, program: Program) -> bool:
+    first = len(program.leaves)
+    own_id = first + program.code.index(instruction)
+    uses = [i for i in program.code if own_id in i.args]
+    ones = {first + k for k, i in enumerate(program.code) if i.op == "const" and i.value == 1.0}
+    return own_id not in program.results and all(i.op == "add" and ones & set(i.args) for i in uses)
+
+
+def literal(instruction: Instruction) -> str:
+    """A constant as a C++ literal of its compute dtype that reads back to the same bits (NaN payloads aside)."""
+    value, dtype = instruction.value, instruction.dtype
+    c_type = C_TYPES[dtype]
+    if dtype == "bool":
+        return "true" if value else "false"
+    if dtype not in ("float32", "float64"):
+        suffix = "ull" if dtype == "uint64" else "ll" if dtype == "int64" else "u" if dtype == "uint32" else ""
+        minimum = value == -(2**63) if dtype == "int64" else False
+        return f"{c_type}({'-9223372036854775807ll - 1' if minimum else f'{value}{suffix}'})"
+    number = float(value)  # type: ignore[arg-type]
+    if math.isnan(number):
+        return f"{c_type}(not_a_number())"
+    if math.isinf(number):
+        return f"{'-' if number < 0 else ''}{c_type}(infinity())"
+    text = str(np.float32(number)) if dtype == "float32" else repr(number)
+    text = text if any(c in text for c in ".e") else f"{text}.0"
+    return f"{text}f" if dtype == "float32" else text
+
+
+def _entry(kernel: Kernel, program: Program, variant: Variant) -> list[str]:
+    index = INDEX[variant.index]
+    modes = "".join(f", '{mode}'" for mode in variant.modes)
+    counts = f"{len(program.accesses)}, {len(program.outputs)}" + (f", {program.conditions}" * bool(program.conditions))
+    params = f"{'Tiled' if variant.tile else ''}Params<{index}, {counts}>"
+    function, size = "pointwise", str(variant.unroll)
+    if variant.tile:
+        shape = "w" if variant.whole else "s" if variant.slides else "c"
+        function, size = "pointwise_tiled", f"{variant.tile}, {variant.tile_columns}, '{shape}'"
+    return [
+        f'extern "C" __global__ void __launch_bounds__({variant.threads})',
+        f"{variant.symbol}(const __grid_constant__ {params} params) {{",
+        f"  {function}<{kernel.name}, {index}, {variant.vector}, {size}, {variant.threads}{modes}>(params);",
+        "}",
+        "",
+    ]

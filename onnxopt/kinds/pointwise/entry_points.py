@@ -1,0 +1,225 @@
+"""Which entry points a kernel gets: one for each way its operands are known to lie, and the general ones."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+from collections.abc import Iterable, Sequence
+
+import onnx_ir as ir
+
+from onnxopt.fusion.regions import Region, Variant
+from onnxopt.graph.shapes.shapes import Dims, Shapes
+from onnxopt.kinds.pointwise import launch, tiles
+from onnxopt.kinds.pointwise.access_modes import ALONG, GATHERED, Fit, access_mode, columns, condition_mode, gathered
+from onnxopt.program.dtypes import DTYPES
+from onnxopt.program.extents import ONE, Extent, extent, product
+from onnxopt.program.indexing import Access, Indexing, Term
+from onnxopt.program.pointwise import Program
+
+_ACCESS_BYTES = 16  # the widest load or store an instruction makes
+_NARROWEST_BYTES = 4  # below, gathering is as good
+_WORD_BYTES = 4  # of a bank of shared memory
+_MOST_SPECIAL = 3
+_GENERAL_THREADS = 128
+
+
+def choose(name: str, program: Program, regions: Sequence[Region], shapes: Shapes) -> tuple[Variant, ...]:
+    """Variants in the order the host tries them: those the shapes foresee, most frequent first, then the general ones.
+
+    The 64-bit variant is left out where every shape is known and none needs it.
+    """
+    vector = vector_width(program)
+    if program.index is None:
+        special = _plain(name, vector, regions, shapes)
+    else:
+        special = _indexed(name, program, program.index, vector)
+    general = "*" * len(program.accesses) + "p" * program.conditions
+    if program.index is not None:
+        vector = 1  # only for buffers that are not aligned: the others have a variant that knows how they lie
+    chosen = [*special, Variant(f"{name}_strided", general, 32, vector, 1, _GENERAL_THREADS, waits=True)]
+    sizes = [shapes.elements(v) for r in regions for v in (*r.inputs, *r.outputs)]
+    if any(size is None or size >= 2**31 for size in sizes):
+        chosen.append(Variant(f"{name}_strided64", general, 64, vector, 1, _GENERAL_THREADS, waits=True))
+    return tuple(chosen)
+
+
+def vector_width(program: Program) -> int:
+    """Elements a thread loads at once: 16 bytes of the widest operand, so that no access is split."""
+    widest = max(DTYPES[d].size for d in (*program.accesses, *program.outputs))
+    return _ACCESS_BYTES // widest
+
+
+def _variant(name: str, modes: str, vector: int, full: int, block: launch.Block) -> Variant:
+    suffix = modes.replace("*", "A") + ("" if vector == full else f"_{vector}")
+    symbol = f"{name}_{_kind(modes)}_{suffix}"
+    return Variant(symbol, modes, 32, vector, block.unroll, block.threads, waits=True)
+
+
+def _kind(modes: str) -> str:
+    if set(ALONG) & set(modes):
+        return "tiled"
+    if set("TUVWItGg*") & set(modes):
+        return "strided"
+    return "column" if set("Cc") & set(modes) else "row" if set("Rr") & set(modes) else "contiguous"
+
+
+def _plain(name: str, vector: int, regions: Sequence[Region], shapes: Shapes) -> list[Variant]:
+    """Without index operations: numpy broadcasting, as far as the dims tell."""
+    foreseen = [[_modes(region, shapes, Fit(vector, certain)) for certain in (False, True)] for region in regions]
+    found: collections.Counter[str] = collections.Counter(hoped for hoped, _ in foreseen if hoped is not None)
+    frequent = [modes for modes, _ in found.most_common(_MOST_SPECIAL)]
+    # Where symbolic dims may turn out to be odd, the variants for that come behind.
+    behind = [c for h, c in foreseen if h in frequent and c is not None and c not in frequent]
+    modes = (*frequent, *dict.fromkeys(behind))
+    return [_variant(name, m, vector, vector, launch.block()) for m in modes]
+
+
+def _modes(region: Region, shapes: Shapes, fit: Fit) -> str | None:
+    """One letter an input, or None where shapes do not tell."""
+    letters = []
+    domain = shapes.dims(region.outputs[0])
+    for value in region.inputs:
+        if shapes.elements(value) == 1:
+            letters.append("S")
+        elif shapes.same(value, region.outputs[0]):
+            letters.append("F")
+        else:
+            terms = _broadcast_terms(value, domain, shapes)
+            if terms is None:
+                return None
+            count = _size(domain)
+            letters.append(access_mode(terms, (), fit, count))
+    return "".join(letters)
+
+
+def _size(dims: Dims | None) -> Extent | None:
+    if dims is None or any(d is None for d in dims):
+        return None
+    return product(extent(d) for d in dims if d is not None)
+
+
+def _broadcast_terms(value: ir.Value, domain: Dims | None, shapes: Shapes) -> tuple[Term, ...] | None:
+    """The terms of an operand that is broadcast into the domain, or None where that cannot be told."""
+    dims = shapes.dims(value)
+    if dims is None or domain is None or len(dims) > len(domain):
+        return None
+    terms: list[Term] = []
+    div = stride = ONE
+    is_open = False
+    padded = (1,) * (len(domain) - len(dims)) + dims
+    for dim, whole in zip(reversed(padded), reversed(domain), strict=True):
+        if whole == 1:
+            continue
+        if dim is None or whole is None or dim not in (1, whole):
+            return None
+        if dim == 1:
+            is_open = False
+        elif is_open:
+            terms[-1] = Term(terms[-1].div, terms[-1].mod * extent(whole), terms[-1].stride)
+        else:
+            terms.append(Term(div, extent(whole), stride))
+            is_open = True
+        div = div * extent(whole)
+        stride = stride * (ONE if dim == 1 else extent(whole))
+    return tuple(terms)
+
+
+def _indexed(name: str, program: Program, index: Indexing, full: int) -> list[Variant]:
+    """With index operations: tiled variants where an input lies across the domain's order, and one that is not."""
+    chosen = _tiled(name, program, index, full)
+    seen = set()
+    for certain in (False, True):
+        options = [(w, _index_modes(index, Fit(w, certain))) for w in _widths(program, full)]
+        accesses = len(index.accesses)
+        width, modes = min(options, key=lambda o: (sum(m in GATHERED for m in o[1][:accesses]), -o[0]))
+        if (width, modes) not in seen:
+            seen.add((width, modes))
+            chosen.append(_variant(name, modes, width, full, launch.block()))
+    return chosen
+
+
+def _widths(program: Program, full: int) -> Iterable[int]:
+    widest = max(DTYPES[d].size for d in (*program.accesses, *program.outputs))
+    width = full
+    while width > 1 and width * widest >= _NARROWEST_BYTES:
+        yield width
+        width //= 2
+    if width == full:
+        yield full
+
+
+def _index_modes(index: Indexing, fit: Fit) -> str:
+    count = product(index.shapes[0])
+    conditions = [condition_mode(c, fit) for c in index.conditions]
+    letters = []
+    for access in index.accesses:
+        letter = access_mode(access.terms, access.offset, fit, count)
+        if any(conditions[g] == "p" for g in access.guards):
+            letter = "g" if letter != "S" else "S"
+        elif access.guards and letter == "F":
+            letter = "R"
+        letters.append(letter)
+    for leader in set(index.leaders):  # one load serves a group, so that one letter does
+        group = {k for k, other in enumerate(index.leaders) if other == leader}
+        if len({letters[k] for k in group}) > 1:
+            each = any(letters[k] == "g" for k in group)
+            for k in group:
+                letters[k] = "g" if each else gathered(index.accesses[k].terms, fit)
+    return "".join((*letters, *conditions))
+
+
+def _tiled(name: str, program: Program, index: Indexing, full: int) -> list[Variant]:
+    """Variants whose transposed inputs go through shared memory; none where it is not worth it."""
+    along = {k: t for k, a in enumerate(index.accesses) if (t := columns(a.terms)) is not None}
+    if not along:
+        return []
+    chosen, _ = collections.Counter(along.values()).most_common(1)[0]
+    members = [k for k, term in along.items() if term == chosen]
+    count = product(index.shapes[0])
+    sizes = [DTYPES[program.accesses[k]].size for k in members if index.leaders[k] == k]
+    found = []
+    for tile in tiles.choose(chosen, count, sizes, full):
+        letters = list(_index_modes(index, Fit(tile.width)))
+        if all(letters[k] == "I" for k in members):
+            continue  # read as it lies, without shared memory
+        for certain in (False, True):
+            for k in members:
+                group = [m for m in members if index.leaders[m] == index.leaders[k]]
+                options = [_along(index.accesses[m], chosen, program.accesses[m], tile, certain) for m in group]
+                letters[k] = min(options, key=ALONG.index)
+                if letters[k] == "z" and len(group) > 1:
+                    letters[k] = "X"
+            found.append(_tiled_variant(name, "".join(letters), tile, full))
+        if any(index.accesses[k].guards for k in members):  # the host may find that they cut a vector
+            found.append(_tiled_variant(name, "".join("X" if c in ALONG else c for c in letters), tile, full))
+    return list(dict.fromkeys(found))
+
+
+def _along(access: Access, column: Term, dtype: str, tile: tiles.Tile, certain: bool) -> str:
+    """The letter of an access that a tile reads along its columns: the widest vectors that fit."""
+    rest = [t.stride for t in access.terms if t != column]
+    size = DTYPES[dtype].size
+    full = _ACCESS_BYTES // size
+    for letter, width in (("Z", full), ("Y", full // 2)):
+        fit = Fit(width, certain)
+        fills = width > 1 and tile.columns % width == 0 and (letter == "Z" or tile.columns < full)
+        if fills and fit.whole(column.mod, *rest, *access.offset):
+            return letter
+        if width > tile.columns and column.mod.number == tile.columns and not access.guards:
+            inner, *others = (t for t in access.terms if t != column)
+            sides = inner.stride == column.mod and tile.rows % (width // tile.columns) == 0
+            if sides and fit.whole(inner.mod * column.mod, *(t.stride for t in others), *access.offset):
+                return letter
+    rows = access.terms[: access.terms.index(column)]
+    words = Fit(max(1, _WORD_BYTES // size), certain)
+    in_turns = len(rows) == 1 or words.whole(*(t.stride for t in rows))
+    return "z" if in_turns and tile.columns % full == 0 else "X"
+
+
+def _tiled_variant(name: str, modes: str, tile: tiles.Tile, full: int) -> Variant:
+    variant = _variant(name, modes, tile.width, full, launch.Block(tile.threads, 1))
+    symbol = variant.symbol + "_slides" * tile.slides
+    return dataclasses.replace(
+        variant, symbol=symbol, tile=tile.rows, tile_columns=tile.columns, whole=tile.whole, slides=tile.slides
+    )

@@ -1,0 +1,329 @@
+"""Pointwise regions: grown from elementwise and index nodes, with a reason for every pair of them that is left apart.
+
+Nodes are taken in topological order; each starts a group of its own and takes in the groups that produce its operands
+where `_Growth.obstacle` finds nothing against it; what could not be taken in at first is tried again when the groups
+have grown. Views (Reshape and its like) cost nothing where they are: they belong to a group only where they lie between
+two of its nodes. The graph whose vertices are the groups never gets a cycle.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Iterator
+
+import onnx_ir as ir
+
+from onnxopt.fusion import cost as traffic
+from onnxopt.fusion import eligibility, index_ops
+from onnxopt.fusion.context import Search
+from onnxopt.fusion.depths import depths
+from onnxopt.fusion.operands import constant
+from onnxopt.fusion.regions import Refusal, Region
+from onnxopt.kinds.pointwise.lower import lower
+from onnxopt.program.extents import product
+from onnxopt.program.index_maps import NotAffine
+from onnxopt.program.pointwise import Program
+
+_IN_PLACE = frozenset({"Slice", "Concat", "Expand"})  # index operations under which neighbours stay neighbours
+_SIXTEEN_BIT = ("float16", "bfloat16")
+_ROUNDS = 3  # of trying again; real models settle in two
+
+
+@dataclasses.dataclass(eq=False)
+class _Group:
+    """Nodes that will run as one kernel. domain: a value with the shape the kernel runs over."""
+
+    nodes: list[ir.Node]
+    domain: ir.Value
+    cost: int
+
+    def outputs(self) -> list[ir.Value]:
+        """Values that something outside the group reads, in order of definition."""
+        inside = set(self.nodes)
+        values = (v for n in self.nodes for v in n.outputs)
+        return [v for v in values if v.is_graph_output() or any(u not in inside for u in v.consumers())]
+
+    def inputs(self) -> list[ir.Value]:
+        """Values read from outside, constants of one element and parameters left out, in order of first use."""
+        inside = set(self.nodes)
+        read = dict.fromkeys(v for n in self.nodes for v in index_ops.data_inputs(n) if v is not None)
+        return [v for v in read if v.producer() not in inside and constant(v) is None]
+
+    def has_index_nodes(self) -> bool:
+        return any(index_ops.is_index(n) for n in self.nodes)
+
+    def moving_nodes(self) -> int:
+        """How many kernels these nodes are without fusing."""
+        return sum(not index_ops.is_view(n) for n in self.nodes)
+
+
+def _takes_part(group: _Group, value: ir.Value) -> bool:
+    """Whether all that the group reads of a tensor is slices of it, and it moves nothing else around."""
+    readers = [node for node in group.nodes if value in node.inputs]
+    moving = [n for n in group.nodes if index_ops.is_index(n) and not index_ops.is_view(n)]
+    return all(n.op_type == "Slice" for n in readers) and all(n.op_type in _IN_PLACE for n in moving)
+
+
+def find(search: Search) -> tuple[list[Region], list[Refusal]]:
+    """Regions of two nodes or more among those that no other kind has taken, and the refusals."""
+    growth = _Growth(search)
+    return growth.regions(), growth.refusals()
+
+
+class _Growth:
+    """The growing of groups in one graph."""
+
+    def __init__(self, search: Search):
+        self._search = search
+        self._opsets, self._shapes = search.opsets, search.shapes
+        self._order = search.order
+        self._unfit: dict[ir.Node, str] = {}
+        self._groups: dict[ir.Node, _Group] = {}
+        self._kept_apart: dict[tuple[ir.Node, ir.Node], str] = {}
+        for node in self._order:
+            if not self._is_open(node) or index_ops.is_view(node):
+                continue
+            reason = eligibility.why_not(node, self._opsets, self._shapes, search.host)
+            try:
+                cost = self._lowered(_Group([node], node.outputs[0], 0)).cost if reason is None else 0
+            except NotAffine as error:
+                reason = f"{node.op_type} cannot be address arithmetic: {error}"
+            except ValueError as error:  # attributes that the operator does not allow for this dtype
+                reason = f"{node.op_type} cannot be lowered: {error}"
+            if reason is not None:
+                self._unfit[node] = reason
+                continue
+            self._groups[node] = _Group([node], node.outputs[0], cost)
+            self._take_in_producers(self._groups[node], node)
+        self._try_again()
+        self._join_siblings()
+        self._join_tiny()
+
+    def _lowered(self, group: _Group) -> Program:
+        """The program of these nodes; ValueError where they have none."""
+        return lower(group.nodes, group.inputs(), group.outputs(), self._opsets, self._shapes)
+
+    def _try_again(self) -> None:
+        """Groups that were refused may fit by now, as all that reads them has come together."""
+        for _ in range(_ROUNDS):
+            grown = False
+            for group in list(dict.fromkeys(self._groups.values())):
+                if self._groups[group.nodes[0]] is group:
+                    grown |= self._take_in_producers(group, group.nodes[-1])
+            if not grown:
+                return
+
+    def _join_siblings(self) -> None:
+        """Groups that read the same tensor, element by element, read it once as one kernel with several outputs.
+
+        So do those that take the parts of one tensor and make as much of each: one launch instead of several.
+        """
+        readers: dict[ir.Value, list[ir.Node]] = {}
+        for group in dict.fromkeys(self._groups.values()):
+            for value in group.inputs():
+                if self._shapes.same(value, group.domain) or _takes_part(group, value):
+                    readers.setdefault(value, []).append(group.nodes[-1])
+        for value, nodes in readers.items():
+            for one, other in itertools.combinations(nodes, 2):
+                first, second = self._groups[one], self._groups[other]
+                parts = _takes_part(first, value) and _takes_part(second, value)
+                same = self._same_size if parts else self._shapes.same
+                if first is second or not same(first.domain, second.domain):
+                    continue
+                # Single operators that read other tensors too are often part of what the provider fuses itself.
+                alone = [g for g in (first, second) if g.moving_nodes() == 1 and len(g.inputs()) > 1]
+                if not alone and self.obstacle(first, second, value, []) is None:
+                    union = self._union(first, second, [])
+                    self._groups.update(dict.fromkeys(union.nodes, union))
+                    self._search.contract(union.nodes)
+
+    def _join_tiny(self) -> None:
+        """Independent groups that are all launch and latency, at one depth and over one domain, run as one kernel."""
+        groups = [g for g in dict.fromkeys(self._groups.values()) if self._is_tiny(g)]
+        if len(groups) < 2:
+            return
+        depth = depths(self._order, self._unit, lambda unit: unit.nodes if isinstance(unit, _Group) else (unit,))
+        alike: dict[object, list[ir.Node]] = {}
+        for group in groups:
+            alike.setdefault((depth[group], self._shapes.dims(group.domain)), []).append(group.nodes[-1])
+        for nodes in alike.values():
+            for one, other in itertools.combinations(nodes, 2):
+                first, second = self._groups[one], self._groups[other]
+                if first is second or not (self._is_tiny(first) and self._is_tiny(second)):
+                    continue
+                if self.obstacle(first, second, first.domain, []) is None:
+                    union = self._union(first, second, [])
+                    self._groups.update(dict.fromkeys(union.nodes, union))
+                    self._search.contract(union.nodes)
+
+    def _unit(self, node: ir.Node) -> _Group | ir.Node:
+        return self._groups.get(node, node)
+
+    def _is_tiny(self, group: _Group) -> bool:
+        """Whether a group is a kernel of its own that moves so little that its launch is what it costs."""
+        results = group.outputs()
+        if group.moving_nodes() < 2 or not all(self._shapes.same(v, group.domain) for v in results):
+            return False
+        sizes = [self._shapes.bytes(v) for v in (*group.inputs(), *results)]
+        return None not in sizes and sum(s for s in sizes if s is not None) <= traffic.TINY_BYTES
+
+    def _same_size(self, one: ir.Value, other: ir.Value) -> bool:
+        try:
+            sizes = [product(index_ops.dims_of(value, self._shapes)) for value in (one, other)]
+        except NotAffine:  # a rank or dim is not known
+            return False
+        return sizes[0] == sizes[1]
+
+    def _sources(self, group: _Group) -> Iterator[tuple[ir.Node, list[ir.Node], ir.Value]]:
+        """(producer in another group, views that lie between, value) of everything a group reads."""
+        for value in group.inputs():
+            views, producer = [], value.producer()
+            while producer is not None and producer not in self._groups and self._is_open_view(producer):
+                views.append(producer)
+                operand = producer.inputs[0]
+                producer = None if operand is None else operand.producer()
+            if producer is not None and producer in self._groups:
+                yield producer, views, value
+
+    def _take_in_producers(self, group: _Group, node: ir.Node) -> bool:
+        """Merge the group with those that it reads, the largest operands first; whether anything was merged."""
+        merged = False
+        sources = sorted(self._sources(group), key=lambda s: -(self._shapes.bytes(s[2]) or 0))
+        for producer, views, value in sources:
+            group, other = self._groups[node], self._groups[producer]
+            if group is other:
+                continue
+            reason = self.obstacle(other, group, value, views)
+            if reason is not None:
+                for reader in (node, *value.consumers()):
+                    self._kept_apart.setdefault((producer, reader), reason)
+                continue
+            union = self._union(other, group, views)
+            self._groups.update(dict.fromkeys(union.nodes, union))
+            self._search.contract(union.nodes)
+            merged = True
+        return merged
+
+    def _union(self, producer: _Group, consumer: _Group, views: list[ir.Node]) -> _Group:
+        nodes = sorted([*producer.nodes, *views, *consumer.nodes], key=self._order.__getitem__)
+        union = _Group(nodes, consumer.domain, producer.cost + consumer.cost)
+        if union.has_index_nodes():
+            union.cost = self._lowered(union).cost
+        return union
+
+    def obstacle(self, producer: _Group, consumer: _Group, value: ir.Value, views: list[ir.Node]) -> str | None:
+        """Why the two groups cannot or should not become one, or None. `value` goes from the one to the other."""
+        both = {*producer.nodes, *views, *consumer.nodes}
+        union = _Group(
+            sorted(both, key=self._order.__getitem__), consumer.domain, producer.cost + consumer.cost
+        )  # fmt: skip
+        if union.has_index_nodes():
+            reason = self._index_obstacle(producer, consumer, union)
+        else:
+            reason = self._broadcast_obstacle(producer, consumer, both)
+        if reason is not None:
+            return reason
+        operands = len(union.inputs()) + len(union.outputs())
+        if operands > traffic.MAX_OPERANDS:
+            return f"one kernel would have {operands} operands; {traffic.MAX_OPERANDS} is the most that pays"
+        if len(union.nodes) > traffic.MAX_NODES or union.cost > traffic.MAX_COST:
+            return f"one kernel would run {len(union.nodes)} operators and need too many registers"
+        if self._search.spills(union.nodes):
+            return f"one kernel would run {len(union.nodes)} operators, which spilled registers when it was compiled"
+        if self._search.makes_cycle(union.nodes):
+            return f"{value.name} also reaches the consumer through a node outside, so one kernel would wait for itself"
+        return None
+
+    def _broadcast_obstacle(self, producer: _Group, consumer: _Group, both: set[ir.Node]) -> str | None:
+        if self._shapes.same(producer.domain, consumer.domain):
+            return None
+        needed_elsewhere = [
+            v for v in producer.outputs() if v.is_graph_output() or any(u not in both for u in v.consumers())
+        ]
+        if needed_elsewhere:
+            return f"{needed_elsewhere[0].name} is needed elsewhere and its shape is not the consumer's"
+        if producer.cost > traffic.MAX_RECOMPUTED_COST:
+            return "it would be computed again for every element it is broadcast to"
+        return None
+
+    def _index_obstacle(self, producer: _Group, consumer: _Group, union: _Group) -> str | None:
+        """As `obstacle`, where index nodes are among them: what the merged kernel computes and reads decides."""
+        try:
+            program = self._lowered(union)
+        except ValueError as error:
+            return f"as one kernel, {error}"
+        larger = traffic.grows(producer.domain, consumer.domain, self._shapes)
+        if larger and producer.cost > traffic.MAX_RECOMPUTED_COST:
+            return "it would be computed again for every element it is broadcast to"
+        if program.cost - producer.cost - consumer.cost > traffic.MAX_RECOMPUTED_COST:
+            return "its values would be computed several times, as its consumer reads them in several orders"
+        apart = [traffic.moved(self._lowered(g), g.inputs(), g.outputs(), self._shapes) for g in (producer, consumer)]
+        together = traffic.moved(program, union.inputs(), union.outputs(), self._shapes)
+        if together is not None and None not in apart and together > sum(b for b in apart if b is not None):
+            return f"one kernel would move {together} bytes, two move {apart[0]} and {apart[1]}"
+        union.cost = program.cost
+        return None
+
+    def regions(self) -> list[Region]:
+        """Groups that are two kernels or more without fusing, in the order of their first nodes.
+
+        And one operator alone, where the CUDA provider's kernel takes twice as long as ours (docs/notes.md).
+        """
+        found = []
+        for group in dict.fromkeys(self._groups.values()):
+            if group.moving_nodes() < 2 and not self._is_slow_alone(group):
+                continue
+            inputs, outputs = group.inputs(), group.outputs()
+            if not inputs or not outputs:
+                continue
+            region = Region(
+                tuple(group.nodes), tuple(inputs), tuple(outputs),
+                traffic.of_region(group.nodes, inputs, outputs, self._shapes),
+            )  # fmt: skip
+            region.verify()
+            found.append(region)
+        return sorted(found, key=lambda r: self._order[r.nodes[0]])
+
+    def _is_slow_alone(self, group: _Group) -> bool:
+        dtype = self._shapes.dtype(group.domain)
+        moving = [node.op_type for node in group.nodes if not index_ops.is_view(node)]
+        return moving == ["Gelu"] and dtype is not None and dtype.name in _SIXTEEN_BIT
+
+    def refusals(self) -> list[Refusal]:
+        """One refusal for every edge from or to an elementwise node that did not become part of one region."""
+        found = []
+        for node in self._order:
+            if not self._is_open(node):
+                continue
+            for producer in dict.fromkeys(v.producer() for v in index_ops.data_inputs(node) if v is not None):
+                if producer is None or producer not in self._order or not self._is_open(producer):
+                    continue
+                if index_ops.is_index(node) and index_ops.is_index(producer):
+                    continue
+                refusal = self._refusal(producer, node)
+                if refusal is not None:
+                    found.append(refusal)
+        return found
+
+    def _is_open(self, node: ir.Node) -> bool:
+        """Whether a pointwise region may take the node: index operations on shapes stay on the host."""
+        if self._search.is_taken(node):
+            return False
+        if eligibility.is_elementwise(node):
+            return True
+        return index_ops.is_index(node) and not any(v in self._search.host for v in node.outputs)
+
+    def _is_open_view(self, node: ir.Node) -> bool:
+        return index_ops.is_view(node) and node in self._order and self._is_open(node)
+
+    def _refusal(self, producer: ir.Node, node: ir.Node) -> Refusal | None:
+        for unfit, other in ((node, producer), (producer, node)):
+            if unfit in self._unfit:
+                return Refusal(unfit.name or "", unfit.op_type, other.name or "", self._unfit[unfit])
+        if producer not in self._groups or node not in self._groups:
+            return None  # a view, which costs nothing where it is
+        if self._groups[producer] is self._groups[node]:
+            return None
+        reason = self._kept_apart.get((producer, node), "its group was already complete")
+        return Refusal(node.name or "", node.op_type, producer.name or "", reason)

@@ -1,0 +1,233 @@
+"""Lowering of regions with index operations: values are evaluated backward from the outputs, under index maps.
+
+The domain is the flat index of the outputs, which all have the same size. An elementwise node applies its row of the
+operator table to its operands under the same map, broadcast; an index node hands its operand a map of its own. Where
+that reaches an input of the region, the map has become an access. A value that is needed under two maps is computed
+twice; what comes out the same is shared (expr.Builder).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Mapping, Sequence
+
+import onnx_ir as ir
+
+from onnxopt.fusion.index_ops import Piece, broadcast, dims_of, is_index, undo
+from onnxopt.fusion.operands import apply_operator, constant, storage
+from onnxopt.graph.shapes.shapes import Shapes
+from onnxopt.program.dtypes import DTYPES
+from onnxopt.program.expressions import Builder, Expr
+from onnxopt.program.extents import ONE, Extent, product
+from onnxopt.program.index_maps import Guard, Linear, Map, NotAffine, identity
+from onnxopt.program.indexing import MAX_CONDITIONS, MAX_TERMS, Access, Condition, Indexing, Term
+from onnxopt.program.pointwise import Instruction, Program, without_dead_code
+
+MAX_ACCESSES = 16  # they share a kernel's parameters and registers
+_MAX_EVALUATIONS = 512  # of one region; beyond, the same values are computed again too often
+
+
+def lower_indexed(
+    nodes: Sequence[ir.Node],
+    inputs: Sequence[ir.Value],
+    outputs: Sequence[ir.Value],
+    opsets: Mapping[str, int],
+    shapes: Shapes,
+) -> Program:
+    """The program of nodes with index operations among them. Raises NotAffine with the reason where there is none."""
+    return Evaluation(nodes, inputs, opsets, shapes).program(outputs)
+
+
+class Evaluation:
+    """Instructions and accesses as they are found. Leaves have ids below 0 until their number is known."""
+
+    def __init__(self, nodes: Sequence[ir.Node], inputs: Sequence[ir.Value], opsets: Mapping[str, int], shapes: Shapes):
+        self.opsets, self.shapes = opsets, shapes
+        self._producers = {v: (node, k) for node in nodes for k, v in enumerate(node.outputs)}
+        self._inputs = {v: k for k, v in enumerate(inputs)}
+        self._builder = Builder(())
+        self._accesses: dict[Access, int] = {}
+        self._conditions: dict[Condition, int] = {}
+        self._known: dict[tuple[ir.Value, Map], Expr] = {}
+
+    def program(self, outputs: Sequence[ir.Value]) -> Program:
+        shapes = tuple(dims_of(v, self.shapes) for v in outputs)
+        if len({product(dims) for dims in shapes}) != 1:
+            raise NotAffine("its outputs have different sizes")
+        results = [self.value(v, identity(dims)).id for v, dims in zip(outputs, shapes, strict=True)]
+        index = self.indexing(shapes)
+        program = Program(
+            inputs=tuple(storage(v, self.shapes).name for v in self._inputs),
+            outputs=tuple(storage(v, self.shapes).name for v in outputs),
+            code=self.code(),
+            results=tuple(self.renumbered(r) for r in results),
+            depends=((),) * len(outputs),
+            ranks=(0,) * len(outputs),
+            index=index,
+        )  # fmt: skip
+        program = without_dead_code(program)
+        try:
+            program.verify()
+        except ValueError as error:
+            raise NotAffine(str(error)) from None
+        return program
+
+    def indexing(self, shapes: tuple[tuple[Extent, ...], ...]) -> Indexing:
+        """How the inputs are read, of a kernel whose outputs have these shapes."""
+        if not self._accesses:
+            raise NotAffine("it reads none of its inputs")
+        dims = tuple(dims_of(v, self.shapes) for v in self._inputs)
+        return Indexing(tuple(self._accesses), tuple(self._conditions), dims, shapes, _symbols(dims))
+
+    def code(self) -> tuple[Instruction, ...]:
+        """The instructions with the ids that values have in a Program."""
+        return tuple(dataclasses.replace(i, args=tuple(self.renumbered(a) for a in i.args)) for i in self._builder.code)
+
+    def renumbered(self, own: int) -> int:
+        accesses, conditions = len(self._accesses), len(self._conditions)
+        if own >= 0:
+            return accesses + conditions + own
+        return (-1 - own) // 2 if own % 2 else accesses + (-2 - own) // 2
+
+    def value(self, value: ir.Value, at: Map) -> Expr:
+        known = self._known.get((value, at))
+        if known is None:
+            if len(self._known) >= _MAX_EVALUATIONS:
+                raise NotAffine("values would be computed again too often")
+            known = self._known[value, at] = self._compute(value, at)
+        return known
+
+    def _compute(self, value: ir.Value, at: Map) -> Expr:
+        tensor = constant(value)
+        if tensor is not None and value not in self._inputs:
+            return self._builder.const(tensor.numpy().reshape(()).item(), storage(value, self.shapes).compute)
+        if value in self._inputs:
+            return self._access(value, at)
+        node, output = self._producers[value]
+        return self.result(node, output, at)
+
+    def result(self, node: ir.Node, output: int, at: Map) -> Expr:
+        """Result `output` of a node under a map."""
+        value = node.outputs[output]
+        if is_index(node):
+            return self._pieces(value, undo(node, output, at, self.shapes))
+        result_dims = dims_of(value, self.shapes)
+        operands = {}
+        for operand in node.inputs:
+            if operand is not None and operand not in operands:
+                if constant(operand) is None:
+                    dims = dims_of(operand, self.shapes)
+                    operands[operand] = self.value(operand, at.with_coordinates(broadcast(at, result_dims, dims)))
+                else:
+                    operands[operand] = self.value(operand, at)
+        return apply_operator(node, operands, self.opsets, self.shapes)
+
+    def _pieces(self, value: ir.Value, pieces: Sequence[Piece]) -> Expr:
+        dtype = storage(value, self.shapes).compute
+        result: Expr | None = None
+        for piece in reversed(pieces):
+            found = (
+                self._builder.const(piece.fill, dtype) if piece.value is None else self.value(piece.value, piece.map)
+            )
+            if result is None:
+                result = found
+                continue
+            inside = functools.reduce(
+                lambda a, b: a.apply("and", b), (self._condition(g, piece.map.digits) for g in piece.inside)
+            )
+            result = inside.where(found, result)
+        if result is None:
+            raise NotAffine("a result of no elements")
+        return result
+
+    def _condition(self, guard: Guard, digits: tuple[Extent, ...]) -> Expr:
+        return Expr(self._builder, -2 - 2 * self._condition_number(guard, digits), "bool", "bool")
+
+    def _condition_number(self, guard: Guard, digits: tuple[Extent, ...]) -> int:
+        condition = Condition(guard.form.offset, _terms(guard.form, digits), guard.low, guard.high)
+        number = self._conditions.setdefault(condition, len(self._conditions))
+        if number >= MAX_CONDITIONS:
+            raise NotAffine(f"it would tell apart more than {MAX_CONDITIONS} parts of Concats and Pads")
+        return number
+
+    def _lies_inside(self, value: ir.Value, at: Map) -> bool:
+        """Whether all that is read lies in the tensor even where guards do not hold: then they need not be asked."""
+        for coordinate, dim in zip(at.coordinates, dims_of(value, self.shapes), strict=True):
+            if not coordinate.terms and not coordinate.offset:
+                continue
+            if coordinate.offset == 0 and len(coordinate.terms) == 1:
+                ((digit, step),) = coordinate.terms
+                if step == ONE and at.digits[digit] == dim:
+                    continue
+            bounds = at.bounds(coordinate)
+            if bounds is None or dim.number is None or bounds[0] < 0 or bounds[1] >= dim.number:
+                return False
+        return True
+
+    def _access(self, value: ir.Value, at: Map) -> Expr:
+        stride, offset, flat = ONE, [], []
+        for coordinate, dim in zip(reversed(at.coordinates), reversed(dims_of(value, self.shapes)), strict=True):
+            if coordinate.offset:
+                offset.append(stride * coordinate.offset)
+            flat += [(digit, c * stride) for digit, c in coordinate.terms]
+            stride = stride * dim
+        guards: tuple[int, ...] = ()
+        if not self._lies_inside(value, at):
+            guards = tuple(sorted({self._condition_number(g, at.digits) for g in at.guards}))
+        access = Access(self._inputs[value], _summed(offset), _terms(_joined(flat), at.digits), guards)
+        number = self._accesses.setdefault(access, len(self._accesses))
+        if number >= MAX_ACCESSES:
+            raise NotAffine(f"it would read its inputs in more than {MAX_ACCESSES} ways")
+        dtype = storage(value, self.shapes)
+        return Expr(self._builder, -1 - 2 * number, DTYPES[dtype.name].compute, dtype.name)
+
+
+def _symbols(dims: Sequence[tuple[Extent, ...]]) -> tuple[tuple[str, int, int], ...]:
+    """Where each symbol can be read off: the first input and axis of that very size."""
+    found: dict[str, tuple[str, int, int]] = {}
+    for k, row in enumerate(dims):
+        for axis, dim in enumerate(row):
+            if len(dim.symbols) == 1 and dim.factor == 1:
+                found.setdefault(dim.symbols[0], (dim.symbols[0], k, axis))
+    return tuple(found.values())
+
+
+def _summed(offset: list[Extent]) -> tuple[Extent, ...]:
+    """The summands with those of the same symbols added up."""
+    sums: dict[tuple[str, ...], int] = {}
+    for e in offset:
+        sums[e.symbols] = sums.get(e.symbols, 0) + e.factor
+    return tuple(Extent(factor, symbols) for symbols, factor in sums.items() if factor)
+
+
+def _joined(flat: list[tuple[int, Extent]]) -> Linear:
+    """One coefficient a digit. Raises NotAffine where two of one digit have different symbols."""
+    joined: dict[int, Extent] = {}
+    for digit, coefficient in flat:
+        before = joined.get(digit)
+        if before is not None and before.symbols != coefficient.symbols:
+            raise NotAffine("a dim is read at a sum of symbolic strides")
+        joined[digit] = coefficient if before is None else Extent(before.factor + coefficient.factor, before.symbols)
+    return Linear(0, tuple(sorted(joined.items())))
+
+
+def _terms(form: Linear, digits: tuple[Extent, ...]) -> tuple[Term, ...]:
+    """The terms of a form over the flat index, innermost first; digits that are read as one are joined."""
+    coefficients = dict(form.terms)
+    terms: list[Term] = []
+    open_at = -1  # the digit outside of the last term, where that may go on
+    div = ONE
+    for k in range(len(digits) - 1, -1, -1):
+        stride = coefficients.get(k)
+        if stride is not None and stride.factor:
+            last = terms[-1] if terms and open_at == k else None
+            if last is not None and stride == last.stride * last.mod:
+                terms[-1] = Term(last.div, last.mod * digits[k], last.stride)
+            else:
+                terms.append(Term(div, digits[k], stride))
+            open_at = k - 1
+        div = div * digits[k]
+    if len(terms) > MAX_TERMS:
+        raise NotAffine(f"the index of one of its inputs would have more than {MAX_TERMS} terms")
+    return tuple(terms)

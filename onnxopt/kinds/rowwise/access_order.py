@@ -1,0 +1,72 @@
+"""How the accesses of a rowwise kernel with index operations lie over its rows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from onnxopt.program.dtypes import DTYPES
+from onnxopt.program.extents import ONE, Extent, product
+from onnxopt.program.indexing import Access, Condition, Indexing, Term
+from onnxopt.program.rowwise import RowProgram
+
+_SECTOR = 32  # bytes that memory moves at least
+_VECTOR = 16  # bytes of the widest load
+
+
+def modes(program: RowProgram) -> str:
+    """One letter a leaf, as row_variants.py has them. A condition's: K, told by the column; D, the same for a row."""
+    index = program.index
+    if index is None:
+        return ""
+    conditions = [_condition_mode(program, c) for c in index.conditions]
+    letters = [_mode(program, a, [conditions[g] for g in a.guards]) for a in index.accesses]
+    return "".join((*letters, *conditions))
+
+
+def _mode(program: RowProgram, access: Access, guards: Sequence[str]) -> str:
+    _, length, inner = program.domain
+    if not access.terms or inner != ONE or "*" in guards or guards.count("K") > 1:
+        return "*"
+    first = access.terms[0]
+    if first.div != ONE or first.stride != ONE:
+        return "*"
+    if len(access.terms) == 1 and not access.offset and not guards and first.mod == product(program.domain):
+        return "F"
+    if len(access.terms) == 1 and first.mod == length:
+        return "K"
+    return "D" if first.mod.over(length) is not None else "*"
+
+
+def _condition_mode(program: RowProgram, condition: Condition) -> str:
+    _, length, inner = program.domain
+    if inner != ONE:
+        return "*"
+    if condition.terms == (Term(ONE, length, ONE),):
+        return "K"
+    return "D" if all(t.div.over(length) is not None for t in condition.terms) else "*"
+
+
+def reads_across(index: Indexing, inputs: Sequence[str], length: Extent) -> bool:
+    """Whether some input is read so that neighbours in the domain lie far apart: then most of what memory moves would
+    be for nothing. What has no more elements than a row (of `length`) stays in the cache. inputs: storage dtypes."""
+    return any(_is_scattered(a, DTYPES[inputs[a.input]].size, length) for a in index.accesses)
+
+
+def cuts_vectors(program: RowProgram) -> bool:
+    """Whether a part of a row that a guard tells begins or ends inside a vector, so that it is loaded in pieces."""
+    index = program.index
+    if index is None:
+        return False
+    guards = {g for a in index.accesses for g in a.guards}
+    width = _VECTOR // min(DTYPES[d].size for d in program.inputs)
+    told = [index.conditions[g] for g in guards if _condition_mode(program, index.conditions[g]) != "D"]
+    return any((c.low - c.offset) % width or (c.high - c.low) % width for c in told)
+
+
+def _is_scattered(access: Access, size: int, length: Extent) -> bool:
+    if not access.terms or product(t.mod for t in access.terms).at_most(length):
+        return False
+    first = access.terms[0]
+    if first.div != ONE:
+        return False
+    return first.stride != ONE or (first.mod.number or _SECTOR) * size < _SECTOR

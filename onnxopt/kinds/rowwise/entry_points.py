@@ -1,0 +1,223 @@
+"""Which entry points a rowwise kernel gets, by the lengths that its rows are known to have.
+
+The library tries them in order and takes the first that fits the shapes at hand (custom_ops/row_variant.cc).
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+from collections.abc import Mapping, Sequence
+
+from onnxopt.fusion.regions import Region, Variant
+from onnxopt.graph.shapes.shapes import Dims, Shapes
+from onnxopt.kinds.rowwise import access_order, launch_shapes
+from onnxopt.kinds.rowwise import grid as row_domain
+from onnxopt.kinds.rowwise.grid import Grid
+from onnxopt.kinds.rowwise.launch_shapes import RowShape, RowWork
+from onnxopt.program.dtypes import DTYPES
+from onnxopt.program.rowwise import RowProgram
+
+_LEAST_COPIED = 4  # bytes that are copied to shared memory at once
+_ACCESS_BYTES = 16  # the widest load or store an instruction makes
+LAYOUTS = ("held", "ragged", "piped", "ring", "split", "looped", "strided")  # in the order that the host tries them
+_MOST_LENGTHS = 3  # lengths of rows that get an entry point of their own
+_LOOPED_THREADS = 512
+_CLUSTER = 8
+
+
+@dataclasses.dataclass(frozen=True)
+class RowVariant(Variant):
+    """One entry point of a rowwise kernel.
+
+    layout: held (in registers), ragged, piped, ring (in shared memory), looped, split or strided, as rowwise.cuh has
+    them. lanes: threads that share a row. cluster: blocks that share a row. columns: the only length of a row that it
+    runs, 0 for any that fits. resident: blocks that a multiprocessor should hold at once, 0 where the compiler may take
+    the registers it wants. fetched: mask of the inputs that come through shared memory, which takes `shared` bytes a
+    block. depth: rows that a ring has room for. launch: which of a split variant's launches: one a stage and one more,
+    which lie behind each other.
+    modes: one letter an input: F flat, K by the column, D dense in each row, C one value a channel, * any.
+    """
+
+    layout: str = "held"
+    lanes: int = 32
+    cluster: int = 1
+    columns: int = 0
+    resident: int = 0
+    fetched: int = 0
+    shared: int = 0
+    launch: int = 0
+    depth: int = 0
+
+
+def choose(
+    name: str, program: RowProgram, regions: Sequence[Region], opsets: Mapping[str, int], shapes: Shapes
+) -> tuple[RowVariant, ...]:
+    """Variants in the order the host tries them: those for foreseen lengths, for ranges of lengths, for any."""
+    grids = row_domain.of_regions(program, regions, opsets, shapes)
+    vector = widest(program)
+    chosen: list[RowVariant] = []
+    trailing = program.trailing
+    lengths = collections.Counter(g.length for g in grids)
+    if trailing or not all(_is_strided(g) for g in grids):
+        modes = modes_of(regions, program, opsets, shapes)
+        work = _work(program, grids, modes)
+        for length, _ in lengths.most_common(_MOST_LENGTHS):
+            shape = None if length is None else launch_shapes.for_length(length, vector, work)
+            if length is not None and shape is not None:
+                chosen.append(variant_of(name, program, modes, shape, length))
+                if shape.layout == "piped" and shape.cluster == 1:  # for GPUs with less shared memory
+                    held = dataclasses.replace(shape, layout="held", resident=0)
+                    chosen.append(variant_of(name, program, modes, held, length))
+        on_every_gpu = len(chosen) == len(lengths) and all(v.cluster == 1 and not v.shared for v in chosen)
+        if not on_every_gpu:
+            chosen += _general(name, program, vector, _anywhere(modes), None in lengths)
+        chosen.append(_fallback(name, program, vector))
+    if not trailing:
+        chosen += _strided(name, program, grids, modes_of(regions, program, opsets, shapes))
+    if _may_be_large(regions, shapes):
+        last = [v for v in chosen if v.layout in ("looped", "strided") and v.cluster == 1 and v.columns == 0]
+        chosen += [dataclasses.replace(v, symbol=f"{v.symbol}_64", index=64) for v in last]
+    return tuple({v.symbol: v for v in chosen}.values())
+
+
+def widest(program: RowProgram) -> int:
+    """Elements that the longest vectors have: what one access moves of the largest operand's."""
+    return _ACCESS_BYTES // max(DTYPES[d].size for d in (*program.leaves, *program.outputs))
+
+
+def _work(program: RowProgram, grids: Sequence[Grid], modes: str) -> RowWork:
+    elements = {k for k, o in enumerate(program.operands) if not o.row}
+    reduced = {k for stage in program.stages for k in stage.element.reads}
+    rows = [g.count for g in grids]
+    most = max((n for n in rows if n is not None), default=None) if None not in rows else None
+    size = min(DTYPES[d].size for d in (*program.leaves, *program.outputs))
+    return RowWork(size, len(elements), len(elements & reduced), most, modes.count("F"), modes.count("K"))
+
+
+def variant_of(name: str, program: RowProgram, modes: str, shape: RowShape, length: int) -> RowVariant:
+    """The entry point of this shape for rows of this length. modes: as modes_of tells them."""
+    if shape.layout == "looped":
+        return _variant(name, "looped", _anywhere(modes), shape)
+    if shape.layout == "ragged":
+        modes = modes.replace("C", "*")
+    fetched, shared = _fetched(program, modes, shape) if shape.layout in ("piped", "ring") else (0, 0)
+    return _variant(name, shape.layout, modes, shape, columns=length, fetched=fetched, shared=shared)
+
+
+def _fetched(program: RowProgram, modes: str, shape: RowShape) -> tuple[int, int]:
+    """The inputs that shared memory has room for, as a mask, and the bytes that they take: of those as large as the
+    domain as many as fit, and then of those that are the same for every row."""
+
+    def taken(k: int) -> int:
+        return DTYPES[program.leaves[k]].size * shape.vector * shape.unroll * shape.threads
+
+    whole = [k for k, guards in enumerate(program.guards) if not guards]
+    can = [k for k in whole if DTYPES[program.leaves[k]].size * shape.vector >= _LEAST_COPIED]
+    mask, left = 0, launch_shapes.shared_bytes(shape.resident)
+    copied = [(k, taken(k) * max(shape.depth, 1)) for k in can if modes[k] == "F"]
+    copied += [(k, taken(k)) for k in can if modes[k] == "K" and shape.keeps]
+    for k, bytes_ in copied:
+        if bytes_ <= left:
+            mask, left = mask | 1 << k, left - bytes_
+    return mask, launch_shapes.shared_bytes(shape.resident) - left
+
+
+def _is_strided(grid: Grid) -> bool:
+    """Whether rows certainly do not lie side by side."""
+    inner = [d for d in grid.dims[grid.last :] if d != 1]
+    return bool(inner) and all(isinstance(d, int) for d in inner)
+
+
+def _may_be_large(regions: Sequence[Region], shapes: Shapes) -> bool:
+    sizes = [shapes.elements(v) for r in regions for v in (*r.inputs, *r.outputs)]
+    return any(size is None or size >= 2**31 for size in sizes)
+
+
+def _variant(name: str, layout: str, modes: str, shape: RowShape, **more: int) -> RowVariant:
+    text = f"{name}_{layout}_{modes.replace('*', 'G')}_w{shape.vector}u{shape.unroll}l{shape.lanes}t{shape.threads}"
+    told = {"c": shape.cluster if shape.cluster > 1 else 0, "r": shape.resident, "n": more.get("columns", 0)}
+    told |= {"f": more.get("fetched", 0), "p": more.get("launch", 0), "d": shape.depth}
+    text += "".join(f"{letter}{value}" for letter, value in told.items() if value)
+    return RowVariant(
+        text, modes, 32, shape.vector, shape.unroll, shape.threads, layout, shape.lanes, shape.cluster,
+        more.get("columns", 0), shape.resident, more.get("fetched", 0), more.get("shared", 0), more.get("launch", 0),
+        shape.depth, waits=True,
+    )  # fmt: skip
+
+
+def modes_of(regions: Sequence[Region], program: RowProgram, opsets: Mapping[str, int], shapes: Shapes) -> str:
+    """One letter an input, as the shapes of the first region tell."""
+    if program.index is not None:
+        return access_order.modes(program)
+    grid = row_domain.of_region(regions[0].nodes, opsets, shapes)
+    letters = []
+    for value, operand in zip(regions[0].inputs, program.operands, strict=True):
+        dims = shapes.dims(value)
+        known = None if dims is None else (*dims, *(1,) * operand.trailing)
+        letters.append("*" if known is None or operand.row else mode_of(known, operand.view, grid))
+    return "".join(letters)
+
+
+def mode_of(dims: Dims, view: int, grid: Grid) -> str:
+    """How an input of these dims lies over rows that lie side by side."""
+    domain = grid.dims if view == 0 else grid.other
+    if domain is None or len(dims) > len(domain):
+        return "*"
+    padded = (1,) * (len(domain) - len(dims)) + dims
+    if padded == domain and None not in domain:
+        return "F"
+    if view == 0:
+        if padded[grid.first :] != grid.dims[grid.first :] or None in padded[grid.first :]:
+            return "*"
+        return "K" if all(d == 1 for d in padded[: grid.first]) else "D"
+    kept = [d == whole for d, whole in zip(padded, domain, strict=True) if whole != 1]
+    runs = [kept[k] for k in range(len(kept)) if k == 0 or kept[k] != kept[k - 1]]
+    return "C" if runs.count(True) == 1 and not kept[-1] else "*"
+
+
+def _anywhere(modes: str) -> str:
+    """The letters that hold for rows of any length, wherever they begin."""
+    return "".join(mode if mode in "FK" else "*" for mode in modes)
+
+
+def _fallback(name: str, program: RowProgram, vector: int) -> RowVariant:
+    """For operands that lie in no way that was foreseen: short code, as it hardly ever runs."""
+    shape = RowShape("looped", vector, 1, _LOOPED_THREADS, _LOOPED_THREADS)
+    return _variant(name, "looped", "*" * len(program.leaves), shape)
+
+
+def _general(name: str, program: RowProgram, vector: int, modes: str, dynamic: bool) -> list[RowVariant]:
+    """Variants for rows of any length: held ones by capacity where lengths are not known, then those that read rows
+    several times."""
+    chosen = []
+    if dynamic:
+        for layout in ("held", "ragged"):
+            for lanes, unroll, threads in ((8, 2, 128), (32, 2, 128), (32, 4, 128), (128, 4, 128), (512, 4, 512)):
+                shape = RowShape(layout, vector, unroll, lanes, threads)
+                chosen.append(_variant(name, layout, modes, shape))
+    threads = _LOOPED_THREADS
+    chosen += split_variants(name, program, RowShape("split", vector, 4, threads, threads), modes)
+    for cluster in (_CLUSTER, 1):
+        shape = RowShape("looped", vector, 4, threads * cluster, threads, cluster)
+        chosen.append(_variant(name, "looped", modes, shape))
+    return chosen
+
+
+def split_variants(name: str, program: RowProgram, shape: RowShape, modes: str) -> list[RowVariant]:
+    """The entry points of every launch that a split row takes."""
+    modes = _anywhere(modes)
+    return [_variant(name, "split", modes, shape, launch=k) for k in range(len(program.stages) + 1)]
+
+
+def _strided(name: str, program: RowProgram, grids: Sequence[Grid], modes: str) -> list[RowVariant]:
+    """For rows whose elements lie apart: held by the longest row that is known, where it can be, and any."""
+    known = [g.length for g in grids if g.length is not None]
+    values = sum(len(stage.reductions) for stage in program.stages)
+    work = _work(program, grids, modes)
+    *held, fallback = launch_shapes.for_strided(max(known) if known else None, widest(program), values, work)
+    flat = "".join(mode if mode == "F" else "*" for mode in modes)
+    return [
+        *(_variant(name, "strided", flat, shape) for shape in held),
+        _variant(name, "strided", "*" * len(program.leaves), fallback),
+    ]

@@ -1,0 +1,214 @@
+"""Rowwise regions: grown from each operator that reduces, over everything elementwise before and after it.
+
+What belongs to a region has the shape of its grid (row_domain.py), or one value a row. Elementwise work before the
+reduction costs no memory traffic of its own; where something else reads it too, it becomes an output as well.
+"""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+
+from onnxopt.fusion import cost, eligibility
+from onnxopt.fusion.context import Search
+from onnxopt.fusion.operands import constant
+from onnxopt.fusion.regions import Kind, Refusal, Region
+from onnxopt.kinds.rowwise import grid as row_domain
+from onnxopt.kinds.rowwise.grid import RESHAPES, Grid, Unfit
+from onnxopt.kinds.rowwise.lower import lower
+from onnxopt.program.rowwise import RowProgram
+
+# Fewer elements are not worth a kernel: index arithmetic on the host, and the like.
+_FEWEST_ELEMENTS = 32
+
+
+def find(search: Search) -> tuple[list[Region], list[Refusal]]:
+    """Regions around every reduction that no other kind has taken, and why some reductions have none."""
+    regions: list[Region] = []
+    refusals: list[Refusal] = []
+    taken: set[ir.Node] = set()
+    for node in search.order:
+        if node in taken or search.is_taken(node) or row_domain.operator(node, search.opsets) is None:
+            continue
+        try:
+            growth = _Growth(search, node, taken)
+            growth.grow()
+            region = growth.region()
+        except ValueError as error:  # Unfit among them
+            refusals.append(Refusal(node.name or "", node.op_type, "", str(error)))
+            continue
+        taken.update(region.nodes)
+        search.contract(region.nodes)
+        regions.append(region)
+    return regions, refusals
+
+
+class _Growth:
+    """One region while it grows from `seed`."""
+
+    def __init__(self, search: Search, seed: ir.Node, taken: set[ir.Node]):
+        self._search, self._taken = search, taken
+        self._opsets, self._shapes = search.opsets, search.shapes
+        self._check_row_operator(seed)
+        row = row_domain.operator(seed, self._opsets)
+        assert row is not None
+        self.grid = row_domain.grid(seed, row, self._shapes)
+        self.alone = row.alone
+        self.nodes = [seed]
+        self._inside = {seed}
+        self._refused: set[ir.Node] = set()
+        elements = self._shapes.elements(self.grid.value or self.grid.other_value)  # type: ignore[arg-type]
+        if elements is not None and elements < _FEWEST_ELEMENTS:
+            raise Unfit(f"{elements} elements are too few for a kernel")
+        self._program()
+
+    def grow(self) -> None:
+        """Take in neighbours until none fits."""
+        while any(self._take(n) for n in self._neighbours()):
+            self._refused.clear()  # what would have closed a cycle may not any more
+
+    def _neighbours(self) -> list[ir.Node]:
+        """Nodes that read what the region computes, then those that compute what it reads; near ones first."""
+        after = {u for n in self.nodes for v in n.outputs for u in v.consumers()}
+        before = {p for n in self.nodes for v in n.inputs if v is not None and (p := v.producer()) is not None}
+        order = self._search.order
+        free = [n for n in after | before if n in order and n not in self._inside | self._refused | self._taken]
+        return sorted(
+            (n for n in free if not self._search.is_taken(n)), key=lambda n: (n not in after, order[n])
+        )  # fmt: skip
+
+    def _take(self, node: ir.Node) -> bool:
+        grid = self._fitting(node)
+        if grid is None:
+            self._refused.add(node)
+            return False
+        before = (self.grid, self.nodes, self._inside)
+        self.grid = grid
+        self.nodes = sorted([*self.nodes, node], key=self._search.order.__getitem__)
+        self._inside = {*self._inside, node}
+        if self._problem() is None:
+            return True
+        self.grid, self.nodes, self._inside = before
+        self._refused.add(node)
+        return False
+
+    def _fitting(self, node: ir.Node) -> Grid | None:
+        """The region's grid with this node in it, None where the node does not lie over it."""
+        if len(node.outputs) < 1 or self._on_host(node):
+            return None
+        if row_domain.operator(node, self._opsets) is not None:
+            return self._with_row_operator(node)
+        if node.op_type in RESHAPES and node.domain == "":
+            return self._with_reshape(node)
+        if not eligibility.is_elementwise(node):
+            return None
+        if eligibility.why_not(node, self._opsets, self._shapes, self._search.host) is not None:
+            return None
+        result = node.outputs[0]
+        if self.grid.view(result, self._shapes) is not None:
+            return self.grid
+        reads_row = any(v is not None and v.producer() in self._inside for v in node.inputs)
+        return self.grid if reads_row and self.grid.is_row(result, self._shapes) else None
+
+    def _with_row_operator(self, node: ir.Node) -> Grid | None:
+        try:
+            self._check_row_operator(node)
+            row = row_domain.operator(node, self._opsets)
+            assert row is not None
+            other = row_domain.grid(node, row, self._shapes)
+        except Unfit:
+            return None
+        x = node.inputs[0]
+        if x is None or other.target is not None or (other.first, other.last) != (self.grid.first, self.grid.last):
+            return None
+        return self.grid if self.grid.view(x, self._shapes) == 0 else None
+
+    def _with_reshape(self, node: ir.Node) -> Grid | None:
+        source, result = node.inputs[0], node.outputs[0]
+        if source is None or self._shapes.dtype(source) is None:
+            return None
+        grid, shapes = self.grid, self._shapes
+        rows = [grid.is_row(v, shapes) or grid.is_squeezed(v, shapes) for v in (source, result)]
+        views = [grid.view(v, shapes) for v in (source, result)]
+        if None not in views:
+            return grid
+        if source.producer() in self._inside and all(rows) and views == [None, None]:
+            return grid  # between one element a row with and without the reduced axes
+        if 0 not in views or any(rows):
+            return None
+        return row_domain.with_other_view(grid, source, result, shapes)
+
+    def _check_row_operator(self, node: ir.Node) -> None:
+        row = row_domain.operator(node, self._opsets)
+        assert row is not None
+        values = [v for v in node.inputs[: row.operands] if v is not None]
+        for value in values:
+            dtype = self._shapes.dtype(value)
+            if dtype is None or dtype.name not in row.dtypes:
+                raise Unfit(f"{node.op_type} of {dtype.name if dtype else 'an unknown dtype'} is not in the table")
+        if self._on_host(node):
+            raise Unfit("shape arithmetic: it belongs on the CPU")
+        if all(v.const_value is not None for v in values):
+            raise Unfit("all operands are constants")
+
+    def _on_host(self, node: ir.Node) -> bool:
+        return any(v in self._search.host for v in (node.inputs[0], *node.outputs) if v is not None)
+
+    def inputs(self) -> list[ir.Value]:
+        """Values read from outside, in order of first use; constants of one element and axes left out."""
+        read = dict.fromkeys(
+            v for n in self.nodes for v in n.inputs[: self._operands(n)] if v is not None
+        )  # fmt: skip
+        return [v for v in read if v.producer() not in self._inside and constant(v) is None]
+
+    def _operands(self, node: ir.Node) -> int:
+        row = row_domain.operator(node, self._opsets)
+        return row.operands if row is not None else 1 if node.op_type in RESHAPES else len(node.inputs)
+
+    def outputs(self) -> list[ir.Value]:
+        """Values that something outside reads, in order of definition."""
+        values = (v for n in self.nodes for v in n.outputs)
+        return [v for v in values if v.is_graph_output() or any(u not in self._inside for u in v.consumers())]
+
+    def _problem(self) -> str | None:
+        """Why the nodes cannot or should not be one kernel."""
+        operands = len(self.inputs()) + len(self.outputs())
+        if operands > cost.MAX_OPERANDS or len(self.nodes) > cost.MAX_NODES:
+            return f"{operands} operands and {len(self.nodes)} operators are too many for one kernel"
+        if any(self._is_constant_axes(n) for n in self.nodes):
+            return "its axes or shape are computed"
+        if any(self._stores_twice(n) for n in self.nodes):
+            return "one value would be stored in two shapes"
+        if self._search.makes_cycle(self.nodes):
+            return "one kernel would wait for itself"
+        try:
+            program = self._program()
+        except ValueError as error:
+            return str(error)
+        return None if program.cost <= cost.MAX_COST else "it would need too many registers"
+
+    def _is_constant_axes(self, node: ir.Node) -> bool:
+        """Whether the node reads axes or a shape that is neither a constant nor known otherwise."""
+        told = [v for v in node.inputs[self._operands(node) :] if v is not None]
+        return any(v.const_value is None or v.is_graph_input() for v in told)
+
+    def _stores_twice(self, node: ir.Node) -> bool:
+        """Whether a reshape's result would be an output although its elements lie in memory anyway."""
+        outputs, source = self.outputs(), node.inputs[0]
+        if node.op_type not in RESHAPES or node.outputs[0] not in outputs or source is None:
+            return False
+        return source in outputs or source.producer() not in self._inside
+
+    def _program(self) -> RowProgram:
+        return lower(self.nodes, self.inputs(), self.outputs(), self._opsets, self._shapes)
+
+    def region(self) -> Region:
+        """The grown region. Unfit where it is not worth a kernel of its own."""
+        if len(self.nodes) == 1 and not self.alone:
+            raise Unfit("by itself the provider's kernel does as well")
+        inputs, outputs = self.inputs(), self.outputs()
+        region = Region(
+            tuple(self.nodes), tuple(inputs), tuple(outputs),
+            cost.of_region(self.nodes, inputs, outputs, self._shapes), Kind.ROWWISE,
+        )  # fmt: skip
+        region.verify()
+        return region

@@ -1,0 +1,130 @@
+"""Lowering of rowwise regions: their nodes become one list of instructions, split where rows are reduced."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import onnx_ir as ir
+
+from onnxopt.fusion.operands import apply_operator, storage
+from onnxopt.graph.shapes.shapes import Shapes
+from onnxopt.kinds.pointwise.lower import immediate
+from onnxopt.kinds.rowwise import grid as row_domain
+from onnxopt.kinds.rowwise.grid import RESHAPES, Grid
+from onnxopt.kinds.rowwise.index_lowering import lower_indexed_rows
+from onnxopt.kinds.rowwise.stages import split
+from onnxopt.program.expressions import Builder, Expr
+from onnxopt.program.row_operators import RowCall, RowOperator
+from onnxopt.program.rowwise import Operand, Result, RowProgram, View
+
+
+def lower(
+    nodes: Sequence[ir.Node],
+    inputs: Sequence[ir.Value],
+    outputs: Sequence[ir.Value],
+    opsets: Mapping[str, int],
+    shapes: Shapes,
+) -> RowProgram:
+    """The program of nodes in topological order that read `inputs` (and constants) and define `outputs`.
+
+    Raises ValueError where they cannot be one: what rowwise_regions.py proposes is what this accepts, and what
+    row_joins.py proposes with index operations among them may be refused with the reason.
+    """
+    grid = row_domain.of_region(nodes, opsets, shapes)
+    if not row_domain.lies_over(grid, nodes, opsets, shapes):
+        return lower_indexed_rows(nodes, inputs, outputs, opsets, shapes)
+    operands = _operands(nodes, inputs, opsets, grid, shapes)
+    if all(o.view != grid.base for o in operands):
+        raise ValueError("no input has the shape that the others are broadcast into")
+    builder = Builder(tuple(storage(v, shapes).name for v in inputs))
+    known: dict[ir.Value, Expr] = dict(zip(inputs, builder.inputs, strict=True))
+    for node in nodes:
+        for value in row_domain.values_read(node, opsets):
+            if value not in known:
+                known[value] = immediate(builder, value, shapes)[0]
+        row = row_domain.operator(node, opsets)
+        if row is not None:
+            known.update(zip(node.outputs, _meaning(node, row, known, shapes), strict=False))
+        elif node.op_type in RESHAPES:
+            known[node.outputs[0]] = known[node.inputs[0]]  # type: ignore[index]
+        else:
+            known[node.outputs[0]] = apply_operator(node, known, opsets, shapes)
+    results = tuple(_result(v, grid, shapes) for v in outputs)
+    stages, output, row_output = split(
+        builder, operands, [known[v] for v in outputs], results, [storage(v, shapes).name for v in outputs]
+    )
+    program = RowProgram(
+        inputs=tuple(storage(v, shapes).name for v in inputs),
+        outputs=tuple(storage(v, shapes).name for v in outputs),
+        first=grid.first,
+        last=grid.last,
+        views=_views(grid),
+        operands=operands,
+        results=results,
+        stages=stages,
+        output=output,
+        row_output=row_output,
+    )
+    program.verify()
+    return program
+
+
+def _meaning(node: ir.Node, row: RowOperator, known: Mapping[ir.Value, Expr], shapes: Shapes) -> tuple[Expr, ...]:
+    args = tuple(None if v is None else known[v] for v in node.inputs[: row.operands])
+    attributes = {name: attribute.value for name, attribute in node.attributes.items()}
+    first = node.inputs[0]
+    if first is None:
+        raise ValueError(f"{node.name} has no first operand")
+    return row.meaning(RowCall(args, attributes, storage(first, shapes).name))
+
+
+def _views(grid: Grid) -> tuple[View, ...]:
+    rows = View(len(grid.dims), grid.target if grid.base == 1 else None)
+    if grid.other is None:
+        return (rows,)
+    return (rows, View(len(grid.other), grid.target if grid.base == 0 else None))
+
+
+def _result(value: ir.Value, grid: Grid, shapes: Shapes) -> Result:
+    view = grid.view(value, shapes)
+    if view is not None:
+        return Result("element", view)
+    if grid.is_row(value, shapes):
+        return Result("row")
+    if grid.is_squeezed(value, shapes):
+        return Result("squeezed")
+    raise ValueError(f"{value.name} is neither of the domain's shape nor one value a row")
+
+
+def _operands(
+    nodes: Sequence[ir.Node], inputs: Sequence[ir.Value], opsets: Mapping[str, int], grid: Grid, shapes: Shapes
+) -> tuple[Operand, ...]:
+    """How every input lies over the domain. ValueError where two nodes read one differently."""
+    found: dict[ir.Value, Operand] = {}
+    for node in nodes:
+        row = row_domain.operator(node, opsets)
+        for k, value in enumerate(node.inputs):
+            if value is None or value not in inputs:
+                continue
+            operand = _operand(node, row, k, value, grid, shapes)
+            if found.setdefault(value, operand) != operand and shapes.elements(value) != 1:
+                raise ValueError(f"{value.name} is read in two shapes")
+    return tuple(found[v] for v in inputs)
+
+
+def _operand(node: ir.Node, row: RowOperator | None, k: int, value: ir.Value, grid: Grid, shapes: Shapes) -> Operand:
+    dims = shapes.dims(value)
+    first = node.inputs[0]
+    if row is not None and k >= row.operands:
+        raise ValueError(f"{value.name} tells axes")
+    if row is not None and k in row.channels and first is not None:
+        view = 1 if grid.base == 1 and row.axes == "groups" else grid.view(first, shapes) or 0
+        trailing = len((grid.dims, grid.other or ())[view]) - 2
+    else:
+        like = first if row is not None or node.op_type in RESHAPES else node.outputs[0]
+        view = (grid.view(like, shapes) if like is not None else None) or 0
+        trailing = 0
+    if shapes.elements(value) == 1 and dims is not None and len(dims) <= 1:
+        view = grid.base
+    padded = None if dims is None else (*dims, *(1,) * trailing)
+    return Operand(view, trailing, (view == 0 and grid.varies_by_row_at_most(padded)) or shapes.elements(value) == 1)

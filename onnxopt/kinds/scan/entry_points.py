@@ -1,0 +1,111 @@
+"""Which entry points a scan kernel gets, and how threads share its rows.
+
+The library tries them in order and takes the first that fits the shapes at hand (custom_ops/scan_cuda_kernel.cc).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+from onnxopt.fusion.regions import Region
+from onnxopt.graph.shapes.shapes import Shapes
+from onnxopt.kinds.rowwise import entry_points, launch_shapes
+from onnxopt.kinds.rowwise.entry_points import RowVariant
+from onnxopt.kinds.rowwise.grid import Grid
+from onnxopt.kinds.scan import find
+from onnxopt.program.dtypes import DTYPES
+from onnxopt.program.scan import ScanProgram
+
+_WARP = 32  # threads side by side, of strided rows
+_ACCESS_BYTES = 16  # the widest load or store an instruction makes
+_THREADS = 256
+# Lanes that share a row which is held, and vectors of each: two where a row is short, as many as five where it is long.
+_LANES, _SHORT, _FEW, _MOST = (8, 16, 32, 64, 128, 256), 128, 2, 5
+_HELD = ((8, 2), (32, 2), (64, 4), (256, 4))  # of rows of any length
+_LOOPED = (512, 4)  # threads, vectors a chunk of each
+_SPLIT = (256, 4)
+_STRIDED = ((128, 8), (512, 8))  # threads, elements a chunk of each: of one row, as blocks would be few else
+
+
+def choose(name: str, program: ScanProgram, regions: Sequence[Region], shapes: Shapes) -> tuple[RowVariant, ...]:
+    """Variants in the order the host tries them: rows that fit in registers, long ones, any."""
+    grids = [_grid(r, shapes) for r in regions]
+    modes = "".join(
+        "*" if is_row else entry_points.mode_of(shapes.dims(v) or (None,), 0, grids[0])
+        for v, is_row in zip(regions[0].inputs, program.rows, strict=True)
+    )
+    dense = any(_may_be_dense(g) for g in grids)
+    chosen: list[RowVariant] = []
+    if dense:
+        chosen += _dense(name, program, modes, [g.length for g in grids])
+    if not all(g.last == len(g.dims) for g in grids):
+        chosen += _strided(name, modes)
+    if _may_be_large(regions, shapes):
+        last = {v.layout: v for v in chosen if v.layout in ("looped", "strided")}  # of each the one that takes anything
+        chosen += [dataclasses.replace(v, symbol=f"{v.symbol}_64", index=64) for v in last.values()]
+    return tuple({v.symbol: v for v in chosen}.values())
+
+
+def _grid(region: Region, shapes: Shapes) -> Grid:
+    return find.grid_of(next(n for n in region.nodes if find.is_scan(n)), shapes)
+
+
+def _may_be_dense(grid: Grid) -> bool:
+    """Whether rows may lie side by side: nothing behind their axis is known to have several elements."""
+    return all(d == 1 or not isinstance(d, int) for d in grid.dims[grid.last :])
+
+
+def _may_be_large(regions: Sequence[Region], shapes: Shapes) -> bool:
+    sizes = [shapes.elements(v) for r in regions for v in (*r.inputs, *r.outputs)]
+    return any(size is None or size >= 2**31 for size in sizes)
+
+
+def _widest(program: ScanProgram) -> int:
+    return _ACCESS_BYTES // max(DTYPES[d].size for d in (*program.inputs, *program.outputs))
+
+
+def _dense(name: str, program: ScanProgram, modes: str, lengths: Sequence[int | None]) -> list[RowVariant]:
+    vector = _widest(program)
+    anywhere = "".join(mode if mode in "FK" else "*" for mode in modes)
+    found = [_shape_for(n, vector) for n in lengths if n is not None]
+    shapes = {s for s in found if s is not None}
+    if None in lengths:
+        shapes |= {(layout, *shape) for layout in ("held", "ragged") for shape in _HELD}
+    chosen = [
+        variant(name, layout, modes if layout == "held" else anywhere, vector, unroll, lanes, _THREADS)
+        for layout, lanes, unroll in sorted(shapes, key=lambda s: (s[0], s[1] * s[2]))
+    ]
+    if None in found or None in lengths:
+        threads, unroll = _SPLIT
+        chosen += [variant(name, "split", anywhere, vector, unroll, threads, threads, launch=k) for k in range(2)]
+    threads, unroll = _LOOPED
+    for letters in dict.fromkeys((anywhere, "*" * len(modes))):
+        chosen.append(variant(name, "looped", letters, vector, unroll, threads, threads))
+    return chosen
+
+
+def _shape_for(length: int, vector: int) -> tuple[str, int, int] | None:
+    """Layout, lanes and vectors of each for rows of this length; None where no lanes hold them."""
+    layout = "held" if length % vector == 0 else "ragged"
+    vectors = launch_shapes.vectors_of(layout, length, vector)
+    each = _FEW if vectors <= _SHORT else _MOST
+    lanes = next((n for n in _LANES if vectors <= each * n), None)
+    return None if lanes is None else (layout, lanes, max(-(-vectors // lanes), 1))
+
+
+def _strided(name: str, modes: str) -> list[RowVariant]:
+    flat = "".join(mode if mode == "F" else "*" for mode in modes)
+    return [
+        variant(name, "strided", letters, 1, unroll, threads // _WARP, threads)
+        for letters in dict.fromkeys((flat, "*" * len(modes)))
+        for threads, unroll in _STRIDED
+    ]
+
+
+def variant(
+    name: str, layout: str, modes: str, vector: int, unroll: int, lanes: int, threads: int, launch: int = 0
+) -> RowVariant:
+    """One entry point. unroll: vectors a thread, of strided rows elements along the axis. launch: of a split one."""
+    text = f"{name}_{layout}_{modes.replace('*', 'G')}_w{vector}u{unroll}l{lanes}t{threads}p{launch}"
+    return RowVariant(text, modes, 32, vector, unroll, threads, layout, lanes, launch=launch, waits=True)

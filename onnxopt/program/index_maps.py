@@ -1,0 +1,259 @@
+"""Index maps: which element of a tensor each element of a kernel's domain needs, as affine functions of digits.
+
+A kernel runs over a flat domain. Its index is written in a mixed radix: digits, outermost first, whose extents multiply
+to the domain's size. A map gives every coordinate of a tensor as offset + sum(coefficient * digit). Index operations
+are undone one by one, from the kernel's output back to its inputs: each turns the map of its result into the map of its
+operand. Where a reshape cuts through a digit, the digit is split into two; where it cuts at no boundary, NotAffine says
+so. A guard is a linear form of the digits and the range in which the element is there at all (Concat, Pad).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+from onnxopt.program.extents import ONE, Extent, product
+
+
+class NotAffine(ValueError):
+    """An index operation that no index map describes; the message is the reason of a refusal."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Linear:
+    """offset + sum of coefficient * digit; terms: (digit, coefficient), in the order of the digits."""
+
+    offset: int = 0
+    terms: tuple[tuple[int, Extent], ...] = ()
+
+    def shifted(self, offset: int, step: int = 1) -> Linear:
+        """offset + step * self."""
+        return Linear(offset + step * self.offset, tuple((k, c * step) for k, c in self.terms))
+
+
+@dataclasses.dataclass(frozen=True)
+class Guard:
+    """low <= form < high."""
+
+    form: Linear
+    low: int
+    high: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Map:
+    """digits: their extents, outermost first. coordinates: one a dim of the tensor. guards: all hold there."""
+
+    digits: tuple[Extent, ...]
+    coordinates: tuple[Linear, ...]
+    guards: tuple[Guard, ...] = ()
+
+    def with_coordinates(self, coordinates: Sequence[Linear]) -> Map:
+        return Map(self.digits, tuple(coordinates), self.guards)
+
+    def guarded(self, form: Linear, low: int, high: int) -> Map | None:
+        """This map where low <= form < high; itself where that is always so, None where it never is."""
+        bounds = self.bounds(form)
+        if bounds is None:
+            raise NotAffine("a part begins or ends inside a dim whose size is not known")
+        known = [g for g in self.guards if g.form == form]  # inside a part, the others are not met
+        least = max((bounds[0], *(g.low for g in known)))
+        most = min((bounds[1], *(g.high - 1 for g in known)))
+        if most < low or least >= high:
+            return None
+        if low <= least and most < high:
+            return self
+        return dataclasses.replace(self, guards=(*self.guards, Guard(form, low, high)))
+
+    def bounds(self, form: Linear) -> tuple[int, int] | None:
+        """The least and the greatest value of a form, or None where a symbol decides."""
+        least = most = form.offset
+        for digit, coefficient in form.terms:
+            step, size = coefficient.number, self.digits[digit].number
+            if step is None or size is None:
+                return None
+            least += min(0, step * (size - 1))
+            most += max(0, step * (size - 1))
+        return least, most
+
+    def split(self, digit: int, inner: Extent) -> Map:
+        """The same map with one digit written as two, the inner one of this extent, which must divide it."""
+        outer = self.digits[digit].over(inner)
+        if outer is None:
+            raise NotAffine("a reshape cuts a dim at no boundary of another")
+        digits = (*self.digits[:digit], outer, inner, *self.digits[digit + 1 :])
+
+        def renumbered(form: Linear) -> Linear:
+            terms: list[tuple[int, Extent]] = []
+            for k, c in form.terms:
+                terms += [(k, c * inner), (k + 1, c)] if k == digit else [(k + (k > digit), c)]
+            return Linear(form.offset, tuple(terms))
+
+        return Map(
+            digits,
+            tuple(renumbered(c) for c in self.coordinates),
+            tuple(Guard(renumbered(g.form), g.low, g.high) for g in self.guards),
+        )
+
+
+def identity(dims: Sequence[Extent]) -> Map:
+    """The map of a tensor whose flat index is the domain's."""
+    digits = tuple(d for d in dims if d != ONE)
+    coordinates, k = [], 0
+    for d in dims:
+        coordinates.append(Linear() if d == ONE else Linear(0, ((k, ONE),)))
+        k += d != ONE
+    return Map(digits, tuple(coordinates))
+
+
+def reshape(result: Map, result_dims: Sequence[Extent], dims: Sequence[Extent]) -> Map:
+    """The map of a reshape's operand (of `dims`) from that of its result (of `result_dims`)."""
+    found: dict[int, Linear] = {}
+    inside = [k for k, d in enumerate(dims) if d != ONE]
+    outside = [k for k, d in enumerate(result_dims) if d != ONE]
+    for group, result_group in _groups(inside, outside, dims, result_dims):
+        if len(group) == len(result_group) == 1:
+            found[group[0]] = result.coordinates[result_group[0]]
+            continue
+        # Splitting digits renumbers what was found before, so it travels in the map.
+        result, own = _regroup(result, result_group, result_dims, group, dims, found)
+        found = own
+    return result.with_coordinates([found.get(k, Linear()) for k in range(len(dims))])
+
+
+def _groups(
+    inside: list[int], outside: list[int], dims: Sequence[Extent], result_dims: Sequence[Extent]
+) -> list[tuple[list[int], list[int]]]:
+    """The shortest runs of dims on both sides that have the same size."""
+    groups: list[tuple[list[int], list[int]]] = []
+    i = j = 0
+    while i < len(inside) and j < len(outside):
+        left, right = [inside[i]], [outside[j]]
+        i, j = i + 1, j + 1
+        while (a := product(dims[k] for k in left)) != (b := product(result_dims[k] for k in right)):
+            grow_left = a.at_most(b) if a.at_most(b) or b.at_most(a) else j >= len(outside)
+            if grow_left and i < len(inside):
+                left.append(inside[i])
+                i += 1
+            elif j < len(outside):
+                right.append(outside[j])
+                j += 1
+            else:
+                raise NotAffine("a reshape whose dims do not line up")
+        groups.append((left, right))
+    if i < len(inside) or j < len(outside):
+        raise NotAffine("a reshape whose dims do not line up")
+    return groups
+
+
+def _regroup(
+    result: Map, result_group: Sequence[int], result_dims: Sequence[Extent], group: Sequence[int],
+    dims: Sequence[Extent], found: dict[int, Linear],
+) -> tuple[Map, dict[int, Linear]]:  # fmt: skip
+    """Coordinates of the dims `group` from those of `result_group`, whose sizes multiply to the same."""
+    kept = list(found)
+    current = Map(result.digits, (*result.coordinates, *found.values()), result.guards)
+    while True:
+        flat_offset, flat = _flatten(current, result_group, result_dims)
+        spread = _spread(current, flat_offset, flat, [dims[k] for k in group])
+        if isinstance(spread, tuple):
+            current = current.split(*spread)
+            continue
+        rank = len(result.coordinates)
+        renumbered = dict(zip(kept, current.coordinates[rank:], strict=True))
+        renumbered.update(zip(group, spread, strict=True))
+        return Map(current.digits, current.coordinates[:rank], current.guards), renumbered
+
+
+def _flatten(
+    current: Map, group: Sequence[int], dims: Sequence[Extent]
+) -> tuple[list[tuple[int, Extent]], list[tuple[int, Extent]]]:
+    """The row-major index over these dims: offsets as (number, stride), and terms as (digit, coefficient)."""
+    offsets, terms, stride = [], [], ONE
+    for k in reversed(group):
+        coordinate = current.coordinates[k]
+        if coordinate.offset:
+            offsets.append((coordinate.offset, stride))
+        terms += [(digit, c * stride) for digit, c in coordinate.terms]
+        stride = stride * dims[k]
+    return offsets, terms
+
+
+def _spread(
+    current: Map, offsets: list[tuple[int, Extent]], terms: list[tuple[int, Extent]], dims: Sequence[Extent]
+) -> list[Linear] | tuple[int, Extent]:
+    """A flat index as one linear form a dim, or (digit, inner extent) of a digit that has to be split first."""
+    strides = [product(dims[k + 1 :]) for k in range(len(dims))]
+    parts: list[dict[int, Extent]] = [{} for _ in dims]
+    for digit, coefficient in terms:
+        k = _dim_of(coefficient, strides)
+        if k > 0:
+            reach = coefficient if coefficient.factor > 0 else coefficient * -1
+            if not (reach * current.digits[digit]).at_most(strides[k - 1]):
+                inner = strides[k - 1].over(reach)
+                if inner is None or coefficient.factor < 0:
+                    raise NotAffine("a reshape cuts a dim at no boundary of another")
+                return digit, inner
+        over = coefficient.over(strides[k])
+        if over is None:
+            raise NotAffine("a reshape cuts a dim at no boundary of another")
+        parts[k][digit] = _sum(parts[k].get(digit), over)
+    forms = [
+        Linear(offset, tuple(sorted(part.items())))
+        for offset, part in zip(_spread_offsets(offsets, strides, dims), parts, strict=True)
+    ]
+    for form, dim in zip(forms[1:], dims[1:], strict=True):
+        if not _stays_inside(current, form, dim):
+            raise NotAffine("a reshape joins dims of which only parts are read")
+    return forms
+
+
+def _sum(a: Extent | None, b: Extent) -> Extent:
+    if a is None:
+        return b
+    if a.symbols != b.symbols:
+        raise NotAffine("a dim is read at a sum of symbolic strides")
+    return Extent(a.factor + b.factor, a.symbols)
+
+
+def _dim_of(coefficient: Extent, strides: Sequence[Extent]) -> int:
+    """The innermost dim whose coordinate this coefficient changes by whole steps, and no dim outside of it."""
+    size = coefficient if coefficient.factor > 0 else coefficient * -1
+    for k, stride in enumerate(strides):
+        if stride.at_most(size):
+            return k
+    raise NotAffine("a reshape of symbolic dims that do not line up")
+
+
+def _spread_offsets(offsets: list[tuple[int, Extent]], strides: Sequence[Extent], dims: Sequence[Extent]) -> list[int]:
+    spread = [0] * len(dims)
+    numbers = [n * s.factor for n, s in offsets if not s.symbols]
+    symbolic = [(n, s) for n, s in offsets if s.symbols]
+    for n, s in symbolic:
+        k = _dim_of(s, strides)
+        over = s.over(strides[k])
+        if over is None or over.number is None:
+            raise NotAffine("a reshape cuts a dim at no boundary of another")
+        spread[k] += n * over.number
+    total = sum(numbers)
+    for k, stride in enumerate(strides):
+        if total and stride.number is not None:
+            steps = total // stride.number
+            spread[k] += steps
+            total -= steps * stride.number
+    return spread
+
+
+def _stays_inside(current: Map, form: Linear, dim: Extent) -> bool:
+    """Whether a form is certain to lie in [0, dim)."""
+    bounds = current.bounds(form)
+    if bounds is not None and dim.number is not None:
+        return bounds[0] >= 0 and bounds[1] < dim.number
+    if form.offset or any(c.factor < 0 for _, c in form.terms):
+        return False
+    reach = ONE  # in a mixed radix the greatest value is its size less one
+    for digit, coefficient in sorted(form.terms, key=lambda t: (len(t[1].symbols), t[1].factor)):
+        if not reach.at_most(coefficient):
+            return False
+        reach = coefficient * current.digits[digit]
+    return reach.at_most(dim)

@@ -1,0 +1,155 @@
+"""Indexing: how a pointwise kernel with index operations reads its inputs, as the library is told in kernels.json.
+
+The element that an access reads for domain element i lies at
+    offset + sum over its terms of ((i / div) mod mod) * stride
+of its input, counted in elements. Dims may be symbolic: then the library computes the numbers from the inputs' shapes.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from typing import Any
+
+from onnxopt.program.extents import Extent
+
+MAX_TERMS = 6  # of one access or condition: what a kernel's parameters hold (cuda_kernels/abi.h)
+MAX_CONDITIONS = 8
+
+
+@dataclasses.dataclass(frozen=True)
+class Term:
+    """((i / div) mod mod) * stride; stride may be negative."""
+
+    div: Extent
+    mod: Extent
+    stride: Extent
+
+
+@dataclasses.dataclass(frozen=True)
+class Access:
+    """One way in which the kernel reads one input. offset: summands. terms: from the innermost dim outwards.
+
+    guards: conditions that must hold, or nothing is read and the value does not matter.
+    """
+
+    input: int
+    offset: tuple[Extent, ...]
+    terms: tuple[Term, ...]
+    guards: tuple[int, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True)
+class Condition:
+    """low <= offset + sum of the terms < high."""
+
+    offset: int
+    terms: tuple[Term, ...]
+    low: int
+    high: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Indexing:
+    """dims: of every input; shapes: of every output, all of the same size; symbols: where each is found.
+
+    symbols: name -> (input, axis).
+    """
+
+    accesses: tuple[Access, ...]
+    conditions: tuple[Condition, ...]
+    dims: tuple[tuple[Extent, ...], ...]
+    shapes: tuple[tuple[Extent, ...], ...]
+    symbols: tuple[tuple[str, int, int], ...]
+
+    @property
+    def forms(self) -> tuple[tuple[Term, ...], ...]:
+        """The terms of every access, then those of every condition."""
+        return (*(a.terms for a in self.accesses), *(c.terms for c in self.conditions))
+
+    @functools.cached_property
+    def leaders(self) -> tuple[int, ...]:
+        """For each access the first of its group: accesses of one load, of which at most one is meant at any index.
+
+        They read one input in the same terms, from different offsets, and their guards exclude each other, as the parts
+        of a Concat do that were sliced from one tensor.
+        """
+        groups: list[list[int]] = []
+        for k, access in enumerate(self.accesses):
+            group = next((g for g in groups if all(self._excludes(access, self.accesses[m]) for m in g)), None)
+            if group is None:
+                groups.append([k])
+            else:
+                group.append(k)
+        return tuple(next(g[0] for g in groups if k in g) for k in range(len(self.accesses)))
+
+    def _excludes(self, a: Access, b: Access) -> bool:
+        """Whether two accesses differ in their offset alone and have guards that never hold together."""
+        if a.input != b.input or a.terms != b.terms:
+            return False
+        pairs = ((self.conditions[g], self.conditions[h]) for g in a.guards for h in b.guards)
+        return any(
+            one.terms == other.terms and one.offset == other.offset and (one.high <= other.low or other.high <= one.low)
+            for one, other in pairs
+        )
+
+    def symbols_used(self) -> set[str]:
+        """Symbols that an offset, a term or a shape depends on."""
+        terms = [t for form in self.forms for t in form]
+        used = [e for dims in self.shapes for e in dims] + [e for a in self.accesses for e in a.offset]
+        return {s for e in (*used, *(e for t in terms for e in (t.div, t.mod, t.stride))) for s in e.symbols}
+
+    def verify(self, inputs: int, outputs: int) -> None:
+        """Raise ValueError naming what breaks a rule of this module."""
+        if len(self.dims) != inputs or len(self.shapes) != outputs:
+            raise ValueError("index: dims or shapes do not match the inputs or outputs")
+        known = {name for name, _, _ in self.symbols}
+        if any(not 0 <= k < inputs or not 0 <= axis < len(self.dims[k]) for _, k, axis in self.symbols):
+            raise ValueError("index: a symbol is found in no input")
+        used = [e for dims in (*self.dims, *self.shapes) for e in dims]
+        for a in self.accesses:
+            if not 0 <= a.input < inputs or len(a.terms) > MAX_TERMS:
+                raise ValueError("index: an access reads no input, or has too many terms")
+            if any(not 0 <= g < len(self.conditions) for g in a.guards):
+                raise ValueError("index: an access has a guard that is not there")
+            used += a.offset
+        used += [e for terms in self.forms for t in terms for e in (t.div, t.mod, t.stride)]
+        if len(self.conditions) > MAX_CONDITIONS or any(len(c.terms) > MAX_TERMS for c in self.conditions):
+            raise ValueError("index: too many conditions, or too many terms")
+        if unknown := {s for e in used for s in e.symbols} - known:
+            raise ValueError(f"index: dims {sorted(unknown)} are those of no input")
+
+    def number(self, e: Extent) -> int | list[int]:
+        """An extent as kernels.json has it: a number, or [factor, symbol, ...] with symbols by position."""
+        position = {name: k for k, (name, _, _) in enumerate(self.symbols)}
+        return e.factor if not e.symbols else [e.factor, *(position[s] for s in e.symbols)]
+
+    @property
+    def guards(self) -> tuple[int, ...]:
+        """For every access the conditions that must hold, as bits."""
+        return tuple(sum(1 << g for g in a.guards) for a in self.accesses)
+
+    def to_json(self) -> dict[str, Any]:
+        """The form kept in kernels.json."""
+        number = self.number
+
+        def rows(terms: tuple[Term, ...]) -> list[Any]:
+            return [[number(t.div), number(t.mod), number(t.stride)] for t in terms]
+
+        return {
+            "symbols": [[k, axis] for _, k, axis in self.symbols],
+            "dims": [[number(d) for d in dims] for dims in self.dims],
+            "shapes": [[number(d) for d in dims] for dims in self.shapes],
+            "accesses": [
+                {
+                    "input": a.input,
+                    "offset": [number(e) for e in a.offset],
+                    "terms": rows(a.terms),
+                    "guards": list(a.guards),
+                }
+                for a in self.accesses
+            ],
+            "conditions": [
+                {"offset": c.offset, "terms": rows(c.terms), "low": c.low, "high": c.high} for c in self.conditions
+            ],
+        }

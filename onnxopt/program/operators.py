@@ -1,0 +1,319 @@
+"""The operator table: what each elementwise ONNX operator means, in one row.
+
+Fusibility (fuse.py), CUDA code (generate.py), the CPU kernel's program (kernels.json) and the table-driven tests all
+read these rows; adding an operator is adding a row. The definitions are those of the ONNX operator specification,
+written over the primitives of program.py; the oracle they are tested against is onnx's reference evaluator.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from onnxopt.program.dtypes import DTYPES, to_ir
+from onnxopt.program.expressions import Expr
+
+FLOATS = frozenset(d.name for d in DTYPES.values() if d.kind == "float")
+SIGNED = frozenset(d.name for d in DTYPES.values() if d.kind == "signed")
+UNSIGNED = frozenset(d.name for d in DTYPES.values() if d.kind == "unsigned")
+INTEGERS = SIGNED | UNSIGNED
+NUMBERS = FLOATS | INTEGERS
+BOOL = frozenset({"bool"})
+ANY = NUMBERS | BOOL
+
+
+@dataclasses.dataclass(frozen=True)
+class Call:
+    """One use of an operator: its operands, attributes, and the storage dtypes of the first operand and the result."""
+
+    args: tuple[Expr, ...]
+    attributes: Mapping[str, Any]
+    operand: str
+    result: str
+
+    def attr(self, name: str, default: Any) -> Any:
+        return self.attributes.get(name, default)
+
+
+@dataclasses.dataclass(frozen=True)
+class Operator:
+    """One row of the table.
+
+    name, domain, since: ONNX op type, its domain, and the first version the row holds for (later ones only add dtypes).
+    arity: least and most operands (None: any number). dtypes: storage dtypes its operands may have.
+    meaning: the result in terms of the operands (compute dtype).
+    exact: the result jumps, so operands are rounded to their storage dtype as the unfused operator would see them.
+    samples: where test inputs are drawn, (low, high). attributes: attribute sets the tests try.
+    ulp: what the result may differ from the reference by, in ulp of the storage dtype, where a test compares.
+    """
+
+    name: str
+    since: int
+    arity: tuple[int, int | None]
+    dtypes: frozenset[str]
+    meaning: Callable[[Call], Expr]
+    domain: str = ""
+    exact: bool = False
+    samples: tuple[float, float] = (-4.0, 4.0)
+    attributes: tuple[Mapping[str, Any], ...] = ({},)
+    ulp: int = 4
+
+
+def _unary(name: str, since: int, dtypes: frozenset[str], meaning: Callable[[Expr], Expr], **more: Any) -> Operator:
+    return Operator(name, since, (1, 1), dtypes, lambda c: meaning(c.args[0]), **more)
+
+
+def _binary(
+    name: str, since: int, dtypes: frozenset[str], meaning: Callable[[Expr, Expr], Expr], **more: Any
+) -> Operator:
+    return Operator(name, since, (2, 2), dtypes, lambda c: meaning(*c.args), **more)
+
+
+def _variadic(name: str, since: int, dtypes: frozenset[str], op: str) -> Operator:
+    return Operator(name, since, (1, None), dtypes, lambda c: _fold(op, c.args))
+
+
+def _fold(op: str, args: tuple[Expr, ...]) -> Expr:
+    result = args[0]
+    for arg in args[1:]:
+        result = result.apply(op, arg)
+    return result
+
+
+def _cast(c: Call) -> Expr:
+    x = c.args[0]
+    target = DTYPES[c.result]
+    if target.kind != "float":
+        x = x.narrow(c.operand)  # truncation jumps
+    return x.cast(target.compute).narrow(c.result)
+
+
+def _clip(c: Call) -> Expr:
+    x = c.args[0]
+    if len(c.args) > 1 and c.args[1] is not None:
+        x = x.max(c.args[1])
+    return x.min(c.args[2]) if len(c.args) > 2 and c.args[2] is not None else x
+
+
+def _div(c: Call) -> Expr:
+    x, y = c.args
+    if c.operand in ("float16", "bfloat16") and isinstance(y.constant, float) and abs(y.constant) > 1e-30:
+        return x * (1.0 / y.constant)  # float32's half ulp vanishes when stored in 16 bits
+    return x / y
+
+
+def _pow(c: Call) -> Expr:
+    x, exponent = c.args
+    powers = {1: lambda: x, 2: lambda: x * x, 3: lambda: x * x * x, 4: lambda: (x * x) * (x * x)}
+    if exponent.constant in powers:
+        return powers[int(exponent.constant)]()
+    if x.is_float and exponent.constant == -1:
+        return 1.0 / x
+    if exponent.is_float and not x.is_float:  # 4 ** 0.5 is 2, so the exponent keeps its fraction
+        return x.cast("float64").pow(exponent.cast("float64")).cast(x.dtype)
+    return x.pow(exponent.cast(x.dtype))
+
+
+def _mod(c: Call) -> Expr:
+    return c.args[0].apply("fmod" if c.attr("fmod", 0) else "mod", c.args[1])
+
+
+def _mean(c: Call) -> Expr:
+    return _fold("add", c.args) / float(len(c.args))
+
+
+def _isinf(c: Call) -> Expr:
+    x = c.args[0]
+    positive, negative = c.attr("detect_positive", 1), c.attr("detect_negative", 1)
+    if positive and negative:
+        return x.isinf()
+    infinite = math.inf if positive else -math.inf
+    return x.eq(infinite) if positive or negative else x.isinf().apply("and", False)
+
+
+def _bit_shift(c: Call) -> Expr:
+    return c.args[0].apply(
+        "shift_left" if c.attr("direction", "LEFT") in ("LEFT", b"LEFT") else "shift_right", c.args[1]
+    )
+
+
+def _gelu(c: Call) -> Expr:
+    tanh = c.attr("approximate", "none") in ("tanh", b"tanh")
+    return _gelu_tanh(c.args[0]) if tanh else _gelu_erf(c.args[0])
+
+
+def _gelu_erf(x: Expr) -> Expr:
+    return x * 0.5 * ((x * math.sqrt(0.5)).erf() + 1.0)
+
+
+def _gelu_tanh(x: Expr) -> Expr:
+    inner = (x * x * x * 0.044715 + x) * math.sqrt(2.0 / math.pi)
+    return x * 0.5 * (inner.tanh() + 1.0)
+
+
+def _sigmoid(x: Expr) -> Expr:
+    return 1.0 / ((-x).exp() + 1.0)
+
+
+def _softplus(x: Expr) -> Expr:
+    return (-x.abs()).exp().log1p() + x.max(0.0)
+
+
+def _elu(c: Call) -> Expr:
+    x = c.args[0]
+    return (x < 0.0).where(x.expm1() * c.attr("alpha", 1.0), x)
+
+
+def _celu(c: Call) -> Expr:
+    x, alpha = c.args[0], c.attr("alpha", 1.0)
+    return x.max(0.0) + ((x / alpha).expm1() * alpha).min(0.0)
+
+
+def _selu(c: Call) -> Expr:
+    x = c.args[0]
+    alpha, gamma = c.attr("alpha", 1.67326319217681884765625), c.attr("gamma", 1.05070102214813232421875)
+    return (x <= 0.0).where(x.expm1() * alpha, x) * gamma
+
+
+def _hard_sigmoid(x: Expr, alpha: float, beta: float) -> Expr:
+    return (x * alpha + beta).min(1.0).max(0.0)
+
+
+def _shrink(c: Call) -> Expr:
+    x, bias, limit = c.args[0], c.attr("bias", 0.0), c.attr("lambd", 0.5)
+    return (x < -limit).where(x + bias, (x > limit).where(x - bias, 0.0 if x.is_float else 0))  # of NaN too
+
+
+def _leaky_relu(x: Expr, slope: Expr | float) -> Expr:
+    return (x < 0.0 if x.is_float else x < 0).where(x * slope, x)
+
+
+_CAST_TARGETS = tuple({"to": int(to_ir(name))} for name in DTYPES)
+_ALPHA_BETA: tuple[Mapping[str, Any], ...] = ({}, {"alpha": 0.3, "beta": 0.4})
+
+_ROWS = (
+    # arithmetic
+    _binary("Add", 7, NUMBERS, lambda x, y: x + y),
+    _binary("Sub", 7, NUMBERS, lambda x, y: x - y),
+    _binary("Mul", 7, NUMBERS, lambda x, y: x * y),
+    Operator("Div", 7, (2, 2), NUMBERS, _div),
+    Operator("Pow", 7, (2, 2), NUMBERS, _pow, samples=(0.1, 3.0), ulp=8),
+    Operator("Mod", 10, (2, 2), NUMBERS, _mod, exact=True, attributes=({"fmod": 1}, {})),
+    _unary("Neg", 6, FLOATS | SIGNED, lambda x: -x),
+    _unary("Abs", 6, NUMBERS, lambda x: x.abs()),
+    _unary("Sign", 9, NUMBERS, lambda x: x.sign(), exact=True),
+    _unary("Reciprocal", 6, FLOATS, lambda x: 1.0 / x),
+    _unary("Sqrt", 6, FLOATS, lambda x: x.sqrt(), samples=(0.0, 4.0)),
+    _variadic("Sum", 8, FLOATS, "add"),
+    _variadic("Max", 8, NUMBERS, "max"),
+    _variadic("Min", 8, NUMBERS, "min"),
+    Operator("Mean", 8, (1, None), FLOATS, _mean),
+    _unary("Floor", 6, FLOATS, lambda x: x.floor(), exact=True),
+    _unary("Ceil", 6, FLOATS, lambda x: x.ceil(), exact=True),
+    _unary("Round", 11, FLOATS, lambda x: x.round(), exact=True),
+    Operator("Clip", 11, (1, 3), NUMBERS, _clip),
+    Operator("Cast", 6, (1, 1), ANY, _cast, samples=(0.0, 100.0), attributes=_CAST_TARGETS),
+    _unary("Identity", 1, ANY, lambda x: x),
+    # exponentials and trigonometry
+    _unary("Exp", 6, FLOATS, lambda x: x.exp()),
+    _unary("Log", 6, FLOATS, lambda x: x.log(), samples=(0.01, 8.0)),
+    _unary("Erf", 9, FLOATS, lambda x: x.erf()),
+    _unary("Sin", 7, FLOATS, lambda x: x.sin()),
+    _unary("Cos", 7, FLOATS, lambda x: x.cos()),
+    _unary("Tan", 7, FLOATS, lambda x: x.tan(), samples=(-1.4, 1.4)),
+    _unary("Asin", 7, FLOATS, lambda x: x.asin(), samples=(-1.0, 1.0)),
+    _unary("Acos", 7, FLOATS, lambda x: x.acos(), samples=(-1.0, 1.0)),
+    _unary("Atan", 7, FLOATS, lambda x: x.atan()),
+    _unary("Sinh", 9, FLOATS, lambda x: x.sinh()),
+    _unary("Cosh", 9, FLOATS, lambda x: x.cosh()),
+    _unary("Tanh", 6, FLOATS, lambda x: x.tanh()),
+    _unary("Asinh", 9, FLOATS, lambda x: x.asinh()),
+    _unary("Acosh", 9, FLOATS, lambda x: x.acosh(), samples=(1.01, 8.0)),
+    _unary("Atanh", 9, FLOATS, lambda x: x.atanh(), samples=(-0.99, 0.99)),
+    # activations
+    _unary("Relu", 6, FLOATS | SIGNED, lambda x: x.max(0)),
+    _unary("Sigmoid", 6, FLOATS, _sigmoid),
+    Operator("Gelu", 20, (1, 1), FLOATS, _gelu, attributes=({}, {"approximate": "tanh"})),
+    Operator("Swish", 24, (1, 1), FLOATS, lambda c: c.args[0] * _sigmoid(c.args[0] * c.attr("alpha", 1.0))),
+    _unary("Mish", 18, FLOATS, lambda x: x * _softplus(x).tanh()),
+    _unary("HardSwish", 14, FLOATS, lambda x: x * _hard_sigmoid(x, 1.0 / 6.0, 0.5)),
+    Operator(
+        "HardSigmoid",
+        6,
+        (1, 1),
+        FLOATS,
+        attributes=_ALPHA_BETA,
+        meaning=lambda c: _hard_sigmoid(c.args[0], c.attr("alpha", 0.2), c.attr("beta", 0.5)),
+    ),
+    Operator("Elu", 6, (1, 1), FLOATS, _elu, attributes=({}, {"alpha": 0.7})),
+    Operator("Celu", 12, (1, 1), FLOATS, _celu, attributes=({}, {"alpha": 0.7})),
+    Operator("Selu", 6, (1, 1), FLOATS, _selu),
+    _unary("Softplus", 1, FLOATS, _softplus),
+    _unary("Softsign", 1, FLOATS, lambda x: x / (x.abs() + 1.0)),
+    Operator(
+        "ThresholdedRelu",
+        10,
+        (1, 1),
+        FLOATS,
+        exact=True,
+        attributes=({}, {"alpha": 0.3}),
+        meaning=lambda c: (c.args[0] > c.attr("alpha", 1.0)).where(c.args[0], 0.0),
+    ),
+    Operator(
+        "LeakyRelu",
+        6,
+        (1, 1),
+        FLOATS,
+        attributes=({}, {"alpha": 0.3}),
+        meaning=lambda c: _leaky_relu(c.args[0], c.attr("alpha", 0.01)),
+    ),
+    _binary("PRelu", 9, FLOATS | frozenset({"int32", "int64", "uint32", "uint64"}), _leaky_relu),
+    Operator("Shrink", 9, (1, 1), FLOATS, _shrink, exact=True, attributes=({}, {"bias": 0.2, "lambd": 0.7})),
+    # comparisons and logic
+    _binary("Equal", 11, ANY, lambda x, y: x.eq(y), exact=True),
+    _binary("Less", 9, NUMBERS, lambda x, y: x < y, exact=True),
+    _binary("LessOrEqual", 12, NUMBERS, lambda x, y: x <= y, exact=True),
+    _binary("Greater", 9, NUMBERS, lambda x, y: x > y, exact=True),
+    _binary("GreaterOrEqual", 12, NUMBERS, lambda x, y: x >= y, exact=True),
+    _unary("IsNaN", 9, FLOATS, lambda x: x.isnan(), exact=True),
+    Operator(
+        "IsInf",
+        10,
+        (1, 1),
+        FLOATS,
+        _isinf,
+        exact=True,
+        attributes=({}, {"detect_negative": 0}, {"detect_positive": 0}, {"detect_negative": 0, "detect_positive": 0}),
+    ),
+    _unary("Not", 1, BOOL, lambda x: x.apply("not")),
+    _binary("And", 7, BOOL, lambda x, y: x.apply("and", y)),
+    _binary("Or", 7, BOOL, lambda x, y: x.apply("or", y)),
+    _binary("Xor", 7, BOOL, lambda x, y: x.apply("xor", y)),
+    Operator("Where", 9, (3, 3), ANY, lambda c: c.args[0].where(c.args[1], c.args[2])),
+    # bits
+    Operator(
+        "BitShift",
+        11,
+        (2, 2),
+        UNSIGNED,
+        _bit_shift,
+        samples=(0, 9),
+        attributes=({"direction": "LEFT"}, {"direction": "RIGHT"}),
+    ),
+    _unary("BitwiseNot", 18, INTEGERS, lambda x: x.bit_not()),
+    _binary("BitwiseAnd", 18, INTEGERS, lambda x, y: x.bit_and(y)),
+    _binary("BitwiseOr", 18, INTEGERS, lambda x, y: x.bit_or(y)),
+    _binary("BitwiseXor", 18, INTEGERS, lambda x, y: x.bit_xor(y)),
+)
+
+OPERATORS: dict[tuple[str, str], Operator] = {(row.domain, row.name): row for row in _ROWS}
+
+
+def find(domain: str, op_type: str, version: int | None) -> Operator | None:
+    """The row for an operator of a model importing `domain` at `version`; None where the table does not cover it."""
+    row = OPERATORS.get(("" if domain == "ai.onnx" else domain, op_type))
+    if row is None or version is None or version < row.since:
+        return None
+    return row

@@ -1,0 +1,225 @@
+"""RowProgram: what one rowwise kernel computes, as pointwise programs with reductions between them.
+
+The domain is a grid of rows: the shape of view 0 with its axes first .. last - 1 reduced, so that a row is one position
+of the other axes. Work alternates: a stage computes values for every element and reduces each to one value a row, then
+computes more from those for every row; the next stage may read both. `output` computes what is stored for every
+element, `row_output` what is stored for every row.
+
+Values that pieces hand to each other have slots: the leaves first (the region's inputs, or, with index operations, the
+accesses to them and then the conditions on the index, as in a Program), then what is GIVEN (the length of a row as
+float32 and as float64, an element's position in its row), then stage by stage the reduced values and the results of its
+row piece. Row values are kept in the compute dtype, never rounded.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from onnxopt.program.dtypes import COMPUTE_DTYPES, DTYPES
+from onnxopt.program.extents import ONE, Extent
+from onnxopt.program.indexing import Indexing
+from onnxopt.program.pointwise import Program
+
+# How values of a row become one; NaN stays NaN. Sums are made in the compute dtype, in any order.
+REDUCTIONS = ("sum", "prod", "max", "min")
+GIVEN = ("float32", "float64", "int64")  # dtypes of a row's length, twice, and of an element's position
+POSITION = GIVEN.index("int64")
+FORMS = ("element", "row", "squeezed")
+MAX_RANK = 16
+
+
+@dataclasses.dataclass(frozen=True)
+class View:
+    """One shape that the domain's elements are given, in the same flat order.
+
+    target: how to reshape the other view to this one, as ONNX's Reshape takes it; None for the view whose shape is the
+    broadcast of the inputs that are read in it.
+    """
+
+    rank: int
+    target: tuple[int, ...] | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Operand:
+    """How an input lies over the domain: it is broadcast into `view` after `trailing` dims of 1 were appended.
+
+    row: it is known to have one element a row at most, and may be read by row pieces.
+    """
+
+    view: int = 0
+    trailing: int = 0
+    row: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class Result:
+    """An output: every element in the shape of `view`, or one a row with the reduced axes as 1 or squeezed out."""
+
+    form: str
+    view: int = 0
+
+
+@dataclasses.dataclass(frozen=True)
+class Piece:
+    """A program whose input k is the value in slot reads[k]."""
+
+    reads: tuple[int, ...]
+    program: Program
+
+
+@dataclasses.dataclass(frozen=True)
+class Stage:
+    """element: its result k, in its compute dtype, is reduced by reductions[k]. row: more values for every row."""
+
+    element: Piece
+    reductions: tuple[str, ...]
+    row: Piece | None
+
+
+@dataclasses.dataclass(frozen=True)
+class RowProgram:
+    """A rowwise kernel's meaning. inputs, outputs: storage dtype names, described by operands and results.
+
+    output stores the results of form "element", row_output the others, both in the order of `results`.
+    index: how the inputs are read, where index operations are part of the kernel. Then it states the outputs' shapes,
+    there is an operand for each leaf, and the domain is `domain`: how many positions lie before the rows' axis, how
+    many elements a row has, and how many rows lie side by side.
+    """
+
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    first: int
+    last: int
+    views: tuple[View, ...]
+    operands: tuple[Operand, ...]
+    results: tuple[Result, ...]
+    stages: tuple[Stage, ...]
+    output: Piece | None
+    row_output: Piece | None
+    index: Indexing | None = None
+    domain: tuple[Extent, ...] = ()
+
+    @property
+    def leaves(self) -> tuple[str, ...]:
+        """Storage dtypes of what is read: the inputs, or each access to one of them and then the conditions."""
+        if self.index is None:
+            return self.inputs
+        return (*(self.inputs[a.input] for a in self.index.accesses), *("bool",) * len(self.index.conditions))
+
+    @property
+    def guards(self) -> tuple[int, ...]:
+        """For every access the conditions that must hold, as bits."""
+        return (0,) * len(self.inputs) if self.index is None else self.index.guards
+
+    @property
+    def trailing(self) -> bool:
+        """Whether a row's elements are known to lie side by side."""
+        return self.last == self.views[0].rank if self.index is None else self.domain[2] == ONE
+
+    @property
+    def pieces(self) -> tuple[Piece, ...]:
+        """Every piece, in the order that they run in."""
+        found = [p for s in self.stages for p in (s.element, s.row)] + [self.output, self.row_output]
+        return tuple(p for p in found if p is not None)
+
+    @property
+    def cost(self) -> int:
+        """Work of one element in float32 instructions, each piece counted once."""
+        return sum(p.program.cost for p in self.pieces)
+
+    @property
+    def slots(self) -> tuple[str, ...]:
+        """Dtype of every slot: storage for the leaves, compute for the rest."""
+        dtypes = [*self.leaves, *GIVEN]
+        for stage in self.stages:
+            dtypes += stage.element.program.outputs
+            dtypes += stage.row.program.outputs if stage.row else ()
+        return tuple(dtypes)
+
+    def stored(self, form: str) -> tuple[int, ...]:
+        """Outputs that the element piece ("element") or the row piece ("row") stores."""
+        return tuple(k for k, r in enumerate(self.results) if (r.form == "element") == (form == "element"))
+
+    def verify(self) -> None:
+        """Raise ValueError naming the first field that breaks a rule of this module."""
+        if not self.stages:
+            raise ValueError("nothing is reduced")
+        if len(self.leaves) != len(self.operands) or len(self.outputs) != len(self.results):
+            raise ValueError("inputs and operands, or outputs and results, differ in number")
+        if self.index is not None:
+            self.index.verify(len(self.inputs), len(self.outputs))
+        if len(self.domain) != (0 if self.index is None else 3):
+            raise ValueError("the domain has three extents where index operations are part of it, else none")
+        if len(self.views) not in (1, 2) or [v.target for v in self.views].count(None) != 1:
+            raise ValueError("there must be one view that inputs are broadcast into, and at most one reshaped from it")
+        if any(not 1 <= v.rank <= MAX_RANK or (v.target and len(v.target) != v.rank) for v in self.views):
+            raise ValueError("a view's rank is not that of its target, or too high")
+        if not 0 <= self.first < self.last <= self.views[0].rank:
+            raise ValueError(f"axes {self.first} to {self.last} are not axes of rank {self.views[0].rank}")
+        if any(o.view >= len(self.views) for o in self.operands) or any(
+            r.view >= len(self.views) for r in self.results
+        ):
+            raise ValueError("an input or output has a view that is not there")
+        if any(r.form not in FORMS or (r.form != "element" and r.view) for r in self.results):
+            raise ValueError("an output has no such form")
+        self._verify_pieces()
+
+    def _verify_pieces(self) -> None:
+        known = len(self.leaves) + len(GIVEN)
+        for k, stage in enumerate(self.stages):
+            if set(stage.reductions) - set(REDUCTIONS) or len(stage.reductions) != len(stage.element.program.outputs):
+                raise ValueError(f"stage {k}: a reduction is unknown, or has no value")
+            self._verify_piece(stage.element, known, rows_only=False)
+            known += len(stage.reductions)
+            if stage.row:
+                self._verify_piece(stage.row, known, rows_only=True)
+                known += len(stage.row.program.outputs)
+            for dtype in (*stage.element.program.outputs, *(stage.row.program.outputs if stage.row else ())):
+                if dtype not in COMPUTE_DTYPES:
+                    raise ValueError(f"stage {k}: {dtype} is no compute dtype")
+        for form, piece in (("element", self.output), ("row", self.row_output)):
+            wanted = tuple(self.outputs[k] for k in self.stored(form))
+            if wanted != (piece.program.outputs if piece else ()):
+                raise ValueError(f"the {form} outputs are not what is computed for them")
+            if piece:
+                self._verify_piece(piece, known, rows_only=form == "row")
+
+    def _verify_piece(self, piece: Piece, known: int, rows_only: bool) -> None:
+        piece.program.verify()
+        if tuple(self.slots[r] for r in piece.reads if r < known) != piece.program.inputs:
+            raise ValueError(f"a piece reads {piece.reads} as {piece.program.inputs}, which those slots do not hold")
+        if rows_only and any(r < len(self.leaves) and not self.operands[r].row for r in piece.reads):
+            raise ValueError("a row piece reads an input that has more than one element a row")
+        if rows_only and len(self.leaves) + POSITION in piece.reads:
+            raise ValueError("a row piece reads the position of an element")
+
+    def to_json(self) -> dict[str, Any]:
+        """The form kept in kernels.json."""
+        described = {
+            "inputs": list(self.inputs),
+            "outputs": list(self.outputs),
+            "axes": [self.first, self.last],
+            "views": [{"rank": v.rank, "target": v.target and list(v.target)} for v in self.views],
+            "operands": [dataclasses.asdict(o) for o in self.operands],
+            "results": [dataclasses.asdict(r) for r in self.results],
+            "stages": [
+                {"element": _json(s.element), "reductions": list(s.reductions), "row": _json(s.row)}
+                for s in self.stages
+            ],
+            "output": _json(self.output),
+            "row_output": _json(self.row_output),
+        }  # fmt: skip
+        if self.index is not None:
+            described |= {"index": self.index.to_json(), "domain": [self.index.number(e) for e in self.domain]}
+        return described
+
+
+def _json(piece: Piece | None) -> dict[str, Any] | None:
+    return None if piece is None else {"reads": list(piece.reads), **piece.program.to_json()}
+
+
+def is_float(dtype: str) -> bool:
+    """Whether a storage or compute dtype is a floating-point one."""
+    return DTYPES[dtype].kind == "float"

@@ -1,0 +1,59 @@
+"""One session with its inputs and outputs bound to the device: what is timed, so that no run copies to the host."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from onnxopt.runtime import sessions
+from onnxopt.runtime.sessions import CUDA, Array, RunError
+
+if TYPE_CHECKING:
+    from onnxruntime import InferenceSession
+
+
+class BoundRun:
+    """Calling it runs the session once and returns the seconds it took, up to the outputs being there.
+
+    keep_outputs: write to the same buffers each time; not possible where random numbers decide output shapes. A
+    graph_session.GraphSession replays a CUDA graph then. RunError where ORT refuses.
+    """
+
+    def __init__(
+        self, opened: InferenceSession, feeds: Mapping[str, Array], provider: str, *, keep_outputs: bool = True
+    ):
+        self.session = opened
+        self._device = "cuda" if provider == CUDA else "cpu"
+        self._binding = opened.io_binding()
+        # Copies: a tensor on the CPU is the array's own memory, and `refill` would change the caller's.
+        self._inputs = {name: sessions.to_ort_value(array.copy(), self._device) for name, array in feeds.items()}
+        for name, value in self._inputs.items():
+            self._binding.bind_ortvalue_input(name, value)
+        self._names = [o.name for o in opened.get_outputs()]
+        tensors_only = all(o.type.startswith("tensor(") and "string" not in o.type for o in opened.get_outputs())
+        for name in self._names:
+            self._binding.bind_output(name, self._device if tensors_only else "cpu")
+        self()
+        if keep_outputs and tensors_only:
+            for name, value in zip(self._names, self._binding.get_outputs(), strict=True):
+                self._binding.bind_ortvalue_output(name, value)
+
+    def __call__(self) -> float:
+        started = time.perf_counter()
+        try:
+            self.session.run_with_iobinding(self._binding)
+            self._binding.synchronize_outputs()
+        except Exception as error:  # ORT raises a dozen unrelated classes
+            raise RunError(sessions.one_line(error)) from error
+        return time.perf_counter() - started
+
+    def refill(self, feeds: Mapping[str, Array]) -> None:
+        """Other contents, of the same shapes, in the same buffers."""
+        for name, array in feeds.items():
+            sessions.refill(self._inputs[name], array)
+
+    def outputs(self) -> dict[str, Array]:
+        """What the last run wrote, by output name."""
+        types = [o.type for o in self.session.get_outputs()]
+        return sessions.to_arrays(self._names, self._binding.get_outputs(), types)

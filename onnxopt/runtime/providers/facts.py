@@ -1,0 +1,82 @@
+"""What the rules need to know of a model: which options matter for it follows from what it computes."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+
+import onnx_ir as ir
+
+from onnxopt.graph.cuda_graph_obstacles import blocking_nodes
+from onnxopt.verification import samples
+from onnxopt.verification.samples import Tensor
+
+_PRODUCTS = frozenset({"Conv", "ConvTranspose", "Einsum", "GRU", "Gemm", "LSTM", "MatMul", "RNN"})
+_MATRIX_PRODUCTS = frozenset({"Gemm", "MatMul"})
+_CONVOLUTIONS = frozenset({"Conv", "ConvTranspose"})
+_ATTENTION = frozenset({"Attention", "GroupQueryAttention", "MultiHeadAttention"})
+
+
+@dataclasses.dataclass(frozen=True)
+class Facts:
+    """ops: op types anywhere in the model. dtypes: ONNX's names, of every value that is declared.
+
+    dynamic: some input's shape is not fixed. convolutions_1d: some convolution runs over one spatial dim.
+    float32_products: some product or convolution takes float32. blocking: see cuda_graph.blocking_nodes.
+    """
+
+    inputs: tuple[Tensor, ...]
+    ops: frozenset[str]
+    dtypes: frozenset[str]
+    float32_products: bool
+    convolutions_1d: bool
+    blocking: tuple[tuple[str, str], ...]
+
+    @property
+    def dynamic(self) -> bool:
+        return bool(samples.symbols(self.inputs)) or any(t.dims is None for t in self.inputs)
+
+    @property
+    def convolutions(self) -> bool:
+        return bool(self.ops & _CONVOLUTIONS)
+
+    @property
+    def products(self) -> bool:
+        return bool(self.ops & _MATRIX_PRODUCTS)
+
+    @property
+    def attention(self) -> bool:
+        return bool(self.ops & _ATTENTION)
+
+
+def of(model: ir.Model) -> Facts:
+    nodes = list(_nodes(model))
+    values = [v for node in nodes for v in (*node.inputs, *node.outputs) if v is not None]
+    dtypes = frozenset(samples.dtype_name(v.dtype) for v in values if v.dtype is not None)
+    # A file may state few dtypes: where none is stated, a 16-bit model's products are taken to be 16 bits wide.
+    unstated = not dtypes & {"float16", "bfloat16"}
+    return Facts(
+        inputs=samples.inputs_of(model),
+        ops=frozenset(n.op_type for n in nodes),
+        dtypes=dtypes,
+        float32_products=any(n.op_type in _PRODUCTS and _takes_float32(n, unstated) for n in nodes),
+        convolutions_1d=any(n.op_type in _CONVOLUTIONS and _weight_rank(n) == 3 for n in nodes),
+        blocking=tuple(blocking_nodes(model)),
+    )
+
+
+def _nodes(model: ir.Model) -> Iterator[ir.Node]:
+    yield from model.graph.all_nodes()
+    for function in model.functions.values():
+        yield from function.all_nodes()
+
+
+def _takes_float32(node: ir.Node, unstated: bool) -> bool:
+    """Whether its first operand is float32; `unstated` where the dtype is not known."""
+    first = node.inputs[0] if node.inputs else None
+    return unstated if first is None or first.dtype is None else first.dtype == ir.DataType.FLOAT
+
+
+def _weight_rank(node: ir.Node) -> int | None:
+    weight = node.inputs[1] if len(node.inputs) > 1 else None
+    return None if weight is None or weight.shape is None else len(weight.shape)

@@ -1,0 +1,100 @@
+"""Configurations by rule, from what a model computes and what a GPU can do. `tune` refines them by measurement.
+
+Every option has its reason in "why". An option that does nothing for the model is not listed.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from onnxopt.runtime.gpus import Gpu
+from onnxopt.runtime.providers.facts import Facts
+from onnxopt.runtime.sessions import CPU, CUDA
+
+_LEVEL = {"graph_optimization_level": "ORT's own fusions run around ours; fused functions are opaque to them"}
+_BINDING = (
+    "Bind every input and output to buffers on the device that stay where they are, set these provider options, and "
+    "run with the binding. Give each set of shapes and buffers a run option gpu_graph_id of its own (0, 1, ...); -1 "
+    "runs without a graph. A plain run with other buffers would replay over the old ones: never set the option for it. "
+    "onnxopt.load(artifact, cuda_graph=True) does all of this but the binding."
+)
+
+
+def cpu() -> dict[str, Any]:
+    """The CPU EP. Its defaults are right for a model that has the machine to itself."""
+    return {
+        "provider": CPU,
+        "provider_options": {},
+        "session_options": {"graph_optimization_level": "all", "intra_op_num_threads": 0},
+        "session_config": {},
+        "why": {
+            **_LEVEL,
+            "intra_op_num_threads": "0 is one thread a physical core; set it where several sessions share the machine",
+        },
+    }
+
+
+def cuda(facts: Facts, gpu: Gpu | None = None) -> dict[str, Any]:
+    """The CUDA EP for this model, on one GPU of the catalogue or, without one, on any."""
+    options, why = _provider_options(facts, gpu)
+    config = {"session.use_device_allocator_for_initializers": "1"}
+    why["session.use_device_allocator_for_initializers"] = "weights outside the arena do not fragment it"
+    if not facts.blocking:
+        config["session.intra_op.allow_spinning"] = "0"
+        why["session.intra_op.allow_spinning"] = "nothing heavy runs on the CPU, and spinning threads take its cores"
+    configuration: dict[str, Any] = {
+        "provider": CUDA,
+        "provider_options": options,
+        "session_options": {"graph_optimization_level": "all"},
+        "session_config": config,
+        "cuda_graph": cuda_graph(facts),
+        "why": {**_LEVEL, **why},
+    }
+    if gpu is not None:
+        configuration["gpu"] = {"key": gpu.key, "name": gpu.name, "compute_capability": gpu.compute_capability}
+    return configuration
+
+
+def _provider_options(facts: Facts, gpu: Gpu | None) -> tuple[dict[str, str], dict[str, str]]:
+    """Options and their reasons."""
+    rows = {
+        "arena_extend_strategy": ("kSameAsRequested", "doubling the arena wastes up to half of the GPU's memory"),
+        "do_copy_in_default_stream": ("1", "copies in a stream of their own race with kernels"),
+        "enable_cuda_graph": (
+            "0",
+            "a plain session.run with other buffers would be answered from the old ones; see cuda_graph",
+        ),
+    }
+    if facts.convolutions:
+        rows |= {
+            "cudnn_conv_algo_search": (
+                (
+                    "HEURISTIC",
+                    "with dynamic shapes an exhaustive search stalls at new ones: 10 s for 16, against 31 ms",
+                )
+                if facts.dynamic
+                else ("EXHAUSTIVE", "shapes are static, so the search runs once and finds the fastest")
+            ),
+            "cudnn_conv_use_max_workspace": ("1", "the fastest convolution algorithms need workspace"),
+            "prefer_nhwc": (
+                "0",
+                "made ConvNeXt faster (2.17 to 1.91 ms on an H200) and EfficientNet slower: `onnxopt tune` decides",
+            ),
+        }
+    if facts.float32_products and gpu is not None:
+        rows["use_tf32"] = (
+            ("1", "as by ORT's default, float32 products run on TF32 tensor cores and round to 10 bits; 0 is exact")
+            if gpu.has_tf32
+            else ("0", f"{gpu.name} has no TF32")
+        )
+    return {k: v for k, (v, _) in rows.items()}, {k: w for k, (_, w) in rows.items()}
+
+
+def cuda_graph(facts: Facts) -> dict[str, Any]:
+    """Whether the model can run as a CUDA graph, which nodes prevent it, and what to do to have one."""
+    if facts.blocking:
+        return {
+            "qualifies": False,
+            "blocking": [{"node": node, "reason": reason} for node, reason in facts.blocking],
+        }
+    return {"qualifies": True, "blocking": [], "provider_options": {"enable_cuda_graph": "1"}, "how": _BINDING}

@@ -1,0 +1,57 @@
+"""The whole examination: the machine, then the artifact. A check that fails itself is a finding, too."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from onnxopt.errors import UsageError
+from onnxopt.runtime.sessions import one_line
+from onnxopt.tools.doctor import artifact, graphs, machine, placement, runtime
+from onnxopt.tools.doctor.finding import Finding, Subject
+
+MACHINE: tuple[Callable[[], Iterable[Finding]], ...] = (
+    machine.driver,
+    machine.gpu,
+    runtime.onnxruntime,
+    runtime.driver_for_runtime,
+    runtime.cuda_provider,
+    runtime.cudnn,
+)
+ARTIFACT: tuple[Callable[[Subject], Iterable[Finding]], ...] = (
+    artifact.versions,
+    artifact.architectures,
+    artifact.configuration,
+    placement.library,
+    graphs.cuda_graph,
+)
+_REPORT = "please report it, with what is printed here"
+
+
+def examine(path: str | Path | None = None) -> list[Finding]:
+    """What was found on this machine, and in the artifact folder `path` if one is given.
+
+    UsageError where there is no such folder. An artifact with damaged files is not run.
+    """
+    found: list[Finding] = []
+    for check in MACHINE:
+        found += _carried_out(check.__name__, check)
+    if path is None:
+        return found
+    folder = Path(path)
+    if not folder.is_dir():
+        raise UsageError(f"{folder}: no such artifact folder")
+    subject, files = artifact.files(folder)
+    found += files
+    if subject is not None and subject.opened:
+        for examine_artifact in ARTIFACT:
+            found += _carried_out(examine_artifact.__name__, lambda c=examine_artifact: c(subject))  # type: ignore[misc]
+    return found
+
+
+def _carried_out(name: str, check: Callable[[], Iterable[Finding]]) -> list[Finding]:
+    try:
+        return list(check())
+    except Exception as error:  # noqa: BLE001 - the other checks are worth having, and this one is told about
+        kind = type(error).__name__
+        return [Finding(name.replace("_", " "), "problem", f"the check failed: {kind}: {one_line(error)}", _REPORT)]

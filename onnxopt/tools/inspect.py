@@ -1,0 +1,69 @@
+"""Inspect: what a model file holds, counted: operators, interface, parameters, functions; what stays on the host."""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import dataclasses
+from pathlib import Path
+
+from onnx_ir.passes.common import TopologicalSortPass
+
+from onnxopt.fusion.eligibility import is_elementwise
+from onnxopt.graph import cuda_graph_obstacles as cuda_graph
+from onnxopt.graph import read
+from onnxopt.verification import samples
+from onnxopt.verification.samples import Tensor
+
+
+@dataclasses.dataclass(frozen=True)
+class Summary:
+    """ops: how often each operator occurs, subgraphs and functions included, most frequent first, "domain::Op" outside
+    ONNX's own. elementwise: nodes whose operator a kernel could run. parameters, parameter_bytes: of initializers.
+    bytes: of the file and its external data. host, cuda_graph: name and reason of the nodes that ORT's CUDA provider
+    runs on the CPU, and of those that keep it from capturing a CUDA graph (cuda_graph.py).
+    """
+
+    path: str
+    bytes: int
+    producer: str
+    ir_version: int
+    opsets: dict[str, int]
+    inputs: tuple[Tensor, ...]
+    outputs: tuple[Tensor, ...]
+    nodes: int
+    elementwise: int
+    ops: dict[str, int]
+    functions: tuple[str, ...]
+    parameters: int
+    parameter_bytes: int
+    host: tuple[tuple[str, str], ...]
+    cuda_graph: tuple[tuple[str, str], ...]
+
+
+def inspect(path: str | Path) -> Summary:
+    """Read and count a model. ModelError where it cannot be read."""
+    source = read.load(path)
+    model = source.model
+    with read.quiet(), contextlib.suppress(ValueError):  # a cycle, which optimize reports
+        TopologicalSortPass()(model)
+    nodes = [*model.graph.all_nodes(), *(n for f in model.functions.values() for n in f.all_nodes())]
+    ops = collections.Counter(n.op_type if n.domain in ("", "ai.onnx") else f"{n.domain}::{n.op_type}" for n in nodes)
+    tensors = [v.const_value for g in model.graphs() for v in g.initializers.values() if v.const_value is not None]
+    return Summary(
+        path=str(path),
+        bytes=source.bytes,
+        producer=f"{model.producer_name or ''} {model.producer_version or ''}".strip(),
+        ir_version=model.ir_version,
+        opsets=dict(sorted(model.opset_imports.items())),
+        inputs=samples.inputs_of(model),
+        outputs=samples.outputs_of(model),
+        nodes=len(nodes),
+        elementwise=sum(is_elementwise(n) for n in nodes),
+        ops=dict(sorted(ops.items(), key=lambda item: (-item[1], item[0]))),
+        functions=tuple(f"{domain}::{name}" for domain, name, _ in model.functions),
+        parameters=sum(t.size for t in tensors),
+        parameter_bytes=sum(t.nbytes for t in tensors),
+        host=tuple(cuda_graph.host_nodes(model)),
+        cuda_graph=tuple(cuda_graph.blocking_nodes(model)),
+    )

@@ -1,0 +1,169 @@
+"""What tune tries: the options that can change how fast this model runs on this device, most promising first."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import os
+from typing import Any
+
+from onnxopt.runtime.providers.facts import Facts
+from onnxopt.runtime.sessions import CPU
+
+DISABLED = "optimization.disable_specified_optimizers"
+_OFF = "off"
+
+
+@dataclasses.dataclass(frozen=True)
+class Knob:
+    """An option and the values to try. section: of a provider file. default: ORT's own value, where a file has none."""
+
+    section: str
+    option: str
+    values: tuple[Any, ...]
+    default: Any
+
+    @property
+    def name(self) -> str:
+        return self.option
+
+    def current(self, configuration: dict[str, Any]) -> Any:
+        return configuration[self.section].get(self.option, self.default)
+
+    def apply(self, configuration: dict[str, Any], value: Any) -> dict[str, Any]:
+        """The configuration with this value; the one given stays as it is."""
+        changed = copy.deepcopy(configuration)
+        changed[self.section][self.option] = value
+        return changed
+
+
+@dataclasses.dataclass(frozen=True)
+class Optimizer:
+    """One of ORT's graph optimizers, on or off. ORT takes the names of those to leave out as one list."""
+
+    optimizer: str
+    section: str = "session_config"
+    option: str = DISABLED
+    values: tuple[str, ...] = ("on", _OFF)
+
+    @property
+    def name(self) -> str:
+        return self.optimizer
+
+    def current(self, configuration: dict[str, Any]) -> str:
+        return _OFF if self.optimizer in _disabled(configuration) else "on"
+
+    def apply(self, configuration: dict[str, Any], value: str) -> dict[str, Any]:
+        """As Knob.apply."""
+        changed = copy.deepcopy(configuration)
+        disabled = _disabled(configuration) - {self.optimizer} | ({self.optimizer} if value == _OFF else set())
+        changed[self.section].pop(self.option, None)
+        if disabled:
+            changed[self.section][self.option] = ";".join(sorted(disabled))
+        return changed
+
+
+@dataclasses.dataclass(frozen=True)
+class Together:
+    """Options that mean something only together, on or off; off is ORT's default."""
+
+    name: str
+    section: str
+    options: tuple[tuple[str, str], ...]
+    values: tuple[str, ...] = (_OFF, "on")
+
+    @property
+    def option(self) -> str:
+        return self.options[0][0]
+
+    def current(self, configuration: dict[str, Any]) -> str:
+        return "on" if all(configuration[self.section].get(k) == v for k, v in self.options) else _OFF
+
+    def apply(self, configuration: dict[str, Any], value: str) -> dict[str, Any]:
+        """As Knob.apply."""
+        changed = copy.deepcopy(configuration)
+        for option, setting in self.options:
+            changed[self.section].pop(option, None)
+            if value == "on":
+                changed[self.section][option] = setting
+        return changed
+
+
+AnyKnob = Knob | Optimizer | Together
+# ORT times cuBLAS' algorithms for every product at the first run of each shape.
+_TUNABLE = Together("tunable_op", "provider_options", (("tunable_op_enable", "1"), ("tunable_op_tuning_enable", "1")))
+
+
+def knobs(facts: Facts, provider: str, *, library: bool) -> list[AnyKnob]:
+    """Every knob for this model. library: whether it has fused functions."""
+    found: list[AnyKnob] = _cpu(facts) if provider == CPU else _cuda_kernels(facts)
+    found += _optimizers(facts, provider)
+    if library:  # the original nodes instead of our kernels: never slower than without onnxopt
+        found.append(Knob("session_config", "onnxopt.disable", ("0", "1"), "0"))
+    found.append(Knob("session_options", "graph_optimization_level", ("all", "extended", "basic"), "all"))
+    return found if provider == CPU else found + _cuda_rest(facts)
+
+
+def _cuda_kernels(facts: Facts) -> list[AnyKnob]:
+    """Which kernels the CUDA EP takes."""
+    found: list[AnyKnob] = []
+    on_off, off_on = ("1", "0"), ("0", "1")
+    if facts.convolutions:
+        found += [
+            Knob("provider_options", "prefer_nhwc", off_on, "0"),
+            Knob("provider_options", "cudnn_conv_algo_search", ("EXHAUSTIVE", "HEURISTIC", "DEFAULT"), "EXHAUSTIVE"),
+            Knob("provider_options", "fuse_conv_bias", off_on, "0"),
+            Knob("provider_options", "cudnn_conv_use_max_workspace", on_off, "1"),
+        ]
+    if facts.convolutions_1d:
+        found.append(Knob("provider_options", "cudnn_conv1d_pad_to_nc1d", off_on, "0"))
+    if facts.attention:
+        # ORT's AttentionBackend: 1 flash, 2 memory efficient, 4 TensorRT's fused, 8 cuDNN's flash, 16 unfused.
+        found.append(Knob("provider_options", "sdpa_kernel", ("0", "1", "2", "4", "8", "16"), "0"))
+    return found
+
+
+def _cuda_rest(facts: Facts) -> list[AnyKnob]:
+    """What seldom changes anything."""
+    found: list[AnyKnob] = []
+    if facts.float32_products:
+        found.append(Knob("provider_options", "use_tf32", ("1", "0"), "1"))
+    if facts.products:
+        found.append(_TUNABLE)
+    found.append(Knob("provider_options", "use_ep_level_unified_stream", ("0", "1"), "0"))
+    return found
+
+
+def _optimizers(facts: Facts, provider: str) -> list[AnyKnob]:
+    """ORT's fusions that meet what the model has, and that have been seen to cost more than they save."""
+    rows = {
+        "MatMulAddFusion": {"MatMul", "Add"},  # on CUDA its Gemm writes the bias with a kernel of its own
+        "QuickGeluFusion": {"Sigmoid", "Mul"},  # as a kernel slower than the convolution before it
+        "ConvAddActivationFusion": {"Conv"},
+        "ConvActivationFusion": {"Conv"},
+        "BiasGeluFusion": {"Gelu"},
+        "SkipLayerNormFusion": {"LayerNormalization"},
+        "BiasSoftmaxFusion": {"Softmax", "Add"},
+        "MatmulTransposeFusion": {"MatMul", "Transpose"},
+        "TransposeOptimizer": {"Transpose"},
+    }
+    if provider == CPU:
+        rows["NchwcTransformer"] = {"Conv"}
+    return [Optimizer(name) for name, ops in rows.items() if ops <= facts.ops]
+
+
+def _cpu(facts: Facts) -> list[AnyKnob]:
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    threads = sorted({1, max(1, cores // 2), cores})
+    return [
+        Knob("session_options", "intra_op_num_threads", (0, *threads), 0),
+        Knob("session_config", "session.intra_op.allow_spinning", ("1", "0"), "1"),
+        Knob("session_config", "session.dynamic_block_base", ("0", "4"), "0"),
+        Knob("session_options", "enable_cpu_mem_arena", (True, False), True),
+        Knob("session_options", "enable_mem_pattern", (True, False), True),
+        Knob("session_options", "execution_mode", ("sequential", "parallel"), "sequential"),
+    ]
+
+
+def _disabled(configuration: dict[str, Any]) -> set[str]:
+    return {name for name in configuration["session_config"].get(DISABLED, "").split(";") if name}

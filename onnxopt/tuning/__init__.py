@@ -1,8 +1,0 @@
-"""Tune: an artifact's provider file for this machine, refined by measurement."""
-
-from __future__ import annotations
-
-from onnxopt.tuning.flow import tune
-from onnxopt.tuning.result import Change, Result
-
-__all__ = ["Change", "Result", "tune"]

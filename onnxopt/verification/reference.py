@@ -1,0 +1,314 @@
+"""Reference: the original model's outputs at the cases it accepts, and how another model's outputs compare."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import itertools
+import tempfile
+import time
+from collections.abc import Collection, Iterable, Iterator
+from concurrent.futures import Future
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from onnxopt.background import in_background
+from onnxopt.errors import OnnxoptError
+from onnxopt.graph.traits import Traits
+from onnxopt.runtime import sessions
+from onnxopt.runtime.sessions import RunError
+from onnxopt.verification import samples, widening
+from onnxopt.verification.compare import Array, Difference, Limit, compare
+from onnxopt.verification.exactness import Exactness, Float32
+
+if TYPE_CHECKING:
+    from onnxruntime import InferenceSession
+
+SEEDS = (0, 1, 2)
+_KEPT_BYTES = 256 << 20  # reference outputs kept for one provider
+_SEARCH_SECONDS = 10.0  # for a model that accepts none of the usual shapes
+_TIMES_NOISE = 4.0  # one other order of arithmetic is one draw from a distribution
+_CONFIG = {"session.disable_prepacking": "1"}  # a few runs do not earn back a second copy of the weights
+_NARROW = frozenset({"float16", "bfloat16"})
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """One run: where sizes are assigned to symbols, and the seed inputs are drawn with."""
+
+    sizes: tuple[tuple[str, int], ...]
+    seed: int
+
+    def __str__(self) -> str:
+        return f"{samples.describe(dict(self.sizes))}, seed {self.seed}"
+
+
+@dataclasses.dataclass(frozen=True)
+class Check:
+    """One output of one run.
+
+    difference: from the original's. exactness: of models of 16-bit floats, where float32 can be had; it decides then.
+    error: why there is nothing to compare. noise: how far the original exceeds the limit against itself with ORT's
+    optimizations off, the worst of all cases; measured only where the limit was exceeded. unstable: the original gives
+    this output another shape, or NaNs elsewhere, with them off, so that nothing can be asked of it.
+    """
+
+    provider: str
+    library: bool
+    case: str
+    output: str
+    difference: Difference | None
+    noise: float | None = None
+    unstable: bool = False
+    error: str = ""
+    exactness: Exactness | None = None
+
+    @property
+    def ok(self) -> bool:
+        if self.difference is None:
+            return False
+        if self.exactness is not None:
+            return self.exactness.ok
+        if self.difference.ok or self.unstable:
+            return True
+        excess = self.difference.excess
+        return excess is not None and self.noise is not None and excess <= _TIMES_NOISE * self.noise
+
+
+@dataclasses.dataclass(frozen=True)
+class Skipped:
+    """A case that the original itself refuses, with ORT's reason."""
+
+    provider: str
+    case: str
+    reason: str
+
+
+class NotRunnable(OnnxoptError):
+    """ORT cannot run the original model on this machine; the message is its reason."""
+
+
+class Ahead:
+    """A CPU session of the model file that is being made in the background."""
+
+    def __init__(self, model: Path):
+        self._session: Future[InferenceSession] | None = in_background(
+            lambda: sessions.open_session(model, config=_CONFIG)
+        )
+
+    def take(self) -> InferenceSession | None:
+        """The session, waited for; None from the second time on, since keeping it would keep the weights in memory.
+
+        RunError where ORT refuses it.
+        """
+        session, self._session = self._session, None
+        return None if session is None else session.result()
+
+
+class Reference:
+    """The original's outputs on one provider, at the cases it accepts.
+
+    Raises NotRunnable where it accepts none. folder: for temporary copies (of models that draw random numbers,
+    with seeds fixed). library: the original's own, if it has one. search: look further where the usual shapes fail.
+    ahead: a session of the same model on the same provider, where one is being made.
+    """
+
+    def __init__(
+        self,
+        model: Path,
+        traits: Traits,
+        provider: str,
+        *,
+        pinned: samples.Sizes,
+        seconds: float,
+        folder: Path,
+        library: Path | None = None,
+        search: bool = True,
+        ahead: Ahead | None = None,
+    ):
+        self.model, self.library, self.traits, self.provider, self.folder = model, library, traits, provider, folder
+        self.skipped: list[Skipped] = []
+        self.notes: list[str] = []
+        self.outputs: dict[Case, dict[str, Array]] = {}
+        self._own_differences: dict[tuple[Case, str], Difference] | None = None
+        self._in_float32: Float32[Case] | None = None
+        self._float32_tried = False
+        try:
+            session = (ahead.take() if ahead is not None else None) or self._open(model, library=library)
+        except RunError as error:
+            raise NotRunnable(str(error)) from error
+        _unsupported_kinds(traits)
+        self._collect(session, pinned, seconds, search)
+        if not self.outputs:
+            reason = self.skipped[-1].reason if self.skipped else "no shapes to try"
+            raise NotRunnable(f"it accepted none of the inputs tried; the last time ONNX Runtime said: {reason}")
+
+    def check(self, model: Path, library: Path | None, cases: Iterable[Case] | None = None) -> list[Check]:
+        """Run another model at these cases (default: all) and compare; a model that does not run is a failed check."""
+        label = (self.provider, library is not None)
+        try:
+            session = self._open(model, library=library)
+        except RunError as error:
+            return [Check(*label, "session", "", None, error=str(error))]
+        wanted = set(self.outputs if cases is None else cases)
+        checks: list[Check] = []
+        for case, actual in self._run_all(session, wanted):
+            if case not in wanted:
+                continue
+            if isinstance(actual, RunError):
+                checks.append(Check(*label, str(case), "", None, error=str(actual)))
+                continue
+            for name, expected in self.outputs[case].items():
+                checks.append(self._compare(label, case, name, expected, actual.get(name)))
+        return checks
+
+    def cases_of(self, checks: Iterable[Check]) -> list[Case]:
+        """The cases these checks belong to; the first case stands for a session that could not be created."""
+        names = {c.case for c in checks}
+        return [c for c in self.outputs if str(c) in names] or list(self.outputs)[:1]
+
+    def _run_all(
+        self, session: InferenceSession, wanted: Collection[Case] | None = None
+    ) -> Iterator[tuple[Case, dict[str, Array] | RunError]]:
+        """Outputs of the wanted cases (default: all), in order; of all where random numbers come in that order."""
+        for case in self.outputs:
+            if wanted is not None and case not in wanted and not self.traits.random:
+                continue
+            try:
+                yield case, sessions.run(session, self._feeds(case))
+            except RunError as error:
+                yield case, error
+
+    def _compare(self, label: tuple[str, bool], case: Case, name: str, expected: Array, actual: Array | None) -> Check:
+        if actual is None:
+            return Check(*label, str(case), name, None, error="the output is missing")
+        difference = compare(expected, actual, self._limit(name))
+        if difference.excess is not None and difference.agreement < 1.0 and (float32 := self._float32()) is not None:
+            exactness = float32.judge(case, name, actual)
+            if exactness is not None:
+                return Check(*label, str(case), name, difference, exactness=exactness)
+        if difference.ok:
+            return Check(*label, str(case), name, difference)
+        own = {c: d for (c, n), d in self._noise().items() if n == name}
+        unstable = case in own and own[case].excess is None
+        worst = max((d.excess for d in own.values() if d.excess is not None), default=None)
+        return Check(*label, str(case), name, difference, worst, unstable)
+
+    def _float32(self) -> Float32[Case] | None:
+        """The original in float32; None where its floats are not of 16 bits, or it does not run so."""
+        if self._in_float32 is None and not self._float32_tried:
+            self._float32_tried = True
+            if self.traits.precision in _NARROW and not self.traits.random:
+                exact = self._run_widened(rounded=False)
+                rounded = functools.partial(self._run_widened, rounded=True)
+                self._in_float32 = Float32(exact, self.outputs, rounded, self._limit) if exact else None
+        return self._in_float32
+
+    def _run_widened(self, *, rounded: bool) -> dict[Case, dict[str, Array]]:
+        """The original's outputs in float32; {} and a note where it cannot be written or run so.
+
+        rounded: each result rounded to 16 bits, by ORT without optimizations, which would take that out again.
+        """
+        outputs: dict[Case, dict[str, Array]] = {}
+        try:
+            with tempfile.TemporaryDirectory(dir=self.folder) as folder:
+                wide = widening.widen(self.model, Path(folder), rounded=rounded)
+                session = self._open(wide, library=self.library, optimize=not rounded)
+                for case in self.outputs:
+                    feeds = {name: widening.widened(array) for name, array in self._feeds(case).items()}
+                    outputs[case] = sessions.run(session, feeds)
+        except (RunError, widening.NotWidened) as error:
+            self.notes.append(f"{self.provider}: compared with the original as it is, not in float32: {error}")
+            return {}
+        return outputs
+
+    def _limit(self, name: str) -> Limit:
+        decided = name.split("[")[0] in self.traits.float_decided
+        return Limit.of(self.traits.precision, float_decides=decided)
+
+    def _noise(self) -> dict[tuple[Case, str], Difference]:
+        """How the original differs from itself with ORT's optimizations off; empty where it does not run so."""
+        if self._own_differences is None:
+            self._own_differences = {}
+            with contextlib.suppress(RunError):
+                for case, outputs in self._run_all(self._open(self.model, library=self.library, optimize=False)):
+                    if isinstance(outputs, RunError):
+                        continue
+                    for name in self.outputs[case].keys() & outputs.keys():
+                        difference = compare(self.outputs[case][name], outputs[name], self._limit(name))
+                        self._own_differences[case, name] = difference
+        return self._own_differences
+
+    def _collect(self, session: InferenceSession, pinned: samples.Sizes, seconds: float, search: bool) -> None:
+        shapes = _unique({**sizes, **pinned} for sizes in samples.usual_sizes(self.traits.inputs))
+        started = time.monotonic()
+        empty: dict[Case, dict[str, Array]] = {}
+        for seed, sizes in itertools.product(SEEDS, shapes):
+            kept = sum(a.nbytes for case in self.outputs.values() for a in case.values())
+            if self.outputs and (time.monotonic() - started > seconds or kept > _KEPT_BYTES):
+                break
+            case = Case(tuple(sizes.items()), seed)
+            if seed != SEEDS[0] and Case(case.sizes, SEEDS[0]) not in self.outputs:
+                continue
+            self._try(session, case, empty)
+        if not self.outputs and search:
+            self._search(session, pinned, empty)
+        self.outputs = self.outputs or empty
+        if self.traits.random and self.outputs:  # refused runs drew numbers too: run once more without them
+            again = self._run_all(self._open(self.model, library=self.library))
+            self.outputs = {case: out for case, out in again if not isinstance(out, RunError)}
+
+    def _search(self, session: InferenceSession, pinned: samples.Sizes, empty: dict[Case, dict[str, Array]]) -> None:
+        """Look for any shape the model accepts, then for more of that size; only the last refusal is of interest."""
+        listed, started = len(self.skipped), time.monotonic()
+        batch, _ = samples.roles(self.traits.inputs)
+        for sizes in _unique({**sizes, **pinned} for sizes in samples.fallback_sizes(self.traits.inputs)):
+            if time.monotonic() - started > _SEARCH_SECONDS:
+                break
+            if self._try(session, Case(tuple(sizes.items()), SEEDS[0]), empty):
+                larger = {**sizes, **dict.fromkeys(batch, 3), **pinned}
+                for more, seed in itertools.product(_unique([sizes, larger]), SEEDS):
+                    case = Case(tuple(more.items()), seed)
+                    if case not in self.outputs:
+                        self._try(session, case, empty)
+                break
+        del self.skipped[listed:-1]
+
+    def _try(self, session: InferenceSession, case: Case, empty: dict[Case, dict[str, Array]]) -> bool:
+        try:
+            outputs = sessions.run(session, self._feeds(case))
+        except RunError as error:
+            self.skipped.append(Skipped(self.provider, str(case), str(error)))
+            return False
+        nothing = not any(a.size for a in outputs.values())
+        (empty if nothing else self.outputs)[case] = outputs
+        return not nothing
+
+    def _feeds(self, case: Case) -> dict[str, Array]:
+        return samples.draw(self.traits.inputs, dict(case.sizes), case.seed, self.traits.index_bounds)
+
+    def _open(self, model: Path, *, library: Path | None = None, optimize: bool = True) -> InferenceSession:
+        options: dict[str, Any] = {
+            "provider": self.provider,
+            "library": library,
+            "optimize": optimize,
+            "config": _CONFIG,
+        }
+        if not self.traits.random:
+            return sessions.open_session(model, **options)
+        from onnxopt.verification.seeding import seeded
+
+        with tempfile.TemporaryDirectory(dir=self.folder) as folder:
+            copy = seeded(model, Path(folder) / "seeded.onnx")
+            return sessions.open_session(copy, data_folder=model.parent, **options)
+
+
+def _unique(all_sizes: Iterable[samples.Sizes]) -> list[samples.Sizes]:
+    return [dict(items) for items in dict.fromkeys(tuple(s.items()) for s in all_sizes)]
+
+
+def _unsupported_kinds(traits: Traits) -> None:
+    for tensor in traits.inputs:
+        if tensor.kind != "tensor":
+            raise NotRunnable(f"input {tensor.name} is a {tensor.kind}, which verify cannot draw")
