@@ -139,7 +139,7 @@ def loaded(artifact: pathlib.Path) -> dict[str, Any]:
     import onnxopt
     from onnxopt.artifact import manifest as manifests
     from onnxopt.artifact.session import configuration_for
-    from onnxopt.runtime import sessions as execution
+    from onnxopt.runtime import sessions
     from onnxopt.runtime.bound_run import BoundRun
     from onnxopt.verification import samples
 

@@ -1,4 +1,4 @@
-"""manifest.json: what an artifact is, as data. Written by package.py, validated whenever an artifact is opened.
+"""manifest.json: what an artifact is, as data. Written by artifact/package.py, validated whenever an artifact is opened.
 
 `python -m onnxopt.artifact.manifest` prints its JSON Schema; manifest.schema.json beside this file is that text.
 """

@@ -1,6 +1,6 @@
 """Fuse: find the regions that one kernel each can run, kind by kind, and the reasons for what stays apart.
 
-A node belongs to one region at most, and the graph whose vertices are the regions never gets a cycle (search.py).
+A node belongs to one region at most, and the graph whose vertices are the regions never gets a cycle (fusion/context.py).
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from onnxopt.graph.shapes.shapes import Shapes
 
 
 class Kind(enum.StrEnum):
-    """What a kernel runs, and so which modules find, lower and generate it (kinds.py)."""
+    """What a kernel runs, and so which modules find, lower and generate it (kinds/registry.py)."""
 
     ATTENTION = "attention"
     GEMM = "gemm"
@@ -98,7 +98,7 @@ class FusionPlan:
 class Variant:
     """One entry point of a kernel.
 
-    modes: one letter an access, then one a condition (modes.py). The first variant whose modes fit the actual shapes
+    modes: one letter an access, then one a condition (kinds/pointwise/access_modes.py). The first variant whose modes fit the actual shapes
     runs. index: 32 or 64 bit. vector: elements a load; unroll: vectors a thread; threads: of a block. tile,
     tile_columns: sides of a tile, where inputs go through shared memory, else 0. whole: a tile has all rows of the
     domain. slides: a tile begins in each column with the vector that its first row lies in. waits: the kernel waits by

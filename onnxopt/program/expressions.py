@@ -1,4 +1,4 @@
-"""Expr: building a Program by writing arithmetic. The operator table (ops.py) is written in it."""
+"""Expr: building a Program by writing arithmetic. The operator table (program/operators.py) is written in it."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """The operator table: what each elementwise ONNX operator means, in one row.
 
-Fusibility (fuse.py), CUDA code (generate.py), the CPU kernel's program (kernels.json) and the table-driven tests all
+Fusibility (fusion/fuse.py), CUDA code (codegen/generate.py), the CPU kernel's program (kernels.json) and the table-driven tests all
 read these rows; adding an operator is adding a row. The definitions are those of the ONNX operator specification,
-written over the primitives of program.py; the oracle they are tested against is onnx's reference evaluator.
+written over the primitives of program/pointwise.py; the oracle they are tested against is onnx's reference evaluator.
 """
 
 from __future__ import annotations

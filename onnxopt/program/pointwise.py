@@ -1,10 +1,10 @@
 """Program: what one pointwise kernel computes for one element, as straight-line code over scalar primitives.
 
-The same program becomes CUDA source (generate_pointwise.py) and is interpreted by the library's CPU kernel
+The same program becomes CUDA source (kinds/pointwise/cuda.py) and is interpreted by the library's CPU kernel
 (custom_ops/), which reads it from kernels.json. Values are numbered: ids 0 .. len(leaves)-1 are what is read, each
 already converted from its storage dtype to its compute dtype; instruction k defines id len(leaves)+k. Leaves are the
 inputs, or, where the kernel does index operations too, its accesses to them followed by its conditions on the index
-(indexing.py).
+(program/indexing.py).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The table of rowwise operators: what each means in reductions along the row and pointwise arithmetic.
 
-Like ops.py's rows they are written over Expr; finding, lowering and the tests read them. The definitions are those of
+Like program/operators.py's rows they are written over Expr; finding, lowering and the tests read them. The definitions are those of
 the ONNX operator specification. `c.sum` and its like reduce along the row; what they return has one value a row.
 """
 
@@ -23,7 +23,7 @@ def reduce(kind: str, x: Expr) -> Expr:
 class RowCall:
     """One use of an operator: its operands in compute dtype (None: left out), attributes, and its storage dtype.
 
-    reduce: what makes one value a row of an operand (row_index_lowering.py has another one).
+    reduce: what makes one value a row of an operand (kinds/rowwise/index_lowering.py has another one).
     """
 
     args: tuple[Expr | None, ...]

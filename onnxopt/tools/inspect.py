@@ -21,7 +21,7 @@ class Summary:
     """ops: how often each operator occurs, subgraphs and functions included, most frequent first, "domain::Op" outside
     ONNX's own. elementwise: nodes whose operator a kernel could run. parameters, parameter_bytes: of initializers.
     bytes: of the file and its external data. host, cuda_graph: name and reason of the nodes that ORT's CUDA provider
-    runs on the CPU, and of those that keep it from capturing a CUDA graph (cuda_graph.py).
+    runs on the CPU, and of those that keep it from capturing a CUDA graph (graph/cuda_graph_obstacles.py).
     """
 
     path: str

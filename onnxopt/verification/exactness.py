@@ -2,7 +2,7 @@
 
 ONNX Runtime's CPU kernels compute float16 in float32 and leave out most roundings between nodes; GPUs round every
 result. So where the original as it runs here is nearer to float32 than the model under check, it is run once more with
-every result rounded, as its own dtype says (widening.py).
+every result rounded, as its own dtype says (verification/widening.py).
 """
 
 from __future__ import annotations

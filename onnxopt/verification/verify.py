@@ -4,13 +4,13 @@ Every session is created once and used for all cases, one at a time; the origina
 Its session can be made beforehand, beside other work (`open_ahead`). The original decides which shapes are possible: a
 shape it refuses is listed, not hidden. How many shapes and seeds are tried follows from a time budget.
 
-A difference above the limit of compare.py is held against the model's own noise: the original, run once more with ORT's
+A difference above the limit of verification/compare.py is held against the model's own noise: the original, run once more with ORT's
 optimizations off, differs from itself by as much as reordering its arithmetic costs. Up to four times that is accepted,
 and the report says so (`noise`). Anything else fails.
 
 Of a model of float16 or bfloat16 the original is itself only near what the model means. So where an output differs from
 the original's at all, both are held against the original in float32, run once more: the optimized model may be at most
-twice as far from it as the original at its worst, plus a tenth of the limit (exactness.py).
+twice as far from it as the original at its worst, plus a tenth of the limit (verification/exactness.py).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Report:
     """What was compared and how it went.
 
     status: "passed", "failed", "not_run" (the original cannot be run here; reason says why) or "skipped" (not asked
-    for). precision: the limits' dtype, see traits.py; limit: relative difference allowed to floats. notes: what could
+    for). precision: the limits' dtype, see graph/traits.py; limit: relative difference allowed to floats. notes: what could
     not be done as usual.
     """
 

@@ -1,6 +1,6 @@
 """What the report shows and the manifest does not hold: counts of both graphs, CUDA sources, measurements.
 
-The page carries its own facts (page.py), so that a report can be made again, with measurements added, from the artifact
+The page carries its own facts (artifact/report/page.py), so that a report can be made again, with measurements added, from the artifact
 alone.
 """
 
@@ -80,7 +80,7 @@ class Facts:
     """before: None where the original is not at hand any more. sources: CUDA, a whole translation unit for each kernel,
     "" for one that has none of its own.
 
-    costs: work of one element of the largest tensor in float32 instructions (program.py), by kernel; a kind of kernel
+    costs: work of one element of the largest tensor in float32 instructions (program/pointwise.py), by kernel; a kind of kernel
     that does not count it is left out.
     """
 

@@ -57,7 +57,7 @@ class CachedGroupQuery(RewriteRuleClassBase):
 def _lengths(op, q: ir.Value, past: ir.Value):
     """seqlens_k (B), the tokens before this one, and total_sequence_length (), this one included; both int32.
 
-    Read off the operator's own cache, so that they become part of its kernel (token_attention.py); counted from its
+    Read off the operator's own cache, so that they become part of its kernel (kinds/attention/token_attention.py); counted from its
     last dim, as nothing else in a graph does, or these nodes would serve others as well.
     """
     assert q.shape is not None and past.shape is not None

@@ -6,7 +6,7 @@
     Rotary(x, cos, sin)                                    -> RotaryEmbedding
 
 All of them take (B, S, N H), so each operand gets Reshape(Transpose(x)) and each result the reverse; what an exporter
-had there cancels against it (layout.py). On the CPU, float16 runs through Casts that ONNX Runtime inserts itself.
+had there cancels against it (graph/rewrite/layout.py). On the CPU, float16 runs through Casts that ONNX Runtime inserts itself.
 Which operator is the fastest was measured: docs/notes.md.
 """
 

@@ -1,4 +1,4 @@
-"""The portable form: the operators of com.microsoft that mapping.py and merging.py made, as standard ones again.
+"""The portable form: the operators of com.microsoft that graph/rewrite/to_contrib.py and graph/rewrite/merging.py made, as standard ones again.
 
 For execution providers that do not know them, TensorRT and DirectML above all, which have patterns of their own for
 standard attention. Merged products, dropped masks and dropped guards stay, so the weights are the same ones.
@@ -41,7 +41,7 @@ class MultiHeadNodes(RewriteRuleClassBase):
 
     def check(self, context: MatchContext, q, k, v, y):
         if any(value is not None for at, value in enumerate(y.producer().inputs) if at > 2 and at != _MASK):
-            return MatchResult().fail("it has inputs that mapping.py does not give it")
+            return MatchResult().fail("it has inputs that graph/rewrite/to_contrib.py does not give it")
         return MatchResult()
 
     def rewrite(self, op, q, k, v, y):

@@ -1,6 +1,6 @@
 """The operators between recognising and mapping, and the contrib operators, as onnx schemas with shape inference.
 
-The internal ones live in DOMAIN and never leave this package: mapping.py turns every one into operators of a runtime.
+The internal ones live in DOMAIN and never leave this package: graph/rewrite/to_contrib.py turns every one into operators of a runtime.
 
     Sdpa(q, k, v, mask?; scale, causal) -> y     softmax(q k^T scale + mask) v
         q (B, N, S, H), k (B, M, T, H), v (B, M, T, V), mask broadcasts to (B, N, S, T), y (B, N, S, V); query head n

@@ -23,7 +23,7 @@ def lower(
 ) -> Program:
     """The program of nodes in topological order that read `inputs` (and constants) and define `outputs`.
 
-    Every node must have a row in the table, or be an index operation, and every value a storable dtype: fuse.py sees to
+    Every node must have a row in the table, or be an index operation, and every value a storable dtype: fusion/fuse.py sees to
     both. Raises index_maps.NotAffine where index operations cannot be part of a kernel.
     """
     if any(is_index(node) for node in nodes):

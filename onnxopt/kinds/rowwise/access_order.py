@@ -14,7 +14,7 @@ _VECTOR = 16  # bytes of the widest load
 
 
 def modes(program: RowProgram) -> str:
-    """One letter a leaf, as row_variants.py has them. A condition's: K, told by the column; D, the same for a row."""
+    """One letter a leaf, as kinds/rowwise/entry_points.py has them. A condition's: K, told by the column; D, the same for a row."""
     index = program.index
     if index is None:
         return ""

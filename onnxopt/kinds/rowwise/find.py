@@ -1,6 +1,6 @@
 """Rowwise regions: grown from each operator that reduces, over everything elementwise before and after it.
 
-What belongs to a region has the shape of its grid (row_domain.py), or one value a row. Elementwise work before the
+What belongs to a region has the shape of its grid (kinds/rowwise/grid.py), or one value a row. Elementwise work before the
 reduction costs no memory traffic of its own; where something else reads it too, it becomes an output as well.
 """
 

@@ -26,7 +26,7 @@ class Unfit(ValueError):
 
 @dataclasses.dataclass(frozen=True)
 class Grid:
-    """The domain of a region, see row_program.py.
+    """The domain of a region, see program/rowwise.py.
 
     dims: the shape of view 0, of which axes first .. last - 1 are reduced. other: the shape of view 1, if there is one.
     value, other_value: values of these shapes, if there are any. target: how the view that is not the base is reshaped
@@ -208,7 +208,7 @@ def values_read(node: ir.Node, opsets: Mapping[str, int]) -> list[ir.Value]:
 
 def lies_over(found: Grid, nodes: Sequence[ir.Node], opsets: Mapping[str, int], shapes: Shapes) -> bool:
     """Whether all that a region's nodes compute has the shape of one of the grid's views, or one value a row; else
-    index operations are among them, and the elements have to be followed one by one (row_index_lowering.py)."""
+    index operations are among them, and the elements have to be followed one by one (kinds/rowwise/index_lowering.py)."""
 
     def lies(value: ir.Value) -> bool:
         return found.view(value, shapes) is not None or found.is_row(value, shapes) or found.is_squeezed(value, shapes)

@@ -1,6 +1,6 @@
 """Lowering of rowwise regions with index operations: values are evaluated backward, under maps from the grid of rows.
 
-As in index_lowering.py, but the domain is [outer, row, inner], and operators reduce. What an operator reduces is
+As in kinds/pointwise/index_lowering.py, but the domain is [outer, row, inner], and operators reduce. What an operator reduces is
 evaluated a second time, under the map by which the elements of the domain's row are those of its own rows: so its
 result may be read anywhere in its row (the halves of a rotary embedding behind a norm), in any order of rows, or for
 several of them, while a map that would need other rows than the one at hand is refused.

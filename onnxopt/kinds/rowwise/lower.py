@@ -27,8 +27,8 @@ def lower(
 ) -> RowProgram:
     """The program of nodes in topological order that read `inputs` (and constants) and define `outputs`.
 
-    Raises ValueError where they cannot be one: what rowwise_regions.py proposes is what this accepts, and what
-    row_joins.py proposes with index operations among them may be refused with the reason.
+    Raises ValueError where they cannot be one: what kinds/rowwise/find.py proposes is what this accepts, and what
+    kinds/rowwise/join.py proposes with index operations among them may be refused with the reason.
     """
     grid = row_domain.of_region(nodes, opsets, shapes)
     if not row_domain.lies_over(grid, nodes, opsets, shapes):

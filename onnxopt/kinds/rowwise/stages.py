@@ -1,4 +1,4 @@
-"""Splitting a region's instructions where rows are reduced (row_program.py has the form)."""
+"""Splitting a region's instructions where rows are reduced (program/rowwise.py has the form)."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Commands of `onnxopt` that have a file of their own; cli.py registers them."""
+"""Commands of `onnxopt` that have a file of their own; tools/cli.py registers them."""
