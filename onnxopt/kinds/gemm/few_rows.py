@@ -10,7 +10,8 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
-from onnxopt.fusion.regions import Kernel, Region, Variant
+from onnxopt.fusion.kernel import Variant
+from onnxopt.fusion.region import Kernel, Region
 from onnxopt.graph.shapes.shapes import Shapes
 from onnxopt.program.dtypes import DTYPES
 from onnxopt.program.gemm import Gemm

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Sequence
 from typing import cast
 
-from onnxopt.fusion.regions import Kernel
+from onnxopt.fusion.region import Kernel
 from onnxopt.kinds.pointwise.cuda import C_TYPES, INDEX, forms, statements
 from onnxopt.kinds.rowwise.entry_points import RowVariant
 from onnxopt.kinds.rowwise.exponential_sums import exponential_sums

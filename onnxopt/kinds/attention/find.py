@@ -1,38 +1,30 @@
-"""Token attention: one new token a sequence attends to a cache of keys and values, which grows by it, in one pass.
+"""Attention of one new token behind a cache, and the nodes that compute the lengths of its sequences.
 
     y, present_k, present_v = GroupQueryAttention(q | packed q k v, k, v, past_k, past_v, lengths, total)
 
 ONNX Runtime's operator copies the cache, prepares lengths, masks and results with kernels of their own and then reads
-the copy. Here one kernel reads the cache, writes it with the new token and attends to it on the way, another joins what
-its blocks found (cuda_kernels/token_attention.cuh). Of lengths, only those count that say that every sequence fills its
-cache: a constant, or what graph/rewrite/cached.py writes.
+the copy. Here one kernel reads the cache, writes it with the new token and attends to it on the way, and another
+kernel joins the results of its blocks (cuda_kernels/attention). Only lengths that prove that every sequence fills its
+cache are accepted: a constant, or the nodes that graph/rewrite/cached.py writes.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import math
-from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 
-from onnxopt.fusion.context import Search
+from onnxopt.fusion.context import Context
+from onnxopt.fusion.kernel import Traffic
 from onnxopt.fusion.operands import constant
-from onnxopt.fusion.regions import Kernel, Kind, Refusal, Region, Traffic, Variant
+from onnxopt.fusion.region import Kind, Region
+from onnxopt.graph.refusal import Refusal
 from onnxopt.graph.shapes.shapes import Shapes
-from onnxopt.program.dtypes import DTYPES
+from onnxopt.program.attention import STORED, TokenAttention, unfit
 
-HEADER = "token_attention.cuh"
 OPERATOR = ("com.microsoft", "GroupQueryAttention")
 _Q, _K, _V, _PAST_K, _PAST_V, _LENGTHS, _TOTAL = range(7)
-_STORED = ("float16", "bfloat16")
-_ACCESS_BYTES, _WARP = 16, 32
-_MOST_HEADS = 8  # of a group: their queries and sums lie in registers
-_THREADS = 256
-_MOST_ELEMENTS = 1280  # of a group's results, of which every warp of a block has its own in 48 KB of shared memory
-_HEADS_AND_UNROLL = ((4, 4), (_MOST_HEADS, 2))  # heads of a group, and tokens in flight up to so many
 _LAUNCHES_BEFORE = 10  # copies of both caches, memsets, lengths, fills, appending, the product and joining its splits
 # Attributes that change nothing at these values; scale and the numbers of heads are the kernel's.
 _PLAIN = {
@@ -41,63 +33,24 @@ _PLAIN = {
 }  # fmt: skip
 
 
-@dataclasses.dataclass(frozen=True)
-class TokenAttention:
-    """What the library is told. q, k, v, past_k, past_v: positions in inputs; k and v None where q holds all three.
-
-    q: [B, 1, heads * width], or [B, 1, (heads + 2 * groups) * width]; k, v: [B, 1, groups * width]; past_*: [B, groups,
-    P, width]. Outputs: [B, 1, heads * width], [B, groups, P + 1, width] twice.
-    """
-
-    inputs: tuple[str, ...]
-    outputs: tuple[str, ...]
-    heads: int
-    groups: int
-    width: int
-    scale: float
-    q: int = 0
-    k: int | None = None
-    v: int | None = None
-    past_k: int = 1
-    past_v: int = 2
-
-    def verify(self) -> None:
-        """Raise ValueError naming the field that breaks a rule of this class."""
-        positions = [p for p in (self.q, self.k, self.v, self.past_k, self.past_v) if p is not None]
-        if set(positions) != set(range(len(self.inputs))) or (self.k is None) != (self.v is None):
-            raise ValueError(f"inputs: operands {positions} are not all of {len(self.inputs)} inputs")
-        if len(self.outputs) != 3 or {*self.inputs, *self.outputs} - {self.outputs[0]}:
-            raise ValueError("outputs: not three of the inputs' dtype")
-        if self.outputs[0] not in _STORED:
-            raise ValueError(f"outputs: {self.outputs[0]} is not one of {', '.join(_STORED)}")
-        if reason := _unfit(self.heads, self.groups, self.width, self.outputs[0]):
-            raise ValueError(f"heads: {reason}")
-        if not math.isfinite(self.scale):
-            raise ValueError("scale must be finite")
-
-    def to_json(self) -> dict[str, Any]:
-        """The form kept in kernels.json; k and v are left out where q holds them."""
-        row = dataclasses.asdict(self)
-        return {k: list(v) if isinstance(v, tuple) else v for k, v in row.items() if v is not None}
-
-
-def find(search: Search) -> tuple[list[Region], list[Refusal]]:
+def find(context: Context, kind: Kind) -> tuple[list[Region], list[Refusal]]:
     """A region for every such operator and the nodes that only tell it the lengths; why others stay."""
     regions: list[Region] = []
     refusals: list[Refusal] = []
-    for node in list(search.order):
-        if (node.domain, node.op_type) != OPERATOR or search.is_taken(node):
+    for node in list(context.order):
+        if (node.domain, node.op_type) != OPERATOR or context.is_taken(node):
             continue
-        lengths = _lengths(node, search.shapes)
-        meaning = _meaning(node, search.shapes) if not isinstance(lengths, str) else lengths
+        lengths = _lengths(node, context.shapes)
+        meaning = _meaning(node, context.shapes) if not isinstance(lengths, str) else lengths
         if isinstance(meaning, str) or isinstance(lengths, str):
             refusals.append(Refusal(node.name or "", node.op_type, "", str(meaning)))
             continue
-        nodes = tuple(sorted((*lengths, node), key=search.order.__getitem__))
-        region = Region(nodes, _operands(node), tuple(node.outputs[:3]), _traffic(node, search.shapes), Kind.ATTENTION)
+        nodes = tuple(sorted((*lengths, node), key=context.order.__getitem__))
+        moved = _traffic(node, context.shapes)
+        region = Region(nodes, _operands(node), tuple(node.outputs[:3]), moved, kind, meaning)
         region.verify()
         regions.append(region)
-        search.contract(nodes)
+        context.contract(nodes)
     return regions, refusals
 
 
@@ -126,31 +79,19 @@ def _meaning(node: ir.Node, shapes: Shapes) -> TokenAttention | str:
     q, past = shapes.dims(operands[0]), shapes.dims(operands[-1])
     dtypes = {shapes.dtype(v) for v in operands}
     dtype = dtypes.pop()
-    if dtypes or dtype is None or dtype.name not in _STORED:
+    if dtypes or dtype is None or dtype.name not in STORED:
         return "the kernel is for float16 and bfloat16"
     if q is None or len(q) != 3 or q[1] != 1:
         return "it is not known to be one token"
     if past is None or len(past) != 4 or not isinstance(past[3], int):
         return "the size of a head is not known"
     heads, groups = (node.attributes.get_int(n) or 0 for n in ("num_heads", "kv_num_heads"))
-    if reason := _unfit(heads, groups, past[3], dtype.name):
+    if reason := unfit(heads, groups, past[3], dtype.name):
         return reason
     scale = node.attributes.get_float("scale", 0.0) or 1 / math.sqrt(past[3])
     at = {} if len(operands) == 3 else {"k": 1, "v": 2, "past_k": 3, "past_v": 4}
     stored = (dtype.name,)
     return TokenAttention(stored * len(operands), stored * 3, heads, groups, past[3], scale, **at)
-
-
-def _unfit(heads: int, groups: int, width: int, dtype: str) -> str:
-    """Why no entry point runs heads of this form, or ""."""
-    if groups < 1 or heads % groups or not 1 <= heads // groups <= _MOST_HEADS:
-        return f"{heads} heads in {groups} groups: the kernel takes up to {_MOST_HEADS} a group"
-    if heads // groups * width > _MOST_ELEMENTS:
-        return f"{heads // groups} heads of {width} a group: what a block finds does not fit in shared memory"
-    lanes = width * DTYPES[dtype].size // _ACCESS_BYTES
-    if lanes * _ACCESS_BYTES != width * DTYPES[dtype].size or lanes not in (1, 2, 4, 8, 16, 32):
-        return f"heads of {width} are no power of 2 of 16 bytes that a warp reads at once"
-    return ""
 
 
 def _lengths(node: ir.Node, shapes: Shapes) -> tuple[ir.Node, ...] | str:
@@ -230,34 +171,3 @@ def _traffic(node: ir.Node, shapes: Shapes) -> Traffic:
         return Traffic(None, None, _LAUNCHES_BEFORE, 2)
     whole = sum(n for n in (*inputs, *outputs) if n is not None)
     return Traffic(whole + sum(n for n in outputs[1:] if n is not None), whole, _LAUNCHES_BEFORE, 2)
-
-
-def entry_points(name: str, meaning: TokenAttention) -> tuple[Variant, ...]:
-    """The kernel that attends, and the one that joins what its blocks found."""
-    vector = _ACCESS_BYTES // DTYPES[meaning.outputs[0]].size
-    tokens = next(unroll for most, unroll in _HEADS_AND_UNROLL if meaning.heads // meaning.groups <= most)
-    return tuple(
-        Variant(f"{name}_{what}", "", 32, vector, unroll, _THREADS, waits=True)
-        for what, unroll in (("attend", tokens), ("join", 1))
-    )
-
-
-def lines(kernel: Kernel) -> Sequence[str]:
-    """CUDA text of both entry points."""
-    meaning = kernel.program
-    assert isinstance(meaning, TokenAttention)
-    form = f"{DTYPES[meaning.outputs[0]].cuda}, {meaning.width}, {meaning.heads // meaning.groups}"
-    attend, join = kernel.variants
-    found: list[str] = []
-    for v, call in (
-        (attend, f"attend<{form}, {attend.unroll}, {attend.threads}>"),
-        (join, f"join_attended<{form}, {join.threads}>"),
-    ):
-        found += [
-            f'extern "C" __global__ void __launch_bounds__({v.threads})',
-            f"{v.symbol}(const __grid_constant__ TokenAttentionParams params) {{",
-            f"  {call}(params);",
-            "}",
-            "",
-        ]
-    return found
