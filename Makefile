@@ -19,7 +19,7 @@ BENCH ?=
 # How long `make fuzz` goes on.
 FUZZ_SECONDS ?= 60
 
-CXX_SOURCES = $(wildcard custom_ops/*.cc custom_ops/*.h custom_ops/*/*.cc custom_ops/*/*.h cuda_kernels/*.cuh cuda_kernels/*.h tests/emulation/*.h examples/cpp/*.cc)
+CXX_SOURCES = $(wildcard custom_ops/*.cc custom_ops/*.h custom_ops/*/*.cc custom_ops/*/*.h cuda_kernels/*.cuh cuda_kernels/*.h tests/support/emulation/*.h examples/cpp/*.cc)
 
 .PHONY: help setup build demo test check tidy wheel bench fuzz clean
 
@@ -73,7 +73,7 @@ bench: build ## run the benchmarks
 	@$(BIN)/python -m benchmarks $(BENCH)
 
 fuzz: build ## random graphs against ONNX Runtime for FUZZ_SECONDS
-	@$(BIN)/python tests/fuzz.py --seconds $(FUZZ_SECONDS)
+	@$(BIN)/python -m tests.fuzz --seconds $(FUZZ_SECONDS)
 
 clean: ## remove what was built; .venv and downloaded models stay
 	rm -rf build dist onnxopt/lib *.egg-info .pytest_cache .ruff_cache .mypy_cache .hypothesis

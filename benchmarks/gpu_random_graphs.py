@@ -59,7 +59,7 @@ class Feeds:
 
 def draw(seed: int, collection: Any) -> Drawn | None:
     """The graph of this seed, None where nothing is fused or ONNX Runtime lacks a kernel for what is left."""
-    from fuzz import Graph
+    from tests.fuzz.graphs import Graph
 
     dtype = _FLOATS[seed % len(_FLOATS)]
     return optimized(Graph(seed, floats=(dtype,), most=_MOST).model(), dtype, collection)
@@ -70,7 +70,7 @@ def of_every_kind() -> Iterator[tuple[onnx.ModelProto, str]]:
 
     Tiled, interleaved, gathered, guarded and plain ones.
     """
-    from test_emulated_pointwise import CASES
+    from tests.kinds.pointwise.test_emulated import CASES
 
     plain = {
         "contiguous": ("float[5, 7, 64] x, float[5, 7, 64] z", "a = Add(x, z)  y = Relu(a)", ""),

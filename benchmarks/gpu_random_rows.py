@@ -52,10 +52,10 @@ class Drawn:
 def _random(seed: int, collection: Any) -> Drawn | None:
     """A graph of either kind in turn; None where nothing is fused or ONNX Runtime cannot run the original."""
     import onnxruntime as ort
-    from fuzz_index_rows import Graph as Indexed
-    from fuzz_rows import Graph
 
     from benchmarks.gpu_random_graphs import behind_kernels
+    from tests.fuzz.index_rows import Graph as Indexed
+    from tests.fuzz.rows import Graph
 
     graph: Any = Indexed(seed) if seed % 3 else Graph(seed)
     model = graph.model()
@@ -88,7 +88,7 @@ def _random(seed: int, collection: Any) -> Drawn | None:
 
 def _operators(collection: Any, stride: int) -> Iterator[Drawn]:
     """Every operator of the table, as its test has it, in the dtypes that CUDA kernels matter for."""
-    from test_rowwise_ops import _IN_FLOAT32, _name, _uses
+    from tests.program.test_row_operators import _IN_FLOAT32, _name, _uses
 
     uses = [u for u in _uses() if u.dtype in _EPSILON]
     for use in uses[::stride]:
