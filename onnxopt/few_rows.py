@@ -15,7 +15,7 @@ from onnxopt.gemm import Gemm
 from onnxopt.regions import Kernel, Region, Variant
 from onnxopt.shapes import Shapes
 
-HEADER = "few_rows.cuh"
+HEADER = "gemm/few_rows.cuh"
 _THREADS = 64
 _ACCESS_BYTES = 16
 _SHAPES = {1: (1, 8), 2: (1, 8)}  # rows of a -> columns a warp takes, vectors of each in flight (docs/notes.md)

@@ -15,7 +15,7 @@ from onnxopt.row_program import GIVEN, Piece, RowProgram, Stage, is_float
 from onnxopt.row_sums import exponential_sums
 from onnxopt.row_variants import RowVariant
 
-HEADER = "rowwise.cuh"
+HEADER = "rowwise/rowwise.cuh"
 _WORD = 4  # bytes: partial results are exchanged word by word
 _MERGE = {"sum": "add", "prod": "mul", "max": "max", "min": "min"}
 _NOT_FOR_CLUSTERS = "#if __CUDA_ARCH__ >= 900"  # older GPUs have none; the host never launches it there

@@ -11,7 +11,7 @@ from onnxopt.regions import Kernel
 from onnxopt.row_variants import RowVariant
 from onnxopt.scan_program import ScanProgram
 
-HEADER = "scan.cuh"
+HEADER = "scan/scan.cuh"
 
 
 def lines(kernel: Kernel) -> list[str]:

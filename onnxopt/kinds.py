@@ -79,7 +79,7 @@ def headers(kernels: Sequence[Kernel]) -> list[str]:
     """Headers of cuda_kernels/ that the kernels' CUDA text needs."""
     found = {k.kind for k in kernels if k.variants}
     tiled = any(v.tile for k in kernels if k.kind is Kind.POINTWISE for v in k.variants)
-    pointwise = "pointwise_tiled.cuh" if tiled else "pointwise.cuh"
+    pointwise = "pointwise/tiled.cuh" if tiled else "pointwise/pointwise.cuh"
     others = {Kind.ROWWISE: generate_rowwise.HEADER, Kind.GEMM: few_rows.HEADER}
     others |= {Kind.ATTENTION: token_attention.HEADER, Kind.SCAN: generate_scan.HEADER}
     return [pointwise, *(header for kind, header in others.items() if kind in found)]

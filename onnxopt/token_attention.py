@@ -24,7 +24,7 @@ from onnxopt.regions import Kernel, Kind, Refusal, Region, Traffic, Variant
 from onnxopt.search import Search
 from onnxopt.shapes import Shapes
 
-HEADER = "token_attention.cuh"
+HEADER = "attention/token_attention.cuh"
 OPERATOR = ("com.microsoft", "GroupQueryAttention")
 _Q, _K, _V, _PAST_K, _PAST_V, _LENGTHS, _TOTAL = range(7)
 _STORED = ("float16", "bfloat16")

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 _MAIN = """
-#include "few_rows.cuh"
+#include "gemm/few_rows.cuh"
 using namespace onnxopt;
 int main() {
   const unsigned rows = %(rows)d, columns = %(columns)d, depth = %(depth)d;

@@ -11,7 +11,7 @@ from onnxopt.program import PRIMITIVES
 
 _MAIN = """
 #include <cstdio>
-#include "packed.cuh"
+#include "device/packed.cuh"
 using namespace onnxopt;
 
 template <typename T, typename Scalar, typename Vector>
