@@ -1,5 +1,4 @@
-// What the host hands to the kernels of one token's attention, as abi.h does for pointwise ones: plain data for NVRTC
-// and g++.
+// What the host hands to the kernels of one token's attention: plain data for NVRTC and g++.
 #pragma once
 
 namespace onnxopt {

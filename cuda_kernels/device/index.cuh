@@ -1,8 +1,8 @@
 // Where an input's element for a domain index lies (abi.h states the map).
 #pragma once
 
+#include "device/abi.h"
 #include "device/dtypes.cuh"
-#include "pointwise/abi.h"
 
 namespace onnxopt {
 
@@ -23,7 +23,7 @@ __device__ inline Index offset_in_term(const Term<Index>& term, Index i) {
   return remainder(quotient(i, term.div), term.mod) * term.stride;
 }
 
-// How an input relates to the domain. The letters are those of onnxopt/regions.py's Variant: capital ones promise that
+// How an input relates to the domain. The letters are those of onnxopt/modes.py: capital ones promise that
 // a vector lies whole in one cell, neighbours in memory or one element for all; small ones are read element by element.
 constexpr bool is_flat(char mode) { return mode == 'F'; }
 constexpr bool is_scalar(char mode) { return mode == 'S'; }

@@ -1,4 +1,4 @@
-// What the host hands to a product of few rows, as abi.h does for pointwise kernels: plain data for NVRTC and g++.
+// What the host hands to a product of few rows: plain data for NVRTC and g++.
 #pragma once
 
 namespace onnxopt {

@@ -1,15 +1,15 @@
-// What the host hands to a rowwise kernel, as abi.h does for pointwise ones: plain data for NVRTC and g++.
+// What the host hands to a rowwise kernel: plain data for NVRTC and g++.
 //
 // The domain, flattened row-major, is [outer, columns, inner]: a row is the `columns` elements that are `inner` apart,
-// and row r begins at element (r / inner) * columns * inner + r % inner. Inputs lie over it as abi.h says; outputs are
-// contiguous, with one element for each of the domain or one a row.
+// and row r begins at element (r / inner) * columns * inner + r % inner. Inputs lie over it as device/abi.h says;
+// outputs are contiguous, with one element for each of the domain or one a row.
 #pragma once
 
-#include "pointwise/abi.h"
+#include "device/abi.h"
 
 namespace onnxopt {
 
-// What every launch reads comes first and together, as in abi.h's Params.
+// What every launch reads comes first and together, as in pointwise/abi.h's Params.
 template <typename Index, int kInputs, int kOutputs>
 struct RowParams {
   unsigned long long rows;

@@ -1,8 +1,11 @@
 // What every layout of rows does with the elements it has at hand: loading inputs, running a stage, storing outputs.
 #pragma once
 
+#include "device/approximate.cuh"
+#include "device/early_launch.cuh"
+#include "device/load.cuh"
+#include "device/scalar.cuh"
 #include "device/tuple.cuh"
-#include "pointwise/pointwise.cuh"
 #include "rowwise/leaves.cuh"
 
 namespace onnxopt {

@@ -4,8 +4,8 @@
 // by the position in the row, one at most, or that are the same for a whole row; K and D are these conditions' letters.
 #pragma once
 
+#include "device/load.cuh"
 #include "device/shifted.cuh"
-#include "pointwise/pointwise.cuh"
 #include "rowwise/abi.h"
 
 namespace onnxopt {

@@ -2,7 +2,7 @@
 
 #include <string>
 
-#include "pointwise/abi.h"
+#include "device/abi.h"
 #include "support/error.h"
 
 namespace onnxopt {
