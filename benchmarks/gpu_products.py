@@ -92,7 +92,7 @@ def prepare(folder: pathlib.Path, arch: str) -> None:
         for s in shapes
     )
     kernel = Kernel("few", Kind.GEMM, ("MatMul",), meaning, variants, ())
-    lines = ['#include "few_rows.cuh"', "namespace onnxopt {", *few_rows.lines(kernel), "}  // namespace onnxopt"]
+    lines = ['#include "gemm/few_rows.cuh"', "namespace onnxopt {", *few_rows.lines(kernel), "}  // namespace onnxopt"]
     compiled = nvrtc.compiled("\n".join(lines), [arch])
     (folder / "few_rows.fatbin").write_bytes(compiled.fatbin)
     for symbol, usage in compiled.usage[arch].items():

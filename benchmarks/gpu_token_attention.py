@@ -38,7 +38,7 @@ def prepare(folder: pathlib.Path, arch: str) -> None:
     from onnxopt.kinds.attention import token_attention
 
     folder.mkdir(parents=True)
-    lines = ['#include "token_attention.cuh"', "namespace onnxopt {"]
+    lines = ['#include "attention/token_attention.cuh"', "namespace onnxopt {"]
     for dtype, width, heads in FORMS:
         meaning = token_attention.TokenAttention((dtype,) * 3, (dtype,) * 3, heads, 1, width, 1.0)
         for unroll, threads in SHAPES:

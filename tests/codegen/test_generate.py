@@ -138,7 +138,7 @@ def test_literals_read_back_bit_exactly(monkeypatch: pytest.MonkeyPatch, tmp_pat
         for k, (dtype, value) in enumerate(LITERALS)
     ]
     opening = 'extern "C" __global__ void literals(uint64_t* y) {'
-    source = "\n".join(['#include "pointwise.cuh"', "namespace onnxopt {", opening, *lines, "}", "}"])
+    source = "\n".join(['#include "pointwise/pointwise.cuh"', "namespace onnxopt {", opening, *lines, "}", "}"])
     compile_cuda(source, ["sm_75"], tmp_path)
     (ptx,) = tmp_path.glob("*.ptx")
     text = ptx.read_text(errors="replace")

@@ -9,7 +9,7 @@ from onnxopt.fusion.region import Kernel
 from onnxopt.program.attention import MOST_HEADS, TokenAttention
 from onnxopt.program.dtypes import DTYPES
 
-HEADER = "token_attention.cuh"
+HEADER = "attention/token_attention.cuh"
 _ACCESS_BYTES = 16
 _THREADS = 256
 _HEADS_AND_UNROLL = ((4, 4), (MOST_HEADS, 2))  # heads of a group, and tokens in flight up to so many

@@ -16,7 +16,7 @@ from onnxopt.graph.shapes.shapes import Shapes
 from onnxopt.program.dtypes import DTYPES
 from onnxopt.program.gemm import Gemm
 
-HEADER = "few_rows.cuh"
+HEADER = "gemm/few_rows.cuh"
 _THREADS = 64
 _ACCESS_BYTES = 16
 _SHAPES = {1: (1, 8), 2: (1, 8)}  # rows of a -> columns a warp takes, vectors of each in flight (docs/notes.md)

@@ -54,7 +54,7 @@ class Pointwise(Kind):
 
     def header(self, kernels: Sequence[Kernel]) -> str:
         tiled = any(v.tile for k in kernels for v in k.variants)
-        return "pointwise_tiled.cuh" if tiled else "pointwise.cuh"
+        return "pointwise/tiled.cuh" if tiled else "pointwise/pointwise.cuh"
 
     def cuda(self, kernel: Kernel) -> list[str]:
         return cuda.lines(kernel)

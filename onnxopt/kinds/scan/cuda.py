@@ -11,7 +11,7 @@ from onnxopt.program.dtypes import DTYPES
 from onnxopt.program.pointwise import Program
 from onnxopt.program.scan import ScanProgram
 
-HEADER = "scan.cuh"
+HEADER = "scan/scan.cuh"
 
 
 def lines(kernel: Kernel) -> list[str]:

@@ -75,7 +75,7 @@ def test_it_becomes_a_kernel_with_its_lengths_inside(batch, past, packed) -> Non
     assert [n.op_type for n in model.graph] == [kernel.name]
     text = generate.generate([kernel])
     assert f"attend<float16, {WIDTH}, {HEADS // GROUPS}, 4, 256>(params)" in text
-    assert '#include "token_attention.cuh"' in text
+    assert '#include "attention/token_attention.cuh"' in text
 
 
 @pytest.mark.parametrize(

@@ -54,7 +54,7 @@ def test_rows_that_may_be_few(dims, rows) -> None:
     assert all(isinstance(v, FewRowsVariant) for v in kernel.variants)
     assert [v.rows for v in kernel.variants] == rows
     text = generate.generate([kernel])
-    assert ('#include "few_rows.cuh"' in text) == bool(rows)
+    assert ('#include "gemm/few_rows.cuh"' in text) == bool(rows)
     assert text.count("FewRowsParams params") == len(rows)
 
 

@@ -166,7 +166,7 @@ def test_ring_rows(tmp_path: Path, body: str, mask: int, depth: int) -> None:
 
 
 _ACROSS = """
-#include "shifted.cuh"
+#include "device/shifted.cuh"
 using namespace onnxopt;
 int main() {
   alignas(16) static uint16_t memory[64];
