@@ -14,8 +14,9 @@ READY := $(VENV)/ready
 PYTHON ?= python3
 # Options for pytest, for example: make test PYTEST="-k fuse -x"
 PYTEST ?=
-# What `make bench` passes on (python -m benchmarks --help), for example: make bench BENCH="cpu_chains"
+# Which benchmark `make bench` runs (python -m benchmarks lists them), for example: make bench BENCH="cpu.chains bias_4"
 BENCH ?=
+CPU_BENCHMARKS := cpu.optimizers cpu.chains cpu.models
 # How long `make fuzz` goes on.
 FUZZ_SECONDS ?= 60
 
@@ -69,8 +70,9 @@ wheel: $(READY) ## build the wheel into dist/
 	@$(PIP) wheel --no-deps --no-build-isolation --wheel-dir dist .
 	@ls -l dist/*.whl
 
-bench: build ## run the benchmarks
-	@$(BIN)/python -m benchmarks $(BENCH)
+bench: build ## run the benchmarks of the CPU, or the one that BENCH names
+	@$(if $(BENCH),$(BIN)/python -m benchmarks $(BENCH),\
+		for name in $(CPU_BENCHMARKS); do $(BIN)/python -m benchmarks $$name; done)
 
 fuzz: build ## random graphs against ONNX Runtime for FUZZ_SECONDS
 	@$(BIN)/python -m tests.fuzz --seconds $(FUZZ_SECONDS)

@@ -1,6 +1,6 @@
 """Generated CUDA: readable (golden files), deterministic, bit-exact literals, and compilable whatever the program.
 
-ONNXOPT_UPDATE_GOLDEN=1 rewrites tests/golden/; read the difference before committing it.
+ONNXOPT_UPDATE_GOLDEN=1 rewrites tests/codegen/golden/; read the difference before committing it.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def test_golden(name: str) -> None:
     text, path = generate(_kernels(name)), GOLDEN / f"{name}.cu"
     if os.environ.get("ONNXOPT_UPDATE_GOLDEN"):
         path.write_text(text)
-    assert text == path.read_text(), "if this is meant: ONNXOPT_UPDATE_GOLDEN=1 pytest tests/test_generate.py"
+    assert text == path.read_text(), "if this is meant: ONNXOPT_UPDATE_GOLDEN=1 pytest tests/codegen/test_generate.py"
 
 
 def test_no_golden_file_is_left_over() -> None:

@@ -1,4 +1,4 @@
-"""Random index operations for the graphs of tests/fuzz.py."""
+"""Random index operations for the graphs of tests/fuzz/graphs.py."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A fixed handful of the random graphs of tests/fuzz.py; `make fuzz` runs many more."""
+"""A fixed handful of the random graphs of tests/fuzz/graphs.py; `make fuzz` runs many more."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Every row of the operator table against onnx's reference evaluator, through the library's CPU and CUDA kernels.
 
-A machine with a GPU but without NVRTC runs the CUDA half on what `python tests/test_ops.py DIR sm_90` built elsewhere:
-ONNXOPT_PREPARED=DIR.
+`python -m tests.program.test_operators DIR sm_90` builds the artifacts of the CUDA half for a machine that has a GPU
+but no NVRTC. There, ONNXOPT_PREPARED=DIR makes the tests take them.
 """
 
 from __future__ import annotations

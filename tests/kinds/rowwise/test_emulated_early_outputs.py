@@ -1,5 +1,5 @@
 """Outputs of a rowwise kernel that are stored before anything is reduced: which they are, and that they may lie where
-an input does. Device code runs on the CPU as in test_emulated_rows.py."""
+an input does. Device code runs on the CPU as in test_emulated.py."""
 
 from __future__ import annotations
 
