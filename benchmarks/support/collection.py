@@ -14,10 +14,11 @@ from collections.abc import Sequence
 
 import onnx
 
+from benchmarks.support.fusing import fuse, outlined
 from onnxopt.artifact import package
 from onnxopt.codegen import generate, kernels_json, nvrtc
-from onnxopt.fusion import fuse, outline
-from onnxopt.fusion.regions import FusionPlan, Kernel, Variant
+from onnxopt.fusion.kernel import Variant
+from onnxopt.fusion.region import FusionPlan, Kernel
 from onnxopt.graph import normalize, read, rewrite, write
 from onnxopt.graph.passes.transposed_weights import TransposeWeightsPass
 from onnxopt.kinds.rowwise.entry_points import LAYOUTS, RowVariant
@@ -37,8 +38,8 @@ class Collection:
             normalized = normalize.normalize(read.load(folder / "source.onnx").model).model
             rewrite.rewrite(normalized, folder)
             TransposeWeightsPass()(normalized)
-            plan = fuse.fuse(normalized)
-            names = {kernel.name: self._add(kernel) for kernel in outline.outline(normalized, plan)}
+            plan = fuse(normalized)
+            names = {kernel.name: self._add(kernel) for kernel in outlined(normalized, plan)}
             write.save(normalized, folder, external=False)
             return _renamed(onnx.load(folder / write.MODEL_FILE), names), plan
 

@@ -99,7 +99,7 @@ def run(use: Use, folder) -> tuple[np.ndarray, np.ndarray]:
     proto = use.model(use.dtype)
     model = ir.from_proto(proto)
     plan = fuse(model)
-    assert [r.kind for r in plan.regions] == ["rowwise"], [r.reason for r in plan.refusals]
+    assert [r.kind.name for r in plan.regions] == ["rowwise"], [r.reason for r in plan.refusals]
     kernels = tuple(dataclasses.replace(k, cpu=True) for k in outline(model, plan))
     made = rowwise_models.Fused(plan, kernels, b"", ir.to_proto(model).SerializeToString())
     feeds = use.feeds()

@@ -29,7 +29,7 @@ class Fused:
     @property
     def rowwise(self) -> list[str]:
         """The operators of every rowwise region."""
-        return [" ".join(n for n in k.ops) for k in self.kernels if k.kind == ROWWISE]
+        return [" ".join(n for n in k.ops) for k in self.kernels if k.kind is ROWWISE]
 
 
 def fused(

@@ -24,7 +24,7 @@ def _plan(inputs: str, outputs: str, body: str, constants: str = _AXIS) -> Fusio
 
 
 def _regions(plan: FusionPlan) -> list[tuple[str, str]]:
-    return [(r.kind, " ".join(n.op_type for n in r.nodes)) for r in plan.regions]
+    return [(r.kind.name, " ".join(n.op_type for n in r.nodes)) for r in plan.regions]
 
 
 def test_takes_in_what_is_elementwise_around_it() -> None:
