@@ -18,6 +18,7 @@ from benchmarks.support.fusing import fuse, outlined
 from onnxopt.artifact import package
 from onnxopt.codegen import generate, kernels_json, nvrtc
 from onnxopt.fusion.kernel import Variant
+from onnxopt.fusion.outline import DOMAIN
 from onnxopt.fusion.region import FusionPlan, Kernel
 from onnxopt.graph import normalize, read, rewrite, write
 from onnxopt.graph.passes.transposed_weights import TransposeWeightsPass
@@ -76,7 +77,7 @@ def _renamed(model: onnx.ModelProto, names: dict[str, str]) -> onnx.ModelProto:
     for function in model.functions:
         function.name = names.get(function.name, function.name)
     for node in model.graph.node:
-        if node.domain == outline.DOMAIN:
+        if node.domain == DOMAIN:
             node.op_type = names[node.op_type]
     return model
 
