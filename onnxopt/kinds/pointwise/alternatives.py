@@ -7,10 +7,11 @@ from collections.abc import Iterator
 
 from onnxopt.fusion.kernel import Variant
 from onnxopt.fusion.region import Kernel
+from onnxopt.kinds.pointwise.access_modes import Mode
 
 _MOST_SPECIAL = 2  # entry points that others are made of, the most frequent ones
 _UNROLLS, _THREADS = (1, 2, 4), (128, 256)
-_UNFORESEEN = frozenset("*X")  # modes of entry points that run what no shape foresaw
+_UNFORESEEN = frozenset({Mode.ANY, Mode.COLUMN})  # of entry points for shapes that were not foreseen
 
 
 def alternatives(kernel: Kernel) -> Iterator[Variant]:
