@@ -7,7 +7,7 @@ V  neighbours, any terms              W  cells, any terms
 I  neighbours that take turns among a few runs, as the columns of DepthToSpace: element j is the (j / n)th of run j % n
 r c t G  as R C T or U, and any terms, where a vector may reach into the next run or cell, but not into a third
 g  any terms, each element behind guards of its own
-X  along the columns of a tile, through shared memory (cuda_kernels/pointwise_tiled.cuh)
+X  along the columns of a tile, through shared memory (cuda_kernels/pointwise/tiled.cuh)
 Y Z  the same, where the columns are read in vectors of 8 and of 16 bytes
 z  as Z, where no vector lies whole: aligned ones that hold the columns are read
 P  a condition that is the same for a whole vector      p  one that is not

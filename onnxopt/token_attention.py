@@ -4,7 +4,7 @@
 
 ONNX Runtime's operator copies the cache, prepares lengths, masks and results with kernels of their own and then reads
 the copy. Here one kernel reads the cache, writes it with the new token and attends to it on the way, another joins what
-its blocks found (cuda_kernels/token_attention.cuh). Of lengths, only those count that say that every sequence fills its
+its blocks found (cuda_kernels/attention/). Of lengths, only those count that say that every sequence fills its
 cache: a constant, or what rewrite/cached.py writes.
 """
 

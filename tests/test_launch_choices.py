@@ -16,7 +16,7 @@ REPOSITORY = Path(__file__).parents[1]
 CUSTOM_OPS = REPOSITORY / "custom_ops"
 # fmt: off
 _SOURCES = (
-    "cuda/driver", "cuda/gemm/workspace", "cuda/launcher", "cuda/library", "cuda/stopwatch", "cuda/stream",
+    "cuda/allocator", "cuda/driver", "cuda/launcher", "cuda/library", "cuda/stopwatch", "cuda/stream",
     "kernel_file/fatbin", "kernel_file/launch_choices", "kernel_file/measured_file",
     "support/library_path", "support/ort", "support/portability",
 )

@@ -18,7 +18,7 @@ class TokenAttentionCudaKernel final : public FusedKernel {
 
  private:
   const Launcher launcher_;
-  const RowScratch scratch_;
+  const StreamScratch scratch_;
 };
 
 }  // namespace onnxopt::cuda

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "cuda/library.h"
-#include "kernel_file/kernel_file.h"
+#include "kernel_file/kernel.h"
 #include "kernel_file/launch_choices.h"
 #include "support/ort.h"
 

@@ -5,11 +5,11 @@
 
 namespace onnxopt::cuda {
 
-RowScratch::~RowScratch() {
+StreamScratch::~StreamScratch() {
   for (void* data : allocated_) allocator_.get()->Free(allocator_.get(), data);
 }
 
-void* RowScratch::Of(Stream stream, std::size_t bytes) const {
+void* StreamScratch::Of(Stream stream, std::size_t bytes) const {
   const std::lock_guard<std::mutex> lock(mutex_);
   Buffer& buffer = buffers_[stream];
   if (buffer.bytes < bytes) {

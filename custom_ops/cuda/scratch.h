@@ -1,4 +1,4 @@
-// Device memory for the partial results of rows that several blocks share, from ONNX Runtime's allocator.
+// Device memory for the partial results that several blocks share, from ONNX Runtime's allocator.
 #pragma once
 
 #include <map>
@@ -6,18 +6,19 @@
 #include <mutex>
 #include <vector>
 
-#include "cuda/gemm/workspace.h"
+#include "cuda/allocator.h"
+#include "cuda/driver.h"
 
 namespace onnxopt::cuda {
 
 // One buffer a stream: what runs on a stream runs in order. Buffers live as long as the kernel, as captured CUDA graphs
 // go on using their addresses. Thread-safe.
-class RowScratch {
+class StreamScratch {
  public:
-  explicit RowScratch(const OrtKernelInfo* info) : allocator_(info) {}
-  RowScratch(const RowScratch&) = delete;
-  RowScratch& operator=(const RowScratch&) = delete;
-  ~RowScratch();
+  explicit StreamScratch(const OrtKernelInfo* info) : allocator_(info) {}
+  StreamScratch(const StreamScratch&) = delete;
+  StreamScratch& operator=(const StreamScratch&) = delete;
+  ~StreamScratch();
 
   // At least so many bytes. Allocates where a stream's calls needed fewer so far. Throws Error if there is no memory.
   void* Of(Stream stream, std::size_t bytes) const;

@@ -5,8 +5,8 @@
 #include <memory>
 #include <utility>
 
+#include "cuda/allocator.h"
 #include "cuda/driver.h"
-#include "cuda/gemm/workspace.h"
 
 namespace onnxopt::cuda {
 

@@ -12,8 +12,8 @@ constexpr char kTuneVariable[] = "ONNXOPT_GEMM_TUNE";
 constexpr std::size_t kWords = 8;
 constexpr int kHexDigits = 16;
 
-cublaslt::Algorithm ReadAlgorithm(const JsonReader& json) {
-  cublaslt::Algorithm algorithm{};
+Algorithm ReadAlgorithm(const JsonReader& json) {
+  Algorithm algorithm{};
   std::size_t count = 0;
   json.Each([&](const JsonReader& word) {
     const std::string text = word.Text();
@@ -27,7 +27,7 @@ cublaslt::Algorithm ReadAlgorithm(const JsonReader& json) {
   return algorithm;
 }
 
-nlohmann::json WriteAlgorithm(const cublaslt::Algorithm& algorithm) {
+nlohmann::json WriteAlgorithm(const Algorithm& algorithm) {
   nlohmann::json words = nlohmann::json::array();
   for (const std::uint64_t word : algorithm.data) {
     char text[kHexDigits + 1];

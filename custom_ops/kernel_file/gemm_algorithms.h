@@ -13,13 +13,16 @@
 #include <string>
 #include <tuple>
 
-#include "cuda/gemm/cublaslt.h"
 #include "kernel_file/measured_file.h"
 
 namespace onnxopt::cuda {
 
+struct Algorithm {  // cublasLtMatmulAlgo_t
+  std::uint64_t data[8];
+};
+
 struct TunedAlgorithm {
-  cublaslt::Algorithm algorithm;
+  Algorithm algorithm;
   double microseconds;
   double heuristic_microseconds;  // of the algorithm that would have run otherwise
 };

@@ -1,4 +1,4 @@
-#include "cpu/evaluate/evaluator.h"
+#include "cpu/evaluate/best_evaluator.h"
 
 #include <cstdlib>
 #include <string>

@@ -1,45 +1,12 @@
-#include "program/gemm.h"
+#include "call/gemm.h"
 
 #include <algorithm>
-#include <cmath>
+#include <string>
 
-#include "support/json_reader.h"
+#include "support/error.h"
 
 namespace onnxopt {
 namespace {
-
-float Scale(const JsonReader& json) {
-  if (!json.value().is_number()) json.Fail("is not a number");
-  const auto value = json.value().get<float>();
-  if (!std::isfinite(value)) json.Fail("is not a finite float32");
-  return value;
-}
-
-Activation ReadActivation(const JsonReader& json) {
-  const std::string text = json.Text();
-  if (text == "none") return Activation::kNone;
-  if (text == "relu") return Activation::kRelu;
-  if (text == "gelu_tanh") return Activation::kGeluTanh;
-  json.Fail("is \"" + text + "\", not none, relu or gelu_tanh");
-}
-
-void ReadOperands(const JsonReader& json, std::size_t inputs, Gemm* gemm) {
-  gemm->inputs = inputs;
-  if (inputs == 0 || inputs > kGemmInputs) json["inputs"].Fail("has " + std::to_string(inputs) + " dtypes");
-  std::vector<bool> read(inputs, false);
-  const auto position = [&](const char* field) {
-    const auto at = static_cast<std::size_t>(json[field].Number(0, inputs - 1));
-    read[at] = true;
-    return at;
-  };
-  gemm->a = position("a");
-  gemm->b = position("b");
-  if (json.Has("bias")) gemm->bias = position("bias");
-  if (json.Has("residual")) gemm->residual = position("residual");
-  for (std::size_t k = 0; k < inputs; ++k) {
-    if (!read[k]) json["inputs"].Fail("has an input " + std::to_string(k) + " that nothing reads");
-  }
-}
 
 [[noreturn]] void Misfit(const Gemm& gemm, const Shape* inputs, const std::string& problem) {
   std::string text = problem + ": a" + (gemm.transpose_a ? "^T " : " ") + ToString(inputs[gemm.a]) + ", b" +
@@ -108,34 +75,6 @@ void SetBatch(const Gemm& gemm, const Shape* inputs, const Shape& batch, Product
 }
 
 }  // namespace
-
-Gemm ReadGemm(const JsonReader& json, const std::vector<Dtype>& inputs, const std::vector<Dtype>& outputs) {
-  Gemm gemm;
-  gemm.transpose_a = json["transpose_a"].Flag();
-  gemm.transpose_b = json["transpose_b"].Flag();
-  gemm.residual_shape = json["residual_shape"].Flag();
-  gemm.alpha = Scale(json["alpha"]);
-  gemm.beta = Scale(json["beta"]);
-  gemm.activation = ReadActivation(json["activation"]);
-  ReadOperands(json, inputs.size(), &gemm);
-  if (gemm.residual_shape && !gemm.residual) json["residual_shape"].Fail("is set, and there is no residual");
-  gemm.parts = outputs.size();
-  const std::string count = "has " + std::to_string(gemm.parts) + " dtypes";
-  if (gemm.parts == 0 || gemm.parts > kGemmParts) json["outputs"].Fail(count);
-  if (gemm.parts > 1 && (gemm.residual || gemm.transpose_a)) {
-    json["outputs"].Fail(count + ", and parts go with neither a residual nor a transposed a");
-  }
-  gemm.dtype = outputs[0];
-  const bool floats = Row(gemm.dtype).compute == Dtype::kFloat32;
-  if (!floats) json["outputs"].Fail("is " + std::string(Row(gemm.dtype).name) + ", no float of 16 or 32 bits");
-  for (const Dtype dtype : inputs) {
-    if (dtype != gemm.dtype) json["inputs"].Fail("differ from the output's dtype");
-  }
-  for (const Dtype dtype : outputs) {
-    if (dtype != gemm.dtype) json["outputs"].Fail("differ in dtype");
-  }
-  return gemm;
-}
 
 Product MakeProduct(const Gemm& gemm, const Shape* inputs) {
   const Shape& a = inputs[gemm.a];
