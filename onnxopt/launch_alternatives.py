@@ -1,7 +1,7 @@
 """Further entry points of a kernel, for `tune` to measure: the rule's choices with other launch shapes.
 
 They come behind every other variant, the general ones among them, so that no rule ever takes one: the library runs one
-only where launches.json beside it says that it was measured to be faster on this GPU (custom_ops/kernel_file/).
+only where launches.json beside it says that it was measured to be faster on this GPU (kernel_file/measured/).
 """
 
 from __future__ import annotations

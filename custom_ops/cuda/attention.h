@@ -2,8 +2,8 @@
 #pragma once
 
 #include "call/fused_kernel.h"
-#include "cuda/launcher.h"
-#include "cuda/scratch.h"
+#include "cuda/launch/launcher.h"
+#include "cuda/launch/scratch.h"
 
 namespace onnxopt::cuda {
 

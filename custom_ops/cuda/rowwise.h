@@ -2,9 +2,9 @@
 #pragma once
 
 #include "call/rowwise.h"
-#include "cuda/launcher.h"
+#include "cuda/launch/launcher.h"
+#include "cuda/launch/scratch.h"
 #include "cuda/rowwise_variant.h"
-#include "cuda/scratch.h"
 
 namespace onnxopt::cuda {
 

@@ -4,9 +4,9 @@
 #include <vector>
 
 #include "call/rowwise.h"
-#include "cuda/launcher.h"
+#include "cuda/launch/launcher.h"
+#include "cuda/launch/scratch.h"
 #include "cuda/rowwise_variant.h"
-#include "cuda/scratch.h"
 
 namespace onnxopt::cuda {
 

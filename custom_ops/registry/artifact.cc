@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cstdio>
 
-#include "cuda/library.h"
+#include "cuda/launch/library.h"
 #include "kinds/kinds.h"
 #include "support/library_path.h"
 

@@ -6,8 +6,8 @@
 #include <cstdint>
 #include <string>
 
-#include "cuda/driver.h"
-#include "kernel_file/gemm_algorithms.h"
+#include "cuda/launch/driver.h"
+#include "kernel_file/measured/gemm_algorithms.h"
 
 namespace onnxopt::cublaslt {
 

@@ -5,11 +5,11 @@
 #include <map>
 
 #include "call/tensors.h"
-#include "cuda/stopwatch.h"
-#include "cuda/stream.h"
+#include "cuda/launch/stopwatch.h"
+#include "cuda/launch/stream.h"
 #include "gemm/few_rows_abi.h"
 #include "kernel_file/gemm.h"
-#include "kernel_file/gemm_algorithms.h"
+#include "kernel_file/measured/gemm_algorithms.h"
 
 namespace onnxopt::cuda {
 namespace {

@@ -10,7 +10,7 @@
 #include "cuda/gemm/branches.h"
 #include "cuda/gemm/product_plan.h"
 #include "cuda/gemm/workspace.h"
-#include "cuda/launcher.h"
+#include "cuda/launch/launcher.h"
 
 namespace onnxopt::cuda {
 

@@ -3,8 +3,8 @@
 
 #include <memory>
 
-#include "cuda/allocator.h"
-#include "cuda/driver.h"
+#include "cuda/launch/allocator.h"
+#include "cuda/launch/driver.h"
 
 namespace onnxopt::cuda {
 

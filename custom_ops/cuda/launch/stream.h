@@ -1,7 +1,7 @@
 // The stream that ONNX Runtime has a call run on.
 #pragma once
 
-#include "cuda/driver.h"
+#include "cuda/launch/driver.h"
 #include "support/ort.h"
 
 namespace onnxopt::cuda {

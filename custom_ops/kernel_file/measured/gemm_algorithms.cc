@@ -1,4 +1,4 @@
-#include "kernel_file/gemm_algorithms.h"
+#include "kernel_file/measured/gemm_algorithms.h"
 
 #include <cstdio>
 #include <cstdlib>

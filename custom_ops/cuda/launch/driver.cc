@@ -1,4 +1,4 @@
-#include "cuda/driver.h"
+#include "cuda/launch/driver.h"
 
 #include <dlfcn.h>
 

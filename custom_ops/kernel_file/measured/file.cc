@@ -1,4 +1,4 @@
-#include "kernel_file/measured_file.h"
+#include "kernel_file/measured/file.h"
 
 #include <cerrno>
 #include <cstdio>

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "cuda/driver.h"
+#include "cuda/launch/driver.h"
 
 namespace onnxopt::cuda {
 

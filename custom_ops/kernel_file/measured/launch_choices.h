@@ -15,7 +15,7 @@
 #include <string>
 #include <tuple>
 
-#include "kernel_file/measured_file.h"
+#include "kernel_file/measured/file.h"
 
 namespace onnxopt::cuda {
 

@@ -1,9 +1,9 @@
-#include "cuda/launcher.h"
+#include "cuda/launch/launcher.h"
 
 #include <algorithm>
 
-#include "cuda/stopwatch.h"
-#include "cuda/stream.h"
+#include "cuda/launch/stopwatch.h"
+#include "cuda/launch/stream.h"
 
 namespace onnxopt::cuda {
 namespace {

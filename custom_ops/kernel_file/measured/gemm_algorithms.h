@@ -13,7 +13,7 @@
 #include <string>
 #include <tuple>
 
-#include "kernel_file/measured_file.h"
+#include "kernel_file/measured/file.h"
 
 namespace onnxopt::cuda {
 

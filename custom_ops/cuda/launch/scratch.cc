@@ -1,4 +1,4 @@
-#include "cuda/scratch.h"
+#include "cuda/launch/scratch.h"
 
 #include <algorithm>
 #include <string>

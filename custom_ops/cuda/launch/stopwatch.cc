@@ -1,4 +1,4 @@
-#include "cuda/stopwatch.h"
+#include "cuda/launch/stopwatch.h"
 
 #include <algorithm>
 #include <exception>

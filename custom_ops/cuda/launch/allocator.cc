@@ -1,4 +1,4 @@
-#include "cuda/allocator.h"
+#include "cuda/launch/allocator.h"
 
 namespace onnxopt::cuda {
 

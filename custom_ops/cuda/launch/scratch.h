@@ -6,8 +6,8 @@
 #include <mutex>
 #include <vector>
 
-#include "cuda/allocator.h"
-#include "cuda/driver.h"
+#include "cuda/launch/allocator.h"
+#include "cuda/launch/driver.h"
 
 namespace onnxopt::cuda {
 

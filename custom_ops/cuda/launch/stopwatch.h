@@ -5,8 +5,8 @@
 #include <memory>
 #include <utility>
 
-#include "cuda/allocator.h"
-#include "cuda/driver.h"
+#include "cuda/launch/allocator.h"
+#include "cuda/launch/driver.h"
 
 namespace onnxopt::cuda {
 

@@ -1,4 +1,4 @@
-#include "kernel_file/launch_choices.h"
+#include "kernel_file/measured/launch_choices.h"
 
 namespace onnxopt::cuda {
 

@@ -9,9 +9,9 @@
 #include <utility>
 #include <vector>
 
-#include "cuda/library.h"
+#include "cuda/launch/library.h"
 #include "kernel_file/kernel.h"
-#include "kernel_file/launch_choices.h"
+#include "kernel_file/measured/launch_choices.h"
 #include "support/ort.h"
 
 namespace onnxopt::cuda {

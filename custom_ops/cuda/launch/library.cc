@@ -1,4 +1,4 @@
-#include "cuda/library.h"
+#include "cuda/launch/library.h"
 
 #include "kernel_file/fatbin.h"
 #include "support/error.h"

@@ -1,4 +1,4 @@
-#include "cuda/stream.h"
+#include "cuda/launch/stream.h"
 
 namespace onnxopt::cuda {
 
