@@ -3,9 +3,9 @@
     python -m benchmarks.gpu.products prepare DIR --arch sm_90     on any machine, without a GPU
     python -m benchmarks.gpu.products run DIR --out OUT.json       on the GPU machine: numpy, torch; about 50 s
 
-Every algorithm that cuBLASLt offers for a product within the library's workspace and rules (custom_ops/gemm_plan.cc) is
-timed, not the 32 that tune tries. Products of few rows are timed by our kernels too (cuda_kernels/few_rows.cuh), in
-every launch shape of `prepare`. Weights are read in rotation, so that they come from memory as in a network; what is
+Every algorithm that cuBLASLt offers for a product within the library's workspace and rules (custom_ops/cuda/gemm/) is
+timed, not the 32 that tune tries. Products of few rows are timed by our kernels too (cuda_kernels/gemm/), in every
+launch shape of `prepare`. Weights are read in rotation, so that they come from memory as in a network; what is
 multiplied with them stays in the cache, where the kernel ahead left it. Many runs in one CUDA graph.
 """
 
@@ -114,7 +114,7 @@ class Algorithm(ctypes.Structure):
 
 
 class Cublaslt:
-    """Products through the cuBLASLt that torch has loaded, described as custom_ops/gemm_plan.cc describes them."""
+    """Products through the cuBLASLt that torch has loaded, described as custom_ops/cuda/gemm/ describes them."""
 
     def __init__(self) -> None:
         import torch

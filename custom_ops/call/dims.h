@@ -1,11 +1,12 @@
-// Output shapes of a fused node for ONNX Runtime's graph, where dims may be symbolic or unknown.
+// Dims of a node's inputs and outputs in ONNX Runtime's graph, where they may be symbolic or unknown.
 #pragma once
 
 #include <optional>
 #include <string>
 #include <vector>
 
-#include "program/pointwise.h"
+#include "program/dtype.h"
+#include "program/indexing.h"
 #include "support/ort.h"
 
 namespace onnxopt {
@@ -34,9 +35,5 @@ void SetOutputDims(OrtShapeInferContext* context, std::size_t k, Dtype dtype, co
 
 // The dims of output `k` of a kernel with index operations.
 Dims IndexedDims(const Indexing& index, std::size_t k, const std::vector<std::optional<Dims>>& inputs);
-
-// Sets the dtype and shape of every output that can be told; leaves the others unset, which means unknown.
-// Throws Error where the node has another number of inputs.
-void InferShapes(const Program& program, OrtShapeInferContext* context);
 
 }  // namespace onnxopt

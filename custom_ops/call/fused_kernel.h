@@ -1,7 +1,7 @@
 // What ONNX Runtime calls for a fused node, whatever its kind.
 #pragma once
 
-#include "kernel_file/kernel_file.h"
+#include "kernel_file/kernel.h"
 #include "support/ort.h"
 
 namespace onnxopt {

@@ -29,7 +29,7 @@ Shape OutputShape(const Program& program, std::size_t k, const Shape* inputs) {
 }
 
 void PointwiseKernel::Compute(OrtKernelContext* context) const {
-  const Program& program = kernel().program;
+  const Program& program = program_;
   const std::size_t inputs = program.inputs.size();
   const std::size_t outputs = program.outputs.size();
   Shape shapes[kMaxInputs];
@@ -65,7 +65,7 @@ void PointwiseKernel::Compute(OrtKernelContext* context) const {
 
 // All outputs have the size of the one domain.
 void PointwiseKernel::ComputeIndexed(OrtKernelContext* context, const Shape* shapes, const void* const* data) const {
-  const Program& program = kernel().program;
+  const Program& program = program_;
   const Sizes sizes(*program.index, shapes, program.inputs.size());
   Domain domain;
   domain.count = 0;

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "call/fused_kernel.h"
-#include "program/shape.h"
+#include "program/pointwise.h"
 #include "support/ort.h"
 
 namespace onnxopt {
@@ -28,14 +28,19 @@ struct Domain {
 // What runs a pointwise kernel over a domain. Run may be called by several threads at once.
 class PointwiseKernel : public FusedKernel {
  public:
-  using FusedKernel::FusedKernel;
+  explicit PointwiseKernel(const Kernel& kernel) : FusedKernel(kernel), program_(kernel.meaning.As<Program>()) {}
 
   // Runs once for each distinct output shape that is not empty. Throws Error where the input shapes do not broadcast.
   void Compute(OrtKernelContext* context) const final;
 
+ protected:
+  const Program& program() const { return program_; }
+
  private:
   void ComputeIndexed(OrtKernelContext* context, const Shape* shapes, const void* const* data) const;
   virtual void Run(const Domain& domain, OrtKernelContext* context) const = 0;
+
+  const Program& program_;
 };
 
 // Fills in what the leaves of an indexed domain are. data: of the inputs.

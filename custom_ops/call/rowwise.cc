@@ -101,7 +101,7 @@ Access OverRows(const Grid& grid, const Access& access) {
 }  // namespace
 
 void RowKernel::Compute(OrtKernelContext* context) const {
-  const RowProgram& program = kernel().rows;
+  const RowProgram& program = rows_;
   if (program.index) return ComputeIndexed(context);
   Shape inputs[kMaxInputs];
   Shape views[2];
@@ -132,7 +132,7 @@ void RowKernel::Compute(OrtKernelContext* context) const {
 }
 
 void RowKernel::ComputeIndexed(OrtKernelContext* context) const {
-  const RowProgram& program = kernel().rows;
+  const RowProgram& program = rows_;
   Shape shapes[kMaxInputs];
   const void* data[kMaxInputs];
   for (std::size_t k = 0; k < program.inputs.size(); ++k) data[k] = InputTensor(context, k, &shapes[k]);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "call/pointwise.h"
+#include "program/rowwise.h"
 
 namespace onnxopt {
 
@@ -21,14 +22,20 @@ struct Grid {
 // What runs a rowwise kernel over a grid. Run may be called by several threads at once.
 class RowKernel : public FusedKernel {
  public:
-  using FusedKernel::FusedKernel;
+  // rows: the kernel's meaning, or a part of it.
+  RowKernel(const Kernel& kernel, const RowProgram& rows) : FusedKernel(kernel), rows_(rows) {}
 
   // Throws Error where the shapes do not broadcast or cannot be reshaped.
   void Compute(OrtKernelContext* context) const final;
 
+ protected:
+  const RowProgram& rows() const { return rows_; }
+
  private:
   void ComputeIndexed(OrtKernelContext* context) const;
   virtual void Run(const Grid& grid, OrtKernelContext* context) const = 0;
+
+  const RowProgram& rows_;
 };
 
 }  // namespace onnxopt

@@ -1,5 +1,7 @@
 #include "call/rowwise_shapes.h"
 
+#include "call/dims.h"
+
 namespace onnxopt {
 namespace {
 

@@ -1,8 +1,8 @@
 // Output shapes of a rowwise node for ONNX Runtime's graph.
 #pragma once
 
-#include "call/dims.h"
 #include "program/rowwise.h"
+#include "support/ort.h"
 
 namespace onnxopt {
 

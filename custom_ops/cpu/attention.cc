@@ -5,7 +5,8 @@
 #include <cstring>
 #include <vector>
 
-#include "cpu/evaluate/evaluator.h"
+#include "call/attention.h"
+#include "cpu/evaluate/best_evaluator.h"
 
 namespace onnxopt {
 namespace {
@@ -113,8 +114,9 @@ class Job {
 }  // namespace
 
 void TokenAttentionCpuKernel::Compute(OrtKernelContext* context) const {
-  const AttentionCall call = OpenCall(kernel().attention, context);
-  Job job(kernel().attention, call);
+  const auto& attention = kernel().meaning.As<TokenAttention>();
+  const AttentionCall call = OpenCall(attention, context);
+  Job job(attention, call);
   const auto run = [](void* data, std::size_t t) { static_cast<Job*>(data)->Run(t); };
   if (job.tasks() > 0) Check(Ort().KernelContext_ParallelFor(context, run, job.tasks(), 0, &job));
   job.Finish();

@@ -6,8 +6,9 @@
 #include <functional>
 #include <vector>
 
+#include "call/gemm.h"
 #include "call/tensors.h"
-#include "cpu/evaluate/evaluator.h"
+#include "cpu/evaluate/best_evaluator.h"
 
 namespace onnxopt {
 namespace {
@@ -214,7 +215,7 @@ class Job {
 }  // namespace
 
 void GemmCpuKernel::Compute(OrtKernelContext* context) const {
-  const Gemm& gemm = kernel().gemm;
+  const Gemm& gemm = kernel().meaning.As<Gemm>();
   Shape shapes[kGemmInputs];
   const void* inputs[kGemmInputs] = {};
   for (std::size_t k = 0; k < gemm.inputs; ++k) inputs[k] = InputTensor(context, k, &shapes[k]);

@@ -199,7 +199,7 @@ double NanosecondsPerElement(const Program& program) {
 
 CpuKernel::CpuKernel(const Kernel& kernel)
     : PointwiseKernel(kernel),
-      program_(Fuse(kernel.program)),
+      program_(Peephole(program())),
       cost_(NanosecondsPerElement(program_)),
       plans_(program_) {}
 

@@ -71,7 +71,7 @@ unsigned char* Before(unsigned char* data, std::uint64_t first, std::size_t size
 
 }  // namespace
 
-CpuPiece::CpuPiece(const Piece& piece) : reads(piece.reads), program(Fuse(piece.program)), plans(program) {}
+CpuPiece::CpuPiece(const Piece& piece) : reads(piece.reads), program(Peephole(piece.program)), plans(program) {}
 
 namespace {
 
@@ -306,18 +306,18 @@ std::unique_ptr<const CpuPiece> Make(const Piece& piece) { return std::make_uniq
 
 }  // namespace
 
-RowCpuKernel::RowCpuKernel(const Kernel& kernel) : RowKernel(kernel), cost_(0) {
-  for (const Stage& stage : kernel.rows.stages) {
+RowCpuKernel::RowCpuKernel(const Kernel& kernel) : RowKernel(kernel, kernel.meaning.As<RowProgram>()), cost_(0) {
+  for (const Stage& stage : rows().stages) {
     element_.push_back(Make(stage.element));
     row_.push_back(stage.row ? Make(*stage.row) : nullptr);
     cost_ += NanosecondsPerElement(element_.back()->program);
   }
-  if (kernel.rows.output) {
-    output_ = Make(*kernel.rows.output);
+  if (rows().output) {
+    output_ = Make(*rows().output);
     cost_ += NanosecondsPerElement(output_->program);
   }
-  if (kernel.rows.row_output) row_output_ = Make(*kernel.rows.row_output);
-  const std::size_t position = kernel.rows.leaves() + kPositionSlot;
+  if (rows().row_output) row_output_ = Make(*rows().row_output);
+  const std::size_t position = rows().leaves() + kPositionSlot;
   const auto reads = [&](const auto& piece) {
     return piece != nullptr && std::count(piece->reads.begin(), piece->reads.end(), position) > 0;
   };
@@ -331,7 +331,7 @@ void RowCpuKernel::Run(const Grid& grid, OrtKernelContext* context) const {
     wanted = std::max<std::uint64_t>(std::min(kMostTasks, static_cast<std::uint64_t>(total / kTaskNanoseconds)), 1);
   }
   const RowJob::Pieces pieces{element_, row_, output_.get(), row_output_.get(), positions_};
-  RowJob job(kernel().rows, pieces, grid, (grid.outer - 1) / wanted + 1);
+  RowJob job(rows(), pieces, grid, (grid.outer - 1) / wanted + 1);
   if (job.IsLong(wanted)) {
     job.RunLong([&](std::uint64_t count, auto&& body) {
       auto guarded = [&](std::size_t t) { job.Guard([&] { body(t); }); };

@@ -229,9 +229,10 @@ void WithSummed(Dtype dtype, Body&& body) {
 }  // namespace
 
 ScanCpuKernel::ScanCpuKernel(const Kernel& kernel)
-    : RowKernel(kernel),
-      element_(Fuse(kernel.scan.element)),
-      output_(Fuse(kernel.scan.output)),
+    : RowKernel(kernel, kernel.meaning.As<Scan>().rows),
+      scan_(kernel.meaning.As<Scan>()),
+      element_(Peephole(scan_.element)),
+      output_(Peephole(scan_.output)),
       cost_(NanosecondsPerElement(element_) + NanosecondsPerElement(output_) + kNanosecondsPerElement),
       element_plans_(element_),
       output_plans_(output_) {}
@@ -244,8 +245,8 @@ void ScanCpuKernel::Run(const Grid& grid, OrtKernelContext* context) const {
   }
   const Runner element(element_, element_plans_, grid, false);
   const Runner output(output_, output_plans_, grid, true);
-  WithSummed(kernel().scan.total(), [&](auto value) {
-    ScanJob<decltype(value)> job(kernel().scan, grid, element, output);
+  WithSummed(scan_.total(), [&](auto value) {
+    ScanJob<decltype(value)> job(scan_, grid, element, output);
     job.Run(wanted, [&](std::uint64_t count, auto&& body) {
       auto guarded = [&](std::size_t t) { job.Guard([&] { body(t); }); };
       if (count == 1) return guarded(0);

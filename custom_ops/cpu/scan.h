@@ -3,6 +3,7 @@
 
 #include "call/rowwise.h"
 #include "cpu/blocks/plan_cache.h"
+#include "program/scan.h"
 
 namespace onnxopt {
 
@@ -13,6 +14,7 @@ class ScanCpuKernel final : public RowKernel {
  private:
   void Run(const Grid& grid, OrtKernelContext* context) const override;
 
+  const Scan& scan_;
   const Program element_;  // with fused primitives
   const Program output_;
   const double cost_;  // estimated nanoseconds an element

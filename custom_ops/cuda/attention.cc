@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "attention/token_attention_abi.h"
+#include "call/attention.h"
 
 namespace onnxopt::cuda {
 namespace {
@@ -24,7 +25,7 @@ bool Aligned(const AttentionCall& call) {
 }  // namespace
 
 void TokenAttentionCudaKernel::Compute(OrtKernelContext* context) const {
-  const TokenAttention& attention = kernel().attention;
+  const TokenAttention& attention = kernel().meaning.As<TokenAttention>();
   const AttentionCall call = OpenCall(attention, context);
   if (call.batch == 0) return;
   if (!Aligned(call)) throw Error("a cache of keys or values is not aligned to 16 bytes");

@@ -2,8 +2,8 @@
 #pragma once
 
 #include "call/fused_kernel.h"
-#include "cuda/launcher.h"
-#include "cuda/scratch.h"
+#include "cuda/launch/launcher.h"
+#include "cuda/launch/scratch.h"
 
 namespace onnxopt::cuda {
 
@@ -18,7 +18,7 @@ class TokenAttentionCudaKernel final : public FusedKernel {
 
  private:
   const Launcher launcher_;
-  const RowScratch scratch_;
+  const StreamScratch scratch_;
 };
 
 }  // namespace onnxopt::cuda

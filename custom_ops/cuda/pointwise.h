@@ -2,7 +2,7 @@
 #pragma once
 
 #include "call/pointwise.h"
-#include "cuda/launcher.h"
+#include "cuda/launch/launcher.h"
 
 namespace onnxopt::cuda {
 

@@ -5,6 +5,9 @@
 #include <cstring>
 #include <optional>
 
+#include "kernel_file/pointwise.h"
+#include "program/pointwise_params.h"
+
 namespace onnxopt::cuda {
 namespace {
 
@@ -67,13 +70,14 @@ const Run* TileColumns(const Variant& variant, const Domain& domain) {
 }
 
 bool FitsTile(const Variant& variant, const Domain& domain) {
-  if (variant.tile == 0) return true;
+  const Tile& tile = variant.shape.As<Tile>();
+  if (tile.rows == 0) return true;
   const Run* columns = TileColumns(variant, domain);
   if (columns == nullptr) return false;
-  if (variant.whole) return columns->div == variant.tile && columns->div * columns->mod % variant.vector == 0;
+  if (tile.whole) return columns->div == tile.rows && columns->div * columns->mod % variant.vector == 0;
   // Below that, tiles are mostly empty; where the sides were known, the tile was made for them.
-  const std::uint64_t shortest = std::min<std::uint64_t>(8, variant.tile_columns);
-  const bool whole_vectors = variant.slides || columns->div % variant.vector == 0;
+  const std::uint64_t shortest = std::min<std::uint64_t>(8, tile.columns);
+  const bool whole_vectors = tile.slides || columns->div % variant.vector == 0;
   return whole_vectors && columns->div >= 8 && columns->mod >= shortest;
 }
 
@@ -195,11 +199,11 @@ bool FitsColumnVectors(const Variant& variant, const Domain& domain, std::size_t
   const auto width = static_cast<unsigned>(bytes / Size(dtype));
   if (width <= 1) return true;
   const Run* columns = Columns(access);
-  const bool strip = variant.tile_columns < width;
+  const std::uint64_t tile_columns = variant.shape.As<Tile>().columns;
+  const bool strip = tile_columns < width;
   const Run& rows = access.run[0];
   if (strip) {
-    const bool side_by_side = columns->mod == variant.tile_columns &&
-                              rows.stride == static_cast<std::int64_t>(columns->mod) &&
+    const bool side_by_side = columns->mod == tile_columns && rows.stride == static_cast<std::int64_t>(columns->mod) &&
                               rows.mod * columns->mod % width == 0 && access.guards == 0;
     if (!side_by_side) return false;
   } else if (columns->mod % width != 0) {
@@ -216,9 +220,8 @@ bool FitsColumnVectors(const Variant& variant, const Domain& domain, std::size_t
   return whole;
 }
 
-bool Fits(const Kernel& kernel, const Variant& variant, const Domain& domain, bool fits32) {
+bool Fits(const Program& program, const Variant& variant, const Domain& domain, bool fits32) {
   if (variant.index == 32 && !fits32) return false;
-  const Program& program = kernel.program;
   if (!FitsTile(variant, domain)) return false;
   for (std::size_t k = 0; k < program.accesses(); ++k) {
     const Access& access = domain.access[k];
@@ -309,7 +312,8 @@ void FillLeaves(const Program& program, const Variant& variant, const Domain& do
 std::uint64_t CeilDiv(std::uint64_t n, std::uint64_t d) { return n / d + (n % d != 0 ? 1 : 0); }
 
 std::uint64_t TilesAlongRows(const Variant& variant, const Run& columns) {
-  return CeilDiv(columns.div + (variant.slides ? variant.vector - 1 : 0), variant.tile);
+  const Tile& tile = variant.shape.As<Tile>();
+  return CeilDiv(columns.div + (tile.slides ? variant.vector - 1 : 0), tile.rows);
 }
 
 }  // namespace
@@ -338,46 +342,47 @@ void FillInputs(const std::vector<Dtype>& dtypes, const Variant& variant, const 
   }
 }
 
-bool VariantFits(const Kernel& kernel, const Variant& variant, const Domain& domain) {
-  return Fits(kernel, variant, domain, Fits32(domain, kernel.program.leaves()));
+bool VariantFits(const Program& program, const Variant& variant, const Domain& domain) {
+  return Fits(program, variant, domain, Fits32(domain, program.leaves()));
 }
 
-std::size_t ChooseVariant(const Kernel& kernel, const Domain& domain) {
-  const bool fits32 = Fits32(domain, kernel.program.leaves());
+std::size_t ChooseVariant(const Program& program, const std::vector<Variant>& variants, const Domain& domain) {
+  const bool fits32 = Fits32(domain, program.leaves());
   std::size_t k = 0;
-  while (k < kernel.variants.size() && !Fits(kernel, kernel.variants[k], domain, fits32)) ++k;
+  while (k < variants.size() && !Fits(program, variants[k], domain, fits32)) ++k;
   return k;
 }
 
-void FillParams(const Kernel& kernel, const Variant& variant, const Domain& domain, unsigned char* block) {
-  if (variant.tile > 0) {
+void FillParams(const Program& program, const Variant& variant, const Domain& domain, unsigned char* block) {
+  const Tile& tile = variant.shape.As<Tile>();
+  if (tile.rows > 0) {
     const Run& columns = *TileColumns(variant, domain);
     const Tiles<Index32> tiles = {static_cast<Index32>(columns.div), static_cast<Index32>(columns.mod),
                                   MakeDivisor<Index32>(TilesAlongRows(variant, columns)),
-                                  MakeDivisor<Index32>(CeilDiv(columns.mod, variant.tile_columns))};
+                                  MakeDivisor<Index32>(CeilDiv(columns.mod, tile.columns))};
     std::memcpy(block, &tiles, sizeof(tiles));
     block += sizeof(tiles);
   }
-  const std::size_t inputs = kernel.program.accesses();
-  const std::size_t outputs = kernel.program.outputs.size();
+  const std::size_t inputs = program.accesses();
+  const std::size_t outputs = program.outputs.size();
   const unsigned long long count = domain.count;
   std::memcpy(block, &count, sizeof(count));
   std::memcpy(block + kOutputsAt, static_cast<const void*>(domain.output), outputs * sizeof(void*));
   std::memcpy(block + DataAt(outputs), static_cast<const void*>(domain.input), inputs * sizeof(void*));
   unsigned char* leaves = block + InputsAt(inputs, outputs);
   if (variant.index == 32) {
-    FillLeaves<Index32>(kernel.program, variant, domain, leaves);
+    FillLeaves<Index32>(program, variant, domain, leaves);
   } else {
-    FillLeaves<Index64>(kernel.program, variant, domain, leaves);
+    FillLeaves<Index64>(program, variant, domain, leaves);
   }
 }
 
 unsigned GridSize(const Variant& variant, const Domain& domain) {
-  const std::uint64_t tile = std::uint64_t{variant.threads} * variant.vector * variant.unroll;
-  std::uint64_t blocks = CeilDiv(domain.count, tile);
-  if (variant.tile > 0) {
+  const Tile& tile = variant.shape.As<Tile>();
+  std::uint64_t blocks = CeilDiv(domain.count, std::uint64_t{variant.threads} * variant.vector * variant.unroll);
+  if (tile.rows > 0) {
     const Run& columns = *TileColumns(variant, domain);
-    blocks = TilesAlongRows(variant, columns) * CeilDiv(columns.mod, variant.tile_columns) *
+    blocks = TilesAlongRows(variant, columns) * CeilDiv(columns.mod, tile.columns) *
              (domain.count / (columns.div * columns.mod));
   }
   if (blocks > kMaxGrid) {

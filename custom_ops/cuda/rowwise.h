@@ -2,9 +2,9 @@
 #pragma once
 
 #include "call/rowwise.h"
-#include "cuda/launcher.h"
+#include "cuda/launch/launcher.h"
+#include "cuda/launch/scratch.h"
 #include "cuda/rowwise_variant.h"
-#include "cuda/scratch.h"
 
 namespace onnxopt::cuda {
 
@@ -14,7 +14,7 @@ class RowCudaKernel final : public RowKernel {
  public:
   // Loads every variant into the current context, if there is one. Throws Error if one does not load.
   RowCudaKernel(const Kernel& kernel, const Library& library, const OrtKernelInfo* info)
-      : RowKernel(kernel), launcher_(kernel, library), scratch_(info) {}
+      : RowKernel(kernel, kernel.meaning.As<RowProgram>()), launcher_(kernel, library), scratch_(info) {}
 
  private:
   void Run(const Grid& grid, OrtKernelContext* context) const override;
@@ -22,7 +22,7 @@ class RowCudaKernel final : public RowKernel {
   void RunSplit(std::size_t chosen, const Grid& grid, const Gpu& gpu, Stream stream) const;
 
   const Launcher launcher_;
-  const RowScratch scratch_;
+  const StreamScratch scratch_;
 };
 
 }  // namespace onnxopt::cuda

@@ -4,6 +4,8 @@
 #include <cstring>
 
 #include "cuda/pointwise_variant.h"
+#include "kernel_file/rowwise.h"
+#include "program/rowwise_params.h"
 
 namespace onnxopt::cuda {
 namespace {
@@ -89,13 +91,13 @@ bool IsIndexed(const RowProgram& program, char mode, std::size_t k, const Grid& 
 }
 
 // Whether a row lies in registers, and every operand can be moved in vectors: a held kernel does nothing else.
-bool HeldFits(const Kernel& kernel, const Variant& variant, const Grid& grid) {
-  const bool ragged = variant.layout == Layout::kRagged;
-  const std::uint64_t capacity = std::uint64_t{variant.lanes} * variant.unroll * variant.vector;
+bool HeldFits(const RowProgram& program, const Variant& variant, const Grid& grid) {
+  const RowShape& shape = variant.shape.As<RowShape>();
+  const bool ragged = shape.layout == Layout::kRagged;
+  const std::uint64_t capacity = std::uint64_t{shape.lanes} * variant.unroll * variant.vector;
   if (grid.inner != 1 || grid.columns == 0 || grid.columns + (ragged ? variant.vector - 1 : 0) > capacity) return false;
   if (!ragged && grid.columns % variant.vector != 0) return false;
-  if (variant.columns != 0 && variant.columns != grid.columns) return false;
-  const RowProgram& program = kernel.rows;
+  if (shape.columns != 0 && shape.columns != grid.columns) return false;
   const std::vector<Dtype> leaves = program.Leaves();
   for (std::size_t k = 0; k < leaves.size(); ++k) {
     const Access& access = grid.domain.access[k];
@@ -117,8 +119,7 @@ bool HeldFits(const Kernel& kernel, const Variant& variant, const Grid& grid) {
   return true;
 }
 
-bool LoopedFits(const Kernel& kernel, const Variant& variant, const Grid& grid) {
-  const RowProgram& program = kernel.rows;
+bool LoopedFits(const RowProgram& program, const Variant& variant, const Grid& grid) {
   for (std::size_t k = 0; k < program.leaves(); ++k) {
     if (program.operands[k].row) continue;
     const char mode = variant.modes[k];
@@ -131,11 +132,11 @@ bool LoopedFits(const Kernel& kernel, const Variant& variant, const Grid& grid) 
 }
 
 // Whether a strided variant's vectors, of elements of neighbouring rows, fit every operand.
-bool StridedFits(const Kernel& kernel, const Variant& variant, const Grid& grid) {
-  const std::uint64_t held = std::uint64_t{variant.lanes} * variant.unroll;
+bool StridedFits(const RowProgram& program, const Variant& variant, const Grid& grid) {
+  const RowShape& shape = variant.shape.As<RowShape>();
+  const std::uint64_t held = std::uint64_t{shape.lanes} * variant.unroll;
   if (grid.inner == 1 || (variant.unroll > 0 && grid.columns > held)) return false;
   if (grid.inner % variant.vector != 0) return false;
-  const RowProgram& program = kernel.rows;
   const std::vector<Dtype> leaves = program.Leaves();
   for (std::size_t k = 0; k < leaves.size(); ++k) {
     const Access& access = grid.domain.access[k];
@@ -162,50 +163,52 @@ bool SplitPays(const Grid& grid, const Gpu& gpu) {
   return grid.columns > kShortForCluster && blocks < gpu.multiprocessors;
 }
 
-bool Fits(const Kernel& kernel, const Variant& variant, const Grid& grid, const Gpu& gpu, bool fits32) {
-  if (variant.launch > 0) return false;  // the first launch of a variant is chosen
+bool Fits(const RowProgram& program, const Variant& variant, const Grid& grid, const Gpu& gpu, bool fits32) {
+  const RowShape& shape = variant.shape.As<RowShape>();
+  if (shape.launch > 0) return false;  // the first launch of a variant is chosen
   if (variant.index == 32 && !fits32) return false;
   if (variant.cluster > gpu.largest_cluster) return false;
-  switch (variant.layout) {
+  switch (shape.layout) {
     case Layout::kHeld:
     case Layout::kRagged:
     case Layout::kPiped:
     case Layout::kRing:
-      return variant.shared <= gpu.shared && HeldFits(kernel, variant, grid);
+      return variant.shared <= gpu.shared && HeldFits(program, variant, grid);
     case Layout::kLooped:
-      return LoopedFits(kernel, variant, grid) && (variant.cluster == 1 || ClusterPays(grid, gpu));
+      return LoopedFits(program, variant, grid) && (variant.cluster == 1 || ClusterPays(grid, gpu));
     case Layout::kSplit:
-      return LoopedFits(kernel, variant, grid) && SplitPays(grid, gpu);
+      return LoopedFits(program, variant, grid) && SplitPays(grid, gpu);
     default:
-      return StridedFits(kernel, variant, grid);
+      return StridedFits(program, variant, grid);
   }
 }
 
 }  // namespace
 
-bool RowVariantFits(const Kernel& kernel, const Variant& variant, const Grid& grid, const Gpu& gpu) {
-  return Fits(kernel, variant, grid, gpu, Fits32(grid.domain, kernel.rows.leaves()));
+bool RowVariantFits(const RowProgram& program, const Variant& variant, const Grid& grid, const Gpu& gpu) {
+  return Fits(program, variant, grid, gpu, Fits32(grid.domain, program.leaves()));
 }
 
-std::size_t ChooseRowVariant(const Kernel& kernel, const Grid& grid, const Gpu& gpu) {
-  const std::size_t leaves = kernel.rows.leaves();
+std::size_t ChooseRowVariant(const RowProgram& program, const std::vector<Variant>& variants, const Grid& grid,
+                             const Gpu& gpu) {
+  const std::size_t leaves = program.leaves();
   for (std::size_t k = 0; k < leaves; ++k) {
-    if (grid.domain.access[k].runs > static_cast<std::size_t>(kMaxTerms)) return kernel.variants.size();
+    if (grid.domain.access[k].runs > static_cast<std::size_t>(kMaxTerms)) return variants.size();
   }
   const bool fits32 = Fits32(grid.domain, leaves);
   std::size_t k = 0;
-  while (k < kernel.variants.size() && !Fits(kernel, kernel.variants[k], grid, gpu, fits32)) ++k;
+  while (k < variants.size() && !Fits(program, variants[k], grid, gpu, fits32)) ++k;
   return k;
 }
 
-void FillRowParams(const Kernel& kernel, const Variant& variant, const Grid& grid, unsigned char* block) {
-  const std::size_t outputs = kernel.outputs.size();
+void FillRowParams(const RowProgram& program, const Variant& variant, const Grid& grid, unsigned char* block) {
+  const std::size_t outputs = program.outputs.size();
   const unsigned long long sizes[] = {grid.rows(), grid.columns, grid.inner};
   std::memcpy(block, sizes, sizeof(sizes));
   std::memcpy(block + kRowOutputsAt, static_cast<const void*>(grid.domain.output), outputs * sizeof(void*));
-  const std::size_t leaves = kernel.rows.leaves();
+  const std::size_t leaves = program.leaves();
   std::memcpy(block + RowDataAt(outputs), static_cast<const void*>(grid.domain.input), leaves * sizeof(void*));
-  FillInputs(kernel.rows.Leaves(), variant, grid.domain, block + RowInputsAt(leaves, outputs));
+  FillInputs(program.Leaves(), variant, grid.domain, block + RowInputsAt(leaves, outputs));
 }
 
 Cut CutRows(const Variant& variant, const Grid& grid, const Gpu& gpu) {
@@ -216,15 +219,16 @@ Cut CutRows(const Variant& variant, const Grid& grid, const Gpu& gpu) {
   return {(grid.columns - 1) / columns + 1, columns};
 }
 
-std::size_t ScratchBytes(const Kernel& kernel, const Grid& grid, const Cut& cut) {
+std::size_t ScratchBytes(const RowProgram& program, const Grid& grid, const Cut& cut) {
   std::size_t values = 0;
-  for (const Stage& stage : kernel.rows.stages) values += stage.reductions.size();
+  for (const Stage& stage : program.stages) values += stage.reductions.size();
   return values * sizeof(std::uint64_t) * grid.rows() * cut.parts;
 }
 
 unsigned RowGridSize(const Variant& variant, const Grid& grid, unsigned resident) {
+  const RowShape& shape = variant.shape.As<RowShape>();
   std::uint64_t blocks = 0;
-  switch (variant.layout) {
+  switch (shape.layout) {
     case Layout::kPiped:
     case Layout::kRing: {
       const std::uint64_t turns = (grid.rows() - 1) / resident + 1;  // rows of one cluster; all get nearly as many
@@ -233,7 +237,7 @@ unsigned RowGridSize(const Variant& variant, const Grid& grid, unsigned resident
     }
     case Layout::kHeld:
     case Layout::kRagged: {
-      const std::uint64_t rows = std::max(1U, variant.threads * variant.cluster / variant.lanes);
+      const std::uint64_t rows = std::max(1U, variant.threads * variant.cluster / shape.lanes);
       blocks = ((grid.rows() - 1) / rows + 1) * variant.cluster;
       break;
     }
@@ -241,7 +245,7 @@ unsigned RowGridSize(const Variant& variant, const Grid& grid, unsigned resident
       blocks = grid.rows() * variant.cluster;
       break;
     default:
-      blocks = grid.outer * ((grid.inner - 1) / (variant.threads / variant.lanes * variant.vector) + 1);
+      blocks = grid.outer * ((grid.inner - 1) / (variant.threads / shape.lanes * variant.vector) + 1);
   }
   if (blocks > kMaxGrid) throw Error(std::to_string(grid.rows()) + " rows are too many for one launch");
   return static_cast<unsigned>(blocks);

@@ -13,14 +13,15 @@ struct Gpu {
   unsigned largest_cluster;
 };
 
-// The first variant that fits, or kernel.variants.size() if none does.
-std::size_t ChooseRowVariant(const Kernel& kernel, const Grid& grid, const Gpu& gpu);
+// The first variant that fits, or variants.size() if none does.
+std::size_t ChooseRowVariant(const RowProgram& program, const std::vector<Variant>& variants, const Grid& grid,
+                             const Gpu& gpu);
 
 // Whether a variant may run this grid, whatever comes before it in the kernel's order.
-bool RowVariantFits(const Kernel& kernel, const Variant& variant, const Grid& grid, const Gpu& gpu);
+bool RowVariantFits(const RowProgram& program, const Variant& variant, const Grid& grid, const Gpu& gpu);
 
-// Writes row_abi.h's RowParams for this variant into `block` of kMaxParams bytes.
-void FillRowParams(const Kernel& kernel, const Variant& variant, const Grid& grid, unsigned char* block);
+// Writes rowwise/abi.h's RowParams for this variant into `block` of kMaxParams bytes.
+void FillRowParams(const RowProgram& program, const Variant& variant, const Grid& grid, unsigned char* block);
 
 // How a split variant cuts rows: parts of a row, and columns of a part.
 struct Cut {
@@ -31,7 +32,7 @@ struct Cut {
 Cut CutRows(const Variant& variant, const Grid& grid, const Gpu& gpu);
 
 // Bytes that the partial results of all stages and parts take at most.
-std::size_t ScratchBytes(const Kernel& kernel, const Grid& grid, const Cut& cut);
+std::size_t ScratchBytes(const RowProgram& program, const Grid& grid, const Cut& cut);
 
 // Blocks of threads that cover the rows. resident: of a piped or ring variant, the clusters that run at once. Throws
 // Error where there are more than a grid has.

@@ -3,6 +3,10 @@
 #include <algorithm>
 #include <cstring>
 
+#include "kernel_file/rowwise.h"
+#include "program/rowwise_params.h"
+#include "program/scan.h"
+
 namespace onnxopt::cuda {
 namespace {
 
@@ -15,34 +19,23 @@ constexpr std::uint64_t kMostParts = 512;
 
 std::uint64_t Chunk(const Variant& variant) { return std::uint64_t{variant.threads} * variant.unroll * variant.vector; }
 
-// Whether a variant may run this grid: as a rowwise one of its layout, but that scans go chunk by chunk, along strided
-// rows too, and that two launches pay much earlier than one for each of several stages.
-bool Fits(const Kernel& kernel, const Variant& variant, const Grid& grid, const Gpu& gpu) {
-  Variant other = variant;
-  if (variant.layout == Layout::kSplit) {
-    const bool few = grid.rows() * kBlocksOfLoop < gpu.multiprocessors;
-    if (variant.launch > 0 || !few || grid.columns < kChunksOfSplit * Chunk(variant)) return false;
-    other.layout = Layout::kLooped;
+const RowShape& ShapeOf(const Variant& variant) { return variant.shape.As<RowShape>(); }
+
+// Rowwise entry points that fit where those of a scan do: scans go chunk by chunk, along strided rows too.
+std::vector<Variant> AsRowwise(std::vector<Variant> variants) {
+  for (Variant& variant : variants) {
+    RowShape shape = ShapeOf(variant);
+    if (shape.layout == Layout::kStrided) variant.unroll = 0;
+    if (shape.layout == Layout::kSplit) shape.layout = Layout::kLooped;
+    variant.shape.Set(shape);
   }
-  if (variant.layout == Layout::kStrided) other.unroll = 0;
-  return RowVariantFits(kernel, other, grid, gpu);
+  return variants;
 }
 
-// Of strided variants, which fit any length: the first that has a chunk of a row's length, else the last one like it.
-std::size_t Choose(const Kernel& kernel, const Grid& grid, const Gpu& gpu) {
-  std::size_t chosen = kernel.variants.size();
-  for (std::size_t k = 0; k < kernel.variants.size(); ++k) {
-    const Variant& variant = kernel.variants[k];
-    if (!Fits(kernel, variant, grid, gpu)) continue;
-    if (variant.layout != Layout::kStrided) return k;
-    const bool others = chosen < kernel.variants.size();
-    if (others && (variant.modes != kernel.variants[chosen].modes || variant.index != kernel.variants[chosen].index)) {
-      return chosen;
-    }
-    chosen = k;
-    if (grid.columns <= std::uint64_t{variant.lanes} * variant.unroll) return chosen;
-  }
-  return chosen;
+// Two launches pay much earlier than one for each of several stages.
+bool SplitPays(const Variant& variant, const Grid& grid, const Gpu& gpu) {
+  const bool few = grid.rows() * kBlocksOfLoop < gpu.multiprocessors;
+  return ShapeOf(variant).launch == 0 && few && grid.columns >= kChunksOfSplit * Chunk(variant);
 }
 
 Cut CutForScan(const Variant& variant, const Grid& grid, const Gpu& gpu) {
@@ -55,18 +48,42 @@ Cut CutForScan(const Variant& variant, const Grid& grid, const Gpu& gpu) {
 
 }  // namespace
 
+ScanCudaKernel::ScanCudaKernel(const Kernel& kernel, const Library& library, const OrtKernelInfo* info)
+    : RowKernel(kernel, kernel.meaning.As<Scan>().rows),
+      rowwise_(AsRowwise(kernel.variants)),
+      launcher_(kernel, library),
+      scratch_(info) {}
+
+// Of strided variants, which fit any length: the first that has a chunk of a row's length, else the last one like it.
+std::size_t ScanCudaKernel::Choose(const Grid& grid, const Gpu& gpu) const {
+  const std::vector<Variant>& variants = kernel().variants;
+  std::size_t chosen = variants.size();
+  for (std::size_t k = 0; k < variants.size(); ++k) {
+    const Variant& variant = variants[k];
+    const RowShape& shape = ShapeOf(variant);
+    if (shape.layout == Layout::kSplit && !SplitPays(variant, grid, gpu)) continue;
+    if (!RowVariantFits(rows(), rowwise_[k], grid, gpu)) continue;
+    if (shape.layout != Layout::kStrided) return k;
+    const bool others = chosen < variants.size();
+    if (others && (variant.modes != variants[chosen].modes || variant.index != variants[chosen].index)) return chosen;
+    chosen = k;
+    if (grid.columns <= std::uint64_t{shape.lanes} * variant.unroll) return chosen;
+  }
+  return chosen;
+}
+
 void ScanCudaKernel::Run(const Grid& grid, OrtKernelContext* context) const {
   const Stream stream = launcher_.Enter(context);
   const DeviceTraits& device = launcher_.device();
-  const std::size_t chosen = Choose(kernel(), grid, {device.multiprocessors, device.shared, 1});
+  const std::size_t chosen = Choose(grid, {device.multiprocessors, device.shared, 1});
   if (chosen == kernel().variants.size()) {
     throw Error("no variant fits " + std::to_string(grid.rows()) + " rows of " + std::to_string(grid.columns) +
                 " elements that lie " + std::to_string(grid.inner) + " apart");
   }
   const Variant& variant = kernel().variants[chosen];
-  if (variant.layout == Layout::kSplit) return RunSplit(chosen, grid, stream);
+  if (ShapeOf(variant).layout == Layout::kSplit) return RunSplit(chosen, grid, stream);
   alignas(16) unsigned char block[kMaxParams];
-  FillRowParams(kernel(), variant, grid, block);
+  FillRowParams(rows(), variant, grid, block);
   launcher_.Launch(chosen, RowGridSize(variant, grid, 0), block, stream);
 }
 
@@ -78,7 +95,7 @@ void ScanCudaKernel::RunSplit(std::size_t chosen, const Grid& grid, Stream strea
   const Parts parts{scratch_.Of(stream, blocks * sizeof(std::uint64_t)), cut.parts, cut.columns};
   alignas(16) unsigned char block[kMaxParams];
   std::memcpy(block, &parts, sizeof(parts));
-  FillRowParams(kernel(), first, grid, block + sizeof(parts));
+  FillRowParams(rows(), first, grid, block + sizeof(parts));
   for (std::size_t pass = 0; pass < kScanLaunches; ++pass) {
     launcher_.Launch(chosen + pass, static_cast<unsigned>(blocks), block, stream);
   }

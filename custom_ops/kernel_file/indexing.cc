@@ -2,6 +2,8 @@
 
 #include <limits>
 
+#include "kernel_file/fields.h"
+
 namespace onnxopt {
 namespace {
 
@@ -53,12 +55,6 @@ std::vector<Extent> ReadExtents(const JsonReader& json) {
   std::vector<Extent> extents;
   json.Each([&](const JsonReader& e) { extents.push_back(ReadExtent(e)); });
   return extents;
-}
-
-std::vector<std::uint32_t> ReadIds(const JsonReader& list) {
-  std::vector<std::uint32_t> values;
-  list.Each([&](const JsonReader& v) { values.push_back(static_cast<std::uint32_t>(v.Number(0, kMaxId))); });
-  return values;
 }
 
 Indexing ReadIndexing(const JsonReader& json) {

@@ -8,9 +8,6 @@
 
 namespace onnxopt {
 
-// A list of ids.
-std::vector<std::uint32_t> ReadIds(const JsonReader& list);
-
 std::vector<Extent> ReadExtents(const JsonReader& list);
 
 // What indexing.py writes; Indexing::Verify is the caller's to call. Throws Error naming the place.

@@ -5,8 +5,8 @@
 
 #include "kernel_file/fields.h"
 #include "kernel_file/indexing.h"
+#include "kernel_file/pointwise.h"
 #include "program/rowwise_params.h"
-#include "program/shape.h"
 
 namespace onnxopt {
 namespace {
@@ -72,8 +72,8 @@ Layout ReadLayout(const JsonReader& json) {
 
 RowProgram ReadRowProgram(const JsonReader& json) {
   RowProgram program;
-  json["inputs"].Each([&](const JsonReader& dtype) { program.inputs.push_back(dtype.DtypeName()); });
-  json["outputs"].Each([&](const JsonReader& dtype) { program.outputs.push_back(dtype.DtypeName()); });
+  program.inputs = ReadDtypes(json["inputs"]);
+  program.outputs = ReadDtypes(json["outputs"]);
   std::vector<std::size_t> axes;
   json["axes"].Each([&](const JsonReader& axis) { axes.push_back(axis.Number(0, kMaxRank)); });
   if (axes.size() != 2) json["axes"].Fail("does not have two numbers");
@@ -106,16 +106,17 @@ RowProgram ReadRowProgram(const JsonReader& json) {
 
 Variant ReadRowVariant(const JsonReader& json, const RowProgram& program, std::size_t launches) {
   Variant variant = ReadVariant(json);
-  variant.layout = ReadLayout(json["layout"]);
-  variant.lanes = static_cast<unsigned>(json["lanes"].Number(1, 16384));
+  RowShape shape;
+  shape.layout = ReadLayout(json["layout"]);
+  shape.lanes = static_cast<unsigned>(json["lanes"].Number(1, 16384));
   variant.cluster = static_cast<unsigned>(json["cluster"].Number(1, 16));
-  variant.columns = json["columns"].Number(0, kMaxRow);
+  shape.columns = json["columns"].Number(0, kMaxRow);
   variant.shared = static_cast<unsigned>(json["shared"].Number(0, kMaxShared));
-  variant.launch = static_cast<unsigned>(json["launch"].Number(0, launches - 1));
+  shape.launch = static_cast<unsigned>(json["launch"].Number(0, launches - 1));
   if (variant.threads % 32 != 0) json["threads"].Fail("is not a multiple of 32");
-  if (variant.threads * variant.cluster % variant.lanes != 0) json["lanes"].Fail("does not divide the threads");
-  const bool whole = variant.cluster > 1 || variant.layout == Layout::kPiped || variant.layout == Layout::kRing;
-  if (whole && variant.lanes != variant.threads * variant.cluster) {
+  if (variant.threads * variant.cluster % shape.lanes != 0) json["lanes"].Fail("does not divide the threads");
+  const bool whole = variant.cluster > 1 || shape.layout == Layout::kPiped || shape.layout == Layout::kRing;
+  if (whole && shape.lanes != variant.threads * variant.cluster) {
     json["lanes"].Fail("are not those of the cluster");
   }
   if (variant.modes.size() != program.leaves() || variant.modes.find_first_not_of("FKDC*") != std::string::npos) {
@@ -125,15 +126,16 @@ Variant ReadRowVariant(const JsonReader& json, const RowProgram& program, std::s
   const std::size_t bytes =
       sizeof(Parts) + cuda::RowParamsSize(variant.index, program.leaves(), program.outputs.size());
   if (bytes > cuda::kMaxParams) json.Fail("has too many inputs and outputs for a kernel's parameters");
+  variant.shape.Set(shape);
   return variant;
 }
 
 void CheckPasses(const std::vector<Variant>& variants, std::size_t passes, const JsonReader& json) {
   std::size_t pass = 0;  // the one that must come next, 0 where a new variant may begin
   for (const Variant& variant : variants) {
-    const bool split = variant.layout == Layout::kSplit;
-    if (variant.launch != pass || (pass > 0 && !split))
-      json.Fail("have a split variant whose passes are not all there");
+    const RowShape& shape = variant.shape.As<RowShape>();
+    const bool split = shape.layout == Layout::kSplit;
+    if (shape.launch != pass || (pass > 0 && !split)) json.Fail("have a split variant whose passes are not all there");
     pass = split ? (pass + 1) % passes : 0;
   }
   if (pass != 0) json.Fail("have a split variant whose passes are not all there");

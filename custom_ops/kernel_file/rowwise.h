@@ -1,10 +1,24 @@
 // Rowwise kernels in kernels.json.
 #pragma once
 
-#include "kernel_file/kernel_file.h"
+#include <vector>
+
+#include "kernel_file/kernel.h"
+#include "program/rowwise.h"
 #include "support/json_reader.h"
 
 namespace onnxopt {
+
+// How a rowwise kernel goes through its rows, see cuda_kernels/rowwise/.
+enum class Layout { kHeld, kRagged, kPiped, kRing, kLooped, kSplit, kStrided };
+
+// What only entry points of kernels over rows have, see onnxopt/row_variants.py.
+struct RowShape {
+  Layout layout = Layout::kHeld;
+  unsigned lanes = 0;
+  std::uint64_t columns = 0;
+  unsigned launch = 0;  // of a split variant: which of its launches; the others follow the first
+};
 
 // The fields of a rowwise program, which lie in `json` itself; verified.
 RowProgram ReadRowProgram(const JsonReader& json);

@@ -1,7 +1,7 @@
 #include "kernel_file/scan.h"
 
 #include "kernel_file/fields.h"
-#include "program/shape.h"
+#include "kernel_file/pointwise.h"
 
 namespace onnxopt {
 namespace {
@@ -11,7 +11,8 @@ bool IsSummed(Dtype dtype) {
          dtype == Dtype::kUint32 || dtype == Dtype::kUint64;
 }
 
-void Check(const Scan& scan, const RowProgram& rows, const JsonReader& json) {
+void Check(const Scan& scan, const JsonReader& json) {
+  const RowProgram& rows = scan.rows;
   std::vector<Dtype> read = rows.inputs;
   if (read.empty() || read.size() >= kMaxInputs) json["inputs"].Fail("are none, or too many");
   if (rows.operands.size() != read.size()) json["rows"].Fail("are not as many as inputs");
@@ -28,20 +29,21 @@ void Check(const Scan& scan, const RowProgram& rows, const JsonReader& json) {
 
 }  // namespace
 
-Scan ReadScan(const JsonReader& json, RowProgram* rows) {
-  json["inputs"].Each([&](const JsonReader& dtype) { rows->inputs.push_back(dtype.DtypeName()); });
-  json["outputs"].Each([&](const JsonReader& dtype) { rows->outputs.push_back(dtype.DtypeName()); });
-  rows->views = {View{json["rank"].Number(1, kMaxRank), {}}};
-  rows->first = json["axis"].Number(0, rows->views[0].rank - 1);
-  rows->last = rows->first + 1;
-  json["rows"].Each([&](const JsonReader& row) { rows->operands.push_back({0, 0, row.Flag()}); });
-  rows->results.assign(rows->outputs.size(), Result{Form::kElement, 0});
+Scan ReadScan(const JsonReader& json) {
   Scan scan;
+  RowProgram& rows = scan.rows;
+  rows.inputs = ReadDtypes(json["inputs"]);
+  rows.outputs = ReadDtypes(json["outputs"]);
+  rows.views = {View{json["rank"].Number(1, kMaxRank), {}}};
+  rows.first = json["axis"].Number(0, rows.views[0].rank - 1);
+  rows.last = rows.first + 1;
+  json["rows"].Each([&](const JsonReader& row) { rows.operands.push_back({0, 0, row.Flag()}); });
+  rows.results.assign(rows.outputs.size(), Result{Form::kElement, 0});
   scan.exclusive = json["exclusive"].Flag();
   scan.reverse = json["reverse"].Flag();
   scan.element = ReadProgram(json["element"]);
   scan.output = ReadProgram(json["output"]);
-  Check(scan, *rows, json);
+  Check(scan, json);
   return scan;
 }
 

@@ -1,12 +1,12 @@
 // Scan kernels in kernels.json.
 #pragma once
 
-#include "kernel_file/kernel_file.h"
+#include "program/scan.h"
 #include "support/json_reader.h"
 
 namespace onnxopt {
 
-// The fields of a scan, which lie in `json` itself; verified. rows: becomes the grid that it runs over.
-Scan ReadScan(const JsonReader& json, RowProgram* rows);
+// The fields of a scan, which lie in `json` itself; verified.
+Scan ReadScan(const JsonReader& json);
 
 }  // namespace onnxopt

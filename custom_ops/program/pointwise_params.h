@@ -1,4 +1,4 @@
-// The parameter block of a kernel for run-time numbers of inputs and outputs: the layout of abi.h's Params.
+// The parameter block of a kernel for run-time numbers of inputs and outputs: the layout of pointwise/abi.h's Params.
 #pragma once
 
 #include <cstddef>

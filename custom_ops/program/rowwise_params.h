@@ -1,4 +1,4 @@
-// The parameter block of a rowwise kernel: the layout of row_abi.h's RowParams.
+// The parameter block of a rowwise kernel: the layout of rowwise/abi.h's RowParams.
 #pragma once
 
 #include "program/pointwise_params.h"

@@ -31,7 +31,7 @@ bool BroadcastInto(const Shape& other, Shape* shape);
 // Left-pads with 1s to at least `rank` dims.
 void PadRank(std::size_t rank, Shape* shape);
 
-// A maximal run of neighbouring dims in which an input is read in steps of `stride`, see cuda_kernels/abi.h.
+// A maximal run of neighbouring dims in which an input is read in steps of `stride`, see cuda_kernels/device/abi.h.
 struct Run {
   std::uint64_t div;
   std::uint64_t mod;

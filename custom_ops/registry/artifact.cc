@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cstdio>
 
-#include "cuda/library.h"
+#include "cuda/launch/library.h"
 #include "kinds/kinds.h"
 #include "support/library_path.h"
 
@@ -14,8 +14,10 @@ constexpr char kDomain[] = "onnxopt";
 // The second is the CUDA execution provider built as a plugin; ops for the first do not match it.
 constexpr const char* kCudaProviders[] = {"CUDAExecutionProvider", "CudaPluginExecutionProvider"};
 
+const Kind& KindOf(const Kernel& kernel) { return *FindKind(kernel.kind); }
+
 // Whether a kernel needs the driver but none of the fatbin's code.
-bool HasNoCode(const Kernel& kernel) { return kernel.kind == Kind::kGemm; }
+bool HasNoCode(const Kernel& kernel) { return KindOf(kernel).runs_without_fatbin(); }
 
 // An entry point of the fatbin: the first kernels may be of a kind without code of their own.
 std::string AnySymbol(const KernelFile& file) {
@@ -25,8 +27,8 @@ std::string AnySymbol(const KernelFile& file) {
   throw Error("no kernel has an entry point");
 }
 
-void Warn(const std::string& path, const std::string& problem, const char* consequence) {
-  std::fprintf(stderr, "onnxopt: warning: %s: %s; %s\n", path.c_str(), problem.c_str(), consequence);
+void Warn(const std::string& path, const std::string& problem) {
+  std::fprintf(stderr, "onnxopt: warning: %s: %s\n", path.c_str(), problem.c_str());
 }
 
 }  // namespace
@@ -36,7 +38,7 @@ const Artifact& Artifact::Get() {
   return *artifact;
 }
 
-Artifact::Artifact(const std::string& path) : file_(ReadKernelFile(path)) {
+Artifact::Artifact(const std::string& path) : file_(ReadKernelFile(path, FindKind)) {
   if (!file_ || file_->kernels.empty()) return;
   const bool codeless = std::any_of(file_->kernels.begin(), file_->kernels.end(), HasNoCode);
   const cuda::Driver* driver = file_->fatbin.empty() && !codeless ? nullptr : cuda::FindDriver();
@@ -50,7 +52,7 @@ Artifact::Artifact(const std::string& path) : file_(ReadKernelFile(path)) {
       problem = e.what();
     }
     if (library_ == nullptr) {
-      Warn(path, problem, "the model runs without onnxopt's kernels");
+      Warn(path, problem + "; the model runs without onnxopt's kernels");
       return;
     }
   }
@@ -58,17 +60,20 @@ Artifact::Artifact(const std::string& path) : file_(ReadKernelFile(path)) {
 }
 
 void Artifact::AddOps(const cuda::Library* library) {
-  std::string problem;
+  std::optional<std::string> problem;
   for (const Kernel& kernel : file_->kernels) {
     const bool gpu = library != nullptr && (HasNoCode(kernel) || !file_->fatbin.empty());
     if (!gpu && !kernel.cpu) continue;
     // One name serves every provider: where the CUDA op cannot be had, the CPU session inlines the function as well.
-    if (gpu && !RunsOnGpu(kernel, &problem)) continue;
+    if (const auto obstacle = gpu ? KindOf(kernel).Obstacle() : std::nullopt) {
+      problem = obstacle;
+      continue;
+    }
     ops_.push_back(std::make_unique<CustomOp>(kernel, nullptr, nullptr));
     if (!gpu) continue;
     for (const char* provider : kCudaProviders) ops_.push_back(std::make_unique<CustomOp>(kernel, provider, library));
   }
-  if (!problem.empty()) Warn(file_->path, problem, "products run as ONNX Runtime runs them");
+  if (problem) Warn(file_->path, *problem);
   if (ops_.empty()) return;
   Check(Ort().CreateCustomOpDomain(kDomain, &domain_));
   for (const auto& op : ops_) Check(Ort().CustomOpDomain_Add(domain_, op.get()));

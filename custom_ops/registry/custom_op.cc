@@ -2,7 +2,7 @@
 
 #include <limits>
 
-#include "kinds/kinds.h"
+#include "program/shape.h"
 
 namespace onnxopt {
 namespace {
@@ -18,18 +18,6 @@ void CheckCounts(const OrtKernelInfo* info, const Kernel& kernel) {
   throw Error("the node has " + std::to_string(inputs) + " inputs and " + std::to_string(outputs) +
               " outputs, kernels.json has " + std::to_string(kernel.inputs.size()) + " and " +
               std::to_string(kernel.outputs.size()) + "; model and library belong to different artifacts");
-}
-
-// Whether a kernel reads an element of an input that has output 0's shape before it writes that element, and nothing of
-// it afterwards: one launch, in which every thread loads what it needs at an index before it stores there.
-bool MayRunInPlace(const Kernel& kernel) {
-  if (kernel.kind != Kind::kPointwise || kernel.program.index) return false;
-  const auto& depends = kernel.program.depends;
-  const auto& ranks = kernel.program.ranks;
-  for (std::size_t k = 1; k < depends.size(); ++k) {
-    if (depends[k] != depends[0] || ranks[k] != ranks[0]) return false;  // another shape means another launch
-  }
-  return true;
 }
 
 // ONNX Runtime asks without saying of which op. Any input may lend its buffer: ONNX Runtime takes one that nothing
@@ -49,7 +37,7 @@ std::size_t AnyInputForOutput0(int** inputs, int** outputs) {
 }  // namespace
 
 CustomOp::CustomOp(const Kernel& kernel, const char* provider, const cuda::Library* library)
-    : OrtCustomOp{}, kernel_(kernel), provider_(provider), library_(library) {
+    : OrtCustomOp{}, kernel_(kernel), kind_(*FindKind(kernel.kind)), provider_(provider), library_(library) {
   version = ORT_API_VERSION;
   SetCallbacks();
 }
@@ -71,7 +59,7 @@ void CustomOp::SetCallbacks() {
   GetStartVersion = [](const OrtCustomOp*) { return 1; };
   GetEndVersion = [](const OrtCustomOp*) { return std::numeric_limits<int>::max(); };
 
-  if (MayRunInPlace(kernel_)) {
+  if (kind_.MayRunInPlace(kernel_)) {
     GetMayInplace = AnyInputForOutput0;
     ReleaseMayInplace = [](int*, int*) {};
   }
@@ -87,13 +75,14 @@ void CustomOp::SetCallbacks() {
   KernelDestroy = [](void* kernel) { delete static_cast<FusedKernel*>(kernel); };
   InferOutputShapeFn = [](const OrtCustomOp* op, OrtShapeInferContext* context) {
     const CustomOp& self = Self(op);
-    return Guard(self.kernel_.name.c_str(), [&] { onnxopt::InferShapes(self.kernel_, context); });
+    return Guard(self.kernel_.name.c_str(), [&] { self.kind_.InferShapes(self.kernel_, context); });
   };
 }
 
 FusedKernel* CustomOp::Make(const OrtKernelInfo* info) const {
   CheckCounts(info, kernel_);
-  return MakeKernel(kernel_, library_, info).release();
+  if (library_ == nullptr) return kind_.MakeCpu(kernel_).release();
+  return kind_.MakeCuda(kernel_, *library_, info).release();
 }
 
 }  // namespace onnxopt

@@ -3,13 +3,9 @@
 
 #include <string>
 
-#include "call/fused_kernel.h"
+#include "kinds/kinds.h"
 
 namespace onnxopt {
-
-namespace cuda {
-class Library;
-}
 
 // Referenced by ONNX Runtime as long as a session lives, so it lives as long as the process.
 class CustomOp final : public OrtCustomOp {
@@ -24,6 +20,7 @@ class CustomOp final : public OrtCustomOp {
   FusedKernel* Make(const OrtKernelInfo* info) const;
 
   const Kernel& kernel_;
+  const Kind& kind_;
   const char* provider_;
   const cuda::Library* library_;
 };

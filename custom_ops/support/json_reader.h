@@ -6,7 +6,6 @@
 #include <string>
 #include <utility>
 
-#include "program/dtype.h"
 #include "support/error.h"
 
 namespace onnxopt {
@@ -49,12 +48,6 @@ class JsonReader {
       Fail("is not an integer from " + std::to_string(low) + " to " + std::to_string(high));
     }
     return value_.get<std::uint64_t>();
-  }
-
-  Dtype DtypeName() const {
-    Dtype dtype{};
-    if (!ParseDtype(Text(), &dtype)) Fail("is \"" + Text() + "\", which is no dtype");
-    return dtype;
   }
 
   const nlohmann::json& value() const { return value_; }

@@ -16,8 +16,9 @@ REPOSITORY = Path(__file__).parents[2]
 CUSTOM_OPS = REPOSITORY / "custom_ops"
 # fmt: off
 _SOURCES = (
-    "cuda/driver", "cuda/gemm/workspace", "cuda/launcher", "cuda/library", "cuda/stopwatch", "cuda/stream",
-    "kernel_file/fatbin", "kernel_file/launch_choices", "kernel_file/measured_file",
+    "cuda/launch/allocator", "cuda/launch/driver", "cuda/launch/launcher", "cuda/launch/library",
+    "cuda/launch/stopwatch", "cuda/launch/stream", "kernel_file/fatbin", "kernel_file/measured/file",
+    "kernel_file/measured/launch_choices",
     "support/library_path", "support/ort", "support/portability",
 )
 # fmt: on

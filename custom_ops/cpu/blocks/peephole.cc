@@ -49,7 +49,7 @@ class Matcher {
 
 }  // namespace
 
-Program Fuse(const Program& program) {
+Program Peephole(const Program& program) {
   Program fused = program;
   const Matcher matcher(program);
   for (Instruction& i : fused.code) {

@@ -9,6 +9,6 @@ namespace onnxopt {
 //   1 / (exp(-x) + 1)  ->  sigmoid(x)
 //   an output stored in 16 bits from a value rounded to that dtype  ->  from the value before rounding
 // Instructions that are not needed any more stay; a plan skips them.
-Program Fuse(const Program& program);
+Program Peephole(const Program& program);
 
 }  // namespace onnxopt

@@ -5,6 +5,7 @@
 #include <mutex>
 
 #include "cpu/blocks/plan.h"
+#include "cpu/evaluate/best_evaluator.h"
 
 namespace onnxopt {
 

@@ -34,7 +34,4 @@ struct Evaluator {
   StepFunction (*fill)(std::size_t size);
 };
 
-// The best evaluator for this machine.
-const Evaluator& BestEvaluator();
-
 }  // namespace onnxopt

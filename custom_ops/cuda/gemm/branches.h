@@ -4,7 +4,7 @@
 #include <memory>
 #include <vector>
 
-#include "cuda/driver.h"
+#include "cuda/launch/driver.h"
 #include "program/gemm.h"
 
 namespace onnxopt::cuda {

@@ -6,7 +6,8 @@
 #include <cstdint>
 #include <string>
 
-#include "cuda/driver.h"
+#include "cuda/launch/driver.h"
+#include "kernel_file/measured/gemm_algorithms.h"
 
 namespace onnxopt::cublaslt {
 
@@ -16,9 +17,7 @@ using Operation = struct OperationTag*;    // cublasLtMatmulDesc_t
 using Layout = struct LayoutTag*;          // cublasLtMatrixLayout_t
 using Preference = struct PreferenceTag*;  // cublasLtMatmulPreference_t
 
-struct Algorithm {
-  std::uint64_t data[8];
-};
+using Algorithm = cuda::Algorithm;
 
 struct Candidate {  // cublasLtMatmulHeuristicResult_t
   Algorithm algorithm;

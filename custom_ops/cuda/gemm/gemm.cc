@@ -5,10 +5,11 @@
 #include <map>
 
 #include "call/tensors.h"
-#include "cuda/stopwatch.h"
-#include "cuda/stream.h"
+#include "cuda/launch/stopwatch.h"
+#include "cuda/launch/stream.h"
 #include "gemm/few_rows_abi.h"
-#include "kernel_file/gemm_algorithms.h"
+#include "kernel_file/gemm.h"
+#include "kernel_file/measured/gemm_algorithms.h"
 
 namespace onnxopt::cuda {
 namespace {
@@ -80,9 +81,10 @@ struct GemmCudaKernel::Call {
 
 GemmCudaKernel::GemmCudaKernel(const Kernel& kernel, const Library& library, const OrtKernelInfo* info)
     : FusedKernel(kernel),
+      gemm_(kernel.meaning.As<Gemm>()),
       driver_(library.driver()),
       launcher_(kernel, library),
-      b_is_constant_(IsConstant(info, kernel.gemm.b)),
+      b_is_constant_(IsConstant(info, gemm_.b)),
       api_(FindCublaslt()),
       allocator_(std::make_shared<Allocator>(info)) {
   Context context = nullptr;
@@ -92,20 +94,19 @@ GemmCudaKernel::GemmCudaKernel(const Kernel& kernel, const Library& library, con
 }
 
 void GemmCudaKernel::Compute(OrtKernelContext* ort_context) const {
-  const Gemm& gemm = kernel().gemm;
   Shape shapes[kGemmInputs];
   const void* inputs[kGemmInputs] = {};
-  for (std::size_t k = 0; k < gemm.inputs; ++k) inputs[k] = InputTensor(ort_context, k, &shapes[k]);
-  const Product product = MakeProduct(gemm, shapes);
+  for (std::size_t k = 0; k < gemm_.inputs; ++k) inputs[k] = InputTensor(ort_context, k, &shapes[k]);
+  const Product product = MakeProduct(gemm_, shapes);
   void* outputs[kGemmParts] = {};
-  for (std::size_t k = 0; k < gemm.parts; ++k) outputs[k] = OutputTensor(ort_context, k, product.output);
+  for (std::size_t k = 0; k < gemm_.parts; ++k) outputs[k] = OutputTensor(ort_context, k, product.output);
   if (product.output.count() == 0) return;
-  const Operands operands = {inputs[gemm.a], inputs[gemm.b], gemm.bias ? inputs[*gemm.bias] : nullptr,
-                             gemm.residual ? inputs[*gemm.residual] : nullptr, nullptr};
+  const Operands operands = {inputs[gemm_.a], inputs[gemm_.b], gemm_.bias ? inputs[*gemm_.bias] : nullptr,
+                             gemm_.residual ? inputs[*gemm_.residual] : nullptr, nullptr};
   const auto [stream, context] = EnterStream(driver_, ort_context);
   int capturing = 0;
   driver_.Check(driver_.cuStreamIsCapturing(stream, &capturing), "cannot ask whether the stream is capturing");
-  const bool tf32 = gemm.dtype == Dtype::kFloat32 && UsesTf32(ort_context);
+  const bool tf32 = gemm_.dtype == Dtype::kFloat32 && UsesTf32(ort_context);
   const std::lock_guard<std::mutex> lock(mutex_);
   RunParts({product, operands, stream, HandleOf(context, api_), tf32, capturing != 0}, outputs);
 }
@@ -114,10 +115,10 @@ void GemmCudaKernel::Compute(OrtKernelContext* ort_context) const {
 // badly; in a CUDA graph they are branches, so that one begins while another ends. Outside of one, the host's time for
 // the events would cost more.
 void GemmCudaKernel::RunParts(const Call& call, void* const* outputs) const {
-  const std::size_t parts = kernel().gemm.parts;
+  const std::size_t parts = gemm_.parts;
   if (parts > 1 && !call.capturing && branches_ == nullptr) branches_ = BranchesOf(call.stream, driver_);
   const Fork fork(call.capturing && parts > 1 ? branches_.get() : nullptr, call.stream, parts - 1);
-  const std::size_t size = Size(kernel().gemm.dtype);
+  const std::size_t size = Size(gemm_.dtype);
   for (std::size_t k = 0; k < parts; ++k) {
     if (outputs[k] == nullptr) continue;
     Call part = call;
@@ -138,9 +139,10 @@ void GemmCudaKernel::RunParts(const Call& call, void* const* outputs) const {
 bool GemmCudaKernel::RunFewRows(const Call& call) const {
   const Product& product = call.product;
   const Operands& at = call.operands;
-  const Gemm& gemm = kernel().gemm;
   const auto& variants = kernel().variants;
-  const auto fits = [&](const Variant& v) { return static_cast<std::int64_t>(v.rows) >= product.m; };
+  const auto fits = [&](const Variant& v) {
+    return static_cast<std::int64_t>(v.shape.As<FewRows>().rows) >= product.m;
+  };
   const auto variant = std::find_if(variants.begin(), variants.end(), fits);
   constexpr std::int64_t kMost = std::numeric_limits<std::int32_t>::max();
   if (variant == variants.end() || product.batch_dims > 0 || product.k == 0) return false;
@@ -155,9 +157,9 @@ bool GemmCudaKernel::RunFewRows(const Call& call) const {
                        static_cast<unsigned>(product.n),
                        static_cast<unsigned>(product.k),
                        b_is_constant_ ? 1U : 0U,
-                       gemm.alpha,
-                       gemm.beta};
-  const std::uint64_t columns = variant->threads / kWarpThreads * variant->columns;
+                       gemm_.alpha,
+                       gemm_.beta};
+  const std::uint64_t columns = variant->threads / kWarpThreads * variant->shape.As<FewRows>().columns;
   const auto blocks = static_cast<unsigned>((static_cast<std::uint64_t>(product.n) + columns - 1) / columns);
   launcher_.Launch(static_cast<std::size_t>(variant - variants.begin()), blocks,
                    reinterpret_cast<unsigned char*>(&params), call.stream);
@@ -171,7 +173,7 @@ void GemmCudaKernel::RunBatch(const Call& call) const {
   const std::size_t outer = product.batch_dims > 0 ? product.batch_dims - 1 : 0;
   std::int64_t count = 1;
   for (std::size_t d = 0; d < outer; ++d) count *= product.batch[d].extent;
-  const std::size_t size = Size(kernel().gemm.dtype);
+  const std::size_t size = Size(gemm_.dtype);
   for (std::int64_t index = 0; index < count; ++index) {
     Operands at = call.operands;
     std::int64_t rest = index;
@@ -195,7 +197,7 @@ void GemmCudaKernel::RunInner(const Call& call, const Product& product, const Op
   const Scratch scratch = ScratchOf(call);
   Operands at = operands;
   // Where a vector of bias is not aligned, epilogues may not take it; initializers always are.
-  const std::size_t bias_bytes = static_cast<std::size_t>(product.n) * Size(kernel().gemm.dtype);
+  const std::size_t bias_bytes = static_cast<std::size_t>(product.n) * Size(gemm_.dtype);
   std::size_t taken = 0;
   if (at.bias != nullptr && Alignment(at.bias) < kBiasAlignment) {
     taken = (bias_bytes + kBestAlignment - 1) / kBestAlignment * kBestAlignment;
@@ -219,7 +221,7 @@ void GemmCudaKernel::RunInner(const Call& call, const Product& product, const Op
 
 // A sum over nothing is zero, which cuBLASLt does not take: a product of one column and one row of zeros is the same.
 void GemmCudaKernel::RunWithoutDepth(const Call& call) const {
-  const std::size_t size = Size(kernel().gemm.dtype);
+  const std::size_t size = Size(gemm_.dtype);
   const Scratch scratch = ScratchOf(call);
   Product product = call.product;
   std::int64_t rows = product.m;
@@ -232,7 +234,7 @@ void GemmCudaKernel::RunWithoutDepth(const Call& call) const {
                 "cannot clear the workspace");
   product.m = rows;
   product.k = 1;
-  product.ldb = kernel().gemm.transpose_b ? 1 : product.n;
+  product.ldb = gemm_.transpose_b ? 1 : product.n;
   product.batch_dims = 0;
   Operands operands = call.operands;
   operands.a = operands.b = zeros;
@@ -252,7 +254,7 @@ Plan& GemmCudaKernel::PlanFor(const Call& call, const PlanKey& key, const Operan
   for (const auto& plan : plans_) {
     if (plan->key() == key) return *plan;
   }
-  auto plan = std::make_unique<Plan>(api_, kernel().gemm, key);
+  auto plan = std::make_unique<Plan>(api_, gemm_, key);
   Choose(call, plan.get(), operands);
   plans_.push_back(std::move(plan));
   return *plans_.back();

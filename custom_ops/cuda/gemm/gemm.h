@@ -6,10 +6,11 @@
 #include <vector>
 
 #include "call/fused_kernel.h"
+#include "call/gemm.h"
 #include "cuda/gemm/branches.h"
 #include "cuda/gemm/product_plan.h"
 #include "cuda/gemm/workspace.h"
-#include "cuda/launcher.h"
+#include "cuda/launch/launcher.h"
 
 namespace onnxopt::cuda {
 
@@ -35,6 +36,7 @@ class GemmCudaKernel final : public FusedKernel {
   void Choose(const Call& call, Plan* plan, const Operands& operands) const;
   Scratch ScratchOf(const Call& call) const;
 
+  const Gemm& gemm_;
   const Driver& driver_;
   const Launcher launcher_;  // of entry points for few rows
   bool b_is_constant_;

@@ -5,14 +5,6 @@
 
 namespace onnxopt::cuda {
 
-Allocator::Allocator(const OrtKernelInfo* info) {
-  Check(Ort().KernelInfoGetAllocator(info, OrtMemTypeDefault, &allocator_));
-}
-
-Allocator::~Allocator() {
-  if (allocator_ != nullptr) Ort().ReleaseAllocator(allocator_);
-}
-
 Workspace::Workspace(std::shared_ptr<const Allocator> allocator)
     : allocator_(std::move(allocator)), data_(allocator_->get()->Alloc(allocator_->get(), kWorkspaceBytes)) {
   if (data_ == nullptr) {

@@ -3,27 +3,13 @@
 
 #include <memory>
 
-#include "cuda/driver.h"
-#include "support/ort.h"
+#include "cuda/launch/allocator.h"
+#include "cuda/launch/driver.h"
 
 namespace onnxopt::cuda {
 
 // What cuBLAS itself takes on Hopper; algorithms that want more are not considered.
 constexpr std::size_t kWorkspaceBytes = std::size_t{32} << 20U;
-
-// ONNX Runtime's allocator for the provider that a kernel was created for.
-class Allocator {
- public:
-  explicit Allocator(const OrtKernelInfo* info);
-  Allocator(const Allocator&) = delete;
-  Allocator& operator=(const Allocator&) = delete;
-  ~Allocator();
-
-  OrtAllocator* get() const { return allocator_; }
-
- private:
-  OrtAllocator* allocator_ = nullptr;
-};
 
 // kWorkspaceBytes of device memory. Work on one stream runs in order, so all products on it share one.
 class Workspace {

@@ -1,4 +1,4 @@
-"""Entry points for products of few rows, which read weights as fast as memory gives them (cuda_kernels/few_rows.cuh).
+"""Entry points for products of few rows, which read weights as fast as memory gives them (cuda_kernels/gemm/).
 
 A decoding step multiplies one row, or one for each sequence of a batch, by every weight of the model. cuBLASLt fills
 its tiles with rows that are not there and reaches half of the memory's rate. The library takes one of these where the

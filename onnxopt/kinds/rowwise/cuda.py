@@ -1,4 +1,4 @@
-"""CUDA source of rowwise kernels, on top of cuda_kernels/rowwise.cuh."""
+"""CUDA source of rowwise kernels, on top of cuda_kernels/rowwise/."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Which entry points a rowwise kernel gets, by the lengths that its rows are known to have.
 
-The library tries them in order and takes the first that fits the shapes at hand (custom_ops/row_variant.cc).
+The library tries them in order and takes the first that fits the shapes at hand (custom_ops/cuda/rowwise_variant.cc).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _CLUSTER = 8
 class RowVariant(Variant):
     """One entry point of a rowwise kernel.
 
-    layout: held (in registers), ragged, piped, ring (in shared memory), looped, split or strided, as rowwise.cuh has
+    layout: held (in registers), ragged, piped, ring (in shared memory), looped, split or strided, as rowwise/ has
     them. lanes: threads that share a row. cluster: blocks that share a row. columns: the only length of a row that it
     runs, 0 for any that fits. resident: blocks that a multiprocessor should hold at once, 0 where the compiler may take
     the registers it wants. fetched: mask of the inputs that come through shared memory, which takes `shared` bytes a

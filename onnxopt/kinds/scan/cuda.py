@@ -1,4 +1,4 @@
-"""CUDA source of scan kernels, on top of cuda_kernels/scan.cuh."""
+"""CUDA source of scan kernels, on top of cuda_kernels/scan/."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Which entry points a scan kernel gets, and how threads share its rows.
 
-The library tries them in order and takes the first that fits the shapes at hand (custom_ops/scan_cuda_kernel.cc).
+The library tries them in order and takes the first that fits the shapes at hand (custom_ops/cuda/scan.cc).
 """
 
 from __future__ import annotations

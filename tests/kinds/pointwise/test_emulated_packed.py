@@ -1,4 +1,4 @@
-"""cuda_kernels/packed.cuh against scalar.cuh: every primitive, every pair of 8-bit integers, run on the CPU by g++."""
+"""cuda_kernels/device/packed.cuh against scalar.cuh: every primitive, all pairs of 8-bit integers, run by g++."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "cuda/launcher.h"
+#include "cuda/launch/launcher.h"
 
 namespace onnxopt::cuda {
 namespace {
