@@ -34,9 +34,9 @@ class Case:
 
 def from_models(names: tuple[str, ...] = MODELS) -> Iterator[Case]:
     """Different pointwise regions with static shapes of the skeletons in .gpu/."""
-    from onnxopt.fusion import fuse
-    from onnxopt.fusion.regions import Kind
+    from benchmarks.support.fusing import fuse
     from onnxopt.graph import normalize, read
+    from onnxopt.kinds.pointwise.kind import POINTWISE
 
     seen: set[str] = set()
     for name in names:
@@ -44,10 +44,10 @@ def from_models(names: tuple[str, ...] = MODELS) -> Iterator[Case]:
             path = pathlib.Path(folder) / "source.onnx"
             onnx.save(skeletons.original(name), path)
             model = normalize.normalize(read.load(path).model).model
-            plan = fuse.fuse(model)
+            plan = fuse(model)
             cases = []
             for region in plan.regions:
-                if region.kind is not Kind.POINTWISE:
+                if region.kind is not POINTWISE:
                     continue
                 proto = _model(region, plan.shapes, model.opset_imports)
                 if proto is None:

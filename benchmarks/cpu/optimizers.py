@@ -26,7 +26,7 @@ _TIMEOUT = 900
 
 
 def _graph(model: pathlib.Path, _cache: pathlib.Path) -> Callable[[], int]:
-    from onnxopt.fusion import fuse, outline
+    from benchmarks.support.fusing import fuse, outlined
     from onnxopt.graph import normalize, read, rewrite
     from onnxopt.graph.passes.transposed_weights import TransposeWeightsPass
 
@@ -36,7 +36,7 @@ def _graph(model: pathlib.Path, _cache: pathlib.Path) -> Callable[[], int]:
         with tempfile.TemporaryDirectory() as folder:
             rewrite.rewrite(normalized, pathlib.Path(folder))
             TransposeWeightsPass()(normalized)
-            outline.outline(normalized, fuse.fuse(normalized))
+            outlined(normalized, fuse(normalized))
         return len(normalized.graph)
 
     return run

@@ -55,8 +55,9 @@ _SECONDS = {"check": 60.0, "time": 110.0, "tune": 50.0}
 def prepare(folder: pathlib.Path, arch: str) -> None:
     """Write the library with a kernel for every form, and one for bias and GELU together."""
     from benchmarks.support.collection import Collection
-    from onnxopt.fusion.regions import Kernel, Kind
+    from onnxopt.fusion.region import Kernel
     from onnxopt.kinds.gemm import few_rows
+    from onnxopt.kinds.gemm.kind import GEMM
     from onnxopt.program.gemm import Gemm
 
     folder.mkdir(parents=True)
@@ -75,7 +76,7 @@ def prepare(folder: pathlib.Path, arch: str) -> None:
                 meaning.verify()
                 kernel = kernel_name(dtype, epilogue, name)
                 code = few_rows.entry_points(kernel, meaning) if name == "NT" else ()
-                collection.kernels[kernel] = Kernel(kernel, Kind.GEMM, ("MatMul",), meaning, code, ())
+                collection.kernels[kernel] = Kernel(kernel, GEMM, ("MatMul",), meaning, code, ())
     collection.write_library(folder, [arch])
     (folder / "names.json").write_text(json.dumps({"bias_gelu": bias_gelu}))
     print(f"{len(collection.kernels)} kernels, {sum(f.stat().st_size for f in folder.iterdir()) / 1e6:.2f} MB")

@@ -79,8 +79,9 @@ _FINALISTS = 3
 def prepare(folder: pathlib.Path, arch: str) -> None:
     """Our kernels in every launch shape, as one fatbin."""
     from onnxopt.codegen import nvrtc
-    from onnxopt.fusion.regions import Kernel, Kind
+    from onnxopt.fusion.region import Kernel
     from onnxopt.kinds.gemm import few_rows
+    from onnxopt.kinds.gemm.kind import GEMM
     from onnxopt.program.gemm import Gemm
 
     folder.mkdir(parents=True)
@@ -91,8 +92,8 @@ def prepare(folder: pathlib.Path, arch: str) -> None:
         for rows, shapes in SHAPES.items()
         for s in shapes
     )
-    kernel = Kernel("few", Kind.GEMM, ("MatMul",), meaning, variants, ())
-    lines = ['#include "few_rows.cuh"', "namespace onnxopt {", *few_rows.lines(kernel), "}  // namespace onnxopt"]
+    kernel = Kernel("few", GEMM, ("MatMul",), meaning, variants, ())
+    lines = ['#include "gemm/few_rows.cuh"', "namespace onnxopt {", *few_rows.lines(kernel), "}  // namespace onnxopt"]
     compiled = nvrtc.compiled("\n".join(lines), [arch])
     (folder / "few_rows.fatbin").write_bytes(compiled.fatbin)
     for symbol, usage in compiled.usage[arch].items():

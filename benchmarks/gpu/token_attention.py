@@ -34,19 +34,22 @@ _MOST_SPLITS = 256  # kMaxSplits of token_attention_abi.h
 
 def prepare(folder: pathlib.Path, arch: str) -> None:
     from onnxopt.codegen import nvrtc
-    from onnxopt.fusion.regions import Kernel, Kind, Variant
-    from onnxopt.kinds.attention import token_attention
+    from onnxopt.fusion.kernel import Variant
+    from onnxopt.fusion.region import Kernel
+    from onnxopt.kinds.attention import cuda
+    from onnxopt.kinds.attention.kind import ATTENTION
+    from onnxopt.program.attention import TokenAttention
 
     folder.mkdir(parents=True)
-    lines = ['#include "token_attention.cuh"', "namespace onnxopt {"]
+    lines = ['#include "attention/token_attention.cuh"', "namespace onnxopt {"]
     for dtype, width, heads in FORMS:
-        meaning = token_attention.TokenAttention((dtype,) * 3, (dtype,) * 3, heads, 1, width, 1.0)
+        meaning = TokenAttention((dtype,) * 3, (dtype,) * 3, heads, 1, width, 1.0)
         for unroll, threads in SHAPES:
             name = _name((dtype, width, heads), unroll, threads)
             variants = tuple(
                 Variant(f"{name}_{what}", "", 32, 8, unroll, threads, waits=True) for what in ("attend", "join")
             )
-            lines += token_attention.lines(Kernel(name, Kind.ATTENTION, (), meaning, variants, ()))
+            lines += cuda.lines(Kernel(name, ATTENTION, (), meaning, variants, ()))
     compiled = nvrtc.compiled("\n".join([*lines, "}  // namespace onnxopt"]), [arch])
     (folder / "token_attention.fatbin").write_bytes(compiled.fatbin)
     for symbol, usage in compiled.usage[arch].items():

@@ -14,10 +14,12 @@ from collections.abc import Sequence
 
 import onnx
 
+from benchmarks.support.fusing import fuse, outlined
 from onnxopt.artifact import package
 from onnxopt.codegen import generate, kernels_json, nvrtc
-from onnxopt.fusion import fuse, outline
-from onnxopt.fusion.regions import FusionPlan, Kernel, Variant
+from onnxopt.fusion.kernel import Variant
+from onnxopt.fusion.outline import DOMAIN
+from onnxopt.fusion.region import FusionPlan, Kernel
 from onnxopt.graph import normalize, read, rewrite, write
 from onnxopt.graph.passes.transposed_weights import TransposeWeightsPass
 from onnxopt.kinds.rowwise.entry_points import LAYOUTS, RowVariant
@@ -37,8 +39,8 @@ class Collection:
             normalized = normalize.normalize(read.load(folder / "source.onnx").model).model
             rewrite.rewrite(normalized, folder)
             TransposeWeightsPass()(normalized)
-            plan = fuse.fuse(normalized)
-            names = {kernel.name: self._add(kernel) for kernel in outline.outline(normalized, plan)}
+            plan = fuse(normalized)
+            names = {kernel.name: self._add(kernel) for kernel in outlined(normalized, plan)}
             write.save(normalized, folder, external=False)
             return _renamed(onnx.load(folder / write.MODEL_FILE), names), plan
 
@@ -75,7 +77,7 @@ def _renamed(model: onnx.ModelProto, names: dict[str, str]) -> onnx.ModelProto:
     for function in model.functions:
         function.name = names.get(function.name, function.name)
     for node in model.graph.node:
-        if node.domain == outline.DOMAIN:
+        if node.domain == DOMAIN:
             node.op_type = names[node.op_type]
     return model
 

@@ -33,8 +33,10 @@ def packing(archive: pathlib.Path) -> Iterator[pathlib.Path]:
         root = pathlib.Path(name) / "groups"
         (root / "include").mkdir(parents=True)
         package.write_library(root / "lib", "{}", None)
-        for header in paths.cuda_kernels().glob("*.*h"):
-            (root / "include" / header.name).write_text(header.read_text())
+        for header in paths.cuda_kernels().rglob("*.*h"):
+            copy = root / "include" / header.relative_to(paths.cuda_kernels())
+            copy.parent.mkdir(exist_ok=True)
+            copy.write_text(header.read_text())
         yield root
         with tarfile.open(archive, "w:xz", preset=9) as packed:
             packed.add(root, root.name)

@@ -10,9 +10,8 @@ import pytest
 
 from onnxopt import pipeline
 from onnxopt.codegen import compiler_report, generate, nvrtc
-from onnxopt.fusion import outline
-from onnxopt.fusion.fuse import fuse
-from onnxopt.fusion.regions import Kernel
+from onnxopt.fusion.region import Kernel
+from tests.support.fusing import fuse, outline
 from tests.support.graphs import graph
 
 _LIVE = 14  # tensors that are loaded before anything is computed, in vectors of four elements
@@ -44,7 +43,7 @@ ptxas info    : Used 18 registers, used 0 barriers
 
 def test_every_entry_point_is_reported_also_from_the_cache(tmp_path: Path) -> None:
     model = _model()
-    kernels = outline.outline(model, fuse(model))
+    kernels = outline(model, fuse(model))
     text = generate.generate(kernels)
     first, again = (nvrtc.compiled(text, ["sm_80", "sm_90"], tmp_path) for _ in range(2))
     assert first == again
@@ -61,7 +60,7 @@ def test_odd_transposes_of_small_elements_spill_nowhere(tmp_path: Path, dtype: s
         f"{dtype}[8191, 4099] y",
         "t = Transpose(x)  a = Add(t, z)  y = Max(a, z)",
     )
-    text = generate.generate(outline.outline(model, fuse(model)))
+    text = generate.generate(outline(model, fuse(model)))
     usage = nvrtc.compiled(text, cache=tmp_path).usage
     assert [(arch, name) for arch, found in usage.items() for name, u in found.items() if u.spilled] == []
 
@@ -77,7 +76,7 @@ def test_a_region_that_spills_is_split(tmp_path: Path, monkeypatch: pytest.Monke
     path = tmp_path / "model.onnx"
     ir.save(_model(), path)
     whole = _model()
-    kernels = outline.outline(whole, fuse(whole))
+    kernels = outline(whole, fuse(whole))
     usage = nvrtc.compiled(generate.generate(kernels), ["sm_90"], tmp_path / "cache").usage
     assert compiler_report.spilling(kernels, usage), "the test needs a region that spills"
     manifest = pipeline.optimize(path, tmp_path / "artifact", archs=("sm_90",), cache=tmp_path / "cache").manifest

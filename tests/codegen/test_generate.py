@@ -17,13 +17,14 @@ import pytest
 
 from onnxopt.codegen.generate import generate
 from onnxopt.codegen.nvrtc import compile_cuda
-from onnxopt.fusion.fuse import fuse
-from onnxopt.fusion.outline import outline
-from onnxopt.fusion.regions import Kernel, Kind, Variant
+from onnxopt.fusion.kernel import Variant
+from onnxopt.fusion.region import Kernel
 from onnxopt.kinds.pointwise.cuda import literal
+from onnxopt.kinds.pointwise.kind import POINTWISE
 from onnxopt.program.dtypes import COMPUTE_DTYPES, DTYPES
 from onnxopt.program.expressions import Builder, Expr
 from onnxopt.program.pointwise import PRIMITIVES, Instruction, Program
+from tests.support.fusing import fuse, outline
 from tests.support.graphs import graph
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -101,7 +102,7 @@ def _strided(name: str, inputs: int) -> Variant:
 
 def _source(*programs: Program) -> str:
     kernels = [
-        Kernel(f"K{k}", Kind.POINTWISE, ("Test",), program, (_strided(f"K{k}", len(program.inputs)),), ())
+        Kernel(f"K{k}", POINTWISE, ("Test",), program, (_strided(f"K{k}", len(program.inputs)),), ())
         for k, program in enumerate(programs)
     ]
     return generate(kernels)
@@ -138,7 +139,7 @@ def test_literals_read_back_bit_exactly(monkeypatch: pytest.MonkeyPatch, tmp_pat
         for k, (dtype, value) in enumerate(LITERALS)
     ]
     opening = 'extern "C" __global__ void literals(uint64_t* y) {'
-    source = "\n".join(['#include "pointwise.cuh"', "namespace onnxopt {", opening, *lines, "}", "}"])
+    source = "\n".join(['#include "pointwise/pointwise.cuh"', "namespace onnxopt {", opening, *lines, "}", "}"])
     compile_cuda(source, ["sm_75"], tmp_path)
     (ptx,) = tmp_path.glob("*.ptx")
     text = ptx.read_text(errors="replace")

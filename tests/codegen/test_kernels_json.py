@@ -7,9 +7,8 @@ import hashlib
 import json
 
 from onnxopt.codegen import kernels_json
-from onnxopt.fusion.fuse import fuse
-from onnxopt.fusion.outline import outline
-from onnxopt.fusion.regions import Kernel
+from onnxopt.fusion.region import Kernel
+from tests.support.fusing import fuse, outline
 from tests.support.graphs import graph
 
 

@@ -11,7 +11,7 @@ from onnxopt.codegen import nvrtc as compiling
 from onnxopt.codegen.nvrtc import ARCHS, check_archs, compile_cuda
 from onnxopt.errors import CompileError, UsageError
 
-SOURCE = '#include "pointwise.cuh"\nextern "C" __global__ void k(float* y) { y[0] = onnxopt::sqrt(y[1]); }\n'
+SOURCE = '#include "pointwise/pointwise.cuh"\nextern "C" __global__ void k(float* y) { y[0] = onnxopt::sqrt(y[1]); }\n'
 
 
 @pytest.fixture

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 
 from onnxopt.fusion import cost, eligibility
-from onnxopt.fusion.fuse import fuse
-from onnxopt.fusion.regions import FusionPlan
+from onnxopt.fusion.region import FusionPlan
+from tests.support.fusing import fuse
 from tests.support.graphs import graph, random_bodies, random_model
 
 X, Y = "float[N, 8] x", "float[N, 8] y"

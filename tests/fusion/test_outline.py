@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 
 from onnxopt.fusion import outline as outlining
-from onnxopt.fusion.fuse import fuse
-from onnxopt.fusion.outline import DOMAIN, inline, outline
-from onnxopt.fusion.regions import Kernel
+from onnxopt.fusion.outline import DOMAIN, inline
+from onnxopt.fusion.region import Kernel
+from tests.support.fusing import fuse, outline
 from tests.support.graphs import graph, random_bodies, random_model, run
 
 X, Y = "float[N, 8] x", "float[N, 8] y"

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from onnxopt.fusion.fuse import fuse
-from onnxopt.fusion.provider_preference import kernel_wins_on_cpu
+from tests.support.fusing import fuse
 from tests.support.graphs import graph
 
 K = "int64[1] zero = {0}, int64[1] half = {4}, int64[1] all = {8}, int64[1] last = {-1}"
@@ -33,4 +32,4 @@ def test_kernels_of_the_cpu(body: str, wins: bool) -> None:
         for r in fuse(graph(f"{dims} x, {dims} c, {dims} s", "float[] y", body, constants=K)).regions
         if len(r.nodes) > 1
     ]
-    assert kernel_wins_on_cpu(region) == wins
+    assert region.kind.pays_on_cpu(region) == wins

@@ -20,7 +20,6 @@ import sys
 import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from unittest import mock
 
 import onnx
 import onnx.helper
@@ -35,6 +34,7 @@ from onnxopt.program import operators
 from onnxopt.verification import reference, samples
 from onnxopt.verification.compare import Limit, compare
 from tests.fuzz import index as fuzz_index
+from tests.support.fusing import cpu_kernels_forced
 
 OPSET = 20
 FOLDER = Path(__file__).resolve().parents[2] / "build" / "fuzz"
@@ -219,7 +219,7 @@ def examine(seed: int, folder: Path) -> tuple[str | None, int]:
         return None, 0
     try:
         # Every kernel runs, also those that a CPU-only machine leaves to ONNX Runtime.
-        with mock.patch.object(pipeline.outline, "kernel_wins_on_cpu", return_value=True):
+        with cpu_kernels_forced():
             manifest = pipeline.optimize(path, output, archs=()).manifest
         optimized = onnx.load(output / "model.onnx")
     except Exception as error:  # noqa: BLE001  (any error at all is a finding)

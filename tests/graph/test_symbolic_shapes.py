@@ -16,13 +16,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import models
-from onnxopt.fusion import eligibility, fuse
+from onnxopt.fusion import eligibility
 from onnxopt.graph import normalize, read, rewrite
 from onnxopt.graph.shapes import dims as d
 from onnxopt.graph.shapes import infer
 from onnxopt.graph.shapes import shapes as shape_inference
 from onnxopt.verification import samples
 from tests.support import real_models
+from tests.support.fusing import fuse
 from tests.support.graphs import graph, run, value
 
 Sizes = Mapping[str, int]
@@ -127,7 +128,7 @@ def _regions(name: str, folder: Path) -> collections.Counter[tuple[str, ...]]:
     """The operators of each region that the pipeline fuses, its kind first."""
     model = normalize.normalize(read.load(models.path(name)).model).model
     rewrite.rewrite(model, folder)
-    return collections.Counter((r.kind.value, *(n.op_type for n in r.nodes)) for r in fuse.fuse(model).regions)
+    return collections.Counter((r.kind.name, *(n.op_type for n in r.nodes)) for r in fuse(model).regions)
 
 
 _SLICED = "int64[1] o = {1}, int64[1] z = {0}, "

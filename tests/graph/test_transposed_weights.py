@@ -6,10 +6,9 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
-from onnxopt.fusion import outline
-from onnxopt.fusion.fuse import fuse
-from onnxopt.fusion.regions import Kind
 from onnxopt.graph.passes.transposed_weights import TransposeWeightsPass
+from onnxopt.kinds.gemm.kind import GEMM
+from tests.support.fusing import fuse, outline
 from tests.support.graphs import graph, run
 
 INPUTS, OUTPUT = "float16[S, 256] x, float16[512] b", "float16[] y"
@@ -35,7 +34,7 @@ def turn(source: ir.Model) -> bool:
 
 
 def gemms(source: ir.Model):
-    return [k for k in outline.outline(source, fuse(source)) if k.kind is Kind.GEMM]
+    return [k for k in outline(source, fuse(source)) if k.kind is GEMM]
 
 
 @pytest.mark.parametrize(

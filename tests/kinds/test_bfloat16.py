@@ -12,7 +12,6 @@ import pytest
 
 import models
 import onnxopt
-from onnxopt.fusion import fuse
 from onnxopt.graph import normalize, read, write
 from onnxopt.graph.passes.transposed_weights import TransposeWeightsPass
 from onnxopt.graph.rewrite import rewrite
@@ -20,6 +19,7 @@ from onnxopt.graph.shapes.infer import InferShapesPass
 from onnxopt.runtime import releases
 from tests.support import graphs
 from tests.support.attention_graphs import WIDTH, Attention, ops
+from tests.support.fusing import fuse
 
 
 def in_bfloat16(model: ir.Model) -> ir.Model:
@@ -54,7 +54,7 @@ def test_every_kind_of_region_takes_bfloat16(name: str, tmp_path: Path) -> None:
     assert counts["MultiHeadAttention"] == counts["Split"] == 2
     assert counts["Attention"] == 0  # its CUDA kernels are of float16 and float32
     TransposeWeightsPass()(model)
-    kinds = collections.Counter(region.kind for region in fuse.fuse(model).regions)
+    kinds = collections.Counter(region.kind.name for region in fuse(model).regions)
     assert set(kinds) == {"rowwise", "gemm", "pointwise"}
     assert releases.of(model, library=True, archs=()).onnxruntime_cuda == "1.24"  # for MultiHeadAttention
 

@@ -13,10 +13,9 @@ import onnx_ir as ir
 import pytest
 
 from onnxopt.codegen import kernels_json
-from onnxopt.fusion import outline
-from onnxopt.fusion.fuse import fuse
-from onnxopt.fusion.regions import Kernel
+from onnxopt.fusion.region import Kernel
 from tests.support import custom_ops_artifact as artifact
+from tests.support.fusing import fuse, outline
 from tests.support.graphs import graph, run
 
 pytestmark = pytest.mark.usefixtures("library")
@@ -51,7 +50,7 @@ print(json.dumps(most() - before))
 def _optimized(outputs: str, body: str, size: int, folder: Path) -> tuple[ir.Model, onnx.ModelProto, Path, Kernel]:
     model = graph(f"float[{size}] x, int64[1] axis", outputs.format(n=size), body, constants=_CONSTANTS)
     optimized = model.clone()
-    kernels = outline.outline(optimized, fuse(optimized))
+    kernels = outline(optimized, fuse(optimized))
     rows = json.loads(kernels_json.to_json(kernels, None))["kernels"]
     library = artifact.write(folder / "artifact", [{**row, "cpu": True} for row in rows])
     return model, ir.to_proto(optimized), library, kernels[0]

@@ -16,8 +16,9 @@ REPOSITORY = Path(__file__).parents[2]
 CUSTOM_OPS = REPOSITORY / "custom_ops"
 # fmt: off
 _SOURCES = (
-    "cuda_driver", "cuda_launcher", "cuda_library", "cuda_stream", "fatbin", "gemm_workspace", "launch_choices",
-    "library_path", "measured_file", "ort", "portability", "stopwatch",
+    "cuda/driver", "cuda/gemm/workspace", "cuda/launcher", "cuda/library", "cuda/stopwatch", "cuda/stream",
+    "kernel_file/fatbin", "kernel_file/launch_choices", "kernel_file/measured_file",
+    "support/library_path", "support/ort", "support/portability",
 )
 # fmt: on
 H200 = {"FAKE_GPU": "NVIDIA H200"}

@@ -15,11 +15,11 @@ from onnx import helper
 from onnx.reference import ReferenceEvaluator
 
 from onnxopt.codegen import generate, nvrtc
-from onnxopt.fusion import fuse, outline
 from onnxopt.program.dtypes import DTYPES, to_ir
 from onnxopt.program.row_operators import ROW_OPERATORS, RowOperator
 from onnxopt.runtime import sessions
 from tests.support import rowwise_models
+from tests.support.fusing import fuse, outline
 
 pytestmark = pytest.mark.usefixtures("library")
 
@@ -98,9 +98,9 @@ def run(use: Use, folder) -> tuple[np.ndarray, np.ndarray]:
     """What the CPU kernel computes, and the reference in float64 (integers in their own dtype)."""
     proto = use.model(use.dtype)
     model = ir.from_proto(proto)
-    plan = fuse.fuse(model)
-    assert [r.kind for r in plan.regions] == ["rowwise"], [r.reason for r in plan.refusals]
-    kernels = tuple(dataclasses.replace(k, cpu=True) for k in outline.outline(model, plan))
+    plan = fuse(model)
+    assert [r.kind.name for r in plan.regions] == ["rowwise"], [r.reason for r in plan.refusals]
+    kernels = tuple(dataclasses.replace(k, cpu=True) for k in outline(model, plan))
     made = rowwise_models.Fused(plan, kernels, b"", ir.to_proto(model).SerializeToString())
     feeds = use.feeds()
     found = sessions.run(rowwise_models.with_library(made, folder), feeds)["y"]
@@ -132,7 +132,7 @@ def test_cuda_text_of_every_operator_compiles(tmp_path) -> None:
         chosen = {u.row.name: u for u in _uses(dtypes)}
         for use in chosen.values():
             model = ir.from_proto(use.model(use.dtype))
-            for kernel in outline.outline(model, fuse.fuse(model)):
+            for kernel in outline(model, fuse(model)):
                 kernels[kernel.name] = dataclasses.replace(kernel, variants=kernel.variants[:1])
     assert len(kernels) > 40
     assert nvrtc.compile_cuda(generate.generate(tuple(kernels.values())), ["sm_75"], tmp_path)

@@ -16,11 +16,12 @@ import onnx_ir as ir
 from onnx import helper
 from onnx.reference import ReferenceEvaluator
 
-from onnxopt.fusion import cost, fuse, outline
-from onnxopt.fusion.regions import Kernel
+from onnxopt.fusion import cost
+from onnxopt.fusion.region import Kernel
 from onnxopt.program import operators
 from onnxopt.program.dtypes import DTYPES, to_ir
 from onnxopt.runtime import sessions
+from tests.support.fusing import fuse, outline
 
 OPSET = 24
 SHAPE = (3, 67)  # odd, so that vectors have a tail
@@ -97,9 +98,9 @@ def fused(chosen: list[Use]) -> tuple[ir.Model, tuple[Kernel, ...]]:
     """The model with every use outlined; asserts that none was left out."""
     built = model(chosen)
     with mock.patch.object(cost, "TINY_BYTES", 0):  # each use is a region of its own
-        plan = fuse.fuse(built)
+        plan = fuse(built)
     assert len(plan.regions) == len(chosen), plan.refusals
-    return built, outline.outline(built, plan)
+    return built, outline(built, plan)
 
 
 def expected(use: Use, feeds: Mapping[str, np.ndarray]) -> np.ndarray:

@@ -10,10 +10,11 @@ import onnx_ir as ir
 import onnxruntime as ort
 
 from onnxopt.codegen import kernels_json
-from onnxopt.fusion import fuse, outline
-from onnxopt.fusion.regions import FusionPlan, Kernel, Kind
+from onnxopt.fusion.region import FusionPlan, Kernel
+from onnxopt.kinds.rowwise.kind import ROWWISE
 from tests.support import graphs
 from tests.support.custom_ops_artifact import copy_library
+from tests.support.fusing import fuse, outline
 
 
 @dataclasses.dataclass
@@ -28,7 +29,7 @@ class Fused:
     @property
     def rowwise(self) -> list[str]:
         """The operators of every rowwise region."""
-        return [" ".join(n for n in k.ops) for k in self.kernels if k.kind == Kind.ROWWISE]
+        return [" ".join(n for n in k.ops) for k in self.kernels if k.kind is ROWWISE]
 
 
 def fused(
@@ -37,8 +38,8 @@ def fused(
     """The model of graphs.graph, fused."""
     model = graphs.graph(inputs, outputs, body, constants=constants, opset=opset, contrib=contrib)
     original = ir.to_proto(model).SerializeToString()
-    plan = fuse.fuse(model)
-    kernels = tuple(dataclasses.replace(k, cpu=True) for k in outline.outline(model, plan))
+    plan = fuse(model)
+    kernels = tuple(dataclasses.replace(k, cpu=True) for k in outline(model, plan))
     return Fused(plan, kernels, original, ir.to_proto(model).SerializeToString())
 
 

@@ -9,7 +9,9 @@ import pytest
 import onnxopt
 from onnxopt.artifact import manifest as manifests
 from onnxopt.artifact.manifest import Kernel, LeftOut, Place
-from onnxopt.fusion.regions import Kind, Refusal, Traffic
+from onnxopt.fusion.kernel import Traffic
+from onnxopt.graph.refusal import Refusal
+from onnxopt.kinds.pointwise.kind import POINTWISE
 from onnxopt.tools import explain
 from tests.support.small_models import CHAIN, NOTHING_TO_FUSE, write
 
@@ -26,7 +28,7 @@ def manifest(tmp_path: Path, artifact: Path) -> manifests.Manifest:
     )
     kernel = Kernel(
         name="AddTanh_00",
-        kind=Kind.POINTWISE,
+        kind=POINTWISE,
         ops=("Add", "Tanh"),
         inputs=("float16", "float16"),
         outputs=("float16",),

@@ -13,12 +13,12 @@ import onnxopt
 from onnxopt.artifact import manifest as manifests
 from onnxopt.artifact import package
 from onnxopt.errors import ArtifactError
-from onnxopt.fusion import fuse, outline
+from onnxopt.fusion import entry_points
 from onnxopt.graph import normalize, read
-from onnxopt.kinds import launch_alternatives
 from onnxopt.kinds.rowwise.entry_points import RowVariant
 from onnxopt.runtime import providers
 from onnxopt.tools.tuning.kernels import RULES, SECTION, MeasuredKernels
+from tests.support.fusing import fuse, outline
 from tests.support.small_models import CHAIN, write
 from tests.tools.test_tuning import ARENA, assert_whole, pretend_times, tune
 
@@ -191,8 +191,8 @@ def test_a_stopped_run_goes_on_with_what_was_measured(made: Path, on_a_gpu: Call
 )
 def test_alternatives_come_last_and_are_entry_points_of_their_own(tmp_path: Path, body: str) -> None:
     model = normalize.normalize(read.load(write(tmp_path / "model.onnx", body)).model).model
-    (kernel,) = outline.outline(model, fuse.fuse(model))
-    more = launch_alternatives.added(kernel)
+    (kernel,) = outline(model, fuse(model))
+    more = entry_points.with_alternatives(kernel)
     added = more.variants[len(kernel.variants) :]
     assert more.variants[: len(kernel.variants)] == kernel.variants
     assert len({v.symbol for v in more.variants}) == len(more.variants)
@@ -202,7 +202,7 @@ def test_alternatives_come_last_and_are_entry_points_of_their_own(tmp_path: Path
         if isinstance(variant, RowVariant):
             assert variant.lanes * variant.unroll * variant.vector >= variant.columns == 768
             assert variant.threads % variant.lanes == 0
-    assert launch_alternatives.added(more).variants[: len(more.variants)] == more.variants
+    assert entry_points.with_alternatives(more).variants[: len(more.variants)] == more.variants
 
 
 def test_an_artifact_has_them_where_they_are_asked_for(tmp_path: Path) -> None:

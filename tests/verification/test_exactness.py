@@ -12,15 +12,14 @@ import pytest
 
 import models
 import onnxopt
-from onnxopt import pipeline
 from onnxopt.codegen import kernels_json
-from onnxopt.fusion import outline
 from onnxopt.graph import read, traits
 from onnxopt.runtime import sessions
 from onnxopt.verification import widening
 from onnxopt.verification.compare import Difference, Limit
 from onnxopt.verification.exactness import Exactness, Float32
 from onnxopt.verification.reference import Check
+from tests.support.fusing import cpu_kernels_forced
 from tests.support.small_models import write
 
 # w holds 1.5, 2.5, ... 8.5, and one is 1: onnx's text has the bits of float16.
@@ -138,14 +137,11 @@ def test_what_overflows_in_16_bits_is_left_to_the_original() -> None:
 @pytest.mark.models
 @pytest.mark.usefixtures("library")
 def test_kernels_that_round_less_than_the_original_says_are_kept(
-    tmp_path: Path, artifact: Path, monkeypatch: pytest.MonkeyPatch
+    artifact: Path,
 ) -> None:
     """25 fused SiLUs of EfficientNet on the CPU: 1.5 times the limit from the original, and nearer to float32."""
-    true_outline = outline.outline
-    monkeypatch.setattr(
-        pipeline.outline, "outline", lambda m, p: tuple(dataclasses.replace(k, cpu=True) for k in true_outline(m, p))
-    )
-    manifest = onnxopt.optimize(models.path("efficientnet_tiny_fp16"), artifact, archs=()).manifest
+    with cpu_kernels_forced():
+        manifest = onnxopt.optimize(models.path("efficientnet_tiny_fp16"), artifact, archs=()).manifest
     assert manifest.verify.status == "passed"
     assert manifest.left_out == ()
     exact = [c.exactness for c in manifest.verify.checks if c.exactness is not None]

@@ -18,7 +18,7 @@ from onnxopt import pipeline
 from onnxopt.artifact import build
 from onnxopt.codegen import kernels_json
 from onnxopt.errors import UsageError, VerificationError
-from onnxopt.fusion.regions import Kernel
+from onnxopt.fusion.region import Kernel
 from onnxopt.graph import normalize, traits
 from onnxopt.runtime import sessions
 from onnxopt.verification import verify as verification

@@ -19,7 +19,8 @@ from onnxopt.artifact.manifest import Kernel, Manifest
 from onnxopt.artifact.report import plots
 from onnxopt.artifact.report.facts import Facts, KernelTime, Measurement
 from onnxopt.fusion import outline
-from onnxopt.fusion.regions import Refusal, Traffic
+from onnxopt.fusion.kernel import Traffic
+from onnxopt.graph.refusal import Refusal
 from onnxopt.program.dtypes import DTYPES
 from onnxopt.runtime import providers
 from onnxopt.runtime.sessions import CPU
@@ -204,7 +205,7 @@ def _kernel(kernel: Kernel, facts: Facts, sizes: Mapping[str, int]) -> KernelVie
     work = _work(kernel, facts.costs.get(kernel.name), sizes)
     return KernelView(
         name=kernel.name,
-        kind=str(kernel.kind),
+        kind=kernel.kind,
         ops=kernel.ops,
         calls=len(kernel.sites),
         cpu=kernel.cpu,

@@ -10,12 +10,13 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
-from onnxopt.fusion.regions import Kernel, Region, Variant
+from onnxopt.fusion.kernel import Variant
+from onnxopt.fusion.region import Kernel, Region
 from onnxopt.graph.shapes.shapes import Shapes
 from onnxopt.program.dtypes import DTYPES
 from onnxopt.program.gemm import Gemm
 
-HEADER = "few_rows.cuh"
+HEADER = "gemm/few_rows.cuh"
 _THREADS = 64
 _ACCESS_BYTES = 16
 _SHAPES = {1: (1, 8), 2: (1, 8)}  # rows of a -> columns a warp takes, vectors of each in flight (docs/notes.md)

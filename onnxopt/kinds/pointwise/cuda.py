@@ -8,7 +8,8 @@ from typing import cast
 
 import numpy as np
 
-from onnxopt.fusion.regions import Kernel, Variant
+from onnxopt.fusion.kernel import Variant
+from onnxopt.fusion.region import Kernel
 from onnxopt.kinds.pointwise.access_modes import MOST_NEIGHBOURS, columns, runs
 from onnxopt.program.dtypes import DTYPES
 from onnxopt.program.extents import Extent, product

@@ -8,7 +8,8 @@ from collections.abc import Iterable, Sequence
 
 import onnx_ir as ir
 
-from onnxopt.fusion.regions import Region, Variant
+from onnxopt.fusion.kernel import Variant
+from onnxopt.fusion.region import Region
 from onnxopt.graph.shapes.shapes import Dims, Shapes
 from onnxopt.kinds.pointwise import launch, tiles
 from onnxopt.kinds.pointwise.access_modes import ALONG, GATHERED, Fit, access_mode, columns, condition_mode, gathered

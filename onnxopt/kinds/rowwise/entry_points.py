@@ -9,7 +9,8 @@ import collections
 import dataclasses
 from collections.abc import Mapping, Sequence
 
-from onnxopt.fusion.regions import Region, Variant
+from onnxopt.fusion.kernel import Variant
+from onnxopt.fusion.region import Region
 from onnxopt.graph.shapes.shapes import Dims, Shapes
 from onnxopt.kinds.rowwise import access_order, launch_shapes
 from onnxopt.kinds.rowwise import grid as row_domain

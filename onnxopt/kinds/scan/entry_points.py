@@ -8,12 +8,12 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
-from onnxopt.fusion.regions import Region
+from onnxopt.fusion.region import Region
 from onnxopt.graph.shapes.shapes import Shapes
 from onnxopt.kinds.rowwise import entry_points, launch_shapes
 from onnxopt.kinds.rowwise.entry_points import RowVariant
 from onnxopt.kinds.rowwise.grid import Grid
-from onnxopt.kinds.scan import find
+from onnxopt.kinds.scan import lower
 from onnxopt.program.dtypes import DTYPES
 from onnxopt.program.scan import ScanProgram
 
@@ -48,7 +48,7 @@ def choose(name: str, program: ScanProgram, regions: Sequence[Region], shapes: S
 
 
 def _grid(region: Region, shapes: Shapes) -> Grid:
-    return find.grid_of(next(n for n in region.nodes if find.is_scan(n)), shapes)
+    return lower.grid_of(next(n for n in region.nodes if lower.is_scan(n)), shapes)
 
 
 def _may_be_dense(grid: Grid) -> bool:

@@ -15,7 +15,7 @@ from onnxopt.artifact import manifest as manifests
 from onnxopt.artifact import package
 from onnxopt.artifact.manifest import LeftOut
 from onnxopt.artifact.report import page, plots, views
-from onnxopt.fusion.regions import Refusal
+from onnxopt.graph.refusal import Refusal
 from tests.support.report_pages import STATIC, PageText, facts_of, read
 from tests.support.small_models import CHAIN, NOTHING_TO_FUSE, write
 

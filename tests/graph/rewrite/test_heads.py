@@ -9,13 +9,13 @@ import onnx_ir as ir
 import pytest
 from onnxscript.rewriter import MatchingTracer
 
-from onnxopt.fusion import fuse
-from onnxopt.fusion.regions import Kind
 from onnxopt.graph.rewrite import rewrite, to_portable
 from onnxopt.graph.rewrite.cached import CachedGroupQuery
 from onnxopt.graph.shapes.infer import InferShapesPass
+from onnxopt.kinds.pointwise.kind import POINTWISE
 from tests.support import graphs
 from tests.support.attention_graphs import ops, rewritten
+from tests.support.fusing import fuse
 
 HEADS, GROUPS, SIZE, WIDTH = 4, 2, 8, 16
 _HALF = SIZE // 2
@@ -155,7 +155,7 @@ def test_heads_become_one_region(groups: bool, tmp_path: Path) -> None:
     assert "Transpose" not in ops(found)
     agree(source, found, {"batch": 2}, {"batch": 1})
     InferShapesPass()(found)
-    (region,) = [r for r in fuse.fuse(found).regions if r.kind is Kind.POINTWISE]
+    (region,) = [r for r in fuse(found).regions if r.kind is POINTWISE]
     assert len(region.outputs) == 3
 
 

@@ -11,13 +11,13 @@ import onnxruntime as ort
 import pytest
 
 import models
-from onnxopt.fusion import fuse
-from onnxopt.fusion.regions import Kind
 from onnxopt.graph import normalize, read, write
 from onnxopt.graph.rewrite import rewrite, to_portable
 from onnxopt.graph.shapes.infer import InferShapesPass
+from onnxopt.kinds.gemm.kind import GEMM
 from tests.support import graphs
 from tests.support.attention_graphs import Attention, ops, rewritten
+from tests.support.fusing import fuse
 
 _TOKENS = [(2, 16), (1, 1), (3, 33)]
 GOLDEN = {
@@ -163,8 +163,8 @@ def test_one_product_of_16_bits_in_parts_for_long_inputs(tmp_path: Path) -> None
     found, _ = rewritten(half, tmp_path)
     assert [op for op in ops(found) if op != "Reshape"] == ["MatMul", "Add", "Split", "MultiHeadAttention"]
     InferShapesPass()(found)
-    (region,) = fuse.fuse(found).regions
-    assert region.kind is Kind.GEMM
+    (region,) = fuse(found).regions
+    assert region.kind is GEMM
     assert len(region.outputs) == 3
 
 

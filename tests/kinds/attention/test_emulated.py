@@ -14,7 +14,7 @@ import pytest
 from tests.support import emulated
 
 _MAIN = """
-#include "token_attention.cuh"
+#include "attention/token_attention.cuh"
 using namespace onnxopt;
 int main() {
   constexpr unsigned batch = %(batch)d, groups = %(groups)d, heads = %(heads)d, width = %(width)d, past = %(past)d;

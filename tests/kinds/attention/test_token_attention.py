@@ -11,12 +11,10 @@ import pytest
 from onnx import TensorProto, helper
 
 from onnxopt.codegen import generate
-from onnxopt.fusion import outline
-from onnxopt.fusion.fuse import fuse
-from onnxopt.fusion.regions import Kind
-from onnxopt.kinds import registry
-from onnxopt.kinds.attention.token_attention import TokenAttention
+from onnxopt.kinds.attention.kind import ATTENTION
+from onnxopt.program.attention import TokenAttention
 from tests.support import custom_ops_artifact as artifact
+from tests.support.fusing import fuse, outline
 
 HEADS, GROUPS, WIDTH = 4, 2, 16
 HALF = TensorProto.FLOAT16
@@ -66,16 +64,16 @@ def test_it_becomes_a_kernel_with_its_lengths_inside(batch, past, packed) -> Non
     model = graph(batch, past, packed=packed)
     plan = fuse(model)
     (region,) = plan.regions
-    assert region.kind is Kind.ATTENTION
+    assert region.kind is ATTENTION
     assert [v.name for v in region.inputs] == (["q", "pk", "pv"] if packed else ["q", "k", "v", "pk", "pv"])
-    meaning = registry.lower(region, model.opset_imports, plan.shapes)
+    meaning = region.meaning
     meaning.verify()
-    (kernel,) = outline.outline(model, plan)
+    (kernel,) = outline(model, plan)
     assert not kernel.cpu and kernel.name.startswith("GroupQueryAttention_")
     assert [n.op_type for n in model.graph] == [kernel.name]
     text = generate.generate([kernel])
     assert f"attend<float16, {WIDTH}, {HEADS // GROUPS}, 4, 256>(params)" in text
-    assert '#include "token_attention.cuh"' in text
+    assert '#include "attention/token_attention.cuh"' in text
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ import pytest
 from tests.support import emulated
 
 _MAIN = """
-#include "few_rows.cuh"
+#include "gemm/few_rows.cuh"
 using namespace onnxopt;
 int main() {
   const unsigned rows = %(rows)d, columns = %(columns)d, depth = %(depth)d;

@@ -8,11 +8,10 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from onnxopt.codegen import generate, kernels_json
-from onnxopt.fusion import outline
-from onnxopt.fusion.fuse import fuse
-from onnxopt.fusion.regions import Kind
-from onnxopt.kinds import launch_alternatives
+from onnxopt.fusion import entry_points
 from onnxopt.kinds.gemm.few_rows import FewRowsVariant
+from onnxopt.kinds.gemm.kind import GEMM
+from tests.support.fusing import fuse, outline
 
 
 def kernel_of(dims, *, turned=True, uses=1):
@@ -31,8 +30,8 @@ def kernel_of(dims, *, turned=True, uses=1):
     made = helper.make_graph(nodes, "g", [x], outputs, weights)
     proto = helper.make_model(made, opset_imports=[helper.make_opsetid("", 20)], ir_version=10)
     model = ir.serde.deserialize_model(proto)
-    (kernel,) = outline.outline(model, fuse(model))
-    assert kernel.kind is Kind.GEMM
+    (kernel,) = outline(model, fuse(model))
+    assert kernel.kind is GEMM
     return kernel
 
 
@@ -54,7 +53,7 @@ def test_rows_that_may_be_few(dims, rows) -> None:
     assert all(isinstance(v, FewRowsVariant) for v in kernel.variants)
     assert [v.rows for v in kernel.variants] == rows
     text = generate.generate([kernel])
-    assert ('#include "few_rows.cuh"' in text) == bool(rows)
+    assert ('#include "gemm/few_rows.cuh"' in text) == bool(rows)
     assert text.count("FewRowsParams params") == len(rows)
 
 
@@ -70,5 +69,5 @@ def test_a_weight_as_it_is_has_no_entry_point() -> None:
 
 def test_tune_has_nothing_to_add() -> None:
     kernel = kernel_of((1,))
-    assert launch_alternatives.added(kernel) == kernel
+    assert entry_points.with_alternatives(kernel) == kernel
     assert '"rows": 1' in kernels_json.to_json([kernel], None)

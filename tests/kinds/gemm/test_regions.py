@@ -10,11 +10,11 @@ import onnxruntime as ort
 import pytest
 
 from onnxopt.codegen import kernels_json
-from onnxopt.fusion import outline
-from onnxopt.fusion.fuse import fuse
-from onnxopt.fusion.regions import FusionPlan, Kernel, Kind, Region
+from onnxopt.fusion.region import FusionPlan, Kernel, Region
+from onnxopt.kinds.gemm.kind import GEMM
 from onnxopt.program.gemm import Gemm
 from tests.support import custom_ops_artifact as artifact
+from tests.support.fusing import fuse, outline
 from tests.support.graphs import graph, run
 
 INPUTS = "float[B, S, 4] x, float[B, S, 6] r, float[5, 4] p, float[4, 5] q, float[5, 6] t, float[B, 4, 4] batched"
@@ -37,11 +37,11 @@ def model(body: str, outputs: str = OUTPUT) -> ir.Model:
 
 
 def _gemms(plan: FusionPlan) -> list[Region]:
-    return [r for r in plan.regions if r.kind is Kind.GEMM]
+    return [r for r in plan.regions if r.kind is GEMM]
 
 
 def _kernels(source: ir.Model) -> tuple[Kernel, ...]:
-    return outline.outline(source, fuse(source))
+    return outline(source, fuse(source))
 
 
 @pytest.mark.parametrize(
@@ -82,7 +82,7 @@ def test_what_a_product_takes_in(body: str, nodes: str, fields: dict[str, object
     plan = fuse(source)
     (region,) = _gemms(plan)
     assert " ".join(str(n.name) for n in region.nodes) == nodes
-    (kernel,) = [k for k in _kernels(source) if k.kind is Kind.GEMM]
+    (kernel,) = [k for k in _kernels(source) if k.kind is GEMM]
     count = len(region.inputs)
     assert kernel.program == Gemm(("float32",) * count, ("float32",), **fields)  # type: ignore[arg-type]
     assert not kernel.cpu
@@ -179,7 +179,7 @@ def test_results_do_not_change(tmp_path, body: str, sizes: tuple[int, int]) -> N
     feeds = {n: rng.standard_normal(s).astype(np.float32) for n, s in shapes.items()}
     expected = run(source, feeds)
     kernels = [dataclasses.replace(k, cpu=True) for k in _kernels(source)]
-    assert any(k.kind is Kind.GEMM for k in kernels)
+    assert any(k.kind is GEMM for k in kernels)
     library = artifact.copy_library(tmp_path)
     (tmp_path / "kernels.json").write_text(kernels_json.to_json(kernels, None))
     for path in (None, library):

@@ -19,13 +19,13 @@ import onnxruntime as ort
 import pytest
 
 from onnxopt.codegen import generate
-from onnxopt.fusion import outline
-from onnxopt.fusion.fuse import fuse
-from onnxopt.fusion.regions import Kernel, Variant
+from onnxopt.fusion.kernel import Variant
+from onnxopt.fusion.region import Kernel
 from onnxopt.kinds.pointwise.access_modes import ALONG, columns
 from onnxopt.program.indexing import Condition, Indexing, Term
 from onnxopt.program.pointwise import Program
 from tests.support import emulated
+from tests.support.fusing import fuse, outline
 from tests.support.graphs import graph
 
 _ROLL = (
@@ -150,7 +150,7 @@ def _kernel(name: str) -> tuple[ir.Model, Kernel]:
     inputs, body, constants, _ = CASES[name]
     model = graph(inputs, f"{_dtype(name)}[] y", body, constants=constants)
     optimized = model.clone()
-    (kernel,) = outline.outline(optimized, fuse(optimized))
+    (kernel,) = outline(optimized, fuse(optimized))
     return model, kernel
 
 

@@ -10,7 +10,7 @@ from tests.support import emulated
 
 _MAIN = """
 #include <cstdio>
-#include "packed.cuh"
+#include "device/packed.cuh"
 using namespace onnxopt;
 
 template <typename T, typename Scalar, typename Vector>

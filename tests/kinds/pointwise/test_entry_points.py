@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 
 from onnxopt.fusion import cost
-from onnxopt.fusion.fuse import fuse
-from onnxopt.fusion.outline import outline
-from onnxopt.fusion.regions import Kernel
+from onnxopt.fusion.region import Kernel
+from tests.support.fusing import fuse, outline
 from tests.support.graphs import graph
 
 

@@ -10,10 +10,9 @@ import onnx_ir as ir
 import pytest
 
 from onnxopt.codegen import kernels_json
-from onnxopt.fusion import outline
-from onnxopt.fusion.fuse import fuse
-from onnxopt.fusion.regions import Kernel
+from onnxopt.fusion.region import Kernel
 from tests.support import custom_ops_artifact as artifact
+from tests.support.fusing import fuse, outline
 from tests.support.graphs import graph, run
 
 pytestmark = pytest.mark.usefixtures("library")
@@ -142,7 +141,7 @@ def _outlined(name: str) -> tuple[ir.Model, ir.Model, Kernel]:
     before = graph(inputs, outputs, body, constants=constants)
     ir.passes.common.TopologicalSortPass()(before) if name == "split to outputs" else None
     after = before.clone()
-    (kernel,) = outline.outline(after, fuse(after))
+    (kernel,) = outline(after, fuse(after))
     assert [n.op_type for n in after.graph if n.domain == "onnxopt"] == [kernel.name]
     # Also where ONNX Runtime would be preferred: the kernel itself is under test.
     return before, after, dataclasses.replace(kernel, cpu=True)

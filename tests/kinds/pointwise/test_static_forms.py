@@ -7,12 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from onnxopt.fusion import outline
-from onnxopt.fusion.fuse import fuse
 from onnxopt.kinds.pointwise.cuda import lines
 from onnxopt.program.extents import product
 from onnxopt.program.pointwise import Program
 from tests.kinds.pointwise.test_index_regions import ONE_KERNEL
+from tests.support.fusing import fuse, outline
 from tests.support.graphs import graph
 
 NAMES = [name for name, (inputs, *_) in ONE_KERNEL.items() if "N" not in inputs and name != "split to outputs"]
@@ -34,7 +33,7 @@ int main() {
 def test_constants_give_what_the_terms_say(name: str, tmp_path: Path) -> None:
     inputs, outputs, body, constants = ONE_KERNEL[name]
     model = graph(inputs, outputs, body, constants=constants)
-    (kernel,) = outline.outline(model, fuse(model))
+    (kernel,) = outline(model, fuse(model))
     assert isinstance(kernel.program, Program) and kernel.program.index is not None
     index, text = kernel.program.index, lines(kernel)
     first = next(k for k, line in enumerate(text) if "Index at(Index i)" in line) - 1

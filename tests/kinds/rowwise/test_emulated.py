@@ -14,10 +14,10 @@ import onnxruntime as ort
 import pytest
 
 from onnxopt.codegen import generate
-from onnxopt.fusion import outline
-from onnxopt.fusion.fuse import fuse
-from onnxopt.fusion.regions import Kernel, Kind
+from onnxopt.fusion.region import Kernel
+from onnxopt.kinds.rowwise.kind import ROWWISE
 from tests.support import emulated
+from tests.support.fusing import fuse, outline
 from tests.support.graphs import graph
 
 # name: inputs, body, constants
@@ -56,8 +56,8 @@ def _kernel(body: str, dims: tuple[int, ...], axis: int) -> tuple[ir.Model, str,
     inputs, nodes, constants = (t.format(row=",".join(_row(dims, axis)), axis=axis) for t in BODIES[body])
     model = graph(f"float[{','.join(map(str, dims))}] {inputs}", "float[] y", nodes, constants=constants)
     optimized = model.clone()
-    (kernel,) = outline.outline(optimized, fuse(optimized))
-    assert kernel.kind is Kind.ROWWISE
+    (kernel,) = outline(optimized, fuse(optimized))
+    assert kernel.kind is ROWWISE
     return model, generate.generate([kernel]), kernel
 
 
@@ -166,7 +166,7 @@ def test_ring_rows(tmp_path: Path, body: str, mask: int, depth: int) -> None:
 
 
 _ACROSS = """
-#include "shifted.cuh"
+#include "device/shifted.cuh"
 using namespace onnxopt;
 int main() {
   alignas(16) static uint16_t memory[64];

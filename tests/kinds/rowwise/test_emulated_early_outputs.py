@@ -11,11 +11,10 @@ import onnx_ir as ir
 import pytest
 
 from onnxopt.codegen import generate
-from onnxopt.fusion import outline
-from onnxopt.fusion.fuse import fuse
-from onnxopt.fusion.regions import Kernel
+from onnxopt.fusion.region import Kernel
 from onnxopt.program.rowwise import RowProgram
 from tests.support import emulated
+from tests.support.fusing import fuse, outline
 from tests.support.graphs import graph
 from tests.support.rowwise_models import session
 
@@ -49,7 +48,7 @@ def _kernel(case: str) -> tuple[ir.Model, Kernel]:
     outputs, body, _ = _CASES[case]
     model = graph("float[21,197] x, float[197] g", outputs, body, constants="int64[1] axes = {1}")
     optimized = model.clone()
-    (kernel,) = outline.outline(optimized, fuse(optimized))
+    (kernel,) = outline(optimized, fuse(optimized))
     return model, kernel
 
 

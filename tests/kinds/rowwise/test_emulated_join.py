@@ -11,14 +11,13 @@ import onnx_ir as ir
 import pytest
 
 from onnxopt.codegen import generate
-from onnxopt.fusion import outline
-from onnxopt.fusion.fuse import fuse
-from onnxopt.fusion.regions import Kernel
+from onnxopt.fusion.region import Kernel
 from onnxopt.kinds.rowwise import access_order
 from onnxopt.program.indexing import Condition, Term
 from onnxopt.program.rowwise import RowProgram
 from tests.kinds.rowwise.test_join import CASES as JOINED
 from tests.support import emulated
+from tests.support.fusing import fuse, outline
 from tests.support.graphs import graph
 from tests.support.rowwise_models import session
 
@@ -51,7 +50,7 @@ def _kernel(case: str) -> tuple[ir.Model, Kernel]:
     model = graph(inputs, outputs, body, constants=constants, opset=23)
     optimized = model.clone()
     with mock.patch.object(access_order, "cuts_vectors", return_value=False):  # slow is no reason not to be right
-        (kernel,) = outline.outline(optimized, fuse(optimized))
+        (kernel,) = outline(optimized, fuse(optimized))
     assert cast(RowProgram, kernel.program).index is not None
     return model, kernel
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from onnxopt.codegen import generate
-from onnxopt.fusion import outline
-from onnxopt.fusion.fuse import fuse
+from tests.support.fusing import fuse, outline
 from tests.support.graphs import graph
 
 X, G, Y = "float[8, 40] x", "float[40] g", "float[8, 40] y"
@@ -18,7 +17,7 @@ SOFTMAX = "m = ReduceMax(@, last) d = Sub(@, m) e = Exp(d) s = ReduceSum(e, last
 def _text(inputs: str, body: str, dtype: str = "float") -> str:
     inputs, output, constants = (t.replace("float", dtype) for t in (inputs, Y, AXIS))
     model = graph(inputs, output, body, constants=constants)
-    kernels = outline.outline(model, fuse(model))
+    kernels = outline(model, fuse(model))
     assert len(kernels) == 1
     return generate.generate(kernels)
 

@@ -13,9 +13,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from onnxopt.fusion import fuse, outline
 from onnxopt.kinds.rowwise import access_order
 from tests.fuzz import index_rows as fuzz_index_rows
+from tests.support.fusing import fuse, outline
 from tests.support.rowwise_models import Fused, difference, fused, session, with_library
 
 ENDS = "int64[1] zero = {0}, int64[1] half = {64}, int64[1] all = {128}, int64[1] last = {-1}"
@@ -173,8 +173,8 @@ def test_random_graphs(seed: int) -> None:
     graph = fuzz_index_rows.Graph(seed)
     proto, wide = graph.model(), graph.model("float32")
     model = ir.from_proto(proto)
-    plan = fuse.fuse(model)
-    kernels = tuple(dataclasses.replace(k, cpu=True) for k in outline.outline(model, plan))
+    plan = fuse(model)
+    kernels = tuple(dataclasses.replace(k, cpu=True) for k in outline(model, plan))
     found = Fused(plan, kernels, proto.SerializeToString(), ir.to_proto(model).SerializeToString())
     original = session(wide.SerializeToString())
     limit = 1e-4 if graph.dtype == "float32" else 3e-2

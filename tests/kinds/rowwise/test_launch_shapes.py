@@ -7,10 +7,9 @@ from typing import cast
 
 import pytest
 
-from onnxopt.fusion import outline
-from onnxopt.fusion.fuse import fuse
 from onnxopt.kinds.rowwise.entry_points import RowVariant
 from onnxopt.kinds.rowwise.launch_shapes import RowShape, RowWork, for_length, for_strided, shared_bytes, vectors_of
+from tests.support.fusing import fuse, outline
 from tests.support.graphs import graph
 
 _LENGTHS = (*range(2, 600), *range(600, 9000, 37), *range(9000, 600_000, 1013), 16384, 40960, 65536, 262_144, 1_048_576)
@@ -104,7 +103,7 @@ def test_rows_kept_in_shared_memory_are_held_where_it_is_small() -> None:
     """The host takes the first entry point that fits: a GPU of 64 KB a block takes the second."""
     model = graph("float16[64, 16384] x, float16[16384] g, float16[16384] b", "float16[64, 16384] y",
                   "y = LayerNormalization<axis = -1>(x, g, b)")  # fmt: skip
-    (kernel,) = outline.outline(model, fuse(model))
+    (kernel,) = outline(model, fuse(model))
     first, second, *_ = cast(tuple[RowVariant, ...], kernel.variants)
     assert (first.layout, second.layout) == ("piped", "held")
     assert first.shared > 64 << 10 and second.shared == 0

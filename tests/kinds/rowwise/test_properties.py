@@ -14,8 +14,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from onnx.reference import ReferenceEvaluator
 
-from onnxopt.fusion import fuse, outline
 from tests.fuzz import rows as fuzz_rows
+from tests.support.fusing import fuse, outline
 from tests.support.rowwise_models import Fused, difference, fused, session, with_library
 
 pytestmark = pytest.mark.usefixtures("library")
@@ -85,8 +85,8 @@ def test_random_rowwise_graphs(seed: int) -> None:
     proto = fuzz_rows.Graph(seed).model()
     before = proto.SerializeToString()
     model = ir.from_proto(proto)
-    plan = fuse.fuse(model)
-    kernels = tuple(dataclasses.replace(k, cpu=True) for k in outline.outline(model, plan))
+    plan = fuse(model)
+    kernels = tuple(dataclasses.replace(k, cpu=True) for k in outline(model, plan))
     found = Fused(plan, kernels, before, ir.to_proto(model).SerializeToString())
     original = session(before)
     limit = 1e-4 if all(i.type != "tensor(float16)" for i in original.get_inputs()) else 3e-2

@@ -9,13 +9,12 @@ from typing import Any
 import pytest
 
 from onnxopt.codegen import generate, kernels_json, nvrtc
-from onnxopt.fusion import outline
-from onnxopt.fusion.fuse import fuse
-from onnxopt.fusion.regions import FusionPlan, Kernel
+from onnxopt.fusion.region import FusionPlan, Kernel
 from onnxopt.program.scan import SUMMED, ScanProgram
 from tests.support import graphs, rowwise_models, scan_models
 from tests.support.custom_ops_artifact import copy_library
 from tests.support.custom_ops_damage import set_field
+from tests.support.fusing import fuse, outline
 
 _AXIS = "int64 axis = {1}, int64 one = {1}, float most = {0.9}, float none = {0}"
 
@@ -25,7 +24,7 @@ def _plan(inputs: str, outputs: str, body: str, constants: str = _AXIS) -> Fusio
 
 
 def _regions(plan: FusionPlan) -> list[tuple[str, str]]:
-    return [(r.kind, " ".join(n.op_type for n in r.nodes)) for r in plan.regions]
+    return [(r.kind.name, " ".join(n.op_type for n in r.nodes)) for r in plan.regions]
 
 
 def test_takes_in_what_is_elementwise_around_it() -> None:
@@ -96,7 +95,7 @@ def test_shape_arithmetic_stays_on_the_host() -> None:
 
 def _kernel(inputs: str, body: str, constants: str = _AXIS, outputs: str = "") -> Kernel:
     model = graphs.graph(inputs, outputs or f"{inputs.split(']')[0]}] y", body, constants=constants)
-    (kernel,) = outline.outline(model, fuse(model))
+    (kernel,) = outline(model, fuse(model))
     return kernel
 
 

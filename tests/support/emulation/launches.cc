@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "cuda_launcher.h"
+#include "cuda/launcher.h"
 
 namespace onnxopt::cuda {
 namespace {
