@@ -8,7 +8,6 @@ what the optimizer computed.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import lzma
 import pathlib
@@ -19,11 +18,10 @@ import numpy as np
 import onnx
 from onnx import numpy_helper
 
+from benchmarks.support.recipes import Recipe, Recipes
+
 _KEEP_BELOW = 4096  # bytes; smaller tensors travel as they are
 _HARNESS_DEVIATION = 0.02  # of the weights that harness.load draws
-_COLUMNS = "/columns"  # behind that of a convolution's, as the second operand of a product
-_TURNED = "^T"  # behind the name of a weight that lies transposed
-_START = "[:bytes]"  # behind the name of a weight of which the first bytes are taken: rows of a table of positions
 _LARGEST = 1 << 20  # bytes of one packed graph; several must fit beside what else is carried
 GPU_FOLDER = pathlib.Path(__file__).parents[2] / ".gpu"
 GRAPHS = pathlib.Path(__file__).parents[1] / "graphs"
@@ -71,7 +69,7 @@ def empty(model: onnx.ModelProto, path: pathlib.Path) -> int:
     """
     emptied = {}
     for tensor in model.graph.initializer:
-        if _size(tensor) >= _KEEP_BELOW:
+        if len(tensor.raw_data) >= _KEEP_BELOW:
             emptied[tensor.name] = [list(tensor.dims), tensor.data_type]
             tensor.ClearField("raw_data")
     path.write_bytes(lzma.compress(model.SerializeToString(), preset=9))
@@ -101,85 +99,41 @@ def original(name: str) -> onnx.ModelProto:
 
 
 def strip(optimized: onnx.ModelProto, source: onnx.ModelProto, path: pathlib.Path) -> int:
-    """Write the optimized model to `path` (.onnx.xz) without the weights it shares with `source`; bytes written.
+    """Write the optimized model to `path` (.onnx.xz) without the weights that `source` gives; bytes written.
 
-    `optimized` loses those weights. Raises ValueError where constants that the optimizer derived
-    make it too large to carry.
+    `optimized` loses those weights; a .json beside `path` has the recipe of each. Raises ValueError where the constants
+    that the optimizer computed make the file too large to carry.
     """
-    names = {_digest(t): t.name for t in source.graph.initializer if _size(t) >= _KEEP_BELOW}
-    weights = {t.name: t for t in source.graph.initializer}
-    taken = {}
+    recipes = Recipes(source, _KEEP_BELOW)
+    stripped = {}
     for tensor in optimized.graph.initializer:
-        if _size(tensor) < _KEEP_BELOW:
-            continue
-        for turned, found in ((False, tensor), (True, _turned(tensor))):
-            base = tensor.name.removesuffix("_transposed")
-            parts = [names[_digest(found)]] if _digest(found) in names else base.split("+")
-            if (
-                all(name.removesuffix(_COLUMNS) in weights for name in parts)
-                and _joined(parts, weights).raw_data == found.raw_data
-            ):
-                taken[tensor.name] = "+".join(parts) + _TURNED * turned
-        longer = next((w.name for w in weights.values() if _begins(w, tensor)), None)
-        if tensor.name not in taken and longer is not None:
-            taken[tensor.name] = f"{longer}{_START}{_size(tensor)}"
-        if tensor.name in taken:
+        recipe = recipes.find(tensor) if len(tensor.raw_data) >= _KEEP_BELOW else None
+        if recipe is not None:
+            stripped[tensor.name] = recipe.to_json()
             tensor.ClearField("raw_data")
     packed = lzma.compress(optimized.SerializeToString(), preset=9)
     if len(packed) > _LARGEST:
-        raise ValueError(f"{path.name}: {len(packed)} bytes with its derived constants, more than {_LARGEST}")
+        raise ValueError(f"{path.name}: {len(packed)} bytes with the optimizer's constants, more than {_LARGEST}")
     path.write_bytes(packed)
-    path.with_suffix("").with_suffix(".json").write_text(json.dumps(taken))
+    path.with_suffix("").with_suffix(".json").write_text(json.dumps(stripped))
     return path.stat().st_size
 
 
 def restore(path: pathlib.Path, source: onnx.ModelProto) -> onnx.ModelProto:
-    """The model that strip wrote, with its weights taken from `source` again."""
+    """The model that `strip` was given, with its weights made from those of `source` again.
+
+    Raises ValueError where `source` is not the graph that `strip` had.
+    """
     model = onnx.load_from_string(lzma.decompress(path.read_bytes()))
-    taken = json.loads(path.with_suffix("").with_suffix(".json").read_text())
+    stripped = json.loads(path.with_suffix("").with_suffix(".json").read_text())
     weights = {t.name: t for t in source.graph.initializer}
     for tensor in model.graph.initializer:
-        name, is_start, size = taken.get(tensor.name, "").rpartition(_START)
-        if is_start:
-            tensor.raw_data = weights[name].raw_data[: int(size)]
-        elif tensor.name in taken:
-            weight = _joined(taken[tensor.name].removesuffix(_TURNED).split("+"), weights)
-            tensor.raw_data = (_turned(weight) if taken[tensor.name].endswith(_TURNED) else weight).raw_data
+        if tensor.name in stripped:
+            data = Recipe.from_json(stripped[tensor.name]).data(weights, tensor.dims)
+            if data is None:
+                raise ValueError(f"{path.name}: {tensor.name} does not follow from the weights of this source")
+            tensor.raw_data = data
     return model
-
-
-def _joined(names: list[str], weights: dict[str, onnx.TensorProto]) -> onnx.TensorProto:
-    """A weight, or several beside each other along the last axis, as rewriting joins them, or a product's columns."""
-    if len(names) == 1 and names[0].endswith(_COLUMNS):
-        array = numpy_helper.to_array(weights[names[0].removesuffix(_COLUMNS)])
-        order = (2, 1) if array.ndim == 3 else (1, 2, 3)  # graph/rewrite/convolutions.py
-        return numpy_helper.from_array(np.ascontiguousarray(array.transpose(*order, 0).reshape(-1, len(array))))
-    if len(names) == 1:
-        return weights[names[0]]
-    arrays = [numpy_helper.to_array(weights[name]) for name in names]
-    if any(a.shape[:-1] != arrays[0].shape[:-1] for a in arrays):
-        return onnx.TensorProto()
-    return numpy_helper.from_array(np.concatenate(arrays, axis=-1))
-
-
-def _turned(tensor: onnx.TensorProto) -> onnx.TensorProto:
-    """The transposed matrix; anything else as it is."""
-    if len(tensor.dims) != 2 or _size(tensor) < _KEEP_BELOW:
-        return tensor
-    return numpy_helper.from_array(np.ascontiguousarray(numpy_helper.to_array(tensor).T))
-
-
-def _begins(weight: onnx.TensorProto, tensor: onnx.TensorProto) -> bool:
-    return weight.data_type == tensor.data_type and weight.raw_data.startswith(tensor.raw_data)
-
-
-def _size(tensor: onnx.TensorProto) -> int:
-    return len(tensor.raw_data)
-
-
-def _digest(tensor: onnx.TensorProto) -> tuple[int, str]:
-    """Of the bytes alone: the dims of a weight may have been merged."""
-    return tensor.data_type, hashlib.sha256(tensor.raw_data).hexdigest()
 
 
 if __name__ == "__main__":

@@ -75,10 +75,10 @@ def test_ten_gigabytes_are_loaded_normalized_and_saved_in_little_memory(large: P
     peak = _peak_of(
         textwrap.dedent("""
         import sys
-        from onnxopt import loading, normalize, saving
-        source = loading.load(sys.argv[1])
+        from onnxopt.graph import normalize, read, write
+        source = read.load(sys.argv[1])
         assert source.bytes > 10e9
-        saving.save(normalize.normalize(source.model).model, sys.argv[2])
+        write.save(normalize.normalize(source.model).model, sys.argv[2])
         """),
         str(large),
         str(output),
@@ -96,7 +96,7 @@ def test_ten_gigabytes_are_optimized_in_little_memory(large: Path, tmp_path: Pat
     peak = _peak_of(
         textwrap.dedent("""
         import sys
-        from onnxopt.cli import main
+        from onnxopt.tools.cli import main
         try:
             main(["optimize", sys.argv[1], "-o", sys.argv[2], "--no-verify"])
         except SystemExit as done:

@@ -272,7 +272,7 @@ def test_an_unexpected_error_leaves_nothing(chain: Path, artifact: Path, monkeyp
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_leaves_nothing(chain: Path, artifact: Path, number: signal.Signals) -> None:
     program = (
-        "import signal, time; from onnxopt.artifact import build as repair, cli\n"
+        "import signal, time; from onnxopt.tools import cli\n"
         # a shell starts background jobs with SIGINT ignored, and Python leaves it so
         "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
         "def wait(*a): print('verifying', flush=True); time.sleep(60)\n"
