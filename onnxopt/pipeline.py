@@ -25,11 +25,10 @@ from onnxopt.codegen.nvrtc import check_archs, compiled
 from onnxopt.errors import UsageError
 from onnxopt.fusion import fuse, outline
 from onnxopt.fusion.regions import FusionPlan, Kernel
-from onnxopt.graph import normalize, read, rewrite, traits
+from onnxopt.graph import normalize, read, rewrite, signature, traits
 from onnxopt.graph.passes.transposed_weights import TransposeWeightsPass
 from onnxopt.kinds import launch_alternatives
 from onnxopt.runtime import providers, releases
-from onnxopt.verification import samples
 from onnxopt.verification.reference import Check
 from onnxopt.verification.verify import Report, describe_failure, open_ahead
 
@@ -81,7 +80,7 @@ def optimize(
         source = read.load(model)
         _refuse_optimized(source)
         given = _given(source)
-        samples.pin(given.traits.inputs, shapes or {})
+        signature.pin(given.traits.inputs, shapes or {})
         ahead = open_ahead(source.path, given.traits, source.bytes) if verify else None
     with phases("normalize"):
         normalized = normalize.normalize(source.model)

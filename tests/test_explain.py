@@ -10,7 +10,8 @@ from small_models import CHAIN, NOTHING_TO_FUSE, write
 import onnxopt
 from onnxopt.artifact import manifest as manifests
 from onnxopt.artifact.manifest import Kernel, LeftOut, Place
-from onnxopt.fusion.regions import Kind, Refusal, Traffic
+from onnxopt.fusion.regions import Kind, Traffic
+from onnxopt.graph.refusal import Refusal
 from onnxopt.tools import explain
 
 

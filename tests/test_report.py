@@ -17,7 +17,7 @@ from onnxopt.artifact import manifest as manifests
 from onnxopt.artifact import package
 from onnxopt.artifact.manifest import LeftOut
 from onnxopt.artifact.report import page, plots, views
-from onnxopt.fusion.regions import Refusal
+from onnxopt.graph.refusal import Refusal
 
 HEADER_18 = '<ir_version: 8, opset_import: ["" : 18]>'
 

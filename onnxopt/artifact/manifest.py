@@ -17,9 +17,10 @@ import pydantic
 from onnxopt.artifact.fleet import Fleet
 from onnxopt.errors import ArtifactError
 from onnxopt.fusion.regions import Kernel as FusedKernel
-from onnxopt.fusion.regions import Kind, Refusal, Traffic
+from onnxopt.fusion.regions import Kind, Traffic
+from onnxopt.graph.refusal import Refusal
+from onnxopt.graph.signature import Tensor
 from onnxopt.runtime.releases import Requirements
-from onnxopt.verification.samples import Tensor
 from onnxopt.verification.verify import Report
 
 SCHEMA_VERSION: Final = 2

@@ -11,7 +11,8 @@ import onnx_ir as ir
 
 from onnxopt.fusion import eligibility
 from onnxopt.fusion.context import Search
-from onnxopt.fusion.regions import FusionPlan, Refusal, Region
+from onnxopt.fusion.regions import FusionPlan, Region
+from onnxopt.graph.refusal import Refusal
 from onnxopt.graph.shapes import shapes as shape_inference
 from onnxopt.kinds.attention import token_attention
 from onnxopt.kinds.gemm import find as gemm_regions

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 import onnx_ir as ir
 
+from onnxopt.graph.refusal import Refusal
 from onnxopt.graph.shapes.shapes import Shapes
 
 
@@ -70,19 +71,6 @@ class Region:
         read_outside = {v for v in inside if v.is_graph_output() or any(u.node not in nodes for u in v.uses())}
         if read_outside != set(self.outputs):
             raise ValueError("a region's outputs are not the values read outside it")
-
-
-@dataclasses.dataclass(frozen=True)
-class Refusal:
-    """A node that stays as it is next to a node it might have been fused with, and why, for a user to read.
-
-    neighbour: name of the other node, "" where the reason holds whatever the neighbour.
-    """
-
-    node: str
-    op_type: str
-    neighbour: str
-    reason: str
 
 
 @dataclasses.dataclass(frozen=True)

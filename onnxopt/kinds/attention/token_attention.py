@@ -20,7 +20,8 @@ import onnx_ir as ir
 
 from onnxopt.fusion.context import Search
 from onnxopt.fusion.operands import constant
-from onnxopt.fusion.regions import Kernel, Kind, Refusal, Region, Traffic, Variant
+from onnxopt.fusion.regions import Kernel, Kind, Region, Traffic, Variant
+from onnxopt.graph.refusal import Refusal
 from onnxopt.graph.shapes.shapes import Shapes
 from onnxopt.program.dtypes import DTYPES
 

@@ -20,7 +20,8 @@ import onnx_ir as ir
 
 from onnxopt.fusion import cost, eligibility
 from onnxopt.fusion.context import Search
-from onnxopt.fusion.regions import Kind, Refusal, Region
+from onnxopt.fusion.regions import Kind, Region
+from onnxopt.graph.refusal import Refusal
 from onnxopt.graph.shapes.shapes import Shapes
 from onnxopt.kinds.gemm.steps import EPILOGUE, Product, start, take, take_transposes
 from onnxopt.program.gemm import Gemm

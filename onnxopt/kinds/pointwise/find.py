@@ -19,7 +19,8 @@ from onnxopt.fusion import eligibility, index_ops
 from onnxopt.fusion.context import Search
 from onnxopt.fusion.depths import depths
 from onnxopt.fusion.operands import constant
-from onnxopt.fusion.regions import Refusal, Region
+from onnxopt.fusion.regions import Region
+from onnxopt.graph.refusal import Refusal
 from onnxopt.kinds.pointwise.lower import lower
 from onnxopt.program.extents import product
 from onnxopt.program.index_maps import NotAffine

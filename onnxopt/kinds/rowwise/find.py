@@ -11,7 +11,8 @@ import onnx_ir as ir
 from onnxopt.fusion import cost, eligibility
 from onnxopt.fusion.context import Search
 from onnxopt.fusion.operands import constant
-from onnxopt.fusion.regions import Kind, Refusal, Region
+from onnxopt.fusion.regions import Kind, Region
+from onnxopt.graph.refusal import Refusal
 from onnxopt.kinds.rowwise import grid as row_domain
 from onnxopt.kinds.rowwise.grid import RESHAPES, Grid, Unfit
 from onnxopt.kinds.rowwise.lower import lower

@@ -15,7 +15,8 @@ import onnx_ir as ir
 from onnxopt.fusion import cost, eligibility, index_ops
 from onnxopt.fusion.context import Search
 from onnxopt.fusion.operands import constant
-from onnxopt.fusion.regions import Kind, Refusal, Region
+from onnxopt.fusion.regions import Kind, Region
+from onnxopt.graph.refusal import Refusal
 from onnxopt.kinds.pointwise.lower import lower as lower_pointwise
 from onnxopt.kinds.rowwise import access_order, grid
 from onnxopt.kinds.rowwise.lower import lower

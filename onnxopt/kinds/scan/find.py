@@ -14,7 +14,8 @@ import onnx_ir as ir
 from onnxopt.fusion import cost, eligibility
 from onnxopt.fusion.context import Search
 from onnxopt.fusion.operands import apply_operator, constant, storage
-from onnxopt.fusion.regions import Kind, Refusal, Region
+from onnxopt.fusion.regions import Kind, Region
+from onnxopt.graph.refusal import Refusal
 from onnxopt.graph.shapes.shapes import Shapes
 from onnxopt.kinds.pointwise.lower import immediate
 from onnxopt.kinds.rowwise.grid import Grid
