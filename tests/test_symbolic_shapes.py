@@ -20,15 +20,15 @@ from hypothesis import strategies as st
 import models
 from onnxopt.fusion import eligibility, fuse
 from onnxopt.graph import normalize, read, rewrite, signature, traits
-from onnxopt.graph.shapes import dims as d
 from onnxopt.graph.shapes import infer
 from onnxopt.graph.shapes import shapes as shape_inference
+from onnxopt.graph.shapes.dims import Dim
 from onnxopt.verification import samples
 
 Sizes = Mapping[str, int]
 
 
-def _number(dim: d.Dim, sizes: Sizes) -> int | None:
+def _number(dim: Dim, sizes: Sizes) -> int | None:
     """What a dim is at these sizes; None where it holds a symbol that nothing is known of."""
     if isinstance(dim, int):
         return dim
