@@ -26,11 +26,10 @@ from onnxopt.errors import UsageError
 from onnxopt.fusion import entry_points, fuse, outline
 from onnxopt.fusion.lower import lower
 from onnxopt.fusion.region import FusionPlan, Kernel
-from onnxopt.graph import normalize, read, rewrite, traits
+from onnxopt.graph import normalize, read, rewrite, signature, traits
 from onnxopt.graph.passes.transposed_weights import TransposeWeightsPass
 from onnxopt.kinds import KINDS
 from onnxopt.runtime import providers, releases
-from onnxopt.verification import samples
 from onnxopt.verification.reference import Check
 from onnxopt.verification.verify import Report, describe_failure, open_ahead
 
@@ -82,7 +81,7 @@ def optimize(
         source = read.load(model)
         _refuse_optimized(source)
         given = _given(source)
-        samples.pin(given.traits.inputs, shapes or {})
+        signature.pin(given.traits.inputs, shapes or {})
         ahead = open_ahead(source.path, given.traits, source.bytes) if verify else None
     with phases("normalize"):
         normalized = normalize.normalize(source.model)

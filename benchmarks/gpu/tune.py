@@ -174,9 +174,9 @@ def loaded(artifact: pathlib.Path) -> dict[str, Any]:
 
 def _sizes(inputs: Any) -> list[dict[str, int]]:
     """Two sets of sizes for a model with dynamic dims, one for a static one."""
-    from onnxopt.verification import samples
+    from onnxopt.graph import signature
 
-    names, (batch, _) = samples.symbols(inputs), samples.roles(inputs)
+    names, (batch, _) = signature.symbols(inputs), signature.roles(inputs)
     if not names:
         return [{}]
     return [{n: b if n in batch else s for n in names} for b, s in ((2, 128), (3, 64))]

@@ -19,9 +19,9 @@ from onnxopt.errors import ArtifactError
 from onnxopt.fusion.kernel import Traffic
 from onnxopt.fusion.region import Kernel as FusedKernel
 from onnxopt.graph.refusal import Refusal
+from onnxopt.graph.signature import Tensor
 from onnxopt.kinds import KINDS
 from onnxopt.runtime.releases import Requirements
-from onnxopt.verification.samples import Tensor
 from onnxopt.verification.verify import Report
 
 SCHEMA_VERSION: Final = 2

@@ -1,4 +1,4 @@
-"""Refusals: nodes that stay as they are, and why."""
+"""Why a node stays as it is, for a user to read: what rewriting and fusing report, and `explain` prints."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ import dataclasses
 
 @dataclasses.dataclass(frozen=True)
 class Refusal:
-    """A node that stays as it is next to a node it might have been fused with, and why, for a user to read.
+    """A node that stays as it is next to a node it might have been fused with, and why.
 
-    neighbour: name of the other node, "" where the reason holds whatever the neighbour.
+    node, op_type: its name and operator. neighbour: name of the other node, "" where the reason holds whatever the
+    neighbour. reason: a sentence without a full stop, which names the operator and the value that are in the way.
     """
 
     node: str

@@ -12,6 +12,7 @@ import onnxopt
 from onnxopt.artifact import manifest as manifests
 from onnxopt.artifact import package
 from onnxopt.errors import ArtifactError, UsageError
+from onnxopt.graph.signature import Tensor
 from onnxopt.runtime import providers
 from onnxopt.verification.samples import Tensor
 from tests.support.artifacts import edit_manifest, with_weights

@@ -16,11 +16,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import models
-from onnxopt.fusion import eligibility
-from onnxopt.graph import normalize, read, rewrite
-from onnxopt.graph.shapes import dims as d
+from onnxopt.fusion import eligibility, fuse
+from onnxopt.graph import normalize, read, rewrite, signature, traits
 from onnxopt.graph.shapes import infer
 from onnxopt.graph.shapes import shapes as shape_inference
+from onnxopt.graph.shapes.dims import Dim
 from onnxopt.verification import samples
 from tests.support import real_models
 from tests.support.fusing import fuse
@@ -29,7 +29,7 @@ from tests.support.graphs import graph, run, value
 Sizes = Mapping[str, int]
 
 
-def _number(dim: d.Dim, sizes: Sizes) -> int | None:
+def _number(dim: Dim, sizes: Sizes) -> int | None:
     """What a dim is at these sizes; None where it holds a symbol that nothing is known of."""
     if isinstance(dim, int):
         return dim
@@ -86,9 +86,9 @@ def test_every_dim_of_an_exported_model_is_right_at_several_sizes(name: str, nor
     model = read.load(models.path(name)).model
     if normalized:
         normalize.normalize(model)
-    inputs, bounds = samples.inputs_of(model), samples.index_bounds(model)
+    inputs, bounds = signature.inputs_of(model), traits.index_bounds(model)
     for batch, sequence in ((1, 1), (2, 5), (3, 16), (5, 1), (1, 9)):
-        sizes = {s: batch if s == "batch" else sequence for s in samples.symbols(inputs)}
+        sizes = {s: batch if s == "batch" else sequence for s in signature.symbols(inputs)}
         assert _check(model, samples.draw(inputs, sizes, seed=0, bounds=bounds)) > 200
 
 

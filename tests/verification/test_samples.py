@@ -9,7 +9,8 @@ import onnx_ir as ir
 import pytest
 
 from onnxopt.errors import UsageError
-from onnxopt.graph import traits
+from onnxopt.graph import signature, traits
+from onnxopt.graph.signature import Tensor
 from onnxopt.verification import samples
 from onnxopt.verification.samples import Tensor
 from tests.support.small_models import TOKENS, write
@@ -21,14 +22,14 @@ IMAGE = Tensor("image", "float32", (None, 3, None, None))
 
 
 def test_symbols_are_shared_and_expressions_computed() -> None:
-    assert samples.symbols([IDS, MASK, STATE]) == ("batch", "new", "past")
+    assert signature.symbols([IDS, MASK, STATE]) == ("batch", "new", "past")
     sizes = {"batch": 2, "new": 5, "past": 7}
-    assert [samples.resolve(t, sizes) for t in (IDS, MASK, STATE)] == [(2, 5), (2, 12), (2, 2, 128)]
+    assert [signature.resolve(t, sizes) for t in (IDS, MASK, STATE)] == [(2, 5), (2, 12), (2, 2, 128)]
 
 
 def test_unnamed_dims() -> None:
-    assert samples.symbols([IMAGE]) == ("?batch", "?image.2", "?image.3")
-    batch, space = samples.roles([IMAGE])
+    assert signature.symbols([IMAGE]) == ("?batch", "?image.2", "?image.3")
+    batch, space = signature.roles([IMAGE])
     assert batch == {"?batch"}
     assert space == {"?image.2", "?image.3"}
 
@@ -41,8 +42,8 @@ def test_usual_sizes_differ_between_dims_and_include_ones() -> None:
 
 
 def test_pin_by_input_and_by_symbol() -> None:
-    assert samples.pin([IDS, MASK], {"ids": (4, 9)}) == {"batch": 4, "new": 9}
-    assert samples.pin([IDS, MASK], {"past": (3,)}) == {"past": 3}
+    assert signature.pin([IDS, MASK], {"ids": (4, 9)}) == {"batch": 4, "new": 9}
+    assert signature.pin([IDS, MASK], {"past": (3,)}) == {"past": 3}
 
 
 @pytest.mark.parametrize(
@@ -57,14 +58,14 @@ def test_pin_by_input_and_by_symbol() -> None:
 )
 def test_pin_refuses(shapes: dict[str, tuple[int, ...]], reason: str) -> None:
     with pytest.raises(UsageError, match=reason):
-        samples.pin([IDS, STATE], shapes)
+        signature.pin([IDS, STATE], shapes)
 
 
 def test_token_ids_stay_below_the_table(tmp_path: Path) -> None:
     model = ir.load(write(tmp_path / "m.onnx", TOKENS))
-    bounds = samples.index_bounds(model)
+    bounds = traits.index_bounds(model)
     assert bounds == {"ids": 3}
-    drawn = samples.draw(samples.inputs_of(model), {"batch": 50, "sequence": 20}, 0, bounds)["ids"]
+    drawn = samples.draw(signature.inputs_of(model), {"batch": 50, "sequence": 20}, 0, bounds)["ids"]
     assert drawn.dtype == np.int64
     assert set(np.unique(drawn)) == {0, 1, 2}
 
