@@ -11,6 +11,7 @@ from collections.abc import Iterator
 
 from onnxopt.fusion.regions import Kernel, Kind, Variant
 from onnxopt.kinds.rowwise.entry_points import RowVariant
+from onnxopt.program.hardware import WARP
 
 _MOST_SPECIAL = 2  # variants that others are made of, the most frequent ones
 _UNROLLS, _THREADS = (1, 2, 4), (128, 256)
@@ -51,7 +52,7 @@ def _of_rows(variant: RowVariant) -> Iterator[RowVariant]:
         unroll = -(-vectors // max(lanes, 1))
         fits = 1 <= lanes <= 512 and unroll * variant.vector <= _MOST_ELEMENTS and lanes * (unroll - 1) < vectors
         for threads in (variant.threads // 2, variant.threads, variant.threads * 2):
-            whole = threads % 32 == 0 and 64 <= threads <= 512 and threads % max(lanes, 1) == 0
+            whole = threads % WARP == 0 and 64 <= threads <= 512 and threads % max(lanes, 1) == 0
             if fits and whole and (lanes, threads) != (variant.lanes, variant.threads):
                 symbol = f"{variant.symbol}_u{unroll}l{lanes}t{threads}"
                 yield dataclasses.replace(variant, symbol=symbol, unroll=unroll, threads=threads, lanes=lanes)

@@ -23,12 +23,12 @@ from onnxopt.fusion.operands import constant
 from onnxopt.fusion.regions import Kernel, Kind, Refusal, Region, Traffic, Variant
 from onnxopt.graph.shapes.shapes import Shapes
 from onnxopt.program.dtypes import DTYPES
+from onnxopt.program.hardware import ACCESS_BYTES
 
 HEADER = "token_attention.cuh"
 OPERATOR = ("com.microsoft", "GroupQueryAttention")
 _Q, _K, _V, _PAST_K, _PAST_V, _LENGTHS, _TOTAL = range(7)
 _STORED = ("float16", "bfloat16")
-_ACCESS_BYTES, _WARP = 16, 32
 _MOST_HEADS = 8  # of a group: their queries and sums lie in registers
 _THREADS = 256
 _MOST_ELEMENTS = 1280  # of a group's results, of which every warp of a block has its own in 48 KB of shared memory
@@ -147,8 +147,8 @@ def _unfit(heads: int, groups: int, width: int, dtype: str) -> str:
         return f"{heads} heads in {groups} groups: the kernel takes up to {_MOST_HEADS} a group"
     if heads // groups * width > _MOST_ELEMENTS:
         return f"{heads // groups} heads of {width} a group: what a block finds does not fit in shared memory"
-    lanes = width * DTYPES[dtype].size // _ACCESS_BYTES
-    if lanes * _ACCESS_BYTES != width * DTYPES[dtype].size or lanes not in (1, 2, 4, 8, 16, 32):
+    lanes = width * DTYPES[dtype].size // ACCESS_BYTES
+    if lanes * ACCESS_BYTES != width * DTYPES[dtype].size or lanes not in (1, 2, 4, 8, 16, 32):
         return f"heads of {width} are no power of 2 of 16 bytes that a warp reads at once"
     return ""
 
@@ -234,7 +234,7 @@ def _traffic(node: ir.Node, shapes: Shapes) -> Traffic:
 
 def entry_points(name: str, meaning: TokenAttention) -> tuple[Variant, ...]:
     """The kernel that attends, and the one that joins what its blocks found."""
-    vector = _ACCESS_BYTES // DTYPES[meaning.outputs[0]].size
+    vector = ACCESS_BYTES // DTYPES[meaning.outputs[0]].size
     tokens = next(unroll for most, unroll in _HEADS_AND_UNROLL if meaning.heads // meaning.groups <= most)
     return tuple(
         Variant(f"{name}_{what}", "", 32, vector, unroll, _THREADS, waits=True)

@@ -8,16 +8,16 @@ from __future__ import annotations
 import dataclasses
 import math
 
+from onnxopt.program.hardware import ACCESS_BYTES, SECTOR_BYTES, STATIC_SHARED_BYTES, WARP
+
 MULTIPROCESSOR_BYTES = 228 << 10  # shared memory of a Hopper multiprocessor, of which each block takes 1 KB more
 _SHARED_LEFT = 2048  # bytes for what a block reserves and for partial results
 _THREADS = 128
 _KEPT = 8  # elements of a row that one thread keeps, where a warp can share it:
 _KEPT_BYTES = 32  # or so many bytes, where rows are many,
 _SHORT_VECTORS = 16  # unless the row has no more whole vectors than this: then one a thread
-_ACCESS_BYTES = 16  # of a whole vector
 _LEAST_READ = 2560  # bytes of an input that a block reads: fewer take less time than the start of a block
 _MOST_BYTES = 64  # that a thread keeps of an input where more threads can share the row
-_SECTOR = 32  # bytes that memory moves at least
 _SHORT_VECTOR = 4  # bytes; below, a row may rather be cut as memory is than by its own length:
 _SHORT_ODD = 64  # up to so many elements,
 _LONG_ODD = 512  # and from so many on; in between, whole vectors cost more instructions than they save
@@ -29,13 +29,11 @@ _MOST_STRIDED = 64
 _MOST_WASTED = 1.31  # lanes over those that have something to do
 _MULTIPROCESSORS = 132
 _FEW_ROWS = 8 * _MULTIPROCESSORS
-_WARP = 32
 _LARGE = 512  # threads of a block that shares a long row
 _MOST_BLOCKS = 16  # of a cluster
 _NARROW_CLUSTERS = ((1, 80), (2, 64), (4, 64), (16, 64))  # blocks and elements a thread, 16 bits each
 _WIDE_CLUSTERS = ((1, 40), (2, 40), (4, 40), (8, 40), (16, 40))
 _MOST_OF_TWO = 32  # elements a thread, of 16 bits, of which two blocks have room in a multiprocessor's registers
-_STATIC_SHARED = 48 << 10  # bytes that a block has without asking for more
 
 
 @dataclasses.dataclass(frozen=True)
@@ -98,18 +96,18 @@ def _shared_by_lanes(layout: str, length: int, vector: int, work: RowWork) -> Ro
     few = work.rows is not None and work.rows <= _FEW_ROWS
     kept = _KEPT
     if layout == "held" and not few:
-        short = vectors <= _SHORT_VECTORS and vector * work.size == _ACCESS_BYTES
+        short = vectors <= _SHORT_VECTORS and vector * work.size == ACCESS_BYTES
         kept = vector if short else max(_KEPT, _KEPT_BYTES // work.size)
 
     def cost(lanes: int) -> tuple[bool, float]:
         unroll = -(-vectors // lanes)
         waste = lanes * unroll / vectors
-        return waste > _MOST_WASTED, abs(math.log2(unroll * vector / kept)) + 2 * (waste - 1) + (lanes > _WARP) * 0.6
+        return waste > _MOST_WASTED, abs(math.log2(unroll * vector / kept)) + 2 * (waste - 1) + (lanes > WARP) * 0.6
 
     most = min(_MOST_HELD, _MOST_BYTES // work.size)
 
     def fits(lanes: int) -> bool:
-        return -(-vectors // lanes) * vector <= most and lanes * vector * work.size >= _SECTOR
+        return -(-vectors // lanes) * vector <= most and lanes * vector * work.size >= SECTOR_BYTES
 
     sharing = [n for n in (1, 2, 4, 8, 16, 32, 64) if fits(n)]
     if not sharing:
@@ -199,18 +197,20 @@ def for_strided(length: int | None, widest: int, values: int, work: RowWork) -> 
 
 
 def _strided_held(length: int, vector: int, values: int, work: RowWork) -> RowShape | None:
-    side = _WARP  # threads side by side
+    side = WARP  # threads side by side
     while (
-        work.rows is not None and work.rows < _MULTIPROCESSORS * side * vector and side * vector * work.size > _SECTOR
+        work.rows is not None
+        and work.rows < _MULTIPROCESSORS * side * vector
+        and side * vector * work.size > SECTOR_BYTES
     ):
         side //= 2
-    least = 512 if side == _WARP else 256
+    least = 512 if side == WARP else 256
     for threads in (128, 256, 512, 1024):
         lanes = threads // side
         unroll = -(-length // lanes)
         enough = threads >= least or length < 2 * lanes  # threads share a row as long as each has something of it
         most = _MOST_STRIDED if threads < 1024 else _MOST_HELD
-        fits = unroll * vector <= most and threads * vector * 8 * values <= _STATIC_SHARED
+        fits = unroll * vector <= most and threads * vector * 8 * values <= STATIC_SHARED_BYTES
         if enough and fits:
             return RowShape("strided", vector, unroll, lanes, threads)
     return None
