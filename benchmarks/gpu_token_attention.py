@@ -36,11 +36,12 @@ def prepare(folder: pathlib.Path, arch: str) -> None:
     from onnxopt.codegen import nvrtc
     from onnxopt.fusion.regions import Kernel, Kind, Variant
     from onnxopt.kinds.attention import token_attention
+    from onnxopt.program.attention import TokenAttention
 
     folder.mkdir(parents=True)
     lines = ['#include "token_attention.cuh"', "namespace onnxopt {"]
     for dtype, width, heads in FORMS:
-        meaning = token_attention.TokenAttention((dtype,) * 3, (dtype,) * 3, heads, 1, width, 1.0)
+        meaning = TokenAttention((dtype,) * 3, (dtype,) * 3, heads, 1, width, 1.0)
         for unroll, threads in SHAPES:
             name = _name((dtype, width, heads), unroll, threads)
             variants = tuple(

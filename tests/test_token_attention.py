@@ -16,7 +16,7 @@ from onnxopt.fusion import outline
 from onnxopt.fusion.fuse import fuse
 from onnxopt.fusion.regions import Kind
 from onnxopt.kinds import registry
-from onnxopt.kinds.attention.token_attention import TokenAttention
+from onnxopt.program.attention import TokenAttention
 
 HEADS, GROUPS, WIDTH = 4, 2, 16
 HALF = TensorProto.FLOAT16

@@ -8,7 +8,6 @@ from typing import cast
 from onnxopt.fusion.regions import Kernel, Kind, Meaning, Region, Variant
 from onnxopt.graph.shapes.shapes import Shapes
 from onnxopt.kinds.attention import token_attention
-from onnxopt.kinds.attention.token_attention import TokenAttention
 from onnxopt.kinds.gemm import few_rows, find
 from onnxopt.kinds.pointwise import cuda as generate_pointwise
 from onnxopt.kinds.pointwise import entry_points as variants
@@ -19,6 +18,7 @@ from onnxopt.kinds.rowwise import lower as lower_rowwise
 from onnxopt.kinds.scan import cuda as generate_scan
 from onnxopt.kinds.scan import entry_points as scan_variants
 from onnxopt.kinds.scan import find as scan_regions
+from onnxopt.program.attention import TokenAttention
 from onnxopt.program.gemm import Gemm
 from onnxopt.program.pointwise import Program
 from onnxopt.program.rowwise import RowProgram

@@ -10,10 +10,8 @@ cache: a constant, or what graph/rewrite/cached.py writes.
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import onnx_ir as ir
@@ -22,63 +20,21 @@ from onnxopt.fusion.context import Search
 from onnxopt.fusion.operands import constant
 from onnxopt.fusion.regions import Kernel, Kind, Refusal, Region, Traffic, Variant
 from onnxopt.graph.shapes.shapes import Shapes
+from onnxopt.program.attention import MOST_HEADS, STORED, TokenAttention, why_heads_do_not_fit
 from onnxopt.program.dtypes import DTYPES
 from onnxopt.program.hardware import ACCESS_BYTES
 
 HEADER = "token_attention.cuh"
 OPERATOR = ("com.microsoft", "GroupQueryAttention")
 _Q, _K, _V, _PAST_K, _PAST_V, _LENGTHS, _TOTAL = range(7)
-_STORED = ("float16", "bfloat16")
-_MOST_HEADS = 8  # of a group: their queries and sums lie in registers
 _THREADS = 256
-_MOST_ELEMENTS = 1280  # of a group's results, of which every warp of a block has its own in 48 KB of shared memory
-_HEADS_AND_UNROLL = ((4, 4), (_MOST_HEADS, 2))  # heads of a group, and tokens in flight up to so many
+_HEADS_AND_UNROLL = ((4, 4), (MOST_HEADS, 2))  # heads of a group, and tokens in flight up to so many
 _LAUNCHES_BEFORE = 10  # copies of both caches, memsets, lengths, fills, appending, the product and joining its splits
 # Attributes that change nothing at these values; scale and the numbers of heads are the kernel's.
 _PLAIN = {
     "do_rotary": (0,), "local_window_size": (-1,), "softcap": (0.0,), "smooth_softmax": (0, -1),
     "rotary_interleaved": (0, 1), "qk_output": (0,), "k_quant_type": ("NONE",), "v_quant_type": ("NONE",),
 }  # fmt: skip
-
-
-@dataclasses.dataclass(frozen=True)
-class TokenAttention:
-    """What the library is told. q, k, v, past_k, past_v: positions in inputs; k and v None where q holds all three.
-
-    q: [B, 1, heads * width], or [B, 1, (heads + 2 * groups) * width]; k, v: [B, 1, groups * width]; past_*: [B, groups,
-    P, width]. Outputs: [B, 1, heads * width], [B, groups, P + 1, width] twice.
-    """
-
-    inputs: tuple[str, ...]
-    outputs: tuple[str, ...]
-    heads: int
-    groups: int
-    width: int
-    scale: float
-    q: int = 0
-    k: int | None = None
-    v: int | None = None
-    past_k: int = 1
-    past_v: int = 2
-
-    def verify(self) -> None:
-        """Raise ValueError naming the field that breaks a rule of this class."""
-        positions = [p for p in (self.q, self.k, self.v, self.past_k, self.past_v) if p is not None]
-        if set(positions) != set(range(len(self.inputs))) or (self.k is None) != (self.v is None):
-            raise ValueError(f"inputs: operands {positions} are not all of {len(self.inputs)} inputs")
-        if len(self.outputs) != 3 or {*self.inputs, *self.outputs} - {self.outputs[0]}:
-            raise ValueError("outputs: not three of the inputs' dtype")
-        if self.outputs[0] not in _STORED:
-            raise ValueError(f"outputs: {self.outputs[0]} is not one of {', '.join(_STORED)}")
-        if reason := _unfit(self.heads, self.groups, self.width, self.outputs[0]):
-            raise ValueError(f"heads: {reason}")
-        if not math.isfinite(self.scale):
-            raise ValueError("scale must be finite")
-
-    def to_json(self) -> dict[str, Any]:
-        """The form kept in kernels.json; k and v are left out where q holds them."""
-        row = dataclasses.asdict(self)
-        return {k: list(v) if isinstance(v, tuple) else v for k, v in row.items() if v is not None}
 
 
 def find(search: Search) -> tuple[list[Region], list[Refusal]]:
@@ -126,31 +82,19 @@ def _meaning(node: ir.Node, shapes: Shapes) -> TokenAttention | str:
     q, past = shapes.dims(operands[0]), shapes.dims(operands[-1])
     dtypes = {shapes.dtype(v) for v in operands}
     dtype = dtypes.pop()
-    if dtypes or dtype is None or dtype.name not in _STORED:
+    if dtypes or dtype is None or dtype.name not in STORED:
         return "the kernel is for float16 and bfloat16"
     if q is None or len(q) != 3 or q[1] != 1:
         return "it is not known to be one token"
     if past is None or len(past) != 4 or not isinstance(past[3], int):
         return "the size of a head is not known"
     heads, groups = (node.attributes.get_int(n) or 0 for n in ("num_heads", "kv_num_heads"))
-    if reason := _unfit(heads, groups, past[3], dtype.name):
+    if reason := why_heads_do_not_fit(heads, groups, past[3], dtype.name):
         return reason
     scale = node.attributes.get_float("scale", 0.0) or 1 / math.sqrt(past[3])
     at = {} if len(operands) == 3 else {"k": 1, "v": 2, "past_k": 3, "past_v": 4}
     stored = (dtype.name,)
     return TokenAttention(stored * len(operands), stored * 3, heads, groups, past[3], scale, **at)
-
-
-def _unfit(heads: int, groups: int, width: int, dtype: str) -> str:
-    """Why no entry point runs heads of this form, or ""."""
-    if groups < 1 or heads % groups or not 1 <= heads // groups <= _MOST_HEADS:
-        return f"{heads} heads in {groups} groups: the kernel takes up to {_MOST_HEADS} a group"
-    if heads // groups * width > _MOST_ELEMENTS:
-        return f"{heads // groups} heads of {width} a group: what a block finds does not fit in shared memory"
-    lanes = width * DTYPES[dtype].size // ACCESS_BYTES
-    if lanes * ACCESS_BYTES != width * DTYPES[dtype].size or lanes not in (1, 2, 4, 8, 16, 32):
-        return f"heads of {width} are no power of 2 of 16 bytes that a warp reads at once"
-    return ""
 
 
 def _lengths(node: ir.Node, shapes: Shapes) -> tuple[ir.Node, ...] | str:
