@@ -14,7 +14,6 @@ from onnxopt.artifact import package
 from onnxopt.errors import ArtifactError, UsageError
 from onnxopt.graph.signature import Tensor
 from onnxopt.runtime import providers
-from onnxopt.verification.samples import Tensor
 from tests.support.artifacts import edit_manifest, with_weights
 from tests.support.small_models import CHAIN, NOTHING_TO_FUSE, write
 

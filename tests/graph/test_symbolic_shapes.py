@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import models
-from onnxopt.fusion import eligibility, fuse
+from onnxopt.fusion import eligibility
 from onnxopt.graph import normalize, read, rewrite, signature, traits
 from onnxopt.graph.shapes import infer
 from onnxopt.graph.shapes import shapes as shape_inference

@@ -12,7 +12,6 @@ from onnxopt.errors import UsageError
 from onnxopt.graph import signature, traits
 from onnxopt.graph.signature import Tensor
 from onnxopt.verification import samples
-from onnxopt.verification.samples import Tensor
 from tests.support.small_models import TOKENS, write
 
 IDS = Tensor("ids", "int64", ("batch", "new"))

@@ -8,16 +8,16 @@ from onnxopt.fusion.kernel import Variant
 from onnxopt.fusion.region import Kernel
 from onnxopt.program.attention import MOST_HEADS, TokenAttention
 from onnxopt.program.dtypes import DTYPES
+from onnxopt.program.hardware import ACCESS_BYTES
 
 HEADER = "attention/token_attention.cuh"
-_ACCESS_BYTES = 16
 _THREADS = 256
 _HEADS_AND_UNROLL = ((4, 4), (MOST_HEADS, 2))  # heads of a group, and tokens in flight up to so many
 
 
 def entry_points(name: str, meaning: TokenAttention) -> tuple[Variant, ...]:
     """The kernel that attends, and the one that joins what its blocks found."""
-    vector = _ACCESS_BYTES // DTYPES[meaning.outputs[0]].size
+    vector = ACCESS_BYTES // DTYPES[meaning.outputs[0]].size
     tokens = next(unroll for most, unroll in _HEADS_AND_UNROLL if meaning.heads // meaning.groups <= most)
     return tuple(
         Variant(f"{name}_{what}", "", 32, vector, unroll, _THREADS, waits=True)

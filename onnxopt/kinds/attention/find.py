@@ -21,7 +21,7 @@ from onnxopt.fusion.operands import constant
 from onnxopt.fusion.region import Kind, Region
 from onnxopt.graph.refusal import Refusal
 from onnxopt.graph.shapes.shapes import Shapes
-from onnxopt.program.attention import STORED, TokenAttention, unfit
+from onnxopt.program.attention import STORED, TokenAttention, why_heads_do_not_fit
 
 OPERATOR = ("com.microsoft", "GroupQueryAttention")
 _Q, _K, _V, _PAST_K, _PAST_V, _LENGTHS, _TOTAL = range(7)
@@ -86,7 +86,7 @@ def _meaning(node: ir.Node, shapes: Shapes) -> TokenAttention | str:
     if past is None or len(past) != 4 or not isinstance(past[3], int):
         return "the size of a head is not known"
     heads, groups = (node.attributes.get_int(n) or 0 for n in ("num_heads", "kv_num_heads"))
-    if reason := unfit(heads, groups, past[3], dtype.name):
+    if reason := why_heads_do_not_fit(heads, groups, past[3], dtype.name):
         return reason
     scale = node.attributes.get_float("scale", 0.0) or 1 / math.sqrt(past[3])
     at = {} if len(operands) == 3 else {"k": 1, "v": 2, "past_k": 3, "past_v": 4}

@@ -24,10 +24,10 @@ from onnxopt.kinds.pointwise.access_modes import (
 )
 from onnxopt.program.dtypes import DTYPES
 from onnxopt.program.extents import ONE, Extent, extent, product
+from onnxopt.program.hardware import ACCESS_BYTES
 from onnxopt.program.indexing import Access, Indexing, Term
 from onnxopt.program.pointwise import Program
 
-_ACCESS_BYTES = 16  # the widest load or store an instruction makes
 _NARROWEST_BYTES = 4  # below, gathering is as good
 _WORD_BYTES = 4  # of a bank of shared memory
 _MOST_SPECIAL = 3
@@ -63,7 +63,7 @@ def choose(name: str, program: Program, regions: Sequence[Region], shapes: Shape
 def vector_width(program: Program) -> int:
     """Elements a thread loads at once: 16 bytes of the widest operand, so that no access is split."""
     widest = max(DTYPES[d].size for d in (*program.accesses, *program.outputs))
-    return _ACCESS_BYTES // widest
+    return ACCESS_BYTES // widest
 
 
 def _variant(name: str, modes: str, vector: int, full: int, block: launch.Block) -> Variant:
@@ -216,7 +216,7 @@ def _along(access: Access, column: Term, dtype: str, tile: tiles.Tile, certain: 
     """The letter of an access that a tile reads along its columns: the widest vectors that fit."""
     rest = [t.stride for t in access.terms if t != column]
     size = DTYPES[dtype].size
-    full = _ACCESS_BYTES // size
+    full = ACCESS_BYTES // size
     for letter, width in ((Mode.COLUMN_16, full), (Mode.COLUMN_8, full // 2)):
         fit = Fit(width, certain)
         fills = width > 1 and tile.columns % width == 0 and (letter == Mode.COLUMN_16 or tile.columns < full)

@@ -7,11 +7,9 @@ from collections.abc import Sequence
 from onnxopt.kinds.pointwise.access_modes import Mode
 from onnxopt.program.dtypes import DTYPES
 from onnxopt.program.extents import ONE, Extent, product
+from onnxopt.program.hardware import ACCESS_BYTES, SECTOR_BYTES
 from onnxopt.program.indexing import Access, Condition, Indexing, Term
 from onnxopt.program.rowwise import RowProgram
-
-_SECTOR = 32  # bytes that memory moves at least
-_VECTOR = 16  # bytes of the widest load
 
 
 def modes(program: RowProgram) -> str:
@@ -60,7 +58,7 @@ def cuts_vectors(program: RowProgram) -> bool:
     if index is None:
         return False
     guards = {g for a in index.accesses for g in a.guards}
-    width = _VECTOR // min(DTYPES[d].size for d in program.inputs)
+    width = ACCESS_BYTES // min(DTYPES[d].size for d in program.inputs)
     told = [index.conditions[g] for g in guards if _condition_mode(program, index.conditions[g]) != Mode.DENSE]
     return any((c.low - c.offset) % width or (c.high - c.low) % width for c in told)
 
@@ -71,4 +69,4 @@ def _is_scattered(access: Access, size: int, length: Extent) -> bool:
     first = access.terms[0]
     if first.div != ONE:
         return False
-    return first.stride != ONE or (first.mod.number or _SECTOR) * size < _SECTOR
+    return first.stride != ONE or (first.mod.number or SECTOR_BYTES) * size < SECTOR_BYTES

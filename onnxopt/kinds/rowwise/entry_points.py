@@ -18,10 +18,10 @@ from onnxopt.kinds.rowwise import grid as row_domain
 from onnxopt.kinds.rowwise.grid import Grid
 from onnxopt.kinds.rowwise.launch_shapes import RowShape, RowWork
 from onnxopt.program.dtypes import DTYPES
+from onnxopt.program.hardware import ACCESS_BYTES
 from onnxopt.program.rowwise import RowProgram
 
 _LEAST_COPIED = 4  # bytes that are copied to shared memory at once
-_ACCESS_BYTES = 16  # the widest load or store an instruction makes
 LAYOUTS = ("held", "ragged", "piped", "ring", "split", "looped", "strided")  # in the order that the host tries them
 _MOST_LENGTHS = 3  # lengths of rows that get an entry point of their own
 _LOOPED_THREADS = 512
@@ -85,7 +85,7 @@ def choose(
 
 def widest(program: RowProgram) -> int:
     """Elements that the longest vectors have: what one access moves of the largest operand's."""
-    return _ACCESS_BYTES // max(DTYPES[d].size for d in (*program.leaves, *program.outputs))
+    return ACCESS_BYTES // max(DTYPES[d].size for d in (*program.leaves, *program.outputs))
 
 
 def _work(program: RowProgram, grids: Sequence[Grid], modes: str) -> RowWork:

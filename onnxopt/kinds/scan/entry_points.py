@@ -16,10 +16,9 @@ from onnxopt.kinds.rowwise.entry_points import RowVariant
 from onnxopt.kinds.rowwise.grid import Grid
 from onnxopt.kinds.scan import lower
 from onnxopt.program.dtypes import DTYPES
+from onnxopt.program.hardware import ACCESS_BYTES, WARP
 from onnxopt.program.scan import ScanProgram
 
-_WARP = 32  # threads side by side, of strided rows
-_ACCESS_BYTES = 16  # the widest load or store an instruction makes
 _THREADS = 256
 # Lanes that share a row which is held, and vectors of each: two where a row is short, as many as five where it is long.
 _LANES, _SHORT, _FEW, _MOST = (8, 16, 32, 64, 128, 256), 128, 2, 5
@@ -63,7 +62,7 @@ def _may_be_large(regions: Sequence[Region], shapes: Shapes) -> bool:
 
 
 def _widest(program: ScanProgram) -> int:
-    return _ACCESS_BYTES // max(DTYPES[d].size for d in (*program.inputs, *program.outputs))
+    return ACCESS_BYTES // max(DTYPES[d].size for d in (*program.inputs, *program.outputs))
 
 
 def _dense(name: str, program: ScanProgram, modes: str, lengths: Sequence[int | None]) -> list[RowVariant]:
@@ -98,7 +97,7 @@ def _shape_for(length: int, vector: int) -> tuple[str, int, int] | None:
 def _strided(name: str, modes: str) -> list[RowVariant]:
     flat = "".join(mode if mode == Mode.FLAT else Mode.ANY for mode in modes)
     return [
-        variant(name, "strided", letters, 1, unroll, threads // _WARP, threads)
+        variant(name, "strided", letters, 1, unroll, threads // WARP, threads)
         for letters in dict.fromkeys((flat, Mode.ANY * len(modes)))
         for threads, unroll in _STRIDED
     ]

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
+import json
+from collections.abc import Iterator
+from pathlib import Path
 from typing import cast
 
 import pytest
 
+from onnxopt.kinds.rowwise import thresholds
 from onnxopt.kinds.rowwise.entry_points import RowVariant
 from onnxopt.kinds.rowwise.launch_shapes import RowShape, RowWork, for_length, for_strided, shared_bytes, vectors_of
+from onnxopt.runtime import gpus
 from tests.support.fusing import fuse, outline
 from tests.support.graphs import graph
 
@@ -18,6 +24,93 @@ _WORKS = [
     for size in (1, 2, 4, 8)
     for inputs, reduced, rows, flat, same in ((1, 1, None, 1, 0), (4, 2, 300, 2, 2), (3, 1, 64, 1, 2), (2, 2, 64, 1, 0))
 ]
+_GOLDEN = Path(__file__).with_name("golden") / "row_shapes.txt"
+_GOLDEN_LENGTHS = (2, 3, 7, 33, 64, 77, 100, 197, 300, 511, 768, 1000, 1024, 4096, 5120, 11008, 16384, 30522, 40960)
+_GOLDEN_LONG = (131_072, 200_000, 262_144, 1_048_576, 4_194_304)
+
+
+def _line(shape: RowShape | None) -> str:
+    if shape is None:
+        return "none"
+    numbers = (shape.vector, shape.unroll, shape.lanes, shape.threads, shape.cluster, shape.resident, shape.depth)
+    return f"{shape.layout} {' '.join(map(str, numbers))} {'keeps' if shape.keeps else ''}".rstrip()
+
+
+def chosen() -> Iterator[str]:
+    """A line for each sample of a row and of a kernel's work, with the shapes that are chosen for it."""
+    for work, length in itertools.product(_WORKS, _GOLDEN_LENGTHS + _GOLDEN_LONG):
+        case = (length, work.size, work.inputs, work.reduced, work.rows, work.flat, work.same)
+        yield f"length {' '.join(map(str, case))}: {_line(for_length(length, 16 // work.size, work))}"
+    for case in itertools.product((33, 256, 2000, None), (1, 2, 4, 8), (1, 3), (None, 924)):
+        length, size, values, rows = case
+        shapes = for_strided(length, 16 // size, values, RowWork(size, rows=rows))
+        yield f"strided {' '.join(map(str, case))}: {'; '.join(map(_line, shapes))}"
+
+
+def test_choices_are_those_made_before_the_numbers_became_data() -> None:
+    """golden/row_shapes.txt was written while the numbers were still constants of launch_shapes.py.
+
+    A new measurement changes it: `python tests/test_row_shapes.py` prints the choices of the numbers at hand.
+    """
+    assert list(chosen()) == _GOLDEN.read_text().splitlines()
+
+
+def _document() -> dict:
+    return json.loads(Path(thresholds.__file__).with_name("launch_shapes.json").read_text())
+
+
+def test_the_measured_gpu_is_the_catalogues() -> None:
+    section = _document()["archs"]["sm_90"]
+    gpu = gpus.find(section["measured"]["gpu"])
+    assert gpu is not None and gpu.arch == "sm_90"
+    assert section["thresholds"]["multiprocessors"] == gpu.sms
+
+
+def test_the_newest_architecture_counts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    document = _document()
+    document["archs"]["sm_120"] = copy.deepcopy(document["archs"]["sm_90"])
+    document["archs"]["sm_120"]["thresholds"]["multiprocessors"] = 188
+    (tmp_path / "launch_shapes.json").write_text(json.dumps(document))
+    monkeypatch.setattr(thresholds, "_FILE", tmp_path / "launch_shapes.json")
+    assert thresholds.measured.__wrapped__().few_rows == 8 * 188
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"threads": 0}, "threads: 0 is not a number above 0"),
+        ({"threads": "128"}, "threads: '128' is not a number above 0"),
+        ({"threads": True}, "threads: True is not a number above 0"),
+        ({"threads": 128.5}, "threads: 128.5 is not a whole number"),
+        ({"most_helt": 32}, "most_helt"),
+        ({"reserved_shared_bytes": 233472}, "reserved_shared_bytes"),
+        ({"short_odd_row": 512}, "short_odd_row"),
+        ({"wide_clusters": [[1, 40, 2]]}, "wide_clusters.*not pairs"),
+        ({"wide_clusters": [[1, 40], [1, 40]]}, "wide_clusters.*do not grow from 1"),
+        ({"narrow_clusters": [[2, 40]]}, "narrow_clusters.*do not grow from 1"),
+        ({"narrow_clusters": []}, "narrow_clusters.*do not grow from 1"),
+    ],
+)
+def test_a_wrong_number_is_named(change: dict, reason: str) -> None:
+    document = _document()
+    document["archs"]["sm_90"]["thresholds"] |= change
+    with pytest.raises(ValueError, match=rf"launch_shapes.json, sm_90: .*{reason}"):
+        thresholds.parse(document)
+
+
+def test_a_missing_number_is_named() -> None:
+    document = _document()
+    del document["archs"]["sm_90"]["thresholds"]["most_held"]
+    with pytest.raises(ValueError, match=r"sm_90: .*most_held"):
+        thresholds.parse(document)
+
+
+@pytest.mark.parametrize("left_out", ["gpu", "date", "command", "results"])
+def test_numbers_state_where_they_were_measured(left_out: str) -> None:
+    document = _document()
+    del document["archs"]["sm_90"]["measured"][left_out]
+    with pytest.raises(ValueError, match=f"measured must state .*{left_out}"):
+        thresholds.parse(document)
 
 
 def _holds(shape: RowShape, length: int) -> bool:
@@ -108,3 +201,7 @@ def test_rows_kept_in_shared_memory_are_held_where_it_is_small() -> None:
     assert (first.layout, second.layout) == ("piped", "held")
     assert first.shared > 64 << 10 and second.shared == 0
     assert first.columns == second.columns == 16384
+
+
+if __name__ == "__main__":
+    print("\n".join(chosen()))
