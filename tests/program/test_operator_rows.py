@@ -8,9 +8,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 import onnxruntime as ort
-import operator_models
 import pytest
-from graphs import graph, node, value
 from onnx import helper
 
 from onnxopt.codegen import generate, nvrtc
@@ -24,6 +22,8 @@ from onnxopt.program.expressions import Expr
 from onnxopt.program.result_dtypes import ResultDtype, always, of_attribute, of_operand, of_tensor, same
 from onnxopt.program.row_operators import ROW_OPERATORS
 from onnxopt.runtime import sessions
+from tests.support import operator_models
+from tests.support.graphs import graph, node, value
 
 
 def _ldexp(x: Expr, exponent: Expr) -> Expr:
