@@ -19,7 +19,7 @@ from benchmarks import timing
 from benchmarks.chains import Chain, tolerance
 from benchmarks.collection import Collection
 from benchmarks.gpu_timing import bound, disagreement, poisoned
-from onnxopt.artifact import package
+from onnxopt.artifact.folder import write_library
 from onnxopt.codegen import kernels_json
 
 _ERF_GELU = (("Mul", 0.70710678), ("Erf",), ("Add", 1.0), ("Mul", "@1"), ("Mul", 0.5))
@@ -108,9 +108,7 @@ def measure(chain: Chain, folder: pathlib.Path, seconds: float) -> dict[str, Any
     optimized, _ = collection.optimize(chain.model())
     onnx.save(chain.model(), folder / "before.onnx")
     onnx.save(optimized, folder / "after.onnx")
-    library = package.write_library(
-        folder / "lib", kernels_json.to_json(tuple(collection.kernels.values()), None), None
-    )
+    library = write_library(folder / "lib", kernels_json.to_json(tuple(collection.kernels.values()), None), None)
     inputs = chain.inputs()
     expected = chain.function(precise=True)(*inputs.values())
     runs, errors, limit = {}, {}, tolerance(chain)

@@ -30,7 +30,7 @@ def made(artifact: Path, library: Path) -> Path:
 
 def test_the_schema_file_is_what_the_model_says() -> None:
     assert SCHEMA.read_text("utf-8") == manifests.schema(), (
-        "run: python -m onnxopt.artifact.manifest > onnxopt/manifest.schema.json"
+        "run: python -m onnxopt.artifact.manifest > onnxopt/artifact/manifest.schema.json"
     )
 
 

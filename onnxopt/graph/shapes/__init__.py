@@ -1,1 +1,1 @@
-"""."""
+"""Symbolic shapes and dtypes of every value. Part of graph: may import program."""
