@@ -10,8 +10,6 @@ import onnx
 import onnx_ir as ir
 import onnxruntime as ort
 import pytest
-from conftest import ROOT
-from graphs import graph, node, value
 from onnx import helper
 
 from onnxopt.codegen import generate, nvrtc
@@ -27,6 +25,8 @@ from onnxopt.program.row_operators import ROW_OPERATORS
 from onnxopt.runtime import sessions
 from tests.support import operator_models
 from tests.support.graphs import graph, node, value
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def _ldexp(x: Expr, exponent: Expr) -> Expr:
