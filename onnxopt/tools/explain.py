@@ -19,7 +19,8 @@ _EXAMPLES = 3
 def explain(artifact: str | Path, *, every_refusal: bool = False) -> str:
     """What an artifact fuses, what that saves, and why other nodes were not fused, as text.
 
-    ArtifactError where `artifact` is none. every_refusal: list each node that was not fused, instead of a count and a few examples for each reason.
+    every_refusal: list each node that was not fused, instead of a count and a few examples for each reason.
+    ArtifactError where `artifact` is no artifact.
     """
     return describe(manifests.load(archive.folder_of(Path(artifact))), every_refusal=every_refusal)
 
