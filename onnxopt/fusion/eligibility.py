@@ -48,40 +48,64 @@ def why_not(node: ir.Node, opsets: Mapping[str, int], shapes: Shapes, host: set[
         return _why_not_index(node, opsets, shapes)
     row = operators.find(node.domain, node.op_type, opsets.get(node.domain))
     if row is None:
-        return f"the operator table covers {node.op_type} from opset {operators.OPERATORS[node.domain, node.op_type].since} on"
+        return _needs_opset(node, operators.OPERATORS[node.domain, node.op_type].since, opsets)
     operands = [v for v in node.inputs if v is not None]
     if len(node.outputs) != 1 or not operands or not _arity_fits(row, len(node.inputs)):
-        return f"{node.op_type} with {len(node.inputs)} inputs and {len(node.outputs)} outputs is not in the table"
+        return (
+            f"The operator table has no {node.op_type} with {len(node.inputs)} inputs and {len(node.outputs)} outputs"
+        )
     if None in node.inputs and node.op_type != "Clip":
-        return "an operand is left out"
+        return f"{node.op_type} leaves out an optional input, which the operator table does not support"
     if any(v in host for v in (*operands, *node.outputs)):
-        return "shape arithmetic: it belongs on the CPU, and moving it to a kernel would copy it back and forth"
+        return runs_on_host(node)
     for value in (*operands, *node.outputs):
         if shapes.dtype(value) is None:
-            return f"the dtype of {value.name} is unknown or cannot be stored by a kernel"
+            return _is_not_stored(value, shapes)
     for value in (v for v in operands if constant(v) is None):
         dtype = shapes.dtype(value)
         if dtype is not None and dtype.name not in row.dtypes and not _is_second_dtype(node, value):
-            return f"{node.op_type} of {dtype.name} is not in the operator table"
+            return f"The operator table has no {node.op_type} of {dtype.name} (`{value.name}`)"
     if all(constant(v) is not None or v.const_value is not None for v in operands):
-        return "all operands are constants"
+        return f"All inputs of {node.op_type} are constants"
     return _left_to_provider(node)
 
 
 def _why_not_index(node: ir.Node, opsets: Mapping[str, int], shapes: Shapes) -> str | None:
     if opsets.get("", 0) < index_ops.SINCE:
-        return f"{node.op_type} is taken into kernels from opset {index_ops.SINCE} on"
+        return _needs_opset(node, index_ops.SINCE, opsets)
     for value in (*index_ops.data_inputs(node), *node.outputs):
         if value is not None and shapes.dtype(value) is None:
-            return f"the dtype of {value.name} is unknown or cannot be stored by a kernel"
+            return _is_not_stored(value, shapes)
     if all(v is None or v.const_value is not None for v in node.inputs):
-        return "all operands are constants"
-    if _is_part_of_products(node, shapes):
-        return "the product that reads it transposes by itself"
+        return f"All inputs of {node.op_type} are constants"
+    if _is_part_of_matmuls(node, shapes):
+        reader = next(iter(node.outputs[0].consumers()))
+        return f"ONNX Runtime folds this Transpose into the {reader.op_type} that reads `{node.outputs[0].name}`"
     return _left_to_provider(node)
 
 
-def _is_part_of_products(node: ir.Node, shapes: Shapes) -> bool:
+def runs_on_host(node: ir.Node) -> str:
+    """The reason to refuse a node that computes a shape or an index."""
+    return (
+        f"{node.op_type} computes a shape or an index; ONNX Runtime runs such nodes on the CPU, and a GPU kernel would"
+        " add copies"
+    )
+
+
+def _needs_opset(node: ir.Node, since: int, opsets: Mapping[str, int]) -> str:
+    opset = opsets.get(node.domain)
+    imported = "imports none of its domain" if opset is None else f"uses opset {opset}"
+    return f"{node.op_type} can be fused from opset {since} on; the model {imported}"
+
+
+def _is_not_stored(value: ir.Value, shapes: Shapes) -> str:
+    dtype = shapes.ir_dtype(value)
+    if dtype is None:
+        return f"The dtype of `{value.name}` is unknown"
+    return f"`{value.name}` has dtype {dtype.name.lower()}, which kernels cannot store"
+
+
+def _is_part_of_matmuls(node: ir.Node, shapes: Shapes) -> bool:
     """Whether ORT makes this Transpose a flag of the MatMuls that read it (MatmulTransposeFusion)."""
     dims = shapes.dims(node.outputs[0])
     if node.op_type != "Transpose" or dims is None:
@@ -106,11 +130,12 @@ def _is_second_dtype(node: ir.Node, value: ir.Value) -> bool:
 def _left_to_provider(node: ir.Node) -> str | None:
     producers = [v.producer() for v in node.inputs if v is not None]
     if any(p is not None and p.op_type == "DequantizeLinear" for p in producers):
-        return "it follows DequantizeLinear: the provider's integer kernels take both"
-    if any(u.op_type == "QuantizeLinear" for v in node.outputs for u in v.consumers()):
-        return "QuantizeLinear follows it: the provider's integer kernels take both"
+        return f"{node.op_type} reads the result of a DequantizeLinear; ONNX Runtime's integer kernels fuse the two"
+    for value in node.outputs:
+        if any(u.op_type == "QuantizeLinear" for u in value.consumers()):
+            return f"A QuantizeLinear reads `{value.name}`; ONNX Runtime's integer kernels fuse the two"
     if _dequantizes(node):
-        return "it scales the result of an integer product: the provider takes both into one kernel"
+        return f"{node.op_type} scales the result of an integer MatMul or Conv; ONNX Runtime runs both as one kernel"
     return None
 
 

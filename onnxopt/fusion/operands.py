@@ -23,7 +23,7 @@ def apply_operator(node: ir.Node, known: Mapping[ir.Value, Expr], opsets: Mappin
     """The node's result from its operands, through the operator table."""
     row = operators.find(node.domain, node.op_type, opsets.get(node.domain))
     if row is None:
-        raise ValueError(f"{node.op_type} is not in the operator table")
+        raise ValueError(f"The operator table has no {node.op_type}")
     first = next(v for v in node.inputs if v is not None)
     args = []
     for value in node.inputs:
@@ -44,5 +44,5 @@ def storage(value: ir.Value, shapes: Shapes) -> Dtype:
     """The storage dtype of a value; ValueError where a kernel cannot store it."""
     dtype = shapes.dtype(value)
     if dtype is None:
-        raise ValueError(f"{value.name} has no dtype that a kernel can store")
+        raise ValueError(f"The dtype of `{value.name}` cannot be stored by a kernel")
     return dtype

@@ -17,7 +17,7 @@ from onnxopt.graph.refusal import Refusal
 CLOSED_FORM = "n elementwise ops over B bytes with c bytes of side inputs move 2nB + c unfused, 2B + c fused"
 _EXAMPLES = 3
 _MOST = 20  # nodes listed one by one
-_NAMED_VALUE = re.compile(r"^\S+ (?=also reaches|is needed elsewhere)")
+_OF_ONE_NODE = re.compile(r"`[^`]*`|\[[^\]]*\]")  # names of values and nodes, and shapes
 
 
 def explain(artifact: str | Path, *, every_refusal: bool = False) -> str:
@@ -124,11 +124,19 @@ def _refusals(refusals: Iterable[Refusal], every: bool) -> Iterator[str]:
 
 
 def by_reason(refusals: Iterable[Refusal]) -> dict[str, list[Refusal]]:
-    """Refusals under their reasons, most frequent first; the value that a reason names differs from node to node."""
-    found: dict[str, list[Refusal]] = collections.defaultdict(list)
+    """Refusals by reason, most frequent first. Reasons that differ in names or shapes only are one group.
+
+    The key of a group is its reason where all refusals have the same text, else the reason with `...` for each name and
+    [...] for each shape.
+    """
+    groups: dict[str, list[Refusal]] = collections.defaultdict(list)
     for refusal in refusals:
-        found[_NAMED_VALUE.sub("a value ", refusal.reason)].append(refusal)
-    return dict(sorted(found.items(), key=lambda item: (-len(item[1]), item[0])))
+        groups[_OF_ONE_NODE.sub(lambda text: f"{text[0][0]}...{text[0][-1]}", refusal.reason)].append(refusal)
+    named = {
+        rows[0].reason if all(row.reason == rows[0].reason for row in rows) else text: rows
+        for text, rows in groups.items()
+    }
+    return dict(sorted(named.items(), key=lambda item: (-len(item[1]), item[0])))
 
 
 def size_text(count: float) -> str:
