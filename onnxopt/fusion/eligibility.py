@@ -1,6 +1,6 @@
-"""Which nodes a kernel could run, and for the elementwise nodes that it should not, why.
+"""Which elementwise and index nodes can become part of a kernel, and the reason where a node cannot.
 
-A reason is a sentence a user reads in `onnxopt explain`.
+A reason is a sentence that users read in `onnxopt explain`.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ from onnxopt.graph.placement import HOST_INPUTS, place
 from onnxopt.graph.shapes.shapes import Shapes
 from onnxopt.program import operators
 
-_HOST_ELEMENTS = 64  # of a shape or an index; larger tensors that something reads on the host are data
+_HOST_ELEMENTS = 64  # the most elements of a shape or an index; a larger tensor read on the host is data
 
 
 def host_values(graphs: Iterable[ir.Graph | ir.Function], shapes: Shapes) -> set[ir.Value]:
-    """Values that ONNX Runtime computes on the CPU even on a GPU: shapes, sizes, indices and what is made of them."""
+    """Values that ONNX Runtime computes on the CPU even on a GPU: shapes, sizes, indices, and values made of these."""
     host: set[ir.Value] = set()
     for graph in graphs:
         placed = place(graph, shapes.ir_dtype, only_shapes=True)
         host |= {v for v in placed.host_values if _is_small(v, shapes)}
         for node in reversed(list(graph)):
-            wanted = {node.inputs[i] for i in HOST_INPUTS.get(node.op_type, ()) if i < len(node.inputs)}
+            read_on_host = {node.inputs[i] for i in HOST_INPUTS.get(node.op_type, ()) if i < len(node.inputs)}
             if any(v in host for v in node.outputs):
-                wanted.update(node.inputs)
-            host.update(v for v in wanted if v is not None and _is_small(v, shapes))
+                read_on_host.update(node.inputs)
+            host.update(v for v in read_on_host if v is not None and _is_small(v, shapes))
     return host
 
 
@@ -43,7 +43,7 @@ def is_elementwise(node: ir.Node) -> bool:
 
 
 def why_not(node: ir.Node, opsets: Mapping[str, int], shapes: Shapes, host: set[ir.Value]) -> str | None:
-    """Why no kernel should run this elementwise or index node, or None where one may."""
+    """The reason why no kernel should run this elementwise or index node, None where a kernel can."""
     if index_ops.is_index(node):
         return _why_not_index(node, opsets, shapes)
     row = operators.find(node.domain, node.op_type, opsets.get(node.domain))
@@ -106,7 +106,7 @@ def _is_not_stored(value: ir.Value, shapes: Shapes) -> str:
 
 
 def _is_part_of_matmuls(node: ir.Node, shapes: Shapes) -> bool:
-    """Whether ORT makes this Transpose a flag of the MatMuls that read it (MatmulTransposeFusion)."""
+    """Whether ORT folds this Transpose into the MatMuls that read its result (MatmulTransposeFusion)."""
     dims = shapes.dims(node.outputs[0])
     if node.op_type != "Transpose" or dims is None:
         return False
@@ -123,7 +123,7 @@ def _arity_fits(row: operators.Operator, count: int) -> bool:
 
 
 def _is_second_dtype(node: ir.Node, value: ir.Value) -> bool:
-    """Operands whose dtype differs from the first's by the operator's definition."""
+    """Whether the operator's definition gives this operand a dtype of its own."""
     return (node.op_type == "Where" and value is node.inputs[0]) or (node.op_type == "Pow" and value is node.inputs[1])
 
 
@@ -140,7 +140,7 @@ def _left_to_provider(node: ir.Node) -> str | None:
 
 
 def _dequantizes(node: ir.Node) -> bool:
-    """Whether this is the Cast behind MatMulInteger or ConvInteger, or the Mul behind such a Cast."""
+    """Whether the node is the Cast behind MatMulInteger or ConvInteger, or the Mul behind such a Cast."""
     producers = [v.producer() for v in node.inputs if v is not None]
     if node.op_type == "Cast":
         return any(p is not None and p.op_type in ("MatMulInteger", "ConvInteger") for p in producers)

@@ -1,8 +1,8 @@
-"""Index operators: for each, where the elements of its result come from, as maps of its operands.
+"""Index operators: for each operator, the operand elements that the elements of its result are copies of.
 
-A row undoes one operator: from the map of a result to the pieces that it is made of, each an operand with its own map.
-Every piece but the last says where it applies; where none does, the last one is meant.
-Source: the ONNX operator specification, opset 13 on.
+A row of the table undoes one operator: it turns the map of a result into pieces, each an operand with a map of its own.
+Every piece but the last has guards that state where the piece applies. The last piece applies everywhere else.
+Source: the ONNX operator specification, opset 13 and later.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _PARAMETERS = {
 
 @dataclasses.dataclass(frozen=True)
 class Piece:
-    """A part of a result. value: the operand that it comes from, None for the constant `fill`."""
+    """A part of a result. value: the operand that the part is read from, None for the constant `fill`."""
 
     value: ir.Value | None
     map: Map
@@ -39,7 +39,7 @@ class Piece:
 
 @dataclasses.dataclass(frozen=True)
 class Use:
-    """One node with the map of one of its results. Raises NotAffine where something is not known."""
+    """One node with the map of one of its results. Methods raise NotAffine where a shape or parameter is unknown."""
 
     node: ir.Node
     output: int
@@ -80,7 +80,7 @@ class Use:
         return int(self.attribute("axis", default)) % len(self.dims())
 
     def moved(self, coordinates: Mapping[int, Linear] | list[Linear]) -> list[Piece]:
-        """The operand at these coordinates, as the only piece."""
+        """One piece: the data input at these coordinates."""
         rows = coordinates if isinstance(coordinates, list) else [coordinates[k] for k in range(len(coordinates))]
         return [Piece(self.data, self.map.with_coordinates(rows))]
 
@@ -111,7 +111,7 @@ def number(dim: Extent, op_type: str) -> int:
 
 
 def _reshape(use: Use) -> list[Piece]:
-    use.parameter(1)  # the function's body needs it as a constant, though the dims say what it is
+    use.parameter(1)  # the dims give the shape, but the function's body needs the shape as a constant
     return [Piece(use.data, reshape(use.map, use.result_dims, use.dims()))]
 
 
@@ -261,14 +261,14 @@ def _space_to_depth(use: Use) -> list[Piece]:
 
 
 def _permuted(use: Use, parts: tuple[Extent, ...], order: tuple[int, ...]) -> list[Piece]:
-    """Reshaped to `parts`, transposed by `order`, reshaped to the result: undone from the end."""
+    """Undoes Reshape to `parts`, Transpose by `order` and Reshape to the result, the last one first."""
     transposed = reshape(use.map, use.result_dims, [parts[k] for k in order])
     rows = {axis: transposed.coordinates[k] for k, axis in enumerate(order)}
     inside = transposed.with_coordinates([rows[k] for k in range(len(parts))])
     return [Piece(use.data, reshape(inside, parts, use.dims()))]
 
 
-VIEWS = frozenset({"Reshape", "Flatten", "Squeeze", "Unsqueeze"})  # ONNX Runtime moves nothing for them
+VIEWS = frozenset({"Reshape", "Flatten", "Squeeze", "Unsqueeze"})  # ONNX Runtime copies no data for them
 _ROWS: dict[str, Callable[[Use], list[Piece]]] = {
     **dict.fromkeys(VIEWS, _reshape),
     "Transpose": _transpose,
@@ -295,10 +295,10 @@ def is_view(node: ir.Node) -> bool:
 
 
 def data_inputs(node: ir.Node) -> tuple[ir.Value | None, ...]:
-    """The operands whose elements the node's results consist of; the others are parameters."""
+    """The inputs that hold data; the other inputs are parameters."""
     return tuple(node.inputs) if node.op_type == "Concat" or not is_index(node) else tuple(node.inputs[:1])
 
 
 def undo(node: ir.Node, output: int, result: Map, shapes: Shapes) -> list[Piece]:
-    """The pieces of the node's result `output` where it is read by the map `result`. Raises NotAffine."""
+    """The pieces of the node's result `output` that is read by the map `result`. Raises NotAffine."""
     return _ROWS[node.op_type](Use(node, output, result, shapes))

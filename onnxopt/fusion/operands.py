@@ -1,4 +1,4 @@
-"""What lowering knows of a node's operands: constants, storage dtypes, and the row of the operator table."""
+"""Operands of a node as lowering sees them: scalar constants, storage dtypes, and the operator applied to them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from onnxopt.program.expressions import Expr
 
 
 def constant(value: ir.Value | None) -> ir.TensorProtocol | None:
-    """The one element of a value that is a constant of one element and that nobody can feed, else None."""
+    """The tensor of a constant of one element, None for other values. A graph input is not a constant."""
     if value is None or value.const_value is None or value.is_graph_input() or value.const_value.size != 1:
         return None
     return value.const_value
@@ -32,7 +32,7 @@ def apply_operator(node: ir.Node, known: Mapping[ir.Value, Expr], opsets: Mappin
             arg = arg.narrow(storage(value, shapes).name)
         args.append(arg)
     call = operators.Call(
-        args=tuple(args),  # type: ignore[arg-type]  # only Clip has operands that may be left out, and it looks
+        args=tuple(args),  # type: ignore[arg-type]  # only Clip's row has optional operands, and it checks for None
         attributes={name: attribute.value for name, attribute in node.attributes.items()},
         operand=storage(first, shapes).name,
         result=storage(node.outputs[0], shapes).name,
@@ -41,7 +41,7 @@ def apply_operator(node: ir.Node, known: Mapping[ir.Value, Expr], opsets: Mappin
 
 
 def storage(value: ir.Value, shapes: Shapes) -> Dtype:
-    """The storage dtype of a value; ValueError where a kernel cannot store it."""
+    """The storage dtype of a value. ValueError where kernels cannot store the dtype."""
     dtype = shapes.dtype(value)
     if dtype is None:
         raise ValueError(f"The dtype of `{value.name}` cannot be stored by a kernel")
