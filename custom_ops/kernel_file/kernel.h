@@ -37,7 +37,7 @@ class OfKind {
 // One entry point of a kernel.
 struct Variant {
   std::string symbol;
-  std::string modes;  // a letter an access and a condition, see onnxopt/modes.py
+  std::string modes;  // a letter an access and a condition, see device/access_modes.h
   unsigned index;     // 32 or 64
   unsigned vector;
   unsigned unroll;

@@ -1,1 +1,1 @@
-"""Regions of a graph, each for one kernel of any kind. May import graph and the rooms before it."""
+"""Regions of a graph that become one kernel: search, cost, eligibility, outlining. May import program and graph."""

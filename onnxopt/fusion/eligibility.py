@@ -14,6 +14,7 @@ from onnxopt.fusion.operands import constant
 from onnxopt.graph.placement import HOST_INPUTS, place
 from onnxopt.graph.shapes.shapes import Shapes
 from onnxopt.program import operators
+from onnxopt.program.elementwise import Operator
 
 _HOST_ELEMENTS = 64  # the most elements of a shape or an index; a larger tensor read on the host is data
 
@@ -51,20 +52,22 @@ def why_not(node: ir.Node, opsets: Mapping[str, int], shapes: Shapes, host: set[
         return _needs_opset(node, operators.OPERATORS[node.domain, node.op_type].since, opsets)
     operands = [v for v in node.inputs if v is not None]
     if len(node.outputs) != 1 or not operands or not _arity_fits(row, len(node.inputs)):
-        return (
-            f"The operator table has no {node.op_type} with {len(node.inputs)} inputs and {len(node.outputs)} outputs"
-        )
-    if None in node.inputs and node.op_type != "Clip":
-        return f"{node.op_type} leaves out an optional input, which the operator table does not support"
+        counts = f"{len(node.inputs)} inputs and {len(node.outputs)} outputs"
+        return f"The operator table has no {node.op_type} with {counts}"
+    if any(v is None and not row.operand(k).optional for k, v in enumerate(node.inputs)):
+        return f"{node.op_type} leaves out an input that the operator table requires"
     if any(v in host for v in (*operands, *node.outputs)):
         return runs_on_host(node)
     for value in (*operands, *node.outputs):
         if shapes.dtype(value) is None:
             return _is_not_stored(value, shapes)
-    for value in (v for v in operands if constant(v) is None):
-        dtype = shapes.dtype(value)
-        if dtype is not None and dtype.name not in row.dtypes and not _is_second_dtype(node, value):
-            return f"The operator table has no {node.op_type} of {dtype.name} (`{value.name}`)"
+    attributes = {name: attribute.value for name, attribute in node.attributes.items()}
+    for k, operand in enumerate(node.inputs):
+        dtype = None if operand is None or constant(operand) is not None else shapes.dtype(operand)
+        if operand is not None and dtype is not None and not row.takes(k, dtype.name, attributes):
+            barred = dtype.name in row.dtypes - row.allowed(attributes)
+            of = f"{dtype.name}{' with these attributes' * barred}"
+            return f"The operator table has no {node.op_type} of {of} (`{operand.name}`)"
     if all(constant(v) is not None or v.const_value is not None for v in operands):
         return f"All inputs of {node.op_type} are constants"
     return _left_to_provider(node)
@@ -117,14 +120,9 @@ def _is_part_of_matmuls(node: ir.Node, shapes: Shapes) -> bool:
     return swaps and bool(readers) and all(r.op_type in ("MatMul", "Gemm", "FusedMatMul") for r in readers)
 
 
-def _arity_fits(row: operators.Operator, count: int) -> bool:
+def _arity_fits(row: Operator, count: int) -> bool:
     least, most = row.arity
     return least <= count and (most is None or count <= most)
-
-
-def _is_second_dtype(node: ir.Node, value: ir.Value) -> bool:
-    """Whether the operator's definition gives this operand a dtype of its own."""
-    return (node.op_type == "Where" and value is node.inputs[0]) or (node.op_type == "Pow" and value is node.inputs[1])
 
 
 def _left_to_provider(node: ir.Node) -> str | None:

@@ -8,6 +8,7 @@ import pytest
 
 import onnxopt
 from onnxopt.artifact import manifest as manifests
+from onnxopt.artifact import summary
 from onnxopt.artifact.manifest import Kernel, LeftOut, Place
 from onnxopt.fusion.kernel import Traffic
 from onnxopt.graph.refusal import Refusal
@@ -28,7 +29,7 @@ def manifest(tmp_path: Path, artifact: Path) -> manifests.Manifest:
     )
     kernel = Kernel(
         name="AddTanh_00",
-        kind=POINTWISE,
+        kind=POINTWISE.name,
         ops=("Add", "Tanh"),
         inputs=("float16", "float16"),
         outputs=("float16",),
@@ -70,7 +71,7 @@ def test_refusals_are_grouped_by_reason_most_frequent_first(manifest: manifests.
 def test_reasons_that_differ_in_names_and_shapes_only_are_one_group() -> None:
     reasons = ("`a` [4, 8] is no bias", "`b` [N] is no bias", "`c` has 8 elements", "`d` is empty", "`d` is empty")
     refusals = [Refusal(f"n{k}", "Add", "", reason) for k, reason in enumerate(reasons)]
-    groups = {text: [row.node for row in rows] for text, rows in explain.by_reason(refusals).items()}
+    groups = {text: [row.node for row in rows] for text, rows in summary.by_reason(refusals).items()}
     assert groups == {
         "`...` [...] is no bias": ["n0", "n1"],
         "`d` is empty": ["n3", "n4"],
@@ -95,4 +96,4 @@ def test_prediction_of_a_static_chain_follows_the_closed_form(tmp_path: Path, ar
     ("count", "text"), [(0, "0 B"), (999, "999 B"), (1500, "1.5 kB"), (1.234e9, "1.23 GB"), (5e13, "50 TB")]
 )
 def test_sizes_for_people(count: float, text: str) -> None:
-    assert explain.size_text(count) == text
+    assert summary.size_text(count) == text
