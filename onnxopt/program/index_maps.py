@@ -16,6 +16,9 @@ from collections.abc import Sequence
 
 from onnxopt.program.extents import ONE, Extent, product
 
+_SPLITS_A_DIM = "A Reshape splits a dim at a point that is not a boundary of the other shape"
+_NO_MATCH = "The dims before and after a Reshape cannot be matched to each other"
+
 
 class NotAffine(ValueError):
     """An index operation that no index map describes. The message is the reason of a refusal."""
@@ -61,7 +64,7 @@ class Map:
         """This map with the guard low <= form < high; unchanged where that always holds, None where it never does."""
         bounds = self.bounds(form)
         if bounds is None:
-            raise NotAffine("a part begins or ends inside a dim whose size is not known")
+            raise NotAffine("A part of a Concat or Pad begins or ends inside a dim of unknown size")
         known = [g for g in self.guards if g.form == form]  # inside a part, the form stays in the part's range
         least = max((bounds[0], *(g.low for g in known)))
         most = min((bounds[1], *(g.high - 1 for g in known)))
@@ -86,7 +89,7 @@ class Map:
         """The same map with one digit written as two. inner: extent of the inner digit; it must divide the digit's."""
         outer = self.digits[digit].over(inner)
         if outer is None:
-            raise NotAffine("a reshape cuts a dim at no boundary of another")
+            raise NotAffine(_SPLITS_A_DIM)
         digits = (*self.digits[:digit], outer, inner, *self.digits[digit + 1 :])
 
         def renumbered(form: Linear) -> Linear:
@@ -144,10 +147,10 @@ def _groups(
                 right.append(outside[j])
                 j += 1
             else:
-                raise NotAffine("a reshape whose dims do not line up")
+                raise NotAffine(_NO_MATCH)
         groups.append((left, right))
     if i < len(inside) or j < len(outside):
-        raise NotAffine("a reshape whose dims do not line up")
+        raise NotAffine(_NO_MATCH)
     return groups
 
 
@@ -199,11 +202,11 @@ def _spread(
             if not (reach * current.digits[digit]).at_most(strides[k - 1]):
                 inner = strides[k - 1].over(reach)
                 if inner is None or coefficient.factor < 0:
-                    raise NotAffine("a reshape cuts a dim at no boundary of another")
+                    raise NotAffine(_SPLITS_A_DIM)
                 return digit, inner
         over = coefficient.over(strides[k])
         if over is None:
-            raise NotAffine("a reshape cuts a dim at no boundary of another")
+            raise NotAffine(_SPLITS_A_DIM)
         parts[k][digit] = _sum(parts[k].get(digit), over)
     forms = [
         Linear(offset, tuple(sorted(part.items())))
@@ -211,7 +214,7 @@ def _spread(
     ]
     for form, dim in zip(forms[1:], dims[1:], strict=True):
         if not _stays_inside(current, form, dim):
-            raise NotAffine("a reshape joins dims of which only parts are read")
+            raise NotAffine("A Reshape merges dims of which only a part is read")
     return forms
 
 
@@ -219,7 +222,7 @@ def _sum(a: Extent | None, b: Extent) -> Extent:
     if a is None:
         return b
     if a.symbols != b.symbols:
-        raise NotAffine("a dim is read at a sum of symbolic strides")
+        raise NotAffine("The index of an element depends on a sum of different symbolic dims")
     return Extent(a.factor + b.factor, a.symbols)
 
 
@@ -229,7 +232,7 @@ def _dim_of(coefficient: Extent, strides: Sequence[Extent]) -> int:
     for k, stride in enumerate(strides):
         if stride.at_most(size):
             return k
-    raise NotAffine("a reshape of symbolic dims that do not line up")
+    raise NotAffine("The symbolic dims before and after a Reshape cannot be matched to each other")
 
 
 def _spread_offsets(offsets: list[tuple[int, Extent]], strides: Sequence[Extent], dims: Sequence[Extent]) -> list[int]:
@@ -240,7 +243,7 @@ def _spread_offsets(offsets: list[tuple[int, Extent]], strides: Sequence[Extent]
         k = _dim_of(s, strides)
         over = s.over(strides[k])
         if over is None or over.number is None:
-            raise NotAffine("a reshape cuts a dim at no boundary of another")
+            raise NotAffine(_SPLITS_A_DIM)
         spread[k] += n * over.number
     total = sum(numbers)
     for k, stride in enumerate(strides):

@@ -39,7 +39,7 @@ class RowCall:
         """The first operand. It has the shape of the domain."""
         first = self.args[0]
         if first is None:
-            raise ValueError("the first operand is left out")
+            raise ValueError("The operator has no data input")
         return first
 
     def attr(self, name: str, default: Any) -> Any:
