@@ -23,13 +23,13 @@ from onnxopt.background import in_background
 from onnxopt.codegen import compiler_report, generate
 from onnxopt.codegen.nvrtc import check_archs, compiled
 from onnxopt.errors import UsageError
-from onnxopt.fusion import fuse, outline
-from onnxopt.fusion.regions import FusionPlan, Kernel
-from onnxopt.graph import normalize, read, rewrite, traits
+from onnxopt.fusion import entry_points, fuse, outline
+from onnxopt.fusion.lower import lower
+from onnxopt.fusion.region import FusionPlan, Kernel
+from onnxopt.graph import normalize, read, rewrite, signature, traits
 from onnxopt.graph.passes.transposed_weights import TransposeWeightsPass
-from onnxopt.kinds import launch_alternatives
+from onnxopt.kinds import KINDS
 from onnxopt.runtime import providers, releases
-from onnxopt.verification import samples
 from onnxopt.verification.reference import Check
 from onnxopt.verification.verify import Report, describe_failure, open_ahead
 
@@ -81,7 +81,7 @@ def optimize(
         source = read.load(model)
         _refuse_optimized(source)
         given = _given(source)
-        samples.pin(given.traits.inputs, shapes or {})
+        signature.pin(given.traits.inputs, shapes or {})
         ahead = open_ahead(source.path, given.traits, source.bytes) if verify else None
     with phases("normalize"):
         normalized = normalize.normalize(source.model)
@@ -191,7 +191,7 @@ class _Fused(NamedTuple):
     plan: FusionPlan
     kernels: tuple[Kernel, ...]
     fatbin: bytes | None
-    spilling: set[frozenset[str]]  # see resources.spilling; entry points for `tune` may spill, it measures them
+    spilling: set[frozenset[str]]  # see compiler_report.spilling; alternatives may spill, as `tune` measures them
 
 
 def _fused(
@@ -203,12 +203,18 @@ def _fused(
     cache: Path | None,
 ) -> _Fused:
     """The model with its regions outlined, in place, and their kernels compiled."""
+    # Regions refer to nodes of the model: nothing may change the model between fuse and replace.
     with phases("fuse"):
-        plan = fuse.fuse(model, spilled)
+        plan = fuse.fuse(model, KINDS, spilled)
+    with phases("lower"):
+        plan = lower(plan, model.opset_imports)
     with phases("outline"):
-        # Regions refer to nodes of the model: nothing may change it between fuse and outline.
-        own = outline.outline(model, plan)
-        kernels = tuple(launch_alternatives.added(k) for k in own) if launch_choices else own
+        functions = outline.functions(plan, model.opset_imports)
+    with phases("entry_points"):
+        own = entry_points.choose(functions, model.opset_imports, plan.shapes)
+        kernels = tuple(map(entry_points.with_alternatives, own)) if launch_choices else own
+    with phases("outline"):
+        outline.replace(model, functions)
         model.metadata_props[MARK] = versions.onnxopt()
     with phases("generate"):
         text = generate.generate(kernels)

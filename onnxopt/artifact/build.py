@@ -20,7 +20,7 @@ from onnxopt.artifact.manifest import LeftOut
 from onnxopt.codegen import kernels_json
 from onnxopt.errors import VerificationError
 from onnxopt.fusion import outline
-from onnxopt.fusion.regions import Kernel
+from onnxopt.fusion.region import Kernel
 from onnxopt.graph import read
 from onnxopt.graph import traits as model_traits
 from onnxopt.graph import write as saving

@@ -16,10 +16,12 @@ import pydantic
 
 from onnxopt.artifact.fleet import Fleet
 from onnxopt.errors import ArtifactError
-from onnxopt.fusion.regions import Kernel as FusedKernel
-from onnxopt.fusion.regions import Kind, Refusal, Traffic
+from onnxopt.fusion.kernel import Traffic
+from onnxopt.fusion.region import Kernel as FusedKernel
+from onnxopt.graph.refusal import Refusal
+from onnxopt.graph.signature import Tensor
+from onnxopt.kinds import KINDS
 from onnxopt.runtime.releases import Requirements
-from onnxopt.verification.samples import Tensor
 from onnxopt.verification.verify import Report
 
 SCHEMA_VERSION: Final = 2
@@ -29,6 +31,20 @@ _NO_DIGEST = "0" * 64
 _DIGEST_AT_THE_END = re.compile(rb'"sha256": "([0-9a-f]{64})"\n}\n\Z')
 
 Sha256 = Annotated[str, pydantic.StringConstraints(pattern=r"^[0-9a-f]{64}$")]
+
+
+def _check_kind(name: str) -> str:
+    if name not in _KIND_NAMES:
+        raise ValueError(f"{name!r} is no kind of kernel; this onnxopt knows {', '.join(_KIND_NAMES)}")
+    return name
+
+
+_KIND_NAMES = sorted(kind.name for kind in KINDS)
+KindName = Annotated[
+    str,
+    pydantic.AfterValidator(_check_kind),
+    pydantic.WithJsonSchema({"type": "string", "enum": _KIND_NAMES, "title": "Kind"}),
+]
 
 
 class _Record(pydantic.BaseModel):
@@ -65,7 +81,7 @@ class Kernel(_Record):
     """A fused function. inputs, outputs: storage dtypes. cpu: whether the library's CPU kernel is used for it."""
 
     name: str
-    kind: Kind
+    kind: KindName
     ops: tuple[str, ...]
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
@@ -227,7 +243,7 @@ def kernels(fused: Iterable[FusedKernel]) -> tuple[Kernel, ...]:
     return tuple(
         Kernel(
             name=k.name,
-            kind=k.kind,
+            kind=k.kind.name,
             ops=k.ops,
             inputs=k.program.inputs,
             outputs=k.program.outputs,

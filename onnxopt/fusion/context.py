@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from typing import Any, TypeVar
 
 import onnx_ir as ir
 
-from onnxopt.fusion.regions import Region
 from onnxopt.graph.shapes.shapes import Shapes
 
+M = TypeVar("M")
+Lowering = Callable[
+    [Sequence[ir.Node], Sequence[ir.Value], Sequence[ir.Value], Mapping[str, int], Shapes], M
+]  # nodes, inputs, outputs, opsets, shapes -> what a kernel for the nodes computes; ValueError where there is none
 
-class Search:
+
+class Context:
     """One graph, with the nodes that are already meant to become one.
 
     order: every node with its position in topological order. host: values that belong on the CPU. spilled: names of
@@ -31,16 +36,32 @@ class Search:
         self._members: dict[ir.Node, Sequence[ir.Node]] = {}
         self._taken: set[ir.Node] = set()
         self._spilled = spilled
+        self._lowered: dict[tuple[Any, ...], Any] = {}
 
-    def take(self, regions: Collection[Region]) -> None:
-        """Give these regions' nodes to them: searches that come later leave them alone."""
-        for region in regions:
-            self._taken.update(region.nodes)
-            self.contract(region.nodes)
+    def take(self, regions: Collection[Sequence[ir.Node]]) -> None:
+        """Give the nodes of these regions to them: searches that come later leave the nodes alone."""
+        for nodes in regions:
+            self._taken.update(nodes)
+            self.contract(nodes)
 
     def is_taken(self, node: ir.Node) -> bool:
         """Whether the node belongs to a region of another kind."""
         return node in self._taken
+
+    def lowered(
+        self, lower: Lowering[M], nodes: Sequence[ir.Node], inputs: Sequence[ir.Value], outputs: Sequence[ir.Value]
+    ) -> M:
+        """What `lower` makes of these nodes, or the ValueError that it raises. The same nodes are lowered once."""
+        key = (lower, tuple(nodes), tuple(inputs), tuple(outputs))
+        if key not in self._lowered:
+            try:
+                self._lowered[key] = lower(nodes, inputs, outputs, self.opsets, self.shapes)
+            except ValueError as error:
+                self._lowered[key] = error
+        result = self._lowered[key]
+        if isinstance(result, ValueError):
+            raise result
+        return result  # type: ignore[no-any-return]
 
     def spills(self, nodes: Collection[ir.Node]) -> bool:
         """Whether one kernel for these nodes was found to spill, or has more than half of one that was."""

@@ -12,8 +12,8 @@ from collections.abc import Iterable, Sequence
 import onnx_ir as ir
 
 from onnxopt.fusion import index_ops
+from onnxopt.fusion.kernel import Traffic
 from onnxopt.fusion.operands import constant
-from onnxopt.fusion.regions import Traffic
 from onnxopt.graph.shapes.shapes import Shapes
 from onnxopt.program.extents import extent, product
 from onnxopt.program.pointwise import Program

@@ -7,24 +7,30 @@ from collections.abc import Iterator
 
 import onnx_ir as ir
 
-from onnxopt.verification import samples
-from onnxopt.verification.samples import Tensor
+from onnxopt.graph import signature
+from onnxopt.graph.signature import Tensor, tensor_text
 
 RANDOM_OPS = frozenset(
     {"Bernoulli", "Dropout", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"}
 )
 _QUANTIZING_OPS = frozenset({"QuantizeLinear", "DynamicQuantizeLinear"})
 _COARSEST_FIRST = ("quantized", "bfloat16", "float16", "float32", "float64")
-_VALUES_END_HERE = frozenset({"Shape", "Size"})  # their result does not depend on what the operand holds
+_INDEPENDENT_OF_VALUES = frozenset({"Shape", "Size"})  # their result depends on the operand's shape alone
+# Operators whose result holds elements of their first operand (Concat: of every operand).
+_ELEMENTS_KEPT = frozenset(
+    {"Cast", "Concat", "Expand", "Flatten", "Gather", "Identity", "Reshape", "Slice", "Squeeze", "Transpose",
+     "Unsqueeze"}
+)  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True)
 class Traits:
-    """inputs, outputs: the interface. index_bounds: see samples.index_bounds.
+    """What is known of a model before it is run.
 
-    precision: the coarsest float dtype that values pass through, "quantized" where the model quantizes at run time
-    (a key of compare.LIMITS). float_decided: outputs whose value a float tensor reaches. random: whether it draws
-    numbers.
+    inputs, outputs: the interface. index_bounds: by input name, see the function index_bounds. precision: the coarsest
+    float dtype of any value, "quantized" where the model quantizes at run time; a key of the table of limits in
+    verification/compare.py. float_decided: names of the outputs that depend on the value of a float tensor. random:
+    whether a node draws random numbers.
     """
 
     inputs: tuple[Tensor, ...]
@@ -36,27 +42,28 @@ class Traits:
 
 
 def of(model: ir.Model) -> Traits:
+    """The traits of a model, which stays as it is. Functions are looked into."""
     nodes = list(_nodes(model))
     return Traits(
-        inputs=samples.inputs_of(model),
-        outputs=samples.outputs_of(model),
-        index_bounds=samples.index_bounds(model),
+        inputs=signature.inputs_of(model),
+        outputs=signature.outputs_of(model),
+        index_bounds=index_bounds(model),
         precision=_precision(model, nodes),
-        float_decided=frozenset(v.name or "" for v in model.graph.outputs if _a_float_reaches(v)),
+        float_decided=frozenset(v.name or "" for v in model.graph.outputs if _depends_on_a_float(v)),
         random=any(n.op_type in RANDOM_OPS and not _is_inert_dropout(n) for n in nodes),
     )
 
 
 def with_bounds_of(model: Traits, other: Traits) -> Traits:
-    """The traits of a model, with what only the other of two equivalent models shows about index bounds.
+    """The traits of `model`, with the index bounds of `other`, an equivalent model, for inputs that have none.
 
-    A table may lie behind a function or a constant in the one and be plain to see in the other.
+    A table may be hidden behind a function or a Constant node in one of the models and be an initializer in the other.
     """
     return dataclasses.replace(model, index_bounds={**other.index_bounds, **model.index_bounds})
 
 
 def interface_difference(original: Traits, optimized: Traits) -> str:
-    """What differs between the inputs and outputs of two models (name, dtype, dims, order), "" where nothing does."""
+    """The first difference between the interfaces of two models (name, dtype, dims, order), "" where there is none."""
     for kind, before, after in (
         ("input", original.inputs, optimized.inputs),
         ("output", original.outputs, optimized.outputs),
@@ -69,9 +76,33 @@ def interface_difference(original: Traits, optimized: Traits) -> str:
     return ""
 
 
-def tensor_text(tensor: Tensor) -> str:
-    dims = "?" if tensor.dims is None else ",".join("?" if d is None else str(d) for d in tensor.dims)
-    return f"{tensor.name}: {tensor.dtype}[{dims}]"
+def index_bounds(model: ir.Model) -> dict[str, int]:
+    """For each integer input whose elements index initializers (Gather): the size of the smallest such table."""
+    bounds: dict[str, int] = {}
+    for value in model.graph.inputs:
+        if value.dtype is None or not value.dtype.is_integer():
+            continue
+        sizes = list(_table_sizes(value))
+        if sizes and value.name:
+            bounds[value.name] = min(sizes)
+    return bounds
+
+
+def _table_sizes(indices: ir.Value) -> Iterator[int]:
+    seen, pending = {indices}, [indices]
+    while pending:
+        for node, position in pending.pop().uses():
+            if node.op_type == "Gather" and position == 1:
+                table, attribute = node.inputs[0], node.attributes.get("axis")
+                axis = attribute.as_int() if attribute is not None else 0
+                if table is not None and table.is_initializer() and table.shape is not None:
+                    size = table.shape[axis]
+                    if isinstance(size, int):
+                        yield size
+            elif node.op_type in _ELEMENTS_KEPT and (position == 0 or node.op_type == "Concat"):
+                unseen = [v for v in node.outputs if v not in seen]
+                seen.update(unseen)
+                pending.extend(unseen)
 
 
 def _nodes(model: ir.Model) -> Iterator[ir.Node]:
@@ -81,42 +112,42 @@ def _nodes(model: ir.Model) -> Iterator[ir.Node]:
 
 
 def _precision(model: ir.Model, nodes: list[ir.Node]) -> str:
-    found = {v.dtype for graph in model.graphs() for v in graph.initializers.values()}
-    found |= {v.dtype for v in (*model.graph.inputs, *model.graph.outputs)}
+    dtypes = {v.dtype for graph in model.graphs() for v in graph.initializers.values()}
+    dtypes |= {v.dtype for v in (*model.graph.inputs, *model.graph.outputs)}
     for node in nodes:
         if node.op_type in _QUANTIZING_OPS:
             return "quantized"
         if node.op_type == "Cast" and "to" in node.attributes and not node.attributes["to"].is_ref():
-            found.add(ir.DataType(node.attributes["to"].as_int()))
+            dtypes.add(ir.DataType(node.attributes["to"].as_int()))
         if node.op_type == "Constant" and "value" in node.attributes and not node.attributes["value"].is_ref():
-            found.add(node.attributes["value"].as_tensor().dtype)
-        found |= {v.dtype for v in node.outputs}
-    names = {samples.dtype_name(d) for d in found if d is not None}
+            dtypes.add(node.attributes["value"].as_tensor().dtype)
+        dtypes |= {v.dtype for v in node.outputs}
+    names = {signature.dtype_name(d) for d in dtypes if d is not None}
     if any(n.startswith(("float8", "float4")) for n in names):
         return "quantized"
     return next((d for d in _COARSEST_FIRST if d in names), "float32")
 
 
-def _a_float_reaches(output: ir.Value) -> bool:
-    seen, todo = {output}, [output]
-    while todo:
-        value = todo.pop()
+def _depends_on_a_float(output: ir.Value) -> bool:
+    seen, pending = {output}, [output]
+    while pending:
+        value = pending.pop()
         if value.dtype is not None and value.dtype.is_floating_point():
             return True
         node = value.producer()
-        if node is None or node.op_type in _VALUES_END_HERE:
+        if node is None or node.op_type in _INDEPENDENT_OF_VALUES:
             continue
         if any(a.type in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS) for a in node.attributes.values()):
-            return True  # bodies see values of the graph around them; assume a float among those
+            return True  # a body may read any value of the graph around it; one of these is assumed to be a float
         constant = node.attributes.get("value") if node.op_type == "Constant" else None
         if constant is not None and constant.as_tensor().dtype.is_floating_point():
             return True
-        fresh = [v for v in node.inputs if v is not None and v not in seen]
-        seen.update(fresh)
-        todo.extend(fresh)
+        unseen = [v for v in node.inputs if v is not None and v not in seen]
+        seen.update(unseen)
+        pending.extend(unseen)
     return False
 
 
 def _is_inert_dropout(node: ir.Node) -> bool:
-    """Dropout draws numbers only in training mode, an optional third input."""
+    """Whether a node is a Dropout without its optional third input, training_mode: it draws no numbers then."""
     return node.op_type == "Dropout" and (len(node.inputs) < 3 or node.inputs[2] is None)

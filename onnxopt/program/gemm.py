@@ -4,7 +4,7 @@
 
 Summed in float32, for float16, bfloat16 and float32; some of cuBLASLt's algorithms round the product to storage once
 before they add to it, as separate operators would. float32 products use TF32 where the provider's own would (its option
-use_tf32, which is on by default). The C++ side is custom_ops/gemm.h.
+use_tf32, which is on by default). The C++ side is custom_ops/program/gemm.h.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 
 DTYPES = ("float16", "bfloat16", "float32")
 ACTIVATIONS = ("none", "relu", "gelu_tanh")
-MOST_PARTS = 8  # kGemmParts of custom_ops/gemm.h
+MOST_PARTS = 8  # kGemmParts of custom_ops/program/gemm.h
 
 
 @dataclasses.dataclass(frozen=True)

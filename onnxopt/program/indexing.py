@@ -13,7 +13,7 @@ from typing import Any
 
 from onnxopt.program.extents import Extent
 
-MAX_TERMS = 6  # of one access or condition: what a kernel's parameters hold (cuda_kernels/abi.h)
+MAX_TERMS = 6  # of one access or condition: what a kernel's parameters hold (cuda_kernels/device/abi.h)
 MAX_CONDITIONS = 8
 
 

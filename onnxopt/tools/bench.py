@@ -14,7 +14,7 @@ from onnxopt.artifact import archive, package
 from onnxopt.artifact.manifest import Measurement
 from onnxopt.artifact.open import Opened, open_artifact
 from onnxopt.errors import ModelError, UsageError, VerificationError
-from onnxopt.graph import read
+from onnxopt.graph import read, signature
 from onnxopt.graph import traits as model_traits
 from onnxopt.runtime import configuration, devices, sessions
 from onnxopt.runtime.bound_run import BoundRun
@@ -136,12 +136,12 @@ def bench(
     )
 
 
-def _requests(inputs: Sequence[samples.Tensor], sizes: Mapping[str, int], feeds: Mapping[str, sessions.Array]) -> int:
+def _requests(inputs: Sequence[signature.Tensor], sizes: Mapping[str, int], feeds: Mapping[str, sessions.Array]) -> int:
     """How many requests a run serves: the batch size, where one dim is the batch.
 
     Of a dynamic dim 0; in a static model what dim 0 of every input is. 1 where that says nothing.
     """
-    dynamic = {sizes[symbol] for symbol in samples.roles(inputs)[0] if symbol in sizes}
+    dynamic = {sizes[symbol] for symbol in signature.roles(inputs)[0] if symbol in sizes}
     found = dynamic or {array.shape[0] for array in feeds.values() if array.ndim > 1}
     return int(found.pop()) if len(found) == 1 else 1
 
@@ -172,9 +172,9 @@ def reference_of(
 ) -> Reference:
     """A model's outputs at typical sizes, or at any that it accepts."""
     traits = model_traits.of(read.load(model).model)
-    pinned = samples.pin(traits.inputs, shapes)
-    batch, space = samples.roles(traits.inputs)
-    typical = {n: 1 if n in batch else 224 if n in space else 128 for n in samples.symbols(traits.inputs)}
+    pinned = signature.pin(traits.inputs, shapes)
+    batch, space = signature.roles(traits.inputs)
+    typical = {n: 1 if n in batch else 224 if n in space else 128 for n in signature.symbols(traits.inputs)}
     for sizes in ({**typical, **pinned}, pinned):
         try:
             return Reference(

@@ -199,7 +199,7 @@ def explain(artifact: Path, every_refusal: bool, as_json: bool) -> None:
 @options.json_option
 def inspect(model: Path, as_json: bool) -> None:
     """Count what MODEL holds: operators, inputs and outputs, parameters, functions."""
-    from onnxopt.graph import traits
+    from onnxopt.graph import signature
     from onnxopt.tools import explain as explanation
     from onnxopt.tools import inspect as model_summary
 
@@ -212,7 +212,7 @@ def inspect(model: Path, as_json: bool) -> None:
     click.echo(f"opsets: {opsets}; IR version {summary.ir_version}")
     for kind, tensors in (("input", summary.inputs), ("output", summary.outputs)):
         for tensor in tensors:
-            click.echo(f"{kind}: {traits.tensor_text(tensor)}")
+            click.echo(f"{kind}: {signature.tensor_text(tensor)}")
     click.echo(f"parameters: {summary.parameters:,} in {explanation.size_text(summary.parameter_bytes)}")
     click.echo(f"nodes: {summary.nodes}, {summary.elementwise} of them elementwise")
     for op, count in summary.ops.items():

@@ -11,7 +11,8 @@ from pathlib import Path
 from onnxopt.artifact import archive
 from onnxopt.artifact import manifest as manifests
 from onnxopt.artifact.manifest import Kernel, Manifest, Totals
-from onnxopt.fusion.regions import Refusal, Traffic
+from onnxopt.fusion.kernel import Traffic
+from onnxopt.graph.refusal import Refusal
 
 CLOSED_FORM = "n elementwise ops over B bytes with c bytes of side inputs move 2nB + c unfused, 2B + c fused"
 _EXAMPLES = 3

@@ -11,9 +11,8 @@ from onnx_ir.passes.common import TopologicalSortPass
 
 from onnxopt.fusion.eligibility import is_elementwise
 from onnxopt.graph import cuda_graph_obstacles as cuda_graph
-from onnxopt.graph import read
-from onnxopt.verification import samples
-from onnxopt.verification.samples import Tensor
+from onnxopt.graph import read, signature
+from onnxopt.graph.signature import Tensor
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,8 +55,8 @@ def inspect(path: str | Path) -> Summary:
         producer=f"{model.producer_name or ''} {model.producer_version or ''}".strip(),
         ir_version=model.ir_version,
         opsets=dict(sorted(model.opset_imports.items())),
-        inputs=samples.inputs_of(model),
-        outputs=samples.outputs_of(model),
+        inputs=signature.inputs_of(model),
+        outputs=signature.outputs_of(model),
         nodes=len(nodes),
         elementwise=sum(is_elementwise(n) for n in nodes),
         ops=dict(sorted(ops.items(), key=lambda item: (-item[1], item[0]))),

@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 from onnxopt.background import in_background
 from onnxopt.errors import OnnxoptError
+from onnxopt.graph import signature
+from onnxopt.graph.signature import Sizes
 from onnxopt.graph.traits import Traits
 from onnxopt.runtime import sessions
 from onnxopt.runtime.sessions import RunError
@@ -41,7 +43,7 @@ class Case:
     seed: int
 
     def __str__(self) -> str:
-        return f"{samples.describe(dict(self.sizes))}, seed {self.seed}"
+        return f"{signature.describe(dict(self.sizes))}, seed {self.seed}"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -120,7 +122,7 @@ class Reference:
         traits: Traits,
         provider: str,
         *,
-        pinned: samples.Sizes,
+        pinned: Sizes,
         seconds: float,
         folder: Path,
         library: Path | None = None,
@@ -240,7 +242,7 @@ class Reference:
                         self._own_differences[case, name] = difference
         return self._own_differences
 
-    def _collect(self, session: InferenceSession, pinned: samples.Sizes, seconds: float, search: bool) -> None:
+    def _collect(self, session: InferenceSession, pinned: Sizes, seconds: float, search: bool) -> None:
         shapes = _unique({**sizes, **pinned} for sizes in samples.usual_sizes(self.traits.inputs))
         started = time.monotonic()
         empty: dict[Case, dict[str, Array]] = {}
@@ -259,10 +261,10 @@ class Reference:
             again = self._run_all(self._open(self.model, library=self.library))
             self.outputs = {case: out for case, out in again if not isinstance(out, RunError)}
 
-    def _search(self, session: InferenceSession, pinned: samples.Sizes, empty: dict[Case, dict[str, Array]]) -> None:
+    def _search(self, session: InferenceSession, pinned: Sizes, empty: dict[Case, dict[str, Array]]) -> None:
         """Look for any shape the model accepts, then for more of that size; only the last refusal is of interest."""
         listed, started = len(self.skipped), time.monotonic()
-        batch, _ = samples.roles(self.traits.inputs)
+        batch, _ = signature.roles(self.traits.inputs)
         for sizes in _unique({**sizes, **pinned} for sizes in samples.fallback_sizes(self.traits.inputs)):
             if time.monotonic() - started > _SEARCH_SECONDS:
                 break
@@ -304,7 +306,7 @@ class Reference:
             return sessions.open_session(copy, data_folder=model.parent, **options)
 
 
-def _unique(all_sizes: Iterable[samples.Sizes]) -> list[samples.Sizes]:
+def _unique(all_sizes: Iterable[Sizes]) -> list[Sizes]:
     return [dict(items) for items in dict.fromkeys(tuple(s.items()) for s in all_sizes)]
 
 

@@ -20,10 +20,10 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from onnxopt.graph import signature
 from onnxopt.graph import traits as model_traits
 from onnxopt.graph.traits import Traits
 from onnxopt.runtime import sessions
-from onnxopt.verification import samples
 from onnxopt.verification.compare import Limit
 from onnxopt.verification.reference import Ahead, Check, NotRunnable, Reference, Skipped
 
@@ -160,7 +160,7 @@ def references(
     data. seconds: how long the original may run, a provider, before no more cases are added. ahead: what `open_ahead`
     gave. NotRunnable where no provider can run it, or memory does not suffice.
     """
-    pinned = samples.pin(traits.inputs, shapes or {})
+    pinned = signature.pin(traits.inputs, shapes or {})
     sessions.check_providers(providers or ())
     _check_memory(model_bytes)
     if providers is None:

@@ -25,12 +25,12 @@ from onnxopt.artifact.manifest import Manifest
 from onnxopt.artifact.open import Opened, open_artifact
 from onnxopt.codegen import kernels_json
 from onnxopt.errors import ArtifactError, UsageError
-from onnxopt.graph import read
+from onnxopt.graph import read, signature
 from onnxopt.graph import traits as model_traits
+from onnxopt.graph.signature import Tensor
 from onnxopt.runtime import providers, sessions
 from onnxopt.runtime.sessions import CPU, CUDA
 from onnxopt.verification import samples
-from onnxopt.verification.samples import Tensor
 
 CONFIG = "config.pbtxt"
 PORTABLE = "model.portable.onnx"  # without fused functions, for TensorRT
@@ -166,7 +166,7 @@ def _is_batched(inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> bool:
     tensors = (*inputs, *outputs)
     if not inputs or any(not t.dims for t in tensors):
         return False
-    return len({samples.symbol_of(t, 0) for t in tensors}) == 1 and samples.symbol_of(tensors[0], 0) is not None
+    return len({signature.symbol_of(t, 0) for t in tensors}) == 1 and signature.symbol_of(tensors[0], 0) is not None
 
 
 # --- config.pbtxt ----------------------------------------------------------------------------------------------------
@@ -295,10 +295,10 @@ def _raw(array: samples.Array) -> bytes:
     return b"".join(len(text).to_bytes(4, "little") + text for text in texts)
 
 
-def _sizes(manifest: Manifest) -> samples.Sizes:
+def _sizes(manifest: Manifest) -> signature.Sizes:
     """Sizes of dynamic dims: the largest that verification ran at, with one item a batch; else usual ones."""
-    names = samples.symbols(manifest.inputs)
-    batch, space = samples.roles(manifest.inputs)
+    names = signature.symbols(manifest.inputs)
+    batch, space = signature.roles(manifest.inputs)
     verified = [
         {name: int(match[1]) for name in names if (match := re.search(rf"(?:^|, ){re.escape(name)}=(\d+)", case))}
         for case in dict.fromkeys(c.case for c in manifest.verify.checks if c.ok)

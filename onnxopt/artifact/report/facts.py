@@ -22,7 +22,7 @@ from onnxopt.artifact.manifest import Manifest
 from onnxopt.codegen import generate
 from onnxopt.errors import UsageError
 from onnxopt.fusion import outline
-from onnxopt.fusion.regions import Kernel
+from onnxopt.fusion.region import Kernel
 from onnxopt.graph import read
 from onnxopt.tools import bench
 from onnxopt.tools.bench import Timing

@@ -22,9 +22,8 @@ from onnxopt.artifact.report import views
 from onnxopt.artifact.report.facts import Facts
 from onnxopt.artifact.report.gpus import roofs
 from onnxopt.errors import ArtifactError, UsageError
-from onnxopt.graph.traits import tensor_text
+from onnxopt.graph.signature import Tensor, tensor_text
 from onnxopt.tools.explain import size_text
-from onnxopt.verification.samples import Tensor
 
 FILE = "report.html"
 _FACTS = re.compile(r'<script type="application/zlib\+base64" id="facts">([A-Za-z0-9+/=]*)</script>')

@@ -19,12 +19,13 @@ from onnxopt.artifact.manifest import Kernel, Manifest
 from onnxopt.artifact.report import plots
 from onnxopt.artifact.report.facts import Facts, KernelTime, Measurement
 from onnxopt.fusion import outline
-from onnxopt.fusion.regions import Refusal, Traffic
+from onnxopt.fusion.kernel import Traffic
+from onnxopt.graph import signature
+from onnxopt.graph.refusal import Refusal
 from onnxopt.program.dtypes import DTYPES
 from onnxopt.runtime import providers
 from onnxopt.runtime.sessions import CPU
 from onnxopt.tools import explain
-from onnxopt.verification import samples
 from onnxopt.verification.reference import Check
 from onnxopt.verification.verify import Report
 
@@ -184,7 +185,7 @@ def _bytes(shape: str, sizes: Mapping[str, int]) -> tuple[int, int] | None:
     """Elements and bytes of "float16[batch,768]", or None where a dim has no size."""
     dtype, _, dims = shape.rstrip("]").partition("[")
     try:
-        elements = math.prod(int(d) if d.isdigit() else samples.evaluate(d, sizes) for d in dims.split(",") if d)
+        elements = math.prod(int(d) if d.isdigit() else signature.evaluate(d, sizes) for d in dims.split(",") if d)
     except KeyError:
         return None
     if dtype not in DTYPES:
@@ -204,7 +205,7 @@ def _kernel(kernel: Kernel, facts: Facts, sizes: Mapping[str, int]) -> KernelVie
     work = _work(kernel, facts.costs.get(kernel.name), sizes)
     return KernelView(
         name=kernel.name,
-        kind=str(kernel.kind),
+        kind=kernel.kind,
         ops=kernel.ops,
         calls=len(kernel.sites),
         cpu=kernel.cpu,

@@ -1,8 +1,8 @@
-"""Infers shapes, and takes away the nodes that compute what inference found out.
+"""Infers shapes, and removes nodes whose result inference knows.
 
-Shape -> Gather -> Concat -> ...      a constant, where every element is a number
-                                      the earlier value, where one holds the same expressions
-Expand(x, shape) -> x                 where all that reads it broadcasts x to the same result
+a small integer tensor  -> a constant        where every element is known to be a number
+                        -> an earlier value  where that one holds the same expressions
+Expand(x, shape)        -> x                 where every reader broadcasts x to the same result
 """
 
 from __future__ import annotations
@@ -12,19 +12,18 @@ from collections.abc import Hashable
 import numpy as np
 import onnx_ir as ir
 
-from onnxopt.graph.shapes import dims as d
 from onnxopt.graph.shapes import infer
-from onnxopt.graph.shapes.dims import Dims
+from onnxopt.graph.shapes.dims import Dims, broadcast
 from onnxopt.graph.shapes.infer import Knowledge
 from onnxopt.program import operators
 
-_FOLLOWED = 64  # values between an Expand and where its shape is there again
+_FOLLOWED = 64  # values whose dims may change where an Expand goes
 
 
 class SimplifyShapesPass(ir.passes.InPlacePass):
-    """Infers the shapes of all values, then removes what computes known shapes.
+    """Infers the shapes of all values, then replaces values that hold known shapes.
 
-    No result changes, and none becomes larger. Nodes that nobody reads any more are left for others to remove.
+    No output changes, and no tensor becomes larger. Nodes without readers are left for other passes to remove.
     """
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
@@ -39,7 +38,7 @@ class SimplifyShapesPass(ir.passes.InPlacePass):
 
 
 def _replace_contents(node: ir.Node, graph: ir.Graph, known: Knowledge, first: dict[Hashable, ir.Value]) -> bool:
-    """Put a constant, or an earlier value that holds the same, in place of a small integer tensor."""
+    """Replace a small integer tensor by a constant, or by an earlier value with the same contents."""
     if len(node.outputs) != 1 or node.op_type == "Constant":
         return False
     value = node.outputs[0]
@@ -61,7 +60,7 @@ def _replace_contents(node: ir.Node, graph: ir.Graph, known: Knowledge, first: d
 
 
 def _drop_expand(node: ir.Node, known: Knowledge) -> bool:
-    """Let the readers of an Expand broadcast its operand themselves, where that gives what they give now."""
+    """Let the readers of an Expand broadcast its operand themselves, where their results stay the same."""
     if node.op_type != "Expand" or node.domain != "" or node.inputs[0] is None:
         return False
     source, expanded = node.inputs[0], node.outputs[0]
@@ -77,9 +76,9 @@ def _drop_expand(node: ir.Node, known: Knowledge) -> bool:
 
 
 def _narrowed(start: ir.Value, dims: Dims, known: Knowledge) -> dict[ir.Value, Dims] | None:
-    """The values whose shape changes where `start` gets these dims, with their new ones.
+    """The values whose shape changes where `start` gets these dims, with their new dims.
 
-    None where something would see the difference: an operator that does not broadcast, or a result of the model.
+    None where an operator that does not broadcast, or an output of the model, would change.
     """
     changed, pending = {start: dims}, [start]
     while pending:
@@ -90,7 +89,7 @@ def _narrowed(start: ir.Value, dims: Dims, known: Knowledge) -> dict[ir.Value, D
             shapes = [changed.get(v, known.dims(v)) for v in node.inputs if v is not None]
             if (node.domain, node.op_type) not in operators.OPERATORS or any(s is None for s in shapes):
                 return None
-            result, before = d.broadcast([s for s in shapes if s is not None]), known.dims(node.outputs[0])
+            result, before = broadcast([s for s in shapes if s is not None]), known.dims(node.outputs[0])
             if result != changed.get(node.outputs[0], before):
                 changed[node.outputs[0]] = result
                 pending.append(node.outputs[0])

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import onnx_ir as ir
 from onnxscript.rewriter import MatchingTracer
 
-from onnxopt.fusion.regions import Refusal
+from onnxopt.graph.refusal import Refusal
 from onnxopt.graph.rewrite.attention import ScaledDotProduct
 from onnxopt.program import operators
 

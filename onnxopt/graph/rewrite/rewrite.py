@@ -10,7 +10,6 @@ import onnx_ir as ir
 from onnx_ir.passes import common
 from onnxscript.rewriter import RewriteRule, RewriteRuleSet
 
-from onnxopt.fusion.regions import Refusal
 from onnxopt.graph import read
 from onnxopt.graph.passes.common_subexpressions import MergeEqualNodesPass
 from onnxopt.graph.passes.interface import Interface
@@ -18,6 +17,7 @@ from onnxopt.graph.passes.metadata import remove_onnxscript_metadata
 from onnxopt.graph.passes.no_op_rules import Rooted
 from onnxopt.graph.passes.shared_initializers import ShareInitializersPass
 from onnxopt.graph.passes.unique_names import UniqueNamesPass
+from onnxopt.graph.refusal import Refusal
 from onnxopt.graph.rewrite import convolutions, layout, near_misses, rotary, symbolic
 from onnxopt.graph.rewrite.attention import ScaledDotProduct
 from onnxopt.graph.rewrite.cached import CachedGroupQuery

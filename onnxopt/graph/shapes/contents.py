@@ -1,4 +1,4 @@
-"""What small integer tensors hold, as expressions of the model's symbolic dims: shapes, and what is made of them."""
+"""Contents of small integer tensors, as expressions over symbolic dims: shapes and what is computed from shapes."""
 
 from __future__ import annotations
 
@@ -11,12 +11,11 @@ import numpy as np
 import onnx_ir as ir
 import sympy
 
-from onnxopt.graph.shapes import dims as d
-from onnxopt.graph.shapes.dims import Dim
+from onnxopt.graph.shapes.dims import Dim, greatest, least, not_negative, sign, simplest, slice_length
 
 Contents = np.ndarray[Any, Any]  # of dtype object: ints and expressions; bools are 0 and 1
 
-LARGEST = 64  # elements; no tensor of more is a shape
+LARGEST = 64  # elements; a tensor of more is no shape
 _INTEGERS = frozenset({ir.DataType.INT32, ir.DataType.INT64, ir.DataType.BOOL})
 _SIGN = {
     "Equal": lambda s: s == 0, "Greater": lambda s: s > 0, "GreaterOrEqual": lambda s: s >= 0,
@@ -25,18 +24,18 @@ _SIGN = {
 
 
 class Undecided(Exception):
-    """An element depends on sizes in a way that no expression here says."""
+    """An element depends on sizes in a way that no expression here can say."""
 
 
 def array(values: Sequence[Dim], shape: tuple[int, ...] | None = None) -> Contents:
-    """Contents of these elements, by default as a vector."""
+    """Contents with these elements, as a vector by default."""
     result = np.empty(len(values), dtype=object)
-    result[:] = [d.simplest(v) for v in values]
+    result[:] = [simplest(v) for v in values]
     return result if shape is None else result.reshape(shape)
 
 
 def of_tensor(tensor: ir.TensorProtocol) -> Contents | None:
-    """Contents of a constant; None where it is no small integer tensor."""
+    """Contents of a constant tensor; None where it is large or not of integers or bools."""
     if tensor.dtype not in _INTEGERS or tensor.size > LARGEST:
         return None
     values = tensor.numpy()
@@ -48,7 +47,10 @@ def holds_integers(dtype: ir.DataType | None) -> bool:
 
 
 def evaluate(node: ir.Node, operands: Sequence[Contents | None]) -> Contents | None:
-    """The output of a node whose operands hold these; None where it cannot be told, or is no small integer tensor."""
+    """Contents of a node's output; None where they are not known, or the output is no small integer tensor.
+
+    operands: contents of the node's inputs, None where an input is left out or not known.
+    """
     function = _FUNCTIONS.get(node.op_type)
     if function is None or node.domain not in ("", "ai.onnx") or operands[0] is None:
         return None
@@ -57,7 +59,7 @@ def evaluate(node: ir.Node, operands: Sequence[Contents | None]) -> Contents | N
     try:
         result = function(node, *operands)
     except (Undecided, ValueError, IndexError, TypeError, ZeroDivisionError):
-        return None  # what is wrong with the node, a runtime will say
+        return None  # an invalid node is not reported here: a runtime reports it
     if result is None:
         return None
     result = np.asarray(result, dtype=object)  # numpy gives the element itself instead of a scalar array
@@ -76,26 +78,26 @@ def _divided(a: Dim, b: Dim) -> Dim:
     """ONNX divides integers toward zero."""
     if isinstance(a, int) and isinstance(b, int):
         return abs(a) // abs(b) * (1 if (a < 0) == (b < 0) else -1)
-    if not d.not_negative(a) or d.sign(b) != 1:
+    if not not_negative(a) or sign(b) != 1:
         raise Undecided
-    return d.simplest(sympy.floor(sympy.sympify(a) / b))
+    return simplest(sympy.floor(sympy.sympify(a) / b))
 
 
 def _modulo(a: Dim, b: Dim) -> Dim:
-    if not d.not_negative(a) or d.sign(b) != 1:
+    if not not_negative(a) or sign(b) != 1:
         raise Undecided
-    return d.simplest(sympy.Mod(a, b))
+    return simplest(sympy.Mod(a, b))
 
 
 def _comparison(decide: Callable[[int], bool]) -> Callable[[Dim, Dim], Dim]:
     def compare(a: Dim, b: Dim) -> Dim:
-        difference = d.simplest(sympy.sympify(a) - b)
-        sign = d.sign(difference)
-        if sign is not None:
-            return int(decide(sign))
-        if d.not_negative(difference) and decide(0) == decide(1):
+        difference = simplest(sympy.sympify(a) - b)
+        known_sign = sign(difference)
+        if known_sign is not None:
+            return int(decide(known_sign))
+        if not_negative(difference) and decide(0) == decide(1):
             return int(decide(0))
-        if d.not_negative(d.simplest(-difference)) and decide(0) == decide(-1):
+        if not_negative(simplest(-difference)) and decide(0) == decide(-1):
             return int(decide(0))
         raise Undecided
 
@@ -119,9 +121,9 @@ def _negation(a: Dim) -> Dim:
 def _cast(node: ir.Node, held: Contents) -> Contents | None:
     to = ir.DataType(node.attributes["to"].as_int())
     if to == ir.DataType.BOOL:
-        if any(d.sign(v) is None for v in held.flat):
+        if any(sign(v) is None for v in held.flat):
             return None
-        return array([int(d.sign(v) != 0) for v in held.flat], held.shape)
+        return array([int(sign(v) != 0) for v in held.flat], held.shape)
     return held if to in _INTEGERS else None
 
 
@@ -132,9 +134,9 @@ def _slice(node: ir.Node, held: Contents, starts: Contents, ends: Contents, *res
     for axis, start, end, step in zip(axes, starts, ends, steps, strict=True):
         if not all(isinstance(v, int) for v in (start, end, step)):
             raise Undecided
-        found = d.slice_length(held.shape[axis], start, end, step)
-        assert found is not None  # all are numbers
-        first, length = found
+        window = slice_length(held.shape[axis], start, end, step)
+        assert window is not None  # all are numbers
+        first, length = window
         stop = first + length * step  # type: ignore[operator]
         index[axis] = slice(first, stop if stop >= 0 else None, step)
     return held[tuple(index)]
@@ -154,8 +156,8 @@ def _concat(node: ir.Node, *held: Contents) -> Contents:
 def _axes(node: ir.Node, axes: Contents | None) -> tuple[int, ...] | None:
     if axes is not None:
         return tuple(int(a) for a in axes)
-    found = node.attributes.get("axes")
-    return None if found is None else tuple(found.as_ints())
+    attribute = node.attributes.get("axes")
+    return None if attribute is None else tuple(attribute.as_ints())
 
 
 def _unsqueeze(node: ir.Node, held: Contents, axes: Contents | None = None) -> Contents:
@@ -181,18 +183,18 @@ def _expand(node: ir.Node, held: Contents, shape: Contents) -> Contents:
 
 
 def _constant_of_shape(node: ir.Node, shape: Contents) -> Contents | None:
-    filled = node.attributes.get("value")
-    tensor = None if filled is None else filled.as_tensor()
+    fill = node.attributes.get("value")
+    tensor = None if fill is None else fill.as_tensor()
     if tensor is None or tensor.dtype not in _INTEGERS or math.prod(int(v) for v in shape) > LARGEST:
         return None
     return array([int(tensor.numpy().item())] * math.prod(int(v) for v in shape), tuple(int(v) for v in shape))
 
 
 def _range(node: ir.Node, start: Contents, limit: Contents, delta: Contents) -> Contents:
-    found = range(*(operator.index(v.item()) for v in (start, limit, delta)))
-    if len(found) > LARGEST:
+    elements = range(*(operator.index(v.item()) for v in (start, limit, delta)))
+    if len(elements) > LARGEST:
         raise Undecided
-    return array(list(found))
+    return array(list(elements))
 
 
 def _reduction(function: Callable[[Dim, Dim], Dim]) -> Callable[..., Contents]:
@@ -216,8 +218,8 @@ _FUNCTIONS: dict[str, Callable[..., Contents | None]] = {
     "Div": _elementwise(_divided),
     "Mod": _elementwise(_modulo),
     "Neg": _elementwise(operator.neg),
-    "Min": _elementwise(lambda *row: d.simplest(sympy.Min(*row))),
-    "Max": _elementwise(lambda *row: d.simplest(sympy.Max(*row))),
+    "Min": _elementwise(lambda *row: simplest(sympy.Min(*row))),
+    "Max": _elementwise(lambda *row: simplest(sympy.Max(*row))),
     "Not": _elementwise(_negation),
     "And": _elementwise(lambda a, b: a * b),
     "Where": _elementwise(_chosen),
@@ -234,6 +236,6 @@ _FUNCTIONS: dict[str, Callable[..., Contents | None]] = {
     "Range": _range,
     "ReduceProd": _reduction(operator.mul),
     "ReduceSum": _reduction(operator.add),
-    "ReduceMax": _reduction(d.greatest),
-    "ReduceMin": _reduction(d.least),
+    "ReduceMax": _reduction(greatest),
+    "ReduceMin": _reduction(least),
 }

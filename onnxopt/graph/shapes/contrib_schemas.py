@@ -1,6 +1,7 @@
-"""The operators between recognising and mapping, and the contrib operators, as onnx schemas with shape inference.
+"""onnx schemas with shape inference for the operators that rewrite rules create: internal ones and com.microsoft's.
 
-The internal ones live in DOMAIN and never leave this package: graph/rewrite/to_contrib.py turns every one into operators of a runtime.
+The internal operators live in DOMAIN. They never leave the room `graph`: rewrite/to_contrib.py and
+rewrite/to_standard.py replace all of them.
 
     Sdpa(q, k, v, mask?; scale, causal) -> y     softmax(q k^T scale + mask) v
         q (B, N, S, H), k (B, M, T, H), v (B, M, T, V), mask broadcasts to (B, N, S, T), y (B, N, S, V); query head n
@@ -44,9 +45,10 @@ _TYPES = [f"tensor({name})" for name in ("float", "float16", "bfloat16", "double
 
 @contextlib.contextmanager
 def known_to_onnx() -> Iterator[None]:
-    """Within it, onnx's shape inference knows the operators that rules put into graphs.
+    """Within this context, onnx's shape inference knows the operators that rules create.
 
-    Only within it: onnx's registry is the whole process's, and its checker would hold others' models to these schemas.
+    onnx's registry belongs to the whole process, so the schemas are removed afterwards: its checker would otherwise
+    hold the models of other code to them.
     """
     schemas = [
         _schema(DOMAIN, "Sdpa", _infer_sdpa, 4, 1),
@@ -90,21 +92,21 @@ def _schema(
 def _dims(context: InferenceContext, index: int) -> list[onnx.TensorShapeProto.Dimension] | None:
     if index >= context.get_num_inputs():
         return None
-    found = context.get_input_type(index)
-    if found is None or not found.tensor_type.HasField("shape"):
+    input_type = context.get_input_type(index)
+    if input_type is None or not input_type.tensor_type.HasField("shape"):
         return None
-    return list(found.tensor_type.shape.dim)
+    return list(input_type.tensor_type.shape.dim)
 
 
 def _set(context: InferenceContext, output: int, dims: list[onnx.TensorShapeProto.Dimension] | None) -> None:
     source = context.get_input_type(0)
     if output >= context.get_num_outputs() or source is None:
         return
-    found = onnx.TypeProto()
-    found.tensor_type.elem_type = source.tensor_type.elem_type
+    output_type = onnx.TypeProto()
+    output_type.tensor_type.elem_type = source.tensor_type.elem_type
     if dims is not None:
-        found.tensor_type.shape.dim.extend(dims)
-    context.set_output_type(output, found)
+        output_type.tensor_type.shape.dim.extend(dims)
+    context.set_output_type(output, output_type)
 
 
 def _number(value: int) -> onnx.TensorShapeProto.Dimension:
@@ -121,7 +123,7 @@ def _infer_first(context: InferenceContext) -> None:
 
 
 def _infer_skip_norm(context: InferenceContext) -> None:
-    """The norm, mean and inverse deviation of each row, and the sum that was normalized."""
+    """Outputs: the norm, mean and inverse deviation of each row, and the sum that was normalized."""
     x = _dims(context, 0)
     for output in (0, 3):
         _set(context, output, x)
@@ -137,32 +139,32 @@ def _infer_sdpa(context: InferenceContext) -> None:
 def _infer_attention(context: InferenceContext) -> None:
     """(B, S, K), (K, 2 D + V), (2 D + V) -> (B, S, V)."""
     x, weight, sizes = _dims(context, 0), _dims(context, 1), context.get_attribute("qkv_hidden_sizes")
-    found = None
+    dims = None
     if x is not None and weight is not None:
-        found = [*x[:2], _number(sizes.ints[2] if sizes is not None else weight[1].dim_value // 3)]
-    _set(context, 0, found)
+        dims = [*x[:2], _number(sizes.ints[2] if sizes is not None else weight[1].dim_value // 3)]
+    _set(context, 0, dims)
 
 
 def _infer_multi_head(context: InferenceContext) -> None:
     """(B, S, D), (B, T, D), (B, T, V) -> (B, S, V); packed (B, S, N, 3, H) -> (B, S, N H)."""
     q, k, v = (_dims(context, index) for index in range(3))
-    found = None
+    dims = None
     if q is not None and len(q) == 5:
-        found = [*q[:2], _number(q[2].dim_value * q[4].dim_value)]
+        dims = [*q[:2], _number(q[2].dim_value * q[4].dim_value)]
     elif q is not None and k is not None and len(k) == 5:
-        found = q
+        dims = q
     elif q is not None and v is not None:
-        found = [*q[:2], v[2]] if len(v) == 3 else [*q[:2], _number(v[1].dim_value * v[3].dim_value)]
-    _set(context, 0, found)
+        dims = [*q[:2], v[2]] if len(v) == 3 else [*q[:2], _number(v[1].dim_value * v[3].dim_value)]
+    _set(context, 0, dims)
 
 
 def _infer_group_query(context: InferenceContext) -> None:
-    """(B, S, N H) and its keys, or all packed as (B, S, (N + 2 M) H), -> (B, S, N H)."""
+    """q (B, S, N H) with keys, or q, k and v packed as (B, S, (N + 2 M) H), -> (B, S, N H)."""
     q, k = _dims(context, 0), _dims(context, 1)
     heads, groups = _attribute(context, "num_heads"), _attribute(context, "kv_num_heads")
-    found = q
+    dims = q
     if q is not None and k is None:
-        found = [*q[:2], _number(q[2].dim_value // (heads + 2 * groups) * heads)]
-    _set(context, 0, found)
+        dims = [*q[:2], _number(q[2].dim_value // (heads + 2 * groups) * heads)]
+    _set(context, 0, dims)
     for output in (1, 2):
         _set(context, output, None)

@@ -1,6 +1,6 @@
-"""Dims as sympy expressions: sums, products, minima and broadcasts of symbols, which stand for sizes of at least 1.
+"""Dims as sympy expressions: sums, products, minima and maxima of symbols, which stand for sizes of at least 1.
 
-Empty tensors are the one exception to what is inferred here: with a dim of 0, x * y / y is not x.
+Empty tensors are the one exception to what is inferred here: where y is 0, x * y / y is not x.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ import sympy
 Dim: TypeAlias = "int | sympy.Expr"
 Dims: TypeAlias = tuple[Dim, ...]
 
-_UNKNOWN = "unk__"  # begins the names of dims that nothing is known of, as in onnx's own shape inference
+_UNKNOWN = "unk__"  # prefix of the names of unknown dims, as in onnx's own shape inference
 _SUMS: dict[type[ast.operator], str] = {ast.Add: "__add__", ast.Sub: "__sub__", ast.Mult: "__mul__"}
 
 
-def size(name: str) -> Dim:
-    """The dim that a model names `name`: a symbol, or an expression where it is one, as "past + sequence" is."""
+def parse_dim(name: str) -> Dim:
+    """The dim that a model names `name`: a symbol, or an expression such as "past + sequence"."""
     try:
         return _value(ast.parse(name, mode="eval").body)
     except (SyntaxError, ValueError):
@@ -44,7 +44,7 @@ def _symbol(name: str) -> sympy.Symbol:
 
 
 class Unknowns:
-    """Symbols for what nothing is known of, each named like no other."""
+    """Makes symbols for unknown dims and elements, each with a name of its own. taken: names the model uses."""
 
     def __init__(self, taken: Iterable[str]) -> None:
         numbers = [int(m.group(1)) for name in taken if (m := re.search(rf"{_UNKNOWN}(\d+)", name))]
@@ -64,7 +64,7 @@ class Unknowns:
 
 
 def simplest(value: object) -> Dim:
-    """An int where the expression is one, else the expression in expanded form, so that equal ones are identical."""
+    """An int where the expression is a number, else its expanded form, so that equal expressions are identical."""
     if isinstance(value, int):
         return value
     expanded = _expanded(sympy.sympify(value))
@@ -76,8 +76,8 @@ def _expanded(value: sympy.Expr) -> sympy.Expr:
     return value if value.is_Symbol or value.is_Integer else sympy.expand(value)
 
 
-def text(dim: Dim) -> int | str:
-    """How a dim is written in a model: a number, or the expression."""
+def dim_text(dim: Dim) -> int | str:
+    """A dim as it is written in a model: a number, or the text of the expression."""
     return dim if isinstance(dim, int) else str(dim)
 
 
@@ -90,7 +90,7 @@ def product(dims: Iterable[Dim]) -> Dim:
 
 @functools.lru_cache(maxsize=4096)
 def quotient(total: Dim, part: Dim) -> Dim:
-    """total / part where the division is known to leave nothing, as in Reshape."""
+    """total / part, given that the division leaves no remainder, as in Reshape."""
     return simplest(sympy.cancel(sympy.sympify(total) / part))
 
 
@@ -125,7 +125,7 @@ def not_negative(value: Dim) -> bool:
 
 
 def _smallest(value: sympy.Expr, bound: int) -> bool:
-    """Whether a polynomial reaches `bound` where every symbol is 1 and no coefficient but the constant is negative."""
+    """Whether a polynomial is at least `bound` with all symbols 1 and has no negative term but the constant."""
     constant, rest = value.as_coeff_Add()
     terms = sympy.Add.make_args(rest)
     if not all(t.is_positive and t.is_integer for t in terms):
@@ -135,7 +135,7 @@ def _smallest(value: sympy.Expr, bound: int) -> bool:
 
 @functools.lru_cache(maxsize=4096)
 def broadcast_dim(a: Dim, b: Dim) -> Dim:
-    """The size that a and b broadcast to, given that they do: the larger one, or 0 beside 1."""
+    """The size that a and b broadcast to, given that they do: the larger one; 0 for 0 beside 1."""
     if a == b or b == 1:
         return a
     if a == 1:
@@ -146,7 +146,7 @@ def broadcast_dim(a: Dim, b: Dim) -> Dim:
 
 
 def broadcast(shapes: Sequence[Dims]) -> Dims:
-    """The shape that these broadcast to by numpy's rules, given that they do."""
+    """The shape that these shapes broadcast to by numpy's rules, given that they do."""
     rank = max(map(len, shapes), default=0)
     result: list[Dim] = [1] * rank
     for shape in shapes:
@@ -156,7 +156,7 @@ def broadcast(shapes: Sequence[Dims]) -> Dims:
 
 
 def slice_length(dim: Dim, start: Dim, end: Dim, step: int) -> tuple[Dim, Dim] | None:
-    """First index and number of elements of dim[start:end:step], by ONNX's clamping; None where it cannot be told."""
+    """First index and number of elements of dim[start:end:step], by ONNX's clamping; None where it is not known."""
     if all(isinstance(v, int) for v in (dim, start, end)):
         indices = range(dim)[slice(start, end, step)]  # type: ignore[misc]
         return indices.start, len(indices)
@@ -166,12 +166,12 @@ def slice_length(dim: Dim, start: Dim, end: Dim, step: int) -> tuple[Dim, Dim] |
     first, last = _clamped(dim, start), _clamped(dim, end)
     if first is None or last is None:
         return None
-    length = steps(last - first, step)
+    length = step_count(last - first, step)
     return first, length if not_negative(length) else greatest(0, length)
 
 
-def steps(distance: Dim, step: int) -> Dim:
-    """How many steps of this size begin within a distance: distance / step, rounded up."""
+def step_count(distance: Dim, step: int) -> Dim:
+    """The number of steps of size `step` that begin within `distance`: distance / step, rounded up."""
     return simplest(sympy.floor((sympy.sympify(distance) + step - (1 if step > 0 else -1)) / step))
 
 

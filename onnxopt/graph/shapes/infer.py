@@ -5,15 +5,14 @@ from __future__ import annotations
 import onnx
 import onnx_ir as ir
 
-from onnxopt.graph.shapes import contents as c
-from onnxopt.graph.shapes import dims as d
+from onnxopt.graph.shapes import contents
 from onnxopt.graph.shapes.contents import Contents
-from onnxopt.graph.shapes.dims import Dims
+from onnxopt.graph.shapes.dims import Dim, Dims, Unknowns, dim_text, parse_dim, product
 from onnxopt.graph.shapes.rules import rule_of
 from onnxopt.graph.shapes.schema_inference import SchemaInference, tensor, tensor_type
 
-_READ = 1024  # bytes; constants up to this are handed to onnx's rules, since axes, pads and scales are among them
-_NAMELESS = frozenset({None, "", "?", "-1"})  # what exporters write for a dim that may be anything, each time another
+_READ = 1024  # bytes; constants up to this size (axes, pads, scales) are passed on to onnx's rules
+_NAMELESS = frozenset({None, "", "?", "-1"})  # exporters write these for unknown dims, which are not equal then
 _RULES_FROM = 13  # opset; axes and shapes are inputs from there on
 _COMPARISONS = frozenset(
     {"Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual", "And", "Or", "Xor", "Not", "IsNaN", "IsInf"}
@@ -22,11 +21,11 @@ _DTYPE_OF_SECOND = frozenset({"CastLike", "RMSNormalization", "Where"})
 
 
 class InferShapesPass(ir.passes.InPlacePass):
-    """Symbolic shape inference: dims become numbers, or expressions of the inputs' symbolic dims ("12*batch").
+    """Symbolic shape inference: dims become numbers, or expressions over the inputs' symbolic dims ("12*batch").
 
-    Equal dims have equal expressions wherever rules of ours or onnx's can tell; what is not known has a name that
-    begins with unk__, or no shape at all. Shapes that the model declares for what its nodes compute are not read.
-    Weights are not copied. What is inferred holds at every run of the model in which no tensor is empty.
+    Equal dims get equal expressions wherever the rules here or onnx's know it. An unknown dim gets a name that begins
+    with unk__; a value of unknown rank gets no shape. Shapes that the model declares for results of nodes are not read.
+    Weights are not copied. The result holds at every run of the model in which no tensor is empty.
     """
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
@@ -34,26 +33,26 @@ class InferShapesPass(ir.passes.InPlacePass):
 
 
 def infer(model: ir.Model) -> Knowledge:
-    """What is known of every value of a model, which stays as it is. Nodes must be in topological order."""
+    """Dims, types and contents of every value of a model, which is not changed. Nodes must be in topological order."""
     knowledge = Knowledge(model)
     knowledge.take(model.graph)
     return knowledge
 
 
 class Knowledge:
-    """Dims, types and contents of the values seen so far."""
+    """Dims, types and contents of the values of a model, as far as they were inferred."""
 
     def __init__(self, model: ir.Model) -> None:
         shapes = [value.shape for value in model.graph.inputs if value.shape is not None]
         names = [dim.value for shape in shapes for dim in shape if isinstance(dim, ir.SymbolicDim) and dim.value]
-        self.unknowns = d.Unknowns(names)
-        self._named: dict[str, d.Dim] = {name: d.size(name) for name in names}
+        self.unknowns = Unknowns(names)
+        self._named: dict[str, Dim] = {name: parse_dim(name) for name in names}
         self._rules = model.opset_imports.get("", 0) >= _RULES_FROM
         self._schemas = SchemaInference(dict(model.opset_imports), model.ir_version)
         self._dims: dict[ir.Value, Dims | None] = {}
         self._types: dict[ir.Value, ir.TypeProtocol | None] = {}
         self._contents: dict[ir.Value, Contents] = {}
-        self._alike: dict[tuple[str, int, int], d.Dim] = {}
+        self._alike: dict[tuple[str, int, int], Dim] = {}
         for value in model.graph.inputs:
             self._note(value, None if value.shape is None else tuple(map(self._declared, value.shape)), value.type)
 
@@ -61,7 +60,7 @@ class Knowledge:
         """The dims of a value, None where not even its rank is known."""
         if value is None:
             return None
-        if value not in self._dims:  # a constant of a graph, or something that no graph here computes
+        if value not in self._dims:  # a constant, or a value that no node of the graphs here computes
             tensor = value.const_value
             self._note(value, None if tensor is None else tuple(int(k) for k in tensor.shape.numpy()), value.type)
         return self._dims[value]
@@ -70,28 +69,28 @@ class Knowledge:
         return self._types.get(value, value.type)
 
     def contents(self, value: ir.Value | None) -> Contents | None:
-        """What a small integer tensor holds, None where that is not known."""
+        """Contents of a small integer tensor, None where they are not known."""
         if value is None or value in self._contents:
             return None if value is None else self._contents[value]
         if value.const_value is None or value.is_graph_input():
             return None
-        held = c.of_tensor(value.const_value)
+        held = contents.of_tensor(value.const_value)
         if held is not None:
             self._contents[value] = held
         return held
 
     def correct(self, value: ir.Value, dims: Dims) -> None:
-        """Note that a value has other dims since the graph was changed, also on the value itself."""
+        """Set the dims of a value that changed with the graph, here and on the value itself."""
         self._note(value, dims, self.type(value))
-        value.shape = ir.Shape([d.text(dim) for dim in dims])
+        value.shape = ir.Shape([dim_text(dim) for dim in dims])
 
     def write(self) -> bool:
-        """Give the values of the model these shapes, and types where they have none; whether anything changed."""
+        """Write the shapes to the values of the model, and types where values have none; whether anything changed."""
         modified = False
         for value, dims in self._dims.items():
             if value.producer() is None:
                 continue
-            shape, kind = None if dims is None else ir.Shape([d.text(dim) for dim in dims]), self.type(value)
+            shape, kind = None if dims is None else ir.Shape([dim_text(dim) for dim in dims]), self.type(value)
             if shape is not None and shape != value.shape:
                 value.shape = shape
                 modified = True
@@ -101,7 +100,7 @@ class Knowledge:
         return modified
 
     def take(self, graph: ir.Graph) -> None:
-        """Take in the nodes of a graph, and the graphs inside them."""
+        """Infer the results of a graph's nodes, and of the graphs inside them."""
         for node in graph:
             graphs = [a for a in node.attributes.values() if a.type == ir.AttributeType.GRAPH and not a.is_ref()]
             bodies = [a.as_graph() for a in graphs]
@@ -118,7 +117,7 @@ class Knowledge:
             if not isinstance(dim, int):
                 self._named[str(dim)] = dim
 
-    def _declared(self, dim: int | ir.SymbolicDim) -> d.Dim:
+    def _declared(self, dim: int | ir.SymbolicDim) -> Dim:
         if isinstance(dim, int):
             return dim if dim >= 0 else self.unknowns.dim()
         return self.unknowns.dim() if dim.value in _NAMELESS else self._named[dim.value or ""]
@@ -136,7 +135,7 @@ class Knowledge:
             try:
                 dims = rule(node, self)
             except (IndexError, ValueError, TypeError, KeyError, ZeroDivisionError):
-                dims = None  # operands that the operator does not allow: a runtime will say
+                dims = None  # invalid operands, which a runtime reports
         if dims is None or (dtype := self._dtype_by_rule(node)) is None:
             self._by_schema(node, dims)
         else:
@@ -157,11 +156,12 @@ class Knowledge:
     def _by_schema(self, node: ir.Node, dims: Dims | None) -> None:
         types = [None if v is None else self._type_proto(v) for v in node.inputs]
         held = [None if v is None else self._tensor(v) for v in node.inputs]
-        for k, (value, found) in enumerate(zip(node.outputs, self._schemas.outputs(node, types, held), strict=True)):
-            if found is None:
+        outputs = self._schemas.outputs(node, types, held)
+        for k, (value, inferred) in enumerate(zip(node.outputs, outputs, strict=True)):
+            if inferred is None:
                 self._note(value, dims if k == 0 else None, value.type)
                 continue
-            kind, shared = found
+            kind, shared = inferred
             by_schema = self._from_proto(kind, shared, k)
             self._note(value, dims if k == 0 and dims is not None else by_schema, value.type or _ir_type(kind))
 
@@ -180,31 +180,33 @@ class Knowledge:
     def _from_proto(self, kind: onnx.TypeProto, shared: str, output: int) -> Dims | None:
         if kind.WhichOneof("value") != "tensor_type" or not kind.tensor_type.HasField("shape"):
             return None
-        found: list[d.Dim] = []
+        dims: list[Dim] = []
         for axis, dim in enumerate(kind.tensor_type.shape.dim):
             if dim.WhichOneof("value") == "dim_value":
-                found.append(dim.dim_value)
+                dims.append(dim.dim_value)
             elif dim.dim_param in self._named:
-                found.append(self._named[dim.dim_param])
+                dims.append(self._named[dim.dim_param])
             elif shared:
-                found.append(self._alike.setdefault((shared, output, axis), self.unknowns.dim()))
+                dims.append(self._alike.setdefault((shared, output, axis), self.unknowns.dim()))
             else:
-                found.append(self.unknowns.dim())
-        return tuple(found)
+                dims.append(self.unknowns.dim())
+        return tuple(dims)
 
     def _hold(self, node: ir.Node) -> None:
-        """Note what the node's output holds, where it is a small integer tensor."""
+        """Note the contents of a node's output, where it is a small integer tensor."""
         if len(node.outputs) != 1 or node.domain not in ("", "ai.onnx"):
             return
         held = None
         if node.op_type in ("Shape", "Size"):
             dims = self.dims(node.inputs[0])
             if dims is not None and node.op_type == "Shape":
-                held = c.array(dims[node.attributes.get_int("start", 0) : node.attributes.get_int("end", len(dims))])
+                held = contents.array(
+                    dims[node.attributes.get_int("start", 0) : node.attributes.get_int("end", len(dims))]
+                )
             elif dims is not None:
-                held = c.array([d.product(dims)], ())
-        elif c.holds_integers(self.dtype(node.outputs[0])):
-            held = c.evaluate(node, [self.contents(v) for v in node.inputs])
+                held = contents.array([product(dims)], ())
+        elif contents.holds_integers(self.dtype(node.outputs[0])):
+            held = contents.evaluate(node, [self.contents(v) for v in node.inputs])
         if held is not None:
             self._contents[node.outputs[0]] = held
             self._note(node.outputs[0], held.shape, self.type(node.outputs[0]))
@@ -216,12 +218,12 @@ class Knowledge:
             return
         tensor, value = attribute.as_tensor(), node.outputs[0]
         self._note(value, tuple(int(k) for k in tensor.shape.numpy()), ir.TensorType(tensor.dtype))
-        held = c.of_tensor(tensor)
+        held = contents.of_tensor(tensor)
         if held is not None:
             self._contents[value] = held
 
     def _control_flow(self, node: ir.Node, bodies: list[ir.Graph]) -> None:
-        """If, Loop, Scan and the like: after them only what every run of the body agrees on is known."""
+        """If, Loop, Scan and the like: a dim of a result is known where every run of the bodies gives the same one."""
         dims_outside = [dim for dims in self._dims.values() for dim in dims or () if not isinstance(dim, int)]
         outside = {symbol for dim in dims_outside for symbol in dim.free_symbols}
         for body in bodies:
@@ -244,14 +246,14 @@ class Knowledge:
             self._note(value, dims, value.type or (kinds[0] if kinds else None))
 
     def _agreed(self, shapes: list[Dims | None], outside: set[object]) -> Dims | None:
-        """Dims that all shapes have; another body's symbols may be another number each time it runs."""
+        """Dims that all shapes have. A symbol that a body introduces may be another number each time the body runs."""
         if not shapes or any(s is None or len(s) != len(shapes[0] or ()) for s in shapes):
             return None
-        found: list[d.Dim] = []
+        dims: list[Dim] = []
         for row in zip(*(s for s in shapes if s is not None), strict=True):
             lasting = isinstance(row[0], int) or row[0].free_symbols <= outside
-            found.append(row[0] if lasting and all(dim == row[0] for dim in row) else self.unknowns.dim())
-        return tuple(found)
+            dims.append(row[0] if lasting and all(dim == row[0] for dim in row) else self.unknowns.dim())
+        return tuple(dims)
 
 
 def _ir_type(kind: onnx.TypeProto) -> ir.TypeProtocol | None:

@@ -1,7 +1,7 @@
-"""Shapes of the operators through which onnx's own inference loses symbols, one function an operator.
+"""Shape rules of the operators through which onnx's own inference loses symbols, one function an operator.
 
-Each takes the node and what is known of values, and returns the dims of the one output, or None where it knows no more
-than onnx's rule for that operator.
+A rule takes the node and what is known of values. It returns the dims of the node's one output, or None where it knows
+no more than onnx's rule for that operator.
 """
 
 from __future__ import annotations
@@ -12,16 +12,29 @@ from typing import Protocol
 import onnx_ir as ir
 import sympy
 
-from onnxopt.graph.shapes import dims as d
 from onnxopt.graph.shapes.contents import Contents
-from onnxopt.graph.shapes.dims import Dim, Dims
+from onnxopt.graph.shapes.dims import (
+    Dim,
+    Dims,
+    Unknowns,
+    broadcast,
+    broadcast_dim,
+    greatest,
+    not_negative,
+    product,
+    quotient,
+    sign,
+    simplest,
+    slice_length,
+    step_count,
+)
 from onnxopt.program import operators
 
 
 class Known(Protocol):
-    """What is known of a model's values so far."""
+    """What a rule may ask about the values inferred so far."""
 
-    unknowns: d.Unknowns
+    unknowns: Unknowns
 
     def dims(self, value: ir.Value | None) -> Dims | None: ...
 
@@ -32,7 +45,7 @@ Rule = Callable[[ir.Node, Known], Dims | None]
 
 
 def rule_of(node: ir.Node) -> Rule | None:
-    """The rule for a node's operator, None where onnx's own is as good."""
+    """The rule for a node's operator, None where onnx's own rule is as good."""
     if len(node.outputs) != 1 or node.domain not in ("", "ai.onnx", "com.microsoft"):
         return None
     if node.domain == "com.microsoft":
@@ -46,7 +59,7 @@ def _elementwise(node: ir.Node, known: Known) -> Dims | None:
     shapes = [known.dims(v) for v in node.inputs if v is not None]
     if not shapes or any(s is None for s in shapes):
         return None
-    return d.broadcast([s for s in shapes if s is not None])
+    return broadcast([s for s in shapes if s is not None])
 
 
 def _same(node: ir.Node, known: Known) -> Dims | None:
@@ -57,7 +70,7 @@ def _matmul(node: ir.Node, known: Known) -> Dims | None:
     a, b = known.dims(node.inputs[0]), known.dims(node.inputs[1])
     if a is None or b is None or len(a) < 2 or len(b) < 2:
         return None
-    return (*d.broadcast([a[:-2], b[:-2]]), a[-2], b[-1])
+    return (*broadcast([a[:-2], b[:-2]]), a[-2], b[-1])
 
 
 def _vector(value: ir.Value | None, known: Known) -> list[Dim] | None:
@@ -79,20 +92,20 @@ def _reshape(node: ir.Node, known: Known) -> Dims | None:
     if wanted is None:
         return None
     copies = not node.attributes.get_int("allowzero", 0)
-    found: list[Dim | None] = []
+    dims: list[Dim | None] = []
     for k, dim in enumerate(wanted):
         if dim == 0 and copies:
-            found.append(before[k] if before is not None and k < len(before) else None)
+            dims.append(before[k] if before is not None and k < len(before) else None)
         elif dim == -1:
-            found.append(None)
+            dims.append(None)
         else:  # a computed dim that may be 0 or -1 would mean something else then
-            found.append(dim if d.sign(dim) == 1 or (isinstance(dim, int) and dim == 0) else None)
-    missing = [k for k, dim in enumerate(found) if dim is None]
+            dims.append(dim if sign(dim) == 1 or (isinstance(dim, int) and dim == 0) else None)
+    missing = [k for k, dim in enumerate(dims) if dim is None]
     if len(missing) == 1 and before is not None:
-        rest = d.product(dim for dim in found if dim is not None)
+        rest = product(dim for dim in dims if dim is not None)
         if rest != 0:
-            found[missing[0]] = d.quotient(d.product(before), rest)
-    return tuple(known.unknowns.dim() if dim is None else dim for dim in found)
+            dims[missing[0]] = quotient(product(before), rest)
+    return tuple(known.unknowns.dim() if dim is None else dim for dim in dims)
 
 
 def _expand(node: ir.Node, known: Known) -> Dims | None:
@@ -103,7 +116,7 @@ def _expand(node: ir.Node, known: Known) -> Dims | None:
     a: list[Dim] = [1] * (rank - len(before)) + list(before)
     b: list[Dim] = [1] * (rank - len(wanted)) + wanted
     return tuple(
-        d.broadcast_dim(x, y) if d.sign(y) == 1 else x if isinstance(x, int) and x > 1 else known.unknowns.dim()
+        broadcast_dim(x, y) if sign(y) == 1 else x if isinstance(x, int) and x > 1 else known.unknowns.dim()
         for x, y in zip(a, b, strict=True)
     )
 
@@ -115,14 +128,14 @@ def _slice(node: ir.Node, known: Known) -> Dims | None:
     if before is None or axes is None or not all(isinstance(axis, int) for axis in axes or ()):
         return None
     axes = axes or list(range(len(starts or ends or ())))
-    found = list(before)
+    dims = list(before)
     for k, axis in enumerate(int(axis) % len(before) for axis in axes):
         step = None if steps is None else (steps or [1] * len(axes))[k]
-        length = None
+        window = None
         if starts is not None and ends is not None and isinstance(step, int):
-            length = d.slice_length(before[axis], starts[k], ends[k], step)
-        found[axis] = known.unknowns.dim() if length is None else length[1]
-    return tuple(found) if axes else None
+            window = slice_length(before[axis], starts[k], ends[k], step)
+        dims[axis] = known.unknowns.dim() if window is None else window[1]
+    return tuple(dims) if axes else None
 
 
 def _optional(node: ir.Node, position: int, known: Known) -> list[Dim] | None:
@@ -139,20 +152,20 @@ def _range(node: ir.Node, known: Known) -> Dims | None:
     start, limit, delta = (h.item() for h in held if h is not None)
     if not isinstance(delta, int) or delta == 0:
         return None
-    count = d.steps(limit - start, delta)
-    return (count if d.not_negative(count) else d.greatest(0, count),)
+    count = step_count(limit - start, delta)
+    return (count if not_negative(count) else greatest(0, count),)
 
 
 def _constant_of_shape(node: ir.Node, known: Known) -> Dims | None:
     wanted = _wanted(node.inputs[0], known)
-    return None if wanted is None else tuple(dim if d.not_negative(dim) else known.unknowns.dim() for dim in wanted)
+    return None if wanted is None else tuple(dim if not_negative(dim) else known.unknowns.dim() for dim in wanted)
 
 
 def _tile(node: ir.Node, known: Known) -> Dims | None:
     before, repeats = known.dims(node.inputs[0]), _vector(node.inputs[1], known)
     if before is None or repeats is None:
         return None
-    return tuple(d.product(pair) for pair in zip(before, repeats, strict=True))
+    return tuple(product(pair) for pair in zip(before, repeats, strict=True))
 
 
 def _concat(node: ir.Node, known: Known) -> Dims | None:
@@ -161,13 +174,13 @@ def _concat(node: ir.Node, known: Known) -> Dims | None:
         return None
     present = [s for s in shapes if s is not None]
     axis = node.attributes["axis"].as_int() % len(present[0])
-    found = [_simplest_of([s[k] for s in present]) for k in range(len(present[0]))]
-    found[axis] = d.simplest(sum((s[axis] for s in present), start=sympy.Integer(0)))
-    return tuple(found)
+    dims = [_simplest_of([s[k] for s in present]) for k in range(len(present[0]))]
+    dims[axis] = simplest(sum((s[axis] for s in present), start=sympy.Integer(0)))
+    return tuple(dims)
 
 
 def _simplest_of(equal: list[Dim]) -> Dim:
-    """The one of several equal dims that says most."""
+    """Of several equal dims the most telling one: a number, else the shortest expression."""
     return min(equal, key=lambda dim: (not isinstance(dim, int), len(str(dim))))
 
 
@@ -197,23 +210,23 @@ def _unsqueeze(node: ir.Node, known: Known) -> Dims | None:
 
 
 def _window(node: ir.Node, known: Known) -> Dims | None:
-    """Conv, where the dims that the kernel runs over are symbolic; explicit padding only."""
+    """Conv with explicit padding, whose spatial dims may be symbolic."""
     before, kernel = known.dims(node.inputs[0]), known.dims(node.inputs[1])
     if before is None or kernel is None or node.attributes.get_string("auto_pad", "NOTSET") != "NOTSET":
         return None
     count = len(before) - 2
     pads = node.attributes.get_ints("pads", (0,) * 2 * count)
     strides, dilations = (node.attributes.get_ints(name, (1,) * count) for name in ("strides", "dilations"))
-    found = []
+    windows = []
     for k in range(count):
         reach = dilations[k] * (kernel[2 + k] - 1) + 1
-        room = d.simplest(before[2 + k] + pads[k] + pads[count + k] - reach)
-        found.append(d.simplest(sympy.floor(sympy.sympify(room) / strides[k]) + 1))
-    return (before[0], kernel[0], *found)
+        room = simplest(before[2 + k] + pads[k] + pads[count + k] - reach)
+        windows.append(simplest(sympy.floor(sympy.sympify(room) / strides[k]) + 1))
+    return (before[0], kernel[0], *windows)
 
 
 def _attention(node: ir.Node, known: Known) -> Dims | None:
-    """MultiHeadAttention and its kin without a cache: the shape of the queries, where values are as wide."""
+    """MultiHeadAttention of (B, S, D) operands: the shape of the queries, where the values are as wide."""
     query, value = known.dims(node.inputs[0]), known.dims(node.inputs[2]) if len(node.inputs) > 2 else None
     if query is None or value is None or len(query) != 3 or len(value) != 3 or query[2] != value[2]:
         return None

@@ -1,4 +1,4 @@
-"""One node at a time through onnx's own shape inference, for the operators that need no rule here."""
+"""onnx's own shape inference, one node at a time, for the operators that have no rule in shapes/rules.py."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import onnx_ir as ir
 from onnx import numpy_helper
 
 from onnxopt.graph.shapes.contents import Contents
-from onnxopt.graph.shapes.contrib_schemas import DOMAINS as ATTENTION_DOMAINS
+from onnxopt.graph.shapes.contrib_schemas import DOMAINS as SCHEMA_DOMAINS
 from onnxopt.graph.shapes.contrib_schemas import known_to_onnx
-from onnxopt.graph.shapes.dims import Dims, text
+from onnxopt.graph.shapes.dims import Dims, dim_text
 
 # Operators whose result's shape follows from their operands' shapes and attributes alone.
 _BY_SHAPES_ALONE = frozenset(
@@ -24,11 +24,12 @@ _REFUSALS = (
     onnx.defs.SchemaError, onnx.shape_inference.InferenceError, onnx.checker.ValidationError, RuntimeError, ValueError,
     TypeError,
 )  # fmt: skip
-Found = tuple[onnx.TypeProto, str]  # a type, and a key that nodes share whose result has one shape; "" where none do
+# The type of an output, and a key: nodes with the same key, unless it is "", have results of the same shape.
+Inferred = tuple[onnx.TypeProto, str]
 
 
 class SchemaInference:
-    """onnx's inference of single nodes, remembered: models repeat their layers."""
+    """onnx's inference of single nodes. Results are cached, since models repeat their layers."""
 
     def __init__(self, opsets: dict[str, int], ir_version: int) -> None:
         self._opsets = [onnx.helper.make_opsetid(domain, version) for domain, version in opsets.items()]
@@ -37,46 +38,46 @@ class SchemaInference:
 
     def outputs(
         self, node: ir.Node, types: list[onnx.TypeProto | None], held: list[onnx.TensorProto | None]
-    ) -> list[Found | None]:
-        """Types of a node's outputs, None where onnx cannot tell.
+    ) -> list[Inferred | None]:
+        """Types of a node's outputs, None where onnx does not know.
 
-        types: of its inputs, None where one is left out. held: the inputs' contents where known.
+        types: of its inputs, None where one is left out. held: the inputs' contents, None where not known.
         """
-        nothing: list[Found | None] = [None] * len(node.outputs)
+        unknown: list[Inferred | None] = [None] * len(node.outputs)
         domain = "" if node.domain == "ai.onnx" else node.domain
         if domain not in self._versions or any(a.is_ref() for a in node.attributes.values()):
-            return nothing
+            return unknown
         proto = onnx.NodeProto(op_type=node.op_type, domain=domain)
         proto.input.extend("" if t is None else f"i{k}" for k, t in enumerate(types))
         proto.output.extend(f"o{k}" for k in range(len(node.outputs)))
         proto.attribute.extend(ir.serde.serialize_attribute(a) for a in node.attributes.values())
-        given = {f"i{k}": t for k, t in enumerate(types) if t is not None}
+        present = {f"i{k}": t for k, t in enumerate(types) if t is not None}
         data = {f"i{k}": t for k, t in enumerate(held) if t is not None}
-        parts = (proto, *given.values(), *data.values())
+        parts = (proto, *present.values(), *data.values())
         key = tuple(part.SerializeToString() for part in parts)  # type: ignore[attr-defined]
         if key not in self._known:
             shared = str(len(self._known)) if node.op_type in _BY_SHAPES_ALONE else ""
-            self._known[key] = shared, self._infer(proto, given, data)
-        shared, found = self._known[key]
-        return [None if t is None else (t, shared) for t in found]
+            self._known[key] = shared, self._infer(proto, present, data)
+        shared, outputs = self._known[key]
+        return [None if t is None else (t, shared) for t in outputs]
 
     def _infer(
         self, node: onnx.NodeProto, types: dict[str, onnx.TypeProto], held: dict[str, onnx.TensorProto]
     ) -> list[onnx.TypeProto | None]:
         try:
-            with known_to_onnx() if node.domain in ATTENTION_DOMAINS else contextlib.nullcontext():
+            with known_to_onnx() if node.domain in SCHEMA_DOMAINS else contextlib.nullcontext():
                 schema = onnx.defs.get_schema(node.op_type, self._versions[node.domain], node.domain)
-                found = onnx.shape_inference.infer_node_outputs(
+                outputs = onnx.shape_inference.infer_node_outputs(
                     schema, node, types, held, None, self._opsets, self._ir_version
                 )
         except _REFUSALS:
-            return [None] * len(node.output)  # no operator of onnx, or operands that do not fit: a runtime will say
-        return [found.get(name) for name in node.output]
+            return [None] * len(node.output)  # no operator of onnx, or invalid operands, which a runtime reports
+        return [outputs.get(name) for name in node.output]
 
 
 def tensor_type(dtype: ir.DataType | None, dims: Dims | None) -> onnx.TypeProto:
     """The type of a tensor; expressions become the names of dims."""
-    shape = None if dims is None else [text(dim) for dim in dims]
+    shape = None if dims is None else [dim_text(dim) for dim in dims]
     return onnx.helper.make_tensor_type_proto(0 if dtype is None else dtype.value, shape)
 
 

@@ -1,4 +1,4 @@
-"""Shapes: dtypes and symbolic shapes of every value, inferred anew from the graph's inputs and weights.
+"""Dtypes and shapes of every value as fusing reads them, inferred anew from the graph's inputs and weights.
 
 Declared shapes of intermediate values and outputs are not read: exporters and editing tools get them wrong.
 """
@@ -17,7 +17,7 @@ Dims = tuple[int | str | None, ...]
 
 
 class Shapes:
-    """What is known of the values of one model. Dims are an int, a symbol's name, or None where nothing is known."""
+    """Dtypes and dims of the values of one model. A dim is an int, a symbol's name, or None where it is not known."""
 
     def __init__(self, dtypes: dict[ir.Value, ir.DataType | None], dims: dict[ir.Value, Dims | None]):
         self._dtypes = dtypes
@@ -37,26 +37,26 @@ class Shapes:
         return self._dims.get(value)
 
     def elements(self, value: ir.Value) -> int | None:
-        """How many elements a value has, or None where a dim is not a number."""
+        """The number of elements of a value, or None where a dim is not a number."""
         dims = self.dims(value)
         if dims is None or any(not isinstance(d, int) for d in dims):
             return None
         return math.prod(d for d in dims if isinstance(d, int))
 
     def bytes(self, value: ir.Value) -> int | None:
-        """How many bytes a value takes, or None where that is not known."""
+        """The bytes a value takes, or None where they are not known."""
         elements, dtype = self.elements(value), self.dtype(value)
         return None if elements is None or dtype is None else elements * dtype.size
 
     def same(self, a: ir.Value, b: ir.Value) -> bool:
-        """Whether two values have the same shape at every run, as far as that can be told."""
+        """Whether two values are known to have the same shape at every run."""
         if self.root(a) is self.root(b):
             return True
         x, y = self.dims(a), self.dims(b)
         return x is not None and x == y and None not in x
 
     def root(self, value: ir.Value) -> ir.Value:
-        """The value farthest upstream whose shape this one takes over through elementwise operators and norms."""
+        """The value farthest upstream whose shape `value` has by way of elementwise operators and norms."""
         trail = []
         while value not in self._roots:
             upstream = self._shape_giver(value)
@@ -82,7 +82,7 @@ class Shapes:
         return None
 
     def _is_absorbed(self, small: ir.Value, large: ir.Value) -> bool:
-        """Whether broadcasting `small` against `large` always leaves `large`'s shape."""
+        """Whether broadcasting `small` against `large` always gives the shape of `large`."""
         s, big = self.dims(small), self.dims(large)
         if s is None or big is None or len(s) > len(big):
             return s == ()
@@ -90,7 +90,7 @@ class Shapes:
 
 
 def infer(model: ir.Model) -> Shapes:
-    """Infer dtypes and shapes of all values with onnx's shape inference; the model itself stays as it is."""
+    """Infer dtypes and shapes of all values. The model is not changed. Nodes must be in topological order."""
     produced = [v for graph in model.graphs() for node in graph for v in node.outputs]
     declared = [(v, v.type, v.shape) for v in produced]
     for value in produced:

@@ -1,30 +1,55 @@
-"""Modes: how the elements that an access reads lie over a vector of the domain, one letter each.
+"""Access modes: how the elements that an access reads lie over a vector of the domain, and what a condition does there.
 
-F  the domain index itself            S  one element for all
-R  one run of neighbours, as a bias   C  one value for a cell of neighbours, as a channel
-T  two terms, neighbours              U  two terms, cells
-V  neighbours, any terms              W  cells, any terms
-I  neighbours that take turns among a few runs, as the columns of DepthToSpace: element j is the (j / n)th of run j % n
-r c t G  as R C T or U, and any terms, where a vector may reach into the next run or cell, but not into a third
-g  any terms, each element behind guards of its own
-X  along the columns of a tile, through shared memory (cuda_kernels/pointwise_tiled.cuh)
-Y Z  the same, where the columns are read in vectors of 8 and of 16 bytes
-z  as Z, where no vector lies whole: aligned ones that hold the columns are read
-P  a condition that is the same for a whole vector      p  one that is not
-*  decided by the host at launch
+An entry point has one letter for each access, then one for each condition, as its `modes`. The names are those of
+cuda_kernels/device/access_modes.h, which the library and the CUDA code read.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import enum
 
 from onnxopt.program.extents import ONE, Extent
 from onnxopt.program.indexing import Condition, Term
 
+
+class Mode(enum.StrEnum):
+    """One letter. A run is a piece of memory whose neighbours are neighbours in the domain; a cell is a piece of the
+    domain that reads one element. A split run or cell is one that may end inside a vector, where the next one begins.
+    """
+
+    FLAT = "F"  # the domain index itself
+    SCALAR = "S"  # one element for the whole domain
+    RUN = "R"  # a run, as of a bias
+    CELL = "C"  # a cell, as of a channel
+    RUN_2 = "T"  # a run; its place has two terms
+    CELL_2 = "U"  # a cell; its place has two terms
+    RUN_ANY = "V"  # a run; its place has any number of terms
+    CELL_ANY = "W"  # a cell; its place has any number of terms
+    INTERLEAVED = "I"  # a few runs in turn, as the columns of DepthToSpace: element j is the (j / n)th of run j % n
+    SPLIT_RUN = "r"
+    SPLIT_CELL = "c"
+    SPLIT_2 = "t"  # two terms
+    SPLIT_ANY = "G"  # any number of terms
+    GUARDED = "g"  # any terms, each element behind conditions of its own
+    COLUMN = "X"  # along the columns of a tile through shared memory, element by element (pointwise/tiled.cuh)
+    COLUMN_8 = "Y"  # the same in vectors of 8 bytes
+    COLUMN_16 = "Z"  # the same in vectors of 16 bytes
+    COLUMN_SHIFTED = "z"  # the same in the aligned vectors of 16 bytes that hold the column
+    UNIFORM = "P"  # a condition that is the same for a whole vector
+    PER_ELEMENT = "p"  # a condition that is not
+    ANY = "*"  # terms that the host finds out at launch
+    BY_COLUMN = "K"  # of rows: element k of every row is element k of the input
+    DENSE = "D"  # of rows: the elements of a row lie side by side
+
+
 MOST_NEIGHBOURS = 16  # elements of the widest vector
-GATHERED = frozenset("rctGgp*")
-ALONG = "XYzZ"  # the slowest first
-_WHOLE = {"neighbours": {1: "R", 2: "T"}, "cell": {1: "C", 2: "U"}}
+GATHERED = frozenset(
+    {Mode.SPLIT_RUN, Mode.SPLIT_CELL, Mode.SPLIT_2, Mode.SPLIT_ANY, Mode.GUARDED, Mode.PER_ELEMENT, Mode.ANY}
+)
+ALONG = (Mode.COLUMN, Mode.COLUMN_8, Mode.COLUMN_SHIFTED, Mode.COLUMN_16)  # the slowest first
+_RUNS = {1: Mode.RUN, 2: Mode.RUN_2}  # by terms
+_CELLS = {1: Mode.CELL, 2: Mode.CELL_2}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,50 +79,50 @@ def runs(terms: tuple[Term, ...], width: int) -> int:
     return count
 
 
-def access_mode(terms: tuple[Term, ...], offset: tuple[Extent, ...], fit: Fit, count: Extent | None) -> str:
-    """The letter of an access; count: the size of the domain, None where it is not known."""
+def access_mode(terms: tuple[Term, ...], offset: tuple[Extent, ...], fit: Fit, count: Extent | None) -> Mode:
+    """The mode of an access; count: the size of the domain, None where it is not known."""
     if not terms:
-        return "S"
+        return Mode.SCALAR
     inner, outer = terms[0], terms[1:]
     steps = len(terms)
     if inner.div == ONE and inner.stride == ONE:
         if steps == 1 and inner.mod == count and not offset:
-            return "F"
+            return Mode.FLAT
         if fit.whole(inner.mod, *(t.stride for t in outer), *offset):
-            return _WHOLE["neighbours"].get(steps, "V")
+            return _RUNS.get(steps, Mode.RUN_ANY)
         return gathered(terms, fit)
     if inner.div == ONE and runs(terms, fit.width) and fit.whole_parts(terms, offset):
-        return "I"
+        return Mode.INTERLEAVED
     if inner.div != ONE and fit.whole(*(t.div for t in terms)):
-        return "C" if steps == 1 and inner.stride == ONE else "U" if steps == 2 else "W"
+        return _CELLS.get(steps, Mode.CELL_ANY) if steps > 1 or inner.stride == ONE else Mode.CELL_ANY
     return gathered(terms, fit)
 
 
-def gathered(terms: tuple[Term, ...], fit: Fit) -> str:
-    """The letter of an access that is read element by element."""
+def gathered(terms: tuple[Term, ...], fit: Fit) -> Mode:
+    """The mode of an access that is read element by element."""
     if not terms:
-        return "S"
+        return Mode.SCALAR
     inner, steps = terms[0], len(terms)
     period = inner.mod if inner.div == ONE else inner.div
     if period.number is not None and period.number < fit.width:
-        return "*"  # a vector reaches into more than two runs or cells
+        return Mode.ANY  # a vector reaches into more than two runs or cells
     if steps == 1 and inner.stride == ONE:
-        return "r" if inner.div == ONE else "c"
-    return "t" if steps == 2 else "G"
+        return Mode.SPLIT_RUN if inner.div == ONE else Mode.SPLIT_CELL
+    return Mode.SPLIT_2 if steps == 2 else Mode.SPLIT_ANY
 
 
-def condition_mode(condition: Condition, fit: Fit) -> str:
-    """P where every vector lies on one side of the condition's bounds."""
+def condition_mode(condition: Condition, fit: Fit) -> Mode:
+    """UNIFORM where every vector lies on one side of the condition's bounds."""
     if not condition.terms or condition.terms[0].div != ONE:
-        return "P" if fit.whole(*(t.div for t in condition.terms)) else "p"
+        return Mode.UNIFORM if fit.whole(*(t.div for t in condition.terms)) else Mode.PER_ELEMENT
     inner = condition.terms[0]
     step = inner.stride.number
     if step is None or step <= 0 or not fit.whole(inner.mod):
-        return "p"
+        return Mode.PER_ELEMENT
     cell = step * fit.width
     bounds = (condition.low - condition.offset, condition.high - condition.offset)
     steps = [t.stride.factor for t in condition.terms[1:]]
-    return "P" if all(n % cell == 0 for n in (*bounds, *steps)) else "p"
+    return Mode.UNIFORM if all(n % cell == 0 for n in (*bounds, *steps)) else Mode.PER_ELEMENT
 
 
 def columns(terms: tuple[Term, ...]) -> Term | None:

@@ -1,4 +1,4 @@
-"""CUDA source of pointwise kernels, on top of cuda_kernels/pointwise.cuh."""
+"""CUDA source of pointwise kernels, on top of cuda_kernels/pointwise/."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from typing import cast
 
 import numpy as np
 
-from onnxopt.fusion.regions import Kernel, Variant
+from onnxopt.fusion.kernel import Variant
+from onnxopt.fusion.region import Kernel
 from onnxopt.kinds.pointwise.access_modes import MOST_NEIGHBOURS, columns, runs
 from onnxopt.program.dtypes import DTYPES
 from onnxopt.program.extents import Extent, product
@@ -20,10 +21,10 @@ _RENAMED = {"not": "logic_not", "and": "logic_and", "or": "logic_or", "xor": "lo
 _PACKED_DTYPES = frozenset({"int8", "uint8"})
 PACKED = frozenset(
     {"const", "add", "sub", "neg", "min", "max", "abs", "bit_not", "bit_and", "bit_or", "bit_xor"}
-)  # cuda_kernels/packed.cuh
+)  # cuda_kernels/device/packed.cuh
 _APPROXIMATE = frozenset(
     {"exp", "expm1", "log", "log1p", "sqrt", "sin", "cos", "tanh", "erf", "div"}
-)  # cuda_kernels/approximate.cuh
+)  # cuda_kernels/device/approximate.cuh
 _LEAST_ADDED = 2.0**-100  # an ulp of it is normal in float32
 INDEX = {32: "uint32_t", 64: "uint64_t"}
 

@@ -14,12 +14,11 @@ from collections.abc import Iterator
 
 import onnx_ir as ir
 
-from onnxopt.fusion import cost as traffic
-from onnxopt.fusion import eligibility, index_ops
-from onnxopt.fusion.context import Search
+from onnxopt.fusion import boundary, cost, eligibility, index_ops
+from onnxopt.fusion.context import Context
 from onnxopt.fusion.depths import depths
-from onnxopt.fusion.operands import constant
-from onnxopt.fusion.regions import Refusal, Region
+from onnxopt.fusion.region import Kind, Region
+from onnxopt.graph.refusal import Refusal
 from onnxopt.kinds.pointwise.lower import lower
 from onnxopt.program.extents import product
 from onnxopt.program.index_maps import NotAffine
@@ -39,16 +38,12 @@ class _Group:
     cost: int
 
     def outputs(self) -> list[ir.Value]:
-        """Values that something outside the group reads, in order of definition."""
-        inside = set(self.nodes)
-        values = (v for n in self.nodes for v in n.outputs)
-        return [v for v in values if v.is_graph_output() or any(u not in inside for u in v.consumers())]
+        """Values that nodes outside the group read."""
+        return boundary.outputs_of(self.nodes)
 
     def inputs(self) -> list[ir.Value]:
-        """Values read from outside, constants of one element and parameters left out, in order of first use."""
-        inside = set(self.nodes)
-        read = dict.fromkeys(v for n in self.nodes for v in index_ops.data_inputs(n) if v is not None)
-        return [v for v in read if v.producer() not in inside and constant(v) is None]
+        """Values that the group reads from outside; parameters of index operations are left out."""
+        return boundary.inputs_of(self.nodes, index_ops.data_inputs)
 
     def has_index_nodes(self) -> bool:
         return any(index_ops.is_index(n) for n in self.nodes)
@@ -65,26 +60,30 @@ def _takes_part(group: _Group, value: ir.Value) -> bool:
     return all(n.op_type == "Slice" for n in readers) and all(n.op_type in _IN_PLACE for n in moving)
 
 
-def find(search: Search) -> tuple[list[Region], list[Refusal]]:
+def find(context: Context, kind: Kind) -> tuple[list[Region], list[Refusal]]:
     """Regions of two nodes or more among those that no other kind has taken, and the refusals."""
-    growth = _Growth(search)
+    growth = _Growth(context, kind)
+    growth.grow()
     return growth.regions(), growth.refusals()
 
 
 class _Growth:
     """The growing of groups in one graph."""
 
-    def __init__(self, search: Search):
-        self._search = search
-        self._opsets, self._shapes = search.opsets, search.shapes
-        self._order = search.order
+    def __init__(self, context: Context, kind: Kind):
+        self._context, self._kind = context, kind
+        self._opsets, self._shapes = context.opsets, context.shapes
+        self._order = context.order
         self._unfit: dict[ir.Node, str] = {}
         self._groups: dict[ir.Node, _Group] = {}
         self._kept_apart: dict[tuple[ir.Node, ir.Node], str] = {}
+
+    def grow(self) -> None:
+        """Let every node start a group, and merge groups until none fits any more."""
         for node in self._order:
             if not self._is_open(node) or index_ops.is_view(node):
                 continue
-            reason = eligibility.why_not(node, self._opsets, self._shapes, search.host)
+            reason = eligibility.why_not(node, self._opsets, self._shapes, self._context.host)
             try:
                 cost = self._lowered(_Group([node], node.outputs[0], 0)).cost if reason is None else 0
             except NotAffine as error:
@@ -102,7 +101,7 @@ class _Growth:
 
     def _lowered(self, group: _Group) -> Program:
         """The program of these nodes; ValueError where they have none."""
-        return lower(group.nodes, group.inputs(), group.outputs(), self._opsets, self._shapes)
+        return self._context.lowered(lower, group.nodes, group.inputs(), group.outputs())
 
     def _try_again(self) -> None:
         """Groups that were refused may fit by now, as all that reads them has come together."""
@@ -136,7 +135,7 @@ class _Growth:
                 if not alone and self.obstacle(first, second, value, []) is None:
                     union = self._union(first, second, [])
                     self._groups.update(dict.fromkeys(union.nodes, union))
-                    self._search.contract(union.nodes)
+                    self._context.contract(union.nodes)
 
     def _join_tiny(self) -> None:
         """Independent groups that are all launch and latency, at one depth and over one domain, run as one kernel."""
@@ -155,7 +154,7 @@ class _Growth:
                 if self.obstacle(first, second, first.domain, []) is None:
                     union = self._union(first, second, [])
                     self._groups.update(dict.fromkeys(union.nodes, union))
-                    self._search.contract(union.nodes)
+                    self._context.contract(union.nodes)
 
     def _unit(self, node: ir.Node) -> _Group | ir.Node:
         return self._groups.get(node, node)
@@ -166,7 +165,7 @@ class _Growth:
         if group.moving_nodes() < 2 or not all(self._shapes.same(v, group.domain) for v in results):
             return False
         sizes = [self._shapes.bytes(v) for v in (*group.inputs(), *results)]
-        return None not in sizes and sum(s for s in sizes if s is not None) <= traffic.TINY_BYTES
+        return None not in sizes and sum(s for s in sizes if s is not None) <= cost.TINY_BYTES
 
     def _same_size(self, one: ir.Value, other: ir.Value) -> bool:
         try:
@@ -201,7 +200,7 @@ class _Growth:
                 continue
             union = self._union(other, group, views)
             self._groups.update(dict.fromkeys(union.nodes, union))
-            self._search.contract(union.nodes)
+            self._context.contract(union.nodes)
             merged = True
         return merged
 
@@ -225,13 +224,13 @@ class _Growth:
         if reason is not None:
             return reason
         operands = len(union.inputs()) + len(union.outputs())
-        if operands > traffic.MAX_OPERANDS:
-            return f"one kernel would have {operands} operands; {traffic.MAX_OPERANDS} is the most that pays"
-        if len(union.nodes) > traffic.MAX_NODES or union.cost > traffic.MAX_COST:
+        if operands > cost.MAX_OPERANDS:
+            return f"one kernel would have {operands} operands; {cost.MAX_OPERANDS} is the most that pays"
+        if len(union.nodes) > cost.MAX_NODES or union.cost > cost.MAX_COST:
             return f"one kernel would run {len(union.nodes)} operators and need too many registers"
-        if self._search.spills(union.nodes):
+        if self._context.spills(union.nodes):
             return f"one kernel would run {len(union.nodes)} operators, which spilled registers when it was compiled"
-        if self._search.makes_cycle(union.nodes):
+        if self._context.makes_cycle(union.nodes):
             return f"{value.name} also reaches the consumer through a node outside, so one kernel would wait for itself"
         return None
 
@@ -243,7 +242,7 @@ class _Growth:
         ]
         if needed_elsewhere:
             return f"{needed_elsewhere[0].name} is needed elsewhere and its shape is not the consumer's"
-        if producer.cost > traffic.MAX_RECOMPUTED_COST:
+        if producer.cost > cost.MAX_RECOMPUTED_COST:
             return "it would be computed again for every element it is broadcast to"
         return None
 
@@ -253,13 +252,13 @@ class _Growth:
             program = self._lowered(union)
         except ValueError as error:
             return f"as one kernel, {error}"
-        larger = traffic.grows(producer.domain, consumer.domain, self._shapes)
-        if larger and producer.cost > traffic.MAX_RECOMPUTED_COST:
+        larger = cost.grows(producer.domain, consumer.domain, self._shapes)
+        if larger and producer.cost > cost.MAX_RECOMPUTED_COST:
             return "it would be computed again for every element it is broadcast to"
-        if program.cost - producer.cost - consumer.cost > traffic.MAX_RECOMPUTED_COST:
+        if program.cost - producer.cost - consumer.cost > cost.MAX_RECOMPUTED_COST:
             return "its values would be computed several times, as its consumer reads them in several orders"
-        apart = [traffic.moved(self._lowered(g), g.inputs(), g.outputs(), self._shapes) for g in (producer, consumer)]
-        together = traffic.moved(program, union.inputs(), union.outputs(), self._shapes)
+        apart = [cost.moved(self._lowered(g), g.inputs(), g.outputs(), self._shapes) for g in (producer, consumer)]
+        together = cost.moved(program, union.inputs(), union.outputs(), self._shapes)
         if together is not None and None not in apart and together > sum(b for b in apart if b is not None):
             return f"one kernel would move {together} bytes, two move {apart[0]} and {apart[1]}"
         union.cost = program.cost
@@ -279,7 +278,8 @@ class _Growth:
                 continue
             region = Region(
                 tuple(group.nodes), tuple(inputs), tuple(outputs),
-                traffic.of_region(group.nodes, inputs, outputs, self._shapes),
+                cost.of_region(group.nodes, inputs, outputs, self._shapes), self._kind,
+                self._lowered(group) if group.has_index_nodes() else None,
             )  # fmt: skip
             region.verify()
             found.append(region)
@@ -308,11 +308,11 @@ class _Growth:
 
     def _is_open(self, node: ir.Node) -> bool:
         """Whether a pointwise region may take the node: index operations on shapes stay on the host."""
-        if self._search.is_taken(node):
+        if self._context.is_taken(node):
             return False
         if eligibility.is_elementwise(node):
             return True
-        return index_ops.is_index(node) and not any(v in self._search.host for v in node.outputs)
+        return index_ops.is_index(node) and not any(v in self._context.host for v in node.outputs)
 
     def _is_open_view(self, node: ir.Node) -> bool:
         return index_ops.is_view(node) and node in self._order and self._is_open(node)

@@ -8,18 +8,17 @@ from collections.abc import Sequence
 
 from onnxopt.kinds.pointwise import launch
 from onnxopt.program.extents import Extent
+from onnxopt.program.hardware import STATIC_SHARED_BYTES, WARP
 from onnxopt.program.indexing import Term
 
 COLUMNS = 64  # at least
 _LINE_BYTES = 128  # of the cache: a row of a tile has no less
-_SHARED_BYTES = 48 << 10
 _PADDING = 36  # elements a row in shared memory, at most
-_FEWEST_BY_ROWS = 16  # columns of a tile whose rows lie one behind the other there (cuda_kernels/tile_column.cuh)
+_FEWEST_BY_ROWS = 16  # columns of a tile whose rows lie one behind the other there (pointwise/tile_column.cuh)
 _SHORTEST_SIDE = 8  # of a tile that may be cut anywhere
 _SHORTEST_READ = 16  # elements along the columns that are worth the way through shared memory where rows are few
 _MOST_WHOLE = 64  # rows of a whole tile
 _FEWEST_VECTORS = 4  # of the rows, for a tile that slides: at both ends a vector is stored element by element
-_WARP = 32
 
 
 @dataclasses.dataclass(frozen=True)
@@ -101,7 +100,7 @@ def _cut(
 def _threads(vectors: int, area: launch.TileArea) -> int:
     """So many that each has as many vectors as the others."""
     each = -(-vectors // area.threads)
-    return -(-vectors // (each * _WARP)) * _WARP
+    return -(-vectors // (each * WARP)) * WARP
 
 
 def _widest(width: int, *numbers: int) -> int:
@@ -113,7 +112,7 @@ def _fits(tile: Tile, row_bytes: int) -> bool:
     held = tile.rows + (tile.width if tile.slides else 0)
     by_columns = tile.columns < _FEWEST_BY_ROWS
     elements = (held + _PADDING) * tile.columns if by_columns else held * (tile.columns + _PADDING)
-    return elements * row_bytes <= _SHARED_BYTES
+    return elements * row_bytes <= STATIC_SHARED_BYTES
 
 
 def _power(n: int) -> int:

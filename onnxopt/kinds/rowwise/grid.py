@@ -10,7 +10,7 @@ from typing import Any
 import onnx_ir as ir
 
 from onnxopt.fusion import index_ops
-from onnxopt.fusion.regions import Region
+from onnxopt.fusion.region import Region
 from onnxopt.graph.shapes.shapes import Dims, Shapes
 from onnxopt.program import row_operators
 from onnxopt.program.row_operators import RowOperator

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 
 import onnx_ir as ir
 
+from onnxopt.graph import signature
 from onnxopt.graph.cuda_graph_obstacles import blocking_nodes
-from onnxopt.verification import samples
-from onnxopt.verification.samples import Tensor
+from onnxopt.graph.signature import Tensor
 
 _PRODUCTS = frozenset({"Conv", "ConvTranspose", "Einsum", "GRU", "Gemm", "LSTM", "MatMul", "RNN"})
 _MATRIX_PRODUCTS = frozenset({"Gemm", "MatMul"})
@@ -34,7 +34,7 @@ class Facts:
 
     @property
     def dynamic(self) -> bool:
-        return bool(samples.symbols(self.inputs)) or any(t.dims is None for t in self.inputs)
+        return bool(signature.symbols(self.inputs)) or any(t.dims is None for t in self.inputs)
 
     @property
     def convolutions(self) -> bool:
@@ -52,11 +52,11 @@ class Facts:
 def of(model: ir.Model) -> Facts:
     nodes = list(_nodes(model))
     values = [v for node in nodes for v in (*node.inputs, *node.outputs) if v is not None]
-    dtypes = frozenset(samples.dtype_name(v.dtype) for v in values if v.dtype is not None)
+    dtypes = frozenset(signature.dtype_name(v.dtype) for v in values if v.dtype is not None)
     # A file may state few dtypes: where none is stated, a 16-bit model's products are taken to be 16 bits wide.
     unstated = not dtypes & {"float16", "bfloat16"}
     return Facts(
-        inputs=samples.inputs_of(model),
+        inputs=signature.inputs_of(model),
         ops=frozenset(n.op_type for n in nodes),
         dtypes=dtypes,
         float32_products=any(n.op_type in _PRODUCTS and _takes_float32(n, unstated) for n in nodes),

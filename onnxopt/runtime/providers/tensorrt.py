@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import Any
 
 from onnxopt.errors import UsageError
+from onnxopt.graph import signature
+from onnxopt.graph.signature import Sizes
 from onnxopt.runtime import releases
 from onnxopt.runtime.gpus import Gpu
 from onnxopt.runtime.providers import rules
 from onnxopt.runtime.providers.facts import Facts
 from onnxopt.runtime.sessions import CUDA
-from onnxopt.verification import samples
-from onnxopt.verification.samples import Sizes
 
 TENSORRT = "TensorrtExecutionProvider"
 MODELS = ("model.portable.onnx", "model.onnx")
@@ -86,11 +86,11 @@ def _profiles(facts: Facts, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, 
     """min, opt and max shapes of every input with a dynamic dim; none where all are static."""
     if not facts.dynamic:
         return {}
-    dynamic = [t for t in facts.inputs if any(samples.symbol_of(t, axis) for axis in range(len(t.dims or ())))]
+    dynamic = [t for t in facts.inputs if any(signature.symbol_of(t, axis) for axis in range(len(t.dims or ())))]
     why = "TensorRT needs all dynamic inputs in each profile; sizes outside of it are refused or built again"
     named = {}
     for kind, sizes in zip(("min", "opt", "max"), _sizes(facts, shapes), strict=True):
-        text = ",".join(f"{t.name}:{'x'.join(str(d) for d in samples.resolve(t, sizes))}" for t in dynamic)
+        text = ",".join(f"{t.name}:{'x'.join(str(d) for d in signature.resolve(t, sizes))}" for t in dynamic)
         named[f"trt_profile_{kind}_shapes"] = (text, why)
     return named
 
@@ -98,12 +98,12 @@ def _profiles(facts: Facts, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, 
 def _sizes(facts: Facts, shapes: Mapping[str, tuple[int, ...]]) -> tuple[Sizes, Sizes, Sizes]:
     """Least, usual and greatest size of every dynamic dim; one that `shapes` gives is the usual one."""
     try:
-        given = samples.pin(facts.inputs, shapes)
+        given = signature.pin(facts.inputs, shapes)
     except UsageError:  # shapes of another stage's inputs
         given = {}
-    batch, space = samples.roles(facts.inputs)
+    batch, space = signature.roles(facts.inputs)
     least, usual, most = {}, {}, {}
-    for name in samples.symbols(facts.inputs):
+    for name in signature.symbols(facts.inputs):
         low, middle, high = _BATCH if name in batch else _SPACE if name in space else _OTHER
         usual[name] = given.get(name, middle)
         least[name], most[name] = min(low, usual[name]), max(high, usual[name])

@@ -1,7 +1,7 @@
 """What the library measures itself, where it runs: algorithms for products, and entry points of its kernels.
 
 ONNXOPT_GEMM_TUNE and ONNXOPT_LAUNCH_TUNE have the library measure whatever it has no entry for when it first runs it,
-and keep that in a file (custom_ops/gemm_algorithms.h, launch_choices.h). It reads such files beside itself, entries of
+and keep that in a file (custom_ops/kernel_file/measured/). It reads such files beside itself, entries of
 several GPUs side by side. Here a process of its own runs the model once with both variables set; libraries with and
 without what it found lie in folders of their own, so that sessions with either can be timed in turn.
 """

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from onnxopt.errors import UsageError, VerificationError
+from onnxopt.graph import signature
 from onnxopt.runtime import sessions
 from onnxopt.runtime.bound_run import BoundRun
 from onnxopt.runtime.sessions import Array, RunError
@@ -50,7 +51,7 @@ class Oracle:
         self.feeds, self.other_feeds = (self._draw(sizes, seed) for seed in seeds)
         self._cases = [(feeds, sessions.run(exact, feeds)) for feeds in (self.feeds, self.other_feeds)]
         self._timed = len(self._cases)
-        pinned = samples.pin(self.traits.inputs, shapes)
+        pinned = signature.pin(self.traits.inputs, shapes)
         for other in samples.usual_sizes(self.traits.inputs):
             other_sizes = {**other, **pinned}
             if other_sizes == sizes:
@@ -98,7 +99,7 @@ class Oracle:
             worst = _worse(worst, Verdict(found.excess, f"output {name}: {reason}"))
         return worst
 
-    def _draw(self, sizes: samples.Sizes, seed: int) -> dict[str, Array]:
+    def _draw(self, sizes: signature.Sizes, seed: int) -> dict[str, Array]:
         return samples.draw(self.traits.inputs, sizes, seed, self.traits.index_bounds)
 
 

@@ -1,0 +1,193 @@
+"""What a caller sees of a model: its inputs and outputs, and the symbols that stand for dynamic dims.
+
+A dim is a size, a symbol ("batch") or an expression over symbols ("past + new"). One symbol has one size in all inputs.
+Dims without a name get a symbol here: "?batch" where they come first, else "?INPUT.AXIS".
+"""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import operator
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import onnx_ir as ir
+
+from onnxopt.errors import UsageError
+from onnxopt.program.dtypes import from_ir
+
+Sizes = dict[str, int]  # a size for every symbol
+
+_OPERATORS: dict[type[ast.operator], Any] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.FloorDiv: operator.floordiv,
+    ast.Mod: operator.mod,
+}
+_SIZE_OF_UNKNOWN_RANK = 8  # elements of an input that declares no shape, taken to be a vector
+
+
+@dataclasses.dataclass(frozen=True)
+class Tensor:
+    """A graph input or output. dtype: ONNX's name in lower case (float32, int64, string, ...), "" where undeclared.
+
+    dims: sizes, symbols or None where a dim has no name; None where even the rank is not declared, or it is no tensor
+    (a sequence, map or optional), in which case `kind` says what it is.
+    """
+
+    name: str
+    dtype: str
+    dims: tuple[int | str | None, ...] | None
+    kind: str = "tensor"
+
+
+def inputs_of(model: ir.Model) -> tuple[Tensor, ...]:
+    """The inputs a caller must feed. An input with a default value (an initializer of its name) is left out."""
+    return tuple(_tensor(v) for v in model.graph.inputs if v.name not in model.graph.initializers)
+
+
+def outputs_of(model: ir.Model) -> tuple[Tensor, ...]:
+    """The outputs of the main graph, in order."""
+    return tuple(_tensor(v) for v in model.graph.outputs)
+
+
+def _tensor(value: ir.Value) -> Tensor:
+    dtype = "" if value.dtype is None else dtype_name(value.dtype)
+    dims = None
+    if value.shape is not None:
+        dims = tuple(d if isinstance(d, int) else d.value for d in value.shape.dims)
+    is_tensor = value.type is None or isinstance(value.type, ir.TensorType)
+    kind = "tensor" if is_tensor else type(value.type).__name__.removesuffix("Type").lower()
+    return Tensor(value.name or "", dtype, dims, kind)
+
+
+def dtype_name(dtype: ir.DataType) -> str:
+    """ONNX's name of a dtype in lower case; "float32" for FLOAT and "float64" for DOUBLE, as in numpy."""
+    storable = from_ir(dtype)
+    return storable.name if storable else dtype.name.lower()
+
+
+def tensor_text(tensor: Tensor) -> str:
+    """A tensor as "name: dtype[dims]"; "?" stands for an unnamed dim or an undeclared rank."""
+    dims = "?" if tensor.dims is None else ",".join("?" if d is None else str(d) for d in tensor.dims)
+    return f"{tensor.name}: {tensor.dtype}[{dims}]"
+
+
+# --- symbols ---------------------------------------------------------------------------------------------------------
+
+
+def symbol_of(tensor: Tensor, axis: int) -> str | None:
+    """The symbol of a dynamic dim, None for a static one. Unnamed leading dims are taken to be one batch size."""
+    assert tensor.dims is not None
+    dim = tensor.dims[axis]
+    if isinstance(dim, int) and dim >= 0:
+        return None
+    if isinstance(dim, str) and dim not in ("", "?"):
+        return dim
+    return "?batch" if axis == 0 else f"?{tensor.name}.{axis}"
+
+
+def symbols(inputs: Sequence[Tensor]) -> tuple[str, ...]:
+    """The symbols that need a size, in order of appearance; expressions over them ("past + new") are left out."""
+    dynamic = [s for t in inputs for a in range(len(t.dims or ())) if (s := symbol_of(t, a))]
+    free = dict.fromkeys(s for s in dynamic if not _is_expression(s))
+    for s in dynamic:
+        if _is_expression(s):
+            free.update(dict.fromkeys(n.id for n in ast.walk(ast.parse(s, mode="eval")) if isinstance(n, ast.Name)))
+    return tuple(free)
+
+
+def roles(inputs: Sequence[Tensor]) -> tuple[set[str], set[str]]:
+    """Symbols that stand first in some input (batch), and symbols of the last two dims of images (space)."""
+    batch, space = set(), set()
+    for t in inputs:
+        for axis in range(len(t.dims or ())):
+            symbol = symbol_of(t, axis)
+            if symbol and axis == 0 and (len(t.dims or ()) > 1 or "batch" in symbol.lower()):
+                batch.add(symbol)
+            elif symbol and axis >= 2 and len(t.dims or ()) == 4 and t.dtype.startswith(("float", "uint8", "bfloat")):
+                space.add(symbol)
+    return batch, space - batch
+
+
+def _is_expression(symbol: str) -> bool:
+    try:
+        tree = ast.parse(symbol, mode="eval").body
+    except SyntaxError:
+        return False
+    return isinstance(tree, ast.BinOp) and all(
+        isinstance(n, (ast.BinOp, ast.Name, ast.Constant, ast.Load, *_OPERATORS)) for n in ast.walk(tree)
+    )
+
+
+# --- sizes of symbols ------------------------------------------------------------------------------------------------
+
+
+def resolve(tensor: Tensor, sizes: Sizes) -> tuple[int, ...]:
+    """The shape of an input at these sizes. An input of undeclared rank is taken to be a vector of 8 elements."""
+    if tensor.dims is None:
+        return (_SIZE_OF_UNKNOWN_RANK,)
+    shape = []
+    for axis, dim in enumerate(tensor.dims):
+        symbol = symbol_of(tensor, axis)
+        shape.append(int(dim) if symbol is None else evaluate(symbol, sizes))  # type: ignore[arg-type]
+    return tuple(shape)
+
+
+def evaluate(symbol: str, sizes: Mapping[str, int]) -> int:
+    """The size of a symbol or of an expression over symbols ("past + new"). KeyError where one has no size."""
+    if symbol in sizes or not _is_expression(symbol):
+        return sizes[symbol]
+
+    def value(node: ast.expr) -> int:
+        if isinstance(node, ast.BinOp):
+            return int(_OPERATORS[type(node.op)](value(node.left), value(node.right)))
+        return sizes[node.id] if isinstance(node, ast.Name) else int(node.value)  # type: ignore[attr-defined]
+
+    return max(value(ast.parse(symbol, mode="eval").body), 0)
+
+
+def pin(inputs: Sequence[Tensor], shapes: Mapping[str, tuple[int, ...]]) -> Sizes:
+    """Sizes of symbols that the user's shapes fix: of an input by its name, or of one dim by its symbol.
+
+    UsageError where a name is neither, a rank or a static dim does not fit, or two shapes give one symbol two sizes.
+    """
+    by_name = {t.name: t for t in inputs}
+    names = symbols(inputs)
+    pinned: Sizes = {}
+
+    def fix(symbol: str, size: int, where: str) -> None:
+        if pinned.setdefault(symbol, size) != size:
+            raise UsageError(f"shape of {where}: dim '{symbol}' is {size} here and {pinned[symbol]} elsewhere")
+
+    for name, shape in shapes.items():
+        if any(d < 0 for d in shape):
+            raise UsageError(f"shape of {name}: {list(shape)} has a negative dim")
+        if name in by_name:
+            tensor = by_name[name]
+            if tensor.dims is None:
+                continue
+            if len(tensor.dims) != len(shape):
+                raise UsageError(
+                    f"shape of {name}: the input has {len(tensor.dims)} dims {list(tensor.dims)}, not {list(shape)}"
+                )
+            for axis, size in enumerate(shape):
+                symbol = symbol_of(tensor, axis)
+                if symbol is not None:
+                    fix(symbol, size, name)
+                elif tensor.dims[axis] != size:
+                    raise UsageError(f"shape of {name}: dim {axis} is {tensor.dims[axis]}, not {size}")
+        elif name in names and len(shape) == 1:
+            fix(name, shape[0], name)
+        else:
+            raise UsageError(
+                f"shape of {name}: no such input or dim; inputs are {', '.join(by_name)}; dims {', '.join(names)}"
+            )
+    return pinned
+
+
+def describe(sizes: Sizes) -> str:
+    """Sizes as "batch=1, sequence=7", "static" where every dim is fixed."""
+    return ", ".join(f"{name}={size}" for name, size in sizes.items()) or "static"
