@@ -11,7 +11,8 @@ import pathlib
 import statistics
 import tarfile
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 
 import onnxruntime as ort
 import torch
@@ -52,21 +53,22 @@ def session(
     *,
     cuda_graph: bool = False,
     stream: torch.cuda.Stream | None = None,
+    options: Mapping[str, str] = MappingProxyType({}),
 ) -> ort.InferenceSession:
     """A session on the CUDA EP (or the CPU EP), with the library registered if one is given.
 
-    stream: the torch stream to run on. Raises where ORT does.
+    stream: the torch stream to run on. options: further options of the CUDA EP. Raises where ORT does.
     """
-    options = ort.SessionOptions()
-    options.log_severity_level = 3
+    settings = ort.SessionOptions()
+    settings.log_severity_level = 3
     if library:
-        options.register_custom_ops_library(library)
+        settings.register_custom_ops_library(library)
     if device == "cpu":
-        return ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
-    cuda = {"enable_cuda_graph": "1" if cuda_graph else "0"}
+        return ort.InferenceSession(model, settings, providers=["CPUExecutionProvider"])
+    cuda = {"enable_cuda_graph": "1" if cuda_graph else "0", **options}
     if stream is not None:
         cuda["user_compute_stream"] = str(stream.cuda_stream)
-    return ort.InferenceSession(model, options, providers=[("CUDAExecutionProvider", cuda), "CPUExecutionProvider"])
+    return ort.InferenceSession(model, settings, providers=[("CUDAExecutionProvider", cuda), "CPUExecutionProvider"])
 
 
 def bound(session: ort.InferenceSession, inputs: Tensors, outputs: Tensors, *, wait: bool = True) -> Callable[[], None]:

@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 
 import onnx_ir as ir
 
+from onnxopt.fusion.vertices import Vertices
 from onnxopt.graph.shapes.shapes import Shapes
 
 M = TypeVar("M")
@@ -32,8 +33,8 @@ class Context:
     ):
         self.graph, self.opsets, self.shapes, self.host = graph, opsets, shapes, host
         self.order = {node: k for k, node in enumerate(graph)}
-        self._reads = {node: _reads(node) for node in graph}
-        self._members: dict[ir.Node, Sequence[ir.Node]] = {}
+        self._producers = {node: tuple(self._sources(node)) for node in graph}
+        self._vertices = Vertices(graph, self._producers.__getitem__)
         self._taken: set[ir.Node] = set()
         self._spilled = spilled
         self._lowered: dict[tuple[Any, ...], Any] = {}
@@ -72,30 +73,17 @@ class Context:
 
     def contract(self, nodes: Sequence[ir.Node]) -> None:
         """Let these nodes count as one vertex of the graph from now on."""
-        self._members.update(dict.fromkeys(nodes, nodes))
+        self._vertices.contract(nodes)
 
     def makes_cycle(self, nodes: Collection[ir.Node]) -> bool:
-        """Whether one kernel for these nodes would wait for itself, through something that is not among them.
+        """Whether one kernel for these nodes would wait for itself, through a node that is not among them.
 
         The nodes must be whole vertices: all nodes of every contraction that they touch.
         """
-        target = set(nodes)
-        seen = set(target)
-        pending = [s for n in target for s in self._sources(n) if s not in target]
-        while pending:
-            node = pending.pop()
-            if node in seen:
-                continue
-            members = self._members.get(node, (node,))
-            seen.update(members)
-            sources = [s for m in members for s in self._sources(m)]
-            if any(s in target for s in sources):
-                return True
-            pending += sources
-        return False
+        return self._vertices.makes_cycle(nodes)
 
     def _sources(self, node: ir.Node) -> Iterator[ir.Node]:
-        for value in self._reads[node]:
+        for value in _reads(node):
             producer = value.producer()
             if producer is not None and producer in self.order:
                 yield producer

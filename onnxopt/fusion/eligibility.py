@@ -14,6 +14,7 @@ from onnxopt.fusion.operands import constant
 from onnxopt.graph.placement import HOST_INPUTS, place
 from onnxopt.graph.shapes.shapes import Shapes
 from onnxopt.program import operators
+from onnxopt.program.elementwise import Operator
 
 _HOST_ELEMENTS = 64  # of a shape or an index; larger tensors that something reads on the host are data
 
@@ -48,21 +49,24 @@ def why_not(node: ir.Node, opsets: Mapping[str, int], shapes: Shapes, host: set[
         return _why_not_index(node, opsets, shapes)
     row = operators.find(node.domain, node.op_type, opsets.get(node.domain))
     if row is None:
-        return f"the operator table covers {node.op_type} from opset {operators.OPERATORS[node.domain, node.op_type].since} on"
+        since = operators.OPERATORS[node.domain, node.op_type].since
+        return f"the operator table covers {node.op_type} from opset {since} on"
     operands = [v for v in node.inputs if v is not None]
     if len(node.outputs) != 1 or not operands or not _arity_fits(row, len(node.inputs)):
         return f"{node.op_type} with {len(node.inputs)} inputs and {len(node.outputs)} outputs is not in the table"
-    if None in node.inputs and node.op_type != "Clip":
+    if any(v is None and not row.operand(k).optional for k, v in enumerate(node.inputs)):
         return "an operand is left out"
     if any(v in host for v in (*operands, *node.outputs)):
         return "shape arithmetic: it belongs on the CPU, and moving it to a kernel would copy it back and forth"
     for value in (*operands, *node.outputs):
         if shapes.dtype(value) is None:
             return f"the dtype of {value.name} is unknown or cannot be stored by a kernel"
-    for value in (v for v in operands if constant(v) is None):
-        dtype = shapes.dtype(value)
-        if dtype is not None and dtype.name not in row.dtypes and not _is_second_dtype(node, value):
-            return f"{node.op_type} of {dtype.name} is not in the operator table"
+    attributes = {name: attribute.value for name, attribute in node.attributes.items()}
+    for k, operand in enumerate(node.inputs):
+        dtype = None if operand is None or constant(operand) is not None else shapes.dtype(operand)
+        if dtype is not None and not row.takes(k, dtype.name, attributes):
+            barred = dtype.name in row.dtypes - row.allowed(attributes)
+            return f"{node.op_type} of {dtype.name}{' with these attributes' * barred} is not in the operator table"
     if all(constant(v) is not None or v.const_value is not None for v in operands):
         return "all operands are constants"
     return _left_to_provider(node)
@@ -93,14 +97,9 @@ def _is_part_of_products(node: ir.Node, shapes: Shapes) -> bool:
     return swaps and bool(readers) and all(r.op_type in ("MatMul", "Gemm", "FusedMatMul") for r in readers)
 
 
-def _arity_fits(row: operators.Operator, count: int) -> bool:
+def _arity_fits(row: Operator, count: int) -> bool:
     least, most = row.arity
     return least <= count and (most is None or count <= most)
-
-
-def _is_second_dtype(node: ir.Node, value: ir.Value) -> bool:
-    """Operands whose dtype differs from the first's by the operator's definition."""
-    return (node.op_type == "Where" and value is node.inputs[0]) or (node.op_type == "Pow" and value is node.inputs[1])
 
 
 def _left_to_provider(node: ir.Node) -> str | None:

@@ -9,6 +9,7 @@ import onnx_ir as ir
 from onnxopt.graph.shapes.shapes import Shapes
 from onnxopt.program import operators
 from onnxopt.program.dtypes import Dtype
+from onnxopt.program.elementwise import Call
 from onnxopt.program.expressions import Expr
 
 
@@ -31,8 +32,8 @@ def apply_operator(node: ir.Node, known: Mapping[ir.Value, Expr], opsets: Mappin
         if value is not None and arg is not None and row.exact and arg.is_float:
             arg = arg.narrow(storage(value, shapes).name)
         args.append(arg)
-    call = operators.Call(
-        args=tuple(args),  # type: ignore[arg-type]  # only Clip has operands that may be left out, and it looks
+    call = Call(
+        args=tuple(args),  # type: ignore[arg-type]  # None only where the row says that an operand is optional
         attributes={name: attribute.value for name, attribute in node.attributes.items()},
         operand=storage(first, shapes).name,
         result=storage(node.outputs[0], shapes).name,

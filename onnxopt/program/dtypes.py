@@ -43,6 +43,13 @@ _ROWS = (
 )
 
 DTYPES: dict[str, Dtype] = {row.name: row for row in _ROWS}
+FLOATS = frozenset(row.name for row in _ROWS if row.kind == "float")
+SIGNED = frozenset(row.name for row in _ROWS if row.kind == "signed")
+UNSIGNED = frozenset(row.name for row in _ROWS if row.kind == "unsigned")
+INTEGERS = SIGNED | UNSIGNED
+NUMBERS = FLOATS | INTEGERS
+BOOL = frozenset({"bool"})
+ANY = NUMBERS | BOOL
 COMPUTE_DTYPES = frozenset(row.compute for row in _ROWS)
 _IR_NAMES = {"FLOAT": "float32", "DOUBLE": "float64"}
 

@@ -10,8 +10,9 @@ import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from onnxopt.program.dtypes import FLOATS, NUMBERS
 from onnxopt.program.expressions import Expr
-from onnxopt.program.operators import FLOATS, NUMBERS
+from onnxopt.program.result_dtypes import ResultDtype, always, of_operand, same
 
 
 def reduce(kind: str, x: Expr) -> Expr:
@@ -101,6 +102,7 @@ class RowOperator:
     channels: frozenset[int] = frozenset()
     row_outputs: frozenset[int] = frozenset()
     dtypes: frozenset[str] = FLOATS
+    result: ResultDtype = same
     alone: bool = True
     attributes: tuple[Mapping[str, Any], ...] = ({},)
     samples: tuple[float, float] = (-4.0, 4.0)
@@ -128,8 +130,8 @@ def _arg(c: RowCall, kind: str) -> tuple[Expr, ...]:
 def _arg_reduction(name: str, kind: str) -> RowOperator:
     attributes = ({"axis": -1}, {"axis": 1, "keepdims": 0}, {"axis": 0, "select_last_index": 1})
     return RowOperator(
-        name, 1, "axis", lambda c: _arg(c, kind), axis=0, dtypes=NUMBERS, row_outputs=frozenset({0}),
-        attributes=attributes,
+        name, 1, "axis", lambda c: _arg(c, kind), axis=0, dtypes=NUMBERS, result=always("int64"),
+        row_outputs=frozenset({0}), attributes=attributes,
     )  # fmt: skip
 
 
@@ -239,7 +241,7 @@ _ROWS = (
         "MeanVarianceNormalization", 9, "axes", _mean_variance_norm, default_axes=(0, 2, 3),
         attributes=({"axes": (1,)}, {"axes": (-1,)}), ulp=16,
     ),
-    RowOperator("RMSNormalization", 23, "from axis", _rms_norm, operands=2),
+    RowOperator("RMSNormalization", 23, "from axis", _rms_norm, operands=2, result=of_operand(1)),
     RowOperator("InstanceNormalization", 6, "spatial", _spatial_norm, operands=3, channels=frozenset({1, 2}), ulp=16),
     RowOperator("GroupNormalization", 21, "groups", _spatial_norm, operands=3, channels=frozenset({1, 2}), ulp=16),
     RowOperator("LpNormalization", 1, "axis", _lp_norm, attributes=({"p": 1}, {"p": 2}), samples=(0.1, 4.0)),

@@ -15,7 +15,7 @@ NOTHING_KNOWN = shape_inference.Shapes({}, {})
 
 
 def _why_not(inputs: str, body: str, name: str, *, constants: str = "", opset: int = 20) -> str | None:
-    model = graph(inputs, "float[N, 4] y", body, constants=constants, opset=opset)
+    model = graph(inputs, "float[N, 4] y", body, constants=constants, opset=opset, contrib=True)
     shapes = shape_inference.infer(model)
     host = eligibility.host_values(model.graphs(), shapes)
     return eligibility.why_not(node(model, name), model.opset_imports, shapes, host)
@@ -31,6 +31,9 @@ def _why_not(inputs: str, body: str, name: str, *, constants: str = "", opset: i
         (F + ", bool[N, 4] b", "y = Where(b, x, x)", ""),
         (F + ", int64[N, 4] e", "y = Pow(x, e)", ""),
         (F, "y = Cast<to = 10>(x)", ""),
+        (F, "y = Mod<fmod = 1>(x, x)", ""),
+        ("int64[N, 4] x", "y = Mod(x, x)", ""),
+        (F, "y = com.microsoft.QuickGelu<alpha = 1.0>(x)", ""),
         (F, "y = Sum(x, x, x)", ""),
         ("float[] x", "y = Tanh(x)", ""),  # a shape not known at all
         ("int64[N, 4] x", "y = Add(x, x)", ""),  # integers, but no shape arithmetic
@@ -51,6 +54,10 @@ def test_fit(inputs: str, body: str, constants: str) -> None:
         ("string[N, 4] x", "y = Equal(x, x)", "y", "dtype of x is unknown or cannot be stored"),
         (F, "u = Unknown(x)  y = Neg(u)", "y", "dtype of u is unknown"),
         ("bool[N, 4] x", "y = Neg(x)", "y", "Neg of bool is not in the operator table"),
+        (F, "y = Mod(x, x)", "y", "Mod of float32 with these attributes is not in the operator table"),
+        (F, "y = Where(x, x, x)", "y", "Where of float32 is not in the operator table"),
+        (F + ", bool[N, 4] b", "y = Pow(x, b)", "y", "Pow of bool is not in the operator table"),
+        (F, "w = com.microsoft.Less(x, x)  y = Neg(w)", "y", "the dtype of w is unknown"),
         ("uint8[N, 4] x", "y = Relu(x)", "y", "Relu of uint8 is not in the operator table"),
         ("int32[N, 4] x", "y = Sqrt(x)", "y", "Sqrt of int32 is not in the operator table"),
         (F, "y = Add(c, c)", "y", "all operands are constants"),
@@ -85,6 +92,7 @@ def test_domain_not_imported() -> None:
         ("Tanh", "", 1, "Tanh with 0 inputs"),
         ("Tanh", "x", 2, "Tanh with 1 inputs and 2 outputs"),
         ("Clip", "-", 1, "Clip with 1 inputs"),
+        ("Clip", "-x", 1, "an operand is left out"),
         ("Where", "x-x", 1, "an operand is left out"),
     ],
 )

@@ -21,17 +21,19 @@ from tests.support import operator_models
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_every_row_agrees_with_the_reference_evaluator(dtype: str, tmp_path: Path, library: Path) -> None:
-    operator_models.build(dtype, tmp_path, archs=())
-    assert not operator_models.disagreements(dtype, tmp_path, sessions.CPU)
+    chosen = list(operator_models.uses(dtype))
+    operator_models.build(chosen, tmp_path, archs=())
+    assert not operator_models.disagreements(chosen, tmp_path, sessions.CPU)
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_every_row_agrees_on_cuda(dtype: str, tmp_path: Path, library: Path) -> None:
+    chosen = list(operator_models.uses(dtype))
     folder = Path(os.environ["ONNXOPT_PREPARED"]) / dtype if "ONNXOPT_PREPARED" in os.environ else tmp_path
     if folder == tmp_path:
-        operator_models.build(dtype, folder, archs=[device_arch()])
-    assert not operator_models.disagreements(dtype, folder, sessions.CUDA)
+        operator_models.build(chosen, folder, archs=[device_arch()])
+    assert not operator_models.disagreements(chosen, folder, sessions.CUDA)
 
 
 def test_every_row_is_tried() -> None:
@@ -43,4 +45,4 @@ if __name__ == "__main__":
     for name in DTYPES:
         target = Path(sys.argv[1]) / name
         target.mkdir(parents=True)
-        operator_models.build(name, target, archs=sys.argv[2:])
+        operator_models.build(list(operator_models.uses(name)), target, archs=sys.argv[2:])

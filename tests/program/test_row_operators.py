@@ -56,7 +56,7 @@ class Use:
         ]
         names = [i.name for i in inputs] + (["axes"] if self.axes is not None else [])
         node = helper.make_node(self.row.name, names, ["y"], name="node", **self.attributes)
-        result = onnx.TensorProto.INT64 if self.row.name.startswith("Arg") else element
+        result = int(self.row.result([to_ir(dtype)] * self.row.operands, self.attributes))
         graph = helper.make_graph([node], "g", inputs, [helper.make_tensor_value_info("y", result, None)])
         if self.axes is not None:
             graph.initializer.append(helper.make_tensor("axes", onnx.TensorProto.INT64, [len(self.axes)], self.axes))

@@ -20,6 +20,7 @@ from onnxopt.fusion import cost
 from onnxopt.fusion.region import Kernel
 from onnxopt.program import operators
 from onnxopt.program.dtypes import DTYPES, to_ir
+from onnxopt.program.elementwise import Operator
 from onnxopt.runtime import sessions
 from tests.support.fusing import fuse, outline
 
@@ -32,7 +33,7 @@ class Use:
     """One operator with one attribute set; its inputs are f"{name}_x{k}", its output f"{name}_y"."""
 
     name: str
-    row: operators.Operator
+    row: Operator
     attributes: Mapping[str, Any]
     dtypes: tuple[str, ...]
 
@@ -41,6 +42,12 @@ class Use:
         return helper.make_node(
             self.row.name, inputs, [f"{self.name}_v"], domain=self.row.domain, name=self.name, **self.attributes
         )
+
+    def result(self) -> ir.DataType:
+        """The dtype of the result, as the row says."""
+        dtype = self.row.result([to_ir(d) for d in self.dtypes], self.attributes)
+        assert dtype is not None, self.name
+        return dtype
 
     def feeds(self) -> dict[str, np.ndarray]:
         """Inputs in the row's sample range; divisors, shifts and bounds of integers stay in what ONNX defines."""
@@ -67,14 +74,21 @@ def numpy_dtype(name: str) -> np.dtype:
 def uses(dtype: str) -> Iterator[Use]:
     """Every row that takes `dtype`, with each of its attribute sets that the operator allows for it."""
     for row in operators.OPERATORS.values():
-        if dtype not in row.dtypes:
-            continue
-        count = 3 if row.name in ("Sum", "Mean", "Max", "Min", "Clip") else row.arity[0]
-        for k, attributes in enumerate(row.attributes):
-            if row.name == "Mod" and DTYPES[dtype].kind == "float" and not attributes:
-                continue  # ONNX wants fmod=1 for floats
-            dtypes = ("bool", dtype, dtype) if row.name == "Where" else (dtype,) * count
-            yield Use(f"{row.name}_{k}", row, attributes, dtypes)
+        yield from uses_of(row, dtype)
+
+
+def uses_of(row: Operator, dtype: str) -> Iterator[Use]:
+    """The uses of one row whose usual operands have `dtype`; one more where operands may be of different kinds."""
+    usual = row.sample_dtypes(dtype)
+    mixed = list(usual)
+    for position, operand in row.operands.items():
+        others = (d for d in DTYPES if d in (operand.dtypes or ()) and DTYPES[d].kind != DTYPES[dtype].kind)
+        mixed[position] = next(others, usual[position])
+    for k, attributes in enumerate(row.attributes):
+        if dtype in row.allowed(attributes):
+            yield Use(f"{row.name}_{k}", row, attributes, usual)
+    if dtype in row.allowed(row.attributes[0]) and tuple(mixed) != usual:
+        yield Use(f"{row.name}_mixed", row, row.attributes[0], tuple(mixed))
 
 
 def model(chosen: list[Use]) -> ir.Model:
@@ -82,14 +96,15 @@ def model(chosen: list[Use]) -> ir.Model:
     nodes, inputs, outputs = [], [], []
     for use in chosen:
         nodes += [use.node(), helper.make_node("Identity", [f"{use.name}_v"], [f"{use.name}_y"], f"{use.name}_i")]
-        shapes = [() if k and use.row.name == "Clip" else SHAPE for k in range(len(use.dtypes))]
+        shapes = [() if use.row.operand(k).scalar else SHAPE for k in range(len(use.dtypes))]
         inputs += [
             helper.make_tensor_value_info(f"{use.name}_x{k}", int(to_ir(d)), shape)
             for k, (d, shape) in enumerate(zip(use.dtypes, shapes, strict=True))
         ]
-        outputs.append(onnx.ValueInfoProto(name=f"{use.name}_y"))
+        outputs.append(helper.make_tensor_value_info(f"{use.name}_y", int(use.result()), SHAPE))
     graph = helper.make_graph(nodes, "operators", inputs, outputs)
-    imports = [helper.make_opsetid("", OPSET)]
+    domains = {use.row.domain for use in chosen if use.row.domain}
+    imports = [helper.make_opsetid("", OPSET), *(helper.make_opsetid(domain, 1) for domain in sorted(domains))]
     proto = helper.make_model(graph, opset_imports=imports, ir_version=10)
     return ir.from_proto(onnx.shape_inference.infer_shapes(proto))
 
@@ -104,11 +119,17 @@ def fused(chosen: list[Use]) -> tuple[ir.Model, tuple[Kernel, ...]]:
 
 
 def expected(use: Use, feeds: Mapping[str, np.ndarray]) -> np.ndarray:
-    """onnx's reference evaluator on the same numbers, floats in float64 so that only our rounding is judged."""
+    """The reference on the same numbers, floats in float64 so that only our rounding is judged.
+
+    The reference is onnx's reference evaluator, or the row's own for an operator of another domain.
+    """
     wide = {
         name: array.astype(np.float64) if DTYPES[d].kind == "float" else array
         for (name, array), d in zip(feeds.items(), use.dtypes, strict=True)
     }
+    if use.row.reference is not None:
+        with np.errstate(all="ignore"):
+            return np.asarray(use.row.reference(*wide.values(), **use.attributes))
     inputs = [
         helper.make_tensor_value_info(n, helper.np_dtype_to_tensor_dtype(a.dtype), a.shape) for n, a in wide.items()
     ]
@@ -118,22 +139,21 @@ def expected(use: Use, feeds: Mapping[str, np.ndarray]) -> np.ndarray:
         return np.asarray(ReferenceEvaluator(proto).run(None, wide)[0])
 
 
-def build(dtype: str, folder: Path, archs: Sequence[str]) -> None:
-    """Write the fused model of a dtype and its library, with kernels for `archs` (none: CPU only), into `folder`."""
+def build(chosen: list[Use], folder: Path, archs: Sequence[str]) -> None:
+    """Write the fused model of these uses and its library, with kernels for `archs` (none: CPU only), into `folder`."""
     from onnxopt.artifact import package
     from onnxopt.codegen import kernels_json
     from onnxopt.codegen.generate import generate
     from onnxopt.codegen.nvrtc import compile_cuda
 
-    fused_model, kernels = fused(list(uses(dtype)))
+    fused_model, kernels = fused(chosen)
     ir.save(fused_model, folder / "model.onnx")
     fatbin = compile_cuda(generate(kernels), archs) if archs else None
     package.write_library(folder / "lib", kernels_json.to_json(kernels, fatbin), fatbin)
 
 
-def disagreements(dtype: str, folder: Path, provider: str) -> dict[str, float]:
+def disagreements(chosen: list[Use], folder: Path, provider: str) -> dict[str, float]:
     """Uses whose fused kernel, built into `folder`, misses its row's limit on a provider, with the distance in ulp."""
-    chosen = list(uses(dtype))
     library = folder / "lib" / "libonnxopt_ops.so"
     session = sessions.open_session(folder / "model.onnx", library=library, provider=provider)
     shapes = {i.name: i.shape for i in session.get_inputs()}
