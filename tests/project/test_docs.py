@@ -105,6 +105,8 @@ def test_what_code_on_the_pages_names_exists(page: Path) -> None:
             assert match[1] in main.commands, text
         if match := re.match(r"make ([a-z]+)", text):
             assert match[1] in targets, text
+        if words[:3] == ["python", "-m", "pytest"]:
+            assert all((ROOT / word).exists() for word in words[3:] if word.startswith("tests/")), text
         if words[:2] == ["python", "-m"]:
             assert importlib.util.find_spec(words[2]) is not None, text
             if words[2] == "benchmarks" and len(words) > 3 and words[3].islower():
