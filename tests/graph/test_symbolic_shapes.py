@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import onnx
@@ -52,28 +53,39 @@ def _all_values(model: ir.Model, feeds: Mapping[str, np.ndarray]) -> dict[str, n
     return {o.name: v for o, v in zip(session.get_outputs(), found, strict=True) if isinstance(v, np.ndarray)}
 
 
-def _check(model: ir.Model, feeds: Mapping[str, np.ndarray]) -> int:
-    """Hold every inferred dim and content against a run; how many dims were compared."""
+class Dims(NamedTuple):
+    """How many dims of a model's values were compared with a run, and how many no number is known for."""
+
+    compared: int
+    unknown: int
+
+
+def _check(model: ir.Model, feeds: Mapping[str, np.ndarray]) -> Dims:
+    """Hold every inferred dim and content against a run."""
     known = infer.infer(model)
     sizes: dict[str, int] = {}
     for v in model.graph.inputs:
         for dim, number in zip(known.dims(v) or (), feeds[v.name].shape if v.name in feeds else (), strict=False):
             if isinstance(dim, sympy.Symbol):
                 sizes[dim.name] = number
-    found, compared = _all_values(model, feeds), 0
+    found, compared, unknown = _all_values(model, feeds), 0, 0
     for node in model.graph:
         for v in node.outputs:
-            if v.name not in found or (dims := known.dims(v)) is None:
+            if v.name not in found:
                 continue
             actual = found[v.name]
+            if (dims := known.dims(v)) is None:
+                unknown += actual.ndim
+                continue
             assert len(dims) == actual.ndim, f"{v.name} of {node.op_type}: {dims} is {actual.shape}"
             for dim, number in zip(dims, actual.shape, strict=True):
                 assert _number(dim, sizes) in (None, number), f"{v.name} of {node.op_type}: {dims} is {actual.shape}"
                 compared += _number(dim, sizes) is not None
+                unknown += _number(dim, sizes) is None
             assert known.type(v) is None or known.type(v).dtype.numpy() == actual.dtype, v.name
             for expected, element in zip([] if (h := known.contents(v)) is None else h.flat, actual.flat, strict=False):
                 assert _number(expected, sizes) in (None, int(element)), f"{v.name} of {node.op_type} holds {actual}"
-    return compared
+    return Dims(compared, unknown)
 
 
 DYNAMIC = [n for n in models.names("exported") if "tiny" in n and n.endswith("dyn") and "fp16" not in n]
@@ -89,14 +101,26 @@ def test_every_dim_of_an_exported_model_is_right_at_several_sizes(name: str, nor
     inputs, bounds = signature.inputs_of(model), traits.index_bounds(model)
     for batch, sequence in ((1, 1), (2, 5), (3, 16), (5, 1), (1, 9)):
         sizes = {s: batch if s == "batch" else sequence for s in signature.symbols(inputs)}
-        assert _check(model, samples.draw(inputs, sizes, seed=0, bounds=bounds)) > 200
+        assert _check(model, samples.draw(inputs, sizes, seed=0, bounds=bounds)).compared > 200
+
+
+# Trained models that compute dims from what their tensors hold, or whose loops and branches do: the dims left unknown.
+# silero_vad_v6 is one If, whose branches are not compared.
+UNKNOWN = {
+    "logreg_iris": 2, "ppocr_det_v6": 501, "ppocr_rec_v6": 304, "ppocr_cls_v2": 2, "silero_vad_v6": 5,
+    "silero_vad_16k_op15": 75, "silero_vad_half_fp16": 72, "aecmos_16k_a": 21, "aecmos_16k_b": 15, "aecmos_48k": 15,
+    "plcmos_v2": 15, "tashkeel_bilstm_int8": 111, "tashkeel_rawi_int8": 48, "tashkeel_rawi_ensemble_int8": 104,
+    "tashkeel_rawi_v2_int8": 48, "tashkeel_rawi_v3_int8": 58, "piper_vits_joe": 1769,
+}  # fmt: skip
 
 
 @pytest.mark.models
 @pytest.mark.parametrize("name", models.names("trained", runnable=True))
 def test_every_dim_of_a_trained_model_is_right(name: str) -> None:
     model = read.load(real_models.path(name)).model
-    _check(normalize.normalize(model).model, models.feeds(name))
+    dims = _check(normalize.normalize(model).model, models.feeds(name))
+    assert dims.unknown <= UNKNOWN.get(name, 0)
+    assert dims.compared > 0 or name == "silero_vad_v6"
 
 
 @pytest.mark.models

@@ -10,11 +10,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import click
 import pytest
 from click.testing import CliRunner
 
 from benchmarks.__main__ import summaries
-from onnxopt.tools.cli import main
+from onnxopt.tools.cli import COMMANDS, main
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
@@ -39,7 +40,9 @@ def test_references_are_what_the_code_says(name: str) -> None:
 
 def test_the_command_reference_has_every_command_and_option() -> None:
     text = (DOCS / "cli.md").read_text("utf-8")
-    for name, command in main.commands.items():
+    for name in COMMANDS:
+        command = main.get_command(click.Context(main), name)
+        assert command is not None
         assert f"## onnxopt {name}\n" in text
         shown = CliRunner().invoke(main, [name, "--help"]).stdout
         section = text.split(f"## onnxopt {name}\n")[1].split("\n## ")[0]
@@ -78,9 +81,10 @@ def test_commands_on_the_pages_exist() -> None:
     for page in PAGES:
         for line in re.findall(r"onnxopt ([a-z-]+(?: [^`\n#|]*)?)", page.read_text("utf-8")):
             name, *words = line.split()
-            if name not in main.commands:
+            command = main.get_command(click.Context(main), name)
+            if command is None:
                 continue
-            known = {o for p in main.commands[name].params for o in (*p.opts, *p.secondary_opts)} | {"--help"}
+            known = {o for p in command.params for o in (*p.opts, *p.secondary_opts)} | {"--help"}
             for word in words:
                 option = re.match(r"--[a-z-]+", word)
                 assert option is None or option[0] in known, f"{page.name}: onnxopt {line}"
@@ -102,7 +106,7 @@ def test_what_code_on_the_pages_names_exists(page: Path) -> None:
     for text in code(page):
         words = text.split()
         if match := re.match(r"onnxopt ([a-z][a-z-]*)", text):
-            assert match[1] in main.commands, text
+            assert match[1] in COMMANDS, text
         if match := re.match(r"make ([a-z]+)", text):
             assert match[1] in targets, text
         if words[:3] == ["python", "-m", "pytest"]:
@@ -123,7 +127,7 @@ def test_python_on_the_pages_parses(page: Path) -> None:
 
 def test_the_readme_names_every_command() -> None:
     text = (ROOT / "README.md").read_text("utf-8")
-    assert not [name for name in main.commands if f"`onnxopt {name}" not in text]
+    assert not [name for name in COMMANDS if f"`onnxopt {name}" not in text]
 
 
 def test_measured_numbers_are_those_of_the_raw_figures() -> None:

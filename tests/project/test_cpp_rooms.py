@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 CALL = ["call", "kernel_file", "program", "support"]
 # Folders, and which others they may include: cpu and cuda do not see each other.
 BELOW = {
