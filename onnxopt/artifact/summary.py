@@ -11,7 +11,7 @@ from onnxopt.fusion.kernel import Traffic
 from onnxopt.graph.refusal import Refusal
 
 _LISTED_NODES = 20
-_NAMED_VALUE = re.compile(r"^\S+ (?=also reaches|is needed elsewhere)")
+_NAME_OR_SHAPE = re.compile(r"`[^`]*`|\[[^\]]*\]")
 _REWRITES = {
     "attention": "{} x attention as one operator",
     "rotary": "{} x rotary embedding as one operator",
@@ -60,14 +60,19 @@ def alike(kernel: Kernel) -> collections.Counter[tuple[tuple[str, ...], Traffic]
 
 
 def by_reason(refusals: Iterable[Refusal]) -> dict[str, list[Refusal]]:
-    """Refusals under their reasons, most frequent first.
+    """Refusals by reason, most frequent first. Reasons that differ in names or shapes only are one group.
 
-    The name of the value that a reason begins with differs from node to node; it is replaced by "a value".
+    The key of a group is the reason where all refusals have the same text, else the reason with `...` for each name and
+    [...] for each shape.
     """
     groups: dict[str, list[Refusal]] = collections.defaultdict(list)
     for refusal in refusals:
-        groups[_NAMED_VALUE.sub("a value ", refusal.reason)].append(refusal)
-    return dict(sorted(groups.items(), key=lambda item: (-len(item[1]), item[0])))
+        groups[_NAME_OR_SHAPE.sub(lambda text: f"{text[0][0]}...{text[0][-1]}", refusal.reason)].append(refusal)
+    titled = {
+        rows[0].reason if all(row.reason == rows[0].reason for row in rows) else text: rows
+        for text, rows in groups.items()
+    }
+    return dict(sorted(titled.items(), key=lambda item: (-len(item[1]), item[0])))
 
 
 def _nameless(shape: str) -> str:

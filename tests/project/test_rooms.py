@@ -1,4 +1,4 @@
-"""The rooms of onnxopt/ and who may import whom: read from the source, so that nothing has to be importable."""
+"""The rooms of onnxopt/ and which imports they allow, read from the source."""
 
 from __future__ import annotations
 

@@ -12,7 +12,6 @@ from onnxopt.artifact import summary
 from onnxopt.artifact.manifest import Kernel, LeftOut, Place
 from onnxopt.fusion.kernel import Traffic
 from onnxopt.graph.refusal import Refusal
-from onnxopt.kinds.pointwise.kind import POINTWISE
 from onnxopt.tools import explain
 from tests.support.small_models import CHAIN, NOTHING_TO_FUSE, write
 
@@ -29,7 +28,7 @@ def manifest(tmp_path: Path, artifact: Path) -> manifests.Manifest:
     )
     kernel = Kernel(
         name="AddTanh_00",
-        kind=POINTWISE,
+        kind="pointwise",
         ops=("Add", "Tanh"),
         inputs=("float16", "float16"),
         outputs=("float16",),
@@ -66,6 +65,17 @@ def test_refusals_are_grouped_by_reason_most_frequent_first(manifest: manifests.
     assert "r3" not in text
     assert "and 2 more" in text
     assert "r4 (Add) beside other" in explain.describe(manifest, every_refusal=True)
+
+
+def test_reasons_that_differ_in_names_and_shapes_only_are_one_group() -> None:
+    reasons = ("`a` [4, 8] is no bias", "`b` [N] is no bias", "`c` has 8 elements", "`d` is empty", "`d` is empty")
+    refusals = [Refusal(f"n{k}", "Add", "", reason) for k, reason in enumerate(reasons)]
+    groups = {text: [row.node for row in rows] for text, rows in summary.by_reason(refusals).items()}
+    assert groups == {
+        "`...` [...] is no bias": ["n0", "n1"],
+        "`d` is empty": ["n3", "n4"],
+        "`c` has 8 elements": ["n2"],
+    }
 
 
 @pytest.mark.usefixtures("library")

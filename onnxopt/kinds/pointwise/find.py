@@ -19,6 +19,7 @@ from onnxopt.fusion.context import Context
 from onnxopt.fusion.depths import depths
 from onnxopt.fusion.region import Kind, Region
 from onnxopt.graph.refusal import Refusal
+from onnxopt.graph.shapes.shapes import Shapes
 from onnxopt.kinds.pointwise.lower import lower
 from onnxopt.program.extents import product
 from onnxopt.program.index_maps import NotAffine
@@ -60,6 +61,29 @@ def _takes_part(group: _Group, value: ir.Value) -> bool:
     return all(n.op_type == "Slice" for n in readers) and all(n.op_type in _IN_PLACE for n in moving)
 
 
+def _reader(group: _Group, value: ir.Value) -> str:
+    """The operator of the group that reads a value."""
+    return next((n for n in group.nodes if value in n.inputs), group.nodes[-1]).op_type
+
+
+def _producer(group: _Group, value: ir.Value) -> str:
+    """The operator of the group that a value comes from, through views where the group does not compute the value."""
+    producer = value.producer()
+    return (producer if producer in group.nodes else group.nodes[-1]).op_type
+
+
+def _recomputed(producer: _Group, value: ir.Value) -> str:
+    return (
+        f"{_producer(producer, value)} would be recomputed for every element that `{value.name}` is broadcast to, which"
+        " costs more than it saves"
+    )
+
+
+def _shape_text(value: ir.Value, shapes: Shapes) -> str:
+    dims = shapes.dims(value)
+    return "of unknown rank" if dims is None else "[" + ", ".join("?" if d is None else str(d) for d in dims) + "]"
+
+
 def find(context: Context, kind: Kind) -> tuple[list[Region], list[Refusal]]:
     """Regions of two nodes or more among those that no other kind has taken, and the refusals."""
     growth = _Growth(context, kind)
@@ -87,9 +111,9 @@ class _Growth:
             try:
                 cost = self._lowered(_Group([node], node.outputs[0], 0)).cost if reason is None else 0
             except NotAffine as error:
-                reason = f"{node.op_type} cannot be address arithmetic: {error}"
+                reason = f"{node.op_type} cannot become index arithmetic: {error}"
             except ValueError as error:  # attributes that the operator does not allow for this dtype
-                reason = f"{node.op_type} cannot be lowered: {error}"
+                reason = f"{node.op_type} cannot be compiled into a kernel: {error}"
             if reason is not None:
                 self._unfit[node] = reason
                 continue
@@ -218,49 +242,62 @@ class _Growth:
             sorted(both, key=self._order.__getitem__), consumer.domain, producer.cost + consumer.cost
         )  # fmt: skip
         if union.has_index_nodes():
-            reason = self._index_obstacle(producer, consumer, union)
+            reason = self._index_obstacle(producer, consumer, union, value)
         else:
-            reason = self._broadcast_obstacle(producer, consumer, both)
+            reason = self._broadcast_obstacle(producer, consumer, both, value)
         if reason is not None:
             return reason
         operands = len(union.inputs()) + len(union.outputs())
         if operands > cost.MAX_OPERANDS:
-            return f"one kernel would have {operands} operands; {cost.MAX_OPERANDS} is the most that pays"
+            return f"The fused kernel would read and write {operands} tensors; the limit is {cost.MAX_OPERANDS}"
         if len(union.nodes) > cost.MAX_NODES or union.cost > cost.MAX_COST:
-            return f"one kernel would run {len(union.nodes)} operators and need too many registers"
+            return f"The fused kernel would run {len(union.nodes)} operators and need too many registers"
         if self._context.spills(union.nodes):
-            return f"one kernel would run {len(union.nodes)} operators, which spilled registers when it was compiled"
+            return f"The fused kernel of {len(union.nodes)} operators spilled registers when it was compiled"
         if self._context.makes_cycle(union.nodes):
-            return f"{value.name} also reaches the consumer through a node outside, so one kernel would wait for itself"
+            return (
+                f"`{value.name}` also reaches {_reader(consumer, value)} through a node outside the kernel, so fusing"
+                " would make a cycle"
+            )
         return None
 
-    def _broadcast_obstacle(self, producer: _Group, consumer: _Group, both: set[ir.Node]) -> str | None:
+    def _broadcast_obstacle(
+        self, producer: _Group, consumer: _Group, both: set[ir.Node], value: ir.Value
+    ) -> str | None:
         if self._shapes.same(producer.domain, consumer.domain):
             return None
-        needed_elsewhere = [
+        read_elsewhere = [
             v for v in producer.outputs() if v.is_graph_output() or any(u not in both for u in v.consumers())
         ]
-        if needed_elsewhere:
-            return f"{needed_elsewhere[0].name} is needed elsewhere and its shape is not the consumer's"
+        if read_elsewhere:
+            own, other = (_shape_text(v, self._shapes) for v in (read_elsewhere[0], consumer.domain))
+            return (
+                f"`{read_elsewhere[0].name}` is read outside the kernel too, and its shape {own} differs from the"
+                f" kernel's {other}"
+            )
         if producer.cost > cost.MAX_RECOMPUTED_COST:
-            return "it would be computed again for every element it is broadcast to"
+            return _recomputed(producer, value)
         return None
 
-    def _index_obstacle(self, producer: _Group, consumer: _Group, union: _Group) -> str | None:
+    def _index_obstacle(self, producer: _Group, consumer: _Group, union: _Group, value: ir.Value) -> str | None:
         """As `obstacle`, where index nodes are among them: what the merged kernel computes and reads decides."""
         try:
             program = self._lowered(union)
         except ValueError as error:
-            return f"as one kernel, {error}"
+            return str(error)
         larger = cost.grows(producer.domain, consumer.domain, self._shapes)
         if larger and producer.cost > cost.MAX_RECOMPUTED_COST:
-            return "it would be computed again for every element it is broadcast to"
+            return _recomputed(producer, value)
         if program.cost - producer.cost - consumer.cost > cost.MAX_RECOMPUTED_COST:
-            return "its values would be computed several times, as its consumer reads them in several orders"
+            return (
+                f"{_reader(consumer, value)} reads `{value.name}` in several orders, so {_producer(producer, value)}"
+                " would be recomputed for each of them"
+            )
         apart = [cost.moved(self._lowered(g), g.inputs(), g.outputs(), self._shapes) for g in (producer, consumer)]
         together = cost.moved(program, union.inputs(), union.outputs(), self._shapes)
         if together is not None and None not in apart and together > sum(b for b in apart if b is not None):
-            return f"one kernel would move {together} bytes, two move {apart[0]} and {apart[1]}"
+            separate = sum(b for b in apart if b is not None)
+            return f"The fused kernel would move {together} bytes; the two kernels together move {separate}"
         union.cost = program.cost
         return None
 
@@ -325,5 +362,6 @@ class _Growth:
             return None  # a view, which costs nothing where it is
         if self._groups[producer] is self._groups[node]:
             return None
-        reason = self._kept_apart.get((producer, node), "its group was already complete")
+        complete = f"No larger fused kernel was found: the kernel of {producer.op_type} was complete before this node"
+        reason = self._kept_apart.get((producer, node), complete)
         return Refusal(node.name or "", node.op_type, producer.name or "", reason)

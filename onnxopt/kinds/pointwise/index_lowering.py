@@ -25,6 +25,7 @@ from onnxopt.program.indexing import MAX_CONDITIONS, MAX_TERMS, Access, Conditio
 from onnxopt.program.pointwise import Instruction, Program, without_dead_code
 
 MAX_ACCESSES = 16  # they share a kernel's parameters and registers
+TOO_MANY_ACCESSES = f"The fused kernel would read its inputs through more than {MAX_ACCESSES} different index maps"
 _MAX_EVALUATIONS = 512  # of one region; beyond, the same values are computed again too often
 
 
@@ -54,7 +55,7 @@ class Evaluation:
     def program(self, outputs: Sequence[ir.Value]) -> Program:
         shapes = tuple(dims_of(v, self.shapes) for v in outputs)
         if len({product(dims) for dims in shapes}) != 1:
-            raise NotAffine("its outputs have different sizes")
+            raise NotAffine("The outputs of the fused kernel have different numbers of elements")
         results = [self.value(v, identity(dims)).id for v, dims in zip(outputs, shapes, strict=True)]
         index = self.indexing(shapes)
         program = Program(
@@ -70,13 +71,13 @@ class Evaluation:
         try:
             program.verify()
         except ValueError as error:
-            raise NotAffine(str(error)) from None
+            raise NotAffine(f"The fused kernel is not valid: {error}") from None
         return program
 
     def indexing(self, shapes: tuple[tuple[Extent, ...], ...]) -> Indexing:
         """How the inputs are read, of a kernel whose outputs have these shapes."""
         if not self._accesses:
-            raise NotAffine("it reads none of its inputs")
+            raise NotAffine("The fused kernel would read no input")
         dims = tuple(dims_of(v, self.shapes) for v in self._inputs)
         return Indexing(tuple(self._accesses), tuple(self._conditions), dims, shapes, _symbols(dims))
 
@@ -94,7 +95,7 @@ class Evaluation:
         known = self._known.get((value, at))
         if known is None:
             if len(self._known) >= _MAX_EVALUATIONS:
-                raise NotAffine("values would be computed again too often")
+                raise NotAffine(f"Index operations would make the kernel evaluate more than {_MAX_EVALUATIONS} values")
             known = self._known[value, at] = self._compute(value, at)
         return known
 
@@ -117,8 +118,8 @@ class Evaluation:
         for operand in node.inputs:
             if operand is not None and operand not in operands:
                 if constant(operand) is None:
-                    dims = dims_of(operand, self.shapes)
-                    operands[operand] = self.value(operand, at.with_coordinates(broadcast(at, result_dims, dims)))
+                    coordinates = broadcast(at, result_dims, operand, self.shapes)
+                    operands[operand] = self.value(operand, at.with_coordinates(coordinates))
                 else:
                     operands[operand] = self.value(operand, at)
         return apply_operator(node, operands, self.opsets, self.shapes)
@@ -138,7 +139,7 @@ class Evaluation:
             )
             result = inside.where(found, result)
         if result is None:
-            raise NotAffine("a result of no elements")
+            raise NotAffine("A result has no elements")
         return result
 
     def _condition(self, guard: Guard, digits: tuple[Extent, ...]) -> Expr:
@@ -148,7 +149,9 @@ class Evaluation:
         condition = Condition(guard.form.offset, _terms(guard.form, digits), guard.low, guard.high)
         number = self._conditions.setdefault(condition, len(self._conditions))
         if number >= MAX_CONDITIONS:
-            raise NotAffine(f"it would tell apart more than {MAX_CONDITIONS} parts of Concats and Pads")
+            raise NotAffine(
+                f"The fused kernel would need more than {MAX_CONDITIONS} conditions for the parts of Concat and Pad"
+            )
         return number
 
     def _lies_inside(self, value: ir.Value, at: Map) -> bool:
@@ -178,7 +181,7 @@ class Evaluation:
         access = Access(self._inputs[value], _summed(offset), _terms(_joined(flat), at.digits), guards)
         number = self._accesses.setdefault(access, len(self._accesses))
         if number >= MAX_ACCESSES:
-            raise NotAffine(f"it would read its inputs in more than {MAX_ACCESSES} ways")
+            raise NotAffine(TOO_MANY_ACCESSES)
         dtype = storage(value, self.shapes)
         return Expr(self._builder, -1 - 2 * number, DTYPES[dtype.name].compute, dtype.name)
 
@@ -207,7 +210,7 @@ def _joined(flat: list[tuple[int, Extent]]) -> Linear:
     for digit, coefficient in flat:
         before = joined.get(digit)
         if before is not None and before.symbols != coefficient.symbols:
-            raise NotAffine("a dim is read at a sum of symbolic strides")
+            raise NotAffine("The index of an element depends on a sum of different symbolic dims")
         joined[digit] = coefficient if before is None else Extent(before.factor + coefficient.factor, before.symbols)
     return Linear(0, tuple(sorted(joined.items())))
 
@@ -229,5 +232,5 @@ def _terms(form: Linear, digits: tuple[Extent, ...]) -> tuple[Term, ...]:
             open_at = k - 1
         div = div * digits[k]
     if len(terms) > MAX_TERMS:
-        raise NotAffine(f"the index of one of its inputs would have more than {MAX_TERMS} terms")
+        raise NotAffine(f"The index of one input would have more than {MAX_TERMS} terms")
     return tuple(terms)

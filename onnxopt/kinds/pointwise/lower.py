@@ -58,5 +58,5 @@ def lower(
 def immediate(builder: Builder, value: ir.Value, shapes: Shapes) -> tuple[Expr, int]:
     tensor = constant(value)
     if tensor is None:
-        raise ValueError(f"{value.name} is neither an input of the region nor a constant of one element")
+        raise ValueError(f"`{value.name}` is neither an input of the region nor a scalar constant")
     return builder.const(tensor.numpy().reshape(()).item(), storage(value, shapes).compute), len(tensor.shape)
