@@ -13,6 +13,7 @@ from onnxopt.artifact import manifest as manifests
 from onnxopt.artifact.manifest import Kernel, Manifest, Totals
 from onnxopt.fusion.regions import Traffic
 from onnxopt.graph.refusal import Refusal
+from onnxopt.graph.rewrite import FAMILIES
 
 CLOSED_FORM = "n elementwise ops over B bytes with c bytes of side inputs move 2nB + c unfused, 2B + c fused"
 _EXAMPLES = 3
@@ -52,18 +53,10 @@ def _summary(manifest: Manifest) -> Iterator[str]:
     yield from (f"note: {note}" for note in manifest.notes)
 
 
-_REWRITES = {
-    "attention": "{} x attention as one operator",
-    "rotary": "{} x rotary embedding as one operator",
-    "tokens": "{} x a convolution read as tokens as a product",
-    "merge": "{} x the products of q, k and v as one",
-    "gate": "{} x the products of a gated MLP as one",
-}
-
-
 def rewrites_text(rewrites: Mapping[str, int]) -> str:
     """What the families of rewrite rules did, "" where none applied."""
-    return ", ".join(_REWRITES[k].format(n) if k in _REWRITES else f"{n} x {k}" for k, n in rewrites.items() if n)
+    rows = {name: FAMILIES[name].explanation if name in FAMILIES else f"{{}} x {name}" for name in rewrites}
+    return ", ".join(rows[name].format(count) for name, count in rewrites.items() if count)
 
 
 def totals_text(totals: Totals) -> str:

@@ -60,10 +60,15 @@ class Knowledge:
         """The dims of a value, None where not even its rank is known."""
         if value is None:
             return None
-        if value not in self._dims:  # a constant, or a value that no node of the graphs here computes
-            tensor = value.const_value
-            self._note(value, None if tensor is None else tuple(int(k) for k in tensor.shape.numpy()), value.type)
+        if value not in self._dims:
+            self._note(value, self._dims_of_new(value), value.type)
         return self._dims[value]
+
+    def _dims_of_new(self, value: ir.Value) -> Dims | None:
+        """The dims of a constant, and of a value that joined the graph after it was inferred: as its shape says."""
+        if value.const_value is not None:
+            return tuple(int(k) for k in value.const_value.shape.numpy())
+        return None if value.shape is None else tuple(map(self._declared, value.shape))
 
     def type(self, value: ir.Value) -> ir.TypeProtocol | None:
         return self._types.get(value, value.type)
@@ -120,7 +125,9 @@ class Knowledge:
     def _declared(self, dim: int | ir.SymbolicDim) -> Dim:
         if isinstance(dim, int):
             return dim if dim >= 0 else self.unknowns.dim()
-        return self.unknowns.dim() if dim.value in _NAMELESS else self._named[dim.value or ""]
+        if dim.value is None or dim.value in _NAMELESS:
+            return self.unknowns.dim()
+        return self._named.setdefault(dim.value, parse_dim(dim.value))
 
     def dtype(self, value: ir.Value) -> ir.DataType | None:
         kind = self.type(value)
