@@ -39,6 +39,14 @@ def infer(model: ir.Model) -> Knowledge:
     return knowledge
 
 
+class NodeError(Exception):
+    """Inference of a node failed, as its cause says: a defect here, as rules answer invalid operands by None."""
+
+    def __init__(self, node: ir.Node) -> None:
+        super().__init__(f"{node.name} ({node.op_type})")
+        self.node = node
+
+
 class Knowledge:
     """Dims, types and contents of the values of a model, as far as they were inferred."""
 
@@ -107,14 +115,22 @@ class Knowledge:
     def take(self, graph: ir.Graph) -> None:
         """Infer the results of a graph's nodes, and of the graphs inside them."""
         for node in graph:
-            graphs = [a for a in node.attributes.values() if a.type == ir.AttributeType.GRAPH and not a.is_ref()]
-            bodies = [a.as_graph() for a in graphs]
-            if bodies:
-                self._control_flow(node, bodies)
-            elif node.op_type == "Constant" and node.domain in ("", "ai.onnx"):
-                self._constant(node)
-            else:
-                self._node(node)
+            try:
+                self._take_node(node)
+            except NodeError:  # of a node in a body of this one
+                raise
+            except Exception as error:
+                raise NodeError(node) from error
+
+    def _take_node(self, node: ir.Node) -> None:
+        graphs = [a for a in node.attributes.values() if a.type == ir.AttributeType.GRAPH and not a.is_ref()]
+        bodies = [a.as_graph() for a in graphs]
+        if bodies:
+            self._control_flow(node, bodies)
+        elif node.op_type == "Constant" and node.domain in ("", "ai.onnx"):
+            self._constant(node)
+        else:
+            self._node(node)
 
     def _note(self, value: ir.Value, dims: Dims | None, kind: ir.TypeProtocol | None) -> None:
         self._dims[value], self._types[value] = dims, kind
