@@ -14,8 +14,8 @@ import onnx_ir as ir
 
 from onnxopt import versions
 from onnxopt.artifact import manifest as manifests
-from onnxopt.artifact import package
 from onnxopt.artifact.build import Build, RewriteDisagrees, verify_and_leave_out
+from onnxopt.artifact.folder import check_output, hash_files, staging, temporary_folder, write_manifest
 from onnxopt.artifact.manifest import File, LeftOut, Manifest
 from onnxopt.artifact.report import facts as report_facts
 from onnxopt.artifact.report import page
@@ -31,7 +31,7 @@ from onnxopt.graph.passes.transposed_weights import TransposeWeightsPass
 from onnxopt.kinds import KINDS
 from onnxopt.runtime import providers, releases
 from onnxopt.verification.reference import Check
-from onnxopt.verification.verify import Report, describe_failure, open_ahead
+from onnxopt.verification.verify import VerificationReport, describe_failure, open_ahead
 
 _SPLITS = 5  # times that regions which spill registers are split; each time none keeps more than half of one
 MARK = "onnxopt.version"  # metadata of every model that onnxopt wrote
@@ -75,7 +75,7 @@ def optimize(
     """
     output, phases = Path(output), _Phases(progress)
     archs, oldest = check_archs(archs), releases.release(ort_min)
-    package.check_output(output)
+    check_output(output)
 
     with phases("load"):
         source = read.load(model)
@@ -89,22 +89,22 @@ def optimize(
             releases.check(normalized.model, oldest)
 
     left_out: dict[str, Check] = {}  # families of rewrite rules that verification found to be wrong for this model
-    with package.scratch() as scratch:
+    with temporary_folder() as scratch:
         while True:
             form = _form(normalized.model, scratch, left_out, portable, launch_choices, archs, phases, cache)
             try:
-                with package.staging(output) as folder:
+                with staging(output) as folder:
                     build = form.build(folder, external_data)
                     with phases("package"):
                         build.write()
                     with phases("verify"):
-                        report = Report("skipped", reason="not asked for")
+                        report = VerificationReport("skipped", reason="not asked for")
                         if verify:
                             report = verify_and_leave_out(build, source, given.traits, shapes or {}, scratch, ahead)
                     with phases("package"):
                         # After verification: what stands in the way of a CUDA graph depends on the model that is kept.
                         unwritten = providers.write(folder, form.model, archs, shapes)
-                        files = package.hash_files(folder)
+                        files = hash_files(folder)
                     manifest = _manifest(
                         given,
                         form,
@@ -119,7 +119,7 @@ def optimize(
                     )
                     facts = report_facts.gather(given.counted, build.model, build.kernels)
                     manifest = page.write(folder, manifest, facts)
-                    package.write_manifest(folder, manifest)
+                    write_manifest(folder, manifest)
                 return Artifact(output, manifest)
             except RewriteDisagrees as wrong:
                 left_out.update(wrong.families)
@@ -285,7 +285,7 @@ def _manifest(
     files: dict[str, File],
     ort_min: str,
     left_out: tuple[LeftOut, ...],
-    verify: Report,
+    verify: VerificationReport,
     notes: tuple[str, ...],
     seconds: dict[str, float],
 ) -> Manifest:

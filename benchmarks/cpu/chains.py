@@ -20,7 +20,7 @@ from benchmarks.support import cpu_timing as timing
 from benchmarks.support.arguments import of_cpu
 from benchmarks.support.collection import Collection
 from benchmarks.support.gpu_timing import bound, disagreement, poisoned
-from onnxopt.artifact import package
+from onnxopt.artifact.folder import write_library
 from onnxopt.codegen import kernels_json
 
 _ERF_GELU = (("Mul", 0.70710678), ("Erf",), ("Add", 1.0), ("Mul", "@1"), ("Mul", 0.5))
@@ -109,9 +109,7 @@ def measure(chain: Chain, folder: pathlib.Path, seconds: float) -> dict[str, Any
     optimized, _ = collection.optimize(chain.model())
     onnx.save(chain.model(), folder / "before.onnx")
     onnx.save(optimized, folder / "after.onnx")
-    library = package.write_library(
-        folder / "lib", kernels_json.to_json(tuple(collection.kernels.values()), None), None
-    )
+    library = write_library(folder / "lib", kernels_json.to_json(tuple(collection.kernels.values()), None), None)
     inputs = chain.inputs()
     expected = chain.function(precise=True)(*inputs.values())
     runs, errors, limit = {}, {}, tolerance(chain)

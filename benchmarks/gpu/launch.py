@@ -114,8 +114,9 @@ def cases() -> dict[str, list[Any]]:
 
 def prepare(folder: pathlib.Path, arch: str, only: list[str]) -> None:
     """Write the cases once, and for every way the kernels of its cases."""
+
     from benchmarks.support.collection import Collection
-    from onnxopt.artifact import package
+    from onnxopt.artifact.folder import write_library
     from onnxopt.codegen import generate, kernels_json, nvrtc
     from onnxopt.kinds.pointwise import launch, tiles
 
@@ -124,7 +125,7 @@ def prepare(folder: pathlib.Path, arch: str, only: list[str]) -> None:
     named: dict[str, list[str]] = {}
     with tempfile.TemporaryDirectory() as name:
         lib = pathlib.Path(name) / "lib"
-        package.write_library(lib, "{}", None)
+        write_library(lib, "{}", None)
         for label, way in WAYS.items():
             if only and label not in only:
                 continue

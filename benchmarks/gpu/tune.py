@@ -80,11 +80,11 @@ def blank_ptx(artifact: pathlib.Path) -> None:
 
 def _hash_again(artifact: pathlib.Path, *changed: str) -> None:
     from onnxopt.artifact import manifest as manifests
-    from onnxopt.artifact import package
+    from onnxopt.artifact.folder import hash_file, write_manifest
 
     manifest = manifests.load(artifact)
-    files = {**manifest.files, **{name: package.hash_file(artifact / name) for name in changed}}
-    package.write_manifest(artifact, manifest.model_copy(update={"files": files}))
+    files = {**manifest.files, **{name: hash_file(artifact / name) for name in changed}}
+    write_manifest(artifact, manifest.model_copy(update={"files": files}))
 
 
 def restore(folder: pathlib.Path, name: str, artifacts: pathlib.Path) -> tuple[pathlib.Path, dict[str, Any]]:
@@ -138,9 +138,9 @@ def loaded(artifact: pathlib.Path) -> dict[str, Any]:
     """Which file load takes; a CUDA graph replayed with other contents, and plain runs, against a plain session."""
     import onnxopt
     from onnxopt.artifact import manifest as manifests
-    from onnxopt.artifact.session import configuration_for
     from onnxopt.runtime import sessions
     from onnxopt.runtime.bound_run import BoundRun
+    from onnxopt.runtime.configuration import configuration_for
     from onnxopt.verification import samples
 
     chosen = configuration_for(artifact)

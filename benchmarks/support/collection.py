@@ -15,7 +15,7 @@ from collections.abc import Sequence
 import onnx
 
 from benchmarks.support.fusing import fuse, outlined
-from onnxopt.artifact import package
+from onnxopt.artifact.folder import write_library
 from onnxopt.codegen import generate, kernels_json, nvrtc
 from onnxopt.fusion.kernel import Variant
 from onnxopt.fusion.outline import DOMAIN
@@ -67,7 +67,7 @@ class Collection:
         fatbin = nvrtc.compile_cuda(generate.generate(kernels), archs)
         with tempfile.TemporaryDirectory() as name:
             lib = pathlib.Path(name) / "lib"
-            package.write_library(lib, kernels_json.to_json(kernels, fatbin), fatbin)
+            write_library(lib, kernels_json.to_json(kernels, fatbin), fatbin)
             with tarfile.open(folder / "lib.tar.xz", "w:xz") as archive:
                 archive.add(lib, "lib")
 

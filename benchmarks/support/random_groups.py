@@ -26,13 +26,13 @@ _LIBRARY = "libonnxopt_ops.so"
 def packing(archive: pathlib.Path) -> Iterator[pathlib.Path]:
     """A folder for groups, with the library and the kernels' headers in it, that ends as this .tar.xz."""
     from onnxopt import paths
-    from onnxopt.artifact import package
+    from onnxopt.artifact.folder import write_library
 
     archive.parent.mkdir(parents=True)
     with tempfile.TemporaryDirectory() as name:
         root = pathlib.Path(name) / "groups"
         (root / "include").mkdir(parents=True)
-        package.write_library(root / "lib", "{}", None)
+        write_library(root / "lib", "{}", None)
         for header in paths.cuda_kernels().rglob("*.*h"):
             copy = root / "include" / header.relative_to(paths.cuda_kernels())
             copy.parent.mkdir(exist_ok=True)

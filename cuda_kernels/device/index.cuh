@@ -2,6 +2,7 @@
 #pragma once
 
 #include "device/abi.h"
+#include "device/access_modes.h"
 #include "device/dtypes.cuh"
 
 namespace onnxopt {
@@ -23,20 +24,30 @@ __device__ inline Index offset_in_term(const Term<Index>& term, Index i) {
   return remainder(quotient(i, term.div), term.mod) * term.stride;
 }
 
-// How an input relates to the domain. The letters are those of onnxopt/modes.py: capital ones promise that
-// a vector lies whole in one cell, neighbours in memory or one element for all; small ones are read element by element.
-constexpr bool is_flat(char mode) { return mode == 'F'; }
-constexpr bool is_scalar(char mode) { return mode == 'S'; }
-constexpr bool is_any(char mode) { return mode == '*'; }
-constexpr bool is_neighbours(char mode) { return mode == 'R' || mode == 'T' || mode == 'V'; }
-constexpr bool is_cell(char mode) { return mode == 'C' || mode == 'U' || mode == 'W'; }
-constexpr bool is_interleaved(char mode) { return mode == 'I'; }
-constexpr bool is_transposed(char mode) { return mode == 'X' || mode == 'Y' || mode == 'Z' || mode == 'z'; }
-constexpr bool is_row(char mode) { return mode == 'R' || mode == 'r'; }
-constexpr bool is_column(char mode) { return mode == 'C' || mode == 'c'; }
-constexpr bool is_two_terms(char mode) { return mode == 'T' || mode == 'U' || mode == 't'; }
+// How an input relates to the domain. The modes are those of device/access_modes.h: capital letters promise that
+// a vector lies whole in one cell, neighbours in memory or one element for all; small letters are read element by
+// element.
+constexpr bool is_flat(char mode) { return mode == access_mode::kFlat; }
+constexpr bool is_scalar(char mode) { return mode == access_mode::kScalar; }
+constexpr bool is_any(char mode) { return mode == access_mode::kAny; }
+constexpr bool is_neighbours(char mode) {
+  return mode == access_mode::kRun || mode == access_mode::kRun2 || mode == access_mode::kRunAny;
+}
+constexpr bool is_cell(char mode) {
+  return mode == access_mode::kCell || mode == access_mode::kCell2 || mode == access_mode::kCellAny;
+}
+constexpr bool is_interleaved(char mode) { return mode == access_mode::kInterleaved; }
+constexpr bool is_transposed(char mode) {
+  return mode == access_mode::kColumn || mode == access_mode::kColumn8 || mode == access_mode::kColumn16 ||
+         mode == access_mode::kColumnShifted;
+}
+constexpr bool is_row(char mode) { return mode == access_mode::kRun || mode == access_mode::kSplitRun; }
+constexpr bool is_column(char mode) { return mode == access_mode::kCell || mode == access_mode::kSplitCell; }
+constexpr bool is_two_terms(char mode) {
+  return mode == access_mode::kRun2 || mode == access_mode::kCell2 || mode == access_mode::kSplit2;
+}
 // Conditions: the same for a whole vector, or not.
-constexpr bool is_uniform(char mode) { return mode == 'P'; }
+constexpr bool is_uniform(char mode) { return mode == access_mode::kUniform; }
 
 // kTerms: how many there can be, 0 where that is known at run time only.
 template <int kTerms, typename Index>
@@ -117,7 +128,7 @@ constexpr int known_step() {
   if constexpr (Op::kStatic) {
     return Op::step[kAccess] == 0 || Op::step[kAccess] == 1 ? static_cast<int>(Op::step[kAccess]) : -1;
   } else {
-    return kMode == 'c' ? 0 : kMode == 'r' ? 1 : -1;
+    return kMode == access_mode::kSplitCell ? 0 : kMode == access_mode::kSplitRun ? 1 : -1;
   }
 }
 
@@ -128,7 +139,7 @@ __device__ inline Stretch<Index> stretch(const Input<Index>& input, Index i) {
     return {kPeriod - i % kPeriod, static_cast<Index>(Op::step[kAccess])};
   } else {
     const Term<Index>& inner = input.term[0];
-    const bool is_run = known_step<Op, kAccess, kMode>() < 0 ? inner.div.divisor == 1 : kMode == 'r';
+    const bool is_run = known_step<Op, kAccess, kMode>() < 0 ? inner.div.divisor == 1 : kMode == access_mode::kSplitRun;
     const Divisor<Index> period = is_run ? inner.mod : inner.div;
     return {period.divisor - remainder(i, period), is_run ? inner.stride : 0};
   }

@@ -74,7 +74,8 @@ __device__ inline Vector<T, kWidth> load_interleaved(const T* data, const Input<
   Vector<T, kWidth / kRuns> run[kRuns];
 #pragma unroll
   for (int r = 0; r < kRuns; ++r) {
-    run[r] = load_vector<T, kWidth / kRuns>(data + offset<Op, kAccess, 'V'>(input, static_cast<Index>(i + r)));
+    run[r] = load_vector<T, kWidth / kRuns>(
+        data + offset<Op, kAccess, access_mode::kRunAny>(input, static_cast<Index>(i + r)));
   }
   Vector<T, kWidth> loaded;
 #pragma unroll

@@ -33,12 +33,12 @@ struct Place {
   Index base;
 };
 
-constexpr bool is_shifted(char mode) { return mode == 'z'; }
+constexpr bool is_shifted(char mode) { return mode == access_mode::kColumnShifted; }
 
 // How many elements of an input one load has along the columns: 16 bytes of modes Z and z, 8 of Y, one element of X.
 template <typename T>
 constexpr int elements_along(char mode) {
-  return mode == 'X' ? 1 : (mode == 'Y' ? 8 : 16) / sizeof(T);
+  return mode == access_mode::kColumn ? 1 : (mode == access_mode::kColumn8 ? 8 : 16) / sizeof(T);
 }
 
 template <int kBytes>
@@ -66,7 +66,7 @@ struct Skew {
       const Input<Index>& input = params.input[kInput];
       skew.stride = static_cast<uint32_t>(input.term[0].stride);
       skew.start = static_cast<uint32_t>(reinterpret_cast<uint64_t>(params.data[kInput]) / sizeof(T)) +
-                   static_cast<uint32_t>(offset<Op, kInput, 'V'>(input, place.base)) +
+                   static_cast<uint32_t>(offset<Op, kInput, access_mode::kRunAny>(input, place.base)) +
                    (static_cast<uint32_t>(place.x0) - S::kSlack) * skew.stride;
     }
     return skew;
@@ -143,7 +143,7 @@ __device__ inline auto offset_across(const Input<Index>& input, Index x) {
   if constexpr (Op::kStatic) {
     return static_cast<SignedIndex>(Op::template across<kInput>(x));
   } else {
-    return offset<Op, kInput, 'V'>(input, x);
+    return offset<Op, kInput, access_mode::kRunAny>(input, x);
   }
 }
 
@@ -260,7 +260,8 @@ struct Column {
     const unsigned int line = kEven ? thread / kVectors + n * (S::kThreads / kVectors) : k / kVectors;
     const int row = static_cast<int>(line) * kAcross;
     const Index x = place.x0 + row - S::kSlack;
-    const auto start = offset<Op, kInput, 'V'>(input, place.base) + offset_across<Op, kInput>(input, x);
+    const auto start =
+        offset<Op, kInput, access_mode::kRunAny>(input, place.base) + offset_across<Op, kInput>(input, x);
     const int shift = is_shifted(kMode) ? shift_of(static_cast<const T*>(params.data[kInput]) + start) : 0;
     const int y = static_cast<int>(kEven ? thread % kVectors : k % kVectors) * kAlong - shift;
     const bool there = (kAll % S::kThreads == 0 || k < kAll) && x < place.rows && y + kAlong > 0 &&

@@ -89,7 +89,7 @@ struct ColumnWords {
   template <typename P, typename Index>
   __device__ void load(const P& params, const Place<Index>& place) {
     const Input<Index>& input = params.input[kInput];
-    const auto column = offset<Op, kInput, 'V'>(input, place.base);
+    const auto column = offset<Op, kInput, access_mode::kRunAny>(input, place.base);
 #pragma unroll
     for (int n = 0; n < kLoads; ++n) {
       const unsigned int k = threadIdx.x + n * S::kThreads;
@@ -135,7 +135,8 @@ struct ColumnWords {
   template <typename P, typename Index>
   __device__ static void store_last(Tiled& tile, const P& params, const Place<Index>& place, int row, int y) {
     const Input<Index>& input = params.input[kInput];
-    const T* const data = static_cast<const T*>(params.data[kInput]) + offset<Op, kInput, 'V'>(input, place.base);
+    const T* const data =
+        static_cast<const T*>(params.data[kInput]) + offset<Op, kInput, access_mode::kRunAny>(input, place.base);
 #pragma unroll
     for (int r = 0; r < kPer; ++r) {
       const Index x = place.x0 + row + r - S::kSlack;
@@ -154,7 +155,7 @@ struct ColumnWords {
 // whole words are not there.
 template <typename Op, int kInput, typename T, char kMode, typename S>
 constexpr bool goes_in_words() {
-  constexpr bool kSmall = sizeof(T) == 1 ? kMode != 'X' : sizeof(T) == 2 && is_shifted(kMode);
+  constexpr bool kSmall = sizeof(T) == 1 ? kMode != access_mode::kColumn : sizeof(T) == 2 && is_shifted(kMode);
   return kSmall && !S::kWhole && S::kColumns >= 16 && (!is_shifted(kMode) || Op::guards[kInput] == 0);
 }
 

@@ -32,7 +32,7 @@ template <char... kModes>
 __device__ constexpr unsigned inputs_anywhere() {
   unsigned mask = 0;
   unsigned bit = 1;
-  ((mask |= kModes != kModeColumns && !is_cell(kModes) ? bit : 0u, bit *= 2), ...);
+  ((mask |= kModes != access_mode::kByColumn && !is_cell(kModes) ? bit : 0u, bit *= 2), ...);
   return mask;
 }
 
@@ -71,8 +71,8 @@ struct RowBody<Op, kWidth, List<In...>, List<Out...>, Indices<I...>, Indices<O..
   template <char... kModes, typename Index>
   __device__ static Bases<Index> bases(const Parameters<Index>& params, Index first) {
     Bases<Index> found{};
-    ((kModes == kModeDense && I < kAccesses
-          ? void(found.at[I] = offset<typename Op::Forms, kFormOf<Op, I>, '*'>(params.input[I], first))
+    ((kModes == access_mode::kDense && I < kAccesses
+          ? void(found.at[I] = offset<typename Op::Forms, kFormOf<Op, I>, access_mode::kAny>(params.input[I], first))
           : void()),
      ...);
     return found;
@@ -82,11 +82,11 @@ struct RowBody<Op, kWidth, List<In...>, List<Out...>, Indices<I...>, Indices<O..
   __device__ static Vector<T, kWidth> load_one(const Parameters<Index>& params, Index i, Index k, Index base) {
     const T* const data = static_cast<const T*>(params.data[kInput]);
     const Input<Index>& input = params.input[kInput];
-    if constexpr (kMode == kModeColumns) {
+    if constexpr (kMode == access_mode::kByColumn) {
       return load_vector<T, kWidth>(data + k);
-    } else if constexpr (kMode == kModeDense) {
+    } else if constexpr (kMode == access_mode::kDense) {
       return load_vector<T, kWidth>(data + static_cast<typename Signed<Index>::type>(base) + k);
-    } else if constexpr (kMode == '*' && kWidth == 1) {
+    } else if constexpr (kMode == access_mode::kAny && kWidth == 1) {
       return {data[input.flags & kFlat ? i : offset<typename Op::Forms, kFormOf<Op, kInput>, kMode>(input, i)]};
     } else {
       return load<typename Op::Forms, kFormOf<Op, kInput>, kMode, T, kWidth>(data, input, i);
@@ -134,9 +134,9 @@ struct RowBody<Op, kWidth, List<In...>, List<Out...>, Indices<I...>, Indices<O..
             const Index left = static_cast<Index>(params.rows) * columns - i;
             if constexpr (is_guarded(I)) {
               get<I>(in).value = leaf<I, In, kModes...>(params, i, k, row_bases.at[I]);
-            } else if constexpr (kModes == kModeColumns) {
+            } else if constexpr (kModes == access_mode::kByColumn) {
               get<I>(in).value = load_across<In, kWidth>(data, k, columns, next_inside);
-            } else if constexpr (kModes == kModeDense) {
+            } else if constexpr (kModes == access_mode::kDense) {
               const auto base = static_cast<typename Signed<Index>::type>(row_bases.at[I]);
               get<I>(in).value = load_across<In, kWidth>(data + base, k, columns, next_inside);
             } else if constexpr (is_flat(kModes)) {
@@ -147,8 +147,8 @@ struct RowBody<Op, kWidth, List<In...>, List<Out...>, Indices<I...>, Indices<O..
 #pragma unroll
               for (int j = 0; j < kWidth; ++j) {
                 if (static_cast<Index>(j) >= left) continue;
-                const auto at =
-                    offset<typename Op::Forms, kFormOf<Op, I>, '*'>(params.input[I], static_cast<Index>(i + j));
+                const auto at = offset<typename Op::Forms, kFormOf<Op, I>, access_mode::kAny>(
+                    params.input[I], static_cast<Index>(i + j));
                 get<I>(in).value.at[j] = data[at];
               }
             }
@@ -177,8 +177,8 @@ struct RowBody<Op, kWidth, List<In...>, List<Out...>, Indices<I...>, Indices<O..
         [&] {
           if constexpr ((Op::kRowInputs >> I & 1u) != 0) {
             const Input<Index>& input = params.input[I];
-            get<I>(in).value = widen(
-                static_cast<const In*>(params.data[I])[offset<typename Op::Forms, kFormOf<Op, I>, '*'>(input, first)]);
+            get<I>(in).value = widen(static_cast<const In*>(
+                params.data[I])[offset<typename Op::Forms, kFormOf<Op, I>, access_mode::kAny>(input, first)]);
           }
         }(),
         ...);
@@ -271,7 +271,9 @@ struct RowBody<Op, kWidth, List<In...>, List<Out...>, Indices<I...>, Indices<O..
   // Whether everything that is as large as the domain begins where a vector does.
   template <char... kModes, typename Index>
   __device__ static bool flat_are_aligned(const Parameters<Index>& params) {
-    return ((kModes != 'F' || reinterpret_cast<uint64_t>(params.data[I]) % sizeof(Vector<In, kWidth>) == 0) && ...) &&
+    return ((kModes != access_mode::kFlat ||
+             reinterpret_cast<uint64_t>(params.data[I]) % sizeof(Vector<In, kWidth>) == 0) &&
+            ...) &&
            ((reinterpret_cast<uint64_t>(params.output[O]) % sizeof(Vector<Out, kWidth>) == 0) && ...);
   }
 

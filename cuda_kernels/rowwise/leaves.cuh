@@ -10,9 +10,6 @@
 
 namespace onnxopt {
 
-constexpr char kModeColumns = 'K';  // element k of every row is element k of the input
-constexpr char kModeDense = 'D';    // a row's elements lie side by side, from where its first one lies
-
 // The form of input kInput that Op::Forms spells.
 template <typename Op, int kInput>
 constexpr int kFormOf = Op::kIndexed ? kInput : 0;
@@ -34,9 +31,9 @@ struct RowLeaves {
 
   // Whether an input's guards are told by the column, one of them at most, and by the row.
   static constexpr bool is_part(int input, unsigned guards) {
-    const unsigned places = with_letter(guards, kModeColumns);
-    return (M::at[input] == kModeColumns || M::at[input] == kModeDense) && (places & (places - 1)) == 0 &&
-           (places | with_letter(guards, kModeDense)) == guards;
+    const unsigned places = with_letter(guards, access_mode::kByColumn);
+    return (M::at[input] == access_mode::kByColumn || M::at[input] == access_mode::kDense) &&
+           (places & (places - 1)) == 0 && (places | with_letter(guards, access_mode::kDense)) == guards;
   }
 
   template <int kCondition, typename P, typename Index>
@@ -64,12 +61,12 @@ struct RowLeaves {
   __device__ static Vector<T, kWidth> evaluate(const P& params, Index i, Index k) {
     constexpr char kLetter = M::at[kAccesses + kCondition];
     Vector<T, kWidth> all;
-    if constexpr (kLetter == kModeColumns) {
+    if constexpr (kLetter == access_mode::kByColumn) {
       constexpr Index kLow = static_cast<Index>(Op::low[kCondition]);
       constexpr Index kExtent = static_cast<Index>(Op::extent[kCondition]);
 #pragma unroll
       for (int j = 0; j < kWidth; ++j) all.at[j] = k + static_cast<Index>(j) - kLow < kExtent;
-    } else if (kLetter == kModeDense || (params.input[kAccesses + kCondition].flags & kCell)) {
+    } else if (kLetter == access_mode::kDense || (params.input[kAccesses + kCondition].flags & kCell)) {
       return splat<T, kWidth>(holds<kCondition>(params, i));
     } else {
 #pragma unroll
@@ -81,11 +78,11 @@ struct RowLeaves {
   // A part of a row: what lies outside of it is not read, and arbitrary. base: where the row begins.
   template <int kInput, typename T, typename P, typename Index>
   __device__ static Vector<T, kWidth> load_part(const P& params, Index i, Index k, Index base) {
-    constexpr unsigned kPlace = with_letter(Op::guards[kInput], kModeColumns);
+    constexpr unsigned kPlace = with_letter(Op::guards[kInput], access_mode::kByColumn);
     using SignedIndex = typename Signed<Index>::type;
     const Input<Index>& input = params.input[kInput];
     const T* data = static_cast<const T*>(params.data[kInput]);
-    if constexpr (M::at[kInput] == kModeDense) data += static_cast<SignedIndex>(base);
+    if constexpr (M::at[kInput] == access_mode::kDense) data += static_cast<SignedIndex>(base);
     Vector<T, kWidth> none = splat<T, kWidth>(T{});
     if (!all_hold<Op::guards[kInput] & ~kPlace>(params, i)) return none;
     if constexpr (kPlace == 0) {
@@ -123,7 +120,8 @@ struct RowLeaves {
     for (int j = 0; j < kWidth; ++j) {
       const Index at = static_cast<Index>(i + j);
       if (all_hold<Op::guards[kInput]>(params, at)) {
-        loaded.at[j] = static_cast<const T*>(params.data[kInput])[offset<Forms, kFormOf<Op, kInput>, '*'>(input, at)];
+        loaded.at[j] = static_cast<const T*>(
+            params.data[kInput])[offset<Forms, kFormOf<Op, kInput>, access_mode::kAny>(input, at)];
       }
     }
     return loaded;

@@ -115,7 +115,7 @@ __device__ inline void with_vectors(const Params& params, Run&& run) {
     run(Constant<kWidth>(), Constant<false>());
     return;
   }
-  if constexpr (((kModes == 'F' || kModes == kModeColumns) && ...)) {
+  if constexpr (((kModes == access_mode::kFlat || kModes == access_mode::kByColumn) && ...)) {
     if (B::template flat_are_aligned<kModes...>(params)) {
       run(Constant<kWidth>(), Constant<true>());
       return;

@@ -5,6 +5,7 @@
 #include <cstring>
 #include <optional>
 
+#include "device/access_modes.h"
 #include "kernel_file/pointwise.h"
 #include "program/pointwise_params.h"
 
@@ -95,36 +96,36 @@ bool Holds(char mode, const Access& access, const void* data, Dtype dtype, unsig
   const bool one = access.runs == 1 && access.run[0].stride == 1;
   const bool inner = access.runs > 0 && access.run[0].div == 1;
   switch (mode) {
-    case 'F':
+    case access_mode::kFlat:
       return access.Flat(count) && Aligned(data, dtype, vector);
-    case 'S':
+    case access_mode::kScalar:
       return access.runs == 0;
-    case 'R':
+    case access_mode::kRun:
       return one && Neighbours(access, data, dtype, vector);
-    case 'T':
+    case access_mode::kRun2:
       return access.runs == 2 && Neighbours(access, data, dtype, vector);
-    case 'V':
+    case access_mode::kRunAny:
       return Neighbours(access, data, dtype, vector);
-    case 'C':
+    case access_mode::kCell:
       return one && !inner && Cells(access, vector);
-    case 'U':
+    case access_mode::kCell2:
       return access.runs == 2 && Cells(access, vector);
-    case 'W':
+    case access_mode::kCellAny:
       return Cells(access, vector);
-    case 'I':
+    case access_mode::kInterleaved:
       return Interleaved(access, data, dtype, vector);
-    case 'r':
+    case access_mode::kSplitRun:
       return one && inner && Long(access, vector);
-    case 'c':
+    case access_mode::kSplitCell:
       return one && !inner && Long(access, vector);
-    case 't':
+    case access_mode::kSplit2:
       return access.runs == 2 && Long(access, vector);
-    case 'G':
+    case access_mode::kSplitAny:
       return Long(access, vector);
-    case 'X':
-    case 'Y':
-    case 'Z':
-    case 'z':
+    case access_mode::kColumn:
+    case access_mode::kColumn8:
+    case access_mode::kColumn16:
+    case access_mode::kColumnShifted:
       return Columns(access) != nullptr;
     default:
       return access.runs <= static_cast<std::size_t>(kMaxTerms);
@@ -229,15 +230,18 @@ bool Fits(const Program& program, const Variant& variant, const Domain& domain, 
     if (!Holds(mode, access, domain.input[k], program.leaf(k), variant.vector, domain.count)) return false;
     if (std::strchr(kModesAlong, mode) == nullptr) continue;
     if (!SameColumns(Columns(access), TileColumns(variant, domain))) return false;
-    if (mode == 'z' && !FitsShiftedVectors(domain, k, program.leaf(k))) return false;
-    const std::size_t bytes = mode == 'Z' ? kWidestAccess : mode == 'Y' ? kWidestAccess / 2 : 0;
+    if (mode == access_mode::kColumnShifted && !FitsShiftedVectors(domain, k, program.leaf(k))) return false;
+    const std::size_t bytes = mode == access_mode::kColumn16  ? kWidestAccess
+                              : mode == access_mode::kColumn8 ? kWidestAccess / 2
+                                                              : 0;
     if (!FitsColumnVectors(variant, domain, k, program.leaf(k), bytes)) return false;
   }
   for (std::size_t k = 0; k < program.conditions(); ++k) {
-    if (variant.modes[program.accesses() + k] == 'P' && !Uniform(domain.condition[k], variant.vector)) return false;
+    if (variant.modes[program.accesses() + k] == access_mode::kUniform && !Uniform(domain.condition[k], variant.vector))
+      return false;
   }
   // A general variant looks at its output pointers itself.
-  if (variant.modes.find('*') != std::string::npos) return true;
+  if (variant.modes.find(access_mode::kAny) != std::string::npos) return true;
   for (std::size_t k = 0; k < program.outputs.size(); ++k) {
     if (!Aligned(domain.output[k], program.outputs[k], variant.vector)) return false;
   }

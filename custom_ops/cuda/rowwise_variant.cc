@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "cuda/pointwise_variant.h"
+#include "device/access_modes.h"
 #include "kernel_file/rowwise.h"
 #include "program/rowwise_params.h"
 
@@ -46,13 +47,13 @@ bool DenseInRow(const Access& access, std::uint64_t columns) {
 
 bool HeldInputFits(char mode, const Access& access, const Grid& grid, unsigned vector) {
   switch (mode) {
-    case 'F':
+    case access_mode::kFlat:
       return access.Flat(grid.domain.count) || grid.domain.count == 1;
-    case 'K':
+    case access_mode::kByColumn:
       return ByColumn(access, grid.columns) && (grid.outer > 1 || grid.domain.count == grid.columns);
-    case 'D':
+    case access_mode::kDense:
       return DenseInRow(access, grid.columns) && VectorsFit(access, vector) && StepsFit(access, vector);
-    case 'C':
+    case access_mode::kCell:
       return access.runs == 1 && access.run[0].div > 1 && VectorsFit(access, vector);
     default:
       return VectorsFit(access, vector);
@@ -62,14 +63,14 @@ bool HeldInputFits(char mode, const Access& access, const Grid& grid, unsigned v
 // Of layouts that take rows wherever they begin.
 bool InputFitsAnywhere(char mode, const Access& access, const Grid& grid) {
   switch (mode) {
-    case 'F':
+    case access_mode::kFlat:
       return access.Flat(grid.domain.count);
-    case 'K':
+    case access_mode::kByColumn:
       return ByColumn(access, grid.columns) && (grid.outer > 1 || grid.domain.count == grid.columns);
-    case 'D':
+    case access_mode::kDense:
       return DenseInRow(access, grid.columns);
     default:
-      return mode == '*';
+      return mode == access_mode::kAny;
   }
 }
 
@@ -78,16 +79,16 @@ bool InputFitsAnywhere(char mode, const Access& access, const Grid& grid) {
 bool IndexedFits(char mode, std::size_t k, const Grid& grid) {
   const bool is_condition = grid.domain.input[k] == nullptr;
   const Access& access = is_condition ? grid.domain.ConditionOf(k).form : grid.domain.access[k];
-  if (mode == '*') return true;
-  if (mode == 'K') return ByColumn(access, grid.columns);
-  if (mode != 'D') return false;
+  if (mode == access_mode::kAny) return true;
+  if (mode == access_mode::kByColumn) return ByColumn(access, grid.columns);
+  if (mode != access_mode::kDense) return false;
   if (!is_condition) return DenseInRow(access, grid.columns);
   return std::all_of(access.run, access.run + access.runs, [&](const Run& run) { return run.div % grid.columns == 0; });
 }
 
 // Whether an access is one that only index operations have.
 bool IsIndexed(const RowProgram& program, char mode, std::size_t k, const Grid& grid) {
-  return program.index && (mode == '*' || grid.domain.access[k].guards != 0);
+  return program.index && (mode == access_mode::kAny || grid.domain.access[k].guards != 0);
 }
 
 // Whether a row lies in registers, and every operand can be moved in vectors: a held kernel does nothing else.
@@ -110,7 +111,7 @@ bool HeldFits(const RowProgram& program, const Variant& variant, const Grid& gri
     if (ragged ? !InputFitsAnywhere(mode, access, grid) : !HeldInputFits(mode, access, grid, variant.vector))
       return false;
     const bool loads = access.runs > 0 && access.run[0].div == 1;  // vectors, not one element for all of them
-    const bool anywhere = ragged && mode != 'F';
+    const bool anywhere = ragged && mode != access_mode::kFlat;
     if (loads && !anywhere && !Aligned(grid.domain.input[k], leaves[k], variant.vector)) return false;
   }
   for (const std::size_t k : program.Stored(false)) {

@@ -12,7 +12,7 @@ namespace onnxopt {
 namespace {
 
 constexpr std::size_t kMaxInstructions = 65536;
-constexpr const char* kModes = "FSRCTUVWIrctGgXYZz*";  // of accesses, see onnxopt/modes.py
+constexpr const char* kModes = "FSRCTUVWIrctGgXYZz*";  // of accesses, see device/access_modes.h
 
 template <typename T>
 void Put(T value, Instruction* instruction) {

@@ -1,13 +1,16 @@
 // Pointwise kernels in kernels.json.
 #pragma once
 
+#include "device/access_modes.h"
 #include "kernel_file/kernel.h"
 #include "program/pointwise.h"
 #include "support/json_reader.h"
 
 namespace onnxopt {
 
-constexpr const char* kModesAlong = "XYZz";  // of inputs that are read along the columns of a tile
+// Of inputs that are read along the columns of a tile.
+constexpr const char kModesAlong[] = {access_mode::kColumn, access_mode::kColumn8, access_mode::kColumn16,
+                                      access_mode::kColumnShifted, 0};
 
 // What only entry points of pointwise kernels have.
 struct Tile {

@@ -1,4 +1,4 @@
-"""What a kernel can be: one folder and one line below for each kind. May import fusion and the rooms before it."""
+"""The kinds of kernels: one folder and one line below for each. May import program to fusion."""
 
 from __future__ import annotations
 

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import collections
 import itertools
-import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from onnxopt.artifact import archive
 from onnxopt.artifact import manifest as manifests
-from onnxopt.artifact.manifest import Kernel, Manifest, Totals
+from onnxopt.artifact.manifest import Kernel, Manifest
+from onnxopt.artifact.summary import alike, by_reason, rewrites_text, size_text, totals_text
 from onnxopt.fusion.kernel import Traffic
 from onnxopt.graph.refusal import Refusal
 
 CLOSED_FORM = "n elementwise ops over B bytes with c bytes of side inputs move 2nB + c unfused, 2B + c fused"
 _EXAMPLES = 3
-_MOST = 20  # nodes listed one by one
-_NAMED_VALUE = re.compile(r"^\S+ (?=also reaches|is needed elsewhere)")
 
 
 def explain(artifact: str | Path, *, every_refusal: bool = False) -> str:
@@ -52,30 +49,6 @@ def _summary(manifest: Manifest) -> Iterator[str]:
     yield from (f"note: {note}" for note in manifest.notes)
 
 
-_REWRITES = {
-    "attention": "{} x attention as one operator",
-    "rotary": "{} x rotary embedding as one operator",
-    "tokens": "{} x a convolution read as tokens as a product",
-    "merge": "{} x the products of q, k and v as one",
-    "gate": "{} x the products of a gated MLP as one",
-}
-
-
-def rewrites_text(rewrites: Mapping[str, int]) -> str:
-    """What the families of rewrite rules did, "" where none applied."""
-    return ", ".join(_REWRITES[k].format(n) if k in _REWRITES else f"{n} x {k}" for k, n in rewrites.items() if n)
-
-
-def totals_text(totals: Totals) -> str:
-    """Predicted bytes and kernel launches of all places together, before and after."""
-    launches = f"{totals.launches_before} launches -> {totals.launches_after}"
-    if not totals.bytes_before:
-        return f"{launches} (bytes depend on dynamic dims)" if totals.unknown else launches
-    unknown = f", and {totals.unknown} places whose size depends on dynamic dims" if totals.unknown else ""
-    saved = 1 - totals.bytes_after / totals.bytes_before
-    return f"{size_text(totals.bytes_before)} -> {size_text(totals.bytes_after)} (-{saved:.0%}), {launches}{unknown}"
-
-
 def _kernel(kernel: Kernel) -> Iterator[str]:
     where = "CUDA and CPU" if kernel.cpu else "CUDA; the CPU runs the original nodes, which are faster there"
     yield ""
@@ -84,16 +57,6 @@ def _kernel(kernel: Kernel) -> Iterator[str]:
     for (shapes, traffic), count in alike(kernel).items():
         inputs, outputs = shapes[: len(kernel.inputs)], shapes[len(kernel.inputs) :]
         yield f"    {count} x ({', '.join(inputs)}) -> {', '.join(outputs)}: {_traffic(traffic)}"
-
-
-def alike(kernel: Kernel) -> collections.Counter[tuple[tuple[str, ...], Traffic]]:
-    """How many places of a kernel have the same shapes (inputs then outputs) and the same predicted traffic."""
-    return collections.Counter((tuple(map(_nameless, s.shapes)), s.traffic) for s in kernel.sites)
-
-
-def _nameless(shape: str) -> str:
-    """Dims that only onnx's shape inference named, each place otherwise, as "?"."""
-    return re.sub(r"\bunk__\d+", "?", shape)
 
 
 def _traffic(traffic: Traffic) -> str:
@@ -121,29 +84,3 @@ def _refusals(refusals: Iterable[Refusal], every: bool) -> Iterator[str]:
             yield f"        {row.node} ({row.op_type}){beside}"
         if not every and len(rows) > _EXAMPLES:
             yield f"        and {len(rows) - _EXAMPLES} more (--all lists them)"
-
-
-def by_reason(refusals: Iterable[Refusal]) -> dict[str, list[Refusal]]:
-    """Refusals under their reasons, most frequent first; the value that a reason names differs from node to node."""
-    found: dict[str, list[Refusal]] = collections.defaultdict(list)
-    for refusal in refusals:
-        found[_NAMED_VALUE.sub("a value ", refusal.reason)].append(refusal)
-    return dict(sorted(found.items(), key=lambda item: (-len(item[1]), item[0])))
-
-
-def size_text(count: float) -> str:
-    """Bytes for people, in powers of 1000: 1.23 GB."""
-    for unit in ("B", "kB", "MB", "GB"):
-        if count < 1000:
-            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.3g} {unit}"
-        count /= 1000
-    return f"{count:.3g} TB"
-
-
-def placement_text(host: Sequence[tuple[str, str]], blocking: Sequence[tuple[str, str]]) -> str:
-    """What stays on the host under the CUDA provider, and what keeps a CUDA graph from being captured."""
-    lines = [f"CUDA graph: {f'blocked by {len(blocking)} nodes' if blocking else 'nothing blocks it'}"]
-    lines += [f"    {name}: {reason}" for name, reason in blocking[:_MOST]]
-    lines += [f"on the host under the CUDA provider: {len(host)} nodes"] if host else []
-    lines += [f"    {name}: {reason}" for name, reason in host[:_MOST] if (name, reason) not in blocking]
-    return "\n".join(lines)

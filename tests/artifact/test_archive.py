@@ -16,7 +16,8 @@ import numpy as np
 import pytest
 
 import onnxopt
-from onnxopt.artifact import archive, package, signing
+from onnxopt.artifact import archive, layout, minisign, signing
+from onnxopt.artifact.folder import hash_file
 from onnxopt.errors import ArtifactError, UsageError
 from onnxopt.runtime import sessions
 from tests.support.artifacts import make, with_digest
@@ -71,13 +72,13 @@ def test_any_unzip_reads_it(packed: Path) -> None:
 
 
 def test_the_signature_goes_along(artifact: Path, tmp_path: Path) -> None:
-    key = signing.generate()
-    signing.sign_artifact(make(artifact), key)
+    key = minisign.generate_key()
+    signing.sign(make(artifact), key)
     packed = archive.pack(artifact, tmp_path / "a.zip")
     line = key.public.to_text().splitlines()[1]
     onnxopt.load(packed, public_key=line)
     assert contents(archive.unpack(packed, tmp_path / "out")) == contents(artifact)
-    (artifact / signing.SIGNATURE_FILE).unlink()
+    (artifact / layout.SIGNATURE).unlink()
     with pytest.raises(ArtifactError, match="is not signed"):  # the signed copy in the cache is another
         onnxopt.load(archive.pack(artifact, tmp_path / "b.zip"), public_key=line)
 
@@ -142,7 +143,7 @@ def refused(path: Path, tmp_path: Path, match: str) -> None:
 @pytest.mark.parametrize("name", ["../evil", "/evil", "lib/../../evil", "lib/evil.so", "lib\\evil", "lib/", "C:/evil"])
 def test_entries_that_are_not_the_artifacts(packed: Path, tmp_path: Path, name: str) -> None:
     path = rewrite(packed, tmp_path / "a.zip", lambda entries: entries.update({name: b"x"}))
-    refused(path, tmp_path, "which its manifest does not list")
+    refused(path, tmp_path, "which the manifest does not list")
 
 
 @pytest.mark.parametrize("name", ["../evil", "/evil", "lib/../../evil"])
@@ -245,7 +246,7 @@ def test_the_commands(artifact: Path, tmp_path: Path) -> None:
     make(artifact)
     made = run("pack", artifact, tmp_path / "a.zip")
     assert made.exit_code == 0, made.output
-    assert package.hash_file(tmp_path / "a.zip").sha256 in made.stdout
+    assert hash_file(tmp_path / "a.zip").sha256 in made.stdout
     assert run("unpack", tmp_path / "a.zip", tmp_path / "out").exit_code == 0
     assert contents(tmp_path / "out") == contents(artifact)
     assert run("verify", tmp_path / "a.zip", artifact).exit_code == 0

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 import onnxopt
+from onnxopt.artifact import layout
 from onnxopt.artifact import manifest as manifests
-from onnxopt.artifact import package
+from onnxopt.artifact.folder import hash_file, staging
 from onnxopt.errors import ArtifactError, UsageError
 from onnxopt.graph.signature import Tensor
 from onnxopt.runtime import providers
@@ -46,7 +47,7 @@ def test_what_an_artifact_holds(made: Path) -> None:
     manifest = manifests.load(made)
     assert set(manifest.files) == files - {"manifest.json"}
     assert manifest.source.name == "chain.onnx"
-    assert manifest.source.sha256 == package.hash_file(made.parent / "chain.onnx").sha256
+    assert manifest.source.sha256 == hash_file(made.parent / "chain.onnx").sha256
     assert manifest.inputs[0] == Tensor("x", "float32", ("batch", 8))
     assert [k.ops for k in manifest.kernels] == [("Add", "Tanh", "Mul", "Sub"), ("Sigmoid", "Mul")]
     assert manifest.opsets["onnxopt"] == 1
@@ -68,7 +69,7 @@ def test_what_an_artifact_holds(made: Path) -> None:
 
 
 def test_the_library_is_a_copy(made: Path) -> None:
-    copied = made / "lib" / package.LIBRARY
+    copied = made / "lib" / layout.LIBRARY
     assert copied.stat().st_nlink == 1
     assert not copied.is_symlink()
 
@@ -105,7 +106,7 @@ def test_external_data(artifact: Path) -> None:
 
 def test_staging_becomes_the_output(tmp_path: Path) -> None:
     output = tmp_path / "a" / "b" / "out"
-    with package.staging(output) as folder:
+    with staging(output) as folder:
         (folder / "file").write_text("x")
         assert not output.exists()
     assert (output / "file").read_text() == "x"
@@ -115,7 +116,7 @@ def test_staging_becomes_the_output(tmp_path: Path) -> None:
 @pytest.mark.parametrize("error", [RuntimeError("boom"), KeyboardInterrupt()])
 def test_a_failure_leaves_nothing(tmp_path: Path, error: BaseException) -> None:
     def fail() -> None:
-        with package.staging(tmp_path / "made" / "out") as folder:
+        with staging(tmp_path / "made" / "out") as folder:
             (folder / "file").write_text("x")
             raise error
 
@@ -126,7 +127,7 @@ def test_a_failure_leaves_nothing(tmp_path: Path, error: BaseException) -> None:
 
 def test_the_file_systems_refusal_is_a_usage_error(tmp_path: Path) -> None:
     def fill_the_disk() -> None:
-        with package.staging(tmp_path / "out"):
+        with staging(tmp_path / "out"):
             raise OSError(28, "No space left on device")
 
     with pytest.raises(UsageError, match="out: cannot be written: No space left on device"):
@@ -136,10 +137,10 @@ def test_the_file_systems_refusal_is_a_usage_error(tmp_path: Path) -> None:
 
 def test_an_output_that_appears_meanwhile_is_kept(tmp_path: Path) -> None:
     def race() -> None:
-        with package.staging(tmp_path / "out"):
+        with staging(tmp_path / "out"):
             (tmp_path / "out").mkdir()
 
-    with pytest.raises(UsageError, match="by someone else"):
+    with pytest.raises(UsageError, match="another process made it"):
         race()
     assert [p.name for p in tmp_path.iterdir()] == ["out"]
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import onnxopt
-from onnxopt.artifact import signing
+from onnxopt.artifact import layout, minisign, signing
 from onnxopt.errors import ArtifactError, UsageError
 from tests.support.artifacts import edit_manifest, make
 from tests.support.command import assert_refused, run
@@ -49,17 +49,17 @@ VECTOR_LEGACY = (
 
 
 @pytest.fixture(scope="module")
-def key() -> signing.SecretKey:
-    return signing.generate()
+def key() -> minisign.SecretKey:
+    return minisign.generate_key()
 
 
 @pytest.fixture
-def signed(artifact: Path, key: signing.SecretKey, library: Path) -> Path:
-    signing.sign_artifact(make(artifact), key)
+def signed(artifact: Path, key: minisign.SecretKey, library: Path) -> Path:
+    signing.sign(make(artifact), key)
     return artifact
 
 
-def public_file(folder: Path, key: signing.SecretKey) -> Path:
+def public_file(folder: Path, key: minisign.SecretKey) -> Path:
     path = folder / "key.pub"
     path.write_text(key.public.to_text())
     return path
@@ -69,50 +69,50 @@ def public_file(folder: Path, key: signing.SecretKey) -> Path:
 
 
 def test_minisigns_own_signatures(tmp_path: Path) -> None:
-    key = signing.public_key(VECTOR_PUBLIC)
+    key = minisign.read_public_key(VECTOR_PUBLIC)
     for text in (VECTOR_HASHED, VECTOR_LEGACY):
-        assert signing.check(b"hello\n", text, key, tmp_path / "f.minisig").startswith("timestamp:")
+        assert minisign.check(b"hello\n", text, key, tmp_path / "f.minisig").startswith("timestamp:")
         with pytest.raises(ArtifactError, match="does not fit"):
-            signing.check(b"hellp\n", text, key, tmp_path / "f.minisig")
+            minisign.check(b"hellp\n", text, key, tmp_path / "f.minisig")
 
 
 def test_minisigns_own_secret_keys(tmp_path: Path) -> None:
     path = tmp_path / "key"
     path.write_text(VECTOR_SECRET)
-    assert signing.secret_key(path).public == signing.public_key(VECTOR_PUBLIC)
+    assert minisign.read_secret_key(path).public == minisign.read_public_key(VECTOR_PUBLIC)
     path.write_text(VECTOR_ENCRYPTED)
-    assert signing.needs_password(path)
-    assert signing.secret_key(path, "secret").public == signing.public_key(VECTOR_ENCRYPTED_PUBLIC)
+    assert minisign.needs_password(path)
+    assert minisign.read_secret_key(path, "secret").public == minisign.read_public_key(VECTOR_ENCRYPTED_PUBLIC)
 
 
 @pytest.fixture
 def quick_passwords(monkeypatch: pytest.MonkeyPatch) -> None:
     """Keys with little work behind their password; minisign's own take a GiB and seconds."""
-    monkeypatch.setattr(signing, "_OPS_LIMIT", 1 << 16)
-    monkeypatch.setattr(signing, "_MEMORY_LIMIT", 1 << 24)
+    monkeypatch.setattr(minisign, "_OPS_LIMIT", 1 << 16)
+    monkeypatch.setattr(minisign, "_MEMORY_LIMIT", 1 << 24)
 
 
 @pytest.mark.usefixtures("quick_passwords")
-def test_passwords(tmp_path: Path, key: signing.SecretKey) -> None:
+def test_passwords(tmp_path: Path, key: minisign.SecretKey) -> None:
     path = tmp_path / "key"
     path.write_text(key.to_text("secret"))
-    assert signing.secret_key(path, "secret") == key
+    assert minisign.read_secret_key(path, "secret") == key
     for wrong in ("Secret", ""):
         with pytest.raises(UsageError, match="wrong password"):
-            signing.secret_key(path, wrong)
+            minisign.read_secret_key(path, wrong)
     with pytest.raises(UsageError, match="protected by a password"):
-        signing.secret_key(path)
+        minisign.read_secret_key(path)
 
 
 def test_rfc_8032_through_our_key_type() -> None:
     """Test 2 of RFC 8032, section 7.1: the public key that belongs to a seed."""
     seed = bytes.fromhex("4ccd089b28ff96da9db6c346ec114e0f5b8a319f35aba624da8cf6ed4fb8a6fb")
     expected = "3d4017c3e843895a92b70aa74d1b7ebc9c982ccf2ec4968cc0cd55f12af4660c"
-    assert signing.SecretKey(bytes(8), seed).public.key.hex() == expected
+    assert minisign.SecretKey(bytes(8), seed).public.key.hex() == expected
 
 
 @needs_minisign
-def test_minisign_accepts_what_we_sign(signed: Path, key: signing.SecretKey, tmp_path: Path) -> None:
+def test_minisign_accepts_what_we_sign(signed: Path, key: minisign.SecretKey, tmp_path: Path) -> None:
     command = [MINISIGN, "-Vm", signed / "manifest.json", "-p", public_file(tmp_path, key)]
     assert subprocess.run(command, capture_output=True).returncode == 0
     with (signed / "manifest.json").open("ab") as file:
@@ -121,7 +121,7 @@ def test_minisign_accepts_what_we_sign(signed: Path, key: signing.SecretKey, tmp
 
 
 @needs_minisign
-def test_we_accept_what_minisign_signs(artifact: Path, key: signing.SecretKey, tmp_path: Path) -> None:
+def test_we_accept_what_minisign_signs(artifact: Path, key: minisign.SecretKey, tmp_path: Path) -> None:
     make(artifact)
     (tmp_path / "key").write_text(key.to_text())
     for legacy in ([], ["-l"]):
@@ -134,7 +134,7 @@ def test_we_accept_what_minisign_signs(artifact: Path, key: signing.SecretKey, t
 # --- load ------------------------------------------------------------------------------------------------------------
 
 
-def test_load_checks_the_signature(signed: Path, key: signing.SecretKey, tmp_path: Path) -> None:
+def test_load_checks_the_signature(signed: Path, key: minisign.SecretKey, tmp_path: Path) -> None:
     line = key.public.to_text().splitlines()[1]
     onnxopt.load(signed, public_key=line)
     onnxopt.load(signed, public_key=public_file(tmp_path, key))
@@ -142,27 +142,27 @@ def test_load_checks_the_signature(signed: Path, key: signing.SecretKey, tmp_pat
 
 
 def test_the_environment_asks_for_a_signature(
-    signed: Path, key: signing.SecretKey, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    signed: Path, key: minisign.SecretKey, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv(signing.PUBLIC_KEY_VARIABLE, key.public.to_text().splitlines()[1])
     onnxopt.load(signed)
-    (signed / signing.SIGNATURE_FILE).unlink()
+    (signed / layout.SIGNATURE).unlink()
     with pytest.raises(ArtifactError, match="is not signed"):
         onnxopt.load(signed)
     with pytest.raises(ArtifactError, match="is not signed"):
         onnxopt.verify(signed, signed)
 
 
-def test_another_key(signed: Path, key: signing.SecretKey) -> None:
-    other = signing.generate()
+def test_another_key(signed: Path, key: minisign.SecretKey) -> None:
+    other = minisign.generate_key()
     with pytest.raises(ArtifactError, match=f"signed by key {key.public.name}, not by .* {other.public.name}"):
         onnxopt.load(signed, public_key=other.public.to_text().splitlines()[1])
-    impostor = signing.SecretKey(key.key_id, other.seed)  # the same id
+    impostor = minisign.SecretKey(key.key_id, other.seed)  # the same id
     with pytest.raises(ArtifactError, match="does not fit"):
         onnxopt.load(signed, public_key=impostor.public.to_text().splitlines()[1])
 
 
-def test_an_artifact_that_was_edited_with_skill(signed: Path, key: signing.SecretKey) -> None:
+def test_an_artifact_that_was_edited_with_skill(signed: Path, key: minisign.SecretKey) -> None:
     """The digests can be made to fit again; the signature cannot."""
     line = key.public.to_text().splitlines()[1]
     edit_manifest(signed, notes=["all is well"])
@@ -171,16 +171,16 @@ def test_an_artifact_that_was_edited_with_skill(signed: Path, key: signing.Secre
         onnxopt.load(signed, public_key=line)
 
 
-def test_every_bit_of_a_signature_that_matters(key: signing.SecretKey, tmp_path: Path) -> None:
-    text = signing.sign(b"data", key, trusted_comment="released on Saturday").encode()
+def test_every_bit_of_a_signature_that_matters(key: minisign.SecretKey, tmp_path: Path) -> None:
+    text = minisign.sign(b"data", key, "released on Saturday").encode()
     after_first_line = text.index(b"\n") + 1  # the untrusted comment is what its name says
     where = tmp_path / "manifest.json.minisig"
     for bit in range(after_first_line * 8, len(text) * 8 - 8):
         changed = bytearray(text)
         changed[bit // 8] ^= 1 << bit % 8
         with pytest.raises(ArtifactError, match=r"manifest\.json\.minisig"):
-            signing.check(b"data", changed.decode(errors="replace"), key.public, where)
-    assert signing.check(b"data", text.decode(), key.public, where) == "released on Saturday"
+            minisign.check(b"data", changed.decode(errors="replace"), key.public, where)
+    assert minisign.check(b"data", text.decode(), key.public, where) == "released on Saturday"
 
 
 # --- keys ------------------------------------------------------------------------------------------------------------
@@ -189,16 +189,16 @@ def test_every_bit_of_a_signature_that_matters(key: signing.SecretKey, tmp_path:
 @pytest.mark.parametrize("text", ["", "RWQ", "not a key", "untrusted comment: x\nRWQ=\n", "é" * 42])
 def test_what_is_no_public_key(text: str, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="minisign public key"):
-        signing.public_key(text or "?")
+        minisign.read_public_key(text or "?")
     (tmp_path / "key.pub").write_text(text)
     with pytest.raises(UsageError, match="minisign public key"):
-        signing.public_key(tmp_path / "key.pub")
+        minisign.read_public_key(tmp_path / "key.pub")
 
 
-def test_what_is_no_secret_key(tmp_path: Path, key: signing.SecretKey) -> None:
+def test_what_is_no_secret_key(tmp_path: Path, key: minisign.SecretKey) -> None:
     path = tmp_path / "key"
     with pytest.raises(UsageError, match="no such file"):
-        signing.secret_key(path)
+        minisign.read_secret_key(path)
     good = key.to_text()
     raw = bytearray(base64.b64decode(good.splitlines()[1]))
     for at in (0, 2, 4, 60, 140):  # algorithm, KDF, checksum algorithm, key, checksum
@@ -206,19 +206,19 @@ def test_what_is_no_secret_key(tmp_path: Path, key: signing.SecretKey) -> None:
         bad[at] ^= 1
         path.write_text(f"untrusted comment: x\n{base64.b64encode(bad).decode()}\n")
         with pytest.raises(UsageError, match=r"not a minisign secret key|damaged"):
-            signing.secret_key(path)
+            minisign.read_secret_key(path)
     for text in ("", good[:40], good.replace("untrusted", "trusted"), key.public.to_text()):
         path.write_text(text)
         with pytest.raises(UsageError, match="not a minisign secret key"):
-            signing.secret_key(path)
+            minisign.read_secret_key(path)
 
 
-def test_a_key_file_that_wants_all_the_memory(tmp_path: Path, key: signing.SecretKey) -> None:
+def test_a_key_file_that_wants_all_the_memory(tmp_path: Path, key: minisign.SecretKey) -> None:
     raw = bytearray(base64.b64decode(VECTOR_ENCRYPTED.splitlines()[1]))
     raw[46:54] = (1 << 62).to_bytes(8, "little")
     (tmp_path / "key").write_text(f"untrusted comment: x\n{base64.b64encode(raw).decode()}\n")
     with pytest.raises(UsageError, match="of memory"):
-        signing.secret_key(tmp_path / "key", "secret")
+        minisign.read_secret_key(tmp_path / "key", "secret")
 
 
 # --- commands --------------------------------------------------------------------------------------------------------
@@ -269,6 +269,6 @@ def test_bad_input_to_the_commands(artifact: Path, tmp_path: Path, monkeypatch: 
 def test_a_password_from_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ONNXOPT_KEY_PASSWORD", "open sesame")
     assert run("keygen", tmp_path / "key").exit_code == 0
-    assert signing.needs_password(tmp_path / "key")
-    key = signing.secret_key(tmp_path / "key", "open sesame")
-    assert key.public == signing.public_key(tmp_path / "key.pub")
+    assert minisign.needs_password(tmp_path / "key")
+    key = minisign.read_secret_key(tmp_path / "key", "open sesame")
+    assert key.public == minisign.read_public_key(tmp_path / "key.pub")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -24,6 +25,8 @@ from onnxopt.program.row_operators import ROW_OPERATORS
 from onnxopt.runtime import sessions
 from tests.support import operator_models
 from tests.support.graphs import graph, node, value
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def _ldexp(x: Expr, exponent: Expr) -> Expr:
@@ -231,3 +234,19 @@ def test_without_a_row_onnxs_schema_says_the_dtype(name: str, monkeypatch: pytes
     assert expected in (ir.DataType.BOOL, ir.DataType.FLOAT16, ir.DataType.INT64)
     monkeypatch.delitem(operators.OPERATORS, ("", name))
     assert _dtype(graph("float16[N] x, bool[N] b", "float[N] y", body)) == expected
+
+
+def test_the_documents_list_of_places_of_a_primitive_is_right() -> None:
+    """docs/adding-an-operator.md: log1p, which has a faster form too, stands in the listed files and in no other."""
+    text = (ROOT / "docs" / "adding-an-operator.md").read_text()
+    needed, sometimes = (part.split("## ")[0] for part in text.split("| file |")[1:])
+    paths = re.compile(r"`([\w/]+/\w+\.\w+)`")
+    listed = set(paths.findall(needed))
+    assert len(listed) == 6 and all("log1p" in (ROOT / path).read_text().lower() for path in listed)
+    sources = [p for folder in ("onnxopt", "custom_ops", "cuda_kernels") for p in (ROOT / folder).rglob("*.*")]
+    naming = {
+        path.relative_to(ROOT).as_posix()
+        for path in sources
+        if path.suffix in (".py", ".h", ".cc", ".cuh") and "log1p" in path.read_text().lower()
+    }
+    assert naming - {"onnxopt/program/operators.py"} <= listed | set(paths.findall(sometimes))  # Softplus is made of it

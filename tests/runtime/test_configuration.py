@@ -168,7 +168,7 @@ def test_a_gpu_that_does_not_start_is_told_about(plain: Path, monkeypatch: pytes
 
 
 def graph_run(plain: Path) -> tuple[graph_session.GraphSession, dict[str, Any]]:
-    opened = graph_session.GraphSession(str(plain / "model.onnx"), providers=[sessions.CPU])
+    opened = graph_session.open_session(str(plain / "model.onnx"), providers=[sessions.CPU])
     random = np.random.default_rng(0)
     shapes = {"x": (5, 8), "bias": (8,), "weight": (8, 8)}
     return opened, {name: random.standard_normal(shape, np.float32) for name, shape in shapes.items()}

@@ -13,7 +13,7 @@ import pytest
 
 import onnxopt
 from onnxopt.artifact import manifest as manifests
-from onnxopt.artifact import package
+from onnxopt.artifact.folder import hash_files, write_manifest
 from onnxopt.codegen.nvrtc import ARCHS
 from onnxopt.errors import ArtifactError
 from onnxopt.runtime import gpus, providers
@@ -193,7 +193,7 @@ def test_an_option_that_this_ort_does_not_know_yet_is_told(
     data = providers.read(made, "l4.tensorrt") | {"onnxruntime": "99.0"}
     (made / "providers" / "l4.tensorrt.json").write_text(providers.to_json(data))
     manifest = manifests.load(made)
-    package.write_manifest(made, manifest.model_copy(update={"files": package.hash_files(made)}))
+    write_manifest(made, manifest.model_copy(update={"files": hash_files(made)}))
     monkeypatch.setattr("onnxopt.artifact.session.check_providers", lambda _: None)
     with pytest.raises(ArtifactError, match=r"needs ONNX Runtime 99\.0 to take l4\.tensorrt\.json"):
         onnxopt.load(made, configuration="l4.tensorrt")

@@ -15,7 +15,7 @@ import onnx
 import onnx.numpy_helper
 
 import onnxopt
-from onnxopt.artifact import signing
+from onnxopt.artifact import minisign
 from onnxopt.runtime import providers
 from onnxopt.tools.tuning import recording
 from tests.support.small_models import CHAIN, NOTHING_TO_FUSE, write
@@ -71,7 +71,7 @@ def full(output: Path) -> Path:
     beside: dict[str, str | None] = {
         name: json.dumps({"schema": 1, "entries": []}) for name in ("gemm_algos.json", "launches.json")
     }
-    recording.record(output, "h200", providers.read(output, "h200"), beside, signing.generate())
+    recording.record(output, "h200", providers.read(output, "h200"), beside, minisign.generate_key())
     return output
 
 

@@ -141,7 +141,7 @@ def expected(use: Use, feeds: Mapping[str, np.ndarray]) -> np.ndarray:
 
 def build(chosen: list[Use], folder: Path, archs: Sequence[str]) -> None:
     """Write the fused model of these uses and its library, with kernels for `archs` (none: CPU only), into `folder`."""
-    from onnxopt.artifact import package
+    from onnxopt.artifact.folder import write_library
     from onnxopt.codegen import kernels_json
     from onnxopt.codegen.generate import generate
     from onnxopt.codegen.nvrtc import compile_cuda
@@ -149,7 +149,7 @@ def build(chosen: list[Use], folder: Path, archs: Sequence[str]) -> None:
     fused_model, kernels = fused(chosen)
     ir.save(fused_model, folder / "model.onnx")
     fatbin = compile_cuda(generate(kernels), archs) if archs else None
-    package.write_library(folder / "lib", kernels_json.to_json(kernels, fatbin), fatbin)
+    write_library(folder / "lib", kernels_json.to_json(kernels, fatbin), fatbin)
 
 
 def disagreements(chosen: list[Use], folder: Path, provider: str) -> dict[str, float]:

@@ -107,4 +107,4 @@ class Model:
 
 def exported(tmp_path: Path, text: str = BATCHED, archs: tuple[str, ...] = ("sm_90",), **options: Any) -> Path:
     """The model's folder of a repository made from an artifact at tmp_path/artifact."""
-    return triton.export(make(tmp_path / "artifact", text, archs), tmp_path / "repository", **options)
+    return triton.export_triton(make(tmp_path / "artifact", text, archs), tmp_path / "repository", **options)

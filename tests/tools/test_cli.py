@@ -10,6 +10,7 @@ import sys
 import time
 from pathlib import Path
 
+import click
 import numpy as np
 import onnx
 import onnx.external_data_helper
@@ -17,9 +18,10 @@ import onnx.numpy_helper
 import pytest
 from click.testing import Result
 
-from onnxopt.artifact import package
+from onnxopt import pipeline
+from onnxopt.artifact import folder as artifact_folder
 from onnxopt.tools import progress
-from onnxopt.tools.cli import main
+from onnxopt.tools.cli import COMMANDS, main
 from tests.support.command import assert_refused, run
 from tests.support.small_models import CHAIN, NOTHING_TO_FUSE, TOKENS, write
 
@@ -104,8 +106,23 @@ def test_version_and_help_are_immediate() -> None:
     for heavy in ("onnx_ir", "onnxruntime", "numpy", "pydantic"):
         assert f" {heavy}\n" not in result.stderr
     assert time.perf_counter() - started < 10
-    for command in main.commands:
-        assert run(command, "--help").exit_code == 0
+    assert run("--help").exit_code == 0
+
+
+def test_every_command_has_its_line_in_the_list() -> None:
+    """--help shows the list without importing the commands; the help of each must begin with the same sentence."""
+    listed = " ".join(run("--help").stdout.split())
+    for name, line in COMMANDS.items():
+        assert f"{name} {line}" in listed
+        command = main.get_command(click.Context(main), name)
+        assert command is not None
+        assert command.name == name
+        assert (command.help or "").startswith(line)
+        assert run(name, "--help").exit_code == 0
+    modules = (ROOT / "onnxopt" / "tools" / "commands").glob("*.py")
+    assert {path.stem for path in modules if "@click.command(" in path.read_text()} == {
+        name.replace("-", "_") for name in COMMANDS
+    }
 
 
 def test_progress_is_for_terminals_only(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -255,7 +272,7 @@ def test_a_folder_that_turns_read_only(chain: Path, artifact: Path, monkeypatch:
     def denied(*_: object, **__: object) -> str:
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr(package.tempfile, "mkdtemp", denied)
+    monkeypatch.setattr(artifact_folder.tempfile, "mkdtemp", denied)
     assert_refused(optimize(chain, artifact), "cannot be written: Permission denied")
 
 
@@ -263,7 +280,7 @@ def test_an_unexpected_error_leaves_nothing(chain: Path, artifact: Path, monkeyp
     def broken(*_: object) -> None:
         raise RuntimeError("a bug")
 
-    monkeypatch.setattr(package, "hash_files", broken)
+    monkeypatch.setattr(pipeline, "hash_files", broken)
     result = optimize(chain, artifact)
     assert isinstance(result.exception, RuntimeError)
     assert list(chain.parent.iterdir()) == [chain]

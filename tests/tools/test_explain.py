@@ -8,10 +8,10 @@ import pytest
 
 import onnxopt
 from onnxopt.artifact import manifest as manifests
+from onnxopt.artifact import summary
 from onnxopt.artifact.manifest import Kernel, LeftOut, Place
 from onnxopt.fusion.kernel import Traffic
 from onnxopt.graph.refusal import Refusal
-from onnxopt.kinds.pointwise.kind import POINTWISE
 from onnxopt.tools import explain
 from tests.support.small_models import CHAIN, NOTHING_TO_FUSE, write
 
@@ -28,7 +28,7 @@ def manifest(tmp_path: Path, artifact: Path) -> manifests.Manifest:
     )
     kernel = Kernel(
         name="AddTanh_00",
-        kind=POINTWISE,
+        kind="pointwise",
         ops=("Add", "Tanh"),
         inputs=("float16", "float16"),
         outputs=("float16",),
@@ -84,4 +84,4 @@ def test_prediction_of_a_static_chain_follows_the_closed_form(tmp_path: Path, ar
     ("count", "text"), [(0, "0 B"), (999, "999 B"), (1500, "1.5 kB"), (1.234e9, "1.23 GB"), (5e13, "50 TB")]
 )
 def test_sizes_for_people(count: float, text: str) -> None:
-    assert explain.size_text(count) == text
+    assert summary.size_text(count) == text

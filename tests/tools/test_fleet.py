@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import onnxopt
-from onnxopt.artifact import fleet, signing
+from onnxopt.artifact import fleet, minisign, signing
 from onnxopt.artifact import manifest as manifests
 from onnxopt.errors import UsageError
 from tests.support.artifacts import make
@@ -22,7 +22,7 @@ positive = st.floats(1e-3, 1e6)
 
 def test_by_hand() -> None:
     # 8 requests in 4 ms are 2000 requests/s a GPU; 8 in 3 ms are 2666.7. 10000 requests/s at 50 % of each:
-    found = fleet.of(4.0, 3.0, load=10_000, requests=8, utilization=0.5)
+    found = fleet.fleet_of(4.0, 3.0, load=10_000, requests=8, utilization=0.5)
     assert (found.before_exact, found.after_exact) == (10.0, 7.5)
     assert (found.before, found.after) == (10, 8)
     assert found.text() == (
@@ -32,20 +32,20 @@ def test_by_hand() -> None:
 
 
 def test_from_a_number_of_gpus() -> None:
-    found = fleet.of(1.62, 1.40, gpus=100)
+    found = fleet.fleet_of(1.62, 1.40, gpus=100)
     assert (found.before, found.after) == (100, math.ceil(100 * 1.40 / 1.62))
     assert found.load == pytest.approx(100 / 1.62e-3)
 
 
 def test_slower_is_said_too() -> None:
-    found = fleet.of(1.0, 1.25, gpus=8)
+    found = fleet.fleet_of(1.0, 1.25, gpus=8)
     assert (found.before, found.after) == (8, 10)
     assert "25% more GPU time" in found.text()
 
 
 @given(before=positive, after=positive, load=positive, requests=st.integers(1, 512))
 def test_the_gpus_carry_the_load(before: float, after: float, load: float, requests: int) -> None:
-    found = fleet.of(before, after, load=load, requests=requests)
+    found = fleet.fleet_of(before, after, load=load, requests=requests)
     for gpus, exact, milliseconds in (
         (found.before, found.before_exact, before),
         (found.after, found.after_exact, after),
@@ -58,7 +58,7 @@ def test_the_gpus_carry_the_load(before: float, after: float, load: float, reque
 
 @given(gpus=st.integers(1, 100_000), before=positive)
 def test_whole_gpus_stay_whole(gpus: int, before: float) -> None:
-    assert fleet.of(before, before, gpus=gpus).before == gpus
+    assert fleet.fleet_of(before, before, gpus=gpus).before == gpus
 
 
 @pytest.mark.parametrize(
@@ -77,7 +77,7 @@ def test_whole_gpus_stay_whole(gpus: int, before: float) -> None:
 )
 def test_bad_numbers(options: dict[str, float]) -> None:
     with pytest.raises(UsageError):
-        fleet.of(2.0, 1.0, **options)  # type: ignore[arg-type]
+        fleet.fleet_of(2.0, 1.0, **options)  # type: ignore[arg-type]
 
 
 # --- bench -----------------------------------------------------------------------------------------------------------
@@ -119,7 +119,7 @@ def test_bad_input_to_bench(artifact: Path) -> None:
     assert_refused(run("bench", artifact, *BENCH, "--load", "1", "--gpus", "2"), "one of the two")
     assert_refused(run("bench", artifact, *BENCH, "--load", "-1"), "must be a positive number")
     assert_refused(run("bench", artifact, *BENCH, "--load", "1", "--utilization", "2"), "utilization")
-    signing.sign_artifact(artifact, signing.generate())
+    signing.sign(artifact, minisign.generate_key())
     before = (artifact / "manifest.json").read_bytes()
     assert_refused(run("bench", artifact, *BENCH, "--record"), "is signed")
     assert (artifact / "manifest.json").read_bytes() == before

@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 import onnxopt
+from onnxopt.artifact import layout
 from onnxopt.artifact import manifest as manifests
-from onnxopt.artifact import package
+from onnxopt.artifact.folder import hash_file, write_manifest
 from onnxopt.errors import ArtifactError
 from onnxopt.fusion import entry_points
 from onnxopt.graph import normalize, read
@@ -48,13 +49,13 @@ def add_file(artifact: Path, name: str, content: str) -> None:
     """Put a file into lib/, as an earlier tune has."""
     (artifact / "lib" / name).write_text(content)
     manifest = manifests.load(artifact)
-    files = {**manifest.files, f"lib/{name}": package.hash_file(artifact / "lib" / name)}
-    package.write_manifest(artifact, manifest.model_copy(update={"files": files}))
+    files = {**manifest.files, f"lib/{name}": hash_file(artifact / "lib" / name)}
+    write_manifest(artifact, manifest.model_copy(update={"files": files}))
 
 
 @pytest.fixture
 def measured(made: Path, tmp_path: Path) -> MeasuredKernels:
-    return MeasuredKernels(made / "lib" / package.LIBRARY, GPU, tmp_path / "artifact.tune-h200.json", tmp_path)
+    return MeasuredKernels(made / "lib" / layout.LIBRARY, GPU, tmp_path / "artifact.tune-h200.json", tmp_path)
 
 
 def test_a_knob_for_what_was_faster_alone(measured: MeasuredKernels, tmp_path: Path) -> None:

@@ -18,7 +18,8 @@ from click.testing import CliRunner
 
 import onnxopt
 from onnxopt.artifact import manifest as manifests
-from onnxopt.artifact import package, signing
+from onnxopt.artifact import minisign, signing
+from onnxopt.artifact.folder import hash_file
 from onnxopt.errors import ArtifactError, UsageError, VerificationError
 from onnxopt.runtime import providers, sessions
 from onnxopt.tools import tuning
@@ -88,7 +89,7 @@ def test_the_fastest_is_written_with_its_measurements(
     pretend_times(monkeypatch, lambda k: k in (1, 3))
     result = tune(made)
     assert (result.status, result.complete, result.file) == ("faster", True, "providers/cpu.json")
-    assert result.changes == (tuning.Change("enable_cpu_mem_arena", None, False, 1.25),)
+    assert result.changes == (tuning.OptionChange("enable_cpu_mem_arena", None, False, 1.25),)
     data = providers.read(made, "cpu")
     assert data["session_options"]["enable_cpu_mem_arena"] is False
     assert data["why"]["enable_cpu_mem_arena"].startswith("measured: 1.250 times as fast as ONNX Runtime's default")
@@ -120,7 +121,7 @@ def test_what_is_not_confirmed_is_not_kept(
     pretend_times(monkeypatch, lambda k: k == 1)  # faster when tried, not in the last comparison
     result = tune(made)
     assert (result.status, result.changes) == ("unchanged", ())
-    assert "not faster than the rule-made file in the end" in result.notes[0]
+    assert "not faster than the rule-made file at the end" in result.notes[0]
     assert "enable_cpu_mem_arena" not in providers.read(made, "cpu")["session_options"]
 
 
@@ -222,8 +223,8 @@ def test_a_signature_that_no_longer_fits_is_removed(
 ) -> None:
     few_knobs()
     pretend_times(monkeypatch, lambda _: False)
-    key = signing.generate()
-    signing.sign_artifact(made, key)
+    key = minisign.generate_key()
+    signing.sign(made, key)
     assert "manifest.json.minisig was removed" in tune(made).notes[-1]
     assert not list(made.glob("manifest.json.*"))
     with pytest.raises(ArtifactError, match="is not signed"):
@@ -235,8 +236,8 @@ def test_tune_signs_what_it_changed(
 ) -> None:
     few_knobs(ARENA)
     pretend_times(monkeypatch, lambda k: k > 0)
-    key = signing.generate()
-    signing.sign_artifact(made, signing.generate())
+    key = minisign.generate_key()
+    signing.sign(made, minisign.generate_key())
     assert tune(made, sign=key).notes[-1] == f"signed again with key {key.public.name}"
     onnxopt.load(made, public_key=key.public.to_text().splitlines()[1])
     assert_whole(made)
@@ -244,7 +245,7 @@ def test_tune_signs_what_it_changed(
 
 def test_an_artifact_that_is_wrong_itself_is_not_tuned(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("onnxopt.tools.tuning.oracle.Oracle.check", lambda *_: Verdict(1e4, "output y: off by 9"))
-    with pytest.raises(VerificationError, match="computes something else than without: output y: off by 9"):
+    with pytest.raises(VerificationError, match="differ from those without: output y: off by 9"):
         tune(made)
 
 
@@ -310,7 +311,7 @@ def test_json_for_machines(made: Path) -> None:
     found = json.loads(done.stdout)
     assert found["status"] == "faster"
     assert found["comparisons"]["plain"]["ratio"] == 1.25
-    assert manifests.load(made).files["providers/cpu.json"] == package.hash_file(made / "providers" / "cpu.json")
+    assert manifests.load(made).files["providers/cpu.json"] == hash_file(made / "providers" / "cpu.json")
 
 
 @pytest.mark.parametrize("budget", ["0", "soon"])

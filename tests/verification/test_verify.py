@@ -15,13 +15,13 @@ import pytest
 
 import onnxopt
 from onnxopt import pipeline
-from onnxopt.artifact import build
 from onnxopt.codegen import kernels_json
 from onnxopt.errors import UsageError, VerificationError
 from onnxopt.fusion.region import Kernel
 from onnxopt.graph import normalize, traits
 from onnxopt.runtime import sessions
 from onnxopt.verification import verify as verification
+from onnxopt.verification.bisect import bisect
 from onnxopt.verification.compare import Difference
 from onnxopt.verification.reference import Check, NotRunnable
 from tests.support.small_models import CHAIN, HEADER, NO_KERNEL, NOTHING_TO_FUSE, RANDOM, TOKENS, write
@@ -35,7 +35,7 @@ g (float[batch, size] x) => (float[batch, m, 32] y) <int64[3] s = {0, -1, 32}> {
 """
 
 
-def _cpu(original: Path, optimized: Path, **options: object) -> verification.Report:
+def _cpu(original: Path, optimized: Path, **options: object) -> onnxopt.VerificationReport:
     return onnxopt.verify(original, optimized, providers=[sessions.CPU], **options)  # type: ignore[arg-type]
 
 
@@ -123,7 +123,7 @@ def test_search_finds_exactly_the_guilty(guilty: set[int]) -> None:
         bad = [n for n in enabled if int(n[1:]) in guilty]
         return Check("p", True, bad[0], "y", None) if bad else None
 
-    found = build.search(names, failure_of, name=str)
+    found = bisect(names, failure_of, name=str)
     assert set(found) == {f"k{i}" for i in guilty}
     assert all(found[n].case == n for n in found)
 
@@ -132,7 +132,7 @@ def test_search_blames_the_group_that_fails_only_together() -> None:
     def failure_of(enabled: Sequence[str]) -> Check | None:
         return Check("p", True, "", "y", None) if {"b", "c"} <= set(enabled) else None
 
-    assert set(build.search(list("abcd"), failure_of, name=str)) == set("abcd")
+    assert set(bisect(list("abcd"), failure_of, name=str)) == set("abcd")
 
 
 @pytest.mark.usefixtures("library")

@@ -1,4 +1,4 @@
-"""Rewrite: pattern rules that replace subgraphs by operators a runtime has better kernels for."""
+"""Pattern rules that replace subgraphs by operators with better kernels. Part of graph: may import program."""
 
 from __future__ import annotations
 

@@ -9,8 +9,10 @@ from onnxopt.tools.tuning.rounds import Comparison
 
 
 @dataclasses.dataclass(frozen=True)
-class Change:
-    """An option that tune changed. before: None where the rule-made file leaves it to ORT. ratio: what it gained."""
+class OptionChange:
+    """An option that tune changed. before, after: None where ONNX Runtime's default is meant. ratio: before over after
+    in time, None where the option was not measured alone.
+    """
 
     option: str
     before: Any
@@ -19,7 +21,7 @@ class Change:
 
 
 @dataclasses.dataclass(frozen=True)
-class Result:
+class TuneResult:
     """What tune did. file: below the artifact. complete: whether everything was tried.
 
     comparisons: by mode ("plain", "cuda_graph"), the rule-made file against the one now written, in milliseconds.
@@ -33,7 +35,7 @@ class Result:
     case: str
     status: str  # "faster", "unchanged", "interrupted"
     complete: bool
-    changes: tuple[Change, ...]
+    changes: tuple[OptionChange, ...]
     comparisons: dict[str, Comparison]
     noise: float | None
     trials: int

@@ -11,8 +11,9 @@ import onnxruntime as ort
 import pytest
 
 import onnxopt
-from onnxopt.artifact import package
+from onnxopt.artifact import layout
 from onnxopt.artifact.export import ort_package
+from onnxopt.artifact.folder import hash_files
 from onnxopt.artifact.manifest import File
 from onnxopt.errors import ArtifactError, UsageError
 from onnxopt.runtime import sessions
@@ -35,7 +36,7 @@ def api() -> Api:
 @pytest.fixture
 def made(artifact: Path) -> Path:
     """A package; its artifact lies beside it."""
-    return ort_package.export(make(artifact, archs=("sm_90",)), artifact.with_name("chain.ortpackage"))
+    return ort_package.export_ort_package(make(artifact, archs=("sm_90",)), artifact.with_name("chain.ortpackage"))
 
 
 @pytest.fixture
@@ -92,7 +93,7 @@ def test_the_api_notices_what_is_missing(made: Path, api: Api) -> None:
 @has_the_api
 def test_weights_beside_the_model(artifact: Path, tmp_path: Path, api: Api) -> None:
     weight = with_weights(artifact)
-    made = ort_package.export(artifact, tmp_path / "m.ortpackage", name="m")
+    made = ort_package.export_ort_package(artifact, tmp_path / "m.ortpackage", name="m")
     (data,) = made.glob("shared_assets/*/model.onnx.data")
     assert data.stat().st_size >= weight.nbytes
     x = np.ones((2, 64), np.float32)
@@ -105,9 +106,9 @@ def test_weights_beside_the_model(artifact: Path, tmp_path: Path, api: Api) -> N
 def test_tensorrt_takes_the_portable_graph(artifact: Path, tmp_path: Path, api: Api) -> None:
     make(artifact)
     portable = write(tmp_path / "portable.onnx", CHAIN).read_bytes()
-    (artifact / ort_package.PORTABLE).write_bytes(portable)
-    edit_manifest(artifact, files={n: f.model_dump() for n, f in package.hash_files(artifact).items()})
-    made = ort_package.export(artifact, tmp_path / "chain.ortpackage")
+    (artifact / layout.PORTABLE_MODEL).write_bytes(portable)
+    edit_manifest(artifact, files={n: f.model_dump() for n, f in hash_files(artifact).items()})
+    made = ort_package.export_ort_package(artifact, tmp_path / "chain.ortpackage")
     opened = api.open(made)
     assert sorted(api.variants(opened, "chain")) == ["cpu", "cuda", "tensorrt"]
     assert api.provider_of(opened, "chain", "tensorrt") == "TensorrtExecutionProvider"
@@ -129,7 +130,7 @@ def test_the_name_follows_from_names_and_contents() -> None:
 
 
 def test_the_same_artifact_gives_the_same_package(made: Path, tmp_path: Path) -> None:
-    again = ort_package.export(made.with_name("artifact"), tmp_path / "again.ortpackage")
+    again = ort_package.export_ort_package(made.with_name("artifact"), tmp_path / "again.ortpackage")
     files = sorted(p.relative_to(made) for p in made.rglob("*") if p.is_file())
     assert files == sorted(p.relative_to(again) for p in again.rglob("*") if p.is_file())
     assert all((made / f).read_bytes() == (again / f).read_bytes() for f in files)
@@ -142,10 +143,10 @@ def test_bad_input(artifact: Path, tmp_path: Path) -> None:
     assert_refused(run("export-ortpackage", artifact, tmp_path / "a.ortpackage", "--name", "../x"), "not a name")
     (tmp_path / "there.ortpackage").mkdir()
     with pytest.raises(UsageError, match="exists already"):
-        ort_package.export(artifact, tmp_path / "there.ortpackage")
+        ort_package.export_ort_package(artifact, tmp_path / "there.ortpackage")
     (artifact / "model.onnx").write_bytes(b"x")
     with pytest.raises(ArtifactError, match=r"model\.onnx"):
-        ort_package.export(artifact, tmp_path / "a.ortpackage")
+        ort_package.export_ort_package(artifact, tmp_path / "a.ortpackage")
     assert sorted(p.name for p in tmp_path.iterdir()) == ["artifact", "there.ortpackage"]
 
 

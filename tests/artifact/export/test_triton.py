@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import onnxopt
-from onnxopt.artifact import package
+from onnxopt.artifact import layout
 from onnxopt.artifact.export import triton
 from onnxopt.errors import ArtifactError, UsageError
 from onnxopt.runtime import sessions
@@ -93,7 +93,7 @@ def test_the_files(tmp_path: Path) -> None:
         "warmup/0.raw",
         "warmup/1.raw",
     ]
-    library = folder.absolute() / "1" / "lib" / package.LIBRARY
+    library = folder.absolute() / "1" / "lib" / layout.LIBRARY
     assert list(Model(folder).config.model_operations.op_library_filename) == [str(library)]
     assert str(library) in (folder / "README.md").read_text()
 
@@ -101,7 +101,7 @@ def test_the_files(tmp_path: Path) -> None:
 def test_weights_beside_the_model(tmp_path: Path, artifact: Path) -> None:
     weight = with_weights(artifact)
     for tensorrt in (False, True):
-        served = Model(triton.export(artifact, tmp_path / f"{tensorrt}", tensorrt=tensorrt))
+        served = Model(triton.export_triton(artifact, tmp_path / f"{tensorrt}", tensorrt=tensorrt))
         for _, feeds, outputs in served.warm_up():
             np.testing.assert_allclose(outputs["y"], feeds["x"] @ weight, rtol=1e-4, atol=1e-4)
 
@@ -157,7 +157,7 @@ def test_a_mount_and_instances_and_a_name(tmp_path: Path) -> None:
     folder = exported(tmp_path, mount="/models", instances=3, device="gpu", name="ranker-7")
     assert folder == tmp_path / "repository" / "ranker-7"
     config = text_format.Parse((folder / "config.pbtxt").read_text(), model_config_pb2.ModelConfig())
-    assert list(config.model_operations.op_library_filename) == [f"/models/ranker-7/1/lib/{package.LIBRARY}"]
+    assert list(config.model_operations.op_library_filename) == [f"/models/ranker-7/1/lib/{layout.LIBRARY}"]
     assert config.instance_group[0].count == 3
     assert config.instance_group[0].kind == model_config_pb2.ModelInstanceGroup.KIND_GPU
 
@@ -181,7 +181,7 @@ def test_kernels_for_the_cpu_only_are_served_on_the_cpu(tmp_path: Path) -> None:
 
 def test_two_models_in_one_repository(tmp_path: Path) -> None:
     first = exported(tmp_path, name="a")
-    second = triton.export(tmp_path / "artifact", tmp_path / "repository", name="b")
+    second = triton.export_triton(tmp_path / "artifact", tmp_path / "repository", name="b")
     for folder in (first, second):
         assert Model(folder).warm_up()
 
@@ -217,7 +217,7 @@ def test_a_model_that_is_there_already(tmp_path: Path) -> None:
     folder = exported(tmp_path)
     before = sorted(folder.rglob("*"))
     with pytest.raises(UsageError, match="exists already"):
-        triton.export(tmp_path / "artifact", tmp_path / "repository")
+        triton.export_triton(tmp_path / "artifact", tmp_path / "repository")
     assert sorted(folder.rglob("*")) == before
 
 
@@ -237,7 +237,7 @@ def test_what_triton_cannot_pass(tmp_path: Path, tensor: dict[str, Any], words: 
     original = {"name": "x", "dtype": "float32", "dims": ["batch", 16], "kind": "tensor"}
     edit_manifest(made, inputs=[original | tensor])
     with pytest.raises(UsageError, match=f"x {words}"):
-        triton.export(made, tmp_path / "repository")
+        triton.export_triton(made, tmp_path / "repository")
     assert not (tmp_path / "repository").exists()
 
 
@@ -245,7 +245,7 @@ def test_a_damaged_artifact(tmp_path: Path) -> None:
     made = make(tmp_path / "artifact", BATCHED)
     (made / "lib" / "kernels.json").write_text("{}")
     with pytest.raises(ArtifactError, match=r"kernels\.json"):
-        triton.export(made, tmp_path / "repository")
+        triton.export_triton(made, tmp_path / "repository")
     assert not (tmp_path / "repository").exists()
 
 
@@ -270,7 +270,7 @@ def test_the_command(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["bert_tiny_dyn", "convnext_tiny_fp16_dyn", "silero_vad_16k_sequence", "ppocr_cls_v2"])
 def test_real_models(tmp_path: Path, name: str) -> None:
     made = onnxopt.optimize(real_models.path(name), tmp_path / "artifact", archs=()).path
-    model = Model(triton.export(made, tmp_path / "repository"))
+    model = Model(triton.export_triton(made, tmp_path / "repository"))
     artifact = onnxopt.load(made, providers=[sessions.CPU])
     for _, feeds, outputs in model.warm_up():
         for found, wanted in zip(outputs.values(), artifact.run(list(outputs), feeds), strict=True):

@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
-from onnxopt.artifact import package
+from onnxopt.artifact import layout
 from onnxopt.artifact.export import triton
 from onnxopt.artifact.export.triton_options import Options
+from onnxopt.artifact.folder import hash_files
 from onnxopt.errors import UsageError
 from tests.support.artifacts import BATCHED, edit_manifest, make
 from tests.support.small_models import write
@@ -114,11 +115,11 @@ def test_tensorrt_runs_without_the_library(tmp_path: Path) -> None:
 
 def test_tensorrt_takes_the_portable_graph(tmp_path: Path) -> None:
     made = make(tmp_path / "artifact", BATCHED)
-    shutil.copy(write(tmp_path / "portable.onnx", BATCHED), made / triton.PORTABLE)
-    hashed = {n: f.model_dump() for n, f in package.hash_files(made).items()}
+    shutil.copy(write(tmp_path / "portable.onnx", BATCHED), made / layout.PORTABLE_MODEL)
+    hashed = {n: f.model_dump() for n, f in hash_files(made).items()}
     edit_manifest(made, files=hashed)
-    folder = triton.export(made, tmp_path / "repository", tensorrt=True)
-    assert (folder / "1" / "model.onnx").read_bytes() == (made / triton.PORTABLE).read_bytes()
+    folder = triton.export_triton(made, tmp_path / "repository", tensorrt=True)
+    assert (folder / "1" / "model.onnx").read_bytes() == (made / layout.PORTABLE_MODEL).read_bytes()
     assert Model(folder).warm_up()
 
 
@@ -137,10 +138,10 @@ def test_settings_of_one_gpu(tmp_path: Path) -> None:
         path.unlink()
     (made / "providers/h200.json").write_text(json.dumps(cuda))
     (made / "providers/h200.tensorrt.json").write_text(json.dumps(trt))
-    edit_manifest(made, files={n: f.model_dump() for n, f in package.hash_files(made).items()})
+    edit_manifest(made, files={n: f.model_dump() for n, f in hash_files(made).items()})
 
     def accelerators(number: int, **options: Any) -> dict[str, dict[str, str]]:
-        model = Model(triton.export(made, tmp_path / f"{number}", **options))
+        model = Model(triton.export_triton(made, tmp_path / f"{number}", **options))
         assert model.parameter("execution_mode") == "0" or not options.get("settings")
         rows = model.config.optimization.execution_accelerators.gpu_execution_accelerator
         return {row.name: dict(row.parameters) for row in rows}
@@ -153,4 +154,4 @@ def test_settings_of_one_gpu(tmp_path: Path) -> None:
     assert unnamed["trt_profile_min_shapes"] == "x:1x16"
     assert unnamed["trt_engine_cache_path"] == str(tmp_path / "3" / "chain" / "tensorrt")
     with pytest.raises(UsageError, match="TensorrtExecutionProvider"):
-        triton.export(made, tmp_path / "4", settings="h200.tensorrt")
+        triton.export_triton(made, tmp_path / "4", settings="h200.tensorrt")

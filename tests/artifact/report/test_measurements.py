@@ -13,7 +13,7 @@ import pytest
 
 import onnxopt
 from onnxopt.artifact import manifest as manifests
-from onnxopt.artifact import package
+from onnxopt.artifact.folder import hash_file, write_manifest
 from onnxopt.artifact.report import page
 from onnxopt.errors import ArtifactError, UsageError
 from tests.support.report_pages import STATIC, bench_file, bench_result, facts_of, read, run
@@ -129,7 +129,7 @@ def test_an_artifact_without_a_report_gets_one(copy: Path) -> None:
     (copy / "report.html").unlink()
     manifest = manifests.load(copy)
     files = {name: f for name, f in manifest.files.items() if name != "report.html"}
-    package.write_manifest(copy, manifest.model_copy(update={"files": files}))
+    write_manifest(copy, manifest.model_copy(update={"files": files}))
     onnxopt.report(copy)
     text = read(copy).text
     assert "Nodes 7 → 3" in text  # the original is where it was
@@ -180,9 +180,9 @@ def test_a_tuned_file_is_in_the_page(copy: Path) -> None:
     tuned = {"device": "this CPU", "onnxruntime": "1.31.1", "case": "static", "comparisons": {"plain": comparison}}
     path.write_text(json.dumps({**json.loads(path.read_text()), "tuned": tuned}))
     manifest = manifests.load(copy)
-    files = {**manifest.files, "providers/cpu.json": package.hash_file(path)}
+    files = {**manifest.files, "providers/cpu.json": hash_file(path)}
     manifest = page.renewed(copy, manifest.model_copy(update={"files": files}))
-    package.write_manifest(copy, manifest)
+    write_manifest(copy, manifest)
     onnxopt.load(copy)
     text = read(copy).text
     assert "Tuned on this CPU, ONNX Runtime 1.31.1, static" in text

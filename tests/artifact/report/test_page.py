@@ -12,7 +12,7 @@ import pytest
 
 import onnxopt
 from onnxopt.artifact import manifest as manifests
-from onnxopt.artifact import package
+from onnxopt.artifact.folder import hash_file
 from onnxopt.artifact.manifest import LeftOut
 from onnxopt.artifact.report import page, plots, views
 from onnxopt.graph.refusal import Refusal
@@ -53,7 +53,7 @@ def test_optimize_writes_it_and_the_manifest_knows_it(made: Path) -> None:
     assert "6 nodes became 2 calls of 2 fused kernels; verification passed." in text
     assert "Nodes 7 → 3" in text
     assert "Launches of the fused part 6 → 2" in text
-    assert manifests.load(made).files["report.html"] == package.hash_file(made / "report.html")
+    assert manifests.load(made).files["report.html"] == hash_file(made / "report.html")
 
 
 def test_kernels_are_there_with_their_whole_source(made: Path) -> None:

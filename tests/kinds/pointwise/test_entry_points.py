@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
+from onnxopt import paths
 from onnxopt.fusion import cost
 from onnxopt.fusion.region import Kernel
+from onnxopt.kinds.pointwise.access_modes import Mode
 from tests.support.fusing import fuse, outline
 from tests.support.graphs import graph
 
@@ -98,3 +102,10 @@ def test_the_most_frequent_modes_come_first_and_few_are_kept(monkeypatch: pytest
     model = graph(inputs, outputs, body)
     (kernel,) = outline(model, fuse(model))
     assert [v.modes for v in kernel.variants] == ["FC", "FR", "FF", "**"]
+
+
+def test_the_library_and_the_kernels_have_the_same_access_modes() -> None:
+    """One table in Python and one header that C++ and CUDA read: the same letters under the same names."""
+    text = (paths.cuda_kernels() / "device" / "access_modes.h").read_text()
+    header = dict(re.findall(r"constexpr char k(\w+) = '(.)';", text))
+    assert header == {mode.name.title().replace("_", ""): mode.value for mode in Mode}

@@ -1,1 +1,1 @@
-"""."""
+"""Recognizing masks of attention. Part of graph: may import program."""

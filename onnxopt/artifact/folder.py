@@ -1,4 +1,4 @@
-"""Package: the artifact folder, written whole or not at all, and the check that it is still what was written."""
+"""The artifact folder: written whole or not at all, and the check that it still holds what was written."""
 
 from __future__ import annotations
 
@@ -11,16 +11,11 @@ from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path, PurePosixPath
 
 from onnxopt import paths
-from onnxopt.artifact.manifest import FILE as MANIFEST
-from onnxopt.artifact.manifest import File, Manifest, Measurement
-from onnxopt.artifact.manifest import load as load_manifest
+from onnxopt.artifact import layout
+from onnxopt.artifact.manifest import File, Manifest
 from onnxopt.errors import ArtifactError, UsageError
 
-MODEL = "model.onnx"
-PORTABLE_MODEL = "model.portable.onnx"
-LIBRARY_FOLDER = "lib"
-LIBRARY = "libonnxopt_ops.so"
-_OURS_ALONE = ("lib", "providers")  # folders that hold nothing but what the manifest lists
+_COMPLETE = (layout.LIBRARY_FOLDER, layout.PROVIDERS)  # folders that hold nothing but what the manifest lists
 
 
 def check_output(output: Path) -> None:
@@ -38,8 +33,8 @@ def check_output(output: Path) -> None:
 def staging(output: Path, *, file: bool = False) -> Iterator[Path]:
     """An empty folder beside `output` that becomes `output` when the block ends; any exception removes it.
 
-    file: the path of a file to write instead, in a folder of its own that goes away. Missing parents are made, and
-    removed again where it fails. UsageError where the file system refuses.
+    file: yield the path of a file to write instead; its temporary folder is removed. Missing parents are made, and
+    removed again when an exception is raised. UsageError where the file system refuses.
     """
     check_output(output)
     output = output.absolute()
@@ -48,13 +43,13 @@ def staging(output: Path, *, file: bool = False) -> Iterator[Path]:
     try:
         output.parent.mkdir(parents=True, exist_ok=True)
         folder = Path(tempfile.mkdtemp(prefix=f".{output.name}.", suffix=".partial", dir=output.parent))
-        made = folder / output.name if file else folder
-        yield made
+        staged = folder / output.name if file else folder
+        yield staged
         if not file:
-            made.chmod(0o777 & ~_umask())  # mkdtemp's folders are private
+            staged.chmod(0o777 & ~_umask())  # mkdtemp's folders are private
         if os.path.lexists(output):  # rename would replace a file or an empty folder
-            raise UsageError(f"{output}: was made by someone else meanwhile")
-        made.rename(output)
+            raise UsageError(f"{output}: another process made it meanwhile")
+        staged.rename(output)
         if file:
             folder.rmdir()
     except BaseException as error:
@@ -69,13 +64,15 @@ def staging(output: Path, *, file: bool = False) -> Iterator[Path]:
 
 
 @contextlib.contextmanager
-def scratch() -> Iterator[Path]:
+def temporary_folder() -> Iterator[Path]:
     """A folder for temporary files, gone when the block ends. UsageError where none can be made."""
     try:
         folder = tempfile.TemporaryDirectory(prefix="onnxopt.")
     except OSError as error:
         where = tempfile.gettempdir()
-        raise UsageError(f"{where}: cannot be written: {error.strerror or error}; set TMPDIR to another") from error
+        raise UsageError(
+            f"{where}: cannot be written: {error.strerror or error}; set TMPDIR to another folder"
+        ) from error
     with folder as name:
         yield Path(name)
 
@@ -89,23 +86,23 @@ def built_library() -> Path:
 
 
 def write_library(folder: Path, kernels_json: str, fatbin: bytes | None) -> Path:
-    """Write a copy of the library, and the kernels it finds beside itself, into the new folder `folder`.
+    """Write a copy of the library, and the kernels that it reads from beside itself, into the new folder `folder`.
 
-    Returns the copy's path. Always a copy: the dynamic loader takes two links to one file for one library, with one
-    kernels.json.
+    Returns the copy's path. Not a link: the dynamic loader takes two links to one file for one library, which would
+    read one kernels.json.
     """
     folder.mkdir()
-    shutil.copy(built_library(), folder / LIBRARY)
-    (folder / "kernels.json").write_text(kernels_json, "utf-8")
+    shutil.copy(built_library(), folder / layout.LIBRARY)
+    (folder / layout.KERNELS).write_text(kernels_json, "utf-8")
     if fatbin is not None:
-        (folder / "kernels.fatbin").write_bytes(fatbin)
-    return folder / LIBRARY
+        (folder / layout.FATBIN).write_bytes(fatbin)
+    return folder / layout.LIBRARY
 
 
 def hash_files(folder: Path) -> dict[str, File]:
     """Hash and size of every file under `folder`, by its path in it, sorted."""
     paths = sorted(p for p in folder.rglob("*") if p.is_file())
-    return {p.relative_to(folder).as_posix(): hash_file(p) for p in paths if p.name != MANIFEST}
+    return {p.relative_to(folder).as_posix(): hash_file(p) for p in paths if p.name != layout.MANIFEST}
 
 
 def hash_file(path: Path) -> File:
@@ -114,36 +111,18 @@ def hash_file(path: Path) -> File:
 
 
 def write_manifest(folder: Path, manifest: Manifest) -> None:
-    """Write manifest.json; over an older one it takes its place in one step."""
-    replace_text(folder / MANIFEST, manifest.to_json())
+    """Write manifest.json, replacing an older one in one step."""
+    replace_text(folder / layout.MANIFEST, manifest.to_json())
 
 
 def replace_text(path: Path, text: str, folder: Path | None = None) -> None:
-    """Write a file in one step: a reader, and whoever looks after a crash, finds the old text or the new one.
+    """Write a file in one step: a reader, and a later process after a crash, finds the old text or the new one.
 
     folder: where the new text is written first, on the same file system; default beside the file.
     """
     part = (folder or path.parent) / f".{path.name}.partial"
     part.write_text(text, "utf-8")
     part.replace(path)
-
-
-def check_recordable(folder: Path) -> None:
-    """UsageError unless the manifest of an artifact folder may be written again."""
-    if not folder.is_dir():
-        raise UsageError(f"{folder}: only an artifact folder can keep a measurement")
-    if (folder / f"{MANIFEST}.minisig").is_file():
-        raise UsageError(f"{folder}: is signed, and recording changes what was signed: record first, then sign")
-
-
-def record(folder: Path, measurement: Measurement) -> None:
-    """Add a benchmark to an artifact's manifest. UsageError where that cannot be written."""
-    check_recordable(folder)
-    manifest = load_manifest(folder)
-    try:
-        write_manifest(folder, manifest.model_copy(update={"measurements": (*manifest.measurements, measurement)}))
-    except OSError as error:
-        raise UsageError(f"{folder}: cannot be written: {error.strerror or error}") from error
 
 
 def check_files(folder: Path, files: Mapping[str, File]) -> None:
@@ -157,14 +136,14 @@ def check_files(folder: Path, files: Mapping[str, File]) -> None:
         path = folder / name
         check_size(path, expected)
         try:
-            found = hash_file(path).sha256
+            sha256 = hash_file(path).sha256
         except OSError as error:
             raise ArtifactError(f"{path}: cannot be read: {error.strerror or error}") from None
-        check_digest(path, found, expected)
-    for place in _OURS_ALONE:
-        for path in sorted((folder / place).rglob("*")):
+        check_digest(path, sha256, expected)
+    for name in _COMPLETE:
+        for path in sorted((folder / name).rglob("*")):
             if not path.is_dir() and path.relative_to(folder).as_posix() not in files:
-                raise ArtifactError(f"{path}: is not of this artifact, its manifest does not list it")
+                raise ArtifactError(f"{path}: is not of this artifact: the manifest does not list it")
 
 
 def check_paths(folder: Path, files: Mapping[str, File]) -> None:
@@ -173,22 +152,22 @@ def check_paths(folder: Path, files: Mapping[str, File]) -> None:
         path = PurePosixPath(name)
         if path.is_absolute() or ".." in path.parts or "\\" in name or "\0" in name or path.as_posix() != name:
             raise ArtifactError(f"{folder}: the manifest names a file outside the folder: {name}")
-        if name == MANIFEST or name == f"{MANIFEST}.minisig":
-            raise ArtifactError(f"{folder}: the manifest lists {name}, which cannot be")
+        if name in layout.UNLISTED:
+            raise ArtifactError(f"{folder}: the manifest lists {name}, which no manifest may list")
 
 
 def check_size(path: Path, expected: File) -> None:
     """ArtifactError where there is no such file, or its size is another."""
     try:
-        found = path.stat().st_size
+        size = path.stat().st_size
     except (FileNotFoundError, NotADirectoryError):
         raise ArtifactError(f"{path}: is missing") from None
     except OSError as error:
         raise ArtifactError(f"{path}: cannot be read: {error.strerror or error}") from None
     if not path.is_file():
         raise ArtifactError(f"{path}: is not a file")
-    if found != expected.bytes:
-        raise ArtifactError(f"{path}: has {found} bytes, the manifest says {expected.bytes}")
+    if size != expected.bytes:
+        raise ArtifactError(f"{path}: has {size} bytes, the manifest says {expected.bytes}")
 
 
 def data_files(files: Collection[str], model: str) -> list[str]:
@@ -204,9 +183,9 @@ def copy_checked(source: Path, target: Path, expected: File) -> None:
     check_digest(source, hash_file(target).sha256, expected)
 
 
-def check_digest(path: Path, found: str, expected: File) -> None:
-    """ArtifactError where the SHA-256 that was found is not the expected one."""
-    if found != expected.sha256:
+def check_digest(path: Path, sha256: str, expected: File) -> None:
+    """ArtifactError where a file's SHA-256 is not the expected one. path: of the file, for the message."""
+    if sha256 != expected.sha256:
         raise ArtifactError(f"{path}: is not the file that was packaged (its sha256 differs)")
 
 
