@@ -104,7 +104,7 @@ def strip(optimized: onnx.ModelProto, source: onnx.ModelProto, path: pathlib.Pat
     `optimized` loses those weights; a .json beside `path` has the recipe of each. Raises ValueError where the constants
     that the optimizer computed make the file too large to carry.
     """
-    recipes = Recipes(source, _KEEP_BELOW)
+    recipes = Recipes(source)
     stripped = {}
     for tensor in optimized.graph.initializer:
         recipe = recipes.find(tensor) if len(tensor.raw_data) >= _KEEP_BELOW else None
