@@ -6,10 +6,10 @@ import importlib
 
 from onnxopt.fusion.region import Kind
 
-# In the order in which they are searched for: what a kind takes, the later kinds leave alone. Attention takes operators
-# that no other kind does, with the nodes that compute their lengths. Rows come before GEMMs: a bias or a residual costs
-# a norm's kernel less than cuBLASLt's epilogue (benchmarks/notes.md), and the work between a reduction and a scan costs
-# nothing behind the reduction. Pointwise regions take the remaining nodes.
+# In the order of the search; later kinds leave alone the nodes that an earlier kind takes. Attention takes operators
+# that no other kind takes, and the nodes that compute their lengths. Rowwise comes before GEMM, because a bias or a
+# residual costs less in a norm's kernel than in cuBLASLt's epilogue (benchmarks/notes.md). Rowwise comes before scan,
+# because the work between a reduction and a scan costs nothing in the reduction's kernel. Pointwise takes the rest.
 _IN_ORDER = (
     "attention",
     "rowwise",
