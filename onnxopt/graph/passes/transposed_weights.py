@@ -1,7 +1,7 @@
 """Weights of 16-bit products are kept transposed: MatMul(x, W) becomes MatMul(x, Transpose(W^T)).
 
 The GPU's matrix units read both operands along the dim that is summed over, which is the order torch keeps weights in
-and exporters turn around. Measured on an H100 (docs/notes.md): up to 10 % off products of 512 to 1024 rows, at most 3 %
+and exporters turn around. Measured on an H100 (benchmarks/notes.md): up to 10 % off products of 512 to 1024 rows, at most 3 %
 lost elsewhere; by the products' times 1 % off BERT and 3 % off Llama. The product takes the Transpose in
 (kinds/gemm/find.py); where it does not, ONNX Runtime folds it while it loads the model.
 """
