@@ -64,7 +64,7 @@ def optimize(
     """Optimize the model file `model` into the new artifact folder `output`.
 
     shapes: sizes to verify at, by input ("ids": (8, 128)) or by symbolic dim ("batch": (8,)); the artifact stays
-    dynamic. archs: GPU architectures to compile for ("sm_90", ...), default all of codegen.nvrtc.ARCHS; none with (). verify:
+    dynamic. archs: GPU architectures to compile for ("sm_90", ...), default all supported ones; none with (). verify:
     compare with the original before anything is kept. external_data: weights beside the model, default only where it is
     above 2 GB. portable: also write model.portable.onnx, without operators of com.microsoft. ort_min: oldest ONNX
     Runtime that the artifact has to run on ("1.25"), default the oldest supported. launch_choices: also compile other

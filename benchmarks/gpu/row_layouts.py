@@ -19,7 +19,7 @@ from benchmarks.cases.rows import RowCase
 from benchmarks.gpu.rows import Measured
 from benchmarks.support.arguments import add_device_and_out, command
 
-# case; layout, vector, unroll, lanes, threads, cluster, resident, keeps, depth. None: as kinds/rowwise/launch_shapes.py chooses.
+# case; layout, vector, unroll, lanes, threads, cluster, resident, keeps, depth. None: as launch_shapes.py chooses.
 _LAYOUTS = (
     (RowCase("layernorm", "float16", (37, 96)), None),
     (RowCase("residual_layernorm", "float32", (40, 1024)), ("held", 4, 1, 256, 256, 1, 0)),
