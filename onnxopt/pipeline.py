@@ -22,7 +22,6 @@ from onnxopt.artifact.report import page
 from onnxopt.background import in_background
 from onnxopt.codegen import compiler_report, generate
 from onnxopt.codegen.nvrtc import check_archs, compiled
-from onnxopt.errors import UsageError
 from onnxopt.fusion import entry_points, fuse, outline
 from onnxopt.fusion.lower import lower
 from onnxopt.fusion.region import FusionPlan, Kernel
@@ -34,7 +33,7 @@ from onnxopt.verification.reference import Check
 from onnxopt.verification.verify import VerificationReport, describe_failure, open_ahead
 
 _SPLITS = 5  # times that regions which spill registers are split; each time none keeps more than half of one
-MARK = "onnxopt.version"  # metadata of every model that onnxopt wrote
+MARK = normalize.MARK
 
 # progress(phase, detail): called when a phase starts with "", and as it advances (compile: each image that is done).
 Progress = Callable[[str, str], None]
@@ -65,7 +64,7 @@ def optimize(
     """Optimize the model file `model` into the new artifact folder `output`.
 
     shapes: sizes to verify at, by input ("ids": (8, 128)) or by symbolic dim ("batch": (8,)); the artifact stays
-    dynamic. archs: GPU architectures to compile for ("sm_90", ...), default all of compile.ARCHS; none with (). verify:
+    dynamic. archs: GPU architectures to compile for ("sm_90", ...), default all supported ones; none with (). verify:
     compare with the original before anything is kept. external_data: weights beside the model, default only where it is
     above 2 GB. portable: also write model.portable.onnx, without operators of com.microsoft. ort_min: oldest ONNX
     Runtime that the artifact has to run on ("1.25"), default the oldest supported. launch_choices: also compile other
@@ -79,7 +78,7 @@ def optimize(
 
     with phases("load"):
         source = read.load(model)
-        _refuse_optimized(source)
+        normalize.refuse_optimized(source.model, source.path)
         given = _given(source)
         signature.pin(given.traits.inputs, shapes or {})
         ahead = open_ahead(source.path, given.traits, source.bytes) if verify else None
@@ -317,9 +316,3 @@ def _manifest(
 def _notes(normalization: Sequence[str], build: Build) -> tuple[str, ...]:
     nothing = () if build.kernels else ("nothing was fused: the artifact is the normalized model, without a library",)
     return (*normalization, *nothing)
-
-
-def _refuse_optimized(source: read.Source) -> None:
-    model = source.model
-    if MARK in model.metadata_props or any(domain == outline.DOMAIN for domain, _, _ in model.functions):
-        raise UsageError(f"{source.path}: is optimized already; give the original model")

@@ -45,7 +45,7 @@ struct Variant {
   bool waits = false;  // waits by itself for the kernel ahead of it in the stream
   unsigned cluster = 1;
   unsigned shared = 0;  // bytes of shared memory a block that are asked for at launch
-  OfKind shape;         // Tile, RowShape or FewRows, beside its reader
+  OfKind shape;         // what only entry points of its kind have; the struct stands beside the kind's reader
 };
 
 struct Kernel {
@@ -53,7 +53,7 @@ struct Kernel {
   std::string kind;           // the name of a row in kinds.cc
   std::vector<Dtype> inputs;  // storage dtypes
   std::vector<Dtype> outputs;
-  OfKind meaning;  // Program, RowProgram, Scan, Gemm, TokenAttention: what it computes
+  OfKind meaning;  // what it computes, a struct of program/
   std::vector<Variant> variants;
   bool cpu;  // the CPU kernel beats ONNX Runtime's own kernels
 };

@@ -9,21 +9,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from onnxopt.artifact.manifest import Kernel, Totals
 from onnxopt.fusion.kernel import Traffic
 from onnxopt.graph.refusal import Refusal
+from onnxopt.graph.rewrite import FAMILIES
 
 _LISTED_NODES = 20
 _NAME_OR_SHAPE = re.compile(r"`[^`]*`|\[[^\]]*\]")
-_REWRITES = {
-    "attention": "{} x attention as one operator",
-    "rotary": "{} x rotary embedding as one operator",
-    "tokens": "{} x a convolution read as tokens as a product",
-    "merge": "{} x the products of q, k and v as one",
-    "gate": "{} x the products of a gated MLP as one",
-}
 
 
 def rewrites_text(rewrites: Mapping[str, int]) -> str:
     """What the families of rewrite rules did, "" where none applied."""
-    return ", ".join(_REWRITES[k].format(n) if k in _REWRITES else f"{n} x {k}" for k, n in rewrites.items() if n)
+    rows = {name: FAMILIES[name].explanation if name in FAMILIES else f"{{}} x {name}" for name in rewrites}
+    return ", ".join(rows[name].format(count) for name, count in rewrites.items() if count)
 
 
 def totals_text(totals: Totals) -> str:

@@ -107,7 +107,14 @@ def test_a_long_chain_is_cut_into_kernels() -> None:
 
 
 def test_nothing_is_lowered_that_has_no_program() -> None:
-    """Mod of floats needs fmod=1; a model without is a mistake that ONNX Runtime reports, not we."""
+    """Where of a float condition is a mistake that ONNX Runtime reports, not onnxopt."""
+    plan = fuse(graph(X, Y, "a = Tanh(x)  b = Where(c, a, a)  y = Exp(b)", constants="float c = {1}"))
+    assert _groups(plan) == []
+    assert _reason(plan, "b", "a").startswith("Where cannot be lowered: instruction 1 (select): takes (bool, T, T)")
+
+
+def test_dtypes_that_do_not_go_with_the_attributes_are_refused() -> None:
+    """Mod of floats needs fmod=1; a model without is a mistake too."""
     plan = fuse(graph(X, Y, "a = Tanh(x)  b = Mod(a, a)  y = Exp(b)"))
     assert _groups(plan) == []
     assert _reason(plan, "b", "a") == "The operator table has no Mod of float32 with these attributes (`a`)"

@@ -43,10 +43,10 @@ SOURCES = [
 
 
 def included(file: Path) -> list[Path]:
-    """What a file includes of ours. Both trees see the headers that say what the host hands to a kernel."""
+    """The files of ours that a file includes. The host also sees the plain headers (.h) of cuda_kernels/."""
     files = []
     for name in re.findall(r'^#include "(.+)"', (ROOT / file).read_text(), re.MULTILINE):
-        paths = [Path(file.parts[0], name), *([Path("cuda_kernels", name)] if name.endswith("abi.h") else [])]
+        paths = [Path(file.parts[0], name), *([Path("cuda_kernels", name)] if name.endswith(".h") else [])]
         known = [p for p in paths if p in SOURCES]
         assert known, f'{file} includes "{name}", which is no path from {file.parts[0]}/'
         files.append(known[0])

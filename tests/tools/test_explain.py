@@ -12,7 +12,6 @@ from onnxopt.artifact import summary
 from onnxopt.artifact.manifest import Kernel, LeftOut, Place
 from onnxopt.fusion.kernel import Traffic
 from onnxopt.graph.refusal import Refusal
-from onnxopt.kinds.pointwise.kind import POINTWISE
 from onnxopt.tools import explain
 from tests.support.small_models import CHAIN, NOTHING_TO_FUSE, write
 
@@ -29,7 +28,7 @@ def manifest(tmp_path: Path, artifact: Path) -> manifests.Manifest:
     )
     kernel = Kernel(
         name="AddTanh_00",
-        kind=POINTWISE.name,
+        kind="pointwise",
         ops=("Add", "Tanh"),
         inputs=("float16", "float16"),
         outputs=("float16",),
