@@ -84,8 +84,8 @@ class _Splitter:
         values: set[int] = set()
         pending: list[tuple[int, int | None]] = [(v, None) for v in (*element, *row)]
         while pending:
-            wanted, depth = pending.pop()
-            for leaf in self._walk([wanted], depth)[1]:
+            result, depth = pending.pop()
+            for leaf in self._walk([result], depth)[1]:
                 if leaf < self.inputs or leaf in reductions | values or self._is_given(leaf):
                     continue
                 if self._reduces(leaf):
