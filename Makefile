@@ -14,12 +14,13 @@ READY := $(VENV)/ready
 PYTHON ?= python3
 # Options for pytest, for example: make test PYTEST="-k fuse -x"
 PYTEST ?=
-# What `make bench` passes on (python -m benchmarks --help), for example: make bench BENCH="cpu_chains"
+# Which benchmark `make bench` runs (python -m benchmarks lists them), for example: make bench BENCH="cpu.chains bias_4"
 BENCH ?=
+CPU_BENCHMARKS := cpu.optimizers cpu.chains cpu.models
 # How long `make fuzz` goes on.
 FUZZ_SECONDS ?= 60
 
-CXX_SOURCES = $(wildcard custom_ops/*.cc custom_ops/*.h custom_ops/*/*.cc custom_ops/*/*.h cuda_kernels/*.cuh cuda_kernels/*.h tests/emulation/*.h examples/cpp/*.cc)
+CXX_SOURCES = $(shell find custom_ops cuda_kernels tests/support/emulation examples/cpp -name '*.cc' -o -name '*.h' -o -name '*.cuh')
 
 .PHONY: help setup build demo test check tidy wheel bench fuzz clean
 
@@ -69,11 +70,12 @@ wheel: $(READY) ## build the wheel into dist/
 	@$(PIP) wheel --no-deps --no-build-isolation --wheel-dir dist .
 	@ls -l dist/*.whl
 
-bench: build ## run the benchmarks
-	@$(BIN)/python -m benchmarks $(BENCH)
+bench: build ## run the benchmarks of the CPU, or the one that BENCH names
+	@$(if $(BENCH),$(BIN)/python -m benchmarks $(BENCH),\
+		for name in $(CPU_BENCHMARKS); do $(BIN)/python -m benchmarks $$name; done)
 
 fuzz: build ## random graphs against ONNX Runtime for FUZZ_SECONDS
-	@$(BIN)/python tests/fuzz.py --seconds $(FUZZ_SECONDS)
+	@$(BIN)/python -m tests.fuzz --seconds $(FUZZ_SECONDS)
 
 clean: ## remove what was built; .venv and downloaded models stay
 	rm -rf build dist onnxopt/lib *.egg-info .pytest_cache .ruff_cache .mypy_cache .hypothesis

@@ -1,36 +1,43 @@
-"""`python -m benchmarks [optimizers | cpu_chains | cpu_models] [NAME ...]`: without a name of a benchmark, all three.
-
-The GPU's have verbs of their own: `python -m benchmarks.gpu_models` and others, see README.md.
-"""
+"""`python -m benchmarks` lists the benchmarks; `python -m benchmarks NAME [ARGUMENT ...]` runs one of them."""
 
 from __future__ import annotations
 
-import argparse
+import ast
+import pathlib
+import runpy
+import sys
+
+_FOLDERS = ("cpu", "gpu")
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
-    parser.add_argument(
-        "benchmark", nargs="?", default="all", choices=("all", "optimizers", "cpu_chains", "cpu_models")
-    )
-    parser.add_argument("names", nargs="*", help="only these models or chains; results are then not written")
-    parser.add_argument("--seconds", type=float, default=3.0, help="how long to time each model or chain")
-    args = parser.parse_args()
+def summaries() -> dict[str, str]:
+    """Name of every benchmark, such as "gpu.models" -> the first sentence of its docstring.
 
-    # what a benchmark imports counts as its memory, so each is imported when it is run
-    if args.benchmark in ("all", "optimizers"):
-        from benchmarks import optimizers
+    The files are read, not imported: most import torch, and what a process imported counts as its memory.
+    """
+    here = pathlib.Path(__file__).parent
+    paths = sorted(path for folder in _FOLDERS for path in (here / folder).glob("*.py"))
+    docstrings = {f"{path.parent.name}.{path.stem}": ast.get_docstring(ast.parse(path.read_text())) for path in paths}
+    return {name: (text or "").partition("\n")[0] for name, text in docstrings.items()}
 
-        optimizers.run(args.names)
-    if args.benchmark in ("all", "cpu_chains"):
-        from benchmarks import cpu_chains
 
-        cpu_chains.run(args.seconds, args.names)
-    if args.benchmark in ("all", "cpu_models"):
-        from benchmarks import cpu_models
-
-        cpu_models.run(args.seconds, args.names)
+def main(arguments: list[str]) -> int:
+    """Exit code: 2 for a name that no benchmark has; the benchmark's own code leaves through SystemExit."""
+    known = summaries()
+    if not arguments or arguments[0] in ("-h", "--help"):
+        print(__doc__, end="\n\n")
+        width = max(map(len, known))
+        print("\n".join(f"{name:{width}}  {summary}" for name, summary in known.items()))
+        print("\npython -m benchmarks NAME --help prints the arguments of one.")
+        return 0
+    name, *rest = arguments
+    if name not in known:
+        print(f"No benchmark is named {name}; the names are: {', '.join(known)}", file=sys.stderr)
+        return 2
+    sys.argv[1:] = rest
+    runpy.run_module(f"benchmarks.{name}", run_name="__main__", alter_sys=True)
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main(sys.argv[1:]))

@@ -3,8 +3,8 @@
 #include <cstdlib>
 #include <string>
 
-#include "artifact.h"
-#include "ort.h"
+#include "registry/artifact.h"
+#include "support/ort.h"
 
 namespace onnxopt {
 namespace {

@@ -3,7 +3,7 @@
     artifact = onnxopt.optimize("model.onnx", "model.optimized")
     session = onnxopt.load("model.optimized")        # an ordinary onnxruntime.InferenceSession
 
-Everything is imported on first use, so that `import onnxopt` costs nothing.
+Everything in `__all__` is imported on first use, so that `import onnxopt` is fast. Modules behind these names may move.
 """
 
 from __future__ import annotations
@@ -11,64 +11,117 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from onnxopt import versions
 from onnxopt.errors import ArtifactError, CompileError, ModelError, OnnxoptError, UsageError, VerificationError
 
-if TYPE_CHECKING:
-    from onnxopt.artifact.report.making import report
+if TYPE_CHECKING:  # the same as _MODULES, for type checkers
+    from onnxopt.artifact.archive import pack, unpack
+    from onnxopt.artifact.export.ort_package import export_ort_package
+    from onnxopt.artifact.export.triton import export_triton
+    from onnxopt.artifact.manifest import Manifest
+    from onnxopt.artifact.measurement import BenchResult, Timing
+    from onnxopt.artifact.minisign import PublicKey, SecretKey, generate_key, read_secret_key
+    from onnxopt.artifact.open import Signature, verify_signature
     from onnxopt.artifact.session import load
+    from onnxopt.artifact.signing import sign
     from onnxopt.pipeline import Artifact, optimize
+    from onnxopt.runtime.configuration import Configuration, configuration_for
+    from onnxopt.runtime.sessions import Session
     from onnxopt.tools.bench import bench
-    from onnxopt.tools.doctor import examine
+    from onnxopt.tools.doctor import Finding, examine
     from onnxopt.tools.explain import explain
-    from onnxopt.tools.inspect import inspect
-    from onnxopt.tools.tuning import tune
-    from onnxopt.verification.verify import verify
+    from onnxopt.tools.inspect import ModelSummary, inspect
+    from onnxopt.tools.report import report
+    from onnxopt.tools.tuning import OptionChange, TuneResult, tune
+    from onnxopt.tools.verify import verify
+    from onnxopt.verification.verify import VerificationReport
 
-    __version__: str
-
-# Modules are not named like the functions they hold: importing onnxopt.x sets the attribute x of this package.
-_WHERE = {
+# The module of each name. No module directly in onnxopt/ is named like one of them: importing onnxopt.x sets the
+# attribute x of this package.
+_MODULES = {
     "Artifact": "pipeline",
+    "BenchResult": "artifact.measurement",
+    "Configuration": "runtime.configuration",
+    "Finding": "tools.doctor",
+    "Manifest": "artifact.manifest",
+    "ModelSummary": "tools.inspect",
+    "OptionChange": "tools.tuning",
+    "PublicKey": "artifact.minisign",
+    "SecretKey": "artifact.minisign",
+    "Session": "runtime.sessions",
+    "Signature": "artifact.open",
+    "Timing": "artifact.measurement",
+    "TuneResult": "tools.tuning",
+    "VerificationReport": "verification.verify",
     "bench": "tools.bench",
+    "configuration_for": "runtime.configuration",
     "examine": "tools.doctor",
     "explain": "tools.explain",
+    "export_ort_package": "artifact.export.ort_package",
+    "export_triton": "artifact.export.triton",
+    "generate_key": "artifact.minisign",
     "inspect": "tools.inspect",
     "load": "artifact.session",
     "optimize": "pipeline",
-    "report": "artifact.report.making",
+    "pack": "artifact.archive",
+    "read_secret_key": "artifact.minisign",
+    "report": "tools.report",
+    "sign": "artifact.signing",
     "tune": "tools.tuning",
-    "verify": "verification.verify",
+    "unpack": "artifact.archive",
+    "verify": "tools.verify",
+    "verify_signature": "artifact.open",
 }
 
+__version__ = versions.onnxopt()
 __all__ = [
     "Artifact",
     "ArtifactError",
+    "BenchResult",
     "CompileError",
+    "Configuration",
+    "Finding",
+    "Manifest",
     "ModelError",
+    "ModelSummary",
     "OnnxoptError",
+    "OptionChange",
+    "PublicKey",
+    "SecretKey",
+    "Session",
+    "Signature",
+    "Timing",
+    "TuneResult",
     "UsageError",
     "VerificationError",
+    "VerificationReport",
     "__version__",
     "bench",
+    "configuration_for",
     "examine",
     "explain",
+    "export_ort_package",
+    "export_triton",
+    "generate_key",
     "inspect",
     "load",
     "optimize",
+    "pack",
+    "read_secret_key",
     "report",
+    "sign",
     "tune",
+    "unpack",
     "verify",
+    "verify_signature",
 ]
 
+if not TYPE_CHECKING:  # a type checker would take any attribute for one that exists
 
-def __getattr__(name: str) -> Any:
-    if name == "__version__":
-        from onnxopt import versions
-
-        return versions.onnxopt()
-    if name in _WHERE:
-        return getattr(importlib.import_module(f"onnxopt.{_WHERE[name]}"), name)
-    raise AttributeError(f"module 'onnxopt' has no attribute {name!r}")
+    def __getattr__(name: str) -> Any:
+        if name in _MODULES:
+            return getattr(importlib.import_module(f"onnxopt.{_MODULES[name]}"), name)
+        raise AttributeError(f"module 'onnxopt' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:

@@ -1,4 +1,4 @@
-"""Where the files onnxopt ships lie: in the installed package, or beside it in a source tree."""
+"""Paths of the files that onnxopt ships: in the installed package, or beside it in a source tree."""
 
 from __future__ import annotations
 

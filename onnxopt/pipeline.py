@@ -14,22 +14,23 @@ import onnx_ir as ir
 
 from onnxopt import versions
 from onnxopt.artifact import manifest as manifests
-from onnxopt.artifact import package
 from onnxopt.artifact.build import Build, RewriteDisagrees, verify_and_leave_out
+from onnxopt.artifact.folder import check_output, hash_files, staging, temporary_folder, write_manifest
 from onnxopt.artifact.manifest import File, LeftOut, Manifest
 from onnxopt.artifact.report import facts as report_facts
 from onnxopt.artifact.report import page
 from onnxopt.background import in_background
 from onnxopt.codegen import compiler_report, generate
 from onnxopt.codegen.nvrtc import check_archs, compiled
-from onnxopt.fusion import fuse, outline
-from onnxopt.fusion.regions import FusionPlan, Kernel
+from onnxopt.fusion import entry_points, fuse, outline
+from onnxopt.fusion.lower import lower
+from onnxopt.fusion.region import FusionPlan, Kernel
 from onnxopt.graph import normalize, read, rewrite, signature, traits
 from onnxopt.graph.passes.transposed_weights import TransposeWeightsPass
-from onnxopt.kinds import launch_alternatives
+from onnxopt.kinds import KINDS
 from onnxopt.runtime import providers, releases
 from onnxopt.verification.reference import Check
-from onnxopt.verification.verify import Report, describe_failure, open_ahead
+from onnxopt.verification.verify import VerificationReport, describe_failure, open_ahead
 
 _SPLITS = 5  # times that regions which spill registers are split; each time none keeps more than half of one
 MARK = normalize.MARK
@@ -63,7 +64,7 @@ def optimize(
     """Optimize the model file `model` into the new artifact folder `output`.
 
     shapes: sizes to verify at, by input ("ids": (8, 128)) or by symbolic dim ("batch": (8,)); the artifact stays
-    dynamic. archs: GPU architectures to compile for ("sm_90", ...), default all of compile.ARCHS; none with (). verify:
+    dynamic. archs: GPU architectures to compile for ("sm_90", ...), default all supported ones; none with (). verify:
     compare with the original before anything is kept. external_data: weights beside the model, default only where it is
     above 2 GB. portable: also write model.portable.onnx, without operators of com.microsoft. ort_min: oldest ONNX
     Runtime that the artifact has to run on ("1.25"), default the oldest supported. launch_choices: also compile other
@@ -73,7 +74,7 @@ def optimize(
     """
     output, phases = Path(output), _Phases(progress)
     archs, oldest = check_archs(archs), releases.release(ort_min)
-    package.check_output(output)
+    check_output(output)
 
     with phases("load"):
         source = read.load(model)
@@ -87,22 +88,22 @@ def optimize(
             releases.check(normalized.model, oldest)
 
     left_out: dict[str, Check] = {}  # families of rewrite rules that verification found to be wrong for this model
-    with package.scratch() as scratch:
+    with temporary_folder() as scratch:
         while True:
             form = _form(normalized.model, scratch, left_out, portable, launch_choices, archs, phases, cache)
             try:
-                with package.staging(output) as folder:
+                with staging(output) as folder:
                     build = form.build(folder, external_data)
                     with phases("package"):
                         build.write()
                     with phases("verify"):
-                        report = Report("skipped", reason="not asked for")
+                        report = VerificationReport("skipped", reason="not asked for")
                         if verify:
                             report = verify_and_leave_out(build, source, given.traits, shapes or {}, scratch, ahead)
                     with phases("package"):
                         # After verification: what stands in the way of a CUDA graph depends on the model that is kept.
                         unwritten = providers.write(folder, form.model, archs, shapes)
-                        files = package.hash_files(folder)
+                        files = hash_files(folder)
                     manifest = _manifest(
                         given,
                         form,
@@ -117,7 +118,7 @@ def optimize(
                     )
                     facts = report_facts.gather(given.counted, build.model, build.kernels)
                     manifest = page.write(folder, manifest, facts)
-                    package.write_manifest(folder, manifest)
+                    write_manifest(folder, manifest)
                 return Artifact(output, manifest)
             except RewriteDisagrees as wrong:
                 left_out.update(wrong.families)
@@ -189,7 +190,7 @@ class _Fused(NamedTuple):
     plan: FusionPlan
     kernels: tuple[Kernel, ...]
     fatbin: bytes | None
-    spilling: set[frozenset[str]]  # see resources.spilling; entry points for `tune` may spill, it measures them
+    spilling: set[frozenset[str]]  # see compiler_report.spilling; alternatives may spill, as `tune` measures them
 
 
 def _fused(
@@ -201,12 +202,18 @@ def _fused(
     cache: Path | None,
 ) -> _Fused:
     """The model with its regions outlined, in place, and their kernels compiled."""
+    # Regions refer to nodes of the model: nothing may change the model between fuse and replace.
     with phases("fuse"):
-        plan = fuse.fuse(model, spilled)
+        plan = fuse.fuse(model, KINDS, spilled)
+    with phases("lower"):
+        plan = lower(plan, model.opset_imports)
     with phases("outline"):
-        # Regions refer to nodes of the model: nothing may change it between fuse and outline.
-        own = outline.outline(model, plan)
-        kernels = tuple(launch_alternatives.added(k) for k in own) if launch_choices else own
+        functions = outline.functions(plan, model.opset_imports)
+    with phases("entry_points"):
+        own = entry_points.choose(functions, model.opset_imports, plan.shapes)
+        kernels = tuple(map(entry_points.with_alternatives, own)) if launch_choices else own
+    with phases("outline"):
+        outline.replace(model, functions)
         model.metadata_props[MARK] = versions.onnxopt()
     with phases("generate"):
         text = generate.generate(kernels)
@@ -277,7 +284,7 @@ def _manifest(
     files: dict[str, File],
     ort_min: str,
     left_out: tuple[LeftOut, ...],
-    verify: Report,
+    verify: VerificationReport,
     notes: tuple[str, ...],
     seconds: dict[str, float],
 ) -> Manifest:

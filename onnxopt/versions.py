@@ -1,4 +1,4 @@
-"""Versions of onnxopt and of what it stands on, from the installed packages' metadata."""
+"""Versions of onnxopt and of its dependencies, from the installed packages' metadata."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ def onnxopt() -> str:
 
 
 def dependencies() -> dict[str, str]:
-    """Versions of the packages that decide what optimize writes, of those that are installed."""
-    found = {}
+    """Versions of the installed packages that decide what optimize writes."""
+    installed = {}
     for name in _DEPENDENCIES:
         try:
-            found[name] = importlib.metadata.version(name)
+            installed[name] = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:
             continue
-    return found
+    return installed

@@ -15,8 +15,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import IO
 
+from onnxopt.artifact import layout
 from onnxopt.artifact import manifest as manifests
-from onnxopt.artifact import package, signing
+from onnxopt.artifact.folder import check_digest, check_output, check_paths, check_size, staging
 from onnxopt.artifact.manifest import File
 from onnxopt.errors import ArtifactError, UsageError
 
@@ -24,25 +25,24 @@ _EPOCH = (1980, 1, 1, 0, 0, 0)  # the first that a zip can hold
 _BLOCK = 1 << 20
 _LARGEST_MANIFEST = 256 << 20  # bytes; it is read before anything says how long it should be
 _UNIX, _PLAIN_FILE = 3, 0o100644 << 16
-_ALONE = (manifests.FILE, signing.SIGNATURE_FILE)  # the files that no manifest lists
 
 
 def pack(artifact: str | Path, output: str | Path) -> Path:
     """Write the artifact folder `artifact` as the new file `output`; the same artifact always gives the same bytes.
 
-    Its signature goes along; files that the manifest does not list stay behind. ArtifactError where a file is not what
-    was packaged, UsageError where `output` cannot be written; nothing is left then.
+    The archive holds the signature too, and no file that the manifest does not list. ArtifactError where a file is not
+    what was packaged, UsageError where `output` cannot be written; nothing is left then.
     """
     folder, output = Path(artifact), Path(output)
     data = manifests.read(folder)
-    files = manifests.parse(data, folder / manifests.FILE).files
-    package.check_paths(folder, files)
-    with package.staging(output, file=True) as part, zipfile.ZipFile(part, "w", zipfile.ZIP_STORED) as archive:
-        with _entry(archive, manifests.FILE, len(data)) as entry:
+    files = manifests.parse(data, folder / layout.MANIFEST).files
+    check_paths(folder, files)
+    with staging(output, file=True) as part, zipfile.ZipFile(part, "w", zipfile.ZIP_STORED) as archive:
+        with _entry(archive, layout.MANIFEST, len(data)) as entry:
             entry.write(data)
-        if (folder / signing.SIGNATURE_FILE).is_file():
-            signature = (folder / signing.SIGNATURE_FILE).read_bytes()
-            with _entry(archive, signing.SIGNATURE_FILE, len(signature)) as entry:
+        if (folder / layout.SIGNATURE).is_file():
+            signature = (folder / layout.SIGNATURE).read_bytes()
+            with _entry(archive, layout.SIGNATURE, len(signature)) as entry:
                 entry.write(signature)
         for name, expected in sorted(files.items()):
             _pack_file(archive, folder / name, name, expected)
@@ -50,14 +50,14 @@ def pack(artifact: str | Path, output: str | Path) -> Path:
 
 
 def _pack_file(archive: zipfile.ZipFile, path: Path, name: str, expected: File) -> None:
-    package.check_size(path, expected)
+    check_size(path, expected)
     try:
         source = path.open("rb")
     except OSError as error:
         raise ArtifactError(f"{path}: cannot be read: {error.strerror or error}") from None
     with source, _entry(archive, name, expected.bytes) as entry:
-        found = _copy(source, entry, expected.bytes)
-    package.check_digest(path, found, expected)
+        sha256 = _copy(source, entry, expected.bytes)
+    check_digest(path, sha256, expected)
 
 
 @contextlib.contextmanager
@@ -69,7 +69,7 @@ def _entry(archive: zipfile.ZipFile, name: str, size: int) -> Iterator[IO[bytes]
 
 
 def _copy(source: IO[bytes], target: IO[bytes], size: int) -> str:
-    """Copy at most `size` bytes; returns the SHA-256 of what there was."""
+    """Copy at most `size` bytes; returns the SHA-256 of the bytes copied."""
     digest = hashlib.sha256()
     while size > 0 and (block := source.read(min(_BLOCK, size))):
         digest.update(block)
@@ -82,13 +82,13 @@ def _copy(source: IO[bytes], target: IO[bytes], size: int) -> str:
 
 
 def unpack(archive: str | Path, output: str | Path) -> Path:
-    """Make the artifact folder `output` from an archive. It is there whole, every hash checked, or not at all.
+    """Make the artifact folder `output` from an archive: whole, with every hash checked, or not at all.
 
     ArtifactError names the entry that is missing, changed or not of the artifact; UsageError where `output` exists
     already or cannot be written.
     """
     archive, output = Path(archive), Path(output)
-    package.check_output(output)
+    check_output(output)
     with _opened(archive) as file:
         _extract(archive, file, output)
     return output
@@ -107,7 +107,7 @@ def folder_of(path: Path) -> Path:
     if not path.is_file():
         return path
     with _opened(path) as file:
-        names = [name for name in _ALONE if name in file.namelist()]
+        names = [name for name in layout.UNLISTED if name in file.namelist()]
         head = b"".join(_read(path, file, name) for name in names)
         cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "onnxopt" / "artifacts"
         kept = cache / hashlib.sha256(head).hexdigest()
@@ -131,26 +131,26 @@ def _opened(archive: Path) -> Iterator[zipfile.ZipFile]:
     except IsADirectoryError:
         raise ArtifactError(f"{archive}: is a folder, not an archive of `onnxopt pack`") from None
     except (zipfile.BadZipFile, EOFError, NotImplementedError, UnicodeError, ValueError, RuntimeError) as error:
-        raise ArtifactError(f"{archive}: not an artifact: no folder, nor an archive that is whole: {error}") from None
+        raise ArtifactError(f"{archive}: not an artifact: neither a folder nor an intact archive: {error}") from None
     except OSError as error:
         raise ArtifactError(f"{archive}: cannot be read: {error.strerror or error}") from None
 
 
 def _extract(archive: Path, file: zipfile.ZipFile, output: Path) -> None:
-    data = _read(archive, file, manifests.FILE)
-    files = manifests.parse(data, archive / manifests.FILE).files
-    package.check_paths(archive, files)
+    data = _read(archive, file, layout.MANIFEST)
+    files = manifests.parse(data, archive / layout.MANIFEST).files
+    check_paths(archive, files)
     _check_entries(archive, file, files)
-    with package.staging(output) as folder:
-        (folder / manifests.FILE).write_bytes(data)
-        if signing.SIGNATURE_FILE in file.namelist():
-            (folder / signing.SIGNATURE_FILE).write_bytes(_read(archive, file, signing.SIGNATURE_FILE))
+    with staging(output) as folder:
+        (folder / layout.MANIFEST).write_bytes(data)
+        if layout.SIGNATURE in file.namelist():
+            (folder / layout.SIGNATURE).write_bytes(_read(archive, file, layout.SIGNATURE))
         for name, expected in files.items():
             path = folder / name
             path.parent.mkdir(parents=True, exist_ok=True)
             with file.open(name) as source, path.open("wb") as target:
-                found = _copy(source, target, expected.bytes)
-            package.check_digest(archive / name, found, expected)
+                sha256 = _copy(source, target, expected.bytes)
+            check_digest(archive / name, sha256, expected)
 
 
 def _check_entries(archive: Path, file: zipfile.ZipFile, files: Mapping[str, File]) -> None:
@@ -158,8 +158,8 @@ def _check_entries(archive: Path, file: zipfile.ZipFile, files: Mapping[str, Fil
     entries = file.infolist()
     names = [entry.filename for entry in entries]
     for name in names:
-        if name not in files and name not in _ALONE:
-            raise ArtifactError(f"{archive}: holds {name!r}, which its manifest does not list")
+        if name not in files and name not in layout.UNLISTED:
+            raise ArtifactError(f"{archive}: holds {name!r}, which the manifest does not list")
         if names.count(name) > 1:
             raise ArtifactError(f"{archive}: holds {name!r} twice")
     if missing := [name for name in files if name not in names]:
@@ -185,8 +185,8 @@ def _read(archive: Path, file: zipfile.ZipFile, name: str) -> bytes:
     try:
         entry = file.getinfo(name)
     except KeyError:
-        raise ArtifactError(f"{archive}: not an archive of `onnxopt pack`, it holds no {name}") from None
+        raise ArtifactError(f"{archive}: not an archive of `onnxopt pack`: it holds no {name}") from None
     _check_stored(archive / name, entry)
     if entry.file_size > _LARGEST_MANIFEST:
-        raise ArtifactError(f"{archive / name}: has {entry.file_size:,} bytes, no {name} is that long")
+        raise ArtifactError(f"{archive / name}: has {entry.file_size:,} bytes, too many for a {name}")
     return file.read(entry)

@@ -1,7 +1,7 @@
-"""Verify what was built, and where a fused function breaks the limit, find it, leave it out, and verify again.
+"""An artifact while it is being made: written, verified, and written again without fusions that break the limit.
 
-A library whose kernels.json lists only some functions runs only those as kernels, and ORT inlines the rest: so one
-model file serves every trial, and a trial costs one session and the cases that failed.
+A library whose kernels.json lists only some functions runs only those as kernels, and ONNX Runtime inlines the others:
+so one model file serves every trial, and a trial costs one session and the cases that failed.
 """
 
 from __future__ import annotations
@@ -11,31 +11,30 @@ import shutil
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TypeVar
 
 import onnx_ir as ir
 
-from onnxopt.artifact import package
+from onnxopt.artifact import layout
+from onnxopt.artifact.folder import write_library
 from onnxopt.artifact.manifest import LeftOut
 from onnxopt.codegen import kernels_json
 from onnxopt.errors import VerificationError
 from onnxopt.fusion import outline
-from onnxopt.fusion.regions import Kernel
-from onnxopt.graph import read
+from onnxopt.fusion.region import Kernel
+from onnxopt.graph import read, write
 from onnxopt.graph import traits as model_traits
-from onnxopt.graph import write as saving
 from onnxopt.graph.traits import Traits
+from onnxopt.verification.bisect import bisect
 from onnxopt.verification.reference import Ahead, Check, NotRunnable, Reference
-from onnxopt.verification.verify import Report, describe_failure, references, verify_model
+from onnxopt.verification.verify import VerificationReport, describe_failure, references, verify_model
 
-Item = TypeVar("Item")
-_ATTEMPTS = 4  # leaving functions out may bring another's error to light
+_ATTEMPTS = 4  # leaving functions out may uncover another function's error
 
 
 class RewriteDisagrees(Exception):
-    """Rewrite rules changed what the model computes. families: those that do, each with a check that shows it.
+    """Some families of rewrite rules changed what the model computes. families: by name, each with a failed check.
 
-    Never leaves the pipeline, which makes the artifact again without them.
+    The pipeline catches it and makes the artifact again without them.
     """
 
     def __init__(self, families: Mapping[str, Check]) -> None:
@@ -45,11 +44,11 @@ class RewriteDisagrees(Exception):
 
 @dataclasses.dataclass
 class Build:
-    """The parts of an artifact while it is being made. folder: where `write` puts the files.
+    """The parts of an artifact that is being made. folder: where `write` puts the files.
 
-    portable: the form without operators of com.microsoft, where it was asked for. rewritten: the normalized model
-    with only the given families of rewrite rules applied, for finding the one that is wrong; families: those
-    that did apply.
+    portable: the form without operators of com.microsoft, where it was asked for. families: the families of rewrite
+    rules that applied. rewritten(families): the normalized model with only these families applied, to find the wrong
+    one; None where none applied. left_out: added to by `leave_out`.
     """
 
     model: ir.Model
@@ -64,19 +63,19 @@ class Build:
 
     @property
     def model_file(self) -> Path:
-        return self.folder / package.MODEL
+        return self.folder / layout.MODEL
 
     def write(self) -> None:
-        """Write model, library and kernels, in place of what was there."""
+        """Write model, library and kernels into the folder, which is emptied first."""
         for old in self.folder.iterdir():
             shutil.rmtree(old) if old.is_dir() else old.unlink()
-        others = {package.PORTABLE_MODEL: self.portable} if self.portable is not None else {}
-        saving.save(self.model, self.folder, external=self.external_data, others=others)
+        others = {layout.PORTABLE_MODEL: self.portable} if self.portable is not None else {}
+        write.save(self.model, self.folder, external=self.external_data, others=others)
         if self.kernels:
-            self.write_library(self.folder / package.LIBRARY_FOLDER, self.kernels)
+            self.write_library(self.folder / layout.LIBRARY_FOLDER, self.kernels)
 
     def write_library(self, folder: Path, kernels: Sequence[Kernel]) -> Path:
-        return package.write_library(folder, kernels_json.to_json(kernels, self.fatbin), self.fatbin)
+        return write_library(folder, kernels_json.to_json(kernels, self.fatbin), self.fatbin)
 
     def leave_out(self, culprits: Mapping[str, Check]) -> None:
         """Put the original nodes back for these functions, and write the artifact again.
@@ -86,14 +85,14 @@ class Build:
         outline.inline(self.model, set(culprits))
         for kernel in self.kernels:
             if check := culprits.get(kernel.name):
-                found = check.difference
+                difference = check.difference
                 self.left_out.append(
                     LeftOut(
                         name=kernel.name,
                         ops=kernel.ops,
                         reason=describe_failure(check),
-                        max_abs=found.max_abs if found else None,
-                        excess=found.excess if found else None,
+                        max_abs=difference.max_abs if difference else None,
+                        excess=difference.excess if difference else None,
                     )
                 )
         self.kernels = tuple(k for k in self.kernels if k.name not in culprits)
@@ -108,110 +107,98 @@ def verify_and_leave_out(
     shapes: Mapping[str, tuple[int, ...]],
     scratch: Path,
     ahead: Ahead | None,
-) -> Report:
+) -> VerificationReport:
     """Verify the build against the source, leaving out the functions that break the limit.
 
-    ahead: what open_ahead gave for the source. Returns a report that passed, or one with status "not_run" where ORT
-    cannot run the original here. VerificationError where the interface changed, or outputs differ although no fused
-    function is to blame.
+    ahead: the source's session that `open_ahead` began. Returns a report that passed, or one with status "not_run"
+    where ONNX Runtime cannot run the original here. RewriteDisagrees where rewrite rules are at fault.
+    VerificationError where the interface changed, or outputs differ and neither fusions nor rewrite rules are at fault.
     """
     optimized = model_traits.of(build.model)
     if changed := model_traits.interface_difference(original, optimized):
         raise VerificationError(f"{source.path}: optimizing changed the model's interface: {changed}")
-    known = model_traits.with_bounds_of(original, optimized)
+    traits = model_traits.with_bounds_of(original, optimized)
     try:
-        measured = references(source.path, known, folder=scratch, shapes=shapes, model_bytes=source.bytes, ahead=ahead)
+        originals = references(
+            source.path, traits, folder=scratch, shapes=shapes, model_bytes=source.bytes, ahead=ahead
+        )
     except NotRunnable as error:
-        return Report("not_run", reason=str(error))
+        return VerificationReport("not_run", reason=str(error))
     for _ in range(_ATTEMPTS):
         # The library is loaded from a copy: the artifact's own must stay unknown to the dynamic loader until it lies
         # where it will be used, because a loaded library keeps the path it was loaded from.
         with tempfile.TemporaryDirectory(dir=scratch) as folder:
-            library = build.write_library(Path(folder) / "lib", build.kernels) if build.kernels else None
-            report = verify_model(measured, build.model_file, library)
+            library = (
+                build.write_library(Path(folder) / layout.LIBRARY_FOLDER, build.kernels) if build.kernels else None
+            )
+            report = verify_model(originals, build.model_file, library)
         if report.status == "passed":
-            _check_portable(build, measured, source)
+            _check_portable(build, originals, source)
             return report
-        build.leave_out(_culprits(build, measured, report, source, scratch))
+        build.leave_out(_kernels_at_fault(build, originals, report, source, scratch))
     raise VerificationError(
-        f"{source.path}: {report.reason}; it still does after leaving out {len(build.left_out)} fusions"
+        f"{source.path}: verification still fails after leaving out {len(build.left_out)} fusions: {report.reason}"
     )
 
 
-def _culprits(
-    build: Build, measured: Sequence[Reference], report: Report, source: read.Source, scratch: Path
+def _kernels_at_fault(
+    build: Build, originals: Sequence[Reference], report: VerificationReport, source: read.Source, scratch: Path
 ) -> dict[str, Check]:
-    without = [c for c in report.failures if not c.library]
-    if without:  # ORT ran the original nodes there, so no kernel is involved
-        if families := _families_to_blame(build, measured, without, scratch):
+    """The fused functions that break the limit, by name. Raises as `verify_and_leave_out` where none does."""
+    without_library = [c for c in report.failures if not c.library]
+    if without_library:  # ONNX Runtime ran the original nodes there, so no kernel is involved
+        if families := _families_at_fault(build, originals, without_library, scratch):
             raise RewriteDisagrees(families)
         raise VerificationError(
-            f"{source.path}: the normalized model differs from the original, fusions are not to blame: "
-            f"{describe_failure(without[0])}. Please report it; --no-verify keeps the result unchecked"
+            f"{source.path}: the normalized model differs from the original, without any fusion: "
+            f"{describe_failure(without_library[0])}. Please report it; --no-verify keeps the result unchecked"
         )
 
     def failure_of(enabled: Sequence[Kernel]) -> Check | None:
         with tempfile.TemporaryDirectory(dir=scratch) as folder:
-            library = build.write_library(Path(folder) / "lib", enabled)
-            for reference in measured:
-                failed = [c for c in report.failures if c.provider == reference.provider]
-                checks = reference.check(build.model_file, library, reference.cases_of(failed)) if failed else []
-                if bad := next((c for c in checks if not c.ok), None):
-                    return bad
-        return None
+            library = build.write_library(Path(folder) / layout.LIBRARY_FOLDER, enabled)
+            return _first_failure(originals, report.failures, build.model_file, library)
 
-    found = search(build.kernels, failure_of, lambda kernel: kernel.name)
-    if not found:
+    culprits = bisect(build.kernels, failure_of, lambda kernel: kernel.name)
+    if not culprits:
         raise VerificationError(f"{source.path}: {report.reason}; it does not happen again, so no fusion can be named")
-    return found
+    return culprits
 
 
-def _families_to_blame(
-    build: Build, measured: Sequence[Reference], failures: Sequence[Check], scratch: Path
+def _families_at_fault(
+    build: Build, originals: Sequence[Reference], failures: Sequence[Check], scratch: Path
 ) -> dict[str, Check]:
     """The families of rewrite rules that break the limit, found by applying some of them without any fusion."""
 
     def failure_of(enabled: Sequence[str]) -> Check | None:
         assert build.rewritten is not None
         with tempfile.TemporaryDirectory(dir=scratch) as folder:
-            saving.save(build.rewritten(enabled), folder, external=build.external_data)
-            model = Path(folder) / package.MODEL
-            for reference in measured:
-                failed = [c for c in failures if c.provider == reference.provider]
-                checks = reference.check(model, None, reference.cases_of(failed)) if failed else []
-                if bad := next((c for c in checks if not c.ok), None):
-                    return bad
-        return None
+            write.save(build.rewritten(enabled), folder, external=build.external_data)
+            return _first_failure(originals, failures, Path(folder) / layout.MODEL, None)
 
     if build.rewritten is None or failure_of(()) is not None:  # normalization alone is wrong
         return {}
-    return search(build.families, failure_of, str)
+    return bisect(build.families, failure_of, str)
 
 
-def _check_portable(build: Build, measured: Sequence[Reference], source: read.Source) -> None:
+def _first_failure(
+    originals: Sequence[Reference], failures: Sequence[Check], model: Path, library: Path | None
+) -> Check | None:
+    """The first check that a model fails, of the cases of earlier failures; None where it passes all of them."""
+    for original in originals:
+        earlier = [c for c in failures if c.provider == original.provider]
+        checks = original.check(model, library, original.cases_of(earlier)) if earlier else []
+        if failure := next((c for c in checks if not c.ok), None):
+            return failure
+    return None
+
+
+def _check_portable(build: Build, originals: Sequence[Reference], source: read.Source) -> None:
     if build.portable is None:
         return
-    report = verify_model(measured, build.folder / package.PORTABLE_MODEL, None)
+    report = verify_model(originals, build.folder / layout.PORTABLE_MODEL, None)
     if report.status != "passed":
         raise VerificationError(
             f"{source.path}: the portable form differs from the original: {report.reason}. Please report it; "
             "optimize without --portable"
         )
-
-
-def search(
-    items: Sequence[Item], failure_of: Callable[[Sequence[Item]], Check | None], name: Callable[[Item], str]
-) -> dict[str, Check]:
-    """Bisect: the items that fail on their own, or the smallest groups that fail only together, by name.
-
-    failure_of(some) runs with only those and returns a failed check or None. Takes about 2 log2(n) runs a culprit.
-    """
-    bad = failure_of(items) if items else None
-    if bad is None:
-        return {}
-    if len(items) == 1:
-        return {name(items[0]): bad}
-    middle = len(items) // 2
-    found = search(items[:middle], failure_of, name) | search(items[middle:], failure_of, name)
-    # Neither half fails alone: rounding adds up over both, and no single one is to blame.
-    return found or {name(item): bad for item in items}

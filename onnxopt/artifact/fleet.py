@@ -45,7 +45,7 @@ class Fleet(pydantic.BaseModel):
         )
 
 
-def of(
+def fleet_of(
     before_ms: float,
     after_ms: float,
     *,

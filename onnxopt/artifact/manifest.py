@@ -1,4 +1,4 @@
-"""manifest.json: what an artifact is, as data. Written by artifact/package.py, validated whenever an artifact is opened.
+"""manifest.json: what an artifact is, as data. artifact/folder.py writes it; every opening validates it.
 
 `python -m onnxopt.artifact.manifest` prints its JSON Schema; manifest.schema.json beside this file is that text.
 """
@@ -14,22 +14,37 @@ from typing import Annotated, Final, Literal
 
 import pydantic
 
-from onnxopt.artifact.fleet import Fleet
+from onnxopt.artifact import layout
+from onnxopt.artifact.measurement import Measurement
 from onnxopt.errors import ArtifactError
-from onnxopt.fusion.regions import Kernel as FusedKernel
-from onnxopt.fusion.regions import Kind, Traffic
+from onnxopt.fusion.kernel import Traffic
+from onnxopt.fusion.region import Kernel as FusedKernel
 from onnxopt.graph.refusal import Refusal
 from onnxopt.graph.signature import Tensor
+from onnxopt.kinds import KINDS
 from onnxopt.runtime.releases import Requirements
-from onnxopt.verification.verify import Report
+from onnxopt.verification.verify import VerificationReport
 
 SCHEMA_VERSION: Final = 2
-FILE = "manifest.json"
 SCHEMA_FILE = "manifest.schema.json"
 _NO_DIGEST = "0" * 64
 _DIGEST_AT_THE_END = re.compile(rb'"sha256": "([0-9a-f]{64})"\n}\n\Z')
 
 Sha256 = Annotated[str, pydantic.StringConstraints(pattern=r"^[0-9a-f]{64}$")]
+
+
+def _check_kind(name: str) -> str:
+    if name not in _KIND_NAMES:
+        raise ValueError(f"{name!r} is no kind of kernel; this onnxopt knows {', '.join(_KIND_NAMES)}")
+    return name
+
+
+_KIND_NAMES = sorted(kind.name for kind in KINDS)
+KindName = Annotated[
+    str,
+    pydantic.AfterValidator(_check_kind),
+    pydantic.WithJsonSchema({"type": "string", "enum": _KIND_NAMES, "title": "Kind"}),
+]
 
 
 class _Record(pydantic.BaseModel):
@@ -66,7 +81,7 @@ class Kernel(_Record):
     """A fused function. inputs, outputs: storage dtypes. cpu: whether the library's CPU kernel is used for it."""
 
     name: str
-    kind: Kind
+    kind: KindName
     ops: tuple[str, ...]
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
@@ -76,7 +91,7 @@ class Kernel(_Record):
 
 
 class LeftOut(_Record):
-    """A fusion that verification found to break the limit, put back as the original nodes.
+    """A fusion that breaks verification's limit, so that the original nodes were kept.
 
     name: of the fused function, or "rewrite:" and a family of rewrite rules, whose `ops` is empty.
     """
@@ -98,32 +113,14 @@ class Totals(_Record):
     unknown: int = 0
 
 
-class Measurement(_Record):
-    """A benchmark of the artifact that was kept with it (`onnxopt bench --record`).
-
-    device: the GPU's name, or the processor's. against: what it was timed against. before_ms, after_ms: median of a
-    run. ratio: before over after. fleet: what that means in GPUs for the load that was asked about.
-    """
-
-    device: str
-    provider: str
-    case: str
-    against: str
-    onnxruntime: str
-    before_ms: float
-    after_ms: float
-    ratio: float
-    fleet: Fleet | None = None
-
-
 class Manifest(_Record):
-    """Everything there is to know about an artifact without reading the model.
+    """Everything about an artifact that can be known without reading the model.
 
     files: every file of the folder but the manifest and its signature, by its path in it. seconds: how long each phase
     of optimize took. versions: of onnxopt's dependencies when it ran. requires: the oldest versions that run it.
-    ort_min: the oldest ONNX Runtime that was asked for. rewrites: how often each family of rewrite
-    rules changed the model. notes: what normalization changed, and what else a reader should know. sha256: of
-    manifest.json itself with these 64 digits as zeros; it must stay the last member.
+    ort_min: the oldest ONNX Runtime that was asked for. rewrites: how often each family of rewrite rules changed the
+    model. notes: for the user, among them what normalization changed. sha256: of manifest.json itself with these 64
+    digits as zeros; it must stay the last member.
     """
 
     schema_version: Literal[2] = SCHEMA_VERSION
@@ -143,7 +140,7 @@ class Manifest(_Record):
     refusals: tuple[Refusal, ...]
     left_out: tuple[LeftOut, ...]
     traffic: Totals
-    verify: Report
+    verify: VerificationReport
     notes: tuple[str, ...]
     seconds: dict[str, float]
     measurements: tuple[Measurement, ...] = ()
@@ -160,21 +157,21 @@ class Manifest(_Record):
 def load(artifact: Path) -> Manifest:
     """The manifest of an artifact folder. ArtifactError where there is none, or it is not one this version reads.
 
-    The artifact's other files are not looked at; opening.open_artifact checks them too.
+    The artifact's other files are not looked at; artifact/open.py checks them too.
     """
-    return parse(read(artifact), artifact / FILE)
+    return parse(read(artifact), artifact / layout.MANIFEST)
 
 
 def read(artifact: Path) -> bytes:
     """The bytes of an artifact folder's manifest. ArtifactError where there is none."""
-    path = artifact / FILE
+    path = artifact / layout.MANIFEST
     try:
         return path.read_bytes()
     except (FileNotFoundError, NotADirectoryError):
         if not artifact.exists():
             raise ArtifactError(f"{artifact}: no such artifact folder") from None
         raise ArtifactError(
-            f"{artifact}: not an artifact, it has no {FILE}; make one with `onnxopt optimize`"
+            f"{artifact}: not an artifact, it has no {layout.MANIFEST}; make one with `onnxopt optimize`"
         ) from None
     except OSError as error:
         raise ArtifactError(f"{path}: cannot be read: {error.strerror or error}") from None
@@ -228,7 +225,7 @@ def kernels(fused: Iterable[FusedKernel]) -> tuple[Kernel, ...]:
     return tuple(
         Kernel(
             name=k.name,
-            kind=k.kind,
+            kind=k.kind.name,
             ops=k.ops,
             inputs=k.program.inputs,
             outputs=k.program.outputs,

@@ -7,18 +7,18 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from onnxopt.artifact import package
+from onnxopt.artifact import layout
 from onnxopt.artifact.open import Opened, open_artifact
 from onnxopt.errors import ArtifactError, UsageError
 from onnxopt.runtime import configuration as configurations
 from onnxopt.runtime import releases
 from onnxopt.runtime.configuration import Configuration, configuration_for
-from onnxopt.runtime.sessions import CPU, CUDA, RunError, check_providers, one_line
+from onnxopt.runtime.sessions import CPU, CUDA, RunError, Session, check_providers, one_line
 
 if TYPE_CHECKING:
     import onnxruntime as ort
 
-__all__ = ["Configuration", "configuration_for", "load"]
+_Providers = Sequence[str | tuple[str, dict[str, Any]]]
 
 
 def load(
@@ -30,40 +30,67 @@ def load(
     cuda_graph: bool = False,
     configuration: str | None = None,
     public_key: str | Path | None = None,
-) -> ort.InferenceSession:
+) -> Session:
     """Open an artifact, a folder or an archive of `onnxopt pack`, after checking every file's hash.
 
-    providers: as ORT takes them; default: this machine's file of the artifact (`configuration_for` says which and why),
-    and where CUDA does not start, with a warning, the CPU's. session_options: used as they are, and the library is
-    registered on them; default: the file's. library=False: without the library, ORT runs the original nodes.
+    Returns an onnxruntime.InferenceSession; `Session` is its type, as ONNX Runtime ships none.
 
-    cuda_graph: a graph_session.GraphSession. Runs with an IO binding whose inputs and outputs all lie at fixed places
-    on the device are captured and replayed; every other run, session.run among them, goes without a graph and is right
-    at any shape. UsageError naming the nodes where the model cannot be captured.
+    providers: as ONNX Runtime takes them, names or pairs of name and options. Default: those of the artifact's file for
+    this machine (`configuration_for` says which and why); where CUDA does not start, the CPU's with a warning.
+    session_options: used as they are, and the library is registered on them; default: those of the file. library=False:
+    without the library, ONNX Runtime runs the original nodes.
+
+    cuda_graph: the session captures and replays CUDA graphs. A run with an IO binding whose inputs and outputs all have
+    fixed addresses on the device is captured once and replayed; every other run, `session.run` included, goes without a
+    graph and is right at any shape. UsageError names the nodes that prevent a graph.
 
     configuration: a file of the artifact's providers/ by name ("h200.tensorrt") instead of this machine's. public_key:
-    minisign's, as a path or its base64 line: refuse an artifact that is not signed by it; default: the environment
-    variable ONNXOPT_PUBLIC_KEY, and no check where that is unset.
+    minisign's, as a path or its base64 line; an artifact that is not signed by it is refused. Default: the environment
+    variable ONNXOPT_PUBLIC_KEY; where it is unset, no signature is checked.
 
-    Raises ArtifactError where a file is missing or changed, this ORT is too old, or refuses the model; UsageError where
-    this ORT has not got a provider that was asked for.
+    Raises ArtifactError where a file is missing or changed, or this ONNX Runtime is too old or refuses the model;
+    UsageError where this ONNX Runtime lacks a provider that was asked for.
     """
     artifact = open_artifact(path, public_key=public_key)
-    folder = artifact.folder
     _check_version(artifact, artifact.manifest.requires.onnxruntime, "to open it")
-    if providers is not None and (cuda_graph or configuration is not None):
-        raise UsageError("cuda_graph and configuration take the artifact's own providers: leave `providers` out")
     if providers is not None:
-        names = [p if isinstance(p, str) else p[0] for p in providers]
-        check_providers(names)
-        if CUDA in names:
-            _check_version(artifact, artifact.manifest.requires.onnxruntime_cuda, f"to run it on {CUDA}")
+        if cuda_graph or configuration is not None:
+            raise UsageError("cuda_graph and configuration take the artifact's own providers: leave `providers` out")
+        _check_providers(artifact, providers)
     library_path = artifact.library if library else None
     if session_options is not None and library_path is not None:
         _register(session_options, library_path)
-    chosen = configurations.named(folder, configuration) if configuration else configuration_for(folder)
     if providers is not None:
-        chosen = configuration_for(folder, CPU)  # for the session options: the caller's providers decide the rest
+        # Only its session options are used: the caller's providers decide the rest.
+        cpu = configuration_for(artifact.folder, CPU)
+        return _open(artifact.folder, cpu, providers, session_options, library_path, False)
+    chosen = (
+        configurations.named(artifact.folder, configuration) if configuration else configuration_for(artifact.folder)
+    )
+    _check_configuration(artifact, chosen, cuda_graph)
+    try:
+        return _open(artifact.folder, chosen, None, session_options, library_path, cuda_graph)
+    except ArtifactError as error:
+        # A driver and a device do not yet make a working EP: cuDNN may be missing, or the GPU's memory be taken.
+        if cuda_graph or configuration or chosen.provider == CPU:
+            raise
+        cpu = configuration_for(artifact.folder, CPU)
+        session = _open(artifact.folder, cpu, None, session_options, library_path, False)
+        message = f"{artifact.folder} runs on the CPU: {error}; `onnxopt doctor` says more"
+        warnings.warn(message, RuntimeWarning, stacklevel=2)
+        return session
+
+
+def _check_providers(artifact: Opened, providers: _Providers) -> None:
+    """UsageError or ArtifactError unless this ONNX Runtime has the providers and can run the artifact on them."""
+    names = [provider if isinstance(provider, str) else provider[0] for provider in providers]
+    check_providers(names)
+    if CUDA in names:
+        _check_version(artifact, artifact.manifest.requires.onnxruntime_cuda, f"to run it on {CUDA}")
+
+
+def _check_configuration(artifact: Opened, chosen: Configuration, cuda_graph: bool) -> None:
+    """UsageError or ArtifactError unless this ONNX Runtime can run the artifact with this configuration."""
     check_providers([chosen.provider])
     if chosen.provider != CPU:
         _check_version(artifact, artifact.manifest.requires.onnxruntime_cuda, f"to run it on {chosen.provider}")
@@ -71,16 +98,6 @@ def load(
         _check_version(artifact, chosen.data["onnxruntime"], f"to take {chosen.path.name}")
     if cuda_graph:
         _check_graph(chosen)
-    try:
-        return _open(folder, chosen, providers, session_options, library_path, cuda_graph)
-    except ArtifactError as error:
-        # A driver and a device do not yet make a working EP: cuDNN may be missing, or the GPU's memory be taken.
-        if providers is not None or cuda_graph or configuration or chosen.provider == CPU:
-            raise
-        fallback = configuration_for(folder, CPU)
-        session = _open(folder, fallback, None, session_options, library_path, False)
-        warnings.warn(f"{folder} runs on the CPU: {error}; `onnxopt doctor` says more", RuntimeWarning, stacklevel=2)
-        return session
 
 
 def _check_graph(chosen: Configuration) -> None:
@@ -91,18 +108,18 @@ def _check_graph(chosen: Configuration) -> None:
         raise UsageError(f"{chosen.path}: does not say whether a CUDA graph is possible; optimize the model again")
     if chosen.blocking:
         shown = "; ".join(f"{node}: {reason}" for node, reason in chosen.blocking[:3])
-        more = f" and {len(chosen.blocking) - 3} more" if len(chosen.blocking) > 3 else ""
-        raise UsageError(f"cuda_graph: the model cannot be captured: {shown}{more}")
+        others = f" and {len(chosen.blocking) - 3} more" if len(chosen.blocking) > 3 else ""
+        raise UsageError(f"cuda_graph: the model cannot be captured: {shown}{others}")
 
 
 def _open(
     folder: Path,
     chosen: Configuration,
-    providers: Sequence[Any] | None,
+    providers: _Providers | None,
     session_options: ort.SessionOptions | None,
     library: Path | None,
     cuda_graph: bool,
-) -> ort.InferenceSession:
+) -> Session:
     import onnxruntime as ort
 
     try:
@@ -121,16 +138,16 @@ def _open(
 
 
 def model_of(folder: Path, chosen: Configuration) -> Path:
-    """The model file that a configuration is for: the first of those it names that is there."""
-    names = chosen.data.get("model", package.MODEL)
+    """The model file that a configuration is for: the first that exists of those it names."""
+    names = chosen.data.get("model", layout.MODEL)
     candidates = [folder / name for name in ([names] if isinstance(names, str) else names)]
-    return next((path for path in candidates if path.is_file()), folder / package.MODEL)
+    return next((path for path in candidates if path.is_file()), folder / layout.MODEL)
 
 
 def _register(options: ort.SessionOptions, library: Path) -> None:
     try:
         options.register_custom_ops_library(str(library))
-    except Exception as error:  # as above
+    except Exception as error:  # ONNX Runtime raises a dozen unrelated classes
         raise ArtifactError(f"{library}: ONNX Runtime cannot use it: {one_line(error)}") from error
 
 

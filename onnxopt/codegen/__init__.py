@@ -1,1 +1,1 @@
-"""."""
+"""Kernels to CUDA source, fatbin and kernels.json. May import program to kinds."""

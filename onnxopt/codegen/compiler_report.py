@@ -6,7 +6,7 @@ import dataclasses
 import re
 from collections.abc import Iterable, Mapping
 
-from onnxopt.fusion.regions import Kernel, Kind
+from onnxopt.fusion.region import Kernel
 
 _ENTRY = re.compile(r"Compiling entry function '(\w+)'")
 _SPILLS = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads")
@@ -38,7 +38,7 @@ def parse(log: str) -> dict[str, Usage]:
 
 
 def spilling(kernels: Iterable[Kernel], usage: Mapping[str, Mapping[str, Usage]]) -> set[frozenset[str]]:
-    """The nodes, by name, of every pointwise region of which an entry point spills on some architecture.
+    """The nodes, by name, of every region that can be split and of which an entry point spills on some architecture.
 
     usage: architecture -> entry point -> what it needs.
     """
@@ -46,6 +46,6 @@ def spilling(kernels: Iterable[Kernel], usage: Mapping[str, Mapping[str, Usage]]
     return {
         frozenset(site.replaced)
         for kernel in kernels
-        if kernel.kind is Kind.POINTWISE and any(v.symbol in bad for v in kernel.variants)
+        if kernel.kind.splits and any(v.symbol in bad for v in kernel.variants)
         for site in kernel.sites
     }

@@ -10,7 +10,7 @@ import hashlib
 import json
 from collections.abc import Sequence
 
-from onnxopt.fusion.regions import Kernel
+from onnxopt.fusion.region import Kernel
 
 SCHEMA = 2
 FATBIN = "kernels.fatbin"
@@ -28,7 +28,7 @@ def to_json(kernels: Sequence[Kernel], fatbin: bytes | None) -> str:
 def _kernel(kernel: Kernel) -> dict[str, object]:
     return {
         "name": kernel.name,
-        "kind": kernel.kind,
+        "kind": kernel.kind.name,
         **kernel.program.to_json(),
         "cpu": kernel.cpu,
         "variants": [dataclasses.asdict(variant) for variant in kernel.variants],

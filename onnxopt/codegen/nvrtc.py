@@ -65,7 +65,8 @@ def compiled(
     ordered = check_archs(archs)
     if not ordered:
         raise UsageError("no architecture to compile for: name at least one")
-    headers = {path.name: path.read_text() for path in sorted(paths.cuda_kernels().glob("*.*h"))}
+    root = paths.cuda_kernels()
+    headers = {path.relative_to(root).as_posix(): path.read_text() for path in sorted(root.rglob("*.*h"))}
     targets = [*ordered, ordered[-1].replace("sm", "compute")]
     folder = cache or Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "onnxopt" / "kernels"
     images: dict[str, tuple[bytes, str]] = {}

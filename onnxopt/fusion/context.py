@@ -1,20 +1,26 @@
-"""What the searches for regions share while one graph is fused: what is known of it, and what is taken already."""
+"""Context: what the kinds share while they search one graph for regions: shapes, opsets, and nodes already taken."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from typing import Any, TypeVar
 
 import onnx_ir as ir
 
-from onnxopt.fusion.regions import Region
+from onnxopt.fusion.vertices import Vertices
 from onnxopt.graph.shapes.shapes import Shapes
 
+M = TypeVar("M")
+Lowering = Callable[
+    [Sequence[ir.Node], Sequence[ir.Value], Sequence[ir.Value], Mapping[str, int], Shapes], M
+]  # nodes, inputs, outputs, opsets, shapes -> the program of a kernel for the nodes; ValueError if there is none
 
-class Search:
-    """One graph, with the nodes that are already meant to become one.
 
-    order: every node with its position in topological order. host: values that belong on the CPU. spilled: names of
-    the nodes of regions that need more registers than there are.
+class Context:
+    """One graph, and the regions found in it so far.
+
+    order: node -> its position in topological order. host: values that ONNX Runtime computes on the CPU. spilled: the
+    node names of every region whose kernel spilled registers when it was compiled.
     """
 
     def __init__(
@@ -27,61 +33,65 @@ class Search:
     ):
         self.graph, self.opsets, self.shapes, self.host = graph, opsets, shapes, host
         self.order = {node: k for k, node in enumerate(graph)}
-        self._reads = {node: _reads(node) for node in graph}
-        self._members: dict[ir.Node, Sequence[ir.Node]] = {}
+        self._producers = {node: tuple(self._sources(node)) for node in graph}
+        self._vertices = Vertices(graph, self._producers.__getitem__)
         self._taken: set[ir.Node] = set()
         self._spilled = spilled
+        self._lowered: dict[tuple[Any, ...], Any] = {}
 
-    def take(self, regions: Collection[Region]) -> None:
-        """Give these regions' nodes to them: searches that come later leave them alone."""
-        for region in regions:
-            self._taken.update(region.nodes)
-            self.contract(region.nodes)
+    def take(self, regions: Collection[Sequence[ir.Node]]) -> None:
+        """Mark the nodes of these regions as taken, so that later searches leave the nodes alone."""
+        for nodes in regions:
+            self._taken.update(nodes)
+            self.contract(nodes)
 
     def is_taken(self, node: ir.Node) -> bool:
         """Whether the node belongs to a region of another kind."""
         return node in self._taken
 
+    def lowered(
+        self, lower: Lowering[M], nodes: Sequence[ir.Node], inputs: Sequence[ir.Value], outputs: Sequence[ir.Value]
+    ) -> M:
+        """The result of `lower` for these nodes, or the ValueError that `lower` raises. Results are cached."""
+        key = (lower, tuple(nodes), tuple(inputs), tuple(outputs))
+        if key not in self._lowered:
+            try:
+                self._lowered[key] = lower(nodes, inputs, outputs, self.opsets, self.shapes)
+            except ValueError as error:
+                self._lowered[key] = error
+        result = self._lowered[key]
+        if isinstance(result, ValueError):
+            raise result
+        return result  # type: ignore[no-any-return]
+
     def spills(self, nodes: Collection[ir.Node]) -> bool:
-        """Whether one kernel for these nodes was found to spill, or has more than half of one that was."""
+        """Whether these nodes hold more than half of a region whose kernel spilled registers."""
         if not self._spilled:
             return False
         names = {str(n.name) for n in nodes}
         return any(2 * len(names & region) > len(region) for region in self._spilled)
 
     def contract(self, nodes: Sequence[ir.Node]) -> None:
-        """Let these nodes count as one vertex of the graph from now on."""
-        self._members.update(dict.fromkeys(nodes, nodes))
+        """Treat these nodes as one vertex in later searches for cycles."""
+        self._vertices.contract(nodes)
 
     def makes_cycle(self, nodes: Collection[ir.Node]) -> bool:
-        """Whether one kernel for these nodes would wait for itself, through something that is not among them.
+        """Whether a path leads from these nodes through a node outside of them back to one of them.
 
-        The nodes must be whole vertices: all nodes of every contraction that they touch.
+        One kernel for such nodes would have to wait for its own result. The nodes must be whole vertices: all nodes of
+        every contraction of which they hold one.
         """
-        target = set(nodes)
-        seen = set(target)
-        pending = [s for n in target for s in self._sources(n) if s not in target]
-        while pending:
-            node = pending.pop()
-            if node in seen:
-                continue
-            members = self._members.get(node, (node,))
-            seen.update(members)
-            sources = [s for m in members for s in self._sources(m)]
-            if any(s in target for s in sources):
-                return True
-            pending += sources
-        return False
+        return self._vertices.makes_cycle(nodes)
 
     def _sources(self, node: ir.Node) -> Iterator[ir.Node]:
-        for value in self._reads[node]:
+        for value in _reads(node):
             producer = value.producer()
             if producer is not None and producer in self.order:
                 yield producer
 
 
 def _reads(node: ir.Node) -> tuple[ir.Value, ...]:
-    """What a node reads: its inputs, and what the bodies of a control-flow node capture from outside."""
+    """The values that a node reads: its inputs, and the outer values that bodies of a control-flow node capture."""
     inner = [attribute.as_graph() for attribute in node.attributes.values() if attribute.type == ir.AttributeType.GRAPH]
     captured = [v for graph in inner for n in graph for v in _reads(n)]
     captured += [v for graph in inner for v in graph.outputs]

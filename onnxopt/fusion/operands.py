@@ -1,4 +1,4 @@
-"""What lowering knows of a node's operands: constants, storage dtypes, and the row of the operator table."""
+"""Operands of a node as lowering sees them: scalar constants, storage dtypes, and the operator applied to them."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ import onnx_ir as ir
 from onnxopt.graph.shapes.shapes import Shapes
 from onnxopt.program import operators
 from onnxopt.program.dtypes import Dtype
+from onnxopt.program.elementwise import Call
 from onnxopt.program.expressions import Expr
 
 
 def constant(value: ir.Value | None) -> ir.TensorProtocol | None:
-    """The one element of a value that is a constant of one element and that nobody can feed, else None."""
+    """The tensor of a constant of one element, None for other values. A graph input is not a constant."""
     if value is None or value.const_value is None or value.is_graph_input() or value.const_value.size != 1:
         return None
     return value.const_value
@@ -23,7 +24,7 @@ def apply_operator(node: ir.Node, known: Mapping[ir.Value, Expr], opsets: Mappin
     """The node's result from its operands, through the operator table."""
     row = operators.find(node.domain, node.op_type, opsets.get(node.domain))
     if row is None:
-        raise ValueError(f"{node.op_type} is not in the operator table")
+        raise ValueError(f"The operator table has no {node.op_type}")
     first = next(v for v in node.inputs if v is not None)
     args = []
     for value in node.inputs:
@@ -31,8 +32,8 @@ def apply_operator(node: ir.Node, known: Mapping[ir.Value, Expr], opsets: Mappin
         if value is not None and arg is not None and row.exact and arg.is_float:
             arg = arg.narrow(storage(value, shapes).name)
         args.append(arg)
-    call = operators.Call(
-        args=tuple(args),  # type: ignore[arg-type]  # only Clip has operands that may be left out, and it looks
+    call = Call(
+        args=tuple(args),  # type: ignore[arg-type]  # None only where the row says that an operand is optional
         attributes={name: attribute.value for name, attribute in node.attributes.items()},
         operand=storage(first, shapes).name,
         result=storage(node.outputs[0], shapes).name,
@@ -41,8 +42,8 @@ def apply_operator(node: ir.Node, known: Mapping[ir.Value, Expr], opsets: Mappin
 
 
 def storage(value: ir.Value, shapes: Shapes) -> Dtype:
-    """The storage dtype of a value; ValueError where a kernel cannot store it."""
+    """The storage dtype of a value. ValueError where kernels cannot store the dtype."""
     dtype = shapes.dtype(value)
     if dtype is None:
-        raise ValueError(f"{value.name} has no dtype that a kernel can store")
+        raise ValueError(f"The dtype of `{value.name}` cannot be stored by a kernel")
     return dtype

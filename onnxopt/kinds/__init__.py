@@ -1,1 +1,31 @@
-"""."""
+"""The kinds of kernels: one folder and one line below for each. May import program to fusion."""
+
+from __future__ import annotations
+
+import importlib
+
+from onnxopt.fusion.region import Kind
+
+# In the order of the search; later kinds leave alone the nodes that an earlier kind takes. Attention takes operators
+# that no other kind takes, and the nodes that compute their lengths. Rowwise comes before GEMM, because a bias or a
+# residual costs less in a norm's kernel than in cuBLASLt's epilogue (benchmarks/notes.md). Rowwise comes before scan,
+# because the work between a reduction and a scan costs nothing in the reduction's kernel. Pointwise takes the rest.
+_IN_ORDER = (
+    "attention",
+    "rowwise",
+    "scan",
+    "gemm",
+    "pointwise",
+)
+
+
+def _kind(name: str) -> Kind:
+    """The object of the kind in the folder `name`: kinds/gemm/kind.py has GEMM."""
+    kind = getattr(importlib.import_module(f"onnxopt.kinds.{name}.kind"), name.upper())
+    assert isinstance(kind, Kind) and kind.name == name
+    return kind
+
+
+KINDS: tuple[Kind, ...] = tuple(map(_kind, _IN_ORDER))
+
+__all__ = ["KINDS"]

@@ -1,74 +1,43 @@
-"""The operator table: what each elementwise ONNX operator means, in one row.
+"""The operator table: what each elementwise operator means, in one row.
 
-Fusibility (fusion/fuse.py), CUDA code (codegen/generate.py), the CPU kernel's program (kernels.json) and the table-driven tests all
-read these rows; adding an operator is adding a row. The definitions are those of the ONNX operator specification,
-written over the primitives of program/pointwise.py; the oracle they are tested against is onnx's reference evaluator.
+Type inference (graph/shapes/), fusion, the CUDA text, the program that the CPU kernel interprets and the table-driven
+tests read these rows. Adding an operator is adding a row: docs/adding-an-operator.md.
+
+The definitions are those of the ONNX operator specification and, for com.microsoft, of ONNX Runtime's
+ContribOperators.md. They are written over the primitives of program/pointwise.py.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
-from onnxopt.program.dtypes import DTYPES, to_ir
+import numpy as np
+
+from onnxopt.program.dtypes import ANY, BOOL, DTYPES, FLOATS, INTEGERS, NUMBERS, SIGNED, UNSIGNED, to_ir
+from onnxopt.program.elementwise import Call, Operand, Operator
 from onnxopt.program.expressions import Expr
+from onnxopt.program.result_dtypes import Attributes, always, of_attribute, of_operand
 
-FLOATS = frozenset(d.name for d in DTYPES.values() if d.kind == "float")
-SIGNED = frozenset(d.name for d in DTYPES.values() if d.kind == "signed")
-UNSIGNED = frozenset(d.name for d in DTYPES.values() if d.kind == "unsigned")
-INTEGERS = SIGNED | UNSIGNED
-NUMBERS = FLOATS | INTEGERS
-BOOL = frozenset({"bool"})
-ANY = NUMBERS | BOOL
+CONTRIB = "com.microsoft"
 
 
-@dataclasses.dataclass(frozen=True)
-class Call:
-    """One use of an operator: its operands, attributes, and the storage dtypes of the first operand and the result."""
-
-    args: tuple[Expr, ...]
-    attributes: Mapping[str, Any]
-    operand: str
-    result: str
-
-    def attr(self, name: str, default: Any) -> Any:
-        return self.attributes.get(name, default)
-
-
-@dataclasses.dataclass(frozen=True)
-class Operator:
-    """One row of the table.
-
-    name, domain, since: ONNX op type, its domain, and the first version the row holds for (later ones only add dtypes).
-    arity: least and most operands (None: any number). dtypes: storage dtypes its operands may have.
-    meaning: the result in terms of the operands (compute dtype).
-    exact: the result jumps, so operands are rounded to their storage dtype as the unfused operator would see them.
-    samples: where test inputs are drawn, (low, high). attributes: attribute sets the tests try.
-    ulp: what the result may differ from the reference by, in ulp of the storage dtype, where a test compares.
-    """
-
-    name: str
-    since: int
-    arity: tuple[int, int | None]
-    dtypes: frozenset[str]
-    meaning: Callable[[Call], Expr]
-    domain: str = ""
-    exact: bool = False
-    samples: tuple[float, float] = (-4.0, 4.0)
-    attributes: tuple[Mapping[str, Any], ...] = ({},)
-    ulp: int = 4
-
-
-def _unary(name: str, since: int, dtypes: frozenset[str], meaning: Callable[[Expr], Expr], **more: Any) -> Operator:
-    return Operator(name, since, (1, 1), dtypes, lambda c: meaning(c.args[0]), **more)
+def _unary(name: str, since: int, dtypes: frozenset[str], meaning: Callable[[Expr], Expr], **fields: Any) -> Operator:
+    return Operator(name, since, (1, 1), dtypes, lambda c: meaning(c.args[0]), **fields)
 
 
 def _binary(
-    name: str, since: int, dtypes: frozenset[str], meaning: Callable[[Expr, Expr], Expr], **more: Any
+    name: str, since: int, dtypes: frozenset[str], meaning: Callable[[Expr, Expr], Expr], **fields: Any
 ) -> Operator:
-    return Operator(name, since, (2, 2), dtypes, lambda c: meaning(*c.args), **more)
+    return Operator(name, since, (2, 2), dtypes, lambda c: meaning(*c.args), **fields)
+
+
+def _predicate(
+    name: str, since: int, dtypes: frozenset[str], meaning: Callable[..., Expr], operands: int = 2
+) -> Operator:
+    arity, result = (operands, operands), always("bool")
+    return Operator(name, since, arity, dtypes, lambda c: meaning(*c.args), result=result, exact=True)
 
 
 def _variadic(name: str, since: int, dtypes: frozenset[str], op: str) -> Operator:
@@ -86,7 +55,7 @@ def _cast(c: Call) -> Expr:
     x = c.args[0]
     target = DTYPES[c.result]
     if target.kind != "float":
-        x = x.narrow(c.operand)  # truncation jumps
+        x = x.narrow(c.operand)  # because truncation jumps
     return x.cast(target.compute).narrow(c.result)
 
 
@@ -100,7 +69,7 @@ def _clip(c: Call) -> Expr:
 def _div(c: Call) -> Expr:
     x, y = c.args
     if c.operand in ("float16", "bfloat16") and isinstance(y.constant, float) and abs(y.constant) > 1e-30:
-        return x * (1.0 / y.constant)  # float32's half ulp vanishes when stored in 16 bits
+        return x * (1.0 / y.constant)  # rounding to 16 bits hides the half ulp of float32 that this costs
     return x / y
 
 
@@ -183,7 +152,7 @@ def _hard_sigmoid(x: Expr, alpha: float, beta: float) -> Expr:
 
 def _shrink(c: Call) -> Expr:
     x, bias, limit = c.args[0], c.attr("bias", 0.0), c.attr("lambd", 0.5)
-    return (x < -limit).where(x + bias, (x > limit).where(x - bias, 0.0 if x.is_float else 0))  # of NaN too
+    return (x < -limit).where(x + bias, (x > limit).where(x - bias, 0.0 if x.is_float else 0))  # 0 for NaN too
 
 
 def _leaky_relu(x: Expr, slope: Expr | float) -> Expr:
@@ -191,7 +160,8 @@ def _leaky_relu(x: Expr, slope: Expr | float) -> Expr:
 
 
 _CAST_TARGETS = tuple({"to": int(to_ir(name))} for name in DTYPES)
-_ALPHA_BETA: tuple[Mapping[str, Any], ...] = ({}, {"alpha": 0.3, "beta": 0.4})
+_BOUND = Operand(optional=True, scalar=True)
+_ALPHA_BETA: tuple[Attributes, ...] = ({}, {"alpha": 0.3, "beta": 0.4})
 
 _ROWS = (
     # arithmetic
@@ -199,8 +169,17 @@ _ROWS = (
     _binary("Sub", 7, NUMBERS, lambda x, y: x - y),
     _binary("Mul", 7, NUMBERS, lambda x, y: x * y),
     Operator("Div", 7, (2, 2), NUMBERS, _div),
-    Operator("Pow", 7, (2, 2), NUMBERS, _pow, samples=(0.1, 3.0), ulp=8),
-    Operator("Mod", 10, (2, 2), NUMBERS, _mod, exact=True, attributes=({"fmod": 1}, {})),
+    Operator("Pow", 7, (2, 2), NUMBERS, _pow, operands={1: Operand(NUMBERS)}, samples=(0.1, 3.0), ulp=8),
+    Operator(
+        "Mod",
+        10,
+        (2, 2),
+        NUMBERS,
+        _mod,
+        dtypes_with=lambda attributes: NUMBERS if attributes.get("fmod", 0) else INTEGERS,
+        exact=True,
+        attributes=({"fmod": 1}, {}),
+    ),
     _unary("Neg", 6, FLOATS | SIGNED, lambda x: -x),
     _unary("Abs", 6, NUMBERS, lambda x: x.abs()),
     _unary("Sign", 9, NUMBERS, lambda x: x.sign(), exact=True),
@@ -213,8 +192,8 @@ _ROWS = (
     _unary("Floor", 6, FLOATS, lambda x: x.floor(), exact=True),
     _unary("Ceil", 6, FLOATS, lambda x: x.ceil(), exact=True),
     _unary("Round", 11, FLOATS, lambda x: x.round(), exact=True),
-    Operator("Clip", 11, (1, 3), NUMBERS, _clip),
-    Operator("Cast", 6, (1, 1), ANY, _cast, samples=(0.0, 100.0), attributes=_CAST_TARGETS),
+    Operator("Clip", 11, (1, 3), NUMBERS, _clip, operands={1: _BOUND, 2: _BOUND}),
+    Operator("Cast", 6, (1, 1), ANY, _cast, result=of_attribute("to"), samples=(0.0, 100.0), attributes=_CAST_TARGETS),
     _unary("Identity", 1, ANY, lambda x: x),
     # exponentials and trigonometry
     _unary("Exp", 6, FLOATS, lambda x: x.exp()),
@@ -237,6 +216,16 @@ _ROWS = (
     _unary("Sigmoid", 6, FLOATS, _sigmoid),
     Operator("Gelu", 20, (1, 1), FLOATS, _gelu, attributes=({}, {"approximate": "tanh"})),
     Operator("Swish", 24, (1, 1), FLOATS, lambda c: c.args[0] * _sigmoid(c.args[0] * c.attr("alpha", 1.0))),
+    Operator(
+        "QuickGelu",
+        1,
+        (1, 1),
+        FLOATS,
+        lambda c: c.args[0] * _sigmoid(c.args[0] * c.attr("alpha", 1.702)),
+        domain=CONTRIB,
+        attributes=({}, {"alpha": 1.0}),
+        reference=lambda x, alpha=1.702: x / (1.0 + np.exp(-alpha * x)),
+    ),
     _unary("Mish", 18, FLOATS, lambda x: x * _softplus(x).tanh()),
     _unary("HardSwish", 14, FLOATS, lambda x: x * _hard_sigmoid(x, 1.0 / 6.0, 0.5)),
     Operator(
@@ -272,26 +261,35 @@ _ROWS = (
     _binary("PRelu", 9, FLOATS | frozenset({"int32", "int64", "uint32", "uint64"}), _leaky_relu),
     Operator("Shrink", 9, (1, 1), FLOATS, _shrink, exact=True, attributes=({}, {"bias": 0.2, "lambd": 0.7})),
     # comparisons and logic
-    _binary("Equal", 11, ANY, lambda x, y: x.eq(y), exact=True),
-    _binary("Less", 9, NUMBERS, lambda x, y: x < y, exact=True),
-    _binary("LessOrEqual", 12, NUMBERS, lambda x, y: x <= y, exact=True),
-    _binary("Greater", 9, NUMBERS, lambda x, y: x > y, exact=True),
-    _binary("GreaterOrEqual", 12, NUMBERS, lambda x, y: x >= y, exact=True),
-    _unary("IsNaN", 9, FLOATS, lambda x: x.isnan(), exact=True),
+    _predicate("Equal", 11, ANY, lambda x, y: x.eq(y)),
+    _predicate("Less", 9, NUMBERS, lambda x, y: x < y),
+    _predicate("LessOrEqual", 12, NUMBERS, lambda x, y: x <= y),
+    _predicate("Greater", 9, NUMBERS, lambda x, y: x > y),
+    _predicate("GreaterOrEqual", 12, NUMBERS, lambda x, y: x >= y),
+    _predicate("IsNaN", 9, FLOATS, lambda x: x.isnan(), operands=1),
     Operator(
         "IsInf",
         10,
         (1, 1),
         FLOATS,
         _isinf,
+        result=always("bool"),
         exact=True,
         attributes=({}, {"detect_negative": 0}, {"detect_positive": 0}, {"detect_negative": 0, "detect_positive": 0}),
     ),
-    _unary("Not", 1, BOOL, lambda x: x.apply("not")),
-    _binary("And", 7, BOOL, lambda x, y: x.apply("and", y)),
-    _binary("Or", 7, BOOL, lambda x, y: x.apply("or", y)),
-    _binary("Xor", 7, BOOL, lambda x, y: x.apply("xor", y)),
-    Operator("Where", 9, (3, 3), ANY, lambda c: c.args[0].where(c.args[1], c.args[2])),
+    _unary("Not", 1, BOOL, lambda x: x.apply("not"), result=always("bool")),
+    _binary("And", 7, BOOL, lambda x, y: x.apply("and", y), result=always("bool")),
+    _binary("Or", 7, BOOL, lambda x, y: x.apply("or", y), result=always("bool")),
+    _binary("Xor", 7, BOOL, lambda x, y: x.apply("xor", y), result=always("bool")),
+    Operator(
+        "Where",
+        9,
+        (3, 3),
+        ANY,
+        lambda c: c.args[0].where(c.args[1], c.args[2]),
+        operands={0: Operand(BOOL)},
+        result=of_operand(1),
+    ),
     # bits
     Operator(
         "BitShift",

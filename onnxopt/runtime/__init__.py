@@ -1,1 +1,1 @@
-"""."""
+"""ONNX Runtime on this machine: sessions, devices, GPUs, configurations. May import program to codegen."""

@@ -1,4 +1,4 @@
-"""One session with its inputs and outputs bound to the device: what is timed, so that no run copies to the host."""
+"""A session with inputs and outputs bound to the device, so that a timed run copies nothing to the host."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ if TYPE_CHECKING:
 
 
 class BoundRun:
-    """Calling it runs the session once and returns the seconds it took, up to the outputs being there.
+    """Calling it runs the session once and returns the seconds until the outputs are complete.
 
-    keep_outputs: write to the same buffers each time; not possible where random numbers decide output shapes. A
-    graph_session.GraphSession replays a CUDA graph then. RunError where ORT refuses.
+    keep_outputs: write to the same buffers each time, so that a GraphSession replays a CUDA graph; not possible where
+    random numbers decide output shapes. RunError where ONNX Runtime refuses.
     """
 
     def __init__(
@@ -49,11 +49,11 @@ class BoundRun:
         return time.perf_counter() - started
 
     def refill(self, feeds: Mapping[str, Array]) -> None:
-        """Other contents, of the same shapes, in the same buffers."""
+        """Write other contents, of the same shapes, into the input buffers."""
         for name, array in feeds.items():
             sessions.refill(self._inputs[name], array)
 
     def outputs(self) -> dict[str, Array]:
-        """What the last run wrote, by output name."""
+        """The outputs of the last run, by name."""
         types = [o.type for o in self.session.get_outputs()]
         return sessions.to_arrays(self._names, self._binding.get_outputs(), types)

@@ -1,4 +1,4 @@
-"""Which file of providers/ is this machine's, and how its options are handed to ONNX Runtime."""
+"""Configurations: which file of providers/ is for this machine, and sessions with its options."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from onnxopt.errors import UsageError
-from onnxopt.runtime import devices, gpus, providers
+from onnxopt.runtime import devices, gpus, graph_session, providers
 from onnxopt.runtime.sessions import CPU, CUDA, RunError, cuda_is_usable, one_line
 
 if TYPE_CHECKING:
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True)
 class Configuration:
-    """One file of an artifact's providers/. name: without ".json". reason: why it is the one for this machine.
+    """One file of an artifact's providers/. name: without ".json". reason: why it was chosen.
 
-    device: the GPU it was chosen for, None for the CPU and for one that was asked for by name.
+    device: the GPU that it was chosen for; None for the CPU, and for a configuration chosen by name.
     """
 
     name: str
@@ -34,16 +34,16 @@ class Configuration:
 
     @property
     def blocking(self) -> tuple[tuple[str, str], ...] | None:
-        """(node, reason) of what prevents a CUDA graph, none where nothing does; None where the file does not say."""
+        """(node, reason) of the nodes that prevent a CUDA graph; None where the file does not say."""
         graph = self.data.get("cuda_graph")
         return None if graph is None else tuple((row["node"], row["reason"]) for row in graph["blocking"])
 
 
 def configuration_for(artifact: str | Path, provider: str | None = None) -> Configuration:
-    """The configuration that onnxopt.load takes for an artifact on this machine.
+    """The configuration of an artifact folder that onnxopt.load takes on this machine.
 
-    provider: ORT's name of the CUDA or the CPU EP, default CUDA where this ORT has it and the driver reports a device.
-    Asks the driver and creates no context. ArtifactError where the file cannot be used.
+    provider: ONNX Runtime's name of the CUDA or the CPU provider, default CUDA where this ONNX Runtime has it and the
+    driver reports a device. No CUDA context is created. ArtifactError where the file cannot be used.
     """
     folder = Path(artifact)
     if provider is None:
@@ -59,7 +59,7 @@ def configuration_for(artifact: str | Path, provider: str | None = None) -> Conf
 
 
 def named(artifact: str | Path, name: str) -> Configuration:
-    """Configuration `name` ("h200.tensorrt") of an artifact. UsageError where it has none of that name."""
+    """Configuration `name` ("h200.tensorrt") of an artifact. UsageError where there is none of that name."""
     folder = Path(artifact)
     if not providers.path(folder, name).is_file():
         has = ", ".join(sorted(p.stem for p in (folder / providers.FOLDER).glob("*.json")))
@@ -68,7 +68,7 @@ def named(artifact: str | Path, name: str) -> Configuration:
 
 
 def session_options(configuration: dict[str, Any]) -> ort.SessionOptions:
-    """ORT's session options with everything that a configuration says of them."""
+    """ONNX Runtime's session options, set as a configuration says."""
     import onnxruntime as ort
 
     options = ort.SessionOptions()
@@ -84,7 +84,7 @@ def session_options(configuration: dict[str, Any]) -> ort.SessionOptions:
 
 
 def provider_list(configuration: dict[str, Any], folder: Path, *, cuda_graph: bool = False) -> list[Any]:
-    """The execution providers in order, with options, as ORT takes them. Paths become absolute below `folder`."""
+    """The execution providers in order, with options, as ONNX Runtime takes them. Paths become absolute in `folder`."""
     options = dict(configuration["provider_options"])
     for name in configuration.get("path_options", ()):
         target = (folder / options[name]).absolute()
@@ -108,14 +108,13 @@ def open_session(
     providers: Sequence[Any] | None = None,
     quiet: bool = True,
 ) -> ort.InferenceSession:
-    """A session of a model file with a configuration's options; a GraphSession where cuda_graph is asked for.
+    """A session of a model file with a configuration's options; a GraphSession if cuda_graph is set.
 
-    library: registered with the options that are made here; `options` are used as they are. providers: instead of the
-    configuration's. quiet: no log, for callers that report errors themselves. RunError where ORT refuses.
+    library: registered on the configuration's session options. options: used as they are instead of those. providers:
+    instead of the configuration's. quiet: no log, for callers that report errors themselves. RunError where ONNX
+    Runtime refuses.
     """
     import onnxruntime as ort
-
-    from onnxopt.runtime.graph_session import GraphSession
 
     try:
         if options is None:
@@ -128,27 +127,27 @@ def open_session(
         names = [p if isinstance(p, str) else p[0] for p in listed]
         if set(names) != {CPU}:
             ort.preload_dlls()
-        made = GraphSession if cuda_graph else ort.InferenceSession
-        # ORT's own fallback would print to stdout and hide what went wrong.
-        session = made(str(model), options, providers=listed, enable_fallback=0)
+        create = graph_session.open_session if cuda_graph else ort.InferenceSession
+        # ONNX Runtime's own fallback would print to stdout and hide the error.
+        session = create(str(model), options, providers=listed, enable_fallback=0)
     except Exception as error:  # ORT raises a dozen unrelated classes
         raise RunError(one_line(error)) from error
     if providers is None and names[0] not in session.get_providers():
-        # ORT leaves out a provider whose libraries do not load, and says so only in its log.
+        # ONNX Runtime leaves out a provider whose libraries do not load, and says so only in its log.
         raise RunError(f"ONNX Runtime could not start {names[0]} on this machine")
     return session
 
 
 def _cuda_file(folder: Path, device: devices.Device | None) -> tuple[str, str]:
-    """Name of the file for a device, and why it is that one."""
+    """Name of the file for a device, and the reason."""
     if device is None:
         return providers.GENERIC, "the driver names no device"
-    known, key = gpus.find(device.name), gpus.key_of(device.name)
+    known, key = gpus.find_gpu(device.name), gpus.key_of(device.name)
     if known and known.refused:
         return providers.GENERIC, f"{device.name}: {known.refused}"
     if not providers.path(folder, key).is_file():
-        what = f"no code for {device.arch}" if known else "no entry in the GPU catalogue"
-        return providers.GENERIC, f"{device.name}: {what} when the artifact was made"
+        missing = f"no code for {device.arch}" if known else "no entry in the GPU catalogue"
+        return providers.GENERIC, f"{device.name}: {missing} when the artifact was made"
     stated = providers.read(folder, key).get("gpu", {}).get("compute_capability")
     if stated != device.compute_capability:
         return (

@@ -1,4 +1,4 @@
-"""The CUDA devices of this machine, asked of the driver. No context is created, so nothing is taken from the GPU."""
+"""The CUDA devices of this machine, as the driver reports them. No context is created, so no GPU memory is used."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ class Device:
 
 
 class DriverError(Exception):
-    """The driver is there and does not work; the message says what it answered. Never leaves the package."""
+    """The driver is installed and does not work; the message is its answer. Not raised to users."""
 
 
 @functools.cache
 def devices() -> tuple[Device, ...]:
-    """The devices, none where there is no driver. DriverError where there is one that cannot start."""
+    """The devices; none without a driver. DriverError where the driver cannot start."""
     driver = _driver()
     if driver is None:
         return ()

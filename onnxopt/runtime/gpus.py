@@ -1,6 +1,6 @@
-"""The GPU catalogue, gpus.json: what each GPU can do, where each figure comes from, which GPU a driver's name means.
+"""The GPU catalogue, gpus.json: figures of each GPU with their sources, and the names that the driver gives to it.
 
-Adding a GPU is adding an entry. `verify` is what an entry must satisfy.
+To add a GPU, add an entry; `Gpu.verify` checks it.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Gpu:
 
     @property
     def arch(self) -> str:
-        """As compile.ARCHS spells it: "sm_90" for 9.0."""
+        """As ARCHS in codegen/nvrtc.py spells it: "sm_90" for 9.0."""
         return arch_of(self.compute_capability)
 
     @property
@@ -78,9 +78,9 @@ class Gpu:
             wrong = sorted(set(stated) ^ set(_FIGURES)) or sorted(f for f in set(stated) if stated.count(f) > 1)
             raise ValueError(f"{self.key}: each figure needs one source; look at {', '.join(wrong)}")
         if not set(self.unconfirmed) <= set(_FIGURES):
-            raise ValueError(f"{self.key}: is unsure of what is no figure: {', '.join(self.unconfirmed)}")
+            raise ValueError(f"{self.key}: unconfirmed must name figures, not {', '.join(self.unconfirmed)}")
         if bool(self.refused) is (self.arch in ARCHS):
-            raise ValueError(f"{self.key}: is refused exactly where onnxopt does not compile for {self.arch}")
+            raise ValueError(f"{self.key}: must be refused if and only if onnxopt does not compile for {self.arch}")
 
 
 def arch_of(compute_capability: str) -> str:
@@ -97,23 +97,23 @@ def parse(document: dict[str, Any]) -> dict[str, Gpu]:
     """The catalogue of a document like gpus.json. ValueError names the entry that is wrong."""
     if document.get("schema") != 1:
         raise ValueError(f"gpus.json has schema {document.get('schema')}, this onnxopt reads 1")
-    found = {}
+    gpus: dict[str, Gpu] = {}
     names: dict[str, str] = {}
     for key, row in document["gpus"].items():
         fields: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in row.items()}
         fields["sources"] = {source: tuple(figures) for source, figures in row["sources"].items()}
         try:
-            found[key] = Gpu(key=key, **fields)
+            gpus[key] = Gpu(key=key, **fields)
         except TypeError as error:
             raise ValueError(f"{key}: {error}") from None
-        found[key].verify()
-        for name in found[key].driver_names:
+        gpus[key].verify()
+        for name in gpus[key].driver_names:
             if names.setdefault(name, key) != key:
                 raise ValueError(f"{key} and {names[name]} are both called {name!r} by the driver")
-    return found
+    return gpus
 
 
-def find(driver_name: str) -> Gpu | None:
+def find_gpu(driver_name: str) -> Gpu | None:
     """The GPU that the driver calls so; None for one that the catalogue lacks.
 
     Names must be equal: a slice of a GPU ("... MIG 1g.10gb") and a laptop's namesake are other devices.
@@ -122,6 +122,6 @@ def find(driver_name: str) -> Gpu | None:
 
 
 def key_of(driver_name: str) -> str:
-    """What files for this device are named by: the catalogue's key, or one made of the name."""
-    gpu = find(driver_name)
+    """The name of files for this device: the catalogue's key; for other devices one derived from the driver's name."""
+    gpu = find_gpu(driver_name)
     return gpu.key if gpu else re.sub(r"[^a-z0-9]+", "_", driver_name.lower()).strip("_")

@@ -1,15 +1,21 @@
-"""A session that replays CUDA graphs and still gives right answers whatever is run.
+"""A session that replays CUDA graphs and gives right outputs for every run.
 
-ORT replays a captured graph over the buffers that were bound when it was captured, whatever the caller binds or feeds
-later. So each set of bound buffers gets a graph of its own here, and a run whose buffers may move gets none.
+ONNX Runtime replays a captured graph over the buffers that were bound when it was captured, whatever the caller binds
+or feeds later. So each set of bound buffers gets a graph of its own here, and a run whose buffers may move gets none.
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import onnxruntime as ort
+if TYPE_CHECKING:
+    from onnxruntime import InferenceSession, IOBinding
+else:
+    # The classes of ONNX Runtime follow in `open_session`: this module can be imported where ONNX Runtime cannot, so
+    # that `onnxopt doctor` starts there and says what is wrong.
+    InferenceSession = IOBinding = object
 
 _ENTRY = "gpu_graph_id"
 _NONE = -1  # ORT: run without a graph
@@ -18,23 +24,24 @@ _MOST = 32  # graphs of one session; each holds device memory
 Place = tuple[str, int, tuple[int, ...], str]  # device, address, shape, type of one bound buffer
 
 
-class GraphSession(ort.InferenceSession):  # type: ignore[misc]
-    """An InferenceSession whose CUDA EP has enable_cuda_graph=1.
+class GraphSession(InferenceSession):  # type: ignore[misc]
+    """An InferenceSession whose CUDA EP has enable_cuda_graph=1; `open_session` makes one.
 
-    `run` and its relatives, which copy through buffers of their own, run without a graph. `run_with_iobinding` captures
-    one the first time that all inputs and outputs are bound to certain device buffers, and replays it whenever the same
-    buffers are bound again; beyond 32 sets of buffers, and where one is not bound to a fixed place on the device, it
-    runs without. Run options keep everything but their gpu_graph_id. Not for concurrent runs: graphs share the
-    session's stream and buffers.
+    `run` and its variants copy through buffers of their own and run without a graph. `run_with_iobinding` captures a
+    graph the first time that all inputs and outputs are bound to certain device buffers, and replays it whenever the
+    same buffers are bound again. It runs without a graph where an input or output has no fixed address on the device,
+    and beyond 32 sets of buffers. Run options keep everything but their gpu_graph_id. Not for concurrent runs: graphs
+    share the session's stream and buffers.
     """
 
     def __init__(self, *args: Any, **kwargs: Any):
         super().__init__(*args, **kwargs)
         self._graph_ids: dict[tuple[Place, ...], int] = {}
-        self._options: dict[int, ort.RunOptions] = {}  # making them takes as long as launching a graph
+        self._options: dict[int, Any] = {}  # making them takes as long as launching a graph
 
     def io_binding(self) -> GraphBinding:
-        return GraphBinding(self)
+        _, binding = _classes()
+        return binding(self)
 
     def run(self, output_names: Any, input_feed: Any, run_options: Any = None) -> Any:
         return super().run(output_names, input_feed, _with_graph(run_options, _NONE))
@@ -65,8 +72,8 @@ class GraphSession(ort.InferenceSession):  # type: ignore[misc]
         return self._graph_ids.setdefault(places, len(self._graph_ids) + 1)
 
 
-class GraphBinding(ort.IOBinding):  # type: ignore[misc]
-    """An IOBinding that remembers where each input and output lies."""
+class GraphBinding(IOBinding):  # type: ignore[misc]
+    """An IOBinding that remembers the address of each input and output; `GraphSession.io_binding` makes one."""
 
     def __init__(self, session: GraphSession):
         super().__init__(session)
@@ -77,10 +84,10 @@ class GraphBinding(ort.IOBinding):  # type: ignore[misc]
         self._changed = True
 
     def places(self) -> tuple[Place, ...] | None:
-        """Where every input lies, then every output; None where one is not fixed on a device."""
+        """The place of every input, then of every output; None where one has no fixed address on a device."""
         if self._changed:
-            found = [self._bound.get(name) for name in self._names]
-            self._places = None if None in found else tuple(p for p in found if p is not None)
+            places = [self._bound.get(name) for name in self._names]
+            self._places = None if None in places else tuple(p for p in places if p is not None)
             self._changed = False
         return self._places
 
@@ -131,6 +138,23 @@ class GraphBinding(ort.IOBinding):  # type: ignore[misc]
         self._forget("out")
 
 
+def open_session(*args: Any, **kwargs: Any) -> GraphSession:
+    """A GraphSession, which is an onnxruntime.InferenceSession too. Takes what InferenceSession takes."""
+    session, _ = _classes()
+    return session(*args, **kwargs)
+
+
+@functools.cache
+def _classes() -> tuple[type[GraphSession], type[GraphBinding]]:
+    """The classes above in front of ONNX Runtime's, whose methods their super() calls."""
+    import onnxruntime as ort
+
+    return (
+        type("GraphSession", (GraphSession, ort.InferenceSession), {"__doc__": GraphSession.__doc__}),
+        type("GraphBinding", (GraphBinding, ort.IOBinding), {"__doc__": GraphBinding.__doc__}),
+    )
+
+
 def _place(
     device: str, device_id: int, element_type: Any, shape: Sequence[int] | None, address: int | None
 ) -> Place | None:
@@ -146,6 +170,8 @@ def _place_of(value: Any) -> Place | None:
 
 
 def _with_graph(options: Any, graph: int) -> Any:
+    import onnxruntime as ort
+
     options = ort.RunOptions() if options is None else options
     options.add_run_config_entry(_ENTRY, str(graph))
     return options

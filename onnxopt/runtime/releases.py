@@ -1,4 +1,4 @@
-"""Requirements: the oldest ONNX Runtime and CUDA driver that an artifact needs, with what asks for it.
+"""Requirements: the oldest ONNX Runtime and CUDA driver that an artifact needs, with the reasons.
 
 Sources. Which IR version and opset a release reads: a model of one Identity, in every pair, opened with each release
 from 1.21.1 to 1.31.1 (2026-11-21; `python -m tests.compat` runs artifacts on four of them). Kernels that came later
@@ -56,7 +56,7 @@ def of(model: ir.Model, *, library: bool, archs: Sequence[str]) -> Requirements:
     """What an artifact of `model` needs. library: whether it has one. archs: of its fatbin ("sm_90", ...)."""
     to_open = list(_to_open(model, library))
     on_cuda = [*to_open, *_on_cuda(model)]
-    opens, runs = (max((release for release, _ in found), key=parts) for found in (to_open, on_cuda))
+    opens, runs = (max((release for release, _ in needs), key=parts) for needs in (to_open, on_cuda))
     return Requirements(
         onnxruntime=opens,
         onnxruntime_cuda=runs,

@@ -1,4 +1,4 @@
-"""Open and run ONNX Runtime sessions the way verify and bench need them: by path, quiet, any dtype, errors as ours."""
+"""ONNX Runtime sessions as verify and bench need them: from a path, without a log, for any dtype, with our errors."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import ctypes
 import functools
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -28,8 +28,35 @@ _ORT_TYPE = {
 }
 
 
+class NodeArg(Protocol):
+    """An input or output of a session. type: ONNX Runtime's spelling, as "tensor(float)". shape: sizes and symbols."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def type(self) -> str: ...
+    @property
+    def shape(self) -> list[int | str | None]: ...
+
+
+class Session(Protocol):
+    """The methods of onnxruntime.InferenceSession that most callers need; ONNX Runtime ships no types of its own."""
+
+    def run(
+        self, output_names: Sequence[str] | None, input_feed: Mapping[str, Any], run_options: Any = None
+    ) -> list[Any]: ...
+    def io_binding(self) -> Any: ...
+    def run_with_iobinding(self, iobinding: Any, run_options: Any = None) -> None: ...
+    def get_inputs(self) -> Sequence[NodeArg]: ...
+    def get_outputs(self) -> Sequence[NodeArg]: ...
+    def get_providers(self) -> list[str]: ...
+    def get_provider_options(self) -> dict[str, dict[str, str]]: ...
+    def get_modelmeta(self) -> Any: ...
+    def end_profiling(self) -> str: ...
+
+
 class RunError(Exception):
-    """ORT could not create a session or run it; the message is ORT's own, in one line. Never leaves the package."""
+    """ONNX Runtime could not create a session or run it; the message is its own, in one line. Not raised to users."""
 
 
 def open_session(
@@ -42,10 +69,11 @@ def open_session(
     data_folder: Path | None = None,
     provider_options: Mapping[str, str] | None = None,
 ) -> ort.InferenceSession:
-    """A session of the model file on one provider (with the CPU behind it), with the custom-op library if given.
+    """A session of the model file on one provider, with the CPU as fallback.
 
-    optimize: ORT's default optimizations, or none. data_folder: where its external data lies, if not beside it.
-    provider_options: for CUDA, by default TF32 off and convolutions chosen by heuristic. RunError where ORT refuses.
+    library: the custom-op library, None for none. optimize: ONNX Runtime's default optimizations, or none. data_folder:
+    of the external data, default beside the model. provider_options: for CUDA, by default TF32 off and convolutions
+    chosen by heuristic. RunError where ONNX Runtime refuses.
     """
     import onnxruntime as ort
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import statistics
 import tempfile
 import time
@@ -10,8 +9,9 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from onnxopt.artifact import archive, package
-from onnxopt.artifact.manifest import Measurement
+from onnxopt.artifact import archive
+from onnxopt.artifact.folder import hash_file
+from onnxopt.artifact.measurement import BenchResult, Timing
 from onnxopt.artifact.open import Opened, open_artifact
 from onnxopt.errors import ModelError, UsageError, VerificationError
 from onnxopt.graph import read, signature
@@ -27,62 +27,10 @@ from onnxopt.verification.verify import describe_failure
 if TYPE_CHECKING:
     from onnxruntime import InferenceSession
 
-    from onnxopt.artifact.fleet import Fleet
-
 _WARM_UP_SECONDS = 0.3
 _BLOCK_SECONDS = 0.05
 _FEWEST, _MOST = 7, 2000
 _QUANTILES = 20  # steps of the distribution
-
-
-@dataclasses.dataclass(frozen=True)
-class Timing:
-    """Milliseconds a run: median, 95th percentile, mean and best of `runs` runs.
-
-    quantiles: the distribution, at 0, 5, 10 ... 100 % of the runs.
-    """
-
-    p50: float
-    p95: float
-    mean: float
-    best: float
-    runs: int
-    quantiles: tuple[float, ...] = ()
-
-
-@dataclasses.dataclass(frozen=True)
-class Result:
-    """One benchmark. ratio: p50 of the baseline over p50 of the artifact, above 1 where the artifact is faster.
-
-    against: what the baseline is. case: input sizes. compared: worst difference over the limit, of any output.
-    requests: how many a run serves, its batch size. device: the GPU's name, or the processor's.
-    """
-
-    provider: str
-    case: str
-    against: str
-    baseline: Timing
-    artifact: Timing
-    ratio: float
-    compared: float
-    requests: int
-    device: str
-
-    def measurement(self, fleet: Fleet | None = None) -> Measurement:
-        """The same as a manifest keeps it."""
-        import onnxruntime as ort
-
-        return Measurement(
-            device=self.device,
-            provider=self.provider,
-            case=self.case,
-            against=self.against,
-            onnxruntime=ort.__version__,
-            before_ms=self.baseline.p50,
-            after_ms=self.artifact.p50,
-            ratio=self.ratio,
-            fleet=fleet,
-        )
 
 
 def bench(
@@ -93,43 +41,42 @@ def bench(
     provider: str | None = None,
     iterations: int | None = None,
     seconds: float = 5.0,
-) -> Result:
+) -> BenchResult:
     """Time an artifact with its library against a model.
 
-    against: a model file or artifact; default the original, where it still lies where it was optimized from and is
-    unchanged, else the artifact's own model without the library; the result says which. shapes: sizes of inputs or
-    dims; dynamic dims are otherwise 1 (batch), 128 or 224 (images), if the model runs so. provider: ORT's name, default
-    CUDA where a device is usable. iterations: runs of each, default as many as `seconds` allow (7 to 2000).
+    against: a model file or artifact; default the original, if it is still unchanged at the path that it was optimized
+    from, else the artifact's own model without the library; the result says which. shapes: sizes of inputs or dims;
+    other dynamic dims are 1 (batch), 128 or 224 (images), if the model accepts that. provider: ONNX Runtime's name,
+    default CUDA where a device is usable. iterations: runs of each, default as many as `seconds` allow (7 to 2000).
 
     Inputs and outputs are bound to the device. Raises VerificationError where outputs differ; then nothing is timed.
     """
     opened = open_artifact(artifact)
-    folder = opened.folder
     if iterations is not None and iterations < 1:
         raise UsageError(f"iterations must be 1 or more, not {iterations}")
-    model, library, name = _baseline(opened, None if against is None else Path(against))
+    model, library, baseline_name = _baseline(opened, None if against is None else Path(against))
     sessions.check_providers([provider] if provider else [])
     provider = provider or (CUDA if sessions.cuda_is_usable() else CPU)
     with tempfile.TemporaryDirectory(prefix="onnxopt.") as scratch:
         reference = reference_of(model, library, provider, shapes or {}, Path(scratch))
         checks = reference.check(opened.model, opened.library, list(reference.outputs)[:1])
     if failed := next((c for c in checks if not c.ok), None):
-        raise VerificationError(f"{folder}: not timed, its outputs differ: {describe_failure(failed)}")
+        raise VerificationError(f"{opened.folder}: not timed, its outputs differ: {describe_failure(failed)}")
     case = next(iter(reference.outputs))
     feeds = samples.draw(reference.traits.inputs, dict(case.sizes), case.seed, reference.traits.index_bounds)
     runs = []
     for path, lib in ((model, library), (opened.model, opened.library)):
-        session = _open(path, lib, provider, folder)
+        session = _open(path, lib, provider, opened.folder)
         runs.append(BoundRun(session, feeds, provider, keep_outputs=not reference.traits.random))
     gpu = None if provider == CPU else devices.first()
-    baseline, ours = _time_in_turn(runs[0], runs[1], iterations, seconds)
-    return Result(
+    baseline, timing = _time_in_turn(runs[0], runs[1], iterations, seconds)
+    return BenchResult(
         provider=provider,
         case=str(case),
-        against=name,
+        against=baseline_name,
         baseline=baseline,
-        artifact=ours,
-        ratio=round(baseline.p50 / ours.p50, 4),
+        artifact=timing,
+        ratio=round(baseline.p50 / timing.p50, 4),
         compared=max((c.difference.excess or 0.0 for c in checks if c.difference), default=0.0),
         requests=_requests(reference.traits.inputs, dict(case.sizes), feeds),
         device=gpu.name if gpu else devices.processor(),
@@ -139,15 +86,16 @@ def bench(
 def _requests(inputs: Sequence[signature.Tensor], sizes: Mapping[str, int], feeds: Mapping[str, sessions.Array]) -> int:
     """How many requests a run serves: the batch size, where one dim is the batch.
 
-    Of a dynamic dim 0; in a static model what dim 0 of every input is. 1 where that says nothing.
+    That is the size of the dynamic dims that are batches; in a static model, of dim 0 of every input of two dims or
+    more. 1 where these differ, and where there are none.
     """
     dynamic = {sizes[symbol] for symbol in signature.roles(inputs)[0] if symbol in sizes}
-    found = dynamic or {array.shape[0] for array in feeds.values() if array.ndim > 1}
-    return int(found.pop()) if len(found) == 1 else 1
+    batches = dynamic or {array.shape[0] for array in feeds.values() if array.ndim > 1}
+    return int(batches.pop()) if len(batches) == 1 else 1
 
 
 def _baseline(artifact: Opened, against: Path | None) -> tuple[Path, Path | None, str]:
-    """The baseline's model file, its library, and what to call it."""
+    """The baseline's model file, its library, and its name in the result."""
     if against is not None and (against.is_dir() or archive.is_archive(against)):
         other = open_artifact(against)
         return other.model, other.library, f"artifact {against}"
@@ -155,16 +103,12 @@ def _baseline(artifact: Opened, against: Path | None) -> tuple[Path, Path | None
         return against, None, f"model {against}"
     source, original = artifact.manifest.source, Path(artifact.manifest.source.path)
     try:
-        unchanged = package.hash_file(original).sha256 == source.sha256
+        unchanged = hash_file(original).sha256 == source.sha256
     except OSError:
         unchanged = False
     if unchanged:
         return original, None, f"original {original}"
-    return (
-        artifact.model,
-        None,
-        "the artifact's own model without the library (the original is gone or changed)",
-    )
+    return artifact.model, None, "the artifact's own model without the library (the original is gone or changed)"
 
 
 def reference_of(
@@ -193,7 +137,7 @@ def reference_of(
 
 
 def _open(model: Path, library: Path | None, provider: str, folder: Path) -> InferenceSession:
-    """A session as a user of the artifact's configuration would have it, for both sides."""
+    """A session with the options of the artifact's configuration, which both sides get."""
     chosen = configuration_for(folder, provider)
     try:
         return configuration.open_session(model, library, chosen.data, folder)
@@ -204,10 +148,10 @@ def _open(model: Path, library: Path | None, provider: str, folder: Path) -> Inf
 def _time_in_turn(
     first: Callable[[], float], second: Callable[[], float], iterations: int | None, seconds: float
 ) -> tuple[Timing, Timing]:
-    """Blocks of runs of the one, then of the other, so that clocks, heat and neighbours meet both alike.
+    """Time blocks of runs of the one, then of the other, so that clocks, heat and other load affect both alike.
 
-    Blocks rather than single runs, and the first of a block not counted: ORT's threads of one session go on spinning
-    for a moment, which would slow down the other's.
+    Blocks rather than single runs, and the first of a block not counted: the threads of one session go on spinning for
+    a moment after a run, which would slow down the other's.
     """
     estimate = max(warm_up(first), warm_up(second))
     wanted = iterations or min(_MOST, max(_FEWEST, int(seconds / 2 / estimate)))
@@ -221,7 +165,7 @@ def _time_in_turn(
 
 
 def warm_up(run: Callable[[], float]) -> float:
-    """Run for a moment; returns the seconds of the fastest run."""
+    """Run for 0.3 seconds; returns the seconds of the fastest run."""
     started, best = time.perf_counter(), run()
     while time.perf_counter() - started < _WARM_UP_SECONDS:
         best = min(best, run())

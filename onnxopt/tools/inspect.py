@@ -1,4 +1,4 @@
-"""Inspect: what a model file holds, counted: operators, interface, parameters, functions; what stays on the host."""
+"""Inspect: count a model file's operators, inputs, outputs, parameters, functions, and nodes that stay on the host."""
 
 from __future__ import annotations
 
@@ -16,11 +16,13 @@ from onnxopt.graph.signature import Tensor
 
 
 @dataclasses.dataclass(frozen=True)
-class Summary:
-    """ops: how often each operator occurs, subgraphs and functions included, most frequent first, "domain::Op" outside
+class ModelSummary:
+    """What a model holds.
+
+    ops: how often each operator occurs, subgraphs and functions included, most frequent first, "domain::Op" outside
     ONNX's own. elementwise: nodes whose operator a kernel could run. parameters, parameter_bytes: of initializers.
-    bytes: of the file and its external data. host, cuda_graph: name and reason of the nodes that ORT's CUDA provider
-    runs on the CPU, and of those that keep it from capturing a CUDA graph (graph/cuda_graph_obstacles.py).
+    bytes: of the file and its external data. host, cuda_graph: name and reason of the nodes that ONNX Runtime's CUDA
+    provider runs on the CPU, and of those that prevent a CUDA graph (graph/cuda_graph_obstacles.py).
     """
 
     path: str
@@ -40,7 +42,7 @@ class Summary:
     cuda_graph: tuple[tuple[str, str], ...]
 
 
-def inspect(path: str | Path) -> Summary:
+def inspect(path: str | Path) -> ModelSummary:
     """Read and count a model. ModelError where it cannot be read."""
     source = read.load(path)
     model = source.model
@@ -49,7 +51,7 @@ def inspect(path: str | Path) -> Summary:
     nodes = [*model.graph.all_nodes(), *(n for f in model.functions.values() for n in f.all_nodes())]
     ops = collections.Counter(n.op_type if n.domain in ("", "ai.onnx") else f"{n.domain}::{n.op_type}" for n in nodes)
     tensors = [v.const_value for g in model.graphs() for v in g.initializers.values() if v.const_value is not None]
-    return Summary(
+    return ModelSummary(
         path=str(path),
         bytes=source.bytes,
         producer=f"{model.producer_name or ''} {model.producer_version or ''}".strip(),

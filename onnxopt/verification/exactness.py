@@ -1,8 +1,8 @@
-"""How far models of 16-bit floats are from float32: the original's own rounding is what others are measured by.
+"""How far models of 16-bit floats are from float32, compared with the rounding of the original itself.
 
 ONNX Runtime's CPU kernels compute float16 in float32 and leave out most roundings between nodes; GPUs round every
-result. So where the original as it runs here is nearer to float32 than the model under check, it is run once more with
-every result rounded, as its own dtype says (verification/widening.py).
+result. So where the original as it runs here is nearer to float32 than the model under check, the original is run once
+more with every result rounded to its dtype (verification/widening.py).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Case = TypeVar("Case")
 class Exactness:
     """How far an output of a model of 16-bit floats is from the original in float32, as a multiple of the limit.
 
-    found: the model that is checked. original: the unchanged model, at its worst over all cases.
+    found: of the model under check. original: of the unchanged model, the worst of all cases.
     """
 
     found: float
@@ -39,8 +39,8 @@ class Exactness:
 class Float32(Generic[Case]):
     """The original's outputs in float32, and how far its runs in 16 bits are from them.
 
-    runs: the outputs of the original as it is. Others are only made where they decide: rounded gives the outputs with
-    every result rounded to 16 bits.
+    runs: the outputs of the original as it is. rounded: makes its outputs with every result rounded to 16 bits; called
+    only where they decide.
     """
 
     def __init__(
@@ -55,16 +55,16 @@ class Float32(Generic[Case]):
         self._worst: dict[tuple[str, bool], float | None] = {}
 
     def judge(self, case: Case, name: str, actual: Array) -> Exactness | None:
-        """How far an output is from float32; None where float32 tells nothing, since the original overflows."""
+        """How far an output is from float32; None where the original overflows, so that float32 is no reference."""
         if name not in self._exact.get(case, {}):
             return None
-        found, original = self._distance(case, name, actual), self._worst_of(name, rounded=False)
-        if found is None or original is None:
+        distance, original = self._distance(case, name, actual), self._worst_of(name, rounded=False)
+        if distance is None or original is None:
             return None
-        exactness = Exactness(found, original)
+        exactness = Exactness(distance, original)
         if exactness.ok:
             return exactness
-        return Exactness(found, max(original, self._worst_of(name, rounded=True) or 0.0))
+        return Exactness(distance, max(original, self._worst_of(name, rounded=True) or 0.0))
 
     def _distance(self, case: Case, name: str, array: Array) -> float | None:
         return compare(widened(self._exact[case][name]), widened(array), self._limit(name)).excess
@@ -74,9 +74,9 @@ class Float32(Generic[Case]):
         if (name, rounded) not in self._worst:
             runs = self._all_rounded() if rounded else self._runs
             compared = [case for case, outputs in runs.items() if name in outputs and name in self._exact.get(case, {})]
-            found = [self._distance(case, name, runs[case][name]) for case in compared]
-            known = [distance for distance in found if distance is not None]
-            self._worst[name, rounded] = max(known, default=None) if len(known) == len(found) else None
+            distances = [self._distance(case, name, runs[case][name]) for case in compared]
+            known = [distance for distance in distances if distance is not None]
+            self._worst[name, rounded] = max(known, default=None) if len(known) == len(distances) else None
         return self._worst[name, rounded]
 
     def _all_rounded(self) -> Mapping[Case, Outputs]:

@@ -1,4 +1,4 @@
-"""Reference: the original model's outputs at the cases it accepts, and how another model's outputs compare."""
+"""Reference: the original model's outputs for the cases that it accepts, and how another model's outputs compare."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ from onnxopt.runtime.sessions import RunError
 from onnxopt.verification import samples, widening
 from onnxopt.verification.compare import Array, Difference, Limit, compare
 from onnxopt.verification.exactness import Exactness, Float32
+from onnxopt.verification.seeding import seeded
 
 if TYPE_CHECKING:
     from onnxruntime import InferenceSession
@@ -37,7 +38,7 @@ _NARROW = frozenset({"float16", "bfloat16"})
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """One run: where sizes are assigned to symbols, and the seed inputs are drawn with."""
+    """One run: the sizes of the symbols, and the seed that inputs are drawn with."""
 
     sizes: tuple[tuple[str, int], ...]
     seed: int
@@ -50,10 +51,10 @@ class Case:
 class Check:
     """One output of one run.
 
-    difference: from the original's. exactness: of models of 16-bit floats, where float32 can be had; it decides then.
-    error: why there is nothing to compare. noise: how far the original exceeds the limit against itself with ORT's
-    optimizations off, the worst of all cases; measured only where the limit was exceeded. unstable: the original gives
-    this output another shape, or NaNs elsewhere, with them off, so that nothing can be asked of it.
+    difference: from the original's. exactness: for models of 16-bit floats that can be run in float32; it decides then.
+    error: why there is nothing to compare. noise: how far the original, with ONNX Runtime's optimizations off, exceeds
+    the limit against itself, the worst of all cases; measured only where the limit was exceeded. unstable: with them
+    off, the original gives this output another shape, or NaNs elsewhere, so that any value passes.
     """
 
     provider: str
@@ -80,7 +81,7 @@ class Check:
 
 @dataclasses.dataclass(frozen=True)
 class Skipped:
-    """A case that the original itself refuses, with ORT's reason."""
+    """A case that the original itself does not run, with ONNX Runtime's reason."""
 
     provider: str
     case: str
@@ -88,11 +89,11 @@ class Skipped:
 
 
 class NotRunnable(OnnxoptError):
-    """ORT cannot run the original model on this machine; the message is its reason."""
+    """ONNX Runtime cannot run the original model on this machine; the message is its reason."""
 
 
 class Ahead:
-    """A CPU session of the model file that is being made in the background."""
+    """A CPU session of the model file, created in the background."""
 
     def __init__(self, model: Path):
         self._session: Future[InferenceSession] | None = in_background(
@@ -100,9 +101,9 @@ class Ahead:
         )
 
     def take(self) -> InferenceSession | None:
-        """The session, waited for; None from the second time on, since keeping it would keep the weights in memory.
+        """Wait for the session; None from the second call on, since keeping it would keep the weights in memory.
 
-        RunError where ORT refuses it.
+        RunError where ONNX Runtime refuses the model.
         """
         session, self._session = self._session, None
         return None if session is None else session.result()
@@ -112,8 +113,8 @@ class Reference:
     """The original's outputs on one provider, at the cases it accepts.
 
     Raises NotRunnable where it accepts none. folder: for temporary copies (of models that draw random numbers,
-    with seeds fixed). library: the original's own, if it has one. search: look further where the usual shapes fail.
-    ahead: a session of the same model on the same provider, where one is being made.
+    with seeds fixed). library: the original's own, if it has one. search: try other shapes where the usual ones fail.
+    ahead: a session of the same model on the same provider that was begun earlier.
     """
 
     def __init__(
@@ -262,7 +263,7 @@ class Reference:
             self.outputs = {case: out for case, out in again if not isinstance(out, RunError)}
 
     def _search(self, session: InferenceSession, pinned: Sizes, empty: dict[Case, dict[str, Array]]) -> None:
-        """Look for any shape the model accepts, then for more of that size; only the last refusal is of interest."""
+        """Look for any shape that the model accepts, then try more cases of that size; keep only the last refusal."""
         listed, started = len(self.skipped), time.monotonic()
         batch, _ = signature.roles(self.traits.inputs)
         for sizes in _unique({**sizes, **pinned} for sizes in samples.fallback_sizes(self.traits.inputs)):
@@ -270,8 +271,8 @@ class Reference:
                 break
             if self._try(session, Case(tuple(sizes.items()), SEEDS[0]), empty):
                 larger = {**sizes, **dict.fromkeys(batch, 3), **pinned}
-                for more, seed in itertools.product(_unique([sizes, larger]), SEEDS):
-                    case = Case(tuple(more.items()), seed)
+                for case_sizes, seed in itertools.product(_unique([sizes, larger]), SEEDS):
+                    case = Case(tuple(case_sizes.items()), seed)
                     if case not in self.outputs:
                         self._try(session, case, empty)
                 break
@@ -299,8 +300,6 @@ class Reference:
         }
         if not self.traits.random:
             return sessions.open_session(model, **options)
-        from onnxopt.verification.seeding import seeded
-
         with tempfile.TemporaryDirectory(dir=self.folder) as folder:
             copy = seeded(model, Path(folder) / "seeded.onnx")
             return sessions.open_session(copy, data_folder=model.parent, **options)

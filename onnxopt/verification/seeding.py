@@ -1,7 +1,7 @@
 """Copies of a model whose random operators have a fixed seed, so that two models that draw numbers can be compared.
 
-ORT seeds a random node without a `seed` by the node's position, which changes whenever nodes are added or removed
-before it; with one, equal nodes draw equal numbers in both models, run for run.
+ONNX Runtime seeds a random node without a `seed` by the node's position, which changes whenever nodes are added or
+removed before it; with a seed, equal nodes draw equal numbers in both models in every run.
 """
 
 from __future__ import annotations

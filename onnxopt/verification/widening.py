@@ -1,7 +1,7 @@
-"""The same model in float32: what a model of 16-bit floats would compute if it did not round to 16 bits.
+"""A model of 16-bit floats in float32, as it would compute if it did not round to 16 bits.
 
-Weights, constants, Casts and the interface become float32 wherever they are float16 or bfloat16; every value of the
-two is a float32, so nothing but rounding changes. What overflows 16 bits does not overflow here.
+Weights, constants, Casts and the interface become float32 wherever they are float16 or bfloat16; float32 represents
+every value of these exactly, so only rounding changes. Values that overflow 16 bits do not overflow here.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ class NotWidened(OnnxoptError):
 
 
 def widen(model: Path, folder: Path, *, rounded: bool = False) -> Path:
-    """Write the model file's float32 form into the empty `folder`, return its path. NotWidened where it cannot be.
+    """Write the model file's float32 form into the empty `folder`; returns its path. NotWidened where that fails.
 
-    rounded: with every node's result rounded to the 16 bits that it had, which is what the model says to the letter.
+    rounded: with every node's result rounded to the 16-bit dtype that it had, as the model's dtypes say.
     """
     source = read.load(model).model
     needed = sum(t.nbytes * (2 if t.dtype in _NARROW else 1) for t in _tensors(source))
@@ -88,7 +88,7 @@ def _widen(model: ir.Model, folder: Path, rounded: bool) -> None:
 
 
 def _round(value: ir.Value, dtype: ir.DataType) -> None:
-    """Round a node's result to `dtype`; what read the result, or was given it, has the rounded one."""
+    """Round a node's result to `dtype`; its consumers, and graph outputs, take the rounded value."""
     producer = value.producer()
     assert producer is not None
     there = ir.node("Cast", inputs=[value], attributes={"to": dtype.value})

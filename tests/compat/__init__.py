@@ -1,6 +1,6 @@
 """Artifacts on older releases of ONNX Runtime: each release in a folder of its own, each run in a process of its own.
 
-`python -m tests.compat --ort 1.21.1 bert_tiny_dyn` from the command line; tests/test_compat.py is the pytest side.
+`python -m tests.compat --ort 1.21.1 bert_tiny_dyn` runs one model; test_releases.py runs the small ones under pytest.
 """
 
 from __future__ import annotations

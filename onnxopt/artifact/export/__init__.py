@@ -1,1 +1,1 @@
-"""."""
+"""Artifacts in the formats of other servers. Part of artifact: may import program to verification."""

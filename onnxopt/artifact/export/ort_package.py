@@ -23,8 +23,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from onnxopt.artifact import package
-from onnxopt.artifact.export.triton import PORTABLE
+from onnxopt.artifact import layout
+from onnxopt.artifact.folder import check_output, copy_checked, data_files, staging
 from onnxopt.artifact.manifest import File
 from onnxopt.artifact.open import Opened, open_artifact
 from onnxopt.errors import UsageError
@@ -38,7 +38,7 @@ _INFO = "ort_info.json"
 _FORBIDDEN = ("session.optimized_model_filepath", "session.enable_profiling")
 
 
-def export(artifact: str | Path, output: str | Path, *, name: str | None = None) -> Path:
+def export_ort_package(artifact: str | Path, output: str | Path, *, name: str | None = None) -> Path:
     """Write an artifact as the new model package folder `output`, which must end in .ortpackage; returns its path.
 
     name: of the component, default that of the original's file. ArtifactError where the artifact is damaged,
@@ -47,15 +47,15 @@ def export(artifact: str | Path, output: str | Path, *, name: str | None = None)
     output = Path(output)
     if output.suffix != SUFFIX:
         raise UsageError(f"{output}: a model package's folder ends in {SUFFIX}")
-    package.check_output(output)
+    check_output(output)
     opened = open_artifact(artifact)
     name = name or re.sub(r"[^A-Za-z0-9_.-]", "_", Path(opened.manifest.source.name).stem)
     if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.-]*", name) or name == _ASSETS:
         raise UsageError(f"{name!r}: not a name for a component; use letters, digits, '_', '-' and '.'")
-    with package.staging(output) as folder:
+    with staging(output) as folder:
         models = {file: _add_asset(opened, folder, _model_files(opened, file)) for file in _models(opened)}
         library = _library_files(opened)
-        library_uri = f"{_add_asset(opened, folder, library)}/{package.LIBRARY}" if library else None
+        library_uri = f"{_add_asset(opened, folder, library)}/{layout.LIBRARY}" if library else None
         component = folder / name
         component.mkdir()
         variants = {}
@@ -97,30 +97,30 @@ def _variants(opened: Opened) -> Iterator[tuple[str, str, str, dict[str, str]]]:
     do, and devices are named differently there. providers/*.json of the artifact has them.
     """
     cpu, cuda = (_session_config(opened, name) for name in ("cpu", "cuda"))
-    yield "cpu", "CPUExecutionProvider", package.MODEL, cpu
-    yield "cuda", "CUDAExecutionProvider", package.MODEL, cuda
-    if PORTABLE in opened.manifest.files:
-        yield "tensorrt", "TensorrtExecutionProvider", PORTABLE, {}
+    yield "cpu", "CPUExecutionProvider", layout.MODEL, cpu
+    yield "cuda", "CUDAExecutionProvider", layout.MODEL, cuda
+    if layout.PORTABLE_MODEL in opened.manifest.files:
+        yield "tensorrt", "TensorrtExecutionProvider", layout.PORTABLE_MODEL, {}
 
 
 def _session_config(opened: Opened, name: str) -> dict[str, str]:
-    if f"{providers.FOLDER}/{name}.json" not in opened.manifest.files:
+    if f"{layout.PROVIDERS}/{name}.json" not in opened.manifest.files:
         return {}
     entries = providers.read(opened.folder, name)["session_config"].items()
     return {key: str(value) for key, value in entries if key not in _FORBIDDEN}
 
 
 def _models(opened: Opened) -> list[str]:
-    return [file for file in (package.MODEL, PORTABLE) if file in opened.manifest.files]
+    return [file for file in (layout.MODEL, layout.PORTABLE_MODEL) if file in opened.manifest.files]
 
 
 def _model_files(opened: Opened, model: str) -> dict[str, str]:
     """Path in the asset to path in the artifact."""
-    return {name: name for name in (model, *package.data_files(opened.manifest.files, model))}
+    return {name: name for name in (model, *data_files(opened.manifest.files, model))}
 
 
 def _library_files(opened: Opened) -> dict[str, str]:
-    prefix = f"{package.LIBRARY_FOLDER}/"
+    prefix = f"{layout.LIBRARY_FOLDER}/"
     return {name.removeprefix(prefix): name for name in opened.manifest.files if name.startswith(prefix)}
 
 
@@ -130,7 +130,7 @@ def _add_asset(opened: Opened, folder: Path, names: dict[str, str]) -> str:
     uri = asset_uri((target, files[source]) for target, source in names.items())
     for target, source in names.items():
         place = folder / _ASSETS / uri.replace(":", "-") / target
-        package.copy_checked(opened.folder / source, place, files[source])
+        copy_checked(opened.folder / source, place, files[source])
     return uri
 
 

@@ -19,21 +19,20 @@ from typing import Any
 
 import numpy as np
 
-from onnxopt.artifact import package
+from onnxopt.artifact import layout
 from onnxopt.artifact.export.triton_options import Options
+from onnxopt.artifact.folder import copy_checked, data_files, staging
 from onnxopt.artifact.manifest import Manifest
 from onnxopt.artifact.open import Opened, open_artifact
-from onnxopt.codegen import kernels_json
 from onnxopt.errors import ArtifactError, UsageError
 from onnxopt.graph import read, signature
 from onnxopt.graph import traits as model_traits
 from onnxopt.graph.signature import Tensor
 from onnxopt.runtime import providers, sessions
-from onnxopt.runtime.sessions import CPU, CUDA
+from onnxopt.runtime.sessions import CPU, CUDA, NodeArg
 from onnxopt.verification import samples
 
 CONFIG = "config.pbtxt"
-PORTABLE = "model.portable.onnx"  # without fused functions, for TensorRT
 VERSION = "1"
 DEVICES = ("auto", "gpu", "cpu")
 _WARM_UP = "warmup"
@@ -52,7 +51,7 @@ _TENSORRT_DEFAULTS = {
 }
 
 
-def export(
+def export_triton(
     artifact: str | Path,
     repository: str | Path,
     *,
@@ -79,9 +78,9 @@ def export(
     _check_options(name, max_batch, instances, device, tensorrt)
     _check_interface(opened)
     where = PurePosixPath(mount or repository.absolute().as_posix()) / name
-    model = PORTABLE if tensorrt and PORTABLE in opened.manifest.files else package.MODEL
+    model = layout.PORTABLE_MODEL if tensorrt and layout.PORTABLE_MODEL in opened.manifest.files else layout.MODEL
     library = None if tensorrt else opened.library
-    if library is not None and f"lib/{kernels_json.FATBIN}" not in opened.manifest.files:
+    if library is not None and f"{layout.LIBRARY_FOLDER}/{layout.FATBIN}" not in opened.manifest.files:
         device = _device_without_cuda_kernels(opened, device)
     options = _options(opened, tensorrt, device, settings, where)
     inputs, outputs = _as_onnxruntime_sees_them(opened, model, library)
@@ -90,8 +89,8 @@ def export(
     config = _config(name, inputs, outputs, batch, options)
     config.instance_group.add(count=instances, kind=f"KIND_{device.upper()}")
     if library is not None:
-        config.model_operations.op_library_filename.append(str(where / VERSION / "lib" / package.LIBRARY))
-    with package.staging(repository / name) as folder:
+        config.model_operations.op_library_filename.append(str(where / VERSION / layout.LIBRARY_PATH))
+    with staging(repository / name) as folder:
         _copy(opened, folder / VERSION, model, library is not None)
         _add_warm_up(config, opened, folder / _WARM_UP, batch)
         (folder / CONFIG).write_text(_to_text(config), "utf-8")
@@ -148,8 +147,8 @@ def _as_onnxruntime_sees_them(
     return _with_static_dims(inputs, session.get_inputs()), _with_static_dims(outputs, session.get_outputs())
 
 
-def _with_static_dims(tensors: Sequence[Tensor], found: Sequence[Any]) -> list[Tensor]:
-    shapes = {row.name: row.shape for row in found}
+def _with_static_dims(tensors: Sequence[Tensor], declared_by_session: Sequence[NodeArg]) -> list[Tensor]:
+    shapes = {row.name: row.shape for row in declared_by_session}
 
     def dims(tensor: Tensor) -> tuple[int | str | None, ...]:
         declared = tensor.dims or ()
@@ -184,7 +183,7 @@ def _schema() -> Any:
 def _config(name: str, inputs: Sequence[Tensor], outputs: Sequence[Tensor], batch: int, options: Options) -> Any:
     schema = _schema()
     config = schema.ModelConfig(
-        name=name, backend="onnxruntime", default_model_filename=package.MODEL, max_batch_size=batch
+        name=name, backend="onnxruntime", default_model_filename=layout.MODEL, max_batch_size=batch
     )
     for tensors, rows in ((inputs, config.input), (outputs, config.output)):
         for tensor in tensors:
@@ -207,7 +206,7 @@ def _config(name: str, inputs: Sequence[Tensor], outputs: Sequence[Tensor], batc
 
 
 def _options(opened: Opened, tensorrt: bool, device: str, settings: str | None, where: PurePosixPath) -> Options:
-    """The settings of the artifact that the backend can be told."""
+    """The artifact's settings that the backend has an option for."""
     options = Options()
     chosen = _settings(opened, tensorrt, device, settings)
     configuration: dict[str, Any] = {"provider": "", "provider_options": {}}
@@ -233,7 +232,7 @@ def _options(opened: Opened, tensorrt: bool, device: str, settings: str | None, 
 def _settings(opened: Opened, tensorrt: bool, device: str, wanted: str | None) -> str | None:
     """The name of the file of providers/ to take; None where the artifact has none for this."""
     files = [PurePosixPath(file) for file in opened.manifest.files]
-    names = sorted(f.stem for f in files if f.parts[0] == providers.FOLDER and f.suffix == ".json")
+    names = sorted(f.stem for f in files if f.parts[0] == layout.PROVIDERS and f.suffix == ".json")
     if wanted:
         exact = [name for name in (f"{wanted}.tensorrt" if tensorrt else wanted, wanted) if name in names]
         if not exact:
@@ -260,11 +259,11 @@ def _to_text(config: Any) -> str:
 
 def _copy(opened: Opened, folder: Path, model: str, library: bool) -> None:
     """The model, its data files, and the library with its kernels; each file as its hash says."""
-    names = {model: package.MODEL} | {name: name for name in package.data_files(opened.manifest.files, model)}
+    names = {model: layout.MODEL} | {name: name for name in data_files(opened.manifest.files, model)}
     if library:
-        names |= {n: n for n in opened.manifest.files if n.startswith(f"{package.LIBRARY_FOLDER}/")}
+        names |= {n: n for n in opened.manifest.files if n.startswith(f"{layout.LIBRARY_FOLDER}/")}
     for name, target in names.items():
-        package.copy_checked(opened.folder / name, folder / target, opened.manifest.files[name])
+        copy_checked(opened.folder / name, folder / target, opened.manifest.files[name])
 
 
 def _add_warm_up(config: Any, opened: Opened, folder: Path, batch: int) -> None:

@@ -1,4 +1,4 @@
-"""What of a provider configuration Triton's ONNX Runtime backend can be told, and under which name.
+"""Which options of a provider configuration Triton's ONNX Runtime backend has, and under which names.
 
 Source: the backend's own reading of config.pbtxt (triton-inference-server/onnxruntime_backend, src/onnxruntime.cc, and
 its README). It passes every parameter of the accelerator "cuda" to the CUDA provider, refuses a model whose accelerator

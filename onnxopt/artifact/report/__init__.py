@@ -1,1 +1,1 @@
-"""The report of an artifact: report.html, one file that shows what was done, what it saves, and what was measured."""
+"""report.html: one page about an artifact, its figures and measurements. Part of artifact, with the same imports."""

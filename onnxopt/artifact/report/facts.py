@@ -1,7 +1,7 @@
 """What the report shows and the manifest does not hold: counts of both graphs, CUDA sources, measurements.
 
-The page carries its own facts (artifact/report/page.py), so that a report can be made again, with measurements added, from the artifact
-alone.
+The page carries its own facts (artifact/report/page.py), so that a report can be made again, with measurements added,
+from the artifact alone.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from typing import Any
 import onnx_ir as ir
 import pydantic
 
-from onnxopt.artifact import package
+from onnxopt.artifact import layout
+from onnxopt.artifact.folder import hash_file
 from onnxopt.artifact.manifest import Manifest
+from onnxopt.artifact.measurement import BenchResult, KernelTime
 from onnxopt.codegen import generate
 from onnxopt.errors import UsageError
 from onnxopt.fusion import outline
-from onnxopt.fusion.regions import Kernel
+from onnxopt.fusion.region import Kernel
 from onnxopt.graph import read
-from onnxopt.tools import bench
-from onnxopt.tools.bench import Timing
 
 _KERNEL_MARK = "__global__"
 
@@ -44,51 +44,19 @@ class Graph:
 
 
 @dataclasses.dataclass(frozen=True)
-class KernelTime:
-    """Measured device or thread time of one fused function: microseconds a call, and calls a run of the model."""
-
-    microseconds: float
-    calls: int
-
-
-@dataclasses.dataclass(frozen=True)
-class Measurement:
-    """One result of `onnxopt bench --json`, and where somebody measured them, the times of single kernels.
-
-    device: the GPU's name as the driver spells it, or the processor's; "" or "unknown" where nobody said. kernels: by
-    name of the fused function.
-    """
-
-    provider: str
-    case: str
-    against: str
-    baseline: Timing
-    artifact: Timing
-    ratio: float
-    compared: float
-    device: str = ""
-    kernels: dict[str, KernelTime] = dataclasses.field(default_factory=dict)
-
-    @property
-    def where(self) -> str:
-        """What it ran on, as far as that is known."""
-        return self.provider if self.device in ("", "unknown") else self.device
-
-
-@dataclasses.dataclass(frozen=True)
 class Facts:
-    """before: None where the original is not at hand any more. sources: CUDA, a whole translation unit for each kernel,
-    "" for one that has none of its own.
+    """before: None where the original no longer exists. sources: CUDA, a whole translation unit for each kernel, "" for
+    one that has none of its own.
 
-    costs: work of one element of the largest tensor in float32 instructions (program/pointwise.py), by kernel; a kind of kernel
-    that does not count it is left out.
+    costs: work of one element of the largest tensor in float32 instructions (program/pointwise.py), by kernel; kinds of
+    kernels that do not count it are left out.
     """
 
     before: Graph | None = None
     after: Graph | None = None
     sources: dict[str, str] = dataclasses.field(default_factory=dict)
     costs: dict[str, int] = dataclasses.field(default_factory=dict)
-    measurements: tuple[Measurement, ...] = ()
+    measurements: tuple[BenchResult, ...] = ()
 
     def to_json(self) -> str:
         """Compact JSON; the same facts give the same text."""
@@ -132,14 +100,14 @@ def gather(before: Graph, model: ir.Model, kernels: Sequence[Kernel]) -> Facts:
 
 
 def from_artifact(folder: Path, manifest: Manifest) -> Facts:
-    """What can still be told of an artifact that came without a report: no sources, and no costs."""
+    """The facts of an artifact without a report: sources and costs are unknown."""
     original, before = Path(manifest.source.path), None
-    if original.is_file() and package.hash_file(original).sha256 == manifest.source.sha256:
+    if original.is_file() and hash_file(original).sha256 == manifest.source.sha256:
         before = count(read.load(original).model)
-    return Facts(before=before, after=count(read.load(folder / package.MODEL).model))
+    return Facts(before=before, after=count(read.load(folder / layout.MODEL).model))
 
 
-def read_measurements(path: Path, manifest: Manifest) -> tuple[Measurement, ...]:
+def read_measurements(path: Path, manifest: Manifest) -> tuple[BenchResult, ...]:
     """Measurements from a JSON file: what `onnxopt bench --json` prints, or a list of such.
 
     An entry may have `device`, the GPU's name, and `kernels`: {name: {"microseconds": 12.5, "calls": 24}}, where a name
@@ -154,37 +122,30 @@ def read_measurements(path: Path, manifest: Manifest) -> tuple[Measurement, ...]
         raise UsageError(f"{path}: is not JSON, give what `onnxopt bench --json` printed: {error}") from None
     try:
         entries = document if isinstance(document, list) else [document]
-        found = _adapter(tuple[Measurement, ...]).validate_python(entries)
+        results = _adapter(tuple[BenchResult, ...]).validate_python(entries)
     except pydantic.ValidationError as error:
         first = error.errors(include_url=False, include_context=False)[0]
         where = ".".join(str(part) for part in first["loc"])
         raise UsageError(f"{path}: is not what `onnxopt bench --json` prints: {where}: {first['msg']}") from None
-    return tuple(dataclasses.replace(m, kernels=_by_function(m.kernels, manifest, path)) for m in found)
+    return tuple(dataclasses.replace(r, kernels=_by_function(r.kernels, manifest, path)) for r in results)
 
 
-def from_result(result: bench.Result) -> Measurement:
-    """A result of this process."""
-    return Measurement(
-        **{f.name: getattr(result, f.name) for f in dataclasses.fields(Measurement) if f.name != "kernels"}
-    )
-
-
-def merged(known: Sequence[Measurement], new: Sequence[Measurement]) -> tuple[Measurement, ...]:
-    """Both; of the same device, provider and case the newer one, in the older one's place."""
+def merged(known: Sequence[BenchResult], new: Sequence[BenchResult]) -> tuple[BenchResult, ...]:
+    """Known and new results; a new one replaces a known one of the same device, provider and case, in its place."""
     return tuple({(m.device, m.provider, m.case): m for m in (*known, *new)}.values())
 
 
 def _by_function(times: dict[str, KernelTime], manifest: Manifest, path: Path) -> dict[str, KernelTime]:
     """Times by name of the fused function; those of a function's entry points are added up."""
     owner = {symbol: k.name for k in manifest.kernels for symbol in (k.name, *k.variants)}
-    found: dict[str, KernelTime] = {}
+    added: dict[str, KernelTime] = {}
     for name, time in times.items():
         if name not in owner:
             raise UsageError(f"{path}: kernel {name} is not one of this artifact's; `onnxopt explain` lists them")
-        known = found.get(owner[name])
+        known = added.get(owner[name])
         if known is not None:
             calls = known.calls + time.calls
             total = known.microseconds * known.calls + time.microseconds * time.calls
             time = KernelTime(total / max(calls, 1), calls)
-        found[owner[name]] = time
-    return found
+        added[owner[name]] = time
+    return added

@@ -15,17 +15,17 @@ from typing import Any
 import jinja2
 from markupsafe import Markup
 
-from onnxopt.artifact import package, signing
+from onnxopt.artifact import layout
+from onnxopt.artifact.folder import hash_file, replace_text, write_manifest
 from onnxopt.artifact.manifest import Manifest
 from onnxopt.artifact.report import facts as report_facts
 from onnxopt.artifact.report import views
 from onnxopt.artifact.report.facts import Facts
 from onnxopt.artifact.report.gpus import roofs
+from onnxopt.artifact.summary import size_text
 from onnxopt.errors import ArtifactError, UsageError
 from onnxopt.graph.signature import Tensor, tensor_text
-from onnxopt.tools.explain import size_text
 
-FILE = "report.html"
 _FACTS = re.compile(r'<script type="application/zlib\+base64" id="facts">([A-Za-z0-9+/=]*)</script>')
 _MOST_FACTS = 1 << 28  # bytes; a damaged page must not fill the memory
 
@@ -50,52 +50,52 @@ def render(folder: Path, manifest: Manifest, facts: Facts) -> str:
 
 def write(folder: Path, manifest: Manifest, facts: Facts) -> Manifest:
     """Write the page into an artifact folder; returns the manifest with its hash added, which is yet to be written."""
-    path = folder / FILE
-    package.replace_text(path, render(folder, manifest, facts))
-    files = {**manifest.files, FILE: package.hash_file(path)}
+    path = folder / layout.REPORT
+    replace_text(path, render(folder, manifest, facts))
+    files = {**manifest.files, layout.REPORT: hash_file(path)}
     return manifest.model_copy(update={"files": dict(sorted(files.items()))})
 
 
 def read_facts(folder: Path, manifest: Manifest) -> Facts:
-    """The facts that the folder's page carries, or what can be told where it has no page.
+    """The facts that the folder's page carries; for a folder without a page, those that the artifact shows.
 
-    ArtifactError where it has one that cannot be read.
+    ArtifactError where the page cannot be read.
     """
-    path = folder / FILE
+    path = folder / layout.REPORT
     if not path.is_file():
         return report_facts.from_artifact(folder, manifest)
-    found = _FACTS.search(path.read_text("utf-8", errors="replace"))
+    encoded = _FACTS.search(path.read_text("utf-8", errors="replace"))
     try:
-        if found is None:
+        if encoded is None:
             raise ValueError("it carries no facts")
         inflate = zlib.decompressobj()
-        text = inflate.decompress(base64.b64decode(found[1], validate=True), _MOST_FACTS)
+        text = inflate.decompress(base64.b64decode(encoded[1], validate=True), _MOST_FACTS)
         return report_facts.from_json(text)
     except (ValueError, zlib.error) as error:
         raise ArtifactError(f"{path}: is not a report of this onnxopt: {str(error).splitlines()[0]}") from None
 
 
 def update(folder: Path, manifest: Manifest, facts: Facts) -> Manifest:
-    """Write the page of a finished artifact anew, and its hash into the manifest; each file changes in one step.
+    """Write the page of a finished artifact again, then its hash into the manifest; each file changes in one step.
 
-    UsageError where the manifest is signed: a signature cannot cover what is written after it.
+    UsageError where the manifest is signed: the signature would not cover the new page.
     """
-    if (folder / signing.SIGNATURE_FILE).exists():
+    if (folder / layout.SIGNATURE).exists():
         raise UsageError(f"{folder}: is signed as it is now; write the report elsewhere with -o")
     try:
         updated = write(folder, manifest, facts)
-        package.write_manifest(folder, updated)
+        write_manifest(folder, updated)
     except OSError as error:
         raise UsageError(f"{folder}: cannot be written: {error.strerror or error}") from error
     return updated
 
 
 def renewed(folder: Path, manifest: Manifest) -> Manifest:
-    """The manifest with the hash of a page that shows it, written here; for who changes a finished artifact.
+    """Write the page again to show a changed manifest; returns the manifest with the page's hash.
 
     An artifact without a page stays without.
     """
-    return write(folder, manifest, read_facts(folder, manifest)) if FILE in manifest.files else manifest
+    return write(folder, manifest, read_facts(folder, manifest)) if layout.REPORT in manifest.files else manifest
 
 
 def _resource(name: str) -> str:

@@ -12,22 +12,22 @@ from typing import Any
 
 from markupsafe import Markup
 
-from onnxopt.artifact import fleet, package
-from onnxopt.artifact import manifest as manifests
-from onnxopt.artifact.fleet import Fleet
+from onnxopt.artifact import layout
+from onnxopt.artifact.fleet import Fleet, fleet_of
 from onnxopt.artifact.manifest import Kernel, Manifest
+from onnxopt.artifact.measurement import BenchResult, KernelTime, Measurement
 from onnxopt.artifact.report import plots
-from onnxopt.artifact.report.facts import Facts, KernelTime, Measurement
+from onnxopt.artifact.report.facts import Facts
+from onnxopt.artifact.summary import alike, by_reason
 from onnxopt.fusion import outline
-from onnxopt.fusion.regions import Traffic
+from onnxopt.fusion.kernel import Traffic
 from onnxopt.graph import signature
 from onnxopt.graph.refusal import Refusal
 from onnxopt.program.dtypes import DTYPES
 from onnxopt.runtime import providers
 from onnxopt.runtime.sessions import CPU
-from onnxopt.tools import explain
 from onnxopt.verification.reference import Check
-from onnxopt.verification.verify import Report
+from onnxopt.verification.verify import VerificationReport
 
 CALLS = "fused calls"
 _PLOTTED_ROOFS = 4
@@ -97,7 +97,7 @@ class OutputRow:
 class Latency:
     """plot: None where the measurement has no distribution. fleet: what the ratio means in GPUs, None on a CPU."""
 
-    measurement: Measurement
+    measurement: BenchResult
     plot: Markup | None
     fleet: Fleet | None
 
@@ -112,7 +112,7 @@ class Tuned:
 
 @dataclasses.dataclass(frozen=True)
 class Target:
-    """One file of providers/. rows: option, value, reason. more: what else the file holds, as JSON text.
+    """One file of providers/. rows: option, value, reason. others: the file's other members, as JSON text.
 
     tuned: what `onnxopt tune` compared, None where it has not run.
     """
@@ -120,7 +120,7 @@ class Target:
     name: str
     provider: str
     rows: tuple[tuple[str, str, str], ...]
-    more: str
+    others: str
     tuned: Tuned | None
 
 
@@ -140,7 +140,7 @@ class View:
     roofs: tuple[plots.Roof, ...]
     unplotted: int
     latencies: tuple[Latency, ...]
-    recorded: tuple[manifests.Measurement, ...]
+    recorded: tuple[Measurement, ...]
     numerics: tuple[OutputRow, ...]
     refusals: dict[str, list[Refusal]]
     targets: tuple[Target, ...]
@@ -157,7 +157,7 @@ def build(folder: Path, manifest: Manifest, facts: Facts, roofs: Sequence[plots.
     return View(
         manifest=manifest,
         facts=facts,
-        model_bytes=sum(f.bytes for name, f in manifest.files.items() if name.startswith(package.MODEL)),
+        model_bytes=sum(f.bytes for name, f in manifest.files.items() if name.startswith(layout.MODEL)),
         calls=sum(k.calls for k in kernels),
         fused_nodes=sum(len(k.ops) * k.calls for k in kernels),
         histogram=tuple(_histogram(facts)),
@@ -169,16 +169,16 @@ def build(folder: Path, manifest: Manifest, facts: Facts, roofs: Sequence[plots.
         latencies=tuple(_latency(m) for m in facts.measurements),
         recorded=manifest.measurements,
         numerics=tuple(numerics(manifest.verify)),
-        refusals=explain.by_reason(manifest.refusals),
+        refusals=by_reason(manifest.refusals),
         targets=tuple(_targets(folder)),
     )
 
 
-def _sizes(manifest: Manifest, measurements: Sequence[Measurement]) -> dict[str, int]:
+def _sizes(manifest: Manifest, measurements: Sequence[BenchResult]) -> dict[str, int]:
     """Sizes of the symbolic dims to count bytes at: those that were timed, else the largest that were verified."""
     cases = [m.case for m in measurements] or [c.case for c in manifest.verify.checks]
-    found = [{n: int(v) for n, v in re.findall(r"([^=,]+?)=(\d+)", case)} for case in cases]
-    return max(({n.strip(): v for n, v in f.items()} for f in found), key=lambda f: math.prod(f.values()), default={})
+    sizes = [{n.strip(): int(v) for n, v in re.findall(r"([^=,]+?)=(\d+)", case)} for case in cases]
+    return max(sizes, key=lambda by_name: math.prod(by_name.values()), default={})
 
 
 def _bytes(shape: str, sizes: Mapping[str, int]) -> tuple[int, int] | None:
@@ -196,8 +196,7 @@ def _bytes(shape: str, sizes: Mapping[str, int]) -> tuple[int, int] | None:
 def _kernel(kernel: Kernel, facts: Facts, sizes: Mapping[str, int]) -> KernelView:
     inputs = len(kernel.inputs)
     places = tuple(
-        Places(count, shapes[:inputs], shapes[inputs:], traffic)
-        for (shapes, traffic), count in explain.alike(kernel).items()
+        Places(count, shapes[:inputs], shapes[inputs:], traffic) for (shapes, traffic), count in alike(kernel).items()
     )
     before = _sum([p.traffic.bytes_before for p in places], [p.count for p in places])
     after = _sum([p.traffic.bytes_after for p in places], [p.count for p in places])
@@ -205,7 +204,7 @@ def _kernel(kernel: Kernel, facts: Facts, sizes: Mapping[str, int]) -> KernelVie
     work = _work(kernel, facts.costs.get(kernel.name), sizes)
     return KernelView(
         name=kernel.name,
-        kind=str(kernel.kind),
+        kind=kernel.kind,
         ops=kernel.ops,
         calls=len(kernel.sites),
         cpu=kernel.cpu,
@@ -220,7 +219,7 @@ def _kernel(kernel: Kernel, facts: Facts, sizes: Mapping[str, int]) -> KernelVie
     )
 
 
-def _measured(kernel: Kernel, moved: int | None, measurements: Sequence[Measurement]) -> Iterator[Measured]:
+def _measured(kernel: Kernel, moved: int | None, measurements: Sequence[BenchResult]) -> Iterator[Measured]:
     for measurement in measurements:
         if time := measurement.kernels.get(kernel.name):
             rate = None if moved is None else moved / len(kernel.sites) / (time.microseconds * 1e-6)
@@ -276,7 +275,7 @@ def _histogram(facts: Facts) -> list[OpRow]:
     return sorted(rows, key=lambda r: (-abs((r.before or 0) - (r.after or 0)), -(r.after or 0), r.op))
 
 
-def _latency(measurement: Measurement) -> Latency:
+def _latency(measurement: BenchResult) -> Latency:
     curves = [
         plots.Curve(name, timing.quantiles)
         for name, timing in (("before", measurement.baseline), ("artifact", measurement.artifact))
@@ -284,11 +283,11 @@ def _latency(measurement: Measurement) -> Latency:
     ]
     load = None
     if measurement.provider != CPU:
-        load = fleet.of(measurement.baseline.p50, measurement.artifact.p50, gpus=_FLEET)
+        load = fleet_of(measurement.baseline.p50, measurement.artifact.p50, gpus=_FLEET)
     return Latency(measurement, plots.distribution(curves, "ms") if curves else None, load)
 
 
-def numerics(report: Report) -> list[OutputRow]:
+def numerics(report: VerificationReport) -> list[OutputRow]:
     """One row an output, provider and presence of the library, with the comparison that came closest to its limit."""
     groups: dict[tuple[str, bool, str], list[Check]] = {}
     for check in report.checks:
@@ -306,11 +305,8 @@ def _badness(check: Check) -> tuple[bool, float]:
 
 def _targets(folder: Path) -> list[Target]:
     """Every file of providers/, options with their reasons first, anything else a file holds as JSON."""
-    found = []
-    for path in sorted((folder / providers.FOLDER).glob("*.json")):
-        data = providers.read(folder, path.stem)
-        found.append(_target(path.stem, data))
-    return found
+    paths = sorted((folder / layout.PROVIDERS).glob("*.json"))
+    return [_target(path.stem, providers.read(folder, path.stem)) for path in paths]
 
 
 def _target(name: str, data: Mapping[str, Any]) -> Target:
@@ -321,19 +317,23 @@ def _target(name: str, data: Mapping[str, Any]) -> Target:
         for part in parts
         for option, value in data[part].items()
     ]
-    more = {key: value for key, value in data.items() if key not in (*parts, "provider", "why")}
+    others = {key: value for key, value in data.items() if key not in (*parts, "provider", "why")}
     return Target(
-        name, str(data["provider"]), tuple(rows), json.dumps(more, indent=2) if more else "", _tuned(data.get("tuned"))
+        name,
+        str(data["provider"]),
+        tuple(rows),
+        json.dumps(others, indent=2) if others else "",
+        _tuned(data.get("tuned")),
     )
 
 
-def _tuned(found: Any) -> Tuned | None:
+def _tuned(document: Any) -> Tuned | None:
     """The comparisons of a file's `tuned`; None where it has another form, and is only shown as JSON."""
     try:
-        where = f"{found['device']}, ONNX Runtime {found['onnxruntime']}, {found['case']}"
+        where = f"{document['device']}, ONNX Runtime {document['onnxruntime']}, {document['case']}"
         rows = [
             (str(mode), float(c["rule_made_ms"]), float(c["tuned_ms"]), float(c["ratio"]))
-            for mode, c in found["comparisons"].items()
+            for mode, c in document["comparisons"].items()
         ]
     except (KeyError, TypeError, ValueError, AttributeError):
         return None

@@ -1,1 +1,1 @@
-"""Passes of our own: where onnx_ir's and onnxscript's passes do too little, too much, or not safely enough."""
+"""Passes beside those of onnx_ir and onnxscript, a file each. Part of graph: may import program."""

@@ -1,9 +1,9 @@
 """Stores the weights of 16-bit products transposed: MatMul(x, W) becomes MatMul(x, Transpose(W^T)).
 
-The GPU's matrix units read both operands along the dim that is summed over. torch stores weights in that order, and
-exporters transpose them. Measured on an H100 (docs/notes.md): products of 512 to 1024 rows take up to 10 % less time,
-others at most 3 % more; over all products, BERT takes 1 % less and Llama 3 %. Fusing folds the Transpose into the GEMM;
-where it does not, ONNX Runtime folds the Transpose while it loads the model.
+A GPU's matrix units read both operands along the dim that is summed over. torch stores weights in this order, and
+exporters transpose them. Measured on an H100: GEMMs of 512 to 1024 rows take up to 10 % less time, others at most 3 %
+more (benchmarks/notes.md). All GEMMs of BERT take 1 % less, those of Llama 3 %. The GEMM's kernel takes in the Transpose;
+elsewhere ONNX Runtime folds the Transpose while it loads the model.
 """
 
 from __future__ import annotations

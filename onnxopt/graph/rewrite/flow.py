@@ -38,8 +38,8 @@ from onnxopt.graph.rewrite.weights import Joiner
 from onnxopt.graph.shapes.contrib_schemas import DOMAIN
 from onnxopt.graph.shapes.infer import Knowledge, infer
 
-# Measured (docs/notes.md): one product for gate and up saves 3 us a layer of Llama, and a Split kernel behind it costs
-# 11. Pointwise regions read the two halves by address arithmetic, so that no Split runs.
+# One product for gate and up saves 3 us a layer of Llama, and a Split kernel behind it costs 11 (benchmarks/notes.md).
+# Pointwise regions read the two halves by address arithmetic, so that no Split runs.
 SPLIT_IS_FUSED = True
 _LAST_OPSET_OF_OLD_SOFTMAX = 12  # up to it, Softmax flattens its operand to two dims
 _CANCELLING_PASSES = 3

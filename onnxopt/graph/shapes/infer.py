@@ -8,16 +8,13 @@ import onnx_ir as ir
 from onnxopt.graph.shapes import contents
 from onnxopt.graph.shapes.contents import Contents
 from onnxopt.graph.shapes.dims import Dim, Dims, Unknowns, dim_text, parse_dim, product
+from onnxopt.graph.shapes.result_dtypes import result_dtype_of
 from onnxopt.graph.shapes.rules import rule_of
 from onnxopt.graph.shapes.schema_inference import SchemaInference, tensor, tensor_type
 
 _READ = 1024  # bytes; constants up to this size (axes, pads, scales) are passed on to onnx's rules
 _NAMELESS = frozenset({None, "", "?", "-1"})  # exporters write these for unknown dims, which are not equal then
 _RULES_FROM = 13  # opset; axes and shapes are inputs from there on
-_COMPARISONS = frozenset(
-    {"Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual", "And", "Or", "Xor", "Not", "IsNaN", "IsInf"}
-)
-_DTYPE_OF_SECOND = frozenset({"CastLike", "RMSNormalization", "Where"})
 
 
 class InferShapesPass(ir.passes.InPlacePass):
@@ -166,15 +163,11 @@ class Knowledge:
         self._hold(node)
 
     def _dtype_by_rule(self, node: ir.Node) -> ir.DataType | None:
-        if node.op_type in _COMPARISONS:
-            return ir.DataType.BOOL
-        if node.op_type == "Cast":
-            return ir.DataType(node.attributes["to"].as_int())
-        if node.op_type == "ConstantOfShape":
-            filled = node.attributes.get("value")
-            return ir.DataType.FLOAT if filled is None else filled.as_tensor().dtype
-        operand = node.inputs[1 if node.op_type in _DTYPE_OF_SECOND else 0]
-        return None if operand is None else self.dtype(operand)
+        rule = result_dtype_of(node)
+        if rule is None:
+            return None
+        operands = [None if v is None else self.dtype(v) for v in node.inputs]
+        return rule(operands, {name: attribute.value for name, attribute in node.attributes.items()})
 
     def _by_schema(self, node: ir.Node, dims: Dims | None) -> None:
         types = [None if v is None else self._type_proto(v) for v in node.inputs]

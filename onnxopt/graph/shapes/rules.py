@@ -46,13 +46,12 @@ Rule = Callable[[ir.Node, Known], Dims | None]
 
 def rule_of(node: ir.Node) -> Rule | None:
     """The rule for a node's operator, None where onnx's own rule is as good."""
-    if len(node.outputs) != 1 or node.domain not in ("", "ai.onnx", "com.microsoft"):
+    domain = "" if node.domain == "ai.onnx" else node.domain
+    if len(node.outputs) != 1:
         return None
-    if node.domain == "com.microsoft":
-        return _MICROSOFT.get(node.op_type)
-    if ("", node.op_type) in operators.OPERATORS:
+    if (domain, node.op_type) in operators.OPERATORS:
         return _elementwise
-    return _RULES.get(node.op_type)
+    return {"": _RULES, "com.microsoft": _MICROSOFT}.get(domain, {}).get(node.op_type)
 
 
 def _elementwise(node: ir.Node, known: Known) -> Dims | None:
@@ -253,7 +252,7 @@ _RULES: dict[str, Rule] = {
 _MICROSOFT: dict[str, Rule] = {
     "FusedMatMul": lambda node, known: None if _transposed(node) else _matmul(node, known),
     "MultiHeadAttention": _attention,
-    **dict.fromkeys(("Gelu", "FastGelu", "BiasGelu", "QuickGelu", "RotaryEmbedding", "SkipLayerNormalization"), _same),
+    **dict.fromkeys(("Gelu", "FastGelu", "BiasGelu", "RotaryEmbedding", "SkipLayerNormalization"), _same),
     "SkipSimplifiedLayerNormalization": _same,
 }
 

@@ -1,4 +1,4 @@
-"""Entry points for products of few rows, which read weights as fast as memory gives them (cuda_kernels/few_rows.cuh).
+"""Entry points for products of few rows, which read weights as fast as memory gives them (cuda_kernels/gemm/).
 
 A decoding step multiplies one row, or one for each sequence of a batch, by every weight of the model. cuBLASLt fills
 its tiles with rows that are not there and reaches half of the memory's rate. The library takes one of these where the
@@ -10,14 +10,15 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
-from onnxopt.fusion.regions import Kernel, Region, Variant
+from onnxopt.fusion.kernel import Variant
+from onnxopt.fusion.region import Kernel, Region
 from onnxopt.graph.shapes.shapes import Shapes
 from onnxopt.program.dtypes import DTYPES
 from onnxopt.program.gemm import Gemm
+from onnxopt.program.hardware import ACCESS_BYTES
 
-HEADER = "few_rows.cuh"
+HEADER = "gemm/few_rows.cuh"
 _THREADS = 64
-_ACCESS_BYTES = 16
 _SHAPES = {1: (1, 8), 2: (1, 8)}  # rows of a -> columns a warp takes, vectors of each in flight (docs/notes.md)
 _ACTIVATIONS = {"none": "kNone", "relu": "kRelu", "gelu_tanh": "kGeluTanh"}
 
@@ -50,7 +51,7 @@ def entry_points(name: str, meaning: Gemm) -> tuple[FewRowsVariant, ...]:
 
 def _variant(name: str, meaning: Gemm, rows: int) -> FewRowsVariant:
     columns, unroll = _SHAPES[rows]
-    vector = _ACCESS_BYTES // DTYPES[meaning.outputs[0]].size
+    vector = ACCESS_BYTES // DTYPES[meaning.outputs[0]].size
     symbol = f"{name}_rows{rows}"
     return FewRowsVariant(symbol, "", 32, vector, unroll, _THREADS, waits=True, rows=rows, columns=columns)
 

@@ -1,35 +1,65 @@
-"""Modes: how the elements that an access reads lie over a vector of the domain, one letter each.
+"""Access modes: the memory layout of the elements that an access reads for one vector of the domain.
 
-F  the domain index itself            S  one element for all
-R  one run of neighbours, as a bias   C  one value for a cell of neighbours, as a channel
-T  two terms, neighbours              U  two terms, cells
-V  neighbours, any terms              W  cells, any terms
-I  neighbours that take turns among a few runs, as the columns of DepthToSpace: element j is the (j / n)th of run j % n
-r c t G  as R C T or U, and any terms, where a vector may reach into the next run or cell, but not into a third
-g  any terms, each element behind guards of its own
-X  along the columns of a tile, through shared memory (cuda_kernels/pointwise_tiled.cuh)
-Y Z  the same, where the columns are read in vectors of 8 and of 16 bytes
-z  as Z, where no vector lies whole: aligned ones that hold the columns are read
-P  a condition that is the same for a whole vector      p  one that is not
-*  decided by the host at launch
+The `modes` of an entry point are one letter per access, then one letter per condition. The library and the CUDA code
+read the same names from cuda_kernels/device/access_modes.h.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import enum
 
 from onnxopt.program.extents import ONE, Extent
 from onnxopt.program.indexing import Condition, Term
 
+
+class Mode(enum.StrEnum):
+    """One letter per mode.
+
+    A run is a piece of memory whose neighbours are neighbours in the domain. A cell is a piece of the domain for which
+    one element is read. A split run or cell may end inside a vector, where the next run or cell begins.
+    """
+
+    FLAT = "F"  # the domain index itself
+    SCALAR = "S"  # one element for the whole domain
+    RUN = "R"  # a run, for example a bias
+    CELL = "C"  # a cell, for example a value per channel
+    RUN_2 = "T"  # a run; its index has two terms
+    CELL_2 = "U"  # a cell; its index has two terms
+    RUN_ANY = "V"  # a run; its index has any number of terms
+    CELL_ANY = "W"  # a cell; its index has any number of terms
+    INTERLEAVED = "I"  # n runs in turn, for example DepthToSpace's columns: element j is element j / n of run j % n
+    SPLIT_RUN = "r"
+    SPLIT_CELL = "c"
+    SPLIT_2 = "t"  # two terms
+    SPLIT_ANY = "G"  # any number of terms
+    GUARDED = "g"  # any terms; each element has conditions of its own
+    COLUMN = "X"  # along the columns of a tile through shared memory, element by element (pointwise/tiled.cuh)
+    COLUMN_8 = "Y"  # the same in vectors of 8 bytes
+    COLUMN_16 = "Z"  # the same in vectors of 16 bytes
+    COLUMN_SHIFTED = "z"  # the same in the aligned vectors of 16 bytes that hold the column
+    UNIFORM = "P"  # a condition that is the same for a whole vector
+    PER_ELEMENT = "p"  # a condition that may differ between the elements of a vector
+    ANY = "*"  # terms that the host computes at launch
+    BY_COLUMN = "K"  # rowwise: element k of every row is element k of the input
+    DENSE = "D"  # rowwise: the elements of a row are contiguous
+
+
 MOST_NEIGHBOURS = 16  # elements of the widest vector
-GATHERED = frozenset("rctGgp*")
-ALONG = "XYzZ"  # the slowest first
-_WHOLE = {"neighbours": {1: "R", 2: "T"}, "cell": {1: "C", 2: "U"}}
+GATHERED = frozenset(
+    {Mode.SPLIT_RUN, Mode.SPLIT_CELL, Mode.SPLIT_2, Mode.SPLIT_ANY, Mode.GUARDED, Mode.PER_ELEMENT, Mode.ANY}
+)
+ALONG = (Mode.COLUMN, Mode.COLUMN_8, Mode.COLUMN_SHIFTED, Mode.COLUMN_16)  # the slowest first
+_RUNS = {1: Mode.RUN, 2: Mode.RUN_2}  # by terms
+_CELLS = {1: Mode.CELL, 2: Mode.CELL_2}
 
 
 @dataclasses.dataclass(frozen=True)
 class Fit:
-    """What a vector of `width` elements meets. certain: symbolic extents count as whole only where they must be."""
+    """Whether extents fit vectors of `width` elements.
+
+    certain: whether a symbolic extent counts as a multiple of the width only where it is one for all values.
+    """
 
     width: int
     certain: bool = True
@@ -39,13 +69,13 @@ class Fit:
         return all(e.factor % self.width == 0 or (bool(e.symbols) and not self.certain) for e in extents)
 
     def whole_parts(self, terms: tuple[Term, ...], offset: tuple[Extent, ...]) -> bool:
-        """Whether what a vector takes from each of its runs is whole."""
+        """Whether the part of a vector that comes from each of its runs is a whole narrower vector."""
         part = Fit(self.width // runs(terms, self.width), self.certain)
         return part.whole(terms[1].mod, *(t.stride for k, t in enumerate(terms) if k != 1), *offset)
 
 
 def runs(terms: tuple[Term, ...], width: int) -> int:
-    """How many runs the elements of a vector take turns among, 0 where they do not."""
+    """The number of runs that the elements of a vector alternate among, 0 where they do not alternate."""
     if len(terms) < 2 or terms[0].div != ONE or terms[1].stride != ONE:
         return 0
     count = terms[0].mod.number
@@ -54,54 +84,54 @@ def runs(terms: tuple[Term, ...], width: int) -> int:
     return count
 
 
-def access_mode(terms: tuple[Term, ...], offset: tuple[Extent, ...], fit: Fit, count: Extent | None) -> str:
-    """The letter of an access; count: the size of the domain, None where it is not known."""
+def access_mode(terms: tuple[Term, ...], offset: tuple[Extent, ...], fit: Fit, count: Extent | None) -> Mode:
+    """The mode of an access. count: the size of the domain, None if unknown."""
     if not terms:
-        return "S"
+        return Mode.SCALAR
     inner, outer = terms[0], terms[1:]
     steps = len(terms)
     if inner.div == ONE and inner.stride == ONE:
         if steps == 1 and inner.mod == count and not offset:
-            return "F"
+            return Mode.FLAT
         if fit.whole(inner.mod, *(t.stride for t in outer), *offset):
-            return _WHOLE["neighbours"].get(steps, "V")
+            return _RUNS.get(steps, Mode.RUN_ANY)
         return gathered(terms, fit)
     if inner.div == ONE and runs(terms, fit.width) and fit.whole_parts(terms, offset):
-        return "I"
+        return Mode.INTERLEAVED
     if inner.div != ONE and fit.whole(*(t.div for t in terms)):
-        return "C" if steps == 1 and inner.stride == ONE else "U" if steps == 2 else "W"
+        return _CELLS.get(steps, Mode.CELL_ANY) if steps > 1 or inner.stride == ONE else Mode.CELL_ANY
     return gathered(terms, fit)
 
 
-def gathered(terms: tuple[Term, ...], fit: Fit) -> str:
-    """The letter of an access that is read element by element."""
+def gathered(terms: tuple[Term, ...], fit: Fit) -> Mode:
+    """The mode of an access that is read element by element."""
     if not terms:
-        return "S"
+        return Mode.SCALAR
     inner, steps = terms[0], len(terms)
     period = inner.mod if inner.div == ONE else inner.div
     if period.number is not None and period.number < fit.width:
-        return "*"  # a vector reaches into more than two runs or cells
+        return Mode.ANY  # a vector reaches into more than two runs or cells
     if steps == 1 and inner.stride == ONE:
-        return "r" if inner.div == ONE else "c"
-    return "t" if steps == 2 else "G"
+        return Mode.SPLIT_RUN if inner.div == ONE else Mode.SPLIT_CELL
+    return Mode.SPLIT_2 if steps == 2 else Mode.SPLIT_ANY
 
 
-def condition_mode(condition: Condition, fit: Fit) -> str:
-    """P where every vector lies on one side of the condition's bounds."""
+def condition_mode(condition: Condition, fit: Fit) -> Mode:
+    """UNIFORM where a condition has one value for all elements of every vector, else PER_ELEMENT."""
     if not condition.terms or condition.terms[0].div != ONE:
-        return "P" if fit.whole(*(t.div for t in condition.terms)) else "p"
+        return Mode.UNIFORM if fit.whole(*(t.div for t in condition.terms)) else Mode.PER_ELEMENT
     inner = condition.terms[0]
     step = inner.stride.number
     if step is None or step <= 0 or not fit.whole(inner.mod):
-        return "p"
+        return Mode.PER_ELEMENT
     cell = step * fit.width
     bounds = (condition.low - condition.offset, condition.high - condition.offset)
     steps = [t.stride.factor for t in condition.terms[1:]]
-    return "P" if all(n % cell == 0 for n in (*bounds, *steps)) else "p"
+    return Mode.UNIFORM if all(n % cell == 0 for n in (*bounds, *steps)) else Mode.PER_ELEMENT
 
 
 def columns(terms: tuple[Term, ...]) -> Term | None:
-    """The term along which a tile reads an access that lies across the domain's order, None where it does not."""
+    """The term along which a tile reads an access whose memory order is not the domain's, None for other accesses."""
     if not terms or terms[0].div != ONE or terms[0].stride == ONE:
         return None
     return next((t for t in terms[1:] if t.stride == ONE), None)

@@ -1,4 +1,4 @@
-"""Which entry points a kernel gets: one for each way its operands are known to lie, and the general ones."""
+"""The entry points of a pointwise kernel: one per known memory layout of its operands, and general ones."""
 
 from __future__ import annotations
 
@@ -8,35 +8,51 @@ from collections.abc import Iterable, Sequence
 
 import onnx_ir as ir
 
-from onnxopt.fusion.regions import Region, Variant
+from onnxopt.fusion.kernel import Variant
+from onnxopt.fusion.region import Region
 from onnxopt.graph.shapes.shapes import Dims, Shapes
 from onnxopt.kinds.pointwise import launch, tiles
-from onnxopt.kinds.pointwise.access_modes import ALONG, GATHERED, Fit, access_mode, columns, condition_mode, gathered
+from onnxopt.kinds.pointwise.access_modes import (
+    ALONG,
+    GATHERED,
+    Fit,
+    Mode,
+    access_mode,
+    columns,
+    condition_mode,
+    gathered,
+)
 from onnxopt.program.dtypes import DTYPES
 from onnxopt.program.extents import ONE, Extent, extent, product
+from onnxopt.program.hardware import ACCESS_BYTES
 from onnxopt.program.indexing import Access, Indexing, Term
 from onnxopt.program.pointwise import Program
 
-_ACCESS_BYTES = 16  # the widest load or store an instruction makes
-_NARROWEST_BYTES = 4  # below, gathering is as good
+_NARROWEST_BYTES = 4  # narrower vectors are no faster than reads element by element
 _WORD_BYTES = 4  # of a bank of shared memory
 _MOST_SPECIAL = 3
 _GENERAL_THREADS = 128
+# An entry point is named after its slowest access.
+_STRIDED = frozenset(
+    {Mode.RUN_2, Mode.CELL_2, Mode.RUN_ANY, Mode.CELL_ANY, Mode.INTERLEAVED, Mode.SPLIT_2, Mode.SPLIT_ANY,
+     Mode.GUARDED, Mode.ANY}
+)  # fmt: skip
+_CELLS, _RUNS = frozenset({Mode.CELL, Mode.SPLIT_CELL}), frozenset({Mode.RUN, Mode.SPLIT_RUN})
 
 
 def choose(name: str, program: Program, regions: Sequence[Region], shapes: Shapes) -> tuple[Variant, ...]:
-    """Variants in the order the host tries them: those the shapes foresee, most frequent first, then the general ones.
+    """Variants in the order that the host tries: those for known shapes, most frequent first, then general ones.
 
-    The 64-bit variant is left out where every shape is known and none needs it.
+    There is no 64-bit variant where every shape is known and none needs 64-bit indices.
     """
     vector = vector_width(program)
     if program.index is None:
         special = _plain(name, vector, regions, shapes)
     else:
         special = _indexed(name, program, program.index, vector)
-    general = "*" * len(program.accesses) + "p" * program.conditions
+    general = Mode.ANY * len(program.accesses) + Mode.PER_ELEMENT * program.conditions
     if program.index is not None:
-        vector = 1  # only for buffers that are not aligned: the others have a variant that knows how they lie
+        vector = 1  # for buffers that are not aligned; a special variant covers every aligned buffer
     chosen = [*special, Variant(f"{name}_strided", general, 32, vector, 1, _GENERAL_THREADS, waits=True)]
     sizes = [shapes.elements(v) for r in regions for v in (*r.inputs, *r.outputs)]
     if any(size is None or size >= 2**31 for size in sizes):
@@ -45,13 +61,13 @@ def choose(name: str, program: Program, regions: Sequence[Region], shapes: Shape
 
 
 def vector_width(program: Program) -> int:
-    """Elements a thread loads at once: 16 bytes of the widest operand, so that no access is split."""
+    """Elements that a thread loads at once: 16 bytes of the widest operand, so that no access is split."""
     widest = max(DTYPES[d].size for d in (*program.accesses, *program.outputs))
-    return _ACCESS_BYTES // widest
+    return ACCESS_BYTES // widest
 
 
 def _variant(name: str, modes: str, vector: int, full: int, block: launch.Block) -> Variant:
-    suffix = modes.replace("*", "A") + ("" if vector == full else f"_{vector}")
+    suffix = modes.replace(Mode.ANY, "A") + ("" if vector == full else f"_{vector}")
     symbol = f"{name}_{_kind(modes)}_{suffix}"
     return Variant(symbol, modes, 32, vector, block.unroll, block.threads, waits=True)
 
@@ -59,31 +75,31 @@ def _variant(name: str, modes: str, vector: int, full: int, block: launch.Block)
 def _kind(modes: str) -> str:
     if set(ALONG) & set(modes):
         return "tiled"
-    if set("TUVWItGg*") & set(modes):
+    if _STRIDED & set(modes):
         return "strided"
-    return "column" if set("Cc") & set(modes) else "row" if set("Rr") & set(modes) else "contiguous"
+    return "column" if _CELLS & set(modes) else "row" if _RUNS & set(modes) else "contiguous"
 
 
 def _plain(name: str, vector: int, regions: Sequence[Region], shapes: Shapes) -> list[Variant]:
-    """Without index operations: numpy broadcasting, as far as the dims tell."""
+    """Variants without index operations: numpy broadcasting of known dims."""
     foreseen = [[_modes(region, shapes, Fit(vector, certain)) for certain in (False, True)] for region in regions]
-    found: collections.Counter[str] = collections.Counter(hoped for hoped, _ in foreseen if hoped is not None)
-    frequent = [modes for modes, _ in found.most_common(_MOST_SPECIAL)]
-    # Where symbolic dims may turn out to be odd, the variants for that come behind.
-    behind = [c for h, c in foreseen if h in frequent and c is not None and c not in frequent]
-    modes = (*frequent, *dict.fromkeys(behind))
+    counts: collections.Counter[str] = collections.Counter(aligned for aligned, _ in foreseen if aligned is not None)
+    frequent = [modes for modes, _ in counts.most_common(_MOST_SPECIAL)]
+    # Symbolic dims may be odd at run time; the variants for odd dims come last.
+    odd = [any_ for aligned, any_ in foreseen if aligned in frequent and any_ is not None and any_ not in frequent]
+    modes = (*frequent, *dict.fromkeys(odd))
     return [_variant(name, m, vector, vector, launch.block()) for m in modes]
 
 
 def _modes(region: Region, shapes: Shapes, fit: Fit) -> str | None:
-    """One letter an input, or None where shapes do not tell."""
-    letters = []
+    """One letter per input, None where the shapes do not determine the letters."""
+    letters: list[Mode] = []
     domain = shapes.dims(region.outputs[0])
     for value in region.inputs:
         if shapes.elements(value) == 1:
-            letters.append("S")
+            letters.append(Mode.SCALAR)
         elif shapes.same(value, region.outputs[0]):
-            letters.append("F")
+            letters.append(Mode.FLAT)
         else:
             terms = _broadcast_terms(value, domain, shapes)
             if terms is None:
@@ -100,7 +116,7 @@ def _size(dims: Dims | None) -> Extent | None:
 
 
 def _broadcast_terms(value: ir.Value, domain: Dims | None, shapes: Shapes) -> tuple[Term, ...] | None:
-    """The terms of an operand that is broadcast into the domain, or None where that cannot be told."""
+    """The terms of an operand that is broadcast into the domain, None where the dims do not determine them."""
     dims = shapes.dims(value)
     if dims is None or domain is None or len(dims) > len(domain):
         return None
@@ -126,7 +142,7 @@ def _broadcast_terms(value: ir.Value, domain: Dims | None, shapes: Shapes) -> tu
 
 
 def _indexed(name: str, program: Program, index: Indexing, full: int) -> list[Variant]:
-    """With index operations: tiled variants where an input lies across the domain's order, and one that is not."""
+    """Variants with index operations: tiled ones where an input is transposed, and one or two that are not tiled."""
     chosen = _tiled(name, program, index, full)
     seen = set()
     for certain in (False, True):
@@ -152,25 +168,25 @@ def _widths(program: Program, full: int) -> Iterable[int]:
 def _index_modes(index: Indexing, fit: Fit) -> str:
     count = product(index.shapes[0])
     conditions = [condition_mode(c, fit) for c in index.conditions]
-    letters = []
+    letters: list[Mode] = []
     for access in index.accesses:
         letter = access_mode(access.terms, access.offset, fit, count)
-        if any(conditions[g] == "p" for g in access.guards):
-            letter = "g" if letter != "S" else "S"
-        elif access.guards and letter == "F":
-            letter = "R"
+        if any(conditions[g] == Mode.PER_ELEMENT for g in access.guards):
+            letter = Mode.GUARDED if letter != Mode.SCALAR else Mode.SCALAR
+        elif access.guards and letter == Mode.FLAT:
+            letter = Mode.RUN
         letters.append(letter)
-    for leader in set(index.leaders):  # one load serves a group, so that one letter does
+    for leader in set(index.leaders):  # the accesses of a group share one load, so they share one letter
         group = {k for k, other in enumerate(index.leaders) if other == leader}
         if len({letters[k] for k in group}) > 1:
-            each = any(letters[k] == "g" for k in group)
+            each = any(letters[k] == Mode.GUARDED for k in group)
             for k in group:
-                letters[k] = "g" if each else gathered(index.accesses[k].terms, fit)
+                letters[k] = Mode.GUARDED if each else gathered(index.accesses[k].terms, fit)
     return "".join((*letters, *conditions))
 
 
 def _tiled(name: str, program: Program, index: Indexing, full: int) -> list[Variant]:
-    """Variants whose transposed inputs go through shared memory; none where it is not worth it."""
+    """Variants whose transposed inputs go through shared memory; none where tiles do not pay."""
     along = {k: t for k, a in enumerate(index.accesses) if (t := columns(a.terms)) is not None}
     if not along:
         return []
@@ -178,32 +194,33 @@ def _tiled(name: str, program: Program, index: Indexing, full: int) -> list[Vari
     members = [k for k, term in along.items() if term == chosen]
     count = product(index.shapes[0])
     sizes = [DTYPES[program.accesses[k]].size for k in members if index.leaders[k] == k]
-    found = []
+    variants = []
     for tile in tiles.choose(chosen, count, sizes, full):
-        letters = list(_index_modes(index, Fit(tile.width)))
-        if all(letters[k] == "I" for k in members):
-            continue  # read as it lies, without shared memory
+        letters: list[str] = list(_index_modes(index, Fit(tile.width)))
+        if all(letters[k] == Mode.INTERLEAVED for k in members):
+            continue  # the input is read in memory order, without shared memory
         for certain in (False, True):
             for k in members:
                 group = [m for m in members if index.leaders[m] == index.leaders[k]]
                 options = [_along(index.accesses[m], chosen, program.accesses[m], tile, certain) for m in group]
                 letters[k] = min(options, key=ALONG.index)
-                if letters[k] == "z" and len(group) > 1:
-                    letters[k] = "X"
-            found.append(_tiled_variant(name, "".join(letters), tile, full))
-        if any(index.accesses[k].guards for k in members):  # the host may find that they cut a vector
-            found.append(_tiled_variant(name, "".join("X" if c in ALONG else c for c in letters), tile, full))
-    return list(dict.fromkeys(found))
+                if letters[k] == Mode.COLUMN_SHIFTED and len(group) > 1:
+                    letters[k] = Mode.COLUMN
+            variants.append(_tiled_variant(name, "".join(letters), tile, full))
+        if any(index.accesses[k].guards for k in members):  # at run time a guard may begin or end inside a vector
+            modes = "".join(Mode.COLUMN if c in ALONG else c for c in letters)
+            variants.append(_tiled_variant(name, modes, tile, full))
+    return list(dict.fromkeys(variants))
 
 
 def _along(access: Access, column: Term, dtype: str, tile: tiles.Tile, certain: bool) -> str:
-    """The letter of an access that a tile reads along its columns: the widest vectors that fit."""
+    """The mode of an access that a tile reads along columns: the widest vectors that fit."""
     rest = [t.stride for t in access.terms if t != column]
     size = DTYPES[dtype].size
-    full = _ACCESS_BYTES // size
-    for letter, width in (("Z", full), ("Y", full // 2)):
+    full = ACCESS_BYTES // size
+    for letter, width in ((Mode.COLUMN_16, full), (Mode.COLUMN_8, full // 2)):
         fit = Fit(width, certain)
-        fills = width > 1 and tile.columns % width == 0 and (letter == "Z" or tile.columns < full)
+        fills = width > 1 and tile.columns % width == 0 and (letter == Mode.COLUMN_16 or tile.columns < full)
         if fills and fit.whole(column.mod, *rest, *access.offset):
             return letter
         if width > tile.columns and column.mod.number == tile.columns and not access.guards:
@@ -214,7 +231,7 @@ def _along(access: Access, column: Term, dtype: str, tile: tiles.Tile, certain: 
     rows = access.terms[: access.terms.index(column)]
     words = Fit(max(1, _WORD_BYTES // size), certain)
     in_turns = len(rows) == 1 or words.whole(*(t.stride for t in rows))
-    return "z" if in_turns and tile.columns % full == 0 else "X"
+    return Mode.COLUMN_SHIFTED if in_turns and tile.columns % full == 0 else Mode.COLUMN
 
 
 def _tiled_variant(name: str, modes: str, tile: tiles.Tile, full: int) -> Variant:

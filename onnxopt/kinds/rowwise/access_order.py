@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from onnxopt.kinds.pointwise.access_modes import Mode
 from onnxopt.program.dtypes import DTYPES
 from onnxopt.program.extents import ONE, Extent, product
+from onnxopt.program.hardware import ACCESS_BYTES, SECTOR_BYTES
 from onnxopt.program.indexing import Access, Condition, Indexing, Term
 from onnxopt.program.rowwise import RowProgram
 
-_SECTOR = 32  # bytes that memory moves at least
-_VECTOR = 16  # bytes of the widest load
-
 
 def modes(program: RowProgram) -> str:
-    """One letter a leaf, as kinds/rowwise/entry_points.py has them. A condition's: K, told by the column; D, the same for a row."""
+    """The mode of every leaf, then of every condition: BY_COLUMN where the column alone decides it, DENSE where it is the
+    same for a whole row."""
     index = program.index
     if index is None:
         return ""
@@ -23,33 +23,37 @@ def modes(program: RowProgram) -> str:
     return "".join((*letters, *conditions))
 
 
-def _mode(program: RowProgram, access: Access, guards: Sequence[str]) -> str:
+def _mode(program: RowProgram, access: Access, guards: Sequence[Mode]) -> Mode:
     _, length, inner = program.domain
-    if not access.terms or inner != ONE or "*" in guards or guards.count("K") > 1:
-        return "*"
+    if not access.terms or inner != ONE or Mode.ANY in guards or guards.count(Mode.BY_COLUMN) > 1:
+        return Mode.ANY
     first = access.terms[0]
     if first.div != ONE or first.stride != ONE:
-        return "*"
+        return Mode.ANY
     if len(access.terms) == 1 and not access.offset and not guards and first.mod == product(program.domain):
-        return "F"
+        return Mode.FLAT
     if len(access.terms) == 1 and first.mod == length:
-        return "K"
-    return "D" if first.mod.over(length) is not None else "*"
+        return Mode.BY_COLUMN
+    return Mode.DENSE if first.mod.over(length) is not None else Mode.ANY
 
 
-def _condition_mode(program: RowProgram, condition: Condition) -> str:
+def _condition_mode(program: RowProgram, condition: Condition) -> Mode:
     _, length, inner = program.domain
     if inner != ONE:
-        return "*"
+        return Mode.ANY
     if condition.terms == (Term(ONE, length, ONE),):
-        return "K"
-    return "D" if all(t.div.over(length) is not None for t in condition.terms) else "*"
+        return Mode.BY_COLUMN
+    return Mode.DENSE if all(t.div.over(length) is not None for t in condition.terms) else Mode.ANY
 
 
-def reads_across(index: Indexing, inputs: Sequence[str], length: Extent) -> bool:
-    """Whether some input is read so that neighbours in the domain lie far apart: then most of what memory moves would
-    be for nothing. What has no more elements than a row (of `length`) stays in the cache. inputs: storage dtypes."""
-    return any(_is_scattered(a, DTYPES[inputs[a.input]].size, length) for a in index.accesses)
+def input_read_across(index: Indexing, inputs: Sequence[str], length: Extent) -> int | None:
+    """The first input of which neighbours in the domain lie far apart in memory, None if there is no such input.
+
+    Most of the bytes that memory moves for such an input are not used. An input that has no more elements than a row
+    (of `length`) stays in the cache and does not count. inputs: storage dtypes.
+    """
+    scattered = (a.input for a in index.accesses if _is_scattered(a, DTYPES[inputs[a.input]].size, length))
+    return next(scattered, None)
 
 
 def cuts_vectors(program: RowProgram) -> bool:
@@ -58,8 +62,8 @@ def cuts_vectors(program: RowProgram) -> bool:
     if index is None:
         return False
     guards = {g for a in index.accesses for g in a.guards}
-    width = _VECTOR // min(DTYPES[d].size for d in program.inputs)
-    told = [index.conditions[g] for g in guards if _condition_mode(program, index.conditions[g]) != "D"]
+    width = ACCESS_BYTES // min(DTYPES[d].size for d in program.inputs)
+    told = [index.conditions[g] for g in guards if _condition_mode(program, index.conditions[g]) != Mode.DENSE]
     return any((c.low - c.offset) % width or (c.high - c.low) % width for c in told)
 
 
@@ -69,4 +73,4 @@ def _is_scattered(access: Access, size: int, length: Extent) -> bool:
     first = access.terms[0]
     if first.div != ONE:
         return False
-    return first.stride != ONE or (first.mod.number or _SECTOR) * size < _SECTOR
+    return first.stride != ONE or (first.mod.number or SECTOR_BYTES) * size < SECTOR_BYTES

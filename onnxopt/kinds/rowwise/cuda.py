@@ -1,4 +1,4 @@
-"""CUDA source of rowwise kernels, on top of cuda_kernels/rowwise.cuh."""
+"""CUDA source of rowwise kernels, on top of cuda_kernels/rowwise/."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Sequence
 from typing import cast
 
-from onnxopt.fusion.regions import Kernel
+from onnxopt.fusion.region import Kernel
 from onnxopt.kinds.pointwise.cuda import C_TYPES, INDEX, forms, statements
 from onnxopt.kinds.rowwise.entry_points import RowVariant
 from onnxopt.kinds.rowwise.exponential_sums import exponential_sums
@@ -15,7 +15,7 @@ from onnxopt.program.extents import product
 from onnxopt.program.pointwise import Instruction
 from onnxopt.program.rowwise import GIVEN, Piece, RowProgram, Stage, is_float
 
-HEADER = "rowwise.cuh"
+HEADER = "rowwise/rowwise.cuh"
 _WORD = 4  # bytes: partial results are exchanged word by word
 _MERGE = {"sum": "add", "prod": "mul", "max": "max", "min": "min"}
 _NOT_FOR_CLUSTERS = "#if __CUDA_ARCH__ >= 900"  # older GPUs have none; the host never launches it there

@@ -1,6 +1,6 @@
 """Which entry points a rowwise kernel gets, by the lengths that its rows are known to have.
 
-The library tries them in order and takes the first that fits the shapes at hand (custom_ops/row_variant.cc).
+The library tries them in order and takes the first that fits the shapes at hand (custom_ops/cuda/rowwise_variant.cc).
 """
 
 from __future__ import annotations
@@ -9,17 +9,19 @@ import collections
 import dataclasses
 from collections.abc import Mapping, Sequence
 
-from onnxopt.fusion.regions import Region, Variant
+from onnxopt.fusion.kernel import Variant
+from onnxopt.fusion.region import Region
 from onnxopt.graph.shapes.shapes import Dims, Shapes
+from onnxopt.kinds.pointwise.access_modes import Mode
 from onnxopt.kinds.rowwise import access_order, launch_shapes
 from onnxopt.kinds.rowwise import grid as row_domain
 from onnxopt.kinds.rowwise.grid import Grid
 from onnxopt.kinds.rowwise.launch_shapes import RowShape, RowWork
 from onnxopt.program.dtypes import DTYPES
+from onnxopt.program.hardware import ACCESS_BYTES
 from onnxopt.program.rowwise import RowProgram
 
 _LEAST_COPIED = 4  # bytes that are copied to shared memory at once
-_ACCESS_BYTES = 16  # the widest load or store an instruction makes
 LAYOUTS = ("held", "ragged", "piped", "ring", "split", "looped", "strided")  # in the order that the host tries them
 _MOST_LENGTHS = 3  # lengths of rows that get an entry point of their own
 _LOOPED_THREADS = 512
@@ -30,13 +32,13 @@ _CLUSTER = 8
 class RowVariant(Variant):
     """One entry point of a rowwise kernel.
 
-    layout: held (in registers), ragged, piped, ring (in shared memory), looped, split or strided, as rowwise.cuh has
+    layout: held (in registers), ragged, piped, ring (in shared memory), looped, split or strided, as rowwise/ has
     them. lanes: threads that share a row. cluster: blocks that share a row. columns: the only length of a row that it
     runs, 0 for any that fits. resident: blocks that a multiprocessor should hold at once, 0 where the compiler may take
     the registers it wants. fetched: mask of the inputs that come through shared memory, which takes `shared` bytes a
     block. depth: rows that a ring has room for. launch: which of a split variant's launches: one a stage and one more,
     which lie behind each other.
-    modes: one letter an input: F flat, K by the column, D dense in each row, C one value a channel, * any.
+    modes: FLAT, BY_COLUMN, DENSE, CELL or ANY for each input (kinds/pointwise/access_modes.py).
     """
 
     layout: str = "held"
@@ -71,7 +73,7 @@ def choose(
                     chosen.append(variant_of(name, program, modes, held, length))
         on_every_gpu = len(chosen) == len(lengths) and all(v.cluster == 1 and not v.shared for v in chosen)
         if not on_every_gpu:
-            chosen += _general(name, program, vector, _anywhere(modes), None in lengths)
+            chosen += _general(name, program, vector, anywhere(modes), None in lengths)
         chosen.append(_fallback(name, program, vector))
     if not trailing:
         chosen += _strided(name, program, grids, modes_of(regions, program, opsets, shapes))
@@ -83,7 +85,7 @@ def choose(
 
 def widest(program: RowProgram) -> int:
     """Elements that the longest vectors have: what one access moves of the largest operand's."""
-    return _ACCESS_BYTES // max(DTYPES[d].size for d in (*program.leaves, *program.outputs))
+    return ACCESS_BYTES // max(DTYPES[d].size for d in (*program.leaves, *program.outputs))
 
 
 def _work(program: RowProgram, grids: Sequence[Grid], modes: str) -> RowWork:
@@ -92,15 +94,17 @@ def _work(program: RowProgram, grids: Sequence[Grid], modes: str) -> RowWork:
     rows = [g.count for g in grids]
     most = max((n for n in rows if n is not None), default=None) if None not in rows else None
     size = min(DTYPES[d].size for d in (*program.leaves, *program.outputs))
-    return RowWork(size, len(elements), len(elements & reduced), most, modes.count("F"), modes.count("K"))
+    return RowWork(
+        size, len(elements), len(elements & reduced), most, modes.count(Mode.FLAT), modes.count(Mode.BY_COLUMN)
+    )
 
 
 def variant_of(name: str, program: RowProgram, modes: str, shape: RowShape, length: int) -> RowVariant:
     """The entry point of this shape for rows of this length. modes: as modes_of tells them."""
     if shape.layout == "looped":
-        return _variant(name, "looped", _anywhere(modes), shape)
+        return _variant(name, "looped", anywhere(modes), shape)
     if shape.layout == "ragged":
-        modes = modes.replace("C", "*")
+        modes = modes.replace(Mode.CELL, Mode.ANY)
     fetched, shared = _fetched(program, modes, shape) if shape.layout in ("piped", "ring") else (0, 0)
     return _variant(name, shape.layout, modes, shape, columns=length, fetched=fetched, shared=shared)
 
@@ -115,8 +119,8 @@ def _fetched(program: RowProgram, modes: str, shape: RowShape) -> tuple[int, int
     whole = [k for k, guards in enumerate(program.guards) if not guards]
     can = [k for k in whole if DTYPES[program.leaves[k]].size * shape.vector >= _LEAST_COPIED]
     mask, left = 0, launch_shapes.shared_bytes(shape.resident)
-    copied = [(k, taken(k) * max(shape.depth, 1)) for k in can if modes[k] == "F"]
-    copied += [(k, taken(k)) for k in can if modes[k] == "K" and shape.keeps]
+    copied = [(k, taken(k) * max(shape.depth, 1)) for k in can if modes[k] == Mode.FLAT]
+    copied += [(k, taken(k)) for k in can if modes[k] == Mode.BY_COLUMN and shape.keeps]
     for k, bytes_ in copied:
         if bytes_ <= left:
             mask, left = mask | 1 << k, left - bytes_
@@ -134,57 +138,73 @@ def _may_be_large(regions: Sequence[Region], shapes: Shapes) -> bool:
     return any(size is None or size >= 2**31 for size in sizes)
 
 
-def _variant(name: str, layout: str, modes: str, shape: RowShape, **more: int) -> RowVariant:
-    text = f"{name}_{layout}_{modes.replace('*', 'G')}_w{shape.vector}u{shape.unroll}l{shape.lanes}t{shape.threads}"
-    told = {"c": shape.cluster if shape.cluster > 1 else 0, "r": shape.resident, "n": more.get("columns", 0)}
-    told |= {"f": more.get("fetched", 0), "p": more.get("launch", 0), "d": shape.depth}
-    text += "".join(f"{letter}{value}" for letter, value in told.items() if value)
+def _variant(
+    name: str, layout: str, modes: str, shape: RowShape, *, columns: int = 0, fetched: int = 0, shared: int = 0,
+    launch: int = 0,
+) -> RowVariant:  # fmt: skip
+    symbol = f"{name}_{layout}_{modes.replace(Mode.ANY, 'G')}"
+    symbol += f"_w{shape.vector}u{shape.unroll}l{shape.lanes}t{shape.threads}"
+    optional = {"c": shape.cluster if shape.cluster > 1 else 0, "r": shape.resident, "n": columns}
+    optional |= {"f": fetched, "p": launch, "d": shape.depth}
     return RowVariant(
-        text, modes, 32, shape.vector, shape.unroll, shape.threads, layout, shape.lanes, shape.cluster,
-        more.get("columns", 0), shape.resident, more.get("fetched", 0), more.get("shared", 0), more.get("launch", 0),
-        shape.depth, waits=True,
-    )  # fmt: skip
+        symbol=symbol + "".join(f"{letter}{value}" for letter, value in optional.items() if value),
+        modes=modes,
+        index=32,
+        vector=shape.vector,
+        unroll=shape.unroll,
+        threads=shape.threads,
+        layout=layout,
+        lanes=shape.lanes,
+        cluster=shape.cluster,
+        columns=columns,
+        resident=shape.resident,
+        fetched=fetched,
+        shared=shared,
+        launch=launch,
+        depth=shape.depth,
+        waits=True,
+    )
 
 
 def modes_of(regions: Sequence[Region], program: RowProgram, opsets: Mapping[str, int], shapes: Shapes) -> str:
-    """One letter an input, as the shapes of the first region tell."""
+    """The mode of every input, as the shapes of the first region have it."""
     if program.index is not None:
         return access_order.modes(program)
     grid = row_domain.of_region(regions[0].nodes, opsets, shapes)
-    letters = []
+    letters: list[str] = []
     for value, operand in zip(regions[0].inputs, program.operands, strict=True):
         dims = shapes.dims(value)
         known = None if dims is None else (*dims, *(1,) * operand.trailing)
-        letters.append("*" if known is None or operand.row else mode_of(known, operand.view, grid))
+        letters.append(Mode.ANY if known is None or operand.row else mode_of(known, operand.view, grid))
     return "".join(letters)
 
 
-def mode_of(dims: Dims, view: int, grid: Grid) -> str:
+def mode_of(dims: Dims, view: int, grid: Grid) -> Mode:
     """How an input of these dims lies over rows that lie side by side."""
     domain = grid.dims if view == 0 else grid.other
     if domain is None or len(dims) > len(domain):
-        return "*"
+        return Mode.ANY
     padded = (1,) * (len(domain) - len(dims)) + dims
     if padded == domain and None not in domain:
-        return "F"
+        return Mode.FLAT
     if view == 0:
         if padded[grid.first :] != grid.dims[grid.first :] or None in padded[grid.first :]:
-            return "*"
-        return "K" if all(d == 1 for d in padded[: grid.first]) else "D"
+            return Mode.ANY
+        return Mode.BY_COLUMN if all(d == 1 for d in padded[: grid.first]) else Mode.DENSE
     kept = [d == whole for d, whole in zip(padded, domain, strict=True) if whole != 1]
     runs = [kept[k] for k in range(len(kept)) if k == 0 or kept[k] != kept[k - 1]]
-    return "C" if runs.count(True) == 1 and not kept[-1] else "*"
+    return Mode.CELL if runs.count(True) == 1 and not kept[-1] else Mode.ANY
 
 
-def _anywhere(modes: str) -> str:
-    """The letters that hold for rows of any length, wherever they begin."""
-    return "".join(mode if mode in "FK" else "*" for mode in modes)
+def anywhere(modes: str) -> str:
+    """The modes that hold for rows of any length, wherever they begin."""
+    return "".join(mode if mode in (Mode.FLAT, Mode.BY_COLUMN) else Mode.ANY for mode in modes)
 
 
 def _fallback(name: str, program: RowProgram, vector: int) -> RowVariant:
     """For operands that lie in no way that was foreseen: short code, as it hardly ever runs."""
     shape = RowShape("looped", vector, 1, _LOOPED_THREADS, _LOOPED_THREADS)
-    return _variant(name, "looped", "*" * len(program.leaves), shape)
+    return _variant(name, "looped", Mode.ANY * len(program.leaves), shape)
 
 
 def _general(name: str, program: RowProgram, vector: int, modes: str, dynamic: bool) -> list[RowVariant]:
@@ -206,7 +226,7 @@ def _general(name: str, program: RowProgram, vector: int, modes: str, dynamic: b
 
 def split_variants(name: str, program: RowProgram, shape: RowShape, modes: str) -> list[RowVariant]:
     """The entry points of every launch that a split row takes."""
-    modes = _anywhere(modes)
+    modes = anywhere(modes)
     return [_variant(name, "split", modes, shape, launch=k) for k in range(len(program.stages) + 1)]
 
 
@@ -216,8 +236,8 @@ def _strided(name: str, program: RowProgram, grids: Sequence[Grid], modes: str) 
     values = sum(len(stage.reductions) for stage in program.stages)
     work = _work(program, grids, modes)
     *held, fallback = launch_shapes.for_strided(max(known) if known else None, widest(program), values, work)
-    flat = "".join(mode if mode == "F" else "*" for mode in modes)
+    flat = "".join(mode if mode == Mode.FLAT else Mode.ANY for mode in modes)
     return [
         *(_variant(name, "strided", flat, shape) for shape in held),
-        _variant(name, "strided", "*" * len(program.leaves), fallback),
+        _variant(name, "strided", Mode.ANY * len(program.leaves), fallback),
     ]

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from onnxopt.fusion import cost, eligibility
-from onnxopt.fusion.context import Search
-from onnxopt.fusion.operands import constant
-from onnxopt.fusion.regions import Kind, Region
+from onnxopt.fusion import boundary, cost, eligibility
+from onnxopt.fusion.context import Context
+from onnxopt.fusion.region import Kind, Region
 from onnxopt.graph.refusal import Refusal
 from onnxopt.kinds.rowwise import grid as row_domain
 from onnxopt.kinds.rowwise.grid import RESHAPES, Grid, Unfit
@@ -22,23 +21,23 @@ from onnxopt.program.rowwise import RowProgram
 _FEWEST_ELEMENTS = 32
 
 
-def find(search: Search) -> tuple[list[Region], list[Refusal]]:
+def find(context: Context, kind: Kind) -> tuple[list[Region], list[Refusal]]:
     """Regions around every reduction that no other kind has taken, and why some reductions have none."""
     regions: list[Region] = []
     refusals: list[Refusal] = []
     taken: set[ir.Node] = set()
-    for node in search.order:
-        if node in taken or search.is_taken(node) or row_domain.operator(node, search.opsets) is None:
+    for node in context.order:
+        if node in taken or context.is_taken(node) or row_domain.operator(node, context.opsets) is None:
             continue
         try:
-            growth = _Growth(search, node, taken)
+            growth = _Growth(context, kind, node, taken)
             growth.grow()
             region = growth.region()
         except ValueError as error:  # Unfit among them
             refusals.append(Refusal(node.name or "", node.op_type, "", str(error)))
             continue
         taken.update(region.nodes)
-        search.contract(region.nodes)
+        context.contract(region.nodes)
         regions.append(region)
     return regions, refusals
 
@@ -46,9 +45,9 @@ def find(search: Search) -> tuple[list[Region], list[Refusal]]:
 class _Growth:
     """One region while it grows from `seed`."""
 
-    def __init__(self, search: Search, seed: ir.Node, taken: set[ir.Node]):
-        self._search, self._taken = search, taken
-        self._opsets, self._shapes = search.opsets, search.shapes
+    def __init__(self, context: Context, kind: Kind, seed: ir.Node, taken: set[ir.Node]):
+        self._context, self._kind, self._taken = context, kind, taken
+        self._opsets, self._shapes = context.opsets, context.shapes
         self._check_row_operator(seed)
         row = row_domain.operator(seed, self._opsets)
         assert row is not None
@@ -57,9 +56,11 @@ class _Growth:
         self.nodes = [seed]
         self._inside = {seed}
         self._refused: set[ir.Node] = set()
-        elements = self._shapes.elements(self.grid.value or self.grid.other_value)  # type: ignore[arg-type]
+        value = self.grid.value or self.grid.other_value
+        assert value is not None
+        elements = self._shapes.elements(value)
         if elements is not None and elements < _FEWEST_ELEMENTS:
-            raise Unfit(f"{elements} elements are too few for a kernel")
+            raise Unfit(f"`{value.name}` has {elements} elements, too few for a kernel of its own")
         self._program()
 
     def grow(self) -> None:
@@ -71,10 +72,10 @@ class _Growth:
         """Nodes that read what the region computes, then those that compute what it reads; near ones first."""
         after = {u for n in self.nodes for v in n.outputs for u in v.consumers()}
         before = {p for n in self.nodes for v in n.inputs if v is not None and (p := v.producer()) is not None}
-        order = self._search.order
+        order = self._context.order
         free = [n for n in after | before if n in order and n not in self._inside | self._refused | self._taken]
         return sorted(
-            (n for n in free if not self._search.is_taken(n)), key=lambda n: (n not in after, order[n])
+            (n for n in free if not self._context.is_taken(n)), key=lambda n: (n not in after, order[n])
         )  # fmt: skip
 
     def _take(self, node: ir.Node) -> bool:
@@ -84,7 +85,7 @@ class _Growth:
             return False
         before = (self.grid, self.nodes, self._inside)
         self.grid = grid
-        self.nodes = sorted([*self.nodes, node], key=self._search.order.__getitem__)
+        self.nodes = sorted([*self.nodes, node], key=self._context.order.__getitem__)
         self._inside = {*self._inside, node}
         if self._problem() is None:
             return True
@@ -102,7 +103,7 @@ class _Growth:
             return self._with_reshape(node)
         if not eligibility.is_elementwise(node):
             return None
-        if eligibility.why_not(node, self._opsets, self._shapes, self._search.host) is not None:
+        if eligibility.why_not(node, self._opsets, self._shapes, self._context.host) is not None:
             return None
         result = node.outputs[0]
         if self.grid.view(result, self._shapes) is not None:
@@ -145,52 +146,52 @@ class _Growth:
         for value in values:
             dtype = self._shapes.dtype(value)
             if dtype is None or dtype.name not in row.dtypes:
-                raise Unfit(f"{node.op_type} of {dtype.name if dtype else 'an unknown dtype'} is not in the table")
+                of = dtype.name if dtype else "an unknown dtype"
+                raise Unfit(f"The operator table has no {node.op_type} of {of} (`{value.name}`)")
         if self._on_host(node):
-            raise Unfit("shape arithmetic: it belongs on the CPU")
+            raise Unfit(eligibility.runs_on_host(node))
         if all(v.const_value is not None for v in values):
-            raise Unfit("all operands are constants")
+            raise Unfit(f"All inputs of {node.op_type} are constants")
 
     def _on_host(self, node: ir.Node) -> bool:
-        return any(v in self._search.host for v in (node.inputs[0], *node.outputs) if v is not None)
+        return any(v in self._context.host for v in (node.inputs[0], *node.outputs) if v is not None)
 
     def inputs(self) -> list[ir.Value]:
-        """Values read from outside, in order of first use; constants of one element and axes left out."""
-        read = dict.fromkeys(
-            v for n in self.nodes for v in n.inputs[: self._operands(n)] if v is not None
-        )  # fmt: skip
-        return [v for v in read if v.producer() not in self._inside and constant(v) is None]
+        """Values that the region reads from outside; axes and shapes are left out."""
+        return boundary.inputs_of(self.nodes, lambda node: node.inputs[: self._operands(node)])
 
     def _operands(self, node: ir.Node) -> int:
         row = row_domain.operator(node, self._opsets)
         return row.operands if row is not None else 1 if node.op_type in RESHAPES else len(node.inputs)
 
     def outputs(self) -> list[ir.Value]:
-        """Values that something outside reads, in order of definition."""
-        values = (v for n in self.nodes for v in n.outputs)
-        return [v for v in values if v.is_graph_output() or any(u not in self._inside for u in v.consumers())]
+        """Values that nodes outside the region read."""
+        return boundary.outputs_of(self.nodes)
 
     def _problem(self) -> str | None:
         """Why the nodes cannot or should not be one kernel."""
         operands = len(self.inputs()) + len(self.outputs())
         if operands > cost.MAX_OPERANDS or len(self.nodes) > cost.MAX_NODES:
-            return f"{operands} operands and {len(self.nodes)} operators are too many for one kernel"
-        if any(self._is_constant_axes(n) for n in self.nodes):
-            return "its axes or shape are computed"
-        if any(self._stores_twice(n) for n in self.nodes):
-            return "one value would be stored in two shapes"
-        if self._search.makes_cycle(self.nodes):
-            return "one kernel would wait for itself"
+            size = f"{operands} tensors and {len(self.nodes)} operators"
+            return f"The fused kernel would have {size}; the limits are {cost.MAX_OPERANDS} and {cost.MAX_NODES}"
+        for node in self.nodes:
+            if self._has_computed_parameters(node):
+                return f"The axes or the shape of {node.op_type} are computed at run time"
+        for node in self.nodes:
+            if self._stores_twice(node):
+                return f"The result of {node.op_type} would be stored twice, in two shapes"
+        if self._context.makes_cycle(self.nodes):
+            return "Fusing would make a cycle through a node outside the kernel"
         try:
             program = self._program()
         except ValueError as error:
             return str(error)
-        return None if program.cost <= cost.MAX_COST else "it would need too many registers"
+        return None if program.cost <= cost.MAX_COST else "The fused kernel would need too many registers"
 
-    def _is_constant_axes(self, node: ir.Node) -> bool:
-        """Whether the node reads axes or a shape that is neither a constant nor known otherwise."""
-        told = [v for v in node.inputs[self._operands(node) :] if v is not None]
-        return any(v.const_value is None or v.is_graph_input() for v in told)
+    def _has_computed_parameters(self, node: ir.Node) -> bool:
+        """Whether the node reads axes or a shape that are not constants."""
+        parameters = [v for v in node.inputs[self._operands(node) :] if v is not None]
+        return any(v.const_value is None or v.is_graph_input() for v in parameters)
 
     def _stores_twice(self, node: ir.Node) -> bool:
         """Whether a reshape's result would be an output although its elements lie in memory anyway."""
@@ -200,16 +201,17 @@ class _Growth:
         return source in outputs or source.producer() not in self._inside
 
     def _program(self) -> RowProgram:
-        return lower(self.nodes, self.inputs(), self.outputs(), self._opsets, self._shapes)
+        return self._context.lowered(lower, self.nodes, self.inputs(), self.outputs())
 
     def region(self) -> Region:
         """The grown region. Unfit where it is not worth a kernel of its own."""
         if len(self.nodes) == 1 and not self.alone:
-            raise Unfit("by itself the provider's kernel does as well")
+            op_type = self.nodes[0].op_type
+            raise Unfit(f"{op_type} has no neighbour to fuse with, and ONNX Runtime's own kernel is as fast")
         inputs, outputs = self.inputs(), self.outputs()
         region = Region(
             tuple(self.nodes), tuple(inputs), tuple(outputs),
-            cost.of_region(self.nodes, inputs, outputs, self._shapes), Kind.ROWWISE,
+            cost.of_region(self.nodes, inputs, outputs, self._shapes), self._kind, self._program(),
         )  # fmt: skip
         region.verify()
         return region

@@ -12,11 +12,11 @@ from collections.abc import Iterator, Sequence
 
 import onnx_ir as ir
 
-from onnxopt.fusion import cost, eligibility, index_ops
-from onnxopt.fusion.context import Search
-from onnxopt.fusion.operands import constant
-from onnxopt.fusion.regions import Kind, Region
+from onnxopt.fusion import boundary, cost, eligibility, index_ops
+from onnxopt.fusion.context import Context
+from onnxopt.fusion.region import Kind, Region
 from onnxopt.graph.refusal import Refusal
+from onnxopt.kinds.pointwise.kind import POINTWISE
 from onnxopt.kinds.pointwise.lower import lower as lower_pointwise
 from onnxopt.kinds.rowwise import access_order, grid
 from onnxopt.kinds.rowwise.lower import lower
@@ -36,10 +36,10 @@ class _Neighbour:
     regions: tuple[Region, ...] = ()
 
 
-def join(search: Search, regions: Sequence[Region]) -> tuple[list[Region], list[Refusal]]:
-    """The regions after joining, and why index operations beside rowwise regions stay apart."""
-    joiner = _Joiner(search, regions)
-    for region in [r for r in regions if r.kind is Kind.ROWWISE]:
+def join(context: Context, kind: Kind, regions: Sequence[Region]) -> tuple[list[Region], list[Refusal]]:
+    """The regions after joining, and why index operations beside rowwise regions stay apart. kind: the rowwise one."""
+    joiner = _Joiner(context, kind, regions)
+    for region in [r for r in regions if r.kind is kind]:
         joiner.grow(region)
     return joiner.regions, list(joiner.refusals.values())
 
@@ -47,8 +47,8 @@ def join(search: Search, regions: Sequence[Region]) -> tuple[list[Region], list[
 class _Joiner:
     """The regions of one graph while they are joined."""
 
-    def __init__(self, search: Search, regions: Sequence[Region]):
-        self._search = search
+    def __init__(self, context: Context, kind: Kind, regions: Sequence[Region]):
+        self._context, self._kind = context, kind
         self.regions = list(regions)
         self.refusals: dict[ir.Node, Refusal] = {}
         self._of = {n: r for r in regions for n in r.nodes}
@@ -76,7 +76,7 @@ class _Joiner:
                 self.regions.remove(part)
             self.regions.append(union)
             self._of.update(dict.fromkeys(union.nodes, union))
-            self._search.take([union])
+            self._context.take([union.nodes])
             region = union
 
     def _candidates(self, region: Region) -> Iterator[_Neighbour]:
@@ -107,97 +107,106 @@ class _Joiner:
 
     def _as_neighbour(self, node: ir.Node, views: tuple[ir.Node, ...]) -> Iterator[_Neighbour]:
         region = self._of.get(node)
-        if region is not None and region.kind is Kind.POINTWISE:
+        if region is not None and region.kind is POINTWISE:
             yield _Neighbour(region.nodes, views, (region,))
         elif self._is_free(node) and self._is_movable(node):
             yield _Neighbour((node,), views)
 
     def _is_free(self, node: ir.Node) -> bool:
-        return node in self._search.order and not self._search.is_taken(node)
+        return node in self._context.order and not self._context.is_taken(node)
 
     def _is_movable(self, node: ir.Node) -> bool:
         if not index_ops.is_index(node) and not eligibility.is_elementwise(node):
             return False
-        search = self._search
-        return eligibility.why_not(node, search.opsets, search.shapes, search.host) is None
+        context = self._context
+        return eligibility.why_not(node, context.opsets, context.shapes, context.host) is None
 
     def _union(self, region: Region, neighbour: _Neighbour) -> Region | str:
         """The joined region, or why there is none."""
-        search, shapes = self._search, self._search.shapes
-        nodes = sorted({*region.nodes, *neighbour.views, *neighbour.nodes}, key=search.order.__getitem__)
-        inputs, outputs = self._inputs(nodes), _outputs(nodes)
+        context, shapes = self._context, self._context.shapes
+        nodes = sorted({*region.nodes, *neighbour.views, *neighbour.nodes}, key=context.order.__getitem__)
+        inputs, outputs = self._inputs(nodes), boundary.outputs_of(nodes)
         if len(inputs) + len(outputs) > cost.MAX_OPERANDS or len(nodes) > cost.MAX_NODES:
-            return f"one kernel would have {len(inputs) + len(outputs)} operands and run {len(nodes)} operators"
-        if any(v in outputs for n in neighbour.views for v in n.outputs):
-            return "a reshape between them is needed elsewhere"
-        if search.spills(nodes):
-            return f"one kernel would run {len(nodes)} operators, which spilled registers when it was compiled"
-        if search.makes_cycle(nodes):
-            return "one kernel would wait for itself"
+            size = f"{len(inputs) + len(outputs)} tensors and {len(nodes)} operators"
+            return f"The fused kernel would have {size}; the limits are {cost.MAX_OPERANDS} and {cost.MAX_NODES}"
+        for view in neighbour.views:
+            if any(v in outputs for v in view.outputs):
+                return f"The result of the {view.op_type} `{view.name}` between the two is read elsewhere too"
+        if context.spills(nodes):
+            return f"The fused kernel of {len(nodes)} operators spilled registers when it was compiled"
+        if context.makes_cycle(nodes):
+            return "Fusing would make a cycle through a node outside the kernel"
         try:
-            program = lower(nodes, inputs, outputs, search.opsets, shapes)
+            program = context.lowered(lower, nodes, inputs, outputs)
         except ValueError as error:
-            return f"as one kernel, {error}"
+            return str(error)
         if program.cost > cost.MAX_COST:
-            return "it would need too many registers"
-        obstacle = _obstacle(program)
+            return "The fused kernel would need too many registers"
+        obstacle = _obstacle(program, inputs) or self._repetition(program, region)
         if obstacle is not None:
             return obstacle
-        if self._is_repeated(program, region):
-            return "rows would be reduced again wherever they are broadcast to"
         together = cost.moved(program, inputs, outputs, shapes)
         apart = [self._moved(region), *self._moved_by(neighbour)]
         if together is not None and None not in apart and together >= sum(b for b in apart if b is not None):
-            return f"one kernel would move {together} bytes, apart they move {sum(b for b in apart if b)}"
+            return (
+                f"The fused kernel would move {together} bytes; the separate kernels move {sum(b for b in apart if b)}"
+            )
         union = Region(
-            tuple(nodes), tuple(inputs), tuple(outputs), cost.of_region(nodes, inputs, outputs, shapes), Kind.ROWWISE
+            tuple(nodes),
+            tuple(inputs),
+            tuple(outputs),
+            cost.of_region(nodes, inputs, outputs, shapes),
+            self._kind,
+            program,
         )
         union.verify()
         return union
 
-    def _is_repeated(self, program: RowProgram, region: Region) -> bool:
-        """Whether the kernel would reduce more rows than there are, more often than costs little: as often as the
-        heads of a group share a key, rows come from the cache."""
-        node = next(n for n in region.nodes if grid.operator(n, self._search.opsets) is not None)
+    def _repetition(self, program: RowProgram, region: Region) -> str | None:
+        """The reason to refuse a kernel that would reduce every row more than _MOST_REPEATED times, else None.
+
+        Up to that limit, as where the heads of a group share a key, the repeated reads hit the cache.
+        """
+        node = next(n for n in region.nodes if grid.operator(n, self._context.opsets) is not None)
         whole = product(program.domain)
-        rows = product(index_ops.dims_of(grid.values_read(node, self._search.opsets)[0], self._search.shapes))
+        rows = product(index_ops.dims_of(grid.values_read(node, self._context.opsets)[0], self._context.shapes))
         times = whole.over(rows)
-        return not whole.at_most(rows) and (times is None or times.number is None or times.number > _MOST_REPEATED)
+        number = None if times is None else times.number
+        if whole.at_most(rows) or (number is not None and number <= _MOST_REPEATED):
+            return None
+        return (
+            "Each row would be reduced again for every place it is broadcast to"
+            f" ({'an unknown number of' if number is None else number} times; the limit is {_MOST_REPEATED})"
+        )
 
     def _inputs(self, nodes: Sequence[ir.Node]) -> list[ir.Value]:
-        """Values read from outside, in order of first use; constants of one element and parameters left out."""
-        inside = {v for n in nodes for v in n.outputs}
-        read = dict.fromkeys(v for n in nodes for v in grid.values_read(n, self._search.opsets))
-        return [v for v in read if v not in inside and constant(v) is None]
+        """Values read from outside; axes and shapes are left out."""
+        return boundary.inputs_of(nodes, lambda node: grid.values_read(node, self._context.opsets))
 
     def _moved(self, region: Region) -> int | None:
-        search = self._search
-        lowers = lower if region.kind is Kind.ROWWISE else lower_pointwise
-        program: Program | RowProgram = lowers(
-            region.nodes, region.inputs, region.outputs, search.opsets, search.shapes
-        )  # fmt: skip
-        return cost.moved(program, region.inputs, region.outputs, search.shapes)
+        context = self._context
+        program = region.meaning
+        if not isinstance(program, (Program, RowProgram)):  # a pointwise region without index operations
+            program = context.lowered(lower_pointwise, region.nodes, region.inputs, region.outputs)
+        return cost.moved(program, region.inputs, region.outputs, context.shapes)
 
     def _moved_by(self, neighbour: _Neighbour) -> Iterator[int | None]:
         for region in neighbour.regions:
             yield self._moved(region)
         single = [n for n in neighbour.nodes if n not in self._of]
-        yield cost.of_region(single, (), (), self._search.shapes).bytes_before
+        yield cost.of_region(single, (), (), self._context.shapes).bytes_before
 
 
-def _outputs(nodes: Sequence[ir.Node]) -> list[ir.Value]:
-    """Values that something outside reads, in order of definition."""
-    inside = set(nodes)
-    values = (v for n in nodes for v in n.outputs)
-    return [v for v in values if v.is_graph_output() or any(u not in inside for u in v.consumers())]
-
-
-def _obstacle(program: RowProgram) -> str | None:
-    """Why one kernel would not read its inputs as fast as several kernels do, or None."""
+def _obstacle(program: RowProgram, inputs: Sequence[ir.Value]) -> str | None:
+    """Why the fused kernel would not read its inputs as fast as several kernels do, or None."""
     if program.index is None:
         return None
-    if access_order.reads_across(program.index, program.inputs, program.domain[1]):
-        return "an input would be read across the order in which it lies in memory"
+    across = access_order.input_read_across(program.index, program.inputs, program.domain[1])
+    if across is not None:
+        return (
+            f"The fused kernel would read `{inputs[across].name}` against its memory layout and use little of each"
+            " memory transaction"
+        )
     if access_order.cuts_vectors(program):
-        return "a part of a row would begin or end inside a vector"
+        return "A part of a Concat or Pad would begin or end inside a 16-byte vector, which makes loads slow"
     return None

@@ -1,17 +1,17 @@
-"""CUDA source of scan kernels, on top of cuda_kernels/scan.cuh."""
+"""CUDA source of scan kernels, on top of cuda_kernels/scan/."""
 
 from __future__ import annotations
 
 from typing import cast
 
-from onnxopt.fusion.regions import Kernel
+from onnxopt.fusion.region import Kernel
 from onnxopt.kinds.pointwise.cuda import C_TYPES, INDEX, is_exact, statements
 from onnxopt.kinds.rowwise.entry_points import RowVariant
 from onnxopt.program.dtypes import DTYPES
 from onnxopt.program.pointwise import Program
 from onnxopt.program.scan import ScanProgram
 
-HEADER = "scan.cuh"
+HEADER = "scan/scan.cuh"
 
 
 def lines(kernel: Kernel) -> list[str]:

@@ -1,6 +1,6 @@
 """Which entry points a scan kernel gets, and how threads share its rows.
 
-The library tries them in order and takes the first that fits the shapes at hand (custom_ops/scan_cuda_kernel.cc).
+The library tries them in order and takes the first that fits the shapes at hand (custom_ops/cuda/scan.cc).
 """
 
 from __future__ import annotations
@@ -8,17 +8,17 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
-from onnxopt.fusion.regions import Region
+from onnxopt.fusion.region import Region
 from onnxopt.graph.shapes.shapes import Shapes
+from onnxopt.kinds.pointwise.access_modes import Mode
 from onnxopt.kinds.rowwise import entry_points, launch_shapes
 from onnxopt.kinds.rowwise.entry_points import RowVariant
 from onnxopt.kinds.rowwise.grid import Grid
-from onnxopt.kinds.scan import find
+from onnxopt.kinds.scan import lower
 from onnxopt.program.dtypes import DTYPES
+from onnxopt.program.hardware import ACCESS_BYTES, WARP
 from onnxopt.program.scan import ScanProgram
 
-_WARP = 32  # threads side by side, of strided rows
-_ACCESS_BYTES = 16  # the widest load or store an instruction makes
 _THREADS = 256
 # Lanes that share a row which is held, and vectors of each: two where a row is short, as many as five where it is long.
 _LANES, _SHORT, _FEW, _MOST = (8, 16, 32, 64, 128, 256), 128, 2, 5
@@ -32,7 +32,7 @@ def choose(name: str, program: ScanProgram, regions: Sequence[Region], shapes: S
     """Variants in the order the host tries them: rows that fit in registers, long ones, any."""
     grids = [_grid(r, shapes) for r in regions]
     modes = "".join(
-        "*" if is_row else entry_points.mode_of(shapes.dims(v) or (None,), 0, grids[0])
+        Mode.ANY if is_row else entry_points.mode_of(shapes.dims(v) or (None,), 0, grids[0])
         for v, is_row in zip(regions[0].inputs, program.rows, strict=True)
     )
     dense = any(_may_be_dense(g) for g in grids)
@@ -48,7 +48,7 @@ def choose(name: str, program: ScanProgram, regions: Sequence[Region], shapes: S
 
 
 def _grid(region: Region, shapes: Shapes) -> Grid:
-    return find.grid_of(next(n for n in region.nodes if find.is_scan(n)), shapes)
+    return lower.grid_of(next(n for n in region.nodes if lower.is_scan(n)), shapes)
 
 
 def _may_be_dense(grid: Grid) -> bool:
@@ -62,12 +62,12 @@ def _may_be_large(regions: Sequence[Region], shapes: Shapes) -> bool:
 
 
 def _widest(program: ScanProgram) -> int:
-    return _ACCESS_BYTES // max(DTYPES[d].size for d in (*program.inputs, *program.outputs))
+    return ACCESS_BYTES // max(DTYPES[d].size for d in (*program.inputs, *program.outputs))
 
 
 def _dense(name: str, program: ScanProgram, modes: str, lengths: Sequence[int | None]) -> list[RowVariant]:
     vector = _widest(program)
-    anywhere = "".join(mode if mode in "FK" else "*" for mode in modes)
+    anywhere = entry_points.anywhere(modes)
     found = [_shape_for(n, vector) for n in lengths if n is not None]
     shapes = {s for s in found if s is not None}
     if None in lengths:
@@ -80,7 +80,7 @@ def _dense(name: str, program: ScanProgram, modes: str, lengths: Sequence[int | 
         threads, unroll = _SPLIT
         chosen += [variant(name, "split", anywhere, vector, unroll, threads, threads, launch=k) for k in range(2)]
     threads, unroll = _LOOPED
-    for letters in dict.fromkeys((anywhere, "*" * len(modes))):
+    for letters in dict.fromkeys((anywhere, Mode.ANY * len(modes))):
         chosen.append(variant(name, "looped", letters, vector, unroll, threads, threads))
     return chosen
 
@@ -95,10 +95,10 @@ def _shape_for(length: int, vector: int) -> tuple[str, int, int] | None:
 
 
 def _strided(name: str, modes: str) -> list[RowVariant]:
-    flat = "".join(mode if mode == "F" else "*" for mode in modes)
+    flat = "".join(mode if mode == Mode.FLAT else Mode.ANY for mode in modes)
     return [
-        variant(name, "strided", letters, 1, unroll, threads // _WARP, threads)
-        for letters in dict.fromkeys((flat, "*" * len(modes)))
+        variant(name, "strided", letters, 1, unroll, threads // WARP, threads)
+        for letters in dict.fromkeys((flat, Mode.ANY * len(modes)))
         for threads, unroll in _STRIDED
     ]
 
@@ -107,5 +107,8 @@ def variant(
     name: str, layout: str, modes: str, vector: int, unroll: int, lanes: int, threads: int, launch: int = 0
 ) -> RowVariant:
     """One entry point. unroll: vectors a thread, of strided rows elements along the axis. launch: of a split one."""
-    text = f"{name}_{layout}_{modes.replace('*', 'G')}_w{vector}u{unroll}l{lanes}t{threads}p{launch}"
-    return RowVariant(text, modes, 32, vector, unroll, threads, layout, lanes, launch=launch, waits=True)
+    text = f"{name}_{layout}_{modes.replace(Mode.ANY, 'G')}_w{vector}u{unroll}l{lanes}t{threads}p{launch}"
+    return RowVariant(
+        symbol=text, modes=modes, index=32, vector=vector, unroll=unroll, threads=threads, layout=layout, lanes=lanes,
+        launch=launch, waits=True,
+    )  # fmt: skip

@@ -1,4 +1,6 @@
-"""providers/*.json: one ready configuration a target, as plain data that any language's ORT binding can apply.
+"""providers/*.json: a configuration for each target. Part of runtime: may import program to codegen.
+
+A configuration is plain data that any language's binding of ONNX Runtime can apply:
 
     {"provider": "CUDAExecutionProvider", "provider_options": {...}, "session_options": {...}, "session_config": {...},
      "why": {option: reason}}
@@ -31,20 +33,20 @@ GENERIC = "cuda"
 def write(
     folder: Path, model: ir.Model, archs: Sequence[str], shapes: Mapping[str, tuple[int, ...]] | None = None
 ) -> tuple[str, ...]:
-    """Write every configuration into artifact folder `folder`; returns what a reader should know of those left out.
+    """Write every configuration into artifact folder `folder`; returns notes on the configurations left out.
 
     archs: what the artifact has code for. shapes: sizes the model is mostly run at.
     """
     facts = model_facts.of(model)
-    made = {"cpu": rules.cpu(), GENERIC: rules.cuda(facts)}
+    configurations = {"cpu": rules.cpu(), GENERIC: rules.cuda(facts)}
     known = [gpu for gpu in gpus.catalogue().values() if gpu.arch in archs]
     refused = tensorrt.refusal(facts)
     for gpu in known:
-        made[gpu.key] = rules.cuda(facts, gpu)
+        configurations[gpu.key] = rules.cuda(facts, gpu)
         if not refused:
-            made[f"{gpu.key}.tensorrt"] = tensorrt.tensorrt(facts, gpu, shapes or {})
+            configurations[f"{gpu.key}.tensorrt"] = tensorrt.tensorrt(facts, gpu, shapes or {})
     (folder / FOLDER).mkdir(exist_ok=True)
-    for name, configuration in made.items():
+    for name, configuration in configurations.items():
         path(folder, name).write_text(to_json(configuration), "utf-8")
     return (f"no configuration for TensorRT: {refused}",) if refused and known else ()
 

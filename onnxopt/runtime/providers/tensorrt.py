@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from onnxopt.errors import UsageError
-from onnxopt.graph import signature
+from onnxopt.graph import signature, write
 from onnxopt.graph.signature import Sizes
 from onnxopt.runtime import releases
 from onnxopt.runtime.gpus import Gpu
@@ -22,7 +22,8 @@ from onnxopt.runtime.providers.facts import Facts
 from onnxopt.runtime.sessions import CUDA
 
 TENSORRT = "TensorrtExecutionProvider"
-MODELS = ("model.portable.onnx", "model.onnx")
+PORTABLE_MODEL = "model.portable.onnx"
+MODELS = (PORTABLE_MODEL, write.MODEL_FILE)
 _USUAL_RELEASE = "10"  # what ORT 1.18 to 1.31 link
 # Options that ORT refuses before this release; the others that are used here are known from 1.21 on. Read from the
 # providers' libraries of 1.21.1, 1.22.0, 1.23.2, 1.26.0 and 1.31.1.
@@ -98,14 +99,14 @@ def _profiles(facts: Facts, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, 
 def _sizes(facts: Facts, shapes: Mapping[str, tuple[int, ...]]) -> tuple[Sizes, Sizes, Sizes]:
     """Least, usual and greatest size of every dynamic dim; one that `shapes` gives is the usual one."""
     try:
-        given = signature.pin(facts.inputs, shapes)
+        pinned = signature.pin(facts.inputs, shapes)
     except UsageError:  # shapes of another stage's inputs
-        given = {}
+        pinned = {}
     batch, space = signature.roles(facts.inputs)
     least, usual, most = {}, {}, {}
     for name in signature.symbols(facts.inputs):
         low, middle, high = _BATCH if name in batch else _SPACE if name in space else _OTHER
-        usual[name] = given.get(name, middle)
+        usual[name] = pinned.get(name, middle)
         least[name], most[name] = min(low, usual[name]), max(high, usual[name])
     return least, usual, most
 
@@ -113,10 +114,10 @@ def _sizes(facts: Facts, shapes: Mapping[str, tuple[int, ...]]) -> tuple[Sizes, 
 @functools.cache
 def linked_release() -> str | None:
     """The major release of TensorRT that the ORT at hand is linked with, None where it has no TensorRT EP."""
-    found = importlib.util.find_spec("onnxruntime")
-    if found is None or found.origin is None:
+    spec = importlib.util.find_spec("onnxruntime")
+    if spec is None or spec.origin is None:
         return None
-    library = Path(found.origin).parent / "capi" / "libonnxruntime_providers_tensorrt.so"
+    library = Path(spec.origin).parent / "capi" / "libonnxruntime_providers_tensorrt.so"
     try:
         linked = re.search(rb"libnvinfer\.so\.(\d+)", library.read_bytes())
     except OSError:

@@ -1,1 +1,1 @@
-"""Commands of `onnxopt` that have a file of their own; tools/cli.py registers them."""
+"""`onnxopt NAME` is `command` in the module of that name; tools/cli.py lists them. May import every room."""

@@ -1,45 +1,39 @@
-"""onnxopt doctor: what was found as a table or JSON."""
+"""`onnxopt doctor`: findings as a table or JSON."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
 
 from onnxopt.tools.commands import options
-
-if TYPE_CHECKING:
-    from onnxopt.tools.doctor import Finding
+from onnxopt.tools.doctor import Finding, examine
 
 _STYLES = {"ok": "green", "note": "cyan", "problem": "bold red"}
 
 
-@click.command()
+@click.command("doctor")
 @click.argument("artifact", type=Path, required=False)
 @options.json_option
 @click.pass_context
-def doctor(ctx: click.Context, artifact: Path | None, as_json: bool) -> None:
-    """Look at this machine, and at how ARTIFACT runs on it, and say what to mend. Exit code 1 if there is a problem."""
-    from onnxopt.tools.doctor import examine
-
+def command(ctx: click.Context, artifact: Path | None, as_json: bool) -> None:
+    """Examine this machine, and how ARTIFACT runs on it; name each problem with a fix. Exit code 1 for problems."""
     findings = examine(artifact)
     problems = sum(f.status == "problem" for f in findings)
     if as_json:
         options.print_json({"problems": problems, "findings": [dataclasses.asdict(f) for f in findings]})
     else:
-        print_table(findings)
+        _print_table(findings)
     ctx.exit(1 if problems else 0)
 
 
-def print_table(findings: Sequence[Finding]) -> None:
-    """One row a finding, the fix below what it mends."""
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
+def _print_table(findings: Sequence[Finding]) -> None:
+    """One row a finding, with the fix below the message."""
     table = Table(box=None, pad_edge=False, show_header=False)
     table.add_column(no_wrap=True)
     table.add_column(no_wrap=True)

@@ -1,38 +1,40 @@
-"""What `onnxopt bench` adds to its times: GPUs for a load, and a record in the manifest."""
+"""Options of `onnxopt bench` beside the times: GPUs for a load, and a record in the artifact."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
-if TYPE_CHECKING:
-    from onnxopt.artifact.fleet import Fleet
-    from onnxopt.tools.bench import Result
+from onnxopt.artifact import record
+from onnxopt.artifact.fleet import Fleet, fleet_of
+from onnxopt.artifact.measurement import BenchResult
 
 _OPTIONS = (
     click.option(
         "--load", type=float, metavar="REQUESTS/S", help="Say how many GPUs this load needs, before and after."
     ),
-    click.option("--gpus", type=float, metavar="N", help="The same for the load that N GPUs carry today."),
-    click.option("--requests-per-run", type=int, help="How many requests a run serves. Default: the batch size."),
-    click.option("--utilization", type=float, default=1.0, show_default=True, help="Share of time a GPU may be busy."),
+    click.option("--gpus", type=float, metavar="N", help="Like --load, for the load that N GPUs carry today."),
+    click.option("--requests-per-run", type=int, help="Requests that one run serves. Default: the batch size."),
+    click.option(
+        "--utilization", type=float, default=1.0, show_default=True, help="Share of the time that a GPU may be busy."
+    ),
     click.option("--record", is_flag=True, help="Keep the result in the artifact's manifest and report."),
 )
 
 
 def fleet_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Adds the options; the command takes them as **question."""
+    """Add the options to a command, which takes them as keyword arguments of FleetQuestion."""
     for option in reversed(_OPTIONS):
         command = option(command)
     return command
 
 
 @dataclasses.dataclass(frozen=True)
-class Question:
+class FleetQuestion:
     """The options' values."""
 
     load: float | None
@@ -43,29 +45,21 @@ class Question:
 
     def check(self, artifact: Path) -> None:
         """UsageError for what cannot be answered or recorded; called before anything is timed."""
-        from onnxopt.artifact import package
-
         self._fleet(1.0, 1.0, 1)
         if self.record:
-            package.check_recordable(artifact)
+            record.check_recordable(artifact)
 
-    def answer(self, artifact: Path, result: Result) -> Fleet | None:
-        """The GPUs, where they were asked for; records the result, where that was."""
-        from onnxopt.artifact import package
-        from onnxopt.artifact.report import making
-
+    def answer(self, artifact: Path, result: BenchResult) -> Fleet | None:
+        """The GPUs for the load, None without one. Records the result in the artifact with --record."""
         fleet = self._fleet(result.baseline.p50, result.artifact.p50, result.requests)
         if self.record:
-            package.record(artifact, result.measurement(fleet))
-            making.keep(artifact, result)
+            record.record(artifact, result, fleet)
         return fleet
 
     def _fleet(self, before_ms: float, after_ms: float, requests: int) -> Fleet | None:
-        from onnxopt.artifact import fleet
-
         if self.load is None and self.gpus is None:
             return None
-        return fleet.of(
+        return fleet_of(
             before_ms,
             after_ms,
             load=self.load,

@@ -1,4 +1,4 @@
-"""What several commands share: options, their values, and how results are printed."""
+"""Options that several commands share, their values, and the printing of results."""
 
 from __future__ import annotations
 
@@ -17,11 +17,14 @@ shape = click.option(
     multiple=True,
     help="Size of an input (ids=8x128) or of a dynamic dim (batch=8) to run at; repeat for more.",
 )
-json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON for machines.")
+provider = click.option(
+    "--provider", help="Execution provider by ONNX Runtime's name. Default: CUDA where usable, else CPU."
+)
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
 def parse_shapes(texts: tuple[str, ...]) -> dict[str, tuple[int, ...]]:
-    """NAME=DIMS with DIMS as 8x128 or 8,128; empty DIMS is a scalar."""
+    """Shapes by name, of texts NAME=DIMS with DIMS as 8x128 or 8,128; empty DIMS is a scalar. UsageError for others."""
     shapes: dict[str, tuple[int, ...]] = {}
     for text in texts:
         name, equals, dims = text.rpartition("=")

@@ -1,4 +1,4 @@
-"""Doctor: what keeps an artifact, or any, from running fast here, and what to do about each thing found."""
+"""Doctor: what prevents artifacts from running fast here, with a fix for each problem. May import every room."""
 
 from __future__ import annotations
 

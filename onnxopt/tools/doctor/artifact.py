@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from onnxopt.artifact import manifest as manifests
-from onnxopt.artifact import package
+from onnxopt.artifact.folder import check_files
 from onnxopt.errors import ArtifactError
 from onnxopt.runtime import devices
 from onnxopt.runtime.configuration import configuration_for
@@ -18,18 +18,18 @@ _COPY_AGAIN = "copy the artifact again, all of it; or make it again with `onnxop
 
 
 def files(folder: Path) -> tuple[Subject | None, list[Finding]]:
-    """Whether every file is what was packaged. The subject of further checks, None where there is no manifest."""
+    """Check every file's hash. Returns the subject of further checks, None where there is no manifest, and findings."""
     try:
         manifest = manifests.load(folder)
     except ArtifactError as error:
         return None, [Finding("artifact", "problem", str(error), _COPY_AGAIN)]
     try:
-        package.check_files(folder, manifest.files)
+        check_files(folder, manifest.files)
     except ArtifactError as error:
         return Subject(folder, manifest, opened=False), [Finding("artifact", "problem", str(error), _COPY_AGAIN)]
     places = sum(len(k.sites) for k in manifest.kernels)
-    found = f"{len(manifest.files)} files as packaged; {places} calls of {len(manifest.kernels)} fused functions"
-    return Subject(folder, manifest, opened=True), [Finding("artifact", "ok", found)]
+    text = f"{len(manifest.files)} files as packaged; {places} calls of {len(manifest.kernels)} fused functions"
+    return Subject(folder, manifest, opened=True), [Finding("artifact", "ok", text)]
 
 
 def versions(subject: Subject) -> Iterator[Finding]:

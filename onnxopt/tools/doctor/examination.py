@@ -1,4 +1,4 @@
-"""The whole examination: the machine, then the artifact. A check that fails itself is a finding, too."""
+"""The whole examination: the machine, then the artifact. A check that raises an error is a finding, too."""
 
 from __future__ import annotations
 
@@ -29,29 +29,29 @@ _REPORT = "please report it, with what is printed here"
 
 
 def examine(path: str | Path | None = None) -> list[Finding]:
-    """What was found on this machine, and in the artifact folder `path` if one is given.
+    """Examine this machine, and the artifact folder `path` if there is one; returns a finding for each check.
 
     UsageError where there is no such folder. An artifact with damaged files is not run.
     """
-    found: list[Finding] = []
+    findings: list[Finding] = []
     for check in MACHINE:
-        found += _carried_out(check.__name__, check)
+        findings += _carried_out(check.__name__, check)
     if path is None:
-        return found
+        return findings
     folder = Path(path)
     if not folder.is_dir():
         raise UsageError(f"{folder}: no such artifact folder")
     subject, files = artifact.files(folder)
-    found += files
+    findings += files
     if subject is not None and subject.opened:
         for examine_artifact in ARTIFACT:
-            found += _carried_out(examine_artifact.__name__, lambda c=examine_artifact: c(subject))  # type: ignore[misc]
-    return found
+            findings += _carried_out(examine_artifact.__name__, lambda c=examine_artifact: c(subject))  # type: ignore[misc]
+    return findings
 
 
 def _carried_out(name: str, check: Callable[[], Iterable[Finding]]) -> list[Finding]:
     try:
         return list(check())
-    except Exception as error:  # noqa: BLE001 - the other checks are worth having, and this one is told about
+    except Exception as error:  # noqa: BLE001 - the other checks still run, and this error is a finding
         kind = type(error).__name__
         return [Finding(name.replace("_", " "), "problem", f"the check failed: {kind}: {one_line(error)}", _REPORT)]

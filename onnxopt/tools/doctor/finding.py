@@ -1,4 +1,4 @@
-"""What a check says, and what checks look at."""
+"""What a check returns, and what it examines."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import Literal
 
 from onnxopt.artifact.manifest import Manifest
 
-# ok: as it should be. note: worth knowing, nothing to mend. problem: something does not work, or not as it could.
+# ok: as expected. note: worth knowing, nothing to fix. problem: something does not work, or is slower than it could be.
 Status = Literal["ok", "note", "problem"]
 
 
 @dataclasses.dataclass(frozen=True)
 class Finding:
-    """check: what was looked at. message: what was found. fix: what to do, for every problem."""
+    """The result of a check. check: its name. message: what it observed. fix: what to do; every problem has one."""
 
     check: str
     status: Status
@@ -22,14 +22,14 @@ class Finding:
     fix: str = ""
 
     def verify(self) -> None:
-        """ValueError for a problem that leaves the reader alone."""
+        """ValueError for a problem without a fix."""
         if self.status == "problem" and not self.fix:
             raise ValueError(f"{self.check}: a problem without a fix: {self.message}")
 
 
 @dataclasses.dataclass(frozen=True)
 class Subject:
-    """The artifact that is looked at. opened: whether its files are what its manifest says."""
+    """The artifact to examine. opened: whether its files are as its manifest says."""
 
     folder: Path
     manifest: Manifest

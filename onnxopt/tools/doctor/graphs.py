@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from onnxopt.artifact import package
+from onnxopt.artifact import layout
 from onnxopt.errors import OnnxoptError
 from onnxopt.runtime import configuration as configurations
 from onnxopt.runtime import providers
@@ -26,14 +26,14 @@ def cuda_graph(subject: Subject) -> Iterator[Finding]:
     blocking = providers.read(subject.folder, providers.GENERIC).get("cuda_graph", {}).get("blocking", [])
     if blocking:
         listed = "; ".join(f"{row['node']}: {row['reason']}" for row in blocking[:_SHOWN])
-        more = f"; and {len(blocking) - _SHOWN} more" if len(blocking) > _SHOWN else ""
-        yield Finding("cuda graph", "note", f"not possible: {listed}{more}")
+        others = f"; and {len(blocking) - _SHOWN} more" if len(blocking) > _SHOWN else ""
+        yield Finding("cuda graph", "note", f"not possible: {listed}{others}")
         return
     chosen = configuration_for(subject.folder)
     if chosen.provider != CUDA:
         yield Finding("cuda graph", "ok", "no node prevents it; not tried, there is no GPU")
         return
-    path = subject.folder / package.LIBRARY_FOLDER / package.LIBRARY
+    path = subject.folder / layout.LIBRARY_PATH
     try:
         _replay(subject, path.absolute() if path.is_file() else None, chosen.data)
     except (RunError, OnnxoptError) as error:
@@ -49,7 +49,7 @@ def cuda_graph(subject: Subject) -> Iterator[Finding]:
 
 def _replay(subject: Subject, library: Path | None, data: dict[str, Any]) -> None:
     """Capture and replay once at usual sizes. RunError where ORT refuses."""
-    model = subject.folder / package.MODEL
+    model = subject.folder / layout.MODEL
     with tempfile.TemporaryDirectory(prefix="onnxopt.") as scratch:
         reference = bench.reference_of(model, None, CUDA, {}, Path(scratch))
     case = next(iter(reference.outputs))

@@ -28,25 +28,25 @@ def driver() -> Iterator[Finding]:
 
 
 def gpu() -> Iterator[Finding]:
-    """Every device, and what the catalogue says of it."""
+    """Every device, with the GPU catalogue's entry for it."""
     try:
-        found = devices.devices()
+        reported = devices.devices()
     except devices.DriverError:
-        return  # `driver` has said it
-    if not found and devices.cuda_version() is not None:
+        return  # a finding of `driver`
+    if not reported and devices.cuda_version() is not None:
         yield Finding(
             "gpu",
             "problem",
             "the driver reports no device",
             "look at CUDA_VISIBLE_DEVICES and `nvidia-smi`; in a container, pass the GPU to it",
         )
-    for device in found:
+    for device in reported:
         yield _device(device)
 
 
 def _device(device: devices.Device) -> Finding:
     text = f"{device.ordinal}: {device.name}, {device.arch}, {device.memory / 1e9:.0f} GB, {device.sms} SMs"
-    entry = gpus.find(device.name)
+    entry = gpus.find_gpu(device.name)
     if entry is None:
         return Finding("gpu", "note", f"{text}; not in the GPU catalogue: artifacts use cuda.json, or what tune writes")
     if entry.refused:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import onnx_ir as ir
 
-from onnxopt.artifact import package
+from onnxopt.artifact import layout
 from onnxopt.fusion import outline
 from onnxopt.graph import read
 from onnxopt.runtime import configuration as configurations
@@ -28,10 +28,10 @@ def library(subject: Subject) -> Iterator[Finding]:
     """Whether ONNX Runtime takes the library, and uses its kernels; then where all nodes run."""
     chosen = configuration_for(subject.folder)
     data = {**chosen.data, "session_config": {**chosen.data["session_config"], _RECORD: "1"}}
-    path = subject.folder / package.LIBRARY_FOLDER / package.LIBRARY
+    path = subject.folder / layout.LIBRARY_PATH
     library_path = path.absolute() if path.is_file() else None
     try:
-        session = configurations.open_session(subject.folder / package.MODEL, library_path, data, subject.folder)
+        session = configurations.open_session(subject.folder / layout.MODEL, library_path, data, subject.folder)
     except RunError as error:
         yield Finding(
             "library",
@@ -41,7 +41,7 @@ def library(subject: Subject) -> Iterator[Finding]:
         )
         return
     if not hasattr(session, "get_provider_graph_assignment_info"):
-        yield Finding("library", "ok", "the session starts; where nodes run can be told from ONNX Runtime 1.24 on")
+        yield Finding("library", "ok", "the session starts; ONNX Runtime 1.24 and later also say where nodes run")
         return
     nodes = _assigned(session)
     if subject.manifest.kernels:
@@ -60,13 +60,13 @@ def _assigned(session: InferenceSession) -> list[tuple[str, str, str, str]]:
 
 def _kernels(subject: Subject, chosen: Configuration, nodes: Sequence[tuple[str, str, str, str]]) -> Iterator[Finding]:
     """Which fused functions got their kernels."""
-    found = collections.Counter(op for _, _, domain, op in nodes if domain == outline.DOMAIN)
+    calls = collections.Counter(op for _, _, domain, op in nodes if domain == outline.DOMAIN)
     # On the CPU, ORT's own kernels are left to run what they run faster.
     expected = [k for k in subject.manifest.kernels if chosen.provider == CUDA or k.cpu]
-    missing = [k.name for k in expected if not found[k.name]]
+    missing = [k.name for k in expected if not calls[k.name]]
     disabled = chosen.data["session_config"].get("onnxopt.disable") == "1"
     if disabled:
-        yield Finding("library", "note", f"{chosen.path.name} leaves the kernels off: tune found that faster")
+        yield Finding("library", "note", f"{chosen.path.name} leaves the kernels off, which tune measured to be faster")
     elif missing:
         yield Finding(
             "library",
@@ -75,8 +75,8 @@ def _kernels(subject: Subject, chosen: Configuration, nodes: Sequence[tuple[str,
             "unset ONNXOPT_DISABLE; else see the findings on kernels, and keep the files of lib/ together",
         )
     else:
-        calls = sum(found[k.name] for k in expected)
-        yield Finding("library", "ok", f"loads; {calls} calls of {len(expected)} functions run as kernels")
+        total = sum(calls[k.name] for k in expected)
+        yield Finding("library", "ok", f"loads; {total} calls of {len(expected)} functions run as kernels")
 
 
 def _placement(
@@ -89,7 +89,7 @@ def _placement(
         yield Finding("placement", "ok", f"nodes: {text}")
         return
     on_cpu = [(name, op) for ep, name, _, op in nodes if ep == CPU]
-    heavy = [f"{name} ({op})" for name, op in heavy_nodes(read.load(subject.folder / package.MODEL).model, on_cpu)]
+    heavy = [f"{name} ({op})" for name, op in heavy_nodes(read.load(subject.folder / layout.MODEL).model, on_cpu)]
     if heavy:
         yield Finding(
             "placement",
@@ -104,10 +104,10 @@ def _placement(
 
 
 def heavy_nodes(model: ir.Model, on_cpu: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
-    """Those of (name, operator) on the CPU that work on data, not on shapes.
+    """The nodes on the CPU, as (name, operator), that compute data, not shapes.
 
-    Shape arithmetic gives integers or booleans of few elements. A node that the model does not have was made by ORT;
-    it is judged by its operator's namesakes in the model.
+    Shape arithmetic gives integers or booleans of few elements. A node that is not in the model was added by ONNX
+    Runtime; it computes shapes if some node of the same operator in the model does.
     """
     by_name = {node.name: node for node in model.graph.all_nodes()}
     shape_operators = {node.op_type for node in by_name.values() if _computes_shapes(node)}
@@ -140,5 +140,5 @@ def _is_small_integer(value: ir.Value) -> bool:
 
 
 def _some(names: Sequence[str]) -> str:
-    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-    return ", ".join(names[:_SHOWN]) + more
+    others = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return ", ".join(names[:_SHOWN]) + others

@@ -1,8 +1,8 @@
-"""Tune: an artifact's provider file for this machine, refined by measurement."""
+"""Tune: an artifact's provider file for this machine, refined by measurement. May import every room."""
 
 from __future__ import annotations
 
 from onnxopt.tools.tuning.flow import tune
-from onnxopt.tools.tuning.result import Change, Result
+from onnxopt.tools.tuning.result import OptionChange, TuneResult
 
-__all__ = ["Change", "Result", "tune"]
+__all__ = ["OptionChange", "TuneResult", "tune"]

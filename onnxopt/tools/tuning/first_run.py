@@ -1,4 +1,4 @@
-"""One run of a session in a process of its own: the library reads its variables once, so that they need a new one.
+"""One run of a session in a process of its own, because the library reads its environment variables only once.
 
 `python -m onnxopt.tools.tuning.first_run` reads pickled arguments from stdin, which kernels.MeasuredKernels writes.
 """
@@ -14,10 +14,10 @@ from onnxopt.runtime.sessions import RunError
 
 
 def main() -> int:
-    given = pickle.load(sys.stdin.buffer)
+    arguments = pickle.load(sys.stdin.buffer)
     try:
-        session = configuration.open_session(**given["run"])
-        BoundRun(session, given["feeds"], given["run"]["data"]["provider"])
+        session = configuration.open_session(**arguments["run"])
+        BoundRun(session, arguments["feeds"], arguments["run"]["data"]["provider"])
     except RunError as error:
         print(error, file=sys.stderr)
         return 1

@@ -14,13 +14,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from onnxopt.artifact import manifest as manifests
-from onnxopt.artifact import package, signing
+from onnxopt.artifact import layout
+from onnxopt.artifact.manifest import Manifest
+from onnxopt.artifact.minisign import SecretKey
 from onnxopt.artifact.open import Opened, open_artifact
-from onnxopt.artifact.report import page
 from onnxopt.errors import ModelError, UsageError
 from onnxopt.graph import read
-from onnxopt.runtime import devices, gpus, providers, sessions
+from onnxopt.runtime import devices, gpus, sessions
 from onnxopt.runtime.configuration import Configuration, configuration_for
 from onnxopt.runtime.providers import facts as model_facts
 from onnxopt.runtime.sessions import CUDA, RunError
@@ -29,7 +29,7 @@ from onnxopt.tools.tuning import recording, search
 from onnxopt.tools.tuning.kernels import MeasuredKernels
 from onnxopt.tools.tuning.knobs import knobs
 from onnxopt.tools.tuning.oracle import Oracle
-from onnxopt.tools.tuning.result import Change, Result
+from onnxopt.tools.tuning.result import OptionChange, TuneResult
 from onnxopt.tools.tuning.rounds import MOST_SECONDS, Comparison
 from onnxopt.tools.tuning.search import SECTIONS, Progress, Search, Target
 from onnxopt.tools.tuning.state import State
@@ -46,21 +46,22 @@ def tune(
     shapes: Mapping[str, tuple[int, ...]] | None = None,
     provider: str | None = None,
     restart: bool = False,
-    sign: signing.SecretKey | None = None,
+    sign: SecretKey | None = None,
     progress: Progress | None = None,
-) -> Result:
+) -> TuneResult:
     """Find the fastest options for an artifact on this machine and write them into its providers/.
 
-    budget: seconds this call may take, about. shapes: sizes to run at, as bench takes them. provider: ORT's name,
-    default CUDA where a device is usable. restart: forget what an unfinished run found out. sign: sign the artifact
-    with this key afterwards; without it, a signature that the artifact has is removed, as it would not fit any more.
+    budget: seconds this call may take, about. shapes: sizes to run at, as bench takes them. provider: ONNX Runtime's
+    name, default CUDA where a device is usable. restart: discard the trials of an unfinished run. sign: sign the
+    artifact with this key afterwards; without it, a signature of the artifact is removed, as it would no longer fit.
+    progress(done, total, text): called after each trial, and when a phase begins; total is 0 where it is unknown.
 
-    On a GPU the library first measures algorithms for its products and launch shapes for its kernels; what is faster
-    lies beside it then, for this GPU. Only a configuration whose outputs agree with the plain graph's is kept, and only
-    if it is faster than the rule-made one in a last comparison, and not slower without a CUDA graph where it is faster
-    with one. ctrl-C keeps what is known; a run that was killed goes on from its last trial.
+    On a GPU the library first measures algorithms for its matrix products and launch shapes for its kernels; the faster
+    ones are written beside it, for this GPU. A configuration is kept only if its outputs agree with the plain graph's,
+    if it is faster than the rule-made one in a last comparison, and, where it is faster with a CUDA graph, if it is not
+    slower without one. ctrl-C keeps the results so far; a run that was killed continues from its last trial.
 
-    Raises ArtifactError, ModelError, UsageError; VerificationError where the artifact itself computes something else.
+    Raises ArtifactError, ModelError, UsageError; VerificationError where the artifact's own outputs are wrong.
     """
     started = time.monotonic()
     opened = _opened(artifact, budget)
@@ -71,7 +72,7 @@ def tune(
     advance = progress or (lambda _done, _total, _text: None)
     with tempfile.TemporaryDirectory(prefix="onnxopt.") as scratch:
         advance(0, 0, "running the plain graph")
-        oracle = Oracle(opened.folder / package.MODEL, chosen.provider, shapes or {}, Path(scratch))
+        oracle = Oracle(opened.folder / layout.MODEL, chosen.provider, shapes or {}, Path(scratch))
         notes: list[str] = []
         state = _state(path, _key(opened.manifest, chosen, base, oracle), restart, notes)
         kernels = _kernels(opened, chosen, state, Path(scratch))
@@ -79,15 +80,15 @@ def tune(
         tuning = _Tuning(opened, chosen, base, oracle, state, kernels, target, budget, started, advance, notes)
         status, complete, comparisons, kept, searching = tuning.run()
         changes = _changes(base, kept, searching)
-        found, beside = (kernels.record(), kernels.texts(kept)) if kernels else ({}, {})
-        document = recording.document(base, kept, changes, comparisons, found, state, str(oracle.case), chosen)
+        measured, beside = (kernels.record(), kernels.texts(kept)) if kernels else ({}, {})
+        document = recording.document(base, kept, changes, comparisons, measured, state, str(oracle.case), chosen)
         notes += recording.record(opened.folder, name, document, beside, sign)
     if complete and status != "interrupted":
         state.remove()
         if kernels:
             kernels.forget()
-    return Result(
-        file=f"{providers.FOLDER}/{name}.json",
+    return TuneResult(
+        file=f"{layout.PROVIDERS}/{name}.json",
         provider=chosen.provider,
         device=_device_text(chosen),
         case=str(oracle.case),
@@ -99,7 +100,7 @@ def tune(
         trials=len(state.trials),
         resumed=state.resumed,
         seconds=round(time.monotonic() - started, 1),
-        kernels=found,
+        kernels=measured,
         notes=tuple(notes),
     )
 
@@ -132,7 +133,7 @@ class _Tuning:
     def run(self) -> tuple[str, bool, dict[str, Comparison], dict[str, Any], Search]:
         """Status, whether everything was tried, the last comparisons, the configuration to keep, and the search."""
         deadline = self.started + (1 - _CONFIRM_SHARE) * self.budget
-        facts = model_facts.of(read.load(self.opened.folder / package.MODEL).model)
+        facts = model_facts.of(read.load(self.opened.folder / layout.MODEL).model)
         tried = knobs(facts, self.chosen.provider, library=self.opened.library is not None)
         seconds = min(MOST_SECONDS, _COMPARISON_SHARE * self.budget)
         searching = Search(self.target, self.oracle, self.state, self.base, tried, deadline, self.advance, seconds)
@@ -147,12 +148,12 @@ class _Tuning:
             status = "faster" if faster else "unchanged"
         if status == "unchanged" and searching.taken:
             self.notes.append(
-                "what was faster alone was not faster than the rule-made file in the end: nothing was changed"
+                "options faster when tried were not faster than the rule-made file at the end: nothing was changed"
             )
         return status, complete, comparisons, searching.best if status != "unchanged" else self.base, searching
 
     def _measure_kernels(self) -> bool:
-        """Have the library measure its kernels; whether all of them were."""
+        """Have the library measure its kernels; returns whether it measured all of them."""
         if self.kernels is None or self.state.kernels_measured:
             return True
         self.advance(0, 0, "measuring algorithms of products and launch shapes of kernels")
@@ -233,7 +234,7 @@ def _target(
             raise ModelError(f"{opened.folder}: does not run with {chosen.path.name}: {error}") from error
     if oracle.allowed > 1.0:
         notes.append(
-            f"the rule-made options differ from exact float32 already; {oracle.allowed:.3g} limits are allowed"
+            f"the rule-made options already differ from exact float32: {oracle.allowed:.3g} times the limit is allowed"
         )
     return target or plain
 
@@ -258,12 +259,12 @@ def _is_confirmed(
     return tuned_for.faster(0.0) and not any(c.slower(noise) for c in comparisons.values())
 
 
-def _changes(base: dict[str, Any], kept: dict[str, Any], searching: Search) -> tuple[Change, ...]:
+def _changes(base: dict[str, Any], kept: dict[str, Any], searching: Search) -> tuple[OptionChange, ...]:
     gains: dict[str, float] = {}
     for knob, trial in searching.taken:  # one option may have been changed in several steps
         gains[knob.option] = round(gains.get(knob.option, 1.0) * (trial.ratio or 1.0), 4)
     return tuple(
-        Change(option, base[section].get(option), kept[section].get(option), gains.get(option))
+        OptionChange(option, base[section].get(option), kept[section].get(option), gains.get(option))
         for section in SECTIONS
         for option in sorted({*base[section], *kept[section]})
         if base[section].get(option) != kept[section].get(option)
@@ -271,18 +272,18 @@ def _changes(base: dict[str, Any], kept: dict[str, Any], searching: Search) -> t
 
 
 def _state_file(folder: Path, name: str) -> Path:
-    """Beside the artifact, not in it: an artifact holds nothing that its manifest does not list."""
+    """The path of tune's state: beside the artifact, as an artifact holds no file that its manifest does not list."""
     folder = folder.absolute()
-    if not os.access(folder.parent, os.W_OK) or not os.access(folder / providers.FOLDER, os.W_OK):
-        raise UsageError(f"{folder}: tune writes into it and beside it, and may not")
+    if not os.access(folder.parent, os.W_OK) or not os.access(folder / layout.PROVIDERS, os.W_OK):
+        raise UsageError(f"{folder}: tune writes into this folder and beside it, and has no permission to")
     return folder.parent / f"{folder.name}.tune-{name}.json"
 
 
-def _key(manifest: manifests.Manifest, chosen: Configuration, base: dict[str, Any], oracle: Oracle) -> dict[str, Any]:
+def _key(manifest: Manifest, chosen: Configuration, base: dict[str, Any], oracle: Oracle) -> dict[str, Any]:
     """Everything that figures of another run must have in common with this one."""
     import onnxruntime as ort
 
-    written_here = (f"{providers.FOLDER}/", page.FILE, *measured_kernels.FILES)  # by tune itself
+    written_here = (f"{layout.PROVIDERS}/", layout.REPORT, *measured_kernels.FILES)  # by tune itself
     hashes = {n: f.sha256 for n, f in manifest.files.items() if not n.startswith(written_here)}
     return {
         "artifact": hashlib.sha256(json.dumps(hashes, sort_keys=True).encode()).hexdigest(),

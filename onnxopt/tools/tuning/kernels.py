@@ -1,9 +1,10 @@
-"""What the library measures itself, where it runs: algorithms for products, and entry points of its kernels.
+"""Measurements that the library makes itself: algorithms of matrix products, and entry points of its kernels.
 
-ONNXOPT_GEMM_TUNE and ONNXOPT_LAUNCH_TUNE have the library measure whatever it has no entry for when it first runs it,
-and keep that in a file (custom_ops/gemm_algorithms.h, launch_choices.h). It reads such files beside itself, entries of
-several GPUs side by side. Here a process of its own runs the model once with both variables set; libraries with and
-without what it found lie in folders of their own, so that sessions with either can be timed in turn.
+With ONNXOPT_GEMM_TUNE and ONNXOPT_LAUNCH_TUNE set, the library measures every product and kernel that has no entry yet
+when it first runs it, and writes the entry to a file (custom_ops/kernel_file/measured/). Without them it
+reads such files beside itself; a file may hold entries of several GPUs. Here a process of its own runs the model once
+with both variables set. Copies of the library with and without the entries lie in folders of their own, so that
+sessions with either can be timed in turn.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from onnxopt.artifact import package
+from onnxopt.artifact import layout
 from onnxopt.errors import ArtifactError
 from onnxopt.runtime.sessions import Array
 from onnxopt.tools.tuning.knobs import Knob
@@ -28,10 +29,10 @@ _SCHEMA = 1
 _OFF, _ON = "0", "1"
 # option: file beside the library, variable that has it written, what an entry says of the rule's choice
 _KINDS = {
-    "measured_products": ("gemm_algos.json", "ONNXOPT_GEMM_TUNE", "heuristic_microseconds"),
-    "measured_launches": ("launches.json", "ONNXOPT_LAUNCH_TUNE", "rule_microseconds"),
+    "measured_products": (layout.PRODUCT_ALGORITHMS, "ONNXOPT_GEMM_TUNE", "heuristic_microseconds"),
+    "measured_launches": (layout.LAUNCH_CHOICES, "ONNXOPT_LAUNCH_TUNE", "rule_microseconds"),
 }
-FILES = tuple(f"{package.LIBRARY_FOLDER}/{file}" for file, _, _ in _KINDS.values())  # below the artifact; tune's own
+FILES = tuple(f"{layout.LIBRARY_FOLDER}/{file}" for file, _, _ in _KINDS.values())  # below the artifact; tune's own
 RULES = dict.fromkeys(_KINDS, _OFF)  # of a configuration, as optimize writes it
 
 Entry = dict[str, Any]
@@ -50,23 +51,23 @@ class MeasuredKernels:
         self._folders: dict[tuple[str, ...], Path] = {}
 
     def measure(self, run: Mapping[str, Any], feeds: Mapping[str, Array], seconds: float) -> str | None:
-        """Run the model once in a process of its own with everything measured; why that failed, None where it did not.
+        """Run the model once in a process of its own, measuring all kernels; returns why that failed, None on success.
 
-        run: keyword arguments of configuration.open_session. Killed after `seconds`: what it found until then is kept,
-        and the next call goes on from there.
+        run: keyword arguments of configuration.open_session. The process is killed after `seconds`: its results so far
+        are kept, and the next call continues from there.
         """
         variables = {variable: str(self._measured[option]) for option, (_, variable, _) in _KINDS.items()}
-        given = pickle.dumps({"run": {**run, "library": self._without_entries()}, "feeds": dict(feeds)})
+        arguments = pickle.dumps({"run": {**run, "library": self._without_entries()}, "feeds": dict(feeds)})
         try:
             done = subprocess.run(
                 [sys.executable, "-m", "onnxopt.tools.tuning.first_run"],
-                input=given,
+                input=arguments,
                 capture_output=True,
                 env={**os.environ, **variables},
                 timeout=max(1.0, seconds),
             )
         except subprocess.TimeoutExpired:
-            return f"not every kernel was measured in {seconds:.0f} s; a larger --budget does"
+            return f"not every kernel was measured in {seconds:.0f} s: give a larger --budget"
         if done.returncode == 0:
             return None
         last = done.stderr.decode(errors="replace").strip().splitlines()[-1:] or [f"exit code {done.returncode}"]
@@ -142,8 +143,7 @@ class MeasuredKernels:
 def _entries(path: Path) -> list[Entry]:
     """The entries of a file, none where there is no file. ArtifactError where it is not what the library writes."""
     try:
-        found = json.loads(path.read_text("utf-8"))
-        entries: list[Entry] = found["entries"]
+        entries: list[Entry] = json.loads(path.read_text("utf-8"))["entries"]
         for entry in entries:
             entry["gpu"], entry["microseconds"]
     except FileNotFoundError:

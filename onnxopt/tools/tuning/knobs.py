@@ -1,4 +1,4 @@
-"""What tune tries: the options that can change how fast this model runs on this device, most promising first."""
+"""The options that tune tries: those that can change how fast this model runs on this device, most promising first."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Knob:
         return configuration[self.section].get(self.option, self.default)
 
     def apply(self, configuration: dict[str, Any], value: Any) -> dict[str, Any]:
-        """The configuration with this value; the one given stays as it is."""
+        """A copy of the configuration with this value."""
         changed = copy.deepcopy(configuration)
         changed[self.section][self.option] = value
         return changed
@@ -96,46 +96,46 @@ _TUNABLE = Together("tunable_op", "provider_options", (("tunable_op_enable", "1"
 
 def knobs(facts: Facts, provider: str, *, library: bool) -> list[AnyKnob]:
     """Every knob for this model. library: whether it has fused functions."""
-    found: list[AnyKnob] = _cpu(facts) if provider == CPU else _cuda_kernels(facts)
-    found += _optimizers(facts, provider)
+    chosen: list[AnyKnob] = _cpu(facts) if provider == CPU else _cuda_kernels(facts)
+    chosen += _optimizers(facts, provider)
     if library:  # the original nodes instead of our kernels: never slower than without onnxopt
-        found.append(Knob("session_config", "onnxopt.disable", ("0", "1"), "0"))
-    found.append(Knob("session_options", "graph_optimization_level", ("all", "extended", "basic"), "all"))
-    return found if provider == CPU else found + _cuda_rest(facts)
+        chosen.append(Knob("session_config", "onnxopt.disable", ("0", "1"), "0"))
+    chosen.append(Knob("session_options", "graph_optimization_level", ("all", "extended", "basic"), "all"))
+    return chosen if provider == CPU else chosen + _cuda_rest(facts)
 
 
 def _cuda_kernels(facts: Facts) -> list[AnyKnob]:
-    """Which kernels the CUDA EP takes."""
-    found: list[AnyKnob] = []
+    """Options that decide which kernels the CUDA EP takes."""
+    chosen: list[AnyKnob] = []
     on_off, off_on = ("1", "0"), ("0", "1")
     if facts.convolutions:
-        found += [
+        chosen += [
             Knob("provider_options", "prefer_nhwc", off_on, "0"),
             Knob("provider_options", "cudnn_conv_algo_search", ("EXHAUSTIVE", "HEURISTIC", "DEFAULT"), "EXHAUSTIVE"),
             Knob("provider_options", "fuse_conv_bias", off_on, "0"),
             Knob("provider_options", "cudnn_conv_use_max_workspace", on_off, "1"),
         ]
     if facts.convolutions_1d:
-        found.append(Knob("provider_options", "cudnn_conv1d_pad_to_nc1d", off_on, "0"))
+        chosen.append(Knob("provider_options", "cudnn_conv1d_pad_to_nc1d", off_on, "0"))
     if facts.attention:
         # ORT's AttentionBackend: 1 flash, 2 memory efficient, 4 TensorRT's fused, 8 cuDNN's flash, 16 unfused.
-        found.append(Knob("provider_options", "sdpa_kernel", ("0", "1", "2", "4", "8", "16"), "0"))
-    return found
+        chosen.append(Knob("provider_options", "sdpa_kernel", ("0", "1", "2", "4", "8", "16"), "0"))
+    return chosen
 
 
 def _cuda_rest(facts: Facts) -> list[AnyKnob]:
-    """What seldom changes anything."""
-    found: list[AnyKnob] = []
+    """Options that seldom change anything."""
+    chosen: list[AnyKnob] = []
     if facts.float32_products:
-        found.append(Knob("provider_options", "use_tf32", ("1", "0"), "1"))
+        chosen.append(Knob("provider_options", "use_tf32", ("1", "0"), "1"))
     if facts.products:
-        found.append(_TUNABLE)
-    found.append(Knob("provider_options", "use_ep_level_unified_stream", ("0", "1"), "0"))
-    return found
+        chosen.append(_TUNABLE)
+    chosen.append(Knob("provider_options", "use_ep_level_unified_stream", ("0", "1"), "0"))
+    return chosen
 
 
 def _optimizers(facts: Facts, provider: str) -> list[AnyKnob]:
-    """ORT's fusions that meet what the model has, and that have been seen to cost more than they save."""
+    """ONNX Runtime's fusions that match operators of the model and that cost more than they save in some models."""
     rows = {
         "MatMulAddFusion": {"MatMul", "Add"},  # on CUDA its Gemm writes the bias with a kernel of its own
         "QuickGeluFusion": {"Sigmoid", "Mul"},  # as a kernel slower than the convolution before it

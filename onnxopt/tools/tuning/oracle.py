@@ -1,4 +1,4 @@
-"""What every tried session has to compute: the artifact's plain graph, float32 exact, without our kernels."""
+"""The outputs that every tried session has to give: those of the artifact's plain graph, in exact float32."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Oracle:
         reference = bench.reference_of(model, None, provider, shapes, scratch)
         self.model, self.traits = model, reference.traits
         if self.traits.random:
-            raise UsageError(f"{model}: draws random numbers, so that two configurations cannot be compared")
+            raise UsageError(f"{model}: draws random numbers, so two configurations cannot be compared")
         self.case = next(iter(reference.outputs))
         sizes = dict(self.case.sizes)
         exact = sessions.open_session(model, provider=provider)
@@ -71,15 +71,16 @@ class Oracle:
         """
         if untuned.excess is None or untuned.excess > _UNTRUSTED:
             raise VerificationError(
-                f"{self.model}: not tuned, with its kernels it computes something else than without: {untuned.reason}; "
-                "see `onnxopt verify`"
+                f"{self.model}: not tuned, its outputs with the fused kernels differ from those without: "
+                f"{untuned.reason}; see `onnxopt verify`"
             )
         self.allowed = max(1.0, _TIMES_UNTUNED * untuned.excess)
 
     def check(self, session: InferenceSession, bound: BoundRun) -> Verdict:
-        """Run everything and compare: as session.run does it, then through the buffers that are timed.
+        """Run every case and compare: with session.run, then through the buffers that are timed.
 
-        The bound run is repeated with other contents in the same buffers: a graph that does not read them shows.
+        The bound run is repeated with other contents in the same buffers, which shows a CUDA graph that does not read
+        them.
         """
         worst = Verdict(0.0)
         for feeds, expected in self._cases:
@@ -94,9 +95,9 @@ class Oracle:
         worst = Verdict(0.0)
         for name, reference in expected.items():
             decided = name.split("[")[0] in self.traits.float_decided
-            found = compare(reference, actual[name], Limit.of(self.traits.precision, float_decides=decided))
-            reason = found.reason or f"{found.excess:.3g} times the limit"
-            worst = _worse(worst, Verdict(found.excess, f"output {name}: {reason}"))
+            difference = compare(reference, actual[name], Limit.of(self.traits.precision, float_decides=decided))
+            reason = difference.reason or f"{difference.excess:.3g} times the limit"
+            worst = _worse(worst, Verdict(difference.excess, f"output {name}: {reason}"))
         return worst
 
     def _draw(self, sizes: signature.Sizes, seed: int) -> dict[str, Array]:

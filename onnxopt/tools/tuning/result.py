@@ -9,8 +9,10 @@ from onnxopt.tools.tuning.rounds import Comparison
 
 
 @dataclasses.dataclass(frozen=True)
-class Change:
-    """An option that tune changed. before: None where the rule-made file leaves it to ORT. ratio: what it gained."""
+class OptionChange:
+    """An option that tune changed. before, after: None where ONNX Runtime's default is meant. ratio: before over after
+    in time, None where the option was not measured alone.
+    """
 
     option: str
     before: Any
@@ -19,21 +21,22 @@ class Change:
 
 
 @dataclasses.dataclass(frozen=True)
-class Result:
-    """What tune did. file: below the artifact. complete: whether everything was tried.
+class TuneResult:
+    """The result of tune. file: written, relative to the artifact. complete: whether every option was tried.
 
-    comparisons: by mode ("plain", "cuda_graph"), the rule-made file against the one now written, in milliseconds.
-    resumed: trials that an earlier, unfinished run had made. kernels: what was measured to be faster than the library's
-    own choice, by option of the configuration's section `kernels`. notes: what a reader should know.
+    status: "faster", "unchanged" (the rule-made options stay) or "interrupted". comparisons: by mode ("plain",
+    "cuda_graph"), the rule-made file against the one now written, in milliseconds. trials: measured options; resumed:
+    of these, the ones of an earlier, unfinished run. kernels: entries measured to be faster than the library's own
+    choice, by option of the configuration's section `kernels`. notes: for the user.
     """
 
     file: str
     provider: str
     device: str
     case: str
-    status: str  # "faster", "unchanged", "interrupted"
+    status: str
     complete: bool
-    changes: tuple[Change, ...]
+    changes: tuple[OptionChange, ...]
     comparisons: dict[str, Comparison]
     noise: float | None
     trials: int

@@ -146,10 +146,10 @@ class Search:
             verdict = self.oracle.check(session, candidate)
             if verdict.excess is None or verdict.excess > self.oracle.allowed:
                 return Trial(knob.name, value, settings, "wrong", verdict.reason)
-            found = rounds.compare(incumbent, candidate, noise=noise, seconds=self._seconds)
+            comparison = rounds.compare(incumbent, candidate, noise=noise, seconds=self._seconds)
         except RunError as error:
             return Trial(knob.name, value, settings, "failed", str(error))
-        outcome = "faster" if found.faster(noise) else "not faster"
+        outcome = "faster" if comparison.faster(noise) else "not faster"
         if outcome == "faster":
             self._bound = candidate
         return Trial(
@@ -157,9 +157,9 @@ class Search:
             value,
             settings,
             outcome,
-            ratio=round(found.ratio, 4),
-            error=round(found.error, 4),
-            ms=round(found.second_ms, 4),
+            ratio=round(comparison.ratio, 4),
+            error=round(comparison.error, 4),
+            ms=round(comparison.second_ms, 4),
         )
 
     def _incumbent(self) -> BoundRun:
@@ -196,7 +196,7 @@ def confirm(
 
 
 def digest(configuration: dict[str, Any]) -> str:
-    """A short hash of everything that ORT is given."""
+    """A short hash of everything that a configuration passes to ONNX Runtime."""
     text = json.dumps({section: configuration[section] for section in SECTIONS}, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 

@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from onnxopt.artifact import package
+from onnxopt.artifact.folder import replace_text
 
 SCHEMA = 2
 _STARTS = 2  # a trial that was begun so often and never ended takes the process down
@@ -50,11 +50,11 @@ class State:
 
     def known(self, knob: str, value: Any, settings: str) -> Trial | None:
         """The trial of this value on these settings, if there was one; a failed one where it crashed before."""
-        found = next((t for t in self.trials if (t.knob, t.value, t.settings) == (knob, value, settings)), None)
-        if found is None and self._starts.get(_name(knob, value, settings), 0) >= _STARTS:
-            found = Trial(knob, value, settings, "failed", f"ended the process {_STARTS} times")
-            self.add(found)
-        return found
+        trial = next((t for t in self.trials if (t.knob, t.value, t.settings) == (knob, value, settings)), None)
+        if trial is None and self._starts.get(_name(knob, value, settings), 0) >= _STARTS:
+            trial = Trial(knob, value, settings, "failed", f"ended the process {_STARTS} times")
+            self.add(trial)
+        return trial
 
     def begin(self, knob: str, value: Any, settings: str) -> None:
         """Note that a trial begins: should it take the process down, the next run knows which one did."""
@@ -83,7 +83,7 @@ class State:
             "starts": self._starts,
             "trials": [dataclasses.asdict(t) for t in self.trials],
         }
-        package.replace_text(self.path, json.dumps(document, indent=1))
+        replace_text(self.path, json.dumps(document, indent=1))
 
     def remove(self) -> None:
         self.path.unlink(missing_ok=True)

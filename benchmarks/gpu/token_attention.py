@@ -1,0 +1,160 @@
+"""One token's attention in every launch shape: correctness, and time beside the bytes of the cache.
+
+    python -m benchmarks.gpu.token_attention prepare DIR --arch sm_90     on any machine, without a GPU
+    python -m benchmarks.gpu.token_attention run DIR --out OUT.json       on the GPU machine: torch; about 10 s
+
+Every case is compared with float64 first. Several caches are read in rotation, so that they come from memory. torch's
+column is scaled_dot_product_attention over a static cache, which copies nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import itertools
+import json
+import pathlib
+from collections.abc import Callable
+from typing import Any
+
+from benchmarks.gpu.products import Launches
+from benchmarks.support.arguments import command
+
+FORMS = (("float16", 128, 2), ("float16", 128, 4), ("float16", 64, 1), ("bfloat16", 128, 8))  # dtype, width, heads
+SHAPES = tuple(itertools.product((2, 4, 8), (64, 128, 256)))  # tokens in flight, threads a block
+# form, batch, groups, tokens in the cache
+CASES = (
+    *((FORMS[0], *case) for case in ((1, 8, 512), (1, 8, 4096), (4, 8, 1024), (1, 8, 32768), (3, 2, 77), (1, 8, 0))),
+    *((form, 2, 4, 1000) for form in FORMS[1:]),
+)
+BLOCKS = (2, 4, 8)  # a multiprocessor, over which the tokens are spread
+_ROTATED = 150e6
+_MOST_SPLITS = 256  # kMaxSplits of token_attention_abi.h
+
+
+def prepare(folder: pathlib.Path, arch: str) -> None:
+    from onnxopt.codegen import nvrtc
+    from onnxopt.fusion.kernel import Variant
+    from onnxopt.fusion.region import Kernel
+    from onnxopt.kinds.attention import cuda
+    from onnxopt.kinds.attention.kind import ATTENTION
+    from onnxopt.program.attention import TokenAttention
+
+    folder.mkdir(parents=True)
+    lines = ['#include "attention/token_attention.cuh"', "namespace onnxopt {"]
+    for dtype, width, heads in FORMS:
+        meaning = TokenAttention((dtype,) * 3, (dtype,) * 3, heads, 1, width, 1.0)
+        for unroll, threads in SHAPES:
+            name = _name((dtype, width, heads), unroll, threads)
+            variants = tuple(
+                Variant(f"{name}_{what}", "", 32, 8, unroll, threads, waits=True) for what in ("attend", "join")
+            )
+            lines += cuda.lines(Kernel(name, ATTENTION, (), meaning, variants, ()))
+    compiled = nvrtc.compiled("\n".join([*lines, "}  // namespace onnxopt"]), [arch])
+    (folder / "token_attention.fatbin").write_bytes(compiled.fatbin)
+    for symbol, usage in compiled.usage[arch].items():
+        if "attend" in symbol:
+            print(symbol, usage)
+
+
+def _name(form: tuple[str, int, int], unroll: int, threads: int) -> str:
+    return f"{form[0]}_w{form[1]}h{form[2]}_u{unroll}t{threads}"
+
+
+class _Params(ctypes.Structure):  # TokenAttentionParams of token_attention_abi.h
+    _fields_ = (
+        *((n, ctypes.c_void_p) for n in ("q", "k", "v", "past_k", "past_v")),
+        *((n, ctypes.c_void_p) for n in ("present_k", "present_v", "output", "parts")),
+        *((n, ctypes.c_ulonglong) for n in ("q_stride", "k_stride", "v_stride")),
+        *((n, ctypes.c_uint) for n in ("groups", "past", "splits", "split_tokens")),
+        ("scale", ctypes.c_float),
+    )
+
+
+def measure(ours: Launches, form: tuple[str, int, int], batch: int, groups: int, past: int) -> dict[str, Any]:
+    """Microseconds of every launch shape, all of which agree with float64, and of torch."""
+    import torch
+
+    from benchmarks.support.gpu_timing import microseconds_in_graph
+
+    name, width, heads = form
+    given: dict[str, Any] = {"device": "cuda", "dtype": getattr(torch, name)}
+    bytes_moved = 4 * batch * groups * (past + past + 1) * width
+    sets = max(1, min(16, int(_ROTATED / max(bytes_moved, 1)) + 1))
+    packed = torch.randn(batch, (heads + 2) * groups, width, **given)
+    caches = [torch.randn(2, batch, groups, past, width, **given) for _ in range(sets)]
+    presents = [torch.empty(2, batch, groups, past + 1, width, **given) for _ in range(sets)]
+    output = torch.empty(batch, groups * heads, width, **given)
+    q, k, v = packed.split([groups * heads, groups, groups], dim=1)
+    wanted = torch.cat([caches[-1], torch.stack([k, v])[:, :, :, None]], dim=3)
+    scores = torch.einsum("bghw,bgtw->bght", q.reshape(batch, groups, heads, width).double(), wanted[0].double())
+    expected = torch.einsum("bght,bgtw->bghw", (scores / width**0.5).softmax(-1), wanted[1].double())
+    stream, row = torch.cuda.Stream(), packed.stride(0)
+    multiprocessors = torch.cuda.get_device_properties(0).multi_processor_count
+    times, size = {}, packed.element_size()
+    for (unroll, threads), blocks in itertools.product(SHAPES, BLOCKS):
+        least = -(-past // min(max(blocks * multiprocessors // (batch * groups), 1), _MOST_SPLITS))
+        tokens = max(-(-least // 32), 1) * 32
+        splits = max(-(-past // tokens), 1)
+        parts = torch.empty(batch * groups * heads * splits * (width + 2), device="cuda")
+        entry = _name(form, unroll, threads)
+
+        def once(cache: Any, present: Any, entry: str = entry, tokens: int = tokens, splits: int = splits,
+                 parts: Any = parts, threads: int = threads) -> None:  # fmt: skip
+            at = packed.data_ptr()
+            params = _Params(
+                at, at + groups * heads * width * size, at + groups * (heads + 1) * width * size,
+                cache[0].data_ptr(), cache[1].data_ptr(), present[0].data_ptr(), present[1].data_ptr(),
+                output.data_ptr(), parts.data_ptr(), row, row, row, groups, past, splits, tokens, width**-0.5,
+            )  # fmt: skip
+            ours.launch(f"{entry}_attend", batch * groups * splits, threads, params, stream.cuda_stream)
+            ours.launch(f"{entry}_join", batch * groups * heads, threads, params, stream.cuda_stream)
+
+        runs = [lambda c=c, p=p, f=once: f(c, p) for c, p in zip(caches, presents, strict=True)]
+        presents[-1].fill_(float("nan"))
+        torch.cuda.synchronize()
+        times[f"{entry} b{blocks}"] = round(microseconds_in_graph(runs, stream, at_least=16, replays=8), 2)
+        error = (output.reshape(expected.shape).double() - expected).norm() / expected.norm()
+        if not error < (1e-3 if name == "float16" else 8e-3) or not torch.equal(presents[-1], wanted):
+            raise RuntimeError(f"{entry}: wrong by {error:.1e}, cache equal: {torch.equal(presents[-1], wanted)}")
+    query = q.reshape(batch, groups * heads, 1, width)
+    attend: Callable[..., Any] = torch.nn.functional.scaled_dot_product_attention
+    static = [lambda p=p: attend(query, p[0], p[1], enable_gqa=True) for p in presents]
+    best = sorted(times.items(), key=lambda x: x[1])
+    chosen = times[f"{_name(form, 4, 256)} b2"]
+    gigabytes = bytes_moved / best[0][1] / 1e3
+    return {
+        "best_us": best[0][1], "best": best[0][0], "chosen_us": chosen, "best_GBs": round(gigabytes),
+        "torch_us": round(microseconds_in_graph(static, stream, at_least=16, replays=8), 2), "all": dict(best),
+    }  # fmt: skip
+
+
+def run(folder: pathlib.Path, out: pathlib.Path | None) -> None:
+    import torch
+
+    torch.zeros(1, device="cuda")
+    ours = Launches((folder / "token_attention.fatbin").read_bytes())
+    rows: dict[str, Any] = {}
+    for form, batch, groups, past in CASES:
+        label = f"{form[0]} {batch} x {groups} groups of {form[2]} x {past} x {form[1]}"
+        try:
+            rows[label] = measure(ours, form, batch, groups, past)
+        except Exception as error:  # noqa: BLE001 - the other cases are worth having
+            rows[label] = {"error": f"{type(error).__name__}: {error}"[:300]}
+        print(label, {k: v for k, v in rows[label].items() if k != "all"}, flush=True)
+        if out is not None:
+            out.write_text(json.dumps(rows, indent=1))
+
+
+def main() -> None:
+    parser, (_, ran) = command(__doc__)
+    ran.add_argument("--out", type=pathlib.Path, default=None)
+    args: argparse.Namespace = parser.parse_args()
+    if args.verb == "prepare":
+        prepare(args.folder, args.arch)
+    else:
+        run(args.folder, args.out)
+
+
+if __name__ == "__main__":
+    main()

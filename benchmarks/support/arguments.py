@@ -1,0 +1,84 @@
+"""The command lines of the benchmarks. On the GPU: `prepare DIR` anywhere, `run DIR` on the machine with the GPU."""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import pathlib
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+
+def command(doc: str | None, *others: str) -> tuple[argparse.ArgumentParser, list[argparse.ArgumentParser]]:
+    """The parser, and those of its verbs "prepare", "run" and the others, each with a folder; prepare has --arch."""
+    parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
+    added = parser.add_subparsers(dest="verb", required=True)
+    verbs = [added.add_parser(verb) for verb in ("prepare", "run", *others)]
+    for verb in verbs:
+        verb.add_argument("folder", type=pathlib.Path)
+    verbs[0].add_argument("--arch", default="sm_90")
+    return parser, verbs
+
+
+def of_cpu(doc: str | None, seconds: float) -> argparse.Namespace:
+    """The arguments of a benchmark on the CPU: `names` to measure (none: all of them) and `seconds` to time each."""
+    parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("names", nargs="*", help="measure only these; the results are then not written")
+    parser.add_argument("--seconds", type=float, default=seconds, help=f"timing of each (default {seconds})")
+    return parser.parse_args()
+
+
+def add_device_and_out(ran: argparse.ArgumentParser) -> None:
+    """--device for a run that can make its comparisons without a GPU, and --out for what it measures."""
+    ran.add_argument("--device", default="cuda", choices=("cuda", "cpu"))
+    ran.add_argument("--out", type=pathlib.Path, help="JSON, rewritten after every case")
+
+
+def main_over_models(
+    doc: str | None,
+    models: Sequence[str],
+    prepare: Callable[[pathlib.Path, str, list[str]], None],
+    run: Callable[[pathlib.Path, str, list[str], pathlib.Path | None], int],
+) -> int:
+    """The whole command of a benchmark that goes through models, all of them or those that --only names."""
+    parser, (prepared, ran) = command(doc)
+    add_device_and_out(ran)
+    for verb in (prepared, ran):
+        verb.add_argument("--only", nargs="*", default=list(models))
+    args = parser.parse_args()
+    if args.verb == "prepare":
+        prepare(args.folder, args.arch, args.only)
+        return 0
+    return run(args.folder, args.device, args.only, args.out)
+
+
+def over_models(
+    names: Sequence[str],
+    measure: Callable[[str], dict[str, Any]],
+    disagreeing: Callable[[dict[str, Any]], list[str]],
+    table: Callable[[dict[str, Any]], str],
+    out: pathlib.Path | None,
+) -> int:
+    """Measure the models and print the table; 0 if every output agrees. One that fails leaves its row {"error": ...}.
+
+    disagreeing: what of a row does not agree, by name.
+    """
+    rows: dict[str, Any] = {}
+    bad = []
+    for name in names:
+        start = time.perf_counter()
+        try:
+            rows[name] = measure(name)
+            bad += [f"{name} {which}" for which in disagreeing(rows[name])]
+        except Exception as error:  # noqa: BLE001 - the other models' numbers are worth having
+            rows[name] = {"error": f"{type(error).__name__}: {error}"[:500]}
+            bad.append(name)
+        print(f"{name} ({time.perf_counter() - start:.0f} s): {rows[name].get('error', 'measured')}", flush=True)
+        if out is not None:
+            out.write_text(json.dumps(rows, indent=1))
+        gc.collect()
+    print(table(rows))
+    print(f"FAILED: {', '.join(bad)}" if bad else "all agree")
+    return 1 if bad else 0

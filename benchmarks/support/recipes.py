@@ -1,0 +1,108 @@
+"""Recipes: how the bytes of an optimized graph's weight follow from weights of the original graph."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import numpy_helper
+
+_COLUMNS = "/columns"  # suffix that rewriting gives a convolution's weight as the second operand of a product
+_TRANSPOSED = "_transposed"  # suffix that the optimizer gives a weight whose transpose it stores
+
+Weights = Mapping[str, onnx.TensorProto]
+
+
+@dataclasses.dataclass(frozen=True)
+class Recipe:
+    """The named weights joined along their last axis, then changed as the flags say.
+
+    columns: the one weight is that of a convolution, (outputs, inputs, *kernel), taken as the second operand of a
+    product: (inputs * kernel, outputs) with two spatial axes, (kernel * inputs, outputs) with one, as
+    graph/rewrite/convolutions.py lays it out. transposed: the matrix that results is transposed. first_bytes: the
+    first bytes of the one weight are taken.
+    """
+
+    names: tuple[str, ...]
+    columns: bool = False
+    transposed: bool = False
+    first_bytes: int | None = None
+
+    def data(self, weights: Weights, dims: Sequence[int]) -> bytes | None:
+        """The raw bytes of a tensor of these dims; None where the weights do not have the shapes that this takes."""
+        if any(name not in weights for name in self.names):
+            return None
+        if len(self.names) == 1 and not self.columns and not self.transposed:
+            return weights[self.names[0]].raw_data[: self.first_bytes]
+        arrays = [numpy_helper.to_array(weights[name]) for name in self.names]
+        if any(a.shape[:-1] != arrays[0].shape[:-1] or not a.ndim for a in arrays):
+            return None
+        array = arrays[0] if len(arrays) == 1 else np.concatenate(arrays, axis=-1)
+        if self.columns:
+            if array.ndim not in (3, 4):
+                return None
+            kernel_and_inputs = (2, 1) if array.ndim == 3 else (1, 2, 3)
+            array = array.transpose(*kernel_and_inputs, 0).reshape(-1, len(array))
+        if self.transposed:
+            if len(dims) != 2 or array.size != dims[0] * dims[1]:
+                return None
+            array = array.reshape(dims[1], dims[0]).T
+        return np.ascontiguousarray(array).tobytes()
+
+    def to_json(self) -> dict[str, Any]:
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def from_json(cls, row: dict[str, Any]) -> Recipe:
+        return cls(**{**row, "names": tuple(row["names"])})
+
+
+class Recipes:
+    """Finds recipes for tensors among the weights of one original graph."""
+
+    def __init__(self, source: onnx.ModelProto):
+        self._weights = {t.name: t for t in source.graph.initializer}
+
+    @functools.cached_property
+    def _names(self) -> dict[tuple[int, bytes], str]:
+        """Weights by dtype and content."""
+        return {_digest(tensor): name for name, tensor in self._weights.items()}
+
+    def find(self, tensor: onnx.TensorProto) -> Recipe | None:
+        """A recipe that gives exactly the tensor's bytes, from weights of its dtype; None where there is none."""
+        for recipe in self._candidates(tensor):
+            dtypes = {self._weights[name].data_type for name in recipe.names if name in self._weights}
+            if dtypes == {tensor.data_type} and recipe.data(self._weights, tensor.dims) == tensor.raw_data:
+                return recipe
+        return None
+
+    def _candidates(self, tensor: onnx.TensorProto) -> Iterator[Recipe]:
+        """Recipes worth a try: first what the tensor's name says, which costs least, then what its content says."""
+        base, transposed = tensor.name.removesuffix(_TRANSPOSED), tensor.name.endswith(_TRANSPOSED)
+        if base.endswith(_COLUMNS):
+            yield Recipe((base.removesuffix(_COLUMNS),), columns=True, transposed=transposed)
+        yield Recipe(tuple(base.split("+")), transposed=transposed)
+        same = self._names.get(_digest(tensor))  # the dims may differ: those of a weight may have been merged
+        if same is not None:
+            yield Recipe((same,))
+        if len(tensor.dims) == 2:
+            turned = self._names.get(_digest(_transposed(tensor)))
+            if turned is not None:
+                yield Recipe((turned,), transposed=True)
+        size = len(tensor.raw_data)
+        for weight in self._weights.values():  # the first rows of a table, of positions for example
+            if weight.data_type == tensor.data_type and weight.raw_data[:size] == tensor.raw_data:
+                yield Recipe((weight.name,), first_bytes=size)
+
+
+def _transposed(tensor: onnx.TensorProto) -> onnx.TensorProto:
+    return numpy_helper.from_array(np.ascontiguousarray(numpy_helper.to_array(tensor).T))
+
+
+def _digest(tensor: onnx.TensorProto) -> tuple[int, bytes]:
+    return tensor.data_type, hashlib.sha256(tensor.raw_data).digest()

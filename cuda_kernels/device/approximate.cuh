@@ -1,0 +1,114 @@
+// Faster forms of the costly primitives for programs whose float operands and results are all stored in 16 bits. By
+// their construction the relative error stays below 2^-15 (a sixteenth of a float16 ulp) where the result is a normal
+// 16-bit number, so that storing the result, not computing it, decides its accuracy. Two exceptions: log within 2^-8 of
+// 1 is good to 2^-22 absolute, and what would be subnormal in float32 may become 0. Infinities and NaN are kept.
+// tests/test_ops.py compares the stored results with the reference evaluator in float64 on a GPU.
+#pragma once
+
+#include "device/scalar.cuh"
+
+namespace onnxopt {
+namespace approximate {
+
+__device__ inline float exp2(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
+__device__ inline float exp(float x) { return exp2(x * 1.44269504f); }
+
+__device__ inline float div(float x, float y) {
+  float z;
+  asm("div.full.f32 %0, %1, %2;" : "=f"(z) : "f"(x), "f"(y));
+  return z;
+}
+
+__device__ inline float reciprocal(float x) {
+  float y;
+  asm("rcp.approx.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
+__device__ inline float log(float x) { return __log2f(x) * 0.693147181f; }
+
+// numerator / x for a constant numerator
+__device__ inline float divide_constant(float numerator, float x) { return numerator * reciprocal(x); }
+
+__device__ inline float sqrt(float x) {
+  float y;
+  asm("sqrt.approx.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
+// Subnormal arguments and results count as 0.
+__device__ inline float reciprocal_of_normal(float x) {
+  float y;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
+// 1 - 2 / (exp(2|x|) + 1) cancels near 0, where the Taylor series takes over.
+__device__ inline float tanh(float x) {
+  const float t = ::fabsf(x);
+  const float large = 1.0f - 2.0f * reciprocal_of_normal(exp2(t * 2.88539008f) + 1.0f);
+  const float s = x * x;
+  const float small = x + x * s * (-0.333333333f + s * (0.133333333f + s * -0.0539682540f));
+  return t < 0.25f ? small : ::copysignf(large, x);
+}
+
+// sin(x - turns pi), which is at most pi / 2 away from 0. The hardware's sine has an absolute error of 2^-20; near 0
+// the Taylor series keeps the relative one small. pi comes in two parts, so that the difference is exact to |x| = 2^16.
+__device__ inline float sin_from(float x, float turns) {
+  const float r = ::fmaf(turns, 8.74227766e-08f, ::fmaf(turns, -3.14159274f, x));
+  const float s = r * r;
+  const float small = r + r * s * (-0.166666667f + s * 0.00833333333f);
+  return ::fabsf(r) < 0.25f ? small : __sinf(r);
+}
+
+__device__ inline float negate_if_odd(float y, float n) {
+  return __int_as_float(__float_as_int(y) ^ (static_cast<int>(n) << 31));
+}
+
+__device__ inline float sin(float x) {
+  if (!(::fabsf(x) <= 65536.0f)) return onnxopt::sin(x);
+  const float n = ::rintf(x * 0.318309886f);
+  return negate_if_odd(sin_from(x, n), n);
+}
+
+__device__ inline float cos(float x) {
+  if (!(::fabsf(x) <= 65536.0f)) return onnxopt::cos(x);
+  const float n = ::rintf(::fmaf(x, 0.318309886f, -0.5f));
+  return negate_if_odd(sin_from(x, n + 0.5f), n + 1.0f);
+}
+
+// log(1 + x) and exp(x) - 1 cancel near 0, where their series take over.
+__device__ inline float log1p(float x) {
+  const float small = x * (1.0f + x * (-0.5f + x * (0.333333333f + x * -0.25f)));
+  return ::fabsf(x) < 0.0625f ? small : log(1.0f + x);
+}
+
+__device__ inline float expm1(float x) {
+  const float small = x * (1.0f + x * (0.5f + x * (0.166666667f + x * 0.0416666667f)));
+  return ::fabsf(x) < 0.0625f ? small : exp(x) - 1.0f;
+}
+
+// erf(|x|) = 1 - 2^(|x| q(|x|)), q fitted to log2(erfc(t)) / t on [2^-10, 4] with weights for the relative error of
+// erf. The absolute error is below 3e-7 everywhere: enough where 1 is added to it, as GELU does.
+__device__ inline float erf_plus(float x) {
+  const float t = onnxopt::min(::fabsf(x), 4.0f);
+  float q = 0.000150250693f;
+  q = q * t - 0.000772658852f;
+  q = q * t - 0.00158022542f;
+  q = q * t + 0.0286703333f;
+  q = q * t - 0.148560494f;
+  q = q * t - 0.918417513f;
+  q = q * t - 1.62790775f;
+  return ::copysignf(1.0f - exp2(q * t), x);
+}
+
+// Below 2^-10 erf is linear to 3e-7 of itself.
+__device__ inline float erf(float x) { return ::fabsf(x) < 0.0009765625f ? x * 1.12837917f : erf_plus(x); }
+
+}  // namespace approximate
+}  // namespace onnxopt

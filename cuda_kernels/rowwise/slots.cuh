@@ -1,0 +1,104 @@
+// Shared memory that inputs are copied to while a block works on something else.
+#pragma once
+
+#include "rowwise/body.cuh"
+
+namespace onnxopt {
+
+// Copies one vector from global into shared memory, without registers and without waiting where the GPU can (sm_80).
+template <typename V>
+__device__ inline void copy_async(V* to, const V* from) {
+#if __CUDA_ARCH__ >= 800
+  static_assert(sizeof(V) == 16 || sizeof(V) == 8 || sizeof(V) == 4, "what cp.async can copy");
+  const uint32_t address = static_cast<uint32_t>(__cvta_generic_to_shared(to));
+  if constexpr (sizeof(V) == 16) {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(address), "l"(from) : "memory");
+  } else {
+    asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" ::"r"(address), "l"(from), "n"(sizeof(V)) : "memory");
+  }
+#else
+  *to = *from;
+#endif
+}
+
+// Until everything that this thread copies has arrived.
+__device__ inline void wait_for_copies() {
+#if __CUDA_ARCH__ >= 800
+  asm volatile("cp.async.wait_all;" ::: "memory");
+#endif
+}
+
+// The shared memory that the host asked for.
+#ifdef __CUDACC__  // g++ runs this file in the tests, with memory of its own
+__device__ inline unsigned char* dynamic_shared() {
+  extern __shared__ __align__(16) unsigned char memory[];
+  return memory;
+}
+#endif
+
+// Ends the group of copies that this thread has asked for since the last one.
+__device__ inline void end_group() {
+#if __CUDA_ARCH__ >= 800
+  asm volatile("cp.async.commit_group;" ::: "memory");
+#endif
+}
+
+// Until all groups of this thread's copies but the newest kLeft have arrived.
+template <int kLeft>
+__device__ inline void wait_for_groups() {
+#if __CUDA_ARCH__ >= 800
+  asm volatile("cp.async.wait_group %0;" ::"n"(kLeft) : "memory");
+#endif
+}
+
+// Shared memory of a block: for every input of kNext, kDepth rows of kVectors vectors a thread, for every input of
+// kSame, which all rows share, one. Neighbouring threads' vectors are neighbours.
+template <typename Op, int kWidth, int kVectors, int kThreads, int kDepth, unsigned kNext, unsigned kSame,
+          typename Inputs, typename I>
+struct Slots;
+
+template <typename Op, int kWidth, int kVectors, int kThreads, int kDepth, unsigned kNext, unsigned kSame,
+          typename... In, int... I>
+struct Slots<Op, kWidth, kVectors, kThreads, kDepth, kNext, kSame, List<In...>, Indices<I...>> {
+  static constexpr unsigned kKept = kSame;
+  static constexpr bool kAny = true;
+
+  unsigned char* memory;
+
+  template <int kInput>
+  static constexpr unsigned begin() {
+    unsigned vectors = 0;
+    ((vectors += I >= kInput ? 0u : unsigned(sizeof(In)) * ((kNext >> I & 1u) * kDepth + (kSame >> I & 1u))), ...);
+    return vectors * kWidth * kVectors * kThreads;
+  }
+
+  template <int kInput, typename T>
+  __device__ Vector<T, kWidth>* slot(int v, int place) const {
+    const int at = ((kNext >> kInput & 1u) != 0 ? place * kVectors : 0) + v;
+    return reinterpret_cast<Vector<T, kWidth>*>(memory + begin<kInput>()) + at * kThreads + threadIdx.x;
+  }
+
+  // Has the vectors of inputs in kWanted copied that begin at element i of them.
+  template <unsigned kWanted, typename Params, typename Index>
+  __device__ void fetch(const Params& params, Index i, int v, int place = 0) const {
+    (
+        [&] {
+          if constexpr ((kWanted >> I & 1u) != 0) {
+            const In* const data = static_cast<const In*>(params.input[I].data) + i;
+            copy_async(slot<I, In>(v, place), reinterpret_cast<const Vector<In, kWidth>*>(data));
+          }
+        }(),
+        ...);
+  }
+
+  template <unsigned kWanted, typename Loaded>
+  __device__ void take(int v, Loaded& in, int place = 0) const {
+    (
+        [&] {
+          if constexpr ((kWanted >> I & 1u) != 0) get<I>(in).value = *slot<I, In>(v, place);
+        }(),
+        ...);
+  }
+};
+
+}  // namespace onnxopt

@@ -1,0 +1,140 @@
+// strided: the elements of a row lie `inner` apart; neighbouring threads work on neighbouring rows. Where a thread's
+// share of a row is short, it stays in registers.
+#pragma once
+
+#include "device/reduce.cuh"
+#include "rowwise/body.cuh"
+
+namespace onnxopt {
+
+// kThreads / kLanes threads, at most a warp, side by side along `inner`, each with kWidth rows; kLanes of them share a
+// row's elements. kVectors: how many a thread holds in registers, 0 where it reads them again for every stage.
+template <typename Op, typename Index, int kWidth, int kVectors, int kLanes, int kThreads, char... kModes>
+struct Strided {
+  using B = RowBodyOf<Op, kWidth>;
+  using Params = RowParams<Index, Op::Inputs::size, Op::Outputs::size>;
+  static constexpr int kSide = kThreads / kLanes;
+
+  const Params& params;
+  const Index first;  // element of the domain
+  const Index columns;
+  const Index inner;
+  const bool live;
+  typename Op::Row row[kWidth];
+  typename RowBodyOf<Op, 1>::RowLoaded row_in[kWidth];
+  typename B::Loaded held[kVectors > 0 ? kVectors : 1];
+
+  __device__ Index column(int v) const { return threadIdx.x / kSide + static_cast<Index>(v * kLanes); }
+
+  __device__ void load() {
+#pragma unroll
+    for (int v = 0; v < kVectors; ++v) {
+      const Index k = column(v);
+      if (live && k < columns) B::template load_all<~0u, kModes...>(params, first + k * inner, k, held[v]);
+    }
+  }
+
+  template <unsigned kMask, typename Body>
+  __device__ void each(Body&& body) {
+    if (!live) return;
+    if constexpr (kVectors > 0) {
+#pragma unroll
+      for (int v = 0; v < kVectors; ++v) {
+        if (column(v) < columns) body(column(v), held[v]);
+      }
+    } else {
+#pragma unroll 4
+      for (Index k = column(0); k < columns; k += kLanes) {
+        typename B::Loaded in;
+        B::template load_all<kMask, kModes...>(params, first + k * inner, k, in);
+        body(k, in);
+      }
+    }
+  }
+
+  template <typename Stage>
+  __device__ void reduce_shares(typename Stage::Partial (&partial)[kWidth]) {
+    constexpr int kWarps = kThreads / 32;
+    __shared__ typename Stage::Partial parts[kWarps][kWidth][kSide];
+    const int side = threadIdx.x % kSide;
+#pragma unroll
+    for (int j = 0; j < kWidth; ++j) {
+#pragma unroll
+      for (int mask = kSide; mask < 32; mask *= 2) Stage::merge(partial[j], Stage::exchange(partial[j], mask));
+      if (threadIdx.x % 32 < kSide) parts[threadIdx.x / 32][j][side] = partial[j];
+    }
+    __syncthreads();
+#pragma unroll
+    for (int j = 0; j < kWidth; ++j) {
+      partial[j] = parts[0][j][side];
+#pragma unroll
+      for (int w = 1; w < kWarps; ++w) Stage::merge(partial[j], parts[w][j][side]);
+    }
+  }
+
+  __device__ void stages(List<>) {}
+
+  template <typename Stage, typename... Rest>
+  __device__ void stages(List<Stage, Rest...>) {
+    typename Stage::Partial partial[kWidth];
+#pragma unroll
+    for (int j = 0; j < kWidth; ++j) partial[j] = Stage::identity();
+    each<Stage::kReads>([&](Index k, const typename B::Loaded& in) {
+#pragma unroll
+      for (int j = 0; j < kWidth; ++j) {
+        row[j].position = static_cast<int64_t>(k);
+        B::template add<Stage>(partial[j], row[j], in, row_in[j], j);
+      }
+    });
+    reduce_shares<Stage>(partial);
+#pragma unroll
+    for (int j = 0; j < kWidth; ++j) B::template finish<Stage>(row[j], partial[j], row_in[j]);
+    if constexpr (kVectors * kWidth > kMostUnpacked) {
+#pragma unroll
+      for (int v = 0; v < kVectors; ++v) B::template forget_all<~0u>(held[v]);
+    }
+    stages(List<Rest...>());
+  }
+
+  __device__ void run(Index at) {
+#pragma unroll
+    for (int j = 0; j < kWidth; ++j) {
+      row[j].length = static_cast<float>(columns);
+      row[j].wide_length = static_cast<double>(columns);
+      if (live) B::load_row(params, static_cast<Index>(first + j), row_in[j]);
+    }
+    load();
+    stages(typename Op::Stages());
+    if constexpr (Op::kStoresElements) {
+      each<Op::kOutputReads>([&](Index k, const typename B::Loaded& in) {
+        typename B::Stored out;
+#pragma unroll
+        for (int j = 0; j < kWidth; ++j) {
+          row[j].position = static_cast<int64_t>(k);
+          B::compute(row[j], in, row_in[j], j, out);
+        }
+        B::store(params, first + k * inner, out);
+      });
+    }
+    if (Op::kRowOutputs != 0 && live && threadIdx.x < kSide) {
+#pragma unroll
+      for (int j = 0; j < kWidth; ++j) B::store_row(params, static_cast<Index>(at + j), row[j], row_in[j]);
+    }
+  }
+};
+
+template <typename Op, typename Index, int kWidth, int kVectors, int kLanes, int kThreads, char... kModes>
+__device__ inline void strided(const RowParams<Index, Op::Inputs::size, Op::Outputs::size>& params) {
+  begin_early();
+  const Index columns = static_cast<Index>(params.columns);
+  const Index inner = static_cast<Index>(params.inner);
+  constexpr int kSide = kThreads / kLanes;
+  const Index tiles = (inner - 1) / (kSide * kWidth) + 1;
+  const Index outer = blockIdx.x / tiles;
+  const Index column = (blockIdx.x % tiles * kSide + threadIdx.x % kSide) * kWidth;
+  Strided<Op, Index, kWidth, kVectors, kLanes, kThreads, kModes...> part{
+      params, outer * columns * inner + column, columns, inner, column < inner, {}, {}, {}};
+  part.run(outer * inner + column);
+}
+
+}  // namespace onnxopt

@@ -1,0 +1,29 @@
+// One call of an attention kernel: its tensors.
+#pragma once
+
+#include "program/attention.h"
+#include "support/ort.h"
+
+namespace onnxopt {
+
+// One call: sequences, tokens in the cache before it, operands of the new token and elements between its sequences.
+struct AttentionCall {
+  std::int64_t batch;
+  std::int64_t past;
+  const void* q;
+  const void* k;
+  const void* v;
+  std::int64_t q_stride;
+  std::int64_t k_stride;
+  std::int64_t v_stride;
+  const void* past_k;
+  const void* past_v;
+  void* output;
+  void* present_k;
+  void* present_v;
+};
+
+// Reads the inputs' shapes and allocates the outputs. Throws Error with all shapes where they do not fit together.
+AttentionCall OpenCall(const TokenAttention& attention, OrtKernelContext* context);
+
+}  // namespace onnxopt

@@ -1,0 +1,100 @@
+#include "call/pointwise.h"
+
+#include <algorithm>
+
+#include "call/tensors.h"
+
+namespace onnxopt {
+namespace {
+
+// Some element that may be read in place of an empty input that does not matter: allocations are larger than 8 bytes.
+const void* Readable(const Domain& domain, std::size_t outputs) {
+  void* const* end = domain.output + outputs;
+  const void* written = *std::find_if(domain.output, end, [](const void* p) { return p != nullptr; });
+  return static_cast<const char*>(written) - reinterpret_cast<std::uintptr_t>(written) % 8;
+}
+
+}  // namespace
+
+Shape OutputShape(const Program& program, std::size_t k, const Shape* inputs) {
+  Shape shape{};
+  for (const std::uint32_t d : program.depends[k]) {
+    if (BroadcastInto(inputs[d], &shape)) continue;
+    std::string text = "shapes do not broadcast for output " + std::to_string(k) + ":";
+    for (const std::uint32_t other : program.depends[k]) text += " " + ToString(inputs[other]);
+    throw Error(text);
+  }
+  PadRank(program.ranks[k], &shape);
+  return shape;
+}
+
+void PointwiseKernel::Compute(OrtKernelContext* context) const {
+  const Program& program = program_;
+  const std::size_t inputs = program.inputs.size();
+  const std::size_t outputs = program.outputs.size();
+  Shape shapes[kMaxInputs];
+  const void* inputs_data[kMaxInputs];
+  for (std::size_t k = 0; k < inputs; ++k) {
+    inputs_data[k] = InputTensor(context, k, &shapes[k]);
+  }
+  if (program.index) return ComputeIndexed(context, shapes, inputs_data);
+  Domain domain;
+  Shape out_shapes[kMaxOutputs];
+  void* data[kMaxOutputs];
+  for (std::size_t k = 0; k < outputs; ++k) {
+    out_shapes[k] = OutputShape(program, k, shapes);
+    data[k] = OutputTensor(context, k, out_shapes[k]);
+  }
+  for (std::size_t k = 0; k < outputs; ++k) {
+    const auto same = [&](std::size_t other) { return out_shapes[other] == out_shapes[k]; };
+    bool done = false;
+    for (std::size_t earlier = 0; earlier < k && !done; ++earlier) done = same(earlier);
+    domain.count = out_shapes[k].count();
+    if (done || domain.count == 0) continue;
+    for (std::size_t other = 0; other < outputs; ++other) domain.output[other] = same(other) ? data[other] : nullptr;
+    if (std::all_of(domain.output, domain.output + outputs, [](void* p) { return p == nullptr; })) continue;
+    for (std::size_t i = 0; i < inputs; ++i) {
+      domain.input[i] = inputs_data[i];
+      if (Collapse(shapes[i], out_shapes[k], &domain.access[i])) continue;
+      domain.access[i].runs = 0;
+      if (shapes[i].count() == 0) domain.input[i] = Readable(domain, outputs);
+    }
+    Run(domain, context);
+  }
+}
+
+// All outputs have the size of the one domain.
+void PointwiseKernel::ComputeIndexed(OrtKernelContext* context, const Shape* shapes, const void* const* data) const {
+  const Program& program = program_;
+  const Sizes sizes(*program.index, shapes, program.inputs.size());
+  Domain domain;
+  domain.count = 0;
+  for (std::size_t k = 0; k < program.outputs.size(); ++k) {
+    const Shape shape = sizes.OutputShape(k);
+    domain.output[k] = OutputTensor(context, k, shape);
+    domain.count = shape.count();
+  }
+  if (domain.count == 0) return;
+  FillLeaves(*program.index, program.inputs, sizes, data, &domain);
+  Run(domain, context);
+}
+
+void FillLeaves(const Indexing& index, const std::vector<Dtype>& inputs, const Sizes& sizes, const void* const* data,
+                Domain* domain) {
+  const std::size_t accesses = index.accesses.size();
+  domain->indexed = true;
+  for (std::size_t k = 0; k < accesses; ++k) {
+    std::int64_t offset = 0;
+    domain->access[k] = sizes.Resolve(k, &offset);
+    const std::uint32_t input = index.accesses[k].input;
+    domain->input[k] = static_cast<const char*>(data[input]) + offset * static_cast<std::int64_t>(Size(inputs[input]));
+  }
+  for (std::size_t k = 0; k < index.conditions.size(); ++k) {
+    domain->condition[k] = sizes.ResolveCondition(k);
+    domain->input[accesses + k] = nullptr;
+    domain->access[accesses + k].runs = 0;
+    domain->access[accesses + k].guards = 1U << k;
+  }
+}
+
+}  // namespace onnxopt

@@ -1,0 +1,125 @@
+#include "cpu/attention.h"
+
+#include <atomic>
+#include <cmath>
+#include <cstring>
+#include <vector>
+
+#include "call/attention.h"
+#include "cpu/evaluate/best_evaluator.h"
+
+namespace onnxopt {
+namespace {
+
+// One call's work: a task for every group of every sequence. An allocation failure is kept, as exceptions must not
+// reach the thread pool.
+class Job {
+ public:
+  Job(const TokenAttention& attention, const AttentionCall& call)
+      : attention_(attention),
+        call_(call),
+        size_(Size(attention.dtype)),
+        load_(BestEvaluator().load(attention.dtype)),
+        store_(BestEvaluator().store(attention.dtype)) {}
+
+  std::size_t tasks() const { return static_cast<std::size_t>(call_.batch * attention_.groups); }
+
+  void Run(std::size_t task) noexcept {
+    try {
+      Group(static_cast<std::int64_t>(task));
+    } catch (...) {
+      out_of_memory_.store(true, std::memory_order_relaxed);
+    }
+  }
+
+  void Finish() const {
+    if (out_of_memory_.load(std::memory_order_relaxed)) throw Error("out of memory for scratch space");
+  }
+
+ private:
+  void Group(std::int64_t group) const {
+    const std::int64_t sequence = group / attention_.groups;
+    const std::int64_t of_sequence = group % attention_.groups;
+    const std::int64_t width = attention_.width;
+    const std::int64_t tokens = call_.past + 1;
+    const std::vector<float> keys =
+        Append(call_.past_k, call_.k, sequence * call_.k_stride + of_sequence * width, group, call_.present_k);
+    const std::vector<float> values =
+        Append(call_.past_v, call_.v, sequence * call_.v_stride + of_sequence * width, group, call_.present_v);
+    const std::int64_t heads = attention_.heads / attention_.groups;
+    std::vector<float> query(static_cast<std::size_t>(width));
+    std::vector<float> result(static_cast<std::size_t>(width));
+    std::vector<float> weights(static_cast<std::size_t>(tokens));
+    for (std::int64_t h = 0; h < heads; ++h) {
+      const std::int64_t head = of_sequence * heads + h;
+      Load(call_.q, sequence * call_.q_stride + head * width, width, query.data());
+      Weigh(query, keys, &weights);
+      std::fill(result.begin(), result.end(), 0.0F);
+      for (std::int64_t t = 0; t < tokens; ++t) {
+        const float* value = values.data() + t * width;
+        const float weight = weights[static_cast<std::size_t>(t)];
+        for (std::int64_t j = 0; j < width; ++j) result[static_cast<std::size_t>(j)] += weight * value[j];
+      }
+      store_(At(call_.output, (sequence * attention_.heads + head) * width), result.data(), nullptr, nullptr,
+             static_cast<std::size_t>(width));
+    }
+  }
+
+  // The softmax of the scores of all tokens.
+  void Weigh(const std::vector<float>& query, const std::vector<float>& keys, std::vector<float>* weights) const {
+    float top = -INFINITY;
+    for (std::size_t t = 0; t < weights->size(); ++t) {
+      float score = 0;
+      for (std::size_t j = 0; j < query.size(); ++j) score += query[j] * keys[t * query.size() + j];
+      (*weights)[t] = attention_.scale * score;
+      top = std::fmax(top, (*weights)[t]);
+    }
+    float sum = 0;
+    for (float& weight : *weights) sum += weight = std::exp(weight - top);
+    for (float& weight : *weights) weight /= sum;
+  }
+
+  // Writes a group's cache with the new token behind it, and gives it as float32.
+  std::vector<float> Append(const void* past, const void* fresh, std::int64_t at, std::int64_t group,
+                            void* present) const {
+    const std::int64_t held = call_.past * attention_.width;
+    const std::int64_t whole = held + attention_.width;
+    char* const to = At(present, group * whole);
+    std::memcpy(to, At(past, group * held), static_cast<std::size_t>(held) * size_);
+    std::memcpy(to + static_cast<std::size_t>(held) * size_, At(fresh, at),
+                static_cast<std::size_t>(attention_.width) * size_);
+    std::vector<float> all(static_cast<std::size_t>(whole));
+    Load(present, group * whole, whole, all.data());
+    return all;
+  }
+
+  void Load(const void* data, std::int64_t at, std::int64_t count, float* to) const {
+    load_(to, At(data, at), nullptr, nullptr, static_cast<std::size_t>(count));
+  }
+  const char* At(const void* data, std::int64_t element) const {
+    return static_cast<const char*>(data) + static_cast<std::size_t>(element) * size_;
+  }
+  char* At(void* data, std::int64_t element) const {
+    return static_cast<char*>(data) + static_cast<std::size_t>(element) * size_;
+  }
+
+  const TokenAttention& attention_;
+  const AttentionCall& call_;
+  const std::size_t size_;
+  const StepFunction load_;
+  const StepFunction store_;
+  std::atomic<bool> out_of_memory_{false};
+};
+
+}  // namespace
+
+void TokenAttentionCpuKernel::Compute(OrtKernelContext* context) const {
+  const auto& attention = kernel().meaning.As<TokenAttention>();
+  const AttentionCall call = OpenCall(attention, context);
+  Job job(attention, call);
+  const auto run = [](void* data, std::size_t t) { static_cast<Job*>(data)->Run(t); };
+  if (job.tasks() > 0) Check(Ort().KernelContext_ParallelFor(context, run, job.tasks(), 0, &job));
+  job.Finish();
+}
+
+}  // namespace onnxopt

@@ -1,0 +1,33 @@
+// Runs a fused node on the CPU: block by block in cache, over ONNX Runtime's threads.
+#pragma once
+
+#include "call/pointwise.h"
+#include "cpu/blocks/plan_cache.h"
+#include "cpu/blocks/tiling.h"
+
+namespace onnxopt {
+
+constexpr double kSerialNanoseconds = 20000;  // below, waking threads costs more than they save
+constexpr double kTaskNanoseconds = 10000;    // a task of the thread pool takes at least this long
+constexpr std::uint64_t kMostTasks = 256;
+
+// What one element takes one thread, about.
+double NanosecondsPerElement(const Program& program);
+
+// Computes the domain's elements first .. last - 1 on the calling thread. `tiling` and `plan` are of this domain.
+void RunBlocks(const Program& program, const Plan& plan, const Tiling& tiling, const Domain& domain,
+               std::uint64_t first, std::uint64_t last);
+
+class CpuKernel final : public PointwiseKernel {
+ public:
+  explicit CpuKernel(const Kernel& kernel);
+
+ private:
+  void Run(const Domain& domain, OrtKernelContext* context) const override;
+
+  const Program program_;  // the kernel's, with fused primitives
+  const double cost_;      // estimated nanoseconds an element
+  const PlanCache plans_;
+};
+
+}  // namespace onnxopt

@@ -1,0 +1,24 @@
+// Runs one token's attention on the GPU: one launch reads and writes the cache, one joins what its blocks found.
+#pragma once
+
+#include "call/fused_kernel.h"
+#include "cuda/launch/launcher.h"
+#include "cuda/launch/scratch.h"
+
+namespace onnxopt::cuda {
+
+// Launching does not synchronize, and allocates nothing but the blocks' results, the first time on a stream: it is safe
+// under CUDA graph capture. Thread-safe.
+class TokenAttentionCudaKernel final : public FusedKernel {
+ public:
+  TokenAttentionCudaKernel(const Kernel& kernel, const Library& library, const OrtKernelInfo* info)
+      : FusedKernel(kernel), launcher_(kernel, library), scratch_(info) {}
+
+  void Compute(OrtKernelContext* context) const override;
+
+ private:
+  const Launcher launcher_;
+  const StreamScratch scratch_;
+};
+
+}  // namespace onnxopt::cuda

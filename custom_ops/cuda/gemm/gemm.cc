@@ -1,0 +1,292 @@
+#include "cuda/gemm/gemm.h"
+
+#include <algorithm>
+#include <limits>
+#include <map>
+
+#include "call/tensors.h"
+#include "cuda/launch/stopwatch.h"
+#include "cuda/launch/stream.h"
+#include "gemm/few_rows_abi.h"
+#include "kernel_file/gemm.h"
+#include "kernel_file/measured/gemm_algorithms.h"
+
+namespace onnxopt::cuda {
+namespace {
+
+using cublaslt::Candidate;
+
+constexpr unsigned kBestAlignment = 256;
+constexpr int kTuned = 32;  // algorithms measured when tuning
+constexpr int kNameBytes = 256;
+constexpr unsigned kBiasAlignment = 16;  // that epilogues ask for
+// Of ONNX Runtime's cuda_resource.h: asked for of a kernel's context, it is the provider option use_tf32.
+constexpr int kResourceVersion = 3;
+constexpr int kUseTf32 = 10011;
+
+const cublaslt::Api& FindCublaslt() {
+  const cublaslt::Api* api = cublaslt::Find();
+  if (api != nullptr) return *api;
+  throw Error("no libcublasLt.so.12 or .13 in this process; set ONNXOPT_DISABLE=1 to run without onnxopt's kernels");
+}
+
+// The handle of a context, made when it is first asked for. Handles may be shared by threads and live as long as the
+// process.
+cublaslt::Handle HandleOf(Context context, const cublaslt::Api& api) {
+  static std::mutex mutex;
+  static auto* const handles = new std::map<Context, cublaslt::Handle>;
+  const std::lock_guard<std::mutex> lock(mutex);
+  cublaslt::Handle& handle = (*handles)[context];
+  if (handle == nullptr) api.Check(api.cublasLtCreate(&handle), "cuBLASLt does not start on this GPU");
+  return handle;
+}
+
+unsigned Alignment(const void* data) {
+  const auto address = reinterpret_cast<std::uintptr_t>(data) | kBestAlignment;
+  return static_cast<unsigned>(address & (~address + 1));
+}
+
+template <typename T>
+T* Move(T* data, std::int64_t elements, std::size_t size) {
+  using Byte = std::conditional_t<std::is_const_v<T>, const char, char>;
+  return static_cast<Byte*>(data) + elements * static_cast<std::int64_t>(size);
+}
+
+bool UsesTf32(const OrtKernelContext* context) {
+  void* value = nullptr;
+  OrtStatus* status = Ort().KernelContext_GetResource(context, kResourceVersion, kUseTf32, &value);
+  if (status == nullptr) return value != nullptr;
+  Ort().ReleaseStatus(status);  // an ONNX Runtime that does not tell: exact
+  return false;
+}
+
+bool IsConstant(const OrtKernelInfo* info, std::size_t input) {
+  int constant = 0;
+  const OrtValue* value = nullptr;
+  Check(Ort().KernelInfoGetConstantInput_tensor(info, input, &constant, &value));
+  return constant != 0;
+}
+
+}  // namespace
+
+struct GemmCudaKernel::Call {
+  const Product& product;
+  Operands operands;
+  Stream stream;
+  cublaslt::Handle handle;
+  bool tf32;
+  bool capturing;
+  bool workspace = true;  // whether it may use that of its stream
+};
+
+GemmCudaKernel::GemmCudaKernel(const Kernel& kernel, const Library& library, const OrtKernelInfo* info)
+    : FusedKernel(kernel),
+      gemm_(kernel.meaning.As<Gemm>()),
+      driver_(library.driver()),
+      launcher_(kernel, library),
+      b_is_constant_(IsConstant(info, gemm_.b)),
+      api_(FindCublaslt()),
+      allocator_(std::make_shared<Allocator>(info)) {
+  Context context = nullptr;
+  driver_.Check(driver_.cuCtxGetCurrent(&context), "cannot ask for the CUDA context");
+  if (context != nullptr) HandleOf(context, api_);
+  Algorithms::Get();  // a damaged file shows now
+}
+
+void GemmCudaKernel::Compute(OrtKernelContext* ort_context) const {
+  Shape shapes[kGemmInputs];
+  const void* inputs[kGemmInputs] = {};
+  for (std::size_t k = 0; k < gemm_.inputs; ++k) inputs[k] = InputTensor(ort_context, k, &shapes[k]);
+  const Product product = MakeProduct(gemm_, shapes);
+  void* outputs[kGemmParts] = {};
+  for (std::size_t k = 0; k < gemm_.parts; ++k) outputs[k] = OutputTensor(ort_context, k, product.output);
+  if (product.output.count() == 0) return;
+  const Operands operands = {inputs[gemm_.a], inputs[gemm_.b], gemm_.bias ? inputs[*gemm_.bias] : nullptr,
+                             gemm_.residual ? inputs[*gemm_.residual] : nullptr, nullptr};
+  const auto [stream, context] = EnterStream(driver_, ort_context);
+  int capturing = 0;
+  driver_.Check(driver_.cuStreamIsCapturing(stream, &capturing), "cannot ask whether the stream is capturing");
+  const bool tf32 = gemm_.dtype == Dtype::kFloat32 && UsesTf32(ort_context);
+  const std::lock_guard<std::mutex> lock(mutex_);
+  RunParts({product, operands, stream, HandleOf(context, api_), tf32, capturing != 0}, outputs);
+}
+
+// Each part is a product of its own, as ONNX Runtime allocates the outputs where it likes. One alone fills the GPU
+// badly; in a CUDA graph they are branches, so that one begins while another ends. Outside of one, the host's time for
+// the events would cost more.
+void GemmCudaKernel::RunParts(const Call& call, void* const* outputs) const {
+  const std::size_t parts = gemm_.parts;
+  if (parts > 1 && !call.capturing && branches_ == nullptr) branches_ = BranchesOf(call.stream, driver_);
+  const Fork fork(call.capturing && parts > 1 ? branches_.get() : nullptr, call.stream, parts - 1);
+  const std::size_t size = Size(gemm_.dtype);
+  for (std::size_t k = 0; k < parts; ++k) {
+    if (outputs[k] == nullptr) continue;
+    Call part = call;
+    const auto index = static_cast<std::int64_t>(k);
+    part.operands.b = Move(call.operands.b, index * call.product.part_b, size);
+    if (call.operands.bias != nullptr) part.operands.bias = Move(call.operands.bias, index * call.product.n, size);
+    part.operands.output = outputs[k];
+    // Products side by side cannot share a workspace, which unaligned biases and sums over nothing ask for.
+    const bool aligned = part.operands.bias == nullptr || Alignment(part.operands.bias) >= kBiasAlignment;
+    part.workspace = k == 0 || !aligned || call.product.k == 0;
+    if (!part.workspace) part.stream = fork.stream(k);
+    if (!RunFewRows(part)) RunBatch(part);
+  }
+  fork.Join();
+}
+
+// Few rows are bound by the weights: a kernel of ours reads them faster than cuBLASLt's do. False where none fits.
+bool GemmCudaKernel::RunFewRows(const Call& call) const {
+  const Product& product = call.product;
+  const Operands& at = call.operands;
+  const auto& variants = kernel().variants;
+  const auto fits = [&](const Variant& v) {
+    return static_cast<std::int64_t>(v.shape.As<FewRows>().rows) >= product.m;
+  };
+  const auto variant = std::find_if(variants.begin(), variants.end(), fits);
+  constexpr std::int64_t kMost = std::numeric_limits<std::int32_t>::max();
+  if (variant == variants.end() || product.batch_dims > 0 || product.k == 0) return false;
+  if (product.n > kMost || product.k > kMost || product.k % variant->vector != 0) return false;
+  if (Alignment(at.a) < kBiasAlignment || Alignment(at.b) < kBiasAlignment) return false;
+  FewRowsParams params{at.a,
+                       at.b,
+                       at.bias,
+                       at.residual,
+                       at.output,
+                       static_cast<unsigned>(product.m),
+                       static_cast<unsigned>(product.n),
+                       static_cast<unsigned>(product.k),
+                       b_is_constant_ ? 1U : 0U,
+                       gemm_.alpha,
+                       gemm_.beta};
+  const std::uint64_t columns = variant->threads / kWarpThreads * variant->shape.As<FewRows>().columns;
+  const auto blocks = static_cast<unsigned>((static_cast<std::uint64_t>(product.n) + columns - 1) / columns);
+  launcher_.Launch(static_cast<std::size_t>(variant - variants.begin()), blocks,
+                   reinterpret_cast<unsigned char*>(&params), call.stream);
+  return true;
+}
+
+// cuBLASLt takes one batch dim: the innermost one, which is the longest where dims could be merged. Others are a loop.
+void GemmCudaKernel::RunBatch(const Call& call) const {
+  const Product& product = call.product;
+  if (product.k == 0) return RunWithoutDepth(call);
+  const std::size_t outer = product.batch_dims > 0 ? product.batch_dims - 1 : 0;
+  std::int64_t count = 1;
+  for (std::size_t d = 0; d < outer; ++d) count *= product.batch[d].extent;
+  const std::size_t size = Size(gemm_.dtype);
+  for (std::int64_t index = 0; index < count; ++index) {
+    Operands at = call.operands;
+    std::int64_t rest = index;
+    for (std::size_t d = outer; d-- > 0; rest /= product.batch[d].extent) {
+      const BatchDim& dim = product.batch[d];
+      const std::int64_t i = rest % dim.extent;
+      at.a = Move(at.a, i * dim.stride_a, size);
+      at.b = Move(at.b, i * dim.stride_b, size);
+      at.output = Move(at.output, i * dim.stride_d, size);
+      if (at.residual != nullptr) at.residual = Move(at.residual, i * dim.stride_d, size);
+    }
+    RunInner(call, product, at);
+  }
+}
+
+void GemmCudaKernel::RunInner(const Call& call, const Product& product, const Operands& operands) const {
+  const BatchDim inner = product.batch_dims > 0 ? product.batch[product.batch_dims - 1] : BatchDim{1, 0, 0, 0};
+  if (std::max({product.m, product.n, product.k, inner.extent}) > std::numeric_limits<std::int32_t>::max()) {
+    throw Error("a product with a dim above 2^31 cannot run on cuBLASLt");
+  }
+  const Scratch scratch = ScratchOf(call);
+  Operands at = operands;
+  // Where a vector of bias is not aligned, epilogues may not take it; initializers always are.
+  const std::size_t bias_bytes = static_cast<std::size_t>(product.n) * Size(gemm_.dtype);
+  std::size_t taken = 0;
+  if (at.bias != nullptr && Alignment(at.bias) < kBiasAlignment) {
+    taken = (bias_bytes + kBestAlignment - 1) / kBestAlignment * kBestAlignment;
+    if (taken > scratch.bytes) throw Error("a bias that is not aligned to 16 bytes found no workspace");
+    driver_.Check(driver_.cuMemcpyDtoDAsync(reinterpret_cast<std::uintptr_t>(scratch.data),
+                                            reinterpret_cast<std::uintptr_t>(at.bias), bias_bytes, call.stream),
+                  "cannot copy a bias");
+    at.bias = scratch.data;
+  }
+  const void* c = at.residual == nullptr ? at.output : at.residual;
+  const PlanKey key = {product.m,       product.n,
+                       product.k,       inner.extent,
+                       inner.stride_a,  inner.stride_b,
+                       inner.stride_d,  product.ldb,
+                       Alignment(at.a), Alignment(at.b),
+                       Alignment(c),    Alignment(at.output),
+                       call.tf32,       taken == 0 && scratch.bytes > 0};
+  Plan& plan = PlanFor(call, key, at);
+  plan.Run(call.handle, at, key.workspace ? scratch : Scratch{nullptr, 0}, call.stream);
+}
+
+// A sum over nothing is zero, which cuBLASLt does not take: a product of one column and one row of zeros is the same.
+void GemmCudaKernel::RunWithoutDepth(const Call& call) const {
+  const std::size_t size = Size(gemm_.dtype);
+  const Scratch scratch = ScratchOf(call);
+  Product product = call.product;
+  std::int64_t rows = product.m;
+  for (std::size_t d = 0; d < product.batch_dims; ++d) rows *= product.batch[d].extent;
+  const std::size_t bytes = static_cast<std::size_t>(std::max(rows, product.n)) * size;
+  if (bytes > scratch.bytes / 2) throw Error("a product over a dim of 0 is too large: " + ToString(product.output));
+  // The second half, as a bias may be copied to the first.
+  void* zeros = static_cast<char*>(scratch.data) + scratch.bytes / 2;
+  driver_.Check(driver_.cuMemsetD8Async(reinterpret_cast<std::uintptr_t>(zeros), 0, bytes, call.stream),
+                "cannot clear the workspace");
+  product.m = rows;
+  product.k = 1;
+  product.ldb = gemm_.transpose_b ? 1 : product.n;
+  product.batch_dims = 0;
+  Operands operands = call.operands;
+  operands.a = operands.b = zeros;
+  Call inner = call;
+  RunInner(inner, product, operands);
+}
+
+Scratch GemmCudaKernel::ScratchOf(const Call& call) const {
+  if (!call.workspace) return {nullptr, 0};
+  const std::shared_ptr<const Workspace> workspace = WorkspaceOf(call.stream, allocator_, !call.capturing);
+  if (workspace == nullptr) return {nullptr, 0};
+  if (std::find(held_.begin(), held_.end(), workspace) == held_.end()) held_.push_back(workspace);
+  return {workspace->data(), kWorkspaceBytes};
+}
+
+Plan& GemmCudaKernel::PlanFor(const Call& call, const PlanKey& key, const Operands& operands) const {
+  for (const auto& plan : plans_) {
+    if (plan->key() == key) return *plan;
+  }
+  auto plan = std::make_unique<Plan>(api_, gemm_, key);
+  Choose(call, plan.get(), operands);
+  plans_.push_back(std::move(plan));
+  return *plans_.back();
+}
+
+void GemmCudaKernel::Choose(const Call& call, Plan* plan, const Operands& operands) const {
+  Algorithms& known = Algorithms::Get();
+  const std::string product = plan->Describe();
+  Device device = 0;
+  char gpu[kNameBytes] = "";
+  driver_.Check(driver_.cuCtxGetDevice(&device), "cannot ask for the GPU");
+  driver_.Check(driver_.cuDeviceGetName(gpu, kNameBytes, device), "cannot ask for the GPU's name");
+  const std::size_t version = api_.cublasLtGetVersion();
+  Candidate candidate{};
+  const std::optional<TunedAlgorithm> tuned = known.Find(gpu, version, product);
+  if (tuned && plan->Revive(call.handle, tuned->algorithm, &candidate)) return plan->Choose(candidate);
+  // The default stream cannot be captured, which measuring does.
+  const bool measures = known.tunes() && !call.capturing && !tuned && call.stream != nullptr;
+  const std::vector<Candidate> candidates = plan->Candidates(call.handle, measures ? kTuned : 1);
+  if (candidates.empty()) {
+    throw Error("cuBLASLt has no algorithm for " + product +
+                "; set ONNXOPT_DISABLE=1 to run without onnxopt's kernels, and report this product");
+  }
+  plan->Choose(candidates[0]);
+  if (!measures) return;
+  const Stopwatch stopwatch(driver_, call.stream, allocator_);
+  const Scratch scratch = plan->key().workspace ? ScratchOf(call) : Scratch{nullptr, 0};
+  const auto [first, best] = stopwatch.Fastest(candidates.size(), [&](std::size_t way) {
+    plan->RunWith(candidates[way], call.handle, operands, scratch, call.stream);
+  });
+  plan->Choose(candidates[best.way]);
+  known.Add(gpu, version, product, {candidates[best.way].algorithm, best.microseconds, first.microseconds});
+}
+
+}  // namespace onnxopt::cuda

@@ -1,0 +1,51 @@
+// Runs a gemm node on the GPU through cuBLASLt, on ONNX Runtime's stream.
+#pragma once
+
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "call/fused_kernel.h"
+#include "call/gemm.h"
+#include "cuda/gemm/branches.h"
+#include "cuda/gemm/product_plan.h"
+#include "cuda/gemm/workspace.h"
+#include "cuda/launch/launcher.h"
+
+namespace onnxopt::cuda {
+
+// A product of a shape that was seen before neither synchronizes nor allocates: it is safe under CUDA graph capture. A
+// new shape looks for its algorithm, and the first one on a stream allocates its workspace, unless the stream is
+// capturing. Thread-safe.
+class GemmCudaKernel final : public FusedKernel {
+ public:
+  // Throws Error if cuBLASLt is not there, or does not start on this GPU.
+  GemmCudaKernel(const Kernel& kernel, const Library& library, const OrtKernelInfo* info);
+
+  void Compute(OrtKernelContext* context) const override;
+
+ private:
+  struct Call;
+
+  void RunParts(const Call& call, void* const* outputs) const;
+  bool RunFewRows(const Call& call) const;
+  void RunBatch(const Call& call) const;
+  void RunInner(const Call& call, const Product& product, const Operands& operands) const;
+  void RunWithoutDepth(const Call& call) const;
+  Plan& PlanFor(const Call& call, const PlanKey& key, const Operands& operands) const;
+  void Choose(const Call& call, Plan* plan, const Operands& operands) const;
+  Scratch ScratchOf(const Call& call) const;
+
+  const Gemm& gemm_;
+  const Driver& driver_;
+  const Launcher launcher_;  // of entry points for few rows
+  bool b_is_constant_;
+  const cublaslt::Api& api_;
+  std::shared_ptr<const Allocator> allocator_;
+  mutable std::mutex mutex_;  // of all that follows, and of enqueueing
+  mutable std::vector<std::unique_ptr<Plan>> plans_;
+  mutable std::shared_ptr<Branches> branches_;
+  mutable std::vector<std::shared_ptr<const Workspace>> held_;  // workspaces that this kernel has used
+};
+
+}  // namespace onnxopt::cuda

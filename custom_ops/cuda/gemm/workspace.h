@@ -1,0 +1,35 @@
+// Device memory that products work in: one buffer a stream, from ONNX Runtime's allocator.
+#pragma once
+
+#include <memory>
+
+#include "cuda/launch/allocator.h"
+#include "cuda/launch/driver.h"
+
+namespace onnxopt::cuda {
+
+// What cuBLAS itself takes on Hopper; algorithms that want more are not considered.
+constexpr std::size_t kWorkspaceBytes = std::size_t{32} << 20U;
+
+// kWorkspaceBytes of device memory. Work on one stream runs in order, so all products on it share one.
+class Workspace {
+ public:
+  // Throws Error if there is no memory.
+  explicit Workspace(std::shared_ptr<const Allocator> allocator);
+  Workspace(const Workspace&) = delete;
+  Workspace& operator=(const Workspace&) = delete;
+  ~Workspace();
+
+  void* data() const { return data_; }
+
+ private:
+  std::shared_ptr<const Allocator> allocator_;
+  void* data_;
+};
+
+// The workspace of a stream. Where `create` is false, nullptr if it has none yet. Lives as long as somebody holds it:
+// kernels keep what they used, as captured CUDA graphs go on using its address.
+std::shared_ptr<const Workspace> WorkspaceOf(Stream stream, const std::shared_ptr<const Allocator>& allocator,
+                                             bool create);
+
+}  // namespace onnxopt::cuda

@@ -1,0 +1,119 @@
+#include "cuda/launch/stopwatch.h"
+
+#include <algorithm>
+#include <exception>
+#include <limits>
+#include <vector>
+
+#include "support/error.h"
+
+namespace onnxopt::cuda {
+namespace {
+
+constexpr std::size_t kEvictedBytes = std::size_t{96} << 20U;  // more than the largest L2 cache of a single GPU die
+constexpr int kColdRuns = 8;                                   // of one measurement
+constexpr int kWarmRuns = 64;                                  // shorter ones
+constexpr int kMeasurements = 3;                               // the best counts: what disturbs only adds
+constexpr std::size_t kFinalists = 4;
+constexpr double kNoise = 0.97;
+constexpr int kRelaxed = 2;  // CU_STREAM_CAPTURE_MODE_RELAXED
+
+// A graph of what is enqueued while it is made, so that the host's time for enqueueing does not count.
+class CapturedGraph {
+ public:
+  template <typename Body>
+  CapturedGraph(const Driver& driver, Stream stream, Body&& body) : driver_(driver) {
+    driver.Check(driver.cuStreamBeginCapture(stream, kRelaxed), "cannot capture what is to be measured");
+    std::exception_ptr failure;
+    try {
+      body();
+    } catch (...) {
+      failure = std::current_exception();  // the capture must end all the same
+    }
+    const Result ended = driver.cuStreamEndCapture(stream, &graph_);
+    Result made = ended;
+    if (ended == kSuccess && !failure) made = driver.cuGraphInstantiate(&executable_, graph_, 0);
+    if (graph_ != nullptr) driver.cuGraphDestroy(graph_);
+    if (failure) std::rethrow_exception(failure);
+    driver.Check(made, "cannot capture what is to be measured");
+  }
+  CapturedGraph(const CapturedGraph&) = delete;
+  CapturedGraph& operator=(const CapturedGraph&) = delete;
+  ~CapturedGraph() { driver_.cuGraphExecDestroy(executable_); }
+
+  void Launch(Stream stream) const {
+    driver_.Check(driver_.cuGraphLaunch(executable_, stream), "cannot run what is to be measured");
+  }
+
+ private:
+  const Driver& driver_;
+  Graph graph_ = nullptr;
+  GraphExecutable executable_ = nullptr;
+};
+
+}  // namespace
+
+Stopwatch::Stopwatch(const Driver& driver, Stream stream, std::shared_ptr<const Allocator> evicting)
+    : driver_(driver), stream_(stream), evicting_(std::move(evicting)) {
+  if (evicting_ != nullptr) {
+    evicted_ = evicting_->get()->Alloc(evicting_->get(), kEvictedBytes);
+    if (evicted_ == nullptr) throw Error("no memory to measure in");
+  }
+  driver_.Check(driver_.cuEventCreate(&start_, 0), "cannot make an event");
+  driver_.Check(driver_.cuEventCreate(&end_, 0), "cannot make an event");
+  if (evicted_ != nullptr) idle_ = Microseconds([] {});
+}
+
+Stopwatch::~Stopwatch() {
+  if (start_ != nullptr) driver_.cuEventDestroy(start_);
+  if (end_ != nullptr) driver_.cuEventDestroy(end_);
+  if (evicted_ != nullptr) evicting_->get()->Free(evicting_->get(), evicted_);
+}
+
+void Stopwatch::Evict() const {
+  if (evicted_ == nullptr) return;
+  driver_.Check(driver_.cuMemsetD8Async(reinterpret_cast<std::uintptr_t>(evicted_), 0, kEvictedBytes, stream_),
+                "cannot clear the cache");
+}
+
+// Of one run of `body`, the eviction before it left out.
+template <typename Body>
+double Stopwatch::Microseconds(Body&& body) const {
+  const int runs = evicted_ == nullptr ? kWarmRuns : kColdRuns;
+  body();  // loads its code, which a capture must not
+  const CapturedGraph graph(driver_, stream_, [&] {
+    for (int k = 0; k < runs; ++k) {
+      Evict();
+      body();
+    }
+  });
+  graph.Launch(stream_);
+  float best = std::numeric_limits<float>::infinity();
+  for (int k = 0; k < kMeasurements; ++k) {
+    driver_.Check(driver_.cuEventRecord(start_, stream_), "cannot record an event");
+    graph.Launch(stream_);
+    driver_.Check(driver_.cuEventRecord(end_, stream_), "cannot record an event");
+    driver_.Check(driver_.cuEventSynchronize(end_), "what was measured failed");
+    float milliseconds = 0;
+    driver_.Check(driver_.cuEventElapsedTime(&milliseconds, start_, end_), "cannot read the time");
+    best = std::min(best, milliseconds);
+  }
+  return static_cast<double>(best) * 1000 / runs - idle_;
+}
+
+std::pair<Timed, Timed> Stopwatch::Fastest(std::size_t ways, const std::function<void(std::size_t)>& run) const {
+  std::vector<Timed> times;
+  const auto time = [&](std::size_t way) { return Microseconds([&] { run(way); }); };
+  for (std::size_t way = 0; way < ways; ++way) times.push_back({way, time(way)});
+  const auto faster = [](const Timed& a, const Timed& b) { return a.microseconds < b.microseconds; };
+  Timed first = times[0];
+  std::sort(times.begin(), times.end(), faster);
+  times.resize(std::min(times.size(), kFinalists));
+  // Once more, in turn, so that a lucky measurement does not decide.
+  for (Timed& finalist : times) finalist.microseconds = time(finalist.way);
+  first.microseconds = std::min(first.microseconds, time(first.way));
+  const Timed best = *std::min_element(times.begin(), times.end(), faster);
+  return {first, best.microseconds < kNoise * first.microseconds ? best : first};
+}
+
+}  // namespace onnxopt::cuda

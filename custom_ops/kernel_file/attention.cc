@@ -1,0 +1,61 @@
+#include "kernel_file/attention.h"
+
+#include <cmath>
+#include <string>
+
+#include "kernel_file/fields.h"
+
+namespace onnxopt {
+namespace {
+
+constexpr std::uint64_t kMostHeads = 4096;
+constexpr std::uint64_t kMostWidth = 512;
+constexpr std::size_t kOutputs = 3;
+
+}  // namespace
+
+TokenAttention ReadTokenAttention(const JsonReader& json, const std::vector<Dtype>& inputs,
+                                  const std::vector<Dtype>& outputs) {
+  TokenAttention attention;
+  attention.inputs = inputs.size();
+  if (json.Has("k") != json.Has("v")) json.Fail("has one of k and v");
+  const std::size_t count = json.Has("k") ? kAttentionInputs : kAttentionInputs - 2;
+  if (inputs.size() != count) json["inputs"].Fail("are not " + std::to_string(count));
+  if (outputs.size() != kOutputs) json["outputs"].Fail("are not " + std::to_string(kOutputs));
+  const auto position = [&](const char* field) { return static_cast<std::size_t>(json[field].Number(0, count - 1)); };
+  attention.q = position("q");
+  if (json.Has("k")) attention.k = position("k");
+  if (json.Has("v")) attention.v = position("v");
+  attention.past_k = position("past_k");
+  attention.past_v = position("past_v");
+  const auto number = [&](const char* field, std::uint64_t most) {
+    return static_cast<std::int64_t>(json[field].Number(1, most));
+  };
+  attention.heads = number("heads", kMostHeads);
+  attention.groups = number("groups", kMostHeads);
+  attention.width = number("width", kMostWidth);
+  if (attention.heads % attention.groups != 0) json["heads"].Fail("is no multiple of groups");
+  if (!json["scale"].value().is_number()) json["scale"].Fail("is not a number");
+  attention.scale = json["scale"].value().get<float>();
+  if (!std::isfinite(attention.scale)) json["scale"].Fail("is not a finite float32");
+  attention.dtype = outputs[0];
+  for (const Dtype dtype : inputs) {
+    if (dtype != attention.dtype) json["inputs"].Fail("differ from the output's dtype");
+  }
+  for (const Dtype dtype : outputs) {
+    if (dtype != attention.dtype) json["outputs"].Fail("differ in dtype");
+  }
+  if (Row(attention.dtype).compute != Dtype::kFloat32 || Size(attention.dtype) != 2) {
+    json["outputs"].Fail("is " + std::string(Row(attention.dtype).name) + ", no float of 16 bits");
+  }
+  return attention;
+}
+
+Variant ReadAttentionVariant(const JsonReader& json) {
+  Variant variant = ReadVariant(json);
+  variant.waits = json["waits"].Flag();
+  if (variant.threads % kWarpThreads != 0) json["threads"].Fail("is no multiple of a warp");
+  return variant;
+}
+
+}  // namespace onnxopt

@@ -1,0 +1,18 @@
+// Attention kernels in kernels.json.
+#pragma once
+
+#include "kernel_file/kernel.h"
+#include "program/attention.h"
+#include "support/json_reader.h"
+
+namespace onnxopt {
+
+constexpr std::size_t kAttentionLaunches = 2;
+
+// The fields of an attention kernel. Throws Error naming the place of what is not as token_attention.py writes it.
+TokenAttention ReadTokenAttention(const JsonReader& json, const std::vector<Dtype>& inputs,
+                                  const std::vector<Dtype>& outputs);
+
+Variant ReadAttentionVariant(const JsonReader& json);
+
+}  // namespace onnxopt

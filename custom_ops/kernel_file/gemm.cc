@@ -1,0 +1,90 @@
+#include "kernel_file/gemm.h"
+
+#include <cmath>
+#include <string>
+
+#include "kernel_file/fields.h"
+
+namespace onnxopt {
+namespace {
+
+constexpr std::uint64_t kMaxFewRows = 64;
+constexpr std::size_t kAccessBytes = 16;  // of one load
+
+float Scale(const JsonReader& json) {
+  if (!json.value().is_number()) json.Fail("is not a number");
+  const auto value = json.value().get<float>();
+  if (!std::isfinite(value)) json.Fail("is not a finite float32");
+  return value;
+}
+
+Activation ReadActivation(const JsonReader& json) {
+  const std::string text = json.Text();
+  if (text == "none") return Activation::kNone;
+  if (text == "relu") return Activation::kRelu;
+  if (text == "gelu_tanh") return Activation::kGeluTanh;
+  json.Fail("is \"" + text + "\", not none, relu or gelu_tanh");
+}
+
+void ReadOperands(const JsonReader& json, std::size_t inputs, Gemm* gemm) {
+  gemm->inputs = inputs;
+  if (inputs == 0 || inputs > kGemmInputs) json["inputs"].Fail("has " + std::to_string(inputs) + " dtypes");
+  std::vector<bool> read(inputs, false);
+  const auto position = [&](const char* field) {
+    const auto at = static_cast<std::size_t>(json[field].Number(0, inputs - 1));
+    read[at] = true;
+    return at;
+  };
+  gemm->a = position("a");
+  gemm->b = position("b");
+  if (json.Has("bias")) gemm->bias = position("bias");
+  if (json.Has("residual")) gemm->residual = position("residual");
+  for (std::size_t k = 0; k < inputs; ++k) {
+    if (!read[k]) json["inputs"].Fail("has an input " + std::to_string(k) + " that nothing reads");
+  }
+}
+
+}  // namespace
+
+Gemm ReadGemm(const JsonReader& json, const std::vector<Dtype>& inputs, const std::vector<Dtype>& outputs) {
+  Gemm gemm;
+  gemm.transpose_a = json["transpose_a"].Flag();
+  gemm.transpose_b = json["transpose_b"].Flag();
+  gemm.residual_shape = json["residual_shape"].Flag();
+  gemm.alpha = Scale(json["alpha"]);
+  gemm.beta = Scale(json["beta"]);
+  gemm.activation = ReadActivation(json["activation"]);
+  ReadOperands(json, inputs.size(), &gemm);
+  if (gemm.residual_shape && !gemm.residual) json["residual_shape"].Fail("is set, and there is no residual");
+  gemm.parts = outputs.size();
+  const std::string count = "has " + std::to_string(gemm.parts) + " dtypes";
+  if (gemm.parts == 0 || gemm.parts > kGemmParts) json["outputs"].Fail(count);
+  if (gemm.parts > 1 && (gemm.residual || gemm.transpose_a)) {
+    json["outputs"].Fail(count + ", and parts go with neither a residual nor a transposed a");
+  }
+  gemm.dtype = outputs[0];
+  const bool floats = Row(gemm.dtype).compute == Dtype::kFloat32;
+  if (!floats) json["outputs"].Fail("is " + std::string(Row(gemm.dtype).name) + ", no float of 16 or 32 bits");
+  for (const Dtype dtype : inputs) {
+    if (dtype != gemm.dtype) json["inputs"].Fail("differ from the output's dtype");
+  }
+  for (const Dtype dtype : outputs) {
+    if (dtype != gemm.dtype) json["outputs"].Fail("differ in dtype");
+  }
+  return gemm;
+}
+
+Variant ReadFewRowsVariant(const JsonReader& json, const Gemm& gemm) {
+  Variant variant = ReadVariant(json);
+  FewRows shape;
+  shape.rows = static_cast<unsigned>(json["rows"].Number(1, kMaxFewRows));
+  shape.columns = json["columns"].Number(1, kWarpThreads);
+  variant.waits = json["waits"].Flag();
+  if (variant.threads % kWarpThreads != 0) json["threads"].Fail("is no multiple of a warp");
+  if (variant.vector != kAccessBytes / Size(gemm.dtype)) json["vector"].Fail("is not 16 bytes");
+  if (!gemm.transpose_b || gemm.transpose_a) json.Fail("does not go with a product of these transposes");
+  variant.shape.Set(shape);
+  return variant;
+}
+
+}  // namespace onnxopt

@@ -1,0 +1,32 @@
+// Choices made by measurement, kept as data: a JSON file beside the library, and one that an environment variable
+// names, which is read as well and written anew with every choice that is added.
+//
+//   {"schema": 1, "entries": [...]}
+#pragma once
+
+#include <functional>
+#include <string>
+
+#include "support/json_reader.h"
+
+namespace onnxopt {
+
+class MeasuredFile {
+ public:
+  // Hands every entry of both files to `read`. Throws Error, which says which file, if one is damaged.
+  MeasuredFile(const char* name, const char* variable, const std::function<void(const JsonReader&)>& read);
+
+  // Whether the variable is set: what has no entry is to be measured.
+  bool tunes() const { return !path_.empty(); }
+
+  // In one step: a reader finds the old file or the new one. Throws Error where it cannot be written.
+  void Write(const nlohmann::json& entries) const;
+
+  // A number of microseconds.
+  static double Microseconds(const JsonReader& json);
+
+ private:
+  std::string path_;  // of the file that is written, or empty
+};
+
+}  // namespace onnxopt

@@ -1,0 +1,83 @@
+#include "kernel_file/measured/gemm_algorithms.h"
+
+#include <cstdio>
+#include <cstdlib>
+#include <limits>
+
+namespace onnxopt::cuda {
+namespace {
+
+constexpr char kFile[] = "gemm_algos.json";
+constexpr char kTuneVariable[] = "ONNXOPT_GEMM_TUNE";
+constexpr std::size_t kWords = 8;
+constexpr int kHexDigits = 16;
+
+Algorithm ReadAlgorithm(const JsonReader& json) {
+  Algorithm algorithm{};
+  std::size_t count = 0;
+  json.Each([&](const JsonReader& word) {
+    const std::string text = word.Text();
+    char* end = nullptr;
+    const auto value = std::strtoull(text.c_str(), &end, kHexDigits);
+    if (text.size() > kHexDigits || *end != '\0') word.Fail("is not a word in hex");
+    if (count < kWords) algorithm.data[count] = value;
+    ++count;
+  });
+  if (count != kWords) json.Fail("has " + std::to_string(count) + " words, not " + std::to_string(kWords));
+  return algorithm;
+}
+
+nlohmann::json WriteAlgorithm(const Algorithm& algorithm) {
+  nlohmann::json words = nlohmann::json::array();
+  for (const std::uint64_t word : algorithm.data) {
+    char text[kHexDigits + 1];
+    std::snprintf(text, sizeof(text), "%016llx", static_cast<unsigned long long>(word));
+    words.push_back(text);
+  }
+  return words;
+}
+
+}  // namespace
+
+Algorithms& Algorithms::Get() {
+  static auto* const algorithms = new Algorithms;
+  return *algorithms;
+}
+
+Algorithms::Algorithms()
+    : file_(kFile, kTuneVariable, [this](const JsonReader& entry) {
+        const Key key{entry["gpu"].Text(), entry["cublaslt"].Number(0, std::numeric_limits<std::int64_t>::max()),
+                      entry["product"].Text()};
+        known_[key] = {ReadAlgorithm(entry["algorithm"]), MeasuredFile::Microseconds(entry["microseconds"]),
+                       MeasuredFile::Microseconds(entry["heuristic_microseconds"])};
+      }) {}
+
+std::optional<TunedAlgorithm> Algorithms::Find(const std::string& gpu, std::size_t version,
+                                               const std::string& product) const {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  const auto found = known_.find({gpu, version, product});
+  if (found == known_.end()) return std::nullopt;
+  return found->second;
+}
+
+void Algorithms::Add(const std::string& gpu, std::size_t version, const std::string& product,
+                     const TunedAlgorithm& tuned) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  known_[{gpu, version, product}] = tuned;
+  Write();
+}
+
+void Algorithms::Write() const {
+  nlohmann::json entries = nlohmann::json::array();
+  for (const auto& [key, tuned] : known_) {
+    entries.push_back({{"gpu", std::get<0>(key)},
+                       {"cublaslt", std::get<1>(key)},
+                       {"product", std::get<2>(key)},
+                       {"algorithm", WriteAlgorithm(tuned.algorithm)},
+                       {"microseconds", tuned.microseconds},
+                       {"heuristic_microseconds", tuned.heuristic_microseconds}});
+  }
+  file_.Write(entries);
+}
+
+}  // namespace onnxopt::cuda

@@ -1,0 +1,55 @@
+// Algorithms chosen by measurement, kept as data: gemm_algos.json beside the library.
+//
+//   {"schema": 1, "entries": [{"gpu": "NVIDIA H200", "cublaslt": 130100, "product": "float16 m1024 n768 k768 bias",
+//                              "algorithm": [8 words as hex], "microseconds": 9.1, "heuristic_microseconds": 9.9}]}
+//
+// An entry counts only for the same GPU model and the same version of cuBLASLt. ONNXOPT_GEMM_TUNE=<path> has every
+// product that has no entry measured when it is first run (never under capture) and written to that file.
+#pragma once
+
+#include <map>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <tuple>
+
+#include "kernel_file/measured/file.h"
+
+namespace onnxopt::cuda {
+
+struct Algorithm {  // cublasLtMatmulAlgo_t
+  std::uint64_t data[8];
+};
+
+struct TunedAlgorithm {
+  Algorithm algorithm;
+  double microseconds;
+  double heuristic_microseconds;  // of the algorithm that would have run otherwise
+};
+
+class Algorithms {
+ public:
+  // What lies beside the library, and in the file that ONNXOPT_GEMM_TUNE names. Read once. Throws Error if one is
+  // damaged.
+  static Algorithms& Get();
+
+  std::optional<TunedAlgorithm> Find(const std::string& gpu, std::size_t version, const std::string& product) const;
+
+  // Whether products without an entry are to be measured.
+  bool tunes() const { return file_.tunes(); }
+
+  // Keeps an entry and writes the file anew. Throws Error where it cannot be written.
+  void Add(const std::string& gpu, std::size_t version, const std::string& product, const TunedAlgorithm& tuned);
+
+ private:
+  using Key = std::tuple<std::string, std::size_t, std::string>;
+
+  Algorithms();
+  void Write() const;
+
+  mutable std::mutex mutex_;
+  std::map<Key, TunedAlgorithm> known_;
+  const MeasuredFile file_;  // last: it fills known_ when it is made
+};
+
+}  // namespace onnxopt::cuda

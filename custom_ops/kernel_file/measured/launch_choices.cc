@@ -1,0 +1,41 @@
+#include "kernel_file/measured/launch_choices.h"
+
+namespace onnxopt::cuda {
+
+LaunchChoices& LaunchChoices::Get() {
+  static auto* const choices = new LaunchChoices;
+  return *choices;
+}
+
+LaunchChoices::LaunchChoices()
+    : file_("launches.json", "ONNXOPT_LAUNCH_TUNE", [this](const JsonReader& entry) {
+        known_[{entry["gpu"].Text(), entry["kernel"].Text(), entry["size"].Text()}] = {
+            entry["symbol"].Text(), MeasuredFile::Microseconds(entry["microseconds"]),
+            MeasuredFile::Microseconds(entry["rule_microseconds"])};
+      }) {}
+
+std::optional<MeasuredLaunch> LaunchChoices::Find(const std::string& gpu, const std::string& kernel,
+                                                  const std::string& size) const {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  const auto found = known_.find({gpu, kernel, size});
+  if (found == known_.end()) return std::nullopt;
+  return found->second;
+}
+
+void LaunchChoices::Add(const std::string& gpu, const std::string& kernel, const std::string& size,
+                        const MeasuredLaunch& launch) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  known_[{gpu, kernel, size}] = launch;
+  nlohmann::json entries = nlohmann::json::array();
+  for (const auto& [key, entry] : known_) {
+    entries.push_back({{"gpu", std::get<0>(key)},
+                       {"kernel", std::get<1>(key)},
+                       {"size", std::get<2>(key)},
+                       {"symbol", entry.symbol},
+                       {"microseconds", entry.microseconds},
+                       {"rule_microseconds", entry.rule_microseconds}});
+  }
+  file_.Write(entries);
+}
+
+}  // namespace onnxopt::cuda

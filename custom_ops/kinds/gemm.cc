@@ -1,0 +1,61 @@
+#include "cpu/gemm.h"
+
+#include "call/gemm_shapes.h"
+#include "cuda/gemm/cublaslt.h"
+#include "cuda/gemm/gemm.h"
+#include "kernel_file/gemm.h"
+#include "kinds/kind.h"
+
+namespace onnxopt {
+namespace {
+
+class GemmKind final : public Kind {
+ public:
+  const char* name() const override { return "gemm"; }
+
+  void ReadMeaning(const JsonReader& json, Kernel* kernel) const override {
+    kernel->meaning.Set(ReadGemm(json, kernel->inputs, kernel->outputs));
+  }
+
+  Variant ReadVariant(const JsonReader& json, const Kernel& kernel) const override {
+    return ReadFewRowsVariant(json, kernel.meaning.As<Gemm>());
+  }
+
+  // Those for few rows are optional: cuBLASLt runs every product.
+  void CheckVariants(const JsonReader& /*json*/, bool has_fatbin, Kernel* kernel) const override {
+    if (!has_fatbin) kernel->variants.clear();
+  }
+
+  void InferShapes(const Kernel& kernel, OrtShapeInferContext* context) const override {
+    onnxopt::InferShapes(kernel.meaning.As<Gemm>(), context);
+  }
+
+  std::unique_ptr<FusedKernel> MakeCpu(const Kernel& kernel) const override {
+    return std::make_unique<GemmCpuKernel>(kernel);
+  }
+
+  std::unique_ptr<FusedKernel> MakeCuda(const Kernel& kernel, const cuda::Library& library,
+                                        const OrtKernelInfo* info) const override {
+    return std::make_unique<cuda::GemmCudaKernel>(kernel, library, info);
+  }
+
+  std::optional<std::string> Obstacle() const override {
+    if (cublaslt::Expected()) return std::nullopt;
+    return "no libcublasLt.so.12 or .13 is found, which ONNX Runtime's CUDA provider needs as well; "
+           "products run as ONNX Runtime runs them";
+  }
+
+  bool runs_without_fatbin() const override { return true; }
+};
+
+}  // namespace
+
+namespace kinds {
+
+const Kind& Gemm() {
+  static const GemmKind kind;
+  return kind;
+}
+
+}  // namespace kinds
+}  // namespace onnxopt

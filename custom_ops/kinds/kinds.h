@@ -1,0 +1,13 @@
+// The kinds of kernels.
+#pragma once
+
+#include <string>
+
+#include "kinds/kind.h"
+
+namespace onnxopt {
+
+// The kind of this name in kernels.json, or nullptr where there is none.
+const Kind* FindKind(const std::string& name);
+
+}  // namespace onnxopt

@@ -1,0 +1,40 @@
+// What a gemm kernel computes: the C++ side of onnxopt/gemm.py.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+#include "program/dtype.h"
+
+namespace onnxopt {
+
+enum class Activation : std::uint8_t { kNone, kRelu, kGeluTanh };
+
+// output = activation(alpha * op(a) @ op(b) + bias + beta * residual), summed in float32. On the GPU some algorithms
+// round the product to storage once before they add to it, as separate operators would.
+//
+// op swaps the last two dims where asked for; leading dims broadcast as MatMul's do. bias is one vector along the
+// output's last dim, residual has the output's shape.
+//
+// Several outputs are equal parts of the product's columns, side by side: Split along the last dim, with b one matrix
+// and no residual.
+struct Gemm {
+  Dtype dtype = Dtype::kFloat32;  // of every input and of the output
+  std::size_t inputs = 2;
+  std::size_t parts = 1;
+  std::size_t a = 0;  // positions among the inputs; two operands may be one input
+  std::size_t b = 1;
+  std::optional<std::size_t> bias;
+  std::optional<std::size_t> residual;
+  bool transpose_a = false;
+  bool transpose_b = false;
+  bool residual_shape = false;  // the output takes the residual's dims: a Reshape that keeps the last one was taken in
+  float alpha = 1;
+  float beta = 1;
+  Activation activation = Activation::kNone;
+};
+
+constexpr std::size_t kGemmInputs = 4;
+constexpr std::size_t kGemmParts = 8;
+
+}  // namespace onnxopt

@@ -1,0 +1,35 @@
+"""Recording a benchmark in the artifact that it measured: in the manifest, and in full in the report."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+from onnxopt.artifact import layout
+from onnxopt.artifact import manifest as manifests
+from onnxopt.artifact.fleet import Fleet
+from onnxopt.artifact.measurement import BenchResult
+from onnxopt.artifact.report import facts as report_facts
+from onnxopt.artifact.report import page
+from onnxopt.errors import UsageError
+
+
+def check_recordable(folder: Path) -> None:
+    """UsageError unless the manifest of an artifact folder may be written again."""
+    if not folder.is_dir():
+        raise UsageError(f"{folder}: only an artifact folder can keep a measurement")
+    if (folder / layout.SIGNATURE).is_file():
+        raise UsageError(f"{folder}: is signed, and recording changes what was signed: record first, then sign")
+
+
+def record(folder: Path, result: BenchResult, fleet: Fleet | None = None) -> None:
+    """Add a benchmark to an artifact's manifest and report. fleet: what it means for a load that was asked about.
+
+    ArtifactError where manifest or report cannot be read, UsageError where they cannot be written.
+    """
+    check_recordable(folder)
+    manifest = manifests.load(folder)
+    facts = page.read_facts(folder, manifest)
+    facts = dataclasses.replace(facts, measurements=report_facts.merged(facts.measurements, [result]))
+    measurements = (*manifest.measurements, result.measurement(fleet))
+    page.update(folder, manifest.model_copy(update={"measurements": measurements}), facts)

@@ -1,0 +1,38 @@
+"""Entry points: every fused function becomes a kernel with entry points for the shapes at the function's places."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+
+from onnxopt.fusion.outline import Function
+from onnxopt.fusion.region import Kernel
+from onnxopt.graph.shapes.shapes import Shapes
+
+
+def choose(functions: Sequence[Function], opsets: Mapping[str, int], shapes: Shapes) -> tuple[Kernel, ...]:
+    """A kernel for each function. Call this before outline.replace, which takes the regions out of the graph."""
+    return tuple(_kernel(function, opsets, shapes) for function in functions)
+
+
+def with_alternatives(kernel: Kernel) -> Kernel:
+    """The kernel with the alternatives of `tune` behind its own entry points, which keep their order.
+
+    The library runs an alternative only where launches.json beside the library states that the alternative was measured
+    to be faster on this GPU.
+    """
+    variants = {variant.symbol: variant for variant in kernel.kind.alternatives(kernel)}
+    return dataclasses.replace(kernel, variants=(*kernel.variants, *variants.values()))
+
+
+def _kernel(function: Function, opsets: Mapping[str, int], shapes: Shapes) -> Kernel:
+    first, kind = function.regions[0], function.regions[0].kind
+    return Kernel(
+        name=function.name,
+        kind=kind,
+        ops=tuple(node.op_type for node in first.nodes),
+        program=function.meaning,
+        variants=kind.entry_points(function.name, function.meaning, function.regions, opsets, shapes),
+        sites=function.sites,
+        cpu=all(map(kind.pays_on_cpu, function.regions)),
+    )

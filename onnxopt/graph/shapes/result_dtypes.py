@@ -1,0 +1,51 @@
+"""The dtype of a node's result, by the row of its operator.
+
+Elementwise and rowwise operators have rows in program/. Operators without such a row, for which there is a rule of
+shapes (graph/shapes/rules.py), have theirs here. For any other operator onnx's schema says the dtype, or nothing does.
+"""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+
+from onnxopt.program.operators import OPERATORS
+from onnxopt.program.result_dtypes import ResultDtype, of_operand, of_tensor, same
+from onnxopt.program.row_operators import ROW_OPERATORS
+
+_CONTRIB = "com.microsoft"
+OTHERS: dict[tuple[str, str], ResultDtype] = {
+    ("", "CastLike"): of_operand(1),
+    ("", "Concat"): same,
+    ("", "ConstantOfShape"): of_tensor("value", default="float32"),
+    ("", "Conv"): same,
+    ("", "CumSum"): same,
+    ("", "Dropout"): same,
+    ("", "Expand"): same,
+    ("", "Gather"): same,
+    ("", "Hardmax"): same,
+    ("", "MatMul"): same,
+    ("", "Range"): same,
+    ("", "Reshape"): same,
+    ("", "SimplifiedLayerNormalization"): same,  # ONNX Runtime's, in ONNX's domain
+    ("", "Slice"): same,
+    ("", "Tile"): same,
+    ("", "Transpose"): same,
+    ("", "Trilu"): same,
+    ("", "Unsqueeze"): same,
+    (_CONTRIB, "BiasGelu"): same,
+    (_CONTRIB, "FastGelu"): same,
+    (_CONTRIB, "FusedMatMul"): same,
+    (_CONTRIB, "Gelu"): same,
+    (_CONTRIB, "MultiHeadAttention"): same,
+    (_CONTRIB, "RotaryEmbedding"): same,
+}
+
+
+def result_dtype_of(node: ir.Node) -> ResultDtype | None:
+    """The rule for the dtype of the node's first output; None where the operator has no row."""
+    key = ("" if node.domain == "ai.onnx" else node.domain, node.op_type)
+    if key in OPERATORS:
+        return OPERATORS[key].result
+    if key in ROW_OPERATORS:
+        return ROW_OPERATORS[key][0].result  # rows of one operator differ in versions, not in this
+    return OTHERS.get(key)

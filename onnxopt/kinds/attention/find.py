@@ -1,0 +1,180 @@
+"""Attention of one new token behind a cache, and the nodes that compute the lengths of its sequences.
+
+    y, present_k, present_v = GroupQueryAttention(q | packed q k v, k, v, past_k, past_v, lengths, total)
+
+ONNX Runtime's operator copies the cache, prepares lengths, masks and results with kernels of their own and then reads
+the copy. Here one kernel reads the cache, writes it with the new token and attends to it on the way, and another
+kernel joins the results of its blocks (cuda_kernels/attention). Only lengths that prove that every sequence fills its
+cache are accepted: a constant, or the nodes that graph/rewrite/cached.py writes.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import onnx_ir as ir
+
+from onnxopt.fusion.context import Context
+from onnxopt.fusion.kernel import Traffic
+from onnxopt.fusion.operands import constant
+from onnxopt.fusion.region import Kind, Region
+from onnxopt.graph.refusal import Refusal
+from onnxopt.graph.shapes.shapes import Shapes
+from onnxopt.program.attention import STORED, TokenAttention, why_heads_do_not_fit
+
+OPERATOR = ("com.microsoft", "GroupQueryAttention")
+_Q, _K, _V, _PAST_K, _PAST_V, _LENGTHS, _TOTAL = range(7)
+_NO_CACHE = "GroupQueryAttention has no cache of keys and values"
+_LAUNCHES_BEFORE = 10  # copies of both caches, memsets, lengths, fills, appending, the product and joining its splits
+# Attributes that change nothing at these values; scale and the numbers of heads are the kernel's.
+_PLAIN = {
+    "do_rotary": (0,), "local_window_size": (-1,), "softcap": (0.0,), "smooth_softmax": (0, -1),
+    "rotary_interleaved": (0, 1), "qk_output": (0,), "k_quant_type": ("NONE",), "v_quant_type": ("NONE",),
+}  # fmt: skip
+
+
+def find(context: Context, kind: Kind) -> tuple[list[Region], list[Refusal]]:
+    """A region for every such operator and the nodes that only tell it the lengths; why others stay."""
+    regions: list[Region] = []
+    refusals: list[Refusal] = []
+    for node in list(context.order):
+        if (node.domain, node.op_type) != OPERATOR or context.is_taken(node):
+            continue
+        lengths = _lengths(node, context.shapes)
+        meaning = _meaning(node, context.shapes) if not isinstance(lengths, str) else lengths
+        if isinstance(meaning, str) or isinstance(lengths, str):
+            refusals.append(Refusal(node.name or "", node.op_type, "", str(meaning)))
+            continue
+        nodes = tuple(sorted((*lengths, node), key=context.order.__getitem__))
+        moved = _traffic(node, context.shapes)
+        region = Region(nodes, _operands(node), tuple(node.outputs[:3]), moved, kind, meaning)
+        region.verify()
+        regions.append(region)
+        context.contract(nodes)
+    return regions, refusals
+
+
+def lower(region: Region, shapes: Shapes) -> TokenAttention:
+    """The meaning of a region that `find` gave."""
+    meaning = _meaning(region.nodes[-1], shapes)
+    if isinstance(meaning, str):
+        raise ValueError(f"`{region.nodes[-1].name}` is not attention of one token: {meaning}")
+    return meaning
+
+
+def _operands(node: ir.Node) -> tuple[ir.Value, ...]:
+    return tuple(v for v in node.inputs[: _PAST_V + 1] if v is not None)
+
+
+def _meaning(node: ir.Node, shapes: Shapes) -> TokenAttention | str:
+    """What the operator computes, or why no kernel here does."""
+    for name, usual in _PLAIN.items():
+        if name in node.attributes and node.attributes[name].value not in usual:
+            return f"GroupQueryAttention has {name} = {node.attributes[name].value}, which the kernel does not support"
+    if any(v is not None for v in node.inputs[_TOTAL + 1 :]) or len(node.outputs) != 3:
+        return "GroupQueryAttention has inputs or outputs that the kernel does not support"
+    operands = _operands(node)
+    if node.inputs[_PAST_K] is None or node.inputs[_PAST_V] is None:
+        return _NO_CACHE
+    q, past = shapes.dims(operands[0]), shapes.dims(operands[-1])
+    dtype = shapes.dtype(operands[0])
+    if dtype is None or dtype.name not in STORED:
+        of = dtype.name if dtype else "unknown"
+        return f"The kernel supports {' and '.join(STORED)}; `{operands[0].name}` has dtype {of}"
+    if any(shapes.dtype(v) != dtype for v in operands):
+        return f"The inputs of GroupQueryAttention do not all have dtype {dtype.name}"
+    if q is None or len(q) != 3 or q[1] != 1:
+        return "The number of new tokens is not known to be 1"
+    if past is None or len(past) != 4 or not isinstance(past[3], int):
+        return "The size of a head is unknown"
+    heads, groups = (node.attributes.get_int(n) or 0 for n in ("num_heads", "kv_num_heads"))
+    if reason := why_heads_do_not_fit(heads, groups, past[3], dtype.name):
+        return reason
+    scale = node.attributes.get_float("scale", 0.0) or 1 / math.sqrt(past[3])
+    at = {} if len(operands) == 3 else {"k": 1, "v": 2, "past_k": 3, "past_v": 4}
+    stored = (dtype.name,)
+    return TokenAttention(stored * len(operands), stored * 3, heads, groups, past[3], scale, **at)
+
+
+def _lengths(node: ir.Node, shapes: Shapes) -> tuple[ir.Node, ...] | str:
+    """The nodes that tell the operator that every sequence fills its cache, none for constants; else why not."""
+    past, lengths, total = (node.inputs[k] for k in (_PAST_K, _LENGTHS, _TOTAL))
+    if past is None or lengths is None or total is None:
+        return _NO_CACHE
+    dims = shapes.dims(past)
+    known = dims[2] if dims is not None and len(dims) == 4 else None
+    fixed, whole = _fixed(lengths), _fixed(total)
+    if fixed is not None and whole is not None:
+        fills = isinstance(known, int) and np.all(fixed == known) and np.all(whole == known + 1)
+        return () if fills else _may_not_fill(lengths)
+    found: set[ir.Node] = set()
+    if not _is_count_behind(total, past, 1, found) or not _is_filled(lengths, past, found):
+        return _may_not_fill(lengths)
+    if any(use.node not in found and use.node is not node for n in found for v in n.outputs for use in v.uses()):
+        return f"The sequence lengths `{lengths.name}` are read by other nodes too"
+    return tuple(found)
+
+
+def _may_not_fill(lengths: ir.Value) -> str:
+    return f"Only lengths that prove every sequence fills its cache are accepted; `{lengths.name}` do not"
+
+
+def _is_filled(value: ir.Value, past: ir.Value, found: set[ir.Node]) -> bool:
+    """Expand(Range(P, P + 1, 1), B) over the cache's length P; its nodes go to `found`."""
+    expand = _made_by(value, "Expand", found)
+    counted = _made_by(expand.inputs[0], "Range", found) if expand is not None else None
+    if expand is None or counted is None or not _is_one(counted.inputs[2]):
+        return False
+    batch = expand.inputs[1]
+    if batch is None or _fixed(batch) is None:
+        shape = _made_by(batch, "Shape", found)
+        if shape is None or shape.inputs[0] is not past or _dim(shape, rank=4) != 0:
+            return False
+    return _is_count_behind(counted.inputs[0], past, 0, found) and _is_count_behind(counted.inputs[1], past, 1, found)
+
+
+def _is_count_behind(value: ir.Value | None, past: ir.Value, more: int, found: set[ir.Node]) -> bool:
+    """Cast(Squeeze(Shape(past)[2:3])) + more; its nodes go to `found`."""
+    if more:
+        add = _made_by(value, "Add", found)
+        return add is not None and _is_one(add.inputs[1]) and _is_count_behind(add.inputs[0], past, 0, found)
+    cast = _made_by(value, "Cast", found)
+    squeeze = _made_by(cast.inputs[0], "Squeeze", found) if cast is not None else None
+    shape = _made_by(squeeze.inputs[0], "Shape", found) if squeeze is not None else None
+    return shape is not None and shape.inputs[0] is past and _dim(shape, rank=4) == 2
+
+
+def _made_by(value: ir.Value | None, op_type: str, found: set[ir.Node]) -> ir.Node | None:
+    node = value.producer() if value is not None else None
+    if node is None or node.op_type != op_type or node.domain != "":
+        return None
+    found.add(node)
+    return node
+
+
+def _fixed(value: ir.Value) -> np.ndarray | None:
+    """What a constant holds that nobody can feed."""
+    return None if value.const_value is None or value.is_graph_input() else value.const_value.numpy()
+
+
+def _is_one(value: ir.Value | None) -> bool:
+    number = constant(value)
+    return number is not None and bool(number.numpy().item() == 1)
+
+
+def _dim(shape: ir.Node, rank: int) -> int | None:
+    """The one dim, counted from the first, that a Shape of a tensor of this rank gives; None for several."""
+    start, end = shape.attributes.get_int("start", 0) or 0, shape.attributes.get_int("end", rank)
+    first, last = (at + rank if at is not None and at < 0 else at for at in (start, end))
+    return first if first is not None and last == first + 1 else None
+
+
+def _traffic(node: ir.Node, shapes: Shapes) -> Traffic:
+    """The cache is copied and read again, where it is read and written once."""
+    outputs = [shapes.bytes(v) for v in node.outputs[:3]]
+    inputs = [shapes.bytes(v) for v in _operands(node)]
+    if any(n is None for n in (*inputs, *outputs)):
+        return Traffic(None, None, _LAUNCHES_BEFORE, 2)
+    whole = sum(n for n in (*inputs, *outputs) if n is not None)
+    return Traffic(whole + sum(n for n in outputs[1:] if n is not None), whole, _LAUNCHES_BEFORE, 2)

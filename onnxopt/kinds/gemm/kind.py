@@ -1,0 +1,43 @@
+"""The kind of kernels that are matrix products."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import cast
+
+from onnxopt.fusion.context import Context
+from onnxopt.fusion.kernel import Meaning, Variant
+from onnxopt.fusion.region import Kernel, Kind, Region
+from onnxopt.graph.refusal import Refusal
+from onnxopt.graph.shapes.shapes import Shapes
+from onnxopt.kinds.gemm import few_rows, find
+from onnxopt.program.gemm import Gemm
+
+
+class GemmKind(Kind):
+    """MatMul or Gemm with the transposes before it, and scale, bias, residual and activation behind it.
+
+    The library runs it through cuBLASLt; for few rows it has entry points of its own.
+    """
+
+    name = "gemm"
+
+    def find(self, context: Context) -> tuple[list[Region], list[Refusal]]:
+        return find.find(context, self)
+
+    def lower(self, region: Region, opsets: Mapping[str, int], shapes: Shapes) -> Meaning:
+        return find.lower(region, shapes)
+
+    def entry_points(
+        self, name: str, meaning: Meaning, regions: Sequence[Region], opsets: Mapping[str, int], shapes: Shapes
+    ) -> tuple[Variant, ...]:
+        return few_rows.choose(name, cast(Gemm, meaning), regions, shapes)
+
+    def header(self, kernels: Sequence[Kernel]) -> str:
+        return few_rows.HEADER
+
+    def cuda(self, kernel: Kernel) -> list[str]:
+        return few_rows.lines(kernel)
+
+
+GEMM = GemmKind()

@@ -1,0 +1,132 @@
+"""Thresholds of rowwise launches: numbers of the GPU on which launch shapes were measured (launch_shapes.json).
+
+One kernel serves every architecture of a fatbin. The numbers of the newest architecture in the file stand for all.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+from pathlib import Path
+from typing import Any
+
+_FILE = Path(__file__).with_name("launch_shapes.json")
+_MEASURED = frozenset({"gpu", "date", "command", "results"})
+Clusters = tuple[tuple[int, int], ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Thresholds:
+    """Numbers by which kinds/rowwise/launch_shapes.py chooses.
+
+    The GPU:
+        multiprocessors: how many the GPU has.
+        shared_bytes: shared memory of one multiprocessor.
+        reserved_shared_bytes: shared memory that a block needs beside its rows; the driver takes 1 KB of it.
+    Rows that lanes of a warp or of a small block share:
+        few_rows_per_multiprocessor: rows are few up to so many a multiprocessor.
+        threads: of a block.
+        usual_elements: elements of a row a thread.
+        usual_bytes: bytes of a row a thread where rows are many, if that is more.
+        most_bytes: the most bytes of one input a thread.
+        short_row_vectors: a row of up to so many vectors of 16 bytes gets one vector a thread where rows are many.
+        most_wasted: all lanes over the lanes that have a vector, at most.
+        least_bytes_of_block: a block gets twice the threads if it would read fewer bytes of an input, because reading
+            them would take less time than the start of a block.
+    Rows of odd length:
+        short_vector_bytes: a row that takes narrower vectors only may be ragged instead (cut where memory is aligned).
+        short_odd_row, long_odd_row: a row is ragged up to the one and from the other number of elements on. Between
+            them, whole vectors cost more instructions than they save.
+    Every layout:
+        most_held, most_ragged, most_strided: the most elements of a row a thread, by layout.
+        most_vectors: the most vectors of a row a thread, because code grows with them.
+    Rows that a large block or a cluster of blocks shares:
+        large_threads: of a block.
+        least_vector_bytes_of_cluster: the narrowest vector.
+        narrow_clusters, wide_clusters: (blocks of a cluster, the most elements of a row a thread), in the order to try
+            them, for elements of up to 16 bits and for wider elements.
+        most_of_two_blocks: two blocks fit into a multiprocessor's registers up to so many 16-bit elements a thread.
+    """
+
+    multiprocessors: int
+    shared_bytes: int
+    reserved_shared_bytes: int
+    few_rows_per_multiprocessor: int
+    threads: int
+    large_threads: int
+    usual_elements: int
+    usual_bytes: int
+    most_bytes: int
+    short_row_vectors: int
+    most_wasted: float
+    least_bytes_of_block: int
+    short_vector_bytes: int
+    short_odd_row: int
+    long_odd_row: int
+    most_held: int
+    most_ragged: int
+    most_strided: int
+    most_vectors: int
+    least_vector_bytes_of_cluster: int
+    most_of_two_blocks: int
+    narrow_clusters: Clusters
+    wide_clusters: Clusters
+
+    @property
+    def few_rows(self) -> int:
+        """The most rows that count as few."""
+        return self.few_rows_per_multiprocessor * self.multiprocessors
+
+    @property
+    def most_blocks(self) -> int:
+        """Blocks of the largest cluster."""
+        return max(blocks for blocks, _ in (*self.narrow_clusters, *self.wide_clusters))
+
+    def verify(self) -> None:
+        """Raise ValueError naming the number that cannot be right."""
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            if field.name.endswith("_clusters"):
+                _verify_clusters(field.name, value)
+            elif isinstance(value, bool) or not isinstance(value, (int, float)) or value <= 0:
+                raise ValueError(f"{field.name}: {value!r} is not a number above 0")
+            elif field.name != "most_wasted" and not isinstance(value, int):
+                raise ValueError(f"{field.name}: {value!r} is not a whole number")
+        if self.reserved_shared_bytes >= self.shared_bytes:
+            raise ValueError("reserved_shared_bytes: a block needs more shared memory than a multiprocessor has")
+        if self.short_odd_row >= self.long_odd_row:
+            raise ValueError("short_odd_row: not below long_odd_row")
+
+
+def _verify_clusters(name: str, clusters: Clusters) -> None:
+    if any(len(pair) != 2 or not all(isinstance(n, int) and n > 0 for n in pair) for pair in clusters):
+        raise ValueError(f"{name}: {clusters} are not pairs of blocks and elements")
+    blocks = [pair[0] for pair in clusters]
+    if not blocks or blocks[0] != 1 or blocks != sorted(set(blocks)):
+        raise ValueError(f"{name}: numbers of blocks {blocks} do not grow from 1")
+
+
+@functools.cache
+def measured() -> Thresholds:
+    """The thresholds of the newest architecture in launch_shapes.json."""
+    archs = parse(json.loads(_FILE.read_text("utf-8")))
+    return archs[max(archs, key=lambda arch: int(arch.removeprefix("sm_")))]
+
+
+def parse(document: dict[str, Any]) -> dict[str, Thresholds]:
+    """Thresholds by architecture of a document like launch_shapes.json. ValueError names what is wrong with it."""
+    archs: dict[str, Thresholds] = {}
+    for arch, section in document["archs"].items():
+        if section["measured"].keys() != _MEASURED or not all(section["measured"].values()):
+            raise ValueError(f"launch_shapes.json, {arch}: measured must state {', '.join(sorted(_MEASURED))}")
+        numbers: dict[str, Any] = {
+            name: tuple(map(tuple, value)) if isinstance(value, list) else value
+            for name, value in section["thresholds"].items()
+        }
+        try:
+            archs[arch] = Thresholds(**numbers)
+            archs[arch].verify()
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"launch_shapes.json, {arch}: {error}") from None
+    return archs

@@ -1,0 +1,112 @@
+"""Lowering of scan regions: a program for what is summed up, the CumSum, and a program for what is stored."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import onnx_ir as ir
+
+from onnxopt.fusion.operands import apply_operator, constant, storage
+from onnxopt.graph.shapes.shapes import Shapes
+from onnxopt.kinds.pointwise.lower import immediate
+from onnxopt.kinds.rowwise.grid import Grid
+from onnxopt.program.expressions import Builder, Expr
+from onnxopt.program.pointwise import Program, without_dead_code
+from onnxopt.program.scan import ScanProgram
+
+OPERATOR = ("", "CumSum")
+
+
+def is_scan(node: ir.Node) -> bool:
+    """Whether a node is a CumSum."""
+    return (node.domain, node.op_type) == OPERATOR
+
+
+def lower(
+    nodes: Sequence[ir.Node],
+    inputs: Sequence[ir.Value],
+    outputs: Sequence[ir.Value],
+    opsets: Mapping[str, int],
+    shapes: Shapes,
+) -> ScanProgram:
+    """The program of nodes in topological order, one CumSum among them, that read `inputs` (and constants) and define
+    `outputs`. Raises ValueError where they cannot be one."""
+    (scan,) = (n for n in nodes if is_scan(n))
+    summed, total = scan.inputs[0], scan.outputs[0]
+    dims = None if summed is None else shapes.dims(summed)
+    if summed is None or not dims:
+        raise ValueError(f"The rank of the input of `{scan.name}` is unknown or 0")
+    elementwise = [n for n in nodes if n is not scan]
+    dtype = storage(summed, shapes).compute
+    before = _program(elementwise, inputs, [(summed, dtype)], None, opsets, shapes)
+    stored = [(v, storage(v, shapes).name) for v in outputs]
+    after = _program(elementwise, inputs, stored, total, opsets, shapes)
+    grid = grid_of(scan, shapes)
+    program = ScanProgram(
+        inputs=tuple(storage(v, shapes).name for v in inputs),
+        outputs=tuple(name for _, name in stored),
+        rank=len(dims),
+        axis=grid.first,
+        exclusive=bool(scan.attributes.get_int("exclusive", 0)),
+        reverse=bool(scan.attributes.get_int("reverse", 0)),
+        element=before,
+        output=after,
+        rows=tuple(grid.varies_by_row_at_most(shapes.dims(v)) for v in inputs),
+    )
+    program.verify()
+    return program
+
+
+def grid_of(scan: ir.Node, shapes: Shapes) -> Grid:
+    """The rows that a CumSum goes along."""
+    x = scan.inputs[0]
+    dims = None if x is None else shapes.dims(x)
+    if x is None or dims is None:
+        raise ValueError(f"The rank of the input of `{scan.name}` is unknown")
+    axis = axis_of(scan, len(dims))
+    return Grid(dims, axis, axis + 1, x)
+
+
+def axis_of(scan: ir.Node, rank: int) -> int:
+    tensor = constant(scan.inputs[1])
+    if tensor is None:
+        raise ValueError(f"The axis of `{scan.name}` is not constant")
+    return int(tensor.numpy().item()) % rank
+
+
+def _program(
+    nodes: Sequence[ir.Node],
+    inputs: Sequence[ir.Value],
+    results: Sequence[tuple[ir.Value, str]],
+    total: ir.Value | None,
+    opsets: Mapping[str, int],
+    shapes: Shapes,
+) -> Program:
+    """What makes `results`, each with the dtype it is handed on in, of the inputs and then the running total, if it is
+    given."""
+    dtypes = [storage(v, shapes).name for v in inputs]
+    if total is not None:
+        dtypes.append(storage(total, shapes).compute)
+    builder = Builder(tuple(dtypes))
+    read = [*inputs, *([total] if total is not None else ())]
+    known: dict[ir.Value, Expr] = dict(zip(read, builder.inputs, strict=True))
+    depends: dict[ir.Value, frozenset[int]] = {v: frozenset([k]) for k, v in enumerate(read)}
+    for node in nodes:
+        operands = [v for v in node.inputs if v is not None]
+        for value in operands:
+            if value not in known and constant(value) is not None:
+                known[value], depends[value] = immediate(builder, value, shapes)[0], frozenset()
+        if all(v in known for v in operands):  # else it comes behind a total that is not given
+            known[node.outputs[0]] = apply_operator(node, known, opsets, shapes)
+            depends[node.outputs[0]] = frozenset().union(*(depends[v] for v in operands))
+    if any(v not in known for v, _ in results):
+        raise ValueError("The summed value depends on the running total")
+    program = Program(
+        inputs=tuple(dtypes),
+        outputs=tuple(dtype for _, dtype in results),
+        code=tuple(builder.code),
+        results=tuple(known[v].id for v, _ in results),
+        depends=tuple(tuple(sorted(depends[v])) for v, _ in results),
+        ranks=(0,) * len(results),
+    )
+    return without_dead_code(program)

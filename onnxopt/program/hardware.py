@@ -1,0 +1,12 @@
+"""Hardware: sizes that every NVIDIA GPU has had since compute capability 7.5.
+
+Sizes that differ between GPUs (shared memory, multiprocessors) and thresholds that were measured on one GPU are data
+beside the rules that read them: kinds/pointwise/launch.json and kinds/rowwise/launch_shapes.json.
+"""
+
+from __future__ import annotations
+
+ACCESS_BYTES = 16  # the widest load or store of one instruction
+SECTOR_BYTES = 32  # the least that device memory moves
+WARP = 32  # threads that execute one instruction together
+STATIC_SHARED_BYTES = 48 << 10  # shared memory that a block gets without asking the driver for more

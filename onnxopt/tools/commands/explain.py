@@ -1,0 +1,27 @@
+"""`onnxopt explain`: what was fused and what was not, as text or JSON."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from onnxopt.artifact import archive
+from onnxopt.artifact import manifest as manifests
+from onnxopt.tools import explain
+from onnxopt.tools.commands import options
+
+_JSON_FIELDS = {"rewrites", "kernels", "refusals", "left_out", "traffic", "notes"}  # of the manifest
+
+
+@click.command("explain")
+@click.argument("artifact", type=Path)
+@click.option("--all", "every_refusal", is_flag=True, help="List every node that was not fused, not just examples.")
+@options.json_option
+def command(artifact: Path, every_refusal: bool, as_json: bool) -> None:
+    """Say what ARTIFACT fuses, what that saves, and why other nodes were not fused."""
+    manifest = manifests.load(archive.folder_of(artifact))
+    if as_json:
+        options.print_json(manifest.model_dump(mode="json", include=_JSON_FIELDS))
+    else:
+        click.echo(explain.describe(manifest, every_refusal=every_refusal))

@@ -1,0 +1,21 @@
+"""`onnxopt export-ortpackage`: an artifact as a model package of ONNX Runtime."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from onnxopt.artifact.export.ort_package import export_ort_package
+from onnxopt.tools.commands.options import json_option, print_result
+
+
+@click.command("export-ortpackage")
+@click.argument("artifact", type=Path)
+@click.argument("folder", type=Path)
+@click.option("--name", help="Name of the component. Default: that of the original's file.")
+@json_option
+def command(artifact: Path, folder: Path, name: str | None, as_json: bool) -> None:
+    """Write ARTIFACT as an ONNX Runtime model package, FOLDER.ortpackage. It has a variant for each provider."""
+    package = export_ort_package(artifact, folder, name=name)
+    print_result({"package": str(package)}, f"wrote {package}", as_json)

@@ -1,0 +1,20 @@
+"""`onnxopt unpack`: an artifact folder from one file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from onnxopt.artifact import archive
+from onnxopt.tools.commands.options import json_option, print_result
+
+
+@click.command("unpack")
+@click.argument("file", type=Path)
+@click.argument("folder", type=Path)
+@json_option
+def command(file: Path, folder: Path, as_json: bool) -> None:
+    """Make the artifact FOLDER from FILE, with every hash checked. FOLDER must not exist."""
+    archive.unpack(file, folder)
+    print_result({"artifact": str(folder)}, f"wrote {folder}", as_json)

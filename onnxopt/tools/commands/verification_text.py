@@ -1,0 +1,42 @@
+"""The text of a verification report, which `onnxopt optimize` and `onnxopt verify` print."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from onnxopt.verification.reference import Check
+from onnxopt.verification.verify import VerificationReport
+
+
+def verification_text(report: VerificationReport) -> str:
+    """A line for each provider, with the library and without it, then notes and the reason of a failure."""
+    if report.status == "skipped":
+        return "verify: skipped"
+    if report.status == "not_run":
+        return f"verify: not run, ONNX Runtime cannot run the original here: {report.reason}"
+    lines: list[str] = []
+    for provider in report.providers:
+        for library in (True, False):
+            checks = [c for c in report.checks if c.provider == provider and c.library is library]
+            if checks:
+                lines += _checks(f"{provider} {'with' if library else 'without'} the library", checks)
+    lines += [f"    {note}" for note in report.notes]
+    lines += [f"    not run by the original: {s.case}: {s.reason}" for s in report.skipped]
+    if report.status == "failed":
+        lines.append(f"verify: FAILED: {report.reason}")
+    return "\n".join(lines)
+
+
+def _checks(label: str, checks: Sequence[Check]) -> Iterator[str]:
+    cases = len({c.case for c in checks})
+    worst = max((c.difference.excess or 0.0 for c in checks if c.difference), default=0.0)
+    state = "passed" if all(c.ok for c in checks) else "FAILED"
+    yield f"verify: {state}, {label}, {cases} cases, worst difference {worst:.2g} of the limit"
+    exact = [c.exactness for c in checks if c.exactness is not None]
+    if exact:
+        distance, original = max(e.found for e in exact), max(e.original for e in exact)
+        yield f"    from float32: {distance:.2g} of the limit, the original {original:.2g}"
+    above = [c for c in checks if c.ok and c.difference is not None and not c.difference.ok]
+    noisy = sum(c.exactness is None for c in above)
+    if noisy:
+        yield f"    {noisy} outputs exceed it by no more than the original differs from itself"

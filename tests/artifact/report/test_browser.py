@@ -1,0 +1,164 @@
+"""report.html in a real browser: no console message, no request but for the page itself, nothing wider than a phone.
+
+Skips where Playwright's package or a Chromium is missing (apt-get install chromium).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import shutil
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import onnxopt
+from onnxopt.artifact import manifest as manifests
+from onnxopt.artifact.report import page as pages
+from tests.support.report_pages import bench_file, bench_result
+from tests.support.small_models import CHAIN, write
+
+playwright = pytest.importorskip("playwright.sync_api")
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+pytestmark = [
+    pytest.mark.usefixtures("library"),
+    pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this system"),
+]
+
+DESKTOP, PHONE = {"width": 1200, "height": 900}, {"width": 360, "height": 740}
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The page of an artifact with kernels, refusals of the real model, a roofline and measurements."""
+    folder = tmp_path_factory.mktemp("browser")
+    model = write(folder / "chain.onnx", CHAIN.replace("batch", "64"))
+    artifact = onnxopt.optimize(model, folder / "artifact", archs=("sm_90",)).path
+    name = manifests.load(artifact).kernels[0].name
+    result = bench_result(device="NVIDIA H200", kernels={name: {"microseconds": 2.0, "calls": 1}})
+    return onnxopt.report(artifact, bench=[bench_file(folder / "b.json", result)])
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    with playwright.sync_playwright() as driver:
+        started = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield started
+        started.close()
+
+
+class Opened:
+    """A page with everything that went over its console or its network."""
+
+    def __init__(self, browser: Any, path: Path, viewport: dict[str, int], **options: Any):
+        self.page = browser.new_context(viewport=viewport, **options).new_page()
+        self.complaints: list[str] = []
+        self.requests: list[str] = []
+        self.page.on("console", lambda message: self.complaints.append(message.text))
+        self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
+        self.page.on("request", lambda request: self.requests.append(request.url))
+        self.page.goto(path.as_uri())
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("viewport", [DESKTOP, PHONE])
+def test_quiet_and_within_the_screen(browser: Any, report: Path, viewport: dict[str, int], scheme: str) -> None:
+    opened = Opened(browser, report, viewport, color_scheme=scheme)
+    opened.page.evaluate("document.querySelectorAll('details').forEach(d => d.open = true)")
+    assert opened.page.evaluate("document.documentElement.scrollWidth") <= viewport["width"]
+    dark = opened.page.evaluate("getComputedStyle(document.body).backgroundColor") != "rgb(255, 255, 255)"
+    assert dark == (scheme == "dark")
+    assert opened.complaints == []
+    assert opened.requests == [report.as_uri()]
+
+
+def test_the_policy_lets_nothing_out(browser: Any, report: Path) -> None:
+    """What a damaged or hostile page would try is refused by the page's own policy."""
+    opened = Opened(browser, report, DESKTOP)
+    opened.page.evaluate("document.body.append(Object.assign(new Image(), {src: 'http://127.0.0.1:9/x.png'}))")
+    opened.page.wait_for_timeout(200)
+    assert any("Content Security Policy" in text for text in opened.complaints)
+
+
+def test_letters_of_the_plots_can_be_read_on_a_phone(browser: Any, report: Path) -> None:
+    opened = Opened(browser, report, PHONE)
+    heights = opened.page.evaluate(
+        "[...document.querySelectorAll('svg text')].map(t => t.getBoundingClientRect().height)"
+    )
+    assert heights
+    assert min(heights) >= 9
+
+
+def test_only_what_is_too_wide_takes_the_tab_key(browser: Any, report: Path) -> None:
+    for viewport, some in ((DESKTOP, False), (PHONE, True)):
+        page = Opened(browser, report, viewport).page
+        page.locator("#numerics").scroll_into_view_if_needed()
+        page.wait_for_timeout(200)
+        found = page.evaluate("[...document.querySelectorAll('#numerics .scroll')].map(d => d.tabIndex)")
+        assert found == ([0] if some else [-1])
+
+
+def test_keyboard_alone_unfolds_a_kernel(browser: Any, report: Path) -> None:
+    page = Opened(browser, report, DESKTOP).page
+    for _ in range(40):
+        page.keyboard.press("Tab")
+        if page.evaluate("document.activeElement.matches('details.kernel > summary')"):
+            break
+    else:
+        pytest.fail("no kernel was reached in 40 steps")
+    page.keyboard.press("Enter")
+    assert page.evaluate("document.querySelector('details.kernel').open")
+    assert page.evaluate("getComputedStyle(document.activeElement).outlineStyle") != "none"
+
+
+def test_a_link_to_a_kernel_unfolds_it(browser: Any, report: Path) -> None:
+    name = manifests.load(report.parent).kernels[1].name
+    page = browser.new_page()
+    page.goto(f"{report.as_uri()}#{name}")
+    assert page.evaluate("[...document.querySelectorAll('details.kernel')].filter(d => d.open).map(d => d.id)") == [
+        name
+    ]
+
+
+@pytest.fixture(scope="module")
+def thousand(report: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The page of an artifact that says it has a thousand kernels."""
+    manifest = manifests.load(report.parent)
+    facts = pages.read_facts(report.parent, manifest)
+    kernel = manifest.kernels[0]
+    names = [f"{kernel.name}_{k}" for k in range(1000)]
+    source = facts.sources[kernel.name]
+    manifest = manifest.model_copy(update={"kernels": tuple(kernel.model_copy(update={"name": n}) for n in names)})
+    facts = dataclasses.replace(
+        facts,
+        sources={n: source.replace(kernel.name, n) for n in names},
+        costs=dict.fromkeys(names, facts.costs[kernel.name]),
+    )
+    path = tmp_path_factory.mktemp("thousand") / "report.html"
+    path.write_text(pages.render(report.parent, manifest, facts), "utf-8")
+    return path
+
+
+def test_a_thousand_kernels_load_and_filter_fast(browser: Any, thousand: Path) -> None:
+    """Bounds are generous: the machine may be shared. Alone it takes a tenth of them."""
+    assert thousand.stat().st_size < 8e6
+    started = time.perf_counter()
+    opened = Opened(browser, thousand, PHONE)
+    assert opened.page.locator("details.kernel").count() == 1000
+    assert time.perf_counter() - started < 15
+    page = opened.page
+    page.get_by_role("searchbox").first.fill("_77")
+    shown = page.evaluate("[...document.querySelectorAll('details.kernel')].filter(d => !d.hidden).length")
+    assert shown == 11  # 77 and 770 to 779
+    assert page.locator(".find output").first.text_content() == "11 of 1000"
+    page.get_by_role("button", name="Unfold all").first.click()
+    assert page.evaluate("[...document.querySelectorAll('details.kernel')].filter(d => d.open).length") == 11
+    page.get_by_role("searchbox").first.fill("")
+    started = time.perf_counter()
+    page.get_by_role("button", name="Fold all").first.click()
+    page.get_by_role("button", name="Unfold all").first.click()
+    assert page.evaluate("[...document.querySelectorAll('details.kernel')].filter(d => d.open).length") == 1000
+    assert time.perf_counter() - started < 15
+    assert opened.complaints == []

@@ -1,0 +1,48 @@
+"""The same artifact on CUDA: load picks it, verify covers it, bench binds to the device."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import onnxopt
+from onnxopt.program.dtypes import to_ir
+from onnxopt.runtime import sessions
+from tests.support.small_models import CHAIN, write
+
+pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("library")]
+
+
+@pytest.fixture(scope="module", params=["float", "float16", "bfloat16"])
+def made(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> onnxopt.Artifact:
+    folder = tmp_path_factory.mktemp("gpu")
+    model = write(folder / "chain.onnx", CHAIN.replace("float", request.param))
+    return onnxopt.optimize(model, folder / "artifact")
+
+
+def test_verification_covered_cuda_with_and_without_the_library(made: onnxopt.Artifact) -> None:
+    assert made.manifest.verify.status == "passed"
+    assert not made.manifest.left_out
+    ran = {(c.provider, c.library) for c in made.manifest.verify.checks}
+    assert {(sessions.CUDA, True), (sessions.CUDA, False)} <= ran
+
+
+def test_load_picks_cuda_and_agrees_with_the_plain_model(made: onnxopt.Artifact) -> None:
+    session = onnxopt.load(made.path)
+    assert session.get_providers()[0] == sessions.CUDA
+    random = np.random.default_rng(0)
+    dtype = to_ir(made.manifest.inputs[0].dtype).numpy()
+    feeds = {
+        name: random.standard_normal(shape).astype(dtype)
+        for name, shape in (("x", (257, 8)), ("bias", (8,)), ("weight", (8, 8)))
+    }
+    ours = sessions.run(session, feeds)["y"].astype(np.float64)
+    plain = sessions.open_session(made.path.parent / "chain.onnx", provider=sessions.CUDA)
+    theirs = sessions.run(plain, feeds)["y"].astype(np.float64)
+    np.testing.assert_allclose(ours, theirs, rtol=2e-2, atol=2e-2)
+
+
+def test_bench_on_cuda(made: onnxopt.Artifact) -> None:
+    result = onnxopt.bench(made.path, iterations=5, shapes={"batch": (1024,)})
+    assert result.provider == sessions.CUDA
+    assert result.artifact.runs == 5

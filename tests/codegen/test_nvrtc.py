@@ -1,0 +1,145 @@
+"""Compiling: the asked images are in the fatbin, nothing is compiled twice, and errors say what NVRTC said."""
+
+from __future__ import annotations
+
+import stat
+from pathlib import Path
+
+import pytest
+
+from onnxopt.codegen import nvrtc as compiling
+from onnxopt.codegen.nvrtc import ARCHS, check_archs, compile_cuda
+from onnxopt.errors import CompileError, UsageError
+
+SOURCE = '#include "pointwise/pointwise.cuh"\nextern "C" __global__ void k(float* y) { y[0] = onnxopt::sqrt(y[1]); }\n'
+
+
+@pytest.fixture
+def never_compiles(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(source: str, headers: dict[str, str], target: str) -> tuple[bytes, str]:
+        raise AssertionError(f"compiled for {target}")
+
+    monkeypatch.setattr(compiling, "_compile", refuse)
+
+
+@pytest.mark.parametrize(
+    ("archs", "ordered"),
+    [(None, ARCHS), ((), ()), (("sm_90", "sm_75"), ("sm_75", "sm_90")), (ARCHS[:1] * 2, ARCHS[:1])],
+)
+def test_check_archs(archs: tuple[str, ...] | None, ordered: tuple[str, ...]) -> None:
+    assert check_archs(archs) == ordered
+
+
+def test_an_unknown_arch_is_named(never_compiles: None, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="unknown architecture 'sm_35': onnxopt compiles for sm_75, "):
+        compile_cuda(SOURCE, ["sm_75", "sm_35"], tmp_path)
+    with pytest.raises(UsageError, match="name at least one"):
+        compile_cuda(SOURCE, [], tmp_path)
+
+
+def test_the_fatbin_holds_what_was_asked(tmp_path: Path) -> None:
+    done: list[str] = []
+    fatbin = compile_cuda(SOURCE, ["sm_90", "sm_75"], tmp_path, done.append)
+    assert sorted(done) == ["compute_90", "sm_75", "sm_90"]
+    assert fatbin.startswith(b"\x50\xed\x55\xba")  # the magic number of a fatbin
+    cubins = sorted(path.read_bytes() for path in tmp_path.glob("*.cubin"))
+    assert len(cubins) == 2 and all(c.startswith(b"\x7fELF") for c in cubins)
+    (ptx,) = tmp_path.glob("*.ptx")
+    assert b".target sm_90" in ptx.read_bytes()
+    assert b".entry k(" in ptx.read_bytes()
+    only_one = compile_cuda(SOURCE, ["sm_75"], tmp_path)
+    assert len(only_one) < len(fatbin)
+    assert _images(only_one) == [(ELF, 75), (PTX, 75)]
+    assert _images(fatbin) == [(ELF, 75), (ELF, 90), (PTX, 90)]
+
+
+PTX, ELF = 1, 2
+
+
+def _images(fatbin: bytes) -> list[tuple[int, int]]:
+    """(kind, architecture) of the entries: file header, then kind, sizes and arch of each."""
+    header_size, body = int.from_bytes(fatbin[6:8], "little"), int.from_bytes(fatbin[8:16], "little")
+    found, at = [], header_size
+    while at < header_size + body:
+        entry = int.from_bytes(fatbin[at + 4 : at + 8], "little")
+        size = int.from_bytes(fatbin[at + 8 : at + 16], "little")
+        kind, arch = (int.from_bytes(fatbin[at + o : at + o + n], "little") for o, n in ((0, 2), (28, 4)))
+        found.append((kind, arch))
+        at += entry + size
+    return sorted(found, key=lambda image: (image[0] == PTX, image[1]))
+
+
+def test_an_empty_log_damages_nothing(tmp_path: Path) -> None:
+    """NVRTC writes into the bytes it is given, and Python shares those of length 1."""
+    compile_cuda("__device__ int unused;", ["sm_90"], cache=tmp_path)
+    assert [bytes((k,)) for k in range(256)] == [bytes((k, 0))[:1] for k in range(256)]
+    assert [memoryview(bytes((k,)))[0] for k in range(256)] == list(range(256))
+
+
+def test_a_cache_hit_compiles_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = compile_cuda(SOURCE, ["sm_75"], tmp_path)
+    compiled: list[str] = []
+    compile_one = compiling._compile
+
+    def record(source: str, headers: dict[str, str], target: str) -> tuple[bytes, str]:
+        compiled.append(target)
+        return compile_one(source, headers, target)
+
+    monkeypatch.setattr(compiling, "_compile", record)
+    assert compile_cuda(SOURCE, ["sm_75"], tmp_path) == first
+    assert compiled == []
+    compile_cuda(SOURCE, ["sm_80"], tmp_path)
+    assert sorted(compiled) == ["compute_80", "sm_80"]
+    compile_cuda(SOURCE + "// changed\n", ["sm_80"], tmp_path)
+    assert len(compiled) == 4
+
+
+def test_the_default_cache_is_where_xdg_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(compiling, "_compile", lambda source, headers, target: (target.encode(), ""))
+    monkeypatch.setattr(compiling, "_fatbin", lambda images: b"+".join(images.values()))
+    assert compile_cuda(SOURCE, ["sm_75"]) == b"sm_75+compute_75"
+    kept = (tmp_path / "onnxopt" / "kernels").iterdir()
+    assert sorted(p.read_bytes() for p in kept if p.suffix != ".log") == [b"compute_75", b"sm_75"]
+
+
+def test_the_log_is_in_the_error(tmp_path: Path) -> None:
+    with pytest.raises(
+        CompileError, match=r"does not compile for (sm|compute)_75:\n.*onnxopt_kernels.cu\(1\): error"
+    ) as e:
+        compile_cuda("__global__ void k() { frobnicate(); }", ["sm_75"], tmp_path)
+    assert "frobnicate" in str(e.value)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("kind", ["a file", "inside a file", "read-only", "unreadable"])
+def test_a_cache_that_cannot_be_written_still_works(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compiling, "_compile", lambda source, headers, target: (target.encode(), ""))
+    monkeypatch.setattr(compiling, "_fatbin", lambda images: b"+".join(images.values()))
+    folder = tmp_path / "cache"
+    if "file" in kind:
+        folder.touch()
+    else:
+        folder.mkdir(mode=stat.S_IRUSR | stat.S_IXUSR if kind == "read-only" else 0)
+    if kind == "unreadable":  # what a folder of another user gives; root may read all
+
+        def denied(self: Path) -> bytes:
+            raise PermissionError(13, "Permission denied", str(self))
+
+        monkeypatch.setattr(Path, "read_bytes", denied)
+    cache = folder / "deeper" if kind == "inside a file" else folder
+    assert compile_cuda(SOURCE, ["sm_75"], cache) == b"sm_75+compute_75"
+    folder.chmod(0o700)
+
+
+def test_a_missing_compiler_is_told_with_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from cuda.bindings import nvrtc
+
+    def missing() -> None:
+        raise RuntimeError("no libnvrtc.so.12\nwhere it was looked for")
+
+    monkeypatch.setattr(nvrtc, "nvrtcVersion", missing)
+    with pytest.raises(
+        CompileError, match=r"pip install .*nvidia-cuda-nvrtc-cu12, or .*--arch none \(no libnvrtc\.so\.12\)"
+    ):
+        compile_cuda("// nothing", ["sm_90"], tmp_path)

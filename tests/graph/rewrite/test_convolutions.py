@@ -1,0 +1,124 @@
+"""Convolutions that are read as tokens become products: what fits, what does not and why, and that nothing changes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx_ir as ir
+import pytest
+from onnxscript.rewriter import MatchingTracer, RewriteRuleClassBase
+
+from onnxopt.graph.rewrite import convolutions, rewrite
+from onnxopt.graph.shapes.infer import InferShapesPass
+from tests.support import graphs
+from tests.support.attention_graphs import ops
+
+TENSORS = {
+    "patch": (6, 3, 2, 4), "narrow": (6, 3, 2, 2), "grouped": (6, 1, 2, 4), "tap": (6, 3, 3), "wide": (5, 6, 4),
+    "bias": (6,),
+}  # fmt: skip
+SHAPES = "int64[3] flat = {0, 6, -1}, int64[3] other = {0, 12, -1}"
+
+
+def model(inputs: str, body: str, opset: int = 20) -> ir.Model:
+    made = graphs.graph(inputs, "float16[] y", body, constants=SHAPES, opset=opset)
+    rng = np.random.default_rng(0)
+    for name, dims in TENSORS.items():
+        array = (rng.standard_normal(dims) * 0.3).astype(np.float16)
+        value = ir.Value(name=name, const_value=ir.tensor(array, name=name), shape=ir.Shape(dims))
+        value.type = ir.TensorType(ir.DataType.FLOAT16)
+        for node in made.graph:
+            for k, operand in enumerate(node.inputs):
+                if operand is not None and operand.name == name:
+                    node.replace_input_with(k, value)
+        made.graph.register_initializer(value)
+        for graph_input in [v for v in made.graph.inputs if v.name == name]:
+            made.graph.inputs.remove(graph_input)
+    InferShapesPass()(made)
+    return made
+
+
+WEIGHTS = ", ".join(f"float16[{', '.join(map(str, dims))}] {name}" for name, dims in TENSORS.items())
+IMAGE = f"float16[n, 3, 6, 8] x, {WEIGHTS}"
+SEQUENCE = f"float16[n, 3, length] x, {WEIGHTS}"
+PATCHES = "c = Conv<strides = [2, 4]>(x, patch{bias}) r = Reshape(c, flat) y = Transpose<perm = [0, 2, 1]>(r)"
+TAPS = "c = Conv<strides = [{step}], pads = [{before}, {after}]>(x, tap) y = Transpose<perm = [0, 2, 1]>(c)"
+TWO = """
+  a = Conv<pads = [1, 1]>(x, tap, bias) b = Gelu(a) c = Conv<strides = [2], pads = [1, 0]>(b, wide)
+  d = Relu(c) y = Transpose<perm = [0, 2, 1]>(d)
+"""
+
+
+def check(source: ir.Model, found: ir.Model, *shapes: tuple[int, ...]) -> None:
+    rng = np.random.default_rng(1)
+    for shape in shapes:
+        x = rng.standard_normal(shape).astype(np.float16)
+        (expected,), (result,) = graphs.run(source, {"x": x}), graphs.run(found, {"x": x})
+        assert result.shape == expected.shape
+        np.testing.assert_allclose(result, expected, atol=4e-3, rtol=4e-3)
+
+
+@pytest.mark.parametrize("bias", ["", ", bias"])
+def test_patches(bias: str, tmp_path: Path) -> None:
+    source = model(IMAGE, PATCHES.format(bias=bias))
+    found = source.clone()
+    assert rewrite(found, tmp_path).applied["tokens"] == 1
+    assert [op for op in ops(found) if op != "Reshape"] == ["Transpose", "MatMul", *(["Add"] if bias else [])]
+    check(source, found, (2, 3, 6, 8), (1, 3, 6, 8))
+
+
+@pytest.mark.parametrize(("step", "before", "after"), [(1, 1, 1), (2, 1, 1), (1, 0, 0), (3, 2, 0)])
+def test_taps(step: int, before: int, after: int, tmp_path: Path) -> None:
+    source = model(SEQUENCE, TAPS.format(step=step, before=before, after=after))
+    found = source.clone()
+    assert rewrite(found, tmp_path).applied["tokens"] == 1
+    assert "Conv" not in ops(found)
+    assert ops(found).count("Slice") == 3
+    check(source, found, (2, 3, 9), (1, 3, 4))
+
+
+def test_one_convolution_after_the_other(tmp_path: Path) -> None:
+    """The activations between them move behind the Transpose, which then meets the convolution before."""
+    source = model(SEQUENCE, TWO)
+    found = source.clone()
+    assert rewrite(found, tmp_path).applied["tokens"] == 2
+    assert "Conv" not in ops(found)
+    assert ops(found).count("Transpose") == 1
+    check(source, found, (2, 3, 9), (1, 3, 16))
+
+
+@pytest.mark.parametrize(
+    ("inputs", "body", "reason"),
+    [
+        (IMAGE.replace("n, 3, 6, 8", "n, 3, 6, 10"), PATCHES.format(bias=""), "made of whole patches"),
+        (IMAGE.replace("n, 3, 6, 8", "n, 3, h, w"), PATCHES.format(bias=""), "made of whole patches"),
+        (IMAGE, PATCHES.format(bias="").replace("[2, 4]", "[2, 2]"), "overlap or have gaps"),
+        (IMAGE, PATCHES.format(bias="").replace("[2, 4]", "[2, 4], pads = [0, 0, 2, 0]"), "overlap or have gaps"),
+        (IMAGE, PATCHES.format(bias="").replace("flat", "other"), "Reshape does not flatten the patches"),
+        (IMAGE, PATCHES.format(bias="").replace("[2, 4]", '[2, 4], auto_pad = "VALID"'), "worked out from the shape"),
+    ],
+)
+def test_patches_that_are_not(inputs: str, body: str, reason: str) -> None:
+    assert reason in _reason(model(inputs, body), convolutions.Patches)
+
+
+def test_taps_with_gaps() -> None:
+    body = TAPS.format(step=1, before=0, after=0).replace("strides = [1]", "strides = [1], dilations = [2]")
+    assert "groups or dilations" in _reason(model(SEQUENCE, body), convolutions.Taps)
+
+
+def test_float32_stays(tmp_path: Path) -> None:
+    text = IMAGE.replace("float16", "float")
+    source = graphs.graph(text, "float[] y", PATCHES.format(bias=""), constants=SHAPES)
+    found = source.clone()
+    assert rewrite(found, tmp_path).applied["tokens"] == 0
+    assert "Conv" in ops(found)
+
+
+def _reason(source: ir.Model, rule: type[RewriteRuleClassBase]) -> str:
+    """Why the rule leaves the Transpose alone."""
+    tracer, compiled = MatchingTracer(), rule.rule()
+    transpose = next(n for n in source.graph if n.op_type == "Transpose")
+    assert not compiled.match(source, source.graph, transpose, tracer=tracer)
+    return str(tracer.best_matches_map[compiled][0].match_result.reason)

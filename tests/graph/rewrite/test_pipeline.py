@@ -1,0 +1,105 @@
+"""Rewriting inside optimize: left out where verification finds it wrong, written in a portable form on request."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import onnx
+import onnx_ir as ir
+import pytest
+
+import onnxopt
+from onnxopt.artifact import manifest as manifests
+from onnxopt.graph.rewrite import attention
+from onnxopt.runtime import releases
+from tests.support import graphs
+from tests.support.attention_graphs import Attention
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    path = tmp_path / "attention.onnx"
+    model = Attention().model()
+    model.ir_version = 9
+    ir.save(model, path)
+    return path
+
+
+def _ops(path: Path) -> list[tuple[str, str]]:
+    return [(n.domain, n.op_type) for n in onnx.load(path, load_external_data=False).graph.node]
+
+
+@pytest.mark.usefixtures("library")
+def test_the_manifest_says_what_was_rewritten(source: Path, artifact: Path) -> None:
+    manifest = onnxopt.optimize(source, artifact, archs=()).manifest
+    assert _ops(artifact / "model.onnx") == [("com.microsoft", "Attention")]
+    assert manifest.verify.status == "passed"
+    assert manifest.rewrites == {"attention": 1, "rotary": 0, "merge": 1, "gate": 0, "tokens": 0}
+    assert manifest.ort_min == "1.21"
+    assert "1 x attention into one operator" in onnxopt.explain(artifact)
+    assert manifests.load(artifact).rewrites == manifest.rewrites
+
+
+@pytest.mark.usefixtures("library")
+def test_a_family_that_is_wrong_is_left_out(source: Path, artifact: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(attention, "_scale", lambda q, found: 5.0)
+    manifest = onnxopt.optimize(source, artifact, archs=()).manifest
+    assert manifest.verify.status == "passed"
+    assert [row.name for row in manifest.left_out] == ["rewrite:attention"]
+    assert "times the limit" in manifest.left_out[0].reason
+    assert "com.microsoft" not in {domain for domain, _ in _ops(artifact / "model.onnx")}
+    assert "left out by verification: rewrite:attention" in onnxopt.explain(artifact)
+
+
+@pytest.mark.usefixtures("library")
+def test_the_attention_that_stays_is_explained(tmp_path: Path, artifact: Path) -> None:
+    model = Attention(weights="p0 = Softmax<axis = -1>(masked) p = Mul(p0, half)").model()
+    ir.save(model, tmp_path / "odd.onnx")
+    manifest = onnxopt.optimize(tmp_path / "odd.onnx", artifact, archs=()).manifest
+    assert "not recognised as attention" in manifest.refusals[0].reason
+    assert "stands between Softmax and the product with v" in onnxopt.explain(artifact)
+
+
+@pytest.mark.usefixtures("library")
+@pytest.mark.parametrize("external", [False, True])
+def test_the_portable_form(source: Path, artifact: Path, external: bool) -> None:
+    manifest = onnxopt.optimize(source, artifact, archs=(), portable=True, external_data=external).manifest
+    portable = artifact / "model.portable.onnx"
+    assert {domain for domain, _ in _ops(portable)} == {""}
+    assert "model.portable.onnx" in manifest.files
+    assert onnxopt.verify(source, portable).status == "passed"
+    assert (artifact / "model.onnx.data").exists() is external
+    if external:
+        tensors = {t.name: t for t in onnx.load(portable, load_external_data=False).graph.initializer}
+        outside = [t for t in tensors.values() if t.data_location == onnx.TensorProto.EXTERNAL]
+        assert all(entry.value == "model.onnx.data" for t in outside for entry in t.external_data[:1])
+
+
+def test_a_release_to_run_on_is_checked(source: Path, artifact: Path) -> None:
+    assert [releases.release(text) for text in ("1.25", "1.25.1", None)] == ["1.25", "1.25", "1.21"]
+    for text in ("1", "new", "1.20", "1.9"):
+        with pytest.raises(onnxopt.UsageError, match="--ort-min"):
+            onnxopt.optimize(source, artifact, archs=(), ort_min=text)
+
+
+def test_a_release_that_cannot_open_the_model_is_refused(tmp_path: Path, artifact: Path) -> None:
+    source = tmp_path / "new.onnx"
+    ir.save(graphs.graph("float[N] x", "float[N] y", "a = Swish(x) y = Neg(a)", opset=24), source)
+    with pytest.raises(onnxopt.UsageError, match=r"--ort-min 1\.23: the model needs ONNX Runtime 1\.24 .*opset 24"):
+        onnxopt.optimize(source, artifact, archs=(), ort_min="1.23")
+    assert not artifact.exists()
+    for asked, noted in (("1.24.2", "1.24"), (None, "1.21")):
+        manifest = onnxopt.optimize(source, tmp_path / noted, archs=(), verify=False, ort_min=asked).manifest
+        assert (manifest.ort_min, manifest.requires.onnxruntime) == (noted, "1.24")
+
+
+@pytest.mark.usefixtures("library")
+def test_an_output_declared_wrong_stays_as_it_is_declared(source: Path, artifact: Path, tmp_path: Path) -> None:
+    """As piper's: a dim is another than the model says. Callers go by what is declared."""
+    model = ir.load(source)
+    declared = [*(model.graph.outputs[0].shape or ())]
+    model.graph.outputs[0].shape = ir.Shape(["anything", *declared[1:]])
+    ir.save(model, tmp_path / "wrong.onnx")
+    manifest = onnxopt.optimize(tmp_path / "wrong.onnx", artifact, archs=()).manifest
+    assert manifest.rewrites["attention"] == 1
+    assert manifest.outputs[0].dims == ("anything", *declared[1:])

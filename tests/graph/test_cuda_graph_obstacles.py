@@ -1,0 +1,120 @@
+"""What keeps a model from running as one CUDA graph, by name and reason; and that dynamic exports are free of it."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx_ir as ir
+import pytest
+
+import models
+from models.exported import Exported, exports
+from onnxopt.graph import normalize, read
+from onnxopt.graph.cuda_graph_obstacles import blocking_nodes, host_nodes
+from onnxopt.tools import inspect
+from tests.support.graphs import graph, run
+
+_SHAPE_OPERATORS = frozenset({"Shape", "Size", "Gather", "Slice", "Concat", "Squeeze", "Unsqueeze", "Expand", "Range"})
+
+
+def _blocking(inputs: str, outputs: str, body: str, constants: str = "") -> list[tuple[str, str]]:
+    return blocking_nodes(graph(inputs, outputs, body, constants=constants))
+
+
+@pytest.mark.parametrize(
+    ("inputs", "outputs", "body", "constants", "name", "reason"),
+    [
+        ("float[N] x, bool b", "float[] y",
+         "y = If (b) <then_branch = t () => (float[] p) { p = Exp(x) }, "
+         "else_branch = e () => (float[] q) { q = Abs(x) }>",
+         "", "y", "If decides on the host"),
+        ("float[N] x", "int64[] y", "y = NonZero(x)", "", "y", "depends on values"),
+        ("float[N] x", "float[] y", "y = Acosh(x)", "", "y", "Acosh has no CUDA kernel"),
+        ("string[N] x", "string[] y", "y = Identity(x)", "", "y", "Identity reads or writes strings"),
+        ("float[N] x", "float[] y", "s = Shape(x)  f = Cast<to=1>(s)  e = Exp(x)  y = Mul(e, f)", "", "y",
+         "Mul runs on the device and reads `f`, which is computed on the host"),
+        ("float[N, 4] x, int64[2] k", "float[] y", "a = Abs(k)  y = Reshape(x, a)", "", "y",
+         "Reshape reads `a` on the host, but Abs computes it on the device"),
+        ("float[N, 4] x, int64[2] k", "float[] y", "y = Reshape(x, k)", "", "y",
+         "Reshape reads the input `k` on the host"),
+        ("float[N] x, float v", "float[] y", "a = Exp(v)  y = Pad(x, p, a)", "int64[2] p = {1, 1}", "y",
+         "Pad reads `a` on the host, but Exp computes it on the device"),
+        ("float[N] x", "float[] y", "s = Shape(x)  f = Cast<to=1>(s)  y = Mul(x, f)", "", "y",
+         "Mul reads the input `x` on the host"),
+    ],
+)  # fmt: skip
+def test_what_blocks_has_a_name_and_a_reason(
+    inputs: str, outputs: str, body: str, constants: str, name: str, reason: str
+) -> None:
+    found = _blocking(inputs, outputs, body, constants)
+    assert [n for n, _ in found] == [name]
+    assert reason in found[0][1]
+
+
+@pytest.mark.parametrize(
+    ("inputs", "body", "constants"),
+    [
+        ("float[N, 4] x", "y = Exp(x)", ""),
+        ("float[N, 4] x", "s = Shape(x)  g = Slice(s, z, o)  c = Concat<axis=0>(g, t, t)  y = Reshape(x, c)",
+         "int64[1] z = {0}, int64[1] o = {1}, int64[1] t = {2}"),
+        ("float[N, 4] x", "s = Size(x)  r = Range(z, s, o)  y = Cast<to=1>(r)", "int64 z = {0}, int64 o = {1}"),
+    ],
+)  # fmt: skip
+def test_shapes_on_the_host_block_nothing(inputs: str, body: str, constants: str) -> None:
+    assert _blocking(inputs, "float[] y", body, constants) == []
+
+
+def test_nodes_on_the_host_are_listed_although_they_block_nothing() -> None:
+    model = graph(
+        "float[N, 4] x", "float[] y", "s = Shape(x)  c = Add(s, s)  y = Expand(x, c)",
+    )  # fmt: skip
+    assert host_nodes(model) == [("c", "Add computes a shape")]
+
+
+def test_sixteen_bit_floats_never_stay_on_the_host() -> None:
+    body = "s = Shape(x)  f = Cast<to=10>(s)  g = Mul(f, f)  y = Mul(x, g)"
+    found = _blocking("float16[N] x", "float16[] y", body)
+    assert [name for name, _ in found] == ["g"]
+
+
+def test_positions_are_counted_on_the_device() -> None:
+    constants = "float[2] freq = {1.0, 0.5}, int64[1] a = {1}"
+    model = graph(
+        "float[B, P, 2] x", "float[] y",
+        "p = Shape<start=1, end=2>(x)  u = Unsqueeze(p, a)  f = Cast<to=1>(u)  m = Mul(f, freq)  c = Cos(m) "
+        "y = Mul(x, c)",
+        constants=constants,
+    )  # fmt: skip
+    feeds = {"x": np.random.default_rng(0).standard_normal((2, 5, 2), np.float32)}
+    before = run(model, feeds)
+    assert blocking_nodes(model)
+    normalized = normalize.normalize(model).model
+    assert blocking_nodes(normalized) == []
+    assert "Range" in [node.op_type for node in normalized.graph]
+    np.testing.assert_array_equal(run(normalized, feeds)[0], before[0])
+
+
+# architecture -> at most how many operators on shapes are left of a small dynamic export
+LEFT = {"bert": 13, "vit": 2, "llama": 36, "convnext": 0, "efficientnet": 0, "whisper_encoder": 0, "llama_decode": 19}
+DYNAMIC = [row for row in exports().values() if row.size == "tiny" and row.dynamic]
+
+
+@pytest.mark.models
+@pytest.mark.parametrize("row", DYNAMIC, ids=lambda row: row.name)
+def test_shape_subgraphs_of_a_dynamic_export_disappear_and_a_cuda_graph_can_be_captured(row: Exported) -> None:
+    model = read.load(models.path(row.name)).model
+    before = sum(node.op_type in _SHAPE_OPERATORS for node in model.graph)
+    normalized = normalize.normalize(model).model
+    after = sum(
+        node.op_type in _SHAPE_OPERATORS and node.outputs[0].dtype in (ir.DataType.INT64, ir.DataType.BOOL)
+        for node in normalized.graph
+    )
+    assert after <= LEFT[row.architecture] <= 0.6 * before
+    assert blocking_nodes(normalized) == []
+    assert all("computes a shape" in reason for _, reason in host_nodes(normalized))
+
+
+@pytest.mark.models
+def test_inspect_names_what_is_on_the_host() -> None:
+    summary = inspect.inspect(models.path("llama_decode_tiny_dyn"))
+    assert any("computed on the host" in reason for _, reason in summary.cuda_graph)
+    assert summary.host

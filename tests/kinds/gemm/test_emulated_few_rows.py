@@ -1,0 +1,67 @@
+"""Products of few rows, run on the CPU by g++ and threads (emulation/cuda.h), against numpy.
+
+What is tested is the device code itself: columns that do not fill a warp or a block, depths that do not fill the
+vectors in flight, rows below the entry point's, every epilogue. 16-bit dtypes need a GPU.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.support import emulated
+
+_MAIN = """
+#include "gemm/few_rows.cuh"
+using namespace onnxopt;
+int main() {
+  const unsigned rows = %(rows)d, columns = %(columns)d, depth = %(depth)d;
+  auto a = emulation::read<float>("a", rows * depth), b = emulation::read<float>("b", columns * depth);
+  auto bias = emulation::read<float>("bias", columns), residual = emulation::read<float>("residual", rows * columns);
+  std::vector<float> y(rows * columns + 64, -1e30f);
+  const FewRowsParams params{a.data(), b.data(), %(bias)s, %(residual)s, y.data(), rows, columns, depth, 1, 0.5f, 2.0f};
+  const unsigned of_block = %(threads)d / 32 * %(wide)d;
+  emulation::launch((columns + of_block - 1) / of_block, %(threads)d, [&] {
+    few_rows<float, Activation::%(activation)s, %(most)d, %(wide)d, %(unroll)d, %(threads)d>(params);
+  });
+  for (int k = 0; k < 64; ++k) if (y[rows * columns + k] != -1e30f) return 3;  // nothing behind the end
+  y.resize(rows * columns);
+  emulation::write("y", y);
+}
+"""
+
+
+@pytest.mark.parametrize(
+    ("rows", "most", "columns", "depth", "wide", "unroll", "activation", "bias", "residual"),
+    [
+        (1, 1, 16, 1024, 2, 8, "kNone", False, False),
+        (1, 1, 13, 132, 2, 2, "kRelu", True, False),
+        (3, 4, 9, 516, 4, 2, "kNone", False, True),
+        (2, 2, 5, 40, 1, 4, "kGeluTanh", True, True),
+    ],
+)
+def test_few_rows(
+    tmp_path: Path, rows: int, most: int, columns: int, depth: int, wide: int, unroll: int, activation: str,
+    bias: bool, residual: bool,
+) -> None:  # fmt: skip
+    rng = np.random.default_rng(rows + columns)
+    shapes = {"a": (rows, depth), "b": (columns, depth), "bias": (columns,), "residual": (rows, columns)}
+    given = {name: rng.standard_normal(shape).astype(np.float32) for name, shape in shapes.items()}
+    for name, value in given.items():
+        value.tofile(tmp_path / name)
+    expected = 0.5 * (given["a"].astype(np.float64) @ given["b"].T.astype(np.float64))
+    expected += given["bias"] * bias + 2.0 * given["residual"] * residual
+    if activation == "kRelu":
+        expected = np.maximum(expected, 0)
+    if activation == "kGeluTanh":
+        expected *= 0.5 * (1 + np.tanh(np.sqrt(2 / np.pi) * (expected + 0.044715 * expected**3)))
+    filled = {
+        "rows": rows, "columns": columns, "depth": depth, "most": most, "wide": wide, "unroll": unroll,
+        "activation": activation, "threads": 64, "bias": "bias.data()" if bias else "nullptr",
+        "residual": "residual.data()" if residual else "nullptr",
+    }  # fmt: skip
+    emulated.run(tmp_path, _MAIN % filled)
+    found = np.fromfile(tmp_path / "y", np.float32).reshape(rows, columns)
+    np.testing.assert_allclose(found, expected, rtol=2e-5, atol=2e-4)

@@ -1,0 +1,73 @@
+"""Which products get entry points for few rows."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx_ir as ir
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from onnxopt.codegen import generate, kernels_json
+from onnxopt.fusion import entry_points
+from onnxopt.kinds.gemm.few_rows import FewRowsVariant
+from onnxopt.kinds.gemm.kind import GEMM
+from tests.support.fusing import fuse, outline
+
+
+def kernel_of(dims, *, turned=True, uses=1):
+    """The kernel of x (dims) @ w^T, both float16, where one node or several read one weight each."""
+    nodes, weights, outputs = [], [], []
+    for k in range(uses):
+        shape = (96, 64) if turned else (64, 96)
+        weights.append(numpy_helper.from_array(np.ones(shape, np.float16), f"w{k}"))
+        weights.append(numpy_helper.from_array(np.ones(96, np.float16), f"b{k}"))
+        if turned:
+            nodes.append(helper.make_node("Transpose", [f"w{k}"], [f"t{k}"], perm=[1, 0]))
+        nodes.append(helper.make_node("MatMul", ["x", f"t{k}" if turned else f"w{k}"], [f"p{k}"]))
+        nodes.append(helper.make_node("Add", [f"p{k}", f"b{k}"], [f"y{k}"]))
+        outputs.append(helper.make_tensor_value_info(f"y{k}", TensorProto.FLOAT16, None))
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT16, [*dims, 64])
+    made = helper.make_graph(nodes, "g", [x], outputs, weights)
+    proto = helper.make_model(made, opset_imports=[helper.make_opsetid("", 20)], ir_version=10)
+    model = ir.serde.deserialize_model(proto)
+    (kernel,) = outline(model, fuse(model))
+    assert kernel.kind is GEMM
+    return kernel
+
+
+@pytest.mark.parametrize(
+    ("dims", "rows"),
+    [
+        ((1, 1), [1]),
+        ((2,), [2]),
+        ((1, 2, 1), [2]),
+        ((3,), []),
+        ((8, 128), []),
+        (("batch", 1), [1, 2]),
+        (("batch", 197), []),
+        (("batch", "sequence"), []),
+    ],
+)
+def test_rows_that_may_be_few(dims, rows) -> None:
+    kernel = kernel_of(dims)
+    assert all(isinstance(v, FewRowsVariant) for v in kernel.variants)
+    assert [v.rows for v in kernel.variants] == rows
+    text = generate.generate([kernel])
+    assert ('#include "gemm/few_rows.cuh"' in text) == bool(rows)
+    assert text.count("FewRowsParams params") == len(rows)
+
+
+def test_one_kernel_for_several_products() -> None:
+    kernel = kernel_of(("batch", 1), uses=3)
+    assert len(kernel.sites) == 3
+    assert [v.rows for v in kernel.variants] == [1, 2]
+
+
+def test_a_weight_as_it_is_has_no_entry_point() -> None:
+    assert kernel_of((1,), turned=False).variants == ()
+
+
+def test_tune_has_nothing_to_add() -> None:
+    kernel = kernel_of((1,))
+    assert entry_points.with_alternatives(kernel) == kernel
+    assert '"rows": 1' in kernels_json.to_json([kernel], None)

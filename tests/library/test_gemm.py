@@ -1,0 +1,311 @@
+"""The library's CPU kernel for products against float64, what it refuses, and damaged files."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from onnx import helper
+
+from onnxopt.program.gemm import Gemm
+from tests.support import custom_ops_artifact as artifact
+from tests.support import custom_ops_fake_driver as fake_driver
+
+pytestmark = pytest.mark.usefixtures("library")
+F = "float32"
+# of the largest |value|: sums in float32, one rounding to storage
+TOLERANCE = {"float32": 2e-6, "float16": 1e-3, "bfloat16": 8e-3}
+
+
+def row(gemm: Gemm, **fields) -> dict:
+    gemm.verify()
+    return {"name": artifact.NAME, "kind": "gemm", **gemm.to_json(), "cpu": True, "variants": [], **fields}
+
+
+def expected(gemm: Gemm, arrays: list[np.ndarray]) -> np.ndarray:
+    """The definition in gemm.py, in float64."""
+    x = [a.astype(np.float64) for a in arrays]
+    a = x[gemm.a].swapaxes(-1, -2) if gemm.transpose_a else x[gemm.a]
+    b = x[gemm.b].swapaxes(-1, -2) if gemm.transpose_b else x[gemm.b]
+    y = gemm.alpha * (a @ b)
+    if gemm.bias is not None:
+        y = y + x[gemm.bias].reshape(-1)
+    if gemm.residual is not None:
+        y = y.reshape(x[gemm.residual].shape) + gemm.beta * x[gemm.residual]
+    if gemm.activation == "relu":
+        y = np.maximum(y, 0)
+    if gemm.activation == "gelu_tanh":
+        y = 0.5 * y * (1 + np.tanh(np.sqrt(2 / np.pi) * (y + 0.044715 * y**3)))
+    return y
+
+
+def body(gemm: Gemm):
+    """A function that gives something else, so that the result tells which of the two ran."""
+    return [helper.make_node("Identity", ["x0"], ["y0"])]
+
+
+def session(folder, gemm: Gemm, shapes, rows=None):
+    library = artifact.write(folder, [row(gemm)])
+    inputs = list(zip(gemm.inputs, shapes, strict=True))
+    return artifact.session(artifact.model(body(gemm), inputs, [(gemm.outputs[0], None)]), library)
+
+
+def draw(gemm: Gemm, shapes) -> list[np.ndarray]:
+    rng = np.random.default_rng(7)
+    outside = [F if d == "bfloat16" else d for d in gemm.inputs]
+    arrays = [np.asarray(rng.standard_normal(s)).astype(d) for s, d in zip(shapes, outside, strict=True)]
+    if "bfloat16" in gemm.inputs:  # values that bfloat16 holds exactly
+        arrays = [(a.view(np.uint32) & np.uint32(0xFFFF0000)).view(np.float32) for a in arrays]
+    return arrays
+
+
+def check(folder, gemm: Gemm, shapes) -> None:
+    arrays = draw(gemm, shapes)
+    (found,) = artifact.run(session(folder, gemm, [list(s) for s in shapes]), arrays)
+    wanted = expected(gemm, arrays)
+    assert found.shape == wanted.shape
+    scale = np.abs(wanted).max(initial=1.0)
+    np.testing.assert_allclose(found.astype(np.float64), wanted, atol=TOLERANCE[gemm.outputs[0]] * scale, rtol=0)
+
+
+def gemm(count: int = 2, dtype: str = F, **fields) -> Gemm:
+    return Gemm((dtype,) * count, (dtype,), **fields)
+
+
+SHAPES = [
+    ((5, 7), (7, 3)),
+    ((1, 64), (64, 64)),  # one row
+    ((33, 65), (65, 130)),  # one above the blocks
+    ((2, 3, 4), (4, 5)),  # rows of a batch are rows of one matrix
+    ((2, 1, 3, 4), (5, 4, 6)),  # batches that broadcast both ways
+    ((2, 3, 4, 5), (2, 3, 5, 6)),
+    ((4, 5), (3, 5, 2)),
+    ((3, 0), (0, 2)),  # a sum over nothing
+    ((0, 3), (3, 2)),
+    ((2, 3), (3, 0)),
+    ((0, 2, 3), (3, 4)),
+]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+@pytest.mark.parametrize("shapes", SHAPES)
+def test_products(tmp_path, dtype, shapes):
+    check(tmp_path, gemm(dtype=dtype), shapes)
+
+
+@pytest.mark.parametrize("transposed", [(True, False), (False, True), (True, True)])
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+@pytest.mark.parametrize("shapes", SHAPES)
+def test_transposed(tmp_path, dtype, shapes, transposed):
+    turned = [(*s[:-2], s[-1], s[-2]) if t else s for s, t in zip(shapes, transposed, strict=True)]
+    check(tmp_path, gemm(dtype=dtype, transpose_a=transposed[0], transpose_b=transposed[1]), turned)
+
+
+@pytest.mark.parametrize("activation", ["none", "relu", "gelu_tanh"])
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+@pytest.mark.parametrize("shape", [(9, 4), (2, 5, 4)])
+def test_epilogues(tmp_path, dtype, activation, shape):
+    weight, bias, whole = (shape[-1], 70), (70,), (*shape[:-1], 70)
+    common = {"dtype": dtype, "activation": activation, "alpha": 0.75}
+    check(tmp_path / "bias", gemm(3, bias=2, **common), [shape, weight, bias])
+    check(tmp_path / "row", gemm(3, bias=2, **common), [shape, weight, (1, 70)])
+    check(tmp_path / "residual", gemm(3, residual=2, beta=-0.5, **common), [shape, weight, whole])
+    check(tmp_path / "both", gemm(4, bias=2, residual=3, **common), [shape, weight, bias, whole])
+
+
+def test_a_residual_that_is_an_operand(tmp_path):
+    check(tmp_path / "a", gemm(2, residual=0), [(6, 6), (6, 6)])
+    check(tmp_path / "square", Gemm((F,), (F,), a=0, b=0), [(6, 6)])
+
+
+def test_the_output_takes_the_residuals_dims(tmp_path):
+    check(tmp_path, gemm(3, residual=2, residual_shape=True), [(6, 4), (4, 5), (2, 3, 5)])
+
+
+@pytest.mark.parametrize("transposed", [False, True])
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+@pytest.mark.parametrize("parts", [2, 3])
+def test_parts(tmp_path, dtype, parts, transposed):
+    """Several outputs are equal parts of the product's columns."""
+    one = Gemm((dtype,) * 3, (dtype,) * parts, bias=2, activation="relu", transpose_b=transposed)
+    columns = 70 * parts
+    weight = (columns, 9) if transposed else (9, columns)
+    shapes = [("b", 5, 9), weight, (columns,)]
+    library = artifact.write(tmp_path, [row(one)])
+    arrays = draw(one, [(2, 5, 9), weight, (columns,)])
+    function = [helper.make_node("Identity", ["x0"], [f"y{k}"]) for k in range(parts)]
+    inputs = list(zip(one.inputs, map(list, shapes), strict=True))
+    ready = artifact.session(artifact.model(function, inputs, [(dtype, None)] * parts), library)
+    assert [o.shape for o in ready.get_outputs()] == [["b", 5, 70]] * parts
+    wanted = np.split(expected(dataclasses.replace(one, outputs=(dtype,)), arrays), parts, axis=-1)
+    for found, part in zip(artifact.run(ready, arrays), wanted, strict=True):
+        scale = np.abs(part).max()
+        np.testing.assert_allclose(found.astype(np.float64), part, atol=TOLERANCE[dtype] * scale, rtol=0)
+
+
+@pytest.mark.parametrize(
+    ("shapes", "message"),
+    [([(2, 3), (3, 5)], "have no 2 equal parts"), ([(2, 2, 3), (2, 3, 4)], "have no 2 equal parts")],
+)
+def test_parts_that_do_not_fit(tmp_path, shapes, message):
+    one = Gemm((F, F), (F, F))
+    library = artifact.write(tmp_path, [row(one)])
+    function = [helper.make_node("Identity", ["x0"], [f"y{k}"]) for k in range(2)]
+    ready = artifact.session(artifact.model(function, [(F, None)] * 2, [(F, None)] * 2), library)
+    with pytest.raises(Exception, match=message):
+        artifact.run(ready, draw(one, shapes))
+
+
+def test_nan_passes_relu(tmp_path):
+    one = gemm(activation="relu")
+    x = np.array([[np.nan, 0], [1, 0]], F)
+    (found,) = artifact.run(session(tmp_path, one, [[2, 2], [2, 2]]), [x, np.eye(2, dtype=F)])
+    assert np.isnan(found[0, 0])
+    assert found[1, 0] == 1
+
+
+@pytest.mark.parametrize(
+    ("fields", "count", "shapes", "message"),
+    [
+        ({}, 2, [(2, 3), (4, 5)], "the matrices do not fit together: a [2, 3], b [4, 5]"),
+        ({"transpose_b": True}, 2, [(2, 3), (3, 5)], "b^T [3, 5]"),
+        ({}, 2, [(2, 2, 3), (3, 3, 5)], "leading dims do not broadcast"),
+        ({}, 2, [(3,), (3, 5)], "an operand of a product is no matrix"),
+        ({"bias": 2}, 3, [(2, 3), (3, 5), (2, 5)], "the bias is not a vector along the last dim"),
+        ({"residual": 2}, 3, [(2, 3), (3, 5), (1, 5)], "the residual does not have the product's shape"),
+    ],
+)
+def test_shapes_that_do_not_fit(tmp_path, fields, count, shapes, message):
+    one = gemm(count, **fields)
+    ready = session(tmp_path, one, [None] * count)
+    with pytest.raises(Exception, match=re.escape(message)):
+        artifact.run(ready, draw(one, shapes))
+
+
+def test_shape_inference(tmp_path):
+    """Symbolic dims of both operands reach the output."""
+    one = gemm(3, bias=2)
+    ready = session(tmp_path, one, [["n", "s", 4], [4, 6], [6]])
+    assert ready.get_outputs()[0].shape == ["n", "s", 6]
+    turned = session(tmp_path / "t", gemm(transpose_a=True, transpose_b=True), [["k", "m"], [5, "k"]])
+    assert turned.get_outputs()[0].shape == ["m", 5]
+
+
+def test_names_are_not_registered_where_the_cpu_kernel_does_not_pay(tmp_path):
+    library = artifact.write(tmp_path, [row(gemm(), cpu=False)])
+    model = artifact.model(body(gemm()), [(F, [2, 2])] * 2, [(F, None)])
+    x = np.full((2, 2), 3, F)
+    np.testing.assert_array_equal(artifact.run(artifact.session(model, library), [x, x])[0], x)
+
+
+FEW_ROWS = {
+    "symbol": "k_rows1", "modes": "", "index": 32, "vector": 4, "unroll": 8, "threads": 64, "waits": True, "rows": 1,
+    "columns": 1,
+}  # fmt: skip
+DAMAGE = {
+    "no operand": ({"a": ...}, 'has no field "a"'),
+    "operand that is not there": ({"b": 5}, "kernels[0].b is not an integer from 0 to 3"),
+    "operand negative": ({"bias": -1}, "kernels[0].bias is not an integer"),
+    "input that nothing reads": ({"bias": 3}, "inputs has an input 2 that nothing reads"),
+    "too many inputs": ({"inputs": [F] * 5}, "inputs has 5 dtypes"),
+    "no inputs": ({"inputs": []}, "inputs has 0 dtypes"),
+    "parts with a residual": ({"outputs": [F, F]}, "outputs has 2 dtypes, and parts go with neither a residual"),
+    "no outputs": ({"outputs": []}, "outputs has 0 dtypes"),
+    "too many parts": ({"outputs": [F] * 9}, "outputs has 9 dtypes"),
+    "integers": ({"inputs": ["int32"] * 4, "outputs": ["int32"]}, "is int32, no float"),
+    "float64": ({"inputs": ["float64"] * 4, "outputs": ["float64"]}, "is float64, no float"),
+    "mixed": ({"inputs": [F, F, F, "float16"]}, "inputs differ from the output's dtype"),
+    "scale a text": ({"alpha": "1"}, "alpha is not a number"),
+    "scale too large": ({"alpha": 1e300}, "alpha is not a finite float32"),
+    "transposed by a number": ({"transpose_a": 1}, "transpose_a is not true or false"),
+    "unknown activation": ({"activation": "silu"}, 'activation is "silu"'),
+    "no residual to take the shape of": ({"residual": ..., "inputs": [F] * 3, "residual_shape": True}, "no residual"),
+    "code": ({"variants": [{}]}, 'has no field "symbol"'),
+    "code for other transposes": ({"variants": [FEW_ROWS]}, "does not go with a product of these transposes"),
+    "code of half a warp": ({"variants": [{**FEW_ROWS, "threads": 48}]}, "no multiple of a warp"),
+    "code of short vectors": ({"variants": [{**FEW_ROWS, "vector": 2}]}, "vector is not 16 bytes"),
+    "unknown kind": ({"kind": "winograd"}, 'kind is "winograd"'),
+}
+
+
+@pytest.mark.parametrize("name", DAMAGE)
+def test_damage(tmp_path, name):
+    fields, message = DAMAGE[name]
+    good = row(gemm(4, bias=2, residual=3))
+    damaged = {k: v for k, v in {**good, **fields}.items() if v is not ...}
+    library = artifact.write(tmp_path, [damaged])
+    model = artifact.model(body(gemm()), [(F, None)] * 4, [(F, None)])
+    with pytest.raises(Exception, match=r"kernels\.json") as caught:
+        artifact.session(model, library)
+    assert message in str(caught.value)
+
+
+def test_a_meaning_that_breaks_a_rule():
+    for fields, problem in [
+        ({"inputs": (F, F, F)}, "are not all of 3"),
+        ({"outputs": (F,) * 9}, "9, not 1 to 8"),
+        ({"outputs": (F, F), "transpose_a": True}, "parts go with neither"),
+        ({"outputs": ("float16",)}, "differ in dtype"),
+        ({"inputs": ("int32", "int32"), "outputs": ("int32",)}, "int32 is not one of"),
+        ({"activation": "silu"}, "silu is not one of"),
+        ({"alpha": float("inf")}, "finite"),
+        ({"residual_shape": True}, "without a residual"),
+    ]:
+        with pytest.raises(ValueError, match=problem):
+            dataclasses.replace(gemm(), **fields).verify()
+
+
+def test_json_leaves_out_what_is_not_there():
+    assert "bias" not in json.loads(json.dumps(gemm().to_json()))
+
+
+# registering on a machine with a GPU
+
+
+_WHICH_RAN = """
+import sys, numpy as np, onnxruntime as ort
+options = ort.SessionOptions()
+options.register_custom_ops_library(sys.argv[2])
+x = np.full((2, 2), 3, np.float32)
+session = ort.InferenceSession(sys.argv[1], options, providers=["CPUExecutionProvider"])
+print("kernel" if session.run(None, {"x0": x, "x1": x})[0][0, 0] == 18 else "function")
+"""
+
+
+def _without_cuda_provider(folder: pathlib.Path) -> pathlib.Path:
+    """A copy of the onnxruntime package, of links, that lacks the CUDA provider; returns what goes on the path."""
+    source = pathlib.Path(artifact.ort.__file__).parent
+    for path in source.rglob("*"):
+        if path.is_dir() or "providers_cuda" in path.name or "__pycache__" in path.parts:
+            continue
+        link = folder / "onnxruntime" / path.relative_to(source)
+        link.parent.mkdir(parents=True, exist_ok=True)
+        link.symlink_to(path)
+    return folder
+
+
+@pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler to build the stand-in driver with")
+@pytest.mark.parametrize("provider", [True, False])
+def test_registering_with_a_gpu(tmp_path, provider):
+    """A CPU session runs the CPU kernel where the CUDA op is registered, else the function; nothing else is needed."""
+    if provider and not any(pathlib.Path(artifact.ort.__file__).parent.rglob("libonnxruntime_providers_cuda.so")):
+        pytest.skip("this onnxruntime has no CUDA provider")
+    library = artifact.write(tmp_path, [row(gemm(), cpu=False)])
+    model = tmp_path / "model.onnx"
+    model.write_bytes(artifact.model(body(gemm()), [(F, [2, 2])] * 2, [(F, None)]).SerializeToString())
+    driver = fake_driver.build(tmp_path / "driver", shutil.which("cc"))
+    env = {**os.environ, "LD_LIBRARY_PATH": str(driver), "FAKE_ARCH": "90"}
+    if not provider:
+        env["PYTHONPATH"] = str(_without_cuda_provider(tmp_path / "site"))
+    command = [sys.executable, "-c", _WHICH_RAN, str(model), str(library)]
+    done = subprocess.run(command, env=env, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == ("kernel" if provider else "function")
+    assert ("no libcublasLt.so" in done.stderr) == (not provider)

@@ -1,0 +1,163 @@
+"""The benchmarks: all are listed and can be run by name, and the peers on the GPU are timed as they should be."""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import json
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import onnx
+import pytest
+import torch
+from onnx import helper
+
+from benchmarks.__main__ import main, summaries
+from benchmarks.gpu import peers
+from benchmarks.support import skeletons, torch_peers
+from tests.support.hostile_building import model_of, value
+
+ROOT = Path(__file__).resolve().parents[2]
+FOLDERS = {path.parent for path in (ROOT / "benchmarks").glob("*/*.py")}
+
+
+def test_every_benchmark_is_listed_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    """A benchmark is a module that runs as a program; those that only others run lie in support/ and have no line."""
+    programs = {
+        f"{path.parent.name}.{path.stem}"
+        for folder in FOLDERS - {ROOT / "benchmarks" / "support"}
+        for path in folder.glob("*.py")
+        if 'if __name__ == "__main__":' in path.read_text()
+    }
+    assert summaries().keys() == programs
+    assert main([]) == 0
+    listed = capsys.readouterr().out.splitlines()
+    for name, summary in summaries().items():
+        assert len(summary) > 20
+        assert [line for line in listed if line.split()[:1] == [name] and line.endswith(summary)]
+
+
+@pytest.mark.parametrize("command", [["-m", "benchmarks", "cpu.chains"], ["-m", "benchmarks.cpu.chains"]])
+def test_a_benchmark_runs_by_name(command: list[str]) -> None:
+    done = subprocess.run([sys.executable, *command, "--help"], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "--seconds" in done.stdout
+
+
+def test_an_unknown_name_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["gpu.nothing"]) == 2
+    assert "No benchmark is named gpu.nothing; the names are: cpu.chains, " in capsys.readouterr().err
+
+
+def _names(tree: ast.AST) -> set[str]:
+    """What a module's top level defines, by definition, assignment or import."""
+    names: set[str] = set()
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            names.add(node.name)
+        elif isinstance(node, ast.Import | ast.ImportFrom):
+            names |= {alias.asname or alias.name.partition(".")[0] for alias in node.names}
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            names.add(node.id)
+        else:
+            names |= _names(node)
+    return names
+
+
+def test_imports_of_our_own_modules_name_what_is_there() -> None:
+    """Those inside of functions too, which run on a machine with a GPU alone."""
+    folders = ("benchmarks", "models", "onnxopt", "tests")
+    paths = [path for folder in folders for path in (ROOT / folder).rglob("*.py") if "cache" not in path.parts]
+    trees = {".".join(p.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): p for p in paths}
+    parsed = {name: ast.parse(path.read_text()) for name, path in trees.items()}
+    known = {f"{name}.{defined}" for name, tree in parsed.items() for defined in _names(tree)}
+    known |= {".".join(name.split(".")[:n]) for name in parsed for n in range(1, name.count(".") + 2)}
+    lazy = {name for name, tree in parsed.items() if "__getattr__" in _names(tree)}
+    wrong = [
+        f"{module}:{node.lineno}: {node.module} has no {alias.name}"
+        for module, tree in parsed.items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] in folders
+        for alias in node.names
+        if f"{node.module}.{alias.name}" not in known and node.module not in lazy
+    ]
+    wrong += [
+        f"{module}:{node.lineno}: there is no {alias.name}"
+        for module, tree in parsed.items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Import)
+        for alias in node.names
+        if alias.name.partition(".")[0] in folders and alias.name not in known
+    ]
+    assert len(parsed) > 200
+    assert wrong == []
+
+
+# --- peers -----------------------------------------------------------------------------------------------------------
+
+
+def test_peers_time_the_sessions_that_were_opened_in_one_thread(tmp_path: Path) -> None:
+    """CUDA graphs belong to the thread that captured them, and one model that fails does not hide the others."""
+    threads = set()
+
+    def open_sessions(name: str, folder: Path, row: dict[str, Any]) -> dict[str, Any]:
+        threads.add(threading.get_ident())
+        if name == "vit":
+            raise RuntimeError("no such graph")
+        row["ORT cosine"] = 1.0
+        return {"ORT": name, "onnxopt": name}
+
+    def time_sessions(opened: dict[str, Any]) -> dict[str, float]:
+        threads.add(threading.get_ident())
+        return dict.fromkeys(opened, 2.5)
+
+    out = tmp_path / "peers.json"
+    args = argparse.Namespace(only=["bert", "vit", "llama"], modes=[], seconds=60.0, torch_only=False)
+    rows = peers.run(tmp_path, out, args, open_sessions, time_sessions)
+    measured = {"ORT cosine": 1.0, "ORT": 2.5, "onnxopt": 2.5}
+    assert rows == {"bert": measured, "vit": {"ORT": "failed: RuntimeError: no such graph"}, "llama": measured}
+    assert json.loads(out.read_text()) == rows
+    assert len(threads) == 1 and threading.get_ident() not in threads
+
+
+def _stripped(folder: Path, op_type: str) -> onnx.ModelProto:
+    """A graph of one node, with an optimized form of it in the folder under the name "net"."""
+    image = [value("x", [1, 3, 8, 8])]
+    inputs = ["x", "w"] if op_type == "Conv" else ["x"]
+    nodes = [helper.make_node(op_type, inputs, ["y"])]
+    weights = {"w": torch.ones(4, 3, 3, 3).numpy()} if op_type == "Conv" else {}
+    source = model_of(nodes, image, [value("y", None)], weights)
+    skeletons.strip(onnx.ModelProto.FromString(source.SerializeToString()), source, folder / "net.onnx.xz")
+    return source
+
+
+def test_onnx_runtimes_layout_options_are_a_peer_where_there_are_convolutions(tmp_path: Path) -> None:
+    (tmp_path / "net.ort_fusions.failed").write_text("ValueError: no")
+    row: dict[str, Any] = {}
+    forms = peers.ort_forms("net", _stripped(tmp_path, "Conv"), tmp_path, row, {"onnxopt": "lib.so"})
+    assert list(forms) == ["ORT", "ORT + CUDA graph", peers.NHWC_LABEL, "onnxopt"]
+    assert forms[peers.NHWC_LABEL].options == {"prefer_nhwc": "1", "fuse_conv_bias": "1"}
+    assert [form.cuda_graph for form in forms.values()] == [False, True, True, True]
+    assert {label: form.library for label, form in forms.items() if form.library} == {"onnxopt": "lib.so"}
+    assert row == {"ORT after ort_fusions": "ValueError: no"}
+    assert peers.NHWC_LABEL not in peers.ort_forms("net", _stripped(tmp_path, "Relu"), tmp_path, {}, {})
+    assert f"| {peers.NHWC_LABEL} |" in peers.table({})
+
+
+def test_torch_over_channels_last_is_a_peer_for_images(monkeypatch: pytest.MonkeyPatch) -> None:
+    modes: list[dict[str, Any]] = []
+    monkeypatch.setattr(torch, "compile", lambda net, **options: modes.append(options) or net)
+    net, images = torch.nn.Conv2d(4, 8, 3), torch.zeros(2, 4, 8, 8)
+    made = torch_peers.compiled(net, torch_peers.CHANNELS_LAST)
+    assert made.weight.is_contiguous(memory_format=torch.channels_last)
+    assert modes == [{"mode": "reduce-overhead", "dynamic": False}]
+    laid = torch_peers.input_for(torch_peers.CHANNELS_LAST, images)
+    assert laid.is_contiguous(memory_format=torch.channels_last) and torch.equal(laid, images)
+    assert torch_peers.input_for("default", images) is images
+    with pytest.raises(ValueError, match="a layout of images, the input has 2 dims"):
+        torch_peers.input_for(torch_peers.CHANNELS_LAST, torch.zeros(8, 128))
+    assert torch_peers.CHANNELS_LAST in peers.MODES

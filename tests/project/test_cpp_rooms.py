@@ -1,0 +1,78 @@
+"""Includes of custom_ops/ and cuda_kernels/ go down through their folders, and nowhere in a circle."""
+
+from __future__ import annotations
+
+import re
+from graphlib import TopologicalSorter
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+CALL = ["call", "kernel_file", "program", "support"]
+# Folders, and which others they may include: cpu and cuda do not see each other.
+BELOW = {
+    "custom_ops": {
+        "support": [],
+        "program": ["support"],
+        "kernel_file": ["program", "support"],
+        "kernel_file/measured": ["support"],
+        "call": ["kernel_file", "program", "support"],
+        "cpu/evaluate": ["program", "support"],
+        "cpu/blocks": ["cpu/evaluate", *CALL],
+        "cpu": ["cpu/blocks", "cpu/evaluate", *CALL],
+        "cuda/launch": ["kernel_file/measured", "kernel_file", "program", "support"],
+        "cuda": ["cuda/launch", *CALL],
+        "cuda/gemm": ["cuda/launch", "kernel_file/measured", *CALL],
+        "kinds": ["cuda/gemm", "cuda", "cpu", *CALL],
+        "registry": ["kinds", "cuda/launch", *CALL],
+        ".": ["registry", "support"],
+    },
+    "cuda_kernels": {
+        "device": [],
+        "pointwise": ["device"],
+        "rowwise": ["device"],
+        "scan": ["rowwise", "device"],
+        "gemm": ["device"],
+        "attention": ["device"],
+    },
+}
+SOURCES = [
+    p.relative_to(ROOT) for top in BELOW for p in sorted((ROOT / top).rglob("*.*")) if p.suffix in (".h", ".cc", ".cuh")
+]
+
+
+def included(file: Path) -> list[Path]:
+    """The files of ours that a file includes. The host also sees the plain headers (.h) of cuda_kernels/."""
+    files = []
+    for name in re.findall(r'^#include "(.+)"', (ROOT / file).read_text(), re.MULTILINE):
+        paths = [Path(file.parts[0], name), *([Path("cuda_kernels", name)] if name.endswith(".h") else [])]
+        known = [p for p in paths if p in SOURCES]
+        assert known, f'{file} includes "{name}", which is no path from {file.parts[0]}/'
+        files.append(known[0])
+    return files
+
+
+@pytest.mark.parametrize("file", SOURCES, ids=str)
+def test_includes_go_down(file: Path) -> None:
+    tree = file.parts[0]
+    room = file.parent.relative_to(tree).as_posix()
+    for other in included(file):
+        below = other.parent.relative_to(other.parts[0]).as_posix()
+        allowed = other.parts[0] != tree or below == room or below in BELOW[tree][room]
+        assert allowed, f"{file} includes {other}, but {room}/ may include {BELOW[tree][room]} only"
+
+
+def test_no_circle() -> None:
+    """CycleError names the files of one. A header and what defines it count as one."""
+    graph: dict[Path, set[Path]] = {}
+    for file in SOURCES:
+        unit = file.with_suffix("")
+        graph.setdefault(unit, set()).update({p.with_suffix("") for p in included(file)} - {unit})
+    TopologicalSorter(graph).prepare()
+
+
+def test_kernels_include_nothing_else() -> None:
+    for file in SOURCES:
+        outside = file.parts[0] == "cuda_kernels" and "#include <" in (ROOT / file).read_text()
+        assert not outside, f"{file} includes a header from outside cuda_kernels/"

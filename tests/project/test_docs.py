@@ -1,0 +1,163 @@
+"""The documentation: references are what the code says, links, paths, commands and modules exist, snippets compile."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from benchmarks.__main__ import summaries
+from onnxopt.tools.cli import COMMANDS, main
+
+ROOT = Path(__file__).resolve().parents[2]
+DOCS = ROOT / "docs"
+FOLDERS = ("benchmarks", "cuda_kernels", "custom_ops", "docs", "examples", "models", "onnxopt", "tests")
+# The laboratory notes are left out: they keep the names that modules had when something was measured.
+PAGES = sorted(
+    [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *DOCS.glob("*.md")]
+    + [page for name in set(FOLDERS) - {"docs"} for page in (ROOT / name).rglob("README.md")]
+)
+WRITTEN = [page for page in PAGES if page != DOCS / "python.md"]  # that one holds signatures and docstrings
+BUILT = ("onnxopt/lib", "models/cache")  # folders that a fresh clone does not have
+
+sys.path.insert(0, str(DOCS))
+import generate  # noqa: E402  (docs/generate.py is a script beside the pages)
+
+
+@pytest.mark.parametrize("name", ["cli", "python"])
+def test_references_are_what_the_code_says(name: str) -> None:
+    written = (DOCS / f"{name}.md").read_text("utf-8")
+    assert written == getattr(generate, name)(), "run: python docs/generate.py"
+
+
+def test_the_command_reference_has_every_command_and_option() -> None:
+    text = (DOCS / "cli.md").read_text("utf-8")
+    for name in COMMANDS:
+        command = main.get_command(click.Context(main), name)
+        assert command is not None
+        assert f"## onnxopt {name}\n" in text
+        shown = CliRunner().invoke(main, [name, "--help"]).stdout
+        section = text.split(f"## onnxopt {name}\n")[1].split("\n## ")[0]
+        for option in set(re.findall(r"^  (?:-\w, )?(--[a-z-]+)", shown, re.M)) - {"--help"}:
+            assert option in section, f"onnxopt {name} {option}"
+        assert command.help
+
+
+def anchors(page: Path) -> set[str]:
+    """Headings as GitHub makes anchors of them."""
+    headings = re.findall(r"^#+ (.*)$", page.read_text("utf-8"), re.M)
+    return {re.sub(r"[^\w\- ]", "", h.lower()).replace(" ", "-") for h in headings}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: str(p.relative_to(ROOT)))
+def test_links_lead_somewhere(page: Path) -> None:
+    text = re.sub(r"```.*?```", "", page.read_text("utf-8"), flags=re.S)
+    for link in re.findall(r"\]\(([^)\s]+)\)", text):
+        if re.match(r"[a-z]+:", link):
+            continue
+        path, _, anchor = link.partition("#")
+        target = (page.parent / path).resolve() if path else page
+        assert target.exists(), f"{page.name}: {link}"
+        if anchor:
+            assert anchor in anchors(target), f"{page.name}: {link}"
+
+
+def test_every_page_is_reachable_from_the_index() -> None:
+    index = (DOCS / "README.md").read_text("utf-8")
+    for page in DOCS.glob("*.md"):
+        assert page.name == "README.md" or f"({page.name})" in index, page.name
+
+
+def test_commands_on_the_pages_exist() -> None:
+    """`onnxopt NAME --option` anywhere in the documentation names a command and options that it has."""
+    for page in PAGES:
+        for line in re.findall(r"onnxopt ([a-z-]+(?: [^`\n#|]*)?)", page.read_text("utf-8")):
+            name, *words = line.split()
+            command = main.get_command(click.Context(main), name)
+            if command is None:
+                continue
+            known = {o for p in command.params for o in (*p.opts, *p.secondary_opts)} | {"--help"}
+            for word in words:
+                option = re.match(r"--[a-z-]+", word)
+                assert option is None or option[0] in known, f"{page.name}: onnxopt {line}"
+
+
+def code(page: Path) -> list[str]:
+    """Every line of a page's fenced blocks, without its comment, and every inline code span."""
+    text = page.read_text("utf-8")
+    blocks = re.findall(r"^```\w*\n(.*?)^```", text, re.S | re.M)
+    lines = [line.partition("  #")[0].strip().removeprefix("$ ") for block in blocks for line in block.splitlines()]
+    spans = re.findall(r"`([^`]+)`", re.sub(r"^```.*?^```", "", text, flags=re.S | re.M))
+    return [*lines, *(" ".join(span.split()) for span in spans)]
+
+
+@pytest.mark.parametrize("page", WRITTEN, ids=lambda p: str(p.relative_to(ROOT)))
+def test_what_code_on_the_pages_names_exists(page: Path) -> None:
+    """The command behind `onnxopt`, the target behind `make`, the module behind `python -m`, and paths of the tree."""
+    targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text("utf-8"), re.M))
+    for text in code(page):
+        words = text.split()
+        if match := re.match(r"onnxopt ([a-z][a-z-]*)", text):
+            assert match[1] in COMMANDS, text
+        if match := re.match(r"make ([a-z]+)", text):
+            assert match[1] in targets, text
+        if words[:3] == ["python", "-m", "pytest"]:
+            assert all((ROOT / word).exists() for word in words[3:] if word.startswith("tests/")), text
+        if words[:2] == ["python", "-m"]:
+            assert importlib.util.find_spec(words[2]) is not None, text
+            if words[2] == "benchmarks" and len(words) > 3 and words[3].islower():
+                assert words[3] in summaries(), text
+        is_path = re.fullmatch(rf"({'|'.join(FOLDERS)})/[\w./-]*", text) and "NAME" not in text
+        if is_path and page.name != "CHANGELOG.md":  # which names what has moved
+            assert text.startswith(BUILT) or (ROOT / text).exists(), text
+
+
+@pytest.mark.parametrize("page", WRITTEN, ids=lambda p: str(p.relative_to(ROOT)))
+def test_python_on_the_pages_parses(page: Path) -> None:
+    for block in re.findall(r"^```python\n(.*?)^```", page.read_text("utf-8"), re.S | re.M):
+        ast.parse(block)
+
+
+def test_the_readme_names_every_command() -> None:
+    text = (ROOT / "README.md").read_text("utf-8")
+    assert not [name for name in COMMANDS if f"`onnxopt {name}" not in text]
+
+
+def test_measured_numbers_are_those_of_the_raw_figures() -> None:
+    """The README's table against benchmarks/results: without a CUDA graph ORT, onnxopt and torch, then with one."""
+    models, peers = (
+        json.loads((ROOT / "benchmarks" / "results" / f"gpu_{name}.json").read_text("utf-8"))
+        for name in ("models", "peers")
+    )
+    keys = ("bert", "vit", "whisperenc", "llama", "llama_decode", "unet", "convnext", "efficientnet")
+    table = re.search(rf"^{r'[|]---' * 7}[|]\n((?:[|].*\n)+)", (ROOT / "README.md").read_text("utf-8"), re.M)
+    assert table is not None
+    for key, row in zip(keys, table[1].splitlines(), strict=True):
+        cells = [cell.strip(" *") for cell in row.strip("|").split("|")][1:]
+        expected = []
+        for graph, mode in (("no_graph", "default"), ("cuda_graph", "reduce-overhead")):
+            expected += [models[key][f"{graph}_{side}_ms"]["best"] for side in ("before", "after")]
+            expected.append(peers.get(key, {}).get(f"torch.compile {mode}"))
+        assert cells == ["" if ms is None else f"{ms:.2f}" for ms in expected], key
+
+
+def test_the_cpp_of_the_page_compiles(tmp_path: Path) -> None:
+    """Against the headers of the oldest ONNX Runtime that artifacts run on; nothing is linked or run."""
+    headers = ROOT / "build" / "deps" / "include" / "onnxruntime"
+    if not headers.is_dir():
+        pytest.skip("no ONNX Runtime headers; run: make build")
+    blocks = re.findall(r"```cpp\n(#include.*?)```", (DOCS / "deploy-cpp.md").read_text("utf-8"), re.S)
+    assert len(blocks) == 2
+    blocks[0] = re.sub(r"(#include.*?\n)\n(.*)", r"\1void Open() {\n\2}\n", blocks[0], flags=re.S)
+    (tmp_path / "page.cc").write_text("\n".join(blocks))
+    command = ["g++", "-std=c++17", "-Wall", "-Werror", "-fsyntax-only", "-isystem", str(headers)]
+    result = subprocess.run([*command, str(tmp_path / "page.cc")], capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr

@@ -1,0 +1,65 @@
+"""The rooms of onnxopt/ and which imports they allow, read from the source."""
+
+from __future__ import annotations
+
+import ast
+import graphlib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).resolve().parents[2] / "onnxopt"
+# A module imports from its own room, from rooms to the left, and from BASE, the modules that belong to no room.
+ROOMS = ("program", "graph", "fusion", "kinds", "codegen", "runtime", "verification", "artifact", "pipeline", "tools")
+BASE = {"errors", "paths", "versions", "background"}
+FACE = {"onnxopt", "onnxopt.__main__"}  # what users import and run; no module of a room imports it
+FILES = {
+    ".".join(("onnxopt", *path.relative_to(PACKAGE).with_suffix("").parts)).removesuffix(".__init__"): path
+    for path in sorted(PACKAGE.rglob("*.py"))
+}
+TREES = {module: ast.parse(path.read_text("utf-8")) for module, path in FILES.items()}
+
+
+def imports(tree: ast.AST) -> Iterator[str]:
+    """The modules of onnxopt that the import statements of a tree name; `from package import module` is the module."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, ast.unparse(node)
+            inner = [f"{node.module}.{alias.name}" for alias in node.names]
+            names = [name if name in FILES else str(node.module) for name in inner]
+        else:
+            continue
+        yield from (name for name in names if name.split(".")[0] == "onnxopt")
+
+
+def rank(module: str) -> int:
+    """The place of a module's room in ROOMS; -1 for BASE."""
+    top = module.split(".")[1]
+    return -1 if top in BASE else ROOMS.index(top)
+
+
+@pytest.mark.parametrize("module", sorted(FILES.keys() - FACE))
+def test_a_module_imports_no_room_to_its_right(module: str) -> None:
+    wrong = {name for name in imports(TREES[module]) if name in FACE or rank(name) > rank(module)}
+    assert not wrong, f"{module} may not import {', '.join(sorted(wrong))}: the order is {' <- '.join(ROOMS)}"
+
+
+def test_no_two_modules_import_each_other_directly_or_through_others() -> None:
+    graph = {module: {name for name in imports(tree) if name != module} for module, tree in TREES.items()}
+    graph["onnxopt.kinds"] |= {m for m in FILES if m.startswith("onnxopt.kinds.") and m.endswith(".kind")}  # by name
+    try:
+        graphlib.TopologicalSorter(graph).prepare()
+    except graphlib.CycleError as error:
+        pytest.fail(f"import circle: {' <- '.join(error.args[1])}")
+
+
+@pytest.mark.parametrize("module", sorted(FILES.keys() - FACE))
+def test_modules_import_each_other_at_the_top_of_the_file_only(module: str) -> None:
+    """An import inside a function, or for the type checker alone, hides what a module stands on."""
+    tree = TREES[module]
+    top = set(imports(ast.Module([node for node in tree.body if isinstance(node, ast.Import | ast.ImportFrom)], [])))
+    hidden = set(imports(tree)) - top
+    assert not hidden, f"{module} imports {', '.join(sorted(hidden))} below its top"

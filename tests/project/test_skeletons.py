@@ -1,0 +1,113 @@
+"""Skeletons: an optimized graph that was stripped of the original's weights gets every one back, bit for bit."""
+
+from __future__ import annotations
+
+import json
+import lzma
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper, numpy_helper
+
+import models
+from benchmarks.support import skeletons
+from benchmarks.support.collection import Collection
+from benchmarks.support.recipes import Recipe
+from tests.support.hostile_building import model_of, value
+
+TINY = [name for name in models.names("exported") if "_tiny" in name]
+
+
+def filled(name: str) -> onnx.ModelProto:
+    """An exported graph of benchmarks/graphs, each of whose emptied weights repeats random bits of its own."""
+    model = onnx.load_from_string(lzma.decompress((skeletons.GRAPHS / f"{name}.onnx.xz").read_bytes()))
+    emptied = json.loads((skeletons.GRAPHS / f"{name}.json").read_text())
+    random = np.random.default_rng(0)
+    for tensor in model.graph.initializer:
+        if tensor.name in emptied:
+            dims, dtype = emptied[tensor.name]
+            size = int(np.prod(dims)) * helper.tensor_dtype_to_np_dtype(dtype).itemsize
+            tensor.raw_data = (random.bytes(65537) * (size // 65537 + 1))[:size]
+    return model
+
+
+def came_back(optimized: onnx.ModelProto, source: onnx.ModelProto, path: Path) -> set[str]:
+    """Strip and restore, and compare the two models; the names of the weights that were stripped."""
+    whole = {t.name: t.raw_data for t in optimized.graph.initializer}
+    skeletons.strip(optimized, source, path)
+    stripped = {t.name for t in optimized.graph.initializer if whole[t.name] and not t.raw_data}
+    restored = skeletons.restore(path, source)
+    assert [t.name for t in restored.graph.initializer if t.raw_data != whole[t.name]] == []
+    for tensor in restored.graph.initializer:
+        if tensor.name in stripped:
+            tensor.ClearField("raw_data")
+    assert restored == optimized  # all but the weights that were compared
+    return stripped
+
+
+@pytest.mark.parametrize("name", sorted(p.name.removesuffix(".onnx.xz") for p in skeletons.GRAPHS.glob("*.onnx.xz")))
+def test_every_skeleton_of_the_benchmarks(name: str, tmp_path: Path) -> None:
+    source = filled(name)
+    optimized, _ = Collection().optimize(source)
+    weights = sum(len(t.raw_data) for t in source.graph.initializer)
+    assert weights > 1e8
+    came_back(optimized, source, tmp_path / "model.onnx.xz")
+    assert sum(len(t.raw_data) for t in optimized.graph.initializer) < 0.001 * weights
+
+
+@pytest.mark.models
+@pytest.mark.parametrize("name", TINY)
+def test_every_exported_model(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(skeletons, "_KEEP_BELOW", 64)  # tiny models have tiny weights
+    source = onnx.load(models.path(name))
+    optimized, _ = Collection().optimize(onnx.load(models.path(name)))
+    assert came_back(optimized, source, tmp_path / "model.onnx.xz")
+
+
+def test_a_weight_of_every_form(tmp_path: Path) -> None:
+    """As it is, of other dims, transposed, joined, as a convolution's columns, the first rows; and one that is new."""
+    random = np.random.default_rng(0)
+    matrix, other = (random.standard_normal((64, 96), np.float32) for _ in range(2))
+    image, signal = random.standard_normal((32, 3, 8, 8), np.float32), random.standard_normal((32, 16, 5), np.float32)
+    given = {"matrix": matrix, "other": other, "image": image, "signal": signal}
+    derived = {
+        "same": matrix,
+        "of_three_dims": matrix.reshape(1, 64, 96),
+        "matrix_transposed": matrix.T,
+        "turned_image": image.reshape(32, -1).T,
+        "matrix+other": np.concatenate([matrix, other], axis=-1),
+        "matrix+other_transposed": np.concatenate([matrix, other], axis=-1).T,
+        "image/columns": image.transpose(1, 2, 3, 0).reshape(-1, 32),
+        "signal/columns": signal.transpose(2, 1, 0).reshape(-1, 32),
+        "signal/columns_transposed": signal.transpose(2, 1, 0).reshape(-1, 32).T,
+        "first_rows": other[:40],
+        "new": matrix + 1,
+    }
+    source, optimized = with_weights(given), with_weights(derived)
+    assert came_back(optimized, source, tmp_path / "model.onnx.xz") == derived.keys() - {"new"}
+
+
+def with_weights(arrays: dict[str, np.ndarray]) -> onnx.ModelProto:
+    model = model_of([helper.make_node("Identity", ["x"], ["y"])], [value("x", [1])], [value("y", [1])], {})
+    model.graph.initializer.extend(numpy_helper.from_array(np.ascontiguousarray(a), n) for n, a in arrays.items())
+    return model
+
+
+def test_a_weight_of_another_dtype_with_the_same_bytes_is_not_taken(tmp_path: Path) -> None:
+    bits = np.random.default_rng(0).integers(0, 2**31, (64, 64), np.int32)
+    source, optimized = with_weights({"w": bits}), with_weights({"w": bits.view(np.float32)})
+    assert came_back(optimized, source, tmp_path / "model.onnx.xz") == set()
+
+
+def test_another_source_is_refused(tmp_path: Path) -> None:
+    matrix = np.random.default_rng(0).standard_normal((64, 64), np.float32)
+    skeletons.strip(with_weights({"w": matrix}), with_weights({"w": matrix}), tmp_path / "model.onnx.xz")
+    with pytest.raises(ValueError, match="w does not follow from the weights of this source"):
+        skeletons.restore(tmp_path / "model.onnx.xz", with_weights({"v": matrix}))
+
+
+def test_recipes_survive_json() -> None:
+    recipe = Recipe(("a", "b"), transposed=True)
+    assert Recipe.from_json(json.loads(json.dumps(recipe.to_json()))) == recipe

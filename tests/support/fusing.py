@@ -1,0 +1,38 @@
+"""The steps from a normalized model to kernels, as the pipeline takes them, for tests that look at one of them."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Collection, Iterator
+from unittest import mock
+
+import onnx_ir as ir
+
+from onnxopt.fusion import entry_points
+from onnxopt.fusion import fuse as fusing
+from onnxopt.fusion import outline as outlining
+from onnxopt.fusion.lower import lower
+from onnxopt.fusion.region import FusionPlan, Kernel
+from onnxopt.kinds import KINDS
+
+
+def fuse(model: ir.Model, spilled: Collection[frozenset[str]] = ()) -> FusionPlan:
+    """The regions of a model, lowered, and the refusals."""
+    return lower(fusing.fuse(model, KINDS, spilled), model.opset_imports)
+
+
+def outline(model: ir.Model, plan: FusionPlan) -> tuple[Kernel, ...]:
+    """Replace the regions by calls of their functions, in place; returns the kernels of the functions."""
+    functions = outlining.functions(plan, model.opset_imports)
+    kernels = entry_points.choose(functions, model.opset_imports, plan.shapes)
+    outlining.replace(model, functions)
+    return kernels
+
+
+@contextlib.contextmanager
+def cpu_kernels_forced() -> Iterator[None]:
+    """Whatever is fused runs as the library's CPU kernel, also where ONNX Runtime's own kernels are faster."""
+    with contextlib.ExitStack() as stack:
+        for kind in KINDS:
+            stack.enter_context(mock.patch.object(type(kind), "pays_on_cpu", return_value=True))
+        yield

@@ -1,0 +1,98 @@
+"""explain: the text of a manifest made by hand, and of a real one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import onnxopt
+from onnxopt.artifact import manifest as manifests
+from onnxopt.artifact import summary
+from onnxopt.artifact.manifest import Kernel, LeftOut, Place
+from onnxopt.fusion.kernel import Traffic
+from onnxopt.graph.refusal import Refusal
+from onnxopt.tools import explain
+from tests.support.small_models import CHAIN, NOTHING_TO_FUSE, write
+
+
+@pytest.fixture
+def manifest(tmp_path: Path, artifact: Path) -> manifests.Manifest:
+    real = onnxopt.optimize(write(tmp_path / "m.onnx", NOTHING_TO_FUSE), artifact).manifest
+    known = Traffic(4_000_000, 1_000_000, 4)
+    places = tuple(
+        Place(
+            node=f"n{k}", replaced=("a", "b"), shapes=("float16[8,64]", "float16[64]", "float16[8,64]"), traffic=known
+        )
+        for k in range(2)
+    )
+    kernel = Kernel(
+        name="AddTanh_00",
+        kind="pointwise",
+        ops=("Add", "Tanh"),
+        inputs=("float16", "float16"),
+        outputs=("float16",),
+        cpu=True,
+        variants=("AddTanh_00_row_FR",),
+        sites=places,
+    )
+    refusals = tuple(Refusal(f"r{k}", "Add", "other", "a good reason") for k in range(5))
+    return real.model_copy(
+        update={
+            "kernels": (kernel,),
+            "refusals": (*refusals, Refusal("s", "Mul", "", "another reason")),
+            "traffic": manifests.Totals(
+                bytes_before=8_000_000, bytes_after=2_000_000, launches_before=8, launches_after=2, unknown=0
+            ),
+            "left_out": (LeftOut(name="Bad_1", ops=("Exp",), reason="off by 3", max_abs=3.0, excess=9.0),),
+        }
+    )
+
+
+def test_everything_is_said(manifest: manifests.Manifest) -> None:
+    lines = explain.describe(manifest).splitlines()
+    assert lines[0] == "m.onnx: 4 nodes fused into 2 calls of 1 kernels"
+    assert lines[1] == "predicted traffic: 8 MB -> 2 MB (-75%), 8 launches -> 2"
+    assert "AddTanh_00: Add, Tanh (CUDA and CPU)" in lines
+    assert "    2 x (float16[8,64], float16[64]) -> float16[8,64]: 4 MB -> 1 MB, 4 launches -> 1" in lines
+    assert "left out by verification: Bad_1 (Exp): off by 3" in lines
+
+
+def test_refusals_are_grouped_by_reason_most_frequent_first(manifest: manifests.Manifest) -> None:
+    text = explain.describe(manifest)
+    assert text.index("5 x a good reason") < text.index("1 x another reason")
+    assert "r2 (Add) beside other" in text
+    assert "r3" not in text
+    assert "and 2 more" in text
+    assert "r4 (Add) beside other" in explain.describe(manifest, every_refusal=True)
+
+
+def test_reasons_that_differ_in_names_and_shapes_only_are_one_group() -> None:
+    reasons = ("`a` [4, 8] is no bias", "`b` [N] is no bias", "`c` has 8 elements", "`d` is empty", "`d` is empty")
+    refusals = [Refusal(f"n{k}", "Add", "", reason) for k, reason in enumerate(reasons)]
+    groups = {text: [row.node for row in rows] for text, rows in summary.by_reason(refusals).items()}
+    assert groups == {
+        "`...` [...] is no bias": ["n0", "n1"],
+        "`d` is empty": ["n3", "n4"],
+        "`c` has 8 elements": ["n2"],
+    }
+
+
+@pytest.mark.usefixtures("library")
+def test_prediction_of_a_static_chain_follows_the_closed_form(tmp_path: Path, artifact: Path) -> None:
+    """Add, Tanh, Mul, Sub over B bytes: the side inputs are the bias and x twice more, each read once when fused."""
+    model = write(tmp_path / "m.onnx", CHAIN.replace("batch", "64"))
+    manifest = onnxopt.optimize(model, artifact, archs=()).manifest
+    size, bias = 64 * 8 * 4, 8 * 4
+    first = manifest.kernels[0].sites[0].traffic
+    assert first.launches_before == 4
+    assert first.bytes_before == (2 * size + bias) + 2 * size + 3 * size + 3 * size
+    assert first.bytes_after == 2 * size + bias
+    assert "predicted traffic: " in onnxopt.explain(artifact)
+
+
+@pytest.mark.parametrize(
+    ("count", "text"), [(0, "0 B"), (999, "999 B"), (1500, "1.5 kB"), (1.234e9, "1.23 GB"), (5e13, "50 TB")]
+)
+def test_sizes_for_people(count: float, text: str) -> None:
+    assert summary.size_text(count) == text
