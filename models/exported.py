@@ -1,8 +1,9 @@
 """Exported models: real architectures with seeded random weights, exported from PyTorch on first use.
 
-A name is ARCHITECTURE[_tiny][_fp16][_dyn]: `bert`, `bert_dyn`, `bert_fp16_dyn`, `bert_tiny_fp16`. Base models have the
-published widths and depths, tiny ones are for tests; `_dyn` has dynamic batch and, for token models, sequence.
-`llama_decode` is one step of generation: one token, and the keys and values of 512 before it (`_dyn`: of any number).
+A name is ARCHITECTURE[_tiny][_fp16][_dyn], such as `bert`, `bert_dyn`, `bert_fp16_dyn`, `bert_tiny_fp16`. Base models
+have the published widths and depths; tiny ones are for tests. `_dyn` has a dynamic batch and, for token models, a
+dynamic sequence. `llama_decode` is one step of generation: one token, and the keys and values of the 512 tokens before
+it (`_dyn`: of any number).
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""The errors that leave onnxopt's public API. Each message says what is wrong, where, and what to do next."""
+"""The errors that onnxopt's public functions raise. Each message says what is wrong, where, and what to do next."""
 
 from __future__ import annotations
 
 
 class OnnxoptError(Exception):
-    """Base of every error onnxopt raises on purpose. The CLI prints its message and exits with code 2."""
+    """Base of every error that onnxopt raises on purpose. The command prints its message and exits with code 2."""
 
 
 class ModelError(OnnxoptError):
@@ -20,8 +20,8 @@ class CompileError(OnnxoptError):
 
 
 class ArtifactError(OnnxoptError):
-    """An artifact folder that is incomplete, damaged or written by an incompatible version."""
+    """An artifact that is incomplete, damaged or written by an incompatible version."""
 
 
 class VerificationError(OnnxoptError):
-    """The optimized model does not agree with the original, and leaving fusions out did not mend it."""
+    """The optimized model does not agree with the original, also not without the fusions that disagree."""

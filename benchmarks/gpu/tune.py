@@ -1,11 +1,12 @@
-"""Tune artifacts of exported models on a GPU: killed and resumed, against the rule-made file, and loaded afterwards.
+"""`onnxopt tune` on exported models: killed and resumed, compared with the rule-made file, and loaded afterwards.
 
     python -m benchmarks.gpu.tune prepare DIR     on any machine, without a GPU; needs .gpu/
     python -m benchmarks.gpu.tune run DIR OUT     on the GPU machine: onnxruntime, torch, onnx_ir, rich, pydantic
 
-DIR holds artifacts without weights (see skeletons.py); `run` makes them whole again in a temporary folder, compares
-each with its original, then runs the commands as a user would. OUT gets every command's output and the tuned files.
-Where the GPU machine lacks pydantic, carry its wheels for that machine's Python, unpacked, and put them on PYTHONPATH.
+DIR holds artifacts without weights (see skeletons.py). `run` restores the weights in a temporary folder, compares each
+artifact with its original, and then runs the commands as a user would. OUT gets the output of every command and the
+tuned files. If the GPU machine lacks pydantic, bring its wheels for that machine's Python, unpack them, and put them on
+PYTHONPATH.
 """
 
 from __future__ import annotations

@@ -42,6 +42,18 @@ class RewriteDisagrees(Exception):
         self.families = families
 
 
+def left_out(name: str, ops: tuple[str, ...], check: Check) -> LeftOut:
+    """The record of a fused function, or of "rewrite:" and a family of rules, that a failed check shows to be wrong."""
+    difference = check.difference
+    return LeftOut(
+        name=name,
+        ops=ops,
+        reason=describe_failure(check),
+        max_abs=difference.max_abs if difference else None,
+        excess=difference.excess if difference else None,
+    )
+
+
 @dataclasses.dataclass
 class Build:
     """The parts of an artifact that is being made. folder: where `write` puts the files.
@@ -85,16 +97,7 @@ class Build:
         outline.inline(self.model, set(culprits))
         for kernel in self.kernels:
             if check := culprits.get(kernel.name):
-                difference = check.difference
-                self.left_out.append(
-                    LeftOut(
-                        name=kernel.name,
-                        ops=kernel.ops,
-                        reason=describe_failure(check),
-                        max_abs=difference.max_abs if difference else None,
-                        excess=difference.excess if difference else None,
-                    )
-                )
+                self.left_out.append(left_out(kernel.name, kernel.ops, check))
         self.kernels = tuple(k for k in self.kernels if k.name not in culprits)
         self.fatbin = self.fatbin if self.kernels else None
         self.write()

@@ -91,7 +91,7 @@ class Kernel(_Record):
 
 
 class LeftOut(_Record):
-    """A fusion that verification found to break the limit, put back as the original nodes.
+    """A fusion that breaks verification's limit, so that the original nodes were kept.
 
     name: of the fused function, or "rewrite:" and a family of rewrite rules, whose `ops` is empty.
     """
@@ -114,13 +114,13 @@ class Totals(_Record):
 
 
 class Manifest(_Record):
-    """Everything there is to know about an artifact without reading the model.
+    """Everything about an artifact that can be known without reading the model.
 
     files: every file of the folder but the manifest and its signature, by its path in it. seconds: how long each phase
     of optimize took. versions: of onnxopt's dependencies when it ran. requires: the oldest versions that run it.
-    ort_min: the oldest ONNX Runtime that was asked for. rewrites: how often each family of rewrite
-    rules changed the model. notes: what normalization changed, and what else a reader should know. sha256: of
-    manifest.json itself with these 64 digits as zeros; it must stay the last member.
+    ort_min: the oldest ONNX Runtime that was asked for. rewrites: how often each family of rewrite rules changed the
+    model. notes: for the user, among them what normalization changed. sha256: of manifest.json itself with these 64
+    digits as zeros; it must stay the last member.
     """
 
     schema_version: Literal[2] = SCHEMA_VERSION

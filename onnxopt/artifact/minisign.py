@@ -33,7 +33,7 @@ _LARGEST_MEMORY = (1 << 31) - 2  # bytes; what OpenSSL's scrypt takes, and twice
 
 @dataclasses.dataclass(frozen=True)
 class PublicKey:
-    """key_id: 8 bytes. key: 32 bytes, Ed25519."""
+    """A public key of minisign. key_id: 8 bytes. key: 32 bytes, Ed25519."""
 
     key_id: bytes
     key: bytes
@@ -44,12 +44,13 @@ class PublicKey:
         return f"{int.from_bytes(self.key_id, 'little'):016X}"
 
     def to_text(self) -> str:
+        """The text of a .pub file; its second line is the key in base64."""
         return f"{_COMMENT}minisign public key {self.name}\n{_base64(b'Ed' + self.key_id + self.key)}\n"
 
 
 @dataclasses.dataclass(frozen=True)
 class SecretKey:
-    """key_id: 8 bytes. seed: the 32 bytes that an Ed25519 key is derived from."""
+    """A secret key of minisign. key_id: 8 bytes. seed: the 32 bytes that an Ed25519 key is derived from."""
 
     key_id: bytes
     seed: bytes = dataclasses.field(repr=False)

@@ -18,14 +18,13 @@ from onnxopt.runtime.sessions import CPU, CUDA, RunError, Session, check_provide
 if TYPE_CHECKING:
     import onnxruntime as ort
 
-# As ONNX Runtime takes them: a name, or a name and options.
-Providers = Sequence[str | tuple[str, dict[str, Any]]]
+_Providers = Sequence[str | tuple[str, dict[str, Any]]]
 
 
 def load(
     path: str | Path,
     *,
-    providers: Providers | None = None,
+    providers: Sequence[str | tuple[str, dict[str, Any]]] | None = None,
     session_options: ort.SessionOptions | None = None,
     library: bool = True,
     cuda_graph: bool = False,
@@ -36,10 +35,10 @@ def load(
 
     Returns an onnxruntime.InferenceSession; `Session` is its type, as ONNX Runtime ships none.
 
-    providers: as ONNX Runtime takes them. Default: those of the artifact's file for this machine (`configuration_for`
-    says which and why); where CUDA does not start, the CPU's with a warning. session_options: used as they are, and the
-    library is registered on them; default: those of the file. library=False: without the library, ONNX Runtime runs the
-    original nodes.
+    providers: as ONNX Runtime takes them, names or pairs of name and options. Default: those of the artifact's file for
+    this machine (`configuration_for` says which and why); where CUDA does not start, the CPU's with a warning.
+    session_options: used as they are, and the library is registered on them; default: those of the file. library=False:
+    without the library, ONNX Runtime runs the original nodes.
 
     cuda_graph: the session captures and replays CUDA graphs. A run with an IO binding whose inputs and outputs all have
     fixed addresses on the device is captured once and replayed; every other run, `session.run` included, goes without a
@@ -82,7 +81,7 @@ def load(
         return session
 
 
-def _check_providers(artifact: Opened, providers: Providers) -> None:
+def _check_providers(artifact: Opened, providers: _Providers) -> None:
     """UsageError or ArtifactError unless this ONNX Runtime has the providers and can run the artifact on them."""
     names = [provider if isinstance(provider, str) else provider[0] for provider in providers]
     check_providers(names)
@@ -116,7 +115,7 @@ def _check_graph(chosen: Configuration) -> None:
 def _open(
     folder: Path,
     chosen: Configuration,
-    providers: Providers | None,
+    providers: _Providers | None,
     session_options: ort.SessionOptions | None,
     library: Path | None,
     cuda_graph: bool,

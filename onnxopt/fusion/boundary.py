@@ -1,4 +1,4 @@
-"""The boundary of a set of nodes: which values it reads from outside, and which values the outside reads of it."""
+"""The boundary of a set of nodes: the values that the nodes read from outside, and their results read outside."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from onnxopt.fusion.operands import constant
 def inputs_of(
     nodes: Sequence[ir.Node], operands: Callable[[ir.Node], Iterable[ir.Value | None]] = lambda node: node.inputs
 ) -> list[ir.Value]:
-    """Values read from outside, in order of first use; constants of one element are left out.
+    """Values that the nodes read from outside, in order of first use; scalar constants are left out.
 
-    operands: the inputs of a node that hold data, where some hold axes or shapes.
+    operands: gives the inputs of a node that count; by default all of them, axes and shapes included.
     """
     inside = {v for n in nodes for v in n.outputs}
     read = dict.fromkeys(v for n in nodes for v in operands(n) if v is not None)

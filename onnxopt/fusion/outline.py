@@ -1,7 +1,8 @@
 """Outline: each region becomes a function of the domain `onnxopt` whose body is the region's original nodes.
 
-The function's name says what it does and carries a hash of what it means, so equal regions share one function. ONNX
-Runtime runs one kernel for it where the custom-op library is registered, and inlines the body elsewhere.
+The function's name lists its operators and ends with a hash of its meaning, so equal regions share one function. Where
+the custom-op library is registered, ONNX Runtime runs the function as one kernel. Elsewhere ONNX Runtime inlines the
+body.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ _HASH_DIGITS = 8
 
 @dataclasses.dataclass(frozen=True)
 class Function:
-    """A fused function: its body, and the regions that it stands for, each with its place in the model."""
+    """A fused function: its body, and the regions that it replaces, each with its place in the model."""
 
     body: ir.Function
     meaning: Meaning
@@ -46,7 +47,7 @@ def functions(plan: FusionPlan, opsets: Mapping[str, int]) -> tuple[Function, ..
     hashes: dict[str, str] = {}
     for region in plan.regions:
         if region.meaning is None:
-            raise ValueError(f"the region of {region.nodes[0].name} has no meaning: lower the plan first")
+            raise ValueError(f"The region of `{region.nodes[0].name}` has no meaning; lower the plan first")
         body = _function(region, region.meaning, opsets, plan.shapes, hashes)
         bodies.setdefault(body.name, body)
         site = _site(region, f"{body.name}_{len(uses[body.name])}", plan.shapes)
@@ -58,7 +59,7 @@ def functions(plan: FusionPlan, opsets: Mapping[str, int]) -> tuple[Function, ..
 
 
 def replace(model: ir.Model, functions: Sequence[Function]) -> None:
-    """Replace every region by a call of its function, in place. The functions must be of a plan of this very model."""
+    """Replace every region by a call of its function, in place. The functions must be of a plan of this same model."""
     moved: dict[ir.Value, ir.Value] = {}
     for function in functions:
         model.functions[function.body.identifier()] = function.body
@@ -67,19 +68,19 @@ def replace(model: ir.Model, functions: Sequence[Function]) -> None:
     if functions:
         model.opset_imports[DOMAIN] = 1
         TopologicalSortPass()(model)
-        _drop_constants_taken_in(model)
+        _drop_unread_initializers(model)
 
 
 def inline(model: ir.Model, names: Collection[str]) -> None:
-    """Put the original nodes back wherever a function of one of these names is called, in place."""
-    wanted = set(names)
-    InlinePass(criteria=lambda function: function.domain == DOMAIN and function.name in wanted)(model)
+    """Replace every call of a function of one of these names by the original nodes, in place."""
+    inlined = set(names)
+    InlinePass(criteria=lambda function: function.domain == DOMAIN and function.name in inlined)(model)
     if not any(domain == DOMAIN for domain, _, _ in model.functions):
         model.opset_imports.pop(DOMAIN, None)
 
 
-def _drop_constants_taken_in(model: ir.Model) -> None:
-    """Remove initializers that only regions read; they are constants of the functions' bodies now."""
+def _drop_unread_initializers(model: ir.Model) -> None:
+    """Remove the initializers that only regions read; the functions' bodies hold them as constants."""
     for graph in model.graphs():
         for name, value in list(graph.initializers.items()):
             if not value.uses() and not value.is_graph_input() and not value.is_graph_output():
@@ -91,7 +92,7 @@ def _function(
 ) -> ir.Function:
     """The region's nodes, copied into a function with values named x0.. (inputs), v0.. and y0.. (outputs).
 
-    hashes: of the functions named so far.
+    hashes: name -> hash, of the functions named so far.
     """
     names = {v: f"x{k}" for k, v in enumerate(region.inputs)}
     names |= {v: f"y{k}" for k, v in enumerate(region.outputs)}
@@ -114,24 +115,27 @@ def _function(
         [inside[v] for v in region.inputs], [inside[v] for v in region.outputs], nodes=nodes, opset_imports=imports
     )  # fmt: skip
     dtypes = [str(shapes.dtype(v)) for v in (*region.inputs, *region.outputs)]
-    does = region.kind.named_nodes(region)
-    name = "".join(_camel(n.op_type) for n in does[:_NAMED_OPS])
-    if len(does) > _NAMED_OPS:
-        name += f"And{len(does) - _NAMED_OPS}More"
+    named = region.kind.named_nodes(region)
+    name = "".join(_camel(n.op_type) for n in named[:_NAMED_OPS])
+    if len(named) > _NAMED_OPS:
+        name += f"And{len(named) - _NAMED_OPS}More"
     name = _distinct(name, _hash(graph, dtypes, region.kind.identity(meaning)), hashes)
     return ir.Function(DOMAIN, name, graph=graph, attributes=[])
 
 
-def _distinct(does: str, content: str, hashes: dict[str, str]) -> str:
-    """What a function does, then the start of its hash: as much as no function of another meaning has, and notes it."""
+def _distinct(operators: str, content: str, hashes: dict[str, str]) -> str:
+    """The operators and the start of the hash `content`, as a name that no function of another hash has.
+
+    Adds the name to `hashes`.
+    """
     lengths = range(_HASH_DIGITS, len(content) + 1)
-    return next(n for k in lengths if hashes.setdefault(n := f"{does}_{content[:k]}", content) == content)
+    return next(n for k in lengths if hashes.setdefault(n := f"{operators}_{content[:k]}", content) == content)
 
 
 def _constant_node(nodes: list[ir.Node], value: ir.Value, name: str) -> ir.Value:
     tensor = None if value.is_graph_input() else value.const_value
     if tensor is None:
-        raise ValueError(f"{value.name} is neither an input of the region nor a constant")
+        raise ValueError(f"`{value.name}` is neither an input of the region nor a constant")
     copy = ir.Tensor(tensor.numpy(), dtype=tensor.dtype, name=name)
     node = ir.Node("", "Constant", [], [ir.AttrTensor("value", copy)], num_outputs=1, name=f"Constant_{name}")
     node.outputs[0].name = name
@@ -140,7 +144,7 @@ def _constant_node(nodes: list[ir.Node], value: ir.Value, name: str) -> ir.Value
 
 
 def _hash(graph: ir.Graph, dtypes: Sequence[str], identity: Sequence[Any]) -> str:
-    """Of all that the kernel depends on. identity: what its kind adds to the nodes and dtypes."""
+    """The hash of everything that the kernel depends on. identity: what the kind adds to the nodes and dtypes."""
     body = []
     for node in graph:
         attributes = sorted((name, _attribute_text(a)) for name, a in node.attributes.items())
@@ -173,10 +177,10 @@ def _describe(value: ir.Value, shapes: Shapes) -> str:
 
 
 def _replace(region: Region, name: str, site: Site, moved: dict[ir.Value, ir.Value]) -> None:
-    """Put a call where the region was. `moved` maps outputs of regions replaced before to what stands for them now."""
+    """Replace a region by a call. moved: output of a region replaced before -> output of the call in its place."""
     graph = region.nodes[-1].graph
     if graph is None:
-        raise ValueError(f"{region.nodes[-1].name} is in no graph: was the plan made of another model?")
+        raise ValueError(f"`{region.nodes[-1].name}` is in no graph; the plan may be of another model")
     inputs = [moved.get(v, v) for v in region.inputs]
     call = ir.Node(DOMAIN, name, inputs, num_outputs=len(region.outputs), name=site.node)
     ir.convenience.replace_nodes_and_values(

@@ -68,10 +68,13 @@ class TokenAttention:
 def why_heads_do_not_fit(heads: int, groups: int, width: int, dtype: str) -> str:
     """Why the kernel cannot run heads of this number, width and storage dtype; "" where it can."""
     if groups < 1 or heads % groups or not 1 <= heads // groups <= MOST_HEADS:
-        return f"{heads} heads in {groups} groups: the kernel takes up to {MOST_HEADS} a group"
+        return (
+            f"{heads} query heads share {groups} key heads; the kernel supports up to {MOST_HEADS} query heads per key"
+            " head"
+        )
     if heads // groups * width > _MOST_ELEMENTS:
-        return f"{heads // groups} heads of {width} a group: what a block finds does not fit in shared memory"
+        return f"{heads // groups} query heads of size {width} per key head need more shared memory than a block has"
     lanes, rest = divmod(width * DTYPES[dtype].size, ACCESS_BYTES)
     if rest or not 1 <= lanes <= WARP or lanes.bit_count() != 1:
-        return f"heads of {width} are no power of 2 of 16 bytes that a warp reads at once"
+        return f"A head of {width} elements is not {ACCESS_BYTES} bytes times a power of 2 up to {WARP}"
     return ""

@@ -20,7 +20,7 @@ from onnxopt.errors import OnnxoptError
 COMMANDS = {
     "bench": "Time ARTIFACT against the original, in turn in one process, after comparing their outputs.",
     "doctor": "Examine this machine, and how ARTIFACT runs on it; name each problem with a fix.",
-    "explain": "Say what ARTIFACT fuses, what that saves, and why the rest stayed as it is.",
+    "explain": "Say what ARTIFACT fuses, what that saves, and why other nodes were not fused.",
     "export-ortpackage": "Write ARTIFACT as an ONNX Runtime model package, FOLDER.ortpackage.",
     "export-triton": "Write ARTIFACT into a model REPOSITORY of Triton Inference Server.",
     "inspect": "Count the operators, inputs, outputs, parameters and functions of MODEL.",

@@ -1,4 +1,4 @@
-"""Explain: what was fused, what that saves by the closed form, and why everything else stayed as it is."""
+"""Explain: the fused nodes, the traffic that they save by the closed form, and why other nodes were not fused."""
 
 from __future__ import annotations
 
@@ -18,15 +18,16 @@ _EXAMPLES = 3
 
 
 def explain(artifact: str | Path, *, every_refusal: bool = False) -> str:
-    """The explanation of an artifact as text for people. ArtifactError where it is none.
+    """What an artifact fuses, what that saves, and why other nodes were not fused, as text.
 
-    every_refusal: list each refused node instead of a count and a few examples a reason.
+    every_refusal: list each node that was not fused, instead of a count and a few examples for each reason.
+    ArtifactError where `artifact` is no artifact.
     """
     return describe(manifests.load(archive.folder_of(Path(artifact))), every_refusal=every_refusal)
 
 
 def describe(manifest: Manifest, *, every_refusal: bool = False) -> str:
-    """The same for a manifest at hand."""
+    """The same text, from a manifest."""
     return "\n".join(
         itertools.chain(
             _summary(manifest),

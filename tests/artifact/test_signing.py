@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -219,6 +220,19 @@ def test_a_key_file_that_wants_all_the_memory(tmp_path: Path, key: minisign.Secr
     (tmp_path / "key").write_text(f"untrusted comment: x\n{base64.b64encode(raw).decode()}\n")
     with pytest.raises(UsageError, match="of memory"):
         minisign.read_secret_key(tmp_path / "key", "secret")
+
+
+def test_without_the_package_cryptography_the_message_says_what_to_install(
+    key: minisign.SecretKey, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = minisign.sign(b"data", key, "released on Saturday")
+    public = key.public
+    for name in ("cryptography", "cryptography.exceptions", "cryptography.hazmat.primitives.asymmetric"):
+        monkeypatch.setitem(sys.modules, name, None)
+    with pytest.raises(UsageError, match="pip install"):
+        minisign.check(b"data", text, public, tmp_path / "manifest.json.minisig")
+    with pytest.raises(UsageError, match="pip install"):
+        minisign.sign(b"data", key, "released on Saturday")
 
 
 # --- commands --------------------------------------------------------------------------------------------------------

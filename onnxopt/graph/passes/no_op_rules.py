@@ -18,7 +18,7 @@ Left out of onnxscript's default rules, with the reason:
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
 
 import onnx_ir as ir
 from onnxscript.rewriter import (
@@ -30,6 +30,9 @@ from onnxscript.rewriter import (
     RewriteRuleSet,
 )
 from onnxscript.rewriter.rules import common
+
+from onnxopt.graph.passes.rooted import Rooted
+from onnxopt.graph.shapes.value_dims import same
 
 # Every value of the key is one of each of the dtypes.
 _HOLDS = {
@@ -169,49 +172,35 @@ def _constant_dims(x: ir.Value, wanted: ir.Shape) -> list[int]:
         return [dim if isinstance(dim, int) else -1 for dim in wanted]
     own = () if x.shape is None else x.shape.dims
     return [
-        dim if isinstance(dim, int) else 0 if k < len(own) and _same_dim(dim, own[k]) else -1
+        dim if isinstance(dim, int) else 0 if k < len(own) and same(dim, own[k]) else -1
         for k, dim in enumerate(wanted.dims)
-    ]
-
-
-def _same_dim(a: ir.SymbolicDim, b: int | ir.SymbolicDim) -> bool:
-    return isinstance(b, ir.SymbolicDim) and a.value is not None and a.value == b.value
-
-
-class Rooted:
-    """A rule that is tried only on nodes of its pattern's last operator; the matcher takes 30 us to find that out."""
-
-    def __init__(self, op_type: str, rule: RewriteRule) -> None:
-        self._op_type, self._rule = op_type, rule
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._rule, name)
-
-    def try_rewrite(self, model: ir.Model, graph: ir.Graph | ir.Function, node: ir.Node, **options: Any) -> Any:
-        return None if node.op_type != self._op_type else self._rule.try_rewrite(model, graph, node, **options)
-
-
-def _rules() -> list[tuple[str, RewriteRule]]:
-    """Each rule with the operator of its pattern that computes the result."""
-    return [
-        ("Mul", NeutralOperand.rule("Mul", 1)),
-        ("Mul", NeutralOperand.rule("Mul", 1, commutes=True)),
-        ("Div", NeutralOperand.rule("Div", 1)),
-        ("Sub", NeutralOperand.rule("Sub", 0)),
-        ("Add", NeutralOperand.rule("Add", 0, integers=True)),
-        ("Add", NeutralOperand.rule("Add", 0, commutes=True, integers=True)),
-        *((op_type, SameShape.rule(op_type)) for op_type in ("Reshape", "Expand", "Slice", "Flatten", "Tile")),
-        ("Cast", LosslessCast.rule()),
-        ("CastLike", KnownCastLike.rule()),
-        ("Reshape", ComputedReshape.rule()),
-        ("Reshape", common.reshape_reshape_rule),
-        ("Reshape", common.squeeze_reshape_1d_rule),
-        ("Transpose", common.no_op_transpose_rule),
-        ("Transpose", common.transpose_transpose_rule),
-        ("Unsqueeze", common.unsqueeze_unsqueeze_rule),
     ]
 
 
 def no_op_rules() -> RewritePass:
     """The pass that applies all rules of this file. They need shapes, and are written for opset 13 and later."""
-    return RewritePass(RewriteRuleSet([Rooted(op_type, rule) for op_type, rule in _rules()]))  # type: ignore[misc]
+    return RewritePass(RewriteRuleSet([Rooted(op_type, rule()) for op_type, rule in RULES]))  # type: ignore[misc]
+
+
+# Each rule with the operator that computes its pattern's result. Each pass makes its own: matchers keep state.
+RULES: tuple[tuple[str, Callable[[], RewriteRule]], ...] = (
+    ("Mul", lambda: NeutralOperand.rule("Mul", 1)),
+    ("Mul", lambda: NeutralOperand.rule("Mul", 1, commutes=True)),
+    ("Div", lambda: NeutralOperand.rule("Div", 1)),
+    ("Sub", lambda: NeutralOperand.rule("Sub", 0)),
+    ("Add", lambda: NeutralOperand.rule("Add", 0, integers=True)),
+    ("Add", lambda: NeutralOperand.rule("Add", 0, commutes=True, integers=True)),
+    ("Reshape", lambda: SameShape.rule("Reshape")),
+    ("Expand", lambda: SameShape.rule("Expand")),
+    ("Slice", lambda: SameShape.rule("Slice")),
+    ("Flatten", lambda: SameShape.rule("Flatten")),
+    ("Tile", lambda: SameShape.rule("Tile")),
+    ("Cast", LosslessCast.rule),
+    ("CastLike", KnownCastLike.rule),
+    ("Reshape", ComputedReshape.rule),
+    ("Reshape", lambda: common.reshape_reshape_rule),
+    ("Reshape", lambda: common.squeeze_reshape_1d_rule),
+    ("Transpose", lambda: common.no_op_transpose_rule),
+    ("Transpose", lambda: common.transpose_transpose_rule),
+    ("Unsqueeze", lambda: common.unsqueeze_unsqueeze_rule),
+)

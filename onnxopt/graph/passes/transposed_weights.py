@@ -1,9 +1,9 @@
 """Weights of 16-bit products are kept transposed: MatMul(x, W) becomes MatMul(x, Transpose(W^T)).
 
-The GPU's matrix units read both operands along the dim that is summed over, which is the order torch keeps weights in
-and exporters turn around. Measured on an H100 (docs/notes.md): up to 10 % off products of 512 to 1024 rows, at most 3 %
-lost elsewhere; by the products' times 1 % off BERT and 3 % off Llama. The product takes the Transpose in
-(kinds/gemm/find.py); where it does not, ONNX Runtime folds it while it loads the model.
+A GPU's matrix units read both operands along the dim that is summed over. torch stores weights in this order, and
+exporters transpose them. Measured on an H100: GEMMs of 512 to 1024 rows take up to 10 % less time, others at most
+3 % more (benchmarks/notes.md). All GEMMs of BERT take 1 % less, those of Llama 3 %. The GEMM takes in the Transpose
+(kinds/gemm/find.py); elsewhere ONNX Runtime folds the Transpose while it loads the model.
 """
 
 from __future__ import annotations

@@ -1,7 +1,11 @@
-"""Pattern rules that replace subgraphs by operators with better kernels. Part of graph: may import program."""
+"""Pattern rules that replace subgraphs by operators with better kernels. May import: shapes, passes, read, refusal.
+
+masks/ is imported by the rules here; it imports shapes alone.
+"""
 
 from __future__ import annotations
 
-from onnxopt.graph.rewrite.rewrite import FAMILIES, Rewritten, rewrite, to_portable
+from onnxopt.graph.rewrite.families import FAMILIES
+from onnxopt.graph.rewrite.flow import Rewritten, rewrite, to_portable
 
 __all__ = ["FAMILIES", "Rewritten", "rewrite", "to_portable"]

@@ -145,6 +145,11 @@ def broadcast_dim(a: Dim, b: Dim) -> Dim:
     return greatest(a, b)
 
 
+def broadcasts_exactly(dim: Dim, to: Dim) -> bool:
+    """Whether a dim that broadcasts to `to` is 1 or as long as `to`: min(n, to) is, where the model can run."""
+    return dim in (1, to) or (isinstance(dim, sympy.Min) and to in dim.args)
+
+
 def broadcast(shapes: Sequence[Dims]) -> Dims:
     """The shape that these shapes broadcast to by numpy's rules, given that they do."""
     rank = max(map(len, shapes), default=0)

@@ -36,6 +36,14 @@ def infer(model: ir.Model) -> Knowledge:
     return knowledge
 
 
+class NodeError(Exception):
+    """Inference of a node failed, as its cause says: a defect here, as rules answer invalid operands by None."""
+
+    def __init__(self, node: ir.Node) -> None:
+        super().__init__(f"{node.name} ({node.op_type})")
+        self.node = node
+
+
 class Knowledge:
     """Dims, types and contents of the values of a model, as far as they were inferred."""
 
@@ -57,10 +65,15 @@ class Knowledge:
         """The dims of a value, None where not even its rank is known."""
         if value is None:
             return None
-        if value not in self._dims:  # a constant, or a value that no node of the graphs here computes
-            tensor = value.const_value
-            self._note(value, None if tensor is None else tuple(int(k) for k in tensor.shape.numpy()), value.type)
+        if value not in self._dims:
+            self._note(value, self._dims_of_new(value), value.type)
         return self._dims[value]
+
+    def _dims_of_new(self, value: ir.Value) -> Dims | None:
+        """The dims of a constant, and of a value that joined the graph after it was inferred: as its shape says."""
+        if value.const_value is not None:
+            return tuple(int(k) for k in value.const_value.shape.numpy())
+        return None if value.shape is None else tuple(map(self._declared, value.shape))
 
     def type(self, value: ir.Value) -> ir.TypeProtocol | None:
         return self._types.get(value, value.type)
@@ -99,14 +112,22 @@ class Knowledge:
     def take(self, graph: ir.Graph) -> None:
         """Infer the results of a graph's nodes, and of the graphs inside them."""
         for node in graph:
-            graphs = [a for a in node.attributes.values() if a.type == ir.AttributeType.GRAPH and not a.is_ref()]
-            bodies = [a.as_graph() for a in graphs]
-            if bodies:
-                self._control_flow(node, bodies)
-            elif node.op_type == "Constant" and node.domain in ("", "ai.onnx"):
-                self._constant(node)
-            else:
-                self._node(node)
+            try:
+                self._take_node(node)
+            except NodeError:  # of a node in a body of this one
+                raise
+            except Exception as error:
+                raise NodeError(node) from error
+
+    def _take_node(self, node: ir.Node) -> None:
+        graphs = [a for a in node.attributes.values() if a.type == ir.AttributeType.GRAPH and not a.is_ref()]
+        bodies = [a.as_graph() for a in graphs]
+        if bodies:
+            self._control_flow(node, bodies)
+        elif node.op_type == "Constant" and node.domain in ("", "ai.onnx"):
+            self._constant(node)
+        else:
+            self._node(node)
 
     def _note(self, value: ir.Value, dims: Dims | None, kind: ir.TypeProtocol | None) -> None:
         self._dims[value], self._types[value] = dims, kind
@@ -117,7 +138,9 @@ class Knowledge:
     def _declared(self, dim: int | ir.SymbolicDim) -> Dim:
         if isinstance(dim, int):
             return dim if dim >= 0 else self.unknowns.dim()
-        return self.unknowns.dim() if dim.value in _NAMELESS else self._named[dim.value or ""]
+        if dim.value is None or dim.value in _NAMELESS:
+            return self.unknowns.dim()
+        return self._named.setdefault(dim.value, parse_dim(dim.value))
 
     def dtype(self, value: ir.Value) -> ir.DataType | None:
         kind = self.type(value)

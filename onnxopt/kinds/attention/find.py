@@ -25,6 +25,7 @@ from onnxopt.program.attention import STORED, TokenAttention, why_heads_do_not_f
 
 OPERATOR = ("com.microsoft", "GroupQueryAttention")
 _Q, _K, _V, _PAST_K, _PAST_V, _LENGTHS, _TOTAL = range(7)
+_NO_CACHE = "GroupQueryAttention has no cache of keys and values"
 _LAUNCHES_BEFORE = 10  # copies of both caches, memsets, lengths, fills, appending, the product and joining its splits
 # Attributes that change nothing at these values; scale and the numbers of heads are the kernel's.
 _PLAIN = {
@@ -58,7 +59,7 @@ def lower(region: Region, shapes: Shapes) -> TokenAttention:
     """The meaning of a region that `find` gave."""
     meaning = _meaning(region.nodes[-1], shapes)
     if isinstance(meaning, str):
-        raise ValueError(f"{region.nodes[-1].name} is no attention of one token: {meaning}")
+        raise ValueError(f"`{region.nodes[-1].name}` is not attention of one token: {meaning}")
     return meaning
 
 
@@ -70,21 +71,23 @@ def _meaning(node: ir.Node, shapes: Shapes) -> TokenAttention | str:
     """What the operator computes, or why no kernel here does."""
     for name, usual in _PLAIN.items():
         if name in node.attributes and node.attributes[name].value not in usual:
-            return f"{name} is {node.attributes[name].value}"
+            return f"GroupQueryAttention has {name} = {node.attributes[name].value}, which the kernel does not support"
     if any(v is not None for v in node.inputs[_TOTAL + 1 :]) or len(node.outputs) != 3:
-        return "it has operands beyond the lengths"
+        return "GroupQueryAttention has inputs or outputs that the kernel does not support"
     operands = _operands(node)
     if node.inputs[_PAST_K] is None or node.inputs[_PAST_V] is None:
-        return "there is no cache"
+        return _NO_CACHE
     q, past = shapes.dims(operands[0]), shapes.dims(operands[-1])
-    dtypes = {shapes.dtype(v) for v in operands}
-    dtype = dtypes.pop()
-    if dtypes or dtype is None or dtype.name not in STORED:
-        return "the kernel is for float16 and bfloat16"
+    dtype = shapes.dtype(operands[0])
+    if dtype is None or dtype.name not in STORED:
+        of = dtype.name if dtype else "unknown"
+        return f"The kernel supports {' and '.join(STORED)}; `{operands[0].name}` has dtype {of}"
+    if any(shapes.dtype(v) != dtype for v in operands):
+        return f"The inputs of GroupQueryAttention do not all have dtype {dtype.name}"
     if q is None or len(q) != 3 or q[1] != 1:
-        return "it is not known to be one token"
+        return "The number of new tokens is not known to be 1"
     if past is None or len(past) != 4 or not isinstance(past[3], int):
-        return "the size of a head is not known"
+        return "The size of a head is unknown"
     heads, groups = (node.attributes.get_int(n) or 0 for n in ("num_heads", "kv_num_heads"))
     if reason := why_heads_do_not_fit(heads, groups, past[3], dtype.name):
         return reason
@@ -98,19 +101,23 @@ def _lengths(node: ir.Node, shapes: Shapes) -> tuple[ir.Node, ...] | str:
     """The nodes that tell the operator that every sequence fills its cache, none for constants; else why not."""
     past, lengths, total = (node.inputs[k] for k in (_PAST_K, _LENGTHS, _TOTAL))
     if past is None or lengths is None or total is None:
-        return "there is no cache"
+        return _NO_CACHE
     dims = shapes.dims(past)
     known = dims[2] if dims is not None and len(dims) == 4 else None
     fixed, whole = _fixed(lengths), _fixed(total)
     if fixed is not None and whole is not None:
         fills = isinstance(known, int) and np.all(fixed == known) and np.all(whole == known + 1)
-        return () if fills else "its sequences are not known to fill the cache"
+        return () if fills else _may_not_fill(lengths)
     found: set[ir.Node] = set()
     if not _is_count_behind(total, past, 1, found) or not _is_filled(lengths, past, found):
-        return "its sequences are not known to fill the cache"
+        return _may_not_fill(lengths)
     if any(use.node not in found and use.node is not node for n in found for v in n.outputs for use in v.uses()):
-        return "the lengths of its sequences are read elsewhere as well"
+        return f"The sequence lengths `{lengths.name}` are read by other nodes too"
     return tuple(found)
+
+
+def _may_not_fill(lengths: ir.Value) -> str:
+    return f"Only lengths that prove every sequence fills its cache are accepted; `{lengths.name}` do not"
 
 
 def _is_filled(value: ir.Value, past: ir.Value, found: set[ir.Node]) -> bool:

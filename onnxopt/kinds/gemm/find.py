@@ -56,13 +56,13 @@ def lower(region: Region, shapes: Shapes) -> Gemm:
     """The meaning of a region that `find` gave."""
     product = start(next(n for n in region.nodes if _is_product(n)), shapes)
     if isinstance(product, str):
-        raise ValueError(f"{region.nodes[0].name} is no product: {product}")
+        raise ValueError(f"`{region.nodes[0].name}` is not a GEMM: {product}")
     take_transposes(product, shapes)
     while product.output is not region.outputs[0]:
         (follower,) = product.output.consumers()
         reason = take(product, follower, shapes)
         if reason is not None:
-            raise ValueError(f"{follower.name} is in the region of a product that does not take it in: {reason}")
+            raise ValueError(f"`{follower.name}` is in the region of a GEMM that cannot take it in: {reason}")
     return product.meaning(region.inputs, shapes)
 
 
@@ -84,12 +84,9 @@ def _grow(node: ir.Node, context: Context) -> tuple[Product | None, list[Refusal
         if follower is None:
             break
         grown = dataclasses.replace(product, nodes=list(product.nodes))
-        reason = (
-            "a region of another kind has it" if context.is_taken(follower) else take(grown, follower, context.shapes)
-        )
-        if reason is None and context.makes_cycle(grown.nodes):
-            reason = "it also waits for the product through a node outside"
-        if reason is not None:
+        if context.is_taken(follower) or take(grown, follower, context.shapes) is not None:
+            break
+        if context.makes_cycle(grown.nodes):
             break
         product = grown
         # A Reshape is taken in only together with a residual of its shape, which gives the output its dims.
@@ -102,7 +99,7 @@ def _alone(node: ir.Node, context: Context) -> Product:
     """The product of a node with nothing behind it."""
     product = start(node, context.shapes)
     if isinstance(product, str):
-        raise ValueError(f"{node.name} was a product before: {product}")
+        raise ValueError(f"`{node.name}` was a GEMM before: {product}")
     take_transposes(product, context.shapes)
     return product
 
@@ -129,7 +126,10 @@ def _better_behind(product: Product, context: Context) -> str | None:
             return None
         if eligibility.why_not(reader, context.opsets, context.shapes, context.host) is not None:
             return None
-    return f"{readers[0].op_type} follows: its kernel adds the bias or the residual, and the product runs without"
+    return (
+        f"The kernel of {readers[0].op_type} adds the bias or the residual at no extra cost, so the"
+        f" {product.nodes[0].op_type} runs without an epilogue"
+    )
 
 
 def _epilogue_follows(value: ir.Value) -> bool:
@@ -151,7 +151,7 @@ def _refusals(node: ir.Node, product: Product, context: Context) -> list[Refusal
         reason = None
         if _follower(value) is None:
             if reader.op_type == "Add" and product.residual is None:
-                reason = f"{value.name} is needed elsewhere as well, so the product has to write it"
+                reason = f"`{value.name}` is read elsewhere too, so the {node.op_type} must write it before the Add"
         else:
             reason = take(dataclasses.replace(product, nodes=list(product.nodes)), reader, context.shapes)
         if reason is not None:

@@ -76,14 +76,14 @@ def start(node: ir.Node, shapes: Shapes) -> Product | str:
     a, b = node.inputs[0], node.inputs[1]
     output = node.outputs[0]
     if a is None or b is None:
-        return "an operand is left out"
+        return f"{node.op_type} leaves out an input"
     dtypes = {_dtype(v, shapes) for v in (a, b, output)}
     if len(dtypes) != 1 or not dtypes <= set(DTYPES):
-        return f"products of {' and '.join(sorted(dtypes))} are left to the execution provider"
+        return f"A {node.op_type} of {' and '.join(sorted(dtypes))} runs as ONNX Runtime's own kernel"
     if len(shapes.dims(a) or ()) < 2 or len(shapes.dims(b) or ()) < 2:
-        return "an operand is no matrix, or its rank is not known"
+        return f"An input of {node.op_type} has fewer than two dims or an unknown rank"
     if any(_is_dequantized(v) for v in (a, b)):
-        return "an operand follows DequantizeLinear: the provider's integer kernels take both"
+        return f"An input of {node.op_type} comes from DequantizeLinear; ONNX Runtime's integer kernels fuse the two"
     product = Product([node], a, b, output)
     if node.op_type == "MatMul":
         return product
@@ -92,7 +92,7 @@ def start(node: ir.Node, shapes: Shapes) -> Product | str:
     c = node.inputs[2] if len(node.inputs) > 2 else None
     beta = float(_attribute(node, "beta", 1.0))
     if c is None or beta == 0:
-        return product if c is None else "C is multiplied by 0"
+        return product if c is None else "Gemm's C is multiplied by beta = 0"
     return _add(product, c, beta, shapes) or product
 
 
@@ -119,13 +119,13 @@ def take(product: Product, node: ir.Node, shapes: Shapes) -> str | None:
     """Take in a node that reads the product's output and nothing else does. None, or why not; then nothing changed."""
     step = EPILOGUE.get(node.op_type)
     if step is None or node.domain != "":
-        return f"{node.op_type} is nothing that cuBLASLt does behind a product"
+        return f"cuBLASLt has no epilogue for {node.op_type}"
     if product.parts:
-        return "the product's columns are split already"
+        return "The GEMM's columns are already split into several outputs"
     if product.activation != "none" and node.op_type != "Split":
-        return "the activation is the last thing that cuBLASLt does behind a product"
+        return f"{node.op_type} follows an activation, and cuBLASLt's epilogue ends with the activation"
     if _dtype(node.outputs[0], shapes) != _dtype(product.output, shapes):
-        return "it changes the dtype"
+        return f"{node.op_type} changes the dtype of the GEMM's result"
     reason = step(product, node, shapes)
     if reason is None:
         product.nodes.append(node)
@@ -135,17 +135,19 @@ def take(product: Product, node: ir.Node, shapes: Shapes) -> str | None:
 
 def _take_scale(product: Product, node: ir.Node, shapes: Shapes) -> str | None:
     other = _other_operand(product, node)
-    if other is None or (node.op_type == "Div" and node.inputs[1] is not other):
-        return "it does not divide the product"
+    if other is None:
+        return f"Both inputs of the {node.op_type} are the GEMM's result"
+    if node.op_type == "Div" and node.inputs[1] is not other:
+        return "The GEMM's result is the divisor of this Div, not the dividend"
     tensor = constant(other)
     if tensor is None or len(tensor.shape) > len(shapes.dims(product.output) or ()):
-        return "the scale is not one constant"
+        return f"The factor `{other.name}` is not a scalar constant; only a constant scale is folded into the GEMM"
     if product.bias is not None or product.residual is not None:
-        return "it scales what was added to the product as well"
+        return f"{node.op_type} scales the bias or residual too, which the GEMM's epilogue cannot do"
     factor = float(tensor.numpy().reshape(()).astype("float64"))
     alpha = product.alpha / factor if node.op_type == "Div" and factor else product.alpha * factor
     if (node.op_type == "Div" and factor == 0) or not math.isfinite(alpha) or abs(alpha) > 3e38:
-        return "the scale is not a finite number"
+        return "The scale of the GEMM would not be a finite float32 number"
     product.alpha = alpha
     return None
 
@@ -153,30 +155,31 @@ def _take_scale(product: Product, node: ir.Node, shapes: Shapes) -> str | None:
 def _take_sum(product: Product, node: ir.Node, shapes: Shapes) -> str | None:
     other = _other_operand(product, node)
     if other is None:
-        return "the product is added to itself"
+        return "Both inputs of the Add are the GEMM's result"
     if not shapes.same(node.outputs[0], product.output):
-        return "the sum has more elements or dims than the product"
+        return "The Add broadcasts the GEMM's result to a larger shape"
     return _add(product, other, 1.0, shapes)
 
 
 def _add(product: Product, other: ir.Value, beta: float, shapes: Shapes) -> str | None:
-    if _dtype(other, shapes) != _dtype(product.output, shapes):
-        return f"{other.name} is of another dtype"
+    dtypes = _dtype(other, shapes), _dtype(product.output, shapes)
+    if dtypes[0] != dtypes[1]:
+        return f"`{other.name}` has dtype {dtypes[0]}, the GEMM's result {dtypes[1]}"
     if _is_vector(other, product.output, shapes):
         if product.bias is not None:
-            return "the product has a bias already"
+            return "The GEMM already has a bias"
         if beta != 1.0:
-            return "the bias is scaled by beta"
+            return f"Gemm scales its bias by beta = {beta}; cuBLASLt's epilogue adds it unscaled"
         product.bias = other
         return None
     if not shapes.same(other, product.output):
         dims, of = shapes.dims(other), shapes.dims(product.output)
         return (
-            f"{other.name} {_text(dims)} is neither a vector along the last dim of {_text(of)} nor of its shape,"
-            " as a bias or a residual must be"
+            f"`{other.name}` {_text(dims)} is neither a bias (one vector along the last dim of {_text(of)}) nor a"
+            " residual (of that shape)"
         )
     if product.residual is not None:
-        return "the product has a residual already"
+        return "The GEMM already has a residual"
     product.residual, product.beta = other, beta
     return None
 
@@ -194,11 +197,11 @@ def _take_reshape(product: Product, node: ir.Node, shapes: Shapes) -> str | None
     dims, of = shapes.dims(node.outputs[0]), shapes.dims(product.output)
     target = node.inputs[1]
     if target is None or target.const_value is None or target.is_graph_input():
-        return "the dims to reshape to are computed"
+        return "The shape of the Reshape is computed at run time"
     if not dims or not of or dims[-1] is None or dims[-1] != of[-1]:
-        return "it does not keep the last dim"
+        return "The Reshape changes the last dim"
     if product.residual is not None:
-        return "the residual has the shape from before it"
+        return "The Reshape comes after a residual of the old shape"
     product.residual_shape = True
     return None
 
@@ -210,7 +213,10 @@ def _take_relu(product: Product, node: ir.Node, shapes: Shapes) -> str | None:
 
 def _take_gelu(product: Product, node: ir.Node, shapes: Shapes) -> str | None:
     if _attribute(node, "approximate", "none") != "tanh":
-        return "cuBLASLt's GELU is the one by tanh: the exact one runs as a kernel of its own behind the product"
+        return (
+            "The Gelu is exact (erf), and cuBLASLt's epilogue has only the tanh approximation; the Gelu runs as its own"
+            " kernel"
+        )
     product.activation = "gelu_tanh"
     return None
 
@@ -219,15 +225,22 @@ def _take_split(product: Product, node: ir.Node, shapes: Shapes) -> str | None:
     """Equal parts of the columns: each is written where it belongs, not the whole and a kernel to take it apart."""
     of, weight = shapes.dims(product.output), shapes.dims(product.b)
     if not of or _attribute(node, "axis", 0) not in (-1, len(of) - 1):
-        return "it does not split the product's columns"
+        return "The Split does not split the last dim"
     columns, count = of[-1], len(node.outputs)
     widths = [dims[-1] if (dims := shapes.dims(v)) else None for v in node.outputs]
     if not isinstance(columns, int) or not 2 <= count <= MOST_PARTS or widths != [columns / count] * count:
-        return "the parts are not known to be equal"
+        return "The Split's parts are not known to have equal sizes"
     if product.residual is not None or product.residual_shape or product.transpose_a or len(weight or ()) != 2:
-        return "the product is not one of rows and one weight alone"
-    if any(_is_read_in_place(reader) for value in node.outputs for reader in value.consumers()):
-        return "a kernel behind it reads the parts where they are"
+        return (
+            "The GEMM has a residual, a Reshape, a transposed A or a batch of weights, so its columns cannot be written"
+            " as separate outputs"
+        )
+    readers = (reader for value in node.outputs for reader in value.consumers())
+    if reader := next(filter(_is_read_in_place, readers), None):
+        return (
+            f"The kernel of {reader.op_type} reads the parts inside the GEMM's result, so they need no outputs of their"
+            " own"
+        )
     product.parts = tuple(node.outputs)
     return None
 

@@ -1,9 +1,9 @@
-"""Pointwise regions: grown from elementwise and index nodes, with a reason for every pair of them that is left apart.
+"""Pointwise regions: groups of elementwise and index nodes, and a reason for every pair of such nodes not fused.
 
-Nodes are taken in topological order; each starts a group of its own and takes in the groups that produce its operands
-where `_Growth.obstacle` finds nothing against it; what could not be taken in at first is tried again when the groups
-have grown. Views (Reshape and its like) cost nothing where they are: they belong to a group only where they lie between
-two of its nodes. The graph whose vertices are the groups never gets a cycle.
+Nodes are visited in topological order. Each node starts a group, which is merged with the groups that produce its
+operands unless `_Growth.obstacle` gives a reason against the merge. Refused merges are tried again after the groups
+have grown. Views (Reshape, Squeeze, ...) cost nothing in ONNX Runtime, so a view belongs to a group only between two
+nodes of the group. The graph whose vertices are the groups has no cycle.
 """
 
 from __future__ import annotations
@@ -19,19 +19,20 @@ from onnxopt.fusion.context import Context
 from onnxopt.fusion.depths import depths
 from onnxopt.fusion.region import Kind, Region
 from onnxopt.graph.refusal import Refusal
+from onnxopt.graph.shapes.shapes import Shapes
 from onnxopt.kinds.pointwise.lower import lower
 from onnxopt.program.extents import product
 from onnxopt.program.index_maps import NotAffine
 from onnxopt.program.pointwise import Program
 
-_IN_PLACE = frozenset({"Slice", "Concat", "Expand"})  # index operations under which neighbours stay neighbours
+_IN_PLACE = frozenset({"Slice", "Concat", "Expand"})  # index operations that keep neighbouring elements neighbours
 _SIXTEEN_BIT = ("float16", "bfloat16")
-_ROUNDS = 3  # of trying again; real models settle in two
+_ROUNDS = 3  # of further merges; on real models the second round changes nothing
 
 
 @dataclasses.dataclass(eq=False)
 class _Group:
-    """Nodes that will run as one kernel. domain: a value with the shape the kernel runs over."""
+    """Nodes that one kernel will run. domain: a value that has the shape of the kernel's domain."""
 
     nodes: list[ir.Node]
     domain: ir.Value
@@ -49,19 +50,42 @@ class _Group:
         return any(index_ops.is_index(n) for n in self.nodes)
 
     def moving_nodes(self) -> int:
-        """How many kernels these nodes are without fusing."""
+        """The number of kernels that run these nodes without fusion."""
         return sum(not index_ops.is_view(n) for n in self.nodes)
 
 
 def _takes_part(group: _Group, value: ir.Value) -> bool:
-    """Whether all that the group reads of a tensor is slices of it, and it moves nothing else around."""
+    """Whether the group reads a tensor through Slices alone and has no index operation that reorders elements."""
     readers = [node for node in group.nodes if value in node.inputs]
     moving = [n for n in group.nodes if index_ops.is_index(n) and not index_ops.is_view(n)]
     return all(n.op_type == "Slice" for n in readers) and all(n.op_type in _IN_PLACE for n in moving)
 
 
+def _reader(group: _Group, value: ir.Value) -> str:
+    """The operator of the group that reads a value."""
+    return next((n for n in group.nodes if value in n.inputs), group.nodes[-1]).op_type
+
+
+def _producer(group: _Group, value: ir.Value) -> str:
+    """The operator of the group that a value comes from, through views where the group does not compute the value."""
+    producer = value.producer()
+    return (producer if producer in group.nodes else group.nodes[-1]).op_type
+
+
+def _recomputed(producer: _Group, value: ir.Value) -> str:
+    return (
+        f"{_producer(producer, value)} would be recomputed for every element that `{value.name}` is broadcast to, which"
+        " costs more than it saves"
+    )
+
+
+def _shape_text(value: ir.Value, shapes: Shapes) -> str:
+    dims = shapes.dims(value)
+    return "of unknown rank" if dims is None else "[" + ", ".join("?" if d is None else str(d) for d in dims) + "]"
+
+
 def find(context: Context, kind: Kind) -> tuple[list[Region], list[Refusal]]:
-    """Regions of two nodes or more among those that no other kind has taken, and the refusals."""
+    """Regions of nodes that no other kind has taken, and the refusals."""
     growth = _Growth(context, kind)
     growth.grow()
     return growth.regions(), growth.refusals()
@@ -79,7 +103,7 @@ class _Growth:
         self._kept_apart: dict[tuple[ir.Node, ir.Node], str] = {}
 
     def grow(self) -> None:
-        """Let every node start a group, and merge groups until none fits any more."""
+        """Start a group with every node, and merge groups until no merge is left."""
         for node in self._order:
             if not self._is_open(node) or index_ops.is_view(node):
                 continue
@@ -87,9 +111,9 @@ class _Growth:
             try:
                 cost = self._lowered(_Group([node], node.outputs[0], 0)).cost if reason is None else 0
             except NotAffine as error:
-                reason = f"{node.op_type} cannot be address arithmetic: {error}"
-            except ValueError as error:  # attributes that the operator does not allow for this dtype
-                reason = f"{node.op_type} cannot be lowered: {error}"
+                reason = f"{node.op_type} cannot become index arithmetic: {error}"
+            except ValueError as error:  # the operator does not allow these attributes for this dtype
+                reason = f"{node.op_type} cannot be compiled into a kernel: {error}"
             if reason is not None:
                 self._unfit[node] = reason
                 continue
@@ -100,11 +124,11 @@ class _Growth:
         self._join_tiny()
 
     def _lowered(self, group: _Group) -> Program:
-        """The program of these nodes; ValueError where they have none."""
+        """The program of a group. ValueError where there is none."""
         return self._context.lowered(lower, group.nodes, group.inputs(), group.outputs())
 
     def _try_again(self) -> None:
-        """Groups that were refused may fit by now, as all that reads them has come together."""
+        """Try refused merges again: all readers of a value may be in one group by now."""
         for _ in range(_ROUNDS):
             grown = False
             for group in list(dict.fromkeys(self._groups.values())):
@@ -114,9 +138,9 @@ class _Growth:
                 return
 
     def _join_siblings(self) -> None:
-        """Groups that read the same tensor, element by element, read it once as one kernel with several outputs.
+        """Merge groups that read the same tensor into one kernel with several outputs, which reads the tensor once.
 
-        So do those that take the parts of one tensor and make as much of each: one launch instead of several.
+        The groups read the tensor element by element, or each group reads a part and all outputs have the same size.
         """
         readers: dict[ir.Value, list[ir.Node]] = {}
         for group in dict.fromkeys(self._groups.values()):
@@ -130,7 +154,7 @@ class _Growth:
                 same = self._same_size if parts else self._shapes.same
                 if first is second or not same(first.domain, second.domain):
                     continue
-                # Single operators that read other tensors too are often part of what the provider fuses itself.
+                # ONNX Runtime often fuses a single operator that reads other tensors too with its neighbours.
                 alone = [g for g in (first, second) if g.moving_nodes() == 1 and len(g.inputs()) > 1]
                 if not alone and self.obstacle(first, second, value, []) is None:
                     union = self._union(first, second, [])
@@ -138,7 +162,7 @@ class _Growth:
                     self._context.contract(union.nodes)
 
     def _join_tiny(self) -> None:
-        """Independent groups that are all launch and latency, at one depth and over one domain, run as one kernel."""
+        """Merge independent groups of one depth and one domain whose time is the launch alone."""
         groups = [g for g in dict.fromkeys(self._groups.values()) if self._is_tiny(g)]
         if len(groups) < 2:
             return
@@ -160,7 +184,7 @@ class _Growth:
         return self._groups.get(node, node)
 
     def _is_tiny(self, group: _Group) -> bool:
-        """Whether a group is a kernel of its own that moves so little that its launch is what it costs."""
+        """Whether a group is worth a kernel and moves so few bytes that the launch is most of the kernel's time."""
         results = group.outputs()
         if group.moving_nodes() < 2 or not all(self._shapes.same(v, group.domain) for v in results):
             return False
@@ -170,12 +194,12 @@ class _Growth:
     def _same_size(self, one: ir.Value, other: ir.Value) -> bool:
         try:
             sizes = [product(index_ops.dims_of(value, self._shapes)) for value in (one, other)]
-        except NotAffine:  # a rank or dim is not known
+        except NotAffine:  # a rank or dim is unknown
             return False
         return sizes[0] == sizes[1]
 
     def _sources(self, group: _Group) -> Iterator[tuple[ir.Node, list[ir.Node], ir.Value]]:
-        """(producer in another group, views that lie between, value) of everything a group reads."""
+        """(producer in another group, views between, value) for every value that a group reads."""
         for value in group.inputs():
             views, producer = [], value.producer()
             while producer is not None and producer not in self._groups and self._is_open_view(producer):
@@ -186,7 +210,7 @@ class _Growth:
                 yield producer, views, value
 
     def _take_in_producers(self, group: _Group, node: ir.Node) -> bool:
-        """Merge the group with those that it reads, the largest operands first; whether anything was merged."""
+        """Merge the group with the groups that it reads, largest operand first. Returns whether groups were merged."""
         merged = False
         sources = sorted(self._sources(group), key=lambda s: -(self._shapes.bytes(s[2]) or 0))
         for producer, views, value in sources:
@@ -212,64 +236,80 @@ class _Growth:
         return union
 
     def obstacle(self, producer: _Group, consumer: _Group, value: ir.Value, views: list[ir.Node]) -> str | None:
-        """Why the two groups cannot or should not become one, or None. `value` goes from the one to the other."""
+        """The reason against merging two groups, None where they can merge. The consumer reads `value`."""
         both = {*producer.nodes, *views, *consumer.nodes}
         union = _Group(
             sorted(both, key=self._order.__getitem__), consumer.domain, producer.cost + consumer.cost
         )  # fmt: skip
         if union.has_index_nodes():
-            reason = self._index_obstacle(producer, consumer, union)
+            reason = self._index_obstacle(producer, consumer, union, value)
         else:
-            reason = self._broadcast_obstacle(producer, consumer, both)
+            reason = self._broadcast_obstacle(producer, consumer, both, value)
         if reason is not None:
             return reason
         operands = len(union.inputs()) + len(union.outputs())
         if operands > cost.MAX_OPERANDS:
-            return f"one kernel would have {operands} operands; {cost.MAX_OPERANDS} is the most that pays"
+            return f"The fused kernel would read and write {operands} tensors; the limit is {cost.MAX_OPERANDS}"
         if len(union.nodes) > cost.MAX_NODES or union.cost > cost.MAX_COST:
-            return f"one kernel would run {len(union.nodes)} operators and need too many registers"
+            return f"The fused kernel would run {len(union.nodes)} operators and need too many registers"
         if self._context.spills(union.nodes):
-            return f"one kernel would run {len(union.nodes)} operators, which spilled registers when it was compiled"
+            return f"The fused kernel of {len(union.nodes)} operators spilled registers when it was compiled"
         if self._context.makes_cycle(union.nodes):
-            return f"{value.name} also reaches the consumer through a node outside, so one kernel would wait for itself"
+            return (
+                f"`{value.name}` also reaches {_reader(consumer, value)} through a node outside the kernel, so fusing"
+                " would make a cycle"
+            )
         return None
 
-    def _broadcast_obstacle(self, producer: _Group, consumer: _Group, both: set[ir.Node]) -> str | None:
+    def _broadcast_obstacle(
+        self, producer: _Group, consumer: _Group, both: set[ir.Node], value: ir.Value
+    ) -> str | None:
         if self._shapes.same(producer.domain, consumer.domain):
             return None
-        needed_elsewhere = [
+        read_elsewhere = [
             v for v in producer.outputs() if v.is_graph_output() or any(u not in both for u in v.consumers())
         ]
-        if needed_elsewhere:
-            return f"{needed_elsewhere[0].name} is needed elsewhere and its shape is not the consumer's"
+        if read_elsewhere:
+            own, other = (_shape_text(v, self._shapes) for v in (read_elsewhere[0], consumer.domain))
+            return (
+                f"`{read_elsewhere[0].name}` is read outside the kernel too, and its shape {own} differs from the"
+                f" kernel's {other}"
+            )
         if producer.cost > cost.MAX_RECOMPUTED_COST:
-            return "it would be computed again for every element it is broadcast to"
+            return _recomputed(producer, value)
         return None
 
-    def _index_obstacle(self, producer: _Group, consumer: _Group, union: _Group) -> str | None:
-        """As `obstacle`, where index nodes are among them: what the merged kernel computes and reads decides."""
+    def _index_obstacle(self, producer: _Group, consumer: _Group, union: _Group, value: ir.Value) -> str | None:
+        """The reason against merging groups with index nodes: too much recomputation or more bytes moved, else None.
+
+        Sets the cost of `union`.
+        """
         try:
             program = self._lowered(union)
         except ValueError as error:
-            return f"as one kernel, {error}"
+            return str(error)
         larger = cost.grows(producer.domain, consumer.domain, self._shapes)
         if larger and producer.cost > cost.MAX_RECOMPUTED_COST:
-            return "it would be computed again for every element it is broadcast to"
+            return _recomputed(producer, value)
         if program.cost - producer.cost - consumer.cost > cost.MAX_RECOMPUTED_COST:
-            return "its values would be computed several times, as its consumer reads them in several orders"
+            return (
+                f"{_reader(consumer, value)} reads `{value.name}` in several orders, so {_producer(producer, value)}"
+                " would be recomputed for each of them"
+            )
         apart = [cost.moved(self._lowered(g), g.inputs(), g.outputs(), self._shapes) for g in (producer, consumer)]
         together = cost.moved(program, union.inputs(), union.outputs(), self._shapes)
         if together is not None and None not in apart and together > sum(b for b in apart if b is not None):
-            return f"one kernel would move {together} bytes, two move {apart[0]} and {apart[1]}"
+            separate = sum(b for b in apart if b is not None)
+            return f"The fused kernel would move {together} bytes; the two kernels together move {separate}"
         union.cost = program.cost
         return None
 
     def regions(self) -> list[Region]:
-        """Groups that are two kernels or more without fusing, in the order of their first nodes.
+        """Groups that replace two kernels or more, in the order of their first nodes.
 
-        And one operator alone, where the CUDA provider's kernel takes twice as long as ours (docs/notes.md).
+        One operator alone is a region where the CUDA provider's kernel takes twice as long (benchmarks/notes.md).
         """
-        found = []
+        regions = []
         for group in dict.fromkeys(self._groups.values()):
             if group.moving_nodes() < 2 and not self._is_slow_alone(group):
                 continue
@@ -282,8 +322,8 @@ class _Growth:
                 self._lowered(group) if group.has_index_nodes() else None,
             )  # fmt: skip
             region.verify()
-            found.append(region)
-        return sorted(found, key=lambda r: self._order[r.nodes[0]])
+            regions.append(region)
+        return sorted(regions, key=lambda r: self._order[r.nodes[0]])
 
     def _is_slow_alone(self, group: _Group) -> bool:
         dtype = self._shapes.dtype(group.domain)
@@ -291,8 +331,8 @@ class _Growth:
         return moving == ["Gelu"] and dtype is not None and dtype.name in _SIXTEEN_BIT
 
     def refusals(self) -> list[Refusal]:
-        """One refusal for every edge from or to an elementwise node that did not become part of one region."""
-        found = []
+        """One refusal for every edge between nodes of different regions, where one of the nodes is elementwise."""
+        refusals = []
         for node in self._order:
             if not self._is_open(node):
                 continue
@@ -303,11 +343,11 @@ class _Growth:
                     continue
                 refusal = self._refusal(producer, node)
                 if refusal is not None:
-                    found.append(refusal)
-        return found
+                    refusals.append(refusal)
+        return refusals
 
     def _is_open(self, node: ir.Node) -> bool:
-        """Whether a pointwise region may take the node: index operations on shapes stay on the host."""
+        """Whether a pointwise region may take the node. Index operations on shapes stay on the host."""
         if self._context.is_taken(node):
             return False
         if eligibility.is_elementwise(node):
@@ -322,8 +362,9 @@ class _Growth:
             if unfit in self._unfit:
                 return Refusal(unfit.name or "", unfit.op_type, other.name or "", self._unfit[unfit])
         if producer not in self._groups or node not in self._groups:
-            return None  # a view, which costs nothing where it is
+            return None  # a view, which ONNX Runtime runs without a kernel
         if self._groups[producer] is self._groups[node]:
             return None
-        reason = self._kept_apart.get((producer, node), "its group was already complete")
+        complete = f"No larger fused kernel was found: the kernel of {producer.op_type} was complete before this node"
+        reason = self._kept_apart.get((producer, node), complete)
         return Refusal(node.name or "", node.op_type, producer.name or "", reason)

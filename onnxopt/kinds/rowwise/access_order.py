@@ -46,10 +46,14 @@ def _condition_mode(program: RowProgram, condition: Condition) -> Mode:
     return Mode.DENSE if all(t.div.over(length) is not None for t in condition.terms) else Mode.ANY
 
 
-def reads_across(index: Indexing, inputs: Sequence[str], length: Extent) -> bool:
-    """Whether some input is read so that neighbours in the domain lie far apart: then most of what memory moves would
-    be for nothing. What has no more elements than a row (of `length`) stays in the cache. inputs: storage dtypes."""
-    return any(_is_scattered(a, DTYPES[inputs[a.input]].size, length) for a in index.accesses)
+def input_read_across(index: Indexing, inputs: Sequence[str], length: Extent) -> int | None:
+    """The first input of which neighbours in the domain lie far apart in memory, None if there is no such input.
+
+    Most of the bytes that memory moves for such an input are not used. An input that has no more elements than a row
+    (of `length`) stays in the cache and does not count. inputs: storage dtypes.
+    """
+    scattered = (a.input for a in index.accesses if _is_scattered(a, DTYPES[inputs[a.input]].size, length))
+    return next(scattered, None)
 
 
 def cuts_vectors(program: RowProgram) -> bool:

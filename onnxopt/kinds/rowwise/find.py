@@ -56,9 +56,11 @@ class _Growth:
         self.nodes = [seed]
         self._inside = {seed}
         self._refused: set[ir.Node] = set()
-        elements = self._shapes.elements(self.grid.value or self.grid.other_value)  # type: ignore[arg-type]
+        value = self.grid.value or self.grid.other_value
+        assert value is not None
+        elements = self._shapes.elements(value)
         if elements is not None and elements < _FEWEST_ELEMENTS:
-            raise Unfit(f"{elements} elements are too few for a kernel")
+            raise Unfit(f"`{value.name}` has {elements} elements, too few for a kernel of its own")
         self._program()
 
     def grow(self) -> None:
@@ -144,11 +146,12 @@ class _Growth:
         for value in values:
             dtype = self._shapes.dtype(value)
             if dtype is None or dtype.name not in row.dtypes:
-                raise Unfit(f"{node.op_type} of {dtype.name if dtype else 'an unknown dtype'} is not in the table")
+                of = dtype.name if dtype else "an unknown dtype"
+                raise Unfit(f"The operator table has no {node.op_type} of {of} (`{value.name}`)")
         if self._on_host(node):
-            raise Unfit("shape arithmetic: it belongs on the CPU")
+            raise Unfit(eligibility.runs_on_host(node))
         if all(v.const_value is not None for v in values):
-            raise Unfit("all operands are constants")
+            raise Unfit(f"All inputs of {node.op_type} are constants")
 
     def _on_host(self, node: ir.Node) -> bool:
         return any(v in self._context.host for v in (node.inputs[0], *node.outputs) if v is not None)
@@ -169,23 +172,26 @@ class _Growth:
         """Why the nodes cannot or should not be one kernel."""
         operands = len(self.inputs()) + len(self.outputs())
         if operands > cost.MAX_OPERANDS or len(self.nodes) > cost.MAX_NODES:
-            return f"{operands} operands and {len(self.nodes)} operators are too many for one kernel"
-        if any(self._is_constant_axes(n) for n in self.nodes):
-            return "its axes or shape are computed"
-        if any(self._stores_twice(n) for n in self.nodes):
-            return "one value would be stored in two shapes"
+            size = f"{operands} tensors and {len(self.nodes)} operators"
+            return f"The fused kernel would have {size}; the limits are {cost.MAX_OPERANDS} and {cost.MAX_NODES}"
+        for node in self.nodes:
+            if self._has_computed_parameters(node):
+                return f"The axes or the shape of {node.op_type} are computed at run time"
+        for node in self.nodes:
+            if self._stores_twice(node):
+                return f"The result of {node.op_type} would be stored twice, in two shapes"
         if self._context.makes_cycle(self.nodes):
-            return "one kernel would wait for itself"
+            return "Fusing would make a cycle through a node outside the kernel"
         try:
             program = self._program()
         except ValueError as error:
             return str(error)
-        return None if program.cost <= cost.MAX_COST else "it would need too many registers"
+        return None if program.cost <= cost.MAX_COST else "The fused kernel would need too many registers"
 
-    def _is_constant_axes(self, node: ir.Node) -> bool:
-        """Whether the node reads axes or a shape that is neither a constant nor known otherwise."""
-        told = [v for v in node.inputs[self._operands(node) :] if v is not None]
-        return any(v.const_value is None or v.is_graph_input() for v in told)
+    def _has_computed_parameters(self, node: ir.Node) -> bool:
+        """Whether the node reads axes or a shape that are not constants."""
+        parameters = [v for v in node.inputs[self._operands(node) :] if v is not None]
+        return any(v.const_value is None or v.is_graph_input() for v in parameters)
 
     def _stores_twice(self, node: ir.Node) -> bool:
         """Whether a reshape's result would be an output although its elements lie in memory anyway."""
@@ -200,7 +206,8 @@ class _Growth:
     def region(self) -> Region:
         """The grown region. Unfit where it is not worth a kernel of its own."""
         if len(self.nodes) == 1 and not self.alone:
-            raise Unfit("by itself the provider's kernel does as well")
+            op_type = self.nodes[0].op_type
+            raise Unfit(f"{op_type} has no neighbour to fuse with, and ONNX Runtime's own kernel is as fast")
         inputs, outputs = self.inputs(), self.outputs()
         region = Region(
             tuple(self.nodes), tuple(inputs), tuple(outputs),

@@ -99,18 +99,20 @@ def operator(node: ir.Node, opsets: Mapping[str, int]) -> RowOperator | None:
 def grid(node: ir.Node, row: RowOperator, shapes: Shapes) -> Grid:
     """The grid that a rowwise node runs over. Unfit says why there is none."""
     x = node.inputs[0]
-    dims = None if x is None else shapes.dims(x)
-    if x is None or dims is None or not dims:
-        raise Unfit(f"the rank of {x.name if x else 'its operand'} is unknown, or 0")
+    if x is None:
+        raise Unfit(f"{node.op_type} has no data input")
+    dims = shapes.dims(x)
+    if not dims:
+        raise Unfit(f"The rank of `{x.name}` is unknown or 0")
     rank = len(dims)
     if row.axes == "groups":
         return _groups(node, x, dims, shapes)
     reduced = axes(node, row, rank)
     if not reduced or reduced != tuple(range(reduced[0], reduced[-1] + 1)):
-        raise Unfit(f"the reduced axes {reduced} do not lie side by side")
+        raise Unfit(f"{node.op_type} reduces the axes {reduced}, which are not adjacent")
     found = Grid(dims, reduced[0], reduced[-1] + 1, x)
     if found.length is not None and found.length <= 1:
-        raise Unfit("a row has one element")
+        raise Unfit(f"{node.op_type} works along rows of length {found.length}")
     return found
 
 
@@ -118,25 +120,29 @@ def axes(node: ir.Node, row: RowOperator, rank: int) -> tuple[int, ...]:
     """The axes that a rowwise node reduces, of an operand of this rank. Unfit where they are not known."""
     if row.axes == "spatial":
         if rank < 3:
-            raise Unfit(f"{node.op_type} of rank {rank}")
+            x = node.inputs[0]
+            raise Unfit(f"{node.op_type} needs an input of rank 3 or more; `{x.name if x else ''}` has rank {rank}")
         return tuple(range(2, rank))
     if row.axes in ("axis", "from axis"):
         axis = _attribute(node, "axis", row.axis)
         axis += rank if axis < 0 else 0
         return tuple(range(axis, rank)) if row.axes == "from axis" else (axis,)
-    told = _attribute(node, "axes", None)
-    if told is None and len(node.inputs) > 1 and node.inputs[1] is not None:
-        tensor = node.inputs[1].const_value
-        if tensor is None or node.inputs[1].is_graph_input():
-            raise Unfit("the reduced axes are not constant")
-        told = tuple(int(a) for a in tensor.numpy().reshape(-1))
-    if told is None and row.default_axes:
-        told = row.default_axes
-    if not told:
+    reduced = _attribute(node, "axes", None)
+    operand = node.inputs[1] if len(node.inputs) > 1 else None
+    if reduced is None and operand is not None:
+        tensor = operand.const_value
+        if tensor is None or operand.is_graph_input():
+            raise Unfit(
+                f"{node.op_type}'s axes `{operand.name}` are computed at run time; only constant axes are fused"
+            )
+        reduced = tuple(int(a) for a in tensor.numpy().reshape(-1))
+    if reduced is None and row.default_axes:
+        reduced = row.default_axes
+    if not reduced:
         if _attribute(node, "noop_with_empty_axes", 0):
-            raise Unfit("it reduces nothing")
+            raise Unfit(f"{node.op_type} has no axes to reduce")
         return tuple(range(rank))
-    return tuple(sorted(a + rank if a < 0 else a for a in told))
+    return tuple(sorted(a + rank if a < 0 else a for a in reduced))
 
 
 def groups(node: ir.Node) -> int:
@@ -147,7 +153,7 @@ def groups(node: ir.Node) -> int:
 def _groups(node: ir.Node, x: ir.Value, dims: Dims, shapes: Shapes) -> Grid:
     count = groups(node)
     if count < 1 or len(dims) < 3:
-        raise Unfit(f"GroupNormalization of {count} groups and rank {len(dims)}")
+        raise Unfit(f"GroupNormalization with {count} groups and an input of rank {len(dims)} is not supported")
     elements = _product(dims[1:])
     inner = None if elements is None else elements // count
     return Grid((dims[0], count, inner), 2, 3, None, dims, x, (0, count, -1), base=1)
@@ -184,7 +190,7 @@ def of_region(nodes: Sequence[ir.Node], opsets: Mapping[str, int], shapes: Shape
     """The grid of a region's nodes: that of its rowwise operators, with the view that its reshapes tell."""
     rows = [(n, row) for n in nodes if (row := operator(n, opsets)) is not None]
     if not rows:
-        raise Unfit("nothing is reduced")
+        raise Unfit("No operator of the region is a reduction")
     grids = [grid(n, row, shapes) for n, row in rows]
     found = next((g for g in grids if g.target), grids[0])
     # A reshape that leads to the rows' shape comes first: its source is then the shape that inputs are broadcast into.

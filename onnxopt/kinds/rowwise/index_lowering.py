@@ -15,7 +15,7 @@ import onnx_ir as ir
 from onnxopt.fusion.index_ops import broadcast, dims_of
 from onnxopt.fusion.operands import constant, storage
 from onnxopt.graph.shapes.shapes import Shapes
-from onnxopt.kinds.pointwise.index_lowering import MAX_ACCESSES, Evaluation
+from onnxopt.kinds.pointwise.index_lowering import MAX_ACCESSES, TOO_MANY_ACCESSES, Evaluation
 from onnxopt.kinds.rowwise import grid
 from onnxopt.kinds.rowwise.stages import split
 from onnxopt.program.expressions import Builder, Expr
@@ -45,7 +45,7 @@ def lower_indexed_rows(
             return _RowEvaluation(nodes, inputs, opsets, shapes, domain).row_program(outputs)
         except NotAffine as error:
             reason = reason or error
-    raise reason or NotAffine("its outputs are no grid of rows")
+    raise reason or NotAffine("The outputs cannot be arranged as rows of the reduced length")
 
 
 def _domains(
@@ -57,7 +57,7 @@ def _domains(
     """
     node = next((n for n in nodes if grid.operator(n, opsets) is not None), None)
     if node is None:
-        raise NotAffine("nothing is reduced")
+        raise NotAffine("No operator of the region is a reduction")
     dims, axes = _rows_of(node, opsets, shapes)
     length = product(dims[a] for a in axes)
     sizes = list(dict.fromkeys(product(dims_of(v, shapes)) for v in outputs))
@@ -76,14 +76,14 @@ def _rows_of(
     """The dims that an operator sees its operand in, and which of them it reduces."""
     row = grid.operator(node, opsets)
     if row is None:
-        raise NotAffine(f"{node.op_type} reduces nothing")
+        raise NotAffine(f"{node.op_type} is not a reduction")
     dims = dims_of(_first(node), shapes)
     if row.axes != "groups":
         return dims, grid.axes(node, row, len(dims))
     groups = Extent(grid.groups(node))
     channels = dims[1].over(groups)
     if channels is None:
-        raise NotAffine("groups of symbolic channels")
+        raise NotAffine("GroupNormalization needs a known number of channels")
     return (dims[0], groups, channels, *dims[2:]), tuple(range(2, len(dims) + 1))
 
 
@@ -111,7 +111,7 @@ class _RowEvaluation(Evaluation):
             dims = dims_of(value, self.shapes)
             is_element = product(dims) == outer * length * inner
             if not is_element and product(dims) != outer * inner:
-                raise NotAffine("its outputs have different sizes")
+                raise NotAffine("The outputs of the fused kernel have different numbers of elements")
             at = reshape(whole, self._domain, dims) if is_element else reshape(rows, (outer, inner), dims)
             results.append(Result("element" if is_element else "row"))
             values.append(self.value(value, at))
@@ -119,7 +119,7 @@ class _RowEvaluation(Evaluation):
         read = [storage(self._read[a.input], self.shapes).name for a in index.accesses]
         builder = Builder((*read, *("bool" for _ in index.conditions)))
         if len(builder.inputs) > MAX_ACCESSES:
-            raise NotAffine(f"it would read its inputs in more than {MAX_ACCESSES} ways")
+            raise NotAffine(TOO_MANY_ACCESSES)
         builder.code += self.code()
         operands = tuple(Operand(row=not a.guards and self._is_of_row(a.terms)) for a in index.accesses)
         operands += (Operand(),) * len(index.conditions)
@@ -133,7 +133,7 @@ class _RowEvaluation(Evaluation):
             )  # fmt: skip
             program.verify()
         except ValueError as error:
-            raise NotAffine(str(error)) from None
+            raise NotAffine(f"The fused kernel is not valid: {error}") from None
         return program
 
     def _is_of_row(self, terms: Sequence[Term]) -> bool:
@@ -181,13 +181,13 @@ class _RowEvaluation(Evaluation):
         outer = at.coordinates if squeezed else tuple(at.coordinates[a] for a in kept)
         row = self._row_digits(at.digits)
         if any(k in row for c in outer for k, _ in c.terms):
-            raise NotAffine("what is reduced would be needed of other rows than the one at hand")
+            raise NotAffine("An element of one row would need the reduction of another row")
         flat, weight = [], ONE
         for k in reversed(row):
             flat.append((k, weight))
             weight = weight * at.digits[k]
         if weight != product(dims[a] for a in reduced):
-            raise NotAffine("rows of different lengths are reduced")
+            raise NotAffine("The kernel would reduce rows of different lengths")
         found = Map(at.digits, (*outer, Linear(0, tuple(reversed(flat)))), _outside(at.guards, row))
         outer_dims = [dims[a] for a in kept]
         found = reshape(found, [*outer_dims, weight], [*outer_dims, *(dims[a] for a in reduced)])
@@ -206,7 +206,7 @@ class _RowEvaluation(Evaluation):
             elif k in row.channels:
                 args.append(self.value(value, at.with_coordinates([at.coordinates[1]])))
             else:
-                args.append(self.value(value, at.with_coordinates(broadcast(at, x_dims, dims_of(value, self.shapes)))))
+                args.append(self.value(value, at.with_coordinates(broadcast(at, x_dims, value, self.shapes))))
         attributes = {name: attribute.value for name, attribute in node.attributes.items()}
         return RowCall(tuple(args), attributes, storage(_first(node), self.shapes).name, reduces)
 
@@ -214,7 +214,7 @@ class _RowEvaluation(Evaluation):
 def _first(node: ir.Node) -> ir.Value:
     value = node.inputs[0]
     if value is None:
-        raise NotAffine(f"{node.op_type} without an operand")
+        raise NotAffine(f"{node.op_type} has no data input")
     return value
 
 
@@ -226,5 +226,5 @@ def _outside(guards: Sequence[Guard], row: Sequence[int]) -> tuple[Guard, ...]:
         if not any(inside):
             kept.append(guard)
         elif not all(inside):
-            raise NotAffine("parts of a Concat or Pad that lie across rows")
+            raise NotAffine("A part of a Concat or Pad begins or ends in the middle of several rows")
     return tuple(kept)

@@ -127,28 +127,30 @@ class _Joiner:
         nodes = sorted({*region.nodes, *neighbour.views, *neighbour.nodes}, key=context.order.__getitem__)
         inputs, outputs = self._inputs(nodes), boundary.outputs_of(nodes)
         if len(inputs) + len(outputs) > cost.MAX_OPERANDS or len(nodes) > cost.MAX_NODES:
-            return f"one kernel would have {len(inputs) + len(outputs)} operands and run {len(nodes)} operators"
-        if any(v in outputs for n in neighbour.views for v in n.outputs):
-            return "a reshape between them is needed elsewhere"
+            size = f"{len(inputs) + len(outputs)} tensors and {len(nodes)} operators"
+            return f"The fused kernel would have {size}; the limits are {cost.MAX_OPERANDS} and {cost.MAX_NODES}"
+        for view in neighbour.views:
+            if any(v in outputs for v in view.outputs):
+                return f"The result of the {view.op_type} `{view.name}` between the two is read elsewhere too"
         if context.spills(nodes):
-            return f"one kernel would run {len(nodes)} operators, which spilled registers when it was compiled"
+            return f"The fused kernel of {len(nodes)} operators spilled registers when it was compiled"
         if context.makes_cycle(nodes):
-            return "one kernel would wait for itself"
+            return "Fusing would make a cycle through a node outside the kernel"
         try:
             program = context.lowered(lower, nodes, inputs, outputs)
         except ValueError as error:
-            return f"as one kernel, {error}"
+            return str(error)
         if program.cost > cost.MAX_COST:
-            return "it would need too many registers"
-        obstacle = _obstacle(program)
+            return "The fused kernel would need too many registers"
+        obstacle = _obstacle(program, inputs) or self._repetition(program, region)
         if obstacle is not None:
             return obstacle
-        if self._is_repeated(program, region):
-            return "rows would be reduced again wherever they are broadcast to"
         together = cost.moved(program, inputs, outputs, shapes)
         apart = [self._moved(region), *self._moved_by(neighbour)]
         if together is not None and None not in apart and together >= sum(b for b in apart if b is not None):
-            return f"one kernel would move {together} bytes, apart they move {sum(b for b in apart if b)}"
+            return (
+                f"The fused kernel would move {together} bytes; the separate kernels move {sum(b for b in apart if b)}"
+            )
         union = Region(
             tuple(nodes),
             tuple(inputs),
@@ -160,14 +162,22 @@ class _Joiner:
         union.verify()
         return union
 
-    def _is_repeated(self, program: RowProgram, region: Region) -> bool:
-        """Whether the kernel would reduce more rows than there are, more often than costs little: as often as the
-        heads of a group share a key, rows come from the cache."""
+    def _repetition(self, program: RowProgram, region: Region) -> str | None:
+        """The reason to refuse a kernel that would reduce every row more than _MOST_REPEATED times, else None.
+
+        Up to that limit, as where the heads of a group share a key, the repeated reads hit the cache.
+        """
         node = next(n for n in region.nodes if grid.operator(n, self._context.opsets) is not None)
         whole = product(program.domain)
         rows = product(index_ops.dims_of(grid.values_read(node, self._context.opsets)[0], self._context.shapes))
         times = whole.over(rows)
-        return not whole.at_most(rows) and (times is None or times.number is None or times.number > _MOST_REPEATED)
+        number = None if times is None else times.number
+        if whole.at_most(rows) or (number is not None and number <= _MOST_REPEATED):
+            return None
+        return (
+            "Each row would be reduced again for every place it is broadcast to"
+            f" ({'an unknown number of' if number is None else number} times; the limit is {_MOST_REPEATED})"
+        )
 
     def _inputs(self, nodes: Sequence[ir.Node]) -> list[ir.Value]:
         """Values read from outside; axes and shapes are left out."""
@@ -187,12 +197,16 @@ class _Joiner:
         yield cost.of_region(single, (), (), self._context.shapes).bytes_before
 
 
-def _obstacle(program: RowProgram) -> str | None:
-    """Why one kernel would not read its inputs as fast as several kernels do, or None."""
+def _obstacle(program: RowProgram, inputs: Sequence[ir.Value]) -> str | None:
+    """Why the fused kernel would not read its inputs as fast as several kernels do, or None."""
     if program.index is None:
         return None
-    if access_order.reads_across(program.index, program.inputs, program.domain[1]):
-        return "an input would be read across the order in which it lies in memory"
+    across = access_order.input_read_across(program.index, program.inputs, program.domain[1])
+    if across is not None:
+        return (
+            f"The fused kernel would read `{inputs[across].name}` against its memory layout and use little of each"
+            " memory transaction"
+        )
     if access_order.cuts_vectors(program):
-        return "a part of a row would begin or end inside a vector"
+        return "A part of a Concat or Pad would begin or end inside a 16-byte vector, which makes loads slow"
     return None

@@ -24,7 +24,7 @@ def split(
     row = [k for k, f in enumerate(forms) if f.form != "element"]
     for k in row:
         if not splitter.is_row[results[k].id]:
-            raise ValueError(f"output {k} has one element a row, but is computed for every element")
+            raise ValueError(f"Output {k} has one element per row but is computed for every element")
     stages = splitter.stages([results[k].id for k in element], [results[k].id for k in row])
     pieces = []
     for chosen, rows_only in ((element, False), (row, True)):
@@ -136,7 +136,7 @@ class _Splitter:
             code.append(Instruction(i.op, i.dtype, tuple(ids[a] for a in i.args), i.value, i.storage))
         for value in results:
             if not depends[value]:
-                raise ValueError("a value that is reduced or stored depends on no input")
+                raise ValueError("A value that is reduced or stored depends on no input")
         dtypes = [self._storage[v] if v < self.inputs else self._dtypes[v] for v in read]
         program = Program(
             inputs=tuple(dtypes),

@@ -45,26 +45,26 @@ def why_not(node: ir.Node, context: Context) -> str | None:
     """Why no kernel runs this CumSum, or None where one does."""
     shapes, x = context.shapes, node.inputs[0]
     if context.opsets.get("", 0) < _SINCE or x is None or len(node.inputs) != 2:
-        return "it is not the CumSum of opset 11 and later"
+        return f"CumSum can be fused from opset {_SINCE} on"
     dims, dtype = shapes.dims(x), shapes.dtype(x)
     if not dims:
-        return f"the rank of {x.name} is unknown, or 0"
+        return f"The rank of `{x.name}` is unknown or 0"
     if dtype is None or dtype.name not in SUMMED:
-        return f"CumSum of {dtype.name if dtype else 'an unknown dtype'} is not in the table"
-    told = constant(node.inputs[1])
-    if told is None:
-        return "its axis is not constant"
-    if not -len(dims) <= int(told.numpy().item()) < len(dims):
-        return f"its axis is not one of rank {len(dims)}"
+        return f"The operator table has no CumSum of {dtype.name if dtype else 'an unknown dtype'} (`{x.name}`)"
+    axis, tensor = node.inputs[1], constant(node.inputs[1])
+    if tensor is None:
+        return f"CumSum's axis `{axis.name if axis else ''}` is computed at run time; only a constant axis is fused"
+    if not -len(dims) <= (number := int(tensor.numpy().item())) < len(dims):
+        return f"CumSum's axis {number} does not exist in a tensor of rank {len(dims)}"
     if any(v in context.host for v in (x, *node.outputs)):
-        return "shape arithmetic: it belongs on the CPU"
+        return eligibility.runs_on_host(node)
     if x.const_value is not None:
-        return "all operands are constants"
+        return "All inputs of CumSum are constants"
     elements = shapes.elements(x)
     if elements is not None and elements < _FEWEST_ELEMENTS:
-        return f"{elements} elements are too few for a kernel"
+        return f"`{x.name}` has {elements} elements, too few for a kernel of its own"
     if dims[axis_of(node, len(dims))] == 1:
-        return "a row has one element"
+        return "CumSum works along a dim of size 1"
     return None
 
 

@@ -35,7 +35,7 @@ def lower(
     summed, total = scan.inputs[0], scan.outputs[0]
     dims = None if summed is None else shapes.dims(summed)
     if summed is None or not dims:
-        raise ValueError(f"{scan.name} has no operand of known rank")
+        raise ValueError(f"The rank of the input of `{scan.name}` is unknown or 0")
     elementwise = [n for n in nodes if n is not scan]
     dtype = storage(summed, shapes).compute
     before = _program(elementwise, inputs, [(summed, dtype)], None, opsets, shapes)
@@ -62,7 +62,7 @@ def grid_of(scan: ir.Node, shapes: Shapes) -> Grid:
     x = scan.inputs[0]
     dims = None if x is None else shapes.dims(x)
     if x is None or dims is None:
-        raise ValueError(f"{scan.name} has no operand of known rank")
+        raise ValueError(f"The rank of the input of `{scan.name}` is unknown")
     axis = axis_of(scan, len(dims))
     return Grid(dims, axis, axis + 1, x)
 
@@ -70,7 +70,7 @@ def grid_of(scan: ir.Node, shapes: Shapes) -> Grid:
 def axis_of(scan: ir.Node, rank: int) -> int:
     tensor = constant(scan.inputs[1])
     if tensor is None:
-        raise ValueError(f"the axis of {scan.name} is not constant")
+        raise ValueError(f"The axis of `{scan.name}` is not constant")
     return int(tensor.numpy().item()) % rank
 
 
@@ -100,7 +100,7 @@ def _program(
             known[node.outputs[0]] = apply_operator(node, known, opsets, shapes)
             depends[node.outputs[0]] = frozenset().union(*(depends[v] for v in operands))
     if any(v not in known for v, _ in results):
-        raise ValueError("what is summed up depends on the sum")
+        raise ValueError("The summed value depends on the running total")
     program = Program(
         inputs=tuple(dtypes),
         outputs=tuple(dtype for _, dtype in results),

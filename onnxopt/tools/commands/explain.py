@@ -19,7 +19,7 @@ _JSON_FIELDS = {"rewrites", "kernels", "refusals", "left_out", "traffic", "notes
 @click.option("--all", "every_refusal", is_flag=True, help="List every node that was not fused, not just examples.")
 @options.json_option
 def command(artifact: Path, every_refusal: bool, as_json: bool) -> None:
-    """Say what ARTIFACT fuses, what that saves, and why the rest stayed as it is."""
+    """Say what ARTIFACT fuses, what that saves, and why other nodes were not fused."""
     manifest = manifests.load(archive.folder_of(artifact))
     if as_json:
         options.print_json(manifest.model_dump(mode="json", include=_JSON_FIELDS))

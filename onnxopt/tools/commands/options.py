@@ -20,7 +20,7 @@ shape = click.option(
 provider = click.option(
     "--provider", help="Execution provider by ONNX Runtime's name. Default: CUDA where usable, else CPU."
 )
-json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON for machines.")
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
 def parse_shapes(texts: tuple[str, ...]) -> dict[str, tuple[int, ...]]:

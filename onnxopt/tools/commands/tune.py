@@ -28,7 +28,7 @@ _INTERRUPTED = 130
 
 @click.command("tune")
 @click.argument("artifact", type=Path)
-@click.option("--budget", default="5m", show_default=True, help="Time to spend: 90s, 5m, 1h.")
+@click.option("--budget", default="5m", show_default=True, help="Time to spend, as 90s, 5m or 1h.")
 @options.shape
 @options.provider
 @click.option("--restart", is_flag=True, help="Discard the trials of an unfinished run.")

@@ -54,6 +54,7 @@ def tune(
     budget: seconds this call may take, about. shapes: sizes to run at, as bench takes them. provider: ONNX Runtime's
     name, default CUDA where a device is usable. restart: discard the trials of an unfinished run. sign: sign the
     artifact with this key afterwards; without it, a signature of the artifact is removed, as it would no longer fit.
+    progress(done, total, text): called after each trial, and when a phase begins; total is 0 where it is unknown.
 
     On a GPU the library first measures algorithms for its matrix products and launch shapes for its kernels; the faster
     ones are written beside it, for this GPU. A configuration is kept only if its outputs agree with the plain graph's,
@@ -147,7 +148,7 @@ class _Tuning:
             status = "faster" if faster else "unchanged"
         if status == "unchanged" and searching.taken:
             self.notes.append(
-                "options that were faster when tried were not faster than the rule-made file at the end: nothing changed"
+                "options faster when tried were not faster than the rule-made file at the end: nothing was changed"
             )
         return status, complete, comparisons, searching.best if status != "unchanged" else self.base, searching
 
