@@ -19,7 +19,7 @@ from onnxopt.program.hardware import ACCESS_BYTES
 
 HEADER = "gemm/few_rows.cuh"
 _THREADS = 64
-_SHAPES = {1: (1, 8), 2: (1, 8)}  # rows of a -> columns a warp takes, vectors of each in flight (docs/notes.md)
+_SHAPES = {1: (1, 8), 2: (1, 8)}  # rows of a -> columns a warp takes, vectors of each in flight (benchmarks/notes.md)
 _ACTIVATIONS = {"none": "kNone", "relu": "kRelu", "gelu_tanh": "kGeluTanh"}
 
 

@@ -3,13 +3,13 @@
     Transpose -> MatMul | Gemm -> Mul | Div by a constant -> Add bias -> Reshape -> Add residual -> Relu | Gelu(tanh)
     Transpose -> MatMul | Gemm -> Mul | Div by a constant -> Add bias -> Relu | Gelu(tanh) -> Split into equal columns
 
-A product takes in what follows it, one step at a time, for as long as its value goes nowhere else; kinds/gemm/steps.py has
-the steps. The library runs the result as one call of cuBLASLt.
+A product takes in what follows it, one step at a time, for as long as its value goes nowhere else; kinds/gemm/steps.py
+has the steps. The library runs the result as one call of cuBLASLt.
 
 Weights that lie transposed are read so (graph/passes/transposed_weights.py). Two other kinds of product are left to the
 execution provider, which folds scales and transposes itself and calls the same library with the same heuristic
-(measured, docs/notes.md): one with neither bias nor residual nor activation, and one whose bias or residual a pointwise
-kernel behind it can add at no cost, as that kernel reads the product anyway.
+(measured, benchmarks/notes.md): one with neither bias nor residual nor activation, and one whose bias or residual a
+pointwise kernel behind it can add at no cost, as that kernel reads the product anyway.
 """
 
 from __future__ import annotations
