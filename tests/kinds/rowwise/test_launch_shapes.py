@@ -50,7 +50,7 @@ def chosen() -> Iterator[str]:
 def test_choices_are_those_made_before_the_numbers_became_data() -> None:
     """golden/row_shapes.txt was written while the numbers were still constants of launch_shapes.py.
 
-    A new measurement changes it: `python tests/test_row_shapes.py` prints the choices of the numbers at hand.
+    A new measurement changes it: `python -m tests.kinds.rowwise.test_launch_shapes` prints today's choices.
     """
     assert list(chosen()) == _GOLDEN.read_text().splitlines()
 
