@@ -22,10 +22,10 @@ FUZZ_SECONDS ?= 60
 
 CXX_SOURCES = $(shell find custom_ops cuda_kernels tests/support/emulation examples/cpp -name '*.cc' -o -name '*.h' -o -name '*.cuh')
 
-.PHONY: help setup build demo test check tidy wheel bench fuzz clean
+.PHONY: help setup build demo test check tidy wheel bench gpu-tests fuzz clean
 
 help: ## list the targets
-	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/' | expand -t 16
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 16
 
 setup: $(READY) ## make .venv with everything that the other targets need
 
@@ -73,6 +73,9 @@ wheel: $(READY) ## build the wheel into dist/
 bench: build ## run the benchmarks of the CPU, or the one that BENCH names
 	@$(if $(BENCH),$(BIN)/python -m benchmarks $(BENCH),\
 		for name in $(CPU_BENCHMARKS); do $(BIN)/python -m benchmarks $$name; done)
+
+gpu-tests: build ## write build/gpu-tests: what the tests marked gpu need on a machine with a GPU
+	@$(BIN)/python -m tests.support.gpu_bundle build/gpu-tests $(if $(GPU_PYTHON),--python $(GPU_PYTHON))
 
 fuzz: build ## random graphs against ONNX Runtime for FUZZ_SECONDS
 	@$(BIN)/python -m tests.fuzz --seconds $(FUZZ_SECONDS)

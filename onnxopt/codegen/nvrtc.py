@@ -1,6 +1,6 @@
 """Compile: CUDA source to one fatbin with a cubin for every architecture and PTX for the newest.
 
-NVRTC does it, on any machine: no GPU, no nvcc. Compiled images are kept in a content-addressed cache.
+NVRTC compiles on any machine, without a GPU and without nvcc. A content-addressed cache keeps the compiled images.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _REPORT = "--ptxas-options=--verbose"
 
 @dataclasses.dataclass(frozen=True)
 class Compiled:
-    """fatbin: an image for every architecture. usage: architecture -> entry point -> what it needs there."""
+    """fatbin: an image for every architecture. usage: architecture -> entry point -> its resources."""
 
     fatbin: bytes
     usage: dict[str, dict[str, compiler_report.Usage]]
@@ -56,11 +56,12 @@ def compiled(
     cache: Path | None = None,
     progress: Callable[[str], None] | None = None,
 ) -> Compiled:
-    """The fatbin of a translation unit that includes headers of cuda_kernels/, and what its entry points need.
+    """The fatbin of a translation unit that includes headers of cuda_kernels/, and the resources of its entry points.
 
-    archs: cubins to make; PTX is added for the newest of them, so that later GPUs can run it too. cache: folder of
-    compiled images, by default $XDG_CACHE_HOME/onnxopt/kernels. progress: called with each image's name when it is
-    done. Raises CompileError with NVRTC's log where the source does not compile, UsageError for an unknown arch.
+    archs: the architectures of the cubins. PTX is added for the newest of them, so that later GPUs can run the kernels
+    too. cache: folder of compiled images, by default $XDG_CACHE_HOME/onnxopt/kernels. progress: called with the name of
+    each finished image. Raises CompileError with NVRTC's log where the source does not compile, UsageError for an
+    unknown architecture.
     """
     ordered = check_archs(archs)
     if not ordered:
@@ -81,20 +82,20 @@ def compiled(
 
 
 def _image(source: str, headers: dict[str, str], target: str, folder: Path) -> tuple[bytes, str]:
-    """The cubin (target sm_XX) or PTX (compute_XX) of a source and the compiler's log, from the cache if there."""
+    """The cubin (target sm_XX) or PTX (compute_XX) of a source and the compiler's log, from the cache if possible."""
     try:
         from cuda.bindings import nvrtc
 
         version = nvrtc.nvrtcVersion()[1:]
-    except (ImportError, RuntimeError) as error:  # cuda-bindings raises classes of its own, all RuntimeErrors
+    except (ImportError, RuntimeError) as error:  # the error classes of cuda-bindings are RuntimeErrors
         raise CompileError(
             "kernels for GPUs need CUDA's run-time compiler: pip install 'cuda-bindings<13' nvidia-cuda-nvrtc-cu12, "
             f"or leave them out with --arch none ({str(error).splitlines()[0]})"
         ) from None
     key = hashlib.sha256(repr((source, sorted(headers.items()), target, _OPTIONS, version)).encode()).hexdigest()
     kept = folder / f"{key}.{'cubin' if target.startswith('sm_') else 'ptx'}"
-    with contextlib.suppress(OSError):  # not there, or in a folder that cannot be read
-        log = kept.with_suffix(".log").read_text()  # written first, so that it is there where the image is
+    with contextlib.suppress(OSError):  # the image does not exist, or the folder cannot be read
+        log = kept.with_suffix(".log").read_text()  # written before the image, so it exists where the image exists
         return kept.read_bytes(), log
     image, log = _compile(source, headers, target)
     try:
@@ -104,14 +105,14 @@ def _image(source: str, headers: dict[str, str], target: str, folder: Path) -> t
                 part.write(data)
             os.replace(part.name, path)
     except OSError:
-        pass  # a cache that cannot be written only costs time
+        pass  # without a writable cache, the next compilation takes longer
     return image, log
 
 
 def _buffer(size: object) -> bytes:
-    """Bytes for NVRTC to write into, one more than asked for.
+    """Bytes for NVRTC to write into, one more than `size`.
 
-    Those of length 1, as an empty log has, are one object for the whole interpreter, which would go on with it damaged.
+    Python shares one object for all bytes of length 1, the size of an empty log. NVRTC must not write into that object.
     """
     return bytes(int(size) + 1)  # type: ignore[call-overload]
 

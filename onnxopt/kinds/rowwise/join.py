@@ -1,8 +1,8 @@
-"""Joining rowwise regions with the index operations around them, and with the pointwise regions that have some.
+"""Joining rowwise regions with neighbouring index operations, and with pointwise regions that have index operations.
 
-It comes after every kind has found its regions: the index operations beside a norm are by then parts of pointwise
-regions (a rotary embedding, parts of a Split that are multiplied) or stand alone (a Transpose to heads). Such a
-neighbour becomes part of the rowwise kernel where that lowers, moves fewer bytes, and reads memory in its order.
+The join runs after every kind has found its regions. The index operations beside a norm are then part of pointwise
+regions (a rotary embedding, the parts of a Split that are multiplied) or alone (a Transpose to heads). A neighbour is
+joined where the union can be lowered, moves fewer bytes, and reads its inputs in memory order.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from onnxopt.program.extents import product
 from onnxopt.program.pointwise import Program
 from onnxopt.program.rowwise import RowProgram
 
-_MOST_REPEATED = 8  # times that a row is reduced
+_MOST_REPEATED = 8  # times that one row is reduced
 
 
 @dataclasses.dataclass(frozen=True)
 class _Neighbour:
-    """Nodes beside a rowwise region: those of other regions, or single ones. views: reshapes that lie between."""
+    """Nodes beside a rowwise region: the nodes of another region, or one node. views: views between the two."""
 
     nodes: tuple[ir.Node, ...]
     views: tuple[ir.Node, ...]
@@ -37,7 +37,7 @@ class _Neighbour:
 
 
 def join(context: Context, kind: Kind, regions: Sequence[Region]) -> tuple[list[Region], list[Refusal]]:
-    """The regions after joining, and why index operations beside rowwise regions stay apart. kind: the rowwise one."""
+    """The regions after joining, and refusals of index operations beside rowwise regions. kind: the rowwise kind."""
     joiner = _Joiner(context, kind, regions)
     for region in [r for r in regions if r.kind is kind]:
         joiner.grow(region)
@@ -54,7 +54,7 @@ class _Joiner:
         self._of = {n: r for r in regions for n in r.nodes}
 
     def grow(self, region: Region) -> None:
-        """Join one rowwise region with whatever neighbour it can be, until there is none left."""
+        """Join one rowwise region with its neighbours until no neighbour fits."""
         refused: set[tuple[ir.Node, ...]] = set()
         while True:
             for neighbour in self._candidates(region):
@@ -122,7 +122,7 @@ class _Joiner:
         return eligibility.why_not(node, context.opsets, context.shapes, context.host) is None
 
     def _union(self, region: Region, neighbour: _Neighbour) -> Region | str:
-        """The joined region, or why there is none."""
+        """The joined region, or the reason why there is none."""
         context, shapes = self._context, self._context.shapes
         nodes = sorted({*region.nodes, *neighbour.views, *neighbour.nodes}, key=context.order.__getitem__)
         inputs, outputs = self._inputs(nodes), boundary.outputs_of(nodes)
@@ -180,7 +180,7 @@ class _Joiner:
         )
 
     def _inputs(self, nodes: Sequence[ir.Node]) -> list[ir.Value]:
-        """Values read from outside; axes and shapes are left out."""
+        """Values read from outside, without axes and shapes."""
         return boundary.inputs_of(nodes, lambda node: grid.values_read(node, self._context.opsets))
 
     def _moved(self, region: Region) -> int | None:
