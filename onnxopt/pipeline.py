@@ -161,7 +161,7 @@ class _Fused(NamedTuple):
 def _fuse(
     rewritten: ir.Model, archs: Sequence[str], launch_choices: bool, cache: Path | None, phases: _Phases
 ) -> _Fused:
-    """From the rewritten model, which stays as it is, to kernels. Regions that spill registers are split, as a new try."""
+    """From the rewritten model, which stays as it is, to kernels. Regions that spill registers are split anew."""
     spilled: set[frozenset[str]] = set()  # names of the nodes of regions that need more registers than a GPU has
     for _ in range(_SPLITS):
         fused = _compile(rewritten.clone(), spilled, archs, launch_choices, cache, phases)

@@ -22,7 +22,14 @@ from pathlib import Path
 from onnxopt import paths
 
 # What a machine for torch does not have. nvidia-nvfatbin is the writer of fatbins that cuda-bindings 13 loads.
-PACKAGES = ("annotated-types", "nvidia-nvfatbin", "onnx-ir>=1.1,<2", "pydantic>=2.9,<3", "pydantic-core")
+PACKAGES = (
+    "annotated-types",
+    "nvidia-nvfatbin",
+    "onnx-ir>=1.1,<2",
+    "pydantic>=2.9,<3",
+    "pydantic-core",
+    "typing-inspection",
+)
 _PLATFORMS = ("manylinux_2_28_x86_64", "manylinux_2_17_x86_64", "manylinux2014_x86_64", "manylinux_2_12_x86_64")
 RUN = """#!/usr/bin/env bash
 # Runs the tests marked gpu of the checkout that this folder lies in. Options are pytest's.
@@ -39,7 +46,8 @@ mkdir -p onnxopt/lib
 xz -dc "$here/libonnxopt_ops.so.xz" > onnxopt/lib/libonnxopt_ops.so
 nvfatbin=$(dirname "$(find "$site/nvidia" -name 'libnvfatbin.so*' | head -n 1)")
 export PYTHONPATH=$PWD:$site${PYTHONPATH:+:$PYTHONPATH} LD_LIBRARY_PATH=$nvfatbin${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
-exec "$python" -m pytest -m gpu -p no:cacheprovider "$@"
+mapfile -t files < <(grep -rlE 'mark\\.gpu' --include='test_*.py' tests)
+exec "$python" -m pytest -m gpu -p no:cacheprovider "$@" "${files[@]}"
 """
 
 

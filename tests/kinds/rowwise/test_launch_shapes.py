@@ -61,7 +61,7 @@ def _document() -> dict:
 
 def test_the_measured_gpu_is_the_catalogues() -> None:
     section = _document()["archs"]["sm_90"]
-    gpu = gpus.find(section["measured"]["gpu"])
+    gpu = gpus.find_gpu(section["measured"]["gpu"])
     assert gpu is not None and gpu.arch == "sm_90"
     assert section["thresholds"]["multiprocessors"] == gpu.sms
 
