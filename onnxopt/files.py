@@ -89,9 +89,9 @@ def folder_descriptor(path: str | os.PathLike[str]) -> Iterator[int]:
         os.close(descriptor)
 
 
-def read_bytes(path: str | os.PathLike[str], most: int = -1) -> bytes:
+def read_bytes(path: str | os.PathLike[str], most: int = -1, *, follow: bool = True) -> bytes:
     """The content of a regular file, at most `most` bytes of it. Raises as `open_regular`."""
-    with open_regular(path) as file:
+    with open_regular(path, follow=follow) as file:
         return file.read(most)
 
 

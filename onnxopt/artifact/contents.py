@@ -71,6 +71,10 @@ class HeldFolder:
                 return self.shown / name
         return None
 
+    def is_read_only(self) -> bool:
+        """Whether the folder lies on a file system that nobody can write to."""
+        return bool(os.fstatvfs(self._descriptor).f_flag & os.ST_RDONLY)
+
     def open(self, name: str, expected: File) -> io.BufferedReader:
         """A listed file, open for reading. ArtifactError where it is no regular file, or its size is another."""
         path = self.shown / name

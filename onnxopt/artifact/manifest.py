@@ -167,7 +167,7 @@ def read(artifact: Path) -> bytes:
     """The bytes of an artifact folder's manifest. ArtifactError where there is none."""
     path = artifact / layout.MANIFEST
     try:
-        return files.read_bytes(path)
+        return files.read_bytes(path, follow=False)
     except (FileNotFoundError, NotADirectoryError):
         if not artifact.exists():
             raise ArtifactError(f"{artifact}: no such artifact folder") from None

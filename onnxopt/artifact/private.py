@@ -57,7 +57,7 @@ def copies(held_folder: HeldFolder, name: str, listed: Mapping[str, File]) -> Pa
             shutil.rmtree(target, ignore_errors=True)
             part.rename(target)
         except OSError as error:
-            raise _unwritable(error) from error
+            raise _unwritable(target.parent.parent, error) from error
         finally:
             shutil.rmtree(part, ignore_errors=True)
         return target
@@ -78,7 +78,7 @@ def _make_root() -> Path:
         _remove_abandoned(place)
         atexit.register(_remove_root, root, os.getpid())
         return root
-    raise _unwritable(problem)
+    raise _unwritable(Path(temporary_root()), problem)
 
 
 def _places() -> Iterator[Path]:
@@ -106,9 +106,9 @@ def _remove_abandoned(place: Path) -> None:
                 shutil.rmtree(root, ignore_errors=True)
 
 
-def _unwritable(error: OSError | None) -> UsageError:
+def _unwritable(place: Path, error: OSError | None) -> UsageError:
     reason = (error.strerror or str(error)) if error else "programs may not be run from there (noexec)"
     return UsageError(
-        f"{temporary_root()}: the artifact's library cannot be copied to a temporary folder: {reason}; "
+        f"{place}: the artifact's library cannot be copied to a temporary folder: {reason}; "
         "make room there, or set TMPDIR to another folder"
     )

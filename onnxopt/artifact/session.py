@@ -4,7 +4,8 @@ What is opened is what was hashed, although ONNX Runtime and the dynamic loader 
 
 - The library, what lies beside it, and providers/ run or decide what runs. They are copied to a folder of this process
   (artifact/private.py), hashed while they are copied, and used from there. They are small. Sessions of one artifact
-  share one copy, as the dynamic loader takes two copies for two libraries.
+  share one copy, as the dynamic loader takes two copies for two libraries. Only where no folder can be written and the
+  artifact lies on a read-only file system, as in a container, they are used where they are.
 - The model and its weights may be large, and ONNX Runtime takes weights from beside the model only, and through no link
   that leaves the folder. So they stay where they are. The folder is held by a descriptor, and ONNX Runtime gets the
   path through that descriptor: renaming folders leads nowhere else. When the session is there, the files under these
@@ -71,28 +72,34 @@ def load(
     """
     if providers is not None and (cuda_graph or configuration is not None):
         raise UsageError("cuda_graph and configuration take the artifact's own providers: leave `providers` out")
-    options = _Options(providers, session_options, library, cuda_graph, configuration)
+    options = _Options(providers, session_options, library, cuda_graph, configuration, set())
     changed: Path | None = None
     for _ in range(_ATTEMPTS):
         with opened(path, public_key=public_key) as (artifact, held_folder):
-            session = _loaded(artifact, held_folder, options)
+            try:
+                session = _loaded(artifact, held_folder, options)
+            except ArtifactError:
+                changed = held_folder.changed(_models(artifact))
+                if changed is None:
+                    raise
+                continue
             changed = held_folder.changed(_models(artifact))
-        if changed is None:
-            # ONNX Runtime opens this path again where the caller sets other providers.
-            session._model_path = str(artifact.folder / Path(session._model_path).name)
-            return session
-        del session
+            if changed is None:
+                # ONNX Runtime opens this path again where the caller sets other providers.
+                session._model_path = str(artifact.folder / Path(session._model_path).name)
+                return session
     raise ArtifactError(f"{changed}: was changed while it was being opened")
 
 
 class _Options(NamedTuple):
-    """What the caller of `load` asked for."""
+    """What the caller of `load` asked for. registered: the libraries that its session options have by now."""
 
     providers: _Providers | None
     session_options: ort.SessionOptions | None
     library: bool
     cuda_graph: bool
     configuration: str | None
+    registered: set[Path]
 
 
 def _models(artifact: Opened) -> list[str]:
@@ -105,7 +112,12 @@ def _loaded(artifact: Opened, held_folder: HeldFolder, options: _Options) -> ort
     _check_version(artifact, artifact.manifest.requires.onnxruntime, "to open it")
     listed = {name: file for name, file in artifact.manifest.files.items() if name.startswith(_COPIED)}
     digest = hashlib.sha256(repr(sorted((name, file.sha256) for name, file in listed.items())).encode())
-    copied = private.copies(held_folder, digest.hexdigest(), listed)
+    try:
+        copied = private.copies(held_folder, digest.hexdigest(), listed)
+    except UsageError:
+        if not held_folder.is_read_only():
+            raise
+        copied = artifact.folder.absolute()
     files = _Files(artifact.folder, held_folder.path, copied)
     library = copied / layout.LIBRARY_PATH if options.library and artifact.library is not None else None
     try:
@@ -129,8 +141,9 @@ class _Files(NamedTuple):
 def _session(artifact: Opened, files: _Files, options: _Options, library: Path | None) -> ort.InferenceSession:
     if options.providers is not None:
         _check_providers(artifact, options.providers)
-    if options.session_options is not None and library is not None:
+    if options.session_options is not None and library is not None and library not in options.registered:
         _register(options.session_options, library)
+        options.registered.add(library)
     if options.providers is not None:
         # Only its session options are used: the caller's providers decide the rest.
         return _open(files, configuration_for(files.copied, CPU), options, library)

@@ -53,7 +53,7 @@ def head_of_folder(folder: Path) -> Head:
     """The head of an artifact folder. ArtifactError where it has no manifest, or a file cannot be read."""
     manifest, path = manifests.read(folder), folder / layout.SIGNATURE
     try:
-        return Head(folder, manifest, files.read_bytes(path))
+        return Head(folder, manifest, files.read_bytes(path, follow=False))
     except FileNotFoundError:
         return Head(folder, manifest, None)
     except OSError as error:
