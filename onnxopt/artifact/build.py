@@ -15,7 +15,7 @@ from pathlib import Path
 import onnx_ir as ir
 
 from onnxopt.artifact import layout
-from onnxopt.artifact.folder import write_library
+from onnxopt.artifact.folder import temporary_files, write_library
 from onnxopt.artifact.manifest import LeftOut
 from onnxopt.codegen import kernels_json
 from onnxopt.errors import VerificationError
@@ -122,15 +122,16 @@ def verify_and_leave_out(
         raise VerificationError(f"{source.path}: optimizing changed the model's interface: {changed}")
     traits = model_traits.with_bounds_of(original, optimized)
     try:
-        originals = references(
-            source.path, traits, folder=scratch, shapes=shapes, model_bytes=source.bytes, ahead=ahead
-        )
+        with temporary_files():
+            originals = references(
+                source.path, traits, folder=scratch, shapes=shapes, model_bytes=source.bytes, ahead=ahead
+            )
     except NotRunnable as error:
         return VerificationReport("not_run", reason=str(error))
     for _ in range(_ATTEMPTS):
         # The library is loaded from a copy: the artifact's own must stay unknown to the dynamic loader until it lies
         # where it will be used, because a loaded library keeps the path it was loaded from.
-        with tempfile.TemporaryDirectory(dir=scratch) as folder:
+        with temporary_files(), tempfile.TemporaryDirectory(dir=scratch) as folder:
             library = (
                 build.write_library(Path(folder) / layout.LIBRARY_FOLDER, build.kernels) if build.kernels else None
             )
@@ -138,7 +139,9 @@ def verify_and_leave_out(
         if report.status == "passed":
             _check_portable(build, originals, source)
             return report
-        build.leave_out(_kernels_at_fault(build, originals, report, source, scratch))
+        with temporary_files():
+            culprits = _kernels_at_fault(build, originals, report, source, scratch)
+        build.leave_out(culprits)
     raise VerificationError(
         f"{source.path}: verification still fails after leaving out {len(build.left_out)} fusions: {report.reason}"
     )

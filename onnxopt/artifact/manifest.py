@@ -14,6 +14,7 @@ from typing import Annotated, Final, Literal
 
 import pydantic
 
+from onnxopt import files
 from onnxopt.artifact import layout
 from onnxopt.artifact.measurement import Measurement
 from onnxopt.errors import ArtifactError
@@ -166,7 +167,7 @@ def read(artifact: Path) -> bytes:
     """The bytes of an artifact folder's manifest. ArtifactError where there is none."""
     path = artifact / layout.MANIFEST
     try:
-        return path.read_bytes()
+        return files.read_bytes(path, follow=False)
     except (FileNotFoundError, NotADirectoryError):
         if not artifact.exists():
             raise ArtifactError(f"{artifact}: no such artifact folder") from None

@@ -1,22 +1,22 @@
 """Compile: CUDA source to one fatbin with a cubin for every architecture and PTX for the newest.
 
 NVRTC compiles on any machine, without a GPU and without nvcc. A content-addressed cache keeps the compiled images.
+See codegen/image_cache.py.
 """
 
 from __future__ import annotations
 
 import concurrent.futures
-import contextlib
 import dataclasses
 import hashlib
 import os
 import re
-import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from onnxopt import paths
-from onnxopt.codegen import compiler_report
+from onnxopt import caches, paths
+from onnxopt.codegen import compiler_report, image_cache
+from onnxopt.codegen.image_cache import ImageCache
 from onnxopt.errors import CompileError, UsageError
 
 ARCHS = ("sm_75", "sm_80", "sm_86", "sm_87", "sm_89", "sm_90", "sm_100", "sm_120")
@@ -59,7 +59,8 @@ def compiled(
     """The fatbin of a translation unit that includes headers of cuda_kernels/, and the resources of its entry points.
 
     archs: the architectures of the cubins. PTX is added for the newest of them, so that later GPUs can run the kernels
-    too. cache: folder of compiled images, by default $XDG_CACHE_HOME/onnxopt/kernels. progress: called with the name of
+    too. cache: folder of compiled images, by default $XDG_CACHE_HOME/onnxopt/kernels; a warning says where it
+    cannot be used. progress: called with the name of
     each finished image. Raises CompileError with NVRTC's log where the source does not compile, UsageError for an
     unknown architecture.
     """
@@ -69,10 +70,12 @@ def compiled(
     root = paths.cuda_kernels()
     headers = {path.relative_to(root).as_posix(): path.read_text() for path in sorted(root.rglob("*.*h"))}
     targets = [*ordered, ordered[-1].replace("sm", "compute")]
-    folder = cache or Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "onnxopt" / "kernels"
     images: dict[str, tuple[bytes, str]] = {}
-    with concurrent.futures.ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
-        jobs = {pool.submit(_image, source, headers, target, folder): target for target in targets}
+    with (
+        image_cache.opened(cache or caches.folder("kernels")) as image_files,
+        concurrent.futures.ThreadPoolExecutor(max_workers=os.cpu_count()) as pool,
+    ):
+        jobs = {pool.submit(_image, source, headers, target, image_files): target for target in targets}
         for job in concurrent.futures.as_completed(jobs):
             images[jobs[job]] = job.result()
             if progress is not None:
@@ -81,7 +84,7 @@ def compiled(
     return Compiled(_fatbin({target: images[target][0] for target in targets}), usage)
 
 
-def _image(source: str, headers: dict[str, str], target: str, folder: Path) -> tuple[bytes, str]:
+def _image(source: str, headers: dict[str, str], target: str, cache: ImageCache) -> tuple[bytes, str]:
     """The cubin (target sm_XX) or PTX (compute_XX) of a source and the compiler's log, from the cache if possible."""
     try:
         from cuda.bindings import nvrtc
@@ -93,19 +96,13 @@ def _image(source: str, headers: dict[str, str], target: str, folder: Path) -> t
             f"or leave them out with --arch none ({str(error).splitlines()[0]})"
         ) from None
     key = hashlib.sha256(repr((source, sorted(headers.items()), target, _OPTIONS, version)).encode()).hexdigest()
-    kept = folder / f"{key}.{'cubin' if target.startswith('sm_') else 'ptx'}"
-    with contextlib.suppress(OSError):  # the image does not exist, or the folder cannot be read
-        log = kept.with_suffix(".log").read_text()  # written before the image, so it exists where the image exists
-        return kept.read_bytes(), log
+    image_name, log_name = f"{key}.{'cubin' if target.startswith('sm_') else 'ptx'}", f"{key}.log"
+    cached_image, cached_log = cache.read(image_name), cache.read(log_name)
+    if cached_image is not None and cached_log is not None:
+        return cached_image, cached_log.decode()
     image, log = _compile(source, headers, target)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        for data, path in ((log.encode(), kept.with_suffix(".log")), (image, kept)):
-            with tempfile.NamedTemporaryFile(dir=folder, delete=False) as part:
-                part.write(data)
-            os.replace(part.name, path)
-    except OSError:
-        pass  # without a writable cache, the next compilation takes longer
+    cache.write(log_name, log.encode())
+    cache.write(image_name, image)
     return image, log
 
 

@@ -110,6 +110,8 @@ def _inside(where: str, path: Path, location: str, folders: set[str]) -> str:
     real = os.path.realpath(path.parent / location)
     if not any(real.startswith(os.path.join(folder, "")) for folder in folders):
         raise ModelError(f"{where}: external data '{location}' is a link to outside the model's folder")
+    if os.path.lexists(real) and not os.path.isfile(real):
+        raise ModelError(f"{where}: its external data '{location}' is not a regular file")
     if not os.path.isfile(real):
         raise ModelError(f"{where}: its external data file '{location}' is missing beside the model")
     if not os.access(real, os.R_OK):

@@ -20,6 +20,7 @@ import onnx
 import onnx_ir as ir
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
+from onnxopt import files
 from onnxopt.errors import ModelError
 from onnxopt.graph import external_data, wire
 
@@ -78,7 +79,7 @@ def load(path: str | os.PathLike[str]) -> Source:
 def _parse(path: Path) -> tuple[onnx.ModelProto, int]:
     """The model with its large tensors external, and the size of the file in bytes."""
     try:
-        with open(path, "rb") as file:
+        with files.open_regular(path) as file:
             size = os.fstat(file.fileno()).st_size
             if size == 0:
                 raise ModelError(f"{path}: the file is empty")
@@ -89,6 +90,8 @@ def _parse(path: Path) -> tuple[onnx.ModelProto, int]:
         raise ModelError(f"{path}: no such file") from None
     except IsADirectoryError:
         raise ModelError(f"{path}: is a folder, not an ONNX file") from None
+    except files.NotRegularError as error:
+        raise ModelError(f"{path}: not an ONNX file: {error.strerror}") from None
     except OSError as error:
         raise ModelError(f"{path}: cannot be read: {error.strerror or error}") from None
     except (wire.WireError, DecodeError) as error:

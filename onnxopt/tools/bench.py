@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import statistics
-import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from onnxopt.artifact import archive
-from onnxopt.artifact.folder import hash_file
+from onnxopt.artifact.folder import hash_file, temporary_folder
 from onnxopt.artifact.measurement import BenchResult, Timing
 from onnxopt.artifact.open import Opened, open_artifact
 from onnxopt.errors import ModelError, UsageError, VerificationError
@@ -57,8 +56,8 @@ def bench(
     model, library, baseline_name = _baseline(opened, None if against is None else Path(against))
     sessions.check_providers([provider] if provider else [])
     provider = provider or (CUDA if sessions.cuda_is_usable() else CPU)
-    with tempfile.TemporaryDirectory(prefix="onnxopt.") as scratch:
-        reference = reference_of(model, library, provider, shapes or {}, Path(scratch))
+    with temporary_folder() as scratch:
+        reference = reference_of(model, library, provider, shapes or {}, scratch)
         checks = reference.check(opened.model, opened.library, list(reference.outputs)[:1])
     if failed := next((c for c in checks if not c.ok), None):
         raise VerificationError(f"{opened.folder}: not timed, its outputs differ: {describe_failure(failed)}")

@@ -1,4 +1,4 @@
-"""The `onnxopt` command. Results go to stdout, progress and errors to stderr.
+"""The `onnxopt` command. Results go to stdout, progress, warnings and errors to stderr.
 
 Exit codes: 0 done, 1 two models do not agree (verify), 2 bad input, in one line that begins with "error:".
 
@@ -9,6 +9,7 @@ they need. `onnxopt NAME` is the object `command` of the module of that name in 
 from __future__ import annotations
 
 import importlib
+import warnings
 from typing import Any, NoReturn
 
 import click
@@ -54,12 +55,20 @@ class _Commands(click.Group):
             formatter.write_dl(list(COMMANDS.items()))
 
     def invoke(self, ctx: click.Context) -> Any:
+        warnings.formatwarning = _warning_line
         try:
             return super().invoke(ctx)
         except OnnxoptError as error:
             _fail(ctx, str(error))
         except click.UsageError as error:
             _fail(ctx, f"{error.format_message()} (see onnxopt {ctx.invoked_subcommand or ''} --help)")
+
+
+def _warning_line(
+    message: Warning | str, category: type[Warning], filename: str, lineno: int, line: str | None = None
+) -> str:
+    """A warning for users: without the place in the source that Python adds."""
+    return f"warning: {' '.join(str(message).split())}\n"
 
 
 def _fail(ctx: click.Context, message: str) -> NoReturn:

@@ -6,9 +6,8 @@ import itertools
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from onnxopt.artifact import archive
-from onnxopt.artifact import manifest as manifests
 from onnxopt.artifact.manifest import Kernel, Manifest
+from onnxopt.artifact.open import read_manifest
 from onnxopt.artifact.summary import alike, by_reason, rewrites_text, size_text, totals_text
 from onnxopt.fusion.kernel import Traffic
 from onnxopt.graph.refusal import Refusal
@@ -23,7 +22,7 @@ def explain(artifact: str | Path, *, every_refusal: bool = False) -> str:
     every_refusal: list each node that was not fused, instead of a count and a few examples for each reason.
     ArtifactError where `artifact` is no artifact.
     """
-    return describe(manifests.load(archive.folder_of(Path(artifact))), every_refusal=every_refusal)
+    return describe(read_manifest(artifact), every_refusal=every_refusal)
 
 
 def describe(manifest: Manifest, *, every_refusal: bool = False) -> str:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from onnxopt.artifact import archive
+from onnxopt.artifact.folder import temporary_folder
 from onnxopt.artifact.open import open_artifact
 from onnxopt.graph import read
 from onnxopt.graph import traits as model_traits
@@ -36,12 +36,12 @@ def verify(
     if difference := _difference_of_names_and_dtypes(traits, other_traits):
         return VerificationReport("failed", reason=difference)
     traits = model_traits.with_bounds_of(traits, other_traits)
-    with tempfile.TemporaryDirectory(prefix="onnxopt.") as folder:
+    with temporary_folder() as folder:
         try:
             originals = references(
                 model,
                 traits,
-                folder=Path(folder),
+                folder=folder,
                 model_bytes=source.bytes,
                 shapes=shapes,
                 providers=providers,

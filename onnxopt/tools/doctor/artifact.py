@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from onnxopt.artifact import manifest as manifests
-from onnxopt.artifact.folder import check_files
+from onnxopt.artifact.contents import check_files
+from onnxopt.artifact.open import read_manifest
+from onnxopt.artifact.signing import SignatureError
 from onnxopt.errors import ArtifactError
 from onnxopt.runtime import devices
 from onnxopt.runtime.configuration import configuration_for
@@ -18,9 +19,14 @@ _COPY_AGAIN = "copy the artifact again, all of it; or make it again with `onnxop
 
 
 def files(folder: Path) -> tuple[Subject | None, list[Finding]]:
-    """Check every file's hash. Returns the subject of further checks, None where there is no manifest, and findings."""
+    """Check every file's hash. Returns the subject of further checks, None where there is no manifest, and findings.
+
+    SignatureError where the artifact is not signed as ONNXOPT_PUBLIC_KEY asks.
+    """
     try:
-        manifest = manifests.load(folder)
+        manifest = read_manifest(folder)
+    except SignatureError:
+        raise
     except ArtifactError as error:
         return None, [Finding("artifact", "problem", str(error), _COPY_AGAIN)]
     try:
