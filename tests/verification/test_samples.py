@@ -9,7 +9,7 @@ import onnx_ir as ir
 import pytest
 
 from onnxopt.errors import UsageError
-from onnxopt.graph import signature, traits
+from onnxopt.graph import input_uses, signature, traits
 from onnxopt.graph.signature import Tensor
 from onnxopt.verification import samples
 from tests.support.small_models import TOKENS, write
@@ -62,9 +62,9 @@ def test_pin_refuses(shapes: dict[str, tuple[int, ...]], reason: str) -> None:
 
 def test_token_ids_stay_below_the_table(tmp_path: Path) -> None:
     model = ir.load(write(tmp_path / "m.onnx", TOKENS))
-    bounds = traits.index_bounds(model)
-    assert bounds == {"ids": 3}
-    drawn = samples.draw(signature.inputs_of(model), {"batch": 50, "sequence": 20}, 0, bounds)["ids"]
+    uses = input_uses.uses_of_inputs(model)
+    assert [(use.role, use.data) for use in uses["ids"]] == [("index", (3, 2))]
+    drawn = samples.draw(signature.inputs_of(model), {"batch": 50, "sequence": 20}, 0, uses)["ids"]
     assert drawn.dtype == np.int64
     assert set(np.unique(drawn)) == {0, 1, 2}
 
@@ -103,5 +103,5 @@ def test_bounds_that_only_the_other_model_shows(tmp_path: Path) -> None:
     )
     original = traits.of(ir.load(write(tmp_path / "hidden.onnx", hidden)))
     optimized = traits.of(ir.load(write(tmp_path / "plain.onnx", TOKENS)))
-    assert original.index_bounds == {}
-    assert traits.with_bounds_of(original, optimized).index_bounds == {"ids": 3}
+    assert [use.data for use in original.uses["ids"]] == [None]
+    assert [use.data for use in traits.with_uses_of(original, optimized).uses["ids"]] == [(3, 2)]
