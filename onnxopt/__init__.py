@@ -12,7 +12,15 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from onnxopt import versions
-from onnxopt.errors import ArtifactError, CompileError, ModelError, OnnxoptError, UsageError, VerificationError
+from onnxopt.errors import (
+    ArtifactError,
+    CompileError,
+    ModelError,
+    NotVerified,
+    OnnxoptError,
+    UsageError,
+    VerificationError,
+)
 
 if TYPE_CHECKING:  # the same as _MODULES, for type checkers
     from onnxopt.artifact.archive import pack, unpack
@@ -84,6 +92,7 @@ __all__ = [
     "Manifest",
     "ModelError",
     "ModelSummary",
+    "NotVerified",
     "OnnxoptError",
     "OptionChange",
     "PublicKey",

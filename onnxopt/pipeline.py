@@ -29,6 +29,7 @@ from onnxopt.graph.passes.transposed_weights import TransposeWeightsPass
 from onnxopt.kinds import KINDS
 from onnxopt.runtime import providers, releases
 from onnxopt.verification.reference import Check
+from onnxopt.verification.user_data import DataSource, check_alone, read_data
 from onnxopt.verification.verify import VerificationReport, open_ahead
 
 _SPLITS = 5  # times that regions which spill registers are split; each time none keeps more than half of one
@@ -59,6 +60,7 @@ def optimize(
     launch_choices: bool = False,
     progress: Progress | None = None,
     cache: Path | None = None,
+    data: Sequence[DataSource] = (),
 ) -> Artifact:
     """Optimize the model file `model` into the new artifact folder `output`.
 
@@ -68,8 +70,10 @@ def optimize(
     above 2 GB. portable: also write model.portable.onnx, without operators of com.microsoft. ort_min: oldest ONNX
     Runtime that the artifact has to run on ("1.25"), default the oldest supported. launch_choices: also compile other
     launch shapes of each kernel, for `tune` to choose from. cache: folder of compiled kernels, default the user's.
+    data: your own inputs to verify with, instead of generated ones: .npz files, or mappings from input name to array.
 
-    Whatever goes wrong, nothing is left behind. Raises ModelError, UsageError, CompileError, VerificationError.
+    Whatever goes wrong, nothing is left behind. Raises ModelError, UsageError, CompileError, VerificationError, and its
+    subclass NotVerified where ONNX Runtime does not run the original here, so that nothing can be compared.
     """
     output, phases = Path(output), _Phases(progress)
     archs, oldest = check_archs(archs), releases.release(ort_min)
@@ -79,6 +83,8 @@ def optimize(
         normalize.refuse_optimized(source.model, source.path)
         original = description.of_source(source)
         signature.pin(original.traits.inputs, shapes or {})
+        check_alone(data, shapes)
+        own = read_data(data, original.traits.inputs)
         ahead = open_ahead(source.path, original.traits, source.bytes) if verify else None
     with phases("normalize"):
         normalized = normalize.normalize(source.model)
@@ -98,7 +104,9 @@ def optimize(
                     with phases("verify"):
                         report = VerificationReport("skipped", reason="not asked for")
                         if verify:
-                            report = verify_and_leave_out(build, source, original.traits, shapes or {}, scratch, ahead)
+                            report = verify_and_leave_out(
+                                build, source, original.traits, shapes or {}, scratch, ahead, own
+                            )
                     with phases("package"):
                         # After verification: what stands in the way of a CUDA graph depends on the model that is kept.
                         unwritten = providers.write(folder, build.model, archs, shapes)

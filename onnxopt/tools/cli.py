@@ -1,6 +1,7 @@
 """The `onnxopt` command. Results go to stdout, progress, warnings and errors to stderr.
 
-Exit codes: 0 done, 1 two models do not agree (verify), 2 bad input, in one line that begins with "error:".
+Exit codes: 0 done, 1 two models do not agree (verify), 2 bad input, 3 the result could not be verified. Codes 2 and 3
+come with one line that begins with "error:"; verify prints its report instead.
 
 A command's module is imported when the command runs, so that --help and --version take no time: COMMANDS is all that
 they need. `onnxopt NAME` is the object `command` of the module of that name in tools/commands/.
@@ -39,7 +40,7 @@ _LONGEST_LINE = 1000  # a compiler's log can be many pages; from Python the exce
 
 
 class _Commands(click.Group):
-    """The commands of COMMANDS; prints every error raised on purpose as one line, and exits with code 2."""
+    """The commands of COMMANDS; prints every error raised on purpose as one line, and exits with its code."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
@@ -59,7 +60,7 @@ class _Commands(click.Group):
         try:
             return super().invoke(ctx)
         except OnnxoptError as error:
-            _fail(ctx, str(error))
+            _fail(ctx, str(error), error.exit_code)
         except click.UsageError as error:
             _fail(ctx, f"{error.format_message()} (see onnxopt {ctx.invoked_subcommand or ''} --help)")
 
@@ -71,10 +72,10 @@ def _warning_line(
     return f"warning: {' '.join(str(message).split())}\n"
 
 
-def _fail(ctx: click.Context, message: str) -> NoReturn:
+def _fail(ctx: click.Context, message: str, exit_code: int = 2) -> NoReturn:
     line = " ".join(message.split())
     click.echo(f"error: {line if len(line) <= _LONGEST_LINE else line[:_LONGEST_LINE] + ' ...'}", err=True)
-    ctx.exit(2)
+    ctx.exit(exit_code)
 
 
 def _print_version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:

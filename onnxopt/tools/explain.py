@@ -8,7 +8,7 @@ from pathlib import Path
 
 from onnxopt.artifact.manifest import Kernel, Manifest
 from onnxopt.artifact.open import read_manifest
-from onnxopt.artifact.summary import alike, by_reason, rewrites_text, size_text, totals_text
+from onnxopt.artifact.summary import alike, by_reason, executed_text, rewrites_text, size_text, totals_text
 from onnxopt.fusion.kernel import Traffic
 from onnxopt.graph.refusal import Refusal
 
@@ -46,7 +46,15 @@ def _summary(manifest: Manifest) -> Iterator[str]:
     if manifest.kernels:
         yield f"predicted traffic: {totals_text(manifest.traffic)}"
         yield f"closed form: {CLOSED_FORM}"
+    yield _verified(manifest)
     yield from (f"note: {note}" for note in manifest.notes)
+
+
+def _verified(manifest: Manifest) -> str:
+    """Whether the artifact was verified, and which of its kernels were executed for that, in one line."""
+    status, executed = manifest.verify.status.replace("_", " "), executed_text(manifest.verify, manifest.archs)
+    reason = f" ({manifest.verify.reason})" if manifest.verify.status in ("failed", "not_run") else ""
+    return f"verify: {status}{reason}" + (f"; kernels executed: {executed}" if executed else "")
 
 
 def _kernel(kernel: Kernel) -> Iterator[str]:

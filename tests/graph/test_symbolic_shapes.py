@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 import models
 from onnxopt.fusion import eligibility
-from onnxopt.graph import normalize, read, rewrite, signature, traits
+from onnxopt.graph import input_uses, normalize, read, rewrite, signature
 from onnxopt.graph.shapes import infer
 from onnxopt.graph.shapes import shapes as shape_inference
 from onnxopt.graph.shapes.dims import Dim, broadcasts_exactly, least, parse_dim
@@ -98,10 +98,10 @@ def test_every_dim_of_an_exported_model_is_right_at_several_sizes(name: str, nor
     model = read.load(models.path(name)).model
     if normalized:
         normalize.normalize(model)
-    inputs, bounds = signature.inputs_of(model), traits.index_bounds(model)
+    inputs, uses = signature.inputs_of(model), input_uses.uses_of_inputs(model)
     for batch, sequence in ((1, 1), (2, 5), (3, 16), (5, 1), (1, 9)):
         sizes = {s: batch if s == "batch" else sequence for s in signature.symbols(inputs)}
-        assert _check(model, samples.draw(inputs, sizes, seed=0, bounds=bounds)).compared > 200
+        assert _check(model, samples.draw(inputs, sizes, seed=0, uses=uses)).compared > 200
 
 
 # Trained models that compute dims from what their tensors hold, or whose loops and branches do: the dims left unknown.

@@ -2,22 +2,9 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import onnx_ir as ir
 
 from onnxopt.graph import traits
-from tests.support.small_models import TOKENS, write
-
-
-def test_bounds_that_only_the_other_model_shows(tmp_path: Path) -> None:
-    hidden = TOKENS.replace("<float[3, 2] table = {1, 2, 3, 4, 5, 6}>", "").replace(
-        "{ y", "{ table = Constant<value = float[3, 2] {1, 2, 3, 4, 5, 6}>() y"
-    )
-    original = traits.of(ir.load(write(tmp_path / "hidden.onnx", hidden)))
-    optimized = traits.of(ir.load(write(tmp_path / "plain.onnx", TOKENS)))
-    assert original.index_bounds == {}
-    assert traits.with_bounds_of(original, optimized).index_bounds == {"ids": 3}
 
 
 def test_outputs_that_no_float_decides() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import onnx_ir as ir
 
-from onnxopt.graph import signature, traits
+from onnxopt.graph import input_uses, signature, traits
 from onnxopt.graph.signature import Tensor
 from onnxopt.verification import samples
 from tests.support.small_models import TOKENS, write
@@ -26,9 +26,9 @@ def test_usual_sizes_differ_between_dims_and_include_ones() -> None:
 
 def test_token_ids_stay_below_the_table(tmp_path: Path) -> None:
     model = ir.load(write(tmp_path / "m.onnx", TOKENS))
-    bounds = traits.index_bounds(model)
-    assert bounds == {"ids": 3}
-    drawn = samples.draw(signature.inputs_of(model), {"batch": 50, "sequence": 20}, 0, bounds)["ids"]
+    uses = input_uses.uses_of_inputs(model)
+    assert [(use.role, use.data) for use in uses["ids"]] == [("index", (3, 2))]
+    drawn = samples.draw(signature.inputs_of(model), {"batch": 50, "sequence": 20}, 0, uses)["ids"]
     assert drawn.dtype == np.int64
     assert set(np.unique(drawn)) == {0, 1, 2}
 
@@ -59,3 +59,13 @@ def test_same_seed_same_tensors() -> None:
     first, second, other = (samples.draw([STATE], {"batch": 3}, seed, {})["state"] for seed in (0, 0, 1))
     assert np.array_equal(first, second)
     assert not np.array_equal(first, other)
+
+
+def test_bounds_that_only_the_other_model_shows(tmp_path: Path) -> None:
+    hidden = TOKENS.replace("<float[3, 2] table = {1, 2, 3, 4, 5, 6}>", "").replace(
+        "{ y", "{ table = Constant<value = float[3, 2] {1, 2, 3, 4, 5, 6}>() y"
+    )
+    original = traits.of(ir.load(write(tmp_path / "hidden.onnx", hidden)))
+    optimized = traits.of(ir.load(write(tmp_path / "plain.onnx", TOKENS)))
+    assert [use.data for use in original.uses["ids"]] == [None]
+    assert [use.data for use in traits.with_uses_of(original, optimized).uses["ids"]] == [(3, 2)]

@@ -16,7 +16,6 @@ from onnxopt.runtime.configuration import configuration_for
 from onnxopt.runtime.sessions import CUDA, RunError
 from onnxopt.tools import bench
 from onnxopt.tools.doctor.finding import Finding, Subject
-from onnxopt.verification import samples
 
 _SHOWN = 5
 
@@ -53,8 +52,7 @@ def _replay(subject: Subject, library: Path | None, data: dict[str, Any]) -> Non
     with temporary_folder() as scratch:
         reference = bench.reference_of(model, None, CUDA, {}, scratch)
     case = next(iter(reference.outputs))
-    traits = reference.traits
-    feeds = samples.draw(traits.inputs, dict(case.sizes), case.seed, traits.index_bounds)
+    feeds = reference.feeds(case)
     session = configurations.open_session(model, library, data, subject.folder, cuda_graph=True)
     run = BoundRun(session, feeds, CUDA)
     for _ in range(3):
