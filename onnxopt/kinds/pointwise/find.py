@@ -9,8 +9,8 @@ nodes of the group. The graph whose vertices are the groups has no cycle.
 from __future__ import annotations
 
 import dataclasses
-import itertools
-from collections.abc import Iterator
+import functools
+from collections.abc import Callable, Iterator, Sequence
 
 import onnx_ir as ir
 
@@ -28,30 +28,54 @@ from onnxopt.program.pointwise import Program
 _IN_PLACE = frozenset({"Slice", "Concat", "Expand"})  # index operations that keep neighbouring elements neighbours
 _SIXTEEN_BIT = ("float16", "bfloat16")
 _ROUNDS = 3  # of further merges; on real models the second round changes nothing
+# Limits that keep the search linear in graphs of thousands of like nodes; no model comes near them.
+_COMPARED = 64  # groups behind a group, among those that read one tensor, that the group is compared with
+_REFUSED = 16  # merges of one group that are refused in turn before it is left alone
+_MOST_VIEWS = cost.MAX_NODES  # between two groups
+_TOO_MANY_INPUTS = 8 * cost.MAX_OPERANDS  # of one group, to look into merging it
 
 
 @dataclasses.dataclass(eq=False)
 class _Group:
-    """Nodes that one kernel will run. domain: a value that has the shape of the kernel's domain."""
+    """Nodes that one kernel will run, which stay the same. domain: a value that has the shape of the kernel's domain."""
 
-    nodes: list[ir.Node]
+    context: Context
+    nodes: Sequence[ir.Node]
     domain: ir.Value
     cost: int
 
-    def outputs(self) -> list[ir.Value]:
+    @functools.cached_property
+    def outputs(self) -> Sequence[ir.Value]:
         """Values that nodes outside the group read."""
-        return boundary.outputs_of(self.nodes)
+        return self.context.outputs_of(self.nodes)
 
-    def inputs(self) -> list[ir.Value]:
+    @functools.cached_property
+    def inputs(self) -> Sequence[ir.Value]:
         """Values that the group reads from outside; parameters of index operations are left out."""
         return boundary.inputs_of(self.nodes, index_ops.data_inputs)
 
+    @functools.cached_property
     def has_index_nodes(self) -> bool:
         return any(index_ops.is_index(n) for n in self.nodes)
 
+    @functools.cached_property
     def moving_nodes(self) -> int:
         """The number of kernels that run these nodes without fusion."""
         return sum(not index_ops.is_view(n) for n in self.nodes)
+
+    @property
+    def is_left_to_runtime(self) -> bool:
+        """Whether this is a single operator that reads several tensors, which ORT often fuses with its neighbours."""
+        return self.moving_nodes == 1 and len(self.inputs) > 1
+
+    @functools.cached_property
+    def is_tiny(self) -> bool:
+        """Whether the group is worth a kernel and moves so few bytes that the launch is most of the kernel's time."""
+        shapes = self.context.shapes
+        if self.moving_nodes < 2 or not all(shapes.same(v, self.domain) for v in self.outputs):
+            return False
+        sizes = [shapes.bytes(v) for v in (*self.inputs, *self.outputs)]
+        return None not in sizes and sum(s for s in sizes if s is not None) <= cost.TINY_BYTES
 
 
 def _takes_part(group: _Group, value: ir.Value) -> bool:
@@ -59,6 +83,16 @@ def _takes_part(group: _Group, value: ir.Value) -> bool:
     readers = [node for node in group.nodes if value in node.inputs]
     moving = [n for n in group.nodes if index_ops.is_index(n) and not index_ops.is_view(n)]
     return all(n.op_type == "Slice" for n in readers) and all(n.op_type in _IN_PLACE for n in moving)
+
+
+def _may_fit(first: _Group, second: _Group) -> bool:
+    """Whether one kernel could run two groups, by their sizes alone."""
+    if len(first.nodes) + len(second.nodes) > cost.MAX_NODES:
+        return False
+    if not set(first.inputs).isdisjoint(second.outputs) or not set(second.inputs).isdisjoint(first.outputs):
+        return True  # the kernel would keep these values to itself
+    operands = len({*first.inputs, *second.inputs}) + len(first.outputs) + len(second.outputs)
+    return operands <= cost.MAX_OPERANDS
 
 
 def _reader(group: _Group, value: ir.Value) -> str:
@@ -101,15 +135,16 @@ class _Growth:
         self._unfit: dict[ir.Node, str] = {}
         self._groups: dict[ir.Node, _Group] = {}
         self._kept_apart: dict[tuple[ir.Node, ir.Node], str] = {}
+        self._noted: set[tuple[ir.Node, ir.Value]] = set()  # producers and values whose readers are all in _kept_apart
 
     def grow(self) -> None:
         """Start a group with every node, and merge groups until no merge is left."""
         for node in self._order:
             if not self._is_open(node) or index_ops.is_view(node):
                 continue
-            reason = eligibility.why_not(node, self._opsets, self._shapes, self._context.host)
+            reason = self._context.why_not(node)
             try:
-                cost = self._lowered(_Group([node], node.outputs[0], 0)).cost if reason is None else 0
+                cost = self._lowered(_Group(self._context, [node], node.outputs[0], 0)).cost if reason is None else 0
             except NotAffine as error:
                 reason = f"{node.op_type} cannot become index arithmetic: {error}"
             except ValueError as error:  # the operator does not allow these attributes for this dtype
@@ -117,7 +152,7 @@ class _Growth:
             if reason is not None:
                 self._unfit[node] = reason
                 continue
-            self._groups[node] = _Group([node], node.outputs[0], cost)
+            self._groups[node] = _Group(self._context, [node], node.outputs[0], cost)
             self._take_in_producers(self._groups[node], node)
         self._try_again()
         self._join_siblings()
@@ -125,7 +160,7 @@ class _Growth:
 
     def _lowered(self, group: _Group) -> Program:
         """The program of a group. ValueError where there is none."""
-        return self._context.lowered(lower, group.nodes, group.inputs(), group.outputs())
+        return self._context.lowered(lower, group.nodes, group.inputs, group.outputs)
 
     def _try_again(self) -> None:
         """Try refused merges again: all readers of a value may be in one group by now."""
@@ -144,26 +179,52 @@ class _Growth:
         """
         readers: dict[ir.Value, list[ir.Node]] = {}
         for group in dict.fromkeys(self._groups.values()):
-            for value in group.inputs():
+            if len(group.inputs) > _TOO_MANY_INPUTS:
+                continue
+            for value in group.inputs:
                 if self._shapes.same(value, group.domain) or _takes_part(group, value):
                     readers.setdefault(value, []).append(group.nodes[-1])
         for value, nodes in readers.items():
-            for one, other in itertools.combinations(nodes, 2):
+            joined = [n for n in nodes if not self._groups[n].is_left_to_runtime]
+            self._join_pairs(joined, value, functools.partial(self._are_siblings, value))
+
+    def _are_siblings(self, value: ir.Value, first: _Group, second: _Group) -> bool:
+        """Whether two groups that read a value have domains that one kernel can have."""
+        parts = _takes_part(first, value) and _takes_part(second, value)
+        same = self._same_size if parts else self._shapes.same
+        return same(first.domain, second.domain) and not (first.is_left_to_runtime or second.is_left_to_runtime)
+
+    def _join_pairs(
+        self, nodes: Sequence[ir.Node], value: ir.Value | None, alike: Callable[[_Group, _Group], bool]
+    ) -> None:
+        """Merge the groups of these nodes, each with those of the next nodes, where `alike` and `obstacle` allow it.
+
+        value: what all groups read; None for the domain of the first one.
+        """
+        current: _Group | None = None
+        refused: set[_Group] = set()  # groups that cannot merge with `current`
+        for k, one in enumerate(nodes):
+            refusals = 0
+            for other in nodes[k + 1 : k + 1 + _COMPARED]:
                 first, second = self._groups[one], self._groups[other]
-                parts = _takes_part(first, value) and _takes_part(second, value)
-                same = self._same_size if parts else self._shapes.same
-                if first is second or not same(first.domain, second.domain):
+                if first is not current:
+                    current, refused = first, set()
+                if first is second or second in refused:
                     continue
-                # ONNX Runtime often fuses a single operator that reads other tensors too with its neighbours.
-                alone = [g for g in (first, second) if g.moving_nodes() == 1 and len(g.inputs()) > 1]
-                if not alone and self.obstacle(first, second, value, []) is None:
-                    union = self._union(first, second, [])
-                    self._groups.update(dict.fromkeys(union.nodes, union))
-                    self._context.contract(union.nodes)
+                if not _may_fit(first, second) or not alike(first, second):
+                    refused.add(second)
+                elif self.obstacle(first, second, value or first.domain, []) is not None:
+                    refused.add(second)
+                    refusals += 1
+                    if refusals == _REFUSED:
+                        break
+                else:
+                    self._merge(self._union(first, second, []))
+                    refusals = 0
 
     def _join_tiny(self) -> None:
         """Merge independent groups of one depth and one domain whose time is the launch alone."""
-        groups = [g for g in dict.fromkeys(self._groups.values()) if self._is_tiny(g)]
+        groups = [g for g in dict.fromkeys(self._groups.values()) if g.is_tiny]
         if len(groups) < 2:
             return
         depth = depths(self._order, self._unit, lambda unit: unit.nodes if isinstance(unit, _Group) else (unit,))
@@ -171,25 +232,14 @@ class _Growth:
         for group in groups:
             alike.setdefault((depth[group], self._shapes.dims(group.domain)), []).append(group.nodes[-1])
         for nodes in alike.values():
-            for one, other in itertools.combinations(nodes, 2):
-                first, second = self._groups[one], self._groups[other]
-                if first is second or not (self._is_tiny(first) and self._is_tiny(second)):
-                    continue
-                if self.obstacle(first, second, first.domain, []) is None:
-                    union = self._union(first, second, [])
-                    self._groups.update(dict.fromkeys(union.nodes, union))
-                    self._context.contract(union.nodes)
+            self._join_pairs(nodes, None, lambda first, second: first.is_tiny and second.is_tiny)
+
+    def _merge(self, union: _Group) -> None:
+        self._groups.update(dict.fromkeys(union.nodes, union))
+        self._context.contract(union.nodes)
 
     def _unit(self, node: ir.Node) -> _Group | ir.Node:
         return self._groups.get(node, node)
-
-    def _is_tiny(self, group: _Group) -> bool:
-        """Whether a group is worth a kernel and moves so few bytes that the launch is most of the kernel's time."""
-        results = group.outputs()
-        if group.moving_nodes() < 2 or not all(self._shapes.same(v, group.domain) for v in results):
-            return False
-        sizes = [self._shapes.bytes(v) for v in (*group.inputs(), *results)]
-        return None not in sizes and sum(s for s in sizes if s is not None) <= cost.TINY_BYTES
 
     def _same_size(self, one: ir.Value, other: ir.Value) -> bool:
         try:
@@ -200,9 +250,12 @@ class _Growth:
 
     def _sources(self, group: _Group) -> Iterator[tuple[ir.Node, list[ir.Node], ir.Value]]:
         """(producer in another group, views between, value) for every value that a group reads."""
-        for value in group.inputs():
+        for value in group.inputs:
             views, producer = [], value.producer()
             while producer is not None and producer not in self._groups and self._is_open_view(producer):
+                if len(views) == _MOST_VIEWS:
+                    producer = None
+                    break
                 views.append(producer)
                 operand = producer.inputs[0]
                 producer = None if operand is None else operand.producer()
@@ -219,35 +272,39 @@ class _Growth:
                 continue
             reason = self.obstacle(other, group, value, views)
             if reason is not None:
-                for reader in (node, *value.consumers()):
-                    self._kept_apart.setdefault((producer, reader), reason)
+                self._kept_apart.setdefault((producer, node), reason)
+                if (producer, value) not in self._noted:
+                    self._noted.add((producer, value))
+                    for reader in self._context.readers(value):
+                        self._kept_apart.setdefault((producer, reader), reason)
                 continue
-            union = self._union(other, group, views)
-            self._groups.update(dict.fromkeys(union.nodes, union))
-            self._context.contract(union.nodes)
+            self._merge(self._union(other, group, views))
             merged = True
         return merged
 
     def _union(self, producer: _Group, consumer: _Group, views: list[ir.Node]) -> _Group:
         nodes = sorted([*producer.nodes, *views, *consumer.nodes], key=self._order.__getitem__)
-        union = _Group(nodes, consumer.domain, producer.cost + consumer.cost)
-        if union.has_index_nodes():
+        union = _Group(self._context, nodes, consumer.domain, producer.cost + consumer.cost)
+        if union.has_index_nodes:
             union.cost = self._lowered(union).cost
         return union
 
     def obstacle(self, producer: _Group, consumer: _Group, value: ir.Value, views: list[ir.Node]) -> str | None:
         """The reason against merging two groups, None where they can merge. The consumer reads `value`."""
+        results = sum(len(node.outputs) for node in (*producer.nodes, *views))
+        if len(consumer.inputs) - results > _TOO_MANY_INPUTS:
+            count = f"{len(consumer.inputs)} tensors; the limit is {cost.MAX_OPERANDS}"
+            return f"The kernel of {_reader(consumer, value)} reads {count}"
         both = {*producer.nodes, *views, *consumer.nodes}
-        union = _Group(
-            sorted(both, key=self._order.__getitem__), consumer.domain, producer.cost + consumer.cost
-        )  # fmt: skip
-        if union.has_index_nodes():
+        nodes = sorted(both, key=self._order.__getitem__)
+        union = _Group(self._context, nodes, consumer.domain, producer.cost + consumer.cost)
+        if union.has_index_nodes:
             reason = self._index_obstacle(producer, consumer, union, value)
         else:
             reason = self._broadcast_obstacle(producer, consumer, both, value)
         if reason is not None:
             return reason
-        operands = len(union.inputs()) + len(union.outputs())
+        operands = len(union.inputs) + len(union.outputs)
         if operands > cost.MAX_OPERANDS:
             return f"The fused kernel would read and write {operands} tensors; the limit is {cost.MAX_OPERANDS}"
         if len(union.nodes) > cost.MAX_NODES or union.cost > cost.MAX_COST:
@@ -267,7 +324,7 @@ class _Growth:
         if self._shapes.same(producer.domain, consumer.domain):
             return None
         read_elsewhere = [
-            v for v in producer.outputs() if v.is_graph_output() or any(u not in both for u in v.consumers())
+            v for v in producer.outputs if v.is_graph_output() or any(u not in both for u in self._context.readers(v))
         ]
         if read_elsewhere:
             own, other = (_shape_text(v, self._shapes) for v in (read_elsewhere[0], consumer.domain))
@@ -296,8 +353,8 @@ class _Growth:
                 f"{_reader(consumer, value)} reads `{value.name}` in several orders, so {_producer(producer, value)}"
                 " would be recomputed for each of them"
             )
-        apart = [cost.moved(self._lowered(g), g.inputs(), g.outputs(), self._shapes) for g in (producer, consumer)]
-        together = cost.moved(program, union.inputs(), union.outputs(), self._shapes)
+        apart = [cost.moved(self._lowered(g), g.inputs, g.outputs, self._shapes) for g in (producer, consumer)]
+        together = cost.moved(program, union.inputs, union.outputs, self._shapes)
         if together is not None and None not in apart and together > sum(b for b in apart if b is not None):
             separate = sum(b for b in apart if b is not None)
             return f"The fused kernel would move {together} bytes; the two kernels together move {separate}"
@@ -311,15 +368,15 @@ class _Growth:
         """
         regions = []
         for group in dict.fromkeys(self._groups.values()):
-            if group.moving_nodes() < 2 and not self._is_slow_alone(group):
+            if group.moving_nodes < 2 and not self._is_slow_alone(group):
                 continue
-            inputs, outputs = group.inputs(), group.outputs()
+            inputs, outputs = group.inputs, group.outputs
             if not inputs or not outputs:
                 continue
             region = Region(
                 tuple(group.nodes), tuple(inputs), tuple(outputs),
                 cost.of_region(group.nodes, inputs, outputs, self._shapes), self._kind,
-                self._lowered(group) if group.has_index_nodes() else None,
+                self._lowered(group) if group.has_index_nodes else None,
             )  # fmt: skip
             region.verify()
             regions.append(region)
