@@ -103,7 +103,7 @@ def measure(path: pathlib.Path) -> dict[str, Any]:
 
 
 def slope(small: float, large: float, factor: float) -> float | None:
-    """The exponent of the growth from `small` to `large` seconds over `factor` times the nodes; None where too short."""
+    """The exponent of the growth from `small` to `large` seconds with `factor` times the nodes; None if too short."""
     return math.log(large / small) / math.log(factor) if large >= _SHORT and small > 0 else None
 
 

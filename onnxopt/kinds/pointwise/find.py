@@ -1,14 +1,13 @@
 """Pointwise regions: groups of elementwise and index nodes, and a reason for every pair of such nodes not fused.
 
 Nodes are visited in topological order. Each node starts a group, which is merged with the groups that produce its
-operands unless `_Growth.obstacle` gives a reason against the merge. Refused merges are tried again after the groups
+operands unless `_Growth.union` gives a reason against the merge. Refused merges are tried again after the groups
 have grown. Views (Reshape, Squeeze, ...) cost nothing in ONNX Runtime, so a view belongs to a group only between two
 nodes of the group. The graph whose vertices are the groups has no cycle.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 from collections.abc import Callable, Iterator, Sequence
 
@@ -20,12 +19,12 @@ from onnxopt.fusion.depths import depths
 from onnxopt.fusion.region import Kind, Region
 from onnxopt.graph.refusal import Refusal
 from onnxopt.graph.shapes.shapes import Shapes
+from onnxopt.kinds.pointwise.group import Group, may_fit, takes_part
 from onnxopt.kinds.pointwise.lower import lower
 from onnxopt.program.extents import product
 from onnxopt.program.index_maps import NotAffine
 from onnxopt.program.pointwise import Program
 
-_IN_PLACE = frozenset({"Slice", "Concat", "Expand"})  # index operations that keep neighbouring elements neighbours
 _SIXTEEN_BIT = ("float16", "bfloat16")
 _ROUNDS = 3  # of further merges; on real models the second round changes nothing
 # Limits that keep the search linear in graphs of thousands of like nodes; no model comes near them.
@@ -35,78 +34,18 @@ _MOST_VIEWS = cost.MAX_NODES  # between two groups
 _TOO_MANY_INPUTS = 8 * cost.MAX_OPERANDS  # of one group, to look into merging it
 
 
-@dataclasses.dataclass(eq=False)
-class _Group:
-    """Nodes that one kernel will run, which stay the same. domain: a value that has the shape of the kernel's domain."""
-
-    context: Context
-    nodes: Sequence[ir.Node]
-    domain: ir.Value
-    cost: int
-
-    @functools.cached_property
-    def outputs(self) -> Sequence[ir.Value]:
-        """Values that nodes outside the group read."""
-        return self.context.outputs_of(self.nodes)
-
-    @functools.cached_property
-    def inputs(self) -> Sequence[ir.Value]:
-        """Values that the group reads from outside; parameters of index operations are left out."""
-        return boundary.inputs_of(self.nodes, index_ops.data_inputs)
-
-    @functools.cached_property
-    def has_index_nodes(self) -> bool:
-        return any(index_ops.is_index(n) for n in self.nodes)
-
-    @functools.cached_property
-    def moving_nodes(self) -> int:
-        """The number of kernels that run these nodes without fusion."""
-        return sum(not index_ops.is_view(n) for n in self.nodes)
-
-    @property
-    def is_left_to_runtime(self) -> bool:
-        """Whether this is a single operator that reads several tensors, which ORT often fuses with its neighbours."""
-        return self.moving_nodes == 1 and len(self.inputs) > 1
-
-    @functools.cached_property
-    def is_tiny(self) -> bool:
-        """Whether the group is worth a kernel and moves so few bytes that the launch is most of the kernel's time."""
-        shapes = self.context.shapes
-        if self.moving_nodes < 2 or not all(shapes.same(v, self.domain) for v in self.outputs):
-            return False
-        sizes = [shapes.bytes(v) for v in (*self.inputs, *self.outputs)]
-        return None not in sizes and sum(s for s in sizes if s is not None) <= cost.TINY_BYTES
-
-
-def _takes_part(group: _Group, value: ir.Value) -> bool:
-    """Whether the group reads a tensor through Slices alone and has no index operation that reorders elements."""
-    readers = [node for node in group.nodes if value in node.inputs]
-    moving = [n for n in group.nodes if index_ops.is_index(n) and not index_ops.is_view(n)]
-    return all(n.op_type == "Slice" for n in readers) and all(n.op_type in _IN_PLACE for n in moving)
-
-
-def _may_fit(first: _Group, second: _Group) -> bool:
-    """Whether one kernel could run two groups, by their sizes alone."""
-    if len(first.nodes) + len(second.nodes) > cost.MAX_NODES:
-        return False
-    if not set(first.inputs).isdisjoint(second.outputs) or not set(second.inputs).isdisjoint(first.outputs):
-        return True  # the kernel would keep these values to itself
-    operands = len({*first.inputs, *second.inputs}) + len(first.outputs) + len(second.outputs)
-    return operands <= cost.MAX_OPERANDS
-
-
-def _reader(group: _Group, value: ir.Value) -> str:
+def _reader(group: Group, value: ir.Value) -> str:
     """The operator of the group that reads a value."""
     return next((n for n in group.nodes if value in n.inputs), group.nodes[-1]).op_type
 
 
-def _producer(group: _Group, value: ir.Value) -> str:
+def _producer(group: Group, value: ir.Value) -> str:
     """The operator of the group that a value comes from, through views where the group does not compute the value."""
     producer = value.producer()
     return (producer if producer in group.nodes else group.nodes[-1]).op_type
 
 
-def _recomputed(producer: _Group, value: ir.Value) -> str:
+def _recomputed(producer: Group, value: ir.Value) -> str:
     return (
         f"{_producer(producer, value)} would be recomputed for every element that `{value.name}` is broadcast to, which"
         " costs more than it saves"
@@ -133,7 +72,7 @@ class _Growth:
         self._opsets, self._shapes = context.opsets, context.shapes
         self._order = context.order
         self._unfit: dict[ir.Node, str] = {}
-        self._groups: dict[ir.Node, _Group] = {}
+        self._groups: dict[ir.Node, Group] = {}
         self._kept_apart: dict[tuple[ir.Node, ir.Node], str] = {}
         self._noted: set[tuple[ir.Node, ir.Value]] = set()  # producers and values whose readers are all in _kept_apart
 
@@ -144,7 +83,8 @@ class _Growth:
                 continue
             reason = self._context.why_not(node)
             try:
-                cost = self._lowered(_Group(self._context, [node], node.outputs[0], 0)).cost if reason is None else 0
+                group = self._single(node)
+                group.cost = self._lowered(group).cost if reason is None else 0
             except NotAffine as error:
                 reason = f"{node.op_type} cannot become index arithmetic: {error}"
             except ValueError as error:  # the operator does not allow these attributes for this dtype
@@ -152,13 +92,18 @@ class _Growth:
             if reason is not None:
                 self._unfit[node] = reason
                 continue
-            self._groups[node] = _Group(self._context, [node], node.outputs[0], cost)
-            self._take_in_producers(self._groups[node], node)
+            self._groups[node] = group
+            self._take_in_producers(group, node)
         self._try_again()
         self._join_siblings()
         self._join_tiny()
 
-    def _lowered(self, group: _Group) -> Program:
+    def _single(self, node: ir.Node) -> Group:
+        """A group of one node, without its cost."""
+        reads, writes = boundary.inputs_of([node], index_ops.data_inputs), self._context.outputs_of([node])
+        return Group(self._context, [node], node.outputs[0], 0, reads, writes, index_ops.is_index(node))
+
+    def _lowered(self, group: Group) -> Program:
         """The program of a group. ValueError where there is none."""
         return self._context.lowered(lower, group.nodes, group.inputs, group.outputs)
 
@@ -179,30 +124,30 @@ class _Growth:
         """
         readers: dict[ir.Value, list[ir.Node]] = {}
         for group in dict.fromkeys(self._groups.values()):
-            if len(group.inputs) > _TOO_MANY_INPUTS:
+            if len(group.reads) > _TOO_MANY_INPUTS:
                 continue
             for value in group.inputs:
-                if self._shapes.same(value, group.domain) or _takes_part(group, value):
+                if self._shapes.same(value, group.domain) or takes_part(group, value):
                     readers.setdefault(value, []).append(group.nodes[-1])
         for value, nodes in readers.items():
             joined = [n for n in nodes if not self._groups[n].is_left_to_runtime]
             self._join_pairs(joined, value, functools.partial(self._are_siblings, value))
 
-    def _are_siblings(self, value: ir.Value, first: _Group, second: _Group) -> bool:
+    def _are_siblings(self, value: ir.Value, first: Group, second: Group) -> bool:
         """Whether two groups that read a value have domains that one kernel can have."""
-        parts = _takes_part(first, value) and _takes_part(second, value)
+        parts = takes_part(first, value) and takes_part(second, value)
         same = self._same_size if parts else self._shapes.same
         return same(first.domain, second.domain) and not (first.is_left_to_runtime or second.is_left_to_runtime)
 
     def _join_pairs(
-        self, nodes: Sequence[ir.Node], value: ir.Value | None, alike: Callable[[_Group, _Group], bool]
+        self, nodes: Sequence[ir.Node], value: ir.Value | None, alike: Callable[[Group, Group], bool]
     ) -> None:
         """Merge the groups of these nodes, each with those of the next nodes, where `alike` and `obstacle` allow it.
 
         value: what all groups read; None for the domain of the first one.
         """
-        current: _Group | None = None
-        refused: set[_Group] = set()  # groups that cannot merge with `current`
+        current: Group | None = None
+        refused: set[Group] = set()  # groups that cannot merge with `current`
         for k, one in enumerate(nodes):
             refusals = 0
             for other in nodes[k + 1 : k + 1 + _COMPARED]:
@@ -211,34 +156,36 @@ class _Growth:
                     current, refused = first, set()
                 if first is second or second in refused:
                     continue
-                if not _may_fit(first, second) or not alike(first, second):
+                if not may_fit(first, second) or not alike(first, second):
                     refused.add(second)
-                elif self.obstacle(first, second, value or first.domain, []) is not None:
-                    refused.add(second)
-                    refusals += 1
-                    if refusals == _REFUSED:
-                        break
-                else:
-                    self._merge(self._union(first, second, []))
+                    continue
+                union = self.union(first, second, value or first.domain, [])
+                if isinstance(union, Group):
+                    self._merge(union)
                     refusals = 0
+                    continue
+                refused.add(second)
+                refusals += 1
+                if refusals == _REFUSED:
+                    break
 
     def _join_tiny(self) -> None:
         """Merge independent groups of one depth and one domain whose time is the launch alone."""
         groups = [g for g in dict.fromkeys(self._groups.values()) if g.is_tiny]
         if len(groups) < 2:
             return
-        depth = depths(self._order, self._unit, lambda unit: unit.nodes if isinstance(unit, _Group) else (unit,))
+        depth = depths(self._order, self._unit, lambda unit: unit.nodes if isinstance(unit, Group) else (unit,))
         alike: dict[object, list[ir.Node]] = {}
         for group in groups:
             alike.setdefault((depth[group], self._shapes.dims(group.domain)), []).append(group.nodes[-1])
         for nodes in alike.values():
             self._join_pairs(nodes, None, lambda first, second: first.is_tiny and second.is_tiny)
 
-    def _merge(self, union: _Group) -> None:
+    def _merge(self, union: Group) -> None:
         self._groups.update(dict.fromkeys(union.nodes, union))
         self._context.contract(union.nodes)
 
-    def _unit(self, node: ir.Node) -> _Group | ir.Node:
+    def _unit(self, node: ir.Node) -> Group | ir.Node:
         return self._groups.get(node, node)
 
     def _same_size(self, one: ir.Value, other: ir.Value) -> bool:
@@ -248,7 +195,7 @@ class _Growth:
             return False
         return sizes[0] == sizes[1]
 
-    def _sources(self, group: _Group) -> Iterator[tuple[ir.Node, list[ir.Node], ir.Value]]:
+    def _sources(self, group: Group) -> Iterator[tuple[ir.Node, list[ir.Node], ir.Value]]:
         """(producer in another group, views between, value) for every value that a group reads."""
         for value in group.inputs:
             views, producer = [], value.producer()
@@ -262,7 +209,7 @@ class _Growth:
             if producer is not None and producer in self._groups:
                 yield producer, views, value
 
-    def _take_in_producers(self, group: _Group, node: ir.Node) -> bool:
+    def _take_in_producers(self, group: Group, node: ir.Node) -> bool:
         """Merge the group with the groups that it reads, largest operand first. Returns whether groups were merged."""
         merged = False
         sources = sorted(self._sources(group), key=lambda s: -(self._shapes.bytes(s[2]) or 0))
@@ -270,41 +217,56 @@ class _Growth:
             group, other = self._groups[node], self._groups[producer]
             if group is other:
                 continue
-            reason = self.obstacle(other, group, value, views)
-            if reason is not None:
-                self._kept_apart.setdefault((producer, node), reason)
+            union = self.union(other, group, value, views)
+            if isinstance(union, str):
+                self._kept_apart.setdefault((producer, node), union)
                 if (producer, value) not in self._noted:
                     self._noted.add((producer, value))
                     for reader in self._context.readers(value):
-                        self._kept_apart.setdefault((producer, reader), reason)
+                        self._kept_apart.setdefault((producer, reader), union)
                 continue
-            self._merge(self._union(other, group, views))
+            self._merge(union)
             merged = True
         return merged
 
-    def _union(self, producer: _Group, consumer: _Group, views: list[ir.Node]) -> _Group:
-        nodes = sorted([*producer.nodes, *views, *consumer.nodes], key=self._order.__getitem__)
-        union = _Group(self._context, nodes, consumer.domain, producer.cost + consumer.cost)
-        if union.has_index_nodes:
-            union.cost = self._lowered(union).cost
-        return union
-
-    def obstacle(self, producer: _Group, consumer: _Group, value: ir.Value, views: list[ir.Node]) -> str | None:
-        """The reason against merging two groups, None where they can merge. The consumer reads `value`."""
+    def union(self, producer: Group, consumer: Group, value: ir.Value, views: list[ir.Node]) -> Group | str:
+        """Both groups as one, or the reason against merging them. The consumer reads `value`."""
         results = sum(len(node.outputs) for node in (*producer.nodes, *views))
-        if len(consumer.inputs) - results > _TOO_MANY_INPUTS:
-            count = f"{len(consumer.inputs)} tensors; the limit is {cost.MAX_OPERANDS}"
+        if len(consumer.reads) - results > _TOO_MANY_INPUTS:
+            count = f"{len(consumer.reads)} tensors; the limit is {cost.MAX_OPERANDS}"
             return f"The kernel of {_reader(consumer, value)} reads {count}"
+        union = self._together(producer, consumer, views)
+        reason = self._obstacle(producer, consumer, union, value)
+        return union if reason is None else reason
+
+    def _together(self, producer: Group, consumer: Group, views: list[ir.Node]) -> Group:
+        """Both groups as one, with the views between them."""
         both = {*producer.nodes, *views, *consumer.nodes}
-        nodes = sorted(both, key=self._order.__getitem__)
-        union = _Group(self._context, nodes, consumer.domain, producer.cost + consumer.cost)
+        viewed = boundary.inputs_of(views, index_ops.data_inputs)
+        reads = dict.fromkeys((*producer.reads, *viewed, *consumer.reads))
+        writes = [*producer.writes, *(v for n in views for v in n.outputs), *consumer.writes]
+        return Group(
+            self._context,
+            sorted(both, key=self._order.__getitem__),
+            consumer.domain,
+            producer.cost + consumer.cost,
+            [v for v in reads if v.producer() not in both],
+            [v for v in writes if v.is_graph_output() or self._is_read_outside(v, both)],
+            bool(views) or producer.has_index_nodes or consumer.has_index_nodes,
+        )
+
+    def _is_read_outside(self, value: ir.Value, nodes: set[ir.Node]) -> bool:
+        return any(reader not in nodes for reader in self._context.readers(value))
+
+    def _obstacle(self, producer: Group, consumer: Group, union: Group, value: ir.Value) -> str | None:
+        """The reason against merging two groups into `union`, None where they can merge."""
         if union.has_index_nodes:
             reason = self._index_obstacle(producer, consumer, union, value)
         else:
-            reason = self._broadcast_obstacle(producer, consumer, both, value)
+            reason = self._broadcast_obstacle(producer, consumer, set(union.nodes), value)
         if reason is not None:
             return reason
-        operands = len(union.inputs) + len(union.outputs)
+        operands = len(union.reads) + len(union.writes)
         if operands > cost.MAX_OPERANDS:
             return f"The fused kernel would read and write {operands} tensors; the limit is {cost.MAX_OPERANDS}"
         if len(union.nodes) > cost.MAX_NODES or union.cost > cost.MAX_COST:
@@ -318,14 +280,10 @@ class _Growth:
             )
         return None
 
-    def _broadcast_obstacle(
-        self, producer: _Group, consumer: _Group, both: set[ir.Node], value: ir.Value
-    ) -> str | None:
+    def _broadcast_obstacle(self, producer: Group, consumer: Group, both: set[ir.Node], value: ir.Value) -> str | None:
         if self._shapes.same(producer.domain, consumer.domain):
             return None
-        read_elsewhere = [
-            v for v in producer.outputs if v.is_graph_output() or any(u not in both for u in self._context.readers(v))
-        ]
+        read_elsewhere = [v for v in producer.outputs if v.is_graph_output() or self._is_read_outside(v, both)]
         if read_elsewhere:
             own, other = (_shape_text(v, self._shapes) for v in (read_elsewhere[0], consumer.domain))
             return (
@@ -336,7 +294,7 @@ class _Growth:
             return _recomputed(producer, value)
         return None
 
-    def _index_obstacle(self, producer: _Group, consumer: _Group, union: _Group, value: ir.Value) -> str | None:
+    def _index_obstacle(self, producer: Group, consumer: Group, union: Group, value: ir.Value) -> str | None:
         """The reason against merging groups with index nodes: too much recomputation or more bytes moved, else None.
 
         Sets the cost of `union`.
@@ -382,7 +340,7 @@ class _Growth:
             regions.append(region)
         return sorted(regions, key=lambda r: self._order[r.nodes[0]])
 
-    def _is_slow_alone(self, group: _Group) -> bool:
+    def _is_slow_alone(self, group: Group) -> bool:
         dtype = self._shapes.dtype(group.domain)
         moving = [node.op_type for node in group.nodes if not index_ops.is_view(node)]
         return moving == ["Gelu"] and dtype is not None and dtype.name in _SIXTEEN_BIT
