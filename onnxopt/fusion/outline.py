@@ -61,10 +61,16 @@ def functions(plan: FusionPlan, opsets: Mapping[str, int]) -> tuple[Function, ..
 def replace(model: ir.Model, functions: Sequence[Function]) -> None:
     """Replace every region by a call of its function, in place. The functions must be of a plan of this same model."""
     moved: dict[ir.Value, ir.Value] = {}
+    replaced: dict[ir.Graph | ir.Function, list[ir.Node]] = collections.defaultdict(list)
     for function in functions:
         model.functions[function.body.identifier()] = function.body
         for region, site in zip(function.regions, function.sites, strict=True):
-            _replace(region, function.name, site, moved)
+            replaced[_insert_call(region, function.name, site, moved)] += region.nodes
+    for graph, nodes in replaced.items():
+        for k, value in enumerate(graph.outputs):
+            if value in moved:
+                graph.outputs[k] = moved[value]
+        graph.remove(nodes, safe=True)  # at once, because each call goes through all outputs of the graph
     if functions:
         model.opset_imports[DOMAIN] = 1
         TopologicalSortPass()(model)
@@ -176,14 +182,23 @@ def _describe(value: ir.Value, shapes: Shapes) -> str:
     return f"{dtype.name if dtype else '?'}[{inner}]"
 
 
-def _replace(region: Region, name: str, site: Site, moved: dict[ir.Value, ir.Value]) -> None:
-    """Replace a region by a call. moved: output of a region replaced before -> output of the call in its place."""
+def _insert_call(region: Region, name: str, site: Site, moved: dict[ir.Value, ir.Value]) -> ir.Graph | ir.Function:
+    """Insert a call in place of a region, and let other nodes read the call's results. Returns the region's graph.
+
+    The region's nodes and the graph's outputs stay. moved: output of a region -> output of the call in its place, which
+    is added to.
+    """
     graph = region.nodes[-1].graph
     if graph is None:
         raise ValueError(f"`{region.nodes[-1].name}` is in no graph; the plan may be of another model")
     inputs = [moved.get(v, v) for v in region.inputs]
     call = ir.Node(DOMAIN, name, inputs, num_outputs=len(region.outputs), name=site.node)
-    ir.convenience.replace_nodes_and_values(
-        graph, region.nodes[-1], region.nodes, [call], region.outputs, call.outputs
-    )  # fmt: skip
-    moved.update(zip(region.outputs, call.outputs, strict=True))
+    for value, result in zip(region.outputs, call.outputs, strict=True):
+        result.name, result.type, result.shape, result.const_value = (
+            value.name, value.type, value.shape, value.const_value,
+        )  # fmt: skip
+        for reader, position in value.uses():
+            reader.replace_input_with(position, result)
+        moved[value] = result
+    graph.insert_after(region.nodes[-1], call)
+    return graph

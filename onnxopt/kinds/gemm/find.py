@@ -126,7 +126,7 @@ def _better_behind(gemm: GrowingGemm, context: Context) -> str | None:
     for reader in readers:
         if reader.op_type == "Add" or not eligibility.is_elementwise(reader) or context.is_taken(reader):
             return None
-        if eligibility.why_not(reader, context.opsets, context.shapes, context.host) is not None:
+        if context.why_not(reader) is not None:
             return None
     return (
         f"The kernel of {readers[0].op_type} adds the bias or the residual at no extra cost, so the"

@@ -6,6 +6,8 @@ work before the reduction adds no memory traffic; a value that nodes outside rea
 
 from __future__ import annotations
 
+import heapq
+
 import onnx_ir as ir
 
 from onnxopt.fusion import boundary, cost, eligibility
@@ -19,6 +21,7 @@ from onnxopt.program.rowwise import RowProgram
 
 # Tensors with fewer elements do not pay for a kernel; they are mostly indices and sizes.
 _FEWEST_ELEMENTS = 32
+_NEAREST = 256  # neighbours that a region looks at; more read one tensor only in graphs of thousands of like nodes
 
 
 def find(context: Context, kind: Kind) -> tuple[list[Region], list[Refusal]]:
@@ -70,13 +73,12 @@ class _Growth:
 
     def _neighbours(self) -> list[ir.Node]:
         """Readers of the region's values, then producers of its inputs, each in topological order."""
-        after = {u for n in self.nodes for v in n.outputs for u in v.consumers()}
+        after = {u for n in self.nodes for v in n.outputs for u in self._context.readers(v)}
         before = {p for n in self.nodes for v in n.inputs if v is not None and (p := v.producer()) is not None}
         order = self._context.order
         free = [n for n in after | before if n in order and n not in self._inside | self._refused | self._taken]
-        return sorted(
-            (n for n in free if not self._context.is_taken(n)), key=lambda n: (n not in after, order[n])
-        )  # fmt: skip
+        untaken = (n for n in free if not self._context.is_taken(n))
+        return heapq.nsmallest(_NEAREST, untaken, key=lambda n: (n not in after, order[n]))
 
     def _take(self, node: ir.Node) -> bool:
         grid = self._fitting(node)
@@ -103,7 +105,7 @@ class _Growth:
             return self._with_reshape(node)
         if not eligibility.is_elementwise(node):
             return None
-        if eligibility.why_not(node, self._opsets, self._shapes, self._context.host) is not None:
+        if self._context.why_not(node) is not None:
             return None
         result = node.outputs[0]
         if self.grid.view(result, self._shapes) is not None:
@@ -166,7 +168,7 @@ class _Growth:
 
     def outputs(self) -> list[ir.Value]:
         """Values that nodes outside the region read."""
-        return boundary.outputs_of(self.nodes)
+        return self._context.outputs_of(self.nodes)
 
     def _problem(self) -> str | None:
         """The reason why the nodes cannot or should not be one kernel, None where they can."""

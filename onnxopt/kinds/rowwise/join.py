@@ -41,7 +41,7 @@ def join(context: Context, kind: Kind, regions: Sequence[Region]) -> tuple[list[
     joiner = _Joiner(context, kind, regions)
     for region in [r for r in regions if r.kind is kind]:
         joiner.grow(region)
-    return joiner.regions, list(joiner.refusals.values())
+    return list(joiner.regions.values()), list(joiner.refusals.values())
 
 
 class _Joiner:
@@ -49,7 +49,7 @@ class _Joiner:
 
     def __init__(self, context: Context, kind: Kind, regions: Sequence[Region]):
         self._context, self._kind = context, kind
-        self.regions = list(regions)
+        self.regions = {id(region): region for region in regions}
         self.refusals: dict[ir.Node, Refusal] = {}
         self._of = {n: r for r in regions for n in r.nodes}
 
@@ -73,8 +73,8 @@ class _Joiner:
             for node in neighbour.nodes:
                 self.refusals.pop(node, None)
             for part in (region, *neighbour.regions):
-                self.regions.remove(part)
-            self.regions.append(union)
+                del self.regions[id(part)]
+            self.regions[id(union)] = union
             self._of.update(dict.fromkeys(union.nodes, union))
             self._context.take([union.nodes])
             region = union
@@ -85,7 +85,7 @@ class _Joiner:
 
     def _readers(self, region: Region) -> Iterator[_Neighbour]:
         for value in region.outputs:
-            for reader in list(value.consumers()):
+            for reader in self._context.readers(value):
                 yield from self._behind(reader, ())
 
     def _producers(self, region: Region) -> Iterator[_Neighbour]:
@@ -100,7 +100,7 @@ class _Joiner:
 
     def _behind(self, reader: ir.Node, views: tuple[ir.Node, ...]) -> Iterator[_Neighbour]:
         if self._is_free(reader) and index_ops.is_view(reader):
-            for further in list(reader.outputs[0].consumers()):
+            for further in self._context.readers(reader.outputs[0]):
                 yield from self._behind(further, (*views, reader))
         else:
             yield from self._as_neighbour(reader, views)
@@ -118,14 +118,13 @@ class _Joiner:
     def _is_movable(self, node: ir.Node) -> bool:
         if not index_ops.is_index(node) and not eligibility.is_elementwise(node):
             return False
-        context = self._context
-        return eligibility.why_not(node, context.opsets, context.shapes, context.host) is None
+        return self._context.why_not(node) is None
 
     def _union(self, region: Region, neighbour: _Neighbour) -> Region | str:
         """The joined region, or the reason why there is none."""
         context, shapes = self._context, self._context.shapes
         nodes = sorted({*region.nodes, *neighbour.views, *neighbour.nodes}, key=context.order.__getitem__)
-        inputs, outputs = self._inputs(nodes), boundary.outputs_of(nodes)
+        inputs, outputs = self._inputs(nodes), context.outputs_of(nodes)
         if len(inputs) + len(outputs) > cost.MAX_OPERANDS or len(nodes) > cost.MAX_NODES:
             size = f"{len(inputs) + len(outputs)} tensors and {len(nodes)} operators"
             return f"The fused kernel would have {size}; the limits are {cost.MAX_OPERANDS} and {cost.MAX_NODES}"

@@ -7,6 +7,8 @@ ONNX Runtime's CUDA kernel sums every element's row from the beginning, so one C
 
 from __future__ import annotations
 
+import heapq
+
 import onnx_ir as ir
 
 from onnxopt.fusion import boundary, cost, eligibility
@@ -20,6 +22,7 @@ from onnxopt.program.scan import SUMMED
 _SINCE = 11
 # Tensors with fewer elements do not pay for a kernel; they are mostly indices and sizes.
 _FEWEST_ELEMENTS = 32
+_NEAREST = 256  # neighbours that a region looks at; more read one tensor only in graphs of thousands of like nodes
 
 
 def find(context: Context, kind: Kind) -> tuple[list[Region], list[Refusal]]:
@@ -82,7 +85,7 @@ class _Growth:
         while fitting := next((n for n in self._neighbours(refused) if self._take(n, refused)), None):
             refused.clear()  # a node that would have made a cycle may fit now
             assert fitting in self.nodes
-        inputs, outputs = boundary.inputs_of(self.nodes), boundary.outputs_of(self.nodes)
+        inputs, outputs = boundary.inputs_of(self.nodes), self._context.outputs_of(self.nodes)
         moved = cost.of_region(self.nodes, inputs, outputs, self._context.shapes)
         program = self._context.lowered(lower, self.nodes, inputs, outputs)
         region = Region(tuple(self.nodes), tuple(inputs), tuple(outputs), moved, self._kind, program)
@@ -92,16 +95,17 @@ class _Growth:
     def _neighbours(self, refused: set[ir.Node]) -> list[ir.Node]:
         """Readers of the region's values, then producers of its inputs, each in topological order."""
         order = self._context.order
-        after = {u for n in self.nodes for v in n.outputs for u in v.consumers()}
+        after = {u for n in self.nodes for v in n.outputs for u in self._context.readers(v)}
         before = {p for n in self.nodes for v in n.inputs if v is not None and (p := v.producer()) is not None}
         free = [n for n in after | before if n in order and n not in self._taken | refused | set(self.nodes)]
-        return sorted((n for n in free if not self._context.is_taken(n)), key=lambda n: (n not in after, order[n]))
+        untaken = (n for n in free if not self._context.is_taken(n))
+        return heapq.nsmallest(_NEAREST, untaken, key=lambda n: (n not in after, order[n]))
 
     def _take(self, node: ir.Node, refused: set[ir.Node]) -> bool:
         context, before = self._context, self.nodes
         if (
             eligibility.is_elementwise(node)
-            and eligibility.why_not(node, context.opsets, context.shapes, context.host) is None
+            and context.why_not(node) is None
             and context.shapes.same(node.outputs[0], self._domain)
         ):
             self.nodes = sorted([*before, node], key=context.order.__getitem__)
@@ -113,7 +117,7 @@ class _Growth:
 
     def _fits(self) -> bool:
         """Whether the nodes can and should be one kernel."""
-        inputs, outputs = boundary.inputs_of(self.nodes), boundary.outputs_of(self.nodes)
+        inputs, outputs = boundary.inputs_of(self.nodes), self._context.outputs_of(self.nodes)
         if len(inputs) + len(outputs) > cost.MAX_OPERANDS or len(self.nodes) > cost.MAX_NODES:
             return False
         if self._context.makes_cycle(self.nodes):
