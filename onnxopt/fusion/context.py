@@ -83,7 +83,7 @@ class Context:
     def readers(self, value: ir.Value) -> tuple[ir.Node, ...]:
         """The nodes that read a value. onnx_ir makes a new tuple of them in every call."""
         if value not in self._readers:
-            self._readers[value] = value.consumers()
+            self._readers[value] = tuple(value.consumers())
         return self._readers[value]
 
     def outputs_of(self, nodes: Sequence[ir.Node]) -> list[ir.Value]:

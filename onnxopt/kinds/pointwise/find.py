@@ -42,7 +42,7 @@ def _reader(group: Group, value: ir.Value) -> str:
 def _producer(group: Group, value: ir.Value) -> str:
     """The operator of the group that a value comes from, through views where the group does not compute the value."""
     producer = value.producer()
-    return (producer if producer in group.nodes else group.nodes[-1]).op_type
+    return producer.op_type if producer is not None and producer in group.nodes else group.nodes[-1].op_type
 
 
 def _recomputed(producer: Group, value: ir.Value) -> str:
@@ -198,7 +198,8 @@ class _Growth:
     def _sources(self, group: Group) -> Iterator[tuple[ir.Node, list[ir.Node], ir.Value]]:
         """(producer in another group, views between, value) for every value that a group reads."""
         for value in group.inputs:
-            views, producer = [], value.producer()
+            views: list[ir.Node] = []
+            producer = value.producer()
             while producer is not None and producer not in self._groups and self._is_open_view(producer):
                 if len(views) == _MOST_VIEWS:
                     producer = None
