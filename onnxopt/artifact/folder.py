@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import os
 import shutil
 import tempfile
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 
-from onnxopt import paths
+from onnxopt import leftovers, paths
 from onnxopt.artifact import layout
 from onnxopt.artifact.manifest import File, Manifest
 from onnxopt.errors import ArtifactError, UsageError
@@ -44,7 +45,8 @@ def staging(output: Path, *, file: bool = False) -> Iterator[Path]:
         output.parent.mkdir(parents=True, exist_ok=True)
         folder = Path(tempfile.mkdtemp(prefix=f".{output.name}.", suffix=".partial", dir=output.parent))
         staged = folder / output.name if file else folder
-        yield staged
+        with leftovers.removed_by(functools.partial(_discard, folder, parents)):
+            yield staged
         if not file:
             staged.chmod(0o777 & ~_umask())  # mkdtemp's folders are private
         if os.path.lexists(output):  # rename would replace a file or an empty folder
@@ -53,14 +55,19 @@ def staging(output: Path, *, file: bool = False) -> Iterator[Path]:
         if file:
             folder.rmdir()
     except BaseException as error:
-        if folder is not None:
-            shutil.rmtree(folder, ignore_errors=True)
-        for parent in parents:
-            with contextlib.suppress(OSError):
-                parent.rmdir()
+        _discard(folder, parents)
         if isinstance(error, OSError):
             raise UsageError(f"{output}: cannot be written: {error.strerror or error}") from error
         raise
+
+
+def _discard(folder: Path | None, parents: Sequence[Path]) -> None:
+    """Remove a folder with everything in it, then its parents as far as they are empty."""
+    if folder is not None:
+        shutil.rmtree(folder, ignore_errors=True)
+    for parent in parents:
+        with contextlib.suppress(OSError):
+            parent.rmdir()
 
 
 @contextlib.contextmanager
@@ -73,7 +80,7 @@ def temporary_folder() -> Iterator[Path]:
         raise UsageError(
             f"{where}: cannot be written: {error.strerror or error}; set TMPDIR to another folder"
         ) from error
-    with folder as name:
+    with folder as name, leftovers.removed_by(functools.partial(shutil.rmtree, name, ignore_errors=True)):
         yield Path(name)
 
 

@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from onnxopt import paths
+from onnxopt.background import threads
 from onnxopt.codegen import compiler_report
 from onnxopt.errors import CompileError, UsageError
 
@@ -70,7 +71,7 @@ def compiled(
     targets = [*ordered, ordered[-1].replace("sm", "compute")]
     folder = cache or Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "onnxopt" / "kernels"
     images: dict[str, tuple[bytes, str]] = {}
-    with concurrent.futures.ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
+    with threads() as pool:
         jobs = {pool.submit(_image, source, headers, target, folder): target for target in targets}
         for job in concurrent.futures.as_completed(jobs):
             images[jobs[job]] = job.result()

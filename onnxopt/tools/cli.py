@@ -1,6 +1,7 @@
 """The `onnxopt` command. Results go to stdout, progress and errors to stderr.
 
-Exit codes: 0 done, 1 two models do not agree (verify), 2 bad input, in one line that begins with "error:".
+Exit codes: 0 done, 1 two models do not agree (verify), 2 bad input, in one line that begins with "error:". A signal
+ends the command with 128 + its number (tools/interrupts.py). ONNXOPT_TRACEBACK=1 prints the traceback of an error too.
 
 A command's module is imported when the command runs, so that --help and --version take no time: COMMANDS is all that
 they need. `onnxopt NAME` is the object `command` of the module of that name in tools/commands/.
@@ -9,12 +10,16 @@ they need. `onnxopt NAME` is the object `command` of the module of that name in 
 from __future__ import annotations
 
 import importlib
+import os
+import traceback
 from typing import Any, NoReturn
 
 import click
 
 from onnxopt import versions
-from onnxopt.errors import OnnxoptError
+from onnxopt.errors import OnnxoptError, describe
+from onnxopt.tools import interrupts
+from onnxopt.tools.printable import printable
 
 # Every command with the first sentence of its help.
 COMMANDS = {
@@ -34,11 +39,12 @@ COMMANDS = {
     "verify": "Compare two models, each a model file or an artifact.",
     "verify-signature": "Check the signature of ARTIFACT, a folder or an archive, then the hash of every file.",
 }
+_TRACEBACK = "ONNXOPT_TRACEBACK"
 _LONGEST_LINE = 1000  # a compiler's log can be many pages; from Python the exception holds all of it
 
 
 class _Commands(click.Group):
-    """The commands of COMMANDS; prints every error raised on purpose as one line, and exits with code 2."""
+    """The commands of COMMANDS; prints every error as one line, and exits with code 2."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
@@ -56,14 +62,25 @@ class _Commands(click.Group):
     def invoke(self, ctx: click.Context) -> Any:
         try:
             return super().invoke(ctx)
+        except interrupts.Interrupted as interrupt:
+            interrupts.end(interrupt.number)
         except OnnxoptError as error:
             _fail(ctx, str(error))
         except click.UsageError as error:
             _fail(ctx, f"{error.format_message()} (see onnxopt {ctx.invoked_subcommand or ''} --help)")
+        except (click.ClickException, click.exceptions.Exit, click.Abort, BrokenPipeError):
+            raise
+        except OSError as error:
+            named = f"{os.fsdecode(error.filename)}: " if isinstance(error.filename, str | bytes) else ""
+            _fail(ctx, f"{named}{error.strerror or error}")
+        except Exception as error:  # noqa: BLE001 - a traceback tells a user nothing
+            _fail(ctx, f"onnxopt failed: {describe(error)}; please report it, with what {_TRACEBACK}=1 prints")
 
 
 def _fail(ctx: click.Context, message: str) -> NoReturn:
-    line = " ".join(message.split())
+    if os.environ.get(_TRACEBACK):
+        traceback.print_exc()
+    line = printable(" ".join(message.split()))
     click.echo(f"error: {line if len(line) <= _LONGEST_LINE else line[:_LONGEST_LINE] + ' ...'}", err=True)
     ctx.exit(2)
 
@@ -78,5 +95,8 @@ def _print_version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None
 @click.option(
     "--version", is_flag=True, is_eager=True, expose_value=False, callback=_print_version, help="Show the version."
 )
-def main() -> None:
+@click.pass_context
+def main(ctx: click.Context) -> None:
     """Make ONNX models faster on ONNX Runtime; the result is still an ONNX model that any runtime loads."""
+    if ctx.obj is not None:
+        ctx.obj()
