@@ -21,6 +21,7 @@ from onnxopt.artifact.report import facts as report_facts
 from onnxopt.artifact.report import page
 from onnxopt.codegen import compiler_report, generate
 from onnxopt.codegen.nvrtc import check_archs, compiled
+from onnxopt.errors import step
 from onnxopt.fusion import entry_points, fuse, outline
 from onnxopt.fusion.lower import lower
 from onnxopt.fusion.region import FusionPlan, Kernel
@@ -75,7 +76,7 @@ def optimize(
     Whatever goes wrong, nothing is left behind. Raises ModelError, UsageError, CompileError, VerificationError, and its
     subclass NotVerified where ONNX Runtime does not run the original here, so that nothing can be compared.
     """
-    output, phases = Path(output), _Phases(progress)
+    output, phases = Path(output), _Phases(progress, str(model))
     archs, oldest = check_archs(archs), releases.release(ort_min)
     check_output(output)
     with phases("load"):
@@ -226,16 +227,21 @@ def _build(forms: _Forms, fused: _Fused, folder: Path, external_data: bool | Non
 
 
 class _Phases:
-    """Times the phases, and says which one begins. One that comes twice adds up."""
+    """Times the phases, says which one begins, and names the one that fails. One that comes twice adds up.
 
-    def __init__(self, progress: Progress | None):
+    model: how messages call the model.
+    """
+
+    def __init__(self, progress: Progress | None, model: str):
         self.seconds: dict[str, float] = {}
         self.progress = progress
+        self._model = model
 
     @contextlib.contextmanager
     def __call__(self, name: str) -> Iterator[None]:
         if self.progress:
             self.progress(name, "")
         started = time.perf_counter()
-        yield
+        with step(f"{self._model}: the step '{name}'", RewriteDisagrees):
+            yield
         self.seconds[name] = round(self.seconds.get(name, 0.0) + time.perf_counter() - started, 3)

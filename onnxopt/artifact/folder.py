@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import os
 import shutil
 import tempfile
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
-from onnxopt import files, paths
+from onnxopt import files, leftovers, paths
 from onnxopt.artifact import contents, layout
 from onnxopt.artifact.manifest import File, Manifest
 from onnxopt.errors import ArtifactError, UsageError
@@ -43,7 +44,8 @@ def staging(output: Path, *, file: bool = False, private: bool = False) -> Itera
         output.parent.mkdir(parents=True, exist_ok=True)
         folder = Path(tempfile.mkdtemp(prefix=f".{output.name}.", suffix=".partial", dir=output.parent))
         staged = folder / output.name if file else folder
-        yield staged
+        with leftovers.removed_by(functools.partial(_discard, folder, parents)):
+            yield staged
         if not file and not private:
             staged.chmod(0o777 & ~_umask())  # mkdtemp's folders are private
         if os.path.lexists(output):  # rename would replace a file or an empty folder
@@ -52,20 +54,29 @@ def staging(output: Path, *, file: bool = False, private: bool = False) -> Itera
         if file:
             folder.rmdir()
     except BaseException as error:
-        if folder is not None:
-            shutil.rmtree(folder, ignore_errors=True)
-        for parent in parents:
-            with contextlib.suppress(OSError):
-                parent.rmdir()
+        _discard(folder, parents)
         if isinstance(error, OSError):
             raise UsageError(f"{output}: cannot be written: {error.strerror or error}") from error
         raise
 
 
+def _discard(folder: Path | None, parents: Sequence[Path]) -> None:
+    """Remove a folder with everything in it, then its parents as far as they are empty."""
+    if folder is not None:
+        shutil.rmtree(folder, ignore_errors=True)
+    for parent in parents:
+        with contextlib.suppress(OSError):
+            parent.rmdir()
+
+
 @contextlib.contextmanager
 def temporary_folder() -> Iterator[Path]:
     """A folder for temporary files, gone when the block ends. UsageError where none can be made, or it is full."""
-    with temporary_files(), tempfile.TemporaryDirectory(prefix="onnxopt.", ignore_cleanup_errors=True) as folder:
+    with (
+        temporary_files(),
+        tempfile.TemporaryDirectory(prefix="onnxopt.", ignore_cleanup_errors=True) as folder,
+        leftovers.removed_by(functools.partial(shutil.rmtree, folder, ignore_errors=True)),
+    ):
         yield Path(folder)
 
 

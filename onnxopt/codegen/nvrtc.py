@@ -9,12 +9,12 @@ from __future__ import annotations
 import concurrent.futures
 import dataclasses
 import hashlib
-import os
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from onnxopt import caches, paths
+from onnxopt.background import threads
 from onnxopt.codegen import compiler_report, image_cache
 from onnxopt.codegen.image_cache import ImageCache
 from onnxopt.errors import CompileError, UsageError
@@ -71,10 +71,7 @@ def compiled(
     headers = {path.relative_to(root).as_posix(): path.read_text() for path in sorted(root.rglob("*.*h"))}
     targets = [*ordered, ordered[-1].replace("sm", "compute")]
     images: dict[str, tuple[bytes, str]] = {}
-    with (
-        image_cache.opened(cache or caches.folder("kernels")) as image_files,
-        concurrent.futures.ThreadPoolExecutor(max_workers=os.cpu_count()) as pool,
-    ):
+    with image_cache.opened(cache or caches.folder("kernels")) as image_files, threads() as pool:
         jobs = {pool.submit(_image, source, headers, target, image_files): target for target in targets}
         for job in concurrent.futures.as_completed(jobs):
             images[jobs[job]] = job.result()

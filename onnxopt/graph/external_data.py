@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,8 @@ from onnx import numpy_helper
 
 from onnxopt.errors import ModelError
 from onnxopt.graph import wire
+
+_MOST_DENSE = 1 << 28  # elements of a sparse tensor, all of which are stored once it is dense
 
 
 def graphs_of(proto: onnx.ModelProto) -> Iterator[onnx.GraphProto]:
@@ -29,6 +32,18 @@ def graphs_of(proto: onnx.ModelProto) -> Iterator[onnx.GraphProto]:
                 if attribute.HasField("g"):
                     pending.append(attribute.g)
                 pending.extend(attribute.graphs)
+
+
+def nested_nodes(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
+    """These nodes and those of every graph in their attributes."""
+    pending = [nodes]
+    while pending:
+        for node in pending.pop():
+            yield node
+            for attribute in node.attribute:
+                if attribute.HasField("g"):
+                    pending.append(attribute.g.node)
+                pending.extend(graph.node for graph in attribute.graphs)
 
 
 def nodes_of(proto: onnx.ModelProto) -> Iterator[onnx.NodeProto]:
@@ -105,6 +120,8 @@ def _entries(where: str, tensor: onnx.TensorProto) -> tuple[str, int, int]:
 
 def _inside(where: str, path: Path, location: str, folders: set[str]) -> str:
     """The real path of an external file, which must exist below the model's folder once symlinks are followed."""
+    if "\0" in location:
+        raise ModelError(f"{where}: external data {location!r} is not a path")
     if os.path.isabs(location) or ".." in Path(location).parts:
         raise ModelError(f"{where}: external data '{location}' lies outside the model's folder")
     real = os.path.realpath(path.parent / location)
@@ -142,6 +159,12 @@ def densify(path: Path, proto: onnx.ModelProto) -> None:
 
 def _dense(path: Path, sparse: onnx.SparseTensorProto) -> onnx.TensorProto:
     """The dense tensor of a sparse one, whose indices are linear or one row each (https://onnx.ai/onnx/repo-docs/IR.html)."""
+    elements = math.prod(sparse.dims)
+    if elements > _MOST_DENSE:
+        raise ModelError(
+            f"{path}: sparse tensor '{sparse.values.name}' of shape {list(sparse.dims)} has {elements:,} elements when "
+            f"dense; at most {_MOST_DENSE:,} are accepted"
+        )
     try:
         values = numpy_helper.to_array(sparse.values)
         indices = numpy_helper.to_array(sparse.indices)

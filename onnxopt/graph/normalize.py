@@ -9,7 +9,7 @@ dims and default values.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TypeVar
 
@@ -17,7 +17,7 @@ import onnx
 import onnx_ir as ir
 from onnx_ir.passes import common
 
-from onnxopt.errors import ModelError
+from onnxopt.errors import ModelError, step
 from onnxopt.graph import read
 from onnxopt.graph.passes.common_subexpressions import MergeEqualNodesPass
 from onnxopt.graph.passes.device_positions import CountOnDevicePass
@@ -30,7 +30,6 @@ from onnxopt.graph.passes.opset import TARGET, convert_opset
 from onnxopt.graph.passes.shape_subgraphs import SimplifyShapesPass
 from onnxopt.graph.passes.shared_initializers import ShareInitializersPass
 from onnxopt.graph.passes.unique_names import UniqueNamesPass
-from onnxopt.graph.shapes.infer import NodeError
 
 MARK = "onnxopt.version"  # metadata of every model that onnxopt wrote
 _DOMAIN = "onnxopt"  # of the functions in such a model
@@ -67,11 +66,13 @@ def normalize(model: ir.Model, *, opset: int = TARGET, growth: float = _DEFAULT_
         interface = Interface(model)
         model.ir_version = max(model.ir_version, ORT_CONSTANT_IR_VERSION)
         _tidy(model, notes)
+        stacked = _declared_stacks(model)
         _forget_declared_shapes(model)
         if converted := convert_opset(model, opset):
             notes.append(converted)
         _simplify(model, growth)
         interface.restore(model)
+        _declare_stacks(model, stacked)
         model.opset_imports.setdefault("", opset)  # restoring may need an Identity, also in models of other domains
         common.RemoveUnusedOpsetsPass()(model)
         remove_onnxscript_metadata(model)
@@ -83,16 +84,10 @@ def normalize(model: ir.Model, *, opset: int = TARGET, growth: float = _DEFAULT_
 def _run(what: str, run: Callable[[ir.Model], _Result], model: ir.Model) -> _Result:
     """Run a pass, or another function of a model. what: it does, for the message.
 
-    Whatever the pass raises becomes a ModelError that names the pass, the node where it is known, and the cause.
+    Whatever the pass raises becomes a StepError that names the pass, the node where it is known, and the cause.
     """
-    try:
+    with step(f"{what} (pass {type(run).__name__})"):
         return run(model)
-    except Exception as error:
-        node = f" at node `{error.node.name}` ({error.node.op_type})" if isinstance(error, NodeError) else ""
-        cause = error.__cause__ if isinstance(error, NodeError) else error
-        raise ModelError(
-            f"{what} (pass {type(run).__name__}) failed{node}: {type(cause).__name__}: {read.first_line(error)}"
-        ) from error
 
 
 def _tidy(model: ir.Model, notes: list[str]) -> None:
@@ -125,6 +120,32 @@ def _forget_declared_shapes(model: ir.Model) -> None:
             if node.op_type == "Loop" and node.domain == "":
                 for value in node.attributes["body"].as_graph().inputs[:2]:
                     value.shape = ir.Shape([])  # counter and condition are scalars; ORT requires the declaration
+
+
+def _declared_stacks(model: ir.Model) -> dict[str, dict[int, ir.Shape]]:
+    """By name of a Loop: what its body declares as the shapes of the outputs that the Loop stacks, by position."""
+    declared: dict[str, dict[int, ir.Shape]] = {}
+    for loop, stacked in _loops(model):
+        shapes = {k: value.shape.copy(frozen=False) for k, value in stacked.items() if value.shape is not None}
+        if shapes and loop.name is not None:
+            declared[loop.name] = shapes
+    return declared
+
+
+def _declare_stacks(model: ir.Model, declared: dict[str, dict[int, ir.Shape]]) -> None:
+    """Declare these shapes again where none was inferred: ORT takes them for a Loop that never runs its body."""
+    for loop, stacked in _loops(model):
+        for k, shape in declared.get(loop.name or "", {}).items():
+            if k in stacked and stacked[k].shape is None:
+                stacked[k].shape = shape
+
+
+def _loops(model: ir.Model) -> Iterator[tuple[ir.Node, dict[int, ir.Value]]]:
+    """Each Loop with the outputs of its body that it stacks, by position."""
+    for node in model.graph.all_nodes():
+        if node.op_type == "Loop" and node.domain == "":
+            outputs = node.attributes["body"].as_graph().outputs
+            yield node, {k: outputs[k] for k in range(len(node.inputs) - 1, len(outputs))}
 
 
 def _simplify(model: ir.Model, growth: float) -> None:

@@ -20,9 +20,9 @@ import onnx
 import onnx_ir as ir
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
-from onnxopt import files
-from onnxopt.errors import ModelError
-from onnxopt.graph import external_data, wire
+from onnxopt import errors, files
+from onnxopt.errors import ModelError, step
+from onnxopt.graph import external_data, limits, text, wire
 
 INLINE_LIMIT = 1024  # bytes; tensors up to this are kept in memory, so passes may read them freely
 # What onnx's checker and onnx_ir raise for models they cannot read.
@@ -61,9 +61,17 @@ def load(path: str | os.PathLike[str]) -> Source:
     them dense at load.
     """
     path = Path(path)
+    with step(f"{path}: reading it"):
+        return _load(path)
+
+
+def _load(path: Path) -> Source:
     proto, size = _parse(path)
     _check_versions(path, proto)
+    text.make_utf8(path, proto)
+    limits.check_functions(path, proto)
     external = external_data.resolve(path, proto, INLINE_LIMIT)
+    limits.check_tensors(path, proto)
     external_data.densify(path, proto)
     _check_graph(path, proto)
     types = _take_types(proto)
@@ -84,7 +92,9 @@ def _parse(path: Path) -> tuple[onnx.ModelProto, int]:
             if size == 0:
                 raise ModelError(f"{path}: the file is empty")
             mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)  # unmapped when the last view of it is gone
-        small = wire.cut(memoryview(mapped), os.path.realpath(path), INLINE_LIMIT)
+        real = os.path.realpath(path)
+        real.encode()  # stored in the model, as a string
+        small = wire.cut(memoryview(mapped), real, INLINE_LIMIT)
         return onnx.ModelProto.FromString(small), size
     except FileNotFoundError:
         raise ModelError(f"{path}: no such file") from None
@@ -93,9 +103,11 @@ def _parse(path: Path) -> tuple[onnx.ModelProto, int]:
     except files.NotRegularError as error:
         raise ModelError(f"{path}: not an ONNX file: {error.strerror}") from None
     except OSError as error:
-        raise ModelError(f"{path}: cannot be read: {error.strerror or error}") from None
+        raise ModelError(f"{path}: cannot be read: {error.strerror or error}") from error
+    except UnicodeEncodeError:
+        raise ModelError(f"{os.fsencode(path)!r}: the path is not UTF-8; ONNX cannot refer to weights there") from None
     except (wire.WireError, DecodeError) as error:
-        raise ModelError(f"{path}: not an ONNX file, or truncated ({first_line(error)})") from None
+        raise ModelError(f"{path}: not an ONNX file, or truncated ({first_line(error)})") from error
 
 
 def _check_versions(path: Path, proto: onnx.ModelProto) -> None:
@@ -141,11 +153,15 @@ def _check_graph(path: Path, proto: onnx.ModelProto) -> None:
         except onnx.checker.ValidationError as error:
             if "topologically sorted" not in str(error):
                 raise
-            model = ir.from_proto(lean)
+            with quiet():
+                model = ir.from_proto(lean)
             model.graph.sort()
             onnx.checker.check_model(ir.to_proto(model))
+    except onnx.checker.ValidationError as error:
+        complaint, _, _context = str(error).partition("==>")  # several lines, with the node's name on one of its own
+        raise ModelError(f"{path}: invalid model: {' '.join(complaint.split())}") from error
     except _UNREADABLE as error:
-        raise ModelError(f"{path}: invalid model: {first_line(error)}") from None
+        raise ModelError(f"{path}: invalid model: {first_line(error)}") from error
 
 
 def _take_types(proto: onnx.ModelProto) -> dict[str, onnx.TypeProto]:
@@ -182,8 +198,7 @@ def first_line(error: BaseException) -> str:
     """The first line of the message of an error's root cause, without the stack that some libraries add."""
     while error.__cause__ is not None and not isinstance(error, onnx.checker.ValidationError):
         error = error.__cause__
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[0] if lines else type(error).__name__
+    return errors.first_line(error)
 
 
 @contextlib.contextmanager

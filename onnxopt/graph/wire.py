@@ -16,6 +16,7 @@ from typing import Any
 
 import onnx
 
+_DEEPEST = 100  # messages in each other; protobuf reads no more, and ONNX Runtime uses protobuf
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5  # wire types; groups (3, 4) do not occur in ONNX
 
 
@@ -131,7 +132,9 @@ def cut(buffer: memoryview, path: str, threshold: int) -> bytes:
     return _cut_message(buffer, onnx.ModelProto.DESCRIPTOR.name, path, threshold, 0)
 
 
-def _cut_message(buffer: memoryview, kind: str, path: str, threshold: int, base: int) -> bytes:
+def _cut_message(buffer: memoryview, kind: str, path: str, threshold: int, base: int, depth: int = 1) -> bytes:
+    if depth > _DEEPEST:
+        raise WireError(f"nests more than {_DEEPEST} messages in each other")
     children = _CHILDREN[kind]
     out = bytearray()
     kept = 0  # everything before this offset is in `out`
@@ -142,7 +145,7 @@ def _cut_message(buffer: memoryview, kind: str, path: str, threshold: int, base:
         if child == _TENSOR:
             body = _cut_tensor(buffer[payload:end], path, threshold, base + payload)
         else:
-            body = _cut_message(buffer[payload:end], child, path, threshold, base + payload)
+            body = _cut_message(buffer[payload:end], child, path, threshold, base + payload, depth + 1)
         out += buffer[kept:start]
         out += _encoded(_length_tag(number)) + _encoded(len(body)) + body
         kept = end

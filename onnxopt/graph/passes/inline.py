@@ -28,7 +28,7 @@ def inline_functions(model: ir.Model) -> str | None:
     before = model.clone()
     try:
         InlinePass()(model)
-    except (ir.passes.PassError, ir.passes.PreconditionError, ValueError, RuntimeError, TypeError, KeyError) as error:
+    except Exception as error:  # noqa: BLE001 - of onnx_ir, whose errors share no class
         model.graph = before.graph
         model.functions.clear()
         model.functions.update(before.functions)

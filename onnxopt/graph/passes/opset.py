@@ -7,14 +7,17 @@ import onnx_ir as ir
 from onnx_ir.passes.common import LiftSubgraphInitializersToMainGraphPass
 from onnxscript.version_converter import convert_version
 
+from onnxopt.errors import first_line
 from onnxopt.graph.passes.inline import same_operator
 from onnxopt.graph.passes.lean import adopt, lean_proto
 from onnxopt.graph.passes.unique_names import UniqueNamesPass
+from onnxopt.graph.shapes.infer import infer
 
 TARGET = 20
 _READABLE = 22  # newest opset that ORT 1.21 reads
 _ONNXSCRIPT_FIRST = 18  # onnxscript converts from here on, onnx's C++ converter what is older
 _RESIZE_MODES = 11  # from here on Resize says how it maps coordinates
+_SCAN_WITHOUT_BATCH = 9  # before, each element of a batch was scanned by itself; onnx's converter ignores that
 _OutputType = tuple[str, str | None, int | None, int | None]  # name, kind, element type, rank
 _FALLBACKS = (18, 17, 16, 15, 13)  # opsets to try where TARGET cannot be reached; the operator table begins at 13
 
@@ -48,7 +51,11 @@ def _convert(model: ir.Model, version: int, target: int) -> str | None:
     """Convert in place. Returns None, or why `model` is as it was."""
     before = model.clone()
     try:
-        wanted = _interface_types(lean_proto(model))
+        if version < _SCAN_WITHOUT_BATCH and any(
+            n.op_type == "Scan" and n.domain == "" for n in model.graph.all_nodes()
+        ):
+            raise ValueError(f"Scan with a batch dim has no equal from opset {_SCAN_WITHOUT_BATCH} on")
+        wanted = _interface_types(model)
         if version < _ONNXSCRIPT_FIRST:
             LiftSubgraphInitializersToMainGraphPass()(model)
             UniqueNamesPass()(model)
@@ -59,23 +66,24 @@ def _convert(model: ir.Model, version: int, target: int) -> str | None:
             _convert_with_onnx(model, min(target, _ONNXSCRIPT_FIRST))
         if target > model.opset_imports[""]:
             convert_version(model, target, fallback=False)
+        found = _interface_types(model)
         converted = lean_proto(model)
-        outputs = _interface_types(converted)
-        contradictions = [(a, b) for a, b in zip(wanted, outputs, strict=True) if _differ(a, b)]
+        contradictions = [(a, b) for a, b in zip(wanted, found, strict=True) if _differ(a, b)]
         for value in (*converted.graph.input, *converted.graph.output):  # the checker insists, runtimes do not
             if value.type.HasField("tensor_type"):
                 value.type.tensor_type.shape.SetInParent()
         onnx.checker.check_model(converted)
         if contradictions:
             raise ValueError("output {} would become {}".format(*contradictions[0]))
-    except (RuntimeError, ValueError, TypeError, LookupError, AttributeError, onnx.checker.ValidationError) as error:
+    except Exception as error:  # noqa: BLE001 - of onnx, onnx_ir and onnxscript, which share no class
         model.graph = before.graph
-        return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        return first_line(error)
     return None
 
 
 def _convert_with_onnx(model: ir.Model, target: int) -> None:
-    inferred = onnx.shape_inference.infer_shapes(lean_proto(model), data_prop=True)
+    infer(model).write()  # what follows from contents too, which onnx would propagate for tensors of any size
+    inferred = onnx.shape_inference.infer_shapes(lean_proto(model))
     adopt(model, onnx.version_converter.convert_version(inferred, target))
 
 
@@ -105,16 +113,17 @@ def _set_sampling(model: ir.Model, rounding: list[str]) -> None:
             node.attributes.add(ir.AttrString("nearest_mode", nearest_mode))
 
 
-def _interface_types(proto: onnx.ModelProto) -> list[_OutputType]:
-    """Type and rank of each output by onnx's inference, which raises where an operator's inputs are invalid."""
+def _interface_types(model: ir.Model) -> list[_OutputType]:
+    """What each output is by inference; raises where an operator's inputs do not fit it."""
+    knowledge, proto = infer(model), lean_proto(model)
     for output in proto.graph.output:
         if output.type.HasField("tensor_type"):
             output.type.tensor_type.ClearField("shape")
-    inferred = onnx.shape_inference.infer_shapes(proto, check_type=True, strict_mode=False, data_prop=True)
+    inferred = onnx.shape_inference.infer_shapes(proto, check_type=True, strict_mode=False)
     types = []
-    for output in inferred.graph.output:
-        tensor = output.type.tensor_type
-        rank = len(tensor.shape.dim) if tensor.HasField("shape") else None
+    for output, value in zip(inferred.graph.output, model.graph.outputs, strict=True):
+        tensor, dims = output.type.tensor_type, knowledge.dims(value)
+        rank = len(tensor.shape.dim) if tensor.HasField("shape") else None if dims is None else len(dims)
         types.append((output.name, output.type.WhichOneof("value"), tensor.elem_type or None, rank))
     return types
 

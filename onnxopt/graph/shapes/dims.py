@@ -16,22 +16,25 @@ import sympy
 Dim: TypeAlias = "int | sympy.Expr"
 Dims: TypeAlias = tuple[Dim, ...]
 
+_LONGEST_EXPRESSION = 1000  # characters
 _UNKNOWN = "unk__"  # prefix of the names of unknown dims, as in onnx's own shape inference
 _SUMS: dict[type[ast.operator], str] = {ast.Add: "__add__", ast.Sub: "__sub__", ast.Mult: "__mul__"}
 
 
 def parse_dim(name: str) -> Dim:
     """The dim that a model names `name`: a symbol, or an expression such as "past + sequence"."""
+    if len(name) > _LONGEST_EXPRESSION:
+        return _symbol(name)
     try:
         return _value(ast.parse(name, mode="eval").body)
-    except (SyntaxError, ValueError):
+    except (SyntaxError, ValueError, RecursionError, MemoryError):  # the last two: nested too deeply
         return _symbol(name)
 
 
 def _value(node: ast.expr) -> Dim:
     if isinstance(node, ast.Name):
         return _symbol(node.id)
-    if isinstance(node, ast.Constant) and isinstance(node.value, int):
+    if isinstance(node, ast.Constant) and type(node.value) is int:
         return sympy.Integer(node.value)
     if isinstance(node, ast.BinOp) and type(node.op) in _SUMS:
         return getattr(_value(node.left), _SUMS[type(node.op)])(_value(node.right))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 from pathlib import Path
 
 import click
@@ -13,6 +12,7 @@ from onnxopt.artifact.summary import rewrites_text, totals_text
 from onnxopt.tools import progress
 from onnxopt.tools.commands import options
 from onnxopt.tools.commands.verification_text import verification_text
+from onnxopt.tools.printable import printable
 
 
 @click.command("optimize")
@@ -54,8 +54,6 @@ def command(
     as_json: bool,
 ) -> None:
     """Optimize MODEL into a verified artifact folder."""
-    # A plain kill must clean up as ctrl-C does.
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
     with progress.shown("Starting") as advance:
         artifact = pipeline.optimize(
             model,
@@ -74,7 +72,7 @@ def command(
     if as_json:
         options.print_json({"artifact": str(artifact.path), "manifest": artifact.manifest.model_dump(mode="json")})
     else:
-        click.echo(_text(artifact.path, artifact.manifest))
+        click.echo(printable(_text(artifact.path, artifact.manifest)))
 
 
 def _text(path: Path, manifest: Manifest) -> str:
