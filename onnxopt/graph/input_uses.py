@@ -19,7 +19,7 @@ Role = Literal[
     "ends", "steps", "pads", "count", "depth", "divisor", "split", "length", "trips", "true", "ratio", "positive",
     "shift", "number_text", "window", "frame", "affine_size", "image_shape", "block_shape", "zero", "false",
 ]  # fmt: skip
-# Operators whose result holds elements of their first operand (Concat: of every operand).
+# Operators whose result holds elements of their first operand.
 _ELEMENTS_KEPT = frozenset(
     {"Cast", "Concat", "Expand", "Flatten", "Gather", "Identity", "Reshape", "Slice", "Squeeze", "Transpose",
      "Unsqueeze"}
@@ -82,7 +82,6 @@ _USES: Mapping[str, Mapping[int, _Row]] = {
     "Tile": {1: _Row("repeats")},
     "Range": {0: _Row("range_start", None), 1: _Row("range_limit", None), 2: _Row("range_delta", None)},
     "ConstantOfShape": {0: _Row("extents", None)},
-    "RandomUniform": {},
     "Resize": {1: _Row("zero"), 2: _Row("scales"), 3: _Row("sizes")},
     "Upsample": {1: _Row("scales")},
     "Slice": {1: _Row("starts"), 2: _Row("ends"), 3: _Row("axes"), 4: _Row("steps")},
@@ -99,6 +98,9 @@ _USES: Mapping[str, Mapping[int, _Row]] = {
     "LSTM": _LENGTHS,
     "GRU": _LENGTHS,
     "Attention": {6: _Row("length", 1)},
+    "SequenceAt": {1: _Row("index", None)},
+    "SequenceErase": {1: _Row("index", None)},
+    "SequenceInsert": {2: _Row("index", None)},
     "Loop": {0: _Row("trips", None), 1: _Row("true", None)},
     "Dropout": {1: _Row("ratio", None), 2: _Row("false", None)},
     "NonMaxSuppression": {2: _Row("window", None), 3: _Row("ratio", None), 4: _Row("zero", None)},
@@ -154,10 +156,17 @@ def _uses(start: ir.Value, model: ir.Model) -> Iterator[Use]:
                 following += [(v, actual) for v in node.outputs] if _is_kept_by(function) else []
             elif node.domain in _DOMAINS:
                 yield from _rows(node, position, actual)
-                if node.op_type in _ELEMENTS_KEPT and (position == 0 or node.op_type == "Concat"):
+                if _keeps(node, position):
                     following = [(v, actual) for v in node.outputs]
             pending += [(v, known) for v, known in following if v not in seen]
             seen.update(v for v, _ in following)
+
+
+def _keeps(node: ir.Node, position: int) -> bool:
+    """Whether a node's result holds elements of its operand at `position`."""
+    if node.op_type == "Where":
+        return position > 0
+    return node.op_type in _ELEMENTS_KEPT and (position == 0 or node.op_type == "Concat")
 
 
 def _is_kept_by(function: ir.Function) -> bool:

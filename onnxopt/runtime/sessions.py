@@ -105,7 +105,7 @@ def open_session(
     return session
 
 
-def run(session: ort.InferenceSession, feeds: Mapping[str, Array]) -> dict[str, Array]:
+def run(session: ort.InferenceSession, feeds: Mapping[str, Any]) -> dict[str, Array]:
     """Outputs by name. Sequences come back as "name[0]", "name[1]", ...; an absent optional not at all.
 
     RunError where ORT refuses. bfloat16, which ORT's numpy bridge lacks, goes in and out as ml_dtypes arrays.
@@ -115,7 +115,7 @@ def run(session: ort.InferenceSession, feeds: Mapping[str, Array]) -> dict[str, 
     options = ort.RunOptions()
     options.log_severity_level = 4
     names = [o.name for o in session.get_outputs()]
-    exotic = any(str(a.dtype) in _ONNX_TYPE for a in feeds.values()) or any(
+    exotic = any(str(getattr(a, "dtype", "")) in _ONNX_TYPE for a in feeds.values()) or any(
         o.type in _ORT_TYPE for o in session.get_outputs()
     )
     try:

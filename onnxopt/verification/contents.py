@@ -217,13 +217,29 @@ def _image_shape(random: np.random.Generator, want: Wanted) -> Array:
 
 
 def _block_shape(random: np.random.Generator, want: Wanted) -> Array:
-    """The block shape of Col2Im: sizes whose product divides the channels; 1 everywhere but in the last dim."""
+    """The block shape of Col2Im: equal sizes whose product is the channels of one result channel, where there are such.
+
+    Else 1 everywhere but in the last dim.
+    """
     channels = want.data[1] if want.data and len(want.data) > 1 else None
     block = np.ones(want.shape, np.int64)
     result_channels = want.result[1] if want.result and len(want.result) > 1 else None
     if channels and result_channels:
-        block[-1:] = channels // result_channels
+        elements = channels // result_channels
+        side = round(elements ** (1 / max(1, want.count)))
+        if side**want.count == elements:
+            return np.full(want.shape, side)
+        block[-1:] = elements
     return block
+
+
+def _pads(random: np.random.Generator, want: Wanted) -> Array:
+    """0 or 1 at either end of each axis, which reflection allows where the axis has two elements or more."""
+    dims = want.data or ()
+    if len(dims) * 2 != want.count:
+        return random.integers(0, 2, want.shape)
+    most = np.array([1 if dim is None else min(1, max(0, dim - 1)) for dim in dims] * 2).reshape(want.shape)
+    return random.integers(0, most + 1)
 
 
 # --- numbers ---------------------------------------------------------------------------------------------------------
@@ -273,7 +289,7 @@ _DRAW: Mapping[Role, Callable[[np.random.Generator, Wanted], Array]] = {
     "starts": _between(0, 1),
     "ends": _between(2, 4),
     "steps": _between(1, 2),
-    "pads": _between(0, 1),
+    "pads": _pads,
     "count": _up_to_size,
     "depth": _between(3, 9),
     "divisor": _between(1, 9),

@@ -255,7 +255,7 @@ class Reference:
                 wide = widening.widen(self.model, Path(folder), rounded=rounded)
                 session = self._open(wide, library=self.library, optimize=not rounded)
                 for case in self.outputs:
-                    feeds = {name: widening.widened(array) for name, array in self.feeds(case).items()}
+                    feeds = {name: _widened(value) for name, value in self.feeds(case).items()}
                     outputs[case] = sessions.run(session, feeds)
         except (RunError, widening.NotWidened) as error:
             self.notes.append(f"{self.provider}: compared with the original as it is, not in float32: {error}")
@@ -331,7 +331,7 @@ class Reference:
         (empty if nothing else self.outputs)[case] = outputs
         return not nothing
 
-    def feeds(self, case: Case) -> dict[str, Array]:
+    def feeds(self, case: Case) -> dict[str, Any]:
         """The inputs of a case, by name."""
         if case.data:
             return dict(self._data[case.data])
@@ -358,7 +358,12 @@ def _unique(all_sizes: Iterable[Sizes]) -> list[Sizes]:
     return [dict(items) for items in dict.fromkeys(tuple(s.items()) for s in all_sizes)]
 
 
+def _widened(value: Any) -> Any:
+    return [widening.widened(array) for array in value] if isinstance(value, list) else widening.widened(value)
+
+
 def _unsupported_kinds(traits: Traits) -> None:
     for tensor in traits.inputs:
-        if tensor.kind != "tensor":
-            raise NotRunnable(f"input {tensor.name} is a {tensor.kind}, which verify cannot draw")
+        if tensor.kind not in ("tensor", "sequence"):
+            article = "an" if tensor.kind[0] in "aeiou" else "a"
+            raise NotRunnable(f"input {tensor.name} is {article} {tensor.kind}, which verify cannot draw")

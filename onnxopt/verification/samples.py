@@ -26,6 +26,8 @@ _PRIMES = (7, 11, 13, 17, 19, 23)
 # Sizes that models insist on: powers of two, image sides, audio frames at 8 and 16 kHz.
 _INSISTED = (32, 64, 512, 224, 256, 128, 320, 640, 16, 100, 160, 200, 400, 480, 576, 800, 1024, 4000, 16000, 32000)
 
+_SEQUENCE = 3  # tensors of a sequence
+
 # --- sizes -----------------------------------------------------------------------------------------------------------
 
 
@@ -58,12 +60,19 @@ def fallback_sizes(inputs: Sequence[Tensor]) -> Iterator[Sizes]:
 # --- contents --------------------------------------------------------------------------------------------------------
 
 
-def draw(inputs: Sequence[Tensor], sizes: Sizes, seed: int, uses: Mapping[str, tuple[Use, ...]]) -> dict[str, Array]:
-    """Tensors for every input, the same for the same arguments on every machine. uses: by input, see Traits."""
+def draw(inputs: Sequence[Tensor], sizes: Sizes, seed: int, uses: Mapping[str, tuple[Use, ...]]) -> dict[str, Any]:
+    """Arrays for every input, the same for the same arguments on every machine. uses: by input, see Traits.
+
+    A sequence is a list of 3 arrays.
+    """
     random = np.random.default_rng([seed, len(inputs)])
     shapes = {t.name: resolve(t, sizes) for t in inputs}
     longest = max((s[1] for s in shapes.values() if len(s) > 1), default=1)
-    return {t.name: _fill(random, t, shapes[t.name], uses.get(t.name, ()), sizes, longest) for t in inputs}
+
+    def one(tensor: Tensor) -> Array:
+        return _fill(random, tensor, shapes[tensor.name], uses.get(tensor.name, ()), sizes, longest)
+
+    return {t.name: [one(t) for _ in range(_SEQUENCE)] if t.kind == "sequence" else one(t) for t in inputs}
 
 
 def _fill(

@@ -126,11 +126,15 @@ def test_from_python_the_exception_comes_at_once() -> None:
         begun.append(number)
         time.sleep(0.5)
 
+    def interrupted() -> None:
+        with background.threads() as pool:
+            for number in range(100):
+                pool.submit(work, number)
+            raise KeyboardInterrupt
+
     started = time.monotonic()
-    with pytest.raises(KeyboardInterrupt), background.threads() as pool:
-        for number in range(100):
-            pool.submit(work, number)
-        raise KeyboardInterrupt
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
     assert time.monotonic() - started < 0.4
     time.sleep(0.7)
     assert len(begun) <= (os.cpu_count() or 1)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import onnx_ir as ir
@@ -19,6 +21,7 @@ _FAST = frozenset({ir.DataType.FLOAT, ir.DataType.DOUBLE})  # dtypes that numpy 
 _NODE_BYTES = 48  # that removing a node saves at least; its output keeps its name as an initializer
 _READ_LIMIT = 64 << 20  # bytes of constants that all foldings together may read and write, to bound memory
 _FEW = 64  # elements
+_HIDDEN = "onnxopt.not_folded"  # a domain that onnxscript knows nothing of
 
 
 class Fold:
@@ -33,7 +36,7 @@ class Fold:
 
     def __call__(self, model: ir.Model) -> bool:
         """Fold in place; whether anything changed. Growth and bytes read add up over all calls."""
-        with np.errstate(all="ignore"):  # dividing constants by 0 is the model's business
+        with np.errstate(all="ignore"), _hidden(model):  # dividing constants by 0 is the model's business
             result = fold_constants_ir(
                 model,
                 onnx_shape_inference=False,  # SimplifyShapesPass has inferred them
@@ -64,6 +67,27 @@ class Fold:
         self._allowance -= growth
         self._readable -= read + written
         return True
+
+
+@contextlib.contextmanager
+def _hidden(model: ir.Model) -> Iterator[None]:
+    """Hide each SplitToSequence whose `split` is computed: onnxscript takes it for a constant, and fails."""
+    hidden = [
+        node
+        for node in model.graph.all_nodes()
+        if node.op_type == "SplitToSequence" and node.domain == "" and _is_computed(node.inputs[1:2])
+    ]
+    for node in hidden:
+        node.domain = _HIDDEN
+    try:
+        yield
+    finally:
+        for node in hidden:
+            node.domain = ""
+
+
+def _is_computed(values: Sequence[ir.Value | None]) -> bool:
+    return any(value is not None and value.const_value is None for value in values)
 
 
 def _only_read_by(value: ir.Value, node: ir.Node) -> bool:
