@@ -175,7 +175,8 @@ def _apply_all(model: ir.Model, rule_sets: Sequence[RuleSet]) -> int:
 def _apply(model: ir.Model, rule_set: RuleSet, scope: Scope) -> int:
     rules = list(rule_set.rules(scope))
     roots = {rule.op_type if isinstance(rule, Rooted) else None for rule in rules}
-    nodes = (node for graph in (model.graph, *model.functions.values()) for node in graph.all_nodes())
+    parts: list[ir.Graph | ir.Function] = [model.graph, *model.functions.values()]
+    nodes = (node for part in parts for node in part.all_nodes())
     if None not in roots and not any(node.op_type in roots for node in nodes):
         return 0  # the matcher asks every rule at every node
     count: int = RewriteRuleSet(rules).apply_to_model(model)  # type: ignore[arg-type]
