@@ -73,7 +73,7 @@ def optimize(
     data: your own inputs to verify with, instead of generated ones: .npz files, or mappings from input name to array.
 
     Whatever goes wrong, nothing is left behind. Raises ModelError, UsageError, CompileError, VerificationError, and its
-    subclass NotVerified where ONNX Runtime does not run the original here, so that nothing can be compared.
+    subclass NotVerifiedError where ONNX Runtime does not run the original here, so that nothing can be compared.
     """
     output, phases = Path(output), _Phases(progress)
     archs, oldest = check_archs(archs), releases.release(ort_min)
@@ -169,7 +169,7 @@ class _Fused(NamedTuple):
 def _fuse(
     rewritten: ir.Model, archs: Sequence[str], launch_choices: bool, cache: Path | None, phases: _Phases
 ) -> _Fused:
-    """From the rewritten model, which stays as it is, to kernels. Regions that spill registers are split, as a new try."""
+    """Kernels of the rewritten model, which stays as it is. Regions that spill registers are split, as a new try."""
     spilled: set[frozenset[str]] = set()  # names of the nodes of regions that need more registers than a GPU has
     for _ in range(_SPLITS):
         fused = _compile(rewritten.clone(), spilled, archs, launch_choices, cache, phases)
