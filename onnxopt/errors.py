@@ -32,7 +32,7 @@ class VerificationError(OnnxoptError):
     """The optimized model does not agree with the original, also not without the fusions that disagree."""
 
 
-class NotVerified(VerificationError):
+class NotVerifiedError(VerificationError):
     """The optimized model could not be compared with the original. The command exits with code 3."""
 
     exit_code = 3

@@ -74,7 +74,7 @@ def optimize(
     data: your own inputs to verify with, instead of generated ones: .npz files, or mappings from input name to array.
 
     Whatever goes wrong, nothing is left behind. Raises ModelError, UsageError, CompileError, VerificationError, and its
-    subclass NotVerified where ONNX Runtime does not run the original here, so that nothing can be compared.
+    subclass NotVerifiedError where ONNX Runtime does not run the original here, so that nothing can be compared.
     """
     output, phases = Path(output), _Phases(progress, str(model))
     archs, oldest = check_archs(archs), releases.release(ort_min)

@@ -18,7 +18,7 @@ from onnxopt.artifact import layout
 from onnxopt.artifact.folder import temporary_files, write_library
 from onnxopt.artifact.manifest import LeftOut
 from onnxopt.codegen import kernels_json
-from onnxopt.errors import NotVerified, VerificationError
+from onnxopt.errors import NotVerifiedError, VerificationError
 from onnxopt.fusion import outline
 from onnxopt.fusion.region import Kernel
 from onnxopt.graph import read, write
@@ -116,9 +116,9 @@ def verify_and_leave_out(
     """Verify the build against the source, leaving out the functions that break the limit.
 
     ahead: the source's session that `open_ahead` began. data: the user's inputs, see `references`. Returns a report
-    that passed. NotVerified where ONNX Runtime does not run the original here. RewriteDisagrees where rewrite rules are
-    at fault. VerificationError where the interface changed, or outputs differ and neither fusions nor rewrite rules are
-    at fault.
+    that passed. NotVerifiedError where ONNX Runtime does not run the original here. RewriteDisagrees where rewrite
+    rules are at fault. VerificationError where the interface changed, or outputs differ and neither fusions nor rewrite
+    rules are at fault.
     """
     optimized = model_traits.of(build.model)
     if changed := model_traits.interface_difference(original, optimized):
@@ -130,7 +130,7 @@ def verify_and_leave_out(
                 source.path, traits, folder=scratch, shapes=shapes, model_bytes=source.bytes, ahead=ahead, data=data
             )
     except NotRunnable as error:
-        raise NotVerified(
+        raise NotVerifiedError(
             f"{source.path}: cannot be verified, {error}. Give inputs that the model takes with --shape or --data; "
             "--no-verify keeps the result unchecked"
         ) from error

@@ -28,7 +28,7 @@ import onnxruntime
 from google.protobuf.message import DecodeError
 
 from onnxopt import pipeline
-from onnxopt.errors import NotVerified, OnnxoptError
+from onnxopt.errors import NotVerifiedError, OnnxoptError
 from onnxopt.graph import read, traits
 from onnxopt.runtime import sessions
 from onnxopt.verification.compare import Limit, compare
@@ -149,7 +149,7 @@ def examine(name: str, folder: Path) -> Outcome:
     try:
         with cpu_kernels_forced():
             manifest = pipeline.optimize(path, artifact, archs=()).manifest
-    except NotVerified as error:
+    except NotVerifiedError as error:
         return Outcome(name, UNVERIFIED, str(error).partition(": ")[2])
     except OnnxoptError as error:
         return Outcome(name, WRONG, f"{type(error).__name__}: {error}")

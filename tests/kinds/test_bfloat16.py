@@ -12,7 +12,7 @@ import pytest
 
 import models
 import onnxopt
-from onnxopt.errors import NotVerified
+from onnxopt.errors import NotVerifiedError
 from onnxopt.graph import normalize, read, write
 from onnxopt.graph.passes.transposed_weights import TransposeWeightsPass
 from onnxopt.graph.rewrite import rewrite
@@ -65,7 +65,7 @@ def test_verification_says_why_it_cannot_run(tmp_path: Path) -> None:
     """ONNX Runtime's CPU provider has no bfloat16 Add, and most other kernels: there is nothing to compare with."""
     path = tmp_path / "model.onnx"
     write.save(in_bfloat16(read.load(models.path("bert_tiny")).model), tmp_path)
-    with pytest.raises(NotVerified, match="Could not find an implementation for Add"):
+    with pytest.raises(NotVerifiedError, match="Could not find an implementation for Add"):
         onnxopt.optimize(path, tmp_path / "artifact", archs=())
     assert onnxopt.optimize(path, tmp_path / "artifact", archs=(), verify=False).manifest.kernels
 

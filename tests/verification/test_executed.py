@@ -151,6 +151,22 @@ def test_without_a_gpu_nothing_is_recorded(model: Path, tmp_path: Path) -> None:
     assert (artifact / "manifest.json").read_bytes() == before
 
 
+@pytest.mark.gpu
+def test_the_gpu_completes_what_a_machine_without_one_began(model: Path, tmp_path: Path) -> None:
+    artifact = tmp_path / "artifact"
+    onnxopt.optimize(model, artifact, verify=False)
+    assert onnxopt.verify(model, artifact, providers=[CPU], record=True).status == "passed"
+    assert "CUDA: compiled, not run" in onnxopt.explain(artifact)
+    ended = run("verify", artifact, "--on", "cuda")
+    assert ended.exit_code == 0, ended.output
+    kernels = _kernels(manifests.load(artifact).verify)
+    assert kernels[CUDA] == 2
+    assert kernels[CPU] >= 0
+    assert "CUDA: 2 of 2 kernels" in onnxopt.explain(artifact)
+    (finding,) = [row for row in doctor.examine(artifact) if row.check == "verify"]
+    assert (finding.status, finding.fix) == ("ok", "")
+
+
 def _available() -> list[str]:
     import onnxruntime
 

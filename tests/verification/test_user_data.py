@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import onnxopt
-from onnxopt.errors import NotVerified, UsageError
+from onnxopt.errors import NotVerifiedError, UsageError
 from onnxopt.graph.signature import Tensor
 from onnxopt.verification.user_data import read_data
 from tests.support.command import run
@@ -97,6 +97,6 @@ def test_verify_optimize_and_bench_take_the_data(tmp_path: Path, artifact: Path)
 def test_data_that_the_original_refuses_is_not_verified(tmp_path: Path, artifact: Path) -> None:
     model = write(tmp_path / "m.onnx", TOKENS)
     data = {"ids": np.array([[3]])}  # the table has three rows
-    with pytest.raises(NotVerified, match=r"refuses the inputs of set 0: .*out of data bounds"):
+    with pytest.raises(NotVerifiedError, match=r"refuses the inputs of set 0: .*out of data bounds"):
         onnxopt.optimize(model, artifact, archs=(), data=[data])
     assert onnxopt.verify(model, model, data=[data]).status == "not_run"

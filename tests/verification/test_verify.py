@@ -16,7 +16,7 @@ import pytest
 import onnxopt
 from onnxopt import pipeline
 from onnxopt.codegen import kernels_json
-from onnxopt.errors import NotVerified, UsageError, VerificationError
+from onnxopt.errors import NotVerifiedError, UsageError, VerificationError
 from onnxopt.fusion.region import Kernel
 from onnxopt.graph import normalize, traits
 from onnxopt.runtime import sessions
@@ -99,7 +99,7 @@ def test_what_ort_cannot_run_is_said_not_raised(tmp_path: Path) -> None:
 
 def test_what_cannot_be_verified_is_an_error_and_leaves_nothing(tmp_path: Path, artifact: Path) -> None:
     model = write(tmp_path / "m.onnx", NO_KERNEL)
-    with pytest.raises(NotVerified, match=r"cannot be verified.*nowhere.*--no-verify keeps the result unchecked"):
+    with pytest.raises(NotVerifiedError, match=r"cannot be verified.*nowhere.*--no-verify keeps the result unchecked"):
         onnxopt.optimize(model, artifact, archs=())
     assert [path.name for path in tmp_path.iterdir()] == ["m.onnx"]
     assert onnxopt.optimize(model, artifact, archs=(), verify=False).manifest.verify.status == "skipped"
@@ -107,7 +107,7 @@ def test_what_cannot_be_verified_is_an_error_and_leaves_nothing(tmp_path: Path, 
 
 def test_a_shape_that_the_model_refuses_is_not_verified(tmp_path: Path, artifact: Path) -> None:
     model = write(tmp_path / "m.onnx", MULTIPLE_OF_32)
-    with pytest.raises(NotVerified, match="accepted none of the inputs tried"):
+    with pytest.raises(NotVerifiedError, match="accepted none of the inputs tried"):
         onnxopt.optimize(model, artifact, archs=(), shapes={"size": (33,)})
     assert _cpu(model, model, shapes={"size": (33,)}).status == "not_run"
 

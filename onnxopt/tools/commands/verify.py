@@ -9,7 +9,7 @@ import click
 
 from onnxopt.artifact import archive
 from onnxopt.artifact.open import read_manifest
-from onnxopt.errors import NotVerified, UsageError
+from onnxopt.errors import NotVerifiedError, UsageError
 from onnxopt.runtime.sessions import CPU, CUDA
 from onnxopt.tools.commands import options
 from onnxopt.tools.commands.verification_text import verification_text
@@ -66,7 +66,7 @@ def command(
         options.print_json({**dataclasses.asdict(report), "failures": len(report.failures)})
     else:
         click.echo(verification_text(report, _archs(optimized or original)))
-    ctx.exit({"passed": 0, "not_run": NotVerified.exit_code}.get(report.status, 1))
+    ctx.exit({"passed": 0, "not_run": NotVerifiedError.exit_code}.get(report.status, 1))
 
 
 def _archs(path: Path) -> tuple[str, ...]:
