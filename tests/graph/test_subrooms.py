@@ -17,7 +17,21 @@ MAY_IMPORT = {
     "rewrite/masks": {"rewrite.masks", "shapes"},
     "rewrite": {"rewrite", "passes", "shapes", "read", "refusal"},
 }
-WITHOUT_FOLDERS = ("read", "write", "wire", "external_data", "placement", "refusal", "signature", "traits")
+WITHOUT_FOLDERS = tuple(
+    [
+        "read",
+        "write",
+        "wire",
+        "external_data",
+        "input_uses",
+        "limits",
+        "placement",
+        "refusal",
+        "signature",
+        "text",
+        "traits",
+    ]
+)
 
 
 def imported(path: Path) -> set[str]:
