@@ -17,20 +17,18 @@ MAY_IMPORT = {
     "rewrite/masks": {"rewrite.masks", "shapes"},
     "rewrite": {"rewrite", "passes", "shapes", "read", "refusal"},
 }
-WITHOUT_FOLDERS = tuple(
-    [
-        "read",
-        "write",
-        "wire",
-        "external_data",
-        "input_uses",
-        "limits",
-        "placement",
-        "refusal",
-        "signature",
-        "text",
-        "traits",
-    ]
+WITHOUT_FOLDERS = (
+    "read",
+    "write",
+    "wire",
+    "external_data",
+    "input_uses",
+    "limits",
+    "placement",
+    "refusal",
+    "signature",
+    "text",
+    "traits",
 )
 
 
