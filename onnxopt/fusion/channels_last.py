@@ -99,7 +99,7 @@ def around_window(node: ir.Node) -> ir.Node | None:
     """
     before, after = node.inputs[0], node.outputs[0]
     if _transposes(node, TO_NCHW) and layout.is_channels_last(before) and _is_private(after):
-        inner = next(iter(after.consumers()))
+        inner: ir.Node | None = next(iter(after.consumers()))
     elif _transposes(node, TO_NHWC) and layout.is_channels_last(after) and before is not None and _is_private(before):
         inner = before.producer()
     else:
