@@ -6,7 +6,6 @@ import dataclasses
 
 import numpy as np
 import onnx
-import onnx_ir as ir
 from onnx import TensorProto, helper, numpy_helper
 
 _TYPES = {"float32": TensorProto.FLOAT, "float16": TensorProto.FLOAT16, "bfloat16": TensorProto.BFLOAT16}
@@ -117,7 +116,8 @@ class Layer:
             nodes.append(helper.make_node("Cast", [result], ["y"], name="y", to=TensorProto.FLOAT))
         outputs = [helper.make_tensor_value_info(last, TensorProto.FLOAT, None)]
         graph = helper.make_graph(nodes, "g", infos, outputs, self.initializers())
-        return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=9)
+        opset = 22 if self.dtype == "bfloat16" else 20  # the first that has the Conv
+        return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=10)
 
     def body(self, inner: dict[str, str]) -> tuple[list[onnx.NodeProto], str]:
         """The nodes between the inputs, by these names, and the name of the result. Nodes are named by their output."""
@@ -157,9 +157,6 @@ class Layer:
         if matrix:
             found.append(numpy_helper.from_array(np.array([self.k, self.c, 1, 1], np.int64), "w_shape"))
         return [*found, _tensor("b", bias, self.dtype)] if self.bias else found
-
-    def ir(self) -> ir.Model:
-        return ir.from_proto(self.model())
 
 
 def rounded(values: np.ndarray, dtype: str) -> np.ndarray:
