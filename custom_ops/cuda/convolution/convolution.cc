@@ -87,7 +87,16 @@ void ConvolutionCudaKernel::Prepare(const OrtKernelInfo* info) const {
   } catch (const Error&) {
     return;  // the run says so, where there is one
   }
-  recent_.push_front({problem.Describe(), context, Build(context, problem)});
+  // cuDNN compiles a kernel for this activation; for others it has one.
+  if (convolution_.activation == ConvolutionActivation::kSilu) {
+    pending_ = PendingConvolution::Start([this, context, problem] {
+      driver_.Check(driver_.cuCtxSetCurrent(context), "cannot enter the CUDA context");
+      return Build(context, problem);
+    });
+    recent_.push_front({problem.Describe(), context, nullptr});
+  } else {
+    recent_.push_front({problem.Describe(), context, Build(context, problem)});
+  }
 }
 
 void ConvolutionCudaKernel::Compute(OrtKernelContext* ort_context) const {
@@ -142,7 +151,8 @@ ConvolutionCudaKernel::Ready ConvolutionCudaKernel::PlanFor(const Call& call) co
     recent_.push_front({problem, call.context, Build(call.context, call.problem)});
     if (recent_.size() > kPlans) recent_.pop_back();
   }
-  const Ready& plan = recent_.front().plan;
+  Ready& plan = recent_.front().plan;
+  if (plan == nullptr) plan = pending_->Take();
   if (call.capturing && std::find(captured_.begin(), captured_.end(), plan) == captured_.end()) {
     captured_.push_back(plan);
   }
@@ -174,7 +184,6 @@ void ConvolutionCudaKernel::Measure(const Call& call) const {
   const std::lock_guard<std::mutex> using_handle(handle.mutex);
   void* const workspace = ScratchOf(call, static_cast<std::int64_t>(kWorkspaceBytes));
   const Stopwatch stopwatch(driver_, call.stream, allocator_);
-  // A way runs on whatever stream is given to it: the stopwatch captures this one.
   const auto [first, best] =
       stopwatch.Fastest(plans.size(), [&](std::size_t way) { plans[way].Execute(handle.raw, call.at, workspace); });
   known.Add(gpu, version, problem, {plans[best.way].choice(), best.microseconds, first.microseconds});

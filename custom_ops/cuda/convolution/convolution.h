@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "call/fused_kernel.h"
-#include "cuda/convolution/plans.h"
+#include "cuda/convolution/pending.h"
 #include "cuda/gemm/workspace.h"
 #include "cuda/launch/allocator.h"
 #include "cuda/launch/library.h"
@@ -31,7 +31,7 @@ class ConvolutionCudaKernel final : public FusedKernel {
   struct Recent {
     std::string problem;
     Context context;
-    Ready plan;
+    Ready plan;  // or nullptr where it is still pending
   };
 
   void Prepare(const OrtKernelInfo* info) const;
@@ -46,9 +46,10 @@ class ConvolutionCudaKernel final : public FusedKernel {
   const Driver& driver_;
   const cudnn::Api& api_;
   std::shared_ptr<const Allocator> allocator_;
-  mutable std::mutex mutex_;                                    // of all that follows
-  mutable std::list<Recent> recent_;                            // plans, the latest first, not more than kPlans
-  mutable std::vector<Ready> captured_;                         // plans that CUDA graphs go on using
+  mutable std::mutex mutex_;                             // of all that follows
+  mutable std::shared_ptr<PendingConvolution> pending_;  // of the shapes that the graph states, until the first run
+  mutable std::list<Recent> recent_;                     // plans, the latest first, not more than kPlans
+  mutable std::vector<Ready> captured_;                  // plans that CUDA graphs go on using
   mutable std::vector<std::shared_ptr<const Workspace>> held_;  // workspaces that this kernel has used
 };
 

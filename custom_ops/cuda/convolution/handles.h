@@ -18,7 +18,8 @@ struct ConvolutionHandle {
 // graphs may refer to what it holds. The context must be current. Throws Error where cuDNN does not start.
 ConvolutionHandle& HandleOf(const cudnn::Api& api, Context context, Stream stream);
 
-// The handle with which plans of a context are built; no work runs on it.
+// A handle with which plans of a context are built; no work runs on it. There are as many as threads should build at
+// once, and they are given out in turn.
 ConvolutionHandle& BuilderOf(const cudnn::Api& api, Context context);
 
 }  // namespace onnxopt::cuda
