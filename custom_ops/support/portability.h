@@ -7,11 +7,10 @@
 #include <features.h>
 
 #if defined(__x86_64__) && defined(__GLIBC__)
-// 2.34 moved these from libdl and libpthread to libc; 2.29 gave the others versions that do not set errno the old way.
+// 2.34 moved these from libdl to libc; 2.29 gave the others versions that do not set errno the old way.
 __asm__(".symver dlopen,dlopen@GLIBC_2.2.5");
 __asm__(".symver dlsym,dlsym@GLIBC_2.2.5");
 __asm__(".symver dladdr,dladdr@GLIBC_2.2.5");
-__asm__(".symver pthread_create,pthread_create@GLIBC_2.2.5");
 __asm__(".symver exp,exp@GLIBC_2.2.5");
 __asm__(".symver log,log@GLIBC_2.2.5");
 __asm__(".symver pow,pow@GLIBC_2.2.5");
