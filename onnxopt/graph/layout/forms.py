@@ -16,9 +16,11 @@ CONVOLVED = frozenset({ir.DataType.FLOAT16, ir.DataType.BFLOAT16, ir.DataType.FL
 _AXIS = {0: 0, 1: 3, 2: 1, 3: 2}  # an axis of [N, C, H, W] in [N, H, W, C]
 # Operators over height and width, which stay as they are between two Transposes.
 _SPATIAL = frozenset(
-    {"Conv", "ConvTranspose", "MaxPool", "AveragePool", "LpPool", "GlobalAveragePool", "GlobalMaxPool", "Resize",
-     "DepthToSpace", "SpaceToDepth"}
-)  # fmt: skip
+    {"Conv", "ConvTranspose", "MaxPool", "AveragePool", "LpPool", "Resize", "DepthToSpace", "SpaceToDepth"}
+)
+# Operators over whole maps, which a kernel for reductions runs in any layout.
+_OF_MAPS = {"GlobalAveragePool": "ReduceMean", "GlobalMaxPool": "ReduceMax"}
+_REDUCED_AS_INPUT = 18  # the opset from which on these operators take their axes as an input
 _QUANTIZED = frozenset({"QuantizeLinear", "DequantizeLinear"})
 
 
@@ -29,7 +31,8 @@ class Form:
     inputs, outputs: positions of the operands and results that lie in channels last; no result where all lie the same
     in either layout. attributes: those that change. constants: by position, operands with new contents. spread:
     positions of computed operands of less than four dims, which get four and then lie in channels last. between: the
-    node itself stays as it is, between Transposes.
+    node itself stays as it is, between Transposes. op_type: of the node that replaces it, "" for its own.
+    term: of a normalization, which becomes a Mul by constant 1 and an Add of this.
     """
 
     inputs: tuple[int, ...]
@@ -38,6 +41,8 @@ class Form:
     constants: Mapping[int, np.ndarray] = dataclasses.field(default_factory=dict)
     spread: tuple[int, ...] = ()
     between: bool = False
+    op_type: str = ""
+    term: np.ndarray | None = None
 
     def maps(self, node: ir.Node) -> list[ir.Value]:
         """The operands and results that lie in channels last."""
@@ -59,6 +64,8 @@ def form(node: ir.Node, opset: int) -> Form | None:
     if node.domain == "":
         if node.op_type in _SPATIAL:
             return _spatial(node)
+        if node.op_type in _OF_MAPS and opset >= _REDUCED_AS_INPUT and is_map(node.inputs[0]):
+            return Form((0,), constants={1: np.array([1, 2], np.int64)}, op_type=_OF_MAPS[node.op_type])
         if node.op_type in _BY_OPERATOR:
             return _BY_OPERATOR[node.op_type](node)
         row = row_operators.find("", node.op_type, opset)
@@ -150,6 +157,23 @@ def _permuted(array: np.ndarray) -> np.ndarray:
     whole = array.reshape((1,) * (RANK - array.ndim) + array.shape).transpose(TO_NHWC)
     first = next((k for k, size in enumerate(whole.shape) if size != 1), RANK)
     return np.ascontiguousarray(whole.reshape(whole.shape[first:]))
+
+
+def _normalization(node: ir.Node) -> Form | None:
+    """A BatchNormalization that no convolution has taken in. Factor and term are rounded once."""
+    arrays = [constant(value) for value in node.inputs[1:5]]
+    data = node.inputs[0]
+    if not is_map(data) or len(node.outputs) != 1 or data is None or data.dtype not in CONVOLVED:
+        return None
+    if any(array is None for array in arrays) or node.attributes.get_int("training_mode", 0) == 1:
+        return None
+    gamma, beta, mean, variance = (array.astype(np.float64) for array in arrays if array is not None)
+    with np.errstate(all="ignore"):
+        scale = gamma / np.sqrt(variance + node.attributes.get_float("epsilon", 1e-5))
+        factor, term = (array.astype(data.dtype.numpy()) for array in (scale, beta - mean * scale))
+    if not all(np.isfinite(array.astype(np.float64)).all() for array in (factor, term)):
+        return None
+    return Form((0,), constants={1: factor}, term=term)
 
 
 def _along_axes(node: ir.Node, axes: str, default: int) -> Form | None:
@@ -245,5 +269,5 @@ def _flat(node: ir.Node) -> Form | None:
 
 _BY_OPERATOR: Mapping[str, Callable[[ir.Node], Form | None]] = {
     "Concat": _concat, "Split": _split, "Slice": _slice, "Pad": _pad, "Flatten": _flat, "Squeeze": _flat,
-    "Reshape": _flat,
+    "Reshape": _flat, "BatchNormalization": _normalization,
 }  # fmt: skip

@@ -1,6 +1,6 @@
 """Tokens: [N, C, H, W] flattened and moved to [N, H W, C], and back. Channels last needs no Transpose for either.
 
-Transpose(Reshape(x, [N, C, H W]), [0, 2, 1]) -> Reshape(Transpose(x, [0, 2, 3, 1]), [N, H W, C])
+Transpose(Reshape | Squeeze (x, [N, C, H W]), [0, 2, 1]) -> Reshape(Transpose(x, [0, 2, 3, 1]), [N, H W, C])
 Reshape(Transpose(y, [0, 2, 1]), [N, C, H, W]) -> Transpose(Reshape(y, [N, H, W, C]), [0, 3, 1, 2])
 """
 
@@ -13,6 +13,7 @@ import onnx_ir as ir
 
 from onnxopt.graph.layout.forms import constant, is_map, rank
 from onnxopt.graph.layout.orders import TO_NCHW, TO_NHWC, transposes
+from onnxopt.graph.shapes.value_dims import same
 
 _SWAP = (0, 2, 1)
 
@@ -29,14 +30,12 @@ def turn_tokens(graph: ir.Graph) -> bool:
 def _flattened(node: ir.Node) -> bool:
     flat = node.inputs[0]
     reshape = flat.producer() if flat is not None else None
-    x = reshape.inputs[0] if reshape is not None and reshape.op_type in ("Reshape", "Flatten") else None
+    x = reshape.inputs[0] if reshape is not None and reshape.op_type in ("Reshape", "Squeeze") else None
     if flat is None or x is None or not is_map(x) or rank(flat) != len(_SWAP):
         return False
     assert x.shape is not None and flat.shape is not None
     channels = x.shape[1]
-    if not isinstance(channels, int) or flat.shape[1] != channels or flat.shape[0] != x.shape[0]:
-        return False
-    if flat.shape[0] == ir.SymbolicDim(None):
+    if not isinstance(channels, int) or flat.shape[1] != channels or not same(flat.shape[0], x.shape[0]):
         return False
     count = flat.shape[2] if isinstance(flat.shape[2], int) else -1
     last = _before(node, "Transpose", [x], {"perm": TO_NHWC}, f"{flat.name}_nhwc")
@@ -57,10 +56,10 @@ def _unflattened(node: ir.Node) -> bool:
     target = constant(reshape.inputs[1])
     assert x.shape is not None and y.shape is not None
     channels = x.shape[1]
-    if target is None or not isinstance(channels, int) or y.shape[2] != channels or y.shape[0] != x.shape[0]:
+    if target is None or not isinstance(channels, int) or y.shape[2] != channels or not same(y.shape[0], x.shape[0]):
         return False
-    if target[2] == 0 or target[3] == 0 or x.shape[0] == ir.SymbolicDim(None):
-        return False
+    if target[2] == 0 or target[3] == 0:
+        return False  # copies of dims of y, which come in another order
     dims = [0, int(target[2]), int(target[3]), channels]
     if target[0] == -1:
         dims[0] = -1

@@ -34,25 +34,8 @@ class Writer:
             ir.convenience.replace_all_uses_with(node.outputs[0], self._last[node.inputs[0]])
 
     def _write(self, node: ir.Node, form: Form) -> None:
-        inputs = list(node.inputs)
-        inputs += [None] * (1 + max(form.constants, default=0) - len(inputs))
-        for k in form.inputs:
-            inputs[k] = self._channels_last(operand(node, k), node)
-        for k in form.spread:
-            inputs[k] = self._spread(operand(node, k), node)
-        for k, array in form.constants.items():
-            inputs[k] = self._constant(array, inputs[k] or operand(node, 1))  # parameters of one node have one dtype
-        if form.between:
-            x = self._channels_last(operand(node, 0), node)
-            inputs[0] = self._add(node, "Transpose", [x], {"perm": TO_NCHW}, f"{node.outputs[0].name}_nchw_in")
-            if node.op_type == "Conv" and (weight := inputs[1]) is not None and is_constant(weight):
-                inputs[1] = self._weight(node, weight)
-        attributes = {name: attribute for name, attribute in node.attributes.items() if name not in form.attributes}
-        changed = [ir.convenience.convert_attribute(name, value) for name, value in form.attributes.items()]
-        new = ir.Node(
-            node.domain, node.op_type, inputs, [*attributes.values(), *changed], num_outputs=len(node.outputs),
-            overload=node.overload, name=node.name, doc_string=node.doc_string, metadata_props=node.metadata_props,
-        )  # fmt: skip
+        """Put the new form in place of a node."""
+        new = self._affine(node, form) if form.term is not None else self._same(node, form)
         self._graph.insert_before(node, new)
         for k, (old, result) in enumerate(zip(node.outputs, new.outputs, strict=True)):
             result.type = old.type
@@ -62,6 +45,39 @@ class Writer:
                 result.name, result.shape = old.name, old.shape
                 ir.convenience.replace_all_uses_with(old, result, replace_graph_outputs=True)
         self._graph.remove(node, safe=True)
+
+    def _same(self, node: ir.Node, form: Form) -> ir.Node:
+        """The node with the operands, attributes and op type of its form."""
+        inputs = list(node.inputs)
+        inputs += [None] * (1 + max(form.constants, default=0) - len(inputs))
+        for k in form.inputs:
+            inputs[k] = self._channels_last(operand(node, k), node)
+        for k in form.spread:
+            inputs[k] = self._spread(operand(node, k), node)
+        for k, array in form.constants.items():
+            # Parameters of one node have one dtype.
+            inputs[k] = self._constant(array, inputs[k] or (node.inputs[1] if len(node.inputs) > 1 else None))
+        if form.between:
+            x = self._channels_last(operand(node, 0), node)
+            inputs[0] = self._add(node, "Transpose", [x], {"perm": TO_NCHW}, f"{node.outputs[0].name}_nchw_in")
+            if node.op_type == "Conv" and (weight := inputs[1]) is not None and is_constant(weight):
+                inputs[1] = self._weight(node, weight)
+        attributes = {name: attribute for name, attribute in node.attributes.items() if name not in form.attributes}
+        changed = [ir.convenience.convert_attribute(name, value) for name, value in form.attributes.items()]
+        return ir.Node(
+            node.domain, form.op_type or node.op_type, inputs, [*attributes.values(), *changed], overload=node.overload,
+            num_outputs=len(node.outputs), name=node.name, doc_string=node.doc_string,
+            metadata_props=node.metadata_props,
+        )  # fmt: skip
+
+    def _affine(self, node: ir.Node, form: Form) -> ir.Node:
+        """A Mul and an Add of constants."""
+        assert form.term is not None
+        x = operand(node, 0)
+        factor, term = self._constant(form.constants[1], x), self._constant(form.term, x)
+        product = self._add(node, "Mul", [self._channels_last(x, node), factor], {}, f"{node.name}_scaled")
+        mark(product)
+        return ir.Node("", "Add", [product, term], num_outputs=1, name=node.name)
 
     def _replace(self, old: ir.Value, result: ir.Value, node: ir.Node, between: bool) -> None:
         """Readers get a Transpose of `result`, which may turn out to have no use."""

@@ -25,6 +25,7 @@ from onnxopt.graph.rewrite import (
     attention,
     cached,
     convolutions,
+    folded,
     grouped_heads,
     layout,
     merging,
@@ -81,6 +82,8 @@ def rewrite(
         rewriting.apply(merging.PROJECTIONS)
         _convolutions(rewriting)
         rewriting.apply(merging.GATES)
+        if rewriting.apply(folded.RULES):
+            _infer(model)
         if any(rewriting.applied.values()):
             _clean_up(model)
         if "channels_last" in families:

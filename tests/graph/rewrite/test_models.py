@@ -137,7 +137,15 @@ def test_projections_of_a_weight_that_is_read_elsewhere_stay(tmp_path: Path) -> 
     model = attention.model()
     model.graph.outputs.append(graphs.value(model, "z"))
     found, done = rewritten(model, tmp_path)
-    assert done.applied == {"attention": 1, "rotary": 0, "merge": 0, "gate": 0, "tokens": 0}
+    assert done.applied == {
+        "attention": 1,
+        "rotary": 0,
+        "merge": 0,
+        "gate": 0,
+        "tokens": 0,
+        "fold": 0,
+        "channels_last": 0,
+    }
     assert "MultiHeadAttention" in ops(found)
     assert _weight_bytes(found) <= _weight_bytes(model)
 
