@@ -12,8 +12,6 @@ from __future__ import annotations
 
 import dataclasses
 
-import onnx_ir as ir
-
 from onnxopt.fusion import cost
 from onnxopt.fusion.channels_last import sandwich
 from onnxopt.fusion.context import Context
