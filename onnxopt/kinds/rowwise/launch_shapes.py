@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Mapping
 
 from onnxopt.kinds.rowwise.thresholds import measured
 from onnxopt.program.hardware import ACCESS_BYTES, SECTOR_BYTES, STATIC_SHARED_BYTES, WARP
@@ -171,15 +172,23 @@ def shared_bytes(resident: int) -> int:
     return limits.shared_bytes // max(resident, 1) - limits.reserved_shared_bytes
 
 
-def for_strided(length: int | None, widest: int, values: int, work: RowWork) -> list[RowShape]:
-    """Shapes for rows of elements that are not contiguous, those for wide vectors first.
+def for_strided(works: Mapping[int | None, RowWork], widest: int, values: int) -> list[RowShape]:
+    """Shapes for rows of elements that are not contiguous, in the order in which the host tries them: those for wide
+    vectors first, then those for short rows.
 
-    values: the number of values that all stages reduce; each takes shared memory.
+    works: by the length of a row, None where it is not known. values: the number of values that all stages reduce; each
+    takes shared memory.
     """
     shapes = []
     for vector in dict.fromkeys((min(widest, 4), 1)):
-        held = None if length is None else _strided_held(length, vector, values, work)
-        shapes.append(held or _strided_looped(vector, work))
+        looped = None
+        for length in sorted(works, key=lambda n: math.inf if n is None else n):
+            held = None if length is None else _strided_held(length, vector, values, works[length])
+            if held is None:
+                looped = looped or _strided_looped(vector, works[length])
+            else:
+                shapes.append(held)
+        shapes += [looped] if looped else []
     return [*shapes, RowShape("strided", 1, 0, 8, 256)]
 
 
