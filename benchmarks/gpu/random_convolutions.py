@@ -18,13 +18,12 @@ import sys
 import tarfile
 import tempfile
 import threading
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-import onnx
 
 from benchmarks.cases.random_convolutions import draw
+from benchmarks.support import convolution_cases
 from benchmarks.support.arguments import add_device_and_out, command
 from tests.support.convolution_graphs import Layer
 
@@ -48,39 +47,10 @@ _EXACT_LAYERS = (
 
 def prepare(folder: pathlib.Path, count: int, seed: int) -> None:
     """Write the models without their weights, the library and kernels.json."""
-    import onnx_ir as ir
-
-    from onnxopt.artifact.folder import write_library
-    from onnxopt.codegen import kernels_json
-    from onnxopt.fusion.region import Kernel
-    from tests.support.fusing import fuse, outline
-
-    kernels: dict[str, Kernel] = {}
     layers = [*_DYNAMIC, *_EXACT_LAYERS, *(draw(seed + k) for k in range(count))]
-    with tempfile.TemporaryDirectory() as name:
-        root = pathlib.Path(name)
-        for k, layer in enumerate(layers):
-            model = ir.from_proto(layer.model())
-            made = [kernel for kernel in outline(model, fuse(model)) if kernel.kind.name == "convolution"]
-            if len(made) != 1:
-                raise ValueError(f"{layer} became {len(made)} convolutions")
-            kernels[made[0].name] = made[0]
-            proto = ir.to_proto(model)
-            for function in list(proto.functions):
-                if function.name == made[0].name:
-                    proto.functions.remove(function)
-            for tensor in proto.graph.initializer:
-                if tensor.name in ("w", "b"):
-                    tensor.ClearField("raw_data")
-                    tensor.ClearField("int32_data")
-            (root / f"{k}.onnx").write_bytes(proto.SerializeToString())
-        (root / "layers.json").write_text(json.dumps([dataclasses.asdict(layer) for layer in layers]))
-        write_library(root / "lib", kernels_json.to_json(tuple(kernels.values()), None), None)
-        folder.mkdir(parents=True, exist_ok=True)
-        with tarfile.open(folder / _ARCHIVE, "w:xz") as archive:
-            archive.add(root, ".")
+    kernels = convolution_cases.pack(folder / _ARCHIVE, layers, casts=True)
     size = (folder / _ARCHIVE).stat().st_size
-    print(f"{len(layers)} layers, {len(kernels)} kernels, {size / 1e6:.1f} MB")
+    print(f"{len(layers)} layers, {kernels} kernels, {size / 1e6:.1f} MB")
 
 
 @dataclasses.dataclass
@@ -100,17 +70,6 @@ class Case:
         if device == "cuda" and "CUDAExecutionProvider" not in opened.get_providers():
             raise ValueError("ONNX Runtime does not run on the GPU here")
         return opened
-
-
-def _cases(root: pathlib.Path) -> Iterator[Case]:
-    for k, row in enumerate(json.loads((root / "layers.json").read_text())):
-        layer = Layer(**{key: tuple(v) if isinstance(v, list) else v for key, v in row.items()})
-        model = onnx.load(root / f"{k}.onnx")
-        filled = {tensor.name: tensor for tensor in layer.initializers()}
-        for tensor in model.graph.initializer:
-            if tensor.name in ("w", "b"):
-                tensor.CopyFrom(filled[tensor.name])
-        yield Case(layer, model.SerializeToString())
 
 
 def _difference(found: np.ndarray, expected: np.ndarray, limit: float) -> float:
@@ -187,7 +146,7 @@ def run(folder: pathlib.Path, device: str, out: pathlib.Path | None) -> int:
     with tempfile.TemporaryDirectory() as name, tarfile.open(folder / _ARCHIVE) as archive:
         archive.extractall(name, filter="data")
         root, library = pathlib.Path(name), str(pathlib.Path(name) / "lib" / "libonnxopt_ops.so")
-        cases = list(_cases(root))
+        cases = [Case(layer, model) for layer, model in convolution_cases.unpacked(root)]
         if device == "cpu":  # where the library leaves convolutions to ONNX Runtime
             kernels = (root / "lib" / "kernels.json").read_text()
             (root / "lib" / "kernels.json").write_text(kernels.replace('"cpu": false', '"cpu": true'))

@@ -51,7 +51,14 @@ def meaning(layer: Layer) -> Convolution:
 
 def row(convolution: Convolution, **fields: Any) -> dict[str, Any]:
     convolution.verify()
-    return {"name": artifact.NAME, "kind": "convolution", **convolution.to_json(), "cpu": True, "variants": [], **fields}
+    return {
+        "name": artifact.NAME,
+        "kind": "convolution",
+        **convolution.to_json(),
+        "cpu": True,
+        "variants": [],
+        **fields,
+    }
 
 
 def session(folder: Path, convolution: Convolution, shapes: list[list[Any]]) -> ort.InferenceSession:
@@ -213,5 +220,3 @@ def test_a_measured_plan_is_kept_on_the_gpu(tmp_path: Path, monkeypatch: pytest.
     (tmp_path / "beside" / "conv_plans.json").write_text(written.read_text())
     found = gpu_session(tmp_path / "beside", layer).run(None, layer.feeds())[0]
     assert_close(found, layer, layer.feeds(), ON_GPU["float16"])
-
-

@@ -97,7 +97,9 @@ def test_the_window(program: Path, tmp_path: Path) -> None:
     assert (forward.values[700], forward.values[701]) == (["1"], ["0"])
 
 
-@pytest.mark.parametrize(("auto_pad", "before", "after"), [("SAME_UPPER", [1, 0], [1, 1]), ("SAME_LOWER", [1, 1], [1, 0])])
+@pytest.mark.parametrize(
+    ("auto_pad", "before", "after"), [("SAME_UPPER", [1, 0], [1, 1]), ("SAME_LOWER", [1, 1], [1, 0])]
+)
 def test_auto_pad_is_worked_out(program: Path, tmp_path: Path, auto_pad: str, before: list, after: list) -> None:
     window = Window((3, 2), strides=(2, 1), auto_pad=auto_pad)
     log = drive(program, tmp_path, convolution(2, window=window), [[1, 5, 6, 8], [8, 3, 2, 8]])
