@@ -1,7 +1,7 @@
-"""Every dense convolution layer of the open networks: ours, cuDNN alone in channels_last, torch with its epilogue, a copy.
+"""Dense convolution layers of the open networks: ours, cuDNN alone, torch in channels_last with the epilogue, a copy.
 
-    python -m benchmarks.gpu.convolutions prepare DIR                        on any machine, without a GPU
-    python -m benchmarks.gpu.convolutions run DIR --out OUT.json             on the GPU machine: onnxruntime, torch, onnx
+    python -m benchmarks.gpu.convolutions prepare DIR               on any machine, without a GPU
+    python -m benchmarks.gpu.convolutions run DIR --out OUT.json    on the GPU machine: onnxruntime, torch, onnx
 
 The layers are those of benchmarks/results/conv_layers_h200.json, float16, NHWC. `run` compares every layer with float64
 first. It times the plan that cuDNN's heuristic offers first, and with --tune the plan that the library measured to be

@@ -4,14 +4,15 @@
     python -m benchmarks.gpu.random_convolutions run DIR                     on the GPU machine
 
 Every layer is a model of one node, whose body is removed: only the library's kernel can run it. Each layer runs twice;
-every fourth also in a CUDA graph of ONNX Runtime, with new inputs in the same buffers. Then one session runs five shapes
-in a loop, two sessions run side by side, and a session without TF32 has to be exact. `run --device cpu` makes the
+every fourth also in a CUDA graph of ONNX Runtime, with new inputs in the same buffers. One session runs five shapes in
+a loop, several sessions run side by side, and those without TF32 have to be exact. `run --device cpu` makes the
 comparisons with the CPU kernels.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import pathlib
 import sys
@@ -122,6 +123,19 @@ def _dynamic(case: Case, library: str, device: str) -> float:
     return worst
 
 
+def _once(case: Case, library: str, device: str) -> float:
+    return _check(case, _plain(case.session(library, device)), (1, 2), _LIMIT[case.layer.dtype])
+
+
+def _exactly(case: Case, library: str, device: str) -> float:
+    return _check(case, _plain(case.session(library, device, use_tf32="0")), (1, 2), _EXACT)
+
+
+def _in_graph(case: Case, library: str) -> float:
+    session = case.session(library, "cuda", enable_cuda_graph="1")
+    return _check(case, _captured(case, session), (1, 2, 3, 4), _LIMIT[case.layer.dtype])
+
+
 def _side_by_side(cases: list[Case], library: str, device: str) -> float:
     found: list[float] = []
 
@@ -163,26 +177,18 @@ def run(folder: pathlib.Path, device: str, out: pathlib.Path | None) -> int:
             if out is not None:
                 out.write_text(json.dumps({**counts, "findings": findings}, indent=1))
 
-        for case in cases[: len(_DYNAMIC)]:
-            attempt(f"five shapes, {case.layer}", lambda case=case: _dynamic(case, library, device))
-        for case in cases[len(_DYNAMIC) : len(_DYNAMIC) + len(_EXACT_LAYERS)]:
-            exact = lambda case=case: case.session(library, device, use_tf32="0")  # noqa: E731
-            attempt(
-                f"without TF32, {case.layer}",
-                lambda case=case, exact=exact: _check(case, _plain(exact()), (1, 2), _EXACT),
-            )
+        dynamic, exact = cases[: len(_DYNAMIC)], cases[len(_DYNAMIC) : len(_DYNAMIC) + len(_EXACT_LAYERS)]
+        for case in dynamic:
+            attempt(f"five shapes, {case.layer}", functools.partial(_dynamic, case, library, device))
+        for case in exact:
+            attempt(f"without TF32, {case.layer}", functools.partial(_exactly, case, library, device))
         for k, case in enumerate(cases):
             counts["layers"] += 1
-            limit = _LIMIT[case.layer.dtype]
-            attempt(str(case.layer), lambda: _check(case, _plain(case.session(library, device)), (1, 2), limit))
+            attempt(str(case.layer), functools.partial(_once, case, library, device))
             if device == "cuda" and k % 4 == 0 and not case.layer.symbolic:
                 counts["captured"] += 1
-                session = lambda: case.session(library, device, enable_cuda_graph="1")  # noqa: E731
-                attempt(
-                    f"captured, {case.layer}",
-                    lambda: _check(case, _captured(case, session()), (1, 2, 3, 4), limit),
-                )
-        attempt("side by side", lambda: _side_by_side(cases[2:6], library, device))
+                attempt(f"captured, {case.layer}", functools.partial(_in_graph, case, library))
+        attempt("side by side", functools.partial(_side_by_side, exact, library, device))
     print(f"{counts}, {len(findings)} findings")
     print("\n".join(findings[:40]) or "all agree")
     return 1 if findings else 0
