@@ -4,27 +4,27 @@
     python -m benchmarks.gpu.random_convolutions run DIR                     on the GPU machine
 
 Every layer is a model of one node, whose body is removed: only the library's kernel can run it. Each layer runs twice;
-every fourth also in a CUDA graph of ONNX Runtime, with new inputs in the same buffers. Then one session runs five shapes
-in a loop, two sessions run side by side, and a session without TF32 has to be exact. `run --device cpu` makes the
+every fourth also in a CUDA graph of ONNX Runtime, with new inputs in the same buffers. One session runs five shapes in
+a loop, several sessions run side by side, and those without TF32 have to be exact. `run --device cpu` makes the
 comparisons with the CPU kernels.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import pathlib
 import sys
 import tarfile
 import tempfile
 import threading
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-import onnx
 
 from benchmarks.cases.random_convolutions import draw
+from benchmarks.support import convolution_cases
 from benchmarks.support.arguments import add_device_and_out, command
 from tests.support.convolution_graphs import Layer
 
@@ -48,39 +48,10 @@ _EXACT_LAYERS = (
 
 def prepare(folder: pathlib.Path, count: int, seed: int) -> None:
     """Write the models without their weights, the library and kernels.json."""
-    import onnx_ir as ir
-
-    from onnxopt.artifact.folder import write_library
-    from onnxopt.codegen import kernels_json
-    from onnxopt.fusion.region import Kernel
-    from tests.support.fusing import fuse, outline
-
-    kernels: dict[str, Kernel] = {}
     layers = [*_DYNAMIC, *_EXACT_LAYERS, *(draw(seed + k) for k in range(count))]
-    with tempfile.TemporaryDirectory() as name:
-        root = pathlib.Path(name)
-        for k, layer in enumerate(layers):
-            model = ir.from_proto(layer.model())
-            made = [kernel for kernel in outline(model, fuse(model)) if kernel.kind.name == "convolution"]
-            if len(made) != 1:
-                raise ValueError(f"{layer} became {len(made)} convolutions")
-            kernels[made[0].name] = made[0]
-            proto = ir.to_proto(model)
-            for function in list(proto.functions):
-                if function.name == made[0].name:
-                    proto.functions.remove(function)
-            for tensor in proto.graph.initializer:
-                if tensor.name in ("w", "b"):
-                    tensor.ClearField("raw_data")
-                    tensor.ClearField("int32_data")
-            (root / f"{k}.onnx").write_bytes(proto.SerializeToString())
-        (root / "layers.json").write_text(json.dumps([dataclasses.asdict(layer) for layer in layers]))
-        write_library(root / "lib", kernels_json.to_json(tuple(kernels.values()), None), None)
-        folder.mkdir(parents=True, exist_ok=True)
-        with tarfile.open(folder / _ARCHIVE, "w:xz") as archive:
-            archive.add(root, ".")
+    kernels = convolution_cases.pack(folder / _ARCHIVE, layers, casts=True)
     size = (folder / _ARCHIVE).stat().st_size
-    print(f"{len(layers)} layers, {len(kernels)} kernels, {size / 1e6:.1f} MB")
+    print(f"{len(layers)} layers, {kernels} kernels, {size / 1e6:.1f} MB")
 
 
 @dataclasses.dataclass
@@ -100,17 +71,6 @@ class Case:
         if device == "cuda" and "CUDAExecutionProvider" not in opened.get_providers():
             raise ValueError("ONNX Runtime does not run on the GPU here")
         return opened
-
-
-def _cases(root: pathlib.Path) -> Iterator[Case]:
-    for k, row in enumerate(json.loads((root / "layers.json").read_text())):
-        layer = Layer(**{key: tuple(v) if isinstance(v, list) else v for key, v in row.items()})
-        model = onnx.load(root / f"{k}.onnx")
-        filled = {tensor.name: tensor for tensor in layer.initializers()}
-        for tensor in model.graph.initializer:
-            if tensor.name in ("w", "b"):
-                tensor.CopyFrom(filled[tensor.name])
-        yield Case(layer, model.SerializeToString())
 
 
 def _difference(found: np.ndarray, expected: np.ndarray, limit: float) -> float:
@@ -163,6 +123,19 @@ def _dynamic(case: Case, library: str, device: str) -> float:
     return worst
 
 
+def _once(case: Case, library: str, device: str) -> float:
+    return _check(case, _plain(case.session(library, device)), (1, 2), _LIMIT[case.layer.dtype])
+
+
+def _exactly(case: Case, library: str, device: str) -> float:
+    return _check(case, _plain(case.session(library, device, use_tf32="0")), (1, 2), _EXACT)
+
+
+def _in_graph(case: Case, library: str) -> float:
+    session = case.session(library, "cuda", enable_cuda_graph="1")
+    return _check(case, _captured(case, session), (1, 2, 3, 4), _LIMIT[case.layer.dtype])
+
+
 def _side_by_side(cases: list[Case], library: str, device: str) -> float:
     found: list[float] = []
 
@@ -187,7 +160,7 @@ def run(folder: pathlib.Path, device: str, out: pathlib.Path | None) -> int:
     with tempfile.TemporaryDirectory() as name, tarfile.open(folder / _ARCHIVE) as archive:
         archive.extractall(name, filter="data")
         root, library = pathlib.Path(name), str(pathlib.Path(name) / "lib" / "libonnxopt_ops.so")
-        cases = list(_cases(root))
+        cases = [Case(layer, model) for layer, model in convolution_cases.unpacked(root)]
         if device == "cpu":  # where the library leaves convolutions to ONNX Runtime
             kernels = (root / "lib" / "kernels.json").read_text()
             (root / "lib" / "kernels.json").write_text(kernels.replace('"cpu": false', '"cpu": true'))
@@ -204,26 +177,18 @@ def run(folder: pathlib.Path, device: str, out: pathlib.Path | None) -> int:
             if out is not None:
                 out.write_text(json.dumps({**counts, "findings": findings}, indent=1))
 
-        for case in cases[: len(_DYNAMIC)]:
-            attempt(f"five shapes, {case.layer}", lambda case=case: _dynamic(case, library, device))
-        for case in cases[len(_DYNAMIC) : len(_DYNAMIC) + len(_EXACT_LAYERS)]:
-            exact = lambda case=case: case.session(library, device, use_tf32="0")  # noqa: E731
-            attempt(
-                f"without TF32, {case.layer}",
-                lambda case=case, exact=exact: _check(case, _plain(exact()), (1, 2), _EXACT),
-            )
+        dynamic, exact = cases[: len(_DYNAMIC)], cases[len(_DYNAMIC) : len(_DYNAMIC) + len(_EXACT_LAYERS)]
+        for case in dynamic:
+            attempt(f"five shapes, {case.layer}", functools.partial(_dynamic, case, library, device))
+        for case in exact:
+            attempt(f"without TF32, {case.layer}", functools.partial(_exactly, case, library, device))
         for k, case in enumerate(cases):
             counts["layers"] += 1
-            limit = _LIMIT[case.layer.dtype]
-            attempt(str(case.layer), lambda: _check(case, _plain(case.session(library, device)), (1, 2), limit))
+            attempt(str(case.layer), functools.partial(_once, case, library, device))
             if device == "cuda" and k % 4 == 0 and not case.layer.symbolic:
                 counts["captured"] += 1
-                session = lambda: case.session(library, device, enable_cuda_graph="1")  # noqa: E731
-                attempt(
-                    f"captured, {case.layer}",
-                    lambda: _check(case, _captured(case, session()), (1, 2, 3, 4), limit),
-                )
-        attempt("side by side", lambda: _side_by_side(cases[2:6], library, device))
+                attempt(f"captured, {case.layer}", functools.partial(_in_graph, case, library))
+        attempt("side by side", functools.partial(_side_by_side, exact, library, device))
     print(f"{counts}, {len(findings)} findings")
     print("\n".join(findings[:40]) or "all agree")
     return 1 if findings else 0

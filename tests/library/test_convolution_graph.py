@@ -1,4 +1,4 @@
-"""What the library tells cuDNN of a convolution: descriptors, order of the epilogue, which plans it takes, what it runs.
+"""What the library tells cuDNN of a convolution: descriptors, the order of the epilogue, which plans it takes and runs.
 
 A stand-in for libcudnn.so.9 writes down every call (tests/support/fake_cudnn.py).
 """

@@ -92,8 +92,10 @@ class Layer:
             y = np.maximum(y, 0) if self.activation == "relu" else y / (1 + np.exp(-y))
         return y + feeds["residual"] if self.residual == "last" else y
 
-    def model(self) -> onnx.ModelProto:
-        """x and residual to y, all float32 outside, the layer in its dtype inside."""
+    def model(self, *, casts: bool = True) -> onnx.ModelProto:
+        """x and residual to y, all float32 outside, the layer in its dtype inside. casts=False: its dtype outside too,
+        and the output has the name of the last node."""
+        inside = "float32" if casts else self.dtype
         names = [*self.symbolic, *(None,) * 3][:3]
         dims = [name or extent for name, extent in zip(names, (self.n, self.h, self.w), strict=True)]
         given = {"x": [*dims, self.c]}
@@ -102,8 +104,8 @@ class Layer:
             given["residual"] = [dims[0], *(f"{d}_out" if n else d for d, n in zip((ho, wo), names[1:])), self.k]
             if self.strides == (1, 1) and (ho, wo) == (self.h, self.w):
                 given["residual"] = [*dims, self.k]
-        infos = [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in given.items()]
-        inner = {name: name if self.dtype == "float32" else f"{name}_{self.dtype}" for name in given}
+        infos = [helper.make_tensor_value_info(name, _TYPES[inside], shape) for name, shape in given.items()]
+        inner = {name: name if self.dtype == inside else f"{name}_{self.dtype}" for name in given}
         nodes = [
             helper.make_node("Cast", [name], [cast], name=cast, to=_TYPES[self.dtype])
             for name, cast in inner.items()
@@ -111,10 +113,10 @@ class Layer:
         ]
         body, result = self.body(inner)
         nodes += body
-        last = result if self.dtype == "float32" else "y"
-        if self.dtype != "float32":
+        last = result if self.dtype == inside else "y"
+        if self.dtype != inside:
             nodes.append(helper.make_node("Cast", [result], ["y"], name="y", to=TensorProto.FLOAT))
-        outputs = [helper.make_tensor_value_info(last, TensorProto.FLOAT, None)]
+        outputs = [helper.make_tensor_value_info(last, _TYPES[inside], None)]
         graph = helper.make_graph(nodes, "g", infos, outputs, self.initializers())
         opset = 22 if self.dtype == "bfloat16" else 20  # the first that has the Conv
         return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=10)

@@ -1,8 +1,8 @@
 """A stand-in for libcudnn.so.9 that writes down every call, and a program that drives the library's code with it.
 
 The heuristic offers FAKE_CONFIGS configurations; engine k is number 10 + k and has one knob of type 3 and value k.
-FAKE_REFUSED: engines whose plans cannot be finalized, as "0 1"; FAKE_REFUSES_EPILOGUES: so are those of graphs with more
-than one operation. FAKE_NOTES: numerical notes of every engine, as "0 4". FAKE_WORKSPACE: bytes that plans ask for.
+FAKE_REFUSED: engines whose plans cannot be finalized, as "0 1"; FAKE_REFUSES_EPILOGUES: so are those of graphs with
+more than one operation. FAKE_NOTES: numerical notes of every engine, as "0 4". FAKE_WORKSPACE: bytes that plans ask for.
 """
 
 from __future__ import annotations

@@ -68,8 +68,8 @@ def _grow(convolution: GrowingConvolution, context: Context) -> tuple[GrowingCon
         readers = [n for n in dict.fromkeys(convolution.output.consumers()) if is_step(n)]
         if not nodes:
             reason = f"`{convolution.output.name}` is read elsewhere too, so the Conv must write it first"
-            refused = [r for r in readers if not context.is_taken(r) and convolution.can_take_more()]
-            return convolution, [Refusal(n.name or "", n.op_type, conv.name or "", reason) for n in refused]
+            left = [r for r in readers if not context.is_taken(r) and convolution.can_take_more()]
+            return convolution, [Refusal(n.name or "", n.op_type, conv.name or "", reason) for n in left]
         if any(map(context.is_taken, nodes)):
             return convolution, []
         grown = dataclasses.replace(convolution, nodes=list(convolution.nodes))
@@ -78,8 +78,8 @@ def _grow(convolution: GrowingConvolution, context: Context) -> tuple[GrowingCon
             reason_against = "The other operand depends on the convolution's result"
         if reason_against is not None:
             last = nodes[-1]
-            refused = [Refusal(last.name or "", last.op_type, conv.name or "", reason_against)]
-            return convolution, refused if is_step(last) else []
+            refusal = Refusal(last.name or "", last.op_type, conv.name or "", reason_against)
+            return convolution, [refusal] if is_step(last) else []
         convolution = grown
 
 
@@ -91,6 +91,3 @@ def _region(convolution: GrowingConvolution, context: Context, kind: Kind) -> Re
     run_per_call = [n for n in nodes if n.inputs[0] is not convolution.w]
     moved = cost.of_region(run_per_call, inputs, outputs, context.shapes)
     return Region(tuple(nodes), tuple(inputs), tuple(outputs), moved, kind)
-
-
-__all__ = ["find", "lower"]

@@ -80,20 +80,21 @@ def start(conv: ir.Node, shapes: Shapes) -> GrowingConvolution | str:
         return f"A Conv of {' and '.join(sorted(dtypes))} runs as ONNX Runtime's own kernel"
     if not is_constant(found.w):
         return "The weight is computed at run time, in NCHW"
-    dims, channels = shapes.dims(found.w) or (), (shapes.dims(found.x) or (None,))[-1]
+    assert found.w.const_value is not None
+    dims, channels = found.w.const_value.shape.numpy(), (shapes.dims(found.x) or (None,))[-1]
     matrix = len(dims) == 2
     if not (matrix or (len(dims) == 4 and found.weight_order == KRSC)):
         return "The weight does not lie as [K, R, S, C / group]"
     k, r, s, of_group = (dims[0], 1, 1, dims[1]) if matrix else dims
-    if not all(isinstance(d, int) and d > 0 for d in (k, r, s, of_group)) or channels != of_group * found.group:
+    if min(k, r, s, of_group) < 1 or channels != of_group * found.group:
         return "The channels of the input are not those of the weight"
     if found.bias is not None and shapes.dims(found.bias) != (k,):
         return "The bias has not one number a channel"
-    window = _window(found, (int(r), int(s)))
+    window = _window(found, (r, s))
     if isinstance(window, str):
         return window
     fixed = all(isinstance(d, int) for d in shapes.dims(found.x) or (None,))
-    fewer = min(int(channels), int(k))
+    fewer = min(of_group * found.group, k)
     return GrowingConvolution(
         conv, list(found.nodes), found.x, found.w, found.bias, found.y, window, found.group, fewer, fixed
     )

@@ -1,10 +1,10 @@
 """Measurements that the library makes itself: algorithms of matrix products, plans of convolutions, and entry points.
 
 With ONNXOPT_GEMM_TUNE, ONNXOPT_CONV_TUNE and ONNXOPT_LAUNCH_TUNE set, the library measures every product, convolution
-and kernel that has no entry yet when it first runs it, and writes the entry to a file (custom_ops/kernel_file/measured/). Without them it
-reads such files beside itself; a file may hold entries of several GPUs. Here a process of its own runs the model once
-with these variables set. Copies of the library with and without the entries lie in folders of their own, so that
-sessions with either can be timed in turn.
+and kernel that has no entry yet when it first runs it, and writes the entry to a file
+(custom_ops/kernel_file/measured/). Without them it reads such files beside itself; a file may hold entries of several
+GPUs. Here a process of its own runs the model once with these variables set. Copies of the library with and without the
+entries lie in folders of their own, so that sessions with either can be timed in turn.
 """
 
 from __future__ import annotations
