@@ -118,8 +118,8 @@ def test_transposes_cancel(build, batch: int | str, release: str, tmp_path: Path
     for level in LEVELS:
         expected_ops, expected = run(installed, tmp_path / "original.onnx", tmp_path, level)
         found_ops, found = run(installed, tmp_path / "functions.onnx", tmp_path, level)
-        # Of [N, 32, 1, 1], which moves nothing: ONNX Runtime takes no Transpose through Flatten.
-        assert found_ops["Transpose"] == (build is residual), found_ops
+        # Below the default level, ONNX Runtime leaves the last Transpose in front of a mean that Flatten reads.
+        assert found_ops["Transpose"] == (build is residual and level == LEVELS[0]), found_ops
         convs = ("Conv", "FusedConv", "ReorderInput", "ReorderOutput")
         assert {op: found_ops[op] for op in convs} == {op: expected_ops[op] for op in convs}
         np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)

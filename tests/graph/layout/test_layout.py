@@ -20,7 +20,7 @@ from tests.support.fusing import fuse
 from tests.support.graphs import graph, node, run
 
 INPUT, OUTPUT = "float[N, 8, 16, 16] x", "float[] y"
-WEIGHTS = "float[8, 8, 3, 3] w, float[8, 8, 1, 1] p, float[8, 1, 3, 3] d, float[8] b, float[1, 8, 1, 1] c"
+WEIGHTS = "float[8,8,3,3] w, float[8,8,1,1] p, float[8,1,3,3] d, float[8] b, float[1,8,1,1] c"
 
 
 def model(
@@ -29,14 +29,13 @@ def model(
     """A graph whose floats named in `weights` are random constants."""
     source = graph(f"{inputs}, {weights}", outputs, body, constants=constants, opset=opset)
     rng = np.random.default_rng(5)
-    for value in list(source.graph.inputs):
-        if value.name in [text.split()[-1] for text in weights.split(", ") if text.split()[-1].isidentifier()]:
-            if value.shape is None or not value.shape.is_static() or f"{value.name}" in inputs.split():
-                continue
-            array = (rng.standard_normal(value.shape.numpy()) * 0.3).astype(value.dtype.numpy())  # type: ignore[union-attr]
-            source.graph.inputs.remove(value)
-            value.const_value = ir.Tensor(array, name=value.name)
-            source.graph.register_initializer(value)
+    names = {text.split()[1] for text in weights.split(", ")}
+    for value in [v for v in source.graph.inputs if v.name in names]:
+        assert value.shape is not None and value.dtype is not None
+        array = (rng.standard_normal(value.shape.numpy()) * 0.3).astype(value.dtype.numpy())
+        source.graph.inputs.remove(value)
+        value.const_value = ir.Tensor(array, name=value.name)
+        source.graph.register_initializer(value)
     return source
 
 
@@ -138,7 +137,7 @@ def test_what_stands_between_convolutions_needs_no_transposes(body: str, tmp_pat
     source = model(CHAIN.format(body), constants=constants, outputs=outputs)
     found, count = laid_out(source, tmp_path)
     assert count == 2
-    assert set(borders(found)) <= {"x", "y", "z"}, borders(found)
+    assert len(borders(found)) == 2 + ("z =" in body), borders(found)
     same(source, found, 3)
 
 
@@ -151,7 +150,7 @@ def test_what_stands_between_convolutions_needs_no_transposes(body: str, tmp_pat
 )
 def test_operators_that_need_nchw_get_it(body: str, tmp_path: Path) -> None:
     constants = "int64[3] flat = {0, 8, -1}, int64[4] back = {0, 8, 16, 16}"
-    source = model(CHAIN.format(body), constants=constants, weights=WEIGHTS + ", float[256, 256] k")
+    source = model(CHAIN.format(body), constants=constants, weights=WEIGHTS + ", float[256,256] k")
     found, count = laid_out(source, tmp_path)
     assert count == 2
     assert len(borders(found)) == 4, borders(found)
@@ -174,7 +173,7 @@ def test_tokens_need_no_transpose(tmp_path: Path) -> None:
         "s = Transpose<perm=[0,2,1]>(m) r = Reshape(s, back) y = Conv(r, p)"
     )
     constants = "int64[3] flat = {0, 8, -1}, int64[4] back = {0, 8, 16, 16}"
-    source = model(body, constants=constants, weights=WEIGHTS + ", float[8, 8] k")
+    source = model(body, constants=constants, weights=WEIGHTS + ", float[8,8] k")
     found, count = laid_out(source, tmp_path)
     assert count == 2
     assert sorted(borders(found)) == ["x", "y"]
@@ -184,9 +183,9 @@ def test_tokens_need_no_transpose(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("body", "inputs", "weights"),
     [
-        ("y = Conv(x, w)", "float[N, 8, 16] x", "float[8, 8, 3] w"),
-        ("y = Conv(x, w)", "float[N, 8, 6, 6, 6] x", "float[8, 8, 3, 3, 3] w"),
-        ("y = Conv(x, w)", "double[N, 8, 16, 16] x", "double[8, 8, 3, 3] w"),
+        ("y = Conv(x, w)", "float[N, 8, 16] x", "float[8,8,3] w"),
+        ("y = Conv(x, w)", "float[N, 8, 6, 6, 6] x", "float[8,8,3,3,3] w"),
+        ("y = Conv(x, w)", "double[N, 8, 16, 16] x", "double[8,8,3,3] w"),
     ],
 )
 def test_other_convolutions_stay(body: str, inputs: str, weights: str, tmp_path: Path) -> None:
@@ -198,7 +197,9 @@ def test_other_convolutions_stay(body: str, inputs: str, weights: str, tmp_path:
 
 def test_quantized_operands_stay_beside_their_convolution(tmp_path: Path) -> None:
     body = "d = DequantizeLinear(q, s) v = DequantizeLinear(u, s) a = Conv(d, v) y = QuantizeLinear(a, s, o)"
-    source = model(body, "int8[N,8,16,16] q, int8[8,8,3,3] u", "int8[] y", constants="float s = {0.1}, int8 o = {0}")
+    source = model(
+        body, "int8[N,8,16,16] q, int8[8,8,3,3] u", "int8[] y", "float[8] b", constants="float s = {0.1}, int8 o = {0}"
+    )
     _, count = laid_out(source, tmp_path)
     assert count == 0
 
