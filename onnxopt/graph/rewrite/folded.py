@@ -67,7 +67,8 @@ class _Folded(RewriteRuleClassBase):
             if len(w.uses()) != 1:
                 return f"the weight `{w.name}` has other readers, so a folded copy would make the model larger"
             factors = np.broadcast_to(scale, channels)
-            exact = _array(w) * factors.reshape([-1 if k == axis else 1 for k in range(_RANK)])
+            with np.errstate(invalid="ignore"):
+                exact = _array(w) * factors.reshape([-1 if k == axis else 1 for k in range(_RANK)])
             bias = bias * factors
             largest = np.abs(exact).max(axis=tuple(k for k in range(_RANK) if k != axis), initial=0.0)
             if dtype == ir.DataType.FLOAT16 and ((largest > 0) & (largest < _LEAST_FLOAT16)).any():
