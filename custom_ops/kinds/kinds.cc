@@ -6,7 +6,8 @@
   X(Rowwise)             \
   X(Scan)                \
   X(Gemm)                \
-  X(Attention)
+  X(Attention)           \
+  X(Pool)
 
 namespace onnxopt {
 namespace kinds {

@@ -9,12 +9,14 @@ from onnxopt.fusion.region import Kind
 # In the order of the search; later kinds leave alone the nodes that an earlier kind takes. Attention takes operators
 # that no other kind takes, and the nodes that compute their lengths. Rowwise comes before GEMM, because a bias or a
 # residual costs less in a norm's kernel than in cuBLASLt's epilogue (benchmarks/notes.md). Rowwise comes before scan,
-# because the work between a reduction and a scan costs nothing in the reduction's kernel. Pointwise takes the rest.
+# because the work between a reduction and a scan costs nothing in the reduction's kernel. Pools take operators that no
+# other kind takes, and the Transposes around them. Pointwise takes the rest.
 _IN_ORDER = (
     "attention",
     "rowwise",
     "scan",
     "gemm",
+    "pool",
     "pointwise",
 )
 
