@@ -64,7 +64,7 @@ def _tile(window: Window, outputs: Sequence[Sequence[int | str | None] | None]) 
     """Two outputs along each axis along which windows overlap, unless all regions have one output along it."""
     wanted = [1, 1]
     for axis in (0, 1):
-        single = all(dims is not None and dims[1 + axis] == 1 for dims in outputs)
+        single = bool(outputs) and all(dims is not None and dims[1 + axis] == 1 for dims in outputs)
         if window.strides[axis] < window.kernel[axis] and not single:
             wanted[axis] = 2
     down, across = wanted
