@@ -22,9 +22,6 @@ class Kind : public KindReader {
   // inputs.
   virtual void InferShapes(const Kernel& kernel, OrtShapeInferContext* context) const = 0;
 
-  // Whether there are CPU kernels of this kind. Where not, CPU sessions inline the function.
-  virtual bool runs_on_cpu() const { return true; }
-
   virtual std::unique_ptr<FusedKernel> MakeCpu(const Kernel& kernel) const = 0;
 
   // library: where the kernel's CUDA code lies. info: of the node. Not called where the kind has an obstacle.

@@ -1,6 +1,7 @@
-#include "cuda/pool.h"
+#include "cpu/pool.h"
 
 #include "call/pool_shapes.h"
+#include "cuda/pool.h"
 #include "kernel_file/pool.h"
 #include "kinds/kind.h"
 
@@ -13,7 +14,6 @@ class PoolKind final : public Kind {
 
   void ReadMeaning(const JsonReader& json, Kernel* kernel) const override {
     kernel->meaning.Set(ReadPool(json, kernel->inputs, kernel->outputs));
-    if (kernel->cpu) json["cpu"].Fail("is true, and there are no pools for the CPU");
   }
 
   Variant ReadVariant(const JsonReader& json, const Kernel& kernel) const override {
@@ -24,10 +24,8 @@ class PoolKind final : public Kind {
     onnxopt::InferShapes(kernel.meaning.As<Pool>(), context);
   }
 
-  bool runs_on_cpu() const override { return false; }
-
-  std::unique_ptr<FusedKernel> MakeCpu(const Kernel& /*kernel*/) const override {
-    throw Error("there are no pools for the CPU");
+  std::unique_ptr<FusedKernel> MakeCpu(const Kernel& kernel) const override {
+    return std::make_unique<PoolCpuKernel>(kernel);
   }
 
   std::unique_ptr<FusedKernel> MakeCuda(const Kernel& kernel, const cuda::Library& library,

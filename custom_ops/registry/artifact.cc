@@ -69,7 +69,7 @@ void Artifact::AddOps(const cuda::Library* library) {
       problem = obstacle;
       continue;
     }
-    if (KindOf(kernel).runs_on_cpu()) ops_.push_back(std::make_unique<CustomOp>(kernel, nullptr, nullptr));
+    ops_.push_back(std::make_unique<CustomOp>(kernel, nullptr, nullptr));
     if (!gpu) continue;
     for (const char* provider : kCudaProviders) ops_.push_back(std::make_unique<CustomOp>(kernel, provider, library));
   }

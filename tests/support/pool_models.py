@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+import ml_dtypes
 import numpy as np
+import onnx
 import onnx_ir as ir
 import onnxruntime as ort
 from onnx import TensorProto, helper
@@ -65,3 +67,21 @@ def expected(pool: Pool, x: np.ndarray) -> np.ndarray:
     (y,) = session.run(None, {"x": turned if is_byte else turned.astype(np.float32)})
     y = y.transpose(0, 2, 3, 1)
     return y.astype(x.dtype) if pool.operation == "max" else y
+
+
+def numpy_dtype(dtype: str) -> np.dtype:
+    return np.dtype(ml_dtypes.bfloat16) if dtype == "bfloat16" else np.dtype(dtype)
+
+
+def float32_outside(model: onnx.ModelProto) -> onnx.ModelProto:
+    """The model, x to y, with Casts from and to float32 around it."""
+    graph = model.graph
+    for node in graph.node:
+        node.input[:] = ["x_inside" if name == "x" else name for name in node.input]
+        node.output[:] = ["y_inside" if name == "y" else name for name in node.output]
+    inner = graph.input[0].type.tensor_type.elem_type
+    graph.node.insert(0, helper.make_node("Cast", ["x"], ["x_inside"], to=inner))
+    graph.node.append(helper.make_node("Cast", ["y_inside"], ["y"], to=TensorProto.FLOAT))
+    for info in (graph.input[0], graph.output[0]):
+        info.type.tensor_type.elem_type = TensorProto.FLOAT
+    return model
