@@ -22,7 +22,7 @@ from onnxopt.fusion.region import Kernel
 from onnxopt.program.pool import Pool
 from tests.support import custom_ops_artifact as artifact
 from tests.support import custom_ops_fake_driver as fake_driver
-from tests.support import pool_models
+from tests.support import pool_models, random_pools
 from tests.support.custom_ops_damage import set_field
 from tests.support.fusing import fuse, outline
 
@@ -108,6 +108,15 @@ def test_the_cpu_kernel_is_the_operator(tmp_path: pathlib.Path, pool: Pool) -> N
         np.testing.assert_allclose(y.astype(np.float32), expected, rtol=step, atol=step)
 
 
+def test_random_pools(tmp_path: pathlib.Path) -> None:
+    model = random_pools.model(random_pools.pools())
+    kernels = [dataclasses.replace(k, cpu=True) for k in outline(model, fuse(model))]
+    library = artifact.copy_library(tmp_path)
+    (tmp_path / "kernels.json").write_text(kernels_json.to_json(kernels, None))
+    wrong = random_pools.disagreeing(artifact.session(ir.to_proto(model), library))
+    assert not wrong, (len(wrong), wrong[:3])
+
+
 @pytest.mark.parametrize(
     ("dims", "message"),
     [
@@ -155,7 +164,7 @@ np.save(sys.argv[3], session.run(None, {"x": np.load(sys.argv[4])})[0])
 
 @pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler")
 def test_with_a_gpu_a_session_on_the_cpu_works_too(tmp_path: pathlib.Path) -> None:
-    """The function's name is registered there, so that ONNX Runtime does not inline it: the library's CPU kernel runs."""
+    """The function's name is registered there, and ONNX Runtime does not inline it: the library's CPU kernel runs."""
     model, kernel = outlined()
     fatbin = fake_driver.fatbin((90, False))
     document: dict[str, Any] = json.loads(kernels_json.to_json([kernel], None))

@@ -29,15 +29,19 @@ def attributes(pool: Pool) -> dict[str, Any]:
     return named | ({"count_include_pad": 1} if pool.count_include_pad else {})
 
 
+def nodes(pool: Pool, x: str = "x", y: str = "y", suffix: str = "") -> str:
+    """The pool between Transposes, as text."""
+    written = ", ".join(f"{k} = {_text(v)}" for k, v in attributes(pool).items())
+    return (
+        f"t{suffix} = Transpose<perm = [0, 3, 1, 2]>({x})  p{suffix} = {_OP[pool.operation]}<{written}>(t{suffix})"
+        f"  {y} = Transpose<perm = [0, 2, 3, 1]>(p{suffix})"
+    )
+
+
 def model(pool: Pool, dims: str = "N, H, W, C") -> ir.Model:
     """Of one pool: x to y."""
-    written = ", ".join(f"{k} = {_text(v)}" for k, v in attributes(pool).items())
-    body = (
-        f"t = Transpose<perm = [0, 3, 1, 2]>(x)  p = {_OP[pool.operation]}<{written}>(t)"
-        "  y = Transpose<perm = [0, 2, 3, 1]>(p)"
-    )
     dtype = TEXT[pool.dtype]
-    return graph(f"{dtype}[{dims}] x", f"{dtype}[] y", body, opset=22)
+    return graph(f"{dtype}[{dims}] x", f"{dtype}[] y", nodes(pool), opset=22)
 
 
 def _text(value: object) -> str:

@@ -2,8 +2,8 @@
 
     x [N, H, W, C] -> Transpose -> MaxPool | AveragePool -> Transpose -> y [N, Ho, Wo, C]
 
-cuDNN's pools of NHWC tensors take up to twenty times as long as a copy of the tensor (benchmarks/notes.md). The CPU runs
-the inlined function, whose Transposes ONNX Runtime cancels against its neighbours'.
+cuDNN's pools of NHWC tensors take up to twenty times as long as a copy of the tensor (benchmarks/notes.md). On the CPU,
+ONNX Runtime runs the inlined function and cancels its Transposes against its neighbours'.
 """
 
 from __future__ import annotations
