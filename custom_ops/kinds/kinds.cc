@@ -7,6 +7,7 @@
   X(Scan)                \
   X(Gemm)                \
   X(Convolution)         \
+  X(Pool)                \
   X(Attention)
 
 namespace onnxopt {

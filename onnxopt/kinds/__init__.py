@@ -10,10 +10,12 @@ from onnxopt.fusion.region import Kind
 # that no other kind takes, and the nodes that compute their lengths. Rowwise comes before GEMM, because a bias or a
 # residual costs less in a norm's kernel than in cuBLASLt's epilogue (benchmarks/notes.md). Rowwise comes before scan,
 # because the work between a reduction and a scan costs nothing in the reduction's kernel. Convolution comes before
-# these: its residual costs one read less than a norm's, and a SiLU behind it costs nothing. Pointwise takes the rest.
+# these: its residual costs one read less than a norm's, and a SiLU behind it costs nothing. Depthwise convolutions and
+# pools take operators that no other kind takes, with the elementwise work around them. Pointwise takes the rest.
 _IN_ORDER = (
     "attention",
     "convolution",
+    "pool",
     "rowwise",
     "scan",
     "gemm",

@@ -36,6 +36,7 @@ BELOW = {
         "scan": ["rowwise", "device"],
         "gemm": ["device"],
         "attention": ["device"],
+        "pool": ["device"],
     },
 }
 SOURCES = [
