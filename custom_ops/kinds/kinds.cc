@@ -6,6 +6,7 @@
   X(Rowwise)             \
   X(Scan)                \
   X(Gemm)                \
+  X(Depthwise)           \
   X(Attention)
 
 namespace onnxopt {

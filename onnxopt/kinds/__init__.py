@@ -7,11 +7,13 @@ import importlib
 from onnxopt.fusion.region import Kind
 
 # In the order of the search; later kinds leave alone the nodes that an earlier kind takes. Attention takes operators
-# that no other kind takes, and the nodes that compute their lengths. Rowwise comes before GEMM, because a bias or a
+# that no other kind takes, and the nodes that compute their lengths. Depthwise comes before rowwise, because an
+# activation behind a convolution costs nothing there. Rowwise comes before GEMM, because a bias or a
 # residual costs less in a norm's kernel than in cuBLASLt's epilogue (benchmarks/notes.md). Rowwise comes before scan,
 # because the work between a reduction and a scan costs nothing in the reduction's kernel. Pointwise takes the rest.
 _IN_ORDER = (
     "attention",
+    "depthwise",
     "rowwise",
     "scan",
     "gemm",

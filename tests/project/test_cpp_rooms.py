@@ -35,6 +35,7 @@ BELOW = {
         "scan": ["rowwise", "device"],
         "gemm": ["device"],
         "attention": ["device"],
+        "depthwise": ["device"],
     },
 }
 SOURCES = [
