@@ -267,7 +267,7 @@ struct Banded {
     const int segment = m / Tile::kAcross;
     const int octet = m % Tile::kAcross;
     const uint32_t plane = planes + 16 * Tile::plane_of(in_block);
-    own.in_rows = plane + 16 * (Tile::segment_row(segment) * Tile::kRow + octet * W::kStrideAcross + lane / 16);
+    own.in_rows = plane + 16 * (Tile::Rows::segment_row(segment) * Tile::kRow + octet * W::kStrideAcross + lane / 16);
     own.out_rows = plane + 16 * ((segment * Tile::kDown + lane / 16) * Tile::kOutRow + octet);
 #pragma unroll
     for (int i = 0; i < Tile::kOwn; ++i)
