@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from typing import Any
+from unittest import mock
 
 import ml_dtypes
 import numpy as np
@@ -13,10 +16,11 @@ from onnx import helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
 from onnxopt.fusion.region import FusionPlan, Kernel
+from onnxopt.kinds.depthwise import find
 from onnxopt.program.dtypes import to_ir
 from tests.support.fusing import fuse, outline
 
-OPSET = 20
+OPSET = 22
 # What stands in front and behind, as onnx text over names: `t` is what passes through, `c` has one element a channel,
 # `r` has the result's shape.
 IN_FRONT = {
@@ -85,16 +89,13 @@ class Case:
         inputs = [helper.make_tensor_value_info("t", element, shape)]
         if "r)" in back and not self.skip:
             inputs.append(helper.make_tensor_value_info("r", element, result))
-        text = " ".join((front, "w_ = X()", "v_ = X()", back))
         nodes = [*_nodes(front), *self._convolution("x" if front else "t", "v" if back else "y")]
         nodes += _nodes(back.replace("r)", "t)") if self.skip else back)
         used = {name for node in nodes for name in node.input}
         constants = [numpy_helper.from_array(a.astype(stored), k) for k, a in self.constants().items() if k in used]
-        graph = helper.make_graph(
-            nodes, "g", inputs, [helper.make_tensor_value_info("y", element, None)], constants
-        )  # fmt: skip
-        assert text
-        return helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=9)
+        infos = [helper.make_tensor_value_info("y", element, None)]
+        graph = helper.make_graph(nodes, "g", inputs, infos, constants)
+        return helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=10)
 
     def _convolution(self, x: str, y: str) -> list[onnx.NodeProto]:
         operands = ["x_nchw", "w_krs", *(["bias"] if self.bias else [])]
@@ -131,20 +132,13 @@ class Case:
         if self.in_front and self.dtype != "float32":
             front = ReferenceEvaluator(self._front_model()).run(None, {"t": wide["t"]})[0]
             wide["t0"], wide["t"] = wide["t"], front.astype(numpy_dtype(self.dtype)).astype(np.float64)
-            plain = dataclasses.replace(self, in_front="")
             if self.skip:
-                plain = dataclasses.replace(plain, skip=False)
                 wide["r"] = wide["t0"]
-            wide.pop("t0")
-            model = plain._wide_model(self.constants())
+            model = dataclasses.replace(self, in_front="", skip=False).model("float64")
         else:
             model = self.model("float64")
         (y,) = ReferenceEvaluator(model).run(None, {i.name: wide[i.name] for i in model.graph.input})
         return np.asarray(y)
-
-    def _wide_model(self, constants: dict[str, np.ndarray]) -> onnx.ModelProto:
-        del constants
-        return self.model("float64")
 
     def _front_model(self) -> onnx.ModelProto:
         nodes = _nodes(IN_FRONT[self.in_front])
@@ -153,14 +147,43 @@ class Case:
         double = to_ir("float64").value
         infos = [helper.make_tensor_value_info(n, double, None) for n in ("t", "x")]
         graph = helper.make_graph(nodes, "front", infos[:1], infos[1:], constants)
-        return helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=9)
+        return helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=10)
 
     def limit(self) -> tuple[float, float]:
         """Relative and absolute error that a result may have."""
         if self.dtype == "float32":
             return 2e-5, 1e-5
         eps = float(ml_dtypes.finfo(numpy_dtype(self.dtype)).eps)
-        return 1.5 * eps, 3 * eps  # the sum may be rounded before the program behind reads it
+        rounds = self.in_front or "r)" in BEHIND[self.behind]  # a sum may be rounded before the program behind reads it
+        return 0.75 * eps, (3.0 if rounds else 0.5) * eps
+
+
+def random_case(seed: int, dtype: str) -> Case:
+    """Any window, size and neighbours that have a result."""
+    rng = np.random.default_rng([seed, len(dtype)])
+
+    def pick(*values: Any) -> Any:
+        return values[int(rng.integers(len(values)))]
+
+    side = (1, 2, 3, 3, 3, 5, 5, 7, 7, 9, 11)
+    kernel = (pick(*side), pick(*side)) if rng.random() < 0.4 else (pick(*side),) * 2
+    strides = pick((1, 1), (1, 1), (2, 2), (1, 2), (3, 3), (3, 1))
+    dilations = pick((1, 1), (1, 1), (1, 1), (2, 2), (1, 3), (4, 1))
+    auto_pad = pick("NOTSET", "NOTSET", "NOTSET", "VALID", "SAME_UPPER", "SAME_LOWER")
+    if auto_pad.startswith("SAME"):
+        dilations = (1, 1)
+    reach = [(k - 1) * d + 1 for k, d in zip(kernel, dilations, strict=True)]
+    pads = tuple(int(rng.integers(0, r)) for r in (*reach, *reach)) if auto_pad == "NOTSET" else (0, 0, 0, 0)
+    room = [r - pads[k] - pads[2 + k] if not auto_pad.startswith("SAME") else 1 for k, r in enumerate(reach)]
+    sizes = [max(1, room[k]) + int(rng.integers(0, 40)) for k in range(2)]
+    behind = pick(*BEHIND)
+    case = Case(
+        (int(rng.integers(1, 4)), *sizes, pick(1, 3, 8, 16, 24, 37, 40, 72, 104)), kernel, strides, dilations, pads,
+        auto_pad, dtype, bias=bool(rng.random() < 0.7), in_front=pick(*IN_FRONT), behind=behind,
+        known=bool(rng.random() < 0.6),
+    )  # fmt: skip
+    keeps = case.result_dims() == list(case.x)
+    return dataclasses.replace(case, skip=keeps and bool(rng.random() < 0.7))
 
 
 def _nodes(text: str) -> list[onnx.NodeProto]:
@@ -183,15 +206,40 @@ class Fused:
     optimized: onnx.ModelProto
 
 
-def fused(case: Case, change: Callable[[onnx.ModelProto], None] | None = None) -> Fused:
-    """The case's model, fused, after `change` in place."""
+def fused(case: Case, by_rule: bool = False) -> Fused:
+    """The case's model, fused. by_rule: nodes in front become part of a kernel only where that is predicted to pay."""
     original = case.model()
-    if change is not None:
-        change(original)
     model = ir.serde.deserialize_model(original)
-    plan = fuse(model)
+    always = contextlib.nullcontext() if by_rule else mock.patch.object(find._Growth, "_pays", return_value=True)
+    with always:
+        plan = fuse(model)
     kernels = outline(model, plan)
     return Fused(plan, kernels, original, ir.to_proto(model))
+
+
+def bodiless(optimized: onnx.ModelProto) -> onnx.ModelProto:
+    """The model with Sub(x, x) for its function's body: were the kernel not used, the result would tell."""
+    model = onnx.ModelProto()
+    model.CopyFrom(optimized)
+    (function,) = model.functions
+    del function.node[:]
+    function.node.append(helper.make_node("Sub", [function.input[0]] * 2, [function.output[0]]))
+    return model
+
+
+def worst(case: Case, found: np.ndarray, expected: np.ndarray) -> float:
+    """The largest error as a multiple of the limit; NaN and infinities must lie at the same places."""
+    relative, absolute = case.limit()
+    wide = np.asarray(found).astype(np.float64)
+    limit = 65519.0 if case.dtype == "float16" else np.inf
+    expected = np.where(np.abs(expected) > limit, np.copysign(np.inf, expected), expected)
+    if wide.shape != expected.shape or not np.array_equal(np.isnan(wide), np.isnan(expected)):
+        return np.inf
+    special = ~np.isfinite(expected)
+    if not np.array_equal(wide[special], expected[special], equal_nan=True):
+        return np.inf
+    error = np.abs(wide - expected)[~special] / (absolute + relative * np.abs(expected[~special]))
+    return float(error.max(initial=0.0))
 
 
 def ops(regions: Sequence[Kernel]) -> list[str]:
