@@ -183,7 +183,9 @@ def random_case(seed: int, dtype: str) -> Case:
         known=bool(rng.random() < 0.6),
     )  # fmt: skip
     keeps = case.result_dims() == list(case.x)
-    return dataclasses.replace(case, skip=keeps and bool(rng.random() < 0.7))
+    case = dataclasses.replace(case, skip=keeps and bool(rng.random() < 0.7))
+    # A residual of another tensor is fused only where its shape is known to be the result's.
+    return dataclasses.replace(case, known=case.known or "r)" in BEHIND[behind])
 
 
 def _nodes(text: str) -> list[onnx.NodeProto]:
