@@ -71,7 +71,7 @@ class Case:
 
     def constants(self) -> dict[str, np.ndarray]:
         """The initializers in float64."""
-        rng = np.random.default_rng(sum(self.x) + sum(self.kernel))
+        rng = np.random.default_rng([self.channels, *self.kernel])
         made = {"w": rng.standard_normal((*self.kernel, 1, self.channels)) / np.sqrt(self.kernel[0] * self.kernel[1])}
         for name in ("bias", "c", "d"):
             made[name] = rng.standard_normal(self.channels)
@@ -85,7 +85,8 @@ class Case:
         front, back = IN_FRONT[self.in_front], BEHIND[self.behind]
         names = ["N", "H", "W", self.channels]
         shape = list(self.x) if self.known else names
-        result = self.result_dims() if self.known else ["N", "Ho", "Wo", self.channels]
+        behind = names if self.result_dims() == list(self.x) else ["N", "Ho", "Wo", self.channels]
+        result = self.result_dims() if self.known else behind
         inputs = [helper.make_tensor_value_info("t", element, shape)]
         if "r)" in back and not self.skip:
             inputs.append(helper.make_tensor_value_info("r", element, result))
@@ -185,7 +186,7 @@ def random_case(seed: int, dtype: str) -> Case:
     keeps = case.result_dims() == list(case.x)
     case = dataclasses.replace(case, skip=keeps and bool(rng.random() < 0.7))
     # A residual of another tensor is fused only where its shape is known to be the result's.
-    return dataclasses.replace(case, known=case.known or "r)" in BEHIND[behind])
+    return dataclasses.replace(case, known=case.known or ("r)" in BEHIND[behind] and not keeps))
 
 
 def _nodes(text: str) -> list[onnx.NodeProto]:
