@@ -37,6 +37,7 @@ BELOW = {
         "gemm": ["device"],
         "attention": ["device"],
         "pool": ["device"],
+        "depthwise": ["device"],
     },
 }
 SOURCES = [
