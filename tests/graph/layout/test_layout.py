@@ -127,7 +127,7 @@ CHAIN = "a = Conv<pads=[1,1,1,1]>(x, w) {} y = Conv<pads=[1,1,1,1]>(v, w, b)"
         "r = ReduceMax<keepdims=1>(a, one) v = Sub(a, r)",
         "v = Pad(a, pads, zero)",
         "v = Slice(a, one, ten, two)",
-        "h = Shape(a) n = ConstantOfShape(h) v = Add(a, n)",
+        "h = Shape<start=2>(a) q = Cast<to=1>(h) m = ReduceMean<keepdims=0>(q) v = Mul(a, m)",
         "v = BatchNormalization(a, b, b, b, e)  z = Relu(a)",
         "t = Transpose<perm=[0,2,3,1]>(a) n = LayerNormalization(t, b) v = Transpose<perm=[0,3,1,2]>(n)",
     ],
