@@ -35,7 +35,10 @@ class Writer:
 
     def _write(self, node: ir.Node, form: Form) -> None:
         """Put the new form in place of a node."""
-        new = self._affine(node, form) if form.term is not None else self._same(node, form)
+        if form.dims:
+            new = self._picked(node, form)
+        else:
+            new = self._affine(node, form) if form.term is not None else self._same(node, form)
         self._graph.insert_before(node, new)
         for k, (old, result) in enumerate(zip(node.outputs, new.outputs, strict=True)):
             result.type = old.type
@@ -78,6 +81,13 @@ class Writer:
         product = self._add(node, "Mul", [self._channels_last(x, node), factor], {}, f"{node.name}_scaled")
         mark(product)
         return ir.Node("", "Add", [product, term], num_outputs=1, name=node.name)
+
+    def _picked(self, node: ir.Node, form: Form) -> ir.Node:
+        """The shape in channels last, and a Gather that brings the dims in order."""
+        x = self._channels_last(operand(node, 0), node)
+        whole = self._add(node, "Shape", [x], {}, f"{node.outputs[0].name}_nhwc")
+        whole.type, whole.shape = ir.TensorType(ir.DataType.INT64), ir.Shape([RANK])
+        return ir.Node("", "Gather", [whole, self._constant(np.array(form.dims))], num_outputs=1, name=node.name)
 
     def _replace(self, old: ir.Value, result: ir.Value, node: ir.Node, between: bool) -> None:
         """Readers get a Transpose of `result`, which may turn out to have no use."""
