@@ -97,6 +97,21 @@ def same(source: ir.Model, found: ir.Model, batch: int) -> None:
         np.testing.assert_allclose(one, other, rtol=tolerance, atol=tolerance)
 
 
+@pytest.mark.parametrize(("dtype", "channels"), [("float16", 4), ("float", 3)])
+def test_an_image_of_16_bits_gets_a_fourth_channel(dtype: str, channels: int, tmp_path: Path) -> None:
+    body = "u = Conv<strides = [2, 2], pads = [3, 3, 3, 3]>(x, w, b)  v = Conv(x, p)  r = Relu(u)  y = Conv(r, q)"
+    weights = f"{dtype}[8,3,7,7] w, {dtype}[8,3,3,3] p, {dtype}[8,8,3,3] q, {dtype}[8] b"
+    source = model(body, f"{dtype}[2, 3, 16, 17] x", f"{dtype}[] y, {dtype}[] v", weights)
+    found, count = laid_out(source, tmp_path)
+    assert count == 3
+    first = [n for n in found.graph if n.op_type == "Conv"][:2]
+    assert [n.inputs[1].shape[1] for n in first] == [channels, channels]  # type: ignore[index, union-attr]
+    assert ops(found).count("Pad") == (channels == 4)  # both convolutions read one padded image
+    feeds = {"x": np.random.default_rng(1).standard_normal((2, 3, 16, 17)).astype(source.graph.inputs[0].dtype.numpy())}
+    for a, b in zip(run(found, feeds), run(source, feeds), strict=True):
+        np.testing.assert_allclose(a.astype(np.float32), b.astype(np.float32), rtol=2e-3, atol=2e-3)
+
+
 def test_two_convolutions_of_one_input_have_transposes_of_their_own(tmp_path: Path) -> None:
     source = model("v = Conv(x, p) u = Conv(x, p, b) y = Add(u, v)")
     found, count = laid_out(source, tmp_path)
