@@ -78,7 +78,7 @@ def test_what_bounds_a_convolution(
 
 def test_a_bound_that_depends_on_the_gpu_says_so() -> None:
     text = summary.work_text(
-        Traffic(1, 1_000_000, 2, flops=100_000_000), "float16", ("sm_75", "sm_80", "sm_89", "sm_90")
+        Traffic(1, 1_000_000, 2, flops=180_000_000), "float16", ("sm_75", "sm_80", "sm_89", "sm_90")
     )
     assert "bound by arithmetic on" in text and "by memory on the others" in text
 
