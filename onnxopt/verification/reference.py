@@ -8,7 +8,7 @@ import functools
 import itertools
 import tempfile
 import time
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -198,9 +198,15 @@ class Reference:
             if isinstance(actual, RunError):
                 checks.append(Check(*label, str(case), "", None, error=str(actual)))
                 continue
-            for name, expected in self.outputs[case].items():
-                checks.append(self._compare(label, case, name, expected, actual.get(name)))
+            checks += self.compare_outputs(label, case, actual)
         return checks
+
+    def compare_outputs(self, label: tuple[str, bool], case: Case, actual: Mapping[str, Array]) -> list[Check]:
+        """Compare another model's outputs of a case. label: the provider, and whether the library took part."""
+        return [
+            self._compare(label, case, name, expected, actual.get(name))
+            for name, expected in self.outputs[case].items()
+        ]
 
     def cases_of(self, checks: Iterable[Check]) -> list[Case]:
         """The cases these checks belong to; the first case stands for a session that could not be created."""

@@ -35,6 +35,7 @@ _ON = {"cpu": CPU, "cuda": CUDA}
     multiple=True,
     help="Verify on this machine's CPU or GPU, and record the result in the artifact; repeat for both.",
 )
+@options.emulate
 @options.json_option
 @click.pass_context
 def command(
@@ -45,6 +46,7 @@ def command(
     data: tuple[Path, ...],
     providers: tuple[str, ...],
     on: tuple[str, ...],
+    emulate: bool,
     as_json: bool,
 ) -> None:
     """Compare two models, each a model file or an artifact.
@@ -60,7 +62,8 @@ def command(
         shapes=options.parse_shapes(shapes),
         providers=[_ON[name] for name in on] or providers or None,
         data=data,
-        record=bool(on),
+        record=bool(on) or emulate,
+        emulate=emulate,
     )
     if as_json:
         options.print_json({**dataclasses.asdict(report), "failures": len(report.failures)})
