@@ -164,9 +164,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("forms", nargs="*", metavar="FORM", help=f"of {', '.join(FORMS)}; default all")
     parser.add_argument("--nodes", type=int, default=_NODES, help="of the smallest graph (default %(default)s)")
-    parser.add_argument(
-        "--out", type=pathlib.Path, default=_RESULTS / "cpu_scaling.json", help="the JSON file to write"
-    )
+    to = "the JSON file to write; other forms in it stay"
+    parser.add_argument("--out", type=pathlib.Path, default=_RESULTS / "cpu_scaling.json", help=to)
     parser.add_argument("--child", type=pathlib.Path, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.child is not None:
@@ -176,7 +175,8 @@ def main() -> None:
     if unknown:
         parser.error(f"unknown: {', '.join(sorted(unknown))}; the forms are {', '.join(FORMS)}")
     results = run(arguments.forms or list(FORMS), arguments.nodes)
-    arguments.out.write_text(json.dumps(results, indent=1) + "\n")
+    known = json.loads(arguments.out.read_text()) if arguments.out.exists() else {}
+    arguments.out.write_text(json.dumps({**known, **results}, indent=1) + "\n")
     print(f"\n{arguments.out}")
 
 
