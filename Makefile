@@ -74,8 +74,9 @@ bench: build ## run the benchmarks of the CPU, or the one that BENCH names
 	@$(if $(BENCH),$(BIN)/python -m benchmarks $(BENCH),\
 		for name in $(CPU_BENCHMARKS); do $(BIN)/python -m benchmarks $$name; done)
 
-fuzz: build ## random graphs against ONNX Runtime for FUZZ_SECONDS
+fuzz: build ## random graphs against ONNX Runtime, and damaged model files, for FUZZ_SECONDS each
 	@$(BIN)/python -m tests.fuzz --seconds $(FUZZ_SECONDS)
+	@$(BIN)/python -m tests.fuzz.mutations --seconds $(FUZZ_SECONDS)
 
 clean: ## remove what was built; .venv and downloaded models stay
 	rm -rf build dist onnxopt/lib *.egg-info .pytest_cache .ruff_cache .mypy_cache .hypothesis

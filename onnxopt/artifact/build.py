@@ -18,14 +18,14 @@ from onnxopt.artifact import layout
 from onnxopt.artifact.folder import write_library
 from onnxopt.artifact.manifest import LeftOut
 from onnxopt.codegen import kernels_json
-from onnxopt.errors import VerificationError
+from onnxopt.errors import ModelError, VerificationError
 from onnxopt.fusion import outline
 from onnxopt.fusion.region import Kernel
 from onnxopt.graph import read, write
 from onnxopt.graph import traits as model_traits
 from onnxopt.graph.traits import Traits
 from onnxopt.verification.bisect import bisect
-from onnxopt.verification.reference import Ahead, Check, NotRunnable, Reference
+from onnxopt.verification.reference import Ahead, Check, NotRunnable, Reference, Refused
 from onnxopt.verification.verify import VerificationReport, describe_failure, references, verify_model
 
 _ATTEMPTS = 4  # leaving functions out may uncover another function's error
@@ -115,6 +115,7 @@ def verify_and_leave_out(
 
     ahead: the source's session that `open_ahead` began. Returns a report that passed, or one with status "not_run"
     where ONNX Runtime cannot run the original here. RewriteDisagrees where rewrite rules are at fault.
+    ModelError where ONNX Runtime refuses the original itself.
     VerificationError where the interface changed, or outputs differ and neither fusions nor rewrite rules are at fault.
     """
     optimized = model_traits.of(build.model)
@@ -125,6 +126,10 @@ def verify_and_leave_out(
         originals = references(
             source.path, traits, folder=scratch, shapes=shapes, model_bytes=source.bytes, ahead=ahead
         )
+    except Refused as error:
+        raise ModelError(
+            f"{source.path}: ONNX Runtime does not open the original: {error}; --no-verify optimizes it unchecked"
+        ) from error
     except NotRunnable as error:
         return VerificationReport("not_run", reason=str(error))
     for _ in range(_ATTEMPTS):

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import onnx_ir as ir
 
-from onnxopt.graph import signature
+from onnxopt.graph import ort_traps, signature
 from onnxopt.graph.signature import Tensor, tensor_text
 
 RANDOM_OPS = frozenset(
@@ -30,7 +30,8 @@ class Traits:
     inputs, outputs: the interface. index_bounds: by input name, see the function index_bounds. precision: the coarsest
     float dtype of any value, "quantized" where the model quantizes at run time; a key of the table of limits in
     verification/compare.py. float_decided: names of the outputs that depend on the value of a float tensor. random:
-    whether a node draws random numbers.
+    whether a node draws random numbers. traps: whether running it in ONNX Runtime can end the process
+    (graph/ort_traps.py).
     """
 
     inputs: tuple[Tensor, ...]
@@ -39,6 +40,7 @@ class Traits:
     precision: str
     float_decided: frozenset[str]
     random: bool
+    traps: bool = False
 
 
 def of(model: ir.Model) -> Traits:
@@ -51,6 +53,7 @@ def of(model: ir.Model) -> Traits:
         precision=_precision(model, nodes),
         float_decided=frozenset(v.name or "" for v in model.graph.outputs if _depends_on_a_float(v)),
         random=any(n.op_type in RANDOM_OPS and not _is_inert_dropout(n) for n in nodes),
+        traps=ort_traps.can_end_the_process(model),
     )
 
 

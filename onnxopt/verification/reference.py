@@ -18,7 +18,7 @@ from onnxopt.errors import OnnxoptError
 from onnxopt.graph import signature
 from onnxopt.graph.signature import Sizes
 from onnxopt.graph.traits import Traits
-from onnxopt.runtime import sessions
+from onnxopt.runtime import isolated, sessions
 from onnxopt.runtime.sessions import RunError
 from onnxopt.verification import samples, widening
 from onnxopt.verification.compare import Array, Difference, Limit, compare
@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 SEEDS = (0, 1, 2)
 _KEPT_BYTES = 256 << 20  # reference outputs kept for one provider
+_NOT_HERE = ("Could not find an implementation for", "is not a registered function/op", "could not start")
+_LARGEST_INPUTS = 1 << 29  # bytes
 _SEARCH_SECONDS = 10.0  # for a model that accepts none of the usual shapes
 _TIMES_NOISE = 4.0  # one other order of arithmetic is one draw from a distribution
 _CONFIG = {"session.disable_prepacking": "1"}  # a few runs do not earn back a second copy of the weights
@@ -92,6 +94,15 @@ class NotRunnable(OnnxoptError):
     """ONNX Runtime cannot run the original model on this machine; the message is its reason."""
 
 
+class Refused(NotRunnable):
+    """ONNX Runtime opens the original nowhere: it is no valid model. The message is ONNX Runtime's."""
+
+
+def _is_for_others(message: str) -> bool:
+    """Whether another provider, or an application with libraries of operators, may run a model that was refused so."""
+    return any(text in message for text in _NOT_HERE)
+
+
 class Ahead:
     """A CPU session of the model file, created in the background."""
 
@@ -137,12 +148,18 @@ class Reference:
         self._own_differences: dict[tuple[Case, str], Difference] | None = None
         self._in_float32: Float32[Case] | None = None
         self._float32_tried = False
+        self._trial = isolated.Trial(model, provider=provider, library=library) if traits.traps else None
         try:
+            if self._trial is not None:
+                self._trial.open()
             session = (ahead.take() if ahead is not None else None) or self._open(model, library=library)
+            _unsupported_kinds(traits)
+            self._collect(session, pinned, seconds, search)
         except RunError as error:
-            raise NotRunnable(str(error)) from error
-        _unsupported_kinds(traits)
-        self._collect(session, pinned, seconds, search)
+            raise (NotRunnable if _is_for_others(str(error)) else Refused)(str(error)) from error
+        finally:
+            if self._trial is not None:
+                self._trial.close()
         if not self.outputs:
             reason = self.skipped[-1].reason if self.skipped else "no shapes to try"
             raise NotRunnable(f"it accepted none of the inputs tried; the last time ONNX Runtime said: {reason}")
@@ -251,6 +268,8 @@ class Reference:
             kept = sum(a.nbytes for case in self.outputs.values() for a in case.values())
             if self.outputs and (time.monotonic() - started > seconds or kept > _KEPT_BYTES):
                 break
+            if not self.outputs and time.monotonic() - started > _SEARCH_SECONDS:
+                break
             case = Case(tuple(sizes.items()), seed)
             if seed != SEEDS[0] and Case(case.sizes, SEEDS[0]) not in self.outputs:
                 continue
@@ -279,7 +298,14 @@ class Reference:
         del self.skipped[listed:-1]
 
     def _try(self, session: InferenceSession, case: Case, empty: dict[Case, dict[str, Array]]) -> bool:
+        needed = samples.bytes_of(self.traits.inputs, dict(case.sizes))
+        if needed > _LARGEST_INPUTS:
+            reason = f"its inputs would take {needed:,} bytes; at most {_LARGEST_INPUTS:,} are tried"
+            self.skipped.append(Skipped(self.provider, str(case), reason))
+            return False
         try:
+            if self._trial is not None:
+                self._trial.run(self._feeds(case))
             outputs = sessions.run(session, self._feeds(case))
         except RunError as error:
             self.skipped.append(Skipped(self.provider, str(case), str(error)))

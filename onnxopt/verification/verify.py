@@ -76,9 +76,9 @@ def open_ahead(model: Path, traits: Traits, model_bytes: int) -> Ahead | None:
 
     ONNX Runtime creates a session on one core, and Python leaves the other idle: a second less for BERT-base. Not for a
     model of a gigabyte or more, which would take that memory while other steps run, nor for one that draws random
-    numbers, whose seeds have to be fixed first.
+    numbers, whose seeds have to be fixed first, nor for one that can end this process.
     """
-    return None if model_bytes >= _AHEAD_BELOW or traits.random else Ahead(model)
+    return None if model_bytes >= _AHEAD_BELOW or traits.random or traits.traps else Ahead(model)
 
 
 def references(
@@ -105,7 +105,7 @@ def references(
     if providers is None:
         providers = [sessions.CPU, sessions.CUDA] if sessions.cuda_is_usable() else [sessions.CPU]
     runnable: list[Reference] = []
-    reason = "no execution provider"
+    failure = NotRunnable("no execution provider")
     for provider in providers:
         try:
             runnable.append(
@@ -121,9 +121,9 @@ def references(
                 )
             )
         except NotRunnable as error:
-            reason = str(error)
+            failure = error
     if not runnable:
-        raise NotRunnable(reason)
+        raise failure
     return runnable
 
 
