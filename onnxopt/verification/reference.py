@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import functools
 import itertools
+import re
 import tempfile
 import time
 from collections.abc import Collection, Iterable, Iterator
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 
 SEEDS = (0, 1, 2)
 _KEPT_BYTES = 256 << 20  # reference outputs kept for one provider
+_FIRST_OPSET_OF_ORT = 7  # the oldest that it promises to run
 _NOT_HERE = ("Could not find an implementation for", "is not a registered function/op", "could not start")
 _LARGEST_INPUTS = 1 << 29  # bytes
 _SEARCH_SECONDS = 10.0  # for a model that accepts none of the usual shapes
@@ -99,7 +101,13 @@ class Refused(NotRunnable):
 
 
 def _is_for_others(message: str) -> bool:
-    """Whether another provider, or an application with libraries of operators, may run a model that was refused so."""
+    """Whether another provider, or an application with libraries of operators, may run a model that was refused so.
+
+    None runs the operators of the first opsets, which ONNX Runtime says to be without implementation as well.
+    """
+    version = re.search(r"Could not find an implementation for \w+\((\d+)\)", message)
+    if version is not None and int(version[1]) < _FIRST_OPSET_OF_ORT:
+        return False
     return any(text in message for text in _NOT_HERE)
 
 

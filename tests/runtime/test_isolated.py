@@ -48,7 +48,7 @@ def test_a_trial_says_how_it_ended_and_goes_on(tmp_path: Path) -> None:
 def test_a_model_that_is_refused(tmp_path: Path) -> None:
     (tmp_path / "m.onnx").write_bytes(b"no model")
     trial = isolated.Trial(tmp_path / "m.onnx", provider=sessions.CPU, library=None)
-    with pytest.raises(RunError, match="(?i)protobuf"):
+    with pytest.raises(RunError, match=r"(?i)protobuf"):
         trial.open()
     trial.close()
 
