@@ -194,7 +194,8 @@ def _attribute(draw: random.Random, model: onnx.ModelProto) -> None:
     if draw.random() < 0.5:
         attribute.type = draw.choice(list(onnx.AttributeProto.AttributeType.values()))
     else:
-        draw.choice(_nodes(model)).attribute.add().CopyFrom(attribute)
+        copied = onnx.AttributeProto.FromString(attribute.SerializeToString())  # the node may lie inside the attribute
+        draw.choice(_nodes(model)).attribute.add().CopyFrom(copied)
 
 
 def _dtype(draw: random.Random, model: onnx.ModelProto) -> None:
