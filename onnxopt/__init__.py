@@ -11,7 +11,15 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from onnxopt.errors import ArtifactError, CompileError, ModelError, OnnxoptError, UsageError, VerificationError
+from onnxopt.errors import (
+    ArtifactError,
+    CompileError,
+    ModelError,
+    NotVerifiedError,
+    OnnxoptError,
+    UsageError,
+    VerificationError,
+)
 
 if TYPE_CHECKING:  # the same as below, for type checkers
     __version__: str
@@ -83,6 +91,7 @@ __all__ = [
     "Manifest",
     "ModelError",
     "ModelSummary",
+    "NotVerifiedError",
     "OnnxoptError",
     "OptionChange",
     "PublicKey",

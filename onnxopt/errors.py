@@ -7,7 +7,9 @@ from collections.abc import Iterator
 
 
 class OnnxoptError(Exception):
-    """Base of every error that onnxopt raises on purpose. The command prints its message and exits with code 2."""
+    """Base of every error that onnxopt raises on purpose. The command prints its message and exits with `exit_code`."""
+
+    exit_code = 2
 
 
 class ModelError(OnnxoptError):
@@ -28,6 +30,12 @@ class ArtifactError(OnnxoptError):
 
 class VerificationError(OnnxoptError):
     """The optimized model does not agree with the original, also not without the fusions that disagree."""
+
+
+class NotVerifiedError(VerificationError):
+    """The optimized model could not be compared with the original. The command exits with code 3."""
+
+    exit_code = 3
 
 
 class StepError(ModelError):

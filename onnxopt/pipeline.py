@@ -30,6 +30,7 @@ from onnxopt.graph.passes.transposed_weights import TransposeWeightsPass
 from onnxopt.kinds import KINDS
 from onnxopt.runtime import providers, releases
 from onnxopt.verification.reference import Check
+from onnxopt.verification.user_data import DataSource, check_alone, read_data
 from onnxopt.verification.verify import VerificationReport, open_ahead
 
 _SPLITS = 5  # times that regions which spill registers are split; each time none keeps more than half of one
@@ -60,6 +61,7 @@ def optimize(
     launch_choices: bool = False,
     progress: Progress | None = None,
     cache: Path | None = None,
+    data: Sequence[DataSource] = (),
 ) -> Artifact:
     """Optimize the model file `model` into the new artifact folder `output`.
 
@@ -69,8 +71,10 @@ def optimize(
     above 2 GB. portable: also write model.portable.onnx, without operators of com.microsoft. ort_min: oldest ONNX
     Runtime that the artifact has to run on ("1.25"), default the oldest supported. launch_choices: also compile other
     launch shapes of each kernel, for `tune` to choose from. cache: folder of compiled kernels, default the user's.
+    data: your own inputs to verify with, instead of generated ones: .npz files, or mappings from input name to array.
 
-    Whatever goes wrong, nothing is left behind. Raises ModelError, UsageError, CompileError, VerificationError.
+    Whatever goes wrong, nothing is left behind. Raises ModelError, UsageError, CompileError, VerificationError, and its
+    subclass NotVerifiedError where ONNX Runtime does not run the original here, so that nothing can be compared.
     """
     output, phases = Path(output), _Phases(progress, str(model))
     archs, oldest = check_archs(archs), releases.release(ort_min)
@@ -80,6 +84,8 @@ def optimize(
         normalize.refuse_optimized(source.model, source.path)
         original = description.of_source(source)
         signature.pin(original.traits.inputs, shapes or {})
+        check_alone(data, shapes)
+        own = read_data(data, original.traits.inputs)
         ahead = open_ahead(source.path, original.traits, source.bytes) if verify else None
     with phases("normalize"):
         normalized = normalize.normalize(source.model)
@@ -99,7 +105,9 @@ def optimize(
                     with phases("verify"):
                         report = VerificationReport("skipped", reason="not asked for")
                         if verify:
-                            report = verify_and_leave_out(build, source, original.traits, shapes or {}, scratch, ahead)
+                            report = verify_and_leave_out(
+                                build, source, original.traits, shapes or {}, scratch, ahead, own
+                            )
                     with phases("package"):
                         # After verification: what stands in the way of a CUDA graph depends on the model that is kept.
                         unwritten = providers.write(folder, build.model, archs, shapes)
@@ -162,7 +170,7 @@ class _Fused(NamedTuple):
 def _fuse(
     rewritten: ir.Model, archs: Sequence[str], launch_choices: bool, cache: Path | None, phases: _Phases
 ) -> _Fused:
-    """From the rewritten model, which stays as it is, to kernels. Regions that spill registers are split, as a new try."""
+    """From the rewritten model, which stays as it is, to kernels. Regions that spill registers are split anew."""
     spilled: set[frozenset[str]] = set()  # names of the nodes of regions that need more registers than a GPU has
     for _ in range(_SPLITS):
         fused = _compile(rewritten.clone(), spilled, archs, launch_choices, cache, phases)

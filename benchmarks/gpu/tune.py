@@ -139,6 +139,7 @@ def loaded(artifact: pathlib.Path) -> dict[str, Any]:
     """Which file load takes; a CUDA graph replayed with other contents, and plain runs, against a plain session."""
     import onnxopt
     from onnxopt.artifact import manifest as manifests
+    from onnxopt.graph.input_uses import Use
     from onnxopt.runtime import sessions
     from onnxopt.runtime.bound_run import BoundRun
     from onnxopt.runtime.configuration import configuration_for
@@ -146,12 +147,14 @@ def loaded(artifact: pathlib.Path) -> dict[str, Any]:
 
     chosen = configuration_for(artifact)
     inputs = manifests.load(artifact).inputs
-    bounds = {t.name: 100 for t in inputs}  # token ids that every vocabulary has
+    uses = {
+        t.name: (Use("index", (100,)),) for t in inputs if t.dtype.startswith("int")
+    }  # token ids that every vocabulary has
     plain = onnxopt.load(artifact)
     session = onnxopt.load(artifact, cuda_graph=chosen.provider == sessions.CUDA)
     found = []
     for sizes in _sizes(inputs):
-        draws = [samples.draw(inputs, sizes, seed, bounds) for seed in (0, 1, 2)]
+        draws = [samples.draw(inputs, sizes, seed, uses) for seed in (0, 1, 2)]
         run = BoundRun(session, draws[0], chosen.provider)
         for draw in [*draws, draws[0]]:
             expected = sessions.run(plain, draw)

@@ -14,6 +14,7 @@ from typing import Annotated, Final, Literal
 
 import pydantic
 
+from onnxopt import files
 from onnxopt.artifact import layout
 from onnxopt.artifact.measurement import Measurement
 from onnxopt.errors import ArtifactError
@@ -25,7 +26,8 @@ from onnxopt.kinds import KINDS
 from onnxopt.runtime.releases import Requirements
 from onnxopt.verification.verify import VerificationReport
 
-SCHEMA_VERSION: Final = 2
+SCHEMA_VERSION: Final = 3
+_READABLE: Final = (2, 3)  # schema 2 lacks `verify.executed`
 SCHEMA_FILE = "manifest.schema.json"
 _NO_DIGEST = "0" * 64
 _DIGEST_AT_THE_END = re.compile(rb'"sha256": "([0-9a-f]{64})"\n}\n\Z')
@@ -123,7 +125,7 @@ class Manifest(_Record):
     digits as zeros; it must stay the last member.
     """
 
-    schema_version: Literal[2] = SCHEMA_VERSION
+    schema_version: Literal[2, 3] = SCHEMA_VERSION
     onnxopt: str
     versions: dict[str, str]
     requires: Requirements
@@ -147,8 +149,11 @@ class Manifest(_Record):
     sha256: Sha256 = _NO_DIGEST
 
     def to_json(self) -> str:
-        """The text of manifest.json with its own digest; the same manifest gives the same text."""
-        data = self.model_dump(mode="json") | {"sha256": _NO_DIGEST}
+        """The text of manifest.json with its own digest; the same manifest gives the same text.
+
+        Written in the newest schema, also where it was read from an older one.
+        """
+        data = self.model_dump(mode="json") | {"schema_version": SCHEMA_VERSION, "sha256": _NO_DIGEST}
         text = json.dumps(data, indent=2, allow_nan=False) + "\n"
         digest = hashlib.sha256(text.encode()).hexdigest()
         return text.replace(f'"sha256": "{_NO_DIGEST}"\n}}\n', f'"sha256": "{digest}"\n}}\n')
@@ -166,7 +171,7 @@ def read(artifact: Path) -> bytes:
     """The bytes of an artifact folder's manifest. ArtifactError where there is none."""
     path = artifact / layout.MANIFEST
     try:
-        return path.read_bytes()
+        return files.read_bytes(path, follow=False)
     except (FileNotFoundError, NotADirectoryError):
         if not artifact.exists():
             raise ArtifactError(f"{artifact}: no such artifact folder") from None
@@ -187,7 +192,7 @@ def parse(data: bytes, path: Path) -> Manifest:
     except ValueError as error:
         raise ArtifactError(f"{path}: damaged, it is not JSON: {error}") from None
     version = document.get("schema_version") if isinstance(document, dict) else None
-    if version != SCHEMA_VERSION:
+    if version not in _READABLE:
         raise ArtifactError(f"{path}: {_other_version(version, document)}")
     end = _DIGEST_AT_THE_END.search(data)
     if end is None or hashlib.sha256(data[: end.start(1)] + _NO_DIGEST.encode() + data[end.end(1) :]).hexdigest() != (
@@ -207,7 +212,8 @@ def _other_version(version: object, document: object) -> str:
         return "is no manifest of an artifact, or damaged: it has no schema version"
     made_by = document.get("onnxopt", "another version")
     advice = "upgrade onnxopt to load it" if version > SCHEMA_VERSION else "optimize the model again"
-    return f"has schema version {version} (onnxopt {made_by}), this onnxopt reads {SCHEMA_VERSION}; {advice}"
+    readable = " and ".join(map(str, _READABLE))
+    return f"has schema version {version} (onnxopt {made_by}), this onnxopt reads {readable}; {advice}"
 
 
 def schema() -> str:

@@ -10,6 +10,8 @@ from onnxopt.artifact.manifest import Kernel, Totals
 from onnxopt.fusion.kernel import Traffic
 from onnxopt.graph.refusal import Refusal
 from onnxopt.graph.rewrite import FAMILIES
+from onnxopt.runtime.sessions import CUDA
+from onnxopt.verification.verify import VerificationReport
 
 _LISTED_NODES = 20
 _NAME_OR_SHAPE = re.compile(r"`[^`]*`|\[[^\]]*\]")
@@ -29,6 +31,24 @@ def totals_text(totals: Totals) -> str:
     unknown = f", and {totals.unknown} places whose size depends on dynamic dims" if totals.unknown else ""
     saved = 1 - totals.bytes_after / totals.bytes_before
     return f"{size_text(totals.bytes_before)} -> {size_text(totals.bytes_after)} (-{saved:.0%}), {launches}{unknown}"
+
+
+def executed_text(report: VerificationReport, archs: Sequence[str]) -> str:
+    """Which kernels verification executed where: "CPU: 2 of 8 kernels; CUDA: compiled, not run". "" where unknown.
+
+    archs: the GPU architectures that kernels were compiled for.
+    """
+    if report.executed is None and report.checks:
+        return ""
+    rows = report.executed or ()
+    parts = [f"{_short(row.provider)}: {len(row.kernels)} of {row.of} kernels" for row in rows if row.of]
+    if archs and not any(row.provider == CUDA for row in rows):
+        parts.append("CUDA: compiled, not run")
+    return "; ".join(parts)
+
+
+def _short(provider: str) -> str:
+    return provider.removesuffix("ExecutionProvider")
 
 
 def size_text(count: float) -> str:

@@ -21,8 +21,13 @@ def inputs_of(
     return [v for v in read if v not in inside and constant(v) is None]
 
 
-def outputs_of(nodes: Sequence[ir.Node]) -> list[ir.Value]:
-    """Values that a node outside or the graph's interface reads, in order of definition."""
+def outputs_of(
+    nodes: Sequence[ir.Node], readers: Callable[[ir.Value], Iterable[ir.Node]] = ir.Value.consumers
+) -> list[ir.Value]:
+    """Values that a node outside or the graph's interface reads, in order of definition.
+
+    readers: gives the nodes that read a value.
+    """
     inside = set(nodes)
     values = (v for n in nodes for v in n.outputs)
-    return [v for v in values if v.is_graph_output() or any(u not in inside for u in v.consumers())]
+    return [v for v in values if v.is_graph_output() or any(u not in inside for u in readers(v))]

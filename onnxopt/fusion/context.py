@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import collections
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 import onnx_ir as ir
 
+from onnxopt.fusion import boundary, eligibility
 from onnxopt.fusion.vertices import Vertices
 from onnxopt.graph.shapes.shapes import Shapes
 
@@ -14,6 +16,9 @@ M = TypeVar("M")
 Lowering = Callable[
     [Sequence[ir.Node], Sequence[ir.Value], Sequence[ir.Value], Mapping[str, int], Shapes], M
 ]  # nodes, inputs, outputs, opsets, shapes -> the program of a kernel for the nodes; ValueError if there is none
+
+
+_MOST_LOWERED = 4096  # results of lowering that are kept; a search comes back to recent ones only
 
 
 class Context:
@@ -37,7 +42,9 @@ class Context:
         self._vertices = Vertices(graph, self._producers.__getitem__)
         self._taken: set[ir.Node] = set()
         self._spilled = spilled
-        self._lowered: dict[tuple[Any, ...], Any] = {}
+        self._lowered: collections.OrderedDict[tuple[Any, ...], Any] = collections.OrderedDict()  # oldest first
+        self._reasons: dict[ir.Node, str | None] = {}
+        self._readers: dict[ir.Value, tuple[ir.Node, ...]] = {}
 
     def take(self, regions: Collection[Sequence[ir.Node]]) -> None:
         """Mark the nodes of these regions as taken, so that later searches leave the nodes alone."""
@@ -52,17 +59,36 @@ class Context:
     def lowered(
         self, lower: Lowering[M], nodes: Sequence[ir.Node], inputs: Sequence[ir.Value], outputs: Sequence[ir.Value]
     ) -> M:
-        """The result of `lower` for these nodes, or the ValueError that `lower` raises. Results are cached."""
+        """The result of `lower` for these nodes, or the ValueError that `lower` raises. Recent results are cached."""
         key = (lower, tuple(nodes), tuple(inputs), tuple(outputs))
         if key not in self._lowered:
             try:
                 self._lowered[key] = lower(nodes, inputs, outputs, self.opsets, self.shapes)
             except ValueError as error:
                 self._lowered[key] = error
+            if len(self._lowered) > _MOST_LOWERED:
+                self._lowered.popitem(last=False)
+        self._lowered.move_to_end(key)
         result = self._lowered[key]
         if isinstance(result, ValueError):
-            raise result
+            raise result.with_traceback(None)  # each raise appends to the traceback, whose frames keep their locals
         return result  # type: ignore[no-any-return]
+
+    def why_not(self, node: ir.Node) -> str | None:
+        """The reason why no kernel should run this elementwise or index node, None where a kernel can."""
+        if node not in self._reasons:
+            self._reasons[node] = eligibility.why_not(node, self.opsets, self.shapes, self.host)
+        return self._reasons[node]
+
+    def readers(self, value: ir.Value) -> tuple[ir.Node, ...]:
+        """The nodes that read a value. onnx_ir makes a new tuple of them in every call."""
+        if value not in self._readers:
+            self._readers[value] = tuple(value.consumers())
+        return self._readers[value]
+
+    def outputs_of(self, nodes: Sequence[ir.Node]) -> list[ir.Value]:
+        """Values that a node outside or the graph's interface reads, in order of definition."""
+        return boundary.outputs_of(nodes, self.readers)
 
     def spills(self, nodes: Collection[ir.Node]) -> bool:
         """Whether these nodes hold more than half of a region whose kernel spilled registers."""

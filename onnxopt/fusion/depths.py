@@ -23,6 +23,9 @@ def depths(
         pending = [unit_of(start)]
         while pending:
             unit = pending[-1]
+            if unit in depth:
+                pending.pop()
+                continue
             sources = {
                 unit_of(producer)
                 for node in members(unit)

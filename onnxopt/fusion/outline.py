@@ -24,6 +24,7 @@ from onnxopt.graph.shapes.shapes import Shapes
 DOMAIN = "onnxopt"
 _NAMED_OPS = 4
 _HASH_DIGITS = 8
+_WIDE = 256  # inputs of a node; onnx_ir replaces one input in time proportional to their number
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,10 +62,22 @@ def functions(plan: FusionPlan, opsets: Mapping[str, int]) -> tuple[Function, ..
 def replace(model: ir.Model, functions: Sequence[Function]) -> None:
     """Replace every region by a call of its function, in place. The functions must be of a plan of this same model."""
     moved: dict[ir.Value, ir.Value] = {}
+    replaced: dict[ir.Graph | ir.Function, list[ir.Node]] = collections.defaultdict(list)
+    wide: dict[ir.Node, None] = {}
+    fused = {node for function in functions for region in function.regions for node in region.nodes}
     for function in functions:
         model.functions[function.body.identifier()] = function.body
         for region, site in zip(function.regions, function.sites, strict=True):
-            _replace(region, function.name, site, moved)
+            replaced[_insert_call(region, function.name, site, moved, wide)] += region.nodes
+    for node in (n for n in wide if n not in fused):
+        replaced[_renew(node, moved)].append(node)
+    for graph, nodes in replaced.items():
+        for k, value in enumerate(graph.outputs):
+            if value in moved:
+                graph.outputs[k] = moved[value]
+        for node in nodes:
+            _detach(node, moved)
+        graph.remove(nodes)  # at once, because each call goes through all outputs of the graph
     if functions:
         model.opset_imports[DOMAIN] = 1
         TopologicalSortPass()(model)
@@ -176,14 +189,66 @@ def _describe(value: ir.Value, shapes: Shapes) -> str:
     return f"{dtype.name if dtype else '?'}[{inner}]"
 
 
-def _replace(region: Region, name: str, site: Site, moved: dict[ir.Value, ir.Value]) -> None:
-    """Replace a region by a call. moved: output of a region replaced before -> output of the call in its place."""
+def _insert_call(
+    region: Region, name: str, site: Site, moved: dict[ir.Value, ir.Value], wide: dict[ir.Node, None]
+) -> ir.Graph | ir.Function:
+    """Insert a call in place of a region, and let other nodes read the call's results. Returns the region's graph.
+
+    The region's nodes and the graph's outputs stay. moved: output of a region -> output of the call in its place, which
+    is added to. wide: readers of many values, which are added to and read what they did before.
+    """
     graph = region.nodes[-1].graph
     if graph is None:
         raise ValueError(f"`{region.nodes[-1].name}` is in no graph; the plan may be of another model")
     inputs = [moved.get(v, v) for v in region.inputs]
     call = ir.Node(DOMAIN, name, inputs, num_outputs=len(region.outputs), name=site.node)
-    ir.convenience.replace_nodes_and_values(
-        graph, region.nodes[-1], region.nodes, [call], region.outputs, call.outputs
+    for value, result in zip(region.outputs, call.outputs, strict=True):
+        _describe_as(result, value)
+        for reader, position in value.uses():
+            if _is_wide(reader):
+                wide[reader] = None
+            else:
+                reader.replace_input_with(position, result)
+        moved[value] = result
+    graph.insert_after(region.nodes[-1], call)
+    return graph
+
+
+def _is_wide(node: ir.Node) -> bool:
+    """Whether the node reads so many values that a new node takes less time than replacing them one by one."""
+    bodies = (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS)
+    return len(node.inputs) > _WIDE and not any(a.type in bodies for a in node.attributes.values())
+
+
+def _renew(node: ir.Node, moved: dict[ir.Value, ir.Value]) -> ir.Graph | ir.Function:
+    """Insert an equal node that reads the values in `moved` from their new places. Returns the graph.
+
+    The old node stays. Its results are added to `moved`.
+    """
+    graph = node.graph
+    assert graph is not None
+    inputs = [v if v is None else moved.get(v, v) for v in node.inputs]
+    copy = ir.Node(
+        node.domain, node.op_type, inputs, list(node.attributes.values()), overload=node.overload,
+        num_outputs=len(node.outputs), name=node.name, doc_string=node.doc_string, metadata_props=node.metadata_props,
     )  # fmt: skip
-    moved.update(zip(region.outputs, call.outputs, strict=True))
+    for value, result in zip(node.outputs, copy.outputs, strict=True):
+        _describe_as(result, value)
+        for reader, position in value.uses():
+            reader.replace_input_with(position, result)
+        moved[value] = result
+    graph.insert_after(node, copy)
+    return graph
+
+
+def _detach(node: ir.Node, moved: Mapping[ir.Value, ir.Value]) -> None:
+    """Take the node off the readers of the values that stay. Those in `moved` go with the node that computes them."""
+    for position, value in enumerate(node.inputs):
+        if value is not None and value not in moved:
+            node.replace_input_with(position, None)
+
+
+def _describe_as(result: ir.Value, value: ir.Value) -> None:
+    """Give a value the name, type, shape and constant of another one."""
+    result.name, result.type, result.shape = value.name, value.type, value.shape
+    result.const_value = value.const_value

@@ -137,9 +137,10 @@ def has_no_kernel(node: ir.Node, dtype: Dtypes) -> bool:
 
 
 def _prefers_host(node: ir.Node, host_values: set[ir.Value], read_on_host: tuple[int, ...], dtype: Dtypes) -> bool:
-    """ORT's rule: a node runs on the host where one operand is there and every other one is too, an input or small.
+    """Whether ORT moves a node with a kernel to the host: one operand is there, and every other one may be.
 
-    "Small" are constants. A node whose kernel on the device reads the operand on the host anyway stays there.
+    Values on the host, model inputs and small constants may be. A node stays on the device where its kernel reads the
+    operand on the host anyway.
     """
     if node.domain not in ("", "ai.onnx") or not any(v in host_values for v in node.inputs):
         return False

@@ -1,4 +1,4 @@
-"""Gemm: what one matrix product of the library computes, its epilogue included.
+"""Gemm: what one GEMM of the library computes, its epilogue included.
 
     output = activation(alpha * op(a) @ op(b) + bias + beta * residual)
 
@@ -20,15 +20,15 @@ MOST_PARTS = 8  # kGemmParts of custom_ops/program/gemm.h
 
 @dataclasses.dataclass(frozen=True)
 class Gemm:
-    """A product's meaning.
+    """The meaning of a GEMM kernel.
 
     inputs: storage dtypes of all inputs. outputs: storage dtype of the output [..., M, N]. Several outputs are equal
     parts of it, [..., M, N / parts] side by side; then b is one matrix and there is no residual.
-    a, b, bias, residual: positions in inputs, None where the product has no such operand. Their shapes are
+    a, b, bias, residual: positions in inputs, None where the GEMM has no such operand. Their shapes are
     [..., M, K], [..., K, N], [N] and [..., M, N]; leading dims broadcast as those of MatMul.
     transpose_a, transpose_b: the last two dims of the operand are swapped first.
-    residual_shape: the output has the dims of the residual, of which only the last must be N. So it is where a Reshape
-    between the product and the Add is part of the kernel.
+    residual_shape: the output has the dims of the residual, of which only the last must be N. This is the case where a
+    Reshape between the MatMul and the Add is part of the kernel.
     """
 
     inputs: tuple[str, ...]
@@ -65,6 +65,6 @@ class Gemm:
             raise ValueError("residual_shape without a residual")
 
     def to_json(self) -> dict[str, Any]:
-        """The form in kernels.json, without the operands that the product does not have."""
+        """The form in kernels.json, without the operands that the GEMM does not have."""
         row = dataclasses.asdict(self)
         return {k: list(v) if isinstance(v, tuple) else v for k, v in row.items() if v is not None}

@@ -119,7 +119,7 @@ class Indexing:
         if len(self.conditions) > MAX_CONDITIONS or any(len(c.terms) > MAX_TERMS for c in self.conditions):
             raise ValueError("index: too many conditions, or too many terms")
         if unknown := {s for e in used for s in e.symbols} - known:
-            raise ValueError(f"index: dims {sorted(unknown)} are those of no input")
+            raise ValueError(f"index: no input has a dim of size {', '.join(f'`{s}`' for s in sorted(unknown))}")
 
     def number(self, e: Extent) -> int | list[int]:
         """An extent in the form of kernels.json: a number, or [factor, symbol, ...] with symbols by position."""

@@ -191,8 +191,8 @@ class RowProgram:
                 if dtype not in COMPUTE_DTYPES:
                     raise ValueError(f"stage {k}: {dtype} is no compute dtype")
         for form, piece in (("element", self.output), ("row", self.row_output)):
-            wanted = tuple(self.outputs[k] for k in self.stored(form))
-            if wanted != (piece.program.outputs if piece else ()):
+            stored = tuple(self.outputs[k] for k in self.stored(form))
+            if stored != (piece.program.outputs if piece else ()):
                 raise ValueError(f"the {form} outputs are not what is computed for them")
             if piece:
                 self._verify_piece(piece, known, rows_only=form == "row")

@@ -1,7 +1,9 @@
-"""The `onnxopt` command. Results go to stdout, progress and errors to stderr.
+"""The `onnxopt` command. Results go to stdout, progress, warnings and errors to stderr.
 
-Exit codes: 0 done, 1 two models do not agree (verify), 2 bad input, in one line that begins with "error:". A signal
-ends the command with 128 + its number (tools/interrupts.py). ONNXOPT_TRACEBACK=1 prints the traceback of an error too.
+Exit codes: 0 done, 1 two models do not agree (verify), 2 bad input, 3 the result could not be verified. Codes 2 and 3
+come with one line that begins with "error:"; verify prints its report instead.
+A signal ends the command with 128 + its number (tools/interrupts.py). With ONNXOPT_TRACEBACK=1 the traceback of an
+error is printed too.
 
 A command's module is imported when the command runs, so that --help and --version take no time: COMMANDS is all that
 they need. `onnxopt NAME` is the object `command` of the module of that name in tools/commands/.
@@ -13,6 +15,7 @@ import importlib
 import logging
 import os
 import traceback
+import warnings
 from typing import Any, NoReturn
 
 import click
@@ -45,7 +48,7 @@ _LONGEST_LINE = 1000  # a compiler's log can be many pages; from Python the exce
 
 
 class _Commands(click.Group):
-    """The commands of COMMANDS; prints every error as one line, and exits with code 2."""
+    """The commands of COMMANDS; prints every error as one line, and exits with its code."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
@@ -61,12 +64,13 @@ class _Commands(click.Group):
             formatter.write_dl(list(COMMANDS.items()))
 
     def invoke(self, ctx: click.Context) -> Any:
+        warnings.formatwarning = _warning_line
         try:
             return super().invoke(ctx)
         except interrupts.Interrupted as interrupt:
             interrupts.end(interrupt.number)
         except OnnxoptError as error:
-            _fail(ctx, str(error))
+            _fail(ctx, str(error), error.exit_code)
         except click.UsageError as error:
             _fail(ctx, f"{error.format_message()} (see onnxopt {ctx.invoked_subcommand or ''} --help)")
         except (click.ClickException, click.exceptions.Exit, click.Abort, BrokenPipeError):
@@ -78,12 +82,19 @@ class _Commands(click.Group):
             _fail(ctx, f"onnxopt failed: {describe(error)}; please report it, with what {_TRACEBACK}=1 prints")
 
 
-def _fail(ctx: click.Context, message: str) -> NoReturn:
+def _warning_line(
+    message: Warning | str, category: type[Warning], filename: str, lineno: int, line: str | None = None
+) -> str:
+    """A warning for users: without the place in the source that Python adds."""
+    return f"warning: {' '.join(str(message).split())}\n"
+
+
+def _fail(ctx: click.Context, message: str, exit_code: int = 2) -> NoReturn:
     if os.environ.get(_TRACEBACK):
         traceback.print_exc()
     line = printable(" ".join(message.split()))
     click.echo(f"error: {line if len(line) <= _LONGEST_LINE else line[:_LONGEST_LINE] + ' ...'}", err=True)
-    ctx.exit(2)
+    ctx.exit(exit_code)
 
 
 def _print_version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:

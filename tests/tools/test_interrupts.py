@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -119,13 +118,6 @@ def test_an_ignored_signal_stays_ignored() -> None:
     assert (ended.returncode, ended.stdout, ended.stderr) == (0, "goes on\n", "")
 
 
-def _submit_and_interrupt(work: Callable[[int], None]) -> None:
-    with background.threads() as pool:
-        for number in range(100):
-            pool.submit(work, number)
-        raise KeyboardInterrupt
-
-
 def test_from_python_the_exception_comes_at_once() -> None:
     """Library code is not ended: KeyboardInterrupt is raised, work that has not begun is dropped, the rest is left."""
     begun: list[int] = []
@@ -134,9 +126,15 @@ def test_from_python_the_exception_comes_at_once() -> None:
         begun.append(number)
         time.sleep(0.5)
 
+    def interrupted() -> None:
+        with background.threads() as pool:
+            for number in range(100):
+                pool.submit(work, number)
+            raise KeyboardInterrupt
+
     started = time.monotonic()
     with pytest.raises(KeyboardInterrupt):
-        _submit_and_interrupt(work)
+        interrupted()
     assert time.monotonic() - started < 0.4
     time.sleep(0.7)
     assert len(begun) <= (os.cpu_count() or 1)

@@ -91,7 +91,7 @@ class Walk {
   std::int64_t base_[kMaxForms] = {};
 };
 
-// Narrows [*begin, *end) to where low <= start + t * step < high.
+// Narrows [*begin, *end) to where low <= start + t * step < high. The result lies inside, also where it is empty.
 void Narrow(std::int64_t start, std::int64_t step, std::int64_t low, std::int64_t high, std::int64_t* begin,
             std::int64_t* end) {
   if (step == 0) {
@@ -105,7 +105,7 @@ void Narrow(std::int64_t start, std::int64_t step, std::int64_t low, std::int64_
   const auto reach = [&](std::int64_t bound) {  // the first t with start + t * step >= bound
     return bound <= start ? 0 : (bound - start + step - 1) / step;
   };
-  *begin = std::max(*begin, reach(low));
+  *begin = std::min(std::max(*begin, reach(low)), *end);
   *end = std::max(*begin, std::min(*end, reach(high)));
 }
 

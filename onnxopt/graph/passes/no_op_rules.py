@@ -59,11 +59,11 @@ class NeutralOperand(RewriteRuleClassBase):
         result = MatchResult()
         tensor = c.const_value
         if tensor is None or tensor.size != 1:
-            return result.fail("the other operand is not a constant of one element")
+            return result.fail(f"`{c.name}` is not a constant of one element")
         if tensor.numpy().item() != self._neutral:
-            return result.fail(f"the constant is not {self._neutral}")
+            return result.fail(f"the constant `{c.name}` is not {self._neutral}")
         if len(tensor.shape) and (x.shape is None or len(x.shape) < len(tensor.shape)):
-            return result.fail("the constant may add dims to the result")
+            return result.fail(f"the constant `{c.name}` may add dims to the result")
         if self._integers and not tensor.dtype.is_integer():
             return result.fail("adding 0 to -0.0 gives 0.0")
         return result
@@ -73,7 +73,7 @@ class NeutralOperand(RewriteRuleClassBase):
 
 
 class SameShape(RewriteRuleClassBase):
-    """`Op(x, ...) -> x` where Op only arranges elements and the result provably has x's shape."""
+    """`Op(x, ...) -> x` where Op only moves elements, and the result is known to have x's shape."""
 
     def __init__(self, op_type: str) -> None:
         super().__init__(f"SameShape{op_type}")
@@ -85,12 +85,12 @@ class SameShape(RewriteRuleClassBase):
     def check(self, context: MatchContext, x: ir.Value, y: ir.Value) -> MatchResult:
         result = MatchResult()
         if x.shape is None or y.shape is None or x.shape.dims != y.shape.dims:
-            return result.fail("the result's shape is another, or not known")
+            return result.fail(f"{self._op_type} gives another shape, or one of the two shapes is not known")
         if any(isinstance(dim, ir.SymbolicDim) and dim.value is None for dim in x.shape):
-            return result.fail("a dim has no name, so it may be another")
+            return result.fail("a dim has no name, so the two may differ")
         node = y.producer()
         if self._op_type == "Slice" and node is not None and not _forward(node):
-            return result.fail("the slice may reverse its input")
+            return result.fail("Slice may reverse its input")
         return result
 
     def rewrite(self, op, x: ir.Value, y: ir.Value):  # type: ignore[no-untyped-def]
@@ -115,7 +115,7 @@ class LosslessCast(RewriteRuleClassBase):
         if x.dtype is None or ir.DataType(wide.as_int()) not in _HOLDS.get(x.dtype, ()):
             return MatchResult().fail("the first Cast may round")
         if ir.DataType(to.as_int()) == ir.DataType.STRING:
-            return MatchResult().fail("a number's digits depend on its dtype")
+            return MatchResult().fail("Cast to string writes other digits for another dtype")
         return MatchResult()
 
     def rewrite(self, op, x: ir.Value, wide: ir.Attr, to: ir.Attr):  # type: ignore[no-untyped-def]
@@ -130,7 +130,7 @@ class KnownCastLike(RewriteRuleClassBase):
 
     def check(self, context: MatchContext, x: ir.Value, like: ir.Value) -> MatchResult:
         if like.dtype is None or x.dtype is None:
-            return MatchResult().fail("a dtype is not known")
+            return MatchResult().fail("the dtype of an operand of CastLike is not known")
         return MatchResult()
 
     def rewrite(self, op, x: ir.Value, like: ir.Value):  # type: ignore[no-untyped-def]
@@ -141,7 +141,7 @@ class KnownCastLike(RewriteRuleClassBase):
 class ComputedReshape(RewriteRuleClassBase):
     """`Reshape(x, computed) -> Reshape(x, constant)` where all dims of the result but one are numbers or x's own.
 
-    A constant says 0 for x's own dim at the same place, and -1 for the one that is left.
+    In the constant, 0 stands for x's own dim at the same place, and -1 for the one dim that is left.
     """
 
     def pattern(self, op, x, shape):  # type: ignore[no-untyped-def]
@@ -150,7 +150,7 @@ class ComputedReshape(RewriteRuleClassBase):
     def check(self, context: MatchContext, x: ir.Value, shape: ir.Value, y: ir.Value) -> MatchResult:
         result = MatchResult()
         if shape.const_value is not None:
-            return result.fail("the shape is a constant already")
+            return result.fail(f"the shape `{shape.name}` is a constant already")
         if y.shape is None or _constant_dims(x, y.shape).count(-1) > 1:
             return result.fail("several dims of the result are not known")
         if 0 in y.shape.dims:
@@ -166,7 +166,7 @@ class ComputedReshape(RewriteRuleClassBase):
 def _constant_dims(x: ir.Value, wanted: ir.Shape) -> list[int]:
     """Reshape's constant for a shape: numbers, 0 where x has the dim at that place too, -1 for the others.
 
-    Where one dim in all is not a number it is -1, since then a shape of x's is not needed.
+    Where only one dim is not a number it is -1, so that x need not have a known shape.
     """
     if sum(not isinstance(dim, int) for dim in wanted) <= 1:
         return [dim if isinstance(dim, int) else -1 for dim in wanted]

@@ -23,7 +23,7 @@ _FALLBACKS = (18, 17, 16, 15, 13)  # opsets to try where TARGET cannot be reache
 
 
 def convert_opset(model: ir.Model, target: int = TARGET) -> str | None:
-    """Bring `model`, whose functions are inlined, to opset `target`; returns what happened if a user should know.
+    """Bring `model`, whose functions are inlined, to opset `target`. Returns a note for the user, or None.
 
     Older models are converted, and keep a lower opset where the converters fail or give an invalid model. Models
     above 22 are lowered to 22, which ORT 1.21 reads, where all their operators are the same there. Others stay.
@@ -36,7 +36,7 @@ def convert_opset(model: ir.Model, target: int = TARGET) -> str | None:
     if version >= target:
         return None
     if model.functions:
-        return f"opset {version} kept, because model-local functions are"
+        return f"opset {version} kept: the model still has model-local functions"
     reason = None
     for candidate in (target, *(v for v in _FALLBACKS if version < v < target)):
         problem = _convert(model, version, candidate)
@@ -48,7 +48,7 @@ def convert_opset(model: ir.Model, target: int = TARGET) -> str | None:
 
 
 def _convert(model: ir.Model, version: int, target: int) -> str | None:
-    """Convert in place; returns why not, in which case `model` is as before."""
+    """Convert in place. Returns None, or why `model` is as it was."""
     before = model.clone()
     try:
         if version < _SCAN_WITHOUT_BATCH and any(
@@ -88,7 +88,7 @@ def _convert_with_onnx(model: ir.Model, target: int) -> None:
 
 
 def _sampling(model: ir.Model) -> list[str]:
-    """Rounding of each Upsample and Resize of an opset below 11, in order: ORT rounds down, or up where it shrinks."""
+    """Rounding of each Upsample and Resize of an opset below 11: ORT rounds down, or up where the tensor shrinks."""
     rounding = []
     for node in model.graph.all_nodes():
         if node.domain == "" and node.op_type == "Upsample":
@@ -96,16 +96,16 @@ def _sampling(model: ir.Model) -> list[str]:
         elif node.domain == "" and node.op_type == "Resize":
             scales = node.inputs[1].const_value if node.inputs[1] is not None else None
             if scales is None:
-                raise ValueError("Resize with computed scales has no equal in later opsets")
+                raise ValueError("no later opset has a Resize with computed scales that rounds alike")
             shrinks = {bool(scale < 1) for scale in scales.numpy().flat if scale != 1}
             if len(shrinks) > 1 and node.attributes.get_string("mode", "nearest") == "nearest":
-                raise ValueError("Resize that grows and shrinks has no equal in later opsets")
+                raise ValueError("no later opset has a Resize that grows and shrinks and rounds alike")
             rounding.append("ceil" if True in shrinks else "floor")
     return rounding
 
 
 def _set_sampling(model: ir.Model, rounding: list[str]) -> None:
-    """Write out what Resize meant before opset 11; onnx's converter leaves defaults that mean something else."""
+    """Set attributes that say what Resize meant before opset 11; the defaults that onnx's converter leaves do not."""
     resizes = [node for node in model.graph.all_nodes() if node.domain == "" and node.op_type == "Resize"]
     for node, nearest_mode in zip(resizes, rounding, strict=True):
         node.attributes.add(ir.AttrString("coordinate_transformation_mode", "asymmetric"))
@@ -129,19 +129,19 @@ def _interface_types(model: ir.Model) -> list[_OutputType]:
 
 
 def _differ(a: _OutputType, b: _OutputType) -> bool:
-    """Whether two outputs cannot be the same; what is not known contradicts nothing."""
+    """Whether two outputs differ in something that is known of both."""
     return any(known != other and None not in (known, other) for known, other in zip(a, b, strict=True))
 
 
 def _lower(model: ir.Model, version: int) -> str | None:
     for node in model.graph.all_nodes():
         if node.domain == "" and not same_operator(node.op_type, "", _READABLE, version, types_may_differ=True):
-            return f"opset {version} kept: {node.op_type} is not the same in {_READABLE}"
+            return f"opset {version} kept: opset {_READABLE} has no {node.op_type} of the same meaning"
     for value in _values(model):
         if value.dtype is not None and value.dtype > ir.DataType.INT4:
-            return f"opset {version} kept: {value.dtype.name.lower()} is not in {_READABLE}"
+            return f"opset {version} kept: opset {_READABLE} has no dtype {value.dtype.name.lower()}"
     model.opset_imports[""] = _READABLE
-    return f"opset {version} lowered to {_READABLE}, which has the same operators"
+    return f"opset {version} lowered to {_READABLE}, in which all operators mean the same"
 
 
 def _values(model: ir.Model) -> list[ir.Value]:

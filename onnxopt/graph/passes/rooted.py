@@ -15,10 +15,10 @@ class Rooted:
     """
 
     def __init__(self, op_type: str, rule: RewriteRule) -> None:
-        self._op_type, self._rule = op_type, rule
+        self.op_type, self._rule = op_type, rule
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._rule, name)
 
     def try_rewrite(self, model: ir.Model, graph: ir.Graph | ir.Function, node: ir.Node, **options: Any) -> Any:
-        return None if node.op_type != self._op_type else self._rule.try_rewrite(model, graph, node, **options)
+        return None if node.op_type != self.op_type else self._rule.try_rewrite(model, graph, node, **options)

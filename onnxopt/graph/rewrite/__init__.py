@@ -1,6 +1,6 @@
-"""Pattern rules that replace subgraphs by operators with better kernels. May import: shapes, passes, read, refusal.
+"""Rules that replace subgraphs by operators with better kernels. May import program, graph/shapes and graph/passes.
 
-masks/ is imported by the rules here; it imports shapes alone.
+flow.py says when rules run, families.py which rules belong together, and a file of rules ends with its rows.
 """
 
 from __future__ import annotations

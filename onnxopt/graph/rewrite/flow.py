@@ -14,6 +14,7 @@ from onnxopt.graph import read
 from onnxopt.graph.passes.common_subexpressions import MergeEqualNodesPass
 from onnxopt.graph.passes.interface import Interface
 from onnxopt.graph.passes.metadata import remove_onnxscript_metadata
+from onnxopt.graph.passes.rooted import Rooted
 from onnxopt.graph.passes.shared_initializers import ShareInitializersPass
 from onnxopt.graph.passes.unique_names import UniqueNamesPass
 from onnxopt.graph.refusal import Refusal
@@ -172,7 +173,13 @@ def _apply_all(model: ir.Model, rule_sets: Sequence[RuleSet]) -> int:
 
 
 def _apply(model: ir.Model, rule_set: RuleSet, scope: Scope) -> int:
-    count: int = RewriteRuleSet(list(rule_set.rules(scope))).apply_to_model(model)  # type: ignore[arg-type]
+    rules = list(rule_set.rules(scope))
+    roots = {rule.op_type if isinstance(rule, Rooted) else None for rule in rules}
+    parts: list[ir.Graph | ir.Function] = [model.graph, *model.functions.values()]
+    nodes = (node for part in parts for node in part.all_nodes())
+    if None not in roots and not any(node.op_type in roots for node in nodes):
+        return 0  # the matcher asks every rule at every node
+    count: int = RewriteRuleSet(rules).apply_to_model(model)  # type: ignore[arg-type]
     if count:
         common.IdentityEliminationPass()(model)
         common.RemoveUnusedNodesPass()(model)

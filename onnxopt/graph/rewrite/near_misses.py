@@ -13,9 +13,8 @@ from onnxopt.graph.rewrite.masks.index_values import IndexValues
 from onnxopt.program import operators
 
 _PRODUCTS = frozenset({"MatMul", "Gemm", "Einsum"})
-_FOLLOWED = frozenset(
-    {"Identity", "Dropout", "Reshape", "Transpose", "Unsqueeze", "Squeeze", "Trilu"}
-)  # and elementwise
+# Operators between a Softmax and a product that are followed, beside elementwise ones.
+_FOLLOWED = frozenset({"Identity", "Dropout", "Reshape", "Transpose", "Unsqueeze", "Squeeze", "Trilu"})
 _FAR = 8  # operators between a Softmax and the product on either side
 _BEFORE = frozenset({"Mul", "Div", "Add", "Where", "Cast"})  # the rule's operators between scores and Softmax
 _AFTER = frozenset({"Cast", "IsNaN", "Where"})  # and between the Softmax and the product with v

@@ -81,7 +81,18 @@ def _expanded(value: sympy.Expr) -> sympy.Expr:
 
 def dim_text(dim: Dim) -> int | str:
     """A dim as it is written in a model: a number, or the text of the expression."""
-    return dim if isinstance(dim, int) else str(dim)
+    return dim if isinstance(dim, int) else _expression_text(dim)
+
+
+@functools.lru_cache(maxsize=4096)
+def _expression_text(expression: sympy.Expr) -> str:
+    return str(expression)
+
+
+@functools.lru_cache(maxsize=4096)
+def symbols_of(expression: sympy.Expr) -> tuple[sympy.Symbol, ...]:
+    """The symbols in an expression, by name."""
+    return tuple(sorted(expression.free_symbols, key=str))
 
 
 def product(dims: Iterable[Dim]) -> Dim:

@@ -7,7 +7,7 @@ import onnx_ir as ir
 
 from onnxopt.graph.shapes import contents
 from onnxopt.graph.shapes.contents import Contents
-from onnxopt.graph.shapes.dims import Dim, Dims, Unknowns, dim_text, parse_dim, product
+from onnxopt.graph.shapes.dims import Dim, Dims, Unknowns, dim_text, parse_dim, product, symbols_of
 from onnxopt.graph.shapes.result_dtypes import result_dtype_of
 from onnxopt.graph.shapes.rules import rule_of
 from onnxopt.graph.shapes.schema_inference import SchemaInference, tensor, tensor_type
@@ -58,6 +58,7 @@ class Knowledge:
         self._types: dict[ir.Value, ir.TypeProtocol | None] = {}
         self._contents: dict[ir.Value, Contents] = {}
         self._alike: dict[tuple[str, int, int], Dim] = {}
+        self._symbols: dict[object, int] = {}  # every symbol of a dim -> how many symbols came before it
         for value in model.graph.inputs:
             self._note(value, None if value.shape is None else tuple(map(self._declared, value.shape)), value.type)
 
@@ -133,7 +134,9 @@ class Knowledge:
         self._dims[value], self._types[value] = dims, kind
         for dim in dims or ():
             if not isinstance(dim, int):
-                self._named[str(dim)] = dim
+                self._named[str(dim_text(dim))] = dim
+                for symbol in symbols_of(dim):
+                    self._symbols.setdefault(symbol, len(self._symbols))
 
     def _declared(self, dim: int | ir.SymbolicDim) -> Dim:
         if isinstance(dim, int):
@@ -240,8 +243,7 @@ class Knowledge:
 
     def _control_flow(self, node: ir.Node, bodies: list[ir.Graph]) -> None:
         """If, Loop, Scan and the like: a dim of a result is known where every run of the bodies gives the same one."""
-        dims_outside = [dim for dims in self._dims.values() for dim in dims or () if not isinstance(dim, int)]
-        outside = {symbol for dim in dims_outside for symbol in dim.free_symbols}
+        outside = len(self._symbols)
         for body in bodies:
             for k, value in enumerate(body.inputs):
                 counter = node.op_type == "Loop" and k < 2
@@ -261,13 +263,18 @@ class Knowledge:
             kinds = [self.type(v) for v in results if v is not None]
             self._note(value, dims, value.type or (kinds[0] if kinds else None))
 
-    def _agreed(self, shapes: list[Dims | None], outside: set[object]) -> Dims | None:
-        """Dims that all shapes have. A symbol that a body introduces may be another number each time the body runs."""
+    def _agreed(self, shapes: list[Dims | None], outside: int) -> Dims | None:
+        """Dims that all shapes have. A symbol that a body introduces may be another number each time the body runs.
+
+        outside: the number of symbols that were known before the bodies.
+        """
         if not shapes or any(s is None or len(s) != len(shapes[0] or ()) for s in shapes):
             return None
         dims: list[Dim] = []
         for row in zip(*(s for s in shapes if s is not None), strict=True):
-            lasting = isinstance(row[0], int) or row[0].free_symbols <= outside
+            lasting = isinstance(row[0], int) or all(
+                self._symbols.get(s, outside) < outside for s in symbols_of(row[0])
+            )
             dims.append(row[0] if lasting and all(dim == row[0] for dim in row) else self.unknowns.dim())
         return tuple(dims)
 

@@ -1,16 +1,15 @@
 """Pointwise regions: groups of elementwise and index nodes, and a reason for every pair of such nodes not fused.
 
 Nodes are visited in topological order. Each node starts a group, which is merged with the groups that produce its
-operands unless `_Growth.obstacle` gives a reason against the merge. Refused merges are tried again after the groups
+operands unless `_Growth.union` gives a reason against the merge. Refused merges are tried again after the groups
 have grown. Views (Reshape, Squeeze, ...) cost nothing in ONNX Runtime, so a view belongs to a group only between two
 nodes of the group. The graph whose vertices are the groups has no cycle.
 """
 
 from __future__ import annotations
 
-import dataclasses
-import itertools
-from collections.abc import Iterator
+import functools
+from collections.abc import Callable, Iterator, Sequence
 
 import onnx_ir as ir
 
@@ -20,59 +19,33 @@ from onnxopt.fusion.depths import depths
 from onnxopt.fusion.region import Kind, Region
 from onnxopt.graph.refusal import Refusal
 from onnxopt.graph.shapes.shapes import Shapes
+from onnxopt.kinds.pointwise.group import Group, may_fit, takes_part
 from onnxopt.kinds.pointwise.lower import lower
 from onnxopt.program.extents import product
 from onnxopt.program.index_maps import NotAffine
 from onnxopt.program.pointwise import Program
 
-_IN_PLACE = frozenset({"Slice", "Concat", "Expand"})  # index operations that keep neighbouring elements neighbours
 _SIXTEEN_BIT = ("float16", "bfloat16")
 _ROUNDS = 3  # of further merges; on real models the second round changes nothing
+# Limits that keep the search linear in graphs of thousands of like nodes; no model comes near them.
+_COMPARED = 64  # groups behind a group, among those that read one tensor, that the group is compared with
+_REFUSED = 16  # merges of one group that are refused in turn before it is left alone
+_MOST_VIEWS = cost.MAX_NODES  # between two groups
+_TOO_MANY_INPUTS = 8 * cost.MAX_OPERANDS  # of one group, to look into merging it
 
 
-@dataclasses.dataclass(eq=False)
-class _Group:
-    """Nodes that one kernel will run. domain: a value that has the shape of the kernel's domain."""
-
-    nodes: list[ir.Node]
-    domain: ir.Value
-    cost: int
-
-    def outputs(self) -> list[ir.Value]:
-        """Values that nodes outside the group read."""
-        return boundary.outputs_of(self.nodes)
-
-    def inputs(self) -> list[ir.Value]:
-        """Values that the group reads from outside; parameters of index operations are left out."""
-        return boundary.inputs_of(self.nodes, index_ops.data_inputs)
-
-    def has_index_nodes(self) -> bool:
-        return any(index_ops.is_index(n) for n in self.nodes)
-
-    def moving_nodes(self) -> int:
-        """The number of kernels that run these nodes without fusion."""
-        return sum(not index_ops.is_view(n) for n in self.nodes)
-
-
-def _takes_part(group: _Group, value: ir.Value) -> bool:
-    """Whether the group reads a tensor through Slices alone and has no index operation that reorders elements."""
-    readers = [node for node in group.nodes if value in node.inputs]
-    moving = [n for n in group.nodes if index_ops.is_index(n) and not index_ops.is_view(n)]
-    return all(n.op_type == "Slice" for n in readers) and all(n.op_type in _IN_PLACE for n in moving)
-
-
-def _reader(group: _Group, value: ir.Value) -> str:
+def _reader(group: Group, value: ir.Value) -> str:
     """The operator of the group that reads a value."""
     return next((n for n in group.nodes if value in n.inputs), group.nodes[-1]).op_type
 
 
-def _producer(group: _Group, value: ir.Value) -> str:
+def _producer(group: Group, value: ir.Value) -> str:
     """The operator of the group that a value comes from, through views where the group does not compute the value."""
     producer = value.producer()
-    return (producer if producer in group.nodes else group.nodes[-1]).op_type
+    return producer.op_type if producer is not None and producer in group.nodes else group.nodes[-1].op_type
 
 
-def _recomputed(producer: _Group, value: ir.Value) -> str:
+def _recomputed(producer: Group, value: ir.Value) -> str:
     return (
         f"{_producer(producer, value)} would be recomputed for every element that `{value.name}` is broadcast to, which"
         " costs more than it saves"
@@ -99,17 +72,19 @@ class _Growth:
         self._opsets, self._shapes = context.opsets, context.shapes
         self._order = context.order
         self._unfit: dict[ir.Node, str] = {}
-        self._groups: dict[ir.Node, _Group] = {}
+        self._groups: dict[ir.Node, Group] = {}
         self._kept_apart: dict[tuple[ir.Node, ir.Node], str] = {}
+        self._noted: set[tuple[ir.Node, ir.Value]] = set()  # producers and values whose readers are all in _kept_apart
 
     def grow(self) -> None:
         """Start a group with every node, and merge groups until no merge is left."""
         for node in self._order:
             if not self._is_open(node) or index_ops.is_view(node):
                 continue
-            reason = eligibility.why_not(node, self._opsets, self._shapes, self._context.host)
+            reason = self._context.why_not(node)
             try:
-                cost = self._lowered(_Group([node], node.outputs[0], 0)).cost if reason is None else 0
+                group = self._single(node)
+                group.cost = self._lowered(group).cost if reason is None else 0
             except NotAffine as error:
                 reason = f"{node.op_type} cannot become index arithmetic: {error}"
             except ValueError as error:  # the operator does not allow these attributes for this dtype
@@ -117,15 +92,20 @@ class _Growth:
             if reason is not None:
                 self._unfit[node] = reason
                 continue
-            self._groups[node] = _Group([node], node.outputs[0], cost)
-            self._take_in_producers(self._groups[node], node)
+            self._groups[node] = group
+            self._take_in_producers(group, node)
         self._try_again()
         self._join_siblings()
         self._join_tiny()
 
-    def _lowered(self, group: _Group) -> Program:
+    def _single(self, node: ir.Node) -> Group:
+        """A group of one node, without its cost."""
+        reads, writes = boundary.inputs_of([node], index_ops.data_inputs), self._context.outputs_of([node])
+        return Group(self._context, [node], node.outputs[0], 0, reads, writes, index_ops.is_index(node))
+
+    def _lowered(self, group: Group) -> Program:
         """The program of a group. ValueError where there is none."""
-        return self._context.lowered(lower, group.nodes, group.inputs(), group.outputs())
+        return self._context.lowered(lower, group.nodes, group.inputs, group.outputs)
 
     def _try_again(self) -> None:
         """Try refused merges again: all readers of a value may be in one group by now."""
@@ -144,52 +124,69 @@ class _Growth:
         """
         readers: dict[ir.Value, list[ir.Node]] = {}
         for group in dict.fromkeys(self._groups.values()):
-            for value in group.inputs():
-                if self._shapes.same(value, group.domain) or _takes_part(group, value):
+            if len(group.reads) > _TOO_MANY_INPUTS:
+                continue
+            for value in group.inputs:
+                if self._shapes.same(value, group.domain) or takes_part(group, value):
                     readers.setdefault(value, []).append(group.nodes[-1])
         for value, nodes in readers.items():
-            for one, other in itertools.combinations(nodes, 2):
+            joined = [n for n in nodes if not self._groups[n].is_left_to_runtime]
+            self._join_pairs(joined, value, functools.partial(self._are_siblings, value))
+
+    def _are_siblings(self, value: ir.Value, first: Group, second: Group) -> bool:
+        """Whether two groups that read a value have domains that one kernel can have."""
+        parts = takes_part(first, value) and takes_part(second, value)
+        same = self._same_size if parts else self._shapes.same
+        return same(first.domain, second.domain) and not (first.is_left_to_runtime or second.is_left_to_runtime)
+
+    def _join_pairs(
+        self, nodes: Sequence[ir.Node], value: ir.Value | None, alike: Callable[[Group, Group], bool]
+    ) -> None:
+        """Merge the groups of these nodes, each with those of the next nodes, where `alike` and `obstacle` allow it.
+
+        value: what all groups read; None for the domain of the first one.
+        """
+        current: Group | None = None
+        refused: set[Group] = set()  # groups that cannot merge with `current`
+        for k, one in enumerate(nodes):
+            refusals = 0
+            for other in nodes[k + 1 : k + 1 + _COMPARED]:
                 first, second = self._groups[one], self._groups[other]
-                parts = _takes_part(first, value) and _takes_part(second, value)
-                same = self._same_size if parts else self._shapes.same
-                if first is second or not same(first.domain, second.domain):
+                if first is not current:
+                    current, refused = first, set()
+                if first is second or second in refused:
                     continue
-                # ONNX Runtime often fuses a single operator that reads other tensors too with its neighbours.
-                alone = [g for g in (first, second) if g.moving_nodes() == 1 and len(g.inputs()) > 1]
-                if not alone and self.obstacle(first, second, value, []) is None:
-                    union = self._union(first, second, [])
-                    self._groups.update(dict.fromkeys(union.nodes, union))
-                    self._context.contract(union.nodes)
+                if not may_fit(first, second) or not alike(first, second):
+                    refused.add(second)
+                    continue
+                union = self.union(first, second, value or first.domain, [])
+                if isinstance(union, Group):
+                    self._merge(union)
+                    refusals = 0
+                    continue
+                refused.add(second)
+                refusals += 1
+                if refusals == _REFUSED:
+                    break
 
     def _join_tiny(self) -> None:
         """Merge independent groups of one depth and one domain whose time is the launch alone."""
-        groups = [g for g in dict.fromkeys(self._groups.values()) if self._is_tiny(g)]
+        groups = [g for g in dict.fromkeys(self._groups.values()) if g.is_tiny]
         if len(groups) < 2:
             return
-        depth = depths(self._order, self._unit, lambda unit: unit.nodes if isinstance(unit, _Group) else (unit,))
+        depth = depths(self._order, self._unit, lambda unit: unit.nodes if isinstance(unit, Group) else (unit,))
         alike: dict[object, list[ir.Node]] = {}
         for group in groups:
             alike.setdefault((depth[group], self._shapes.dims(group.domain)), []).append(group.nodes[-1])
         for nodes in alike.values():
-            for one, other in itertools.combinations(nodes, 2):
-                first, second = self._groups[one], self._groups[other]
-                if first is second or not (self._is_tiny(first) and self._is_tiny(second)):
-                    continue
-                if self.obstacle(first, second, first.domain, []) is None:
-                    union = self._union(first, second, [])
-                    self._groups.update(dict.fromkeys(union.nodes, union))
-                    self._context.contract(union.nodes)
+            self._join_pairs(nodes, None, lambda first, second: first.is_tiny and second.is_tiny)
 
-    def _unit(self, node: ir.Node) -> _Group | ir.Node:
+    def _merge(self, union: Group) -> None:
+        self._groups.update(dict.fromkeys(union.nodes, union))
+        self._context.contract(union.nodes)
+
+    def _unit(self, node: ir.Node) -> Group | ir.Node:
         return self._groups.get(node, node)
-
-    def _is_tiny(self, group: _Group) -> bool:
-        """Whether a group is worth a kernel and moves so few bytes that the launch is most of the kernel's time."""
-        results = group.outputs()
-        if group.moving_nodes() < 2 or not all(self._shapes.same(v, group.domain) for v in results):
-            return False
-        sizes = [self._shapes.bytes(v) for v in (*group.inputs(), *results)]
-        return None not in sizes and sum(s for s in sizes if s is not None) <= cost.TINY_BYTES
 
     def _same_size(self, one: ir.Value, other: ir.Value) -> bool:
         try:
@@ -198,18 +195,22 @@ class _Growth:
             return False
         return sizes[0] == sizes[1]
 
-    def _sources(self, group: _Group) -> Iterator[tuple[ir.Node, list[ir.Node], ir.Value]]:
+    def _sources(self, group: Group) -> Iterator[tuple[ir.Node, list[ir.Node], ir.Value]]:
         """(producer in another group, views between, value) for every value that a group reads."""
-        for value in group.inputs():
-            views, producer = [], value.producer()
+        for value in group.inputs:
+            views: list[ir.Node] = []
+            producer = value.producer()
             while producer is not None and producer not in self._groups and self._is_open_view(producer):
+                if len(views) == _MOST_VIEWS:
+                    producer = None
+                    break
                 views.append(producer)
                 operand = producer.inputs[0]
                 producer = None if operand is None else operand.producer()
             if producer is not None and producer in self._groups:
                 yield producer, views, value
 
-    def _take_in_producers(self, group: _Group, node: ir.Node) -> bool:
+    def _take_in_producers(self, group: Group, node: ir.Node) -> bool:
         """Merge the group with the groups that it reads, largest operand first. Returns whether groups were merged."""
         merged = False
         sources = sorted(self._sources(group), key=lambda s: -(self._shapes.bytes(s[2]) or 0))
@@ -217,37 +218,56 @@ class _Growth:
             group, other = self._groups[node], self._groups[producer]
             if group is other:
                 continue
-            reason = self.obstacle(other, group, value, views)
-            if reason is not None:
-                for reader in (node, *value.consumers()):
-                    self._kept_apart.setdefault((producer, reader), reason)
+            union = self.union(other, group, value, views)
+            if isinstance(union, str):
+                self._kept_apart.setdefault((producer, node), union)
+                if (producer, value) not in self._noted:
+                    self._noted.add((producer, value))
+                    for reader in self._context.readers(value):
+                        self._kept_apart.setdefault((producer, reader), union)
                 continue
-            union = self._union(other, group, views)
-            self._groups.update(dict.fromkeys(union.nodes, union))
-            self._context.contract(union.nodes)
+            self._merge(union)
             merged = True
         return merged
 
-    def _union(self, producer: _Group, consumer: _Group, views: list[ir.Node]) -> _Group:
-        nodes = sorted([*producer.nodes, *views, *consumer.nodes], key=self._order.__getitem__)
-        union = _Group(nodes, consumer.domain, producer.cost + consumer.cost)
-        if union.has_index_nodes():
-            union.cost = self._lowered(union).cost
-        return union
+    def union(self, producer: Group, consumer: Group, value: ir.Value, views: list[ir.Node]) -> Group | str:
+        """Both groups as one, or the reason against merging them. The consumer reads `value`."""
+        results = sum(len(node.outputs) for node in (*producer.nodes, *views))
+        if len(consumer.reads) - results > _TOO_MANY_INPUTS:
+            count = f"{len(consumer.reads)} tensors; the limit is {cost.MAX_OPERANDS}"
+            return f"The kernel of {_reader(consumer, value)} reads {count}"
+        union = self._together(producer, consumer, views)
+        reason = self._obstacle(producer, consumer, union, value)
+        return union if reason is None else reason
 
-    def obstacle(self, producer: _Group, consumer: _Group, value: ir.Value, views: list[ir.Node]) -> str | None:
-        """The reason against merging two groups, None where they can merge. The consumer reads `value`."""
+    def _together(self, producer: Group, consumer: Group, views: list[ir.Node]) -> Group:
+        """Both groups as one, with the views between them."""
         both = {*producer.nodes, *views, *consumer.nodes}
-        union = _Group(
-            sorted(both, key=self._order.__getitem__), consumer.domain, producer.cost + consumer.cost
-        )  # fmt: skip
-        if union.has_index_nodes():
+        viewed = boundary.inputs_of(views, index_ops.data_inputs)
+        reads = dict.fromkeys((*producer.reads, *viewed, *consumer.reads))
+        writes = [*producer.writes, *(v for n in views for v in n.outputs), *consumer.writes]
+        return Group(
+            self._context,
+            sorted(both, key=self._order.__getitem__),
+            consumer.domain,
+            producer.cost + consumer.cost,
+            [v for v in reads if v.producer() not in both],
+            [v for v in writes if v.is_graph_output() or self._is_read_outside(v, both)],
+            bool(views) or producer.has_index_nodes or consumer.has_index_nodes,
+        )
+
+    def _is_read_outside(self, value: ir.Value, nodes: set[ir.Node]) -> bool:
+        return any(reader not in nodes for reader in self._context.readers(value))
+
+    def _obstacle(self, producer: Group, consumer: Group, union: Group, value: ir.Value) -> str | None:
+        """The reason against merging two groups into `union`, None where they can merge."""
+        if union.has_index_nodes:
             reason = self._index_obstacle(producer, consumer, union, value)
         else:
-            reason = self._broadcast_obstacle(producer, consumer, both, value)
+            reason = self._broadcast_obstacle(producer, consumer, set(union.nodes), value)
         if reason is not None:
             return reason
-        operands = len(union.inputs()) + len(union.outputs())
+        operands = len(union.reads) + len(union.writes)
         if operands > cost.MAX_OPERANDS:
             return f"The fused kernel would read and write {operands} tensors; the limit is {cost.MAX_OPERANDS}"
         if len(union.nodes) > cost.MAX_NODES or union.cost > cost.MAX_COST:
@@ -261,14 +281,10 @@ class _Growth:
             )
         return None
 
-    def _broadcast_obstacle(
-        self, producer: _Group, consumer: _Group, both: set[ir.Node], value: ir.Value
-    ) -> str | None:
+    def _broadcast_obstacle(self, producer: Group, consumer: Group, both: set[ir.Node], value: ir.Value) -> str | None:
         if self._shapes.same(producer.domain, consumer.domain):
             return None
-        read_elsewhere = [
-            v for v in producer.outputs() if v.is_graph_output() or any(u not in both for u in v.consumers())
-        ]
+        read_elsewhere = [v for v in producer.outputs if v.is_graph_output() or self._is_read_outside(v, both)]
         if read_elsewhere:
             own, other = (_shape_text(v, self._shapes) for v in (read_elsewhere[0], consumer.domain))
             return (
@@ -279,7 +295,7 @@ class _Growth:
             return _recomputed(producer, value)
         return None
 
-    def _index_obstacle(self, producer: _Group, consumer: _Group, union: _Group, value: ir.Value) -> str | None:
+    def _index_obstacle(self, producer: Group, consumer: Group, union: Group, value: ir.Value) -> str | None:
         """The reason against merging groups with index nodes: too much recomputation or more bytes moved, else None.
 
         Sets the cost of `union`.
@@ -296,8 +312,8 @@ class _Growth:
                 f"{_reader(consumer, value)} reads `{value.name}` in several orders, so {_producer(producer, value)}"
                 " would be recomputed for each of them"
             )
-        apart = [cost.moved(self._lowered(g), g.inputs(), g.outputs(), self._shapes) for g in (producer, consumer)]
-        together = cost.moved(program, union.inputs(), union.outputs(), self._shapes)
+        apart = [cost.moved(self._lowered(g), g.inputs, g.outputs, self._shapes) for g in (producer, consumer)]
+        together = cost.moved(program, union.inputs, union.outputs, self._shapes)
         if together is not None and None not in apart and together > sum(b for b in apart if b is not None):
             separate = sum(b for b in apart if b is not None)
             return f"The fused kernel would move {together} bytes; the two kernels together move {separate}"
@@ -311,21 +327,21 @@ class _Growth:
         """
         regions = []
         for group in dict.fromkeys(self._groups.values()):
-            if group.moving_nodes() < 2 and not self._is_slow_alone(group):
+            if group.moving_nodes < 2 and not self._is_slow_alone(group):
                 continue
-            inputs, outputs = group.inputs(), group.outputs()
+            inputs, outputs = group.inputs, group.outputs
             if not inputs or not outputs:
                 continue
             region = Region(
                 tuple(group.nodes), tuple(inputs), tuple(outputs),
                 cost.of_region(group.nodes, inputs, outputs, self._shapes), self._kind,
-                self._lowered(group) if group.has_index_nodes() else None,
+                self._lowered(group) if group.has_index_nodes else None,
             )  # fmt: skip
             region.verify()
             regions.append(region)
         return sorted(regions, key=lambda r: self._order[r.nodes[0]])
 
-    def _is_slow_alone(self, group: _Group) -> bool:
+    def _is_slow_alone(self, group: Group) -> bool:
         dtype = self._shapes.dtype(group.domain)
         moving = [node.op_type for node in group.nodes if not index_ops.is_view(node)]
         return moving == ["Gelu"] and dtype is not None and dtype.name in _SIXTEEN_BIT

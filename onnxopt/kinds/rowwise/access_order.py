@@ -1,4 +1,4 @@
-"""How the accesses of a rowwise kernel with index operations lie over its rows."""
+"""The memory layout of the accesses of a rowwise kernel with index operations, relative to the kernel's rows."""
 
 from __future__ import annotations
 
@@ -13,8 +13,10 @@ from onnxopt.program.rowwise import RowProgram
 
 
 def modes(program: RowProgram) -> str:
-    """The mode of every leaf, then of every condition: BY_COLUMN where the column alone decides it, DENSE where it is the
-    same for a whole row."""
+    """The mode of every access, then of every condition.
+
+    A condition is BY_COLUMN where it depends on the column alone, and DENSE where it is the same for a whole row.
+    """
     index = program.index
     if index is None:
         return ""
@@ -57,14 +59,14 @@ def input_read_across(index: Indexing, inputs: Sequence[str], length: Extent) ->
 
 
 def cuts_vectors(program: RowProgram) -> bool:
-    """Whether a part of a row that a guard tells begins or ends inside a vector, so that it is loaded in pieces."""
+    """Whether a guarded part of a row begins or ends inside a vector, so that the vector is loaded in pieces."""
     index = program.index
     if index is None:
         return False
     guards = {g for a in index.accesses for g in a.guards}
     width = ACCESS_BYTES // min(DTYPES[d].size for d in program.inputs)
-    told = [index.conditions[g] for g in guards if _condition_mode(program, index.conditions[g]) != Mode.DENSE]
-    return any((c.low - c.offset) % width or (c.high - c.low) % width for c in told)
+    in_rows = [index.conditions[g] for g in guards if _condition_mode(program, index.conditions[g]) != Mode.DENSE]
+    return any((c.low - c.offset) % width or (c.high - c.low) % width for c in in_rows)
 
 
 def _is_scattered(access: Access, size: int, length: Extent) -> bool:

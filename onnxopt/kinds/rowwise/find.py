@@ -1,10 +1,12 @@
-"""Rowwise regions: grown from each operator that reduces, over everything elementwise before and after it.
+"""Rowwise regions: a reduction with the elementwise nodes before and after it.
 
-What belongs to a region has the shape of its grid (kinds/rowwise/grid.py), or one value a row. Elementwise work before the
-reduction costs no memory traffic of its own; where something else reads it too, it becomes an output as well.
+Every value of a region has the shape of the region's grid (kinds/rowwise/grid.py) or one element per row. Elementwise
+work before the reduction adds no memory traffic; a value that nodes outside read too becomes an output.
 """
 
 from __future__ import annotations
+
+import heapq
 
 import onnx_ir as ir
 
@@ -17,12 +19,13 @@ from onnxopt.kinds.rowwise.grid import RESHAPES, Grid, Unfit
 from onnxopt.kinds.rowwise.lower import lower
 from onnxopt.program.rowwise import RowProgram
 
-# Fewer elements are not worth a kernel: index arithmetic on the host, and the like.
+# Tensors with fewer elements do not pay for a kernel; they are mostly indices and sizes.
 _FEWEST_ELEMENTS = 32
+_NEAREST = 256  # neighbours that a region looks at; more read one tensor only in graphs of thousands of like nodes
 
 
 def find(context: Context, kind: Kind) -> tuple[list[Region], list[Refusal]]:
-    """Regions around every reduction that no other kind has taken, and why some reductions have none."""
+    """A region for every reduction that no other kind has taken, and refusals of reductions without a region."""
     regions: list[Region] = []
     refusals: list[Refusal] = []
     taken: set[ir.Node] = set()
@@ -33,7 +36,7 @@ def find(context: Context, kind: Kind) -> tuple[list[Region], list[Refusal]]:
             growth = _Growth(context, kind, node, taken)
             growth.grow()
             region = growth.region()
-        except ValueError as error:  # Unfit among them
+        except ValueError as error:  # Unfit, NotAffine, or an error of lowering
             refusals.append(Refusal(node.name or "", node.op_type, "", str(error)))
             continue
         taken.update(region.nodes)
@@ -43,7 +46,7 @@ def find(context: Context, kind: Kind) -> tuple[list[Region], list[Refusal]]:
 
 
 class _Growth:
-    """One region while it grows from `seed`."""
+    """One region while it grows from the reduction `seed`."""
 
     def __init__(self, context: Context, kind: Kind, seed: ir.Node, taken: set[ir.Node]):
         self._context, self._kind, self._taken = context, kind, taken
@@ -64,19 +67,18 @@ class _Growth:
         self._program()
 
     def grow(self) -> None:
-        """Take in neighbours until none fits."""
+        """Add neighbours until none fits."""
         while any(self._take(n) for n in self._neighbours()):
-            self._refused.clear()  # what would have closed a cycle may not any more
+            self._refused.clear()  # a node that would have made a cycle may fit now
 
     def _neighbours(self) -> list[ir.Node]:
-        """Nodes that read what the region computes, then those that compute what it reads; near ones first."""
-        after = {u for n in self.nodes for v in n.outputs for u in v.consumers()}
+        """Readers of the region's values, then producers of its inputs, each in topological order."""
+        after = {u for n in self.nodes for v in n.outputs for u in self._context.readers(v)}
         before = {p for n in self.nodes for v in n.inputs if v is not None and (p := v.producer()) is not None}
         order = self._context.order
         free = [n for n in after | before if n in order and n not in self._inside | self._refused | self._taken]
-        return sorted(
-            (n for n in free if not self._context.is_taken(n)), key=lambda n: (n not in after, order[n])
-        )  # fmt: skip
+        untaken = (n for n in free if not self._context.is_taken(n))
+        return heapq.nsmallest(_NEAREST, untaken, key=lambda n: (n not in after, order[n]))
 
     def _take(self, node: ir.Node) -> bool:
         grid = self._fitting(node)
@@ -94,7 +96,7 @@ class _Growth:
         return False
 
     def _fitting(self, node: ir.Node) -> Grid | None:
-        """The region's grid with this node in it, None where the node does not lie over it."""
+        """The region's grid after adding this node, None where the node has another domain."""
         if len(node.outputs) < 1 or self._on_host(node):
             return None
         if row_domain.operator(node, self._opsets) is not None:
@@ -103,7 +105,7 @@ class _Growth:
             return self._with_reshape(node)
         if not eligibility.is_elementwise(node):
             return None
-        if eligibility.why_not(node, self._opsets, self._shapes, self._context.host) is not None:
+        if self._context.why_not(node) is not None:
             return None
         result = node.outputs[0]
         if self.grid.view(result, self._shapes) is not None:
@@ -134,7 +136,7 @@ class _Growth:
         if None not in views:
             return grid
         if source.producer() in self._inside and all(rows) and views == [None, None]:
-            return grid  # between one element a row with and without the reduced axes
+            return grid  # the node adds or removes the reduced axes of a value with one element per row
         if 0 not in views or any(rows):
             return None
         return row_domain.with_other_view(grid, source, result, shapes)
@@ -157,7 +159,7 @@ class _Growth:
         return any(v in self._context.host for v in (node.inputs[0], *node.outputs) if v is not None)
 
     def inputs(self) -> list[ir.Value]:
-        """Values that the region reads from outside; axes and shapes are left out."""
+        """Values that the region reads from outside, without axes and shapes."""
         return boundary.inputs_of(self.nodes, lambda node: node.inputs[: self._operands(node)])
 
     def _operands(self, node: ir.Node) -> int:
@@ -166,10 +168,10 @@ class _Growth:
 
     def outputs(self) -> list[ir.Value]:
         """Values that nodes outside the region read."""
-        return boundary.outputs_of(self.nodes)
+        return self._context.outputs_of(self.nodes)
 
     def _problem(self) -> str | None:
-        """Why the nodes cannot or should not be one kernel."""
+        """The reason why the nodes cannot or should not be one kernel, None where they can."""
         operands = len(self.inputs()) + len(self.outputs())
         if operands > cost.MAX_OPERANDS or len(self.nodes) > cost.MAX_NODES:
             size = f"{operands} tensors and {len(self.nodes)} operators"
@@ -194,7 +196,7 @@ class _Growth:
         return any(v.const_value is None or v.is_graph_input() for v in parameters)
 
     def _stores_twice(self, node: ir.Node) -> bool:
-        """Whether a reshape's result would be an output although its elements lie in memory anyway."""
+        """Whether a view's result would be an output although its input is in memory already."""
         outputs, source = self.outputs(), node.inputs[0]
         if node.op_type not in RESHAPES or node.outputs[0] not in outputs or source is None:
             return False
@@ -204,7 +206,7 @@ class _Growth:
         return self._context.lowered(lower, self.nodes, self.inputs(), self.outputs())
 
     def region(self) -> Region:
-        """The grown region. Unfit where it is not worth a kernel of its own."""
+        """The grown region. Unfit where the region is not worth a kernel."""
         if len(self.nodes) == 1 and not self.alone:
             op_type = self.nodes[0].op_type
             raise Unfit(f"{op_type} has no neighbour to fuse with, and ONNX Runtime's own kernel is as fast")

@@ -27,8 +27,7 @@ def lower(
 ) -> RowProgram:
     """The program of nodes in topological order that read `inputs` (and constants) and define `outputs`.
 
-    Raises ValueError where they cannot be one: what kinds/rowwise/find.py proposes is what this accepts, and what
-    kinds/rowwise/join.py proposes with index operations among them may be refused with the reason.
+    Raises ValueError, with the reason, where the nodes cannot be one kernel.
     """
     grid = row_domain.of_region(nodes, opsets, shapes)
     if not row_domain.lies_over(grid, nodes, opsets, shapes):
@@ -99,17 +98,17 @@ def _result(value: ir.Value, grid: Grid, shapes: Shapes) -> Result:
 def _operands(
     nodes: Sequence[ir.Node], inputs: Sequence[ir.Value], opsets: Mapping[str, int], grid: Grid, shapes: Shapes
 ) -> tuple[Operand, ...]:
-    """How every input lies over the domain. ValueError where two nodes read one differently."""
-    found: dict[ir.Value, Operand] = {}
+    """The broadcast of every input. ValueError where two nodes broadcast one input differently."""
+    operands: dict[ir.Value, Operand] = {}
     for node in nodes:
         row = row_domain.operator(node, opsets)
         for k, value in enumerate(node.inputs):
             if value is None or value not in inputs:
                 continue
             operand = _operand(node, row, k, value, grid, shapes)
-            if found.setdefault(value, operand) != operand and shapes.elements(value) != 1:
+            if operands.setdefault(value, operand) != operand and shapes.elements(value) != 1:
                 raise ValueError(f"`{value.name}` would be broadcast in two different ways")
-    return tuple(found[v] for v in inputs)
+    return tuple(operands[v] for v in inputs)
 
 
 def _operand(node: ir.Node, row: RowOperator | None, k: int, value: ir.Value, grid: Grid, shapes: Shapes) -> Operand:

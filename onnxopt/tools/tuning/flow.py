@@ -8,13 +8,13 @@ import dataclasses
 import hashlib
 import json
 import os
-import tempfile
 import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from onnxopt.artifact import layout
+from onnxopt.artifact.folder import temporary_folder
 from onnxopt.artifact.manifest import Manifest
 from onnxopt.artifact.minisign import SecretKey
 from onnxopt.artifact.open import Opened, open_artifact
@@ -70,12 +70,12 @@ def tune(
     name, base = _rule_made(chosen)
     path = _state_file(opened.folder, name)
     advance = progress or (lambda _done, _total, _text: None)
-    with tempfile.TemporaryDirectory(prefix="onnxopt.") as scratch:
+    with temporary_folder() as scratch:
         advance(0, 0, "running the plain graph")
-        oracle = Oracle(opened.folder / layout.MODEL, chosen.provider, shapes or {}, Path(scratch))
+        oracle = Oracle(opened.folder / layout.MODEL, chosen.provider, shapes or {}, scratch)
         notes: list[str] = []
         state = _state(path, _key(opened.manifest, chosen, base, oracle), restart, notes)
-        kernels = _kernels(opened, chosen, state, Path(scratch))
+        kernels = _kernels(opened, chosen, state, scratch)
         target = _target(opened, kernels, chosen, base, oracle, notes)
         tuning = _Tuning(opened, chosen, base, oracle, state, kernels, target, budget, started, advance, notes)
         status, complete, comparisons, kept, searching = tuning.run()

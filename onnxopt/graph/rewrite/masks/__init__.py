@@ -1,1 +1,1 @@
-"""What attention masks are known to show, from what integer and bool tensors hold. May import: shapes."""
+"""What attention masks show, proved from what integer and bool tensors hold. May import program and graph/shapes."""
