@@ -9,25 +9,21 @@ from __future__ import annotations
 import contextlib
 import json
 import pickle
-import signal
 import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import BinaryIO
 
+from onnxopt import children
 from onnxopt.runtime import sessions
 from onnxopt.runtime.sessions import Array, RunError
-
-_PROGRAM = (
-    "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from onnxopt.runtime import isolated; isolated.serve()"
-)
 
 
 class Trial:
     """A model in a child process, started again where it died.
 
-    provider, library: as for sessions.open_session. The child exits with this process, whose pipe it reads.
+    provider, library: as for sessions.open_session. The child ends with this process.
     """
 
     def __init__(self, model: Path, *, provider: str, library: Path | None) -> None:
@@ -36,13 +32,7 @@ class Trial:
 
     def open(self) -> None:
         """Create a session. RunError where ONNX Runtime refuses the model, or its process ends."""
-        self._child = subprocess.Popen(
-            [sys.executable, "-c", _PROGRAM, json.dumps(sys.path)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,  # Ctrl-C in a terminal is for the parent
-        )
+        self._child = children.start(__name__)
         self._ask(self._arguments)
 
     def run(self, feeds: Mapping[str, Array]) -> None:
@@ -75,14 +65,7 @@ class Trial:
             return
         child, self._child = self._child, None
         child.communicate()
-        raise RunError(f"it ended its process ({_ending(child.returncode)})")
-
-
-def _ending(code: int) -> str:
-    if code < 0:
-        with contextlib.suppress(ValueError):
-            return signal.Signals(-code).name
-    return f"exit code {code}"
+        raise RunError(f"it ended its process ({children.ending(child.returncode)})")
 
 
 def serve() -> None:

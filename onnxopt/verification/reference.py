@@ -6,7 +6,6 @@ import contextlib
 import dataclasses
 import functools
 import itertools
-import re
 import tempfile
 import time
 from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -33,8 +32,6 @@ if TYPE_CHECKING:
 
 SEEDS = (0, 1, 2)
 _KEPT_BYTES = 256 << 20  # reference outputs kept for one provider
-_FIRST_OPSET_OF_ORT = 7  # the oldest that it promises to run
-_NOT_HERE = ("Could not find an implementation for", "is not a registered function/op", "could not start")
 _LARGEST_INPUTS = 1 << 29  # bytes
 _SEARCH_SECONDS = 10.0  # for a model that accepts none of the usual shapes
 _TIMES_NOISE = 4.0  # one other order of arithmetic is one draw from a distribution
@@ -104,17 +101,6 @@ class Refused(NotRunnable):
     """ONNX Runtime opens the original nowhere: it is no valid model. The message is ONNX Runtime's."""
 
 
-def _is_for_others(message: str) -> bool:
-    """Whether another provider, or an application with libraries of operators, may run a model that was refused so.
-
-    None runs the operators of the first opsets, which ONNX Runtime says to be without implementation as well.
-    """
-    version = re.search(r"Could not find an implementation for \w+\((\d+)\)", message)
-    if version is not None and int(version[1]) < _FIRST_OPSET_OF_ORT:
-        return False
-    return any(text in message for text in _NOT_HERE)
-
-
 class Ahead:
     """A CPU session of the model file, created in the background."""
 
@@ -174,7 +160,7 @@ class Reference:
             else:
                 self._collect(session, pinned, seconds, search)
         except RunError as error:
-            raise (NotRunnable if _is_for_others(str(error)) else Refused)(str(error)) from error
+            raise (NotRunnable if sessions.is_for_others(str(error)) else Refused)(str(error)) from error
         finally:
             if self._trial is not None:
                 self._trial.close()

@@ -253,7 +253,7 @@ def test_contents_of_large_vectors_are_not_evaluated(tmp_path: Path) -> None:
 
 def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "m.onnx")
-    assert_refused(run("inspect", tmp_path / "m.onnx"), "is not a regular file")
+    assert_refused(run("inspect", tmp_path / "m.onnx"), "it is a FIFO, not a regular file")
 
 
 def test_a_shape_beyond_what_an_integer_holds(tmp_path: Path) -> None:
