@@ -65,7 +65,7 @@ class Trial:
             return
         child, self._child = self._child, None
         child.communicate()
-        raise RunError(f"it ended its process ({children.ending(child.returncode)})")
+        raise RunError(f"ONNX Runtime ended its process ({children.ending(child.returncode)})")
 
 
 def serve() -> None:

@@ -166,9 +166,7 @@ class Reference:
                 self._trial.close()
         if not self.outputs:
             reason = self.skipped[-1].reason if self.skipped else "no shapes to try"
-            raise NotRunnable(
-                f"{provider} accepted none of the inputs tried; the last time ONNX Runtime said: {reason}"
-            )
+            raise NotRunnable(f"{provider} accepted none of the inputs tried; the last time: {reason}")
         if not any(self.outputs.values()):
             raise NotRunnable("it gives no output that could be compared")
         if not any(array.size for outputs in self.outputs.values() for array in outputs.values()):

@@ -36,7 +36,7 @@ def test_a_trial_says_how_it_ended_and_goes_on(tmp_path: Path) -> None:
     try:
         trial.open()
         trial.run({"x": np.array([7, 8]), "d": np.array([2, 3])})
-        with pytest.raises(RunError, match=r"^it ended its process \(SIGFPE\)$"):
+        with pytest.raises(RunError, match=r"^ONNX Runtime ended its process \(SIGFPE\)$"):
             trial.run({"x": np.full(3, LOWEST), "d": np.full(3, -1)})
         trial.run({"x": np.array([7, 8]), "d": np.array([2, 3])})
         with pytest.raises(RunError, match="x"):
@@ -58,7 +58,7 @@ def test_optimize_reports_a_model_that_kills_where_it_is_opened(tmp_path: Path, 
     constants = f"<int64[1] c = {{{LOWEST}}}, int64[1] d = {{-1}}>"
     model = write(tmp_path / "m.onnx", f"g (int64[n] x) => (int64[n] y) {constants} {{ m = Mod(c, d)  y = Add(x, m) }}")
     result = run("optimize", model, "-o", artifact, "--arch", "none")
-    assert_refused(result, "m.onnx: ONNX Runtime does not open the original: it ended its process (SIGFPE)")
+    assert_refused(result, "m.onnx: ONNX Runtime does not open the original: ONNX Runtime ended its process (SIGFPE)")
     assert not artifact.exists()
 
 
@@ -67,7 +67,7 @@ def test_optimize_reports_a_model_that_kills_where_it_runs(tmp_path: Path, artif
     body = "z = Sub(x, x)  a = Add(z, c)  b = Add(z, d)  y = Mod(a, b)"
     model = write(tmp_path / "m.onnx", f"g (int64[7] x) => (int64[7] y) {constants} {{ {body} }}")
     result = run("optimize", model, "-o", artifact, "--arch", "none")
-    assert "it ended its process (SIGFPE)" in result.output
+    assert "ONNX Runtime ended its process (SIGFPE)" in result.output
     assert "Traceback" not in result.output
 
 

@@ -86,7 +86,7 @@ def test_inspect(chain: Path) -> None:
 
 def test_inspect_escapes_what_a_terminal_would_obey(tmp_path: Path) -> None:
     model = onnx.load(write(tmp_path / "m.onnx", NOTHING_TO_FUSE))
-    model.producer_name = "\x1b[31mred\x07\u202e"
+    model.producer_name = "\x1b[31mred\x07\u202e\nparameters: 0"
     model.graph.node[0].op_type = "Mat\x9bMul"
     model.graph.node[0].domain = "d\r"
     model.opset_import.add(domain="d\r", version=1)
@@ -95,7 +95,23 @@ def test_inspect_escapes_what_a_terminal_would_obey(tmp_path: Path) -> None:
     assert result.exit_code == 0, result.output
     assert r"\x1b[31mred\x07\u202e" in result.stdout
     assert r"d\r::Mat\x9bMul" in result.stdout
+    assert r"\nparameters: 0" in result.stdout
     assert all(c.isprintable() or c == "\n" for c in result.stdout)
+
+
+def test_explain_and_verify_escape_too(tmp_path: Path) -> None:
+    source = write(tmp_path / "m.onnx", CHAIN)
+    model = onnx.load(source)
+    model.graph.input[0].type.tensor_type.shape.dim[0].dim_param = "n\x1b[31m"
+    model.graph.output[0].name = model.graph.node[-1].output[0] = "y\x1b[31m"
+    onnx.save(model, source)
+    out = tmp_path / "out"
+    assert run("optimize", source, "-o", out, "--arch", "none", "--no-verify").exit_code == 0
+    model.graph.node[2].op_type = "Add"
+    onnx.save(model, tmp_path / "other.onnx")
+    for name, result in (("n", run("explain", out)), ("y", run("verify", out, tmp_path / "other.onnx"))):
+        assert rf"{name}\x1b[31m" in result.stdout
+        assert all(c.isprintable() or c == "\n" for c in result.stdout)
 
 
 def test_verify_says_no_with_exit_code_1(chain: Path, tmp_path: Path) -> None:
