@@ -21,7 +21,7 @@ from onnxopt.artifact.report import facts as report_facts
 from onnxopt.artifact.report import page
 from onnxopt.codegen import compiler_report, generate
 from onnxopt.codegen.nvrtc import check_archs, compiled
-from onnxopt.errors import UsageError, step
+from onnxopt.errors import ModelError, UsageError, step
 from onnxopt.fusion import entry_points, fuse, outline
 from onnxopt.fusion.lower import lower
 from onnxopt.fusion.region import FusionPlan, Kernel
@@ -257,5 +257,10 @@ class _Phases:
             self.progress(name, "")
         started = time.perf_counter()
         with step(f"{self._model}: the step '{name}'", RewriteDisagrees):
-            yield
+            try:
+                yield
+            except ModelError as error:
+                if self._model in str(error):
+                    raise
+                raise type(error)(f"{self._model}: {error}") from error  # of a pass, which knows the graph alone
         self.seconds[name] = round(self.seconds.get(name, 0.0) + time.perf_counter() - started, 3)

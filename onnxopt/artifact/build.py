@@ -18,7 +18,7 @@ from onnxopt.artifact import layout
 from onnxopt.artifact.folder import temporary_files, write_library
 from onnxopt.artifact.manifest import LeftOut
 from onnxopt.codegen import generate, kernels_json
-from onnxopt.errors import NotVerifiedError, VerificationError
+from onnxopt.errors import ModelError, NotVerifiedError, VerificationError
 from onnxopt.fusion import outline
 from onnxopt.fusion.region import Kernel
 from onnxopt.graph import read, write
@@ -26,7 +26,7 @@ from onnxopt.graph import traits as model_traits
 from onnxopt.graph.traits import Traits
 from onnxopt.verification.bisect import bisect
 from onnxopt.verification.emulation.emulate import EmulatedKernel, Emulation, emulate
-from onnxopt.verification.reference import Ahead, Check, NotRunnable, Reference
+from onnxopt.verification.reference import Ahead, Check, NotRunnable, Reference, Refused
 from onnxopt.verification.user_data import UserData
 from onnxopt.verification.verify import VerificationReport, describe_failure, references, verify_model, with_emulation
 
@@ -118,9 +118,9 @@ def verify_and_leave_out(
     """Verify the build against the source, leaving out the functions that break the limit.
 
     ahead: the source's session that `open_ahead` began. data: the user's inputs, see `references`. emulated: run the
-    CUDA kernels on the CPU too. Returns a report that passed. NotVerifiedError where ONNX Runtime does not run the
-    original here. RewriteDisagrees where rewrite rules are at fault. VerificationError where the interface changed, or
-    outputs differ and neither fusions nor rewrite rules are at fault.
+    CUDA kernels on the CPU too. Returns a report that passed. ModelError where ONNX Runtime refuses the original
+    itself. NotVerifiedError where it does not run the original here. RewriteDisagrees where rewrite rules are at fault.
+    VerificationError where the interface changed, or outputs differ and neither fusions nor rewrite rules are at fault.
     """
     optimized = model_traits.of(build.model)
     if changed := model_traits.interface_difference(original, optimized):
@@ -131,6 +131,10 @@ def verify_and_leave_out(
             originals = references(
                 source.path, traits, folder=scratch, shapes=shapes, model_bytes=source.bytes, ahead=ahead, data=data
             )
+    except Refused as error:
+        raise ModelError(
+            f"{source.path}: ONNX Runtime does not open the original: {error}; --no-verify optimizes it unchecked"
+        ) from error
     except NotRunnable as error:
         raise NotVerifiedError(
             f"{source.path}: cannot be verified, {error}. Give inputs that the model takes with --shape or --data; "

@@ -139,9 +139,9 @@ def open_ahead(model: Path, traits: Traits, model_bytes: int) -> Ahead | None:
 
     ONNX Runtime creates a session on one core, and Python leaves the other idle: a second less for BERT-base. Not for a
     model of a gigabyte or more, which would take that memory while other steps run, nor for one that draws random
-    numbers, whose seeds have to be fixed first.
+    numbers, whose seeds have to be fixed first, nor for one that can end this process.
     """
-    return None if model_bytes >= _AHEAD_BELOW or traits.random else Ahead(model)
+    return None if model_bytes >= _AHEAD_BELOW or traits.random or traits.traps else Ahead(model)
 
 
 def references(
@@ -173,7 +173,7 @@ def references(
     if providers is None:
         providers = [sessions.CPU, sessions.CUDA] if sessions.cuda_is_usable() else [sessions.CPU]
     runnable: list[Reference] = []
-    reasons: dict[str, str] = {}
+    failures: dict[str, NotRunnable] = {}
     for provider in providers:
         try:
             runnable.append(
@@ -192,10 +192,10 @@ def references(
         except NotRunnable as error:
             if asked:
                 raise
-            reasons[provider] = str(error)
+            failures[provider] = error
     if not runnable:
-        raise NotRunnable(next(iter(reasons.values())))
-    runnable[0].notes += [f"not verified on {provider}: {reason}" for provider, reason in reasons.items()]
+        raise next(iter(failures.values()))
+    runnable[0].notes += [f"not verified on {provider}: {error}" for provider, error in failures.items()]
     return runnable
 
 

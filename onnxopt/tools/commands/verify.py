@@ -13,6 +13,7 @@ from onnxopt.errors import NotVerifiedError, UsageError
 from onnxopt.runtime.sessions import CPU, CUDA
 from onnxopt.tools.commands import options
 from onnxopt.tools.commands.verification_text import verification_text
+from onnxopt.tools.printable import printable
 from onnxopt.tools.verify import verify
 
 _ON = {"cpu": CPU, "cuda": CUDA}
@@ -68,7 +69,7 @@ def command(
     if as_json:
         options.print_json({**dataclasses.asdict(report), "failures": len(report.failures)})
     else:
-        click.echo(verification_text(report, _archs(optimized or original)))
+        click.echo(printable(verification_text(report, _archs(optimized or original))))
     ctx.exit({"passed": 0, "not_run": NotVerifiedError.exit_code}.get(report.status, 1))
 
 
