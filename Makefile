@@ -17,10 +17,10 @@ PYTEST ?=
 # Which benchmark `make bench` runs (python -m benchmarks lists them), for example: make bench BENCH="cpu.chains bias_4"
 BENCH ?=
 CPU_BENCHMARKS := cpu.optimizers cpu.chains cpu.models
-# How long `make fuzz` goes on.
+# How long each half of `make fuzz` goes on.
 FUZZ_SECONDS ?= 60
 
-CXX_SOURCES = $(shell find custom_ops cuda_kernels tests/support/emulation examples/cpp -name '*.cc' -o -name '*.h' -o -name '*.cuh')
+CXX_SOURCES = $(shell find custom_ops cuda_kernels tests/support/emulation tests/fuzz/library examples/cpp -name '*.cc' -o -name '*.h' -o -name '*.cuh')
 
 .PHONY: help setup build demo test check tidy wheel bench fuzz clean
 
@@ -74,8 +74,9 @@ bench: build ## run the benchmarks of the CPU, or the one that BENCH names
 	@$(if $(BENCH),$(BIN)/python -m benchmarks $(BENCH),\
 		for name in $(CPU_BENCHMARKS); do $(BIN)/python -m benchmarks $$name; done)
 
-fuzz: build ## random graphs against ONNX Runtime for FUZZ_SECONDS
+fuzz: build ## random graphs against ONNX Runtime, and damaged files beside the library, FUZZ_SECONDS each
 	@$(BIN)/python -m tests.fuzz --seconds $(FUZZ_SECONDS)
+	@$(BIN)/python -m tests.fuzz.library --count 1000000 --seconds $(FUZZ_SECONDS) --libfuzzer
 
 clean: ## remove what was built; .venv and downloaded models stay
 	rm -rf build dist onnxopt/lib *.egg-info .pytest_cache .ruff_cache .mypy_cache .hypothesis

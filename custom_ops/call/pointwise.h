@@ -10,7 +10,8 @@ namespace onnxopt {
 // A flattened domain of `count` > 0 elements. input, access: one a leaf of the program. output[k] is null where output
 // k has another shape; inputs that do not broadcast into the domain cannot matter to the outputs that are written and
 // have no run. indexed: accesses may have any step, and guards. Then the input of a leaf that is a condition is null,
-// and its guards are that condition alone.
+// and its guards are that condition alone. conditional: conditions choose between values, so that not every
+// value that is computed is meant.
 struct Domain {
   std::uint64_t count;
   const void* input[kMaxInputs];
@@ -18,6 +19,7 @@ struct Domain {
   Condition condition[kMaxConditions];
   void* output[kMaxOutputs];
   bool indexed = false;
+  bool conditional = false;
 
   // The condition that leaf k is.
   const Condition& ConditionOf(std::size_t k) const {
@@ -43,9 +45,16 @@ class PointwiseKernel : public FusedKernel {
   const Program& program_;
 };
 
-// Fills in what the leaves of an indexed domain are. data: of the inputs.
-void FillLeaves(const Indexing& index, const std::vector<Dtype>& inputs, const Sizes& sizes, const void* const* data,
-                Domain* domain);
+// The inputs of a call: dtypes, shapes and data.
+struct Inputs {
+  const std::vector<Dtype>& dtypes;
+  const Shape* shapes;
+  const void* const* data;
+};
+
+// Fills in what the leaves of an indexed domain are, whose count > 0 is set. Throws Error where an access would read
+// outside of its input.
+void FillLeaves(const Indexing& index, const Inputs& inputs, const Sizes& sizes, Domain* domain);
 
 // The shape of output `k` for these input shapes. Throws Error where they do not broadcast.
 Shape OutputShape(const Program& program, std::size_t k, const Shape* inputs);

@@ -42,7 +42,8 @@ PRIMITIVES: dict[str, Primitive] = {
     # conversions: cast to `dtype`; narrow: round to storage dtype `storage` and come back to float32
     "cast": Primitive(1, _ANY),
     "narrow": Primitive(1, frozenset({"float32"}), cost=2),
-    # arithmetic; integers wrap, integer div truncates, x/0 on integers is 0
+    # arithmetic; integers wrap, also the lowest one by -1; integer div truncates. On integers x / 0 is 0 and x mod 0 is x,
+    # but that the CPU kernel reports an error, as ONNX Runtime's operators do, where no condition leaves elements out
     "neg": Primitive(1, _NUMBER),
     "abs": Primitive(1, _NUMBER),
     "sign": Primitive(1, _NUMBER, cost=2),
