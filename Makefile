@@ -22,10 +22,10 @@ FUZZ_SECONDS ?= 60
 
 CXX_SOURCES = $(shell find custom_ops cuda_kernels tests/support/emulation tests/fuzz/library examples/cpp -name '*.cc' -o -name '*.h' -o -name '*.cuh')
 
-.PHONY: help setup build demo test check tidy wheel bench fuzz clean
+.PHONY: help setup build demo test check tidy wheel bench gpu-tests fuzz clean
 
 help: ## list the targets
-	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/' | expand -t 16
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 16
 
 setup: $(READY) ## make .venv with everything that the other targets need
 
@@ -74,9 +74,13 @@ bench: build ## run the benchmarks of the CPU, or the one that BENCH names
 	@$(if $(BENCH),$(BIN)/python -m benchmarks $(BENCH),\
 		for name in $(CPU_BENCHMARKS); do $(BIN)/python -m benchmarks $$name; done)
 
-fuzz: build ## random graphs against ONNX Runtime, and damaged files beside the library, FUZZ_SECONDS each
+gpu-tests: build ## write build/gpu-tests: what the tests marked gpu need on a machine with a GPU
+	@$(BIN)/python -m tests.support.gpu_bundle build/gpu-tests $(if $(GPU_PYTHON),--python $(GPU_PYTHON))
+
+fuzz: build ## random graphs, then damaged files beside the library, FUZZ_SECONDS each; then ONNX's backend suite
 	@$(BIN)/python -m tests.fuzz --seconds $(FUZZ_SECONDS)
 	@$(BIN)/python -m tests.fuzz.library --count 1000000 --seconds $(FUZZ_SECONDS) --libfuzzer
+	@$(BIN)/python -m tests.fuzz.backend
 
 clean: ## remove what was built; .venv and downloaded models stay
 	rm -rf build dist onnxopt/lib *.egg-info .pytest_cache .ruff_cache .mypy_cache .hypothesis

@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 from typing import ClassVar
 
-from setuptools import Command, Distribution, setup
+from setuptools import Command, Distribution, find_packages, setup
 from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build_py import build_py
 from setuptools.errors import ExecError
@@ -100,6 +100,7 @@ def _call(*command: str, show: bool = True) -> None:
 
 
 setup(
+    packages=[*find_packages(str(ROOT), include=["onnxopt", "onnxopt.*"]), "onnxopt.cuda_kernels"],
     distclass=PlatformDistribution,
     cmdclass={"build_ops": BuildOps, "build_py": BuildPy, "bdist_wheel": PlatformWheel},
 )

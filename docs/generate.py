@@ -1,17 +1,18 @@
-"""Writes docs/cli.md and docs/python.md from the commands and docstrings themselves: python docs/generate.py.
+"""Writes docs/cli.md and docs/python.md from the commands and docstrings: python docs/generate.py.
 
-tests/test_docs.py fails where the two files are not what this writes, so they cannot go stale.
+A test fails where the two files are not what this script writes, so they cannot go stale.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import inspect
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import click
+import pydantic
 
 import onnxopt
 from onnxopt.tools.cli import main
@@ -27,8 +28,9 @@ def cli() -> str:
         "# Commands\n",
         _NOTICE,
         f"{main.help}\n",
-        "Results go to stdout, progress and errors to stderr. Exit codes: 0 done, 1 two models do not agree, 2 an\n"
-        'input that cannot be used, said in one line that begins with "error:".\n',
+        "Results go to stdout, progress and errors to stderr. Exit codes: 0 done, 1 two models do not agree, 2 bad\n"
+        'input, 3 the result could not be verified. Codes 2 and 3 come with one line that begins with "error:"; only\n'
+        "verify prints its report instead.\n",
     ]
     for name in main.list_commands(context):
         command = main.get_command(context, name)
@@ -66,39 +68,43 @@ def _option(option: click.Option, command: click.Command) -> str:
 def python() -> str:
     """Every name of the package, with its signature and docstring."""
     parts = ["# Python\n", _NOTICE, f"```\n{inspect.cleandoc(onnxopt.__doc__ or '')}\n```\n"]
-    names = [n for n in onnxopt.__all__ if not n.startswith("__")]
-    functions = [n for n in names if inspect.isfunction(getattr(onnxopt, n))]
-    records = [n for n in names if dataclasses.is_dataclass(getattr(onnxopt, n))]
-    errors = [n for n in names if n.endswith("Error")]
-    rest = sorted(set(names) - {*functions, *records, *errors})
-    things = {name: getattr(onnxopt, name) for name in (*functions, *records, *rest)}
-    public = {f"onnxopt.{name}": thing for name, thing in things.items()}
-    for title, thing in {**public, **dict(_results(things.values()))}.items():
-        parts += [f"## {title}\n", f"```python\n{_signature(thing)}\n```\n", _docstring(thing)]
+    public = {name: getattr(onnxopt, name) for name in onnxopt.__all__ if not name.startswith("__")}
+    errors = {name: thing for name, thing in public.items() if name.endswith("Error")}
+    functions = {name: thing for name, thing in public.items() if inspect.isfunction(thing)}
+    classes = {name: thing for name, thing in public.items() if name not in errors and name not in functions}
+    for name, thing in {**functions, **classes}.items():
+        text = _class(thing) if name in classes else _signature(thing)
+        parts += [f"## onnxopt.{name}\n", f"```python\n{text}\n```\n", f"{inspect.cleandoc(thing.__doc__ or '')}\n"]
     parts.append("## Errors\n")
     parts.append("| error | |\n|---|---|")
-    for name in errors:
-        parts.append(f"| `{name}` | {' '.join(inspect.cleandoc(getattr(onnxopt, name).__doc__ or '').split())} |")
+    for name, error in errors.items():
+        parts.append(f"| `{name}` | {' '.join(inspect.cleandoc(error.__doc__ or '').split())} |")
     return "\n".join([*parts, ""])
 
 
-def _results(functions: Iterable[Any]) -> Iterator[tuple[str, Any]]:
-    """The records that functions return, by name."""
-    for function in filter(inspect.isfunction, functions):
-        returned = function.__globals__.get(inspect.signature(function).return_annotation)
-        if dataclasses.is_dataclass(returned):
-            yield returned.__name__, returned  # type: ignore[union-attr]
+def _class(thing: type) -> str:
+    """A class with its fields, then its public properties and methods."""
+    lines = [f"class {thing.__name__}:"]
+    fields = thing.__annotations__ if dataclasses.is_dataclass(thing) or issubclass(thing, pydantic.BaseModel) else {}
+    lines += [f"    {name}: {annotation}" for name, annotation in fields.items() if name != "model_config"]
+    for name, member in vars(thing).items():
+        method = member.fget if isinstance(member, property) else member
+        if name.startswith("_") or not inspect.isfunction(method):
+            continue
+        lines += ["    @property"] if isinstance(member, property) else []
+        lines.append(f"    def {name}{_one_line(method)}")
+    return "\n".join(lines)
 
 
-def _docstring(thing: Any) -> str:
-    return f"{inspect.cleandoc(thing.__doc__ or '')}\n"
+def _one_line(method: Callable[..., Any]) -> str:
+    signature = inspect.signature(method)
+    arguments = [str(parameter).replace("'", "") for parameter in signature.parameters.values()]
+    return f"({', '.join(arguments)}) -> {signature.return_annotation}"
 
 
-def _signature(thing: Any) -> str:
-    """As it is written in the source; a dataclass by its fields."""
-    if dataclasses.is_dataclass(thing):
-        return "\n".join([f"class {thing.__name__}:", *(f"    {f.name}: {f.type}" for f in dataclasses.fields(thing))])
-    signature = inspect.signature(thing)
+def _signature(function: Callable[..., Any]) -> str:
+    """As it is written in the source, a parameter a line."""
+    signature = inspect.signature(function)
     lines, keyword_only = [], False
     for parameter in signature.parameters.values():
         if parameter.kind is parameter.KEYWORD_ONLY and not keyword_only:
@@ -106,7 +112,9 @@ def _signature(thing: Any) -> str:
             lines.append("    *,")
         default = "" if parameter.default is parameter.empty else f" = {parameter.default!r}"
         lines.append(f"    {parameter.name}: {parameter.annotation}{default},")
-    return "\n".join([f"def {thing.__name__}(", *lines, f") -> {signature.return_annotation}"])
+    if not lines:
+        return f"def {function.__name__}() -> {signature.return_annotation}"
+    return "\n".join([f"def {function.__name__}(", *lines, f") -> {signature.return_annotation}"])
 
 
 if __name__ == "__main__":

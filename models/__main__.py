@@ -13,7 +13,7 @@ from models.entries import CACHE, Trained
 
 @click.group()
 def main() -> None:
-    """Real models by name: trained ones out of packages, exported ones from PyTorch. Files lie in models/cache."""
+    """Real models by name: trained ones from packages, and exports from PyTorch. The files are in models/cache."""
 
 
 @main.command("list")

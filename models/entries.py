@@ -1,4 +1,4 @@
-"""What a model of this collection is: its name, where it comes from, and inputs that run."""
+"""The rows of the model collection: a model's name, its source, and inputs that it runs with."""
 
 from __future__ import annotations
 

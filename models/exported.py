@@ -1,8 +1,9 @@
 """Exported models: real architectures with seeded random weights, exported from PyTorch on first use.
 
-A name is ARCHITECTURE[_tiny][_fp16][_dyn]: `bert`, `bert_dyn`, `bert_fp16_dyn`, `bert_tiny_fp16`. Base models have the
-published widths and depths, tiny ones are for tests; `_dyn` has dynamic batch and, for token models, sequence.
-`llama_decode` is one step of generation: one token, and the keys and values of 512 before it (`_dyn`: of any number).
+A name is ARCHITECTURE[_tiny][_fp16][_dyn], such as `bert`, `bert_dyn`, `bert_fp16_dyn`, `bert_tiny_fp16`. Base models
+have the published widths and depths; tiny ones are for tests. `_dyn` has a dynamic batch and, for token models, a
+dynamic sequence. `llama_decode` is one step of generation: one token, and the keys and values of the 512 tokens before
+it (`_dyn`: of any number).
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import pathlib
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from models.architectures import FAMILIES
 from models.entries import CACHE, Input, ModelUnavailable
@@ -117,37 +118,44 @@ def export_note(entry: Exported, cache: pathlib.Path = CACHE) -> dict[str, objec
         return {}
 
 
-def export(name: str, cache: pathlib.Path = CACHE) -> pathlib.Path:
-    """Path of the exported model, exported in a process of its own unless the cache holds it.
+def export(name: str, cache: pathlib.Path = CACHE, *, alone: bool = False) -> pathlib.Path:
+    """Path of the exported model, exported in another process unless the cache holds it.
 
-    Raises ModelUnavailable where torch or transformers is missing or the export fails.
+    That process takes longer to start than to export a tiny model. So it exports all tiny variants of the architecture
+    that the cache lacks, unless `alone`. Raises ModelUnavailable where torch or transformers is missing or the export
+    fails.
     """
     rows = exports()
     if name not in rows:
         raise ModelUnavailable(f"no exported model {name!r}: `python -m models list` shows the names")
     entry = rows[name]
-    with _one_at_a_time(cache, name):
+    variants = [v for v in rows.values() if (v.architecture, v.size) == (entry.architecture, "tiny")]
+    with _one_at_a_time(cache, f"{entry.architecture}_{entry.size}"):
         if not is_cached(entry, cache):
-            _export(entry, cache)
+            others = [] if alone or entry not in variants else variants
+            _export([entry, *(v for v in others if v != entry and not is_cached(v, cache))], cache)
     return cache / f"{name}.onnx"
 
 
-def _export(entry: Exported, cache: pathlib.Path) -> None:
-    with tempfile.TemporaryDirectory(dir=cache, prefix=f".{entry.name}.") as folder:
-        model = pathlib.Path(folder) / f"{entry.name}.onnx"
-        command = [sys.executable, "-m", "models.exporting", json.dumps(dataclasses.asdict(entry)), str(model)]
+def _export(entries: Sequence[Exported], cache: pathlib.Path) -> None:
+    """Export the entries in one process; ModelUnavailable where the first one is not exported."""
+    with tempfile.TemporaryDirectory(dir=cache, prefix=f".{entries[0].name}.") as folder:
+        rows = json.dumps([dataclasses.asdict(entry) for entry in entries])
         root = pathlib.Path(__file__).parents[1]
+        command = [sys.executable, "-m", "models.exporting", rows, folder]
         result = subprocess.run(command, cwd=root, capture_output=True, text=True)
-        if result.returncode or not model.is_file():
-            lines = [line for line in result.stderr.splitlines() if line.strip()] or ["no message"]
-            raise ModelUnavailable(f"cannot export {entry.name}: {lines[-1]} (needs torch and transformers)")
-        note = {"recipe": _recipe(entry), **json.loads(model.with_suffix(".json").read_text())}
-        model.with_suffix(".json").write_text(json.dumps(note))
-        # the note last: it is what says that the other files are complete
-        for suffix in (".onnx.data", ".onnx", ".json"):
-            file = model.with_suffix(suffix)
-            if file.exists():
-                os.replace(file, cache / file.name)
+        for entry in entries:
+            note = pathlib.Path(folder) / f"{entry.name}.json"
+            if note.is_file():
+                note.write_text(json.dumps({"recipe": _recipe(entry), **json.loads(note.read_text())}))
+                # the note last: it is what says that the other files are complete
+                for suffix in (".onnx.data", ".onnx", ".json"):
+                    file = note.with_suffix(suffix)
+                    if file.exists():
+                        os.replace(file, cache / file.name)
+    if not is_cached(entries[0], cache):
+        lines = [line for line in result.stderr.splitlines() if line.strip()] or ["no message"]
+        raise ModelUnavailable(f"cannot export {entries[0].name}: {lines[-1]} (needs torch and transformers)")
 
 
 def _recipe(entry: Exported) -> str:

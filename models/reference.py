@@ -1,4 +1,4 @@
-"""What a model gives, and how far from it still counts as the same: the judge of benchmarks and compatibility tests."""
+"""The reference outputs of a model, and the limits for others, for benchmarks and compatibility tests."""
 
 from __future__ import annotations
 

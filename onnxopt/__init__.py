@@ -11,10 +11,18 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from onnxopt import versions
-from onnxopt.errors import ArtifactError, CompileError, ModelError, OnnxoptError, UsageError, VerificationError
+from onnxopt.errors import (
+    ArtifactError,
+    CompileError,
+    ModelError,
+    NotVerifiedError,
+    OnnxoptError,
+    UsageError,
+    VerificationError,
+)
 
-if TYPE_CHECKING:  # the same as _MODULES, for type checkers
+if TYPE_CHECKING:  # the same as below, for type checkers
+    __version__: str
     from onnxopt.artifact.archive import pack, unpack
     from onnxopt.artifact.export.ort_package import export_ort_package
     from onnxopt.artifact.export.triton import export_triton
@@ -73,7 +81,6 @@ _MODULES = {
     "verify_signature": "artifact.open",
 }
 
-__version__ = versions.onnxopt()
 __all__ = [
     "Artifact",
     "ArtifactError",
@@ -84,6 +91,7 @@ __all__ = [
     "Manifest",
     "ModelError",
     "ModelSummary",
+    "NotVerifiedError",
     "OnnxoptError",
     "OptionChange",
     "PublicKey",
@@ -119,6 +127,8 @@ __all__ = [
 if not TYPE_CHECKING:  # a type checker would take any attribute for one that exists
 
     def __getattr__(name: str) -> Any:
+        if name == "__version__":
+            return importlib.import_module("onnxopt.versions").onnxopt()
         if name in _MODULES:
             return getattr(importlib.import_module(f"onnxopt.{_MODULES[name]}"), name)
         raise AttributeError(f"module 'onnxopt' has no attribute {name!r}")

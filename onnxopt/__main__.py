@@ -1,5 +1,20 @@
-"""python -m onnxopt"""
+"""The program `onnxopt`, also python -m onnxopt. Importing this module sets signal handlers: only a program may."""
 
+import signal
+
+# Importing what a command needs takes a while, during which there is nothing to clean up: Ctrl-C ends the process
+# at once, without a traceback.
+if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+from onnxopt.tools import interrupts
 from onnxopt.tools.cli import main
 
-main()
+
+def run() -> None:
+    """Run the command that sys.argv names."""
+    main(obj=interrupts.install)
+
+
+if __name__ == "__main__":
+    run()

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import concurrent.futures
-from collections.abc import Callable
+import contextlib
+import os
+from collections.abc import Callable, Iterator
 from typing import TypeVar
 
 Result = TypeVar("Result")
@@ -15,3 +17,19 @@ def in_background(work: Callable[[], Result]) -> concurrent.futures.Future[Resul
     future = executor.submit(work)
     executor.shutdown(wait=False)
     return future
+
+
+@contextlib.contextmanager
+def threads() -> Iterator[concurrent.futures.ThreadPoolExecutor]:
+    """A thread for each core. Leaving the block waits for what was submitted, unless an exception leaves it.
+
+    Then work that has not begun is dropped, and work that runs is left alone: a library's C++ code cannot be stopped,
+    and Ctrl-C would wait for it.
+    """
+    pool = concurrent.futures.ThreadPoolExecutor(max_workers=os.cpu_count())
+    try:
+        yield pool
+    except BaseException:
+        pool.shutdown(wait=False, cancel_futures=True)
+        raise
+    pool.shutdown()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import re
 from pathlib import Path
 
@@ -20,6 +19,8 @@ _DEPENDENCIES = (
 
 def onnxopt() -> str:
     """onnxopt's version; in a source tree that is not installed, the one its setup.cfg states."""
+    import importlib.metadata  # takes longer than the rest of `onnxopt --help`
+
     try:
         return importlib.metadata.version("onnxopt")
     except importlib.metadata.PackageNotFoundError:
@@ -30,6 +31,8 @@ def onnxopt() -> str:
 
 def dependencies() -> dict[str, str]:
     """Versions of the installed packages that decide what optimize writes."""
+    import importlib.metadata
+
     installed = {}
     for name in _DEPENDENCIES:
         try:

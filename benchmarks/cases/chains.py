@@ -1,8 +1,8 @@
-"""Chains of elementwise ops as rows of data: each is an ONNX model, a torch function and its inputs, from one spelling.
+"""Chains of elementwise operators as rows of data. Each gives an ONNX model, a torch function and inputs.
 
-A chain starts from the input "x" and applies its steps to the running value. A step is (op, *operands); an operand is
-a side input's name, a number (a constant of the running dtype), "@k" for the result of step k (counted from 1, "@0" is
-x), or "." for the running value where it is not the first operand.
+A chain starts from the input "x" and applies its steps to the running value. A step is (op, *operands). An operand is
+one of: the name of a side input; a number, which is a constant of the running dtype; "@k", the result of step k
+(counted from 1; "@0" is x); or ".", the running value where it is not the first operand.
 """
 
 from __future__ import annotations

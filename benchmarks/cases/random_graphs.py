@@ -1,4 +1,4 @@
-"""The random graphs of gpu/random_graphs.py: drawn and optimized, packed many into one model, and their inputs."""
+"""Random graphs for gpu.random_graphs: they are drawn, optimized and packed into models, with their inputs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Regions to measure: those that onnxopt finds in exported models, at their shapes there, and chains."""
+"""Regions to measure: those that onnxopt finds in exported models, at the shapes that they have there, and chains."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Other ways to share a row among threads, for gpu.rows --sweep: where the rules of launch_shapes.py come from."""
+"""Other ways to share a row among threads, for gpu.rows --sweep. launch_shapes.py rests on the results."""
 
 from __future__ import annotations
 

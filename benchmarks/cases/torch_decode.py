@@ -1,7 +1,7 @@
 """One decoding step of the Llama of models/architectures in plain torch, with a static cache of keys and values.
 
-The cache holds `past` tokens and room for the new one, which is written in place: what a server would run, without the
-longer copy of the cache that the exported graph gives back.
+The cache holds `past` tokens and has room for the new one, which is written in place. A server would run this form. The
+exported graph returns a longer copy of the cache instead.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
-"""Chains of elementwise ops over 16 MB tensors on the CPU: ONNX Runtime's kernels against the library's one kernel.
+"""Chains of elementwise operators over 16 MB tensors, ONNX Runtime's kernels against the library's one kernel.
 
     python -m benchmarks cpu.chains [NAME ...] [--seconds 3]
 
-Outputs are compared before anything is timed; before, after and the original once more run in turn in one process.
+The outputs are compared before anything is timed. The original, the artifact and the original once more run in turn in
+one process.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Every model of models/ on the CPU before and after onnxopt: median times, their ratio, and the noise beside it.
+"""Every model of models/ before and after onnxopt, as median times, their ratio and the noise.
 
     python -m benchmarks cpu.models [NAME ...] [--seconds 6]
 
-Each model is optimized without GPU kernels; before, after and the original once more run in turn in one process. The
-noise band is what the ratio of the original to itself covers in the same rounds.
+Each model is optimized without GPU kernels. The original, the artifact and the original once more run in turn in one
+process. The noise band is the range of the ratio of the original to itself in the same rounds.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""Time and memory of onnxopt beside onnxslim, onnxsim and onnxscript's optimizer, each in a process of its own.
+"""Time and memory of onnxopt beside onnxslim, onnxsim and onnxscript's optimizer, each in its own process.
 
     python -m benchmarks cpu.optimizers [NAME ...]
 
-Seconds run from reading the file to the optimized graph in memory, imports excluded; the rows "optimize" are the whole
-job: kernels for every architecture, artifact written, verified with and without the library. Memory is the peak
-resident set of the process (VmHWM), and that less what it held after imports, as a multiple of the model's bytes.
+Seconds run from reading the file to the optimized graph in memory, without imports. The rows "optimize" are the whole
+job: kernels for every architecture, the artifact written and verified with and without the library. Memory is the peak
+resident set of the process (VmHWM). The same less the memory after imports is given as a multiple of the model's size.
 """
 
 from __future__ import annotations

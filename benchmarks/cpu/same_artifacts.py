@@ -1,17 +1,19 @@
 """Whether two versions of onnxopt write the same artifacts, file by file.
 
     python -m benchmarks cpu.same_artifacts make OUT [--tree FOLDER] [--arch sm_90 ...] [NAME ...]
-    python -m benchmarks cpu.same_artifacts compare BEFORE AFTER [--reworded]
+    python -m benchmarks cpu.same_artifacts compare BEFORE AFTER [--reworded] [--same-code]
 
 `make` optimizes ten models of models/ with the onnxopt of a source tree, each in a process of its own and with no
 kernels cached. `compare` prints one line an artifact and exits with 1 where one differs. Versions, times, the place of
-the original model, report.html and the bytes of libonnxopt_ops.so may differ; --reworded also allows other sentences
-(reasons, notes) about the same nodes. Make both folders on one machine: manifests hold measured differences.
+the original model, report.html and the bytes of libonnxopt_ops.so may differ, and how many cases verification had time
+for. --reworded also allows other sentences (reasons, notes) about the same nodes, --same-code other symbols in
+kernels.fatbin beside the same machine code. Make both folders on one machine: manifests hold measured differences.
 """
 
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
 import os
 import pathlib
@@ -19,12 +21,13 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from typing import Any
 
 import onnx
 
 import models
+from benchmarks.support import fatbins
 
 ROOT = pathlib.Path(__file__).parents[2]
 # model -> arguments of optimize. Together: attention, norms, rotary embedding, caches, convolutions, scans, dynamic
@@ -51,7 +54,9 @@ assert tree in pathlib.Path(onnxopt.__file__).parents, f"{onnxopt.__file__} is n
 arguments["cache"] = pathlib.Path(arguments["cache"])
 onnxopt.optimize(arguments.pop("model"), arguments.pop("output"), **arguments)
 """
+_MANIFEST, _KERNELS, _FATBIN = "manifest.json", "lib/kernels.json", "lib/kernels.fatbin"
 _NOT_COMPARED = frozenset({"report.html", "lib/libonnxopt_ops.so"})
+_OTHER_BYTES = "the same members, but other bytes"
 _VERSIONS_AND_TIMES = ("onnxopt", "versions", "seconds", "sha256")  # members of manifest.json
 _VERSION_MARK = "onnxopt.version"  # metadata of model.onnx
 _SENTENCES = frozenset({"reason", "notes", "because", "why", "how"})  # members of JSON files that hold sentences
@@ -59,7 +64,7 @@ _SHOWN = 5  # differences of one artifact that are printed
 
 
 def make(out: pathlib.Path, names: Sequence[str], archs: Sequence[str], tree: pathlib.Path) -> None:
-    """Write the artifacts into `out`, one folder a name. Raises CalledProcessError where onnxopt fails."""
+    """Write the artifacts into `out`, one folder a name. Raises RuntimeError where onnxopt fails."""
     out.mkdir(parents=True, exist_ok=True)
     environment = {**os.environ, "PYTHONPATH": str(tree)}
     for name in names:
@@ -70,46 +75,90 @@ def make(out: pathlib.Path, names: Sequence[str], archs: Sequence[str], tree: pa
                 "cache": cache, "archs": list(archs), **CASES[name],
             }  # fmt: skip
             command = [sys.executable, "-c", _OPTIMIZE, json.dumps(arguments)]
-            subprocess.run(command, check=True, env=environment, cwd=cache)
+            if subprocess.run(command, env=environment, cwd=cache).returncode:
+                raise RuntimeError(f"{name}: onnxopt of {tree} failed, as the lines above say")
         print(f"{name}: {time.perf_counter() - start:.0f} s", flush=True)
 
 
-def differences(before: pathlib.Path, after: pathlib.Path, *, reworded: bool = False) -> list[str]:
-    """What differs between two artifact folders, as "FILE: what"; empty where nothing does that counts."""
+@dataclasses.dataclass(frozen=True)
+class Allowed:
+    """What may differ beside versions, times and places; see the module's docstring."""
+
+    reworded: bool = False
+    same_code: bool = False
+
+
+def differences(before: pathlib.Path, after: pathlib.Path, allowed: Allowed = Allowed()) -> list[str]:
+    """What differs between two artifact folders, as "FILE: what"; empty where nothing does that counts.
+
+    The hash of a file that differs is no difference of its own.
+    """
     files = [{str(p.relative_to(folder)) for p in folder.rglob("*") if p.is_file()} for folder in (before, after)]
     found = [f"{name}: only before" for name in sorted(files[0] - files[1])]
     found += [f"{name}: only after" for name in sorted(files[1] - files[0])]
-    for name in sorted((files[0] & files[1]) - _NOT_COMPARED):
-        found += [f"{name}: {what}" for what in _of_file(name, before / name, after / name, reworded)]
-    return found
+    both = sorted((files[0] & files[1]) - _NOT_COMPARED)
+    texts = {name: ((before / name).read_bytes(), (after / name).read_bytes()) for name in both}
+    changed = {name for name, (old, new) in texts.items() if old != new}
+    for name in sorted(changed - {_MANIFEST, _KERNELS}):
+        found += [f"{name}: {what}" for what in _of_file(name, *texts[name], allowed)]
+    if _KERNELS in changed:
+        found += [f"{_KERNELS}: {what}" for what in _of_kernels(*texts[_KERNELS], fatbin_differs=_FATBIN in changed)]
+    manifests = [_comparable(json.loads(text), changed | _NOT_COMPARED) for text in texts[_MANIFEST]]
+    _keep_common_checks(*manifests)
+    if allowed.reworded:
+        manifests = [_without_sentences(manifest) for manifest in manifests]
+    return found + [f"{_MANIFEST}: {what}" for what in _of_json(*manifests)]
 
 
-def _of_file(name: str, before: pathlib.Path, after: pathlib.Path, reworded: bool) -> Iterator[str]:
-    """The differences of one file that both artifacts have."""
-    texts = before.read_bytes(), after.read_bytes()
-    if name == "manifest.json":
-        yield from _of_json(*(_comparable(json.loads(text), reworded) for text in texts))
-    elif texts[0] == texts[1]:
-        return
-    elif reworded and name.startswith("providers/"):
-        yield from _of_json(*(_without_sentences(json.loads(text)) for text in texts))
+def _of_file(name: str, before: bytes, after: bytes, allowed: Allowed) -> Iterator[str]:
+    """The differences that count of one file whose bytes differ."""
+    if name.startswith("providers/"):
+        documents = json.loads(before), json.loads(after)
+        if allowed.reworded:
+            yield from _of_json(*map(_without_sentences, documents))
+        else:
+            yield from list(_of_json(*documents)) or [_OTHER_BYTES]
     elif name.endswith(".onnx"):
-        if _without_version(texts[0]) != _without_version(texts[1]):
+        if _without_version(before) != _without_version(after):
             yield "the graphs or their weights differ"
-    elif name.endswith(".json"):
-        changes = list(_of_json(*(json.loads(text) for text in texts)))
-        yield from changes or ["the same members, but other bytes"]
+    elif name == _FATBIN and allowed.same_code:
+        different = fatbins.different_code(before, after)
+        yield from (f"the code of sm_{arch} differs in {section}" for arch, section in different)
     else:
-        yield f"{len(texts[0])} and {len(texts[1])} bytes, which differ"
+        yield f"{len(before)} and {len(after)} bytes, which differ"
 
 
-def _comparable(manifest: dict[str, Any], reworded: bool) -> dict[str, Any]:
-    """The manifest without what may differ: versions, times, the original's path, hashes of files not compared."""
+def _of_kernels(before: bytes, after: bytes, *, fatbin_differs: bool) -> Iterator[str]:
+    """The differences of kernels.json, which has the fatbin's hash."""
+    documents = json.loads(before), json.loads(after)
+    changes = list(_of_json(*documents))
+    of_fatbin = [change for change in changes if change.startswith(("fatbin.sha256: ", "fatbin.bytes: "))]
+    if fatbin_differs and of_fatbin:
+        changes = [change for change in changes if change not in of_fatbin]
+        yield from changes
+    else:
+        yield from changes or [_OTHER_BYTES]
+
+
+def _comparable(manifest: dict[str, Any], changed: Set[str]) -> dict[str, Any]:
+    """The manifest without what may differ: versions, times, the original's path, hashes of files that changed."""
     kept = {key: value for key, value in manifest.items() if key not in _VERSIONS_AND_TIMES}
     kept["source"] = {key: value for key, value in manifest["source"].items() if key != "path"}
-    ignored = {f for f in manifest["files"] if f in _NOT_COMPARED or (reworded and f.startswith("providers/"))}
-    kept["files"] = {name: None if name in ignored else entry for name, entry in manifest["files"].items()}
-    return _without_sentences(kept) if reworded else kept
+    kept["files"] = {name: None if name in changed else entry for name, entry in manifest["files"].items()}
+    checks = manifest["verify"]["checks"]
+    by_case = {
+        " ".join(str(check[key]) for key in ("provider", "library", "case", "output")): check for check in checks
+    }
+    return {**kept, "verify": {**manifest["verify"], "checks": by_case}}
+
+
+def _keep_common_checks(before: dict[str, Any], after: dict[str, Any]) -> None:
+    """Drop the cases that only one of two verifications had time for, unless they have none in common."""
+    checks = [manifest["verify"]["checks"] for manifest in (before, after)]
+    common = checks[0].keys() & checks[1].keys()
+    for own in checks if common else ():
+        for case in own.keys() - common:
+            del own[case]
 
 
 def _without_sentences(value: Any) -> Any:
@@ -144,14 +193,14 @@ def _of_json(before: Any, after: Any, path: str = "") -> Iterator[str]:
         yield f"{path}: {before!r} and {after!r}"
 
 
-def compare(before: pathlib.Path, after: pathlib.Path, reworded: bool) -> int:
+def compare(before: pathlib.Path, after: pathlib.Path, allowed: Allowed) -> int:
     """Print one line an artifact, and the differences; 0 where none of them differs."""
     names = [sorted(p.name for p in folder.iterdir() if (p / "manifest.json").is_file()) for folder in (before, after)]
     bad = len(set(names[0]) ^ set(names[1]))
     for name in sorted(set(names[0]) ^ set(names[1])):
         print(f"{name}: only {'before' if name in names[0] else 'after'}")
     for name in sorted(set(names[0]) & set(names[1])):
-        found = differences(before / name, after / name, reworded=reworded)
+        found = differences(before / name, after / name, allowed)
         print(f"{name}: {f'{len(found)} differences' if found else 'the same'}")
         print("".join(f"    {line[:300]}\n" for line in found[:_SHOWN]), end="")
         bad += bool(found)
@@ -172,13 +221,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     comparing.add_argument("before", type=pathlib.Path)
     comparing.add_argument("after", type=pathlib.Path)
     comparing.add_argument("--reworded", action="store_true", help="allow other sentences about the same nodes")
+    comparing.add_argument("--same-code", action="store_true", help="allow a fatbin of the same machine code")
     args = parser.parse_args(arguments)
     if args.verb == "compare":
-        return compare(args.before, args.after, args.reworded)
+        return compare(args.before, args.after, Allowed(args.reworded, args.same_code))
     unknown = set(args.names) - set(CASES)
     if unknown:
         parser.error(f"unknown: {', '.join(sorted(unknown))}; the names are {', '.join(CASES)}")
-    make(args.out, args.names or list(CASES), args.arch or ARCHS, args.tree.resolve())
+    try:
+        make(args.out, args.names or list(CASES), args.arch or ARCHS, args.tree.resolve())
+    except RuntimeError as error:
+        print(error, file=sys.stderr)
+        return 1
     return 0
 
 

@@ -1,11 +1,11 @@
-"""Graphs with dynamic dims on the GPU, before and after onnxopt: one session, several shapes, a CUDA graph for each.
+"""Graphs with dynamic dims before and after onnxopt: one session, several shapes, a CUDA graph for each.
 
     python -m benchmarks.gpu.dynamic prepare DIR --arch sm_90     on any machine, without a GPU; needs .gpu/
     python -m benchmarks.gpu.dynamic run DIR                      on the GPU machine: onnxruntime, numpy, torch, onnx
 
-DIR is as gpu.models writes it. A graph that ONNX Runtime cannot capture runs without a CUDA graph. At every shape the
-outputs of both are compared, through the captured graphs too, before anything is timed; both are timed in turn.
-benchmarks/gpu/peers.py times torch.compile beside them.
+DIR is as gpu.models writes it. A graph that ONNX Runtime cannot capture runs without a CUDA graph. At every shape, the
+outputs of both sessions are compared before anything is timed, through the captured graphs too. Both are timed in turn.
+gpu.peers times torch.compile for the same shapes.
 """
 
 from __future__ import annotations

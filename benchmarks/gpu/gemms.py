@@ -1,10 +1,10 @@
-"""Products on the GPU: correctness over many forms, then the products of real models by every way of running them.
+"""GEMMs: correctness over many forms, then the GEMMs of real models, run in every available way.
 
     python -m benchmarks.gpu.gemms prepare DIR --arch sm_90      on any machine, without a GPU
     python -m benchmarks.gpu.gemms run DIR                       on the GPU machine: onnxruntime, numpy, torch, onnx
 
-Each timed model holds several products with weights of their own, as the layers of a network do, so that weights come
-from memory and not from the cache; many runs are captured in one CUDA graph.
+Each timed model holds several GEMMs with their own weights, like the layers of a network. So weights come from memory
+and not from the cache. Many runs are captured in one CUDA graph.
 """
 
 from __future__ import annotations

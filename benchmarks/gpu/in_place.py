@@ -1,11 +1,11 @@
-"""In-place reuse on the GPU: whether ONNX Runtime gives a fused kernel one buffer to read and to write, and the result.
+"""In-place reuse: whether ONNX Runtime gives a fused kernel one buffer to read and to write, and the results.
 
     python -m benchmarks.gpu.in_place prepare DIR --arch sm_90     on any machine, without a GPU
     python -m benchmarks.gpu.in_place run DIR                      on the GPU machine: onnxruntime, numpy, torch, onnx
 
-A fused region stands between two CumSums, whose axis is fed so that they take part in no region, and its input and its
-output are buffers of ONNX Runtime's arena. What the first run takes from the GPU's memory is one such buffer where it
-is written in place, and two where the input is read again behind the region.
+A fused region stands between two CumSums. The axis of the CumSums is an input, so they join no region. The input and
+the output of the region are buffers of ONNX Runtime's arena. The first run takes one such buffer from the GPU's memory
+if the kernel writes in place, and two if its input is read again behind the region.
 """
 
 from __future__ import annotations

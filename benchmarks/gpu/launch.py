@@ -1,9 +1,10 @@
-"""Launches on the GPU: block sizes, vectors a thread, tiles and early launches, each measured over the same regions.
+"""Launch shapes: block sizes, vectors per thread, tiles and early launches, each measured over the same regions.
 
     python -m benchmarks.gpu.launch prepare DIR --arch sm_90     on any machine, without a GPU
     python -m benchmarks.gpu.launch run DIR                      on the GPU machine: onnxruntime, numpy, torch, onnx
 
-onnxopt/launch.json was made from what it prints. Outputs are compared with float64 first, for every way to launch.
+onnxopt/kinds/pointwise/launch.json was made from these results. For every launch shape, the outputs are compared with
+float64 first.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""Exported models on the GPU before and after onnxopt: ONNX Runtime with IO binding and a CUDA graph, in one process.
+"""Exported models before and after onnxopt: ONNX Runtime with IO binding, with and without a CUDA graph.
 
     python -m benchmarks.gpu.models prepare DIR --arch sm_90     on any machine, without a GPU; needs .gpu/
     python -m benchmarks.gpu.models run DIR                      on the GPU machine: onnxruntime, numpy, torch, onnx
 
-DIR holds graphs without weights (a few MB): both sides draw the same ones from a seed. Outputs are compared before
-anything is timed, and both sessions are timed in turn.
+DIR holds graphs without weights (a few MB). Both sides draw the same weights from a seed. The outputs are compared
+before anything is timed. Both sessions run in one process and are timed in turn.
 """
 
 from __future__ import annotations

@@ -1,19 +1,21 @@
-"""Every other way to run the transformers, beside onnxopt's, in one call on the GPU.
+"""Other ways to run the models, beside onnxopt, in one call on the GPU.
 
     python -m benchmarks.gpu.peers prepare DIR --arch sm_90     on any machine, without a GPU; needs .gpu/
     python -m benchmarks.gpu.peers run DIR --out OUT.json       on the GPU machine, with 16 cores: about 250 s
 
-torch.compile in three modes and, for images, over channels_last tensors; ONNX Runtime on the exported graph, with the
-options prefer_nhwc and fuse_conv_bias where it has convolutions, on what onnxruntime.transformers.optimizer and
-onnxscript's ort_fusions make of it, and on onnxopt's. float16, inputs and outputs on the device. torch workers compile
-eight at a time, each in a process of its own, and wait; when all are ready or the time for it is over, each is timed
-alone. max-autotune thus measures its candidates while others do, which may cost it the best choice: nothing else fits
-the time. A peer that does not become ready is reported as such. ONNX Runtime's sessions are opened meanwhile, and
-timed when no worker is left.
+The peers are torch.compile in three modes (for images also over channels_last tensors), and ONNX Runtime on several
+graphs: the exported one, the same with the options prefer_nhwc and fuse_conv_bias where it has convolutions, the
+results of onnxruntime.transformers.optimizer and of onnxscript's ort_fusions, and onnxopt's. All run in float16 with
+inputs and outputs on the device.
 
-NAME@SIZES is the dynamic graph at those sizes, as bert@1x37, vit@5, llama_decode@1024x4 (DYNAMIC); torch compiles for
-that shape alone, but for the mode "dynamic", which is torch.compile(dynamic=True). gpu.dynamic has ONNX Runtime at
-several shapes in one session.
+torch workers compile eight at a time, each in its own process, and wait. When all are ready or their time is over, each
+is timed alone. So max-autotune measures its candidates while other workers run, which may cost it the best choice;
+there is no time for anything else. A peer that does not become ready is reported as such. ONNX Runtime's sessions are
+opened meanwhile and timed when no worker is left.
+
+NAME@SIZES is the dynamic graph at those sizes, such as bert@1x37, vit@5, llama_decode@1024x4 (DYNAMIC). torch compiles
+for that shape alone, except in the mode "dynamic", which is torch.compile(dynamic=True). gpu.dynamic has ONNX Runtime
+at several shapes in one session.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
-"""Products of the transformers on the GPU: what the heuristic of cuBLASLt takes, and the best algorithm that it offers.
+"""GEMMs of the transformers: the algorithm that cuBLASLt's heuristic chooses, and the best one it offers.
 
     python -m benchmarks.gpu.products prepare DIR --arch sm_90     on any machine, without a GPU
     python -m benchmarks.gpu.products run DIR --out OUT.json       on the GPU machine: numpy, torch; about 50 s
 
-Every algorithm that cuBLASLt offers for a product within the library's workspace and rules (custom_ops/cuda/gemm/) is
-timed, not the 32 that tune tries. Products of few rows are timed by our kernels too (cuda_kernels/gemm/), in every
-launch shape of `prepare`. Weights are read in rotation, so that they come from memory as in a network; what is
-multiplied with them stays in the cache, where the kernel ahead left it. Many runs in one CUDA graph.
+Every algorithm that cuBLASLt offers within the library's workspace and rules (custom_ops/cuda/gemm/) is timed, not only
+the 32 that tune tries. GEMMs of few rows are also timed with onnxopt's kernels (cuda_kernels/gemm/), in every launch
+shape of `prepare`. Several sets of weights are read in rotation, so that weights come from memory as in a network. The
+other operand stays in the cache, where the preceding kernel left it. Many runs are captured in one CUDA graph.
 """
 
 from __future__ import annotations

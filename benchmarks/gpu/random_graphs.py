@@ -1,14 +1,15 @@
-"""Random elementwise graphs on the GPU: fused kernels against the unchanged graph on the CPU provider.
+"""Random elementwise graphs: fused kernels on the GPU against the unchanged graph on the CPU provider.
 
     python -m benchmarks.gpu.random_graphs prepare DIR --regions 2000     on any machine, without a GPU
     python -m benchmarks.gpu.random_graphs run DIR                        on the GPU machine: nvcc too
     compute-sanitizer python -m benchmarks.gpu.random_graphs group ROOT --group kinds
 
-ROOT is DIR/random.tar.xz, unpacked. tests/fuzz/graphs.py draws the graphs. Many graphs become one model, and models
-come in groups with a library of their own, each run by a process: thousands of regions take a minute. Inputs have NaN,
-infinities, denormals, zeros of both signs and the extremes of integers among them; symbolic dims are 3, 1, 8, 0 and 13.
-The unchanged graph is the reference, with 16-bit floats widened to float32. What ONNX Runtime's CPU kernels make of NaN
-is not always what ONNX says: where the two disagree, onnx's own reference evaluator decides.
+ROOT is DIR/random.tar.xz, unpacked. tests/fuzz/graphs.py draws the graphs. Many graphs become one model. Models come in
+groups; each group has its own library and its own process. So thousands of regions take a minute.
+
+The inputs contain NaN, infinities, denormals, zeros of both signs and the extremes of integers. Symbolic dims are 3, 1,
+8, 0 and 13. The unchanged graph is the reference, with 16-bit floats widened to float32. ONNX Runtime's CPU kernels do
+not always treat NaN as ONNX says; where the two disagree, onnx's own reference evaluator decides.
 
 `run --device cpu` makes the comparisons with the CPU kernels.
 """

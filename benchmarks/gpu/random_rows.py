@@ -1,13 +1,13 @@
-"""Random rowwise graphs on the GPU, with and without index operations, and every operator of the table.
+"""Random rowwise graphs, with and without index operators, and every rowwise operator of the table.
 
     python -m benchmarks.gpu.random_rows prepare DIR --count 600     on any machine, without a GPU
     python -m benchmarks.gpu.random_rows run DIR                     on the GPU machine: nvcc too
     compute-sanitizer python -m benchmarks.gpu.random_rows group ROOT --group 0
 
 ROOT is DIR/rows.tar.xz, unpacked. The graphs are those of tests/fuzz/rows.py and index_rows.py, compared with the
-unchanged graph in float32 on the CPU; the operators those of test_row_operators.py, in all dtypes, compared with onnx's
-reference evaluator in float64. A row's length decides which entry point runs, so every graph keeps its own model. `run
---device cpu` makes the comparisons with the CPU kernels.
+unchanged graph in float32 on the CPU. The operators are those of test_row_operators.py in all dtypes, compared with
+onnx's reference evaluator in float64. The length of a row decides which entry point runs, so every graph is a model of
+its own. `run --device cpu` makes the comparisons with the CPU kernels.
 """
 
 from __future__ import annotations

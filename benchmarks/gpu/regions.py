@@ -1,9 +1,9 @@
-"""Regions on the GPU: bandwidth as a fraction of a device copy, beside Inductor's kernel for the same nodes.
+"""Regions: bandwidth as a fraction of a device copy, beside Inductor's kernel for the same nodes.
 
     python -m benchmarks.gpu.regions prepare DIR --arch sm_90     on any machine, without a GPU; needs .gpu/
     python -m benchmarks.gpu.regions run DIR                      on the GPU machine: onnxruntime, numpy, torch, onnx
 
-Regions come from exported models (benchmarks/cases/regions.py). Outputs are compared with float64 first. `run
+The regions come from exported models (benchmarks/cases/regions.py). The outputs are compared with float64 first. `run
 --device cpu` makes the comparisons alone.
 """
 

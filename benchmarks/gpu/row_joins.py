@@ -1,9 +1,9 @@
-"""Index operations around norms on the GPU: one joined kernel against a kernel for each part, and ONNX Runtime.
+"""Index operators around norms: one joined kernel against a kernel for each part, and ONNX Runtime.
 
     python -m benchmarks.gpu.row_joins prepare DIR --arch sm_90      on any machine, without a GPU
     python -m benchmarks.gpu.row_joins run DIR --out FILE            on the GPU machine
 
-`run` compares both with the unchanged graph in float32 first. Times are of many runs in one CUDA graph.
+`run` first compares both with the unchanged graph in float32. Many runs are captured in one CUDA graph and timed.
 """
 
 from __future__ import annotations

@@ -1,10 +1,11 @@
-"""Every layout of rows at a small shape, compared with float64: made to be run under compute-sanitizer.
+"""Every layout of rowwise kernels at a small shape, compared with float64, for compute-sanitizer.
 
     python -m benchmarks.gpu.row_layouts prepare DIR --arch sm_90                      on any machine, without a GPU
     compute-sanitizer --tool racecheck python -m benchmarks.gpu.row_layouts run DIR    on the GPU machine
 
-Shapes are as small as still make a layout do all that it does: a block that goes on to a second row, a cluster, a row
-in several parts. Tensors are multiples of 16 bytes, as initcheck would report the padding behind the others.
+Each shape is the smallest at which a layout still does everything that it can do: a block that continues with a second
+row, a cluster, a row in several parts. The sizes of tensors are multiples of 16 bytes; initcheck would report the
+padding behind other tensors.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from benchmarks.cases.rows import RowCase
 from benchmarks.gpu.rows import Measured
 from benchmarks.support.arguments import add_device_and_out, command
 
-# case; layout, vector, unroll, lanes, threads, cluster, resident, keeps, depth. None: as row_shapes.py chooses.
+# case; layout, vector, unroll, lanes, threads, cluster, resident, keeps, depth. None: as launch_shapes.py chooses.
 _LAYOUTS = (
     (RowCase("layernorm", "float16", (37, 96)), None),
     (RowCase("residual_layernorm", "float32", (40, 1024)), ("held", 4, 1, 256, 256, 1, 0)),

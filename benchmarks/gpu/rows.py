@@ -1,10 +1,11 @@
-"""Rowwise kernels on the GPU: bandwidth as a fraction of a device copy, beside ONNX Runtime's own kernels and Inductor.
+"""Rowwise kernels: bandwidth as a fraction of a device copy, beside ONNX Runtime's own kernels and Inductor.
 
     python -m benchmarks.gpu.rows prepare DIR --arch sm_90       on any machine, without a GPU
     python -m benchmarks.gpu.rows run DIR                        on the GPU machine: onnxruntime, numpy, torch, onnx
 
-`run` compares first, with float64 and at rows with a large mean. `--sweep` also times other ways to share a row among
-threads, from which row_shapes.py took its choices. `run --device cpu` makes the comparisons alone.
+`run` first compares the outputs with float64, also for rows with a large mean. `--sweep` also times other ways to share
+a row among threads; kinds/rowwise/launch_shapes.py rests on these results. `run --device cpu` makes the comparisons
+alone.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""Scans on the GPU: time beside a device copy, ONNX Runtime's CumSum and Inductor, after a comparison with float64.
+"""Running totals: time beside a device copy, ONNX Runtime's CumSum and Inductor, after a comparison with float64.
 
     python -m benchmarks.gpu.scan prepare DIR --arch sm_90 [--sweep]      on any machine, without a GPU
     python -m benchmarks.gpu.scan warm DIR                                on the GPU machine, before run --inductor
     python -m benchmarks.gpu.scan run DIR --out FILE --inductor
 
-`--sweep` makes and times other launch shapes, from which kinds/scan/entry_points.py has its own. gpu.scan_layouts
-compares every entry point.
+`--sweep` also compiles and times other launch shapes; kinds/scan/entry_points.py rests on these results.
+gpu.scan_layouts compares every entry point.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Every entry point of scans at small shapes, compared with exact sums: also made to be run under compute-sanitizer.
+"""Every entry point of running totals at a small shape, compared with exact sums, also for compute-sanitizer.
 
 python -m benchmarks.gpu.scan_layouts prepare DIR --arch sm_90                              without a GPU
 compute-sanitizer --tool racecheck python -m benchmarks.gpu.scan_layouts run DIR --only float16   on the GPU machine

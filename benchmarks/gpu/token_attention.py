@@ -1,10 +1,10 @@
-"""One token's attention on the GPU in every launch shape: correctness, and time beside the bytes of the cache.
+"""One token's attention in every launch shape: correctness, and time beside the bytes of the cache.
 
     python -m benchmarks.gpu.token_attention prepare DIR --arch sm_90     on any machine, without a GPU
     python -m benchmarks.gpu.token_attention run DIR --out OUT.json       on the GPU machine: torch; about 10 s
 
-Every case is compared with float64 first. Caches are read in rotation, so that they come from memory. torch's column is
-scaled_dot_product_attention over a static cache, which copies nothing.
+Every case is compared with float64 first. Several caches are read in rotation, so that they come from memory. torch's
+column is scaled_dot_product_attention over a static cache, which copies nothing.
 """
 
 from __future__ import annotations

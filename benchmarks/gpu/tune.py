@@ -1,11 +1,12 @@
-"""Tune artifacts of exported models on a GPU: killed and resumed, against the rule-made file, and loaded afterwards.
+"""`onnxopt tune` on exported models: killed and resumed, compared with the rule-made file, and loaded afterwards.
 
     python -m benchmarks.gpu.tune prepare DIR     on any machine, without a GPU; needs .gpu/
     python -m benchmarks.gpu.tune run DIR OUT     on the GPU machine: onnxruntime, torch, onnx_ir, rich, pydantic
 
-DIR holds artifacts without weights (see skeletons.py); `run` makes them whole again in a temporary folder, compares
-each with its original, then runs the commands as a user would. OUT gets every command's output and the tuned files.
-Where the GPU machine lacks pydantic, carry its wheels for that machine's Python, unpacked, and put them on PYTHONPATH.
+DIR holds artifacts without weights (see skeletons.py). `run` restores the weights in a temporary folder, compares each
+artifact with its original, and then runs the commands as a user would. OUT gets the output of every command and the
+tuned files. If the GPU machine lacks pydantic, bring its wheels for that machine's Python, unpack them, and put them on
+PYTHONPATH.
 """
 
 from __future__ import annotations
@@ -138,6 +139,7 @@ def loaded(artifact: pathlib.Path) -> dict[str, Any]:
     """Which file load takes; a CUDA graph replayed with other contents, and plain runs, against a plain session."""
     import onnxopt
     from onnxopt.artifact import manifest as manifests
+    from onnxopt.graph.input_uses import Use
     from onnxopt.runtime import sessions
     from onnxopt.runtime.bound_run import BoundRun
     from onnxopt.runtime.configuration import configuration_for
@@ -145,12 +147,14 @@ def loaded(artifact: pathlib.Path) -> dict[str, Any]:
 
     chosen = configuration_for(artifact)
     inputs = manifests.load(artifact).inputs
-    bounds = {t.name: 100 for t in inputs}  # token ids that every vocabulary has
+    uses = {
+        t.name: (Use("index", (100,)),) for t in inputs if t.dtype.startswith("int")
+    }  # token ids that every vocabulary has
     plain = onnxopt.load(artifact)
     session = onnxopt.load(artifact, cuda_graph=chosen.provider == sessions.CUDA)
     found = []
     for sizes in _sizes(inputs):
-        draws = [samples.draw(inputs, sizes, seed, bounds) for seed in (0, 1, 2)]
+        draws = [samples.draw(inputs, sizes, seed, uses) for seed in (0, 1, 2)]
         run = BoundRun(session, draws[0], chosen.provider)
         for draw in [*draws, draws[0]]:
             expected = sessions.run(plain, draw)

@@ -1,6 +1,7 @@
-"""Models optimized beforehand for another machine: graphs without their weights' bytes, one library for all of them.
+"""Models optimized here for another machine: graphs without the bytes of their weights, and one library.
 
-The GPU machine has no compiler and little room to carry to it, so onnxopt's steps run here, up to the fatbin.
+The GPU machine has no compiler, and only small files can be carried to it. So onnxopt's steps run here, up to the
+fatbin.
 """
 
 from __future__ import annotations

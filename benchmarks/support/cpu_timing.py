@@ -1,4 +1,4 @@
-"""Timing on the CPU: alternatives run in turn in one process, so that what else the machine does meets all of them."""
+"""Timing on the CPU: alternatives run in turn in one process, so that other load affects all alike."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""Run and time ONNX Runtime sessions over torch tensors on the device; needs only onnxruntime and torch.
+"""Run and time ONNX Runtime sessions over torch tensors on the device. Needs onnxruntime and torch only.
 
-Kernels of 20 us are shorter than the gap between two runs, so what is timed is one CUDA graph of many runs, for ONNX
-Runtime, for a copy and for torch alike, over several sets of buffers so that no run finds its data in the cache.
+A kernel of 20 us is shorter than the gap between two runs. So one CUDA graph of many runs is timed, for ONNX Runtime,
+for a copy and for torch alike. The runs use several sets of buffers in rotation, so that no run finds its data in the
+cache.
 """
 
 from __future__ import annotations

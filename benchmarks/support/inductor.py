@@ -1,4 +1,4 @@
-"""Inductor beside our kernels: compiled in several processes first, then timed like every session."""
+"""Inductor beside onnxopt's kernels: compiled in several processes first, then timed like every session."""
 
 from __future__ import annotations
 

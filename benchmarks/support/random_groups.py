@@ -1,6 +1,6 @@
-"""Random graphs in groups, one process a group: packed without a GPU, compiled and compared on the machine with one.
+"""Random graphs in groups, one process each: packed without a GPU, and run on the machine with one.
 
-Kernels travel as source, a tenth of their code, and are compiled by nvcc where they run.
+The kernels travel as source, which is a tenth of the size of their code, and nvcc compiles them where they run.
 """
 
 from __future__ import annotations

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -64,10 +65,13 @@ class Recipe:
 class Recipes:
     """Finds recipes for tensors among the weights of one original graph."""
 
-    def __init__(self, source: onnx.ModelProto, least: int):
-        """least: bytes below which a weight of the original is not looked for by its content."""
+    def __init__(self, source: onnx.ModelProto):
         self._weights = {t.name: t for t in source.graph.initializer}
-        self._names = {_digest(t): t.name for t in self._weights.values() if len(t.raw_data) >= least}
+
+    @functools.cached_property
+    def _names(self) -> dict[tuple[int, bytes], str]:
+        """Weights by dtype and content."""
+        return {_digest(tensor): name for name, tensor in self._weights.items()}
 
     def find(self, tensor: onnx.TensorProto) -> Recipe | None:
         """A recipe that gives exactly the tensor's bytes, from weights of its dtype; None where there is none."""
@@ -78,6 +82,11 @@ class Recipes:
         return None
 
     def _candidates(self, tensor: onnx.TensorProto) -> Iterator[Recipe]:
+        """Recipes worth a try: first what the tensor's name says, which costs least, then what its content says."""
+        base, transposed = tensor.name.removesuffix(_TRANSPOSED), tensor.name.endswith(_TRANSPOSED)
+        if base.endswith(_COLUMNS):
+            yield Recipe((base.removesuffix(_COLUMNS),), columns=True, transposed=transposed)
+        yield Recipe(tuple(base.split("+")), transposed=transposed)
         same = self._names.get(_digest(tensor))  # the dims may differ: those of a weight may have been merged
         if same is not None:
             yield Recipe((same,))
@@ -85,11 +94,6 @@ class Recipes:
             turned = self._names.get(_digest(_transposed(tensor)))
             if turned is not None:
                 yield Recipe((turned,), transposed=True)
-        base = tensor.name.removesuffix(_TRANSPOSED)
-        for transposed in (False, True):
-            yield Recipe(tuple(base.split("+")), transposed=transposed)
-            if base.endswith(_COLUMNS):
-                yield Recipe((base.removesuffix(_COLUMNS),), columns=True, transposed=transposed)
         size = len(tensor.raw_data)
         for weight in self._weights.values():  # the first rows of a table, of positions for example
             if weight.data_type == tensor.data_type and weight.raw_data[:size] == tensor.raw_data:

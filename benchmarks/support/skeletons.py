@@ -1,9 +1,9 @@
-"""Skeletons: graphs whose large weights are left out and drawn again from a seed where they are needed.
+"""Skeletons: graphs without their large weights, which are drawn again from a seed where they are needed.
 
-`harness.load` (beside the GPU machine's ONNX Runtime, in .gpu/) fills the exported graphs: those that lie beside it,
-and those of benchmarks/graphs, which `python -m benchmarks.support.skeletons NAME` writes. An optimized graph becomes a
-skeleton too: `strip` replaces every weight that the original's weights give byte for byte by a record of how, and keeps
-what the optimizer computed.
+`harness.load` (in .gpu/, beside the GPU machine's ONNX Runtime) fills the exported graphs: those beside it, and those
+of benchmarks/graphs, which `python -m benchmarks.support.skeletons NAME` writes. An optimized graph becomes a skeleton
+too. `strip` replaces every weight that follows byte for byte from the original's weights by a recipe, and keeps the
+weights that the optimizer computed.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ def strip(optimized: onnx.ModelProto, source: onnx.ModelProto, path: pathlib.Pat
     `optimized` loses those weights; a .json beside `path` has the recipe of each. Raises ValueError where the constants
     that the optimizer computed make the file too large to carry.
     """
-    recipes = Recipes(source, _KEEP_BELOW)
+    recipes = Recipes(source)
     stripped = {}
     for tensor in optimized.graph.initializer:
         recipe = recipes.find(tensor) if len(tensor.raw_data) >= _KEEP_BELOW else None

@@ -1,4 +1,4 @@
-"""Models under torch.compile: a process for each model and mode; they compile side by side and are timed alone."""
+"""Models under torch.compile: one process for each model and mode, compiled side by side, timed alone."""
 
 from __future__ import annotations
 

@@ -7,29 +7,32 @@
 namespace onnxopt {
 namespace access_mode {
 
-constexpr char kFlat = 'F';
-constexpr char kScalar = 'S';
-constexpr char kRun = 'R';
-constexpr char kCell = 'C';
-constexpr char kRun2 = 'T';
-constexpr char kCell2 = 'U';
-constexpr char kRunAny = 'V';
-constexpr char kCellAny = 'W';
-constexpr char kInterleaved = 'I';
-constexpr char kSplitRun = 'r';
-constexpr char kSplitCell = 'c';
-constexpr char kSplit2 = 't';
-constexpr char kSplitAny = 'G';
-constexpr char kGuarded = 'g';
-constexpr char kColumn = 'X';
-constexpr char kColumn8 = 'Y';
-constexpr char kColumn16 = 'Z';
-constexpr char kColumnShifted = 'z';
-constexpr char kUniform = 'P';
-constexpr char kPerElement = 'p';
-constexpr char kAny = '*';
-constexpr char kByColumn = 'K';
-constexpr char kDense = 'D';
+// Enumerators, not constexpr variables: NVRTC puts every variable into the module, used or not.
+enum Mode : char {
+  kFlat = 'F',
+  kScalar = 'S',
+  kRun = 'R',
+  kCell = 'C',
+  kRun2 = 'T',
+  kCell2 = 'U',
+  kRunAny = 'V',
+  kCellAny = 'W',
+  kInterleaved = 'I',
+  kSplitRun = 'r',
+  kSplitCell = 'c',
+  kSplit2 = 't',
+  kSplitAny = 'G',
+  kGuarded = 'g',
+  kColumn = 'X',
+  kColumn8 = 'Y',
+  kColumn16 = 'Z',
+  kColumnShifted = 'z',
+  kUniform = 'P',
+  kPerElement = 'p',
+  kAny = '*',
+  kByColumn = 'K',
+  kDense = 'D',
+};
 
 }  // namespace access_mode
 }  // namespace onnxopt

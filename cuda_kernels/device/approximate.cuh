@@ -2,7 +2,7 @@
 // their construction the relative error stays below 2^-15 (a sixteenth of a float16 ulp) where the result is a normal
 // 16-bit number, so that storing the result, not computing it, decides its accuracy. Two exceptions: log within 2^-8 of
 // 1 is good to 2^-22 absolute, and what would be subnormal in float32 may become 0. Infinities and NaN are kept.
-// tests/test_ops.py compares the stored results with the reference evaluator in float64 on a GPU.
+// tests/program/test_operators.py compares the stored results with the reference evaluator in float64 on a GPU.
 #pragma once
 
 #include "device/scalar.cuh"

@@ -1,4 +1,5 @@
-// The scalar primitives of onnxopt/program.py, under the same names. Each exists once, for every dtype it takes.
+// The scalar primitives of onnxopt/program/pointwise.py, under the same names. Each exists once, for every dtype it
+// takes.
 #pragma once
 
 #include "device/dtypes.cuh"

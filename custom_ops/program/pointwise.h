@@ -1,4 +1,5 @@
-// A pointwise kernel's meaning as straight-line code over scalar primitives: the C++ side of onnxopt/program.py.
+// A pointwise kernel's meaning as straight-line code over scalar primitives: the C++ side of
+// onnxopt/program/pointwise.py.
 #pragma once
 
 #include <array>
@@ -60,7 +61,7 @@ struct Program {
   std::size_t ids() const { return leaves() + code.size(); }
   // Compute dtype of a value.
   Dtype dtype(std::size_t id) const { return id < leaves() ? Row(leaf(id)).compute : code[id - leaves()].dtype; }
-  // Throws Error naming the first instruction or output that breaks a rule of program.py.
+  // Throws Error naming the first instruction or output that breaks a rule of program/pointwise.py.
   void Verify() const;
 };
 

@@ -1,7 +1,7 @@
-// The scalar primitives of onnxopt/program.py as rows of one table; tests/test_custom_ops.py compares both.
+// The scalar primitives of onnxopt/program/pointwise.py as one table; tests/library/test_pointwise.py compares both.
 //
-// X(enumerator, name, arity, operand dtypes, predicate, cost). Semantics are documented in program.py. ONNXOPT_FUSED
-// are those that cpu/blocks/peephole.h makes of several; kernels.json cannot name them.
+// X(enumerator, name, arity, operand dtypes, predicate, cost). Semantics are documented in program/pointwise.py.
+// ONNXOPT_FUSED are those that cpu/blocks/peephole.h makes of several; kernels.json cannot name them.
 #pragma once
 
 #include <cstddef>

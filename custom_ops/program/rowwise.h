@@ -1,4 +1,4 @@
-// A rowwise kernel's meaning: the C++ side of onnxopt/row_program.py, whose words and rules these are.
+// A rowwise kernel's meaning: the C++ side of onnxopt/program/rowwise.py, whose words and rules these are.
 #pragma once
 
 #include <optional>
@@ -79,7 +79,7 @@ struct RowProgram {
   std::vector<Dtype> Slots() const;
   // Outputs with one element for each of the domain, or one a row.
   std::vector<std::size_t> Stored(bool rows) const;
-  // Throws Error naming the first field that breaks a rule of row_program.py.
+  // Throws Error naming the first field that breaks a rule of program/rowwise.py.
   void Verify() const;
 };
 

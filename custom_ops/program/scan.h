@@ -1,4 +1,4 @@
-// A scan kernel's meaning: the C++ side of onnxopt/scan_program.py.
+// A scan kernel's meaning: the C++ side of onnxopt/program/scan.py.
 #pragma once
 
 #include "program/rowwise.h"

@@ -1,8 +1,8 @@
 // Runs an artifact from C++, as any program on ONNX Runtime can: `run ARTIFACT [INPUT=1x3x48x320 ...]`.
 //
-// It opens ARTIFACT/model.onnx twice, plainly and with ARTIFACT/lib/libonnxopt_ops.so registered, feeds both the same
-// inputs (symbolic dims are 1 unless told), and prints how far the outputs and the times lie apart.
-// Registering the library is the one line that onnxopt adds; see Open().
+// The program opens ARTIFACT/model.onnx twice, without and with ARTIFACT/lib/libonnxopt_ops.so registered. It feeds
+// both sessions the same inputs (symbolic dims are 1, unless a size is given), and prints the difference of the outputs
+// and the times. Registering the library is the one line that onnxopt adds; see Open().
 #include <onnxruntime_cxx_api.h>
 
 #include <algorithm>

@@ -4,8 +4,9 @@
     ARTIFACT=path/to/artifact uvicorn --app-dir examples/fastapi app:app
     curl localhost:8000/infer -H 'content-type: application/json' -d '{"x": [[0.5, -0.5]]}'
 
-Inputs and outputs are bound to buffers that stay on the device, a set for each combination of shapes. On a GPU, where
-the artifact says that the model qualifies, each set gets a CUDA graph: captured when it is first used, replayed after.
+Inputs and outputs are bound to buffers that stay on the device, one set for each combination of shapes. On a GPU, if
+the artifact says that the model qualifies, each set has a CUDA graph. The graph is captured when the set is first used,
+and replayed after that.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Runs an artifact over a data set: python batch.py ARTIFACT INPUTS.npz OUTPUTS.npz [BATCH].
 
-INPUTS.npz holds one array an input, by name, samples along the first axis; OUTPUTS.npz gets one an output. Where the
-model's batch is fixed, that size is used, and the last batch is filled up with its last sample. Plain ONNX Runtime.
+INPUTS.npz holds one array for each input, by name, with the samples along the first axis. OUTPUTS.npz gets one array
+for each output. If the model's batch size is fixed, that size is used, and the last batch is padded with its last
+sample. The program uses plain ONNX Runtime.
 """
 
 from __future__ import annotations

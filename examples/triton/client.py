@@ -5,8 +5,8 @@
     tritonserver --model-repository repository
     python client.py localhost:8000 MODEL
 
-Inputs are what the server says that the model takes; dims of -1 are 1 unless told. Integers are ones (valid as token
-id, as mask and as type), floats seeded noise.
+The client asks the server for the model's inputs. A dim of -1 is 1, unless a size is given. Integers are ones, which
+are valid token ids, masks and types. Floats are noise from a fixed seed.
 """
 
 from __future__ import annotations

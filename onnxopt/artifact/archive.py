@@ -8,21 +8,21 @@ the manifest inside, no more and no fewer, and each file is hashed while it is w
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import os
+import shutil
 import zipfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import IO
 
-from onnxopt.artifact import layout
-from onnxopt.artifact import manifest as manifests
-from onnxopt.artifact.folder import check_digest, check_output, check_paths, check_size, staging
+from onnxopt import caches, files
+from onnxopt.artifact import contents, layout, private, signing
+from onnxopt.artifact.folder import check_output, staging, temporary_files
 from onnxopt.artifact.manifest import File
+from onnxopt.artifact.signing import Head
 from onnxopt.errors import ArtifactError, UsageError
 
 _EPOCH = (1980, 1, 1, 0, 0, 0)  # the first that a zip can hold
-_BLOCK = 1 << 20
 _LARGEST_MANIFEST = 256 << 20  # bytes; it is read before anything says how long it should be
 _UNIX, _PLAIN_FILE = 3, 0o100644 << 16
 
@@ -31,33 +31,28 @@ def pack(artifact: str | Path, output: str | Path) -> Path:
     """Write the artifact folder `artifact` as the new file `output`; the same artifact always gives the same bytes.
 
     The archive holds the signature too, and no file that the manifest does not list. ArtifactError where a file is not
-    what was packaged, UsageError where `output` cannot be written; nothing is left then.
+    what was packaged, or the artifact is not signed as ONNXOPT_PUBLIC_KEY asks; UsageError where `output` cannot be
+    written; nothing is left then.
     """
     folder, output = Path(artifact), Path(output)
-    data = manifests.read(folder)
-    files = manifests.parse(data, folder / layout.MANIFEST).files
-    check_paths(folder, files)
-    with staging(output, file=True) as part, zipfile.ZipFile(part, "w", zipfile.ZIP_STORED) as archive:
-        with _entry(archive, layout.MANIFEST, len(data)) as entry:
-            entry.write(data)
-        if (folder / layout.SIGNATURE).is_file():
-            signature = (folder / layout.SIGNATURE).read_bytes()
-            with _entry(archive, layout.SIGNATURE, len(signature)) as entry:
-                entry.write(signature)
-        for name, expected in sorted(files.items()):
-            _pack_file(archive, folder / name, name, expected)
+    head = signing.head_of_folder(folder)
+    signing.check_head(head)
+    listed = head.parsed().files
+    contents.check_paths(folder, listed)
+    with (
+        contents.held(folder) as held_folder,
+        staging(output, file=True) as part,
+        zipfile.ZipFile(part, "w", zipfile.ZIP_STORED) as archive,
+    ):
+        with _entry(archive, layout.MANIFEST, len(head.manifest)) as entry:
+            entry.write(head.manifest)
+        if head.signature is not None:
+            with _entry(archive, layout.SIGNATURE, len(head.signature)) as entry:
+                entry.write(head.signature)
+        for name, expected in sorted(listed.items()):
+            with _entry(archive, name, expected.bytes) as entry:
+                held_folder.copy(name, entry, expected)
     return output
-
-
-def _pack_file(archive: zipfile.ZipFile, path: Path, name: str, expected: File) -> None:
-    check_size(path, expected)
-    try:
-        source = path.open("rb")
-    except OSError as error:
-        raise ArtifactError(f"{path}: cannot be read: {error.strerror or error}") from None
-    with source, _entry(archive, name, expected.bytes) as entry:
-        sha256 = _copy(source, entry, expected.bytes)
-    check_digest(path, sha256, expected)
 
 
 @contextlib.contextmanager
@@ -68,29 +63,21 @@ def _entry(archive: zipfile.ZipFile, name: str, size: int) -> Iterator[IO[bytes]
         yield entry
 
 
-def _copy(source: IO[bytes], target: IO[bytes], size: int) -> str:
-    """Copy at most `size` bytes; returns the SHA-256 of the bytes copied."""
-    digest = hashlib.sha256()
-    while size > 0 and (block := source.read(min(_BLOCK, size))):
-        digest.update(block)
-        target.write(block)
-        size -= len(block)
-    return digest.hexdigest()
-
-
 # --- reading ---------------------------------------------------------------------------------------------------------
 
 
 def unpack(archive: str | Path, output: str | Path) -> Path:
     """Make the artifact folder `output` from an archive: whole, with every hash checked, or not at all.
 
-    ArtifactError names the entry that is missing, changed or not of the artifact; UsageError where `output` exists
-    already or cannot be written.
+    ArtifactError names the entry that is missing, changed or not of the artifact, and where the artifact is not signed
+    as ONNXOPT_PUBLIC_KEY asks; UsageError where `output` exists already or cannot be written.
     """
     archive, output = Path(archive), Path(output)
     check_output(output)
     with _opened(archive) as file:
-        _extract(archive, file, output)
+        head = _head(archive, file)
+        signing.check_head(head)
+        _extract(head, file, output)
     return output
 
 
@@ -99,32 +86,74 @@ def is_archive(path: Path) -> bool:
     return path.is_file() and zipfile.is_zipfile(path)
 
 
-def folder_of(path: Path) -> Path:
-    """The artifact folder of a path: itself, or where the archive at `path` is kept unpacked.
+def head_of(archive: Path) -> Head:
+    """The manifest and the signature in an archive, which is not unpacked. ArtifactError where it is no archive."""
+    with _opened(archive) as file:
+        return _head(archive, file)
 
-    That is $XDG_CACHE_HOME/onnxopt/artifacts (~/.cache/...), by the hash of its manifest and signature.
+
+def unpacked(head: Head, *, again: bool = False) -> Path:
+    """The folder that the archive of a head is kept unpacked in.
+
+    That is $XDG_CACHE_HOME/onnxopt/artifacts (~/.cache/...), by the hash of manifest and signature. A folder there with
+    another manifest or signature, or one that others can write to, is unpacked again; so is any where `again` is set,
+    which the caller does who found a file of it changed. Where the cache cannot be used, a warning, and a temporary
+    folder that lasts as long as this process.
+
+    ArtifactError where the archive is damaged, or its manifest and signature are no longer those of the head.
     """
-    if not path.is_file():
-        return path
-    with _opened(path) as file:
-        names = [name for name in layout.UNLISTED if name in file.namelist()]
-        head = b"".join(_read(path, file, name) for name in names)
-        cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "onnxopt" / "artifacts"
-        kept = cache / hashlib.sha256(head).hexdigest()
-        if not kept.is_dir():
-            try:
-                _extract(path, file, kept)
-            except UsageError:
-                if not kept.is_dir():  # else another process was faster
-                    raise
+    cache = caches.folder("artifacts")
+    try:
+        with caches.opened(cache):
+            return _cached(head, cache, again)
+    except caches.Unusable as problem:
+        caches.warn(cache, problem, "every process unpacks archives again")
+    temporary = private.folder(f"archive.{head.sha256}")
+    if again or not _is_unpacked(head, temporary):
+        shutil.rmtree(temporary, ignore_errors=True)
+        with temporary_files():
+            _extract_again(head, temporary)
+    return temporary
+
+
+def _cached(head: Head, cache: Path, again: bool) -> Path:
+    kept = cache / head.sha256
+    if again or not _is_unpacked(head, kept):
+        caches.remove(kept)
+        try:
+            _extract_again(head, kept)
+        except UsageError as error:
+            if not _is_unpacked(head, kept):  # else another process was faster
+                raise caches.Unusable(f"{error}: set XDG_CACHE_HOME to a folder that can be written") from error
+        caches.evict(caches.entries(cache), caches.size_limit(), keep=kept)
+    with contextlib.suppress(OSError):
+        os.utime(kept)  # eviction removes what was not used for the longest time
     return kept
+
+
+def _is_unpacked(head: Head, folder: Path) -> bool:
+    """Whether a folder has the manifest and the signature of a head, and only this user can write to it."""
+    try:
+        if files.distrust(folder.lstat(), folder) is not None:
+            return False
+        found = signing.head_of_folder(folder)
+    except (OSError, ArtifactError):
+        return False
+    return (found.manifest, found.signature) == (head.manifest, head.signature)
+
+
+def _extract_again(head: Head, output: Path) -> None:
+    with _opened(head.path) as file:
+        if _head(head.path, file) != head:
+            raise ArtifactError(f"{head.path}: was changed while it was being opened")
+        _extract(head, file, output, private=True)
 
 
 @contextlib.contextmanager
 def _opened(archive: Path) -> Iterator[zipfile.ZipFile]:
     """The archive for reading; whatever zipfile makes of a damaged one becomes an ArtifactError."""
     try:
-        with zipfile.ZipFile(archive) as file:
+        with files.open_regular(archive) as stream, zipfile.ZipFile(stream) as file:
             yield file
     except FileNotFoundError:
         raise ArtifactError(f"{archive}: no such file") from None
@@ -136,39 +165,43 @@ def _opened(archive: Path) -> Iterator[zipfile.ZipFile]:
         raise ArtifactError(f"{archive}: cannot be read: {error.strerror or error}") from None
 
 
-def _extract(archive: Path, file: zipfile.ZipFile, output: Path) -> None:
-    data = _read(archive, file, layout.MANIFEST)
-    files = manifests.parse(data, archive / layout.MANIFEST).files
-    check_paths(archive, files)
-    _check_entries(archive, file, files)
-    with staging(output) as folder:
-        (folder / layout.MANIFEST).write_bytes(data)
-        if layout.SIGNATURE in file.namelist():
-            (folder / layout.SIGNATURE).write_bytes(_read(archive, file, layout.SIGNATURE))
-        for name, expected in files.items():
+def _head(archive: Path, file: zipfile.ZipFile) -> Head:
+    signature = _read(archive, file, layout.SIGNATURE) if layout.SIGNATURE in file.namelist() else None
+    return Head(archive, _read(archive, file, layout.MANIFEST), signature)
+
+
+def _extract(head: Head, file: zipfile.ZipFile, output: Path, *, private: bool = False) -> None:
+    archive, listed = head.path, head.parsed().files
+    contents.check_paths(archive, listed)
+    _check_entries(archive, file, listed)
+    with staging(output, private=private) as folder:
+        (folder / layout.MANIFEST).write_bytes(head.manifest)
+        if head.signature is not None:
+            (folder / layout.SIGNATURE).write_bytes(head.signature)
+        for name, expected in listed.items():
             path = folder / name
             path.parent.mkdir(parents=True, exist_ok=True)
             with file.open(name) as source, path.open("wb") as target:
-                sha256 = _copy(source, target, expected.bytes)
-            check_digest(archive / name, sha256, expected)
+                sha256 = contents.copy_hashed(source, target, expected.bytes)
+            contents.check_digest(archive / name, sha256, expected)
 
 
-def _check_entries(archive: Path, file: zipfile.ZipFile, files: Mapping[str, File]) -> None:
+def _check_entries(archive: Path, file: zipfile.ZipFile, listed: Mapping[str, File]) -> None:
     """ArtifactError unless the entries are exactly the files, stored, with the sizes that the manifest says."""
     entries = file.infolist()
     names = [entry.filename for entry in entries]
     for name in names:
-        if name not in files and name not in layout.UNLISTED:
+        if name not in listed and name not in layout.UNLISTED:
             raise ArtifactError(f"{archive}: holds {name!r}, which the manifest does not list")
         if names.count(name) > 1:
             raise ArtifactError(f"{archive}: holds {name!r} twice")
-    if missing := [name for name in files if name not in names]:
+    if missing := [name for name in listed if name not in names]:
         raise ArtifactError(f"{archive / missing[0]}: is missing")
     for entry in entries:
         path = archive / entry.filename
         _check_stored(path, entry)
-        if entry.filename in files and entry.file_size != files[entry.filename].bytes:
-            says = files[entry.filename].bytes
+        if entry.filename in listed and entry.file_size != listed[entry.filename].bytes:
+            says = listed[entry.filename].bytes
             raise ArtifactError(f"{path}: has {entry.file_size} bytes, the manifest says {says}")
 
 

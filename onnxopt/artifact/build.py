@@ -15,10 +15,10 @@ from pathlib import Path
 import onnx_ir as ir
 
 from onnxopt.artifact import layout
-from onnxopt.artifact.folder import write_library
+from onnxopt.artifact.folder import temporary_files, write_library
 from onnxopt.artifact.manifest import LeftOut
 from onnxopt.codegen import kernels_json
-from onnxopt.errors import VerificationError
+from onnxopt.errors import NotVerifiedError, VerificationError
 from onnxopt.fusion import outline
 from onnxopt.fusion.region import Kernel
 from onnxopt.graph import read, write
@@ -26,6 +26,7 @@ from onnxopt.graph import traits as model_traits
 from onnxopt.graph.traits import Traits
 from onnxopt.verification.bisect import bisect
 from onnxopt.verification.reference import Ahead, Check, NotRunnable, Reference
+from onnxopt.verification.user_data import UserData
 from onnxopt.verification.verify import VerificationReport, describe_failure, references, verify_model
 
 _ATTEMPTS = 4  # leaving functions out may uncover another function's error
@@ -40,6 +41,18 @@ class RewriteDisagrees(Exception):
     def __init__(self, families: Mapping[str, Check]) -> None:
         super().__init__(", ".join(families))
         self.families = families
+
+
+def left_out(name: str, ops: tuple[str, ...], check: Check) -> LeftOut:
+    """The record of a fused function, or of "rewrite:" and a family of rules, that a failed check shows to be wrong."""
+    difference = check.difference
+    return LeftOut(
+        name=name,
+        ops=ops,
+        reason=describe_failure(check),
+        max_abs=difference.max_abs if difference else None,
+        excess=difference.excess if difference else None,
+    )
 
 
 @dataclasses.dataclass
@@ -85,16 +98,7 @@ class Build:
         outline.inline(self.model, set(culprits))
         for kernel in self.kernels:
             if check := culprits.get(kernel.name):
-                difference = check.difference
-                self.left_out.append(
-                    LeftOut(
-                        name=kernel.name,
-                        ops=kernel.ops,
-                        reason=describe_failure(check),
-                        max_abs=difference.max_abs if difference else None,
-                        excess=difference.excess if difference else None,
-                    )
-                )
+                self.left_out.append(left_out(kernel.name, kernel.ops, check))
         self.kernels = tuple(k for k in self.kernels if k.name not in culprits)
         self.fatbin = self.fatbin if self.kernels else None
         self.write()
@@ -107,35 +111,43 @@ def verify_and_leave_out(
     shapes: Mapping[str, tuple[int, ...]],
     scratch: Path,
     ahead: Ahead | None,
+    data: Sequence[UserData] = (),
 ) -> VerificationReport:
     """Verify the build against the source, leaving out the functions that break the limit.
 
-    ahead: the source's session that `open_ahead` began. Returns a report that passed, or one with status "not_run"
-    where ONNX Runtime cannot run the original here. RewriteDisagrees where rewrite rules are at fault.
-    VerificationError where the interface changed, or outputs differ and neither fusions nor rewrite rules are at fault.
+    ahead: the source's session that `open_ahead` began. data: the user's inputs, see `references`. Returns a report
+    that passed. NotVerifiedError where ONNX Runtime does not run the original here. RewriteDisagrees where rewrite
+    rules are at fault. VerificationError where the interface changed, or outputs differ and neither fusions nor rewrite
+    rules are at fault.
     """
     optimized = model_traits.of(build.model)
     if changed := model_traits.interface_difference(original, optimized):
         raise VerificationError(f"{source.path}: optimizing changed the model's interface: {changed}")
-    traits = model_traits.with_bounds_of(original, optimized)
+    traits = model_traits.with_uses_of(original, optimized)
     try:
-        originals = references(
-            source.path, traits, folder=scratch, shapes=shapes, model_bytes=source.bytes, ahead=ahead
-        )
+        with temporary_files():
+            originals = references(
+                source.path, traits, folder=scratch, shapes=shapes, model_bytes=source.bytes, ahead=ahead, data=data
+            )
     except NotRunnable as error:
-        return VerificationReport("not_run", reason=str(error))
+        raise NotVerifiedError(
+            f"{source.path}: cannot be verified, {error}. Give inputs that the model takes with --shape or --data; "
+            "--no-verify keeps the result unchecked"
+        ) from error
     for _ in range(_ATTEMPTS):
         # The library is loaded from a copy: the artifact's own must stay unknown to the dynamic loader until it lies
         # where it will be used, because a loaded library keeps the path it was loaded from.
-        with tempfile.TemporaryDirectory(dir=scratch) as folder:
+        with temporary_files(), tempfile.TemporaryDirectory(dir=scratch) as folder:
             library = (
                 build.write_library(Path(folder) / layout.LIBRARY_FOLDER, build.kernels) if build.kernels else None
             )
-            report = verify_model(originals, build.model_file, library)
+            report = verify_model(originals, build.model_file, library, [k.name for k in build.kernels])
         if report.status == "passed":
             _check_portable(build, originals, source)
             return report
-        build.leave_out(_kernels_at_fault(build, originals, report, source, scratch))
+        with temporary_files():
+            culprits = _kernels_at_fault(build, originals, report, source, scratch)
+        build.leave_out(culprits)
     raise VerificationError(
         f"{source.path}: verification still fails after leaving out {len(build.left_out)} fusions: {report.reason}"
     )

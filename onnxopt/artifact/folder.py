@@ -1,21 +1,20 @@
-"""The artifact folder: written whole or not at all, and the check that it still holds what was written."""
+"""The artifact folder: written whole or not at all."""
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import os
 import shutil
 import tempfile
-from collections.abc import Collection, Iterator, Mapping
-from pathlib import Path, PurePosixPath
+from collections.abc import Collection, Iterator, Sequence
+from pathlib import Path
 
-from onnxopt import paths
-from onnxopt.artifact import layout
+from onnxopt import files, leftovers, paths
+from onnxopt.artifact import contents, layout
 from onnxopt.artifact.manifest import File, Manifest
 from onnxopt.errors import ArtifactError, UsageError
-
-_COMPLETE = (layout.LIBRARY_FOLDER, layout.PROVIDERS)  # folders that hold nothing but what the manifest lists
 
 
 def check_output(output: Path) -> None:
@@ -30,11 +29,12 @@ def check_output(output: Path) -> None:
 
 
 @contextlib.contextmanager
-def staging(output: Path, *, file: bool = False) -> Iterator[Path]:
+def staging(output: Path, *, file: bool = False, private: bool = False) -> Iterator[Path]:
     """An empty folder beside `output` that becomes `output` when the block ends; any exception removes it.
 
-    file: yield the path of a file to write instead; its temporary folder is removed. Missing parents are made, and
-    removed again when an exception is raised. UsageError where the file system refuses.
+    file: yield the path of a file to write instead; its temporary folder is removed. private: a folder for this user
+    alone. Missing parents are made, and removed again when an exception is raised. UsageError where the file system
+    refuses.
     """
     check_output(output)
     output = output.absolute()
@@ -44,8 +44,9 @@ def staging(output: Path, *, file: bool = False) -> Iterator[Path]:
         output.parent.mkdir(parents=True, exist_ok=True)
         folder = Path(tempfile.mkdtemp(prefix=f".{output.name}.", suffix=".partial", dir=output.parent))
         staged = folder / output.name if file else folder
-        yield staged
-        if not file:
+        with leftovers.removed_by(functools.partial(_discard, folder, parents)):
+            yield staged
+        if not file and not private:
             staged.chmod(0o777 & ~_umask())  # mkdtemp's folders are private
         if os.path.lexists(output):  # rename would replace a file or an empty folder
             raise UsageError(f"{output}: another process made it meanwhile")
@@ -53,28 +54,55 @@ def staging(output: Path, *, file: bool = False) -> Iterator[Path]:
         if file:
             folder.rmdir()
     except BaseException as error:
-        if folder is not None:
-            shutil.rmtree(folder, ignore_errors=True)
-        for parent in parents:
-            with contextlib.suppress(OSError):
-                parent.rmdir()
+        _discard(folder, parents)
         if isinstance(error, OSError):
             raise UsageError(f"{output}: cannot be written: {error.strerror or error}") from error
         raise
 
 
+def _discard(folder: Path | None, parents: Sequence[Path]) -> None:
+    """Remove a folder with everything in it, then its parents as far as they are empty."""
+    if folder is not None:
+        shutil.rmtree(folder, ignore_errors=True)
+    for parent in parents:
+        with contextlib.suppress(OSError):
+            parent.rmdir()
+
+
 @contextlib.contextmanager
 def temporary_folder() -> Iterator[Path]:
-    """A folder for temporary files, gone when the block ends. UsageError where none can be made."""
+    """A folder for temporary files, gone when the block ends. UsageError where none can be made, or it is full."""
+    with (
+        temporary_files(),
+        tempfile.TemporaryDirectory(prefix="onnxopt.", ignore_cleanup_errors=True) as folder,
+        leftovers.removed_by(functools.partial(shutil.rmtree, folder, ignore_errors=True)),
+    ):
+        yield Path(folder)
+
+
+@contextlib.contextmanager
+def temporary_files() -> Iterator[None]:
+    """Turn an OSError of a block that writes temporary files into a UsageError that names their folder and TMPDIR.
+
+    An OSError that names a file elsewhere stays as it is; one of a full disk names none.
+    """
     try:
-        folder = tempfile.TemporaryDirectory(prefix="onnxopt.")
+        yield
     except OSError as error:
-        where = tempfile.gettempdir()
+        if error.filename is not None and not Path(os.fsdecode(error.filename)).is_relative_to(temporary_root()):
+            raise
         raise UsageError(
-            f"{where}: cannot be written: {error.strerror or error}; set TMPDIR to another folder"
+            f"{temporary_root()}: cannot be written: {error.strerror or error}; "
+            "make room there, or set TMPDIR to another folder"
         ) from error
-    with folder as name:
-        yield Path(name)
+
+
+def temporary_root() -> str:
+    """The folder of temporary files for messages: $TMPDIR, also where no folder can be used."""
+    try:
+        return tempfile.gettempdir()
+    except OSError:
+        return os.environ.get("TMPDIR") or "/tmp"
 
 
 def built_library() -> Path:
@@ -106,7 +134,8 @@ def hash_files(folder: Path) -> dict[str, File]:
 
 
 def hash_file(path: Path) -> File:
-    with path.open("rb") as file:
+    """Hash and size of a regular file. OSError for anything else, without waiting for it."""
+    with files.open_regular(path) as file:
         return File(sha256=hashlib.file_digest(file, "sha256").hexdigest(), bytes=os.fstat(file.fileno()).st_size)
 
 
@@ -118,56 +147,17 @@ def write_manifest(folder: Path, manifest: Manifest) -> None:
 def replace_text(path: Path, text: str, folder: Path | None = None) -> None:
     """Write a file in one step: a reader, and a later process after a crash, finds the old text or the new one.
 
-    folder: where the new text is written first, on the same file system; default beside the file.
+    folder: where the new text is written first, on the same file system; default beside the file. UsageError where the
+    file system refuses; then the old text stays.
     """
     part = (folder or path.parent) / f".{path.name}.partial"
-    part.write_text(text, "utf-8")
-    part.replace(path)
-
-
-def check_files(folder: Path, files: Mapping[str, File]) -> None:
-    """ArtifactError naming the first file that is missing, outside the folder, or not as the manifest says.
-
-    A file that the manifest does not list is refused where others would take it for the artifact's: in lib/ and
-    providers/.
-    """
-    check_paths(folder, files)
-    for name, expected in files.items():
-        path = folder / name
-        check_size(path, expected)
-        try:
-            sha256 = hash_file(path).sha256
-        except OSError as error:
-            raise ArtifactError(f"{path}: cannot be read: {error.strerror or error}") from None
-        check_digest(path, sha256, expected)
-    for name in _COMPLETE:
-        for path in sorted((folder / name).rglob("*")):
-            if not path.is_dir() and path.relative_to(folder).as_posix() not in files:
-                raise ArtifactError(f"{path}: is not of this artifact: the manifest does not list it")
-
-
-def check_paths(folder: Path, files: Mapping[str, File]) -> None:
-    """ArtifactError where a manifest names a file outside the folder, or one that no manifest may list."""
-    for name in files:
-        path = PurePosixPath(name)
-        if path.is_absolute() or ".." in path.parts or "\\" in name or "\0" in name or path.as_posix() != name:
-            raise ArtifactError(f"{folder}: the manifest names a file outside the folder: {name}")
-        if name in layout.UNLISTED:
-            raise ArtifactError(f"{folder}: the manifest lists {name}, which no manifest may list")
-
-
-def check_size(path: Path, expected: File) -> None:
-    """ArtifactError where there is no such file, or its size is another."""
     try:
-        size = path.stat().st_size
-    except (FileNotFoundError, NotADirectoryError):
-        raise ArtifactError(f"{path}: is missing") from None
+        part.write_text(text, "utf-8")
+        part.replace(path)
     except OSError as error:
-        raise ArtifactError(f"{path}: cannot be read: {error.strerror or error}") from None
-    if not path.is_file():
-        raise ArtifactError(f"{path}: is not a file")
-    if size != expected.bytes:
-        raise ArtifactError(f"{path}: has {size} bytes, the manifest says {expected.bytes}")
+        raise UsageError(f"{path}: cannot be written: {error.strerror or error}") from error
+    finally:
+        part.unlink(missing_ok=True)
 
 
 def data_files(files: Collection[str], model: str) -> list[str]:
@@ -179,14 +169,8 @@ def data_files(files: Collection[str], model: str) -> list[str]:
 def copy_checked(source: Path, target: Path, expected: File) -> None:
     """Copy a file of an artifact. ArtifactError where the copy is not what was packaged."""
     target.parent.mkdir(parents=True, exist_ok=True)
-    shutil.copyfile(source, target)
-    check_digest(source, hash_file(target).sha256, expected)
-
-
-def check_digest(path: Path, sha256: str, expected: File) -> None:
-    """ArtifactError where a file's SHA-256 is not the expected one. path: of the file, for the message."""
-    if sha256 != expected.sha256:
-        raise ArtifactError(f"{path}: is not the file that was packaged (its sha256 differs)")
+    with contents.held(source.parent) as folder, target.open("wb") as file:
+        folder.copy(source.name, file, expected)
 
 
 def _umask() -> int:

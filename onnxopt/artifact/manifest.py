@@ -14,6 +14,7 @@ from typing import Annotated, Final, Literal
 
 import pydantic
 
+from onnxopt import files
 from onnxopt.artifact import layout
 from onnxopt.artifact.measurement import Measurement
 from onnxopt.errors import ArtifactError
@@ -25,7 +26,8 @@ from onnxopt.kinds import KINDS
 from onnxopt.runtime.releases import Requirements
 from onnxopt.verification.verify import VerificationReport
 
-SCHEMA_VERSION: Final = 2
+SCHEMA_VERSION: Final = 3
+_READABLE: Final = (2, 3)  # schema 2 lacks `verify.executed`
 SCHEMA_FILE = "manifest.schema.json"
 _NO_DIGEST = "0" * 64
 _DIGEST_AT_THE_END = re.compile(rb'"sha256": "([0-9a-f]{64})"\n}\n\Z')
@@ -91,7 +93,7 @@ class Kernel(_Record):
 
 
 class LeftOut(_Record):
-    """A fusion that verification found to break the limit, put back as the original nodes.
+    """A fusion that breaks verification's limit, so that the original nodes were kept.
 
     name: of the fused function, or "rewrite:" and a family of rewrite rules, whose `ops` is empty.
     """
@@ -114,16 +116,16 @@ class Totals(_Record):
 
 
 class Manifest(_Record):
-    """Everything there is to know about an artifact without reading the model.
+    """Everything about an artifact that can be known without reading the model.
 
     files: every file of the folder but the manifest and its signature, by its path in it. seconds: how long each phase
     of optimize took. versions: of onnxopt's dependencies when it ran. requires: the oldest versions that run it.
-    ort_min: the oldest ONNX Runtime that was asked for. rewrites: how often each family of rewrite
-    rules changed the model. notes: what normalization changed, and what else a reader should know. sha256: of
-    manifest.json itself with these 64 digits as zeros; it must stay the last member.
+    ort_min: the oldest ONNX Runtime that was asked for. rewrites: how often each family of rewrite rules changed the
+    model. notes: for the user, among them what normalization changed. sha256: of manifest.json itself with these 64
+    digits as zeros; it must stay the last member.
     """
 
-    schema_version: Literal[2] = SCHEMA_VERSION
+    schema_version: Literal[2, 3] = SCHEMA_VERSION
     onnxopt: str
     versions: dict[str, str]
     requires: Requirements
@@ -147,8 +149,11 @@ class Manifest(_Record):
     sha256: Sha256 = _NO_DIGEST
 
     def to_json(self) -> str:
-        """The text of manifest.json with its own digest; the same manifest gives the same text."""
-        data = self.model_dump(mode="json") | {"sha256": _NO_DIGEST}
+        """The text of manifest.json with its own digest; the same manifest gives the same text.
+
+        Written in the newest schema, also where it was read from an older one.
+        """
+        data = self.model_dump(mode="json") | {"schema_version": SCHEMA_VERSION, "sha256": _NO_DIGEST}
         text = json.dumps(data, indent=2, allow_nan=False) + "\n"
         digest = hashlib.sha256(text.encode()).hexdigest()
         return text.replace(f'"sha256": "{_NO_DIGEST}"\n}}\n', f'"sha256": "{digest}"\n}}\n')
@@ -166,7 +171,7 @@ def read(artifact: Path) -> bytes:
     """The bytes of an artifact folder's manifest. ArtifactError where there is none."""
     path = artifact / layout.MANIFEST
     try:
-        return path.read_bytes()
+        return files.read_bytes(path, follow=False)
     except (FileNotFoundError, NotADirectoryError):
         if not artifact.exists():
             raise ArtifactError(f"{artifact}: no such artifact folder") from None
@@ -187,7 +192,7 @@ def parse(data: bytes, path: Path) -> Manifest:
     except ValueError as error:
         raise ArtifactError(f"{path}: damaged, it is not JSON: {error}") from None
     version = document.get("schema_version") if isinstance(document, dict) else None
-    if version != SCHEMA_VERSION:
+    if version not in _READABLE:
         raise ArtifactError(f"{path}: {_other_version(version, document)}")
     end = _DIGEST_AT_THE_END.search(data)
     if end is None or hashlib.sha256(data[: end.start(1)] + _NO_DIGEST.encode() + data[end.end(1) :]).hexdigest() != (
@@ -207,7 +212,8 @@ def _other_version(version: object, document: object) -> str:
         return "is no manifest of an artifact, or damaged: it has no schema version"
     made_by = document.get("onnxopt", "another version")
     advice = "upgrade onnxopt to load it" if version > SCHEMA_VERSION else "optimize the model again"
-    return f"has schema version {version} (onnxopt {made_by}), this onnxopt reads {SCHEMA_VERSION}; {advice}"
+    readable = " and ".join(map(str, _READABLE))
+    return f"has schema version {version} (onnxopt {made_by}), this onnxopt reads {readable}; {advice}"
 
 
 def schema() -> str:

@@ -1,15 +1,21 @@
-"""Opening an artifact: everything that is checked before any of its files is used."""
+"""Opening an artifact: everything that is checked before any of its files is used.
+
+Every function here and every command goes through `signing.check_head`: no manifest is believed before its signature
+was checked, where a key is asked for.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+from collections.abc import Iterator
 from pathlib import Path
 
-from onnxopt.artifact import archive, layout, signing
-from onnxopt.artifact import manifest as manifests
-from onnxopt.artifact.folder import check_files
+from onnxopt.artifact import archive, contents, layout, signing
+from onnxopt.artifact.contents import HeldFolder
 from onnxopt.artifact.manifest import Manifest
-from onnxopt.errors import UsageError
+from onnxopt.artifact.signing import Head
+from onnxopt.errors import ArtifactError, UsageError
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,13 +56,44 @@ def open_artifact(path: str | Path, *, public_key: str | Path | None = None) -> 
 
     ArtifactError names the file that is missing, changed, or not of the artifact. UsageError where the key is no key.
     """
-    key = signing.required_key(public_key)
-    folder = archive.folder_of(Path(path))
-    data = manifests.read(folder)
-    comment = signing.check_signature(folder, data, key) if key else None
-    manifest = manifests.parse(data, folder / layout.MANIFEST)
-    check_files(folder, manifest.files)
-    return Opened(folder, manifest, comment)
+    with opened(path, public_key=public_key) as (artifact, _):
+        return artifact
+
+
+@contextlib.contextmanager
+def opened(path: str | Path, *, public_key: str | Path | None = None) -> Iterator[tuple[Opened, HeldFolder]]:
+    """The same, and the folder whose files were hashed, which stays the same folder until the block ends."""
+    head = _head(Path(path))
+    comment = signing.check_head(head, public_key)
+    manifest = head.parsed()
+    with contextlib.ExitStack() as stack:
+        if head.path.is_dir():
+            held_folder = stack.enter_context(contents.held(head.path))
+            held_folder.check(manifest.files)
+        else:
+            held_folder = _held_unpacked(head, manifest, stack)
+        yield Opened(held_folder.shown, manifest, comment), held_folder
+
+
+def _held_unpacked(head: Head, manifest: Manifest, stack: contextlib.ExitStack) -> HeldFolder:
+    """The folder that an archive was unpacked to, checked; unpacked again where a file of it was changed since."""
+    held_folder = stack.enter_context(contents.held(archive.unpacked(head)))
+    try:
+        held_folder.check(manifest.files)
+    except ArtifactError:
+        held_folder = stack.enter_context(contents.held(archive.unpacked(head, again=True)))
+        held_folder.check(manifest.files)
+    return held_folder
+
+
+def read_manifest(path: str | Path) -> Manifest:
+    """The manifest of an artifact folder or archive, whose other files are not looked at.
+
+    ArtifactError where it is damaged, or not signed as ONNXOPT_PUBLIC_KEY asks.
+    """
+    head = _head(Path(path))
+    signing.check_head(head)
+    return head.parsed()
 
 
 def verify_signature(artifact: str | Path, *, public_key: str | Path | None = None) -> Signature:
@@ -68,5 +105,9 @@ def verify_signature(artifact: str | Path, *, public_key: str | Path | None = No
     key = signing.required_key(public_key)
     if key is None:
         raise UsageError(f"no public key: give --public-key, or set {signing.PUBLIC_KEY_VARIABLE}")
-    opened = open_artifact(artifact, public_key=public_key)
-    return Signature(key.name, opened.trusted_comment or "", len(opened.manifest.files))
+    artifact_opened = open_artifact(artifact, public_key=public_key)
+    return Signature(key.name, artifact_opened.trusted_comment or "", len(artifact_opened.manifest.files))
+
+
+def _head(path: Path) -> Head:
+    return archive.head_of(path) if path.exists() and not path.is_dir() else signing.head_of_folder(path)

@@ -1,4 +1,4 @@
-"""Recording a benchmark in the artifact that it measured: in the manifest, and in full in the report."""
+"""Recording in a finished artifact: a benchmark, or a verification on another machine, in manifest and report."""
 
 from __future__ import annotations
 
@@ -12,12 +12,13 @@ from onnxopt.artifact.measurement import BenchResult
 from onnxopt.artifact.report import facts as report_facts
 from onnxopt.artifact.report import page
 from onnxopt.errors import UsageError
+from onnxopt.verification.verify import VerificationReport, completed
 
 
 def check_recordable(folder: Path) -> None:
     """UsageError unless the manifest of an artifact folder may be written again."""
     if not folder.is_dir():
-        raise UsageError(f"{folder}: only an artifact folder can keep a measurement")
+        raise UsageError(f"{folder}: only an artifact folder can keep a record")
     if (folder / layout.SIGNATURE).is_file():
         raise UsageError(f"{folder}: is signed, and recording changes what was signed: record first, then sign")
 
@@ -33,3 +34,12 @@ def record(folder: Path, result: BenchResult, fleet: Fleet | None = None) -> Non
     facts = dataclasses.replace(facts, measurements=report_facts.merged(facts.measurements, [result]))
     measurements = (*manifest.measurements, result.measurement(fleet))
     page.update(folder, manifest.model_copy(update={"measurements": measurements}), facts)
+
+
+def record_verification(folder: Path, report: VerificationReport) -> VerificationReport:
+    """Complete the verification in an artifact's manifest and report; returns the completed one. Errors as `record`."""
+    check_recordable(folder)
+    manifest = manifests.load(folder)
+    verification = completed(manifest.verify, report)
+    page.update(folder, manifest.model_copy(update={"verify": verification}), page.read_facts(folder, manifest))
+    return verification

@@ -1,14 +1,31 @@
-"""Session: an artifact as an ordinary onnxruntime.InferenceSession. What `load` does is three lines in any language."""
+"""Session: an artifact as an ordinary onnxruntime.InferenceSession. What `load` does is three lines in any language.
+
+What is opened is what was hashed, although ONNX Runtime and the dynamic loader open files by path:
+
+- The library, what lies beside it, and providers/ run or decide what runs. They are copied to a folder of this process
+  (artifact/private.py), hashed while they are copied, and used from there. They are small. Sessions of one artifact
+  share one copy, as the dynamic loader takes two copies for two libraries. Only where no folder can be written and the
+  artifact lies on a read-only file system, as in a container, they are used where they are.
+- The model and its weights may be large, and ONNX Runtime takes weights from beside the model only, and through no link
+  that leaves the folder. So they stay where they are. The folder is held by a descriptor, and ONNX Runtime gets the
+  path through that descriptor: renaming folders leads nowhere else. When the session is there, the files under these
+  names must be those that were hashed, with the same times of their last change; else everything is done again.
+
+Whoever may write into the weights in place can still change them once the session maps them, as with every model: sign
+what must not change, and deploy it where only its owner writes.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from onnxopt.artifact import layout
-from onnxopt.artifact.open import Opened, open_artifact
+from onnxopt.artifact import layout, private
+from onnxopt.artifact.contents import HeldFolder
+from onnxopt.artifact.open import Opened, opened
 from onnxopt.errors import ArtifactError, UsageError
 from onnxopt.runtime import configuration as configurations
 from onnxopt.runtime import releases
@@ -18,14 +35,15 @@ from onnxopt.runtime.sessions import CPU, CUDA, RunError, Session, check_provide
 if TYPE_CHECKING:
     import onnxruntime as ort
 
-# As ONNX Runtime takes them: a name, or a name and options.
-Providers = Sequence[str | tuple[str, dict[str, Any]]]
+_Providers = Sequence[str | tuple[str, dict[str, Any]]]
+_COPIED = (f"{layout.LIBRARY_FOLDER}/", f"{layout.PROVIDERS}/")
+_ATTEMPTS = 3  # a deployment may replace the artifact meanwhile
 
 
 def load(
     path: str | Path,
     *,
-    providers: Providers | None = None,
+    providers: Sequence[str | tuple[str, dict[str, Any]]] | None = None,
     session_options: ort.SessionOptions | None = None,
     library: bool = True,
     cuda_graph: bool = False,
@@ -36,10 +54,10 @@ def load(
 
     Returns an onnxruntime.InferenceSession; `Session` is its type, as ONNX Runtime ships none.
 
-    providers: as ONNX Runtime takes them. Default: those of the artifact's file for this machine (`configuration_for`
-    says which and why); where CUDA does not start, the CPU's with a warning. session_options: used as they are, and the
-    library is registered on them; default: those of the file. library=False: without the library, ONNX Runtime runs the
-    original nodes.
+    providers: as ONNX Runtime takes them, names or pairs of name and options. Default: those of the artifact's file for
+    this machine (`configuration_for` says which and why); where CUDA does not start, the CPU's with a warning.
+    session_options: used as they are, and the library is registered on them; default: those of the file. library=False:
+    without the library, ONNX Runtime runs the original nodes.
 
     cuda_graph: the session captures and replays CUDA graphs. A run with an IO binding whose inputs and outputs all have
     fixed addresses on the device is captured once and replayed; every other run, `session.run` included, goes without a
@@ -52,37 +70,99 @@ def load(
     Raises ArtifactError where a file is missing or changed, or this ONNX Runtime is too old or refuses the model;
     UsageError where this ONNX Runtime lacks a provider that was asked for.
     """
-    artifact = open_artifact(path, public_key=public_key)
+    if providers is not None and (cuda_graph or configuration is not None):
+        raise UsageError("cuda_graph and configuration take the artifact's own providers: leave `providers` out")
+    options = _Options(providers, session_options, library, cuda_graph, configuration, set())
+    changed: Path | None = None
+    for _ in range(_ATTEMPTS):
+        with opened(path, public_key=public_key) as (artifact, held_folder):
+            try:
+                session = _loaded(artifact, held_folder, options)
+            except ArtifactError:
+                changed = held_folder.changed(_models(artifact))
+                if changed is None:
+                    raise
+                continue
+            changed = held_folder.changed(_models(artifact))
+            if changed is None:
+                # ONNX Runtime opens this path again where the caller sets other providers.
+                session._model_path = str(artifact.folder / Path(session._model_path).name)
+                return session
+    raise ArtifactError(f"{changed}: was changed while it was being opened")
+
+
+class _Options(NamedTuple):
+    """What the caller of `load` asked for. registered: the libraries that its session options have by now."""
+
+    providers: _Providers | None
+    session_options: ort.SessionOptions | None
+    library: bool
+    cuda_graph: bool
+    configuration: str | None
+    registered: set[Path]
+
+
+def _models(artifact: Opened) -> list[str]:
+    """The files that ONNX Runtime may open by path: models and their weights."""
+    return [name for name in artifact.manifest.files if "/" not in name and name != layout.REPORT]
+
+
+def _loaded(artifact: Opened, held_folder: HeldFolder, options: _Options) -> ort.InferenceSession:
+    """The session of an artifact that was checked. Messages have its own paths, not those that are opened instead."""
     _check_version(artifact, artifact.manifest.requires.onnxruntime, "to open it")
-    if providers is not None:
-        if cuda_graph or configuration is not None:
-            raise UsageError("cuda_graph and configuration take the artifact's own providers: leave `providers` out")
-        _check_providers(artifact, providers)
-    library_path = artifact.library if library else None
-    if session_options is not None and library_path is not None:
-        _register(session_options, library_path)
-    if providers is not None:
-        # Only its session options are used: the caller's providers decide the rest.
-        cpu = configuration_for(artifact.folder, CPU)
-        return _open(artifact.folder, cpu, providers, session_options, library_path, False)
-    chosen = (
-        configurations.named(artifact.folder, configuration) if configuration else configuration_for(artifact.folder)
-    )
-    _check_configuration(artifact, chosen, cuda_graph)
+    listed = {name: file for name, file in artifact.manifest.files.items() if name.startswith(_COPIED)}
+    digest = hashlib.sha256(repr(sorted((name, file.sha256) for name, file in listed.items())).encode())
     try:
-        return _open(artifact.folder, chosen, None, session_options, library_path, cuda_graph)
+        copied = private.copies(held_folder, digest.hexdigest(), listed)
+    except UsageError:
+        if not held_folder.is_read_only():
+            raise
+        copied = artifact.folder.absolute()
+    files = _Files(artifact.folder, held_folder.path, copied)
+    library = copied / layout.LIBRARY_PATH if options.library and artifact.library is not None else None
+    try:
+        return _session(artifact, files, options, library)
+    except (ArtifactError, UsageError) as error:
+        raise type(error)(files.shown(str(error))) from error
+
+
+class _Files(NamedTuple):
+    """Where files of an artifact are opened. folder: its own. models: the same folder, held. copied: lib, providers."""
+
+    folder: Path
+    models: Path
+    copied: Path
+
+    def shown(self, text: str) -> str:
+        """A message with the artifact's own folder in place of the others."""
+        return text.replace(str(self.copied), str(self.folder)).replace(str(self.models), str(self.folder))
+
+
+def _session(artifact: Opened, files: _Files, options: _Options, library: Path | None) -> ort.InferenceSession:
+    if options.providers is not None:
+        _check_providers(artifact, options.providers)
+    if options.session_options is not None and library is not None and library not in options.registered:
+        _register(options.session_options, library)
+        options.registered.add(library)
+    if options.providers is not None:
+        # Only its session options are used: the caller's providers decide the rest.
+        return _open(files, configuration_for(files.copied, CPU), options, library)
+    name = options.configuration
+    chosen = configurations.named(files.copied, name) if name else configuration_for(files.copied)
+    _check_configuration(artifact, chosen, options.cuda_graph)
+    try:
+        return _open(files, chosen, options, library)
     except ArtifactError as error:
         # A driver and a device do not yet make a working EP: cuDNN may be missing, or the GPU's memory be taken.
-        if cuda_graph or configuration or chosen.provider == CPU:
+        if options.cuda_graph or name or chosen.provider == CPU:
             raise
-        cpu = configuration_for(artifact.folder, CPU)
-        session = _open(artifact.folder, cpu, None, session_options, library_path, False)
-        message = f"{artifact.folder} runs on the CPU: {error}; `onnxopt doctor` says more"
-        warnings.warn(message, RuntimeWarning, stacklevel=2)
+        session = _open(files, configuration_for(files.copied, CPU), options, library)
+        message = f"{artifact.folder} runs on the CPU: {files.shown(str(error))}; `onnxopt doctor` says more"
+        warnings.warn(message, RuntimeWarning, stacklevel=4)
         return session
 
 
-def _check_providers(artifact: Opened, providers: Providers) -> None:
+def _check_providers(artifact: Opened, providers: _Providers) -> None:
     """UsageError or ArtifactError unless this ONNX Runtime has the providers and can run the artifact on them."""
     names = [provider if isinstance(provider, str) else provider[0] for provider in providers]
     check_providers(names)
@@ -113,29 +193,22 @@ def _check_graph(chosen: Configuration) -> None:
         raise UsageError(f"cuda_graph: the model cannot be captured: {shown}{others}")
 
 
-def _open(
-    folder: Path,
-    chosen: Configuration,
-    providers: Providers | None,
-    session_options: ort.SessionOptions | None,
-    library: Path | None,
-    cuda_graph: bool,
-) -> Session:
+def _open(files: _Files, chosen: Configuration, options: _Options, library: Path | None) -> ort.InferenceSession:
     import onnxruntime as ort
 
     try:
         return configurations.open_session(
-            model_of(folder, chosen),
+            model_of(files.models, chosen),
             library,
             chosen.data,
-            folder,
-            cuda_graph=cuda_graph,
-            options=session_options,
-            providers=providers,
+            files.folder,
+            cuda_graph=options.cuda_graph,
+            options=options.session_options,
+            providers=options.providers,
             quiet=False,
         )
     except RunError as error:
-        raise ArtifactError(f"{folder}: ONNX Runtime {ort.__version__} refused it: {error}") from error
+        raise ArtifactError(f"{files.folder}: ONNX Runtime {ort.__version__} refused it: {error}") from error
 
 
 def model_of(folder: Path, chosen: Configuration) -> Path:

@@ -9,21 +9,18 @@ from collections.abc import Iterable, Mapping, Sequence
 from onnxopt.artifact.manifest import Kernel, Totals
 from onnxopt.fusion.kernel import Traffic
 from onnxopt.graph.refusal import Refusal
+from onnxopt.graph.rewrite import FAMILIES
+from onnxopt.runtime.sessions import CUDA
+from onnxopt.verification.verify import VerificationReport
 
 _LISTED_NODES = 20
-_NAMED_VALUE = re.compile(r"^\S+ (?=also reaches|is needed elsewhere)")
-_REWRITES = {
-    "attention": "{} x attention as one operator",
-    "rotary": "{} x rotary embedding as one operator",
-    "tokens": "{} x a convolution read as tokens as a product",
-    "merge": "{} x the products of q, k and v as one",
-    "gate": "{} x the products of a gated MLP as one",
-}
+_NAME_OR_SHAPE = re.compile(r"`[^`]*`|\[[^\]]*\]")
 
 
 def rewrites_text(rewrites: Mapping[str, int]) -> str:
     """What the families of rewrite rules did, "" where none applied."""
-    return ", ".join(_REWRITES[k].format(n) if k in _REWRITES else f"{n} x {k}" for k, n in rewrites.items() if n)
+    rows = {name: FAMILIES[name].explanation if name in FAMILIES else f"{{}} x {name}" for name in rewrites}
+    return ", ".join(rows[name].format(count) for name, count in rewrites.items() if count)
 
 
 def totals_text(totals: Totals) -> str:
@@ -34,6 +31,24 @@ def totals_text(totals: Totals) -> str:
     unknown = f", and {totals.unknown} places whose size depends on dynamic dims" if totals.unknown else ""
     saved = 1 - totals.bytes_after / totals.bytes_before
     return f"{size_text(totals.bytes_before)} -> {size_text(totals.bytes_after)} (-{saved:.0%}), {launches}{unknown}"
+
+
+def executed_text(report: VerificationReport, archs: Sequence[str]) -> str:
+    """Which kernels verification executed where: "CPU: 2 of 8 kernels; CUDA: compiled, not run". "" where unknown.
+
+    archs: the GPU architectures that kernels were compiled for.
+    """
+    if report.executed is None and report.checks:
+        return ""
+    rows = report.executed or ()
+    parts = [f"{_short(row.provider)}: {len(row.kernels)} of {row.of} kernels" for row in rows if row.of]
+    if archs and not any(row.provider == CUDA for row in rows):
+        parts.append("CUDA: compiled, not run")
+    return "; ".join(parts)
+
+
+def _short(provider: str) -> str:
+    return provider.removesuffix("ExecutionProvider")
 
 
 def size_text(count: float) -> str:
@@ -60,14 +75,19 @@ def alike(kernel: Kernel) -> collections.Counter[tuple[tuple[str, ...], Traffic]
 
 
 def by_reason(refusals: Iterable[Refusal]) -> dict[str, list[Refusal]]:
-    """Refusals under their reasons, most frequent first.
+    """Refusals by reason, most frequent first. Reasons that differ in names or shapes only are one group.
 
-    The name of the value that a reason begins with differs from node to node; it is replaced by "a value".
+    The key of a group is the reason where all refusals have the same text, else the reason with `...` for each name and
+    [...] for each shape.
     """
     groups: dict[str, list[Refusal]] = collections.defaultdict(list)
     for refusal in refusals:
-        groups[_NAMED_VALUE.sub("a value ", refusal.reason)].append(refusal)
-    return dict(sorted(groups.items(), key=lambda item: (-len(item[1]), item[0])))
+        groups[_NAME_OR_SHAPE.sub(lambda text: f"{text[0][0]}...{text[0][-1]}", refusal.reason)].append(refusal)
+    titled = {
+        rows[0].reason if all(row.reason == rows[0].reason for row in rows) else text: rows
+        for text, rows in groups.items()
+    }
+    return dict(sorted(titled.items(), key=lambda item: (-len(item[1]), item[0])))
 
 
 def _nameless(shape: str) -> str:

@@ -1,4 +1,4 @@
-"""Resources: what the compiler says each entry point needs, as ptxas reports it."""
+"""The compiler's report: registers, stack and spills of each entry point, as ptxas prints them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _REGISTERS = re.compile(r"Used (\d+) registers")
 
 @dataclasses.dataclass(frozen=True)
 class Usage:
-    """Of one entry point on one architecture. spilled: bytes that it writes to memory for want of registers."""
+    """The resources of one entry point on one architecture. stack: in bytes. spilled: bytes of spilled registers."""
 
     registers: int
     stack: int
@@ -24,7 +24,7 @@ class Usage:
 
 def parse(log: str) -> dict[str, Usage]:
     """Entry point -> its usage, from the log of ptxas --verbose."""
-    found: dict[str, Usage] = {}
+    usage: dict[str, Usage] = {}
     name, stack, spilled = "", 0, 0
     for line in log.splitlines():
         if entry := _ENTRY.search(line):
@@ -32,20 +32,20 @@ def parse(log: str) -> dict[str, Usage]:
         elif (spills := _SPILLS.search(line)) and name:
             stack, spilled = int(spills[1]), int(spills[2])
         elif (registers := _REGISTERS.search(line)) and name:
-            found[name] = Usage(int(registers[1]), stack, spilled)
+            usage[name] = Usage(int(registers[1]), stack, spilled)
             name = ""
-    return found
+    return usage
 
 
 def spilling(kernels: Iterable[Kernel], usage: Mapping[str, Mapping[str, Usage]]) -> set[frozenset[str]]:
-    """The nodes, by name, of every region that can be split and of which an entry point spills on some architecture.
+    """The node names of every region that can be split and whose kernel spills on some architecture.
 
-    usage: architecture -> entry point -> what it needs.
+    usage: architecture -> entry point -> its resources.
     """
-    bad = {symbol for rows in usage.values() for symbol, u in rows.items() if u.spilled}
+    spilled = {symbol for rows in usage.values() for symbol, u in rows.items() if u.spilled}
     return {
         frozenset(site.replaced)
         for kernel in kernels
-        if kernel.kind.splits and any(v.symbol in bad for v in kernel.variants)
+        if kernel.kind.splits and any(v.symbol in spilled for v in kernel.variants)
         for site in kernel.sites
     }

@@ -1,6 +1,7 @@
-"""kernels.json: what the custom-op library registers, with each kernel's program and entry points.
+"""kernels.json: the kernels that the custom-op library registers, each with its program and entry points.
 
-The library finds it beside itself and validates it against the same rules (custom_ops/); docs/artifact.md describes it.
+The library reads the file from its own folder and validates it by the same rules (custom_ops/kernel_file/).
+docs/artifact.md describes the file.
 The file carries a digest of itself and one of the fatbin: the library refuses a file that was changed.
 """
 
@@ -18,7 +19,7 @@ FATBIN = "kernels.fatbin"
 
 
 def to_json(kernels: Sequence[Kernel], fatbin: bytes | None) -> str:
-    """The text of kernels.json for kernels whose compiled images are in `fatbin` (None: CPU kernels only)."""
+    """The text of kernels.json. fatbin: the compiled images of the kernels, None for CPU kernels only."""
     described = None
     if fatbin is not None:
         described = {"file": FATBIN, "sha256": hashlib.sha256(fatbin).hexdigest(), "bytes": len(fatbin)}

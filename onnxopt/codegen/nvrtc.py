@@ -1,22 +1,22 @@
 """Compile: CUDA source to one fatbin with a cubin for every architecture and PTX for the newest.
 
-NVRTC does it, on any machine: no GPU, no nvcc. Compiled images are kept in a content-addressed cache.
+NVRTC compiles on any machine, without a GPU and without nvcc. A content-addressed cache keeps the compiled images.
+See codegen/image_cache.py.
 """
 
 from __future__ import annotations
 
 import concurrent.futures
-import contextlib
 import dataclasses
 import hashlib
-import os
 import re
-import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from onnxopt import paths
-from onnxopt.codegen import compiler_report
+from onnxopt import caches, paths
+from onnxopt.background import threads
+from onnxopt.codegen import compiler_report, image_cache
+from onnxopt.codegen.image_cache import ImageCache
 from onnxopt.errors import CompileError, UsageError
 
 ARCHS = ("sm_75", "sm_80", "sm_86", "sm_87", "sm_89", "sm_90", "sm_100", "sm_120")
@@ -26,7 +26,7 @@ _REPORT = "--ptxas-options=--verbose"
 
 @dataclasses.dataclass(frozen=True)
 class Compiled:
-    """fatbin: an image for every architecture. usage: architecture -> entry point -> what it needs there."""
+    """fatbin: an image for every architecture. usage: architecture -> entry point -> its resources."""
 
     fatbin: bytes
     usage: dict[str, dict[str, compiler_report.Usage]]
@@ -56,11 +56,13 @@ def compiled(
     cache: Path | None = None,
     progress: Callable[[str], None] | None = None,
 ) -> Compiled:
-    """The fatbin of a translation unit that includes headers of cuda_kernels/, and what its entry points need.
+    """The fatbin of a translation unit that includes headers of cuda_kernels/, and the resources of its entry points.
 
-    archs: cubins to make; PTX is added for the newest of them, so that later GPUs can run it too. cache: folder of
-    compiled images, by default $XDG_CACHE_HOME/onnxopt/kernels. progress: called with each image's name when it is
-    done. Raises CompileError with NVRTC's log where the source does not compile, UsageError for an unknown arch.
+    archs: the architectures of the cubins. PTX is added for the newest of them, so that later GPUs can run the kernels
+    too. cache: folder of compiled images, by default $XDG_CACHE_HOME/onnxopt/kernels; a warning says where it
+    cannot be used. progress: called with the name of
+    each finished image. Raises CompileError with NVRTC's log where the source does not compile, UsageError for an
+    unknown architecture.
     """
     ordered = check_archs(archs)
     if not ordered:
@@ -68,10 +70,9 @@ def compiled(
     root = paths.cuda_kernels()
     headers = {path.relative_to(root).as_posix(): path.read_text() for path in sorted(root.rglob("*.*h"))}
     targets = [*ordered, ordered[-1].replace("sm", "compute")]
-    folder = cache or Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "onnxopt" / "kernels"
     images: dict[str, tuple[bytes, str]] = {}
-    with concurrent.futures.ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
-        jobs = {pool.submit(_image, source, headers, target, folder): target for target in targets}
+    with image_cache.opened(cache or caches.folder("kernels")) as image_files, threads() as pool:
+        jobs = {pool.submit(_image, source, headers, target, image_files): target for target in targets}
         for job in concurrent.futures.as_completed(jobs):
             images[jobs[job]] = job.result()
             if progress is not None:
@@ -80,38 +81,32 @@ def compiled(
     return Compiled(_fatbin({target: images[target][0] for target in targets}), usage)
 
 
-def _image(source: str, headers: dict[str, str], target: str, folder: Path) -> tuple[bytes, str]:
-    """The cubin (target sm_XX) or PTX (compute_XX) of a source and the compiler's log, from the cache if there."""
+def _image(source: str, headers: dict[str, str], target: str, cache: ImageCache) -> tuple[bytes, str]:
+    """The cubin (target sm_XX) or PTX (compute_XX) of a source and the compiler's log, from the cache if possible."""
     try:
         from cuda.bindings import nvrtc
 
         version = nvrtc.nvrtcVersion()[1:]
-    except (ImportError, RuntimeError) as error:  # cuda-bindings raises classes of its own, all RuntimeErrors
+    except (ImportError, RuntimeError) as error:  # the error classes of cuda-bindings are RuntimeErrors
         raise CompileError(
             "kernels for GPUs need CUDA's run-time compiler: pip install 'cuda-bindings<13' nvidia-cuda-nvrtc-cu12, "
             f"or leave them out with --arch none ({str(error).splitlines()[0]})"
         ) from None
     key = hashlib.sha256(repr((source, sorted(headers.items()), target, _OPTIONS, version)).encode()).hexdigest()
-    kept = folder / f"{key}.{'cubin' if target.startswith('sm_') else 'ptx'}"
-    with contextlib.suppress(OSError):  # not there, or in a folder that cannot be read
-        log = kept.with_suffix(".log").read_text()  # written first, so that it is there where the image is
-        return kept.read_bytes(), log
+    image_name, log_name = f"{key}.{'cubin' if target.startswith('sm_') else 'ptx'}", f"{key}.log"
+    cached_image, cached_log = cache.read(image_name), cache.read(log_name)
+    if cached_image is not None and cached_log is not None:
+        return cached_image, cached_log.decode()
     image, log = _compile(source, headers, target)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        for data, path in ((log.encode(), kept.with_suffix(".log")), (image, kept)):
-            with tempfile.NamedTemporaryFile(dir=folder, delete=False) as part:
-                part.write(data)
-            os.replace(part.name, path)
-    except OSError:
-        pass  # a cache that cannot be written only costs time
+    cache.write(log_name, log.encode())
+    cache.write(image_name, image)
     return image, log
 
 
 def _buffer(size: object) -> bytes:
-    """Bytes for NVRTC to write into, one more than asked for.
+    """Bytes for NVRTC to write into, one more than `size`.
 
-    Those of length 1, as an empty log has, are one object for the whole interpreter, which would go on with it damaged.
+    Python shares one object for all bytes of length 1, the size of an empty log. NVRTC must not write into that object.
     """
     return bytes(int(size) + 1)  # type: ignore[call-overload]
 

@@ -1,26 +1,31 @@
-"""What the searches for regions share while one graph is fused: what is known of it, and what is taken already."""
+"""Context: what the kinds share while they search one graph for regions: shapes, opsets, and nodes already taken."""
 
 from __future__ import annotations
 
+import collections
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 import onnx_ir as ir
 
+from onnxopt.fusion import boundary, eligibility
 from onnxopt.fusion.vertices import Vertices
 from onnxopt.graph.shapes.shapes import Shapes
 
 M = TypeVar("M")
 Lowering = Callable[
     [Sequence[ir.Node], Sequence[ir.Value], Sequence[ir.Value], Mapping[str, int], Shapes], M
-]  # nodes, inputs, outputs, opsets, shapes -> what a kernel for the nodes computes; ValueError where there is none
+]  # nodes, inputs, outputs, opsets, shapes -> the program of a kernel for the nodes; ValueError if there is none
+
+
+_MOST_LOWERED = 4096  # results of lowering that are kept; a search comes back to recent ones only
 
 
 class Context:
-    """One graph, with the nodes that are already meant to become one.
+    """One graph, and the regions found in it so far.
 
-    order: every node with its position in topological order. host: values that belong on the CPU. spilled: names of
-    the nodes of regions that need more registers than there are.
+    order: node -> its position in topological order. host: values that ONNX Runtime computes on the CPU. spilled: the
+    node names of every region whose kernel spilled registers when it was compiled.
     """
 
     def __init__(
@@ -37,10 +42,12 @@ class Context:
         self._vertices = Vertices(graph, self._producers.__getitem__)
         self._taken: set[ir.Node] = set()
         self._spilled = spilled
-        self._lowered: dict[tuple[Any, ...], Any] = {}
+        self._lowered: collections.OrderedDict[tuple[Any, ...], Any] = collections.OrderedDict()  # oldest first
+        self._reasons: dict[ir.Node, str | None] = {}
+        self._readers: dict[ir.Value, tuple[ir.Node, ...]] = {}
 
     def take(self, regions: Collection[Sequence[ir.Node]]) -> None:
-        """Give the nodes of these regions to them: searches that come later leave the nodes alone."""
+        """Mark the nodes of these regions as taken, so that later searches leave the nodes alone."""
         for nodes in regions:
             self._taken.update(nodes)
             self.contract(nodes)
@@ -52,33 +59,53 @@ class Context:
     def lowered(
         self, lower: Lowering[M], nodes: Sequence[ir.Node], inputs: Sequence[ir.Value], outputs: Sequence[ir.Value]
     ) -> M:
-        """What `lower` makes of these nodes, or the ValueError that it raises. The same nodes are lowered once."""
+        """The result of `lower` for these nodes, or the ValueError that `lower` raises. Recent results are cached."""
         key = (lower, tuple(nodes), tuple(inputs), tuple(outputs))
         if key not in self._lowered:
             try:
                 self._lowered[key] = lower(nodes, inputs, outputs, self.opsets, self.shapes)
             except ValueError as error:
                 self._lowered[key] = error
+            if len(self._lowered) > _MOST_LOWERED:
+                self._lowered.popitem(last=False)
+        self._lowered.move_to_end(key)
         result = self._lowered[key]
         if isinstance(result, ValueError):
-            raise result
+            raise result.with_traceback(None)  # each raise appends to the traceback, whose frames keep their locals
         return result  # type: ignore[no-any-return]
 
+    def why_not(self, node: ir.Node) -> str | None:
+        """The reason why no kernel should run this elementwise or index node, None where a kernel can."""
+        if node not in self._reasons:
+            self._reasons[node] = eligibility.why_not(node, self.opsets, self.shapes, self.host)
+        return self._reasons[node]
+
+    def readers(self, value: ir.Value) -> tuple[ir.Node, ...]:
+        """The nodes that read a value. onnx_ir makes a new tuple of them in every call."""
+        if value not in self._readers:
+            self._readers[value] = tuple(value.consumers())
+        return self._readers[value]
+
+    def outputs_of(self, nodes: Sequence[ir.Node]) -> list[ir.Value]:
+        """Values that a node outside or the graph's interface reads, in order of definition."""
+        return boundary.outputs_of(nodes, self.readers)
+
     def spills(self, nodes: Collection[ir.Node]) -> bool:
-        """Whether one kernel for these nodes was found to spill, or has more than half of one that was."""
+        """Whether these nodes hold more than half of a region whose kernel spilled registers."""
         if not self._spilled:
             return False
         names = {str(n.name) for n in nodes}
         return any(2 * len(names & region) > len(region) for region in self._spilled)
 
     def contract(self, nodes: Sequence[ir.Node]) -> None:
-        """Let these nodes count as one vertex of the graph from now on."""
+        """Treat these nodes as one vertex in later searches for cycles."""
         self._vertices.contract(nodes)
 
     def makes_cycle(self, nodes: Collection[ir.Node]) -> bool:
-        """Whether one kernel for these nodes would wait for itself, through a node that is not among them.
+        """Whether a path leads from these nodes through a node outside of them back to one of them.
 
-        The nodes must be whole vertices: all nodes of every contraction that they touch.
+        One kernel for such nodes would have to wait for its own result. The nodes must be whole vertices: all nodes of
+        every contraction of which they hold one.
         """
         return self._vertices.makes_cycle(nodes)
 
@@ -90,7 +117,7 @@ class Context:
 
 
 def _reads(node: ir.Node) -> tuple[ir.Value, ...]:
-    """What a node reads: its inputs, and what the bodies of a control-flow node capture from outside."""
+    """The values that a node reads: its inputs, and the outer values that bodies of a control-flow node capture."""
     inner = [attribute.as_graph() for attribute in node.attributes.values() if attribute.type == ir.AttributeType.GRAPH]
     captured = [v for graph in inner for n in graph for v in _reads(n)]
     captured += [v for graph in inner for v in graph.outputs]

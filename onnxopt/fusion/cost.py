@@ -1,7 +1,7 @@
-"""The cost model: bytes that fusing saves, and what it costs to compute a value again.
+"""The cost model: the bytes that fusion saves, and the cost of recomputing a value.
 
 The closed form: a chain of n elementwise operators over B bytes with c side inputs moves 2nB + cB bytes unfused and
-(2 + c)B fused. Here it is counted value by value, so that broadcast operands count with their own size.
+(2 + c)B fused. This module counts value by value, so that broadcast operands count with their own size.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from onnxopt.program.pointwise import Program
 from onnxopt.program.rowwise import RowProgram
 
 # A value that is broadcast into its consumer's larger domain is computed once for each element there. Up to this many
-# float32 instructions that hides behind the memory traffic of any GPU of the catalogue: a sigmoid does, as the gate of
-# squeeze-and-excite, whose product ONNX Runtime's broadcasting kernel runs at a fraction of the memory's speed.
+# float32 instructions hide behind the memory traffic of every GPU of the catalogue. The sigmoid that gates
+# squeeze-and-excite is below the limit; ONNX Runtime's broadcasting Mul runs at a fraction of the memory bandwidth.
 MAX_RECOMPUTED_COST = 18
-# More operands than this cost registers and kernel parameters that a fused chain does not earn back.
+# More operands than this cost more in registers and kernel parameters than fusion saves.
 MAX_OPERANDS = 16
 MAX_NODES = 64
-# Below this, a kernel's time is its launch: an H100 moves a megabyte in a third of the time that a launch takes.
+# Below this size, the launch dominates a kernel's time: an H100 moves a megabyte in a third of a launch.
 TINY_BYTES = 1 << 20
 MAX_COST = 600
 
@@ -34,9 +34,9 @@ MAX_COST = 600
 def of_region(
     nodes: Sequence[ir.Node], inputs: Sequence[ir.Value], outputs: Sequence[ir.Value], shapes: Shapes
 ) -> Traffic:
-    """Predicted traffic of running `nodes` one by one, and of running them as one kernel.
+    """Predicted traffic of `nodes` as separate kernels and as one kernel.
 
-    Views move nothing; other index operations read what they write.
+    Views move no bytes. Other index operations read as many bytes as they write.
     """
     before: int | None = 0
     moving = [node for node in nodes if not index_ops.is_view(node)]
@@ -54,8 +54,8 @@ def moved(
 ) -> int | None:
     """Bytes that one kernel moves, or None where dims are symbolic.
 
-    An input that is read in several orders counts once for each: by the time that the second comes by, a large tensor
-    has left the cache. Reads that differ by an offset only (the halves of a rotary embedding) find each other's data.
+    An input that is read in several orders counts once per order, because a large tensor leaves the cache between two
+    orders. Reads that differ in their offset alone (the halves of a rotary embedding) share cached data.
     """
     total = _total(outputs, shapes)
     if program.index is None:

@@ -1,6 +1,6 @@
-"""Which nodes a kernel could run, and for the elementwise nodes that it should not, why.
+"""Which elementwise and index nodes can become part of a kernel, and the reason where a node cannot.
 
-A reason is a sentence a user reads in `onnxopt explain`.
+A reason is a sentence that users read in `onnxopt explain`.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ from onnxopt.graph.shapes.shapes import Shapes
 from onnxopt.program import operators
 from onnxopt.program.elementwise import Operator
 
-_HOST_ELEMENTS = 64  # of a shape or an index; larger tensors that something reads on the host are data
+_HOST_ELEMENTS = 64  # the most elements of a shape or an index; a larger tensor read on the host is data
 
 
 def host_values(graphs: Iterable[ir.Graph | ir.Function], shapes: Shapes) -> set[ir.Value]:
-    """Values that ONNX Runtime computes on the CPU even on a GPU: shapes, sizes, indices and what is made of them."""
+    """Values that ONNX Runtime computes on the CPU even on a GPU: shapes, sizes, indices, and values made of these."""
     host: set[ir.Value] = set()
     for graph in graphs:
         placed = place(graph, shapes.ir_dtype, only_shapes=True)
         host |= {v for v in placed.host_values if _is_small(v, shapes)}
         for node in reversed(list(graph)):
-            wanted = {node.inputs[i] for i in HOST_INPUTS.get(node.op_type, ()) if i < len(node.inputs)}
+            read_on_host = {node.inputs[i] for i in HOST_INPUTS.get(node.op_type, ()) if i < len(node.inputs)}
             if any(v in host for v in node.outputs):
-                wanted.update(node.inputs)
-            host.update(v for v in wanted if v is not None and _is_small(v, shapes))
+                read_on_host.update(node.inputs)
+            host.update(v for v in read_on_host if v is not None and _is_small(v, shapes))
     return host
 
 
@@ -44,49 +44,72 @@ def is_elementwise(node: ir.Node) -> bool:
 
 
 def why_not(node: ir.Node, opsets: Mapping[str, int], shapes: Shapes, host: set[ir.Value]) -> str | None:
-    """Why no kernel should run this elementwise or index node, or None where one may."""
+    """The reason why no kernel should run this elementwise or index node, None where a kernel can."""
     if index_ops.is_index(node):
         return _why_not_index(node, opsets, shapes)
     row = operators.find(node.domain, node.op_type, opsets.get(node.domain))
     if row is None:
-        since = operators.OPERATORS[node.domain, node.op_type].since
-        return f"the operator table covers {node.op_type} from opset {since} on"
+        return _needs_opset(node, operators.OPERATORS[node.domain, node.op_type].since, opsets)
     operands = [v for v in node.inputs if v is not None]
     if len(node.outputs) != 1 or not operands or not _arity_fits(row, len(node.inputs)):
-        return f"{node.op_type} with {len(node.inputs)} inputs and {len(node.outputs)} outputs is not in the table"
+        counts = f"{len(node.inputs)} inputs and {len(node.outputs)} outputs"
+        return f"The operator table has no {node.op_type} with {counts}"
     if any(v is None and not row.operand(k).optional for k, v in enumerate(node.inputs)):
-        return "an operand is left out"
+        return f"{node.op_type} leaves out an input that the operator table requires"
     if any(v in host for v in (*operands, *node.outputs)):
-        return "shape arithmetic: it belongs on the CPU, and moving it to a kernel would copy it back and forth"
+        return runs_on_host(node)
     for value in (*operands, *node.outputs):
         if shapes.dtype(value) is None:
-            return f"the dtype of {value.name} is unknown or cannot be stored by a kernel"
+            return _is_not_stored(value, shapes)
     attributes = {name: attribute.value for name, attribute in node.attributes.items()}
     for k, operand in enumerate(node.inputs):
         dtype = None if operand is None or constant(operand) is not None else shapes.dtype(operand)
-        if dtype is not None and not row.takes(k, dtype.name, attributes):
+        if operand is not None and dtype is not None and not row.takes(k, dtype.name, attributes):
             barred = dtype.name in row.dtypes - row.allowed(attributes)
-            return f"{node.op_type} of {dtype.name}{' with these attributes' * barred} is not in the operator table"
+            of = f"{dtype.name}{' with these attributes' * barred}"
+            return f"The operator table has no {node.op_type} of {of} (`{operand.name}`)"
     if all(constant(v) is not None or v.const_value is not None for v in operands):
-        return "all operands are constants"
+        return f"All inputs of {node.op_type} are constants"
     return _left_to_provider(node)
 
 
 def _why_not_index(node: ir.Node, opsets: Mapping[str, int], shapes: Shapes) -> str | None:
     if opsets.get("", 0) < index_ops.SINCE:
-        return f"{node.op_type} is taken into kernels from opset {index_ops.SINCE} on"
+        return _needs_opset(node, index_ops.SINCE, opsets)
     for value in (*index_ops.data_inputs(node), *node.outputs):
         if value is not None and shapes.dtype(value) is None:
-            return f"the dtype of {value.name} is unknown or cannot be stored by a kernel"
+            return _is_not_stored(value, shapes)
     if all(v is None or v.const_value is not None for v in node.inputs):
-        return "all operands are constants"
-    if _is_part_of_products(node, shapes):
-        return "the product that reads it transposes by itself"
+        return f"All inputs of {node.op_type} are constants"
+    if _is_part_of_matmuls(node, shapes):
+        reader = next(iter(node.outputs[0].consumers()))
+        return f"ONNX Runtime folds this Transpose into the {reader.op_type} that reads `{node.outputs[0].name}`"
     return _left_to_provider(node)
 
 
-def _is_part_of_products(node: ir.Node, shapes: Shapes) -> bool:
-    """Whether ORT makes this Transpose a flag of the MatMuls that read it (MatmulTransposeFusion)."""
+def runs_on_host(node: ir.Node) -> str:
+    """The reason to refuse a node that computes a shape or an index."""
+    return (
+        f"{node.op_type} computes a shape or an index; ONNX Runtime runs such nodes on the CPU, and a GPU kernel would"
+        " add copies"
+    )
+
+
+def _needs_opset(node: ir.Node, since: int, opsets: Mapping[str, int]) -> str:
+    opset = opsets.get(node.domain)
+    imported = "imports none of its domain" if opset is None else f"uses opset {opset}"
+    return f"{node.op_type} can be fused from opset {since} on; the model {imported}"
+
+
+def _is_not_stored(value: ir.Value, shapes: Shapes) -> str:
+    dtype = shapes.ir_dtype(value)
+    if dtype is None:
+        return f"The dtype of `{value.name}` is unknown"
+    return f"`{value.name}` has dtype {dtype.name.lower()}, which kernels cannot store"
+
+
+def _is_part_of_matmuls(node: ir.Node, shapes: Shapes) -> bool:
+    """Whether ORT folds this Transpose into the MatMuls that read its result (MatmulTransposeFusion)."""
     dims = shapes.dims(node.outputs[0])
     if node.op_type != "Transpose" or dims is None:
         return False
@@ -105,16 +128,17 @@ def _arity_fits(row: Operator, count: int) -> bool:
 def _left_to_provider(node: ir.Node) -> str | None:
     producers = [v.producer() for v in node.inputs if v is not None]
     if any(p is not None and p.op_type == "DequantizeLinear" for p in producers):
-        return "it follows DequantizeLinear: the provider's integer kernels take both"
-    if any(u.op_type == "QuantizeLinear" for v in node.outputs for u in v.consumers()):
-        return "QuantizeLinear follows it: the provider's integer kernels take both"
+        return f"{node.op_type} reads the result of a DequantizeLinear; ONNX Runtime's integer kernels fuse the two"
+    for value in node.outputs:
+        if any(u.op_type == "QuantizeLinear" for u in value.consumers()):
+            return f"A QuantizeLinear reads `{value.name}`; ONNX Runtime's integer kernels fuse the two"
     if _dequantizes(node):
-        return "it scales the result of an integer product: the provider takes both into one kernel"
+        return f"{node.op_type} scales the result of an integer MatMul or Conv; ONNX Runtime runs both as one kernel"
     return None
 
 
 def _dequantizes(node: ir.Node) -> bool:
-    """Whether this is the Cast behind MatMulInteger or ConvInteger, or the Mul behind such a Cast."""
+    """Whether the node is the Cast behind MatMulInteger or ConvInteger, or the Mul behind such a Cast."""
     producers = [v.producer() for v in node.inputs if v is not None]
     if node.op_type == "Cast":
         return any(p is not None and p.op_type in ("MatMulInteger", "ConvInteger") for p in producers)

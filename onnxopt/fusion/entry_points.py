@@ -1,4 +1,4 @@
-"""Entry points: every fused function becomes a kernel, with the entry points that the shapes at its places ask for."""
+"""Entry points: every fused function becomes a kernel with entry points for the shapes at the function's places."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from onnxopt.graph.shapes.shapes import Shapes
 
 
 def choose(functions: Sequence[Function], opsets: Mapping[str, int], shapes: Shapes) -> tuple[Kernel, ...]:
-    """A kernel for each function. To be called before outline.replace, which takes the regions out of the graph."""
+    """A kernel for each function. Call this before outline.replace, which takes the regions out of the graph."""
     return tuple(_kernel(function, opsets, shapes) for function in functions)
 
 
 def with_alternatives(kernel: Kernel) -> Kernel:
-    """The kernel with the entry points that `tune` chooses from behind its own, whose order stays.
+    """The kernel with the alternatives of `tune` behind its own entry points, which keep their order.
 
-    No rule takes an alternative: the library runs one only where launches.json beside it says that it was measured to
-    be faster on this GPU.
+    The library runs an alternative only where launches.json beside the library states that the alternative was measured
+    to be faster on this GPU.
     """
     variants = {variant.symbol: variant for variant in kernel.kind.alternatives(kernel)}
     return dataclasses.replace(kernel, variants=(*kernel.variants, *variants.values()))

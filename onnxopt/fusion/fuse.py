@@ -1,6 +1,7 @@
-"""Fuse: find the regions that one kernel each can run, kind by kind, and the reasons why other nodes stay apart.
+"""Fuse: find the regions of a model, kind by kind, and the reasons why other nodes stay apart.
 
-A node belongs to at most one region, and the graph whose vertices are the regions never has a cycle (fusion/context.py).
+One kernel runs each region. A node belongs to at most one region. The graph whose vertices are the regions and the
+other nodes has no cycle (fusion/context.py).
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ from onnxopt.graph.shapes import shapes as shape_inference
 def fuse(model: ir.Model, kinds: Sequence[Kind], spilled: Collection[frozenset[str]] = ()) -> FusionPlan:
     """Regions of all graphs of a model, control-flow bodies included, and the refusals. The model is not changed.
 
-    kinds: in this order; what a kind takes, the later kinds leave alone. spilled: names of the nodes of regions whose
-    kernels spilled registers when they were compiled: no region has most of one.
+    kinds: in the order of the search; later kinds leave alone the nodes that a kind takes. spilled: the node names of
+    every region whose kernel spilled registers when it was compiled; no new region holds more than half of one.
     """
     shapes = shape_inference.infer(model)
     host = eligibility.host_values(model.graphs(), shapes)

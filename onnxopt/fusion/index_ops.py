@@ -1,8 +1,8 @@
-"""Index operators: for each, where the elements of its result come from, as maps of its operands.
+"""Index operators: for each operator, the operand elements that the elements of its result are copies of.
 
-A row undoes one operator: from the map of a result to the pieces that it is made of, each an operand with its own map.
-Every piece but the last says where it applies; where none does, the last one is meant.
-Source: the ONNX operator specification, opset 13 on.
+A row of the table undoes one operator: it turns the map of a result into pieces, each an operand with a map of its own.
+Every piece but the last has guards that state where the piece applies. The last piece applies everywhere else.
+Source: the ONNX operator specification, opset 13 and later.
 """
 
 from __future__ import annotations
@@ -19,11 +19,17 @@ from onnxopt.program.extents import ONE, Extent, extent
 from onnxopt.program.index_maps import Guard, Linear, Map, NotAffine, reshape
 
 SINCE = 13  # the versions whose parameters are inputs
+# Names of the inputs behind the data, for reasons.
+_PARAMETERS = {
+    "Reshape": ("shape",), "Squeeze": ("axes",), "Unsqueeze": ("axes",), "Expand": ("shape",),
+    "Slice": ("starts", "ends", "axes", "steps"), "Split": ("split",), "Gather": ("indices",), "Tile": ("repeats",),
+    "Pad": ("pads", "fill value", "axes"),
+}  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True)
 class Piece:
-    """A part of a result. value: the operand that it comes from, None for the constant `fill`."""
+    """A part of a result. value: the operand that the part is read from, None for the constant `fill`."""
 
     value: ir.Value | None
     map: Map
@@ -33,7 +39,7 @@ class Piece:
 
 @dataclasses.dataclass(frozen=True)
 class Use:
-    """One node with the map of one of its results. Raises NotAffine where something is not known."""
+    """One node with the map of one of its results. Methods raise NotAffine where a shape or parameter is unknown."""
 
     node: ir.Node
     output: int
@@ -44,7 +50,7 @@ class Use:
     def data(self) -> ir.Value:
         value = self.node.inputs[0]
         if value is None:
-            raise NotAffine(f"{self.node.op_type} without an operand")
+            raise NotAffine(f"{self.node.op_type} has no data input")
         return value
 
     @property
@@ -54,7 +60,7 @@ class Use:
     def dims(self, k: int = 0) -> tuple[Extent, ...]:
         value = self.node.inputs[k]
         if value is None:
-            raise NotAffine(f"{self.node.op_type} without an operand")
+            raise NotAffine(f"{self.node.op_type} has no data input")
         return dims_of(value, self.shapes)
 
     def parameter(self, k: int) -> np.ndarray | None:
@@ -63,7 +69,7 @@ class Use:
         if value is None:
             return None
         if value.const_value is None or value.is_graph_input():
-            raise NotAffine(f"{value.name}, which {self.node.op_type} reads, is computed at run time")
+            raise NotAffine(_is_computed(self.node.op_type, k, value))
         return value.const_value.numpy()
 
     def attribute(self, name: str, default: Any) -> Any:
@@ -74,7 +80,7 @@ class Use:
         return int(self.attribute("axis", default)) % len(self.dims())
 
     def moved(self, coordinates: Mapping[int, Linear] | list[Linear]) -> list[Piece]:
-        """The operand at these coordinates, as the only piece."""
+        """One piece: the data input at these coordinates."""
         rows = coordinates if isinstance(coordinates, list) else [coordinates[k] for k in range(len(coordinates))]
         return [Piece(self.data, self.map.with_coordinates(rows))]
 
@@ -83,21 +89,29 @@ def dims_of(value: ir.Value, shapes: Shapes) -> tuple[Extent, ...]:
     """The dims of a value. Raises NotAffine where one is unknown or zero."""
     dims = shapes.dims(value)
     if dims is None or None in dims:
-        raise NotAffine(f"the shape of {value.name} is not known")
+        raise NotAffine(f"The shape of `{value.name}` is unknown")
     if 0 in dims:
-        raise NotAffine(f"{value.name} is empty")
+        raise NotAffine(f"`{value.name}` has no elements")
     return tuple(extent(d) for d in dims if d is not None)
 
 
-def number(dim: Extent, what: str) -> int:
-    """The dim as a number. Raises NotAffine where it is symbolic."""
+def _is_computed(op_type: str, k: int, value: ir.Value) -> str:
+    names = _PARAMETERS.get(op_type, ())
+    name = names[k - 1] if k <= len(names) else "parameters"
+    if name.endswith("s"):
+        return f"{op_type}'s {name} `{value.name}` are computed at run time; only constant {name} are fused"
+    return f"{op_type}'s {name} `{value.name}` is computed at run time; only a constant {name} is fused"
+
+
+def number(dim: Extent, op_type: str) -> int:
+    """The size of the dim that an operator works along. Raises NotAffine where the size is symbolic."""
     if dim.number is None:
-        raise NotAffine(f"{what} of a dim whose size is not known")
+        raise NotAffine(f"{op_type} works along a dim of unknown size; only dims of known size are fused")
     return dim.number
 
 
 def _reshape(use: Use) -> list[Piece]:
-    use.parameter(1)  # the function's body needs it as a constant, though the dims say what it is
+    use.parameter(1)  # the dims give the shape, but the function's body needs the shape as a constant
     return [Piece(use.data, reshape(use.map, use.result_dims, use.dims()))]
 
 
@@ -108,18 +122,19 @@ def _transpose(use: Use) -> list[Piece]:
 
 def _expand(use: Use) -> list[Piece]:
     use.parameter(1)
-    return use.moved(broadcast(use.map, use.result_dims, use.dims()))
+    return use.moved(broadcast(use.map, use.result_dims, use.data, use.shapes))
 
 
-def broadcast(result: Map, result_dims: tuple[Extent, ...], dims: tuple[Extent, ...]) -> list[Linear]:
+def broadcast(result: Map, result_dims: tuple[Extent, ...], operand: ir.Value, shapes: Shapes) -> list[Linear]:
     """Coordinates of an operand that numpy's rules broadcast into the result."""
+    dims = dims_of(operand, shapes)
     if len(dims) > len(result_dims):
-        raise NotAffine("an operand has more dims than the result")
+        raise NotAffine(f"`{operand.name}` has more dims than the shape it is broadcast to")
     first = len(result_dims) - len(dims)
     rows = []
     for k, dim in enumerate(dims):
         if dim != ONE and dim != result_dims[first + k]:
-            raise NotAffine("it is not known whether a dim is broadcast")
+            raise NotAffine(f"A dim of `{operand.name}` may or may not be broadcast: its size is symbolic")
         rows.append(Linear() if dim == ONE else result.coordinates[first + k])
     return rows
 
@@ -127,7 +142,7 @@ def broadcast(result: Map, result_dims: tuple[Extent, ...], dims: tuple[Extent, 
 def _slice(use: Use) -> list[Piece]:
     starts, ends, axes, steps = (use.parameter(k) for k in (1, 2, 3, 4))
     if starts is None or ends is None:
-        raise NotAffine("a Slice without its starts and ends")
+        raise NotAffine("Slice has no starts or no ends")
     dims = use.dims()
     rows = list(use.map.coordinates)
     for k, (start, end) in enumerate(zip(starts.tolist(), ends.tolist(), strict=True)):
@@ -136,7 +151,7 @@ def _slice(use: Use) -> list[Piece]:
         size = dims[axis].number
         if size is None:
             if not (step == 1 and start >= 0 and (end >= 2**31 - 1 or use.result_dims[axis].number == end - start)):
-                raise NotAffine("a Slice of a dim whose size is not known")
+                raise NotAffine("Slice cuts a dim of unknown size")
         else:
             start = slice(start, end, step).indices(size)[0]
         rows[axis] = rows[axis].shifted(start, step)
@@ -145,7 +160,7 @@ def _slice(use: Use) -> list[Piece]:
 
 def _split(use: Use) -> list[Piece]:
     axis = use.axis(0)
-    before = sum(number(dims_of(v, use.shapes)[axis], "a Split") for v in use.node.outputs[: use.output])
+    before = sum(number(dims_of(v, use.shapes)[axis], "Split") for v in use.node.outputs[: use.output])
     rows = list(use.map.coordinates)
     rows[axis] = rows[axis].shifted(before)
     return use.moved(rows)
@@ -153,16 +168,18 @@ def _split(use: Use) -> list[Piece]:
 
 def _gather(use: Use) -> list[Piece]:
     indices, axis = use.parameter(1), use.axis(0)
-    if indices is None or indices.ndim > 1:
-        raise NotAffine("a Gather with more than a vector of indices")
-    size = number(use.dims()[axis], "a Gather")
+    if indices is None:
+        raise NotAffine("Gather has no indices")
+    if indices.ndim > 1:
+        raise NotAffine(f"Gather's indices have {indices.ndim} dims; at most one is supported")
+    size = number(use.dims()[axis], "Gather")
     flat = [int(i) % size for i in indices.reshape(-1)]
     rows = list(use.map.coordinates)
     if indices.ndim == 0:
         return use.moved([*rows[:axis], Linear(flat[0]), *rows[axis:]])
     step = flat[1] - flat[0] if len(flat) > 1 else 0
     if flat != [flat[0] + k * step for k in range(len(flat))]:
-        raise NotAffine("a Gather whose indices have no constant step")
+        raise NotAffine("Gather's indices are not evenly spaced; only indices with a constant step are fused")
     rows[axis] = rows[axis].shifted(flat[0], step) if step else Linear(flat[0])
     return use.moved(rows)
 
@@ -170,7 +187,7 @@ def _gather(use: Use) -> list[Piece]:
 def _tile(use: Use) -> list[Piece]:
     repeats = use.parameter(1)
     if repeats is None:
-        raise NotAffine("a Tile without repeats")
+        raise NotAffine("Tile has no repeats")
     pairs = [(Extent(int(times)), dim) for times, dim in zip(repeats, use.dims(), strict=True)]
     parts = [part for pair in pairs for part in pair]
     counted = reshape(use.map, [times * dim for times, dim in pairs], parts)
@@ -183,8 +200,8 @@ def _concat(use: Use) -> list[Piece]:
     pieces = []
     for k, value in enumerate(use.node.inputs):
         if value is None:
-            raise NotAffine("a Concat of a value that is left out")
-        size = number(use.dims(k)[axis], "a Concat")
+            raise NotAffine("Concat leaves out an input")
+        size = number(use.dims(k)[axis], "Concat")
         guarded = use.map.guarded(form, before, before + size)
         if guarded is not None:
             rows = list(guarded.coordinates)
@@ -198,10 +215,10 @@ def _concat(use: Use) -> list[Piece]:
 def _pad(use: Use) -> list[Piece]:
     mode = use.attribute("mode", "constant")
     if mode != "constant":
-        raise NotAffine(f"a Pad of mode {mode}")
+        raise NotAffine(f"Pad has mode {mode}; only constant padding is fused")
     pads, fill, axes = use.parameter(1), use.parameter(2), use.parameter(3)
     if pads is None:
-        raise NotAffine("a Pad without pads")
+        raise NotAffine("Pad has no pads")
     dims = use.dims()
     which = range(len(dims)) if axes is None else [int(a) % len(dims) for a in axes]
     filler = Piece(None, use.map, fill=0 if fill is None else fill.reshape(()).item())
@@ -210,7 +227,7 @@ def _pad(use: Use) -> list[Piece]:
         low, high = int(pads[k]), int(pads[k + len(which)])
         if not low and not high:
             continue
-        size = number(dims[axis], "a Pad")
+        size = number(dims[axis], "Pad")
         guarded = current.guarded(rows[axis], low, low + size)
         if guarded is None:
             return [filler]
@@ -227,7 +244,7 @@ def _depth_to_space(use: Use) -> list[Piece]:
     size = int(use.attribute("blocksize", 1))
     block, depth = Extent(size), channels.over(Extent(size * size))
     if depth is None:
-        raise NotAffine("a DepthToSpace of symbolic channels")
+        raise NotAffine("DepthToSpace needs a number of channels that is known to be a multiple of blocksize²")
     by_column = use.attribute("mode", "DCR") == "DCR"
     inner = (block, block, depth) if by_column else (depth, block, block)
     order = (0, 3, 4, 1, 5, 2) if by_column else (0, 1, 4, 2, 5, 3)
@@ -239,19 +256,19 @@ def _space_to_depth(use: Use) -> list[Piece]:
     block = Extent(int(use.attribute("blocksize", 1)))
     rows, columns = height.over(block), width.over(block)
     if rows is None or columns is None:
-        raise NotAffine("a SpaceToDepth of symbolic height or width")
+        raise NotAffine("SpaceToDepth needs a height and width that are known to be multiples of blocksize")
     return _permuted(use, (batch, channels, rows, block, columns, block), (0, 3, 5, 1, 2, 4))
 
 
 def _permuted(use: Use, parts: tuple[Extent, ...], order: tuple[int, ...]) -> list[Piece]:
-    """Reshaped to `parts`, transposed by `order`, reshaped to the result: undone from the end."""
+    """Undoes Reshape to `parts`, Transpose by `order` and Reshape to the result, the last one first."""
     transposed = reshape(use.map, use.result_dims, [parts[k] for k in order])
     rows = {axis: transposed.coordinates[k] for k, axis in enumerate(order)}
     inside = transposed.with_coordinates([rows[k] for k in range(len(parts))])
     return [Piece(use.data, reshape(inside, parts, use.dims()))]
 
 
-VIEWS = frozenset({"Reshape", "Flatten", "Squeeze", "Unsqueeze"})  # ONNX Runtime moves nothing for them
+VIEWS = frozenset({"Reshape", "Flatten", "Squeeze", "Unsqueeze"})  # ONNX Runtime copies no data for them
 _ROWS: dict[str, Callable[[Use], list[Piece]]] = {
     **dict.fromkeys(VIEWS, _reshape),
     "Transpose": _transpose,
@@ -278,10 +295,10 @@ def is_view(node: ir.Node) -> bool:
 
 
 def data_inputs(node: ir.Node) -> tuple[ir.Value | None, ...]:
-    """The operands whose elements the node's results consist of; the others are parameters."""
+    """The inputs that hold data; the other inputs are parameters."""
     return tuple(node.inputs) if node.op_type == "Concat" or not is_index(node) else tuple(node.inputs[:1])
 
 
 def undo(node: ir.Node, output: int, result: Map, shapes: Shapes) -> list[Piece]:
-    """The pieces of the node's result `output` where it is read by the map `result`. Raises NotAffine."""
+    """The pieces of the node's result `output` that is read by the map `result`. Raises NotAffine."""
     return _ROWS[node.op_type](Use(node, output, result, shapes))

@@ -1,4 +1,4 @@
-"""What makes up a kernel: its meaning, its entry points, the places in the model that call it, and what it saves."""
+"""The parts of a kernel: its meaning, its entry points, its places in the model, and its predicted traffic."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 
 class Meaning(Protocol):
-    """What a kernel computes, as kernels.json tells the library. inputs, outputs: storage dtype names."""
+    """What a kernel computes, as kernels.json states it. inputs, outputs: storage dtype names."""
 
     @property
     def inputs(self) -> tuple[str, ...]: ...
@@ -34,11 +34,12 @@ class Traffic:
 class Variant:
     """One entry point of a kernel.
 
-    modes: one letter an access, then one a condition (kinds/pointwise/access_modes.py). The first variant whose modes
-    fit the actual shapes runs. index: 32 or 64 bit. vector: elements a load; unroll: vectors a thread; threads: of a
-    block. tile, tile_columns: sides of a tile, where inputs go through shared memory, else 0. whole: a tile has all
-    rows of the domain. slides: a tile begins in each column with the vector that its first row lies in. waits: the
-    kernel itself waits for the preceding kernel of the stream (programmatic dependent launch), where a GPU can.
+    modes: one letter per access, then one per condition (kinds/pointwise/access_modes.py). The library runs the first
+    variant whose modes fit the actual shapes. index: bits of an index, 32 or 64. vector: elements per load. unroll:
+    vectors per thread. threads: of a block. tile, tile_columns: sides of a tile where inputs go through shared memory,
+    else 0. whole: a tile has all rows of the domain. slides: in each column, a tile begins with the vector that holds
+    its first row. waits: the kernel waits for the preceding kernel of the stream itself (programmatic dependent
+    launch), on GPUs that support it.
     """
 
     symbol: str

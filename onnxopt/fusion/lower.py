@@ -1,4 +1,4 @@
-"""Lower: every region of a plan gets its meaning, what its kernel computes."""
+"""Lower: give every region of a plan its meaning, the program that its kernel computes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from onnxopt.fusion.region import FusionPlan, Region
 
 
 def lower(plan: FusionPlan, opsets: Mapping[str, int]) -> FusionPlan:
-    """The plan with a meaning in each region. Regions that were lowered while they were found keep theirs."""
+    """The plan with a meaning in each region. Regions that the search has lowered keep their meaning."""
 
     def lowered(region: Region) -> Region:
         if region.meaning is not None:

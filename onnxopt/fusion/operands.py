@@ -1,4 +1,4 @@
-"""What lowering knows of a node's operands: constants, storage dtypes, and the row of the operator table."""
+"""Operands of a node as lowering sees them: scalar constants, storage dtypes, and the operator applied to them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from onnxopt.program.expressions import Expr
 
 
 def constant(value: ir.Value | None) -> ir.TensorProtocol | None:
-    """The one element of a value that is a constant of one element and that nobody can feed, else None."""
+    """The tensor of a constant of one element, None for other values. A graph input is not a constant."""
     if value is None or value.const_value is None or value.is_graph_input() or value.const_value.size != 1:
         return None
     return value.const_value
@@ -24,7 +24,7 @@ def apply_operator(node: ir.Node, known: Mapping[ir.Value, Expr], opsets: Mappin
     """The node's result from its operands, through the operator table."""
     row = operators.find(node.domain, node.op_type, opsets.get(node.domain))
     if row is None:
-        raise ValueError(f"{node.op_type} is not in the operator table")
+        raise ValueError(f"The operator table has no {node.op_type}")
     first = next(v for v in node.inputs if v is not None)
     args = []
     for value in node.inputs:
@@ -42,8 +42,8 @@ def apply_operator(node: ir.Node, known: Mapping[ir.Value, Expr], opsets: Mappin
 
 
 def storage(value: ir.Value, shapes: Shapes) -> Dtype:
-    """The storage dtype of a value; ValueError where a kernel cannot store it."""
+    """The storage dtype of a value. ValueError where kernels cannot store the dtype."""
     dtype = shapes.dtype(value)
     if dtype is None:
-        raise ValueError(f"{value.name} has no dtype that a kernel can store")
+        raise ValueError(f"The dtype of `{value.name}` cannot be stored by a kernel")
     return dtype

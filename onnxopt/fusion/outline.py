@@ -1,7 +1,8 @@
 """Outline: each region becomes a function of the domain `onnxopt` whose body is the region's original nodes.
 
-The function's name says what it does and carries a hash of what it means, so equal regions share one function. ONNX
-Runtime runs one kernel for it where the custom-op library is registered, and inlines the body elsewhere.
+The function's name lists its operators and ends with a hash of its meaning, so equal regions share one function. Where
+the custom-op library is registered, ONNX Runtime runs the function as one kernel. Elsewhere ONNX Runtime inlines the
+body.
 """
 
 from __future__ import annotations
@@ -23,11 +24,12 @@ from onnxopt.graph.shapes.shapes import Shapes
 DOMAIN = "onnxopt"
 _NAMED_OPS = 4
 _HASH_DIGITS = 8
+_WIDE = 256  # inputs of a node; onnx_ir replaces one input in time proportional to their number
 
 
 @dataclasses.dataclass(frozen=True)
 class Function:
-    """A fused function: its body, and the regions that it stands for, each with its place in the model."""
+    """A fused function: its body, and the regions that it replaces, each with its place in the model."""
 
     body: ir.Function
     meaning: Meaning
@@ -46,7 +48,7 @@ def functions(plan: FusionPlan, opsets: Mapping[str, int]) -> tuple[Function, ..
     hashes: dict[str, str] = {}
     for region in plan.regions:
         if region.meaning is None:
-            raise ValueError(f"the region of {region.nodes[0].name} has no meaning: lower the plan first")
+            raise ValueError(f"The region of `{region.nodes[0].name}` has no meaning; lower the plan first")
         body = _function(region, region.meaning, opsets, plan.shapes, hashes)
         bodies.setdefault(body.name, body)
         site = _site(region, f"{body.name}_{len(uses[body.name])}", plan.shapes)
@@ -58,28 +60,40 @@ def functions(plan: FusionPlan, opsets: Mapping[str, int]) -> tuple[Function, ..
 
 
 def replace(model: ir.Model, functions: Sequence[Function]) -> None:
-    """Replace every region by a call of its function, in place. The functions must be of a plan of this very model."""
+    """Replace every region by a call of its function, in place. The functions must be of a plan of this same model."""
     moved: dict[ir.Value, ir.Value] = {}
+    replaced: dict[ir.Graph | ir.Function, list[ir.Node]] = collections.defaultdict(list)
+    wide: dict[ir.Node, None] = {}
+    fused = {node for function in functions for region in function.regions for node in region.nodes}
     for function in functions:
         model.functions[function.body.identifier()] = function.body
         for region, site in zip(function.regions, function.sites, strict=True):
-            _replace(region, function.name, site, moved)
+            replaced[_insert_call(region, function.name, site, moved, wide)] += region.nodes
+    for node in (n for n in wide if n not in fused):
+        replaced[_renew(node, moved)].append(node)
+    for graph, nodes in replaced.items():
+        for k, value in enumerate(graph.outputs):
+            if value in moved:
+                graph.outputs[k] = moved[value]
+        for node in nodes:
+            _detach(node, moved)
+        graph.remove(nodes)  # at once, because each call goes through all outputs of the graph
     if functions:
         model.opset_imports[DOMAIN] = 1
         TopologicalSortPass()(model)
-        _drop_constants_taken_in(model)
+        _drop_unread_initializers(model)
 
 
 def inline(model: ir.Model, names: Collection[str]) -> None:
-    """Put the original nodes back wherever a function of one of these names is called, in place."""
-    wanted = set(names)
-    InlinePass(criteria=lambda function: function.domain == DOMAIN and function.name in wanted)(model)
+    """Replace every call of a function of one of these names by the original nodes, in place."""
+    inlined = set(names)
+    InlinePass(criteria=lambda function: function.domain == DOMAIN and function.name in inlined)(model)
     if not any(domain == DOMAIN for domain, _, _ in model.functions):
         model.opset_imports.pop(DOMAIN, None)
 
 
-def _drop_constants_taken_in(model: ir.Model) -> None:
-    """Remove initializers that only regions read; they are constants of the functions' bodies now."""
+def _drop_unread_initializers(model: ir.Model) -> None:
+    """Remove the initializers that only regions read; the functions' bodies hold them as constants."""
     for graph in model.graphs():
         for name, value in list(graph.initializers.items()):
             if not value.uses() and not value.is_graph_input() and not value.is_graph_output():
@@ -91,7 +105,7 @@ def _function(
 ) -> ir.Function:
     """The region's nodes, copied into a function with values named x0.. (inputs), v0.. and y0.. (outputs).
 
-    hashes: of the functions named so far.
+    hashes: name -> hash, of the functions named so far.
     """
     names = {v: f"x{k}" for k, v in enumerate(region.inputs)}
     names |= {v: f"y{k}" for k, v in enumerate(region.outputs)}
@@ -114,24 +128,27 @@ def _function(
         [inside[v] for v in region.inputs], [inside[v] for v in region.outputs], nodes=nodes, opset_imports=imports
     )  # fmt: skip
     dtypes = [str(shapes.dtype(v)) for v in (*region.inputs, *region.outputs)]
-    does = region.kind.named_nodes(region)
-    name = "".join(_camel(n.op_type) for n in does[:_NAMED_OPS])
-    if len(does) > _NAMED_OPS:
-        name += f"And{len(does) - _NAMED_OPS}More"
+    named = region.kind.named_nodes(region)
+    name = "".join(_camel(n.op_type) for n in named[:_NAMED_OPS])
+    if len(named) > _NAMED_OPS:
+        name += f"And{len(named) - _NAMED_OPS}More"
     name = _distinct(name, _hash(graph, dtypes, region.kind.identity(meaning)), hashes)
     return ir.Function(DOMAIN, name, graph=graph, attributes=[])
 
 
-def _distinct(does: str, content: str, hashes: dict[str, str]) -> str:
-    """What a function does, then the start of its hash: as much as no function of another meaning has, and notes it."""
+def _distinct(operators: str, content: str, hashes: dict[str, str]) -> str:
+    """The operators and the start of the hash `content`, as a name that no function of another hash has.
+
+    Adds the name to `hashes`.
+    """
     lengths = range(_HASH_DIGITS, len(content) + 1)
-    return next(n for k in lengths if hashes.setdefault(n := f"{does}_{content[:k]}", content) == content)
+    return next(n for k in lengths if hashes.setdefault(n := f"{operators}_{content[:k]}", content) == content)
 
 
 def _constant_node(nodes: list[ir.Node], value: ir.Value, name: str) -> ir.Value:
     tensor = None if value.is_graph_input() else value.const_value
     if tensor is None:
-        raise ValueError(f"{value.name} is neither an input of the region nor a constant")
+        raise ValueError(f"`{value.name}` is neither an input of the region nor a constant")
     copy = ir.Tensor(tensor.numpy(), dtype=tensor.dtype, name=name)
     node = ir.Node("", "Constant", [], [ir.AttrTensor("value", copy)], num_outputs=1, name=f"Constant_{name}")
     node.outputs[0].name = name
@@ -140,7 +157,7 @@ def _constant_node(nodes: list[ir.Node], value: ir.Value, name: str) -> ir.Value
 
 
 def _hash(graph: ir.Graph, dtypes: Sequence[str], identity: Sequence[Any]) -> str:
-    """Of all that the kernel depends on. identity: what its kind adds to the nodes and dtypes."""
+    """The hash of everything that the kernel depends on. identity: what the kind adds to the nodes and dtypes."""
     body = []
     for node in graph:
         attributes = sorted((name, _attribute_text(a)) for name, a in node.attributes.items())
@@ -172,14 +189,66 @@ def _describe(value: ir.Value, shapes: Shapes) -> str:
     return f"{dtype.name if dtype else '?'}[{inner}]"
 
 
-def _replace(region: Region, name: str, site: Site, moved: dict[ir.Value, ir.Value]) -> None:
-    """Put a call where the region was. `moved` maps outputs of regions replaced before to what stands for them now."""
+def _insert_call(
+    region: Region, name: str, site: Site, moved: dict[ir.Value, ir.Value], wide: dict[ir.Node, None]
+) -> ir.Graph | ir.Function:
+    """Insert a call in place of a region, and let other nodes read the call's results. Returns the region's graph.
+
+    The region's nodes and the graph's outputs stay. moved: output of a region -> output of the call in its place, which
+    is added to. wide: readers of many values, which are added to and read what they did before.
+    """
     graph = region.nodes[-1].graph
     if graph is None:
-        raise ValueError(f"{region.nodes[-1].name} is in no graph: was the plan made of another model?")
+        raise ValueError(f"`{region.nodes[-1].name}` is in no graph; the plan may be of another model")
     inputs = [moved.get(v, v) for v in region.inputs]
     call = ir.Node(DOMAIN, name, inputs, num_outputs=len(region.outputs), name=site.node)
-    ir.convenience.replace_nodes_and_values(
-        graph, region.nodes[-1], region.nodes, [call], region.outputs, call.outputs
+    for value, result in zip(region.outputs, call.outputs, strict=True):
+        _describe_as(result, value)
+        for reader, position in value.uses():
+            if _is_wide(reader):
+                wide[reader] = None
+            else:
+                reader.replace_input_with(position, result)
+        moved[value] = result
+    graph.insert_after(region.nodes[-1], call)
+    return graph
+
+
+def _is_wide(node: ir.Node) -> bool:
+    """Whether the node reads so many values that a new node takes less time than replacing them one by one."""
+    bodies = (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS)
+    return len(node.inputs) > _WIDE and not any(a.type in bodies for a in node.attributes.values())
+
+
+def _renew(node: ir.Node, moved: dict[ir.Value, ir.Value]) -> ir.Graph | ir.Function:
+    """Insert an equal node that reads the values in `moved` from their new places. Returns the graph.
+
+    The old node stays. Its results are added to `moved`.
+    """
+    graph = node.graph
+    assert graph is not None
+    inputs = [v if v is None else moved.get(v, v) for v in node.inputs]
+    copy = ir.Node(
+        node.domain, node.op_type, inputs, list(node.attributes.values()), overload=node.overload,
+        num_outputs=len(node.outputs), name=node.name, doc_string=node.doc_string, metadata_props=node.metadata_props,
     )  # fmt: skip
-    moved.update(zip(region.outputs, call.outputs, strict=True))
+    for value, result in zip(node.outputs, copy.outputs, strict=True):
+        _describe_as(result, value)
+        for reader, position in value.uses():
+            reader.replace_input_with(position, result)
+        moved[value] = result
+    graph.insert_after(node, copy)
+    return graph
+
+
+def _detach(node: ir.Node, moved: Mapping[ir.Value, ir.Value]) -> None:
+    """Take the node off the readers of the values that stay. Those in `moved` go with the node that computes them."""
+    for position, value in enumerate(node.inputs):
+        if value is not None and value not in moved:
+            node.replace_input_with(position, None)
+
+
+def _describe_as(result: ir.Value, value: ir.Value) -> None:
+    """Give a value the name, type, shape and constant of another one."""
+    result.name, result.type, result.shape = value.name, value.type, value.shape
+    result.const_value = value.const_value

@@ -1,11 +1,11 @@
-"""Where an execution provider does better without our kernel, because it fuses the same nodes itself."""
+"""Where an execution provider is faster without a fused kernel, because the provider fuses the same nodes itself."""
 
 from __future__ import annotations
 
 from onnxopt.fusion.region import Region
 
-# ORT's CPU provider runs these in a blocked layout (NCHWc) and folds neighbouring sums and activations into them; a
-# custom op in between would force a layout change on both sides.
+# ORT's CPU provider runs these operators in a blocked layout (NCHWc) and folds neighbouring Adds and activations into
+# them. A custom op in between would force a layout change on both sides.
 _BLOCKED_ON_CPU = frozenset(
     {"Conv", "FusedConv", "ConvTranspose", "MaxPool", "AveragePool", "GlobalAveragePool", "GlobalMaxPool",
      "BatchNormalization"}

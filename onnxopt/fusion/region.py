@@ -1,7 +1,7 @@
-"""Regions, the kernels that run them, and kinds: what a kernel can be.
+"""Regions, kernels, and kinds of kernels.
 
-A region is found in a graph, a kernel is what the artifact has for all regions that mean the same, and a kind knows how
-to get from the one to the other. The three refer to each other, so they share this file.
+A region is a set of nodes in a graph. A kernel runs all regions of one meaning and is part of the artifact. A kind
+finds regions and turns them into kernels. The three classes refer to each other, so they share this file.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ class Region:
     """Nodes of one graph that one kernel will run.
 
     nodes: in topological order. inputs: values read from outside; constants that the nodes read become part of the
-    function's body. outputs: values that nodes outside read. kind: what kind of kernel runs the nodes. meaning: what
-    the kernel computes; None until the step `lower`, unless the search for the region had to know it.
+    function's body. outputs: values that nodes outside read. kind: the kind of the kernel. meaning: what the kernel
+    computes; None until the step `lower`, unless the search for the region lowered the nodes.
     """
 
     nodes: tuple[ir.Node, ...]
@@ -39,18 +39,18 @@ class Region:
         """Raise ValueError where inputs or outputs do not match the edges between the nodes and the rest."""
         inside = {v for n in self.nodes for v in n.outputs}
         if any(v in inside for v in self.inputs):
-            raise ValueError("a region's input is produced inside it")
+            raise ValueError("A region's input is produced inside the region")
         if any(v not in inside for v in self.outputs):
-            raise ValueError("a region's output is not produced inside it")
+            raise ValueError("A region's output is not produced inside the region")
         nodes = set(self.nodes)
         read_outside = {v for v in inside if v.is_graph_output() or any(u.node not in nodes for u in v.uses())}
         if read_outside != set(self.outputs):
-            raise ValueError("a region's outputs are not the values read outside it")
+            raise ValueError("A region's outputs are not the values that are read outside the region")
 
 
 @dataclasses.dataclass(frozen=True)
 class FusionPlan:
-    """What to fuse in one model, what not and why, and the shapes that this was decided on."""
+    """The regions of one model, the refusals, and the shapes that both depend on."""
 
     regions: tuple[Region, ...]
     refusals: tuple[Refusal, ...]
@@ -59,10 +59,10 @@ class FusionPlan:
 
 @dataclasses.dataclass(frozen=True)
 class Kernel:
-    """A fused function of the domain `onnxopt`: its meaning, the ops it stands for, its entry points and its places.
+    """A fused function of the domain `onnxopt`: its meaning, the op types it replaces, its entry points and places.
 
-    cpu: whether the library's CPU kernel beats ONNX Runtime's own kernels; where False a CPU-only machine inlines the
-    function.
+    cpu: whether the library's CPU kernel is faster than ONNX Runtime's own kernels; where False, the CPU runs the
+    inlined function.
     """
 
     name: str
@@ -75,13 +75,13 @@ class Kernel:
 
 
 class Kind(abc.ABC):
-    """What a kernel can be: how its regions are found, what they mean, and the code that runs them.
+    """A kind of kernel: how to find its regions, what the regions mean, and the code that runs them.
 
     Each kind is one object in a folder of kinds/, and one line in kinds/__init__.py.
     """
 
     name: ClassVar[str]  # in kernels.json and manifest.json
-    splits: ClassVar[bool] = False  # whether a region whose kernel spills registers is to be found again in parts
+    splits: ClassVar[bool] = False  # whether to split a region whose kernel spills registers
 
     def __str__(self) -> str:
         return self.name
@@ -90,15 +90,15 @@ class Kind(abc.ABC):
 
     @abc.abstractmethod
     def find(self, context: Context) -> tuple[list[Region], list[Refusal]]:
-        """Regions of this kind among the nodes that no other kind has taken, and why other nodes are in none."""
+        """Regions of this kind among the nodes that no other kind has taken, and refusals of other nodes."""
 
     def join(self, context: Context, regions: list[Region]) -> tuple[list[Region], list[Refusal]]:
-        """The regions of all kinds, after regions of this kind have taken in their neighbours, and the refusals."""
+        """The regions of all kinds after regions of this kind were joined with their neighbours, and the refusals."""
         return regions, []
 
     @abc.abstractmethod
     def lower(self, region: Region, opsets: Mapping[str, int], shapes: Shapes) -> Meaning:
-        """What the kernel of a region computes. Called for regions that carry no meaning yet."""
+        """What the kernel of a region computes. Called for regions that have no meaning yet."""
 
     def pays_on_cpu(self, region: Region) -> bool:
         """Whether the library's CPU kernel is faster than ONNX Runtime's kernels for the nodes of a region."""
@@ -111,7 +111,7 @@ class Kind(abc.ABC):
         return region.nodes
 
     def identity(self, meaning: Meaning) -> list[Any]:
-        """What the name's hash covers beside the nodes, as JSON: all that the kernel depends on."""
+        """What the hash in the function's name covers beside the nodes and dtypes, as JSON."""
         return [self.name, meaning.to_json()]
 
     # --- code ---
@@ -120,15 +120,15 @@ class Kind(abc.ABC):
     def entry_points(
         self, name: str, meaning: Meaning, regions: Sequence[Region], opsets: Mapping[str, int], shapes: Shapes
     ) -> tuple[Variant, ...]:
-        """The entry points of the kernel `name`, which runs all of `regions`; none where a library runs the kernel."""
+        """The entry points of the kernel `name`, which runs all of `regions`; none where cuBLASLt runs the kernel."""
 
     def alternatives(self, kernel: Kernel) -> Iterable[Variant]:
-        """Further entry points, for `tune` to measure. No rule takes them: the library needs a measurement to."""
+        """Further entry points for `tune` to measure. The library runs only those that were measured to be faster."""
         return ()
 
     @abc.abstractmethod
     def header(self, kernels: Sequence[Kernel]) -> str:
-        """The header of cuda_kernels/ that the CUDA text of these kernels needs."""
+        """The header of cuda_kernels/ that the CUDA text of these kernels includes."""
 
     @abc.abstractmethod
     def cuda(self, kernel: Kernel) -> list[str]:

@@ -1,8 +1,8 @@
 """Which nodes keep a model from running as one CUDA graph in ONNX Runtime's CUDA EP.
 
-A CUDA graph replays fixed launches over fixed addresses: no node may decide on the host what runs next, hand data
-to the CPU and back in the middle, or give an output whose size depends on values. Shapes may be computed on the host:
-one graph is captured a shape.
+A CUDA graph replays fixed launches over fixed addresses: no node may decide on the host what runs next, pass data
+through the CPU, or have an output whose size depends on values. Shapes may be computed on the host, because one graph
+is captured for each shape.
 """
 
 from __future__ import annotations
@@ -14,22 +14,22 @@ from onnxopt.graph.shapes.infer import infer
 
 
 def blocking_nodes(model: ir.Model) -> list[tuple[str, str]]:
-    """(name, reason) of every node that prevents a CUDA graph, each node once; empty where the model qualifies.
+    """(name, reason) of every node that prevents a CUDA graph, each node once; empty where a graph can be captured.
 
     Nodes must be in topological order. The model is not changed.
     """
     dtype = infer(model).dtype
-    found: dict[ir.Node, str] = {}
+    reasons: dict[ir.Node, str] = {}
     for node in model.graph.all_nodes():
         if reason := _reason(node, dtype):
-            found[node] = reason
+            reasons[node] = reason
     for copy in place(model.graph, dtype).copies:
-        found.setdefault(copy.node, _copied(copy))
-    return [(node.name or node.op_type, reason) for node, reason in found.items()]
+        reasons.setdefault(copy.node, _copied(copy))
+    return [(node.name or node.op_type, reason) for node, reason in reasons.items()]
 
 
 def host_nodes(model: ir.Model) -> list[tuple[str, str]]:
-    """(name, reason) of every node that runs on the CPU, for whatever reason; those of shapes block nothing."""
+    """(name, reason) of every node that runs on the CPU. Those that compute shapes prevent no CUDA graph."""
     dtype = infer(model).dtype
     placed = place(model.graph, dtype)
     return [
@@ -41,24 +41,24 @@ def host_nodes(model: ir.Model) -> list[tuple[str, str]]:
 
 def _reason(node: ir.Node, dtype: Dtypes) -> str:
     if node.domain == "ai.onnx.ml":
-        return f"ai.onnx.ml has no CUDA kernels: the data of {node.op_type} goes through the CPU"
+        return f"{node.op_type} of ai.onnx.ml has no CUDA kernel: its data goes through the CPU"
     if node.domain not in ("", "ai.onnx"):
         return ""
     if node.op_type in CONTROL_FLOW:
         return f"{node.op_type} decides on the host what runs next"
     if node.op_type in SIZED_BY_VALUES:
-        return f"the size of what {node.op_type} gives depends on values, which the host has to wait for"
+        return f"the size of {node.op_type}'s output depends on values, for which the host waits"
     if node.op_type in WITHOUT_KERNEL:
         return f"{node.op_type} has no CUDA kernel: its data goes through the CPU"
     if has_no_kernel(node, dtype):
-        return "strings stay on the CPU"
+        return f"{node.op_type} reads or writes strings, which stay on the CPU"
     return ""
 
 
 def _copied(copy: Copy) -> str:
     name, producer = copy.value.name, copy.value.producer()
     if copy.to_device:
-        return f"{copy.node.op_type} reads {name} on the device, and it is computed on the host"
+        return f"{copy.node.op_type} runs on the device and reads `{name}`, which is computed on the host"
     if producer is None:
-        return f"{copy.node.op_type} reads the input {name} on the host, where a replayed graph would not see it change"
-    return f"{copy.node.op_type} reads {name} on the host, and {producer.op_type} computes it on the device"
+        return f"{copy.node.op_type} reads the input `{name}` on the host; a replayed graph would not see it change"
+    return f"{copy.node.op_type} reads `{name}` on the host, but {producer.op_type} computes it on the device"

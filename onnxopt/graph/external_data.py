@@ -1,9 +1,10 @@
-"""Tensors of a ModelProto that lie in files: found, checked, and made absolute; sparse tensors made dense."""
+"""Checks the external tensors of a ModelProto and makes their paths absolute; makes sparse tensors dense."""
 
 from __future__ import annotations
 
+import math
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -14,9 +15,11 @@ from onnx import numpy_helper
 from onnxopt.errors import ModelError
 from onnxopt.graph import wire
 
+_MOST_DENSE = 1 << 28  # elements of a sparse tensor, all of which are stored once it is dense
+
 
 def graphs_of(proto: onnx.ModelProto) -> Iterator[onnx.GraphProto]:
-    """The main graph and every graph in an attribute, of functions too."""
+    """The main graph and every graph in an attribute, those in functions included."""
     pending = [proto.graph]
     node_lists = [function.node for function in proto.functions]
     while pending or node_lists:
@@ -29,6 +32,18 @@ def graphs_of(proto: onnx.ModelProto) -> Iterator[onnx.GraphProto]:
                 if attribute.HasField("g"):
                     pending.append(attribute.g)
                 pending.extend(attribute.graphs)
+
+
+def nested_nodes(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
+    """These nodes and those of every graph in their attributes."""
+    pending = [nodes]
+    while pending:
+        for node in pending.pop():
+            yield node
+            for attribute in node.attribute:
+                if attribute.HasField("g"):
+                    pending.append(attribute.g.node)
+                pending.extend(graph.node for graph in attribute.graphs)
 
 
 def nodes_of(proto: onnx.ModelProto) -> Iterator[onnx.NodeProto]:
@@ -53,8 +68,9 @@ def tensors_of(proto: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
 def resolve(path: Path, proto: onnx.ModelProto, inline_limit: int) -> int:
     """Give each external tensor an absolute path, an offset and a length that exist; store small ones in `proto`.
 
-    path: of the model file; its own tensors must refer to its real path. Returns how many bytes of other files the
-    model refers to. Raises ModelError naming the tensor whose data is missing, too short or outside the model's folder.
+    path: of the model file; tensors inside it must refer to its real path. Returns the number of bytes of other files
+    that the model refers to. Raises ModelError, which names the tensor, where its data is missing, too short or outside
+    the model's folder.
     """
     model_file = os.path.realpath(path)
     folders = {os.path.realpath(path.parent), os.path.dirname(model_file)}  # two where the model file is a symlink
@@ -81,7 +97,7 @@ def resolve(path: Path, proto: onnx.ModelProto, inline_limit: int) -> int:
 
 
 def _entries(where: str, tensor: onnx.TensorProto) -> tuple[str, int, int]:
-    """Location, offset and length of an external tensor; the length is what its shape needs."""
+    """Location, offset and length of an external tensor; the length must be the one that dtype and shape give."""
     try:
         dtype = ir.DataType(tensor.data_type)
         needed = (int(np.prod(tensor.dims, dtype=object)) * dtype.bitwidth + 7) // 8
@@ -104,11 +120,15 @@ def _entries(where: str, tensor: onnx.TensorProto) -> tuple[str, int, int]:
 
 def _inside(where: str, path: Path, location: str, folders: set[str]) -> str:
     """The real path of an external file, which must exist below the model's folder once symlinks are followed."""
+    if "\0" in location:
+        raise ModelError(f"{where}: external data {location!r} is not a path")
     if os.path.isabs(location) or ".." in Path(location).parts:
         raise ModelError(f"{where}: external data '{location}' lies outside the model's folder")
     real = os.path.realpath(path.parent / location)
     if not any(real.startswith(os.path.join(folder, "")) for folder in folders):
         raise ModelError(f"{where}: external data '{location}' is a link to outside the model's folder")
+    if os.path.lexists(real) and not os.path.isfile(real):
+        raise ModelError(f"{where}: its external data '{location}' is not a regular file")
     if not os.path.isfile(real):
         raise ModelError(f"{where}: its external data file '{location}' is missing beside the model")
     if not os.access(real, os.R_OK):
@@ -139,6 +159,12 @@ def densify(path: Path, proto: onnx.ModelProto) -> None:
 
 def _dense(path: Path, sparse: onnx.SparseTensorProto) -> onnx.TensorProto:
     """The dense tensor of a sparse one, whose indices are linear or one row each (https://onnx.ai/onnx/repo-docs/IR.html)."""
+    elements = math.prod(sparse.dims)
+    if elements > _MOST_DENSE:
+        raise ModelError(
+            f"{path}: sparse tensor '{sparse.values.name}' of shape {list(sparse.dims)} has {elements:,} elements when "
+            f"dense; at most {_MOST_DENSE:,} are accepted"
+        )
     try:
         values = numpy_helper.to_array(sparse.values)
         indices = numpy_helper.to_array(sparse.indices)

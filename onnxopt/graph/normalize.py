@@ -1,19 +1,23 @@
 """Brings any model to the one form that later steps are written for, without changing what it computes.
 
-Afterwards: no model-local functions, opset 20 where it can be reached, nodes in topological order, every node and value
-with a name of its own, constants as initializers, nothing that is constant, unused, repeated or without effect, and
-shapes that were inferred from the inputs alone. Inputs and outputs keep names, order, dtypes, dims and default values.
+Afterwards there are no model-local functions, the opset is 20 where it can be reached, nodes are in topological order,
+every node and value has a name of its own, and constants are initializers. Nodes that are constant, unused, repeated or
+without effect are gone, and shapes were inferred from the inputs alone. Inputs and outputs keep names, order, dtypes,
+dims and default values.
 """
 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TypeVar
 
 import onnx
 import onnx_ir as ir
 from onnx_ir.passes import common
 
-from onnxopt.errors import ModelError
+from onnxopt.errors import ModelError, step
 from onnxopt.graph import read
 from onnxopt.graph.passes.common_subexpressions import MergeEqualNodesPass
 from onnxopt.graph.passes.device_positions import CountOnDevicePass
@@ -27,9 +31,13 @@ from onnxopt.graph.passes.shape_subgraphs import SimplifyShapesPass
 from onnxopt.graph.passes.shared_initializers import ShareInitializersPass
 from onnxopt.graph.passes.unique_names import UniqueNamesPass
 
+MARK = "onnxopt.version"  # metadata of every model that onnxopt wrote
+_DOMAIN = "onnxopt"  # of the functions in such a model
 _FUNCTIONS_IR_VERSION = 8  # oldest with model-local functions, which outline makes
 _ROUNDS = 4  # folding and rules feed each other; real models settle in two
+_FIRST_OPSET_OF_RULES = 13
 _DEFAULT_GROWTH = 0.01
+_Result = TypeVar("_Result")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,47 +48,63 @@ class Normalized:
     notes: tuple[str, ...]
 
 
+def refuse_optimized(model: ir.Model, where: str | Path = "the model") -> None:
+    """Raise ModelError where onnxopt wrote the model. where: how the message calls it, such as its path."""
+    if MARK in model.metadata_props or any(domain == _DOMAIN for domain, _, _ in model.functions):
+        raise ModelError(f"{where}: is optimized by onnxopt already; give the original model")
+
+
 def normalize(model: ir.Model, *, opset: int = TARGET, growth: float = _DEFAULT_GROWTH) -> Normalized:
     """Normalize `model` in place.
 
     opset: to convert older models to. growth: share of the model's size by which constant folding may enlarge it.
-    Raises ModelError where the model is one that onnxopt wrote, or its nodes form a cycle.
+    Raises ModelError where onnxopt wrote the model, where its nodes form a cycle, and where a pass fails.
     """
-    if any(domain == "onnxopt" for domain, _, _ in model.functions):
-        raise ModelError("the model has been optimized by onnxopt already: optimize the original instead")
+    refuse_optimized(model)
     notes: list[str] = []
     with read.quiet():
         interface = Interface(model)
         model.ir_version = max(model.ir_version, ORT_CONSTANT_IR_VERSION)
         _tidy(model, notes)
+        stacked = _declared_stacks(model)
         _forget_declared_shapes(model)
         if converted := convert_opset(model, opset):
             notes.append(converted)
-        _simplify(model, growth, notes)
+        _simplify(model, growth)
         interface.restore(model)
+        _declare_stacks(model, stacked)
         model.opset_imports.setdefault("", opset)  # restoring may need an Identity, also in models of other domains
         common.RemoveUnusedOpsetsPass()(model)
         remove_onnxscript_metadata(model)
-        UniqueNamesPass()(model)
+        _name(model)
     model.ir_version = _lowest_ir_version(model)
     return Normalized(model, tuple(notes))
 
 
+def _run(what: str, run: Callable[[ir.Model], _Result], model: ir.Model) -> _Result:
+    """Run a pass, or another function of a model. what: it does, for the message.
+
+    Whatever the pass raises becomes a StepError that names the pass, the node where it is known, and the cause.
+    """
+    with step(f"{what} (pass {type(run).__name__})"):
+        return run(model)
+
+
 def _tidy(model: ir.Model, notes: list[str]) -> None:
-    """Functions inlined, nodes sorted and named, constants as initializers; what follows relies on all of it."""
+    """Inline functions, sort and name nodes, make constants initializers. What follows relies on all of it."""
     if reason := inline_functions(model):
         notes.append(f"model-local functions kept: {reason}")
     try:
         common.TopologicalSortPass()(model)
     except (ir.passes.PassError, ValueError) as error:
-        raise ModelError(f"the graph's nodes form a cycle: {read.first_line(error)}") from None
-    UniqueNamesPass()(model)  # before anything that refers to values by name, as lifting and C++ passes do
-    common.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)(model)
-    common.RemoveUnusedNodesPass()(model)
+        raise ModelError(f"the graph's nodes form a cycle: {read.first_line(error)}") from error
+    _name(model)  # before all that refers to values by name, as lifting and onnx's C++ passes do
+    _lift_constants(model)
+    _remove_unused(model)
 
 
 def _forget_declared_shapes(model: ir.Model) -> None:
-    """Drop what the file claims about shapes inside the graph: exporters get some wrong, and one spoils much."""
+    """Drop the declared shapes inside the graph: exporters get some wrong, and others would follow from these."""
     for graph in reversed(list(model.graphs())):  # bodies before the graphs around them
         for value in graph.initializers.values():
             if value.const_value is not None:
@@ -95,40 +119,73 @@ def _forget_declared_shapes(model: ir.Model) -> None:
                 value.shape = None
             if node.op_type == "Loop" and node.domain == "":
                 for value in node.attributes["body"].as_graph().inputs[:2]:
-                    value.shape = ir.Shape([])  # counter and condition are scalars, and ORT wants that declared
+                    value.shape = ir.Shape([])  # counter and condition are scalars; ORT requires the declaration
 
 
-def _simplify(model: ir.Model, growth: float, notes: list[str]) -> None:
-    """Fold, remove what has no effect, merge what is equal."""
+def _declared_stacks(model: ir.Model) -> dict[str, dict[int, ir.Shape]]:
+    """By name of a Loop: what its body declares as the shapes of the outputs that the Loop stacks, by position."""
+    declared: dict[str, dict[int, ir.Shape]] = {}
+    for loop, stacked in _loops(model):
+        shapes = {k: value.shape.copy(frozen=False) for k, value in stacked.items() if value.shape is not None}
+        if shapes and loop.name is not None:
+            declared[loop.name] = shapes
+    return declared
+
+
+def _declare_stacks(model: ir.Model, declared: dict[str, dict[int, ir.Shape]]) -> None:
+    """Declare these shapes again where none was inferred: ORT takes them for a Loop that never runs its body."""
+    for loop, stacked in _loops(model):
+        for k, shape in declared.get(loop.name or "", {}).items():
+            if k in stacked and stacked[k].shape is None:
+                stacked[k].shape = shape
+
+
+def _loops(model: ir.Model) -> Iterator[tuple[ir.Node, dict[int, ir.Value]]]:
+    """Each Loop with the outputs of its body that it stacks, by position."""
+    for node in model.graph.all_nodes():
+        if node.op_type == "Loop" and node.domain == "":
+            outputs = node.attributes["body"].as_graph().outputs
+            yield node, {k: outputs[k] for k in range(len(node.inputs) - 1, len(outputs))}
+
+
+def _simplify(model: ir.Model, growth: float) -> None:
+    """Fold constants, remove nodes without effect, merge equal nodes."""
     constants = [v.const_value for graph in model.graphs() for v in graph.initializers.values()]
     fold = Fold(int(growth * sum(tensor.nbytes for tensor in constants if tensor is not None)))
-    rules = no_op_rules() if model.opset_imports.get("", 0) >= 13 else None
+    rules = no_op_rules() if model.opset_imports.get("", 0) >= _FIRST_OPSET_OF_RULES else None
     simplify_shapes = SimplifyShapesPass()
-    before = model.clone()
     for _ in range(_ROUNDS):
-        try:
-            changed = simplify_shapes(model).modified
-            changed |= fold(model)
-            if rules is not None:
-                changed |= rules(model).modified
-        except (ir.passes.PassError, RuntimeError, ValueError, TypeError, LookupError, AttributeError) as error:
-            model.graph = before.graph
-            notes.append(f"constant folding stopped: {read.first_line(error)}")
-            break
-        common.RemoveUnusedNodesPass()(model)
+        changed = _run("shape inference", simplify_shapes, model).modified
+        changed |= _run("constant folding", fold, model)
+        if rules is not None:
+            changed |= _run("applying rules without effect on results", rules, model).modified
+        _remove_unused(model)
         if not changed:
             break
     if rules is not None:
-        CountOnDevicePass()(model)
-    UniqueNamesPass()(model)
-    common.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)(model)
-    ShareInitializersPass()(model)
-    MergeEqualNodesPass()(model)
-    common.RemoveUnusedNodesPass()(model)
+        _run("counting positions on the device", CountOnDevicePass(), model)
+    _name(model)
+    _lift_constants(model)
+    _run("sharing equal initializers", ShareInitializersPass(), model)
+    _run("merging equal nodes", MergeEqualNodesPass(), model)
+    _remove_unused(model)
+
+
+def _name(model: ir.Model) -> None:
+    _run("naming nodes and values", UniqueNamesPass(), model)
+
+
+def _lift_constants(model: ir.Model) -> None:
+    lift = common.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)
+    _run("making constants initializers", lift, model)
+
+
+def _remove_unused(model: ir.Model) -> None:
+    _run("removing unused nodes", common.RemoveUnusedNodesPass(), model)
 
 
 def _lowest_ir_version(model: ir.Model) -> int:
-    """The lowest IR version that has all the model uses (https://onnx.ai/onnx/repo-docs/Versioning.html)."""
+    """The lowest IR version with everything that the model uses (https://onnx.ai/onnx/repo-docs/Versioning.html)."""
     graphs = list(model.graphs())
     nodes = list(model.graph.all_nodes())
     values = [v for graph in graphs for v in (*graph.inputs, *graph.initializers.values())]

@@ -1,7 +1,7 @@
 """Where ONNX Runtime's CUDA execution provider runs each node of a graph: on the device, or on the host.
 
-What it keeps on the host follows `GetCpuPreferredNodes` of ORT (core/framework/fallback_cpu_capability.cc): from the
-results of Shape, Size and operators without a CUDA kernel on, a node runs on the CPU where all it reads lies there.
+The rules are those of ORT's `GetCpuPreferredNodes` (core/framework/fallback_cpu_capability.cc): Shape, Size and
+operators without a CUDA kernel have results on the host. A node whose operands are all on the host runs there too.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 
 import onnx_ir as ir
 
-# Inputs that kernels of the CUDA provider read on the host: op type -> their positions.
+# Inputs that the CUDA provider's kernels read on the host: op type -> positions.
 HOST_INPUTS: Mapping[str, tuple[int, ...]] = {
     "Reshape": (1,), "Expand": (1,), "Tile": (1,), "ConstantOfShape": (0,), "Range": (0, 1, 2), "Slice": (1, 2, 3, 4),
     "Pad": (1, 2, 3), "Resize": (1, 2, 3), "Upsample": (1,), "TopK": (1,), "Split": (1,), "Unsqueeze": (1,),
@@ -19,7 +19,7 @@ HOST_INPUTS: Mapping[str, tuple[int, ...]] = {
     "CenterCropPad": (1,), "AffineGrid": (1,), "ReduceSum": (1,), "ReduceMean": (1,), "ReduceMax": (1,),
     "GroupQueryAttention": (6,),
 }  # fmt: skip
-# ONNX operators for which ORT 1.31's CUDA provider has no kernel, and which are no functions that ORT would decompose.
+# ONNX operators that ORT 1.31's CUDA provider has no kernel for, and that ORT does not decompose into others.
 WITHOUT_KERNEL = frozenset(
     {"Acos", "Acosh", "Asin", "Asinh", "Atan", "Atanh", "Bernoulli", "BitShift", "BitwiseAnd", "BitwiseNot",
      "BitwiseOr", "BitwiseXor", "BlackmanWindow", "Col2Im", "ConvInteger", "Cosh", "DFT", "Det",
@@ -28,9 +28,11 @@ WITHOUT_KERNEL = frozenset(
      "QLinearMatMul", "RegexFullMatch", "STFT", "Sinh", "SplitToSequence", "StringConcat", "StringNormalizer",
      "StringSplit", "Tan", "TfIdfVectorizer", "Unique"}
 )  # fmt: skip
-CONTROL_FLOW = frozenset({"If", "Loop", "Scan", "SequenceMap"})  # what runs next is decided on the host
-SIZED_BY_VALUES = frozenset({"Compress", "NonZero", "NonMaxSuppression", "Unique", "StringSplit"})  # it waits for them
-_GIVES_HOST_TENSORS = frozenset({"Shape", "Size"})  # device kernels that write their result on the host
+CONTROL_FLOW = frozenset({"If", "Loop", "Scan", "SequenceMap"})  # the host decides what runs next
+SIZED_BY_VALUES = frozenset(
+    {"Compress", "NonZero", "NonMaxSuppression", "Unique", "StringSplit"}
+)  # the host waits for these
+_RESULT_ON_HOST = frozenset({"Shape", "Size"})  # kernels of the device whose result is on the host
 _SMALL = 100  # elements; smaller constants may lie on the host
 _NEVER_ON_HOST = frozenset({ir.DataType.FLOAT16, ir.DataType.BFLOAT16})
 
@@ -38,15 +40,16 @@ Dtypes = Callable[[ir.Value], ir.DataType | None]
 
 
 def declared_dtype(value: ir.Value) -> ir.DataType | None:
-    """The dtype that a value says it has."""
+    """The dtype that a value declares."""
     return value.dtype
 
 
 @dataclasses.dataclass(frozen=True)
 class Copy:
-    """A tensor that one node writes where another does not read it, so that ORT copies it in between.
+    """A tensor that ORT copies between host and device.
 
-    to_device: which way. value: may be an input of the model, which is read on the host then.
+    node: the reader. value: what it reads, computed or fed on the other side. to_device: whether the node reads it on
+    the device.
     """
 
     node: ir.Node
@@ -56,7 +59,10 @@ class Copy:
 
 @dataclasses.dataclass(frozen=True)
 class Placement:
-    """host: nodes that run on the CPU. host_values: results that lie there. copies: what crosses over."""
+    """Where nodes run and values lie.
+
+    host: nodes that run on the CPU. host_values: results in its memory. copies: values that are read on the other side.
+    """
 
     host: frozenset[ir.Node]
     host_values: frozenset[ir.Value]
@@ -64,10 +70,10 @@ class Placement:
 
 
 def place(graph: ir.Graph | ir.Function, dtype: Dtypes = declared_dtype, *, only_shapes: bool = False) -> Placement:
-    """Where the nodes of a graph run, without those inside control flow. Nodes must be in topological order.
+    """Where the nodes of a graph run, except those inside control flow. Nodes must be in topological order.
 
-    dtype: of a value, which decides for strings and 16-bit floats. only_shapes: as if every operator had a kernel, so
-    that what is on the host computes shapes.
+    dtype: the dtype of a value; strings stay on the host, 16-bit floats never do. only_shapes: as if every operator had
+    a CUDA kernel, so that only nodes that compute shapes are on the host.
     """
     host: set[ir.Node] = set()
     values: set[ir.Value] = set()
@@ -77,7 +83,7 @@ def place(graph: ir.Graph | ir.Function, dtype: Dtypes = declared_dtype, *, only
         if (not only_shapes and has_no_kernel(node, dtype)) or _prefers_host(node, values, read_on_host, dtype):
             host.add(node)
             values.update(node.outputs)
-        elif node.op_type in _GIVES_HOST_TENSORS and node.domain in ("", "ai.onnx"):
+        elif node.op_type in _RESULT_ON_HOST and node.domain in ("", "ai.onnx"):
             values.update(node.outputs)
             continue
         for k, value in enumerate(node.inputs):
@@ -90,7 +96,7 @@ def place(graph: ir.Graph | ir.Function, dtype: Dtypes = declared_dtype, *, only
 
 
 def has_no_kernel(node: ir.Node, dtype: Dtypes) -> bool:
-    """Whether the CUDA provider has no kernel for a node, as far as its operator and strings tell."""
+    """Whether the CUDA provider has no kernel for a node, because of its operator or because of strings."""
     if node.domain == "ai.onnx.ml" or ir.DataType.STRING in (
         dtype(v) for v in (*node.inputs, *node.outputs) if v is not None
     ):
@@ -99,7 +105,11 @@ def has_no_kernel(node: ir.Node, dtype: Dtypes) -> bool:
 
 
 def _prefers_host(node: ir.Node, host_values: set[ir.Value], read_on_host: tuple[int, ...], dtype: Dtypes) -> bool:
-    """ORT's rule: all it reads is on the host, or small and constant, or an input, and no kernel wants it there."""
+    """Whether ORT moves a node with a kernel to the host: one operand is there, and every other one may be.
+
+    Values on the host, model inputs and small constants may be. A node stays on the device where its kernel reads the
+    operand on the host anyway.
+    """
     if node.domain not in ("", "ai.onnx") or not any(v in host_values for v in node.inputs):
         return False
     for k, value in enumerate(node.inputs):

@@ -20,8 +20,9 @@ import onnx
 import onnx_ir as ir
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
-from onnxopt.errors import ModelError
-from onnxopt.graph import external_data, wire
+from onnxopt import errors, files
+from onnxopt.errors import ModelError, step
+from onnxopt.graph import external_data, limits, text, wire
 
 INLINE_LIMIT = 1024  # bytes; tensors up to this are kept in memory, so passes may read them freely
 # What onnx's checker and onnx_ir raise for models they cannot read.
@@ -31,7 +32,7 @@ _TYPES = "onnxopt.types"  # key in ir.Model.meta: TypeProtos of inputs and outpu
 
 @dataclasses.dataclass(frozen=True)
 class Source:
-    """A model that was read: where from, the model, and how large it is.
+    """A model that was read, the file it came from, and its size.
 
     bytes: of the model file and of the parts of external data files that it refers to (a part that several tensors
     share counts once).
@@ -52,17 +53,25 @@ class Source:
 
 
 def load(path: str | os.PathLike[str]) -> Source:
-    """The model at `path`, checked by onnx.checker; its nodes may be in any order, which is no error.
+    """The model at `path`, checked by onnx.checker. Its nodes may be in any order.
 
     Raises ModelError, one line that names the file and what is wrong: not there, a folder, empty, not ONNX, truncated,
     invalid, of an IR version or opset that the installed onnx does not know, or with external data that is missing, too
-    short, or outside the model's folder. Sparse tensors become dense: onnx_ir has no sparse ones, and runtimes make
+    short, or outside the model's folder. Sparse tensors become dense, as onnx_ir has no sparse ones and runtimes make
     them dense at load.
     """
     path = Path(path)
+    with step(f"{path}: reading it"):
+        return _load(path)
+
+
+def _load(path: Path) -> Source:
     proto, size = _parse(path)
     _check_versions(path, proto)
+    text.make_utf8(path, proto)
+    limits.check_functions(path, proto)
     external = external_data.resolve(path, proto, INLINE_LIMIT)
+    limits.check_tensors(path, proto)
     external_data.densify(path, proto)
     _check_graph(path, proto)
     types = _take_types(proto)
@@ -78,21 +87,27 @@ def load(path: str | os.PathLike[str]) -> Source:
 def _parse(path: Path) -> tuple[onnx.ModelProto, int]:
     """The model with its large tensors external, and the size of the file in bytes."""
     try:
-        with open(path, "rb") as file:
+        with files.open_regular(path) as file:
             size = os.fstat(file.fileno()).st_size
             if size == 0:
                 raise ModelError(f"{path}: the file is empty")
             mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)  # unmapped when the last view of it is gone
-        small = wire.cut(memoryview(mapped), os.path.realpath(path), INLINE_LIMIT)
+        real = os.path.realpath(path)
+        real.encode()  # stored in the model, as a string
+        small = wire.cut(memoryview(mapped), real, INLINE_LIMIT)
         return onnx.ModelProto.FromString(small), size
     except FileNotFoundError:
         raise ModelError(f"{path}: no such file") from None
     except IsADirectoryError:
         raise ModelError(f"{path}: is a folder, not an ONNX file") from None
+    except files.NotRegularError as error:
+        raise ModelError(f"{path}: not an ONNX file: {error.strerror}") from None
     except OSError as error:
-        raise ModelError(f"{path}: cannot be read: {error.strerror or error}") from None
+        raise ModelError(f"{path}: cannot be read: {error.strerror or error}") from error
+    except UnicodeEncodeError:
+        raise ModelError(f"{os.fsencode(path)!r}: the path is not UTF-8; ONNX cannot refer to weights there") from None
     except (wire.WireError, DecodeError) as error:
-        raise ModelError(f"{path}: not an ONNX file, or truncated ({first_line(error)})") from None
+        raise ModelError(f"{path}: not an ONNX file, or truncated ({first_line(error)})") from error
 
 
 def _check_versions(path: Path, proto: onnx.ModelProto) -> None:
@@ -115,8 +130,8 @@ def _check_versions(path: Path, proto: onnx.ModelProto) -> None:
 def _check_graph(path: Path, proto: onnx.ModelProto) -> None:
     """Run onnx.checker on a copy without weights.
 
-    What runtimes accept and the checker does not, is no error: nodes in any order, inputs or outputs whose rank is not
-    declared, and functions that import another opset than the model (its opset counts).
+    The checker rejects some models that runtimes accept. These are no error here: nodes in any order, inputs or outputs
+    of undeclared rank, and functions that import another opset than the model (the model's opset counts).
     """
     lean = onnx.ModelProto()
     lean.CopyFrom(proto)
@@ -138,26 +153,30 @@ def _check_graph(path: Path, proto: onnx.ModelProto) -> None:
         except onnx.checker.ValidationError as error:
             if "topologically sorted" not in str(error):
                 raise
-            model = ir.from_proto(lean)
+            with quiet():
+                model = ir.from_proto(lean)
             model.graph.sort()
             onnx.checker.check_model(ir.to_proto(model))
+    except onnx.checker.ValidationError as error:
+        complaint, _, _context = str(error).partition("==>")  # several lines, with the node's name on one of its own
+        raise ModelError(f"{path}: invalid model: {' '.join(complaint.split())}") from error
     except _UNREADABLE as error:
-        raise ModelError(f"{path}: invalid model: {first_line(error)}") from None
+        raise ModelError(f"{path}: invalid model: {first_line(error)}") from error
 
 
 def _take_types(proto: onnx.ModelProto) -> dict[str, onnx.TypeProto]:
-    """Remove the types onnx_ir cannot represent (maps, opaque types) from all values; return those of the interface."""
+    """Remove types that onnx_ir cannot represent (maps, opaque types). Returns those of inputs and outputs, by name."""
     for graph in external_data.graphs_of(proto):
         kept = [value for value in graph.value_info if not _has_unknown_type(value.type)]
         if len(kept) < len(graph.value_info):
             del graph.value_info[:]
             graph.value_info.extend(kept)
-    taken = {}
+    types = {}
     for value in (*proto.graph.input, *proto.graph.output):
         if _has_unknown_type(value.type):
-            taken[value.name] = onnx.TypeProto.FromString(value.type.SerializeToString())
+            types[value.name] = onnx.TypeProto.FromString(value.type.SerializeToString())
             value.ClearField("type")
-    return taken
+    return types
 
 
 def _has_unknown_type(type_proto: onnx.TypeProto) -> bool:
@@ -168,7 +187,7 @@ def _has_unknown_type(type_proto: onnx.TypeProto) -> bool:
 
 
 def restore_types(model: ir.Model, proto: onnx.ModelProto) -> None:
-    """Give the inputs and outputs of `proto`, made of `model`, the types that onnx_ir could not hold."""
+    """Set the types that onnx_ir could not hold on the inputs and outputs of `proto`, which was made from `model`."""
     types = model.meta.get(_TYPES, {})
     for value in (*proto.graph.input, *proto.graph.output):
         if value.name in types and not value.HasField("type"):
@@ -176,16 +195,15 @@ def restore_types(model: ir.Model, proto: onnx.ModelProto) -> None:
 
 
 def first_line(error: BaseException) -> str:
-    """The first line of an error's message that says something, without the stack some libraries add to it."""
+    """The first line of the message of an error's root cause, without the stack that some libraries add."""
     while error.__cause__ is not None and not isinstance(error, onnx.checker.ValidationError):
         error = error.__cause__
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[0] if lines else type(error).__name__
+    return errors.first_line(error)
 
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """Keep the warnings of onnx_ir and onnxscript off the terminal: what they mean for a user is in our notes."""
+    """Silence the warnings of onnx_ir and onnxscript. The notes of normalization say what concerns a user."""
     loggers = [logging.getLogger(name) for name in ("onnx_ir", "onnxscript")]
     levels = [logger.level for logger in loggers]
     for logger in loggers:

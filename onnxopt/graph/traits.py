@@ -1,4 +1,4 @@
-"""What verification needs to know of a model, read from its graph: interface, index bounds, precision, randomness."""
+"""What verification needs to know of a model, read from its graph: interface, uses of inputs, precision, randomness."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from collections.abc import Iterator
 
 import onnx_ir as ir
 
-from onnxopt.graph import signature
+from onnxopt.graph import input_uses, signature
+from onnxopt.graph.input_uses import Use
 from onnxopt.graph.signature import Tensor, tensor_text
 
 RANDOM_OPS = frozenset(
@@ -16,26 +17,21 @@ RANDOM_OPS = frozenset(
 _QUANTIZING_OPS = frozenset({"QuantizeLinear", "DynamicQuantizeLinear"})
 _COARSEST_FIRST = ("quantized", "bfloat16", "float16", "float32", "float64")
 _INDEPENDENT_OF_VALUES = frozenset({"Shape", "Size"})  # their result depends on the operand's shape alone
-# Operators whose result holds elements of their first operand (Concat: of every operand).
-_ELEMENTS_KEPT = frozenset(
-    {"Cast", "Concat", "Expand", "Flatten", "Gather", "Identity", "Reshape", "Slice", "Squeeze", "Transpose",
-     "Unsqueeze"}
-)  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True)
 class Traits:
     """What is known of a model before it is run.
 
-    inputs, outputs: the interface. index_bounds: by input name, see the function index_bounds. precision: the coarsest
-    float dtype of any value, "quantized" where the model quantizes at run time; a key of the table of limits in
-    verification/compare.py. float_decided: names of the outputs that depend on the value of a float tensor. random:
-    whether a node draws random numbers.
+    inputs, outputs: the interface. uses: what consumers take the elements of an input for, by its name; inputs that may
+    hold any elements are left out (graph/input_uses.py). precision: the coarsest float dtype of any value, "quantized"
+    where the model quantizes at run time; a key of the table of limits in verification/compare.py. float_decided: names
+    of the outputs that depend on the value of a float tensor. random: whether a node draws random numbers.
     """
 
     inputs: tuple[Tensor, ...]
     outputs: tuple[Tensor, ...]
-    index_bounds: dict[str, int]
+    uses: dict[str, tuple[Use, ...]]
     precision: str
     float_decided: frozenset[str]
     random: bool
@@ -47,19 +43,19 @@ def of(model: ir.Model) -> Traits:
     return Traits(
         inputs=signature.inputs_of(model),
         outputs=signature.outputs_of(model),
-        index_bounds=index_bounds(model),
+        uses=input_uses.uses_of_inputs(model),
         precision=_precision(model, nodes),
         float_decided=frozenset(v.name or "" for v in model.graph.outputs if _depends_on_a_float(v)),
         random=any(n.op_type in RANDOM_OPS and not _is_inert_dropout(n) for n in nodes),
     )
 
 
-def with_bounds_of(model: Traits, other: Traits) -> Traits:
-    """The traits of `model`, with the index bounds of `other`, an equivalent model, for inputs that have none.
+def with_uses_of(model: Traits, other: Traits) -> Traits:
+    """The traits of `model`, with the uses that `other`, an equivalent model, shows and `model` does not.
 
-    A table may be hidden behind a function or a Constant node in one of the models and be an initializer in the other.
+    The dims of a table may be unknown in one of the models and be inferred in the other.
     """
-    return dataclasses.replace(model, index_bounds={**other.index_bounds, **model.index_bounds})
+    return dataclasses.replace(model, uses=input_uses.merged(model.uses, other.uses))
 
 
 def interface_difference(original: Traits, optimized: Traits) -> str:
@@ -74,35 +70,6 @@ def interface_difference(original: Traits, optimized: Traits) -> str:
             if a != b:
                 return f"{kind} {tensor_text(a)} became {tensor_text(b)}"
     return ""
-
-
-def index_bounds(model: ir.Model) -> dict[str, int]:
-    """For each integer input whose elements index initializers (Gather): the size of the smallest such table."""
-    bounds: dict[str, int] = {}
-    for value in model.graph.inputs:
-        if value.dtype is None or not value.dtype.is_integer():
-            continue
-        sizes = list(_table_sizes(value))
-        if sizes and value.name:
-            bounds[value.name] = min(sizes)
-    return bounds
-
-
-def _table_sizes(indices: ir.Value) -> Iterator[int]:
-    seen, pending = {indices}, [indices]
-    while pending:
-        for node, position in pending.pop().uses():
-            if node.op_type == "Gather" and position == 1:
-                table, attribute = node.inputs[0], node.attributes.get("axis")
-                axis = attribute.as_int() if attribute is not None else 0
-                if table is not None and table.is_initializer() and table.shape is not None:
-                    size = table.shape[axis]
-                    if isinstance(size, int):
-                        yield size
-            elif node.op_type in _ELEMENTS_KEPT and (position == 0 or node.op_type == "Concat"):
-                unseen = [v for v in node.outputs if v not in seen]
-                seen.update(unseen)
-                pending.extend(unseen)
 
 
 def _nodes(model: ir.Model) -> Iterator[ir.Node]:

@@ -1,9 +1,9 @@
 """ONNX files without their weights: cuts tensor bytes out of the protobuf wire format, and writes them back in.
 
-Parsing a model with protobuf copies every weight, and serializing it copies them again; a 440 MB model then costs
-above 1 GB. Here a message is a run of fields (tag, payload), so the bytes of large tensors can be left where they are:
-`cut` turns an ONNX file into a small ModelProto whose large tensors refer to byte ranges of that file as ONNX external
-data, and `splice` is the way back: it yields the bytes and file ranges that, concatenated, are the ONNX file.
+Parsing a model with protobuf copies every weight, and serializing it copies them again, so that a 440 MB model takes
+more than 1 GB. A message is a sequence of fields (tag, payload), so the bytes of large tensors can stay in the file:
+`cut` turns an ONNX file into a small ModelProto whose large tensors are external data: byte ranges of that file.
+`splice` is the inverse: the bytes and file ranges that it returns, concatenated, are the ONNX file.
 
 Wire format: https://protobuf.dev/programming-guides/encoding/. Field numbers come from onnx's own descriptors.
 """
@@ -16,6 +16,7 @@ from typing import Any
 
 import onnx
 
+_DEEPEST = 100  # messages in each other; protobuf reads no more, and ONNX Runtime uses protobuf
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5  # wire types; groups (3, 4) do not occur in ONNX
 
 
@@ -53,7 +54,7 @@ _SAME_AS_RAW = {
 
 
 def _children_with_tensors() -> dict[str, dict[int, str]]:
-    """For each message that can hold tensors: the fields to look into, and what message each holds."""
+    """For each message type that can hold tensors: field number -> message type of the fields to descend into."""
     messages = (onnx.ModelProto, onnx.GraphProto, onnx.NodeProto, onnx.AttributeProto, onnx.FunctionProto)
     names = {m.DESCRIPTOR.name for m in messages} | {_TENSOR}
     return {
@@ -70,7 +71,7 @@ _CHILDREN = _children_with_tensors()
 
 
 def _varint(buffer: memoryview, at: int) -> tuple[int, int]:
-    """The varint at `at`, and where the next byte is."""
+    """The varint at `at`, and the offset behind it."""
     value = shift = 0
     while True:
         if at >= len(buffer):
@@ -131,7 +132,9 @@ def cut(buffer: memoryview, path: str, threshold: int) -> bytes:
     return _cut_message(buffer, onnx.ModelProto.DESCRIPTOR.name, path, threshold, 0)
 
 
-def _cut_message(buffer: memoryview, kind: str, path: str, threshold: int, base: int) -> bytes:
+def _cut_message(buffer: memoryview, kind: str, path: str, threshold: int, base: int, depth: int = 1) -> bytes:
+    if depth > _DEEPEST:
+        raise WireError(f"nests more than {_DEEPEST} messages in each other")
     children = _CHILDREN[kind]
     out = bytearray()
     kept = 0  # everything before this offset is in `out`
@@ -142,7 +145,7 @@ def _cut_message(buffer: memoryview, kind: str, path: str, threshold: int, base:
         if child == _TENSOR:
             body = _cut_tensor(buffer[payload:end], path, threshold, base + payload)
         else:
-            body = _cut_message(buffer[payload:end], child, path, threshold, base + payload)
+            body = _cut_message(buffer[payload:end], child, path, threshold, base + payload, depth + 1)
         out += buffer[kept:start]
         out += _encoded(_length_tag(number)) + _encoded(len(body)) + body
         kept = end
@@ -176,15 +179,15 @@ def set_external(tensor: onnx.TensorProto, location: str, offset: int, length: i
 
 
 def external_range(tensor: onnx.TensorProto) -> FileRange:
-    """What an external tensor with location, offset and length refers to."""
+    """The file range of an external tensor, which must have location, offset and length."""
     entries = {e.key: e.value for e in tensor.external_data}
     return FileRange(entries["location"], int(entries["offset"]), int(entries["length"]))
 
 
 def splice(model: bytes, embed: Callable[[FileRange], bool]) -> list[bytes | FileRange]:
-    """The parts of the ONNX file that holds `model` with the external tensors that `embed` chooses stored inside.
+    """The parts of an ONNX file of `model`, in which the external tensors that `embed` chooses are stored inside.
 
-    Write the parts one after the other. Nothing is read from the files referred to.
+    model: a serialized ModelProto. The file is the parts one after the other. No external file is read.
     """
     parts, _ = _splice_message(memoryview(model), onnx.ModelProto.DESCRIPTOR.name, embed)
     return parts

@@ -1,7 +1,7 @@
 """Writes a model and its weights by copying file ranges: no weight passes through this process's memory.
 
-Weights that are onnx_ir.ExternalTensor (what loading makes of all large ones) are copied inside the kernel from the
-file they lie in, holes stay holes, and a tensor that several initializers share is written once.
+Weights that are onnx_ir.ExternalTensor (all large ones, once loaded) are copied from their file inside the kernel.
+Holes of a file stay holes, and a tensor that several initializers share is written once.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from onnxopt.graph import external_data, read, wire
 
 MODEL_FILE = "model.onnx"
 DATA_FILE = "model.onnx.data"
-EMBED_LIMIT = 1_900_000_000  # bytes; protobuf ends at 2^31, and a reader needs some room
-_INLINE_LIMIT = 1024  # bytes; smaller tensors always stay in the model file
-_PAGE = 4096  # so that runtimes can map a tensor
-_LARGE = 1 << 20  # bytes; from here on tensors begin where Windows can map them too
+EMBED_LIMIT = 1_900_000_000  # bytes; a protobuf message ends at 2^31, and readers need some room
+_INLINE_LIMIT = 1024  # bytes; tensors up to this size always stay in the model file
+_PAGE = 4096  # bytes; alignment at which runtimes can map a tensor
+_LARGE = 1 << 20  # bytes; tensors from this size on are aligned so that Windows can map them too
 _LARGE_ALIGNMENT = 65536
 _SHRUNK = "a file of the model's weights became shorter since the model was loaded"
 _BLOCK = 8 << 20  # bytes a copy step, where the kernel cannot copy by itself
@@ -35,9 +35,9 @@ def save(
     external: bool | None = None,
     others: Mapping[str, ir.Model] | None = None,
 ) -> tuple[str, ...]:
-    """Write `model` to `folder`/model.onnx, and its weights to model.onnx.data beside it if they do not go inside.
+    """Write `model` to `folder`/model.onnx, and its weights into that file or to model.onnx.data beside it.
 
-    others: more forms of the model by file name; where weights lie outside, all of them read the one data file.
+    others: more forms of the model by file name. With a data file, all forms read that one file.
 
     external: True for a data file, False for one file, None to decide by size: a data file where the model would exceed
     EMBED_LIMIT, or where tensors share bytes, which one file cannot express. Returns the names of the files written.
@@ -65,7 +65,7 @@ def save(
                 _place(tensor, layout)
     _write(folder / DATA_FILE, layout.parts)
     for name, form in protos.items():
-        # What is still absolute lies in an attribute, where not every runtime reads external data.
+        # Tensors in attributes still refer to their own file. They go inside: not every runtime reads them outside.
         _write(folder / name, wire.splice(_serialized(form), lambda data: data.path != DATA_FILE))
     return (*protos, DATA_FILE)
 
@@ -83,9 +83,9 @@ def _serialized(proto: onnx.ModelProto) -> bytes:
 
 
 def _drop_inferable_types(proto: onnx.ModelProto) -> None:
-    """Remove types and shapes of initializers, which say theirs, and of results that every runtime infers itself.
+    """Remove the value_info of initializers, and of results of ONNX's operators, which every runtime infers.
 
-    They would make small models a tenth larger. Those of other domains' operators stay.
+    It would make small models a tenth larger. The value_info of other domains' results stays.
     """
     for graph in external_data.graphs_of(proto):
         inferable = {tensor.name for tensor in graph.initializer}
@@ -101,14 +101,14 @@ def _is_external(tensor: onnx.TensorProto) -> bool:
 
 @dataclasses.dataclass
 class _Layout:
-    """The data file: its parts in order, and where each distinct range or content begins."""
+    """The data file: its parts in order, and the offset of each distinct file range or content."""
 
     parts: list[bytes | wire.FileRange] = dataclasses.field(default_factory=list)
     offsets: dict[bytes | wire.FileRange, int] = dataclasses.field(default_factory=dict)
     end: int = 0
 
     def add(self, part: bytes | wire.FileRange, length: int) -> int:
-        """The offset of `part`, which is appended at the next aligned offset if it is new."""
+        """The offset of `part`, which is appended at the next aligned offset where it is new."""
         if part not in self.offsets:
             alignment = _LARGE_ALIGNMENT if length >= _LARGE else _PAGE
             padding = -self.end % alignment
@@ -119,7 +119,7 @@ class _Layout:
 
 
 def _place(tensor: onnx.TensorProto, layout: _Layout) -> None:
-    """Move the bytes of a tensor to the data file, if it has more than a few."""
+    """Move the bytes of a tensor to the data file, if they exceed _INLINE_LIMIT."""
     part: bytes | wire.FileRange
     if _is_external(tensor):
         part = wire.external_range(tensor)
@@ -136,7 +136,7 @@ def _place(tensor: onnx.TensorProto, layout: _Layout) -> None:
 
 
 def _write(path: Path, parts: list[bytes | wire.FileRange]) -> None:
-    """Write the parts one after the other; zeros that are holes in their file, or padding, become holes."""
+    """Write the parts one after the other. Holes of the source files and parts of zeros become holes."""
     sources: dict[str, int] = {}
     target = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
     try:
@@ -177,7 +177,7 @@ def _copy_range(source: int, offset: int, target: int, at: int, length: int) -> 
             data = os.lseek(source, position, os.SEEK_DATA)
             hole = min(os.lseek(source, data, os.SEEK_HOLE), end)
         except OSError as error:
-            if error.errno == errno.ENXIO:  # nothing but a hole up to the end of the file
+            if error.errno == errno.ENXIO:  # only a hole up to the end of the file
                 return
             data, hole = position, end  # a file system that knows no holes
         if data >= end:

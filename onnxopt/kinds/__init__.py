@@ -2,23 +2,30 @@
 
 from __future__ import annotations
 
-from onnxopt.fusion.region import Kind
-from onnxopt.kinds.attention.kind import ATTENTION
-from onnxopt.kinds.gemm.kind import GEMM
-from onnxopt.kinds.pointwise.kind import POINTWISE
-from onnxopt.kinds.rowwise.kind import ROWWISE
-from onnxopt.kinds.scan.kind import SCAN
+import importlib
 
-# In the order in which they are searched for: what a kind takes, the later kinds leave alone. Attention takes operators
-# that no other kind does, with the nodes that compute their lengths. Rows come before GEMMs: a bias or a residual costs
-# a norm's kernel less than cuBLASLt's epilogue (benchmarks/notes.md), and the work between a reduction and a scan costs
-# nothing behind the reduction. Pointwise regions take the remaining nodes.
-KINDS: tuple[Kind, ...] = (
-    ATTENTION,
-    ROWWISE,
-    SCAN,
-    GEMM,
-    POINTWISE,
+from onnxopt.fusion.region import Kind
+
+# In the order of the search; later kinds leave alone the nodes that an earlier kind takes. Attention takes operators
+# that no other kind takes, and the nodes that compute their lengths. Rowwise comes before GEMM, because a bias or a
+# residual costs less in a norm's kernel than in cuBLASLt's epilogue (benchmarks/notes.md). Rowwise comes before scan,
+# because the work between a reduction and a scan costs nothing in the reduction's kernel. Pointwise takes the rest.
+_IN_ORDER = (
+    "attention",
+    "rowwise",
+    "scan",
+    "gemm",
+    "pointwise",
 )
+
+
+def _kind(name: str) -> Kind:
+    """The object of the kind in the folder `name`: kinds/gemm/kind.py has GEMM."""
+    kind = getattr(importlib.import_module(f"onnxopt.kinds.{name}.kind"), name.upper())
+    assert isinstance(kind, Kind) and kind.name == name
+    return kind
+
+
+KINDS: tuple[Kind, ...] = tuple(map(_kind, _IN_ORDER))
 
 __all__ = ["KINDS"]

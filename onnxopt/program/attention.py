@@ -1,6 +1,6 @@
-"""TokenAttention: what one kernel computes for one new token a sequence, which attends to a cache that grows by it.
+"""TokenAttention: attention of one new token per sequence to a cache of keys and values, which the kernel extends.
 
-The C++ side is custom_ops/token_attention.h, the CUDA side cuda_kernels/token_attention.cuh.
+The C++ side is custom_ops/program/attention.h, the CUDA side cuda_kernels/attention/token_attention.cuh.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from onnxopt.program.dtypes import DTYPES
 from onnxopt.program.hardware import ACCESS_BYTES, WARP
 
 STORED = ("float16", "bfloat16")
-MOST_HEADS = 8  # query heads that share one head of keys; their queries and sums lie in registers
-# Results of the query heads that share a head of keys. Every warp of a block keeps its own in STATIC_SHARED_BYTES.
+MOST_HEADS = 8  # query heads that share one key head; their queries and sums stay in registers
+# Elements of the results of all query heads that share a key head. STATIC_SHARED_BYTES hold the results of every warp.
 _MOST_ELEMENTS = 1280
 
 
@@ -23,8 +23,8 @@ class TokenAttention:
     """The meaning of a token attention kernel.
 
     inputs, outputs: storage dtype names, all the same. q, k, v, past_k, past_v: positions in inputs; k and v are None
-    where q holds all three. heads: of queries. groups: heads of keys and values. width: elements of a head.
-    scale: the factor of the products of queries and keys.
+    where q holds all three. heads: query heads. groups: key heads, and as many value heads. width: elements of a head.
+    scale: the factor of the scores.
 
     Shapes with B sequences and P tokens in the cache:
         q                      [B, 1, heads * width], or [B, 1, (heads + 2 * groups) * width] where q holds all three
@@ -60,18 +60,21 @@ class TokenAttention:
             raise ValueError("scale must be finite")
 
     def to_json(self) -> dict[str, Any]:
-        """The form kept in kernels.json; k and v are left out where q holds them."""
+        """The form in kernels.json, without k and v where q holds them."""
         row = dataclasses.asdict(self)
         return {k: list(v) if isinstance(v, tuple) else v for k, v in row.items() if v is not None}
 
 
 def why_heads_do_not_fit(heads: int, groups: int, width: int, dtype: str) -> str:
-    """Why the kernel cannot run heads of this number, width and storage dtype; "" where it can."""
+    """The reason why the kernel cannot run heads of this number, width and storage dtype; "" where the kernel can."""
     if groups < 1 or heads % groups or not 1 <= heads // groups <= MOST_HEADS:
-        return f"{heads} heads in {groups} groups: the kernel takes up to {MOST_HEADS} a group"
+        return (
+            f"{heads} query heads share {groups} key heads; the kernel supports up to {MOST_HEADS} query heads per key"
+            " head"
+        )
     if heads // groups * width > _MOST_ELEMENTS:
-        return f"{heads // groups} heads of {width} a group: what a block finds does not fit in shared memory"
+        return f"{heads // groups} query heads of size {width} per key head need more shared memory than a block has"
     lanes, rest = divmod(width * DTYPES[dtype].size, ACCESS_BYTES)
     if rest or not 1 <= lanes <= WARP or lanes.bit_count() != 1:
-        return f"heads of {width} are no power of 2 of 16 bytes that a warp reads at once"
+        return f"A head of {width} elements is not {ACCESS_BYTES} bytes times a power of 2 up to {WARP}"
     return ""

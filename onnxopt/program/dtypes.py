@@ -1,7 +1,7 @@
-"""Storage and compute dtypes: their names (ONNX's, lower case), sizes, and the dtype arithmetic is done in.
+"""Storage and compute dtypes: their names (ONNX's names in lower case), their sizes, and sets of them.
 
-Storage is what lies in memory; compute is what a kernel holds in registers. float16 and bfloat16 compute in float32,
-everything else computes in itself.
+A tensor in memory has a storage dtype. A kernel computes in a compute dtype: float32 for float16 and bfloat16, and the
+storage dtype itself for all others.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ import onnx_ir as ir
 class Dtype:
     """One storage dtype.
 
-    name: ONNX's name in lower case, except "float32"/"float64" for FLOAT/DOUBLE. size: bytes an element.
-    compute: name of the dtype that arithmetic on it runs in. cuda: its type in cuda_kernels/.
+    name: ONNX's name in lower case, but "float32" for FLOAT and "float64" for DOUBLE. size: bytes an element.
+    compute: name of the dtype that kernels compute in. cuda: the type in cuda_kernels/.
     """
 
     name: str
@@ -55,7 +55,7 @@ _IR_NAMES = {"FLOAT": "float32", "DOUBLE": "float64"}
 
 
 def from_ir(dtype: ir.DataType | None) -> Dtype | None:
-    """The row of an onnx_ir dtype, or None where kernels cannot store it (strings, float8, 4-bit, complex, unknown)."""
+    """The row of an onnx_ir dtype; None where no kernel stores it (strings, float8, 4-bit, complex, unknown)."""
     if dtype is None:
         return None
     return DTYPES.get(_IR_NAMES.get(dtype.name, dtype.name.lower()))

@@ -1,4 +1,4 @@
-"""Expr: building a Program by writing arithmetic. The operator table (program/operators.py) is written in it."""
+"""Expr: builds a Program by arithmetic on Python objects. The rows of the operator tables are written in it."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ import numpy as np
 from onnxopt.program.dtypes import DTYPES
 from onnxopt.program.pointwise import PRIMITIVES, Instruction
 
-# Results of these are exactly representable in a storage dtype when their float operands are.
+# The result of each of these fits into a storage dtype without rounding if its float operands do.
 _KEEPS_STORAGE = frozenset({"neg", "abs", "sign", "min", "max", "floor", "ceil", "round", "select"})
 _COMMUTES = frozenset({"add", "mul", "and", "or", "xor", "bit_and", "bit_or", "bit_xor", "eq"})
 
 
 class Builder:
-    """Collects instructions, each once: asking for the same primitive on the same operands returns the same value."""
+    """Collects instructions, each once: the same primitive of the same operands is the same value."""
 
     def __init__(self, inputs: tuple[str, ...]):
         self.code: list[Instruction] = []
@@ -46,7 +46,7 @@ class Builder:
     def const(self, value: float | int | bool, dtype: str) -> Expr:
         """A constant of a compute dtype, rounded to it."""
         if dtype == "float32":
-            with np.errstate(over="ignore"):  # infinity is what it rounds to
+            with np.errstate(over="ignore"):  # a number beyond float32 rounds to infinity
                 value = float(np.float32(value))
         elif dtype == "float64":
             value = float(value)
@@ -58,7 +58,7 @@ class Builder:
 
 
 def _constant_key(value: Any) -> Any:
-    """Distinguish 0.0 from -0.0, 1 from True, and let NaN equal itself."""
+    """A key by which 0.0 differs from -0.0 and 1 from True, and NaN is equal to itself."""
     return None if value is None else (type(value).__name__, str(value))
 
 
@@ -66,8 +66,8 @@ def _constant_key(value: Any) -> Any:
 class Expr:
     """One value of a program under construction.
 
-    exact_in: a storage dtype every value of which this can be stored in without rounding, if known.
-    constant: its value, where it is one.
+    dtype: its compute dtype. exact_in: a storage dtype that holds the value without rounding, None where none is known.
+    constant: the number, where the value is a constant.
     """
 
     builder: Builder
@@ -84,7 +84,7 @@ class Expr:
         return other if isinstance(other, Expr) else self.builder.const(other, self.dtype)
 
     def apply(self, op: str, *others: Expr | float | int | bool) -> Expr:
-        """The primitive `op` of this value and others; Python numbers become constants of this value's dtype."""
+        """The primitive `op` of this value and the others. Python numbers become constants of this value's dtype."""
         args = (self, *(self._coerce(o) for o in others))
         exact = self.exact_in if op in _KEEPS_STORAGE and all(self._fits(a) for a in args) else None
         dtype = "bool" if PRIMITIVES[op].predicate else self.dtype
@@ -94,17 +94,17 @@ class Expr:
         return other.exact_in == self.exact_in or other.constant == 0
 
     def cast(self, dtype: str) -> Expr:
-        """Converted to compute dtype `dtype`; itself where it has that dtype already."""
+        """This value converted to the compute dtype `dtype`; unchanged where it has that dtype already."""
         return self if dtype == self.dtype else self.builder.emit("cast", dtype, self)
 
     def narrow(self, storage: str) -> Expr:
-        """Rounded to what `storage` (a 16-bit float dtype) can hold; itself where that changes nothing."""
+        """This value rounded to what `storage` (a 16-bit float dtype) can hold; unchanged where it fits already."""
         if DTYPES[storage].compute == storage or self.dtype != "float32" or self.exact_in == storage:
             return self
         return self.builder.emit("narrow", "float32", self, storage=storage, exact_in=storage)
 
     def where(self, if_true: Expr, if_false: Expr | float | int) -> Expr:
-        """`if_true` where this (a bool) holds, else `if_false`."""
+        """`if_true` where this bool holds, else `if_false`."""
         other = if_true._coerce(if_false)
         exact = if_true.exact_in if if_true._fits(other) else None
         return self.builder.emit("select", if_true.dtype, self, if_true, other, exact_in=exact)
@@ -128,7 +128,7 @@ class Expr:
         return self._coerce(other).apply("mul", self)
 
     def __truediv__(self, other: Expr | float) -> Expr:
-        """Division; by a constant power of two it is the exact multiplication with its reciprocal."""
+        """The quotient. Division by a constant power of two becomes an exact multiplication by its reciprocal."""
         divisor = self._coerce(other)
         if self.is_float and isinstance(divisor.constant, float) and _is_power_of_two(divisor.constant):
             return self * (1.0 / divisor.constant)
@@ -153,7 +153,7 @@ class Expr:
         return self._coerce(other).apply("le", self)
 
     def __getattr__(self, op: str) -> Any:
-        """x.exp(), x.max(y), ... : every primitive by its name."""
+        """Every primitive by its name: x.exp(), x.max(y), ..."""
         if op not in PRIMITIVES:
             raise AttributeError(op)
         return lambda *others: self.apply(op, *others)

@@ -1,6 +1,6 @@
-"""Extents: the dims, divisors and strides of index maps, each a number times symbolic dims.
+"""Extents: the dims, divisors and strides of index maps. Each is a number times symbolic dims.
 
-A sum of dims (the length of a Concat over a symbolic axis) is no extent; what would need one is refused by its caller.
+A sum of dims, such as the length of a Concat along a symbolic axis, is no extent. Callers refuse what needs one.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 
 @dataclasses.dataclass(frozen=True)
 class Extent:
-    """factor * product of symbols; symbols are sorted names of dims, each at least 1 wherever it is used."""
+    """factor * product of symbols. symbols: names of dims, sorted; every dim is at least 1 at run time."""
 
     factor: int
     symbols: tuple[str, ...] = ()
@@ -24,11 +24,11 @@ class Extent:
 
     @property
     def number(self) -> int | None:
-        """The extent where it is a number."""
+        """The extent as a number; None where it depends on symbols."""
         return None if self.symbols else self.factor
 
     def over(self, other: Extent) -> Extent | None:
-        """self / other where that is exact whatever the symbols are, else None."""
+        """self / other where the division is exact for all sizes of the symbols, else None."""
         if other.factor == 0 or self.factor % other.factor:
             return None
         left = list(self.symbols)
@@ -39,7 +39,7 @@ class Extent:
         return Extent(self.factor // other.factor, tuple(left))
 
     def at_most(self, other: Extent) -> bool:
-        """Whether self <= other is certain."""
+        """Whether self <= other holds for all sizes of the symbols."""
         left, right = list(self.symbols), list(other.symbols)
         for symbol in self.symbols:
             if symbol in right:
@@ -48,7 +48,7 @@ class Extent:
         return not left and self.factor <= other.factor
 
     def value(self, symbols: Mapping[str, int]) -> int:
-        """The number it is for these dims."""
+        """The extent as a number for these sizes of the symbols."""
         return self.factor * math.prod(symbols[s] for s in self.symbols)
 
 

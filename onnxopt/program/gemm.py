@@ -1,10 +1,10 @@
-"""Gemm: what one matrix product of the library computes, with what its epilogue takes in.
+"""Gemm: what one GEMM of the library computes, its epilogue included.
 
     output = activation(alpha * op(a) @ op(b) + bias + beta * residual)
 
-Summed in float32, for float16, bfloat16 and float32; some of cuBLASLt's algorithms round the product to storage once
-before they add to it, as separate operators would. float32 products use TF32 where the provider's own would (its option
-use_tf32, which is on by default). The C++ side is custom_ops/program/gemm.h.
+Sums are float32 for every dtype. Some algorithms of cuBLASLt round the product to the storage dtype before they add
+bias and residual, as separate operators do. float32 products use TF32 where ONNX Runtime's own products do (provider
+option use_tf32, on by default). The C++ side is custom_ops/program/gemm.h.
 """
 
 from __future__ import annotations
@@ -20,13 +20,15 @@ MOST_PARTS = 8  # kGemmParts of custom_ops/program/gemm.h
 
 @dataclasses.dataclass(frozen=True)
 class Gemm:
-    """A product's meaning.
+    """The meaning of a GEMM kernel.
 
-    inputs: dtypes of all inputs; outputs: of the output [..., M, N], or of its equal parts [..., M, N / parts] side by
-    side, where b is one matrix and there is no residual. a [..., M, K], b [..., K, N], bias [N] and
-    residual [..., M, N] are positions in inputs, None where there is none. Leading dims broadcast as MatMul's do;
-    transpose_a and transpose_b swap the last two dims of the operand first. residual_shape: the output takes the
-    residual's dims, of which only the last need be N (a Reshape was taken in).
+    inputs: storage dtypes of all inputs. outputs: storage dtype of the output [..., M, N]. Several outputs are equal
+    parts of it, [..., M, N / parts] side by side; then b is one matrix and there is no residual.
+    a, b, bias, residual: positions in inputs, None where the GEMM has no such operand. Their shapes are
+    [..., M, K], [..., K, N], [N] and [..., M, N]; leading dims broadcast as those of MatMul.
+    transpose_a, transpose_b: the last two dims of the operand are swapped first.
+    residual_shape: the output has the dims of the residual, of which only the last must be N. This is the case where a
+    Reshape between the MatMul and the Add is part of the kernel.
     """
 
     inputs: tuple[str, ...]
@@ -63,6 +65,6 @@ class Gemm:
             raise ValueError("residual_shape without a residual")
 
     def to_json(self) -> dict[str, Any]:
-        """The form kept in kernels.json; bias and residual are left out where there is none."""
+        """The form in kernels.json, without the operands that the GEMM does not have."""
         row = dataclasses.asdict(self)
         return {k: list(v) if isinstance(v, tuple) else v for k, v in row.items() if v is not None}

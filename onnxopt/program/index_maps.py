@@ -1,10 +1,12 @@
 """Index maps: which element of a tensor each element of a kernel's domain needs, as affine functions of digits.
 
 A kernel runs over a flat domain. Its index is written in a mixed radix: digits, outermost first, whose extents multiply
-to the domain's size. A map gives every coordinate of a tensor as offset + sum(coefficient * digit). Index operations
-are undone one by one, from the kernel's output back to its inputs: each turns the map of its result into the map of its
-operand. Where a reshape cuts through a digit, the digit is split into two; where it cuts at no boundary, NotAffine says
-so. A guard is a linear form of the digits and the range in which the element is there at all (Concat, Pad).
+to the size of the domain. A map states every coordinate of a tensor as offset + sum(coefficient * digit).
+
+Index operations are undone one by one, from the kernel's output back to its inputs: each turns the map of its result
+into the map of its operand. A reshape that cuts through a digit splits the digit into two. A reshape that cuts a dim at
+no boundary of another raises NotAffine. A guard is a linear form of the digits and the range of values for which the
+element exists (Concat, Pad).
 """
 
 from __future__ import annotations
@@ -14,14 +16,17 @@ from collections.abc import Sequence
 
 from onnxopt.program.extents import ONE, Extent, product
 
+_SPLITS_A_DIM = "A Reshape splits a dim at a point that is not a boundary of the other shape"
+_NO_MATCH = "The dims before and after a Reshape cannot be matched to each other"
+
 
 class NotAffine(ValueError):
-    """An index operation that no index map describes; the message is the reason of a refusal."""
+    """An index operation that no index map describes. The message is the reason of a refusal."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Linear:
-    """offset + sum of coefficient * digit; terms: (digit, coefficient), in the order of the digits."""
+    """offset + sum of coefficient * digit. terms: pairs (digit, coefficient), in the order of the digits."""
 
     offset: int = 0
     terms: tuple[tuple[int, Extent], ...] = ()
@@ -33,7 +38,7 @@ class Linear:
 
 @dataclasses.dataclass(frozen=True)
 class Guard:
-    """low <= form < high."""
+    """The condition low <= form < high."""
 
     form: Linear
     low: int
@@ -42,7 +47,11 @@ class Guard:
 
 @dataclasses.dataclass(frozen=True)
 class Map:
-    """digits: their extents, outermost first. coordinates: one a dim of the tensor. guards: all hold there."""
+    """Where each element of the domain lies in a tensor.
+
+    digits: extents of the digits, outermost first. coordinates: one for each dim of the tensor. guards: the map holds
+    where all of them do.
+    """
 
     digits: tuple[Extent, ...]
     coordinates: tuple[Linear, ...]
@@ -52,11 +61,11 @@ class Map:
         return Map(self.digits, tuple(coordinates), self.guards)
 
     def guarded(self, form: Linear, low: int, high: int) -> Map | None:
-        """This map where low <= form < high; itself where that is always so, None where it never is."""
+        """This map with the guard low <= form < high; unchanged where that always holds, None where it never does."""
         bounds = self.bounds(form)
         if bounds is None:
-            raise NotAffine("a part begins or ends inside a dim whose size is not known")
-        known = [g for g in self.guards if g.form == form]  # inside a part, the others are not met
+            raise NotAffine("A part of a Concat or Pad begins or ends inside a dim of unknown size")
+        known = [g for g in self.guards if g.form == form]  # inside a part, the form stays in the part's range
         least = max((bounds[0], *(g.low for g in known)))
         most = min((bounds[1], *(g.high - 1 for g in known)))
         if most < low or least >= high:
@@ -66,7 +75,7 @@ class Map:
         return dataclasses.replace(self, guards=(*self.guards, Guard(form, low, high)))
 
     def bounds(self, form: Linear) -> tuple[int, int] | None:
-        """The least and the greatest value of a form, or None where a symbol decides."""
+        """The least and the greatest value of a form; None where they depend on a symbol."""
         least = most = form.offset
         for digit, coefficient in form.terms:
             step, size = coefficient.number, self.digits[digit].number
@@ -77,10 +86,10 @@ class Map:
         return least, most
 
     def split(self, digit: int, inner: Extent) -> Map:
-        """The same map with one digit written as two, the inner one of this extent, which must divide it."""
+        """The same map with one digit written as two. inner: extent of the inner digit; it must divide the digit's."""
         outer = self.digits[digit].over(inner)
         if outer is None:
-            raise NotAffine("a reshape cuts a dim at no boundary of another")
+            raise NotAffine(_SPLITS_A_DIM)
         digits = (*self.digits[:digit], outer, inner, *self.digits[digit + 1 :])
 
         def renumbered(form: Linear) -> Linear:
@@ -97,7 +106,7 @@ class Map:
 
 
 def identity(dims: Sequence[Extent]) -> Map:
-    """The map of a tensor whose flat index is the domain's."""
+    """The map of a tensor whose flat index is that of the domain."""
     digits = tuple(d for d in dims if d != ONE)
     coordinates, k = [], 0
     for d in dims:
@@ -107,18 +116,17 @@ def identity(dims: Sequence[Extent]) -> Map:
 
 
 def reshape(result: Map, result_dims: Sequence[Extent], dims: Sequence[Extent]) -> Map:
-    """The map of a reshape's operand (of `dims`) from that of its result (of `result_dims`)."""
-    found: dict[int, Linear] = {}
+    """The map of a reshape's operand, of shape `dims`, from the map of its result, of shape `result_dims`."""
+    coordinates: dict[int, Linear] = {}  # of the operand, by dim
     inside = [k for k, d in enumerate(dims) if d != ONE]
     outside = [k for k, d in enumerate(result_dims) if d != ONE]
     for group, result_group in _groups(inside, outside, dims, result_dims):
         if len(group) == len(result_group) == 1:
-            found[group[0]] = result.coordinates[result_group[0]]
+            coordinates[group[0]] = result.coordinates[result_group[0]]
             continue
-        # Splitting digits renumbers what was found before, so it travels in the map.
-        result, own = _regroup(result, result_group, result_dims, group, dims, found)
-        found = own
-    return result.with_coordinates([found.get(k, Linear()) for k in range(len(dims))])
+        # Splitting a digit renumbers the digits of the coordinates that are known already.
+        result, coordinates = _regroup(result, result_group, result_dims, group, dims, coordinates)
+    return result.with_coordinates([coordinates.get(k, Linear()) for k in range(len(dims))])
 
 
 def _groups(
@@ -139,20 +147,22 @@ def _groups(
                 right.append(outside[j])
                 j += 1
             else:
-                raise NotAffine("a reshape whose dims do not line up")
+                raise NotAffine(_NO_MATCH)
         groups.append((left, right))
     if i < len(inside) or j < len(outside):
-        raise NotAffine("a reshape whose dims do not line up")
+        raise NotAffine(_NO_MATCH)
     return groups
 
 
 def _regroup(
     result: Map, result_group: Sequence[int], result_dims: Sequence[Extent], group: Sequence[int],
-    dims: Sequence[Extent], found: dict[int, Linear],
+    dims: Sequence[Extent], known: dict[int, Linear],
 ) -> tuple[Map, dict[int, Linear]]:  # fmt: skip
-    """Coordinates of the dims `group` from those of `result_group`, whose sizes multiply to the same."""
-    kept = list(found)
-    current = Map(result.digits, (*result.coordinates, *found.values()), result.guards)
+    """The result's map and the known coordinates of the operand, by dim, after those of the dims `group` were added.
+
+    The dims `group` of the operand and `result_group` of the result have the same product of sizes.
+    """
+    current = Map(result.digits, (*result.coordinates, *known.values()), result.guards)
     while True:
         flat_offset, flat = _flatten(current, result_group, result_dims)
         spread = _spread(current, flat_offset, flat, [dims[k] for k in group])
@@ -160,7 +170,7 @@ def _regroup(
             current = current.split(*spread)
             continue
         rank = len(result.coordinates)
-        renumbered = dict(zip(kept, current.coordinates[rank:], strict=True))
+        renumbered = dict(zip(known, current.coordinates[rank:], strict=True))
         renumbered.update(zip(group, spread, strict=True))
         return Map(current.digits, current.coordinates[:rank], current.guards), renumbered
 
@@ -168,7 +178,7 @@ def _regroup(
 def _flatten(
     current: Map, group: Sequence[int], dims: Sequence[Extent]
 ) -> tuple[list[tuple[int, Extent]], list[tuple[int, Extent]]]:
-    """The row-major index over these dims: offsets as (number, stride), and terms as (digit, coefficient)."""
+    """The row-major index over these dims: offsets as (number, stride) and terms as (digit, coefficient)."""
     offsets, terms, stride = [], [], ONE
     for k in reversed(group):
         coordinate = current.coordinates[k]
@@ -182,7 +192,7 @@ def _flatten(
 def _spread(
     current: Map, offsets: list[tuple[int, Extent]], terms: list[tuple[int, Extent]], dims: Sequence[Extent]
 ) -> list[Linear] | tuple[int, Extent]:
-    """A flat index as one linear form a dim, or (digit, inner extent) of a digit that has to be split first."""
+    """A flat index as one linear form a dim, or the digit that must be split first and the extent of its inner part."""
     strides = [product(dims[k + 1 :]) for k in range(len(dims))]
     parts: list[dict[int, Extent]] = [{} for _ in dims]
     for digit, coefficient in terms:
@@ -192,11 +202,11 @@ def _spread(
             if not (reach * current.digits[digit]).at_most(strides[k - 1]):
                 inner = strides[k - 1].over(reach)
                 if inner is None or coefficient.factor < 0:
-                    raise NotAffine("a reshape cuts a dim at no boundary of another")
+                    raise NotAffine(_SPLITS_A_DIM)
                 return digit, inner
         over = coefficient.over(strides[k])
         if over is None:
-            raise NotAffine("a reshape cuts a dim at no boundary of another")
+            raise NotAffine(_SPLITS_A_DIM)
         parts[k][digit] = _sum(parts[k].get(digit), over)
     forms = [
         Linear(offset, tuple(sorted(part.items())))
@@ -204,7 +214,7 @@ def _spread(
     ]
     for form, dim in zip(forms[1:], dims[1:], strict=True):
         if not _stays_inside(current, form, dim):
-            raise NotAffine("a reshape joins dims of which only parts are read")
+            raise NotAffine("A Reshape merges dims of which only a part is read")
     return forms
 
 
@@ -212,17 +222,17 @@ def _sum(a: Extent | None, b: Extent) -> Extent:
     if a is None:
         return b
     if a.symbols != b.symbols:
-        raise NotAffine("a dim is read at a sum of symbolic strides")
+        raise NotAffine("The index of an element depends on a sum of different symbolic dims")
     return Extent(a.factor + b.factor, a.symbols)
 
 
 def _dim_of(coefficient: Extent, strides: Sequence[Extent]) -> int:
-    """The innermost dim whose coordinate this coefficient changes by whole steps, and no dim outside of it."""
+    """The outermost dim whose stride is at most this coefficient, so that no dim outside of it changes."""
     size = coefficient if coefficient.factor > 0 else coefficient * -1
     for k, stride in enumerate(strides):
         if stride.at_most(size):
             return k
-    raise NotAffine("a reshape of symbolic dims that do not line up")
+    raise NotAffine("The symbolic dims before and after a Reshape cannot be matched to each other")
 
 
 def _spread_offsets(offsets: list[tuple[int, Extent]], strides: Sequence[Extent], dims: Sequence[Extent]) -> list[int]:
@@ -233,7 +243,7 @@ def _spread_offsets(offsets: list[tuple[int, Extent]], strides: Sequence[Extent]
         k = _dim_of(s, strides)
         over = s.over(strides[k])
         if over is None or over.number is None:
-            raise NotAffine("a reshape cuts a dim at no boundary of another")
+            raise NotAffine(_SPLITS_A_DIM)
         spread[k] += n * over.number
     total = sum(numbers)
     for k, stride in enumerate(strides):
@@ -245,13 +255,13 @@ def _spread_offsets(offsets: list[tuple[int, Extent]], strides: Sequence[Extent]
 
 
 def _stays_inside(current: Map, form: Linear, dim: Extent) -> bool:
-    """Whether a form is certain to lie in [0, dim)."""
+    """Whether a form lies in [0, dim) for all sizes of the symbols."""
     bounds = current.bounds(form)
     if bounds is not None and dim.number is not None:
         return bounds[0] >= 0 and bounds[1] < dim.number
     if form.offset or any(c.factor < 0 for _, c in form.terms):
         return False
-    reach = ONE  # in a mixed radix the greatest value is its size less one
+    reach = ONE  # one more than the greatest value, as in a mixed radix
     for digit, coefficient in sorted(form.terms, key=lambda t: (len(t[1].symbols), t[1].factor)):
         if not reach.at_most(coefficient):
             return False

@@ -1,8 +1,8 @@
-"""Indexing: how a pointwise kernel with index operations reads its inputs, as the library is told in kernels.json.
+"""Indexing: how a kernel with index operations reads its inputs, in the form of kernels.json.
 
-The element that an access reads for domain element i lies at
+For element i of the domain, an access reads the element of its input at position
     offset + sum over its terms of ((i / div) mod mod) * stride
-of its input, counted in elements. Dims may be symbolic: then the library computes the numbers from the inputs' shapes.
+Dims may be symbolic. The library then computes the numbers from the inputs' shapes.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from typing import Any
 
 from onnxopt.program.extents import Extent
 
-MAX_TERMS = 6  # of one access or condition: what a kernel's parameters hold (cuda_kernels/device/abi.h)
+MAX_TERMS = 6  # of one access or condition: a kernel's parameters hold no more (cuda_kernels/device/abi.h)
 MAX_CONDITIONS = 8
 
 
 @dataclasses.dataclass(frozen=True)
 class Term:
-    """((i / div) mod mod) * stride; stride may be negative."""
+    """((i / div) mod mod) * stride. The stride may be negative."""
 
     div: Extent
     mod: Extent
@@ -28,9 +28,10 @@ class Term:
 
 @dataclasses.dataclass(frozen=True)
 class Access:
-    """One way in which the kernel reads one input. offset: summands. terms: from the innermost dim outwards.
+    """One way in which the kernel reads one input.
 
-    guards: conditions that must hold, or nothing is read and the value does not matter.
+    offset: extents whose sum is the offset. terms: from the innermost dim outwards. guards: positions of the conditions
+    under which the access is read; the value does not matter where one of them does not hold.
     """
 
     input: int
@@ -41,7 +42,7 @@ class Access:
 
 @dataclasses.dataclass(frozen=True)
 class Condition:
-    """low <= offset + sum of the terms < high."""
+    """Whether low <= offset + sum of the terms < high."""
 
     offset: int
     terms: tuple[Term, ...]
@@ -51,9 +52,10 @@ class Condition:
 
 @dataclasses.dataclass(frozen=True)
 class Indexing:
-    """dims: of every input; shapes: of every output, all of the same size; symbols: where each is found.
+    """How a kernel reads its inputs.
 
-    symbols: name -> (input, axis).
+    dims: of every input. shapes: of every output; all outputs have the same number of elements. symbols: for each
+    symbolic dim its name, and an input and an axis that have its size.
     """
 
     accesses: tuple[Access, ...]
@@ -69,10 +71,10 @@ class Indexing:
 
     @functools.cached_property
     def leaders(self) -> tuple[int, ...]:
-        """For each access the first of its group: accesses of one load, of which at most one is meant at any index.
+        """For each access the first access of its group.
 
-        They read one input in the same terms, from different offsets, and their guards exclude each other, as the parts
-        of a Concat do that were sliced from one tensor.
+        One load serves a group. Its accesses read one input with the same terms and different offsets, and at any index
+        the guards of at most one of them hold. So it is for parts of a Concat that were sliced from one tensor.
         """
         groups: list[list[int]] = []
         for k, access in enumerate(self.accesses):
@@ -94,13 +96,13 @@ class Indexing:
         )
 
     def symbols_used(self) -> set[str]:
-        """Symbols that an offset, a term or a shape depends on."""
+        """The symbols on which an offset, a term or a shape depends."""
         terms = [t for form in self.forms for t in form]
         used = [e for dims in self.shapes for e in dims] + [e for a in self.accesses for e in a.offset]
         return {s for e in (*used, *(e for t in terms for e in (t.div, t.mod, t.stride))) for s in e.symbols}
 
     def verify(self, inputs: int, outputs: int) -> None:
-        """Raise ValueError naming what breaks a rule of this module."""
+        """Raise ValueError naming the part that breaks a rule of this module. inputs, outputs: their numbers."""
         if len(self.dims) != inputs or len(self.shapes) != outputs:
             raise ValueError("index: dims or shapes do not match the inputs or outputs")
         known = {name for name, _, _ in self.symbols}
@@ -117,20 +119,20 @@ class Indexing:
         if len(self.conditions) > MAX_CONDITIONS or any(len(c.terms) > MAX_TERMS for c in self.conditions):
             raise ValueError("index: too many conditions, or too many terms")
         if unknown := {s for e in used for s in e.symbols} - known:
-            raise ValueError(f"index: dims {sorted(unknown)} are those of no input")
+            raise ValueError(f"index: no input has a dim of size {', '.join(f'`{s}`' for s in sorted(unknown))}")
 
     def number(self, e: Extent) -> int | list[int]:
-        """An extent as kernels.json has it: a number, or [factor, symbol, ...] with symbols by position."""
+        """An extent in the form of kernels.json: a number, or [factor, symbol, ...] with symbols by position."""
         position = {name: k for k, (name, _, _) in enumerate(self.symbols)}
         return e.factor if not e.symbols else [e.factor, *(position[s] for s in e.symbols)]
 
     @property
     def guards(self) -> tuple[int, ...]:
-        """For every access the conditions that must hold, as bits."""
+        """For every access the conditions that must hold, as a bit mask."""
         return tuple(sum(1 << g for g in a.guards) for a in self.accesses)
 
     def to_json(self) -> dict[str, Any]:
-        """The form kept in kernels.json."""
+        """The form in kernels.json."""
         number = self.number
 
         def rows(terms: tuple[Term, ...]) -> list[Any]:

@@ -55,7 +55,7 @@ def _cast(c: Call) -> Expr:
     x = c.args[0]
     target = DTYPES[c.result]
     if target.kind != "float":
-        x = x.narrow(c.operand)  # truncation jumps
+        x = x.narrow(c.operand)  # because truncation jumps
     return x.cast(target.compute).narrow(c.result)
 
 
@@ -69,7 +69,7 @@ def _clip(c: Call) -> Expr:
 def _div(c: Call) -> Expr:
     x, y = c.args
     if c.operand in ("float16", "bfloat16") and isinstance(y.constant, float) and abs(y.constant) > 1e-30:
-        return x * (1.0 / y.constant)  # float32's half ulp vanishes when stored in 16 bits
+        return x * (1.0 / y.constant)  # rounding to 16 bits hides the half ulp of float32 that this costs
     return x / y
 
 
@@ -152,7 +152,7 @@ def _hard_sigmoid(x: Expr, alpha: float, beta: float) -> Expr:
 
 def _shrink(c: Call) -> Expr:
     x, bias, limit = c.args[0], c.attr("bias", 0.0), c.attr("lambd", 0.5)
-    return (x < -limit).where(x + bias, (x > limit).where(x - bias, 0.0 if x.is_float else 0))  # of NaN too
+    return (x < -limit).where(x + bias, (x > limit).where(x - bias, 0.0 if x.is_float else 0))  # 0 for NaN too
 
 
 def _leaky_relu(x: Expr, slope: Expr | float) -> Expr:

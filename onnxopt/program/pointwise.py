@@ -1,10 +1,11 @@
 """Program: what one pointwise kernel computes for one element, as straight-line code over scalar primitives.
 
-The same program becomes CUDA source (kinds/pointwise/cuda.py) and is interpreted by the library's CPU kernel
-(custom_ops/), which reads it from kernels.json. Values are numbered: ids 0 .. len(leaves)-1 are what is read, each
-already converted from its storage dtype to its compute dtype; instruction k defines id len(leaves)+k. Leaves are the
-inputs, or, where the kernel does index operations too, its accesses to them followed by its conditions on the index
-(program/indexing.py).
+kinds/pointwise/cuda.py turns a program into CUDA source. The library's CPU kernel (custom_ops/) reads it from
+kernels.json and interprets it.
+
+Every value of a program has an id. The leaves have ids 0 .. len(leaves) - 1, in their compute dtype; instruction k
+defines id len(leaves) + k. The leaves are the inputs. In a kernel with index operations the leaves are the kernel's
+accesses to its inputs, followed by its conditions on the index (program/indexing.py).
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ _BOOL = frozenset({"bool"})
 class Primitive:
     """A scalar function: its arity, the dtypes its operands may have, and whether it returns bool.
 
-    All operands share one dtype, except those of `select` (bool, T, T) and `cast`. `cost` is in float32 instructions.
+    All operands have one dtype; the exceptions are `select` (bool, T, T) and `cast`. cost: in float32 instructions.
     """
 
     arity: int
@@ -37,13 +38,14 @@ class Primitive:
 
 
 PRIMITIVES: dict[str, Primitive] = {
-    # value: a constant, in field `value`
+    # a constant, in the field `value`
     "const": Primitive(0, _ANY, cost=0),
-    # conversions: cast to `dtype`; narrow: round to storage dtype `storage` and come back to float32
+    # conversions. cast: to `dtype`. narrow: rounded to the storage dtype `storage`, still as float32
     "cast": Primitive(1, _ANY),
     "narrow": Primitive(1, frozenset({"float32"}), cost=2),
-    # arithmetic; integers wrap, also the lowest one by -1; integer div truncates. On integers x / 0 is 0 and x mod 0 is x,
-    # but that the CPU kernel reports an error, as ONNX Runtime's operators do, where no condition leaves elements out
+    # arithmetic. Integers wrap around, also the lowest one by -1; div of integers truncates. On integers x / 0 is 0 and
+    # x mod 0 is x, but the CPU kernel reports an error, as ONNX Runtime's operators do, where no condition leaves
+    # elements out
     "neg": Primitive(1, _NUMBER),
     "abs": Primitive(1, _NUMBER),
     "sign": Primitive(1, _NUMBER, cost=2),
@@ -51,7 +53,7 @@ PRIMITIVES: dict[str, Primitive] = {
     "sub": Primitive(2, _NUMBER),
     "mul": Primitive(2, _NUMBER),
     "div": Primitive(2, _NUMBER, cost=8),
-    "min": Primitive(2, _NUMBER, cost=2),  # NaN in, NaN out
+    "min": Primitive(2, _NUMBER, cost=2),  # NaN if an operand is NaN; max too
     "max": Primitive(2, _NUMBER, cost=2),
     "pow": Primitive(2, _NUMBER, cost=40),
     "mod": Primitive(2, _INTEGER, cost=20),  # sign of the divisor, as Python's %
@@ -89,7 +91,7 @@ PRIMITIVES: dict[str, Primitive] = {
     "and": Primitive(2, _BOOL),
     "or": Primitive(2, _BOOL),
     "xor": Primitive(2, _BOOL),
-    # bits; a shift by the width or more gives 0
+    # bits. A shift by the dtype's width or more gives 0
     "bit_not": Primitive(1, _INTEGER),
     "bit_and": Primitive(2, _INTEGER),
     "bit_or": Primitive(2, _INTEGER),
@@ -120,11 +122,11 @@ class Instruction:
 class Program:
     """A pointwise kernel's meaning.
 
-    inputs, outputs: storage dtype names. results[k]: id whose value output k stores.
-    depends[k]: inputs whose numpy broadcast is the shape of output k; ranks[k]: its rank is at least this (constants
-    folded into the code may have had more dims than every input).
-    index: how the inputs are read, where index operations are part of the kernel: then the first ids are its accesses
-    and its conditions instead of the inputs, and it states the outputs' shapes instead of depends and ranks.
+    inputs, outputs: storage dtype names. results[k]: id of the value that output k stores.
+    depends[k]: inputs whose numpy broadcast is the shape of output k. ranks[k]: the least rank of output k, because a
+    constant that became part of the code may have had more dims than every input.
+    index: how the kernel reads its inputs, where index operations are part of it. The index then states the outputs'
+    shapes, and depends and ranks do not count.
     """
 
     inputs: tuple[str, ...]
@@ -137,17 +139,17 @@ class Program:
 
     @property
     def accesses(self) -> tuple[str, ...]:
-        """Storage dtypes of what the kernel reads: the inputs, or each access to one of them."""
+        """Storage dtypes of the inputs, or, with index operations, of every access to an input."""
         return self.inputs if self.index is None else tuple(self.inputs[a.input] for a in self.index.accesses)
 
     @property
     def conditions(self) -> int:
-        """How many conditions on the index the kernel evaluates."""
+        """How many conditions on the index the kernel evaluates for an element."""
         return 0 if self.index is None else len(self.index.conditions)
 
     @property
     def leaves(self) -> tuple[str, ...]:
-        """Storage dtypes of the ids that no instruction defines."""
+        """Storage dtypes of the values that no instruction defines: accesses, then conditions."""
         return (*self.accesses, *("bool",) * self.conditions)
 
     @property
@@ -157,7 +159,7 @@ class Program:
 
     @property
     def cost(self) -> int:
-        """Work of one element in float32 instructions, a rough figure for the cost model."""
+        """Work for one element in float32 instructions: a rough figure for the cost model."""
         return sum(PRIMITIVES[i.op].cost for i in self.code)
 
     def verify(self) -> None:
@@ -180,7 +182,7 @@ class Program:
             self.index.verify(len(self.inputs), len(self.outputs))
 
     def to_json(self) -> dict[str, Any]:
-        """The form kept in kernels.json. Non-finite constants are the strings "inf", "-inf" and "nan"."""
+        """The form in kernels.json. Non-finite constants are the strings "inf", "-inf" and "nan"."""
         code = []
         for i in self.code:
             row: dict[str, Any] = {"op": i.op, "dtype": i.dtype, "args": list(i.args)}
@@ -189,7 +191,7 @@ class Program:
             if i.storage is not None:
                 row["storage"] = i.storage
             code.append(row)
-        described: dict[str, Any] = {
+        document: dict[str, Any] = {
             "inputs": list(self.inputs),
             "outputs": list(self.outputs),
             "code": code,
@@ -198,8 +200,8 @@ class Program:
             "ranks": list(self.ranks),
         }
         if self.index is not None:
-            described["index"] = self.index.to_json()
-        return described
+            document["index"] = self.index.to_json()
+        return document
 
 
 def _problem(i: Instruction, dtypes: tuple[str, ...], own_id: int) -> str | None:
@@ -228,7 +230,7 @@ def _problem(i: Instruction, dtypes: tuple[str, ...], own_id: int) -> str | None
 
 
 def without_dead_code(program: Program) -> Program:
-    """Drop instructions no output needs (a special case such as x ** 2 leaves its exponent behind)."""
+    """The program without the instructions that no output needs, such as the exponent of x ** 2 once it is x * x."""
     first = len(program.leaves)
     live = set(program.results)
     for k in range(len(program.code) - 1, -1, -1):

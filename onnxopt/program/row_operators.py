@@ -1,7 +1,8 @@
-"""The table of rowwise operators: what each means in reductions along the row and pointwise arithmetic.
+"""The table of rowwise operators: what each means, as reductions along a row and pointwise arithmetic.
 
-Like program/operators.py's rows they are written over Expr; finding, lowering and the tests read them. The definitions are those of
-the ONNX operator specification. `c.sum` and its like reduce along the row; what they return has one value a row.
+The rows are written over Expr, like those of program/operators.py. Type inference, the search for regions, lowering and
+the tests read them. The definitions are those of the ONNX operator specification and, for com.microsoft, of ONNX
+Runtime's ContribOperators.md. `c.sum` and its kind reduce along the row: their results have one value a row.
 """
 
 from __future__ import annotations
@@ -16,15 +17,16 @@ from onnxopt.program.result_dtypes import ResultDtype, always, of_operand, same
 
 
 def reduce(kind: str, x: Expr) -> Expr:
-    """x reduced along the row: sum, prod, max or min."""
+    """x reduced along the row. kind: sum, prod, max or min."""
     return x.builder.emit(f"reduce_{kind}", x.dtype, x, exact_in=x.exact_in if kind in ("max", "min") else None)
 
 
 @dataclasses.dataclass(frozen=True)
 class RowCall:
-    """One use of an operator: its operands in compute dtype (None: left out), attributes, and its storage dtype.
+    """One use of an operator: its operands in compute dtype (None: left out) and its attributes.
 
-    reduce: what makes one value a row of an operand (kinds/rowwise/index_lowering.py has another one).
+    operand: storage dtype of the first operand. reduce: how an operand is reduced to one value a row;
+    kinds/rowwise/index_lowering.py puts another function in its place.
     """
 
     args: tuple[Expr | None, ...]
@@ -34,10 +36,10 @@ class RowCall:
 
     @property
     def x(self) -> Expr:
-        """The first operand, which has the shape of the domain."""
+        """The first operand. It has the shape of the domain."""
         first = self.args[0]
         if first is None:
-            raise ValueError("the first operand is left out")
+            raise ValueError("The operator has no data input")
         return first
 
     def attr(self, name: str, default: Any) -> Any:
@@ -56,15 +58,15 @@ class RowCall:
         return self.sum(x) / self.length(x)
 
     def length(self, x: Expr) -> Expr:
-        """How many elements a row has."""
+        """The number of elements of a row."""
         return x.builder.emit("length", x.dtype)
 
     def position(self) -> Expr:
-        """Where an element lies in its row, as int64."""
+        """An element's position in its row, as int64."""
         return self.x.builder.emit("position", "int64")
 
     def quotient(self, x: Expr, row: Expr) -> Expr:
-        """x / row; for 16-bit results by one reciprocal a row: float32's half ulp vanishes when they are stored."""
+        """x / row; x * (1 / row) for 16-bit results, whose rounding hides the half ulp of float32 that this costs."""
         return x * (1.0 / row) if self.operand in ("float16", "bfloat16") else x / row
 
     def scaled(self, x: Expr, scale: Expr | None, bias: Expr | None) -> Expr:
@@ -80,14 +82,19 @@ def _same(x: Expr, like: Expr) -> Expr:
 class RowOperator:
     """One row of the table.
 
-    name, since, before: ONNX op type, and the versions the row holds for (before: the first that it does not).
-    domain: as nodes have it. meaning: its outputs, those that are not asked for included. axes: where the reduced axes
-    are told: "axes" attribute or second input, "axis" alone, "from axis" to the last, "spatial" (2 to the last), or
-    "groups" (spatial, with the channels of each group). default_axes: where "axes" are not told, if not all of them.
-    operands: how many of its inputs are values (the rest tells axes). channels: operands that hold one value a channel
-    (axis 1). row_outputs: outputs with one value a row. alone: one node of it is worth a kernel. attributes: attribute
-    sets the tests try. samples: where test inputs are drawn. ulp: what the result may differ from the reference by, in
-    ulp of the storage dtype.
+    name, domain: ONNX op type and its domain. since, before: the row holds from the one version on, up to but not
+        including the other.
+    meaning: all outputs of the operator, in terms of the operands.
+    axes: which axes are reduced. "axes": those of the attribute or second input of this name. "axis": the one of the
+        attribute. "from axis": from that one to the last. "spatial": from axis 2 to the last. "groups": as "spatial",
+        together with the channels of a group.
+    axis: the default of the attribute. default_axes: the default of "axes", where that is not all axes.
+    operands: how many inputs are values; the inputs behind them state axes. channels: operands that have one value a
+        channel (axis 1).
+    row_outputs: outputs with one value a row. result: the dtype of the first output.
+    dtypes: storage dtypes that the operands may have. alone: a node of this operator is worth a kernel of its own.
+    attributes: attribute sets that tests try. samples: where tests draw inputs. ulp: how far the result may be from the
+        reference in tests, in ulp of the storage dtype.
     """
 
     name: str
@@ -96,7 +103,7 @@ class RowOperator:
     meaning: Callable[[RowCall], tuple[Expr, ...]]
     before: int | None = None
     domain: str = ""
-    axis: int = -1  # where the attribute is left out
+    axis: int = -1
     default_axes: tuple[int, ...] = ()
     operands: int = 1
     channels: frozenset[int] = frozenset()
@@ -109,15 +116,15 @@ class RowOperator:
     ulp: int = 8
 
 
-def _reduction(name: str, meaning: Callable[[RowCall, Expr], Expr], **more: Any) -> RowOperator:
+def _reduction(name: str, meaning: Callable[[RowCall, Expr], Expr], **fields: Any) -> RowOperator:
     return RowOperator(
         name, 1, "axes", lambda c: (meaning(c, c.x),), row_outputs=frozenset({0}),
-        attributes=({}, {"keepdims": 0}), **more
+        attributes=({}, {"keepdims": 0}), **fields
     )  # fmt: skip
 
 
 def _arg(c: RowCall, kind: str) -> tuple[Expr, ...]:
-    """The first (or last) position of the largest or smallest element; of a NaN, where there is one."""
+    """The first or last position of the largest or smallest element, or of a NaN where the row has one."""
     x = c.x.narrow(c.operand)
     best = x.eq(c.reduce(kind, x))
     if x.is_float:
@@ -136,7 +143,7 @@ def _arg_reduction(name: str, kind: str) -> RowOperator:
 
 
 def _guarded(m: Expr) -> Expr:
-    """0 in place of an infinite maximum, so that what is subtracted from it stays what it is."""
+    """The maximum m, or 0 where it is infinite, so that x - m stays infinite instead of NaN."""
     return m.isinf().where(m.builder.const(0.0, m.dtype), m)
 
 
@@ -173,7 +180,7 @@ def _rms_norm(c: RowCall) -> tuple[Expr, ...]:
 
 
 def _skip(c: RowCall, bias: Expr | None) -> Expr:
-    """The operand with what is added to it before it is normalized."""
+    """The sum that is normalized: the first operand, the skip connection and the bias."""
     skip = c.arg(1)
     x = c.x if skip is None else c.x + _same(skip, c.x)
     return x if bias is None else x + _same(bias, c.x)
@@ -264,5 +271,5 @@ def find(domain: str, op_type: str, version: int | None) -> RowOperator | None:
 
 
 def keeps_shape(domain: str, op_type: str) -> bool:
-    """Whether an operator's first output has the shape of its first operand."""
+    """Whether the first output of an operator has the shape of its first operand."""
     return any(0 not in row.row_outputs for row in ROW_OPERATORS.get((domain, op_type), ()))

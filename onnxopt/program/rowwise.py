@@ -1,14 +1,16 @@
 """RowProgram: what one rowwise kernel computes, as pointwise programs with reductions between them.
 
-The domain is a grid of rows: the shape of view 0 with its axes first .. last - 1 reduced, so that a row is one position
-of the other axes. Work alternates: a stage computes values for every element and reduces each to one value a row, then
-computes more from those for every row; the next stage may read both. `output` computes what is stored for every
-element, `row_output` what is stored for every row.
+The domain is a grid of rows: the shape of view 0 with its axes first .. last - 1 reduced. A row is one position of the
+other axes. Work is done in stages. The element piece of a stage computes values for every element, and each of them is
+reduced to one value a row. The row piece of the stage computes further values for every row. Later stages may read all
+of these values. In the end `output` computes what is stored for every element, and `row_output` what is stored for
+every row.
 
-Values that pieces hand to each other have slots: the leaves first (the region's inputs, or, with index operations, the
-accesses to them and then the conditions on the index, as in a Program), then what is GIVEN (the length of a row as
-float32 and as float64, an element's position in its row), then stage by stage the reduced values and the results of its
-row piece. Row values are kept in the compute dtype, never rounded.
+Pieces hand values to each other in numbered slots:
+    the leaves: the inputs, or, with index operations, the accesses to them and then the conditions, as in a Program;
+    the slots of GIVEN: the length of a row as float32, the same as float64, and an element's position in its row;
+    for each stage, the reduced values and then the results of its row piece.
+Values of a row stay in their compute dtype and are never rounded.
 """
 
 from __future__ import annotations
@@ -21,9 +23,9 @@ from onnxopt.program.extents import ONE, Extent
 from onnxopt.program.indexing import Indexing
 from onnxopt.program.pointwise import Program
 
-# How values of a row become one; NaN stays NaN. Sums are made in the compute dtype, in any order.
+# Reductions of a row. The result is NaN where an element is NaN. Sums have the compute dtype, in any order.
 REDUCTIONS = ("sum", "prod", "max", "min")
-GIVEN = ("float32", "float64", "int64")  # dtypes of a row's length, twice, and of an element's position
+GIVEN = ("float32", "float64", "int64")  # dtypes of the slots that no piece computes: a row's length, twice; a position
 POSITION = GIVEN.index("int64")
 FORMS = ("element", "row", "squeezed")
 MAX_RANK = 16
@@ -31,10 +33,10 @@ MAX_RANK = 16
 
 @dataclasses.dataclass(frozen=True)
 class View:
-    """One shape that the domain's elements are given, in the same flat order.
+    """One shape of the domain. All views have the domain's elements in the same flat order.
 
-    target: how to reshape the other view to this one, as ONNX's Reshape takes it; None for the view whose shape is the
-    broadcast of the inputs that are read in it.
+    target: the shape operand of the ONNX Reshape that turns the other view into this one. None for the view whose shape
+    is the broadcast of the inputs that are read in it.
     """
 
     rank: int
@@ -43,9 +45,9 @@ class View:
 
 @dataclasses.dataclass(frozen=True)
 class Operand:
-    """How an input lies over the domain: it is broadcast into `view` after `trailing` dims of 1 were appended.
+    """How an input is read: `trailing` dims of 1 are appended to its shape, which is then broadcast into `view`.
 
-    row: it is known to have one element a row at most, and may be read by row pieces.
+    row: the input is known to have at most one element a row, so that row pieces may read it.
     """
 
     view: int = 0
@@ -55,7 +57,11 @@ class Operand:
 
 @dataclasses.dataclass(frozen=True)
 class Result:
-    """An output: every element in the shape of `view`, or one a row with the reduced axes as 1 or squeezed out."""
+    """The shape of an output, by form.
+
+    "element": every element, in the shape of `view`. "row": one value a row, with the reduced axes kept as 1.
+    "squeezed": one value a row, without the reduced axes.
+    """
 
     form: str
     view: int = 0
@@ -63,7 +69,7 @@ class Result:
 
 @dataclasses.dataclass(frozen=True)
 class Piece:
-    """A program whose input k is the value in slot reads[k]."""
+    """A program that reads slots: its input k is the value in slot reads[k]."""
 
     reads: tuple[int, ...]
     program: Program
@@ -71,7 +77,11 @@ class Piece:
 
 @dataclasses.dataclass(frozen=True)
 class Stage:
-    """element: its result k, in its compute dtype, is reduced by reductions[k]. row: more values for every row."""
+    """One round of reductions.
+
+    element: computes a value for every element; result k is reduced by reductions[k], in its compute dtype.
+    row: computes further values for every row; None where there are none.
+    """
 
     element: Piece
     reductions: tuple[str, ...]
@@ -80,12 +90,13 @@ class Stage:
 
 @dataclasses.dataclass(frozen=True)
 class RowProgram:
-    """A rowwise kernel's meaning. inputs, outputs: storage dtype names, described by operands and results.
+    """A rowwise kernel's meaning. inputs, outputs: storage dtype names.
 
-    output stores the results of form "element", row_output the others, both in the order of `results`.
-    index: how the inputs are read, where index operations are part of the kernel. Then it states the outputs' shapes,
-    there is an operand for each leaf, and the domain is `domain`: how many positions lie before the rows' axis, how
-    many elements a row has, and how many rows lie side by side.
+    first, last: the reduced axes of view 0. operands: how each leaf is read. results: the shape of each output.
+    output: computes the outputs of form "element". row_output: computes the others. Both have the order of `results`.
+    index: how the kernel reads its inputs, where index operations are part of it. The index then states the outputs'
+    shapes. domain: with an index, its three extents: positions before the axis of the rows, elements of a row, and rows
+    side by side.
     """
 
     inputs: tuple[str, ...]
@@ -103,35 +114,35 @@ class RowProgram:
 
     @property
     def leaves(self) -> tuple[str, ...]:
-        """Storage dtypes of what is read: the inputs, or each access to one of them and then the conditions."""
+        """Storage dtypes of the leaves: the inputs, or the accesses to them and then the conditions."""
         if self.index is None:
             return self.inputs
         return (*(self.inputs[a.input] for a in self.index.accesses), *("bool",) * len(self.index.conditions))
 
     @property
     def guards(self) -> tuple[int, ...]:
-        """For every access the conditions that must hold, as bits."""
+        """For every access the conditions that must hold, as a bit mask."""
         return (0,) * len(self.inputs) if self.index is None else self.index.guards
 
     @property
     def trailing(self) -> bool:
-        """Whether a row's elements are known to lie side by side."""
+        """Whether the elements of a row are known to lie side by side in memory."""
         return self.last == self.views[0].rank if self.index is None else self.domain[2] == ONE
 
     @property
     def pieces(self) -> tuple[Piece, ...]:
-        """Every piece, in the order that they run in."""
-        found = [p for s in self.stages for p in (s.element, s.row)] + [self.output, self.row_output]
-        return tuple(p for p in found if p is not None)
+        """Every piece, in the order in which they run."""
+        pieces = [p for s in self.stages for p in (s.element, s.row)] + [self.output, self.row_output]
+        return tuple(p for p in pieces if p is not None)
 
     @property
     def cost(self) -> int:
-        """Work of one element in float32 instructions, each piece counted once."""
+        """Work for one element in float32 instructions, each piece counted once."""
         return sum(p.program.cost for p in self.pieces)
 
     @property
     def slots(self) -> tuple[str, ...]:
-        """Dtype of every slot: storage for the leaves, compute for the rest."""
+        """Dtype of every slot: the storage dtype of a leaf, the compute dtype of any other value."""
         dtypes = [*self.leaves, *GIVEN]
         for stage in self.stages:
             dtypes += stage.element.program.outputs
@@ -139,7 +150,7 @@ class RowProgram:
         return tuple(dtypes)
 
     def stored(self, form: str) -> tuple[int, ...]:
-        """Outputs that the element piece ("element") or the row piece ("row") stores."""
+        """Positions of the outputs that `output` (form "element") or `row_output` (form "row") computes."""
         return tuple(k for k, r in enumerate(self.results) if (r.form == "element") == (form == "element"))
 
     def verify(self) -> None:
@@ -151,7 +162,7 @@ class RowProgram:
         if self.index is not None:
             self.index.verify(len(self.inputs), len(self.outputs))
         if len(self.domain) != (0 if self.index is None else 3):
-            raise ValueError("the domain has three extents where index operations are part of it, else none")
+            raise ValueError("the domain has three extents with an index, and none without")
         if len(self.views) not in (1, 2) or [v.target for v in self.views].count(None) != 1:
             raise ValueError("there must be one view that inputs are broadcast into, and at most one reshaped from it")
         if any(not 1 <= v.rank <= MAX_RANK or (v.target and len(v.target) != v.rank) for v in self.views):
@@ -180,8 +191,8 @@ class RowProgram:
                 if dtype not in COMPUTE_DTYPES:
                     raise ValueError(f"stage {k}: {dtype} is no compute dtype")
         for form, piece in (("element", self.output), ("row", self.row_output)):
-            wanted = tuple(self.outputs[k] for k in self.stored(form))
-            if wanted != (piece.program.outputs if piece else ()):
+            stored = tuple(self.outputs[k] for k in self.stored(form))
+            if stored != (piece.program.outputs if piece else ()):
                 raise ValueError(f"the {form} outputs are not what is computed for them")
             if piece:
                 self._verify_piece(piece, known, rows_only=form == "row")
@@ -196,8 +207,8 @@ class RowProgram:
             raise ValueError("a row piece reads the position of an element")
 
     def to_json(self) -> dict[str, Any]:
-        """The form kept in kernels.json."""
-        described = {
+        """The form in kernels.json."""
+        document = {
             "inputs": list(self.inputs),
             "outputs": list(self.outputs),
             "axes": [self.first, self.last],
@@ -212,8 +223,8 @@ class RowProgram:
             "row_output": _json(self.row_output),
         }  # fmt: skip
         if self.index is not None:
-            described |= {"index": self.index.to_json(), "domain": [self.index.number(e) for e in self.domain]}
-        return described
+            document |= {"index": self.index.to_json(), "domain": [self.index.number(e) for e in self.domain]}
+        return document
 
 
 def _json(piece: Piece | None) -> dict[str, Any] | None:

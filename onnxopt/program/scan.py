@@ -1,7 +1,7 @@
-"""ScanProgram: a CumSum with the elementwise work before and after it, as one kernel runs it.
+"""ScanProgram: a CumSum and the elementwise work before and after it, which one kernel computes.
 
-The domain is the numpy broadcast of all inputs, and what is summed up and every output has its shape. Along `axis` of
-it lie rows: the running total at an element is the sum of what `element` gives for the elements of its row up to it.
+The domain is the numpy broadcast of all inputs. The summands and every output have its shape. Rows lie along one axis
+of the domain. The running total at an element is the sum of the summands of its row up to this element.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from onnxopt.program.dtypes import DTYPES
 from onnxopt.program.pointwise import Program
 from onnxopt.program.rowwise import MAX_RANK
 
-# What ONNX's CumSum takes.
+# Storage dtypes that ONNX's CumSum is defined for.
 SUMMED = frozenset({"float16", "bfloat16", "float32", "float64", "int32", "int64", "uint32", "uint64"})
 
 
@@ -21,9 +21,10 @@ SUMMED = frozenset({"float16", "bfloat16", "float32", "float64", "int32", "int64
 class ScanProgram:
     """A scan kernel's meaning. inputs, outputs: storage dtype names.
 
-    rank: of the domain. exclusive: an element's own value is not part of its total. reverse: rows are summed up from
-    their ends. element: what is summed up, from the inputs, in its compute dtype, which the totals have too. output:
-    what is stored, from the inputs and then the total. rows[k]: input k is known to have one element a row at most.
+    rank, axis: of the domain. exclusive: an element's own summand is not part of its total. reverse: totals run from
+    the end of a row to its start. element: computes the summand of an element from the inputs. Totals have the dtype of
+    the summands, a compute dtype. output: computes the outputs from the inputs and, as its last operand, the total.
+    rows[k]: input k is known to have at most one element a row.
     """
 
     inputs: tuple[str, ...]
@@ -43,7 +44,7 @@ class ScanProgram:
 
     @property
     def cost(self) -> int:
-        """Work of one element in float32 instructions."""
+        """Work for one element in float32 instructions."""
         return self.element.cost + self.output.cost
 
     def verify(self) -> None:
@@ -51,20 +52,20 @@ class ScanProgram:
         if not 0 <= self.axis < self.rank <= MAX_RANK:
             raise ValueError(f"axis: {self.axis} of rank {self.rank}")
         if len(self.rows) != len(self.inputs) or all(self.rows):
-            raise ValueError("rows: no input has the elements of a row, or some are not told about")
+            raise ValueError("rows: not one flag an input, or no input has more than one element a row")
         self.element.verify()
         self.output.verify()
         if self.element.inputs != self.inputs or len(self.element.outputs) != 1 or self.total not in SUMMED:
-            raise ValueError("element: not one value of the inputs that can be summed up")
+            raise ValueError("element: does not compute one summand from the inputs")
         if DTYPES[self.total].compute != self.total:
             raise ValueError(f"element: {self.total} is no compute dtype")
         if self.output.inputs != (*self.inputs, self.total) or self.output.outputs != self.outputs:
-            raise ValueError("output: not what the outputs store, of the inputs and the total")
+            raise ValueError("output: does not compute the outputs from the inputs and the total")
         if self.element.index is not None or self.output.index is not None:
-            raise ValueError("element, output: index operations")
+            raise ValueError("element, output: a scan kernel takes no index operations")
 
     def to_json(self) -> dict[str, Any]:
-        """The form kept in kernels.json."""
+        """The form in kernels.json."""
         return {
             "inputs": list(self.inputs),
             "outputs": list(self.outputs),

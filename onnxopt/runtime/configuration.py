@@ -142,7 +142,7 @@ def _cuda_file(folder: Path, device: devices.Device | None) -> tuple[str, str]:
     """Name of the file for a device, and the reason."""
     if device is None:
         return providers.GENERIC, "the driver names no device"
-    known, key = gpus.find(device.name), gpus.key_of(device.name)
+    known, key = gpus.find_gpu(device.name), gpus.key_of(device.name)
     if known and known.refused:
         return providers.GENERIC, f"{device.name}: {known.refused}"
     if not providers.path(folder, key).is_file():

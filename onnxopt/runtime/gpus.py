@@ -113,7 +113,7 @@ def parse(document: dict[str, Any]) -> dict[str, Gpu]:
     return gpus
 
 
-def find(driver_name: str) -> Gpu | None:
+def find_gpu(driver_name: str) -> Gpu | None:
     """The GPU that the driver calls so; None for one that the catalogue lacks.
 
     Names must be equal: a slice of a GPU ("... MIG 1g.10gb") and a laptop's namesake are other devices.
@@ -123,5 +123,5 @@ def find(driver_name: str) -> Gpu | None:
 
 def key_of(driver_name: str) -> str:
     """The name of files for this device: the catalogue's key; for other devices one derived from the driver's name."""
-    gpu = find(driver_name)
+    gpu = find_gpu(driver_name)
     return gpu.key if gpu else re.sub(r"[^a-z0-9]+", "_", driver_name.lower()).strip("_")

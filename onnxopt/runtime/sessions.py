@@ -68,12 +68,14 @@ def open_session(
     config: Mapping[str, str] | None = None,
     data_folder: Path | None = None,
     provider_options: Mapping[str, str] | None = None,
+    profile: Path | None = None,
 ) -> ort.InferenceSession:
     """A session of the model file on one provider, with the CPU as fallback.
 
     library: the custom-op library, None for none. optimize: ONNX Runtime's default optimizations, or none. data_folder:
     of the external data, default beside the model. provider_options: for CUDA, by default TF32 off and convolutions
-    chosen by heuristic. RunError where ONNX Runtime refuses.
+    chosen by heuristic. profile: prefix of the file that ONNX Runtime writes its profile to, None for none. RunError
+    where ONNX Runtime refuses.
     """
     import onnxruntime as ort
 
@@ -81,6 +83,8 @@ def open_session(
     options.log_severity_level = 4  # what goes wrong comes back as an exception; warnings are about the user's model
     if not optimize:
         options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    if profile is not None:
+        options.enable_profiling, options.profile_file_prefix = True, str(profile)
     for key, value in (config or {}).items():
         options.add_session_config_entry(key, value)
     providers: list[Any] = [CPU] if provider == CPU else [(CUDA, dict(provider_options or _EXACT)), CPU]
@@ -101,7 +105,7 @@ def open_session(
     return session
 
 
-def run(session: ort.InferenceSession, feeds: Mapping[str, Array]) -> dict[str, Array]:
+def run(session: ort.InferenceSession, feeds: Mapping[str, Any]) -> dict[str, Array]:
     """Outputs by name. Sequences come back as "name[0]", "name[1]", ...; an absent optional not at all.
 
     RunError where ORT refuses. bfloat16, which ORT's numpy bridge lacks, goes in and out as ml_dtypes arrays.
@@ -111,7 +115,7 @@ def run(session: ort.InferenceSession, feeds: Mapping[str, Array]) -> dict[str, 
     options = ort.RunOptions()
     options.log_severity_level = 4
     names = [o.name for o in session.get_outputs()]
-    exotic = any(str(a.dtype) in _ONNX_TYPE for a in feeds.values()) or any(
+    exotic = any(str(getattr(a, "dtype", "")) in _ONNX_TYPE for a in feeds.values()) or any(
         o.type in _ORT_TYPE for o in session.get_outputs()
     )
     try:

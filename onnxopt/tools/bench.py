@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import statistics
-import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from onnxopt.artifact import archive
-from onnxopt.artifact.folder import hash_file
+from onnxopt.artifact.folder import hash_file, temporary_folder
 from onnxopt.artifact.measurement import BenchResult, Timing
 from onnxopt.artifact.open import Opened, open_artifact
 from onnxopt.errors import ModelError, UsageError, VerificationError
@@ -20,8 +19,8 @@ from onnxopt.runtime import configuration, devices, sessions
 from onnxopt.runtime.bound_run import BoundRun
 from onnxopt.runtime.configuration import configuration_for
 from onnxopt.runtime.sessions import CPU, CUDA, RunError
-from onnxopt.verification import samples
 from onnxopt.verification.reference import NotRunnable, Reference
+from onnxopt.verification.user_data import DataSource, check_alone, read_data
 from onnxopt.verification.verify import describe_failure
 
 if TYPE_CHECKING:
@@ -41,6 +40,7 @@ def bench(
     provider: str | None = None,
     iterations: int | None = None,
     seconds: float = 5.0,
+    data: Sequence[DataSource] = (),
 ) -> BenchResult:
     """Time an artifact with its library against a model.
 
@@ -48,6 +48,7 @@ def bench(
     from, else the artifact's own model without the library; the result says which. shapes: sizes of inputs or dims;
     other dynamic dims are 1 (batch), 128 or 224 (images), if the model accepts that. provider: ONNX Runtime's name,
     default CUDA where a device is usable. iterations: runs of each, default as many as `seconds` allow (7 to 2000).
+    data: your own inputs (.npz files, or mappings from input name to array); all are compared, the first is timed.
 
     Inputs and outputs are bound to the device. Raises VerificationError where outputs differ; then nothing is timed.
     """
@@ -57,13 +58,13 @@ def bench(
     model, library, baseline_name = _baseline(opened, None if against is None else Path(against))
     sessions.check_providers([provider] if provider else [])
     provider = provider or (CUDA if sessions.cuda_is_usable() else CPU)
-    with tempfile.TemporaryDirectory(prefix="onnxopt.") as scratch:
-        reference = reference_of(model, library, provider, shapes or {}, Path(scratch))
-        checks = reference.check(opened.model, opened.library, list(reference.outputs)[:1])
+    with temporary_folder() as scratch:
+        reference = reference_of(model, library, provider, shapes or {}, scratch, data)
+        checks = reference.check(opened.model, opened.library, None if data else list(reference.outputs)[:1])
     if failed := next((c for c in checks if not c.ok), None):
         raise VerificationError(f"{opened.folder}: not timed, its outputs differ: {describe_failure(failed)}")
     case = next(iter(reference.outputs))
-    feeds = samples.draw(reference.traits.inputs, dict(case.sizes), case.seed, reference.traits.index_bounds)
+    feeds = reference.feeds(case)
     runs = []
     for path, lib in ((model, library), (opened.model, opened.library)):
         session = _open(path, lib, provider, opened.folder)
@@ -112,10 +113,17 @@ def _baseline(artifact: Opened, against: Path | None) -> tuple[Path, Path | None
 
 
 def reference_of(
-    model: Path, library: Path | None, provider: str, shapes: Mapping[str, tuple[int, ...]], scratch: Path
+    model: Path,
+    library: Path | None,
+    provider: str,
+    shapes: Mapping[str, tuple[int, ...]],
+    scratch: Path,
+    data: Sequence[DataSource] = (),
 ) -> Reference:
-    """A model's outputs at typical sizes, or at any that it accepts."""
+    """A model's outputs for the user's data, else at typical sizes, or at any that it accepts."""
     traits = model_traits.of(read.load(model).model)
+    check_alone(data, shapes)
+    own = read_data(data, traits.inputs)
     pinned = signature.pin(traits.inputs, shapes)
     batch, space = signature.roles(traits.inputs)
     typical = {n: 1 if n in batch else 224 if n in space else 128 for n in signature.symbols(traits.inputs)}
@@ -130,6 +138,7 @@ def reference_of(
                 folder=scratch,
                 library=library,
                 search=sizes is pinned,
+                data=own,
             )
         except NotRunnable as error:
             reason = error

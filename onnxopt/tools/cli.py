@@ -1,6 +1,9 @@
-"""The `onnxopt` command. Results go to stdout, progress and errors to stderr.
+"""The `onnxopt` command. Results go to stdout, progress, warnings and errors to stderr.
 
-Exit codes: 0 done, 1 two models do not agree (verify), 2 bad input, in one line that begins with "error:".
+Exit codes: 0 done, 1 two models do not agree (verify), 2 bad input, 3 the result could not be verified. Codes 2 and 3
+come with one line that begins with "error:"; verify prints its report instead.
+A signal ends the command with 128 + its number (tools/interrupts.py). With ONNXOPT_TRACEBACK=1 the traceback of an
+error is printed too.
 
 A command's module is imported when the command runs, so that --help and --version take no time: COMMANDS is all that
 they need. `onnxopt NAME` is the object `command` of the module of that name in tools/commands/.
@@ -9,18 +12,23 @@ they need. `onnxopt NAME` is the object `command` of the module of that name in 
 from __future__ import annotations
 
 import importlib
+import os
+import traceback
+import warnings
 from typing import Any, NoReturn
 
 import click
 
 from onnxopt import versions
-from onnxopt.errors import OnnxoptError
+from onnxopt.errors import OnnxoptError, describe
+from onnxopt.tools import interrupts
+from onnxopt.tools.printable import printable
 
 # Every command with the first sentence of its help.
 COMMANDS = {
     "bench": "Time ARTIFACT against the original, in turn in one process, after comparing their outputs.",
     "doctor": "Examine this machine, and how ARTIFACT runs on it; name each problem with a fix.",
-    "explain": "Say what ARTIFACT fuses, what that saves, and why the rest stayed as it is.",
+    "explain": "Say what ARTIFACT fuses, what that saves, and why other nodes were not fused.",
     "export-ortpackage": "Write ARTIFACT as an ONNX Runtime model package, FOLDER.ortpackage.",
     "export-triton": "Write ARTIFACT into a model REPOSITORY of Triton Inference Server.",
     "inspect": "Count the operators, inputs, outputs, parameters and functions of MODEL.",
@@ -34,11 +42,12 @@ COMMANDS = {
     "verify": "Compare two models, each a model file or an artifact.",
     "verify-signature": "Check the signature of ARTIFACT, a folder or an archive, then the hash of every file.",
 }
+_TRACEBACK = "ONNXOPT_TRACEBACK"
 _LONGEST_LINE = 1000  # a compiler's log can be many pages; from Python the exception holds all of it
 
 
 class _Commands(click.Group):
-    """The commands of COMMANDS; prints every error raised on purpose as one line, and exits with code 2."""
+    """The commands of COMMANDS; prints every error as one line, and exits with its code."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
@@ -54,18 +63,37 @@ class _Commands(click.Group):
             formatter.write_dl(list(COMMANDS.items()))
 
     def invoke(self, ctx: click.Context) -> Any:
+        warnings.formatwarning = _warning_line
         try:
             return super().invoke(ctx)
+        except interrupts.Interrupted as interrupt:
+            interrupts.end(interrupt.number)
         except OnnxoptError as error:
-            _fail(ctx, str(error))
+            _fail(ctx, str(error), error.exit_code)
         except click.UsageError as error:
             _fail(ctx, f"{error.format_message()} (see onnxopt {ctx.invoked_subcommand or ''} --help)")
+        except (click.ClickException, click.exceptions.Exit, click.Abort, BrokenPipeError):
+            raise
+        except OSError as error:
+            named = f"{os.fsdecode(error.filename)}: " if isinstance(error.filename, str | bytes) else ""
+            _fail(ctx, f"{named}{error.strerror or error}")
+        except Exception as error:  # noqa: BLE001 - a traceback tells a user nothing
+            _fail(ctx, f"onnxopt failed: {describe(error)}; please report it, with what {_TRACEBACK}=1 prints")
 
 
-def _fail(ctx: click.Context, message: str) -> NoReturn:
-    line = " ".join(message.split())
+def _warning_line(
+    message: Warning | str, category: type[Warning], filename: str, lineno: int, line: str | None = None
+) -> str:
+    """A warning for users: without the place in the source that Python adds."""
+    return f"warning: {' '.join(str(message).split())}\n"
+
+
+def _fail(ctx: click.Context, message: str, exit_code: int = 2) -> NoReturn:
+    if os.environ.get(_TRACEBACK):
+        traceback.print_exc()
+    line = printable(" ".join(message.split()))
     click.echo(f"error: {line if len(line) <= _LONGEST_LINE else line[:_LONGEST_LINE] + ' ...'}", err=True)
-    ctx.exit(2)
+    ctx.exit(exit_code)
 
 
 def _print_version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
@@ -78,5 +106,8 @@ def _print_version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None
 @click.option(
     "--version", is_flag=True, is_eager=True, expose_value=False, callback=_print_version, help="Show the version."
 )
-def main() -> None:
+@click.pass_context
+def main(ctx: click.Context) -> None:
     """Make ONNX models faster on ONNX Runtime; the result is still an ONNX model that any runtime loads."""
+    if ctx.obj is not None:
+        ctx.obj()

@@ -1,4 +1,4 @@
-"""Explain: what was fused, what that saves by the closed form, and why everything else stayed as it is."""
+"""Explain: the fused nodes, the traffic that they save by the closed form, and why other nodes were not fused."""
 
 from __future__ import annotations
 
@@ -6,10 +6,9 @@ import itertools
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from onnxopt.artifact import archive
-from onnxopt.artifact import manifest as manifests
 from onnxopt.artifact.manifest import Kernel, Manifest
-from onnxopt.artifact.summary import alike, by_reason, rewrites_text, size_text, totals_text
+from onnxopt.artifact.open import read_manifest
+from onnxopt.artifact.summary import alike, by_reason, executed_text, rewrites_text, size_text, totals_text
 from onnxopt.fusion.kernel import Traffic
 from onnxopt.graph.refusal import Refusal
 
@@ -18,15 +17,16 @@ _EXAMPLES = 3
 
 
 def explain(artifact: str | Path, *, every_refusal: bool = False) -> str:
-    """The explanation of an artifact as text for people. ArtifactError where it is none.
+    """What an artifact fuses, what that saves, and why other nodes were not fused, as text.
 
-    every_refusal: list each refused node instead of a count and a few examples a reason.
+    every_refusal: list each node that was not fused, instead of a count and a few examples for each reason.
+    ArtifactError where `artifact` is no artifact.
     """
-    return describe(manifests.load(archive.folder_of(Path(artifact))), every_refusal=every_refusal)
+    return describe(read_manifest(artifact), every_refusal=every_refusal)
 
 
 def describe(manifest: Manifest, *, every_refusal: bool = False) -> str:
-    """The same for a manifest at hand."""
+    """The same text, from a manifest."""
     return "\n".join(
         itertools.chain(
             _summary(manifest),
@@ -46,7 +46,15 @@ def _summary(manifest: Manifest) -> Iterator[str]:
     if manifest.kernels:
         yield f"predicted traffic: {totals_text(manifest.traffic)}"
         yield f"closed form: {CLOSED_FORM}"
+    yield _verified(manifest)
     yield from (f"note: {note}" for note in manifest.notes)
+
+
+def _verified(manifest: Manifest) -> str:
+    """Whether the artifact was verified, and which of its kernels were executed for that, in one line."""
+    status, executed = manifest.verify.status.replace("_", " "), executed_text(manifest.verify, manifest.archs)
+    reason = f" ({manifest.verify.reason})" if manifest.verify.status in ("failed", "not_run") else ""
+    return f"verify: {status}{reason}" + (f"; kernels executed: {executed}" if executed else "")
 
 
 def _kernel(kernel: Kernel) -> Iterator[str]:

@@ -10,7 +10,8 @@ from pathlib import Path
 from onnx_ir.passes.common import TopologicalSortPass
 
 from onnxopt.fusion.eligibility import is_elementwise
-from onnxopt.graph import cuda_graph_obstacles, read, signature
+from onnxopt.graph import read, signature
+from onnxopt.graph.cuda_graph_obstacles import blocking_nodes, host_nodes
 from onnxopt.graph.signature import Tensor
 
 
@@ -64,6 +65,6 @@ def inspect(path: str | Path) -> ModelSummary:
         functions=tuple(f"{domain}::{name}" for domain, name, _ in model.functions),
         parameters=sum(t.size for t in tensors),
         parameter_bytes=sum(t.nbytes for t in tensors),
-        host=tuple(cuda_graph_obstacles.host_nodes(model)),
-        cuda_graph=tuple(cuda_graph_obstacles.blocking_nodes(model)),
+        host=tuple(host_nodes(model)),
+        cuda_graph=tuple(blocking_nodes(model)),
     )

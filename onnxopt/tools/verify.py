@@ -2,62 +2,137 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from onnxopt.artifact import archive
+from onnxopt.artifact import record as recording
+from onnxopt.artifact.folder import hash_file, temporary_folder
+from onnxopt.artifact.manifest import Manifest
 from onnxopt.artifact.open import open_artifact
+from onnxopt.errors import UsageError
 from onnxopt.graph import read
 from onnxopt.graph import traits as model_traits
 from onnxopt.graph.traits import Traits
 from onnxopt.verification.reference import NotRunnable
+from onnxopt.verification.user_data import DataSource, check_alone, read_data
 from onnxopt.verification.verify import VerificationReport, references, verify_model
 
 
 def verify(
     original: str | Path,
-    optimized: str | Path,
+    optimized: str | Path | None = None,
     *,
     shapes: Mapping[str, tuple[int, ...]] | None = None,
     providers: Sequence[str] | None = None,
     seconds: float = 1.0,
+    data: Sequence[DataSource] = (),
+    record: bool = False,
 ) -> VerificationReport:
     """Compare two models, each a model file or an artifact, which runs with its library and again without it.
 
+    optimized: default the artifact `original`, compared with the model that it was made from, where that still lies.
     shapes: sizes of inputs by name, or of dynamic dims by symbol. providers: ONNX Runtime's names, default the CPU's,
     and CUDA's where a device is usable. seconds: how long the original may run on a provider before no more cases are
-    added. A difference is a report with status "failed", not an error. Raises ModelError, ArtifactError, UsageError.
+    added. data: your own inputs, instead of generated ones: .npz files, or mappings from input name to array.
+
+    record: complete the verification in the manifest and the report of the artifact, an unsigned folder, which must
+    have been made from `original`.
+
+    A difference is a report with status "failed", not an error; where the original does not run here, the status is
+    "not_run". Raises ModelError, ArtifactError, UsageError.
     """
-    model, original_library = _model_and_library(Path(original))
-    candidate, library = _model_and_library(Path(optimized))
-    source, other = read.load(model), read.load(candidate)
+    check_alone(data, shapes)
+    first, second = _sides(Path(original), None if optimized is None else Path(optimized))
+    if record:
+        _check_recordable(first, second)
+    report = _compare(first, second, shapes, providers, seconds, data)
+    if record and report.status in ("passed", "failed"):
+        recording.record_verification(second.given, report)
+    return report
+
+
+class _Side(NamedTuple):
+    """One of the two models. given: the path that the caller gave. manifest: of an artifact."""
+
+    given: Path
+    model: Path
+    library: Path | None
+    manifest: Manifest | None
+
+
+def _sides(original: Path, optimized: Path | None) -> tuple[_Side, _Side]:
+    if optimized is not None:
+        return _side(original), _side(optimized)
+    second = _side(original)
+    if second.manifest is None:
+        raise UsageError(f"{original}: is no artifact; give the original and the optimized model")
+    source = second.manifest.source
+    path = Path(source.path)
+    if not path.is_file():
+        raise UsageError(f"{original}: the model that it was made from is gone ({path}); give that model first")
+    first = _side(path)
+    _check_source(first, second)
+    return first, second
+
+
+def _side(path: Path) -> _Side:
+    if not path.is_dir() and not archive.is_archive(path):
+        return _Side(path, path, None, None)
+    artifact = open_artifact(path)
+    return _Side(path, artifact.model, artifact.library, artifact.manifest)
+
+
+def _check_recordable(first: _Side, second: _Side) -> None:
+    if second.manifest is None:
+        raise UsageError(f"{second.given}: is no artifact, so that nothing can be recorded in it")
+    recording.check_recordable(second.given)
+    _check_source(first, second)
+
+
+def _check_source(first: _Side, second: _Side) -> None:
+    """UsageError unless the artifact `second` was made from the model file `first`."""
+    assert second.manifest is not None
+    try:
+        same = hash_file(first.model).sha256 == second.manifest.source.sha256
+    except OSError as error:
+        raise UsageError(f"{first.given}: cannot be read: {error.strerror or error}") from None
+    if not same:
+        raise UsageError(f"{first.given}: is not the model that {second.given} was made from (its sha256 differs)")
+
+
+def _compare(
+    first: _Side,
+    second: _Side,
+    shapes: Mapping[str, tuple[int, ...]] | None,
+    providers: Sequence[str] | None,
+    seconds: float,
+    data: Sequence[DataSource],
+) -> VerificationReport:
+    source, other = read.load(first.model), read.load(second.model)
     traits, other_traits = model_traits.of(source.model), model_traits.of(other.model)
+    own = read_data(data, traits.inputs)
     if difference := _difference_of_names_and_dtypes(traits, other_traits):
         return VerificationReport("failed", reason=difference)
-    traits = model_traits.with_bounds_of(traits, other_traits)
-    with tempfile.TemporaryDirectory(prefix="onnxopt.") as folder:
+    traits = model_traits.with_uses_of(traits, other_traits)
+    kernels = [kernel.name for kernel in second.manifest.kernels] if second.manifest else []
+    with temporary_folder() as folder:
         try:
             originals = references(
-                model,
+                first.model,
                 traits,
-                folder=Path(folder),
+                folder=folder,
                 model_bytes=source.bytes,
                 shapes=shapes,
                 providers=providers,
                 seconds=seconds,
-                library=original_library,
+                library=first.library,
+                data=own,
             )
         except NotRunnable as error:
             return VerificationReport("not_run", reason=str(error))
-        return verify_model(originals, candidate, library)
-
-
-def _model_and_library(path: Path) -> tuple[Path, Path | None]:
-    if not path.is_dir() and not archive.is_archive(path):
-        return path, None
-    artifact = open_artifact(path)
-    return artifact.model, artifact.library
+        return verify_model(originals, second.model, second.library, kernels)
 
 
 def _difference_of_names_and_dtypes(a: Traits, b: Traits) -> str:

@@ -8,7 +8,7 @@ import functools
 import itertools
 import tempfile
 import time
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,7 +23,9 @@ from onnxopt.runtime.sessions import RunError
 from onnxopt.verification import samples, widening
 from onnxopt.verification.compare import Array, Difference, Limit, compare
 from onnxopt.verification.exactness import Exactness, Float32
+from onnxopt.verification.executed import Profile
 from onnxopt.verification.seeding import seeded
+from onnxopt.verification.user_data import UserData
 
 if TYPE_CHECKING:
     from onnxruntime import InferenceSession
@@ -38,13 +40,15 @@ _NARROW = frozenset({"float16", "bfloat16"})
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """One run: the sizes of the symbols, and the seed that inputs are drawn with."""
+    """One run: the sizes of the symbols, and the seed that inputs are drawn with, or the name of the user's inputs."""
 
     sizes: tuple[tuple[str, int], ...]
     seed: int
+    data: str = ""
 
     def __str__(self) -> str:
-        return f"{signature.describe(dict(self.sizes))}, seed {self.seed}"
+        source = f"data {self.data}" if self.data else f"seed {self.seed}"
+        return f"{signature.describe(dict(self.sizes))}, {source}"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -114,7 +118,8 @@ class Reference:
 
     Raises NotRunnable where it accepts none. folder: for temporary copies (of models that draw random numbers,
     with seeds fixed). library: the original's own, if it has one. search: try other shapes where the usual ones fail.
-    ahead: a session of the same model on the same provider that was begun earlier.
+    ahead: a session of the same model on the same provider that was begun earlier. data: the user's inputs; where there
+    are any, no others are drawn, and the original must accept them all.
     """
 
     def __init__(
@@ -129,6 +134,7 @@ class Reference:
         library: Path | None = None,
         search: bool = True,
         ahead: Ahead | None = None,
+        data: Sequence[UserData] = (),
     ):
         self.model, self.library, self.traits, self.provider, self.folder = model, library, traits, provider, folder
         self.skipped: list[Skipped] = []
@@ -137,26 +143,56 @@ class Reference:
         self._own_differences: dict[tuple[Case, str], Difference] | None = None
         self._in_float32: Float32[Case] | None = None
         self._float32_tried = False
+        self._data = {item.name: item.inputs for item in data}
         try:
             session = (ahead.take() if ahead is not None else None) or self._open(model, library=library)
         except RunError as error:
             raise NotRunnable(str(error)) from error
         _unsupported_kinds(traits)
-        self._collect(session, pinned, seconds, search)
+        if data:
+            self._collect_data(session, data)
+        else:
+            self._collect(session, pinned, seconds, search)
         if not self.outputs:
             reason = self.skipped[-1].reason if self.skipped else "no shapes to try"
-            raise NotRunnable(f"it accepted none of the inputs tried; the last time ONNX Runtime said: {reason}")
+            raise NotRunnable(
+                f"{provider} accepted none of the inputs tried; the last time ONNX Runtime said: {reason}"
+            )
+        if not any(self.outputs.values()):
+            raise NotRunnable("it gives no output that could be compared")
+        if not any(array.size for outputs in self.outputs.values() for array in outputs.values()):
+            self.notes.append(f"{provider}: every output was empty, so only dtypes and shapes were compared")
 
-    def check(self, model: Path, library: Path | None, cases: Iterable[Case] | None = None) -> list[Check]:
-        """Run another model at these cases (default: all) and compare; a model that does not run is a failed check."""
+    def check(
+        self,
+        model: Path,
+        library: Path | None,
+        cases: Iterable[Case] | None = None,
+        profile: Profile | None = None,
+    ) -> list[Check]:
+        """Run another model at these cases (default: all) and compare; a model that does not run is a failed check.
+
+        profile: notes the kernels that these runs execute.
+        """
         label = (self.provider, library is not None)
         try:
-            session = self._open(model, library=library)
+            session = self._open(model, library=library, profile=profile)
         except RunError as error:
             return [Check(*label, "session", "", None, error=str(error))]
-        wanted = set(self.outputs if cases is None else cases)
+        if profile is not None:
+            profile.begin(session)
+        checks = self._check_runs(session, label, set(self.outputs if cases is None else cases), profile)
+        if profile is not None:
+            profile.end()
+        return checks
+
+    def _check_runs(
+        self, session: InferenceSession, label: tuple[str, bool], wanted: set[Case], profile: Profile | None
+    ) -> list[Check]:
         checks: list[Check] = []
         for case, actual in self._run_all(session, wanted):
+            if profile is not None:
+                profile.ran()
             if case not in wanted:
                 continue
             if isinstance(actual, RunError):
@@ -179,7 +215,7 @@ class Reference:
             if wanted is not None and case not in wanted and not self.traits.random:
                 continue
             try:
-                yield case, sessions.run(session, self._feeds(case))
+                yield case, sessions.run(session, self.feeds(case))
             except RunError as error:
                 yield case, error
 
@@ -219,7 +255,7 @@ class Reference:
                 wide = widening.widen(self.model, Path(folder), rounded=rounded)
                 session = self._open(wide, library=self.library, optimize=not rounded)
                 for case in self.outputs:
-                    feeds = {name: widening.widened(array) for name, array in self._feeds(case).items()}
+                    feeds = {name: _widened(value) for name, value in self.feeds(case).items()}
                     outputs[case] = sessions.run(session, feeds)
         except (RunError, widening.NotWidened) as error:
             self.notes.append(f"{self.provider}: compared with the original as it is, not in float32: {error}")
@@ -242,6 +278,13 @@ class Reference:
                         difference = compare(self.outputs[case][name], outputs[name], self._limit(name))
                         self._own_differences[case, name] = difference
         return self._own_differences
+
+    def _collect_data(self, session: InferenceSession, data: Sequence[UserData]) -> None:
+        """Run the user's inputs. NotRunnable names the first that the original refuses."""
+        for item in data:
+            case = Case(tuple(item.sizes.items()), SEEDS[0], item.name)
+            if not self._try(session, case, self.outputs) and case not in self.outputs:
+                raise NotRunnable(f"{self.provider} refuses the inputs of {item.name}: {self.skipped[-1].reason}")
 
     def _collect(self, session: InferenceSession, pinned: Sizes, seconds: float, search: bool) -> None:
         shapes = _unique({**sizes, **pinned} for sizes in samples.usual_sizes(self.traits.inputs))
@@ -280,7 +323,7 @@ class Reference:
 
     def _try(self, session: InferenceSession, case: Case, empty: dict[Case, dict[str, Array]]) -> bool:
         try:
-            outputs = sessions.run(session, self._feeds(case))
+            outputs = sessions.run(session, self.feeds(case))
         except RunError as error:
             self.skipped.append(Skipped(self.provider, str(case), str(error)))
             return False
@@ -288,15 +331,21 @@ class Reference:
         (empty if nothing else self.outputs)[case] = outputs
         return not nothing
 
-    def _feeds(self, case: Case) -> dict[str, Array]:
-        return samples.draw(self.traits.inputs, dict(case.sizes), case.seed, self.traits.index_bounds)
+    def feeds(self, case: Case) -> dict[str, Any]:
+        """The inputs of a case, by name."""
+        if case.data:
+            return dict(self._data[case.data])
+        return samples.draw(self.traits.inputs, dict(case.sizes), case.seed, self.traits.uses)
 
-    def _open(self, model: Path, *, library: Path | None = None, optimize: bool = True) -> InferenceSession:
+    def _open(
+        self, model: Path, *, library: Path | None = None, optimize: bool = True, profile: Profile | None = None
+    ) -> InferenceSession:
         options: dict[str, Any] = {
             "provider": self.provider,
             "library": library,
             "optimize": optimize,
             "config": _CONFIG,
+            "profile": None if profile is None else profile.prefix,
         }
         if not self.traits.random:
             return sessions.open_session(model, **options)
@@ -309,7 +358,12 @@ def _unique(all_sizes: Iterable[Sizes]) -> list[Sizes]:
     return [dict(items) for items in dict.fromkeys(tuple(s.items()) for s in all_sizes)]
 
 
+def _widened(value: Any) -> Any:
+    return [widening.widened(array) for array in value] if isinstance(value, list) else widening.widened(value)
+
+
 def _unsupported_kinds(traits: Traits) -> None:
     for tensor in traits.inputs:
-        if tensor.kind != "tensor":
-            raise NotRunnable(f"input {tensor.name} is a {tensor.kind}, which verify cannot draw")
+        if tensor.kind not in ("tensor", "sequence"):
+            article = "an" if tensor.kind[0] in "aeiou" else "a"
+            raise NotRunnable(f"input {tensor.name} is {article} {tensor.kind}, which verify cannot draw")

@@ -1,9 +1,10 @@
 """Inputs to verify and benchmark with: which sizes the dynamic dims take, and what the tensors hold.
 
 A model says little about its inputs: names, dtypes, and dims of which some are symbols (graph/signature.py). What makes
-sense is read from there: token ids stay below the table they index (`Traits.index_bounds`), masks are 0 and 1, lengths
-are the lengths of the tensors beside them, everything else is drawn from N(0, 1) or a few small integers. Where a model
-accepts none of the usual sizes, `fallback_sizes` tries many.
+sense is read from the graph (`Traits.uses`, verification/contents.py): token ids stay below the table they index, axes
+within the rank. Names say the rest: masks are 0 and 1, lengths are the lengths of the tensors beside them. All other
+inputs are drawn from N(0, 1) or a few small integers. Where a model accepts none of the usual sizes, `fallback_sizes`
+tries many.
 """
 
 from __future__ import annotations
@@ -14,14 +15,18 @@ from typing import Any
 
 import numpy as np
 
+from onnxopt.graph.input_uses import Use
 from onnxopt.graph.signature import Sizes, Tensor, resolve, roles, symbols
 from onnxopt.program.dtypes import to_ir
+from onnxopt.verification import contents
 
 Array = np.ndarray[Any, Any]
 
 _PRIMES = (7, 11, 13, 17, 19, 23)
 # Sizes that models insist on: powers of two, image sides, audio frames at 8 and 16 kHz.
 _INSISTED = (32, 64, 512, 224, 256, 128, 320, 640, 16, 100, 160, 200, 400, 480, 576, 800, 1024, 4000, 16000, 32000)
+
+_SEQUENCE = 3  # tensors of a sequence
 
 # --- sizes -----------------------------------------------------------------------------------------------------------
 
@@ -55,38 +60,55 @@ def fallback_sizes(inputs: Sequence[Tensor]) -> Iterator[Sizes]:
 # --- contents --------------------------------------------------------------------------------------------------------
 
 
-def draw(inputs: Sequence[Tensor], sizes: Sizes, seed: int, bounds: Mapping[str, int]) -> dict[str, Array]:
-    """Tensors for every input, the same for the same arguments on every machine."""
+def draw(inputs: Sequence[Tensor], sizes: Sizes, seed: int, uses: Mapping[str, tuple[Use, ...]]) -> dict[str, Any]:
+    """Arrays for every input, the same for the same arguments on every machine. uses: by input, see Traits.
+
+    A sequence is a list of 3 arrays.
+    """
     random = np.random.default_rng([seed, len(inputs)])
     shapes = {t.name: resolve(t, sizes) for t in inputs}
     longest = max((s[1] for s in shapes.values() if len(s) > 1), default=1)
-    return {t.name: _fill(random, t, shapes[t.name], bounds.get(t.name), longest) for t in inputs}
+
+    def one(tensor: Tensor) -> Array:
+        return _fill(random, tensor, shapes[tensor.name], uses.get(tensor.name, ()), sizes, longest)
+
+    return {t.name: [one(t) for _ in range(_SEQUENCE)] if t.kind == "sequence" else one(t) for t in inputs}
 
 
 def _fill(
-    random: np.random.Generator, tensor: Tensor, shape: tuple[int, ...], bound: int | None, longest: int
+    random: np.random.Generator,
+    tensor: Tensor,
+    shape: tuple[int, ...],
+    uses: tuple[Use, ...],
+    sizes: Sizes,
+    longest: int,
 ) -> Array:
     name, dtype = tensor.name.lower(), tensor.dtype or "float32"
+    is_float = dtype != "bool" and not dtype.startswith(("int", "uint"))
+    fitting = contents.draw(random, uses, shape, sizes, is_float and dtype != "string")
     if dtype == "string":
-        return np.array(random.choice(["a", "the", "model", "onnx"], shape), dtype=object)
+        words = random.choice(["a", "the", "model", "onnx"], shape)
+        return np.array(words if fitting is None else fitting, dtype=object).reshape(shape)
     numpy_dtype = to_ir(dtype).numpy()
     if "mask" in name:
         return _mask(shape).astype(numpy_dtype)
+    if fitting is not None:
+        if "position" in name and shape and fitting.size:
+            fitting = np.broadcast_to(np.arange(shape[-1]) % (fitting.max() + 1), shape)
+        return fitting.astype(numpy_dtype)
     if "scale" in name or "temperature" in name:
         return random.uniform(0.3, 1.0, shape).astype(numpy_dtype)
     if dtype == "bool":
         return random.integers(0, 2, shape).astype(bool)
-    if not dtype.startswith(("int", "uint")):
-        return random.standard_normal(shape).astype(numpy_dtype)
-    if bound is None and name in ("sr", "sample_rate", "sampling_rate"):
+    if is_float:
+        return np.asarray(random.standard_normal(shape)).astype(numpy_dtype)
+    if name in ("sr", "sample_rate", "sampling_rate"):
         return np.full(shape, 16000, numpy_dtype)
-    if bound is None and ("length" in name or name.endswith("_len")):
+    if "length" in name or name.endswith("_len"):
         return np.full(shape, longest, numpy_dtype)
     if "position" in name and shape:
-        return np.broadcast_to(np.arange(shape[-1]) % (bound or shape[-1] or 1), shape).astype(numpy_dtype)
-    if dtype == "uint8" and bound is None:
-        return random.integers(0, 256, shape).astype(numpy_dtype)
-    return random.integers(0, max(1, bound if bound is not None else 8), shape).astype(numpy_dtype)
+        return np.broadcast_to(np.arange(shape[-1]), shape).astype(numpy_dtype)
+    return np.asarray(random.integers(0, 256 if dtype == "uint8" else 8, shape)).astype(numpy_dtype)
 
 
 def _mask(shape: tuple[int, ...]) -> Array:

@@ -16,14 +16,17 @@ twice as far from it as the original at its worst, plus a tenth of the limit (ve
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+import tempfile
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 from onnxopt.graph import signature
 from onnxopt.graph.traits import Traits
 from onnxopt.runtime import sessions
 from onnxopt.verification.compare import Limit
+from onnxopt.verification.executed import Execution, Profile, combined, executions
 from onnxopt.verification.reference import Ahead, Check, NotRunnable, Reference, Skipped
+from onnxopt.verification.user_data import UserData
 
 _AHEAD_BELOW = 1 << 30  # bytes of a model whose session lies in memory beside other work
 
@@ -34,7 +37,8 @@ class VerificationReport:
 
     status: "passed", "failed", "not_run" (the original cannot be run here; reason says why) or "skipped" (not asked
     for). precision: the limits' dtype, see graph/traits.py; limit: relative difference allowed to floats. notes: what
-    was done differently than usual.
+    was done differently than usual. executed: which of the library's kernels each provider executed; None where that is
+    unknown, in manifests of schema version 2.
     """
 
     status: str
@@ -45,18 +49,29 @@ class VerificationReport:
     checks: tuple[Check, ...] = ()
     skipped: tuple[Skipped, ...] = ()
     notes: tuple[str, ...] = ()
+    executed: tuple[Execution, ...] | None = None
 
     @property
     def failures(self) -> tuple[Check, ...]:
         return tuple(c for c in self.checks if not c.ok)
 
 
-def verify_model(references: Sequence[Reference], model: Path, library: Path | None) -> VerificationReport:
-    """Check a model against the original on every provider, with the library (where there is one) and without."""
+def verify_model(
+    references: Sequence[Reference], model: Path, library: Path | None, kernels: Collection[str] = ()
+) -> VerificationReport:
+    """Check a model against the original on every provider, with the library (where there is one) and without.
+
+    kernels: names of the model's fused functions; the report says which of them were executed as kernels.
+    """
     checks: list[Check] = []
+    executed: list[Execution] = []
     for reference in references:
-        for lib in [library, None] if library is not None else [None]:
-            checks += reference.check(model, lib)
+        if library is not None:
+            with tempfile.TemporaryDirectory(dir=reference.folder) as folder:
+                profile = Profile(Path(folder), kernels)
+                checks += reference.check(model, library, profile=profile)
+            executed += executions(profile.executed, reference.provider, len(kernels))
+        checks += reference.check(model, None)
     failed = [c for c in checks if not c.ok]
     first = references[0].traits
     return VerificationReport(
@@ -67,7 +82,31 @@ def verify_model(references: Sequence[Reference], model: Path, library: Path | N
         providers=tuple(r.provider for r in references),
         checks=tuple(checks),
         skipped=tuple(s for r in references for s in r.skipped),
-        notes=tuple(note for r in references for note in r.notes),
+        notes=tuple(dict.fromkeys(note for r in references for note in r.notes)),
+        executed=combined(executed),
+    )
+
+
+def completed(earlier: VerificationReport, later: VerificationReport) -> VerificationReport:
+    """One report of two about the same artifact; `later` replaces what `earlier` says of the same providers.
+
+    An earlier report without comparisons ("skipped", "not_run") is replaced.
+    """
+    if not earlier.checks:
+        return later
+    again = set(later.providers)
+    checks = (*(c for c in earlier.checks if c.provider not in again), *later.checks)
+    stale = tuple(f"not verified on {provider}:" for provider in again)
+    failed = [c for c in checks if not c.ok]
+    return dataclasses.replace(
+        earlier,
+        status="failed" if failed or later.status == "failed" else "passed",
+        reason=later.reason or (describe_failure(failed[0]) if failed else ""),
+        providers=tuple(dict.fromkeys((*earlier.providers, *later.providers))),
+        checks=checks,
+        skipped=(*(s for s in earlier.skipped if s.provider not in again), *later.skipped),
+        notes=tuple(dict.fromkeys((*(n for n in earlier.notes if not n.startswith(stale)), *later.notes))),
+        executed=combined((*(earlier.executed or ()), *(later.executed or ()))),
     )
 
 
@@ -92,20 +131,25 @@ def references(
     seconds: float = 1.0,
     library: Path | None = None,
     ahead: Ahead | None = None,
+    data: Sequence[UserData] = (),
 ) -> list[Reference]:
-    """The original on each provider that can run it (default: the CPU, and CUDA where a device is usable).
+    """The original on each provider (default: the CPU, and CUDA where a device is usable, without those that fail).
 
     library: the original's own, if it is an artifact. folder: for temporary files. model_bytes: its size with external
     data. seconds: how long the original may run on a provider before no more cases are added. ahead: the session that
-    `open_ahead` began. NotRunnable where no provider can run it, or memory does not suffice.
+    `open_ahead` began. data: the user's inputs, taken instead of drawn ones. NotRunnable where a provider that was
+    asked for cannot run it, by default where none can, or where memory does not suffice.
     """
     pinned = signature.pin(traits.inputs, shapes or {})
     sessions.check_providers(providers or ())
+    if sessions.CUDA in (providers or ()) and not sessions.cuda_is_usable():
+        raise NotRunnable("there is no CUDA device on this machine, or no driver for it")
     _check_memory(model_bytes)
+    asked = providers is not None
     if providers is None:
         providers = [sessions.CPU, sessions.CUDA] if sessions.cuda_is_usable() else [sessions.CPU]
     runnable: list[Reference] = []
-    reason = "no execution provider"
+    reasons: dict[str, str] = {}
     for provider in providers:
         try:
             runnable.append(
@@ -118,12 +162,16 @@ def references(
                     folder=folder,
                     library=library,
                     ahead=ahead if provider == sessions.CPU else None,
+                    data=data,
                 )
             )
         except NotRunnable as error:
-            reason = str(error)
+            if asked:
+                raise
+            reasons[provider] = str(error)
     if not runnable:
-        raise NotRunnable(reason)
+        raise NotRunnable(next(iter(reasons.values())))
+    runnable[0].notes += [f"not verified on {provider}: {reason}" for provider, reason in reasons.items()]
     return runnable
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import io
 import os
@@ -18,10 +19,11 @@ import pytest
 import onnxopt
 from onnxopt.artifact import archive, layout, minisign, signing
 from onnxopt.artifact.folder import hash_file
-from onnxopt.errors import ArtifactError, UsageError
+from onnxopt.errors import ArtifactError
 from onnxopt.runtime import sessions
 from tests.support.artifacts import make, with_digest
 from tests.support.command import assert_refused, run
+from tests.support.small_models import NOTHING_TO_FUSE
 
 pytestmark = pytest.mark.usefixtures("library")
 
@@ -95,13 +97,79 @@ def test_load_opens_an_archive(packed: Path, cache: Path) -> None:
     assert contents(kept[0]) == contents(folder)
 
 
-def test_the_cache_is_checked_too(packed: Path, cache: Path) -> None:
+@pytest.mark.parametrize("name", ["model.onnx", "manifest.json", "lib/kernels.json", "providers/cpu.json"])
+def test_an_unpacked_folder_that_was_changed_is_unpacked_again(packed: Path, cache: Path, name: str) -> None:
     onnxopt.load(packed)
     (kept,) = (cache / "onnxopt" / "artifacts").iterdir()
-    model = kept / "model.onnx"
-    model.write_bytes(model.read_bytes()[:-1] + b"?")
-    with pytest.raises(ArtifactError, match=r"model\.onnx: is not the file that was packaged"):
+    for change in ("bit", "gone", "link", "fifo"):
+        path = kept / name
+        content = path.read_bytes()
+        path.unlink()
+        if change == "bit":
+            path.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+        elif change == "link":
+            path.symlink_to(packed.parent / "artifact" / name)
+        elif change == "fifo":
+            os.mkfifo(path)
         onnxopt.load(packed)
+        assert contents(kept) == contents(packed.parent / "artifact")
+    assert os.listdir(kept.parent) == [kept.name]
+
+
+def test_another_artifact_in_the_place_of_an_unpacked_one(packed: Path, cache: Path, tmp_path: Path) -> None:
+    onnxopt.load(packed)
+    (kept,) = (cache / "onnxopt" / "artifacts").iterdir()
+    shutil.rmtree(kept)
+    make(kept, NOTHING_TO_FUSE)
+    kept.chmod(0o700)
+    assert [i.name for i in onnxopt.load(packed).get_inputs()] == ["x", "bias", "weight"]
+    assert contents(kept) == contents(packed.parent / "artifact")
+
+
+def test_an_unpacked_folder_that_others_can_write_to_is_unpacked_again(packed: Path, cache: Path) -> None:
+    onnxopt.load(packed)
+    (kept,) = (cache / "onnxopt" / "artifacts").iterdir()
+    kept.chmod(0o777)
+    (kept / "planted").touch()
+    onnxopt.load(packed)
+    assert kept.stat().st_mode & 0o777 == 0o700
+    assert contents(kept) == contents(packed.parent / "artifact")
+
+
+@pytest.mark.parametrize("kind", ["full", "writable"])
+def test_a_cache_of_archives_that_cannot_be_used(
+    packed: Path, cache: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    folder = cache / "onnxopt" / "artifacts"
+    folder.mkdir(parents=True, mode=0o700)
+    if kind == "writable":
+        folder.chmod(0o777)
+    else:
+        write_bytes = Path.write_bytes
+
+        def full(self: Path, data: bytes) -> int:
+            if self.is_relative_to(folder):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            return write_bytes(self, data)
+
+        monkeypatch.setattr(Path, "write_bytes", full)
+    expected = f"{folder}.*No space left on device" if kind == "full" else f"can write to it: chmod go-w {folder}"
+    with pytest.warns(RuntimeWarning, match=expected):
+        onnxopt.load(packed)
+    assert not list(folder.iterdir())
+
+
+def test_unpacked_archives_that_were_not_used_longest_go_first(
+    packed: Path, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = cache / "onnxopt" / "artifacts"
+    other = archive.pack(make(tmp_path / "other", NOTHING_TO_FUSE), tmp_path / "other.zip")
+    onnxopt.load(packed)
+    (first,) = folder.iterdir()
+    monkeypatch.setenv("ONNXOPT_CACHE_SIZE", "10k")
+    onnxopt.load(other)  # larger than the limit, and in use
+    (second,) = folder.iterdir()
+    assert first != second
 
 
 def test_an_archive_of_an_artifact_that_is_damaged(artifact: Path, tmp_path: Path) -> None:
@@ -270,5 +338,6 @@ def test_bad_input_to_the_commands(artifact: Path, tmp_path: Path) -> None:
 def test_a_cache_that_cannot_be_written(packed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").write_text("x")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
-    with pytest.raises(UsageError, match="file is not a folder"):
-        onnxopt.load(packed)
+    with pytest.warns(RuntimeWarning, match=f"{tmp_path / 'file'}/onnxopt/artifacts: Not a directory"):
+        session = onnxopt.load(packed)
+    assert [i.name for i in session.get_inputs()] == ["x", "bias", "weight"]

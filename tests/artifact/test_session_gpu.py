@@ -27,7 +27,8 @@ def test_verification_covered_cuda_with_and_without_the_library(made: onnxopt.Ar
     assert {(sessions.CUDA, True), (sessions.CUDA, False)} <= ran
 
 
-def test_load_picks_cuda_and_agrees_with_the_plain_model(made: onnxopt.Artifact) -> None:
+def test_load_picks_cuda_and_is_as_exact_as_the_plain_model(made: onnxopt.Artifact) -> None:
+    """Both are held against the same model in float32 on the CPU: kernels round less often than separate operators."""
     session = onnxopt.load(made.path)
     assert session.get_providers()[0] == sessions.CUDA
     random = np.random.default_rng(0)
@@ -36,10 +37,14 @@ def test_load_picks_cuda_and_agrees_with_the_plain_model(made: onnxopt.Artifact)
         name: random.standard_normal(shape).astype(dtype)
         for name, shape in (("x", (257, 8)), ("bias", (8,)), ("weight", (8, 8)))
     }
-    ours = sessions.run(session, feeds)["y"].astype(np.float64)
+    wide = sessions.open_session(write(made.path.parent / f"wide_{dtype}.onnx", CHAIN), provider=sessions.CPU)
+    exact = sessions.run(wide, {name: array.astype(np.float32) for name, array in feeds.items()})["y"]
     plain = sessions.open_session(made.path.parent / "chain.onnx", provider=sessions.CUDA)
-    theirs = sessions.run(plain, feeds)["y"].astype(np.float64)
-    np.testing.assert_allclose(ours, theirs, rtol=2e-2, atol=2e-2)
+    ours, theirs = (
+        np.abs(sessions.run(run, feeds)["y"].astype(np.float64) - exact.astype(np.float64)).max()
+        for run in (session, plain)
+    )
+    assert ours <= max(theirs, 1e-2)  # load allows TF32, the plain session does not
 
 
 def test_bench_on_cuda(made: onnxopt.Artifact) -> None:

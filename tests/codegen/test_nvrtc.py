@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import stat
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -100,7 +102,8 @@ def test_the_default_cache_is_where_xdg_says(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setattr(compiling, "_fatbin", lambda images: b"+".join(images.values()))
     assert compile_cuda(SOURCE, ["sm_75"]) == b"sm_75+compute_75"
     kept = (tmp_path / "onnxopt" / "kernels").iterdir()
-    assert sorted(p.read_bytes() for p in kept if p.suffix != ".log") == [b"compute_75", b"sm_75"]
+    images = sorted(p.read_bytes() for p in kept if p.suffix != ".log")
+    assert [image[:-32] for image in images] == [b"compute_75", b"sm_75"]  # a digest follows
 
 
 def test_the_log_is_in_the_error(tmp_path: Path) -> None:
@@ -112,6 +115,27 @@ def test_the_log_is_in_the_error(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
+def _bit(content: bytes) -> bytes:
+    return content[:-200] + bytes([content[-200] ^ 8]) + content[-199:]
+
+
+@pytest.mark.parametrize("kind", ["cubin", "ptx", "log"])
+@pytest.mark.parametrize("damage", [_bit, lambda c: c[: len(c) // 2], lambda c: b"", lambda c: bytes(500)])
+def test_a_damaged_file_is_compiled_again(
+    kind: str, damage: Callable[[bytes], bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = "ptxas info    : Function properties for k\n" * 9
+    monkeypatch.setattr(compiling, "_compile", lambda source, headers, target: (target.encode() * 99, log))
+    monkeypatch.setattr(compiling, "_fatbin", lambda images: b"+".join(images.values()))
+    good = compile_cuda(SOURCE, ["sm_75"], tmp_path)
+    (path, *_) = tmp_path.glob(f"*.{kind}")
+    whole = path.read_bytes()
+    path.write_bytes(damage(whole))
+    assert compile_cuda(SOURCE, ["sm_75"], tmp_path) == good
+    assert path.read_bytes() == whole
+
+
+@pytest.mark.filterwarnings("always:compiled kernels are not kept:RuntimeWarning")
 @pytest.mark.parametrize("kind", ["a file", "inside a file", "read-only", "unreadable"])
 def test_a_cache_that_cannot_be_written_still_works(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compiling, "_compile", lambda source, headers, target: (target.encode(), ""))
@@ -121,14 +145,16 @@ def test_a_cache_that_cannot_be_written_still_works(kind: str, tmp_path: Path, m
         folder.touch()
     else:
         folder.mkdir(mode=stat.S_IRUSR | stat.S_IXUSR if kind == "read-only" else 0)
-    if kind == "unreadable":  # what a folder of another user gives; root may read all
+    if folder.is_dir():  # what a folder without permission gives; root may read and write all
 
-        def denied(self: Path) -> bytes:
-            raise PermissionError(13, "Permission denied", str(self))
+        def denied(path: object, *_: object, **__: object) -> int:
+            raise PermissionError(13, "Permission denied", str(path))
 
-        monkeypatch.setattr(Path, "read_bytes", denied)
+        monkeypatch.setattr(os, "open", denied)
     cache = folder / "deeper" if kind == "inside a file" else folder
-    assert compile_cuda(SOURCE, ["sm_75"], cache) == b"sm_75+compute_75"
+    with pytest.warns(RuntimeWarning, match=f"compiled kernels are not kept: {cache}: ") as seen:
+        assert compile_cuda(SOURCE, ["sm_75"], cache) == b"sm_75+compute_75"
+    assert len(seen) == 1
     folder.chmod(0o700)
 
 

@@ -133,6 +133,23 @@ def test_a_region_that_reads_another_region() -> None:
     np.testing.assert_array_equal(run(model, feeds)[0], run(original, feeds)[0])
 
 
+def test_nodes_that_read_hundreds_of_results() -> None:
+    """Concats of 300 results: one outside of all regions, one whose own result is fused, one of the same value."""
+    parts = "  ".join(f"a{k} = Add(x, w{k})  b{k} = Tanh(a{k})" for k in range(300))
+    joined, same = ", ".join(f"b{k}" for k in range(300)), ", ".join(["m"] * 300)
+    body = f"{parts}  y = Concat<axis=-1>({joined})  m = Neg(b0)  n = Abs(y)  z = Exp(n)  r = Concat<axis=-1>({same})"
+    weights = ", ".join(f"float[8] w{k} = {{{', '.join([f'{k}.5'] * 8)}}}" for k in range(300))
+    outputs = "float[N, 2400] y, float[N, 2400] z, float[N, 2400] r"
+    model, original = (graph(X, outputs, body, constants=weights) for _ in range(2))
+    _outlined(model)
+    assert "Concat" in _ops(model) and len(_calls(model)) > 40
+    _assert_connected(model)
+    assert all(user.graph is not None for g in model.graphs() for n in g for v in n.outputs for user in v.consumers())
+    feeds = {"x": np.random.default_rng(0).standard_normal((2, 8), np.float32)}
+    for result, expected in zip(run(model, feeds), run(original, feeds), strict=True):
+        np.testing.assert_array_equal(result, expected)
+
+
 def _assert_connected(model: ir.Model) -> None:
     """Every operand is defined in the model itself. Its file hides a leftover: values have only names there."""
     defined = {v for g in model.graphs() for v in (*g.inputs, *g.initializers.values())}

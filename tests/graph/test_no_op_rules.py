@@ -47,11 +47,11 @@ def test_neutral_operand_goes(op_type: str, neutral: float) -> None:
 @pytest.mark.parametrize(
     ("op_type", "constant", "shape", "reason"),
     [
-        ("Mul", np.float32(1.000001), ["N"], "the constant is not 1"),
+        ("Mul", np.float32(1.000001), ["N"], "the constant `c` is not 1"),
         ("Mul", np.ones(2, np.float32), ["N"], "not a constant of one element"),
         ("Mul", np.ones((1, 1), np.float32), ["N"], "may add dims"),
         ("Mul", np.ones(1, np.float32), None, "may add dims"),
-        ("Sub", np.float32(1e-9), ["N"], "the constant is not 0"),
+        ("Sub", np.float32(1e-9), ["N"], "the constant `c` is not 0"),
         ("Add", np.float32(0), ["N"], "-0.0"),
     ],
 )

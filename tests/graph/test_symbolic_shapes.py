@@ -18,10 +18,10 @@ from hypothesis import strategies as st
 
 import models
 from onnxopt.fusion import eligibility
-from onnxopt.graph import normalize, read, rewrite, signature, traits
+from onnxopt.graph import input_uses, normalize, read, rewrite, signature
 from onnxopt.graph.shapes import infer
 from onnxopt.graph.shapes import shapes as shape_inference
-from onnxopt.graph.shapes.dims import Dim
+from onnxopt.graph.shapes.dims import Dim, broadcasts_exactly, least, parse_dim
 from onnxopt.verification import samples
 from tests.support import real_models
 from tests.support.fusing import fuse
@@ -98,10 +98,10 @@ def test_every_dim_of_an_exported_model_is_right_at_several_sizes(name: str, nor
     model = read.load(models.path(name)).model
     if normalized:
         normalize.normalize(model)
-    inputs, bounds = signature.inputs_of(model), traits.index_bounds(model)
+    inputs, uses = signature.inputs_of(model), input_uses.uses_of_inputs(model)
     for batch, sequence in ((1, 1), (2, 5), (3, 16), (5, 1), (1, 9)):
         sizes = {s: batch if s == "batch" else sequence for s in signature.symbols(inputs)}
-        assert _check(model, samples.draw(inputs, sizes, seed=0, bounds=bounds)).compared > 200
+        assert _check(model, samples.draw(inputs, sizes, seed=0, uses=uses)).compared > 200
 
 
 # Trained models that compute dims from what their tensors hold, or whose loops and branches do: the dims left unknown.
@@ -350,3 +350,20 @@ def test_numbers_known_of_shapes_become_constants() -> None:
     assert _operators(after) == ["Div"]
     feeds = {"x": np.ones((3, 16), np.float32)}
     np.testing.assert_array_equal(run(after, feeds)[0], run(before, feeds)[0])
+
+
+def test_a_dim_that_broadcasts_to_another_is_1_or_as_long() -> None:
+    size, other = parse_dim("n"), parse_dim("m")
+    assert all(broadcasts_exactly(dim, size) for dim in (1, size, least(512, size)))
+    assert not any(broadcasts_exactly(dim, size) for dim in (2, other, least(512, other), size + 1))
+
+
+def test_values_that_joined_the_graph_after_inference_have_the_dims_that_they_say() -> None:
+    model = graph("float[N, total] x", "float[] y", "y = Exp(x)")
+    model.graph.inputs[0].shape = ir.Shape(["N", "past + new"])
+    known = infer.infer(model)
+    joined = ir.Value(name="joined", shape=ir.Shape(["N", "past + new", 3, None]))
+    first, second, third, fourth = known.dims(joined)
+    assert (first, second, third) == (*known.dims(model.graph.inputs[0]), 3)
+    assert fourth not in (first, second)
+    assert known.dims(ir.Value(name="unknown")) is None

@@ -43,7 +43,7 @@ SOURCES = [
 
 
 def included(file: Path) -> list[Path]:
-    """The files of ours that a file includes. The host sees the headers of kernels (.h) that say what it hands to them."""
+    """The files of ours that a file includes. The host also sees the plain headers (.h) of cuda_kernels/."""
     files = []
     for name in re.findall(r'^#include "(.+)"', (ROOT / file).read_text(), re.MULTILINE):
         paths = [Path(file.parts[0], name), *([Path("cuda_kernels", name)] if name.endswith(".h") else [])]

@@ -1,7 +1,10 @@
-"""The documentation: references are what the code says, links lead somewhere, and C++ on a page compiles."""
+"""The documentation: references are what the code says, links, paths, commands and modules exist, snippets compile."""
 
 from __future__ import annotations
 
+import ast
+import importlib.util
+import json
 import re
 import subprocess
 import sys
@@ -11,11 +14,19 @@ import click
 import pytest
 from click.testing import CliRunner
 
+from benchmarks.__main__ import summaries
 from onnxopt.tools.cli import COMMANDS, main
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
-PAGES = sorted([ROOT / "README.md", *DOCS.glob("*.md"), *ROOT.glob("examples/**/*.md")])
+FOLDERS = ("benchmarks", "cuda_kernels", "custom_ops", "docs", "examples", "models", "onnxopt", "tests")
+# The laboratory notes are left out: they keep the names that modules had when something was measured.
+PAGES = sorted(
+    [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *DOCS.glob("*.md")]
+    + [page for name in set(FOLDERS) - {"docs"} for page in (ROOT / name).rglob("README.md")]
+)
+WRITTEN = [page for page in PAGES if page != DOCS / "python.md"]  # that one holds signatures and docstrings
+BUILT = ("onnxopt/lib", "models/cache")  # folders that a fresh clone does not have
 
 sys.path.insert(0, str(DOCS))
 import generate  # noqa: E402  (docs/generate.py is a script beside the pages)
@@ -77,6 +88,65 @@ def test_commands_on_the_pages_exist() -> None:
             for word in words:
                 option = re.match(r"--[a-z-]+", word)
                 assert option is None or option[0] in known, f"{page.name}: onnxopt {line}"
+
+
+def code(page: Path) -> list[str]:
+    """Every line of a page's fenced blocks, without its comment, and every inline code span."""
+    text = page.read_text("utf-8")
+    blocks = re.findall(r"^```\w*\n(.*?)^```", text, re.S | re.M)
+    lines = [line.partition("  #")[0].strip().removeprefix("$ ") for block in blocks for line in block.splitlines()]
+    spans = re.findall(r"`([^`]+)`", re.sub(r"^```.*?^```", "", text, flags=re.S | re.M))
+    return [*lines, *(" ".join(span.split()) for span in spans)]
+
+
+@pytest.mark.parametrize("page", WRITTEN, ids=lambda p: str(p.relative_to(ROOT)))
+def test_what_code_on_the_pages_names_exists(page: Path) -> None:
+    """The command behind `onnxopt`, the target behind `make`, the module behind `python -m`, and paths of the tree."""
+    targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text("utf-8"), re.M))
+    for text in code(page):
+        words = text.split()
+        if match := re.match(r"onnxopt ([a-z][a-z-]*)", text):
+            assert match[1] in COMMANDS, text
+        if match := re.match(r"make ([a-z]+)", text):
+            assert match[1] in targets, text
+        if words[:3] == ["python", "-m", "pytest"]:
+            assert all((ROOT / word).exists() for word in words[3:] if word.startswith("tests/")), text
+        if words[:2] == ["python", "-m"]:
+            assert importlib.util.find_spec(words[2]) is not None, text
+            if words[2] == "benchmarks" and len(words) > 3 and words[3].islower():
+                assert words[3] in summaries(), text
+        is_path = re.fullmatch(rf"({'|'.join(FOLDERS)})/[\w./-]*", text) and "NAME" not in text
+        if is_path and page.name != "CHANGELOG.md":  # which names what has moved
+            assert text.startswith(BUILT) or (ROOT / text).exists(), text
+
+
+@pytest.mark.parametrize("page", WRITTEN, ids=lambda p: str(p.relative_to(ROOT)))
+def test_python_on_the_pages_parses(page: Path) -> None:
+    for block in re.findall(r"^```python\n(.*?)^```", page.read_text("utf-8"), re.S | re.M):
+        ast.parse(block)
+
+
+def test_the_readme_names_every_command() -> None:
+    text = (ROOT / "README.md").read_text("utf-8")
+    assert not [name for name in COMMANDS if f"`onnxopt {name}" not in text]
+
+
+def test_measured_numbers_are_those_of_the_raw_figures() -> None:
+    """The README's table against benchmarks/results: without a CUDA graph ORT, onnxopt and torch, then with one."""
+    models, peers = (
+        json.loads((ROOT / "benchmarks" / "results" / f"gpu_{name}.json").read_text("utf-8"))
+        for name in ("models", "peers")
+    )
+    keys = ("bert", "vit", "whisperenc", "llama", "llama_decode", "unet", "convnext", "efficientnet")
+    table = re.search(rf"^{r'[|]---' * 7}[|]\n((?:[|].*\n)+)", (ROOT / "README.md").read_text("utf-8"), re.M)
+    assert table is not None
+    for key, row in zip(keys, table[1].splitlines(), strict=True):
+        cells = [cell.strip(" *") for cell in row.strip("|").split("|")][1:]
+        expected = []
+        for graph, mode in (("no_graph", "default"), ("cuda_graph", "reduce-overhead")):
+            expected += [models[key][f"{graph}_{side}_ms"]["best"] for side in ("before", "after")]
+            expected.append(peers.get(key, {}).get(f"torch.compile {mode}"))
+        assert cells == ["" if ms is None else f"{ms:.2f}" for ms in expected], key
 
 
 def test_the_cpp_of_the_page_compiles(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import json
 import subprocess
 import sys
 import zipfile
@@ -140,9 +141,47 @@ def test_a_model_runs_with_its_feeds(name: str) -> None:
             assert output.std() > 0 or output.size == 1
 
 
+def _pretend_exports(monkeypatch: pytest.MonkeyPatch, fails: str = "") -> list[list[str]]:
+    """Exports write empty files and stop before the model that `fails` names; the names that each process was given."""
+    processes: list[list[str]] = []
+
+    def run(command: list[str], **_: object) -> subprocess.CompletedProcess[str]:
+        entries = [exported.Exported(**row) for row in json.loads(command[-2])]
+        processes.append([entry.name for entry in entries])
+        for name in processes[-1]:
+            if name == fails:
+                return subprocess.CompletedProcess(command, 1, "", "Traceback\nValueError: no such layer\n")
+            (Path(command[-1]) / f"{name}.onnx").write_bytes(b"")
+            (Path(command[-1]) / f"{name}.json").write_text("{}")
+        return subprocess.CompletedProcess(command, 0, "", "")
+
+    monkeypatch.setattr(exported.subprocess, "run", run)
+    return processes
+
+
+def test_one_process_exports_the_tiny_variants_of_an_architecture(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    processes = _pretend_exports(monkeypatch)
+    exported.export("vit_tiny_dyn", tmp_path, alone=True)
+    exported.export("vit_tiny_fp16", tmp_path)
+    exported.export("vit_tiny", tmp_path)
+    exported.export("vit", tmp_path)
+    assert processes == [["vit_tiny_dyn"], ["vit_tiny_fp16", "vit_tiny", "vit_tiny_fp16_dyn"], ["vit"]]
+
+
+def test_a_variant_that_cannot_be_exported_fails_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    processes = _pretend_exports(monkeypatch, fails="vit_tiny_dyn")
+    assert exported.export("vit_tiny", tmp_path).is_file()
+    with pytest.raises(models.ModelUnavailable, match="cannot export vit_tiny_dyn: ValueError: no such layer"):
+        exported.export("vit_tiny_dyn", tmp_path)
+    assert [names[0] for names in processes] == ["vit_tiny", "vit_tiny_dyn"]
+
+
 @pytest.mark.models
 def test_an_export_is_deterministic_and_dynamic(tmp_path: Path) -> None:
-    path = exported.export("bert_tiny_dyn", tmp_path)
+    """The same bytes in another folder and by another process, which exported other models before or did not."""
+    path = exported.export("bert_tiny_dyn", tmp_path, alone=True)
     assert path.read_bytes() == models.path("bert_tiny_dyn").read_bytes()
     session = ort.InferenceSession(str(path), providers=["CPUExecutionProvider"])
     assert session.get_inputs()[0].shape == ["batch", "sequence"]

@@ -1,4 +1,4 @@
-"""The rooms of onnxopt/ and who may import whom: read from the source, so that nothing has to be importable."""
+"""The rooms of onnxopt/ and which imports they allow, read from the source."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 PACKAGE = Path(__file__).resolve().parents[2] / "onnxopt"
 # A module imports from its own room, from rooms to the left, and from BASE, the modules that belong to no room.
 ROOMS = ("program", "graph", "fusion", "kinds", "codegen", "runtime", "verification", "artifact", "pipeline", "tools")
-BASE = {"errors", "paths", "versions", "background"}
+BASE = {"errors", "paths", "files", "caches", "versions", "background", "leftovers"}
 FACE = {"onnxopt", "onnxopt.__main__"}  # what users import and run; no module of a room imports it
 FILES = {
     ".".join(("onnxopt", *path.relative_to(PACKAGE).with_suffix("").parts)).removesuffix(".__init__"): path
@@ -49,6 +49,7 @@ def test_a_module_imports_no_room_to_its_right(module: str) -> None:
 
 def test_no_two_modules_import_each_other_directly_or_through_others() -> None:
     graph = {module: {name for name in imports(tree) if name != module} for module, tree in TREES.items()}
+    graph["onnxopt.kinds"] |= {m for m in FILES if m.startswith("onnxopt.kinds.") and m.endswith(".kind")}  # by name
     try:
         graphlib.TopologicalSorter(graph).prepare()
     except graphlib.CycleError as error:

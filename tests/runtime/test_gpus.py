@@ -36,7 +36,7 @@ def test_every_architecture_that_is_compiled_for_has_a_gpu() -> None:
     ],
 )
 def test_a_drivers_name_finds_its_entry(name: str, key: str) -> None:
-    found = gpus.find(name)
+    found = gpus.find_gpu(name)
     assert found is not None
     assert found.key == gpus.key_of(name) == key
 
@@ -45,12 +45,12 @@ def test_a_drivers_name_finds_its_entry(name: str, key: str) -> None:
     "name", ["NVIDIA H100 80GB HBM3 MIG 1g.10gb", "NVIDIA GeForce RTX 4090 Laptop GPU", "NVIDIA H100 NVL", ""]
 )
 def test_other_devices_find_none(name: str) -> None:
-    assert gpus.find(name) is None
+    assert gpus.find_gpu(name) is None
     assert gpus.key_of(name) not in gpus.catalogue()
 
 
 def test_v100_is_refused_with_a_reason() -> None:
-    gpu = gpus.find("Tesla V100-SXM2-16GB")
+    gpu = gpus.find_gpu("Tesla V100-SXM2-16GB")
     assert gpu is not None
     assert gpu.arch == "sm_70"
     assert "no code for sm_70" in gpu.refused

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import importlib.metadata
 import json
+import os
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -70,6 +73,18 @@ def problems(findings: Any) -> list[Finding]:
 
 
 # --- the whole -------------------------------------------------------------------------------------------------------
+
+
+def test_an_onnxruntime_that_cannot_be_imported_is_a_finding(tmp_path: Path) -> None:
+    """As after one of two builds that overwrite each other was uninstalled: the doctor itself must still start."""
+    (tmp_path / "onnxruntime").mkdir()
+    (tmp_path / "onnxruntime" / "__init__.py").write_text("raise ImportError('half of ONNX Runtime is gone')")
+    path = os.pathsep.join([str(tmp_path), str(Path(onnxopt.__file__).parents[1])])
+    command = [sys.executable, "-m", "onnxopt", "doctor", "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": path})
+    assert done.returncode == 1, done.stderr
+    findings = json.loads(done.stdout)["findings"]
+    assert any("half of ONNX Runtime is gone" in f["message"] for f in findings if f["check"] == "onnxruntime")
 
 
 def test_a_sound_artifact_has_no_problem(made: Path) -> None:

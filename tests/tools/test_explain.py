@@ -67,6 +67,17 @@ def test_refusals_are_grouped_by_reason_most_frequent_first(manifest: manifests.
     assert "r4 (Add) beside other" in explain.describe(manifest, every_refusal=True)
 
 
+def test_reasons_that_differ_in_names_and_shapes_only_are_one_group() -> None:
+    reasons = ("`a` [4, 8] is no bias", "`b` [N] is no bias", "`c` has 8 elements", "`d` is empty", "`d` is empty")
+    refusals = [Refusal(f"n{k}", "Add", "", reason) for k, reason in enumerate(reasons)]
+    groups = {text: [row.node for row in rows] for text, rows in summary.by_reason(refusals).items()}
+    assert groups == {
+        "`...` [...] is no bias": ["n0", "n1"],
+        "`d` is empty": ["n3", "n4"],
+        "`c` has 8 elements": ["n2"],
+    }
+
+
 @pytest.mark.usefixtures("library")
 def test_prediction_of_a_static_chain_follows_the_closed_form(tmp_path: Path, artifact: Path) -> None:
     """Add, Tanh, Mul, Sub over B bytes: the side inputs are the bias and x twice more, each read once when fused."""

@@ -6,10 +6,8 @@ from pathlib import Path
 
 import numpy as np
 import onnx_ir as ir
-import pytest
 
-from onnxopt.errors import UsageError
-from onnxopt.graph import signature, traits
+from onnxopt.graph import input_uses, signature, traits
 from onnxopt.graph.signature import Tensor
 from onnxopt.verification import samples
 from tests.support.small_models import TOKENS, write
@@ -17,20 +15,6 @@ from tests.support.small_models import TOKENS, write
 IDS = Tensor("ids", "int64", ("batch", "new"))
 MASK = Tensor("mask", "int64", ("batch", "past + new"))
 STATE = Tensor("state", "float32", (2, "batch", 128))
-IMAGE = Tensor("image", "float32", (None, 3, None, None))
-
-
-def test_symbols_are_shared_and_expressions_computed() -> None:
-    assert signature.symbols([IDS, MASK, STATE]) == ("batch", "new", "past")
-    sizes = {"batch": 2, "new": 5, "past": 7}
-    assert [signature.resolve(t, sizes) for t in (IDS, MASK, STATE)] == [(2, 5), (2, 12), (2, 2, 128)]
-
-
-def test_unnamed_dims() -> None:
-    assert signature.symbols([IMAGE]) == ("?batch", "?image.2", "?image.3")
-    batch, space = signature.roles([IMAGE])
-    assert batch == {"?batch"}
-    assert space == {"?image.2", "?image.3"}
 
 
 def test_usual_sizes_differ_between_dims_and_include_ones() -> None:
@@ -40,31 +24,11 @@ def test_usual_sizes_differ_between_dims_and_include_ones() -> None:
     assert list(samples.usual_sizes([Tensor("x", "float32", (2, 3))])) == [{}]
 
 
-def test_pin_by_input_and_by_symbol() -> None:
-    assert signature.pin([IDS, MASK], {"ids": (4, 9)}) == {"batch": 4, "new": 9}
-    assert signature.pin([IDS, MASK], {"past": (3,)}) == {"past": 3}
-
-
-@pytest.mark.parametrize(
-    ("shapes", "reason"),
-    [
-        ({"idz": (1,)}, "no such input or dim; inputs are ids, state"),
-        ({"ids": (1, 2, 3)}, "the input has 2 dims"),
-        ({"state": (3, 1, 128)}, "dim 0 is 2, not 3"),
-        ({"ids": (1, 2), "state": (2, 4, 128)}, "dim 'batch' is 4 here and 1 elsewhere"),
-        ({"ids": (-1, 2)}, "negative"),
-    ],
-)
-def test_pin_refuses(shapes: dict[str, tuple[int, ...]], reason: str) -> None:
-    with pytest.raises(UsageError, match=reason):
-        signature.pin([IDS, STATE], shapes)
-
-
 def test_token_ids_stay_below_the_table(tmp_path: Path) -> None:
     model = ir.load(write(tmp_path / "m.onnx", TOKENS))
-    bounds = traits.index_bounds(model)
-    assert bounds == {"ids": 3}
-    drawn = samples.draw(signature.inputs_of(model), {"batch": 50, "sequence": 20}, 0, bounds)["ids"]
+    uses = input_uses.uses_of_inputs(model)
+    assert [(use.role, use.data) for use in uses["ids"]] == [("index", (3, 2))]
+    drawn = samples.draw(signature.inputs_of(model), {"batch": 50, "sequence": 20}, 0, uses)["ids"]
     assert drawn.dtype == np.int64
     assert set(np.unique(drawn)) == {0, 1, 2}
 
@@ -103,5 +67,5 @@ def test_bounds_that_only_the_other_model_shows(tmp_path: Path) -> None:
     )
     original = traits.of(ir.load(write(tmp_path / "hidden.onnx", hidden)))
     optimized = traits.of(ir.load(write(tmp_path / "plain.onnx", TOKENS)))
-    assert original.index_bounds == {}
-    assert traits.with_bounds_of(original, optimized).index_bounds == {"ids": 3}
+    assert [use.data for use in original.uses["ids"]] == [None]
+    assert [use.data for use in traits.with_uses_of(original, optimized).uses["ids"]] == [(3, 2)]

@@ -15,7 +15,7 @@ import pytest
 import onnxopt
 from onnxopt import pipeline
 from onnxopt.codegen import kernels_json, sealed_json
-from onnxopt.errors import UsageError, VerificationError
+from onnxopt.errors import NotVerifiedError, UsageError, VerificationError
 from onnxopt.fusion.region import Kernel
 from onnxopt.graph import normalize, traits
 from onnxopt.runtime import sessions
@@ -89,13 +89,40 @@ def test_missing_output_dtype_and_input_are_named(tmp_path: Path) -> None:
     assert report.reason.startswith("inputs are ")
 
 
-def test_what_ort_cannot_run_is_said_not_raised(tmp_path: Path, artifact: Path) -> None:
+def test_what_ort_cannot_run_is_said_not_raised(tmp_path: Path) -> None:
     model = write(tmp_path / "m.onnx", NO_KERNEL)
     report = _cpu(model, model)
     assert report.status == "not_run"
     assert "nowhere" in report.reason
-    made = onnxopt.optimize(model, artifact, archs=())
-    assert made.manifest.verify.status == "not_run"
+
+
+def test_what_cannot_be_verified_is_an_error_and_leaves_nothing(tmp_path: Path, artifact: Path) -> None:
+    model = write(tmp_path / "m.onnx", NO_KERNEL)
+    with pytest.raises(NotVerifiedError, match=r"cannot be verified.*nowhere.*--no-verify keeps the result unchecked"):
+        onnxopt.optimize(model, artifact, archs=())
+    assert [path.name for path in tmp_path.iterdir()] == ["m.onnx"]
+    assert onnxopt.optimize(model, artifact, archs=(), verify=False).manifest.verify.status == "skipped"
+
+
+def test_a_shape_that_the_model_refuses_is_not_verified(tmp_path: Path, artifact: Path) -> None:
+    model = write(tmp_path / "m.onnx", MULTIPLE_OF_32)
+    with pytest.raises(NotVerifiedError, match="accepted none of the inputs tried"):
+        onnxopt.optimize(model, artifact, archs=(), shapes={"size": (33,)})
+    assert _cpu(model, model, shapes={"size": (33,)}).status == "not_run"
+
+
+def test_outputs_that_are_never_there_are_not_verified(tmp_path: Path, artifact: Path) -> None:
+    """A model whose only output is an absent optional gives nothing to compare."""
+    of_floats = onnx.helper.make_tensor_type_proto(onnx.TensorProto.FLOAT, ["n"])
+    node = onnx.helper.make_node("Optional", [], ["y"], type=of_floats)
+    x = onnx.helper.make_value_info("x", of_floats)
+    y = onnx.helper.make_value_info("y", onnx.helper.make_optional_type_proto(of_floats))
+    graph = onnx.helper.make_graph([node], "g", [x], [y])
+    opsets = [onnx.helper.make_opsetid("", 17)]
+    onnx.save(onnx.helper.make_model(graph, opset_imports=opsets, ir_version=8), tmp_path / "m.onnx")
+    model = tmp_path / "m.onnx"
+    report = _cpu(model, model)
+    assert (report.status, report.reason) == ("not_run", "it gives no output that could be compared")
 
 
 def test_too_large_for_memory_is_said_not_tried(tmp_path: Path) -> None:

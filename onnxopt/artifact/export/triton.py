@@ -269,8 +269,8 @@ def _copy(opened: Opened, folder: Path, model: str, library: bool) -> None:
 def _add_warm_up(config: Any, opened: Opened, folder: Path, batch: int) -> None:
     """A request of one item, and one of a whole batch, of inputs like those that the artifact was verified with."""
     inputs = opened.manifest.inputs
-    bounds = model_traits.of(read.load(opened.model).model).index_bounds
-    drawn = samples.draw(inputs, _sizes(opened.manifest), seed=0, bounds=bounds)
+    uses = model_traits.of(read.load(opened.model).model).uses
+    drawn = samples.draw(inputs, _sizes(opened.manifest), seed=0, uses=uses)
     folder.mkdir()
     files = {}
     for index, tensor in enumerate(inputs):

@@ -17,6 +17,7 @@ from typing import Any
 import onnx_ir as ir
 import pydantic
 
+from onnxopt import files
 from onnxopt.artifact import layout
 from onnxopt.artifact.folder import hash_file
 from onnxopt.artifact.manifest import Manifest
@@ -115,7 +116,7 @@ def read_measurements(path: Path, manifest: Manifest) -> tuple[BenchResult, ...]
     kernel.
     """
     try:
-        document = json.loads(path.read_text("utf-8"))
+        document = json.loads(files.read_text(path))
     except OSError as error:
         raise UsageError(f"{path}: cannot be read: {error.strerror or error}") from None
     except ValueError as error:

@@ -18,7 +18,7 @@ from onnxopt.artifact.manifest import Kernel, Manifest
 from onnxopt.artifact.measurement import BenchResult, KernelTime, Measurement
 from onnxopt.artifact.report import plots
 from onnxopt.artifact.report.facts import Facts
-from onnxopt.artifact.summary import alike, by_reason
+from onnxopt.artifact.summary import alike, by_reason, executed_text
 from onnxopt.fusion import outline
 from onnxopt.fusion.kernel import Traffic
 from onnxopt.graph import signature
@@ -142,6 +142,7 @@ class View:
     latencies: tuple[Latency, ...]
     recorded: tuple[Measurement, ...]
     numerics: tuple[OutputRow, ...]
+    executed: str
     refusals: dict[str, list[Refusal]]
     targets: tuple[Target, ...]
 
@@ -169,6 +170,7 @@ def build(folder: Path, manifest: Manifest, facts: Facts, roofs: Sequence[plots.
         latencies=tuple(_latency(m) for m in facts.measurements),
         recorded=manifest.measurements,
         numerics=tuple(numerics(manifest.verify)),
+        executed=executed_text(manifest.verify, manifest.archs),
         refusals=by_reason(manifest.refusals),
         targets=tuple(_targets(folder)),
     )

@@ -1,1 +1,1 @@
-"""Passes beside those of onnx_ir and onnxscript, a file each. Part of graph: may import program."""
+"""Passes beside those of onnx_ir and onnxscript, a file each. May import program, graph/shapes, graph/placement.py."""

@@ -1,11 +1,11 @@
-"""Merges equal nodes, but none whose value may differ from run to run or node to node."""
+"""Merges equal nodes, except those whose results may differ between runs or between nodes."""
 
 from __future__ import annotations
 
 import onnx_ir as ir
 from onnx_ir.passes.common import CommonSubexpressionEliminationPass
 
-_RANDOM = frozenset({"Bernoulli", "Dropout"})  # the pass itself knows the others
+_RANDOM = frozenset({"Bernoulli", "Dropout"})  # onnx_ir's pass knows the other random operators
 _MARK = "onnxopt_unique"
 _HASHABLE = frozenset(
     {
@@ -21,10 +21,11 @@ _HASHABLE = frozenset(
 
 
 class MergeEqualNodesPass(ir.passes.InPlacePass):
-    """onnx_ir's CommonSubexpressionEliminationPass, kept away from nodes it would break.
+    """onnx_ir's CommonSubexpressionEliminationPass, without the nodes that it must not merge.
 
-    Nodes of other domains may have state or draw random numbers, Bernoulli and Dropout draw them, attributes such as
-    types cannot be compared, and string tensors would be compared by address. Those nodes carry a mark while it runs.
+    Nodes of other domains may have state or draw random numbers. Bernoulli and Dropout draw random numbers. Attributes
+    such as types cannot be compared, and string tensors would be compared by address. Those nodes get an attribute that
+    makes each of them different while the pass runs.
     """
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:

@@ -1,9 +1,9 @@
-"""Positions that the device computes with, counted there: what follows from a shape otherwise lies on the host.
+"""Integers computed from shapes are written to the device by Range, where nodes on the device read them.
 
-    Cast(s) * frequencies    ->    Cast(Range(s, s + 1, 1)) * frequencies        s made of dims, such as how many tokens
-                                                                                 the cache holds
+    Cast(s) * frequencies    ->    Cast(Range(s, s + 1, 1)) * frequencies
 
-ONNX Runtime would copy s to the device in every run, which a CUDA graph cannot hold; Range writes it there itself.
+s is computed from dims, such as the number of tokens in the cache, and so lies on the host. ONNX Runtime would copy it
+to the device in every run, which a CUDA graph cannot contain. Range reads s on the host and writes to the device.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from onnxopt.graph.shapes.infer import Knowledge
 
 
 class CountOnDevicePass(ir.passes.InPlacePass):
-    """Replaces integers computed from shapes, where nodes on the device read them or what is computed of them."""
+    """Replaces integers computed from shapes, where nodes on the device depend on their values."""
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         placed = place(model.graph)
@@ -28,7 +28,7 @@ class CountOnDevicePass(ir.passes.InPlacePass):
         moved: dict[ir.Value, ir.Value] = {}
         for node in readers:
             if any(known.contents(v) is not None for v in node.outputs):
-                continue  # a later one reads what this one makes of it
+                continue  # a reader of this node's output is among `readers`, and its operand is replaced
             for k, value in enumerate(node.inputs):
                 if value is not None and k not in HOST_INPUTS.get(node.op_type, ()) and _is_count(value, placed, known):
                     if value not in moved:
@@ -38,20 +38,21 @@ class CountOnDevicePass(ir.passes.InPlacePass):
 
 
 def _readers(placed: Placement) -> list[ir.Node]:
-    """Nodes that wait for a copy, and those on the host that they wait for, without those that host inputs are made of.
+    """Nodes whose operands ORT copies to the device, and nodes on the host that compute these operands.
 
-    A node that reads an input of the model beside a shape stays on the host as well: it waits for a copy of the input.
+    A node that reads an input of the model beside a shape counts too: it is on the host, and the input is copied there.
+    Nodes on the host whose results are read on the host are left out.
     """
     pending = [copy.node for copy in placed.copies if copy.to_device or copy.value.is_graph_input()]
-    found: dict[ir.Node, None] = {}
+    readers: dict[ir.Node, None] = {}
     while pending:
         node = pending.pop()
-        if node in found or (node in placed.host and any(_read_on_host(v) for v in node.outputs)):
+        if node in readers or (node in placed.host and any(_read_on_host(v) for v in node.outputs)):
             continue
-        found[node] = None
+        readers[node] = None
         producers = (v.producer() for v in node.inputs if v is not None)
         pending += [p for p in producers if p is not None and p in placed.host]
-    return list(found)
+    return list(readers)
 
 
 def _read_on_host(value: ir.Value) -> bool:
@@ -59,7 +60,7 @@ def _read_on_host(value: ir.Value) -> bool:
 
 
 def _is_count(value: ir.Value, placed: Placement, known: Knowledge) -> bool:
-    """Whether a value is one integer made of symbolic dims, on the host."""
+    """Whether a value is one integer on the host, computed from symbolic dims."""
     held = known.contents(value)
     if held is None or held.size != 1 or value not in placed.host_values or value.dtype != ir.DataType.INT64:
         return False
@@ -67,7 +68,7 @@ def _is_count(value: ir.Value, placed: Placement, known: Knowledge) -> bool:
 
 
 def _counted(graph: ir.Graph, value: ir.Value, known: Knowledge) -> ir.Value:
-    """The same number of the same shape as a value that the device computes."""
+    """A new value on the device that equals `value` in number and shape."""
     producer, rank = value.producer(), len(known.dims(value) or ())
     assert producer is not None  # contents of an input are not known
     one = _constant(graph, f"{value.name}_one", np.array(1, np.int64))

@@ -1,8 +1,10 @@
-"""Constant folding that may not make a model larger, nor read weights without bound."""
+"""Constant folding with a bound on the growth of the model and on the bytes of weights that are read."""
 
 from __future__ import annotations
 
+import contextlib
 import math
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import onnx_ir as ir
@@ -11,18 +13,19 @@ from onnxscript.optimizer import fold_constants_ir
 _RANDOM = frozenset(
     {"Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"}
 )
-_SMALL_ON_PURPOSE = frozenset({"ConstantOfShape", "DequantizeLinear", "DynamicQuantizeLinear", "QuantizeLinear"})
+_COMPACT = frozenset({"ConstantOfShape", "DequantizeLinear", "DynamicQuantizeLinear", "QuantizeLinear"})
 _DATA_DEPENDENT = frozenset({"Compress", "NonZero", "Unique"})  # output no larger than rank times the input
 _CONTRACTIONS = frozenset({"Conv", "ConvTranspose", "Einsum", "Gemm", "MatMul"})  # too slow in numpy where large
 _CONTRACTED = 1 << 17  # bytes
 _FAST = frozenset({ir.DataType.FLOAT, ir.DataType.DOUBLE})  # dtypes that numpy leaves to BLAS
-_NODE_BYTES = 48  # what removing a node saves at least, beyond the name its output keeps as an initializer
-_READ_LIMIT = 64 << 20  # bytes of constants one folding may read and make, so that memory stays bounded
+_NODE_BYTES = 48  # that removing a node saves at least; its output keeps its name as an initializer
+_READ_LIMIT = 64 << 20  # bytes of constants that all foldings together may read and write, to bound memory
 _FEW = 64  # elements
+_HIDDEN = "onnxopt.not_folded"  # a domain that onnxscript knows nothing of
 
 
 class Fold:
-    """onnxscript's constant folding, of the nodes that are worth it.
+    """onnxscript's constant folding of the nodes that are worth it.
 
     allowance: bytes by which all foldings together may make the model larger.
     """
@@ -32,8 +35,8 @@ class Fold:
         self._readable = _READ_LIMIT
 
     def __call__(self, model: ir.Model) -> bool:
-        """Fold what is worth it, in place; returns whether anything changed. What was spent counts for later calls."""
-        with np.errstate(all="ignore"):  # dividing constants by 0 is the model's business
+        """Fold in place; whether anything changed. Growth and bytes read add up over all calls."""
+        with np.errstate(all="ignore"), _hidden(model):  # dividing constants by 0 is the model's business
             result = fold_constants_ir(
                 model,
                 onnx_shape_inference=False,  # SimplifyShapesPass has inferred them
@@ -47,23 +50,44 @@ class Fold:
         """Whether to evaluate `node`, all of whose inputs are constants."""
         inputs = {value for value in node.inputs if value is not None and value.const_value is not None}
         tensors = [value.const_value for value in inputs if value.const_value is not None]
-        if node.domain != "" or node.op_type in _RANDOM | _SMALL_ON_PURPOSE or len(node.outputs) != 1:
+        if node.domain != "" or node.op_type in _RANDOM | _COMPACT or len(node.outputs) != 1:
             return False
         if ir.DataType.STRING in (node.outputs[0].dtype, *(tensor.dtype for tensor in tensors)):
             return False
-        made = _output_bytes(node, tensors)
-        if made is None:
+        written = _output_bytes(node, tensors)
+        if written is None:
             return False
         read = sum(tensor.nbytes for tensor in tensors)
         freed = sum(v.const_value.nbytes for v in inputs if v.const_value is not None and _only_read_by(v, node))
-        growth = made - freed - _NODE_BYTES
+        growth = written - freed - _NODE_BYTES
         if node.op_type in _CONTRACTIONS and read > _CONTRACTED and any(t.dtype not in _FAST for t in tensors):
             return False  # runtimes fold these at load
-        if growth > self._allowance or read + made > self._readable:
+        if growth > self._allowance or read + written > self._readable:
             return False
         self._allowance -= growth
-        self._readable -= read + made
+        self._readable -= read + written
         return True
+
+
+@contextlib.contextmanager
+def _hidden(model: ir.Model) -> Iterator[None]:
+    """Hide each SplitToSequence whose `split` is computed: onnxscript takes it for a constant, and fails."""
+    hidden = [
+        node
+        for node in model.graph.all_nodes()
+        if node.op_type == "SplitToSequence" and node.domain == "" and _is_computed(node.inputs[1:2])
+    ]
+    for node in hidden:
+        node.domain = _HIDDEN
+    try:
+        yield
+    finally:
+        for node in hidden:
+            node.domain = ""
+
+
+def _is_computed(values: Sequence[ir.Value | None]) -> bool:
+    return any(value is not None and value.const_value is None for value in values)
 
 
 def _only_read_by(value: ir.Value, node: ir.Node) -> bool:
@@ -71,7 +95,7 @@ def _only_read_by(value: ir.Value, node: ir.Node) -> bool:
 
 
 def _output_bytes(node: ir.Node, inputs: list[ir.TensorProtocol]) -> int | None:
-    """An upper bound of the size of a node's output; None where nothing is known that rules out a huge one."""
+    """An upper bound of the bytes of a node's output, None where none is known."""
     output = node.outputs[0]
     if output.shape is not None and output.shape.is_static() and output.dtype is not None:
         return math.ceil(math.prod(output.shape.numpy()) * output.dtype.bitwidth / 8)

@@ -11,7 +11,7 @@ _CHANGED_MEANING = frozenset({"BatchNormalization", "GroupNormalization", "Hardm
 
 
 def inline_functions(model: ir.Model) -> str | None:
-    """Inline every function, in place; returns why not, in which case the functions stay as they are."""
+    """Inline every function, in place. Returns None, or why all functions stay as they are."""
     RemoveUnusedFunctionsPass()(model)
     if not model.functions:
         return None
@@ -23,12 +23,12 @@ def inline_functions(model: ir.Model) -> str | None:
             different = _different_operators(function, domain, version, imported)
             if different:
                 name = f"{function.domain}.{function.name}"
-                return f"{name} is written for opset {version}, the model for {imported}, where {different} is another"
+                return f"{name} has opset {version}, the model {imported}; {different} differs between the two"
             function.opset_imports[domain] = imported
     before = model.clone()
     try:
         InlinePass()(model)
-    except (ir.passes.PassError, ir.passes.PreconditionError, ValueError, RuntimeError, TypeError, KeyError) as error:
+    except Exception as error:  # noqa: BLE001 - of onnx_ir, whose errors share no class
         model.graph = before.graph
         model.functions.clear()
         model.functions.update(before.functions)
@@ -37,7 +37,7 @@ def inline_functions(model: ir.Model) -> str | None:
 
 
 def _different_operators(function: ir.Function, domain: str, version: int, imported: int) -> str | None:
-    """An operator that a function uses and that is not the same in both opsets, None where all are."""
+    """An operator of a function that is not the same in both opsets, None where all of them are."""
     for node in function.all_nodes():
         if node.domain == domain and not same_operator(node.op_type, domain, version, imported, types_may_differ=True):
             return node.op_type
@@ -45,10 +45,10 @@ def _different_operators(function: ir.Function, domain: str, version: int, impor
 
 
 def same_operator(op_type: str, domain: str, a: int, b: int, *, types_may_differ: bool = False) -> bool:
-    """Whether opsets a and b of a domain mean the same by an operator.
+    """Whether an operator is the same in opsets a and b of a domain.
 
-    types_may_differ: also where only the lists of allowed types differ; operators that changed their meaning under the
-    same signature are known.
+    types_may_differ: the lists of allowed types may differ. An operator that changed its meaning under the same
+    signature (_CHANGED_MEANING) is not the same.
     """
     try:
         first, second = onnx.defs.get_schema(op_type, a, domain), onnx.defs.get_schema(op_type, b, domain)

@@ -1,4 +1,4 @@
-"""A graph's interface, taken before passes run and put back exactly after them."""
+"""A graph's interface, saved before passes run and restored exactly after them."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ class _Declared:
 class Interface:
     """What callers of a model see: inputs, their default values, and outputs.
 
-    Taking it changes the model so that passes cannot go wrong: default values of inputs, which callers may override,
-    stop being constants, and declared output shapes, which may be wrong, are forgotten. Restoring puts names, dtypes,
-    dims and defaults back in the same order, with an Identity where an output has no node of its own any more.
+    The constructor also changes the model: default values of inputs, which callers may override, stop being constants,
+    and declared output shapes, which may be wrong, are removed. `restore` puts names, dtypes, dims and defaults back in
+    the same order. An output that no node of its own computes any more gets an Identity.
     """
 
     def __init__(self, model: ir.Model) -> None:
@@ -55,7 +55,7 @@ class Interface:
                 value.shape = None
 
     def restore(self, model: ir.Model) -> None:
-        """Put the interface back on `model`, whose graph may be another object than when it was taken."""
+        """Restore the interface on `model`, whose graph may be another object than at construction."""
         graph = model.graph
         self._free_names(graph)
         for value, declared in zip(graph.inputs, self._inputs, strict=True):
@@ -78,7 +78,7 @@ class Interface:
             named[value] = declared.name
 
     def _free_names(self, graph: ir.Graph) -> None:
-        """Rename whatever else has the name of an input or output."""
+        """Rename every other value that has the name of an input or output."""
         reserved = {declared.name for declared in (*self._inputs, *self._outputs)}
         interface = set(graph.inputs) | set(graph.outputs)
         others = [*graph.initializers.values(), *(v for node in graph for v in node.outputs)]

@@ -1,15 +1,15 @@
-"""Models without weights as ModelProtos, for onnx's C++ passes, which copy whatever they are given several times."""
+"""Models without weights as ModelProtos, for onnx's C++ passes, which copy a model several times."""
 
 from __future__ import annotations
 
 import onnx
 import onnx_ir as ir
 
-_KEPT = 1024  # bytes; constants up to this take part, since axes and shapes are among them
+_KEPT = 1024  # bytes; constants up to this size stay, since axes and shapes are among them
 
 
 def lean_proto(model: ir.Model) -> onnx.ModelProto:
-    """`model` with its large initializers turned into inputs, after its own.
+    """A ModelProto of `model` whose large initializers are inputs, after the model's own.
 
     Large tensors elsewhere (subgraphs, attributes) must have been made initializers of the main graph before.
     """
@@ -29,7 +29,10 @@ def lean_proto(model: ir.Model) -> onnx.ModelProto:
 
 
 def adopt(model: ir.Model, proto: onnx.ModelProto) -> None:
-    """Make `proto`, made of its lean_proto, the graph and functions of `model`, with the weights put back."""
+    """Replace the graph and functions of `model` by those of `proto`, and put the weights back.
+
+    proto: what a C++ pass returned for lean_proto(model).
+    """
     inputs = len(model.graph.inputs)
     weights = {name: v.const_value for name, v in model.graph.initializers.items()}
     adopted = ir.from_proto(proto)

@@ -1,4 +1,4 @@
-"""Removes what onnxscript's passes write on every node and value they make."""
+"""Removes the metadata that onnxscript's passes write on every node and value they create."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ _ONNXSCRIPT_METADATA = "pkg.onnxscript."
 
 
 def remove_onnxscript_metadata(model: ir.Model) -> None:
+    """Remove metadata whose key begins with pkg.onnxscript, in place."""
     owners: list[ir.Node | ir.Value] = [v for graph in model.graphs() for v in graph.initializers.values()]
     for node in model.graph.all_nodes():
         owners += [node, *node.outputs]

@@ -18,7 +18,7 @@ Left out of onnxscript's default rules, with the reason:
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
 
 import onnx_ir as ir
 from onnxscript.rewriter import (
@@ -30,6 +30,9 @@ from onnxscript.rewriter import (
     RewriteRuleSet,
 )
 from onnxscript.rewriter.rules import common
+
+from onnxopt.graph.passes.rooted import Rooted
+from onnxopt.graph.shapes.value_dims import same
 
 # Every value of the key is one of each of the dtypes.
 _HOLDS = {
@@ -56,11 +59,11 @@ class NeutralOperand(RewriteRuleClassBase):
         result = MatchResult()
         tensor = c.const_value
         if tensor is None or tensor.size != 1:
-            return result.fail("the other operand is not a constant of one element")
+            return result.fail(f"`{c.name}` is not a constant of one element")
         if tensor.numpy().item() != self._neutral:
-            return result.fail(f"the constant is not {self._neutral}")
+            return result.fail(f"the constant `{c.name}` is not {self._neutral}")
         if len(tensor.shape) and (x.shape is None or len(x.shape) < len(tensor.shape)):
-            return result.fail("the constant may add dims to the result")
+            return result.fail(f"the constant `{c.name}` may add dims to the result")
         if self._integers and not tensor.dtype.is_integer():
             return result.fail("adding 0 to -0.0 gives 0.0")
         return result
@@ -70,7 +73,7 @@ class NeutralOperand(RewriteRuleClassBase):
 
 
 class SameShape(RewriteRuleClassBase):
-    """`Op(x, ...) -> x` where Op only arranges elements and the result provably has x's shape."""
+    """`Op(x, ...) -> x` where Op only moves elements, and the result is known to have x's shape."""
 
     def __init__(self, op_type: str) -> None:
         super().__init__(f"SameShape{op_type}")
@@ -82,12 +85,12 @@ class SameShape(RewriteRuleClassBase):
     def check(self, context: MatchContext, x: ir.Value, y: ir.Value) -> MatchResult:
         result = MatchResult()
         if x.shape is None or y.shape is None or x.shape.dims != y.shape.dims:
-            return result.fail("the result's shape is another, or not known")
+            return result.fail(f"{self._op_type} gives another shape, or one of the two shapes is not known")
         if any(isinstance(dim, ir.SymbolicDim) and dim.value is None for dim in x.shape):
-            return result.fail("a dim has no name, so it may be another")
+            return result.fail("a dim has no name, so the two may differ")
         node = y.producer()
         if self._op_type == "Slice" and node is not None and not _forward(node):
-            return result.fail("the slice may reverse its input")
+            return result.fail("Slice may reverse its input")
         return result
 
     def rewrite(self, op, x: ir.Value, y: ir.Value):  # type: ignore[no-untyped-def]
@@ -112,7 +115,7 @@ class LosslessCast(RewriteRuleClassBase):
         if x.dtype is None or ir.DataType(wide.as_int()) not in _HOLDS.get(x.dtype, ()):
             return MatchResult().fail("the first Cast may round")
         if ir.DataType(to.as_int()) == ir.DataType.STRING:
-            return MatchResult().fail("a number's digits depend on its dtype")
+            return MatchResult().fail("Cast to string writes other digits for another dtype")
         return MatchResult()
 
     def rewrite(self, op, x: ir.Value, wide: ir.Attr, to: ir.Attr):  # type: ignore[no-untyped-def]
@@ -127,7 +130,7 @@ class KnownCastLike(RewriteRuleClassBase):
 
     def check(self, context: MatchContext, x: ir.Value, like: ir.Value) -> MatchResult:
         if like.dtype is None or x.dtype is None:
-            return MatchResult().fail("a dtype is not known")
+            return MatchResult().fail("the dtype of an operand of CastLike is not known")
         return MatchResult()
 
     def rewrite(self, op, x: ir.Value, like: ir.Value):  # type: ignore[no-untyped-def]
@@ -138,7 +141,7 @@ class KnownCastLike(RewriteRuleClassBase):
 class ComputedReshape(RewriteRuleClassBase):
     """`Reshape(x, computed) -> Reshape(x, constant)` where all dims of the result but one are numbers or x's own.
 
-    A constant says 0 for x's own dim at the same place, and -1 for the one that is left.
+    In the constant, 0 stands for x's own dim at the same place, and -1 for the one dim that is left.
     """
 
     def pattern(self, op, x, shape):  # type: ignore[no-untyped-def]
@@ -147,7 +150,7 @@ class ComputedReshape(RewriteRuleClassBase):
     def check(self, context: MatchContext, x: ir.Value, shape: ir.Value, y: ir.Value) -> MatchResult:
         result = MatchResult()
         if shape.const_value is not None:
-            return result.fail("the shape is a constant already")
+            return result.fail(f"the shape `{shape.name}` is a constant already")
         if y.shape is None or _constant_dims(x, y.shape).count(-1) > 1:
             return result.fail("several dims of the result are not known")
         if 0 in y.shape.dims:
@@ -163,55 +166,41 @@ class ComputedReshape(RewriteRuleClassBase):
 def _constant_dims(x: ir.Value, wanted: ir.Shape) -> list[int]:
     """Reshape's constant for a shape: numbers, 0 where x has the dim at that place too, -1 for the others.
 
-    Where one dim in all is not a number it is -1, since then a shape of x's is not needed.
+    Where only one dim is not a number it is -1, so that x need not have a known shape.
     """
     if sum(not isinstance(dim, int) for dim in wanted) <= 1:
         return [dim if isinstance(dim, int) else -1 for dim in wanted]
     own = () if x.shape is None else x.shape.dims
     return [
-        dim if isinstance(dim, int) else 0 if k < len(own) and _same_dim(dim, own[k]) else -1
+        dim if isinstance(dim, int) else 0 if k < len(own) and same(dim, own[k]) else -1
         for k, dim in enumerate(wanted.dims)
-    ]
-
-
-def _same_dim(a: ir.SymbolicDim, b: int | ir.SymbolicDim) -> bool:
-    return isinstance(b, ir.SymbolicDim) and a.value is not None and a.value == b.value
-
-
-class Rooted:
-    """A rule that is tried only on nodes of its pattern's last operator; the matcher takes 30 us to find that out."""
-
-    def __init__(self, op_type: str, rule: RewriteRule) -> None:
-        self._op_type, self._rule = op_type, rule
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._rule, name)
-
-    def try_rewrite(self, model: ir.Model, graph: ir.Graph | ir.Function, node: ir.Node, **options: Any) -> Any:
-        return None if node.op_type != self._op_type else self._rule.try_rewrite(model, graph, node, **options)
-
-
-def _rules() -> list[tuple[str, RewriteRule]]:
-    """Each rule with the operator of its pattern that computes the result."""
-    return [
-        ("Mul", NeutralOperand.rule("Mul", 1)),
-        ("Mul", NeutralOperand.rule("Mul", 1, commutes=True)),
-        ("Div", NeutralOperand.rule("Div", 1)),
-        ("Sub", NeutralOperand.rule("Sub", 0)),
-        ("Add", NeutralOperand.rule("Add", 0, integers=True)),
-        ("Add", NeutralOperand.rule("Add", 0, commutes=True, integers=True)),
-        *((op_type, SameShape.rule(op_type)) for op_type in ("Reshape", "Expand", "Slice", "Flatten", "Tile")),
-        ("Cast", LosslessCast.rule()),
-        ("CastLike", KnownCastLike.rule()),
-        ("Reshape", ComputedReshape.rule()),
-        ("Reshape", common.reshape_reshape_rule),
-        ("Reshape", common.squeeze_reshape_1d_rule),
-        ("Transpose", common.no_op_transpose_rule),
-        ("Transpose", common.transpose_transpose_rule),
-        ("Unsqueeze", common.unsqueeze_unsqueeze_rule),
     ]
 
 
 def no_op_rules() -> RewritePass:
     """The pass that applies all rules of this file. They need shapes, and are written for opset 13 and later."""
-    return RewritePass(RewriteRuleSet([Rooted(op_type, rule) for op_type, rule in _rules()]))  # type: ignore[misc]
+    return RewritePass(RewriteRuleSet([Rooted(op_type, rule()) for op_type, rule in RULES]))  # type: ignore[misc]
+
+
+# Each rule with the operator that computes its pattern's result. Each pass makes its own: matchers keep state.
+RULES: tuple[tuple[str, Callable[[], RewriteRule]], ...] = (
+    ("Mul", lambda: NeutralOperand.rule("Mul", 1)),
+    ("Mul", lambda: NeutralOperand.rule("Mul", 1, commutes=True)),
+    ("Div", lambda: NeutralOperand.rule("Div", 1)),
+    ("Sub", lambda: NeutralOperand.rule("Sub", 0)),
+    ("Add", lambda: NeutralOperand.rule("Add", 0, integers=True)),
+    ("Add", lambda: NeutralOperand.rule("Add", 0, commutes=True, integers=True)),
+    ("Reshape", lambda: SameShape.rule("Reshape")),
+    ("Expand", lambda: SameShape.rule("Expand")),
+    ("Slice", lambda: SameShape.rule("Slice")),
+    ("Flatten", lambda: SameShape.rule("Flatten")),
+    ("Tile", lambda: SameShape.rule("Tile")),
+    ("Cast", LosslessCast.rule),
+    ("CastLike", KnownCastLike.rule),
+    ("Reshape", ComputedReshape.rule),
+    ("Reshape", lambda: common.reshape_reshape_rule),
+    ("Reshape", lambda: common.squeeze_reshape_1d_rule),
+    ("Transpose", lambda: common.no_op_transpose_rule),
+    ("Transpose", lambda: common.transpose_transpose_rule),
+    ("Unsqueeze", lambda: common.unsqueeze_unsqueeze_rule),
+)

@@ -7,20 +7,23 @@ import onnx_ir as ir
 from onnx_ir.passes.common import LiftSubgraphInitializersToMainGraphPass
 from onnxscript.version_converter import convert_version
 
+from onnxopt.errors import first_line
 from onnxopt.graph.passes.inline import same_operator
 from onnxopt.graph.passes.lean import adopt, lean_proto
 from onnxopt.graph.passes.unique_names import UniqueNamesPass
+from onnxopt.graph.shapes.infer import infer
 
 TARGET = 20
 _READABLE = 22  # newest opset that ORT 1.21 reads
 _ONNXSCRIPT_FIRST = 18  # onnxscript converts from here on, onnx's C++ converter what is older
 _RESIZE_MODES = 11  # from here on Resize says how it maps coordinates
+_SCAN_WITHOUT_BATCH = 9  # before, each element of a batch was scanned by itself; onnx's converter ignores that
 _OutputType = tuple[str, str | None, int | None, int | None]  # name, kind, element type, rank
 _FALLBACKS = (18, 17, 16, 15, 13)  # opsets to try where TARGET cannot be reached; the operator table begins at 13
 
 
 def convert_opset(model: ir.Model, target: int = TARGET) -> str | None:
-    """Bring `model`, whose functions are inlined, to opset `target`; returns what happened if a user should know.
+    """Bring `model`, whose functions are inlined, to opset `target`. Returns a note for the user, or None.
 
     Older models are converted, and keep a lower opset where the converters fail or give an invalid model. Models
     above 22 are lowered to 22, which ORT 1.21 reads, where all their operators are the same there. Others stay.
@@ -33,7 +36,7 @@ def convert_opset(model: ir.Model, target: int = TARGET) -> str | None:
     if version >= target:
         return None
     if model.functions:
-        return f"opset {version} kept, because model-local functions are"
+        return f"opset {version} kept: the model still has model-local functions"
     reason = None
     for candidate in (target, *(v for v in _FALLBACKS if version < v < target)):
         problem = _convert(model, version, candidate)
@@ -45,10 +48,14 @@ def convert_opset(model: ir.Model, target: int = TARGET) -> str | None:
 
 
 def _convert(model: ir.Model, version: int, target: int) -> str | None:
-    """Convert in place; returns why not, in which case `model` is as before."""
+    """Convert in place. Returns None, or why `model` is as it was."""
     before = model.clone()
     try:
-        wanted = _interface_types(lean_proto(model))
+        if version < _SCAN_WITHOUT_BATCH and any(
+            n.op_type == "Scan" and n.domain == "" for n in model.graph.all_nodes()
+        ):
+            raise ValueError(f"Scan with a batch dim has no equal from opset {_SCAN_WITHOUT_BATCH} on")
+        wanted = _interface_types(model)
         if version < _ONNXSCRIPT_FIRST:
             LiftSubgraphInitializersToMainGraphPass()(model)
             UniqueNamesPass()(model)
@@ -59,8 +66,8 @@ def _convert(model: ir.Model, version: int, target: int) -> str | None:
             _convert_with_onnx(model, min(target, _ONNXSCRIPT_FIRST))
         if target > model.opset_imports[""]:
             convert_version(model, target, fallback=False)
+        found = _interface_types(model)
         converted = lean_proto(model)
-        found = _interface_types(converted)
         contradictions = [(a, b) for a, b in zip(wanted, found, strict=True) if _differ(a, b)]
         for value in (*converted.graph.input, *converted.graph.output):  # the checker insists, runtimes do not
             if value.type.HasField("tensor_type"):
@@ -68,19 +75,20 @@ def _convert(model: ir.Model, version: int, target: int) -> str | None:
         onnx.checker.check_model(converted)
         if contradictions:
             raise ValueError("output {} would become {}".format(*contradictions[0]))
-    except (RuntimeError, ValueError, TypeError, LookupError, AttributeError, onnx.checker.ValidationError) as error:
+    except Exception as error:  # noqa: BLE001 - of onnx, onnx_ir and onnxscript, which share no class
         model.graph = before.graph
-        return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        return first_line(error)
     return None
 
 
 def _convert_with_onnx(model: ir.Model, target: int) -> None:
-    inferred = onnx.shape_inference.infer_shapes(lean_proto(model), data_prop=True)
+    infer(model).write()  # what follows from contents too, which onnx would propagate for tensors of any size
+    inferred = onnx.shape_inference.infer_shapes(lean_proto(model))
     adopt(model, onnx.version_converter.convert_version(inferred, target))
 
 
 def _sampling(model: ir.Model) -> list[str]:
-    """Rounding of each Upsample and Resize of an opset below 11, in order: ORT rounds down, or up where it shrinks."""
+    """Rounding of each Upsample and Resize of an opset below 11: ORT rounds down, or up where the tensor shrinks."""
     rounding = []
     for node in model.graph.all_nodes():
         if node.domain == "" and node.op_type == "Upsample":
@@ -88,16 +96,16 @@ def _sampling(model: ir.Model) -> list[str]:
         elif node.domain == "" and node.op_type == "Resize":
             scales = node.inputs[1].const_value if node.inputs[1] is not None else None
             if scales is None:
-                raise ValueError("Resize with computed scales has no equal in later opsets")
+                raise ValueError("no later opset has a Resize with computed scales that rounds alike")
             shrinks = {bool(scale < 1) for scale in scales.numpy().flat if scale != 1}
             if len(shrinks) > 1 and node.attributes.get_string("mode", "nearest") == "nearest":
-                raise ValueError("Resize that grows and shrinks has no equal in later opsets")
+                raise ValueError("no later opset has a Resize that grows and shrinks and rounds alike")
             rounding.append("ceil" if True in shrinks else "floor")
     return rounding
 
 
 def _set_sampling(model: ir.Model, rounding: list[str]) -> None:
-    """Write out what Resize meant before opset 11; onnx's converter leaves defaults that mean something else."""
+    """Set attributes that say what Resize meant before opset 11; the defaults that onnx's converter leaves do not."""
     resizes = [node for node in model.graph.all_nodes() if node.domain == "" and node.op_type == "Resize"]
     for node, nearest_mode in zip(resizes, rounding, strict=True):
         node.attributes.add(ir.AttrString("coordinate_transformation_mode", "asymmetric"))
@@ -105,34 +113,35 @@ def _set_sampling(model: ir.Model, rounding: list[str]) -> None:
             node.attributes.add(ir.AttrString("nearest_mode", nearest_mode))
 
 
-def _interface_types(proto: onnx.ModelProto) -> list[_OutputType]:
+def _interface_types(model: ir.Model) -> list[_OutputType]:
     """What each output is by inference; raises where an operator's inputs do not fit it."""
+    knowledge, proto = infer(model), lean_proto(model)
     for output in proto.graph.output:
         if output.type.HasField("tensor_type"):
             output.type.tensor_type.ClearField("shape")
-    inferred = onnx.shape_inference.infer_shapes(proto, check_type=True, strict_mode=False, data_prop=True)
+    inferred = onnx.shape_inference.infer_shapes(proto, check_type=True, strict_mode=False)
     types = []
-    for output in inferred.graph.output:
-        tensor = output.type.tensor_type
-        rank = len(tensor.shape.dim) if tensor.HasField("shape") else None
+    for output, value in zip(inferred.graph.output, model.graph.outputs, strict=True):
+        tensor, dims = output.type.tensor_type, knowledge.dims(value)
+        rank = len(tensor.shape.dim) if tensor.HasField("shape") else None if dims is None else len(dims)
         types.append((output.name, output.type.WhichOneof("value"), tensor.elem_type or None, rank))
     return types
 
 
 def _differ(a: _OutputType, b: _OutputType) -> bool:
-    """Whether two outputs cannot be the same; what is not known contradicts nothing."""
+    """Whether two outputs differ in something that is known of both."""
     return any(known != other and None not in (known, other) for known, other in zip(a, b, strict=True))
 
 
 def _lower(model: ir.Model, version: int) -> str | None:
     for node in model.graph.all_nodes():
         if node.domain == "" and not same_operator(node.op_type, "", _READABLE, version, types_may_differ=True):
-            return f"opset {version} kept: {node.op_type} is not the same in {_READABLE}"
+            return f"opset {version} kept: opset {_READABLE} has no {node.op_type} of the same meaning"
     for value in _values(model):
         if value.dtype is not None and value.dtype > ir.DataType.INT4:
-            return f"opset {version} kept: {value.dtype.name.lower()} is not in {_READABLE}"
+            return f"opset {version} kept: opset {_READABLE} has no dtype {value.dtype.name.lower()}"
     model.opset_imports[""] = _READABLE
-    return f"opset {version} lowered to {_READABLE}, which has the same operators"
+    return f"opset {version} lowered to {_READABLE}, in which all operators mean the same"
 
 
 def _values(model: ir.Model) -> list[ir.Value]:

@@ -1,4 +1,4 @@
-"""Makes initializers that hold the same value one initializer, without reading large ones."""
+"""Merges initializers of the same value into one, without reading large ones."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Hashable
 
 import onnx_ir as ir
 
-_COMPARED = 1024  # bytes; larger tensors are the same only where they are the same bytes of the same file
+_COMPARED = 1024  # bytes; larger tensors count as equal only where they are the same range of the same file
 
 
 class ShareInitializersPass(ir.passes.InPlacePass):
@@ -32,7 +32,7 @@ class ShareInitializersPass(ir.passes.InPlacePass):
 
 
 def _identity(value: ir.Value) -> Hashable | None:
-    """What two initializers have in common exactly where they hold the same value; None where that is not known."""
+    """A key that equal initializers share, None where the value is not compared."""
     tensor = value.const_value
     if tensor is None or value.is_graph_input() or value.is_graph_output():
         return None

@@ -1,9 +1,9 @@
-"""Weights of 16-bit products are kept transposed: MatMul(x, W) becomes MatMul(x, Transpose(W^T)).
+"""Stores the weights of 16-bit products transposed: MatMul(x, W) becomes MatMul(x, Transpose(W^T)).
 
-The GPU's matrix units read both operands along the dim that is summed over, which is the order torch keeps weights in
-and exporters turn around. Measured on an H100 (docs/notes.md): up to 10 % off products of 512 to 1024 rows, at most 3 %
-lost elsewhere; by the products' times 1 % off BERT and 3 % off Llama. The product takes the Transpose in
-(kinds/gemm/find.py); where it does not, ONNX Runtime folds it while it loads the model.
+A GPU's matrix units read both operands along the dim that is summed over. torch stores weights in this order, and
+exporters transpose them. Measured on an H100: GEMMs of 512 to 1024 rows take up to 10 % less time, others at most 3 %
+more (benchmarks/notes.md). All GEMMs of BERT take 1 % less, those of Llama 3 %. The GEMM's kernel takes in the
+Transpose; elsewhere ONNX Runtime folds the Transpose while it loads the model.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ import numpy as np
 import onnx_ir as ir
 
 _DTYPES = frozenset({ir.DataType.FLOAT16, ir.DataType.BFLOAT16})
-_LEAST = 256  # smaller matrices stay in the cache, whichever way they lie
+_LEAST = 256  # rows and columns; smaller matrices stay in the cache, in either order
 
 
 class TransposeWeightsPass(ir.passes.InPlacePass):
-    """Turns every 16-bit weight around that only MatMuls read, as their second operand. Values stay lazy."""
+    """Transposes every 16-bit weight that one MatMul alone reads, as its second operand. Values stay lazy."""
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         modified = False
@@ -24,9 +24,9 @@ class TransposeWeightsPass(ir.passes.InPlacePass):
             if not _fits(weight):
                 continue
             modified = True
-            turned = _turned(weight)
-            model.graph.register_initializer(turned)
-            node = ir.Node("", "Transpose", [turned], [ir.AttrInt64s("perm", [1, 0])], num_outputs=1)
+            transposed = _transposed(weight)
+            model.graph.register_initializer(transposed)
+            node = ir.Node("", "Transpose", [transposed], [ir.AttrInt64s("perm", [1, 0])], num_outputs=1)
             node.name, node.outputs[0].name = f"{weight.name}_transpose", f"{weight.name}_turned"
             (reader,) = weight.consumers()
             model.graph.insert_before(reader, node)
@@ -43,13 +43,13 @@ def _fits(weight: ir.Value) -> bool:
     return (
         len(tensor.shape) == 2
         and min(tensor.shape.numpy()) >= _LEAST
-        and len(uses) == 1  # a product takes in a Transpose that nothing else reads
+        and len(uses) == 1  # a Transpose with other readers would not be folded into the GEMM
         and all(u.node.op_type == "MatMul" and u.node.domain == "" and u.idx == 1 for u in uses)
         and all(u.node.graph is weight.graph for u in uses)
     )
 
 
-def _turned(weight: ir.Value) -> ir.Value:
+def _transposed(weight: ir.Value) -> ir.Value:
     tensor = weight.const_value
     assert tensor is not None
     rows, columns = tensor.shape.numpy()

@@ -39,7 +39,7 @@ def _name_values(graph: ir.Graph) -> int:
 
 
 def _values(graph: ir.Graph) -> Iterator[ir.Value]:
-    """Values of a graph, then of the graphs inside it; outputs without a name that nobody reads stay omitted."""
+    """Values of a graph, then of the graphs inside it, without unnamed outputs that have no reader."""
     inner = []
     yield from tuple(graph.initializers.values())
     for node in graph:
@@ -54,15 +54,15 @@ def _values(graph: ir.Graph) -> Iterator[ir.Value]:
 
 def subgraphs(node: ir.Node) -> list[ir.Graph]:
     """The graphs in a node's attributes."""
-    found: list[ir.Graph] = []
+    graphs: list[ir.Graph] = []
     for attribute in node.attributes.values():
         if attribute.is_ref():
             continue
         if attribute.type == ir.AttributeType.GRAPH:
-            found.append(attribute.as_graph())
+            graphs.append(attribute.as_graph())
         elif attribute.type == ir.AttributeType.GRAPHS:
-            found.extend(attribute.as_graphs())
-    return found
+            graphs.extend(attribute.as_graphs())
+    return graphs
 
 
 def _name_nodes(graph: ir.Graph) -> int:
@@ -78,7 +78,7 @@ def _name_nodes(graph: ir.Graph) -> int:
 
 
 class _Names:
-    """Names given out so far. Made-up ones are none of `present`, the names that somebody has and may keep."""
+    """Names used so far. present: names in the model, which no new name may equal, since their owners may keep them."""
 
     def __init__(self, present: set[str | None]) -> None:
         self._present = present
@@ -89,7 +89,7 @@ class _Names:
         self._used.add(name)
 
     def unique(self, name: str, *, made_up: bool) -> str:
-        """`name`, or `name` with the first free number, taken. made_up: nobody has it, so it must be free."""
+        """`name`, or `name` with the first free number, as used from now on. made_up: no owner has the name yet."""
         candidate = name
         while candidate in self._used or (made_up and candidate in self._present):
             made_up = True

@@ -1,7 +1,11 @@
-"""Pattern rules that replace subgraphs by operators with better kernels. Part of graph: may import program."""
+"""Rules that replace subgraphs by operators with better kernels. May import program, graph/shapes and graph/passes.
+
+flow.py says when rules run, families.py which rules belong together, and a file of rules ends with its rows.
+"""
 
 from __future__ import annotations
 
-from onnxopt.graph.rewrite.rewrite import FAMILIES, Rewritten, rewrite, to_portable
+from onnxopt.graph.rewrite.families import FAMILIES
+from onnxopt.graph.rewrite.flow import Rewritten, rewrite, to_portable
 
 __all__ = ["FAMILIES", "Rewritten", "rewrite", "to_portable"]

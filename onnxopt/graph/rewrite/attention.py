@@ -5,46 +5,71 @@
     scores = MatMul(q, k^T), with a constant factor on q, on k^T or on the product, and one of
         Add(scores, mask)    Where(shown, scores, low)    Where(hidden, low, scores)
 
-The factors multiply to the scale. Where that is 1 / sqrt(H) but for the rounding of constants in the model's dtype it
-is taken to be just that. The guard against NaN goes where no row can be masked with -inf from end to end; elsewhere
-such rows are found by the mask and become zeros as before. What the guard does to a query that holds a NaN or an
-infinity is not kept. A row whose every key is hidden by a finite mask has no defined
-attention: its result depends on how scores of -65504 round, here as in any runtime.
+The scale is the product of the factors. Where it differs from 1 / sqrt(H) only by the rounding of constants in the
+model's dtype, it is set to 1 / sqrt(H). The guard against NaN is dropped where no row can be masked with -inf from end
+to end; elsewhere such rows are found by the mask and become zeros as before. What the guard does to a query that holds
+a NaN or an infinity is not kept. A row whose every key is hidden by a finite mask has no defined attention: its result
+depends on how scores of -65504 round, here as in any runtime.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import math
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import onnx_ir as ir
-from onnxscript.rewriter import MatchContext, MatchResult, RewriteRule, RewriteRuleClassBase, pattern
+from onnxscript.rewriter import MatchContext, MatchResult, RewriteRuleClassBase, pattern
 
+from onnxopt.graph.passes.rooted import Rooted
 from onnxopt.graph.rewrite.masks import masks
 from onnxopt.graph.rewrite.masks.index_values import IndexValues
 from onnxopt.graph.rewrite.masks.masks import Mask
-from onnxopt.graph.rewrite.symbolic import AtMost, dims_of, same
+from onnxopt.graph.rewrite.rule_sets import RuleSet
 from onnxopt.graph.shapes.contrib_schemas import DOMAIN
+from onnxopt.graph.shapes.dims import broadcasts_exactly, simplest
+from onnxopt.graph.shapes.value_dims import dims_of, same
 
 _ROUNDING = {ir.DataType.FLOAT: 2.0**-23, ir.DataType.FLOAT16: 2.0**-10, ir.DataType.BFLOAT16: 2.0**-7}
 _LEAST = {ir.DataType.FLOAT: -3.4028234663852886e38, ir.DataType.FLOAT16: -65504.0, ir.DataType.BFLOAT16: -3.38e38}
 _REDUCE_MAX_WITH_AXES_INPUT = 18  # opset
 _HEAD_MULTIPLE = 8  # elements; heads of other sizes run unfused, slower than the products and the softmax by themselves
+_HIDING = -1e4  # scores of this or less get weights of 0 in every float dtype
 _WIDE = (ir.DataType.FLOAT, ir.DataType.DOUBLE)
 
 
+@dataclasses.dataclass(frozen=True)
+class _Obstacle:
+    """Why a match is no attention, and the value that is in the way."""
+
+    reason: str
+    value: ir.Value | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class _Form:
+    """One attention as the pattern matched it.
+
+    q (B, N, S, H), k_transposed (B, N, H, T), v (B, N, T, V): without the constant factors on them, whose product is
+    scale. mask: what it is known to show. guards_rows: whether rows that the mask hides with -inf become zeros.
+    """
+
+    q: ir.Value
+    k_transposed: ir.Value
+    v: ir.Value
+    scale: float
+    mask: Mask
+    guards_rows: bool
+
+
 class ScaledDotProduct(RewriteRuleClassBase):
-    """The rule above. known: what the graph's integer and bool tensors hold."""
+    """The rule above. index_values: what the graph's integer and bool tensors hold."""
 
-    def __init__(self, known: IndexValues) -> None:
+    def __init__(self, index_values: IndexValues) -> None:
         super().__init__("attention")
-        self._known = known
-        self._mask = masks.NONE
-        self._scale = 0.0
-        self._guards_rows = False
-
-    def rule_of_self(self) -> RewriteRule:
-        return RewriteRule(self.pattern, self.rewrite, self.check, name=self.name)
+        self._index_values = index_values
 
     def pattern(self, op, q, k_transposed, v, mask, shown, hidden, low, q_factor, k_factor, factor, zero):
         queries = _factored(op, q, q_factor, "q_scaling")
@@ -69,66 +94,70 @@ class ScaledDotProduct(RewriteRuleClassBase):
         weights = pattern.OrValue([guarded, weights], tag_var="guarded", tag_values=[True, False])
         return op.MatMul(weights, v)
 
-    def check(
-        self, context: MatchContext, q, k_transposed, v, mask, shown, hidden, low, zero, masking, guarded, **found
-    ):
+    def check(self, context: MatchContext, **match):
         result = MatchResult()
-        q, found["q_factor"] = _operand_and_factor(q, found["q_factor"])
-        k_transposed, found["k_factor"] = _operand_and_factor(k_transposed, found["k_factor"])
-        for name, value in (("q", q), ("k", k_transposed), ("v", v)):
-            if value.shape is None or len(value.shape) != 4:
-                return result.fail(f"{name} ({value.name}) is not known to have the four dims of heads", value)
-        if reason := _shapes_disagree(q, k_transposed, v) or _casts_round(q, v, found):
-            return result.fail(reason)
-        scale = _scale(q, found)
-        if isinstance(scale, str):
-            return result.fail(scale)
-        mask_value = {"add": mask, "shown": shown, "hidden": hidden, "none": None}[masking]
-        if masking in ("shown", "hidden") and (number := _scalar(low)) is not None and number > -1e4:
-            return result.fail(f"hidden scores become {number:g}, which does not hide them")
-        if masking in ("shown", "hidden") and _scalar(low) is None:
-            return result.fail("what hidden scores become is not a constant of one element", low)
-        if mask_value is not None and not self._broadcasts(mask_value, q, k_transposed):
-            return result.fail(f"the mask {mask_value.name} is not known to broadcast to the scores", mask_value)
-        self._scale = scale
-        self._mask = self._what_mask(masking, mask_value, low)
-        if guarded and _scalar(zero) != 0:
-            return result.fail("NaNs become something other than 0", zero)
-        self._guards_rows = guarded and not self._mask.finite and not self._shows_some_key(q, k_transposed)
-        if self._guards_rows and context.model.opset_imports.get("", 0) < _REDUCE_MAX_WITH_AXES_INPUT:
-            return result.fail("the mask may hide a whole row with -inf, and the opset is too old to find such rows")
+        form = self._form(**match)
+        if isinstance(form, _Obstacle):
+            return result.fail(form.reason, form.value)
+        if form.guards_rows and context.model.opset_imports.get("", 0) < _REDUCE_MAX_WITH_AXES_INPUT:
+            return result.fail(
+                f"the mask may hide a whole row with -inf; finding such rows takes opset {_REDUCE_MAX_WITH_AXES_INPUT}"
+            )
         return result
 
-    def _broadcasts(self, mask: ir.Value, q: ir.Value, k_transposed: ir.Value) -> bool:
-        dims = self._known.symbols.dims(mask)
-        scores = (*dims_of(q)[:3], dims_of(k_transposed)[3])
-        if dims is None or len(dims) > 4:
-            return False
-        # What is at most as long as the scores, and broadcasts to them, is as long as they are.
-        exact = [d.limit if isinstance(d, AtMost) else d for d in dims]
-        return all(d == 1 or same(d, s) for d, s in zip(reversed(exact), reversed(scores), strict=False))
+    def _form(self, q, k_transposed, v, mask, shown, hidden, low, zero, masking, guarded, **match) -> _Form | _Obstacle:
+        """The attention that was matched, or why it is none. `check` and `rewrite` both ask: a match holds no more."""
+        q, match["q_factor"] = _operand_and_factor(q, match["q_factor"])
+        k_transposed, match["k_factor"] = _operand_and_factor(k_transposed, match["k_factor"])
+        for name, value in (("q", q), ("k", k_transposed), ("v", v)):
+            if value.shape is None or len(value.shape) != 4:
+                return _Obstacle(f"{name}, `{value.name}`, is not known to have four dims", value)
+        if reason := _shapes_disagree(q, k_transposed, v) or _casts_round(q, v, match):
+            return _Obstacle(reason)
+        scale = _scale(q, match)
+        if isinstance(scale, _Obstacle):
+            return scale
+        mask_value = {"add": mask, "shown": shown, "hidden": hidden, "none": None}[masking]
+        if masking in ("shown", "hidden"):
+            number = _scalar(low)
+            if number is None:
+                return _Obstacle(f"Where sets hidden scores to `{low.name}`, which is no constant of one element", low)
+            if number > _HIDING:
+                return _Obstacle(f"Where sets hidden scores to {number:g}, which does not hide them", low)
+        if mask_value is not None and not self._broadcasts(mask_value, q, k_transposed):
+            return _Obstacle(f"the mask `{mask_value.name}` is not known to broadcast to the scores", mask_value)
+        shows = self._what_shows(masking, mask_value, low)
+        if guarded and _scalar(zero) != 0:
+            return _Obstacle("the guard against NaN sets NaNs to a value other than 0", zero)
+        guards_rows = guarded and not shows.finite and not _shows_some_key(shows)
+        return _Form(q, k_transposed, v, scale, shows, guards_rows)
 
-    def _what_mask(self, masking: str, value: ir.Value | None, low: ir.Value | None) -> Mask:
+    def _broadcasts(self, mask: ir.Value, q: ir.Value, k_transposed: ir.Value) -> bool:
+        dims, rows, keys = (self._index_values.dims(value) for value in (mask, q, k_transposed))
+        if dims is None or rows is None or keys is None or len(dims) > 4:
+            return False
+        scores = (*rows[:3], keys[3])
+        return all(broadcasts_exactly(d, s) for d, s in zip(reversed(dims), reversed(scores), strict=False))
+
+    def _what_shows(self, masking: str, value: ir.Value | None, low: ir.Value | None) -> Mask:
+        """What the mask shows. low: the constant that hidden scores are set to."""
         if value is None:
             return masks.NONE
         if masking == "add":
-            return masks.additive(value, self._known)
-        found = masks.boolean(value, self._known, shows=masking == "shown")
-        number = _scalar(low) if low is not None else None
-        return Mask(found.kind, found.offset, number is not None and math.isfinite(number))
+            return masks.additive(value, self._index_values)
+        mask = masks.boolean(value, self._index_values, shows=masking == "shown")
+        number = _scalar(low)
+        return Mask(mask.kind, mask.offset, number is not None and math.isfinite(number))
 
-    def _shows_some_key(self, q: ir.Value, k_transposed: ir.Value) -> bool:
-        """Whether the mask provably shows every query at least one key."""
-        causal = self._mask.kind == "causal"
-        return self._mask.kind == "none" or (causal and isinstance(self._mask.offset, int) and self._mask.offset >= 0)
-
-    def rewrite(self, op, q, k_transposed, v, mask, shown, hidden, low, masking, **found):
-        q, _ = _operand_and_factor(q, found["q_factor"])
-        k_transposed, _ = _operand_and_factor(k_transposed, found["k_factor"])
-        causal = self._mask.kind == "causal" and _is_diagonal(self._mask, q, k_transposed)
-        keys = op.Transpose(k_transposed, perm=[0, 1, 3, 2])
-        attributes = {"scale": self._scale, "causal": int(causal), "_domain": DOMAIN}
-        if causal or self._mask.kind == "none":
+    def rewrite(self, op, mask, shown, hidden, low, masking, **match):
+        form = self._form(mask=mask, shown=shown, hidden=hidden, low=low, masking=masking, **match)
+        assert isinstance(form, _Form)  # as check found
+        q, v = form.q, form.v
+        assert q.dtype is not None
+        causal = form.mask.kind == "causal" and self._is_diagonal(form)
+        keys = op.Transpose(form.k_transposed, perm=[0, 1, 3, 2])
+        attributes = {"scale": form.scale, "causal": int(causal), "_domain": DOMAIN}
+        if causal or form.mask.kind == "none":
             return op.Sdpa(q, keys, v, **attributes)
         if masking != "add":
             array = np.array(0, dtype=low.dtype.numpy())
@@ -136,15 +165,20 @@ class ScaledDotProduct(RewriteRuleClassBase):
             mask = op.Where(shown, nothing, low) if masking == "shown" else op.Where(hidden, low, nothing)
         if mask.dtype is not None and mask.dtype != q.dtype:
             mask = _narrowed(op, mask, q.dtype)
-        if not self._guards_rows:
+        if not form.guards_rows:
             return op.Sdpa(q, keys, v, mask, **attributes)
         zero, least = (op.Constant(value=_scalar_of(n, q.dtype)) for n in (0.0, _LEAST[q.dtype]))
         best = op.ReduceMax(mask, op.Constant(value=ir.tensor([-1], dtype=ir.DataType.INT64)), keepdims=1)
         return op.Where(op.Less(best, least), zero, op.Sdpa(q, keys, v, op.Max(mask, least), **attributes))
 
+    def _is_diagonal(self, form: _Form) -> bool:
+        """Whether the last query reads every key, which is what runtimes call causal."""
+        queries, keys = self._index_values.dims(form.q), self._index_values.dims(form.k_transposed)
+        return queries is not None and keys is not None and simplest(keys[3] - queries[2]) == form.mask.offset
+
 
 def _factored(op, x, factor, name: str):
-    """x, or x times or divided by a value bound to `factor`; `name` is bound to which."""
+    """x, or x times or divided by a value bound to `factor`; `name` is bound to "mul", "div" or "none"."""
     return pattern.OrValue(
         [op.Mul(x, factor), op.Mul(factor, x), op.Div(x, factor), x],
         tag_var=name,
@@ -153,14 +187,14 @@ def _factored(op, x, factor, name: str):
 
 
 def _operand_and_factor(operand: ir.Value, factor: ir.Value | None) -> tuple[ir.Value, ir.Value | None]:
-    """The two as they are meant: where any value may be the operand, the matcher takes them in the order they stand."""
+    """Operand and factor of a Mul in this order: the matcher binds them in the order in which they stand."""
     if factor is not None and _scalar(factor) is None and _scalar(operand) is not None:
         return factor, operand
     return operand, factor
 
 
 def _narrowed(op, mask, dtype: ir.DataType):
-    """A float32 mask in the dtype of q: its -3.4e38 would become -inf, so it is held above what that dtype can hold."""
+    """A float32 mask cast to the dtype of q. In float16, -3.4e38 becomes -65504 instead of -inf."""
     if dtype == ir.DataType.FLOAT16:
         mask = op.Max(mask, op.Constant(value=_scalar_of(_LEAST[dtype], ir.DataType.FLOAT)))
     return op.Cast(mask, to=dtype)
@@ -173,49 +207,49 @@ def _scalar_of(value: float, dtype: ir.DataType) -> ir.TensorProtocol:
 def _shapes_disagree(q: ir.Value, k_transposed: ir.Value, v: ir.Value) -> str:
     a, b, c = dims_of(q), dims_of(k_transposed), dims_of(v)
     if not all(isinstance(d, int) for d in (a[1], a[3], b[1], b[2], c[1], c[3])):
-        return "the number of heads or their size is not known"
+        return "the number of heads, or their size, is not known"
     if a[3] != b[2]:
-        return f"q has heads of {a[3]}, k of {b[2]}"
+        return f"the heads of q have {a[3]} elements, those of k {b[2]}"
     if not (a[1] == b[1] == c[1]):
-        return f"q, k and v have {a[1]}, {b[1]} and {c[1]} heads"
+        return f"q has {a[1]} heads, k has {b[1]} and v has {c[1]}"
     if not (same(a[0], b[0]) and same(b[0], c[0])):
-        return f"q, k and v are not known to have the same batch: {a[0]}, {b[0]}, {c[0]}"
+        return f"the batch sizes of q, k and v are not known to be equal: {a[0]}, {b[0]}, {c[0]}"
     if not same(b[3], c[2]):
-        return f"k and v are not known to have the same length: {b[3]}, {c[2]}"
+        return f"the lengths of k and v are not known to be equal: {b[3]}, {c[2]}"
     if a[1] == 0 or a[3] == 0:
-        return "there are no heads"
+        return "q has no heads, or heads of no elements"
     if a[3] % _HEAD_MULTIPLE or c[3] % _HEAD_MULTIPLE:
-        return f"heads of {a[3]} and {c[3]}: fused attention kernels take multiples of {_HEAD_MULTIPLE}"
+        return f"heads have {a[3]} and {c[3]} elements; fused attention kernels take multiples of {_HEAD_MULTIPLE}"
     return ""
 
 
-def _casts_round(q: ir.Value, v: ir.Value, found: dict) -> str:
-    """Why a Cast between the products is more than a wider softmax, or ""."""
+def _casts_round(q: ir.Value, v: ir.Value, match: Mapping[str, Any]) -> str:
+    """Why a Cast between the two products loses precision, or ""."""
     if q.dtype != v.dtype or q.dtype not in _ROUNDING:
-        return f"q is {q.dtype}, v {v.dtype}: not one float dtype that attention kernels take"
+        return f"q is {q.dtype} and v is {v.dtype}; attention kernels take one dtype of FLOAT, FLOAT16 and BFLOAT16"
     for name in ("scores_cast", "masked_cast"):
-        value = found.get(name)
+        value = match.get(name)
         if value is not None and value.dtype not in (*_WIDE, q.dtype):
-            return f"{value.name} is cast to {value.dtype}, which is narrower than {q.dtype}"
-    value = found.get("weights_cast")
+            return f"Cast gives the scores `{value.name}` {value.dtype}, which is narrower than the {q.dtype} of q"
+    value = match.get("weights_cast")
     if value is not None and value.dtype not in (v.dtype, *_WIDE):
-        return f"the weights are cast to {value.dtype}"
+        return f"Cast gives the weights `{value.name}` {value.dtype}, v is {v.dtype}"
     return ""
 
 
-def _scale(q: ir.Value, found: dict) -> float | str:
+def _scale(q: ir.Value, match: Mapping[str, Any]) -> float | _Obstacle:
     """The product of all factors, or why it is not known."""
     scale = 1.0
-    for factor, how in (("q_factor", "q_scaling"), ("k_factor", "k_scaling"), ("factor", "scaling")):
-        if found[how] == "none":
+    for factor, operation in (("q_factor", "q_scaling"), ("k_factor", "k_scaling"), ("factor", "scaling")):
+        if match[operation] == "none":
             continue
-        value = found[factor]
+        value = match[factor]
         number = _scalar(value)
         if number is None:
-            return f"the factor {value.name} is not a constant of one element"
+            return _Obstacle(f"the factor `{value.name}` is not a constant of one element", value)
         if number == 0 or not math.isfinite(number):
-            return f"the factor {value.name} is {number}"
-        scale = scale * number if found[how] == "mul" else scale / number
+            return _Obstacle(f"the factor `{value.name}` is {number}", value)
+        scale = scale * number if match[operation] == "mul" else scale / number
     usual = 1 / math.sqrt(int(dims_of(q)[3]))  # type: ignore[arg-type]
     rounding = _ROUNDING[q.dtype] if q.dtype is not None else 0.0
     return usual if abs(scale - usual) <= 2 * rounding * usual else scale
@@ -226,12 +260,9 @@ def _scalar(value: ir.Value | None) -> float | None:
     return float(tensor.numpy().item()) if tensor is not None and tensor.size == 1 else None
 
 
-def _is_diagonal(mask: Mask, q: ir.Value, k_transposed: ir.Value) -> bool:
-    """Whether the last query reads all keys, which is what runtimes call causal."""
-    queries, keys = dims_of(q)[2], dims_of(k_transposed)[3]
-    if same(queries, keys):
-        return mask.offset == 0
-    difference = keys - queries
-    if isinstance(difference, ir.SymbolicDim):
-        difference = difference.simplify()
-    return str(difference) == str(mask.offset)
+def _shows_some_key(mask: Mask) -> bool:
+    """Whether the mask is known to show every query at least one key."""
+    return mask.kind == "none" or (mask.kind == "causal" and isinstance(mask.offset, int) and mask.offset >= 0)
+
+
+RULES = (RuleSet(lambda scope: [Rooted("MatMul", ScaledDotProduct.rule(scope.index_values))]),)

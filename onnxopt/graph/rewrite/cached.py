@@ -1,9 +1,10 @@
-"""One token more behind a cache of keys and values, in 16 bit.
+"""Attention of one token to a cache of keys and values and to itself, in 16 bit.
 
     Sdpa(q, k' = Concat(past_k, k), v' = Concat(past_v, v)) -> y, k', v' = GroupQueryAttention(q, k, v, past_k, past_v)
 
-The operator appends the token to the cache and reads every head of keys once for its whole group. It is causal, which
-one token that may see all keys is. Rotary embedding stays outside: its tables hold the positions of this token alone.
+The operator appends the token to the cache and reads every head of keys once for its whole group. It is causal, as is
+attention of one token that may see all keys. Rotary embedding stays outside: its tables hold the position of this token
+alone.
 """
 
 from __future__ import annotations
@@ -12,9 +13,10 @@ import numpy as np
 import onnx_ir as ir
 from onnxscript.rewriter import MatchContext, MatchResult, RewriteRuleClassBase
 
-from onnxopt.graph.rewrite.symbolic import same
+from onnxopt.graph.rewrite.rule_sets import RuleSet
 from onnxopt.graph.rewrite.to_contrib import SIXTEEN_BIT, flat, heads, ints
 from onnxopt.graph.shapes.contrib_schemas import CONTRIB, DOMAIN
+from onnxopt.graph.shapes.value_dims import same
 
 
 class CachedGroupQuery(RewriteRuleClassBase):
@@ -32,13 +34,13 @@ class CachedGroupQuery(RewriteRuleClassBase):
         if q.dtype not in SIXTEEN_BIT:
             return result.fail(f"GroupQueryAttention has no CUDA kernel for {q.dtype}")
         if any(x.shape is None or len(x.shape) != 4 for x in (q, past_k, k, past_v, v)):
-            return result.fail("its shapes are not known")
+            return result.fail("the shapes of q, the caches, k and v are not all known")
         if any(x.producer().attributes.get_int("axis") not in (2, -2) for x in (keys, values)):
-            return result.fail("keys or values are not joined along their sequence")
+            return result.fail("Concat joins keys or values along another axis than their sequence")
         if any(x.shape[2] != 1 for x in (q, k, v)):
-            return result.fail("it is more than one token, and not known to be causal")
+            return result.fail("there is more than one token, and the attention is not known to be causal")
         if not same(past_k.shape[2], past_v.shape[2]):
-            return result.fail("the caches of keys and values are not known to have the same length")
+            return result.fail("the lengths of the caches of keys and values are not known to be equal")
         if k.shape[3] != v.shape[3]:
             return result.fail("k and v have heads of different sizes")
         return result
@@ -57,8 +59,8 @@ class CachedGroupQuery(RewriteRuleClassBase):
 def _lengths(op, q: ir.Value, past: ir.Value):
     """seqlens_k (B), the tokens before this one, and total_sequence_length (), this one included; both int32.
 
-    Read off the operator's own cache, so that they become part of its kernel (kinds/attention/token_attention.py); counted from its
-    last dim, as nothing else in a graph does, or these nodes would serve others as well.
+    Both are read off the operator's own cache, so that they become part of its kernel. The Shapes count from the last
+    dim, as no other node does: otherwise equal nodes elsewhere would be merged with these, and share their results.
     """
     assert q.shape is not None and past.shape is not None
     batch, length = q.shape[0], past.shape[2]
@@ -68,5 +70,8 @@ def _lengths(op, q: ir.Value, past: ir.Value):
         return before, op.Constant(value=ir.tensor(np.array(length + 1, np.int32)))
     tokens = op.Cast(op.Squeeze(op.Shape(past, start=-2, end=-1), ints(op, [0])), to=ir.DataType.INT32)
     total = op.Add(tokens, one)
-    # On the GPU, from numbers on the CPU: no copy between the two.
+    # Range writes to the GPU and takes numbers from the CPU, so that nothing is copied between the two.
     return op.Expand(op.Range(tokens, total, one), op.Shape(past, start=-4, end=-3)), total
+
+
+RULES = (RuleSet(lambda _: [CachedGroupQuery.rule()]),)

@@ -1,12 +1,12 @@
-"""Convolutions whose result is read as tokens (B, L, O), in 16 bit: products, which need no change of layout.
+"""Convolutions in 16 bit whose result is read as tokens (B, L, O), as products, which need no change of layout.
 
     Transpose(Reshape(Conv2d(x, W, b))) -> MatMul(patches(x), W') + b     where patches lie side by side
     Transpose(Conv1d(x, W, b))          -> MatMul(taps(Transpose(x)), W') + b
     Transpose(Gelu(Conv1d(...)))        -> Gelu(Transpose(Conv1d(...)))
 
-patches: (B, C, H, W) as (B, H/p W/q, C p q), one Transpose. taps: (B, L, C) as (B, L', k C), Pad and a Slice for each
-of the k taps beside each other. A kernel of ours runs the latter. On an H100 (docs/notes.md), cuDNN takes 172 us for
-ViT-base's patches and 46 us to change their layout.
+patches: (B, C, H, W) as (B, H/p W/q, C p q), one Transpose. taps: (B, L, C) as (B, L', k C): Pad, and a Slice for each
+of the k taps, joined along the channels; one fused kernel runs these. On an H100, cuDNN takes 172 us for
+ViT-base's patches and 46 us to change their layout (benchmarks/notes.md).
 """
 
 from __future__ import annotations
@@ -15,32 +15,34 @@ import numpy as np
 import onnx_ir as ir
 from onnxscript.rewriter import MatchContext, MatchResult, RewriteRuleClassBase
 
-from onnxopt.graph.passes.no_op_rules import Rooted
+from onnxopt.graph.passes.rooted import Rooted
+from onnxopt.graph.rewrite.rule_sets import RuleSet
 from onnxopt.graph.rewrite.to_contrib import SIXTEEN_BIT, ints
 
 _END = np.iinfo(np.int64).max
 _ACTIVATIONS = ("Gelu", "Relu")
+_NO_GAIN = "Conv of {} is as fast as the product; only 16-bit floats gain"
 
 
 class _Product(RewriteRuleClassBase):
-    """What both convolutions share: which can be a product, and that product."""
+    """What both rules share: the obstacles to a product, and the product."""
 
     def _obstacle(self, conv: ir.Node, x: ir.Value, w: ir.Value, rank: int) -> str:
         bias = conv.inputs[2] if len(conv.inputs) > 2 else None
         if x.dtype not in SIXTEEN_BIT:
-            return f"a convolution of {x.dtype} is as fast as it is"
+            return _NO_GAIN.format(x.dtype)
         if x.shape is None or len(x.shape) != rank or not isinstance(x.shape[1], int):
-            return "the shape of what is convolved is not known"
+            return f"the rank or the channels of Conv's input `{x.name}` are not known"
         if w.const_value is None or w.is_graph_input() or (bias is not None and bias.const_value is None):
-            return "its weight or bias is not a constant"
+            return "Conv's weight or bias is not a constant"
         if conv.attributes.get_int("group", 1) != 1 or any(d != 1 for d in conv.attributes.get_ints("dilations", ())):
-            return "it has groups or dilations"
+            return "Conv has groups or dilations"
         if conv.attributes.get_string("auto_pad", "NOTSET") != "NOTSET":
-            return "its padding is worked out from the shape"
+            return "Conv's padding is worked out from the shape (auto_pad)"
         return ""
 
     def _product(self, op, conv: ir.Node, columns, w: ir.Value, order: tuple[int, ...]):
-        """columns (B, L, K) times the weight (O, ...), whose other dims are put in `order` to be K."""
+        """columns (B, L, K) times the weight (O, ...), whose other dims, in this order, become K."""
         tensor = w.const_value
         assert tensor is not None
         array = tensor.numpy().transpose(*order, 0).reshape(-1, tensor.shape.numpy()[0])
@@ -50,7 +52,7 @@ class _Product(RewriteRuleClassBase):
 
 
 class Patches(_Product):
-    """Patches side by side, which are flattened and come before their channels in what follows."""
+    """Patches side by side (a 2-d convolution whose stride is its kernel), flattened and moved before the channels."""
 
     def pattern(self, op, x, w, shape):
         conv = op.Conv(x, w, _allow_other_inputs=True, _allow_other_attributes=True, _outputs=["patches"])
@@ -64,13 +66,13 @@ class Patches(_Product):
             return result.fail(reason)
         size = w.const_value.shape.numpy()[2:]
         if conv.attributes.get_ints("strides", (1, 1)) != size or any(conv.attributes.get_ints("pads", ())):
-            return result.fail("its patches overlap or have gaps")
+            return result.fail("Conv's patches overlap or have gaps, or are padded")
         image = x.shape.dims[2:]
         if not all(isinstance(d, int) and d % p == 0 for d, p in zip(image, size, strict=True)):
-            return result.fail("the image is not known to be made of whole patches")
+            return result.fail(f"the image `{x.name}` is not known to be made of whole patches")
         count = (image[0] // size[0]) * (image[1] // size[1])
         if flat.shape is None or len(flat.shape) != 3 or flat.shape[2] != count or flat.shape[1] != w.shape[0]:
-            return result.fail("it is not the patches that are flattened")
+            return result.fail("Reshape does not flatten the patches")
         return result
 
     def rewrite(self, op, x, w, patches, **_):
@@ -84,7 +86,7 @@ class Patches(_Product):
 
 
 class Taps(_Product):
-    """A convolution along a sequence, whose channels come last in what follows."""
+    """A convolution along a sequence, whose channels are moved to the end."""
 
     def pattern(self, op, x, w):
         conv = op.Conv(x, w, _allow_other_inputs=True, _allow_other_attributes=True, _outputs=["convolved"])
@@ -126,19 +128,19 @@ class ActivationOfTokens(RewriteRuleClassBase):
     def check(self, context: MatchContext, convolved, **_):
         node = convolved.producer()
         if node is None or node.op_type != "Conv" or len(convolved.uses()) != 1:
-            return MatchResult().fail("it is not a convolution alone that is activated")
-        return MatchResult() if convolved.dtype in SIXTEEN_BIT else MatchResult().fail("it is not of 16 bits")
+            return MatchResult().fail(f"{self._activation} reads no Conv, or the Conv has other readers")
+        if convolved.dtype not in SIXTEEN_BIT:
+            return MatchResult().fail(_NO_GAIN.format(convolved.dtype))
+        return MatchResult()
 
     def rewrite(self, op, convolved, activated, **_):
         attributes = {name: attribute.value for name, attribute in activated.producer().attributes.items()}
         return getattr(op, self._activation)(op.Transpose(convolved, perm=[0, 2, 1]), **attributes)
 
 
-def activations() -> list[Rooted]:
-    """The rules that bring a Transpose to its convolution."""
-    return [Rooted("Transpose", ActivationOfTokens.rule(name)) for name in _ACTIVATIONS]
-
-
-def products() -> list[Rooted]:
-    """The rules that make products. Then what is convolved may be another convolution's result, transposed."""
-    return [Rooted("Transpose", Patches.rule()), Rooted("Transpose", Taps.rule())]
+# Brings Transposes to their convolutions.
+ACTIVATIONS = (
+    RuleSet(lambda _: [Rooted("Transpose", ActivationOfTokens.rule(name)) for name in _ACTIVATIONS], counted=False),
+)
+# Makes the products. What a product reads may be the result of another convolution, transposed by the product.
+PRODUCTS = (RuleSet(lambda _: [Rooted("Transpose", Patches.rule()), Rooted("Transpose", Taps.rule())]),)

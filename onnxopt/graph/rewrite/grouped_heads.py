@@ -1,14 +1,17 @@
-"""Grouped-query attention: keys and values that were repeated for every query head of a group, read as they are.
+"""Grouped-query attention: keys and values repeated for the query heads of a group are read without repeating them.
 
-Sdpa(q, repeat(k), repeat(v)) -> Sdpa(q, k, v)     repeat(x) = Reshape(Expand(Unsqueeze(x, 2), groups), [B, N, T, H])
+Sdpa(q, repeat(k), repeat(v)) -> Sdpa(q, k, v)
+repeat(x) = Reshape(Expand(Unsqueeze(x, 2), groups), [B, N, T, H])
 """
 
 from __future__ import annotations
 
 from onnxscript.rewriter import MatchContext, MatchResult, RewriteRuleClassBase
 
-from onnxopt.graph.rewrite.symbolic import same
+from onnxopt.graph.passes.rooted import Rooted
+from onnxopt.graph.rewrite.rule_sets import RuleSet
 from onnxopt.graph.shapes.contrib_schemas import DOMAIN
+from onnxopt.graph.shapes.value_dims import same
 
 
 class GroupedHeads(RewriteRuleClassBase):
@@ -25,7 +28,7 @@ class GroupedHeads(RewriteRuleClassBase):
     def check(self, context: MatchContext, q, k, v, axis, keys, values, keys_expanded, values_expanded, **_):
         result = MatchResult()
         if axis.const_value is None or axis.const_value.numpy().tolist() != [2]:
-            return result.fail("what is repeated is not one head after the other")
+            return result.fail("Unsqueeze adds an axis other than 2, so whole heads are not what Expand repeats")
         for one, expanded, repeated in ((k, keys_expanded, keys), (v, values_expanded, values)):
             dims = [list(x.shape.dims) if x.shape is not None else [] for x in (one, expanded, repeated)]
             if [len(d) for d in dims] != [4, 5, 4] or not all(isinstance(d[1], int) for d in dims):
@@ -34,10 +37,13 @@ class GroupedHeads(RewriteRuleClassBase):
             groups = dims[1][2]
             same_dims = zip(dims[2], (batch, dims[2][1], length, size), strict=True)
             if not isinstance(groups, int) or dims[2][1] != heads * groups or not all(same(a, b) for a, b in same_dims):
-                return result.fail("more than heads are repeated")
+                return result.fail("Expand repeats more than heads")
         return result
 
     def rewrite(self, op, q, k, v, y, **_):
         node = y.producer()
         attributes = {name: attribute.value for name, attribute in node.attributes.items()}
         return op.Sdpa(q, k, v, *node.inputs[3:], _domain=DOMAIN, **attributes)
+
+
+RULES = (RuleSet(lambda _: [Rooted("Sdpa", GroupedHeads.rule())]),)

@@ -1,4 +1,4 @@
-"""Rules that bring attention's surroundings to one form, and take away what cancels.
+"""Rules on Reshapes and Transposes around attention: one form before it is recognised, nothing that cancels afterwards.
 
 Reshape(Transpose(Reshape(x, [B N, T, H]), [0, 2, 1]), [B, N, H, T]) -> Transpose(x, [0, 1, 3, 2])
 Reshape(Reshape(x)) -> x                                   where the result has x's shape
@@ -12,12 +12,14 @@ import onnx_ir as ir
 from onnxscript.rewriter import MatchContext, MatchResult, RewriteRuleClassBase
 from onnxscript.rewriter.rules import common
 
-from onnxopt.graph.passes.no_op_rules import Rooted, SameShape
-from onnxopt.graph.rewrite.symbolic import same
+from onnxopt.graph.passes.no_op_rules import SameShape
+from onnxopt.graph.passes.rooted import Rooted
+from onnxopt.graph.rewrite.rule_sets import RuleSet
+from onnxopt.graph.shapes.value_dims import same
 
 
 class TransposeInThreeDims(RewriteRuleClassBase):
-    """How the exporter transposes keys: batch and heads as one dim, transposed, and split again."""
+    """Keys as torch's exporter transposes them: batch and heads are joined to one dim, and split again afterwards."""
 
     def pattern(self, op, x, inner, outer):
         flat = op.Reshape(x, inner, _allow_other_attributes=True, _outputs=["flat"])
@@ -26,15 +28,15 @@ class TransposeInThreeDims(RewriteRuleClassBase):
     def check(self, context: MatchContext, x: ir.Value, flat: ir.Value, y: ir.Value, **_: ir.Value) -> MatchResult:
         result = MatchResult()
         if x.shape is None or flat.shape is None or y.shape is None or len(y.shape) != 4 or len(flat.shape) != 3:
-            return result.fail("its shapes are not known")
+            return result.fail("the shapes of the two Reshapes are not known")
         if not (same(flat.shape[1], y.shape[3]) and same(flat.shape[2], y.shape[2])):
-            return result.fail("it does more than to transpose the last two dims")
+            return result.fail("the three nodes do more than to transpose the last two dims")
         if self._straight(x, y) is None and sum(not isinstance(d, int) for d in y.shape) > 1:
-            return result.fail("more than one dim is symbolic, and x has others")
+            return result.fail("more than one dim of the result is symbolic, and x has other dims")
         return result
 
     def _straight(self, x: ir.Value, y: ir.Value) -> ir.Value | None:
-        """x, where it has y's dims but for the transposition."""
+        """x, where it has y's dims with the last two swapped, else None."""
         assert x.shape is not None and y.shape is not None
         wanted = (y.shape[0], y.shape[1], y.shape[3], y.shape[2])
         fits = len(x.shape) == 4 and all(same(a, b) for a, b in zip(x.shape, wanted, strict=True))
@@ -58,9 +60,9 @@ class ReshapeThereAndBack(RewriteRuleClassBase):
 
     def check(self, context: MatchContext, x: ir.Value, y: ir.Value) -> MatchResult:
         if x.shape is None or y.shape is None or len(x.shape) != len(y.shape):
-            return MatchResult().fail("the shapes differ, or are not known")
+            return MatchResult().fail("the ranks of x and of the result differ, or are not known")
         if not all(same(a, b) for a, b in zip(x.shape, y.shape, strict=True)):
-            return MatchResult().fail("the result is not known to have the first one's shape")
+            return MatchResult().fail("the result is not known to have x's shape")
         return MatchResult()
 
     def rewrite(self, op, x: ir.Value, y: ir.Value):
@@ -83,15 +85,15 @@ class TransposedGuard(RewriteRuleClassBase):
         return op.Where(op.Transpose(hidden, perm=[0, 2, 1, 3]), zero, x)
 
 
-def before_recognition() -> list[Rooted]:
-    return [Rooted("Reshape", TransposeInThreeDims.rule())]
-
-
-def after_mapping() -> list[Rooted]:
-    return [
-        Rooted("Transpose", TransposedGuard.rule()),
-        Rooted("Transpose", common.transpose_transpose_rule),
-        Rooted("Transpose", common.no_op_transpose_rule),
-        Rooted("Reshape", ReshapeThereAndBack.rule()),
-        Rooted("Reshape", SameShape.rule("Reshape")),
-    ]
+BEFORE_RECOGNITION = (RuleSet(lambda _: [Rooted("Reshape", TransposeInThreeDims.rule())]),)
+CANCELLING = (  # in one pass, since each rule may leave what another one removes
+    RuleSet(
+        lambda _: [
+            Rooted("Transpose", TransposedGuard.rule()),
+            Rooted("Transpose", common.transpose_transpose_rule),
+            Rooted("Transpose", common.no_op_transpose_rule),
+            Rooted("Reshape", ReshapeThereAndBack.rule()),
+            Rooted("Reshape", SameShape.rule("Reshape")),
+        ]
+    ),
+)

@@ -1,65 +1,67 @@
-"""Products of one input with several weights, as one product with the weights beside each other.
+"""Products of one input with several weights, merged into one product with the weights side by side.
 
     MultiHeadAttention(x Wq + bq, x Wk + bk, x Wv + bv) -> Attention(x, [Wq Wk Wv], [bq bk bv])
                                                          | MultiHeadAttention(Split(x [Wq Wk Wv] + [bq bk bv]))
-    Sdpa(Rotary(heads(x Wq)), Rotary(heads(x Wk)), heads(x Wv)) -> the same of slices of x [Wq Wk Wv]
-    GroupQueryAttention(x Wq, x Wk, x Wv) -> GroupQueryAttention(x [Wq Wk Wv]), which takes them packed
+    Sdpa(Rotary(heads(x Wq)), Rotary(heads(x Wk)), heads(x Wv)) -> Sdpa of slices of x [Wq Wk Wv]
+    GroupQueryAttention(x Wq, x Wk, x Wv) -> GroupQueryAttention(x [Wq Wk Wv]), which takes q, k and v packed
     Mul(act(x Wg), x Wu) -> Mul(act(g), u)    g, u = Split(x [Wg Wu])
 
-Only where each weight has no other reader, so that the model does not grow. A missing bias counts as zeros.
+The rules require that no weight has another reader, so that the model does not grow. A missing bias counts as zeros.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import onnx_ir as ir
 from onnxscript.rewriter import MatchContext, MatchResult, RewriteRuleClassBase, pattern
 
+from onnxopt.graph.passes.rooted import Rooted
+from onnxopt.graph.rewrite.rule_sets import RuleSet, Scope
 from onnxopt.graph.rewrite.to_contrib import SIXTEEN_BIT, ints, rotated, swapped
 from onnxopt.graph.rewrite.weights import Joiner
 from onnxopt.graph.shapes.contrib_schemas import CONTRIB, DOMAIN
 
 _LARGEST_ATTENTION = {ir.DataType.FLOAT16: 8 << 20, ir.DataType.FLOAT: 16 << 20}  # bytes of q, k and v together
 _ATTENTION_BIAS = 5  # position of the mask among the inputs of MultiHeadAttention and of Attention
+_ACTIVATIONS = ("Silu", "Gelu", "Sigmoid", "Relu", "Tanh", "HardSwish", "Mish")  # of gated MLPs
 
 
 class _Merge(RewriteRuleClassBase):
     def __init__(self, name: str, joiner: Joiner) -> None:
         super().__init__(name)
         self._joiner = joiner
-        self._splits = False  # what check decided last, which rewrite then does
 
     def _obstacle(self, x: ir.Value, weights: Sequence[ir.Value], biases: Sequence[ir.Value | None]) -> str:
         if len(set(weights)) != len(weights):
-            return "two of the products have the same weight"
+            return "two products have the same weight"
         for weight in weights:
             if weight.const_value is None or weight.is_graph_input() or len(weight.const_value.shape) != 2:
-                return f"{weight.name} is not a constant matrix"
+                return f"the weight `{weight.name}` is not a constant matrix"
             if len(weight.uses()) != 1 or weight.is_graph_output():
-                return f"{weight.name} is read elsewhere too, so a joined copy would make the model larger"
+                return f"the weight `{weight.name}` has other readers, so a merged copy would make the model larger"
         if len({(w.const_value.dtype, w.const_value.shape[0]) for w in weights if w.const_value is not None}) != 1:
-            return "the weights differ in dtype or in what they take in"
+            return "the weights differ in dtype or in their number of rows"
         for weight, bias in zip(weights, biases, strict=True):
             if bias is None:
                 continue
             width = weight.const_value.shape[1] if weight.const_value is not None else None
             if bias.const_value is None or bias.is_graph_input() or bias.const_value.shape.numpy() != (width,):
-                return f"{bias.name} is not a constant vector of {width}"
+                return f"the bias `{bias.name}` is not a constant vector of {width} elements"
         return ""
 
     def _joined(self, weights: Sequence[ir.Value]) -> ir.TensorProtocol:
         return self._joiner.columns([w.const_value for w in weights if w.const_value is not None], _name(weights))
 
     def _joined_bias(self, weights: Sequence[ir.Value], biases: Sequence[ir.Value | None]) -> ir.Tensor:
-        """The biases beside each other, zeros where there is none."""
+        """The biases side by side, zeros where there is none."""
         rows = []
         for weight, bias in zip(weights, biases, strict=True):
             assert weight.const_value is not None
             dtype, width = weight.const_value.dtype, weight.const_value.shape.numpy()[1]
-            given = bias.const_value if bias is not None else None
-            rows.append(np.zeros(width, dtype.numpy()) if given is None else given.numpy())
+            tensor = bias.const_value if bias is not None else None
+            rows.append(np.zeros(width, dtype.numpy()) if tensor is None else tensor.numpy())
         return ir.Tensor(np.concatenate(rows), dtype=dtype, name=f"{_name(weights)}/bias")
 
     def _product(self, op, x: ir.Value, weights: Sequence[ir.Value], biases: Sequence[ir.Value | None]):
@@ -91,9 +93,10 @@ def _projection(op, x, name: str):
 class SelfAttention(_Merge):
     """q, k and v of one MultiHeadAttention, as parts of one product.
 
-    Attention splits its product again, in the kernel that adds the bias: twice the bytes of q, k and v. A gemm region
-    that writes the parts itself, in 16 bit, runs a product for each, which fill the GPU less. Measured (docs/notes.md),
-    Attention is faster for 5 MB, the parts are for 15 MB; for 32 bit, 16 MB are where three products take over.
+    Attention splits its product again in the kernel that adds the bias, which moves the bytes of q, k and v twice. A
+    gemm region in 16 bit writes the parts itself, but runs a product for each of them, and these fill the GPU less. As
+    measured, Attention is faster for q, k and v of 5 MB, and the parts are for 15 MB. In 32 bit, three products are
+    faster from 16 MB on (benchmarks/notes.md).
     """
 
     def pattern(self, op, x):
@@ -108,14 +111,13 @@ class SelfAttention(_Merge):
             return result.fail(reason)
         node, widths = y.producer(), _widths((wq, wk, wv))
         if any(v is not None for k, v in enumerate(node.inputs) if k > 2 and k != _ATTENTION_BIAS):
-            return result.fail("it has inputs besides a mask, which Attention takes in another form")
+            return result.fail("MultiHeadAttention has inputs besides a mask, which Attention takes in another form")
         if widths[0] != widths[1]:
             return result.fail("q and k have different widths")
         if x.shape is None or len(x.shape) != 3:
-            return result.fail("what is projected is not known to have three dims")
-        self._splits = not self._fits_attention(x, widths)
-        if self._splits and (x.dtype not in SIXTEEN_BIT or len(set(widths)) != 1):
-            return result.fail("to take q, k and v out of one product would cost more than it saves")
+            return result.fail(f"the projected `{x.name}` is not known to have three dims")
+        if not self._fits_attention(x, widths) and (x.dtype not in SIXTEEN_BIT or len(set(widths)) != 1):
+            return result.fail("splitting one product into q, k and v would cost more than it saves")
         return result
 
     def _fits_attention(self, x: ir.Value, widths: Sequence[int]) -> bool:
@@ -130,7 +132,7 @@ class SelfAttention(_Merge):
         node, weights = y.producer(), (wq, wk, wv)
         attributes = {name: attribute.value for name, attribute in node.attributes.items()}
         widths = _widths(weights)
-        if self._splits:
+        if not self._fits_attention(x, widths):
             parts = self._parts(op, self._product(op, x, weights, (bq, bk, bv)), weights)
             return op.MultiHeadAttention(*parts, *node.inputs[3:], _domain=CONTRIB, **attributes)
         if widths[2] != widths[0]:
@@ -143,7 +145,7 @@ class SelfAttention(_Merge):
 
 
 class GroupQueryProjections(_Merge):
-    """q, k and v of one GroupQueryAttention, which takes them as one."""
+    """q, k and v of one GroupQueryAttention, which takes them packed."""
 
     def pattern(self, op, x):
         return op.GroupQueryAttention(
@@ -166,9 +168,9 @@ class GroupQueryProjections(_Merge):
 
 
 class HeadProjections(_Merge):
-    """q, k and v of an attention whose heads go through a rotary embedding, or are repeated: parts of one product.
+    """q, k and v of an attention with rotary embedding or grouped heads, as slices of one product.
 
-    The parts may differ in width: a pointwise region takes them apart and prepares them in one kernel.
+    The slices may differ in width. A pointwise region cuts and prepares them in one kernel.
     """
 
     def __init__(self, rotary: bool, joiner: Joiner) -> None:
@@ -188,9 +190,9 @@ class HeadProjections(_Merge):
     def check(self, context: MatchContext, x, q, k, v, wq, wk, wv, bq=None, bk=None, bv=None, **_):
         result = MatchResult()
         if q.dtype not in SIXTEEN_BIT:
-            return result.fail(f"on a GPU, attention of {q.dtype} is not what this is for")
+            return result.fail(f"attention of {q.dtype} runs no faster from one product; only 16-bit floats gain")
         if not self._rotary and q.shape[1] == k.shape[1]:
-            return result.fail("every query head has keys of its own: SelfAttention takes it")
+            return result.fail("every query head has keys of its own, which the rule SelfAttention merges")
         if any(value.shape is None or not isinstance(value.shape[1], int) for value in (q, k, v)):
             return result.fail("the number of heads is not known")
         reason = self._obstacle(x, (wq, wk, wv), (bq, bk, bv))
@@ -203,22 +205,22 @@ class HeadProjections(_Merge):
         ends = np.cumsum(_widths(weights)).tolist()
         heads = []
         for begin, end, like in zip([0, *ends], ends, (q, k, v), strict=False):
-            # No Split: its parts would have to become one region all at once.
+            # No Split: a region would have to contain all of its parts.
             part = op.Slice(product, ints(op, [begin]), ints(op, [end]), ints(op, [-1]))
             split = op.Reshape(part, ints(op, [0, 0, like.shape[1], like.shape[3]]))
             heads.append(swapped(op, split))
             heads[-1].shape, heads[-1].dtype = like.shape, like.dtype
         if self._rotary:
             heads[:2] = [op.Rotary(x, cos, sin, _domain=DOMAIN) for x in heads[:2]]
-            for made, like in zip(heads, (q, k), strict=False):
-                made.shape, made.dtype = like.shape, like.dtype
+            for rotated_heads, like in zip(heads, (q, k), strict=False):
+                rotated_heads.shape, rotated_heads.dtype = like.shape, like.dtype
         return op.Sdpa(*heads, *node.inputs[3:], _domain=DOMAIN, **attributes)
 
 
 class CachedProjections(GroupQueryProjections):
-    """q, k and v of one token behind a cache: one product, whose heads a kernel of ours turns where they lie.
+    """q, k and v of one token behind a cache, as one product; a fused kernel rotates q and k in place.
 
-    GroupQueryAttention takes them packed, and appends k and v to the cache from there.
+    GroupQueryAttention takes the product packed, and appends k and v to the cache.
     """
 
     def pattern(self, op, x, cos, sin):
@@ -239,18 +241,18 @@ class CachedProjections(GroupQueryProjections):
     def rewrite(self, op, x, cos, sin, q, k, v, y, wq, wk, wv, bq=None, bk=None, bv=None, **_):
         node, size = y.producer(), k.shape[3]
         attributes = {name: attribute.value for name, attribute in node.attributes.items()}
-        turned, every = q.shape[1] + k.shape[1], q.shape[1] + 2 * k.shape[1]
+        rotary, every = q.shape[1] + k.shape[1], q.shape[1] + 2 * k.shape[1]
         product = self._product(op, x, (wq, wk, wv), (bq, bk, bv))
         whole = op.Reshape(product, ints(op, [0, 0, every, size]))
-        first = op.Slice(whole, ints(op, [0]), ints(op, [turned]), ints(op, [2]))
-        rest = op.Slice(whole, ints(op, [turned]), ints(op, [every]), ints(op, [2]))
+        first = op.Slice(whole, ints(op, [0]), ints(op, [rotary]), ints(op, [2]))
+        rest = op.Slice(whole, ints(op, [rotary]), ints(op, [every]), ints(op, [2]))
         packed = op.Concat(rotated(op, first, size, cos, sin), rest, axis=2)
         packed = op.Reshape(packed, ints(op, [0, 0, every * size]))
         return op.GroupQueryAttention(packed, None, None, *node.inputs[3:], _domain=CONTRIB, _outputs=3, **attributes)
 
 
 class GateAndUp(_Merge):
-    """The two products of a gated MLP; silu: written as g * Sigmoid(g), else any one operator of one operand."""
+    """The gate and up products of a gated MLP. activation: "Silu", spelled g * Sigmoid(g), or a unary operator."""
 
     def __init__(self, activation: str, gate_first: bool, joiner: Joiner) -> None:
         super().__init__(f"merge_gate_{activation}", joiner)
@@ -275,3 +277,22 @@ class GateAndUp(_Merge):
             return op.Mul(op.Mul(gate, op.Sigmoid(gate)), up)
         attributes = {name: attribute.value for name, attribute in activated.producer().attributes.items()}
         return op.Mul(getattr(op, self._activation)(gate, **attributes), up)
+
+
+def _gate_and_up(activation: str) -> Callable[[Scope], list[Rooted]]:
+    """The rules for one activation, with the gate as either operand."""
+    return lambda scope: [Rooted("Mul", GateAndUp.rule(activation, first, scope.joiner)) for first in (True, False)]
+
+
+HEADS = (
+    RuleSet(lambda scope: [Rooted("Sdpa", HeadProjections.rule(True, scope.joiner))]),
+    RuleSet(lambda scope: [Rooted("Sdpa", HeadProjections.rule(False, scope.joiner))]),
+    RuleSet(lambda scope: [Rooted("GroupQueryAttention", CachedProjections.rule("merge_cached", scope.joiner))]),
+)
+PROJECTIONS = (
+    RuleSet(
+        lambda scope: [Rooted("GroupQueryAttention", GroupQueryProjections.rule("merge_group_query", scope.joiner))]
+    ),
+    RuleSet(lambda scope: [Rooted("MultiHeadAttention", SelfAttention.rule("merge_self_attention", scope.joiner))]),
+)
+GATES = tuple(RuleSet(_gate_and_up(activation)) for activation in _ACTIVATIONS)

@@ -1,4 +1,4 @@
-"""A factor on the queries joins the scale of the attention operator.
+"""A constant factor on the queries becomes part of the attention operator's scale.
 
 MultiHeadAttention(q * c, k, v; scale) -> MultiHeadAttention(q, k, v; scale * c)
 """
@@ -10,6 +10,8 @@ import math
 import onnx_ir as ir
 from onnxscript.rewriter import MatchContext, MatchResult, RewriteRuleClassBase
 
+from onnxopt.graph.passes.rooted import Rooted
+from onnxopt.graph.rewrite.rule_sets import RuleSet
 from onnxopt.graph.shapes.contrib_schemas import CONTRIB
 
 
@@ -23,10 +25,10 @@ class ScaledQuery(RewriteRuleClassBase):
     def check(self, context: MatchContext, q: ir.Value, c: ir.Value, y: ir.Value, **_: ir.Value) -> MatchResult:
         tensor = c.const_value
         if tensor is None or tensor.size != 1 or (q.shape is not None and len(tensor.shape) > len(q.shape)):
-            return MatchResult().fail("the factor is not a constant of one element")
+            return MatchResult().fail(f"the factor `{c.name}` is not a constant of one element")
         factor = float(tensor.numpy().item())
         if not math.isfinite(factor) or factor == 0:
-            return MatchResult().fail(f"the factor is {factor}")
+            return MatchResult().fail(f"the factor `{c.name}` is {factor}")
         return MatchResult()
 
     def rewrite(self, op, q: ir.Value, c: ir.Value, y: ir.Value, **_: ir.Value):
@@ -35,3 +37,6 @@ class ScaledQuery(RewriteRuleClassBase):
         attributes = {name: attribute.value for name, attribute in node.attributes.items()}
         attributes["scale"] *= float(c.const_value.numpy().item())
         return op.MultiHeadAttention(q, *node.inputs[1:], _domain=CONTRIB, **attributes)
+
+
+RULES = (RuleSet(lambda _: [Rooted("MultiHeadAttention", ScaledQuery.rule())]),)

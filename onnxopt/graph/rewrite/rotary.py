@@ -2,18 +2,20 @@
 
     Add(Mul(x, cos), Mul(Concat(Neg(x[..., H/2:]), x[..., :H/2]), sin)) -> Rotary(x, cos, sin)
 
-cos and sin hold each angle twice, once for either half; that is checked, because runtimes' operators take one half.
+cos and sin hold each angle twice, once for either half. The rule checks it, because runtimes' operators take one half.
 """
 
 from __future__ import annotations
 
 import numpy as np
 import onnx_ir as ir
-from onnxscript.rewriter import MatchContext, MatchResult, RewriteRule, RewriteRuleClassBase
+from onnxscript.rewriter import MatchContext, MatchResult, RewriteRuleClassBase
 
+from onnxopt.graph.passes.rooted import Rooted
+from onnxopt.graph.rewrite.rule_sets import RuleSet
 from onnxopt.graph.shapes.contrib_schemas import DOMAIN
 
-_ELEMENT_BY_ELEMENT = frozenset({"Cast", "Cos", "Sin", "Unsqueeze", "Identity", "Expand"})
+_ELEMENTWISE_OR_COPY = frozenset({"Cast", "Cos", "Sin", "Unsqueeze", "Identity", "Expand"})
 
 
 class RotateHalves(RewriteRuleClassBase):
@@ -26,22 +28,22 @@ class RotateHalves(RewriteRuleClassBase):
     def check(self, context: MatchContext, x, cos, sin, start1, end1, start2, end2, axis1, axis2):
         result = MatchResult()
         if x.shape is None or len(x.shape) != 4 or not isinstance(x.shape[3], int) or x.shape[3] % 2:
-            return result.fail("x is not known to have four dims, the last of them even", x)
+            return result.fail(f"`{x.name}` is not known to have four dims, the last of them even", x)
         half = x.shape[3] // 2
         bounds = [_number(v) for v in (start1, end1, start2, end2)]
         if bounds[:3] != [0, half, half] or bounds[3] is None or bounds[3] < 2 * half:
-            return result.fail("the slices are not the two halves of the last axis")
+            return result.fail("Slice does not cut the last axis into its two halves")
         if any(_number(axis) not in (3, -1) for axis in (axis1, axis2)):
-            return result.fail("the slices are not along the last axis")
+            return result.fail("Slice does not cut the last axis")
         if any(_step(node) != 1 for node in context.nodes if node.op_type == "Slice"):
-            return result.fail("a slice skips elements")
+            return result.fail("Slice has a step other than 1")
         for value in (cos, sin):
             if value.shape is None or len(value.shape) != 4 or value.shape[3] != x.shape[3]:
-                return result.fail(f"{value.name} does not have an angle for each element of a head", value)
+                return result.fail(f"the table `{value.name}` has no angle for each element of a head", value)
             if value.shape[1] != 1:
-                return result.fail(f"{value.name} differs from head to head", value)
+                return result.fail(f"the table `{value.name}` differs from head to head", value)
             if not repeats(value):
-                return result.fail(f"the two halves of {value.name} are not known to be equal", value)
+                return result.fail(f"the two halves of the table `{value.name}` are not known to be equal", value)
         return result
 
     def rewrite(self, op, x, cos, sin, **_):
@@ -49,7 +51,7 @@ class RotateHalves(RewriteRuleClassBase):
 
 
 def repeats(value: ir.Value) -> bool:
-    """Whether the second half of the last axis provably equals the first."""
+    """Whether the two halves of a value along its last axis are known to be equal."""
     if value.const_value is not None:
         array = value.const_value.numpy()
         half = array.shape[-1] // 2
@@ -64,12 +66,7 @@ def repeats(value: ir.Value) -> bool:
     if node.op_type == "Mul":
         factors = [v for v in node.inputs if v is not None and (v.const_value is None or v.const_value.size != 1)]
         return len(factors) == 1 and repeats(factors[0])
-    return node.op_type in _ELEMENT_BY_ELEMENT and node.inputs[0] is not None and repeats(node.inputs[0])
-
-
-def rules() -> list[RewriteRule]:
-    rule = RotateHalves.rule()
-    return [rule, *rule.commute()]
+    return node.op_type in _ELEMENTWISE_OR_COPY and node.inputs[0] is not None and repeats(node.inputs[0])
 
 
 def _number(value: ir.Value) -> int | None:
@@ -79,3 +76,12 @@ def _number(value: ir.Value) -> int | None:
 
 def _step(node: ir.Node) -> int | None:
     return 1 if len(node.inputs) < 5 or node.inputs[4] is None else _number(node.inputs[4])
+
+
+def _either_order() -> list[Rooted]:
+    """The rule for both orders of each operand pair of Add and Mul."""
+    rule = RotateHalves.rule()
+    return [Rooted("Add", variant) for variant in (rule, *rule.commute())]
+
+
+RULES = (RuleSet(lambda _: _either_order()),)

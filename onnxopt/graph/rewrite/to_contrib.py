@@ -1,13 +1,13 @@
-"""Sdpa and Rotary to the fastest operators that ONNX Runtime's CUDA provider has kernels for, and its CPU provider too.
+"""Sdpa and Rotary as the fastest operators that ONNX Runtime's CUDA and CPU providers both have kernels for.
 
     Sdpa(Rotary(q), Rotary(k), v; causal)  grouped, 16 bit -> GroupQueryAttention with do_rotary
     Sdpa(q, k, v; causal)                  grouped, 16 bit -> GroupQueryAttention
     Sdpa(q, k, v, mask?)                                   -> MultiHeadAttention, mask as attention_bias
     Rotary(x, cos, sin)                                    -> RotaryEmbedding
 
-All of them take (B, S, N H), so each operand gets Reshape(Transpose(x)) and each result the reverse; what an exporter
-had there cancels against it (graph/rewrite/layout.py). On the CPU, float16 runs through Casts that ONNX Runtime inserts itself.
-Which operator is the fastest was measured: docs/notes.md.
+All of them take (B, S, N H), so each operand gets Reshape(Transpose(x)) and each result the reverse. The exporter's own
+Reshapes and Transposes cancel against these (rewrite/layout.py). On the CPU, ONNX Runtime inserts Casts around float16.
+benchmarks/notes.md has the measurements that the choice of operators rests on.
 """
 
 from __future__ import annotations
@@ -19,21 +19,23 @@ import numpy as np
 import onnx_ir as ir
 from onnxscript.rewriter import MatchContext, MatchResult, RewriteRuleClassBase
 
-from onnxopt.graph.rewrite.symbolic import dims_of, same
+from onnxopt.graph.passes.rooted import Rooted
+from onnxopt.graph.rewrite.rule_sets import RuleSet
 from onnxopt.graph.shapes.contrib_schemas import CONTRIB, DOMAIN
+from onnxopt.graph.shapes.value_dims import dims_of, same
 
 SIXTEEN_BIT = (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
-GROUPED_OF_FLOAT16 = False
+GROUPED_OF_FLOAT16 = False  # in float16, MultiHeadAttention copies nothing, and is faster
 _ROTARY_MULTIPLE = 16  # of a head's size that GroupQueryAttention's rotary embedding asks for
 
 
 class GroupQuery(RewriteRuleClassBase):
-    """Causal attention over grouped heads; rotary: with the embedding of q and k taken in."""
+    """Causal attention with grouped heads. rotary: with the rotary embedding of q and k inside. graph: the main one."""
 
-    def __init__(self, rotary: bool) -> None:
+    def __init__(self, rotary: bool, graph: ir.Graph) -> None:
         super().__init__("group_query_rotary" if rotary else "group_query")
         self._rotary = rotary
-        self._graph: ir.Graph | None = None
+        self._graph = graph
 
     def pattern(self, op, q, k, v, cos, sin):
         queries, keys = (op.Rotary(x, cos, sin, _domain=DOMAIN) if self._rotary else x for x in (q, k))
@@ -41,22 +43,21 @@ class GroupQuery(RewriteRuleClassBase):
 
     def check(self, context: MatchContext, q, k, v, y, cos=None, sin=None):
         result = MatchResult()
-        self._graph = context.model.graph
         if not y.producer().attributes.get_int("causal"):
-            return result.fail("GroupQueryAttention is causal, this attention is not")
+            return result.fail("GroupQueryAttention is causal, and this attention is not")
         if q.dtype not in SIXTEEN_BIT:
             return result.fail(f"GroupQueryAttention has no CUDA kernel for {q.dtype}")
         if q.dtype == ir.DataType.FLOAT16 and not GROUPED_OF_FLOAT16:
-            return result.fail("MultiHeadAttention copies nothing, and a kernel of ours prepares what it reads")
+            return result.fail("MultiHeadAttention is faster in FLOAT16: a fused kernel prepares its operands")
         if q.shape[3] != v.shape[3]:
             return result.fail("k and v have heads of different sizes")
         if not same(q.shape[2], k.shape[2]):
             return result.fail("there are more keys than queries")
         if q.shape[1] == k.shape[1] and not self._rotary:
-            return result.fail("every query head has keys of its own: MultiHeadAttention takes it")
+            return result.fail("every query head has keys of its own, as MultiHeadAttention takes them")
         if self._rotary:
             if q.shape[3] % _ROTARY_MULTIPLE:
-                return result.fail(f"a head of {q.shape[3]} is no multiple of {_ROTARY_MULTIPLE}")
+                return result.fail(f"heads have {q.shape[3]} elements, which is no multiple of {_ROTARY_MULTIPLE}")
             if not all(x.shape[0] == 1 and same(x.shape[2], q.shape[2]) for x in (cos, sin)):
                 return result.fail("positions differ from sequence to sequence")
         return result
@@ -74,17 +75,16 @@ class GroupQuery(RewriteRuleClassBase):
 
 
 class MultiHead(RewriteRuleClassBase):
-    """Attention whose query heads all have keys of their own."""
+    """Attention whose query heads all have keys of their own. graph: the main one."""
 
-    def __init__(self) -> None:
+    def __init__(self, graph: ir.Graph) -> None:
         super().__init__("multi_head")
-        self._graph: ir.Graph | None = None
+        self._graph = graph
 
     def pattern(self, op, q, k, v):
         return op.Sdpa(q, k, v, _domain=DOMAIN, _allow_other_inputs=True, _allow_other_attributes=True, _outputs=["y"])
 
     def check(self, context: MatchContext, q, k, v, y):
-        self._graph = context.model.graph
         if q.shape[1] != k.shape[1]:
             return MatchResult().fail("several query heads share keys")
         return MatchResult()
@@ -104,7 +104,7 @@ class MultiHead(RewriteRuleClassBase):
 
 
 class Ungroup(RewriteRuleClassBase):
-    """Keys and values repeated for each head again, for operators that know no groups: over (B, T, M, H)."""
+    """Keys and values are repeated for each query head, over (B, T, M, H), for operators without grouped heads."""
 
     def pattern(self, op, q, k, v):
         return op.Sdpa(q, k, v, _domain=DOMAIN, _allow_other_inputs=True, _allow_other_attributes=True, _outputs=["y"])
@@ -117,9 +117,9 @@ class Ungroup(RewriteRuleClassBase):
         groups = q.shape[1] // k.shape[1]
         attributes = {name: attribute.value for name, attribute in node.attributes.items()}
         keys, values = (_repeat(op, x, groups) for x in (k, v))
-        for made, source in ((keys, k), (values, v)):
-            made.shape = ir.Shape([source.shape[0], q.shape[1], *source.shape[2:]])
-            made.dtype = source.dtype
+        for repeated, source in ((keys, k), (values, v)):
+            repeated.shape = ir.Shape([source.shape[0], q.shape[1], *source.shape[2:]])
+            repeated.dtype = source.dtype
         return op.Sdpa(q, keys, values, *node.inputs[3:], _domain=DOMAIN, **attributes)
 
 
@@ -131,7 +131,7 @@ class RotaryOperator(RewriteRuleClassBase):
 
     def check(self, context: MatchContext, x, cos, sin, y):
         if x.dtype in SIXTEEN_BIT:
-            return MatchResult().fail("on a GPU, a kernel of ours does it with what is around it")
+            return MatchResult().fail("a fused kernel runs 16-bit rotary embedding with the operators around it")
         if not all(t.shape[0] == 1 and same(t.shape[2], x.shape[2]) for t in (cos, sin)):
             return MatchResult().fail("positions differ from sequence to sequence")
         return MatchResult()
@@ -144,9 +144,9 @@ class RotaryOperator(RewriteRuleClassBase):
 
 
 class RotaryNodes(RewriteRuleClassBase):
-    """Rotary embedding as plain operators again, over (B, S, N, H), which is how it comes from a product and goes on.
+    """Rotary embedding as plain operators over (B, S, N, H), which is how products write and attention reads it.
 
-    With what is around it, it becomes one kernel of ours.
+    Fusing makes one kernel of it and of the operators around it.
     """
 
     def pattern(self, op, x, cos, sin):
@@ -189,7 +189,7 @@ def heads(op, out, y: ir.Value):
 
 
 def _is_transposed(x: ir.Value) -> bool:
-    """Whether x comes from (B, T, N, H), so that flattening it costs nothing."""
+    """Whether x is a Transpose of (B, T, N, H), so that flattening it costs nothing."""
     node = x.producer()
     if node is None:
         return False
@@ -206,8 +206,8 @@ def _repeat(op, x: ir.Value, groups: int):
     return swapped(op, every)
 
 
-def _full_mask(op, graph: ir.Graph | None, mask: ir.Value, q: ir.Value, k: ir.Value):
-    """The mask as (1 or B, 1 or N, S, T), which is how far attention_bias broadcasts."""
+def _full_mask(op, graph: ir.Graph, mask: ir.Value, q: ir.Value, k: ir.Value):
+    """The mask as (1 or B, 1 or N, S, T): attention_bias broadcasts along the first two dims only."""
     assert mask.shape is not None and q.shape is not None and k.shape is not None
     result, dims = mask, list[object](mask.shape.dims)
     if len(dims) < 4:
@@ -220,17 +220,17 @@ def _full_mask(op, graph: ir.Graph | None, mask: ir.Value, q: ir.Value, k: ir.Va
         elif isinstance(dims_of(source)[2], int):
             lengths.append(ints(op, [dims_of(source)[2]]))
         else:
-            lengths.append(dim_of(op, graph, dims_of(source)[2], source, 2))
+            lengths.append(_dim_of(op, graph, dims_of(source)[2], source, 2))
     if all(length.producer().op_type == "Constant" for length in lengths):
         known = [int(length.producer().attributes["value"].value.numpy()[0]) for length in lengths]
         return result if known == [1, 1, 1, 1] else op.Expand(result, ints(op, known))
     return op.Expand(result, op.Concat(*lengths, axis=0))
 
 
-def _lengths(op, graph: ir.Graph | None, q: ir.Value, queries):
+def _lengths(op, graph: ir.Graph, q: ir.Value, queries):
     """GroupQueryAttention's seqlens_k (B), each length less 1, and total_sequence_length (), both int32.
 
-    Where they are not constants, the one is made on the GPU from numbers that lie on the CPU: no copy between the two.
+    Where they are not constants, Range writes the former to the GPU from numbers on the CPU, so that nothing is copied.
     """
     assert q.shape is not None
     batch, length = q.shape[0], q.shape[2]
@@ -241,17 +241,17 @@ def _lengths(op, graph: ir.Graph | None, q: ir.Value, queries):
         if isinstance(batch, int):
             return last, total
     else:
-        total = op.Cast(op.Squeeze(dim_of(op, graph, length, queries, 1), ints(op, [0])), to=ir.DataType.INT32)
+        total = op.Cast(op.Squeeze(_dim_of(op, graph, length, queries, 1), ints(op, [0])), to=ir.DataType.INT32)
         step = op.Constant(value=ir.tensor(np.array(1, np.int32)))
         last = op.Range(op.Sub(total, step), total, step)
-    return op.Expand(last, dim_of(op, graph, batch, queries, 0)), total
+    return op.Expand(last, _dim_of(op, graph, batch, queries, 0)), total
 
 
-def dim_of(op, graph: ir.Graph | None, dim: object, value, axis: int):
-    """The length of `value` along `axis`, read off a graph input that has it: so nothing else reads the value."""
-    for source in graph.inputs if graph is not None else ():
-        for position, found in enumerate(source.shape.dims if source.shape is not None else ()):
-            if same(found, dim):
+def _dim_of(op, graph: ir.Graph, dim: object, value, axis: int):
+    """The length of `value` along `axis`, read off a graph input with this dim where there is one, else off `value`."""
+    for source in graph.inputs:
+        for position, other in enumerate(source.shape.dims if source.shape is not None else ()):
+            if same(other, dim):
                 return op.Shape(source, start=position, end=position + 1)
     return op.Shape(value, start=axis, end=axis + 1)
 
@@ -264,3 +264,18 @@ def _half_table(op, table: ir.Value):
         array = np.ascontiguousarray(table.const_value.numpy()[0, 0, :, :half])
         return op.Constant(value=ir.tensor(array, dtype=table.dtype))
     return op.Reshape(op.Slice(table, ints(op, [0]), ints(op, [half]), ints(op, [3])), ints(op, [-1, half]))
+
+
+GROUPED = (
+    RuleSet(lambda scope: [Rooted("Sdpa", GroupQuery.rule(True, scope.graph))]),
+    RuleSet(lambda scope: [Rooted("Sdpa", GroupQuery.rule(False, scope.graph))]),
+)
+UNGROUP = (RuleSet(lambda _: [Rooted("Sdpa", Ungroup.rule())]),)
+ROTARY_NODES = (RuleSet(lambda _: [Rooted("Rotary", RotaryNodes.rule())]),)
+# After these, and GROUPED before them, no operator of the internal domain is left.
+OPERATORS = (
+    *UNGROUP,
+    RuleSet(lambda scope: [Rooted("Sdpa", MultiHead.rule(scope.graph))]),
+    RuleSet(lambda _: [Rooted("Rotary", RotaryOperator.rule())]),
+    *ROTARY_NODES,
+)

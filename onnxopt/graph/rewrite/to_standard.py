@@ -1,7 +1,8 @@
-"""The portable form: the operators of com.microsoft that graph/rewrite/to_contrib.py and graph/rewrite/merging.py made, as standard ones again.
+"""The portable form: standard operators in place of those of com.microsoft that rewrite rules created.
 
-For execution providers that do not know them, TensorRT and DirectML above all, which have patterns of their own for
-standard attention. Merged products, dropped masks and dropped guards stay, so the weights are the same ones.
+It is for execution providers without these operators, above all TensorRT and DirectML, which recognise standard
+attention by patterns of their own. Products stay merged, and masks and guards stay dropped, so that both forms have the
+same weights.
 
     Attention(x, W, b, mask?)           -> Split(x W + b) -> MultiHeadAttention
     GroupQueryAttention(packed | q, k, v) -> Rotary(q), Rotary(k), v -> Sdpa
@@ -15,7 +16,9 @@ import numpy as np
 import onnx_ir as ir
 from onnxscript.rewriter import MatchContext, MatchResult, RewriteRuleClassBase
 
-from onnxopt.graph.rewrite.to_contrib import ints
+from onnxopt.graph.passes.rooted import Rooted
+from onnxopt.graph.rewrite.rule_sets import RuleSet
+from onnxopt.graph.rewrite.to_contrib import ROTARY_NODES, ints
 from onnxopt.graph.shapes.contrib_schemas import CONTRIB, DOMAIN
 
 _MASK = 5  # position among the inputs of MultiHeadAttention and Attention
@@ -41,7 +44,7 @@ class MultiHeadNodes(RewriteRuleClassBase):
 
     def check(self, context: MatchContext, q, k, v, y):
         if any(value is not None for at, value in enumerate(y.producer().inputs) if at > 2 and at != _MASK):
-            return MatchResult().fail("it has inputs that graph/rewrite/to_contrib.py does not give it")
+            return MatchResult().fail("MultiHeadAttention has inputs besides a mask, which no rule here gives it")
         return MatchResult()
 
     def rewrite(self, op, q, k, v, y):
@@ -63,7 +66,7 @@ class GroupQueryNodes(RewriteRuleClassBase):
     def check(self, context: MatchContext, q, y, present_key, present_value):
         node = y.producer()
         if node.inputs[3] is not None and node.attributes.get_int("do_rotary", 0):
-            return MatchResult().fail("positions behind a cache are not known")
+            return MatchResult().fail("the positions of tokens behind a cache are not known")
         return MatchResult() if q.shape is not None else MatchResult().fail("the width of q is not known")
 
     def rewrite(self, op, q, y, present_key, present_value):
@@ -79,7 +82,7 @@ class GroupQueryNodes(RewriteRuleClassBase):
             queries, keys = (op.Rotary(x, *tables, _domain=DOMAIN) for x in (queries, keys))
         scale = node.attributes.get_float("scale")
         past_key, past_value = node.inputs[3:5]
-        if past_key is not None:  # of one token, which sees every key
+        if past_key is not None:  # one token, which sees every key
             keys, values = (op.Concat(p, x, axis=2) for p, x in ((past_key, keys), (past_value, values)))
         causal = int(past_key is None)
         out = op.Sdpa(queries, keys, values, scale=scale, causal=causal, _domain=DOMAIN)
@@ -92,7 +95,7 @@ class RotaryOperatorNodes(RewriteRuleClassBase):
 
     def check(self, context: MatchContext, x, start, cos, sin, y):
         known = start.const_value is not None and not start.const_value.numpy().any()
-        return MatchResult() if known else MatchResult().fail("its positions do not begin at 0")
+        return MatchResult() if known else MatchResult().fail("the positions do not begin at 0")
 
     def rewrite(self, op, x, start, cos, sin, y):
         heads = _split_heads(op, x, y.producer().attributes.get_int("num_heads"))
@@ -147,3 +150,12 @@ def _scalar(value: float, dtype: ir.DataType) -> ir.TensorProtocol:
 
 def _lowest(dtype: ir.DataType) -> float:
     return -65504.0 if dtype == ir.DataType.FLOAT16 else -3.3895313892515355e38  # the latter fits bfloat16 too
+
+
+ATTENTION = (RuleSet(lambda _: [Rooted("Attention", AttentionNodes.rule())]),)
+TO_INTERNAL = (
+    RuleSet(lambda _: [Rooted("GroupQueryAttention", GroupQueryNodes.rule())]),
+    RuleSet(lambda _: [Rooted("RotaryEmbedding", RotaryOperatorNodes.rule())]),
+    RuleSet(lambda _: [Rooted("MultiHeadAttention", MultiHeadNodes.rule())]),
+)
+TO_STANDARD = (*ROTARY_NODES, RuleSet(lambda _: [Rooted("Sdpa", SdpaNodes.rule())]))

@@ -1,4 +1,4 @@
-"""Weights joined along their columns, in memory where they are small and in a file where they are not."""
+"""Joins weights along their columns: small ones in memory, others in a file."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ _CHUNK = 1 << 20  # bytes joined at a time: in cache, and never a second copy of
 
 
 class Joiner:
-    """Joins weights into new ones, whose bytes go to a file in `folder`, which has to outlive the model."""
+    """Joins weights into new ones. Large ones go to a file in `folder`, which has to outlive the model."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
     def columns(self, tensors: Sequence[ir.TensorProtocol], name: str) -> ir.TensorProtocol:
-        """The tensors, of one dtype and the same first dims, beside each other along the last axis."""
+        """The tensors, of one dtype and the same first dims, joined along the last axis."""
         dtype, arrays = tensors[0].dtype, [t.numpy() for t in tensors]
         size = sum(a.nbytes for a in arrays)
         if size <= _IN_MEMORY:
@@ -33,7 +33,7 @@ class Joiner:
 
 
 def _joined_rows(arrays: Sequence[np.ndarray]) -> Iterator[memoryview]:
-    """The bytes of the arrays joined along the last axis, some rows at a time; asking for the next overwrites them."""
+    """The bytes of the arrays joined along the last axis, some rows at a time. Each yield reuses one buffer."""
     flat = [a.reshape(-1, a.shape[-1]) for a in arrays]
     width = sum(a.shape[-1] for a in flat)
     step = max(1, _CHUNK // (width * flat[0].itemsize))

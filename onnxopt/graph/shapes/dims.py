@@ -16,22 +16,25 @@ import sympy
 Dim: TypeAlias = "int | sympy.Expr"
 Dims: TypeAlias = tuple[Dim, ...]
 
+_LONGEST_EXPRESSION = 1000  # characters
 _UNKNOWN = "unk__"  # prefix of the names of unknown dims, as in onnx's own shape inference
 _SUMS: dict[type[ast.operator], str] = {ast.Add: "__add__", ast.Sub: "__sub__", ast.Mult: "__mul__"}
 
 
 def parse_dim(name: str) -> Dim:
     """The dim that a model names `name`: a symbol, or an expression such as "past + sequence"."""
+    if len(name) > _LONGEST_EXPRESSION:
+        return _symbol(name)
     try:
         return _value(ast.parse(name, mode="eval").body)
-    except (SyntaxError, ValueError):
+    except (SyntaxError, ValueError, RecursionError, MemoryError):  # the last two: nested too deeply
         return _symbol(name)
 
 
 def _value(node: ast.expr) -> Dim:
     if isinstance(node, ast.Name):
         return _symbol(node.id)
-    if isinstance(node, ast.Constant) and isinstance(node.value, int):
+    if isinstance(node, ast.Constant) and type(node.value) is int:
         return sympy.Integer(node.value)
     if isinstance(node, ast.BinOp) and type(node.op) in _SUMS:
         return getattr(_value(node.left), _SUMS[type(node.op)])(_value(node.right))
@@ -78,7 +81,18 @@ def _expanded(value: sympy.Expr) -> sympy.Expr:
 
 def dim_text(dim: Dim) -> int | str:
     """A dim as it is written in a model: a number, or the text of the expression."""
-    return dim if isinstance(dim, int) else str(dim)
+    return dim if isinstance(dim, int) else _expression_text(dim)
+
+
+@functools.lru_cache(maxsize=4096)
+def _expression_text(expression: sympy.Expr) -> str:
+    return str(expression)
+
+
+@functools.lru_cache(maxsize=4096)
+def symbols_of(expression: sympy.Expr) -> tuple[sympy.Symbol, ...]:
+    """The symbols in an expression, by name."""
+    return tuple(sorted(expression.free_symbols, key=str))
 
 
 def product(dims: Iterable[Dim]) -> Dim:
@@ -143,6 +157,11 @@ def broadcast_dim(a: Dim, b: Dim) -> Dim:
     if isinstance(a, int) or isinstance(b, int):
         return a if isinstance(a, int) else b
     return greatest(a, b)
+
+
+def broadcasts_exactly(dim: Dim, to: Dim) -> bool:
+    """Whether a dim that broadcasts to `to` is 1 or as long as `to`: min(n, to) is, where the model can run."""
+    return dim in (1, to) or (isinstance(dim, sympy.Min) and to in dim.args)
 
 
 def broadcast(shapes: Sequence[Dims]) -> Dims:

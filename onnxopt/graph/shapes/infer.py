@@ -7,7 +7,7 @@ import onnx_ir as ir
 
 from onnxopt.graph.shapes import contents
 from onnxopt.graph.shapes.contents import Contents
-from onnxopt.graph.shapes.dims import Dim, Dims, Unknowns, dim_text, parse_dim, product
+from onnxopt.graph.shapes.dims import Dim, Dims, Unknowns, dim_text, parse_dim, product, symbols_of
 from onnxopt.graph.shapes.result_dtypes import result_dtype_of
 from onnxopt.graph.shapes.rules import rule_of
 from onnxopt.graph.shapes.schema_inference import SchemaInference, tensor, tensor_type
@@ -36,6 +36,14 @@ def infer(model: ir.Model) -> Knowledge:
     return knowledge
 
 
+class NodeError(Exception):
+    """Inference of a node failed, as its cause says: a defect here, as rules answer invalid operands by None."""
+
+    def __init__(self, node: ir.Node) -> None:
+        super().__init__(f"{node.name} ({node.op_type})")
+        self.node = node
+
+
 class Knowledge:
     """Dims, types and contents of the values of a model, as far as they were inferred."""
 
@@ -50,6 +58,7 @@ class Knowledge:
         self._types: dict[ir.Value, ir.TypeProtocol | None] = {}
         self._contents: dict[ir.Value, Contents] = {}
         self._alike: dict[tuple[str, int, int], Dim] = {}
+        self._symbols: dict[object, int] = {}  # every symbol of a dim -> how many symbols came before it
         for value in model.graph.inputs:
             self._note(value, None if value.shape is None else tuple(map(self._declared, value.shape)), value.type)
 
@@ -57,10 +66,15 @@ class Knowledge:
         """The dims of a value, None where not even its rank is known."""
         if value is None:
             return None
-        if value not in self._dims:  # a constant, or a value that no node of the graphs here computes
-            tensor = value.const_value
-            self._note(value, None if tensor is None else tuple(int(k) for k in tensor.shape.numpy()), value.type)
+        if value not in self._dims:
+            self._note(value, self._dims_of_new(value), value.type)
         return self._dims[value]
+
+    def _dims_of_new(self, value: ir.Value) -> Dims | None:
+        """The dims of a constant, and of a value that joined the graph after it was inferred: as its shape says."""
+        if value.const_value is not None:
+            return tuple(int(k) for k in value.const_value.shape.numpy())
+        return None if value.shape is None else tuple(map(self._declared, value.shape))
 
     def type(self, value: ir.Value) -> ir.TypeProtocol | None:
         return self._types.get(value, value.type)
@@ -99,25 +113,37 @@ class Knowledge:
     def take(self, graph: ir.Graph) -> None:
         """Infer the results of a graph's nodes, and of the graphs inside them."""
         for node in graph:
-            graphs = [a for a in node.attributes.values() if a.type == ir.AttributeType.GRAPH and not a.is_ref()]
-            bodies = [a.as_graph() for a in graphs]
-            if bodies:
-                self._control_flow(node, bodies)
-            elif node.op_type == "Constant" and node.domain in ("", "ai.onnx"):
-                self._constant(node)
-            else:
-                self._node(node)
+            try:
+                self._take_node(node)
+            except NodeError:  # of a node in a body of this one
+                raise
+            except Exception as error:
+                raise NodeError(node) from error
+
+    def _take_node(self, node: ir.Node) -> None:
+        graphs = [a for a in node.attributes.values() if a.type == ir.AttributeType.GRAPH and not a.is_ref()]
+        bodies = [a.as_graph() for a in graphs]
+        if bodies:
+            self._control_flow(node, bodies)
+        elif node.op_type == "Constant" and node.domain in ("", "ai.onnx"):
+            self._constant(node)
+        else:
+            self._node(node)
 
     def _note(self, value: ir.Value, dims: Dims | None, kind: ir.TypeProtocol | None) -> None:
         self._dims[value], self._types[value] = dims, kind
         for dim in dims or ():
             if not isinstance(dim, int):
-                self._named[str(dim)] = dim
+                self._named[str(dim_text(dim))] = dim
+                for symbol in symbols_of(dim):
+                    self._symbols.setdefault(symbol, len(self._symbols))
 
     def _declared(self, dim: int | ir.SymbolicDim) -> Dim:
         if isinstance(dim, int):
             return dim if dim >= 0 else self.unknowns.dim()
-        return self.unknowns.dim() if dim.value in _NAMELESS else self._named[dim.value or ""]
+        if dim.value is None or dim.value in _NAMELESS:
+            return self.unknowns.dim()
+        return self._named.setdefault(dim.value, parse_dim(dim.value))
 
     def dtype(self, value: ir.Value) -> ir.DataType | None:
         kind = self.type(value)
@@ -217,8 +243,7 @@ class Knowledge:
 
     def _control_flow(self, node: ir.Node, bodies: list[ir.Graph]) -> None:
         """If, Loop, Scan and the like: a dim of a result is known where every run of the bodies gives the same one."""
-        dims_outside = [dim for dims in self._dims.values() for dim in dims or () if not isinstance(dim, int)]
-        outside = {symbol for dim in dims_outside for symbol in dim.free_symbols}
+        outside = len(self._symbols)
         for body in bodies:
             for k, value in enumerate(body.inputs):
                 counter = node.op_type == "Loop" and k < 2
@@ -238,13 +263,18 @@ class Knowledge:
             kinds = [self.type(v) for v in results if v is not None]
             self._note(value, dims, value.type or (kinds[0] if kinds else None))
 
-    def _agreed(self, shapes: list[Dims | None], outside: set[object]) -> Dims | None:
-        """Dims that all shapes have. A symbol that a body introduces may be another number each time the body runs."""
+    def _agreed(self, shapes: list[Dims | None], outside: int) -> Dims | None:
+        """Dims that all shapes have. A symbol that a body introduces may be another number each time the body runs.
+
+        outside: the number of symbols that were known before the bodies.
+        """
         if not shapes or any(s is None or len(s) != len(shapes[0] or ()) for s in shapes):
             return None
         dims: list[Dim] = []
         for row in zip(*(s for s in shapes if s is not None), strict=True):
-            lasting = isinstance(row[0], int) or row[0].free_symbols <= outside
+            lasting = isinstance(row[0], int) or all(
+                self._symbols.get(s, outside) < outside for s in symbols_of(row[0])
+            )
             dims.append(row[0] if lasting and all(dim == row[0] for dim in row) else self.unknowns.dim())
         return tuple(dims)
 

@@ -1,4 +1,4 @@
-"""Entry points of token attention, and their CUDA text on top of cuda_kernels/attention."""
+"""Entry points of token attention, and their CUDA text on top of cuda_kernels/attention/."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from onnxopt.program.hardware import ACCESS_BYTES
 
 HEADER = "attention/token_attention.cuh"
 _THREADS = 256
-_HEADS_AND_UNROLL = ((4, 4), (MOST_HEADS, 2))  # heads of a group, and tokens in flight up to so many
+_HEADS_AND_UNROLL = ((4, 4), (MOST_HEADS, 2))  # (the most query heads per key head, tokens in flight)
 
 
 def entry_points(name: str, meaning: TokenAttention) -> tuple[Variant, ...]:
-    """The kernel that attends, and the one that joins what its blocks found."""
+    """The kernel that attends, and the kernel that joins the results of its blocks."""
     vector = ACCESS_BYTES // DTYPES[meaning.outputs[0]].size
     tokens = next(unroll for most, unroll in _HEADS_AND_UNROLL if meaning.heads // meaning.groups <= most)
     return tuple(
-        Variant(f"{name}_{what}", "", 32, vector, unroll, _THREADS, waits=True)
-        for what, unroll in (("attend", tokens), ("join", 1))
+        Variant(f"{name}_{step}", "", 32, vector, unroll, _THREADS, waits=True)
+        for step, unroll in (("attend", tokens), ("join", 1))
     )
 
 
@@ -30,16 +30,16 @@ def lines(kernel: Kernel) -> list[str]:
     meaning = cast(TokenAttention, kernel.program)
     form = f"{DTYPES[meaning.outputs[0]].cuda}, {meaning.width}, {meaning.heads // meaning.groups}"
     attend, join = kernel.variants
-    found: list[str] = []
+    text: list[str] = []
     for v, call in (
         (attend, f"attend<{form}, {attend.unroll}, {attend.threads}>"),
         (join, f"join_attended<{form}, {join.threads}>"),
     ):
-        found += [
+        text += [
             f'extern "C" __global__ void __launch_bounds__({v.threads})',
             f"{v.symbol}(const __grid_constant__ TokenAttentionParams params) {{",
             f"  {call}(params);",
             "}",
             "",
         ]
-    return found
+    return text

@@ -2,10 +2,10 @@
 
     y, present_k, present_v = GroupQueryAttention(q | packed q k v, k, v, past_k, past_v, lengths, total)
 
-ONNX Runtime's operator copies the cache, prepares lengths, masks and results with kernels of their own and then reads
-the copy. Here one kernel reads the cache, writes it with the new token and attends to it on the way, and another
-kernel joins the results of its blocks (cuda_kernels/attention). Only lengths that prove that every sequence fills its
-cache are accepted: a constant, or the nodes that graph/rewrite/cached.py writes.
+ONNX Runtime's operator copies the cache, runs separate kernels for lengths, masks and results, and then reads the copy.
+Here one kernel reads the cache, attends to it, and writes it with the new token; another kernel joins the results of
+the first kernel's blocks (cuda_kernels/attention/). Only lengths that prove that every sequence fills its cache are
+accepted: a constant, or the nodes that graph/rewrite/cached.py writes.
 """
 
 from __future__ import annotations
@@ -25,8 +25,9 @@ from onnxopt.program.attention import STORED, TokenAttention, why_heads_do_not_f
 
 OPERATOR = ("com.microsoft", "GroupQueryAttention")
 _Q, _K, _V, _PAST_K, _PAST_V, _LENGTHS, _TOTAL = range(7)
-_LAUNCHES_BEFORE = 10  # copies of both caches, memsets, lengths, fills, appending, the product and joining its splits
-# Attributes that change nothing at these values; scale and the numbers of heads are the kernel's.
+_NO_CACHE = "GroupQueryAttention has no cache of keys and values"
+_LAUNCHES_BEFORE = 10  # copies of both caches, memsets, lengths, fills, appending, attention and joining its splits
+# Attributes that have no effect at these values. The kernel supports all values of scale and of the numbers of heads.
 _PLAIN = {
     "do_rotary": (0,), "local_window_size": (-1,), "softcap": (0.0,), "smooth_softmax": (0, -1),
     "rotary_interleaved": (0, 1), "qk_output": (0,), "k_quant_type": ("NONE",), "v_quant_type": ("NONE",),
@@ -34,7 +35,7 @@ _PLAIN = {
 
 
 def find(context: Context, kind: Kind) -> tuple[list[Region], list[Refusal]]:
-    """A region for every such operator and the nodes that only tell it the lengths; why others stay."""
+    """A region for every such operator and the nodes that only compute its lengths, and refusals of the others."""
     regions: list[Region] = []
     refusals: list[Refusal] = []
     for node in list(context.order):
@@ -55,10 +56,10 @@ def find(context: Context, kind: Kind) -> tuple[list[Region], list[Refusal]]:
 
 
 def lower(region: Region, shapes: Shapes) -> TokenAttention:
-    """The meaning of a region that `find` gave."""
+    """The meaning of a region of `find`."""
     meaning = _meaning(region.nodes[-1], shapes)
     if isinstance(meaning, str):
-        raise ValueError(f"{region.nodes[-1].name} is no attention of one token: {meaning}")
+        raise ValueError(f"`{region.nodes[-1].name}` is not attention of one token: {meaning}")
     return meaning
 
 
@@ -67,24 +68,26 @@ def _operands(node: ir.Node) -> tuple[ir.Value, ...]:
 
 
 def _meaning(node: ir.Node, shapes: Shapes) -> TokenAttention | str:
-    """What the operator computes, or why no kernel here does."""
-    for name, usual in _PLAIN.items():
-        if name in node.attributes and node.attributes[name].value not in usual:
-            return f"{name} is {node.attributes[name].value}"
+    """What the operator computes, or the reason why the kernel cannot run it."""
+    for name, values in _PLAIN.items():
+        if name in node.attributes and node.attributes[name].value not in values:
+            return f"GroupQueryAttention has {name} = {node.attributes[name].value}, which the kernel does not support"
     if any(v is not None for v in node.inputs[_TOTAL + 1 :]) or len(node.outputs) != 3:
-        return "it has operands beyond the lengths"
+        return "GroupQueryAttention has inputs or outputs that the kernel does not support"
     operands = _operands(node)
     if node.inputs[_PAST_K] is None or node.inputs[_PAST_V] is None:
-        return "there is no cache"
+        return _NO_CACHE
     q, past = shapes.dims(operands[0]), shapes.dims(operands[-1])
-    dtypes = {shapes.dtype(v) for v in operands}
-    dtype = dtypes.pop()
-    if dtypes or dtype is None or dtype.name not in STORED:
-        return "the kernel is for float16 and bfloat16"
+    dtype = shapes.dtype(operands[0])
+    if dtype is None or dtype.name not in STORED:
+        of = dtype.name if dtype else "unknown"
+        return f"The kernel supports {' and '.join(STORED)}; `{operands[0].name}` has dtype {of}"
+    if any(shapes.dtype(v) != dtype for v in operands):
+        return f"The inputs of GroupQueryAttention do not all have dtype {dtype.name}"
     if q is None or len(q) != 3 or q[1] != 1:
-        return "it is not known to be one token"
+        return "The number of new tokens is not known to be 1"
     if past is None or len(past) != 4 or not isinstance(past[3], int):
-        return "the size of a head is not known"
+        return "The size of a head is unknown"
     heads, groups = (node.attributes.get_int(n) or 0 for n in ("num_heads", "kv_num_heads"))
     if reason := why_heads_do_not_fit(heads, groups, past[3], dtype.name):
         return reason
@@ -95,59 +98,65 @@ def _meaning(node: ir.Node, shapes: Shapes) -> TokenAttention | str:
 
 
 def _lengths(node: ir.Node, shapes: Shapes) -> tuple[ir.Node, ...] | str:
-    """The nodes that tell the operator that every sequence fills its cache, none for constants; else why not."""
+    """The nodes that compute the lengths, none for constants; a reason where a sequence may not fill its cache."""
     past, lengths, total = (node.inputs[k] for k in (_PAST_K, _LENGTHS, _TOTAL))
     if past is None or lengths is None or total is None:
-        return "there is no cache"
+        return _NO_CACHE
     dims = shapes.dims(past)
     known = dims[2] if dims is not None and len(dims) == 4 else None
     fixed, whole = _fixed(lengths), _fixed(total)
     if fixed is not None and whole is not None:
         fills = isinstance(known, int) and np.all(fixed == known) and np.all(whole == known + 1)
-        return () if fills else "its sequences are not known to fill the cache"
-    found: set[ir.Node] = set()
-    if not _is_count_behind(total, past, 1, found) or not _is_filled(lengths, past, found):
-        return "its sequences are not known to fill the cache"
-    if any(use.node not in found and use.node is not node for n in found for v in n.outputs for use in v.uses()):
-        return "the lengths of its sequences are read elsewhere as well"
-    return tuple(found)
+        return () if fills else _may_not_fill(lengths)
+    matched: set[ir.Node] = set()
+    if not _is_count_behind(total, past, 1, matched) or not _is_filled(lengths, past, matched):
+        return _may_not_fill(lengths)
+    if any(use.node not in matched and use.node is not node for n in matched for v in n.outputs for use in v.uses()):
+        return f"The sequence lengths `{lengths.name}` are read by other nodes too"
+    return tuple(matched)
 
 
-def _is_filled(value: ir.Value, past: ir.Value, found: set[ir.Node]) -> bool:
-    """Expand(Range(P, P + 1, 1), B) over the cache's length P; its nodes go to `found`."""
-    expand = _made_by(value, "Expand", found)
-    counted = _made_by(expand.inputs[0], "Range", found) if expand is not None else None
+def _may_not_fill(lengths: ir.Value) -> str:
+    return f"Only lengths that prove every sequence fills its cache are accepted; `{lengths.name}` do not"
+
+
+def _is_filled(value: ir.Value, past: ir.Value, matched: set[ir.Node]) -> bool:
+    """Whether a value is Expand(Range(P, P + 1, 1), B) for the cache's length P. Adds the nodes to `matched`."""
+    expand = _match(value, "Expand", matched)
+    counted = _match(expand.inputs[0], "Range", matched) if expand is not None else None
     if expand is None or counted is None or not _is_one(counted.inputs[2]):
         return False
     batch = expand.inputs[1]
     if batch is None or _fixed(batch) is None:
-        shape = _made_by(batch, "Shape", found)
+        shape = _match(batch, "Shape", matched)
         if shape is None or shape.inputs[0] is not past or _dim(shape, rank=4) != 0:
             return False
-    return _is_count_behind(counted.inputs[0], past, 0, found) and _is_count_behind(counted.inputs[1], past, 1, found)
+    first, limit = counted.inputs[:2]
+    return _is_count_behind(first, past, 0, matched) and _is_count_behind(limit, past, 1, matched)
 
 
-def _is_count_behind(value: ir.Value | None, past: ir.Value, more: int, found: set[ir.Node]) -> bool:
-    """Cast(Squeeze(Shape(past)[2:3])) + more; its nodes go to `found`."""
-    if more:
-        add = _made_by(value, "Add", found)
-        return add is not None and _is_one(add.inputs[1]) and _is_count_behind(add.inputs[0], past, 0, found)
-    cast = _made_by(value, "Cast", found)
-    squeeze = _made_by(cast.inputs[0], "Squeeze", found) if cast is not None else None
-    shape = _made_by(squeeze.inputs[0], "Shape", found) if squeeze is not None else None
+def _is_count_behind(value: ir.Value | None, past: ir.Value, added: int, matched: set[ir.Node]) -> bool:
+    """Whether a value is Cast(Squeeze(Shape(past)[2:3])) + added, with added 0 or 1. Adds the nodes to `matched`."""
+    if added:
+        add = _match(value, "Add", matched)
+        return add is not None and _is_one(add.inputs[1]) and _is_count_behind(add.inputs[0], past, 0, matched)
+    cast = _match(value, "Cast", matched)
+    squeeze = _match(cast.inputs[0], "Squeeze", matched) if cast is not None else None
+    shape = _match(squeeze.inputs[0], "Shape", matched) if squeeze is not None else None
     return shape is not None and shape.inputs[0] is past and _dim(shape, rank=4) == 2
 
 
-def _made_by(value: ir.Value | None, op_type: str, found: set[ir.Node]) -> ir.Node | None:
+def _match(value: ir.Value | None, op_type: str, matched: set[ir.Node]) -> ir.Node | None:
+    """The producer of a value if it is an ONNX operator of this type, else None. Adds the node to `matched`."""
     node = value.producer() if value is not None else None
     if node is None or node.op_type != op_type or node.domain != "":
         return None
-    found.add(node)
+    matched.add(node)
     return node
 
 
 def _fixed(value: ir.Value) -> np.ndarray | None:
-    """What a constant holds that nobody can feed."""
+    """The elements of a constant, None for other values. A graph input is not a constant."""
     return None if value.const_value is None or value.is_graph_input() else value.const_value.numpy()
 
 
@@ -157,14 +166,14 @@ def _is_one(value: ir.Value | None) -> bool:
 
 
 def _dim(shape: ir.Node, rank: int) -> int | None:
-    """The one dim, counted from the first, that a Shape of a tensor of this rank gives; None for several."""
+    """The one dim, counted from the first, that a Shape of a tensor of this rank returns; None for several dims."""
     start, end = shape.attributes.get_int("start", 0) or 0, shape.attributes.get_int("end", rank)
     first, last = (at + rank if at is not None and at < 0 else at for at in (start, end))
     return first if first is not None and last == first + 1 else None
 
 
 def _traffic(node: ir.Node, shapes: Shapes) -> Traffic:
-    """The cache is copied and read again, where it is read and written once."""
+    """ONNX Runtime copies the cache and reads the copy; the kernel reads and writes the cache once."""
     outputs = [shapes.bytes(v) for v in node.outputs[:3]]
     inputs = [shapes.bytes(v) for v in _operands(node)]
     if any(n is None for n in (*inputs, *outputs)):

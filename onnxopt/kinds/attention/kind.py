@@ -1,4 +1,4 @@
-"""The kind of kernels that are attention."""
+"""The kind of kernels that compute attention of one new token."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from onnxopt.program.attention import TokenAttention
 
 
 class AttentionKind(Kind):
-    """One new token a sequence attends to a cache of keys and values."""
+    """One new token per sequence attends to a cache of keys and values."""
 
     name = "attention"
 
@@ -28,7 +28,7 @@ class AttentionKind(Kind):
         return find.lower(region, shapes)
 
     def named_nodes(self, region: Region) -> Sequence[ir.Node]:
-        return region.nodes[-1:]  # the other nodes compute the lengths of its sequences
+        return region.nodes[-1:]  # the other nodes compute the sequence lengths
 
     def entry_points(
         self, name: str, meaning: Meaning, regions: Sequence[Region], opsets: Mapping[str, int], shapes: Shapes

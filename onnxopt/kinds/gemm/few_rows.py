@@ -1,8 +1,8 @@
-"""Entry points for products of few rows, which read weights as fast as memory gives them (cuda_kernels/gemm/).
+"""Entry points for GEMMs of few rows, which read weights at memory bandwidth (cuda_kernels/gemm/).
 
-A decoding step multiplies one row, or one for each sequence of a batch, by every weight of the model. cuBLASLt fills
-its tiles with rows that are not there and reaches half of the memory's rate. The library takes one of these where the
-rows at hand are few enough, b lies transposed and everything is aligned; cuBLASLt runs the rest.
+A decoding step multiplies every weight of the model by one row, or by one row per sequence of a batch. cuBLASLt pads
+its tiles with empty rows and reaches half of the memory bandwidth. The library runs one of these entry points where a
+has few rows, b is transposed and all operands are aligned. cuBLASLt runs the other calls.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from onnxopt.program.hardware import ACCESS_BYTES
 
 HEADER = "gemm/few_rows.cuh"
 _THREADS = 64
-_SHAPES = {1: (1, 8), 2: (1, 8)}  # rows of a -> columns a warp takes, vectors of each in flight (docs/notes.md)
+_SHAPES = {1: (1, 8), 2: (1, 8)}  # rows of a -> (columns per warp, vectors per column in flight); benchmarks/notes.md
 _ACTIVATIONS = {"none": "kNone", "relu": "kRelu", "gelu_tanh": "kGeluTanh"}
 
 
 @dataclasses.dataclass(frozen=True)
 class FewRowsVariant(Variant):
-    """For up to `rows` rows of a; a warp computes `columns` of the product, `unroll` vectors of each at a time."""
+    """For up to `rows` rows of a. A warp computes `columns` columns, `unroll` vectors of each at a time."""
 
     rows: int = 1
     columns: int = 1
 
 
 def choose(name: str, meaning: Gemm, regions: Sequence[Region], shapes: Shapes) -> tuple[FewRowsVariant, ...]:
-    """For every number of rows that a region may have at run time, fewest first; none where rows are many."""
+    """Entry points for every number of rows that a region may have at run time, fewest first; none for many rows."""
     if not meaning.transpose_b or meaning.transpose_a:
         return ()
     rows = [_rows(region, meaning, shapes) for region in regions]
@@ -40,12 +40,12 @@ def choose(name: str, meaning: Gemm, regions: Sequence[Region], shapes: Shapes) 
     if None in rows:
         return every
     few = [r for r in rows if r is not None and r <= max(_SHAPES)]
-    wanted = {min(v.rows for v in every if v.rows >= r) for r in few}
-    return tuple(v for v in every if v.rows in wanted)
+    chosen = {min(v.rows for v in every if v.rows >= r) for r in few}
+    return tuple(v for v in every if v.rows in chosen)
 
 
 def entry_points(name: str, meaning: Gemm) -> tuple[FewRowsVariant, ...]:
-    """For any number of rows that is few, fewest first."""
+    """Entry points for all numbers of rows that count as few, fewest first."""
     return tuple(_variant(name, meaning, rows) for rows in sorted(_SHAPES))
 
 
@@ -57,7 +57,7 @@ def _variant(name: str, meaning: Gemm, rows: int) -> FewRowsVariant:
 
 
 def _rows(region: Region, meaning: Gemm, shapes: Shapes) -> int | None:
-    """Rows of a over all its matrices; None where a batch of single rows leaves them open."""
+    """Rows of a, over all its matrices. None for single rows of a batch of unknown size."""
     dims = shapes.dims(region.inputs[meaning.a])
     if dims is None:
         return max(_SHAPES) + 1
@@ -77,15 +77,15 @@ def lines(kernel: Kernel) -> list[str]:
     meaning = kernel.program
     assert isinstance(meaning, Gemm)
     dtype = DTYPES[meaning.outputs[0]].cuda
-    found: list[str] = []
+    text: list[str] = []
     for v in kernel.variants:
         assert isinstance(v, FewRowsVariant)
         activation = f"Activation::{_ACTIVATIONS[meaning.activation]}"
-        found += [
+        text += [
             f'extern "C" __global__ void __launch_bounds__({v.threads})',
             f"{v.symbol}(const __grid_constant__ FewRowsParams params) {{",
             f"  few_rows<{dtype}, {activation}, {v.rows}, {v.columns}, {v.unroll}, {v.threads}>(params);",
             "}",
             "",
         ]
-    return found
+    return text

@@ -1,15 +1,15 @@
-"""Gemm regions: a matrix product with the transposes before it, and scale, bias, residual and activation behind it.
+"""GEMM regions: a MatMul or Gemm with the Transposes before it, and scale, bias, residual and activation behind it.
 
     Transpose -> MatMul | Gemm -> Mul | Div by a constant -> Add bias -> Reshape -> Add residual -> Relu | Gelu(tanh)
     Transpose -> MatMul | Gemm -> Mul | Div by a constant -> Add bias -> Relu | Gelu(tanh) -> Split into equal columns
 
-A product takes in what follows it, one step at a time, for as long as its value goes nowhere else; kinds/gemm/steps.py has
-the steps. The library runs the result as one call of cuBLASLt.
+A GEMM absorbs the nodes that follow it, one step at a time, while its value has one reader (kinds/gemm/steps.py). The
+library runs the result as one call of cuBLASLt. Transposed weights are read without a copy
+(graph/passes/transposed_weights.py).
 
-Weights that lie transposed are read so (graph/passes/transposed_weights.py). Two other kinds of product are left to the
-execution provider, which folds scales and transposes itself and calls the same library with the same heuristic
-(measured, docs/notes.md): one with neither bias nor residual nor activation, and one whose bias or residual a pointwise
-kernel behind it can add at no cost, as that kernel reads the product anyway.
+Two kinds of GEMM stay with the execution provider, which folds scales and Transposes itself and calls cuBLASLt with the
+same heuristic (measured, benchmarks/notes.md): a GEMM with neither bias nor residual nor activation, and a GEMM whose
+bias or residual a following pointwise kernel can add at no cost, because that kernel reads the GEMM's result anyway.
 """
 
 from __future__ import annotations
@@ -23,29 +23,29 @@ from onnxopt.fusion.context import Context
 from onnxopt.fusion.region import Kind, Region
 from onnxopt.graph.refusal import Refusal
 from onnxopt.graph.shapes.shapes import Shapes
-from onnxopt.kinds.gemm.steps import EPILOGUE, Product, start, take, take_transposes
+from onnxopt.kinds.gemm.steps import EPILOGUE, GrowingGemm, start, take, take_transposes
 from onnxopt.program.gemm import Gemm
 
-_PRODUCTS = frozenset({"MatMul", "Gemm"})
+_OPERATORS = frozenset({"MatMul", "Gemm"})
 
 
 def find(context: Context, kind: Kind) -> tuple[list[Region], list[Refusal]]:
-    """Regions of products with something to take in, and why their neighbours stayed apart."""
+    """Regions of GEMMs that absorb other nodes, and the refusals of their neighbours."""
     regions: list[Region] = []
     refusals: list[Refusal] = []
     for node in list(context.order):
-        if not _is_product(node) or context.is_taken(node):
+        if not _is_gemm(node) or context.is_taken(node):
             continue
-        product, refused = _grow(node, context)
+        gemm, refused = _grow(node, context)
         refusals += refused
-        if product is None or not product.takes_in_work():
+        if gemm is None or not gemm.takes_in_work():
             continue
-        if (reason := _better_behind(product, context)) is not None:
-            refusals.append(Refusal(node.name or "", node.op_type, product.nodes[-1].name or "", reason))
-            product = _alone(node, context)
-            if not product.takes_in_work():
+        if (reason := _better_behind(gemm, context)) is not None:
+            refusals.append(Refusal(node.name or "", node.op_type, gemm.nodes[-1].name or "", reason))
+            gemm = _alone(node, context)
+            if not gemm.takes_in_work():
                 continue
-        region = _region(product, context, kind)
+        region = _region(gemm, context, kind)
         region.verify()
         regions.append(region)
         context.contract(region.nodes)
@@ -53,122 +53,125 @@ def find(context: Context, kind: Kind) -> tuple[list[Region], list[Refusal]]:
 
 
 def lower(region: Region, shapes: Shapes) -> Gemm:
-    """The meaning of a region that `find` gave."""
-    product = start(next(n for n in region.nodes if _is_product(n)), shapes)
-    if isinstance(product, str):
-        raise ValueError(f"{region.nodes[0].name} is no product: {product}")
-    take_transposes(product, shapes)
-    while product.output is not region.outputs[0]:
-        (follower,) = product.output.consumers()
-        reason = take(product, follower, shapes)
+    """The meaning of a region of `find`."""
+    gemm = start(next(n for n in region.nodes if _is_gemm(n)), shapes)
+    if isinstance(gemm, str):
+        raise ValueError(f"`{region.nodes[0].name}` is not a GEMM: {gemm}")
+    take_transposes(gemm, shapes)
+    while gemm.output is not region.outputs[0]:
+        (follower,) = gemm.output.consumers()
+        reason = take(gemm, follower, shapes)
         if reason is not None:
-            raise ValueError(f"{follower.name} is in the region of a product that does not take it in: {reason}")
-    return product.meaning(region.inputs, shapes)
+            raise ValueError(f"`{follower.name}` is in the region of a GEMM that cannot take it in: {reason}")
+    return gemm.meaning(region.inputs, shapes)
 
 
-def _is_product(node: ir.Node) -> bool:
-    return node.op_type in _PRODUCTS and node.domain == ""
+def _is_gemm(node: ir.Node) -> bool:
+    return node.op_type in _OPERATORS and node.domain == ""
 
 
-def _grow(node: ir.Node, context: Context) -> tuple[Product | None, list[Refusal]]:
-    """The product of a node with all that it can take in, and why it ends there."""
-    product = start(node, context.shapes)
-    if isinstance(product, str):
+def _grow(node: ir.Node, context: Context) -> tuple[GrowingGemm | None, list[Refusal]]:
+    """The GEMM of a node with all nodes that it can absorb, and the refusals of further nodes."""
+    gemm = start(node, context.shapes)
+    if isinstance(gemm, str):
         adds = node.op_type == "Gemm" and len(node.inputs) > 2
-        refused = [Refusal(node.name or "", node.op_type, "", product)]
+        refused = [Refusal(node.name or "", node.op_type, "", gemm)]
         return None, refused if adds or _epilogue_follows(node.outputs[0]) else []
-    take_transposes(product, context.shapes)
-    best = product
+    take_transposes(gemm, context.shapes)
+    best = gemm
     while True:
-        follower = None if product.parts else _follower(product.output)
+        follower = None if gemm.parts else _follower(gemm.output)
         if follower is None:
             break
-        grown = dataclasses.replace(product, nodes=list(product.nodes))
-        reason = (
-            "a region of another kind has it" if context.is_taken(follower) else take(grown, follower, context.shapes)
-        )
-        if reason is None and context.makes_cycle(grown.nodes):
-            reason = "it also waits for the product through a node outside"
-        if reason is not None:
+        grown = dataclasses.replace(gemm, nodes=list(gemm.nodes))
+        if context.is_taken(follower) or take(grown, follower, context.shapes) is not None:
             break
-        product = grown
-        # A Reshape is taken in only together with a residual of its shape, which gives the output its dims.
-        if product.residual is not None or not product.residual_shape:
-            best = product
+        if context.makes_cycle(grown.nodes):
+            break
+        gemm = grown
+        # A Reshape is absorbed only together with a residual of its shape, which gives the output its dims.
+        if gemm.residual is not None or not gemm.residual_shape:
+            best = gemm
     return best, _refusals(node, best, context)
 
 
-def _alone(node: ir.Node, context: Context) -> Product:
-    """The product of a node with nothing behind it."""
-    product = start(node, context.shapes)
-    if isinstance(product, str):
-        raise ValueError(f"{node.name} was a product before: {product}")
-    take_transposes(product, context.shapes)
-    return product
+def _alone(node: ir.Node, context: Context) -> GrowingGemm:
+    """The GEMM of a node without the nodes behind it."""
+    gemm = start(node, context.shapes)
+    if isinstance(gemm, str):
+        raise ValueError(f"`{node.name}` was a GEMM before: {gemm}")
+    take_transposes(gemm, context.shapes)
+    return gemm
 
 
 def _follower(value: ir.Value) -> ir.Node | None:
-    """The one node that reads a value, if nothing else does."""
+    """The only reader of a value, None where there are several or none."""
     uses = list(value.uses())
     return uses[0].node if len(uses) == 1 and not value.is_graph_output() else None
 
 
-def _better_behind(product: Product, context: Context) -> str | None:
-    """Why another kernel should add what the product took in, or None.
+def _better_behind(gemm: GrowingGemm, context: Context) -> str | None:
+    """The reason why the kernel of the readers should add the bias or residual, None where the GEMM should.
 
-    That is one that only computes element by element and would have to read the product anyway. A value with a sum
-    among its readers runs along the residual stream, between norms and products.
+    Such a kernel is elementwise and reads the GEMM's result anyway. A result that an Add reads is part of the residual
+    stream between norms and GEMMs, where the GEMM adds.
     """
-    readers = list(dict.fromkeys(product.output.consumers()))
-    gemm_adds = any(n.op_type == "Gemm" and len(n.inputs) > 2 for n in product.nodes)  # the provider's is slow at that
-    adds = product.bias is not None or product.residual is not None
-    if gemm_adds or not adds or product.activation != "none" or not readers or product.output.is_graph_output():
+    readers = list(dict.fromkeys(gemm.output.consumers()))
+    gemm_adds = any(
+        n.op_type == "Gemm" and len(n.inputs) > 2 for n in gemm.nodes
+    )  # ONNX Runtime's Gemm is slow at adding C
+    adds = gemm.bias is not None or gemm.residual is not None
+    if gemm_adds or not adds or gemm.activation != "none" or not readers or gemm.output.is_graph_output():
         return None
     for reader in readers:
         if reader.op_type == "Add" or not eligibility.is_elementwise(reader) or context.is_taken(reader):
             return None
-        if eligibility.why_not(reader, context.opsets, context.shapes, context.host) is not None:
+        if context.why_not(reader) is not None:
             return None
-    return f"{readers[0].op_type} follows: its kernel adds the bias or the residual, and the product runs without"
+    return (
+        f"The kernel of {readers[0].op_type} adds the bias or the residual at no extra cost, so the"
+        f" {gemm.nodes[0].op_type} runs without an epilogue"
+    )
 
 
 def _epilogue_follows(value: ir.Value) -> bool:
     return any(u.op_type in EPILOGUE for u in value.consumers())
 
 
-def _refusals(node: ir.Node, product: Product, context: Context) -> list[Refusal]:
-    """Why what follows the product's last value stays apart, where it could be part of some product.
+def _refusals(node: ir.Node, gemm: GrowingGemm, context: Context) -> list[Refusal]:
+    """Refusals of the readers of the GEMM's result that have an epilogue in some GEMM.
 
-    A Reshape is no kernel, and a value that the product takes a residual to is meant to go to several places.
+    A Reshape is never refused, because ONNX Runtime runs it without a kernel. An Add behind a residual is not refused
+    for other readers of the value, because the residual stream has several readers.
     """
-    value = product.output
-    found: list[Refusal] = []
-    if product.parts:
-        return found
+    value = gemm.output
+    refusals: list[Refusal] = []
+    if gemm.parts:
+        return refusals
     for reader in dict.fromkeys(value.consumers()):
         if reader.op_type not in EPILOGUE or reader.op_type == "Reshape" or context.is_taken(reader):
             continue
         reason = None
         if _follower(value) is None:
-            if reader.op_type == "Add" and product.residual is None:
-                reason = f"{value.name} is needed elsewhere as well, so the product has to write it"
+            if reader.op_type == "Add" and gemm.residual is None:
+                reason = f"`{value.name}` is read elsewhere too, so the {node.op_type} must write it before the Add"
         else:
-            reason = take(dataclasses.replace(product, nodes=list(product.nodes)), reader, context.shapes)
+            reason = take(dataclasses.replace(gemm, nodes=list(gemm.nodes)), reader, context.shapes)
         if reason is not None:
-            found.append(Refusal(reader.name or "", reader.op_type, node.name or "", reason))
-    return found
+            refusals.append(Refusal(reader.name or "", reader.op_type, node.name or "", reason))
+    return refusals
 
 
-def _turns_weight(node: ir.Node) -> bool:
-    """Whether the execution provider does this once, when it loads the model."""
+def _transposes_weight(node: ir.Node) -> bool:
+    """Whether the node is a Transpose of a weight, which the execution provider runs once at load time."""
     value = node.inputs[0]
     return node.op_type == "Transpose" and value is not None and value.const_value is not None
 
 
-def _region(product: Product, context: Context, kind: Kind) -> Region:
-    nodes = sorted(product.nodes, key=context.order.__getitem__)
-    inputs = list(dict.fromkeys(product.operands()))
-    outputs = list(product.outputs())
-    run_today = [n for n in nodes if not _turns_weight(n)]
-    moved = cost.of_region(run_today, inputs, outputs, context.shapes)
+def _region(gemm: GrowingGemm, context: Context, kind: Kind) -> Region:
+    nodes = sorted(gemm.nodes, key=context.order.__getitem__)
+    inputs = list(dict.fromkeys(gemm.operands()))
+    outputs = list(gemm.outputs())
+    run_per_call = [n for n in nodes if not _transposes_weight(n)]
+    moved = cost.of_region(run_per_call, inputs, outputs, context.shapes)
     return Region(tuple(nodes), tuple(inputs), tuple(outputs), moved, kind)

@@ -1,4 +1,4 @@
-"""The kind of kernels that are matrix products."""
+"""The kind of kernels that are GEMMs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from onnxopt.program.gemm import Gemm
 class GemmKind(Kind):
     """MatMul or Gemm with the transposes before it, and scale, bias, residual and activation behind it.
 
-    The library runs it through cuBLASLt; for few rows it has entry points of its own.
+    The library runs a GEMM through cuBLASLt; a GEMM of few rows has entry points of its own.
     """
 
     name = "gemm"

@@ -1,4 +1,4 @@
-"""What a matrix product can take in, step by step. Every step either changes the product or says why it cannot."""
+"""The steps by which a GEMM absorbs neighbouring nodes. Every step changes the GEMM or returns a reason against it."""
 
 from __future__ import annotations
 
@@ -16,10 +16,11 @@ from onnxopt.program.gemm import DTYPES, MOST_PARTS, Gemm
 
 
 @dataclasses.dataclass
-class Product:
-    """A product as far as it has grown. nodes: what it stands for; output: the value it ends with.
+class GrowingGemm:
+    """A GEMM while it absorbs neighbouring nodes.
 
-    parts: the values that it ends with, where its columns are split; output is the first of them.
+    nodes: the nodes that it replaces. output: the value that it computes. parts: the values that it computes where its
+    columns are split, else empty; output is the first of them. residual_shape: see program/gemm.py.
     """
 
     nodes: list[ir.Node]
@@ -37,25 +38,25 @@ class Product:
     parts: tuple[ir.Value, ...] = ()
 
     def outputs(self) -> tuple[ir.Value, ...]:
-        """The values that it ends with."""
+        """The values that the GEMM computes."""
         return self.parts or (self.output,)
 
     def operands(self) -> list[ir.Value]:
-        """What it reads, in the order of the region's inputs; a value that is read twice is there twice."""
+        """The values that the GEMM reads, in the order of the region's inputs; a value read twice is there twice."""
         return [v for v in (self.a, self.b, self.bias, self.residual) if v is not None]
 
     def takes_in_work(self) -> bool:
-        """Whether it saves time over what the execution provider would run."""
+        """Whether the GEMM is faster than the execution provider's own kernels."""
         adds = self.bias is not None or self.residual is not None or self.activation != "none"
-        return adds or bool(self.parts) or self.reads_turned_weight()
+        return adds or bool(self.parts) or self.reads_transposed_weight()
 
-    def reads_turned_weight(self) -> bool:
-        """Whether a weight is read the way it lies, which the provider would turn around when it loads the model."""
-        turned = self.transpose_b and any(n.op_type == "Transpose" for n in self.nodes)
-        return turned and self.b.const_value is not None and not self.b.is_graph_input()
+    def reads_transposed_weight(self) -> bool:
+        """Whether the GEMM reads a transposed weight directly, which the provider would copy at load time."""
+        transposed = self.transpose_b and any(n.op_type == "Transpose" for n in self.nodes)
+        return transposed and self.b.const_value is not None and not self.b.is_graph_input()
 
     def meaning(self, inputs: Sequence[ir.Value], shapes: Shapes) -> Gemm:
-        """What the library is told, for the region's inputs."""
+        """The meaning of the GEMM, for the region's inputs."""
 
         def at(value: ir.Value | None) -> int | None:
             return None if value is None else inputs.index(value)
@@ -71,37 +72,37 @@ class Product:
         return gemm
 
 
-def start(node: ir.Node, shapes: Shapes) -> Product | str:
-    """The product of a MatMul or Gemm node alone, or why cuBLASLt cannot run it."""
+def start(node: ir.Node, shapes: Shapes) -> GrowingGemm | str:
+    """The GEMM of a MatMul or Gemm node alone, or the reason why cuBLASLt cannot run it."""
     a, b = node.inputs[0], node.inputs[1]
     output = node.outputs[0]
     if a is None or b is None:
-        return "an operand is left out"
+        return f"{node.op_type} leaves out an input"
     dtypes = {_dtype(v, shapes) for v in (a, b, output)}
     if len(dtypes) != 1 or not dtypes <= set(DTYPES):
-        return f"products of {' and '.join(sorted(dtypes))} are left to the execution provider"
+        return f"A {node.op_type} of {' and '.join(sorted(dtypes))} runs as ONNX Runtime's own kernel"
     if len(shapes.dims(a) or ()) < 2 or len(shapes.dims(b) or ()) < 2:
-        return "an operand is no matrix, or its rank is not known"
+        return f"An input of {node.op_type} has fewer than two dims or an unknown rank"
     if any(_is_dequantized(v) for v in (a, b)):
-        return "an operand follows DequantizeLinear: the provider's integer kernels take both"
-    product = Product([node], a, b, output)
+        return f"An input of {node.op_type} comes from DequantizeLinear; ONNX Runtime's integer kernels fuse the two"
+    gemm = GrowingGemm([node], a, b, output)
     if node.op_type == "MatMul":
-        return product
-    product.transpose_a, product.transpose_b = (bool(_attribute(node, name, 0)) for name in ("transA", "transB"))
-    product.alpha = float(_attribute(node, "alpha", 1.0))
+        return gemm
+    gemm.transpose_a, gemm.transpose_b = (bool(_attribute(node, name, 0)) for name in ("transA", "transB"))
+    gemm.alpha = float(_attribute(node, "alpha", 1.0))
     c = node.inputs[2] if len(node.inputs) > 2 else None
     beta = float(_attribute(node, "beta", 1.0))
     if c is None or beta == 0:
-        return product if c is None else "C is multiplied by 0"
-    return _add(product, c, beta, shapes) or product
+        return gemm if c is None else "Gemm's C is multiplied by beta = 0"
+    return _add(gemm, c, beta, shapes) or gemm
 
 
-def take_transposes(product: Product, shapes: Shapes) -> None:
-    """Let the product read what a Transpose of its last two dims reads, where nothing else needs the result."""
+def take_transposes(gemm: GrowingGemm, shapes: Shapes) -> None:
+    """Absorb a Transpose of the last two dims of a or b whose result has no other reader."""
     for name in ("a", "b"):
-        value: ir.Value = getattr(product, name)
+        value: ir.Value = getattr(gemm, name)
         node = value.producer()
-        if node is None or node.op_type != "Transpose" or node.domain != "" or product.a is product.b:
+        if node is None or node.op_type != "Transpose" or node.domain != "" or gemm.a is gemm.b:
             continue
         source = node.inputs[0]
         dims = shapes.dims(source) if source is not None else None
@@ -110,74 +111,77 @@ def take_transposes(product: Product, shapes: Shapes) -> None:
         last_two = [*range(len(dims) - 2), len(dims) - 1, len(dims) - 2]
         if len(dims) < 2 or list(_attribute(node, "perm", list(range(len(dims)))[::-1])) != last_two:
             continue
-        setattr(product, name, source)
-        setattr(product, f"transpose_{name}", not getattr(product, f"transpose_{name}"))
-        product.nodes.append(node)
+        setattr(gemm, name, source)
+        setattr(gemm, f"transpose_{name}", not getattr(gemm, f"transpose_{name}"))
+        gemm.nodes.append(node)
 
 
-def take(product: Product, node: ir.Node, shapes: Shapes) -> str | None:
-    """Take in a node that reads the product's output and nothing else does. None, or why not; then nothing changed."""
+def take(gemm: GrowingGemm, node: ir.Node, shapes: Shapes) -> str | None:
+    """Absorb a node, the only reader of the GEMM's output. Returns None, or a reason; then the GEMM is unchanged."""
     step = EPILOGUE.get(node.op_type)
     if step is None or node.domain != "":
-        return f"{node.op_type} is nothing that cuBLASLt does behind a product"
-    if product.parts:
-        return "the product's columns are split already"
-    if product.activation != "none" and node.op_type != "Split":
-        return "the activation is the last thing that cuBLASLt does behind a product"
-    if _dtype(node.outputs[0], shapes) != _dtype(product.output, shapes):
-        return "it changes the dtype"
-    reason = step(product, node, shapes)
+        return f"cuBLASLt has no epilogue for {node.op_type}"
+    if gemm.parts:
+        return "The GEMM's columns are already split into several outputs"
+    if gemm.activation != "none" and node.op_type != "Split":
+        return f"{node.op_type} follows an activation, and cuBLASLt's epilogue ends with the activation"
+    if _dtype(node.outputs[0], shapes) != _dtype(gemm.output, shapes):
+        return f"{node.op_type} changes the dtype of the GEMM's result"
+    reason = step(gemm, node, shapes)
     if reason is None:
-        product.nodes.append(node)
-        product.output = node.outputs[0]
+        gemm.nodes.append(node)
+        gemm.output = node.outputs[0]
     return reason
 
 
-def _take_scale(product: Product, node: ir.Node, shapes: Shapes) -> str | None:
-    other = _other_operand(product, node)
-    if other is None or (node.op_type == "Div" and node.inputs[1] is not other):
-        return "it does not divide the product"
+def _take_scale(gemm: GrowingGemm, node: ir.Node, shapes: Shapes) -> str | None:
+    other = _other_operand(gemm, node)
+    if other is None:
+        return f"Both inputs of the {node.op_type} are the GEMM's result"
+    if node.op_type == "Div" and node.inputs[1] is not other:
+        return "The GEMM's result is the divisor of this Div, not the dividend"
     tensor = constant(other)
-    if tensor is None or len(tensor.shape) > len(shapes.dims(product.output) or ()):
-        return "the scale is not one constant"
-    if product.bias is not None or product.residual is not None:
-        return "it scales what was added to the product as well"
+    if tensor is None or len(tensor.shape) > len(shapes.dims(gemm.output) or ()):
+        return f"The factor `{other.name}` is not a scalar constant; only a constant scale is folded into the GEMM"
+    if gemm.bias is not None or gemm.residual is not None:
+        return f"{node.op_type} scales the bias or residual too, which the GEMM's epilogue cannot do"
     factor = float(tensor.numpy().reshape(()).astype("float64"))
-    alpha = product.alpha / factor if node.op_type == "Div" and factor else product.alpha * factor
+    alpha = gemm.alpha / factor if node.op_type == "Div" and factor else gemm.alpha * factor
     if (node.op_type == "Div" and factor == 0) or not math.isfinite(alpha) or abs(alpha) > 3e38:
-        return "the scale is not a finite number"
-    product.alpha = alpha
+        return "The scale of the GEMM would not be a finite float32 number"
+    gemm.alpha = alpha
     return None
 
 
-def _take_sum(product: Product, node: ir.Node, shapes: Shapes) -> str | None:
-    other = _other_operand(product, node)
+def _take_sum(gemm: GrowingGemm, node: ir.Node, shapes: Shapes) -> str | None:
+    other = _other_operand(gemm, node)
     if other is None:
-        return "the product is added to itself"
-    if not shapes.same(node.outputs[0], product.output):
-        return "the sum has more elements or dims than the product"
-    return _add(product, other, 1.0, shapes)
+        return "Both inputs of the Add are the GEMM's result"
+    if not shapes.same(node.outputs[0], gemm.output):
+        return "The Add broadcasts the GEMM's result to a larger shape"
+    return _add(gemm, other, 1.0, shapes)
 
 
-def _add(product: Product, other: ir.Value, beta: float, shapes: Shapes) -> str | None:
-    if _dtype(other, shapes) != _dtype(product.output, shapes):
-        return f"{other.name} is of another dtype"
-    if _is_vector(other, product.output, shapes):
-        if product.bias is not None:
-            return "the product has a bias already"
+def _add(gemm: GrowingGemm, other: ir.Value, beta: float, shapes: Shapes) -> str | None:
+    dtypes = _dtype(other, shapes), _dtype(gemm.output, shapes)
+    if dtypes[0] != dtypes[1]:
+        return f"`{other.name}` has dtype {dtypes[0]}, the GEMM's result {dtypes[1]}"
+    if _is_vector(other, gemm.output, shapes):
+        if gemm.bias is not None:
+            return "The GEMM already has a bias"
         if beta != 1.0:
-            return "the bias is scaled by beta"
-        product.bias = other
+            return f"Gemm scales its bias by beta = {beta}; cuBLASLt's epilogue adds it unscaled"
+        gemm.bias = other
         return None
-    if not shapes.same(other, product.output):
-        dims, of = shapes.dims(other), shapes.dims(product.output)
+    if not shapes.same(other, gemm.output):
+        dims, of = shapes.dims(other), shapes.dims(gemm.output)
         return (
-            f"{other.name} {_text(dims)} is neither a vector along the last dim of {_text(of)} nor of its shape,"
-            " as a bias or a residual must be"
+            f"`{other.name}` {_text(dims)} is neither a bias (one vector along the last dim of {_text(of)}) nor a"
+            " residual (of that shape)"
         )
-    if product.residual is not None:
-        return "the product has a residual already"
-    product.residual, product.beta = other, beta
+    if gemm.residual is not None:
+        return "The GEMM already has a residual"
+    gemm.residual, gemm.beta = other, beta
     return None
 
 
@@ -186,65 +190,75 @@ def _is_vector(value: ir.Value, output: ir.Value, shapes: Shapes) -> bool:
     dims, of = shapes.dims(value), shapes.dims(output)
     if not dims or not of or len(dims) > len(of) or dims[-1] is None or dims[-1] != of[-1]:
         return False
-    # An output of one row: a vector and a residual are the same, and the vector is the cheaper one.
+    # For an output of one row, a vector and a residual are the same; adding a vector is cheaper.
     return all(d == 1 for d in dims[:-1])
 
 
-def _take_reshape(product: Product, node: ir.Node, shapes: Shapes) -> str | None:
-    dims, of = shapes.dims(node.outputs[0]), shapes.dims(product.output)
+def _take_reshape(gemm: GrowingGemm, node: ir.Node, shapes: Shapes) -> str | None:
+    dims, of = shapes.dims(node.outputs[0]), shapes.dims(gemm.output)
     target = node.inputs[1]
     if target is None or target.const_value is None or target.is_graph_input():
-        return "the dims to reshape to are computed"
+        return "The shape of the Reshape is computed at run time"
     if not dims or not of or dims[-1] is None or dims[-1] != of[-1]:
-        return "it does not keep the last dim"
-    if product.residual is not None:
-        return "the residual has the shape from before it"
-    product.residual_shape = True
+        return "The Reshape changes the last dim"
+    if gemm.residual is not None:
+        return "The Reshape comes after a residual of the old shape"
+    gemm.residual_shape = True
     return None
 
 
-def _take_relu(product: Product, node: ir.Node, shapes: Shapes) -> str | None:
-    product.activation = "relu"
+def _take_relu(gemm: GrowingGemm, node: ir.Node, shapes: Shapes) -> str | None:
+    gemm.activation = "relu"
     return None
 
 
-def _take_gelu(product: Product, node: ir.Node, shapes: Shapes) -> str | None:
+def _take_gelu(gemm: GrowingGemm, node: ir.Node, shapes: Shapes) -> str | None:
     if _attribute(node, "approximate", "none") != "tanh":
-        return "cuBLASLt's GELU is the one by tanh: the exact one runs as a kernel of its own behind the product"
-    product.activation = "gelu_tanh"
+        return (
+            "The Gelu is exact (erf), and cuBLASLt's epilogue has only the tanh approximation; the Gelu runs as its own"
+            " kernel"
+        )
+    gemm.activation = "gelu_tanh"
     return None
 
 
-def _take_split(product: Product, node: ir.Node, shapes: Shapes) -> str | None:
-    """Equal parts of the columns: each is written where it belongs, not the whole and a kernel to take it apart."""
-    of, weight = shapes.dims(product.output), shapes.dims(product.b)
+def _take_split(gemm: GrowingGemm, node: ir.Node, shapes: Shapes) -> str | None:
+    """Absorb a Split of the columns into equal parts: the GEMM writes every part into its own output."""
+    of, weight = shapes.dims(gemm.output), shapes.dims(gemm.b)
     if not of or _attribute(node, "axis", 0) not in (-1, len(of) - 1):
-        return "it does not split the product's columns"
+        return "The Split does not split the last dim"
     columns, count = of[-1], len(node.outputs)
     widths = [dims[-1] if (dims := shapes.dims(v)) else None for v in node.outputs]
     if not isinstance(columns, int) or not 2 <= count <= MOST_PARTS or widths != [columns / count] * count:
-        return "the parts are not known to be equal"
-    if product.residual is not None or product.residual_shape or product.transpose_a or len(weight or ()) != 2:
-        return "the product is not one of rows and one weight alone"
-    if any(_is_read_in_place(reader) for value in node.outputs for reader in value.consumers()):
-        return "a kernel behind it reads the parts where they are"
-    product.parts = tuple(node.outputs)
+        return "The Split's parts are not known to have equal sizes"
+    if gemm.residual is not None or gemm.residual_shape or gemm.transpose_a or len(weight or ()) != 2:
+        return (
+            "The GEMM has a residual, a Reshape, a transposed A or a batch of weights, so its columns cannot be written"
+            " as separate outputs"
+        )
+    readers = (reader for value in node.outputs for reader in value.consumers())
+    if reader := next(filter(_is_read_in_place, readers), None):
+        return (
+            f"The kernel of {reader.op_type} reads the parts inside the GEMM's result, so they need no outputs of their"
+            " own"
+        )
+    gemm.parts = tuple(node.outputs)
     return None
 
 
 def _is_read_in_place(reader: ir.Node) -> bool:
-    """Whether a pointwise region may take in the reader, and the Split with it as address arithmetic."""
+    """Whether a pointwise region may take the reader, with the Split as index arithmetic."""
     return eligibility.is_elementwise(reader) or index_ops.is_index(reader)
 
 
-EPILOGUE: dict[str, Callable[[Product, ir.Node, Shapes], str | None]] = {
+EPILOGUE: dict[str, Callable[[GrowingGemm, ir.Node, Shapes], str | None]] = {
     "Mul": _take_scale, "Div": _take_scale, "Add": _take_sum, "Reshape": _take_reshape, "Relu": _take_relu,
     "Gelu": _take_gelu, "Split": _take_split,
 }  # fmt: skip
 
 
-def _other_operand(product: Product, node: ir.Node) -> ir.Value | None:
-    others = [v for v in node.inputs if v is not product.output]
+def _other_operand(gemm: GrowingGemm, node: ir.Node) -> ir.Value | None:
+    others = [v for v in node.inputs if v is not gemm.output]
     return others[0] if len(others) == 1 else None
 
 

@@ -1,7 +1,7 @@
-"""Access modes: how the elements that an access reads lie over a vector of the domain, and what a condition does there.
+"""Access modes: the memory layout of the elements that an access reads for one vector of the domain.
 
-An entry point has one letter for each access, then one for each condition, as its `modes`. The names are those of
-cuda_kernels/device/access_modes.h, which the library and the CUDA code read.
+The `modes` of an entry point are one letter per access, then one letter per condition. The library and the CUDA code
+read the same names from cuda_kernels/device/access_modes.h.
 """
 
 from __future__ import annotations
@@ -14,33 +14,35 @@ from onnxopt.program.indexing import Condition, Term
 
 
 class Mode(enum.StrEnum):
-    """One letter. A run is a piece of memory whose neighbours are neighbours in the domain; a cell is a piece of the
-    domain that reads one element. A split run or cell is one that may end inside a vector, where the next one begins.
+    """One letter per mode.
+
+    A run is a piece of memory whose neighbours are neighbours in the domain. A cell is a piece of the domain for which
+    one element is read. A split run or cell may end inside a vector, where the next run or cell begins.
     """
 
     FLAT = "F"  # the domain index itself
     SCALAR = "S"  # one element for the whole domain
-    RUN = "R"  # a run, as of a bias
-    CELL = "C"  # a cell, as of a channel
-    RUN_2 = "T"  # a run; its place has two terms
-    CELL_2 = "U"  # a cell; its place has two terms
-    RUN_ANY = "V"  # a run; its place has any number of terms
-    CELL_ANY = "W"  # a cell; its place has any number of terms
-    INTERLEAVED = "I"  # a few runs in turn, as the columns of DepthToSpace: element j is the (j / n)th of run j % n
+    RUN = "R"  # a run, for example a bias
+    CELL = "C"  # a cell, for example a value per channel
+    RUN_2 = "T"  # a run; its index has two terms
+    CELL_2 = "U"  # a cell; its index has two terms
+    RUN_ANY = "V"  # a run; its index has any number of terms
+    CELL_ANY = "W"  # a cell; its index has any number of terms
+    INTERLEAVED = "I"  # n runs in turn, for example DepthToSpace's columns: element j is element j / n of run j % n
     SPLIT_RUN = "r"
     SPLIT_CELL = "c"
     SPLIT_2 = "t"  # two terms
     SPLIT_ANY = "G"  # any number of terms
-    GUARDED = "g"  # any terms, each element behind conditions of its own
+    GUARDED = "g"  # any terms; each element has conditions of its own
     COLUMN = "X"  # along the columns of a tile through shared memory, element by element (pointwise/tiled.cuh)
     COLUMN_8 = "Y"  # the same in vectors of 8 bytes
     COLUMN_16 = "Z"  # the same in vectors of 16 bytes
     COLUMN_SHIFTED = "z"  # the same in the aligned vectors of 16 bytes that hold the column
     UNIFORM = "P"  # a condition that is the same for a whole vector
-    PER_ELEMENT = "p"  # a condition that is not
-    ANY = "*"  # terms that the host finds out at launch
-    BY_COLUMN = "K"  # of rows: element k of every row is element k of the input
-    DENSE = "D"  # of rows: the elements of a row lie side by side
+    PER_ELEMENT = "p"  # a condition that may differ between the elements of a vector
+    ANY = "*"  # terms that the host computes at launch
+    BY_COLUMN = "K"  # rowwise: element k of every row is element k of the input
+    DENSE = "D"  # rowwise: the elements of a row are contiguous
 
 
 MOST_NEIGHBOURS = 16  # elements of the widest vector
@@ -54,7 +56,10 @@ _CELLS = {1: Mode.CELL, 2: Mode.CELL_2}
 
 @dataclasses.dataclass(frozen=True)
 class Fit:
-    """What a vector of `width` elements meets. certain: symbolic extents count as whole only where they must be."""
+    """Whether extents fit vectors of `width` elements.
+
+    certain: whether a symbolic extent counts as a multiple of the width only where it is one for all values.
+    """
 
     width: int
     certain: bool = True
@@ -64,13 +69,13 @@ class Fit:
         return all(e.factor % self.width == 0 or (bool(e.symbols) and not self.certain) for e in extents)
 
     def whole_parts(self, terms: tuple[Term, ...], offset: tuple[Extent, ...]) -> bool:
-        """Whether what a vector takes from each of its runs is whole."""
+        """Whether the part of a vector that comes from each of its runs is a whole narrower vector."""
         part = Fit(self.width // runs(terms, self.width), self.certain)
         return part.whole(terms[1].mod, *(t.stride for k, t in enumerate(terms) if k != 1), *offset)
 
 
 def runs(terms: tuple[Term, ...], width: int) -> int:
-    """How many runs the elements of a vector take turns among, 0 where they do not."""
+    """The number of runs that the elements of a vector alternate among, 0 where they do not alternate."""
     if len(terms) < 2 or terms[0].div != ONE or terms[1].stride != ONE:
         return 0
     count = terms[0].mod.number
@@ -80,7 +85,7 @@ def runs(terms: tuple[Term, ...], width: int) -> int:
 
 
 def access_mode(terms: tuple[Term, ...], offset: tuple[Extent, ...], fit: Fit, count: Extent | None) -> Mode:
-    """The mode of an access; count: the size of the domain, None where it is not known."""
+    """The mode of an access. count: the size of the domain, None if unknown."""
     if not terms:
         return Mode.SCALAR
     inner, outer = terms[0], terms[1:]
@@ -112,7 +117,7 @@ def gathered(terms: tuple[Term, ...], fit: Fit) -> Mode:
 
 
 def condition_mode(condition: Condition, fit: Fit) -> Mode:
-    """UNIFORM where every vector lies on one side of the condition's bounds."""
+    """UNIFORM where a condition has one value for all elements of every vector, else PER_ELEMENT."""
     if not condition.terms or condition.terms[0].div != ONE:
         return Mode.UNIFORM if fit.whole(*(t.div for t in condition.terms)) else Mode.PER_ELEMENT
     inner = condition.terms[0]
@@ -126,7 +131,7 @@ def condition_mode(condition: Condition, fit: Fit) -> Mode:
 
 
 def columns(terms: tuple[Term, ...]) -> Term | None:
-    """The term along which a tile reads an access that lies across the domain's order, None where it does not."""
+    """The term along which a tile reads an access whose memory order is not the domain's, None for other accesses."""
     if not terms or terms[0].div != ONE or terms[0].stride == ONE:
         return None
     return next((t for t in terms[1:] if t.stride == ONE), None)

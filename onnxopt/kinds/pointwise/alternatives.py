@@ -9,13 +9,13 @@ from onnxopt.fusion.kernel import Variant
 from onnxopt.fusion.region import Kernel
 from onnxopt.kinds.pointwise.access_modes import Mode
 
-_MOST_SPECIAL = 2  # entry points that others are made of, the most frequent ones
+_MOST_SPECIAL = 2  # entry points that have alternatives, the most frequent ones
 _UNROLLS, _THREADS = (1, 2, 4), (128, 256)
-_UNFORESEEN = frozenset({Mode.ANY, Mode.COLUMN})  # of entry points for shapes that were not foreseen
+_UNFORESEEN = frozenset({Mode.ANY, Mode.COLUMN})  # modes of entry points for shapes that are not foreseen
 
 
 def alternatives(kernel: Kernel) -> Iterator[Variant]:
-    """The first entry points for foreseen shapes, with other numbers of vectors a thread and threads a block."""
+    """The first entry points for foreseen shapes, with other numbers of vectors per thread and threads per block."""
     foreseen = [v for v in kernel.variants if not _UNFORESEEN & set(v.modes)]
     for variant in foreseen[:_MOST_SPECIAL]:
         for unroll in _UNROLLS:

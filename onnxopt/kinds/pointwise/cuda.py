@@ -25,19 +25,19 @@ PACKED = frozenset(
 _APPROXIMATE = frozenset(
     {"exp", "expm1", "log", "log1p", "sqrt", "sin", "cos", "tanh", "erf", "div"}
 )  # cuda_kernels/device/approximate.cuh
-_LEAST_ADDED = 2.0**-100  # an ulp of it is normal in float32
+_LEAST_ADDED = 2.0**-100  # an ulp of this number is a normal float32
 INDEX = {32: "uint32_t", 64: "uint64_t"}
 
 
 def lines(kernel: Kernel) -> list[str]:
-    """The kernel's program as a struct, and an entry point a variant."""
+    """The kernel's program as a struct, and one entry point per variant."""
     program = cast(Program, kernel.program)
     entries = [line for variant in kernel.variants for line in _entry(kernel, program, variant)]
     return [*_struct(kernel.name, program), "", *entries]
 
 
 def _struct(name: str, program: Program) -> list[str]:
-    """Storage dtypes, how the operands lie, and the program; also for four 8-bit elements at once where that goes."""
+    """The struct: storage dtypes, index forms, and the program for one element and, if packed, four 8-bit elements."""
     packed = is_packed(program)
     inputs = ", ".join(DTYPES[d].cuda for d in program.accesses)
     outputs = ", ".join(DTYPES[d].cuda for d in program.outputs)
@@ -71,40 +71,40 @@ def _apply(program: Program, *, packed: bool = False) -> list[str]:
 
 
 def is_packed(program: Program) -> bool:
-    """Whether everything is one 8-bit integer dtype, and computed by primitives that take four elements at once."""
+    """Whether all values have one 8-bit integer dtype and all primitives have a form for four elements at once."""
     dtypes = {*program.accesses, *program.outputs, *(i.dtype for i in program.code)}
     single = len(dtypes) == 1 and dtypes <= _PACKED_DTYPES
     return single and program.conditions == 0 and all(i.op in PACKED for i in program.code)
 
 
 def _guards(program: Program) -> list[int]:
-    """For every access the conditions that must hold, as bits."""
+    """For every access, the conditions that must hold, as a bit mask."""
     if program.index is None:
         return [0] * len(program.inputs)
     return list(program.index.guards)
 
 
 def _leaders(program: Program) -> Sequence[int]:
-    """For every access the one whose load serves it."""
+    """For every access, the access whose load it shares."""
     return range(len(program.inputs)) if program.index is None else program.index.leaders
 
 
 def _runs(program: Program) -> list[int]:
-    """For every access among how many runs neighbours take turns, 0 where they do not."""
+    """For every access, the number of runs that neighbours alternate among, 0 where they do not alternate."""
     if program.index is None:
         return [0] * len(program.inputs)
     return [runs(a.terms, MOST_NEIGHBOURS) for a in program.index.accesses]
 
 
 def _terms(program: Program) -> list[int]:
-    """How many terms the index of each access and each condition has, 0 where only a call's shapes tell."""
+    """The number of terms of each access and each condition, 0 where the number depends on the shapes of a call."""
     if program.index is None:
         return [0] * len(program.inputs)
     return [max(1, len(terms)) for terms in program.index.forms]
 
 
 def _forms(program: Program) -> list[str]:
-    """Every index form with constants, where no dim is symbolic: divisions by constants are a few instructions."""
+    """Every index form with constants where no dim is symbolic: a division by a constant is a few instructions."""
     index = program.index
     is_static = index is not None and not index.symbols_used()
     lines = [f"  static constexpr bool kStatic = {str(is_static).lower()};"]
@@ -117,17 +117,17 @@ def _forms(program: Program) -> list[str]:
 
 
 def _at(index: Indexing, count: int) -> list[str]:
-    """The function that spells every form for a domain of so many elements."""
+    """The device function with the constants of every form, for a domain of `count` elements."""
     lines = ["  template <int kForm, typename Index>", "  __device__ static Index at(Index i) {"]
     for k, form in enumerate(index.forms):
         opening = f"    if constexpr (kForm == {k}) return "
-        # A sum that begins with a minus would negate i before it is divided.
+        # A sum that begins with a minus would negate i before the division.
         lines.append(f"{opening}{'Index(0)' if not form or form[0].stride.factor < 0 else ''}{_sum(form, count)};")
     return [*lines, "    return i;", "  }"]
 
 
 def forms(name: str, index: Indexing, count: Extent) -> list[str]:
-    """A struct that spells the forms of a domain of `count` elements, as far as they are known, and nothing else."""
+    """A struct with the forms of a domain of `count` elements, with constants where all dims are known."""
     is_static = not index.symbols_used() and count.number is not None
     terms = ", ".join(str(max(1, len(form))) for form in index.forms)
     lines = [
@@ -138,7 +138,7 @@ def forms(name: str, index: Indexing, count: Extent) -> list[str]:
 
 
 def _across(index: Indexing) -> list[str]:
-    """For each access that a tile may read along its columns, what the rows, of which x is one, contribute."""
+    """For each access that a tile may read along columns, the part of the index that depends on the row x."""
     forms = []
     for k, access in enumerate(index.accesses):
         column = columns(access.terms)
@@ -153,7 +153,7 @@ def _across(index: Indexing) -> list[str]:
 
 
 def _period(form: Sequence[Term]) -> int:
-    """How many elements a run of neighbours or a cell has."""
+    """The number of elements of a run or a cell."""
     if not form:
         return 1
     return form[0].mod.factor if form[0].div.factor == 1 else form[0].div.factor
@@ -177,7 +177,7 @@ def _term(term: Term, count: int) -> str:
 
 
 def is_exact(program: Program) -> bool:
-    """Whether some float is stored in more than 16 bits, so that approximate functions would show in it."""
+    """Whether some float has more than 16 bits, so that the error of approximate functions would be visible."""
     floats = [d for name in (*program.inputs, *program.outputs) if (d := DTYPES[name]).kind == "float"]
     return any(d.size > 2 for d in floats) or any(i.op == "cast" for i in program.code)
 
@@ -185,9 +185,9 @@ def is_exact(program: Program) -> bool:
 def statements(
     program: Program, inputs: list[str], exact: bool, sums: Container[int] = (), *, packed: bool = False
 ) -> tuple[list[str], list[str]]:
-    """The program's code as CUDA statements that read the expressions `inputs`, and its results as expressions.
+    """The program's code as CUDA statements over the expressions `inputs`, and the program's results as expressions.
 
-    sums: leaves that are 1 at least and never infinite. packed: over four 8-bit elements at once.
+    sums: leaves that are at least 1 and never infinite. packed: for four 8-bit elements at once.
     """
     names = list(inputs)
     body = []
@@ -239,9 +239,9 @@ def _constant_id(value: int, program: Program) -> bool:
 
 
 def _is_reciprocal_of_normal(instruction: Instruction, program: Program) -> bool:
-    """Whether this is 1 / (x + a constant), as of sigmoid: a sum that is not 0 is an ulp of the constant or more.
+    """Whether the instruction is 1 / (x + constant), as in sigmoid.
 
-    So it is never subnormal, and its reciprocal takes no branch.
+    Such a sum is 0 or at least an ulp of the constant, so it is never subnormal and its reciprocal needs no branch.
     """
     if instruction.op != "div" or instruction.dtype != "float32":
         return False
@@ -262,7 +262,7 @@ def _is_only_added_to_one(instruction: Instruction, program: Program) -> bool:
 
 
 def literal(instruction: Instruction) -> str:
-    """A constant as a C++ literal of its compute dtype that reads back to the same bits (NaN payloads aside)."""
+    """A constant as a C++ literal of its compute dtype with the same bits, except for NaN payloads."""
     value, dtype = instruction.value, instruction.dtype
     c_type = C_TYPES[dtype]
     if dtype == "bool":

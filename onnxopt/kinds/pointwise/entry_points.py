@@ -1,4 +1,4 @@
-"""Which entry points a kernel gets: one for each way its operands are known to lie, and the general ones."""
+"""The entry points of a pointwise kernel: one per known memory layout of its operands, and general ones."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ from onnxopt.program.hardware import ACCESS_BYTES
 from onnxopt.program.indexing import Access, Indexing, Term
 from onnxopt.program.pointwise import Program
 
-_NARROWEST_BYTES = 4  # below, gathering is as good
+_NARROWEST_BYTES = 4  # narrower vectors are no faster than reads element by element
 _WORD_BYTES = 4  # of a bank of shared memory
 _MOST_SPECIAL = 3
 _GENERAL_THREADS = 128
-# What names an entry point after its slowest access.
+# An entry point is named after its slowest access.
 _STRIDED = frozenset(
     {Mode.RUN_2, Mode.CELL_2, Mode.RUN_ANY, Mode.CELL_ANY, Mode.INTERLEAVED, Mode.SPLIT_2, Mode.SPLIT_ANY,
      Mode.GUARDED, Mode.ANY}
@@ -41,9 +41,9 @@ _CELLS, _RUNS = frozenset({Mode.CELL, Mode.SPLIT_CELL}), frozenset({Mode.RUN, Mo
 
 
 def choose(name: str, program: Program, regions: Sequence[Region], shapes: Shapes) -> tuple[Variant, ...]:
-    """Variants in the order the host tries them: those the shapes foresee, most frequent first, then the general ones.
+    """Variants in the order that the host tries: those for known shapes, most frequent first, then general ones.
 
-    The 64-bit variant is left out where every shape is known and none needs it.
+    There is no 64-bit variant where every shape is known and none needs 64-bit indices.
     """
     vector = vector_width(program)
     if program.index is None:
@@ -52,7 +52,7 @@ def choose(name: str, program: Program, regions: Sequence[Region], shapes: Shape
         special = _indexed(name, program, program.index, vector)
     general = Mode.ANY * len(program.accesses) + Mode.PER_ELEMENT * program.conditions
     if program.index is not None:
-        vector = 1  # only for buffers that are not aligned: the others have a variant that knows how they lie
+        vector = 1  # for buffers that are not aligned; a special variant covers every aligned buffer
     chosen = [*special, Variant(f"{name}_strided", general, 32, vector, 1, _GENERAL_THREADS, waits=True)]
     sizes = [shapes.elements(v) for r in regions for v in (*r.inputs, *r.outputs)]
     if any(size is None or size >= 2**31 for size in sizes):
@@ -61,7 +61,7 @@ def choose(name: str, program: Program, regions: Sequence[Region], shapes: Shape
 
 
 def vector_width(program: Program) -> int:
-    """Elements a thread loads at once: 16 bytes of the widest operand, so that no access is split."""
+    """Elements that a thread loads at once: 16 bytes of the widest operand, so that no access is split."""
     widest = max(DTYPES[d].size for d in (*program.accesses, *program.outputs))
     return ACCESS_BYTES // widest
 
@@ -81,18 +81,18 @@ def _kind(modes: str) -> str:
 
 
 def _plain(name: str, vector: int, regions: Sequence[Region], shapes: Shapes) -> list[Variant]:
-    """Without index operations: numpy broadcasting, as far as the dims tell."""
+    """Variants without index operations: numpy broadcasting of known dims."""
     foreseen = [[_modes(region, shapes, Fit(vector, certain)) for certain in (False, True)] for region in regions]
-    found: collections.Counter[str] = collections.Counter(hoped for hoped, _ in foreseen if hoped is not None)
-    frequent = [modes for modes, _ in found.most_common(_MOST_SPECIAL)]
-    # Where symbolic dims may turn out to be odd, the variants for that come behind.
-    behind = [c for h, c in foreseen if h in frequent and c is not None and c not in frequent]
-    modes = (*frequent, *dict.fromkeys(behind))
+    counts: collections.Counter[str] = collections.Counter(aligned for aligned, _ in foreseen if aligned is not None)
+    frequent = [modes for modes, _ in counts.most_common(_MOST_SPECIAL)]
+    # Symbolic dims may be odd at run time; the variants for odd dims come last.
+    odd = [any_ for aligned, any_ in foreseen if aligned in frequent and any_ is not None and any_ not in frequent]
+    modes = (*frequent, *dict.fromkeys(odd))
     return [_variant(name, m, vector, vector, launch.block()) for m in modes]
 
 
 def _modes(region: Region, shapes: Shapes, fit: Fit) -> str | None:
-    """One letter an input, or None where shapes do not tell."""
+    """One letter per input, None where the shapes do not determine the letters."""
     letters: list[Mode] = []
     domain = shapes.dims(region.outputs[0])
     for value in region.inputs:
@@ -116,7 +116,7 @@ def _size(dims: Dims | None) -> Extent | None:
 
 
 def _broadcast_terms(value: ir.Value, domain: Dims | None, shapes: Shapes) -> tuple[Term, ...] | None:
-    """The terms of an operand that is broadcast into the domain, or None where that cannot be told."""
+    """The terms of an operand that is broadcast into the domain, None where the dims do not determine them."""
     dims = shapes.dims(value)
     if dims is None or domain is None or len(dims) > len(domain):
         return None
@@ -142,7 +142,7 @@ def _broadcast_terms(value: ir.Value, domain: Dims | None, shapes: Shapes) -> tu
 
 
 def _indexed(name: str, program: Program, index: Indexing, full: int) -> list[Variant]:
-    """With index operations: tiled variants where an input lies across the domain's order, and one that is not."""
+    """Variants with index operations: tiled ones where an input is transposed, and one or two that are not tiled."""
     chosen = _tiled(name, program, index, full)
     seen = set()
     for certain in (False, True):
@@ -176,7 +176,7 @@ def _index_modes(index: Indexing, fit: Fit) -> str:
         elif access.guards and letter == Mode.FLAT:
             letter = Mode.RUN
         letters.append(letter)
-    for leader in set(index.leaders):  # one load serves a group, so that one letter does
+    for leader in set(index.leaders):  # the accesses of a group share one load, so they share one letter
         group = {k for k, other in enumerate(index.leaders) if other == leader}
         if len({letters[k] for k in group}) > 1:
             each = any(letters[k] == Mode.GUARDED for k in group)
@@ -186,7 +186,7 @@ def _index_modes(index: Indexing, fit: Fit) -> str:
 
 
 def _tiled(name: str, program: Program, index: Indexing, full: int) -> list[Variant]:
-    """Variants whose transposed inputs go through shared memory; none where it is not worth it."""
+    """Variants whose transposed inputs go through shared memory; none where tiles do not pay."""
     along = {k: t for k, a in enumerate(index.accesses) if (t := columns(a.terms)) is not None}
     if not along:
         return []
@@ -194,11 +194,11 @@ def _tiled(name: str, program: Program, index: Indexing, full: int) -> list[Vari
     members = [k for k, term in along.items() if term == chosen]
     count = product(index.shapes[0])
     sizes = [DTYPES[program.accesses[k]].size for k in members if index.leaders[k] == k]
-    found = []
+    variants = []
     for tile in tiles.choose(chosen, count, sizes, full):
         letters: list[str] = list(_index_modes(index, Fit(tile.width)))
         if all(letters[k] == Mode.INTERLEAVED for k in members):
-            continue  # read as it lies, without shared memory
+            continue  # the input is read in memory order, without shared memory
         for certain in (False, True):
             for k in members:
                 group = [m for m in members if index.leaders[m] == index.leaders[k]]
@@ -206,14 +206,15 @@ def _tiled(name: str, program: Program, index: Indexing, full: int) -> list[Vari
                 letters[k] = min(options, key=ALONG.index)
                 if letters[k] == Mode.COLUMN_SHIFTED and len(group) > 1:
                     letters[k] = Mode.COLUMN
-            found.append(_tiled_variant(name, "".join(letters), tile, full))
-        if any(index.accesses[k].guards for k in members):  # the host may find that they cut a vector
-            found.append(_tiled_variant(name, "".join(Mode.COLUMN if c in ALONG else c for c in letters), tile, full))
-    return list(dict.fromkeys(found))
+            variants.append(_tiled_variant(name, "".join(letters), tile, full))
+        if any(index.accesses[k].guards for k in members):  # at run time a guard may begin or end inside a vector
+            modes = "".join(Mode.COLUMN if c in ALONG else c for c in letters)
+            variants.append(_tiled_variant(name, modes, tile, full))
+    return list(dict.fromkeys(variants))
 
 
 def _along(access: Access, column: Term, dtype: str, tile: tiles.Tile, certain: bool) -> str:
-    """The letter of an access that a tile reads along its columns: the widest vectors that fit."""
+    """The mode of an access that a tile reads along columns: the widest vectors that fit."""
     rest = [t.stride for t in access.terms if t != column]
     size = DTYPES[dtype].size
     full = ACCESS_BYTES // size

@@ -1,16 +1,15 @@
-"""Pointwise regions: grown from elementwise and index nodes, with a reason for every pair of them that is left apart.
+"""Pointwise regions: groups of elementwise and index nodes, and a reason for every pair of such nodes not fused.
 
-Nodes are taken in topological order; each starts a group of its own and takes in the groups that produce its operands
-where `_Growth.obstacle` finds nothing against it; what could not be taken in at first is tried again when the groups
-have grown. Views (Reshape and its like) cost nothing where they are: they belong to a group only where they lie between
-two of its nodes. The graph whose vertices are the groups never gets a cycle.
+Nodes are visited in topological order. Each node starts a group, which is merged with the groups that produce its
+operands unless `_Growth.union` gives a reason against the merge. Refused merges are tried again after the groups
+have grown. Views (Reshape, Squeeze, ...) cost nothing in ONNX Runtime, so a view belongs to a group only between two
+nodes of the group. The graph whose vertices are the groups has no cycle.
 """
 
 from __future__ import annotations
 
-import dataclasses
-import itertools
-from collections.abc import Iterator
+import functools
+from collections.abc import Callable, Iterator, Sequence
 
 import onnx_ir as ir
 
@@ -19,49 +18,47 @@ from onnxopt.fusion.context import Context
 from onnxopt.fusion.depths import depths
 from onnxopt.fusion.region import Kind, Region
 from onnxopt.graph.refusal import Refusal
+from onnxopt.graph.shapes.shapes import Shapes
+from onnxopt.kinds.pointwise.group import Group, may_fit, takes_part
 from onnxopt.kinds.pointwise.lower import lower
 from onnxopt.program.extents import product
 from onnxopt.program.index_maps import NotAffine
 from onnxopt.program.pointwise import Program
 
-_IN_PLACE = frozenset({"Slice", "Concat", "Expand"})  # index operations under which neighbours stay neighbours
 _SIXTEEN_BIT = ("float16", "bfloat16")
-_ROUNDS = 3  # of trying again; real models settle in two
+_ROUNDS = 3  # of further merges; on real models the second round changes nothing
+# Limits that keep the search linear in graphs of thousands of like nodes; no model comes near them.
+_COMPARED = 64  # groups behind a group, among those that read one tensor, that the group is compared with
+_REFUSED = 16  # merges of one group that are refused in turn before it is left alone
+_MOST_VIEWS = cost.MAX_NODES  # between two groups
+_TOO_MANY_INPUTS = 8 * cost.MAX_OPERANDS  # of one group, to look into merging it
 
 
-@dataclasses.dataclass(eq=False)
-class _Group:
-    """Nodes that will run as one kernel. domain: a value with the shape the kernel runs over."""
-
-    nodes: list[ir.Node]
-    domain: ir.Value
-    cost: int
-
-    def outputs(self) -> list[ir.Value]:
-        """Values that nodes outside the group read."""
-        return boundary.outputs_of(self.nodes)
-
-    def inputs(self) -> list[ir.Value]:
-        """Values that the group reads from outside; parameters of index operations are left out."""
-        return boundary.inputs_of(self.nodes, index_ops.data_inputs)
-
-    def has_index_nodes(self) -> bool:
-        return any(index_ops.is_index(n) for n in self.nodes)
-
-    def moving_nodes(self) -> int:
-        """How many kernels these nodes are without fusing."""
-        return sum(not index_ops.is_view(n) for n in self.nodes)
+def _reader(group: Group, value: ir.Value) -> str:
+    """The operator of the group that reads a value."""
+    return next((n for n in group.nodes if value in n.inputs), group.nodes[-1]).op_type
 
 
-def _takes_part(group: _Group, value: ir.Value) -> bool:
-    """Whether all that the group reads of a tensor is slices of it, and it moves nothing else around."""
-    readers = [node for node in group.nodes if value in node.inputs]
-    moving = [n for n in group.nodes if index_ops.is_index(n) and not index_ops.is_view(n)]
-    return all(n.op_type == "Slice" for n in readers) and all(n.op_type in _IN_PLACE for n in moving)
+def _producer(group: Group, value: ir.Value) -> str:
+    """The operator of the group that a value comes from, through views where the group does not compute the value."""
+    producer = value.producer()
+    return producer.op_type if producer is not None and producer in group.nodes else group.nodes[-1].op_type
+
+
+def _recomputed(producer: Group, value: ir.Value) -> str:
+    return (
+        f"{_producer(producer, value)} would be recomputed for every element that `{value.name}` is broadcast to, which"
+        " costs more than it saves"
+    )
+
+
+def _shape_text(value: ir.Value, shapes: Shapes) -> str:
+    dims = shapes.dims(value)
+    return "of unknown rank" if dims is None else "[" + ", ".join("?" if d is None else str(d) for d in dims) + "]"
 
 
 def find(context: Context, kind: Kind) -> tuple[list[Region], list[Refusal]]:
-    """Regions of two nodes or more among those that no other kind has taken, and the refusals."""
+    """Regions of nodes that no other kind has taken, and the refusals."""
     growth = _Growth(context, kind)
     growth.grow()
     return growth.regions(), growth.refusals()
@@ -75,36 +72,43 @@ class _Growth:
         self._opsets, self._shapes = context.opsets, context.shapes
         self._order = context.order
         self._unfit: dict[ir.Node, str] = {}
-        self._groups: dict[ir.Node, _Group] = {}
+        self._groups: dict[ir.Node, Group] = {}
         self._kept_apart: dict[tuple[ir.Node, ir.Node], str] = {}
+        self._noted: set[tuple[ir.Node, ir.Value]] = set()  # producers and values whose readers are all in _kept_apart
 
     def grow(self) -> None:
-        """Let every node start a group, and merge groups until none fits any more."""
+        """Start a group with every node, and merge groups until no merge is left."""
         for node in self._order:
             if not self._is_open(node) or index_ops.is_view(node):
                 continue
-            reason = eligibility.why_not(node, self._opsets, self._shapes, self._context.host)
+            reason = self._context.why_not(node)
             try:
-                cost = self._lowered(_Group([node], node.outputs[0], 0)).cost if reason is None else 0
+                group = self._single(node)
+                group.cost = self._lowered(group).cost if reason is None else 0
             except NotAffine as error:
-                reason = f"{node.op_type} cannot be address arithmetic: {error}"
-            except ValueError as error:  # attributes that the operator does not allow for this dtype
-                reason = f"{node.op_type} cannot be lowered: {error}"
+                reason = f"{node.op_type} cannot become index arithmetic: {error}"
+            except ValueError as error:  # the operator does not allow these attributes for this dtype
+                reason = f"{node.op_type} cannot be compiled into a kernel: {error}"
             if reason is not None:
                 self._unfit[node] = reason
                 continue
-            self._groups[node] = _Group([node], node.outputs[0], cost)
-            self._take_in_producers(self._groups[node], node)
+            self._groups[node] = group
+            self._take_in_producers(group, node)
         self._try_again()
         self._join_siblings()
         self._join_tiny()
 
-    def _lowered(self, group: _Group) -> Program:
-        """The program of these nodes; ValueError where they have none."""
-        return self._context.lowered(lower, group.nodes, group.inputs(), group.outputs())
+    def _single(self, node: ir.Node) -> Group:
+        """A group of one node, without its cost."""
+        reads, writes = boundary.inputs_of([node], index_ops.data_inputs), self._context.outputs_of([node])
+        return Group(self._context, [node], node.outputs[0], 0, reads, writes, index_ops.is_index(node))
+
+    def _lowered(self, group: Group) -> Program:
+        """The program of a group. ValueError where there is none."""
+        return self._context.lowered(lower, group.nodes, group.inputs, group.outputs)
 
     def _try_again(self) -> None:
-        """Groups that were refused may fit by now, as all that reads them has come together."""
+        """Try refused merges again: all readers of a value may be in one group by now."""
         for _ in range(_ROUNDS):
             grown = False
             for group in list(dict.fromkeys(self._groups.values())):
@@ -114,185 +118,237 @@ class _Growth:
                 return
 
     def _join_siblings(self) -> None:
-        """Groups that read the same tensor, element by element, read it once as one kernel with several outputs.
+        """Merge groups that read the same tensor into one kernel with several outputs, which reads the tensor once.
 
-        So do those that take the parts of one tensor and make as much of each: one launch instead of several.
+        The groups read the tensor element by element, or each group reads a part and all outputs have the same size.
         """
         readers: dict[ir.Value, list[ir.Node]] = {}
         for group in dict.fromkeys(self._groups.values()):
-            for value in group.inputs():
-                if self._shapes.same(value, group.domain) or _takes_part(group, value):
+            if len(group.reads) > _TOO_MANY_INPUTS:
+                continue
+            for value in group.inputs:
+                if self._shapes.same(value, group.domain) or takes_part(group, value):
                     readers.setdefault(value, []).append(group.nodes[-1])
         for value, nodes in readers.items():
-            for one, other in itertools.combinations(nodes, 2):
+            joined = [n for n in nodes if not self._groups[n].is_left_to_runtime]
+            self._join_pairs(joined, value, functools.partial(self._are_siblings, value))
+
+    def _are_siblings(self, value: ir.Value, first: Group, second: Group) -> bool:
+        """Whether two groups that read a value have domains that one kernel can have."""
+        parts = takes_part(first, value) and takes_part(second, value)
+        same = self._same_size if parts else self._shapes.same
+        return same(first.domain, second.domain) and not (first.is_left_to_runtime or second.is_left_to_runtime)
+
+    def _join_pairs(
+        self, nodes: Sequence[ir.Node], value: ir.Value | None, alike: Callable[[Group, Group], bool]
+    ) -> None:
+        """Merge the groups of these nodes, each with those of the next nodes, where `alike` and `obstacle` allow it.
+
+        value: what all groups read; None for the domain of the first one.
+        """
+        current: Group | None = None
+        refused: set[Group] = set()  # groups that cannot merge with `current`
+        for k, one in enumerate(nodes):
+            refusals = 0
+            for other in nodes[k + 1 : k + 1 + _COMPARED]:
                 first, second = self._groups[one], self._groups[other]
-                parts = _takes_part(first, value) and _takes_part(second, value)
-                same = self._same_size if parts else self._shapes.same
-                if first is second or not same(first.domain, second.domain):
+                if first is not current:
+                    current, refused = first, set()
+                if first is second or second in refused:
                     continue
-                # Single operators that read other tensors too are often part of what the provider fuses itself.
-                alone = [g for g in (first, second) if g.moving_nodes() == 1 and len(g.inputs()) > 1]
-                if not alone and self.obstacle(first, second, value, []) is None:
-                    union = self._union(first, second, [])
-                    self._groups.update(dict.fromkeys(union.nodes, union))
-                    self._context.contract(union.nodes)
+                if not may_fit(first, second) or not alike(first, second):
+                    refused.add(second)
+                    continue
+                union = self.union(first, second, value or first.domain, [])
+                if isinstance(union, Group):
+                    self._merge(union)
+                    refusals = 0
+                    continue
+                refused.add(second)
+                refusals += 1
+                if refusals == _REFUSED:
+                    break
 
     def _join_tiny(self) -> None:
-        """Independent groups that are all launch and latency, at one depth and over one domain, run as one kernel."""
-        groups = [g for g in dict.fromkeys(self._groups.values()) if self._is_tiny(g)]
+        """Merge independent groups of one depth and one domain whose time is the launch alone."""
+        groups = [g for g in dict.fromkeys(self._groups.values()) if g.is_tiny]
         if len(groups) < 2:
             return
-        depth = depths(self._order, self._unit, lambda unit: unit.nodes if isinstance(unit, _Group) else (unit,))
+        depth = depths(self._order, self._unit, lambda unit: unit.nodes if isinstance(unit, Group) else (unit,))
         alike: dict[object, list[ir.Node]] = {}
         for group in groups:
             alike.setdefault((depth[group], self._shapes.dims(group.domain)), []).append(group.nodes[-1])
         for nodes in alike.values():
-            for one, other in itertools.combinations(nodes, 2):
-                first, second = self._groups[one], self._groups[other]
-                if first is second or not (self._is_tiny(first) and self._is_tiny(second)):
-                    continue
-                if self.obstacle(first, second, first.domain, []) is None:
-                    union = self._union(first, second, [])
-                    self._groups.update(dict.fromkeys(union.nodes, union))
-                    self._context.contract(union.nodes)
+            self._join_pairs(nodes, None, lambda first, second: first.is_tiny and second.is_tiny)
 
-    def _unit(self, node: ir.Node) -> _Group | ir.Node:
+    def _merge(self, union: Group) -> None:
+        self._groups.update(dict.fromkeys(union.nodes, union))
+        self._context.contract(union.nodes)
+
+    def _unit(self, node: ir.Node) -> Group | ir.Node:
         return self._groups.get(node, node)
-
-    def _is_tiny(self, group: _Group) -> bool:
-        """Whether a group is a kernel of its own that moves so little that its launch is what it costs."""
-        results = group.outputs()
-        if group.moving_nodes() < 2 or not all(self._shapes.same(v, group.domain) for v in results):
-            return False
-        sizes = [self._shapes.bytes(v) for v in (*group.inputs(), *results)]
-        return None not in sizes and sum(s for s in sizes if s is not None) <= cost.TINY_BYTES
 
     def _same_size(self, one: ir.Value, other: ir.Value) -> bool:
         try:
             sizes = [product(index_ops.dims_of(value, self._shapes)) for value in (one, other)]
-        except NotAffine:  # a rank or dim is not known
+        except NotAffine:  # a rank or dim is unknown
             return False
         return sizes[0] == sizes[1]
 
-    def _sources(self, group: _Group) -> Iterator[tuple[ir.Node, list[ir.Node], ir.Value]]:
-        """(producer in another group, views that lie between, value) of everything a group reads."""
-        for value in group.inputs():
-            views, producer = [], value.producer()
+    def _sources(self, group: Group) -> Iterator[tuple[ir.Node, list[ir.Node], ir.Value]]:
+        """(producer in another group, views between, value) for every value that a group reads."""
+        for value in group.inputs:
+            views: list[ir.Node] = []
+            producer = value.producer()
             while producer is not None and producer not in self._groups and self._is_open_view(producer):
+                if len(views) == _MOST_VIEWS:
+                    producer = None
+                    break
                 views.append(producer)
                 operand = producer.inputs[0]
                 producer = None if operand is None else operand.producer()
             if producer is not None and producer in self._groups:
                 yield producer, views, value
 
-    def _take_in_producers(self, group: _Group, node: ir.Node) -> bool:
-        """Merge the group with those that it reads, the largest operands first; whether anything was merged."""
+    def _take_in_producers(self, group: Group, node: ir.Node) -> bool:
+        """Merge the group with the groups that it reads, largest operand first. Returns whether groups were merged."""
         merged = False
         sources = sorted(self._sources(group), key=lambda s: -(self._shapes.bytes(s[2]) or 0))
         for producer, views, value in sources:
             group, other = self._groups[node], self._groups[producer]
             if group is other:
                 continue
-            reason = self.obstacle(other, group, value, views)
-            if reason is not None:
-                for reader in (node, *value.consumers()):
-                    self._kept_apart.setdefault((producer, reader), reason)
+            union = self.union(other, group, value, views)
+            if isinstance(union, str):
+                self._kept_apart.setdefault((producer, node), union)
+                if (producer, value) not in self._noted:
+                    self._noted.add((producer, value))
+                    for reader in self._context.readers(value):
+                        self._kept_apart.setdefault((producer, reader), union)
                 continue
-            union = self._union(other, group, views)
-            self._groups.update(dict.fromkeys(union.nodes, union))
-            self._context.contract(union.nodes)
+            self._merge(union)
             merged = True
         return merged
 
-    def _union(self, producer: _Group, consumer: _Group, views: list[ir.Node]) -> _Group:
-        nodes = sorted([*producer.nodes, *views, *consumer.nodes], key=self._order.__getitem__)
-        union = _Group(nodes, consumer.domain, producer.cost + consumer.cost)
-        if union.has_index_nodes():
-            union.cost = self._lowered(union).cost
-        return union
+    def union(self, producer: Group, consumer: Group, value: ir.Value, views: list[ir.Node]) -> Group | str:
+        """Both groups as one, or the reason against merging them. The consumer reads `value`."""
+        results = sum(len(node.outputs) for node in (*producer.nodes, *views))
+        if len(consumer.reads) - results > _TOO_MANY_INPUTS:
+            count = f"{len(consumer.reads)} tensors; the limit is {cost.MAX_OPERANDS}"
+            return f"The kernel of {_reader(consumer, value)} reads {count}"
+        union = self._together(producer, consumer, views)
+        reason = self._obstacle(producer, consumer, union, value)
+        return union if reason is None else reason
 
-    def obstacle(self, producer: _Group, consumer: _Group, value: ir.Value, views: list[ir.Node]) -> str | None:
-        """Why the two groups cannot or should not become one, or None. `value` goes from the one to the other."""
+    def _together(self, producer: Group, consumer: Group, views: list[ir.Node]) -> Group:
+        """Both groups as one, with the views between them."""
         both = {*producer.nodes, *views, *consumer.nodes}
-        union = _Group(
-            sorted(both, key=self._order.__getitem__), consumer.domain, producer.cost + consumer.cost
-        )  # fmt: skip
-        if union.has_index_nodes():
-            reason = self._index_obstacle(producer, consumer, union)
+        viewed = boundary.inputs_of(views, index_ops.data_inputs)
+        reads = dict.fromkeys((*producer.reads, *viewed, *consumer.reads))
+        writes = [*producer.writes, *(v for n in views for v in n.outputs), *consumer.writes]
+        return Group(
+            self._context,
+            sorted(both, key=self._order.__getitem__),
+            consumer.domain,
+            producer.cost + consumer.cost,
+            [v for v in reads if v.producer() not in both],
+            [v for v in writes if v.is_graph_output() or self._is_read_outside(v, both)],
+            bool(views) or producer.has_index_nodes or consumer.has_index_nodes,
+        )
+
+    def _is_read_outside(self, value: ir.Value, nodes: set[ir.Node]) -> bool:
+        return any(reader not in nodes for reader in self._context.readers(value))
+
+    def _obstacle(self, producer: Group, consumer: Group, union: Group, value: ir.Value) -> str | None:
+        """The reason against merging two groups into `union`, None where they can merge."""
+        if union.has_index_nodes:
+            reason = self._index_obstacle(producer, consumer, union, value)
         else:
-            reason = self._broadcast_obstacle(producer, consumer, both)
+            reason = self._broadcast_obstacle(producer, consumer, set(union.nodes), value)
         if reason is not None:
             return reason
-        operands = len(union.inputs()) + len(union.outputs())
+        operands = len(union.reads) + len(union.writes)
         if operands > cost.MAX_OPERANDS:
-            return f"one kernel would have {operands} operands; {cost.MAX_OPERANDS} is the most that pays"
+            return f"The fused kernel would read and write {operands} tensors; the limit is {cost.MAX_OPERANDS}"
         if len(union.nodes) > cost.MAX_NODES or union.cost > cost.MAX_COST:
-            return f"one kernel would run {len(union.nodes)} operators and need too many registers"
+            return f"The fused kernel would run {len(union.nodes)} operators and need too many registers"
         if self._context.spills(union.nodes):
-            return f"one kernel would run {len(union.nodes)} operators, which spilled registers when it was compiled"
+            return f"The fused kernel of {len(union.nodes)} operators spilled registers when it was compiled"
         if self._context.makes_cycle(union.nodes):
-            return f"{value.name} also reaches the consumer through a node outside, so one kernel would wait for itself"
+            return (
+                f"`{value.name}` also reaches {_reader(consumer, value)} through a node outside the kernel, so fusing"
+                " would make a cycle"
+            )
         return None
 
-    def _broadcast_obstacle(self, producer: _Group, consumer: _Group, both: set[ir.Node]) -> str | None:
+    def _broadcast_obstacle(self, producer: Group, consumer: Group, both: set[ir.Node], value: ir.Value) -> str | None:
         if self._shapes.same(producer.domain, consumer.domain):
             return None
-        needed_elsewhere = [
-            v for v in producer.outputs() if v.is_graph_output() or any(u not in both for u in v.consumers())
-        ]
-        if needed_elsewhere:
-            return f"{needed_elsewhere[0].name} is needed elsewhere and its shape is not the consumer's"
+        read_elsewhere = [v for v in producer.outputs if v.is_graph_output() or self._is_read_outside(v, both)]
+        if read_elsewhere:
+            own, other = (_shape_text(v, self._shapes) for v in (read_elsewhere[0], consumer.domain))
+            return (
+                f"`{read_elsewhere[0].name}` is read outside the kernel too, and its shape {own} differs from the"
+                f" kernel's {other}"
+            )
         if producer.cost > cost.MAX_RECOMPUTED_COST:
-            return "it would be computed again for every element it is broadcast to"
+            return _recomputed(producer, value)
         return None
 
-    def _index_obstacle(self, producer: _Group, consumer: _Group, union: _Group) -> str | None:
-        """As `obstacle`, where index nodes are among them: what the merged kernel computes and reads decides."""
+    def _index_obstacle(self, producer: Group, consumer: Group, union: Group, value: ir.Value) -> str | None:
+        """The reason against merging groups with index nodes: too much recomputation or more bytes moved, else None.
+
+        Sets the cost of `union`.
+        """
         try:
             program = self._lowered(union)
         except ValueError as error:
-            return f"as one kernel, {error}"
+            return str(error)
         larger = cost.grows(producer.domain, consumer.domain, self._shapes)
         if larger and producer.cost > cost.MAX_RECOMPUTED_COST:
-            return "it would be computed again for every element it is broadcast to"
+            return _recomputed(producer, value)
         if program.cost - producer.cost - consumer.cost > cost.MAX_RECOMPUTED_COST:
-            return "its values would be computed several times, as its consumer reads them in several orders"
-        apart = [cost.moved(self._lowered(g), g.inputs(), g.outputs(), self._shapes) for g in (producer, consumer)]
-        together = cost.moved(program, union.inputs(), union.outputs(), self._shapes)
+            return (
+                f"{_reader(consumer, value)} reads `{value.name}` in several orders, so {_producer(producer, value)}"
+                " would be recomputed for each of them"
+            )
+        apart = [cost.moved(self._lowered(g), g.inputs, g.outputs, self._shapes) for g in (producer, consumer)]
+        together = cost.moved(program, union.inputs, union.outputs, self._shapes)
         if together is not None and None not in apart and together > sum(b for b in apart if b is not None):
-            return f"one kernel would move {together} bytes, two move {apart[0]} and {apart[1]}"
+            separate = sum(b for b in apart if b is not None)
+            return f"The fused kernel would move {together} bytes; the two kernels together move {separate}"
         union.cost = program.cost
         return None
 
     def regions(self) -> list[Region]:
-        """Groups that are two kernels or more without fusing, in the order of their first nodes.
+        """Groups that replace two kernels or more, in the order of their first nodes.
 
-        And one operator alone, where the CUDA provider's kernel takes twice as long as ours (docs/notes.md).
+        One operator alone is a region where the CUDA provider's kernel takes twice as long (benchmarks/notes.md).
         """
-        found = []
+        regions = []
         for group in dict.fromkeys(self._groups.values()):
-            if group.moving_nodes() < 2 and not self._is_slow_alone(group):
+            if group.moving_nodes < 2 and not self._is_slow_alone(group):
                 continue
-            inputs, outputs = group.inputs(), group.outputs()
+            inputs, outputs = group.inputs, group.outputs
             if not inputs or not outputs:
                 continue
             region = Region(
                 tuple(group.nodes), tuple(inputs), tuple(outputs),
                 cost.of_region(group.nodes, inputs, outputs, self._shapes), self._kind,
-                self._lowered(group) if group.has_index_nodes() else None,
+                self._lowered(group) if group.has_index_nodes else None,
             )  # fmt: skip
             region.verify()
-            found.append(region)
-        return sorted(found, key=lambda r: self._order[r.nodes[0]])
+            regions.append(region)
+        return sorted(regions, key=lambda r: self._order[r.nodes[0]])
 
-    def _is_slow_alone(self, group: _Group) -> bool:
+    def _is_slow_alone(self, group: Group) -> bool:
         dtype = self._shapes.dtype(group.domain)
         moving = [node.op_type for node in group.nodes if not index_ops.is_view(node)]
         return moving == ["Gelu"] and dtype is not None and dtype.name in _SIXTEEN_BIT
 
     def refusals(self) -> list[Refusal]:
-        """One refusal for every edge from or to an elementwise node that did not become part of one region."""
-        found = []
+        """One refusal for every edge between nodes of different regions, where one of the nodes is elementwise."""
+        refusals = []
         for node in self._order:
             if not self._is_open(node):
                 continue
@@ -303,11 +359,11 @@ class _Growth:
                     continue
                 refusal = self._refusal(producer, node)
                 if refusal is not None:
-                    found.append(refusal)
-        return found
+                    refusals.append(refusal)
+        return refusals
 
     def _is_open(self, node: ir.Node) -> bool:
-        """Whether a pointwise region may take the node: index operations on shapes stay on the host."""
+        """Whether a pointwise region may take the node. Index operations on shapes stay on the host."""
         if self._context.is_taken(node):
             return False
         if eligibility.is_elementwise(node):
@@ -322,8 +378,9 @@ class _Growth:
             if unfit in self._unfit:
                 return Refusal(unfit.name or "", unfit.op_type, other.name or "", self._unfit[unfit])
         if producer not in self._groups or node not in self._groups:
-            return None  # a view, which costs nothing where it is
+            return None  # a view, which ONNX Runtime runs without a kernel
         if self._groups[producer] is self._groups[node]:
             return None
-        reason = self._kept_apart.get((producer, node), "its group was already complete")
+        complete = f"No larger fused kernel was found: the kernel of {producer.op_type} was complete before this node"
+        reason = self._kept_apart.get((producer, node), complete)
         return Refusal(node.name or "", node.op_type, producer.name or "", reason)

@@ -1,9 +1,9 @@
 """Lowering of regions with index operations: values are evaluated backward from the outputs, under index maps.
 
 The domain is the flat index of the outputs, which all have the same size. An elementwise node applies its row of the
-operator table to its operands under the same map, broadcast; an index node hands its operand a map of its own. Where
-that reaches an input of the region, the map has become an access. A value that is needed under two maps is computed
-twice; what comes out the same is shared (expr.Builder).
+operator table to its operands under the same map, broadcast. An index node evaluates its operand under another map. At
+an input of the region, the map becomes an access. A value that is read under two maps is computed twice; equal
+instructions are shared (program/expressions.py).
 """
 
 from __future__ import annotations
@@ -24,8 +24,9 @@ from onnxopt.program.index_maps import Guard, Linear, Map, NotAffine, identity
 from onnxopt.program.indexing import MAX_CONDITIONS, MAX_TERMS, Access, Condition, Indexing, Term
 from onnxopt.program.pointwise import Instruction, Program, without_dead_code
 
-MAX_ACCESSES = 16  # they share a kernel's parameters and registers
-_MAX_EVALUATIONS = 512  # of one region; beyond, the same values are computed again too often
+MAX_ACCESSES = 16  # of one kernel: every access takes kernel parameters and registers
+TOO_MANY_ACCESSES = f"The fused kernel would read its inputs through more than {MAX_ACCESSES} different index maps"
+_MAX_EVALUATIONS = 512  # of values under maps, in one region
 
 
 def lower_indexed(
@@ -35,12 +36,15 @@ def lower_indexed(
     opsets: Mapping[str, int],
     shapes: Shapes,
 ) -> Program:
-    """The program of nodes with index operations among them. Raises NotAffine with the reason where there is none."""
+    """The program of nodes with index operations among them. NotAffine, with the reason, where there is none."""
     return Evaluation(nodes, inputs, opsets, shapes).program(outputs)
 
 
 class Evaluation:
-    """Instructions and accesses as they are found. Leaves have ids below 0 until their number is known."""
+    """Instructions and accesses, collected while values are evaluated.
+
+    Leaves have ids below 0 until their number is known.
+    """
 
     def __init__(self, nodes: Sequence[ir.Node], inputs: Sequence[ir.Value], opsets: Mapping[str, int], shapes: Shapes):
         self.opsets, self.shapes = opsets, shapes
@@ -54,7 +58,7 @@ class Evaluation:
     def program(self, outputs: Sequence[ir.Value]) -> Program:
         shapes = tuple(dims_of(v, self.shapes) for v in outputs)
         if len({product(dims) for dims in shapes}) != 1:
-            raise NotAffine("its outputs have different sizes")
+            raise NotAffine("The outputs of the fused kernel have different numbers of elements")
         results = [self.value(v, identity(dims)).id for v, dims in zip(outputs, shapes, strict=True)]
         index = self.indexing(shapes)
         program = Program(
@@ -70,18 +74,18 @@ class Evaluation:
         try:
             program.verify()
         except ValueError as error:
-            raise NotAffine(str(error)) from None
+            raise NotAffine(f"The fused kernel is not valid: {error}") from None
         return program
 
     def indexing(self, shapes: tuple[tuple[Extent, ...], ...]) -> Indexing:
-        """How the inputs are read, of a kernel whose outputs have these shapes."""
+        """The index part of the program, for outputs of these shapes."""
         if not self._accesses:
-            raise NotAffine("it reads none of its inputs")
+            raise NotAffine("The fused kernel would read no input")
         dims = tuple(dims_of(v, self.shapes) for v in self._inputs)
         return Indexing(tuple(self._accesses), tuple(self._conditions), dims, shapes, _symbols(dims))
 
     def code(self) -> tuple[Instruction, ...]:
-        """The instructions with the ids that values have in a Program."""
+        """The instructions with the ids of a Program."""
         return tuple(dataclasses.replace(i, args=tuple(self.renumbered(a) for a in i.args)) for i in self._builder.code)
 
     def renumbered(self, own: int) -> int:
@@ -91,10 +95,11 @@ class Evaluation:
         return (-1 - own) // 2 if own % 2 else accesses + (-2 - own) // 2
 
     def value(self, value: ir.Value, at: Map) -> Expr:
+        """A value under a map, evaluated once."""
         known = self._known.get((value, at))
         if known is None:
             if len(self._known) >= _MAX_EVALUATIONS:
-                raise NotAffine("values would be computed again too often")
+                raise NotAffine(f"Index operations would make the kernel evaluate more than {_MAX_EVALUATIONS} values")
             known = self._known[value, at] = self._compute(value, at)
         return known
 
@@ -117,8 +122,8 @@ class Evaluation:
         for operand in node.inputs:
             if operand is not None and operand not in operands:
                 if constant(operand) is None:
-                    dims = dims_of(operand, self.shapes)
-                    operands[operand] = self.value(operand, at.with_coordinates(broadcast(at, result_dims, dims)))
+                    coordinates = broadcast(at, result_dims, operand, self.shapes)
+                    operands[operand] = self.value(operand, at.with_coordinates(coordinates))
                 else:
                     operands[operand] = self.value(operand, at)
         return apply_operator(node, operands, self.opsets, self.shapes)
@@ -127,18 +132,16 @@ class Evaluation:
         dtype = storage(value, self.shapes).compute
         result: Expr | None = None
         for piece in reversed(pieces):
-            found = (
-                self._builder.const(piece.fill, dtype) if piece.value is None else self.value(piece.value, piece.map)
-            )
+            part = self._builder.const(piece.fill, dtype) if piece.value is None else self.value(piece.value, piece.map)
             if result is None:
-                result = found
+                result = part
                 continue
             inside = functools.reduce(
                 lambda a, b: a.apply("and", b), (self._condition(g, piece.map.digits) for g in piece.inside)
             )
-            result = inside.where(found, result)
+            result = inside.where(part, result)
         if result is None:
-            raise NotAffine("a result of no elements")
+            raise NotAffine("A result has no elements")
         return result
 
     def _condition(self, guard: Guard, digits: tuple[Extent, ...]) -> Expr:
@@ -148,11 +151,13 @@ class Evaluation:
         condition = Condition(guard.form.offset, _terms(guard.form, digits), guard.low, guard.high)
         number = self._conditions.setdefault(condition, len(self._conditions))
         if number >= MAX_CONDITIONS:
-            raise NotAffine(f"it would tell apart more than {MAX_CONDITIONS} parts of Concats and Pads")
+            raise NotAffine(
+                f"The fused kernel would need more than {MAX_CONDITIONS} conditions for the parts of Concat and Pad"
+            )
         return number
 
     def _lies_inside(self, value: ir.Value, at: Map) -> bool:
-        """Whether all that is read lies in the tensor even where guards do not hold: then they need not be asked."""
+        """Whether all reads stay inside the tensor even where the guards do not hold, so that reads need no guards."""
         for coordinate, dim in zip(at.coordinates, dims_of(value, self.shapes), strict=True):
             if not coordinate.terms and not coordinate.offset:
                 continue
@@ -178,23 +183,23 @@ class Evaluation:
         access = Access(self._inputs[value], _summed(offset), _terms(_joined(flat), at.digits), guards)
         number = self._accesses.setdefault(access, len(self._accesses))
         if number >= MAX_ACCESSES:
-            raise NotAffine(f"it would read its inputs in more than {MAX_ACCESSES} ways")
+            raise NotAffine(TOO_MANY_ACCESSES)
         dtype = storage(value, self.shapes)
         return Expr(self._builder, -1 - 2 * number, DTYPES[dtype.name].compute, dtype.name)
 
 
 def _symbols(dims: Sequence[tuple[Extent, ...]]) -> tuple[tuple[str, int, int], ...]:
-    """Where each symbol can be read off: the first input and axis of that very size."""
-    found: dict[str, tuple[str, int, int]] = {}
+    """(symbol, input, axis) for each symbol: the first input and axis whose size is the symbol."""
+    symbols: dict[str, tuple[str, int, int]] = {}
     for k, row in enumerate(dims):
         for axis, dim in enumerate(row):
             if len(dim.symbols) == 1 and dim.factor == 1:
-                found.setdefault(dim.symbols[0], (dim.symbols[0], k, axis))
-    return tuple(found.values())
+                symbols.setdefault(dim.symbols[0], (dim.symbols[0], k, axis))
+    return tuple(symbols.values())
 
 
 def _summed(offset: list[Extent]) -> tuple[Extent, ...]:
-    """The summands with those of the same symbols added up."""
+    """The offset with summands of the same symbols added up."""
     sums: dict[tuple[str, ...], int] = {}
     for e in offset:
         sums[e.symbols] = sums.get(e.symbols, 0) + e.factor
@@ -202,21 +207,21 @@ def _summed(offset: list[Extent]) -> tuple[Extent, ...]:
 
 
 def _joined(flat: list[tuple[int, Extent]]) -> Linear:
-    """One coefficient a digit. Raises NotAffine where two of one digit have different symbols."""
+    """One coefficient per digit. NotAffine where two coefficients of one digit have different symbols."""
     joined: dict[int, Extent] = {}
     for digit, coefficient in flat:
         before = joined.get(digit)
         if before is not None and before.symbols != coefficient.symbols:
-            raise NotAffine("a dim is read at a sum of symbolic strides")
+            raise NotAffine("The index of an element depends on a sum of different symbolic dims")
         joined[digit] = coefficient if before is None else Extent(before.factor + coefficient.factor, before.symbols)
     return Linear(0, tuple(sorted(joined.items())))
 
 
 def _terms(form: Linear, digits: tuple[Extent, ...]) -> tuple[Term, ...]:
-    """The terms of a form over the flat index, innermost first; digits that are read as one are joined."""
+    """The terms of a form over the flat index, innermost first. Digits that are contiguous in memory are one term."""
     coefficients = dict(form.terms)
     terms: list[Term] = []
-    open_at = -1  # the digit outside of the last term, where that may go on
+    open_at = -1  # the digit outside of the last term, which may extend the term
     div = ONE
     for k in range(len(digits) - 1, -1, -1):
         stride = coefficients.get(k)
@@ -229,5 +234,5 @@ def _terms(form: Linear, digits: tuple[Extent, ...]) -> tuple[Term, ...]:
             open_at = k - 1
         div = div * digits[k]
     if len(terms) > MAX_TERMS:
-        raise NotAffine(f"the index of one of its inputs would have more than {MAX_TERMS} terms")
+        raise NotAffine(f"The index of one input would have more than {MAX_TERMS} terms")
     return tuple(terms)

@@ -1,7 +1,6 @@
-"""Launch: block sizes, vectors a thread and sizes of tiles, as measured: launch.json is the table, and how it was made.
+"""Launch: measured block sizes, vectors per thread, and tile sizes. launch.json has the numbers and their source.
 
-One kernel serves every architecture of a fatbin, so that the row of the newest architecture that was measured stands
-for all of them.
+One kernel serves every architecture of a fatbin. The numbers of the newest measured architecture stand for all.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ _TABLE = Path(__file__).with_name("launch.json")
 
 @dataclasses.dataclass(frozen=True)
 class Block:
-    """threads: of a block. unroll: vectors a thread."""
+    """threads: of a block. unroll: vectors per thread."""
 
     threads: int
     unroll: int
@@ -25,19 +24,19 @@ class Block:
 
 @dataclasses.dataclass(frozen=True)
 class TileArea:
-    """elements: that a tile should have at most. threads: of its block."""
+    """elements: the most elements of a tile. threads: of its block."""
 
     elements: int
     threads: int
 
 
 def block() -> Block:
-    """For every kernel that is not tiled."""
+    """The block of every kernel that is not tiled."""
     return Block(**_table()["block"])
 
 
 def tile_area(elements: int | None, size: int) -> TileArea:
-    """For a domain of this many elements; None: not known. size: bytes of an element of what goes through tiles."""
+    """The tile area for a domain of this many elements, None if unknown. size: bytes of an element of a tiled input."""
     rows = _table()["tiles"]
     row = next(r for r in rows if r["below"] is None or (elements is not None and elements < r["below"]))
     return TileArea(row["elements"] * (_table()["tile_of_bytes"] if size == 1 else 1), row["threads"])

@@ -23,8 +23,9 @@ def lower(
 ) -> Program:
     """The program of nodes in topological order that read `inputs` (and constants) and define `outputs`.
 
-    Every node must have a row in the table, or be an index operation, and every value a storable dtype: fusion/fuse.py sees to
-    both. Raises index_maps.NotAffine where index operations cannot be part of a kernel.
+    Every node must have a row in the operator table or be an index operation, and every value must have a storable
+    dtype; the search for regions checks both. Raises index_maps.NotAffine where index operations cannot be part of a
+    kernel.
     """
     if any(is_index(node) for node in nodes):
         return lower_indexed(nodes, inputs, outputs, opsets, shapes)
@@ -56,7 +57,8 @@ def lower(
 
 
 def immediate(builder: Builder, value: ir.Value, shapes: Shapes) -> tuple[Expr, int]:
+    """A scalar constant as an expression, and its rank. ValueError for other values."""
     tensor = constant(value)
     if tensor is None:
-        raise ValueError(f"{value.name} is neither an input of the region nor a constant of one element")
+        raise ValueError(f"`{value.name}` is neither an input of the region nor a scalar constant")
     return builder.const(tensor.numpy().reshape(()).item(), storage(value, shapes).compute), len(tensor.shape)

@@ -1,4 +1,4 @@
-"""Tiles: the sides of the piece of a transposed domain that one block takes through shared memory."""
+"""Tiles: the sides of the piece of a transposed domain that one block moves through shared memory."""
 
 from __future__ import annotations
 
@@ -11,21 +11,22 @@ from onnxopt.program.extents import Extent
 from onnxopt.program.hardware import STATIC_SHARED_BYTES, WARP
 from onnxopt.program.indexing import Term
 
-COLUMNS = 64  # at least
-_LINE_BYTES = 128  # of the cache: a row of a tile has no less
-_PADDING = 36  # elements a row in shared memory, at most
-_FEWEST_BY_ROWS = 16  # columns of a tile whose rows lie one behind the other there (pointwise/tile_column.cuh)
-_SHORTEST_SIDE = 8  # of a tile that may be cut anywhere
-_SHORTEST_READ = 16  # elements along the columns that are worth the way through shared memory where rows are few
-_MOST_WHOLE = 64  # rows of a whole tile
-_FEWEST_VECTORS = 4  # of the rows, for a tile that slides: at both ends a vector is stored element by element
+COLUMNS = 64  # the least columns of a wide tile
+_LINE_BYTES = 128  # a cache line; a row of a tile is no shorter
+_PADDING = 36  # the most padding elements of a row in shared memory
+_FEWEST_BY_ROWS = 16  # the least columns of a tile that shared memory holds row by row (pointwise/tile_column.cuh)
+_SHORTEST_SIDE = 8  # the shortest side of a tile that is cut from a larger domain
+_SHORTEST_READ = 16  # the least columns for which shared memory pays where rows are few
+_MOST_WHOLE = 64  # the most rows of a whole tile
+_FEWEST_VECTORS = 4  # the least vectors of the rows of a sliding tile, which stores both ends element by element
 
 
 @dataclasses.dataclass(frozen=True)
 class Tile:
     """rows x columns elements, by blocks of `threads`, stored in vectors of `width`.
 
-    whole: all rows there are. slides: begins in each column with the vector that its first row lies in.
+    whole: the tile has all rows of the domain. slides: in each column, the tile begins with the vector that holds its
+    first row.
     """
 
     rows: int
@@ -37,7 +38,7 @@ class Tile:
 
 
 def choose(column: Term, count: Extent, sizes: Sequence[int], width: int) -> tuple[Tile, ...]:
-    """The tiles for inputs that lie along the term `column`, in the order to try them; none where it is not worth it.
+    """The tiles for inputs that are contiguous along the term `column`, in the order to try; none if tiles do not pay.
 
     count: size of the domain. sizes: bytes of an element of each such input. width: the widest vector.
     """
@@ -53,23 +54,23 @@ def choose(column: Term, count: Extent, sizes: Sequence[int], width: int) -> tup
     if any(n is not None and n < _SHORTEST_SIDE for n in (rows, columns)) and not _is_strip(rows, columns):
         return ()
     if column.div.factor % width == 0:
-        found = [_cut(rows, wide, area, width, row_bytes)]
-    elif rows is None:  # what is hoped for, and what fits any number of them
-        found = [_cut(rows, wide, area, width, row_bytes, slides=slides) for slides in (False, True)]
+        tiles = [_cut(rows, wide, area, width, row_bytes)]
+    elif rows is None:  # a tile for whole vectors of rows, then one for any number of rows
+        tiles = [_cut(rows, wide, area, width, row_bytes, slides=slides) for slides in (False, True)]
     elif rows < _FEWEST_VECTORS * width or 1 < _widest(width, rows) == width // 2:
-        found = [_cut(rows, wide, area, _widest(width, rows), row_bytes)]
+        tiles = [_cut(rows, wide, area, _widest(width, rows), row_bytes)]
     else:
-        found = [_cut(rows, wide, area, width, row_bytes, slides=True)]
-    return tuple(t for t in found if _fits(t, row_bytes))
+        tiles = [_cut(rows, wide, area, width, row_bytes, slides=True)]
+    return tuple(t for t in tiles if _fits(t, row_bytes))
 
 
 def _is_strip(rows: int | None, columns: int | None) -> bool:
-    """Few columns beside many rows, as SpaceToDepth reads them."""
+    """Whether there are few columns and many rows, as in SpaceToDepth."""
     return columns is not None and rows is not None and columns < _SHORTEST_SIDE and rows >= 4 * _SHORTEST_SIDE
 
 
 def _whole(rows: int, columns: int | None, wide: int, area: launch.TileArea, width: int) -> Tile | None:
-    """A tile of all rows: as many columns as the area allows; None where no vector or too few columns fit it."""
+    """A tile of all rows and as many columns as the area allows; None where no vector or too few columns fit."""
     if columns is None or columns < _SHORTEST_READ:
         return None
     fit = max(_SHORTEST_READ, 1 << int(math.log2(max(1, area.elements // rows))))
@@ -78,17 +79,17 @@ def _whole(rows: int, columns: int | None, wide: int, area: launch.TileArea, wid
     if rows >= _SHORTEST_SIDE and vector == _widest(width, rows):
         return None
     if rows >= _FEWEST_VECTORS * width and vector < width:
-        return None  # one that slides is better
+        return None  # a sliding tile is faster
     return Tile(rows, fit, vector, _threads(rows * fit // vector, area), whole=True)
 
 
 def _cut(
     rows: int | None, columns: int, area: launch.TileArea, width: int, row_bytes: int, *, slides: bool = False
 ) -> Tile:
-    """A tile that has some of the rows."""
+    """A tile of some of the rows."""
     most = max(area.elements // columns // width * width, width)
     tile_rows = most
-    if rows is not None:  # so that the last tile along the rows is about as full as the others
+    if rows is not None:  # make the last tile along the rows about as full as the others
         reach = rows + (width - 1 if slides else 0)
         tile_rows = -(-reach // (-(-reach // most) * width)) * width
     tile = Tile(tile_rows, columns, width, area.threads, slides=slides)
@@ -98,13 +99,13 @@ def _cut(
 
 
 def _threads(vectors: int, area: launch.TileArea) -> int:
-    """So many that each has as many vectors as the others."""
+    """The number of threads for which every thread has the same number of vectors."""
     each = -(-vectors // area.threads)
     return -(-vectors // (each * WARP)) * WARP
 
 
 def _widest(width: int, *numbers: int) -> int:
-    """The widest vector, at most `width`, that divides all of these."""
+    """The widest vector, at most `width`, that divides all of these numbers."""
     return max(w for w in (16, 8, 4, 2, 1) if w <= width and all(n % w == 0 for n in numbers))
 
 

@@ -1,4 +1,4 @@
-"""How the accesses of a rowwise kernel with index operations lie over its rows."""
+"""The memory layout of the accesses of a rowwise kernel with index operations, relative to the kernel's rows."""
 
 from __future__ import annotations
 
@@ -13,8 +13,10 @@ from onnxopt.program.rowwise import RowProgram
 
 
 def modes(program: RowProgram) -> str:
-    """The mode of every leaf, then of every condition: BY_COLUMN where the column alone decides it, DENSE where it is the
-    same for a whole row."""
+    """The mode of every access, then of every condition.
+
+    A condition is BY_COLUMN where it depends on the column alone, and DENSE where it is the same for a whole row.
+    """
     index = program.index
     if index is None:
         return ""
@@ -46,21 +48,25 @@ def _condition_mode(program: RowProgram, condition: Condition) -> Mode:
     return Mode.DENSE if all(t.div.over(length) is not None for t in condition.terms) else Mode.ANY
 
 
-def reads_across(index: Indexing, inputs: Sequence[str], length: Extent) -> bool:
-    """Whether some input is read so that neighbours in the domain lie far apart: then most of what memory moves would
-    be for nothing. What has no more elements than a row (of `length`) stays in the cache. inputs: storage dtypes."""
-    return any(_is_scattered(a, DTYPES[inputs[a.input]].size, length) for a in index.accesses)
+def input_read_across(index: Indexing, inputs: Sequence[str], length: Extent) -> int | None:
+    """The first input of which neighbours in the domain lie far apart in memory, None if there is no such input.
+
+    Most of the bytes that memory moves for such an input are not used. An input that has no more elements than a row
+    (of `length`) stays in the cache and does not count. inputs: storage dtypes.
+    """
+    scattered = (a.input for a in index.accesses if _is_scattered(a, DTYPES[inputs[a.input]].size, length))
+    return next(scattered, None)
 
 
 def cuts_vectors(program: RowProgram) -> bool:
-    """Whether a part of a row that a guard tells begins or ends inside a vector, so that it is loaded in pieces."""
+    """Whether a guarded part of a row begins or ends inside a vector, so that the vector is loaded in pieces."""
     index = program.index
     if index is None:
         return False
     guards = {g for a in index.accesses for g in a.guards}
     width = ACCESS_BYTES // min(DTYPES[d].size for d in program.inputs)
-    told = [index.conditions[g] for g in guards if _condition_mode(program, index.conditions[g]) != Mode.DENSE]
-    return any((c.low - c.offset) % width or (c.high - c.low) % width for c in told)
+    in_rows = [index.conditions[g] for g in guards if _condition_mode(program, index.conditions[g]) != Mode.DENSE]
+    return any((c.low - c.offset) % width or (c.high - c.low) % width for c in in_rows)
 
 
 def _is_scattered(access: Access, size: int, length: Extent) -> bool:

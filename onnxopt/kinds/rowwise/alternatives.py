@@ -8,12 +8,12 @@ from collections.abc import Iterator
 from onnxopt.fusion.region import Kernel
 from onnxopt.kinds.rowwise.entry_points import RowVariant
 
-_MOST_SPECIAL = 2  # entry points that others are made of, the most frequent ones
+_MOST_SPECIAL = 2  # entry points that have alternatives, the most frequent ones
 _MOST_ELEMENTS = 32  # of a row that a thread holds in registers
 
 
 def alternatives(kernel: Kernel) -> Iterator[RowVariant]:
-    """The first entry points for known lengths of rows, with twice and half as many threads a row and a block."""
+    """The first entry points for known row lengths, with twice and half as many threads per row and per block."""
     rows = [v for v in kernel.variants if isinstance(v, RowVariant)]
     held = [v for v in rows if v.layout == "held" and v.columns and v.cluster == 1]
     for variant in held[:_MOST_SPECIAL]:

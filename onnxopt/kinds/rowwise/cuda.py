@@ -16,20 +16,20 @@ from onnxopt.program.pointwise import Instruction
 from onnxopt.program.rowwise import GIVEN, Piece, RowProgram, Stage, is_float
 
 HEADER = "rowwise/rowwise.cuh"
-_WORD = 4  # bytes: partial results are exchanged word by word
+_WORD = 4  # bytes; threads exchange partial results word by word
 _MERGE = {"sum": "add", "prod": "mul", "max": "max", "min": "min"}
-_NOT_FOR_CLUSTERS = "#if __CUDA_ARCH__ >= 900"  # older GPUs have none; the host never launches it there
+_HAS_CLUSTERS = "#if __CUDA_ARCH__ >= 900"  # the host never launches a cluster kernel on older GPUs
 
 
 def lines(kernel: Kernel) -> list[str]:
-    """The kernel's stages as structs, and an entry point a variant."""
+    """The kernel's stages as structs, and one entry point per variant."""
     program = cast(RowProgram, kernel.program)
     entries = [line for v in kernel.variants for line in _entry(kernel.name, program, cast(RowVariant, v))]
     return [*_struct(kernel.name, program), "", *entries]
 
 
 def is_exact(program: RowProgram) -> bool:
-    """Whether some float is stored in more than 16 bits, so that approximate functions would show in it."""
+    """Whether some float has more than 16 bits, so that the error of approximate functions would be visible."""
     floats = [DTYPES[d] for d in (*program.inputs, *program.outputs) if is_float(d)]
     casts = any(i.op == "cast" for p in program.pieces for i in p.program.code)
     return casts or any(d.size > 2 for d in floats)
@@ -45,7 +45,7 @@ class _Text:
         self._sums = exponential_sums(program)
 
     def slot(self, k: int) -> str:
-        """The value in a slot, as an expression inside any function."""
+        """The value in slot k as an expression, valid in every function of the struct."""
         if k < self._first:
             return f"x{k}"
         k -= self._first
@@ -62,18 +62,18 @@ class _Text:
         return statements(piece.program, [self.slot(k) for k in piece.reads], exact, sums)
 
     def row_statements(self, piece: Piece) -> tuple[list[str], list[str]]:
-        """The same for what is computed once a row, all lanes waiting for it: no division that branches."""
+        """The statements of a row piece, without divisions that branch: all lanes wait for the values of a row."""
         program = piece.program
         first = len(program.inputs)
         code = list(program.code)
 
-        def made(k: int) -> Instruction | None:
+        def definition(k: int) -> Instruction | None:
             return code[k - first] if k >= first else None
 
         for k, step in enumerate(code):
             if step.op != "div" or step.dtype != "float32":
                 continue
-            above, below = (made(a) for a in step.args)
+            above, below = (definition(a) for a in step.args)
             if step.args[1] < first and piece.reads[step.args[1]] == self._first:
                 code[k] = dataclasses.replace(step, op="div_by_count")
             elif above and above.op == "const" and above.value == 1.0 and below and below.op == "sqrt":
@@ -81,7 +81,7 @@ class _Text:
         return self.statements(dataclasses.replace(piece, program=dataclasses.replace(program, code=tuple(code))), True)
 
     def reads(self, piece: Piece | None) -> str:
-        """The leaves that a piece reads, as a mask."""
+        """The leaves that a piece reads, as a bit mask."""
         return hex(sum(1 << k for k in (piece.reads if piece else ()) if k < self._first)) + "u"
 
     def row(self) -> list[str]:
@@ -90,7 +90,7 @@ class _Text:
         return ["struct Row {", "  float length;", "  double wide_length;", "  int64_t position;", *fields, "};"]
 
     def stage(self, k: int, stage: Stage, first: int) -> list[str]:
-        """Stage k, whose reduced values are row values `first` and those after it."""
+        """The struct of stage k. first: the row value that holds the stage's first reduced value."""
         dtypes = [C_TYPES[d] for d in stage.element.program.outputs]
         alignment = max(_WORD, *(DTYPES[d].size for d in stage.element.program.outputs))
         pairs = list(zip(dtypes, stage.reductions, strict=True))
@@ -98,8 +98,8 @@ class _Text:
         merged = [_MERGE[r] for r in stage.reductions]
         finish = [f"row.r{first + n} = partial.p{n};" for n in range(len(pairs))]
         if stage.row is not None:
-            more, values = self.row_statements(stage.row)
-            finish += [*more, *(f"row.r{first + len(pairs) + n} = {v};" for n, v in enumerate(values))]
+            row_body, values = self.row_statements(stage.row)
+            finish += [*row_body, *(f"row.r{first + len(pairs) + n} = {v};" for n, v in enumerate(values))]
         return [
             f"struct Stage{k} {{",
             f"  static constexpr unsigned kReads = {self.reads(stage.element)};",
@@ -126,7 +126,7 @@ class _Text:
         ]
 
     def output(self, function: str, piece: Piece | None, stored: Sequence[int], exact: bool) -> list[str]:
-        """The function that computes some outputs."""
+        """The function that computes the outputs `stored`."""
         body, results = self.statements(piece, exact) if piece else ([], [])
         body += [f"y{k} = {value};" for k, value in zip(stored, results, strict=True)]
         return [
@@ -164,8 +164,7 @@ def _struct(name: str, program: RowProgram) -> list[str]:
 
 
 def _early_outputs(program: RowProgram) -> int:
-    """The element outputs for which nothing is reduced, and that read no input which the first stage does not, as a
-    mask."""
+    """The element outputs that read no reduced value and only inputs that the first stage reads, as a bit mask."""
     if program.output is None:
         return 0
     piece = program.output
@@ -179,7 +178,7 @@ def _early_outputs(program: RowProgram) -> int:
 
 
 def _index(program: RowProgram) -> list[str]:
-    """The conditions that guard each input, the range in which each of them holds, and how their terms are spelled."""
+    """The conditions that guard each input, the range of each condition, and the index forms."""
     lines = [f"static constexpr unsigned guards[] = {{{', '.join(map(str, program.guards))}}};"]
     if program.index is None:
         return [*lines, "static constexpr bool kIndexed = false;", "using Forms = AnyTerms;"]
@@ -221,7 +220,7 @@ def _entry(name: str, program: RowProgram, variant: RowVariant) -> list[str]:
             "",
         ]
     return [
-        f"{_NOT_FOR_CLUSTERS}",
+        f"{_HAS_CLUSTERS}",
         f'extern "C" __global__ void __cluster_dims__({variant.cluster}, 1, 1) {bounds}',
         f"{variant.symbol}(const __grid_constant__ {params} params) {{",
         call,

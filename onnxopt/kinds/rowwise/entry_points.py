@@ -1,6 +1,6 @@
-"""Which entry points a rowwise kernel gets, by the lengths that its rows are known to have.
+"""The entry points of a rowwise kernel, chosen by the known lengths of its rows.
 
-The library tries them in order and takes the first that fits the shapes at hand (custom_ops/cuda/rowwise_variant.cc).
+The library runs the first entry point that fits the shapes of a call (custom_ops/cuda/rowwise_variant.cc).
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from onnxopt.program.dtypes import DTYPES
 from onnxopt.program.hardware import ACCESS_BYTES
 from onnxopt.program.rowwise import RowProgram
 
-_LEAST_COPIED = 4  # bytes that are copied to shared memory at once
-LAYOUTS = ("held", "ragged", "piped", "ring", "split", "looped", "strided")  # in the order that the host tries them
-_MOST_LENGTHS = 3  # lengths of rows that get an entry point of their own
+_LEAST_COPIED = 4  # bytes of one copy to shared memory
+LAYOUTS = ("held", "ragged", "piped", "ring", "split", "looped", "strided")  # in the order in which the host tries them
+_MOST_LENGTHS = 3  # row lengths that have an entry point of their own
 _LOOPED_THREADS = 512
 _CLUSTER = 8
 
@@ -32,12 +32,12 @@ _CLUSTER = 8
 class RowVariant(Variant):
     """One entry point of a rowwise kernel.
 
-    layout: held (in registers), ragged, piped, ring (in shared memory), looped, split or strided, as rowwise/ has
-    them. lanes: threads that share a row. cluster: blocks that share a row. columns: the only length of a row that it
-    runs, 0 for any that fits. resident: blocks that a multiprocessor should hold at once, 0 where the compiler may take
-    the registers it wants. fetched: mask of the inputs that come through shared memory, which takes `shared` bytes a
-    block. depth: rows that a ring has room for. launch: which of a split variant's launches: one a stage and one more,
-    which lie behind each other.
+    layout: held (in registers), ragged, piped, ring (in shared memory), looped, split or strided; each has a file in
+    cuda_kernels/rowwise/. lanes: threads that share a row. cluster: blocks that share a row. columns: the only row
+    length that the entry point runs, 0 for any length that fits. resident: blocks that a multiprocessor should hold at
+    once, 0 for no limit on the compiler's registers. fetched: bit mask of the inputs that go through shared memory.
+    shared: bytes of shared memory per block. depth: rows that a ring holds. launch: the number of this launch of a
+    split kernel, which has one launch per stage and one for the outputs.
     modes: FLAT, BY_COLUMN, DENSE, CELL or ANY for each input (kinds/pointwise/access_modes.py).
     """
 
@@ -55,7 +55,7 @@ class RowVariant(Variant):
 def choose(
     name: str, program: RowProgram, regions: Sequence[Region], opsets: Mapping[str, int], shapes: Shapes
 ) -> tuple[RowVariant, ...]:
-    """Variants in the order the host tries them: those for foreseen lengths, for ranges of lengths, for any."""
+    """Variants in the order in which the host tries them: for known lengths, for ranges of lengths, for any length."""
     grids = row_domain.of_regions(program, regions, opsets, shapes)
     vector = widest(program)
     chosen: list[RowVariant] = []
@@ -84,7 +84,7 @@ def choose(
 
 
 def widest(program: RowProgram) -> int:
-    """Elements that the longest vectors have: what one access moves of the largest operand's."""
+    """Elements of the widest vector: one access of the operand with the largest elements."""
     return ACCESS_BYTES // max(DTYPES[d].size for d in (*program.leaves, *program.outputs))
 
 
@@ -100,7 +100,7 @@ def _work(program: RowProgram, grids: Sequence[Grid], modes: str) -> RowWork:
 
 
 def variant_of(name: str, program: RowProgram, modes: str, shape: RowShape, length: int) -> RowVariant:
-    """The entry point of this shape for rows of this length. modes: as modes_of tells them."""
+    """The entry point of this shape for rows of this length. modes: see modes_of."""
     if shape.layout == "looped":
         return _variant(name, "looped", anywhere(modes), shape)
     if shape.layout == "ragged":
@@ -110,17 +110,19 @@ def variant_of(name: str, program: RowProgram, modes: str, shape: RowShape, leng
 
 
 def _fetched(program: RowProgram, modes: str, shape: RowShape) -> tuple[int, int]:
-    """The inputs that shared memory has room for, as a mask, and the bytes that they take: of those as large as the
-    domain as many as fit, and then of those that are the same for every row."""
+    """The inputs that fit in shared memory, as a bit mask, and their bytes.
 
-    def taken(k: int) -> int:
+    Inputs as large as the domain come first, then inputs that are the same for every row.
+    """
+
+    def block_bytes(k: int) -> int:
         return DTYPES[program.leaves[k]].size * shape.vector * shape.unroll * shape.threads
 
     whole = [k for k, guards in enumerate(program.guards) if not guards]
-    can = [k for k in whole if DTYPES[program.leaves[k]].size * shape.vector >= _LEAST_COPIED]
+    wide = [k for k in whole if DTYPES[program.leaves[k]].size * shape.vector >= _LEAST_COPIED]
     mask, left = 0, launch_shapes.shared_bytes(shape.resident)
-    copied = [(k, taken(k) * max(shape.depth, 1)) for k in can if modes[k] == Mode.FLAT]
-    copied += [(k, taken(k)) for k in can if modes[k] == Mode.BY_COLUMN and shape.keeps]
+    copied = [(k, block_bytes(k) * max(shape.depth, 1)) for k in wide if modes[k] == Mode.FLAT]
+    copied += [(k, block_bytes(k)) for k in wide if modes[k] == Mode.BY_COLUMN and shape.keeps]
     for k, bytes_ in copied:
         if bytes_ <= left:
             mask, left = mask | 1 << k, left - bytes_
@@ -128,7 +130,7 @@ def _fetched(program: RowProgram, modes: str, shape: RowShape) -> tuple[int, int
 
 
 def _is_strided(grid: Grid) -> bool:
-    """Whether rows certainly do not lie side by side."""
+    """Whether the elements of a row are certainly not contiguous."""
     inner = [d for d in grid.dims[grid.last :] if d != 1]
     return bool(inner) and all(isinstance(d, int) for d in inner)
 
@@ -167,7 +169,7 @@ def _variant(
 
 
 def modes_of(regions: Sequence[Region], program: RowProgram, opsets: Mapping[str, int], shapes: Shapes) -> str:
-    """The mode of every input, as the shapes of the first region have it."""
+    """The mode of every input, for the shapes of the first region."""
     if program.index is not None:
         return access_order.modes(program)
     grid = row_domain.of_region(regions[0].nodes, opsets, shapes)
@@ -180,7 +182,7 @@ def modes_of(regions: Sequence[Region], program: RowProgram, opsets: Mapping[str
 
 
 def mode_of(dims: Dims, view: int, grid: Grid) -> Mode:
-    """How an input of these dims lies over rows that lie side by side."""
+    """The mode of an input of these dims, for rows of contiguous elements."""
     domain = grid.dims if view == 0 else grid.other
     if domain is None or len(dims) > len(domain):
         return Mode.ANY
@@ -197,19 +199,21 @@ def mode_of(dims: Dims, view: int, grid: Grid) -> Mode:
 
 
 def anywhere(modes: str) -> str:
-    """The modes that hold for rows of any length, wherever they begin."""
+    """The modes that hold for rows of any length and alignment."""
     return "".join(mode if mode in (Mode.FLAT, Mode.BY_COLUMN) else Mode.ANY for mode in modes)
 
 
 def _fallback(name: str, program: RowProgram, vector: int) -> RowVariant:
-    """For operands that lie in no way that was foreseen: short code, as it hardly ever runs."""
+    """The entry point for any memory layout of the operands: short code, because it rarely runs."""
     shape = RowShape("looped", vector, 1, _LOOPED_THREADS, _LOOPED_THREADS)
     return _variant(name, "looped", Mode.ANY * len(program.leaves), shape)
 
 
 def _general(name: str, program: RowProgram, vector: int, modes: str, dynamic: bool) -> list[RowVariant]:
-    """Variants for rows of any length: held ones by capacity where lengths are not known, then those that read rows
-    several times."""
+    """Variants for rows of any length.
+
+    Held ones of several capacities come first if lengths are unknown, then those that read rows several times.
+    """
     chosen = []
     if dynamic:
         for layout in ("held", "ragged"):
@@ -225,13 +229,13 @@ def _general(name: str, program: RowProgram, vector: int, modes: str, dynamic: b
 
 
 def split_variants(name: str, program: RowProgram, shape: RowShape, modes: str) -> list[RowVariant]:
-    """The entry points of every launch that a split row takes."""
+    """The entry points of all launches of a split kernel."""
     modes = anywhere(modes)
     return [_variant(name, "split", modes, shape, launch=k) for k in range(len(program.stages) + 1)]
 
 
 def _strided(name: str, program: RowProgram, grids: Sequence[Grid], modes: str) -> list[RowVariant]:
-    """For rows whose elements lie apart: held by the longest row that is known, where it can be, and any."""
+    """Variants for rows of elements that are not contiguous: for the longest known row, and for any row."""
     known = [g.length for g in grids if g.length is not None]
     values = sum(len(stage.reductions) for stage in program.stages)
     work = _work(program, grids, modes)

@@ -1,4 +1,4 @@
-"""Which values of a rowwise program are sums of exponentials less their maximum: 1 at least, and divided by often."""
+"""Finds sums of exp(x - max(x)) in a rowwise program. Such a sum is at least 1, so that divisions by it are cheaper."""
 
 from __future__ import annotations
 
@@ -9,26 +9,26 @@ from onnxopt.program.rowwise import GIVEN, Piece, RowProgram
 
 
 def exponential_sums(program: RowProgram) -> frozenset[int]:
-    """The slots of float32 sums of exp(x - m), where m is the maximum of x: the maximum's exponential is 1.
+    """The slots of float32 sums of exp(x - m), where m is the maximum of x.
 
-    They are 1 at least and finite, or not a number.
+    The maximum contributes exp(0) = 1, so a sum is finite and at least 1, or NaN.
     """
-    found: set[int] = set()
-    most: dict[Hashable, int] = {}  # what the maximum is taken of -> its slot
+    sums: set[int] = set()
+    maxima: dict[Hashable, int] = {}  # expression -> slot of its maximum
     slot = len(program.leaves) + len(GIVEN)
     for stage in program.stages:
         for n, reduction in enumerate(stage.reductions):
             x = _meaning(stage.element, n)
             if reduction == "max":
-                most[x] = slot + n
-            if reduction == "sum" and any(x == ("exp", ("sub", of, m)) for of, m in most.items()):
-                found.add(slot + n)
+                maxima[x] = slot + n
+            if reduction == "sum" and any(x == ("exp", ("sub", of, m)) for of, m in maxima.items()):
+                sums.add(slot + n)
         slot += len(stage.reductions) + (len(stage.row.program.outputs) if stage.row else 0)
-    return frozenset(found)
+    return frozenset(sums)
 
 
 def _meaning(piece: Piece, result: int) -> Hashable:
-    """A result as an expression over slots: equal ones are the same function of them."""
+    """A result as an expression over slots. Equal expressions are equal functions of the slots."""
     known: list[Hashable] = list(piece.reads)
     for i in piece.program.code:
         args = tuple(known[a] for a in i.args)

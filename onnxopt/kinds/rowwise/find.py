@@ -1,10 +1,12 @@
-"""Rowwise regions: grown from each operator that reduces, over everything elementwise before and after it.
+"""Rowwise regions: a reduction with the elementwise nodes before and after it.
 
-What belongs to a region has the shape of its grid (kinds/rowwise/grid.py), or one value a row. Elementwise work before the
-reduction costs no memory traffic of its own; where something else reads it too, it becomes an output as well.
+Every value of a region has the shape of the region's grid (kinds/rowwise/grid.py) or one element per row. Elementwise
+work before the reduction adds no memory traffic; a value that nodes outside read too becomes an output.
 """
 
 from __future__ import annotations
+
+import heapq
 
 import onnx_ir as ir
 
@@ -17,12 +19,13 @@ from onnxopt.kinds.rowwise.grid import RESHAPES, Grid, Unfit
 from onnxopt.kinds.rowwise.lower import lower
 from onnxopt.program.rowwise import RowProgram
 
-# Fewer elements are not worth a kernel: index arithmetic on the host, and the like.
+# Tensors with fewer elements do not pay for a kernel; they are mostly indices and sizes.
 _FEWEST_ELEMENTS = 32
+_NEAREST = 256  # neighbours that a region looks at; more read one tensor only in graphs of thousands of like nodes
 
 
 def find(context: Context, kind: Kind) -> tuple[list[Region], list[Refusal]]:
-    """Regions around every reduction that no other kind has taken, and why some reductions have none."""
+    """A region for every reduction that no other kind has taken, and refusals of reductions without a region."""
     regions: list[Region] = []
     refusals: list[Refusal] = []
     taken: set[ir.Node] = set()
@@ -33,7 +36,7 @@ def find(context: Context, kind: Kind) -> tuple[list[Region], list[Refusal]]:
             growth = _Growth(context, kind, node, taken)
             growth.grow()
             region = growth.region()
-        except ValueError as error:  # Unfit among them
+        except ValueError as error:  # Unfit, NotAffine, or an error of lowering
             refusals.append(Refusal(node.name or "", node.op_type, "", str(error)))
             continue
         taken.update(region.nodes)
@@ -43,7 +46,7 @@ def find(context: Context, kind: Kind) -> tuple[list[Region], list[Refusal]]:
 
 
 class _Growth:
-    """One region while it grows from `seed`."""
+    """One region while it grows from the reduction `seed`."""
 
     def __init__(self, context: Context, kind: Kind, seed: ir.Node, taken: set[ir.Node]):
         self._context, self._kind, self._taken = context, kind, taken
@@ -56,25 +59,26 @@ class _Growth:
         self.nodes = [seed]
         self._inside = {seed}
         self._refused: set[ir.Node] = set()
-        elements = self._shapes.elements(self.grid.value or self.grid.other_value)  # type: ignore[arg-type]
+        value = self.grid.value or self.grid.other_value
+        assert value is not None
+        elements = self._shapes.elements(value)
         if elements is not None and elements < _FEWEST_ELEMENTS:
-            raise Unfit(f"{elements} elements are too few for a kernel")
+            raise Unfit(f"`{value.name}` has {elements} elements, too few for a kernel of its own")
         self._program()
 
     def grow(self) -> None:
-        """Take in neighbours until none fits."""
+        """Add neighbours until none fits."""
         while any(self._take(n) for n in self._neighbours()):
-            self._refused.clear()  # what would have closed a cycle may not any more
+            self._refused.clear()  # a node that would have made a cycle may fit now
 
     def _neighbours(self) -> list[ir.Node]:
-        """Nodes that read what the region computes, then those that compute what it reads; near ones first."""
-        after = {u for n in self.nodes for v in n.outputs for u in v.consumers()}
+        """Readers of the region's values, then producers of its inputs, each in topological order."""
+        after = {u for n in self.nodes for v in n.outputs for u in self._context.readers(v)}
         before = {p for n in self.nodes for v in n.inputs if v is not None and (p := v.producer()) is not None}
         order = self._context.order
         free = [n for n in after | before if n in order and n not in self._inside | self._refused | self._taken]
-        return sorted(
-            (n for n in free if not self._context.is_taken(n)), key=lambda n: (n not in after, order[n])
-        )  # fmt: skip
+        untaken = (n for n in free if not self._context.is_taken(n))
+        return heapq.nsmallest(_NEAREST, untaken, key=lambda n: (n not in after, order[n]))
 
     def _take(self, node: ir.Node) -> bool:
         grid = self._fitting(node)
@@ -92,7 +96,7 @@ class _Growth:
         return False
 
     def _fitting(self, node: ir.Node) -> Grid | None:
-        """The region's grid with this node in it, None where the node does not lie over it."""
+        """The region's grid after adding this node, None where the node has another domain."""
         if len(node.outputs) < 1 or self._on_host(node):
             return None
         if row_domain.operator(node, self._opsets) is not None:
@@ -101,7 +105,7 @@ class _Growth:
             return self._with_reshape(node)
         if not eligibility.is_elementwise(node):
             return None
-        if eligibility.why_not(node, self._opsets, self._shapes, self._context.host) is not None:
+        if self._context.why_not(node) is not None:
             return None
         result = node.outputs[0]
         if self.grid.view(result, self._shapes) is not None:
@@ -132,7 +136,7 @@ class _Growth:
         if None not in views:
             return grid
         if source.producer() in self._inside and all(rows) and views == [None, None]:
-            return grid  # between one element a row with and without the reduced axes
+            return grid  # the node adds or removes the reduced axes of a value with one element per row
         if 0 not in views or any(rows):
             return None
         return row_domain.with_other_view(grid, source, result, shapes)
@@ -144,17 +148,18 @@ class _Growth:
         for value in values:
             dtype = self._shapes.dtype(value)
             if dtype is None or dtype.name not in row.dtypes:
-                raise Unfit(f"{node.op_type} of {dtype.name if dtype else 'an unknown dtype'} is not in the table")
+                of = dtype.name if dtype else "an unknown dtype"
+                raise Unfit(f"The operator table has no {node.op_type} of {of} (`{value.name}`)")
         if self._on_host(node):
-            raise Unfit("shape arithmetic: it belongs on the CPU")
+            raise Unfit(eligibility.runs_on_host(node))
         if all(v.const_value is not None for v in values):
-            raise Unfit("all operands are constants")
+            raise Unfit(f"All inputs of {node.op_type} are constants")
 
     def _on_host(self, node: ir.Node) -> bool:
         return any(v in self._context.host for v in (node.inputs[0], *node.outputs) if v is not None)
 
     def inputs(self) -> list[ir.Value]:
-        """Values that the region reads from outside; axes and shapes are left out."""
+        """Values that the region reads from outside, without axes and shapes."""
         return boundary.inputs_of(self.nodes, lambda node: node.inputs[: self._operands(node)])
 
     def _operands(self, node: ir.Node) -> int:
@@ -163,32 +168,35 @@ class _Growth:
 
     def outputs(self) -> list[ir.Value]:
         """Values that nodes outside the region read."""
-        return boundary.outputs_of(self.nodes)
+        return self._context.outputs_of(self.nodes)
 
     def _problem(self) -> str | None:
-        """Why the nodes cannot or should not be one kernel."""
+        """The reason why the nodes cannot or should not be one kernel, None where they can."""
         operands = len(self.inputs()) + len(self.outputs())
         if operands > cost.MAX_OPERANDS or len(self.nodes) > cost.MAX_NODES:
-            return f"{operands} operands and {len(self.nodes)} operators are too many for one kernel"
-        if any(self._is_constant_axes(n) for n in self.nodes):
-            return "its axes or shape are computed"
-        if any(self._stores_twice(n) for n in self.nodes):
-            return "one value would be stored in two shapes"
+            size = f"{operands} tensors and {len(self.nodes)} operators"
+            return f"The fused kernel would have {size}; the limits are {cost.MAX_OPERANDS} and {cost.MAX_NODES}"
+        for node in self.nodes:
+            if self._has_computed_parameters(node):
+                return f"The axes or the shape of {node.op_type} are computed at run time"
+        for node in self.nodes:
+            if self._stores_twice(node):
+                return f"The result of {node.op_type} would be stored twice, in two shapes"
         if self._context.makes_cycle(self.nodes):
-            return "one kernel would wait for itself"
+            return "Fusing would make a cycle through a node outside the kernel"
         try:
             program = self._program()
         except ValueError as error:
             return str(error)
-        return None if program.cost <= cost.MAX_COST else "it would need too many registers"
+        return None if program.cost <= cost.MAX_COST else "The fused kernel would need too many registers"
 
-    def _is_constant_axes(self, node: ir.Node) -> bool:
-        """Whether the node reads axes or a shape that is neither a constant nor known otherwise."""
-        told = [v for v in node.inputs[self._operands(node) :] if v is not None]
-        return any(v.const_value is None or v.is_graph_input() for v in told)
+    def _has_computed_parameters(self, node: ir.Node) -> bool:
+        """Whether the node reads axes or a shape that are not constants."""
+        parameters = [v for v in node.inputs[self._operands(node) :] if v is not None]
+        return any(v.const_value is None or v.is_graph_input() for v in parameters)
 
     def _stores_twice(self, node: ir.Node) -> bool:
-        """Whether a reshape's result would be an output although its elements lie in memory anyway."""
+        """Whether a view's result would be an output although its input is in memory already."""
         outputs, source = self.outputs(), node.inputs[0]
         if node.op_type not in RESHAPES or node.outputs[0] not in outputs or source is None:
             return False
@@ -198,9 +206,10 @@ class _Growth:
         return self._context.lowered(lower, self.nodes, self.inputs(), self.outputs())
 
     def region(self) -> Region:
-        """The grown region. Unfit where it is not worth a kernel of its own."""
+        """The grown region. Unfit where the region is not worth a kernel."""
         if len(self.nodes) == 1 and not self.alone:
-            raise Unfit("by itself the provider's kernel does as well")
+            op_type = self.nodes[0].op_type
+            raise Unfit(f"{op_type} has no neighbour to fuse with, and ONNX Runtime's own kernel is as fast")
         inputs, outputs = self.inputs(), self.outputs()
         region = Region(
             tuple(self.nodes), tuple(inputs), tuple(outputs),

@@ -1,4 +1,4 @@
-"""The grid of rows that a rowwise region runs over, and how its values lie over it."""
+"""Grid: the rows of a rowwise region's domain, and the shapes of values relative to them."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from onnxopt.program import row_operators
 from onnxopt.program.row_operators import RowOperator
 from onnxopt.program.rowwise import RowProgram
 
-# Operators that give the same elements, in the same order, another shape.
+# Operators that change the shape and keep the elements and their order.
 RESHAPES = frozenset({"Reshape", "Flatten", "Squeeze", "Unsqueeze"})
 
 
 class Unfit(ValueError):
-    """Why a node cannot be part of a rowwise region, for a user to read."""
+    """A node cannot be part of a rowwise region. The message is the reason that users read."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Grid:
     """The domain of a region, see program/rowwise.py.
 
-    dims: the shape of view 0, of which axes first .. last - 1 are reduced. other: the shape of view 1, if there is one.
-    value, other_value: values of these shapes, if there are any. target: how the view that is not the base is reshaped
-    from the other. base: the view that inputs are broadcast into.
+    dims: the shape of view 0; axes first .. last - 1 are reduced. other: the shape of view 1, None without a view 1.
+    value, other_value: values of these shapes, None if there are none. target: the Reshape target that turns the base
+    into the other view. base: the view that inputs are broadcast into.
     """
 
     dims: Dims
@@ -44,27 +44,28 @@ class Grid:
 
     @property
     def rows(self) -> Dims:
-        """The shape of a value with one element a row."""
+        """The shape of a value with one element per row and the reduced axes as 1."""
         return (*self.dims[: self.first], *(1,) * (self.last - self.first), *self.dims[self.last :])
 
     @property
     def squeezed(self) -> Dims:
+        """The shape of a value with one element per row and without the reduced axes."""
         return (*self.dims[: self.first], *self.dims[self.last :])
 
     @property
     def length(self) -> int | None:
-        """Elements of a row, where that is known."""
+        """Elements of a row, None if unknown."""
         return _product(self.dims[self.first : self.last])
 
     @property
     def count(self) -> int | None:
-        """How many rows there are, where that is known."""
+        """The number of rows, None if unknown."""
         return _product((*self.dims[: self.first], *self.dims[self.last :]))
 
     def view(self, value: ir.Value, shapes: Shapes) -> int | None:
-        """The view that a value of one element for each of the domain has the shape of, None if it has not.
+        """The view whose shape a value has, None for another shape.
 
-        Where both have one shape it is the base, as inputs are broadcast into that.
+        The base comes first where both views have this shape, because inputs are broadcast into the base.
         """
         views = ((0, self.dims, self.value), (1, self.other, self.other_value))
         for view, dims, like in views[:: -1 if self.base else 1]:
@@ -75,16 +76,17 @@ class Grid:
         return None
 
     def is_row(self, value: ir.Value, shapes: Shapes) -> bool:
-        """Whether a value has exactly one element a row, with the reduced axes as 1."""
+        """Whether a value has one element per row, with the reduced axes as 1."""
         dims = shapes.dims(value)
         return dims == self.rows and all(d is not None for d in dims)
 
     def is_squeezed(self, value: ir.Value, shapes: Shapes) -> bool:
+        """Whether a value has one element per row, without the reduced axes."""
         dims = shapes.dims(value)
         return dims == self.squeezed and all(d is not None for d in dims)
 
     def varies_by_row_at_most(self, dims: Dims | None) -> bool:
-        """Whether something of these dims, broadcast into view 0, has one element for all of a row."""
+        """Whether a value of these dims, broadcast into view 0, is constant along every row."""
         if dims is None or len(dims) > len(self.dims):
             return dims is not None and all(d == 1 for d in dims)
         padded = (1,) * (len(self.dims) - len(dims)) + dims
@@ -92,83 +94,92 @@ class Grid:
 
 
 def operator(node: ir.Node, opsets: Mapping[str, int]) -> RowOperator | None:
-    """The table's row for a node, None where it is no rowwise operator."""
+    """The row of the table of rowwise operators for a node, None for other operators."""
     return row_operators.find(node.domain, node.op_type, opsets.get(node.domain))
 
 
 def grid(node: ir.Node, row: RowOperator, shapes: Shapes) -> Grid:
-    """The grid that a rowwise node runs over. Unfit says why there is none."""
+    """The grid of a rowwise node. Unfit, with the reason, where there is none."""
     x = node.inputs[0]
-    dims = None if x is None else shapes.dims(x)
-    if x is None or dims is None or not dims:
-        raise Unfit(f"the rank of {x.name if x else 'its operand'} is unknown, or 0")
+    if x is None:
+        raise Unfit(f"{node.op_type} has no data input")
+    dims = shapes.dims(x)
+    if not dims:
+        raise Unfit(f"The rank of `{x.name}` is unknown or 0")
     rank = len(dims)
     if row.axes == "groups":
         return _groups(node, x, dims, shapes)
     reduced = axes(node, row, rank)
     if not reduced or reduced != tuple(range(reduced[0], reduced[-1] + 1)):
-        raise Unfit(f"the reduced axes {reduced} do not lie side by side")
-    found = Grid(dims, reduced[0], reduced[-1] + 1, x)
-    if found.length is not None and found.length <= 1:
-        raise Unfit("a row has one element")
-    return found
+        raise Unfit(f"{node.op_type} reduces the axes {reduced}, which are not adjacent")
+    rows = Grid(dims, reduced[0], reduced[-1] + 1, x)
+    if rows.length is not None and rows.length <= 1:
+        raise Unfit(f"{node.op_type} works along rows of length {rows.length}")
+    return rows
 
 
 def axes(node: ir.Node, row: RowOperator, rank: int) -> tuple[int, ...]:
-    """The axes that a rowwise node reduces, of an operand of this rank. Unfit where they are not known."""
+    """The axes of an operand of this rank that a rowwise node reduces. Unfit where the axes are unknown."""
     if row.axes == "spatial":
         if rank < 3:
-            raise Unfit(f"{node.op_type} of rank {rank}")
+            x = node.inputs[0]
+            raise Unfit(f"{node.op_type} needs an input of rank 3 or more; `{x.name if x else ''}` has rank {rank}")
         return tuple(range(2, rank))
     if row.axes in ("axis", "from axis"):
         axis = _attribute(node, "axis", row.axis)
         axis += rank if axis < 0 else 0
         return tuple(range(axis, rank)) if row.axes == "from axis" else (axis,)
-    told = _attribute(node, "axes", None)
-    if told is None and len(node.inputs) > 1 and node.inputs[1] is not None:
-        tensor = node.inputs[1].const_value
-        if tensor is None or node.inputs[1].is_graph_input():
-            raise Unfit("the reduced axes are not constant")
-        told = tuple(int(a) for a in tensor.numpy().reshape(-1))
-    if told is None and row.default_axes:
-        told = row.default_axes
-    if not told:
+    reduced = _attribute(node, "axes", None)
+    operand = node.inputs[1] if len(node.inputs) > 1 else None
+    if reduced is None and operand is not None:
+        tensor = operand.const_value
+        if tensor is None or operand.is_graph_input():
+            raise Unfit(
+                f"{node.op_type}'s axes `{operand.name}` are computed at run time; only constant axes are fused"
+            )
+        reduced = tuple(int(a) for a in tensor.numpy().reshape(-1))
+    if reduced is None and row.default_axes:
+        reduced = row.default_axes
+    if not reduced:
         if _attribute(node, "noop_with_empty_axes", 0):
-            raise Unfit("it reduces nothing")
+            raise Unfit(f"{node.op_type} has no axes to reduce")
         return tuple(range(rank))
-    return tuple(sorted(a + rank if a < 0 else a for a in told))
+    return tuple(sorted(a + rank if a < 0 else a for a in reduced))
 
 
 def groups(node: ir.Node) -> int:
-    """How many groups of channels a GroupNormalization has."""
+    """The number of channel groups of a GroupNormalization."""
     return int(_attribute(node, "num_groups", 0))
 
 
 def _groups(node: ir.Node, x: ir.Value, dims: Dims, shapes: Shapes) -> Grid:
     count = groups(node)
     if count < 1 or len(dims) < 3:
-        raise Unfit(f"GroupNormalization of {count} groups and rank {len(dims)}")
+        raise Unfit(f"GroupNormalization with {count} groups and an input of rank {len(dims)} is not supported")
     elements = _product(dims[1:])
     inner = None if elements is None else elements // count
     return Grid((dims[0], count, inner), 2, 3, None, dims, x, (0, count, -1), base=1)
 
 
-def with_other_view(found: Grid, source: ir.Value, result: ir.Value, shapes: Shapes) -> Grid | None:
-    """The grid with the view that a reshape of one element each leads from or to; None where it cannot be told."""
-    base = 1 if found.view(result, shapes) == 0 else 0
+def with_other_view(grid: Grid, source: ir.Value, result: ir.Value, shapes: Shapes) -> Grid | None:
+    """The grid with a second view, the other side of a Reshape from or to view 0; None where the dims are unknown.
+
+    source, result: input and output of the Reshape.
+    """
+    base = 1 if grid.view(result, shapes) == 0 else 0
     other = source if base == 1 else result
-    dims, other_dims = found.dims, shapes.dims(other)
-    if other_dims is None or found.target is not None:
+    dims, other_dims = grid.dims, shapes.dims(other)
+    if other_dims is None or grid.target is not None:
         return None
     to, of = (dims, other_dims) if base == 1 else (other_dims, dims)
     target = _target(of, to)
     if target is None:
         return None
-    return dataclasses.replace(found, other=other_dims, other_value=other, target=target, base=base)
+    return dataclasses.replace(grid, other=other_dims, other_value=other, target=target, base=base)
 
 
 def _target(of: Dims, to: Dims) -> tuple[int, ...] | None:
-    """How ONNX's Reshape would be told to go from the one shape to the other; None where two dims are unknown."""
+    """The shape input of an ONNX Reshape from `of` to `to`; None where two dims are unknown."""
     target = []
     for k, dim in enumerate(to):
         if dim is not None and k < len(of) and dim == of[k]:
@@ -181,37 +192,41 @@ def _target(of: Dims, to: Dims) -> tuple[int, ...] | None:
 
 
 def of_region(nodes: Sequence[ir.Node], opsets: Mapping[str, int], shapes: Shapes) -> Grid:
-    """The grid of a region's nodes: that of its rowwise operators, with the view that its reshapes tell."""
+    """The grid of a region: the grid of its rowwise operators, with the second view that its Reshapes add."""
     rows = [(n, row) for n in nodes if (row := operator(n, opsets)) is not None]
     if not rows:
-        raise Unfit("nothing is reduced")
+        raise Unfit("No operator of the region is a reduction")
     grids = [grid(n, row, shapes) for n, row in rows]
-    found = next((g for g in grids if g.target), grids[0])
-    # A reshape that leads to the rows' shape comes first: its source is then the shape that inputs are broadcast into.
-    reshapes = sorted((n for n in nodes if n.op_type in RESHAPES), key=lambda n: found.view(n.outputs[0], shapes) != 0)
+    rows_grid = next((g for g in grids if g.target), grids[0])
+    # A Reshape to view 0 comes first: the shape of its input is then the shape that inputs are broadcast into.
+    reshapes = sorted(
+        (n for n in nodes if n.op_type in RESHAPES), key=lambda n: rows_grid.view(n.outputs[0], shapes) != 0
+    )
     for node in reshapes:
         source, result = node.inputs[0], node.outputs[0]
-        if source is None or found.target is not None:
+        if source is None or rows_grid.target is not None:
             continue
-        leads = (found.view(source, shapes) == 0) != (found.view(result, shapes) == 0)
-        if leads and not found.is_row(source, shapes) and not found.is_squeezed(source, shapes):
-            found = with_other_view(found, source, result, shapes) or found
-    return found
+        has_one_side = (rows_grid.view(source, shapes) == 0) != (rows_grid.view(result, shapes) == 0)
+        if has_one_side and not rows_grid.is_row(source, shapes) and not rows_grid.is_squeezed(source, shapes):
+            rows_grid = with_other_view(rows_grid, source, result, shapes) or rows_grid
+    return rows_grid
 
 
 def values_read(node: ir.Node, opsets: Mapping[str, int]) -> list[ir.Value]:
-    """The inputs of a node that are values of the computation, not axes or shapes."""
+    """The inputs of a node that hold data, not axes or shapes."""
     row = operator(node, opsets)
     values = node.inputs[: row.operands] if row is not None else index_ops.data_inputs(node)
     return [v for v in values if v is not None]
 
 
-def lies_over(found: Grid, nodes: Sequence[ir.Node], opsets: Mapping[str, int], shapes: Shapes) -> bool:
-    """Whether all that a region's nodes compute has the shape of one of the grid's views, or one value a row; else
-    index operations are among them, and the elements have to be followed one by one (kinds/rowwise/index_lowering.py)."""
+def lies_over(grid: Grid, nodes: Sequence[ir.Node], opsets: Mapping[str, int], shapes: Shapes) -> bool:
+    """Whether all values of a region have the shape of a view of the grid, or one element per row.
+
+    If not, the region has index operations, which kinds/rowwise/index_lowering.py lowers.
+    """
 
     def lies(value: ir.Value) -> bool:
-        return found.view(value, shapes) is not None or found.is_row(value, shapes) or found.is_squeezed(value, shapes)
+        return grid.view(value, shapes) is not None or grid.is_row(value, shapes) or grid.is_squeezed(value, shapes)
 
     for node in nodes:
         if operator(node, opsets) is not None:
@@ -227,7 +242,7 @@ def lies_over(found: Grid, nodes: Sequence[ir.Node], opsets: Mapping[str, int], 
 def of_regions(
     program: RowProgram, regions: Sequence[Region], opsets: Mapping[str, int], shapes: Shapes
 ) -> list[Grid]:  # fmt: skip
-    """The grids of regions that share a program: its own where it has index operations, each its own elsewhere."""
+    """The grids of regions that share a program: its domain if it has index operations, else one per region."""
     if program.index is None:
         return [of_region(r.nodes, opsets, shapes) for r in regions]
     return [Grid(tuple(e.number if e.number is not None else str(e) for e in program.domain), 1, 2, None)]

@@ -1,9 +1,9 @@
 """Lowering of rowwise regions with index operations: values are evaluated backward, under maps from the grid of rows.
 
-As in kinds/pointwise/index_lowering.py, but the domain is [outer, row, inner], and operators reduce. What an operator reduces is
-evaluated a second time, under the map by which the elements of the domain's row are those of its own rows: so its
-result may be read anywhere in its row (the halves of a rotary embedding behind a norm), in any order of rows, or for
-several of them, while a map that would need other rows than the one at hand is refused.
+The evaluation is that of kinds/pointwise/index_lowering.py, with the domain [outer, row, inner] and with reductions.
+The operand of a reduction is evaluated under a map of its own, which maps a row of the domain to a row of the operand.
+The result of the reduction may therefore be read anywhere in its row (the halves of a rotary embedding behind a norm),
+in any order of rows, and for several rows. A map under which an element needs the reduction of another row is refused.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import onnx_ir as ir
 from onnxopt.fusion.index_ops import broadcast, dims_of
 from onnxopt.fusion.operands import constant, storage
 from onnxopt.graph.shapes.shapes import Shapes
-from onnxopt.kinds.pointwise.index_lowering import MAX_ACCESSES, Evaluation
+from onnxopt.kinds.pointwise.index_lowering import MAX_ACCESSES, TOO_MANY_ACCESSES, Evaluation
 from onnxopt.kinds.rowwise import grid
 from onnxopt.kinds.rowwise.stages import split
 from onnxopt.program.expressions import Builder, Expr
@@ -35,9 +35,9 @@ def lower_indexed_rows(
     opsets: Mapping[str, int],
     shapes: Shapes,
 ) -> RowProgram:
-    """The program of nodes with index operations among them. Raises NotAffine with the reason where there is none.
+    """The program of nodes with index operations among them. NotAffine, with the reason, where there is none.
 
-    Of the grids that the outputs allow, the first under which every reduced row is a row of the grid.
+    The grid is the first of those that the outputs allow under which every reduced row is a row of the grid.
     """
     reason: NotAffine | None = None
     for domain in _domains(nodes, outputs, opsets, shapes):
@@ -45,24 +45,24 @@ def lower_indexed_rows(
             return _RowEvaluation(nodes, inputs, opsets, shapes, domain).row_program(outputs)
         except NotAffine as error:
             reason = reason or error
-    raise reason or NotAffine("its outputs are no grid of rows")
+    raise reason or NotAffine("The outputs cannot be arranged as rows of the reduced length")
 
 
 def _domains(
     nodes: Sequence[ir.Node], outputs: Sequence[ir.Value], opsets: Mapping[str, int], shapes: Shapes
 ) -> Iterator[Domain]:
-    """Grids to try: rows as long as those that are reduced, lying one behind the other.
+    """Grids to try: rows as long as the reduced rows, with contiguous elements.
 
-    Rows that lie side by side would allow a norm between two transposes; it took 1.4 times as long as three kernels.
+    Rows of strided elements would allow a norm between two Transposes, which took 1.4 times as long as three kernels.
     """
     node = next((n for n in nodes if grid.operator(n, opsets) is not None), None)
     if node is None:
-        raise NotAffine("nothing is reduced")
+        raise NotAffine("No operator of the region is a reduction")
     dims, axes = _rows_of(node, opsets, shapes)
     length = product(dims[a] for a in axes)
     sizes = list(dict.fromkeys(product(dims_of(v, shapes)) for v in outputs))
     largest = next((s for s in sizes if all(o.at_most(s) for o in sizes)), sizes[0])
-    # An output of one value a row: no element is to be reduced for several of them.
+    # For an output of one element per row, the second grid has `length` elements for each of them.
     totals = [largest, largest * length] if (largest * length).at_most(product(dims)) else [largest]
     for total in totals:
         outer = total.over(length)
@@ -73,17 +73,17 @@ def _domains(
 def _rows_of(
     node: ir.Node, opsets: Mapping[str, int], shapes: Shapes
 ) -> tuple[tuple[Extent, ...], tuple[int, ...]]:  # fmt: skip
-    """The dims that an operator sees its operand in, and which of them it reduces."""
+    """The dims of a rowwise operator's operand, channels split into groups, and the axes that the operator reduces."""
     row = grid.operator(node, opsets)
     if row is None:
-        raise NotAffine(f"{node.op_type} reduces nothing")
+        raise NotAffine(f"{node.op_type} is not a reduction")
     dims = dims_of(_first(node), shapes)
     if row.axes != "groups":
         return dims, grid.axes(node, row, len(dims))
     groups = Extent(grid.groups(node))
     channels = dims[1].over(groups)
     if channels is None:
-        raise NotAffine("groups of symbolic channels")
+        raise NotAffine("GroupNormalization needs a known number of channels")
     return (dims[0], groups, channels, *dims[2:]), tuple(range(2, len(dims) + 1))
 
 
@@ -103,6 +103,7 @@ class _RowEvaluation(Evaluation):
         self._read = inputs
 
     def row_program(self, outputs: Sequence[ir.Value]) -> RowProgram:
+        """The program that computes `outputs`. NotAffine, with the reason, where there is none."""
         outer, length, inner = self._domain
         whole = identity(self._domain)
         rows = whole.with_coordinates([whole.coordinates[0], whole.coordinates[2]])
@@ -111,7 +112,7 @@ class _RowEvaluation(Evaluation):
             dims = dims_of(value, self.shapes)
             is_element = product(dims) == outer * length * inner
             if not is_element and product(dims) != outer * inner:
-                raise NotAffine("its outputs have different sizes")
+                raise NotAffine("The outputs of the fused kernel have different numbers of elements")
             at = reshape(whole, self._domain, dims) if is_element else reshape(rows, (outer, inner), dims)
             results.append(Result("element" if is_element else "row"))
             values.append(self.value(value, at))
@@ -119,7 +120,7 @@ class _RowEvaluation(Evaluation):
         read = [storage(self._read[a.input], self.shapes).name for a in index.accesses]
         builder = Builder((*read, *("bool" for _ in index.conditions)))
         if len(builder.inputs) > MAX_ACCESSES:
-            raise NotAffine(f"it would read its inputs in more than {MAX_ACCESSES} ways")
+            raise NotAffine(TOO_MANY_ACCESSES)
         builder.code += self.code()
         operands = tuple(Operand(row=not a.guards and self._is_of_row(a.terms)) for a in index.accesses)
         operands += (Operand(),) * len(index.conditions)
@@ -133,24 +134,24 @@ class _RowEvaluation(Evaluation):
             )  # fmt: skip
             program.verify()
         except ValueError as error:
-            raise NotAffine(str(error)) from None
+            raise NotAffine(f"The fused kernel is not valid: {error}") from None
         return program
 
     def _is_of_row(self, terms: Sequence[Term]) -> bool:
-        """Whether what these terms say is the same for a whole row."""
+        """Whether these terms have one value for a whole row."""
         _, length, inner = self._domain
         whole = inner * length
         return all((t.div * t.mod).at_most(inner) or whole.at_most(t.div) for t in terms)
 
     def _row_digits(self, digits: Sequence[Extent]) -> list[int]:
-        """The digits, outermost first, that tell where in its row an element lies."""
+        """The digits, outermost first, of an element's position in its row."""
         _, length, inner = self._domain
-        found, div = [], ONE
+        in_row, div = [], ONE
         for k in range(len(digits) - 1, -1, -1):
             if inner.at_most(div) and not (inner * length).at_most(div):
-                found.append(k)
+                in_row.append(k)
             div = div * digits[k]
-        return found[::-1]
+        return in_row[::-1]
 
     def result(self, node: ir.Node, output: int, at: Map) -> Expr:
         row = grid.operator(node, self.opsets)
@@ -162,40 +163,40 @@ class _RowEvaluation(Evaluation):
         over_row = self._over_row(seen, dims, reduced)
         if dims != x_dims:
             over_row = reshape(over_row, dims, x_dims)
-        made: list[Expr] = []
+        reductions: list[Expr] = []
 
         def recorded(kind: str, x: Expr) -> Expr:
-            made.append(reduce(kind, x))
-            return made[-1]
+            reductions.append(reduce(kind, x))
+            return reductions[-1]
 
         results = row.meaning(self._call(node, row, over_row, recorded))
         if not is_row:
-            known = iter(made)
+            known = iter(reductions)
             results = row.meaning(self._call(node, row, at, lambda kind, x: next(known)))
         return results[output]
 
     def _over_row(self, at: Map, dims: Sequence[Extent], reduced: Sequence[int]) -> Map:
-        """The map of a reduced operand, of `dims`, by which the domain's row is the row that `at` lies in."""
+        """The map of a reduced operand of `dims` from a row of the domain to the row of the operand that `at` reads."""
         kept = [a for a in range(len(dims)) if a not in reduced]
         squeezed = len(at.coordinates) == len(kept)
         outer = at.coordinates if squeezed else tuple(at.coordinates[a] for a in kept)
         row = self._row_digits(at.digits)
         if any(k in row for c in outer for k, _ in c.terms):
-            raise NotAffine("what is reduced would be needed of other rows than the one at hand")
+            raise NotAffine("An element of one row would need the reduction of another row")
         flat, weight = [], ONE
         for k in reversed(row):
             flat.append((k, weight))
             weight = weight * at.digits[k]
         if weight != product(dims[a] for a in reduced):
-            raise NotAffine("rows of different lengths are reduced")
-        found = Map(at.digits, (*outer, Linear(0, tuple(reversed(flat)))), _outside(at.guards, row))
+            raise NotAffine("The kernel would reduce rows of different lengths")
+        over_row = Map(at.digits, (*outer, Linear(0, tuple(reversed(flat)))), _outside(at.guards, row))
         outer_dims = [dims[a] for a in kept]
-        found = reshape(found, [*outer_dims, weight], [*outer_dims, *(dims[a] for a in reduced)])
+        over_row = reshape(over_row, [*outer_dims, weight], [*outer_dims, *(dims[a] for a in reduced)])
         place = {a: k for k, a in enumerate((*kept, *reduced))}
-        return found.with_coordinates([found.coordinates[place[a]] for a in range(len(dims))])
+        return over_row.with_coordinates([over_row.coordinates[place[a]] for a in range(len(dims))])
 
     def _call(self, node: ir.Node, row: RowOperator, at: Map, reduces: Callable[[str, Expr], Expr]) -> RowCall:
-        """The operator with its operands where its first one is read by the map `at`."""
+        """The call of an operator whose first operand is read by the map `at`."""
         x_dims = dims_of(_first(node), self.shapes)
         args: list[Expr | None] = []
         for k, value in enumerate(node.inputs[: row.operands]):
@@ -206,7 +207,7 @@ class _RowEvaluation(Evaluation):
             elif k in row.channels:
                 args.append(self.value(value, at.with_coordinates([at.coordinates[1]])))
             else:
-                args.append(self.value(value, at.with_coordinates(broadcast(at, x_dims, dims_of(value, self.shapes)))))
+                args.append(self.value(value, at.with_coordinates(broadcast(at, x_dims, value, self.shapes))))
         attributes = {name: attribute.value for name, attribute in node.attributes.items()}
         return RowCall(tuple(args), attributes, storage(_first(node), self.shapes).name, reduces)
 
@@ -214,17 +215,17 @@ class _RowEvaluation(Evaluation):
 def _first(node: ir.Node) -> ir.Value:
     value = node.inputs[0]
     if value is None:
-        raise NotAffine(f"{node.op_type} without an operand")
+        raise NotAffine(f"{node.op_type} has no data input")
     return value
 
 
 def _outside(guards: Sequence[Guard], row: Sequence[int]) -> tuple[Guard, ...]:
-    """The guards that hold for whole rows. What is reduced is needed in all of its row, whatever part of it is read."""
+    """The guards that hold for whole rows; guards within a row are dropped, because a reduction reads the whole row."""
     kept = []
     for guard in guards:
         inside = [k in row for k, _ in guard.form.terms]
         if not any(inside):
             kept.append(guard)
         elif not all(inside):
-            raise NotAffine("parts of a Concat or Pad that lie across rows")
+            raise NotAffine("A part of a Concat or Pad begins or ends in the middle of several rows")
     return tuple(kept)

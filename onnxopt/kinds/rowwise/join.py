@@ -1,8 +1,8 @@
-"""Joining rowwise regions with the index operations around them, and with the pointwise regions that have some.
+"""Joining rowwise regions with neighbouring index operations, and with pointwise regions that have index operations.
 
-It comes after every kind has found its regions: the index operations beside a norm are by then parts of pointwise
-regions (a rotary embedding, parts of a Split that are multiplied) or stand alone (a Transpose to heads). Such a
-neighbour becomes part of the rowwise kernel where that lowers, moves fewer bytes, and reads memory in its order.
+The join runs after every kind has found its regions. The index operations beside a norm are then part of pointwise
+regions (a rotary embedding, the parts of a Split that are multiplied) or alone (a Transpose to heads). A neighbour is
+joined where the union can be lowered, moves fewer bytes, and reads its inputs in memory order.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from onnxopt.program.extents import product
 from onnxopt.program.pointwise import Program
 from onnxopt.program.rowwise import RowProgram
 
-_MOST_REPEATED = 8  # times that a row is reduced
+_MOST_REPEATED = 8  # times that one row is reduced
 
 
 @dataclasses.dataclass(frozen=True)
 class _Neighbour:
-    """Nodes beside a rowwise region: those of other regions, or single ones. views: reshapes that lie between."""
+    """Nodes beside a rowwise region: the nodes of another region, or one node. views: views between the two."""
 
     nodes: tuple[ir.Node, ...]
     views: tuple[ir.Node, ...]
@@ -37,11 +37,11 @@ class _Neighbour:
 
 
 def join(context: Context, kind: Kind, regions: Sequence[Region]) -> tuple[list[Region], list[Refusal]]:
-    """The regions after joining, and why index operations beside rowwise regions stay apart. kind: the rowwise one."""
+    """The regions after joining, and refusals of index operations beside rowwise regions. kind: the rowwise kind."""
     joiner = _Joiner(context, kind, regions)
     for region in [r for r in regions if r.kind is kind]:
         joiner.grow(region)
-    return joiner.regions, list(joiner.refusals.values())
+    return list(joiner.regions.values()), list(joiner.refusals.values())
 
 
 class _Joiner:
@@ -49,12 +49,12 @@ class _Joiner:
 
     def __init__(self, context: Context, kind: Kind, regions: Sequence[Region]):
         self._context, self._kind = context, kind
-        self.regions = list(regions)
+        self.regions = {id(region): region for region in regions}
         self.refusals: dict[ir.Node, Refusal] = {}
         self._of = {n: r for r in regions for n in r.nodes}
 
     def grow(self, region: Region) -> None:
-        """Join one rowwise region with whatever neighbour it can be, until there is none left."""
+        """Join one rowwise region with its neighbours until no neighbour fits."""
         refused: set[tuple[ir.Node, ...]] = set()
         while True:
             for neighbour in self._candidates(region):
@@ -73,8 +73,8 @@ class _Joiner:
             for node in neighbour.nodes:
                 self.refusals.pop(node, None)
             for part in (region, *neighbour.regions):
-                self.regions.remove(part)
-            self.regions.append(union)
+                del self.regions[id(part)]
+            self.regions[id(union)] = union
             self._of.update(dict.fromkeys(union.nodes, union))
             self._context.take([union.nodes])
             region = union
@@ -85,7 +85,7 @@ class _Joiner:
 
     def _readers(self, region: Region) -> Iterator[_Neighbour]:
         for value in region.outputs:
-            for reader in list(value.consumers()):
+            for reader in self._context.readers(value):
                 yield from self._behind(reader, ())
 
     def _producers(self, region: Region) -> Iterator[_Neighbour]:
@@ -100,7 +100,7 @@ class _Joiner:
 
     def _behind(self, reader: ir.Node, views: tuple[ir.Node, ...]) -> Iterator[_Neighbour]:
         if self._is_free(reader) and index_ops.is_view(reader):
-            for further in list(reader.outputs[0].consumers()):
+            for further in self._context.readers(reader.outputs[0]):
                 yield from self._behind(further, (*views, reader))
         else:
             yield from self._as_neighbour(reader, views)
@@ -118,37 +118,38 @@ class _Joiner:
     def _is_movable(self, node: ir.Node) -> bool:
         if not index_ops.is_index(node) and not eligibility.is_elementwise(node):
             return False
-        context = self._context
-        return eligibility.why_not(node, context.opsets, context.shapes, context.host) is None
+        return self._context.why_not(node) is None
 
     def _union(self, region: Region, neighbour: _Neighbour) -> Region | str:
-        """The joined region, or why there is none."""
+        """The joined region, or the reason why there is none."""
         context, shapes = self._context, self._context.shapes
         nodes = sorted({*region.nodes, *neighbour.views, *neighbour.nodes}, key=context.order.__getitem__)
-        inputs, outputs = self._inputs(nodes), boundary.outputs_of(nodes)
+        inputs, outputs = self._inputs(nodes), context.outputs_of(nodes)
         if len(inputs) + len(outputs) > cost.MAX_OPERANDS or len(nodes) > cost.MAX_NODES:
-            return f"one kernel would have {len(inputs) + len(outputs)} operands and run {len(nodes)} operators"
-        if any(v in outputs for n in neighbour.views for v in n.outputs):
-            return "a reshape between them is needed elsewhere"
+            size = f"{len(inputs) + len(outputs)} tensors and {len(nodes)} operators"
+            return f"The fused kernel would have {size}; the limits are {cost.MAX_OPERANDS} and {cost.MAX_NODES}"
+        for view in neighbour.views:
+            if any(v in outputs for v in view.outputs):
+                return f"The result of the {view.op_type} `{view.name}` between the two is read elsewhere too"
         if context.spills(nodes):
-            return f"one kernel would run {len(nodes)} operators, which spilled registers when it was compiled"
+            return f"The fused kernel of {len(nodes)} operators spilled registers when it was compiled"
         if context.makes_cycle(nodes):
-            return "one kernel would wait for itself"
+            return "Fusing would make a cycle through a node outside the kernel"
         try:
             program = context.lowered(lower, nodes, inputs, outputs)
         except ValueError as error:
-            return f"as one kernel, {error}"
+            return str(error)
         if program.cost > cost.MAX_COST:
-            return "it would need too many registers"
-        obstacle = _obstacle(program)
+            return "The fused kernel would need too many registers"
+        obstacle = _obstacle(program, inputs) or self._repetition(program, region)
         if obstacle is not None:
             return obstacle
-        if self._is_repeated(program, region):
-            return "rows would be reduced again wherever they are broadcast to"
         together = cost.moved(program, inputs, outputs, shapes)
         apart = [self._moved(region), *self._moved_by(neighbour)]
         if together is not None and None not in apart and together >= sum(b for b in apart if b is not None):
-            return f"one kernel would move {together} bytes, apart they move {sum(b for b in apart if b)}"
+            return (
+                f"The fused kernel would move {together} bytes; the separate kernels move {sum(b for b in apart if b)}"
+            )
         union = Region(
             tuple(nodes),
             tuple(inputs),
@@ -160,17 +161,25 @@ class _Joiner:
         union.verify()
         return union
 
-    def _is_repeated(self, program: RowProgram, region: Region) -> bool:
-        """Whether the kernel would reduce more rows than there are, more often than costs little: as often as the
-        heads of a group share a key, rows come from the cache."""
+    def _repetition(self, program: RowProgram, region: Region) -> str | None:
+        """The reason to refuse a kernel that would reduce every row more than _MOST_REPEATED times, else None.
+
+        Up to that limit, as where the heads of a group share a key, the repeated reads hit the cache.
+        """
         node = next(n for n in region.nodes if grid.operator(n, self._context.opsets) is not None)
         whole = product(program.domain)
         rows = product(index_ops.dims_of(grid.values_read(node, self._context.opsets)[0], self._context.shapes))
         times = whole.over(rows)
-        return not whole.at_most(rows) and (times is None or times.number is None or times.number > _MOST_REPEATED)
+        number = None if times is None else times.number
+        if whole.at_most(rows) or (number is not None and number <= _MOST_REPEATED):
+            return None
+        return (
+            "Each row would be reduced again for every place it is broadcast to"
+            f" ({'an unknown number of' if number is None else number} times; the limit is {_MOST_REPEATED})"
+        )
 
     def _inputs(self, nodes: Sequence[ir.Node]) -> list[ir.Value]:
-        """Values read from outside; axes and shapes are left out."""
+        """Values read from outside, without axes and shapes."""
         return boundary.inputs_of(nodes, lambda node: grid.values_read(node, self._context.opsets))
 
     def _moved(self, region: Region) -> int | None:
@@ -187,12 +196,16 @@ class _Joiner:
         yield cost.of_region(single, (), (), self._context.shapes).bytes_before
 
 
-def _obstacle(program: RowProgram) -> str | None:
-    """Why one kernel would not read its inputs as fast as several kernels do, or None."""
+def _obstacle(program: RowProgram, inputs: Sequence[ir.Value]) -> str | None:
+    """Why the fused kernel would not read its inputs as fast as several kernels do, or None."""
     if program.index is None:
         return None
-    if access_order.reads_across(program.index, program.inputs, program.domain[1]):
-        return "an input would be read across the order in which it lies in memory"
+    across = access_order.input_read_across(program.index, program.inputs, program.domain[1])
+    if across is not None:
+        return (
+            f"The fused kernel would read `{inputs[across].name}` against its memory layout and use little of each"
+            " memory transaction"
+        )
     if access_order.cuts_vectors(program):
-        return "a part of a row would begin or end inside a vector"
+        return "A part of a Concat or Pad would begin or end inside a 16-byte vector, which makes loads slow"
     return None

@@ -15,7 +15,7 @@ from onnxopt.kinds.rowwise import alternatives, cuda, entry_points, find, join, 
 from onnxopt.program import row_operators
 from onnxopt.program.rowwise import RowProgram
 
-# ORT's CPU provider recognises norms that are spelled out by their square root, and has vectorized kernels for them.
+# ORT's CPU provider recognises a norm of single operators by the square root, and has vectorized kernels for norms.
 _SPELLS_A_NORM = frozenset({"Sqrt", "Rsqrt"})
 _FEWEST_ON_CPU = 3  # operators
 

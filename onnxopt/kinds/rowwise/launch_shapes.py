@@ -1,7 +1,7 @@
-"""How threads share the rows of a rowwise kernel: the rules by which shapes of launches are chosen.
+"""Launch shapes of rowwise kernels: the rules that decide how threads share rows.
 
-The numbers in the rules were measured: kinds/rowwise/thresholds.py says what each means, launch_shapes.json where each
-comes from.
+The numbers in the rules were measured. kinds/rowwise/thresholds.py explains each number, launch_shapes.json states its
+source.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ class RowShape:
 
 @dataclasses.dataclass(frozen=True)
 class RowWork:
-    """What a kernel reads of a row.
+    """The reads of a kernel.
 
-    size: bytes of an element of the narrowest operand. inputs: how many inputs have one value an element. reduced,
-    flat, same: how many of these inputs are read before the last reduction, are as large as the domain, and are the
-    same for every row. rows: how many rows there are, if known.
+    size: bytes of an element of the narrowest operand. inputs: the number of inputs with one value per element.
+    reduced: the number of these inputs that are read before the last reduction. flat: the number of inputs as large as
+    the domain. same: the number of inputs that are the same for every row. rows: the number of rows, None if unknown.
     """
 
     size: int
@@ -49,7 +49,7 @@ class RowWork:
 
 
 def for_length(length: int, widest: int, work: RowWork) -> RowShape | None:
-    """The shape that keeps a row of this length on the chip; None where none does.
+    """The shape that reads a row of this length from memory once; None where no shape does.
 
     widest: elements of the widest vector.
     """
@@ -64,12 +64,12 @@ def for_length(length: int, widest: int, work: RowWork) -> RowShape | None:
 
 
 def vectors_of(layout: str, length: int, vector: int) -> int:
-    """Vectors that hold a row; a ragged one begins anywhere in the first."""
+    """The number of vectors that hold a row. A ragged row begins anywhere in its first vector."""
     return -(-(length + (vector - 1 if layout == "ragged" else 0)) // vector)
 
 
 def _shared_by_lanes(layout: str, length: int, vector: int, work: RowWork) -> RowShape | None:
-    """Rows that lanes share: about the usual elements for each lane, few idle lanes, and whole sectors read."""
+    """The shape of rows that lanes share: about the usual elements per lane, few idle lanes, reads of whole sectors."""
     limits = measured()
     vectors = vectors_of(layout, length, vector)
     few = work.rows is not None and work.rows <= limits.few_rows
@@ -111,7 +111,7 @@ def _ragged_by_blocks(length: int, vector: int) -> RowShape | None:
 
 
 def _shared_by_blocks(length: int, vector: int, work: RowWork) -> RowShape | None:
-    """Rows that a block or a cluster of blocks shares."""
+    """The shape of rows that a block or a cluster of blocks shares."""
     limits = measured()
     vectors = length // vector
     for most in (min(limits.most_bytes // work.size, limits.most_held), limits.most_held):
@@ -123,7 +123,7 @@ def _shared_by_blocks(length: int, vector: int, work: RowWork) -> RowShape | Non
     if vector * work.size < limits.least_vector_bytes_of_cluster:
         return None
     narrow = work.size <= 2
-    twice = not narrow and work.reduced > 1  # half of a row a thread: several inputs take registers
+    twice = not narrow and work.reduced > 1  # half as many elements per thread, because several inputs take registers
     threads = 2 * limits.large_threads if twice else limits.large_threads
     for cluster, most in limits.narrow_clusters if narrow else limits.wide_clusters:
         unroll = -(-vectors // (threads * cluster))
@@ -145,11 +145,11 @@ def _by_blocks(
 
 
 def _shared_by_large_block(vectors: int, vector: int, work: RowWork) -> RowShape:
-    """Rows that one large block shares, two such blocks on a multiprocessor if its registers have room.
+    """The shape of rows that one large block shares, with two blocks per multiprocessor if the registers suffice.
 
-    A row of one input, of several inputs as large as the domain, or of 64-bit elements is held by a block of its own.
-    Blocks of other kernels stay for row after row: they keep inputs that all rows share in shared memory, and read such
-    inputs while the next row is on its way.
+    A row of one input, of several inputs as large as the domain, or of 64-bit elements has a block of its own. In other
+    kernels, a block runs row after row. Such a block keeps the inputs that all rows share in shared memory, and reads
+    them while the next row is loaded.
     """
     limits = measured()
     if work.inputs == 1 or work.flat != 1 or work.size > 4:
@@ -159,22 +159,22 @@ def _shared_by_large_block(vectors: int, vector: int, work: RowWork) -> RowShape
 
 
 def _has_room(ring: RowShape, work: RowWork) -> bool:
-    """Whether a block's shared memory holds its part of as many rows as the ring is deep."""
+    """Whether a block's shared memory holds its part of all rows of the ring."""
     limits = measured()
     taken = ring.unroll * ring.vector * ring.threads * work.size * ring.depth * max(work.flat, 1)
     return ring.unroll <= limits.most_vectors and taken <= shared_bytes(ring.resident)
 
 
 def shared_bytes(resident: int) -> int:
-    """Shared memory that each block can have where `resident` blocks share one multiprocessor."""
+    """Bytes of shared memory per block where `resident` blocks share one multiprocessor."""
     limits = measured()
     return limits.shared_bytes // max(resident, 1) - limits.reserved_shared_bytes
 
 
 def for_strided(length: int | None, widest: int, values: int, work: RowWork) -> list[RowShape]:
-    """Shapes for rows whose elements lie apart, those for long vectors first.
+    """Shapes for rows of elements that are not contiguous, those for wide vectors first.
 
-    values: how many values all stages together reduce; each takes shared memory.
+    values: the number of values that all stages reduce; each takes shared memory.
     """
     shapes = []
     for vector in dict.fromkeys((min(widest, 4), 1)):
@@ -196,7 +196,7 @@ def _strided_held(length: int, vector: int, values: int, work: RowWork) -> RowSh
     for threads in (128, 256, 512, 1024):
         lanes = threads // side
         unroll = -(-length // lanes)
-        enough = threads >= least or length < 2 * lanes  # more threads share a row while each has an element
+        enough = threads >= least or length < 2 * lanes  # larger blocks, as long as each thread has an element
         most = limits.most_strided if threads < 1024 else limits.most_held
         fits = unroll * vector <= most and threads * vector * 8 * values <= STATIC_SHARED_BYTES
         if enough and fits:

@@ -27,15 +27,14 @@ def lower(
 ) -> RowProgram:
     """The program of nodes in topological order that read `inputs` (and constants) and define `outputs`.
 
-    Raises ValueError where they cannot be one: what kinds/rowwise/find.py proposes is what this accepts, and what
-    kinds/rowwise/join.py proposes with index operations among them may be refused with the reason.
+    Raises ValueError, with the reason, where the nodes cannot be one kernel.
     """
     grid = row_domain.of_region(nodes, opsets, shapes)
     if not row_domain.lies_over(grid, nodes, opsets, shapes):
         return lower_indexed_rows(nodes, inputs, outputs, opsets, shapes)
     operands = _operands(nodes, inputs, opsets, grid, shapes)
     if all(o.view != grid.base for o in operands):
-        raise ValueError("no input has the shape that the others are broadcast into")
+        raise ValueError("No input has the full shape of the rows")
     builder = Builder(tuple(storage(v, shapes).name for v in inputs))
     known: dict[ir.Value, Expr] = dict(zip(inputs, builder.inputs, strict=True))
     for node in nodes:
@@ -74,7 +73,7 @@ def _meaning(node: ir.Node, row: RowOperator, known: Mapping[ir.Value, Expr], sh
     attributes = {name: attribute.value for name, attribute in node.attributes.items()}
     first = node.inputs[0]
     if first is None:
-        raise ValueError(f"{node.name} has no first operand")
+        raise ValueError(f"{node.op_type} has no data input")
     return row.meaning(RowCall(args, attributes, storage(first, shapes).name))
 
 
@@ -93,30 +92,30 @@ def _result(value: ir.Value, grid: Grid, shapes: Shapes) -> Result:
         return Result("row")
     if grid.is_squeezed(value, shapes):
         return Result("squeezed")
-    raise ValueError(f"{value.name} is neither of the domain's shape nor one value a row")
+    raise ValueError(f"`{value.name}` has neither the shape of the rows nor one value per row")
 
 
 def _operands(
     nodes: Sequence[ir.Node], inputs: Sequence[ir.Value], opsets: Mapping[str, int], grid: Grid, shapes: Shapes
 ) -> tuple[Operand, ...]:
-    """How every input lies over the domain. ValueError where two nodes read one differently."""
-    found: dict[ir.Value, Operand] = {}
+    """The broadcast of every input. ValueError where two nodes broadcast one input differently."""
+    operands: dict[ir.Value, Operand] = {}
     for node in nodes:
         row = row_domain.operator(node, opsets)
         for k, value in enumerate(node.inputs):
             if value is None or value not in inputs:
                 continue
             operand = _operand(node, row, k, value, grid, shapes)
-            if found.setdefault(value, operand) != operand and shapes.elements(value) != 1:
-                raise ValueError(f"{value.name} is read in two shapes")
-    return tuple(found[v] for v in inputs)
+            if operands.setdefault(value, operand) != operand and shapes.elements(value) != 1:
+                raise ValueError(f"`{value.name}` would be broadcast in two different ways")
+    return tuple(operands[v] for v in inputs)
 
 
 def _operand(node: ir.Node, row: RowOperator | None, k: int, value: ir.Value, grid: Grid, shapes: Shapes) -> Operand:
     dims = shapes.dims(value)
     first = node.inputs[0]
     if row is not None and k >= row.operands:
-        raise ValueError(f"{value.name} tells axes")
+        raise ValueError(f"`{value.name}` holds axes, not data")
     if row is not None and k in row.channels and first is not None:
         view = 1 if grid.base == 1 and row.axes == "groups" else grid.view(first, shapes) or 0
         trailing = len((grid.dims, grid.other or ())[view]) - 2

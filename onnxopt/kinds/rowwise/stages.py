@@ -1,4 +1,4 @@
-"""Splitting a region's instructions where rows are reduced (program/rowwise.py has the form)."""
+"""Split a region's instructions into stages at the reductions (program/rowwise.py defines the stages)."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ def split(
     forms: Sequence[Result],
     storage: Sequence[str],
 ) -> tuple[tuple[Stage, ...], Piece | None, Piece | None]:
-    """Stages and the two output pieces of what the builder holds. ValueError where an output depends on no input."""
+    """The stages and the two output pieces of the builder's code. ValueError where an output depends on no input."""
     splitter = _Splitter(builder, operands)
     element = [k for k, f in enumerate(forms) if f.form == "element"]
     row = [k for k, f in enumerate(forms) if f.form != "element"]
     for k in row:
         if not splitter.is_row[results[k].id]:
-            raise ValueError(f"output {k} has one element a row, but is computed for every element")
+            raise ValueError(f"Output {k} has one element per row but is computed for every element")
     stages = splitter.stages([results[k].id for k in element], [results[k].id for k in row])
     pieces = []
     for chosen, rows_only in ((element, False), (row, True)):
@@ -34,7 +34,10 @@ def split(
 
 
 class _Splitter:
-    """What is known of every value. depth: how many reductions lie before it, one after the other."""
+    """Facts about every value.
+
+    is_row: whether it has one element per row. depth: the most reductions on a path to it.
+    """
 
     def __init__(self, builder: Builder, operands: Sequence[Operand]):
         self.code, self.inputs = builder.code, len(builder.inputs)
@@ -57,10 +60,10 @@ class _Splitter:
         return i is not None and i.op.startswith(_REDUCE)
 
     def stages(self, element: Sequence[int], row: Sequence[int]) -> tuple[Stage, ...]:
-        """The stages that these results need; afterwards every slot has its number."""
+        """The stages that these results need. Assigns a number to every slot."""
         reductions, row_values = self._needed(element, row)
         slot = self.inputs + len(GIVEN)
-        made = []
+        stages = []
         for depth in range(1, max((self.depth[r] for r in reductions), default=0) + 1):
             reduced = sorted(r for r in reductions if self.depth[r] == depth)
             operands = [self.code[r - self.inputs].args[0] for r in reduced]
@@ -68,21 +71,21 @@ class _Splitter:
             kinds = tuple(self.code[r - self.inputs].op.removeprefix(_REDUCE) for r in reduced)
             for value in reduced:
                 self._slots[value], slot = slot, slot + 1
-            more = sorted(v for v in row_values if self.depth[v] == depth)
-            row_piece = self.piece(more, [self._dtypes[v] for v in more], True, depth) if more else None
-            for value in more:
+            of_row = sorted(v for v in row_values if self.depth[v] == depth)
+            row_piece = self.piece(of_row, [self._dtypes[v] for v in of_row], True, depth) if of_row else None
+            for value in of_row:
                 self._slots[value], slot = slot, slot + 1
-            made.append(Stage(piece, kinds, row_piece))
-        return tuple(made)
+            stages.append(Stage(piece, kinds, row_piece))
+        return tuple(stages)
 
     def _needed(self, element: Sequence[int], row: Sequence[int]) -> tuple[set[int], set[int]]:
-        """The reductions to make, and the other row values that pieces hand to each other."""
+        """The reductions, and the other row values that one piece computes for another piece."""
         reductions: set[int] = set()
         values: set[int] = set()
         pending: list[tuple[int, int | None]] = [(v, None) for v in (*element, *row)]
         while pending:
-            wanted, depth = pending.pop()
-            for leaf in self._walk([wanted], depth)[1]:
+            result, depth = pending.pop()
+            for leaf in self._walk([result], depth)[1]:
                 if leaf < self.inputs or leaf in reductions | values or self._is_given(leaf):
                     continue
                 if self._reduces(leaf):
@@ -98,7 +101,7 @@ class _Splitter:
         return i is not None and i.op in ("length", "position")
 
     def _walk(self, results: Sequence[int], depth: int | None) -> tuple[list[int], list[int]]:
-        """The values to compute for `results`, and those that are read. depth: of the row piece that computes them."""
+        """The values to compute for `results`, and the values to read. depth: of the row piece that computes them."""
         computed: set[int] = set()
         read: set[int] = set()
         pending = list(results)
@@ -123,7 +126,7 @@ class _Splitter:
         return self._slots[value]
 
     def piece(self, results: Sequence[int], storage: Sequence[str], rows_only: bool, depth: int | None) -> Piece:
-        """The program that computes `results` from slots. depth: as _walk takes it."""
+        """The program that computes `results` from slots. depth: see _walk."""
         computed, read = self._walk(results, depth)
         read.sort(key=self._slot)
         ids = {value: k for k, value in enumerate(read)}
@@ -136,7 +139,7 @@ class _Splitter:
             code.append(Instruction(i.op, i.dtype, tuple(ids[a] for a in i.args), i.value, i.storage))
         for value in results:
             if not depends[value]:
-                raise ValueError("a value that is reduced or stored depends on no input")
+                raise ValueError("A value that is reduced or stored depends on no input")
         dtypes = [self._storage[v] if v < self.inputs else self._dtypes[v] for v in read]
         program = Program(
             inputs=tuple(dtypes),

@@ -1,4 +1,4 @@
-"""Thresholds of rowwise launches: numbers of the GPU on which launch shapes were measured (launch_shapes.json).
+"""Thresholds of rowwise launches, measured on one GPU (launch_shapes.json states which).
 
 One kernel serves every architecture of a fatbin. The numbers of the newest architecture in the file stand for all.
 """
@@ -18,35 +18,36 @@ Clusters = tuple[tuple[int, int], ...]
 
 @dataclasses.dataclass(frozen=True)
 class Thresholds:
-    """Numbers by which kinds/rowwise/launch_shapes.py chooses.
+    """The numbers in the rules of kinds/rowwise/launch_shapes.py.
 
     The GPU:
-        multiprocessors: how many the GPU has.
+        multiprocessors: of the GPU.
         shared_bytes: shared memory of one multiprocessor.
-        reserved_shared_bytes: shared memory that a block needs beside its rows; the driver takes 1 KB of it.
+        reserved_shared_bytes: shared memory that a block needs beside its rows; 1 KB of it is the driver's.
     Rows that lanes of a warp or of a small block share:
-        few_rows_per_multiprocessor: rows are few up to so many a multiprocessor.
+        few_rows_per_multiprocessor: the most rows per multiprocessor that count as few.
         threads: of a block.
-        usual_elements: elements of a row a thread.
-        usual_bytes: bytes of a row a thread where rows are many, if that is more.
-        most_bytes: the most bytes of one input a thread.
-        short_row_vectors: a row of up to so many vectors of 16 bytes gets one vector a thread where rows are many.
-        most_wasted: all lanes over the lanes that have a vector, at most.
-        least_bytes_of_block: a block gets twice the threads if it would read fewer bytes of an input, because reading
-            them would take less time than the start of a block.
+        usual_elements: elements of a row per thread.
+        usual_bytes: bytes of a row per thread where rows are many, if these are more elements.
+        most_bytes: the most bytes of one input per thread.
+        short_row_vectors: where rows are many, a row of up to this many vectors of 16 bytes gets one vector per thread.
+        most_wasted: the most lanes per lane that has a vector.
+        least_bytes_of_block: a block that would read fewer bytes of an input gets twice the threads, because the read
+            would take less time than the start of a block.
     Rows of odd length:
-        short_vector_bytes: a row that takes narrower vectors only may be ragged instead (cut where memory is aligned).
-        short_odd_row, long_odd_row: a row is ragged up to the one and from the other number of elements on. Between
-            them, whole vectors cost more instructions than they save.
+        short_vector_bytes: a row that only fits narrower vectors may be ragged instead (cut where memory is aligned).
+        short_odd_row, long_odd_row: rows are ragged up to the first and from the second number of elements on. In
+            between, whole vectors cost more instructions than they save.
     Every layout:
-        most_held, most_ragged, most_strided: the most elements of a row a thread, by layout.
-        most_vectors: the most vectors of a row a thread, because code grows with them.
+        most_held, most_ragged, most_strided: the most elements of a row per thread, by layout.
+        most_vectors: the most vectors of a row per thread, because the code grows with them.
     Rows that a large block or a cluster of blocks shares:
         large_threads: of a block.
         least_vector_bytes_of_cluster: the narrowest vector.
-        narrow_clusters, wide_clusters: (blocks of a cluster, the most elements of a row a thread), in the order to try
-            them, for elements of up to 16 bits and for wider elements.
-        most_of_two_blocks: two blocks fit into a multiprocessor's registers up to so many 16-bit elements a thread.
+        narrow_clusters, wide_clusters: (blocks of a cluster, the most elements of a row per thread), in the order to
+            try, for elements of up to 16 bits and for wider elements.
+        most_of_two_blocks: the most 16-bit elements per thread at which the registers suffice for two blocks per
+            multiprocessor.
     """
 
     multiprocessors: int
@@ -115,7 +116,7 @@ def measured() -> Thresholds:
 
 
 def parse(document: dict[str, Any]) -> dict[str, Thresholds]:
-    """Thresholds by architecture of a document like launch_shapes.json. ValueError names what is wrong with it."""
+    """The thresholds by architecture of a document like launch_shapes.json. ValueError names what is wrong."""
     archs: dict[str, Thresholds] = {}
     for arch, section in document["archs"].items():
         if section["measured"].keys() != _MEASURED or not all(section["measured"].values()):

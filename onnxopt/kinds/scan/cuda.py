@@ -15,7 +15,7 @@ HEADER = "scan/scan.cuh"
 
 
 def lines(kernel: Kernel) -> list[str]:
-    """What is summed up and stored as a struct, and an entry point a variant."""
+    """The kernel's program as a struct, and one entry point per variant."""
     program = cast(ScanProgram, kernel.program)
     entries = [line for v in kernel.variants for line in _entry(kernel.name, program, cast(RowVariant, v))]
     return [*_struct(kernel.name, program), "", *entries]
@@ -56,7 +56,7 @@ def _struct(name: str, program: ScanProgram) -> list[str]:
 
 
 def _reads(program: Program) -> int:
-    """The inputs that a program reads, as a mask."""
+    """The inputs that a program reads, as a bit mask."""
     read = {a for i in program.code for a in i.args} | set(program.results)
     return sum(1 << k for k in range(len(program.inputs)) if k in read)
 

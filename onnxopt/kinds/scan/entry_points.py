@@ -1,6 +1,6 @@
-"""Which entry points a scan kernel gets, and how threads share its rows.
+"""The entry points of a scan kernel, and how threads share its rows.
 
-The library tries them in order and takes the first that fits the shapes at hand (custom_ops/cuda/scan.cc).
+The library runs the first entry point that fits the shapes of a call (custom_ops/cuda/scan.cc).
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from onnxopt.program.hardware import ACCESS_BYTES, WARP
 from onnxopt.program.scan import ScanProgram
 
 _THREADS = 256
-# Lanes that share a row which is held, and vectors of each: two where a row is short, as many as five where it is long.
+# Lanes that share a held row, the most vectors of a short row, and vectors per lane of short and of long rows.
 _LANES, _SHORT, _FEW, _MOST = (8, 16, 32, 64, 128, 256), 128, 2, 5
-_HELD = ((8, 2), (32, 2), (64, 4), (256, 4))  # of rows of any length
-_LOOPED = (512, 4)  # threads, vectors a chunk of each
+_HELD = ((8, 2), (32, 2), (64, 4), (256, 4))  # lanes, vectors per lane; for rows of unknown length
+_LOOPED = (512, 4)  # threads, vectors per thread and chunk
 _SPLIT = (256, 4)
-_STRIDED = ((128, 8), (512, 8))  # threads, elements a chunk of each: of one row, as blocks would be few else
+_STRIDED = ((128, 8), (512, 8))  # threads, elements per thread and chunk
 
 
 def choose(name: str, program: ScanProgram, regions: Sequence[Region], shapes: Shapes) -> tuple[RowVariant, ...]:
-    """Variants in the order the host tries them: rows that fit in registers, long ones, any."""
+    """Variants in the order in which the host tries them: for rows that fit in registers, for long and for any rows."""
     grids = [_grid(r, shapes) for r in regions]
     modes = "".join(
         Mode.ANY if is_row else entry_points.mode_of(shapes.dims(v) or (None,), 0, grids[0])
@@ -42,7 +42,7 @@ def choose(name: str, program: ScanProgram, regions: Sequence[Region], shapes: S
     if not all(g.last == len(g.dims) for g in grids):
         chosen += _strided(name, modes)
     if _may_be_large(regions, shapes):
-        last = {v.layout: v for v in chosen if v.layout in ("looped", "strided")}  # of each the one that takes anything
+        last = {v.layout: v for v in chosen if v.layout in ("looped", "strided")}  # the most general of each layout
         chosen += [dataclasses.replace(v, symbol=f"{v.symbol}_64", index=64) for v in last.values()]
     return tuple({v.symbol: v for v in chosen}.values())
 
@@ -52,7 +52,7 @@ def _grid(region: Region, shapes: Shapes) -> Grid:
 
 
 def _may_be_dense(grid: Grid) -> bool:
-    """Whether rows may lie side by side: nothing behind their axis is known to have several elements."""
+    """Whether the elements of a row may be contiguous: no later axis is known to have several elements."""
     return all(d == 1 or not isinstance(d, int) for d in grid.dims[grid.last :])
 
 
@@ -68,15 +68,15 @@ def _widest(program: ScanProgram) -> int:
 def _dense(name: str, program: ScanProgram, modes: str, lengths: Sequence[int | None]) -> list[RowVariant]:
     vector = _widest(program)
     anywhere = entry_points.anywhere(modes)
-    found = [_shape_for(n, vector) for n in lengths if n is not None]
-    shapes = {s for s in found if s is not None}
+    of_lengths = [_shape_for(n, vector) for n in lengths if n is not None]
+    shapes = {s for s in of_lengths if s is not None}
     if None in lengths:
         shapes |= {(layout, *shape) for layout in ("held", "ragged") for shape in _HELD}
     chosen = [
         variant(name, layout, modes if layout == "held" else anywhere, vector, unroll, lanes, _THREADS)
         for layout, lanes, unroll in sorted(shapes, key=lambda s: (s[0], s[1] * s[2]))
     ]
-    if None in found or None in lengths:
+    if None in of_lengths or None in lengths:
         threads, unroll = _SPLIT
         chosen += [variant(name, "split", anywhere, vector, unroll, threads, threads, launch=k) for k in range(2)]
     threads, unroll = _LOOPED
@@ -86,7 +86,7 @@ def _dense(name: str, program: ScanProgram, modes: str, lengths: Sequence[int | 
 
 
 def _shape_for(length: int, vector: int) -> tuple[str, int, int] | None:
-    """Layout, lanes and vectors of each for rows of this length; None where no lanes hold them."""
+    """Layout, lanes and vectors per lane for rows of this length; None where the rows do not fit in registers."""
     layout = "held" if length % vector == 0 else "ragged"
     vectors = launch_shapes.vectors_of(layout, length, vector)
     each = _FEW if vectors <= _SHORT else _MOST
@@ -106,7 +106,7 @@ def _strided(name: str, modes: str) -> list[RowVariant]:
 def variant(
     name: str, layout: str, modes: str, vector: int, unroll: int, lanes: int, threads: int, launch: int = 0
 ) -> RowVariant:
-    """One entry point. unroll: vectors a thread, of strided rows elements along the axis. launch: of a split one."""
+    """One entry point. unroll: vectors per thread, for strided rows elements along the axis. launch: of a split one."""
     text = f"{name}_{layout}_{modes.replace(Mode.ANY, 'G')}_w{vector}u{unroll}l{lanes}t{threads}p{launch}"
     return RowVariant(
         symbol=text, modes=modes, index=32, vector=vector, unroll=unroll, threads=threads, layout=layout, lanes=lanes,

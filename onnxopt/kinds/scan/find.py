@@ -1,11 +1,13 @@
-"""Scan regions: a CumSum with everything elementwise before and after it that has its shape.
+"""Scan regions: a CumSum with the elementwise nodes of its shape before and after it.
 
     y = f(CumSum(g(x, ...), axis), x, ...)
 
-ONNX Runtime's CUDA kernel sums up every element's row from its beginning, so one CumSum alone is worth a kernel.
+ONNX Runtime's CUDA kernel sums every element's row from the beginning, so one CumSum alone is worth a kernel.
 """
 
 from __future__ import annotations
+
+import heapq
 
 import onnx_ir as ir
 
@@ -18,12 +20,13 @@ from onnxopt.kinds.scan.lower import axis_of, is_scan, lower
 from onnxopt.program.scan import SUMMED
 
 _SINCE = 11
-# Fewer elements are not worth a kernel: index arithmetic on the host, and the like.
+# Tensors with fewer elements do not pay for a kernel; they are mostly indices and sizes.
 _FEWEST_ELEMENTS = 32
+_NEAREST = 256  # neighbours that a region looks at; more read one tensor only in graphs of thousands of like nodes
 
 
 def find(context: Context, kind: Kind) -> tuple[list[Region], list[Refusal]]:
-    """A region for every CumSum that a kernel can run, and why others stay."""
+    """A region for every CumSum that a kernel can run, and refusals of the others."""
     regions: list[Region] = []
     refusals: list[Refusal] = []
     taken: set[ir.Node] = set()
@@ -42,34 +45,34 @@ def find(context: Context, kind: Kind) -> tuple[list[Region], list[Refusal]]:
 
 
 def why_not(node: ir.Node, context: Context) -> str | None:
-    """Why no kernel runs this CumSum, or None where one does."""
+    """The reason why no kernel can run this CumSum, None where a kernel can."""
     shapes, x = context.shapes, node.inputs[0]
     if context.opsets.get("", 0) < _SINCE or x is None or len(node.inputs) != 2:
-        return "it is not the CumSum of opset 11 and later"
+        return f"CumSum can be fused from opset {_SINCE} on"
     dims, dtype = shapes.dims(x), shapes.dtype(x)
     if not dims:
-        return f"the rank of {x.name} is unknown, or 0"
+        return f"The rank of `{x.name}` is unknown or 0"
     if dtype is None or dtype.name not in SUMMED:
-        return f"CumSum of {dtype.name if dtype else 'an unknown dtype'} is not in the table"
-    told = constant(node.inputs[1])
-    if told is None:
-        return "its axis is not constant"
-    if not -len(dims) <= int(told.numpy().item()) < len(dims):
-        return f"its axis is not one of rank {len(dims)}"
+        return f"The operator table has no CumSum of {dtype.name if dtype else 'an unknown dtype'} (`{x.name}`)"
+    axis, tensor = node.inputs[1], constant(node.inputs[1])
+    if tensor is None:
+        return f"CumSum's axis `{axis.name if axis else ''}` is computed at run time; only a constant axis is fused"
+    if not -len(dims) <= (number := int(tensor.numpy().item())) < len(dims):
+        return f"CumSum's axis {number} does not exist in a tensor of rank {len(dims)}"
     if any(v in context.host for v in (x, *node.outputs)):
-        return "shape arithmetic: it belongs on the CPU"
+        return eligibility.runs_on_host(node)
     if x.const_value is not None:
-        return "all operands are constants"
+        return "All inputs of CumSum are constants"
     elements = shapes.elements(x)
     if elements is not None and elements < _FEWEST_ELEMENTS:
-        return f"{elements} elements are too few for a kernel"
+        return f"`{x.name}` has {elements} elements, too few for a kernel of its own"
     if dims[axis_of(node, len(dims))] == 1:
-        return "a row has one element"
+        return "CumSum works along a dim of size 1"
     return None
 
 
 class _Growth:
-    """One region while it grows from a CumSum over its elementwise neighbours."""
+    """One region while it grows from a CumSum to its elementwise neighbours."""
 
     def __init__(self, context: Context, kind: Kind, scan: ir.Node, taken: set[ir.Node]):
         self._context, self._kind, self._taken = context, kind, taken
@@ -77,12 +80,12 @@ class _Growth:
         self.nodes = [scan]
 
     def region(self) -> Region:
-        """The region, grown until no neighbour fits any more."""
+        """The region, grown until no neighbour fits."""
         refused: set[ir.Node] = set()
         while fitting := next((n for n in self._neighbours(refused) if self._take(n, refused)), None):
-            refused.clear()  # what would have closed a cycle may not any more
+            refused.clear()  # a node that would have made a cycle may fit now
             assert fitting in self.nodes
-        inputs, outputs = boundary.inputs_of(self.nodes), boundary.outputs_of(self.nodes)
+        inputs, outputs = boundary.inputs_of(self.nodes), self._context.outputs_of(self.nodes)
         moved = cost.of_region(self.nodes, inputs, outputs, self._context.shapes)
         program = self._context.lowered(lower, self.nodes, inputs, outputs)
         region = Region(tuple(self.nodes), tuple(inputs), tuple(outputs), moved, self._kind, program)
@@ -90,18 +93,19 @@ class _Growth:
         return region
 
     def _neighbours(self, refused: set[ir.Node]) -> list[ir.Node]:
-        """Elementwise nodes that read what the region computes, then those that compute what it reads."""
+        """Readers of the region's values, then producers of its inputs, each in topological order."""
         order = self._context.order
-        after = {u for n in self.nodes for v in n.outputs for u in v.consumers()}
+        after = {u for n in self.nodes for v in n.outputs for u in self._context.readers(v)}
         before = {p for n in self.nodes for v in n.inputs if v is not None and (p := v.producer()) is not None}
         free = [n for n in after | before if n in order and n not in self._taken | refused | set(self.nodes)]
-        return sorted((n for n in free if not self._context.is_taken(n)), key=lambda n: (n not in after, order[n]))
+        untaken = (n for n in free if not self._context.is_taken(n))
+        return heapq.nsmallest(_NEAREST, untaken, key=lambda n: (n not in after, order[n]))
 
     def _take(self, node: ir.Node, refused: set[ir.Node]) -> bool:
         context, before = self._context, self.nodes
         if (
             eligibility.is_elementwise(node)
-            and eligibility.why_not(node, context.opsets, context.shapes, context.host) is None
+            and context.why_not(node) is None
             and context.shapes.same(node.outputs[0], self._domain)
         ):
             self.nodes = sorted([*before, node], key=context.order.__getitem__)
@@ -113,7 +117,7 @@ class _Growth:
 
     def _fits(self) -> bool:
         """Whether the nodes can and should be one kernel."""
-        inputs, outputs = boundary.inputs_of(self.nodes), boundary.outputs_of(self.nodes)
+        inputs, outputs = boundary.inputs_of(self.nodes), self._context.outputs_of(self.nodes)
         if len(inputs) + len(outputs) > cost.MAX_OPERANDS or len(self.nodes) > cost.MAX_NODES:
             return False
         if self._context.makes_cycle(self.nodes):

@@ -1,4 +1,4 @@
-"""Lowering of scan regions: a program for what is summed up, the CumSum, and a program for what is stored."""
+"""Lowering of scan regions: a program for the summed values, the CumSum, and a program for the outputs."""
 
 from __future__ import annotations
 
@@ -29,13 +29,15 @@ def lower(
     opsets: Mapping[str, int],
     shapes: Shapes,
 ) -> ScanProgram:
-    """The program of nodes in topological order, one CumSum among them, that read `inputs` (and constants) and define
-    `outputs`. Raises ValueError where they cannot be one."""
+    """The program of nodes in topological order that read `inputs` (and constants) and define `outputs`.
+
+    One of the nodes is a CumSum. Raises ValueError, with the reason, where the nodes cannot be one kernel.
+    """
     (scan,) = (n for n in nodes if is_scan(n))
     summed, total = scan.inputs[0], scan.outputs[0]
     dims = None if summed is None else shapes.dims(summed)
     if summed is None or not dims:
-        raise ValueError(f"{scan.name} has no operand of known rank")
+        raise ValueError(f"The rank of the input of `{scan.name}` is unknown or 0")
     elementwise = [n for n in nodes if n is not scan]
     dtype = storage(summed, shapes).compute
     before = _program(elementwise, inputs, [(summed, dtype)], None, opsets, shapes)
@@ -58,19 +60,20 @@ def lower(
 
 
 def grid_of(scan: ir.Node, shapes: Shapes) -> Grid:
-    """The rows that a CumSum goes along."""
+    """The rows along which a CumSum sums."""
     x = scan.inputs[0]
     dims = None if x is None else shapes.dims(x)
     if x is None or dims is None:
-        raise ValueError(f"{scan.name} has no operand of known rank")
+        raise ValueError(f"The rank of the input of `{scan.name}` is unknown")
     axis = axis_of(scan, len(dims))
     return Grid(dims, axis, axis + 1, x)
 
 
 def axis_of(scan: ir.Node, rank: int) -> int:
+    """The axis of a CumSum, counted from the first. ValueError where the axis is not constant."""
     tensor = constant(scan.inputs[1])
     if tensor is None:
-        raise ValueError(f"the axis of {scan.name} is not constant")
+        raise ValueError(f"The axis of `{scan.name}` is not constant")
     return int(tensor.numpy().item()) % rank
 
 
@@ -82,8 +85,10 @@ def _program(
     opsets: Mapping[str, int],
     shapes: Shapes,
 ) -> Program:
-    """What makes `results`, each with the dtype it is handed on in, of the inputs and then the running total, if it is
-    given."""
+    """The program that computes `results`, each a value with its dtype, from the inputs and the running total.
+
+    total: None for the program of the summed values, which cannot read it.
+    """
     dtypes = [storage(v, shapes).name for v in inputs]
     if total is not None:
         dtypes.append(storage(total, shapes).compute)
@@ -96,11 +101,11 @@ def _program(
         for value in operands:
             if value not in known and constant(value) is not None:
                 known[value], depends[value] = immediate(builder, value, shapes)[0], frozenset()
-        if all(v in known for v in operands):  # else it comes behind a total that is not given
+        if all(v in known for v in operands):  # else the node depends on the total
             known[node.outputs[0]] = apply_operator(node, known, opsets, shapes)
             depends[node.outputs[0]] = frozenset().union(*(depends[v] for v in operands))
     if any(v not in known for v, _ in results):
-        raise ValueError("what is summed up depends on the sum")
+        raise ValueError("The summed value depends on the running total")
     program = Program(
         inputs=tuple(dtypes),
         outputs=tuple(dtype for _, dtype in results),

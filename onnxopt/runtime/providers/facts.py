@@ -22,7 +22,7 @@ class Facts:
     """ops: op types anywhere in the model. dtypes: ONNX's names, of every value that is declared.
 
     dynamic: some input's shape is not fixed. convolutions_1d: some convolution runs over one spatial dim.
-    float32_products: some product or convolution takes float32. blocking: see cuda_graph.blocking_nodes.
+    float32_products: some product or convolution takes float32. blocking: see graph/cuda_graph_obstacles.py.
     """
 
     inputs: tuple[Tensor, ...]

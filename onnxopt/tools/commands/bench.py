@@ -17,6 +17,7 @@ from onnxopt.tools.commands.fleets import FleetQuestion, fleet_options
 @click.argument("artifact", type=Path)
 @click.option("--against", type=Path, help="Model or artifact to compare with. Default: the original.")
 @options.shape
+@options.data
 @options.provider
 @click.option("--iterations", type=int, help="Runs of each. Default: what fits in 5 seconds.")
 @fleet_options
@@ -25,6 +26,7 @@ def command(
     artifact: Path,
     against: Path | None,
     shapes: tuple[str, ...],
+    data: tuple[Path, ...],
     provider: str | None,
     iterations: int | None,
     as_json: bool,
@@ -34,7 +36,12 @@ def command(
     question = FleetQuestion(**fleet_question)
     question.check(artifact)
     result = bench(
-        artifact, against=against, shapes=options.parse_shapes(shapes), provider=provider, iterations=iterations
+        artifact,
+        against=against,
+        shapes=options.parse_shapes(shapes),
+        provider=provider,
+        iterations=iterations,
+        data=data,
     )
     fleet = question.answer(artifact, result)
     if as_json:

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import click
 
-from onnxopt.artifact import archive
-from onnxopt.artifact import manifest as manifests
+from onnxopt.artifact.open import read_manifest
 from onnxopt.tools import explain
 from onnxopt.tools.commands import options
 
@@ -19,8 +18,8 @@ _JSON_FIELDS = {"rewrites", "kernels", "refusals", "left_out", "traffic", "notes
 @click.option("--all", "every_refusal", is_flag=True, help="List every node that was not fused, not just examples.")
 @options.json_option
 def command(artifact: Path, every_refusal: bool, as_json: bool) -> None:
-    """Say what ARTIFACT fuses, what that saves, and why the rest stayed as it is."""
-    manifest = manifests.load(archive.folder_of(artifact))
+    """Say what ARTIFACT fuses, what that saves, and why other nodes were not fused."""
+    manifest = read_manifest(artifact)
     if as_json:
         options.print_json(manifest.model_dump(mode="json", include=_JSON_FIELDS))
     else:

@@ -17,7 +17,7 @@ from onnxopt.tools.commands.options import json_option, print_result
 @click.option("--tensorrt", is_flag=True, help="Run on the TensorRT provider, on the graph without fused functions.")
 @click.option("--max-batch", type=int, default=8, show_default=True, help="Most requests that Triton runs together.")
 @click.option("--instances", type=int, default=1, show_default=True, help="Sessions on each device.")
-@click.option("--device", default="auto", show_default=True, help="auto, gpu or cpu.")
+@click.option("--device", default="auto", show_default=True, help="Device to run on: auto, gpu or cpu.")
 @click.option("--settings", help="File of providers/ to take, as h200. Default: cuda or cpu.")
 @click.option("--mount", help="The repository's path as Triton sees it, as /models. Default: its path here.")
 @json_option

@@ -17,9 +17,11 @@ _OPTIONS = (
     click.option(
         "--load", type=float, metavar="REQUESTS/S", help="Say how many GPUs this load needs, before and after."
     ),
-    click.option("--gpus", type=float, metavar="N", help="The same for the load that N GPUs carry today."),
+    click.option("--gpus", type=float, metavar="N", help="Like --load, for the load that N GPUs carry today."),
     click.option("--requests-per-run", type=int, help="Requests that one run serves. Default: the batch size."),
-    click.option("--utilization", type=float, default=1.0, show_default=True, help="Share of time a GPU may be busy."),
+    click.option(
+        "--utilization", type=float, default=1.0, show_default=True, help="Share of the time that a GPU may be busy."
+    ),
     click.option("--record", is_flag=True, help="Keep the result in the artifact's manifest and report."),
 )
 

@@ -11,6 +11,7 @@ from onnxopt.artifact.summary import placement_text, size_text
 from onnxopt.graph.signature import tensor_text
 from onnxopt.tools.commands import options
 from onnxopt.tools.inspect import ModelSummary, inspect
+from onnxopt.tools.printable import printable
 
 
 @click.command("inspect")
@@ -22,7 +23,7 @@ def command(model: Path, as_json: bool) -> None:
     if as_json:
         options.print_json(dataclasses.asdict(summary))
     else:
-        click.echo(_text(summary))
+        click.echo(printable(_text(summary)))
 
 
 def _text(summary: ModelSummary) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 from pathlib import Path
 
 import click
@@ -13,6 +12,7 @@ from onnxopt.artifact.summary import rewrites_text, totals_text
 from onnxopt.tools import progress
 from onnxopt.tools.commands import options
 from onnxopt.tools.commands.verification_text import verification_text
+from onnxopt.tools.printable import printable
 
 
 @click.command("optimize")
@@ -37,6 +37,7 @@ from onnxopt.tools.commands.verification_text import verification_text
 )
 @click.option("--launch-choices", is_flag=True, help="Compile other launch shapes too, for `tune` to choose from.")
 @click.option("--cache", type=Path, help="Folder of compiled kernels. Default: ~/.cache/onnxopt/kernels.")
+@options.data
 @options.json_option
 def command(
     model: Path,
@@ -49,11 +50,10 @@ def command(
     ort_min: str | None,
     launch_choices: bool,
     cache: Path | None,
+    data: tuple[Path, ...],
     as_json: bool,
 ) -> None:
     """Optimize MODEL into a verified artifact folder."""
-    # A plain kill must clean up as ctrl-C does.
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
     with progress.shown("Starting") as advance:
         artifact = pipeline.optimize(
             model,
@@ -67,11 +67,12 @@ def command(
             launch_choices=launch_choices,
             progress=advance,
             cache=cache,
+            data=data,
         )
     if as_json:
         options.print_json({"artifact": str(artifact.path), "manifest": artifact.manifest.model_dump(mode="json")})
     else:
-        click.echo(_text(artifact.path, artifact.manifest))
+        click.echo(printable(_text(artifact.path, artifact.manifest)))
 
 
 def _text(path: Path, manifest: Manifest) -> str:
@@ -83,7 +84,7 @@ def _text(path: Path, manifest: Manifest) -> str:
         lines.append(f"predicted: {totals_text(manifest.traffic)}")
     lines += [f"left out: {row.name}: {row.reason}" for row in manifest.left_out]
     lines += [f"note: {note}" for note in manifest.notes]
-    lines.append(verification_text(manifest.verify))
+    lines.append(verification_text(manifest.verify, manifest.archs))
     phases = ", ".join(f"{name} {seconds:.1f}" for name, seconds in manifest.seconds.items())
     lines.append(f"wrote {path} in {sum(manifest.seconds.values()):.1f} s ({phases})")
     return "\n".join(lines)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from pathlib import Path
 from typing import Any
 
 import click
@@ -20,7 +21,14 @@ shape = click.option(
 provider = click.option(
     "--provider", help="Execution provider by ONNX Runtime's name. Default: CUDA where usable, else CPU."
 )
-json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON for machines.")
+data = click.option(
+    "--data",
+    metavar="FILE.npz",
+    multiple=True,
+    type=Path,
+    help="Your own inputs by name, as numpy.savez writes them, instead of generated ones; repeat for more.",
+)
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
 def parse_shapes(texts: tuple[str, ...]) -> dict[str, tuple[int, ...]]:

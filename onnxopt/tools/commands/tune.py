@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import re
-import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,7 +15,7 @@ from rich import progress
 from rich.console import Console
 
 from onnxopt.errors import UsageError
-from onnxopt.tools import tuning
+from onnxopt.tools import interrupts, tuning
 from onnxopt.tools.commands import options
 from onnxopt.tools.commands.secret_keys import read_secret_key
 from onnxopt.tools.tuning import TuneResult
@@ -28,7 +27,7 @@ _INTERRUPTED = 130
 
 @click.command("tune")
 @click.argument("artifact", type=Path)
-@click.option("--budget", default="5m", show_default=True, help="Time to spend: 90s, 5m, 1h.")
+@click.option("--budget", default="5m", show_default=True, help="Time to spend, as 90s, 5m or 1h.")
 @options.shape
 @options.provider
 @click.option("--restart", is_flag=True, help="Discard the trials of an unfinished run.")
@@ -52,8 +51,7 @@ def command(
     Exit code 130 after an interrupt: the results so far are kept, and the next run continues from there.
     """
     secret = None if key is None else read_secret_key(key)
-    # A plain kill keeps the results so far, as ctrl-C does.
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    interrupts.let_finish()  # a plain kill keeps the results so far, as Ctrl-C does
     with _progress() as advance:
         result = tuning.tune(
             artifact,

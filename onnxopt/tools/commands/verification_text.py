@@ -4,22 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from onnxopt.artifact.summary import executed_text
 from onnxopt.verification.reference import Check
 from onnxopt.verification.verify import VerificationReport
 
 
-def verification_text(report: VerificationReport) -> str:
-    """A line for each provider, with the library and without it, then notes and the reason of a failure."""
+def verification_text(report: VerificationReport, archs: Sequence[str] = ()) -> str:
+    """A line for each provider, with the library and without it, then the kernels executed, notes, and any failure.
+
+    archs: the GPU architectures that the artifact's kernels were compiled for.
+    """
+    executed = executed_text(report, archs)
     if report.status == "skipped":
-        return "verify: skipped"
+        return "verify: skipped" + (f"\nkernels executed: {executed}" if executed else "")
     if report.status == "not_run":
-        return f"verify: not run, ONNX Runtime cannot run the original here: {report.reason}"
+        return f"verify: NOT RUN, nothing was compared: {report.reason}"
     lines: list[str] = []
     for provider in report.providers:
         for library in (True, False):
             checks = [c for c in report.checks if c.provider == provider and c.library is library]
             if checks:
                 lines += _checks(f"{provider} {'with' if library else 'without'} the library", checks)
+    if executed:
+        lines.append(f"kernels executed: {executed}")
     lines += [f"    {note}" for note in report.notes]
     lines += [f"    not run by the original: {s.case}: {s.reason}" for s in report.skipped]
     if report.status == "failed":

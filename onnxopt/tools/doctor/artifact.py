@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from onnxopt.artifact import manifest as manifests
-from onnxopt.artifact.folder import check_files
+from onnxopt.artifact.contents import check_files
+from onnxopt.artifact.open import read_manifest
+from onnxopt.artifact.signing import SignatureError
+from onnxopt.artifact.summary import executed_text
 from onnxopt.errors import ArtifactError
 from onnxopt.runtime import devices
 from onnxopt.runtime.configuration import configuration_for
@@ -18,9 +20,14 @@ _COPY_AGAIN = "copy the artifact again, all of it; or make it again with `onnxop
 
 
 def files(folder: Path) -> tuple[Subject | None, list[Finding]]:
-    """Check every file's hash. Returns the subject of further checks, None where there is no manifest, and findings."""
+    """Check every file's hash. Returns the subject of further checks, None where there is no manifest, and findings.
+
+    SignatureError where the artifact is not signed as ONNXOPT_PUBLIC_KEY asks.
+    """
     try:
-        manifest = manifests.load(folder)
+        manifest = read_manifest(folder)
+    except SignatureError:
+        raise
     except ArtifactError as error:
         return None, [Finding("artifact", "problem", str(error), _COPY_AGAIN)]
     try:
@@ -104,3 +111,23 @@ def _devices() -> tuple[devices.Device, ...]:
         return devices.devices()
     except devices.DriverError:
         return ()
+
+
+def verification(subject: Subject) -> Iterator[Finding]:
+    """Whether the artifact was verified, and on a machine with a GPU, whether its CUDA kernels were."""
+    report, archs = subject.manifest.verify, subject.manifest.archs
+    executed = executed_text(report, archs)
+    text = report.status.replace("_", " ") + (f"; kernels executed: {executed}" if executed else "")
+    on_cuda = any(row.provider == CUDA for row in report.executed or ())
+    if report.status == "failed":
+        fix = "optimize the model again on this machine, and report it if that fails too"
+        yield Finding("verify", "problem", f"{text}: {report.reason}", fix)
+    elif report.status != "passed":
+        where = "cuda" if cuda_is_usable() else "cpu"
+        fix = f"onnxopt verify ORIGINAL {subject.folder} --on {where}"
+        yield Finding("verify", "note", f"the artifact was never compared with its original ({text})", fix)
+    elif archs and not on_cuda and cuda_is_usable():
+        fix = f"onnxopt verify ORIGINAL {subject.folder} --on cuda"
+        yield Finding("verify", "note", f"{text}; the CUDA kernels were never compared with the original", fix)
+    else:
+        yield Finding("verify", "ok", text)

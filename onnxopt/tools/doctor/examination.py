@@ -22,6 +22,7 @@ ARTIFACT: tuple[Callable[[Subject], Iterable[Finding]], ...] = (
     artifact.versions,
     artifact.architectures,
     artifact.configuration,
+    artifact.verification,
     placement.library,
     graphs.cuda_graph,
 )

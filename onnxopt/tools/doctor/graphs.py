@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from onnxopt.artifact import layout
+from onnxopt.artifact.folder import temporary_folder
 from onnxopt.errors import OnnxoptError
 from onnxopt.runtime import configuration as configurations
 from onnxopt.runtime import providers
@@ -16,7 +16,6 @@ from onnxopt.runtime.configuration import configuration_for
 from onnxopt.runtime.sessions import CUDA, RunError
 from onnxopt.tools import bench
 from onnxopt.tools.doctor.finding import Finding, Subject
-from onnxopt.verification import samples
 
 _SHOWN = 5
 
@@ -50,11 +49,10 @@ def cuda_graph(subject: Subject) -> Iterator[Finding]:
 def _replay(subject: Subject, library: Path | None, data: dict[str, Any]) -> None:
     """Capture and replay once at usual sizes. RunError where ORT refuses."""
     model = subject.folder / layout.MODEL
-    with tempfile.TemporaryDirectory(prefix="onnxopt.") as scratch:
-        reference = bench.reference_of(model, None, CUDA, {}, Path(scratch))
+    with temporary_folder() as scratch:
+        reference = bench.reference_of(model, None, CUDA, {}, scratch)
     case = next(iter(reference.outputs))
-    traits = reference.traits
-    feeds = samples.draw(traits.inputs, dict(case.sizes), case.seed, traits.index_bounds)
+    feeds = reference.feeds(case)
     session = configurations.open_session(model, library, data, subject.folder, cuda_graph=True)
     run = BoundRun(session, feeds, CUDA)
     for _ in range(3):

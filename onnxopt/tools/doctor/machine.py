@@ -46,7 +46,7 @@ def gpu() -> Iterator[Finding]:
 
 def _device(device: devices.Device) -> Finding:
     text = f"{device.ordinal}: {device.name}, {device.arch}, {device.memory / 1e9:.0f} GB, {device.sms} SMs"
-    entry = gpus.find(device.name)
+    entry = gpus.find_gpu(device.name)
     if entry is None:
         return Finding("gpu", "note", f"{text}; not in the GPU catalogue: artifacts use cuda.json, or what tune writes")
     if entry.refused:

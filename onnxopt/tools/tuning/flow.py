@@ -8,13 +8,13 @@ import dataclasses
 import hashlib
 import json
 import os
-import tempfile
 import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from onnxopt.artifact import layout
+from onnxopt.artifact.folder import temporary_folder
 from onnxopt.artifact.manifest import Manifest
 from onnxopt.artifact.minisign import SecretKey
 from onnxopt.artifact.open import Opened, open_artifact
@@ -54,6 +54,7 @@ def tune(
     budget: seconds this call may take, about. shapes: sizes to run at, as bench takes them. provider: ONNX Runtime's
     name, default CUDA where a device is usable. restart: discard the trials of an unfinished run. sign: sign the
     artifact with this key afterwards; without it, a signature of the artifact is removed, as it would no longer fit.
+    progress(done, total, text): called after each trial, and when a phase begins; total is 0 where it is unknown.
 
     On a GPU the library first measures algorithms for its matrix products and launch shapes for its kernels; the faster
     ones are written beside it, for this GPU. A configuration is kept only if its outputs agree with the plain graph's,
@@ -69,12 +70,12 @@ def tune(
     name, base = _rule_made(chosen)
     path = _state_file(opened.folder, name)
     advance = progress or (lambda _done, _total, _text: None)
-    with tempfile.TemporaryDirectory(prefix="onnxopt.") as scratch:
+    with temporary_folder() as scratch:
         advance(0, 0, "running the plain graph")
-        oracle = Oracle(opened.folder / layout.MODEL, chosen.provider, shapes or {}, Path(scratch))
+        oracle = Oracle(opened.folder / layout.MODEL, chosen.provider, shapes or {}, scratch)
         notes: list[str] = []
         state = _state(path, _key(opened.manifest, chosen, base, oracle), restart, notes)
-        kernels = _kernels(opened, chosen, state, Path(scratch))
+        kernels = _kernels(opened, chosen, state, scratch)
         target = _target(opened, kernels, chosen, base, oracle, notes)
         tuning = _Tuning(opened, chosen, base, oracle, state, kernels, target, budget, started, advance, notes)
         status, complete, comparisons, kept, searching = tuning.run()
@@ -147,7 +148,7 @@ class _Tuning:
             status = "faster" if faster else "unchanged"
         if status == "unchanged" and searching.taken:
             self.notes.append(
-                "options that were faster when tried were not faster than the rule-made file at the end: nothing changed"
+                "options faster when tried were not faster than the rule-made file at the end: nothing was changed"
             )
         return status, complete, comparisons, searching.best if status != "unchanged" else self.base, searching
 

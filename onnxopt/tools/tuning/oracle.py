@@ -101,7 +101,7 @@ class Oracle:
         return worst
 
     def _draw(self, sizes: signature.Sizes, seed: int) -> dict[str, Array]:
-        return samples.draw(self.traits.inputs, sizes, seed, self.traits.index_bounds)
+        return samples.draw(self.traits.inputs, sizes, seed, self.traits.uses)
 
 
 def _worse(a: Verdict, b: Verdict) -> Verdict:

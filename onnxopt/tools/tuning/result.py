@@ -22,18 +22,19 @@ class OptionChange:
 
 @dataclasses.dataclass(frozen=True)
 class TuneResult:
-    """What tune did. file: below the artifact. complete: whether everything was tried.
+    """The result of tune. file: written, relative to the artifact. complete: whether every option was tried.
 
-    comparisons: by mode ("plain", "cuda_graph"), the rule-made file against the one now written, in milliseconds.
-    resumed: trials that an earlier, unfinished run had made. kernels: what was measured to be faster than the library's
-    own choice, by option of the configuration's section `kernels`. notes: what a reader should know.
+    status: "faster", "unchanged" (the rule-made options stay) or "interrupted". comparisons: by mode ("plain",
+    "cuda_graph"), the rule-made file against the one now written, in milliseconds. trials: measured options; resumed:
+    of these, the ones of an earlier, unfinished run. kernels: entries measured to be faster than the library's own
+    choice, by option of the configuration's section `kernels`. notes: for the user.
     """
 
     file: str
     provider: str
     device: str
     case: str
-    status: str  # "faster", "unchanged", "interrupted"
+    status: str
     complete: bool
     changes: tuple[OptionChange, ...]
     comparisons: dict[str, Comparison]

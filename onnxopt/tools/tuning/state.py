@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from onnxopt import files
 from onnxopt.artifact.folder import replace_text
 
 SCHEMA = 2
@@ -90,7 +91,7 @@ class State:
 
     def _read(self) -> None:
         try:
-            document = json.loads(self.path.read_text("utf-8"))
+            document = json.loads(files.read_text(self.path))
             if document["schema"] != SCHEMA or document["key"] != self.key:
                 self.stale = True
                 return

@@ -137,7 +137,7 @@ def test_a_failed_check_is_the_worst_whatever_the_others(made: Path) -> None:
 
 def test_refusals_left_out_and_hostile_names_are_text(made: Path) -> None:
     evil = '<script>alert("x")</script>'
-    refusals = tuple(Refusal(f"n{k}", "Add", evil, f"v{k} is needed elsewhere and its shape is not") for k in range(3))
+    refusals = tuple(Refusal(f"n{k}", "Add", evil, f"`v{k}` is read elsewhere too") for k in range(3))
     manifest = manifests.load(made).model_copy(
         update={
             "refusals": refusals,
@@ -148,7 +148,7 @@ def test_refusals_left_out_and_hostile_names_are_text(made: Path) -> None:
     text = page.render(made, manifest, facts_of(made))
     assert "<script>alert" not in text
     parsed = PageText(text)
-    assert "3 nodes a value is needed elsewhere and its shape is not" in parsed.text
+    assert "3 nodes `...` is read elsewhere too" in parsed.text
     assert "Bad_1 (Exp): off by 3" in parsed.text
     assert [t for t, _ in parsed.tags].count("script") == 2
 

@@ -132,15 +132,15 @@ def test_cross_attention_has_as_many_keys_as_it_likes(tmp_path: Path) -> None:
     ("change", "reason"),
     [
         ({"scores": "s = MatMul(q, kt) masked = Mul(s, factor)", "inputs": ", float factor"}, "not a constant"),
-        ({"weights": "p = Softmax<axis = -2>(masked)"}, "the softmax is along axis -2"),
-        ({"size": 20}, "heads of 20 and 20: fused attention kernels take multiples of 8"),
-        ({"scores": "s = MatMul(q, kt) c = Tanh(s) masked = Mul(c, half)"}, "Tanh (c) stands between the product"),
+        ({"weights": "p = Softmax<axis = -2>(masked)"}, "Softmax normalizes along axis -2, not along the last one"),
+        ({"size": 20}, "fused attention kernels take multiples of 8"),
+        ({"scores": "s = MatMul(q, kt) c = Tanh(s) masked = Mul(c, half)"}, "Tanh `c` stands between the product"),
         (
             {
                 "scores": "s = MatMul(q, kt) s2 = Mul(s, half) masked = Add(s2, mask)",
                 "inputs": ", float[batch, 1, length, other] mask",
             },
-            "the mask mask is not known to broadcast to the scores",
+            "the mask `mask` is not known to broadcast to the scores",
         ),
         (
             {
@@ -151,8 +151,8 @@ def test_cross_attention_has_as_many_keys_as_it_likes(tmp_path: Path) -> None:
             "does not hide them",
         ),
         ({"weights": "p0 = Softmax<axis = -1>(masked) bad = IsNaN(p0) p = Where(bad, half, p0)"}, "other than 0"),
-        ({"weights": "p0 = Softmax<axis = -1>(masked) p = Mul(p0, half)"}, "Mul (p) stands between the softmax and"),
-        ({"scores": "s = MatMul(q, kt) s1 = Mul(s, half) masked = Sub(s1, half)"}, "Sub (masked)"),
+        ({"weights": "p0 = Softmax<axis = -1>(masked) p = Mul(p0, half)"}, "Mul `p` stands between Softmax and"),
+        ({"scores": "s = MatMul(q, kt) s1 = Mul(s, half) masked = Sub(s1, half)"}, "Sub `masked` stands between"),
         (
             {"inputs": ", float[batch, other, 16] memory", "keys_from": "memory", "scores": "s = MatMul(q, kt) "
              "s2 = Mul(s, half) masked = Add(s2, zero) "},

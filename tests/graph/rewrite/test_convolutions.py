@@ -95,7 +95,7 @@ def test_one_convolution_after_the_other(tmp_path: Path) -> None:
         (IMAGE.replace("n, 3, 6, 8", "n, 3, h, w"), PATCHES.format(bias=""), "made of whole patches"),
         (IMAGE, PATCHES.format(bias="").replace("[2, 4]", "[2, 2]"), "overlap or have gaps"),
         (IMAGE, PATCHES.format(bias="").replace("[2, 4]", "[2, 4], pads = [0, 0, 2, 0]"), "overlap or have gaps"),
-        (IMAGE, PATCHES.format(bias="").replace("flat", "other"), "not the patches that are flattened"),
+        (IMAGE, PATCHES.format(bias="").replace("flat", "other"), "Reshape does not flatten the patches"),
         (IMAGE, PATCHES.format(bias="").replace("[2, 4]", '[2, 4], auto_pad = "VALID"'), "worked out from the shape"),
     ],
 )

@@ -6,12 +6,11 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
-from onnxopt.graph.rewrite import symbolic
-from onnxopt.graph.rewrite.dims_of_inputs import read_from_inputs
+from onnxopt.graph.passes.shape_subgraphs import SimplifyShapesPass
 from onnxopt.graph.rewrite.masks import masks
 from onnxopt.graph.rewrite.masks.index_functions import ALWAYS, NEVER, Affine, Choice, Truth, fit, fit_choice
 from onnxopt.graph.rewrite.masks.index_values import IndexValues
-from onnxopt.graph.shapes.infer import InferShapesPass
+from onnxopt.graph.shapes.infer import InferShapesPass, infer
 from tests.support import graphs
 
 CONSTANTS = (
@@ -28,7 +27,7 @@ def known(body: str, constants: str = "", inputs: str = "int64[batch, length] x"
     declared = ", ".join(c for c in (CONSTANTS, constants) if c)
     model = graphs.graph(inputs, "int64[] unused", f"{DIMS} {body} unused = Identity(zero)", constants=declared)
     InferShapesPass()(model)
-    return model, IndexValues(model.graph, symbolic.refine(model))
+    return model, IndexValues(model.graph, infer(model))
 
 
 def dims(body: str, name: str, **more: str) -> list[str]:
@@ -153,6 +152,6 @@ def test_dims_that_are_numbers_become_constants_of_the_same_shape_and_dtype(body
         for _ in range(2)
     )
     InferShapesPass()(model)
-    assert read_from_inputs(model, symbolic.refine(model))
+    assert SimplifyShapesPass()(model).modified
     feeds = {"x": np.zeros((3, 4), np.float32)}
     np.testing.assert_array_equal(graphs.run(model, feeds)[0], graphs.run(original, feeds)[0])

@@ -12,7 +12,7 @@ import pytest
 
 import models
 from onnxopt.graph import normalize, read, write
-from onnxopt.graph.rewrite import rewrite, to_portable
+from onnxopt.graph.rewrite import flow, rewrite, rotary, to_portable
 from onnxopt.graph.shapes.infer import InferShapesPass
 from onnxopt.kinds.gemm.kind import GEMM
 from tests.support import graphs
@@ -113,10 +113,6 @@ DOUBLED = "angles = Concat<axis = -1>(f, f) cos = Cos(angles) sin = Sin(angles)"
     ],
 )
 def test_rotary_embedding(half: str, tables: str, found: bool, tmp_path: Path) -> None:
-    from onnxopt.graph.rewrite import rewrite as steps
-    from onnxopt.graph.rewrite import rotary
-    from onnxopt.graph.shapes.infer import InferShapesPass
-
     model = graphs.graph(
         "float[2, 3, 5, 4] x, float[1, 1, 5, 2] f, float[1, 1, 5, 2] g",
         "float[2, 3, 5, 4] y",
@@ -124,16 +120,14 @@ def test_rotary_embedding(half: str, tables: str, found: bool, tmp_path: Path) -
         constants=ROTARY_CONSTANTS,
     )
     InferShapesPass()(model)
-    assert bool(steps._apply(model, rotary.rules())) is found
+    assert bool(flow._apply_all(model, rotary.RULES)) is found
 
 
 def test_a_rotary_table_whose_halves_differ_is_refused() -> None:
-    from onnxopt.graph.rewrite.rotary import repeats
-
     table = np.arange(8, dtype=np.float32).reshape(1, 1, 2, 4)
-    assert not repeats(ir.Value(name="cos", const_value=ir.tensor(table)))
+    assert not rotary.repeats(ir.Value(name="cos", const_value=ir.tensor(table)))
     table[..., 2:] = table[..., :2]
-    assert repeats(ir.Value(name="cos", const_value=ir.tensor(table)))
+    assert rotary.repeats(ir.Value(name="cos", const_value=ir.tensor(table)))
 
 
 def test_projections_of_a_weight_that_is_read_elsewhere_stay(tmp_path: Path) -> None:

@@ -36,7 +36,7 @@ def test_the_manifest_says_what_was_rewritten(source: Path, artifact: Path) -> N
     assert manifest.verify.status == "passed"
     assert manifest.rewrites == {"attention": 1, "rotary": 0, "merge": 1, "gate": 0, "tokens": 0}
     assert manifest.ort_min == "1.21"
-    assert "1 x attention as one operator" in onnxopt.explain(artifact)
+    assert "1 x attention into one operator" in onnxopt.explain(artifact)
     assert manifests.load(artifact).rewrites == manifest.rewrites
 
 
@@ -57,7 +57,7 @@ def test_the_attention_that_stays_is_explained(tmp_path: Path, artifact: Path) -
     ir.save(model, tmp_path / "odd.onnx")
     manifest = onnxopt.optimize(tmp_path / "odd.onnx", artifact, archs=()).manifest
     assert "not recognised as attention" in manifest.refusals[0].reason
-    assert "stands between the softmax and the product with v" in onnxopt.explain(artifact)
+    assert "stands between Softmax and the product with v" in onnxopt.explain(artifact)
 
 
 @pytest.mark.usefixtures("library")

@@ -102,17 +102,17 @@ def test_the_bias_behind_a_reshape_waits_for_a_residual() -> None:
 @pytest.mark.parametrize(
     ("body", "node", "reason"),
     [
-        ("m = MatMul(x, w)  y = Add(m, m)", "y", "m is needed elsewhere as well"),
-        ("m = MatMul(x, w)  k = Hardmax(m)  y = Add(m, k)", "y", "m is needed elsewhere as well"),
-        ("m = MatMul(q, t)  y = Add(m, r)", "y", "the sum has more elements or dims than the product"),
-        ("h = Slice(r, begin, stop, last)  m = MatMul(x, w)  y = Add(m, h)", "y", "neither a vector along"),
-        ("m = MatMul(x, w)  y = Mul(m, b)", "y", "the scale is not one constant"),
-        ("m = MatMul(x, w)  s = Add(m, b)  v = Add(s, c)  y = Hardmax(v)", "v", "the product has a bias already"),
-        ("m = MatMul(x, w)  y = Div(half, m)", "y", "it does not divide the product"),
-        ("m = MatMul(x, w)  y = Div(m, zero)", "y", "the scale is not a finite number"),
-        ("m = MatMul(x, w)  s = Add(m, b)  y = Sigmoid(s)", "m", "Sigmoid follows"),
-        ("m = MatMul(x, w)  s = Add(m, b)  y = Gelu(s)", "m", "Gelu follows"),
-        ("y = Gemm<beta = 0.5>(q, t, b)", "y", "the bias is scaled by beta"),
+        ("m = MatMul(x, w)  y = Add(m, m)", "y", "`m` is read elsewhere too"),
+        ("m = MatMul(x, w)  k = Hardmax(m)  y = Add(m, k)", "y", "so the MatMul must write it before the Add"),
+        ("m = MatMul(q, t)  y = Add(m, r)", "y", "The Add broadcasts the GEMM's result to a larger shape"),
+        ("h = Slice(r, begin, stop, last)  m = MatMul(x, w)  y = Add(m, h)", "y", "`h` [B, S, 1] is neither a bias"),
+        ("m = MatMul(x, w)  y = Mul(m, b)", "y", "The factor `b` is not a scalar constant"),
+        ("m = MatMul(x, w)  s = Add(m, b)  v = Add(s, c)  y = Hardmax(v)", "v", "The GEMM already has a bias"),
+        ("m = MatMul(x, w)  y = Div(half, m)", "y", "The GEMM's result is the divisor"),
+        ("m = MatMul(x, w)  y = Div(m, zero)", "y", "would not be a finite float32 number"),
+        ("m = MatMul(x, w)  s = Add(m, b)  y = Sigmoid(s)", "m", "The kernel of Sigmoid adds the bias"),
+        ("m = MatMul(x, w)  s = Add(m, b)  y = Gelu(s)", "m", "The kernel of Gelu adds the bias"),
+        ("y = Gemm<beta = 0.5>(q, t, b)", "y", "Gemm scales its bias by beta = 0.5"),
     ],
 )
 def test_what_stays_apart_and_why(body: str, node: str, reason: str) -> None:

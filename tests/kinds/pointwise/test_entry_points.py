@@ -107,5 +107,5 @@ def test_the_most_frequent_modes_come_first_and_few_are_kept(monkeypatch: pytest
 def test_the_library_and_the_kernels_have_the_same_access_modes() -> None:
     """One table in Python and one header that C++ and CUDA read: the same letters under the same names."""
     text = (paths.cuda_kernels() / "device" / "access_modes.h").read_text()
-    header = dict(re.findall(r"constexpr char k(\w+) = '(.)';", text))
+    header = dict(re.findall(r"^  k(\w+) = '(.)',$", text, re.MULTILINE))
     assert header == {mode.name.title().replace("_", ""): mode.value for mode in Mode}

@@ -210,11 +210,23 @@ def test_a_view_alone_stays_a_view() -> None:
 @pytest.mark.parametrize(
     ("body", "constants", "reason"),
     [
-        ("a = Neg(x)  y = Gather<axis=0>(a, k)", "int64[3] k = {0, 1, 3}", "indices have no constant step"),
-        ('a = Neg(x)  y = Pad<mode="reflect">(a, w)', "int64[4] w = {1, 0, 1, 0}", "a Pad of mode reflect"),
-        ("a = Erf(x)  y = Expand(a, s)", "int64[3] s = {8, 4, 6}", "computed again for every element"),
-        ("a = Neg(x)  s = Shape(x)  y = Expand(a, s)", "", "is computed at run time"),
-        ("a = Neg(x)  t = Transpose(a)  y = MatMul(t, x)", "", "transposes by itself"),
+        ("a = Neg(x)  y = Gather<axis=0>(a, k)", "int64[3] k = {0, 1, 3}", "Gather's indices are not evenly spaced"),
+        ('a = Neg(x)  y = Pad<mode="reflect">(a, w)', "int64[4] w = {1, 0, 1, 0}", "Pad has mode reflect"),
+        (
+            "a = Erf(x)  y = Expand(a, s)",
+            "int64[3] s = {8, 4, 6}",
+            "Erf would be recomputed for every element that `a` is broadcast to",
+        ),
+        (
+            "a = Neg(x)  s = Shape(x)  y = Expand(a, s)",
+            "",
+            "Expand's shape `s` is computed at run time; only a constant shape is fused",
+        ),
+        (
+            "a = Neg(x)  t = Transpose(a)  y = MatMul(t, x)",
+            "",
+            "ONNX Runtime folds this Transpose into the MatMul that reads `t`",
+        ),
     ],
 )
 def test_what_stays_apart(body: str, constants: str, reason: str) -> None:

@@ -129,7 +129,7 @@ def test_it_computes_the_same(case: str, tmp_path: Path) -> None:
             break
 
 
-ACROSS = "an input would be read across the order in which it lies in memory"
+ACROSS = "The fused kernel would read `x` against its memory layout and use little of each memory transaction"
 
 
 @pytest.mark.parametrize(
@@ -138,17 +138,20 @@ ACROSS = "an input would be read across the order in which it lies in memory"
         (f"{IMAGE} x, {CHANNELS}", "float[2, 14, 14, 96] y", f"{TO_LAST} y = LayerNormalization(t, g, b)", "",
          "LayerNormalization", ACROSS),
         ("float[2, 4, 64] x", "float[2, 64, 4] y", "n = Softmax(x) y = Transpose<perm = [0, 2, 1]>(n)", "",
-         "Softmax", "as one kernel, what is reduced would be needed of other rows than the one at hand"),
+         "Softmax", "An element of one row would need the reduction of another row"),
         ("float[9, 65] x", "float[9, 64] y", "n = Softmax(x) y = Slice(n, zero, half, last)", ENDS,
-         "Softmax", "as one kernel, its outputs are no grid of rows"),
+         "Softmax", "The outputs cannot be arranged as rows of the reduced length"),
         ("float[9, 64] x, float[9, 64] z", "float[9, 128] y", "n = Softmax(x) y = Concat<axis = -1>(n, z)", "",
-         "Softmax", "as one kernel, parts of a Concat or Pad that lie across rows"),
+         "Softmax", "A part of a Concat or Pad begins or ends in the middle of several rows"),
         ("float[9, 64] x", "float[9, 64] y, float[9, 32] z", "y = Softmax(x) z = Slice(y, zero, part, last)",
-         f"{ENDS}, int64[1] part = {{32}}", "Softmax", "as one kernel, its outputs have different sizes"),
+         f"{ENDS}, int64[1] part = {{32}}", "Softmax",
+         "The outputs of the fused kernel have different numbers of elements"),
         ("float[9, 1, 64] x", "float[9, 40, 64] y", "n = Softmax(x) y = Expand(n, e)", "int64[3] e = {9, 40, 64}",
-         "Softmax", "rows would be reduced again wherever they are broadcast to"),
+         "Softmax",
+         "Each row would be reduced again for every place it is broadcast to (40 times; the limit is 8)"),
         ("float[9, 64] x, float[9, 1] k", "float[9, 65] y", "a = Concat<axis = -1>(x, k) y = Softmax(a)", "",
-         "Softmax", "a part of a row would begin or end inside a vector"),
+         "Softmax",
+         "A part of a Concat or Pad would begin or end inside a 16-byte vector, which makes loads slow"),
         (f"{IMAGE} x, {CHANNELS}", f"{IMAGE} y",
          f"{TO_LAST} n = LayerNormalization(t, g, b) y = Transpose<perm = [0, 3, 1, 2]>(n)", "",
          "LayerNormalization", ACROSS),

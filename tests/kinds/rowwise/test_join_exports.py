@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from unittest import mock
 
 import pytest
 
 from onnxopt import pipeline
+from tests.support.fusing import cpu_kernels_forced
 
 torch = pytest.importorskip("torch")
 
@@ -51,7 +51,7 @@ def test_norm_rotary_and_groups(tmp_path: Path) -> None:
     x = torch.randn(2, 16, 64).half()
     program = torch.onnx.export(Block().eval().half(), (x,), dynamo=True, opset_version=20, verbose=False)
     program.save(tmp_path / "block.onnx")
-    with mock.patch.object(pipeline.outline, "kernel_wins_on_cpu", return_value=True):
+    with cpu_kernels_forced():
         manifest = pipeline.optimize(tmp_path / "block.onnx", tmp_path / "artifact", archs=()).manifest
     assert manifest.left_out == ()
     assert manifest.verify.status == "passed"

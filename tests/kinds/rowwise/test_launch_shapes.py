@@ -50,7 +50,7 @@ def chosen() -> Iterator[str]:
 def test_choices_are_those_made_before_the_numbers_became_data() -> None:
     """golden/row_shapes.txt was written while the numbers were still constants of launch_shapes.py.
 
-    A new measurement changes it: `python tests/test_row_shapes.py` prints the choices of the numbers at hand.
+    A new measurement changes it: `python -m tests.kinds.rowwise.test_launch_shapes` prints today's choices.
     """
     assert list(chosen()) == _GOLDEN.read_text().splitlines()
 
@@ -61,7 +61,7 @@ def _document() -> dict:
 
 def test_the_measured_gpu_is_the_catalogues() -> None:
     section = _document()["archs"]["sm_90"]
-    gpu = gpus.find(section["measured"]["gpu"])
+    gpu = gpus.find_gpu(section["measured"]["gpu"])
     assert gpu is not None and gpu.arch == "sm_90"
     assert section["thresholds"]["multiprocessors"] == gpu.sms
 

@@ -117,16 +117,25 @@ def test_it_computes_the_same(case: str, rows: int, tmp_path) -> None:
 @pytest.mark.parametrize(
     ("inputs", "outputs", "body", "constants", "reason"),
     [
-        (f"{X}, int64[1] axes", "float[N, 1] y", "y = ReduceMean(x, axes)", "", "the reduced axes are not constant"),
+        (
+            f"{X}, int64[1] axes", "float[N, 1] y", "y = ReduceMean(x, axes)", "",
+            "ReduceMean's axes `axes` are computed at run time; only constant axes are fused",
+        ),
         (
             IMAGE, "float[1, 8, 1, 5] y", "y = ReduceMean(x, a)", "int64[2] a = {0, 2}",
-            "the reduced axes (0, 2) do not lie side by side",
+            "ReduceMean reduces the axes (0, 2), which are not adjacent",
         ),
-        ("float[N, 1] x", "float[N, 1] y", "y = Softmax(x)", "", "a row has one element"),
-        ("float[2, 4] x", "float[2, 4] y", "y = Softmax(x)", "", "8 elements are too few for a kernel"),
-        ("float[] x", "float[] y", "y = Softmax(x)", "", "the rank of x is unknown, or 0"),
-        ("int64[50, 8] x", "int64[50, 1] y", "y = ReduceL1(x, last)", AXIS, "ReduceL1 of int64 is not in the table"),
-        (X, Y, "y = ReduceMean<noop_with_empty_axes = 1>(x)", "", "it reduces nothing"),
+        ("float[N, 1] x", "float[N, 1] y", "y = Softmax(x)", "", "Softmax works along rows of length 1"),
+        (
+            "float[2, 4] x", "float[2, 4] y", "y = Softmax(x)", "",
+            "`x` has 8 elements, too few for a kernel of its own",
+        ),
+        ("float[] x", "float[] y", "y = Softmax(x)", "", "The rank of `x` is unknown or 0"),
+        (
+            "int64[50, 8] x", "int64[50, 1] y", "y = ReduceL1(x, last)", AXIS,
+            "The operator table has no ReduceL1 of int64 (`x`)",
+        ),
+        (X, Y, "y = ReduceMean<noop_with_empty_axes = 1>(x)", "", "ReduceMean has no axes to reduce"),
     ],
 )  # fmt: skip
 def test_what_stays_as_it_is(inputs: str, outputs: str, body: str, constants: str, reason: str) -> None:

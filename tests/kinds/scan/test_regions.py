@@ -69,12 +69,12 @@ def test_another_shape_stays_outside() -> None:
 @pytest.mark.parametrize(
     ("inputs", "body", "constants", "reason"),
     [
-        ("float[4,100] x, int64[1] axis", "y = CumSum(x, axis)", "", "axis is not constant"),
-        ("float[4,100] x, int64 k", "j = Neg(k) y = CumSum(x, j)", "", "axis is not constant"),
-        ("float x", "y = CumSum(x, axis)", _AXIS, "rank of x is unknown"),
-        ("float[4,1] x", "y = CumSum(x, axis)", _AXIS, "too few"),
-        ("float[400,1] x", "y = CumSum(x, axis)", _AXIS, "a row has one element"),
-        ("float[4,100] x", "y = CumSum(x, axis)", "int64 axis = {2}", "not one of rank 2"),
+        ("float[4,100] x, int64[1] axis", "y = CumSum(x, axis)", "", "CumSum's axis `axis` is computed at run time"),
+        ("float[4,100] x, int64 k", "j = Neg(k) y = CumSum(x, j)", "", "CumSum's axis `j` is computed at run time"),
+        ("float x", "y = CumSum(x, axis)", _AXIS, "The rank of `x` is unknown"),
+        ("float[4,1] x", "y = CumSum(x, axis)", _AXIS, "`x` has 4 elements, too few"),
+        ("float[400,1] x", "y = CumSum(x, axis)", _AXIS, "CumSum works along a dim of size 1"),
+        ("float[4,100] x", "y = CumSum(x, axis)", "int64 axis = {2}", "axis 2 does not exist in a tensor of rank 2"),
     ],
 )
 def test_others_stay(inputs: str, body: str, constants: str, reason: str) -> None:
@@ -88,9 +88,8 @@ def test_shape_arithmetic_stays_on_the_host() -> None:
         "float[N,M] x, float[K] z", "float[] y", "s = Shape(x) c = CumSum(s, none) y = Reshape(z, c)",
         "int64 none = {0}",
     )  # fmt: skip
-    assert [r.reason for r in plan.refusals if r.op_type == "CumSum"] == [
-        "shape arithmetic: it belongs on the CPU"
-    ]  # fmt: skip
+    (reason,) = [r.reason for r in plan.refusals if r.op_type == "CumSum"]
+    assert reason.startswith("CumSum computes a shape or an index; ONNX Runtime runs such nodes on the CPU")
 
 
 def _kernel(inputs: str, body: str, constants: str = _AXIS, outputs: str = "") -> Kernel:

@@ -1,1 +1,1 @@
-"""Recognizing masks of attention. Part of graph: may import program."""
+"""What attention masks show, proved from what integer and bool tensors hold. May import program and graph/shapes."""

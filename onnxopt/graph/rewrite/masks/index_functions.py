@@ -1,4 +1,4 @@
-"""Functions of an index that tensors of integers, bools or two numbers hold, and which of them a constant holds."""
+"""Functions of the index that tensors of integers, bools or two numbers hold, and the one that a constant holds."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import dataclasses
 import numpy as np
 import onnx_ir as ir
 
-from onnxopt.graph.rewrite.symbolic import Dim
+from onnxopt.graph.shapes.dims import Dim, simplest
 
 FLOATS = (ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16, ir.DataType.DOUBLE)
 _SPREAD = frozenset({"Expand", "Unsqueeze", "Squeeze", "Reshape", "Identity"})
-_LARGEST = 1 << 24  # elements of a constant mask that is looked at
+_LARGEST = 1 << 24  # elements; larger constant masks are not read
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,13 +29,13 @@ class Affine:
         rank = max(len(self.coefficients), len(other.coefficients))
         a, b = self.widened(rank), other.widened(rank)
         coefficients = tuple(x + factor * y for x, y in zip(a, b, strict=True))
-        return Affine(simplified(self.offset + factor * other.offset), coefficients)
+        return Affine(simplest(self.offset + factor * other.offset), coefficients)
 
     def widened(self, rank: int) -> tuple[int, ...]:
         return (0,) * (rank - len(self.coefficients)) + self.coefficients
 
     def never_negative(self) -> bool:
-        """Indices and dims are 0 or more."""
+        """Whether the value is 0 or more at every index; indices are."""
         return isinstance(self.offset, int) and self.offset >= 0 and all(c >= 0 for c in self.coefficients)
 
 
@@ -54,10 +54,14 @@ class Truth:
         offset = self.expression.offset
         return isinstance(offset, int) and offset < 0 and all(c <= 0 for c in self.expression.coefficients)
 
+    def negated(self) -> Truth:
+        """True exactly where this one is false: an integer x is negative where -1 - x is not."""
+        return Truth(Affine(-1).plus(self.expression, -1))
+
 
 @dataclasses.dataclass(frozen=True)
 class Choice:
-    """One number where `truth` holds, and another where it does not."""
+    """One number (shown) where `truth` holds, and another (hidden) where it does not."""
 
     truth: Truth
     shown: float
@@ -65,18 +69,11 @@ class Choice:
 
 
 ALWAYS, NEVER = Truth(Affine(0)), Truth(Affine(-1))
-Found = Affine | Truth | Choice | None
+IndexFunction = Affine | Truth | Choice
 
 
-def simplified(dim: Dim) -> Dim:
-    if isinstance(dim, int):
-        return dim
-    text = str(dim.simplify().value)
-    return int(text) if text.lstrip("-").isdigit() else dim.simplify()
-
-
-def fit(array: np.ndarray) -> Found:
-    """The function that a constant's elements follow, checked against every one of them; None where there is none."""
+def fit(array: np.ndarray) -> IndexFunction | None:
+    """The function that a constant of integers or bools follows at every element, None where it follows none."""
     if array.size == 0 or array.size > _LARGEST:
         return None
     if array.dtype == np.bool_:
@@ -109,7 +106,7 @@ def _fit_truth(array: np.ndarray) -> Truth | None:
 
 
 def fit_choice(array: np.ndarray) -> Choice | None:
-    """A constant of two numbers, one of them 0, as a choice between them; None where it is more than that."""
+    """A constant of two numbers, one of them 0, as a choice between them; None where the constant is no such choice."""
     if array.size == 0 or array.size > _LARGEST:
         return None
     zero = array == 0
@@ -122,7 +119,7 @@ def fit_choice(array: np.ndarray) -> Choice | None:
 
 
 def uniform(value: ir.Value | None) -> float | None:
-    """The one number that a tensor holds in every place; None where it is not known to."""
+    """The number that every element of a tensor is; None where the elements differ or are not known."""
     while value is not None:
         tensor, node = value.const_value, value.producer()
         if tensor is not None:

@@ -1,0 +1,85 @@
+"""What the manifest says of an artifact: the original, taken before it is changed, and what was made of it."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable, Sequence
+
+from onnxopt import versions
+from onnxopt.artifact import manifest as manifests
+from onnxopt.artifact.build import Build
+from onnxopt.artifact.manifest import File, LeftOut, Manifest
+from onnxopt.artifact.report import facts as report_facts
+from onnxopt.background import in_background
+from onnxopt.graph import read
+from onnxopt.graph import traits as model_traits
+from onnxopt.graph.refusal import Refusal
+from onnxopt.graph.rewrite import Rewritten
+from onnxopt.graph.traits import Traits
+from onnxopt.runtime import releases
+from onnxopt.verification.verify import VerificationReport
+
+
+@dataclasses.dataclass(frozen=True)
+class Original:
+    """The original before normalization, which changes the model in place. source: waits for the file's hash."""
+
+    traits: Traits
+    counts: report_facts.Graph
+    source: Callable[[], manifests.Source]
+
+
+def of_source(source: read.Source) -> Original:
+    """What the manifest and the report say of a model that was just read; its hash is computed in the background."""
+    model, sha256 = source.model, in_background(lambda: source.sha256)
+    header = functools.partial(
+        manifests.Source,
+        name=source.path.name,
+        path=str(source.path.absolute()),
+        bytes=source.bytes,
+        producer=f"{model.producer_name or ''} {model.producer_version or ''}".strip(),
+        ir_version=model.ir_version,
+        opsets=dict(sorted(model.opset_imports.items())),
+    )
+    return Original(model_traits.of(model), report_facts.count(model), lambda: header(sha256=sha256.result()))
+
+
+def manifest_of(
+    original: Original,
+    build: Build,
+    *,
+    archs: Sequence[str],
+    rewritten: Rewritten,
+    refusals: Sequence[Refusal],
+    files: dict[str, File],
+    ort_min: str,
+    left_out: Sequence[LeftOut],
+    verify: VerificationReport,
+    notes: Sequence[str],
+    seconds: dict[str, float],
+) -> Manifest:
+    """The manifest of an artifact. refusals: of fusing. left_out: families of rewrite rules. notes: of other steps."""
+    archs = tuple(archs) if build.fatbin is not None else ()
+    nothing = () if build.kernels else ("nothing was fused: the artifact is the normalized model, without a library",)
+    return Manifest(
+        onnxopt=versions.onnxopt(),
+        versions=versions.dependencies(),
+        requires=releases.of(build.model, library=bool(build.kernels), archs=archs),
+        source=original.source(),
+        ir_version=build.model.ir_version,
+        opsets=dict(sorted(build.model.opset_imports.items())),
+        inputs=original.traits.inputs,
+        outputs=original.traits.outputs,
+        archs=archs,
+        rewrites=rewritten.applied,
+        kernels=manifests.kernels(build.kernels),
+        refusals=(*rewritten.refusals, *refusals),
+        traffic=manifests.totals(build.kernels),
+        files=files,
+        ort_min=ort_min,
+        left_out=(*left_out, *build.left_out),
+        verify=verify,
+        notes=(*notes, *nothing),
+        seconds=seconds,
+    )

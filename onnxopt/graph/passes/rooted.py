@@ -1,0 +1,24 @@
+"""Rewrite rules that are tried only on nodes of one operator."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import onnx_ir as ir
+from onnxscript.rewriter import RewriteRule
+
+
+class Rooted:
+    """A rule that is tried only on nodes of the operator that computes its pattern's result.
+
+    onnxscript's matcher finds out the same, but takes 30 us a node for it.
+    """
+
+    def __init__(self, op_type: str, rule: RewriteRule) -> None:
+        self.op_type, self._rule = op_type, rule
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._rule, name)
+
+    def try_rewrite(self, model: ir.Model, graph: ir.Graph | ir.Function, node: ir.Node, **options: Any) -> Any:
+        return None if node.op_type != self.op_type else self._rule.try_rewrite(model, graph, node, **options)

@@ -1,0 +1,33 @@
+"""The families of rewrite rules. A family is one row: its name, what `explain` says of it, and its rules."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+
+from onnxopt.graph.rewrite import attention, convolutions, merging, rotary
+from onnxopt.graph.rewrite.rule_sets import RuleSet
+
+
+@dataclasses.dataclass(frozen=True)
+class Family:
+    """Rules that are right or wrong as a whole: where verification fails, a family is left out by its name.
+
+    explanation: what `explain` prints where the rules applied; {} is how often. rules: in flow.py stands when each
+    of them runs. Rules that belong to no family always run.
+    """
+
+    name: str
+    explanation: str
+    rules: tuple[RuleSet, ...]
+
+
+_ROWS = (
+    Family("attention", "{} x attention into one operator", attention.RULES),
+    Family("rotary", "{} x rotary embedding into one operator", rotary.RULES),
+    Family("merge", "{} x projections of q, k and v into one product", (*merging.HEADS, *merging.PROJECTIONS)),
+    Family("gate", "{} x gate and up projections into one product", merging.GATES),
+    Family("tokens", "{} x convolution into a product", (*convolutions.ACTIVATIONS, *convolutions.PRODUCTS)),
+)
+FAMILIES: Mapping[str, Family] = {family.name: family for family in _ROWS}
+FAMILY_OF: Mapping[RuleSet, str] = {rule_set: family.name for family in _ROWS for rule_set in family.rules}

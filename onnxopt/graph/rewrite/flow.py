@@ -1,0 +1,207 @@
+"""The rewrite step, top to bottom: recognise attention, map it to operators, cancel layout changes, merge products."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Collection, Sequence
+from pathlib import Path
+
+import onnx_ir as ir
+from onnx_ir.passes import common
+from onnxscript.rewriter import RewriteRuleSet
+
+from onnxopt.graph import read
+from onnxopt.graph.passes.common_subexpressions import MergeEqualNodesPass
+from onnxopt.graph.passes.interface import Interface
+from onnxopt.graph.passes.metadata import remove_onnxscript_metadata
+from onnxopt.graph.passes.rooted import Rooted
+from onnxopt.graph.passes.shared_initializers import ShareInitializersPass
+from onnxopt.graph.passes.unique_names import UniqueNamesPass
+from onnxopt.graph.refusal import Refusal
+from onnxopt.graph.rewrite import (
+    attention,
+    cached,
+    convolutions,
+    grouped_heads,
+    layout,
+    merging,
+    near_misses,
+    query_scale,
+    rotary,
+    to_contrib,
+    to_standard,
+)
+from onnxopt.graph.rewrite.dims_of_inputs import read_from_inputs
+from onnxopt.graph.rewrite.families import FAMILIES, FAMILY_OF
+from onnxopt.graph.rewrite.masks.index_values import IndexValues
+from onnxopt.graph.rewrite.rule_sets import RuleSet, Scope
+from onnxopt.graph.rewrite.weights import Joiner
+from onnxopt.graph.shapes.contrib_schemas import DOMAIN
+from onnxopt.graph.shapes.infer import Knowledge, infer
+
+# One product for gate and up saves 3 us a layer of Llama, and a Split kernel behind it costs 11 (benchmarks/notes.md).
+# Pointwise regions read the two halves by address arithmetic, so that no Split runs.
+SPLIT_IS_FUSED = True
+_LAST_OPSET_OF_OLD_SOFTMAX = 12  # up to it, Softmax flattens its operand to two dims
+_CANCELLING_PASSES = 3
+
+
+@dataclasses.dataclass(frozen=True)
+class Rewritten:
+    """applied: by family, how often its rules changed the model. refusals: attention that stayed as it is, and why."""
+
+    applied: dict[str, int]
+    refusals: tuple[Refusal, ...]
+
+
+def rewrite(
+    model: ir.Model,
+    folder: Path,
+    *,
+    leave_out: Collection[str] = (),
+    gates: bool = SPLIT_IS_FUSED,
+) -> Rewritten:
+    """Rewrite a normalized model in place. folder: for joined weights; it has to outlive the model.
+
+    leave_out: names of FAMILIES not to apply. gates: whether to apply "gate", which pays only where Split is fused.
+    """
+    families = set(FAMILIES) - set(leave_out) - (set() if gates else {"gate"})
+    rewriting = _Rewriting(model, families, folder)
+    if model.opset_imports.get("", 0) <= _LAST_OPSET_OF_OLD_SOFTMAX:
+        return Rewritten(rewriting.applied, ())
+    refusals: tuple[Refusal, ...] = ()
+    with read.quiet():
+        interface = Interface(model)
+        if "attention" in families and near_misses.softmaxes(model):
+            refusals = _recognise(rewriting)
+            _map(rewriting)
+        rewriting.apply(merging.PROJECTIONS)
+        _convolutions(rewriting)
+        rewriting.apply(merging.GATES)
+        if any(rewriting.applied.values()):
+            _clean_up(model)
+        interface.restore(model)
+    return Rewritten(rewriting.applied, refusals)
+
+
+class _Rewriting:
+    """One model while it is rewritten. applied: by family, how often its rules were applied so far."""
+
+    def __init__(self, model: ir.Model, families: Collection[str], folder: Path) -> None:
+        self.model = model
+        self.applied = dict.fromkeys(sorted(families), 0)
+        self._joiner = Joiner(folder)
+
+    def apply(self, rule_sets: Sequence[RuleSet], index_values: IndexValues | None = None) -> int:
+        """Apply rules, set after set, but not those of families that are left out. How often any was applied."""
+        scope, total = Scope(self.model.graph, self._joiner, index_values), 0
+        for rule_set in rule_sets:
+            family = FAMILY_OF.get(rule_set)
+            if family is not None and family not in self.applied:
+                continue
+            count = _apply(self.model, rule_set, scope)
+            total += count
+            if family is not None and rule_set.counted:
+                self.applied[family] += count
+        return total
+
+
+def _recognise(rewriting: _Rewriting) -> tuple[Refusal, ...]:
+    """Attention becomes Sdpa, an operator of the internal domain. Returns what stays, and why."""
+    model = rewriting.model
+    known = _infer(model)
+    if read_from_inputs(model, known):
+        common.RemoveUnusedNodesPass()(model)
+        known = _infer(model)
+    if rewriting.apply(layout.BEFORE_RECOGNITION):
+        known = _infer(model)
+    index_values = IndexValues(model.graph, known)
+    rewriting.apply(attention.RULES, index_values)
+    return near_misses.refusals(model, index_values)
+
+
+def _map(rewriting: _Rewriting) -> None:
+    """Operators of a runtime replace Sdpa. Afterwards no operator of the internal domain is left."""
+    _cancel(rewriting.model)
+    rewriting.apply(rotary.RULES)
+    rewriting.apply(grouped_heads.RULES)
+    rewriting.apply(cached.RULES)  # before GROUPED, which takes attention without a cache
+    rewriting.apply(to_contrib.GROUPED)
+    rewriting.apply(merging.HEADS)  # before heads are repeated, and before Rotary is taken apart
+    rewriting.apply(to_contrib.OPERATORS)
+    rewriting.model.opset_imports.pop(DOMAIN, None)
+    _cancel(rewriting.model)
+    rewriting.apply(query_scale.RULES)
+
+
+def _cancel(model: ir.Model) -> None:
+    for _ in range(_CANCELLING_PASSES):
+        _infer(model)
+        if not _apply_all(model, layout.CANCELLING):
+            return
+
+
+def _convolutions(rewriting: _Rewriting) -> None:
+    """Convolutions become products. A Transpose that passes an activation may reach another convolution."""
+    before = dict(rewriting.applied)
+    while rewriting.apply(convolutions.ACTIVATIONS) + rewriting.apply(convolutions.PRODUCTS):
+        _infer(rewriting.model)
+    if rewriting.applied != before:
+        _cancel(rewriting.model)
+
+
+def to_portable(model: ir.Model) -> None:
+    """Put standard operators in place of those of com.microsoft that `rewrite` made, in place."""
+    with read.quiet():
+        _infer(model)
+        count = _apply_all(model, to_standard.ATTENTION)
+        _infer(model)
+        count += _apply_all(model, to_standard.TO_INTERNAL)
+        if not count:
+            return
+        _infer(model)
+        _apply_all(model, to_contrib.UNGROUP)
+        _cancel(model)
+        _apply_all(model, to_standard.TO_STANDARD)
+        _cancel(model)
+        model.opset_imports.pop(DOMAIN, None)
+        _clean_up(model)
+
+
+def _apply_all(model: ir.Model, rule_sets: Sequence[RuleSet]) -> int:
+    return sum(_apply(model, rule_set, Scope(model.graph)) for rule_set in rule_sets)
+
+
+def _apply(model: ir.Model, rule_set: RuleSet, scope: Scope) -> int:
+    rules = list(rule_set.rules(scope))
+    roots = {rule.op_type if isinstance(rule, Rooted) else None for rule in rules}
+    parts: list[ir.Graph | ir.Function] = [model.graph, *model.functions.values()]
+    nodes = (node for part in parts for node in part.all_nodes())
+    if None not in roots and not any(node.op_type in roots for node in nodes):
+        return 0  # the matcher asks every rule at every node
+    count: int = RewriteRuleSet(rules).apply_to_model(model)  # type: ignore[arg-type]
+    if count:
+        common.IdentityEliminationPass()(model)
+        common.RemoveUnusedNodesPass()(model)
+    return count
+
+
+def _infer(model: ir.Model) -> Knowledge:
+    """Infer the shapes of all values, and write them to the model."""
+    UniqueNamesPass()(model)
+    common.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)(model)
+    known = infer(model)
+    known.write()
+    return known
+
+
+def _clean_up(model: ir.Model) -> None:
+    UniqueNamesPass()(model)
+    common.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)(model)
+    ShareInitializersPass()(model)
+    MergeEqualNodesPass()(model)
+    common.RemoveUnusedNodesPass()(model)
+    common.TopologicalSortPass()(model)
+    common.RemoveUnusedOpsetsPass()(model)
+    remove_onnxscript_metadata(model)
+    UniqueNamesPass()(model)

@@ -1,0 +1,38 @@
+"""Rewrite rules as rows: which rules are tried together, and what they may use besides a match."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+
+import onnx_ir as ir
+from onnxscript.rewriter import RewriteRule
+
+from onnxopt.graph.passes.rooted import Rooted
+from onnxopt.graph.rewrite.masks.index_values import IndexValues
+from onnxopt.graph.rewrite.weights import Joiner
+
+
+@dataclasses.dataclass(frozen=True)
+class Scope:
+    """What rules may use besides the values they match.
+
+    graph: the main graph, off whose inputs dims can be read. joiner: joins weights. index_values: what the graph's
+    integer and bool tensors hold. The latter two are there for the rules that need them only.
+    """
+
+    graph: ir.Graph
+    joiner: Joiner | None = None
+    index_values: IndexValues | None = None
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class RuleSet:
+    """Rules that are tried together, node by node, in one pass over the graph.
+
+    rules: makes them anew for each pass, because onnxscript's matchers keep state. counted: False for rules that only
+    prepare the graph for others; they do not count as applications of their family.
+    """
+
+    rules: Callable[[Scope], Sequence[RewriteRule | Rooted]]
+    counted: bool = True

@@ -1,0 +1,140 @@
+"""Ctrl-C and SIGTERM: the command ends within a second in every step, without a traceback, and leaves nothing."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from onnxopt import background
+from tests.support.small_models import CHAIN, write
+
+ROOT = Path(__file__).resolve().parents[2]
+SECONDS = 2.0  # an idle machine takes 0.6
+# A shell starts background jobs with SIGINT ignored, and Python leaves it so.
+_HEED = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+# Stops in a step, in C code that no signal interrupts, as ONNX Runtime's and NVRTC's.
+_STOP = """
+import contextlib, hashlib, sys
+from onnxopt.__main__ import run
+from onnxopt import pipeline
+steps = pipeline._Phases.__call__
+
+@contextlib.contextmanager
+def stopping(self, name):
+    with steps(self, name):
+        if name == {step!r}:
+            print("at", name, flush=True)
+            {action}
+        yield
+
+pipeline._Phases.__call__ = stopping
+sys.argv = ["onnxopt", "optimize", {model!r}, "-o", {output!r}, *{options!r}]
+run()
+"""
+_OF_ORT = ".ses"  # a file that ONNX Runtime writes into the temporary folder, and leaves there
+_BLOCK = 'hashlib.pbkdf2_hmac("sha256", b"", b"", 10**9)'
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "work").mkdir()
+    return tmp_path / "work"
+
+
+def _interrupted(folder: Path, number: signal.Signals, step: str, action: str, options: list[str]) -> float:
+    """Seconds until the command ended after a signal in a step; asserts how it ended and that nothing is left."""
+    model = write(folder / "chain.onnx", CHAIN)
+    temporary = folder / "tmp"
+    temporary.mkdir()
+    program = _HEED + _STOP.format(
+        step=step, action=action, model=str(model), output=str(folder / "new" / "out"), options=options
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", program],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=ROOT,
+        env=os.environ | {"TMPDIR": str(temporary), "XDG_CACHE_HOME": str(folder.parent / "cache")},
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == f"at {step}\n"
+    time.sleep(0.3)
+    started = time.monotonic()
+    process.send_signal(number)
+    _, errors = process.communicate(timeout=60)
+    seconds = time.monotonic() - started
+    assert errors == ""
+    assert process.returncode == 128 + number
+    (temporary / _OF_ORT).unlink(missing_ok=True)
+    assert sorted(folder.rglob("*")) == [model, temporary]
+    return seconds
+
+
+@pytest.mark.usefixtures("library")
+@pytest.mark.parametrize("step", ["load", "normalize", "fuse", "package", "verify"])
+def test_a_step_inside_c_code(folder: Path, step: str) -> None:
+    assert _interrupted(folder, signal.SIGINT, step, _BLOCK, ["--arch", "none"]) < SECONDS
+
+
+@pytest.mark.usefixtures("library")
+@pytest.mark.parametrize("action", [_BLOCK, "import time; time.sleep(60)"])
+def test_a_plain_kill(folder: Path, action: str) -> None:
+    assert _interrupted(folder, signal.SIGTERM, "verify", action, ["--arch", "none"]) < SECONDS
+
+
+@pytest.mark.usefixtures("library")
+def test_compiling_for_all_architectures(folder: Path) -> None:
+    """NVRTC runs on threads and takes many seconds here; nobody waits for it."""
+    assert _interrupted(folder, signal.SIGINT, "compile", "pass", []) < SECONDS
+
+
+def test_while_importing_the_process_ends_silently(tmp_path: Path) -> None:
+    program = _HEED + (
+        "import os, sys\n"
+        "class Finder:\n"
+        "    def find_spec(self, name, *_):\n"
+        "        if name == 'click': os.kill(os.getpid(), signal.SIGINT)\n"
+        "sys.meta_path.insert(0, Finder())\n"
+        "import onnxopt.__main__"
+    )
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=ROOT)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (-signal.SIGINT, "", "")
+
+
+def test_an_ignored_signal_stays_ignored() -> None:
+    program = (
+        "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN)\n"
+        "from onnxopt.__main__ import run; from onnxopt.tools import interrupts; interrupts.install()\n"
+        "import os; os.kill(os.getpid(), signal.SIGINT); print('goes on')"
+    )
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=ROOT)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "goes on\n", "")
+
+
+def test_from_python_the_exception_comes_at_once() -> None:
+    """Library code is not ended: KeyboardInterrupt is raised, work that has not begun is dropped, the rest is left."""
+    begun: list[int] = []
+
+    def work(number: int) -> None:
+        begun.append(number)
+        time.sleep(0.5)
+
+    def interrupted() -> None:
+        with background.threads() as pool:
+            for number in range(100):
+                pool.submit(work, number)
+            raise KeyboardInterrupt
+
+    started = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+    assert time.monotonic() - started < 0.4
+    time.sleep(0.7)
+    assert len(begun) <= (os.cpu_count() or 1)
