@@ -1,7 +1,7 @@
 """Sealed JSON: a file that carries a digest of itself, so that the library sees every change of it before it reads on.
 
-The first line is `{"sha256": "<hex>",` with the SHA-256 of all bytes behind that line; the whole is one JSON object. The
-library reads and writes the same form (custom_ops/support/sealed_json.h).
+The first line is `{"sha256": "<hex>",` with the SHA-256 of all bytes behind that line; the whole is one JSON object.
+The library reads and writes the same form (custom_ops/support/sealed_json.h).
 """
 
 from __future__ import annotations

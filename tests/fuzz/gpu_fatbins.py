@@ -6,7 +6,7 @@ fatbin are registered in child processes:
   changed   a bit flipped, or bytes cut, doubled, cleared or replaced, as a disk or a copy does it. Each must be refused
             when it is registered, with one line that names the file; some sessions are made all the same, of which ONNX
             Runtime runs the functions' bodies.
-  fitting   a header of the fatbin is overwritten and both digests are written anew, as somebody would who wants to do harm.
+  fitting   a header of the fatbin is overwritten and both digests are written anew, as an attacker would.
             What the CUDA driver makes of that is printed, and no finding unless outputs are wrong without an error.
 
 Prints a table and exits with 1 where something was found. Takes about two minutes on 8 cores.

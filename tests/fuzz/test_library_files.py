@@ -1,4 +1,7 @@
-"""A sample of the mutations of tests/fuzz/library, and changes that once ended the process; `make fuzz` examines more."""
+"""A sample of the mutations of tests/fuzz/library, and changes that once ended the process.
+
+`make fuzz` examines more mutations.
+"""
 
 from __future__ import annotations
 
@@ -19,12 +22,12 @@ CHANGES: dict[str, tuple[str, str, Any, str]] = {
     "a little more": ("padded", f"{INDEX}.accesses.0.offset", [-10], "access 0 would read outside of input 0"),
     "offset of 2^40": ("rotary", f"{INDEX}.accesses.1.offset", [2**40], "would read outside of input 0"),
     "offsets that overflow": ("rotary", f"{INDEX}.accesses.1.offset", [2**62, 2**62], "an offset exceeds 2^63"),
-    "offset where nothing is read": ("rotary", f"{INDEX}.accesses.0.offset", [-(2**60)], "a position lies too far away"),
+    "offset where nothing is read": ("rotary", f"{INDEX}.accesses.0.offset", [-(2**60)], "position lies too far away"),
     "stride of 2^32": ("rotary", f"{INDEX}.accesses.0.terms.0.2", 2**32, "would read outside of input 0"),
     "stride below": ("rotary", f"{INDEX}.accesses.2.terms.0.2", -1, "access 2 would read outside of input 1"),
     "div of 2^62": ("rotary", f"{INDEX}.accesses.0.terms.0.0", 2**62, "a term leaves the domain"),
     "mod one larger": ("rotary", f"{INDEX}.accesses.2.terms.0.1", 9, "access 2 would read outside of input 1"),
-    "div of a condition": ("rotary", f"{INDEX}.conditions.0.terms.0.0", 3, "at places that do not fit into one another"),
+    "div of a condition": ("rotary", f"{INDEX}.conditions.0.terms.0.0", 3, "places that do not fit into one another"),
     "guard that is another": ("rotary", f"{INDEX}.accesses.0.guards", [1], "access 0 would read outside of input 0"),
     "no guards": ("rotary", f"{INDEX}.accesses.0.guards", [], "access 0 would read outside of input 0"),
     "a bound of 2^62": ("rotary", f"{INDEX}.conditions.0.high", 2**62, "a bound lies too far away"),
@@ -94,7 +97,9 @@ def test_a_fault_is_seen(programs: Path, monkeypatch: pytest.MonkeyPatch) -> Non
 def test_corpus_is_of_this_release() -> None:
     """Files of another schema would all be refused: python -m tests.fuzz.library.corpus writes them anew."""
     for model, files in corpus.originals().items():
-        schemas = {name: sealed_json.unseal(files[name].decode())["schema"] for name in files if name != campaign.FATBIN}
+        schemas = {
+            name: sealed_json.unseal(files[name].decode())["schema"] for name in files if name != campaign.FATBIN
+        }
         assert schemas.pop(campaign.KERNELS) == kernels_json.SCHEMA, model
         assert set(schemas.values()) <= {corpus.MEASURED_SCHEMA}
     assert sum(f.stat().st_size for f in corpus.FOLDER.iterdir()) < 200_000

@@ -17,7 +17,9 @@ NODES = ("Div", "Mod", "Mod<fmod = 1>")
 BY_ZERO = "division or modulo by zero"
 
 
-def sessions(folder: Path, dtype: str, node: str, length: str = "n") -> tuple[ort.InferenceSession, ort.InferenceSession]:
+def sessions(
+    folder: Path, dtype: str, node: str, length: str = "n"
+) -> tuple[ort.InferenceSession, ort.InferenceSession]:
     """ONNX Runtime's own operators, and one kernel of ours: y is the node of x and d, inverted twice."""
     found = rowwise_models.fused(
         f"{dtype}[n] x, {dtype}[{length}] d", f"{dtype}[n] y", f"q = {node}(x, d)  b = BitwiseNot(q)  y = BitwiseNot(b)"
@@ -62,8 +64,9 @@ def test_the_lowest_value_by_minus_one_wraps(dtype: str, node: str, tmp_path: Pa
 
 def test_what_a_reduction_divides(tmp_path: Path) -> None:
     """Pieces of a rowwise kernel tell of a zero as well."""
-    found = rowwise_models.fused("int32[n, 40] x, int32[40] d", "int32[n, 1] y", "q = Div(x, d)  y = ReduceSum(q, axes)",
-                                 constants="int64[1] axes = {-1}")  # fmt: skip
+    nodes = "q = Div(x, d)  y = ReduceSum(q, axes)"
+    inputs, outputs = "int32[n, 40] x, int32[40] d", "int32[n, 1] y"
+    found = rowwise_models.fused(inputs, outputs, nodes, constants="int64[1] axes = {-1}")
     assert found.rowwise == ["Div ReduceSum"]
     session = rowwise_models.with_library(found, tmp_path)
     x, d = np.full((3, 40), 9, np.int32), np.full(40, 2, np.int32)

@@ -1,4 +1,4 @@
-"""Faults while running: calls of the CUDA driver that fail, no memory, forks, threads that end, sessions by the hundred."""
+"""Faults while running: failing calls of the CUDA driver, no memory, forks, threads that end, hundreds of sessions."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ def programs() -> Path:
 def test_every_failing_call_is_an_error_that_names_the_cause(
     model: str, tunes: bool, programs: Path, tmp_path: Path
 ) -> None:
-    """Each call of the driver that loading, making and running the kernels takes fails once, and so does each allocation
-    of device memory; under sanitizers, leaks included."""
+    """Each call of the driver that loading, making and running the kernels takes fails once. So does each allocation of
+    device memory. Under sanitizers, leaks included."""
     for name, content in corpus.originals()[model].items():
         (tmp_path / name).write_bytes(content)
     shutil.copy(programs / "faults", tmp_path)

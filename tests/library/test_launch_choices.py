@@ -21,7 +21,8 @@ _SOURCES = (
     "cuda/launch/allocator", "cuda/launch/driver", "cuda/launch/launcher", "cuda/launch/library",
     "cuda/launch/stopwatch", "cuda/launch/stream", "kernel_file/fatbin", "kernel_file/measured/file",
     "kernel_file/measured/launch_choices",
-    "support/file", "support/library_path", "support/ort", "support/portability", "support/sealed_json", "support/sha256",
+    "support/file", "support/library_path", "support/ort", "support/portability",
+    "support/sealed_json", "support/sha256",
 )
 # fmt: on
 H200 = {"FAKE_GPU": "NVIDIA H200"}

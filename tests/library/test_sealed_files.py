@@ -16,6 +16,7 @@ from tests.support.custom_ops_artifact import negation
 
 pytestmark = pytest.mark.usefixtures("library")
 
+
 def registered(library: Path) -> tuple[ort.SessionOptions, str]:
     """Options after registering, and what the error said, if there was one."""
     options = ort.SessionOptions()

@@ -48,8 +48,10 @@ def write(folder: pathlib.Path, kernels: list[dict], fatbin: dict | None = None,
 
 
 def negation(folder: pathlib.Path) -> tuple[pathlib.Path, bytes]:
-    """A library whose kernel negates under a function that does not, with a fatbin that no CPU session loads; and a model
-    of that node with input x0, whose result tells which of the two ran."""
+    """A library whose kernel negates under a function that does not, with a fatbin that no CPU session loads.
+
+    And a model of that node with input x0, whose result tells which of the two ran.
+    """
     fatbin = b"\x50\xed\x55\xba" + bytes(60)
     described = {"file": "kernels.fatbin", "sha256": hashlib.sha256(fatbin).hexdigest(), "bytes": len(fatbin)}
     variant = {"symbol": "K_strided", "modes": "*", "index": 32, "vector": 4, "unroll": 1, "threads": 128}

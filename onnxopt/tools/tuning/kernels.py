@@ -148,8 +148,8 @@ def _check_release(library: Path) -> None:
     schema = json.loads(path.read_text("utf-8"))["schema"]
     if schema != kernels_json.SCHEMA:
         raise ArtifactError(
-            f"{path}: has schema {schema}, and this onnxopt tunes artifacts of schema {kernels_json.SCHEMA}: optimize the "
-            "model again, or tune with the release that made the artifact"
+            f"{path}: has schema {schema}, and this onnxopt tunes artifacts of schema {kernels_json.SCHEMA}: optimize "
+            "the model again, or tune with the release that made the artifact"
         )
 
 

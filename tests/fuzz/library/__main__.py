@@ -1,7 +1,7 @@
 """`python -m tests.fuzz.library`: mutations of the files beside the library, for as long as asked; see campaign.py.
 
-Mutants with a finding stay in build/fuzz/findings/. --libfuzzer goes on with libFuzzer where there is a clang++ that has
-it (Debian: clang, libclang-rt-14-dev); its findings stay in build/libfuzzer/findings/.
+Mutants with a finding stay in build/fuzz/findings/. --libfuzzer goes on with libFuzzer where there is a clang++ that
+has it (Debian: clang, libclang-rt-14-dev); its findings stay in build/libfuzzer/findings/.
 """
 
 from __future__ import annotations
@@ -26,7 +26,10 @@ def mutations(options: argparse.Namespace) -> int:
     """Examine mutants and print what came of them; returns the number of findings."""
     programs = build.build()
     start = time.monotonic()
-    tallies = {pair: campaign.Tally() for pair in itertools.product(options.file or campaign.FILES, options.way or campaign.WAYS)}
+    tallies = {
+        pair: campaign.Tally()
+        for pair in itertools.product(options.file or campaign.FILES, options.way or campaign.WAYS)
+    }
     for begin in range(0, options.count, _ROUND):
         for (file, way), tally in tallies.items():
             if time.monotonic() - start > options.seconds:
@@ -54,7 +57,13 @@ def libfuzzer(seconds: float) -> int:
     findings.mkdir(exist_ok=True)
     before = set(findings.iterdir())
     command = [folder / "fuzz", inputs, f"-max_total_time={seconds:.0f}", f"-artifact_prefix={findings}/"]
-    command += [f"-max_len={_LONGEST_INPUT}", "-timeout=20", "-rss_limit_mb=4096", "-malloc_limit_mb=2048", "-verbosity=0"]
+    command += [
+        f"-max_len={_LONGEST_INPUT}",
+        "-timeout=20",
+        "-rss_limit_mb=4096",
+        "-malloc_limit_mb=2048",
+        "-verbosity=0",
+    ]
     variables = build.environment() | {"ONNXOPT_FUZZ_FATBIN": str(corpus.FOLDER / "kernels.fatbin")}
     done = subprocess.run([*command, "-print_final_stats=1"], env=variables)
     found = len(set(findings.iterdir()) - before)

@@ -1,8 +1,8 @@
 """Mutations of the files beside the library, each read and run under AddressSanitizer and UBSan.
 
 Three ways: "numbers" changes parts of the JSON (numbers, fields, arrays, texts) and writes the digest anew, as somebody
-would who wants to do harm; "bits" flips single bits, and "bytes" cuts, doubles, clears or replaces some, both as a disk or
-a copy does. What a changed program computes may differ where the digest fits it. Without, it must be refused.
+would who wants to do harm; "bits" flips single bits, and "bytes" cuts, doubles, clears or replaces some, both as a disk
+or a copy does. What a changed program computes may differ where the digest fits it. Without, it must be refused.
 """
 
 from __future__ import annotations
@@ -153,7 +153,9 @@ def table(tallies: dict[tuple[str, str], Tally]) -> str:
         counts = [str(tally.verdicts[v]) for v in verdicts]
         rows.append((file, way, str(tally.verdicts.total()), *counts, str(len(tally.findings))))
     widths = [max(len(row[k]) for row in rows) for k in range(len(rows[0]))]
-    cells = [[c.ljust(w) if k < 2 else c.rjust(w) for k, (c, w) in enumerate(zip(r, widths, strict=True))] for r in rows]
+    cells = [
+        [c.ljust(w) if k < 2 else c.rjust(w) for k, (c, w) in enumerate(zip(r, widths, strict=True))] for r in rows
+    ]
     return "\n".join("  ".join(row) for row in cells)
 
 

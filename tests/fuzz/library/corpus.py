@@ -1,8 +1,8 @@
 """The corpus: kernel files of tiny models of every kind, with the shapes that their kernels are called with.
 
-`python -m tests.fuzz.library.corpus` writes it anew, which a change of kernels.json's schema asks for. A file has the
-field "cases", which the library does not read: {kernel: [[dims of each input], ...]}. Of long lists of entry points only
-some are kept. All files share one fatbin of empty images.
+`python -m tests.fuzz.library.corpus` writes it anew, which a change of kernels.json's schema asks for. A file has
+the field "cases", which the library does not read: {kernel: [[dims of each input], ...]}. Of long lists of entry points
+only some are kept. All files share one fatbin of empty images.
 """
 
 from __future__ import annotations
@@ -66,7 +66,8 @@ MODELS = {
     "padded": Model(
         "float[N, 3, 4, 5] x", "float[N, 4, 7, 6] y",
         "p = Pad(x, pads, fill)  t = Transpose<perm = [0, 2, 3, 1]>(p)  u = Transpose<perm = [0, 3, 1, 2]>(t) "
-        "s = Exp(u)  y = Add(s, fill)", (((2, 3, 4, 5),),), "int64[8] pads = {0, 0, 2, 1, 0, 1, 1, 0}, float fill = {0.5}",
+        "s = Exp(u)  y = Add(s, fill)", (((2, 3, 4, 5),),),
+        "int64[8] pads = {0, 0, 2, 1, 0, 1, 1, 0}, float fill = {0.5}",
     ),
     "long": Model(
         "float[N, 600] a, float[N, 200] b", "float[N, 800] y",
@@ -106,13 +107,16 @@ MODELS = {
         "int64 axis = {1}",
     ),
     "gemm": Model(
-        "float[B, S, 8] x, float[B, S, 12] r, float[8, 12] w, float[12] b, float[12, 8] u", "float[B, S, 12] y, float[B, S, 8] z",
+        "float[B, S, 8] x, float[B, S, 12] r, float[8, 12] w, float[12] b, float[12, 8] u",
+        "float[B, S, 12] y, float[B, S, 8] z",
         "m = MatMul(x, w)  s = Add(m, b)  y = Add(s, r)  t = MatMul(y, u)  z = Relu(t)",
         (((2, 5, 8), (2, 5, 12), (8, 12), (12,), (12, 8)),),
     ),
     "parts": Model(
-        "float16[N, 16] x, float16[24, 16] w, float16[24] b", "float16[N, 8] q, float16[N, 8] k, float16[N, 8] v",
-        "t = Transpose<perm = [1, 0]>(w)  m = MatMul(x, t)  a = Add(m, b)  q, k, v = Split<axis = -1, num_outputs = 3>(a)",
+        "float16[N, 16] x, float16[24, 16] w, float16[24] b",
+        "float16[N, 8] q, float16[N, 8] k, float16[N, 8] v",
+        "t = Transpose<perm = [1, 0]>(w)  m = MatMul(x, t)  a = Add(m, b)"
+        "  q, k, v = Split<axis = -1, num_outputs = 3>(a)",
         (((3, 16), (24, 16), (24,)), ((70, 16), (24, 16), (24,))),
     ),
 }  # fmt: skip
@@ -122,7 +126,7 @@ LAUNCHES = [
     {"gpu": "NVIDIA H100", "size": "165 in rows of 33", "microseconds": 2.5, "rule_microseconds": 2.75},
 ]  # fmt: skip
 PRODUCTS = [
-    {"gpu": gpu, "cublaslt": 130100, "product": "float32 m10 n12 k8 bias residual", "algorithm": ["%016x" % k] * 8,
+    {"gpu": gpu, "cublaslt": 130100, "product": "float32 m10 n12 k8 bias residual", "algorithm": [f"{k:016x}"] * 8,
      "microseconds": 9.1, "heuristic_microseconds": 9.9}
     for k, gpu in enumerate(("NVIDIA H200", "NVIDIA H100"))
 ]  # fmt: skip
@@ -199,12 +203,15 @@ def write() -> None:
 
 @functools.cache
 def originals() -> dict[str, dict[str, bytes]]:
-    """The files beside a library, by the name of the model: kernels.json and the fatbin, and what was measured for it."""
+    """The files beside a library, by the name of the model: kernels.json, the fatbin, and what was measured."""
     found = {}
     for path in sorted(FOLDER.glob("*.json")):
         if path.name in ("launches.json", "gemm_algos.json"):
             continue
-        found[path.stem] = {"kernels.json": path.read_bytes(), "kernels.fatbin": (FOLDER / "kernels.fatbin").read_bytes()}
+        found[path.stem] = {
+            "kernels.json": path.read_bytes(),
+            "kernels.fatbin": (FOLDER / "kernels.fatbin").read_bytes(),
+        }
     for model, name in (("pointwise", "launches.json"), ("gemm", "gemm_algos.json")):
         found[model][name] = (FOLDER / name).read_bytes()
     return found

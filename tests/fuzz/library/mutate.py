@@ -13,7 +13,22 @@ NUMBERS = (
     2**64 - 1, 2**64, -2, -3, -8, -128, -(2**31), -(2**32), -(2**56), -(2**62), -(2**63), -(2**63) - 1,
     0.5, -0.0, 1e-40, 3.5e38, 1e308,
 )  # fmt: skip
-TEXTS = ("", "x", "\x00", "nan", "inf", "-inf", "float32", "int64", "bool", "*" * 40, "F" * 3, "../k", "a" * 5000, "\u00e9")
+TEXTS = (
+    "",
+    "x",
+    "\x00",
+    "nan",
+    "inf",
+    "-inf",
+    "float32",
+    "int64",
+    "bool",
+    "*" * 40,
+    "F" * 3,
+    "../k",
+    "a" * 5000,
+    "\u00e9",
+)
 _OF_NUMBERS = 0.6  # of the mutations: a damaged structure is mostly found by the reader, a damaged number is not
 _LENGTHS = (1, 2, 3, 40, 300)  # by which arrays grow
 
@@ -90,7 +105,9 @@ def _number(value: float, rng: random.Random) -> Any:
     if roll < 0.35:
         return rng.choice(NUMBERS)
     if roll < 0.9 and isinstance(value, int):
-        return rng.choice((value + 1, value - 1, value * 2, value // 2, value + 64, value * 1024, -value, value ^ 1 << 20))
+        return rng.choice(
+            (value + 1, value - 1, value * 2, value // 2, value + 64, value * 1024, -value, value ^ 1 << 20)
+        )
     if roll < 0.95:  # an extent with symbols
         return [rng.choice((value, 1, 2**31, 2**62)), *(rng.randrange(3) for _ in range(rng.choice((0, 1, 2, 9))))]
     return rng.choice(("1", None, [], {}, True, value / 3))
