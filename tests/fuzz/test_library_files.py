@@ -27,25 +27,26 @@ CHANGES: dict[str, tuple[str, str, Any, str]] = {
     "stride below": ("rotary", f"{INDEX}.accesses.2.terms.0.2", -1, "access 2 would read outside of input 1"),
     "div of 2^62": ("rotary", f"{INDEX}.accesses.0.terms.0.0", 2**62, "a term leaves the domain"),
     "mod one larger": ("rotary", f"{INDEX}.accesses.2.terms.0.1", 9, "access 2 would read outside of input 1"),
-    "div of a condition": ("rotary", f"{INDEX}.conditions.0.terms.0.0", 3, "places that do not fit into one another"),
+    "div of a condition": ("rotary", f"{INDEX}.conditions.0.terms.0.0", 5, "places that do not fit into one another"),
     "guard that is another": ("rotary", f"{INDEX}.accesses.0.guards", [1], "access 0 would read outside of input 0"),
     "no guards": ("rotary", f"{INDEX}.accesses.0.guards", [], "access 0 would read outside of input 0"),
     "a bound of 2^62": ("rotary", f"{INDEX}.conditions.0.high", 2**62, "a bound lies too far away"),
     "a wider condition": ("rotary", f"{INDEX}.conditions.0.low", 3, "access 0 would read outside of input 0"),
     "an output twice as large": ("rotary", f"{INDEX}.shapes.0.1", 16, "differ in size"),
     "an output half as large": ("rotary", f"{INDEX}.shapes.1.1", 4, "differ in size"),
-    "both outputs larger": ("rotary", f"{INDEX}.shapes", [[[1, 0], 9], [[1, 0], 9]], "would read outside of input 0"),
     "more rows than are stored": ("joined", "kernels.0.domain.0", [4, 0, 1], "is not that of the rows"),
     "rows of another access": ("joined", "kernels.0.operands.0.row", True, "access 0 is not the same for a whole row"),
     "a part with an index": ("joined", "kernels.0.stages.0.element.index", {}, 'index has no field "symbols"'),
     "an entry point across rows of a cluster": ("strided", "kernels.0.variants.0.lanes", 16384, "variants[0].lanes"),
-    "a view of 2^62 times 4": ("groups", "kernels.0.views.0.target", [2**62, 4, -1], "kernels"),
+    "a view of 2^62 times 4": ("groups", "kernels.0.views.0.target", [2**62, 4, -1], "more than 2^63 elements"),
     "a scan without a chunk": ("scan", "kernels.0.variants.0.unroll", 0, "scans go along their rows chunk by chunk"),
 }  # fmt: skip
 # Changes that stay inside: a kernel of another model, for all that the library can tell.
 INSIDE: dict[str, tuple[str, str, Any]] = {
     "a condition behind its run": ("rotary", f"{INDEX}.conditions.0.low", 2**20),
     "a condition that never holds": ("long", f"{INDEX}.conditions.0.low", 10**6),
+    "a condition on other digits": ("rotary", f"{INDEX}.conditions.0.terms.0.0", 3),
+    "both outputs larger": ("rotary", f"{INDEX}.shapes", [[[1, 0], 9], [[1, 0], 9]]),
 }
 
 
