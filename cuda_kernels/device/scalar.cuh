@@ -76,8 +76,8 @@ __device__ inline T mul(T x, T y) {
   }
 }
 
-// On integers: x / 0 is 0, the lowest value by -1 wraps. The CPU's kernel reports a division by zero as an error, as ONNX
-// Runtime's CPU operators do; its CUDA operators leave the result open.
+// On integers: x / 0 is 0, the lowest value by -1 wraps. The CPU's kernel reports a division by zero as an error, as
+// ONNX Runtime's CPU operators do; its CUDA operators leave the result open.
 template <typename T>
 __device__ inline T div(T x, T y) {
   if constexpr (is_float<T>()) {

@@ -48,7 +48,8 @@ void Append(const BatchDim& dim, Product* product) {
   product->batch[product->batch_dims++] = dim;
 }
 
-// The output is not empty. One matrix b for all: rows of every a are rows of one large matrix. Otherwise products in a batch.
+// The output is not empty. One matrix b for all: rows of every a are rows of one large matrix. Otherwise products in a
+// batch.
 void SetBatch(const Gemm& gemm, const Shape* inputs, const Shape& batch, Product* product) {
   product->batch_dims = 0;
   if (!gemm.transpose_a && Elements(inputs[gemm.b].dims, inputs[gemm.b].rank - 2) == 1) {

@@ -1,6 +1,7 @@
 // One call of a fused node: its tensors, and the domains that its kernel runs over.
 #pragma once
 
+#include "call/checked_shapes.h"
 #include "call/fused_kernel.h"
 #include "program/pointwise.h"
 #include "support/ort.h"
@@ -43,6 +44,7 @@ class PointwiseKernel : public FusedKernel {
   virtual void Run(const Domain& domain, OrtKernelContext* context) const = 0;
 
   const Program& program_;
+  CheckedShapes checked_;
 };
 
 // The inputs of a call: dtypes, shapes and data.
@@ -53,8 +55,9 @@ struct Inputs {
 };
 
 // Fills in what the leaves of an indexed domain are, whose count > 0 is set. Throws Error where an access would read
-// outside of its input.
-void FillLeaves(const Indexing& index, const Inputs& inputs, const Sizes& sizes, Domain* domain);
+// outside of its input. checked: the shapes of which this is known not to be.
+void FillLeaves(const Indexing& index, const Inputs& inputs, const Sizes& sizes, const CheckedShapes& checked,
+                Domain* domain);
 
 // The shape of output `k` for these input shapes. Throws Error where they do not broadcast.
 Shape OutputShape(const Program& program, std::size_t k, const Shape* inputs);

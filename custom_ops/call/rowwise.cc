@@ -113,7 +113,8 @@ void CheckWork(const RowProgram& program, const Shape* inputs, const Sizes& size
   for (std::size_t k = 0; k < program.inputs.size(); ++k) elements += inputs[k].count();
   for (std::size_t k = 0; k < program.outputs.size(); ++k) elements += sizes.OutputShape(k).count();
   if (count <= kUsualWork || count / kMostRepeats <= elements) return;
-  throw Error("a domain of " + std::to_string(count) + " elements for tensors of " + std::to_string(elements) + kDamaged);
+  throw Error("a domain of " + std::to_string(count) + " elements for tensors of " + std::to_string(elements) +
+              kDamaged);
 }
 
 // The sizes of the grid, checked against each other and against the outputs.
@@ -178,7 +179,7 @@ void RowKernel::ComputeIndexed(OrtKernelContext* context) const {
   MeasureIndexed(program, shapes, sizes, &grid);
   if (grid.rows() > 0) {
     if (grid.columns == 0) throw Error("rows of no elements, which no kernel with index operations takes");
-    FillLeaves(*program.index, {program.inputs, shapes, data}, sizes, &grid.domain);
+    FillLeaves(*program.index, {program.inputs, shapes, data}, sizes, checked_, &grid.domain);
     for (std::size_t k = 0; k < program.accesses(); ++k) {
       if (program.operands[k].row) grid.row_access[k] = OverRows(grid, grid.domain.access[k], k);
     }

@@ -39,7 +39,7 @@ std::optional<std::string> ReadFile(const std::string& path) {
     if (errno == ENOENT) return std::nullopt;
     Fail(path);
   }
-  struct stat status {};
+  struct stat status{};
   if (fstat(file.number(), &status) != 0) Fail(path);
   if (!S_ISREG(status.st_mode)) throw Error("cannot read " + path + ": it is no regular file");
   std::string bytes;

@@ -18,8 +18,8 @@ struct Case {
   std::vector<Dims> inputs;
 };
 
-// The field "cases" of a kernel file, which the library does not read: {kernel: [[dims of each input], ...]}. What is no
-// case is left out.
+// The field "cases" of a kernel file, which the library does not read: {kernel: [[dims of each input], ...]}. What is
+// no case is left out.
 std::vector<Case> ReadCases(const nlohmann::json& file);
 
 // What came of a call. error: the message of a status; then the outputs are those that were made until then.
@@ -39,7 +39,8 @@ std::string Infer(const Kernel& kernel, const Case& call);
 
 bool Same(const Result& a, const Result& b);
 
-// Stand-ins in place of what ONNX Runtime and the machine provide. cublaslt: path of the stand-in for cuBLASLt, or empty.
+// Stand-ins in place of what ONNX Runtime and the machine provide. cublaslt: path of the stand-in for cuBLASLt, or
+// empty.
 void Prepare(const std::string& cublaslt);
 
 }  // namespace onnxopt::exercise

@@ -1,8 +1,8 @@
 // Calls of the CUDA driver and allocations of device memory that fail, each in turn:
 //   faults <folder with kernels.json> <stand-in for cuBLASLt>
-// A failing call must become a status that says which CUDA error it was; nothing may leak, crash, or go on with what was
-// not made. Prints a line a fault of which that does not hold. Every function has a process of its own, as what a GPU said
-// of itself and what was measured are not asked for again.
+// A failing call must become a status that says which CUDA error it was; nothing may leak, crash, or go on with what
+// was not made. Prints a line a fault of which that does not hold. Every function has a process of its own, as what a
+// GPU said of itself and what was measured are not asked for again.
 #include <sys/wait.h>
 #include <unistd.h>
 

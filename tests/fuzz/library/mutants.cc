@@ -2,10 +2,10 @@
 //   mutants <folder> <pack> <stand-in for cuBLASLt>
 // The folder holds this program and gets the files of the mutant at hand. pack: the original, then the mutants, each as
 //   u32 number of files, then for each of them u32 length, name, u32 length, content
-// The original has all files, a mutant those that differ from it. Prints a line a mutant: a verdict, and what it says of
-// itself. Verdicts: "refused" (a file is an error when it is read), "failed" (a status when a kernel is made or runs),
-// "same" and "different" (outputs), "inlined" (a kernel is not there), "unclear" (an error that does not name the file),
-// "stopped" (a sanitizer, a signal or 20 s). MUTANTS_OVERFLOW=1 has every mutant read behind a tensor.
+// The original has all files, a mutant those that differ from it. Prints a line a mutant: a verdict, and what it says
+// of itself. Verdicts: "refused" (a file is an error when it is read), "failed" (a status when a kernel is made or
+// runs), "same" and "different" (outputs), "inlined" (a kernel is not there), "unclear" (an error that does not name
+// the file), "stopped" (a sanitizer, a signal or 20 s). MUTANTS_OVERFLOW=1 has every mutant read behind a tensor.
 #include <sys/wait.h>
 #include <unistd.h>
 

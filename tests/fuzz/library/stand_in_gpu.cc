@@ -145,20 +145,32 @@ void SetFailure(const Failure& wanted) {
 bool HasFailed() { return failed; }
 
 const std::vector<std::string>& DriverFunctions() {
-  static const std::vector<std::string> names = {
-      "cuDeviceGetCount",   "cuDeviceGet",
-      "cuDeviceGetAttribute", "cuCtxGetCurrent",
-      "cuCtxGetDevice",     "cuDeviceGetName",
-      "cuStreamCreate",     "cuStreamIsCapturing",
-      "cuEventCreate",      "cuMemcpyDtoDAsync",
-      "cuMemsetD8Async",    "cuLibraryLoadData",
-      "cuLibraryGetKernel", "cuKernelGetFunction",
-      "cuKernelSetAttribute", "cuOccupancyMaxActiveBlocksPerMultiprocessor",
-      "cuOccupancyMaxActiveClusters", "cuLaunchKernelEx",
-      "cuStreamWaitEvent",  "cuStreamBeginCapture",
-      "cuStreamEndCapture", "cuGraphInstantiate",
-      "cuGraphLaunch",      "cuEventRecord",
-      "cuEventSynchronize", "cuEventElapsedTime"};
+  static const std::vector<std::string> names = {"cuDeviceGetCount",
+                                                 "cuDeviceGet",
+                                                 "cuDeviceGetAttribute",
+                                                 "cuCtxGetCurrent",
+                                                 "cuCtxGetDevice",
+                                                 "cuDeviceGetName",
+                                                 "cuStreamCreate",
+                                                 "cuStreamIsCapturing",
+                                                 "cuEventCreate",
+                                                 "cuMemcpyDtoDAsync",
+                                                 "cuMemsetD8Async",
+                                                 "cuLibraryLoadData",
+                                                 "cuLibraryGetKernel",
+                                                 "cuKernelGetFunction",
+                                                 "cuKernelSetAttribute",
+                                                 "cuOccupancyMaxActiveBlocksPerMultiprocessor",
+                                                 "cuOccupancyMaxActiveClusters",
+                                                 "cuLaunchKernelEx",
+                                                 "cuStreamWaitEvent",
+                                                 "cuStreamBeginCapture",
+                                                 "cuStreamEndCapture",
+                                                 "cuGraphInstantiate",
+                                                 "cuGraphLaunch",
+                                                 "cuEventRecord",
+                                                 "cuEventSynchronize",
+                                                 "cuEventElapsedTime"};
   return names;
 }
 

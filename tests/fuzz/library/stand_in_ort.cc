@@ -55,13 +55,13 @@ void FillShapes(OrtApi* api) {
     *out = Of(info)->dims.size();
     return nullptr;
   };
-  api->GetDimensions = [](const OrtTensorTypeAndShapeInfo* info, std::int64_t* out, std::size_t n) noexcept
-      -> OrtStatus* {
+  api->GetDimensions = [](const OrtTensorTypeAndShapeInfo* info, std::int64_t* out,
+                          std::size_t n) noexcept -> OrtStatus* {
     if (n > 0) std::memcpy(out, Of(info)->dims.data(), n * sizeof(*out));
     return nullptr;
   };
-  api->GetSymbolicDimensions = [](const OrtTensorTypeAndShapeInfo* info, const char** out, std::size_t n) noexcept
-      -> OrtStatus* {
+  api->GetSymbolicDimensions = [](const OrtTensorTypeAndShapeInfo* info, const char** out,
+                                  std::size_t n) noexcept -> OrtStatus* {
     for (std::size_t k = 0; k < n; ++k) out[k] = k < Of(info)->symbols.size() ? Of(info)->symbols[k].c_str() : "";
     return nullptr;
   };
@@ -70,23 +70,23 @@ void FillShapes(OrtApi* api) {
     return nullptr;
   };
   api->ReleaseTensorTypeAndShapeInfo = [](OrtTensorTypeAndShapeInfo* info) noexcept { delete Of(info); };
-  api->SetTensorElementType = [](OrtTensorTypeAndShapeInfo* info, ONNXTensorElementDataType element) noexcept
-      -> OrtStatus* {
+  api->SetTensorElementType = [](OrtTensorTypeAndShapeInfo* info,
+                                 ONNXTensorElementDataType element) noexcept -> OrtStatus* {
     Of(info)->element = element;
     return nullptr;
   };
-  api->SetDimensions = [](OrtTensorTypeAndShapeInfo* info, const std::int64_t* dims, std::size_t n) noexcept
-      -> OrtStatus* {
+  api->SetDimensions = [](OrtTensorTypeAndShapeInfo* info, const std::int64_t* dims,
+                          std::size_t n) noexcept -> OrtStatus* {
     Of(info)->dims.assign(dims, dims + n);
     return nullptr;
   };
-  api->SetSymbolicDimensions = [](OrtTensorTypeAndShapeInfo* info, const char** symbols, std::size_t n) noexcept
-      -> OrtStatus* {
+  api->SetSymbolicDimensions = [](OrtTensorTypeAndShapeInfo* info, const char** symbols,
+                                  std::size_t n) noexcept -> OrtStatus* {
     Of(info)->symbols.assign(symbols, symbols + n);
     return nullptr;
   };
-  api->ShapeInferContext_GetInputCount = [](const OrtShapeInferContext* context, std::size_t* out) noexcept
-      -> OrtStatus* {
+  api->ShapeInferContext_GetInputCount = [](const OrtShapeInferContext* context,
+                                            std::size_t* out) noexcept -> OrtStatus* {
     *out = Of(context)->inputs.size();
     return nullptr;
   };
@@ -106,8 +106,8 @@ void FillShapes(OrtApi* api) {
 }
 
 void FillCalls(OrtApi* api) {
-  api->KernelContext_GetInput = [](const OrtKernelContext* context, std::size_t k, const OrtValue** out) noexcept
-      -> OrtStatus* {
+  api->KernelContext_GetInput = [](const OrtKernelContext* context, std::size_t k,
+                                   const OrtValue** out) noexcept -> OrtStatus* {
     if (k >= Of(context)->inputs.size()) return Fail("no such input");
     *out = reinterpret_cast<const OrtValue*>(&Of(context)->inputs[k]);
     return nullptr;

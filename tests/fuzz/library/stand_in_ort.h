@@ -1,5 +1,5 @@
-// A stand-in for ONNX Runtime: as much of its C API as custom ops call, with tensors whose memory ends where they do, so
-// that a sanitizer sees every access beyond one.
+// A stand-in for ONNX Runtime: as much of its C API as custom ops call, with tensors whose memory ends where they do,
+// so that a sanitizer sees every access beyond one.
 #pragma once
 
 #include <onnxruntime_c_api.h>
@@ -61,7 +61,9 @@ struct Inference {
 
 inline OrtKernelContext* Context(Call* call) { return reinterpret_cast<OrtKernelContext*>(call); }
 inline OrtKernelInfo* Info(Node* node) { return reinterpret_cast<OrtKernelInfo*>(node); }
-inline OrtShapeInferContext* Context(Inference* inference) { return reinterpret_cast<OrtShapeInferContext*>(inference); }
+inline OrtShapeInferContext* Context(Inference* inference) {
+  return reinterpret_cast<OrtShapeInferContext*>(inference);
+}
 
 const OrtApi* Api();
 const OrtApiBase* Base();
