@@ -88,7 +88,7 @@ for of in sessions * 20:  # one thread that goes from GPU to GPU
 """
 
 _ARENA = """
-small = session(gpu_mem_limit=str(32 << 20))
+small = session(gpu_mem_limit=str(96 << 20))
 assert right(small)
 for _ in range(3):
     said = outcome(lambda: small.run(None, feeds(1 << 22)))
@@ -164,8 +164,8 @@ _LOST = """
 first = session()
 assert right(first)
 primary_context()
-ptx = b'''.version 6.0
-.target sm_50
+ptx = b'''.version 6.3
+.target sm_75
 .address_size 64
 .visible .entry harm() { .reg .u64 %a; .reg .u32 %v; mov.u64 %a, 0; mov.u32 %v, 1; st.global.u32 [%a], %v; ret; }
 \\0'''
@@ -177,7 +177,7 @@ assert driver.cuCtxSynchronize() != 0
 for _ in range(3):
     said = outcome(lambda: right(first))
     print("lost device:", said)
-    assert said not in ("right", "wrong") and "\\n\\n" not in said, said
+    assert said not in ("right", "wrong"), said
 said = outcome(lambda: right(session()))
 print("a new session:", said)
 sys.stdout.flush()

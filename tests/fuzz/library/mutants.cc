@@ -1,4 +1,4 @@
-// Mutated files beside the library, each read and run in a process of its own:
+// Mutated files beside the library, each read and run in a process that ran nothing before:
 //   mutants <folder> <pack> <stand-in for cuBLASLt>
 // The folder holds this program and gets the files of the mutant at hand. pack: the original, then the mutants, each as
 //   u32 number of files, then for each of them u32 length, name, u32 length, content
@@ -15,6 +15,8 @@
 #include <iterator>
 #include <map>
 #include <sstream>
+#include <string>
+#include <vector>
 
 #include "exercise.h"
 #include "kinds/kinds.h"
@@ -26,7 +28,7 @@ using Files = std::map<std::string, std::string>;
 
 constexpr unsigned kSeconds = 20;
 
-enum Verdict : int { kRefused = 10, kFailed, kSame, kDifferent, kInlined, kUnclear };
+enum Verdict : int { kRefused = 10, kFailed, kSame, kDifferent, kInlined, kUnclear, kAllRefused };
 constexpr const char* kVerdicts[] = {"refused", "failed", "same", "different", "inlined", "unclear"};
 
 std::uint32_t ReadNumber(std::istream& stream) {
@@ -150,29 +152,50 @@ void ReadBehind() {
   std::printf("%d\n", data[1]);
 }
 
-void Judge(const std::string& folder, const Expected& expected) {
+void Restore(const std::string& folder, const Files& original, const Files& mutant) {
+  for (const auto& [name, text] : mutant) Write(folder, {{name, original.at(name)}});
+}
+
+// In a process of its own: examines mutants from `first` on, up to one that is more than refused. Refused ones ran
+// nothing, so that the next one finds the process as it was; what they say goes to the file of that name.
+[[noreturn]] void Work(const std::string& folder, const std::vector<Files>& mutants, std::size_t first,
+                       const Expected& expected) {
   const std::string out = folder + "/out";
-  const std::string err = folder + "/err";
-  const pid_t child = fork();
-  if (child == 0) {
-    if (std::freopen(out.c_str(), "w", stdout) == nullptr || std::freopen(err.c_str(), "w", stderr) == nullptr) {
-      _exit(1);
-    }
+  if (std::freopen((folder + "/err").c_str(), "w", stderr) == nullptr) _exit(1);
+  for (std::size_t k = first; k < mutants.size(); ++k) {
+    if (std::freopen(out.c_str(), "w", stdout) == nullptr) _exit(1);
     alarm(kSeconds);
+    Write(folder, mutants[k]);
     if (std::getenv("MUTANTS_OVERFLOW") != nullptr) ReadBehind();
     const Verdict verdict = Examine(folder + "/kernels.json", expected);
     std::fflush(stdout);
-    _exit(verdict);
+    if (verdict != kRefused) _exit(verdict);
+    std::ofstream(folder + "/refused", std::ios::app) << FirstLine(out) << '\n';
+    Restore(folder, mutants[0], mutants[k]);
   }
-  int status = 0;
-  waitpid(child, &status, 0);
-  const int code = WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
-  if (code >= kRefused && code <= kUnclear) {
-    std::printf("%s\t%s\n", kVerdicts[code - kRefused], FirstLine(out).c_str());
-  } else {
-    std::printf("stopped\t%d %s\n", code, Report(err).c_str());
+  _exit(kAllRefused);
+}
+
+// mutants[0] is the original.
+void Judge(const std::string& folder, const std::vector<Files>& mutants, const Expected& expected) {
+  for (std::size_t at = 1; at < mutants.size();) {
+    std::ofstream(folder + "/refused").close();
+    const pid_t child = fork();
+    if (child == 0) Work(folder, mutants, at, expected);
+    int status = 0;
+    waitpid(child, &status, 0);
+    std::ifstream refused(folder + "/refused");
+    for (std::string line; std::getline(refused, line); ++at) std::printf("refused\t%s\n", line.c_str());
+    const int code = WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
+    if (code == kAllRefused) return;
+    if (code > kRefused && code <= kUnclear) {
+      std::printf("%s\t%s\n", kVerdicts[code - kRefused], FirstLine(folder + "/out").c_str());
+    } else {
+      std::printf("stopped\t%d %s\n", code, Report(folder + "/err").c_str());
+    }
+    std::fflush(stdout);
+    Restore(folder, mutants[0], mutants[at++]);
   }
-  std::fflush(stdout);
 }
 
 }  // namespace
@@ -184,18 +207,14 @@ int main(int count, char** arguments) {
   const std::string folder = arguments[1];
   Prepare(arguments[3]);
   std::ifstream stream(arguments[2], std::ios::binary);
-  Files original;
-  if (!ReadFiles(stream, &original)) return 2;
-  Write(folder, original);
+  std::vector<Files> mutants;
+  for (Files files; stream.peek() != EOF && ReadFiles(stream, &files);) mutants.push_back(files);
+  if (mutants.empty()) return 2;
+  Write(folder, mutants[0]);
   try {
     // The measured files are read once a process: none of the calls here may run on the GPU.
-    const Expected expected = RunOriginal(folder + "/kernels.json", original["kernels.json"]);
-    for (Files mutant; stream.peek() != EOF && ReadFiles(stream, &mutant);) {
-      Write(folder, mutant);
-      Judge(folder, expected);
-      for (auto& [name, text] : mutant) text = original[name];
-      Write(folder, mutant);
-    }
+    const Expected expected = RunOriginal(folder + "/kernels.json", mutants[0]["kernels.json"]);
+    Judge(folder, mutants, expected);
   } catch (const std::exception& e) {
     std::fprintf(stderr, "%s\n", e.what());
     return 3;
