@@ -35,7 +35,7 @@ OrtStatus* GetOutput(OrtKernelContext* context, std::size_t k, const std::int64_
       return Fail("a tensor cannot have these dims");
     }
   }
-  if (bytes > kMostBytes) return Fail("out of memory for an output");
+  if (bytes > kMostOutputBytes) return Fail("out of memory for an output");
   call->outputs[k] = {call->output_types[k], {dims, dims + rank}, Memory(bytes, kLeastOutput)};
   *out = reinterpret_cast<OrtValue*>(&call->outputs[k]);
   return nullptr;

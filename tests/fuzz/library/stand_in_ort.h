@@ -70,6 +70,8 @@ const OrtApiBase* Base();
 
 // Bytes that an output and the device memory of a call may have together; more is out of memory.
 constexpr std::size_t kMostBytes = std::size_t{1} << 28U;
+// Of one output: more takes sanitizers longer than a mutant may run.
+constexpr std::size_t kMostOutputBytes = std::size_t{1} << 24U;
 
 // Which allocation of device memory fails, counted from 1 on; 0: none.
 extern int failing_allocation;
