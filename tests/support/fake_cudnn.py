@@ -3,6 +3,7 @@
 The heuristic offers FAKE_CONFIGS configurations; engine k is number 10 + k and has one knob of type 3 and value k.
 FAKE_REFUSED: engines whose plans cannot be finalized, as "0 1"; FAKE_REFUSES_EPILOGUES: so are those of graphs with
 more than one operation. FAKE_NOTES: numerical notes of every engine, as "0 4". FAKE_WORKSPACE: bytes that plans ask for.
+FAKE_COMPILED: engines that compile at run time.
 """
 
 from __future__ import annotations
@@ -76,9 +77,10 @@ int cudnnBackendGetAttribute(Descriptor* d, int name, int type, int64_t wanted, 
     *count = number("FAKE_CONFIGS");
     for (int k = 0; k < wanted; ++k) { found[k]->engine = 10 + k; found[k]->operations = d->operations; }
   } else if (name == 300) {
-    if (wanted) { found[0]->engine = d->engine; found[0]->operations = d->operations; }
+    found[0]->engine = d->engine;
+    found[0]->operations = d->operations;
   } else if (name == 302) {
-    if (wanted) found[0]->engine = d->engine - 10;
+    found[0]->engine = d->engine - 10;
   } else if (name == 600) { *(int*)values = 3;
   } else if (name == 601) { *(int64_t*)values = d->engine;
   } else if (name == 1301) { *(int64_t*)values = d->engine;
@@ -87,6 +89,7 @@ int cudnnBackendGetAttribute(Descriptor* d, int name, int type, int64_t wanted, 
     *count = 0;
     for (int note = 0; note < 16; ++note) {
       if (name == 1303 && listed("FAKE_NOTES", note)) ((int*)values)[(*count)++] = note;
+      if (name == 1305 && note == 0 && listed("FAKE_COMPILED", d->engine - 10)) ((int*)values)[(*count)++] = note;
     }
   }
   return 0;
@@ -143,8 +146,18 @@ int main(int, char** arguments) {
     if (api == nullptr) throw Error("no stand-in");
     cuda::EngineChoice choice{42, {{3, 7}, {5, 1}}};
     const auto context = reinterpret_cast<cuda::Context>(8);
-    const auto ready = cuda::ReadyFor(*api, context, problem, json["measured"].get<bool>() ? &choice : nullptr);
-    if (ready != cuda::ReadyFor(*api, context, problem, nullptr)) throw Error("built twice");
+    const auto preference = json["soon"].get<bool>() ? cuda::Preference::kSoonest : cuda::Preference::kFastest;
+    const auto* measured = json["measured"].get<bool>() ? &choice : nullptr;
+    const auto ready = cuda::ReadyFor(*api, context, problem, measured, preference);
+    if (ready != cuda::ReadyFor(*api, context, problem, nullptr, preference)) throw Error("built twice");
+    if (json["offers"].get<bool>()) {
+      for (const cuda::EnginePlan& plan : cuda::OfferedPlans(*api, nullptr, problem, 16, preference)) {
+        const auto found = plan.Choice();
+        std::string text = std::to_string(found->engine) + " compiled " + std::to_string(plan.compiled()) + " knobs";
+        for (const auto& [type, value] : found->knobs) text += " " + std::to_string(type) + "=" + std::to_string(value);
+        std::printf("offered %s\n", text.c_str());
+      }
+    }
     auto& handle = cuda::HandleOf(*api, context, reinterpret_cast<cuda::Stream>(9));
     const auto at = [](std::size_t k) { return reinterpret_cast<void*>(16 * (k + 1)); };
     const Convolution& c = problem.convolution;

@@ -31,6 +31,7 @@ class ReadyConvolution {
 // The plan of a problem in a context, which is current; built where no kernel holds it yet. measured: the choice that
 // `tune` made, or nullptr. Throws Error where cuDNN has none.
 std::shared_ptr<const ReadyConvolution> ReadyFor(const cudnn::Api& api, Context context,
-                                                 const ConvolutionProblem& problem, const EngineChoice* measured);
+                                                 const ConvolutionProblem& problem, const EngineChoice* measured,
+                                                 Preference preference);
 
 }  // namespace onnxopt::cuda
