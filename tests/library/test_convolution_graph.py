@@ -45,17 +45,12 @@ def drive(
     measured: bool = False,
     soon: bool = False,
     offers: bool = False,
+    threads: int = 0,
     **variables: str,
 ) -> Log:
     meaning.verify()
-    more = {
-        "shapes": shapes,
-        "tf32": tf32,
-        "alignment": alignment,
-        "measured": measured,
-        "soon": soon,
-        "offers": offers,
-    }
+    more = {"shapes": shapes, "tf32": tf32, "alignment": alignment, "measured": measured, "soon": soon}
+    more |= {"offers": offers, "threads": threads}
     (folder / "meaning.json").write_text(json.dumps(meaning.to_json() | more))
     return fake_cudnn.run(program, folder / "meaning.json", **variables)
 
@@ -245,6 +240,14 @@ def test_plans_that_compile(program: Path, tmp_path: Path, soon: bool, runs: str
     assert [line.split()[0] for line in log.starting("execute")] == [runs]
     assert [int(line.split()[0]) for line in log.starting("offered")] == offered
     assert log.starting("offered")[0] == f"{runs} compiled {int(not soon)} knobs 3={int(runs) - 10}"
+
+
+def test_threads_that_want_the_same_plan_share_it(program: Path, tmp_path: Path) -> None:
+    """What a thread throws comes out where its plan is taken, each time; where nobody takes it, nothing happens."""
+    log = drive(program, tmp_path, convolution(2), [[1, 5, 5, 8], [8, 3, 3, 8]], threads=8)
+    assert log.starting("caught") == ["as the test asked"] * 2
+    assert len(log.of_kind(GRAPH)) == 2  # one for the threads, one for the run
+    assert log.starting("execute") and not log.starting("error")
 
 
 def test_alignment_and_dtype_reach_cudnn(program: Path, tmp_path: Path) -> None:
