@@ -5,8 +5,10 @@
 #include <cstring>
 #include <optional>
 
+#include "cuda/divisor.h"
 #include "device/access_modes.h"
 #include "kernel_file/pointwise.h"
+#include "program/divisor.h"
 #include "program/pointwise_params.h"
 
 namespace onnxopt::cuda {
@@ -253,13 +255,6 @@ unsigned Flags(const Access& access, const Domain& domain, const void* data, Dty
   if (access.Flat(domain.count) && Aligned(data, dtype, vector)) return kFlat | kCell;
   if (Neighbours(access, data, dtype, vector)) return kCell | kInner;
   return Cells(access, vector) ? kCell : 0;
-}
-
-Divisor<Index32> MakeDivisor32(std::uint64_t d) {
-  unsigned shift = 0;
-  while ((std::uint64_t{1} << shift) < d) ++shift;
-  const std::uint64_t multiplier = (((std::uint64_t{1} << shift) - d) << 32U) / d + 1;
-  return {static_cast<Index32>(d), static_cast<Index32>(multiplier), shift};
 }
 
 template <typename Index>

@@ -7,8 +7,9 @@
   X(Scan)                \
   X(Gemm)                \
   X(Convolution)         \
+  X(Depthwise)           \
+  X(Pool)                \
   X(Attention)
-
 namespace onnxopt {
 namespace kinds {
 

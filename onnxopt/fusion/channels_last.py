@@ -2,6 +2,8 @@
 
     x [N, H, W, C] -> Transpose -> Conv -> Transpose -> y [N, Ho, Wo, K]
 
+Pools have the same form.
+
 A constant weight lies in the order that kernels read, and a Transpose or a Reshape turns it into Conv's own order:
 [K, R, S, C / group] for most convolutions, [R, S, 1, K] for depthwise ones, [K, C] for 1x1 ones.
 """
@@ -13,11 +15,15 @@ from collections.abc import Sequence
 
 import onnx_ir as ir
 
+from onnxopt.graph import layout
+from onnxopt.graph.layout.orders import TO_NCHW, TO_NHWC
 from onnxopt.graph.shapes.shapes import Shapes
 from onnxopt.program.window import Window
 
-TO_NCHW = (0, 3, 1, 2)
-TO_NHWC = (0, 2, 3, 1)
+# Operators that slide a window over [N, C, H, W]; the layout pass puts each of them between two Transposes.
+_WINDOWS = frozenset(
+    {"Conv", "ConvTranspose", "MaxPool", "AveragePool", "LpPool", "GlobalAveragePool", "GlobalMaxPool"}
+)
 KRSC = (0, 3, 1, 2)  # [K, R, S, C / group] to Conv's [K, C / group, R, S]
 RSK = (3, 2, 0, 1)  # [R, S, 1, K] to Conv's [K, 1, R, S]
 
@@ -48,31 +54,39 @@ class Sandwich:
 
 def sandwich(conv: ir.Node, shapes: Shapes) -> Sandwich | str:
     """The convolution around a Conv node in NHWC, or the reason why the Conv is in no such form."""
-    before, after = conv.inputs[0], conv.outputs[0]
-    if conv.op_type != "Conv" or conv.domain != "" or before is None or conv.inputs[1] is None:
+    if conv.op_type != "Conv" or conv.domain != "" or conv.inputs[0] is None or conv.inputs[1] is None:
         return f"{conv.op_type} is no Conv with two inputs"
-    if len(shapes.dims(after) or ()) != 4:
-        return "The Conv is not two-dimensional"
-    turn = before.producer()
-    if turn is None or not _transposes(turn, TO_NCHW) or not _is_private(before):
-        return "The Conv's input is NCHW, or other nodes read it too"
-    readers = list(after.uses())
-    if len(readers) != 1 or after.is_graph_output() or not _transposes(readers[0].node, TO_NHWC):
-        return "The Conv's result is NCHW, or other nodes read it too"
-    back = readers[0].node
+    around = between_transposes(conv, shapes)
+    if isinstance(around, str):
+        return around
+    turn, back = around
     x = turn.inputs[0]
     assert x is not None
     w, order, turned = _stored_weight(conv.inputs[1])
     bias = conv.inputs[2] if len(conv.inputs) > 2 else None
     nodes = (*turned, turn, conv, back)
-    return Sandwich(conv, nodes, _window(conv, shapes), x, w, order, bias, back.outputs[0])
+    window = window_of(conv, (shapes.dims(conv.inputs[1]) or ())[2:])
+    return Sandwich(conv, nodes, window, x, w, order, bias, back.outputs[0])
 
 
-def _window(conv: ir.Node, shapes: Shapes) -> Window | None:
-    of = conv.attributes
-    weight = conv.inputs[1]
-    dims = (shapes.dims(weight) if weight is not None else None) or ()
-    kernel = _pair(of.get_ints("kernel_shape", dims[2:]))
+def between_transposes(node: ir.Node, shapes: Shapes) -> tuple[ir.Node, ir.Node] | str:
+    """The Transposes around a Conv or a pool in NHWC, or the reason why the node is in no such form."""
+    before, after, op = node.inputs[0], node.outputs[0], node.op_type
+    if len(shapes.dims(after) or ()) != 4:
+        return f"The {op} is not two-dimensional"
+    turn = before.producer() if before is not None else None
+    if before is None or turn is None or not _transposes(turn, TO_NCHW) or not _is_private(before):
+        return f"The {op}'s input is NCHW, or other nodes read it too"
+    readers = list(after.uses())
+    if len(readers) != 1 or after.is_graph_output() or not _transposes(readers[0].node, TO_NHWC):
+        return f"The {op}'s result is NCHW, or other nodes read it too"
+    return turn, readers[0].node
+
+
+def window_of(node: ir.Node, kernel_dims: Sequence[object] = ()) -> Window | None:
+    """The window of a Conv or a pool. kernel_dims: the weight's last two dims, for a Conv without kernel_shape."""
+    of = node.attributes
+    kernel = _pair(of.get_ints("kernel_shape", kernel_dims))
     if kernel is None:
         return None
     strides, dilations = (_pair(of.get_ints(name, (1, 1))) for name in ("strides", "dilations"))
@@ -86,6 +100,21 @@ def _pair(sizes: Sequence[object]) -> tuple[int, int] | None:
     if len(sizes) != 2 or not isinstance(sizes[0], int) or not isinstance(sizes[1], int):
         return None
     return sizes[0], sizes[1]
+
+
+def around_window(node: ir.Node) -> ir.Node | None:
+    """The convolution or pool whose Transpose, by the layout pass, this node is. None for other nodes.
+
+    Such a Transpose is free: it becomes part of the operator's kernel, or the execution provider cancels it.
+    """
+    before, after = node.inputs[0], node.outputs[0]
+    if _transposes(node, TO_NCHW) and layout.is_channels_last(before) and _is_private(after):
+        inner: ir.Node | None = next(iter(after.consumers()))
+    elif _transposes(node, TO_NHWC) and layout.is_channels_last(after) and before is not None and _is_private(before):
+        inner = before.producer()
+    else:
+        return None
+    return inner if inner is not None and inner.op_type in _WINDOWS and inner.domain == "" else None
 
 
 def is_constant(value: ir.Value | None) -> bool:

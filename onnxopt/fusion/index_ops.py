@@ -23,7 +23,7 @@ SINCE = 13  # the versions whose parameters are inputs
 _PARAMETERS = {
     "Reshape": ("shape",), "Squeeze": ("axes",), "Unsqueeze": ("axes",), "Expand": ("shape",),
     "Slice": ("starts", "ends", "axes", "steps"), "Split": ("split",), "Gather": ("indices",), "Tile": ("repeats",),
-    "Pad": ("pads", "fill value", "axes"),
+    "Pad": ("pads", "fill value", "axes"), "Resize": ("roi", "scales", "sizes"),
 }  # fmt: skip
 
 
@@ -239,6 +239,51 @@ def _pad(use: Use) -> list[Piece]:
     return [data, filler] if inside else [data]
 
 
+def _resize(use: Use) -> list[Piece]:
+    """Nearest by whole factors: every element is repeated, as by Reshape, Expand and Reshape."""
+    pairs = list(zip(use.dims(), _factors(use), strict=True))
+    parts = [part for pair in pairs for part in pair]
+    whole = tuple(dim * times for dim, times in pairs)
+    if whole != use.result_dims:
+        raise NotAffine("Resize works along a dim of unknown size; only dims of known size are fused")
+    counted = reshape(use.map, whole, parts)
+    return [Piece(use.data, counted.with_coordinates(counted.coordinates[::2]))]
+
+
+def _factors(use: Use) -> list[Extent]:
+    """How often Resize repeats the elements along each dim. NotAffine where it does anything else."""
+    mode = use.attribute("mode", "nearest")
+    if mode != "nearest" or use.attribute("antialias", 0):
+        raise NotAffine(f"Resize has mode {mode}; only nearest is fused")
+    dims = use.dims()
+    axes = [int(a) % len(dims) for a in use.attribute("axes", range(len(dims)))]
+    factors = [1] * len(dims)
+    _, scales, sizes = (use.parameter(k) for k in (1, 2, 3))
+    if scales is not None and scales.size:
+        wanted = [float(n) for n in scales]
+    elif sizes is not None and use.attribute("keep_aspect_ratio_policy", "stretch") == "stretch":
+        wanted = [int(n) / number(dims[a], "Resize") for a, n in zip(axes, sizes, strict=True)]
+    else:
+        raise NotAffine("Resize has no scales, or sizes that keep the aspect ratio")
+    for axis, factor in zip(axes, wanted, strict=True):
+        if not factor.is_integer() or factor < 1:
+            raise NotAffine(f"Resize has a factor of {factor:.6g}; only whole factors are fused")
+        factors[axis] = int(factor)
+    _check_repeats(use, max(factors))
+    return [Extent(n) for n in factors]
+
+
+def _check_repeats(use: Use, factor: int) -> None:
+    """NotAffine unless Resize's way to coordinates takes element i / factor, rounded down, for element i."""
+    way = use.attribute("coordinate_transformation_mode", "half_pixel")
+    rounding = use.attribute("nearest_mode", "round_prefer_floor")
+    centred = way in ("half_pixel", "half_pixel_symmetric", "pytorch_half_pixel") and rounding.startswith("round")
+    # From the first corner on, a half is rounded down as an element's own place is; a third is too, two thirds are not.
+    cornered = way == "asymmetric" and (rounding == "floor" or (rounding == "round_prefer_floor" and factor <= 2))
+    if factor > 1 and not centred and not cornered:
+        raise NotAffine(f"Resize by {factor} with {way} and {rounding} does not repeat every element in its place")
+
+
 def _depth_to_space(use: Use) -> list[Piece]:
     batch, channels, height, width = use.dims()
     size = int(use.attribute("blocksize", 1))
@@ -281,6 +326,7 @@ _ROWS: dict[str, Callable[[Use], list[Piece]]] = {
     "Pad": _pad,
     "DepthToSpace": _depth_to_space,
     "SpaceToDepth": _space_to_depth,
+    "Resize": _resize,
 }
 
 

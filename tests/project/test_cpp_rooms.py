@@ -36,6 +36,8 @@ BELOW = {
         "scan": ["rowwise", "device"],
         "gemm": ["device"],
         "attention": ["device"],
+        "pool": ["device"],
+        "depthwise": ["device"],
     },
 }
 SOURCES = [

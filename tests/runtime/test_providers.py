@@ -84,11 +84,17 @@ def test_static_shapes_search_algorithms_exhaustively_and_dynamic_ones_do_not() 
     assert search(model(CHAIN)) is None  # no convolution: the option does nothing
 
 
-def test_nhwc_is_left_to_measurement() -> None:
-    data = rules.cuda(facts.of(convolution()))
-    assert data["provider_options"]["prefer_nhwc"] == "0"
-    assert "tune" in data["why"]["prefer_nhwc"]
-    assert "prefer_nhwc" not in rules.cuda(facts.of(model(CHAIN)))["provider_options"]
+def test_nhwc_and_fused_biases_go_together() -> None:
+    def pair(of: ir.Model) -> tuple[Any, Any]:
+        options = rules.cuda(facts.of(of))["provider_options"]
+        return options.get("prefer_nhwc"), options.get("fuse_conv_bias")
+
+    assert pair(convolution()) == pair(convolution("float16")) == ("1", "1")
+    assert pair(convolution("bfloat16")) == (None, None)  # ONNX Runtime has no NHWC kernel
+    assert pair(model(CHAIN)) == (None, None)
+    transposed = "t (float[1, 3, 8, 8] x, float[3, 4, 2, 2] w{}) => (float[] y) {{ y = ConvTranspose(x, w{}) }}"
+    assert pair(model(transposed.format("", ""))) == ("1", "1")
+    assert pair(model(transposed.format(", float[4] b", ", b"))) == ("0", "0")
 
 
 def test_tf32_by_architecture_and_only_for_float32() -> None:

@@ -67,7 +67,14 @@ def names(text: str, provider: str = sessions.CUDA) -> set[str]:
 
 def test_only_what_matters_for_the_model_is_tried() -> None:
     convolution = names("c (float[1, 3, 8, 8] x, float[4, 3, 3, 3] w) => (float[1, 4, 6, 6] y) { y = Conv(x, w) }")
-    assert {"prefer_nhwc", "cudnn_conv_algo_search", "fuse_conv_bias", "use_tf32", "onnxopt.disable"} <= convolution
+    assert {
+        "nhwc_and_fuse_bias",
+        "prefer_nhwc",
+        "cudnn_conv_algo_search",
+        "fuse_conv_bias",
+        "use_tf32",
+        "onnxopt.disable",
+    } <= convolution
     assert "use_tf32" not in names(
         "c (float16[1, 3, 8, 8] x, float16[4, 3, 3, 3] w) => (float16[1, 4, 6, 6] y) { y = Conv(x, w) }"
     )

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
+import numpy as np
 import onnx_ir as ir
 import sympy
 
@@ -224,6 +225,27 @@ def _window(node: ir.Node, known: Known) -> Dims | None:
     return (before[0], kernel[0], *windows)
 
 
+def _resize(node: ir.Node, known: Known) -> Dims | None:
+    """Resize by constant scales. A symbolic dim times a factor that is not whole is unknown."""
+    before, scales = known.dims(node.inputs[0]), node.inputs[2] if len(node.inputs) > 2 else None
+    if before is None or scales is None or scales.const_value is None or scales.is_graph_input():
+        return None
+    factors = scales.const_value.numpy().reshape(-1)
+    axes = node.attributes.get_ints("axes", tuple(range(len(before))))
+    if factors.size != len(axes) or not np.all(np.isfinite(factors) & (factors > 0)):
+        return None
+    dims = list(before)
+    for axis, factor in zip(axes, factors, strict=True):
+        dim = before[axis % len(before)]
+        if isinstance(dim, int):
+            dims[axis % len(before)] = int(np.floor(np.float32(dim) * factor))
+        elif float(factor).is_integer():
+            dims[axis % len(before)] = product((dim, int(factor)))
+        else:
+            dims[axis % len(before)] = known.unknowns.dim()
+    return tuple(dims)
+
+
 def _attention(node: ir.Node, known: Known) -> Dims | None:
     """MultiHeadAttention of (B, S, D) operands: the shape of the queries, where the values are as wide."""
     query, value = known.dims(node.inputs[0]), known.dims(node.inputs[2]) if len(node.inputs) > 2 else None
@@ -246,6 +268,7 @@ _RULES: dict[str, Rule] = {
     "Transpose": _transpose,
     "Unsqueeze": _unsqueeze,
     "Conv": _window,
+    "Resize": _resize,
     **dict.fromkeys(("Softmax", "LogSoftmax", "Hardmax", "LayerNormalization", "CumSum", "Trilu", "CastLike"), _same),
     **dict.fromkeys(("InstanceNormalization", "GroupNormalization", "RMSNormalization", "Dropout"), _same),
 }

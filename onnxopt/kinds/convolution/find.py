@@ -4,7 +4,8 @@
     Transpose -> Conv with bias -> Transpose -> SiLU -> Add residual
 
 The Transposes are those of the layout pass (fusion/channels_last.py). The library runs a region as one call of cuDNN.
-Every convolution in NHWC becomes a region, also one that nothing follows: ONNX Runtime would run the Transposes.
+Every convolution in NHWC becomes a region, also one that nothing follows: ONNX Runtime would run the Transposes. Only
+1x1 convolutions without a SiLU are left to the kind gemm.
 """
 
 from __future__ import annotations
@@ -36,6 +37,8 @@ def find(context: Context, kind: Kind) -> tuple[list[Region], list[Refusal]]:
         if any(map(context.is_taken, convolution.nodes)):
             continue
         convolution, refused = _grow(convolution, context)
+        if convolution.is_product() and convolution.activation in ("none", "relu"):
+            continue  # cuBLASLt is faster in 38 of 42 such layers (benchmarks/notes.md), and the kind gemm runs it
         refusals += refused
         region = _region(convolution, context, kind)
         region.verify()

@@ -2,6 +2,7 @@
 
     Transpose -> MatMul | Gemm -> Mul | Div by a constant -> Add bias -> Reshape -> Add residual -> Relu | Gelu(tanh)
     Transpose -> MatMul | Gemm -> Mul | Div by a constant -> Add bias -> Relu | Gelu(tanh) -> Split into equal columns
+    Transpose -> 1x1 Conv -> Transpose -> the same nodes (kinds/gemm/convolution.py)
 
 A GEMM absorbs the nodes that follow it, one step at a time, while its value has one reader (kinds/gemm/steps.py). The
 library runs the result as one call of cuBLASLt. Transposed weights are read without a copy
@@ -18,15 +19,16 @@ import dataclasses
 
 import onnx_ir as ir
 
-from onnxopt.fusion import cost, eligibility
+from onnxopt.fusion import channels_last, cost, eligibility
 from onnxopt.fusion.context import Context
 from onnxopt.fusion.region import Kind, Region
 from onnxopt.graph.refusal import Refusal
 from onnxopt.graph.shapes.shapes import Shapes
-from onnxopt.kinds.gemm.steps import EPILOGUE, GrowingGemm, start, take, take_transposes
+from onnxopt.kinds.gemm import convolution, steps
+from onnxopt.kinds.gemm.steps import EPILOGUE, GrowingGemm, take, take_transposes
 from onnxopt.program.gemm import Gemm
 
-_OPERATORS = frozenset({"MatMul", "Gemm"})
+_OPERATORS = frozenset({"MatMul", "Gemm", "Conv"})
 
 
 def find(context: Context, kind: Kind) -> tuple[list[Region], list[Refusal]]:
@@ -54,10 +56,9 @@ def find(context: Context, kind: Kind) -> tuple[list[Region], list[Refusal]]:
 
 def lower(region: Region, shapes: Shapes) -> Gemm:
     """The meaning of a region of `find`."""
-    gemm = start(next(n for n in region.nodes if _is_gemm(n)), shapes)
+    gemm = _start(next(n for n in region.nodes if _is_gemm(n)), shapes)
     if isinstance(gemm, str):
         raise ValueError(f"`{region.nodes[0].name}` is not a GEMM: {gemm}")
-    take_transposes(gemm, shapes)
     while gemm.output is not region.outputs[0]:
         (follower,) = gemm.output.consumers()
         reason = take(gemm, follower, shapes)
@@ -70,14 +71,25 @@ def _is_gemm(node: ir.Node) -> bool:
     return node.op_type in _OPERATORS and node.domain == ""
 
 
+def _start(node: ir.Node, shapes: Shapes) -> GrowingGemm | str:
+    """The GEMM of a node and the Transposes that belong to it, or the reason why cuBLASLt cannot run the node."""
+    if node.op_type == "Conv":
+        return convolution.start(node, shapes)
+    gemm = steps.start(node, shapes)
+    if not isinstance(gemm, str):
+        take_transposes(gemm, shapes)
+    return gemm
+
+
 def _grow(node: ir.Node, context: Context) -> tuple[GrowingGemm | None, list[Refusal]]:
     """The GEMM of a node with all nodes that it can absorb, and the refusals of further nodes."""
-    gemm = start(node, context.shapes)
+    gemm = _start(node, context.shapes)
     if isinstance(gemm, str):
+        if node.op_type == "Conv":
+            return None, []  # the kinds of convolutions say why a Conv stays
         adds = node.op_type == "Gemm" and len(node.inputs) > 2
         refused = [Refusal(node.name or "", node.op_type, "", gemm)]
         return None, refused if adds or _epilogue_follows(node.outputs[0]) else []
-    take_transposes(gemm, context.shapes)
     best = gemm
     while True:
         follower = None if gemm.parts else _follower(gemm.output)
@@ -97,10 +109,9 @@ def _grow(node: ir.Node, context: Context) -> tuple[GrowingGemm | None, list[Ref
 
 def _alone(node: ir.Node, context: Context) -> GrowingGemm:
     """The GEMM of a node without the nodes behind it."""
-    gemm = start(node, context.shapes)
+    gemm = _start(node, context.shapes)
     if isinstance(gemm, str):
         raise ValueError(f"`{node.name}` was a GEMM before: {gemm}")
-    take_transposes(gemm, context.shapes)
     return gemm
 
 
@@ -121,6 +132,8 @@ def _better_behind(gemm: GrowingGemm, context: Context) -> str | None:
         n.op_type == "Gemm" and len(n.inputs) > 2 for n in gemm.nodes
     )  # ONNX Runtime's Gemm is slow at adding C
     adds = gemm.bias is not None or gemm.residual is not None
+    if gemm.is_convolution():  # which adds its bias itself
+        return None
     if gemm_adds or not adds or gemm.activation != "none" or not readers or gemm.output.is_graph_output():
         return None
     for reader in readers:
@@ -162,16 +175,17 @@ def _refusals(node: ir.Node, gemm: GrowingGemm, context: Context) -> list[Refusa
     return refusals
 
 
-def _transposes_weight(node: ir.Node) -> bool:
-    """Whether the node is a Transpose of a weight, which the execution provider runs once at load time."""
-    value = node.inputs[0]
-    return node.op_type == "Transpose" and value is not None and value.const_value is not None
+def _runs_once(node: ir.Node) -> bool:
+    """Whether the node turns a weight, which the execution provider does once at load time."""
+    return node.op_type in ("Transpose", "Reshape") and channels_last.is_constant(node.inputs[0])
 
 
 def _region(gemm: GrowingGemm, context: Context, kind: Kind) -> Region:
     nodes = sorted(gemm.nodes, key=context.order.__getitem__)
     inputs = list(dict.fromkeys(gemm.operands()))
     outputs = list(gemm.outputs())
-    run_per_call = [n for n in nodes if not _transposes_weight(n)]
+    run_per_call = [n for n in nodes if not _runs_once(n)]
+    if gemm.is_convolution():  # the model had a Conv without the layout pass's Transposes
+        run_per_call = [n for n in run_per_call if n.op_type != "Transpose"]
     moved = cost.of_region(run_per_call, inputs, outputs, context.shapes)
     return Region(tuple(nodes), tuple(inputs), tuple(outputs), moved, kind)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import cast
 
+import onnx_ir as ir
+
 from onnxopt.fusion.context import Context
 from onnxopt.fusion.kernel import Meaning, Variant
 from onnxopt.fusion.region import Kernel, Kind, Region
@@ -24,6 +26,11 @@ class GemmKind(Kind):
 
     def find(self, context: Context) -> tuple[list[Region], list[Refusal]]:
         return find.find(context, self)
+
+    def named_nodes(self, region: Region) -> Sequence[ir.Node]:
+        if any(n.op_type == "Conv" for n in region.nodes):
+            return [n for n in region.nodes if n.op_type not in ("Transpose", "Reshape")]
+        return region.nodes
 
     def lower(self, region: Region, opsets: Mapping[str, int], shapes: Shapes) -> Meaning:
         return find.lower(region, shapes)

@@ -48,7 +48,11 @@ class GrowingGemm:
     def takes_in_work(self) -> bool:
         """Whether the GEMM is faster than the execution provider's own kernels."""
         adds = self.bias is not None or self.residual is not None or self.activation != "none"
-        return adds or bool(self.parts) or self.reads_transposed_weight()
+        return adds or bool(self.parts) or self.reads_transposed_weight() or self.is_convolution()
+
+    def is_convolution(self) -> bool:
+        """Whether the GEMM is a 1x1 convolution in NHWC."""
+        return any(n.op_type == "Conv" for n in self.nodes)
 
     def reads_transposed_weight(self) -> bool:
         """Whether the GEMM reads a transposed weight directly, which the provider would copy at load time."""

@@ -22,6 +22,7 @@ class Facts:
     """ops: op types anywhere in the model. dtypes: ONNX's names, of every value that is declared.
 
     dynamic: some input's shape is not fixed. convolutions_1d: some convolution runs over one spatial dim.
+    convolutions_2d: some convolution runs over height and width. biased_transposed: some ConvTranspose has a bias.
     float32_products: some product or convolution takes float32. blocking: see graph/cuda_graph_obstacles.py.
     """
 
@@ -30,6 +31,8 @@ class Facts:
     dtypes: frozenset[str]
     float32_products: bool
     convolutions_1d: bool
+    convolutions_2d: bool
+    biased_transposed: bool
     blocking: tuple[tuple[str, str], ...]
 
     @property
@@ -60,7 +63,9 @@ def of(model: ir.Model) -> Facts:
         ops=frozenset(n.op_type for n in nodes),
         dtypes=dtypes,
         float32_products=any(n.op_type in _PRODUCTS and _takes_float32(n, unstated) for n in nodes),
-        convolutions_1d=any(n.op_type in _CONVOLUTIONS and _weight_rank(n) == 3 for n in nodes),
+        convolutions_1d=any(n.op_type in _CONVOLUTIONS and _spatial_dims(n) == 1 for n in nodes),
+        convolutions_2d=any(n.op_type in _CONVOLUTIONS and _spatial_dims(n) == 2 for n in nodes),
+        biased_transposed=any(n.op_type == "ConvTranspose" and n.inputs[2:] not in ((), (None,)) for n in nodes),
         blocking=tuple(blocking_nodes(model)),
     )
 
@@ -77,6 +82,10 @@ def _takes_float32(node: ir.Node, unstated: bool) -> bool:
     return unstated if first is None or first.dtype is None else first.dtype == ir.DataType.FLOAT
 
 
-def _weight_rank(node: ir.Node) -> int | None:
-    weight = node.inputs[1] if len(node.inputs) > 1 else None
-    return None if weight is None or weight.shape is None else len(weight.shape)
+def _spatial_dims(conv: ir.Node) -> int | None:
+    """The dims that a convolution runs over, None where neither its attributes nor its weight tell."""
+    kernel = conv.attributes.get_ints("kernel_shape", ())
+    if kernel:
+        return len(kernel)
+    weight = conv.inputs[1] if len(conv.inputs) > 1 else None
+    return None if weight is None or weight.shape is None else len(weight.shape) - 2

@@ -66,21 +66,7 @@ def _provider_options(facts: Facts, gpu: Gpu | None) -> tuple[dict[str, str], di
         ),
     }
     if facts.convolutions:
-        rows |= {
-            "cudnn_conv_algo_search": (
-                (
-                    "HEURISTIC",
-                    "with dynamic shapes an exhaustive search stalls at new ones: 10 s for 16, against 31 ms",
-                )
-                if facts.dynamic
-                else ("EXHAUSTIVE", "shapes are static, so the search runs once and finds the fastest")
-            ),
-            "cudnn_conv_use_max_workspace": ("1", "the fastest convolution algorithms need workspace"),
-            "prefer_nhwc": (
-                "0",
-                "made ConvNeXt faster (2.17 to 1.91 ms on an H200) and EfficientNet slower: `onnxopt tune` decides",
-            ),
-        }
+        rows |= _convolutions(facts)
     if facts.float32_products and gpu is not None:
         rows["use_tf32"] = (
             ("1", "as by ORT's default, float32 products run on TF32 tensor cores and round to 10 bits; 0 is exact")
@@ -88,6 +74,30 @@ def _provider_options(facts: Facts, gpu: Gpu | None) -> tuple[dict[str, str], di
             else ("0", f"{gpu.name} has no TF32")
         )
     return {k: v for k, (v, _) in rows.items()}, {k: w for k, (_, w) in rows.items()}
+
+
+def _convolutions(facts: Facts) -> dict[str, tuple[str, str]]:
+    """Options for the convolutions that ONNX Runtime runs itself, with their reasons."""
+    rows = {
+        "cudnn_conv_algo_search": (
+            ("HEURISTIC", "asks cuDNN's quick heuristic, as every new shape asks anew; no release since 1.20 times")
+            if facts.dynamic
+            else ("EXHAUSTIVE", "asks cuDNN's more careful heuristic, once a shape; no release since 1.20 times")
+        ),
+        "cudnn_conv_use_max_workspace": ("1", "the fastest convolution algorithms need workspace"),
+    }
+    if not facts.convolutions_2d or not facts.dtypes & {"float16", "float32"}:
+        return rows
+    if facts.biased_transposed:
+        reason = "1.31 refuses a ConvTranspose with a bias under prefer_nhwc and fuse_conv_bias"
+        return rows | {"prefer_nhwc": ("0", reason), "fuse_conv_bias": ("0", reason)}
+    return rows | {
+        "prefer_nhwc": (
+            "1",
+            "convolutions read NHWC, which onnxopt's kernels around them do too; goes with fuse_conv_bias",
+        ),
+        "fuse_conv_bias": ("1", "without it, ONNX Runtime adds each bias with a kernel of its own"),
+    }
 
 
 def cuda_graph(facts: Facts) -> dict[str, Any]:

@@ -91,6 +91,7 @@ class Together:
 
 AnyKnob = Knob | Optimizer | Together
 # ORT times cuBLAS' algorithms for every product at the first run of each shape.
+_NHWC = Together("nhwc_and_fuse_bias", "provider_options", (("prefer_nhwc", "1"), ("fuse_conv_bias", "1")))
 _TUNABLE = Together("tunable_op", "provider_options", (("tunable_op_enable", "1"), ("tunable_op_tuning_enable", "1")))
 
 
@@ -110,6 +111,7 @@ def _cuda_kernels(facts: Facts) -> list[AnyKnob]:
     on_off, off_on = ("1", "0"), ("0", "1")
     if facts.convolutions:
         chosen += [
+            _NHWC,  # each option costs time in some models that both together make faster
             Knob("provider_options", "prefer_nhwc", off_on, "0"),
             Knob("provider_options", "cudnn_conv_algo_search", ("EXHAUSTIVE", "HEURISTIC", "DEFAULT"), "EXHAUSTIVE"),
             Knob("provider_options", "fuse_conv_bias", off_on, "0"),

@@ -1,0 +1,158 @@
+// Max and average pools of NHWC tensors. A thread computes kDown x kAcross neighbouring outputs of some channels.
+//
+// Where windows have no dilation, the thread goes once over the pixels that its windows cover: each row's pixels are
+// reduced for every output of that row first, and the rows' results for every output. Coordinates are clamped to the
+// tensor, so that no load is a branch. A pixel in the padding is then the nearest pixel of the tensor, which lies in
+// the same window, as pads are smaller than windows: for a max it changes nothing, an average takes zeros instead.
+#pragma once
+
+#include "device/early_launch.cuh"
+#include "device/index.cuh"
+#include "pool/abi.h"
+#include "pool/results.cuh"
+
+namespace onnxopt {
+
+constexpr int kUnrolledTaps = 25;     // places of a window; of a larger one, the rows are a loop
+constexpr int kUnrolledColumns = 16;  // of a window
+
+template <int kHeight_, int kWidth_, int kStrideDown_, int kStrideAcross_, int kDilationDown_, int kDilationAcross_>
+struct PoolWindow {
+  static constexpr int kHeight = kHeight_;
+  static constexpr int kWidth = kWidth_;
+  static constexpr int kStrideDown = kStrideDown_;
+  static constexpr int kStrideAcross = kStrideAcross_;
+  static constexpr int kDilationDown = kDilationDown_;
+  static constexpr int kDilationAcross = kDilationAcross_;
+  static constexpr bool kDense = kDilationDown == 1 && kDilationAcross == 1;
+  static constexpr int kTaps = kHeight * kWidth;
+};
+
+__device__ inline int clamped(int at, int extent) { return at < 0 ? 0 : at < extent ? at : extent - 1; }
+
+__device__ inline bool is_inside(int at, int extent) { return at >= 0 && at < extent; }
+
+// How many of `taps` neighbours from `first` on lie inside.
+__device__ inline int taps_inside(int first, int taps, int extent) {
+  const int end = first + taps < extent ? first + taps : extent;
+  return end - (first > 0 ? first : 0);
+}
+
+// The first output of a thread's tile, and the image's data from the thread's first channel on.
+template <typename T>
+struct PoolPlace {
+  int top;
+  int left;
+  const T* x;
+  T* y;
+};
+
+template <typename T, int kWidth, int kDown, int kAcross>
+__device__ inline PoolPlace<T> place_of(const PoolParams& params, unsigned int i) {
+  const unsigned int pixel = quotient(i, params.groups);
+  const unsigned int row = quotient(pixel, params.across);
+  const unsigned int image = quotient(row, params.down);
+  const uint64_t channel = (i - pixel * params.groups.divisor) * kWidth;
+  const uint64_t pixels = static_cast<uint64_t>(params.height) * params.width;
+  const uint64_t out_pixels = static_cast<uint64_t>(params.out_height) * params.out_width;
+  return {static_cast<int>(row - image * params.down.divisor) * kDown,
+          static_cast<int>(pixel - row * params.across.divisor) * kAcross,
+          static_cast<const T*>(params.x) + image * pixels * params.channels + channel,
+          static_cast<T*>(params.y) + image * out_pixels * params.channels + channel};
+}
+
+template <typename Result, typename Window, int kDown, int kAcross>
+__device__ inline void reduce_dense(const PoolParams& params, const PoolPlace<typename Result::Storage>& place,
+                                    Result (&results)[kDown][kAcross]) {
+  constexpr int kRows = (kDown - 1) * Window::kStrideDown + Window::kHeight;
+  constexpr int kColumns = (kAcross - 1) * Window::kStrideAcross + Window::kWidth;
+  constexpr int kUnrolledRows = Window::kTaps <= kUnrolledTaps ? kRows : 1;
+  static_assert(kUnrolledRows == kRows || kDown == 1, "rows in a loop belong to one output");
+  const int top = place.top * Window::kStrideDown - params.pad_top;
+  const int left = place.left * Window::kStrideAcross - params.pad_left;
+#pragma unroll kUnrolledRows
+  for (int r = 0; r < kRows; ++r) {
+    const auto* const line =
+        place.x + static_cast<int64_t>(clamped(top + r, params.height)) * params.width * params.channels;
+    Result of_row[kAcross];
+#pragma unroll
+    for (int c = 0; c < kColumns; ++c) {
+      auto pixel = load_vector<typename Result::Storage, Result::kWidth>(
+          line + static_cast<int64_t>(clamped(left + c, params.width)) * params.channels);
+      if constexpr (Result::kTakesZeros) {
+        if (!is_inside(top + r, params.height) || !is_inside(left + c, params.width)) pixel = {};
+      }
+#pragma unroll
+      for (int a = 0; a < kAcross; ++a) {
+        const int tap = c - a * Window::kStrideAcross;
+        if (tap >= 0 && tap < Window::kWidth) of_row[a].take(pixel);
+      }
+    }
+#pragma unroll
+    for (int d = 0; d < kDown; ++d) {
+      const int tap = r - d * Window::kStrideDown;
+      if (tap < 0 || tap >= Window::kHeight) continue;
+#pragma unroll
+      for (int a = 0; a < kAcross; ++a) results[d][a].merge(of_row[a]);
+    }
+  }
+}
+
+// Of one window. Returns how many of its places lie inside of the tensor.
+template <typename Result, typename Window>
+__device__ inline int reduce_places(const PoolParams& params, const PoolPlace<typename Result::Storage>& place,
+                                    Result& result) {
+  int inside = 0;
+#pragma unroll 1
+  for (int r = 0; r < Window::kHeight; ++r) {
+    const int h = place.top * Window::kStrideDown - params.pad_top + r * Window::kDilationDown;
+    if (!is_inside(h, params.height)) continue;
+    const auto* const line = place.x + static_cast<int64_t>(h) * params.width * params.channels;
+#pragma unroll 4
+    for (int c = 0; c < Window::kWidth; ++c) {
+      const int w = place.left * Window::kStrideAcross - params.pad_left + c * Window::kDilationAcross;
+      if (!is_inside(w, params.width)) continue;
+      result.take(
+          load_vector<typename Result::Storage, Result::kWidth>(line + static_cast<int64_t>(w) * params.channels));
+      ++inside;
+    }
+  }
+  return inside;
+}
+
+// Result: how values are reduced (results.cuh). kThreads: of a block.
+template <typename Result, typename Window, int kDown, int kAcross, int kThreads>
+__device__ inline void pool(const PoolParams& params) {
+  using T = typename Result::Storage;
+  begin_early();
+  const unsigned int i = blockIdx.x * kThreads + threadIdx.x;
+  if (i >= params.count) return;
+  const PoolPlace<T> place = place_of<T, Result::kWidth, kDown, kAcross>(params, i);
+  Result results[kDown][kAcross];
+  constexpr bool kDense = Window::kDense && Window::kWidth <= kUnrolledColumns;
+  int inside = 0;
+  if constexpr (kDense) {
+    reduce_dense<Result, Window, kDown, kAcross>(params, place, results);
+  } else {
+    static_assert(kDown == 1 && kAcross == 1, "windows whose places are told one by one are not shared");
+    inside = reduce_places<Result, Window>(params, place, results[0][0]);
+  }
+#pragma unroll
+  for (int d = 0; d < kDown; ++d) {
+    const int h = place.top + d;
+    if (h >= params.out_height) break;
+    const int rows = taps_inside(h * Window::kStrideDown - params.pad_top, Window::kHeight, params.height);
+#pragma unroll
+    for (int a = 0; a < kAcross; ++a) {
+      const int w = place.left + a;
+      if (w >= params.out_width) break;
+      if constexpr (kDense) {
+        inside = rows * taps_inside(w * Window::kStrideAcross - params.pad_left, Window::kWidth, params.width);
+      }
+      store_vector(place.y + (static_cast<int64_t>(h) * params.out_width + w) * params.channels,
+                   results[d][a].value(inside, Window::kTaps));
+    }
+  }
+}
+
+}  // namespace onnxopt

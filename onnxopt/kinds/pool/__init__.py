@@ -1,0 +1,1 @@
+"""Kernels of max and average pools in NHWC. Part of kinds: may import program to fusion."""

@@ -1,0 +1,102 @@
+"""1x1 convolutions in NHWC as GEMM regions: what they take in, what stays a Conv, and that no result changes."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import onnx_ir as ir
+import onnxruntime as ort
+import pytest
+
+from onnxopt.codegen import kernels_json
+from onnxopt.fusion.region import Kernel
+from onnxopt.kinds.gemm.kind import GEMM
+from onnxopt.program.gemm import Gemm
+from tests.support import custom_ops_artifact as artifact
+from tests.support.fusing import fuse, outline
+from tests.support.graphs import graph, run
+
+_TO_NCHW, _TO_NHWC = "Transpose<perm = [0, 3, 1, 2]>", "Transpose<perm = [0, 2, 3, 1]>"
+_INPUTS = "float[N, H, W, 4] x, float[N, H, W, 6] r"
+_CONV = f"t = {_TO_NCHW}(x)  w = Reshape(matrix, square)  c = Conv<kernel_shape = [1, 1]>(t, w, b)  p = {_TO_NHWC}(c)  "
+
+
+def _model(body: str, inputs: str = _INPUTS, outputs: str = "float[] y") -> ir.Model:
+    rng = np.random.default_rng(5)
+    rows = ["int64[4] square = {6, 4, 1, 1}", "int64[4] halves = {3, 4, 1, 1}", "int64[2] parts = {3, 3}"]
+    for name, dims in (("matrix", (6, 4)), ("b", (6,)), ("grouped", (6, 2))):
+        values = ", ".join(f"{v:.6f}" for v in rng.standard_normal(int(np.prod(dims))))
+        rows.append(f"float[{', '.join(map(str, dims))}] {name} = {{{values}}}")
+    rows.append("int64[4] of_groups = {6, 2, 1, 1}")
+    return graph(inputs, outputs, body, constants=", ".join(rows))
+
+
+@pytest.mark.parametrize(
+    ("body", "nodes", "fields"),
+    [
+        (_CONV + "y = Hardmax(p)", "w t c p", {"bias": 2}),
+        (_CONV + "y = Relu(p)", "w t c p y", {"bias": 2, "activation": "relu"}),
+        (_CONV + "s = Add(p, r)  y = Relu(s)", "w t c p s y", {"bias": 2, "residual": 3, "activation": "relu"}),
+        (_CONV + "s = Add(r, p)  y = Hardmax(s)", "w t c p s", {"bias": 2, "residual": 3}),
+        (_CONV.replace(", b)", ")") + "y = Hardmax(p)", "w t c p", {}),
+    ],
+)
+def test_what_a_convolution_takes_in(body: str, nodes: str, fields: dict[str, object]) -> None:
+    (region,) = [r for r in fuse(_model(body)).regions if r.kind is GEMM]
+    assert {n.name for n in region.nodes} == set(nodes.split())
+    assert isinstance(region.meaning, Gemm)
+    assert region.meaning.transpose_b
+    assert region.meaning == dataclasses.replace(
+        region.meaning, **{"bias": None, "residual": None, "activation": "none", **fields}
+    )
+    assert [v.name for v in region.inputs][:2] == ["x", "matrix"]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        _CONV.replace("kernel_shape = [1, 1]", "strides = [2, 2]") + "y = Relu(p)",
+        _CONV.replace("kernel_shape = [1, 1]", "pads = [0, 1, 0, 0]") + "y = Relu(p)",
+        _CONV.replace("kernel_shape = [1, 1]", "group = 2").replace("matrix, square", "grouped, of_groups")
+        + "y = Relu(p)",
+        _CONV + "z = Hardmax(t)  u = Relu(p)  y = Add(u, r)  v = Identity(z)",  # NCHW x is read elsewhere too
+    ],
+)
+def test_what_stays_a_convolution(body: str) -> None:
+    assert not [r for r in fuse(_model(body, outputs="float[] y")).regions if r.kind is GEMM]
+
+
+def test_a_weight_that_callers_give_stays_a_convolution() -> None:
+    inputs = _INPUTS + ", float[6, 4] given"
+    assert not [r for r in fuse(_model(_CONV.replace("matrix", "given") + "y = Relu(p)", inputs)).regions
+                if r.kind is GEMM]  # fmt: skip
+
+
+def test_the_name_says_conv() -> None:
+    source = _model(_CONV + "y = Relu(p)")
+    (kernel,) = outline(source, fuse(source))
+    assert kernel.name.startswith("ConvRelu_")
+
+
+@pytest.mark.usefixtures("library")
+@pytest.mark.parametrize("sizes", [(2, 3, 5), (1, 1, 1), (3, 17, 2)])
+@pytest.mark.parametrize("behind", ["y = Relu(p)", "s = Add(p, r)  y = Relu(s)", "y = Hardmax(p)"])
+def test_results_do_not_change(tmp_path, behind: str, sizes: tuple[int, int, int]) -> None:
+    """The original, the functions inlined, and the library's kernels."""
+    rng = np.random.default_rng(9)
+    source = _model(_CONV + behind)
+    feeds = {n: rng.standard_normal((*sizes, c)).astype(np.float32) for n, c in (("x", 4), ("r", 6))}
+    expected = run(source, feeds)
+    kernels: list[Kernel] = [dataclasses.replace(k, cpu=True) for k in outline(source, fuse(source))]
+    assert any(k.kind is GEMM for k in kernels)
+    library = artifact.copy_library(tmp_path)
+    (tmp_path / "kernels.json").write_text(kernels_json.to_json(kernels, None))
+    for path in (None, library):
+        options = ort.SessionOptions()
+        if path is not None:
+            options.register_custom_ops_library(str(path))
+        proto = ir.to_proto(source).SerializeToString()
+        found = ort.InferenceSession(proto, options, providers=["CPUExecutionProvider"]).run(None, feeds)
+        for a, b in zip(found, expected, strict=True):
+            np.testing.assert_allclose(a, b, rtol=2e-5, atol=2e-5)

@@ -1,0 +1,197 @@
+"""Pools in the library: what it refuses, and what becomes of their functions with a GPU and without one."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+import pytest
+
+from onnxopt.codegen import kernels_json
+from onnxopt.fusion.region import Kernel
+from onnxopt.program.pool import Pool
+from tests.support import custom_ops_artifact as artifact
+from tests.support import custom_ops_fake_driver as fake_driver
+from tests.support import pool_models, random_pools
+from tests.support.custom_ops_damage import set_field
+from tests.support.fusing import fuse, outline
+
+pytestmark = pytest.mark.usefixtures("library")
+POOL = pool_models.of("max", "float32", (3, 3), strides=(2, 2), pads=(1, 1, 1, 1))
+
+
+def outlined() -> tuple[ir.Model, Kernel]:
+    model = pool_models.model(POOL)
+    (kernel,) = outline(model, fuse(model))
+    return model, kernel
+
+
+_FIRST, _WINDOW, _VARIANT = "kernels.0", "kernels.0.window", "kernels.0.variants.0"
+DAMAGE = {
+    "another operation": (f"{_FIRST}.operation", "median", 'is "median", not max or average'),
+    "no window": (f"{_FIRST}.window", ..., 'has no field "window"'),
+    "two inputs": (f"{_FIRST}.inputs", ["float32"] * 2, "has 2 dtypes, not 1"),
+    "another dtype out": (f"{_FIRST}.outputs", ["float16"], "differs from the input's dtype"),
+    "a dtype without pools": (f"{_FIRST}.inputs", ["int64"], "differs from the input's dtype"),
+    "a kernel of one number": (f"{_WINDOW}.kernel", [3], "window.kernel has 1 numbers, not 2"),
+    "a kernel of 0": (f"{_WINDOW}.kernel", [0, 3], "window.kernel[0] is not an integer from 1"),
+    "a kernel too large": (f"{_WINDOW}.kernel", [3, 1024], "has a kernel, stride or dilation above 1023"),
+    "a stride of 0": (f"{_WINDOW}.strides", [0, 1], "window.strides[0] is not an integer from 1"),
+    "a negative pad": (f"{_WINDOW}.pads", [-1, 0, 0, 0], "window.pads[0] is not an integer from 0"),
+    "pads of the kernel's size": (f"{_WINDOW}.pads", [0, 0, 0, 3], "window.pads are not smaller than the kernel"),
+    "auto_pad beside pads": (f"{_WINDOW}.auto_pad", "SAME_UPPER", "window.pads are not zeros beside auto_pad"),
+    "no auto_pad": (f"{_WINDOW}.auto_pad", "SAME", "not NOTSET, VALID, SAME_UPPER or SAME_LOWER"),
+    "padding in a max": (f"{_FIRST}.count_include_pad", True, "count_include_pad is set for a max"),
+    "ceil_mode as a number": (f"{_FIRST}.ceil_mode", 1, "ceil_mode is not true or false"),
+    "a tile of no rows": (f"{_VARIANT}.down", 0, "down is not an integer from 1 to 16"),
+    "a vector of 32 bytes": (f"{_VARIANT}.vector", 8, "vector is wider than one access"),
+    "64 bits": (f"{_VARIANT}.index", 64, "index is not 32"),
+    "threads of no whole warp": (f"{_VARIANT}.threads", 100, "threads is no multiple of a warp"),
+}
+
+
+@pytest.mark.parametrize("name", DAMAGE)
+def test_damaged(name: str, tmp_path: pathlib.Path) -> None:
+    field, value, message = DAMAGE[name]
+    model, kernel = outlined()
+    document = json.loads(kernels_json.to_json([kernel], None))
+    set_field(field, value)(document)
+    library = artifact.copy_library(tmp_path)
+    (tmp_path / "kernels.json").write_text(json.dumps(document))
+    with pytest.raises(Exception, match=re.escape(message)) as caught:
+        artifact.session(ir.to_proto(model), library)
+    assert "kernels.json" in str(caught.value)
+
+
+_SPACE = (
+    *(pool_models.of("max", d, (3, 3), strides=(2, 2), pads=(1, 1, 1, 1)) for d in pool_models.TEXT),
+    *(pool_models.of("average", d, (3, 2), strides=(2, 1), pads=(1, 1, 2, 0)) for d in ("float32", "float16")),
+    pool_models.of("max", "float32", (3, 2), dilations=(2, 3), pads=(2, 1, 1, 1)),
+    pool_models.of("max", "float32", (3, 3), strides=(2, 2), auto_pad="SAME_UPPER", ceil_mode=True),
+    pool_models.of("max", "float32", (4, 3), strides=(2, 1), auto_pad="SAME_LOWER"),
+    pool_models.of("max", "float32", (3, 2), strides=(2, 3), auto_pad="VALID", ceil_mode=True),
+    pool_models.of("max", "float16", (2, 2), strides=(3, 3), pads=(1, 1, 1, 1), ceil_mode=True),
+    pool_models.of("average", "float32", (3, 3), strides=(2, 2), pads=(1, 1, 0, 0), ceil_mode=True),
+    pool_models.of("average", "float32", (2, 2), dilations=(2, 1), pads=(1, 0, 1, 1), count_include_pad=True),
+)
+
+
+@pytest.mark.parametrize("pool", _SPACE, ids=range(len(_SPACE)))
+def test_the_cpu_kernel_is_the_operator(tmp_path: pathlib.Path, pool: Pool) -> None:
+    """In one session of dynamic shapes."""
+    model = pool_models.model(pool)
+    (kernel,) = outline(model, fuse(model))
+    library = artifact.copy_library(tmp_path)
+    (tmp_path / "kernels.json").write_text(kernels_json.to_json([dataclasses.replace(kernel, cpu=True)], None))
+    proto = ir.to_proto(model)
+    if pool.dtype == "bfloat16":  # numpy has none
+        proto = pool_models.float32_outside(proto)
+    session = artifact.session(proto, library)
+    rng = np.random.default_rng(4)
+    for dims in ((1, 5, 5, 1), (2, 7, 8, 3), (3, 8, 5, 16), (1, 6, 13, 37), (0, 5, 5, 3)):
+        x = rng.standard_normal(dims).astype(np.float32)
+        x = (x * 50).astype(pool.dtype) if "int" in pool.dtype else x.astype(pool_models.numpy_dtype(pool.dtype))
+        (y,) = session.run(None, {"x": x.astype(np.float32) if pool.dtype == "bfloat16" else x})
+        expected = pool_models.expected(pool, x).astype(np.float32)
+        step = 2.0**-10 if pool.dtype == "float16" else 2.0**-22
+        assert y.shape == expected.shape
+        np.testing.assert_allclose(y.astype(np.float32), expected, rtol=step, atol=step)
+
+
+def test_random_pools(tmp_path: pathlib.Path) -> None:
+    model = random_pools.model(random_pools.pools())
+    kernels = [dataclasses.replace(k, cpu=True) for k in outline(model, fuse(model))]
+    library = artifact.copy_library(tmp_path)
+    (tmp_path / "kernels.json").write_text(kernels_json.to_json(kernels, None))
+    wrong = random_pools.disagreeing(artifact.session(ir.to_proto(model), library))
+    assert not wrong, (len(wrong), wrong[:3])
+
+
+@pytest.mark.parametrize(
+    ("dims", "message"),
+    [
+        ((1, 0, 4, 3), "a pool's input [1, 0, 4, 3] is empty; only N may be 0"),
+        ((1, 4, 4, 0), "a pool's input [1, 4, 4, 0] is empty; only N may be 0"),
+        ((1, 1, 9, 3), "a pool's window of 5 x 5 is larger than its padded input [1, 1, 9, 3]"),
+    ],
+)
+def test_what_a_call_refuses(tmp_path: pathlib.Path, dims: tuple[int, ...], message: str) -> None:
+    """ONNX Runtime's own pool refuses the same."""
+    pool = pool_models.of("max", "float32", (5, 5))
+    plain = pool_models.model(pool)
+    model = plain.clone()
+    (kernel,) = outline(model, fuse(model))
+    library = artifact.copy_library(tmp_path)
+    (tmp_path / "kernels.json").write_text(kernels_json.to_json([dataclasses.replace(kernel, cpu=True)], None))
+    with pytest.raises(Exception, match=re.escape(message)):
+        artifact.session(ir.to_proto(model), library).run(None, {"x": np.zeros(dims, np.float32)})
+    with pytest.raises(Exception, match="MaxPool"):
+        artifact.session(ir.to_proto(plain), None).run(None, {"x": np.zeros(dims, np.float32)})
+
+
+def _expected(x: np.ndarray) -> np.ndarray:
+    return pool_models.expected(POOL, x)
+
+
+def test_without_a_gpu_the_function_is_inlined(tmp_path: pathlib.Path) -> None:
+    model, kernel = outlined()
+    assert not kernel.cpu
+    library = artifact.copy_library(tmp_path)
+    (tmp_path / "kernels.json").write_text(kernels_json.to_json([kernel], None))
+    x = np.random.default_rng(1).standard_normal((2, 7, 6, 5)).astype(np.float32)
+    (y,) = artifact.session(ir.to_proto(model), library).run(None, {"x": x})
+    np.testing.assert_array_equal(y, _expected(x))
+
+
+_RUN = """
+import sys, numpy as np, onnxruntime as ort
+options = ort.SessionOptions()
+options.register_custom_ops_library(sys.argv[2])
+session = ort.InferenceSession(sys.argv[1], options, providers=["CPUExecutionProvider"])
+np.save(sys.argv[3], session.run(None, {"x": np.load(sys.argv[4])})[0])
+"""
+
+
+@pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler")
+def test_with_a_gpu_a_session_on_the_cpu_works_too(tmp_path: pathlib.Path) -> None:
+    """The function's name is registered there, and ONNX Runtime does not inline it: the library's CPU kernel runs."""
+    model, kernel = outlined()
+    fatbin = fake_driver.fatbin((90, False))
+    document: dict[str, Any] = json.loads(kernels_json.to_json([kernel], None))
+    document["fatbin"] = {
+        "file": "kernels.fatbin", "sha256": hashlib.sha256(fatbin).hexdigest(), "bytes": len(fatbin),
+    }  # fmt: skip
+    library = artifact.copy_library(tmp_path)
+    (tmp_path / "kernels.fatbin").write_bytes(fatbin)
+    (tmp_path / "kernels.json").write_text(json.dumps(document))
+    (tmp_path / "model.onnx").write_bytes(ir.to_proto(model).SerializeToString())
+    x = np.random.default_rng(1).standard_normal((2, 7, 6, 5)).astype(np.float32)
+    np.save(tmp_path / "x.npy", x)
+    driver = fake_driver.build(tmp_path / "driver", str(shutil.which("cc")))
+    files = [str(tmp_path / name) for name in ("model.onnx", library.name, "y.npy", "x.npy")]
+    env = {**os.environ, "LD_LIBRARY_PATH": str(driver), "FAKE_ARCH": "90"}
+    done = subprocess.run([sys.executable, "-c", _RUN, *files], env=env, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "warning" not in done.stderr
+    np.testing.assert_array_equal(np.load(tmp_path / "y.npy"), _expected(x))
+
+
+def test_the_meaning_is_checked_before_it_is_written() -> None:
+    for pool, message in (
+        (dataclasses.replace(POOL, inputs=("float64",), outputs=("float64",)), "inputs: float64 is not one of"),
+        (dataclasses.replace(POOL, operation="median"), "operation: median is not one of"),
+        (dataclasses.replace(POOL, outputs=("float16",)), "are not one dtype"),
+        (dataclasses.replace(POOL, operation="average", ceil_mode=True, count_include_pad=True), "window: ceil_mode"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            pool.verify()
