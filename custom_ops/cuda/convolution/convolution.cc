@@ -116,7 +116,7 @@ void ConvolutionCudaKernel::Compute(OrtKernelContext* ort_context) const {
   int capturing = 0;
   driver_.Check(driver_.cuStreamIsCapturing(stream, &capturing), "cannot ask whether the stream is capturing");
   const std::lock_guard<std::mutex> lock(mutex_);
-  Call call{std::move(problem), at, stream, context, capturing != 0};
+  Call call{problem, at, stream, context, capturing != 0};
   if (shapes[convolution_.x].count() == 0) return FillFromNothing(call);
   call.problem.alignment = Alignment(at);
   const Ready plan = PlanFor(call);

@@ -30,15 +30,18 @@ class Descriptor {
   template <typename T>
   void Set(Name name, Type type, const std::vector<T>& values) {
     api_->Check(api_->cudnnBackendSetAttribute(raw_, static_cast<int>(name), static_cast<int>(type),
-                                               static_cast<std::int64_t>(values.size()), values.data()),
+                                               static_cast<std::int64_t>(values.size()),
+                                               static_cast<const void*>(values.data())),
                 "cuDNN takes no attribute " + std::to_string(static_cast<int>(name)));
   }
   template <typename T>
   void Set(Name name, Type type, T value) {
     static_assert(std::is_trivially_copyable_v<T>);
-    SetRaw(name, type, &value);
+    SetRaw(name, type, static_cast<const void*>(&value));
   }
-  void Set(Name name, const Descriptor& value) { SetRaw(name, Type::kDescriptor, &value.raw_); }
+  void Set(Name name, const Descriptor& value) {
+    SetRaw(name, Type::kDescriptor, static_cast<const void*>(&value.raw_));
+  }
 
   void Finalize(const char* what) { api_->Check(api_->cudnnBackendFinalize(raw_), what); }
   // Whether cuDNN takes the descriptor.
@@ -82,8 +85,9 @@ class Descriptor {
     }
     if (most == 0) return made;
     auto count = static_cast<std::int64_t>(most);
-    const Status status = api_->cudnnBackendGetAttribute(
-        raw_, static_cast<int>(name), static_cast<int>(Type::kDescriptor), count, &count, raw.data());
+    const Status status =
+        api_->cudnnBackendGetAttribute(raw_, static_cast<int>(name), static_cast<int>(Type::kDescriptor), count, &count,
+                                       static_cast<void*>(raw.data()));
     api_->Check(status, "cuDNN does not tell attribute " + std::to_string(static_cast<int>(name)));
     while (made.size() > static_cast<std::size_t>(count)) made.pop_back();
     return made;

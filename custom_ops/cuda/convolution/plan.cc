@@ -130,7 +130,7 @@ std::vector<EnginePlan> OfferedPlans(const cudnn::Api& api, cudnn::Handle handle
       if (!plans.empty()) break;
     }
   } catch (const cudnn::Refused&) {
-    // What it built so far counts.
+    return plans;  // what it built so far counts
   }
   return plans;
 }

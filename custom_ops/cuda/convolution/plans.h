@@ -13,8 +13,8 @@ namespace onnxopt::cuda {
 class ReadyConvolution {
  public:
   // bare: the plan is of the convolution alone, and the epilogue runs behind it.
-  ReadyConvolution(ConvolutionProblem problem, EnginePlan plan, bool bare)
-      : problem_(std::move(problem)), plan_(std::move(plan)), bare_(bare) {}
+  ReadyConvolution(const ConvolutionProblem& problem, EnginePlan plan, bool bare)
+      : problem_(problem), plan_(std::move(plan)), bare_(bare) {}
 
   std::int64_t workspace() const { return plan_.workspace(); }
 
