@@ -20,7 +20,8 @@ def is_beside_blocked_layout(region: Region) -> bool:
     """
     if any(map(is_channels_last, (*region.inputs, *(v for node in region.nodes for v in node.outputs)))):
         return True
-    producers = (v.producer() for v in region.inputs)
-    if any(p is not None and p.op_type in _BLOCKED_ON_CPU for p in producers):
-        return True
-    return any(u.op_type in _BLOCKED_ON_CPU for v in region.outputs for u in v.consumers())
+    producers = [p for v in region.inputs if (p := v.producer()) is not None]
+    readers = [u for v in region.outputs for u in v.consumers()]
+    turned = [v for p in producers if p.op_type == "Transpose" for v in p.inputs]
+    turned += [v for u in readers if u.op_type == "Transpose" for v in u.outputs]
+    return any(n.op_type in _BLOCKED_ON_CPU for n in (*producers, *readers)) or any(map(is_channels_last, turned))

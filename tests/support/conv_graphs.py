@@ -214,10 +214,13 @@ def turned(b: Building, m: Map, others: list[Map]) -> Map:
 def flat(b: Building, m: Map, others: list[Map]) -> Map:
     """Outputs of less than four dims; the map stays."""
     n, c, *_ = m.dims
-    form = b.pick("tokens", "reduced", "pooled")
+    form = b.pick("tokens", "reduced", "pooled", "shape")
     if form == "tokens":
         (whole,) = b.node("Reshape", [m.name, b.ints(0, c, -1)])
         b.node("Transpose", [whole], perm=[0, 2, 1])
+    elif form == "shape":
+        (dims,) = b.node("Shape", [m.name], **b.pick({}, {"start": 1}, {"start": -2, "end": 4}, {"end": -1}))
+        b.node("Cast", [dims], to=onnx.TensorProto.FLOAT)
     elif form == "reduced":
         axes = b.pick((2, 3), (1,), (2,), (0,), (1, 2, 3), (1, 3))
         b.node(b.pick("ReduceSum", "ReduceMin"), [m.name, b.ints(*axes)], keepdims=0)

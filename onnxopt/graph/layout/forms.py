@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from onnxopt.graph.layout.orders import RANK, TO_NHWC
+from onnxopt.graph.layout.orders import RANK, TO_NCHW, TO_NHWC
 from onnxopt.program import operators, row_operators
 
 CONVOLVED = frozenset({ir.DataType.FLOAT16, ir.DataType.BFLOAT16, ir.DataType.FLOAT})
@@ -32,7 +32,8 @@ class Form:
     in either layout. attributes: those that change. constants: by position, operands with new contents. spread:
     positions of computed operands of less than four dims, which get four and then lie in channels last. between: the
     node itself stays as it is, between Transposes. op_type: of the node that replaces it, "" for its own.
-    term: of a normalization, which becomes a Mul by constant 1 and an Add of this.
+    term: of a normalization, which becomes a Mul by constant 1 and an Add of this. dims: of a Shape: which
+    dims of channels last its result consists of.
     """
 
     inputs: tuple[int, ...]
@@ -43,6 +44,7 @@ class Form:
     between: bool = False
     op_type: str = ""
     term: np.ndarray | None = None
+    dims: tuple[int, ...] = ()
 
     def maps(self, node: ir.Node) -> list[ir.Value]:
         """The operands and results that lie in channels last."""
@@ -267,7 +269,14 @@ def _flat(node: ir.Node) -> Form | None:
     return None if copies or array.size >= RANK else Form((0,), ())
 
 
+def _shape(node: ir.Node) -> Form | None:
+    """The dims of a map, which need no other layout of the map."""
+    start, end = node.attributes.get_int("start", 0), node.attributes.get_int("end", RANK)
+    dims = TO_NCHW[start:end]
+    return Form((0,), (), dims=dims) if is_map(node.inputs[0]) and dims else None
+
+
 _BY_OPERATOR: Mapping[str, Callable[[ir.Node], Form | None]] = {
     "Concat": _concat, "Split": _split, "Slice": _slice, "Pad": _pad, "Flatten": _flat, "Squeeze": _flat,
-    "Reshape": _flat, "BatchNormalization": _normalization,
+    "Reshape": _flat, "Shape": _shape, "BatchNormalization": _normalization,
 }  # fmt: skip

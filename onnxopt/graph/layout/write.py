@@ -12,7 +12,7 @@ import onnx_ir as ir
 from onnxopt.graph.layout.forms import Form, is_constant, operand
 from onnxopt.graph.layout.mark import mark
 from onnxopt.graph.layout.orders import RANK, TO_NCHW, TO_NHWC, transposes
-from onnxopt.graph.layout.weights import Stored, stored
+from onnxopt.graph.layout.weights import Stored, missing_channels, stored
 
 
 class Writer:
@@ -23,6 +23,7 @@ class Writer:
         self._last: dict[ir.Value, ir.Value] = {}  # a value in NCHW -> the same in channels last
         self._constants: dict[tuple[ir.DataType, tuple[int, ...], bytes], ir.Value] = {}
         self._weights: dict[tuple[ir.Value, bool], Stored] = {}
+        self._padded: dict[tuple[ir.Value, int], ir.Value] = {}  # an image and how many channels were added -> it
 
     def take(self, node: ir.Node, form: Form | None) -> None:
         """Write a node; form: None where it stays as it is."""
@@ -35,7 +36,10 @@ class Writer:
 
     def _write(self, node: ir.Node, form: Form) -> None:
         """Put the new form in place of a node."""
-        new = self._affine(node, form) if form.term is not None else self._same(node, form)
+        if form.dims:
+            new = self._picked(node, form)
+        else:
+            new = self._affine(node, form) if form.term is not None else self._same(node, form)
         self._graph.insert_before(node, new)
         for k, (old, result) in enumerate(zip(node.outputs, new.outputs, strict=True)):
             result.type = old.type
@@ -59,6 +63,8 @@ class Writer:
             inputs[k] = self._constant(array, inputs[k] or (node.inputs[1] if len(node.inputs) > 1 else None))
         if form.between:
             x = self._channels_last(operand(node, 0), node)
+            if is_constant(node.inputs[1] if node.op_type == "Conv" else None):
+                x = self._with_channels(x, missing_channels(node), node)
             inputs[0] = self._add(node, "Transpose", [x], {"perm": TO_NCHW}, f"{node.outputs[0].name}_nchw_in")
             if node.op_type == "Conv" and (weight := inputs[1]) is not None and is_constant(weight):
                 inputs[1] = self._weight(node, weight)
@@ -78,6 +84,13 @@ class Writer:
         product = self._add(node, "Mul", [self._channels_last(x, node), factor], {}, f"{node.name}_scaled")
         mark(product)
         return ir.Node("", "Add", [product, term], num_outputs=1, name=node.name)
+
+    def _picked(self, node: ir.Node, form: Form) -> ir.Node:
+        """The shape in channels last, and a Gather that brings the dims in order."""
+        x = self._channels_last(operand(node, 0), node)
+        whole = self._add(node, "Shape", [x], {}, f"{node.outputs[0].name}_nhwc")
+        whole.type, whole.shape = ir.TensorType(ir.DataType.INT64), ir.Shape([RANK])
+        return ir.Node("", "Gather", [whole, self._constant(np.array(form.dims))], num_outputs=1, name=node.name)
 
     def _replace(self, old: ir.Value, result: ir.Value, node: ir.Node, between: bool) -> None:
         """Readers get a Transpose of `result`, which may turn out to have no use."""
@@ -122,21 +135,35 @@ class Writer:
         whole.shape = ir.Shape([1] * missing + list(value.shape))
         return self._turned(node, whole, TO_NHWC, f"{value.name}_nhwc")
 
+    def _with_channels(self, x: ir.Value, missing: int, node: ir.Node) -> ir.Value:
+        """x [N, H, W, C] with `missing` channels of zeros behind its own."""
+        if not missing:
+            return x
+        if (x, missing) not in self._padded:
+            pads = self._constant(np.array([0] * (2 * RANK - 1) + [missing], np.int64))
+            padded = self._add(node, "Pad", [x, pads], {}, f"{x.name}_of_more_channels")
+            if x.shape is not None and isinstance(x.shape[-1], int):
+                padded.shape = ir.Shape([*x.shape[:-1], x.shape[-1] + missing])
+            mark(padded)
+            self._padded[x, missing] = padded
+        return self._padded[x, missing]
+
     def _weight(self, node: ir.Node, weight: ir.Value) -> ir.Value:
         """A constant weight as kernels read it, with a node that brings it back to Conv's order."""
         group = node.attributes.get_int("group", 1)
         key = (weight, group == 1)  # no weight fits two numbers of groups beside 1
         if key not in self._weights:
-            self._weights[key] = stored(weight, group, self._free_name(f"{weight.name}_nhwc"))
+            self._weights[key] = stored(weight, group, self._free_name(f"{weight.name}_nhwc"), missing_channels(node))
             self._graph.register_initializer(self._weights[key].value)
         kept, back = self._weights[key]
         name = f"{weight.name}_nchw"
+        assert weight.const_value is not None and kept.shape is not None
         if back:
             result = self._add(node, "Transpose", [kept], {"perm": back}, name)
-        else:
-            assert weight.const_value is not None
-            dims = self._constant(np.array(weight.const_value.shape.numpy(), np.int64))
-            result = self._add(node, "Reshape", [kept, dims], {}, name)
+            result.shape = _moved(kept.shape, back)
+            return result
+        dims = self._constant(np.array(weight.const_value.shape.numpy(), np.int64))
+        result = self._add(node, "Reshape", [kept, dims], {}, name)
         result.shape = weight.shape
         return result
 
