@@ -208,9 +208,9 @@ def test_engines_keep_the_promises(
 
 def test_plans_that_want_too_much_workspace_are_left_out(program: Path, tmp_path: Path) -> None:
     shapes = [[1, 5, 5, 8], [8, 3, 3, 8]]
-    log = drive(program, tmp_path, convolution(2), shapes, FAKE_WORKSPACE=str((32 << 20) + 1))
+    log = drive(program, tmp_path, convolution(2), shapes, FAKE_WORKSPACE=str((256 << 20) + 1))
     assert log.starting("error")
-    assert drive(program, tmp_path, convolution(2), shapes, FAKE_WORKSPACE=str(32 << 20)).starting("execute")
+    assert drive(program, tmp_path, convolution(2), shapes, FAKE_WORKSPACE=str(256 << 20)).starting("execute")
 
 
 def test_a_measured_choice_is_taken_as_it_is(program: Path, tmp_path: Path) -> None:

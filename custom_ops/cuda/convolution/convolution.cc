@@ -189,7 +189,9 @@ void ConvolutionCudaKernel::Measure(const Call& call) const {
   if (plans.empty()) return;
   ConvolutionHandle& handle = HandleOf(api_, call.context, call.stream);
   const std::lock_guard<std::mutex> using_handle(handle.mutex);
-  void* const workspace = ScratchOf(call, static_cast<std::int64_t>(kWorkspaceBytes));
+  std::int64_t bytes = 0;
+  for (const EnginePlan& plan : plans) bytes = std::max(bytes, plan.workspace());
+  void* const workspace = ScratchOf(call, bytes);
   const Stopwatch stopwatch(driver_, call.stream, allocator_);
   const auto [first, best] =
       stopwatch.Fastest(plans.size(), [&](std::size_t way) { plans[way].Execute(handle.raw, call.at, workspace); });
@@ -199,7 +201,8 @@ void ConvolutionCudaKernel::Measure(const Call& call) const {
 
 void* ConvolutionCudaKernel::ScratchOf(const Call& call, std::int64_t bytes) const {
   if (bytes == 0) return nullptr;
-  const std::shared_ptr<const Workspace> workspace = WorkspaceOf(call.stream, allocator_, !call.capturing);
+  const std::shared_ptr<const Workspace> workspace =
+      WorkspaceOf(call.stream, allocator_, !call.capturing, static_cast<std::size_t>(bytes));
   if (workspace == nullptr) {
     throw Error("a convolution has no workspace, and its stream is capturing; run the model once before");
   }

@@ -2,8 +2,6 @@
 
 #include <algorithm>
 
-#include "cuda/gemm/workspace.h"
-
 namespace onnxopt::cuda {
 namespace {
 
@@ -45,7 +43,7 @@ std::optional<EnginePlan> MakePlan(const cudnn::Api& api, cudnn::Handle handle, 
   plan.Set(Name::kPlanConfig, config);
   if (!plan.TryFinalize()) return std::nullopt;
   EnginePlan made(api, graph, std::move(config), std::move(plan), compiled);
-  if (made.workspace() > static_cast<std::int64_t>(kWorkspaceBytes)) return std::nullopt;
+  if (made.workspace() > static_cast<std::int64_t>(kMostWorkspace)) return std::nullopt;
   return made;
 }
 

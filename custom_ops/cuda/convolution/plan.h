@@ -21,6 +21,9 @@ struct ConvolutionPointers {
   void* y;
 };
 
+// Plans that want more workspace are not considered. Stems need it: engines for few channels copy their input.
+constexpr std::size_t kMostWorkspace = std::size_t{256} << 20U;
+
 // One finalized plan. Execute is not thread-safe.
 class EnginePlan {
  public:
@@ -55,8 +58,8 @@ enum class Preference : std::uint8_t {
   kSoonest,  // those that cuDNN need not compile
 };
 
-// The plans that cuDNN's heuristic offers for a problem, best first, until there are `most`. Those that need more
-// workspace than products have, that sum in less than float32, or that give other bits from run to run are left out,
+// The plans that cuDNN's heuristic offers for a problem, best first, until there are `most`. Those that need too
+// much workspace, that sum in less than float32, or that give other bits from run to run are left out,
 // and so are further ones that cuDNN compiles where there are four of them. Empty where there is none. Offers are
 // walked through finalization: cuDNN offers what it then cannot build.
 std::vector<EnginePlan> OfferedPlans(const cudnn::Api& api, cudnn::Handle handle, const ConvolutionProblem& problem,
