@@ -10,6 +10,7 @@ from onnxopt.artifact.manifest import Kernel, Totals
 from onnxopt.fusion.kernel import Traffic
 from onnxopt.graph.refusal import Refusal
 from onnxopt.graph.rewrite import FAMILIES
+from onnxopt.runtime.gpus import catalogue
 from onnxopt.runtime.sessions import CUDA
 from onnxopt.verification.verify import VerificationReport
 
@@ -58,6 +59,26 @@ def size_text(count: float) -> str:
             return f"{count:.0f} {unit}" if unit == "B" else f"{count:.3g} {unit}"
         count /= 1000
     return f"{count:.3g} TB"
+
+
+def work_text(traffic: Traffic, dtype: str, archs: Sequence[str]) -> str:
+    """What a convolution or a product computes, and what bounds it: "7.4 GFLOP, 562 a byte: bound by arithmetic".
+
+    dtype: of the operands. archs: the GPU architectures that kernels were compiled for; the catalogue's GPUs of these
+    count, with their peak rates. "" where there is no such work or its size is not known.
+    """
+    if not traffic.flops or not traffic.bytes_after:
+        return ""
+    a_byte = traffic.flops / traffic.bytes_after
+    gpus = [gpu for gpu in catalogue().values() if not gpu.refused and gpu.arch in archs]
+    rates = {gpu.key: (gpu.fp32_tflops if dtype == "float32" else gpu.fp16_tflops) * 1e12 for gpu in gpus}
+    bound = [gpu for gpu in gpus if a_byte * gpu.bandwidth_gb_s * 1e9 > rates[gpu.key]]
+    text = f"{traffic.flops / 1e9:.3g} GFLOP, {a_byte:.3g} a byte"
+    if not gpus:
+        return text
+    if len(bound) in (0, len(gpus)):
+        return f"{text}: bound by {'arithmetic' if bound else 'memory'}"
+    return f"{text}: bound by arithmetic on {len(bound)} of {len(gpus)} GPUs of the catalogue, by memory on the others"
 
 
 def placement_text(host: Sequence[tuple[str, str]], blocking: Sequence[tuple[str, str]]) -> str:

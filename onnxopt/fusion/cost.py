@@ -46,7 +46,27 @@ def of_region(
             continue
         operands = {v for v in node.inputs if v is not None and constant(v) is None}
         before = _add(before, _total((*operands, *node.outputs), shapes))
-    return Traffic(before, _total((*inputs, *outputs), shapes), launches_before=len(moving))
+    flops: int | None = 0
+    for node in moving:
+        flops = _add(flops, _flops(node, shapes))
+    return Traffic(before, _total((*inputs, *outputs), shapes), launches_before=len(moving), flops=flops)
+
+
+def _flops(node: ir.Node, shapes: Shapes) -> int | None:
+    """Floating-point operations of a convolution or a product, 0 for other nodes."""
+    if node.domain != "" or node.op_type not in ("Conv", "ConvTranspose", "MatMul", "Gemm"):
+        return 0
+    a, b = node.inputs[:2]
+    # Each element of the result is a sum of `depth` products; a transposed convolution spreads each element of its
+    # input to as many.
+    written = shapes.elements(a if node.op_type == "ConvTranspose" and a is not None else node.outputs[0])
+    dims = shapes.dims(a if node.op_type in ("MatMul", "Gemm") else b) if a is not None and b is not None else None
+    if written is None or not dims:
+        return None
+    transposed = node.op_type == "Gemm" and bool(node.attributes.get_int("transA", 0))
+    depth = dims[1:] if "Conv" in node.op_type else dims[-2:-1] if transposed else dims[-1:]
+    known = [d for d in depth if isinstance(d, int)]
+    return 2 * written * math.prod(known) if len(known) == len(depth) else None
 
 
 def moved(

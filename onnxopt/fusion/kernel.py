@@ -21,13 +21,15 @@ class Meaning(Protocol):
 class Traffic:
     """Predicted bytes moved through device memory and kernels launched, before and after fusing.
 
-    Bytes are None where a dim that matters is symbolic.
+    Bytes are None where a dim that matters is symbolic, and so is flops: floating-point operations of the convolutions
+    and products, a multiplication and an addition each; 0 where there are none of these.
     """
 
     bytes_before: int | None
     bytes_after: int | None
     launches_before: int
     launches_after: int = 1
+    flops: int | None = 0
 
 
 @dataclasses.dataclass(frozen=True)

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from onnxopt.artifact.manifest import Kernel, Manifest
 from onnxopt.artifact.open import read_manifest
-from onnxopt.artifact.summary import alike, by_reason, executed_text, rewrites_text, size_text, totals_text
+from onnxopt.artifact.summary import alike, by_reason, executed_text, rewrites_text, size_text, totals_text, work_text
 from onnxopt.fusion.kernel import Traffic
 from onnxopt.graph.refusal import Refusal
 
 CLOSED_FORM = "n elementwise ops over B bytes with c bytes of side inputs move 2nB + c unfused, 2B + c fused"
 _EXAMPLES = 3
+_LIBRARIES = {"gemm": "cuBLASLt", "convolution": "cuDNN"}  # by the kind of kernel
 
 
 def explain(artifact: str | Path, *, every_refusal: bool = False) -> str:
@@ -30,7 +31,7 @@ def describe(manifest: Manifest, *, every_refusal: bool = False) -> str:
     return "\n".join(
         itertools.chain(
             _summary(manifest),
-            *(_kernel(k) for k in manifest.kernels),
+            *(_kernel(k, manifest.archs) for k in manifest.kernels),
             _left_out(manifest),
             _refusals(manifest.refusals, every_refusal),
         )
@@ -57,14 +58,19 @@ def _verified(manifest: Manifest) -> str:
     return f"verify: {status}{reason}" + (f"; kernels executed: {executed}" if executed else "")
 
 
-def _kernel(kernel: Kernel) -> Iterator[str]:
+def _kernel(kernel: Kernel, archs: Sequence[str]) -> Iterator[str]:
     where = "CUDA and CPU" if kernel.cpu else "CUDA; the CPU runs the original nodes, which are faster there"
     yield ""
     yield f"{kernel.name}: {', '.join(kernel.ops)} ({where})"
-    yield f"    variants: {', '.join(v.removeprefix(kernel.name).lstrip('_') for v in kernel.variants)}"
+    if kernel.variants:
+        yield f"    variants: {', '.join(v.removeprefix(kernel.name).lstrip('_') for v in kernel.variants)}"
+    if kernel.kind in _LIBRARIES:
+        yield f"    runs as a call of {_LIBRARIES[kernel.kind]}"
     for (shapes, traffic), count in alike(kernel).items():
         inputs, outputs = shapes[: len(kernel.inputs)], shapes[len(kernel.inputs) :]
         yield f"    {count} x ({', '.join(inputs)}) -> {', '.join(outputs)}: {_traffic(traffic)}"
+        if work := work_text(traffic, kernel.outputs[0], archs):
+            yield f"        {work}"
 
 
 def _traffic(traffic: Traffic) -> str:

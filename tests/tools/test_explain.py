@@ -58,6 +58,31 @@ def test_everything_is_said(manifest: manifests.Manifest) -> None:
     assert "left out by verification: Bad_1 (Exp): off by 3" in lines
 
 
+@pytest.mark.parametrize(
+    ("flops", "moved", "dtype", "archs", "text"),
+    [
+        (7_400_000_000, 13_100_000, "float16", ("sm_90",), "7.4 GFLOP, 565 a byte: bound by arithmetic"),
+        (231_000_000, 51_400_000, "float16", ("sm_90",), "0.231 GFLOP, 4.49 a byte: bound by memory"),
+        (7_400_000_000, 13_100_000, "float16", (), "7.4 GFLOP, 565 a byte"),
+        (0, 13_100_000, "float16", ("sm_90",), ""),
+        (None, 13_100_000, "float16", ("sm_90",), ""),
+        (10, None, "float16", ("sm_90",), ""),
+    ],
+)
+def test_what_bounds_a_convolution(
+    flops: int | None, moved: int | None, dtype: str, archs: tuple[str, ...], text: str
+) -> None:
+    traffic = Traffic(moved, moved, 2, flops=flops)
+    assert summary.work_text(traffic, dtype, archs) == text
+
+
+def test_a_bound_that_depends_on_the_gpu_says_so() -> None:
+    text = summary.work_text(
+        Traffic(1, 1_000_000, 2, flops=180_000_000), "float16", ("sm_75", "sm_80", "sm_89", "sm_90")
+    )
+    assert "bound by arithmetic on" in text and "by memory on the others" in text
+
+
 def test_refusals_are_grouped_by_reason_most_frequent_first(manifest: manifests.Manifest) -> None:
     text = explain.describe(manifest)
     assert text.index("5 x a good reason") < text.index("1 x another reason")

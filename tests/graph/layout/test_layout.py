@@ -298,3 +298,17 @@ def test_the_cut_is_least(seed: int) -> None:
     if min(map(cost, sides)) < INFINITE:
         assert cost(found) == min(map(cost, sides))
         assert len(found) == min(len(side) for side in sides if cost(side) == cost(found))
+
+
+def test_bodies_of_control_flow_read_nchw(tmp_path: Path) -> None:
+    body = (
+        "a = Conv(x, w) r = If(c0) <then_branch = g1 () => (float[N, 8, 14, 14] t) { t = Relu(a) }, "
+        "else_branch = g2 () => (float[N, 8, 14, 14] e) { e = Conv(a, p) }> y = Conv(r, p, b)"
+    )
+    source = model(body, f"{INPUT}, bool c0")
+    found, count = laid_out(source, tmp_path)
+    assert count == 2
+    x = np.random.default_rng(1).standard_normal((2, 8, 16, 16)).astype(np.float32)
+    for condition in (True, False):
+        feeds = {"x": x, "c0": np.array(condition)}
+        np.testing.assert_allclose(run(found, feeds)[0], run(source, feeds)[0], rtol=1e-5, atol=1e-5)
