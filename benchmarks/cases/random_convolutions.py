@@ -38,5 +38,6 @@ def draw(seed: int) -> Layer:
             activation=activation, symbolic=("N",) if not wide and rng.random() < 0.3 else (), seed=seed,
         )  # fmt: skip
         (height, width), _ = layer.placed()
-        if min(height, width) >= 1:
+        is_depthwise = group > 1 and layer.c == layer.k == group  # another kind's
+        if min(height, width) >= 1 and not is_depthwise:
             return layer

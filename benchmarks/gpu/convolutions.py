@@ -162,7 +162,8 @@ def _tuned(root: pathlib.Path) -> pathlib.Path:
     """A copy of the library with what was measured beside it."""
     folder = root / "tuned"
     shutil.copytree(root / convolution_cases.LIBRARY.parent, folder)
-    environment = {**os.environ, "ONNXOPT_CONV_TUNE": str(folder / "conv_plans.json")}
+    files = {"ONNXOPT_CONV_TUNE": "conv_plans.json", "ONNXOPT_GEMM_TUNE": "gemm_algos.json"}  # 1x1 layers may be GEMMs
+    environment = {**os.environ, **{variable: str(folder / file) for variable, file in files.items()}}
     verb = [sys.executable, "-m", "benchmarks.gpu.convolutions", "measure", str(root)]
     done = subprocess.run(verb, env=environment, check=False)
     print(f"plans measured, exit code {done.returncode}", flush=True)

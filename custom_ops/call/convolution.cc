@@ -1,7 +1,9 @@
 #include "call/convolution.h"
 
+#include <algorithm>
 #include <limits>
 #include <string>
+#include <tuple>
 
 #include "support/error.h"
 
@@ -34,6 +36,13 @@ Shape ConvolutionSizes::output() const {
   const std::int64_t dims[] = {n, output_h, output_w, k};
   for (std::size_t d = 0; d < 4; ++d) shape.dims[d] = dims[d];
   return shape;
+}
+
+bool ConvolutionSizes::operator==(const ConvolutionSizes& other) const {
+  const auto tie = [](const ConvolutionSizes& sizes) {
+    return std::tie(sizes.n, sizes.h, sizes.w, sizes.c, sizes.k, sizes.r, sizes.s, sizes.output_h, sizes.output_w);
+  };
+  return tie(*this) == tie(other) && std::equal(pads, pads + 4, other.pads);
 }
 
 ConvolutionSizes MakeConvolution(const Convolution& convolution, const Shape* inputs) {

@@ -14,6 +14,7 @@ struct ConvolutionSizes {
   std::int64_t pads[4];
 
   Shape output() const;
+  bool operator==(const ConvolutionSizes& other) const;
 };
 
 // Throws Error with all shapes where they do not fit together, and where the kernel is larger than the padded input.

@@ -195,6 +195,47 @@ def test_without_tf32_on_the_gpu(tmp_path: Path) -> None:
     assert_close(gpu_session(tmp_path, layer, use_tf32="0").run(None, layer.feeds())[0], layer, layer.feeds(), 1e-5)
 
 
+def handmade(folder: Path, layer: Layer, shapes: list[list[Any]], **options: str) -> ort.InferenceSession:
+    """Of a meaning that the kind may leave to other kernels, with shapes that may be names."""
+    convolution = meaning(layer)
+    inputs = list(zip(convolution.inputs, shapes, strict=True))
+    body = [helper.make_node("Identity", ["x0"], ["y0"])]
+    model = artifact.model(body, inputs, [(convolution.outputs[0], None)])
+    settings = ort.SessionOptions()
+    settings.register_custom_ops_library(str(artifact.write(folder, [row(convolution, cpu=False)])))
+    providers = [("CUDAExecutionProvider", options), "CPUExecutionProvider"]
+    return ort.InferenceSession(model.SerializeToString(), settings, providers=providers)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("residual", ["", "before", "last"])
+def test_an_epilogue_that_cudnn_has_no_exact_engine_for_on_the_gpu(tmp_path: Path, residual: str) -> None:
+    """Its kernels with SiLU need tensor cores: without TF32 the epilogue runs behind the convolution."""
+    layer = Layer(c=64, k=64, pads=SAME, residual=residual, activation="silu")
+    given = arrays(layer)
+    ready = handmade(tmp_path, layer, [list(a.shape) for a in given], use_tf32="0")
+    assert_close(artifact.run(ready, given)[0], layer, layer.feeds(), 1e-5)
+
+
+@pytest.mark.gpu
+def test_no_samples_and_no_rows_on_the_gpu(tmp_path: Path) -> None:
+    layer = Layer(pads=(2, 2, 2, 2), activation="relu")
+    ready = handmade(tmp_path, layer, [["N", "H", 11, 16], [24, 3, 3, 16], [24]])
+    x, weight, bias = arrays(layer)
+    assert artifact.run(ready, [x[:0], weight, bias])[0].shape == (0, 11, 13, 24)
+    (found,) = artifact.run(ready, [x[:, :0], weight, bias])
+    np.testing.assert_array_equal(found, np.broadcast_to(np.maximum(bias, 0), (2, 2, 13, 24)))
+    with pytest.raises(Exception, match="the kernel is larger than the padded input"):
+        artifact.run(
+            handmade(tmp_path / "bare", Layer(), [["N", "H", 11, 16], [24, 3, 3, 16], [24]]),
+            [
+                x[:, :2],
+                weight,
+                bias,
+            ],
+        )
+
+
 @pytest.mark.gpu
 def test_shapes_in_a_loop_on_the_gpu(tmp_path: Path) -> None:
     layer = Layer(pads=SAME, dtype="float16", residual="before", activation="relu", symbolic=("N", "H", "W"))

@@ -43,10 +43,14 @@ def drive(
     tf32: bool = False,
     alignment: int = 16,
     measured: bool = False,
+    soon: bool = False,
+    offers: bool = False,
+    threads: int = 0,
     **variables: str,
 ) -> Log:
     meaning.verify()
-    more = {"shapes": shapes, "tf32": tf32, "alignment": alignment, "measured": measured}
+    more = {"shapes": shapes, "tf32": tf32, "alignment": alignment, "measured": measured, "soon": soon}
+    more |= {"offers": offers, "threads": threads}
     (folder / "meaning.json").write_text(json.dumps(meaning.to_json() | more))
     return fake_cudnn.run(program, folder / "meaning.json", **variables)
 
@@ -204,9 +208,9 @@ def test_engines_keep_the_promises(
 
 def test_plans_that_want_too_much_workspace_are_left_out(program: Path, tmp_path: Path) -> None:
     shapes = [[1, 5, 5, 8], [8, 3, 3, 8]]
-    log = drive(program, tmp_path, convolution(2), shapes, FAKE_WORKSPACE=str((32 << 20) + 1))
+    log = drive(program, tmp_path, convolution(2), shapes, FAKE_WORKSPACE=str((256 << 20) + 1))
     assert log.starting("error")
-    assert drive(program, tmp_path, convolution(2), shapes, FAKE_WORKSPACE=str(32 << 20)).starting("execute")
+    assert drive(program, tmp_path, convolution(2), shapes, FAKE_WORKSPACE=str(256 << 20)).starting("execute")
 
 
 def test_a_measured_choice_is_taken_as_it_is(program: Path, tmp_path: Path) -> None:
@@ -220,6 +224,30 @@ def test_a_measured_choice_that_is_refused_is_chosen_anew(program: Path, tmp_pat
     shapes = [[1, 5, 5, 8], [8, 3, 3, 8]]
     log = drive(program, tmp_path, convolution(2), shapes, measured=True, FAKE_REFUSED="32")
     assert [line.split()[0] for line in log.starting("execute")] == ["10"]
+
+
+COMPILED = "0 1 2 4 5 6"  # engines 13 and 17 have kernels ready
+
+
+@pytest.mark.parametrize(
+    ("soon", "runs", "offered"), [(False, "10", [10, 11, 12, 13, 14, 17]), (True, "13", [13, 17, 10, 11, 12, 14])]
+)
+def test_plans_that_compile(program: Path, tmp_path: Path, soon: bool, runs: str, offered: list[int]) -> None:
+    """Four of them at most; where shapes come and go, the others come first."""
+    shapes = [[1, 5, 5, 8], [8, 3, 3, 8]]
+    more = {"FAKE_CONFIGS": "8", "FAKE_COMPILED": COMPILED}
+    log = drive(program, tmp_path, convolution(2), shapes, soon=soon, offers=True, **more)
+    assert [line.split()[0] for line in log.starting("execute")] == [runs]
+    assert [int(line.split()[0]) for line in log.starting("offered")] == offered
+    assert log.starting("offered")[0] == f"{runs} compiled {int(not soon)} knobs 3={int(runs) - 10}"
+
+
+def test_threads_that_want_the_same_plan_share_it(program: Path, tmp_path: Path) -> None:
+    """What a thread throws comes out where its plan is taken, each time; where nobody takes it, nothing happens."""
+    log = drive(program, tmp_path, convolution(2), [[1, 5, 5, 8], [8, 3, 3, 8]], threads=8)
+    assert log.starting("caught") == ["as the test asked"] * 2
+    assert len(log.of_kind(GRAPH)) == 2  # one for the threads, one for the run
+    assert log.starting("execute") and not log.starting("error")
 
 
 def test_alignment_and_dtype_reach_cudnn(program: Path, tmp_path: Path) -> None:

@@ -137,10 +137,12 @@ def _stripped(folder: Path, op_type: str) -> onnx.ModelProto:
 
 def test_onnx_runtimes_layout_options_are_a_peer_where_there_are_convolutions(tmp_path: Path) -> None:
     (tmp_path / "net.ort_fusions.failed").write_text("ValueError: no")
+    (tmp_path / "net.plan.json").write_text(json.dumps({"options": {"use_tf32": "1"}}))
     row: dict[str, Any] = {}
     forms = peers.ort_forms("net", _stripped(tmp_path, "Conv"), tmp_path, row, {"onnxopt": "lib.so"})
     assert list(forms) == ["ORT", "ORT + CUDA graph", peers.NHWC_LABEL, "onnxopt"]
     assert forms[peers.NHWC_LABEL].options == {"prefer_nhwc": "1", "fuse_conv_bias": "1"}
+    assert forms["onnxopt"].options == {"use_tf32": "1"}
     assert [form.cuda_graph for form in forms.values()] == [False, True, True, True]
     assert {label: form.library for label, form in forms.items() if form.library} == {"onnxopt": "lib.so"}
     assert row == {"ORT after ort_fusions": "ValueError: no"}

@@ -2,7 +2,8 @@
 
 The heuristic offers FAKE_CONFIGS configurations; engine k is number 10 + k and has one knob of type 3 and value k.
 FAKE_REFUSED: engines whose plans cannot be finalized, as "0 1"; FAKE_REFUSES_EPILOGUES: so are those of graphs with
-more than one operation. FAKE_NOTES: numerical notes of every engine, as "0 4". FAKE_WORKSPACE: bytes that plans ask for.
+more than one operation. FAKE_NOTES: numerical notes of every engine, as "0 4". FAKE_WORKSPACE: bytes that plans ask
+for. FAKE_COMPILED: engines that compile at run time.
 """
 
 from __future__ import annotations
@@ -37,9 +38,9 @@ int cudnnDestroy(void* handle) { return 0; }
 int cudnnSetStream(void* handle, void* stream) { printf("stream %p\n", stream); return 0; }
 int cudnnBackendCreateDescriptor(int kind, Descriptor** descriptor) {
   *descriptor = calloc(1, sizeof(Descriptor));
-  (*descriptor)->id = ++made;
+  (*descriptor)->id = __sync_add_and_fetch(&made, 1);
   (*descriptor)->kind = kind;
-  printf("create %d kind %d\n", made, kind);
+  printf("create %d kind %d\n", (*descriptor)->id, kind);
   return 0;
 }
 int cudnnBackendDestroyDescriptor(Descriptor* d) { free(d); return 0; }
@@ -76,9 +77,10 @@ int cudnnBackendGetAttribute(Descriptor* d, int name, int type, int64_t wanted, 
     *count = number("FAKE_CONFIGS");
     for (int k = 0; k < wanted; ++k) { found[k]->engine = 10 + k; found[k]->operations = d->operations; }
   } else if (name == 300) {
-    if (wanted) { found[0]->engine = d->engine; found[0]->operations = d->operations; }
+    found[0]->engine = d->engine;
+    found[0]->operations = d->operations;
   } else if (name == 302) {
-    if (wanted) found[0]->engine = d->engine - 10;
+    found[0]->engine = d->engine - 10;
   } else if (name == 600) { *(int*)values = 3;
   } else if (name == 601) { *(int64_t*)values = d->engine;
   } else if (name == 1301) { *(int64_t*)values = d->engine;
@@ -87,6 +89,7 @@ int cudnnBackendGetAttribute(Descriptor* d, int name, int type, int64_t wanted, 
     *count = 0;
     for (int note = 0; note < 16; ++note) {
       if (name == 1303 && listed("FAKE_NOTES", note)) ((int*)values)[(*count)++] = note;
+      if (name == 1305 && note == 0 && listed("FAKE_COMPILED", d->engine - 10)) ((int*)values)[(*count)++] = note;
     }
   }
   return 0;
@@ -118,7 +121,7 @@ _MAIN = r"""
 #include <cstdio>
 #include <fstream>
 #include <iostream>
-#include "cuda/convolution/plans.h"
+#include "cuda/convolution/pending.h"
 #include "kernel_file/convolution.h"
 #include "kernel_file/fields.h"
 using namespace onnxopt;
@@ -143,8 +146,40 @@ int main(int, char** arguments) {
     if (api == nullptr) throw Error("no stand-in");
     cuda::EngineChoice choice{42, {{3, 7}, {5, 1}}};
     const auto context = reinterpret_cast<cuda::Context>(8);
-    const auto ready = cuda::ReadyFor(*api, context, problem, json["measured"].get<bool>() ? &choice : nullptr);
-    if (ready != cuda::ReadyFor(*api, context, problem, nullptr)) throw Error("built twice");
+    const auto preference = json["soon"].get<bool>() ? cuda::Preference::kSoonest : cuda::Preference::kFastest;
+    const auto* measured = json["measured"].get<bool>() ? &choice : nullptr;
+    const auto ready = cuda::ReadyFor(*api, context, problem, measured, preference);
+    if (ready != cuda::ReadyFor(*api, context, problem, nullptr, preference)) throw Error("built twice");
+    if (json["threads"].get<int>() > 0) {
+      std::vector<std::shared_ptr<cuda::PendingConvolution>> all;
+      for (int k = 0; k < json["threads"].get<int>(); ++k) {
+        all.push_back(cuda::PendingConvolution::Start([&] {
+          return cuda::ReadyFor(*api, reinterpret_cast<cuda::Context>(16), problem, nullptr, preference);
+        }));
+      }
+      for (const auto& pending : all) {
+        if (pending->Take() != all[0]->Take()) throw Error("threads built different plans");
+      }
+      cuda::PendingConvolution::Start([&]() -> cuda::PendingConvolution::Ready { throw Error("unseen"); });
+      const auto failing = cuda::PendingConvolution::Start([&]() -> cuda::PendingConvolution::Ready {
+        throw Error("as the test asked");
+      });
+      for (int k = 0; k < 2; ++k) {
+        try {
+          failing->Take();
+        } catch (const Error& e) {
+          std::printf("caught %s\n", e.what());
+        }
+      }
+    }
+    if (json["offers"].get<bool>()) {
+      for (const cuda::EnginePlan& plan : cuda::OfferedPlans(*api, nullptr, problem, 16, preference)) {
+        const auto found = plan.Choice();
+        std::string text = std::to_string(found->engine) + " compiled " + std::to_string(plan.compiled()) + " knobs";
+        for (const auto& [type, value] : found->knobs) text += " " + std::to_string(type) + "=" + std::to_string(value);
+        std::printf("offered %s\n", text.c_str());
+      }
+    }
     auto& handle = cuda::HandleOf(*api, context, reinterpret_cast<cuda::Stream>(9));
     const auto at = [](std::size_t k) { return reinterpret_cast<void*>(16 * (k + 1)); };
     const Convolution& c = problem.convolution;
@@ -159,7 +194,8 @@ int main(int, char** arguments) {
 """
 _SOURCES = (
     "call/convolution.cc", "cuda/convolution/cudnn.cc", "cuda/convolution/elements.cc", "cuda/convolution/graph.cc",
-    "cuda/convolution/handles.cc", "cuda/convolution/plan.cc", "cuda/convolution/plans.cc", "cuda/gemm/cublaslt.cc",
+    "cuda/convolution/handles.cc", "cuda/convolution/pending.cc", "cuda/convolution/plan.cc",
+    "cuda/convolution/plans.cc", "cuda/gemm/cublaslt.cc",
     "kernel_file/convolution.cc", "kernel_file/fields.cc", "kernel_file/window.cc", "program/dtype.cc",
     "program/shape.cc", "program/window.cc", "support/library_path.cc", "support/ort.cc", "support/portability.cc",
 )  # fmt: skip

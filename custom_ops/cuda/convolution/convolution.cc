@@ -71,16 +71,17 @@ ConvolutionCudaKernel::ConvolutionCudaKernel(const Kernel& kernel, const Library
 }
 
 // Builds the plan where the shapes are known already. Whether float32 may be rounded to TF32 shows at the first run.
-void ConvolutionCudaKernel::Prepare(const OrtKernelInfo* info) const {
-  Context context = nullptr;
-  driver_.Check(driver_.cuCtxGetCurrent(&context), "cannot ask for the CUDA context");
-  if (context == nullptr || convolution_.dtype == Dtype::kFloat32 || ConvolutionPlans::Get().tunes()) return;
+void ConvolutionCudaKernel::Prepare(const OrtKernelInfo* info) {
   Shape shapes[kConvolutionInputs];
   for (std::size_t k = 0; k < convolution_.inputs; ++k) {
     const std::optional<Shape> shape = KnownShape(info, k);
     if (!shape) return;
     shapes[k] = *shape;
   }
+  preference_ = Preference::kFastest;
+  Context context = nullptr;
+  driver_.Check(driver_.cuCtxGetCurrent(&context), "cannot ask for the CUDA context");
+  if (context == nullptr || convolution_.dtype == Dtype::kFloat32 || ConvolutionPlans::Get().tunes()) return;
   ConvolutionProblem problem{convolution_, {}, false, kAlignment};
   try {
     problem.sizes = MakeConvolution(convolution_, shapes);
@@ -93,9 +94,9 @@ void ConvolutionCudaKernel::Prepare(const OrtKernelInfo* info) const {
       driver_.Check(driver_.cuCtxSetCurrent(context), "cannot enter the CUDA context");
       return Build(context, problem);
     });
-    recent_.push_front({problem.Describe(), context, nullptr});
+    recent_.push_front(Named(problem, context, nullptr));
   } else {
-    recent_.push_front({problem.Describe(), context, Build(context, problem)});
+    recent_.push_front(Named(problem, context, Build(context, problem)));
   }
 }
 
@@ -115,7 +116,7 @@ void ConvolutionCudaKernel::Compute(OrtKernelContext* ort_context) const {
   int capturing = 0;
   driver_.Check(driver_.cuStreamIsCapturing(stream, &capturing), "cannot ask whether the stream is capturing");
   const std::lock_guard<std::mutex> lock(mutex_);
-  Call call{std::move(problem), at, stream, context, capturing != 0};
+  Call call{problem, at, stream, context, capturing != 0};
   if (shapes[convolution_.x].count() == 0) return FillFromNothing(call);
   call.problem.alignment = Alignment(at);
   const Ready plan = PlanFor(call);
@@ -136,19 +137,20 @@ void ConvolutionCudaKernel::FillFromNothing(const Call& call) const {
 }
 
 ConvolutionCudaKernel::Ready ConvolutionCudaKernel::PlanFor(const Call& call) const {
-  const std::string problem = call.problem.Describe();
+  const ConvolutionProblem& problem = call.problem;
   const auto found = std::find_if(recent_.begin(), recent_.end(), [&](const Recent& entry) {
-    return entry.context == call.context && entry.problem == problem;
+    return entry.sizes == problem.sizes && entry.tf32 == problem.tf32 && entry.alignment == problem.alignment &&
+           entry.context == call.context;
   });
   if (found != recent_.end()) {
     recent_.splice(recent_.begin(), recent_, found);
   } else {
     if (call.capturing) {
-      throw Error("the convolution " + problem +
+      throw Error("the convolution " + problem.Describe() +
                   " runs for the first time while its stream is capturing; run the shape once before");
     }
     Measure(call);
-    recent_.push_front({problem, call.context, Build(call.context, call.problem)});
+    recent_.push_front(Named(problem, call.context, Build(call.context, problem)));
     if (recent_.size() > kPlans) recent_.pop_back();
   }
   Ready& plan = recent_.front().plan;
@@ -159,9 +161,14 @@ ConvolutionCudaKernel::Ready ConvolutionCudaKernel::PlanFor(const Call& call) co
   return plan;
 }
 
+ConvolutionCudaKernel::Recent ConvolutionCudaKernel::Named(const ConvolutionProblem& problem, Context context,
+                                                           Ready plan) {
+  return {problem.sizes, problem.tf32, problem.alignment, context, std::move(plan)};
+}
+
 ConvolutionCudaKernel::Ready ConvolutionCudaKernel::Build(Context context, const ConvolutionProblem& problem) const {
   const auto measured = ConvolutionPlans::Get().Find(Gpu(), api_.cudnnGetVersion(), problem.Describe());
-  return ReadyFor(api_, context, problem, measured ? &measured->choice : nullptr);
+  return ReadyFor(api_, context, problem, measured ? &measured->choice : nullptr, preference_);
 }
 
 // Measures the plans of a problem that has no entry, where that is asked for.
@@ -177,21 +184,25 @@ void ConvolutionCudaKernel::Measure(const Call& call) const {
   {
     ConvolutionHandle& builder = BuilderOf(api_, call.context);
     const std::lock_guard<std::mutex> builds(builder.mutex);
-    plans = OfferedPlans(api_, builder.raw, call.problem, kTuned);
+    plans = OfferedPlans(api_, builder.raw, call.problem, kTuned, preference_);
   }
   if (plans.empty()) return;
   ConvolutionHandle& handle = HandleOf(api_, call.context, call.stream);
   const std::lock_guard<std::mutex> using_handle(handle.mutex);
-  void* const workspace = ScratchOf(call, static_cast<std::int64_t>(kWorkspaceBytes));
+  std::int64_t bytes = 0;
+  for (const EnginePlan& plan : plans) bytes = std::max(bytes, plan.workspace());
+  void* const workspace = ScratchOf(call, bytes);
   const Stopwatch stopwatch(driver_, call.stream, allocator_);
   const auto [first, best] =
       stopwatch.Fastest(plans.size(), [&](std::size_t way) { plans[way].Execute(handle.raw, call.at, workspace); });
-  known.Add(gpu, version, problem, {plans[best.way].choice(), best.microseconds, first.microseconds});
+  const std::optional<EngineChoice> choice = plans[best.way].Choice();
+  if (choice) known.Add(gpu, version, problem, {*choice, best.microseconds, first.microseconds});
 }
 
 void* ConvolutionCudaKernel::ScratchOf(const Call& call, std::int64_t bytes) const {
   if (bytes == 0) return nullptr;
-  const std::shared_ptr<const Workspace> workspace = WorkspaceOf(call.stream, allocator_, !call.capturing);
+  const std::shared_ptr<const Workspace> workspace =
+      WorkspaceOf(call.stream, allocator_, !call.capturing, static_cast<std::size_t>(bytes));
   if (workspace == nullptr) {
     throw Error("a convolution has no workspace, and its stream is capturing; run the model once before");
   }

@@ -5,7 +5,6 @@
 #include <memory>
 #include <mutex>
 #include <optional>
-#include <string>
 #include <vector>
 
 #include "call/fused_kernel.h"
@@ -29,13 +28,16 @@ class ConvolutionCudaKernel final : public FusedKernel {
   using Ready = std::shared_ptr<const ReadyConvolution>;
   struct Call;
   struct Recent {
-    std::string problem;
+    ConvolutionSizes sizes;
+    bool tf32;
+    std::int64_t alignment;
     Context context;
     Ready plan;  // or nullptr where it is still pending
   };
 
-  void Prepare(const OrtKernelInfo* info) const;
+  void Prepare(const OrtKernelInfo* info);
   Ready PlanFor(const Call& call) const;
+  static Recent Named(const ConvolutionProblem& problem, Context context, Ready plan);
   Ready Build(Context context, const ConvolutionProblem& problem) const;
   void Measure(const Call& call) const;
   void* ScratchOf(const Call& call, std::int64_t bytes) const;
@@ -44,6 +46,7 @@ class ConvolutionCudaKernel final : public FusedKernel {
 
   const Convolution& convolution_;
   const Driver& driver_;
+  Preference preference_ = Preference::kSoonest;  // shapes that come and go: a new one must not take long
   const cudnn::Api& api_;
   std::shared_ptr<const Allocator> allocator_;
   mutable std::mutex mutex_;                             // of all that follows

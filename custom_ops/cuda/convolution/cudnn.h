@@ -12,7 +12,7 @@
 namespace onnxopt::cudnn {
 
 using Status = int;
-using Handle = struct HandleTag*;
+using Handle = struct CudnnHandleTag*;
 using BackendDescriptor = void*;
 using TensorDescriptor = struct TensorTag*;          // cudnnTensorDescriptor_t, of the older API
 using ActivationDescriptor = struct ActivationTag*;  // cudnnActivationDescriptor_t

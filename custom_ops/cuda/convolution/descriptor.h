@@ -30,15 +30,18 @@ class Descriptor {
   template <typename T>
   void Set(Name name, Type type, const std::vector<T>& values) {
     api_->Check(api_->cudnnBackendSetAttribute(raw_, static_cast<int>(name), static_cast<int>(type),
-                                               static_cast<std::int64_t>(values.size()), values.data()),
+                                               static_cast<std::int64_t>(values.size()),
+                                               static_cast<const void*>(values.data())),
                 "cuDNN takes no attribute " + std::to_string(static_cast<int>(name)));
   }
   template <typename T>
   void Set(Name name, Type type, T value) {
     static_assert(std::is_trivially_copyable_v<T>);
-    SetRaw(name, type, &value);
+    SetRaw(name, type, static_cast<const void*>(&value));
   }
-  void Set(Name name, const Descriptor& value) { SetRaw(name, Type::kDescriptor, &value.raw_); }
+  void Set(Name name, const Descriptor& value) {
+    SetRaw(name, Type::kDescriptor, static_cast<const void*>(&value.raw_));
+  }
 
   void Finalize(const char* what) { api_->Check(api_->cudnnBackendFinalize(raw_), what); }
   // Whether cuDNN takes the descriptor.
@@ -62,22 +65,31 @@ class Descriptor {
     return notes;
   }
 
-  // Descriptors of a kind that this one holds or makes.
-  std::vector<Descriptor> Descriptors(Name name, int kind) const {
+  // How many values an attribute has.
+  std::size_t Count(Name name) const {
     std::int64_t count = 0;
-    const int type = static_cast<int>(Type::kDescriptor);
-    const Status counted = api_->cudnnBackendGetAttribute(raw_, static_cast<int>(name), type, 0, &count, nullptr);
-    api_->Check(counted, "cuDNN does not count attribute " + std::to_string(static_cast<int>(name)));
+    const Status status = api_->cudnnBackendGetAttribute(raw_, static_cast<int>(name),
+                                                         static_cast<int>(Type::kDescriptor), 0, &count, nullptr);
+    api_->Check(status, "cuDNN does not count attribute " + std::to_string(static_cast<int>(name)));
+    return static_cast<std::size_t>(count);
+  }
+
+  // Up to `most` descriptors of a kind that this one holds or makes.
+  std::vector<Descriptor> Descriptors(Name name, int kind, std::size_t most) const {
     std::vector<Descriptor> made;
     std::vector<BackendDescriptor> raw;
-    for (std::int64_t k = 0; k < count; ++k) {
+    made.reserve(most);
+    for (std::size_t k = 0; k < most; ++k) {
       made.emplace_back(*api_, kind);
       raw.push_back(made.back().raw_);
     }
-    if (count == 0) return made;
-    const Status status = api_->cudnnBackendGetAttribute(raw_, static_cast<int>(name), type, count, &count, raw.data());
+    if (most == 0) return made;
+    auto count = static_cast<std::int64_t>(most);
+    const Status status =
+        api_->cudnnBackendGetAttribute(raw_, static_cast<int>(name), static_cast<int>(Type::kDescriptor), count, &count,
+                                       static_cast<void*>(raw.data()));
     api_->Check(status, "cuDNN does not tell attribute " + std::to_string(static_cast<int>(name)));
-    made.erase(made.begin() + static_cast<std::ptrdiff_t>(std::min<std::size_t>(made.size(), count)), made.end());
+    while (made.size() > static_cast<std::size_t>(count)) made.pop_back();
     return made;
   }
 

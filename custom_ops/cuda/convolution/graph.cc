@@ -42,6 +42,7 @@ class Builder {
     Descriptor graph(api_, cudnn::kOperationGraph);
     graph.Set(Name::kGraphHandle, Type::kHandle, handle);
     std::vector<cudnn::BackendDescriptor> raw;
+    raw.reserve(operations_.size());
     for (const std::size_t at : operations_) raw.push_back(parts_[at].raw());
     graph.Set(Name::kGraphOperations, Type::kDescriptor, raw);
     graph.Finalize("cuDNN does not take the graph of a convolution");

@@ -27,12 +27,7 @@ void WaitForAll() {
     all.swap(EveryStarted().all);
   }
   for (const auto& started : all) {
-    if (const auto pending = started.lock()) {
-      try {
-        pending->Take();
-      } catch (...) {  // nobody runs it any more
-      }
-    }
+    if (const auto pending = started.lock()) pending->Wait();
   }
 }
 

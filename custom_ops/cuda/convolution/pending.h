@@ -27,9 +27,11 @@ class PendingConvolution {
   // Waits for the plan. Throws what building threw.
   Ready Take();
 
+  // Waits until nothing is built any more.
+  void Wait();
+
  private:
   void Run() noexcept;
-  void Wait();
 
   const std::function<Ready()> build_;
   std::mutex mutex_;  // of joining

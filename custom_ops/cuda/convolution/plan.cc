@@ -2,8 +2,6 @@
 
 #include <algorithm>
 
-#include "cuda/gemm/workspace.h"
-
 namespace onnxopt::cuda {
 namespace {
 
@@ -12,6 +10,8 @@ using cudnn::Name;
 using cudnn::Type;
 
 constexpr std::size_t kMostNotes = 16;
+constexpr std::size_t kMostKnobs = 64;
+constexpr std::size_t kMostCompiled = 4;
 
 bool Has(const std::vector<int>& notes, int note) { return std::find(notes.begin(), notes.end(), note) != notes.end(); }
 
@@ -23,40 +23,49 @@ bool Keeps(const Descriptor& engine, const ConvolutionProblem& problem) {
   return !exact || !(Has(notes, cudnn::kUsesTensorCores) || Has(notes, cudnn::kConvertsInputsDown));
 }
 
-EngineChoice ChoiceOf(const Descriptor& engine, const Descriptor& config) {
-  EngineChoice choice;
-  choice.engine = engine.Number(Name::kEngineIndex);
-  for (const Descriptor& knob : config.Descriptors(Name::kConfigKnobChoices, cudnn::kKnobChoice)) {
-    const std::int64_t type = knob.Number(Name::kKnobType, Type::kKnobType);
-    choice.knobs.emplace_back(type, knob.Number(Name::kKnobValue));
-  }
-  std::sort(choice.knobs.begin(), choice.knobs.end());
-  return choice;
-}
-
 using Graph = std::shared_ptr<const ConvolutionGraph>;
 
-std::optional<EnginePlan> MakePlan(const cudnn::Api& api, cudnn::Handle handle, const Graph& graph,
-                                   const Descriptor& config, const ConvolutionProblem& problem) {
-  std::vector<Descriptor> engines = config.Descriptors(Name::kConfigEngine, cudnn::kEngine);
-  if (engines.empty() || !Keeps(engines[0], problem)) return std::nullopt;
+cudnn::Descriptor EngineOf(const Descriptor& config) {
+  std::vector<Descriptor> engines = config.Descriptors(Name::kConfigEngine, cudnn::kEngine, 1);
+  if (engines.empty()) throw cudnn::Refused("cuDNN offers a configuration without an engine");
+  return std::move(engines[0]);
+}
+
+bool IsCompiled(const Descriptor& engine) {
+  return Has(engine.Notes(Name::kEngineBehaviorNotes, Type::kBehaviorNote, kMostNotes), cudnn::kCompilesAtRunTime);
+}
+
+// Nothing where cuDNN cannot build it, or it wants too much workspace.
+std::optional<EnginePlan> MakePlan(const cudnn::Api& api, cudnn::Handle handle, const Graph& graph, Descriptor config,
+                                   bool compiled) {
   Descriptor plan(api, cudnn::kExecutionPlan);
   plan.Set(Name::kPlanHandle, Type::kHandle, handle);
   plan.Set(Name::kPlanConfig, config);
   if (!plan.TryFinalize()) return std::nullopt;
-  const std::int64_t workspace = plan.Number(Name::kPlanWorkspace);
-  if (workspace > static_cast<std::int64_t>(kWorkspaceBytes)) return std::nullopt;
-  const std::vector<int> notes = engines[0].Notes(Name::kEngineBehaviorNotes, Type::kBehaviorNote, kMostNotes);
-  return EnginePlan(api, graph, std::move(plan), ChoiceOf(engines[0], config), Has(notes, cudnn::kCompilesAtRunTime),
-                    workspace);
+  EnginePlan made(api, graph, std::move(config), std::move(plan), compiled);
+  if (made.workspace() > static_cast<std::int64_t>(kMostWorkspace)) return std::nullopt;
+  return made;
 }
 
-std::vector<Descriptor> Configurations(const cudnn::Api& api, const ConvolutionGraph& graph, int mode) {
+struct Offer {
+  Descriptor config;
+  bool compiled;
+};
+
+// What the heuristic offers in a mode, best first, without what breaks a promise.
+std::vector<Offer> Offers(const cudnn::Api& api, const ConvolutionGraph& graph, int mode,
+                          const ConvolutionProblem& problem) {
+  std::vector<Offer> offers;
   Descriptor heuristic(api, cudnn::kEngineHeuristic);
   heuristic.Set(Name::kHeuristicGraph, graph.graph);
   heuristic.Set(Name::kHeuristicMode, Type::kHeuristicMode, mode);
-  if (!heuristic.TryFinalize()) return {};
-  return heuristic.Descriptors(Name::kHeuristicResults, cudnn::kEngineConfig);
+  if (!heuristic.TryFinalize()) return offers;
+  const std::size_t count = heuristic.Count(Name::kHeuristicResults);
+  for (Descriptor& config : heuristic.Descriptors(Name::kHeuristicResults, cudnn::kEngineConfig, count)) {
+    const Descriptor engine = EngineOf(config);
+    if (Keeps(engine, problem)) offers.push_back({std::move(config), IsCompiled(engine)});
+  }
+  return offers;
 }
 
 }  // namespace
@@ -82,22 +91,44 @@ void EnginePlan::Execute(cudnn::Handle handle, const ConvolutionPointers& at, vo
   api_->Check(api_->cudnnBackendExecute(handle, plan_.raw(), pack.raw()), "the convolution did not start");
 }
 
+std::optional<EngineChoice> EnginePlan::Choice() const {
+  try {
+    EngineChoice choice;
+    choice.engine = EngineOf(config_).Number(Name::kEngineIndex);
+    for (const Descriptor& knob : config_.Descriptors(Name::kConfigKnobChoices, cudnn::kKnobChoice, kMostKnobs)) {
+      const std::int64_t type = knob.Number(Name::kKnobType, Type::kKnobType);
+      choice.knobs.emplace_back(type, knob.Number(Name::kKnobValue));
+    }
+    std::sort(choice.knobs.begin(), choice.knobs.end());
+    return choice;
+  } catch (const cudnn::Refused&) {
+    return std::nullopt;
+  }
+}
+
 std::vector<EnginePlan> OfferedPlans(const cudnn::Api& api, cudnn::Handle handle, const ConvolutionProblem& problem,
-                                     std::size_t most) {
+                                     std::size_t most, Preference preference) {
   std::vector<EnginePlan> plans;
   try {
     const auto graph = std::make_shared<const ConvolutionGraph>(MakeGraph(api, handle, problem));
     for (const int mode : {cudnn::kModeA, cudnn::kModeFallback}) {
-      for (const Descriptor& config : Configurations(api, *graph, mode)) {
-        if (plans.size() >= most) return plans;
-        std::optional<EnginePlan> plan = MakePlan(api, handle, graph, config, problem);
-        if (!plan) continue;
-        const auto same = [&](const EnginePlan& other) { return other.choice() == plan->choice(); };
-        if (std::none_of(plans.begin(), plans.end(), same)) plans.push_back(std::move(*plan));
+      std::vector<Offer> offers = Offers(api, *graph, mode, problem);
+      if (preference == Preference::kSoonest) {
+        std::stable_partition(offers.begin(), offers.end(), [](const Offer& offer) { return !offer.compiled; });
       }
+      std::size_t compiled = 0;
+      for (Offer& offer : offers) {
+        if (plans.size() >= most) break;
+        if (offer.compiled && compiled == kMostCompiled) continue;
+        std::optional<EnginePlan> plan = MakePlan(api, handle, graph, std::move(offer.config), offer.compiled);
+        if (!plan) continue;
+        if (offer.compiled) ++compiled;
+        plans.push_back(std::move(*plan));
+      }
+      if (!plans.empty()) break;
     }
   } catch (const cudnn::Refused&) {
-    // What it built so far counts.
+    return plans;  // what it built so far counts
   }
   return plans;
 }
@@ -110,6 +141,7 @@ std::optional<EnginePlan> RevivedPlan(const cudnn::Api& api, cudnn::Handle handl
     engine.Set(Name::kEngineGraph, graph->graph);
     engine.Set(Name::kEngineIndex, Type::kInt64, choice.engine);
     engine.Finalize("cuDNN does not take an engine");
+    if (!Keeps(engine, problem)) return std::nullopt;
     std::vector<Descriptor> knobs;
     std::vector<cudnn::BackendDescriptor> raw;
     for (const auto& [type, value] : choice.knobs) {
@@ -123,7 +155,7 @@ std::optional<EnginePlan> RevivedPlan(const cudnn::Api& api, cudnn::Handle handl
     config.Set(Name::kConfigEngine, engine);
     if (!raw.empty()) config.Set(Name::kConfigKnobChoices, Type::kDescriptor, raw);
     config.Finalize("cuDNN does not take a configuration");
-    return MakePlan(api, handle, graph, config, problem);
+    return MakePlan(api, handle, graph, std::move(config), IsCompiled(engine));
   } catch (const cudnn::Refused&) {
     return std::nullopt;
   }

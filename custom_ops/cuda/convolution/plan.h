@@ -21,40 +21,49 @@ struct ConvolutionPointers {
   void* y;
 };
 
+// Plans that want more workspace are not considered. Stems need it: engines for few channels copy their input.
+constexpr std::size_t kMostWorkspace = std::size_t{256} << 20U;
+
 // One finalized plan. Execute is not thread-safe.
 class EnginePlan {
  public:
-  // graph: what the plan was made for, which is kept as long as the plan.
-  EnginePlan(const cudnn::Api& api, std::shared_ptr<const ConvolutionGraph> graph, cudnn::Descriptor plan,
-             EngineChoice choice, bool compiled, std::int64_t workspace)
-      : api_(&api),
-        graph_(std::move(graph)),
-        plan_(std::move(plan)),
-        choice_(std::move(choice)),
-        compiled_(compiled),
-        workspace_(workspace) {}
+  // graph, config: what the plan was made of, which are kept as long as the plan.
+  EnginePlan(const cudnn::Api& api, std::shared_ptr<const ConvolutionGraph> graph, cudnn::Descriptor config,
+             cudnn::Descriptor plan, bool compiled)
+      : api_(&api), graph_(std::move(graph)), config_(std::move(config)), plan_(std::move(plan)), compiled_(compiled) {}
 
   // Enqueues the convolution on the handle's stream. workspace: so many bytes as the plan asks for.
   void Execute(cudnn::Handle handle, const ConvolutionPointers& at, void* workspace) const;
 
-  const EngineChoice& choice() const { return choice_; }
-  bool compiled_at_run_time() const { return compiled_; }
-  std::int64_t workspace() const { return workspace_; }
+  // Bytes. Throws cudnn::Refused where cuDNN does not tell.
+  std::int64_t workspace() const { return plan_.Number(cudnn::Name::kPlanWorkspace); }
+
+  // What has to be kept to make the plan again. Nothing where cuDNN does not tell.
+  std::optional<EngineChoice> Choice() const;
+
+  // Whether cuDNN compiled its kernel, which takes it half a second.
+  bool compiled() const { return compiled_; }
 
  private:
   const cudnn::Api* api_;
   std::shared_ptr<const ConvolutionGraph> graph_;
+  cudnn::Descriptor config_;
   cudnn::Descriptor plan_;
-  EngineChoice choice_;
   bool compiled_;
-  std::int64_t workspace_;
 };
 
-// The plans that cuDNN's heuristic offers for a problem, best first, until there are `most`. Those that need more
-// workspace than products have, that sum in less than float32, or that give other bits from run to run are left out.
-// Empty where there is none. Offers are walked through finalization: cuDNN offers what it then cannot build.
+// Which plans to make first.
+enum class Preference : std::uint8_t {
+  kFastest,  // as cuDNN's heuristic expects it
+  kSoonest,  // those that cuDNN need not compile
+};
+
+// The plans that cuDNN's heuristic offers for a problem, best first, until there are `most`. Those that need too
+// much workspace, that sum in less than float32, or that give other bits from run to run are left out,
+// and so are further ones that cuDNN compiles where there are four of them. Empty where there is none. Offers are
+// walked through finalization: cuDNN offers what it then cannot build.
 std::vector<EnginePlan> OfferedPlans(const cudnn::Api& api, cudnn::Handle handle, const ConvolutionProblem& problem,
-                                     std::size_t most);
+                                     std::size_t most, Preference preference);
 
 // The plan of a choice that was made before by the same cuDNN on the same GPU model. Nothing where cuDNN refuses it.
 std::optional<EnginePlan> RevivedPlan(const cudnn::Api& api, cudnn::Handle handle, const ConvolutionProblem& problem,

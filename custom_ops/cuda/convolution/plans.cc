@@ -31,14 +31,15 @@ std::shared_ptr<Entry> EntryOf(const Key& key) {
 }
 
 std::shared_ptr<const ReadyConvolution> Build(const cudnn::Api& api, cudnn::Handle handle,
-                                              const ConvolutionProblem& problem, const EngineChoice* measured) {
+                                              const ConvolutionProblem& problem, const EngineChoice* measured,
+                                              Preference preference) {
   if (measured != nullptr) {
     std::optional<EnginePlan> plan = RevivedPlan(api, handle, problem, *measured);
     if (plan) return std::make_shared<const ReadyConvolution>(problem, std::move(*plan), false);
   }
-  std::vector<EnginePlan> plans = OfferedPlans(api, handle, problem, 1);
+  std::vector<EnginePlan> plans = OfferedPlans(api, handle, problem, 1, preference);
   if (!plans.empty()) return std::make_shared<const ReadyConvolution>(problem, std::move(plans[0]), false);
-  plans = OfferedPlans(api, handle, problem.Bare(), 1);
+  plans = OfferedPlans(api, handle, problem.Bare(), 1, preference);
   if (!plans.empty()) return std::make_shared<const ReadyConvolution>(problem, std::move(plans[0]), true);
   throw Error("cuDNN " + std::to_string(api.cudnnGetVersion()) + " has no plan for the convolution " +
               problem.Describe() +
@@ -56,13 +57,14 @@ void ReadyConvolution::Run(const cudnn::Api& api, cudnn::Handle handle, const Co
 }
 
 std::shared_ptr<const ReadyConvolution> ReadyFor(const cudnn::Api& api, Context context,
-                                                 const ConvolutionProblem& problem, const EngineChoice* measured) {
+                                                 const ConvolutionProblem& problem, const EngineChoice* measured,
+                                                 Preference preference) {
   const std::shared_ptr<Entry> entry = EntryOf({context, problem.Describe()});
   const std::lock_guard<std::mutex> lock(entry->building);
   if (auto plan = entry->plan.lock()) return plan;
   ConvolutionHandle& builder = BuilderOf(api, context);
   const std::lock_guard<std::mutex> builds(builder.mutex);
-  auto plan = Build(api, builder.raw, problem, measured);
+  auto plan = Build(api, builder.raw, problem, measured, preference);
   entry->plan = plan;
   return plan;
 }

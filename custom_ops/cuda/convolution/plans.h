@@ -13,8 +13,8 @@ namespace onnxopt::cuda {
 class ReadyConvolution {
  public:
   // bare: the plan is of the convolution alone, and the epilogue runs behind it.
-  ReadyConvolution(ConvolutionProblem problem, EnginePlan plan, bool bare)
-      : problem_(std::move(problem)), plan_(std::move(plan)), bare_(bare) {}
+  ReadyConvolution(const ConvolutionProblem& problem, EnginePlan plan, bool bare)
+      : problem_(problem), plan_(std::move(plan)), bare_(bare) {}
 
   std::int64_t workspace() const { return plan_.workspace(); }
 
@@ -31,6 +31,7 @@ class ReadyConvolution {
 // The plan of a problem in a context, which is current; built where no kernel holds it yet. measured: the choice that
 // `tune` made, or nullptr. Throws Error where cuDNN has none.
 std::shared_ptr<const ReadyConvolution> ReadyFor(const cudnn::Api& api, Context context,
-                                                 const ConvolutionProblem& problem, const EngineChoice* measured);
+                                                 const ConvolutionProblem& problem, const EngineChoice* measured,
+                                                 Preference preference);
 
 }  // namespace onnxopt::cuda

@@ -190,17 +190,13 @@ def _take_silu(convolution: GrowingConvolution, node: ir.Node) -> str | None:
 
 
 def _window(found: Sandwich, kernel: tuple[int, int]) -> Window | str:
-    conv = found.conv
-    if tuple(_attribute(conv, "kernel_shape", kernel)) != kernel:
+    window, conv = found.window, found.conv
+    if window is None or window.kernel != kernel:
         return "kernel_shape is not that of the weight"
-    auto_pad = str(_attribute(conv, "auto_pad", "NOTSET"))
-    pads = tuple(_attribute(conv, "pads", (0, 0, 0, 0)))
-    strides, dilations = (tuple(_attribute(conv, name, (1, 1))) for name in ("strides", "dilations"))
-    if (len(strides), len(dilations), len(pads)) != (2, 2, 4):
-        return "The Conv's attributes are not those of two dims"
-    if auto_pad.startswith("SAME") and dilations != (1, 1):
+    if window.auto_pad.startswith("SAME") and window.dilations != (1, 1):
         return "ONNX Runtime refuses auto_pad with dilations"
-    window = Window(kernel, strides, dilations, pads, auto_pad)
+    if window.auto_pad != "NOTSET" and any(conv.attributes.get_ints("pads", ())):
+        return "ONNX Runtime refuses pads beside auto_pad"
     try:
         window.verify()
     except ValueError as error:

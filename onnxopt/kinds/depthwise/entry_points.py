@@ -83,7 +83,7 @@ def _of_table(name: str, window: Window, size: int, in_front: bool) -> Iterator[
 
 
 def _distinct(variants: Iterator[DepthwiseVariant]) -> Iterator[DepthwiseVariant]:
-    """The variants with distinct symbols: a shape may be preferred for one range of widths and be a later choice too."""
+    """The variants with distinct symbols: a shape may be the best for some widths and a later choice for others."""
     found: dict[str, DepthwiseVariant] = {}
     for variant in variants:
         before = found.get(variant.symbol)
@@ -97,10 +97,12 @@ def _distinct(variants: Iterator[DepthwiseVariant]) -> Iterator[DepthwiseVariant
 def _variants(name: str, window: Window, size: int, choice: list[dict[str, Any]]) -> Iterator[DepthwiseVariant]:
     for row in choice:
         narrowest, widest = row.get("between", (1, None))
+        widths = {"narrowest": narrowest, "widest": widest or 0}
         if "banded" in row:
-            yield banded(name, window, *row["banded"], narrowest=narrowest, widest=widest or 0)
+            made = banded(name, window, *row["banded"])
+            yield dataclasses.replace(made, **widths)
         elif window.kernel[0] * window.kernel[1] <= MOST_HELD:
-            yield held(name, *row["held"], narrowest=narrowest, widest=widest or 0)
+            yield dataclasses.replace(held(name, *row["held"]), **widths)
         else:
             yield walking(name, *_WALKING[size])
 
@@ -111,12 +113,11 @@ def _fallback(name: str, window: Window) -> DepthwiseVariant:
     return walking(name, 1, 4)
 
 
-def held(name: str, vector: int, down: int, across: int, narrowest: int = 1, widest: int = 0) -> DepthwiseVariant:
+def held(name: str, vector: int, down: int, across: int) -> DepthwiseVariant:
     """One entry point that holds the weights of `vector` channels in registers."""
     symbol = f"{name}_held_v{vector}d{down}a{across}"
     return DepthwiseVariant(
-        symbol, "", 32, vector, 1, _THREADS, waits=True, layout="held", down=down, across=across, narrowest=narrowest,
-        widest=widest,
+        symbol, "", 32, vector, 1, _THREADS, waits=True, layout="held", down=down, across=across,
     )  # fmt: skip
 
 
@@ -127,14 +128,13 @@ def walking(name: str, vector: int, across: int) -> DepthwiseVariant:
 
 
 def banded(
-    name: str, window: Window, across: int, down: int, chunks: int, warps: int, images: int, pieces: int,
-    narrowest: int = 1, widest: int = 0,
+    name: str, window: Window, across: int, down: int, chunks: int, warps: int, images: int, pieces: int
 ) -> DepthwiseVariant:  # fmt: skip
     """One entry point on tensor cores."""
     symbol = f"{name}_banded_a{across}d{down}c{chunks}w{warps}i{images}p{pieces}"
     variant = DepthwiseVariant(
         symbol, "", 32, BANDED_CHANNELS, 1, WARP * warps, waits=True, layout="banded", down=down, across=across,
-        chunks=chunks, warps=warps, images=images, pieces=pieces, narrowest=narrowest, widest=widest,
+        chunks=chunks, warps=warps, images=images, pieces=pieces,
     )  # fmt: skip
     return dataclasses.replace(variant, shared=shared_bytes(window, variant))
 
