@@ -78,8 +78,8 @@ def _of(node: ir.Node, shapes: Shapes) -> Pool | str:
     if window is None:
         return f"{node.op_type} has no kernel_shape of two numbers"
     # The dilation of one row or column changes nothing.
-    dilations = tuple(1 if side == 1 else d for side, d in zip(window.kernel, window.dilations, strict=True))
-    window = dataclasses.replace(window, dilations=dilations)
+    down, across = (1 if side == 1 else d for side, d in zip(window.kernel, window.dilations, strict=True))
+    window = dataclasses.replace(window, dilations=(down, across))
     ceil_mode, count_include_pad = (bool(node.attributes.get_int(n, 0)) for n in ("ceil_mode", "count_include_pad"))
     try:
         window.verify()
