@@ -60,6 +60,18 @@ __device__ inline uint32_t greater_in_words<bfloat16>(uint32_t x, uint32_t y) {
 }
 #endif
 
+// Zeros unless `kept`. Bit by bit, so that the loads of a vector do not become branches.
+template <typename T, int kWidth>
+__device__ inline void clear_unless(bool kept, Vector<T, kWidth>& x) {
+  const uint32_t mask = kept ? 0xffffffffu : 0u;
+  if constexpr (sizeof(T) * kWidth % 4 == 0) {
+#pragma unroll
+    for (int w = 0; w < static_cast<int>(sizeof(T)) * kWidth / 4; ++w) word(x, w) &= mask;
+  } else {
+    x.at[0].bits &= static_cast<uint16_t>(mask);
+  }
+}
+
 template <typename T, int kWidth_>
 struct Greatest {
   using Storage = T;

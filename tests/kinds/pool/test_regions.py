@@ -125,10 +125,11 @@ def _variants(pool: Pool, dims: str) -> list[tuple[int, int, int]]:
         (pool_models.of("max", "float16", (3, 3), strides=(2, 2)), "N, H, W, 3", [(1, 2, 2)]),
         (pool_models.of("max", "float32", (2, 2), strides=(2, 2)), "N, H, W, 64", [(4, 1, 1), (1, 1, 1)]),
         (pool_models.of("max", "int8", (3, 2), strides=(2, 2)), "N, H, W, 64", [(16, 2, 1), (1, 2, 1)]),
-        (pool_models.of("max", "float16", (13, 13)), "N, H, W, 64", [(8, 1, 2), (1, 1, 2)]),
+        (pool_models.of("max", "float16", (13, 13)), "N, H, W, 64", [(8, 1, 4), (1, 1, 4)]),
         (pool_models.of("max", "float16", (2, 17)), "N, H, W, 64", [(8, 1, 1), (1, 1, 1)]),
         (pool_models.of("max", "float16", (3, 3), dilations=(2, 2)), "N, H, W, 64", [(8, 1, 1), (1, 1, 1)]),
         (pool_models.of("average", "float16", (4, 4)), "N, 4, 4, 64", [(8, 1, 1), (1, 1, 1)]),
+        (pool_models.of("average", "float16", (7, 7), strides=(7, 7)), "N, H, W, C", [(8, 1, 1), (2, 1, 1), (1, 1, 1)]),
     ],
 )
 def test_entry_points(pool: Pool, dims: str, expected: list[tuple[int, int, int]]) -> None:
