@@ -19,6 +19,8 @@ import time
 from typing import Any
 
 import numpy as np
+import onnx
+import onnx_ir as ir
 
 from benchmarks.support import skeletons
 from benchmarks.support.arguments import main_over_models, over_models
@@ -42,7 +44,7 @@ def prepare(folder: pathlib.Path, arch: str, names: list[str]) -> None:
         optimized, plan = collection.optimize(source)
         after = len(optimized.graph.node)
         size = skeletons.strip(optimized, source, folder / f"{name}.onnx.xz")
-        note = {"nodes_before": nodes, "nodes_after": after, **describe(plan)}
+        note = {"nodes_before": nodes, "nodes_after": after, "options": provider_options(source), **describe(plan)}
         (folder / f"{name}.plan.json").write_text(json.dumps(note, indent=1))
         print(f"{name}: {size / 1e3:.0f} KB, {time.perf_counter() - start:.1f} s, {note}", flush=True)
         del source, optimized
@@ -50,6 +52,14 @@ def prepare(folder: pathlib.Path, arch: str, names: list[str]) -> None:
     collection.write_library(folder, [arch])
     total = sum(f.stat().st_size for f in folder.rglob("*") if f.is_file())
     print(f"{len(collection.kernels)} kernels, {total / 1e6:.2f} MB in all")
+
+
+def provider_options(source: onnx.ModelProto) -> dict[str, str]:
+    """Options of the CUDA EP that the artifact of a model has, for its convolutions."""
+    from onnxopt.runtime.providers import facts, rules
+
+    options = rules.cuda(facts.of(ir.serde.deserialize_model(source)))["provider_options"]
+    return {name: value for name, value in options.items() if "conv" in name or "nhwc" in name}
 
 
 def compare(found: np.ndarray, expected: np.ndarray) -> dict[str, Any]:
@@ -113,7 +123,8 @@ def measure(name: str, folder: pathlib.Path, device: str) -> dict[str, Any]:
     row: dict[str, Any] = json.loads((folder / f"{name}.plan.json").read_text())
     outputs, tables = {}, {}
     for label, (model, ops) in [*models.items(), ("inlined", (models["after"][0], None))]:
-        run_in = session(model, ops, device)
+        options = row["options"] if label != "before" else {}
+        run_in = session(model, ops, device, options=options)
         outputs[label] = run_in.run(None, given)[0]
         if device != "cpu" and label in models:
             tables[label] = launches(run_in, given)
@@ -123,16 +134,26 @@ def measure(name: str, folder: pathlib.Path, device: str) -> dict[str, Any]:
     row["kernels"] = tables
     if device == "cpu" or not row["compare"]["agrees"]:
         return row
-    row.update(timings(models, given))
+    row.update(timings(models, given, row["options"]))
     return row
 
 
-def timings(models: dict[str, tuple[bytes, str | None]], given: dict[str, np.ndarray]) -> dict[str, Any]:
-    """Milliseconds a run with a CUDA graph and without, both sessions in turn: best and median of the rounds."""
+def timings(
+    models: dict[str, tuple[bytes, str | None]], given: dict[str, np.ndarray], options: dict[str, str]
+) -> dict[str, Any]:
+    """Milliseconds a run with a CUDA graph and without, both sessions in turn: best and median of the rounds.
+
+    options: of the CUDA EP, for models with a library.
+    """
     harness = skeletons.harness()
     result: dict[str, Any] = {}
     for method, graph in (("cuda_graph", True), ("no_graph", False)):
-        bounds = {k: harness.Bound(session(m, lib, "cuda", cuda_graph=graph), given) for k, (m, lib) in models.items()}
+        sessions = {
+            k: session(m, lib, "cuda", cuda_graph=graph, options=options if lib else {})
+            for k, (m, lib) in models.items()
+        }
+        bounds = {k: harness.Bound(opened, given) for k, opened in sessions.items()}
+        del sessions
         times = collections.defaultdict(list)
         for k in range(_ROUNDS):
             for label, run in bounds.items():

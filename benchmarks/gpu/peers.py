@@ -117,7 +117,8 @@ def ort_forms(
         elif (failed := path.with_name(f"{name}.{optimizer}.failed")).exists():
             row[f"ORT after {optimizer}"] = failed.read_text()
     ours = skeletons.restore(folder / f"{graph_of(name)[0]}.onnx.xz", source).SerializeToString()
-    return forms | {label: Form(ours, path) for label, path in libraries.items()}
+    options = json.loads((folder / f"{graph_of(name)[0]}.plan.json").read_text())["options"]
+    return forms | {label: Form(ours, path, options=options) for label, path in libraries.items()}
 
 
 def ort_sessions(

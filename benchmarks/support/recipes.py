@@ -14,6 +14,8 @@ from onnx import numpy_helper
 
 _COLUMNS = "/columns"  # suffix that rewriting gives a convolution's weight as the second operand of a product
 _TRANSPOSED = "_transposed"  # suffix that the optimizer gives a weight whose transpose it stores
+_NHWC = "_nhwc"  # suffix that the layout pass gives the weight of a convolution
+_ORDERS = ((0, 2, 3, 1), (2, 3, 1, 0))  # of such a weight: graph/layout/weights.py
 
 Weights = Mapping[str, onnx.TensorProto]
 
@@ -24,12 +26,13 @@ class Recipe:
 
     columns: the one weight is that of a convolution, (outputs, inputs, *kernel), taken as the second operand of a
     product: (inputs * kernel, outputs) with two spatial axes, (kernel * inputs, outputs) with one, as
-    graph/rewrite/convolutions.py lays it out. transposed: the matrix that results is transposed. first_bytes: the
-    first bytes of the one weight are taken.
+    graph/rewrite/convolutions.py lays it out. order: the one weight's dims are permuted. transposed: the matrix that
+    results is transposed. first_bytes: the first bytes of the one weight are taken.
     """
 
     names: tuple[str, ...]
     columns: bool = False
+    order: tuple[int, ...] = ()
     transposed: bool = False
     first_bytes: int | None = None
 
@@ -37,7 +40,7 @@ class Recipe:
         """The raw bytes of a tensor of these dims; None where the weights do not have the shapes that this takes."""
         if any(name not in weights for name in self.names):
             return None
-        if len(self.names) == 1 and not self.columns and not self.transposed:
+        if len(self.names) == 1 and not self.columns and not self.order and not self.transposed:
             return weights[self.names[0]].raw_data[: self.first_bytes]
         arrays = [numpy_helper.to_array(weights[name]) for name in self.names]
         if any(a.shape[:-1] != arrays[0].shape[:-1] or not a.ndim for a in arrays):
@@ -48,6 +51,10 @@ class Recipe:
                 return None
             kernel_and_inputs = (2, 1) if array.ndim == 3 else (1, 2, 3)
             array = array.transpose(*kernel_and_inputs, 0).reshape(-1, len(array))
+        if self.order:
+            if array.ndim != len(self.order):
+                return None
+            array = array.transpose(self.order)
         if self.transposed:
             if len(dims) != 2 or array.size != dims[0] * dims[1]:
                 return None
@@ -59,7 +66,7 @@ class Recipe:
 
     @classmethod
     def from_json(cls, row: dict[str, Any]) -> Recipe:
-        return cls(**{**row, "names": tuple(row["names"])})
+        return cls(**{**row, "names": tuple(row["names"]), "order": tuple(row["order"])})
 
 
 class Recipes:
@@ -86,6 +93,9 @@ class Recipes:
         base, transposed = tensor.name.removesuffix(_TRANSPOSED), tensor.name.endswith(_TRANSPOSED)
         if base.endswith(_COLUMNS):
             yield Recipe((base.removesuffix(_COLUMNS),), columns=True, transposed=transposed)
+        if _NHWC in tensor.name:
+            name = tensor.name[: tensor.name.rindex(_NHWC)]
+            yield from (Recipe((name,), order=order) for order in _ORDERS)
         yield Recipe(tuple(base.split("+")), transposed=transposed)
         same = self._names.get(_digest(tensor))  # the dims may differ: those of a weight may have been merged
         if same is not None:

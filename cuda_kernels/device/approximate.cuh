@@ -5,48 +5,29 @@
 // tests/program/test_operators.py compares the stored results with the reference evaluator in float64 on a GPU.
 #pragma once
 
+#include "device/ptx.cuh"
 #include "device/scalar.cuh"
 
 namespace onnxopt {
 namespace approximate {
 
-__device__ inline float exp2(float x) {
-  float y;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-  return y;
-}
+__device__ inline float exp2(float x) { return ptx::exp2(x); }
 
 __device__ inline float exp(float x) { return exp2(x * 1.44269504f); }
 
-__device__ inline float div(float x, float y) {
-  float z;
-  asm("div.full.f32 %0, %1, %2;" : "=f"(z) : "f"(x), "f"(y));
-  return z;
-}
+__device__ inline float div(float x, float y) { return ptx::div(x, y); }
 
-__device__ inline float reciprocal(float x) {
-  float y;
-  asm("rcp.approx.f32 %0, %1;" : "=f"(y) : "f"(x));
-  return y;
-}
+__device__ inline float reciprocal(float x) { return ptx::reciprocal(x); }
 
 __device__ inline float log(float x) { return __log2f(x) * 0.693147181f; }
 
 // numerator / x for a constant numerator
 __device__ inline float divide_constant(float numerator, float x) { return numerator * reciprocal(x); }
 
-__device__ inline float sqrt(float x) {
-  float y;
-  asm("sqrt.approx.f32 %0, %1;" : "=f"(y) : "f"(x));
-  return y;
-}
+__device__ inline float sqrt(float x) { return ptx::sqrt(x); }
 
 // Subnormal arguments and results count as 0.
-__device__ inline float reciprocal_of_normal(float x) {
-  float y;
-  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-  return y;
-}
+__device__ inline float reciprocal_of_normal(float x) { return ptx::reciprocal_of_normal(x); }
 
 // 1 - 2 / (exp(2|x|) + 1) cancels near 0, where the Taylor series takes over.
 __device__ inline float tanh(float x) {

@@ -1,6 +1,8 @@
 // Storage dtypes and their conversion to and from the compute dtype. Arithmetic on 16-bit floats runs in float.
 #pragma once
 
+#include "device/ptx.cuh"
+
 namespace onnxopt {
 
 using int8_t = signed char;
@@ -26,11 +28,7 @@ __device__ inline T widen(T x) {
   return x;
 }
 
-__device__ inline float widen(float16 x) {
-  float y;
-  asm("cvt.f32.f16 %0, %1;" : "=f"(y) : "h"(x.bits));
-  return y;
-}
+__device__ inline float widen(float16 x) { return ptx::half_to_float(x.bits); }
 
 __device__ inline float widen(bfloat16 x) { return __uint_as_float(static_cast<uint32_t>(x.bits) << 16); }
 
@@ -47,11 +45,7 @@ struct Narrow {
 
 template <>
 struct Narrow<float16> {
-  __device__ static float16 from(float x) {
-    float16 y;
-    asm("cvt.rn.f16.f32 %0, %1;" : "=h"(y.bits) : "f"(x));
-    return y;
-  }
+  __device__ static float16 from(float x) { return {ptx::float_to_half(x)}; }
 };
 
 template <>

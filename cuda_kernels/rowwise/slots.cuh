@@ -1,6 +1,7 @@
 // Shared memory that inputs are copied to while a block works on something else.
 #pragma once
 
+#include "device/dynamic_shared.cuh"
 #include "rowwise/body.cuh"
 
 namespace onnxopt {
@@ -27,14 +28,6 @@ __device__ inline void wait_for_copies() {
   asm volatile("cp.async.wait_all;" ::: "memory");
 #endif
 }
-
-// The shared memory that the host asked for.
-#ifdef __CUDACC__  // g++ runs this file in the tests, with memory of its own
-__device__ inline unsigned char* dynamic_shared() {
-  extern __shared__ __align__(16) unsigned char memory[];
-  return memory;
-}
-#endif
 
 // Ends the group of copies that this thread has asked for since the last one.
 __device__ inline void end_group() {

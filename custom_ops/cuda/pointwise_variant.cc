@@ -8,6 +8,7 @@
 #include "cuda/divisor.h"
 #include "device/access_modes.h"
 #include "kernel_file/pointwise.h"
+#include "program/divisor.h"
 #include "program/pointwise_params.h"
 
 namespace onnxopt::cuda {

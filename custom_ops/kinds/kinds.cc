@@ -6,9 +6,10 @@
   X(Rowwise)             \
   X(Scan)                \
   X(Gemm)                \
-  X(Attention)           \
-  X(Pool)
-
+  X(Convolution)         \
+  X(Depthwise)           \
+  X(Pool)                \
+  X(Attention)
 namespace onnxopt {
 namespace kinds {
 

@@ -25,4 +25,5 @@ LIBRARY_PATH = f"{LIBRARY_FOLDER}/{LIBRARY}"
 KERNELS = "kernels.json"
 FATBIN = kernels_json.FATBIN
 PRODUCT_ALGORITHMS = "gemm_algos.json"  # written by `tune` only
+CONVOLUTION_PLANS = "conv_plans.json"  # written by `tune` only
 LAUNCH_CHOICES = "launches.json"  # written by `tune` only

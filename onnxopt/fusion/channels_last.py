@@ -15,11 +15,15 @@ from collections.abc import Sequence
 
 import onnx_ir as ir
 
+from onnxopt.graph import layout
+from onnxopt.graph.layout.orders import TO_NCHW, TO_NHWC
 from onnxopt.graph.shapes.shapes import Shapes
 from onnxopt.program.window import Window
 
-TO_NCHW = (0, 3, 1, 2)
-TO_NHWC = (0, 2, 3, 1)
+# Operators that slide a window over [N, C, H, W]; the layout pass puts each of them between two Transposes.
+_WINDOWS = frozenset(
+    {"Conv", "ConvTranspose", "MaxPool", "AveragePool", "LpPool", "GlobalAveragePool", "GlobalMaxPool"}
+)
 KRSC = (0, 3, 1, 2)  # [K, R, S, C / group] to Conv's [K, C / group, R, S]
 RSK = (3, 2, 0, 1)  # [R, S, 1, K] to Conv's [K, 1, R, S]
 
@@ -96,6 +100,21 @@ def _pair(sizes: Sequence[object]) -> tuple[int, int] | None:
     if len(sizes) != 2 or not isinstance(sizes[0], int) or not isinstance(sizes[1], int):
         return None
     return sizes[0], sizes[1]
+
+
+def around_window(node: ir.Node) -> ir.Node | None:
+    """The convolution or pool whose Transpose, by the layout pass, this node is. None for other nodes.
+
+    Such a Transpose is free: it becomes part of the operator's kernel, or the execution provider cancels it.
+    """
+    before, after = node.inputs[0], node.outputs[0]
+    if _transposes(node, TO_NCHW) and layout.is_channels_last(before) and _is_private(after):
+        inner: ir.Node | None = next(iter(after.consumers()))
+    elif _transposes(node, TO_NHWC) and layout.is_channels_last(after) and before is not None and _is_private(before):
+        inner = before.producer()
+    else:
+        return None
+    return inner if inner is not None and inner.op_type in _WINDOWS and inner.domain == "" else None
 
 
 def is_constant(value: ir.Value | None) -> bool:

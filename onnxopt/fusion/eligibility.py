@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 
 import onnx_ir as ir
 
-from onnxopt.fusion import index_ops
+from onnxopt.fusion import channels_last, index_ops
 from onnxopt.fusion.operands import constant
 from onnxopt.graph.placement import HOST_INPUTS, place
 from onnxopt.graph.shapes.shapes import Shapes
@@ -81,6 +81,8 @@ def _why_not_index(node: ir.Node, opsets: Mapping[str, int], shapes: Shapes) -> 
             return _is_not_stored(value, shapes)
     if all(v is None or v.const_value is not None for v in node.inputs):
         return f"All inputs of {node.op_type} are constants"
+    if (window := channels_last.around_window(node)) is not None:
+        return f"The {window.op_type} runs in channels last, and this Transpose belongs to it"
     if _is_part_of_matmuls(node, shapes):
         reader = next(iter(node.outputs[0].consumers()))
         return f"ONNX Runtime folds this Transpose into the {reader.op_type} that reads `{node.outputs[0].name}`"

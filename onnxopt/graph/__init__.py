@@ -1,4 +1,5 @@
 """ONNX to ONNX: reading, shapes, passes, rewrite rules, writing. May import program.
 
-Within the room, shapes <- passes <- rewrite. A folder imports those to its left, and modules here without folders.
+Within the room, shapes <- passes <- layout <- rewrite. A folder imports those to its left, and modules here without
+folders.
 """

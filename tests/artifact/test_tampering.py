@@ -38,7 +38,14 @@ def test_it_has_every_file_that_an_artifact_can_have(made: Path) -> None:
         "report.html",
         *(
             f"lib/{n}"
-            for n in ("libonnxopt_ops.so", "kernels.fatbin", "kernels.json", "gemm_algos.json", "launches.json")
+            for n in (
+                "libonnxopt_ops.so",
+                "kernels.fatbin",
+                "kernels.json",
+                "gemm_algos.json",
+                "conv_plans.json",
+                "launches.json",
+            )
         ),
         *(f"providers/{n}.json" for n in ("cpu", "cuda", "h100_pcie", "h100_sxm", "h200")),
         *(f"providers/{n}.tensorrt.json" for n in ("h100_pcie", "h100_sxm", "h200")),

@@ -1,4 +1,4 @@
-"""The order of graph's parts: shapes <- passes <- rewrite, and masks within rewrite stand on shapes alone."""
+"""The order of graph's parts: shapes <- passes <- layout <- rewrite, and masks within rewrite stand on shapes alone."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ FOLDER = Path(onnxopt.graph.__file__).parent
 MAY_IMPORT = {
     "shapes": {"shapes"},
     "passes": {"passes", "shapes", "placement"},
+    "layout": {"layout", "shapes"},
     "rewrite/masks": {"rewrite.masks", "shapes"},
-    "rewrite": {"rewrite", "passes", "shapes", "read", "refusal"},
+    "rewrite": {"rewrite", "layout", "passes", "shapes", "read", "refusal"},
 }
 WITHOUT_FOLDERS = (
     "read",

@@ -24,7 +24,8 @@ BELOW = {
         "cuda/launch": ["kernel_file/measured", "kernel_file", "program", "support"],
         "cuda": ["cuda/launch", *CALL],
         "cuda/gemm": ["cuda/launch", "kernel_file/measured", *CALL],
-        "kinds": ["cuda/gemm", "cuda", "cpu", *CALL],
+        "cuda/convolution": ["cuda/gemm", "cuda/launch", "kernel_file/measured", *CALL],
+        "kinds": ["cuda/convolution", "cuda/gemm", "cuda", "cpu", *CALL],
         "registry": ["kinds", "cuda/launch", *CALL],
         ".": ["registry", "support"],
     },
@@ -36,6 +37,7 @@ BELOW = {
         "gemm": ["device"],
         "attention": ["device"],
         "pool": ["device"],
+        "depthwise": ["device"],
     },
 }
 SOURCES = [

@@ -69,7 +69,8 @@ def full(output: Path) -> Path:
         output.with_suffix(".onnx"), output, archs=["sm_90"], external_data=True, portable=True, launch_choices=True
     )
     beside: dict[str, str | None] = {
-        name: json.dumps({"schema": 1, "entries": []}) for name in ("gemm_algos.json", "launches.json")
+        name: json.dumps({"schema": 1, "entries": []})
+        for name in ("gemm_algos.json", "conv_plans.json", "launches.json")
     }
     recording.record(output, "h200", providers.read(output, "h200"), beside, minisign.generate_key())
     return output

@@ -27,6 +27,7 @@ pytestmark = pytest.mark.usefixtures("library")
 GPU = "NVIDIA H200"
 PRODUCT = {"gpu": GPU, "cublaslt": 130100, "product": "float16 m8 n8 k8", "algorithm": ["0" * 16] * 8}
 FASTER = PRODUCT | {"microseconds": 4.0, "heuristic_microseconds": 5.0}
+CONVOLUTION = {"gpu": GPU, "cudnn": 91900, "convolution": "float16 x 1x8x8x8", "engine": 4, "knobs": [[3, 1]]}
 SAME = PRODUCT | {"product": "float16 m9 n9 k9", "microseconds": 5.0, "heuristic_microseconds": 5.0}
 OTHERS = FASTER | {"gpu": "NVIDIA L4"}
 LAUNCH = {"gpu": GPU, "kernel": "k", "size": "8", "symbol": "s", "microseconds": 1.0, "rule_microseconds": 2.0}
@@ -67,6 +68,16 @@ def test_a_knob_for_what_was_faster_alone(measured: MeasuredKernels, tmp_path: P
     assert measured.record()["measured_products"] == [
         {"product": "float16 m8 n8 k8", "microseconds": 4.0, "heuristic_microseconds": 5.0}
     ]
+
+
+def test_plans_of_convolutions_are_a_knob_of_their_own(measured: MeasuredKernels, tmp_path: Path) -> None:
+    faster = CONVOLUTION | {"microseconds": 4.0, "heuristic_microseconds": 5.0}
+    (tmp_path / "artifact.tune-h200.conv_plans.json").write_text(text(faster))
+    assert [k.name for k in measured.knobs()] == ["measured_convolutions"]
+    shown = {"convolution": "float16 x 1x8x8x8", "microseconds": 4.0, "heuristic_microseconds": 5.0}
+    assert measured.record()["measured_convolutions"] == [shown]
+    beside = measured.library({SECTION: RULES | {"measured_convolutions": "1"}}).with_name("conv_plans.json")
+    assert entries(beside) == [faster]
 
 
 def test_libraries_lie_apart_with_what_each_configuration_wants(measured: MeasuredKernels, tmp_path: Path) -> None:
@@ -143,7 +154,8 @@ def test_what_was_measured_lies_beside_the_library_then(made: Path, on_a_gpu: Ca
     result = tune(made)
     assert [(c.option, c.before, c.after) for c in result.changes] == [("measured_products", "0", "1")]
     assert result.kernels["measured_products"][0]["microseconds"] == 4.0
-    assert "measured: 1 products, 1 of them faster otherwise; 0 launches of kernels, 0 of them" in result.notes[0]
+    counts = ("1 products, 1 of them", "0 convolutions, 0 of them", "0 launches of kernels, 0 of them")
+    assert f"measured: {'; '.join(f'{c} faster otherwise' for c in counts)}" in result.notes[0]
     assert entries(made / "lib" / "gemm_algos.json") == [OTHERS, FASTER]
     assert "lib/gemm_algos.json" in manifests.load(made).files
     written = providers.read(made, "cpu")

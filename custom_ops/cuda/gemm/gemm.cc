@@ -5,6 +5,7 @@
 #include <map>
 
 #include "call/tensors.h"
+#include "cuda/launch/provider_options.h"
 #include "cuda/launch/stopwatch.h"
 #include "cuda/launch/stream.h"
 #include "gemm/few_rows_abi.h"
@@ -20,9 +21,6 @@ constexpr unsigned kBestAlignment = 256;
 constexpr int kTuned = 32;  // algorithms measured when tuning
 constexpr int kNameBytes = 256;
 constexpr unsigned kBiasAlignment = 16;  // that epilogues ask for
-// Of ONNX Runtime's cuda_resource.h: asked for of a kernel's context, it is the provider option use_tf32.
-constexpr int kResourceVersion = 3;
-constexpr int kUseTf32 = 10011;
 
 const cublaslt::Api& FindCublaslt() {
   const cublaslt::Api* api = cublaslt::Find();
@@ -50,14 +48,6 @@ template <typename T>
 T* Move(T* data, std::int64_t elements, std::size_t size) {
   using Byte = std::conditional_t<std::is_const_v<T>, const char, char>;
   return static_cast<Byte*>(data) + elements * static_cast<std::int64_t>(size);
-}
-
-bool UsesTf32(const OrtKernelContext* context) {
-  void* value = nullptr;
-  OrtStatus* status = Ort().KernelContext_GetResource(context, kResourceVersion, kUseTf32, &value);
-  if (status == nullptr) return value != nullptr;
-  Ort().ReleaseStatus(status);  // an ONNX Runtime that does not tell: exact
-  return false;
 }
 
 bool IsConstant(const OrtKernelInfo* info, std::size_t input) {

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 
-from onnxopt.graph.rewrite import attention, convolutions, merging, rotary
+from onnxopt.graph.rewrite import attention, convolutions, folded, merging, rotary
 from onnxopt.graph.rewrite.rule_sets import RuleSet
 
 
@@ -14,12 +14,12 @@ class Family:
     """Rules that are right or wrong as a whole: where verification fails, a family is left out by its name.
 
     explanation: what `explain` prints where the rules applied; {} is how often. rules: in flow.py stands when each
-    of them runs. Rules that belong to no family always run.
+    of them runs. A family without rules is a pass, which flow.py calls. Rules that belong to no family always run.
     """
 
     name: str
     explanation: str
-    rules: tuple[RuleSet, ...]
+    rules: tuple[RuleSet, ...] = ()
 
 
 _ROWS = (
@@ -28,6 +28,8 @@ _ROWS = (
     Family("merge", "{} x projections of q, k and v into one product", (*merging.HEADS, *merging.PROJECTIONS)),
     Family("gate", "{} x gate and up projections into one product", merging.GATES),
     Family("tokens", "{} x convolution into a product", (*convolutions.ACTIVATIONS, *convolutions.PRODUCTS)),
+    Family("fold", "{} x bias, factor or normalization into the convolution before it", folded.RULES),
+    Family("channels_last", "{} x convolution in channels last"),
 )
 FAMILIES: Mapping[str, Family] = {family.name: family for family in _ROWS}
 FAMILY_OF: Mapping[RuleSet, str] = {rule_set: family.name for family in _ROWS for rule_set in family.rules}

@@ -1,4 +1,6 @@
-"""The rewrite step, top to bottom: recognise attention, map it to operators, cancel layout changes, merge products."""
+"""The rewrite step, top to bottom: recognise attention, map it to operators, cancel layout changes, merge products.
+
+At last, convolutions get their layout."""
 
 from __future__ import annotations
 
@@ -11,6 +13,7 @@ from onnx_ir.passes import common
 from onnxscript.rewriter import RewriteRuleSet
 
 from onnxopt.graph import read
+from onnxopt.graph.layout import assign, turn_tokens
 from onnxopt.graph.passes.common_subexpressions import MergeEqualNodesPass
 from onnxopt.graph.passes.interface import Interface
 from onnxopt.graph.passes.metadata import remove_onnxscript_metadata
@@ -22,6 +25,7 @@ from onnxopt.graph.rewrite import (
     attention,
     cached,
     convolutions,
+    folded,
     grouped_heads,
     layout,
     merging,
@@ -78,8 +82,12 @@ def rewrite(
         rewriting.apply(merging.PROJECTIONS)
         _convolutions(rewriting)
         rewriting.apply(merging.GATES)
+        if rewriting.apply(folded.RULES):
+            _infer(model)
         if any(rewriting.applied.values()):
             _clean_up(model)
+        if "channels_last" in families:
+            rewriting.applied["channels_last"] = _channels_last(model)
         interface.restore(model)
     return Rewritten(rewriting.applied, refusals)
 
@@ -148,6 +156,21 @@ def _convolutions(rewriting: _Rewriting) -> None:
         _infer(rewriting.model)
     if rewriting.applied != before:
         _cancel(rewriting.model)
+
+
+def _channels_last(model: ir.Model) -> int:
+    """Convolutions compute in channels last. Equal nodes stay apart afterwards: each has Transposes of its own."""
+    if not any(node.op_type == "Conv" for node in model.graph):
+        return 0
+    known = _infer(model)
+    if turn_tokens(model.graph):
+        common.RemoveUnusedNodesPass()(model)
+        known = _infer(model)
+    count = assign(model, known)
+    if count:
+        common.RemoveUnusedNodesPass()(model)
+        UniqueNamesPass()(model)
+    return count
 
 
 def to_portable(model: ir.Model) -> None:

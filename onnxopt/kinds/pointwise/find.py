@@ -17,6 +17,7 @@ from onnxopt.fusion import boundary, cost, eligibility, index_ops
 from onnxopt.fusion.context import Context
 from onnxopt.fusion.depths import depths
 from onnxopt.fusion.region import Kind, Region
+from onnxopt.graph import layout
 from onnxopt.graph.refusal import Refusal
 from onnxopt.graph.shapes.shapes import Shapes
 from onnxopt.kinds.pointwise.group import Group, may_fit, takes_part
@@ -343,8 +344,11 @@ class _Growth:
 
     def _is_slow_alone(self, group: Group) -> bool:
         dtype = self._shapes.dtype(group.domain)
-        moving = [node.op_type for node in group.nodes if not index_ops.is_view(node)]
-        return moving == ["Gelu"] and dtype is not None and dtype.name in _SIXTEEN_BIT
+        moving = [node for node in group.nodes if not index_ops.is_view(node)]
+        if len(moving) == 1 and moving[0].op_type == "Transpose":  # of the layout pass; 79 us for an image, not 8
+            return any(map(layout.is_channels_last, (*moving[0].inputs, *moving[0].outputs)))
+        is_gelu = [node.op_type for node in moving] == ["Gelu"]
+        return is_gelu and dtype is not None and dtype.name in _SIXTEEN_BIT
 
     def refusals(self) -> list[Refusal]:
         """One refusal for every edge between nodes of different regions, where one of the nodes is elementwise."""

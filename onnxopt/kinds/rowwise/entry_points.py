@@ -24,6 +24,7 @@ from onnxopt.program.rowwise import RowProgram
 _LEAST_COPIED = 4  # bytes of one copy to shared memory
 LAYOUTS = ("held", "ragged", "piped", "ring", "split", "looped", "strided")  # in the order in which the host tries them
 _MOST_LENGTHS = 3  # row lengths that have an entry point of their own
+_MOST_STRIDED_LENGTHS = 6
 _LOOPED_THREADS = 512
 _CLUSTER = 8
 
@@ -235,13 +236,13 @@ def split_variants(name: str, program: RowProgram, shape: RowShape, modes: str) 
 
 
 def _strided(name: str, program: RowProgram, grids: Sequence[Grid], modes: str) -> list[RowVariant]:
-    """Variants for rows of elements that are not contiguous: for the longest known row, and for any row."""
-    known = [g.length for g in grids if g.length is not None]
+    """Variants for rows of elements that are not contiguous: for the most common lengths, and for any length."""
+    common = [length for length, _ in collections.Counter(g.length for g in grids).most_common(_MOST_STRIDED_LENGTHS)]
     values = sum(len(stage.reductions) for stage in program.stages)
-    work = _work(program, grids, modes)
-    *held, fallback = launch_shapes.for_strided(max(known) if known else None, widest(program), values, work)
+    works = {n: _work(program, [g for g in grids if g.length == n], modes) for n in common}
+    *shapes, fallback = launch_shapes.for_strided(works, widest(program), values)
     flat = "".join(mode if mode == Mode.FLAT else Mode.ANY for mode in modes)
     return [
-        *(_variant(name, "strided", flat, shape) for shape in held),
+        *(_variant(name, "strided", flat, shape) for shape in shapes),
         _variant(name, "strided", Mode.ANY * len(program.leaves), fallback),
     ]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Mapping
 
 from onnxopt.kinds.rowwise.thresholds import measured
 from onnxopt.program.hardware import ACCESS_BYTES, SECTOR_BYTES, STATIC_SHARED_BYTES, WARP
@@ -171,27 +172,53 @@ def shared_bytes(resident: int) -> int:
     return limits.shared_bytes // max(resident, 1) - limits.reserved_shared_bytes
 
 
-def for_strided(length: int | None, widest: int, values: int, work: RowWork) -> list[RowShape]:
-    """Shapes for rows of elements that are not contiguous, those for wide vectors first.
+def for_strided(works: Mapping[int | None, RowWork], widest: int, values: int) -> list[RowShape]:
+    """Shapes for rows of elements that are not contiguous, in the order in which the host tries them: those for wide
+    vectors first, then those for short rows.
 
-    values: the number of values that all stages reduce; each takes shared memory.
+    works: by the length of a row, None where it is not known. values: the number of values that all stages reduce; each
+    takes shared memory.
     """
     shapes = []
     for vector in dict.fromkeys((min(widest, 4), 1)):
-        held = None if length is None else _strided_held(length, vector, values, work)
-        shapes.append(held or RowShape("strided", vector, 0, 8, 256))
+        looped = None
+        for length in sorted(works, key=lambda n: math.inf if n is None else n):
+            held = None if length is None else _strided_held(length, vector, values, works[length])
+            if held is None:
+                looped = looped or _strided_looped(vector, works[length])
+            else:
+                shapes.append(held)
+        shapes += [looped] if looped else []
     return [*shapes, RowShape("strided", 1, 0, 8, 256)]
 
 
-def _strided_held(length: int, vector: int, values: int, work: RowWork) -> RowShape | None:
+def _threads_side_by_side(vector: int, work: RowWork) -> int:
+    """As many as a warp has, or fewer where the rows would not give every multiprocessor a block."""
     limits = measured()
-    side = WARP  # threads side by side
+    side = WARP
     while (
         work.rows is not None
         and work.rows < limits.multiprocessors * side * vector
         and side * vector * work.size > SECTOR_BYTES
     ):
         side //= 2
+    return side
+
+
+def _strided_looped(vector: int, work: RowWork) -> RowShape:
+    """For rows too long to be held: the fewer blocks there are, the more threads share a row."""
+    if work.rows is None:
+        return RowShape("strided", vector, 0, 8, 256)
+    limits = measured()
+    side = _threads_side_by_side(vector, work)
+    blocks = work.rows // (side * vector)
+    threads = next((t for t in (256, 512) if blocks * t >= limits.multiprocessors * 1024), 1024)
+    return RowShape("strided", vector, 0, threads // side, threads)
+
+
+def _strided_held(length: int, vector: int, values: int, work: RowWork) -> RowShape | None:
+    limits = measured()
+    side = _threads_side_by_side(vector, work)
     least = 512 if side == WARP else 256
     for threads in (128, 256, 512, 1024):
         lanes = threads // side

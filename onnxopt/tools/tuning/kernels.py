@@ -1,10 +1,10 @@
-"""Measurements that the library makes itself: algorithms of matrix products, and entry points of its kernels.
+"""Measurements that the library makes itself: algorithms of matrix products, plans of convolutions, and entry points.
 
-With ONNXOPT_GEMM_TUNE and ONNXOPT_LAUNCH_TUNE set, the library measures every product and kernel that has no entry yet
-when it first runs it, and writes the entry to a file (custom_ops/kernel_file/measured/). Without them it
-reads such files beside itself; a file may hold entries of several GPUs. Here a process of its own runs the model once
-with both variables set. Copies of the library with and without the entries lie in folders of their own, so that
-sessions with either can be timed in turn.
+With ONNXOPT_GEMM_TUNE, ONNXOPT_CONV_TUNE and ONNXOPT_LAUNCH_TUNE set, the library measures every product, convolution
+and kernel that has no entry yet when it first runs it, and writes the entry to a file
+(custom_ops/kernel_file/measured/). Without them it reads such files beside itself; a file may hold entries of several
+GPUs. Here a process of its own runs the model once with these variables set. Copies of the library with and without the
+entries lie in folders of their own, so that sessions with either can be timed in turn.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ _OFF, _ON = "0", "1"
 # option: file beside the library, variable that has it written, what an entry says of the rule's choice
 _KINDS = {
     "measured_products": (layout.PRODUCT_ALGORITHMS, "ONNXOPT_GEMM_TUNE", "heuristic_microseconds"),
+    "measured_convolutions": (layout.CONVOLUTION_PLANS, "ONNXOPT_CONV_TUNE", "heuristic_microseconds"),
     "measured_launches": (layout.LAUNCH_CHOICES, "ONNXOPT_LAUNCH_TUNE", "rule_microseconds"),
 }
 FILES = tuple(f"{layout.LIBRARY_FOLDER}/{file}" for file, _, _ in _KINDS.values())  # below the artifact; tune's own
@@ -92,7 +93,7 @@ class MeasuredKernels:
 
     def record(self) -> dict[str, list[Entry]]:
         """What was measured to be faster than the rule's choice, for people."""
-        shown = ("product", "kernel", "size", "symbol", "microseconds")
+        shown = ("product", "convolution", "kernel", "size", "symbol", "microseconds")
         return {
             option: [{k: e[k] for k in (*shown, rule) if k in e} for e in self._gains(option)]
             for option, (_, _, rule) in _KINDS.items()
@@ -103,7 +104,7 @@ class MeasuredKernels:
         counts = [
             (sum(e["gpu"] == self._gpu for e in _entries(self._measured[o])), len(self._gains(o))) for o in _KINDS
         ]
-        words = ("products", "launches of kernels")
+        words = ("products", "convolutions", "launches of kernels")
         texts = [
             f"{n} {word}, {gains} of them faster otherwise" for word, (n, gains) in zip(words, counts, strict=True)
         ]

@@ -15,7 +15,8 @@ from tests.support.attention_graphs import Attention, ops, rewritten
 def test_every_rule_is_of_one_family() -> None:
     rules = [rule_set for family in FAMILIES.values() for rule_set in family.rules]
     assert len(rules) == len(set(rules)) == len(FAMILY_OF)
-    assert all(any(rule_set.counted for rule_set in family.rules) for family in FAMILIES.values())
+    assert all(any(rule_set.counted for rule_set in family.rules) for family in FAMILIES.values() if family.rules)
+    assert [name for name, family in FAMILIES.items() if not family.rules] == ["channels_last"]
 
 
 @pytest.mark.parametrize("name", FAMILIES)
@@ -29,7 +30,7 @@ def test_families_of_other_versions_are_named() -> None:
     assert explain.rewrites_text({"attention": 0, "norms": 2}) == "2 x norms"
 
 
-@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize("name", [name for name, family in FAMILIES.items() if family.rules])
 def test_a_family_that_is_left_out_applies_nothing(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     applied: list[str | None] = []
     apply = flow._apply

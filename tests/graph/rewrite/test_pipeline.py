@@ -34,7 +34,15 @@ def test_the_manifest_says_what_was_rewritten(source: Path, artifact: Path) -> N
     manifest = onnxopt.optimize(source, artifact, archs=()).manifest
     assert _ops(artifact / "model.onnx") == [("com.microsoft", "Attention")]
     assert manifest.verify.status == "passed"
-    assert manifest.rewrites == {"attention": 1, "rotary": 0, "merge": 1, "gate": 0, "tokens": 0}
+    assert manifest.rewrites == {
+        "attention": 1,
+        "rotary": 0,
+        "merge": 1,
+        "gate": 0,
+        "tokens": 0,
+        "fold": 0,
+        "channels_last": 0,
+    }
     assert manifest.ort_min == "1.21"
     assert "1 x attention into one operator" in onnxopt.explain(artifact)
     assert manifests.load(artifact).rewrites == manifest.rewrites

@@ -43,7 +43,7 @@ def chosen() -> Iterator[str]:
         yield f"length {' '.join(map(str, case))}: {_line(for_length(length, 16 // work.size, work))}"
     for case in itertools.product((33, 256, 2000, None), (1, 2, 4, 8), (1, 3), (None, 924)):
         length, size, values, rows = case
-        shapes = for_strided(length, 16 // size, values, RowWork(size, rows=rows))
+        shapes = for_strided({length: RowWork(size, rows=rows)}, 16 // size, values)
         yield f"strided {' '.join(map(str, case))}: {'; '.join(map(_line, shapes))}"
 
 

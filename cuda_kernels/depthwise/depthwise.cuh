@@ -1,0 +1,5 @@
+// What generated depthwise kernels include.
+#pragma once
+
+#include "depthwise/banded.cuh"
+#include "depthwise/direct.cuh"

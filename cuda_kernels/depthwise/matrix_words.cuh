@@ -1,0 +1,102 @@
+// Warp-wide moves of 8x8 matrices of 16-bit elements between registers and shared memory, and products of them.
+//
+// Register i of lane t holds elements (t / 4, 2 (t % 4)) and (t / 4, 2 (t % 4) + 1) of matrix i; lane 8 i + r gives the
+// address of row r of matrix i, 16 bytes, in shared memory. Transposed: the elements of column r of it.
+#pragma once
+
+#include "device/dtypes.cuh"
+
+namespace onnxopt {
+
+template <typename T>
+__device__ inline uint32_t pack(T low, T high) {
+  return static_cast<uint32_t>(low.bits) | static_cast<uint32_t>(high.bits) << 16;
+}
+
+}  // namespace onnxopt
+
+// Where g++ compiles device code, a header of the tests has the same functions in C++.
+#ifdef __CUDACC__
+
+namespace onnxopt {
+
+__device__ inline uint32_t shared_address(const void* pointer) {
+  return static_cast<uint32_t>(__cvta_generic_to_shared(pointer));
+}
+
+__device__ inline void load_matrices(uint32_t (&x)[4], uint32_t row) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3])
+               : "r"(row));
+}
+
+__device__ inline void load_matrices(uint32_t (&x)[2], uint32_t row) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x2.shared.b16 {%0, %1}, [%2];" : "=r"(x[0]), "=r"(x[1]) : "r"(row));
+}
+
+__device__ inline void load_matrices_transposed(uint32_t (&x)[4], uint32_t row) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3])
+               : "r"(row));
+}
+
+__device__ inline void store_matrices_transposed(uint32_t row, const uint32_t (&x)[4]) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(row), "r"(x[0]),
+               "r"(x[1]), "r"(x[2]), "r"(x[3])
+               : "memory");
+}
+
+__device__ inline void store_matrices(uint32_t row, uint32_t x0, uint32_t x1) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x2.shared.b16 [%0], {%1, %2};" ::"r"(row), "r"(x0), "r"(x1) : "memory");
+}
+
+__device__ inline void store_matrices(uint32_t row, uint32_t x0, uint32_t x1, uint32_t x2, uint32_t x3) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(row), "r"(x0), "r"(x1), "r"(x2),
+               "r"(x3)
+               : "memory");
+}
+
+// y = a b + x, a of 16 rows, b of 8 columns. y may be x.
+template <typename T>
+struct Product;
+
+#define ONNXOPT_PRODUCT(storage, name)                                                                                 \
+  template <>                                                                                                          \
+  struct Product<storage> {                                                                                            \
+    __device__ static void add(float (&y)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1, const float (&x)[4]) { \
+      asm("mma.sync.aligned.m16n8k16.row.col.f32." name "." name                                                       \
+          ".f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%10, %11, %12, %13};"                                   \
+          : "=f"(y[0]), "=f"(y[1]), "=f"(y[2]), "=f"(y[3])                                                             \
+          : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1), "f"(x[0]), "f"(x[1]), "f"(x[2]), "f"(x[3])); \
+    }                                                                                                                  \
+    __device__ static void add(float (&y)[4], const uint32_t (&a)[2], uint32_t b, const float (&x)[4]) {               \
+      asm("mma.sync.aligned.m16n8k8.row.col.f32." name "." name                                                        \
+          ".f32 {%0, %1, %2, %3}, {%4, %5}, {%6}, {%7, %8, %9, %10};"                                                  \
+          : "=f"(y[0]), "=f"(y[1]), "=f"(y[2]), "=f"(y[3])                                                             \
+          : "r"(a[0]), "r"(a[1]), "r"(b), "f"(x[0]), "f"(x[1]), "f"(x[2]), "f"(x[3]));                                 \
+    }                                                                                                                  \
+  };
+ONNXOPT_PRODUCT(float16, "f16")
+ONNXOPT_PRODUCT(bfloat16, "bf16")
+#undef ONNXOPT_PRODUCT
+
+template <typename T>
+__device__ inline uint32_t narrow_pair(float low, float high);
+
+template <>
+__device__ inline uint32_t narrow_pair<float16>(float low, float high) {
+  uint32_t y;
+  asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(y) : "f"(high), "f"(low));
+  return y;
+}
+
+template <>
+__device__ inline uint32_t narrow_pair<bfloat16>(float low, float high) {
+  uint32_t y;
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(y) : "f"(high), "f"(low));
+  return y;
+}
+
+}  // namespace onnxopt
+
+#endif

@@ -1,0 +1,72 @@
+#include "call/convolution.h"
+
+#include <limits>
+#include <string>
+
+#include "support/error.h"
+
+namespace onnxopt {
+namespace {
+
+constexpr std::int64_t kMostDim = std::numeric_limits<std::int32_t>::max();
+
+[[noreturn]] void Misfit(const Convolution& convolution, const Shape* inputs, const std::string& problem) {
+  std::string text = problem + ": x " + ToString(inputs[convolution.x]) + ", w " + ToString(inputs[convolution.w]);
+  if (convolution.group != 1) text += ", " + std::to_string(convolution.group) + " groups";
+  if (convolution.bias) text += ", bias " + ToString(inputs[*convolution.bias]);
+  if (convolution.residual) text += ", residual " + ToString(inputs[*convolution.residual]);
+  throw Error(text);
+}
+
+bool WeightFits(const Convolution& convolution, const Shape& w, std::int64_t channels) {
+  const std::int64_t* kernel = convolution.window.kernel;
+  const std::int64_t of_group = channels / convolution.group;
+  if (channels % convolution.group != 0 || w.rank == 0 || w.dims[0] % convolution.group != 0) return false;
+  if (w.rank == 2) return kernel[0] == 1 && kernel[1] == 1 && w.dims[1] == of_group;
+  return w.rank == 4 && w.dims[1] == kernel[0] && w.dims[2] == kernel[1] && w.dims[3] == of_group;
+}
+
+}  // namespace
+
+Shape ConvolutionSizes::output() const {
+  Shape shape{};
+  shape.rank = 4;
+  const std::int64_t dims[] = {n, output_h, output_w, k};
+  for (std::size_t d = 0; d < 4; ++d) shape.dims[d] = dims[d];
+  return shape;
+}
+
+ConvolutionSizes MakeConvolution(const Convolution& convolution, const Shape* inputs) {
+  const Shape& x = inputs[convolution.x];
+  const Shape& w = inputs[convolution.w];
+  if (x.rank != 4) Misfit(convolution, inputs, "the convolution's input is not [N, H, W, C]");
+  if (!WeightFits(convolution, w, x.dims[3])) Misfit(convolution, inputs, "the weight does not fit the input");
+  for (std::size_t d = 0; d < 4; ++d) {
+    if (x.dims[d] > kMostDim) Misfit(convolution, inputs, "a dim is above 2^31");
+  }
+  const Slide down = SlideAlong(convolution.window, 0, x.dims[1]);
+  const Slide across = SlideAlong(convolution.window, 1, x.dims[2]);
+  if (down.output < 1 || across.output < 1) {
+    Misfit(convolution, inputs, "Invalid input shape, the kernel is larger than the padded input");
+  }
+  ConvolutionSizes sizes{x.dims[0],
+                         x.dims[1],
+                         x.dims[2],
+                         x.dims[3],
+                         w.dims[0],
+                         convolution.window.kernel[0],
+                         convolution.window.kernel[1],
+                         down.output,
+                         across.output,
+                         {down.pad_before, across.pad_before, down.pad_after, across.pad_after}};
+  if (convolution.bias) {
+    const Shape& bias = inputs[*convolution.bias];
+    if (bias.rank != 1 || bias.dims[0] != sizes.k) Misfit(convolution, inputs, "the bias has not one number a channel");
+  }
+  if (convolution.residual && !(inputs[*convolution.residual] == sizes.output())) {
+    Misfit(convolution, inputs, "the residual has not the output's shape " + ToString(sizes.output()));
+  }
+  return sizes;
+}
+
+}  // namespace onnxopt

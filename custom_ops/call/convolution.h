@@ -1,0 +1,22 @@
+// One call of a convolution kernel.
+#pragma once
+
+#include "program/convolution.h"
+#include "program/shape.h"
+
+namespace onnxopt {
+
+// The sizes of one call. pads: top, left, bottom, right.
+struct ConvolutionSizes {
+  std::int64_t n, h, w, c;
+  std::int64_t k, r, s;
+  std::int64_t output_h, output_w;
+  std::int64_t pads[4];
+
+  Shape output() const;
+};
+
+// Throws Error with all shapes where they do not fit together, and where the kernel is larger than the padded input.
+ConvolutionSizes MakeConvolution(const Convolution& convolution, const Shape* inputs);
+
+}  // namespace onnxopt

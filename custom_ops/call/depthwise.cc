@@ -1,0 +1,69 @@
+#include "call/depthwise.h"
+
+#include <string>
+
+#include "call/tensors.h"
+#include "program/shape.h"
+
+namespace onnxopt {
+namespace {
+
+void CheckReads(const Depthwise& depthwise, const DepthwisePart& part, const Shape* shapes, const Shape& result) {
+  for (const DepthwiseRead& read : part.reads) {
+    const Shape& shape = shapes[read.input];
+    const std::uint64_t channels =
+        read.form == DepthwiseForm::kChannel ? static_cast<std::uint64_t>(depthwise.channels) : 1;
+    const bool fits = read.form == DepthwiseForm::kElement ? shape == result : shape.count() == channels;
+    if (fits) continue;
+    throw Error("depthwise convolution: input " + std::to_string(read.input) + " of shape " + ToString(shape) +
+                " does not fit the result's shape " + ToString(result));
+  }
+}
+
+Shape Of(std::int64_t a, std::int64_t b, std::int64_t c, std::int64_t d) {
+  Shape shape;
+  shape.rank = 4;
+  shape.dims[0] = a;
+  shape.dims[1] = b;
+  shape.dims[2] = c;
+  shape.dims[3] = d;
+  return shape;
+}
+
+}  // namespace
+
+DepthwiseCall OpenCall(const Depthwise& depthwise, OrtKernelContext* context) {
+  Shape shapes[kDepthwiseInputs];
+  DepthwiseCall call{};
+  for (std::size_t k = 0; k < depthwise.inputs.size(); ++k) call.input[k] = InputTensor(context, k, &shapes[k]);
+  const Shape& x = shapes[depthwise.x];
+  const Shape& weight = shapes[depthwise.weight];
+  const Window& window = depthwise.window;
+  const std::int64_t channels = depthwise.channels;
+  const bool biased = !depthwise.bias || shapes[*depthwise.bias].count() == static_cast<std::uint64_t>(channels);
+  if (x.rank != 4 || x.dims[3] != channels || !biased ||
+      !(weight == Of(window.kernel[0], window.kernel[1], 1, channels))) {
+    throw Error("depthwise convolution of " + std::to_string(channels) + " channels: x " + ToString(x) +
+                " and weight " + ToString(weight) + " do not fit together");
+  }
+  const Slide down = SlideAlong(window, 0, x.dims[1]);
+  const Slide across = SlideAlong(window, 1, x.dims[2]);
+  if (down.output < 1 || across.output < 1) {
+    throw Error("depthwise convolution: the kernel is larger than its padded input " + ToString(x));
+  }
+  call.batch = x.dims[0];
+  call.height = x.dims[1];
+  call.width = x.dims[2];
+  call.out_height = down.output;
+  call.out_width = across.output;
+  call.pad_top = down.pad_before;
+  call.pad_left = across.pad_before;
+  const Shape result = Of(call.batch, call.out_height, call.out_width, channels);
+  CheckReads(depthwise, depthwise.after, shapes, result);
+  if (depthwise.before) CheckReads(depthwise, *depthwise.before, shapes, result);
+  call.y = OutputTensor(context, 0, result);
+  if (result.count() == 0) call.y = nullptr;
+  return call;
+}
+
+}  // namespace onnxopt

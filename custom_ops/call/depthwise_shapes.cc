@@ -1,0 +1,16 @@
+#include "call/depthwise_shapes.h"
+
+#include "call/window_dims.h"
+
+namespace onnxopt {
+
+void InferShapes(const Depthwise& depthwise, OrtShapeInferContext* context) {
+  const auto inputs = InputDims(context, depthwise.inputs.size());
+  const std::optional<Dims>& x = inputs[depthwise.x];
+  if (!x || x->size() != 4) return;
+  const Window& window = depthwise.window;
+  SetOutputDims(context, 0, depthwise.output,
+                {(*x)[0], Behind(window, 0, (*x)[1]), Behind(window, 1, (*x)[2]), Dim{depthwise.channels, ""}});
+}
+
+}  // namespace onnxopt

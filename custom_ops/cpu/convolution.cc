@@ -1,0 +1,159 @@
+#include "cpu/convolution.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cmath>
+#include <vector>
+
+#include "call/convolution.h"
+#include "call/tensors.h"
+#include "cpu/evaluate/best_evaluator.h"
+
+namespace onnxopt {
+namespace {
+
+#if defined(__x86_64__)
+#define ONNXOPT_EVERY_X86 __attribute__((target_clones("avx512f", "avx2", "default")))
+#else
+#define ONNXOPT_EVERY_X86
+#endif
+
+constexpr std::int64_t kLanes = 16;  // partial sums, so that the order of additions is the same on every CPU
+
+// sums[lane] += x[i] * w[i] for i = lane, lane + kLanes, ...
+ONNXOPT_EVERY_X86 void AddProducts(const float* x, const float* w, std::int64_t count, float* sums) {
+  std::int64_t i = 0;
+  for (; i + kLanes <= count; i += kLanes) {
+    for (std::int64_t lane = 0; lane < kLanes; ++lane) sums[lane] += x[i + lane] * w[i + lane];
+  }
+  for (; i < count; ++i) sums[i % kLanes] += x[i] * w[i];
+}
+
+float Activate(ConvolutionActivation activation, float x) {
+  if (activation == ConvolutionActivation::kRelu) return x < 0 ? 0 : x;  // keeps NaN
+  return activation == ConvolutionActivation::kSilu ? x / (1 + std::exp(-x)) : x;
+}
+
+// A tensor as float32: itself, or a copy.
+class Floats {
+ public:
+  Floats(Dtype dtype, const void* data, std::int64_t count) : data_(static_cast<const float*>(data)) {
+    const StepFunction load = BestEvaluator().load(dtype);
+    if (load == nullptr) return;
+    copy_.resize(static_cast<std::size_t>(count));
+    if (count > 0) load(copy_.data(), data, nullptr, nullptr, copy_.size());
+    data_ = copy_.data();
+  }
+
+  const float* data() const { return data_; }
+
+ private:
+  const float* data_;
+  std::vector<float> copy_;
+};
+
+// One call's work: a task is a row of the output. An allocation failure is kept, as exceptions must not reach the
+// thread pool.
+class Job {
+ public:
+  Job(const Convolution& convolution, const ConvolutionSizes& sizes, const void* const* inputs, void* output)
+      : convolution_(convolution),
+        s_(sizes),
+        x_(convolution.dtype, inputs[convolution.x], sizes.n * sizes.h * sizes.w * sizes.c),
+        w_(convolution.dtype, inputs[convolution.w], sizes.k * sizes.r * sizes.s * (sizes.c / convolution.group)),
+        bias_(convolution.dtype, convolution.bias ? inputs[*convolution.bias] : nullptr,
+              convolution.bias ? sizes.k : 0),
+        residual_(convolution.residual ? static_cast<const char*>(inputs[*convolution.residual]) : nullptr),
+        output_(static_cast<char*>(output)) {}
+
+  std::size_t tasks() const { return static_cast<std::size_t>(s_.n * s_.output_h); }
+
+  void Run(std::size_t task) noexcept {
+    try {
+      Line(static_cast<std::int64_t>(task) / s_.output_h, static_cast<std::int64_t>(task) % s_.output_h);
+    } catch (...) {
+      out_of_memory_.store(true, std::memory_order_relaxed);
+    }
+  }
+
+  void Finish() const {
+    if (out_of_memory_.load(std::memory_order_relaxed)) throw Error("out of memory for scratch space");
+  }
+
+ private:
+  void Line(std::int64_t n, std::int64_t row) const {
+    const std::int64_t count = s_.output_w * s_.k;
+    const std::size_t first = static_cast<std::size_t>((n * s_.output_h + row) * count) * Size(convolution_.dtype);
+    std::vector<float> line(static_cast<std::size_t>(count));
+    const Floats residual(convolution_.dtype, residual_ == nullptr ? nullptr : residual_ + first,
+                          residual_ == nullptr ? 0 : count);
+    for (std::int64_t column = 0; column < s_.output_w; ++column) {
+      for (std::int64_t k = 0; k < s_.k; ++k) {
+        const std::int64_t at = column * s_.k + k;
+        float value = Sum(n, row, column, k);
+        if (convolution_.bias) value += bias_.data()[k];
+        if (residual_ != nullptr && !convolution_.residual_last) value += residual.data()[at];
+        value = Activate(convolution_.activation, value);
+        if (residual_ != nullptr && convolution_.residual_last) value += residual.data()[at];
+        line[static_cast<std::size_t>(at)] = value;
+      }
+    }
+    const StepFunction store = BestEvaluator().store(convolution_.dtype);
+    if (store != nullptr) {
+      store(output_ + first, line.data(), nullptr, nullptr, line.size());
+    } else {
+      std::copy(line.begin(), line.end(), reinterpret_cast<float*>(output_ + first));
+    }
+  }
+
+  float Sum(std::int64_t n, std::int64_t row, std::int64_t column, std::int64_t k) const {
+    const Window& window = convolution_.window;
+    const std::int64_t channels = s_.c / convolution_.group;
+    const std::int64_t first = k / (s_.k / convolution_.group) * channels;
+    float sums[kLanes] = {};
+    for (std::int64_t r = 0; r < s_.r; ++r) {
+      const std::int64_t h = row * window.strides[0] - s_.pads[0] + r * window.dilations[0];
+      if (h < 0 || h >= s_.h) continue;
+      for (std::int64_t s = 0; s < s_.s; ++s) {
+        const std::int64_t w = column * window.strides[1] - s_.pads[1] + s * window.dilations[1];
+        if (w < 0 || w >= s_.w) continue;
+        AddProducts(x_.data() + ((n * s_.h + h) * s_.w + w) * s_.c + first,
+                    w_.data() + ((k * s_.r + r) * s_.s + s) * channels, channels, sums);
+      }
+    }
+    float total = 0;
+    for (const float sum : sums) total += sum;
+    return total;
+  }
+
+  const Convolution& convolution_;
+  const ConvolutionSizes& s_;
+  const Floats x_;
+  const Floats w_;
+  const Floats bias_;
+  const char* residual_;
+  char* output_;
+  std::atomic<bool> out_of_memory_{false};
+};
+
+}  // namespace
+
+void ConvolutionCpuKernel::Compute(OrtKernelContext* context) const {
+  const Convolution& convolution = kernel().meaning.As<Convolution>();
+  Shape shapes[kConvolutionInputs];
+  const void* inputs[kConvolutionInputs] = {};
+  for (std::size_t k = 0; k < convolution.inputs; ++k) inputs[k] = InputTensor(context, k, &shapes[k]);
+  const ConvolutionSizes sizes = MakeConvolution(convolution, shapes);
+  void* output = OutputTensor(context, 0, sizes.output());
+  if (output == nullptr || sizes.output().count() == 0) return;
+  Job job(convolution, sizes, inputs, output);
+  const auto run = [](void* data, std::size_t t) { static_cast<Job*>(data)->Run(t); };
+  if (job.tasks() == 1) {
+    job.Run(0);
+  } else {
+    Check(Ort().KernelContext_ParallelFor(context, run, job.tasks(), 0, &job));
+  }
+  job.Finish();
+}
+
+}  // namespace onnxopt

@@ -1,0 +1,187 @@
+#include "cpu/depthwise.h"
+
+#include <algorithm>
+#include <atomic>
+#include <vector>
+
+#include "cpu/blocks/peephole.h"
+#include "cpu/evaluate/best_evaluator.h"
+#include "cpu/pointwise.h"
+
+namespace onnxopt {
+namespace {
+
+constexpr std::uint64_t kMostRowTasks = 256;
+
+// A part's program over one row of pixels, of which only the addresses change from row to row.
+class RowRunner {
+ public:
+  // output: anything but null.
+  RowRunner(const DepthwisePart& part, const Program& program, const PlanCache& plans, const DepthwiseCall& call,
+            std::int64_t width, std::int64_t channels)
+      : part_(part), program_(program) {
+    const Shape row{2, {width, channels}};
+    domain_.count = static_cast<std::uint64_t>(width * channels);
+    static unsigned char somewhere = 0;  // outputs that are written are told apart by not being null
+    domain_.output[0] = &somewhere;
+    domain_.input[0] = &somewhere;
+    Collapse(row, row, &domain_.access[0]);
+    for (std::size_t k = 0; k < part.reads.size(); ++k) {
+      const DepthwiseRead& read = part.reads[k];
+      const Shape one{1, {read.form == DepthwiseForm::kChannel ? channels : 1}};
+      domain_.input[k + 1] = call.input[read.input];
+      Collapse(read.form == DepthwiseForm::kElement ? row : one, row, &domain_.access[k + 1]);
+    }
+    tiling_ = Tile(program, domain_);
+    plan_ = plans.For(tiling_.key);
+  }
+
+  // first: the row's first element among those of a tensor of the result's shape.
+  void Run(const void* x, std::uint64_t first, void* y) const {
+    Domain domain = domain_;
+    domain.input[0] = x;
+    domain.output[0] = y;
+    for (std::size_t k = 0; k < part_.reads.size(); ++k) {
+      if (part_.reads[k].form != DepthwiseForm::kElement) continue;
+      domain.input[k + 1] = static_cast<const char*>(domain_.input[k + 1]) + first * Size(program_.inputs[k + 1]);
+    }
+    RunBlocks(program_, *plan_, tiling_, domain, 0, domain.count);
+  }
+
+ private:
+  const DepthwisePart& part_;
+  const Program& program_;
+  Domain domain_;
+  Tiling tiling_;
+  std::shared_ptr<const Plan> plan_;
+};
+
+// One call's work: a task computes some rows of the result.
+class RowJob {
+ public:
+  RowJob(const Depthwise& depthwise, const DepthwiseCall& call, const RowRunner* before, const RowRunner& after)
+      : depthwise_(depthwise),
+        call_(call),
+        before_(before),
+        after_(after),
+        size_(Size(depthwise.dtype())),
+        load_(BestEvaluator().load(depthwise.dtype())),
+        rows_(static_cast<std::uint64_t>(call.batch * call.out_height)),
+        task_((rows_ - 1) / kMostRowTasks + 1),
+        weight_(
+            Widened(depthwise.weight, depthwise.window.kernel[0] * depthwise.window.kernel[1] * depthwise.channels)),
+        bias_(depthwise.bias ? Widened(*depthwise.bias, depthwise.channels) : std::vector<float>()) {}
+
+  std::size_t tasks() const { return static_cast<std::size_t>((rows_ - 1) / task_ + 1); }
+
+  void Run(std::size_t t) noexcept {
+    try {
+      for (std::uint64_t row = t * task_; row < std::min(rows_, (t + 1) * task_); ++row)
+        Row(static_cast<std::int64_t>(row));
+    } catch (...) {
+      failed_.store(true, std::memory_order_relaxed);
+    }
+  }
+
+  void Finish() const {
+    if (failed_.load(std::memory_order_relaxed)) throw Error("out of memory for scratch space");
+  }
+
+ private:
+  std::vector<float> Widened(std::size_t input, std::int64_t count) const {
+    std::vector<float> values(static_cast<std::size_t>(count));
+    Widen(call_.input[input], values.size(), values.data());
+    return values;
+  }
+
+  void Widen(const void* from, std::size_t count, float* to) const {
+    if (load_ == nullptr) {
+      std::copy_n(static_cast<const float*>(from), count, to);
+    } else {
+      load_(to, from, nullptr, nullptr, count);
+    }
+  }
+
+  void Row(std::int64_t row) const {
+    const Window& window = depthwise_.window;
+    const std::int64_t channels = depthwise_.channels;
+    const auto width = static_cast<std::size_t>(call_.width * channels);
+    std::vector<float> sums(static_cast<std::size_t>(call_.out_width * channels));
+    std::vector<float> x(width);
+    std::vector<unsigned char> prepared(before_ == nullptr ? 0 : width * size_);
+    for (std::size_t k = 0; k < bias_.size() && k < sums.size(); ++k) sums[k] = bias_[k];
+    for (std::size_t k = static_cast<std::size_t>(channels); k < sums.size(); ++k) {
+      sums[k] = sums[k - static_cast<std::size_t>(channels)];
+    }
+    const std::int64_t top = row % call_.out_height * window.strides[0] - call_.pad_top;
+    for (std::int64_t r = 0; r < window.kernel[0]; ++r) {
+      const std::int64_t h = top + r * window.dilations[0];
+      if (h < 0 || h >= call_.height || width == 0) continue;
+      const std::int64_t at = row / call_.out_height * call_.height + h;
+      const void* from =
+          static_cast<const char*>(call_.input[depthwise_.x]) + static_cast<std::size_t>(at) * width * size_;
+      if (before_ != nullptr) {
+        before_->Run(from, 0, prepared.data());
+        from = prepared.data();
+      }
+      Widen(from, width, x.data());
+      AddRow(x.data(), weight_.data() + r * window.kernel[1] * channels, sums.data());
+    }
+    const std::uint64_t first = static_cast<std::uint64_t>(row) * sums.size();
+    after_.Run(sums.data(), first, static_cast<char*>(call_.y) + first * Size(depthwise_.output));
+  }
+
+  // A row of inputs through a row of weights.
+  void AddRow(const float* x, const float* weights, float* sums) const {
+    const Window& window = depthwise_.window;
+    const std::int64_t channels = depthwise_.channels;
+    for (std::int64_t w = 0; w < call_.out_width; ++w) {
+      for (std::int64_t s = 0; s < window.kernel[1]; ++s) {
+        const std::int64_t column = w * window.strides[1] - call_.pad_left + s * window.dilations[1];
+        if (column < 0 || column >= call_.width) continue;
+        const float* const pixel = x + column * channels;
+        const float* const weight = weights + s * channels;
+        float* const sum = sums + w * channels;
+        for (std::int64_t c = 0; c < channels; ++c) sum[c] += pixel[c] * weight[c];
+      }
+    }
+  }
+
+  const Depthwise& depthwise_;
+  const DepthwiseCall& call_;
+  const RowRunner* const before_;
+  const RowRunner& after_;
+  const std::size_t size_;
+  const StepFunction load_;
+  const std::uint64_t rows_;
+  const std::uint64_t task_;
+  const std::vector<float> weight_;
+  const std::vector<float> bias_;
+  std::atomic<bool> failed_{false};
+};
+
+}  // namespace
+
+DepthwiseCpuKernel::DepthwiseCpuKernel(const Kernel& kernel)
+    : FusedKernel(kernel),
+      depthwise_(kernel.meaning.As<Depthwise>()),
+      before_(depthwise_.before ? Peephole(depthwise_.before->program) : Program()),
+      after_(Peephole(depthwise_.after.program)),
+      before_plans_(before_),
+      after_plans_(after_) {}
+
+void DepthwiseCpuKernel::Compute(OrtKernelContext* context) const {
+  const DepthwiseCall call = OpenCall(depthwise_, context);
+  if (call.y == nullptr) return;
+  std::optional<RowRunner> before;
+  if (depthwise_.before && call.width > 0) {
+    before.emplace(*depthwise_.before, before_, before_plans_, call, call.width, depthwise_.channels);
+  }
+  const RowRunner after(depthwise_.after, after_, after_plans_, call, call.out_width, depthwise_.channels);
+  RowJob job(depthwise_, call, before ? &*before : nullptr, after);
+  const auto run = [](void* data, std::size_t t) { static_cast<RowJob*>(data)->Run(t); };
+  Check(Ort().KernelContext_ParallelFor(context, run, job.tasks(), 0, &job));
+  job.Finish();
+}
+
+}  // namespace onnxopt

@@ -1,0 +1,77 @@
+#include "cuda/convolution/elements.h"
+
+namespace onnxopt::cuda {
+namespace {
+
+constexpr float kOne = 1;
+constexpr float kZero = 0;
+
+class Tensor {
+ public:
+  // [n, h, w, c]; 1 where the tensor is broadcast.
+  Tensor(const cudnn::Api& api, Dtype dtype, std::int64_t n, std::int64_t h, std::int64_t w, std::int64_t c)
+      : api_(api) {
+    const int type = dtype == Dtype::kFloat16    ? cudnn::kHalf
+                     : dtype == Dtype::kBfloat16 ? cudnn::kBfloat16
+                                                 : cudnn::kFloat;
+    const auto of = [](std::int64_t value) { return static_cast<int>(value); };
+    api.Check(api.cudnnCreateTensorDescriptor(&raw_), "cuDNN makes no tensor");
+    const cudnn::Status status =
+        api.cudnnSetTensor4dDescriptorEx(raw_, type, of(n), of(c), of(h), of(w), of(h * w * c), 1, of(w * c), of(c));
+    if (status != cudnn::kSuccess) api.cudnnDestroyTensorDescriptor(raw_);
+    api.Check(status, "cuDNN does not take a tensor");
+  }
+  Tensor(const Tensor&) = delete;
+  Tensor& operator=(const Tensor&) = delete;
+  ~Tensor() { api_.cudnnDestroyTensorDescriptor(raw_); }
+
+  cudnn::TensorDescriptor raw() const { return raw_; }
+
+ private:
+  const cudnn::Api& api_;
+  cudnn::TensorDescriptor raw_ = nullptr;
+};
+
+class ActivationOf {
+ public:
+  ActivationOf(const cudnn::Api& api, ConvolutionActivation activation) : api_(api) {
+    api.Check(api.cudnnCreateActivationDescriptor(&raw_), "cuDNN makes no activation");
+    const int mode = activation == ConvolutionActivation::kSilu ? cudnn::kActivationSwish : cudnn::kActivationRelu;
+    const cudnn::Status status = api.cudnnSetActivationDescriptor(raw_, mode, cudnn::kPropagatesNan, 0);
+    if (status != cudnn::kSuccess) api.cudnnDestroyActivationDescriptor(raw_);
+    api.Check(status, "cuDNN does not take an activation");
+  }
+  ActivationOf(const ActivationOf&) = delete;
+  ActivationOf& operator=(const ActivationOf&) = delete;
+  ~ActivationOf() { api_.cudnnDestroyActivationDescriptor(raw_); }
+
+  cudnn::ActivationDescriptor raw() const { return raw_; }
+
+ private:
+  const cudnn::Api& api_;
+  cudnn::ActivationDescriptor raw_ = nullptr;
+};
+
+}  // namespace
+
+void RunEpilogue(const cudnn::Api& api, cudnn::Handle handle, const ConvolutionProblem& problem,
+                 const ConvolutionPointers& at) {
+  const Convolution& convolution = problem.convolution;
+  const ConvolutionSizes& s = problem.sizes;
+  const Tensor y(api, convolution.dtype, s.n, s.output_h, s.output_w, s.k);
+  const auto add = [&](const Tensor& tensor, const void* data) {
+    const cudnn::Status status = api.cudnnAddTensor(handle, &kOne, tensor.raw(), data, &kOne, y.raw(), at.y);
+    api.Check(status, "cuDNN does not add to the result of a convolution");
+  };
+  if (at.bias != nullptr) add(Tensor(api, convolution.dtype, 1, 1, 1, s.k), at.bias);
+  if (at.residual != nullptr && !convolution.residual_last) add(y, at.residual);
+  if (convolution.activation != ConvolutionActivation::kNone) {
+    const ActivationOf activation(api, convolution.activation);
+    const cudnn::Status status =
+        api.cudnnActivationForward(handle, activation.raw(), &kOne, y.raw(), at.y, &kZero, y.raw(), at.y);
+    api.Check(status, "cuDNN does not activate the result of a convolution");
+  }
+  if (at.residual != nullptr && convolution.residual_last) add(y, at.residual);
+}
+
+}  // namespace onnxopt::cuda

@@ -1,0 +1,39 @@
+// A convolution and its epilogue as an operation graph of cuDNN.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "call/convolution.h"
+#include "cuda/convolution/descriptor.h"
+#include "program/convolution.h"
+
+namespace onnxopt::cuda {
+
+// What a plan depends on besides GPU and cuDNN.
+struct ConvolutionProblem {
+  Convolution convolution;
+  ConvolutionSizes sizes;
+  bool tf32 = false;            // float32 products may round their operands to TF32
+  std::int64_t alignment = 16;  // bytes, of every operand
+
+  // As "float16 x 32x56x56x64 w 64x3x3x64 ...": equal where and only where a plan serves both, in every process.
+  std::string Describe() const;
+  // The same without bias, residual and activation.
+  ConvolutionProblem Bare() const;
+};
+
+// What the tensors of a graph are called.
+enum class Operand : std::int64_t { kX = 1, kW = 2, kY = 3, kBias = 4, kResidual = 5 };
+
+// The finalized graph. Its operations live as long as it does.
+struct ConvolutionGraph {
+  std::vector<cudnn::Descriptor> parts;
+  cudnn::Descriptor graph;
+};
+
+// Throws cudnn::Refused where cuDNN does not take it.
+ConvolutionGraph MakeGraph(const cudnn::Api& api, cudnn::Handle handle, const ConvolutionProblem& problem);
+
+}  // namespace onnxopt::cuda

@@ -1,0 +1,36 @@
+// Plans that are ready to run, shared by all kernels of a process.
+#pragma once
+
+#include <memory>
+#include <mutex>
+
+#include "cuda/convolution/handles.h"
+#include "cuda/convolution/plan.h"
+
+namespace onnxopt::cuda {
+
+// One convolution on the GPU of one context.
+class ReadyConvolution {
+ public:
+  // bare: the plan is of the convolution alone, and the epilogue runs behind it.
+  ReadyConvolution(ConvolutionProblem problem, EnginePlan plan, bool bare)
+      : problem_(std::move(problem)), plan_(std::move(plan)), bare_(bare) {}
+
+  std::int64_t workspace() const { return plan_.workspace(); }
+
+  // Enqueues it on the handle's stream; the handle is locked by the caller. Thread-safe.
+  void Run(const cudnn::Api& api, cudnn::Handle handle, const ConvolutionPointers& at, void* workspace) const;
+
+ private:
+  const ConvolutionProblem problem_;
+  const EnginePlan plan_;
+  const bool bare_;
+  mutable std::mutex mutex_;
+};
+
+// The plan of a problem in a context, which is current; built where no kernel holds it yet. measured: the choice that
+// `tune` made, or nullptr. Throws Error where cuDNN has none.
+std::shared_ptr<const ReadyConvolution> ReadyFor(const cudnn::Api& api, Context context,
+                                                 const ConvolutionProblem& problem, const EngineChoice* measured);
+
+}  // namespace onnxopt::cuda

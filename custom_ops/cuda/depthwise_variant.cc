@@ -1,0 +1,135 @@
+#include "cuda/depthwise_variant.h"
+
+#include <algorithm>
+
+#include "kernel_file/depthwise.h"
+#include "program/divisor.h"
+
+namespace onnxopt::cuda {
+namespace {
+
+constexpr std::uint64_t kMostBlocks = 0x7fffffff;
+constexpr std::uint64_t kMost31 = 0x7fffffff;
+constexpr std::uint64_t kMost32 = 0xffffffff;
+constexpr int kFirstBandedMajor = 9;          // compute capability
+constexpr std::uint64_t kBandedChannels = 8;  // of a chunk
+constexpr std::uint64_t kProductRows = 16;
+constexpr std::uint64_t kOctet = 8;
+
+std::uint64_t CeilDiv(std::uint64_t a, std::uint64_t b) { return (a + b - 1) / b; }
+
+bool Aligned(const void* data, Dtype dtype, std::uint64_t vector) {
+  return reinterpret_cast<std::uintptr_t>(data) % (Size(dtype) * vector) == 0;
+}
+
+// Whether every tensor that is read or written in vectors is aligned to them.
+bool AllAligned(const Depthwise& depthwise, const DepthwiseCall& call, std::uint64_t vector) {
+  bool aligned = Aligned(call.y, depthwise.output, vector) &&
+                 Aligned(call.input[depthwise.x], depthwise.dtype(), vector) &&
+                 Aligned(call.input[depthwise.weight], depthwise.dtype(), vector);
+  for (const DepthwiseRead& read : depthwise.after.reads) {
+    if (read.form != DepthwiseForm::kElement) continue;
+    aligned = aligned && Aligned(call.input[read.input], depthwise.inputs[read.input], vector);
+  }
+  return aligned;
+}
+
+// What is the same for every entry point; nothing where a number does not fit.
+std::optional<DepthwiseParams> CommonParams(const Depthwise& depthwise, const DepthwiseCall& call) {
+  const Window& window = depthwise.window;
+  const auto channels = static_cast<std::uint64_t>(depthwise.channels);
+  const auto reach = [&](int axis) {
+    return static_cast<std::uint64_t>(window.dilations[axis] * window.kernel[axis] + window.strides[axis] * 256);
+  };
+  // Signed positions of inputs and outputs, padding and tiles that overhang included; elements of a row.
+  const std::uint64_t rows = static_cast<std::uint64_t>(std::max(call.height, call.out_height * window.strides[0]));
+  const std::uint64_t columns = static_cast<std::uint64_t>(std::max(call.width, call.out_width * window.strides[1]));
+  if (static_cast<std::uint64_t>(call.batch) > kMost31 || rows + reach(0) > kMost31 ||
+      (columns + reach(1)) > kMost31 / channels / sizeof(float)) {
+    return std::nullopt;
+  }
+  DepthwiseParams params{};
+  std::copy_n(call.input, depthwise.inputs.size(), params.input);
+  params.y = call.y;
+  params.batch = static_cast<int>(call.batch);
+  params.height = static_cast<int>(call.height);
+  params.width = static_cast<int>(call.width);
+  params.channels = static_cast<int>(channels);
+  params.out_height = static_cast<int>(call.out_height);
+  params.out_width = static_cast<int>(call.out_width);
+  params.pad_top = static_cast<int>(call.pad_top);
+  params.pad_left = static_cast<int>(call.pad_left);
+  return params;
+}
+
+// Fills in the grid; false where there are too many blocks.
+bool Fill(std::uint64_t inner, std::uint64_t middle, std::uint64_t outer, std::uint64_t blocks,
+          DepthwiseLaunch* launch) {
+  if (blocks > kMostBlocks || std::max({inner, middle, outer}) > kMost31) return false;
+  launch->params.grid = {MakeDivisor32(inner), MakeDivisor32(middle), MakeDivisor32(outer)};
+  launch->blocks = static_cast<unsigned>(blocks);
+  return true;
+}
+
+bool FillDirect(const Variant& variant, const DepthwiseShape& shape, const DepthwiseCall& call,
+                DepthwiseLaunch* launch) {
+  const std::uint64_t groups = static_cast<std::uint64_t>(launch->params.channels) / variant.vector;
+  const std::uint64_t across = CeilDiv(static_cast<std::uint64_t>(call.out_width), shape.across);
+  const std::uint64_t inner = CeilDiv(groups * across, variant.threads);
+  const std::uint64_t middle = CeilDiv(static_cast<std::uint64_t>(call.out_height), shape.down);
+  const auto batch = static_cast<std::uint64_t>(call.batch);
+  if (inner * variant.threads > kMost31 || inner * middle > kMostBlocks) return false;
+  return Fill(inner, middle, groups, inner * middle * batch, launch);
+}
+
+// Offsets within the images of a tile have 32 bits there.
+bool FillBanded(const DepthwiseShape& shape, const DepthwiseCall& call, std::uint64_t channels, std::size_t size,
+                DepthwiseLaunch* launch) {
+  const std::uint64_t inputs = static_cast<std::uint64_t>(call.height) * static_cast<std::uint64_t>(call.width);
+  const std::uint64_t outputs =
+      static_cast<std::uint64_t>(call.out_height) * static_cast<std::uint64_t>(call.out_width);
+  const std::uint64_t most = kMost32 / size / channels / shape.images;
+  if (inputs > most || outputs > most) return false;
+  const std::uint64_t inner = CeilDiv(channels, kBandedChannels * shape.chunks);
+  const std::uint64_t rows = shape.down * kProductRows / shape.across / shape.images;
+  const std::uint64_t across = CeilDiv(static_cast<std::uint64_t>(call.out_width), kOctet * shape.across);
+  const std::uint64_t of_image = across * CeilDiv(static_cast<std::uint64_t>(call.out_height), rows);
+  const std::uint64_t groups = CeilDiv(static_cast<std::uint64_t>(call.batch), shape.images);
+  if (of_image > kMostBlocks / inner) return false;
+  return Fill(inner, across, of_image, inner * of_image * groups, launch);
+}
+
+bool Prefers(const DepthwiseShape& shape, std::int64_t width) {
+  return shape.narrowest <= width && (shape.widest == 0 || width <= shape.widest);
+}
+
+}  // namespace
+
+std::optional<DepthwiseLaunch> LaunchOf(const Depthwise& depthwise, const Variant& variant, const DepthwiseCall& call,
+                                        const DepthwiseGpu& gpu) {
+  const auto& shape = variant.shape.As<DepthwiseShape>();
+  const auto channels = static_cast<std::uint64_t>(depthwise.channels);
+  const bool banded = shape.layout == DepthwiseLayout::kBanded;
+  if (channels % variant.vector != 0 || !AllAligned(depthwise, call, variant.vector)) return std::nullopt;
+  if (variant.shared > gpu.shared || (banded && gpu.major < kFirstBandedMajor)) return std::nullopt;
+  const std::optional<DepthwiseParams> params = CommonParams(depthwise, call);
+  if (!params) return std::nullopt;
+  DepthwiseLaunch launch{*params, 0};
+  const bool filled = banded ? FillBanded(shape, call, channels, Size(depthwise.dtype()), &launch)
+                             : FillDirect(variant, shape, call, &launch);
+  return filled ? std::optional<DepthwiseLaunch>(launch) : std::nullopt;
+}
+
+std::size_t ChooseDepthwise(const Depthwise& depthwise, const std::vector<Variant>& variants, const DepthwiseCall& call,
+                            const DepthwiseGpu& gpu) {
+  std::size_t chosen = variants.size();
+  for (std::size_t k = 0; k < variants.size(); ++k) {
+    const bool preferred = Prefers(variants[k].shape.As<DepthwiseShape>(), call.out_width);
+    if ((chosen < variants.size() && !preferred) || !LaunchOf(depthwise, variants[k], call, gpu)) continue;
+    if (preferred) return k;
+    chosen = k;
+  }
+  return chosen;
+}
+
+}  // namespace onnxopt::cuda

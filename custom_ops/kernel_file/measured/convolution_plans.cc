@@ -1,0 +1,67 @@
+#include "kernel_file/measured/convolution_plans.h"
+
+#include <limits>
+
+namespace onnxopt::cuda {
+namespace {
+
+constexpr std::uint64_t kMost = std::numeric_limits<std::int64_t>::max();
+
+std::vector<std::pair<std::int64_t, std::int64_t>> ReadKnobs(const JsonReader& json) {
+  std::vector<std::pair<std::int64_t, std::int64_t>> knobs;
+  json.Each([&](const JsonReader& knob) {
+    std::vector<std::int64_t> numbers;
+    knob.Each([&](const JsonReader& number) {
+      if (!number.value().is_number_integer()) number.Fail("is not an integer");
+      numbers.push_back(number.value().get<std::int64_t>());
+    });
+    if (numbers.size() != 2) knob.Fail("is not a type and a value");
+    knobs.emplace_back(numbers[0], numbers[1]);
+  });
+  return knobs;
+}
+
+}  // namespace
+
+ConvolutionPlans& ConvolutionPlans::Get() {
+  static auto* const plans = new ConvolutionPlans;
+  return *plans;
+}
+
+ConvolutionPlans::ConvolutionPlans()
+    : file_("conv_plans.json", "ONNXOPT_CONV_TUNE", [this](const JsonReader& entry) {
+        const Key key{entry["gpu"].Text(), entry["cudnn"].Number(0, kMost), entry["convolution"].Text()};
+        const auto engine = static_cast<std::int64_t>(entry["engine"].Number(0, kMost));
+        known_[key] = {{engine, ReadKnobs(entry["knobs"])},
+                       MeasuredFile::Microseconds(entry["microseconds"]),
+                       MeasuredFile::Microseconds(entry["heuristic_microseconds"])};
+      }) {}
+
+std::optional<MeasuredPlan> ConvolutionPlans::Find(const std::string& gpu, std::size_t version,
+                                                   const std::string& convolution) const {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  const auto found = known_.find({gpu, version, convolution});
+  if (found == known_.end()) return std::nullopt;
+  return found->second;
+}
+
+void ConvolutionPlans::Add(const std::string& gpu, std::size_t version, const std::string& convolution,
+                           const MeasuredPlan& plan) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  known_[{gpu, version, convolution}] = plan;
+  nlohmann::json entries = nlohmann::json::array();
+  for (const auto& [key, entry] : known_) {
+    nlohmann::json knobs = nlohmann::json::array();
+    for (const auto& [type, value] : entry.choice.knobs) knobs.push_back(nlohmann::json::array({type, value}));
+    entries.push_back({{"gpu", std::get<0>(key)},
+                       {"cudnn", std::get<1>(key)},
+                       {"convolution", std::get<2>(key)},
+                       {"engine", entry.choice.engine},
+                       {"knobs", knobs},
+                       {"microseconds", entry.microseconds},
+                       {"heuristic_microseconds", entry.heuristic_microseconds}});
+  }
+  file_.Write(entries);
+}
+
+}  // namespace onnxopt::cuda

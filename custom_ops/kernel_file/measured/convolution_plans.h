@@ -1,0 +1,63 @@
+// Plans of convolutions chosen by measurement, kept as data: conv_plans.json beside the library.
+//
+//   {"schema": 1, "entries": [{"gpu": "NVIDIA H200", "cudnn": 91900,
+//                              "convolution": "float16 x 32x56x56x64 w 64x3x3x64 y 56x56 pads 1x1x1x1 bias relu",
+//                              "engine": 4, "knobs": [[type, value], ...],
+//                              "microseconds": 25.9, "heuristic_microseconds": 26.3}]}
+//
+// An entry counts only for the same GPU model and the same version of cuDNN. ONNXOPT_CONV_TUNE=<path> has every
+// convolution that has no entry measured when it is first run (never under capture) and written to that file.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "kernel_file/measured/file.h"
+
+namespace onnxopt::cuda {
+
+// A choice of cuDNN's, by its own numbers: an engine and the values of its knobs.
+struct EngineChoice {
+  std::int64_t engine = 0;
+  std::vector<std::pair<std::int64_t, std::int64_t>> knobs;  // (type, value), ordered
+
+  bool operator==(const EngineChoice& other) const { return engine == other.engine && knobs == other.knobs; }
+};
+
+struct MeasuredPlan {
+  EngineChoice choice;
+  double microseconds;
+  double heuristic_microseconds;  // of the plan that would have run otherwise
+};
+
+class ConvolutionPlans {
+ public:
+  // What lies beside the library, and in the file that ONNXOPT_CONV_TUNE names. Read once. Throws Error if one is
+  // damaged.
+  static ConvolutionPlans& Get();
+
+  // Whether convolutions without an entry are to be measured.
+  bool tunes() const { return file_.tunes(); }
+
+  std::optional<MeasuredPlan> Find(const std::string& gpu, std::size_t version, const std::string& convolution) const;
+
+  // Keeps an entry and writes the file anew. Throws Error where it cannot be written.
+  void Add(const std::string& gpu, std::size_t version, const std::string& convolution, const MeasuredPlan& plan);
+
+ private:
+  using Key = std::tuple<std::string, std::size_t, std::string>;
+
+  ConvolutionPlans();
+
+  mutable std::mutex mutex_;
+  std::map<Key, MeasuredPlan> known_;
+  const MeasuredFile file_;  // last: it fills known_ when it is made
+};
+
+}  // namespace onnxopt::cuda

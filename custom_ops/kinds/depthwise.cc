@@ -1,0 +1,47 @@
+#include "cpu/depthwise.h"
+
+#include "call/depthwise_shapes.h"
+#include "cuda/depthwise.h"
+#include "kernel_file/depthwise.h"
+#include "kinds/kind.h"
+
+namespace onnxopt {
+namespace {
+
+class DepthwiseKind final : public Kind {
+ public:
+  const char* name() const override { return "depthwise"; }
+
+  void ReadMeaning(const JsonReader& json, Kernel* kernel) const override {
+    kernel->meaning.Set(ReadDepthwise(json, kernel->inputs, kernel->outputs));
+  }
+
+  Variant ReadVariant(const JsonReader& json, const Kernel& kernel) const override {
+    return ReadDepthwiseVariant(json, kernel.meaning.As<onnxopt::Depthwise>());
+  }
+
+  void InferShapes(const Kernel& kernel, OrtShapeInferContext* context) const override {
+    onnxopt::InferShapes(kernel.meaning.As<Depthwise>(), context);
+  }
+
+  std::unique_ptr<FusedKernel> MakeCpu(const Kernel& kernel) const override {
+    return std::make_unique<DepthwiseCpuKernel>(kernel);
+  }
+
+  std::unique_ptr<FusedKernel> MakeCuda(const Kernel& kernel, const cuda::Library& library,
+                                        const OrtKernelInfo* /*info*/) const override {
+    return std::make_unique<cuda::DepthwiseCudaKernel>(kernel, library);
+  }
+};
+
+}  // namespace
+
+namespace kinds {
+
+const Kind& Depthwise() {
+  static const DepthwiseKind kind;
+  return kind;
+}
+
+}  // namespace kinds
+}  // namespace onnxopt

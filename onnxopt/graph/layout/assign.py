@@ -1,0 +1,35 @@
+"""The pass: nodes around convolutions compute in channels last, with Transposes where that meets the rest.
+
+    Conv(x, w, b) -> Transpose(Conv(Transpose(x'), turned(w'), b))        x' as [N, H, W, C]
+
+Inputs and outputs of the graph keep their layout. Normalizations over groups and instances, attention and control flow
+stay NCHW. Convolutions of one or three dims, of other dtypes than floats and of quantized operands stay as they are.
+"""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+
+from onnxopt.graph.layout.forms import form
+from onnxopt.graph.layout.network import choose, reachable
+from onnxopt.graph.layout.write import Writer
+from onnxopt.graph.shapes.infer import Knowledge
+
+
+def assign(model: ir.Model, known: Knowledge) -> int:
+    """Change the main graph in place; the number of convolutions that are in channels last now.
+
+    known: the shapes of this model, which are also written on its values. Nodes without use remain.
+    """
+    if not any(node.op_type == "Conv" and node.domain == "" for node in model.graph):
+        return 0
+    opset = model.opset_imports.get("", 0)
+    found = {node: f for node in model.graph if (f := form(node, opset)) is not None}
+    forms = reachable(found)
+    chosen = choose(forms, known)
+    if not chosen:
+        return 0
+    writer = Writer(model.graph)
+    for node in list(model.graph):
+        writer.take(node, forms[node] if node in chosen else None)
+    return sum(node.op_type == "Conv" for node in chosen)

@@ -1,0 +1,273 @@
+"""How each operator looks in channels last: which operands and results lie as [N, H, W, C], and what else changes."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from onnxopt.graph.layout.orders import RANK, TO_NHWC
+from onnxopt.program import operators, row_operators
+
+CONVOLVED = frozenset({ir.DataType.FLOAT16, ir.DataType.BFLOAT16, ir.DataType.FLOAT})
+_AXIS = {0: 0, 1: 3, 2: 1, 3: 2}  # an axis of [N, C, H, W] in [N, H, W, C]
+# Operators over height and width, which stay as they are between two Transposes.
+_SPATIAL = frozenset(
+    {"Conv", "ConvTranspose", "MaxPool", "AveragePool", "LpPool", "Resize", "DepthToSpace", "SpaceToDepth"}
+)
+# Operators over whole maps, which a kernel for reductions runs in any layout.
+_OF_MAPS = {"GlobalAveragePool": "ReduceMean", "GlobalMaxPool": "ReduceMax"}
+_REDUCED_AS_INPUT = 18  # the opset from which on these operators take their axes as an input
+_QUANTIZED = frozenset({"QuantizeLinear", "DequantizeLinear"})
+
+
+@dataclasses.dataclass(frozen=True)
+class Form:
+    """A node in channels last.
+
+    inputs, outputs: positions of the operands and results that lie in channels last; no result where all lie the same
+    in either layout. attributes: those that change. constants: by position, operands with new contents. spread:
+    positions of computed operands of less than four dims, which get four and then lie in channels last. between: the
+    node itself stays as it is, between Transposes. op_type: of the node that replaces it, "" for its own.
+    term: of a normalization, which becomes a Mul by constant 1 and an Add of this.
+    """
+
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...] = (0,)
+    attributes: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    constants: Mapping[int, np.ndarray] = dataclasses.field(default_factory=dict)
+    spread: tuple[int, ...] = ()
+    between: bool = False
+    op_type: str = ""
+    term: np.ndarray | None = None
+
+    def maps(self, node: ir.Node) -> list[ir.Value]:
+        """The operands and results that lie in channels last."""
+        operands = [operand(node, k) for k in self.inputs]
+        return [*operands, *(node.outputs[k] for k in self.outputs)]
+
+
+def operand(node: ir.Node, position: int) -> ir.Value:
+    """An operand that is not left out."""
+    value = node.inputs[position]
+    assert value is not None
+    return value
+
+
+def form(node: ir.Node, opset: int) -> Form | None:
+    """The node in channels last, None where it stays as it is. Shapes must have been inferred. opset: of ONNX."""
+    if any(a.type in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS) for a in node.attributes.values()):
+        return None
+    if node.domain == "":
+        if node.op_type in _SPATIAL:
+            return _spatial(node)
+        if node.op_type in _OF_MAPS and opset >= _REDUCED_AS_INPUT and is_map(node.inputs[0]):
+            return Form((0,), constants={1: np.array([1, 2], np.int64)}, op_type=_OF_MAPS[node.op_type])
+        if node.op_type in _BY_OPERATOR:
+            return _BY_OPERATOR[node.op_type](node)
+        row = row_operators.find("", node.op_type, opset)
+        if row is not None and row.operands == 1 and not row.channels:
+            return _along_axes(node, row.axes, row.axis) if row.axes in ("axis", "axes") else None
+    if operators.find(node.domain, node.op_type, opset if node.domain == "" else 1) is not None:
+        return _elementwise(node)
+    return None
+
+
+def rank(value: ir.Value | None) -> int | None:
+    if value is None:
+        return None
+    if value.const_value is not None:
+        return len(value.const_value.shape)
+    return None if value.shape is None else len(value.shape)
+
+
+def constant(value: ir.Value | None) -> np.ndarray | None:
+    """The contents of a constant, None for other values."""
+    return value.const_value.numpy() if is_constant(value) else None  # type: ignore[union-attr]
+
+
+def is_constant(value: ir.Value | None) -> bool:
+    """Whether a value is an initializer that callers cannot replace."""
+    return value is not None and value.const_value is not None and not value.is_graph_input()
+
+
+def is_map(value: ir.Value | None) -> bool:
+    """Whether a value is computed, or an input, and has four dims."""
+    return rank(value) == RANK and not is_constant(value)
+
+
+def _axis_of(axis: int) -> int:
+    return _AXIS[axis % RANK]
+
+
+def _of_results(node: ir.Node) -> tuple[int, ...] | None:
+    """The positions of all results, None where one has not four dims."""
+    if any(v.name and rank(v) != RANK for v in node.outputs):
+        return None
+    return tuple(range(len(node.outputs)))
+
+
+def _spatial(node: ir.Node) -> Form | None:
+    data = node.inputs[0]
+    if not is_map(data) or rank(node.outputs[0]) != RANK or len(node.outputs) != 1:
+        return None
+    if node.op_type in ("Conv", "ConvTranspose"):
+        assert data is not None
+        if data.dtype not in CONVOLVED or rank(node.inputs[1]) != RANK or _is_quantized(node):
+            return None
+    return Form((0,), between=True)
+
+
+def _is_quantized(node: ir.Node) -> bool:
+    """Whether the node reads or feeds an operator of quantization, with which runtimes fuse it."""
+    around = [v.producer() for v in node.inputs if v is not None] + [u for v in node.outputs for u in v.consumers()]
+    return any(n is not None and n.op_type in _QUANTIZED for n in around)
+
+
+def _elementwise(node: ir.Node) -> Form | None:
+    if len(node.outputs) != 1 or rank(node.outputs[0]) != RANK:
+        return None
+    maps, spread, constants = [], [], {}
+    for k, value in enumerate(node.inputs):
+        if value is None:
+            continue
+        if (array := constant(value)) is not None:
+            if array.size != 1:
+                constants[k] = _permuted(array)
+            elif array.ndim == RANK:
+                constants[k] = array.reshape(())
+        elif (dims := rank(value)) is None:
+            return None
+        elif dims == RANK:
+            maps.append(k)
+        elif not _is_scalar(value):
+            spread.append(k)
+    return Form(tuple(maps), constants=constants, spread=tuple(spread)) if maps else None
+
+
+def _is_scalar(value: ir.Value) -> bool:
+    return value.shape is not None and all(dim == 1 for dim in value.shape)
+
+
+def _permuted(array: np.ndarray) -> np.ndarray:
+    """A constant that broadcasts against [N, C, H, W], for [N, H, W, C]; no leading dims of 1."""
+    whole = array.reshape((1,) * (RANK - array.ndim) + array.shape).transpose(TO_NHWC)
+    first = next((k for k, size in enumerate(whole.shape) if size != 1), RANK)
+    return np.ascontiguousarray(whole.reshape(whole.shape[first:]))
+
+
+def _normalization(node: ir.Node) -> Form | None:
+    """A BatchNormalization that no convolution has taken in. Factor and term are rounded once."""
+    arrays = [constant(value) for value in node.inputs[1:5]]
+    data = node.inputs[0]
+    if not is_map(data) or len(node.outputs) != 1 or data is None or data.dtype not in CONVOLVED:
+        return None
+    if any(array is None for array in arrays) or node.attributes.get_int("training_mode", 0) == 1:
+        return None
+    gamma, beta, mean, variance = (array.astype(np.float64) for array in arrays if array is not None)
+    with np.errstate(all="ignore"):
+        scale = gamma / np.sqrt(variance + node.attributes.get_float("epsilon", 1e-5))
+        factor, term = (array.astype(data.dtype.numpy()) for array in (scale, beta - mean * scale))
+    if not all(np.isfinite(array.astype(np.float64)).all() for array in (factor, term)):
+        return None
+    return Form((0,), constants={1: factor}, term=term)
+
+
+def _along_axes(node: ir.Node, axes: str, default: int) -> Form | None:
+    if not is_map(node.inputs[0]) or any(rank(v) is None for v in node.outputs):
+        return None
+    attributes: dict[str, Any] = {}
+    constants: dict[int, np.ndarray] = {}
+    if axes == "axis":
+        reduced = {int(node.attributes.get_int("axis", default)) % RANK}
+        attributes["axis"] = _AXIS[next(iter(reduced))]
+    elif "axes" in node.attributes:
+        reduced = {axis % RANK for axis in node.attributes.get_ints("axes")}
+        attributes["axes"] = sorted(map(_axis_of, reduced))
+    elif len(node.inputs) > 1 and node.inputs[1] is not None:
+        array = constant(node.inputs[1])
+        if array is None:
+            return None
+        reduced = {int(axis) % RANK for axis in array}
+        constants[1] = np.array(sorted(map(_axis_of, reduced)), np.int64)
+        if not reduced:
+            return None
+    else:
+        if node.op_type == "MeanVarianceNormalization" or node.attributes.get_int("noop_with_empty_axes", 0) == 1:
+            return None
+        reduced = set(range(RANK))
+    if rank(node.outputs[0]) == RANK:
+        return Form((0,), attributes=attributes, constants=constants)
+    left = [axis for axis in range(RANK) if axis not in reduced]
+    if [_AXIS[axis] for axis in left] != sorted(_AXIS[axis] for axis in left):
+        return None  # the result's dims would come in another order
+    return Form((0,), (), attributes, constants)
+
+
+def _concat(node: ir.Node) -> Form | None:
+    constants = {k: array for k, v in enumerate(node.inputs) if (array := constant(v)) is not None}
+    maps = tuple(k for k, v in enumerate(node.inputs) if k not in constants)
+    if not maps or not all(is_map(node.inputs[k]) for k in maps) or _of_results(node) is None:
+        return None
+    turned = {k: np.ascontiguousarray(array.transpose(TO_NHWC)) for k, array in constants.items()}
+    return Form(maps, attributes={"axis": _axis_of(node.attributes.get_int("axis", 0))}, constants=turned)
+
+
+def _split(node: ir.Node) -> Form | None:
+    results = _of_results(node)
+    if not is_map(node.inputs[0]) or results is None:
+        return None
+    return Form((0,), results, {"axis": _axis_of(node.attributes.get_int("axis", 0))})
+
+
+def _slice(node: ir.Node) -> Form | None:
+    if not is_map(node.inputs[0]) or rank(node.outputs[0]) != RANK or len(node.inputs) < 3:
+        return None
+    axes = node.inputs[3] if len(node.inputs) > 3 else None
+    array = constant(axes)
+    if array is None:
+        count = None if axes is not None or node.inputs[1] is None else constant(node.inputs[1])
+        if count is None:
+            return None
+        array = np.arange(count.size)
+    return Form((0,), constants={3: np.array([_axis_of(int(axis)) for axis in array], np.int64)})
+
+
+def _pad(node: ir.Node) -> Form | None:
+    pads = constant(node.inputs[1]) if len(node.inputs) > 1 else None
+    if not is_map(node.inputs[0]) or rank(node.outputs[0]) != RANK or pads is None:
+        return None
+    axes = node.inputs[3] if len(node.inputs) > 3 else None
+    if axes is not None:
+        array = constant(axes)
+        if array is None:
+            return None
+        return Form((0,), constants={3: np.array([_axis_of(int(axis)) for axis in array], np.int64)})
+    order = [*TO_NHWC, *(RANK + axis for axis in TO_NHWC)]
+    return Form((0,), constants={1: pads[order]}) if pads.size == 2 * RANK else None
+
+
+def _flat(node: ir.Node) -> Form | None:
+    """An operator that only changes the dims of [N, C, 1, 1], which is the same memory in either layout."""
+    value = node.inputs[0]
+    if not is_map(value) or value is None or value.shape is None or [*value.shape[2:]] != [1, 1]:
+        return None
+    if node.op_type == "Flatten":
+        return Form((0,), ()) if node.attributes.get_int("axis", 1) == 1 else None
+    array = constant(node.inputs[1]) if len(node.inputs) > 1 else None
+    if array is None:
+        return None
+    if node.op_type == "Squeeze":
+        same = sorted(int(axis) % RANK for axis in array) == [2, 3]
+        return Form((0,), (), constants={1: np.array([1, 2], np.int64)}) if same else None
+    copies = bool((array[1:] == 0).any()) or node.attributes.get_int("allowzero", 0) == 1
+    return None if copies or array.size >= RANK else Form((0,), ())
+
+
+_BY_OPERATOR: Mapping[str, Callable[[ir.Node], Form | None]] = {
+    "Concat": _concat, "Split": _split, "Slice": _slice, "Pad": _pad, "Flatten": _flat, "Squeeze": _flat,
+    "Reshape": _flat, "BatchNormalization": _normalization,
+}  # fmt: skip

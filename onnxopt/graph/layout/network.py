@@ -1,0 +1,113 @@
+"""The network whose least cut says which nodes compute in channels last.
+
+A vertex is a node that could. Where a value's producer and a reader end on different sides, a Transpose moves the
+value's bytes; several readers on one side share it. A convolution in NCHW loses more than the Transposes around it: its
+kernels move both its operand and its result, and its bias is a pass of its own.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping
+
+import onnx_ir as ir
+
+from onnxopt.graph.layout import cut
+from onnxopt.graph.layout.forms import Form, operand
+from onnxopt.graph.layout.orders import RANK, TO_NCHW, TO_NHWC, transposes
+from onnxopt.graph.shapes.dims import Dim, symbols_of
+from onnxopt.graph.shapes.infer import Knowledge
+
+_SYMBOLIC = 64  # the size that stands for each symbol
+_LOST_BY_NCHW = 2  # bytes that a convolution in NCHW loses, for each byte of its operand and result
+
+
+class Costs:
+    """What a Transpose of a value costs, in bytes. Symbolic dims count as if every symbol were 64."""
+
+    def __init__(self, known: Knowledge) -> None:
+        self._known = known
+        self._sizes: dict[Dim, int] = {}
+
+    def of(self, value: ir.Value) -> int:
+        dims = self._known.dims(value)
+        if dims is None:
+            return 1 << 24
+        if len(dims) == RANK and (dims[1] == 1 or dims[2] == dims[3] == 1):
+            return 1  # the same memory in either layout
+        itemsize = math.ceil(value.dtype.itemsize) if value.dtype is not None else 4
+        return max(1, itemsize * math.prod(map(self._size, dims)))
+
+    def _size(self, dim: Dim) -> int:
+        if isinstance(dim, int):
+            return dim
+        if dim not in self._sizes:
+            self._sizes[dim] = max(1, int(dim.subs(dict.fromkeys(symbols_of(dim), _SYMBOLIC))))
+        return self._sizes[dim]
+
+
+def choose(forms: Mapping[ir.Node, Form], known: Knowledge) -> set[ir.Node]:
+    """The nodes that compute in channels last. forms: of the nodes that could."""
+    costs, network = Costs(known), cut.Network()
+    vertices = {node: network.vertex() for node in forms}
+    values: dict[ir.Value, None] = {}
+    for node, form in forms.items():
+        values.update(dict.fromkeys(form.maps(node)))
+        for k in form.spread:
+            network.edge(vertices[node], cut.SINK, costs.of(operand(node, k)))
+        if node.op_type in ("Conv", "ConvTranspose"):
+            moved = costs.of(operand(node, 0)) + costs.of(node.outputs[0])
+            network.edge(cut.SOURCE, vertices[node], _LOST_BY_NCHW * moved)
+    for value in values:
+        _connect(network, value, forms, vertices, costs.of(value))
+    kept = network.source_side()
+    return {node for node, vertex in vertices.items() if vertex in kept}
+
+
+def _connect(
+    network: cut.Network, value: ir.Value, forms: Mapping[ir.Node, Form], vertices: Mapping[ir.Node, int], cost: int
+) -> None:
+    """Edges that cut off `cost` where a reader lies on another side than the producer of a value."""
+    producer = value.producer()
+    made = cut.SINK
+    if producer is not None and transposes(producer, TO_NCHW):
+        made = cut.SOURCE  # what it transposes lies in channels last
+    elif producer in forms and producer is not None:
+        made = vertices[producer]
+    readers = _readers(value, forms, vertices)
+    if len(readers) == 1:
+        network.edge(made, next(iter(readers)), cost, cost)
+        return
+    first, last = network.vertex(), network.vertex()
+    network.edge(made, first, cost)
+    network.edge(last, made, cost)
+    for reader in readers:
+        network.edge(first, reader, cut.INFINITE)
+        network.edge(reader, last, cut.INFINITE)
+
+
+def _readers(value: ir.Value, forms: Mapping[ir.Node, Form], vertices: Mapping[ir.Node, int]) -> Collection[int]:
+    readers = {cut.SINK} if value.is_graph_output() else set()
+    for use in value.uses():
+        if transposes(use.node, TO_NHWC):
+            readers.add(cut.SOURCE)
+        elif use.node in forms and use.idx in forms[use.node].inputs:
+            readers.add(vertices[use.node])
+        else:
+            readers.add(cut.SINK)
+    return readers
+
+
+def reachable(forms: Mapping[ir.Node, Form]) -> dict[ir.Node, Form]:
+    """The nodes that values in channels last connect with a convolution; no other node can gain."""
+    found: dict[ir.Node, Form] = {}
+    stack = [node for node in forms if node.op_type == "Conv"]
+    while stack:
+        node = stack.pop()
+        if node in found or node not in forms:
+            continue
+        found[node] = forms[node]
+        for value in forms[node].maps(node):
+            producer = value.producer()
+            stack += [*([producer] if producer is not None else []), *value.consumers()]
+    return {node: forms[node] for node in forms if node in found}

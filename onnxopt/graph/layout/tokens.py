@@ -1,0 +1,99 @@
+"""Tokens: [N, C, H, W] flattened and moved to [N, H W, C], and back. Channels last needs no Transpose for either.
+
+Transpose(Reshape | Squeeze (x, [N, C, H W]), [0, 2, 1]) -> Reshape(Transpose(x, [0, 2, 3, 1]), [N, H W, C])
+Reshape(Transpose(y, [0, 2, 1]), [N, C, H, W]) -> Transpose(Reshape(y, [N, H, W, C]), [0, 3, 1, 2])
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import onnx_ir as ir
+
+from onnxopt.graph.layout.forms import constant, is_map, rank
+from onnxopt.graph.layout.orders import TO_NCHW, TO_NHWC, transposes
+from onnxopt.graph.shapes.value_dims import same
+
+_SWAP = (0, 2, 1)
+
+
+def turn_tokens(graph: ir.Graph) -> bool:
+    """Change both forms in place, where shapes are known; whether there was any. Nodes without use remain."""
+    changed = False
+    for node in list(graph):
+        if transposes(node, _SWAP):
+            changed |= _flattened(node) or _unflattened(node)
+    return changed
+
+
+def _flattened(node: ir.Node) -> bool:
+    flat = node.inputs[0]
+    reshape = flat.producer() if flat is not None else None
+    x = reshape.inputs[0] if reshape is not None and reshape.op_type in ("Reshape", "Squeeze") else None
+    if flat is None or x is None or not is_map(x) or rank(flat) != len(_SWAP):
+        return False
+    assert x.shape is not None and flat.shape is not None
+    channels = x.shape[1]
+    if not isinstance(channels, int) or flat.shape[1] != channels or not same(flat.shape[0], x.shape[0]):
+        return False
+    count = flat.shape[2] if isinstance(flat.shape[2], int) else -1
+    last = _before(node, "Transpose", [x], {"perm": TO_NHWC}, f"{flat.name}_nhwc")
+    last.shape = ir.Shape([x.shape[axis] for axis in TO_NHWC])
+    _replace(node, "Reshape", [last, _dims(graph_of(node), [0, count, channels])])
+    return True
+
+
+def _unflattened(node: ir.Node) -> bool:
+    y, swapped = node.inputs[0], node.outputs[0]
+    readers = list(swapped.uses())
+    if y is None or rank(y) != len(_SWAP) or swapped.is_graph_output() or len(readers) != 1:
+        return False
+    reshape = readers[0].node
+    if reshape.op_type != "Reshape" or reshape.domain != "" or not is_map(reshape.outputs[0]):
+        return False
+    x = reshape.outputs[0]
+    target = constant(reshape.inputs[1])
+    assert x.shape is not None and y.shape is not None
+    channels = x.shape[1]
+    if target is None or not isinstance(channels, int) or y.shape[2] != channels or not same(y.shape[0], x.shape[0]):
+        return False
+    if target[2] == 0 or target[3] == 0:
+        return False  # copies of dims of y, which come in another order
+    dims = [0, int(target[2]), int(target[3]), channels]
+    if target[0] == -1:
+        dims[0] = -1
+    whole = _before(reshape, "Reshape", [y, _dims(graph_of(node), dims)], {}, f"{x.name}_nhwc")
+    whole.shape = ir.Shape([x.shape[axis] for axis in TO_NHWC])
+    _replace(reshape, "Transpose", [whole], {"perm": TO_NCHW})
+    return True
+
+
+def graph_of(node: ir.Node) -> ir.Graph:
+    graph = node.graph
+    assert isinstance(graph, ir.Graph)
+    return graph
+
+
+def _dims(graph: ir.Graph, dims: Sequence[int]) -> ir.Value:
+    name = "tokens_" + "_".join(map(str, dims)).replace("-", "m")
+    if name not in graph.initializers:
+        tensor = ir.Tensor(np.array(dims, np.int64), name=name)
+        value = ir.Value(name=name, shape=tensor.shape, type=ir.TensorType(tensor.dtype), const_value=tensor)
+        graph.register_initializer(value)
+    return graph.initializers[name]
+
+
+def _before(node: ir.Node, op_type: str, inputs: Sequence[ir.Value], attributes: dict, name: str) -> ir.Value:
+    new = ir.Node("", op_type, inputs, ir.convenience.convert_attributes(attributes), num_outputs=1, name=name)
+    new.outputs[0].name, new.outputs[0].type = name, inputs[0].type
+    graph_of(node).insert_before(node, new)
+    return new.outputs[0]
+
+
+def _replace(node: ir.Node, op_type: str, inputs: Sequence[ir.Value], attributes: dict | None = None) -> None:
+    old = node.outputs[0]
+    result = _before(node, op_type, inputs, attributes or {}, str(old.name))
+    result.type, result.shape = old.type, old.shape
+    ir.convenience.replace_all_uses_with(old, result, replace_graph_outputs=True)
+    graph_of(node).remove(node, safe=True)

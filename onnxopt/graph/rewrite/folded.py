@@ -1,0 +1,193 @@
+"""Constants behind a convolution of two dims, folded into its weight and bias.
+
+    Add | Sub (Conv(x, w, b), c)            -> Conv(x, w, b + c)               c one value a channel, or one value
+    Mul | Div (Conv(x, w, b), c)            -> Conv(x, c w, c b)
+    BatchNormalization(Conv(x, w, b), ...)  -> Conv(x, s w, s (b - mean) + beta)    s = gamma / sqrt(variance + epsilon)
+
+The same for ConvTranspose of one group. Sums and products are computed in float64 and rounded once. Exporters write the
+bias as an Add of [1, C, 1, 1]; kernels of convolutions take Conv's third input.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx_ir as ir
+from onnxscript.rewriter import MatchContext, MatchResult, RewriteRuleClassBase
+
+from onnxopt.graph.passes.rooted import Rooted
+from onnxopt.graph.rewrite.rule_sets import RuleSet
+
+_DTYPES = frozenset({ir.DataType.FLOAT16, ir.DataType.BFLOAT16, ir.DataType.FLOAT})
+_CONVOLUTIONS = ("Conv", "ConvTranspose")
+_RANK = 4
+# The largest weight of a channel has to stay this large in float16, so that few of its others become subnormal.
+_LEAST_FLOAT16 = 2.0**-10
+
+
+class _Folded(RewriteRuleClassBase):
+    """What all rules share: the conditions on the convolution, and the new one."""
+
+    def __init__(self, name: str, convolution: str) -> None:
+        super().__init__(name)
+        self._convolution = convolution
+
+    def _conv(self, op, x, w):
+        convolution = getattr(op, self._convolution)
+        return convolution(x, w, _allow_other_inputs=True, _allow_other_attributes=True, _outputs=["convolved"])
+
+    def _obstacle(self, convolved: ir.Value, w: ir.Value) -> str:
+        conv = convolved.producer()
+        assert conv is not None
+        bias = conv.inputs[2] if len(conv.inputs) > 2 else None
+        if len(convolved.uses()) != 1 or convolved.is_graph_output():
+            return f"{conv.op_type}'s result `{convolved.name}` has other readers"
+        if not _is_constant(w) or (bias is not None and not _is_constant(bias)):
+            return f"{conv.op_type}'s weight or bias is not a constant"
+        assert w.const_value is not None
+        if len(w.const_value.shape) != _RANK or w.const_value.dtype not in _DTYPES:
+            return f"{conv.op_type} has not two dims, or its dtype is {w.const_value.dtype}"
+        if conv.op_type == "ConvTranspose" and conv.attributes.get_int("group", 1) != 1:
+            return "ConvTranspose has groups"
+        return ""
+
+    def _folded(
+        self, convolved: ir.Value, w: ir.Value, scale: np.ndarray | None, shift: np.ndarray | None
+    ) -> tuple[ir.Tensor | None, ir.Tensor | None] | str:
+        """Weight and bias, None where it stays; or the reason why not. scale, shift: float64, of one or K values."""
+        conv = convolved.producer()
+        assert conv is not None and w.const_value is not None
+        dtype, axis = w.const_value.dtype, 0 if conv.op_type == "Conv" else 1
+        channels = w.const_value.shape.numpy()[axis]
+        old = conv.inputs[2] if len(conv.inputs) > 2 else None
+        bias = np.zeros(channels) if old is None else _array(old)
+        if any(array is not None and array.size not in (1, channels) for array in (scale, shift)):
+            return f"the constant has not one value for each of the {channels} channels"
+        weight = None
+        if scale is not None:
+            if len(w.uses()) != 1:
+                return f"the weight `{w.name}` has other readers, so a folded copy would make the model larger"
+            factors = np.broadcast_to(scale, channels)
+            with np.errstate(invalid="ignore"):
+                exact = _array(w) * factors.reshape([-1 if k == axis else 1 for k in range(_RANK)])
+            bias = bias * factors
+            largest = np.abs(exact).max(axis=tuple(k for k in range(_RANK) if k != axis), initial=0.0)
+            if dtype == ir.DataType.FLOAT16 and ((largest > 0) & (largest < _LEAST_FLOAT16)).any():
+                return "the weights of a channel would become subnormal in float16"
+            weight = _rounded(exact, dtype, f"{w.name}/folded")
+        if shift is not None:
+            bias = bias + shift
+        result = _rounded(bias, dtype, f"{w.name}/bias") if shift is not None or old is not None else None
+        for tensor in (weight, result):
+            if tensor is not None and not np.isfinite(tensor.numpy().astype(np.float64)).all():
+                return f"the folded weight or bias overflows in {dtype}"
+        return weight, result
+
+    def _checked(self, convolved: ir.Value, w: ir.Value, *constants: np.ndarray | None) -> MatchResult:
+        result = MatchResult()
+        folded = self._folded(convolved, w, *constants)
+        return result.fail(folded) if isinstance(folded, str) else result
+
+    def _replaced(self, op, convolved: ir.Value, w: ir.Value, *constants: np.ndarray | None):
+        conv = convolved.producer()
+        assert conv is not None
+        folded = self._folded(convolved, w, *constants)
+        assert not isinstance(folded, str)
+        weight, bias = folded
+        inputs = [conv.inputs[0], w if weight is None else op.initializer(weight)]
+        if bias is not None:
+            inputs.append(op.initializer(bias))
+        attributes = {name: attribute.value for name, attribute in conv.attributes.items()}
+        return getattr(op, conv.op_type)(*inputs, **attributes)
+
+
+class Arithmetic(_Folded):
+    """Add, Sub, Mul or Div of a constant. first: the convolution is the first operand."""
+
+    def __init__(self, operator: str, convolution: str, first: bool) -> None:
+        super().__init__(f"{operator}_behind_{convolution}_{first}", convolution)
+        self._operator, self._first = operator, first
+
+    def pattern(self, op, x, w, c):
+        convolved = self._conv(op, x, w)
+        operator = getattr(op, self._operator)
+        return operator(convolved, c) if self._first else operator(c, convolved)
+
+    def check(self, context: MatchContext, x, w, c, convolved, **_):
+        result = MatchResult()
+        if reason := self._obstacle(convolved, w):
+            return result.fail(reason)
+        if not _is_constant(c) or not _is_of_channels(c.const_value.shape.numpy()):
+            return result.fail(f"{self._operator}'s operand `{c.name}` is not a constant with one value a channel")
+        return self._checked(convolved, w, *self._constants(c))
+
+    def _constants(self, c: ir.Value) -> tuple[np.ndarray | None, np.ndarray | None]:
+        array = _array(c).reshape(-1)
+        with np.errstate(divide="ignore"):
+            factors = {"Mul": array, "Div": 1.0 / array}
+        terms = {"Add": array, "Sub": -array}
+        return factors.get(self._operator), terms.get(self._operator)
+
+    def rewrite(self, op, x, w, c, convolved, **_):
+        return self._replaced(op, convolved, w, *self._constants(c))
+
+
+class Normalization(_Folded):
+    """BatchNormalization with constant statistics."""
+
+    def pattern(self, op, x, w, gamma, beta, mean, variance):
+        convolved = self._conv(op, x, w)
+        return op.BatchNormalization(
+            convolved, gamma, beta, mean, variance, _allow_other_attributes=True, _outputs=["normalized"]
+        )
+
+    def check(self, context: MatchContext, x, w, gamma, beta, mean, variance, convolved, normalized, **_):
+        result = MatchResult()
+        if reason := self._obstacle(convolved, w):
+            return result.fail(reason)
+        if not all(map(_is_constant, (gamma, beta, mean, variance))):
+            return result.fail("BatchNormalization's parameters are not constants")
+        if normalized.producer().attributes.get_int("training_mode", 0):
+            return result.fail("BatchNormalization computes the statistics itself (training_mode)")
+        return self._checked(convolved, w, *_of_normalization(normalized.producer()))
+
+    def rewrite(self, op, x, w, gamma, beta, mean, variance, convolved, normalized, **_):
+        return self._replaced(op, convolved, w, *_of_normalization(normalized.producer()))
+
+
+def _of_normalization(node: ir.Node) -> tuple[np.ndarray, np.ndarray]:
+    """Factor and term of each channel in float64."""
+    gamma, beta, mean, variance = (_array(v) for v in node.inputs[1:5] if v is not None)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        scale = gamma / np.sqrt(variance + node.attributes.get_float("epsilon", 1e-5))
+    return scale, beta - mean * scale
+
+
+def _is_constant(value: ir.Value | None) -> bool:
+    return value is not None and value.const_value is not None and not value.is_graph_input()
+
+
+def _is_of_channels(dims: tuple[int, ...]) -> bool:
+    """Whether a tensor of these dims has one value, or one for each channel of [N, C, H, W]."""
+    padded = (1,) * (_RANK - len(dims)) + dims
+    return len(padded) == _RANK and padded[0] == padded[2] == padded[3] == 1
+
+
+def _array(value: ir.Value) -> np.ndarray:
+    assert value.const_value is not None
+    return value.const_value.numpy().astype(np.float64)
+
+
+def _rounded(array: np.ndarray, dtype: ir.DataType, name: str) -> ir.Tensor:
+    with np.errstate(over="ignore"):
+        return ir.Tensor(np.ascontiguousarray(array.astype(dtype.numpy())), dtype=dtype, name=name)
+
+
+_ORDERS = (("Add", True), ("Add", False), ("Sub", True), ("Mul", True), ("Mul", False), ("Div", True))
+RULES = (
+    RuleSet(
+        lambda _: [
+            *(Rooted("BatchNormalization", Normalization.rule(f"normalized_{c}", c)) for c in _CONVOLUTIONS),
+            *(Rooted(op, Arithmetic.rule(op, c, first)) for c in _CONVOLUTIONS for op, first in _ORDERS),
+        ]
+    ),
+)

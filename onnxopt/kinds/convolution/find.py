@@ -1,0 +1,93 @@
+"""Convolution regions: a Conv in NHWC with the residual and the activation behind it.
+
+    Transpose -> Conv with bias -> Transpose -> Add residual -> Relu
+    Transpose -> Conv with bias -> Transpose -> SiLU -> Add residual
+
+The Transposes are those of the layout pass (fusion/channels_last.py). The library runs a region as one call of cuDNN.
+Every convolution in NHWC becomes a region, also one that nothing follows: ONNX Runtime would run the Transposes. Only
+1x1 convolutions without a SiLU are left to the kind gemm.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+from onnxopt.fusion import cost
+from onnxopt.fusion.channels_last import sandwich
+from onnxopt.fusion.context import Context
+from onnxopt.fusion.region import Kind, Region
+from onnxopt.graph.refusal import Refusal
+from onnxopt.graph.shapes.shapes import Shapes
+from onnxopt.kinds.convolution.steps import GrowingConvolution, candidates, is_step, start, take
+from onnxopt.program.convolution import Convolution
+
+
+def find(context: Context, kind: Kind) -> tuple[list[Region], list[Refusal]]:
+    """Regions of all convolutions in NHWC that no other kind has taken, and refusals of them and their neighbours."""
+    regions: list[Region] = []
+    refusals: list[Refusal] = []
+    for node in list(context.order):
+        if node.op_type != "Conv" or node.domain != "" or context.is_taken(node):
+            continue
+        convolution = start(node, context.shapes)
+        if isinstance(convolution, str):
+            if not isinstance(sandwich(node, context.shapes), str):
+                refusals.append(Refusal(node.name or "", "Conv", "", convolution))
+            continue
+        if any(map(context.is_taken, convolution.nodes)):
+            continue
+        convolution, refused = _grow(convolution, context)
+        if convolution.is_product() and convolution.activation in ("none", "relu"):
+            continue  # cuBLASLt is faster in 38 of 42 such layers (benchmarks/notes.md), and the kind gemm runs it
+        refusals += refused
+        region = _region(convolution, context, kind)
+        region.verify()
+        regions.append(region)
+        context.contract(region.nodes)
+    return regions, refusals
+
+
+def lower(region: Region, shapes: Shapes) -> Convolution:
+    """The meaning of a region of `find`."""
+    convolution = start(next(n for n in region.nodes if n.op_type == "Conv"), shapes)
+    if isinstance(convolution, str):
+        raise ValueError(f"`{region.nodes[0].name}` is no convolution in NHWC: {convolution}")
+    while convolution.output is not region.outputs[0]:
+        nodes = candidates(convolution.output)
+        reason = take(convolution, nodes, shapes) if nodes else "its result has several readers"
+        if reason is not None:
+            raise ValueError(f"a convolution does not take in what follows `{convolution.output.name}`: {reason}")
+    return convolution.meaning(region.inputs, shapes)
+
+
+def _grow(convolution: GrowingConvolution, context: Context) -> tuple[GrowingConvolution, list[Refusal]]:
+    """The convolution with all nodes that it can absorb, and the refusals of its reader where it cannot."""
+    conv = convolution.conv
+    while True:
+        nodes = candidates(convolution.output)
+        readers = [n for n in dict.fromkeys(convolution.output.consumers()) if is_step(n)]
+        if not nodes:
+            reason = f"`{convolution.output.name}` is read elsewhere too, so the Conv must write it first"
+            left = [r for r in readers if not context.is_taken(r) and convolution.can_take_more()]
+            return convolution, [Refusal(n.name or "", n.op_type, conv.name or "", reason) for n in left]
+        if any(map(context.is_taken, nodes)):
+            return convolution, []
+        grown = dataclasses.replace(convolution, nodes=list(convolution.nodes))
+        reason_against = take(grown, nodes, context.shapes)
+        if reason_against is None and context.makes_cycle(grown.nodes):
+            reason_against = "The other operand depends on the convolution's result"
+        if reason_against is not None:
+            last = nodes[-1]
+            refusal = Refusal(last.name or "", last.op_type, conv.name or "", reason_against)
+            return convolution, [refusal] if is_step(last) else []
+        convolution = grown
+
+
+def _region(convolution: GrowingConvolution, context: Context, kind: Kind) -> Region:
+    nodes = sorted(convolution.nodes, key=context.order.__getitem__)
+    inputs = list(dict.fromkeys(convolution.operands()))
+    outputs = [convolution.output]
+    # ONNX Runtime turns a weight once, when it loads the model.
+    run_per_call = [n for n in nodes if n.inputs[0] is not convolution.w]
+    moved = cost.of_region(run_per_call, inputs, outputs, context.shapes)
+    return Region(tuple(nodes), tuple(inputs), tuple(outputs), moved, kind)

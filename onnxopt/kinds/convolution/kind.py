@@ -1,0 +1,43 @@
+"""The kind of kernels that are convolutions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import onnx_ir as ir
+
+from onnxopt.fusion.context import Context
+from onnxopt.fusion.kernel import Meaning, Variant
+from onnxopt.fusion.region import Kernel, Kind, Region
+from onnxopt.graph.refusal import Refusal
+from onnxopt.graph.shapes.shapes import Shapes
+from onnxopt.kinds.convolution import find
+
+
+class ConvolutionKind(Kind):
+    """A Conv in NHWC with bias, residual and activation. The library runs it through cuDNN and needs no CUDA code."""
+
+    name = "convolution"
+
+    def find(self, context: Context) -> tuple[list[Region], list[Refusal]]:
+        return find.find(context, self)
+
+    def lower(self, region: Region, opsets: Mapping[str, int], shapes: Shapes) -> Meaning:
+        return find.lower(region, shapes)
+
+    def named_nodes(self, region: Region) -> Sequence[ir.Node]:
+        return [n for n in region.nodes if n.op_type not in ("Transpose", "Reshape")]
+
+    def entry_points(
+        self, name: str, meaning: Meaning, regions: Sequence[Region], opsets: Mapping[str, int], shapes: Shapes
+    ) -> tuple[Variant, ...]:
+        return ()
+
+    def header(self, kernels: Sequence[Kernel]) -> str:
+        raise NotImplementedError("convolutions have no CUDA text")
+
+    def cuda(self, kernel: Kernel) -> list[str]:
+        return []
+
+
+CONVOLUTION = ConvolutionKind()

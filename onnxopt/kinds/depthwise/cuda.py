@@ -1,0 +1,138 @@
+"""CUDA source of depthwise kernels, on top of cuda_kernels/depthwise/."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import cast
+
+from onnxopt.fusion.region import Kernel
+from onnxopt.kinds.depthwise.tiles import FIRST_BANDED, DepthwiseVariant, shared_bytes
+from onnxopt.kinds.pointwise.cuda import is_exact, statements
+from onnxopt.program.depthwise import Depthwise, Part
+from onnxopt.program.dtypes import DTYPES
+from onnxopt.program.window import Window
+
+HEADER = "depthwise/depthwise.cuh"
+
+
+def lines(kernel: Kernel) -> list[str]:
+    """The kernel's programs as a struct, and one entry point per variant."""
+    meaning = cast(Depthwise, kernel.program)
+    entries = [line for v in kernel.variants for line in _entry(kernel.name, meaning, cast(DepthwiseVariant, v))]
+    return [*_struct(kernel.name, meaning), "", *entries]
+
+
+def _struct(name: str, meaning: Depthwise) -> list[str]:
+    body = [
+        f"using Stored = {DTYPES[meaning.dtype].cuda};",
+        f"using Result = {DTYPES[meaning.outputs[0]].cuda};",
+        f"using W = {_window(meaning.window)};",
+        f"static constexpr int kX = {meaning.x};",
+        f"static constexpr int kWeight = {meaning.weight};",
+        *_before(meaning),
+        *_after(meaning),
+    ]
+    return [f"struct {name} {{", *(f"  {line}" for line in body), "};"]
+
+
+def _window(window: Window) -> str:
+    numbers = (*window.kernel, *window.strides, *window.dilations)
+    return f"StaticWindow<{', '.join(map(str, numbers))}>"
+
+
+def _before(meaning: Depthwise) -> list[str]:
+    part = meaning.before
+    if part is None:
+        apply = ["__device__ static float apply(float x0, const Of&) { return x0; }"]
+    else:
+        apply = [
+            "__device__ static float apply(float x0, const Of& of) {",
+            *(f"  {line}" for line in _statements(part, meaning)),
+            "}",
+        ]
+    body = [
+        f"static constexpr bool kNothing = {str(part is None).lower()};",
+        *_channels(meaning, part, []),
+        *apply,
+    ]
+    return ["struct Before {", *(f"  {line}" for line in body), "};"]
+
+
+def _after(meaning: Depthwise) -> list[str]:
+    part = meaning.after
+    near = [(k, r) for k, r in enumerate(part.reads, 1) if r.form == "element"]
+    fields = [f"Vector<{DTYPES[meaning.inputs[r.input]].cuda}, kVector> x{k};" for k, r in near]
+    loads = [
+        f"load_vector<{_type(meaning, r.input)}, kVector>({_data(meaning, r.input)} + at)" for _, r in near
+    ]  # fmt: skip
+    start = "0.0f" if meaning.bias is None else f"widen({_data(meaning, meaning.bias)}[c])"
+    body = [
+        f"static constexpr bool kNear = {str(bool(near)).lower()};",
+        "template <int kVector>",
+        f"struct Near {{ {' '.join(fields)} }};",
+        *_channels(meaning, part, [("start", start)]),
+        "template <int kVector>",
+        "__device__ static Near<kVector> load(const DepthwiseParams& p, int64_t at) {",
+        f"  return {{{', '.join(loads)}}};",
+        "}",
+        "template <typename N>",
+        "__device__ static float apply(float x0, const Of& of, const N& near, int v) {",
+        *(f"  {line}" for line in _statements(part, meaning)),
+        "}",
+    ]
+    return ["struct After {", *(f"  {line}" for line in body), "};"]
+
+
+def _channels(meaning: Depthwise, part: Part | None, first: list[tuple[str, str]]) -> list[str]:
+    """What a program needs of a channel: the struct, and the function that reads it."""
+    values = list(first)
+    for k, read in enumerate(part.reads if part is not None else (), 1):
+        if read.form != "element":
+            values.append((f"x{k}", f"widen({_data(meaning, read.input)}[{'c' if read.form == 'channel' else '0'}])"))
+    return [
+        f"struct Of {{ {' '.join(f'float {name};' for name, _ in values)} }};",
+        "__device__ static Of channel(const DepthwiseParams& p, int c) {",
+        f"  return {{{', '.join(text for _, text in values)}}};",
+        "}",
+    ]
+
+
+def _type(meaning: Depthwise, position: int) -> str:
+    return DTYPES[meaning.inputs[position]].cuda
+
+
+def _data(meaning: Depthwise, position: int) -> str:
+    return f"static_cast<const {_type(meaning, position)}*>(p.input[{position}])"
+
+
+def _statements(part: Part, meaning: Depthwise) -> list[str]:
+    """The body of a function that applies a part to one element x0."""
+    names = ["x0"]
+    for k, read in enumerate(part.reads, 1):
+        names.append(f"widen(near.x{k}.at[v])" if read.form == "element" else f"of.x{k}")
+    stored = dataclasses.replace(part.program, inputs=(meaning.dtype, *part.program.inputs[1:]))
+    body, (result,) = statements(part.program, names, is_exact(stored))
+    return [*body, f"return {result};"]
+
+
+def _entry(name: str, meaning: Depthwise, variant: DepthwiseVariant) -> list[str]:
+    opening = [
+        f'extern "C" __global__ void __launch_bounds__({variant.threads})',
+        f"{variant.symbol}(const __grid_constant__ DepthwiseParams p) {{",
+    ]
+    if variant.layout != "banded":
+        held = str(variant.layout == "held").lower()
+        size = f"{variant.vector}, {variant.down}, {variant.across}, {variant.threads}, {held}"
+        return [*opening, f"  Direct<{name}, {name}::W, {size}>::run(p);", "}", ""]
+    size = f"{variant.across}, {variant.down}, {variant.chunks}, {variant.warps}, {variant.images}, {variant.pieces}"
+    shared = shared_bytes(meaning.window, variant)
+    return [
+        *opening,
+        f"#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= {FIRST_BANDED}0",
+        f"  using Tile = BandedTile<{name}::W, {size}>;",
+        f'  static_assert(Tile::kSharedBytes == {shared}, "as the host was told");',
+        f"  Banded<{name}, {name}::W, Tile>::run(p);",
+        "#endif",
+        "}",
+        "",
+    ]

@@ -1,0 +1,158 @@
+"""The entry points of a depthwise kernel, by the measured table rule.json.
+
+The library runs the first entry point that fits a call and is preferred for the result's width, else the first that
+fits (custom_ops/cuda/depthwise_variant.cc). The last one fits every call.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from onnxopt.fusion.region import Region
+from onnxopt.graph.shapes.shapes import Shapes
+from onnxopt.kinds.depthwise.tiles import BANDED_CHANNELS, DepthwiseVariant, extent, seen, shared_bytes
+from onnxopt.program.depthwise import Depthwise
+from onnxopt.program.dtypes import DTYPES
+from onnxopt.program.hardware import WARP
+from onnxopt.program.window import Window
+
+_TABLE = Path(__file__).with_name("rule.json")
+_THREADS = 128
+MOST_HELD = 49  # weights that a thread holds for a channel
+_WALKING = {2: (2, 4), 4: (1, 4)}  # bytes of an element -> channels, columns
+_SIMPLE = 3  # the most inputs along an axis of windows whose programs in front are cheap
+
+
+def choose(name: str, meaning: Depthwise, regions: Sequence[Region], shapes: Shapes) -> tuple[DepthwiseVariant, ...]:
+    """Variants in the order in which the host tries them, without those that no known width prefers."""
+    widths = [_width(region, shapes) for region in regions]
+    return tuple(v for v in every(name, meaning) if _may_run(v, meaning.channels, widths))
+
+
+def every(name: str, meaning: Depthwise) -> tuple[DepthwiseVariant, ...]:
+    """Variants in the order in which the host tries them, for every width."""
+    in_front = meaning.before is not None
+    chosen = list(_of_table(name, meaning.window, DTYPES[meaning.dtype].size, in_front))
+    if DTYPES[meaning.outputs[0]].size != DTYPES[meaning.dtype].size:  # a plane of shared memory holds inputs and results
+        chosen = [v for v in chosen if v.layout != "banded"]
+    last = _fallback(name, meaning.window)
+    return (*chosen, *([last] if not chosen or chosen[-1].vector > 1 else []))
+
+
+def microseconds_in_front(meaning: Depthwise, cost: int, outputs: int, width: int | None) -> float:
+    """Predicted time of a program of `cost` float32 instructions in front of a convolution with `outputs` elements."""
+    variants = _of_table("", meaning.window, DTYPES[meaning.dtype].size, in_front=True)
+    usual = [v for v in variants if meaning.channels % v.vector == 0 and (width is None or _prefers(v, width))]
+    variant = usual[0] if usual else _fallback("", meaning.window)
+    if variant.layout == "banded":
+        rows, columns = variant.down * 16 // variant.across // variant.images, 8 * variant.across
+        key = "banded"
+    else:
+        rows, columns = variant.down, variant.across
+        key = "held" if max(extent(meaning.window)) <= _SIMPLE else "held_above_3"
+    height, across = seen(meaning.window, rows, columns)
+    load = _table()["load_us"][key]
+    loads = outputs * height * across / (rows * columns)
+    return float(loads / 1e6 * (load["self"] + cost * load["instruction"]))
+
+
+def microseconds_of_pass(moved: int) -> float:
+    """Predicted time of a kernel of its own that moves this many bytes."""
+    of = _table()["pass_us"]
+    return float(moved / 1e6 * of["megabyte"] + of["launch"])
+
+
+def _of_table(name: str, window: Window, size: int, in_front: bool) -> Iterator[DepthwiseVariant]:
+    reach = max(extent(window))
+    for row in _table()["rows"]:
+        strided, most = row.get("strided", False), row.get("extent")
+        if row["bytes"] != size or strided != (max(window.strides) > 1) or (most is not None and reach > most):
+            continue
+        if row.get("in_front", in_front) != in_front:
+            continue
+        yield from _distinct(_variants(name, window, size, row["choice"]))
+        return
+    raise ValueError(f"rule.json has no row for {size} bytes and {window}")
+
+
+def _distinct(variants: Iterator[DepthwiseVariant]) -> Iterator[DepthwiseVariant]:
+    """The variants with distinct symbols: a shape may be preferred for one range of widths and be a later choice too."""
+    found: dict[str, DepthwiseVariant] = {}
+    for variant in variants:
+        before = found.get(variant.symbol)
+        if before is not None and (before.narrowest, before.widest) == (variant.narrowest, variant.widest):
+            continue
+        symbol = variant.symbol if before is None else f"{variant.symbol}_from{variant.narrowest}"
+        found[symbol] = dataclasses.replace(variant, symbol=symbol)
+        yield found[symbol]
+
+
+def _variants(name: str, window: Window, size: int, choice: list[dict[str, Any]]) -> Iterator[DepthwiseVariant]:
+    for row in choice:
+        narrowest, widest = row.get("between", (1, None))
+        if "banded" in row:
+            yield banded(name, window, *row["banded"], narrowest=narrowest, widest=widest or 0)
+        elif window.kernel[0] * window.kernel[1] <= MOST_HELD:
+            yield held(name, *row["held"], narrowest=narrowest, widest=widest or 0)
+        else:
+            yield walking(name, *_WALKING[size])
+
+
+def _fallback(name: str, window: Window) -> DepthwiseVariant:
+    if window.kernel[0] * window.kernel[1] <= MOST_HELD:
+        return held(name, 1, 2, 4)
+    return walking(name, 1, 4)
+
+
+def held(name: str, vector: int, down: int, across: int, narrowest: int = 1, widest: int = 0) -> DepthwiseVariant:
+    """One entry point that holds the weights of `vector` channels in registers."""
+    symbol = f"{name}_held_v{vector}d{down}a{across}"
+    return DepthwiseVariant(
+        symbol, "", 32, vector, 1, _THREADS, waits=True, layout="held", down=down, across=across, narrowest=narrowest,
+        widest=widest,
+    )  # fmt: skip
+
+
+def walking(name: str, vector: int, across: int) -> DepthwiseVariant:
+    """One entry point that walks over the rows of the window."""
+    symbol = f"{name}_walking_v{vector}a{across}"
+    return DepthwiseVariant(symbol, "", 32, vector, 1, _THREADS, waits=True, layout="walking", down=1, across=across)
+
+
+def banded(
+    name: str, window: Window, across: int, down: int, chunks: int, warps: int, images: int, pieces: int,
+    narrowest: int = 1, widest: int = 0,
+) -> DepthwiseVariant:  # fmt: skip
+    """One entry point on tensor cores."""
+    symbol = f"{name}_banded_a{across}d{down}c{chunks}w{warps}i{images}p{pieces}"
+    variant = DepthwiseVariant(
+        symbol, "", 32, BANDED_CHANNELS, 1, WARP * warps, waits=True, layout="banded", down=down, across=across,
+        chunks=chunks, warps=warps, images=images, pieces=pieces, narrowest=narrowest, widest=widest,
+    )  # fmt: skip
+    return dataclasses.replace(variant, shared=shared_bytes(window, variant))
+
+
+def _width(region: Region, shapes: Shapes) -> int | None:
+    dims = shapes.dims(region.outputs[0])
+    width = dims[2] if dims is not None and len(dims) == 4 else None
+    return width if isinstance(width, int) else None
+
+
+def _prefers(variant: DepthwiseVariant, width: int) -> bool:
+    return variant.narrowest <= width and (variant.widest == 0 or width <= variant.widest)
+
+
+def _may_run(variant: DepthwiseVariant, channels: int, widths: Sequence[int | None]) -> bool:
+    return channels % variant.vector == 0 and any(w is None or _prefers(variant, w) for w in widths)
+
+
+@functools.cache
+def _table() -> dict[str, Any]:
+    archs = json.loads(_TABLE.read_text())["archs"]
+    newest: dict[str, Any] = archs[max(archs, key=lambda arch: int(arch.removeprefix("sm_")))]
+    return newest

@@ -1,0 +1,194 @@
+"""Depthwise regions: a depthwise convolution in NHWC with the elementwise nodes in front of it and behind it.
+
+    y = f(DepthwiseConv(g(x)), residual, one element a channel, ...)
+
+The kernel applies g to every input that it loads, and loads an input for each tile of outputs that sees it. So nodes in
+front become part of the region only where that is predicted to take less time than a kernel of their own (rule.json).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import heapq
+
+import onnx_ir as ir
+
+from onnxopt.fusion import cost, eligibility
+from onnxopt.fusion.channels_last import Sandwich
+from onnxopt.fusion.context import Context
+from onnxopt.fusion.kernel import Traffic
+from onnxopt.fusion.operands import constant
+from onnxopt.fusion.region import Kind, Region
+from onnxopt.graph.refusal import Refusal
+from onnxopt.kinds.depthwise import entry_points
+from onnxopt.kinds.depthwise.lower import convolution, inputs_of, lower
+from onnxopt.program.depthwise import MOST_INPUTS
+
+_NEAREST = 64  # readers of a region's values that one step looks at
+_MOST_IN_FRONT = 16  # nodes
+_NOMINAL = 10_000_000  # elements of a tensor of unknown size
+# Operators whose kernels can end with bias and Relu.
+_ENDS_WITH_RELU = frozenset({"Transpose", "MatMul", "Gemm"})
+
+
+def find(context: Context, kind: Kind) -> tuple[list[Region], list[Refusal]]:
+    """A region for every depthwise convolution in NHWC, and refusals of the others."""
+    regions: list[Region] = []
+    refusals: list[Refusal] = []
+    for node in list(context.order):
+        if node.op_type != "Conv" or node.domain != "" or context.is_taken(node):
+            continue
+        found = convolution(node, context.shapes)
+        if isinstance(found, str):
+            if _has_groups_of_one(node, context):
+                refusals.append(Refusal(node.name or "", node.op_type, "", found))
+            continue
+        if any(context.is_taken(n) for n in found.nodes):
+            continue
+        region = _Growth(context, kind, found).region()
+        context.take([region.nodes])
+        regions.append(region)
+    return regions, refusals
+
+
+def _has_groups_of_one(node: ir.Node, context: Context) -> bool:
+    weight = node.inputs[1] if len(node.inputs) > 1 else None
+    dims = (context.shapes.dims(weight) if weight is not None else None) or ()
+    group = node.attributes.get_int("group", 1)
+    return len(dims) > 1 and group > 1 and dims[0] == group and dims[1] == 1
+
+
+@dataclasses.dataclass
+class _Growth:
+    """One region while it grows from a convolution to its elementwise neighbours."""
+
+    context: Context
+    kind: Kind
+    found: Sandwich
+
+    def region(self) -> Region:
+        """The region, with as many nodes behind as fit, and those in front that pay."""
+        behind = self._behind(list(self.found.nodes))
+        nodes = [*self._in_front(), *behind]
+        if len(nodes) > len(behind) and not self._fits(nodes):
+            nodes = behind
+        nodes = self._in_order(nodes)
+        inputs, outputs = inputs_of(self.found, nodes), self.context.outputs_of(nodes)
+        meaning = self.context.lowered(lower, nodes, inputs, outputs)
+        moved = self._traffic(nodes, inputs, outputs)
+        region = Region(tuple(nodes), tuple(inputs), tuple(outputs), moved, self.kind, meaning)
+        region.verify()
+        return region
+
+    def _in_order(self, nodes: list[ir.Node]) -> list[ir.Node]:
+        return sorted(nodes, key=self.context.order.__getitem__)
+
+    def _behind(self, start: list[ir.Node]) -> list[ir.Node]:
+        """The nodes with their elementwise readers, as long as one value leaves them."""
+        best, grown, refused = start, start, set[ir.Node]()
+        while (node := self._reader(grown, refused)) is not None:
+            trial = self._in_order([*grown, node])
+            if len(trial) > cost.MAX_NODES or self.context.makes_cycle(trial):
+                refused.add(node)
+                continue
+            if len(self.context.outputs_of(trial)) > 1:
+                grown = trial  # until the other readers of its values have joined
+            elif self._fits(trial):
+                best = grown = trial
+            else:
+                refused.add(node)
+        return best
+
+    def _reader(self, nodes: list[ir.Node], refused: set[ir.Node]) -> ir.Node | None:
+        """The first node that reads a value of the nodes and may join them."""
+        context, y = self.context, self.found.y
+        inside = set(nodes)
+        readers = {u for n in nodes for v in n.outputs for u in context.readers(v)}
+        free = [n for n in readers if n in context.order and n not in inside and n not in refused]
+        for node in heapq.nsmallest(_NEAREST, free, key=context.order.__getitem__):
+            if self._is_free(node) and context.shapes.same(node.outputs[0], y):
+                return node
+        return None
+
+    def _is_free(self, node: ir.Node) -> bool:
+        context = self.context
+        return eligibility.is_elementwise(node) and not context.is_taken(node) and context.why_not(node) is None
+
+    def _fits(self, nodes: list[ir.Node]) -> bool:
+        """Whether the nodes can and should be one kernel."""
+        nodes = self._in_order(nodes)
+        inputs, outputs = inputs_of(self.found, nodes), self.context.outputs_of(nodes)
+        if len(inputs) > MOST_INPUTS or len(outputs) != 1 or self.context.makes_cycle(nodes):
+            return False
+        try:
+            meaning = self.context.lowered(lower, nodes, inputs, outputs)
+        except ValueError:
+            return False
+        return meaning.cost <= cost.MAX_COST
+
+    def _in_front(self) -> list[ir.Node]:
+        """The nodes in front that cost less in this kernel than in one of their own."""
+        context, x = self.context, self.found.x
+        nodes: list[ir.Node] = []
+        best: list[ir.Node] = []
+        inside = set(self.found.nodes)
+        while len(nodes) < _MOST_IN_FRONT:
+            read = {v for n in nodes for v in n.inputs if v is not None} if nodes else {x}
+            producers = {p for v in read if (p := v.producer()) is not None and p in context.order and p not in inside}
+            ready = [p for p in producers if self._may_move(p, inside)]
+            if not ready:
+                break
+            node = max(ready, key=context.order.__getitem__)
+            inside.add(node)
+            nodes.append(node)
+            if self._source(nodes) is not None:
+                best = list(nodes)
+        return best if best and self._pays(best) else []
+
+    def _may_move(self, node: ir.Node, inside: set[ir.Node]) -> bool:
+        """Whether a node in front is elementwise, keeps x's shape, and nothing but the region reads its result."""
+        value = node.outputs[0]
+        if value.is_graph_output() or not set(self.context.readers(value)) <= inside:
+            return False
+        return self._is_free(node) and self.context.shapes.same(value, self.found.x)
+
+    def _source(self, nodes: list[ir.Node]) -> ir.Value | None:
+        """The one tensor of x's shape and dtype that the nodes read, None where they read others too."""
+        shapes, x = self.context.shapes, self.found.x
+        made = {v for n in nodes for v in n.outputs}
+        read = {v for n in nodes for v in n.inputs if v is not None and v not in made and constant(v) is None}
+        whole = [v for v in read if shapes.same(v, x) and shapes.dtype(v) == shapes.dtype(x)]
+        vectors = [v for v in read if v not in whole]
+        if len(whole) != 1 or any(v.const_value is None or v.is_graph_input() for v in vectors):
+            return None
+        return whole[0]
+
+    def _pays(self, nodes: list[ir.Node]) -> bool:
+        """Whether the nodes in front take less time in the convolution's kernel than in one of their own."""
+        source = self._source(nodes)
+        assert source is not None
+        producer = source.producer()
+        others = {n.op_type for n in nodes}
+        if others <= {"Relu", "Add"} and producer is not None and producer.op_type in _ENDS_WITH_RELU:
+            return False  # that producer's kernel applies it at no cost
+        together = self._in_order([*nodes, *self.found.nodes])
+        inputs = inputs_of(self.found, together)
+        try:
+            meaning = self.context.lowered(lower, together, inputs, [self.found.y])
+        except ValueError:
+            return False
+        if meaning.before is None:
+            return False
+        shapes, (down, across) = self.context.shapes, meaning.window.strides
+        elements = shapes.elements(self.found.x) or _NOMINAL
+        size = 2 if meaning.dtype != "float32" else 4
+        dims = shapes.dims(self.found.y)
+        width = dims[2] if dims is not None and isinstance(dims[2], int) else None
+        outputs = shapes.elements(self.found.y) or elements // (down * across)
+        inside = entry_points.microseconds_in_front(meaning, meaning.before.program.cost, outputs, width)
+        return inside < entry_points.microseconds_of_pass(2 * elements * size)
+
+    def _traffic(self, nodes: list[ir.Node], inputs: list[ir.Value], outputs: list[ir.Value]) -> Traffic:
+        """Transposes around a Conv are those that execution providers make for themselves, or not at all."""
+        sides = [n for n in self.found.nodes if n is not self.found.conv]
+        return cost.of_region([n for n in nodes if n not in sides], inputs, outputs, self.context.shapes)

@@ -1,0 +1,125 @@
+"""Without the library, functions of convolutions in channels last cost nothing: ONNX Runtime cancels all Transposes.
+
+The optimized graph of each release has the operators of the original, its fused convolutions included.
+"""
+
+from __future__ import annotations
+
+import collections
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import pytest
+from onnx import helper
+
+from onnxopt.graph import normalize, rewrite
+from tests.compat import CannotInstall, install
+from tests.support.conv_graphs import Building
+from tests.support.outlined import outlined
+
+RELEASES = ("1.21.1", "1.23.2", "1.31.1")
+LEVELS = ("ORT_ENABLE_EXTENDED", "ORT_ENABLE_ALL")
+_RUNNER = """
+import sys, numpy as np, onnxruntime as ort
+model, feed, level, graph, result = sys.argv[1:]
+options = ort.SessionOptions()
+options.log_severity_level = 3
+options.graph_optimization_level = getattr(ort.GraphOptimizationLevel, level)
+options.optimized_model_filepath = graph
+session = ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+np.save(result, session.run(None, {"x": np.load(feed)})[0])
+"""
+
+
+class Network(Building):
+    """A network of named values; weights are random."""
+
+    def __init__(self) -> None:
+        self.nodes, self.constants, self._count = [], [], 0
+        self._random = np.random.default_rng(3)
+
+    def conv(self, x: str, c: int, k: int, size: int = 3, stride: int = 1, group: int = 1) -> str:
+        weight, half = self.normal(k, c // group, size, size), size // 2
+        window = {"strides": [stride] * 2, "pads": [half] * 4, "kernel_shape": [size] * 2}
+        return self.node("Conv", [x, weight, self.normal(k)], group=group, **window)[0]
+
+    def of(self, op_type: str, *inputs: str, **attributes: object) -> str:
+        return self.node(op_type, list(inputs), **attributes)[0]
+
+
+def residual(b: Network) -> str:
+    """As ResNet: a stem, a pool, blocks with a sum and an activation at the end, a mean and a product."""
+    x = b.of("Relu", b.conv("x", 3, 16, 7, 2))
+    x = b.of("MaxPool", x, kernel_shape=[3, 3], strides=[2, 2], pads=[1] * 4)
+    for c, k, stride in ((16, 16, 1), (16, 32, 2), (32, 32, 1)):
+        branch = b.conv(b.of("Relu", b.conv(x, c, k, 3, stride)), k, k)
+        x = b.of("Relu", b.of("Add", branch, x if c == k and stride == 1 else b.conv(x, c, k, 1, stride)))
+    pooled = b.of("Flatten", b.of("ReduceMean", x, b.ints(2, 3), keepdims=1))
+    return b.of("MatMul", pooled, b.normal(32, 10))
+
+
+def mobile(b: Network) -> str:
+    """As MobileNet and detectors: depthwise, squeeze-excite, SiLU, Split, Concat, Resize."""
+    x = b.conv("x", 3, 16, 3, 2)
+    x = b.of("Mul", x, b.of("Sigmoid", x))
+    deep = b.of("HardSwish", b.conv(x, 16, 16, 5, 1, 16))
+    gate = b.of("ReduceMean", deep, b.ints(2, 3), keepdims=1)
+    gate = b.of("Sigmoid", b.conv(b.of("Relu", b.conv(gate, 16, 8, 1)), 8, 16, 1))
+    x = b.of("Add", b.conv(b.of("Mul", deep, gate), 16, 16, 1), x)
+    one, two = b.node("Split", [x, b.ints(8, 8)], 2, axis=1)
+    x = b.of("Concat", one, b.of("Relu", b.conv(two, 8, 8)), axis=1)
+    small = b.of("Relu", b.conv(x, 16, 16, 3, 2))
+    large = b.of("Resize", small, "", b.constant(np.array([1, 1, 2, 2], np.float32)), mode="nearest")
+    return b.conv(b.of("Concat", large, x, axis=1), 32, 8, 1)
+
+
+def model(build, batch: int | str) -> onnx.ModelProto:  # type: ignore[no-untyped-def]
+    b = Network()
+    y = build(b)
+    x = helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, [batch, 3, 64, 64])
+    outputs = [helper.make_tensor_value_info(y, onnx.TensorProto.FLOAT, None)]
+    graph = helper.make_graph(b.nodes, "g", [x], outputs, b.constants)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=9)
+
+
+def run(release: Path, path: Path, folder: Path, level: str) -> tuple[collections.Counter[str], np.ndarray]:
+    """The operators of the graph that ONNX Runtime runs, and the result."""
+    graph, result = folder / "graph.onnx", folder / "y.npy"
+    command = [sys.executable, "-s", "-c", _RUNNER, *map(str, (path, folder / "x.npy", level, graph, result))]
+    environment = dict(os.environ) | {"PYTHONPATH": str(release)}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=folder)
+    assert not done.returncode, done.stderr
+    return collections.Counter(node.op_type for node in onnx.load(graph).graph.node), np.load(result)
+
+
+@pytest.mark.compat
+@pytest.mark.parametrize("release", RELEASES)
+@pytest.mark.parametrize("batch", [2, "N"])
+@pytest.mark.parametrize("build", [residual, mobile])
+def test_transposes_cancel(build, batch: int | str, release: str, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    try:
+        installed = install(release)
+    except CannotInstall as error:
+        pytest.skip(str(error))
+    source = model(build, batch)
+    onnx.save(source, tmp_path / "original.onnx")
+    laid_out = normalize.normalize(ir.from_proto(source)).model
+    convolutions = rewrite.rewrite(laid_out, tmp_path).applied["channels_last"]
+    assert convolutions == sum(node.op_type == "Conv" for node in source.graph.node)
+    assert outlined(laid_out) == convolutions
+    onnx.save(ir.to_proto(laid_out), tmp_path / "functions.onnx")
+    assert not any(node.op_type == "Conv" for node in laid_out.graph)
+    np.save(tmp_path / "x.npy", np.random.default_rng(1).standard_normal((2, 3, 64, 64)).astype(np.float32))
+    for level in LEVELS:
+        expected_ops, expected = run(installed, tmp_path / "original.onnx", tmp_path, level)
+        found_ops, found = run(installed, tmp_path / "functions.onnx", tmp_path, level)
+        # Below the default level, ONNX Runtime leaves the last Transpose in front of a mean that Flatten reads.
+        assert found_ops["Transpose"] == (build is residual and level == LEVELS[0]), found_ops
+        convs = ("Conv", "FusedConv", "ReorderInput", "ReorderOutput")
+        assert {op: found_ops[op] for op in convs} == {op: expected_ops[op] for op in convs}
+        np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)

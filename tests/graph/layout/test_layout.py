@@ -1,0 +1,262 @@
+"""Channels last: the form of a graph after the pass, what stays, and where Transposes remain."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from pathlib import Path
+
+import numpy as np
+import onnx_ir as ir
+import pytest
+
+from onnxopt.fusion import channels_last
+from onnxopt.graph import rewrite
+from onnxopt.graph.layout import is_channels_last
+from onnxopt.graph.layout.cut import INFINITE, SINK, SOURCE, Network
+from onnxopt.graph.layout.orders import TO_NCHW, TO_NHWC
+from onnxopt.graph.shapes import shapes as shape_inference
+from tests.support.fusing import fuse
+from tests.support.graphs import graph, node, run
+
+INPUT, OUTPUT = "float[N, 8, 16, 16] x", "float[] y"
+WEIGHTS = "float[8,8,3,3] w, float[8,8,1,1] p, float[8,1,3,3] d, float[8] b, float[1,8,1,1] c"
+
+
+def model(
+    body: str, inputs: str = INPUT, outputs: str = OUTPUT, weights: str = WEIGHTS, constants: str = "", opset: int = 20
+) -> ir.Model:
+    """A graph whose floats named in `weights` are random constants."""
+    source = graph(f"{inputs}, {weights}", outputs, body, constants=constants, opset=opset)
+    rng = np.random.default_rng(5)
+    names = {text.split()[1] for text in weights.split(", ")}
+    for value in [v for v in source.graph.inputs if v.name in names]:
+        assert value.shape is not None and value.dtype is not None
+        array = (rng.standard_normal(value.shape.numpy()) * 0.3).astype(value.dtype.numpy())
+        source.graph.inputs.remove(value)
+        value.const_value = ir.Tensor(array, name=value.name)
+        source.graph.register_initializer(value)
+    return source
+
+
+def laid_out(source: ir.Model, folder: Path) -> tuple[ir.Model, int]:
+    copy = source.clone()
+    return copy, rewrite.rewrite(copy, folder).applied["channels_last"]
+
+
+def ops(found: ir.Model) -> list[str]:
+    return [n.op_type for n in found.graph]
+
+
+def borders(found: ir.Model) -> list[str]:
+    """The operands of Transposes that belong to no operator between two of them, as the names they had."""
+    between = {"Conv", "ConvTranspose", "MaxPool", "AveragePool", "Resize"}
+    names = []
+    for n in found.graph:
+        producer, readers = n.inputs[0].producer() if n.inputs else None, n.outputs[0].consumers()
+        own = any(r.op_type in between for r in readers) or (producer is not None and producer.op_type in between)
+        if n.op_type == "Transpose" and not own:
+            names.append(str(n.inputs[0].name).removesuffix("_nhwc"))  # type: ignore[union-attr]
+    return names
+
+
+@pytest.mark.parametrize(
+    ("conv", "stored", "order"),
+    [
+        ("Conv<pads=[1,1,1,1]>(x, w, b)", (8, 3, 3, 8), channels_last.KRSC),
+        ("Conv<group=8>(x, d)", (3, 3, 1, 8), channels_last.RSK),
+        ("Conv(x, p, b)", (8, 8), ()),
+        ("Conv<strides=[2,2]>(x, p)", (8, 8), ()),
+    ],
+)
+def test_the_normal_form(conv: str, stored: tuple[int, ...], order: tuple[int, ...], tmp_path: Path) -> None:
+    source = model(f"y = {conv}")
+    found, count = laid_out(source, tmp_path)
+    assert count == 1
+    (convolution,) = (n for n in found.graph if n.op_type == "Conv")
+    sandwich = channels_last.sandwich(convolution, shape_inference.infer(found))
+    assert not isinstance(sandwich, str), sandwich
+    assert sandwich.w.const_value is not None
+    assert sandwich.w.const_value.shape.numpy() == stored
+    assert sandwich.weight_order == order
+    assert (sandwich.bias is not None) == ("b)" in conv)
+    assert is_channels_last(sandwich.x)
+    assert is_channels_last(sandwich.y)
+    same(source, found, 2)
+
+
+def same(source: ir.Model, found: ir.Model, batch: int) -> None:
+    (x,) = (v for v in source.graph.inputs if v.name == "x")
+    dims = [d if isinstance(d, int) else batch for d in x.shape]  # type: ignore[union-attr]
+    feed = {"x": np.random.default_rng(1).standard_normal(dims).astype(x.dtype.numpy())}  # type: ignore[union-attr]
+    tolerance = 1e-5 if x.dtype == ir.DataType.FLOAT else 4e-3
+    for one, other in zip(run(found, feed), run(source, feed), strict=True):
+        np.testing.assert_allclose(one, other, rtol=tolerance, atol=tolerance)
+
+
+def test_two_convolutions_of_one_input_have_transposes_of_their_own(tmp_path: Path) -> None:
+    source = model("v = Conv(x, p) u = Conv(x, p, b) y = Add(u, v)")
+    found, count = laid_out(source, tmp_path)
+    assert count == 2
+    known = shape_inference.infer(found)
+    sandwiches = [channels_last.sandwich(n, known) for n in found.graph if n.op_type == "Conv"]
+    assert all(isinstance(s, channels_last.Sandwich) for s in sandwiches), sandwiches
+    assert len({s.w for s in sandwiches}) == 1  # type: ignore[union-attr]
+    assert sorted(borders(found)) == ["x", "y"]
+
+
+CHAIN = "a = Conv<pads=[1,1,1,1]>(x, w) {} y = Conv<pads=[1,1,1,1]>(v, w, b)"
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "v = Relu(a)",
+        "s = Sigmoid(a) v = Mul(a, s)",
+        "v = Mul(c, a)",
+        "m = ReduceMean<keepdims=1>(a, hw) s = Sigmoid(m) v = Mul(a, s)",
+        "m = GlobalAveragePool(a) s = HardSigmoid(m) v = Mul(a, s)",
+        "q, r = Split<axis=1, num_outputs=2>(a) v = Concat<axis=1>(r, q)",
+        "v = Concat<axis=-2>(a, a)",
+        "v = MaxPool<kernel_shape=[3,3], pads=[1,1,1,1]>(a)",
+        'v = Resize<mode="nearest">(a, , scales)',
+        "v = Softmax<axis=1>(a)",
+        "r = ReduceMax<keepdims=1>(a, one) v = Sub(a, r)",
+        "v = Pad(a, pads, zero)",
+        "v = Slice(a, one, ten, two)",
+        "v = BatchNormalization(a, b, b, b, e)  z = Relu(a)",
+        "t = Transpose<perm=[0,2,3,1]>(a) n = LayerNormalization(t, b) v = Transpose<perm=[0,3,1,2]>(n)",
+    ],
+)
+def test_what_stands_between_convolutions_needs_no_transposes(body: str, tmp_path: Path) -> None:
+    constants = (
+        "int64[2] hw = {2, 3}, int64[1] one = {1}, int64[1] ten = {10}, int64[1] two = {2}, float zero = {0}, "
+        "float[4] scales = {1, 1, 2, 2}, int64[8] pads = {0,0,1,1,0,0,0,2}, float[8] e = {1,2,1,2,1,2,1,2}"
+    )
+    outputs = OUTPUT + (", float[] z" if "z =" in body else "")
+    source = model(CHAIN.format(body), constants=constants, outputs=outputs)
+    found, count = laid_out(source, tmp_path)
+    assert count == 2
+    assert len(borders(found)) == 2 + ("z =" in body), borders(found)
+    same(source, found, 3)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "g = InstanceNormalization(a, b, b) v = Relu(g)",
+        "f = Reshape(a, flat) m = MatMul(f, k) v = Reshape(m, back)",
+    ],
+)
+def test_operators_that_need_nchw_get_it(body: str, tmp_path: Path) -> None:
+    constants = "int64[3] flat = {0, 8, -1}, int64[4] back = {0, 8, 16, 16}"
+    source = model(CHAIN.format(body), constants=constants, weights=WEIGHTS + ", float[256,256] k")
+    found, count = laid_out(source, tmp_path)
+    assert count == 2
+    assert len(borders(found)) == 4, borders(found)
+    same(source, found, 2)
+
+
+def test_a_map_of_one_position_is_turned_by_a_reshape(tmp_path: Path) -> None:
+    source = model(
+        "a = Conv(x, p) g = GlobalMaxPool(a) f = InstanceNormalization(g, b, b) z = Flatten(g) y = Add(f, c)",
+        outputs=OUTPUT + ", float[] z",
+    )
+    found, _ = laid_out(source, tmp_path)
+    assert borders(found) == ["x"]
+    same(source, found, 2)
+
+
+def test_tokens_need_no_transpose(tmp_path: Path) -> None:
+    body = (
+        "a = Conv(x, p) f = Reshape(a, flat) t = Transpose<perm=[0,2,1]>(f) m = MatMul(t, k) "
+        "s = Transpose<perm=[0,2,1]>(m) r = Reshape(s, back) y = Conv(r, p)"
+    )
+    constants = "int64[3] flat = {0, 8, -1}, int64[4] back = {0, 8, 16, 16}"
+    source = model(body, constants=constants, weights=WEIGHTS + ", float[8,8] k")
+    found, count = laid_out(source, tmp_path)
+    assert count == 2
+    assert sorted(borders(found)) == ["x", "y"]
+    same(source, found, 2)
+
+
+@pytest.mark.parametrize(
+    ("body", "inputs", "weights"),
+    [
+        ("y = Conv(x, w)", "float[N, 8, 16] x", "float[8,8,3] w"),
+        ("y = Conv(x, w)", "float[N, 8, 6, 6, 6] x", "float[8,8,3,3,3] w"),
+        ("y = Conv(x, w)", "double[N, 8, 16, 16] x", "double[8,8,3,3] w"),
+    ],
+)
+def test_other_convolutions_stay(body: str, inputs: str, weights: str, tmp_path: Path) -> None:
+    source = model(body, inputs, OUTPUT.replace("float", inputs.split("[")[0]), weights)
+    found, count = laid_out(source, tmp_path)
+    assert count == 0
+    assert ops(found) == ops(source)
+
+
+def test_quantized_operands_stay_beside_their_convolution(tmp_path: Path) -> None:
+    body = "d = DequantizeLinear(q, s) v = DequantizeLinear(u, s) a = Conv(d, v) y = QuantizeLinear(a, s, o)"
+    source = model(
+        body, "int8[N,8,16,16] q, int8[8,8,3,3] u", "int8[] y", "float[8] b", constants="float s = {0.1}, int8 o = {0}"
+    )
+    _, count = laid_out(source, tmp_path)
+    assert count == 0
+
+
+def test_a_computed_weight_stays_as_it_is(tmp_path: Path) -> None:
+    source = model("v = Mul(w, b1) y = Conv(x, v)", constants="float b1 = {2.0}")
+    for value in list(source.graph.initializers.values()):
+        if value.name == "b1":
+            source.graph.initializers.pop("b1")
+            source.graph.inputs.append(value)
+            value.const_value = None
+    found, count = laid_out(source, tmp_path)
+    assert count == 1
+    (conv,) = (n for n in found.graph if n.op_type == "Conv")
+    assert conv.inputs[1] is node(found, "v").outputs[0]
+
+
+def test_regions_in_channels_last_are_not_for_the_cpu(tmp_path: Path) -> None:
+    body = "a = Conv(x, p) s = Sigmoid(a) t = Mul(a, s) v = Concat<axis=1>(t, a) m = Tanh(v) n = Exp(m) y = Add(n, m)"
+    found, _ = laid_out(model(body), tmp_path)
+    clone = found.clone()
+    regions = [r for r in fuse(clone).regions if any(n.op_type in ("Tanh", "Mul") for n in r.nodes)]
+    assert regions
+    assert not any(r.kind.pays_on_cpu(r) for r in regions)
+
+
+def test_the_pass_runs_in_half_precision(tmp_path: Path) -> None:
+    weights = WEIGHTS.replace("float", "float16")
+    source = model(CHAIN.format("v = Relu(a)"), "float16[N, 8, 16, 16] x", "float16[] y", weights)
+    found, count = laid_out(source, tmp_path)
+    assert count == 2
+    same(source, found, 2)
+
+
+def test_orders_are_inverse() -> None:
+    assert [TO_NCHW[axis] for axis in TO_NHWC] == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_the_cut_is_least(seed: int) -> None:
+    chance = random.Random(seed)
+    count = chance.randint(1, 7)
+    edges = []
+    network = Network()
+    vertices = [SOURCE, SINK, *(network.vertex() for _ in range(count))]
+    for _ in range(chance.randint(1, 20)):
+        tail, head = chance.sample(vertices, 2)
+        edges.append((tail, head, chance.choice((1, 2, 5, 9, INFINITE)), chance.choice((0, 0, 3))))
+        network.edge(*edges[-1])
+
+    def cost(side: set[int]) -> int:
+        return sum(c * (a in side and b not in side) + r * (b in side and a not in side) for a, b, c, r in edges)
+
+    sides = [
+        {SOURCE, *chosen} for size in range(count + 1) for chosen in itertools.combinations(vertices[2:], size)
+    ]  # fmt: skip
+    found = network.source_side()
+    if min(map(cost, sides)) < INFINITE:
+        assert cost(found) == min(map(cost, sides))
+        assert len(found) == min(len(side) for side in sides if cost(side) == cost(found))

@@ -1,0 +1,204 @@
+"""Convolution regions: what a Conv in NHWC takes in, what it leaves and why, and that nothing it computes changes."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import pytest
+from onnx import TensorProto, helper
+
+from onnxopt.fusion.region import FusionPlan, Region
+from onnxopt.kinds.convolution.kind import CONVOLUTION
+from onnxopt.program.convolution import Convolution
+from onnxopt.program.window import Window
+from tests.support.convolution_graphs import Layer
+from tests.support.fusing import fuse, outline
+from tests.support.graphs import run
+
+SAME = (1, 1, 1, 1)
+WIDE = Layer(dtype="float16", c=64, k=64, pads=SAME, activation="silu")
+
+
+def regions(plan: FusionPlan) -> list[Region]:
+    return [r for r in plan.regions if r.kind is CONVOLUTION]
+
+
+def fused(model: onnx.ModelProto) -> FusionPlan:
+    return fuse(ir.from_proto(model))
+
+
+def reasons(plan: FusionPlan) -> list[str]:
+    return [r.reason for r in plan.refusals]
+
+
+@pytest.mark.parametrize(
+    ("layer", "nodes", "fields"),
+    [
+        (Layer(), "w_turned x_nchw conv v", {"bias": 2}),
+        (Layer(bias=False), "w_turned x_nchw conv v", {}),
+        (Layer(activation="relu"), "w_turned x_nchw conv v active", {"bias": 2, "activation": "relu"}),
+        (Layer(residual="before"), "w_turned x_nchw conv v sum", {"bias": 2, "residual": 3}),
+        (
+            Layer(residual="before", activation="relu"),
+            "w_turned x_nchw conv v sum active",
+            {"bias": 2, "residual": 3, "activation": "relu"},
+        ),
+        (WIDE, "w_turned x_nchw conv v gate active", {"bias": 2, "activation": "silu"}),
+        (
+            dataclasses.replace(WIDE, residual="last"),
+            "w_turned x_nchw conv v gate active sum",
+            {"bias": 2, "residual": 3, "residual_last": True, "activation": "silu"},
+        ),
+        (
+            Layer(symbolic=("N", "H", "W"), pads=SAME, residual="before"),
+            "w_turned x_nchw conv v sum",
+            {"bias": 2, "residual": 3},
+        ),
+    ],
+)
+def test_what_a_convolution_takes_in(layer: Layer, nodes: str, fields: dict[str, object]) -> None:
+    model = ir.from_proto(layer.model())
+    plan = fuse(model)
+    (region,) = regions(plan)
+    assert " ".join(str(n.name) for n in region.nodes) == nodes
+    count = len(region.inputs)
+    window = Window(layer.kernel, pads=layer.pads)
+    assert region.meaning == Convolution((layer.dtype,) * count, (layer.dtype,), window=window, **fields)  # type: ignore[arg-type]
+    (kernel,) = [k for k in outline(model, plan) if k.kind is CONVOLUTION]
+    assert not kernel.cpu and not kernel.variants  # on the CPU, ONNX Runtime inlines the function
+    assert kernel.name.startswith("Conv")
+
+
+@pytest.mark.parametrize(
+    "layer",
+    [
+        Layer(kernel=(3, 2), strides=(2, 3), dilations=(1, 2), pads=(1, 0, 2, 1)),
+        Layer(kernel=(1, 1), strides=(2, 2)),
+        Layer(auto_pad="SAME_LOWER", strides=(2, 2)),
+        Layer(auto_pad="VALID", group=4, residual="before", activation="relu"),
+        Layer(c=64, k=64, pads=SAME, activation="silu", residual="last"),
+    ],
+)
+def test_the_outlined_model_computes_the_same(layer: Layer) -> None:
+    model = ir.from_proto(layer.model())
+    outline(model, fuse(model))
+    (found,) = run(model, layer.feeds())
+    np.testing.assert_allclose(found, layer.expected(layer.feeds()), atol=2e-5)
+
+
+def test_the_window_is_part_of_the_meaning() -> None:
+    layer = Layer(kernel=(3, 2), strides=(2, 3), dilations=(1, 2), pads=(1, 0, 2, 1), group=2)
+    (region,) = regions(fused(layer.model()))
+    meaning = region.meaning
+    assert isinstance(meaning, Convolution)
+    assert meaning.window == Window((3, 2), (2, 3), (1, 2), (1, 0, 2, 1)) and meaning.group == 2
+    padded = dataclasses.replace(layer, auto_pad="SAME_UPPER", pads=(0, 0, 0, 0), dilations=(1, 1))
+    (region,) = regions(fused(padded.model()))
+    assert isinstance(region.meaning, Convolution)
+    assert region.meaning.window == Window((3, 2), (2, 3), auto_pad="SAME_UPPER")
+
+
+@pytest.mark.parametrize(
+    ("layer", "reason"),
+    [
+        (dataclasses.replace(WIDE, dtype="float32"), "SiLU for 16-bit floats alone"),
+        (dataclasses.replace(WIDE, c=32), "slow for fewer than 64 channels"),
+        (dataclasses.replace(WIDE, symbolic=("N",)), "the shape is not known yet"),
+        (Layer(residual="last", activation="relu"), "The Add follows a Relu"),
+    ],
+)
+def test_what_stays_for_another_kernel(layer: Layer, reason: str) -> None:
+    plan = fused(layer.model())
+    (region,) = regions(plan)
+    assert isinstance(region.meaning, Convolution)
+    assert region.meaning.residual is None and region.meaning.activation in ("none", layer.activation)
+    assert any(reason in r for r in reasons(plan))
+
+
+def changed(layer: Layer, change: Callable[[onnx.GraphProto], None]) -> onnx.ModelProto:
+    model = layer.model()
+    change(model.graph)
+    return model
+
+
+def a_sum_for_each_sample(graph: onnx.GraphProto) -> None:
+    """The residual is [N, 1, 1, K], as a time embedding is."""
+    (residual,) = [i for i in graph.input if i.name == "residual"]
+    for axis in (1, 2):
+        residual.type.tensor_type.shape.dim[axis].dim_value = 1
+
+
+def an_output_of_its_own(graph: onnx.GraphProto) -> None:
+    graph.output.append(helper.make_tensor_value_info("v", TensorProto.FLOAT, None))
+
+
+def another_reader(graph: onnx.GraphProto) -> None:
+    graph.node.append(helper.make_node("Neg", ["v"], ["negative"], name="negative"))
+    graph.output.append(helper.make_tensor_value_info("negative", TensorProto.FLOAT, None))
+
+
+@pytest.mark.parametrize(
+    ("layer", "change", "reason"),
+    [
+        (Layer(residual="before"), a_sum_for_each_sample, "is no residual of shape [2, 7, 9, 24]"),
+        (Layer(activation="relu"), an_output_of_its_own, "is read elsewhere too"),
+        (Layer(activation="relu"), another_reader, "is read elsewhere too"),
+    ],
+)
+def test_other_readers_and_shapes(layer: Layer, change: Callable[[onnx.GraphProto], None], reason: str) -> None:
+    plan = fused(changed(layer, change))
+    (region,) = regions(plan)
+    assert isinstance(region.meaning, Convolution)
+    assert (region.meaning.residual, region.meaning.activation) == (None, "none")
+    assert any(reason in r for r in reasons(plan))
+
+
+def set_attribute(name: str, value: object) -> Callable[[onnx.GraphProto], None]:
+    def change(graph: onnx.GraphProto) -> None:
+        (conv,) = [n for n in graph.node if n.op_type == "Conv"]
+        for attribute in [a for a in conv.attribute if a.name == name]:
+            conv.attribute.remove(attribute)
+        conv.attribute.append(helper.make_attribute(name, value))
+
+    return change
+
+
+def a_weight_of_another_order(graph: onnx.GraphProto) -> None:
+    (turn,) = [n for n in graph.node if n.name == "w_turned"]
+    turn.attribute[0].CopyFrom(helper.make_attribute("perm", [3, 2, 0, 1]))
+    (weight,) = [t for t in graph.initializer if t.name == "w"]
+    weight.dims[:] = [3, 3, 16, 24]
+
+
+def a_weight_that_is_an_input(graph: onnx.GraphProto) -> None:
+    (weight,) = [t for t in graph.initializer if t.name == "w"]
+    graph.initializer.remove(weight)
+    graph.input.append(helper.make_tensor_value_info("w", weight.data_type, list(weight.dims)))
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (set_attribute("pads", [-1, 0, 0, 0]), "has a negative number"),
+        (set_attribute("auto_pad", "SAME_UPPER"), "beside auto_pad"),
+        (a_weight_of_another_order, "The weight does not lie as [K, R, S, C / group]"),
+        (a_weight_that_is_an_input, "The weight is computed at run time"),
+    ],
+)
+def test_convolutions_that_stay_with_onnx_runtime(change: Callable[[onnx.GraphProto], None], reason: str) -> None:
+    plan = fused(changed(Layer(pads=SAME), change))
+    assert regions(plan) == []
+    assert any(reason in r for r in reasons(plan)), reasons(plan)
+
+
+def test_the_same_layer_twice_is_one_kernel() -> None:
+    one, other = Layer(seed=1), Layer(seed=2)
+    names = []
+    for layer in (one, other):
+        model = ir.from_proto(layer.model())
+        names += [k.name for k in outline(model, fuse(model))]
+    assert names[0] == names[1]

@@ -1,0 +1,222 @@
+"""The library's kernels for convolutions against float64, what they refuse, and damaged files."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+import onnxruntime as ort
+import pytest
+from onnx import helper
+
+from onnxopt.program.convolution import Convolution
+from onnxopt.program.window import Window
+from tests.support import custom_ops_artifact as artifact
+from tests.support.convolution_graphs import Layer
+from tests.support.fusing import fuse, outline
+
+pytestmark = pytest.mark.usefixtures("library")
+# of the largest |value|: sums in float32, one rounding to storage
+TOLERANCE = {"float32": 2e-6, "float16": 1e-3, "bfloat16": 8e-3}
+ON_GPU = {"float32": 4e-3, "float16": 2e-3, "bfloat16": 1.6e-2}  # float32 as TF32
+SAME = (1, 1, 1, 1)
+LAYERS = (
+    Layer(),
+    Layer(kernel=(3, 2), strides=(2, 3), dilations=(1, 2), pads=(1, 0, 2, 1), bias=False),
+    Layer(kernel=(1, 1), strides=(2, 2)),
+    Layer(kernel=(1, 1), c=17, k=5, activation="relu"),
+    Layer(auto_pad="SAME_UPPER", strides=(2, 2), activation="relu"),
+    Layer(auto_pad="SAME_LOWER", kernel=(2, 4)),
+    Layer(auto_pad="VALID", kernel=(5, 5)),
+    Layer(group=4, k=32, pads=SAME, residual="before"),
+    Layer(c=33, k=7, n=1, h=3, w=3, pads=(2, 2, 2, 2), residual="before", activation="relu"),
+    Layer(c=64, k=64, pads=SAME, activation="silu"),
+    Layer(c=64, k=64, group=2, pads=SAME, activation="silu", residual="last"),
+)
+
+
+def meaning(layer: Layer) -> Convolution:
+    count = 2 + layer.bias + bool(layer.residual)
+    return Convolution(
+        (layer.dtype,) * count, (layer.dtype,),
+        window=Window(layer.kernel, layer.strides, layer.dilations, layer.pads, layer.auto_pad), group=layer.group,
+        bias=2 if layer.bias else None, residual=count - 1 if layer.residual else None,
+        residual_last=layer.residual == "last", activation=layer.activation or "none",
+    )  # fmt: skip
+
+
+def row(convolution: Convolution, **fields: Any) -> dict[str, Any]:
+    convolution.verify()
+    return {
+        "name": artifact.NAME,
+        "kind": "convolution",
+        **convolution.to_json(),
+        "cpu": True,
+        "variants": [],
+        **fields,
+    }
+
+
+def session(folder: Path, convolution: Convolution, shapes: list[list[Any]]) -> ort.InferenceSession:
+    """A session whose function has another body, so that the result tells which of the two ran."""
+    library = artifact.write(folder, [row(convolution)])
+    inputs = list(zip(convolution.inputs, shapes, strict=True))
+    body = [helper.make_node("Identity", ["x0"], ["y0"])]
+    return artifact.session(artifact.model(body, inputs, [(convolution.outputs[0], None)]), library)
+
+
+def arrays(layer: Layer) -> list[np.ndarray]:
+    weight, bias = layer.weights()
+    feeds = layer.feeds()
+    matrix = layer.kernel == (1, 1) and layer.group == 1
+    given = [feeds["x"], weight.reshape(layer.k, -1) if matrix else weight]
+    given += [bias] if layer.bias else []
+    given += [feeds["residual"]] if layer.residual else []
+    outside = "float32" if layer.dtype == "bfloat16" else layer.dtype
+    return [a.astype(outside) for a in given]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+@pytest.mark.parametrize("layer", LAYERS, ids=str)
+def test_layers(tmp_path: Path, dtype: str, layer: Layer) -> None:
+    layer = dataclasses.replace(layer, dtype=dtype)
+    given = arrays(layer)
+    ready = session(tmp_path, meaning(layer), [list(a.shape) for a in given])
+    (found,) = artifact.run(ready, given)
+    expected = layer.expected(layer.feeds())
+    assert ready.get_outputs()[0].shape == list(expected.shape)
+    scale = np.abs(expected).max(initial=1.0)
+    np.testing.assert_allclose(found.astype(np.float64), expected, atol=TOLERANCE[dtype] * scale, rtol=0)
+
+
+def test_shapes_of_an_output_keep_names(tmp_path: Path) -> None:
+    layer = Layer(pads=SAME)
+    shapes: list[list[Any]] = [["N", "H", 11, 16], [24, 3, 3, 16], [24]]
+    assert session(tmp_path, meaning(layer), shapes).get_outputs()[0].shape == ["N", "H", 11, 24]
+    halved = session(tmp_path / "halved", meaning(Layer(strides=(2, 2))), shapes).get_outputs()[0].shape
+    assert halved[0] == "N" and isinstance(halved[1], str) and halved[1] != "H" and halved[2:] == [5, 24]
+
+
+def test_no_samples_and_no_rows(tmp_path: Path) -> None:
+    """An input without rows whose padding makes a result: the bias, as ONNX Runtime's Conv gives."""
+    layer = Layer(pads=(2, 2, 2, 2))
+    ready = session(tmp_path, meaning(layer), [["N", "H", 11, 16], [24, 3, 3, 16], [24]])
+    x, weight, bias = arrays(layer)
+    assert artifact.run(ready, [x[:0], weight, bias])[0].shape == (0, 11, 13, 24)
+    (found,) = artifact.run(ready, [x[:, :0], weight, bias])
+    np.testing.assert_array_equal(found, np.broadcast_to(bias, (2, 2, 13, 24)))
+
+
+@pytest.mark.parametrize(
+    ("shapes", "problem"),
+    [
+        ([(1, 2, 9, 16), (24, 3, 3, 16), (24,)], "Invalid input shape, the kernel is larger than the padded input"),
+        ([(1, 9, 9, 15), (24, 3, 3, 16), (24,)], "the weight does not fit the input"),
+        ([(1, 9, 9, 16), (24, 3, 4, 16), (24,)], "the weight does not fit the input"),
+        ([(1, 9, 9, 16), (24, 3, 3, 16), (23,)], "the bias has not one number a channel"),
+        ([(9, 9, 16), (24, 3, 3, 16), (24,)], "not [N, H, W, C]"),
+    ],
+)
+def test_shapes_that_do_not_fit(tmp_path: Path, shapes: list[tuple[int, ...]], problem: str) -> None:
+    ready = session(tmp_path, meaning(Layer()), [[f"d{k}{i}" for i in range(len(s))] for k, s in enumerate(shapes)])
+    with pytest.raises(Exception, match="Fused_0123abcd") as raised:
+        artifact.run(ready, [np.zeros(s, np.float32) for s in shapes])
+    assert problem in str(raised.value) and "x [" in str(raised.value)
+
+
+WINDOW = {"kernel": [3, 3], "strides": [1, 1], "dilations": [1, 1], "pads": [0, 0, 0, 0], "auto_pad": "NOTSET"}
+
+
+@pytest.mark.parametrize(
+    ("fields", "problem"),
+    [
+        ({"window": {**WINDOW, "kernel": [0, 3]}}, "window.kernel[0] is not an integer from 1"),
+        ({"window": {**WINDOW, "kernel": [3]}}, "window.kernel has 1 numbers, not 2"),
+        ({"window": {**WINDOW, "pads": [0, 0, 0, -1]}}, "window.pads[3] is not an integer from 0"),
+        ({"window": {**WINDOW, "strides": [1 << 40, 1]}}, "window.strides[0] is not an integer"),
+        ({"window": {**WINDOW, "auto_pad": "SAME"}}, 'window.auto_pad is "SAME"'),
+        ({"window": {**WINDOW, "auto_pad": "VALID", "pads": [1, 0, 0, 0]}}, "are not zeros beside auto_pad"),
+        ({"group": 0}, "group is not an integer from 1"),
+        ({"activation": "gelu"}, 'activation is "gelu", not none, relu or silu'),
+        ({"x": 3}, "x is not an integer from 0 to 2"),
+        ({"bias": 1}, "inputs has an input 2 that nothing reads"),
+        ({"residual_last": True}, "residual_last is set without a residual"),
+        ({"outputs": ["int32"]}, "outputs is int32, no float"),
+        ({"inputs": ["float32", "float16", "float32"]}, "differ from the output's dtype"),
+        ({"variants": [{"symbol": "s"}]}, "which has none"),
+    ],
+)
+def test_damaged_files(tmp_path: Path, fields: dict[str, Any], problem: str) -> None:
+    library = artifact.write(tmp_path, [row(meaning(Layer()), **fields)])
+    model = artifact.model([helper.make_node("Identity", ["x0"], ["y0"])], [("float32", [1])], [("float32", None)])
+    with pytest.raises(Exception, match=r"kernels\.json") as raised:
+        artifact.session(model, library)
+    assert problem in str(raised.value)
+
+
+def gpu_session(folder: Path, layer: Layer, **options: str) -> ort.InferenceSession:
+    """Of the layer as onnxopt outlines it, without the function's body: only the library can run it."""
+    model = ir.from_proto(layer.model())
+    made = [k for k in outline(model, fuse(model)) if k.kind.name == "convolution"]
+    rows = [{"name": k.name, "kind": "convolution", **k.program.to_json(), "cpu": False, "variants": []} for k in made]
+    proto = ir.to_proto(model)
+    for function in [f for f in proto.functions if f.name == made[0].name]:
+        proto.functions.remove(function)
+    settings = ort.SessionOptions()
+    settings.register_custom_ops_library(str(artifact.write(folder, rows)))
+    providers = [("CUDAExecutionProvider", options), "CPUExecutionProvider"]
+    return ort.InferenceSession(proto.SerializeToString(), settings, providers=providers)
+
+
+def assert_close(found: np.ndarray, layer: Layer, feeds: dict[str, np.ndarray], tolerance: float) -> None:
+    expected = layer.expected(feeds)
+    scale = np.abs(expected).max(initial=1.0)
+    np.testing.assert_allclose(found.astype(np.float64), expected, atol=tolerance * scale, rtol=0)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+@pytest.mark.parametrize("layer", LAYERS, ids=str)
+def test_layers_on_the_gpu(tmp_path: Path, dtype: str, layer: Layer) -> None:
+    layer = dataclasses.replace(layer, dtype=dtype)
+    ready = gpu_session(tmp_path, layer)
+    for seed in (1, 2):
+        feeds = layer.feeds(seed)
+        assert_close(ready.run(None, feeds)[0], layer, feeds, ON_GPU[dtype])
+
+
+@pytest.mark.gpu
+def test_without_tf32_on_the_gpu(tmp_path: Path) -> None:
+    layer = Layer(c=64, k=64, pads=SAME, residual="before", activation="relu")
+    assert_close(gpu_session(tmp_path, layer, use_tf32="0").run(None, layer.feeds())[0], layer, layer.feeds(), 1e-5)
+
+
+@pytest.mark.gpu
+def test_shapes_in_a_loop_on_the_gpu(tmp_path: Path) -> None:
+    layer = Layer(pads=SAME, dtype="float16", residual="before", activation="relu", symbolic=("N", "H", "W"))
+    ready = gpu_session(tmp_path, layer)
+    for k in range(15):
+        n, h, w = ((1, 8, 8), (4, 14, 10), (2, 23, 17), (3, 1, 5), (8, 32, 32))[k % 5]
+        at = dataclasses.replace(layer, n=n, h=h, w=w)
+        assert_close(ready.run(None, at.feeds(k))[0], at, at.feeds(k), ON_GPU["float16"])
+
+
+@pytest.mark.gpu
+def test_a_measured_plan_is_kept_on_the_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first session measures and writes the file, which a library beside it then goes by."""
+    layer, written = Layer(c=64, k=64, pads=SAME, dtype="float16", activation="relu"), tmp_path / "conv_plans.json"
+    monkeypatch.setenv("ONNXOPT_CONV_TUNE", str(written))
+    measuring = gpu_session(tmp_path / "measuring", layer)
+    assert_close(measuring.run(None, layer.feeds())[0], layer, layer.feeds(), ON_GPU["float16"])
+    (entry,) = json.loads(written.read_text())["entries"]
+    assert entry["convolution"] == "float16 x 2x9x11x64 w 64x3x3x64 y 9x11 pads 1x1x1x1 bias relu"
+    assert 0 < entry["microseconds"] <= entry["heuristic_microseconds"]
+    monkeypatch.delenv("ONNXOPT_CONV_TUNE")
+    (tmp_path / "beside").mkdir()
+    (tmp_path / "beside" / "conv_plans.json").write_text(written.read_text())
+    found = gpu_session(tmp_path / "beside", layer).run(None, layer.feeds())[0]
+    assert_close(found, layer, layer.feeds(), ON_GPU["float16"])

@@ -1,0 +1,247 @@
+"""What the library tells cuDNN of a convolution: descriptors, the order of the epilogue, which plans it takes and runs.
+
+A stand-in for libcudnn.so.9 writes down every call (tests/support/fake_cudnn.py).
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from onnxopt.program.convolution import Convolution
+from onnxopt.program.window import Window
+from tests.support import fake_cudnn
+from tests.support.fake_cudnn import Log
+
+POINTWISE, CONVOLUTION, PLAN, FORWARD, OPERATION, GRAPH, PACK, TENSOR = 0, 1, 5, 10, 13, 15, 16, 17
+X, W, Y, BIAS, RESIDUAL = 1, 2, 3, 4, 5
+HALF, FLOAT, BFLOAT16 = 2, 0, 9
+ADD, RELU, SWISH = 0, 100, 106
+COMPILER = shutil.which("g++")
+pytestmark = pytest.mark.skipif(COMPILER is None, reason="no g++")
+
+
+@pytest.fixture(scope="session")
+def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("cudnn")
+    headers = fake_cudnn.ROOT / "build" / "deps"
+    subprocess.run([fake_cudnn.ROOT / "custom_ops" / "fetch_headers.sh", headers], check=True, capture_output=True)
+    return fake_cudnn.build(folder, str(COMPILER), headers / "include")
+
+
+def drive(
+    program: Path,
+    folder: Path,
+    meaning: Convolution,
+    shapes: list[list[int]],
+    *,
+    tf32: bool = False,
+    alignment: int = 16,
+    measured: bool = False,
+    **variables: str,
+) -> Log:
+    meaning.verify()
+    more = {"shapes": shapes, "tf32": tf32, "alignment": alignment, "measured": measured}
+    (folder / "meaning.json").write_text(json.dumps(meaning.to_json() | more))
+    return fake_cudnn.run(program, folder / "meaning.json", **variables)
+
+
+def convolution(count: int = 3, dtype: str = "float16", **fields: Any) -> Convolution:
+    fields.setdefault("window", Window((3, 3), pads=(1, 1, 1, 1)))
+    return Convolution((dtype,) * count, (dtype,), **fields)
+
+
+def tensors(log: Log) -> dict[int, list[int]]:
+    """Dims and strides by number, dims as N, C, H, W; those of the last graph, where there are several."""
+    return {t.numbers(906)[0]: t.numbers(902) + t.numbers(903) for t in log.of_kind(TENSOR)}
+
+
+def steps(log: Log) -> list[tuple[int, int | None]]:
+    """(mode, number of the second operand) of the pointwise operations in the graph's order."""
+    (graph,) = log.of_kind(GRAPH)
+    found = []
+    for number in graph.numbers(801)[1:]:
+        values = log.made[number].values
+        mode = log.made[int(values[750][0])].numbers(0)[0]
+        found.append((mode, log.made[int(values[752][0])].numbers(906)[0] if 752 in values else None))
+    return found
+
+
+def test_tensors_are_nhwc(program: Path, tmp_path: Path) -> None:
+    log = drive(program, tmp_path, convolution(bias=2), [[2, 9, 11, 16], [24, 3, 3, 16], [24]])
+    assert log.lines[0] == "problem float16 x 2x9x11x16 w 24x3x3x16 y 9x11 pads 1x1x1x1 bias"
+    found = tensors(log)
+    assert found[X] == [2, 16, 9, 11, 9 * 11 * 16, 1, 11 * 16, 16]
+    assert found[W] == [24, 16, 3, 3, 9 * 16, 1, 3 * 16, 16]
+    assert found[Y] == [2, 24, 9, 11, 9 * 11 * 24, 1, 11 * 24, 24]
+    assert found[BIAS] == [1, 24, 1, 1, 24, 1, 24, 24]
+    assert all(d.ok for d in log.of_kind(TENSOR))
+    virtual = [t for t in log.of_kind(TENSOR) if t.numbers(907) == [1]]
+    assert [t.numbers(901) for t in virtual] == [[FLOAT]]  # what the convolution hands to its epilogue
+    assert {t.numbers(901)[0] for t in log.of_kind(TENSOR) if t not in virtual} == {HALF}
+
+
+def test_the_window(program: Path, tmp_path: Path) -> None:
+    window = Window((3, 5), strides=(2, 3), dilations=(1, 2), pads=(1, 2, 3, 4))
+    log = drive(program, tmp_path, convolution(2, window=window), [[2, 20, 30, 8], [16, 3, 5, 8]])
+    (found,) = log.of_kind(CONVOLUTION)
+    assert [found.numbers(name) for name in (105, 104, 103, 102, 106)] == [[1, 2], [3, 4], [2, 3], [1, 2], [2]]
+    assert found.numbers(101) == [1] and found.numbers(100) == [FLOAT]
+    assert tensors(log)[Y][2:4] == [11, 10]
+    (forward,) = log.of_kind(FORWARD)
+    assert (forward.values[700], forward.values[701]) == (["1"], ["0"])
+
+
+@pytest.mark.parametrize(
+    ("auto_pad", "before", "after"), [("SAME_UPPER", [1, 0], [1, 1]), ("SAME_LOWER", [1, 1], [1, 0])]
+)
+def test_auto_pad_is_worked_out(program: Path, tmp_path: Path, auto_pad: str, before: list, after: list) -> None:
+    window = Window((3, 2), strides=(2, 1), auto_pad=auto_pad)
+    log = drive(program, tmp_path, convolution(2, window=window), [[1, 5, 6, 8], [8, 3, 2, 8]])
+    (found,) = log.of_kind(CONVOLUTION)
+    assert (found.numbers(105), found.numbers(104)) == (before, after)
+    assert tensors(log)[Y][2:4] == [3, 6]
+
+
+def test_groups_are_in_the_weights_channels(program: Path, tmp_path: Path) -> None:
+    log = drive(program, tmp_path, convolution(2, group=4), [[1, 5, 5, 32], [64, 3, 3, 8]])
+    assert tensors(log)[W][:4] == [64, 8, 3, 3]
+    assert "groups 4" in log.lines[0]
+
+
+def test_a_matrix_is_a_weight_of_1x1(program: Path, tmp_path: Path) -> None:
+    log = drive(program, tmp_path, convolution(2, window=Window((1, 1), strides=(2, 2))), [[1, 5, 5, 8], [16, 8]])
+    assert tensors(log)[W] == [16, 8, 1, 1, 8, 1, 8, 8]
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        ({"bias": 2, "residual": 3, "activation": "relu"}, [(ADD, RESIDUAL), (ADD, BIAS), (RELU, None)]),
+        ({"bias": 2, "residual": 3, "activation": "silu", "residual_last": True},
+         [(ADD, BIAS), (SWISH, None), (ADD, RESIDUAL)]),
+        ({"bias": 2, "activation": "silu"}, [(ADD, BIAS), (SWISH, None)]),
+        ({"residual": 2}, [(ADD, RESIDUAL)]),
+        ({}, []),
+    ],
+)  # fmt: skip
+def test_the_order_of_the_epilogue(
+    program: Path, tmp_path: Path, fields: dict[str, Any], expected: list[tuple[int, int | None]]
+) -> None:
+    """cuDNN has precompiled engines for the residual before the bias alone; sums commute."""
+    shapes = [[2, 9, 9, 16], [16, 3, 3, 16]]
+    shapes += [[16]] if "bias" in fields else []
+    shapes += [[2, 9, 9, 16]] if "residual" in fields else []
+    log = drive(program, tmp_path, convolution(len(shapes), **fields), shapes)
+    assert steps(log) == expected
+    (pack,) = log.of_kind(PACK)
+    operands = {X: 16, W: 32, Y: 4096}
+    operands |= {BIAS: 16 * (fields["bias"] + 1)} if "bias" in fields else {}
+    operands |= {RESIDUAL: 16 * (fields["residual"] + 1)} if "residual" in fields else {}
+    assert dict(zip(pack.numbers(1000), pack.numbers(1001), strict=True)) == operands
+    assert pack.numbers(1003) == [8192]
+    swish = [p for p in log.of_kind(POINTWISE) if p.numbers(0) == [SWISH]]
+    assert all(p.values[8] == ["1"] for p in swish)
+
+
+def test_offers_are_walked_until_one_can_be_built(program: Path, tmp_path: Path) -> None:
+    log = drive(program, tmp_path, convolution(2), [[1, 5, 5, 8], [8, 3, 3, 8]], FAKE_REFUSED="0 1")
+    assert [line.split()[0] for line in log.starting("execute")] == ["12"]
+
+
+def test_an_epilogue_without_a_plan_runs_behind_the_convolution(program: Path, tmp_path: Path) -> None:
+    meaning = convolution(4, bias=2, residual=3, activation="relu")
+    shapes = [[2, 9, 9, 16], [16, 3, 3, 16], [16], [2, 9, 9, 16]]
+    log = drive(program, tmp_path, meaning, shapes, FAKE_REFUSES_EPILOGUES="1")
+    executed, *_ = log.starting("execute")
+    (pack,) = log.of_kind(PACK)
+    assert executed.startswith("10 with") and pack.numbers(1000) == [X, W, Y]
+    assert log.starting("add") == ["48", "64"] and log.starting("activation") == ["1"]
+    assert log.starting("activate") == ["4096"]
+    assert log.starting("tensor")[:2] == ["2: 2 16 9 9 strides 1296 1 144 16", "2: 1 16 1 1 strides 16 1 16 16"]
+
+
+def test_a_residual_behind_the_activation_stays_there(program: Path, tmp_path: Path) -> None:
+    meaning = convolution(4, bias=2, residual=3, activation="silu", residual_last=True)
+    shapes = [[2, 9, 9, 16], [16, 3, 3, 16], [16], [2, 9, 9, 16]]
+    log = drive(program, tmp_path, meaning, shapes, FAKE_REFUSES_EPILOGUES="1")
+    ran = [line.split()[0] + " " + line.split()[1] for line in log.lines if line.startswith(("add", "activat"))]
+    assert ran == ["add 48", "activation 6", "activate 4096", "add 64"]
+
+
+def test_no_plan_at_all_is_an_error_that_names_the_convolution(program: Path, tmp_path: Path) -> None:
+    log = drive(program, tmp_path, convolution(2), [[1, 5, 5, 8], [8, 3, 3, 8]], FAKE_REFUSED="0 1 2")
+    (error,) = log.starting("error")
+    assert error.startswith("cuDNN 91900 has no plan for the convolution float16 x 1x5x5x8 w 8x3x3x8 y 5x5")
+    assert "ONNXOPT_DISABLE=1" in error
+
+
+@pytest.mark.parametrize(
+    ("dtype", "tf32", "notes", "runs"),
+    [
+        ("float16", False, "0 1", True),
+        ("float32", True, "0 1", True),
+        ("float32", False, "0", False),  # tensor cores round float32 to TF32
+        ("float32", False, "1", False),
+        ("float32", False, "5", True),
+        ("float16", False, "2", False),  # sums in less than float32
+        ("float16", False, "4", False),  # other bits from run to run
+    ],
+)
+def test_engines_keep_the_promises(
+    program: Path, tmp_path: Path, dtype: str, tf32: bool, notes: str, runs: bool
+) -> None:
+    shapes = [[1, 5, 5, 8], [8, 3, 3, 8]]
+    log = drive(program, tmp_path, convolution(2, dtype), shapes, tf32=tf32, FAKE_NOTES=notes)
+    assert bool(log.starting("execute")) is runs
+    assert bool(log.starting("error")) is not runs
+
+
+def test_plans_that_want_too_much_workspace_are_left_out(program: Path, tmp_path: Path) -> None:
+    shapes = [[1, 5, 5, 8], [8, 3, 3, 8]]
+    log = drive(program, tmp_path, convolution(2), shapes, FAKE_WORKSPACE=str((32 << 20) + 1))
+    assert log.starting("error")
+    assert drive(program, tmp_path, convolution(2), shapes, FAKE_WORKSPACE=str(32 << 20)).starting("execute")
+
+
+def test_a_measured_choice_is_taken_as_it_is(program: Path, tmp_path: Path) -> None:
+    log = drive(program, tmp_path, convolution(2), [[1, 5, 5, 8], [8, 3, 3, 8]], measured=True)
+    assert [line.split()[0] for line in log.starting("execute")] == ["42"]
+    knobs = [d for d in log.of_kind(7) if d.values]
+    assert [(k.numbers(600), k.numbers(601)) for k in knobs] == [([3], [7]), ([5], [1])]
+
+
+def test_a_measured_choice_that_is_refused_is_chosen_anew(program: Path, tmp_path: Path) -> None:
+    shapes = [[1, 5, 5, 8], [8, 3, 3, 8]]
+    log = drive(program, tmp_path, convolution(2), shapes, measured=True, FAKE_REFUSED="32")
+    assert [line.split()[0] for line in log.starting("execute")] == ["10"]
+
+
+def test_alignment_and_dtype_reach_cudnn(program: Path, tmp_path: Path) -> None:
+    log = drive(program, tmp_path, convolution(2, "bfloat16"), [[1, 5, 5, 8], [8, 3, 3, 8]], alignment=4)
+    assert {t.numbers(900)[0] for t in log.of_kind(TENSOR)} == {4}
+    assert {t.numbers(901)[0] for t in log.of_kind(TENSOR)} == {BFLOAT16}
+    assert log.lines[0].endswith("aligned 4")
+
+
+@pytest.mark.parametrize(
+    ("window", "shapes", "problem"),
+    [
+        (Window((3, 3)), [[1, 2, 5, 8], [8, 3, 3, 8]], "the kernel is larger than the padded input"),
+        (Window((3, 3), dilations=(3, 1)), [[1, 6, 5, 8], [8, 3, 3, 8]], "the kernel is larger than the padded input"),
+        (Window((3, 3), auto_pad="VALID"), [[1, 2, 5, 8], [8, 3, 3, 8]], "the kernel is larger than the padded input"),
+        (Window((3, 3)), [[1, 5, 5, 9], [8, 3, 3, 8]], "the weight does not fit the input"),
+        (Window((3, 3)), [[1, 5, 5], [8, 3, 3, 8]], "not \\[N, H, W, C\\]"),
+        (Window((1, 1)), [[1, 5, 5, 4], [8, 3]], "the weight does not fit the input"),
+    ],
+)
+def test_shapes_that_do_not_fit_are_refused(
+    program: Path, tmp_path: Path, window: Window, shapes: list[list[int]], problem: str
+) -> None:
+    (error,) = drive(program, tmp_path, convolution(2, window=window), shapes).starting("error")
+    assert problem.replace("\\", "") in error and "x [" in error and "w [" in error

@@ -1,0 +1,175 @@
+"""Convolutions in the form that the layout pass writes, with what may follow them, and their results in float64."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+
+_TYPES = {"float32": TensorProto.FLOAT, "float16": TensorProto.FLOAT16, "bfloat16": TensorProto.BFLOAT16}
+NHWC, NCHW, KRSC = [0, 2, 3, 1], [0, 3, 1, 2], [0, 3, 1, 2]
+
+
+@dataclasses.dataclass(frozen=True)
+class Layer:
+    """A convolution of x [n, h, w, c] to k channels.
+
+    residual: "", "before" or "last" (behind the activation). activation: "", "relu" or "silu". symbolic: names instead
+    of n, h and w in the model. Outside of the model every tensor is float32.
+    """
+
+    n: int = 2
+    h: int = 9
+    w: int = 11
+    c: int = 16
+    k: int = 24
+    kernel: tuple[int, int] = (3, 3)
+    strides: tuple[int, int] = (1, 1)
+    dilations: tuple[int, int] = (1, 1)
+    pads: tuple[int, int, int, int] = (0, 0, 0, 0)
+    auto_pad: str = "NOTSET"
+    group: int = 1
+    dtype: str = "float32"
+    bias: bool = True
+    residual: str = ""
+    activation: str = ""
+    symbolic: tuple[str, ...] = ()
+    seed: int = 0
+
+    def placed(self) -> tuple[tuple[int, int], tuple[int, int, int, int]]:
+        """The height and width of the result, and the padding: top, left, bottom, right."""
+        sizes, before, after = [], [], []
+        for axis, extent in enumerate((self.h, self.w)):
+            stride, covered = self.strides[axis], self.dilations[axis] * (self.kernel[axis] - 1) + 1
+            first, last = self.pads[axis], self.pads[axis + 2]
+            if self.auto_pad.startswith("SAME"):
+                needed = max(0, (-(-extent // stride) - 1) * stride + covered - extent)
+                first = needed // 2 if self.auto_pad == "SAME_UPPER" else needed - needed // 2
+                last = needed - first
+            sizes.append((extent + first + last - covered) // stride + 1)
+            before.append(first)
+            after.append(last)
+        return (sizes[0], sizes[1]), (before[0], before[1], after[0], after[1])
+
+    def weights(self) -> tuple[np.ndarray, np.ndarray]:
+        """[K, R, S, C / group], scaled so that results are about 1, and the bias [K]: values that the dtype holds."""
+        rng = np.random.default_rng(self.seed)
+        of_group = self.c // self.group
+        shape = (self.k, *self.kernel, of_group)
+        weight = rng.standard_normal(shape) / np.sqrt(max(1, np.prod(shape[1:])))
+        return rounded(weight, self.dtype), rounded(rng.standard_normal(self.k), self.dtype)
+
+    def feeds(self, seed: int = 1) -> dict[str, np.ndarray]:
+        """Random inputs that the dtype holds."""
+        rng = np.random.default_rng(seed)
+        found = {"x": rounded(rng.standard_normal((self.n, self.h, self.w, self.c)), self.dtype)}
+        if self.residual:
+            (ho, wo), _ = self.placed()
+            found["residual"] = rounded(rng.standard_normal((self.n, ho, wo, self.k)), self.dtype)
+        return found
+
+    def expected(self, feeds: dict[str, np.ndarray]) -> np.ndarray:
+        """The result [N, Ho, Wo, K] in float64."""
+        weight, bias = (v.astype(np.float64) for v in self.weights())
+        x = feeds["x"].astype(np.float64)
+        (ho, wo), pads = self.placed()
+        x = np.pad(x, ((0, 0), (pads[0], pads[2]), (pads[1], pads[3]), (0, 0)))
+        groups = self.group
+        x = x.reshape(*x.shape[:3], groups, -1)
+        w = weight.reshape(groups, -1, *weight.shape[1:])
+        y = np.zeros((self.n, ho, wo, groups, self.k // groups))
+        for r in range(self.kernel[0]):
+            for s in range(self.kernel[1]):
+                rows = r * self.dilations[0] + self.strides[0] * np.arange(ho)
+                columns = s * self.dilations[1] + self.strides[1] * np.arange(wo)
+                y += np.einsum("nhwgc,gkc->nhwgk", x[:, rows][:, :, columns], w[:, :, r, s])
+        y = y.reshape(self.n, ho, wo, self.k) + (bias if self.bias else 0)
+        if self.residual == "before":
+            y = y + feeds["residual"]
+        if self.activation:
+            y = np.maximum(y, 0) if self.activation == "relu" else y / (1 + np.exp(-y))
+        return y + feeds["residual"] if self.residual == "last" else y
+
+    def model(self, *, casts: bool = True) -> onnx.ModelProto:
+        """x and residual to y, all float32 outside, the layer in its dtype inside. casts=False: its dtype outside too,
+        and the output has the name of the last node."""
+        inside = "float32" if casts else self.dtype
+        names = [*self.symbolic, *(None,) * 3][:3]
+        dims = [name or extent for name, extent in zip(names, (self.n, self.h, self.w), strict=True)]
+        given = {"x": [*dims, self.c]}
+        if self.residual:
+            (ho, wo), _ = self.placed()
+            given["residual"] = [dims[0], *(f"{d}_out" if n else d for d, n in zip((ho, wo), names[1:])), self.k]
+            if self.strides == (1, 1) and (ho, wo) == (self.h, self.w):
+                given["residual"] = [*dims, self.k]
+        infos = [helper.make_tensor_value_info(name, _TYPES[inside], shape) for name, shape in given.items()]
+        inner = {name: name if self.dtype == inside else f"{name}_{self.dtype}" for name in given}
+        nodes = [
+            helper.make_node("Cast", [name], [cast], name=cast, to=_TYPES[self.dtype])
+            for name, cast in inner.items()
+            if name != cast
+        ]
+        body, result = self.body(inner)
+        nodes += body
+        last = result if self.dtype == inside else "y"
+        if self.dtype != inside:
+            nodes.append(helper.make_node("Cast", [result], ["y"], name="y", to=TensorProto.FLOAT))
+        outputs = [helper.make_tensor_value_info(last, _TYPES[inside], None)]
+        graph = helper.make_graph(nodes, "g", infos, outputs, self.initializers())
+        opset = 22 if self.dtype == "bfloat16" else 20  # the first that has the Conv
+        return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=10)
+
+    def body(self, inner: dict[str, str]) -> tuple[list[onnx.NodeProto], str]:
+        """The nodes between the inputs, by these names, and the name of the result. Nodes are named by their output."""
+        turned = [self.k, self.c // self.group, *self.kernel]
+        if self.kernel == (1, 1) and self.group == 1:
+            nodes = [helper.make_node("Reshape", ["w", "w_shape"], ["w_turned"], name="w_turned")]
+        else:
+            nodes = [helper.make_node("Transpose", ["w"], ["w_turned"], name="w_turned", perm=KRSC)]
+        attributes = {"kernel_shape": turned[2:], "strides": self.strides, "dilations": self.dilations}
+        attributes |= {"pads": self.pads} if self.auto_pad == "NOTSET" else {"auto_pad": self.auto_pad}
+        inputs = ["x_nchw", "w_turned", *(["b"] if self.bias else [])]
+        nodes += [
+            helper.make_node("Transpose", [inner["x"]], ["x_nchw"], name="x_nchw", perm=NCHW),
+            helper.make_node("Conv", inputs, ["conv"], name="conv", group=self.group, **attributes),
+            helper.make_node("Transpose", ["conv"], ["v"], name="v", perm=NHWC),
+        ]
+        at = "v"
+
+        def add(op: str, operands: list[str], result: str) -> str:
+            nodes.append(helper.make_node(op, operands, [result], name=result))
+            return result
+
+        if self.residual == "before":
+            at = add("Add", [inner["residual"], at], "sum")
+        if self.activation == "relu":
+            at = add("Relu", [at], "active")
+        if self.activation == "silu":
+            at = add("Mul", [at, add("Sigmoid", [at], "gate")], "active")
+        if self.residual == "last":
+            at = add("Add", [at, inner["residual"]], "sum")
+        return nodes, at
+
+    def initializers(self) -> list[onnx.TensorProto]:
+        weight, bias = self.weights()
+        matrix = self.kernel == (1, 1) and self.group == 1
+        found = [_tensor("w", weight.reshape(self.k, -1) if matrix else weight, self.dtype)]
+        if matrix:
+            found.append(numpy_helper.from_array(np.array([self.k, self.c, 1, 1], np.int64), "w_shape"))
+        return [*found, _tensor("b", bias, self.dtype)] if self.bias else found
+
+
+def rounded(values: np.ndarray, dtype: str) -> np.ndarray:
+    """float32 values that the dtype holds exactly."""
+    if dtype == "bfloat16":
+        return (values.astype(np.float32).view(np.uint32) & np.uint32(0xFFFF0000)).view(np.float32)
+    return values.astype(dtype).astype(np.float32)
+
+
+def _tensor(name: str, values: np.ndarray, dtype: str) -> onnx.TensorProto:
+    if dtype != "bfloat16":
+        return numpy_helper.from_array(np.ascontiguousarray(values.astype(dtype)), name)
+    words = (np.ascontiguousarray(values, np.float32).view(np.uint32) >> 16).astype(np.uint16)
+    return helper.make_tensor(name, TensorProto.BFLOAT16, values.shape, words.tobytes(), raw=True)

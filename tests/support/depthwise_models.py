@@ -1,0 +1,250 @@
+"""Depthwise convolutions as the layout pass leaves them, fused, beside their results in float64."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+from unittest import mock
+
+import ml_dtypes
+import numpy as np
+import onnx
+import onnx_ir as ir
+from onnx import helper, numpy_helper
+from onnx.reference import ReferenceEvaluator
+
+from onnxopt.fusion.region import FusionPlan, Kernel
+from onnxopt.kinds.depthwise import find
+from onnxopt.program.dtypes import to_ir
+from tests.support.fusing import fuse, outline
+
+OPSET = 22
+# What stands in front and behind, as onnx text over names: `t` is what passes through, `c` has one element a channel,
+# `r` has the result's shape.
+IN_FRONT = {
+    "": "",
+    "bias_silu": "b = Add(t, c)  s = Sigmoid(b)  x = Mul(b, s)",
+    "relu6": "x = Clip(t, zero, six)",
+    "scale": "x = Mul(t, c)",
+}
+BEHIND = {
+    "": "",
+    "relu": "y = Relu(v)",
+    "silu": "s1 = Sigmoid(v)  y = Mul(v, s1)",
+    "residual": "y = Add(v, r)",
+    "gelu_residual_scale": "h = Gelu(v)  m = Mul(h, d)  y = Add(m, r)",
+    "hardswish": "a1 = Add(v, three)  a2 = Clip(a1, zero, six)  a3 = Mul(v, a2)  y = Div(a3, six)",
+}
+
+
+def numpy_dtype(dtype: str) -> np.dtype:
+    return np.dtype(ml_dtypes.bfloat16) if dtype == "bfloat16" else np.dtype(dtype)
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """One convolution. x: [N, H, W, C]; kernel: (R, S). auto_pad: where not NOTSET, pads are left out. skip: the
+    residual is x itself. known: whether the model states N, H and W."""
+
+    x: tuple[int, int, int, int]
+    kernel: tuple[int, int] = (3, 3)
+    strides: tuple[int, int] = (1, 1)
+    dilations: tuple[int, int] = (1, 1)
+    pads: tuple[int, int, int, int] = (0, 0, 0, 0)
+    auto_pad: str = "NOTSET"
+    dtype: str = "float32"
+    bias: bool = True
+    in_front: str = ""
+    behind: str = ""
+    skip: bool = False
+    known: bool = True
+
+    @property
+    def channels(self) -> int:
+        return self.x[3]
+
+    def window(self) -> dict[str, object]:
+        found: dict[str, object] = {"strides": self.strides, "dilations": self.dilations, "kernel_shape": self.kernel}
+        return found | ({"pads": self.pads} if self.auto_pad == "NOTSET" else {"auto_pad": self.auto_pad})
+
+    def constants(self) -> dict[str, np.ndarray]:
+        """The initializers in float64."""
+        rng = np.random.default_rng([self.channels, *self.kernel])
+        made = {"w": rng.standard_normal((*self.kernel, 1, self.channels)) / np.sqrt(self.kernel[0] * self.kernel[1])}
+        for name in ("bias", "c", "d"):
+            made[name] = rng.standard_normal(self.channels)
+        made |= {"zero": np.array(0.0), "six": np.array(6.0), "three": np.array(3.0)}
+        return {k: v.astype(numpy_dtype(self.dtype)).astype(np.float64) for k, v in made.items()}
+
+    def model(self, dtype: str | None = None) -> onnx.ModelProto:
+        """The model in its own dtype, or in another one with the same constants."""
+        element = to_ir(dtype or self.dtype).value
+        stored = numpy_dtype(dtype or self.dtype)
+        front, back = IN_FRONT[self.in_front], BEHIND[self.behind]
+        names = ["N", "H", "W", self.channels]
+        shape = list(self.x) if self.known else names
+        behind = names if self.result_dims() == list(self.x) else ["N", "Ho", "Wo", self.channels]
+        result = self.result_dims() if self.known else behind
+        inputs = [helper.make_tensor_value_info("t", element, shape)]
+        if "r)" in back and not self.skip:
+            inputs.append(helper.make_tensor_value_info("r", element, result))
+        nodes = [*_nodes(front), *self._convolution("x" if front else "t", "v" if back else "y")]
+        nodes += _nodes(back.replace("r)", "t)") if self.skip else back)
+        used = {name for node in nodes for name in node.input}
+        constants = [numpy_helper.from_array(a.astype(stored), k) for k, a in self.constants().items() if k in used]
+        infos = [helper.make_tensor_value_info("y", element, None)]
+        graph = helper.make_graph(nodes, "g", inputs, infos, constants)
+        return helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=10)
+
+    def _convolution(self, x: str, y: str) -> list[onnx.NodeProto]:
+        operands = ["x_nchw", "w_krs", *(["bias"] if self.bias else [])]
+        return [
+            helper.make_node("Transpose", ["w"], ["w_krs"], name="turn_w", perm=[3, 2, 0, 1]),
+            helper.make_node("Transpose", [x], ["x_nchw"], name="to_nchw", perm=[0, 3, 1, 2]),
+            helper.make_node("Conv", operands, ["y_nchw"], name="conv", group=self.channels, **self.window()),
+            helper.make_node("Transpose", ["y_nchw"], [y], name="to_nhwc", perm=[0, 2, 3, 1]),
+        ]
+
+    def result_dims(self) -> list[int]:
+        """[N, Ho, Wo, C]; as ONNX defines them."""
+        out = []
+        for axis in range(2):
+            size, stride = self.x[1 + axis], self.strides[axis]
+            reach = (self.kernel[axis] - 1) * self.dilations[axis] + 1
+            if self.auto_pad.startswith("SAME"):
+                out.append(-(-size // stride))
+            else:
+                out.append((size + self.pads[axis] + self.pads[2 + axis] - reach) // stride + 1)
+        return [self.x[0], *out, self.channels]
+
+    def feeds(self, seed: int = 0) -> dict[str, np.ndarray]:
+        rng = np.random.default_rng(seed)
+        stored = numpy_dtype(self.dtype)
+        found = {"t": rng.standard_normal(self.x).astype(stored)}
+        if "r)" in BEHIND[self.behind] and not self.skip:
+            found["r"] = rng.standard_normal(self.result_dims()).astype(stored)
+        return found
+
+    def expected(self, feeds: dict[str, np.ndarray]) -> np.ndarray:
+        """The result in float64; what is padded is rounded as the graph stores it."""
+        wide = {k: v.astype(np.float64) for k, v in feeds.items()}
+        if self.in_front and self.dtype != "float32":
+            front = ReferenceEvaluator(self._front_model()).run(None, {"t": wide["t"]})[0]
+            wide["t0"], wide["t"] = wide["t"], front.astype(numpy_dtype(self.dtype)).astype(np.float64)
+            if self.skip:
+                wide["r"] = wide["t0"]
+            model = dataclasses.replace(self, in_front="", skip=False).model("float64")
+        else:
+            model = self.model("float64")
+        (y,) = ReferenceEvaluator(model).run(None, {i.name: wide[i.name] for i in model.graph.input})
+        return np.asarray(y)
+
+    def _front_model(self) -> onnx.ModelProto:
+        nodes = _nodes(IN_FRONT[self.in_front])
+        used = {name for node in nodes for name in node.input}
+        constants = [numpy_helper.from_array(a, k) for k, a in self.constants().items() if k in used]
+        double = to_ir("float64").value
+        infos = [helper.make_tensor_value_info(n, double, None) for n in ("t", "x")]
+        graph = helper.make_graph(nodes, "front", infos[:1], infos[1:], constants)
+        return helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=10)
+
+    def limit(self) -> tuple[float, float]:
+        """Relative and absolute error that a result may have."""
+        if self.dtype == "float32":
+            return 2e-5, 1e-5
+        eps = float(ml_dtypes.finfo(numpy_dtype(self.dtype)).eps)
+        rounds = self.in_front or "r)" in BEHIND[self.behind]  # a sum may be rounded before the program behind reads it
+        return 0.75 * eps, (3.0 if rounds else 0.5) * eps
+
+
+def random_case(seed: int, dtype: str) -> Case:
+    """Any window, size and neighbours that have a result."""
+    rng = np.random.default_rng([seed, len(dtype)])
+
+    def pick(*values: Any) -> Any:
+        return values[int(rng.integers(len(values)))]
+
+    side = (1, 2, 3, 3, 3, 5, 5, 7, 7, 9, 11)
+    kernel = (pick(*side), pick(*side)) if rng.random() < 0.4 else (pick(*side),) * 2
+    strides = pick((1, 1), (1, 1), (2, 2), (1, 2), (3, 3), (3, 1))
+    dilations = pick((1, 1), (1, 1), (1, 1), (2, 2), (1, 3), (4, 1))
+    auto_pad = pick("NOTSET", "NOTSET", "NOTSET", "VALID", "SAME_UPPER", "SAME_LOWER")
+    if auto_pad.startswith("SAME"):
+        dilations = (1, 1)
+    reach = [(k - 1) * d + 1 for k, d in zip(kernel, dilations, strict=True)]
+    pads = tuple(int(rng.integers(0, r)) for r in (*reach, *reach)) if auto_pad == "NOTSET" else (0, 0, 0, 0)
+    room = [r - pads[k] - pads[2 + k] if not auto_pad.startswith("SAME") else 1 for k, r in enumerate(reach)]
+    sizes = [max(1, room[k]) + int(rng.integers(0, 40)) for k in range(2)]
+    behind = pick(*BEHIND)
+    case = Case(
+        (int(rng.integers(1, 4)), *sizes, pick(1, 3, 8, 16, 24, 37, 40, 72, 104)), kernel, strides, dilations, pads,
+        auto_pad, dtype, bias=bool(rng.random() < 0.7), in_front=pick(*IN_FRONT), behind=behind,
+        known=bool(rng.random() < 0.6),
+    )  # fmt: skip
+    keeps = case.result_dims() == list(case.x)
+    case = dataclasses.replace(case, skip=keeps and bool(rng.random() < 0.7))
+    # A residual of another tensor is fused only where its shape is known to be the result's.
+    return dataclasses.replace(case, known=case.known or ("r)" in BEHIND[behind] and not keeps))
+
+
+def _nodes(text: str) -> list[onnx.NodeProto]:
+    """The nodes of `y = Op(a, b)  z = ...`."""
+    made = []
+    for line in (part for part in text.split("  ") if part):
+        result, call = line.split(" = ")
+        op, operands = call.rstrip(")").split("(")
+        made.append(helper.make_node(op, operands.split(", "), [result], name=result))
+    return made
+
+
+@dataclasses.dataclass(frozen=True)
+class Fused:
+    """A model after fusing and outlining. original: before."""
+
+    plan: FusionPlan
+    kernels: tuple[Kernel, ...]
+    original: onnx.ModelProto
+    optimized: onnx.ModelProto
+
+
+def fused(case: Case, by_rule: bool = False) -> Fused:
+    """The case's model, fused. by_rule: nodes in front become part of a kernel only where that is predicted to pay."""
+    original = case.model()
+    model = ir.serde.deserialize_model(original)
+    always = contextlib.nullcontext() if by_rule else mock.patch.object(find._Growth, "_pays", return_value=True)
+    with always:
+        plan = fuse(model)
+    kernels = outline(model, plan)
+    return Fused(plan, kernels, original, ir.to_proto(model))
+
+
+def bodiless(optimized: onnx.ModelProto) -> onnx.ModelProto:
+    """The model with Sub(x, x) for its function's body: were the kernel not used, the result would tell."""
+    model = onnx.ModelProto()
+    model.CopyFrom(optimized)
+    (function,) = model.functions
+    del function.node[:]
+    function.node.append(helper.make_node("Sub", [function.input[0]] * 2, [function.output[0]]))
+    return model
+
+
+def worst(case: Case, found: np.ndarray, expected: np.ndarray) -> float:
+    """The largest error as a multiple of the limit; NaN and infinities must lie at the same places."""
+    relative, absolute = case.limit()
+    wide = np.asarray(found).astype(np.float64)
+    limit = 65519.0 if case.dtype == "float16" else np.inf
+    expected = np.where(np.abs(expected) > limit, np.copysign(np.inf, expected), expected)
+    if wide.shape != expected.shape or not np.array_equal(np.isnan(wide), np.isnan(expected)):
+        return np.inf
+    special = ~np.isfinite(expected)
+    if not np.array_equal(wide[special], expected[special], equal_nan=True):
+        return np.inf
+    error = np.abs(wide - expected)[~special] / (absolute + relative * np.abs(expected[~special]))
+    return float(error.max(initial=0.0))
+
+
+def ops(regions: Sequence[Kernel]) -> list[str]:
+    """The operators of every kernel."""
+    return [" ".join(k.ops) for k in regions]

@@ -1,0 +1,122 @@
+// What depthwise/matrix_words.cuh has in PTX, and the barriers of depthwise kernels.
+#pragma once
+
+#include <atomic>
+#include <cstring>
+
+#include "depthwise/matrix_words.cuh"
+
+namespace emulation {
+
+// Calls f(of), where of(lane) is what that lane of this thread's warp gave.
+template <typename T, typename F>
+void together(const T& mine, F&& f) {
+  auto& warp = *block->warps[threadIdx.x / kWarp];
+  block->words[threadIdx.x] = reinterpret_cast<unsigned long long>(&mine);
+  warp.arrive_and_wait();
+  f([&](unsigned lane) -> const T& {
+    return *reinterpret_cast<const T*>(block->words[threadIdx.x / kWarp * kWarp + lane]);
+  });
+  warp.arrive_and_wait();
+}
+
+}  // namespace emulation
+
+inline void __syncwarp() { emulation::block->warps[threadIdx.x / emulation::kWarp]->arrive_and_wait(); }
+
+inline int __syncthreads_or(int any) {
+  static std::atomic<int> all{0};
+  if (any != 0) all = 1;
+  __syncthreads();
+  const int found = all;
+  __syncthreads();
+  all = 0;
+  __syncthreads();
+  return found;
+}
+
+namespace onnxopt {
+
+inline uint32_t shared_address(const void* pointer) {
+  return static_cast<uint32_t>(static_cast<const unsigned char*>(pointer) - dynamic_shared());
+}
+
+// Element (row, column) of matrix i, whose rows begin at the addresses that lanes 8 i + row give.
+template <typename Of>
+unsigned short* matrix_element(const Of& of, int i, int row, int column) {
+  return reinterpret_cast<unsigned short*>(dynamic_shared() + of(8 * i + row)) + column;
+}
+
+template <int kCount>
+void move_matrices(uint32_t (&x)[kCount], uint32_t row, bool stores, bool transposed) {
+  const int lane = threadIdx.x % 32;
+  emulation::together(row, [&](const auto& of) {
+    for (int i = 0; i < kCount; ++i) {
+      for (int half = 0; half < 2; ++half) {
+        const int r = transposed ? lane % 4 * 2 + half : lane / 4;
+        const int c = transposed ? lane / 4 : lane % 4 * 2 + half;
+        unsigned short* const place = matrix_element(of, i, r, c);
+        if (stores) *place = static_cast<unsigned short>(x[i] >> (16 * half));
+        if (!stores) x[i] = (x[i] & ~(0xffffu << (16 * half))) | static_cast<uint32_t>(*place) << (16 * half);
+      }
+    }
+  });
+}
+
+inline void load_matrices(uint32_t (&x)[4], uint32_t row) { move_matrices(x, row, false, false); }
+inline void load_matrices(uint32_t (&x)[2], uint32_t row) { move_matrices(x, row, false, false); }
+inline void load_matrices_transposed(uint32_t (&x)[4], uint32_t row) { move_matrices(x, row, false, true); }
+inline void store_matrices_transposed(uint32_t row, const uint32_t (&x)[4]) {
+  uint32_t words[4] = {x[0], x[1], x[2], x[3]};
+  move_matrices(words, row, true, true);
+}
+inline void store_matrices(uint32_t row, uint32_t x0, uint32_t x1) {
+  uint32_t words[2] = {x0, x1};
+  move_matrices(words, row, true, false);
+}
+inline void store_matrices(uint32_t row, uint32_t x0, uint32_t x1, uint32_t x2, uint32_t x3) {
+  uint32_t words[4] = {x0, x1, x2, x3};
+  move_matrices(words, row, true, false);
+}
+
+// y = a b + x, a of 16 rows, b of 8 columns.
+template <typename T>
+struct Product {
+  struct Words {
+    uint32_t a[4];
+    uint32_t b[2];
+  };
+
+  static void add(float (&y)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1, const float (&x)[4]) {
+    multiply(y, {{a[0], a[1], a[2], a[3]}, {b0, b1}}, 16, x);
+  }
+  static void add(float (&y)[4], const uint32_t (&a)[2], uint32_t b, const float (&x)[4]) {
+    multiply(y, {{a[0], a[1], 0, 0}, {b, 0}}, 8, x);
+  }
+
+  static float half_of(uint32_t word, int half) { return widen(T{static_cast<uint16_t>(word >> (16 * half))}); }
+
+  static void multiply(float (&y)[4], const Words& mine, int depth, const float (&x)[4]) {
+    const int lane = threadIdx.x % 32;
+    emulation::together(mine, [&](const auto& of) {
+      float sums[4];
+      for (int i = 0; i < 4; ++i) {
+        const int column = lane % 4 * 2 + i % 2;
+        sums[i] = x[i];
+        for (int k = 0; k < depth; ++k) {
+          const float left = half_of(of(lane / 4 * 4 + k % 8 / 2).a[k / 8 * 2 + i / 2], k % 2);
+          const float right = half_of(of(column * 4 + k % 8 / 2).b[k / 8], k % 2);
+          sums[i] += left * right;
+        }
+      }
+      std::memcpy(y, sums, sizeof(sums));
+    });
+  }
+};
+
+template <typename T>
+uint32_t narrow_pair(float low, float high) {
+  return pack(Narrow<T>::from(low), Narrow<T>::from(high));
+}
+
+}  // namespace onnxopt

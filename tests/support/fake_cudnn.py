@@ -1,0 +1,223 @@
+"""A stand-in for libcudnn.so.9 that writes down every call, and a program that drives the library's code with it.
+
+The heuristic offers FAKE_CONFIGS configurations; engine k is number 10 + k and has one knob of type 3 and value k.
+FAKE_REFUSED: engines whose plans cannot be finalized, as "0 1"; FAKE_REFUSES_EPILOGUES: so are those of graphs with
+more than one operation. FAKE_NOTES: numerical notes of every engine, as "0 4". FAKE_WORKSPACE: bytes that plans ask for.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import re
+import subprocess
+from pathlib import Path
+
+from onnxopt import paths
+
+ROOT = Path(__file__).resolve().parents[2]
+_LIBRARY = r"""
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+typedef struct { int id, kind, engine, operations; } Descriptor;
+static int made = 0;
+static int number(const char* name) { const char* text = getenv(name); return text ? atoi(text) : 0; }
+static int listed(const char* name, int wanted) {
+  const char* at = getenv(name);
+  while (at && *at) { char* end; if (strtol(at, &end, 10) == wanted && end != at) return 1; at = *end ? end + 1 : end; }
+  return 0;
+}
+size_t cudnnGetVersion() { return 91900; }
+size_t cudnnGetCudartVersion() { return 13000; }
+const char* cudnnGetErrorString(int status) { return "CUDNN_STATUS_FAKE"; }
+int cudnnCreate(void** handle) { *handle = (void*)0x77; return 0; }
+int cudnnDestroy(void* handle) { return 0; }
+int cudnnSetStream(void* handle, void* stream) { printf("stream %p\n", stream); return 0; }
+int cudnnBackendCreateDescriptor(int kind, Descriptor** descriptor) {
+  *descriptor = calloc(1, sizeof(Descriptor));
+  (*descriptor)->id = ++made;
+  (*descriptor)->kind = kind;
+  printf("create %d kind %d\n", made, kind);
+  return 0;
+}
+int cudnnBackendDestroyDescriptor(Descriptor* d) { free(d); return 0; }
+int cudnnBackendFinalize(Descriptor* d) {
+  int refused = d->kind == 5 && (listed("FAKE_REFUSED", d->engine - 10) ||
+                                 (number("FAKE_REFUSES_EPILOGUES") && d->operations > 1));
+  printf("finalize %d %s\n", d->id, refused ? "refused" : "ok");
+  return refused ? 4001 : 0;
+}
+int cudnnBackendSetAttribute(Descriptor* d, int name, int type, int64_t count, const void* values) {
+  printf("set %d name %d type %d:", d->id, name, type);
+  for (int64_t k = 0; k < count; ++k) {
+    if (type == 2) printf(" %d", ((const char*)values)[k]);
+    else if (type == 3) printf(" %lld", (long long)((const int64_t*)values)[k]);
+    else if (type == 4) printf(" %g", ((const float*)values)[k]);
+    else if (type == 5) printf(" %g", ((const double*)values)[k]);
+    else if (type == 0 || type == 6) printf(" %lld", (long long)((void* const*)values)[k]);
+    else if (type == 15) {
+      Descriptor* other = ((Descriptor* const*)values)[k];
+      printf(" %d", other->id);
+      if (name == 201 || name == 1300 || name == 300 || name == 401) d->operations = other->operations;
+      if (name == 300 || name == 401) d->engine = other->engine;
+    } else printf(" %d", ((const int*)values)[k]);
+  }
+  if (name == 801) d->operations = (int)count;
+  if (name == 1301) d->engine = (int)*(const int64_t*)values;
+  printf("\n");
+  return 0;
+}
+int cudnnBackendGetAttribute(Descriptor* d, int name, int type, int64_t wanted, int64_t* count, void* values) {
+  Descriptor** found = values;
+  *count = 1;
+  if (name == 202) {
+    *count = number("FAKE_CONFIGS");
+    for (int k = 0; k < wanted; ++k) { found[k]->engine = 10 + k; found[k]->operations = d->operations; }
+  } else if (name == 300) {
+    if (wanted) { found[0]->engine = d->engine; found[0]->operations = d->operations; }
+  } else if (name == 302) {
+    if (wanted) found[0]->engine = d->engine - 10;
+  } else if (name == 600) { *(int*)values = 3;
+  } else if (name == 601) { *(int64_t*)values = d->engine;
+  } else if (name == 1301) { *(int64_t*)values = d->engine;
+  } else if (name == 402) { *(int64_t*)values = number("FAKE_WORKSPACE");
+  } else if (name == 1303 || name == 1305) {
+    *count = 0;
+    for (int note = 0; note < 16; ++note) {
+      if (name == 1303 && listed("FAKE_NOTES", note)) ((int*)values)[(*count)++] = note;
+    }
+  }
+  return 0;
+}
+int cudnnBackendExecute(void* handle, Descriptor* plan, Descriptor* pack) {
+  printf("execute %d with %d\n", plan->engine, pack->id);
+  return 0;
+}
+int cudnnCreateTensorDescriptor(void** t) { *t = malloc(1); return 0; }
+int cudnnDestroyTensorDescriptor(void* t) { free(t); return 0; }
+int cudnnSetTensor4dDescriptorEx(void* t, int dtype, int n, int c, int h, int w, int sn, int sc, int sh, int sw) {
+  printf("tensor %d: %d %d %d %d strides %d %d %d %d\n", dtype, n, c, h, w, sn, sc, sh, sw);
+  return 0;
+}
+int cudnnAddTensor(void* h, const float* alpha, void* a, void* x, const float* beta, void* c, void* y) {
+  printf("add %lld\n", (long long)x);
+  return 0;
+}
+int cudnnCreateActivationDescriptor(void** a) { *a = malloc(1); return 0; }
+int cudnnDestroyActivationDescriptor(void* a) { free(a); return 0; }
+int cudnnSetActivationDescriptor(void* a, int mode, int nan, double c) { printf("activation %d\n", mode); return 0; }
+int cudnnActivationForward(void* h, void* a, const float* p, void* xt, void* x, const float* q, void* yt, void* y) {
+  printf("activate %lld\n", (long long)y);
+  return 0;
+}
+"""
+# Reads a meaning as JSON and the shapes of its inputs; builds a plan and runs it on operands that lie at 16, 32, ...
+_MAIN = r"""
+#include <cstdio>
+#include <fstream>
+#include <iostream>
+#include "cuda/convolution/plans.h"
+#include "kernel_file/convolution.h"
+#include "kernel_file/fields.h"
+using namespace onnxopt;
+int main(int, char** arguments) {
+  setvbuf(stdout, nullptr, _IONBF, 0);
+  try {
+    std::ifstream stream(arguments[1]);
+    const nlohmann::json json = nlohmann::json::parse(stream);
+    const JsonReader root(json, "");
+    const std::vector<Dtype> inputs = ReadDtypes(root["inputs"]);
+    cuda::ConvolutionProblem problem{ReadConvolution(root, inputs, ReadDtypes(root["outputs"])), {}};
+    Shape shapes[kConvolutionInputs];
+    for (std::size_t k = 0; k < inputs.size(); ++k) {
+      shapes[k].rank = 0;
+      for (const auto& dim : json["shapes"][k]) shapes[k].dims[shapes[k].rank++] = dim.get<std::int64_t>();
+    }
+    problem.sizes = MakeConvolution(problem.convolution, shapes);
+    problem.tf32 = json["tf32"].get<bool>();
+    problem.alignment = json["alignment"].get<std::int64_t>();
+    std::printf("problem %s\n", problem.Describe().c_str());
+    const cudnn::Api* api = cudnn::Find();
+    if (api == nullptr) throw Error("no stand-in");
+    cuda::EngineChoice choice{42, {{3, 7}, {5, 1}}};
+    const auto context = reinterpret_cast<cuda::Context>(8);
+    const auto ready = cuda::ReadyFor(*api, context, problem, json["measured"].get<bool>() ? &choice : nullptr);
+    if (ready != cuda::ReadyFor(*api, context, problem, nullptr)) throw Error("built twice");
+    auto& handle = cuda::HandleOf(*api, context, reinterpret_cast<cuda::Stream>(9));
+    const auto at = [](std::size_t k) { return reinterpret_cast<void*>(16 * (k + 1)); };
+    const Convolution& c = problem.convolution;
+    ready->Run(*api, handle.raw, {at(c.x), at(c.w), c.bias ? at(*c.bias) : nullptr,
+                                  c.residual ? at(*c.residual) : nullptr, reinterpret_cast<void*>(4096)},
+               reinterpret_cast<void*>(8192));
+  } catch (const std::exception& e) {
+    std::printf("error %s\n", e.what());
+    return 1;
+  }
+}
+"""
+_SOURCES = (
+    "call/convolution.cc", "cuda/convolution/cudnn.cc", "cuda/convolution/elements.cc", "cuda/convolution/graph.cc",
+    "cuda/convolution/handles.cc", "cuda/convolution/plan.cc", "cuda/convolution/plans.cc", "cuda/gemm/cublaslt.cc",
+    "kernel_file/convolution.cc", "kernel_file/fields.cc", "kernel_file/window.cc", "program/dtype.cc",
+    "program/shape.cc", "program/window.cc", "support/library_path.cc", "support/ort.cc", "support/portability.cc",
+)  # fmt: skip
+
+
+@dataclasses.dataclass
+class Descriptor:
+    """What was set: attribute's number -> values, as text. kind: cudnnBackendDescriptorType_t."""
+
+    kind: int
+    values: dict[int, list[str]] = dataclasses.field(default_factory=dict)
+    ok: bool = False
+
+    def numbers(self, name: int) -> list[int]:
+        return [int(v) for v in self.values[name]]
+
+
+@dataclasses.dataclass
+class Log:
+    """What the program wrote: all lines, and the descriptors by number."""
+
+    lines: list[str]
+    made: dict[int, Descriptor]
+
+    def of_kind(self, kind: int) -> list[Descriptor]:
+        return [d for d in self.made.values() if d.kind == kind]
+
+    def starting(self, word: str) -> list[str]:
+        return [line.removeprefix(word + " ") for line in self.lines if line.startswith(word + " ")]
+
+
+def build(folder: Path, compiler: str, headers: Path) -> Path:
+    """The program, beside its stand-in for libcudnn.so.9."""
+    (folder / "cudnn.c").write_text(_LIBRARY)
+    stand_in = [compiler, "-x", "c", "-shared", "-fPIC", "-w", "-o", str(folder / "libcudnn.so.9")]
+    subprocess.run([*stand_in, str(folder / "cudnn.c")], check=True)
+    (folder / "main.cc").write_text(_MAIN)
+    includes = [f"-I{p}" for p in (ROOT / "custom_ops", paths.cuda_kernels(), headers, headers / "onnxruntime")]
+    sources = [str(ROOT / "custom_ops" / name) for name in _SOURCES]
+    subprocess.run(
+        [compiler, "-std=c++17", "-O0", "-w", "-DORT_API_MANUAL_INIT", "-DJSON_USE_IMPLICIT_CONVERSIONS=0", *includes,
+         str(folder / "main.cc"), *sources, "-o", str(folder / "drive"), "-ldl", "-lpthread"],
+        check=True,
+    )  # fmt: skip
+    return folder / "drive"
+
+
+def run(program: Path, meaning: Path, **variables: str) -> Log:
+    """Drive the library's code with the meaning in this file."""
+    given = {**os.environ, "LD_LIBRARY_PATH": str(program.parent), "FAKE_CONFIGS": "3", **variables}
+    done = subprocess.run([program, meaning], capture_output=True, text=True, env=given, check=False)
+    lines = done.stdout.splitlines()
+    made: dict[int, Descriptor] = {}
+    for line in lines:
+        if match := re.fullmatch(r"create (\d+) kind (\d+)", line):
+            made[int(match[1])] = Descriptor(int(match[2]))
+        elif match := re.fullmatch(r"set (\d+) name (\d+) type \d+:(.*)", line):
+            made[int(match[1])].values[int(match[2])] = match[3].split()
+        elif match := re.fullmatch(r"finalize (\d+) ok", line):
+            made[int(match[1])].ok = True
+    return Log(lines, made)
