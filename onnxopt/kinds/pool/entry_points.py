@@ -42,9 +42,11 @@ def choose(name: str, meaning: Pool, regions: Sequence[Region], shapes: Shapes) 
     """
     channels = [(shapes.dims(r.inputs[0]) or (None,))[-1] for r in regions]
     widths = {1, *(_width(meaning, c) for c in channels)}
-    if _tile(meaning.window, ()) == (1, 1) and meaning.window.kernel[0] * meaning.window.kernel[1] > _MOST_UNROLLED:
+    window = meaning.window
+    shares = any(stride < side for stride, side in zip(window.strides, window.kernel, strict=True))
+    if not shares and window.kernel[0] * window.kernel[1] > _MOST_UNROLLED:
         widths |= {min(max(_NARROW // DTYPES[meaning.dtype].size, 1), width) for width in widths}
-    tile = _tile(meaning.window, [shapes.dims(r.outputs[0]) for r in regions])
+    tile = _tile(window, [shapes.dims(r.outputs[0]) for r in regions])
     return tuple(variant(name, width, tile) for width in sorted(widths, reverse=True))
 
 
