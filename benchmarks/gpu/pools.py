@@ -84,6 +84,7 @@ CASES = (
 )
 TILES = tuple(itertools.product((1, 2, 4), (1, 2, 4)))
 THREADS = (128, 256)
+_RUNS = 100
 
 
 def model(case: Case) -> Any:
@@ -199,8 +200,11 @@ def _by(divisor: int) -> _Divisor:
     return _Divisor(divisor, (1 << 32) * ((1 << shift) - divisor) // divisor + 1, shift)
 
 
-def torch_function(case: Case) -> Callable[..., Any]:
-    """What torch runs, from and to NHWC tensors without copies; in channels_last but for resize_nchw."""
+def torch_function(case: Case, contiguous: bool = False) -> Callable[..., Any]:
+    """What torch runs, from and to NHWC tensors without copies; in channels_last but for resize_nchw.
+
+    contiguous: of a copy in NCHW.
+    """
     import torch
     from torch.nn import functional
 
@@ -211,6 +215,7 @@ def torch_function(case: Case) -> Callable[..., Any]:
         if case.kind == "resize_nchw":
             return -resized(x)
         turned = x.permute(0, 3, 1, 2)
+        turned = turned.contiguous() if contiguous else turned
         if case.kind == "max":
             y = functional.max_pool2d(turned, case.kernel, case.stride, case.pad)
         elif case.kind == "average":
@@ -221,6 +226,24 @@ def torch_function(case: Case) -> Callable[..., Any]:
         return torch.cat([y, z], dim=3) if z is not None else y
 
     return run
+
+
+def _by_events(runs: list[Callable[[], object]], stream: Any) -> float:
+    """Microseconds of a run, many of them after each other; the host's share counts where it takes longer."""
+    import torch
+
+    rounds = -(-_RUNS // len(runs))
+    for run in runs:
+        run()
+    stream.synchronize()
+    start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    start.record(stream)
+    for _ in range(rounds):
+        for run in runs:
+            run()
+    end.record(stream)
+    end.synchronize()
+    return float(start.elapsed_time(end)) * 1e3 / (rounds * len(runs))
 
 
 class Measured:
@@ -238,7 +261,9 @@ class Measured:
             {n: torch.randn(d, device="cuda").to(kind) for n, d in case.inputs().items()} for _ in range(self.sets)
         ]
         self.outputs = [poisoned(case.output, kind, "cuda") for _ in range(self.sets)]
-        self.expected = torch_function(case)(**{n: x.double() for n, x in self.inputs[0].items()})
+        # In NCHW: torch's max_pool2d of large channels_last tensors of float64 differs from ONNX Runtime's.
+        first = {n: x.double() for n, x in self.inputs[0].items()}
+        self.expected = torch_function(case, contiguous=case.is_pool)(**first)
 
     def check(self) -> None:
         """ValueError unless the first output is what torch gives in float64."""
@@ -267,6 +292,8 @@ class Measured:
         runs[0]()
         torch.cuda.synchronize()
         self.check()
+        if suffix == "" and self.case.kind == "max":  # ONNX Runtime's MaxPool cannot be captured
+            return _by_events(runs, stream)
         return microseconds_in_graph(runs, stream)
 
     def torch(self) -> float:

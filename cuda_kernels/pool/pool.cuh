@@ -38,6 +38,18 @@ __device__ inline int taps_inside(int first, int taps, int extent) {
   return end - (first > 0 ? first : 0);
 }
 
+// The pixels that the windows of neighbouring outputs cover.
+template <typename Window, int kDown, int kAcross>
+struct PoolTile {
+  static constexpr int kRows = (kDown - 1) * Window::kStrideDown + Window::kHeight;
+  static constexpr int kColumns = (kAcross - 1) * Window::kStrideAcross + Window::kWidth;
+
+  // Whether none of them lies in the padding.
+  __device__ static bool is_inside(const PoolParams& params, int top, int left) {
+    return top >= 0 && top + kRows <= params.height && left >= 0 && left + kColumns <= params.width;
+  }
+};
+
 // The first output of a thread's tile, and the image's data from the thread's first channel on.
 template <typename T>
 struct PoolPlace {
@@ -61,31 +73,37 @@ __device__ inline PoolPlace<T> place_of(const PoolParams& params, unsigned int i
           static_cast<T*>(params.y) + image * out_pixels * params.channels + channel};
 }
 
-template <typename Result, typename Window, int kDown, int kAcross>
+// kInside: no pixel lies in the padding. All of a row's loads come before what is made of them, and no load is a
+// branch.
+template <bool kInside, typename Result, typename Window, int kDown, int kAcross>
 __device__ inline void reduce_dense(const PoolParams& params, const PoolPlace<typename Result::Storage>& place,
                                     Result (&results)[kDown][kAcross]) {
-  constexpr int kRows = (kDown - 1) * Window::kStrideDown + Window::kHeight;
-  constexpr int kColumns = (kAcross - 1) * Window::kStrideAcross + Window::kWidth;
-  constexpr int kUnrolledRows = Window::kTaps <= kUnrolledTaps ? kRows : 1;
-  static_assert(kUnrolledRows == kRows || kDown == 1, "rows in a loop belong to one output");
+  using T = typename Result::Storage;
+  using Tile = PoolTile<Window, kDown, kAcross>;
+  constexpr int kUnrolledRows = Window::kTaps <= kUnrolledTaps ? Tile::kRows : 1;
+  static_assert(kUnrolledRows == Tile::kRows || kDown == 1, "rows in a loop belong to one output");
   const int top = place.top * Window::kStrideDown - params.pad_top;
   const int left = place.left * Window::kStrideAcross - params.pad_left;
 #pragma unroll kUnrolledRows
-  for (int r = 0; r < kRows; ++r) {
-    const auto* const line =
-        place.x + static_cast<int64_t>(clamped(top + r, params.height)) * params.width * params.channels;
+  for (int r = 0; r < Tile::kRows; ++r) {
+    const int h = kInside ? top + r : clamped(top + r, params.height);
+    const T* const line = place.x + static_cast<int64_t>(h) * params.width * params.channels;
+    Vector<T, Result::kWidth> pixels[Tile::kColumns];
+#pragma unroll
+    for (int c = 0; c < Tile::kColumns; ++c) {
+      const int w = kInside ? left + c : clamped(left + c, params.width);
+      pixels[c] = load_vector<T, Result::kWidth>(line + static_cast<int64_t>(w) * params.channels);
+    }
     Result of_row[kAcross];
 #pragma unroll
-    for (int c = 0; c < kColumns; ++c) {
-      auto pixel = load_vector<typename Result::Storage, Result::kWidth>(
-          line + static_cast<int64_t>(clamped(left + c, params.width)) * params.channels);
-      if constexpr (Result::kTakesZeros) {
-        if (!is_inside(top + r, params.height) || !is_inside(left + c, params.width)) pixel = {};
+    for (int c = 0; c < Tile::kColumns; ++c) {
+      if constexpr (Result::kTakesZeros && !kInside) {
+        clear_unless(is_inside(top + r, params.height) && is_inside(left + c, params.width), pixels[c]);
       }
 #pragma unroll
       for (int a = 0; a < kAcross; ++a) {
         const int tap = c - a * Window::kStrideAcross;
-        if (tap >= 0 && tap < Window::kWidth) of_row[a].take(pixel);
+        if (tap >= 0 && tap < Window::kWidth) of_row[a].take(pixels[c]);
       }
     }
 #pragma unroll
@@ -132,7 +150,13 @@ __device__ inline void pool(const PoolParams& params) {
   constexpr bool kDense = Window::kDense && Window::kWidth <= kUnrolledColumns;
   int inside = 0;
   if constexpr (kDense) {
-    reduce_dense<Result, Window, kDown, kAcross>(params, place, results);
+    const int top = place.top * Window::kStrideDown - params.pad_top;
+    const int left = place.left * Window::kStrideAcross - params.pad_left;
+    if (PoolTile<Window, kDown, kAcross>::is_inside(params, top, left)) {
+      reduce_dense<true, Result, Window>(params, place, results);
+    } else {
+      reduce_dense<false, Result, Window>(params, place, results);
+    }
   } else {
     static_assert(kDown == 1 && kAcross == 1, "windows whose places are told one by one are not shared");
     inside = reduce_places<Result, Window>(params, place, results[0][0]);

@@ -14,7 +14,10 @@ constexpr std::uint64_t kMostThreads = std::numeric_limits<std::int32_t>::max();
 
 std::uint64_t CeilDiv(std::int64_t a, unsigned b) { return (static_cast<std::uint64_t>(a) + b - 1) / b; }
 
-// Elements, and the threads and bytes of an image, of one variant.
+constexpr std::uint64_t kFewThreads = 256;  // of a multiprocessor
+constexpr std::size_t kLeastAccess = 4;     // bytes
+
+// What the threads of one variant go through in an image.
 struct Tiles {
   std::uint64_t groups;
   std::uint64_t across;
@@ -38,6 +41,28 @@ bool Fits(const Variant& variant, Dtype dtype, const PoolCall& call) {
          Tiles(variant, call).of_image() <= kMostThreads;
 }
 
+// Whether its threads share nothing of what they load.
+bool HasSingleOutputs(const Variant& variant) {
+  const PoolTile& tile = variant.shape.As<PoolTile>();
+  return tile.down == 1 && tile.across == 1;
+}
+
+// The first variant that fits, or of those with single outputs the next narrower one as long as there are few threads
+// and their loads are not too small. The number of variants where none fits.
+template <typename Test>
+std::size_t Rule(const std::vector<Variant>& variants, Dtype dtype, const PoolCall& call, unsigned multiprocessors,
+                 Test&& fits) {
+  std::size_t rule = 0;
+  while (rule < variants.size() && !fits(rule)) ++rule;
+  for (std::size_t next = rule + 1; next < variants.size(); ++next) {
+    const std::uint64_t threads = Tiles(variants[rule], call).of_image() * static_cast<std::uint64_t>(call.n);
+    if (threads >= kFewThreads * multiprocessors || !HasSingleOutputs(variants[rule])) break;
+    if (variants[next].vector * Size(dtype) < kLeastAccess) break;
+    if (fits(next)) rule = next;
+  }
+  return rule;
+}
+
 }  // namespace
 
 void PoolCudaKernel::Compute(OrtKernelContext* context) const {
@@ -46,13 +71,12 @@ void PoolCudaKernel::Compute(OrtKernelContext* context) const {
   if (call.output_elements() == 0) return;
   const std::vector<Variant>& variants = kernel().variants;
   const auto fits = [&](std::size_t k) { return Fits(variants[k], pool.dtype, call); };
-  std::size_t rule = 0;
-  while (rule < variants.size() && !fits(rule)) ++rule;
+  const Stream stream = launcher_.Enter(context);
+  const std::size_t rule = Rule(variants, pool.dtype, call, launcher_.device().multiprocessors, fits);
   if (rule == variants.size()) {
     throw Error("no variant fits a pool of " + std::to_string(call.h) + " x " + std::to_string(call.w) + " x " +
                 std::to_string(call.c));
   }
-  const Stream stream = launcher_.Enter(context);
   const auto launch = [&](std::size_t k) { Launch(k, call, stream); };
   const CallSize size{static_cast<std::uint64_t>(call.output_elements()), static_cast<std::uint64_t>(call.c)};
   launch(launcher_.Choose(size, rule, stream, fits, launch));

@@ -1,6 +1,6 @@
 // Plans of convolutions chosen by measurement, kept as data: conv_plans.json beside the library.
 //
-//   {"schema": 1, "entries": [{"gpu": "NVIDIA H200", "cudnn": 91900,
+//   {"schema": 2, "entries": [{"gpu": "NVIDIA H200", "cudnn": 91900,
 //                              "convolution": "float16 x 32x56x56x64 w 64x3x3x64 y 56x56 pads 1x1x1x1 bias relu",
 //                              "engine": 4, "knobs": [[type, value], ...],
 //                              "microseconds": 25.9, "heuristic_microseconds": 26.3}]}

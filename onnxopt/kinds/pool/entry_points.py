@@ -21,7 +21,9 @@ from onnxopt.program.window import Window
 HEADER = "pool/pool.cuh"
 _THREADS = 128
 _MOST_UNROLLED = 25  # places of a window; of a larger one, the rows are a loop (kUnrolledTaps of pool.cuh)
+_WIDE = 9  # columns of a window from which on four outputs share them
 _WIDEST = 16  # columns of a window whose columns are unrolled (kUnrolledColumns of pool.cuh)
+_NARROW = 4  # bytes of a narrow vector (kLeastAccess of custom_ops/cuda/pool.cc)
 _TILES = ((1, 1), (1, 2), (2, 1), (2, 2), (1, 4))
 
 
@@ -34,11 +36,18 @@ class PoolVariant(Variant):
 
 
 def choose(name: str, meaning: Pool, regions: Sequence[Region], shapes: Shapes) -> tuple[PoolVariant, ...]:
-    """The widest vectors that the channels of the regions may have, and single channels."""
+    """The widest vectors that the channels of the regions may have, and single channels.
+
+    Large windows that share nothing also have narrow vectors, which more threads load where there are few outputs.
+    """
     channels = [(shapes.dims(r.inputs[0]) or (None,))[-1] for r in regions]
-    widths = sorted({1, *(_width(meaning, c) for c in channels)}, reverse=True)
-    tile = _tile(meaning.window, [shapes.dims(r.outputs[0]) for r in regions])
-    return tuple(variant(name, width, tile) for width in widths)
+    widths = {1, *(_width(meaning, c) for c in channels)}
+    window = meaning.window
+    shares = any(stride < side for stride, side in zip(window.strides, window.kernel, strict=True))
+    if not shares and window.kernel[0] * window.kernel[1] > _MOST_UNROLLED:
+        widths |= {min(max(_NARROW // DTYPES[meaning.dtype].size, 1), width) for width in widths}
+    tile = _tile(window, [shapes.dims(r.outputs[0]) for r in regions])
+    return tuple(variant(name, width, tile) for width in sorted(widths, reverse=True))
 
 
 def alternatives(kernel: Kernel) -> Iterable[PoolVariant]:
@@ -61,12 +70,15 @@ def _width(meaning: Pool, channels: int | str | None) -> int:
 
 
 def _tile(window: Window, outputs: Sequence[Sequence[int | str | None] | None]) -> tuple[int, int]:
-    """Two outputs along each axis along which windows overlap, unless all regions have one output along it."""
+    """Two outputs along each axis along which windows overlap, unless all regions have one output along it.
+
+    Four across where windows are wide.
+    """
     wanted = [1, 1]
     for axis in (0, 1):
         single = bool(outputs) and all(dims is not None and dims[1 + axis] == 1 for dims in outputs)
         if window.strides[axis] < window.kernel[axis] and not single:
-            wanted[axis] = 2
+            wanted[axis] = 4 if axis == 1 and window.kernel[1] >= _WIDE else 2
     down, across = wanted
     return next(t for t in ((down, across), (1, across), (1, 1)) if _runs(window, t))
 

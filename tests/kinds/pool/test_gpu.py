@@ -7,6 +7,7 @@ ONNXOPT_PREPARED=DIR makes the test take it.
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -41,10 +42,12 @@ def build(chosen: Sequence[Pool], folder: Path, archs: Sequence[str]) -> None:
 def _session(name: str, tmp_path: Path) -> ort.InferenceSession:
     folder = Path(os.environ.get("ONNXOPT_PREPARED", "")) / name
     if not (folder / "model.onnx").exists():
-        folder = tmp_path
-        build(_SETS[name](), folder, [device_arch()])
-    library = folder / "lib" / paths.library().name
-    return sessions.open_session(folder / "model.onnx", library=library, provider=sessions.CUDA)
+        build(_SETS[name](), tmp_path, [device_arch()])
+    else:  # without the library, which lies here too
+        shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
+        shutil.copy(paths.library(), tmp_path / "lib")
+    library = tmp_path / "lib" / paths.library().name
+    return sessions.open_session(tmp_path / "model.onnx", library=library, provider=sessions.CUDA)
 
 
 def _special() -> list[Pool]:
@@ -78,3 +81,4 @@ if __name__ == "__main__":
         target = Path(sys.argv[1]) / name
         target.mkdir(parents=True)
         build(chosen(), target, sys.argv[2:])
+        (target / "lib" / paths.library().name).unlink()
