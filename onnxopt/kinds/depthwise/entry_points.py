@@ -38,7 +38,9 @@ def every(name: str, meaning: Depthwise) -> tuple[DepthwiseVariant, ...]:
     """Variants in the order in which the host tries them, for every width."""
     in_front = meaning.before is not None
     chosen = list(_of_table(name, meaning.window, DTYPES[meaning.dtype].size, in_front))
-    if DTYPES[meaning.outputs[0]].size != DTYPES[meaning.dtype].size:  # a plane of shared memory holds inputs and results
+    if (
+        DTYPES[meaning.outputs[0]].size != DTYPES[meaning.dtype].size
+    ):  # a plane of shared memory holds inputs and results
         chosen = [v for v in chosen if v.layout != "banded"]
     last = _fallback(name, meaning.window)
     return (*chosen, *([last] if not chosen or chosen[-1].vector > 1 else []))
@@ -81,7 +83,7 @@ def _of_table(name: str, window: Window, size: int, in_front: bool) -> Iterator[
 
 
 def _distinct(variants: Iterator[DepthwiseVariant]) -> Iterator[DepthwiseVariant]:
-    """The variants with distinct symbols: a shape may be preferred for one range of widths and be a later choice too."""
+    """The variants with distinct symbols: a tile may be preferred for some widths and be a later choice for others."""
     found: dict[str, DepthwiseVariant] = {}
     for variant in variants:
         before = found.get(variant.symbol)
@@ -96,11 +98,13 @@ def _variants(name: str, window: Window, size: int, choice: list[dict[str, Any]]
     for row in choice:
         narrowest, widest = row.get("between", (1, None))
         if "banded" in row:
-            yield banded(name, window, *row["banded"], narrowest=narrowest, widest=widest or 0)
+            made = banded(name, window, *row["banded"])
         elif window.kernel[0] * window.kernel[1] <= MOST_HELD:
-            yield held(name, *row["held"], narrowest=narrowest, widest=widest or 0)
+            made = held(name, *row["held"])
         else:
             yield walking(name, *_WALKING[size])
+            continue
+        yield dataclasses.replace(made, narrowest=narrowest, widest=widest or 0)
 
 
 def _fallback(name: str, window: Window) -> DepthwiseVariant:
@@ -109,13 +113,10 @@ def _fallback(name: str, window: Window) -> DepthwiseVariant:
     return walking(name, 1, 4)
 
 
-def held(name: str, vector: int, down: int, across: int, narrowest: int = 1, widest: int = 0) -> DepthwiseVariant:
+def held(name: str, vector: int, down: int, across: int) -> DepthwiseVariant:
     """One entry point that holds the weights of `vector` channels in registers."""
     symbol = f"{name}_held_v{vector}d{down}a{across}"
-    return DepthwiseVariant(
-        symbol, "", 32, vector, 1, _THREADS, waits=True, layout="held", down=down, across=across, narrowest=narrowest,
-        widest=widest,
-    )  # fmt: skip
+    return DepthwiseVariant(symbol, "", 32, vector, 1, _THREADS, waits=True, layout="held", down=down, across=across)
 
 
 def walking(name: str, vector: int, across: int) -> DepthwiseVariant:
@@ -125,14 +126,13 @@ def walking(name: str, vector: int, across: int) -> DepthwiseVariant:
 
 
 def banded(
-    name: str, window: Window, across: int, down: int, chunks: int, warps: int, images: int, pieces: int,
-    narrowest: int = 1, widest: int = 0,
+    name: str, window: Window, across: int, down: int, chunks: int, warps: int, images: int, pieces: int
 ) -> DepthwiseVariant:  # fmt: skip
     """One entry point on tensor cores."""
     symbol = f"{name}_banded_a{across}d{down}c{chunks}w{warps}i{images}p{pieces}"
     variant = DepthwiseVariant(
         symbol, "", 32, BANDED_CHANNELS, 1, WARP * warps, waits=True, layout="banded", down=down, across=across,
-        chunks=chunks, warps=warps, images=images, pieces=pieces, narrowest=narrowest, widest=widest,
+        chunks=chunks, warps=warps, images=images, pieces=pieces,
     )  # fmt: skip
     return dataclasses.replace(variant, shared=shared_bytes(window, variant))
 

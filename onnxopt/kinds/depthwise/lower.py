@@ -161,7 +161,7 @@ def _position(value: ir.Value, inputs: Sequence[ir.Value]) -> int:
 
 
 def _form(value: ir.Value, like: ir.Value, shapes: Shapes) -> str:
-    """How a value that is broadcast against a tensor [N, H, W, C] is read. ValueError where no kernel can read it so."""
+    """How a value that is broadcast against [N, H, W, C] is read. ValueError where no kernel can read it so."""
     dims, of = shapes.dims(value), shapes.dims(like)
     if dims is not None and of is not None and len(dims) <= len(of):
         if shapes.elements(value) == 1:

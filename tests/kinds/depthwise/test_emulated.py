@@ -51,7 +51,7 @@ def test_float32_large_windows(tmp_path: Path) -> None:
         Case((1, 9, 12, 2), (8, 19), (1, 2), (1, 2), pads=(4, 18, 4, 18), behind="residual"),  # in parts of 16 taps
         Case((1, 4, 40, 1), (2, 33), pads=(1, 16, 0, 16)),
     ]
-    assert set(s.split("_")[0] for s in _agree(tmp_path, cases)) == {"walking"}
+    assert {s.split("_")[0] for s in _agree(tmp_path, cases)} == {"walking"}
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
