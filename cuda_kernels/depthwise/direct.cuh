@@ -104,10 +104,13 @@ struct Direct {
   __device__ static void write(const DepthwiseParams& p, const Place& at, const typename After::Of (&of)[kVector],
                                const float (&sum)[kDown][kAcross][kVector]) {
     const int64_t first = static_cast<int64_t>(at.image) * p.out_height + at.top;
-    int64_t row = (first * p.out_width + at.left) * p.channels + at.channel;
+    const int pixel_bytes = p.channels * static_cast<int>(sizeof(Result));
+    int64_t row = (first * p.out_width + at.left) * p.channels + at.channel;  // of elements that lie near
+    char* to = static_cast<char*>(p.y) + row * static_cast<int>(sizeof(Result));
 #pragma unroll
     for (int i = 0; i < kDown; ++i) {
       int64_t pixel = row;
+      char* pixel_to = to;
 #pragma unroll
       for (int j = 0; j < kAcross; ++j) {
         if (at.top + i < p.out_height && at.left + j < p.out_width) {
@@ -115,11 +118,13 @@ struct Direct {
           Vector<Result, kVector> y;
 #pragma unroll
           for (int v = 0; v < kVector; ++v) y.at[v] = Narrow<Result>::from(After::apply(sum[i][j][v], of[v], near, v));
-          store_vector(static_cast<Result*>(p.y) + pixel, y);
+          store_vector(reinterpret_cast<Result*>(pixel_to), y);
         }
         pixel += p.channels;
+        pixel_to += pixel_bytes;
       }
       row += static_cast<int64_t>(p.out_width) * p.channels;
+      to += static_cast<int64_t>(p.out_width) * pixel_bytes;
     }
   }
 

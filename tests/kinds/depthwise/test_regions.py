@@ -6,6 +6,7 @@ import dataclasses
 from typing import Any
 
 import onnx_ir as ir
+import onnxruntime as ort
 import pytest
 from onnx import helper
 
@@ -13,7 +14,7 @@ from onnxopt.codegen import generate
 from onnxopt.kinds.depthwise import entry_points
 from onnxopt.kinds.depthwise.kind import DEPTHWISE
 from onnxopt.program.depthwise import MOST_INPUTS, Depthwise, Read
-from tests.support.depthwise_models import Case, fused, ops
+from tests.support.depthwise_models import Case, fused, ops, worst
 from tests.support.fusing import fuse
 
 CASE = Case((8, 56, 56, 144), pads=(1, 1, 1, 1), dtype="float16")
@@ -37,6 +38,19 @@ def test_neighbours_join(changed: dict[str, Any], found: str) -> None:
     assert kernel.kind is DEPTHWISE and not kernel.cpu
     assert [n.op_type for n in made.optimized.graph.node] == [kernel.name]
     assert '#include "depthwise/depthwise.cuh"' in generate.generate(made.kernels)
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_without_the_library_onnx_runtime_runs_the_nodes(known: bool) -> None:
+    case = Case((2, 12, 9, 8), pads=(1, 1, 1, 1), in_front="relu6", behind="residual", skip=True, known=known)
+    found = fused(case)
+    feeds = case.feeds()
+    plain, inlined = (
+        ort.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"]).run(None, feeds)[0]
+        for model in (found.original, found.optimized)
+    )
+    assert worst(case, inlined, case.expected(feeds)) <= 1
+    assert worst(case, plain, case.expected(feeds)) <= 1
 
 
 def _meaning(case: Case) -> Depthwise:
