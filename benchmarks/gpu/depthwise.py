@@ -15,7 +15,7 @@ import dataclasses
 import json
 import pathlib
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 from unittest import mock
 
@@ -35,13 +35,6 @@ from benchmarks.support.gpu_timing import (
     rotation,
     session,
 )
-
-_HELD = {
-    2: ((2, 2, 4), (2, 2, 7), (2, 3, 4), (2, 7, 2), (2, 7, 4), (2, 4, 4), (4, 2, 2), (4, 4, 2), (1, 4, 7)),
-    4: ((1, 2, 4), (1, 4, 4), (1, 7, 2), (1, 4, 7), (1, 7, 4), (2, 2, 2), (2, 4, 2)),
-}  # bytes of an element -> channels, rows and columns of a thread
-_BANDED = ((1, 1, 2, 8, 2, 6), (2, 1, 4, 8, 1, 8), (2, 2, 2, 8, 1, 6), (2, 2, 4, 8, 1, 9), (4, 4, 2, 8, 1, 8),
-           (8, 7, 2, 8, 1, 9))  # fmt: skip
 
 
 def prepare(folder: pathlib.Path, arch: str, sweep: bool) -> None:
@@ -83,27 +76,15 @@ def _sweep(
 ) -> list[str]:
     """Models of a case with other tiles; their labels."""
     made = []
-    for variant in _others(kernel, case):
+    if case.front or case.behind != "silu":
+        return made
+    for variant in kernel.kind.alternatives(kernel):
         label = variant.symbol.removeprefix(f"{kernel.name}_")
         name = f"{kernel.name}_{label}"
         collection.kernels[name] = dataclasses.replace(kernel, name=name, variants=(variant,))
         onnx.save(calling(optimized, name), folder / f"{case.name}.{label}.onnx")
         made.append(label)
     return made
-
-
-def _others(kernel: Any, case: DepthwiseCase) -> Iterator[Any]:
-    from onnxopt.kinds.depthwise import entry_points, tiles
-
-    window, size = kernel.program.window, case.torch_dtype.itemsize
-    chosen = kernel.variants[0]
-    made = [entry_points.held("", *shape) for shape in _HELD[size] if case.kernel**2 <= entry_points.MOST_HELD]
-    if size == 2 and case.stride == 1 and max(tiles.extent(window)) <= 13:
-        made += [entry_points.banded("", window, *shape) for shape in _BANDED]
-    for variant in made:
-        if case.channels % variant.vector == 0 and not chosen.symbol.endswith(variant.symbol):
-            name = f"{kernel.name}{variant.symbol}"
-            yield dataclasses.replace(variant, symbol=f"{name}_alone")
 
 
 class Measured:

@@ -184,7 +184,7 @@ struct Direct {
         load_row(p, row + c * W::kDilationAcross * pixel_bytes, inside, in.left + c * W::kDilationAcross, in.before, x);
         add_row(x, weight, taps, sum);
       }
-      row += W::kDilationDown * p.width * pixel_bytes;
+      row += pixel_bytes * p.width * W::kDilationDown;
     }
   }
 

@@ -25,6 +25,8 @@ _TABLE = Path(__file__).with_name("rule.json")
 _THREADS = 128
 MOST_HELD = 49  # weights that a thread holds for a channel
 _WALKING = {2: (2, 4), 4: (1, 4)}  # bytes of an element -> channels, columns
+_MOST_BANDED = 13  # the most inputs along an axis that an output of a banded entry point sees the first and last of
+_NO_WIDTH = 2**31 - 1
 _SIMPLE = 3  # the most inputs along an axis of windows whose programs in front are cheap
 
 
@@ -44,6 +46,17 @@ def every(name: str, meaning: Depthwise) -> tuple[DepthwiseVariant, ...]:
         chosen = [v for v in chosen if v.layout != "banded"]
     last = _fallback(name, meaning.window)
     return (*chosen, *([last] if not chosen or chosen[-1].vector > 1 else []))
+
+
+def others(name: str, meaning: Depthwise) -> Iterator[DepthwiseVariant]:
+    """Further variants for `tune` to measure; no width prefers them."""
+    size = DTYPES[meaning.dtype].size
+    if meaning.window.kernel[0] * meaning.window.kernel[1] > MOST_HELD and max(extent(meaning.window)) > _MOST_BANDED:
+        return
+    for variant in _distinct(_variants(name, meaning.window, size, _table()["others"][str(size)])):
+        banded_fits = meaning.outputs == (meaning.dtype,) and max(extent(meaning.window)) <= _MOST_BANDED
+        if meaning.channels % variant.vector == 0 and (variant.layout != "banded" or banded_fits):
+            yield dataclasses.replace(variant, narrowest=_NO_WIDTH)
 
 
 def microseconds_in_front(meaning: Depthwise, cost: int, outputs: int, width: int | None) -> float:

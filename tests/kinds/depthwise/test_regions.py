@@ -11,6 +11,7 @@ import pytest
 from onnx import helper
 
 from onnxopt.codegen import generate
+from onnxopt.fusion import entry_points as entry_points_of
 from onnxopt.kinds.depthwise import entry_points
 from onnxopt.kinds.depthwise.kind import DEPTHWISE
 from onnxopt.program.depthwise import MOST_INPUTS, Depthwise, Read
@@ -114,7 +115,9 @@ def test_relu_stays_with_the_product_in_front() -> None:
 
 def test_a_value_that_others_read_ends_the_region() -> None:
     model = dataclasses.replace(CASE, behind="silu").model()
-    model.graph.output.append(helper.make_tensor_value_info("v", model.graph.output[0].type.tensor_type.elem_type, None))
+    model.graph.output.append(
+        helper.make_tensor_value_info("v", model.graph.output[0].type.tensor_type.elem_type, None)
+    )
     plan = fuse(ir.serde.deserialize_model(model))
     (region,) = (r for r in plan.regions if r.kind is DEPTHWISE)
     assert [v.name for v in region.outputs] == ["v"]
@@ -202,3 +205,17 @@ def test_every_window_has_an_entry_point_that_fits_every_call(
     every = entry_points.every("k", _meaning(case))
     assert every[-1].vector == 1 and every[-1].layout != "banded"
     assert len({v.symbol for v in every}) == len(every)
+
+
+@pytest.mark.parametrize(
+    "case", [CASE, dataclasses.replace(CASE, dtype="float32"), dataclasses.replace(CASE, kernel=(31, 31))]
+)
+def test_tune_has_others_to_measure_that_no_rule_chooses(case: Case) -> None:
+    (kernel,) = fused(case).kernels
+    others = list(DEPTHWISE.alternatives(kernel))
+    assert bool(others) is (case.kernel != (31, 31))
+    assert not {v.symbol for v in others} & {v.symbol for v in kernel.variants}
+    assert all(v.narrowest > 2**30 for v in others)
+    assert {v.layout for v in others} <= ({"held"} if case.dtype == "float32" else {"held", "banded"})
+    every = entry_points_of.with_alternatives(kernel)
+    assert generate.generate([every]).count("__global__") == len(kernel.variants) + len(others)
