@@ -37,7 +37,12 @@ from benchmarks.support.gpu_timing import (
 )
 
 
-def prepare(folder: pathlib.Path, arch: str, sweep: bool) -> None:
+def _named(parts: str) -> list[DepthwiseCase]:
+    """The cases whose name has one of these parts, which commas separate."""
+    return [c for c in CASES if any(part in c.name for part in parts.split(","))]
+
+
+def prepare(folder: pathlib.Path, arch: str, sweep: bool, only: str) -> None:
     """Write every case's model with its kernel's call, and one library."""
     import onnx_ir as ir
 
@@ -47,7 +52,7 @@ def prepare(folder: pathlib.Path, arch: str, sweep: bool) -> None:
 
     folder.mkdir(parents=True)
     collection = Collection()
-    for case in CASES:
+    for case in _named(only):
         model = ir.serde.deserialize_model(case.model())
         with mock.patch.object(find._Growth, "_pays", return_value=True):
             plan = fuse(model)
@@ -175,7 +180,7 @@ def run(folder: pathlib.Path, args: argparse.Namespace) -> int:
     torch.backends.cudnn.allow_tf32 = False
     torch.backends.cudnn.benchmark = True
     rows: dict[str, Any] = {}
-    for case in (c for c in CASES if any(part in c.name for part in args.only.split(","))):
+    for case in _named(args.only):
         if args.seconds and time.perf_counter() - begun > args.seconds:
             print(f"out of time before {case.name}")
             break
@@ -194,10 +199,11 @@ def main() -> int:
     prepared.add_argument("--sweep", action="store_true")
     ran.add_argument("--out", type=pathlib.Path, help="JSON, rewritten after every case")
     ran.add_argument("--seconds", type=float, default=0, help="start no further case after this many")
-    ran.add_argument("--only", default="", help="comma-separated parts of names")
+    for verb in (prepared, ran):
+        verb.add_argument("--only", default="", help="comma-separated parts of names")
     args = parser.parse_args()
     if args.verb == "prepare":
-        prepare(args.folder, args.arch, args.sweep)
+        prepare(args.folder, args.arch, args.sweep, args.only)
         return 0
     return run(args.folder, args)
 

@@ -50,12 +50,13 @@ def every(name: str, meaning: Depthwise) -> tuple[DepthwiseVariant, ...]:
 
 def others(name: str, meaning: Depthwise) -> Iterator[DepthwiseVariant]:
     """Further variants for `tune` to measure; no width prefers them."""
-    size = DTYPES[meaning.dtype].size
-    if meaning.window.kernel[0] * meaning.window.kernel[1] > MOST_HELD and max(extent(meaning.window)) > _MOST_BANDED:
+    size, taps = DTYPES[meaning.dtype].size, meaning.window.kernel[0] * meaning.window.kernel[1]
+    if taps > MOST_HELD and max(extent(meaning.window)) > _MOST_BANDED:
         return
     for variant in _distinct(_variants(name, meaning.window, size, _table()["others"][str(size)])):
         banded_fits = meaning.outputs == (meaning.dtype,) and max(extent(meaning.window)) <= _MOST_BANDED
-        if meaning.channels % variant.vector == 0 and (variant.layout != "banded" or banded_fits):
+        fits = banded_fits if variant.layout == "banded" else variant.vector * taps <= 2 * MOST_HELD
+        if meaning.channels % variant.vector == 0 and fits:
             yield dataclasses.replace(variant, narrowest=_NO_WIDTH)
 
 
