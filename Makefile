@@ -20,7 +20,7 @@ CPU_BENCHMARKS := cpu.optimizers cpu.chains cpu.models
 # How long `make fuzz` goes on.
 FUZZ_SECONDS ?= 60
 
-CXX_SOURCES = $(shell find custom_ops cuda_kernels tests/support/emulation examples/cpp -name '*.cc' -o -name '*.h' -o -name '*.cuh')
+CXX_SOURCES = $(shell find custom_ops cuda_kernels tests/support/emulation onnxopt/verification examples/cpp -name '*.cc' -o -name '*.h' -o -name '*.cuh')
 
 .PHONY: help setup build demo test check tidy wheel bench gpu-tests fuzz clean
 
@@ -77,8 +77,9 @@ bench: build ## run the benchmarks of the CPU, or the one that BENCH names
 gpu-tests: build ## write build/gpu-tests: what the tests marked gpu need on a machine with a GPU
 	@$(BIN)/python -m tests.support.gpu_bundle build/gpu-tests $(if $(GPU_PYTHON),--python $(GPU_PYTHON))
 
-fuzz: build ## random graphs against ONNX Runtime for FUZZ_SECONDS, then ONNX's backend suite
+fuzz: build ## random graphs, then damaged model files, for FUZZ_SECONDS each, then ONNX's backend suite
 	@$(BIN)/python -m tests.fuzz --seconds $(FUZZ_SECONDS)
+	@$(BIN)/python -m tests.fuzz.mutations --seconds $(FUZZ_SECONDS)
 	@$(BIN)/python -m tests.fuzz.backend
 
 clean: ## remove what was built; .venv and downloaded models stay

@@ -21,7 +21,7 @@ from onnxopt.artifact.report import facts as report_facts
 from onnxopt.artifact.report import page
 from onnxopt.codegen import compiler_report, generate
 from onnxopt.codegen.nvrtc import check_archs, compiled
-from onnxopt.errors import step
+from onnxopt.errors import ModelError, UsageError, step
 from onnxopt.fusion import entry_points, fuse, outline
 from onnxopt.fusion.lower import lower
 from onnxopt.fusion.region import FusionPlan, Kernel
@@ -29,6 +29,7 @@ from onnxopt.graph import normalize, read, rewrite, signature
 from onnxopt.graph.passes.transposed_weights import TransposeWeightsPass
 from onnxopt.kinds import KINDS
 from onnxopt.runtime import providers, releases
+from onnxopt.verification.emulation import gcc
 from onnxopt.verification.reference import Check
 from onnxopt.verification.user_data import DataSource, check_alone, read_data
 from onnxopt.verification.verify import VerificationReport, open_ahead
@@ -62,6 +63,7 @@ def optimize(
     progress: Progress | None = None,
     cache: Path | None = None,
     data: Sequence[DataSource] = (),
+    emulate: bool = False,
 ) -> Artifact:
     """Optimize the model file `model` into the new artifact folder `output`.
 
@@ -72,6 +74,7 @@ def optimize(
     Runtime that the artifact has to run on ("1.25"), default the oldest supported. launch_choices: also compile other
     launch shapes of each kernel, for `tune` to choose from. cache: folder of compiled kernels, default the user's.
     data: your own inputs to verify with, instead of generated ones: .npz files, or mappings from input name to array.
+    emulate: verify the CUDA kernels too, each alone, compiled by g++ and run on the CPU at small sizes.
 
     Whatever goes wrong, nothing is left behind. Raises ModelError, UsageError, CompileError, VerificationError, and its
     subclass NotVerifiedError where ONNX Runtime does not run the original here, so that nothing can be compared.
@@ -79,6 +82,8 @@ def optimize(
     output, phases = Path(output), _Phases(progress, str(model))
     archs, oldest = check_archs(archs), releases.release(ort_min)
     check_output(output)
+    if emulate:
+        _check_emulation(verify, archs)
     with phases("load"):
         source = read.load(model)
         normalize.refuse_optimized(source.model, source.path)
@@ -106,7 +111,7 @@ def optimize(
                         report = VerificationReport("skipped", reason="not asked for")
                         if verify:
                             report = verify_and_leave_out(
-                                build, source, original.traits, shapes or {}, scratch, ahead, own
+                                build, source, original.traits, shapes or {}, scratch, ahead, own, emulate
                             )
                     with phases("package"):
                         # After verification: what stands in the way of a CUDA graph depends on the model that is kept.
@@ -124,6 +129,15 @@ def optimize(
                 return Artifact(output, manifest)
             except RewriteDisagrees as disagreement:
                 wrong.update(disagreement.families)
+
+
+def _check_emulation(verify: bool, archs: Sequence[str]) -> None:
+    """UsageError where CUDA kernels cannot be emulated, or there will be none."""
+    if not verify:
+        raise UsageError("emulating CUDA kernels is a part of verification, which was not asked for")
+    if not archs:
+        raise UsageError("emulating CUDA kernels takes an architecture that they are compiled for")
+    gcc.compiler()
 
 
 class _Forms(NamedTuple):
@@ -243,5 +257,10 @@ class _Phases:
             self.progress(name, "")
         started = time.perf_counter()
         with step(f"{self._model}: the step '{name}'", RewriteDisagrees):
-            yield
+            try:
+                yield
+            except ModelError as error:
+                if self._model in str(error):
+                    raise
+                raise type(error)(f"{self._model}: {error}") from error  # of a pass, which knows the graph alone
         self.seconds[name] = round(self.seconds.get(name, 0.0) + time.perf_counter() - started, 3)

@@ -46,7 +46,8 @@ Artifact::Artifact(const std::string& path) : file_(ReadKernelFile(path, FindKin
     std::string problem;
     try {
       library_ = std::make_unique<cuda::Library>(*driver, file_->fatbin);
-      if (!file_->fatbin.empty() && !library_->RunsHere(AnySymbol(*file_), &problem)) library_ = nullptr;
+      const bool needs_code = !file_->fatbin.empty() && driver->emulates == nullptr;
+      if (needs_code && !library_->RunsHere(AnySymbol(*file_), &problem)) library_ = nullptr;
     } catch (const Error& e) {
       library_ = nullptr;
       problem = e.what();
@@ -62,6 +63,12 @@ Artifact::Artifact(const std::string& path) : file_(ReadKernelFile(path, FindKin
 void Artifact::AddOps(const cuda::Library* library) {
   std::optional<std::string> problem;
   for (const Kernel& kernel : file_->kernels) {
+    if (library != nullptr && library->driver().emulates != nullptr) {
+      // Its CUDA code runs on the CPU, on tensors in the CPU's memory.
+      const bool emulated = library->driver().emulates(kernel.name.c_str());
+      if (emulated) ops_.push_back(std::make_unique<CustomOp>(kernel, nullptr, library));
+      continue;
+    }
     const bool gpu = library != nullptr && (HasNoCode(kernel) || !file_->fatbin.empty());
     if (!gpu && !kernel.cpu) continue;
     // One name serves every provider: where the CUDA op cannot be had, the CPU session inlines the function as well.

@@ -17,17 +17,18 @@ import onnx_ir as ir
 from onnxopt.artifact import layout
 from onnxopt.artifact.folder import temporary_files, write_library
 from onnxopt.artifact.manifest import LeftOut
-from onnxopt.codegen import kernels_json
-from onnxopt.errors import NotVerifiedError, VerificationError
+from onnxopt.codegen import generate, kernels_json
+from onnxopt.errors import ModelError, NotVerifiedError, VerificationError
 from onnxopt.fusion import outline
 from onnxopt.fusion.region import Kernel
 from onnxopt.graph import read, write
 from onnxopt.graph import traits as model_traits
 from onnxopt.graph.traits import Traits
 from onnxopt.verification.bisect import bisect
-from onnxopt.verification.reference import Ahead, Check, NotRunnable, Reference
+from onnxopt.verification.emulation.emulate import EmulatedKernel, Emulation, emulate
+from onnxopt.verification.reference import Ahead, Check, NotRunnable, Reference, Refused
 from onnxopt.verification.user_data import UserData
-from onnxopt.verification.verify import VerificationReport, describe_failure, references, verify_model
+from onnxopt.verification.verify import VerificationReport, describe_failure, references, verify_model, with_emulation
 
 _ATTEMPTS = 4  # leaving functions out may uncover another function's error
 
@@ -112,13 +113,14 @@ def verify_and_leave_out(
     scratch: Path,
     ahead: Ahead | None,
     data: Sequence[UserData] = (),
+    emulated: bool = False,
 ) -> VerificationReport:
     """Verify the build against the source, leaving out the functions that break the limit.
 
-    ahead: the source's session that `open_ahead` began. data: the user's inputs, see `references`. Returns a report
-    that passed. NotVerifiedError where ONNX Runtime does not run the original here. RewriteDisagrees where rewrite
-    rules are at fault. VerificationError where the interface changed, or outputs differ and neither fusions nor rewrite
-    rules are at fault.
+    ahead: the source's session that `open_ahead` began. data: the user's inputs, see `references`. emulated: run the
+    CUDA kernels on the CPU too. Returns a report that passed. ModelError where ONNX Runtime refuses the original
+    itself. NotVerifiedError where it does not run the original here. RewriteDisagrees where rewrite rules are at fault.
+    VerificationError where the interface changed, or outputs differ and neither fusions nor rewrite rules are at fault.
     """
     optimized = model_traits.of(build.model)
     if changed := model_traits.interface_difference(original, optimized):
@@ -129,6 +131,10 @@ def verify_and_leave_out(
             originals = references(
                 source.path, traits, folder=scratch, shapes=shapes, model_bytes=source.bytes, ahead=ahead, data=data
             )
+    except Refused as error:
+        raise ModelError(
+            f"{source.path}: ONNX Runtime does not open the original: {error}; --no-verify optimizes it unchecked"
+        ) from error
     except NotRunnable as error:
         raise NotVerifiedError(
             f"{source.path}: cannot be verified, {error}. Give inputs that the model takes with --shape or --data; "
@@ -142,6 +148,12 @@ def verify_and_leave_out(
                 build.write_library(Path(folder) / layout.LIBRARY_FOLDER, build.kernels) if build.kernels else None
             )
             report = verify_model(originals, build.model_file, library, [k.name for k in build.kernels])
+            emulation = _emulate(build, library, scratch) if emulated and report.status == "passed" else None
+        if emulation is not None:
+            report = with_emulation(report, emulation)
+            if emulation.faults:
+                build.leave_out(emulation.faults)
+                continue
         if report.status == "passed":
             _check_portable(build, originals, source)
             return report
@@ -151,6 +163,17 @@ def verify_and_leave_out(
     raise VerificationError(
         f"{source.path}: verification still fails after leaving out {len(build.left_out)} fusions: {report.reason}"
     )
+
+
+def _emulate(build: Build, library: Path | None, scratch: Path) -> Emulation:
+    kernels = [
+        EmulatedKernel(
+            k.name, k.kind.name, tuple(v.symbol for v in k.variants), generate.own_text(k),
+            {site.node: site.shapes for site in k.sites},
+        )
+        for k in build.kernels
+    ]  # fmt: skip
+    return emulate(build.model_file, library, kernels, scratch)
 
 
 def _kernels_at_fault(

@@ -89,7 +89,8 @@ def temporary_files() -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if error.filename is not None and not Path(os.fsdecode(error.filename)).is_relative_to(temporary_root()):
+        named = error.filename2 or error.filename  # a copy names its source first
+        if named is not None and not Path(os.fsdecode(named)).is_relative_to(temporary_root()):
             raise
         raise UsageError(
             f"{temporary_root()}: cannot be written: {error.strerror or error}; "

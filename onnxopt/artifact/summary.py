@@ -47,6 +47,15 @@ def executed_text(report: VerificationReport, archs: Sequence[str]) -> str:
     return "; ".join(parts)
 
 
+def not_emulated_text(report: VerificationReport) -> str:
+    """Which kernels an emulation did not run, and why: "MatMulAdd_1f, Gemm_2e: takes a GPU". "" for none."""
+    reasons: dict[str, list[str]] = collections.defaultdict(list)
+    for row in report.executed or ():
+        for name, reason in row.not_run.items():
+            reasons[reason].append(name)
+    return "; ".join(f"{', '.join(names)}: {reason}" for reason, names in reasons.items())
+
+
 def _short(provider: str) -> str:
     return provider.removesuffix("ExecutionProvider")
 

@@ -11,10 +11,11 @@ import contextlib
 import hashlib
 import os
 import secrets
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
-from onnxopt import caches, files
+from onnxopt import caches, files, leftovers
 
 _FORMAT = b"onnxopt compiled image 1"
 _DIGEST_BYTES = 32
@@ -29,14 +30,22 @@ class ImageCache:
 
     def __init__(self, folder: Path, descriptor: int | None):
         self._folder, self._descriptor = folder, descriptor
+        self._lock = threading.Lock()
         self.written = False
+
+    def close(self) -> None:
+        """Let what is being written become whole, and hold and keep nothing from now on: threads may still run."""
+        with self._lock:
+            self._descriptor = None
 
     def read(self, name: str) -> bytes | None:
         """The content that was written as `name`; None where there is none that can be trusted."""
-        if self._descriptor is None:
-            return None
         try:
-            with files.open_regular(name, folder=self._descriptor, follow=False) as file:
+            with self._lock:
+                if self._descriptor is None:
+                    return None
+                opened_file = files.open_regular(name, folder=self._descriptor, follow=False)
+            with opened_file as file:
                 if files.distrust(os.fstat(file.fileno()), self._folder / name):
                     return None
                 data = file.read()
@@ -49,23 +58,28 @@ class ImageCache:
 
     def write(self, name: str, content: bytes) -> None:
         """Keep `content` as `name`, or warn. It is renamed when it is whole, so that a reader finds no part of it."""
-        if self._descriptor is None:
-            return
-        part = f".{secrets.token_hex(8)}{caches.PARTIAL}"
-        try:
+        with self._lock:
+            if self._descriptor is None:
+                return
             try:
-                flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-                with os.fdopen(os.open(part, flags, 0o600, dir_fd=self._descriptor), "wb") as file:
-                    file.write(content + _digest(name, content))
-                os.replace(part, name, src_dir_fd=self._descriptor, dst_dir_fd=self._descriptor)
-            except BaseException:
-                with contextlib.suppress(OSError):
-                    os.unlink(part, dir_fd=self._descriptor)
-                raise
-        except OSError as error:
-            caches.warn(self._folder, caches.unusable(self._folder, error), _CONSEQUENCE)
-        else:
-            self.written = True
+                self._write(self._descriptor, name, content + _digest(name, content))
+            except OSError as error:
+                caches.warn(self._folder, caches.unusable(self._folder, error), _CONSEQUENCE)
+            else:
+                self.written = True
+
+    @staticmethod
+    def _write(folder: int, name: str, data: bytes) -> None:
+        part = f".{secrets.token_hex(8)}{caches.PARTIAL}"
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        try:
+            with os.fdopen(os.open(part, flags, 0o600, dir_fd=folder), "wb") as file:
+                file.write(data)
+            os.replace(part, name, src_dir_fd=folder, dst_dir_fd=folder)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                os.unlink(part, dir_fd=folder)
+            raise
 
 
 @contextlib.contextmanager
@@ -84,8 +98,10 @@ def opened(folder: Path) -> Iterator[ImageCache]:
             descriptor = None
         cache = ImageCache(folder, descriptor)
         try:
-            yield cache
+            with leftovers.removed_by(cache.close):
+                yield cache
         finally:
+            cache.close()
             if cache.written:
                 caches.evict(caches.entries(folder), limit)
 

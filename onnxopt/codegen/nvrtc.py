@@ -1,7 +1,7 @@
 """Compile: CUDA source to one fatbin with a cubin for every architecture and PTX for the newest.
 
-NVRTC compiles on any machine, without a GPU and without nvcc. A content-addressed cache keeps the compiled images.
-See codegen/image_cache.py.
+NVRTC compiles on any machine, without a GPU and without nvcc, in a process for each image (codegen/nvrtc_process.py).
+A content-addressed cache keeps the images (codegen/image_cache.py).
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from pathlib import Path
 
 from onnxopt import caches, paths
 from onnxopt.background import threads
+from onnxopt.children import Children
 from onnxopt.codegen import compiler_report, image_cache
 from onnxopt.codegen.image_cache import ImageCache
+from onnxopt.codegen.nvrtc_process import OPTIONS, compile_in
 from onnxopt.errors import CompileError, UsageError
 
 ARCHS = ("sm_75", "sm_80", "sm_86", "sm_87", "sm_89", "sm_90", "sm_100", "sm_120")
-_OPTIONS = ("--std=c++17", "--dopt=on", "-default-device", "--extra-device-vectorization")
-_REPORT = "--ptxas-options=--verbose"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,8 +71,8 @@ def compiled(
     headers = {path.relative_to(root).as_posix(): path.read_text() for path in sorted(root.rglob("*.*h"))}
     targets = [*ordered, ordered[-1].replace("sm", "compute")]
     images: dict[str, tuple[bytes, str]] = {}
-    with image_cache.opened(cache or caches.folder("kernels")) as image_files, threads() as pool:
-        jobs = {pool.submit(_image, source, headers, target, image_files): target for target in targets}
+    with image_cache.opened(cache or caches.folder("kernels")) as kept, threads() as pool, Children() as children:
+        jobs = {pool.submit(_image, source, headers, target, kept, children): target for target in targets}
         for job in concurrent.futures.as_completed(jobs):
             images[jobs[job]] = job.result()
             if progress is not None:
@@ -81,7 +81,9 @@ def compiled(
     return Compiled(_fatbin({target: images[target][0] for target in targets}), usage)
 
 
-def _image(source: str, headers: dict[str, str], target: str, cache: ImageCache) -> tuple[bytes, str]:
+def _image(
+    source: str, headers: dict[str, str], target: str, cache: ImageCache, children: Children
+) -> tuple[bytes, str]:
     """The cubin (target sm_XX) or PTX (compute_XX) of a source and the compiler's log, from the cache if possible."""
     try:
         from cuda.bindings import nvrtc
@@ -92,58 +94,15 @@ def _image(source: str, headers: dict[str, str], target: str, cache: ImageCache)
             "kernels for GPUs need CUDA's run-time compiler: pip install 'cuda-bindings<13' nvidia-cuda-nvrtc-cu12, "
             f"or leave them out with --arch none ({str(error).splitlines()[0]})"
         ) from None
-    key = hashlib.sha256(repr((source, sorted(headers.items()), target, _OPTIONS, version)).encode()).hexdigest()
+    key = hashlib.sha256(repr((source, sorted(headers.items()), target, OPTIONS, version)).encode()).hexdigest()
     image_name, log_name = f"{key}.{'cubin' if target.startswith('sm_') else 'ptx'}", f"{key}.log"
     cached_image, cached_log = cache.read(image_name), cache.read(log_name)
     if cached_image is not None and cached_log is not None:
         return cached_image, cached_log.decode()
-    image, log = _compile(source, headers, target)
+    image, log = compile_in(children, source, headers, target)
     cache.write(log_name, log.encode())
     cache.write(image_name, image)
     return image, log
-
-
-def _buffer(size: object) -> bytes:
-    """Bytes for NVRTC to write into, one more than `size`.
-
-    Python shares one object for all bytes of length 1, the size of an empty log. NVRTC must not write into that object.
-    """
-    return bytes(int(size) + 1)  # type: ignore[call-overload]
-
-
-def _compile(source: str, headers: dict[str, str], target: str) -> tuple[bytes, str]:
-    from cuda.bindings import nvrtc
-
-    def checked(result: tuple[object, ...]) -> object:
-        if result[0] != nvrtc.nvrtcResult.NVRTC_SUCCESS:
-            raise CompileError(f"NVRTC: {nvrtc.nvrtcGetErrorString(result[0])[1].decode()}")
-        return result[1] if len(result) > 1 else None
-
-    program = checked(
-        nvrtc.nvrtcCreateProgram(
-            source.encode(),
-            b"onnxopt_kernels.cu",
-            len(headers),
-            [text.encode() for text in headers.values()],
-            [name.encode() for name in headers],
-        )
-    )
-    try:
-        is_cubin = target.startswith("sm_")
-        options = [f"--gpu-architecture={target}".encode(), *(o.encode() for o in _OPTIONS)]
-        options += [_REPORT.encode()] * is_cubin
-        status = nvrtc.nvrtcCompileProgram(program, len(options), options)[0]
-        log = _buffer(checked(nvrtc.nvrtcGetProgramLogSize(program)))
-        checked(nvrtc.nvrtcGetProgramLog(program, log))
-        text = log.decode(errors="replace").strip("\0 \n")
-        if status != nvrtc.nvrtcResult.NVRTC_SUCCESS:
-            raise CompileError(f"generated CUDA does not compile for {target}:\n{text}")
-        size = checked((nvrtc.nvrtcGetCUBINSize if is_cubin else nvrtc.nvrtcGetPTXSize)(program))
-        image = _buffer(size)
-        checked((nvrtc.nvrtcGetCUBIN if is_cubin else nvrtc.nvrtcGetPTX)(program, image))
-        return image[:-1], text
-    finally:
-        nvrtc.nvrtcDestroyProgram(program)
 
 
 def _fatbin(images: dict[str, bytes]) -> bytes:

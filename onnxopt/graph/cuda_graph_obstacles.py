@@ -9,7 +9,16 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from onnxopt.graph.placement import CONTROL_FLOW, SIZED_BY_VALUES, WITHOUT_KERNEL, Copy, Dtypes, has_no_kernel, place
+from onnxopt.graph.placement import (
+    CONTROL_FLOW,
+    SIZED_BY_VALUES,
+    WITHOUT_KERNEL,
+    Copy,
+    Dtypes,
+    folded_by_ort,
+    has_no_kernel,
+    place,
+)
 from onnxopt.graph.shapes.infer import infer
 
 
@@ -18,12 +27,12 @@ def blocking_nodes(model: ir.Model) -> list[tuple[str, str]]:
 
     Nodes must be in topological order. The model is not changed.
     """
-    dtype = infer(model).dtype
+    dtype, folded = infer(model).dtype, folded_by_ort(model.graph)
     reasons: dict[ir.Node, str] = {}
     for node in model.graph.all_nodes():
-        if reason := _reason(node, dtype):
+        if node not in folded and (reason := _reason(node, dtype)):
             reasons[node] = reason
-    for copy in place(model.graph, dtype).copies:
+    for copy in place(model.graph, dtype, folded=folded).copies:
         reasons.setdefault(copy.node, _copied(copy))
     return [(node.name or node.op_type, reason) for node, reason in reasons.items()]
 
@@ -31,7 +40,7 @@ def blocking_nodes(model: ir.Model) -> list[tuple[str, str]]:
 def host_nodes(model: ir.Model) -> list[tuple[str, str]]:
     """(name, reason) of every node that runs on the CPU. Those that compute shapes prevent no CUDA graph."""
     dtype = infer(model).dtype
-    placed = place(model.graph, dtype)
+    placed = place(model.graph, dtype, folded=folded_by_ort(model.graph))
     return [
         (node.name or node.op_type, _reason(node, dtype) or f"{node.op_type} computes a shape")
         for node in model.graph

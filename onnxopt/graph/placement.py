@@ -7,7 +7,7 @@ operators without a CUDA kernel have results on the host. A node whose operands 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 
 import onnx_ir as ir
 
@@ -33,6 +33,10 @@ SIZED_BY_VALUES = frozenset(
     {"Compress", "NonZero", "NonMaxSuppression", "Unique", "StringSplit"}
 )  # the host waits for these
 _RESULT_ON_HOST = frozenset({"Shape", "Size"})  # kernels of the device whose result is on the host
+_NEVER_FOLDED = frozenset(
+    {"Bernoulli", "DequantizeLinear", "DynamicQuantizeLinear", "Multinomial", "QuantizeLinear", "RandomNormal",
+     "RandomNormalLike", "RandomUniform", "RandomUniformLike"}
+)  # fmt: skip
 _SMALL = 100  # elements; smaller constants may lie on the host
 _NEVER_ON_HOST = frozenset({ir.DataType.FLOAT16, ir.DataType.BFLOAT16})
 
@@ -42,6 +46,24 @@ Dtypes = Callable[[ir.Value], ir.DataType | None]
 def declared_dtype(value: ir.Value) -> ir.DataType | None:
     """The dtype that a value declares."""
     return value.dtype
+
+
+def folded_by_ort(graph: ir.Graph | ir.Function) -> frozenset[ir.Node]:
+    """The nodes that ORT evaluates when it creates a session: all their inputs are constants.
+
+    Not those that draw random numbers, hold graphs, or quantize. Nodes must be in topological order.
+    """
+    folded: set[ir.Node] = set()
+    for node in graph:
+        holds_graphs = any(
+            a.type in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS) for a in node.attributes.values()
+        )
+        if holds_graphs or node.domain not in ("", "ai.onnx") or node.op_type in _NEVER_FOLDED:
+            continue
+        inputs = [value for value in node.inputs if value is not None]
+        if all(v.producer() in folded or (v.const_value is not None and not v.is_graph_input()) for v in inputs):
+            folded.add(node)
+    return frozenset(folded)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,16 +91,26 @@ class Placement:
     copies: tuple[Copy, ...]
 
 
-def place(graph: ir.Graph | ir.Function, dtype: Dtypes = declared_dtype, *, only_shapes: bool = False) -> Placement:
+def place(
+    graph: ir.Graph | ir.Function,
+    dtype: Dtypes = declared_dtype,
+    *,
+    only_shapes: bool = False,
+    folded: Collection[ir.Node] = (),
+) -> Placement:
     """Where the nodes of a graph run, except those inside control flow. Nodes must be in topological order.
 
     dtype: the dtype of a value; strings stay on the host, 16-bit floats never do. only_shapes: as if every operator had
-    a CUDA kernel, so that only nodes that compute shapes are on the host.
+    a CUDA kernel, so that only nodes that compute shapes are on the host. folded: nodes that ORT evaluates when it
+    creates the session; they run nowhere, and their results are constants.
     """
+    constants = {value for node in folded for value in node.outputs}
     host: set[ir.Node] = set()
     values: set[ir.Value] = set()
     copies: list[Copy] = []
     for node in graph:
+        if node in folded:
+            continue
         read_on_host = HOST_INPUTS.get(node.op_type, ()) if node.domain in ("", "ai.onnx", "com.microsoft") else ()
         if (not only_shapes and has_no_kernel(node, dtype)) or _prefers_host(node, values, read_on_host, dtype):
             host.add(node)
@@ -87,7 +119,7 @@ def place(graph: ir.Graph | ir.Function, dtype: Dtypes = declared_dtype, *, only
             values.update(node.outputs)
             continue
         for k, value in enumerate(node.inputs):
-            if value is None or (value.const_value is not None and not value.is_graph_input()):
+            if value is None or value in constants or (value.const_value is not None and not value.is_graph_input()):
                 continue
             wanted_on_host = node in host or k in read_on_host
             if wanted_on_host != (value in values):

@@ -26,6 +26,7 @@ _OPERATORS: dict[type[ast.operator], Any] = {
     ast.FloorDiv: operator.floordiv,
     ast.Mod: operator.mod,
 }
+_LARGEST_DIM = 2**63 - 1  # what ONNX stores
 _SIZE_OF_UNKNOWN_RANK = 8  # elements of an input that declares no shape, taken to be a vector
 
 
@@ -165,6 +166,8 @@ def pin(inputs: Sequence[Tensor], shapes: Mapping[str, tuple[int, ...]]) -> Size
     for name, shape in shapes.items():
         if any(d < 0 for d in shape):
             raise UsageError(f"shape of {name}: {list(shape)} has a negative dim")
+        if any(d > _LARGEST_DIM for d in shape):
+            raise UsageError(f"shape of {name}: {list(shape)} has a dim above {_LARGEST_DIM:,}")
         if name in by_name:
             tensor = by_name[name]
             if tensor.dims is None:

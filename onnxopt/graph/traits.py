@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import onnx_ir as ir
 
-from onnxopt.graph import input_uses, signature
+from onnxopt.graph import input_uses, ort_traps, signature
 from onnxopt.graph.input_uses import Use
 from onnxopt.graph.signature import Tensor, tensor_text
 
@@ -26,7 +26,8 @@ class Traits:
     inputs, outputs: the interface. uses: what consumers take the elements of an input for, by its name; inputs that may
     hold any elements are left out (graph/input_uses.py). precision: the coarsest float dtype of any value, "quantized"
     where the model quantizes at run time; a key of the table of limits in verification/compare.py. float_decided: names
-    of the outputs that depend on the value of a float tensor. random: whether a node draws random numbers.
+    of the outputs that depend on the value of a float tensor. random: whether a node draws random numbers. traps:
+    whether running it in ONNX Runtime can end the process (graph/ort_traps.py).
     """
 
     inputs: tuple[Tensor, ...]
@@ -35,6 +36,7 @@ class Traits:
     precision: str
     float_decided: frozenset[str]
     random: bool
+    traps: bool = False
 
 
 def of(model: ir.Model) -> Traits:
@@ -47,6 +49,7 @@ def of(model: ir.Model) -> Traits:
         precision=_precision(model, nodes),
         float_decided=frozenset(v.name or "" for v in model.graph.outputs if _depends_on_a_float(v)),
         random=any(n.op_type in RANDOM_OPS and not _is_inert_dropout(n) for n in nodes),
+        traps=ort_traps.can_end_the_process(model),
     )
 
 

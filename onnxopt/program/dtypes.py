@@ -7,6 +7,7 @@ storage dtype itself for all others.
 from __future__ import annotations
 
 import dataclasses
+import functools
 
 import onnx_ir as ir
 
@@ -54,6 +55,7 @@ COMPUTE_DTYPES = frozenset(row.compute for row in _ROWS)
 _IR_NAMES = {"FLOAT": "float32", "DOUBLE": "float64"}
 
 
+@functools.cache
 def from_ir(dtype: ir.DataType | None) -> Dtype | None:
     """The row of an onnx_ir dtype; None where no kernel stores it (strings, float8, 4-bit, complex, unknown)."""
     if dtype is None:

@@ -43,6 +43,12 @@ class Builder:
             self._known[key] = Expr(self, self._first + len(self.code) - 1, dtype, exact_in, value)
         return self._known[key]
 
+    @property
+    def key(self) -> tuple[Any, ...]:
+        """Equal for two builders of equal inputs and code. 0.0 differs from -0.0 here, unlike in an Instruction."""
+        code = ((i.op, i.dtype, i.args, _constant_key(i.value), i.storage) for i in self.code)
+        return (*(e.exact_in for e in self.inputs), *code)
+
     def const(self, value: float | int | bool, dtype: str) -> Expr:
         """A constant of a compute dtype, rounded to it."""
         if dtype == "float32":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -20,6 +21,8 @@ Array = np.ndarray[Any, Any]
 CPU, CUDA = "CPUExecutionProvider", "CUDAExecutionProvider"
 # float32 means float32, and no time goes into finding the fastest convolutions.
 _EXACT = {"use_tf32": "0", "cudnn_conv_algo_search": "HEURISTIC"}
+_FIRST_OPSET_OF_ORT = 7  # the oldest that it promises to run
+_NOT_HERE = ("Could not find an implementation for", "is not a registered function/op", "could not start")
 _ONNX_TYPE = {"bfloat16": 16, "float8_e4m3fn": 17, "float8_e4m3fnuz": 18, "float8_e5m2": 19, "float8_e5m2fnuz": 20}
 _ORT_TYPE = {
     "tensor(bfloat16)": "bfloat16",
@@ -57,6 +60,17 @@ class Session(Protocol):
 
 class RunError(Exception):
     """ONNX Runtime could not create a session or run it; the message is its own, in one line. Not raised to users."""
+
+
+def is_for_others(message: str) -> bool:
+    """Whether another provider, or an application with libraries of operators, may run a model that was refused so.
+
+    None runs the operators of the first opsets, which ONNX Runtime says to be without implementation as well.
+    """
+    version = re.search(r"Could not find an implementation for \w+\((\d+)\)", message)
+    if version is not None and int(version[1]) < _FIRST_OPSET_OF_ORT:
+        return False
+    return any(text in message for text in _NOT_HERE)
 
 
 def open_session(

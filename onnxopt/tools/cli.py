@@ -12,6 +12,7 @@ they need. `onnxopt NAME` is the object `command` of the module of that name in 
 from __future__ import annotations
 
 import importlib
+import logging
 import os
 import traceback
 import warnings
@@ -109,5 +110,7 @@ def _print_version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None
 @click.pass_context
 def main(ctx: click.Context) -> None:
     """Make ONNX models faster on ONNX Runtime; the result is still an ONNX model that any runtime loads."""
+    for library in ("onnx_ir", "onnxscript"):  # their warnings are about the user's model, as are our errors and notes
+        logging.getLogger(library).setLevel(logging.CRITICAL)
     if ctx.obj is not None:
         ctx.obj()

@@ -8,7 +8,15 @@ from pathlib import Path
 
 from onnxopt.artifact.manifest import Kernel, Manifest
 from onnxopt.artifact.open import read_manifest
-from onnxopt.artifact.summary import alike, by_reason, executed_text, rewrites_text, size_text, totals_text
+from onnxopt.artifact.summary import (
+    alike,
+    by_reason,
+    executed_text,
+    not_emulated_text,
+    rewrites_text,
+    size_text,
+    totals_text,
+)
 from onnxopt.fusion.kernel import Traffic
 from onnxopt.graph.refusal import Refusal
 
@@ -54,7 +62,12 @@ def _verified(manifest: Manifest) -> str:
     """Whether the artifact was verified, and which of its kernels were executed for that, in one line."""
     status, executed = manifest.verify.status.replace("_", " "), executed_text(manifest.verify, manifest.archs)
     reason = f" ({manifest.verify.reason})" if manifest.verify.status in ("failed", "not_run") else ""
-    return f"verify: {status}{reason}" + (f"; kernels executed: {executed}" if executed else "")
+    missing = not_emulated_text(manifest.verify)
+    return (
+        f"verify: {status}{reason}"
+        + (f"; kernels executed: {executed}" if executed else "")
+        + (f"; not emulated: {missing}" if missing else "")
+    )
 
 
 def _kernel(kernel: Kernel) -> Iterator[str]:

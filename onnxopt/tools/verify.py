@@ -11,13 +11,17 @@ from onnxopt.artifact import record as recording
 from onnxopt.artifact.folder import hash_file, temporary_folder
 from onnxopt.artifact.manifest import Manifest
 from onnxopt.artifact.open import open_artifact
+from onnxopt.artifact.report import page
 from onnxopt.errors import UsageError
 from onnxopt.graph import read
 from onnxopt.graph import traits as model_traits
 from onnxopt.graph.traits import Traits
+from onnxopt.verification.emulation import gcc
+from onnxopt.verification.emulation.emulate import EmulatedKernel
+from onnxopt.verification.emulation.emulate import emulate as run_emulated
 from onnxopt.verification.reference import NotRunnable
 from onnxopt.verification.user_data import DataSource, check_alone, read_data
-from onnxopt.verification.verify import VerificationReport, references, verify_model
+from onnxopt.verification.verify import VerificationReport, references, verify_model, with_emulation
 
 
 def verify(
@@ -29,6 +33,7 @@ def verify(
     seconds: float = 1.0,
     data: Sequence[DataSource] = (),
     record: bool = False,
+    emulate: bool = False,
 ) -> VerificationReport:
     """Compare two models, each a model file or an artifact, which runs with its library and again without it.
 
@@ -36,6 +41,7 @@ def verify(
     shapes: sizes of inputs by name, or of dynamic dims by symbol. providers: ONNX Runtime's names, default the CPU's,
     and CUDA's where a device is usable. seconds: how long the original may run on a provider before no more cases are
     added. data: your own inputs, instead of generated ones: .npz files, or mappings from input name to array.
+    emulate: also run the CUDA kernels of an artifact, each alone, compiled by g++, on the CPU at small sizes.
 
     record: complete the verification in the manifest and the report of the artifact, an unsigned folder, which must
     have been made from `original`.
@@ -47,19 +53,21 @@ def verify(
     first, second = _sides(Path(original), None if optimized is None else Path(optimized))
     if record:
         _check_recordable(first, second)
-    report = _compare(first, second, shapes, providers, seconds, data)
+    kernels = _emulated_kernels(second) if emulate else None
+    report = _compare(first, second, shapes, providers, seconds, data, kernels)
     if record and report.status in ("passed", "failed"):
         recording.record_verification(second.given, report)
     return report
 
 
 class _Side(NamedTuple):
-    """One of the two models. given: the path that the caller gave. manifest: of an artifact."""
+    """One of the two models. given: the path that the caller gave. manifest, folder (of its files): of an artifact."""
 
     given: Path
     model: Path
     library: Path | None
     manifest: Manifest | None
+    folder: Path | None = None
 
 
 def _sides(original: Path, optimized: Path | None) -> tuple[_Side, _Side]:
@@ -81,7 +89,7 @@ def _side(path: Path) -> _Side:
     if not path.is_dir() and not archive.is_archive(path):
         return _Side(path, path, None, None)
     artifact = open_artifact(path)
-    return _Side(path, artifact.model, artifact.library, artifact.manifest)
+    return _Side(path, artifact.model, artifact.library, artifact.manifest, artifact.folder)
 
 
 def _check_recordable(first: _Side, second: _Side) -> None:
@@ -109,6 +117,7 @@ def _compare(
     providers: Sequence[str] | None,
     seconds: float,
     data: Sequence[DataSource],
+    emulated: Sequence[EmulatedKernel] | None,
 ) -> VerificationReport:
     source, other = read.load(first.model), read.load(second.model)
     traits, other_traits = model_traits.of(source.model), model_traits.of(other.model)
@@ -132,7 +141,24 @@ def _compare(
             )
         except NotRunnable as error:
             return VerificationReport("not_run", reason=str(error))
-        return verify_model(originals, second.model, second.library, kernels)
+        report = verify_model(originals, second.model, second.library, kernels)
+        if emulated is None:
+            return report
+        return with_emulation(report, run_emulated(second.model, second.library, emulated, folder))
+
+
+def _emulated_kernels(side: _Side) -> list[EmulatedKernel]:
+    """The kernels of an artifact, with the CUDA text that its report carries. UsageError where that is not there."""
+    gcc.compiler()
+    if side.manifest is None or side.folder is None:
+        raise UsageError(f"{side.given}: is no artifact, so that it has no CUDA kernels to emulate")
+    sources = page.read_facts(side.folder, side.manifest).sources
+    if any(kernel.name not in sources for kernel in side.manifest.kernels):
+        raise UsageError(f"{side.given}: has no report.html, which carries the CUDA text that is to be emulated")
+    return [
+        EmulatedKernel(k.name, k.kind, k.variants, sources[k.name], {site.node: site.shapes for site in k.sites})
+        for k in side.manifest.kernels
+    ]
 
 
 def _difference_of_names_and_dtypes(a: Traits, b: Traits) -> str:

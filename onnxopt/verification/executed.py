@@ -21,6 +21,7 @@ from onnxopt.runtime.sessions import CPU
 if TYPE_CHECKING:
     from onnxruntime import InferenceSession
 
+EMULATED = "CUDA (emulated)"  # in the place of an execution provider's name: CUDA kernels that ran on the CPU
 _SECONDS = 0.3  # of runs that are profiled; a loop of small nodes writes 100 MB in a second
 _OPERATOR = re.compile(r'"op_name"\s*:\s*"([^"]*)"')
 
@@ -31,6 +32,9 @@ class Execution:
 
     device: the GPU's or the processor's name. kernels: names of fused functions, sorted. of: how many fused functions
     the model had. A function that ONNX Runtime ran as its original nodes is left out.
+
+    Of the provider EMULATED only: shapes: of the inputs of each run, by kernel, each as "float32[7,768], float32[768]".
+    not_run: why the other kernels were not emulated, by name.
     """
 
     provider: str
@@ -38,6 +42,8 @@ class Execution:
     onnxruntime: str
     kernels: tuple[str, ...]
     of: int
+    shapes: dict[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
+    not_run: dict[str, str] = dataclasses.field(default_factory=dict)
 
 
 class Profile:

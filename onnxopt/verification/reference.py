@@ -8,7 +8,7 @@ import functools
 import itertools
 import tempfile
 import time
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,7 +18,7 @@ from onnxopt.errors import OnnxoptError
 from onnxopt.graph import signature
 from onnxopt.graph.signature import Sizes
 from onnxopt.graph.traits import Traits
-from onnxopt.runtime import sessions
+from onnxopt.runtime import isolated, sessions
 from onnxopt.runtime.sessions import RunError
 from onnxopt.verification import samples, widening
 from onnxopt.verification.compare import Array, Difference, Limit, compare
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 SEEDS = (0, 1, 2)
 _KEPT_BYTES = 256 << 20  # reference outputs kept for one provider
+_LARGEST_INPUTS = 1 << 29  # bytes
 _SEARCH_SECONDS = 10.0  # for a model that accepts none of the usual shapes
 _TIMES_NOISE = 4.0  # one other order of arithmetic is one draw from a distribution
 _CONFIG = {"session.disable_prepacking": "1"}  # a few runs do not earn back a second copy of the weights
@@ -96,6 +97,10 @@ class NotRunnable(OnnxoptError):
     """ONNX Runtime cannot run the original model on this machine; the message is its reason."""
 
 
+class Refused(NotRunnable):
+    """ONNX Runtime opens the original nowhere: it is no valid model. The message is ONNX Runtime's."""
+
+
 class Ahead:
     """A CPU session of the model file, created in the background."""
 
@@ -144,20 +149,24 @@ class Reference:
         self._in_float32: Float32[Case] | None = None
         self._float32_tried = False
         self._data = {item.name: item.inputs for item in data}
+        self._trial = isolated.Trial(model, provider=provider, library=library) if traits.traps else None
         try:
+            if self._trial is not None:
+                self._trial.open()
             session = (ahead.take() if ahead is not None else None) or self._open(model, library=library)
+            _unsupported_kinds(traits)
+            if data:
+                self._collect_data(session, data)
+            else:
+                self._collect(session, pinned, seconds, search)
         except RunError as error:
-            raise NotRunnable(str(error)) from error
-        _unsupported_kinds(traits)
-        if data:
-            self._collect_data(session, data)
-        else:
-            self._collect(session, pinned, seconds, search)
+            raise (NotRunnable if sessions.is_for_others(str(error)) else Refused)(str(error)) from error
+        finally:
+            if self._trial is not None:
+                self._trial.close()
         if not self.outputs:
             reason = self.skipped[-1].reason if self.skipped else "no shapes to try"
-            raise NotRunnable(
-                f"{provider} accepted none of the inputs tried; the last time ONNX Runtime said: {reason}"
-            )
+            raise NotRunnable(f"{provider} accepted none of the inputs tried; the last time: {reason}")
         if not any(self.outputs.values()):
             raise NotRunnable("it gives no output that could be compared")
         if not any(array.size for outputs in self.outputs.values() for array in outputs.values()):
@@ -198,9 +207,15 @@ class Reference:
             if isinstance(actual, RunError):
                 checks.append(Check(*label, str(case), "", None, error=str(actual)))
                 continue
-            for name, expected in self.outputs[case].items():
-                checks.append(self._compare(label, case, name, expected, actual.get(name)))
+            checks += self.compare_outputs(label, case, actual)
         return checks
+
+    def compare_outputs(self, label: tuple[str, bool], case: Case, actual: Mapping[str, Array]) -> list[Check]:
+        """Compare another model's outputs of a case. label: the provider, and whether the library took part."""
+        return [
+            self._compare(label, case, name, expected, actual.get(name))
+            for name, expected in self.outputs[case].items()
+        ]
 
     def cases_of(self, checks: Iterable[Check]) -> list[Case]:
         """The cases these checks belong to; the first case stands for a session that could not be created."""
@@ -294,6 +309,8 @@ class Reference:
             kept = sum(a.nbytes for case in self.outputs.values() for a in case.values())
             if self.outputs and (time.monotonic() - started > seconds or kept > _KEPT_BYTES):
                 break
+            if not self.outputs and time.monotonic() - started > _SEARCH_SECONDS:
+                break
             case = Case(tuple(sizes.items()), seed)
             if seed != SEEDS[0] and Case(case.sizes, SEEDS[0]) not in self.outputs:
                 continue
@@ -322,7 +339,14 @@ class Reference:
         del self.skipped[listed:-1]
 
     def _try(self, session: InferenceSession, case: Case, empty: dict[Case, dict[str, Array]]) -> bool:
+        needed = samples.bytes_of(self.traits.inputs, dict(case.sizes))
+        if needed > _LARGEST_INPUTS:
+            reason = f"its inputs would take {needed:,} bytes; at most {_LARGEST_INPUTS:,} are tried"
+            self.skipped.append(Skipped(self.provider, str(case), reason))
+            return False
         try:
+            if self._trial is not None:
+                self._trial.run(self.feeds(case))
             outputs = sessions.run(session, self.feeds(case))
         except RunError as error:
             self.skipped.append(Skipped(self.provider, str(case), str(error)))

@@ -10,6 +10,7 @@ tries many.
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -55,6 +56,12 @@ def fallback_sizes(inputs: Sequence[Tensor]) -> Iterator[Sizes]:
             yield {n: 1 if n in batch or n in ones else size for n in names}
     for size in (1, 8, 64):
         yield dict.fromkeys(names, size)
+
+
+def bytes_of(inputs: Sequence[Tensor], sizes: Sizes) -> int:
+    """How many bytes the inputs take at these sizes; a string counts as 8."""
+    widths = (64 if tensor.dtype in ("", "string") else to_ir(tensor.dtype).bitwidth for tensor in inputs)
+    return sum(math.prod(resolve(t, sizes)) * width // 8 for t, width in zip(inputs, widths, strict=True))
 
 
 # --- contents --------------------------------------------------------------------------------------------------------

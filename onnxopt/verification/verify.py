@@ -24,7 +24,8 @@ from onnxopt.graph import signature
 from onnxopt.graph.traits import Traits
 from onnxopt.runtime import sessions
 from onnxopt.verification.compare import Limit
-from onnxopt.verification.executed import Execution, Profile, combined, executions
+from onnxopt.verification.emulation.emulate import Emulation
+from onnxopt.verification.executed import EMULATED, Execution, Profile, combined, executions
 from onnxopt.verification.reference import Ahead, Check, NotRunnable, Reference, Skipped
 from onnxopt.verification.user_data import UserData
 
@@ -50,6 +51,11 @@ class VerificationReport:
     skipped: tuple[Skipped, ...] = ()
     notes: tuple[str, ...] = ()
     executed: tuple[Execution, ...] | None = None
+
+    @property
+    def of_models(self) -> tuple[Check, ...]:
+        """The checks of whole models; those of emulated kernels have other cases and outputs."""
+        return tuple(c for c in self.checks if c.provider != EMULATED)
 
     @property
     def failures(self) -> tuple[Check, ...]:
@@ -87,6 +93,19 @@ def verify_model(
     )
 
 
+def with_emulation(report: VerificationReport, emulation: Emulation) -> VerificationReport:
+    """A report to which the comparison of the emulated CUDA kernels is added."""
+    failed = next(iter(emulation.faults.values()), None)
+    return dataclasses.replace(
+        report,
+        status="failed" if failed else report.status,
+        reason=report.reason or (describe_failure(failed) if failed else ""),
+        providers=(*report.providers, EMULATED) if emulation.checks else report.providers,
+        checks=(*report.checks, *emulation.checks),
+        executed=(*(report.executed or ()), emulation.execution),
+    )
+
+
 def completed(earlier: VerificationReport, later: VerificationReport) -> VerificationReport:
     """One report of two about the same artifact; `later` replaces what `earlier` says of the same providers.
 
@@ -94,7 +113,7 @@ def completed(earlier: VerificationReport, later: VerificationReport) -> Verific
     """
     if not earlier.checks:
         return later
-    again = set(later.providers)
+    again = {*later.providers, *(row.provider for row in later.executed or () if row.provider == EMULATED)}
     checks = (*(c for c in earlier.checks if c.provider not in again), *later.checks)
     stale = tuple(f"not verified on {provider}:" for provider in again)
     failed = [c for c in checks if not c.ok]
@@ -106,8 +125,13 @@ def completed(earlier: VerificationReport, later: VerificationReport) -> Verific
         checks=checks,
         skipped=(*(s for s in earlier.skipped if s.provider not in again), *later.skipped),
         notes=tuple(dict.fromkeys((*(n for n in earlier.notes if not n.startswith(stale)), *later.notes))),
-        executed=combined((*(earlier.executed or ()), *(later.executed or ()))),
+        executed=combined((*_kept(earlier, again), *(later.executed or ()))),
     )
+
+
+def _kept(earlier: VerificationReport, again: Collection[str]) -> list[Execution]:
+    """What was executed earlier, without an emulation that was done again."""
+    return [row for row in earlier.executed or () if row.provider != EMULATED or EMULATED not in again]
 
 
 def open_ahead(model: Path, traits: Traits, model_bytes: int) -> Ahead | None:
@@ -115,9 +139,9 @@ def open_ahead(model: Path, traits: Traits, model_bytes: int) -> Ahead | None:
 
     ONNX Runtime creates a session on one core, and Python leaves the other idle: a second less for BERT-base. Not for a
     model of a gigabyte or more, which would take that memory while other steps run, nor for one that draws random
-    numbers, whose seeds have to be fixed first.
+    numbers, whose seeds have to be fixed first, nor for one that can end this process.
     """
-    return None if model_bytes >= _AHEAD_BELOW or traits.random else Ahead(model)
+    return None if model_bytes >= _AHEAD_BELOW or traits.random or traits.traps else Ahead(model)
 
 
 def references(
@@ -149,7 +173,7 @@ def references(
     if providers is None:
         providers = [sessions.CPU, sessions.CUDA] if sessions.cuda_is_usable() else [sessions.CPU]
     runnable: list[Reference] = []
-    reasons: dict[str, str] = {}
+    failures: dict[str, NotRunnable] = {}
     for provider in providers:
         try:
             runnable.append(
@@ -168,10 +192,10 @@ def references(
         except NotRunnable as error:
             if asked:
                 raise
-            reasons[provider] = str(error)
+            failures[provider] = error
     if not runnable:
-        raise NotRunnable(next(iter(reasons.values())))
-    runnable[0].notes += [f"not verified on {provider}: {reason}" for provider, reason in reasons.items()]
+        raise next(iter(failures.values()))
+    runnable[0].notes += [f"not verified on {provider}: {error}" for provider, error in failures.items()]
     return runnable
 
 

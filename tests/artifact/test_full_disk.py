@@ -135,6 +135,15 @@ def test_temporary_files_that_do_not_fit_while_verifying(name: str, small: Path,
     assert not left(small)
 
 
+def test_a_library_that_does_not_fit_while_verifying(small: Path, tmp_path: Path) -> None:
+    """Verifying copies the library into the temporary folder."""
+    model = write(tmp_path / "model.onnx", CHAIN)
+    fill(small, 200_000)
+    assert_names(command("optimize", model, "-o", tmp_path / "out", "--arch", "none", TMPDIR=small), small, "TMPDIR")
+    assert not (tmp_path / "out").exists()
+    assert not left(small)
+
+
 def test_a_library_that_does_not_fit_where_load_copies_it(small: Path, tmp_path: Path) -> None:
     make(tmp_path / "artifact")
     code = (

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
+import signal
 import stat
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from onnxopt.children import Children
+from onnxopt.codegen import image_cache, nvrtc_process
 from onnxopt.codegen import nvrtc as compiling
 from onnxopt.codegen.nvrtc import ARCHS, check_archs, compile_cuda
 from onnxopt.errors import CompileError, UsageError
@@ -18,10 +23,10 @@ SOURCE = '#include "pointwise/pointwise.cuh"\nextern "C" __global__ void k(float
 
 @pytest.fixture
 def never_compiles(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(source: str, headers: dict[str, str], target: str) -> tuple[bytes, str]:
+    def refuse(children: Children, source: str, headers: dict[str, str], target: str) -> tuple[bytes, str]:
         raise AssertionError(f"compiled for {target}")
 
-    monkeypatch.setattr(compiling, "_compile", refuse)
+    monkeypatch.setattr(compiling, "compile_in", refuse)
 
 
 @pytest.mark.parametrize(
@@ -71,9 +76,9 @@ def _images(fatbin: bytes) -> list[tuple[int, int]]:
     return sorted(found, key=lambda image: (image[0] == PTX, image[1]))
 
 
-def test_an_empty_log_damages_nothing(tmp_path: Path) -> None:
+def test_an_empty_log_damages_nothing() -> None:
     """NVRTC writes into the bytes it is given, and Python shares those of length 1."""
-    compile_cuda("__device__ int unused;", ["sm_90"], cache=tmp_path)
+    nvrtc_process.compile_here("__device__ int unused;", {}, "sm_90")
     assert [bytes((k,)) for k in range(256)] == [bytes((k, 0))[:1] for k in range(256)]
     assert [memoryview(bytes((k,)))[0] for k in range(256)] == list(range(256))
 
@@ -81,13 +86,13 @@ def test_an_empty_log_damages_nothing(tmp_path: Path) -> None:
 def test_a_cache_hit_compiles_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first = compile_cuda(SOURCE, ["sm_75"], tmp_path)
     compiled: list[str] = []
-    compile_one = compiling._compile
+    compile_one = compiling.compile_in
 
-    def record(source: str, headers: dict[str, str], target: str) -> tuple[bytes, str]:
+    def record(children: Children, source: str, headers: dict[str, str], target: str) -> tuple[bytes, str]:
         compiled.append(target)
-        return compile_one(source, headers, target)
+        return compile_one(children, source, headers, target)
 
-    monkeypatch.setattr(compiling, "_compile", record)
+    monkeypatch.setattr(compiling, "compile_in", record)
     assert compile_cuda(SOURCE, ["sm_75"], tmp_path) == first
     assert compiled == []
     compile_cuda(SOURCE, ["sm_80"], tmp_path)
@@ -98,7 +103,7 @@ def test_a_cache_hit_compiles_nothing(tmp_path: Path, monkeypatch: pytest.Monkey
 
 def test_the_default_cache_is_where_xdg_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(compiling, "_compile", lambda source, headers, target: (target.encode(), ""))
+    monkeypatch.setattr(compiling, "compile_in", lambda children, source, headers, target: (target.encode(), ""))
     monkeypatch.setattr(compiling, "_fatbin", lambda images: b"+".join(images.values()))
     assert compile_cuda(SOURCE, ["sm_75"]) == b"sm_75+compute_75"
     kept = (tmp_path / "onnxopt" / "kernels").iterdir()
@@ -125,7 +130,7 @@ def test_a_damaged_file_is_compiled_again(
     kind: str, damage: Callable[[bytes], bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log = "ptxas info    : Function properties for k\n" * 9
-    monkeypatch.setattr(compiling, "_compile", lambda source, headers, target: (target.encode() * 99, log))
+    monkeypatch.setattr(compiling, "compile_in", lambda children, source, headers, target: (target.encode() * 99, log))
     monkeypatch.setattr(compiling, "_fatbin", lambda images: b"+".join(images.values()))
     good = compile_cuda(SOURCE, ["sm_75"], tmp_path)
     (path, *_) = tmp_path.glob(f"*.{kind}")
@@ -138,7 +143,7 @@ def test_a_damaged_file_is_compiled_again(
 @pytest.mark.filterwarnings("always:compiled kernels are not kept:RuntimeWarning")
 @pytest.mark.parametrize("kind", ["a file", "inside a file", "read-only", "unreadable"])
 def test_a_cache_that_cannot_be_written_still_works(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compiling, "_compile", lambda source, headers, target: (target.encode(), ""))
+    monkeypatch.setattr(compiling, "compile_in", lambda children, source, headers, target: (target.encode(), ""))
     monkeypatch.setattr(compiling, "_fatbin", lambda images: b"+".join(images.values()))
     folder = tmp_path / "cache"
     if "file" in kind:
@@ -169,3 +174,42 @@ def test_a_missing_compiler_is_told_with_what_to_do(tmp_path: Path, monkeypatch:
         CompileError, match=r"pip install .*nvidia-cuda-nvrtc-cu12, or .*--arch none \(no libnvrtc\.so\.12\)"
     ):
         compile_cuda("// nothing", ["sm_90"], tmp_path)
+
+
+def test_nvrtc_ends_no_process_of_ours(tmp_path: Path) -> None:
+    """NVRTC handles SIGINT and SIGTERM while it parses, by exiting: here that would leave temporary files."""
+    seen: set[tuple[int, int]] = set()
+    done = threading.Event()
+
+    def watch() -> None:
+        while not done.is_set():
+            seen.update((number, _handler(number)) for number in (signal.SIGINT, signal.SIGTERM))
+
+    thread = threading.Thread(target=watch)
+    thread.start()
+    try:
+        compile_cuda(SOURCE, ["sm_75"], tmp_path)
+    finally:
+        done.set()
+        thread.join()
+    assert len(seen) == 2
+
+
+def _handler(number: int) -> int:
+    """The address of the process's handler of a signal, with which struct sigaction begins."""
+    action = (ctypes.c_size_t * 64)()
+    assert ctypes.CDLL(None).sigaction(number, None, action) == 0
+    return action[0]
+
+
+def test_a_compilation_that_is_killed_is_an_error_and_is_not_kept(tmp_path: Path) -> None:
+    children = Children()
+    children.kill()
+    with pytest.raises(CompileError, match=r"ended its process .* sm_75 \(SIGKILL\)"):
+        nvrtc_process.compile_in(children, SOURCE, {}, "sm_75")
+    with image_cache.opened(tmp_path) as cache:
+        cache.write("a.log", b"before")
+        cache.close()
+        cache.write("b.log", b"after")  # as a thread does that nobody waits for
+        assert cache.read("a.log") is None
+    assert [path.name for path in tmp_path.iterdir()] == ["a.log"]

@@ -118,3 +118,26 @@ def test_inspect_names_what_is_on_the_host() -> None:
     summary = inspect.inspect(models.path("llama_decode_tiny_dyn"))
     assert any("computed on the host" in reason for _, reason in summary.cuda_graph)
     assert summary.host
+
+
+def test_what_ort_folds_blocks_nothing() -> None:
+    """Constant nodes, and nodes that compute from constants alone, are gone once a session is created."""
+    body = """
+      c = Constant<value = int64[2] {0, -1}>()
+      n = Neg(c)
+      a = Abs(n)
+      s = Reshape(x, c)
+      t = Reshape(x, a)
+      u, i = Unique(k)
+      f = Cast<to=1>(u)
+      p = Mul(s, f)
+      y = Add(p, t)
+    """
+    assert _blocking("float[N, 1] x", "float[] y", body, "int64[2] k = {1, 1}") == []
+    found = _blocking("float[N, 1] x, int64[2] k", "float[] y", body)
+    assert [name for name, _ in found] == ["u", "p"]  # p reads what u computes on the host
+
+
+def test_random_numbers_are_not_folded() -> None:
+    body = "r = RandomNormal<shape=[4]>()  m = Multinomial(r)  f = Cast<to=1>(m)  y = Mul(x, f)"
+    assert [name for name, _ in _blocking("float[N] x", "float[] y", body)]

@@ -150,3 +150,15 @@ def test_cast_to_its_own_dtype_is_nothing() -> None:
     x = _float32()
     assert x.cast("float32") is x
     assert x.cast("int32").dtype == "int32"
+
+
+def test_the_key_tells_apart_what_python_calls_equal() -> None:
+    def key(dtype: str, value: float, inputs: tuple[str, ...] = ("float32",)) -> object:
+        builder = Builder(inputs)
+        builder.const(value, dtype)
+        return builder.key
+
+    assert key("float32", 0.0) == key("float32", 0.0) and key("float32", math.nan) == key("float32", math.nan)
+    others = [("float32", -0.0), ("int32", 0), ("bool", False), ("float32", 1.0)]
+    assert all(key("float32", 0.0) != key(*other) for other in others)
+    assert key("float32", 0.0) != key("float32", 0.0, ("float16",))

@@ -4,22 +4,34 @@ from __future__ import annotations
 
 import cProfile
 import math
+import time
 from collections.abc import Callable
 from pathlib import Path
 
 import onnx
+import onnx_ir as ir
 import pytest
 
 from benchmarks.cases.growing_graphs import FORMS
 from onnxopt.artifact.report import facts
 from onnxopt.codegen import generate, kernels_json
 from onnxopt.fusion import entry_points, fuse, outline
+from onnxopt.fusion.context import Context
 from onnxopt.fusion.lower import lower
 from onnxopt.graph import normalize, read, rewrite, write
 from onnxopt.graph.passes.transposed_weights import TransposeWeightsPass
+from onnxopt.graph.shapes.shapes import infer
 from onnxopt.kinds import KINDS
+from onnxopt.kinds.rowwise import find as rowwise
+from onnxopt.kinds.scan import find as scan
+from tests.support.graphs import graph, node
 
 SMALL, LARGE = 2_000, 8_000
+MANY = 200_000  # nodes of other regions
+BODIES = {  # of a kind's region: three nodes
+    "rowwise": "a = Cast<to = 1>(x)  s = Softmax<axis = -1>(a)  y = Cast<to = 7>(s)",
+    "scan": "a = Neg(x)  s = CumSum(a, axis)  y = Abs(s)",
+}
 STEEPEST = 1.4  # of log(calls) over log(nodes); 1 is linear, 2 quadratic
 
 
@@ -60,7 +72,7 @@ def test_fuse_is_linear(tmp_path: Path) -> None:
     assert slope(*counts) < STEEPEST, counts
 
 
-@pytest.mark.parametrize(("form", "share"), [("parallel", 1), ("attention", 4)])
+@pytest.mark.parametrize(("form", "share"), [("parallel", 1), ("residual", 4), ("attention", 4)])
 def test_graph_work_is_linear(form: str, share: int, tmp_path: Path) -> None:
     """share: the graphs have this part of the nodes, where counting takes long."""
     counts = []
@@ -70,3 +82,28 @@ def test_graph_work_is_linear(form: str, share: int, tmp_path: Path) -> None:
         folder.mkdir()
         counts.append(calls(lambda path=path, folder=folder: graph_work(path, folder)))
     assert slope(*counts) < STEEPEST, counts
+
+
+def _grow(kind: str, taken: set[ir.Node]) -> float:
+    """CPU seconds of growing one region of this kind to its three nodes; `taken` are nodes of other regions."""
+    model = graph("int64[8, 64] x", "int64[8, 64] y", BODIES[kind], constants="int64 axis = {1}")
+    context = Context(model.graph, model.opset_imports, infer(model), set())
+    (of_kind,) = (k for k in KINDS if k.name == kind)
+    start = time.process_time()
+    if kind == "scan":
+        nodes = scan._Growth(context, of_kind, node(model, "s"), taken).region().nodes
+    else:
+        growth = rowwise._Growth(context, of_kind, node(model, "s"), taken)
+        growth.grow()
+        nodes = growth.region().nodes
+    seconds = time.process_time() - start
+    assert len(nodes) == 3
+    return seconds
+
+
+@pytest.mark.parametrize("kind", BODIES)
+def test_a_region_grows_as_fast_in_a_large_graph(kind: str) -> None:
+    """One pass over the taken nodes for each neighbour would take a hundred times as long as all else together."""
+    others = {ir.Node("", "Tanh", []) for _ in range(MANY)}
+    alone, among_many = (min(_grow(kind, taken) for _ in range(5)) for taken in (set(), others))
+    assert among_many < 10 * alone, (alone, among_many)

@@ -13,9 +13,9 @@ def run(*arguments: str | Path, input: str | None = None) -> Result:
     return CliRunner().invoke(main, [str(a) for a in arguments], input=input)
 
 
-def assert_refused(result: Result, *words: str) -> None:
-    """One line on stderr that begins with "error:" and holds the words, exit code 2, nothing on stdout."""
-    assert result.exit_code == 2, result.output
+def assert_refused(result: Result, *words: str, code: int = 2) -> None:
+    """One line on stderr that begins with "error:" and holds the words, the exit code, nothing on stdout."""
+    assert result.exit_code == code, result.output
     assert result.stdout == ""
     assert result.stderr.startswith("error: ")
     assert result.stderr.count("\n") == 1

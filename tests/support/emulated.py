@@ -1,4 +1,4 @@
-"""Device code compiled by g++ and run on the CPU: emulation/cuda.h stands for the language, files.h holds tensors."""
+"""Device code compiled by g++ and run on the CPU: cuda.h of the package is the language, files.h holds tensors."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-from onnxopt import paths
+from onnxopt.verification.emulation import gcc
 
-_EMULATION = Path(__file__).with_name("emulation")
-_COMPILE = ("g++", "-std=c++20", "-O1", "-w", "-pthread", f"-I{_EMULATION}", f"-I{paths.cuda_kernels()}")
+_FILES = Path(__file__).with_name("emulation")
+_COMPILE = ("g++", *gcc.FLAGS, f"-I{_FILES}")
 
 
 def run(folder: Path, main: str) -> None:

@@ -22,6 +22,7 @@ from onnxopt import pipeline
 from onnxopt.artifact import folder as artifact_folder
 from onnxopt.tools import progress
 from onnxopt.tools.cli import COMMANDS, main
+from onnxopt.tools.commands import inspect as inspect_command
 from tests.support.command import assert_refused, run
 from tests.support.small_models import CHAIN, NOTHING_TO_FUSE, TOKENS, write
 
@@ -81,6 +82,36 @@ def test_inspect(chain: Path) -> None:
     assert result.exit_code == 0
     assert "input: x: float32[batch,8]" in result.stdout
     assert "nodes: 7, 6 of them elementwise" in result.stdout
+
+
+def test_inspect_escapes_what_a_terminal_would_obey(tmp_path: Path) -> None:
+    model = onnx.load(write(tmp_path / "m.onnx", NOTHING_TO_FUSE))
+    model.producer_name = "\x1b[31mred\x07\u202e\nparameters: 0"
+    model.graph.node[0].op_type = "Mat\x9bMul"
+    model.graph.node[0].domain = "d\r"
+    model.opset_import.add(domain="d\r", version=1)
+    onnx.save(model, tmp_path / "m.onnx")
+    result = run("inspect", tmp_path / "m.onnx")
+    assert result.exit_code == 0, result.output
+    assert r"\x1b[31mred\x07\u202e" in result.stdout
+    assert r"d\r::Mat\x9bMul" in result.stdout
+    assert r"\nparameters: 0" in result.stdout
+    assert all(c.isprintable() or c == "\n" for c in result.stdout)
+
+
+def test_explain_and_verify_escape_too(tmp_path: Path) -> None:
+    source = write(tmp_path / "m.onnx", CHAIN)
+    model = onnx.load(source)
+    model.graph.input[0].type.tensor_type.shape.dim[0].dim_param = "n\x1b[31m"
+    model.graph.output[0].name = model.graph.node[-1].output[0] = "y\x1b[31m"
+    onnx.save(model, source)
+    out = tmp_path / "out"
+    assert run("optimize", source, "-o", out, "--arch", "none", "--no-verify").exit_code == 0
+    model.graph.node[2].op_type = "Add"
+    onnx.save(model, tmp_path / "other.onnx")
+    for name, result in (("n", run("explain", out)), ("y", run("verify", out, tmp_path / "other.onnx"))):
+        assert rf"{name}\x1b[31m" in result.stdout
+        assert all(c.isprintable() or c == "\n" for c in result.stdout)
 
 
 def test_verify_says_no_with_exit_code_1(chain: Path, tmp_path: Path) -> None:
@@ -281,8 +312,20 @@ def test_an_unexpected_error_leaves_nothing(chain: Path, artifact: Path, monkeyp
         raise RuntimeError("a bug")
 
     monkeypatch.setattr(pipeline, "hash_files", broken)
-    assert_refused(optimize(chain, artifact), "RuntimeError: a bug")
+    assert_refused(optimize(chain, artifact), str(chain), "the step 'package' failed: RuntimeError: a bug")
     assert list(chain.parent.iterdir()) == [chain]
+
+
+def test_an_error_outside_of_the_steps_is_one_line_too(chain: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object) -> None:
+        raise RuntimeError("a bug\nin two lines")
+
+    monkeypatch.setattr(inspect_command, "inspect", broken)
+    assert_refused(run("inspect", chain), "RuntimeError: a bug", "please report it", "ONNXOPT_TRACEBACK=1")
+    monkeypatch.setenv("ONNXOPT_TRACEBACK", "1")
+    result = run("inspect", chain)
+    assert result.exit_code == 2
+    assert "in broken" in result.stderr
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

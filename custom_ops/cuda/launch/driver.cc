@@ -54,6 +54,7 @@ const Driver* Open() {
       Load(library, "cuOccupancyMaxActiveClusters", &d.cuOccupancyMaxActiveClusters) &&
       Load(library, "cuLaunchKernelEx", &d.cuLaunchKernelEx);
   if (!complete || d.cuInit(0) != kSuccess) return nullptr;
+  Load(library, "onnxoptEmulates", &d.emulates);
   int version = 0;
   int devices = 0;
   if (d.cuDriverGetVersion(&version) != kSuccess || version < kOldestDriver) return nullptr;

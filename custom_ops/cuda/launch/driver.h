@@ -92,6 +92,8 @@ struct Driver {
                                                         std::size_t shared_bytes);
   Result (*cuOccupancyMaxActiveClusters)(int* clusters, DriverFunction function, const LaunchConfig* config);
   Result (*cuLaunchKernelEx)(const LaunchConfig* config, DriverFunction function, void** params, void** extra);
+  // Whether the stand-in for the driver (onnxopt/verification/emulation) has a kernel's code; nullptr in a real driver.
+  bool (*emulates)(const char* kernel);
   bool early_launches;  // whether graphs can hold launches that do not wait for the kernel ahead of them
 
   // Throws Error "<what>: <name of the CUDA error>: <its description>" where `result` is an error.

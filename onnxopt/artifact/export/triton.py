@@ -300,7 +300,7 @@ def _sizes(manifest: Manifest) -> signature.Sizes:
     batch, space = signature.roles(manifest.inputs)
     verified = [
         {name: int(match[1]) for name in names if (match := re.search(rf"(?:^|, ){re.escape(name)}=(\d+)", case))}
-        for case in dict.fromkeys(c.case for c in manifest.verify.checks if c.ok)
+        for case in dict.fromkeys(c.case for c in manifest.verify.of_models if c.ok)
     ]
     complete = [sizes for sizes in verified if len(sizes) == len(names)]
     usual = {n: 224 if n in space else 128 for n in names}

@@ -28,8 +28,6 @@ from onnxopt.fusion import outline
 from onnxopt.fusion.region import Kernel
 from onnxopt.graph import read
 
-_KERNEL_MARK = "__global__"
-
 
 @dataclasses.dataclass(frozen=True)
 class Graph:
@@ -91,11 +89,10 @@ def count(model: ir.Model) -> Graph:
 
 def gather(before: Graph, model: ir.Model, kernels: Sequence[Kernel]) -> Facts:
     """The facts at the end of optimize. before: counted before normalization, which changes the model in place."""
-    sources = {k.name: generate.generate((k,)) for k in kernels}
     return Facts(
         before=before,
         after=count(model),
-        sources={name: text if _KERNEL_MARK in text else "" for name, text in sources.items()},
+        sources={k.name: generate.own_text(k) for k in kernels},
         costs={k.name: cost for k in kernels if isinstance(cost := getattr(k.program, "cost", None), int)},
     )
 

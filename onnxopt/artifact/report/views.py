@@ -18,7 +18,7 @@ from onnxopt.artifact.manifest import Kernel, Manifest
 from onnxopt.artifact.measurement import BenchResult, KernelTime, Measurement
 from onnxopt.artifact.report import plots
 from onnxopt.artifact.report.facts import Facts
-from onnxopt.artifact.summary import alike, by_reason, executed_text
+from onnxopt.artifact.summary import alike, by_reason, executed_text, not_emulated_text
 from onnxopt.fusion import outline
 from onnxopt.fusion.kernel import Traffic
 from onnxopt.graph import signature
@@ -143,6 +143,7 @@ class View:
     recorded: tuple[Measurement, ...]
     numerics: tuple[OutputRow, ...]
     executed: str
+    not_emulated: str
     refusals: dict[str, list[Refusal]]
     targets: tuple[Target, ...]
 
@@ -171,6 +172,7 @@ def build(folder: Path, manifest: Manifest, facts: Facts, roofs: Sequence[plots.
         recorded=manifest.measurements,
         numerics=tuple(numerics(manifest.verify)),
         executed=executed_text(manifest.verify, manifest.archs),
+        not_emulated=not_emulated_text(manifest.verify),
         refusals=by_reason(manifest.refusals),
         targets=tuple(_targets(folder)),
     )
@@ -178,7 +180,7 @@ def build(folder: Path, manifest: Manifest, facts: Facts, roofs: Sequence[plots.
 
 def _sizes(manifest: Manifest, measurements: Sequence[BenchResult]) -> dict[str, int]:
     """Sizes of the symbolic dims to count bytes at: those that were timed, else the largest that were verified."""
-    cases = [m.case for m in measurements] or [c.case for c in manifest.verify.checks]
+    cases = [m.case for m in measurements] or [c.case for c in manifest.verify.of_models]
     sizes = [{n.strip(): int(v) for n, v in re.findall(r"([^=,]+?)=(\d+)", case)} for case in cases]
     return max(sizes, key=lambda by_name: math.prod(by_name.values()), default={})
 

@@ -204,6 +204,8 @@ def _unsqueeze(node: ir.Node, known: Known) -> Dims | None:
     if before is None or axes is None or not all(isinstance(axis, int) for axis in axes):
         return None
     new = {int(axis) % (len(before) + len(axes)) for axis in axes}
+    if len(new) != len(axes):
+        raise ValueError(f"axes {list(axes)} name one dim twice")
     rest = iter(before)
     return tuple(1 if k in new else next(rest) for k in range(len(before) + len(axes)))
 

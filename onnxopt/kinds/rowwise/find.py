@@ -64,7 +64,7 @@ class _Growth:
         elements = self._shapes.elements(value)
         if elements is not None and elements < _FEWEST_ELEMENTS:
             raise Unfit(f"`{value.name}` has {elements} elements, too few for a kernel of its own")
-        self._program()
+        self._program(self.inputs(), self.outputs())
 
     def grow(self) -> None:
         """Add neighbours until none fits."""
@@ -76,9 +76,14 @@ class _Growth:
         after = {u for n in self.nodes for v in n.outputs for u in self._context.readers(v)}
         before = {p for n in self.nodes for v in n.inputs if v is not None and (p := v.producer()) is not None}
         order = self._context.order
-        free = [n for n in after | before if n in order and n not in self._inside | self._refused | self._taken]
-        untaken = (n for n in free if not self._context.is_taken(n))
-        return heapq.nsmallest(_NEAREST, untaken, key=lambda n: (n not in after, order[n]))
+        free = (n for n in after | before if n in order and self._is_free(n))
+        return heapq.nsmallest(_NEAREST, free, key=lambda n: (n not in after, order[n]))
+
+    def _is_free(self, node: ir.Node) -> bool:
+        """Whether no region holds the node, this one included, and this one has not refused it."""
+        if node in self._inside or node in self._refused or node in self._taken:
+            return False
+        return not self._context.is_taken(node)
 
     def _take(self, node: ir.Node) -> bool:
         grid = self._fitting(node)
@@ -172,7 +177,8 @@ class _Growth:
 
     def _problem(self) -> str | None:
         """The reason why the nodes cannot or should not be one kernel, None where they can."""
-        operands = len(self.inputs()) + len(self.outputs())
+        inputs, outputs = self.inputs(), self.outputs()
+        operands = len(inputs) + len(outputs)
         if operands > cost.MAX_OPERANDS or len(self.nodes) > cost.MAX_NODES:
             size = f"{operands} tensors and {len(self.nodes)} operators"
             return f"The fused kernel would have {size}; the limits are {cost.MAX_OPERANDS} and {cost.MAX_NODES}"
@@ -180,12 +186,12 @@ class _Growth:
             if self._has_computed_parameters(node):
                 return f"The axes or the shape of {node.op_type} are computed at run time"
         for node in self.nodes:
-            if self._stores_twice(node):
+            if self._stores_twice(node, outputs):
                 return f"The result of {node.op_type} would be stored twice, in two shapes"
         if self._context.makes_cycle(self.nodes):
             return "Fusing would make a cycle through a node outside the kernel"
         try:
-            program = self._program()
+            program = self._program(inputs, outputs)
         except ValueError as error:
             return str(error)
         return None if program.cost <= cost.MAX_COST else "The fused kernel would need too many registers"
@@ -195,15 +201,15 @@ class _Growth:
         parameters = [v for v in node.inputs[self._operands(node) :] if v is not None]
         return any(v.const_value is None or v.is_graph_input() for v in parameters)
 
-    def _stores_twice(self, node: ir.Node) -> bool:
+    def _stores_twice(self, node: ir.Node, outputs: list[ir.Value]) -> bool:
         """Whether a view's result would be an output although its input is in memory already."""
-        outputs, source = self.outputs(), node.inputs[0]
+        source = node.inputs[0]
         if node.op_type not in RESHAPES or node.outputs[0] not in outputs or source is None:
             return False
         return source in outputs or source.producer() not in self._inside
 
-    def _program(self) -> RowProgram:
-        return self._context.lowered(lower, self.nodes, self.inputs(), self.outputs())
+    def _program(self, inputs: list[ir.Value], outputs: list[ir.Value]) -> RowProgram:
+        return self._context.lowered(lower, self.nodes, inputs, outputs)
 
     def region(self) -> Region:
         """The grown region. Unfit where the region is not worth a kernel."""
@@ -213,7 +219,7 @@ class _Growth:
         inputs, outputs = self.inputs(), self.outputs()
         region = Region(
             tuple(self.nodes), tuple(inputs), tuple(outputs),
-            cost.of_region(self.nodes, inputs, outputs, self._shapes), self._kind, self._program(),
+            cost.of_region(self.nodes, inputs, outputs, self._shapes), self._kind, self._program(inputs, outputs),
         )  # fmt: skip
         region.verify()
         return region

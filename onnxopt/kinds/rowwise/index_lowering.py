@@ -125,7 +125,7 @@ class _RowEvaluation(Evaluation):
         operands = tuple(Operand(row=not a.guards and self._is_of_row(a.terms)) for a in index.accesses)
         operands += (Operand(),) * len(index.conditions)
         stored = tuple(storage(v, self.shapes).name for v in outputs)
-        renumbered = [Expr(builder, self.renumbered(v.id), v.dtype) for v in values]
+        renumbered = [self.renumbered(v.id) for v in values]
         try:
             stages, output, row_output = split(builder, operands, renumbered, results, stored)
             program = RowProgram(

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import onnx_ir as ir
 
@@ -16,6 +19,8 @@ from onnxopt.kinds.rowwise.stages import split
 from onnxopt.program.expressions import Builder, Expr
 from onnxopt.program.row_operators import RowCall, RowOperator
 from onnxopt.program.rowwise import Operand, Result, RowProgram, View
+
+_MOST_PROGRAMS = 512  # that are kept for regions of equal parts
 
 
 def lower(
@@ -48,18 +53,53 @@ def lower(
             known[node.outputs[0]] = known[node.inputs[0]]  # type: ignore[index]
         else:
             known[node.outputs[0]] = apply_operator(node, known, opsets, shapes)
-    results = tuple(_result(v, grid, shapes) for v in outputs)
-    stages, output, row_output = split(
-        builder, operands, [known[v] for v in outputs], results, [storage(v, shapes).name for v in outputs]
+    return _program(
+        _Parts(
+            builder.key,
+            inputs=tuple(storage(v, shapes).name for v in inputs),
+            outputs=tuple(storage(v, shapes).name for v in outputs),
+            first=grid.first,
+            last=grid.last,
+            views=_views(grid),
+            operands=operands,
+            results=tuple(_result(v, grid, shapes) for v in outputs),
+            stored=tuple(known[v].id for v in outputs),
+            builder=builder,
+        )
     )
+
+
+@dataclasses.dataclass(frozen=True)
+class _Parts:
+    """What a program is made from: its fields, the ids of the values it stores, and a builder with its code.
+
+    key: of the builder, which itself does not count where parts are compared.
+    """
+
+    key: tuple[Any, ...]
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    first: int
+    last: int
+    views: tuple[View, ...]
+    operands: tuple[Operand, ...]
+    results: tuple[Result, ...]
+    stored: tuple[int, ...]
+    builder: Builder = dataclasses.field(compare=False, repr=False)
+
+
+@functools.lru_cache(maxsize=_MOST_PROGRAMS)
+def _program(parts: _Parts) -> RowProgram:
+    """The program of these parts, one object for equal parts: the layers of a model differ in their weights alone."""
+    stages, output, row_output = split(parts.builder, parts.operands, parts.stored, parts.results, parts.outputs)
     program = RowProgram(
-        inputs=tuple(storage(v, shapes).name for v in inputs),
-        outputs=tuple(storage(v, shapes).name for v in outputs),
-        first=grid.first,
-        last=grid.last,
-        views=_views(grid),
-        operands=operands,
-        results=results,
+        inputs=parts.inputs,
+        outputs=parts.outputs,
+        first=parts.first,
+        last=parts.last,
+        views=parts.views,
+        operands=parts.operands,
+        results=parts.results,
         stages=stages,
         output=output,
         row_output=row_output,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from onnxopt.program.expressions import Builder, Expr
+from onnxopt.program.expressions import Builder
 from onnxopt.program.pointwise import Instruction, Program
 from onnxopt.program.rowwise import GIVEN, Operand, Piece, Result, Stage
 
@@ -14,21 +14,24 @@ _REDUCE = "reduce_"
 def split(
     builder: Builder,
     operands: Sequence[Operand],
-    results: Sequence[Expr],
+    results: Sequence[int],
     forms: Sequence[Result],
     storage: Sequence[str],
 ) -> tuple[tuple[Stage, ...], Piece | None, Piece | None]:
-    """The stages and the two output pieces of the builder's code. ValueError where an output depends on no input."""
+    """The stages and the two output pieces of the builder's code. ValueError where an output depends on no input.
+
+    results: the ids of the outputs' values.
+    """
     splitter = _Splitter(builder, operands)
     element = [k for k, f in enumerate(forms) if f.form == "element"]
     row = [k for k, f in enumerate(forms) if f.form != "element"]
     for k in row:
-        if not splitter.is_row[results[k].id]:
+        if not splitter.is_row[results[k]]:
             raise ValueError(f"Output {k} has one element per row but is computed for every element")
-    stages = splitter.stages([results[k].id for k in element], [results[k].id for k in row])
+    stages = splitter.stages([results[k] for k in element], [results[k] for k in row])
     pieces = []
     for chosen, rows_only in ((element, False), (row, True)):
-        ids = [results[k].id for k in chosen]
+        ids = [results[k] for k in chosen]
         pieces.append(splitter.piece(ids, [storage[k] for k in chosen], rows_only, None) if ids else None)
     return stages, pieces[0], pieces[1]
 

@@ -97,9 +97,10 @@ class _Growth:
         order = self._context.order
         after = {u for n in self.nodes for v in n.outputs for u in self._context.readers(v)}
         before = {p for n in self.nodes for v in n.inputs if v is not None and (p := v.producer()) is not None}
-        free = [n for n in after | before if n in order and n not in self._taken | refused | set(self.nodes)]
-        untaken = (n for n in free if not self._context.is_taken(n))
-        return heapq.nsmallest(_NEAREST, untaken, key=lambda n: (n not in after, order[n]))
+        inside = set(self.nodes)
+        fresh = (n for n in after | before if n in order and n not in inside and n not in refused)
+        free = (n for n in fresh if n not in self._taken and not self._context.is_taken(n))
+        return heapq.nsmallest(_NEAREST, free, key=lambda n: (n not in after, order[n]))
 
     def _take(self, node: ir.Node, refused: set[ir.Node]) -> bool:
         context, before = self._context, self.nodes

@@ -9,6 +9,7 @@ import click
 from onnxopt.artifact.open import read_manifest
 from onnxopt.tools import explain
 from onnxopt.tools.commands import options
+from onnxopt.tools.printable import printable
 
 _JSON_FIELDS = {"rewrites", "kernels", "refusals", "left_out", "traffic", "notes"}  # of the manifest
 
@@ -23,4 +24,4 @@ def command(artifact: Path, every_refusal: bool, as_json: bool) -> None:
     if as_json:
         options.print_json(manifest.model_dump(mode="json", include=_JSON_FIELDS))
     else:
-        click.echo(explain.describe(manifest, every_refusal=every_refusal))
+        click.echo(printable(explain.describe(manifest, every_refusal=every_refusal)))

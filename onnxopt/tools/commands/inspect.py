@@ -11,7 +11,7 @@ from onnxopt.artifact.summary import placement_text, size_text
 from onnxopt.graph.signature import tensor_text
 from onnxopt.tools.commands import options
 from onnxopt.tools.inspect import ModelSummary, inspect
-from onnxopt.tools.printable import printable
+from onnxopt.tools.printable import one_line
 
 
 @click.command("inspect")
@@ -23,7 +23,7 @@ def command(model: Path, as_json: bool) -> None:
     if as_json:
         options.print_json(dataclasses.asdict(summary))
     else:
-        click.echo(printable(_text(summary)))
+        click.echo(_text(summary))
 
 
 def _text(summary: ModelSummary) -> str:
@@ -39,5 +39,5 @@ def _text(summary: ModelSummary) -> str:
     lines += [f"{count:8} {op}" for op, count in summary.ops.items()]
     if summary.functions:
         lines.append(f"functions: {', '.join(summary.functions)}")
-    lines.append(placement_text(summary.host, summary.cuda_graph))
-    return "\n".join(lines)
+    host, blocking = ([(one_line(n), reason) for n, reason in rows] for rows in (summary.host, summary.cuda_graph))
+    return "\n".join([*map(one_line, lines), placement_text(host, blocking)])

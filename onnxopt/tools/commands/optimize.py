@@ -38,6 +38,7 @@ from onnxopt.tools.printable import printable
 @click.option("--launch-choices", is_flag=True, help="Compile other launch shapes too, for `tune` to choose from.")
 @click.option("--cache", type=Path, help="Folder of compiled kernels. Default: ~/.cache/onnxopt/kernels.")
 @options.data
+@options.emulate
 @options.json_option
 def command(
     model: Path,
@@ -51,6 +52,7 @@ def command(
     launch_choices: bool,
     cache: Path | None,
     data: tuple[Path, ...],
+    emulate: bool,
     as_json: bool,
 ) -> None:
     """Optimize MODEL into a verified artifact folder."""
@@ -68,6 +70,7 @@ def command(
             progress=advance,
             cache=cache,
             data=data,
+            emulate=emulate,
         )
     if as_json:
         options.print_json({"artifact": str(artifact.path), "manifest": artifact.manifest.model_dump(mode="json")})

@@ -28,6 +28,11 @@ data = click.option(
     type=Path,
     help="Your own inputs by name, as numpy.savez writes them, instead of generated ones; repeat for more.",
 )
+emulate = click.option(
+    "--emulate",
+    is_flag=True,
+    help="Run the CUDA kernels on the CPU too, at small sizes, compiled by g++. Takes three minutes at most.",
+)
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from onnxopt.artifact.summary import executed_text
+from onnxopt.artifact.summary import executed_text, not_emulated_text
 from onnxopt.verification.reference import Check
 from onnxopt.verification.verify import VerificationReport
 
@@ -27,6 +27,8 @@ def verification_text(report: VerificationReport, archs: Sequence[str] = ()) -> 
                 lines += _checks(f"{provider} {'with' if library else 'without'} the library", checks)
     if executed:
         lines.append(f"kernels executed: {executed}")
+    if missing := not_emulated_text(report):
+        lines.append(f"    not emulated: {missing}")
     lines += [f"    {note}" for note in report.notes]
     lines += [f"    not run by the original: {s.case}: {s.reason}" for s in report.skipped]
     if report.status == "failed":

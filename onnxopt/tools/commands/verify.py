@@ -13,6 +13,7 @@ from onnxopt.errors import NotVerifiedError, UsageError
 from onnxopt.runtime.sessions import CPU, CUDA
 from onnxopt.tools.commands import options
 from onnxopt.tools.commands.verification_text import verification_text
+from onnxopt.tools.printable import printable
 from onnxopt.tools.verify import verify
 
 _ON = {"cpu": CPU, "cuda": CUDA}
@@ -35,6 +36,7 @@ _ON = {"cpu": CPU, "cuda": CUDA}
     multiple=True,
     help="Verify on this machine's CPU or GPU, and record the result in the artifact; repeat for both.",
 )
+@options.emulate
 @options.json_option
 @click.pass_context
 def command(
@@ -45,6 +47,7 @@ def command(
     data: tuple[Path, ...],
     providers: tuple[str, ...],
     on: tuple[str, ...],
+    emulate: bool,
     as_json: bool,
 ) -> None:
     """Compare two models, each a model file or an artifact.
@@ -60,12 +63,13 @@ def command(
         shapes=options.parse_shapes(shapes),
         providers=[_ON[name] for name in on] or providers or None,
         data=data,
-        record=bool(on),
+        record=bool(on) or emulate,
+        emulate=emulate,
     )
     if as_json:
         options.print_json({**dataclasses.asdict(report), "failures": len(report.failures)})
     else:
-        click.echo(verification_text(report, _archs(optimized or original)))
+        click.echo(printable(verification_text(report, _archs(optimized or original))))
     ctx.exit({"passed": 0, "not_run": NotVerifiedError.exit_code}.get(report.status, 1))
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from tests.support.fusing import fuse
+from tests.support.graphs import graph, spelled
 from tests.support.rowwise_models import difference, fused, session, with_library
 
 X, R, Y, S = "float[N, 40] x", "float[N, 40] r", "float[N, 40] y", "float[N, 40] s"
@@ -189,3 +191,18 @@ def test_threads_share_rows_where_there_are_few(case: str, tmp_path) -> None:
     for ours, alone, theirs in zip(*results, expected, strict=True):
         np.testing.assert_array_equal(ours, alone)  # results do not depend on the threads
         assert difference(ours, theirs, 1e-4, 1e-4) <= 1
+
+
+@pytest.mark.parametrize(("other", "shared"), [("0.5", True), ("0.25", False), ("-0.5", False)])
+def test_regions_that_differ_in_nothing_share_a_program(other: str, shared: bool) -> None:
+    body = "a = Div(c, x) y = Softmax(a)  b = Div(d, r) s = Softmax(b)"
+    plan = fuse(graph(f"{X}, {R}", f"{Y}, {S}", body, constants=f"float c = {{0.5}}, float d = {{{other}}}"))
+    assert [[n.name for n in region.nodes] for region in plan.regions] == [["a", "y"], ["b", "s"]]
+    assert (plan.regions[0].meaning is plan.regions[1].meaning) == shared
+
+
+def test_regions_that_differ_in_the_sign_of_zero_have_programs_of_their_own() -> None:
+    body = "a = Div(x, c) y = Softmax(a)  b = Div(r, d) s = Softmax(b)"
+    plan = fuse(graph(f"{X}, {R}", f"{Y}, {S}", body, constants="float c = {0}, float d = {-0.0}"))
+    constants = [spelled(region.meaning.stages[0].element.program) for region in plan.regions]
+    assert len(plan.regions) == 2 and constants[0] != constants[1]

@@ -1,0 +1,83 @@
+"""Python processes of our own, for a library's C++ code that can end its process or takes over its signals."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import signal
+import subprocess
+import sys
+import threading
+from typing import Self
+
+_PROGRAM = """\
+import ctypes, importlib, json, signal, sys
+if sys.platform == "linux":
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG: it ends with its parent, however that ends
+sys.path[:] = json.loads(sys.argv[1])
+importlib.import_module(sys.argv[2]).serve()
+"""
+
+
+class ChildEnded(Exception):
+    """A child ended without an answer. The message says how: "SIGFPE", "exit code 4"."""
+
+
+def start(module: str) -> subprocess.Popen[bytes]:
+    """Run the function `serve` of a module in a new process, with pipes as its stdin and stdout.
+
+    Ctrl-C in a terminal does not reach it. It ends with the thread that starts it, if the caller does not end it.
+    """
+    return subprocess.Popen(
+        [sys.executable, "-c", _PROGRAM, json.dumps(sys.path), module],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+
+
+def ending(code: int) -> str:
+    """What a return code of subprocess means: the name of a signal, or the exit code."""
+    if code < 0:
+        with contextlib.suppress(ValueError):
+            return signal.Signals(-code).name
+    return f"exit code {code}"
+
+
+class Children:
+    """Children that answer one message each. Threads may ask at the same time; leaving the block ends all that run."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._running: set[subprocess.Popen[bytes]] = set()
+        self._killed = False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.kill()
+
+    def ask(self, module: str, message: bytes) -> bytes:
+        """The answer of a new child. ChildEnded where it gives none, or `kill` ended it."""
+        with self._lock:
+            if self._killed:
+                raise ChildEnded(signal.SIGKILL.name)
+            child = start(module)
+            self._running.add(child)
+        try:
+            answer, _ = child.communicate(message)
+        finally:
+            with self._lock:
+                self._running.discard(child)
+        if child.returncode != 0:
+            raise ChildEnded(ending(child.returncode))
+        return answer
+
+    def kill(self) -> None:
+        """End all children, and let none begin from now on."""
+        with self._lock:
+            self._killed = True
+            for child in self._running:
+                child.kill()

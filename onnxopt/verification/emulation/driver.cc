@@ -1,0 +1,147 @@
+// A stand-in for libcuda.so.1 whose one GPU, of compute capability 8.0, runs entry points on the CPU. The folder that
+// ONNXOPT_EMULATION names has their code: for each kernel a shared library NAME.so with a function
+// `onnxopt_launch_<symbol>` for each entry point. The symbols that were launched are appended to its file `launched`.
+#include <dlfcn.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <mutex>
+#include <string>
+#include <vector>
+
+namespace {
+
+constexpr int kNotFound = 500;      // CUDA_ERROR_NOT_FOUND
+constexpr int kNotSupported = 801;  // CUDA_ERROR_NOT_SUPPORTED
+constexpr int kMultiprocessorCount = 16;
+constexpr int kMajor = 75;
+constexpr int kMinor = 76;
+constexpr int kMaxSharedMemory = 97;
+
+struct Entry {
+  std::string symbol;
+  void (*launch)(unsigned blocks, unsigned threads, const void* params);
+  bool noted = false;
+};
+
+// The start of cuda.h's CUlaunchConfig.
+struct Config {
+  unsigned grid[3];
+  unsigned block[3];
+};
+
+std::mutex mutex;
+std::vector<void*> opened;  // the kernels' libraries
+
+std::string in_folder(const std::string& name) {
+  const char* folder = std::getenv("ONNXOPT_EMULATION");
+  return std::string(folder != nullptr ? folder : ".") + "/" + name;
+}
+
+void note(Entry& entry) {
+  if (entry.noted) return;
+  entry.noted = true;
+  if (std::FILE* file = std::fopen(in_folder("launched").c_str(), "a")) {
+    std::fprintf(file, "%s\n", entry.symbol.c_str());
+    std::fclose(file);
+  }
+}
+
+void* some() { return reinterpret_cast<void*>(8); }
+
+}  // namespace
+
+extern "C" {
+// Called by the library that onnxopt ships, for every kernel before any of its entry points is looked up.
+bool onnxoptEmulates(const char* kernel) {
+  void* found = dlopen(in_folder(std::string(kernel) + ".so").c_str(), RTLD_NOW | RTLD_LOCAL);
+  const std::lock_guard<std::mutex> lock(mutex);
+  if (found != nullptr) opened.push_back(found);
+  return found != nullptr;
+}
+
+int cuInit(unsigned) { return 0; }
+int cuDriverGetVersion(int* version) { return *version = 12000, 0; }
+int cuGetErrorName(int error, const char** text) {
+  return *text = error == kNotFound ? "CUDA_ERROR_NOT_FOUND" : "CUDA_ERROR_NOT_SUPPORTED", 0;
+}
+int cuGetErrorString(int error, const char** text) {
+  return *text = error == kNotFound ? "the entry point has no code" : "this is not emulated", 0;
+}
+int cuDeviceGetCount(int* count) { return *count = 1, 0; }
+int cuDeviceGet(int* device, int ordinal) { return *device = ordinal, 0; }
+int cuDeviceGetAttribute(int* value, int attribute, int) {
+  switch (attribute) {
+    case kMajor:
+      return *value = 8, 0;
+    case kMinor:
+      return *value = 0, 0;
+    case kMultiprocessorCount:
+      return *value = 108, 0;
+    case kMaxSharedMemory:
+      return *value = 163 << 10, 0;
+    default:
+      return kNotSupported;
+  }
+}
+int cuDevicePrimaryCtxRetain(void** context, int) { return *context = some(), 0; }
+int cuDevicePrimaryCtxRelease_v2(int) { return 0; }
+int cuCtxGetCurrent(void** context) { return *context = some(), 0; }
+int cuCtxSetCurrent(void*) { return 0; }
+int cuCtxGetDevice(int* device) { return *device = 0, 0; }
+int cuDeviceGetName(char* name, int size, int) {
+  return std::snprintf(name, static_cast<std::size_t>(size), "emulated"), 0;
+}
+int cuStreamGetCtx(void*, void** context) { return *context = some(), 0; }
+int cuStreamCreate(void**, unsigned) { return kNotSupported; }
+int cuStreamDestroy_v2(void*) { return 0; }
+int cuStreamWaitEvent(void*, void*, unsigned) { return kNotSupported; }
+int cuStreamIsCapturing(void*, int* status) { return *status = 0, 0; }
+int cuStreamBeginCapture_v2(void*, int) { return kNotSupported; }
+int cuStreamEndCapture(void*, void**) { return kNotSupported; }
+int cuGraphInstantiateWithFlags(void**, void*, unsigned long long) { return kNotSupported; }
+int cuGraphLaunch(void*, void*) { return kNotSupported; }
+int cuGraphDestroy(void*) { return 0; }
+int cuGraphExecDestroy(void*) { return 0; }
+int cuMemcpyDtoDAsync_v2(std::size_t to, std::size_t from, std::size_t bytes, void*) {
+  std::memmove(reinterpret_cast<void*>(to), reinterpret_cast<const void*>(from), bytes);
+  return 0;
+}
+int cuMemsetD8Async(std::size_t to, unsigned char value, std::size_t bytes, void*) {
+  std::memset(reinterpret_cast<void*>(to), value, bytes);
+  return 0;
+}
+int cuEventCreate(void**, unsigned) { return kNotSupported; }
+int cuEventDestroy_v2(void*) { return 0; }
+int cuEventRecord(void*, void*) { return kNotSupported; }
+int cuEventSynchronize(void*) { return kNotSupported; }
+int cuEventElapsedTime(float*, void*, void*) { return kNotSupported; }
+int cuLibraryLoadData(void** library, const void*, void*, void*, unsigned, void*, void*, unsigned) {
+  return *library = some(), 0;
+}
+int cuLibraryUnload(void*) { return 0; }
+int cuLibraryGetKernel(void** kernel, void*, const char* symbol) {
+  const std::string name = std::string("onnxopt_launch_") + symbol;
+  const std::lock_guard<std::mutex> lock(mutex);
+  for (void* library : opened) {
+    if (void* found = dlsym(library, name.c_str())) {
+      // Kept as long as the process lives, as a driver's handles are.
+      return *kernel = new Entry{symbol, reinterpret_cast<void (*)(unsigned, unsigned, const void*)>(found)}, 0;
+    }
+  }
+  return kNotFound;
+}
+int cuKernelGetFunction(void** function, void* kernel) { return *function = kernel, 0; }
+int cuKernelSetAttribute(int, int, void*, int) { return 0; }
+int cuOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, void*, int, std::size_t) { return *blocks = 1, 0; }
+int cuOccupancyMaxActiveClusters(int*, void*, const void*) { return kNotSupported; }
+int cuLaunchKernelEx(const void* config, void* function, void** params, void**) {
+  const auto& shape = *static_cast<const Config*>(config);
+  const std::lock_guard<std::mutex> lock(mutex);  // the emulated threads are the process's
+  auto& entry = *static_cast<Entry*>(function);
+  note(entry);
+  entry.launch(shape.grid[0], shape.block[0], params[0]);
+  return 0;
+}
+}

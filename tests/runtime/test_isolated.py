@@ -1,0 +1,91 @@
+"""isolated: a model that kills the process that runs it is reported, by the process that asked."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from onnxopt.graph.ort_traps import can_end_the_process
+from onnxopt.runtime import isolated, sessions
+from onnxopt.runtime.sessions import RunError
+from tests.support.command import assert_refused, run
+from tests.support.graphs import graph
+from tests.support.small_models import write
+
+MODULO = "g (int64[n] x, int64[n] d) => (int64[n] y) { y = Mod(x, d) }"
+LOWEST = np.iinfo(np.int64).min
+
+
+def test_the_process_ends_without_isolation(tmp_path: Path) -> None:
+    """Guards the tests below: were ONNX Runtime to raise an exception, isolation would be for nothing."""
+    model = write(tmp_path / "m.onnx", MODULO)
+    program = (
+        "import numpy as np, onnxruntime as ort\n"
+        f"session = ort.InferenceSession({str(model)!r}, providers=['CPUExecutionProvider'])\n"
+        f"session.run(None, dict(x=np.full(3, {LOWEST}), d=np.full(3, -1)))"
+    )
+    assert subprocess.run([sys.executable, "-c", program], capture_output=True).returncode < 0
+
+
+def test_a_trial_says_how_it_ended_and_goes_on(tmp_path: Path) -> None:
+    trial = isolated.Trial(write(tmp_path / "m.onnx", MODULO), provider=sessions.CPU, library=None)
+    try:
+        trial.open()
+        trial.run({"x": np.array([7, 8]), "d": np.array([2, 3])})
+        with pytest.raises(RunError, match=r"^ONNX Runtime ended its process \(SIGFPE\)$"):
+            trial.run({"x": np.full(3, LOWEST), "d": np.full(3, -1)})
+        trial.run({"x": np.array([7, 8]), "d": np.array([2, 3])})
+        with pytest.raises(RunError, match="x"):
+            trial.run({"x": np.zeros((2, 2)), "d": np.array([2, 3])})
+    finally:
+        trial.close()
+
+
+def test_a_model_that_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "m.onnx").write_bytes(b"no model")
+    trial = isolated.Trial(tmp_path / "m.onnx", provider=sessions.CPU, library=None)
+    with pytest.raises(RunError, match=r"(?i)protobuf"):
+        trial.open()
+    trial.close()
+
+
+def test_optimize_reports_a_model_that_kills_where_it_is_opened(tmp_path: Path, artifact: Path) -> None:
+    """ONNX Runtime folds this Mod when it creates the session."""
+    constants = f"<int64[1] c = {{{LOWEST}}}, int64[1] d = {{-1}}>"
+    model = write(tmp_path / "m.onnx", f"g (int64[n] x) => (int64[n] y) {constants} {{ m = Mod(c, d)  y = Add(x, m) }}")
+    result = run("optimize", model, "-o", artifact, "--arch", "none")
+    assert_refused(result, "m.onnx: ONNX Runtime does not open the original: ONNX Runtime ended its process (SIGFPE)")
+    assert not artifact.exists()
+
+
+def test_optimize_reports_a_model_that_kills_where_it_runs(tmp_path: Path, artifact: Path) -> None:
+    constants = f"<int64[1] c = {{{LOWEST}}}, int64[1] d = {{-1}}>"
+    body = "z = Sub(x, x)  a = Add(z, c)  b = Add(z, d)  y = Mod(a, b)"
+    model = write(tmp_path / "m.onnx", f"g (int64[7] x) => (int64[7] y) {constants} {{ {body} }}")
+    result = run("optimize", model, "-o", artifact, "--arch", "none")
+    assert "ONNX Runtime ended its process (SIGFPE)" in result.output
+    assert "Traceback" not in result.output
+
+
+@pytest.mark.parametrize(
+    ("inputs", "body", "constants", "traps"),
+    [
+        ("int64[N] x, int64[N] d", "y = Div(x, d)", "", True),
+        ("int32[N] x, int32[N] d", "y = Mod(x, d)", "", True),
+        ("int64[N] x", "y = Div(x, c)", "int64 c = {2}", False),
+        ("int64[N] x", "y = Div(x, c)", "int64[2] c = {2, 0}", True),
+        ("int64[N] x", "y = Mod(x, c)", "int64 c = {-1}", True),
+        ("float[N] x, float[N] d", "y = Div(x, d)", "", False),
+        ("float[N] x, float[N] d", "a = Exp(x)  b = Neg(d)  y = Div(a, b)", "", False),
+        ("float[N] x, float[N] d", "y = Mod<fmod = 1>(x, d)", "", False),
+        ("float[N] x", "s = Shape(x)  t = Size(x)  y = Div(s, t)", "", True),
+        ("float[N, 9223372036854775807] x", "y = Neg(x)", "", True),
+        ("float[N, 1073741824] x", "y = Neg(x)", "", False),
+    ],
+)  # fmt: skip
+def test_which_models_run_isolated(inputs: str, body: str, constants: str, traps: bool) -> None:
+    assert can_end_the_process(graph(inputs, "y", body, constants=constants)) is traps
