@@ -17,10 +17,11 @@ PYTEST ?=
 # Which benchmark `make bench` runs (python -m benchmarks lists them), for example: make bench BENCH="cpu.chains bias_4"
 BENCH ?=
 CPU_BENCHMARKS := cpu.optimizers cpu.chains cpu.models
-# How long `make fuzz` goes on.
+# How long each part of `make fuzz` goes on.
 FUZZ_SECONDS ?= 60
 
-CXX_SOURCES = $(shell find custom_ops cuda_kernels tests/support/emulation onnxopt/verification examples/cpp -name '*.cc' -o -name '*.h' -o -name '*.cuh')
+CXX_SOURCES = $(shell find custom_ops cuda_kernels tests/support/emulation tests/fuzz/library onnxopt/verification examples/cpp \
+	-name '*.cc' -o -name '*.h' -o -name '*.cuh')
 
 .PHONY: help setup build demo test check tidy wheel bench gpu-tests fuzz clean
 
@@ -77,9 +78,10 @@ bench: build ## run the benchmarks of the CPU, or the one that BENCH names
 gpu-tests: build ## write build/gpu-tests: what the tests marked gpu need on a machine with a GPU
 	@$(BIN)/python -m tests.support.gpu_bundle build/gpu-tests $(if $(GPU_PYTHON),--python $(GPU_PYTHON))
 
-fuzz: build ## random graphs, then damaged model files, for FUZZ_SECONDS each, then ONNX's backend suite
+fuzz: build ## random graphs, damaged models, damaged files beside the library, FUZZ_SECONDS each; ONNX's backend suite
 	@$(BIN)/python -m tests.fuzz --seconds $(FUZZ_SECONDS)
 	@$(BIN)/python -m tests.fuzz.mutations --seconds $(FUZZ_SECONDS)
+	@$(BIN)/python -m tests.fuzz.library --count 1000000 --seconds $(FUZZ_SECONDS) --libfuzzer
 	@$(BIN)/python -m tests.fuzz.backend
 
 clean: ## remove what was built; .venv and downloaded models stay

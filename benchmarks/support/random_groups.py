@@ -19,6 +19,8 @@ import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
+from onnxopt.codegen import sealed_json
+
 _LIBRARY = "libonnxopt_ops.so"
 
 
@@ -77,10 +79,10 @@ def _compile(root: pathlib.Path, group: pathlib.Path) -> None:
     options = ["-std=c++17", "--expt-relaxed-constexpr", "-w", f"-I{root / 'include'}", "-gencode", target]
     fatbin = group / "kernels.fatbin"
     subprocess.run(["nvcc", *options, "-fatbin", "-o", str(fatbin), str(group / "kernels.cu")], check=True)
-    described = json.loads((group / "kernels.json").read_text())
+    described = sealed_json.unseal((group / "kernels.json").read_text())
     data = fatbin.read_bytes()
     described["fatbin"] = {"file": fatbin.name, "sha256": hashlib.sha256(data).hexdigest(), "bytes": len(data)}
-    (group / "kernels.json").write_text(json.dumps(described))
+    (group / "kernels.json").write_text(sealed_json.seal(described))
 
 
 def run(

@@ -76,6 +76,8 @@ __device__ inline T mul(T x, T y) {
   }
 }
 
+// On integers: x / 0 is 0, the lowest value by -1 wraps. The CPU's kernel reports a division by zero as an error, as
+// ONNX Runtime's CPU operators do; its CUDA operators leave the result open.
 template <typename T>
 __device__ inline T div(T x, T y) {
   if constexpr (is_float<T>()) {
@@ -168,6 +170,7 @@ __device__ inline float max(float x, float y) {
 __device__ __noinline__ float fmod(float x, float y) { return ::fmodf(x, y); }
 __device__ __noinline__ double fmod(double x, double y) { return ::fmod(x, y); }
 
+// On integers x mod 0 is x, and the lowest value mod -1 is 0.
 template <typename T>
 __device__ inline T fmod(T x, T y) {
   return sub(x, mul(div(x, y), y));

@@ -1,5 +1,7 @@
 #include "call/attention_shapes.h"
 
+#include <limits>
+
 #include "call/dims.h"
 
 namespace onnxopt {
@@ -9,7 +11,8 @@ void InferShapes(const TokenAttention& attention, OrtShapeInferContext* context)
   const std::optional<Dims>& past = inputs[attention.past_k];
   if (!past || past->size() != 4) return;
   Dims present = *past;
-  present[2] = present[2].extent < 0 ? Dim{-1, FreshDimName()} : Dim{present[2].extent + 1, ""};
+  const bool grows = present[2].extent >= 0 && present[2].extent < std::numeric_limits<std::int64_t>::max();
+  present[2] = grows ? Dim{present[2].extent + 1, ""} : Dim{-1, FreshDimName()};
   SetOutputDims(context, 0, attention.dtype, {present[0], Dim{1, ""}, Dim{attention.heads * attention.width, ""}});
   SetOutputDims(context, 1, attention.dtype, present);
   SetOutputDims(context, 2, attention.dtype, present);

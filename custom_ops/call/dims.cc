@@ -17,13 +17,8 @@ Dim IndexedDim(const Indexing& index, const Extent& extent, const std::vector<st
     const Symbol& symbol = index.symbols[s];
     const auto& dims = inputs[symbol.input];
     if (!dims || symbol.axis >= dims->size()) return {-1, FreshDimName()};
-    const Dim& found = (*dims)[symbol.axis];
-    if (found.extent >= 0 && dim.extent >= 0) {
-      dim.extent *= found.extent;
-    } else {
-      const bool alone = dim.extent == 1 && extent.symbols.size() == 1;
-      dim = alone ? found : Dim{-1, FreshDimName()};
-    }
+    const bool alone = dim.extent == 1 && extent.symbols.size() == 1;
+    dim = alone ? (*dims)[symbol.axis] : Times(dim, (*dims)[symbol.axis]);
   }
   return dim;
 }
@@ -93,6 +88,12 @@ std::vector<std::optional<Dims>> InputDims(OrtShapeInferContext* context, std::s
   inputs.reserve(count);
   for (std::size_t k = 0; k < count; ++k) inputs.push_back(DimsOfInput(context, k));
   return inputs;
+}
+
+Dim Times(const Dim& a, const Dim& b) {
+  std::int64_t product = 0;
+  const bool fits = a.extent >= 0 && b.extent >= 0 && !__builtin_mul_overflow(a.extent, b.extent, &product);
+  return fits ? Dim{product, ""} : Dim{-1, FreshDimName()};
 }
 
 Dim Broadcast(const Dim& a, const Dim& b) {

@@ -27,6 +27,9 @@ std::string FreshDimName();
 // they cannot be told apart. Throws Error where the node has another number of inputs.
 std::vector<std::optional<Dims>> InputDims(OrtShapeInferContext* context, std::size_t expected);
 
+// The product of two dims: of extents where both are known and it fits 64 bits, else unknown.
+Dim Times(const Dim& a, const Dim& b);
+
 // The broadcast of two dims. A known extent other than 1 wins: the other is 1 or the same. Where two extents contradict
 // each other the call will fail, unless what the model declares is wrong; the call knows better.
 Dim Broadcast(const Dim& a, const Dim& b);

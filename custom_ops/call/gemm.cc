@@ -16,12 +16,6 @@ namespace {
   throw Error(text);
 }
 
-std::int64_t Elements(const std::int64_t* dims, std::size_t count) {
-  std::int64_t product = 1;
-  for (std::size_t k = 0; k < count; ++k) product *= dims[k];
-  return product;
-}
-
 Shape Leading(const Shape& shape) {
   Shape leading{};
   leading.rank = shape.rank - 2;
@@ -54,7 +48,8 @@ void Append(const BatchDim& dim, Product* product) {
   product->batch[product->batch_dims++] = dim;
 }
 
-// One matrix b for all: rows of every a are rows of one large matrix. Otherwise products in a batch.
+// The output is not empty. One matrix b for all: rows of every a are rows of one large matrix. Otherwise products in a
+// batch.
 void SetBatch(const Gemm& gemm, const Shape* inputs, const Shape& batch, Product* product) {
   product->batch_dims = 0;
   if (!gemm.transpose_a && Elements(inputs[gemm.b].dims, inputs[gemm.b].rank - 2) == 1) {
@@ -98,7 +93,7 @@ Product MakeProduct(const Gemm& gemm, const Shape* inputs) {
   product.output = batch;
   product.output.dims[product.output.rank++] = product.m;
   product.output.dims[product.output.rank++] = product.n;
-  SetBatch(gemm, inputs, batch, &product);
+  if (product.output.count() > 0) SetBatch(gemm, inputs, batch, &product);
   if (gemm.bias) {
     const Shape& bias = inputs[*gemm.bias];
     const bool fits = bias.rank > 0 && bias.dims[bias.rank - 1] == product.n && Elements(bias.dims, bias.rank - 1) == 1;

@@ -28,7 +28,7 @@ struct Product {
   BatchDim batch[kMaxRank];
 };
 
-// Throws Error with all shapes where they do not fit together.
+// Where the output is empty, the batch dims are not set. Throws Error with all shapes where they do not fit together.
 Product MakeProduct(const Gemm& gemm, const Shape* inputs);
 
 }  // namespace onnxopt

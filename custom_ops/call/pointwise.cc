@@ -3,9 +3,22 @@
 #include <algorithm>
 
 #include "call/tensors.h"
+#include "program/reach.h"
 
 namespace onnxopt {
 namespace {
+
+// In place of a null pointer, by which a condition is told from an access. Never read.
+constexpr char kNothing = 0;
+
+// Throws Error where access k would read outside of its input.
+void CheckAccess(std::size_t k, const Access& access, std::int64_t offset, const Shape& shape, const Domain& domain,
+                 std::size_t input) {
+  CheckNumbers(access, offset, domain.count);
+  if (ReadsInside(access, offset, domain.condition, domain.count, shape.count())) return;
+  throw Error("access " + std::to_string(k) + " would read outside of input " + std::to_string(input) + ", which is " +
+              ToString(shape) + "; kernels.json is damaged or of another model");
+}
 
 // Some element that may be read in place of an empty input that does not matter: allocations are larger than 8 bytes.
 const void* Readable(const Domain& domain, std::size_t outputs) {
@@ -68,33 +81,45 @@ void PointwiseKernel::ComputeIndexed(OrtKernelContext* context, const Shape* sha
   const Program& program = program_;
   const Sizes sizes(*program.index, shapes, program.inputs.size());
   Domain domain;
-  domain.count = 0;
-  for (std::size_t k = 0; k < program.outputs.size(); ++k) {
-    const Shape shape = sizes.OutputShape(k);
-    domain.output[k] = OutputTensor(context, k, shape);
-    domain.count = shape.count();
+  domain.count = sizes.OutputShape(0).count();
+  for (std::size_t k = 1; k < program.outputs.size(); ++k) {
+    if (sizes.OutputShape(k).count() == domain.count) continue;
+    throw Error("outputs of " + ToString(sizes.OutputShape(0)) + " and " + ToString(sizes.OutputShape(k)) +
+                " differ in size; kernels.json is damaged or of another model");
   }
-  if (domain.count == 0) return;
-  FillLeaves(*program.index, program.inputs, sizes, data, &domain);
-  Run(domain, context);
+  if (domain.count > 0) FillLeaves(*program.index, {program.inputs, shapes, data}, sizes, checked_, &domain);
+  for (std::size_t k = 0; k < program.outputs.size(); ++k) {
+    domain.output[k] = OutputTensor(context, k, sizes.OutputShape(k));
+  }
+  if (domain.count > 0) Run(domain, context);
 }
 
-void FillLeaves(const Indexing& index, const std::vector<Dtype>& inputs, const Sizes& sizes, const void* const* data,
+void FillLeaves(const Indexing& index, const Inputs& inputs, const Sizes& sizes, const CheckedShapes& checked,
                 Domain* domain) {
   const std::size_t accesses = index.accesses.size();
+  const std::uint64_t key = CheckedShapes::Key(inputs.shapes, inputs.dtypes.size());
+  const bool known = checked.Has(key);
   domain->indexed = true;
-  for (std::size_t k = 0; k < accesses; ++k) {
-    std::int64_t offset = 0;
-    domain->access[k] = sizes.Resolve(k, &offset);
-    const std::uint32_t input = index.accesses[k].input;
-    domain->input[k] = static_cast<const char*>(data[input]) + offset * static_cast<std::int64_t>(Size(inputs[input]));
-  }
+  domain->conditional = !index.conditions.empty();
   for (std::size_t k = 0; k < index.conditions.size(); ++k) {
     domain->condition[k] = sizes.ResolveCondition(k);
+    if (!known) CheckNumbers(domain->condition[k], domain->count);
     domain->input[accesses + k] = nullptr;
     domain->access[accesses + k].runs = 0;
     domain->access[accesses + k].guards = 1U << k;
   }
+  for (std::size_t k = 0; k < accesses; ++k) {
+    std::int64_t offset = 0;
+    Access& access = domain->access[k];
+    access = sizes.Resolve(k, &offset);
+    const std::uint32_t input = index.accesses[k].input;
+    if (!known) CheckAccess(k, access, offset, inputs.shapes[input], *domain, input);
+    const std::int64_t bytes = offset * static_cast<std::int64_t>(Size(inputs.dtypes[input]));
+    // Where guards keep it from being read, the beginning may lie before the tensor.
+    const auto address = reinterpret_cast<std::uintptr_t>(inputs.data[input]) + static_cast<std::uintptr_t>(bytes);
+    domain->input[k] = address == 0 ? &kNothing : reinterpret_cast<const void*>(address);
+  }
+  checked.Add(key);
 }
 
 }  // namespace onnxopt

@@ -36,6 +36,7 @@ class RowKernel : public FusedKernel {
   virtual void Run(const Grid& grid, OrtKernelContext* context) const = 0;
 
   const RowProgram& rows_;
+  CheckedShapes checked_;
 };
 
 }  // namespace onnxopt

@@ -29,24 +29,21 @@ std::optional<Dims> BaseDims(const RowProgram& program, const std::vector<std::o
 // As ONNX's Reshape: 0 takes over the dim, -1 is what is left, which is known where everything else is.
 Dims Reshaped(const Dims& dims, const std::vector<std::int64_t>& target) {
   Dims result;
-  std::int64_t left = 1;
-  bool known = true;
-  for (const Dim& dim : dims) {
-    known = known && dim.extent >= 0;
-    left *= dim.extent;
-  }
   std::size_t open = target.size();
-  std::int64_t given = 1;
+  Dim whole;
+  Dim given;
+  for (const Dim& dim : dims) whole = Times(whole, dim);
   for (std::size_t k = 0; k < target.size(); ++k) {
     if (target[k] < 0) {
       open = k;
       result.push_back(Dim{});
     } else {
       result.push_back(target[k] > 0 ? Dim{target[k], ""} : k < dims.size() ? dims[k] : Unknown());
-      given *= result.back().extent;
     }
+    given = Times(given, result.back());
   }
-  if (open < target.size()) result[open] = known && given > 0 && left % given == 0 ? Dim{left / given, ""} : Unknown();
+  const bool known = whole.extent >= 0 && given.extent > 0 && whole.extent % given.extent == 0;
+  if (open < target.size()) result[open] = known ? Dim{whole.extent / given.extent, ""} : Unknown();
   return result;
 }
 

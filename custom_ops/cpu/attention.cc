@@ -1,18 +1,17 @@
 #include "cpu/attention.h"
 
-#include <atomic>
 #include <cmath>
 #include <cstring>
 #include <vector>
 
 #include "call/attention.h"
 #include "cpu/evaluate/best_evaluator.h"
+#include "cpu/first_failure.h"
 
 namespace onnxopt {
 namespace {
 
-// One call's work: a task for every group of every sequence. An allocation failure is kept, as exceptions must not
-// reach the thread pool.
+// One call's work: a task for every group of every sequence.
 class Job {
  public:
   Job(const TokenAttention& attention, const AttentionCall& call)
@@ -25,16 +24,10 @@ class Job {
   std::size_t tasks() const { return static_cast<std::size_t>(call_.batch * attention_.groups); }
 
   void Run(std::size_t task) noexcept {
-    try {
-      Group(static_cast<std::int64_t>(task));
-    } catch (...) {
-      out_of_memory_.store(true, std::memory_order_relaxed);
-    }
+    failure_.Guard([&] { Group(static_cast<std::int64_t>(task)); });
   }
 
-  void Finish() const {
-    if (out_of_memory_.load(std::memory_order_relaxed)) throw Error("out of memory for scratch space");
-  }
+  void Finish() const { failure_.Rethrow(); }
 
  private:
   void Group(std::int64_t group) const {
@@ -108,7 +101,7 @@ class Job {
   const std::size_t size_;
   const StepFunction load_;
   const StepFunction store_;
-  std::atomic<bool> out_of_memory_{false};
+  FirstFailure failure_;
 };
 
 }  // namespace

@@ -1,7 +1,6 @@
 #include "cpu/gemm.h"
 
 #include <algorithm>
-#include <atomic>
 #include <cmath>
 #include <functional>
 #include <vector>
@@ -9,6 +8,7 @@
 #include "call/gemm.h"
 #include "call/tensors.h"
 #include "cpu/evaluate/best_evaluator.h"
+#include "cpu/first_failure.h"
 
 namespace onnxopt {
 namespace {
@@ -73,7 +73,7 @@ class Floats {
   StepFunction load_;
 };
 
-// One call's work. Tasks are independent; an allocation failure is kept, as exceptions must not reach the thread pool.
+// One call's work, in independent tasks.
 class Job {
  public:
   Job(const Gemm& gemm, const Product& product, const void* const* inputs, std::size_t part, void* output)
@@ -96,17 +96,11 @@ class Job {
   std::size_t tasks() const { return static_cast<std::size_t>(matrices_ * blocks_); }
 
   void Run(std::size_t task) noexcept {
-    try {
-      const auto t = static_cast<std::int64_t>(task);
-      Block(t / blocks_, t % blocks_ * kTaskRows);
-    } catch (...) {
-      out_of_memory_.store(true, std::memory_order_relaxed);
-    }
+    const auto t = static_cast<std::int64_t>(task);
+    failure_.Guard([&] { Block(t / blocks_, t % blocks_ * kTaskRows); });
   }
 
-  void Finish() const {
-    if (out_of_memory_.load(std::memory_order_relaxed)) throw Error("out of memory for scratch space");
-  }
+  void Finish() const { failure_.Rethrow(); }
 
  private:
   // Rows [row, row + kTaskRows) of one matrix of the batch.
@@ -209,7 +203,7 @@ class Job {
   std::vector<float> bias_;
   std::int64_t matrices_;
   std::int64_t blocks_;
-  std::atomic<bool> out_of_memory_{false};
+  FirstFailure failure_;
 };
 
 }  // namespace

@@ -1,7 +1,6 @@
 #include "cpu/pointwise.h"
 
 #include <algorithm>
-#include <atomic>
 #include <cstring>
 #include <new>
 
@@ -10,6 +9,7 @@
 #include "cpu/blocks/peephole.h"
 #include "cpu/blocks/stream_store.h"
 #include "cpu/blocks/tiling.h"
+#include "cpu/first_failure.h"
 
 namespace onnxopt {
 namespace {
@@ -75,19 +75,13 @@ class Job {
 
   std::uint64_t tasks() const { return (domain_.count - 1) / task_ + 1; }
 
-  // Runs task `t`. Keeps an allocation failure for Finish, as exceptions must not reach the thread pool.
   void Run(std::uint64_t t) noexcept {
-    try {
-      RunRange(t * task_, std::min(domain_.count, (t + 1) * task_));
-    } catch (...) {
-      out_of_memory_.store(true, std::memory_order_relaxed);
-    }
+    failure_.Guard([&] { RunRange(t * task_, std::min(domain_.count, (t + 1) * task_)); });
   }
 
-  void Finish() const {
-    if (out_of_memory_.load(std::memory_order_relaxed)) throw Error("out of memory for scratch space");
-  }
+  void Finish() const { failure_.Rethrow(); }
 
+  // Throws Error where an integer is divided by zero.
   void RunRange(std::uint64_t first, std::uint64_t last) const {
     thread_local Scratch scratch;
     unsigned char** const at = scratch.Table(plan_.places);
@@ -95,6 +89,8 @@ class Job {
     for (const Slot& slot : plan_.slots) at[slot.place] = arena + slot.offset;
     for (const Slot& constant : plan_.constants)
       at[constant.place] = Bytes(program_.code[constant.offset].value.data());
+    unsigned char zero_divisor = 0;
+    if (plan_.zero_divisor != kNoPlace) at[plan_.zero_divisor] = &zero_divisor;
     for (const std::uint32_t k : plan_.used) PrepareInput(k, at, first);
     for (const Step& step : plan_.prologue) RunStep(step, at, plan_.block);
     for (std::uint64_t i = first; i < last;) {
@@ -104,6 +100,7 @@ class Job {
       i += n;
     }
     if (streams_) StreamFence();
+    if (zero_divisor != 0) throw Error("integer division or modulo by zero");
   }
 
  private:
@@ -183,7 +180,7 @@ class Job {
   const std::uint64_t task_;  // elements a task, a multiple of the block
   const bool streams_;        // outputs go past the caches
   const bool staged_;         // a block of outputs is written when all of its inputs were read
-  std::atomic<bool> out_of_memory_{false};
+  FirstFailure failure_;
 };
 
 }  // namespace

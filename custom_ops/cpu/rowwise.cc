@@ -1,11 +1,11 @@
 #include "cpu/rowwise.h"
 
 #include <algorithm>
-#include <atomic>
 #include <cstring>
 #include <numeric>
 
 #include "cpu/blocks/peephole.h"
+#include "cpu/first_failure.h"
 #include "cpu/pointwise.h"
 #include "cpu/reduce.h"
 
@@ -24,6 +24,7 @@ class Runner {
       : piece_(piece) {
     domain_.count = over_rows ? grid.rows() : grid.domain.count;
     domain_.indexed = grid.domain.indexed;
+    domain_.conditional = grid.domain.conditional;
     std::copy_n(grid.domain.condition, rows.conditions(), domain_.condition);
     const Shape row_shape{3, {Int(grid.outer), 1, Int(grid.inner)}};
     const Shape shape{3, {Int(grid.outer), over_rows ? 1 : Int(grid.columns), Int(grid.inner)}};
@@ -120,7 +121,6 @@ class RowJob {
 
   std::uint64_t tasks() const { return (grid_.outer - 1) / task_ + 1; }
 
-  // Keeps a failure for Finish, as exceptions must not reach the thread pool.
   void Run(std::uint64_t t) noexcept {
     Guard([&] { RunOuter(t * task_, std::min(grid_.outer, (t + 1) * task_)); });
   }
@@ -159,19 +159,12 @@ class RowJob {
     RunOutput(row_output_, true, 0, grid_.rows());
   }
 
-  // Calls body, and keeps a failure for Finish.
   template <typename Body>
   void Guard(Body&& body) noexcept {
-    try {
-      body();
-    } catch (...) {
-      failed_.store(true, std::memory_order_relaxed);
-    }
+    failure_.Guard(body);
   }
 
-  void Finish() const {
-    if (failed_.load(std::memory_order_relaxed)) throw Error("out of memory for scratch space");
-  }
+  void Finish() const { failure_.Rethrow(); }
 
  private:
   void RunOuter(std::uint64_t begin, std::uint64_t end) {
@@ -299,7 +292,7 @@ class RowJob {
   std::vector<std::optional<Runner>> row_;
   std::optional<Runner> output_;
   std::optional<Runner> row_output_;
-  std::atomic<bool> failed_{false};
+  FirstFailure failure_;
 };
 
 std::unique_ptr<const CpuPiece> Make(const Piece& piece) { return std::make_unique<const CpuPiece>(piece); }

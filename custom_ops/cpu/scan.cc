@@ -1,11 +1,11 @@
 #include "cpu/scan.h"
 
 #include <algorithm>
-#include <atomic>
 #include <type_traits>
 #include <vector>
 
 #include "cpu/blocks/peephole.h"
+#include "cpu/first_failure.h"
 #include "cpu/pointwise.h"
 
 namespace onnxopt {
@@ -90,17 +90,12 @@ class ScanJob {
     } else {
       RunLong(parallel);
     }
-    if (failed_.load(std::memory_order_relaxed)) throw Error("out of memory for scratch space");
+    failure_.Rethrow();
   }
 
-  // Calls body, and keeps a failure for Run, as exceptions must not reach the thread pool.
   template <typename Body>
   void Guard(Body&& body) noexcept {
-    try {
-      body();
-    } catch (...) {
-      failed_.store(true, std::memory_order_relaxed);
-    }
+    failure_.Guard(body);
   }
 
  private:
@@ -205,7 +200,7 @@ class ScanJob {
   const Runner& element_;
   const Runner& output_;
   const std::uint64_t slab_;
-  std::atomic<bool> failed_{false};
+  FirstFailure failure_;
 };
 
 template <typename Body>

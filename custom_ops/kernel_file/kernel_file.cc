@@ -1,22 +1,17 @@
 #include "kernel_file/kernel_file.h"
 
-#include <unistd.h>
-
-#include <cerrno>
-#include <cstring>
-#include <fstream>
-#include <iterator>
 #include <limits>
 #include <set>
 
 #include "kernel_file/fields.h"
+#include "support/file.h"
+#include "support/sealed_json.h"
 #include "support/sha256.h"
 
 namespace onnxopt {
 namespace {
 
-constexpr std::uint64_t kSchema = 2;
-constexpr std::uint64_t kMaxSchema = std::numeric_limits<std::uint32_t>::max();
+constexpr std::uint64_t kSchema = 3;
 
 const KindReader& ReadKind(const JsonReader& json, const FindReader& find) {
   const KindReader* const reader = find(json.Text());
@@ -38,36 +33,28 @@ Kernel ReadKernel(const JsonReader& json, bool has_fatbin, const FindReader& fin
   return kernel;
 }
 
-std::vector<char> ReadFile(const std::string& path) {
-  std::ifstream stream(path, std::ios::binary);
-  if (!stream) throw Error("cannot read " + path + ": " + std::strerror(errno));
-  std::vector<char> bytes{std::istreambuf_iterator<char>(stream), std::istreambuf_iterator<char>()};
-  if (stream.bad()) throw Error("cannot read " + path + ": " + std::strerror(errno));
-  return bytes;
-}
-
 std::vector<char> ReadFatbin(const JsonReader& json, const std::string& folder) {
   const std::string name = json["file"].Text();
   if (name.find('/') != std::string::npos) json["file"].Fail("leaves the folder of kernels.json");
   const std::uint64_t size = json["bytes"].Number(1, std::numeric_limits<std::int64_t>::max());
   const std::string expected = json["sha256"].Text();
-  std::vector<char> bytes = ReadFile(folder + "/" + name);
+  if (Printable(name) != name) json["file"].Fail("is \"" + name + "\", which is no file's name");
+  const std::string path = folder + "/" + name;
+  const std::optional<std::string> file = ReadFile(path);
+  if (!file) throw Error("cannot read " + path + ": there is no such file");
+  const std::string& bytes = *file;
   if (bytes.size() != size) {
-    throw Error(folder + "/" + name + " has " + std::to_string(bytes.size()) + " bytes where kernels.json says " +
+    throw Error(path + " has " + std::to_string(bytes.size()) + " bytes where kernels.json says " +
                 std::to_string(size));
   }
   const std::string found = Sha256(bytes.data(), bytes.size());
   if (found != expected) {
-    throw Error(folder + "/" + name + " has sha256 " + found + " where kernels.json says " + expected);
+    throw Error(path + " has sha256 " + found + " where kernels.json says " + Printable(expected));
   }
-  return bytes;
+  return {bytes.begin(), bytes.end()};
 }
 
 KernelFile ReadKernels(const JsonReader& json, const std::string& path, const FindReader& find) {
-  const std::uint64_t schema = json["schema"].Number(0, kMaxSchema);
-  if (schema != kSchema) {
-    json["schema"].Fail("is " + std::to_string(schema) + ", and this library reads schema " + std::to_string(kSchema));
-  }
   KernelFile file;
   file.path = path;
   const JsonReader fatbin = json["fatbin"];
@@ -80,27 +67,16 @@ KernelFile ReadKernels(const JsonReader& json, const std::string& path, const Fi
   return file;
 }
 
-// The parser's messages quote the file, and callers such as Python take messages to be UTF-8.
-std::string Ascii(std::string text) {
-  for (char& c : text) {
-    if (static_cast<unsigned char>(c) >= 0x80) c = '?';
-  }
-  return text;
-}
-
 }  // namespace
 
 std::optional<KernelFile> ReadKernelFile(const std::string& path, const FindReader& find) {
-  if (access(path.c_str(), F_OK) != 0 && errno == ENOENT) return std::nullopt;
-  const std::string advice = "; restore the artifact folder or write it again with onnxopt";
   try {
-    const std::vector<char> text = ReadFile(path);
-    const nlohmann::json json = nlohmann::json::parse(text.begin(), text.end());
+    const std::optional<std::string> text = ReadFile(path);
+    if (!text) return std::nullopt;
+    const nlohmann::json json = ReadSealedJson(*text, kSchema);
     return ReadKernels(JsonReader(json, ""), path, find);
-  } catch (const nlohmann::json::exception& e) {
-    throw Error(path + ": not valid JSON: " + Ascii(e.what()) + advice);
   } catch (const Error& e) {
-    throw Error(path + ": " + e.what() + advice);
+    throw Error(path + ": " + e.what() + "; restore the artifact folder or write it again with onnxopt");
   }
 }
 

@@ -20,6 +20,7 @@ Piece ReadPiece(const JsonReader& json) {
   json["reads"].Each(
       [&](const JsonReader& slot) { piece.reads.push_back(static_cast<std::uint32_t>(slot.Number(0, kMaxSlot))); });
   piece.program = ReadProgram(json);
+  if (piece.program.index) json["index"].Fail("is there, where only a whole kernel has one");
   return piece;
 }
 
@@ -118,6 +119,9 @@ Variant ReadRowVariant(const JsonReader& json, const RowProgram& program, std::s
   const bool whole = variant.cluster > 1 || shape.layout == Layout::kPiped || shape.layout == Layout::kRing;
   if (whole && shape.lanes != variant.threads * variant.cluster) {
     json["lanes"].Fail("are not those of the cluster");
+  }
+  if (shape.layout == Layout::kStrided && (variant.cluster > 1 || shape.lanes > variant.threads)) {
+    json["lanes"].Fail("are not those of a block");
   }
   if (variant.modes.size() != program.leaves() || variant.modes.find_first_not_of("FKDC*") != std::string::npos) {
     json["modes"].Fail("is \"" + variant.modes + "\", not one of the letters FKDC* for each of " +

@@ -2,6 +2,7 @@
 
 #include "kernel_file/fields.h"
 #include "kernel_file/pointwise.h"
+#include "kernel_file/rowwise.h"
 
 namespace onnxopt {
 namespace {
@@ -45,6 +46,12 @@ Scan ReadScan(const JsonReader& json) {
   scan.output = ReadProgram(json["output"]);
   Check(scan, json);
   return scan;
+}
+
+Variant ReadScanVariant(const JsonReader& json, const Scan& scan) {
+  Variant variant = ReadRowVariant(json, scan.rows, kScanLaunches);
+  if (variant.unroll == 0) json["unroll"].Fail("is 0, and scans go along their rows chunk by chunk");
+  return variant;
 }
 
 }  // namespace onnxopt

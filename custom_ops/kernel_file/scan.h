@@ -1,6 +1,7 @@
 // Scan kernels in kernels.json.
 #pragma once
 
+#include "kernel_file/kernel.h"
 #include "program/scan.h"
 #include "support/json_reader.h"
 
@@ -8,5 +9,7 @@ namespace onnxopt {
 
 // The fields of a scan, which lie in `json` itself; verified.
 Scan ReadScan(const JsonReader& json);
+
+Variant ReadScanVariant(const JsonReader& json, const Scan& scan);
 
 }  // namespace onnxopt

@@ -16,7 +16,7 @@ class ScanKind final : public Kind {
   void ReadMeaning(const JsonReader& json, Kernel* kernel) const override { kernel->meaning.Set(ReadScan(json)); }
 
   Variant ReadVariant(const JsonReader& json, const Kernel& kernel) const override {
-    return ReadRowVariant(json, kernel.meaning.As<Scan>().rows, kScanLaunches);
+    return ReadScanVariant(json, kernel.meaning.As<Scan>());
   }
 
   void CheckVariants(const JsonReader& json, bool has_fatbin, Kernel* kernel) const override {

@@ -99,7 +99,9 @@ Shape Sizes::OutputShape(std::size_t k) const {
 Access Sizes::Resolve(std::size_t k, std::int64_t* offset) const {
   const InputAccess& access = indexing_.accesses[k];
   *offset = 0;
-  for (const Extent& e : access.offset) *offset += e.Value(sizes_);
+  for (const Extent& e : access.offset) {
+    if (__builtin_add_overflow(*offset, e.Value(sizes_), offset)) throw Error("index: an offset exceeds 2^63");
+  }
   Access resolved;
   Fill(access.terms, &resolved);
   resolved.guards = 0;

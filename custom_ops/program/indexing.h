@@ -1,6 +1,7 @@
 // How a kernel with index operations reads its inputs: the C++ side of onnxopt/indexing.py.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -72,6 +73,24 @@ struct Condition {
   }
 };
 
+// Narrows [*begin, *end) to where low <= start + t * step < high. What is left lies inside, also where it is empty.
+inline void Narrow(std::int64_t start, std::int64_t step, std::int64_t low, std::int64_t high, std::int64_t* begin,
+                   std::int64_t* end) {
+  if (step == 0) {
+    if (start < low || start >= high) *end = *begin;
+    return;
+  }
+  if (step < 0) {  // the same with the number line turned around
+    Narrow(-start, -step, 1 - high, 1 - low, begin, end);
+    return;
+  }
+  const auto reach = [&](std::int64_t bound) {  // the first t with start + t * step >= bound
+    return bound <= start ? 0 : (bound - start + step - 1) / step;
+  };
+  *begin = std::min(std::max(*begin, reach(low)), *end);
+  *end = std::max(*begin, std::min(*end, reach(high)));
+}
+
 // The numbers of one call.
 class Sizes {
  public:
@@ -79,8 +98,8 @@ class Sizes {
   Sizes(const Indexing& indexing, const Shape* inputs, std::size_t count);
 
   Shape OutputShape(std::size_t k) const;
-  std::uint64_t Value(const Extent& extent) const { return static_cast<std::uint64_t>(extent.Value(sizes_)); }
-  // The terms of access `k`, and its offset in elements.
+  std::int64_t Value(const Extent& extent) const { return extent.Value(sizes_); }
+  // The terms of access `k`, and its offset in elements. Both are as kernels.json says: reach.h checks them.
   Access Resolve(std::size_t k, std::int64_t* offset) const;
   Condition ResolveCondition(std::size_t k) const;
 

@@ -129,7 +129,7 @@ void RowProgram::Verify() const {
     index->VerifyExtents(domain, "the domain");
   }
   if (domain.size() != (index ? 3 : 0)) throw Error("domain: not three extents, or no index");
-  if (inputs.empty() || leaves() > kMaxInputs || leaves() != operands.size()) {
+  if (inputs.empty() || inputs.size() > kMaxInputs || leaves() > kMaxInputs || leaves() != operands.size()) {
     throw Error("inputs: none, too many, or not as many as operands");
   }
   if (outputs.empty() || outputs.size() > kMaxOutputs || outputs.size() != results.size()) {
@@ -145,8 +145,9 @@ void RowProgram::Verify() const {
   }
   if (bases != 1) throw Error("views: not one view that inputs are broadcast into");
   if (first >= last || last > views[0].rank) throw Error("axes: not axes of view 0");
-  for (const Operand& operand : operands) {
-    if (operand.view >= views.size() || operand.trailing >= kMaxRank) throw Error("operands: no such view");
+  for (std::size_t k = 0; k < operands.size(); ++k) {
+    if (operands[k].view >= views.size() || operands[k].trailing >= kMaxRank) throw Error("operands: no such view");
+    if (operands[k].row && k >= accesses()) throw Error("operands: a condition is not one of a row");
   }
   for (const Result& result : results) {
     if (result.view >= views.size() || (result.form != Form::kElement && result.view != 0)) {

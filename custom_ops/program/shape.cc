@@ -2,13 +2,20 @@
 
 #include <algorithm>
 
+#include "support/error.h"
+
 namespace onnxopt {
 
-std::uint64_t Shape::count() const {
-  std::uint64_t product = 1;
-  for (std::size_t k = 0; k < rank; ++k) product *= static_cast<std::uint64_t>(dims[k]);
+std::int64_t Elements(const std::int64_t* dims, std::size_t count) {
+  if (std::find(dims, dims + count, 0) != dims + count) return 0;
+  std::int64_t product = 1;
+  for (std::size_t k = 0; k < count; ++k) {
+    if (__builtin_mul_overflow(product, dims[k], &product)) throw Error("a tensor has more than 2^63 elements");
+  }
   return product;
 }
+
+std::uint64_t Shape::count() const { return static_cast<std::uint64_t>(Elements(dims, rank)); }
 
 bool Shape::operator==(const Shape& other) const {
   return rank == other.rank && std::equal(dims, dims + rank, other.dims);

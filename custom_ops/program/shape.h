@@ -18,9 +18,13 @@ struct Shape {
   std::size_t rank;
   std::int64_t dims[kMaxRank];
 
+  // Throws Error where there are more than 2^63 elements.
   std::uint64_t count() const;
   bool operator==(const Shape& other) const;
 };
+
+// The product of dims; 0 where one of them is 0, however large the others are. Throws Error above 2^63.
+std::int64_t Elements(const std::int64_t* dims, std::size_t count);
 
 // As "[2, 3]".
 std::string ToString(const Shape& shape);

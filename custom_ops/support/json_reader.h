@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "support/error.h"
+#include "support/printable.h"
 
 namespace onnxopt {
 
@@ -15,7 +16,7 @@ class JsonReader {
  public:
   JsonReader(const nlohmann::json& value, std::string path) : value_(value), path_(std::move(path)) {}
 
-  [[noreturn]] void Fail(const std::string& problem) const { throw Error(path_ + " " + problem); }
+  [[noreturn]] void Fail(const std::string& problem) const { throw Error(Printable(path_ + " " + problem)); }
 
   bool Has(const char* key) const { return value_.is_object() && value_.contains(key); }
 

@@ -4,6 +4,7 @@
 #include <onnxruntime_c_api.h>
 
 #include <exception>
+#include <new>
 #include <string>
 
 #include "support/error.h"
@@ -25,6 +26,8 @@ OrtStatus* Guard(const char* where, Body&& body) noexcept {
   try {
     body();
     return nullptr;
+  } catch (const std::bad_alloc&) {
+    return Ort().CreateStatus(ORT_FAIL, "onnxopt: out of memory");
   } catch (const std::exception& e) {
     try {
       return Ort().CreateStatus(ORT_FAIL, ("onnxopt: " + std::string(where) + ": " + e.what()).c_str());

@@ -17,7 +17,8 @@ from pathlib import Path
 
 from onnxopt import caches, files, leftovers
 
-_FORMAT = b"onnxopt compiled image 1"
+# Also part of the key of what was compiled: another release that shares the folder reads no file of another format.
+FORMAT = b"onnxopt compiled image 1"
 _DIGEST_BYTES = 32
 _CONSEQUENCE = "compiled kernels are not kept"
 
@@ -107,4 +108,4 @@ def opened(folder: Path) -> Iterator[ImageCache]:
 
 
 def _digest(name: str, content: bytes) -> bytes:
-    return hashlib.sha256(_FORMAT + b"\0" + name.encode() + b"\0" + content).digest()
+    return hashlib.sha256(FORMAT + b"\0" + name.encode() + b"\0" + content).digest()

@@ -2,18 +2,19 @@
 
 The library reads the file from its own folder and validates it by the same rules (custom_ops/kernel_file/).
 docs/artifact.md describes the file.
+The file carries a digest of itself and one of the fatbin: the library refuses a file that was changed.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import hashlib
-import json
 from collections.abc import Sequence
 
+from onnxopt.codegen import sealed_json
 from onnxopt.fusion.region import Kernel
 
-SCHEMA = 2
+SCHEMA = 3  # the library reads its own schema only; schema 2 was the same without the digest
 FATBIN = "kernels.fatbin"
 
 
@@ -22,8 +23,7 @@ def to_json(kernels: Sequence[Kernel], fatbin: bytes | None) -> str:
     described = None
     if fatbin is not None:
         described = {"file": FATBIN, "sha256": hashlib.sha256(fatbin).hexdigest(), "bytes": len(fatbin)}
-    document = {"schema": SCHEMA, "fatbin": described, "kernels": [_kernel(k) for k in kernels]}
-    return json.dumps(document, indent=1) + "\n"
+    return sealed_json.seal({"schema": SCHEMA, "fatbin": described, "kernels": [_kernel(k) for k in kernels]})
 
 
 def _kernel(kernel: Kernel) -> dict[str, object]:

@@ -94,7 +94,8 @@ def _image(
             "kernels for GPUs need CUDA's run-time compiler: pip install 'cuda-bindings<13' nvidia-cuda-nvrtc-cu12, "
             f"or leave them out with --arch none ({str(error).splitlines()[0]})"
         ) from None
-    key = hashlib.sha256(repr((source, sorted(headers.items()), target, OPTIONS, version)).encode()).hexdigest()
+    compiled_from = (source, sorted(headers.items()), target, OPTIONS, version, image_cache.FORMAT)
+    key = hashlib.sha256(repr(compiled_from).encode()).hexdigest()
     image_name, log_name = f"{key}.{'cubin' if target.startswith('sm_') else 'ptx'}", f"{key}.log"
     cached_image, cached_log = cache.read(image_name), cache.read(log_name)
     if cached_image is not None and cached_log is not None:

@@ -168,8 +168,10 @@ _ROWS = (
     _binary("Add", 7, NUMBERS, lambda x, y: x + y),
     _binary("Sub", 7, NUMBERS, lambda x, y: x - y),
     _binary("Mul", 7, NUMBERS, lambda x, y: x * y),
+    # Integers by zero: an error on the CPU as ONNX Runtime's; 0 on a GPU. The lowest one by -1 wraps.
     Operator("Div", 7, (2, 2), NUMBERS, _div),
     Operator("Pow", 7, (2, 2), NUMBERS, _pow, operands={1: Operand(NUMBERS)}, samples=(0.1, 3.0), ulp=8),
+    # Integers by zero: an error on the CPU as ONNX Runtime's; x on a GPU. By -1: 0.
     Operator(
         "Mod",
         10,

@@ -43,7 +43,9 @@ PRIMITIVES: dict[str, Primitive] = {
     # conversions. cast: to `dtype`. narrow: rounded to the storage dtype `storage`, still as float32
     "cast": Primitive(1, _ANY),
     "narrow": Primitive(1, frozenset({"float32"}), cost=2),
-    # arithmetic. Integers wrap around, div of integers truncates, and x / 0 of integers is 0
+    # arithmetic. Integers wrap around, also the lowest one by -1; div of integers truncates. On integers x / 0 is 0 and
+    # x mod 0 is x, but the CPU kernel reports an error, as ONNX Runtime's operators do, where no condition leaves
+    # elements out
     "neg": Primitive(1, _NUMBER),
     "abs": Primitive(1, _NUMBER),
     "sign": Primitive(1, _NUMBER, cost=2),

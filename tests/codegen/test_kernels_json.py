@@ -21,8 +21,8 @@ def _kernels() -> tuple[Kernel, ...]:
 def test_every_kernel_is_described() -> None:
     kernels = _kernels()
     document = json.loads(kernels_json.to_json(kernels, b"image"))
-    assert list(document) == ["schema", "fatbin", "kernels"]
-    assert document["schema"] == 2
+    assert list(document) == ["sha256", "schema", "fatbin", "kernels"]
+    assert document["schema"] == 3
     assert document["fatbin"] == {"file": "kernels.fatbin", "sha256": hashlib.sha256(b"image").hexdigest(), "bytes": 5}
     assert [k["name"] for k in document["kernels"]] == [k.name for k in kernels]
     first, described = kernels[0], document["kernels"][0]

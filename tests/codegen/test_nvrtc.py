@@ -111,6 +111,18 @@ def test_the_default_cache_is_where_xdg_says(tmp_path: Path, monkeypatch: pytest
     assert [image[:-32] for image in images] == [b"compute_75", b"sm_75"]  # a digest follows
 
 
+def test_files_of_another_format_have_other_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A release that writes another format may share the folder, and may not check what it reads."""
+    monkeypatch.setattr(compiling, "_compile", lambda source, headers, target: (target.encode(), ""))
+    monkeypatch.setattr(compiling, "_fatbin", lambda images: b"+".join(images.values()))
+    compile_cuda(SOURCE, ["sm_75"], tmp_path)
+    own = {path.name for path in tmp_path.iterdir()}
+    monkeypatch.setattr(compiling.image_cache, "FORMAT", b"onnxopt compiled image 0")
+    compile_cuda(SOURCE, ["sm_75"], tmp_path)
+    assert len(own) == 4
+    assert len({path.name for path in tmp_path.iterdir()}) == 8
+
+
 def test_the_log_is_in_the_error(tmp_path: Path) -> None:
     with pytest.raises(
         CompileError, match=r"does not compile for (sm|compute)_75:\n.*onnxopt_kernels.cu\(1\): error"

@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from onnxopt.codegen import sealed_json
+
 REPOSITORY = Path(__file__).parents[2]
 CUSTOM_OPS = REPOSITORY / "custom_ops"
 # fmt: off
@@ -19,7 +21,8 @@ _SOURCES = (
     "cuda/launch/allocator", "cuda/launch/driver", "cuda/launch/launcher", "cuda/launch/library",
     "cuda/launch/stopwatch", "cuda/launch/stream", "kernel_file/fatbin", "kernel_file/measured/file",
     "kernel_file/measured/launch_choices",
-    "support/library_path", "support/ort", "support/portability",
+    "support/file", "support/library_path", "support/ort", "support/portability",
+    "support/sealed_json", "support/sha256",
 )
 # fmt: on
 H200 = {"FAKE_GPU": "NVIDIA H200"}
@@ -76,7 +79,7 @@ def entry(**changes: object) -> dict[str, object]:
 
 
 def write(file: Path, *entries: dict[str, object]) -> None:
-    file.write_text(json.dumps({"schema": 1, "entries": list(entries)}))
+    file.write_text(sealed_json.seal({"schema": 2, "entries": list(entries)}))
 
 
 def test_without_a_file_the_rule_decides(program: Path, beside: Path) -> None:
@@ -133,8 +136,10 @@ def test_nothing_is_measured_under_capture(program: Path, beside: Path, tmp_path
     ("text", "problem"),
     [
         ("{", "not valid JSON"),
-        ('{"schema": 2, "entries": []}', "schema is not an integer from 1 to 1"),
-        ('{"schema": 1, "entries": [{"gpu": "x"}]}', "has no field"),
+        ('{"schema": 1, "entries": []}', "schema is 1, and this library reads schema 2"),
+        ('{"schema": 2, "entries": []}', "its first line is no sha256 of the others"),
+        (sealed_json.seal({"schema": 2, "entries": []}).replace("[]", "[ ]"), "was changed after it was written"),
+        (sealed_json.seal({"schema": 2, "entries": [{"gpu": "x"}]}), "entries[0] has no field"),
     ],
 )
 def test_a_damaged_file_is_an_error_that_names_it(program: Path, beside: Path, text: str, problem: str) -> None:

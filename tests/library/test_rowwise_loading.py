@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from onnxopt.codegen import kernels_json
+from onnxopt.codegen import kernels_json, sealed_json
 from tests.support.custom_ops_artifact import copy_library
 from tests.support.custom_ops_damage import set_field
 from tests.support.rowwise_models import Fused, fused, session
@@ -59,7 +59,7 @@ def test_damaged(name: str, tmp_path) -> None:
     document = json.loads(kernels_json.to_json(found.kernels, None))
     set_field(field, value)(document)
     library = copy_library(tmp_path)
-    (tmp_path / "kernels.json").write_text(json.dumps(document))
+    (tmp_path / "kernels.json").write_text(sealed_json.seal(document))
     with pytest.raises(Exception, match=re.escape(message)) as caught:
         session(found.optimized, library)
     assert "kernels.json" in str(caught.value)

@@ -16,6 +16,7 @@ import onnx.numpy_helper
 
 import onnxopt
 from onnxopt.artifact import minisign
+from onnxopt.codegen import sealed_json
 from onnxopt.runtime import providers
 from onnxopt.tools.tuning import recording
 from tests.support.small_models import CHAIN, NOTHING_TO_FUSE, write
@@ -69,7 +70,7 @@ def full(output: Path) -> Path:
         output.with_suffix(".onnx"), output, archs=["sm_90"], external_data=True, portable=True, launch_choices=True
     )
     beside: dict[str, str | None] = {
-        name: json.dumps({"schema": 1, "entries": []}) for name in ("gemm_algos.json", "launches.json")
+        name: sealed_json.seal({"schema": 2, "entries": []}) for name in ("gemm_algos.json", "launches.json")
     }
     recording.record(output, "h200", providers.read(output, "h200"), beside, minisign.generate_key())
     return output

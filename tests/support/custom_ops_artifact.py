@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import hashlib
 import pathlib
 import shutil
 
@@ -11,6 +11,7 @@ import onnx
 import onnxruntime as ort
 from onnx import TensorProto, helper
 
+from onnxopt.codegen import kernels_json, sealed_json
 from onnxopt.program.pointwise import Instruction, Program
 
 LIBRARY = pathlib.Path(__file__).parents[2] / "onnxopt" / "lib" / "libonnxopt_ops.so"
@@ -41,9 +42,23 @@ def kernel(program: Program, name: str = NAME, cpu: bool = True, variants=()) ->
 def write(folder: pathlib.Path, kernels: list[dict], fatbin: dict | None = None, **fields) -> pathlib.Path:
     """Puts a copy of the library and a kernels.json into `folder`; returns the path of the copy."""
     library = copy_library(folder)
-    text = json.dumps({"schema": 2, "fatbin": fatbin, "kernels": kernels, **fields})
+    text = sealed_json.seal({"schema": kernels_json.SCHEMA, "fatbin": fatbin, "kernels": kernels, **fields})
     (folder / "kernels.json").write_text(text)
     return library
+
+
+def negation(folder: pathlib.Path) -> tuple[pathlib.Path, bytes]:
+    """A library whose kernel negates under a function that does not, with a fatbin that no CPU session loads.
+
+    And a model of that node with input x0, whose result tells which of the two ran.
+    """
+    fatbin = b"\x50\xed\x55\xba" + bytes(60)
+    described = {"file": "kernels.fatbin", "sha256": hashlib.sha256(fatbin).hexdigest(), "bytes": len(fatbin)}
+    variant = {"symbol": "K_strided", "modes": "*", "index": 32, "vector": 4, "unroll": 1, "threads": 128}
+    library = write(folder, [kernel(one_op("neg", ("float32",), "float32"), variants=[variant])], described)
+    (folder / "kernels.fatbin").write_bytes(fatbin)
+    body = [helper.make_node("Identity", ["x0"], ["y0"])]
+    return library, model(body, [("float32", ["n"])], [("float32", ["n"])]).SerializeToString()
 
 
 def copy_library(folder: pathlib.Path) -> pathlib.Path:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import copy
 import hashlib
-import json
 import pathlib
 from collections.abc import Callable
 from typing import Any
 
+from onnxopt.codegen import kernels_json, sealed_json
 from onnxopt.program.pointwise import Instruction, Program
 
 FATBIN = b"not a fatbin"
@@ -33,7 +33,7 @@ def document() -> dict[str, Any]:
     program.verify()
     kernel = {"name": "K", "kind": "pointwise", **program.to_json(), "cpu": True, "variants": [dict(VARIANT)]}
     fatbin = {"file": "kernels.fatbin", "sha256": hashlib.sha256(FATBIN).hexdigest(), "bytes": len(FATBIN)}
-    return {"schema": 2, "fatbin": fatbin, "kernels": [kernel]}
+    return {"schema": kernels_json.SCHEMA, "fatbin": fatbin, "kernels": [kernel]}
 
 
 def set_field(path: str, value: Any) -> Callable[[dict[str, Any]], None]:
@@ -59,8 +59,8 @@ def _twice(text: dict[str, Any]) -> None:
 # what to do to the document, and a part of the message that must come back
 DAMAGE: dict[str, tuple[Callable[[dict[str, Any]], None], str]] = {
     "no schema": (set_field("schema", ...), 'has no field "schema"'),
-    "another schema": (set_field("schema", 1), "schema is 1"),
-    "schema is a text": (set_field("schema", "2"), "schema is not an integer"),
+    "another schema": (set_field("schema", 2), "schema is 2, and this library reads schema 3"),
+    "schema is a text": (set_field("schema", "3"), "schema is not an integer"),
     "no kernels": (set_field("kernels", ...), 'has no field "kernels"'),
     "kernels is an object": (set_field("kernels", {}), "kernels is not an array"),
     "a kernel is a number": (set_field("kernels.0", 7), "kernels[0] is not an object"),
@@ -113,8 +113,8 @@ DAMAGE: dict[str, tuple[Callable[[dict[str, Any]], None], str]] = {
 
 
 def write(folder: pathlib.Path, damage: Callable[[dict[str, Any]], None]) -> None:
-    """Writes the damaged kernels.json and the fatbin into a folder that holds the library."""
+    """Writes the damaged kernels.json, whose digest fits, and the fatbin into a folder that holds the library."""
     text = document()
     damage(text)
-    (folder / "kernels.json").write_text(json.dumps(text))
+    (folder / "kernels.json").write_text(sealed_json.seal(text))
     (folder / "kernels.fatbin").write_bytes(FATBIN)

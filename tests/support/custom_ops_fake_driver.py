@@ -1,4 +1,7 @@
-"""A stand-in for libcuda.so.1 with one GPU that accepts every call: registering for CUDA can be tested without one."""
+"""A stand-in for libcuda.so.1 with one GPU that accepts every call: registering for CUDA can be tested without one.
+
+FAKE_ARCH: of the GPU, 90 for sm_90. FAKE_FAILS: the one function that fails. FAKE_LOAD_ERROR: of loading a kernel.
+"""
 
 from __future__ import annotations
 
@@ -10,15 +13,19 @@ _SOURCE = r"""
 #include <stdlib.h>
 #include <string.h>
 static int number(const char* name) { const char* text = getenv(name); return text ? atoi(text) : 0; }
-int cuInit(unsigned flags) { return 0; }
+static int answer(const char* function) {
+  const char* failing = getenv("FAKE_FAILS");
+  return failing && strcmp(failing, function) == 0 ? 999 : 0;
+}
+int cuInit(unsigned flags) { return answer("cuInit"); }
 int cuDriverGetVersion(int* version) { *version = 12080; return 0; }
 int cuGetErrorName(int error, const char** text) { *text = "CUDA_ERROR_FAKE"; return 0; }
 int cuGetErrorString(int error, const char** text) { *text = "as the test asked"; return 0; }
-int cuDeviceGetCount(int* count) { *count = 1; return 0; }
-int cuDeviceGet(int* device, int ordinal) { *device = ordinal; return 0; }
+int cuDeviceGetCount(int* count) { *count = 1; return answer("cuDeviceGetCount"); }
+int cuDeviceGet(int* device, int ordinal) { *device = ordinal; return answer("cuDeviceGet"); }
 int cuDeviceGetAttribute(int* value, int attribute, int device) {
   *value = attribute == 75 ? number("FAKE_ARCH") / 10 : number("FAKE_ARCH") % 10;
-  return 0;
+  return answer("cuDeviceGetAttribute");
 }
 int cuDevicePrimaryCtxRetain(void** context, int device) { *context = (void*)8; return 0; }
 int cuDevicePrimaryCtxRelease_v2(int device) { return 0; }
@@ -46,7 +53,7 @@ int cuEventElapsedTime(float* milliseconds, void* start, void* end) { *milliseco
 int cuStreamGetCtx(void* stream, void** context) { *context = (void*)8; return 0; }
 int cuLibraryLoadData(void** library, const void* c, void* a, void* b, unsigned n, void* o, void* v, unsigned m) {
   *library = (void*)8;
-  return 0;
+  return answer("cuLibraryLoadData");
 }
 int cuLibraryUnload(void* library) { return 0; }
 int cuLibraryGetKernel(void** kernel, void* library, const char* name) { *kernel = (void*)8; return 0; }

@@ -34,11 +34,10 @@ class Meaning:
 
 
 def _trunc_div(x, y):
-    """Integer division towards zero; x / 0 is 0."""
-    safe = np.where(y == 0, 1, y)
-    quotient = x // safe
-    towards_zero = quotient + ((quotient * safe != x) & ((x < 0) != (safe < 0))).astype(x.dtype)
-    return np.where(y == 0, 0, towards_zero).astype(x.dtype)
+    """Integer division towards zero. No element of y is 0: that is an error."""
+    quotient = x // y
+    towards_zero = quotient + ((quotient * y != x) & ((x < 0) != (y < 0))).astype(x.dtype)
+    return towards_zero.astype(x.dtype)
 
 
 def _fmod(x, y):
@@ -144,6 +143,11 @@ def operand_dtypes(op: str, dtype: str) -> tuple[str, ...]:
 
 def result_dtype(op: str, dtype: str) -> str:
     return "bool" if PRIMITIVES[op].predicate else dtype
+
+
+def divides_by_zero(op: str, dtype: str, operands: list[np.ndarray]) -> bool:
+    """Whether the kernel has to report an error instead of a result."""
+    return op in ("div", "mod", "fmod") and dtype not in FLOATS and bool((operands[1] == 0).any())
 
 
 def samples(op: str, dtype: str, rng: np.random.Generator) -> list[np.ndarray]:

@@ -13,6 +13,7 @@ import onnxopt
 from onnxopt.artifact import layout
 from onnxopt.artifact import manifest as manifests
 from onnxopt.artifact.folder import hash_file, write_manifest
+from onnxopt.codegen import sealed_json
 from onnxopt.errors import ArtifactError
 from onnxopt.fusion import entry_points
 from onnxopt.graph import normalize, read
@@ -38,7 +39,7 @@ def made(tmp_path: Path, artifact: Path) -> Path:
 
 
 def text(*entries: dict[str, Any]) -> str:
-    return json.dumps({"schema": 1, "entries": list(entries)})
+    return sealed_json.seal({"schema": 2, "entries": list(entries)})
 
 
 def entries(path: Path) -> list[dict[str, Any]]:

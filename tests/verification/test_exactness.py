@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from pathlib import Path
+from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -12,7 +14,7 @@ import pytest
 
 import models
 import onnxopt
-from onnxopt.codegen import kernels_json
+from onnxopt.codegen import kernels_json, sealed_json
 from onnxopt.graph import read, traits
 from onnxopt.runtime import sessions
 from onnxopt.verification import widening
@@ -152,7 +154,11 @@ def test_kernels_that_round_less_than_the_original_says_are_kept(
 @pytest.mark.usefixtures("library")
 def test_a_wrong_16_bit_kernel_is_still_found(tmp_path: Path, artifact: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     true_json = kernels_json.to_json
-    monkeypatch.setattr(kernels_json, "to_json", lambda *a: true_json(*a).replace('"tanh"', '"sin"'))
+
+    def sabotaged(*arguments: Any) -> str:
+        return sealed_json.seal(json.loads(true_json(*arguments).replace('"tanh"', '"sin"')))
+
+    monkeypatch.setattr(kernels_json, "to_json", sabotaged)
     manifest = onnxopt.optimize(write(tmp_path / "m.onnx", HALF), artifact, archs=()).manifest
     assert [row.name for row in manifest.left_out]
     assert "from float32" in manifest.left_out[0].reason

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ import pytest
 
 import onnxopt
 from onnxopt import pipeline
-from onnxopt.codegen import kernels_json
+from onnxopt.codegen import kernels_json, sealed_json
 from onnxopt.errors import NotVerifiedError, UsageError, VerificationError
 from onnxopt.fusion.region import Kernel
 from onnxopt.graph import normalize, traits
@@ -168,11 +167,11 @@ def test_a_wrong_kernel_is_left_out_and_named(tmp_path: Path, artifact: Path, mo
     true_json = kernels_json.to_json
 
     def sabotaged(kernels: Sequence[Kernel], fatbin: bytes | None) -> str:
-        document = json.loads(true_json(kernels, fatbin))
+        document = sealed_json.unseal(true_json(kernels, fatbin))
         for kernel in document["kernels"]:
             for row in kernel["code"]:
                 row["op"] = {"tanh": "sin"}.get(row["op"], row["op"])
-        return json.dumps(document)
+        return sealed_json.seal(document)
 
     monkeypatch.setattr(kernels_json, "to_json", sabotaged)
     model = write(tmp_path / "m.onnx", CHAIN)

@@ -73,11 +73,12 @@ class Walk {
 
   // By how much a form changes from one multiple of `low` to the next, below `high`.
   static std::int64_t Step(const Access& form, std::uint64_t low, std::uint64_t high) {
+    std::int64_t step = 0;
     for (std::size_t k = 0; k < form.runs; ++k) {
       const Run& run = form.run[k];
-      if (run.div <= low && high <= run.div * run.mod) return static_cast<std::int64_t>(low / run.div) * run.stride;
+      if (run.div <= low && high <= run.div * run.mod) step += static_cast<std::int64_t>(low / run.div) * run.stride;
     }
-    return 0;
+    return step;
   }
 
   void Move(const Axis& axis, std::int64_t steps) {
@@ -90,24 +91,6 @@ class Walk {
   std::size_t axes_ = 0;
   std::int64_t base_[kMaxForms] = {};
 };
-
-// Narrows [*begin, *end) to where low <= start + t * step < high. The result lies inside, also where it is empty.
-void Narrow(std::int64_t start, std::int64_t step, std::int64_t low, std::int64_t high, std::int64_t* begin,
-            std::int64_t* end) {
-  if (step == 0) {
-    if (start < low || start >= high) *end = *begin;
-    return;
-  }
-  if (step < 0) {  // the same with the number line turned around
-    Narrow(-start, -step, 1 - high, 1 - low, begin, end);
-    return;
-  }
-  const auto reach = [&](std::int64_t bound) {  // the first t with start + t * step >= bound
-    return bound <= start ? 0 : (bound - start + step - 1) / step;
-  };
-  *begin = std::min(std::max(*begin, reach(low)), *end);
-  *end = std::max(*begin, std::min(*end, reach(high)));
-}
 
 template <typename T>
 void Copy(T* out, const T* from, std::int64_t step, std::int64_t n) {

@@ -35,6 +35,7 @@ class Planner {
     const std::size_t ids = program_.ids();
     plan_.first_raw_input = static_cast<Place>(ids);
     plan_.first_output = static_cast<Place>(ids + program_.leaves());
+    plan_.zero_divisor = kNoPlace;
     plan_.places = static_cast<std::uint32_t>(plan_.first_output + program_.outputs.size());
     rate_.assign(ids, Rate::kTask);
     place_.assign(ids, kNone);
@@ -136,6 +137,7 @@ class Planner {
       return;
     }
     for (const std::uint32_t a : i.args) rate_[id] = std::max(rate_[id], rate_[a]);
+    FindZeros(i);
     const bool whole = rate_[id] == Rate::kElement;
     const StepKey key{i.op, i.dtype, program_.dtype(i.args.back()), i.storage};
     Splats splats = 0;
@@ -153,6 +155,20 @@ class Planner {
     Code(rate_[id]).push_back({run, place_[id], operands[0], operands[1], operands[2], !whole});
     Store(id);
     Free(i, static_cast<std::uint32_t>(id));
+  }
+
+  // Looks for zeros in the divisor of an integer division.
+  void FindZeros(const Instruction& i) {
+    const DtypeKind kind = Row(i.dtype).kind;
+    const bool integer = kind == DtypeKind::kSigned || kind == DtypeKind::kUnsigned;
+    const bool divides = i.op == Op::kDiv || i.op == Op::kMod || i.op == Op::kFmod;
+    if (!key_.finds_zeros || !integer || !divides) return;
+    const std::uint32_t divisor = i.args[1];
+    if (plan_.zero_divisor == kNoPlace) plan_.zero_divisor = NewPlace();
+    const Place from = place_[divisor];
+    Code(rate_[divisor])
+        .push_back({evaluator_.find_zero(Size(i.dtype)), plan_.zero_divisor, from, from, from,
+                    rate_[divisor] != Rate::kElement});
   }
 
   // Gives a value its memory: the output itself where it is stored as it is.
@@ -230,7 +246,8 @@ class Planner {
 }  // namespace
 
 bool PlanKey::operator==(const PlanKey& other) const {
-  return std::equal(lie, lie + kMaxInputs, other.lie) && written == other.written && period == other.period;
+  return std::equal(lie, lie + kMaxInputs, other.lie) && written == other.written && period == other.period &&
+         finds_zeros == other.finds_zeros;
 }
 
 Plan MakePlan(const Program& program, const PlanKey& key, const Evaluator& evaluator) {

@@ -25,12 +25,15 @@ struct PlanKey {
   Lie lie[kMaxInputs] = {};
   std::uint64_t written = 0;  // bit k: output k is written
   std::uint32_t period = 1;   // every block's length but the last's is a multiple of it
+  bool finds_zeros = false;   // tells where integers are divided by zero
 
   bool operator==(const PlanKey& other) const;
 };
 
 // An entry of the table that steps take their operands from.
 using Place = std::uint32_t;
+
+constexpr Place kNoPlace = ~Place{0};
 
 struct Step {
   StepFunction run;
@@ -53,6 +56,7 @@ struct Plan {
   std::size_t arena;                // bytes of scratch memory, for one thread
   Place first_raw_input;            // where storage elements of leaf 0 lie; the others follow
   Place first_output;               // likewise for outputs
+  Place zero_divisor;               // of a byte that becomes 1 where an integer is divided by zero, or kNoPlace
   std::vector<Slot> slots;          // offsets in bytes
   std::vector<Slot> constants;      // offset: the instruction whose value lies there
   std::vector<std::uint32_t> used;  // leaves that matter

@@ -41,6 +41,8 @@ Tiling TileIndexed(const Program& program, const Domain& domain) {
   Tiling tiling;
   tiling.row = domain.count;
   tiling.key.written = Written(program, domain);
+  // ONNX Runtime's operators divide all elements that they are given; what conditions leave out is none of these.
+  tiling.key.finds_zeros = !domain.conditional;
   for (std::size_t k = 0; k < program.leaves(); ++k) {
     const Access& access = domain.access[k];
     Lie& lie = tiling.key.lie[k];
@@ -61,6 +63,7 @@ Tiling TileIndexed(const Program& program, const Domain& domain) {
 Tiling Tile(const Program& program, const Domain& domain) {
   Tiling tiling;
   tiling.row = domain.count;
+  tiling.key.finds_zeros = true;
   if (domain.indexed) return TileIndexed(program, domain);
   const std::size_t inputs = program.inputs.size();
   for (std::size_t k = 0; k < inputs; ++k) tiling.row = std::min(tiling.row, Row(domain.access[k], domain.count));

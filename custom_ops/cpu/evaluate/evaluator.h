@@ -32,6 +32,8 @@ struct Evaluator {
   StepFunction (*store)(Dtype storage);
   // Copies one element of `size` bytes to every element of the result.
   StepFunction (*fill)(std::size_t size);
+  // Sets the byte at `out` to 1 where one of the integers of `size` bytes is zero; else it stays.
+  StepFunction (*find_zero)(std::size_t size);
 };
 
 }  // namespace onnxopt

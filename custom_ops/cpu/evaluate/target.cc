@@ -294,9 +294,22 @@ StepFunction FindFill(std::size_t size) {
   }
 }
 
+StepFunction FindFindZero(std::size_t size) {
+  switch (size) {
+    case 1:
+      return FindZero<uint8_t>;
+    case 2:
+      return FindZero<uint16_t>;
+    case 4:
+      return FindZero<uint32_t>;
+    default:
+      return FindZero<uint64_t>;
+  }
+}
+
 }  // namespace
 
 extern const Evaluator kEvaluator;
-const Evaluator kEvaluator = {ONNXOPT_TARGET_NAME, FindStep, FindLoad, FindStore, FindFill};
+const Evaluator kEvaluator = {ONNXOPT_TARGET_NAME, FindStep, FindLoad, FindStore, FindFill, FindFindZero};
 
 }  // namespace onnxopt::ONNXOPT_TARGET

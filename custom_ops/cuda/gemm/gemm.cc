@@ -36,9 +36,11 @@ cublaslt::Handle HandleOf(Context context, const cublaslt::Api& api) {
   static std::mutex mutex;
   static auto* const handles = new std::map<Context, cublaslt::Handle>;
   const std::lock_guard<std::mutex> lock(mutex);
-  cublaslt::Handle& handle = (*handles)[context];
-  if (handle == nullptr) api.Check(api.cublasLtCreate(&handle), "cuBLASLt does not start on this GPU");
-  return handle;
+  const auto known = handles->find(context);
+  if (known != handles->end()) return known->second;
+  cublaslt::Handle handle = nullptr;
+  api.Check(api.cublasLtCreate(&handle), "cuBLASLt does not start on this GPU");
+  return handles->emplace(context, handle).first->second;
 }
 
 unsigned Alignment(const void* data) {

@@ -53,26 +53,24 @@ class CapturedGraph {
 
 }  // namespace
 
-Stopwatch::Stopwatch(const Driver& driver, Stream stream, std::shared_ptr<const Allocator> evicting)
-    : driver_(driver), stream_(stream), evicting_(std::move(evicting)) {
-  if (evicting_ != nullptr) {
-    evicted_ = evicting_->get()->Alloc(evicting_->get(), kEvictedBytes);
-    if (evicted_ == nullptr) throw Error("no memory to measure in");
-  }
-  driver_.Check(driver_.cuEventCreate(&start_, 0), "cannot make an event");
-  driver_.Check(driver_.cuEventCreate(&end_, 0), "cannot make an event");
-  if (evicted_ != nullptr) idle_ = Microseconds([] {});
+Stopwatch::Mark::Mark(const Driver& driver) : driver_(driver) {
+  driver.Check(driver.cuEventCreate(&event_, 0), "cannot make an event");
 }
 
-Stopwatch::~Stopwatch() {
-  if (start_ != nullptr) driver_.cuEventDestroy(start_);
-  if (end_ != nullptr) driver_.cuEventDestroy(end_);
-  if (evicted_ != nullptr) evicting_->get()->Free(evicting_->get(), evicted_);
+Stopwatch::Mark::~Mark() { driver_.cuEventDestroy(event_); }
+
+Stopwatch::Stopwatch(const Driver& driver, Stream stream, std::shared_ptr<const Allocator> evicting)
+    : driver_(driver), stream_(stream), start_(driver), end_(driver) {
+  if (evicting == nullptr) return;
+  void* const memory = evicting->get()->Alloc(evicting->get(), kEvictedBytes);
+  if (memory == nullptr) throw Error("no memory to measure in");
+  evicted_ = {memory, [evicting](void* data) { evicting->get()->Free(evicting->get(), data); }};
+  idle_ = Microseconds([] {});
 }
 
 void Stopwatch::Evict() const {
   if (evicted_ == nullptr) return;
-  driver_.Check(driver_.cuMemsetD8Async(reinterpret_cast<std::uintptr_t>(evicted_), 0, kEvictedBytes, stream_),
+  driver_.Check(driver_.cuMemsetD8Async(reinterpret_cast<std::uintptr_t>(evicted_.get()), 0, kEvictedBytes, stream_),
                 "cannot clear the cache");
 }
 
@@ -90,12 +88,12 @@ double Stopwatch::Microseconds(Body&& body) const {
   graph.Launch(stream_);
   float best = std::numeric_limits<float>::infinity();
   for (int k = 0; k < kMeasurements; ++k) {
-    driver_.Check(driver_.cuEventRecord(start_, stream_), "cannot record an event");
+    driver_.Check(driver_.cuEventRecord(start_.event(), stream_), "cannot record an event");
     graph.Launch(stream_);
-    driver_.Check(driver_.cuEventRecord(end_, stream_), "cannot record an event");
-    driver_.Check(driver_.cuEventSynchronize(end_), "what was measured failed");
+    driver_.Check(driver_.cuEventRecord(end_.event(), stream_), "cannot record an event");
+    driver_.Check(driver_.cuEventSynchronize(end_.event()), "what was measured failed");
     float milliseconds = 0;
-    driver_.Check(driver_.cuEventElapsedTime(&milliseconds, start_, end_), "cannot read the time");
+    driver_.Check(driver_.cuEventElapsedTime(&milliseconds, start_.event(), end_.event()), "cannot read the time");
     best = std::min(best, milliseconds);
   }
   return static_cast<double>(best) * 1000 / runs - idle_;

@@ -6,32 +6,38 @@
 #include <cstring>
 #include <fstream>
 
+#include "support/file.h"
 #include "support/library_path.h"
+#include "support/sealed_json.h"
 
 namespace onnxopt {
 namespace {
 
-constexpr std::uint64_t kSchema = 1;
+constexpr std::uint64_t kSchema = 2;
+constexpr const char* kAdvice = "; remove the file, it only makes kernels faster";
 
-void Read(const std::string& path, const std::function<void(const JsonReader&)>& read) {
-  std::ifstream stream(path, std::ios::binary);
-  if (!stream) return;
-  const std::string advice = "; remove the file, it only makes kernels faster";
+void Read(const std::string& path, const ReadEntry& read) {
+  std::optional<std::string> text;
   try {
-    const nlohmann::json json = nlohmann::json::parse(stream);
-    const JsonReader root(json, "");
-    root["schema"].Number(kSchema, kSchema);
-    root["entries"].Each(read);
-  } catch (const nlohmann::json::exception&) {
-    throw Error(path + ": not valid JSON" + advice);
+    text = ReadFile(path);
   } catch (const Error& e) {
-    throw Error(path + ": " + e.what() + advice);
+    throw Error(std::string(e.what()) + kAdvice);
   }
+  if (text) ReadMeasured(*text, path, read);
 }
 
 }  // namespace
 
-MeasuredFile::MeasuredFile(const char* name, const char* variable, const std::function<void(const JsonReader&)>& read) {
+void ReadMeasured(const std::string& text, const std::string& path, const ReadEntry& read) {
+  try {
+    const nlohmann::json json = ReadSealedJson(text, kSchema);
+    JsonReader(json, "")["entries"].Each(read);
+  } catch (const Error& e) {
+    throw Error(path + ": " + e.what() + kAdvice);
+  }
+}
+
+MeasuredFile::MeasuredFile(const char* name, const char* variable, const ReadEntry& read) {
   Read(BesideThisLibrary(name), read);
   const char* path = std::getenv(variable);
   if (path == nullptr || *path == '\0') return;
@@ -43,7 +49,7 @@ void MeasuredFile::Write(const nlohmann::json& entries) const {
   const std::string temporary = path_ + ".new";
   {
     std::ofstream stream(temporary, std::ios::binary);
-    stream << nlohmann::json{{"schema", kSchema}, {"entries", entries}}.dump(1) << "\n";
+    stream << SealedJson({{"schema", kSchema}, {"entries", entries}});
     if (!stream.flush()) throw Error("cannot write " + temporary + ": " + std::strerror(errno));
   }
   if (std::rename(temporary.c_str(), path_.c_str()) != 0) {

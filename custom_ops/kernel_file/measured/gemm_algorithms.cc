@@ -10,17 +10,17 @@ namespace {
 constexpr char kFile[] = "gemm_algos.json";
 constexpr char kTuneVariable[] = "ONNXOPT_GEMM_TUNE";
 constexpr std::size_t kWords = 8;
-constexpr int kHexDigits = 16;
+constexpr std::size_t kHexDigits = 16;
+constexpr int kHexBase = 16;
 
 Algorithm ReadAlgorithm(const JsonReader& json) {
   Algorithm algorithm{};
   std::size_t count = 0;
   json.Each([&](const JsonReader& word) {
     const std::string text = word.Text();
-    char* end = nullptr;
-    const auto value = std::strtoull(text.c_str(), &end, kHexDigits);
-    if (text.size() > kHexDigits || *end != '\0') word.Fail("is not a word in hex");
-    if (count < kWords) algorithm.data[count] = value;
+    const bool digits = text.find_first_not_of("0123456789abcdef") == std::string::npos;
+    if (text.size() > kHexDigits || !digits) word.Fail("is not a word in hex");
+    if (count < kWords) algorithm.data[count] = std::strtoull(text.c_str(), nullptr, kHexBase);
     ++count;
   });
   if (count != kWords) json.Fail("has " + std::to_string(count) + " words, not " + std::to_string(kWords));
@@ -44,13 +44,15 @@ Algorithms& Algorithms::Get() {
   return *algorithms;
 }
 
+void ReadTunedAlgorithm(const JsonReader& entry, AlgorithmTable* table) {
+  const std::size_t version = entry["cublaslt"].Number(0, std::numeric_limits<std::int64_t>::max());
+  (*table)[{entry["gpu"].Text(), version, entry["product"].Text()}] = {
+      ReadAlgorithm(entry["algorithm"]), MeasuredFile::Microseconds(entry["microseconds"]),
+      MeasuredFile::Microseconds(entry["heuristic_microseconds"])};
+}
+
 Algorithms::Algorithms()
-    : file_(kFile, kTuneVariable, [this](const JsonReader& entry) {
-        const Key key{entry["gpu"].Text(), entry["cublaslt"].Number(0, std::numeric_limits<std::int64_t>::max()),
-                      entry["product"].Text()};
-        known_[key] = {ReadAlgorithm(entry["algorithm"]), MeasuredFile::Microseconds(entry["microseconds"]),
-                       MeasuredFile::Microseconds(entry["heuristic_microseconds"])};
-      }) {}
+    : file_(kFile, kTuneVariable, [this](const JsonReader& entry) { ReadTunedAlgorithm(entry, &known_); }) {}
 
 std::optional<TunedAlgorithm> Algorithms::Find(const std::string& gpu, std::size_t version,
                                                const std::string& product) const {

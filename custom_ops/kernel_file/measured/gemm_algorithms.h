@@ -1,7 +1,8 @@
-// Algorithms chosen by measurement, kept as data: gemm_algos.json beside the library.
+// Algorithms chosen by measurement, kept as data: gemm_algos.json beside the library (file.h). An
+// entry:
 //
-//   {"schema": 1, "entries": [{"gpu": "NVIDIA H200", "cublaslt": 130100, "product": "float16 m1024 n768 k768 bias",
-//                              "algorithm": [8 words as hex], "microseconds": 9.1, "heuristic_microseconds": 9.9}]}
+//   {"gpu": "NVIDIA H200", "cublaslt": 130100, "product": "float16 m1024 n768 k768 bias",
+//    "algorithm": [8 words as hex], "microseconds": 9.1, "heuristic_microseconds": 9.9}
 //
 // An entry counts only for the same GPU model and the same version of cuBLASLt. ONNXOPT_GEMM_TUNE=<path> has every
 // product that has no entry measured when it is first run (never under capture) and written to that file.
@@ -27,6 +28,12 @@ struct TunedAlgorithm {
   double heuristic_microseconds;  // of the algorithm that would have run otherwise
 };
 
+// By GPU model, version of cuBLASLt and product.
+using AlgorithmTable = std::map<std::tuple<std::string, std::size_t, std::string>, TunedAlgorithm>;
+
+// Adds an entry of the file to the table. Throws Error naming the place of what is damaged.
+void ReadTunedAlgorithm(const JsonReader& entry, AlgorithmTable* table);
+
 class Algorithms {
  public:
   // What lies beside the library, and in the file that ONNXOPT_GEMM_TUNE names. Read once. Throws Error if one is
@@ -42,13 +49,11 @@ class Algorithms {
   void Add(const std::string& gpu, std::size_t version, const std::string& product, const TunedAlgorithm& tuned);
 
  private:
-  using Key = std::tuple<std::string, std::size_t, std::string>;
-
   Algorithms();
   void Write() const;
 
   mutable std::mutex mutex_;
-  std::map<Key, TunedAlgorithm> known_;
+  AlgorithmTable known_;
   const MeasuredFile file_;  // last: it fills known_ when it is made
 };
 

@@ -7,12 +7,15 @@ LaunchChoices& LaunchChoices::Get() {
   return *choices;
 }
 
+void ReadMeasuredLaunch(const JsonReader& entry, LaunchTable* table) {
+  (*table)[{entry["gpu"].Text(), entry["kernel"].Text(), entry["size"].Text()}] = {
+      entry["symbol"].Text(), MeasuredFile::Microseconds(entry["microseconds"]),
+      MeasuredFile::Microseconds(entry["rule_microseconds"])};
+}
+
 LaunchChoices::LaunchChoices()
-    : file_("launches.json", "ONNXOPT_LAUNCH_TUNE", [this](const JsonReader& entry) {
-        known_[{entry["gpu"].Text(), entry["kernel"].Text(), entry["size"].Text()}] = {
-            entry["symbol"].Text(), MeasuredFile::Microseconds(entry["microseconds"]),
-            MeasuredFile::Microseconds(entry["rule_microseconds"])};
-      }) {}
+    : file_("launches.json", "ONNXOPT_LAUNCH_TUNE",
+            [this](const JsonReader& entry) { ReadMeasuredLaunch(entry, &known_); }) {}
 
 std::optional<MeasuredLaunch> LaunchChoices::Find(const std::string& gpu, const std::string& kernel,
                                                   const std::string& size) const {

@@ -1,8 +1,8 @@
-// Entry points chosen by measurement, kept as data: launches.json beside the library.
+// Entry points chosen by measurement, kept as data: launches.json beside the library (file.h). An
+// entry:
 //
-//   {"schema": 1, "entries": [{"gpu": "NVIDIA H200", "kernel": "AddGelu_3f2a9c1e", "size": "3145728",
-//                              "symbol": "AddGelu_3f2a9c1e_contiguous_FF_u2", "microseconds": 3.1,
-//                              "rule_microseconds": 3.4}]}
+//   {"gpu": "NVIDIA H200", "kernel": "AddGelu_3f2a9c1e", "size": "3145728",
+//    "symbol": "AddGelu_3f2a9c1e_contiguous_FF_u2", "microseconds": 3.1, "rule_microseconds": 3.4}
 //
 // An entry counts only for the same GPU model, kernel and size, and where the entry point fits the call as it would
 // have to without it. ONNXOPT_LAUNCH_TUNE=<path> has every kernel that has no entry measured when it is first run at a
@@ -25,6 +25,12 @@ struct MeasuredLaunch {
   double rule_microseconds;  // of the entry point that would have run otherwise
 };
 
+// By GPU model, kernel and size.
+using LaunchTable = std::map<std::tuple<std::string, std::string, std::string>, MeasuredLaunch>;
+
+// Adds an entry of the file to the table. Throws Error naming the place of what is damaged.
+void ReadMeasuredLaunch(const JsonReader& entry, LaunchTable* table);
+
 class LaunchChoices {
  public:
   // What lies beside the library, and in the file that ONNXOPT_LAUNCH_TUNE names. Read once. Throws Error if one is
@@ -43,12 +49,10 @@ class LaunchChoices {
   void Add(const std::string& gpu, const std::string& kernel, const std::string& size, const MeasuredLaunch& launch);
 
  private:
-  using Key = std::tuple<std::string, std::string, std::string>;
-
   LaunchChoices();
 
   mutable std::mutex mutex_;
-  std::map<Key, MeasuredLaunch> known_;
+  LaunchTable known_;
   const MeasuredFile file_;  // last: it fills known_ when it is made
 };
 

@@ -20,12 +20,13 @@ from pathlib import Path
 from typing import Any
 
 from onnxopt.artifact import layout
+from onnxopt.codegen import kernels_json, sealed_json
 from onnxopt.errors import ArtifactError
 from onnxopt.runtime.sessions import Array
 from onnxopt.tools.tuning.knobs import Knob
 
 SECTION = "kernels"  # of a provider file
-_SCHEMA = 1
+_SCHEMA = 2  # of the files that the library reads and writes; schema 1 had no digest
 _OFF, _ON = "0", "1"
 # option: file beside the library, variable that has it written, what an entry says of the rule's choice
 _KINDS = {
@@ -42,10 +43,12 @@ class MeasuredKernels:
     """Of one artifact on one GPU.
 
     gpu: as the driver names it. state: the file of tune's state; what is measured lies beside it until tune is done.
-    scratch: a folder for libraries, which lives as long as this.
+    scratch: a folder for libraries, which lives as long as this. ArtifactError where the library is of another release,
+    whose files have another form.
     """
 
     def __init__(self, library: Path, gpu: str, state: Path, scratch: Path):
+        _check_release(library)
         self._library, self._gpu, self._scratch = library, gpu, scratch
         self._measured = {option: state.with_name(f"{state.stem}.{file}") for option, (file, _, _) in _KINDS.items()}
         self._folders: dict[tuple[str, ...], Path] = {}
@@ -123,7 +126,7 @@ class MeasuredKernels:
         kept = [e for e in _entries(self._library.with_name(_KINDS[option][0])) if e["gpu"] != self._gpu]
         if measured:
             kept += [e for e in _entries(self._measured[option]) if e["gpu"] == self._gpu]
-        return json.dumps({"schema": _SCHEMA, "entries": kept}, indent=1) + "\n" if kept else None
+        return sealed_json.seal({"schema": _SCHEMA, "entries": kept}) if kept else None
 
     def _without_entries(self) -> Path:
         return self.library({SECTION: RULES})
@@ -140,10 +143,23 @@ class MeasuredKernels:
         return folder / self._library.name
 
 
+def _check_release(library: Path) -> None:
+    path = library.with_name(layout.KERNELS)
+    schema = json.loads(path.read_text("utf-8"))["schema"]
+    if schema != kernels_json.SCHEMA:
+        raise ArtifactError(
+            f"{path}: has schema {schema}, and this onnxopt tunes artifacts of schema {kernels_json.SCHEMA}: optimize "
+            "the model again, or tune with the release that made the artifact"
+        )
+
+
 def _entries(path: Path) -> list[Entry]:
     """The entries of a file, none where there is no file. ArtifactError where it is not what the library writes."""
     try:
-        entries: list[Entry] = json.loads(path.read_text("utf-8"))["entries"]
+        document = sealed_json.unseal(path.read_text("utf-8"))
+        if document["schema"] != _SCHEMA:
+            raise ValueError(f"its schema is {document['schema']}, not {_SCHEMA}")
+        entries: list[Entry] = document["entries"]
         for entry in entries:
             entry["gpu"], entry["microseconds"]
     except FileNotFoundError:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from onnxopt.codegen import generate, kernels_json, nvrtc
+from onnxopt.codegen import generate, kernels_json, nvrtc, sealed_json
 from onnxopt.fusion.region import FusionPlan, Kernel
 from onnxopt.program.scan import SUMMED, ScanProgram
 from tests.support import graphs, rowwise_models, scan_models
@@ -170,7 +170,7 @@ def test_damaged_files_are_refused(name: str, tmp_path) -> None:
     document = json.loads(kernels_json.to_json(found.kernels, None))
     set_field(field, value)(document)
     library = copy_library(tmp_path)
-    (tmp_path / "kernels.json").write_text(json.dumps(document))
+    (tmp_path / "kernels.json").write_text(sealed_json.seal(document))
     with pytest.raises(Exception, match=r"kernels\.json") as caught:
         rowwise_models.session(found.optimized, library)
     assert said in str(caught.value)

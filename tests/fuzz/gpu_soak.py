@@ -1,0 +1,250 @@
+"""A soak on a GPU: python tests/fuzz/gpu_soak.py ARTIFACT... --minutes 60 [--on cuda] [--device 0] [--seed 0]
+
+Needs ONNX Runtime with its CUDA provider, numpy and onnx, not onnxopt. Each round opens a session of every artifact
+with its library, runs it at mixed shapes from two threads that end with the round, and closes it. One session of each
+artifact stays open for the whole soak and runs the same shapes. The first output of every shape is compared with that
+of a session without the library. Each later output is compared with the first one, bit for bit.
+
+Prints host memory (RSS) and memory of the GPU as it goes. Exits with 1 where an output was wrong or a run failed, and
+where memory grew: the least of the last third of the rounds is held against the least of the third before it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import gc
+import hashlib
+import random
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+
+LIBRARY = Path("lib") / "libonnxopt_ops.so"
+PROVIDERS = {"cuda": "CUDAExecutionProvider", "cpu": "CPUExecutionProvider"}
+SIZES = (0, 1, 2, 3, 4, 7, 8, 15, 16, 31, 32, 33, 48, 64)  # that an unknown dim is drawn from
+SHAPES = 40  # of each artifact
+RUNS = 6  # of a session in one round, half of them on each of two threads
+ALLOWED = 8 << 20  # bytes that a third of the soak may add, for allocators that keep fragments
+MEAN = 3e-3  # mean absolute difference from the session without the library, of the mean absolute value
+FEWEST = 60  # rounds that growth is told from: before, allocators still grow with the shapes
+REPORT_SECONDS = 30
+Shape = tuple[tuple[str, int], ...]
+
+
+class Wrong(Exception):
+    """An output that is not what it has to be."""
+
+
+class Subject:
+    """One artifact: its shapes, and what came out of each at first."""
+
+    def __init__(self, artifact: Path, on: str, device: int, rng: random.Random):
+        self.model, self.library, self.on, self.device = artifact / "model.onnx", artifact / LIBRARY, on, device
+        self.name = artifact.name
+        graph = onnx.load(self.model, load_external_data=False).graph
+        constants = {i.name for i in graph.initializer}
+        self.inputs = [i for i in graph.input if i.name not in constants]
+        self.first: dict[Shape, str] = {}
+        self.shapes: list[Shape] = []
+        self._take_shapes(rng)
+        self.lasting = self.session(True)
+
+    def session(self, library: bool) -> ort.InferenceSession:
+        options = ort.SessionOptions()
+        options.use_deterministic_compute = True
+        options.intra_op_num_threads = 2
+        settings: dict[str, str] = {}
+        if self.on == "cuda":  # a search by time would choose another algorithm in another session
+            settings = {"device_id": str(self.device), "cudnn_conv_algo_search": "HEURISTIC", "use_tf32": "0"}
+        if library:
+            options.register_custom_ops_library(str(self.library))
+        provider = PROVIDERS[self.on]
+        session = ort.InferenceSession(str(self.model), options, providers=[(provider, settings)])
+        if provider not in session.get_providers():
+            raise SystemExit(f"ONNX Runtime could not load {provider}")
+        return session
+
+    def _take_shapes(self, rng: random.Random) -> None:
+        """Shapes that the model takes, with their first outputs."""
+        plain, own = self.session(False), self.session(True)
+        names = sorted({d.dim_param for i in self.inputs for d in i.type.tensor_type.shape.dim if d.dim_param})
+        drawn = {tuple((name, rng.choice(SIZES)) for name in names) for _ in range(4 * SHAPES)}
+        for shape in sorted(drawn, key=lambda _: rng.random()):
+            try:
+                expected = plain.run(None, self.feeds(shape))
+            except Exception:  # noqa: BLE001  (a shape that the model refuses; ORT's errors have no common class)
+                continue
+            try:
+                found = own.run(None, self.feeds(shape))
+            except Exception as error:
+                raise Wrong(f"{self.name} at {dict(shape)}: only the library refuses it: {error}") from error
+            for a, b in zip(found, expected, strict=True):
+                if not near(a, b):
+                    raise Wrong(f"{self.name} at {dict(shape)}: the library's output is not the model's")
+            self.first[shape] = digest(found)
+            self.shapes.append(shape)
+            if len(self.shapes) == SHAPES:
+                break
+        if not self.shapes:
+            raise SystemExit(f"{self.name}: the model takes none of the shapes that were drawn")
+
+    def feeds(self, shape: Shape) -> dict[str, np.ndarray]:
+        """The same for the same shape: numbers are drawn by a seed that is made from it."""
+        sizes = dict(shape)
+        rng = np.random.default_rng(list(hashlib.sha256(repr(shape).encode()).digest()))
+        found = {}
+        for value in self.inputs:
+            tensor = value.type.tensor_type
+            dtype = onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type)
+            dims = [sizes[d.dim_param] if d.dim_param else d.dim_value or 1 for d in tensor.shape.dim]
+            floats = np.issubdtype(dtype, np.floating)
+            drawn = rng.standard_normal(dims) if floats else rng.integers(0, 2, dims)
+            found[value.name] = np.asarray(drawn).astype(dtype)
+        return found
+
+    def check(self, session: ort.InferenceSession, shape: Shape) -> None:
+        if digest(session.run(None, self.feeds(shape))) != self.first[shape]:
+            raise Wrong(f"{self.name} at {dict(shape)}: not the bits of the first run")
+
+
+def digest(outputs: Sequence[np.ndarray]) -> str:
+    found = hashlib.sha256()
+    for array in outputs:
+        found.update(repr((array.shape, array.dtype.str)).encode() + np.ascontiguousarray(array).tobytes())
+    return found.hexdigest()
+
+
+def near(a: np.ndarray, b: np.ndarray) -> bool:
+    if a.shape != b.shape or a.dtype != b.dtype:
+        return False
+    if not a.size or not np.issubdtype(a.dtype, np.floating):
+        return bool(np.array_equal(a, b))
+    a, b = a.astype(np.float64), b.astype(np.float64)
+    unknown = np.isnan(a)
+    if not np.array_equal(unknown, np.isnan(b)):
+        return False
+    difference = np.abs(a - b)[~unknown & (a != b)].sum() / a.size
+    return bool(difference <= MEAN * max(np.abs(b[~unknown & np.isfinite(b)]).mean(), 1e-3))
+
+
+def round_of(subject: Subject, rng: random.Random, problems: list[str]) -> None:
+    """One session opened, run and closed, and the lasting one run."""
+    session = subject.session(True)
+
+    def work(shapes: Sequence[Shape]) -> None:
+        try:
+            for shape in shapes:
+                subject.check(session, shape)
+                subject.check(subject.lasting, shape)
+        except Exception as error:  # noqa: BLE001
+            problems.append(f"{type(error).__name__}: {error}")
+
+    shapes = rng.choices(subject.shapes, k=RUNS)
+    threads = [threading.Thread(target=work, args=(shapes[k::2],)) for k in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
+def resident() -> int:
+    """Bytes of host memory that this process holds."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
+
+
+class Gpu:
+    """Bytes of one device that are in use, by all processes: run nothing else on it."""
+
+    def __init__(self, device: int):
+        self._driver = ctypes.CDLL("libcuda.so.1")
+        handle, context = ctypes.c_int(), ctypes.c_void_p()
+        self._say(self._driver.cuInit(0), "cuInit")
+        self._say(self._driver.cuDeviceGet(ctypes.byref(handle), device), "cuDeviceGet")
+        self._say(self._driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), handle), "cuDevicePrimaryCtxRetain")
+        self._context = context
+
+    @staticmethod
+    def _say(status: int, call: str) -> None:
+        if status:
+            raise SystemExit(f"{call} failed with {status}")
+
+    def used(self) -> int:
+        free, total = ctypes.c_size_t(), ctypes.c_size_t()
+        self._say(self._driver.cuCtxPushCurrent_v2(self._context), "cuCtxPushCurrent")
+        self._say(self._driver.cuMemGetInfo_v2(ctypes.byref(free), ctypes.byref(total)), "cuMemGetInfo")
+        self._driver.cuCtxPopCurrent_v2(ctypes.byref(ctypes.c_void_p()))
+        return total.value - free.value
+
+
+def growth(values: Sequence[int]) -> int:
+    """How far the least of the last third lies above the least of the third before it; 0 for too few to tell."""
+    third = len(values) // 3
+    return max(0, min(values[2 * third :]) - min(values[third : 2 * third])) if len(values) >= FEWEST else 0
+
+
+def soak(subjects: Sequence[Subject], seconds: float, gpu: Gpu | None, rng: random.Random) -> int:
+    """Rounds until the time is over or something is wrong. Prints what was found; 1 where something was."""
+    host, device, problems = list[int](), list[int](), list[str]()
+    start = said = time.monotonic()
+    print(f"{'minute':>7} {'sessions':>9} {'runs':>9} {'host MB':>9} {'GPU MB':>9}")
+
+    def say() -> None:
+        rounds = len(host)
+        sessions, used = rounds * len(subjects), device[-1] / 1e6 if device else 0.0
+        minute = (time.monotonic() - start) / 60
+        print(f"{minute:7.1f} {sessions:9} {2 * RUNS * sessions:9} {host[-1] / 1e6:9.1f} {used:9.1f}", flush=True)
+
+    while not problems and (time.monotonic() - start < seconds or not host):
+        for subject in subjects:
+            round_of(subject, rng, problems)
+        gc.collect()
+        host.append(resident())
+        if gpu:
+            device.append(gpu.used())
+        if time.monotonic() - said > REPORT_SECONDS:
+            said = time.monotonic()
+            say()
+    say()
+    for what, values in (("host memory", host), ("GPU memory", device)) if gpu else (("host memory", host),):
+        grown = growth(values)
+        each = grown / max(1, len(host) // 3 * len(subjects))
+        print(f"{what}: {grown / 1e6:.2f} MB more in the last third, {each / 1e3:.2f} KB a session")
+        if grown > ALLOWED:
+            problems.append(f"{what} grew by {grown / 1e6:.1f} MB")
+    seen = "no growth" if len(host) >= FEWEST else f"growth is not told from less than {FEWEST} rounds"
+    print("\n".join(problems) if problems else f"{seen}, no wrong output; {len(host)} rounds")
+    return 1 if problems else 0
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("artifacts", type=Path, nargs="+", metavar="ARTIFACT")
+    parser.add_argument("--minutes", type=float, default=60.0)
+    parser.add_argument("--on", choices=tuple(PROVIDERS), default="cuda")
+    parser.add_argument("--device", type=int, default=0)
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args()
+    ort.set_default_logger_severity(3)
+    if options.on == "cuda":
+        ort.preload_dlls()
+    rng = random.Random(options.seed)
+    try:
+        subjects = [Subject(path.resolve(), options.on, options.device, rng) for path in options.artifacts]
+    except Wrong as wrong:
+        print(wrong)
+        return 1
+    for subject in subjects:
+        print(f"{subject.name}: {len(subject.shapes)} shapes")
+    gpu = Gpu(options.device) if options.on == "cuda" else None
+    return soak(subjects, options.minutes * 60, gpu, rng)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,48 @@
+"""Builds the programs that read mutated files: the library's sources with sanitizers, in build/fuzz/."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[3]
+_FOLDER = Path(__file__).parent
+
+
+def build(compiler: str = "g++", *, libfuzzer: bool = False) -> Path:
+    """The folder of the programs and of the stand-in for cuBLASLt; only what changed is compiled.
+
+    libfuzzer: the target for libFuzzer instead, which needs Clang. CalledProcessError where something does not build.
+    """
+    folder = ROOT / "build" / ("libfuzzer" if libfuzzer else "fuzz")
+    headers = ROOT / "build" / "deps"
+    subprocess.run([ROOT / "custom_ops" / "fetch_headers.sh", headers], check=True, stdout=subprocess.DEVNULL)
+    cmake, ninja = _tool("cmake"), _tool("ninja")
+    options = {
+        "CMAKE_BUILD_TYPE": "None",
+        "CMAKE_MAKE_PROGRAM": ninja,
+        "CMAKE_CXX_COMPILER": compiler,
+        "ONNXOPT_INCLUDE_DIR": f"{headers}/include",
+        "ONNXOPT_LIBFUZZER": "ON" if libfuzzer else "OFF",
+    }
+    configure = [cmake, "-S", _FOLDER, "-B", folder, "-G", "Ninja", *(f"-D{k}={v}" for k, v in options.items())]
+    subprocess.run(configure, check=True, stdout=subprocess.DEVNULL)
+    subprocess.run([cmake, "--build", folder, "--", "--quiet"], check=True)
+    return folder
+
+
+def environment() -> dict[str, str]:
+    """Variables for the programs: what is too large is out of memory, and a report ends the process."""
+    asan = "exitcode=99:allocator_may_return_null=1:max_allocation_size_mb=2048:detect_leaks=0"
+    return {**os.environ, "ASAN_OPTIONS": asan, "UBSAN_OPTIONS": "print_stacktrace=0:silence_unsigned_overflow=1"}
+
+
+def _tool(name: str) -> str:
+    """The one installed beside this Python, else the system's. FileNotFoundError where there is none."""
+    found = shutil.which(name, path=str(Path(sys.executable).parent)) or shutil.which(name)
+    if found is None:
+        raise FileNotFoundError(f"{name} was not found; install it with: pip install {name}")
+    return found

@@ -1,0 +1,221 @@
+"""The corpus: kernel files of tiny models of every kind, with the shapes that their kernels are called with.
+
+`python -m tests.fuzz.library.corpus` writes it anew, which a change of kernels.json's schema asks for. A file has
+the field "cases", which the library does not read: {kernel: [[dims of each input], ...]}. Of long lists of entry points
+only some are kept. All files share one fatbin of empty images.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import onnxruntime as ort
+
+from onnxopt.codegen import kernels_json, sealed_json
+from tests.support import custom_ops_fake_driver, graphs
+from tests.support.fusing import fuse, outline
+
+FOLDER = Path(__file__).with_name("corpus")
+FATBIN = custom_ops_fake_driver.fatbin((90, False), (90, True))
+MEASURED_SCHEMA = 2  # of launches.json and gemm_algos.json (custom_ops/kernel_file/measured/file.h)
+_ENTRY_POINTS = 6  # kept of a kernel: the first ones, and the most general ones at the end
+_ENDS = "int64[1] zero = {0}, int64[1] half = {4}, int64[1] all = {8}, int64[1] last = {-1}"
+_HEADS = "int64[4] heads = {0, 0, 2, 8}"
+
+Dims = tuple[int, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Model:
+    """A graph in onnx's text syntax, and the shapes of its inputs at each call."""
+
+    inputs: str
+    outputs: str
+    body: str
+    calls: tuple[tuple[Dims, ...], ...]
+    constants: str = ""
+    opset: int = 21
+
+    def build(self) -> ir.Model:
+        return graphs.graph(self.inputs, self.outputs, self.body, constants=self.constants, opset=self.opset)
+
+
+MODELS = {
+    "pointwise": Model(
+        "float[N, 6, M] x, float[6, 1] c, float[M] b, int32[N, 6, M] k", "float[N, 6, M] y, int32[N, 6, M] q",
+        "a = Mul(x, c)  s = Add(a, b)  g = Sigmoid(s)  y = Mul(s, g)  r = Mod(k, seven)  q = Div(k, three)",
+        (((2, 6, 70), (6, 1), (70,), (2, 6, 70)), ((1, 6, 1), (6, 1), (1,), (1, 6, 1))),
+        "int32 three = {3}, int32 seven = {7}",
+    ),
+    "half": Model(
+        "float16[N, 64] x, float16[64] b, bool[N, 1] m", "float16[N, 64] y",
+        "a = Add(x, b)  t = Tanh(a)  w = Where(m, t, x)  y = Mul(w, a)", (((5, 64), (64,), (5, 1)),),
+    ),
+    "rotary": Model(
+        "float[N, 8] x, float[8] c", "float[N, 8] y, float[N, 8] z",
+        "l = Slice(x, zero, half, one)  r = Slice(x, half, all, one)  m = Neg(r)  t = Concat<axis = 1>(m, l) "
+        "y = Mul(t, c)  z = Tanh(y)", (((9, 8), (8,)),), f"{_ENDS}, int64[1] one = {{1}}",
+    ),
+    "padded": Model(
+        "float[N, 3, 4, 5] x", "float[N, 4, 7, 6] y",
+        "p = Pad(x, pads, fill)  t = Transpose<perm = [0, 2, 3, 1]>(p)  u = Transpose<perm = [0, 3, 1, 2]>(t) "
+        "s = Exp(u)  y = Add(s, fill)", (((2, 3, 4, 5),),),
+        "int64[8] pads = {0, 0, 2, 1, 0, 1, 1, 0}, float fill = {0.5}",
+    ),
+    "long": Model(
+        "float[N, 600] a, float[N, 200] b", "float[N, 800] y",
+        "r = Concat<axis = 1>(a, b)  m = Mod<fmod = 1>(r, three)  y = Exp(m)", (((3, 600), (3, 200)),),
+        "float three = {3.5}",
+    ),
+    "transposed": Model(
+        "float[N, 3, T, 8] x, float[8] b", "float[N, T, 3, 8] y",
+        "t = Transpose<perm = [0, 2, 1, 3]>(x)  a = Add(t, b)  y = Sigmoid(a)", (((2, 3, 5, 8), (8,)),),
+    ),
+    "softmax": Model(
+        "float[N, M] x, float[M] b", "float[N, M] y", "a = Add(x, b)  y = Softmax(a)",
+        (((5, 33), (33,)), ((1, 3000), (3000,))),
+    ),
+    "norm": Model(
+        "float16[N, T, 32] x, float16[N, T, 32] r, float16[32] g, float16[32] b", "float16[N, T, 32] y",
+        "a = Add(x, r)  y = LayerNormalization(a, g, b)", (((2, 3, 32), (2, 3, 32), (32,), (32,)),),
+    ),
+    "groups": Model(
+        "float[2, 6, 5, 4] x, float[6] g, float[6] b", "float[2, 6, 5, 4] y",
+        "n = GroupNormalization<num_groups = 3>(x, g, b)  s = Sigmoid(n)  y = Mul(n, s)", (((2, 6, 5, 4), (6,), (6,)),),
+    ),
+    "strided": Model(
+        "float[N, C, W] x", "float[N, 1, W] m, float[N, C, W] y",
+        "m = ReduceMax(x, axis)  y = Sub(x, m)", (((2, 37, 6),),), "int64[1] axis = {1}",
+    ),
+    "joined": Model(
+        "float[N, T, 16] x, float[8] g, float[N, 1, T, 8] c", "float[N, 2, T, 8] y",
+        "v = Reshape(x, heads) n = RMSNormalization(v, g) t = Transpose<perm = [0, 2, 1, 3]>(n) "
+        "ac = Mul(t, c) h = Slice(t, zero, half, last) k = Slice(t, half, all, last) nk = Neg(k) "
+        "r = Concat<axis = -1>(nk, h) y = Add(ac, r)",
+        (((2, 3, 16), (8,), (2, 1, 3, 8)),), f"{_ENDS}, {_HEADS}", 23,
+    ),
+    "scan": Model(
+        "float[N, T, 3] x, float[3] g", "float[N, T, 3] y",
+        "z = Mul(x, g)  s = CumSum<exclusive = 1, reverse = 1>(z, axis)  y = Add(s, g)", (((2, 50, 3), (3,)),),
+        "int64 axis = {1}",
+    ),
+    "gemm": Model(
+        "float[B, S, 8] x, float[B, S, 12] r, float[8, 12] w, float[12] b, float[12, 8] u",
+        "float[B, S, 12] y, float[B, S, 8] z",
+        "m = MatMul(x, w)  s = Add(m, b)  y = Add(s, r)  t = MatMul(y, u)  z = Relu(t)",
+        (((2, 5, 8), (2, 5, 12), (8, 12), (12,), (12, 8)),),
+    ),
+    "parts": Model(
+        "float16[N, 16] x, float16[24, 16] w, float16[24] b",
+        "float16[N, 8] q, float16[N, 8] k, float16[N, 8] v",
+        "t = Transpose<perm = [1, 0]>(w)  m = MatMul(x, t)  a = Add(m, b)"
+        "  q, k, v = Split<axis = -1, num_outputs = 3>(a)",
+        (((3, 16), (24, 16), (24,)), ((70, 16), (24, 16), (24,))),
+    ),
+}  # fmt: skip
+
+LAUNCHES = [
+    {"gpu": "NVIDIA H200", "size": "840", "microseconds": 3.1, "rule_microseconds": 3.4},
+    {"gpu": "NVIDIA H100", "size": "165 in rows of 33", "microseconds": 2.5, "rule_microseconds": 2.75},
+]  # fmt: skip
+PRODUCTS = [
+    {"gpu": gpu, "cublaslt": 130100, "product": "float32 m10 n12 k8 bias residual", "algorithm": [f"{k:016x}"] * 8,
+     "microseconds": 9.1, "heuristic_microseconds": 9.9}
+    for k, gpu in enumerate(("NVIDIA H200", "NVIDIA H100"))
+]  # fmt: skip
+
+
+def attention() -> dict[str, Any]:
+    """The kernel file of one token's attention: GroupQueryAttention, q beside k and v in one input."""
+    heads, groups, width, past = 4, 2, 16, 5
+    info, make = onnx.helper.make_tensor_value_info, onnx.helper.make_node
+    half, cache = onnx.TensorProto.FLOAT16, [2, groups, past, width]
+    inputs = [info("q", half, [2, 1, (heads + 2 * groups) * width]), info("pk", half, cache), info("pv", half, cache)]
+    outputs = [info(name, half, None) for name in ("y", "nk", "nv")]
+    int32 = onnx.TensorProto.INT32
+    constants = [onnx.helper.make_tensor("lengths", int32, [2], [past] * 2)]
+    constants.append(onnx.helper.make_tensor("total", int32, [], [past + 1]))
+    node = make(
+        "GroupQueryAttention", ["q", "", "", "pk", "pv", "lengths", "total"], ["y", "nk", "nv"],
+        domain="com.microsoft", num_heads=heads, kv_num_heads=groups, scale=0.25,
+    )  # fmt: skip
+    graph = onnx.helper.make_graph([node], "g", inputs, outputs, constants)
+    opsets = [onnx.helper.make_opsetid("", 20), onnx.helper.make_opsetid("com.microsoft", 1)]
+    model = ir.from_proto(onnx.helper.make_model(graph, opset_imports=opsets, ir_version=10))
+    shapes = tuple(tuple(d.dim_value for d in i.type.tensor_type.shape.dim) for i in inputs)
+    return kernel_file(model, (shapes,))
+
+
+def kernel_file(model: ir.Model, calls: tuple[tuple[Dims, ...], ...]) -> dict[str, Any]:
+    """kernels.json of a model as a document, with its cases. AssertionError where nothing was fused."""
+    kernels = outline(model, fuse(model))
+    assert kernels
+    document = json.loads(kernels_json.to_json(kernels, FATBIN))
+    cases: dict[str, list[list[list[int]]]] = {}
+    for call in calls:
+        for name, shapes in _shapes(model, call).items():
+            cases.setdefault(name, []).append(shapes)
+    for kernel in document["kernels"]:
+        points = kernel["variants"]
+        if kernel["kind"] in ("pointwise", "gemm") and len(points) > _ENTRY_POINTS:
+            kernel["variants"] = [*points[: _ENTRY_POINTS - 2], *points[-2:]]
+    return {**document, "cases": cases}
+
+
+def _shapes(model: ir.Model, call: tuple[Dims, ...]) -> dict[str, list[list[int]]]:
+    """The input shapes of every fused node, from a run of the model that gives them as outputs."""
+    proto = ir.to_proto(model)
+    nodes = [n for n in proto.graph.node if n.domain == "onnxopt"]
+    wanted = {name for n in nodes for name in n.input}
+    known = {o.name for o in (*proto.graph.output, *proto.graph.input)} | {t.name for t in proto.graph.initializer}
+    proto.graph.output.extend(onnx.ValueInfoProto(name=name) for name in sorted(wanted - known))
+    session = ort.InferenceSession(proto.SerializeToString(), providers=["CPUExecutionProvider"])
+    feeds = {}
+    for value, dims in zip(session.get_inputs(), call, strict=True):
+        dtype = {"tensor(float)": "float32"}.get(value.type, value.type[len("tensor(") : -1])
+        feeds[value.name] = np.ones(dims, dtype)
+    names = [o.name for o in session.get_outputs()]
+    found = dict(zip(names, session.run(names, feeds), strict=True)) | feeds
+    found |= {t.name: onnx.numpy_helper.to_array(t) for t in proto.graph.initializer}
+    return {n.op_type: [list(found[name].shape) for name in n.input] for n in nodes}
+
+
+def write() -> None:
+    """Write the corpus anew."""
+    made = {name: kernel_file(model.build(), model.calls) for name, model in MODELS.items()}
+    made["attention"] = attention()
+    FOLDER.mkdir(exist_ok=True)
+    for name, document in made.items():
+        (FOLDER / f"{name}.json").write_text(sealed_json.seal(document))
+    (FOLDER / "kernels.fatbin").write_bytes(FATBIN)
+    kernel = made["pointwise"]["kernels"][0]
+    known = {"kernel": kernel["name"], "symbol": kernel["variants"][-1]["symbol"]}
+    for name, entries in (("launches.json", [entry | known for entry in LAUNCHES]), ("gemm_algos.json", PRODUCTS)):
+        (FOLDER / name).write_text(sealed_json.seal({"entries": entries, "schema": MEASURED_SCHEMA}))
+
+
+@functools.cache
+def originals() -> dict[str, dict[str, bytes]]:
+    """The files beside a library, by the name of the model: kernels.json, the fatbin, and what was measured."""
+    found = {}
+    for path in sorted(FOLDER.glob("*.json")):
+        if path.name in ("launches.json", "gemm_algos.json"):
+            continue
+        found[path.stem] = {
+            "kernels.json": path.read_bytes(),
+            "kernels.fatbin": (FOLDER / "kernels.fatbin").read_bytes(),
+        }
+    for model, name in (("pointwise", "launches.json"), ("gemm", "gemm_algos.json")):
+        found[model][name] = (FOLDER / name).read_bytes()
+    return found
+
+
+if __name__ == "__main__":
+    write()

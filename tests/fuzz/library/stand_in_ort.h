@@ -1,0 +1,85 @@
+// A stand-in for ONNX Runtime: as much of its C API as custom ops call, with tensors whose memory ends where they do,
+// so that a sanitizer sees every access beyond one.
+#pragma once
+
+#include <onnxruntime_c_api.h>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace onnxopt::stand_in {
+
+// Heap memory of a tensor, zeroed at first.
+class Memory {
+ public:
+  Memory() = default;
+  // least: bytes that are there in any case.
+  explicit Memory(std::size_t bytes, std::size_t least = 0);
+  Memory(Memory&& other) noexcept : data_(other.data_), bytes_(other.bytes_) { other.data_ = nullptr; }
+  Memory& operator=(Memory&& other) noexcept;
+  ~Memory();
+
+  unsigned char* data() const { return data_; }
+  std::size_t bytes() const { return bytes_; }
+
+ private:
+  unsigned char* data_ = nullptr;
+  std::size_t bytes_ = 0;
+};
+
+struct Tensor {
+  ONNXTensorElementDataType element;
+  std::vector<std::int64_t> dims;
+  Memory memory;
+};
+
+// A dim of the graph: an extent, or -1 and a name.
+struct TypeShape {
+  ONNXTensorElementDataType element = ONNX_TENSOR_ELEMENT_DATA_TYPE_UNDEFINED;
+  std::vector<std::int64_t> dims;
+  std::vector<std::string> symbols;
+};
+
+// A call of one node. outputs: made when the op asks for them; their elements are those of output_types.
+struct Call {
+  std::vector<Tensor> inputs;
+  std::vector<ONNXTensorElementDataType> output_types;
+  std::vector<Tensor> outputs;
+  void* stream = nullptr;
+};
+
+struct Node {
+  std::size_t inputs;
+  std::size_t outputs;
+};
+
+struct Inference {
+  std::vector<TypeShape> inputs;
+  std::vector<TypeShape> outputs;
+};
+
+inline OrtKernelContext* Context(Call* call) { return reinterpret_cast<OrtKernelContext*>(call); }
+inline OrtKernelInfo* Info(Node* node) { return reinterpret_cast<OrtKernelInfo*>(node); }
+inline OrtShapeInferContext* Context(Inference* inference) {
+  return reinterpret_cast<OrtShapeInferContext*>(inference);
+}
+
+const OrtApi* Api();
+const OrtApiBase* Base();
+
+// Bytes that an output and the device memory of a call may have together; more is out of memory.
+constexpr std::size_t kMostBytes = std::size_t{1} << 28U;
+// Of one output: more takes sanitizers longer than a mutant may run.
+constexpr std::size_t kMostOutputBytes = std::size_t{1} << 24U;
+
+// Which allocation of device memory fails, counted from 1 on; 0: none.
+extern int failing_allocation;
+
+// Bytes of an element.
+std::size_t ElementBytes(ONNXTensorElementDataType element);
+
+// Message of a status, empty for nullptr; releases it.
+std::string Text(OrtStatus* status);
+
+}  // namespace onnxopt::stand_in

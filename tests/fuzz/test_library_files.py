@@ -1,0 +1,106 @@
+"""A sample of the mutations of tests/fuzz/library, and changes that once ended the process.
+
+`make fuzz` examines more mutations.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from onnxopt.codegen import kernels_json, sealed_json
+from tests.fuzz.library import build, campaign, corpus
+from tests.support.custom_ops_damage import set_field
+
+INDEX = "kernels.0.index"
+# name: model, path, value, what the message must say
+CHANGES: dict[str, tuple[str, str, Any, str]] = {
+    "offset of an access": ("rotary", f"{INDEX}.accesses.1.offset", [4096], "access 1 would read outside of input 0"),
+    "a little less": ("rotary", f"{INDEX}.accesses.0.offset", [-5], "access 0 would read outside of input 0"),
+    "a little more": ("padded", f"{INDEX}.accesses.0.offset", [-10], "access 0 would read outside of input 0"),
+    "offset of 2^40": ("rotary", f"{INDEX}.accesses.1.offset", [2**40], "would read outside of input 0"),
+    "offsets that overflow": ("rotary", f"{INDEX}.accesses.1.offset", [2**62, 2**62], "an offset exceeds 2^63"),
+    "offset where nothing is read": ("rotary", f"{INDEX}.accesses.0.offset", [-(2**60)], "position lies too far away"),
+    "stride of 2^32": ("rotary", f"{INDEX}.accesses.0.terms.0.2", 2**32, "would read outside of input 0"),
+    "stride below": ("rotary", f"{INDEX}.accesses.2.terms.0.2", -1, "access 2 would read outside of input 1"),
+    "div of 2^62": ("rotary", f"{INDEX}.accesses.0.terms.0.0", 2**62, "a term leaves the domain"),
+    "mod one larger": ("rotary", f"{INDEX}.accesses.2.terms.0.1", 9, "access 2 would read outside of input 1"),
+    "div of a condition": ("rotary", f"{INDEX}.conditions.0.terms.0.0", 5, "places that do not fit into one another"),
+    "guard that is another": ("rotary", f"{INDEX}.accesses.0.guards", [1], "access 0 would read outside of input 0"),
+    "no guards": ("rotary", f"{INDEX}.accesses.0.guards", [], "access 0 would read outside of input 0"),
+    "a bound of 2^62": ("rotary", f"{INDEX}.conditions.0.high", 2**62, "a bound lies too far away"),
+    "a wider condition": ("rotary", f"{INDEX}.conditions.0.low", 3, "access 0 would read outside of input 0"),
+    "an output twice as large": ("rotary", f"{INDEX}.shapes.0.1", 16, "differ in size"),
+    "an output half as large": ("rotary", f"{INDEX}.shapes.1.1", 4, "differ in size"),
+    "more rows than are stored": ("joined", "kernels.0.domain.0", [4, 0, 1], "is not that of the rows"),
+    "rows of another access": ("joined", "kernels.0.operands.0.row", True, "access 0 is not the same for a whole row"),
+    "a part with an index": ("joined", "kernels.0.stages.0.element.index", {}, 'index has no field "symbols"'),
+    "an entry point across rows of a cluster": ("strided", "kernels.0.variants.0.lanes", 16384, "variants[0].lanes"),
+    "a view of 2^62 times 4": ("groups", "kernels.0.views.0.target", [2**62, 4, -1], "more than 2^63 elements"),
+    "a scan without a chunk": ("scan", "kernels.0.variants.0.unroll", 0, "scans go along their rows chunk by chunk"),
+}  # fmt: skip
+# Changes that stay inside: a kernel of another model, for all that the library can tell.
+INSIDE: dict[str, tuple[str, str, Any]] = {
+    "a condition behind its run": ("rotary", f"{INDEX}.conditions.0.low", 2**20),
+    "a condition that never holds": ("long", f"{INDEX}.conditions.0.low", 10**6),
+    "a condition on other digits": ("rotary", f"{INDEX}.conditions.0.terms.0.0", 3),
+    "both outputs larger": ("rotary", f"{INDEX}.shapes", [[[1, 0], 9], [[1, 0], 9]]),
+}
+
+
+@pytest.fixture(scope="module")
+def programs() -> Path:
+    return build.build()
+
+
+def examined(model: str, path: str, value: Any, programs: Path) -> tuple[str, str]:
+    """The verdict on a kernel file with one field changed and a digest that fits, and what was said."""
+    original = corpus.originals()[model]
+    document = sealed_json.unseal(original["kernels.json"].decode())
+    set_field(path, value)(document)
+    ((verdict, text),) = campaign.examine(original, [{"kernels.json": sealed_json.seal(document).encode()}], programs)
+    return verdict, text
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_a_changed_number_is_an_error_that_says_which(name: str, programs: Path) -> None:
+    *change, message = CHANGES[name]
+    verdict, text = examined(*change, programs)
+    assert verdict in ("refused", "failed"), text
+    assert message in text
+
+
+@pytest.mark.parametrize("name", INSIDE)
+def test_nothing_is_written_beyond_a_block(name: str, programs: Path) -> None:
+    verdict, text = examined(*INSIDE[name], programs)
+    assert verdict == "different", text
+
+
+@pytest.mark.parametrize("way", campaign.WAYS)
+@pytest.mark.parametrize("file", campaign.FILES)
+def test_sample(file: str, way: str, programs: Path) -> None:
+    tally = campaign.run(file, way, 150 if (file, way) == (campaign.KERNELS, "numbers") else 20, 0, programs)
+    assert not [f"{f.model}: {f.verdict} {f.text}" for f in tally.findings]
+    if (file, way) == (campaign.KERNELS, "numbers"):  # or nothing behind the reader would have been tried
+        assert tally.verdicts["same"] + tally.verdicts["different"] + tally.verdicts["failed"] > 20
+
+
+def test_a_fault_is_seen(programs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Guards the tests above: the programs read one byte behind a tensor, and the campaign calls it a finding."""
+    monkeypatch.setenv("MUTANTS_OVERFLOW", "1")
+    verdict, text = examined("rotary", "kernels.0.cpu", True, programs)
+    assert (verdict, "heap-buffer-overflow" in text) == ("stopped", True)
+    assert campaign.is_finding(campaign.KERNELS, "numbers", verdict, text)
+
+
+def test_corpus_is_of_this_release() -> None:
+    """Files of another schema would all be refused: python -m tests.fuzz.library.corpus writes them anew."""
+    for model, files in corpus.originals().items():
+        schemas = {
+            name: sealed_json.unseal(files[name].decode())["schema"] for name in files if name != campaign.FATBIN
+        }
+        assert schemas.pop(campaign.KERNELS) == kernels_json.SCHEMA, model
+        assert set(schemas.values()) <= {corpus.MEASURED_SCHEMA}
+    assert sum(f.stat().st_size for f in corpus.FOLDER.iterdir()) < 200_000
