@@ -16,7 +16,7 @@ import onnx
 import onnxruntime as ort
 import pytest
 
-from onnxopt.codegen import kernels_json
+from onnxopt.codegen import kernels_json, sealed_json
 from onnxopt.runtime import sessions
 from tests.support import custom_ops_fake_driver as fake_driver
 from tests.support.custom_ops_artifact import copy_library
@@ -33,7 +33,7 @@ def _session(found: Fused, folder: Path, change=None) -> ort.InferenceSession:
     document = json.loads(kernels_json.to_json(kernels, None))
     if change is not None:
         change(document)
-    (folder / "kernels.json").write_text(json.dumps(document))
+    (folder / "kernels.json").write_text(sealed_json.seal(document))
     onnx.save(bodiless(found.optimized), folder / "model.onnx")
     return sessions.open_session(folder / "model.onnx", library=library)
 
