@@ -113,6 +113,22 @@ def test_relu_stays_with_the_product_in_front() -> None:
     assert "Relu" not in [n.op_type for n in region.nodes]
 
 
+@pytest.mark.parametrize(("channels", "joins"), [(16, True), (64, False)])
+def test_an_activation_stays_with_a_convolution_that_applies_it(channels: int, joins: bool) -> None:
+    model = Case((32, 112, 112, 96), strides=(2, 2), pads=(1, 1, 1, 1), dtype="float16", in_front="bias_silu").model()
+    element = model.graph.initializer[0].data_type
+    model.graph.initializer.append(helper.make_tensor("e", element, [96, channels, 1, 1], [0.0] * 96 * channels))
+    model.graph.input[0].CopyFrom(helper.make_tensor_value_info("z", element, [32, 112, 112, channels]))
+    nodes = [("Transpose", ["z"], "z_nchw", [0, 3, 1, 2]), ("Transpose", ["t_nchw"], "t", [0, 2, 3, 1])]
+    turned = [helper.make_node(op, x, [y], name=y, perm=perm) for op, x, y, perm in nodes]
+    expand = helper.make_node("Conv", ["z_nchw", "e"], ["t_nchw"], name="expand")
+    for node in (turned[1], expand, turned[0]):
+        model.graph.node.insert(0, node)
+    plan = fuse(ir.serde.deserialize_model(model))
+    (region,) = (r for r in plan.regions if r.kind is DEPTHWISE)
+    assert ("Sigmoid" in [n.op_type for n in region.nodes]) is joins
+
+
 def test_a_value_that_others_read_ends_the_region() -> None:
     model = dataclasses.replace(CASE, behind="silu").model()
     model.graph.output.append(
