@@ -133,7 +133,8 @@ class DepthwiseCase:
     def limits(self) -> tuple[float, float]:
         """Relative and absolute error that a result may have."""
         eps = torch.finfo(self.torch_dtype).eps
-        return (0.75 * eps, (3 if self.front or self.behind == "silu_residual" else 0.5) * eps + 1e-5)
+        rounds = self.front or self.behind == "silu_residual"  # also what the graph stores in between
+        return (1.25 * eps, 3 * eps + 1e-5) if rounds else (0.75 * eps, 0.5 * eps + 1e-5)
 
 
 def _nodes(text: str) -> list[onnx.NodeProto]:

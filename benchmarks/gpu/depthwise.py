@@ -15,7 +15,7 @@ import dataclasses
 import json
 import pathlib
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 from unittest import mock
 
@@ -36,15 +36,13 @@ from benchmarks.support.gpu_timing import (
     session,
 )
 
-_HELD = {
-    2: ((2, 2, 4), (2, 2, 7), (2, 3, 4), (2, 7, 2), (2, 7, 4), (2, 4, 4), (4, 2, 2), (4, 4, 2), (1, 4, 7)),
-    4: ((1, 2, 4), (1, 4, 4), (1, 7, 2), (1, 4, 7), (1, 7, 4), (2, 2, 2), (2, 4, 2)),
-}  # bytes of an element -> channels, rows and columns of a thread
-_BANDED = ((1, 1, 2, 8, 2, 6), (2, 1, 4, 8, 1, 8), (2, 2, 2, 8, 1, 6), (2, 2, 4, 8, 1, 9), (4, 4, 2, 8, 1, 8),
-           (8, 7, 2, 8, 1, 9))  # fmt: skip
+
+def _named(parts: str) -> list[DepthwiseCase]:
+    """The cases whose name has one of these parts, which commas separate."""
+    return [c for c in CASES if any(part in c.name for part in parts.split(","))]
 
 
-def prepare(folder: pathlib.Path, arch: str, sweep: bool) -> None:
+def prepare(folder: pathlib.Path, arch: str, sweep: bool, only: str) -> None:
     """Write every case's model with its kernel's call, and one library."""
     import onnx_ir as ir
 
@@ -54,7 +52,7 @@ def prepare(folder: pathlib.Path, arch: str, sweep: bool) -> None:
 
     folder.mkdir(parents=True)
     collection = Collection()
-    for case in CASES:
+    for case in _named(only):
         model = ir.serde.deserialize_model(case.model())
         with mock.patch.object(find._Growth, "_pays", return_value=True):
             plan = fuse(model)
@@ -83,27 +81,15 @@ def _sweep(
 ) -> list[str]:
     """Models of a case with other tiles; their labels."""
     made = []
-    for variant in _others(kernel, case):
+    if case.front or case.behind != "silu":
+        return made
+    for variant in kernel.kind.alternatives(kernel):
         label = variant.symbol.removeprefix(f"{kernel.name}_")
         name = f"{kernel.name}_{label}"
         collection.kernels[name] = dataclasses.replace(kernel, name=name, variants=(variant,))
         onnx.save(calling(optimized, name), folder / f"{case.name}.{label}.onnx")
         made.append(label)
     return made
-
-
-def _others(kernel: Any, case: DepthwiseCase) -> Iterator[Any]:
-    from onnxopt.kinds.depthwise import entry_points, tiles
-
-    window, size = kernel.program.window, case.torch_dtype.itemsize
-    chosen = kernel.variants[0]
-    made = [entry_points.held("", *shape) for shape in _HELD[size] if case.kernel**2 <= entry_points.MOST_HELD]
-    if size == 2 and case.stride == 1 and max(tiles.extent(window)) <= 13:
-        made += [entry_points.banded("", window, *shape) for shape in _BANDED]
-    for variant in made:
-        if case.channels % variant.vector == 0 and not chosen.symbol.endswith(variant.symbol):
-            name = f"{kernel.name}{variant.symbol}"
-            yield dataclasses.replace(variant, symbol=f"{name}_alone")
 
 
 class Measured:
@@ -194,7 +180,7 @@ def run(folder: pathlib.Path, args: argparse.Namespace) -> int:
     torch.backends.cudnn.allow_tf32 = False
     torch.backends.cudnn.benchmark = True
     rows: dict[str, Any] = {}
-    for case in (c for c in CASES if any(part in c.name for part in args.only.split(","))):
+    for case in _named(args.only):
         if args.seconds and time.perf_counter() - begun > args.seconds:
             print(f"out of time before {case.name}")
             break
@@ -213,10 +199,11 @@ def main() -> int:
     prepared.add_argument("--sweep", action="store_true")
     ran.add_argument("--out", type=pathlib.Path, help="JSON, rewritten after every case")
     ran.add_argument("--seconds", type=float, default=0, help="start no further case after this many")
-    ran.add_argument("--only", default="", help="comma-separated parts of names")
+    for verb in (prepared, ran):
+        verb.add_argument("--only", default="", help="comma-separated parts of names")
     args = parser.parse_args()
     if args.verb == "prepare":
-        prepare(args.folder, args.arch, args.sweep)
+        prepare(args.folder, args.arch, args.sweep, args.only)
         return 0
     return run(args.folder, args)
 

@@ -75,7 +75,7 @@ struct BandedTile {
   static constexpr int kRow = Rows::best_row(kOctets, true, kTogether);  // octets from row to row
   static constexpr int kOutRow = Rows::best_row(kAcross, false, kTogether);
   static constexpr int kPlane =
-      plane_octets((kRows + kTogether - 1) / kTogether * kTogether * kRow, kOutRows * kOutRow, kTogether);
+      plane_octets((kRows + kTogether - 1) / kTogether * kTogether * kRow, kOutRows* kOutRow, kTogether);
   static constexpr int kPlanesBytes = kChannels * kPlane * 16;
   static constexpr int kTableRows = kChannels * W::kHeight;
   static constexpr int kTableWords = (W::kWidth - 1) * W::kDilationAcross + 3;

@@ -104,19 +104,42 @@ struct Direct {
   __device__ static void write(const DepthwiseParams& p, const Place& at, const typename After::Of (&of)[kVector],
                                const float (&sum)[kDown][kAcross][kVector]) {
     const int64_t first = static_cast<int64_t>(at.image) * p.out_height + at.top;
-    int64_t row = (first * p.out_width + at.left) * p.channels + at.channel;
+    const int pixel_bytes = p.channels * static_cast<int>(sizeof(Result));
+    const int64_t corner = (first * p.out_width + at.left) * p.channels + at.channel;
+    typename After::template Near<kVector> near[kDown][kAcross];
+    if constexpr (After::kNear) load_near(p, at, corner, near);  // all loads before the first store
+    char* row = static_cast<char*>(p.y) + corner * static_cast<int>(sizeof(Result));
+#pragma unroll
+    for (int i = 0; i < kDown; ++i) {
+      char* pixel = row;
+#pragma unroll
+      for (int j = 0; j < kAcross; ++j) {
+        if (exists(p, at, i, j)) {
+          Vector<Result, kVector> y;
+#pragma unroll
+          for (int v = 0; v < kVector; ++v) {
+            y.at[v] = Narrow<Result>::from(After::apply(sum[i][j][v], of[v], near[i][j], v));
+          }
+          store_vector(reinterpret_cast<Result*>(pixel), y);
+        }
+        pixel += pixel_bytes;
+      }
+      row += static_cast<int64_t>(p.out_width) * pixel_bytes;
+    }
+  }
+
+  __device__ static bool exists(const DepthwiseParams& p, const Place& at, int i, int j) {
+    return at.top + i < p.out_height && at.left + j < p.out_width;
+  }
+
+  __device__ static void load_near(const DepthwiseParams& p, const Place& at, int64_t row,
+                                   typename After::template Near<kVector> (&near)[kDown][kAcross]) {
 #pragma unroll
     for (int i = 0; i < kDown; ++i) {
       int64_t pixel = row;
 #pragma unroll
       for (int j = 0; j < kAcross; ++j) {
-        if (at.top + i < p.out_height && at.left + j < p.out_width) {
-          const auto near = After::template load<kVector>(p, pixel);
-          Vector<Result, kVector> y;
-#pragma unroll
-          for (int v = 0; v < kVector; ++v) y.at[v] = Narrow<Result>::from(After::apply(sum[i][j][v], of[v], near, v));
-          store_vector(static_cast<Result*>(p.y) + pixel, y);
-        }
+        if (exists(p, at, i, j)) near[i][j] = After::template load<kVector>(p, pixel);
         pixel += p.channels;
       }
       row += static_cast<int64_t>(p.out_width) * p.channels;
@@ -179,7 +202,7 @@ struct Direct {
         load_row(p, row + c * W::kDilationAcross * pixel_bytes, inside, in.left + c * W::kDilationAcross, in.before, x);
         add_row(x, weight, taps, sum);
       }
-      row += W::kDilationDown * p.width * pixel_bytes;
+      row += pixel_bytes * p.width * W::kDilationDown;
     }
   }
 

@@ -156,7 +156,7 @@ class Case:
             return 2e-5, 1e-5
         eps = float(ml_dtypes.finfo(numpy_dtype(self.dtype)).eps)
         rounds = self.in_front or "r)" in BEHIND[self.behind]  # a sum may be rounded before the program behind reads it
-        return 0.75 * eps, (3.0 if rounds else 0.5) * eps
+        return (1.25 * eps, 3 * eps) if rounds else (0.75 * eps, 0.5 * eps)
 
 
 def random_case(seed: int, dtype: str) -> Case:

@@ -25,6 +25,8 @@ _TABLE = Path(__file__).with_name("rule.json")
 _THREADS = 128
 MOST_HELD = 49  # weights that a thread holds for a channel
 _WALKING = {2: (2, 4), 4: (1, 4)}  # bytes of an element -> channels, columns
+_MOST_BANDED = 13  # the most inputs along an axis that an output of a banded entry point sees the first and last of
+_NO_WIDTH = 2**31 - 1
 _SIMPLE = 3  # the most inputs along an axis of windows whose programs in front are cheap
 
 
@@ -44,6 +46,18 @@ def every(name: str, meaning: Depthwise) -> tuple[DepthwiseVariant, ...]:
         chosen = [v for v in chosen if v.layout != "banded"]
     last = _fallback(name, meaning.window)
     return (*chosen, *([last] if not chosen or chosen[-1].vector > 1 else []))
+
+
+def others(name: str, meaning: Depthwise) -> Iterator[DepthwiseVariant]:
+    """Further variants for `tune` to measure; no width prefers them."""
+    size, taps = DTYPES[meaning.dtype].size, meaning.window.kernel[0] * meaning.window.kernel[1]
+    if taps > MOST_HELD and max(extent(meaning.window)) > _MOST_BANDED:
+        return
+    for variant in _distinct(_variants(name, meaning.window, size, _table()["others"][str(size)])):
+        banded_fits = meaning.outputs == (meaning.dtype,) and max(extent(meaning.window)) <= _MOST_BANDED
+        fits = banded_fits if variant.layout == "banded" else variant.vector * taps <= 2 * MOST_HELD
+        if meaning.channels % variant.vector == 0 and fits:
+            yield dataclasses.replace(variant, narrowest=_NO_WIDTH)
 
 
 def microseconds_in_front(meaning: Depthwise, cost: int, outputs: int, width: int | None) -> float:
@@ -83,7 +97,7 @@ def _of_table(name: str, window: Window, size: int, in_front: bool) -> Iterator[
 
 
 def _distinct(variants: Iterator[DepthwiseVariant]) -> Iterator[DepthwiseVariant]:
-    """The variants with distinct symbols: a shape may be the best for some widths and a later choice for others."""
+    """The variants with distinct symbols: a tile may be preferred for some widths and be a later choice for others."""
     found: dict[str, DepthwiseVariant] = {}
     for variant in variants:
         before = found.get(variant.symbol)
@@ -97,14 +111,14 @@ def _distinct(variants: Iterator[DepthwiseVariant]) -> Iterator[DepthwiseVariant
 def _variants(name: str, window: Window, size: int, choice: list[dict[str, Any]]) -> Iterator[DepthwiseVariant]:
     for row in choice:
         narrowest, widest = row.get("between", (1, None))
-        widths = {"narrowest": narrowest, "widest": widest or 0}
         if "banded" in row:
             made = banded(name, window, *row["banded"])
-            yield dataclasses.replace(made, **widths)
         elif window.kernel[0] * window.kernel[1] <= MOST_HELD:
-            yield dataclasses.replace(held(name, *row["held"]), **widths)
+            made = held(name, *row["held"])
         else:
             yield walking(name, *_WALKING[size])
+            continue
+        yield dataclasses.replace(made, narrowest=narrowest, widest=widest or 0)
 
 
 def _fallback(name: str, window: Window) -> DepthwiseVariant:
@@ -116,9 +130,7 @@ def _fallback(name: str, window: Window) -> DepthwiseVariant:
 def held(name: str, vector: int, down: int, across: int) -> DepthwiseVariant:
     """One entry point that holds the weights of `vector` channels in registers."""
     symbol = f"{name}_held_v{vector}d{down}a{across}"
-    return DepthwiseVariant(
-        symbol, "", 32, vector, 1, _THREADS, waits=True, layout="held", down=down, across=across,
-    )  # fmt: skip
+    return DepthwiseVariant(symbol, "", 32, vector, 1, _THREADS, waits=True, layout="held", down=down, across=across)
 
 
 def walking(name: str, vector: int, across: int) -> DepthwiseVariant:

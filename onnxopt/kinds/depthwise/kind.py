@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import cast
 
 import onnx_ir as ir
@@ -34,6 +34,11 @@ class DepthwiseKind(Kind):
         self, name: str, meaning: Meaning, regions: Sequence[Region], opsets: Mapping[str, int], shapes: Shapes
     ) -> tuple[Variant, ...]:
         return entry_points.choose(name, cast(Depthwise, meaning), regions, shapes)
+
+    def alternatives(self, kernel: Kernel) -> Iterable[Variant]:
+        known = {variant.symbol for variant in kernel.variants}
+        others = entry_points.others(kernel.name, cast(Depthwise, kernel.program))
+        return [variant for variant in others if variant.symbol not in known]
 
     def header(self, kernels: Sequence[Kernel]) -> str:
         return cuda.HEADER

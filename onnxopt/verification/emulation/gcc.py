@@ -45,7 +45,7 @@ def compile_kernels(
     commands = {"": [*shared, str(folder / _DRIVER), str(driver), "-ldl"]}
     for name, text in sources.items():
         source = folder / f"{name}.cc"
-        source.write_text(f'#include "cuda.h"\n{text}\n{_launchers(entry_points[name])}')
+        source.write_text(f'#include "cuda.h"\n#include "matrix_words.h"\n{text}\n{_launchers(entry_points[name])}')
         commands[name] = [*shared, str(folder / f"{name}.so"), str(source)]
     problems = _run_all(commands, folder, seconds)
     if "" in problems:

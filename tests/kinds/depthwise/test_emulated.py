@@ -60,6 +60,7 @@ def test_16_bits(tmp_path: Path, dtype: str) -> None:
         Case((1, 9, 11, 37), (3, 3), pads=_SAME[3], dtype=dtype, behind="silu"),
         Case((1, 9, 11, 10), (3, 3), (2, 2), pads=(1, 0, 1, 1), dtype=dtype, behind="relu", in_front="scale"),
         Case((1, 6, 9, 8), (5, 5), (2, 1), pads=_SAME[5], dtype=dtype, behind="residual"),
+        Case((2, 1, 1, 24), (3, 5), pads=(1, 2, 1, 2), dtype=dtype, behind="silu", known=False),
         Case((1, 3, 5, 6), (11, 11), pads=(5, 5, 5, 5), dtype=dtype, behind="hardswish"),
     ]
     _agree(tmp_path, cases)

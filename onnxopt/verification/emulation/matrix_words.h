@@ -1,9 +1,9 @@
 // What depthwise/matrix_words.cuh has in PTX, and the barriers of depthwise kernels.
 #pragma once
 
-#include <atomic>
 #include <cstring>
 
+#include "cuda.h"
 #include "depthwise/matrix_words.cuh"
 
 namespace emulation {
@@ -11,21 +11,21 @@ namespace emulation {
 // Calls f(of), where of(lane) is what that lane of this thread's warp gave.
 template <typename T, typename F>
 void together(const T& mine, F&& f) {
-  auto& warp = *block->warps[threadIdx.x / kWarp];
+  Barrier& warp = block->warps[threadIdx.x / kWarp];
   block->words[threadIdx.x] = reinterpret_cast<unsigned long long>(&mine);
-  warp.arrive_and_wait();
+  arrive_and_wait(warp);
   f([&](unsigned lane) -> const T& {
     return *reinterpret_cast<const T*>(block->words[threadIdx.x / kWarp * kWarp + lane]);
   });
-  warp.arrive_and_wait();
+  arrive_and_wait(warp);
 }
 
 }  // namespace emulation
 
-inline void __syncwarp() { emulation::block->warps[threadIdx.x / emulation::kWarp]->arrive_and_wait(); }
+inline void __syncwarp() { emulation::arrive_and_wait(emulation::block->warps[threadIdx.x / emulation::kWarp]); }
 
 inline int __syncthreads_or(int any) {
-  static std::atomic<int> all{0};
+  static int all = 0;
   if (any != 0) all = 1;
   __syncthreads();
   const int found = all;
