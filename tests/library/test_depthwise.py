@@ -57,9 +57,7 @@ def test_one_session_takes_any_shape(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("x", "pads"), [((2, 0, 0, 3), (2, 2, 2, 2)), ((1, 0, 4, 3), (2, 1, 1, 1))], ids=str)
-def test_an_empty_image_has_only_padding(
-    x: tuple[int, int, int, int], pads: tuple[int, int, int, int], tmp_path
-) -> None:
+def test_an_empty_image_has_only_padding(x: tuple[int, int, int, int], pads: tuple[int, int, int, int], tmp_path) -> None:
     for in_front in ("", "relu6"):
         case = Case(x, pads=pads, in_front=in_front, behind="silu", known=False)
         _agrees(case, _session(fused(case), tmp_path / f"of_{in_front}"))

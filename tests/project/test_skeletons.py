@@ -72,7 +72,8 @@ def test_every_exported_model(name: str, tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def test_a_weight_of_every_form(tmp_path: Path) -> None:
-    """As it is, of other dims, transposed, joined, with padded heads, a convolution's columns, the first rows; and one that is new."""
+    """As it is, of other dims, transposed, joined, with padded heads, as a convolution's columns, the first rows; and
+    one that is new."""
     random = np.random.default_rng(0)
     matrix, other = (random.standard_normal((64, 96), np.float32) for _ in range(2))
     image, signal = random.standard_normal((32, 3, 8, 8), np.float32), random.standard_normal((32, 16, 5), np.float32)

@@ -79,7 +79,8 @@ def rewrite(
         interface = Interface(model)
         if families & {"attention", "heads"} and near_misses.softmaxes(model):
             refusals = _recognise(rewriting)
-            _map(rewriting)
+            if "attention" in families or rewriting.applied["heads"]:
+                _map(rewriting)
         rewriting.apply(merging.PROJECTIONS)
         _convolutions(rewriting)
         rewriting.apply(merging.GATES)
@@ -136,7 +137,7 @@ def _recognise(rewriting: _Rewriting) -> tuple[Refusal, ...]:
     pads = "heads" in rewriting.applied
     if rewriting.apply(attention.PADDED, index_values):
         index_values = IndexValues(model.graph, rewriting.pad_heads())
-    return near_misses.refusals(model, index_values, pads)
+    return near_misses.refusals(model, index_values, pads) if "attention" in rewriting.applied else ()
 
 
 def _map(rewriting: _Rewriting) -> None:

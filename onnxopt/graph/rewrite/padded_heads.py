@@ -28,6 +28,7 @@ from onnxopt.graph.shapes.value_dims import dims_of
 
 MULTIPLE = 8  # of a head's elements that fused attention kernels take
 _LARGEST = 256  # elements of a head that they take
+_USUAL_LENGTH = 512  # tokens where the length is symbolic
 _PASSES_OF_SCORES = 4  # one product writes them, Softmax reads and writes them, the other product reads them
 
 
@@ -133,15 +134,12 @@ def _spread(attention: Attention, sliced: bool) -> Plan | str:
 
 
 def _pays(attention: Attention, found: Plan) -> bool:
-    """Whether the unfused attention moves more scores than padding moves zeros, counted in elements.
-
-    Scores grow with the product of the lengths, zeros with their sum: where a length is symbolic, it pays.
-    """
-    batch, heads, queries, _ = dims_of(attention.q)
-    keys = dims_of(attention.v)[2]
-    if not isinstance(heads, int) or not isinstance(queries, int) or not isinstance(keys, int):
-        return True
-    rows = heads * (batch if isinstance(batch, int) else 1)
+    """Whether the unfused attention moves more scores than padding moves zeros, counted in elements."""
+    batch, heads = (d if isinstance(d, int) else 1 for d in dims_of(attention.q)[:2])
+    queries, keys = (
+        d if isinstance(d, int) else _USUAL_LENGTH for d in (dims_of(x)[2] for x in (attention.q, attention.v))
+    )
+    rows = batch * heads
     more_q, more_v = (_padded(_size(x)) - _size(x) for x in (attention.q, attention.v))
     zeros = 2 * rows * (queries + keys) * (more_q + more_v)  # q, k, v and the result, written and read
     if found.sliced:

@@ -38,9 +38,7 @@ def every(name: str, meaning: Depthwise) -> tuple[DepthwiseVariant, ...]:
     """Variants in the order in which the host tries them, for every width."""
     in_front = meaning.before is not None
     chosen = list(_of_table(name, meaning.window, DTYPES[meaning.dtype].size, in_front))
-    if (
-        DTYPES[meaning.outputs[0]].size != DTYPES[meaning.dtype].size
-    ):  # a plane of shared memory holds inputs and results
+    if DTYPES[meaning.outputs[0]].size != DTYPES[meaning.dtype].size:  # a plane of shared memory holds inputs and results
         chosen = [v for v in chosen if v.layout != "banded"]
     last = _fallback(name, meaning.window)
     return (*chosen, *([last] if not chosen or chosen[-1].vector > 1 else []))
