@@ -6,8 +6,8 @@
 Every score and every result is the same sum plus products of zeros, for finite x and z. The scale stays that of 20
 elements. Where the result does not go into a constant weight, a Slice behind the attention cuts it.
 
-ONNX Runtime's cuDNN, flash and memory-efficient kernels take heads whose size is a multiple of 8 up to 256; none asks
-for more. Flash computes with 32 elements where there are 24, in registers, and reads and writes 24.
+ONNX Runtime's cuDNN and flash kernels take heads whose size is a multiple of 8 up to 256, the memory-efficient one up
+to 1024; none asks for more. Flash computes with 32 elements where there are 24, in registers, and reads and writes 24.
 
 From q, k, v and the result, the axis of the heads is followed from operator to operator (head_axis.py) until constant
 weights end it everywhere: either all values on the way get wider heads, or none.
@@ -27,7 +27,7 @@ from onnxopt.graph.shapes.contrib_schemas import DOMAIN
 from onnxopt.graph.shapes.value_dims import dims_of
 
 MULTIPLE = 8  # of a head's elements that fused attention kernels take
-_LARGEST = 256  # elements of a head that they take
+_LARGEST = 256  # elements of a head that the faster ones take
 _USUAL_LENGTH = 512  # tokens where the length is symbolic
 _PASSES_OF_SCORES = 4  # one product writes them, Softmax reads and writes them, the other product reads them
 
@@ -67,7 +67,7 @@ def plan(attention: Attention) -> Plan | str:
     if q.dtype not in SIXTEEN_BIT:
         return f"attention of {q.dtype} gains less; only 16-bit floats are padded"
     if max(_padded(_size(q)), _padded(_size(v))) > _LARGEST:
-        return f"kernels take up to {_LARGEST} elements"
+        return f"the faster kernels take up to {_LARGEST} elements"
     found = _spread(attention, sliced=False)
     if isinstance(found, str) and _size(v) % MULTIPLE:
         found = _spread(attention, sliced=True)
