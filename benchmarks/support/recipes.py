@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import hashlib
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -15,6 +16,7 @@ from onnx import numpy_helper
 _COLUMNS = "/columns"  # suffix that rewriting gives a convolution's weight as the second operand of a product
 _TRANSPOSED = "_transposed"  # suffix that the optimizer gives a weight whose transpose it stores
 _NHWC = "_nhwc"  # suffix that the layout pass gives the weight of a convolution
+_HEADS = re.compile(r"(.+)/heads(\d)_(\d+)_(\d+)")  # name of a weight whose heads graph/rewrite/head_axis.py pads
 _ORDERS = ((0, 2, 3, 1), (2, 3, 1, 0))  # of such a weight: graph/layout/weights.py
 
 Weights = Mapping[str, onnx.TensorProto]
@@ -24,13 +26,16 @@ Weights = Mapping[str, onnx.TensorProto]
 class Recipe:
     """The named weights joined along their last axis, then changed as the flags say.
 
-    columns: the one weight is that of a convolution, (outputs, inputs, *kernel), taken as the second operand of a
-    product: (inputs * kernel, outputs) with two spatial axes, (kernel * inputs, outputs) with one, as
-    graph/rewrite/convolutions.py lays it out. order: the one weight's dims are permuted. transposed: the matrix that
-    results is transposed. first_bytes: the first bytes of the one weight are taken.
+    heads: (axis, size, padded): zeros stand behind every `size` elements along the axis of each weight, before they are
+    joined, so that each group has `padded`. columns: the one weight is that of a convolution, (outputs, inputs,
+    *kernel), taken as the second operand of a product: (inputs * kernel, outputs) with two spatial axes,
+    (kernel * inputs, outputs) with one, as graph/rewrite/convolutions.py lays it out. order: the one weight's dims are
+    permuted. transposed: the matrix that results is transposed. first_bytes: the first bytes of the one weight are
+    taken.
     """
 
     names: tuple[str, ...]
+    heads: tuple[int, ...] = ()
     columns: bool = False
     order: tuple[int, ...] = ()
     transposed: bool = False
@@ -40,9 +45,14 @@ class Recipe:
         """The raw bytes of a tensor of these dims; None where the weights do not have the shapes that this takes."""
         if any(name not in weights for name in self.names):
             return None
-        if len(self.names) == 1 and not self.columns and not self.order and not self.transposed:
+        if len(self.names) == 1 and not (self.heads or self.columns or self.order or self.transposed):
             return weights[self.names[0]].raw_data[: self.first_bytes]
         arrays = [numpy_helper.to_array(weights[name]) for name in self.names]
+        if self.heads:
+            axis, size, padded = self.heads
+            if any(a.ndim <= axis or a.shape[axis] % size for a in arrays):
+                return None
+            arrays = [_padded(a, axis, size, padded) for a in arrays]
         if any(a.shape[:-1] != arrays[0].shape[:-1] or not a.ndim for a in arrays):
             return None
         array = arrays[0] if len(arrays) == 1 else np.concatenate(arrays, axis=-1)
@@ -66,7 +76,7 @@ class Recipe:
 
     @classmethod
     def from_json(cls, row: dict[str, Any]) -> Recipe:
-        return cls(**{**row, "names": tuple(row["names"]), "order": tuple(row["order"])})
+        return cls(**{key: tuple(value) if isinstance(value, list) else value for key, value in row.items()})
 
 
 class Recipes:
@@ -96,6 +106,11 @@ class Recipes:
         if _NHWC in tensor.name:
             name = tensor.name[: tensor.name.rindex(_NHWC)]
             yield from (Recipe((name,), order=order) for order in _ORDERS)
+        padded = [_HEADS.fullmatch(name) for name in base.split("+")]
+        kinds = {m.groups()[1:] if m else None for m in padded}
+        if len(kinds) == 1 and None not in kinds:
+            heads = tuple(map(int, kinds.pop() or ()))
+            yield Recipe(tuple(m[1] for m in padded if m), heads=heads, transposed=transposed)
         yield Recipe(tuple(base.split("+")), transposed=transposed)
         same = self._names.get(_digest(tensor))  # the dims may differ: those of a weight may have been merged
         if same is not None:
@@ -108,6 +123,13 @@ class Recipes:
         for weight in self._weights.values():  # the first rows of a table, of positions for example
             if weight.data_type == tensor.data_type and weight.raw_data[:size] == tensor.raw_data:
                 yield Recipe((weight.name,), first_bytes=size)
+
+
+def _padded(array: np.ndarray, axis: int, size: int, padded: int) -> np.ndarray:
+    """Zeros behind every `size` elements along an axis, so that there are `padded`."""
+    groups = np.split(array, array.shape[axis] // size, axis)
+    zeros = np.zeros_like(np.take(groups[0], [0] * (padded - size), axis))
+    return np.concatenate([part for group in groups for part in (group, zeros)], axis)
 
 
 def _transposed(tensor: onnx.TensorProto) -> onnx.TensorProto:

@@ -72,7 +72,8 @@ def test_every_exported_model(name: str, tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def test_a_weight_of_every_form(tmp_path: Path) -> None:
-    """As it is, of other dims, transposed, joined, as a convolution's columns, the first rows; and one that is new."""
+    """As it is, of other dims, transposed, joined, with padded heads, as a convolution's columns, the first rows; and
+    one that is new."""
     random = np.random.default_rng(0)
     matrix, other = (random.standard_normal((64, 96), np.float32) for _ in range(2))
     image, signal = random.standard_normal((32, 3, 8, 8), np.float32), random.standard_normal((32, 16, 5), np.float32)
@@ -87,11 +88,21 @@ def test_a_weight_of_every_form(tmp_path: Path) -> None:
         "image/columns": image.transpose(1, 2, 3, 0).reshape(-1, 32),
         "signal/columns": signal.transpose(2, 1, 0).reshape(-1, 32),
         "signal/columns_transposed": signal.transpose(2, 1, 0).reshape(-1, 32).T,
+        "matrix/heads1_16_24": zeros_behind_columns(matrix, 16, 8),
+        "matrix/heads1_16_24_transposed": zeros_behind_columns(matrix, 16, 8).T,
+        "matrix/heads0_32_40": zeros_behind_columns(matrix.T, 32, 8).T,
+        "matrix/heads1_16_24+other/heads1_16_24": zeros_behind_columns(np.concatenate([matrix, other], axis=-1), 16, 8),
         "first_rows": other[:40],
         "new": matrix + 1,
     }
     source, optimized = with_weights(given), with_weights(derived)
     assert came_back(optimized, source, tmp_path / "model.onnx.xz") == derived.keys() - {"new"}
+
+
+def zeros_behind_columns(matrix: np.ndarray, size: int, zeros: int) -> np.ndarray:
+    """Zeros behind every `size` columns."""
+    heads = matrix.reshape(len(matrix), -1, size)
+    return np.pad(heads, ((0, 0), (0, 0), (0, zeros))).reshape(len(matrix), -1)
 
 
 def with_weights(arrays: dict[str, np.ndarray]) -> onnx.ModelProto:
@@ -114,5 +125,5 @@ def test_another_source_is_refused(tmp_path: Path) -> None:
 
 
 def test_recipes_survive_json() -> None:
-    recipe = Recipe(("a", "b"), transposed=True)
+    recipe = Recipe(("a", "b"), heads=(1, 20, 24), transposed=True)
     assert Recipe.from_json(json.loads(json.dumps(recipe.to_json()))) == recipe

@@ -24,6 +24,7 @@ import onnx_ir as ir
 from onnxscript.rewriter import MatchContext, MatchResult, RewriteRuleClassBase, pattern
 
 from onnxopt.graph.passes.rooted import Rooted
+from onnxopt.graph.rewrite import padded_heads
 from onnxopt.graph.rewrite.masks import masks
 from onnxopt.graph.rewrite.masks.index_values import IndexValues
 from onnxopt.graph.rewrite.masks.masks import Mask
@@ -35,7 +36,6 @@ from onnxopt.graph.shapes.value_dims import dims_of, same
 _ROUNDING = {ir.DataType.FLOAT: 2.0**-23, ir.DataType.FLOAT16: 2.0**-10, ir.DataType.BFLOAT16: 2.0**-7}
 _LEAST = {ir.DataType.FLOAT: -3.4028234663852886e38, ir.DataType.FLOAT16: -65504.0, ir.DataType.BFLOAT16: -3.38e38}
 _REDUCE_MAX_WITH_AXES_INPUT = 18  # opset
-_HEAD_MULTIPLE = 8  # elements; heads of other sizes run unfused, slower than the products and the softmax by themselves
 _HIDING = -1e4  # scores of this or less get weights of 0 in every float dtype
 _WIDE = (ir.DataType.FLOAT, ir.DataType.DOUBLE)
 
@@ -53,7 +53,7 @@ class _Form:
     """One attention as the pattern matched it.
 
     q (B, N, S, H), k_transposed (B, N, H, T), v (B, N, T, V): without the constant factors on them, whose product is
-    scale. mask: what it is known to show. guards_rows: whether rows that the mask hides with -inf become zeros.
+    scale. mask: what mask_value is known to show. guards_rows: whether rows that the mask hides with -inf become zeros.
     """
 
     q: ir.Value
@@ -61,6 +61,7 @@ class _Form:
     v: ir.Value
     scale: float
     mask: Mask
+    mask_value: ir.Value | None
     guards_rows: bool
 
 
@@ -103,7 +104,13 @@ class ScaledDotProduct(RewriteRuleClassBase):
             return result.fail(
                 f"the mask may hide a whole row with -inf; finding such rows takes opset {_REDUCE_MAX_WITH_AXES_INPUT}"
             )
+        if reason := self._size_obstacle(form, context):
+            return result.fail(reason)
         return result
+
+    def _size_obstacle(self, form: _Form, context: MatchContext) -> str:
+        """Why heads of this size are not taken, or "". Attention of other sizes runs faster as it is."""
+        return "" if padded_heads.fits(form.q, form.v) else _odd_size(form)
 
     def _form(self, q, k_transposed, v, mask, shown, hidden, low, zero, masking, guarded, **match) -> _Form | _Obstacle:
         """The attention that was matched, or why it is none. `check` and `rewrite` both ask: a match holds no more."""
@@ -130,7 +137,7 @@ class ScaledDotProduct(RewriteRuleClassBase):
         if guarded and _scalar(zero) != 0:
             return _Obstacle("the guard against NaN sets NaNs to a value other than 0", zero)
         guards_rows = guarded and not shows.finite and not _shows_some_key(shows)
-        return _Form(q, k_transposed, v, scale, shows, guards_rows)
+        return _Form(q, k_transposed, v, scale, shows, mask_value, guards_rows)
 
     def _broadcasts(self, mask: ir.Value, q: ir.Value, k_transposed: ir.Value) -> bool:
         dims, rows, keys = (self._index_values.dims(value) for value in (mask, q, k_transposed))
@@ -177,6 +184,24 @@ class ScaledDotProduct(RewriteRuleClassBase):
         return queries is not None and keys is not None and simplest(keys[3] - queries[2]) == form.mask.offset
 
 
+class PaddedDotProduct(ScaledDotProduct):
+    """The same for heads of other sizes, where padded_heads.py can pad them afterwards."""
+
+    def _size_obstacle(self, form: _Form, context: MatchContext) -> str:
+        if padded_heads.fits(form.q, form.v):
+            return "heads need no padding"
+        y, inside = context.root.outputs[0], frozenset(context.nodes)
+        found = padded_heads.plan(
+            padded_heads.Attention(form.q, form.k_transposed, form.v, y, form.mask_value, 2, inside)
+        )
+        return f"{_odd_size(form)}, and zeros cannot pad them: {found}" if isinstance(found, str) else ""
+
+
+def _odd_size(form: _Form) -> str:
+    size, of_v = dims_of(form.q)[3], dims_of(form.v)[3]
+    return f"heads have {size} and {of_v} elements; fused attention kernels take multiples of {padded_heads.MULTIPLE}"
+
+
 def _factored(op, x, factor, name: str):
     """x, or x times or divided by a value bound to `factor`; `name` is bound to "mul", "div" or "none"."""
     return pattern.OrValue(
@@ -218,8 +243,8 @@ def _shapes_disagree(q: ir.Value, k_transposed: ir.Value, v: ir.Value) -> str:
         return f"the lengths of k and v are not known to be equal: {b[3]}, {c[2]}"
     if a[1] == 0 or a[3] == 0:
         return "q has no heads, or heads of no elements"
-    if a[3] % _HEAD_MULTIPLE or c[3] % _HEAD_MULTIPLE:
-        return f"heads have {a[3]} and {c[3]} elements; fused attention kernels take multiples of {_HEAD_MULTIPLE}"
+    if c[3] == 0:
+        return "v has heads of no elements"
     return ""
 
 
@@ -266,3 +291,4 @@ def _shows_some_key(mask: Mask) -> bool:
 
 
 RULES = (RuleSet(lambda scope: [Rooted("MatMul", ScaledDotProduct.rule(scope.index_values))]),)
+PADDED = (RuleSet(lambda scope: [Rooted("MatMul", PaddedDotProduct.rule(scope.index_values))]),)

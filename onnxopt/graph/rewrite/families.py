@@ -24,6 +24,7 @@ class Family:
 
 _ROWS = (
     Family("attention", "{} x attention into one operator", attention.RULES),
+    Family("heads", "{} x attention with zeros that fill its heads up", attention.PADDED),
     Family("rotary", "{} x rotary embedding into one operator", rotary.RULES),
     Family("merge", "{} x projections of q, k and v into one product", (*merging.HEADS, *merging.PROJECTIONS)),
     Family("gate", "{} x gate and up projections into one product", merging.GATES),

@@ -30,6 +30,7 @@ from onnxopt.graph.rewrite import (
     layout,
     merging,
     near_misses,
+    padded_heads,
     query_scale,
     rotary,
     to_contrib,
@@ -76,9 +77,10 @@ def rewrite(
     refusals: tuple[Refusal, ...] = ()
     with read.quiet():
         interface = Interface(model)
-        if "attention" in families and near_misses.softmaxes(model):
+        if families & {"attention", "heads"} and near_misses.softmaxes(model):
             refusals = _recognise(rewriting)
-            _map(rewriting)
+            if "attention" in families or rewriting.applied["heads"]:
+                _map(rewriting)
         rewriting.apply(merging.PROJECTIONS)
         _convolutions(rewriting)
         rewriting.apply(merging.GATES)
@@ -113,6 +115,13 @@ class _Rewriting:
                 self.applied[family] += count
         return total
 
+    def pad_heads(self) -> Knowledge:
+        """Pad the heads of every Sdpa that can be padded. Returns what is then known of the model's values."""
+        _infer(self.model)
+        padded_heads.pad(self.model, self._joiner)
+        common.RemoveUnusedNodesPass()(self.model)
+        return _infer(self.model)
+
 
 def _recognise(rewriting: _Rewriting) -> tuple[Refusal, ...]:
     """Attention becomes Sdpa, an operator of the internal domain. Returns what stays, and why."""
@@ -125,7 +134,10 @@ def _recognise(rewriting: _Rewriting) -> tuple[Refusal, ...]:
         known = _infer(model)
     index_values = IndexValues(model.graph, known)
     rewriting.apply(attention.RULES, index_values)
-    return near_misses.refusals(model, index_values)
+    pads = "heads" in rewriting.applied
+    if rewriting.apply(attention.PADDED, index_values):
+        index_values = IndexValues(model.graph, rewriting.pad_heads())
+    return near_misses.refusals(model, index_values, pads) if "attention" in rewriting.applied else ()
 
 
 def _map(rewriting: _Rewriting) -> None:

@@ -8,7 +8,7 @@ import onnx_ir as ir
 from onnxscript.rewriter import MatchingTracer, RewriteRule
 
 from onnxopt.graph.refusal import Refusal
-from onnxopt.graph.rewrite.attention import ScaledDotProduct
+from onnxopt.graph.rewrite.attention import PaddedDotProduct, ScaledDotProduct
 from onnxopt.graph.rewrite.masks.index_values import IndexValues
 from onnxopt.program import operators
 
@@ -31,9 +31,12 @@ def softmaxes(model: ir.Model) -> list[tuple[ir.Node, ir.Node]]:
     return pairs
 
 
-def refusals(model: ir.Model, index_values: IndexValues) -> tuple[Refusal, ...]:
-    """A refusal for every Softmax between two products that is left once attention was recognised."""
-    rule = ScaledDotProduct.rule(index_values)
+def refusals(model: ir.Model, index_values: IndexValues, pads: bool) -> tuple[Refusal, ...]:
+    """A refusal for every Softmax between two products that is left once attention was recognised.
+
+    pads: whether heads were padded where that was possible.
+    """
+    rule = (PaddedDotProduct if pads else ScaledDotProduct).rule(index_values)
     return tuple(
         Refusal(softmax.name or "", "Softmax", product.name or "", _reason(model, rule, softmax, product))
         for softmax, product in softmaxes(model)

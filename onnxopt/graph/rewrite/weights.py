@@ -1,9 +1,9 @@
-"""Joins weights along their columns: small ones in memory, others in a file."""
+"""Makes weights of others: small ones in memory, others in a file."""
 
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +14,7 @@ _CHUNK = 1 << 20  # bytes joined at a time: in cache, and never a second copy of
 
 
 class Joiner:
-    """Joins weights into new ones. Large ones go to a file in `folder`, which has to outlive the model."""
+    """Makes weights of others. Large ones go to a file in `folder`, which has to outlive the model."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -25,11 +25,23 @@ class Joiner:
         size = sum(a.nbytes for a in arrays)
         if size <= _IN_MEMORY:
             return ir.Tensor(np.concatenate(arrays, axis=-1), dtype=dtype, name=name)
-        shape = ir.Shape((*arrays[0].shape[:-1], sum(a.shape[-1] for a in arrays)))
+        shape = (*arrays[0].shape[:-1], sum(a.shape[-1] for a in arrays))
+        return self._in_file(_joined_rows(arrays), shape, dtype, name)
+
+    def kept(self, array: np.ndarray, dtype: ir.DataType, name: str) -> ir.TensorProtocol:
+        """A new weight as a tensor."""
+        if array.nbytes <= _IN_MEMORY:
+            return ir.Tensor(array, dtype=dtype, name=name)
+        return self._in_file([array.reshape(-1).view(np.uint8).data], array.shape, dtype, name)
+
+    def _in_file(
+        self, parts: Iterable[memoryview], shape: Sequence[int], dtype: ir.DataType, name: str
+    ) -> ir.ExternalTensor:
         with tempfile.NamedTemporaryFile(dir=self._folder.absolute(), suffix=".weight", delete=False) as file:
-            for rows in _joined_rows(arrays):
-                file.write(rows)
-        return ir.ExternalTensor(file.name, 0, size, dtype, shape=shape, name=name, base_dir="")
+            for part in parts:
+                file.write(part)
+            size = file.tell()
+        return ir.ExternalTensor(file.name, 0, size, dtype, shape=ir.Shape(shape), name=name, base_dir="")
 
 
 def _joined_rows(arrays: Sequence[np.ndarray]) -> Iterator[memoryview]:

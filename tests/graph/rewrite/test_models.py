@@ -139,6 +139,7 @@ def test_projections_of_a_weight_that_is_read_elsewhere_stay(tmp_path: Path) -> 
     found, done = rewritten(model, tmp_path)
     assert done.applied == {
         "attention": 1,
+        "heads": 0,
         "rotary": 0,
         "merge": 0,
         "gate": 0,

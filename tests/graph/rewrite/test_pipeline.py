@@ -36,6 +36,7 @@ def test_the_manifest_says_what_was_rewritten(source: Path, artifact: Path) -> N
     assert manifest.verify.status == "passed"
     assert manifest.rewrites == {
         "attention": 1,
+        "heads": 0,
         "rotary": 0,
         "merge": 1,
         "gate": 0,
