@@ -5,8 +5,10 @@ with its library, runs it at mixed shapes from two threads that end with the rou
 artifact stays open for the whole soak and runs the same shapes. The first output of every shape is compared with that
 of a session without the library. Each later output is compared with the first one, bit for bit.
 
-Prints host memory (RSS) and memory of the GPU as it goes. Exits with 1 where an output was wrong or a run failed, and
-where memory grew: the least of the last third of the rounds is held against the least of the third before it.
+Prints host memory (RSS) and memory of the GPU as it goes. Growth is how far the least of the last third of the rounds
+lies above the least of the third before it. ONNX Runtime itself keeps memory of every session on a GPU. So a control in
+a process of its own runs the same rounds with ONNXOPT_DISABLE=1, which makes the library register nothing. Exits with 1
+where an output was wrong or a run failed, and where memory grew by more than it did in the control.
 """
 
 from __future__ import annotations
@@ -15,12 +17,16 @@ import argparse
 import ctypes
 import gc
 import hashlib
+import os
 import random
+import re
+import subprocess
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import onnx
@@ -33,9 +39,18 @@ SHAPES = 40  # of each artifact
 RUNS = 6  # of a session in one round, half of them on each of two threads
 ALLOWED = 8 << 20  # bytes that a third of the soak may add, for allocators that keep fragments
 MEAN = 3e-3  # mean absolute difference from the session without the library, of the mean absolute value
-FEWEST = 60  # rounds that growth is told from: before, allocators still grow with the shapes
+FEWEST = 200  # rounds that growth is told from: before, allocators still grow with the shapes
 REPORT_SECONDS = 30
+SPREAD = 1.25  # growth of a session, of that in the control, up to which both count as the same
+HOST, GPU = "host", "GPU"
 Shape = tuple[tuple[str, int], ...]
+
+
+class Grown(NamedTuple):
+    """total: bytes by which the last third of the rounds lies above the third before. sessions: of one third."""
+
+    total: int
+    sessions: int
 
 
 class Wrong(Exception):
@@ -159,7 +174,7 @@ def resident() -> int:
     return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
 
 
-class Gpu:
+class Device:
     """Bytes of one device that are in use, by all processes: run nothing else on it."""
 
     def __init__(self, device: int):
@@ -189,8 +204,10 @@ def growth(values: Sequence[int]) -> int:
     return max(0, min(values[2 * third :]) - min(values[third : 2 * third])) if len(values) >= FEWEST else 0
 
 
-def soak(subjects: Sequence[Subject], seconds: float, gpu: Gpu | None, rng: random.Random) -> int:
-    """Rounds until the time is over or something is wrong. Prints what was found; 1 where something was."""
+def soak(
+    subjects: Sequence[Subject], seconds: float, gpu: Device | None, rng: random.Random
+) -> tuple[dict[str, Grown], list[str]]:
+    """Rounds until the time is over or something is wrong: growth of the host's and the GPU's memory, and problems."""
     host, device, problems = list[int](), list[int](), list[str]()
     start = said = time.monotonic()
     print(f"{'minute':>7} {'sessions':>9} {'runs':>9} {'host MB':>9} {'GPU MB':>9}")
@@ -212,15 +229,34 @@ def soak(subjects: Sequence[Subject], seconds: float, gpu: Gpu | None, rng: rand
             said = time.monotonic()
             say()
     say()
-    for what, values in (("host memory", host), ("GPU memory", device)) if gpu else (("host memory", host),):
-        grown = growth(values)
-        each = grown / max(1, len(host) // 3 * len(subjects))
-        print(f"{what}: {grown / 1e6:.2f} MB more in the last third, {each / 1e3:.2f} KB a session")
-        if grown > ALLOWED:
-            problems.append(f"{what} grew by {grown / 1e6:.1f} MB")
-    seen = "no growth" if len(host) >= FEWEST else f"growth is not told from less than {FEWEST} rounds"
-    print("\n".join(problems) if problems else f"{seen}, no wrong output; {len(host)} rounds")
-    return 1 if problems else 0
+    found = {}
+    for what, values in ((HOST, host), (GPU, device)) if gpu else ((HOST, host),):
+        grown, third = growth(values), max(1, len(host) // 3 * len(subjects))
+        print(f"{what} memory: {grown / third / 1e3:.2f} KB more a session, {third} sessions in the last third")
+        found[what] = Grown(grown, third)
+    if len(host) < FEWEST:
+        print(f"growth is not told from less than {FEWEST} rounds; there were {len(host)}")
+    return found, problems
+
+
+def control(arguments: Sequence[str], minutes: float) -> dict[str, float]:
+    """Growth of a session in bytes where the library registers nothing. SystemExit where that run fails."""
+    command = [sys.executable, __file__, *arguments, "--minutes", str(minutes), "--control-minutes", "0"]
+    done = subprocess.run(command, env={**os.environ, "ONNXOPT_DISABLE": "1"}, capture_output=True, text=True)
+    said = {what: float(kb) * 1e3 for what, kb in re.findall(r"^(\w+) memory: ([\d.]+) KB more", done.stdout, re.M)}
+    if done.returncode or not said:
+        raise SystemExit(f"the control failed: {(done.stdout + done.stderr)[-500:]}")
+    return said
+
+
+def beyond(found: Mapping[str, Grown], without: Mapping[str, float]) -> list[str]:
+    """What grew by more than the control did."""
+    return [
+        f"{what} memory grew by {grown.total / 1e6:.1f} MB in {grown.sessions} sessions, the control by"
+        f" {without.get(what, 0) * grown.sessions / 1e6:.1f} MB"
+        for what, grown in found.items()
+        if grown.total > ALLOWED + SPREAD * without.get(what, 0) * grown.sessions
+    ]
 
 
 def main() -> int:
@@ -230,6 +266,7 @@ def main() -> int:
     parser.add_argument("--on", choices=tuple(PROVIDERS), default="cuda")
     parser.add_argument("--device", type=int, default=0)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--control-minutes", type=float, help="of the control; default a third of the time, 0 for none")
     options = parser.parse_args()
     ort.set_default_logger_severity(3)
     if options.on == "cuda":
@@ -242,8 +279,19 @@ def main() -> int:
         return 1
     for subject in subjects:
         print(f"{subject.name}: {len(subject.shapes)} shapes")
-    gpu = Gpu(options.device) if options.on == "cuda" else None
-    return soak(subjects, options.minutes * 60, gpu, rng)
+    third = options.minutes / 3 if options.control_minutes is None else options.control_minutes
+    gpu = Device(options.device) if options.on == "cuda" else None
+    found, problems = soak(subjects, (options.minutes - third) * 60, gpu, rng)
+    if third and not problems:
+        settings = ("--on", options.on, "--device", str(options.device), "--seed", str(options.seed))
+        without = control([*map(str, options.artifacts), *settings], third)
+        print(
+            "control: "
+            + ", ".join(f"{what} memory {each / 1e3:.2f} KB more a session" for what, each in without.items())
+        )
+        problems = beyond(found, without)
+    print("\n".join(problems) if problems else "no growth of the library's, no wrong output")
+    return 1 if problems else 0
 
 
 if __name__ == "__main__":
