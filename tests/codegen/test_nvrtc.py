@@ -113,7 +113,7 @@ def test_the_default_cache_is_where_xdg_says(tmp_path: Path, monkeypatch: pytest
 
 def test_files_of_another_format_have_other_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A release that writes another format may share the folder, and may not check what it reads."""
-    monkeypatch.setattr(compiling, "_compile", lambda source, headers, target: (target.encode(), ""))
+    monkeypatch.setattr(compiling, "compile_in", lambda children, source, headers, target: (target.encode(), ""))
     monkeypatch.setattr(compiling, "_fatbin", lambda images: b"+".join(images.values()))
     compile_cuda(SOURCE, ["sm_75"], tmp_path)
     own = {path.name for path in tmp_path.iterdir()}

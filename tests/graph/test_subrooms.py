@@ -29,7 +29,6 @@ WITHOUT_FOLDERS = (
     "refusal",
     "signature",
     "text",
-    "traits",
 )
 
 

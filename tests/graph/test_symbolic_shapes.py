@@ -141,9 +141,12 @@ def test_no_fusible_node_of_an_exported_model_has_an_unknown_operand(name: str) 
 @pytest.mark.models
 @pytest.mark.parametrize("name", DYNAMIC)
 def test_dynamic_models_fuse_as_static_ones_do(name: str, tmp_path: Path) -> None:
-    """All but joining along a symbolic dim, as a cache of keys grows: the length of the result is a sum, no extent."""
+    """All but joining along a symbolic dim, as a cache of keys grows: the length of the result is a sum, no extent.
+
+    Whether a depthwise convolution takes in what is in front of it goes by the size of its input too.
+    """
     dynamic, static = (_regions(n, tmp_path) for n in (name, name.removesuffix("_dyn")))
-    missing = static - dynamic
+    missing = {r: count for r, count in (static - dynamic).items() if r[0] != "depthwise"}
     assert [r for r in missing if "Concat" not in r] == []
     assert "decode" in name or not missing
 

@@ -17,7 +17,7 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
-from onnxopt.codegen import kernels_json
+from onnxopt.codegen import kernels_json, sealed_json
 from onnxopt.fusion.region import Kernel
 from onnxopt.program.pool import Pool
 from tests.support import custom_ops_artifact as artifact
@@ -67,7 +67,7 @@ def test_damaged(name: str, tmp_path: pathlib.Path) -> None:
     document = json.loads(kernels_json.to_json([kernel], None))
     set_field(field, value)(document)
     library = artifact.copy_library(tmp_path)
-    (tmp_path / "kernels.json").write_text(json.dumps(document))
+    (tmp_path / "kernels.json").write_text(sealed_json.seal(document))
     with pytest.raises(Exception, match=re.escape(message)) as caught:
         artifact.session(ir.to_proto(model), library)
     assert "kernels.json" in str(caught.value)
@@ -186,7 +186,7 @@ def test_with_a_gpu_a_session_on_the_cpu_works_too(tmp_path: pathlib.Path) -> No
     }  # fmt: skip
     library = artifact.copy_library(tmp_path)
     (tmp_path / "kernels.fatbin").write_bytes(fatbin)
-    (tmp_path / "kernels.json").write_text(json.dumps(document))
+    (tmp_path / "kernels.json").write_text(sealed_json.seal(document))
     (tmp_path / "model.onnx").write_bytes(ir.to_proto(model).SerializeToString())
     x = np.random.default_rng(1).standard_normal((2, 7, 6, 5)).astype(np.float32)
     np.save(tmp_path / "x.npy", x)

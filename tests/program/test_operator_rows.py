@@ -202,7 +202,8 @@ def test_result_dtypes_are_those_of_onnx(name: str) -> None:
     """Each type variable of the schema stands for another dtype; the result has that of its own variable."""
     schema = onnx.defs.get_schema(name)
     variables = dict.fromkeys(formal.type_str for formal in schema.inputs)
-    dtypes = dict(zip(variables, (ir.DataType.INT8, ir.DataType.UINT8, ir.DataType.INT16), strict=False))
+    others = (ir.DataType.INT8, ir.DataType.UINT8, ir.DataType.INT16, ir.DataType.INT32, ir.DataType.UINT32)
+    dtypes = dict(zip(variables, others, strict=False))
     variable = schema.outputs[0].type_str
     allowed = {c.type_param_str: c.allowed_type_strs for c in schema.type_constraints}.get(variable, [variable])
     only = ir.DataType[allowed[0].removeprefix("tensor(").removesuffix(")").upper()] if len(allowed) == 1 else None

@@ -26,6 +26,7 @@ OTHERS: dict[tuple[str, str], ResultDtype] = {
     ("", "MatMul"): same,
     ("", "Range"): same,
     ("", "Reshape"): same,
+    ("", "Resize"): same,
     ("", "SimplifiedLayerNormalization"): same,  # ONNX Runtime's, in ONNX's domain
     ("", "Slice"): same,
     ("", "Tile"): same,

@@ -185,7 +185,7 @@ def for_strided(works: Mapping[int | None, RowWork], widest: int, values: int) -
         for length in sorted(works, key=lambda n: math.inf if n is None else n):
             held = None if length is None else _strided_held(length, vector, values, works[length])
             if held is None:
-                looped = looped or _strided_looped(vector, works[length])
+                looped = looped or _strided_looped(vector, values, works[length])
             else:
                 shapes.append(held)
         shapes += [looped] if looped else []
@@ -205,14 +205,15 @@ def _threads_side_by_side(vector: int, work: RowWork) -> int:
     return side
 
 
-def _strided_looped(vector: int, work: RowWork) -> RowShape:
+def _strided_looped(vector: int, values: int, work: RowWork) -> RowShape:
     """For rows too long to be held: the fewer blocks there are, the more threads share a row."""
     if work.rows is None:
         return RowShape("strided", vector, 0, 8, 256)
     limits = measured()
     side = _threads_side_by_side(vector, work)
     blocks = work.rows // (side * vector)
-    threads = next((t for t in (256, 512) if blocks * t >= limits.multiprocessors * 1024), 1024)
+    fitting = [t for t in (256, 512, 1024) if t * vector * 8 * values <= STATIC_SHARED_BYTES] or [256]
+    threads = next((t for t in fitting if blocks * t >= limits.multiprocessors * 1024), fitting[-1])
     return RowShape("strided", vector, 0, threads // side, threads)
 
 

@@ -138,7 +138,7 @@ def test_every_length_has_a_shape_that_fits(work: RowWork) -> None:
 @pytest.mark.parametrize("rows", [None, 1, 924, 32768])
 @pytest.mark.parametrize(("length", "widest"), list(itertools.product((2, 5, 33, 100, 256, 2000, None), (2, 4, 8))))
 def test_strided_shapes_end_with_one_for_any_length(length: int | None, widest: int, rows: int | None) -> None:
-    *held, last = for_strided(length, widest, 2, RowWork(16 // widest, rows=rows))
+    *held, last = for_strided({length: RowWork(16 // widest, rows=rows)}, widest, 2)
     assert (last.vector, last.unroll) == (1, 0)
     for shape in (*held, last):
         assert shape.unroll == 0 or (length is not None and shape.lanes * shape.unroll >= length)
@@ -147,7 +147,7 @@ def test_strided_shapes_end_with_one_for_any_length(length: int | None, widest: 
 
 
 def test_few_rows_that_lie_apart_take_narrow_tiles() -> None:
-    few, many = (for_strided(100, 4, 2, RowWork(4, rows=n))[1] for n in (924, 100_000))
+    few, many = (for_strided({100: RowWork(4, rows=n)}, 4, 2)[1] for n in (924, 100_000))
     assert (few.threads // few.lanes, many.threads // many.lanes) == (8, 32)
 
 
