@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 import subprocess
@@ -18,6 +19,14 @@ def build(compiler: str = "g++", *, libfuzzer: bool = False) -> Path:
     libfuzzer: the target for libFuzzer instead, which needs Clang. CalledProcessError where something does not build.
     """
     folder = ROOT / "build" / ("libfuzzer" if libfuzzer else "fuzz")
+    folder.parent.mkdir(exist_ok=True)
+    with folder.with_suffix(".lock").open("w") as lock:  # tests in several processes ask for the same programs
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        _build(folder, compiler, libfuzzer)
+    return folder
+
+
+def _build(folder: Path, compiler: str, libfuzzer: bool) -> None:
     headers = ROOT / "build" / "deps"
     subprocess.run([ROOT / "custom_ops" / "fetch_headers.sh", headers], check=True, stdout=subprocess.DEVNULL)
     cmake, ninja = _tool("cmake"), _tool("ninja")
@@ -31,7 +40,6 @@ def build(compiler: str = "g++", *, libfuzzer: bool = False) -> Path:
     configure = [cmake, "-S", _FOLDER, "-B", folder, "-G", "Ninja", *(f"-D{k}={v}" for k, v in options.items())]
     subprocess.run(configure, check=True, stdout=subprocess.DEVNULL)
     subprocess.run([cmake, "--build", folder, "--", "--quiet"], check=True)
-    return folder
 
 
 def environment() -> dict[str, str]:
