@@ -81,6 +81,7 @@ class Kind(abc.ABC):
     """
 
     name: ClassVar[str]  # in kernels.json and manifest.json
+    library: ClassVar[str] = ""  # of NVIDIA's, that runs the kernels, where it is not code of our own
     splits: ClassVar[bool] = False  # whether to split a region whose kernel spills registers
 
     def __str__(self) -> str:

@@ -20,10 +20,11 @@ from onnxopt.artifact.summary import (
 )
 from onnxopt.fusion.kernel import Traffic
 from onnxopt.graph.refusal import Refusal
+from onnxopt.kinds import KINDS
 
 CLOSED_FORM = "n elementwise ops over B bytes with c bytes of side inputs move 2nB + c unfused, 2B + c fused"
 _EXAMPLES = 3
-_LIBRARIES = {"gemm": "cuBLASLt", "convolution": "cuDNN"}  # by the kind of kernel
+_LIBRARIES = {kind.name: kind.library for kind in KINDS if kind.library}
 
 
 def explain(artifact: str | Path, *, every_refusal: bool = False) -> str:

@@ -18,6 +18,7 @@ class ConvolutionKind(Kind):
     """A Conv in NHWC with bias, residual and activation. The library runs it through cuDNN and needs no CUDA code."""
 
     name = "convolution"
+    library = "cuDNN"
 
     def find(self, context: Context) -> tuple[list[Region], list[Refusal]]:
         return find.find(context, self)

@@ -23,6 +23,7 @@ class GemmKind(Kind):
     """
 
     name = "gemm"
+    library = "cuBLASLt"
 
     def find(self, context: Context) -> tuple[list[Region], list[Refusal]]:
         return find.find(context, self)

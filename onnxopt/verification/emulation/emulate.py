@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from onnxopt.graph import read
+from onnxopt.kinds import KINDS
 from onnxopt.runtime import devices
 from onnxopt.verification.emulation import gcc, one_kernel, shape_text
 from onnxopt.verification.executed import EMULATED, Execution
@@ -28,7 +29,8 @@ from onnxopt.verification.reference import Case, Check, NotRunnable, Reference
 _COMPILE_SECONDS = 120.0
 _RUN_SECONDS = 60.0
 _PLACES = 2  # of a kernel: those with the most different shapes say little more
-_NEEDS_GPU = "cuBLASLt runs it, which takes a GPU"
+_NEEDS_GPU = "{} runs it, which takes a GPU"
+_LIBRARIES = {kind.name: kind.library for kind in KINDS if kind.library}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,7 +72,8 @@ def emulate(model: Path, library: Path | None, kernels: Sequence[EmulatedKernel]
     folder: for temporary files, which are removed. Takes at most about three minutes. UsageError where there is no g++.
     """
     gcc.compiler()
-    not_run = {k.name: _NEEDS_GPU for k in kernels if not k.source or k.kind == "gemm"}
+    not_run = {k.name: _NEEDS_GPU.format(_LIBRARIES[k.kind]) for k in kernels if k.kind in _LIBRARIES}
+    not_run |= {k.name: "its CUDA text is not known" for k in kernels if not k.source and k.name not in not_run}
     wanted = [k for k in kernels if k.name not in not_run]
     with tempfile.TemporaryDirectory(dir=folder, ignore_cleanup_errors=True) as name:
         work = Path(name)
