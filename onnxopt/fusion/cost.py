@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 
 import onnx_ir as ir
 
-from onnxopt.fusion import index_ops
+from onnxopt.fusion import channels_last, index_ops
 from onnxopt.fusion.kernel import Traffic
 from onnxopt.fusion.operands import constant
 from onnxopt.graph.shapes.shapes import Shapes
@@ -36,10 +36,11 @@ def of_region(
 ) -> Traffic:
     """Predicted traffic of `nodes` as separate kernels and as one kernel.
 
-    Views move no bytes. Other index operations read as many bytes as they write.
+    Views move no bytes, nor does what turns a weight once. The Transposes that the layout pass put around a convolution
+    or a pool were not in the model. Other index operations read as many bytes as they write.
     """
     before: int | None = 0
-    moving = [node for node in nodes if not index_ops.is_view(node)]
+    moving = [node for node in nodes if not index_ops.is_view(node) and not _is_free(node)]
     for node in moving:
         if index_ops.is_index(node):
             before = _add(before, _total((*node.outputs, *node.outputs), shapes))
@@ -50,6 +51,11 @@ def of_region(
     for node in moving:
         flops = _add(flops, _flops(node, shapes))
     return Traffic(before, _total((*inputs, *outputs), shapes), launches_before=len(moving), flops=flops)
+
+
+def _is_free(node: ir.Node) -> bool:
+    constants = all(v is None or channels_last.is_constant(v) for v in node.inputs)
+    return constants or channels_last.around_window(node) is not None
 
 
 def _flops(node: ir.Node, shapes: Shapes) -> int | None:

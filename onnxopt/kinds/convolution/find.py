@@ -13,7 +13,7 @@ from __future__ import annotations
 import dataclasses
 
 from onnxopt.fusion import cost
-from onnxopt.fusion.channels_last import sandwich
+from onnxopt.fusion.channels_last import RSK, sandwich
 from onnxopt.fusion.context import Context
 from onnxopt.fusion.region import Kind, Region
 from onnxopt.graph.refusal import Refusal
@@ -31,7 +31,9 @@ def find(context: Context, kind: Kind) -> tuple[list[Region], list[Refusal]]:
             continue
         convolution = start(node, context.shapes)
         if isinstance(convolution, str):
-            if not isinstance(sandwich(node, context.shapes), str):
+            found = sandwich(node, context.shapes)
+            of_depthwise = not isinstance(found, str) and found.group > 1 and found.weight_order == RSK
+            if not isinstance(found, str) and not of_depthwise:  # that kind says why it leaves one
                 refusals.append(Refusal(node.name or "", "Conv", "", convolution))
             continue
         if any(map(context.is_taken, convolution.nodes)):
@@ -87,7 +89,5 @@ def _region(convolution: GrowingConvolution, context: Context, kind: Kind) -> Re
     nodes = sorted(convolution.nodes, key=context.order.__getitem__)
     inputs = list(dict.fromkeys(convolution.operands()))
     outputs = [convolution.output]
-    # ONNX Runtime turns a weight once, when it loads the model.
-    run_per_call = [n for n in nodes if n.inputs[0] is not convolution.w]
-    moved = cost.of_region(run_per_call, inputs, outputs, context.shapes)
+    moved = cost.of_region(nodes, inputs, outputs, context.shapes)
     return Region(tuple(nodes), tuple(inputs), tuple(outputs), moved, kind)

@@ -16,7 +16,6 @@ import onnx_ir as ir
 from onnxopt.fusion import cost, eligibility
 from onnxopt.fusion.channels_last import Sandwich
 from onnxopt.fusion.context import Context
-from onnxopt.fusion.kernel import Traffic
 from onnxopt.fusion.operands import constant
 from onnxopt.fusion.region import Kind, Region
 from onnxopt.graph.refusal import Refusal
@@ -77,7 +76,7 @@ class _Growth:
         nodes = self._in_order(nodes)
         inputs, outputs = inputs_of(self.found, nodes), self.context.outputs_of(nodes)
         meaning = self.context.lowered(lower, nodes, inputs, outputs)
-        moved = self._traffic(nodes, inputs, outputs)
+        moved = cost.of_region(nodes, inputs, outputs, self.context.shapes)
         region = Region(tuple(nodes), tuple(inputs), tuple(outputs), moved, self.kind, meaning)
         region.verify()
         return region
@@ -198,8 +197,3 @@ class _Growth:
         weight = conv.inputs[1] if conv is not None and conv.op_type == "Conv" else None
         dims = self.context.shapes.dims(weight) if weight is not None else None
         return dims is not None and isinstance(dims[1], int) and dims[1] >= _FEWEST_ACTIVATED
-
-    def _traffic(self, nodes: list[ir.Node], inputs: list[ir.Value], outputs: list[ir.Value]) -> Traffic:
-        """Transposes around a Conv are those that execution providers make for themselves, or not at all."""
-        sides = [n for n in self.found.nodes if n is not self.found.conv]
-        return cost.of_region([n for n in nodes if n not in sides], inputs, outputs, self.context.shapes)

@@ -19,7 +19,7 @@ import dataclasses
 
 import onnx_ir as ir
 
-from onnxopt.fusion import channels_last, cost, eligibility
+from onnxopt.fusion import cost, eligibility
 from onnxopt.fusion.context import Context
 from onnxopt.fusion.region import Kind, Region
 from onnxopt.graph.refusal import Refusal
@@ -175,17 +175,9 @@ def _refusals(node: ir.Node, gemm: GrowingGemm, context: Context) -> list[Refusa
     return refusals
 
 
-def _runs_once(node: ir.Node) -> bool:
-    """Whether the node turns a weight, which the execution provider does once at load time."""
-    return node.op_type in ("Transpose", "Reshape") and channels_last.is_constant(node.inputs[0])
-
-
 def _region(gemm: GrowingGemm, context: Context, kind: Kind) -> Region:
     nodes = sorted(gemm.nodes, key=context.order.__getitem__)
     inputs = list(dict.fromkeys(gemm.operands()))
     outputs = list(gemm.outputs())
-    run_per_call = [n for n in nodes if not _runs_once(n)]
-    if gemm.is_convolution():  # the model had a Conv without the layout pass's Transposes
-        run_per_call = [n for n in run_per_call if n.op_type != "Transpose"]
-    moved = cost.of_region(run_per_call, inputs, outputs, context.shapes)
+    moved = cost.of_region(nodes, inputs, outputs, context.shapes)
     return Region(tuple(nodes), tuple(inputs), tuple(outputs), moved, kind)
