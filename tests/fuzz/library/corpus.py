@@ -146,10 +146,10 @@ CONVOLUTIONS = {
         pads=(1, 1, 1, 1), residual="before", activation="relu", dtype="float16", symbolic=("N", "H", "W")
     ),
     "grouped": convolution_graphs.Layer(
-        kernel=(3, 2), strides=(2, 1), dilations=(1, 1), auto_pad="SAME_LOWER", group=4, activation="silu"
+        kernel=(3, 2), strides=(2, 1), auto_pad="SAME_LOWER", group=4, activation="silu"
     ),
     "added_last": convolution_graphs.Layer(
-        h=8, kernel=(2, 3), dilations=(2, 1), pads=(2, 1, 0, 1), residual="last", activation="relu", bias=False
+        h=8, c=64, k=64, kernel=(2, 3), dilations=(2, 1), pads=(2, 1, 0, 1), residual="last", activation="silu", dtype="float16"
     ),
 }  # fmt: skip
 
