@@ -149,7 +149,8 @@ CONVOLUTIONS = {
         kernel=(3, 2), strides=(2, 1), auto_pad="SAME_LOWER", group=4, activation="silu"
     ),
     "added_last": convolution_graphs.Layer(
-        h=8, c=64, k=64, kernel=(2, 3), dilations=(2, 1), pads=(2, 1, 0, 1), residual="last", activation="silu", dtype="float16"
+        h=8, c=64, k=64, kernel=(2, 3), dilations=(2, 1), pads=(2, 1, 0, 1), residual="last", activation="silu",
+        dtype="float16",
     ),
 }  # fmt: skip
 
