@@ -1,7 +1,6 @@
 #include "call/convolution.h"
 
 #include <algorithm>
-#include <limits>
 #include <string>
 #include <tuple>
 
@@ -9,8 +8,6 @@
 
 namespace onnxopt {
 namespace {
-
-constexpr std::int64_t kMostDim = std::numeric_limits<std::int32_t>::max();
 
 [[noreturn]] void Misfit(const Convolution& convolution, const Shape* inputs, const std::string& problem) {
   std::string text = problem + ": x " + ToString(inputs[convolution.x]) + ", w " + ToString(inputs[convolution.w]);
@@ -51,7 +48,7 @@ ConvolutionSizes MakeConvolution(const Convolution& convolution, const Shape* in
   if (x.rank != 4) Misfit(convolution, inputs, "the convolution's input is not [N, H, W, C]");
   if (!WeightFits(convolution, w, x.dims[3])) Misfit(convolution, inputs, "the weight does not fit the input");
   for (std::size_t d = 0; d < 4; ++d) {
-    if (x.dims[d] > kMostDim) Misfit(convolution, inputs, "a dim is above 2^31");
+    if (x.dims[d] > kMostExtent) Misfit(convolution, inputs, "a dim is above 2^31");
   }
   const Slide down = SlideAlong(convolution.window, 0, x.dims[1]);
   const Slide across = SlideAlong(convolution.window, 1, x.dims[2]);

@@ -1,5 +1,6 @@
 #include "call/depthwise.h"
 
+#include <algorithm>
 #include <string>
 
 #include "call/tensors.h"
@@ -45,6 +46,9 @@ DepthwiseCall OpenCall(const Depthwise& depthwise, OrtKernelContext* context) {
       !(weight == Of(window.kernel[0], window.kernel[1], 1, channels))) {
     throw Error("depthwise convolution of " + std::to_string(channels) + " channels: x " + ToString(x) +
                 " and weight " + ToString(weight) + " do not fit together");
+  }
+  if (*std::max_element(x.dims, x.dims + x.rank) > kMostExtent) {
+    throw Error("depthwise convolution: x " + ToString(x) + " has a dim of 2^31 or more");
   }
   const Slide down = SlideAlong(window, 0, x.dims[1]);
   const Slide across = SlideAlong(window, 1, x.dims[2]);

@@ -1,7 +1,5 @@
 #include "call/pool.h"
 
-#include <limits>
-
 #include "call/tensors.h"
 #include "program/shape.h"
 
@@ -14,7 +12,7 @@ PoolCall OpenCall(const Pool& pool, OrtKernelContext* context) {
   const bool empty = x.dims[1] == 0 || x.dims[2] == 0 || x.dims[3] == 0;
   if (empty && x.dims[0] != 0) throw Error("a pool's input " + ToString(x) + " is empty; only N may be 0");
   for (std::size_t d = 0; d < x.rank; ++d) {
-    if (x.dims[d] > std::numeric_limits<std::int32_t>::max()) {
+    if (x.dims[d] > kMostExtent) {
       throw Error("a pool's input " + ToString(x) + " has a dim of 2^31 or more");
     }
   }

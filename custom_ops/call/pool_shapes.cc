@@ -7,7 +7,8 @@ namespace {
 
 // A height or width behind the window. Where the window does not fit, the call will say so.
 Dim Behind(const Pool& pool, int axis, const Dim& before) {
-  const Slide slide = before.extent < 0 ? Slide{-1, 0, 0} : SlideAlong(pool, axis, before.extent);
+  const bool known = before.extent >= 0 && before.extent <= kMostExtent;
+  const Slide slide = known ? SlideAlong(pool, axis, before.extent) : Slide{-1, 0, 0};
   return slide.output < 0 ? Dim{-1, FreshDimName()} : Dim{slide.output, ""};
 }
 

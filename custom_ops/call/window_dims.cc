@@ -9,6 +9,7 @@ Dim Behind(const Window& window, int axis, const Dim& before) {
     const bool keeps = window.strides[axis] == 1 && (same || window.pads[axis] + window.pads[axis + 2] == covered);
     return keeps ? before : Dim{-1, FreshDimName()};
   }
+  if (before.extent > kMostExtent) return {-1, FreshDimName()};
   const Slide slide = SlideAlong(window, axis, before.extent);
   if (slide.output < 1) return {-1, FreshDimName()};  // the call will say so, as ONNX Runtime's own Conv does
   return {slide.output, ""};

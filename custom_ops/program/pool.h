@@ -18,8 +18,8 @@ struct Pool {
   bool count_include_pad = false;
 };
 
-// Along `axis` (0: height, 1: width) of `extent` elements, as ONNX Runtime's pools work it out. The output is below 0
-// where the window is too large.
+// Along `axis` (0: height, 1: width) of `extent` elements, at most kMostExtent, as ONNX Runtime's pools work it out.
+// The output is below 0 where the window is too large.
 Slide SlideAlong(const Pool& pool, int axis, std::int64_t extent);
 
 }  // namespace onnxopt

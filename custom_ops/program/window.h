@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 
 namespace onnxopt {
 
@@ -23,7 +24,10 @@ struct Slide {
   std::int64_t pad_after;
 };
 
-// Along `axis` (0: height, 1: width) of `extent` elements, as ONNX Runtime's Conv works it out.
+// Of what a window slides over: sums with what it covers and skips fit 64 bits.
+constexpr std::int64_t kMostExtent = std::numeric_limits<std::int32_t>::max();
+
+// Along `axis` (0: height, 1: width) of `extent` elements, at most kMostExtent, as ONNX Runtime's Conv works it out.
 Slide SlideAlong(const Window& window, int axis, std::int64_t extent);
 
 }  // namespace onnxopt

@@ -40,6 +40,21 @@ CHANGES: dict[str, tuple[str, str, Any, str]] = {
     "an entry point across rows of a cluster": ("strided", "kernels.0.variants.0.lanes", 16384, "variants[0].lanes"),
     "a view of 2^62 times 4": ("groups", "kernels.0.views.0.target", [2**62, 4, -1], "more than 2^63 elements"),
     "a scan without a chunk": ("scan", "kernels.0.variants.0.unroll", 0, "scans go along their rows chunk by chunk"),
+    "channels of 2^31": ("depthwise", "kernels.0.channels", 2**31 - 1, "do not fit together"),
+    "a larger kernel": ("depthwise", "kernels.0.window.kernel.0", 4, "do not fit together"),
+    "another weight": ("depthwise", "kernels.0.weight", 2, "do not fit together"),
+    "one number for all": ("depthwise", "kernels.0.after.reads.1.form", "scalar", "does not fit the result's shape"),
+    "padding of another tensor": ("depthwise", "kernels.0.before.reads.0.form", "element", "another tensor by element"),
+    "a band of 3 tiles": ("depthwise", "kernels.0.variants.0.across", 3, "does not divide a product's rows"),
+    "a wide access": ("depthwise_strided", "kernels.0.variants.0.vector", 8, "is wider than one access"),
+    "walking down": ("depthwise_walking", "kernels.0.variants.0.down", 2, "down is not 1"),
+    "padding beyond the window": ("max_pool", "kernels.0.window.pads.3", 2, "are not smaller than the kernel"),
+    "a stride of 2^31": ("max_pool", "kernels.0.window.strides.0", 2**31, "strides[0] is not an integer from 1"),
+    "a tile of nothing": ("average_pool", "kernels.0.variants.0.across", 0, "across is not an integer from 1"),
+    "steps beside auto_pad": ("average_pool", "kernels.0.window.dilations.1", 2, "are not 1 beside auto_pad"),
+    "groups of 2^31": ("grouped", "kernels.0.group", 2**31 - 1, "the weight does not fit the input"),
+    "padding of 2^31": ("added_last", "kernels.0.window.pads.0", 2**31 - 1, "the residual has not the output's shape"),
+    "an input for two": ("convolution", "kernels.0.residual", 0, "has an input 3 that nothing reads"),
 }  # fmt: skip
 # Changes that stay inside: a kernel of another model, for all that the library can tell.
 INSIDE: dict[str, tuple[str, str, Any]] = {
@@ -55,12 +70,12 @@ def programs() -> Path:
     return build.build()
 
 
-def examined(model: str, path: str, value: Any, programs: Path) -> tuple[str, str]:
-    """The verdict on a kernel file with one field changed and a digest that fits, and what was said."""
+def examined(model: str, path: str, value: Any, programs: Path, file: str = campaign.KERNELS) -> tuple[str, str]:
+    """The verdict on a file with one field changed and a digest that fits, and what was said."""
     original = corpus.originals()[model]
-    document = sealed_json.unseal(original["kernels.json"].decode())
+    document = sealed_json.unseal(original[file].decode())
     set_field(path, value)(document)
-    ((verdict, text),) = campaign.examine(original, [{"kernels.json": sealed_json.seal(document).encode()}], programs)
+    ((verdict, text),) = campaign.examine(original, [{file: sealed_json.seal(document).encode()}], programs)
     return verdict, text
 
 
@@ -70,6 +85,19 @@ def test_a_changed_number_is_an_error_that_says_which(name: str, programs: Path)
     verdict, text = examined(*change, programs)
     assert verdict in ("refused", "failed"), text
     assert message in text
+
+
+@pytest.mark.parametrize(
+    ("knob", "said"),
+    [
+        ([2**32 + 3, 1], "entries[0].knobs[1] is not a type and a value"),
+        ([-1, 1], "entries[0].knobs[1] is not a type and a value"),
+        ([3, 2**64 - 1], "entries[0].knobs[1][1] is not an integer of 64 bits"),
+    ],
+)
+def test_a_knob_of_no_plan(knob: list[int], said: str, programs: Path) -> None:
+    verdict, text = examined("convolution", "entries.0.knobs.1", knob, programs, "conv_plans.json")
+    assert (verdict, said in text) == ("failed", True), text
 
 
 @pytest.mark.parametrize("name", INSIDE)

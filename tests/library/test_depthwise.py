@@ -84,6 +84,12 @@ def test_a_kernel_larger_than_its_input_is_refused_as_by_onnx_runtime(case: Case
         sessions.run(session, feeds)
 
 
+def test_a_dim_of_2_to_the_31_is_refused(tmp_path: Path) -> None:
+    session = _session(fused(Case((1, 8, 8, 4), pads=(1, 1, 1, 1), known=False)), tmp_path)
+    with pytest.raises(Exception, match=r"x \[0, 2147483648, 8, 4\] has a dim of 2\^31 or more"):
+        sessions.run(session, {"t": np.zeros((0, 2**31, 8, 4), np.float32)})
+
+
 def test_shapes_that_do_not_fit_are_refused(tmp_path: Path) -> None:
     case = Case((2, 6, 6, 8), pads=(1, 1, 1, 1), behind="residual", known=False)
     session = _session(fused(case), tmp_path)

@@ -40,8 +40,8 @@ def test_every_failing_call_is_an_error_that_names_the_cause(
     variables = build.environment()
     variables["ASAN_OPTIONS"] = variables["ASAN_OPTIONS"].replace("detect_leaks=0", "detect_leaks=1")
     if tunes:
-        variables |= {f"ONNXOPT_{kind}_TUNE": str(tmp_path / f"{kind}.json") for kind in ("LAUNCH", "GEMM")}
-    command = [tmp_path / "faults", tmp_path, programs / "libcublasLt.so.13"]
+        variables |= {f"ONNXOPT_{kind}_TUNE": str(tmp_path / f"{kind}.json") for kind in ("LAUNCH", "GEMM", "CONV")}
+    command = [tmp_path / "faults", tmp_path, programs]
     done = subprocess.run(command, capture_output=True, text=True, env=variables)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
@@ -60,7 +60,7 @@ def test_failing_products(function: str, said: str, programs: Path, tmp_path: Pa
     for name, content in {k: v for k, v in original.items() if k != "gemm_algos.json"}.items():
         (tmp_path / name).write_bytes(content)
     shutil.copy(programs / "faults", tmp_path)
-    command = [tmp_path / "faults", tmp_path, programs / "libcublasLt.so.13"]
+    command = [tmp_path / "faults", tmp_path, programs]
     variables = build.environment() | {"FAKE_CUBLASLT_FAILS": function}
     done = subprocess.run(command, capture_output=True, text=True, env=variables)
     assert (done.returncode, done.stderr) == (1, "")

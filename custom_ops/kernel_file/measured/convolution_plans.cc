@@ -6,16 +6,20 @@ namespace onnxopt::cuda {
 namespace {
 
 constexpr std::uint64_t kMost = std::numeric_limits<std::int64_t>::max();
+constexpr std::int64_t kMostType = std::numeric_limits<std::int32_t>::max();
 
 std::vector<std::pair<std::int64_t, std::int64_t>> ReadKnobs(const JsonReader& json) {
   std::vector<std::pair<std::int64_t, std::int64_t>> knobs;
   json.Each([&](const JsonReader& knob) {
     std::vector<std::int64_t> numbers;
     knob.Each([&](const JsonReader& number) {
-      if (!number.value().is_number_integer()) number.Fail("is not an integer");
-      numbers.push_back(number.value().get<std::int64_t>());
+      const nlohmann::json& value = number.value();
+      const bool fits = !value.is_number_unsigned() || value.get<std::uint64_t>() <= kMost;
+      if (!value.is_number_integer() || !fits) number.Fail("is not an integer of 64 bits");
+      numbers.push_back(value.get<std::int64_t>());
     });
-    if (numbers.size() != 2) knob.Fail("is not a type and a value");
+    const bool typed = numbers.size() == 2 && numbers[0] >= 0 && numbers[0] <= kMostType;
+    if (!typed) knob.Fail("is not a type and a value");
     knobs.emplace_back(numbers[0], numbers[1]);
   });
   return knobs;
@@ -23,19 +27,22 @@ std::vector<std::pair<std::int64_t, std::int64_t>> ReadKnobs(const JsonReader& j
 
 }  // namespace
 
+void ReadMeasuredPlan(const JsonReader& entry, PlanTable* table) {
+  const auto engine = static_cast<std::int64_t>(entry["engine"].Number(0, kMost));
+  (*table)[{entry["gpu"].Text(), entry["cudnn"].Number(0, kMost), entry["convolution"].Text()}] = {
+      {engine, ReadKnobs(entry["knobs"])},
+      MeasuredFile::Microseconds(entry["microseconds"]),
+      MeasuredFile::Microseconds(entry["heuristic_microseconds"])};
+}
+
 ConvolutionPlans& ConvolutionPlans::Get() {
   static auto* const plans = new ConvolutionPlans;
   return *plans;
 }
 
 ConvolutionPlans::ConvolutionPlans()
-    : file_("conv_plans.json", "ONNXOPT_CONV_TUNE", [this](const JsonReader& entry) {
-        const Key key{entry["gpu"].Text(), entry["cudnn"].Number(0, kMost), entry["convolution"].Text()};
-        const auto engine = static_cast<std::int64_t>(entry["engine"].Number(0, kMost));
-        known_[key] = {{engine, ReadKnobs(entry["knobs"])},
-                       MeasuredFile::Microseconds(entry["microseconds"]),
-                       MeasuredFile::Microseconds(entry["heuristic_microseconds"])};
-      }) {}
+    : file_("conv_plans.json", "ONNXOPT_CONV_TUNE",
+            [this](const JsonReader& entry) { ReadMeasuredPlan(entry, &known_); }) {}
 
 std::optional<MeasuredPlan> ConvolutionPlans::Find(const std::string& gpu, std::size_t version,
                                                    const std::string& convolution) const {

@@ -36,6 +36,12 @@ struct MeasuredPlan {
   double heuristic_microseconds;  // of the plan that would have run otherwise
 };
 
+// By GPU model, version of cuDNN and convolution.
+using PlanTable = std::map<std::tuple<std::string, std::size_t, std::string>, MeasuredPlan>;
+
+// Adds an entry of the file to the table. Throws Error naming the place of what is damaged.
+void ReadMeasuredPlan(const JsonReader& entry, PlanTable* table);
+
 class ConvolutionPlans {
  public:
   // What lies beside the library, and in the file that ONNXOPT_CONV_TUNE names. Read once. Throws Error if one is
@@ -51,12 +57,10 @@ class ConvolutionPlans {
   void Add(const std::string& gpu, std::size_t version, const std::string& convolution, const MeasuredPlan& plan);
 
  private:
-  using Key = std::tuple<std::string, std::size_t, std::string>;
-
   ConvolutionPlans();
 
   mutable std::mutex mutex_;
-  std::map<Key, MeasuredPlan> known_;
+  PlanTable known_;
   const MeasuredFile file_;  // last: it fills known_ when it is made
 };
 

@@ -14,7 +14,7 @@ _FOLDER = Path(__file__).parent
 
 
 def build(compiler: str = "g++", *, libfuzzer: bool = False) -> Path:
-    """The folder of the programs and of the stand-in for cuBLASLt; only what changed is compiled.
+    """The folder of the programs and of the stand-ins for cuBLASLt and cuDNN; only what changed is compiled.
 
     libfuzzer: the target for libFuzzer instead, which needs Clang. CalledProcessError where something does not build.
     """

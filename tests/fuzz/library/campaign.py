@@ -23,7 +23,9 @@ from typing import Any
 from onnxopt.codegen import sealed_json
 from tests.fuzz.library import build, corpus, mutate
 
-KERNELS, FATBIN, LAUNCHES, PRODUCTS = FILES = ("kernels.json", "kernels.fatbin", "launches.json", "gemm_algos.json")
+KERNELS, FATBIN = "kernels.json", "kernels.fatbin"
+MEASURED = tuple(corpus.MEASURED)
+FILES = (KERNELS, FATBIN, *MEASURED)
 WAYS = ("numbers", "bits", "bytes")
 _SPARED = frozenset({"cases", sealed_json.DIGEST})
 _BATCH = 500  # mutants a pack
@@ -75,7 +77,7 @@ def is_finding(file: str, way: str, verdict: str, text: str) -> bool:
 
     What was measured is read when a kernel for the GPU is made, which then fails.
     """
-    refused = verdict == "refused" or (verdict == "failed" and file in (LAUNCHES, PRODUCTS) and file in text)
+    refused = verdict == "refused" or (verdict == "failed" and file in MEASURED and file in text)
     return verdict in ("stopped", "unclear") or (way != "numbers" and not refused)
 
 
@@ -122,7 +124,7 @@ def examine(original: Files, mutants: Sequence[Files], programs: Path) -> list[t
         except OSError:  # another file system
             shutil.copy(programs / "mutants", program)
         pack.write_bytes(b"".join(map(_packed, (original, *mutants))))
-        command = [program, folder, pack, programs / "libcublasLt.so.13"]
+        command = [program, folder, pack, programs]
         done = subprocess.run(command, capture_output=True, env=build.environment())
         if done.returncode:
             raise RuntimeError(f"exit code {done.returncode}: {done.stderr.decode(errors='replace')[-2000:]}")

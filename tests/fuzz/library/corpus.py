@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +20,14 @@ import onnx_ir as ir
 import onnxruntime as ort
 
 from onnxopt.codegen import kernels_json, sealed_json
-from tests.support import custom_ops_fake_driver, graphs
+from onnxopt.fusion.region import Kernel
+from tests.support import convolution_graphs, custom_ops_fake_driver, depthwise_models, graphs, pool_models
 from tests.support.fusing import fuse, outline
 
 FOLDER = Path(__file__).with_name("corpus")
 FATBIN = custom_ops_fake_driver.fatbin((90, False), (90, True))
-MEASURED_SCHEMA = 2  # of launches.json and gemm_algos.json (custom_ops/kernel_file/measured/file.h)
+MEASURED_SCHEMA = 2  # of the files of MEASURED (custom_ops/kernel_file/measured/file.h)
+MEASURED = {"launches.json": "pointwise", "gemm_algos.json": "gemm", "conv_plans.json": "convolution"}  # of which model
 _ENTRY_POINTS = 6  # kept of a kernel: the first ones, and the most general ones at the end
 _ENDS = "int64[1] zero = {0}, int64[1] half = {4}, int64[1] all = {8}, int64[1] last = {-1}"
 _HEADS = "int64[4] heads = {0, 0, 2, 8}"
@@ -121,6 +124,36 @@ MODELS = {
     ),
 }  # fmt: skip
 
+DEPTHWISE = {
+    "depthwise": depthwise_models.Case(
+        (2, 9, 10, 16), pads=(1, 1, 1, 1), dtype="float16", in_front="bias_silu", behind="gelu_residual_scale",
+        skip=True, known=False,
+    ),
+    "depthwise_strided": depthwise_models.Case(
+        (2, 9, 10, 8), (5, 5), (2, 2), auto_pad="SAME_UPPER", in_front="relu6", behind="residual"
+    ),
+    "depthwise_walking": depthwise_models.Case(
+        (1, 8, 19, 4), (7, 9), (1, 2), (1, 2), (3, 8, 2, 7), in_front="scale", behind="silu", known=False
+    ),
+}  # fmt: skip
+POOLS = {
+    "max_pool": pool_models.of("max", "float16", (3, 2), strides=(2, 1), pads=(1, 1, 1, 0), ceil_mode=True),
+    "average_pool": pool_models.of("average", "float32", (3, 3), strides=(2, 2), auto_pad="SAME_LOWER"),
+    "counted_pool": pool_models.of("average", "float32", (2, 3), pads=(0, 1, 1, 2), count_include_pad=True),
+}
+CONVOLUTIONS = {
+    "convolution": convolution_graphs.Layer(
+        pads=(1, 1, 1, 1), residual="before", activation="relu", dtype="float16", symbolic=("N", "H", "W")
+    ),
+    "grouped": convolution_graphs.Layer(
+        kernel=(3, 2), strides=(2, 1), auto_pad="SAME_LOWER", group=4, activation="silu"
+    ),
+    "added_last": convolution_graphs.Layer(
+        h=8, c=64, k=64, kernel=(2, 3), dilations=(2, 1), pads=(2, 1, 0, 1), residual="last", activation="silu",
+        dtype="float16",
+    ),
+}  # fmt: skip
+
 LAUNCHES = [
     {"gpu": "NVIDIA H200", "size": "840", "microseconds": 3.1, "rule_microseconds": 3.4},
     {"gpu": "NVIDIA H100", "size": "165 in rows of 33", "microseconds": 2.5, "rule_microseconds": 2.75},
@@ -129,6 +162,12 @@ PRODUCTS = [
     {"gpu": gpu, "cublaslt": 130100, "product": "float32 m10 n12 k8 bias residual", "algorithm": [f"{k:016x}"] * 8,
      "microseconds": 9.1, "heuristic_microseconds": 9.9}
     for k, gpu in enumerate(("NVIDIA H200", "NVIDIA H100"))
+]  # fmt: skip
+PLANS = [
+    {"gpu": gpu, "cudnn": 91900, "engine": 4, "knobs": [[3, 1], [11, 64]], "microseconds": 9.1,
+     "convolution": "float16 x 2x9x11x16 w 24x3x3x16 y 9x11 pads 1x1x1x1 residual bias relu",
+     "heuristic_microseconds": 9.9}
+    for gpu in ("NVIDIA H200", "NVIDIA H100")
 ]  # fmt: skip
 
 
@@ -153,10 +192,27 @@ def attention() -> dict[str, Any]:
     return kernel_file(model, (shapes,))
 
 
+def depthwise(case: depthwise_models.Case) -> dict[str, Any]:
+    """The kernel file of a depthwise convolution with all that stands in front of it."""
+    found = depthwise_models.fused(case)
+    feeds = tuple(case.feeds()[i.name].shape for i in found.optimized.graph.input)
+    return _document(found.kernels, ir.from_proto(found.optimized), (feeds,))
+
+
+def convolution(layer: convolution_graphs.Layer) -> dict[str, Any]:
+    model = ir.from_proto(layer.model(casts=False))
+    return kernel_file(model, (tuple(value.shape for value in layer.feeds().values()),))
+
+
 def kernel_file(model: ir.Model, calls: tuple[tuple[Dims, ...], ...]) -> dict[str, Any]:
     """kernels.json of a model as a document, with its cases. AssertionError where nothing was fused."""
     kernels = outline(model, fuse(model))
     assert kernels
+    return _document(kernels, model, calls)
+
+
+def _document(kernels: Sequence[Kernel], model: ir.Model, calls: tuple[tuple[Dims, ...], ...]) -> dict[str, Any]:
+    """model: with nodes that call the kernels."""
     document = json.loads(kernels_json.to_json(kernels, FATBIN))
     cases: dict[str, list[list[list[int]]]] = {}
     for call in calls:
@@ -170,11 +226,15 @@ def kernel_file(model: ir.Model, calls: tuple[tuple[Dims, ...], ...]) -> dict[st
 
 
 def _shapes(model: ir.Model, call: tuple[Dims, ...]) -> dict[str, list[list[int]]]:
-    """The input shapes of every fused node, from a run of the model that gives them as outputs."""
+    """The input shapes of every fused node, from a run of the model that gives them as outputs where it must."""
     proto = ir.to_proto(model)
     nodes = [n for n in proto.graph.node if n.domain == "onnxopt"]
     wanted = {name for n in nodes for name in n.input}
     known = {o.name for o in (*proto.graph.output, *proto.graph.input)} | {t.name for t in proto.graph.initializer}
+    given = dict(zip((i.name for i in proto.graph.input), call, strict=True))
+    given |= {t.name: tuple(t.dims) for t in proto.graph.initializer}
+    if wanted <= given.keys():  # ONNX Runtime's CPU provider has no float16 convolutions
+        return {n.op_type: [list(given[name]) for name in n.input] for n in nodes}
     proto.graph.output.extend(onnx.ValueInfoProto(name=name) for name in sorted(wanted - known))
     session = ort.InferenceSession(proto.SerializeToString(), providers=["CPUExecutionProvider"])
     feeds = {}
@@ -191,13 +251,17 @@ def write() -> None:
     """Write the corpus anew."""
     made = {name: kernel_file(model.build(), model.calls) for name, model in MODELS.items()}
     made["attention"] = attention()
+    made |= {name: depthwise(case) for name, case in DEPTHWISE.items()}
+    for name, pool in POOLS.items():
+        made[name] = kernel_file(pool_models.model(pool), (((2, 9, 10, 8),), ((1, 3, 2, 3),)))
+    made |= {name: convolution(layer) for name, layer in CONVOLUTIONS.items()}
     FOLDER.mkdir(exist_ok=True)
     for name, document in made.items():
         (FOLDER / f"{name}.json").write_text(sealed_json.seal(document))
     (FOLDER / "kernels.fatbin").write_bytes(FATBIN)
     kernel = made["pointwise"]["kernels"][0]
     known = {"kernel": kernel["name"], "symbol": kernel["variants"][-1]["symbol"]}
-    for name, entries in (("launches.json", [entry | known for entry in LAUNCHES]), ("gemm_algos.json", PRODUCTS)):
+    for name, entries in zip(MEASURED, ([entry | known for entry in LAUNCHES], PRODUCTS, PLANS), strict=True):
         (FOLDER / name).write_text(sealed_json.seal({"entries": entries, "schema": MEASURED_SCHEMA}))
 
 
@@ -206,13 +270,13 @@ def originals() -> dict[str, dict[str, bytes]]:
     """The files beside a library, by the name of the model: kernels.json, the fatbin, and what was measured."""
     found = {}
     for path in sorted(FOLDER.glob("*.json")):
-        if path.name in ("launches.json", "gemm_algos.json"):
+        if path.name in MEASURED:
             continue
         found[path.stem] = {
             "kernels.json": path.read_bytes(),
             "kernels.fatbin": (FOLDER / "kernels.fatbin").read_bytes(),
         }
-    for model, name in (("pointwise", "launches.json"), ("gemm", "gemm_algos.json")):
+    for name, model in MEASURED.items():
         found[model][name] = (FOLDER / name).read_bytes()
     return found
 

@@ -162,9 +162,12 @@ bool Same(const Result& a, const Result& b) {
          std::equal(a.outputs.begin(), a.outputs.end(), b.outputs.begin(), same);
 }
 
-void Prepare(const std::string& cublaslt) {
+void Prepare(const std::string& folder) {
   if (InitOrt(stand_in::Base()) != nullptr) std::abort();
-  if (!cublaslt.empty() && dlopen(cublaslt.c_str(), RTLD_NOW | RTLD_LOCAL) == nullptr) std::abort();
+  if (folder.empty()) return;
+  for (const char* name : {"/libcublasLt.so.13", "/libcudnn.so.9"}) {
+    if (dlopen((folder + name).c_str(), RTLD_NOW | RTLD_LOCAL) == nullptr) std::abort();
+  }
 }
 
 }  // namespace onnxopt::exercise

@@ -39,8 +39,8 @@ std::string Infer(const Kernel& kernel, const Case& call);
 
 bool Same(const Result& a, const Result& b);
 
-// Stand-ins in place of what ONNX Runtime and the machine provide. cublaslt: path of the stand-in for cuBLASLt, or
+// Stand-ins in place of what ONNX Runtime and the machine provide. folder: of the stand-ins for cuBLASLt and cuDNN, or
 // empty.
-void Prepare(const std::string& cublaslt);
+void Prepare(const std::string& folder);
 
 }  // namespace onnxopt::exercise

@@ -1,5 +1,5 @@
 // Calls of the CUDA driver and allocations of device memory that fail, each in turn:
-//   faults <folder with kernels.json> <stand-in for cuBLASLt>
+//   faults <folder with kernels.json> <folder of the stand-ins>
 // A failing call must become a status that says which CUDA error it was; nothing may leak, crash, or go on with what
 // was not made. Prints a line a fault of which that does not hold. Every function has a process of its own, as what a
 // GPU said of itself and what was measured are not asked for again.
@@ -54,7 +54,7 @@ int OutOfMemory(const KernelFile& file, const Case& call) {
 // function: empty for allocations of memory.
 int Examine(const KernelFile& file, const std::vector<Case>& cases, const std::string& function) {
   int unclear = 0;
-  for (const char* variable : {"ONNXOPT_LAUNCH_TUNE", "ONNXOPT_GEMM_TUNE"}) {
+  for (const char* variable : {"ONNXOPT_LAUNCH_TUNE", "ONNXOPT_GEMM_TUNE", "ONNXOPT_CONV_TUNE"}) {
     if (const char* measured = std::getenv(variable)) std::remove(measured);  // by the process before this one
   }
   for (const Case& call : cases) {

@@ -9,6 +9,7 @@
 
 #include "exercise.h"
 #include "kernel_file/fatbin.h"
+#include "kernel_file/measured/convolution_plans.h"
 #include "kernel_file/measured/gemm_algorithms.h"
 #include "kernel_file/measured/launch_choices.h"
 #include "kinds/kinds.h"
@@ -44,12 +45,17 @@ void ReadFatbin(const std::string& bytes) {
 void ReadMeasurements(const std::string& text) {
   cuda::LaunchTable launches;
   cuda::AlgorithmTable algorithms;
+  cuda::PlanTable plans;
   try {
     ReadMeasured(text, "launches.json", [&](const JsonReader& entry) { ReadMeasuredLaunch(entry, &launches); });
   } catch (const Error&) {
   }
   try {
     ReadMeasured(text, "gemm_algos.json", [&](const JsonReader& entry) { ReadTunedAlgorithm(entry, &algorithms); });
+  } catch (const Error&) {
+  }
+  try {
+    ReadMeasured(text, "conv_plans.json", [&](const JsonReader& entry) { ReadMeasuredPlan(entry, &plans); });
   } catch (const Error&) {
   }
 }

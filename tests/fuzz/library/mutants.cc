@@ -1,5 +1,5 @@
 // Mutated files beside the library, each read and run in a process that ran nothing before:
-//   mutants <folder> <pack> <stand-in for cuBLASLt>
+//   mutants <folder> <pack> <folder of the stand-ins>
 // The folder holds this program and gets the files of the mutant at hand. pack: the original, then the mutants, each as
 //   u32 number of files, then for each of them u32 length, name, u32 length, content
 // The original has all files, a mutant those that differ from it. Prints a line a mutant: a verdict, and what it says

@@ -146,6 +146,16 @@ void FillNodes(OrtApi* api) {
     *out = reinterpret_cast<const Node*>(info)->outputs;
     return nullptr;
   };
+  // Of a graph that says nothing of its inputs.
+  api->KernelInfo_GetInputTypeInfo = [](const OrtKernelInfo*, std::size_t, OrtTypeInfo** out) noexcept -> OrtStatus* {
+    *out = nullptr;
+    return nullptr;
+  };
+  api->CastTypeInfoToTensorInfo = [](const OrtTypeInfo*, const OrtTensorTypeAndShapeInfo** out) noexcept -> OrtStatus* {
+    *out = nullptr;
+    return nullptr;
+  };
+  api->ReleaseTypeInfo = [](OrtTypeInfo*) noexcept {};
   api->KernelInfoGetConstantInput_tensor = [](const OrtKernelInfo*, std::size_t, int* constant,
                                               const OrtValue** out) noexcept -> OrtStatus* {
     *constant = 0;
