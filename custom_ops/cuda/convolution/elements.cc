@@ -1,5 +1,11 @@
 #include "cuda/convolution/elements.h"
 
+#include <algorithm>
+#include <limits>
+#include <string>
+
+#include "support/error.h"
+
 namespace onnxopt::cuda {
 namespace {
 
@@ -15,6 +21,10 @@ class Tensor {
                      : dtype == Dtype::kBfloat16 ? cudnn::kBfloat16
                                                  : cudnn::kFloat;
     const auto of = [](std::int64_t value) { return static_cast<int>(value); };
+    if (std::max({n, h * w * c, w * c}) > std::numeric_limits<int>::max()) {
+      throw Error("the result of a convolution has images of " + std::to_string(h * w * c) +
+                  " elements, and no plan of cuDNN adds to them; set ONNXOPT_DISABLE=1 to run without onnxopt's kernels");
+    }
     api.Check(api.cudnnCreateTensorDescriptor(&raw_), "cuDNN makes no tensor");
     const cudnn::Status status =
         api.cudnnSetTensor4dDescriptorEx(raw_, type, of(n), of(c), of(h), of(w), of(h * w * c), 1, of(w * c), of(c));
