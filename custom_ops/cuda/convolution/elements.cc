@@ -22,8 +22,9 @@ class Tensor {
                                                  : cudnn::kFloat;
     const auto of = [](std::int64_t value) { return static_cast<int>(value); };
     if (std::max({n, h * w * c, w * c}) > std::numeric_limits<int>::max()) {
-      throw Error("the result of a convolution has images of " + std::to_string(h * w * c) +
-                  " elements, and no plan of cuDNN adds to them; set ONNXOPT_DISABLE=1 to run without onnxopt's kernels");
+      throw Error(
+          "the result of a convolution has images of " + std::to_string(h * w * c) +
+          " elements, and no plan of cuDNN adds to them; set ONNXOPT_DISABLE=1 to run without onnxopt's kernels");
     }
     api.Check(api.cudnnCreateTensorDescriptor(&raw_), "cuDNN makes no tensor");
     const cudnn::Status status =
