@@ -41,6 +41,7 @@ class Form:
     attributes: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     constants: Mapping[int, np.ndarray] = dataclasses.field(default_factory=dict)
     spread: tuple[int, ...] = ()
+    left_out: tuple[int, ...] = ()
     between: bool = False
     op_type: str = ""
     term: np.ndarray | None = None
@@ -239,17 +240,18 @@ def _slice(node: ir.Node) -> Form | None:
 
 
 def _pad(node: ir.Node) -> Form | None:
+    """Pads of all axes: ONNX Runtime's optimizer fails where it moves a Transpose through a Pad of a few axes."""
     pads = constant(node.inputs[1]) if len(node.inputs) > 1 else None
     if not is_map(node.inputs[0]) or rank(node.outputs[0]) != RANK or pads is None:
         return None
-    axes = node.inputs[3] if len(node.inputs) > 3 else None
-    if axes is not None:
-        array = constant(axes)
-        if array is None:
-            return None
-        return Form((0,), constants={3: np.array([_axis_of(int(axis)) for axis in array], np.int64)})
-    order = [*TO_NHWC, *(RANK + axis for axis in TO_NHWC)]
-    return Form((0,), constants={1: pads[order]}) if pads.size == 2 * RANK else None
+    given = node.inputs[3] if len(node.inputs) > 3 else None
+    axes = constant(given) if given is not None else np.arange(RANK)
+    if axes is None or pads.size != 2 * axes.size:
+        return None
+    whole = np.zeros(2 * RANK, np.int64)
+    for k, axis in enumerate(axes):
+        whole[[_axis_of(int(axis)), RANK + _axis_of(int(axis))]] = pads[k], pads[axes.size + k]
+    return Form((0,), constants={1: whole}, left_out=(3,) if given is not None else ())
 
 
 def _flat(node: ir.Node) -> Form | None:

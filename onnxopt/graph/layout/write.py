@@ -61,6 +61,8 @@ class Writer:
         for k, array in form.constants.items():
             # Parameters of one node have one dtype.
             inputs[k] = self._constant(array, inputs[k] or (node.inputs[1] if len(node.inputs) > 1 else None))
+        for k in form.left_out:
+            inputs[k] = None
         if form.between:
             x = self._channels_last(operand(node, 0), node)
             if is_constant(node.inputs[1] if node.op_type == "Conv" else None):

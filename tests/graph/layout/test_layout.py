@@ -97,6 +97,17 @@ def same(source: ir.Model, found: ir.Model, batch: int) -> None:
         np.testing.assert_allclose(one, other, rtol=tolerance, atol=tolerance)
 
 
+def test_a_pad_of_a_few_axes_states_all(tmp_path: Path) -> None:
+    """ONNX Runtime's optimizer fails where it moves a Transpose through a Pad with axes."""
+    body = 'u = Conv<pads=[1,1,1,1]>(x, w, b)  v = Pad<mode = "edge">(u, pads, , axes)  y = Conv(v, p)'
+    source = model(body, constants="int64[2] pads = {1, 2}, int64[1] axes = {-2}")
+    found, count = laid_out(source, tmp_path)
+    assert count == 2
+    (pad,) = (n for n in found.graph if n.op_type == "Pad")
+    assert pad.inputs[1].const_value.numpy().tolist() == [0, 1, 0, 0, 0, 2, 0, 0]  # type: ignore[union-attr]
+    same(source, found, 2)
+
+
 @pytest.mark.parametrize(("dtype", "channels"), [("float16", 4), ("float", 3)])
 def test_an_image_of_16_bits_gets_a_fourth_channel(dtype: str, channels: int, tmp_path: Path) -> None:
     body = "u = Conv<strides = [2, 2], pads = [3, 3, 3, 3]>(x, w, b)  v = Conv(x, p)  r = Relu(u)  y = Conv(r, q)"
