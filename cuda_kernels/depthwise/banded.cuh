@@ -17,6 +17,7 @@
 #include "depthwise/banded_tile.cuh"
 #include "depthwise/load_or_zero.cuh"
 #include "depthwise/matrix_words.cuh"
+#include "depthwise/sum_of_output.cuh"
 #include "device/approximate.cuh"
 #include "device/dynamic_shared.cuh"
 #include "device/early_launch.cuh"
@@ -340,26 +341,6 @@ struct Banded {
     }
   }
 
-  // The sum of one output, by multiplications and additions alone.
-  __device__ static float sum_of(const Params& p, int image, int top, int left, int channel) {
-    const T* const x = static_cast<const T*>(p.input[Op::kX]);
-    const T* const weight = static_cast<const T*>(p.input[Op::kWeight]) + channel;
-    const typename Before::Of of = Before::channel(p, channel);
-    float sum = After::channel(p, channel).start;
-#pragma unroll 1
-    for (int k = 0; k < W::kTaps; ++k) {
-      const int h = top + k / W::kWidth * W::kDilationDown;
-      const int w = left + k % W::kWidth * W::kDilationAcross;
-      if (static_cast<unsigned>(h) >= static_cast<unsigned>(p.height)) continue;
-      if (static_cast<unsigned>(w) >= static_cast<unsigned>(p.width)) continue;
-      const int64_t pixel = (static_cast<int64_t>(image) * p.height + h) * p.width + w;
-      float value = widen(x[pixel * p.channels + channel]);
-      if constexpr (!Before::kNothing) value = widen(Narrow<T>::from(Before::apply(value, of)));
-      sum = ::fmaf(value, widen(weight[static_cast<int64_t>(k) * p.channels]), sum);
-    }
-    return sum;
-  }
-
   // A tile with an infinity or NaN. Not inlined: it must cost the others no registers.
   __device__ __noinline__ static void write_without_products(const Params& p) {
     const Place at = place(p);
@@ -373,7 +354,8 @@ struct Banded {
       const bool exists = of_image < at.images && h < p.out_height && w < p.out_width && channel < p.channels;
       if (!exists) continue;
       const int image = at.image + of_image;
-      const float sum = sum_of(p, image, h * W::kStrideDown - p.pad_top, w * W::kStrideAcross - p.pad_left, channel);
+      const float sum =
+          sum_of<Op, W>(p, image, h * W::kStrideDown - p.pad_top, w * W::kStrideAcross - p.pad_left, channel);
       const int64_t pixel = (static_cast<int64_t>(image) * p.out_height + h) * p.out_width + w;
       const int64_t place = pixel * p.channels + channel;
       const auto near = After::template load<1>(p, place);

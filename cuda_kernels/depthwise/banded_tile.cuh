@@ -1,7 +1,7 @@
 // How a block of a banded depthwise convolution divides its work, and where things lie in shared memory.
 #pragma once
 
-#include "depthwise/window.cuh"
+#include "device/static_window.cuh"
 
 namespace onnxopt {
 

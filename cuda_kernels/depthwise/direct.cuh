@@ -12,11 +12,11 @@
 
 #include "depthwise/abi.h"
 #include "depthwise/load_or_zero.cuh"
-#include "depthwise/window.cuh"
 #include "device/approximate.cuh"
 #include "device/early_launch.cuh"
 #include "device/index.cuh"
 #include "device/scalar.cuh"
+#include "device/static_window.cuh"
 #include "device/tuple.cuh"
 #include "device/vector.cuh"
 

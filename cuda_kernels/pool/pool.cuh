@@ -8,6 +8,7 @@
 
 #include "device/early_launch.cuh"
 #include "device/index.cuh"
+#include "device/static_window.cuh"
 #include "pool/abi.h"
 #include "pool/results.cuh"
 
@@ -15,18 +16,6 @@ namespace onnxopt {
 
 constexpr int kUnrolledTaps = 25;     // places of a window; of a larger one, the rows are a loop
 constexpr int kUnrolledColumns = 16;  // of a window
-
-template <int kHeight_, int kWidth_, int kStrideDown_, int kStrideAcross_, int kDilationDown_, int kDilationAcross_>
-struct PoolWindow {
-  static constexpr int kHeight = kHeight_;
-  static constexpr int kWidth = kWidth_;
-  static constexpr int kStrideDown = kStrideDown_;
-  static constexpr int kStrideAcross = kStrideAcross_;
-  static constexpr int kDilationDown = kDilationDown_;
-  static constexpr int kDilationAcross = kDilationAcross_;
-  static constexpr bool kDense = kDilationDown == 1 && kDilationAcross == 1;
-  static constexpr int kTaps = kHeight * kWidth;
-};
 
 __device__ inline int clamped(int at, int extent) { return at < 0 ? 0 : at < extent ? at : extent - 1; }
 

@@ -21,9 +21,7 @@ from onnxopt.graph.shapes.shapes import Shapes
 from onnxopt.program.window import Window
 
 # Operators that slide a window over [N, C, H, W]; the layout pass puts each of them between two Transposes.
-_WINDOWS = frozenset(
-    {"Conv", "ConvTranspose", "MaxPool", "AveragePool", "LpPool", "GlobalAveragePool", "GlobalMaxPool"}
-)
+_WINDOWS = frozenset({"Conv", "MaxPool", "AveragePool"})
 KRSC = (0, 3, 1, 2)  # [K, R, S, C / group] to Conv's [K, C / group, R, S]
 RSK = (3, 2, 0, 1)  # [R, S, 1, K] to Conv's [K, 1, R, S]
 

@@ -19,8 +19,8 @@ from onnx import helper
 
 from onnxopt.graph import normalize, rewrite
 from tests.compat import CannotInstall, install
-from tests.support.conv_graphs import Building
 from tests.support.outlined import outlined
+from tests.support.random_convolution_graphs import Building
 
 RELEASES = ("1.21.1", "1.23.2", "1.31.1")
 LEVELS = ("ORT_ENABLE_EXTENDED", "ORT_ENABLE_ALL")

@@ -193,7 +193,7 @@ int main(int, char** arguments) {
 }
 """
 _SOURCES = (
-    "call/convolution.cc", "cuda/convolution/cudnn.cc", "cuda/convolution/elements.cc", "cuda/convolution/graph.cc",
+    "call/convolution.cc", "cuda/convolution/cudnn.cc", "cuda/convolution/epilogue.cc", "cuda/convolution/graph.cc",
     "cuda/convolution/handles.cc", "cuda/convolution/pending.cc", "cuda/convolution/plan.cc",
     "cuda/convolution/plans.cc", "cuda/gemm/cublaslt.cc",
     "kernel_file/convolution.cc", "kernel_file/fields.cc", "kernel_file/window.cc", "program/dtype.cc",

@@ -2,8 +2,9 @@
 
     python -m tests.support.gpu_bundle build/gpu-tests [--python 3.12]
 
-Such a machine has ONNX Runtime with its CUDA provider, NumPy, onnx, onnxscript, pytest, click, jinja2, rich, sympy and
-CUDA's run-time compiler (torch brings it); the folder brings the rest. Copy it there inside a checkout and run
+Such a machine has ONNX Runtime with its CUDA provider, NumPy, onnx, onnxscript, pytest, click, jinja2, rich, sympy,
+networkx and CUDA's run-time compiler (torch brings it); the folder brings the rest. Copy it there inside a checkout and
+run
 
     bash build/gpu-tests/run
 

@@ -4,7 +4,7 @@
 
 #include "call/convolution.h"
 #include "call/tensors.h"
-#include "cuda/convolution/elements.h"
+#include "cuda/convolution/epilogue.h"
 #include "cuda/launch/provider_options.h"
 #include "cuda/launch/stopwatch.h"
 #include "cuda/launch/stream.h"

@@ -2,7 +2,7 @@
 
 #include <map>
 
-#include "cuda/convolution/elements.h"
+#include "cuda/convolution/epilogue.h"
 
 namespace onnxopt::cuda {
 namespace {

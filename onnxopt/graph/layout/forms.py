@@ -15,9 +15,7 @@ from onnxopt.program import operators, row_operators
 CONVOLVED = frozenset({ir.DataType.FLOAT16, ir.DataType.BFLOAT16, ir.DataType.FLOAT})
 _AXIS = {0: 0, 1: 3, 2: 1, 3: 2}  # an axis of [N, C, H, W] in [N, H, W, C]
 # Operators over height and width, which stay as they are between two Transposes.
-_SPATIAL = frozenset(
-    {"Conv", "ConvTranspose", "MaxPool", "AveragePool", "LpPool", "Resize", "DepthToSpace", "SpaceToDepth"}
-)
+_SPATIAL = frozenset({"Conv", "MaxPool", "AveragePool", "Resize", "DepthToSpace", "SpaceToDepth"})
 # Operators over whole maps, which a kernel for reductions runs in any layout.
 _OF_MAPS = {"GlobalAveragePool": "ReduceMean", "GlobalMaxPool": "ReduceMax"}
 _REDUCED_AS_INPUT = 18  # the opset from which on these operators take their axes as an input
@@ -117,7 +115,7 @@ def _spatial(node: ir.Node) -> Form | None:
     data = node.inputs[0]
     if not is_map(data) or rank(node.outputs[0]) != RANK or len(node.outputs) != 1:
         return None
-    if node.op_type in ("Conv", "ConvTranspose"):
+    if node.op_type == "Conv":
         assert data is not None
         if data.dtype not in CONVOLVED or rank(node.inputs[1]) != RANK or _is_quantized(node):
             return None

@@ -55,7 +55,7 @@ def choose(forms: Mapping[ir.Node, Form], known: Knowledge) -> set[ir.Node]:
         values.update(dict.fromkeys(form.maps(node)))
         for k in form.spread:
             network.edge(vertices[node], cut.SINK, costs.of(operand(node, k)))
-        if node.op_type in ("Conv", "ConvTranspose"):
+        if node.op_type == "Conv":
             moved = costs.of(operand(node, 0)) + costs.of(node.outputs[0])
             network.edge(cut.SOURCE, vertices[node], _LOST_BY_NCHW * moved)
     for value in values:

@@ -94,7 +94,7 @@ def lines(kernel: Kernel) -> list[str]:
     """CUDA text of the entry points."""
     meaning = cast(Pool, kernel.program)
     of, dtype = meaning.window, DTYPES[meaning.dtype].cuda
-    window = f"PoolWindow<{', '.join(map(str, (*of.kernel, *of.strides, *of.dilations)))}>"
+    window = f"StaticWindow<{', '.join(map(str, (*of.kernel, *of.strides, *of.dilations)))}>"
     text: list[str] = []
     for v in kernel.variants:
         assert isinstance(v, PoolVariant)

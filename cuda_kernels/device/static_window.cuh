@@ -1,4 +1,4 @@
-// A convolution's kernel size, strides and dilations, known when compiling.
+// The kernel size, strides and dilations of a convolution or a pool, known when compiling.
 #pragma once
 
 namespace onnxopt {
@@ -12,6 +12,7 @@ struct StaticWindow {
   static constexpr int kDilationDown = kDilationDown_;
   static constexpr int kDilationAcross = kDilationAcross_;
   static constexpr int kTaps = kHeight * kWidth;
+  static constexpr bool kDense = kDilationDown == 1 && kDilationAcross == 1;
 
   // Inputs from the first to the last that `outputs` neighbouring outputs see through `taps` taps.
   static constexpr int rows(int outputs) { return (outputs - 1) * kStrideDown + (kHeight - 1) * kDilationDown + 1; }

@@ -1,4 +1,4 @@
-#include "cuda/convolution/elements.h"
+#include "cuda/convolution/epilogue.h"
 
 #include <algorithm>
 #include <limits>
