@@ -12,4 +12,8 @@ namespace onnxopt {
 Convolution ReadConvolution(const JsonReader& json, const std::vector<Dtype>& inputs,
                             const std::vector<Dtype>& outputs);
 
+// Fields that blocks of convolutions have too.
+std::int64_t ReadGroup(const JsonReader& json);
+ConvolutionActivation ReadConvolutionActivation(const JsonReader& json);
+
 }  // namespace onnxopt

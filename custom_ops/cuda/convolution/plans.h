@@ -12,19 +12,26 @@ namespace onnxopt::cuda {
 // One convolution on the GPU of one context.
 class ReadyConvolution {
  public:
-  // bare: the plan is of the convolution alone, and the epilogue runs behind it.
-  ReadyConvolution(const ConvolutionProblem& problem, EnginePlan plan, bool bare)
-      : problem_(problem), plan_(std::move(plan)), bare_(bare) {}
+  // bare: the plan is of the convolution alone, and the epilogue runs behind it. packed: the plan takes no parts of
+  // tensors, which are copied before and behind it.
+  ReadyConvolution(const ConvolutionProblem& problem, EnginePlan plan, bool bare, bool packed)
+      : problem_(problem), plan_(std::move(plan)), bare_(bare), packed_(packed) {}
 
-  std::int64_t workspace() const { return plan_.workspace(); }
+  // Bytes.
+  std::int64_t workspace() const;
 
   // Enqueues it on the handle's stream; the handle is locked by the caller. Thread-safe.
   void Run(const cudnn::Api& api, cudnn::Handle handle, const ConvolutionPointers& at, void* workspace) const;
 
  private:
+  void RunPlan(const cudnn::Api& api, cudnn::Handle handle, const ConvolutionProblem& problem,
+               const ConvolutionPointers& at, void* workspace) const;
+  void RunPacked(const cudnn::Api& api, cudnn::Handle handle, const ConvolutionPointers& at, void* workspace) const;
+
   const ConvolutionProblem problem_;
   const EnginePlan plan_;
   const bool bare_;
+  const bool packed_;
   mutable std::mutex mutex_;
 };
 

@@ -24,16 +24,27 @@ from onnxopt.program.convolution import Convolution
 
 def find(context: Context, kind: Kind) -> tuple[list[Region], list[Refusal]]:
     """Regions of all convolutions in NHWC that no other kind has taken, and refusals of them and their neighbours."""
-    regions: list[Region] = []
     refusals: list[Refusal] = []
+    regions = [_region(convolution, context, kind) for convolution in grown(context, refusals)]
+    for region in regions:
+        region.verify()
+    return regions, refusals
+
+
+def grown(context: Context, refusals: list[Refusal]) -> list[GrowingConvolution]:
+    """All convolutions in NHWC that no kind has taken and that are left to no other one, with what they absorb.
+
+    refusals: of the convolutions and their neighbours, which are added.
+    """
+    found: list[GrowingConvolution] = []
     for node in list(context.order):
         if node.op_type != "Conv" or node.domain != "" or context.is_taken(node):
             continue
         convolution = start(node, context.shapes)
         if isinstance(convolution, str):
-            found = sandwich(node, context.shapes)
-            of_depthwise = not isinstance(found, str) and found.group > 1 and found.weight_order == RSK
-            if not isinstance(found, str) and not of_depthwise:  # that kind says why it leaves one
+            around = sandwich(node, context.shapes)
+            of_depthwise = not isinstance(around, str) and around.group > 1 and around.weight_order == RSK
+            if not isinstance(around, str) and not of_depthwise:  # that kind says why it leaves one
                 refusals.append(Refusal(node.name or "", "Conv", "", convolution))
             continue
         if any(map(context.is_taken, convolution.nodes)):
@@ -42,11 +53,9 @@ def find(context: Context, kind: Kind) -> tuple[list[Region], list[Refusal]]:
         if convolution.is_product() and convolution.activation in ("none", "relu"):
             continue  # cuBLASLt is faster in 38 of 42 such layers (benchmarks/notes.md), and the kind gemm runs it
         refusals += refused
-        region = _region(convolution, context, kind)
-        region.verify()
-        regions.append(region)
-        context.contract(region.nodes)
-    return regions, refusals
+        found.append(convolution)
+        context.contract(sorted(convolution.nodes, key=context.order.__getitem__))
+    return found
 
 
 def lower(region: Region, shapes: Shapes) -> Convolution:

@@ -1,0 +1,158 @@
+#include "cuda/convolution/runner.h"
+
+#include <algorithm>
+
+#include "cuda/convolution/epilogue.h"
+#include "cuda/launch/stopwatch.h"
+
+namespace onnxopt::cuda {
+namespace {
+
+constexpr std::size_t kPlans = 32;  // of different shapes, that a node keeps
+constexpr std::size_t kTuned = 16;  // plans measured when tuning
+constexpr int kNameBytes = 256;
+constexpr std::int64_t kAlignment = 16;  // that engines ask for at most
+
+std::int64_t Alignment(const ConvolutionPointers& at) {
+  std::uintptr_t bits = static_cast<std::uintptr_t>(kAlignment);
+  for (const void* data : {at.x, at.w, at.bias, at.residual, static_cast<const void*>(at.y)}) {
+    bits |= reinterpret_cast<std::uintptr_t>(data);
+  }
+  return static_cast<std::int64_t>(bits & (~bits + 1));
+}
+
+}  // namespace
+
+const cudnn::Api& FindCudnn() {
+  const cudnn::Api* api = cudnn::Find();
+  if (api == nullptr) {
+    throw Error("no libcudnn.so.9 in this process; set ONNXOPT_DISABLE=1 to run without onnxopt's kernels");
+  }
+  cudnn::RequireCublaslt(*api);
+  return *api;
+}
+
+ConvolutionRunner::ConvolutionRunner(const Driver& driver, const cudnn::Api& api,
+                                     std::shared_ptr<const Allocator> allocator)
+    : driver_(driver), api_(api), allocator_(std::move(allocator)) {
+  ConvolutionPlans::Get();  // a damaged file shows now
+}
+
+void ConvolutionRunner::Prepare(ConvolutionProblem problem) {
+  preference_ = Preference::kFastest;
+  Context context = nullptr;
+  driver_.Check(driver_.cuCtxGetCurrent(&context), "cannot ask for the CUDA context");
+  const bool waits = problem.convolution.dtype == Dtype::kFloat32 || ConvolutionPlans::Get().tunes();
+  if (context == nullptr || waits) return;
+  problem.alignment = kAlignment;
+  // cuDNN compiles a kernel for this activation; for others it has one.
+  if (problem.convolution.activation == ConvolutionActivation::kSilu) {
+    pending_ = PendingConvolution::Start([this, context, problem] {
+      driver_.Check(driver_.cuCtxSetCurrent(context), "cannot enter the CUDA context");
+      return Build(context, problem);
+    });
+    recent_.push_front(Named(problem, context, nullptr));
+  } else {
+    recent_.push_front(Named(problem, context, Build(context, problem)));
+  }
+}
+
+void ConvolutionRunner::FillFromNothing(const ConvolutionCall& call) const {
+  const std::size_t bytes = call.problem.sizes.output().count() * Size(call.problem.convolution.dtype);
+  driver_.Check(driver_.cuMemsetD8Async(reinterpret_cast<std::uintptr_t>(call.at.y), 0, bytes, call.stream),
+                "cannot clear the result of a convolution");
+  ConvolutionHandle& handle = HandleOf(api_, call.context, call.stream);
+  const std::lock_guard<std::mutex> using_handle(handle.mutex);
+  RunEpilogue(api_, handle.raw, call.problem, call.at);
+}
+
+ConvolutionRunner::Ready ConvolutionRunner::PlanFor(ConvolutionCall* of) const {
+  of->problem.alignment = Alignment(of->at);
+  const ConvolutionCall& call = *of;
+  const ConvolutionProblem& problem = call.problem;
+  const std::lock_guard<std::mutex> lock(mutex_);
+  const auto found = std::find_if(recent_.begin(), recent_.end(), [&](const Recent& entry) {
+    return entry.sizes == problem.sizes && entry.tf32 == problem.tf32 && entry.alignment == problem.alignment &&
+           entry.context == call.context;
+  });
+  if (found != recent_.end()) {
+    recent_.splice(recent_.begin(), recent_, found);
+  } else {
+    if (call.capturing) {
+      throw Error("the convolution " + problem.Describe() +
+                  " runs for the first time while its stream is capturing; run the shape once before");
+    }
+    Measure(call);
+    recent_.push_front(Named(problem, call.context, Build(call.context, problem)));
+    if (recent_.size() > kPlans) recent_.pop_back();
+  }
+  Ready& plan = recent_.front().plan;
+  if (plan == nullptr) plan = pending_->Take();
+  if (call.capturing && std::find(captured_.begin(), captured_.end(), plan) == captured_.end()) {
+    captured_.push_back(plan);
+  }
+  return plan;
+}
+
+ConvolutionRunner::Recent ConvolutionRunner::Named(const ConvolutionProblem& problem, Context context, Ready plan) {
+  return {problem.sizes, problem.tf32, problem.alignment, context, std::move(plan)};
+}
+
+ConvolutionRunner::Ready ConvolutionRunner::Build(Context context, const ConvolutionProblem& problem) const {
+  const auto measured = ConvolutionPlans::Get().Find(Gpu(), api_.cudnnGetVersion(), problem.Describe());
+  return ReadyFor(api_, context, problem, measured ? &measured->choice : nullptr, preference_);
+}
+
+// Measures the plans of a problem that has no entry, where that is asked for.
+void ConvolutionRunner::Measure(const ConvolutionCall& call) const {
+  ConvolutionPlans& known = ConvolutionPlans::Get();
+  // The default stream cannot be captured, which measuring does.
+  if (!known.tunes() || call.stream == nullptr) return;
+  const std::string problem = call.problem.Describe();
+  const std::string gpu = Gpu();
+  const std::size_t version = api_.cudnnGetVersion();
+  if (known.Find(gpu, version, problem)) return;
+  std::vector<EnginePlan> plans;
+  {
+    ConvolutionHandle& builder = BuilderOf(api_, call.context);
+    const std::lock_guard<std::mutex> builds(builder.mutex);
+    plans = OfferedPlans(api_, builder.raw, call.problem, kTuned, preference_);
+  }
+  if (plans.empty()) return;
+  ConvolutionHandle& handle = HandleOf(api_, call.context, call.stream);
+  const std::lock_guard<std::mutex> using_handle(handle.mutex);
+  std::int64_t bytes = 0;
+  for (const EnginePlan& plan : plans) bytes = std::max(bytes, plan.workspace());
+  void* const workspace = Scratch(call, bytes);
+  const Stopwatch stopwatch(driver_, call.stream, allocator_);
+  const auto [first, best] =
+      stopwatch.Fastest(plans.size(), [&](std::size_t way) { plans[way].Execute(handle.raw, call.at, workspace); });
+  const std::optional<EngineChoice> choice = plans[best.way].Choice();
+  if (choice) known.Add(gpu, version, problem, {*choice, best.microseconds, first.microseconds});
+}
+
+void* ConvolutionRunner::ScratchOf(const ConvolutionCall& call, std::int64_t bytes) const {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return Scratch(call, bytes);
+}
+
+void* ConvolutionRunner::Scratch(const ConvolutionCall& call, std::int64_t bytes) const {
+  if (bytes == 0) return nullptr;
+  const std::shared_ptr<const Workspace> workspace =
+      WorkspaceOf(call.stream, allocator_, !call.capturing, static_cast<std::size_t>(bytes));
+  if (workspace == nullptr) {
+    throw Error("a convolution has no workspace, and its stream is capturing; run the model once before");
+  }
+  if (std::find(held_.begin(), held_.end(), workspace) == held_.end()) held_.push_back(workspace);
+  return workspace->data();
+}
+
+std::string ConvolutionRunner::Gpu() const {
+  Device device = 0;
+  char name[kNameBytes] = "";
+  driver_.Check(driver_.cuCtxGetDevice(&device), "cannot ask for the GPU");
+  driver_.Check(driver_.cuDeviceGetName(name, kNameBytes, device), "cannot ask for the GPU's name");
+  return name;
+}
+
+}  // namespace onnxopt::cuda
