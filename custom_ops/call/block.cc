@@ -13,9 +13,9 @@ constexpr std::size_t kAligned = 256;  // bytes, of a tensor in the buffer
 Shape ShapeOf(const Part& part, const std::vector<Shape>& shapes) {
   Shape shape = shapes[part.tensor];
   if (shape.rank != 4) throw Error("a tensor that convolutions share is not [N, H, W, C]: " + ToString(shape));
-  if (part.first + part.channels > shape.dims[3]) {
-    throw Error("channels " + std::to_string(part.first) + " to " + std::to_string(part.first + part.channels) +
-                " are read from a tensor " + ToString(shape));
+  if (shape.dims[3] != part.of) {
+    throw Error("convolutions read a tensor " + ToString(shape) + " that should have " + std::to_string(part.of) +
+                " channels");
   }
   shape.dims[3] = part.channels;
   return shape;
@@ -62,15 +62,15 @@ BlockCall MakeBlock(const Block& block, const Shape* inputs) {
       throw Error("a convolution writes " + std::to_string(sizes.k) + " channels where there is room for " +
                   std::to_string(step.y.channels));
     }
-    whole.dims[3] = block.channels[step.y.tensor - block.inputs];
+    whole.dims[3] = step.y.of;
     Shape& target = call.shapes[step.y.tensor];
     if (target.rank == 0) target = whole;
     if (!(target == whole)) {
       throw Error("convolutions write parts of one tensor that are " + ToString(target) + " and " + ToString(whole));
     }
-    sizes.x_pixel = call.shapes[step.x.tensor].dims[3];
-    if (step.residual) sizes.residual_pixel = call.shapes[step.residual->tensor].dims[3];
-    sizes.y_pixel = whole.dims[3];
+    sizes.x_pixel = step.x.of;
+    if (step.residual) sizes.residual_pixel = step.residual->of;
+    sizes.y_pixel = step.y.of;
     call.steps.push_back(sizes);
   }
   return call;

@@ -55,7 +55,7 @@ class Calls {
 
  private:
   std::size_t Bytes(std::int64_t elements) const { return static_cast<std::size_t>(elements) * Size(block_.dtype); }
-  std::size_t PixelBytes(const Part& part) const { return Bytes(call_.shapes[part.tensor].dims[3]); }
+  std::size_t PixelBytes(const Part& part) const { return Bytes(part.of); }
   char* At(const Part& part) const { return data_[part.tensor] + Bytes(part.first); }
   std::uint64_t Pixels(const Part& part) const {
     const Shape& shape = call_.shapes[part.tensor];
@@ -63,7 +63,7 @@ class Calls {
   }
 
   const char* Packed(const Part& part, std::vector<char>* copy) const {
-    if (part.channels == call_.shapes[part.tensor].dims[3]) return data_[part.tensor];
+    if (part.channels == part.of) return data_[part.tensor];
     const std::size_t bytes = Bytes(part.channels);
     copy->resize(Pixels(part) * bytes);
     CopyPixels(At(part), PixelBytes(part), copy->data(), bytes, bytes, Pixels(part));

@@ -100,9 +100,11 @@ class Reader {
   Part PartOf(const JsonReader& json, std::size_t begin, std::size_t end) const {
     Part part{};
     part.tensor = static_cast<std::size_t>(json["tensor"].Number(begin, end - 1));
-    const bool is_input = part.tensor < block_->inputs;
-    const std::uint64_t all =
-        is_input ? kMostChannels : static_cast<std::uint64_t>(written_[part.tensor - block_->inputs].channels());
+    const std::uint64_t all = json["of"].Number(1, kMostChannels);
+    part.of = static_cast<std::int64_t>(all);
+    if (part.tensor >= block_->inputs && part.of != written_[part.tensor - block_->inputs].channels()) {
+      json["of"].Fail("is not what channels says of the tensor");
+    }
     part.first = static_cast<std::int64_t>(json["first"].Number(0, all - 1));
     part.channels = static_cast<std::int64_t>(json["channels"].Number(1, all - static_cast<std::uint64_t>(part.first)));
     return part;

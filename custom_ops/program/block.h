@@ -8,11 +8,12 @@
 
 namespace onnxopt {
 
-// `channels` channels of a tensor [N, H, W, ...] from channel `first` on.
+// `channels` channels from channel `first` on, of a tensor [N, H, W, of].
 struct Part {
   std::size_t tensor;
   std::int64_t first;
   std::int64_t channels;
+  std::int64_t of;
 };
 
 // One convolution. Its fields x, w, bias and residual are positions among its own operands, in this order.

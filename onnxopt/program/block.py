@@ -20,11 +20,12 @@ MOST_CHANNELS = 1 << 20
 
 @dataclasses.dataclass(frozen=True)
 class Part:
-    """Channels first to first + channels - 1 of a tensor."""
+    """Channels first to first + channels - 1 of a tensor that has `of` channels."""
 
     tensor: int
     first: int
     channels: int
+    of: int
 
     @property
     def end(self) -> int:
@@ -106,17 +107,20 @@ class Block:
         for part in (step.x, step.residual):
             if part is None:
                 continue
-            if part.first < 0 or part.channels < 1 or not 0 <= part.tensor < len(self.inputs) + len(self.channels):
+            tensors = len(self.inputs) + len(self.channels)
+            if part.first < 0 or part.channels < 1 or part.end > part.of or not 0 <= part.tensor < tensors:
                 raise ValueError(f"{where}: {part} is no part of a tensor")
             if part.tensor < len(self.inputs):
                 read.add(part.tensor)
+            elif part.of != self.channels[part.tensor - len(self.inputs)]:
+                raise ValueError(f"{where}: {part} is no part of a tensor")
             elif not set(range(part.first, part.end)) <= written[part.tensor - len(self.inputs)]:
                 raise ValueError(f"{where}: {part} is read before it is written")
         self._verify_result(step, where, written)
 
     def _verify_result(self, step: Step, where: str, written: list[set[int]]) -> None:
         at = step.y.tensor - len(self.inputs)
-        if not 0 <= at < len(self.channels) or step.y.first < 0 or step.y.end > self.channels[at]:
+        if not 0 <= at < len(self.channels) or step.y.first < 0 or not step.y.end <= step.y.of == self.channels[at]:
             raise ValueError(f"{where}: {step.y} is no part of a tensor that steps write")
         if step.residual is not None and step.residual.channels != step.y.channels:
             raise ValueError(f"{where}: the residual has not the channels of y")

@@ -1,7 +1,8 @@
 """A stand-in for libcudnn.so.9 that writes down every call, and a program that drives the library's code with it.
 
 The heuristic offers FAKE_CONFIGS configurations; engine k is number 10 + k and has one knob of type 3 and value k.
-FAKE_REFUSED: engines whose plans cannot be finalized, as "0 1"; FAKE_REFUSES_EPILOGUES: so are those of graphs with
+FAKE_REFUSED: engines whose plans cannot be finalized, as "0 1"; FAKE_REFUSES_FIRST: how many plans are refused before
+others are not; FAKE_REFUSES_EPILOGUES: so are those of graphs with
 more than one operation. FAKE_NOTES: numerical notes of every engine, as "0 4". FAKE_WORKSPACE: bytes that plans ask
 for. FAKE_COMPILED: engines that compile at run time.
 """
@@ -45,7 +46,8 @@ int cudnnBackendCreateDescriptor(int kind, Descriptor** descriptor) {
 }
 int cudnnBackendDestroyDescriptor(Descriptor* d) { free(d); return 0; }
 int cudnnBackendFinalize(Descriptor* d) {
-  int refused = d->kind == 5 && (listed("FAKE_REFUSED", d->engine - 10) ||
+  static int plans = 0;
+  int refused = d->kind == 5 && (plans++ < number("FAKE_REFUSES_FIRST") || listed("FAKE_REFUSED", d->engine - 10) ||
                                  (number("FAKE_REFUSES_EPILOGUES") && d->operations > 1));
   printf("finalize %d %s\n", d->id, refused ? "refused" : "ok");
   return refused ? 4001 : 0;
@@ -105,7 +107,7 @@ int cudnnSetTensor4dDescriptorEx(void* t, int dtype, int n, int c, int h, int w,
   return 0;
 }
 int cudnnAddTensor(void* h, const float* alpha, void* a, void* x, const float* beta, void* c, void* y) {
-  printf("add %lld\n", (long long)x);
+  printf("add %lld to %lld, %g\n", (long long)x, (long long)y, *beta);
   return 0;
 }
 int cudnnCreateActivationDescriptor(void** a) { *a = malloc(1); return 0; }
@@ -139,6 +141,9 @@ int main(int, char** arguments) {
       for (const auto& dim : json["shapes"][k]) shapes[k].dims[shapes[k].rank++] = dim.get<std::int64_t>();
     }
     problem.sizes = MakeConvolution(problem.convolution, shapes);
+    problem.sizes.x_pixel = json["pixels"].value("x", problem.sizes.x_pixel);
+    problem.sizes.residual_pixel = json["pixels"].value("residual", problem.sizes.residual_pixel);
+    problem.sizes.y_pixel = json["pixels"].value("y", problem.sizes.y_pixel);
     problem.tf32 = json["tf32"].get<bool>();
     problem.alignment = json["alignment"].get<std::int64_t>();
     std::printf("problem %s\n", problem.Describe().c_str());
@@ -186,6 +191,7 @@ int main(int, char** arguments) {
     ready->Run(*api, handle.raw, {at(c.x), at(c.w), c.bias ? at(*c.bias) : nullptr,
                                   c.residual ? at(*c.residual) : nullptr, reinterpret_cast<void*>(4096)},
                reinterpret_cast<void*>(8192));
+    std::printf("workspace %lld\n", static_cast<long long>(ready->workspace()));
   } catch (const std::exception& e) {
     std::printf("error %s\n", e.what());
     return 1;

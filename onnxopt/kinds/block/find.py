@@ -206,7 +206,8 @@ class _Search:
         def part(value: ir.Value) -> Part:
             taken = self._operand(value, inside)
             place = self._place(taken.whole, placed)
-            return Part(numbers[place.whole], place.first + taken.first, taken.count)
+            of = channels(place.whole, self._shapes) or 0
+            return Part(numbers[place.whole], place.first + taken.first, taken.count, of)
 
         dtypes = [tuple(_dtype(v, self._shapes) for v in values) for values in (inputs, outputs)]
         dtype = dtypes[1][0]
