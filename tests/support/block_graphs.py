@@ -14,6 +14,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 from onnx import TensorProto, helper, numpy_helper
+from onnx_ir.passes.common import IdentityEliminationPass
 
 from onnxopt.graph import normalize, rewrite
 from onnxopt.graph.passes.no_op_rules import no_op_rules
@@ -127,6 +128,7 @@ def laid_out(model: onnx.ModelProto) -> ir.Model:
     with tempfile.TemporaryDirectory() as folder:
         rewrite.rewrite(normalized, pathlib.Path(folder))
     no_op_rules()(normalized)  # the Transposes at inputs and outputs have others beside them
+    IdentityEliminationPass()(normalized)
     return normalized
 
 
