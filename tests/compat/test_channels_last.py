@@ -18,7 +18,9 @@ import pytest
 from onnx import helper
 
 from onnxopt.graph import normalize, rewrite
+from onnxopt.kinds.convolution import steps
 from tests.compat import CannotInstall, install
+from tests.support.fusing import fuse, outline
 from tests.support.outlined import outlined
 from tests.support.random_convolution_graphs import Building
 
@@ -78,6 +80,19 @@ def mobile(b: Network) -> str:
     return b.conv(b.of("Concat", large, x, axis=1), 32, 8, 1)
 
 
+def halves(b: Network) -> str:
+    """As detectors: a 1x1 convolution, a Split, convolutions on one half, and a Concat of all, each with SiLU."""
+
+    def active(x: str) -> str:
+        return b.of("Mul", x, b.of("Sigmoid", x))
+
+    x = active(b.conv(active(b.conv("x", 3, 64, 3, 2)), 64, 128, 1))
+    parts = b.node("Split", [x, b.ints(64, 64)], 2, axis=1)
+    for _ in range(2):
+        parts.append(b.of("Add", parts[-1], active(b.conv(active(b.conv(parts[-1], 64, 64)), 64, 64))))
+    return b.conv(b.of("Concat", *parts, axis=1), 256, 8, 1)
+
+
 def model(build, batch: int | str) -> onnx.ModelProto:  # type: ignore[no-untyped-def]
     b = Network()
     y = build(b)
@@ -123,3 +138,30 @@ def test_transposes_cancel(build, batch: int | str, release: str, tmp_path: Path
         convs = ("Conv", "FusedConv", "ReorderInput", "ReorderOutput")
         assert {op: found_ops[op] for op in convs} == {op: expected_ops[op] for op in convs}
         np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.compat
+@pytest.mark.parametrize("release", RELEASES)
+def test_transposes_of_a_block_cancel(release: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A function of several convolutions with a Slice and a Concat between them."""
+    try:
+        installed = install(release)
+    except CannotInstall as error:
+        pytest.skip(str(error))
+    # Blocks are of 16-bit floats, whose convolutions the CPU provider does not have.
+    monkeypatch.setattr(steps, "_SILU_DTYPES", ("float",))
+    source = model(halves, 2)
+    onnx.save(source, tmp_path / "original.onnx")
+    laid_out = normalize.normalize(ir.from_proto(source)).model
+    rewrite.rewrite(laid_out, tmp_path)
+    kernels = outline(laid_out, fuse(laid_out))
+    assert [len(k.program.steps) for k in kernels if k.kind.name == "block"] == [5]  # type: ignore[attr-defined]
+    onnx.save(ir.to_proto(laid_out), tmp_path / "functions.onnx")
+    np.save(tmp_path / "x.npy", np.random.default_rng(1).standard_normal((2, 3, 64, 64)).astype(np.float32))
+    for level in LEVELS:
+        expected_ops, expected = run(installed, tmp_path / "original.onnx", tmp_path, level)
+        found_ops, found = run(installed, tmp_path / "functions.onnx", tmp_path, level)
+        assert not found_ops["Transpose"], found_ops
+        convs = ("Conv", "FusedConv", "ReorderInput", "ReorderOutput")
+        assert {op: found_ops[op] for op in convs} == {op: expected_ops[op] for op in convs}
+        np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-3)
