@@ -4,7 +4,6 @@
 #include <string>
 
 #include "kernel_file/convolution.h"
-#include "kernel_file/window.h"
 
 namespace onnxopt {
 namespace {
@@ -42,10 +41,7 @@ class Reader {
     BlockStep step;
     Convolution& convolution = step.convolution;
     convolution.dtype = block_->dtype;
-    convolution.window = ReadWindow(json["window"]);
-    convolution.group = ReadGroup(json["group"]);
-    convolution.activation = ReadConvolutionActivation(json["activation"]);
-    convolution.residual_last = json["residual_last"].Flag();
+    ReadOperation(json, &convolution);
     step.x = Source(json["x"]);
     step.w = Input(json["w"]);
     if (json.Has("bias")) {

@@ -10,19 +10,13 @@ namespace {
 
 constexpr std::uint64_t kMostGroups = std::numeric_limits<std::int32_t>::max();
 
-}  // namespace
-
-std::int64_t ReadGroup(const JsonReader& json) { return static_cast<std::int64_t>(json.Number(1, kMostGroups)); }
-
-ConvolutionActivation ReadConvolutionActivation(const JsonReader& json) {
+ConvolutionActivation ReadActivation(const JsonReader& json) {
   const std::string text = json.Text();
   if (text == "none") return ConvolutionActivation::kNone;
   if (text == "relu") return ConvolutionActivation::kRelu;
   if (text == "silu") return ConvolutionActivation::kSilu;
   json.Fail("is \"" + text + "\", not none, relu or silu");
 }
-
-namespace {
 
 void ReadOperands(const JsonReader& json, std::size_t inputs, Convolution* convolution) {
   convolution->inputs = inputs;
@@ -44,13 +38,17 @@ void ReadOperands(const JsonReader& json, std::size_t inputs, Convolution* convo
 
 }  // namespace
 
+void ReadOperation(const JsonReader& json, Convolution* convolution) {
+  convolution->window = ReadWindow(json["window"]);
+  convolution->group = static_cast<std::int64_t>(json["group"].Number(1, kMostGroups));
+  convolution->activation = ReadActivation(json["activation"]);
+  convolution->residual_last = json["residual_last"].Flag();
+}
+
 Convolution ReadConvolution(const JsonReader& json, const std::vector<Dtype>& inputs,
                             const std::vector<Dtype>& outputs) {
   Convolution convolution;
-  convolution.window = ReadWindow(json["window"]);
-  convolution.group = ReadGroup(json["group"]);
-  convolution.activation = ReadConvolutionActivation(json["activation"]);
-  convolution.residual_last = json["residual_last"].Flag();
+  ReadOperation(json, &convolution);
   ReadOperands(json, inputs.size(), &convolution);
   if (convolution.residual_last && !convolution.residual) json["residual_last"].Fail("is set without a residual");
   if (outputs.size() != 1) json["outputs"].Fail("has " + std::to_string(outputs.size()) + " dtypes, not 1");

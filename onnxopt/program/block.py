@@ -48,14 +48,9 @@ class Step:
     residual: Part | None = None
 
     def to_json(self) -> dict[str, Any]:
-        row: dict[str, Any] = {
-            "window": self.convolution.window.to_json(),
-            "group": self.convolution.group,
-            "activation": self.convolution.activation,
-            "residual_last": self.convolution.residual_last,
-            "x": dataclasses.asdict(self.x),
-            "w": self.w,
-        }
+        operands = ("inputs", "outputs", "x", "w", "bias", "residual")
+        row = {name: value for name, value in self.convolution.to_json().items() if name not in operands}
+        row |= {"x": dataclasses.asdict(self.x), "w": self.w}
         if self.bias is not None:
             row["bias"] = self.bias
         if self.residual is not None:

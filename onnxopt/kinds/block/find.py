@@ -9,6 +9,10 @@ parts convolutions alone read. It takes in every convolution that lies on a path
 cuDNN's precompiled kernels are slow on channels of a wider tensor: 8x80x80 128 -> 128 3x3 takes 32.3 us, 46.8 where it
 reads and 57.2 where it writes such channels; a copy of them 6. The kernels that it compiles at run time, for SiLU, are
 not: 31.2 and 30.3 us with both (benchmarks/convolutions.md). So convolutions with SiLU alone read and write in place.
+
+A convolution from 32 channels on has its SiLU in a block with a Concat, also where it would be slower than a kernel
+behind the convolution: 8x160x160 32 -> 32 takes 42 us with cuDNN's first plan, 23 with its best one, and 25 + 7 apart;
+two of them apart also cost a Slice of 6 us, an addition of 9, and a Concat of 19.
 """
 
 from __future__ import annotations
@@ -30,6 +34,7 @@ from onnxopt.kinds.convolution.steps import GrowingConvolution
 from onnxopt.program.block import MOST_INPUTS, MOST_STEPS, Block, Part, Step
 from onnxopt.program.convolution import Convolution
 
+_CHANNELS_WITHOUT_CONCAT = 64
 _ALIGNED = 16  # bytes, to which cuDNN's kernels want every pixel of a tensor
 
 
@@ -58,7 +63,7 @@ class _Search:
 
     def __init__(self, context: Context, kind: Kind):
         self._context, self._kind, self._shapes = context, kind, context.shapes
-        self._of = {c.output: c for c in grown(context, [])}  # convolutions in no block, by result
+        self._of = {c.output: c for c in grown(context, [], in_block=True)}  # convolutions in no block, by result
         self._owner = {n: c for c in self._of.values() for n in c.nodes}
         self._opset = context.opsets.get("", 0)
         self.regions: list[Region] = []
@@ -80,7 +85,8 @@ class _Search:
         readers = dict.fromkeys(n for v in node.outputs for n in self._context.readers(v))
         found = [self._owner.get(n) for n in readers]
         convolutions = list({id(c): c for c in found if c is not None}.values())
-        if convolutions and None not in found and not any(v.is_graph_output() for v in node.outputs):
+        wide = all(c.channels >= _CHANNELS_WITHOUT_CONCAT or c.is_product() for c in convolutions)
+        if convolutions and wide and None not in found and not any(v.is_graph_output() for v in node.outputs):
             self._take(convolutions, {}, node)
 
     def _taken(self, value: ir.Value) -> Channels:

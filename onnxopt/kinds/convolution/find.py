@@ -11,6 +11,7 @@ Every convolution in NHWC becomes a region, also one that nothing follows: ONNX 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterator
 
 from onnxopt.fusion import cost
 from onnxopt.fusion.channels_last import RSK, sandwich
@@ -24,19 +25,21 @@ from onnxopt.program.convolution import Convolution
 
 def find(context: Context, kind: Kind) -> tuple[list[Region], list[Refusal]]:
     """Regions of all convolutions in NHWC that no other kind has taken, and refusals of them and their neighbours."""
+    regions: list[Region] = []
     refusals: list[Refusal] = []
-    regions = [_region(convolution, context, kind) for convolution in grown(context, refusals)]
-    for region in regions:
+    for convolution in grown(context, refusals):
+        region = _region(convolution, context, kind)
         region.verify()
+        regions.append(region)
+        context.contract(region.nodes)
     return regions, refusals
 
 
-def grown(context: Context, refusals: list[Refusal]) -> list[GrowingConvolution]:
+def grown(context: Context, refusals: list[Refusal], *, in_block: bool = False) -> Iterator[GrowingConvolution]:
     """All convolutions in NHWC that no kind has taken and that are left to no other one, with what they absorb.
 
-    refusals: of the convolutions and their neighbours, which are added.
+    refusals: of the convolutions and their neighbours, which are added. in_block: whether they will share tensors.
     """
-    found: list[GrowingConvolution] = []
     for node in list(context.order):
         if node.op_type != "Conv" or node.domain != "" or context.is_taken(node):
             continue
@@ -49,13 +52,11 @@ def grown(context: Context, refusals: list[Refusal]) -> list[GrowingConvolution]
             continue
         if any(map(context.is_taken, convolution.nodes)):
             continue
-        convolution, refused = _grow(convolution, context)
+        convolution, refused = _grow(dataclasses.replace(convolution, in_block=in_block), context)
         if convolution.is_product() and convolution.activation in ("none", "relu"):
             continue  # cuBLASLt is faster in 38 of 42 such layers (benchmarks/notes.md), and the kind gemm runs it
         refusals += refused
-        found.append(convolution)
-        context.contract(sorted(convolution.nodes, key=context.order.__getitem__))
-    return found
+        yield convolution
 
 
 def lower(region: Region, shapes: Shapes) -> Convolution:

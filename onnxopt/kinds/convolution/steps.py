@@ -19,6 +19,7 @@ from onnxopt.program.window import Window
 # With fewer channels, cuDNN's engine for SiLU is slower than a convolution and a kernel behind it. This is not so for
 # 1x1 convolutions, which memory bounds: 16 -> 96 at 32x112x112 takes 66 us, a product and a SiLU apart 95.
 _SILU_CHANNELS = 64
+_SILU_CHANNELS_IN_BLOCK = 32  # where the two would also cost copies of what they share with others
 _SILU_DTYPES = ("float16", "bfloat16")
 
 
@@ -27,7 +28,7 @@ class GrowingConvolution:
     """A convolution while it absorbs neighbouring nodes.
 
     conv: the Conv. nodes: the nodes that it replaces. output: the value that it computes. channels: the fewer of C and
-    K. fixed: whether all dims of x are numbers.
+    K. fixed: whether all dims of x are numbers. in_block: whether it shares tensors with other convolutions.
     """
 
     conv: ir.Node
@@ -40,6 +41,7 @@ class GrowingConvolution:
     group: int
     channels: int
     fixed: bool
+    in_block: bool = False
     residual: ir.Value | None = None
     residual_last: bool = False
     activation: str = "none"
@@ -181,8 +183,9 @@ def _take_silu(convolution: GrowingConvolution, node: ir.Node) -> str | None:
         return "The SiLU follows a residual; a kernel behind the convolution computes it"
     if _dtype_of(convolution) not in _SILU_DTYPES:
         return "cuDNN has a kernel with SiLU for 16-bit floats alone"
-    if convolution.channels < _SILU_CHANNELS and not convolution.is_product():
-        return f"cuDNN's kernel with SiLU is slow for fewer than {_SILU_CHANNELS} channels"
+    least = _SILU_CHANNELS_IN_BLOCK if convolution.in_block else _SILU_CHANNELS
+    if convolution.channels < least and not convolution.is_product():
+        return f"cuDNN's kernel with SiLU is slow for fewer than {least} channels"
     if not convolution.fixed:
         return "cuDNN compiles a kernel with SiLU for half a second a shape, and the shape is not known yet"
     convolution.activation = "silu"

@@ -12,6 +12,7 @@ from onnx import helper
 from onnxopt.fusion.region import FusionPlan, Region
 from onnxopt.kinds.block.kind import BLOCK
 from onnxopt.program.block import Block, Part, Step
+from onnxopt.program.convolution import Convolution
 from tests.support.block_graphs import Halves, laid_out
 from tests.support.fusing import fuse
 
@@ -110,13 +111,23 @@ def test_a_split_whose_parts_convolutions_alone_read() -> None:
     assert len(block.channels) == len(block.outputs) == len(block.steps) == 2
 
 
+def test_few_channels_are_in_place_where_a_concat_goes() -> None:
+    """Elsewhere, a convolution of 32 channels leaves its SiLU to a kernel behind it."""
+    halves = Halves(half=32)
+    assert all(step.convolution.activation == "silu" for step in the_block(fused(halves)).steps)
+    plan = fused(halves, add(helper.make_node("Neg", ["sum0"], ["z"]), outputs=("z",)))
+    assert not blocks(plan)
+    activations = [r.meaning.activation for r in plan.regions if isinstance(r.meaning, Convolution)]
+    assert activations == ["silu", "none", "none", "none", "none"]  # the first is a 1x1 convolution
+
+
 def test_bfloat16() -> None:
     assert len(the_block(fused(Halves(dtype="bfloat16"))).steps) == 5
 
 
 REFUSED = {
     "relu": (Halves(activation="relu", shortcut=False), None, "is no result of a convolution"),
-    "few channels": (Halves(half=32), None, "is no result of a convolution that could write its channels"),
+    "few channels": (Halves(half=24), None, "is no result of a convolution that could write its channels"),
     "float32": (Halves(dtype="float32"), None, ""),
     "unaligned": (Halves(half=68), None, "does not begin at a multiple of 16 bytes"),
     "symbolic": (Halves(symbolic="N"), None, ""),
