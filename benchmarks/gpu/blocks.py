@@ -4,9 +4,9 @@
     python -m benchmarks.gpu.blocks run DIR --out OUT.json --tune   on the GPU machine: onnxruntime, torch, onnx
 
 The shapes are csp_detector's, float16, NHWC. Every case is a 1x1 convolution, a Split, 3x3 convolutions on one half and
-a Concat, all convolutions by cuDNN; or a Concat alone. `run` compares every way with float64 first. --tune measures
-cuDNN's plans in a process of its own, and times the ways with the best plans too. Runs lie in one CUDA graph, over
-buffers in rotation.
+a Concat, all convolutions by cuDNN; or a Concat alone. `run` compares every way with float64 first, and random blocks.
+--tune measures cuDNN's plans in a process of its own, and times the ways with the best plans too. Runs lie in one CUDA
+graph, over buffers in rotation.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from benchmarks.support.gpu_timing import (
     session,
     session_microseconds,
 )
-from tests.support.block_graphs import Halves
+from tests.support.block_graphs import Halves, draw
 
 BLOCKS = {  # by the name of the Concat in csp_detector
     "cat": Halves(n=8, h=160, w=160, c=64, half=32, depth=1),  # without SiLU in cuDNN: nothing is in place
@@ -55,9 +55,14 @@ CONCATS = {  # shapes of the operands, NHWC
     "cat_9": [(8, 40, 40, 128), (8, 40, 40, 256)],
     "cat_11": [(8, 20, 20, 256), (8, 20, 20, 512)],
 }
+RANDOM = {f"random_{seed}": draw(seed) for seed in range(40)}
 WAYS = ("in place", "copies", "ort")
 _KEEP_BELOW = 4096  # bytes; larger weights are drawn again
 _RELATIVE, _ABSOLUTE = 4e-3, 2e-2  # up to five convolutions, each rounded to float16
+
+
+def _file(folder: pathlib.Path, name: str, way: str) -> pathlib.Path:
+    return folder / f"{name}.{way.replace(' ', '_')}.onnx.xz"
 
 
 def _concat(shapes: list[tuple[int, ...]]) -> onnx.ModelProto:
@@ -82,8 +87,8 @@ def _optimized(source: onnx.ModelProto, way: str, kernels: dict[str, Any]) -> tu
     from onnxopt.fusion.lower import lower
     from onnxopt.graph.layout.mark import mark
     from onnxopt.kinds import KINDS
-    from tests.support.block_graphs import laid_out
     from tests.support.fusing import outline
+    from tests.support.laid_out import laid_out
 
     model = laid_out(source)
     if len(model.graph) == 1:
@@ -115,7 +120,12 @@ def prepare(folder: pathlib.Path, arch: str) -> None:
         for way in WAYS:
             proto, operators = _optimized(source, way, collection.kernels)
             print(name, way, " ".join(operators))
-            (folder / f"{name}.{way.replace(' ', '_')}.onnx.xz").write_bytes(lzma.compress(proto.SerializeToString()))
+            _file(folder, name, way).write_bytes(lzma.compress(proto.SerializeToString()))
+    for name, halves in RANDOM.items():
+        proto, operators = _optimized(halves.model(), WAYS[0], collection.kernels)
+        if not any(o.startswith("ConvSlice") for o in operators):
+            raise ValueError(f"{halves} became no block: {' '.join(operators)}")
+        _file(folder, name, WAYS[0]).write_bytes(lzma.compress(proto.SerializeToString()))
     collection.write_library(folder, [arch])
     print(f"{sum(p.stat().st_size for p in folder.iterdir()) / 1e6:.2f} MB")
 
@@ -124,28 +134,30 @@ def _filled(folder: pathlib.Path, name: str, way: str) -> bytes:
     """The model of one way with its weights."""
     from onnx import numpy_helper
 
-    model = onnx.load_from_string(lzma.decompress((folder / f"{name}.{way.replace(' ', '_')}.onnx.xz").read_bytes()))
-    weights = {} if name in CONCATS else {of: w for of, w, _ in BLOCKS[name].weights()}
+    model = onnx.load_from_string(lzma.decompress(_file(folder, name, way).read_bytes()))
+    weights = {} if name in CONCATS else {of: w for of, w, _ in (BLOCKS | RANDOM)[name].weights()}
     for tensor in model.graph.initializer:
         if not tensor.raw_data and math.prod(tensor.dims) > 0:
             weight = weights[tensor.name.split("_w")[0]]
-            stored = weight.transpose(0, 2, 3, 1).reshape(tuple(tensor.dims)).astype("float16")
-            tensor.CopyFrom(numpy_helper.from_array(stored, tensor.name))
+            stored = weight.transpose(0, 2, 3, 1).reshape(tuple(tensor.dims))
+            if tensor.data_type == onnx.TensorProto.BFLOAT16:
+                tensor.raw_data = (stored.copy().view("uint32") >> 16).astype("uint16").tobytes()
+            else:
+                tensor.CopyFrom(numpy_helper.from_array(stored.astype("float16"), tensor.name))
     return model.SerializeToString()
 
 
 def _drawn(name: str) -> Tensors:
     if name in CONCATS:
         return {f"x{k}": torch.randn(s, device="cuda").half() for k, s in enumerate(CONCATS[name])}
-    of = BLOCKS[name]
-    return {"x": torch.randn((of.n, of.h, of.w, of.c), device="cuda").half()}
+    return {"x": torch.from_numpy((BLOCKS | RANDOM)[name].feeds()["x"]).cuda()}
 
 
 def _reference(name: str, inputs: Tensors) -> torch.Tensor:
     """y [N, H, W, channels] in float64."""
     if name in CONCATS:
         return torch.cat(list(inputs.values()), dim=3).double()
-    of = BLOCKS[name]
+    of = (BLOCKS | RANDOM)[name]
     weights = {
         n: (torch.from_numpy(w).cuda().double(), torch.from_numpy(b).cuda().double()) for n, w, b in of.weights()
     }
@@ -160,6 +172,27 @@ def _reference(name: str, inputs: Tensors) -> torch.Tensor:
         result = convolved(f"b{k}", convolved(f"a{k}", parts[-1]))
         parts.append(parts[-1] + result if of.shortcut else result)
     return torch.cat(parts, dim=1).permute(0, 2, 3, 1)
+
+
+def _compare_random(folder: pathlib.Path) -> list[str]:
+    """The random blocks that do not agree with float64, each run twice."""
+    bad = []
+    for name, halves in RANDOM.items():
+        inputs = _drawn(name)
+        expected = _reference(name, inputs)
+        outputs = {"y": poisoned(expected.shape, inputs["x"].dtype, "cuda")}
+        rounds = 8 if halves.dtype == "bfloat16" else 1  # as many roundings of float16 make one
+        try:
+            run_once = bound(session(_filled(folder, name, WAYS[0]), library(folder), "cuda"), inputs, outputs)
+            for _ in range(2):
+                outputs["y"].fill_(float("nan"))
+                run_once()
+                worst = disagreement(outputs["y"], expected, rounds * _RELATIVE, rounds * _ABSOLUTE)
+                if not worst <= 1:
+                    bad.append(f"{halves}: {worst:.3g} of the limit")
+        except Exception as error:  # noqa: BLE001 - what fails is a finding, not the end
+            bad.append(f"{halves}: {type(error).__name__}: {str(error)[:200]}")
+    return bad
 
 
 def _moved(name: str) -> int:
@@ -237,6 +270,8 @@ def run(folder: pathlib.Path, out: pathlib.Path | None, tune: bool) -> int:
         print(f"| {name} | {row['mb']:.1f} | {figures} | {worst} |")
     print("sums: " + ", ".join(f"{t} {sum(row.get(t, 0.0) for row in rows.values()):.0f}" for t in times))
     bad = [name for name, row in rows.items() if "error" in row or not row["worst"] <= 1]
+    bad += (wrong := _compare_random(folder))
+    print(f"{len(RANDOM)} random blocks, {len(wrong)} do not agree")
     print(f"FAILED: {'; '.join(bad)}" if bad else "all agree")
     return 1 if bad else 0
 

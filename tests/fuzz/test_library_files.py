@@ -54,6 +54,10 @@ CHANGES: dict[str, tuple[str, str, Any, str]] = {
     "steps beside auto_pad": ("average_pool", "kernels.0.window.dilations.1", 2, "are not 1 beside auto_pad"),
     "groups of 2^31": ("grouped", "kernels.0.group", 2**31 - 1, "the weight does not fit the input"),
     "padding of 2^31": ("added_last", "kernels.0.window.pads.0", 2**31 - 1, "the residual has not the output's shape"),
+    "a part behind its tensor": ("block", "kernels.0.steps.1.x.first", 80, "x.channels is not an integer from 1 to 16"),
+    "a part of another width": ("block", "kernels.0.steps.1.x.of", 64, "x.of is not what channels says of the tensor"),
+    "a part written twice": ("block", "kernels.0.steps.2.y.first", 32, "has channels that an earlier step wrote"),
+    "groups in a block": ("block", "kernels.0.steps.1.group", 64, "the weight does not fit the input"),
     "an input for two": ("convolution", "kernels.0.residual", 0, "has an input 3 that nothing reads"),
 }  # fmt: skip
 # Changes that stay inside: a kernel of another model, for all that the library can tell.

@@ -16,8 +16,9 @@ from onnx import helper
 
 from onnxopt.fusion.region import Kernel
 from tests.support import custom_ops_artifact as artifact
-from tests.support.block_graphs import Halves, laid_out
+from tests.support.block_graphs import Halves, draw
 from tests.support.fusing import fuse, outline
+from tests.support.laid_out import laid_out
 
 pytestmark = pytest.mark.usefixtures("library")
 TOLERANCE = {"float16": 4e-3, "bfloat16": 3e-2}  # of the largest |value|: five convolutions, each rounded to storage
@@ -27,6 +28,7 @@ CASES = (
     Halves(depth=3, n=1, h=3, w=4, c=72),
     Halves(n=1, h=1, w=1),
     Halves(dtype="bfloat16"),
+    *map(draw, range(6)),
 )
 
 

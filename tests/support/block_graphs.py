@@ -6,18 +6,11 @@ x -> 1x1 -> SiLU -> Split -> 3x3 -> SiLU -> 3x3 -> SiLU -> Add the half -> ... -
 from __future__ import annotations
 
 import dataclasses
-import pathlib
-import tempfile
 from collections.abc import Callable, Iterator
 
 import numpy as np
 import onnx
-import onnx_ir as ir
 from onnx import TensorProto, helper, numpy_helper
-from onnx_ir.passes.common import IdentityEliminationPass
-
-from onnxopt.graph import normalize, rewrite
-from onnxopt.graph.passes.no_op_rules import no_op_rules
 
 _TYPES = {"float32": TensorProto.FLOAT, "float16": TensorProto.FLOAT16, "bfloat16": TensorProto.BFLOAT16}
 NHWC, NCHW = [0, 2, 3, 1], [0, 3, 1, 2]
@@ -122,14 +115,17 @@ class Halves:
         return np.concatenate(parts, axis=-1)
 
 
-def laid_out(model: onnx.ModelProto) -> ir.Model:
-    """The model in the form that regions are searched in."""
-    normalized = normalize.normalize(ir.from_proto(model)).model
-    with tempfile.TemporaryDirectory() as folder:
-        rewrite.rewrite(normalized, pathlib.Path(folder))
-    no_op_rules()(normalized)  # the Transposes at inputs and outputs have others beside them
-    IdentityEliminationPass()(normalized)
-    return normalized
+def draw(seed: int) -> Halves:
+    """A random block."""
+    random = np.random.default_rng(seed)
+
+    def pick(*choices: int) -> int:
+        return int(random.choice(choices))
+
+    return Halves(
+        n=pick(1, 2, 3), h=pick(1, 2, 5, 8, 13), w=pick(1, 3, 7, 16), c=pick(8, 24, 64, 100), half=pick(32, 40, 64, 72),
+        depth=pick(1, 2, 3), shortcut=bool(pick(0, 1)), dtype=str(random.choice(["float16", "bfloat16"])), seed=seed,
+    )  # fmt: skip
 
 
 def _rounded(values: np.ndarray, dtype: str) -> np.ndarray:

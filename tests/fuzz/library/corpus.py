@@ -21,8 +21,16 @@ import onnxruntime as ort
 
 from onnxopt.codegen import kernels_json, sealed_json
 from onnxopt.fusion.region import Kernel
-from tests.support import convolution_graphs, custom_ops_fake_driver, depthwise_models, graphs, pool_models
+from tests.support import (
+    block_graphs,
+    convolution_graphs,
+    custom_ops_fake_driver,
+    depthwise_models,
+    graphs,
+    pool_models,
+)
 from tests.support.fusing import fuse, outline
+from tests.support.laid_out import laid_out
 
 FOLDER = Path(__file__).with_name("corpus")
 FATBIN = custom_ops_fake_driver.fatbin((90, False), (90, True))
@@ -153,6 +161,7 @@ CONVOLUTIONS = {
         dtype="float16",
     ),
 }  # fmt: skip
+BLOCK = block_graphs.Halves(n=1, h=3, w=4, c=8, half=32, depth=1)
 
 LAUNCHES = [
     {"gpu": "NVIDIA H200", "size": "840", "microseconds": 3.1, "rule_microseconds": 3.4},
@@ -255,6 +264,7 @@ def write() -> None:
     for name, pool in POOLS.items():
         made[name] = kernel_file(pool_models.model(pool), (((2, 9, 10, 8),), ((1, 3, 2, 3),)))
     made |= {name: convolution(layer) for name, layer in CONVOLUTIONS.items()}
+    made["block"] = kernel_file(laid_out(BLOCK.model()), ((BLOCK.feeds()["x"].shape,),))
     FOLDER.mkdir(exist_ok=True)
     for name, document in made.items():
         (FOLDER / f"{name}.json").write_text(sealed_json.seal(document))

@@ -13,8 +13,9 @@ from onnxopt.fusion.region import FusionPlan, Region
 from onnxopt.kinds.block.kind import BLOCK
 from onnxopt.program.block import Block, Part, Step
 from onnxopt.program.convolution import Convolution
-from tests.support.block_graphs import Halves, laid_out
+from tests.support.block_graphs import Halves
 from tests.support.fusing import fuse
+from tests.support.laid_out import laid_out
 
 Change = Callable[[list[onnx.NodeProto], list[str]], None]
 
