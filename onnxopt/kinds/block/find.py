@@ -85,7 +85,7 @@ class _Search:
         readers = dict.fromkeys(n for v in node.outputs for n in self._context.readers(v))
         found = [self._owner.get(n) for n in readers]
         convolutions = list({id(c): c for c in found if c is not None}.values())
-        wide = all(c.channels >= _CHANNELS_WITHOUT_CONCAT or c.is_product() for c in convolutions)
+        wide = all(c.channels[1] >= _CHANNELS_WITHOUT_CONCAT or c.is_product() for c in convolutions)
         if convolutions and wide and None not in found and not any(v.is_graph_output() for v in node.outputs):
             self._take(convolutions, {}, node)
 

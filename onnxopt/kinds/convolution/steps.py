@@ -16,10 +16,12 @@ from onnxopt.graph.shapes.shapes import Dims, Shapes
 from onnxopt.program.convolution import DTYPES, Convolution
 from onnxopt.program.window import Window
 
-# With fewer channels, cuDNN's engine for SiLU is slower than a convolution and a kernel behind it. This is not so for
-# 1x1 convolutions, which memory bounds: 16 -> 96 at 32x112x112 takes 66 us, a product and a SiLU apart 95.
-_SILU_CHANNELS = 64
-_SILU_CHANNELS_IN_BLOCK = 32  # where the two would also cost copies of what they share with others
+# With fewer channels of x and of y, cuDNN's engine for SiLU is slower than a convolution and a kernel behind it: 3x3,
+# 3 -> 32 at 8x640x640 takes 91 us instead of 58 + 28, 32 -> 32 at 8x160x160 42 instead of 25 + 7, but 32 -> 64 at
+# 8x320x320 34 instead of 30 + 14. This is not so for 1x1 convolutions, which memory bounds: 16 -> 96 at 32x112x112
+# takes 66 us, a product and a SiLU apart 95.
+_SILU_CHANNELS = (32, 64)
+_SILU_CHANNELS_IN_BLOCK = (32, 32)  # where the two would also cost copies of what they share with others
 _SILU_DTYPES = ("float16", "bfloat16")
 
 
@@ -27,8 +29,8 @@ _SILU_DTYPES = ("float16", "bfloat16")
 class GrowingConvolution:
     """A convolution while it absorbs neighbouring nodes.
 
-    conv: the Conv. nodes: the nodes that it replaces. output: the value that it computes. channels: the fewer of C and
-    K. fixed: whether all dims of x are numbers. in_block: whether it shares tensors with other convolutions.
+    conv: the Conv. nodes: the nodes that it replaces. output: the value that it computes. channels: C and K.
+    fixed: whether all dims of x are numbers. in_block: whether it shares tensors with other convolutions.
     """
 
     conv: ir.Node
@@ -39,7 +41,7 @@ class GrowingConvolution:
     output: ir.Value
     window: Window
     group: int
-    channels: int
+    channels: tuple[int, int]
     fixed: bool
     in_block: bool = False
     residual: ir.Value | None = None
@@ -98,9 +100,9 @@ def start(conv: ir.Node, shapes: Shapes) -> GrowingConvolution | str:
     if isinstance(window, str):
         return window
     fixed = all(isinstance(d, int) for d in shapes.dims(found.x) or (None,))
-    fewer = min(of_group * found.group, k)
+    both = (of_group * found.group, k)
     return GrowingConvolution(
-        conv, list(found.nodes), found.x, found.w, found.bias, found.y, window, found.group, fewer, fixed
+        conv, list(found.nodes), found.x, found.w, found.bias, found.y, window, found.group, both, fixed
     )
 
 
@@ -184,8 +186,9 @@ def _take_silu(convolution: GrowingConvolution, node: ir.Node) -> str | None:
     if _dtype_of(convolution) not in _SILU_DTYPES:
         return "cuDNN has a kernel with SiLU for 16-bit floats alone"
     least = _SILU_CHANNELS_IN_BLOCK if convolution.in_block else _SILU_CHANNELS
-    if convolution.channels < least and not convolution.is_product():
-        return f"cuDNN's kernel with SiLU is slow for fewer than {least} channels"
+    few = any(count < of for count, of in zip(convolution.channels, least, strict=True))
+    if few and not convolution.is_product():
+        return f"cuDNN's kernel with SiLU is slow for fewer than {least[0]} channels to {least[1]}"
     if not convolution.fixed:
         return "cuDNN compiles a kernel with SiLU for half a second a shape, and the shape is not known yet"
     convolution.activation = "silu"
