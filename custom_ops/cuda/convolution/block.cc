@@ -68,9 +68,11 @@ void BlockCudaKernel::Compute(OrtKernelContext* ort_context) const {
     data[k] = static_cast<char*>(const_cast<void*>(InputTensor(ort_context, k, &shapes[k])));
   }
   const BlockCall sizes = MakeBlock(block_, shapes.data());
-  for (std::size_t k = 0; k < block_.outputs; ++k) {
-    data[block_.inputs + k] = static_cast<char*>(OutputTensor(ort_context, k, sizes.shapes[block_.inputs + k]));
-    if (data[block_.inputs + k] == nullptr) throw Error("an output of a block of convolutions is left out");
+  for (std::size_t k = block_.inputs; k < block_.inputs + block_.outputs; ++k) {
+    data[k] = static_cast<char*>(OutputTensor(ort_context, k - block_.inputs, sizes.shapes[k]));
+    if (data[k] == nullptr && sizes.shapes[k].count() > 0) {
+      throw Error("an output of a block of convolutions is left out");
+    }
   }
   for (std::size_t k = block_.inputs; k < data.size(); ++k) {
     if (sizes.shapes[k].count() == 0) return;  // then there are no samples
