@@ -7,12 +7,11 @@ A part of the Split that is then the only one that is read becomes a Slice, so t
 
 from __future__ import annotations
 
-import numpy as np
 import onnx_ir as ir
 
 
 class JoinedSplitsPass(ir.passes.InPlacePass):
-    """The pass. Shapes must have been inferred; the model has opset 13 or later."""
+    """The pass. Shapes must have been inferred, the model has opset 13 or later, and new nodes need names."""
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         changed = False
@@ -84,11 +83,10 @@ def _slice(split: ir.Node) -> None:
         return
     start, end = sum(known[:-1]), sum(known)
     bounds = []
-    for name, number in (("starts", start), ("ends", end), ("axes", axis)):
-        constant = ir.Value(name=f"{value.name}_{name}", const_value=ir.tensor(np.array([number], np.int64)))
-        constant.dtype, constant.shape = ir.DataType.INT64, ir.Shape([1])
-        split.graph.register_initializer(constant)
-        bounds.append(constant)
+    for number in (start, end, axis):
+        constant = ir.node("Constant", [], {"value": ir.tensor([number], dtype=ir.DataType.INT64)})
+        split.graph.insert_before(split, constant)
+        bounds.append(constant.outputs[0])
     part = ir.Node("", "Slice", [split.inputs[0], *bounds], name=split.name)
     part.outputs[0].name, part.outputs[0].type, part.outputs[0].shape = value.name, value.type, value.shape
     split.graph.insert_before(split, part)
