@@ -267,7 +267,7 @@ def main() -> int:
     parser.add_argument("--on", choices=tuple(PROVIDERS), default="cuda")
     parser.add_argument("--device", type=int, default=0)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--no-empty", action="store_true", help="no dim of size 0, which ORT's attention may not survive")
+    parser.add_argument("--no-empty", action="store_true", help="no size 0, which ORT's attention may not survive")
     parser.add_argument("--control-minutes", type=float, help="of the control; default a third of the time, 0 for none")
     options = parser.parse_args()
     ort.set_default_logger_severity(3)
