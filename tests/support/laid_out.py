@@ -14,10 +14,10 @@ from onnxopt.graph.passes.no_op_rules import no_op_rules
 
 
 def laid_out(model: onnx.ModelProto) -> ir.Model:
-    """The model in the form that regions are searched in."""
+    """The model in the form that regions are searched in, without Transposes beside others that undo them."""
     normalized = normalize.normalize(ir.from_proto(model)).model
     with tempfile.TemporaryDirectory() as folder:
         rewrite.rewrite(normalized, pathlib.Path(folder))
-    no_op_rules()(normalized)  # the Transposes at inputs and outputs have others beside them
+    no_op_rules()(normalized)
     IdentityEliminationPass()(normalized)
     return normalized

@@ -145,6 +145,24 @@ def split(b: Building, m: Map, others: list[Map]) -> Map:
     return Map(two, (n, c - first, h, w))
 
 
+def rejoined(b: Building, m: Map, others: list[Map]) -> Map:
+    """The parts of a Split, one of which something else may read, in a Concat."""
+    n, c, h, w = m.dims
+    if c < 2:
+        return m
+    first = b.draw(st.integers(1, c - 1))
+    one, two = b.node("Split", [m.name, b.ints(first, c - first)], 2, axis=b.pick(1, -3))
+    parts = [*b.pick((one, two), (one, two), (two, one), (two,)), *b.pick((), (m.name,))]
+    sizes = {one: first, two: c - first, m.name: c}
+    if b.pick(True, False):
+        weight = b.normal(3, c - first, 1, 1)
+        parts += b.node("Conv", [two, weight])
+        sizes[parts[-1]] = 3
+    if b.pick(True, False):
+        parts = [*parts[-1:], *parts[:-1]]
+    return b.add((n, sum(sizes[p] for p in parts), h, w), "Concat", parts, axis=b.pick(1, -3))
+
+
 def cut(b: Building, m: Map, others: list[Map]) -> Map:
     axis = b.pick(1, 1, 2, 3)
     dims = list(m.dims)
@@ -234,8 +252,9 @@ def flat(b: Building, m: Map, others: list[Map]) -> Map:
 
 
 STEPS = (
-    conv, conv, conv, conv, unsized_conv, transposed, pool, pool, global_pool, resize, concat, concat, split, cut, pad,
-    constant_operand, constant_operand, computed_operand, computed_operand, unary, unary, normalization, turned, flat,
+    conv, conv, conv, conv, unsized_conv, transposed, pool, pool, global_pool, resize, concat, concat, split, rejoined,
+    cut, pad, constant_operand, constant_operand, computed_operand, computed_operand, unary, unary, normalization,
+    turned, flat,
 )  # fmt: skip
 _LARGEST = 40
 

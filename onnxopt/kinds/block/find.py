@@ -86,7 +86,9 @@ class _Search:
         found = [self._owner.get(n) for n in readers]
         convolutions = list({id(c): c for c in found if c is not None}.values())
         wide = all(c.channels[1] >= _CHANNELS_WITHOUT_CONCAT or c.is_product() for c in convolutions)
-        if convolutions and wide and None not in found and not any(v.is_graph_output() for v in node.outputs):
+        of_channels = all(self._taken(v).node is node for v in node.outputs)
+        outside = None in found or any(v.is_graph_output() for v in node.outputs)
+        if convolutions and wide and of_channels and not outside:
             self._take(convolutions, {}, node)
 
     def _taken(self, value: ir.Value) -> Channels:

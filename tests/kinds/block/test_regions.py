@@ -112,6 +112,23 @@ def test_a_split_whose_parts_convolutions_alone_read() -> None:
     assert len(block.channels) == len(block.outputs) == len(block.steps) == 2
 
 
+@pytest.mark.parametrize(("axis", "end"), [(0, 1), (2, 4), (3, 5)])
+def test_a_slice_of_other_dims_is_no_part(axis: int, end: int) -> None:
+    def change(nodes: list[onnx.NodeProto], names: list[str]) -> None:
+        at = next(k for k, n in enumerate(nodes) if n.name == "a0")
+        convolution = nodes[at : at + 3]
+        convolution[0].input[0] = "part"
+        bounds = {"starts": 0, "ends": end, "axes": axis}
+        constants = [helper.make_node("Constant", [], [name], value_ints=[value]) for name, value in bounds.items()]
+        cut = helper.make_node("Slice", ["right", *bounds], ["part"], name="part")
+        last = helper.make_node("Transpose", ["a0_y"], ["y"], perm=[0, 2, 3, 1])
+        nodes[at:] = [*constants, cut, *convolution, last]
+
+    plan = fused(Halves(), change)
+    assert not blocks(plan)
+    assert [r.kind.name for r in plan.regions].count("convolution") == 2
+
+
 def test_few_channels_are_in_place_where_a_concat_goes() -> None:
     """Elsewhere, a convolution of 32 channels leaves its SiLU to a kernel behind it."""
     halves = Halves(half=32)
