@@ -15,7 +15,6 @@ from onnxopt.graph.placement import HOST_INPUTS, Placement, place
 from onnxopt.graph.shapes import infer
 from onnxopt.graph.shapes.infer import Knowledge
 
-
 _RESHAPING = frozenset({"Identity", "Reshape", "Squeeze", "Unsqueeze"})
 
 
