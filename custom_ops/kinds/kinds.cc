@@ -9,6 +9,7 @@
   X(Convolution)         \
   X(Depthwise)           \
   X(Pool)                \
+  X(GroupNorm)           \
   X(Attention)
 namespace onnxopt {
 namespace kinds {

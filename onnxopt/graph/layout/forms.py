@@ -31,7 +31,8 @@ class Form:
     positions of computed operands of less than four dims, which get four and then lie in channels last. between: the
     node itself stays as it is, between Transposes. op_type: of the node that replaces it, "" for its own.
     term: of a normalization, which becomes a Mul by constant 1 and an Add of this. dims: of a Shape: which
-    dims of channels last its result consists of.
+    dims of channels last its result consists of. begins: of the last node of a norm over groups, the first one: either
+    both lie in channels last or none, and the result has the shape of the first one's operand.
     """
 
     inputs: tuple[int, ...]
@@ -44,6 +45,7 @@ class Form:
     op_type: str = ""
     term: np.ndarray | None = None
     dims: tuple[int, ...] = ()
+    begins: ir.Node | None = None
 
     def maps(self, node: ir.Node) -> list[ir.Value]:
         """The operands and results that lie in channels last."""
