@@ -1,6 +1,7 @@
 #include "call/group_norm.h"
 
 #include <algorithm>
+#include <limits>
 #include <string>
 
 #include "call/tensors.h"
@@ -8,6 +9,8 @@
 
 namespace onnxopt {
 namespace {
+
+constexpr std::int64_t kMost = std::numeric_limits<std::int32_t>::max();  // of a dim, and of pixels
 
 bool Fits(const GroupNorm& norm, const GroupRead& read, const Shape& shape, const Shape& x) {
   const auto channels = static_cast<std::uint64_t>(norm.channels);
@@ -44,8 +47,7 @@ GroupNormCall OpenCall(const GroupNorm& norm, OrtKernelContext* context) {
   if (x.rank != 4 || x.dims[3] != norm.channels) {
     throw Error("group norm of " + std::to_string(norm.channels) + " channels: x has shape " + ToString(x));
   }
-  if (*std::max_element(x.dims, x.dims + x.rank) > kMostExtent ||
-      (x.dims[2] > 0 && x.dims[1] > kMostExtent / x.dims[2])) {
+  if (*std::max_element(x.dims, x.dims + x.rank) > kMost || (x.dims[2] > 0 && x.dims[1] > kMost / x.dims[2])) {
     throw Error("group norm: x " + ToString(x) + " has 2^31 pixels or more");
   }
   CheckReads(norm, norm.after, shapes, x);

@@ -27,7 +27,7 @@ def forms(graph: ir.Graph, opset: int) -> dict[ir.Node, Form]:
             continue
         if is_map(node.inputs[0]) and _is_of_groups(node.inputs[0], groups_of(node)):
             found[node] = Form((0,), between=True)
-        elif (ends := spelled(node)) is not None:
+        elif (ends := _spelled(node)) is not None:
             found[ends[0]] = Form((0,), (), between=True)
             found[ends[1]] = Form((), (0,), between=True, begins=ends[0])
     return found
@@ -42,26 +42,30 @@ def groups_of(node: ir.Node) -> int | None:
     return channels if isinstance(channels, int) else None
 
 
-def spelled(node: ir.Node) -> tuple[ir.Node, ir.Node] | None:
-    """The Reshapes before and after an InstanceNormalization that norms groups of a map, None where there are none."""
+def reshapes(node: ir.Node) -> tuple[ir.Node, ir.Node] | None:
+    """The Reshapes before and after an InstanceNormalization, where only these nodes read each other's results."""
     grouped, normed = node.inputs[0], node.outputs[0]
-    if node.op_type != "InstanceNormalization" or grouped is None or grouped.shape is None:
+    before, after = grouped.producer() if grouped is not None else None, _only_reader(normed)
+    if node.op_type != "InstanceNormalization" or grouped is None or before is None or after is None:
         return None
-    before = grouped.producer()
-    after = _only_reader(normed)
-    if before is None or after is None or not (_is_reshape(before) and _is_reshape(after)):
+    if not (_is_reshape(before) and _is_reshape(after)) or after.inputs[0] is not normed:
         return None
-    x, y = before.inputs[0], after.outputs[0]
-    if x is None or not is_constant(before.inputs[1]):
+    private = _only_reader(grouped) is node and before.inputs[0] is not None and after.inputs[1] is not None
+    return (before, after) if private and is_constant(before.inputs[1]) else None
+
+
+def _spelled(node: ir.Node) -> tuple[ir.Node, ir.Node] | None:
+    """The Reshapes around an InstanceNormalization that norms groups of a map, None where there are none."""
+    ends, grouped = reshapes(node), node.inputs[0]
+    if ends is None or grouped is None or grouped.shape is None or len(grouped.shape) != _GROUPED:
         return None
-    if _only_reader(grouped) is not node or after.inputs[0] is not normed:
-        return None
-    if len(grouped.shape) != _GROUPED or not is_map(x) or not is_map(y) or not same(x.shape[0], grouped.shape[0]):  # type: ignore[index]
+    x, y = ends[0].inputs[0], ends[1].outputs[0]
+    if x is None or not is_map(x) or not is_map(y) or not same(x.shape[0], grouped.shape[0]):  # type: ignore[index]
         return None
     groups = grouped.shape[1]
     if not isinstance(groups, int) or not _is_of_groups(x, groups) or not _same_dims(x, y):
         return None
-    return before, after
+    return ends
 
 
 def _is_of_groups(x: ir.Value | None, groups: int | None) -> bool:

@@ -48,7 +48,7 @@ def choose(name: str, meaning: GroupNorm, regions: Sequence[Region], shapes: Sha
     """Variants in the order in which the host tries them, without those that no known shape needs."""
     sizes = [_size(region, shapes) for region in regions]
     held = [v for v in every(name, meaning) if any(_may_run(v, meaning, size) for size in sizes)]
-    alone = all(size is not None and _fits(held[0], *size[1:]) if held else False for size in sizes)
+    alone = all(size is not None and _fits(held[0], size[1]) if held else False for size in sizes)
     return (*held, *(() if alone else split(name, meaning)), looped(name, meaning))
 
 
@@ -113,29 +113,32 @@ def _slab(meaning: GroupNorm, vector: int) -> tuple[int, int]:
     return vector, times * least // vector
 
 
-def _size(region: Region, shapes: Shapes) -> tuple[int, int, int] | None:
-    """Samples, pixels of one, and the channels of a region's x; None where they are not all known."""
+def _size(region: Region, shapes: Shapes) -> tuple[int, int] | None:
+    """Samples of a region's x and pixels of one; None where they are not known."""
     meaning = cast(GroupNorm, region.meaning)
     dims = shapes.dims(region.inputs[meaning.x])
     if dims is None or not all(isinstance(d, int) for d in dims):
         return None
-    n, h, w, c = (d for d in dims if isinstance(d, int))
-    return n, h * w, c
+    n, h, w, _ = (d for d in dims if isinstance(d, int))
+    return n, h * w
 
 
-def _fits(variant: GroupNormVariant, pixels: int, channels: int) -> bool:
+def _fits(variant: GroupNormVariant, pixels: int) -> bool:
     part = -(-pixels // variant.cluster)
     return -(-part // (variant.threads // variant.columns)) <= variant.held
 
 
-def _may_run(variant: GroupNormVariant, meaning: GroupNorm, size: tuple[int, int, int] | None) -> bool:
+def _may_run(variant: GroupNormVariant, meaning: GroupNorm, size: tuple[int, int] | None) -> bool:
     """Whether some GPU would choose a held entry point for this size."""
     if size is None:
         return True
-    samples, pixels, channels = size
+    samples, pixels = size
+    if variant.cluster == 1:
+        return _fits(variant, pixels)
     slabs = samples * meaning.channels // (variant.vector * variant.columns)
-    smaller = variant.cluster // 2
-    enough = smaller >= 1 and slabs * smaller >= _BLOCKS
-    if enough and _fits(dataclasses.replace(variant, cluster=smaller), pixels, channels):
-        return False
-    return _fits(variant, pixels, channels)
+    smaller = dataclasses.replace(variant, cluster=variant.cluster // 2)
+    if _fits(smaller, pixels):
+        idle = -(-pixels // variant.cluster) < variant.threads // variant.columns
+        if idle or slabs * smaller.cluster >= _BLOCKS:
+            return False
+    return _fits(variant, pixels)

@@ -47,7 +47,7 @@ def norm(node: ir.Node, shapes: Shapes, opset: int) -> Norm | str:
     """The norm of a GroupNormalization or InstanceNormalization, or the reason why no kernel of this kind can run it."""
     if opset < _SINCE[node.op_type] or None in node.inputs[:3] or len(node.inputs) != 3:
         return f"{node.op_type} has one scale and bias a channel from opset {_SINCE[node.op_type]} on"
-    ends = group_norms.spelled(node)
+    ends = group_norms.reshapes(node)
     nodes = _between(node, shapes) if ends is None else _around(node, *ends, shapes)
     if isinstance(nodes, str):
         return nodes
@@ -91,8 +91,11 @@ def _around(node: ir.Node, before: ir.Node, after: ir.Node, shapes: Shapes) -> t
         return f"The operand of {node.op_type} is NCHW"
     if len(readers) != 1 or result.is_graph_output() or not transposes(readers[0].node, TO_NHWC):
         return f"The result of {node.op_type} is NCHW, or other nodes read it too"
-    if not is_constant(before.inputs[1]) or not shapes.same(whole, result):
-        return f"The Reshapes around {node.op_type} have shapes that are not known"
+    of, grouped = shapes.dims(whole), shapes.dims(before.outputs[0])
+    if of is None or grouped is None or len(of) != 4 or len(grouped) != 3 or of[0] is None or of[0] != grouped[0]:
+        return f"The Reshape in front of {node.op_type} leaves no samples and groups"
+    if not shapes.same(whole, result):
+        return f"The Reshape behind {node.op_type} does not bring its operand's shape back"
     inside = [turn]
     shape = dims.producer()
     if not is_constant(dims):
