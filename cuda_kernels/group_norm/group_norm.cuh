@@ -6,6 +6,7 @@
 // block's pixels fit into its registers (kHeld > 0), x is read once.
 #pragma once
 
+#include "device/approximate.cuh"
 #include "device/early_launch.cuh"
 #include "device/load.cuh"
 #include "device/reduce.cuh"

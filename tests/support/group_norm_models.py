@@ -56,7 +56,7 @@ class Case:
 
     def arrays(self) -> dict[str, np.ndarray]:
         """Constants and inputs, of values that the dtype has, in float64."""
-        rng = np.random.default_rng([*self.x, self.groups])
+        rng = np.random.default_rng([self.channels, self.groups])
         c, each = self.channels, self.groups if self.form.startswith("spelled") else self.channels
         made = {name: rng.standard_normal(c) for name in ("c", "d")}
         made |= {"scale": 1 + rng.standard_normal(each) / 2, "bias": rng.standard_normal(each)}
