@@ -48,8 +48,8 @@ def choose(name: str, meaning: GroupNorm, regions: Sequence[Region], shapes: Sha
     """Variants in the order in which the host tries them, without those that no known shape needs."""
     sizes = [_size(region, shapes) for region in regions]
     held = [v for v in every(name, meaning) if any(_may_run(v, meaning, size) for size in sizes)]
-    alone = all(size is not None and _fits(held[0], size[1]) if held else False for size in sizes)
-    return (*held, *(() if alone else split(name, meaning)), looped(name, meaning))
+    alone = all(size is not None and held[0].cluster == 1 and _fits(held[0], size[1]) for size in sizes if held)
+    return (*held, *(() if held and alone else split(name, meaning)), looped(name, meaning))
 
 
 def alternatives(kernel: Kernel) -> Iterable[GroupNormVariant]:

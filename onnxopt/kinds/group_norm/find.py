@@ -58,8 +58,8 @@ class _Growth:
         nodes = self._in_order([*self._in_front(behind), *behind])
         inputs, outputs = inputs_of(self.found, nodes), self.context.outputs_of(nodes)
         meaning = self.context.lowered(lower, nodes, inputs, outputs)
-        turns = (self.found.nodes[0], self.found.nodes[-1])  # the model had none of the two
-        moved = cost.of_region([n for n in nodes if n not in turns], inputs, outputs, self.context.shapes)
+        own = [n for n in self.found.nodes if n.op_type in ("Transpose", "Shape")]  # the model had none of them
+        moved = cost.of_region([n for n in nodes if n not in own], inputs, outputs, self.context.shapes)
         region = Region(tuple(nodes), tuple(inputs), tuple(outputs), moved, self.kind, meaning)
         region.verify()
         return region
