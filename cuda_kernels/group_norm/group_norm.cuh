@@ -84,11 +84,21 @@ struct GroupNormBlock {
     }
   }
 
+  // Keeps the compiler from holding 16-bit elements in float32 until they are read again.
+  __device__ static void forget(Channels (&x)[kAtOnce]) {
+    if constexpr (sizeof(T) == 2 && sizeof(Channels) % 4 == 0) {
+#pragma unroll
+      for (int k = 0; k < kAtOnce; ++k) {
+#pragma unroll
+        for (int w = 0; w < static_cast<int>(sizeof(Channels)) / 4; ++w) asm volatile("" : "+r"(word(x[k], w)));
+      }
+    }
+  }
+
   // Adds what the vectors from a pixel on hold to the moments of `count` pixels before them. Returns how many there
   // are.
   template <typename Of>
-  __device__ int add(int pixel, const Channels (&x)[kAtOnce], const Of& of, int count,
-                     Moments (&moments)[kRuns]) const {
+  __device__ int add(int pixel, Channels (&x)[kAtOnce], const Of& of, int count, Moments (&moments)[kRuns]) const {
     const int left = (end - pixel + kRows - 1) / kRows;
     const int here = left < kAtOnce ? (left < 0 ? 0 : left) : kAtOnce;
     if (here == 0) return 0;

@@ -94,7 +94,7 @@ std::size_t ChooseGroupNorm(const GroupNorm& norm, const std::vector<Variant>& v
     const bool idle = 4 * blocks < 3 * std::uint64_t{gpu.multiprocessors};
     const unsigned rows = variants[k].threads / shape.columns;
     const bool busy = static_cast<unsigned>(launch->params.part_pixels) >= rows;
-    if (shape.layout == GroupNormLayout::kHeld && idle && busy) {
+    if (shape.layout == GroupNormLayout::kHeld && idle && busy && launch->blocks > blocks) {
       chosen = k;
       blocks = launch->blocks;
     }

@@ -20,9 +20,9 @@ from onnxopt.program.group_norm import GroupNorm
 from onnxopt.program.hardware import ACCESS_BYTES, WARP
 
 _THREADS = 256
-_MOST_THREADS = 512
-_HELD = 8  # vectors of a thread
-_CLUSTERS = (1, 2, 4, 8)  # blocks; 8 is the most that every GPU with clusters has
+# Blocks of a cluster, threads of a block, vectors of a thread; 8 blocks are the most that every GPU with clusters has.
+_HELD = ((1, 256, 4), (2, 256, 4), (4, 256, 4), (8, 256, 4), (8, 512, 8))
+_OTHERS = tuple((cluster, threads, 4) for threads in (128, 512) for cluster in (1, 2, 4, 8))
 _LEAST_RUN = 64  # bytes of a pixel in a slab: two sectors of a cache line
 _MOST_COLUMNS = 256
 _BLOCKS = 128  # that no larger cluster is needed for
@@ -47,28 +47,25 @@ class GroupNormVariant(Variant):
 def choose(name: str, meaning: GroupNorm, regions: Sequence[Region], shapes: Shapes) -> tuple[GroupNormVariant, ...]:
     """Variants in the order in which the host tries them, without those that no known shape needs."""
     sizes = [_size(region, shapes) for region in regions]
-    held = [v for v in every(name, meaning) if any(_may_run(v, meaning, size) for size in sizes)]
+    wanted = {v for size in sizes for v in _of_size(tuple(every(name, meaning)), meaning, size)}
+    held = [v for v in every(name, meaning) if v in wanted]
     alone = all(size is not None and held[0].cluster == 1 and _fits(held[0], size[1]) for size in sizes if held)
     return (*held, *(() if held and alone else split(name, meaning)), looped(name, meaning))
 
 
 def alternatives(kernel: Kernel) -> Iterable[GroupNormVariant]:
-    """All numbers of blocks of a cluster and of threads, for `tune`."""
-    meaning = cast(GroupNorm, kernel.program)
-    yield from every(kernel.name, meaning)
-    yield from every(kernel.name, meaning, _MOST_THREADS)
-    yield from every(kernel.name, meaning, _THREADS // 2)
+    """Other numbers of blocks of a cluster and of threads, for `tune`."""
+    yield from every(kernel.name, cast(GroupNorm, kernel.program), (*_HELD, *_OTHERS))
 
 
-def every(name: str, meaning: GroupNorm, threads: int = _THREADS) -> Iterator[GroupNormVariant]:
+def every(name: str, meaning: GroupNorm, shapes: Sequence[tuple[int, int, int]] = _HELD) -> Iterator[GroupNormVariant]:
     """The held entry points, from the fewest blocks of a cluster on."""
     vector, columns = _slab(meaning, _widest(meaning))
-    if columns > threads:
-        return
-    for cluster in _CLUSTERS:
-        symbol = f"{name}_held_v{vector}c{columns}t{threads}b{cluster}"
-        yield GroupNormVariant(symbol, "", 32, vector, _HELD, threads, waits=True, layout="held", columns=columns,
-                               held=_HELD, cluster=cluster)  # fmt: skip
+    for cluster, threads, held in shapes:
+        if columns <= threads:
+            symbol = f"{name}_held_v{vector}c{columns}t{threads}h{held}b{cluster}"
+            yield GroupNormVariant(symbol, "", 32, vector, held, threads, waits=True, layout="held", columns=columns,
+                                   held=held, cluster=cluster)  # fmt: skip
 
 
 def split(name: str, meaning: GroupNorm) -> tuple[GroupNormVariant, ...]:
@@ -85,7 +82,9 @@ def looped(name: str, meaning: GroupNorm) -> GroupNormVariant:
 def _reading(symbol: str, vector: int, columns: int, layout: str, launch: int = 0) -> GroupNormVariant:
     threads = max(_THREADS, -(-columns // WARP) * WARP)
     symbol = f"{symbol}_v{vector}c{columns}"
-    return GroupNormVariant(symbol, "", 32, vector, 4, threads, waits=True, layout=layout, columns=columns, launch=launch)
+    return GroupNormVariant(
+        symbol, "", 32, vector, 4, threads, waits=True, layout=layout, columns=columns, launch=launch
+    )
 
 
 def _widest(meaning: GroupNorm) -> int:
@@ -128,17 +127,21 @@ def _fits(variant: GroupNormVariant, pixels: int) -> bool:
     return -(-part // (variant.threads // variant.columns)) <= variant.held
 
 
-def _may_run(variant: GroupNormVariant, meaning: GroupNorm, size: tuple[int, int] | None) -> bool:
-    """Whether some GPU would choose a held entry point for this size."""
+def _of_size(
+    variants: Sequence[GroupNormVariant], meaning: GroupNorm, size: tuple[int, int] | None
+) -> list[GroupNormVariant]:
+    """The held entry points that some GPU would choose for this size."""
     if size is None:
-        return True
+        return list(variants)
     samples, pixels = size
-    if variant.cluster == 1:
-        return _fits(variant, pixels)
-    slabs = samples * meaning.channels // (variant.vector * variant.columns)
-    smaller = dataclasses.replace(variant, cluster=variant.cluster // 2)
-    if _fits(smaller, pixels):
-        idle = -(-pixels // variant.cluster) < variant.threads // variant.columns
-        if idle or slabs * smaller.cluster >= _BLOCKS:
-            return False
-    return _fits(variant, pixels)
+    found: list[GroupNormVariant] = []
+    for variant in variants:
+        if not _fits(variant, pixels):
+            continue
+        if found:
+            enough = found[-1].cluster * samples * meaning.channels // (variant.vector * variant.columns) >= _BLOCKS
+            idle = -(-pixels // variant.cluster) < variant.threads // variant.columns
+            if enough or idle or variant.cluster <= found[-1].cluster:
+                continue
+        found.append(variant)
+    return found

@@ -1,7 +1,7 @@
 """A normalization over groups in the form that the layout pass writes, and the values around it.
 
-    x [N, H, W, C] -> Transpose -> GroupNormalization | InstanceNormalization -> Transpose -> y [N, H, W, C]
-    x -> Transpose -> Reshape [N, groups, -1] -> InstanceNormalization -> Reshape -> Transpose -> y
+x [N, H, W, C] -> Transpose -> GroupNormalization | InstanceNormalization -> Transpose -> y [N, H, W, C]
+x -> Transpose -> Reshape [N, groups, -1] -> InstanceNormalization -> Reshape -> Transpose -> y
 """
 
 from __future__ import annotations

@@ -101,34 +101,42 @@ def test_groups_of_more_channels_than_a_block_has_threads_stay() -> None:
     assert any(r.kind is GROUP_NORM for r in fused(Case((1, 2, 2, 2048), 2, form="group")).plan.regions)
 
 
-def _variants(case: Case) -> list[tuple[str, int, int, int]]:
+def _held(case: Case) -> tuple[list[tuple[int, int, int]], list[str]]:
+    """(columns, blocks of a cluster, threads) of the held entry points, and the layouts of the others."""
     (kernel,) = fused(case).kernels
     found = [v for v in kernel.variants if isinstance(v, GroupNormVariant)]
     assert len(found) == len(kernel.variants)
-    return [(v.layout, v.vector, v.columns, v.cluster) for v in found]
+    held = [(v.columns, v.cluster, v.threads) for v in found if v.layout == "held"]
+    return held, [v.layout for v in found if v.layout != "held"]
 
 
 @pytest.mark.parametrize(
-    ("x", "groups", "expected"),
+    ("x", "held", "is_split"),
     [
-        ((4, 32, 32, 160), 32, [("held", 8, 5, 4), ("held", 8, 5, 8), ("split", 8, 5, 1), ("split", 8, 5, 1)]),
-        ((4, 16, 16, 320), 32, [("held", 8, 5, 1), ("held", 8, 5, 2), ("held", 8, 5, 4)]),
-        ((4, 8, 8, 640), 32, [("held", 8, 5, 1)]),
-        ((4, 16, 16, 480), 32, [*(("held", 8, 15, b) for b in (2, 4, 8)), *[("split", 8, 15, 1)] * 2]),
-        ((1, 512, 512, 128), 32, [("split", 8, 4, 1), ("split", 8, 4, 1)]),
+        ((4, 32, 32, 160), [(5, 8, 256)], True),
+        ((4, 16, 16, 320), [(5, 2, 256), (5, 4, 256)], True),
+        ((4, 8, 8, 640), [(5, 1, 256)], False),
+        ((4, 16, 16, 480), [(15, 4, 256), (15, 8, 256)], True),
+        ((2, 64, 64, 320), [(5, 8, 512)], True),
+        ((1, 512, 512, 128), [], True),
     ],
 )
-def test_entry_points_of_known_sizes(x: tuple[int, int, int, int], groups: int, expected: list) -> None:
-    found = _variants(Case(x, groups, "float16", "group"))
-    assert found[-1][:2] == ("looped", 1)
-    without = [v for v in found[:-1] if v[0] != "split"] if ("split", 8) not in [e[:2] for e in expected] else found[:-1]
-    assert without == expected
+def test_entry_points_of_known_sizes(x: tuple[int, int, int, int], held: list, is_split: bool) -> None:
+    found = _held(Case(x, 32, "float16", "group"))
+    assert found == (held, [*["split"] * 2 * is_split, "looped"])
 
 
 def test_unknown_sizes_have_all_entry_points() -> None:
-    layouts = [(layout, cluster) for layout, _, _, cluster in _variants(Case((2, 5, 6, 24), 4, form="group", known=False))]
-    held = [("held", cluster) for cluster in (1, 2, 4, 8)]
-    assert layouts == [*held, ("split", 1), ("split", 1), ("looped", 1)]
+    held, others = _held(Case((2, 5, 6, 24), 4, form="group", known=False))
+    assert [v[1:] for v in held] == [(1, 256), (2, 256), (4, 256), (8, 256), (8, 512)]
+    assert others == ["split", "split", "looped"]
+
+
+def test_alternatives_are_other_launch_shapes() -> None:
+    (kernel,) = fused(Case((4, 32, 32, 160), 32, "float16", "group")).kernels
+    known = {v.symbol for v in kernel.variants}
+    others = list(GROUP_NORM.alternatives(kernel))
+    assert len(others) == 12 and not known & {v.symbol for v in others}
 
 
 @pytest.mark.usefixtures("library")
