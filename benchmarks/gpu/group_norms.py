@@ -110,14 +110,14 @@ def model(case: Case, channels_last: bool) -> Any:
 def prepare(folder: pathlib.Path, arch: str) -> None:
     """Every case's model in both layouts, one library, and a fatbin with the kernels in every launch shape."""
     import onnx
-    from onnx import numpy_helper
 
     from benchmarks.gpu.scan import bodiless
     from benchmarks.support.collection import Collection
     from onnxopt.codegen import generate, nvrtc
 
     folder.mkdir(parents=True)
-    collection, swept, rows = Collection(), [], {}
+    collection, rows = Collection(), {}
+    swept: dict[str, Any] = {}
     for case in CASES:
         for layout in ("nhwc", "nchw"):
             source = model(case, layout == "nhwc")
@@ -128,15 +128,16 @@ def prepare(folder: pathlib.Path, arch: str) -> None:
             if layout == "nchw":
                 continue
             (kernel,) = (k for k in collection.kernels.values() if k.name == optimized.graph.node[0].op_type)
-            every = {v.symbol: v for v in (*kernel.variants, *region.kind.alternatives(kernel))}
-            swept.append(dataclasses.replace(kernel, variants=tuple(every.values())))
-            arrays = {t.name: numpy_helper.to_array(t) for t in source.graph.initializer}
+            launches = (*kernel.variants, *region.kind.alternatives(kernel))
+            every = {v.symbol: v for v in launches if _fits(case, dataclasses.asdict(v))}
+            if every:
+                swept[kernel.name] = dataclasses.replace(kernel, variants=tuple(every.values()))
             rows[case.name] = {
-                "inputs": [v.name if v.name in arrays or v.name in ("x", "e") else str(v.name) for v in region.inputs],
+                "inputs": [str(v.name) for v in region.inputs],
                 "variants": [dataclasses.asdict(v) for v in every.values()],
             }  # fmt: skip
     collection.write_library(folder, [arch])
-    compiled = nvrtc.compiled(generate.generate(tuple({k.name: k for k in swept}.values())), [arch])
+    compiled = nvrtc.compiled(generate.generate(tuple(swept.values())), [arch])
     (folder / "sweep.fatbin.xz").write_bytes(lzma.compress(compiled.fatbin))
     (folder / "sweep.json").write_text(json.dumps(rows))
     for symbol, usage in compiled.usage[arch].items():

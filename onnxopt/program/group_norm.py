@@ -44,9 +44,9 @@ class GroupNorm:
 
         x [N, H, W, channels], result [N, H, W, channels]
 
-    before: computes what is normed from x, in float32, which is not rounded; None where x is normed. For each sample and
-    each of the `groups` of neighbouring channels: (value - mean) / sqrt(variance + epsilon), in float32. after: computes
-    the output from that, scale and bias included.
+    before: computes what is normed from x, in float32, which is not rounded; None where x is normed. For each sample
+    and each of the `groups` of neighbouring channels: (value - mean) / sqrt(variance + epsilon), in float32. after:
+    computes the output from that, scale and bias included.
     """
 
     inputs: tuple[str, ...]

@@ -142,8 +142,8 @@ def test_transposes_cancel(build, batch: int | str, release: str, tmp_path: Path
     for level in LEVELS:
         expected_ops, expected = run(installed, tmp_path / "original.onnx", tmp_path, level)
         found_ops, found = run(installed, tmp_path / "functions.onnx", tmp_path, level)
-        # Below the default level, ONNX Runtime leaves the last Transpose in front of a mean that Flatten reads. It moves
-        # those of the two time embeddings, one pixel each, to where they become maps.
+        # Below the default level, ONNX Runtime leaves the last Transpose in front of a mean that Flatten reads. It
+        # always leaves those of the two time embeddings, which have one pixel.
         left = 2 if build is diffusion else int(build is residual and level == LEVELS[0])
         assert found_ops["Transpose"] == left, found_ops
         convs = ("Conv", "FusedConv", "ReorderInput", "ReorderOutput")

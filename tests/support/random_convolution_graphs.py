@@ -208,7 +208,7 @@ def normalization(b: Building, m: Map, others: list[Map]) -> Map:
 
 def group_norm(b: Building, m: Map) -> Map:
     """Groups of channels as exporters write them, with a sum of each sample in front and a SiLU behind."""
-    n, c, h, w = m.dims
+    c = m.dims[1]
     groups = b.pick(1, *(g for g in (2, 3) if c % g == 0))
     x = m.name
     if b.pick(True, False):

@@ -70,9 +70,9 @@ class Writer:
             x = self._channels_last(operand(node, 0), node)
             if is_constant(node.inputs[1] if node.op_type == "Conv" else None):
                 x = self._with_channels(x, missing_channels(node), node)
-            inputs[0] = self._add(node, "Transpose", [x], {"perm": TO_NCHW}, f"{node.outputs[0].name}_nchw_in")
-            self._began[node] = inputs[0]
-            inputs[0].shape = _moved(x.shape, TO_NCHW)
+            turned = self._add(node, "Transpose", [x], {"perm": TO_NCHW}, f"{node.outputs[0].name}_nchw_in")
+            turned.shape = _moved(x.shape, TO_NCHW)
+            inputs[0] = self._began[node] = turned
             if node.op_type == "Conv" and (weight := inputs[1]) is not None and is_constant(weight):
                 inputs[1] = self._weight(node, weight)
         attributes = {name: attribute for name, attribute in node.attributes.items() if name not in form.attributes}

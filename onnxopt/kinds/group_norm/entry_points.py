@@ -32,7 +32,7 @@ _BLOCKS = 128  # that no larger cluster is needed for
 class GroupNormVariant(Variant):
     """One entry point of a group norm.
 
-    layout: "held" (x stays in registers; a cluster of `cluster` blocks shares a slab), "split" (two launches: `launch` 0
+    layout: "held" (x stays in registers; a cluster of `cluster` blocks shares a slab), "split" (two launches: number 0
     leaves means and variances in scratch memory, 1 reads them) or "looped" (one block a slab, x is read twice).
     vector: channels of a thread. columns: vectors of a slab. held: vectors of a thread.
     """

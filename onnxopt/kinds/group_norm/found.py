@@ -44,7 +44,7 @@ class Norm:
 
 
 def norm(node: ir.Node, shapes: Shapes, opset: int) -> Norm | str:
-    """The norm of a GroupNormalization or InstanceNormalization, or the reason why no kernel of this kind can run it."""
+    """The norm of a GroupNormalization or InstanceNormalization, or the reason why no kernel can run it in NHWC."""
     if opset < _SINCE[node.op_type] or None in node.inputs[:3] or len(node.inputs) != 3:
         return f"{node.op_type} has one scale and bias a channel from opset {_SINCE[node.op_type]} on"
     ends = group_norms.reshapes(node)

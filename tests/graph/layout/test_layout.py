@@ -227,7 +227,7 @@ def test_norms_over_groups_lie_between_transposes_of_their_own(norm: str, sizes:
     [
         "r = Reshape(a, some) n = InstanceNormalization(r, s, s) v = Reshape(n, back)",  # groups of samples too
         GROUPED + "e = Relu(r) k = ReduceMean(e) g = Reshape(n, back) v = Add(g, k)",  # what is grouped is read too
-        "r = Reshape(a, h) n = InstanceNormalization(r, s, s) v = Reshape(n, back)",  # the Reshape's dims are no constant
+        "r = Reshape(a, h) n = InstanceNormalization(r, s, s) v = Reshape(n, back)",  # of any shape
     ],
 )
 def test_what_looks_like_a_norm_over_groups_stays_nchw(norm: str, tmp_path: Path) -> None:

@@ -47,7 +47,7 @@ def test_what_is_found(form: str, dtype: str) -> None:
     assert isinstance(meaning, GroupNorm)
     meaning.verify()
     assert (meaning.channels, meaning.groups, meaning.epsilon) == (24, case.groups, pytest.approx(1e-5))
-    assert [r.form for p in meaning.parts for r in p.reads][0] == "sample"
+    assert meaning.before is not None and meaning.before.reads[0].form == "sample"
     assert meaning.after.reads[0].form == ("group" if form.startswith("spelled") else "channel")
     assert region.traffic.launches_before == 6
     generate(fused(case).kernels)
