@@ -7,11 +7,14 @@ group_norm_launches.cc compiles its code): what is tested is the device code, it
 from __future__ import annotations
 
 import dataclasses
+import json
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 
+from onnxopt import optimize
 from tests.support import emulated_group_norm
 from tests.support.emulated_group_norm import AMPERE, HOPPER
 from tests.support.group_norm_models import Case, fused, random_case, worst
@@ -71,6 +74,34 @@ def test_not_a_number_spoils_its_group_alone(tmp_path: Path, monkeypatch: pytest
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 def test_random(tmp_path: Path, dtype: str) -> None:
     _agree(tmp_path, list({random_case(seed, dtype): None for seed in range(12)}))
+
+
+@pytest.mark.usefixtures("library")
+def test_through_the_library(tmp_path: Path) -> None:
+    """The launches that the library itself makes, one of them split, by a driver that runs the device code."""
+    cases = {
+        "static": Case((2, 12, 11, 40), 8, "float32", "spelled", "time", "affine_silu"),
+        "split": Case((1, 48, 48, 16), 4, "float32", "group", behind="residual", known=False),
+    }
+    for name, case in cases.items():
+        onnx.save(case.model(), tmp_path / f"{name}.onnx")
+        shapes = None if case.known else {"N": (1,), "H": (48,), "W": (48,)}
+        made = optimize(
+            tmp_path / f"{name}.onnx",
+            tmp_path / name,
+            archs=["sm_80"],
+            shapes=shapes,
+            emulate=True,
+            cache=tmp_path / "cache",
+        )
+        report = json.loads((tmp_path / name / "manifest.json").read_text())["verify"]
+        assert report["status"] == "passed" and "CUDA (emulated)" in report["providers"], made
+        assert [k["kind"] for k in json.loads(_kernels(tmp_path / name))["kernels"]] == ["group_norm"]
+
+
+def _kernels(artifact: Path) -> str:
+    (found,) = artifact.rglob("kernels.json")
+    return found.read_text()
 
 
 def _chosen(case: Case, gpu: tuple[int, int] = HOPPER, aligned: int = 256) -> str:
