@@ -10,6 +10,7 @@
   X(Block)               \
   X(Depthwise)           \
   X(Pool)                \
+  X(GroupNorm)           \
   X(Attention)
 namespace onnxopt {
 namespace kinds {

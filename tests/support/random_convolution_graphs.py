@@ -215,10 +215,33 @@ def unary(b: Building, m: Map, others: list[Map]) -> Map:
 def normalization(b: Building, m: Map, others: list[Map]) -> Map:
     c = m.dims[1]
     parameters = [b.normal(c), b.normal(c)]
-    if b.pick(True, False):
+    form = b.pick("batch", "instance", "groups", "groups")
+    if form == "instance":
         return b.add(m.dims, "InstanceNormalization", [m.name, *parameters])
+    if form == "groups":
+        return group_norm(b, m)
     variance = b.constant(np.linspace(0.5, 2, c).astype(np.float32))
     return b.add(m.dims, "BatchNormalization", [m.name, *parameters, b.normal(c), variance])
+
+
+def group_norm(b: Building, m: Map) -> Map:
+    """Groups of channels as exporters write them, with a sum of each sample in front and a SiLU behind."""
+    c = m.dims[1]
+    groups = b.pick(1, *(g for g in (2, 3) if c % g == 0))
+    x = m.name
+    if b.pick(True, False):
+        (mean,) = b.node("GlobalAveragePool", [x])
+        (x,) = b.node("Add", [x, b.node("Tanh", [mean])[0]])
+    (grouped,) = b.node("Reshape", [x, b.ints(0, groups, -1)])
+    (normed,) = b.node("InstanceNormalization", [grouped, b.normal(groups), b.normal(groups)])
+    (shape,) = b.node("Shape", [x])
+    (whole,) = b.node("Reshape", [normed, shape])
+    (scaled,) = b.node("Mul", [whole, b.normal(c, 1, 1)])
+    moved = b.add(m.dims, "Add", [scaled, b.normal(c, 1, 1)])
+    if b.pick(True, False):
+        return moved
+    (gate,) = b.node("Sigmoid", [moved.name])
+    return b.add(m.dims, "Mul", [moved.name, gate])
 
 
 def turned(b: Building, m: Map, others: list[Map]) -> Map:

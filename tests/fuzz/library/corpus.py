@@ -27,6 +27,7 @@ from tests.support import (
     custom_ops_fake_driver,
     depthwise_models,
     graphs,
+    group_norm_models,
     pool_models,
 )
 from tests.support.fusing import fuse, outline
@@ -144,6 +145,12 @@ DEPTHWISE = {
         (1, 8, 19, 4), (7, 9), (1, 2), (1, 2), (3, 8, 2, 7), in_front="scale", behind="silu", known=False
     ),
 }  # fmt: skip
+GROUP_NORMS = {
+    "group_norm": group_norm_models.Case(
+        (2, 9, 10, 24), 4, "float16", "spelled_open", "bias_time_silu", "residual", known=False
+    ),
+    "group_norm_plain": group_norm_models.Case((1, 8, 8, 16), 16, form="instance", behind="scale_shift"),
+}
 POOLS = {
     "max_pool": pool_models.of("max", "float16", (3, 2), strides=(2, 1), pads=(1, 1, 1, 0), ceil_mode=True),
     "average_pool": pool_models.of("average", "float32", (3, 3), strides=(2, 2), auto_pad="SAME_LOWER"),
@@ -208,6 +215,12 @@ def depthwise(case: depthwise_models.Case) -> dict[str, Any]:
     return _document(found.kernels, ir.from_proto(found.optimized), (feeds,))
 
 
+def group_norm(case: group_norm_models.Case) -> dict[str, Any]:
+    found = group_norm_models.fused(case)
+    feeds = tuple(case.feeds()[i.name].shape for i in found.optimized.graph.input)
+    return _document(found.kernels, ir.from_proto(found.optimized), (feeds,))
+
+
 def convolution(layer: convolution_graphs.Layer) -> dict[str, Any]:
     model = ir.from_proto(layer.model(casts=False))
     return kernel_file(model, (tuple(value.shape for value in layer.feeds().values()),))
@@ -261,6 +274,7 @@ def write() -> None:
     made = {name: kernel_file(model.build(), model.calls) for name, model in MODELS.items()}
     made["attention"] = attention()
     made |= {name: depthwise(case) for name, case in DEPTHWISE.items()}
+    made |= {name: group_norm(case) for name, case in GROUP_NORMS.items()}
     for name, pool in POOLS.items():
         made[name] = kernel_file(pool_models.model(pool), (((2, 9, 10, 8),), ((1, 3, 2, 3),)))
     made |= {name: convolution(layer) for name, layer in CONVOLUTIONS.items()}
