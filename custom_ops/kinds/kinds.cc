@@ -9,6 +9,7 @@
   X(Convolution)         \
   X(Depthwise)           \
   X(Pool)                \
+  X(SqueezeExcite)       \
   X(Attention)
 namespace onnxopt {
 namespace kinds {
