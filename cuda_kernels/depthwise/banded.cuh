@@ -22,8 +22,8 @@
 #include "device/dynamic_shared.cuh"
 #include "device/early_launch.cuh"
 #include "device/index.cuh"
-#include "device/reduce.cuh"
 #include "device/scalar.cuh"
+#include "device/shuffle.cuh"
 #include "device/vector.cuh"
 
 namespace onnxopt {

@@ -10,8 +10,8 @@
 
 #include "device/dtypes.cuh"
 #include "device/early_launch.cuh"
-#include "device/reduce.cuh"
 #include "device/scalar.cuh"
+#include "device/shuffle.cuh"
 #include "device/approximate.cuh"
 #include "device/vector.cuh"
 #include "squeeze_excite/abi.h"

@@ -3,6 +3,7 @@
 
 #include <vector>
 
+#include "call/fused_kernel.h"
 #include "call/squeeze_excite.h"
 #include "cuda/launch/launcher.h"
 #include "cuda/launch/scratch.h"
