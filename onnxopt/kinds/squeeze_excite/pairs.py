@@ -125,10 +125,14 @@ def _between(
 
 
 def _behind(value: ir.Value, is_free: Callable[[ir.Node], bool], shapes: Shapes) -> tuple[ir.Node, ...]:
-    """The longest elementwise function of a value alone whose other results nothing else reads."""
+    """The longest elementwise function of a value alone whose other results nothing else reads.
+
+    Where a Mul spreads its result over a map, the function's end is left to the kernel of that Mul: a Mul alone would
+    stay with ONNX Runtime, whose kernel takes several times as long, and one sigmoid an element costs nothing there.
+    """
     nodes: list[ir.Node] = []
     inside = {value}
-    best = 0
+    ends = [0]
     while len(nodes) < _MOST_NODES:
         node = next((n for v in inside for n in v.consumers() if n not in nodes and _reads_only(n, inside)), None)
         if node is None or not is_free(node) or not shapes.same(node.outputs[0], value):
@@ -136,8 +140,18 @@ def _behind(value: ir.Value, is_free: Callable[[ir.Node], bool], shapes: Shapes)
         nodes.append(node)
         inside.add(node.outputs[0])
         if _leaves_one(value, nodes):
-            best = len(nodes)
-    return tuple(nodes[:best])
+            ends.append(len(nodes))
+    if len(ends) > 1 and _is_spread(nodes[ends[-1] - 1].outputs[0], shapes):
+        ends.pop()
+    return tuple(nodes[: ends[-1]])
+
+
+def _is_spread(value: ir.Value, shapes: Shapes) -> bool:
+    """Whether the one reader of a value is elementwise over a larger shape."""
+    readers = list(value.consumers())
+    if len(readers) != 1 or value.is_graph_output() or not eligibility.is_elementwise(readers[0]):
+        return False
+    return not shapes.same(readers[0].outputs[0], value)
 
 
 def _reads_only(node: ir.Node, inside: set[ir.Value]) -> bool:
