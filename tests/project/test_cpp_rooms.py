@@ -38,6 +38,7 @@ BELOW = {
         "attention": ["device"],
         "pool": ["device"],
         "depthwise": ["device"],
+        "squeeze_excite": ["depthwise", "device"],
     },
 }
 SOURCES = [

@@ -110,6 +110,21 @@ def test_what_does_not_join(change: str, expected: set[str]) -> None:
     assert expected <= kinds and ("squeeze_excite" in kinds) is ("squeeze_excite" in expected)
 
 
+@pytest.mark.parametrize(
+    ("gate", "scaling"), [("sigmoid", "Sigmoid Mul"), ("hardsigmoid", "HardSigmoid Mul"), ("spelled", "Div Mul")]
+)
+def test_the_kernel_that_scales_the_map_ends_the_gate(gate: str, scaling: str) -> None:
+    """A Mul alone would stay with ONNX Runtime."""
+    case = dataclasses.replace(CASE, gate=gate)
+    model = case.model()
+    model.graph.node.append(helper.make_node("Mul", ["v", "f"], ["scaled"], name="scaled"))
+    del model.graph.output[:]
+    model.graph.output.append(helper.make_tensor_value_info("scaled", model.graph.input[0].type.tensor_type.elem_type, None))
+    found = fused_model(ir.serde.deserialize_model(model))
+    assert {k.kind.name: " ".join(k.ops) for k in found.kernels}["pointwise"] == scaling
+    assert _kinds(found) == ["pointwise", "squeeze_excite"]
+
+
 @pytest.mark.parametrize("changed", [{}, {"known": False, "form": "gemm"}, {"depthwise": False, "form": "matmul"}])
 def test_without_the_library_onnx_runtime_runs_the_nodes(changed: dict[str, Any]) -> None:
     case = dataclasses.replace(CASE, dtype="float32", **changed)
