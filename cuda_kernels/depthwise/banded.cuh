@@ -124,9 +124,12 @@ struct Banded {
     const unsigned of_image = tile - group * grid.outer.divisor;
     const unsigned down = quotient(of_image, grid.middle);
     const int image = static_cast<int>(group) * Tile::kImages;
-    return {static_cast<int>(blockIdx.x - tile * grid.inner.divisor) * Tile::kChannels, image,
-            min(Tile::kImages, p.batch - image), static_cast<int>(down) * Tile::kTileRows,
-            static_cast<int>(of_image - down * grid.middle.divisor) * Tile::kOutColumns, static_cast<int>(of_image)};
+    return {static_cast<int>(blockIdx.x - tile * grid.inner.divisor) * Tile::kChannels,
+            image,
+            min(Tile::kImages, p.batch - image),
+            static_cast<int>(down) * Tile::kTileRows,
+            static_cast<int>(of_image - down * grid.middle.divisor) * Tile::kOutColumns,
+            static_cast<int>(of_image)};
   }
 
   // Of a row of all images of a tile: its image, and the row of that image's tile.
@@ -352,8 +355,8 @@ struct Banded {
   }
 
   // The sums of all lanes, by way of memory that nothing else uses any more.
-  __device__ static void write_sums(const Params& p, const Lane& lane, const Place& at,
-                                    float (&sums)[Tile::kImages][8], float* shared) {
+  __device__ static void write_sums(const Params& p, const Lane& lane, const Place& at, float (&sums)[Tile::kImages][8],
+                                    float* shared) {
     constexpr int kAll = Tile::kImages * Tile::kChannels;
     static_assert(Tile::kWarps * kAll * 4 <= Tile::kPlanesBytes, "the sums of all warps fit where the planes were");
 #pragma unroll

@@ -4,15 +4,15 @@
 // a warp takes rows of A, whose elements its lanes read side by side; for the second, a few lanes take a row of B. What
 // lies between is float32 in shared memory, never rounded to the storage dtype.
 //
-// Op is generated: Op::Stored, the sizes kChannels, kHidden and kOutputs, kSums (whether the means come as sums of tiles),
-// First::apply(x) and Second::apply(x).
+// Op is generated: Op::Stored, the sizes kChannels, kHidden and kOutputs, kSums (whether the means come as sums of
+// tiles), First::apply(x) and Second::apply(x).
 #pragma once
 
+#include "device/approximate.cuh"
 #include "device/dtypes.cuh"
 #include "device/early_launch.cuh"
 #include "device/scalar.cuh"
 #include "device/shuffle.cuh"
-#include "device/approximate.cuh"
 #include "device/vector.cuh"
 #include "squeeze_excite/abi.h"
 
@@ -22,7 +22,7 @@ template <typename Op, int kRows, int kThreads>
 struct SqueezeExcite {
   using T = typename Op::Stored;
   static constexpr int kWarps = kThreads / 32;
-  static constexpr int kLine = 128;  // bytes
+  static constexpr int kLine = 128;        // bytes
   static constexpr int kMostInFlight = 4;  // rows of A of a warp, and vectors of a lane in a row of B
 
   // The most elements of one access to rows of so many.
@@ -214,8 +214,7 @@ struct SqueezeExcite {
     const int begin = static_cast<int>(blockIdx.x) % p.folds * p.tiles_of_fold;
     const float* const sums = p.sums + (static_cast<int64_t>(row) * p.tiles + begin) * Op::kChannels;
     float* const folded = p.folded + static_cast<int64_t>(blockIdx.x) * Op::kChannels;
-    add_tiles(sums, min(p.tiles_of_fold, p.tiles - begin),
-              [&](int channel, float total) { folded[channel] = total; });
+    add_tiles(sums, min(p.tiles_of_fold, p.tiles - begin), [&](int channel, float total) { folded[channel] = total; });
   }
 
   __device__ static void run(const SqueezeExciteParams& p) {

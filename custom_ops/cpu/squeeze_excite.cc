@@ -84,8 +84,9 @@ void SqueezeExciteCpuKernel::Compute(OrtKernelContext* context) const {
   for (std::int64_t row = 0; row < call.rows; ++row) {
     const auto from = [&](std::int64_t width) { return static_cast<std::size_t>(row * width) * size; };
     const std::vector<float> mean =
-        map_ ? Means(call.map, meaning_.dtype, row, meaning_.channels)
-             : Widened(meaning_.dtype, static_cast<const char*>(call.mean) + from(meaning_.channels), meaning_.channels);
+        map_
+            ? Means(call.map, meaning_.dtype, row, meaning_.channels)
+            : Widened(meaning_.dtype, static_cast<const char*>(call.mean) + from(meaning_.channels), meaning_.channels);
     const std::vector<float> sums = Product(mean, weights[0], biases[0], meaning_.hidden);
     first_.Run(sums.data(), sums.size(), stored.data());
     const std::vector<float> hidden = Widened(meaning_.dtype, stored.data(), meaning_.hidden);

@@ -1,4 +1,5 @@
-// Runs squeeze-excites on the GPU: a launch for both products, and one ahead of it for the map, where it is computed here.
+// Runs squeeze-excites on the GPU: a launch for both products, and one ahead of it for the map, where it is computed
+// here.
 #pragma once
 
 #include <vector>

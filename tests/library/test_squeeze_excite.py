@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -105,11 +106,13 @@ def test_a_map_that_does_not_fit_is_refused(tmp_path: Path) -> None:
     ],
 )
 def test_what_breaks_a_rule_is_refused(field: str, value: Any, said: str, tmp_path: Path) -> None:
-    found = fused(Case((2, 6, 6, 16), 4))
-    with pytest.raises(Exception, match="onnxopt") as error:
-        session = _session(found, tmp_path / "lib", set_field(f"kernels.0.{field}", value))
-        sessions.run(session, Case((2, 6, 6, 16), 4).feeds())
-    assert said in str(error.value)
+    case = Case((2, 6, 6, 16), 4)
+
+    def run() -> None:
+        sessions.run(_session(fused(case), tmp_path / "lib", set_field(f"kernels.0.{field}", value)), case.feeds())
+
+    with pytest.raises(Exception, match=re.escape(said)):
+        run()
 
 
 def _without(kept: slice) -> Callable[[dict[str, Any]], None]:

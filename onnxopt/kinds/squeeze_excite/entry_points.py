@@ -1,7 +1,8 @@
 """The entry points of a squeeze-excite, and their CUDA text on top of cuda_kernels/squeeze_excite/.
 
 The first two run the products: one row of means a block while all blocks run at once, else several rows that share the
-weights. For a map of a depthwise convolution follow the one that adds the sums of many tiles, and those of the convolution.
+weights. For a map of a depthwise convolution follow the one that adds the sums of many tiles, and those of the
+convolution.
 """
 
 from __future__ import annotations

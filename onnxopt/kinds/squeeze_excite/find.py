@@ -1,6 +1,6 @@
 """Squeeze-excite regions: two small products, one behind the other, of the means of a map over height and width.
 
-    mean [N, 1, 1, C] -> 1x1 Conv, MatMul or Gemm -> elementwise nodes -> the same -> elementwise nodes -> y [N, 1, 1, K]
+    mean [N, 1, 1, C] -> 1x1 Conv, MatMul or Gemm -> elementwise nodes -> another -> elementwise nodes -> y [N, 1, 1, K]
 
 Where a depthwise convolution computes the map, both become one region once all kinds have searched
 (kinds/squeeze_excite/join.py). The Mul of the map by the factors stays with the kernel of its neighbours.

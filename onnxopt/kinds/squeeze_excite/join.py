@@ -5,6 +5,7 @@ The convolution's kernel then leaves the sums of its tiles, so that no kernel re
 
 from __future__ import annotations
 
+import dataclasses
 from typing import cast
 
 import onnx_ir as ir
@@ -28,7 +29,7 @@ def join(context: Context, kind: Kind, regions: list[Region]) -> tuple[list[Regi
         union = None if parts is None else _union(region, *parts, context, kind)
         if parts is None or union is None:
             continue
-        node, of_mean, of_map = parts
+        _, of_mean, of_map = parts
         for part in (region, of_map, *([of_mean] if of_mean is not None else [])):
             del kept[id(part)]
         kept[id(union)] = union
@@ -78,7 +79,7 @@ def _union(
         meaning = context.lowered(lower, nodes, inputs, outputs)
     except ValueError:
         return None
-    moved = cost.of_region(nodes, inputs, outputs, context.shapes)
+    moved = dataclasses.replace(cost.of_region(nodes, inputs, outputs, context.shapes), launches_after=2)
     union = Region(tuple(nodes), tuple(inputs), outputs, moved, kind, meaning)
     union.verify()
     return union

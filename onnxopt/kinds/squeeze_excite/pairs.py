@@ -1,4 +1,4 @@
-"""Pairs of products: 1x1 convolutions, MatMuls or Gemms of one row a sample, with elementwise nodes between and behind."""
+"""Pairs of products: 1x1 Convs, MatMuls or Gemms of one row a sample, with elementwise nodes between and behind."""
 
 from __future__ import annotations
 

@@ -75,7 +75,10 @@ int cuDeviceGet(int* device, int ordinal) { return *device = ordinal, 0; }
 int cuDeviceGetAttribute(int* value, int attribute, int) {
   switch (attribute) {
     case kMajor:
-      return *value = std::getenv("ONNXOPT_EMULATION_MAJOR") != nullptr ? std::atoi(std::getenv("ONNXOPT_EMULATION_MAJOR")) : 8, 0;
+      return *value = std::getenv("ONNXOPT_EMULATION_MAJOR") != nullptr
+                          ? std::atoi(std::getenv("ONNXOPT_EMULATION_MAJOR"))
+                          : 8,
+             0;
     case kMinor:
       return *value = 0, 0;
     case kMultiprocessorCount:

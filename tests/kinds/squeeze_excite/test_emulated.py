@@ -72,8 +72,8 @@ def test_without_a_convolution(form: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "case",
     [
-        Case((3, 18, 19, 40), 10, "float16", 5), Case((3, 5, 7, 24), 6, "bfloat16", 5), Case((1, 20, 33, 8), 3, "float16", 7),
-        Case((2, 9, 9, 48), 12, "float16", 3, in_front=True),
+        Case((3, 18, 19, 40), 10, "float16", 5), Case((3, 5, 7, 24), 6, "bfloat16", 5),
+        Case((1, 20, 33, 8), 3, "float16", 7), Case((2, 9, 9, 48), 12, "float16", 3, in_front=True),
     ],
     ids=str,
 )  # fmt: skip

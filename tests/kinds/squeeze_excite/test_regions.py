@@ -119,7 +119,9 @@ def test_the_kernel_that_scales_the_map_ends_the_gate(gate: str, scaling: str) -
     model = case.model()
     model.graph.node.append(helper.make_node("Mul", ["v", "f"], ["scaled"], name="scaled"))
     del model.graph.output[:]
-    model.graph.output.append(helper.make_tensor_value_info("scaled", model.graph.input[0].type.tensor_type.elem_type, None))
+    model.graph.output.append(
+        helper.make_tensor_value_info("scaled", model.graph.input[0].type.tensor_type.elem_type, None)
+    )
     found = fused_model(ir.serde.deserialize_model(model))
     assert {k.kind.name: " ".join(k.ops) for k in found.kernels}["pointwise"] == scaling
     assert _kinds(found) == ["pointwise", "squeeze_excite"]
