@@ -23,8 +23,8 @@ MOST_HIDDEN = 512
 
 @dataclasses.dataclass(frozen=True)
 class Layer:
-    """A product and what follows it. weight, bias: positions of [results, operands] and [results] among the inputs, bias
-    None where there is none. program: of one float32 sum, bias included."""
+    """A product and what follows it. weight, bias: positions of [results, operands] and [results] among the inputs,
+    bias None where there is none. program: of one float32 sum, bias included."""
 
     weight: int
     program: Program

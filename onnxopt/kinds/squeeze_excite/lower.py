@@ -24,8 +24,8 @@ def lower(
     opsets: Mapping[str, int],
     shapes: Shapes,
 ) -> SqueezeExcite:
-    """The meaning of nodes in topological order: two products, and with two outputs a depthwise convolution and the mean
-    of its result too. Raises ValueError, with the reason, where the nodes cannot be kernels of this kind.
+    """The meaning of nodes in topological order: two products, and with two outputs a depthwise convolution and its
+    result's mean too. Raises ValueError, with the reason, where the nodes cannot be kernels of this kind.
     """
     pair = _pair(nodes, shapes)
     if pair.y is not outputs[-1]:
