@@ -41,11 +41,11 @@ class Collection:
             rewrite.rewrite(normalized, folder)
             TransposeWeightsPass()(normalized)
             plan = fuse(normalized)
-            names = {kernel.name: self._add(kernel) for kernel in outlined(normalized, plan)}
+            names = {kernel.name: self.add(kernel) for kernel in outlined(normalized, plan)}
             write.save(normalized, folder, external=False)
-            return _renamed(onnx.load(folder / write.MODEL_FILE), names), plan
+            return renamed(onnx.load(folder / write.MODEL_FILE), names), plan
 
-    def _add(self, kernel: Kernel) -> str:
+    def add(self, kernel: Kernel) -> str:
         """Variants are chosen by the shapes of one model: two models with one kernel need the variants of both.
 
         Where one entry point is to be launched in two ways (launch.json goes by size), the later model's kernel gets
@@ -56,7 +56,7 @@ class Collection:
         if any(variants.setdefault(v.symbol, v) != v for v in kernel.variants):
             own = f"{kernel.name}_"
             moved = [dataclasses.replace(v, symbol=v.symbol.replace(kernel.name, own, 1)) for v in kernel.variants]
-            return self._add(dataclasses.replace(kernel, name=own, variants=tuple(moved)))
+            return self.add(dataclasses.replace(kernel, name=own, variants=tuple(moved)))
         self.kernels[kernel.name] = dataclasses.replace(
             kernel, variants=tuple(sorted(variants.values(), key=_priority)), sites=(*known.sites, *kernel.sites)
         )
@@ -73,7 +73,7 @@ class Collection:
                 archive.add(lib, "lib")
 
 
-def _renamed(model: onnx.ModelProto, names: dict[str, str]) -> onnx.ModelProto:
+def renamed(model: onnx.ModelProto, names: dict[str, str]) -> onnx.ModelProto:
     """The model with its functions of the domain `onnxopt` under these names; control flow has none here."""
     for function in model.functions:
         function.name = names.get(function.name, function.name)

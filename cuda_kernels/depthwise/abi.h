@@ -18,6 +18,7 @@ struct DepthwiseGrid {
 };
 
 // input: as the kernel's meaning numbers them. Those that a program reads by element have y's shape.
+// sums: where a kernel sums its results over height and width, [batch, tiles of an image, channels], one sum a tile.
 struct DepthwiseParams {
   const void* input[kDepthwiseInputs];
   void* y;
@@ -30,6 +31,7 @@ struct DepthwiseParams {
   int pad_top;
   int pad_left;
   DepthwiseGrid grid;
+  float* sums;
 };
 
 }  // namespace onnxopt

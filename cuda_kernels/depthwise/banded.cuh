@@ -23,6 +23,7 @@
 #include "device/early_launch.cuh"
 #include "device/index.cuh"
 #include "device/scalar.cuh"
+#include "device/shuffle.cuh"
 #include "device/vector.cuh"
 
 namespace onnxopt {
@@ -113,6 +114,7 @@ struct Banded {
     int images;
     int top;
     int left;
+    int tile;  // of its image
   };
 
   __device__ static Place place(const Params& p) {
@@ -122,9 +124,12 @@ struct Banded {
     const unsigned of_image = tile - group * grid.outer.divisor;
     const unsigned down = quotient(of_image, grid.middle);
     const int image = static_cast<int>(group) * Tile::kImages;
-    return {static_cast<int>(blockIdx.x - tile * grid.inner.divisor) * Tile::kChannels, image,
-            min(Tile::kImages, p.batch - image), static_cast<int>(down) * Tile::kTileRows,
-            static_cast<int>(of_image - down * grid.middle.divisor) * Tile::kOutColumns};
+    return {static_cast<int>(blockIdx.x - tile * grid.inner.divisor) * Tile::kChannels,
+            image,
+            min(Tile::kImages, p.batch - image),
+            static_cast<int>(down) * Tile::kTileRows,
+            static_cast<int>(of_image - down * grid.middle.divisor) * Tile::kOutColumns,
+            static_cast<int>(of_image)};
   }
 
   // Of a row of all images of a tile: its image, and the row of that image's tile.
@@ -302,7 +307,9 @@ struct Banded {
     return spoiled;
   }
 
-  __device__ static void write_outputs(const Params& p, const Lane& lane, const Place& at, uint32_t from) {
+  // sums: of the results that a lane stores, for each image and each of the lane's channels.
+  __device__ static void write_outputs(const Params& p, const Lane& lane, const Place& at, uint32_t from,
+                                       float (&sums)[Tile::kImages][8]) {
     static_assert(Tile::kOutRows % Tile::kTogether == 0, "rows of a warp end together");
     const int channel = at.channel + 8 * lane.chunk;
     const unsigned row_elements = static_cast<unsigned>(p.out_width) * p.channels;
@@ -336,9 +343,50 @@ struct Banded {
             for (int j = 0; j < 8; ++j) y.at[j] = Narrow<T>::from(After::apply(widen(y.at[j]), of[j], near, j));
           }
           store_vector(static_cast<T*>(p.y) + place, y);
+          if constexpr (Op::kSums) {
+#pragma unroll
+            for (int j = 0; j < 8 * Tile::kImages; ++j) {
+              if (Tile::kImages == 1 || of_image == j / 8) sums[j / 8][j % 8] += widen(y.at[j % 8]);
+            }
+          }
         }
       }
     }
+  }
+
+  // The sums of all lanes, by way of memory that nothing else uses any more.
+  __device__ static void write_sums(const Params& p, const Lane& lane, const Place& at, float (&sums)[Tile::kImages][8],
+                                    float* shared) {
+    constexpr int kAll = Tile::kImages * Tile::kChannels;
+    static_assert(Tile::kWarps * kAll * 4 <= Tile::kPlanesBytes, "the sums of all warps fit where the planes were");
+#pragma unroll
+    for (int j = 0; j < 8 * Tile::kImages; ++j) {
+#pragma unroll
+      for (int mask = 16; mask >= Tile::kChunks; mask /= 2) {
+        sums[j / 8][j % 8] += shuffle_xor(sums[j / 8][j % 8], mask);
+      }
+    }
+    __syncthreads();
+    if (threadIdx.x % 32 < Tile::kChunks) {
+      float* const of_warp = shared + threadIdx.x / 32 * kAll + 8 * lane.chunk;
+#pragma unroll
+      for (int j = 0; j < 8 * Tile::kImages; ++j) of_warp[j / 8 * Tile::kChannels + j % 8] = sums[j / 8][j % 8];
+    }
+    __syncthreads();
+    for (int i = threadIdx.x; i < kAll; i += Tile::kThreads) {
+      const int of_image = i / Tile::kChannels;
+      const int channel = at.channel + i % Tile::kChannels;
+      if (of_image >= at.images || channel >= p.channels) continue;
+      float sum = 0.0f;
+#pragma unroll
+      for (int w = 0; w < Tile::kWarps; ++w) sum += shared[w * kAll + i];
+      *sum_of_tile(p, at, of_image, channel) = sum;
+    }
+  }
+
+  __device__ static float* sum_of_tile(const Params& p, const Place& at, int of_image, int channel) {
+    const int64_t tile = static_cast<int64_t>(at.image + of_image) * p.grid.outer.divisor + at.tile;
+    return p.sums + tile * p.channels + channel;
   }
 
   // A tile with an infinity or NaN. Not inlined: it must cost the others no registers.
@@ -361,6 +409,25 @@ struct Banded {
       const auto near = After::template load<1>(p, place);
       static_cast<T*>(p.y)[place] = Narrow<T>::from(After::apply(sum, After::channel(p, channel), near, 0));
     }
+    if constexpr (Op::kSums) sum_stored(p, at);
+  }
+
+  // The sums of a tile whose outputs the block has stored.
+  __device__ static void sum_stored(const Params& p, const Place& at) {
+    __syncthreads();
+    for (int i = threadIdx.x; i < at.images * Tile::kChannels; i += Tile::kThreads) {
+      const int of_image = i / Tile::kChannels;
+      const int channel = at.channel + i % Tile::kChannels;
+      if (channel >= p.channels) continue;
+      float sum = 0.0f;
+      for (int h = at.top; h < min(at.top + Tile::kTileRows, p.out_height); ++h) {
+        for (int w = at.left; w < min(at.left + Tile::kOutColumns, p.out_width); ++w) {
+          const int64_t row = static_cast<int64_t>(at.image + of_image) * p.out_height + h;
+          sum += widen(static_cast<const T*>(p.y)[(row * p.out_width + w) * p.channels + channel]);
+        }
+      }
+      *sum_of_tile(p, at, of_image, channel) = sum;
+    }
   }
 
   __device__ static void run(const Params& p) {
@@ -381,7 +448,9 @@ struct Banded {
     if (__syncthreads_or(spoiled)) {
       write_without_products(p);
     } else {
-      write_outputs(p, lane, at, planes + 16 * (lane.given_plane + lane.given_row * Tile::kOutRow));
+      float sums[Tile::kImages][8] = {};
+      write_outputs(p, lane, at, planes + 16 * (lane.given_plane + lane.given_row * Tile::kOutRow), sums);
+      if constexpr (Op::kSums) write_sums(p, lane, at, sums, reinterpret_cast<float*>(shared));
     }
   }
 };

@@ -7,7 +7,8 @@
 //
 // Op is generated: Op::Stored and Op::Result are storage dtypes, Op::Before and Op::After the programs in front and
 // behind. Before::apply(x, of) and After::apply(sum, of, near, v) compute one element; channel(params, c) reads what
-// they need of channel c, After::load(params, at) what is read by element; of.start is what a sum starts from.
+// they need of channel c, After::load(params, at) what is read by element; of.start is what a sum starts from. Where
+// Op::kSums is set, each thread also leaves the sums of the outputs that it stores.
 #pragma once
 
 #include "depthwise/abi.h"
@@ -109,6 +110,7 @@ struct Direct {
     typename After::template Near<kVector> near[kDown][kAcross];
     if constexpr (After::kNear) load_near(p, at, corner, near);  // all loads before the first store
     char* row = static_cast<char*>(p.y) + corner * static_cast<int>(sizeof(Result));
+    Vector<float, kVector> total{};
 #pragma unroll
     for (int i = 0; i < kDown; ++i) {
       char* pixel = row;
@@ -119,12 +121,18 @@ struct Direct {
 #pragma unroll
           for (int v = 0; v < kVector; ++v) {
             y.at[v] = Narrow<Result>::from(After::apply(sum[i][j][v], of[v], near[i][j], v));
+            if constexpr (Op::kSums) total.at[v] += widen(y.at[v]);
           }
           store_vector(reinterpret_cast<Result*>(pixel), y);
         }
         pixel += pixel_bytes;
       }
       row += static_cast<int64_t>(p.out_width) * pixel_bytes;
+    }
+    if constexpr (Op::kSums) {
+      const int tiles_across = (p.out_width + kAcross - 1) / kAcross;
+      const int64_t tile_row = static_cast<int64_t>(at.image) * p.grid.middle.divisor + at.top / kDown;
+      store_vector(p.sums + (tile_row * tiles_across + at.left / kAcross) * p.channels + at.channel, total);
     }
   }
 

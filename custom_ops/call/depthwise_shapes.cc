@@ -6,11 +6,14 @@ namespace onnxopt {
 
 void InferShapes(const Depthwise& depthwise, OrtShapeInferContext* context) {
   const auto inputs = InputDims(context, depthwise.inputs.size());
-  const std::optional<Dims>& x = inputs[depthwise.x];
-  if (!x || x->size() != 4) return;
+  const std::optional<Dims> result = ResultDims(depthwise, inputs[depthwise.x]);
+  if (result) SetOutputDims(context, 0, depthwise.output, *result);
+}
+
+std::optional<Dims> ResultDims(const Depthwise& depthwise, const std::optional<Dims>& x) {
+  if (!x || x->size() != 4) return std::nullopt;
   const Window& window = depthwise.window;
-  SetOutputDims(context, 0, depthwise.output,
-                {(*x)[0], Behind(window, 0, (*x)[1]), Behind(window, 1, (*x)[2]), Dim{depthwise.channels, ""}});
+  return Dims{(*x)[0], Behind(window, 0, (*x)[1]), Behind(window, 1, (*x)[2]), Dim{depthwise.channels, ""}};
 }
 
 }  // namespace onnxopt

@@ -162,17 +162,14 @@ class RowJob {
 
 }  // namespace
 
-DepthwiseCpuKernel::DepthwiseCpuKernel(const Kernel& kernel)
-    : FusedKernel(kernel),
-      depthwise_(kernel.meaning.As<Depthwise>()),
-      before_(depthwise_.before ? Peephole(depthwise_.before->program) : Program()),
-      after_(Peephole(depthwise_.after.program)),
+DepthwiseCpuRunner::DepthwiseCpuRunner(const Depthwise& depthwise)
+    : depthwise_(depthwise),
+      before_(depthwise.before ? Peephole(depthwise.before->program) : Program()),
+      after_(Peephole(depthwise.after.program)),
       before_plans_(before_),
       after_plans_(after_) {}
 
-void DepthwiseCpuKernel::Compute(OrtKernelContext* context) const {
-  const DepthwiseCall call = OpenCall(depthwise_, context);
-  if (call.y == nullptr) return;
+void DepthwiseCpuRunner::Run(const DepthwiseCall& call, OrtKernelContext* context) const {
   std::optional<RowRunner> before;
   if (depthwise_.before && call.width > 0) {
     before.emplace(*depthwise_.before, before_, before_plans_, call, call.width, depthwise_.channels);
@@ -182,6 +179,11 @@ void DepthwiseCpuKernel::Compute(OrtKernelContext* context) const {
   const auto run = [](void* data, std::size_t t) { static_cast<RowJob*>(data)->Run(t); };
   Check(Ort().KernelContext_ParallelFor(context, run, job.tasks(), 0, &job));
   job.Finish();
+}
+
+void DepthwiseCpuKernel::Compute(OrtKernelContext* context) const {
+  const DepthwiseCall call = OpenCall(depthwise_, context);
+  if (call.y != nullptr) runner_.Run(call, context);
 }
 
 }  // namespace onnxopt

@@ -7,11 +7,13 @@
 
 namespace onnxopt {
 
-class DepthwiseCpuKernel final : public FusedKernel {
+// The convolution of a kernel of any kind.
+class DepthwiseCpuRunner {
  public:
-  explicit DepthwiseCpuKernel(const Kernel& kernel);
+  explicit DepthwiseCpuRunner(const Depthwise& depthwise);
 
-  void Compute(OrtKernelContext* context) const override;
+  // Computes the result of a call that is not empty.
+  void Run(const DepthwiseCall& call, OrtKernelContext* context) const;
 
  private:
   const Depthwise& depthwise_;
@@ -19,6 +21,18 @@ class DepthwiseCpuKernel final : public FusedKernel {
   const Program after_;
   const PlanCache before_plans_;
   const PlanCache after_plans_;
+};
+
+class DepthwiseCpuKernel final : public FusedKernel {
+ public:
+  explicit DepthwiseCpuKernel(const Kernel& kernel)
+      : FusedKernel(kernel), depthwise_(kernel.meaning.As<Depthwise>()), runner_(depthwise_) {}
+
+  void Compute(OrtKernelContext* context) const override;
+
+ private:
+  const Depthwise& depthwise_;
+  const DepthwiseCpuRunner runner_;
 };
 
 }  // namespace onnxopt

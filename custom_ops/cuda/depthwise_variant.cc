@@ -79,6 +79,7 @@ bool FillDirect(const Variant& variant, const DepthwiseShape& shape, const Depth
   const std::uint64_t middle = CeilDiv(static_cast<std::uint64_t>(call.out_height), shape.down);
   const auto batch = static_cast<std::uint64_t>(call.batch);
   if (inner * variant.threads > kMost31 || inner * middle > kMostBlocks) return false;
+  launch->tiles = middle * across;
   return Fill(inner, middle, groups, inner * middle * batch, launch);
 }
 
@@ -96,6 +97,7 @@ bool FillBanded(const DepthwiseShape& shape, const DepthwiseCall& call, std::uin
   const std::uint64_t of_image = across * CeilDiv(static_cast<std::uint64_t>(call.out_height), rows);
   const std::uint64_t groups = CeilDiv(static_cast<std::uint64_t>(call.batch), shape.images);
   if (of_image > kMostBlocks / inner) return false;
+  launch->tiles = of_image;
   return Fill(inner, across, of_image, inner * of_image * groups, launch);
 }
 
@@ -114,7 +116,7 @@ std::optional<DepthwiseLaunch> LaunchOf(const Depthwise& depthwise, const Varian
   if (variant.shared > gpu.shared || (banded && gpu.major < kFirstBandedMajor)) return std::nullopt;
   const std::optional<DepthwiseParams> params = CommonParams(depthwise, call);
   if (!params) return std::nullopt;
-  DepthwiseLaunch launch{*params, 0};
+  DepthwiseLaunch launch{*params, 0, 0};
   const bool filled = banded ? FillBanded(shape, call, channels, Size(depthwise.dtype()), &launch)
                              : FillDirect(variant, shape, call, &launch);
   return filled ? std::optional<DepthwiseLaunch>(launch) : std::nullopt;

@@ -15,9 +15,11 @@ struct DepthwiseGpu {
   unsigned shared;
 };
 
+// tiles: of an image, each of which has sums of its own where the entry point sums its results.
 struct DepthwiseLaunch {
   DepthwiseParams params;
   unsigned blocks;
+  std::uint64_t tiles;
 };
 
 // The launch of an entry point for a call that is not empty, nothing where it does not fit: sizes and addresses that

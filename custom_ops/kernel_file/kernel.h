@@ -30,6 +30,11 @@ class OfKind {
     return *value;
   }
 
+  template <typename T>
+  bool Is() const {
+    return std::any_cast<T>(&value_) != nullptr;
+  }
+
  private:
   std::any value_;
 };

@@ -11,6 +11,7 @@
   X(Depthwise)           \
   X(Pool)                \
   X(GroupNorm)           \
+  X(SqueezeExcite)       \
   X(Attention)
 namespace onnxopt {
 namespace kinds {

@@ -39,6 +39,7 @@ BELOW = {
         "pool": ["device"],
         "depthwise": ["device"],
         "group_norm": ["device"],
+        "squeeze_excite": ["depthwise", "device"],
     },
 }
 SOURCES = [

@@ -226,7 +226,7 @@ def bodiless(optimized: onnx.ModelProto) -> onnx.ModelProto:
     model.CopyFrom(optimized)
     (function,) = model.functions
     del function.node[:]
-    function.node.append(helper.make_node("Sub", [function.input[0]] * 2, [function.output[0]]))
+    function.node.extend(helper.make_node("Sub", [function.input[0]] * 2, [output]) for output in function.output)
     return model
 
 

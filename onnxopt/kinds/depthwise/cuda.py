@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from typing import cast
 
 from onnxopt.fusion.region import Kernel
@@ -17,13 +18,19 @@ HEADER = "depthwise/depthwise.cuh"
 
 def lines(kernel: Kernel) -> list[str]:
     """The kernel's programs as a struct, and one entry point per variant."""
-    meaning = cast(Depthwise, kernel.program)
-    entries = [line for v in kernel.variants for line in _entry(kernel.name, meaning, cast(DepthwiseVariant, v))]
-    return [*_struct(kernel.name, meaning), "", *entries]
+    variants = [cast(DepthwiseVariant, v) for v in kernel.variants]
+    return lines_of(kernel.name, cast(Depthwise, kernel.program), variants)
 
 
-def _struct(name: str, meaning: Depthwise) -> list[str]:
+def lines_of(name: str, meaning: Depthwise, variants: Sequence[DepthwiseVariant], sums: bool = False) -> list[str]:
+    """The same for one meaning. sums: whether each tile also leaves the sums of its results."""
+    entries = [line for variant in variants for line in _entry(name, meaning, variant)]
+    return [*_struct(name, meaning, sums), "", *entries]
+
+
+def _struct(name: str, meaning: Depthwise, sums: bool) -> list[str]:
     body = [
+        f"static constexpr bool kSums = {str(sums).lower()};",
         f"using Stored = {DTYPES[meaning.dtype].cuda};",
         f"using Result = {DTYPES[meaning.outputs[0]].cuda};",
         f"using W = {_window(meaning.window)};",

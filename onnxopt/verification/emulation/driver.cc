@@ -1,4 +1,5 @@
-// A stand-in for libcuda.so.1 whose one GPU, of compute capability 8.0, runs entry points on the CPU. The folder that
+// A stand-in for libcuda.so.1 whose one GPU, of compute capability 8.0 (or 9.0, where ONNXOPT_EMULATION_MAJOR is 9, as
+// tests of kernels without clusters of blocks ask for), runs entry points on the CPU. The folder that
 // ONNXOPT_EMULATION names has their code: for each kernel a shared library NAME.so with a function
 // `onnxopt_launch_<symbol>` for each entry point. The symbols that were launched are appended to its file `launched`.
 #include <dlfcn.h>
@@ -74,7 +75,10 @@ int cuDeviceGet(int* device, int ordinal) { return *device = ordinal, 0; }
 int cuDeviceGetAttribute(int* value, int attribute, int) {
   switch (attribute) {
     case kMajor:
-      return *value = 8, 0;
+      return *value = std::getenv("ONNXOPT_EMULATION_MAJOR") != nullptr
+                          ? std::atoi(std::getenv("ONNXOPT_EMULATION_MAJOR"))
+                          : 8,
+             0;
     case kMinor:
       return *value = 0, 0;
     case kMultiprocessorCount:

@@ -29,6 +29,7 @@ from tests.support import (
     graphs,
     group_norm_models,
     pool_models,
+    squeeze_excite_models,
 )
 from tests.support.fusing import fuse, outline
 from tests.support.laid_out import laid_out
@@ -151,6 +152,10 @@ GROUP_NORMS = {
     ),
     "group_norm_plain": group_norm_models.Case((1, 8, 8, 16), 16, form="instance", behind="scale_shift"),
 }
+SQUEEZE_EXCITES = {
+    "squeeze_excite": squeeze_excite_models.Case((2, 9, 10, 16), 4, "float16", in_front=True, known=False),
+    "squeeze_products": squeeze_excite_models.Case((2, 3, 4, 12), 5, depthwise=False, form="gemm", bias=False),
+}
 POOLS = {
     "max_pool": pool_models.of("max", "float16", (3, 2), strides=(2, 1), pads=(1, 1, 1, 0), ceil_mode=True),
     "average_pool": pool_models.of("average", "float32", (3, 3), strides=(2, 2), auto_pad="SAME_LOWER"),
@@ -221,6 +226,12 @@ def group_norm(case: group_norm_models.Case) -> dict[str, Any]:
     return _document(found.kernels, ir.from_proto(found.optimized), (feeds,))
 
 
+def squeeze_excite(case: squeeze_excite_models.Case) -> dict[str, Any]:
+    """The kernel file of a squeeze-excite."""
+    found = squeeze_excite_models.fused(case)
+    return _document(found.kernels, ir.from_proto(found.optimized), ((case.x,),))
+
+
 def convolution(layer: convolution_graphs.Layer) -> dict[str, Any]:
     model = ir.from_proto(layer.model(casts=False))
     return kernel_file(model, (tuple(value.shape for value in layer.feeds().values()),))
@@ -275,6 +286,7 @@ def write() -> None:
     made["attention"] = attention()
     made |= {name: depthwise(case) for name, case in DEPTHWISE.items()}
     made |= {name: group_norm(case) for name, case in GROUP_NORMS.items()}
+    made |= {name: squeeze_excite(case) for name, case in SQUEEZE_EXCITES.items()}
     for name, pool in POOLS.items():
         made[name] = kernel_file(pool_models.model(pool), (((2, 9, 10, 8),), ((1, 3, 2, 3),)))
     made |= {name: convolution(layer) for name, layer in CONVOLUTIONS.items()}

@@ -1,0 +1,29 @@
+// Squeeze-excites in kernels.json.
+#pragma once
+
+#include <vector>
+
+#include "kernel_file/kernel.h"
+#include "program/squeeze_excite.h"
+#include "support/json_reader.h"
+
+namespace onnxopt {
+
+// What the entry points do, in their order: the products of few rows and of many, with rows a block as their `unroll`;
+// then, for a map of a depthwise convolution, adding the sums of tiles; then those of the convolution.
+constexpr std::size_t kSqueezeExciteFew = 0;
+constexpr std::size_t kSqueezeExciteMany = 1;
+constexpr std::size_t kSqueezeExciteFold = 2;
+constexpr std::size_t kSqueezeExciteMap = 3;
+
+// The fields of a squeeze-excite. Throws Error naming the place of what is not as program/squeeze_excite.py writes it.
+SqueezeExcite ReadSqueezeExcite(const JsonReader& json, const std::vector<Dtype>& inputs,
+                                const std::vector<Dtype>& outputs);
+
+Variant ReadSqueezeExciteVariant(const JsonReader& json, const SqueezeExcite& meaning);
+
+// Throws Error where the entry points, which lie at `json`, are not those above.
+void CheckSqueezeExciteVariants(const JsonReader& json, const SqueezeExcite& meaning,
+                                const std::vector<Variant>& variants);
+
+}  // namespace onnxopt

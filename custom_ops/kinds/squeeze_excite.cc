@@ -1,0 +1,52 @@
+#include "kernel_file/squeeze_excite.h"
+
+#include "call/squeeze_excite_shapes.h"
+#include "cpu/squeeze_excite.h"
+#include "cuda/squeeze_excite.h"
+#include "kinds/kind.h"
+
+namespace onnxopt {
+namespace {
+
+class SqueezeExciteKind final : public Kind {
+ public:
+  const char* name() const override { return "squeeze_excite"; }
+
+  void ReadMeaning(const JsonReader& json, Kernel* kernel) const override {
+    kernel->meaning.Set(ReadSqueezeExcite(json, kernel->inputs, kernel->outputs));
+  }
+
+  Variant ReadVariant(const JsonReader& json, const Kernel& kernel) const override {
+    return ReadSqueezeExciteVariant(json, kernel.meaning.As<onnxopt::SqueezeExcite>());
+  }
+
+  void CheckVariants(const JsonReader& json, bool has_fatbin, Kernel* kernel) const override {
+    if (!has_fatbin) return;
+    CheckSqueezeExciteVariants(json, kernel->meaning.As<onnxopt::SqueezeExcite>(), kernel->variants);
+  }
+
+  void InferShapes(const Kernel& kernel, OrtShapeInferContext* context) const override {
+    onnxopt::InferShapes(kernel.meaning.As<onnxopt::SqueezeExcite>(), context);
+  }
+
+  std::unique_ptr<FusedKernel> MakeCpu(const Kernel& kernel) const override {
+    return std::make_unique<SqueezeExciteCpuKernel>(kernel);
+  }
+
+  std::unique_ptr<FusedKernel> MakeCuda(const Kernel& kernel, const cuda::Library& library,
+                                        const OrtKernelInfo* info) const override {
+    return std::make_unique<cuda::SqueezeExciteCudaKernel>(kernel, library, info);
+  }
+};
+
+}  // namespace
+
+namespace kinds {
+
+const Kind& SqueezeExcite() {
+  static const SqueezeExciteKind kind;
+  return kind;
+}
+
+}  // namespace kinds
+}  // namespace onnxopt

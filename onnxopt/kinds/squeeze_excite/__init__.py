@@ -1,0 +1,1 @@
+"""Kernels of squeeze-excites. Part of kinds: may import program to fusion."""

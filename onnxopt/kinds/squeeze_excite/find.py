@@ -1,0 +1,106 @@
+"""Squeeze-excite regions: two small products, one behind the other, of the means of a map over height and width.
+
+    mean [N, 1, 1, C] -> 1x1 Conv, MatMul or Gemm -> elementwise nodes -> another -> elementwise nodes -> y [N, 1, 1, K]
+
+Where a depthwise convolution computes the map, both become one region once all kinds have searched
+(kinds/squeeze_excite/join.py). The Mul of the map by the factors stays with the kernel of its neighbours.
+
+A block reads all weights. So a region pays only while the weights are small: one multiprocessor reads about 80 bytes a
+nanosecond from the L2 cache, and the two kernels that it replaces take about 3 us each.
+"""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+
+from onnxopt.fusion import cost, eligibility, index_ops
+from onnxopt.fusion.context import Context
+from onnxopt.fusion.region import Kind, Region
+from onnxopt.graph.refusal import Refusal
+from onnxopt.kinds.gemm.steps import GrowingGemm
+from onnxopt.kinds.squeeze_excite import pairs
+from onnxopt.kinds.squeeze_excite.lower import lower
+from onnxopt.kinds.squeeze_excite.pairs import Pair
+from onnxopt.program.squeeze_excite import MOST_CHANNELS, MOST_HIDDEN
+
+_MEANS = frozenset({"ReduceMean", "GlobalAveragePool"})
+MOST_WEIGHT_BYTES = 512 << 10  # of both products
+_MOST_PRODUCTS = 1 << 26  # multiplications of all samples; tensor cores are faster at more
+
+
+def find(context: Context, kind: Kind) -> tuple[list[Region], list[Refusal]]:
+    """A region for every pair of small products of means, and refusals of larger pairs."""
+    free = [n for n in context.order if pairs.is_product(n) and not context.is_taken(n)]
+    products = [(n, p) for n in free if (p := pairs.product(n, context.shapes)) is not None]
+    by_result = {p.output: p for _, p in products}
+    regions: list[Region] = []
+    refusals: list[Refusal] = []
+    for node, second in products:
+        pair = _pair(second, by_result, context)
+        if pair is None:
+            continue
+        reason = _why_not(pair, context)
+        if reason is not None:
+            refusals.append(Refusal(node.name or "", node.op_type, "", reason))
+            continue
+        region = _region(pair, context, kind)
+        if region is None:
+            continue
+        context.take([region.nodes])
+        regions.append(region)
+    return regions, refusals
+
+
+def _pair(second: GrowingGemm, by_result: dict[ir.Value, GrowingGemm], context: Context) -> Pair | None:
+    def is_free(node: ir.Node) -> bool:
+        is_open = node in context.order and not context.is_taken(node)
+        return is_open and eligibility.is_elementwise(node) and context.why_not(node) is None
+
+    pair = pairs.find(second, by_result, is_free, context.order.__getitem__, context.shapes)
+    if pair is None or not _is_mean(pair.mean) or any(map(context.is_taken, pair.nodes)):
+        return None
+    return pair
+
+
+def _is_mean(value: ir.Value) -> bool:
+    """Whether a value is a mean, perhaps in another shape."""
+    node = value.producer()
+    while node is not None and index_ops.is_view(node) and node.inputs[0] is not None:
+        node = node.inputs[0].producer()
+    return node is not None and node.domain == "" and node.op_type in _MEANS
+
+
+def _why_not(pair: Pair, context: Context) -> str | None:
+    """The reason why one kernel for both products would not be faster."""
+    shapes = context.shapes
+    first, second = (shapes.dims(p.b) or () for p in (pair.first, pair.second))
+    (hidden, channels), (results, operands) = first, second
+    assert isinstance(hidden, int) and isinstance(channels, int) and isinstance(results, int)
+    if operands != hidden:
+        return "The second product's operands are not the first product's results"
+    size = sum(shapes.bytes(p.b) or 0 for p in (pair.first, pair.second))
+    if max(channels, results) > MOST_CHANNELS or hidden > MOST_HIDDEN or size > MOST_WEIGHT_BYTES:
+        return (
+            f"Two products with weights of {size} bytes ({channels}, {hidden} and {results} channels) are faster as"
+            " kernels of their own"
+        )
+    rows = (shapes.dims(pair.mean) or (None,))[0]
+    if isinstance(rows, int) and rows * hidden * (channels + results) > _MOST_PRODUCTS:
+        return f"Two products of {rows} rows are faster on tensor cores"
+    return None
+
+
+def _region(pair: Pair, context: Context, kind: Kind) -> Region | None:
+    """The region of a pair, None where other nodes read what lies inside, or depend on it."""
+    nodes = sorted(pair.nodes, key=context.order.__getitem__)
+    inputs = pair.inputs()
+    if context.outputs_of(nodes) != [pair.y] or context.makes_cycle(nodes):
+        return None
+    try:
+        meaning = context.lowered(lower, nodes, inputs, [pair.y])
+    except ValueError:
+        return None
+    moved = cost.of_region(nodes, inputs, [pair.y], context.shapes)
+    region = Region(tuple(nodes), tuple(inputs), (pair.y,), moved, kind, meaning)
+    region.verify()
+    return region

@@ -1,0 +1,85 @@
+"""Joining the two products of a squeeze-excite with the mean that they read and the depthwise convolution before it.
+
+The convolution's kernel then leaves the sums of its tiles, so that no kernel reads the map again for its mean.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import cast
+
+import onnx_ir as ir
+
+from onnxopt.fusion import cost
+from onnxopt.fusion.channels_last import is_constant
+from onnxopt.fusion.context import Context
+from onnxopt.fusion.region import Kind, Region
+from onnxopt.graph.refusal import Refusal
+from onnxopt.kinds.depthwise.kind import DEPTHWISE
+from onnxopt.kinds.squeeze_excite.lower import lower
+from onnxopt.program.squeeze_excite import SqueezeExcite
+
+
+def join(context: Context, kind: Kind, regions: list[Region]) -> tuple[list[Region], list[Refusal]]:
+    """The regions of all kinds after joining. kind: that of squeeze-excites."""
+    of = {n: r for r in regions for n in r.nodes}
+    kept = {id(region): region for region in regions}
+    for region in [r for r in regions if r.kind is kind]:
+        parts = _parts(region, of)
+        union = None if parts is None else _union(region, *parts, context, kind)
+        if parts is None or union is None:
+            continue
+        _, of_mean, of_map = parts
+        for part in (region, of_map, *([of_mean] if of_mean is not None else [])):
+            del kept[id(part)]
+        kept[id(union)] = union
+        context.take([union.nodes])
+    return list(kept.values()), []
+
+
+def _parts(region: Region, of: dict[ir.Node, Region]) -> tuple[ir.Node, Region | None, Region] | None:
+    """The mean over height and width that the products read, its region if it has one, and the region of the map."""
+    position = cast(SqueezeExcite, region.meaning).mean
+    node = region.inputs[position].producer() if position is not None else None
+    if node is None or node.op_type != "ReduceMean" or node.domain != "" or not _is_over_height_and_width(node):
+        return None
+    of_mean = of.get(node)
+    value = node.inputs[0]
+    producer = value.producer() if value is not None else None
+    of_map = of.get(producer) if producer is not None else None
+    if (of_mean is not None and of_mean.nodes != (node,)) or of_map is None or of_map.kind is not DEPTHWISE:
+        return None
+    return (node, of_mean, of_map) if of_map.outputs == (value,) else None
+
+
+def _is_over_height_and_width(node: ir.Node) -> bool:
+    axes = node.inputs[1] if len(node.inputs) > 1 else None
+    if axes is None:
+        found = node.attributes.get_ints("axes", ())
+    elif is_constant(axes) and axes.const_value is not None:
+        found = tuple(axes.const_value.numpy().ravel().tolist())
+    else:
+        return False
+    return sorted(a % 4 for a in found) == [1, 2] and node.attributes.get_int("keepdims", 1) == 1
+
+
+def _union(
+    region: Region, node: ir.Node, of_mean: Region | None, of_map: Region, context: Context, kind: Kind
+) -> Region | None:
+    """One region of all parts, None where other nodes read the mean, or something lies between the parts."""
+    nodes = sorted((*of_map.nodes, node, *region.nodes), key=context.order.__getitem__)
+    outputs = (*of_map.outputs, *region.outputs)
+    mean = node.outputs[0]
+    inputs = list(dict.fromkeys((*of_map.inputs, *(v for v in region.inputs if v is not mean))))
+    if context.outputs_of(nodes) != list(outputs) or len(context.shapes.dims(outputs[0]) or ()) != 4:
+        return None
+    if (of_mean is None and context.is_taken(node)) or context.makes_cycle(nodes):
+        return None
+    try:
+        meaning = context.lowered(lower, nodes, inputs, outputs)
+    except ValueError:
+        return None
+    moved = dataclasses.replace(cost.of_region(nodes, inputs, outputs, context.shapes), launches_after=2)
+    union = Region(tuple(nodes), tuple(inputs), outputs, moved, kind, meaning)
+    union.verify()
+    return union
