@@ -15,13 +15,13 @@
 
 #include "depthwise/abi.h"
 #include "depthwise/banded_tile.cuh"
-#include "depthwise/load_or_zero.cuh"
-#include "depthwise/matrix_words.cuh"
 #include "depthwise/sum_of_output.cuh"
 #include "device/approximate.cuh"
 #include "device/dynamic_shared.cuh"
 #include "device/early_launch.cuh"
 #include "device/index.cuh"
+#include "device/load_or_zero.cuh"
+#include "device/matrix_words.cuh"
 #include "device/scalar.cuh"
 #include "device/vector.cuh"
 

@@ -7,6 +7,7 @@
   X(Scan)                \
   X(Gemm)                \
   X(Convolution)         \
+  X(ImageConvolution)    \
   X(Depthwise)           \
   X(Pool)                \
   X(Attention)

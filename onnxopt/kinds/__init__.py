@@ -14,6 +14,7 @@ from onnxopt.fusion.region import Kind
 # Pointwise takes the rest.
 _IN_ORDER = (
     "attention",
+    "image_convolution",
     "convolution",
     "depthwise",
     "pool",
