@@ -9,6 +9,7 @@ namespace onnxopt::cuda {
 namespace {
 
 constexpr std::uint64_t kMost = 0x7fffffff;
+constexpr std::uint64_t kMost32 = 0xffffffff;
 constexpr std::uint64_t kReach = 4096;     // rows and columns that tiles and kernels overhang at most
 constexpr std::uintptr_t kAccess = 16;     // bytes of an access to the result
 constexpr std::uintptr_t kPixelBytes = 8;  // of an access to four channels
@@ -18,14 +19,16 @@ std::uint64_t CeilDiv(std::int64_t a, std::uint64_t b) { return (static_cast<std
 
 bool Aligned(const void* data, std::uintptr_t bytes) { return reinterpret_cast<std::uintptr_t>(data) % bytes == 0; }
 
-// Whether sizes, padding and tiles that overhang included, fit signed 32 bits, and the pixels of an image too.
+// Whether sizes, padding and tiles that overhang included, fit signed 32 bits, and the number of an image's pixels
+// unsigned ones.
 bool Fits(const ImageConvolution& convolution, const ImageConvolutionCall& call) {
   const auto of = [](std::int64_t in, std::int64_t out, std::int64_t stride) {
     return static_cast<std::uint64_t>(std::max(in, out * stride)) + kReach;
   };
   const std::uint64_t rows = of(call.height, call.out_height, convolution.window.strides[0]);
   const std::uint64_t columns = of(call.width, call.out_width, convolution.window.strides[1]);
-  return rows <= kMost && columns <= kMost && rows <= kMost / columns && std::max(call.pad_top, call.pad_left) <= 4096;
+  return rows <= kMost && columns <= kMost &&
+         static_cast<std::uint64_t>(call.height) * static_cast<std::uint64_t>(call.width) <= kMost32;
 }
 
 }  // namespace

@@ -90,8 +90,8 @@ def test_the_grid() -> None:
     ("x", "runs"),
     [
         ((1, 3, 40_000, 50_000), True),
-        ((1, 3, 70_000, 70_000), False),  # an image of 2^31 pixels
-        ((1, 3, 4, 700_000_000), False),
+        ((1, 3, 70_000, 70_000), False),  # an image of 2^32 pixels
+        ((1, 3, 2, 2_147_483_000), False),  # tiles that overhang beyond 2^31
         ((2_000_000_000, 3, 99, 99), False),  # more tiles than a grid has
     ],
 )
