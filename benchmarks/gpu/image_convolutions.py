@@ -58,7 +58,7 @@ def prepare(folder: pathlib.Path, arch: str, sweep: bool, only: str) -> None:
             for other in outlined(model, fuse(model)):
                 collection.kernels.setdefault(other.name, other)
             onnx.save(ir.to_proto(model), folder / f"{case.name}.cudnn.onnx")
-        others = list(kernel.kind.alternatives(kernel)) if sweep else []
+        others = list(kernel.kind.alternatives(kernel)) if sweep and case.is_swept else []
         for variant in others:
             label = variant.symbol.rsplit("_", 1)[1]
             name = f"{kernel.name}_by_{label}"

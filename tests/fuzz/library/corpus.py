@@ -21,7 +21,14 @@ import onnxruntime as ort
 
 from onnxopt.codegen import kernels_json, sealed_json
 from onnxopt.fusion.region import Kernel
-from tests.support import convolution_graphs, custom_ops_fake_driver, depthwise_models, graphs, pool_models
+from tests.support import (
+    convolution_graphs,
+    custom_ops_fake_driver,
+    depthwise_models,
+    graphs,
+    image_convolution_models,
+    pool_models,
+)
 from tests.support.fusing import fuse, outline
 
 FOLDER = Path(__file__).with_name("corpus")
@@ -136,6 +143,14 @@ DEPTHWISE = {
         (1, 8, 19, 4), (7, 9), (1, 2), (1, 2), (3, 8, 2, 7), in_front="scale", behind="silu", known=False
     ),
 }  # fmt: skip
+IMAGES = {
+    "image_convolution": image_convolution_models.Case(
+        (2, 3, 9, 10), 16, (3, 3), (2, 2), (1, 1, 1, 1), behind="prelu", appended=1, known=False
+    ),
+    "image_of_pixels": image_convolution_models.Case(
+        (1, 2, 8, 11), 24, (2, 5), (1, 3), auto_pad="SAME_LOWER", dtype="bfloat16", behind="silu", planes=False
+    ),
+}
 POOLS = {
     "max_pool": pool_models.of("max", "float16", (3, 2), strides=(2, 1), pads=(1, 1, 1, 0), ceil_mode=True),
     "average_pool": pool_models.of("average", "float32", (3, 3), strides=(2, 2), auto_pad="SAME_LOWER"),
@@ -199,6 +214,12 @@ def depthwise(case: depthwise_models.Case) -> dict[str, Any]:
     return _document(found.kernels, ir.from_proto(found.optimized), (feeds,))
 
 
+def image_convolution(case: image_convolution_models.Case) -> dict[str, Any]:
+    """The kernel file of a convolution of an image."""
+    found = image_convolution_models.fused(case)
+    return _document(found.kernels, ir.from_proto(found.optimized), ((case.given_dims(),),))
+
+
 def convolution(layer: convolution_graphs.Layer) -> dict[str, Any]:
     model = ir.from_proto(layer.model(casts=False))
     return kernel_file(model, (tuple(value.shape for value in layer.feeds().values()),))
@@ -252,6 +273,7 @@ def write() -> None:
     made = {name: kernel_file(model.build(), model.calls) for name, model in MODELS.items()}
     made["attention"] = attention()
     made |= {name: depthwise(case) for name, case in DEPTHWISE.items()}
+    made |= {name: image_convolution(case) for name, case in IMAGES.items()}
     for name, pool in POOLS.items():
         made[name] = kernel_file(pool_models.model(pool), (((2, 9, 10, 8),), ((1, 3, 2, 3),)))
     made |= {name: convolution(layer) for name, layer in CONVOLUTIONS.items()}
