@@ -92,7 +92,8 @@ class Case:
             last = "padded"
         window: dict[str, Any] = {"strides": self.strides, "kernel_shape": self.kernel}
         window |= {"pads": self.pads} if self.auto_pad == "NOTSET" else {"auto_pad": self.auto_pad}
-        return nodes + [
+        return [
+            *nodes,
             make("Transpose", ["w"], ["w_kcrs"], name="turn_w", perm=[0, 3, 1, 2]),
             make("Transpose", [last], ["x_nchw"], name="to_nchw", perm=[0, 3, 1, 2]),
             make("Conv", ["x_nchw", "w_kcrs", *(["bias"] if self.bias else [])], ["y_nchw"], name="conv", **window),

@@ -96,4 +96,4 @@ def test_what_the_layout_pass_writes(channels: int, tmp_path) -> None:  # type: 
     ops = [n.op_type for n in stem.nodes]
     assert ops.count("Relu") == 1 and ops.count("Pad") == (channels == 3)
     if channels > 1:  # of one channel, both layouts are the same memory
-        assert [v.name for v in stem.inputs][0] == "x"
+        assert stem.inputs[0].name == "x"
