@@ -12,10 +12,10 @@
 #pragma once
 
 #include "depthwise/abi.h"
-#include "depthwise/load_or_zero.cuh"
 #include "device/approximate.cuh"
 #include "device/early_launch.cuh"
 #include "device/index.cuh"
+#include "device/load_or_zero.cuh"
 #include "device/scalar.cuh"
 #include "device/static_window.cuh"
 #include "device/tuple.cuh"

@@ -6,60 +6,17 @@
 
 #include "cpu/blocks/peephole.h"
 #include "cpu/evaluate/best_evaluator.h"
-#include "cpu/pointwise.h"
+#include "cpu/part_runner.h"
 
 namespace onnxopt {
 namespace {
 
 constexpr std::uint64_t kMostRowTasks = 256;
 
-// A part's program over one row of pixels, of which only the addresses change from row to row.
-class RowRunner {
- public:
-  // output: anything but null.
-  RowRunner(const DepthwisePart& part, const Program& program, const PlanCache& plans, const DepthwiseCall& call,
-            std::int64_t width, std::int64_t channels)
-      : part_(part), program_(program) {
-    const Shape row{2, {width, channels}};
-    domain_.count = static_cast<std::uint64_t>(width * channels);
-    static unsigned char somewhere = 0;  // outputs that are written are told apart by not being null
-    domain_.output[0] = &somewhere;
-    domain_.input[0] = &somewhere;
-    Collapse(row, row, &domain_.access[0]);
-    for (std::size_t k = 0; k < part.reads.size(); ++k) {
-      const DepthwiseRead& read = part.reads[k];
-      const Shape one{1, {read.form == DepthwiseForm::kChannel ? channels : 1}};
-      domain_.input[k + 1] = call.input[read.input];
-      Collapse(read.form == DepthwiseForm::kElement ? row : one, row, &domain_.access[k + 1]);
-    }
-    tiling_ = Tile(program, domain_);
-    plan_ = plans.For(tiling_.key);
-  }
-
-  // first: the row's first element among those of a tensor of the result's shape.
-  void Run(const void* x, std::uint64_t first, void* y) const {
-    Domain domain = domain_;
-    domain.input[0] = x;
-    domain.output[0] = y;
-    for (std::size_t k = 0; k < part_.reads.size(); ++k) {
-      if (part_.reads[k].form != DepthwiseForm::kElement) continue;
-      domain.input[k + 1] = static_cast<const char*>(domain_.input[k + 1]) + first * Size(program_.inputs[k + 1]);
-    }
-    RunBlocks(program_, *plan_, tiling_, domain, 0, domain.count);
-  }
-
- private:
-  const DepthwisePart& part_;
-  const Program& program_;
-  Domain domain_;
-  Tiling tiling_;
-  std::shared_ptr<const Plan> plan_;
-};
-
 // One call's work: a task computes some rows of the result.
 class RowJob {
  public:
-  RowJob(const Depthwise& depthwise, const DepthwiseCall& call, const RowRunner* before, const RowRunner& after)
+  RowJob(const Depthwise& depthwise, const DepthwiseCall& call, const PartRunner* before, const PartRunner& after)
       : depthwise_(depthwise),
         call_(call),
         before_(before),
@@ -149,8 +106,8 @@ class RowJob {
 
   const Depthwise& depthwise_;
   const DepthwiseCall& call_;
-  const RowRunner* const before_;
-  const RowRunner& after_;
+  const PartRunner* const before_;
+  const PartRunner& after_;
   const std::size_t size_;
   const StepFunction load_;
   const std::uint64_t rows_;
@@ -170,11 +127,11 @@ DepthwiseCpuRunner::DepthwiseCpuRunner(const Depthwise& depthwise)
       after_plans_(after_) {}
 
 void DepthwiseCpuRunner::Run(const DepthwiseCall& call, OrtKernelContext* context) const {
-  std::optional<RowRunner> before;
+  std::optional<PartRunner> before;
   if (depthwise_.before && call.width > 0) {
-    before.emplace(*depthwise_.before, before_, before_plans_, call, call.width, depthwise_.channels);
+    before.emplace(*depthwise_.before, before_, before_plans_, call.input, call.width, depthwise_.channels);
   }
-  const RowRunner after(depthwise_.after, after_, after_plans_, call, call.out_width, depthwise_.channels);
+  const PartRunner after(depthwise_.after, after_, after_plans_, call.input, call.out_width, depthwise_.channels);
   RowJob job(depthwise_, call, before ? &*before : nullptr, after);
   const auto run = [](void* data, std::size_t t) { static_cast<RowJob*>(data)->Run(t); };
   Check(Ort().KernelContext_ParallelFor(context, run, job.tasks(), 0, &job));

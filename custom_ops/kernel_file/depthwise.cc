@@ -27,22 +27,6 @@ DepthwiseForm ReadForm(const JsonReader& json) {
   json.Fail("is \"" + text + "\", not element, channel or scalar");
 }
 
-// first: dtype of what passes through.
-DepthwisePart ReadPart(const JsonReader& json, const std::vector<Dtype>& inputs, Dtype first, Dtype result) {
-  DepthwisePart part;
-  part.program = ReadProgram(json["program"]);
-  std::vector<Dtype> read = {first};
-  json["reads"].Each([&](const JsonReader& r) {
-    part.reads.push_back({r["input"].Number(0, inputs.size() - 1), ReadForm(r["form"])});
-    read.push_back(inputs[part.reads.back().input]);
-  });
-  if (part.program.index) json["program"].Fail("has index operations, which no depthwise kernel has");
-  if (part.program.inputs != read || part.program.outputs != std::vector<Dtype>{result}) {
-    json["program"].Fail("does not compute one result of its dtype from what passes through and the reads");
-  }
-  return part;
-}
-
 void CheckWindow(const Window& window, const JsonReader& json) {
   for (int axis = 0; axis < 2; ++axis) {
     if (std::max({window.kernel[axis], window.strides[axis], window.dilations[axis]}) > kMostSide) {
@@ -60,6 +44,21 @@ DepthwiseLayout ReadLayout(const JsonReader& json) {
 }
 
 }  // namespace
+
+DepthwisePart ReadDepthwisePart(const JsonReader& json, const std::vector<Dtype>& inputs, Dtype first, Dtype result) {
+  DepthwisePart part;
+  part.program = ReadProgram(json["program"]);
+  std::vector<Dtype> read = {first};
+  json["reads"].Each([&](const JsonReader& r) {
+    part.reads.push_back({r["input"].Number(0, inputs.size() - 1), ReadForm(r["form"])});
+    read.push_back(inputs[part.reads.back().input]);
+  });
+  if (part.program.index) json["program"].Fail("has index operations, which no convolution has");
+  if (part.program.inputs != read || part.program.outputs != std::vector<Dtype>{result}) {
+    json["program"].Fail("does not compute one result of its dtype from what passes through and the reads");
+  }
+  return part;
+}
 
 Depthwise ReadDepthwise(const JsonReader& json, const std::vector<Dtype>& inputs, const std::vector<Dtype>& outputs) {
   Depthwise depthwise;
@@ -80,9 +79,9 @@ Depthwise ReadDepthwise(const JsonReader& json, const std::vector<Dtype>& inputs
   const Dtype dtype = depthwise.dtype();
   if (inputs[depthwise.weight] != dtype) json["weight"].Fail("has another dtype than x");
   if (depthwise.bias && inputs[*depthwise.bias] != dtype) json["bias"].Fail("has another dtype than x");
-  depthwise.after = ReadPart(json["after"], inputs, Dtype::kFloat32, outputs[0]);
+  depthwise.after = ReadDepthwisePart(json["after"], inputs, Dtype::kFloat32, outputs[0]);
   if (json.Has("before")) {
-    depthwise.before = ReadPart(json["before"], inputs, dtype, dtype);
+    depthwise.before = ReadDepthwisePart(json["before"], inputs, dtype, dtype);
     for (const DepthwiseRead& read : depthwise.before->reads) {
       if (read.form == DepthwiseForm::kElement) json["before"].Fail("reads another tensor by element");
     }

@@ -22,6 +22,9 @@ struct DepthwiseShape {
   std::int64_t widest = 0;  // 0: any
 };
 
+// A program in front or behind. first: dtype of what passes through.
+DepthwisePart ReadDepthwisePart(const JsonReader& json, const std::vector<Dtype>& inputs, Dtype first, Dtype result);
+
 // The fields of a depthwise kernel. Throws Error naming the place of what is not as program/depthwise.py writes it.
 Depthwise ReadDepthwise(const JsonReader& json, const std::vector<Dtype>& inputs, const std::vector<Dtype>& outputs);
 

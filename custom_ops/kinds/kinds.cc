@@ -8,6 +8,7 @@
   X(Gemm)                \
   X(Convolution)         \
   X(Block)               \
+  X(ImageConvolution)    \
   X(Depthwise)           \
   X(Pool)                \
   X(GroupNorm)           \

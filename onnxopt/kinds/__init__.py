@@ -17,6 +17,7 @@ from onnxopt.fusion.region import Kind
 _IN_ORDER = (
     "attention",
     "squeeze_excite",
+    "image_convolution",
     "block",
     "convolution",
     "depthwise",

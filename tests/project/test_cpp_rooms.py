@@ -40,6 +40,7 @@ BELOW = {
         "depthwise": ["device"],
         "group_norm": ["device"],
         "squeeze_excite": ["depthwise", "device"],
+        "image_convolution": ["device"],
     },
 }
 SOURCES = [

@@ -9,7 +9,7 @@ from typing import cast
 from onnxopt.fusion.region import Kernel
 from onnxopt.kinds.depthwise.tiles import FIRST_BANDED, DepthwiseVariant, shared_bytes
 from onnxopt.kinds.pointwise.cuda import is_exact, statements
-from onnxopt.program.depthwise import Depthwise, Part
+from onnxopt.program.depthwise import Depthwise, Part, Read
 from onnxopt.program.dtypes import DTYPES
 from onnxopt.program.window import Window
 
@@ -33,7 +33,7 @@ def _struct(name: str, meaning: Depthwise, sums: bool) -> list[str]:
         f"static constexpr bool kSums = {str(sums).lower()};",
         f"using Stored = {DTYPES[meaning.dtype].cuda};",
         f"using Result = {DTYPES[meaning.outputs[0]].cuda};",
-        f"using W = {_window(meaning.window)};",
+        f"using W = {static_window(meaning.window)};",
         f"static constexpr int kX = {meaning.x};",
         f"static constexpr int kWeight = {meaning.weight};",
         *_before(meaning),
@@ -42,7 +42,8 @@ def _struct(name: str, meaning: Depthwise, sums: bool) -> list[str]:
     return [f"struct {name} {{", *(f"  {line}" for line in body), "};"]
 
 
-def _window(window: Window) -> str:
+def static_window(window: Window) -> str:
+    """The type of a window."""
     numbers = (*window.kernel, *window.strides, *window.dilations)
     return f"StaticWindow<{', '.join(map(str, numbers))}>"
 
@@ -54,7 +55,7 @@ def _before(meaning: Depthwise) -> list[str]:
     else:
         apply = [
             "__device__ static float apply(float x0, const Of& of) {",
-            *(f"  {line}" for line in _statements(part, meaning)),
+            *(f"  {line}" for line in of_element(part, meaning.dtype)),
             "}",
         ]
     body = [
@@ -70,9 +71,9 @@ def _after(meaning: Depthwise) -> list[str]:
     near = [(k, r) for k, r in enumerate(part.reads, 1) if r.form == "element"]
     fields = [f"Vector<{DTYPES[meaning.inputs[r.input]].cuda}, kVector> x{k};" for k, r in near]
     loads = [
-        f"load_vector<{_type(meaning, r.input)}, kVector>({_data(meaning, r.input)} + at)" for _, r in near
+        f"load_vector<{_type(meaning, r.input)}, kVector>({data(meaning.inputs, r.input)} + at)" for _, r in near
     ]  # fmt: skip
-    start = "0.0f" if meaning.bias is None else f"widen({_data(meaning, meaning.bias)}[c])"
+    start = "0.0f" if meaning.bias is None else f"widen({data(meaning.inputs, meaning.bias)}[c])"
     body = [
         f"static constexpr bool kNear = {str(bool(near)).lower()};",
         "template <int kVector>",
@@ -84,40 +85,51 @@ def _after(meaning: Depthwise) -> list[str]:
         "}",
         "template <typename N>",
         "__device__ static float apply(float x0, const Of& of, const N& near, int v) {",
-        *(f"  {line}" for line in _statements(part, meaning)),
+        *(f"  {line}" for line in of_element(part, meaning.dtype)),
         "}",
     ]
     return ["struct After {", *(f"  {line}" for line in body), "};"]
 
 
-def _channels(meaning: Depthwise, part: Part | None, first: list[tuple[str, str]]) -> list[str]:
-    """What a program needs of a channel: the struct, and the function that reads it."""
+def of_channels(
+    reads: Sequence[tuple[str, Read]], first: Sequence[tuple[str, str]], dtypes: Sequence[str], params: str
+) -> list[str]:
+    """What a program needs of a channel: the struct Of, and the function that reads it from the struct `params`.
+
+    reads: names, and what they read. first: further fields and their values. dtypes: of the kernel's inputs.
+    """
     values = list(first)
-    for k, read in enumerate(part.reads if part is not None else (), 1):
+    for name, read in reads:
         if read.form != "element":
-            values.append((f"x{k}", f"widen({_data(meaning, read.input)}[{'c' if read.form == 'channel' else '0'}])"))
+            values.append((name, f"widen({data(dtypes, read.input)}[{'c' if read.form == 'channel' else '0'}])"))
     return [
         f"struct Of {{ {' '.join(f'float {name};' for name, _ in values)} }};",
-        "__device__ static Of channel(const DepthwiseParams& p, int c) {",
+        f"__device__ static Of channel(const {params}& p, int c) {{",
         f"  return {{{', '.join(text for _, text in values)}}};",
         "}",
     ]
+
+
+def _channels(meaning: Depthwise, part: Part | None, first: Sequence[tuple[str, str]]) -> list[str]:
+    reads = part.reads if part is not None else ()
+    return of_channels([(f"x{k}", read) for k, read in enumerate(reads, 1)], first, meaning.inputs, "DepthwiseParams")
 
 
 def _type(meaning: Depthwise, position: int) -> str:
     return DTYPES[meaning.inputs[position]].cuda
 
 
-def _data(meaning: Depthwise, position: int) -> str:
-    return f"static_cast<const {_type(meaning, position)}*>(p.input[{position}])"
+def data(dtypes: Sequence[str], position: int) -> str:
+    """Where an input's elements begin. dtypes: of the kernel's inputs."""
+    return f"static_cast<const {DTYPES[dtypes[position]].cuda}*>(p.input[{position}])"
 
 
-def _statements(part: Part, meaning: Depthwise) -> list[str]:
-    """The body of a function that applies a part to one element x0."""
+def of_element(part: Part, dtype: str) -> list[str]:
+    """The body of a function that applies a part to one element x0. dtype: in which that is stored in the graph."""
     names = ["x0"]
     for k, read in enumerate(part.reads, 1):
         names.append(f"widen(near.x{k}.at[v])" if read.form == "element" else f"of.x{k}")
-    stored = dataclasses.replace(part.program, inputs=(meaning.dtype, *part.program.inputs[1:]))
+    stored = dataclasses.replace(part.program, inputs=(dtype, *part.program.inputs[1:]))
     body, (result,) = statements(part.program, names, is_exact(stored))
     return [*body, f"return {result};"]
 

@@ -9,11 +9,12 @@ front become part of the region only where that is predicted to take less time t
 from __future__ import annotations
 
 import dataclasses
-import heapq
+from collections.abc import Sequence
 
 import onnx_ir as ir
 
-from onnxopt.fusion import cost, eligibility
+from onnxopt.fusion import cost
+from onnxopt.fusion.behind import grow_behind, is_free
 from onnxopt.fusion.channels_last import Sandwich
 from onnxopt.fusion.context import Context
 from onnxopt.fusion.operands import constant
@@ -23,7 +24,6 @@ from onnxopt.kinds.depthwise import entry_points
 from onnxopt.kinds.depthwise.lower import convolution, inputs_of, lower
 from onnxopt.program.depthwise import MOST_INPUTS
 
-_NEAREST = 64  # readers of a region's values that one step looks at
 _MOST_IN_FRONT = 16  # nodes
 _NOMINAL = 10_000_000  # elements of a tensor of unknown size
 # Operators whose kernels can end with bias and Relu.
@@ -69,7 +69,7 @@ class _Growth:
 
     def region(self) -> Region:
         """The region, with as many nodes behind as fit, and those in front that pay."""
-        behind = self._behind(list(self.found.nodes))
+        behind = grow_behind(list(self.found.nodes), self.found.y, self.context, self._fits)
         nodes = [*self._in_front(), *behind]
         if len(nodes) > len(behind) and not self._fits(nodes):
             nodes = behind
@@ -81,41 +81,13 @@ class _Growth:
         region.verify()
         return region
 
-    def _in_order(self, nodes: list[ir.Node]) -> list[ir.Node]:
+    def _in_order(self, nodes: Sequence[ir.Node]) -> list[ir.Node]:
         return sorted(nodes, key=self.context.order.__getitem__)
 
-    def _behind(self, start: list[ir.Node]) -> list[ir.Node]:
-        """The nodes with their elementwise readers, as long as one value leaves them."""
-        best, grown, refused = start, start, set[ir.Node]()
-        while (node := self._reader(grown, refused)) is not None:
-            trial = self._in_order([*grown, node])
-            if len(trial) > cost.MAX_NODES or self.context.makes_cycle(trial):
-                refused.add(node)
-                continue
-            if len(self.context.outputs_of(trial)) > 1:
-                grown = trial  # until the other readers of its values have joined
-            elif self._fits(trial):
-                best = grown = trial
-            else:
-                refused.add(node)
-        return best
-
-    def _reader(self, nodes: list[ir.Node], refused: set[ir.Node]) -> ir.Node | None:
-        """The first node that reads a value of the nodes and may join them."""
-        context, y = self.context, self.found.y
-        inside = set(nodes)
-        readers = {u for n in nodes for v in n.outputs for u in context.readers(v)}
-        free = [n for n in readers if n in context.order and n not in inside and n not in refused]
-        for node in heapq.nsmallest(_NEAREST, free, key=context.order.__getitem__):
-            if self._is_free(node) and context.shapes.same(node.outputs[0], y):
-                return node
-        return None
-
     def _is_free(self, node: ir.Node) -> bool:
-        context = self.context
-        return eligibility.is_elementwise(node) and not context.is_taken(node) and context.why_not(node) is None
+        return is_free(node, self.context)
 
-    def _fits(self, nodes: list[ir.Node]) -> bool:
+    def _fits(self, nodes: Sequence[ir.Node]) -> bool:
         """Whether the nodes can and should be one kernel."""
         nodes = self._in_order(nodes)
         inputs, outputs = inputs_of(self.found, nodes), self.context.outputs_of(nodes)

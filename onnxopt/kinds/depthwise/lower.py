@@ -64,8 +64,8 @@ def lower(
     dtype = storage(found.x, shapes).name
     before = None
     if in_front:
-        before = _part(in_front, source, dtype, found.x, inputs, opsets, shapes)
-    after = _part(behind, found.y, "float32", outputs[0], inputs, opsets, shapes)
+        before = part_of(in_front, source, dtype, found.x, inputs, opsets, shapes)
+    after = part_of(behind, found.y, "float32", outputs[0], inputs, opsets, shapes)
     dims = shapes.dims(found.w)
     assert dims is not None and found.window is not None and isinstance(dims[3], int)
     meaning = Depthwise(
@@ -119,7 +119,7 @@ def _source(nodes: Sequence[ir.Node], found: Sandwich, shapes: Shapes) -> ir.Val
     return whole[0]
 
 
-def _part(
+def part_of(
     nodes: Sequence[ir.Node],
     source: ir.Value,
     dtype: str,

@@ -28,6 +28,7 @@ from tests.support import (
     depthwise_models,
     graphs,
     group_norm_models,
+    image_convolution_models,
     pool_models,
     squeeze_excite_models,
 )
@@ -156,6 +157,14 @@ SQUEEZE_EXCITES = {
     "squeeze_excite": squeeze_excite_models.Case((2, 9, 10, 16), 4, "float16", in_front=True, known=False),
     "squeeze_products": squeeze_excite_models.Case((2, 3, 4, 12), 5, depthwise=False, form="gemm", bias=False),
 }
+IMAGES = {
+    "image_convolution": image_convolution_models.Case(
+        (2, 3, 9, 10), 16, (3, 3), (2, 2), (1, 1, 1, 1), behind="prelu", appended=1, known=False
+    ),
+    "image_of_pixels": image_convolution_models.Case(
+        (1, 2, 8, 11), 24, (2, 5), (1, 3), auto_pad="SAME_LOWER", dtype="bfloat16", behind="silu", planes=False
+    ),
+}
 POOLS = {
     "max_pool": pool_models.of("max", "float16", (3, 2), strides=(2, 1), pads=(1, 1, 1, 0), ceil_mode=True),
     "average_pool": pool_models.of("average", "float32", (3, 3), strides=(2, 2), auto_pad="SAME_LOWER"),
@@ -232,6 +241,12 @@ def squeeze_excite(case: squeeze_excite_models.Case) -> dict[str, Any]:
     return _document(found.kernels, ir.from_proto(found.optimized), ((case.x,),))
 
 
+def image_convolution(case: image_convolution_models.Case) -> dict[str, Any]:
+    """The kernel file of a convolution of an image."""
+    found = image_convolution_models.fused(case)
+    return _document(found.kernels, ir.from_proto(found.optimized), ((case.given_dims(),),))
+
+
 def convolution(layer: convolution_graphs.Layer) -> dict[str, Any]:
     model = ir.from_proto(layer.model(casts=False))
     return kernel_file(model, (tuple(value.shape for value in layer.feeds().values()),))
@@ -287,6 +302,7 @@ def write() -> None:
     made |= {name: depthwise(case) for name, case in DEPTHWISE.items()}
     made |= {name: group_norm(case) for name, case in GROUP_NORMS.items()}
     made |= {name: squeeze_excite(case) for name, case in SQUEEZE_EXCITES.items()}
+    made |= {name: image_convolution(case) for name, case in IMAGES.items()}
     for name, pool in POOLS.items():
         made[name] = kernel_file(pool_models.model(pool), (((2, 9, 10, 8),), ((1, 3, 2, 3),)))
     made |= {name: convolution(layer) for name, layer in CONVOLUTIONS.items()}

@@ -13,6 +13,22 @@ __device__ inline uint32_t pack(T low, T high) {
   return static_cast<uint32_t>(low.bits) | static_cast<uint32_t>(high.bits) << 16;
 }
 
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 800
+constexpr bool kDeepProducts = true;  // of a depth of 16
+#else
+constexpr bool kDeepProducts = false;
+#endif
+
+// Whether the GPU has products of a dtype.
+template <typename T>
+__device__ constexpr bool has_products() {
+  return kDeepProducts;
+}
+template <>
+__device__ constexpr bool has_products<float16>() {
+  return true;
+}
+
 }  // namespace onnxopt
 
 // Where g++ compiles device code, a header of the tests has the same functions in C++.
@@ -64,10 +80,18 @@ struct Product;
   template <>                                                                                                          \
   struct Product<storage> {                                                                                            \
     __device__ static void add(float (&y)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1, const float (&x)[4]) { \
-      asm("mma.sync.aligned.m16n8k16.row.col.f32." name "." name                                                       \
-          ".f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%10, %11, %12, %13};"                                   \
-          : "=f"(y[0]), "=f"(y[1]), "=f"(y[2]), "=f"(y[3])                                                             \
-          : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1), "f"(x[0]), "f"(x[1]), "f"(x[2]), "f"(x[3])); \
+      if constexpr (kDeepProducts) {                                                                                   \
+        asm("mma.sync.aligned.m16n8k16.row.col.f32." name "." name                                                     \
+            ".f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%10, %11, %12, %13};"                                 \
+            : "=f"(y[0]), "=f"(y[1]), "=f"(y[2]), "=f"(y[3])                                                           \
+            : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1), "f"(x[0]), "f"(x[1]), "f"(x[2]),           \
+              "f"(x[3]));                                                                                              \
+      } else {                                                                                                         \
+        const uint32_t first[2] = {a[0], a[1]};                                                                        \
+        const uint32_t second[2] = {a[2], a[3]};                                                                       \
+        add(y, first, b0, x);                                                                                          \
+        add(y, second, b1, y);                                                                                         \
+      }                                                                                                                \
     }                                                                                                                  \
     __device__ static void add(float (&y)[4], const uint32_t (&a)[2], uint32_t b, const float (&x)[4]) {               \
       asm("mma.sync.aligned.m16n8k8.row.col.f32." name "." name                                                        \
@@ -85,6 +109,7 @@ __device__ inline uint32_t narrow_pair(float low, float high);
 
 template <>
 __device__ inline uint32_t narrow_pair<float16>(float low, float high) {
+  if constexpr (!kDeepProducts) return pack(Narrow<float16>::from(low), Narrow<float16>::from(high));
   uint32_t y;
   asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(y) : "f"(high), "f"(low));
   return y;
@@ -92,6 +117,7 @@ __device__ inline uint32_t narrow_pair<float16>(float low, float high) {
 
 template <>
 __device__ inline uint32_t narrow_pair<bfloat16>(float low, float high) {
+  if constexpr (!kDeepProducts) return pack(Narrow<bfloat16>::from(low), Narrow<bfloat16>::from(high));
   uint32_t y;
   asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(y) : "f"(high), "f"(low));
   return y;

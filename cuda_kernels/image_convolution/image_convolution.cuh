@@ -1,0 +1,4 @@
+// What generated image convolutions include.
+#pragma once
+
+#include "image_convolution/products.cuh"

@@ -1,0 +1,74 @@
+#include "cuda/image_convolution_variant.h"
+
+#include <algorithm>
+
+#include "kernel_file/image_convolution.h"
+#include "program/divisor.h"
+
+namespace onnxopt::cuda {
+namespace {
+
+constexpr std::uint64_t kMost = 0x7fffffff;
+constexpr std::uint64_t kMost32 = 0xffffffff;
+constexpr std::uint64_t kReach = 4096;     // rows and columns that tiles and kernels overhang at most
+constexpr std::uintptr_t kAccess = 16;     // bytes of an access to the result
+constexpr std::uintptr_t kPixelBytes = 8;  // of an access to four channels
+constexpr std::uintptr_t kWeightBytes = 4;
+
+std::uint64_t CeilDiv(std::int64_t a, std::uint64_t b) { return (static_cast<std::uint64_t>(a) + b - 1) / b; }
+
+bool Aligned(const void* data, std::uintptr_t bytes) { return reinterpret_cast<std::uintptr_t>(data) % bytes == 0; }
+
+// Whether sizes, padding and tiles that overhang included, fit signed 32 bits, and the number of an image's pixels
+// unsigned ones.
+bool Fits(const ImageConvolution& convolution, const ImageConvolutionCall& call) {
+  const auto of = [](std::int64_t in, std::int64_t out, std::int64_t stride) {
+    return static_cast<std::uint64_t>(std::max(in, out * stride)) + kReach;
+  };
+  const std::uint64_t rows = of(call.height, call.out_height, convolution.window.strides[0]);
+  const std::uint64_t columns = of(call.width, call.out_width, convolution.window.strides[1]);
+  return rows <= kMost && columns <= kMost &&
+         static_cast<std::uint64_t>(call.height) * static_cast<std::uint64_t>(call.width) <= kMost32;
+}
+
+}  // namespace
+
+std::optional<ImageConvolutionLaunch> LaunchOf(const ImageConvolution& convolution, const Variant& variant,
+                                               const ImageConvolutionCall& call, unsigned resident) {
+  const auto& shape = variant.shape.As<ImageTileShape>();
+  if (!Fits(convolution, call)) return std::nullopt;
+  const std::uint64_t of_row = CeilDiv(call.out_width, shape.across);
+  const std::uint64_t of_image = of_row * CeilDiv(call.out_height, shape.down);
+  if (static_cast<std::uint64_t>(call.batch) > kMost / 2 / of_image) return std::nullopt;
+  const std::uint64_t tiles = of_image * static_cast<std::uint64_t>(call.batch);
+  const std::uint64_t pieces = static_cast<std::uint64_t>(convolution.filters) / shape.filters;
+  const std::uint64_t step = std::min(tiles, std::max<std::uint64_t>(1, resident / pieces));
+  ImageConvolutionLaunch launch{};
+  ImageConvolutionParams& params = launch.params;
+  std::copy_n(call.input, convolution.inputs.size(), params.input);
+  params.y = call.y;
+  params.height = static_cast<int>(call.height);
+  params.width = static_cast<int>(call.width);
+  params.out_height = static_cast<int>(call.out_height);
+  params.out_width = static_cast<int>(call.out_width);
+  params.pad_top = static_cast<int>(call.pad_top);
+  params.pad_left = static_cast<int>(call.pad_left);
+  params.tiles = static_cast<unsigned>(tiles);
+  params.step = static_cast<unsigned>(step);
+  const bool aligned = Aligned(call.y, kAccess) && Aligned(call.input[convolution.weight], kWeightBytes) &&
+                       (convolution.planes || Aligned(call.input[convolution.x], kPixelBytes));
+  params.plain = aligned ? 0 : 1;
+  params.of_row = MakeDivisor32(of_row);
+  params.of_image = MakeDivisor32(of_image);
+  launch.blocks = static_cast<unsigned>(step * pieces);
+  return launch;
+}
+
+std::size_t ChooseImageConvolution(const ImageConvolution& convolution, const std::vector<Variant>& variants,
+                                   const ImageConvolutionCall& call, unsigned shared) {
+  std::size_t k = 0;
+  while (k < variants.size() && (variants[k].shared > shared || !LaunchOf(convolution, variants[k], call, 1))) ++k;
+  return k;
+}
+
+}  // namespace onnxopt::cuda

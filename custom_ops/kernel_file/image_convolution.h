@@ -1,0 +1,25 @@
+// Convolutions of images in kernels.json.
+#pragma once
+
+#include <vector>
+
+#include "kernel_file/kernel.h"
+#include "program/image_convolution.h"
+#include "support/json_reader.h"
+
+namespace onnxopt {
+
+// What only entry points of these kernels have; onnxopt/kinds/image_convolution/tiles.py says what each means.
+struct ImageTileShape {
+  unsigned across = 16;
+  unsigned down = 1;
+  unsigned filters = 8;
+};
+
+// The fields of such a kernel. Throws Error naming the place of what is not as program/image_convolution.py writes it.
+ImageConvolution ReadImageConvolution(const JsonReader& json, const std::vector<Dtype>& inputs,
+                                      const std::vector<Dtype>& outputs);
+
+Variant ReadImageVariant(const JsonReader& json, const ImageConvolution& convolution);
+
+}  // namespace onnxopt

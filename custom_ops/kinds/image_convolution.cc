@@ -1,0 +1,47 @@
+#include "cpu/image_convolution.h"
+
+#include "call/image_convolution_shapes.h"
+#include "cuda/image_convolution.h"
+#include "kernel_file/image_convolution.h"
+#include "kinds/kind.h"
+
+namespace onnxopt {
+namespace {
+
+class ImageConvolutionKind final : public Kind {
+ public:
+  const char* name() const override { return "image_convolution"; }
+
+  void ReadMeaning(const JsonReader& json, Kernel* kernel) const override {
+    kernel->meaning.Set(ReadImageConvolution(json, kernel->inputs, kernel->outputs));
+  }
+
+  Variant ReadVariant(const JsonReader& json, const Kernel& kernel) const override {
+    return ReadImageVariant(json, kernel.meaning.As<onnxopt::ImageConvolution>());
+  }
+
+  void InferShapes(const Kernel& kernel, OrtShapeInferContext* context) const override {
+    onnxopt::InferShapes(kernel.meaning.As<ImageConvolution>(), context);
+  }
+
+  std::unique_ptr<FusedKernel> MakeCpu(const Kernel& kernel) const override {
+    return std::make_unique<ImageConvolutionCpuKernel>(kernel);
+  }
+
+  std::unique_ptr<FusedKernel> MakeCuda(const Kernel& kernel, const cuda::Library& library,
+                                        const OrtKernelInfo* /*info*/) const override {
+    return std::make_unique<cuda::ImageConvolutionCudaKernel>(kernel, library);
+  }
+};
+
+}  // namespace
+
+namespace kinds {
+
+const Kind& ImageConvolution() {
+  static const ImageConvolutionKind kind;
+  return kind;
+}
+
+}  // namespace kinds
+}  // namespace onnxopt

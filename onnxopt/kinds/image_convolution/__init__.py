@@ -1,0 +1,1 @@
+"""Kernels of depthwise convolutions. Part of kinds: may import program to fusion."""

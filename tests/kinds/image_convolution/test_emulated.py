@@ -1,0 +1,101 @@
+"""CUDA kernels of image convolutions, run on the CPU by g++, against float64.
+
+Each case is run with the grid and numbers that the library hands over (emulation/image_convolution_launches.cc compiles
+its code): what is tested is the device code, its tails and its host.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.support import emulated_image_convolution
+from tests.support.depthwise_models import worst
+from tests.support.image_convolution_models import Case, fused
+
+STEM = Case((1, 3, 30, 37), 64, (7, 7), (2, 2), (3, 3, 3, 3), behind="relu", appended=1)
+
+
+def _agree(folder: Path, cases: list[Case], **options: object) -> list[str]:
+    """The entry points that were run, without the kernels' names."""
+    found = emulated_image_convolution.results(folder, cases, **options)  # type: ignore[arg-type]
+    assert {case for case, _ in found} == set(cases)
+    wrong = [(case, s, e) for (case, s), (y, x) in found.items() if not (e := worst(case, y, x)) <= 1]  # type: ignore[arg-type]
+    assert not wrong
+    return [symbol.split("_")[-1] for _, symbol in found]
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_windows(tmp_path: Path, dtype: str) -> None:
+    cases = [
+        STEM,
+        Case((2, 3, 18, 21), 32, (3, 3), (2, 2), (1, 1, 1, 1), behind="silu", appended=1),
+        Case((1, 3, 16, 36), 96, (4, 4), (4, 4), appended=1),
+        Case((2, 4, 9, 17), 40, (3, 3), (1, 1), (1, 1, 1, 1), bias=False, planes=False),  # pixels of 8 bytes
+        Case((1, 1, 12, 40), 8, (3, 3), (2, 2), (1, 1, 1, 1), behind="gelu_scale"),
+        Case((1, 2, 15, 20), 24, (5, 5), (3, 3), (2, 1, 0, 2), behind="hardswish", planes=False),
+        Case((1, 4, 23, 25), 72, (11, 11), (4, 4), (2, 2, 2, 2), behind="prelu"),
+        Case((1, 3, 7, 9), 16, (1, 2), (1, 2), auto_pad="SAME_UPPER", known=False),
+        Case((1, 1, 8, 11), 48, (2, 9), (2, 1), auto_pad="SAME_LOWER", appended=2),
+        Case((1, 2, 2, 2), 8, (5, 5), (1, 1), (2, 3, 3, 2)),  # an image smaller than the kernel
+        Case((1, 3, 0, 0), 8, (3, 3), (1, 1), (2, 2, 2, 2), behind="relu"),  # nothing but padding
+    ]
+    _agree(tmp_path, [dataclasses.replace(case, dtype=dtype) for case in cases])
+
+
+def test_every_tile(tmp_path: Path) -> None:
+    cases = [
+        STEM,
+        Case((2, 4, 20, 37), 40, (3, 3), (1, 1), (1, 1, 1, 1), behind="silu", planes=False),
+        Case((1, 3, 41, 30), 24, (5, 4), (1, 3), (1, 1, 1, 1)),
+    ]
+    assert set(_agree(tmp_path, cases, every=True)) >= {
+        "p2w4a16f64", "p4w4a16f64", "p2w8a16f64", "p1w8a16f64", "p1w4a16f64", "p2w4a32f64", "p2w8a32f64", "p2w4a8f64",
+    }  # fmt: skip
+
+
+def test_a_result_that_is_not_aligned(tmp_path: Path) -> None:
+    cases = [Case((1, 4, 9, 18), 16, (3, 3), (2, 2), behind="silu", planes=planes) for planes in (True, False)]
+    _agree(tmp_path, cases, aligned=2)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_infinities_spoil_no_neighbours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dtype: str) -> None:
+    """0 * infinity is NaN: a tile of products with one is computed without them, others stay as they are."""
+    case = Case((2, 3, 34, 70), 16, (3, 3), (2, 2), (1, 1, 1, 1), behind="relu", appended=1, dtype=dtype)
+    given = case.feeds()
+    given["t"][0, 1, 7, 5] = np.inf
+    given["t"][0, 2, 33, 69] = -np.inf
+    given["t"][1, 0, 0, 32] = np.nan
+    monkeypatch.setattr(Case, "feeds", lambda self, seed=0: given)
+    with np.errstate(all="ignore"):
+        _agree(tmp_path, [case])
+
+
+def test_the_grid() -> None:
+    (kernel,) = fused(STEM).kernels
+    many = dataclasses.replace(STEM, x=(32, 3, 224, 224))
+    ((first, (launch,)), (_, (few,))) = (
+        emulated_image_convolution.launches(kernel, many, resident) for resident in (528, 100_000)
+    )
+    assert (first, launch.blocks) == (0, 528) and few.blocks == 32 * 7 * 14
+    assert emulated_image_convolution.launches(kernel, STEM, aligned=8)[1][0].plain
+    assert not launch.plain
+
+
+@pytest.mark.parametrize(
+    ("x", "runs"),
+    [
+        ((1, 3, 40_000, 50_000), True),
+        ((1, 3, 70_000, 70_000), False),  # an image of 2^32 pixels
+        ((1, 3, 2, 2_147_483_000), False),  # tiles that overhang beyond 2^31
+        ((2_000_000_000, 3, 99, 99), False),  # more tiles than a grid has
+    ],
+)
+def test_sizes_beyond_32_bits_run_or_are_refused(x: tuple[int, int, int, int], runs: bool) -> None:
+    (kernel,) = fused(dataclasses.replace(STEM, known=False)).kernels
+    first, (launch,) = emulated_image_convolution.launches(kernel, dataclasses.replace(STEM, x=x))
+    assert (first == 0) is runs and (launch.blocks > 0) is runs

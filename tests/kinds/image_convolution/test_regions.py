@@ -1,0 +1,99 @@
+"""Which convolutions become image convolutions, with what around them, and which are left to other kinds."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import pytest
+from onnx import helper
+
+from onnxopt.graph import normalize, rewrite
+from tests.support.fusing import fuse
+from tests.support.image_convolution_models import Case, fused
+
+STEM = Case((2, 3, 16, 18), 16, (3, 3), (2, 2), (1, 1, 1, 1), behind="silu", appended=1)
+
+
+def _kinds(case: Case) -> list[str]:
+    return [region.kind.name for region in fused(case).plan.regions]
+
+
+@pytest.mark.parametrize("behind", ["", "relu", "silu", "gelu_scale", "prelu", "hardswish"])
+def test_all_that_stands_around_joins(behind: str) -> None:
+    case = dataclasses.replace(STEM, behind=behind)
+    found = fused(case)
+    (region,) = found.plan.regions
+    assert region.kind.name == "image_convolution" and not found.plan.refusals
+    assert {n.op_type for n in region.nodes} >= {"Transpose", "Pad", "Conv"}
+    assert [v.name for v in region.inputs[:3]] == ["t", "w", "bias"] and region.outputs[0].name == "y"
+    (node,) = found.optimized.graph.node
+    assert node.op_type.startswith("Conv")
+
+
+def test_the_meaning() -> None:
+    (kernel,) = fused(STEM).kernels
+    meaning = kernel.program.to_json()
+    assert (meaning["channels"], meaning["weight_channels"], meaning["filters"], meaning["planes"]) == (3, 4, 16, True)
+    (kernel,) = fused(dataclasses.replace(STEM, planes=False, appended=0)).kernels
+    meaning = kernel.program.to_json()
+    assert (meaning["channels"], meaning["weight_channels"], meaning["planes"]) == (3, 3, False)
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        dataclasses.replace(STEM, x=(2, 5, 16, 18), appended=0),
+        dataclasses.replace(STEM, filters=12),
+        dataclasses.replace(STEM, dtype="float32"),
+        dataclasses.replace(STEM, kernel=(13, 13), pads=(6, 6, 6, 6)),
+        dataclasses.replace(STEM, strides=(5, 2)),
+        dataclasses.replace(STEM, kernel=(1, 1), pads=(0, 0, 0, 0)),
+    ],
+    ids=["channels", "filters", "float32", "kernel", "stride", "product"],
+)
+def test_others_are_left_to_other_kinds(case: Case) -> None:
+    assert "image_convolution" not in _kinds(case)
+
+
+def test_a_residual_stays_behind() -> None:
+    model = dataclasses.replace(STEM, behind="").model()
+    model.graph.node[-1].output[0] = "v"
+    model.graph.node.append(helper.make_node("Add", ["v", "r"], ["y"]))
+    model.graph.input.append(helper.make_tensor_value_info("r", onnx.TensorProto.FLOAT16, [2, 8, 9, 16]))
+    plan = fuse(ir.serde.deserialize_model(model))
+    (region,) = (r for r in plan.regions if r.kind.name == "image_convolution")
+    assert region.outputs[0].name == "v"
+
+
+def test_a_transposed_image_that_others_read_is_read_as_nhwc() -> None:
+    model = dataclasses.replace(STEM, appended=0).model()
+    model.graph.node.append(helper.make_node("Relu", ["t_nhwc"], ["z"]))
+    model.graph.output.append(helper.make_tensor_value_info("z", onnx.TensorProto.FLOAT16, None))
+    plan = fuse(ir.serde.deserialize_model(model))
+    (region,) = (r for r in plan.regions if r.kind.name == "image_convolution")
+    assert region.inputs[0].name == "t_nhwc"
+
+
+@pytest.mark.parametrize("channels", [1, 3, 4])
+def test_what_the_layout_pass_writes(channels: int, tmp_path) -> None:  # type: ignore[no-untyped-def]
+    """A stem of an NCHW image, its Transpose and Pad included, is one region."""
+    weight = np.random.default_rng(0).standard_normal((16, channels, 7, 7)).astype(np.float16)
+    body = [
+        helper.make_node("Conv", ["x", "w"], ["v"], strides=[2, 2], pads=[3] * 4),
+        helper.make_node("Relu", ["v"], ["r"]),
+        helper.make_node("MaxPool", ["r"], ["y"], kernel_shape=[3, 3], strides=[2, 2], pads=[1] * 4),
+    ]
+    infos = [helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT16, ["N", channels, 64, 64])]
+    results = [helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT16, None)]
+    graph = helper.make_graph(body, "g", infos, results, [onnx.numpy_helper.from_array(weight, "w")])
+    source = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=9)
+    model = normalize.normalize(ir.from_proto(source)).model
+    rewrite.rewrite(model, tmp_path)
+    (stem,) = (r for r in fuse(model).regions if r.kind.name == "image_convolution")
+    ops = [n.op_type for n in stem.nodes]
+    assert ops.count("Relu") == 1 and ops.count("Pad") == (channels == 3)
+    if channels > 1:  # of one channel, both layouts are the same memory
+        assert stem.inputs[0].name == "x"

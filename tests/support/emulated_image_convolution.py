@@ -1,0 +1,150 @@
+"""Image convolutions on the CPU: launches as the library would make them, and the device code run by g++."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+import subprocess
+import tempfile
+from pathlib import Path
+
+import numpy as np
+
+from onnxopt.codegen import generate
+from onnxopt.fusion.region import Kernel
+from tests.support import emulated
+from tests.support.depthwise_models import numpy_dtype
+from tests.support.image_convolution_models import Case, fused
+
+REPOSITORY = Path(__file__).parents[2]
+_SOURCES = (
+    "cuda/image_convolution_variant", "kernel_file/depthwise", "kernel_file/fields", "kernel_file/image_convolution",
+    "kernel_file/indexing", "kernel_file/pointwise", "kernel_file/window", "program/dtype", "program/indexing",
+    "program/pointwise", "program/shape", "program/window",
+)  # fmt: skip
+_HOPPER = 227 << 10  # bytes of shared memory of a block
+_RESIDENT = 7  # blocks, so that each has several tiles
+
+
+@functools.cache
+def _program() -> tempfile.TemporaryDirectory[str]:
+    """The folder of the program of emulation/image_convolution_launches.cc."""
+    folder: tempfile.TemporaryDirectory[str] = tempfile.TemporaryDirectory()
+    custom_ops, dependencies = REPOSITORY / "custom_ops", REPOSITORY / "build" / "deps"
+    subprocess.run([custom_ops / "fetch_headers.sh", dependencies], check=True, capture_output=True)
+    include = dependencies / "include"
+    folders = (include, include / "onnxruntime", custom_ops, REPOSITORY / "cuda_kernels")
+    command = ["g++", "-std=c++17", "-O0", "-DORT_API_MANUAL_INIT", "-DJSON_USE_IMPLICIT_CONVERSIONS=0"]
+    command += [f"-I{p}" for p in folders] + ["-o", str(Path(folder.name) / "launches")]
+    command += [str(Path(__file__).with_name("emulation") / "image_convolution_launches.cc")]
+    subprocess.run([*command, *(str(custom_ops / f"{name}.cc") for name in _SOURCES)], check=True)
+    return folder
+
+
+@dataclasses.dataclass(frozen=True)
+class Launch:
+    """Blocks of a launch, 0 where the entry point does not fit, and the numbers of its parameters behind y."""
+
+    blocks: int
+    numbers: tuple[int, ...]
+
+    @property
+    def plain(self) -> int:
+        return self.numbers[8]
+
+
+def launches(
+    kernel: Kernel, case: Case, resident: int = _RESIDENT, aligned: int = 256, shared: int = _HOPPER
+) -> tuple[int, list[Launch]]:
+    """The entry point that the library chooses for a call, and the launch of each."""
+    row = {**kernel.program.to_json(), "variants": [dataclasses.asdict(v) for v in kernel.variants]}
+    n, _, h, w = case.x
+    with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
+        file.write(json.dumps(row))
+        file.flush()
+        command = [Path(_program().name) / "launches", file.name, *map(str, (n, h, w, resident, aligned, shared))]
+        done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode:
+        raise ValueError(done.stdout)
+    first, *rows = done.stdout.splitlines()
+    numbers = [tuple(map(int, r.split())) for r in rows]
+    return int(first), [Launch(n[0], n[1:]) for n in numbers]
+
+
+_MAIN = """
+#include "matrix_words.h"
+%(source)s
+using namespace onnxopt;
+int main() {
+%(calls)s
+}
+"""
+_CALL = """
+  {
+    %(reads)s
+    std::vector<unsigned short> y(%(count)d + 1);
+    %(runs)s
+  }
+"""
+_RUN = """
+    std::memset(y.data(), 0xff, y.size() * sizeof(y[0]));
+    {
+      ImageConvolutionParams p{{%(inputs)s}, y.data() + %(shift)d, %(numbers)s, {%(of_row)s}, {%(of_image)s}};
+      emulation::launch(%(blocks)d, %(threads)d, [&] { %(symbol)s(p); });
+      emulation::write("%(file)s", y);
+    }
+"""
+
+
+def results(
+    folder: Path, cases: list[Case], every: bool = False, aligned: int = 256
+) -> dict[tuple[Case, str], tuple[np.ndarray, np.ndarray]]:  # fmt: skip
+    """For every case and entry point: what the kernel writes, and the result in float64.
+
+    every: also with the entry points that `tune` measures. aligned: of the result, 2 or more.
+    """
+    calls, kernels, wanted = [], {}, {}
+    for number, case in enumerate(cases):
+        (kernel,) = fused(case).kernels
+        if every:
+            others = tuple(kernel.kind.alternatives(kernel))
+            kernel = dataclasses.replace(kernel, variants=(*kernel.variants, *others))
+        kernels[kernel.name] = kernel
+        feeds = case.feeds()
+        expected = case.expected(feeds)
+        calls.append(_call(folder, number, case, kernel, feeds, expected.size, aligned))
+        for k, variant in enumerate(kernel.variants):
+            wanted[case, variant.symbol] = (folder / f"y{number}_{k}", expected)
+    source = generate.generate(list(kernels.values()))
+    emulated.run(folder, _MAIN % {"source": source, "calls": "".join(calls)})
+    shift = int(aligned < 16)
+    return {
+        key: (np.fromfile(file, numpy_dtype(key[0].dtype))[shift:][: expected.size].reshape(expected.shape), expected)
+        for key, (file, expected) in wanted.items()
+    }
+
+
+def _call(
+    folder: Path, number: int, case: Case, kernel: Kernel, feeds: dict[str, np.ndarray], count: int, aligned: int
+) -> str:  # fmt: skip
+    (region,) = fused(case).plan.regions
+    constants, stored = case.constants(), numpy_dtype(case.dtype)
+    reads, names = [], []
+    for k, value in enumerate(region.inputs):
+        array = feeds[value.name] if value.name in feeds else constants[str(value.name)].astype(stored)
+        array.tofile(folder / f"x{number}_{k}")
+        reads.append(f'auto x{k} = emulation::read<unsigned short>("x{number}_{k}", {array.size});')
+        names.append(f"x{k}.data()")
+    runs = []
+    for k, launch in enumerate(launches(kernel, case, aligned=aligned)[1]):
+        assert launch.blocks
+        text = [str(n) for n in launch.numbers]
+        runs.append(
+            _RUN % {
+                "inputs": ", ".join(names), "shift": int(aligned < 16), "numbers": ", ".join(text[:9]),
+                "of_row": ", ".join(text[9:12]), "of_image": ", ".join(text[12:15]), "blocks": launch.blocks,
+                "threads": kernel.variants[k].threads, "symbol": kernel.variants[k].symbol, "file": f"y{number}_{k}",
+            }
+        )  # fmt: skip
+    return _CALL % {"reads": "\n    ".join(reads), "count": count, "runs": "".join(runs)}
