@@ -96,9 +96,13 @@ def microseconds_in_graph(
 ) -> float:
     """Median time of one run inside one CUDA graph that calls `runs` in turn, at least `at_least` calls in all.
 
-    Everything must launch on `stream` and synchronize nowhere.
+    Everything must launch on `stream` and synchronize nowhere. The first run begins after all work that the GPU was
+    given before.
     """
     rounds = -(-at_least // len(runs))
+    # torch's streams do not wait for the default one, whose pending kernels may still read memory that was freed, and
+    # that tensors of these runs took over; or they have yet to write what these runs read.
+    torch.cuda.synchronize()
     with torch.cuda.stream(stream):
         for _ in range(2):
             for run in runs:

@@ -1,13 +1,16 @@
-"""The benchmarks: all are listed and can be run by name, and the peers on the GPU are timed as they should be."""
+"""The benchmarks: all are listed and can be run by name, and what runs on the GPU is timed as it should be."""
 
 from __future__ import annotations
 
 import argparse
 import ast
+import contextlib
 import json
 import subprocess
 import sys
 import threading
+import types
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +21,7 @@ from onnx import helper
 
 from benchmarks.__main__ import main, summaries
 from benchmarks.gpu import peers
-from benchmarks.support import skeletons, torch_peers
+from benchmarks.support import gpu_timing, skeletons, torch_peers
 from tests.support.hostile_building import model_of, value
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -95,6 +98,76 @@ def test_imports_of_our_own_modules_name_what_is_there() -> None:
     ]
     assert len(parsed) > 200
     assert wrong == []
+
+
+# --- timing ----------------------------------------------------------------------------------------------------------
+
+
+class _FakeCuda:
+    """torch.cuda of a GPU that begins with the default stream's work when it is waited for, and with other work at
+    once. Graphs hold one list of what was launched while they were captured."""
+
+    def __init__(self) -> None:
+        self.pending: list[Callable[[], object]] = []
+        self.captured: list[Callable[[], object]] | None = None
+
+    def launch(self, work: Callable[[], object]) -> None:
+        """On a stream other than the default one."""
+        if self.captured is None:
+            work()
+        else:
+            self.captured.append(work)
+
+    def synchronize(self) -> None:
+        while self.pending:
+            self.pending.pop(0)()
+
+    def stream(self, _stream: object) -> contextlib.AbstractContextManager[None]:
+        return contextlib.nullcontext()
+
+    def CUDAGraph(self) -> types.SimpleNamespace:
+        launched: list[Callable[[], object]] = []
+        return types.SimpleNamespace(launched=launched, replay=lambda: [work() for work in launched])
+
+    @contextlib.contextmanager
+    def graph(self, graph: types.SimpleNamespace, **_options: object) -> Iterator[None]:
+        self.synchronize()  # as torch does
+        self.captured = graph.launched
+        yield
+        self.captured = None
+
+    def Event(self, **_options: object) -> types.SimpleNamespace:
+        return types.SimpleNamespace(
+            record=lambda _stream: None, synchronize=lambda: None, elapsed_time=lambda _end: 0.006
+        )
+
+
+def test_timed_runs_wait_for_what_the_gpu_has_yet_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Such as a reference whose memory, freed by then, the timed runs write to."""
+    cuda = _FakeCuda()
+    monkeypatch.setattr(torch, "cuda", cuda)
+    memory, reference = [1], []
+    cuda.pending.append(lambda: reference.append(memory[0]))
+
+    def run() -> None:
+        cuda.launch(lambda: memory.__setitem__(0, memory[0] + 1))
+
+    stream: Any = types.SimpleNamespace(synchronize=lambda: None)
+    assert gpu_timing.microseconds_in_graph([run], stream, at_least=3, replays=2) == 2.0
+    assert reference == [1]
+    assert memory == [1 + 2 + 5 * 3]  # twice, and three replays of three runs before the two that are timed
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="this build of torch has no CUDA")
+def test_timed_runs_wait_for_the_default_stream() -> None:
+    x, total = (torch.zeros(1 << 16, device="cuda") for _ in range(2))
+    stream = torch.cuda.Stream()
+    torch.cuda.synchronize()
+    torch.cuda._sleep(500_000_000)  # clock cycles
+    x.fill_(1.0)
+    gpu_timing.microseconds_in_graph([lambda: total.add_(x)], stream, at_least=1, replays=1)
+    assert total.unique().tolist() == [6.0]
 
 
 # --- peers -----------------------------------------------------------------------------------------------------------
