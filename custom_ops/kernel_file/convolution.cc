@@ -1,7 +1,11 @@
 #include "kernel_file/convolution.h"
 
+#include <algorithm>
+#include <cmath>
+#include <iterator>
 #include <limits>
 #include <string>
+#include <utility>
 
 #include "kernel_file/window.h"
 
@@ -10,12 +14,42 @@ namespace {
 
 constexpr std::uint64_t kMostGroups = std::numeric_limits<std::int32_t>::max();
 
-ConvolutionActivation ReadActivation(const JsonReader& json) {
-  const std::string text = json.Text();
-  if (text == "none") return ConvolutionActivation::kNone;
-  if (text == "relu") return ConvolutionActivation::kRelu;
-  if (text == "silu") return ConvolutionActivation::kSilu;
-  json.Fail("is \"" + text + "\", not none, relu or silu");
+void ReadActivation(const JsonReader& json, Convolution* convolution) {
+  constexpr std::pair<const char*, ConvolutionActivation> kNames[] = {
+      {"none", ConvolutionActivation::kNone},           {"relu", ConvolutionActivation::kRelu},
+      {"silu", ConvolutionActivation::kSilu},           {"clip", ConvolutionActivation::kClip},
+      {"leaky_relu", ConvolutionActivation::kLeakyRelu}, {"hardswish", ConvolutionActivation::kHardSwish}};
+  const std::string text = json["activation"].Text();
+  const auto* const found =
+      std::find_if(std::begin(kNames), std::end(kNames), [&](const auto& name) { return text == name.first; });
+  if (found == std::end(kNames)) {
+    json["activation"].Fail("is \"" + text + "\", not none, relu, silu, clip, leaky_relu or hardswish");
+  }
+  convolution->activation = found->second;
+  const JsonReader value = json["activation_value"];
+  if (!value.value().is_number()) value.Fail("is not a number");
+  convolution->activation_value = value.value().get<float>();
+  const bool clips = found->second == ConvolutionActivation::kClip;
+  const bool has_value = clips || found->second == ConvolutionActivation::kLeakyRelu;
+  if (!std::isfinite(convolution->activation_value)) value.Fail("is not finite");
+  if (clips && convolution->activation_value <= 0) value.Fail("is no upper bound above 0");
+  if (!has_value && convolution->activation_value != 0) value.Fail("is not 0 beside " + text);
+}
+
+void ReadTransposed(const JsonReader& json, Convolution* convolution) {
+  convolution->transposed = json["transposed"].Flag();
+  std::size_t count = 0;
+  json["output_padding"].Each([&](const JsonReader& number) {
+    if (count == 2) number.Fail("is a third number");
+    const std::int64_t stride = convolution->window.strides[count];
+    const std::int64_t most = convolution->transposed ? stride - 1 : 0;
+    convolution->output_padding[count++] =
+        static_cast<std::int64_t>(number.Number(0, static_cast<std::uint64_t>(most)));
+  });
+  if (count != 2) json["output_padding"].Fail("has " + std::to_string(count) + " numbers, not 2");
+  if (convolution->transposed && convolution->window.auto_pad != AutoPad::kNotSet) {
+    json["transposed"].Fail("is set beside auto_pad");
+  }
 }
 
 void ReadOperands(const JsonReader& json, std::size_t inputs, Convolution* convolution) {
@@ -43,7 +77,8 @@ Convolution ReadConvolution(const JsonReader& json, const std::vector<Dtype>& in
   Convolution convolution;
   convolution.window = ReadWindow(json["window"]);
   convolution.group = static_cast<std::int64_t>(json["group"].Number(1, kMostGroups));
-  convolution.activation = ReadActivation(json["activation"]);
+  ReadActivation(json, &convolution);
+  ReadTransposed(json, &convolution);
   convolution.residual_last = json["residual_last"].Flag();
   ReadOperands(json, inputs.size(), &convolution);
   if (convolution.residual_last && !convolution.residual) json["residual_last"].Fail("is set without a residual");

@@ -88,8 +88,7 @@ void ConvolutionCudaKernel::Prepare(const OrtKernelInfo* info) {
   } catch (const Error&) {
     return;  // the run says so, where there is one
   }
-  // cuDNN compiles a kernel for this activation; for others it has one.
-  if (convolution_.activation == ConvolutionActivation::kSilu) {
+  if (problem.Compiles()) {
     pending_ = PendingConvolution::Start([this, context, problem] {
       driver_.Check(driver_.cuCtxSetCurrent(context), "cannot enter the CUDA context");
       return Build(context, problem);
@@ -131,9 +130,10 @@ void ConvolutionCudaKernel::FillFromNothing(const Call& call) const {
   const std::size_t bytes = call.problem.sizes.output().count() * Size(convolution_.dtype);
   driver_.Check(driver_.cuMemsetD8Async(reinterpret_cast<std::uintptr_t>(call.at.y), 0, bytes, call.stream),
                 "cannot clear the result of a convolution");
+  void* const scratch = ScratchOf(call, EpilogueScratch(call.problem));
   ConvolutionHandle& handle = HandleOf(api_, call.context, call.stream);
   const std::lock_guard<std::mutex> using_handle(handle.mutex);
-  RunEpilogue(api_, handle.raw, call.problem, call.at);
+  RunEpilogue(api_, handle.raw, call.problem, call.at, scratch);
 }
 
 ConvolutionCudaKernel::Ready ConvolutionCudaKernel::PlanFor(const Call& call) const {

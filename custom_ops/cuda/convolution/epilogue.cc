@@ -45,10 +45,11 @@ class Tensor {
 
 class ActivationOf {
  public:
-  ActivationOf(const cudnn::Api& api, ConvolutionActivation activation) : api_(api) {
+  // limit: the upper bound of a clipped ReLU.
+  ActivationOf(const cudnn::Api& api, int mode, float limit = 0) : api_(api) {
     api.Check(api.cudnnCreateActivationDescriptor(&raw_), "cuDNN makes no activation");
-    const int mode = activation == ConvolutionActivation::kSilu ? cudnn::kActivationSwish : cudnn::kActivationRelu;
-    const cudnn::Status status = api.cudnnSetActivationDescriptor(raw_, mode, cudnn::kPropagatesNan, 0);
+    const cudnn::Status status =
+        api.cudnnSetActivationDescriptor(raw_, mode, cudnn::kPropagatesNan, static_cast<double>(limit));
     if (status != cudnn::kSuccess) api.cudnnDestroyActivationDescriptor(raw_);
     api.Check(status, "cuDNN does not take an activation");
   }
@@ -56,17 +57,87 @@ class ActivationOf {
   ActivationOf& operator=(const ActivationOf&) = delete;
   ~ActivationOf() { api_.cudnnDestroyActivationDescriptor(raw_); }
 
-  cudnn::ActivationDescriptor raw() const { return raw_; }
+  // data = scale * activation(data) + kept * data
+  void Run(cudnn::Handle handle, const Tensor& tensor, void* data, float scale = kOne, float kept = kZero) const {
+    const cudnn::Status status =
+        api_.cudnnActivationForward(handle, raw_, &scale, tensor.raw(), data, &kept, tensor.raw(), data);
+    api_.Check(status, "cuDNN does not activate the result of a convolution");
+  }
 
  private:
   const cudnn::Api& api_;
   cudnn::ActivationDescriptor raw_ = nullptr;
 };
 
+class Product {
+ public:
+  explicit Product(const cudnn::Api& api) : api_(api) {
+    api.Check(api.cudnnCreateOpTensorDescriptor(&raw_), "cuDNN makes no product");
+    const cudnn::Status status =
+        api.cudnnSetOpTensorDescriptor(raw_, cudnn::kOpTensorMultiply, cudnn::kFloat, cudnn::kPropagatesNan);
+    if (status != cudnn::kSuccess) api.cudnnDestroyOpTensorDescriptor(raw_);
+    api.Check(status, "cuDNN does not take a product");
+  }
+  Product(const Product&) = delete;
+  Product& operator=(const Product&) = delete;
+  ~Product() { api_.cudnnDestroyOpTensorDescriptor(raw_); }
+
+  // data = data * factor, element by element
+  void Run(cudnn::Handle handle, const Tensor& tensor, void* data, const void* factor) const {
+    const cudnn::Status status = api_.cudnnOpTensor(handle, raw_, &kOne, tensor.raw(), data, &kOne, tensor.raw(),
+                                                    factor, &kZero, tensor.raw(), data);
+    api_.Check(status, "cuDNN does not multiply the result of a convolution");
+  }
+
+ private:
+  const cudnn::Api& api_;
+  cudnn::OpTensorDescriptor raw_ = nullptr;
+};
+
+// gate = clip(y / 6 + 1 / 2) to 0 to 1; y = y * gate
+void RunHardSwish(const cudnn::Api& api, cudnn::Handle handle, Dtype dtype, const Tensor& tensor, void* y, void* gate) {
+  constexpr std::uint16_t kFloat16Half = 0x3800;
+  constexpr std::uint16_t kBfloat16Half = 0x3F00;
+  constexpr float kHalf = 0.5F;
+  constexpr float kSixth = 1.0F / 6;
+  const void* half = &kHalf;
+  if (dtype == Dtype::kFloat16) half = &kFloat16Half;
+  if (dtype == Dtype::kBfloat16) half = &kBfloat16Half;
+  api.Check(api.cudnnSetTensor(handle, tensor.raw(), gate, half), "cuDNN does not set a tensor");
+  api.Check(api.cudnnAddTensor(handle, &kSixth, tensor.raw(), y, &kOne, tensor.raw(), gate),
+            "cuDNN does not scale the result of a convolution");
+  ActivationOf(api, cudnn::kActivationClippedRelu, kOne).Run(handle, tensor, gate);
+  Product(api).Run(handle, tensor, y, gate);
+}
+
+void Activate(const cudnn::Api& api, cudnn::Handle handle, const Convolution& convolution, const Tensor& tensor,
+              void* y, void* scratch) {
+  const float value = convolution.activation_value;
+  switch (convolution.activation) {
+    case ConvolutionActivation::kNone:
+      return;
+    case ConvolutionActivation::kRelu:
+      return ActivationOf(api, cudnn::kActivationRelu).Run(handle, tensor, y);
+    case ConvolutionActivation::kSilu:
+      return ActivationOf(api, cudnn::kActivationSwish).Run(handle, tensor, y);
+    case ConvolutionActivation::kClip:
+      return ActivationOf(api, cudnn::kActivationClippedRelu, value).Run(handle, tensor, y);
+    case ConvolutionActivation::kLeakyRelu:
+      return ActivationOf(api, cudnn::kActivationRelu).Run(handle, tensor, y, kOne - value, value);
+    case ConvolutionActivation::kHardSwish:
+      return RunHardSwish(api, handle, convolution.dtype, tensor, y, scratch);
+  }
+}
+
 }  // namespace
 
+std::int64_t EpilogueScratch(const ConvolutionProblem& problem) {
+  if (problem.convolution.activation != ConvolutionActivation::kHardSwish) return 0;
+  return static_cast<std::int64_t>(problem.sizes.output().count() * Size(problem.convolution.dtype));
+}
+
 void RunEpilogue(const cudnn::Api& api, cudnn::Handle handle, const ConvolutionProblem& problem,
-                 const ConvolutionPointers& at) {
+                 const ConvolutionPointers& at, void* scratch) {
   const Convolution& convolution = problem.convolution;
   const ConvolutionSizes& s = problem.sizes;
   const Tensor y(api, convolution.dtype, s.n, s.output_h, s.output_w, s.k);
@@ -76,12 +147,7 @@ void RunEpilogue(const cudnn::Api& api, cudnn::Handle handle, const ConvolutionP
   };
   if (at.bias != nullptr) add(Tensor(api, convolution.dtype, 1, 1, 1, s.k), at.bias);
   if (at.residual != nullptr && !convolution.residual_last) add(y, at.residual);
-  if (convolution.activation != ConvolutionActivation::kNone) {
-    const ActivationOf activation(api, convolution.activation);
-    const cudnn::Status status =
-        api.cudnnActivationForward(handle, activation.raw(), &kOne, y.raw(), at.y, &kZero, y.raw(), at.y);
-    api.Check(status, "cuDNN does not activate the result of a convolution");
-  }
+  Activate(api, handle, convolution, y, at.y, scratch);
   if (at.residual != nullptr && convolution.residual_last) add(y, at.residual);
 }
 

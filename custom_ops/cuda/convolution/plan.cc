@@ -83,6 +83,10 @@ void EnginePlan::Execute(cudnn::Handle handle, const ConvolutionPointers& at, vo
   add(Operand::kY, at.y);
   add(Operand::kBias, at.bias);
   add(Operand::kResidual, at.residual);
+  for (const Scalar& scalar : graph_->scalars) {
+    ids.push_back(scalar.id);
+    pointers.push_back(const_cast<float*>(&scalar.value));
+  }
   Descriptor pack(*api_, cudnn::kVariantPack);
   pack.Set(Name::kPackIds, Type::kInt64, ids);
   pack.Set(Name::kPackPointers, Type::kPointer, pointers);

@@ -1,5 +1,6 @@
 #include "cuda/convolution/plans.h"
 
+#include <algorithm>
 #include <map>
 
 #include "cuda/convolution/epilogue.h"
@@ -37,7 +38,10 @@ std::shared_ptr<const ReadyConvolution> Build(const cudnn::Api& api, cudnn::Hand
     std::optional<EnginePlan> plan = RevivedPlan(api, handle, problem, *measured);
     if (plan) return std::make_shared<const ReadyConvolution>(problem, std::move(*plan), false);
   }
-  std::vector<EnginePlan> plans = OfferedPlans(api, handle, problem, 1, preference);
+  std::vector<EnginePlan> plans;
+  // Where shapes come and go, passes over the result cost less than a kernel that is compiled for each of them.
+  const bool splits = preference == Preference::kSoonest && problem.Compiles();
+  if (!splits) plans = OfferedPlans(api, handle, problem, 1, preference);
   if (!plans.empty()) return std::make_shared<const ReadyConvolution>(problem, std::move(plans[0]), false);
   plans = OfferedPlans(api, handle, problem.Bare(), 1, preference);
   if (!plans.empty()) return std::make_shared<const ReadyConvolution>(problem, std::move(plans[0]), true);
@@ -53,7 +57,11 @@ void ReadyConvolution::Run(const cudnn::Api& api, cudnn::Handle handle, const Co
   const std::lock_guard<std::mutex> lock(mutex_);
   if (!bare_) return plan_.Execute(handle, at, workspace);
   plan_.Execute(handle, {at.x, at.w, nullptr, nullptr, at.y}, workspace);
-  RunEpilogue(api, handle, problem_, at);
+  RunEpilogue(api, handle, problem_, at, workspace);
+}
+
+std::int64_t ReadyConvolution::workspace() const {
+  return std::max(plan_.workspace(), bare_ ? EpilogueScratch(problem_) : 0);
 }
 
 std::shared_ptr<const ReadyConvolution> ReadyFor(const cudnn::Api& api, Context context,

@@ -16,7 +16,8 @@ class ReadyConvolution {
   ReadyConvolution(const ConvolutionProblem& problem, EnginePlan plan, bool bare)
       : problem_(problem), plan_(std::move(plan)), bare_(bare) {}
 
-  std::int64_t workspace() const { return plan_.workspace(); }
+  // Bytes.
+  std::int64_t workspace() const;
 
   // Enqueues it on the handle's stream; the handle is locked by the caller. Thread-safe.
   void Run(const cudnn::Api& api, cudnn::Handle handle, const ConvolutionPointers& at, void* workspace) const;
