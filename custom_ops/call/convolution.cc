@@ -70,7 +70,8 @@ ConvolutionSizes MakeConvolution(const Convolution& convolution, const Shape* in
   }
   const Slide down = OutputAlong(convolution, 0, x.dims[1]);
   const Slide across = OutputAlong(convolution, 1, x.dims[2]);
-  if (std::max(down.output, across.output) > kMostExtent) Misfit(convolution, inputs, "a dim of the result is above 2^31");
+  if (std::max(down.output, across.output) > kMostExtent)
+    Misfit(convolution, inputs, "a dim of the result is above 2^31");
   if (down.output < 1 || across.output < 1) {
     Misfit(convolution, inputs, "Invalid input shape, the kernel is larger than the padded input");
   }

@@ -23,7 +23,8 @@ void InferShapes(const Convolution& convolution, OrtShapeInferContext* context) 
   const auto& w = inputs[convolution.w];
   if (!x || !w || x->size() != 4) return;
   Dim channels = (*w)[0];
-  if (convolution.transposed) channels = w->size() == 4 ? Times((*w)[3], {convolution.group, ""}) : Dim{-1, FreshDimName()};
+  if (convolution.transposed)
+    channels = w->size() == 4 ? Times((*w)[3], {convolution.group, ""}) : Dim{-1, FreshDimName()};
   SetOutputDims(context, 0, convolution.dtype,
                 {(*x)[0], Along(convolution, 0, (*x)[1]), Along(convolution, 1, (*x)[2]), channels});
 }

@@ -15,10 +15,12 @@ namespace {
 constexpr std::uint64_t kMostGroups = std::numeric_limits<std::int32_t>::max();
 
 void ReadActivation(const JsonReader& json, Convolution* convolution) {
-  constexpr std::pair<const char*, ConvolutionActivation> kNames[] = {
-      {"none", ConvolutionActivation::kNone},           {"relu", ConvolutionActivation::kRelu},
-      {"silu", ConvolutionActivation::kSilu},           {"clip", ConvolutionActivation::kClip},
-      {"leaky_relu", ConvolutionActivation::kLeakyRelu}, {"hardswish", ConvolutionActivation::kHardSwish}};
+  constexpr std::pair<const char*, ConvolutionActivation> kNames[] = {{"none", ConvolutionActivation::kNone},
+                                                                      {"relu", ConvolutionActivation::kRelu},
+                                                                      {"silu", ConvolutionActivation::kSilu},
+                                                                      {"clip", ConvolutionActivation::kClip},
+                                                                      {"leaky_relu", ConvolutionActivation::kLeakyRelu},
+                                                                      {"hardswish", ConvolutionActivation::kHardSwish}};
   const std::string text = json["activation"].Text();
   const auto* const found =
       std::find_if(std::begin(kNames), std::end(kNames), [&](const auto& name) { return text == name.first; });

@@ -5,8 +5,8 @@
 Pools have the same form.
 
 A constant weight lies in the order that kernels read, and a Transpose or a Reshape turns it into Conv's own order:
-[K, R, S, C / group] for most convolutions, [R, S, 1, K] for depthwise ones, [K, C] for 1x1 ones. That of a ConvTranspose
-lies as [C, R, S, K / group].
+[K, R, S, C / group] for most convolutions, [R, S, 1, K] for depthwise ones, [K, C] for 1x1 ones,
+[C, R, S, K / group] for a ConvTranspose.
 """
 
 from __future__ import annotations

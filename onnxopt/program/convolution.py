@@ -2,8 +2,8 @@
 
     y = activation(conv(x, w) + bias + residual)      residual_last: activation(conv(x, w) + bias) + residual
 
-conv is Conv or ConvTranspose. Activations: relu; silu, v / (1 + exp(-v)); clip, of v from 0 to a bound; leaky_relu, v or
-a slope times v where v is below 0; hardswish, v * clip(v / 6 + 1 / 2) to 0 to 1.
+conv is Conv or ConvTranspose. Activations: relu; silu, v / (1 + exp(-v)); clip, v between 0 and a bound; leaky_relu,
+v or a slope times v where v is below 0; hardswish, v times v / 6 + 1 / 2 between 0 and 1.
 
 Sums are float32 for every dtype. float32 convolutions use TF32 where ONNX Runtime's own ones do (provider option
 use_tf32, on by default). The C++ side is custom_ops/program/convolution.h.
@@ -66,7 +66,7 @@ class Convolution:
             raise ValueError("residual_last without a residual")
         self.window.verify()
         padded = zip(self.output_padding, self.window.strides, strict=True)
-        if not self.transposed and any(self.output_padding) or any(not 0 <= p < stride for p, stride in padded):
+        if (not self.transposed and any(self.output_padding)) or any(not 0 <= p < stride for p, stride in padded):
             raise ValueError(f"output_padding: {self.output_padding} is not below the strides of a ConvTranspose")
         if self.transposed and self.window.auto_pad != "NOTSET":
             raise ValueError(f"auto_pad: {self.window.auto_pad} beside transposed")

@@ -16,7 +16,7 @@ from onnx import helper
 from onnxopt.program.convolution import Convolution
 from onnxopt.program.window import Window
 from tests.support import custom_ops_artifact as artifact
-from tests.support.convolution_graphs import Layer
+from tests.support.convolution_graphs import SLOPE, Layer
 from tests.support.fusing import fuse, outline
 
 pytestmark = pytest.mark.usefixtures("library")
@@ -36,6 +36,15 @@ LAYERS = (
     Layer(c=33, k=7, n=1, h=3, w=3, pads=(2, 2, 2, 2), residual="before", activation="relu"),
     Layer(c=64, k=64, pads=SAME, activation="silu"),
     Layer(c=64, k=64, group=2, pads=SAME, activation="silu", residual="last"),
+    Layer(c=64, k=64, pads=SAME, activation="clip"),
+    Layer(c=64, k=64, pads=SAME, activation="leaky_relu", residual="last"),
+    Layer(c=64, k=64, pads=SAME, activation="hardswish"),
+    Layer(kernel=(2, 2), strides=(2, 2), transposed=True, activation="relu"),
+    Layer(kernel=(4, 4), strides=(2, 2), pads=SAME, transposed=True, residual="before", activation="relu"),
+    Layer(kernel=(3, 2), strides=(2, 3), pads=(1, 0, 0, 1), output_padding=(1, 2), transposed=True, bias=False),
+    Layer(kernel=(3, 3), dilations=(2, 1), strides=(3, 1), group=4, transposed=True),
+    Layer(kernel=(1, 1), transposed=True),
+    Layer(c=64, k=64, kernel=(2, 2), strides=(2, 2), transposed=True, activation="hardswish"),
 )
 
 
@@ -46,6 +55,8 @@ def meaning(layer: Layer) -> Convolution:
         window=Window(layer.kernel, layer.strides, layer.dilations, layer.pads, layer.auto_pad), group=layer.group,
         bias=2 if layer.bias else None, residual=count - 1 if layer.residual else None,
         residual_last=layer.residual == "last", activation=layer.activation or "none",
+        activation_value={"clip": 6.0, "leaky_relu": SLOPE}.get(layer.activation, 0.0), transposed=layer.transposed,
+        output_padding=layer.output_padding,
     )  # fmt: skip
 
 
@@ -72,7 +83,7 @@ def session(folder: Path, convolution: Convolution, shapes: list[list[Any]]) -> 
 def arrays(layer: Layer) -> list[np.ndarray]:
     weight, bias = layer.weights()
     feeds = layer.feeds()
-    matrix = layer.kernel == (1, 1) and layer.group == 1
+    matrix = layer.kernel == (1, 1) and layer.group == 1 and not layer.transposed
     given = [feeds["x"], weight.reshape(layer.k, -1) if matrix else weight]
     given += [bias] if layer.bias else []
     given += [feeds["residual"]] if layer.residual else []
@@ -141,7 +152,17 @@ WINDOW = {"kernel": [3, 3], "strides": [1, 1], "dilations": [1, 1], "pads": [0, 
         ({"window": {**WINDOW, "auto_pad": "SAME"}}, 'window.auto_pad is "SAME"'),
         ({"window": {**WINDOW, "auto_pad": "VALID", "pads": [1, 0, 0, 0]}}, "are not zeros beside auto_pad"),
         ({"group": 0}, "group is not an integer from 1"),
-        ({"activation": "gelu"}, 'activation is "gelu", not none, relu or silu'),
+        ({"activation": "gelu"}, 'activation is "gelu", not none, relu, silu, clip, leaky_relu or hardswish'),
+        ({"activation": "clip"}, "activation_value is no upper bound above 0"),
+        ({"activation": "clip", "activation_value": "6"}, "activation_value is not a number"),
+        ({"activation": "leaky_relu", "activation_value": 1e39}, "activation_value is not finite"),
+        ({"activation_value": 1}, "activation_value is not 0 beside none"),
+        ({"output_padding": [1, 0]}, "output_padding[0] is not an integer from 0 to 0"),
+        ({"output_padding": [0]}, "output_padding has 1 numbers, not 2"),
+        ({"output_padding": [0, 0, 0]}, "output_padding[2] is a third number"),
+        ({"transposed": True, "output_padding": [0, 1]}, "output_padding[1] is not an integer from 0 to 0"),
+        ({"transposed": True, "window": {**WINDOW, "auto_pad": "VALID"}}, "transposed is set beside auto_pad"),
+        ({"transposed": 1}, "transposed is not"),
         ({"x": 3}, "x is not an integer from 0 to 2"),
         ({"bias": 1}, "inputs has an input 2 that nothing reads"),
         ({"residual_last": True}, "residual_last is set without a residual"),

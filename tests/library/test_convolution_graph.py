@@ -6,8 +6,10 @@ A stand-in for libcudnn.so.9 writes down every call (tests/support/fake_cudnn.py
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +23,9 @@ from tests.support.fake_cudnn import Log
 POINTWISE, CONVOLUTION, PLAN, FORWARD, OPERATION, GRAPH, PACK, TENSOR = 0, 1, 5, 10, 13, 15, 16, 17
 X, W, Y, BIAS, RESIDUAL = 1, 2, 3, 4, 5
 HALF, FLOAT, BFLOAT16 = 2, 0, 9
-ADD, RELU, SWISH = 0, 100, 106
+ADD, MULTIPLY, MINIMUM, RELU, SWISH = 0, 1, 2, 100, 106
+BACKWARD_DATA = 12
+FIRST_SCALAR = 200
 COMPILER = shutil.which("g++")
 pytestmark = pytest.mark.skipif(COMPILER is None, reason="no g++")
 
@@ -130,6 +134,12 @@ def test_a_matrix_is_a_weight_of_1x1(program: Path, tmp_path: Path) -> None:
         ({"bias": 2, "residual": 3, "activation": "silu", "residual_last": True},
          [(ADD, BIAS), (SWISH, None), (ADD, RESIDUAL)]),
         ({"bias": 2, "activation": "silu"}, [(ADD, BIAS), (SWISH, None)]),
+        ({"bias": 2, "activation": "clip", "activation_value": 6.0},
+         [(ADD, BIAS), (RELU, None), (MINIMUM, FIRST_SCALAR)]),
+        ({"bias": 2, "residual": 3, "activation": "leaky_relu", "activation_value": 0.125, "residual_last": True},
+         [(ADD, BIAS), (RELU, None), (ADD, RESIDUAL)]),
+        ({"residual": 2, "activation": "hardswish"},
+         [(ADD, RESIDUAL), (MULTIPLY, FIRST_SCALAR), (ADD, FIRST_SCALAR + 1), (RELU, None), (MULTIPLY, 101)]),
         ({"residual": 2}, [(ADD, RESIDUAL)]),
         ({}, []),
     ],
@@ -147,7 +157,12 @@ def test_the_order_of_the_epilogue(
     operands = {X: 16, W: 32, Y: 4096}
     operands |= {BIAS: 16 * (fields["bias"] + 1)} if "bias" in fields else {}
     operands |= {RESIDUAL: 16 * (fields["residual"] + 1)} if "residual" in fields else {}
-    assert dict(zip(pack.numbers(1000), pack.numbers(1001), strict=True)) == operands
+    given = dict(zip(pack.numbers(1000), pack.numbers(1001), strict=True))
+    scalars = {number: given.pop(number) for number in list(given) if number >= FIRST_SCALAR}
+    assert given == operands
+    assert [n for _, n in steps(log) if n is not None and n >= FIRST_SCALAR] == list(scalars)
+    by_value = [t.numbers(906)[0] for t in log.of_kind(TENSOR) if t.values.get(908) == ["1"]]
+    assert by_value == list(scalars)
     assert pack.numbers(1003) == [8192]
     swish = [p for p in log.of_kind(POINTWISE) if p.numbers(0) == [SWISH]]
     assert all(p.values[8] == ["1"] for p in swish)
@@ -168,6 +183,67 @@ def test_an_epilogue_without_a_plan_runs_behind_the_convolution(program: Path, t
     assert log.starting("add") == ["48", "64"] and log.starting("activation") == ["1"]
     assert log.starting("activate") == ["4096"]
     assert log.starting("tensor")[:2] == ["2: 2 16 9 9 strides 1296 1 144 16", "2: 1 16 1 1 strides 16 1 16 16"]
+
+
+@pytest.mark.parametrize(
+    ("activation", "value", "expected"),
+    [
+        ("clip", 6.0, ["activation 3 to 6", "activate 4096"]),
+        ("leaky_relu", 0.125, ["activation 1", "activate 4096", "blend 0.875 0.125"]),
+        ("silu", 0.0, ["activation 6", "activate 4096"]),
+        (
+            "hardswish",
+            0.0,
+            ["fill 8192 with 3800", "add 4096 times 0.1667", "activation 3 to 1", "activate 8192", "product 1 0",
+             "multiply 4096 8192 4096"],
+        ),
+    ],
+)  # fmt: skip
+def test_activations_without_a_plan(
+    program: Path, tmp_path: Path, activation: str, value: float, expected: list[str]
+) -> None:
+    meaning = convolution(2, activation=activation, activation_value=value)
+    log = drive(program, tmp_path, meaning, [[2, 9, 9, 16], [16, 3, 3, 16]], FAKE_REFUSES_EPILOGUES="1")
+    ran = log.lines[next(k for k, line in enumerate(log.lines) if line.startswith("execute")) + 1 :]
+    words = ("activat", "blend", "fill", "add", "product", "multiply")
+    assert [line for line in ran if line.startswith(words)] == expected
+
+
+def test_attributes_of_activations(program: Path, tmp_path: Path) -> None:
+    """The slope, and the bound of the ReLU in a HardSwish, whose product reads what the activation is of."""
+    shapes = [[1, 9, 9, 16], [16, 3, 3, 16]]
+    log = drive(program, tmp_path, convolution(2, activation="leaky_relu", activation_value=0.125), shapes)
+    (relu,) = log.of_kind(POINTWISE)
+    assert relu.values[5] == ["0.125"] and log.lines[0].endswith("pads 1x1x1x1 leaky_relu 0.125")
+    log = drive(program, tmp_path, convolution(2, activation="hardswish"), shapes)
+    (bounded,) = [p for p in log.of_kind(POINTWISE) if p.numbers(0) == [RELU]]
+    assert bounded.values[4] == ["1"] and 5 not in bounded.values
+    assert steps(log)[-1] == (MULTIPLY, 100) and log.lines[0].endswith(" hardswish")
+
+
+def test_a_transposed_convolution(program: Path, tmp_path: Path) -> None:
+    """Backward data of the convolution that w is of: x is its result, y its input."""
+    window = Window((3, 2), strides=(2, 3), pads=(1, 0, 0, 1))
+    meaning = convolution(2, window=window, transposed=True, output_padding=(1, 2), group=2)
+    log = drive(program, tmp_path, meaning, [[2, 5, 4, 8], [8, 3, 2, 12]])
+    assert log.lines[0] == "problem float16 x 2x5x4x8 w 8x3x2x12 transposed y 11x12 strides 2x3 pads 1x0x0x1 groups 2"
+    (operation,) = log.of_kind(BACKWARD_DATA)
+    found = {name: log.made[operation.numbers(name)[0]].numbers(906) for name in (709, 710, 711)}
+    assert found == {709: [W], 710: [Y], 711: [X]}
+    assert tensors(log)[X] == [2, 8, 5, 4, 160, 1, 32, 8]
+    assert tensors(log)[W] == [8, 12, 3, 2, 72, 1, 24, 12]
+    assert tensors(log)[Y][:4] == [2, 24, 11, 12]
+
+
+@pytest.mark.parametrize(("soon", "operations"), [(False, 3), (True, 1)])
+def test_where_shapes_come_and_go_nothing_is_compiled(
+    program: Path, tmp_path: Path, soon: bool, operations: int
+) -> None:
+    meaning = convolution(3, window=Window((2, 2), strides=(2, 2)), transposed=True, bias=2, activation="relu")
+    log = drive(program, tmp_path, meaning, [[2, 5, 4, 8], [8, 2, 2, 8], [8]], soon=soon)
+    (graph,) = log.of_kind(GRAPH)
+    assert len(graph.numbers(801)) == operations
+    assert log.starting("add") == ([] if not soon else ["48"])
 
 
 def test_a_residual_behind_the_activation_stays_there(program: Path, tmp_path: Path) -> None:
@@ -240,6 +316,115 @@ def test_plans_that_compile(program: Path, tmp_path: Path, soon: bool, runs: str
     assert [line.split()[0] for line in log.starting("execute")] == [runs]
     assert [int(line.split()[0]) for line in log.starting("offered")] == offered
     assert log.starting("offered")[0] == f"{runs} compiled {int(not soon)} knobs 3={int(runs) - 10}"
+
+
+def kept(folder: Path) -> list[Path]:
+    return sorted((folder / "onnxopt" / "plans").iterdir())
+
+
+def drive_with_cache(program: Path, folder: Path, **variables: str) -> Log:
+    given = {"FAKE_COMPILED": "0", "XDG_CACHE_HOME": str(folder), "ONNXOPT_CACHE_SIZE": "1MB", **variables}
+    return drive(program, folder, convolution(2), [[1, 5, 5, 8], [8, 3, 3, 8]], **given)
+
+
+def is_built(log: Log) -> bool:
+    """Whether the plan was made of a configuration, which compiles it."""
+    (plan,) = [d for d in log.of_kind(PLAN) if d.ok]
+    return 401 in plan.values
+
+
+def test_a_kernel_that_was_compiled_is_kept_for_later_processes(program: Path, tmp_path: Path) -> None:
+    assert is_built(drive_with_cache(program, tmp_path))
+    (file,) = kept(tmp_path)
+    assert file.read_bytes().startswith(b"plan of 10") and file.stat().st_mode & 0o777 == 0o600
+    assert file.parent.stat().st_mode & 0o777 == 0o700
+    again = drive_with_cache(program, tmp_path)
+    assert not is_built(again) and [line.split()[0] for line in again.starting("execute")] == ["10"]
+    (plan,) = again.of_kind(PLAN)
+    assert plan.values[405] == ["plan", "of", "10"]
+
+
+def test_kernels_that_are_ready_are_not_kept(program: Path, tmp_path: Path) -> None:
+    drive_with_cache(program, tmp_path, FAKE_COMPILED="")
+    assert not (tmp_path / "onnxopt").exists()
+
+
+def damaged(file: Path) -> None:
+    file.write_bytes(file.read_bytes().replace(b"10", b"11"))
+
+
+def cut_short(file: Path) -> None:
+    file.write_bytes(file.read_bytes()[:20])
+
+
+def writable(file: Path) -> None:
+    file.chmod(0o620)
+
+
+def folder_writable(file: Path) -> None:
+    file.parent.chmod(0o777)
+
+
+def link(file: Path) -> None:
+    file.rename(file.parent.parent / "elsewhere")
+    file.symlink_to(file.parent.parent / "elsewhere")
+
+
+def pipe(file: Path) -> None:
+    file.unlink()
+    os.mkfifo(file)
+
+
+@pytest.mark.parametrize("change", [damaged, cut_short, writable, folder_writable, link, pipe])
+def test_plans_that_cannot_be_trusted_are_built(program: Path, tmp_path: Path, change: Callable[[Path], None]) -> None:
+    drive_with_cache(program, tmp_path)
+    (file,) = kept(tmp_path)
+    change(file)
+    log = drive_with_cache(program, tmp_path)
+    assert is_built(log) and [line.split()[0] for line in log.starting("execute")] == ["10"]
+    assert bool(log.starting("warned")) is (change is folder_writable)
+
+
+def test_a_kept_plan_that_cudnn_refuses_is_built(program: Path, tmp_path: Path) -> None:
+    """The plan of engine 10, which another process then cannot finalize."""
+    drive_with_cache(program, tmp_path)
+    log = drive_with_cache(program, tmp_path, FAKE_REFUSED="0", FAKE_COMPILED="0 1")
+    assert [line.split()[0] for line in log.starting("execute")] == ["11"]
+
+
+def test_a_cache_that_cannot_be_written_is_a_warning(program: Path, tmp_path: Path) -> None:
+    (tmp_path / "onnxopt").write_text("no folder")
+    log = drive_with_cache(program, tmp_path)
+    assert log.starting("execute")
+    (warning,) = log.starting("warned")
+    assert str(tmp_path / "onnxopt" / "plans") in warning and "XDG_CACHE_HOME" in warning
+
+
+@pytest.mark.parametrize("size", ["0", "0MB"])
+def test_the_cache_can_be_switched_off(program: Path, tmp_path: Path, size: str) -> None:
+    drive_with_cache(program, tmp_path, ONNXOPT_CACHE_SIZE=size)
+    assert not (tmp_path / "onnxopt").exists()
+
+
+def test_a_full_cache_forgets_what_was_not_used(program: Path, tmp_path: Path) -> None:
+    drive_with_cache(program, tmp_path)
+    (file,) = kept(tmp_path)
+    for k in range(3):
+        other = file.with_name(f"{k:064x}")
+        other.write_bytes(bytes(100))
+        os.utime(other, (k, k))
+    partial = file.with_name(".0123456789abcdef.partial")
+    partial.write_bytes(b"")
+    os.utime(partial, (0, 0))
+    damaged(file)
+    drive_with_cache(program, tmp_path, ONNXOPT_CACHE_SIZE="290B")
+    assert kept(tmp_path) == sorted([file.with_name(f"{2:064x}"), file])
+
+
+@pytest.mark.parametrize("size", ["many", "1PB", "-1", "0x10", "inf", "nan", "1e9"])
+def test_a_size_that_is_none(program: Path, tmp_path: Path, size: str) -> None:
+    (error,) = drive_with_cache(program, tmp_path, ONNXOPT_CACHE_SIZE=size).starting("error")
+    assert error == f"ONNXOPT_CACHE_SIZE={size}: not a size; write bytes, or 500MB, or 2GB"
 
 
 def test_threads_that_want_the_same_plan_share_it(program: Path, tmp_path: Path) -> None:

@@ -168,7 +168,7 @@ ConvolutionCudaKernel::Recent ConvolutionCudaKernel::Named(const ConvolutionProb
 
 ConvolutionCudaKernel::Ready ConvolutionCudaKernel::Build(Context context, const ConvolutionProblem& problem) const {
   const auto measured = ConvolutionPlans::Get().Find(Gpu(), api_.cudnnGetVersion(), problem.Describe());
-  return ReadyFor(api_, context, problem, measured ? &measured->choice : nullptr, preference_);
+  return ReadyFor(api_, context, Device(), problem, measured ? &measured->choice : nullptr, preference_);
 }
 
 // Measures the plans of a problem that has no entry, where that is asked for.
@@ -210,8 +210,20 @@ void* ConvolutionCudaKernel::ScratchOf(const Call& call, std::int64_t bytes) con
   return workspace->data();
 }
 
+std::string ConvolutionCudaKernel::Device() const {
+  cuda::Device device = 0;
+  int numbers[3] = {};
+  const int attributes[] = {kComputeCapabilityMajor, kComputeCapabilityMinor, kMultiprocessorCount};
+  driver_.Check(driver_.cuCtxGetDevice(&device), "cannot ask for the GPU");
+  for (std::size_t k = 0; k < 3; ++k) {
+    driver_.Check(driver_.cuDeviceGetAttribute(&numbers[k], attributes[k], device), "cannot ask for a GPU's arch");
+  }
+  return Gpu() + " " + std::to_string(numbers[0]) + "." + std::to_string(numbers[1]) + " of " +
+         std::to_string(numbers[2]) + " multiprocessors";
+}
+
 std::string ConvolutionCudaKernel::Gpu() const {
-  Device device = 0;
+  cuda::Device device = 0;
   char name[kNameBytes] = "";
   driver_.Check(driver_.cuCtxGetDevice(&device), "cannot ask for the GPU");
   driver_.Check(driver_.cuDeviceGetName(name, kNameBytes, device), "cannot ask for the GPU's name");

@@ -42,7 +42,8 @@ class ConvolutionCudaKernel final : public FusedKernel {
   void Measure(const Call& call) const;
   void* ScratchOf(const Call& call, std::int64_t bytes) const;
   void FillFromNothing(const Call& call) const;
-  std::string Gpu() const;
+  std::string Gpu() const;     // its name
+  std::string Device() const;  // what plans depend on of it
 
   const Convolution& convolution_;
   const Driver& driver_;

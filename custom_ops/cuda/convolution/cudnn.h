@@ -56,6 +56,7 @@ enum class Type : int {
   kPointwiseMode = 14,
   kDescriptor = 15,
   kBehaviorNote = 19,
+  kChar = 24,
 };
 
 // cudnnBackendAttributeName_t
@@ -80,6 +81,7 @@ enum class Name : int {
   kPlanHandle = 400,
   kPlanConfig = 401,
   kPlanWorkspace = 402,
+  kPlanJson = 405,
   kKnobType = 600,
   kKnobValue = 601,
   kForwardAlpha = 700,
@@ -138,7 +140,7 @@ constexpr int kActivationRelu = 1;
 constexpr int kActivationClippedRelu = 3;
 constexpr int kActivationSwish = 6;
 constexpr int kOpTensorMultiply = 1;  // cudnnOpTensorOp_t
-constexpr int kPropagatesNan = 1;  // cudnnNanPropagation_t
+constexpr int kPropagatesNan = 1;     // cudnnNanPropagation_t
 
 struct Api {
   std::size_t (*cudnnGetVersion)();
@@ -173,8 +175,8 @@ struct Api {
   Status (*cudnnDestroyOpTensorDescriptor)(OpTensorDescriptor op);
   Status (*cudnnSetOpTensorDescriptor)(OpTensorDescriptor op, int mode, int dtype, int nan);
   Status (*cudnnOpTensor)(Handle handle, OpTensorDescriptor op, const void* alpha1, TensorDescriptor a_tensor,
-                          const void* a, const void* alpha2, TensorDescriptor b_tensor, const void* b,
-                          const void* beta, TensorDescriptor c_tensor, void* c);
+                          const void* a, const void* alpha2, TensorDescriptor b_tensor, const void* b, const void* beta,
+                          TensorDescriptor c_tensor, void* c);
 
   // Throws Refused "<what>: <name of the status>" where `status` is an error.
   void Check(Status status, const std::string& what) const;

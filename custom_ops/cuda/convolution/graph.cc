@@ -59,13 +59,13 @@ class Builder {
   struct Step {
     int mode;
     Second second = Second::kNone;
-    float number = 0;  // the slope or upper bound of a ReLU, or the scalar
+    float number = 0;                       // the slope or upper bound of a ReLU, or the scalar
     Name attribute = Name::kPointwiseMode;  // that number states, where it is not the scalar
     std::size_t earlier = 0;                // the step before which the second operand is computed
   };
 
-  // The steps of the activation. cuDNN offers a bounded ReLU that ends a graph to engines that are slow; a minimum behind
-  // a plain one is another graph.
+  // The steps of the activation. cuDNN offers a bounded ReLU that ends a graph to engines that are slow; a minimum
+  // behind a plain one is another graph.
   void PlanActivation() {
     const float value = problem_.convolution.activation_value;
     const std::size_t before = steps_.size();
@@ -245,7 +245,8 @@ ConvolutionProblem ConvolutionProblem::Bare() const {
 
 bool ConvolutionProblem::Compiles() const {
   const ConvolutionActivation activation = convolution.activation;
-  if (convolution.transposed) return convolution.bias || convolution.residual || activation != ConvolutionActivation::kNone;
+  if (convolution.transposed)
+    return convolution.bias || convolution.residual || activation != ConvolutionActivation::kNone;
   return activation != ConvolutionActivation::kNone && activation != ConvolutionActivation::kRelu;
 }
 

@@ -4,6 +4,7 @@
 #include <map>
 
 #include "cuda/convolution/epilogue.h"
+#include "support/user_cache.h"
 
 namespace onnxopt::cuda {
 namespace {
@@ -31,20 +32,62 @@ std::shared_ptr<Entry> EntryOf(const Key& key) {
   return entry;
 }
 
-std::shared_ptr<const ReadyConvolution> Build(const cudnn::Api& api, cudnn::Handle handle,
-                                              const ConvolutionProblem& problem, const EngineChoice* measured,
-                                              Preference preference) {
+// Plans whose kernels cuDNN compiled, kept for later processes.
+const UserCache& Kept() {
+  static const auto* const kept = new UserCache("plans", "onnxopt cuDNN plan 1");
+  return *kept;
+}
+
+// What a plan is kept by. A measured choice has plans of its own.
+std::string KeyOf(const cudnn::Api& api, const std::string& device, const ConvolutionProblem& problem,
+                  const EngineChoice* measured) {
+  std::string key = device + "; cuDNN " + std::to_string(api.cudnnGetVersion()) + " of CUDA " +
+                    std::to_string(api.cudnnGetCudartVersion()) + "; " + problem.Describe();
+  if (measured == nullptr) return key;
+  key += "; engine " + std::to_string(measured->engine);
+  for (const auto& [type, value] : measured->knobs) key += " " + std::to_string(type) + "=" + std::to_string(value);
+  return key;
+}
+
+// The measured plan, or the first that the heuristic offers. Nothing where there is none.
+std::optional<EnginePlan> Chosen(const cudnn::Api& api, cudnn::Handle handle, const ConvolutionProblem& problem,
+                                 const EngineChoice* measured, Preference preference) {
   if (measured != nullptr) {
     std::optional<EnginePlan> plan = RevivedPlan(api, handle, problem, *measured);
+    if (plan) return plan;
+  }
+  std::vector<EnginePlan> plans = OfferedPlans(api, handle, problem, 1, preference);
+  if (plans.empty()) return std::nullopt;
+  return std::move(plans[0]);
+}
+
+// The same, from the user's cache where it has it, and kept there where cuDNN compiled it.
+std::optional<EnginePlan> ChosenOrKept(const cudnn::Api& api, cudnn::Handle handle, const std::string& device,
+                                       const ConvolutionProblem& problem, const EngineChoice* measured,
+                                       Preference preference) {
+  const std::string key = KeyOf(api, device, problem, measured);
+  if (const std::optional<std::string> text = Kept().Read(key)) {
+    std::optional<EnginePlan> plan = KeptPlan(api, handle, problem, *text);
+    if (plan) return plan;
+  }
+  std::optional<EnginePlan> plan = Chosen(api, handle, problem, measured, preference);
+  if (plan && plan->compiled()) {
+    if (const std::optional<std::string> text = plan->Text()) Kept().Write(key, *text);
+  }
+  return plan;
+}
+
+std::shared_ptr<const ReadyConvolution> Build(const cudnn::Api& api, cudnn::Handle handle, const std::string& device,
+                                              const ConvolutionProblem& problem, const EngineChoice* measured,
+                                              Preference preference) {
+  // Where shapes come and go, passes over the result cost less than a kernel that is compiled for each of them.
+  const bool splits = preference == Preference::kSoonest && problem.Compiles() && measured == nullptr;
+  if (!splits) {
+    std::optional<EnginePlan> plan = ChosenOrKept(api, handle, device, problem, measured, preference);
     if (plan) return std::make_shared<const ReadyConvolution>(problem, std::move(*plan), false);
   }
-  std::vector<EnginePlan> plans;
-  // Where shapes come and go, passes over the result cost less than a kernel that is compiled for each of them.
-  const bool splits = preference == Preference::kSoonest && problem.Compiles();
-  if (!splits) plans = OfferedPlans(api, handle, problem, 1, preference);
-  if (!plans.empty()) return std::make_shared<const ReadyConvolution>(problem, std::move(plans[0]), false);
-  plans = OfferedPlans(api, handle, problem.Bare(), 1, preference);
-  if (!plans.empty()) return std::make_shared<const ReadyConvolution>(problem, std::move(plans[0]), true);
+  std::optional<EnginePlan> plan = ChosenOrKept(api, handle, device, problem.Bare(), nullptr, preference);
+  if (plan) return std::make_shared<const ReadyConvolution>(problem, std::move(*plan), true);
   throw Error("cuDNN " + std::to_string(api.cudnnGetVersion()) + " has no plan for the convolution " +
               problem.Describe() +
               "; set ONNXOPT_DISABLE=1 to run without onnxopt's kernels, and report this convolution");
@@ -64,7 +107,7 @@ std::int64_t ReadyConvolution::workspace() const {
   return std::max(plan_.workspace(), bare_ ? EpilogueScratch(problem_) : 0);
 }
 
-std::shared_ptr<const ReadyConvolution> ReadyFor(const cudnn::Api& api, Context context,
+std::shared_ptr<const ReadyConvolution> ReadyFor(const cudnn::Api& api, Context context, const std::string& device,
                                                  const ConvolutionProblem& problem, const EngineChoice* measured,
                                                  Preference preference) {
   const std::shared_ptr<Entry> entry = EntryOf({context, problem.Describe()});
@@ -72,7 +115,7 @@ std::shared_ptr<const ReadyConvolution> ReadyFor(const cudnn::Api& api, Context 
   if (auto plan = entry->plan.lock()) return plan;
   ConvolutionHandle& builder = BuilderOf(api, context);
   const std::lock_guard<std::mutex> builds(builder.mutex);
-  auto plan = Build(api, builder.raw, problem, measured, preference);
+  auto plan = Build(api, builder.raw, device, problem, measured, preference);
   entry->plan = plan;
   return plan;
 }

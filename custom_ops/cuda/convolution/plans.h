@@ -29,9 +29,10 @@ class ReadyConvolution {
   mutable std::mutex mutex_;
 };
 
-// The plan of a problem in a context, which is current; built where no kernel holds it yet. measured: the choice that
-// `tune` made, or nullptr. Throws Error where cuDNN has none.
-std::shared_ptr<const ReadyConvolution> ReadyFor(const cudnn::Api& api, Context context,
+// The plan of a problem in a context, which is current; built where no kernel holds it yet. device: what a plan depends
+// on of the GPU, as text. measured: the choice that `tune` made, or nullptr. A kernel that cuDNN compiles is kept in
+// the user's cache. Throws Error where cuDNN has none.
+std::shared_ptr<const ReadyConvolution> ReadyFor(const cudnn::Api& api, Context context, const std::string& device,
                                                  const ConvolutionProblem& problem, const EngineChoice* measured,
                                                  Preference preference);
 

@@ -1,9 +1,9 @@
 """Activations behind a convolution: which nodes compute one, and what it is called in program/convolution.py.
 
-    Relu | Clip from 0 | LeakyRelu | HardSwish | Swish
-    v * Sigmoid(v)                       silu
-    v * HardSigmoid(v)                   hardswish, with alpha = 1 / 6 and beta = 1 / 2
-    v * Clip(v + 3, 0, 6) / 6            hardswish; the factor may also stand before the product
+Relu | Clip from 0 | LeakyRelu | HardSwish | Swish
+v * Sigmoid(v)                       silu
+v * HardSigmoid(v)                   hardswish, with alpha = 1 / 6 and beta = 1 / 2
+v * Clip(v + 3, 0, 6) / 6            hardswish; the factor may also stand before the product
 """
 
 from __future__ import annotations
@@ -27,6 +27,9 @@ class Activation(NamedTuple):
 
     name: str
     value: float = 0.0
+
+
+NONE = Activation("none")
 
 
 def is_activation(node: ir.Node) -> bool:

@@ -13,12 +13,14 @@ import onnx_ir as ir
 from onnxopt.fusion.channels_last import KRSC, Sandwich, is_constant, sandwich
 from onnxopt.graph.shapes.shapes import Dims, Shapes
 from onnxopt.kinds.convolution import activations
-from onnxopt.kinds.convolution.activations import Activation
+from onnxopt.kinds.convolution.activations import NONE, Activation
 from onnxopt.program.convolution import DTYPES, Convolution
 from onnxopt.program.window import Window
 
-# cuDNN compiles a kernel for every activation but a ReLU. With fewer channels, its kernel with SiLU is slower than a convolution and a kernel behind it. This is not so for
-# 1x1 convolutions, which memory bounds: 16 -> 96 at 32x112x112 takes 66 us, a product and a SiLU apart 95.
+# cuDNN compiles a kernel for every activation but a ReLU. With fewer channels, its kernel with SiLU is slower than a
+# convolution and a kernel behind it. This is not so for 1x1 convolutions, which memory bounds: 16 -> 96 at 32x112x112
+# takes 66 us, a product and a SiLU apart 95. Activations with more arithmetic (GELU 40.5 us, where the convolution takes
+# 32) are no faster there than behind the convolution.
 _COMPILED_CHANNELS = 64
 _COMPILED_DTYPES = ("float16", "bfloat16")
 _TITLES = {"relu": "Relu", "silu": "SiLU", "clip": "Clip", "leaky_relu": "LeakyRelu", "hardswish": "HardSwish"}
@@ -44,7 +46,7 @@ class GrowingConvolution:
     fixed: bool
     residual: ir.Value | None = None
     residual_last: bool = False
-    activation: Activation = Activation("none")
+    activation: Activation = NONE
     output_padding: tuple[int, int] = (0, 0)
 
     def operands(self) -> list[ir.Value]:
@@ -126,7 +128,7 @@ def candidates(value: ir.Value) -> list[ir.Node]:
 
 def is_step(node: ir.Node) -> bool:
     """Whether some convolution takes in such a node."""
-    return node.domain == "" and node.op_type in ("Add", "Sigmoid") or activations.is_activation(node)
+    return (node.domain == "" and node.op_type in ("Add", "Sigmoid")) or activations.is_activation(node)
 
 
 def take(convolution: GrowingConvolution, nodes: Sequence[ir.Node], shapes: Shapes) -> str | None:
