@@ -73,7 +73,9 @@ ConvolutionSizes MakeConvolution(const Convolution& convolution, const Shape* in
   if (std::max(down.output, across.output) > kMostExtent)
     Misfit(convolution, inputs, "a dim of the result is above 2^31");
   if (down.output < 1 || across.output < 1) {
-    Misfit(convolution, inputs, "Invalid input shape, the kernel is larger than the padded input");
+    Misfit(convolution, inputs,
+           convolution.transposed ? "the padding takes away the whole result of the transposed convolution"
+                                  : "Invalid input shape, the kernel is larger than the padded input");
   }
   ConvolutionSizes sizes{x.dims[0],
                          x.dims[1],

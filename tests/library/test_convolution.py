@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +15,7 @@ import onnx_ir as ir
 import onnxruntime as ort
 import pytest
 from onnx import helper
+from onnxruntime.capi import onnxruntime_pybind11_state as errors
 
 from onnxopt.program.convolution import Convolution
 from onnxopt.program.window import Window
@@ -139,6 +143,52 @@ def test_shapes_that_do_not_fit(tmp_path: Path, shapes: list[tuple[int, ...]], p
     assert problem in str(raised.value) and "x [" in str(raised.value)
 
 
+_TRANSPOSED = Layer(transposed=True)
+EDGES = (
+    (Layer(pads=(2, 2, 2, 2)), (2, 0, 5)),  # no rows, and a result of the padding
+    (Layer(), (2, 0, 5)),
+    (Layer(), (0, 5, 5)),
+    (Layer(), (0, 2, 5)),  # refused, although there is nothing to compute
+    (Layer(), (1, 2, 5)),
+    (Layer(pads=SAME, dilations=(2, 2)), (1, 2, 5)),
+    (Layer(auto_pad="SAME_UPPER"), (1, 0, 5)),
+    (Layer(auto_pad="SAME_LOWER", strides=(2, 3)), (1, 1, 1)),
+    (Layer(auto_pad="VALID"), (1, 2, 2)),
+    (Layer(kernel=(1, 1)), (1, 0, 5)),
+    (Layer(kernel=(1, 7), pads=(0, 6, 0, 0), strides=(1, 5)), (1, 3, 1)),
+    (Layer(group=4, strides=(4, 4)), (1, 3, 9)),
+    (_TRANSPOSED, (0, 3, 3)),
+    (_TRANSPOSED, (1, 0, 3)),
+    (dataclasses.replace(_TRANSPOSED, strides=(2, 2)), (1, 0, 3)),
+    (dataclasses.replace(_TRANSPOSED, strides=(3, 3)), (1, 0, 3)),
+    (dataclasses.replace(_TRANSPOSED, pads=(3, 3, 3, 3)), (1, 3, 3)),
+    (dataclasses.replace(_TRANSPOSED, pads=(2, 0, 2, 0)), (1, 1, 3)),
+    (dataclasses.replace(_TRANSPOSED, kernel=(1, 2), strides=(3, 4), pads=(0, 1, 0, 0)), (1, 1, 1)),
+    (dataclasses.replace(_TRANSPOSED, kernel=(1, 1), pads=SAME), (1, 1, 1)),
+)
+
+
+@pytest.mark.parametrize(("layer", "sizes"), EDGES, ids=str)
+def test_edges_are_those_of_onnx_runtime(tmp_path: Path, layer: Layer, sizes: tuple[int, int, int]) -> None:
+    """The same result, or a refusal of both. sizes: n, h and w of the input."""
+    layer = dataclasses.replace(layer, symbolic=("N", "H", "W"))
+    (_, weight, bias), n, h, w = arrays(layer), *sizes
+    x = np.random.default_rng(1).standard_normal((n, h, w, layer.c)).astype(np.float32)
+    ours = session(tmp_path, meaning(layer), [["N", "H", "W", layer.c], list(weight.shape), [layer.k]])
+    settings = ort.SessionOptions()
+    settings.log_severity_level = 4
+    theirs = ort.InferenceSession(layer.model().SerializeToString(), settings, providers=["CPUExecutionProvider"])
+    try:
+        (expected,) = theirs.run(None, {"x": x})
+    except (errors.InvalidArgument, errors.Fail):
+        with pytest.raises(Exception, match=r"kernel is larger than|takes away the whole result"):
+            artifact.run(ours, [x, weight, bias])
+        return
+    (found,) = artifact.run(ours, [x, weight, bias])
+    assert found.shape == expected.shape
+    np.testing.assert_allclose(found, expected, atol=1e-5)
+
+
 WINDOW = {"kernel": [3, 3], "strides": [1, 1], "dilations": [1, 1], "pads": [0, 0, 0, 0], "auto_pad": "NOTSET"}
 
 
@@ -218,21 +268,27 @@ def test_without_tf32_on_the_gpu(tmp_path: Path) -> None:
 
 def handmade(folder: Path, layer: Layer, shapes: list[list[Any]], **options: str) -> ort.InferenceSession:
     """Of a meaning that the kind may leave to other kernels, with shapes that may be names."""
+    settings = ort.SessionOptions()
+    settings.register_custom_ops_library(str(artifact.write(folder, [row(meaning(layer), cpu=False)])))
+    providers = [("CUDAExecutionProvider", options), "CPUExecutionProvider"]
+    return ort.InferenceSession(handmade_model(layer, shapes), settings, providers=providers)
+
+
+def handmade_model(layer: Layer, shapes: list[list[Any]]) -> bytes:
     convolution = meaning(layer)
     inputs = list(zip(convolution.inputs, shapes, strict=True))
     body = [helper.make_node("Identity", ["x0"], ["y0"])]
-    model = artifact.model(body, inputs, [(convolution.outputs[0], None)])
-    settings = ort.SessionOptions()
-    settings.register_custom_ops_library(str(artifact.write(folder, [row(convolution, cpu=False)])))
-    providers = [("CUDAExecutionProvider", options), "CPUExecutionProvider"]
-    return ort.InferenceSession(model.SerializeToString(), settings, providers=providers)
+    return bytes(artifact.model(body, inputs, [(convolution.outputs[0], None)]).SerializeToString())
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("residual", ["", "before", "last"])
-def test_an_epilogue_that_cudnn_has_no_exact_engine_for_on_the_gpu(tmp_path: Path, residual: str) -> None:
-    """Its kernels with SiLU need tensor cores: without TF32 the epilogue runs behind the convolution."""
-    layer = Layer(c=64, k=64, pads=SAME, residual=residual, activation="silu")
+@pytest.mark.parametrize("activation", ["silu", "clip", "leaky_relu", "hardswish"])
+def test_an_epilogue_that_cudnn_has_no_exact_engine_for_on_the_gpu(
+    tmp_path: Path, residual: str, activation: str
+) -> None:
+    """Its kernels with these need tensor cores: without TF32 the epilogue runs behind the convolution."""
+    layer = Layer(c=64, k=64, pads=SAME, residual=residual, activation=activation)
     given = arrays(layer)
     ready = handmade(tmp_path, layer, [list(a.shape) for a in given], use_tf32="0")
     assert_close(artifact.run(ready, given)[0], layer, layer.feeds(), 1e-5)
@@ -265,6 +321,51 @@ def test_shapes_in_a_loop_on_the_gpu(tmp_path: Path) -> None:
         n, h, w = ((1, 8, 8), (4, 14, 10), (2, 23, 17), (3, 1, 5), (8, 32, 32))[k % 5]
         at = dataclasses.replace(layer, n=n, h=h, w=w)
         assert_close(ready.run(None, at.feeds(k))[0], at, at.feeds(k), ON_GPU["float16"])
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("activation", ["", "relu", "clip", "leaky_relu", "hardswish"])
+@pytest.mark.parametrize("transposed", [False, True])
+def test_epilogues_of_shapes_that_come_and_go_on_the_gpu(
+    tmp_path: Path, dtype: str, activation: str, transposed: bool
+) -> None:
+    """Where cuDNN would compile, the epilogue runs behind the convolution."""
+    layer = Layer(c=64, k=64, pads=SAME, dtype=dtype, activation=activation, transposed=transposed, n=3, h=5)
+    given = arrays(layer)
+    ready = handmade(tmp_path, layer, [["N", "H", "W", 64], *(list(a.shape) for a in given[1:])])
+    assert_close(artifact.run(ready, given)[0], layer, layer.feeds(), ON_GPU[dtype])
+
+
+@pytest.mark.gpu
+def test_a_kept_plan_gives_the_same_bits_on_the_gpu(tmp_path: Path) -> None:
+    """The first process compiles and keeps the plan, the second one reads it."""
+    layer = Layer(c=64, k=64, pads=SAME, dtype="float16", activation="hardswish")
+    given = arrays(layer)
+    np.savez(tmp_path / "given.npz", *given)
+    handmade(tmp_path, layer, [list(a.shape) for a in given])  # writes the library
+    model = handmade_model(layer, [list(a.shape) for a in given])
+    (tmp_path / "model.onnx").write_bytes(model)
+    script = (
+        "import sys, numpy as np, onnxruntime as ort\n"
+        "ort.preload_dlls()\n"
+        "folder, result = sys.argv[1:]\n"
+        "options = ort.SessionOptions()\n"
+        "options.register_custom_ops_library(folder + '/libonnxopt_ops.so')\n"
+        "given = list(np.load(folder + '/given.npz').values())\n"
+        "session = ort.InferenceSession(folder + '/model.onnx', options, providers=['CUDAExecutionProvider'])\n"
+        "names = [i.name for i in session.get_inputs()]\n"
+        "np.save(result, session.run(None, dict(zip(names, given)))[0])\n"
+    )
+    found = []
+    for k in range(2):
+        path = tmp_path / f"{k}.npy"
+        environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path / "cache")}
+        subprocess.run([sys.executable, "-c", script, str(tmp_path), str(path)], check=True, env=environment)
+        found.append(np.load(path))
+    assert len(list((tmp_path / "cache" / "onnxopt" / "plans").iterdir())) == 1
+    np.testing.assert_array_equal(*found)
+    assert_close(found[0], layer, layer.feeds(), ON_GPU["float16"])
 
 
 @pytest.mark.gpu

@@ -235,6 +235,23 @@ def test_a_transposed_convolution(program: Path, tmp_path: Path) -> None:
     assert tensors(log)[Y][:4] == [2, 24, 11, 12]
 
 
+@pytest.mark.parametrize(
+    ("fields", "operations"),
+    [
+        ({"bias": 2, "activation": "relu"}, 3),
+        ({"bias": 2, "activation": "silu"}, 1),
+        ({"bias": 2, "transposed": True}, 1),
+    ],
+)
+def test_fallbacks_that_compile_are_not_built(
+    program: Path, tmp_path: Path, fields: dict[str, Any], operations: int
+) -> None:
+    """The convolution alone has a fallback that is ready."""
+    log = drive(program, tmp_path, convolution(3, **fields), [[1, 5, 5, 8], [8, 3, 3, 8], [8]], FAKE_ONLY_FALLBACKS="1")
+    assert log.starting("execute")
+    assert len(log.of_kind(GRAPH)[-1].numbers(801)) == operations
+
+
 @pytest.mark.parametrize(("soon", "operations"), [(False, 3), (True, 1)])
 def test_where_shapes_come_and_go_nothing_is_compiled(
     program: Path, tmp_path: Path, soon: bool, operations: int

@@ -3,7 +3,8 @@
 The heuristic offers FAKE_CONFIGS configurations; engine k is number 10 + k and has one knob of type 3 and value k.
 FAKE_REFUSED: engines whose plans cannot be finalized, as "0 1"; FAKE_REFUSES_EPILOGUES: so are those of graphs with
 more than one operation. FAKE_NOTES: numerical notes of every engine, as "0 4". FAKE_WORKSPACE: bytes that plans ask
-for. FAKE_COMPILED: engines that compile at run time. The
+for. FAKE_COMPILED: engines that compile at run time. FAKE_ONLY_FALLBACKS: the
+heuristic offers nothing but fallbacks. The
 plan of engine 10 as text is "plan of 10".
 """
 
@@ -23,7 +24,7 @@ _LIBRARY = r"""
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-typedef struct { int id, kind, engine, operations; } Descriptor;
+typedef struct { int id, kind, engine, operations, mode; } Descriptor;
 static int made = 0;
 static int number(const char* name) { const char* text = getenv(name); return text ? atoi(text) : 0; }
 static int listed(const char* name, int wanted) {
@@ -68,6 +69,7 @@ int cudnnBackendSetAttribute(Descriptor* d, int name, int type, int64_t count, c
     } else printf(" %d", ((const int*)values)[k]);
   }
   if (name == 405) sscanf((const char*)values, "plan of %d", &d->engine);
+  if (name == 200) d->mode = *(const int*)values;
   if (name == 801) d->operations = (int)count;
   if (name == 1301) d->engine = (int)*(const int64_t*)values;
   printf("\n");
@@ -77,7 +79,7 @@ int cudnnBackendGetAttribute(Descriptor* d, int name, int type, int64_t wanted, 
   Descriptor** found = values;
   *count = 1;
   if (name == 202) {
-    *count = number("FAKE_CONFIGS");
+    *count = d->mode == 3 && number("FAKE_ONLY_FALLBACKS") ? 0 : number("FAKE_CONFIGS");
     for (int k = 0; k < wanted; ++k) { found[k]->engine = 10 + k; found[k]->operations = d->operations; }
   } else if (name == 300) {
     found[0]->engine = d->engine;

@@ -125,6 +125,8 @@ std::vector<EnginePlan> OfferedPlans(const cudnn::Api& api, cudnn::Handle handle
   try {
     const auto graph = std::make_shared<const ConvolutionGraph>(MakeGraph(api, handle, problem));
     for (const int mode : {cudnn::kModeA, cudnn::kModeFallback}) {
+      // What compiles only as a fallback is slower than a ready kernel and passes over its result.
+      if (mode == cudnn::kModeFallback && problem.Compiles()) break;
       std::vector<Offer> offers = Offers(api, *graph, mode, problem);
       if (preference == Preference::kSoonest) {
         std::stable_partition(offers.begin(), offers.end(), [](const Offer& offer) { return !offer.compiled; });
