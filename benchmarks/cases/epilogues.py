@@ -11,7 +11,7 @@ _SHAPES = {
     "expand": Layer(n=32, h=28, w=28, c=40, k=240, kernel=(1, 1), dtype="float16"),
     "stem": Layer(n=32, h=224, w=224, c=4, k=32, strides=(2, 2), pads=_SAME, dtype="float16"),
 }
-_ACTIVATIONS = ("relu", "silu", "clip", "leaky_relu", "hardswish")
+_ACTIVATIONS = ("relu", "silu", "clip", "leaky_relu", "hardswish", "prelu")
 _MAPS = {
     "unet": Layer(n=8, h=40, w=40, c=256, k=128, dtype="float16"),
     "wide": Layer(n=8, h=80, w=80, c=64, k=64, dtype="float16"),

@@ -10,7 +10,7 @@ _DTYPES = ("float16", "bfloat16", "float32")
 _EPILOGUES = (
     ("", ""), ("", "relu"), ("", "silu"), ("before", ""), ("before", "relu"), ("last", "silu"), ("", "clip"),
     ("", "leaky_relu"), ("last", "leaky_relu"), ("last", "clip"), ("", "hardswish"), ("last", "hardswish_of_gate"),
-    ("", "hardswish_scaled_gate"), ("", "hardswish_scaled_product"),
+    ("", "prelu"), ("last", "prelu"), ("", "hardswish_scaled_gate"), ("", "hardswish_scaled_product"),
 )  # fmt: skip
 
 

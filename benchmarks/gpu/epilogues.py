@@ -39,7 +39,7 @@ from benchmarks.support.arguments import command
 from tests.support.convolution_graphs import Layer
 
 _ARCHIVE = "models.tar.xz"
-_KEPT_BYTES = 256  # larger initializers are weights, which are filled in on the other machine
+_KEPT_BYTES = 32  # larger initializers of 16 bits are weights, which are filled in on the other machine
 _RELATIVE, _ABSOLUTE = 4e-3, 4e-3  # storage is rounded behind every kernel
 _WAYS = ("fused", "apart", "dynamic", "ort")
 _PAIR = {"prefer_nhwc": "1", "fuse_conv_bias": "1"}
@@ -82,7 +82,7 @@ def prepare(folder: pathlib.Path, arch: str) -> None:
 
 def _without_weights(model: onnx.ModelProto) -> onnx.ModelProto:
     for tensor in model.graph.initializer:
-        if len(tensor.raw_data) > _KEPT_BYTES:
+        if tensor.data_type == onnx.TensorProto.FLOAT16 and len(tensor.raw_data) > _KEPT_BYTES:
             tensor.ClearField("raw_data")
     return model
 
@@ -93,7 +93,7 @@ def _with_weights(path: pathlib.Path, layer: Layer) -> bytes:
     weight, bias = layer.weights()
     for tensor in model.graph.initializer:
         if tensor.data_type == onnx.TensorProto.FLOAT16 and not tensor.raw_data:
-            values = weight if len(tensor.dims) > 1 else bias
+            values = weight if len(tensor.dims) > 1 else layer.slopes() if "slopes" in tensor.name else bias
             tensor.CopyFrom(numpy_helper.from_array(values.reshape(tensor.dims).astype(np.float16), tensor.name))
     return model.SerializeToString()
 
@@ -153,10 +153,11 @@ def _torch_layer(layer: Layer, wide: bool) -> Callable[..., Any]:
     dtype = torch.float64 if wide else torch.float16
     weight, bias = (torch.from_numpy(v).cuda().to(dtype) for v in layer.weights())
     weight = weight.permute(0, 3, 1, 2)
+    slopes = torch.from_numpy(layer.slopes()).cuda().to(dtype)
     top, left, _, _ = layer.pads  # the same at the other side
     activations = {
         "": lambda v: v, "relu": F.relu, "silu": F.silu, "clip": F.relu6, "hardswish": F.hardswish,
-        "leaky_relu": lambda v: F.leaky_relu(v, 0.125),
+        "leaky_relu": lambda v: F.leaky_relu(v, 0.125), "prelu": lambda v: F.prelu(v, slopes),
     }  # fmt: skip
 
     def run(given: dict[str, Any]) -> Any:

@@ -14,7 +14,7 @@ import onnx
 from tests.support.convolution_graphs import Layer
 
 LIBRARY = pathlib.Path("lib", "libonnxopt_ops.so")  # below the unpacked folder
-_WEIGHTS = ("w", "b")
+_WEIGHTS = ("w", "b", "slopes")
 
 
 def pack(archive: pathlib.Path, layers: Sequence[Layer], *, casts: bool) -> int:

@@ -14,6 +14,7 @@ namespace {
   if (convolution.group != 1) text += ", " + std::to_string(convolution.group) + " groups";
   if (convolution.bias) text += ", bias " + ToString(inputs[*convolution.bias]);
   if (convolution.residual) text += ", residual " + ToString(inputs[*convolution.residual]);
+  if (convolution.slope) text += ", slope " + ToString(inputs[*convolution.slope]);
   throw Error(text);
 }
 
@@ -90,6 +91,10 @@ ConvolutionSizes MakeConvolution(const Convolution& convolution, const Shape* in
   if (convolution.bias) {
     const Shape& bias = inputs[*convolution.bias];
     if (bias.rank != 1 || bias.dims[0] != sizes.k) Misfit(convolution, inputs, "the bias has not one number a channel");
+  }
+  if (convolution.slope) {
+    const Shape& slope = inputs[*convolution.slope];
+    if (slope.rank != 1 || slope.dims[0] != sizes.k) Misfit(convolution, inputs, "there is not one slope a channel");
   }
   if (convolution.residual && !(inputs[*convolution.residual] == sizes.output())) {
     Misfit(convolution, inputs, "the residual has not the output's shape " + ToString(sizes.output()));

@@ -32,7 +32,8 @@ ONNXOPT_EVERY_X86 void AddProducts(const float* x, const float* w, std::int64_t 
 // x below low becomes low, above high high; NaN stays.
 float Clip(float x, float low, float high) { return x < low ? low : x > high ? high : x; }
 
-float Activate(const Convolution& convolution, float x) {
+// slope: of a kPrelu.
+float Activate(const Convolution& convolution, float x, float slope) {
   switch (convolution.activation) {
     case ConvolutionActivation::kNone:
       return x;
@@ -44,6 +45,8 @@ float Activate(const Convolution& convolution, float x) {
       return Clip(x, 0, convolution.activation_value);
     case ConvolutionActivation::kLeakyRelu:
       return x < 0 ? x * convolution.activation_value : x;
+    case ConvolutionActivation::kPrelu:
+      return x < 0 ? x * slope : x;
     case ConvolutionActivation::kHardSwish:
       return x * Clip(x / 6 + 0.5F, 0, 1);
   }
@@ -79,6 +82,8 @@ class Job {
         w_(convolution.dtype, inputs[convolution.w], sizes.k * sizes.r * sizes.s * (sizes.c / convolution.group)),
         bias_(convolution.dtype, convolution.bias ? inputs[*convolution.bias] : nullptr,
               convolution.bias ? sizes.k : 0),
+        slope_(convolution.dtype, convolution.slope ? inputs[*convolution.slope] : nullptr,
+               convolution.slope ? sizes.k : 0),
         residual_(convolution.residual ? static_cast<const char*>(inputs[*convolution.residual]) : nullptr),
         output_(static_cast<char*>(output)) {}
 
@@ -109,7 +114,7 @@ class Job {
         float value = convolution_.transposed ? SpreadSum(n, row, column, k) : Sum(n, row, column, k);
         if (convolution_.bias) value += bias_.data()[k];
         if (residual_ != nullptr && !convolution_.residual_last) value += residual.data()[at];
-        value = Activate(convolution_, value);
+        value = Activate(convolution_, value, convolution_.slope ? slope_.data()[k] : 0);
         if (residual_ != nullptr && convolution_.residual_last) value += residual.data()[at];
         line[static_cast<std::size_t>(at)] = value;
       }
@@ -170,6 +175,7 @@ class Job {
   const Floats x_;
   const Floats w_;
   const Floats bias_;
+  const Floats slope_;
   const char* residual_;
   char* output_;
   std::atomic<bool> out_of_memory_{false};

@@ -20,12 +20,13 @@ void ReadActivation(const JsonReader& json, Convolution* convolution) {
                                                                       {"silu", ConvolutionActivation::kSilu},
                                                                       {"clip", ConvolutionActivation::kClip},
                                                                       {"leaky_relu", ConvolutionActivation::kLeakyRelu},
-                                                                      {"hardswish", ConvolutionActivation::kHardSwish}};
+                                                                      {"hardswish", ConvolutionActivation::kHardSwish},
+                                                                      {"prelu", ConvolutionActivation::kPrelu}};
   const std::string text = json["activation"].Text();
   const auto* const found =
       std::find_if(std::begin(kNames), std::end(kNames), [&](const auto& name) { return text == name.first; });
   if (found == std::end(kNames)) {
-    json["activation"].Fail("is \"" + text + "\", not none, relu, silu, clip, leaky_relu or hardswish");
+    json["activation"].Fail("is \"" + text + "\", not none, relu, silu, clip, leaky_relu, hardswish or prelu");
   }
   convolution->activation = found->second;
   const JsonReader value = json["activation_value"];
@@ -67,6 +68,10 @@ void ReadOperands(const JsonReader& json, std::size_t inputs, Convolution* convo
   convolution->w = position("w");
   if (json.Has("bias")) convolution->bias = position("bias");
   if (json.Has("residual")) convolution->residual = position("residual");
+  if (json.Has("slope")) convolution->slope = position("slope");
+  if (convolution->slope.has_value() != (convolution->activation == ConvolutionActivation::kPrelu)) {
+    json["activation"].Fail("does not go with the slope");
+  }
   for (std::size_t k = 0; k < inputs; ++k) {
     if (!read[k]) json["inputs"].Fail("has an input " + std::to_string(k) + " that nothing reads");
   }

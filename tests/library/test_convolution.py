@@ -43,6 +43,7 @@ LAYERS = (
     Layer(c=64, k=64, pads=SAME, activation="clip"),
     Layer(c=64, k=64, pads=SAME, activation="leaky_relu", residual="last"),
     Layer(c=64, k=64, pads=SAME, activation="hardswish"),
+    Layer(c=64, k=64, pads=SAME, activation="prelu", residual="last"),
     Layer(kernel=(2, 2), strides=(2, 2), transposed=True, activation="relu"),
     Layer(kernel=(4, 4), strides=(2, 2), pads=SAME, transposed=True, residual="before", activation="relu"),
     Layer(kernel=(3, 2), strides=(2, 3), pads=(1, 0, 0, 1), output_padding=(1, 2), transposed=True, bias=False),
@@ -53,14 +54,15 @@ LAYERS = (
 
 
 def meaning(layer: Layer) -> Convolution:
-    count = 2 + layer.bias + bool(layer.residual)
+    before = 2 + layer.bias + bool(layer.residual)
+    count = before + (layer.activation == "prelu")
     return Convolution(
         (layer.dtype,) * count, (layer.dtype,),
         window=Window(layer.kernel, layer.strides, layer.dilations, layer.pads, layer.auto_pad), group=layer.group,
-        bias=2 if layer.bias else None, residual=count - 1 if layer.residual else None,
+        bias=2 if layer.bias else None, residual=before - 1 if layer.residual else None,
         residual_last=layer.residual == "last", activation=layer.activation or "none",
         activation_value={"clip": 6.0, "leaky_relu": SLOPE}.get(layer.activation, 0.0), transposed=layer.transposed,
-        output_padding=layer.output_padding,
+        output_padding=layer.output_padding, slope=before if layer.activation == "prelu" else None,
     )  # fmt: skip
 
 
@@ -91,6 +93,7 @@ def arrays(layer: Layer) -> list[np.ndarray]:
     given = [feeds["x"], weight.reshape(layer.k, -1) if matrix else weight]
     given += [bias] if layer.bias else []
     given += [feeds["residual"]] if layer.residual else []
+    given += [layer.slopes()] if layer.activation == "prelu" else []
     outside = "float32" if layer.dtype == "bfloat16" else layer.dtype
     return [a.astype(outside) for a in given]
 
@@ -202,7 +205,7 @@ WINDOW = {"kernel": [3, 3], "strides": [1, 1], "dilations": [1, 1], "pads": [0, 
         ({"window": {**WINDOW, "auto_pad": "SAME"}}, 'window.auto_pad is "SAME"'),
         ({"window": {**WINDOW, "auto_pad": "VALID", "pads": [1, 0, 0, 0]}}, "are not zeros beside auto_pad"),
         ({"group": 0}, "group is not an integer from 1"),
-        ({"activation": "gelu"}, 'activation is "gelu", not none, relu, silu, clip, leaky_relu or hardswish'),
+        ({"activation": "gelu"}, 'activation is "gelu", not none, relu, silu, clip, leaky_relu, hardswish or prelu'),
         ({"activation": "clip"}, "activation_value is no upper bound above 0"),
         ({"activation": "clip", "activation_value": "6"}, "activation_value is not a number"),
         ({"activation": "leaky_relu", "activation_value": 1e39}, "activation_value is not finite"),
@@ -212,6 +215,9 @@ WINDOW = {"kernel": [3, 3], "strides": [1, 1], "dilations": [1, 1], "pads": [0, 
         ({"output_padding": [0, 0, 0]}, "output_padding[2] is a third number"),
         ({"transposed": True, "output_padding": [0, 1]}, "output_padding[1] is not an integer from 0 to 0"),
         ({"transposed": True, "window": {**WINDOW, "auto_pad": "VALID"}}, "transposed is set beside auto_pad"),
+        ({"activation": "prelu"}, "activation does not go with the slope"),
+        ({"slope": 2}, "activation does not go with the slope"),
+        ({"slope": 3}, "slope is not an integer from 0 to 2"),
         ({"transposed": 1}, "transposed is not"),
         ({"x": 3}, "x is not an integer from 0 to 2"),
         ({"bias": 1}, "inputs has an input 2 that nothing reads"),
@@ -283,7 +289,7 @@ def handmade_model(layer: Layer, shapes: list[list[Any]]) -> bytes:
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("residual", ["", "before", "last"])
-@pytest.mark.parametrize("activation", ["silu", "clip", "leaky_relu", "hardswish"])
+@pytest.mark.parametrize("activation", ["silu", "clip", "leaky_relu", "hardswish", "prelu"])
 def test_an_epilogue_that_cudnn_has_no_exact_engine_for_on_the_gpu(
     tmp_path: Path, residual: str, activation: str
 ) -> None:
@@ -325,7 +331,7 @@ def test_shapes_in_a_loop_on_the_gpu(tmp_path: Path) -> None:
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
-@pytest.mark.parametrize("activation", ["", "relu", "clip", "leaky_relu", "hardswish"])
+@pytest.mark.parametrize("activation", ["", "relu", "clip", "leaky_relu", "hardswish", "prelu"])
 @pytest.mark.parametrize("transposed", [False, True])
 def test_epilogues_of_shapes_that_come_and_go_on_the_gpu(
     tmp_path: Path, dtype: str, activation: str, transposed: bool

@@ -21,7 +21,7 @@ from tests.support import fake_cudnn
 from tests.support.fake_cudnn import Log
 
 POINTWISE, CONVOLUTION, PLAN, FORWARD, OPERATION, GRAPH, PACK, TENSOR = 0, 1, 5, 10, 13, 15, 16, 17
-X, W, Y, BIAS, RESIDUAL = 1, 2, 3, 4, 5
+X, W, Y, BIAS, RESIDUAL, SLOPE = 1, 2, 3, 4, 5, 6
 HALF, FLOAT, BFLOAT16 = 2, 0, 9
 ADD, MULTIPLY, MINIMUM, RELU, SWISH = 0, 1, 2, 100, 106
 BACKWARD_DATA = 12
@@ -140,6 +140,8 @@ def test_a_matrix_is_a_weight_of_1x1(program: Path, tmp_path: Path) -> None:
          [(ADD, BIAS), (RELU, None), (ADD, RESIDUAL)]),
         ({"residual": 2, "activation": "hardswish"},
          [(ADD, RESIDUAL), (MULTIPLY, FIRST_SCALAR), (ADD, FIRST_SCALAR + 1), (RELU, None), (MULTIPLY, 101)]),
+        ({"bias": 2, "residual": 3, "slope": 4, "activation": "prelu", "residual_last": True},
+         [(ADD, BIAS), (RELU, None), (MINIMUM, FIRST_SCALAR), (MULTIPLY, SLOPE), (ADD, 102), (ADD, RESIDUAL)]),
         ({"residual": 2}, [(ADD, RESIDUAL)]),
         ({}, []),
     ],
@@ -151,12 +153,14 @@ def test_the_order_of_the_epilogue(
     shapes = [[2, 9, 9, 16], [16, 3, 3, 16]]
     shapes += [[16]] if "bias" in fields else []
     shapes += [[2, 9, 9, 16]] if "residual" in fields else []
+    shapes += [[16]] if "slope" in fields else []
     log = drive(program, tmp_path, convolution(len(shapes), **fields), shapes)
     assert steps(log) == expected
     (pack,) = log.of_kind(PACK)
     operands = {X: 16, W: 32, Y: 4096}
     operands |= {BIAS: 16 * (fields["bias"] + 1)} if "bias" in fields else {}
     operands |= {RESIDUAL: 16 * (fields["residual"] + 1)} if "residual" in fields else {}
+    operands |= {SLOPE: 16 * (fields["slope"] + 1)} if "slope" in fields else {}
     given = dict(zip(pack.numbers(1000), pack.numbers(1001), strict=True))
     scalars = {number: given.pop(number) for number in list(given) if number >= FIRST_SCALAR}
     assert given == operands
@@ -207,6 +211,19 @@ def test_activations_without_a_plan(
     ran = log.lines[next(k for k, line in enumerate(log.lines) if line.startswith("execute")) + 1 :]
     words = ("activat", "blend", "fill", "add", "product", "multiply")
     assert [line for line in ran if line.startswith(words)] == expected
+
+
+def test_slopes_without_a_plan(program: Path, tmp_path: Path) -> None:
+    meaning = convolution(3, activation="prelu", slope=2)
+    shapes = [[2, 9, 9, 16], [16, 3, 3, 16], [16]]
+    log = drive(program, tmp_path, meaning, shapes, FAKE_REFUSES_EPILOGUES="1")
+    words = ("activate", "blend", "add", "multiply")
+    assert [line for line in log.lines if line.startswith(words)] == [
+        "activate 8192", "blend -1 0", "add 4096", "multiply 8192 48 8192", "activate 4096", "add 8192",
+    ]  # fmt: skip
+    log = drive(program, tmp_path, meaning, shapes)
+    minimum = next(d for d in log.of_kind(OPERATION) if log.made[int(d.values[750][0])].numbers(0) == [MINIMUM])
+    assert log.made[int(minimum.values[751][0])].numbers(906) == [100]  # of the convolution, not of the ReLU
 
 
 def test_attributes_of_activations(program: Path, tmp_path: Path) -> None:

@@ -35,8 +35,9 @@ ACTIVATIONS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
 class Layer:
     """A convolution of x [n, h, w, c] to k channels.
 
-    residual: "", "before" or "last" (behind the activation). activation: "" or a key of ACTIVATIONS. transposed: a
-    ConvTranspose. symbolic: names instead of n, h and w in the model. Outside of the model every tensor is float32.
+    residual: "", "before" or "last" (behind the activation). activation: "", "prelu" or a key of ACTIVATIONS.
+    transposed: a ConvTranspose. symbolic: names instead of n, h and w in the model. Outside of the model every tensor
+    is float32.
     """
 
     n: int = 2
@@ -91,6 +92,10 @@ class Layer:
         weight = rng.standard_normal(shape) / np.sqrt(max(1, reached))
         return rounded(weight, self.dtype), rounded(rng.standard_normal(self.k), self.dtype)
 
+    def slopes(self) -> np.ndarray:
+        """[K], of a prelu."""
+        return rounded(np.random.default_rng(self.seed + 1).standard_normal(self.k), self.dtype)
+
     def feeds(self, seed: int = 1) -> dict[str, np.ndarray]:
         """Random inputs that the dtype holds."""
         rng = np.random.default_rng(seed)
@@ -109,7 +114,9 @@ class Layer:
             y = y + bias
         if self.residual == "before":
             y = y + feeds["residual"]
-        if self.activation:
+        if self.activation == "prelu":
+            y = np.where(y < 0, self.slopes() * y, y)
+        elif self.activation:
             y = ACTIVATIONS[self.activation](y)
         return y + feeds["residual"] if self.residual == "last" else y
 
@@ -216,6 +223,8 @@ class Layer:
             return add("Mul", [at, add("Sigmoid", [at], "gate")], "active")
         if self.activation == "clip":
             return add("Clip", [at, "zero", "six"], "active")
+        if self.activation == "prelu":
+            return add("PRelu", [at, "slopes"], "active")
         if self.activation == "leaky_relu":
             return add("LeakyRelu", [at], "active", alpha=SLOPE)
         if self.activation == "hardswish_of_gate":
@@ -234,6 +243,8 @@ class Layer:
         found = [_tensor("w", weight.reshape(self.k, -1) if matrix else weight, self.dtype)]
         if matrix:
             found.append(numpy_helper.from_array(np.array([self.k, self.c, 1, 1], np.int64), "w_shape"))
+        if self.activation == "prelu":
+            found.append(_tensor("slopes", self.slopes(), self.dtype))
         if self.activation == "clip" or self.activation.startswith("hardswish_"):
             numbers = {"zero": 0.0, "three": 3.0, "six": 6.0}
             found += [_tensor(name, np.array(value), self.dtype) for name, value in numbers.items()]

@@ -214,7 +214,8 @@ int main(int, char** arguments) {
     const auto at = [](std::size_t k) { return reinterpret_cast<void*>(16 * (k + 1)); };
     const Convolution& c = problem.convolution;
     ready->Run(*api, handle.raw, {at(c.x), at(c.w), c.bias ? at(*c.bias) : nullptr,
-                                  c.residual ? at(*c.residual) : nullptr, reinterpret_cast<void*>(4096)},
+                                  c.residual ? at(*c.residual) : nullptr, c.slope ? at(*c.slope) : nullptr,
+                                  reinterpret_cast<void*>(4096)},
                reinterpret_cast<void*>(8192));
   } catch (const std::exception& e) {
     std::printf("error %s\n", e.what());

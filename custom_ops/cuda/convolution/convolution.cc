@@ -28,7 +28,7 @@ const cudnn::Api& FindCudnn() {
 
 std::int64_t Alignment(const ConvolutionPointers& at) {
   std::uintptr_t bits = static_cast<std::uintptr_t>(kAlignment);
-  for (const void* data : {at.x, at.w, at.bias, at.residual, static_cast<const void*>(at.y)}) {
+  for (const void* data : {at.x, at.w, at.bias, at.residual, at.slope, static_cast<const void*>(at.y)}) {
     bits |= reinterpret_cast<std::uintptr_t>(data);
   }
   return static_cast<std::int64_t>(bits & (~bits + 1));
@@ -107,9 +107,12 @@ void ConvolutionCudaKernel::Compute(OrtKernelContext* ort_context) const {
   const Shape output = problem.sizes.output();
   void* const y = OutputTensor(ort_context, 0, output);
   if (y == nullptr || output.count() == 0) return;
-  const ConvolutionPointers at{inputs[convolution_.x], inputs[convolution_.w],
+  const ConvolutionPointers at{inputs[convolution_.x],
+                               inputs[convolution_.w],
                                convolution_.bias ? inputs[*convolution_.bias] : nullptr,
-                               convolution_.residual ? inputs[*convolution_.residual] : nullptr, y};
+                               convolution_.residual ? inputs[*convolution_.residual] : nullptr,
+                               convolution_.slope ? inputs[*convolution_.slope] : nullptr,
+                               y};
   problem.tf32 = convolution_.dtype == Dtype::kFloat32 && UsesTf32(ort_context);
   const auto [stream, context] = EnterStream(driver_, ort_context);
   int capturing = 0;

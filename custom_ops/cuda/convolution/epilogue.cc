@@ -59,8 +59,12 @@ class ActivationOf {
 
   // data = scale * activation(data) + kept * data
   void Run(cudnn::Handle handle, const Tensor& tensor, void* data, float scale = kOne, float kept = kZero) const {
+    Run(handle, tensor, data, data, scale, kept);
+  }
+  // to = scale * activation(from) + kept * to
+  void Run(cudnn::Handle handle, const Tensor& tensor, const void* from, void* to, float scale, float kept) const {
     const cudnn::Status status =
-        api_.cudnnActivationForward(handle, raw_, &scale, tensor.raw(), data, &kept, tensor.raw(), data);
+        api_.cudnnActivationForward(handle, raw_, &scale, tensor.raw(), from, &kept, tensor.raw(), to);
     api_.Check(status, "cuDNN does not activate the result of a convolution");
   }
 
@@ -82,9 +86,9 @@ class Product {
   Product& operator=(const Product&) = delete;
   ~Product() { api_.cudnnDestroyOpTensorDescriptor(raw_); }
 
-  // data = data * factor, element by element
-  void Run(cudnn::Handle handle, const Tensor& tensor, void* data, const void* factor) const {
-    const cudnn::Status status = api_.cudnnOpTensor(handle, raw_, &kOne, tensor.raw(), data, &kOne, tensor.raw(),
+  // data = data * factor, element by element. factors: of the factor, which may be broadcast.
+  void Run(cudnn::Handle handle, const Tensor& tensor, void* data, const Tensor& factors, const void* factor) const {
+    const cudnn::Status status = api_.cudnnOpTensor(handle, raw_, &kOne, tensor.raw(), data, &kOne, factors.raw(),
                                                     factor, &kZero, tensor.raw(), data);
     api_.Check(status, "cuDNN does not multiply the result of a convolution");
   }
@@ -107,11 +111,29 @@ void RunHardSwish(const cudnn::Api& api, cudnn::Handle handle, Dtype dtype, cons
   api.Check(api.cudnnAddTensor(handle, &kSixth, tensor.raw(), y, &kOne, tensor.raw(), gate),
             "cuDNN does not scale the result of a convolution");
   ActivationOf(api, cudnn::kActivationClippedRelu, kOne).Run(handle, tensor, gate);
-  Product(api).Run(handle, tensor, y, gate);
+  Product(api).Run(handle, tensor, y, tensor, gate);
 }
 
-void Activate(const cudnn::Api& api, cudnn::Handle handle, const Convolution& convolution, const Tensor& tensor,
-              void* y, void* scratch) {
+// below = y - relu(y), times the slope of its channel; y = relu(y) + below
+void RunPrelu(const cudnn::Api& api, cudnn::Handle handle, const Tensor& tensor, const Tensor& slopes, void* y,
+              const void* slope, void* below) {
+  constexpr float kMinusOne = -1;
+  const auto add = [&](const void* what, void* to) {
+    api.Check(api.cudnnAddTensor(handle, &kOne, tensor.raw(), what, &kOne, tensor.raw(), to),
+              "cuDNN does not add to the result of a convolution");
+  };
+  const ActivationOf relu(api, cudnn::kActivationRelu);
+  relu.Run(handle, tensor, y, below, kMinusOne, kZero);
+  add(y, below);
+  Product(api).Run(handle, tensor, below, slopes, slope);
+  relu.Run(handle, tensor, y);
+  add(below, y);
+}
+
+void Activate(const cudnn::Api& api, cudnn::Handle handle, const ConvolutionProblem& problem, const Tensor& tensor,
+              const ConvolutionPointers& at, void* scratch) {
+  const Convolution& convolution = problem.convolution;
+  void* const y = at.y;
   const float value = convolution.activation_value;
   switch (convolution.activation) {
     case ConvolutionActivation::kNone:
@@ -126,13 +148,17 @@ void Activate(const cudnn::Api& api, cudnn::Handle handle, const Convolution& co
       return ActivationOf(api, cudnn::kActivationRelu).Run(handle, tensor, y, kOne - value, value);
     case ConvolutionActivation::kHardSwish:
       return RunHardSwish(api, handle, convolution.dtype, tensor, y, scratch);
+    case ConvolutionActivation::kPrelu:
+      return RunPrelu(api, handle, tensor, Tensor(api, convolution.dtype, 1, 1, 1, problem.sizes.k), y, at.slope,
+                      scratch);
   }
 }
 
 }  // namespace
 
 std::int64_t EpilogueScratch(const ConvolutionProblem& problem) {
-  if (problem.convolution.activation != ConvolutionActivation::kHardSwish) return 0;
+  const ConvolutionActivation activation = problem.convolution.activation;
+  if (activation != ConvolutionActivation::kHardSwish && activation != ConvolutionActivation::kPrelu) return 0;
   return static_cast<std::int64_t>(problem.sizes.output().count() * Size(problem.convolution.dtype));
 }
 
@@ -147,7 +173,7 @@ void RunEpilogue(const cudnn::Api& api, cudnn::Handle handle, const ConvolutionP
   };
   if (at.bias != nullptr) add(Tensor(api, convolution.dtype, 1, 1, 1, s.k), at.bias);
   if (at.residual != nullptr && !convolution.residual_last) add(y, at.residual);
-  Activate(api, handle, convolution, y, at.y, scratch);
+  Activate(api, handle, problem, y, at, scratch);
   if (at.residual != nullptr && convolution.residual_last) add(y, at.residual);
 }
 

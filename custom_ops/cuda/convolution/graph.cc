@@ -53,7 +53,7 @@ class Builder {
   }
 
  private:
-  enum class Second : std::uint8_t { kNone, kBias, kResidual, kScalar, kEarlier };
+  enum class Second : std::uint8_t { kNone, kBias, kResidual, kScalar, kEarlier, kSlope };
 
   // A pointwise operation on what the step before it writes.
   struct Step {
@@ -61,7 +61,8 @@ class Builder {
     Second second = Second::kNone;
     float number = 0;                       // the slope or upper bound of a ReLU, or the scalar
     Name attribute = Name::kPointwiseMode;  // that number states, where it is not the scalar
-    std::size_t earlier = 0;                // the step before which the second operand is computed
+    std::size_t earlier = 0;                // the step before which an operand is computed
+    bool of_earlier = false;                // the first operand is, else it is what the step before writes
   };
 
   // The steps of the activation. cuDNN offers a bounded ReLU that ends a graph to engines that are slow; a minimum
@@ -72,6 +73,11 @@ class Builder {
     switch (problem_.convolution.activation) {
       case ConvolutionActivation::kNone:
         return;
+      case ConvolutionActivation::kPrelu:
+        steps_.push_back({cudnn::kRelu});
+        steps_.push_back({cudnn::kMinimum, Second::kScalar, 0, Name::kPointwiseMode, before, true});
+        steps_.push_back({cudnn::kMultiply, Second::kSlope});
+        return steps_.push_back({cudnn::kAdd, Second::kEarlier, 0, Name::kPointwiseMode, before + 1});
       case ConvolutionActivation::kRelu:
         return steps_.push_back({cudnn::kRelu});
       case ConvolutionActivation::kSilu:
@@ -177,7 +183,7 @@ class Builder {
     const std::size_t to = Before(step + 1);
     Descriptor operation(api_, cudnn::kPointwiseOperation);
     operation.Set(Name::kOperationPointwise, pointwise);
-    operation.Set(Name::kOperationX, parts_[at_]);
+    operation.Set(Name::kOperationX, parts_[of.of_earlier ? results_[of.earlier] : at_]);
     if (of.second != Second::kNone) operation.Set(Name::kOperationB, parts_[SecondOf(of)]);
     operation.Set(Name::kOperationY, parts_[to]);
     operation.Finalize("cuDNN does not take a step behind a convolution");
@@ -189,6 +195,7 @@ class Builder {
 
   std::size_t SecondOf(const Step& step) {
     if (step.second == Second::kBias) return AddTensor(Operand::kBias, {1, problem_.sizes.k, 1, 1});
+    if (step.second == Second::kSlope) return AddTensor(Operand::kSlope, {1, problem_.sizes.k, 1, 1});
     if (step.second == Second::kResidual) return AddTensor(Operand::kResidual, Output());
     return step.second == Second::kScalar ? AddScalar(step.number) : results_[step.earlier];
   }
@@ -221,6 +228,8 @@ std::string Text(const Convolution& convolution) {
       return std::string(" leaky_relu") + value.data();
     case ConvolutionActivation::kHardSwish:
       return " hardswish";
+    case ConvolutionActivation::kPrelu:
+      return " prelu";
   }
   return "";
 }
@@ -240,6 +249,7 @@ ConvolutionProblem ConvolutionProblem::Bare() const {
   bare.convolution.residual_last = false;
   bare.convolution.activation = ConvolutionActivation::kNone;
   bare.convolution.activation_value = 0;
+  bare.convolution.slope.reset();
   return bare;
 }
 

@@ -27,7 +27,7 @@ struct ConvolutionProblem {
 };
 
 // What the tensors of a graph are called.
-enum class Operand : std::int64_t { kX = 1, kW = 2, kY = 3, kBias = 4, kResidual = 5 };
+enum class Operand : std::int64_t { kX = 1, kW = 2, kY = 3, kBias = 4, kResidual = 5, kSlope = 6 };
 
 // A tensor of one number, which lies in host memory.
 struct Scalar {

@@ -83,6 +83,7 @@ void EnginePlan::Execute(cudnn::Handle handle, const ConvolutionPointers& at, vo
   add(Operand::kY, at.y);
   add(Operand::kBias, at.bias);
   add(Operand::kResidual, at.residual);
+  add(Operand::kSlope, at.slope);
   for (const Scalar& scalar : graph_->scalars) {
     ids.push_back(scalar.id);
     pointers.push_back(const_cast<float*>(&scalar.value));

@@ -18,6 +18,7 @@ struct ConvolutionPointers {
   const void* w;
   const void* bias;      // or nullptr
   const void* residual;  // or nullptr
+  const void* slope;     // or nullptr
   void* y;
 };
 

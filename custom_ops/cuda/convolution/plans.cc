@@ -99,7 +99,7 @@ void ReadyConvolution::Run(const cudnn::Api& api, cudnn::Handle handle, const Co
                            void* workspace) const {
   const std::lock_guard<std::mutex> lock(mutex_);
   if (!bare_) return plan_.Execute(handle, at, workspace);
-  plan_.Execute(handle, {at.x, at.w, nullptr, nullptr, at.y}, workspace);
+  plan_.Execute(handle, {at.x, at.w, nullptr, nullptr, nullptr, at.y}, workspace);
   RunEpilogue(api, handle, problem_, at, workspace);
 }
 

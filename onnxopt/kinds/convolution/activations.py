@@ -1,6 +1,6 @@
 """Activations behind a convolution: which nodes compute one, and what it is called in program/convolution.py.
 
-Relu | Clip from 0 | LeakyRelu | HardSwish | Swish
+Relu | Clip from 0 | LeakyRelu | PRelu with constant slopes | HardSwish | Swish
 v * Sigmoid(v)                       silu
 v * HardSigmoid(v)                   hardswish, with alpha = 1 / 6 and beta = 1 / 2
 v * Clip(v + 3, 0, 6) / 6            hardswish; the factor may also stand before the product
@@ -15,18 +15,23 @@ from typing import NamedTuple
 import onnx_ir as ir
 
 from onnxopt.fusion.channels_last import is_constant
+from onnxopt.graph.shapes.shapes import Shapes
 
-_SINGLE = frozenset({"Relu", "Clip", "LeakyRelu", "HardSwish", "Swish"})
+_SINGLE = frozenset({"Relu", "Clip", "LeakyRelu", "PRelu", "HardSwish", "Swish"})
 _GATES = frozenset({"Sigmoid", "HardSigmoid", "Add", "Clip", "Div", "Mul"})
 _LONGEST_GATE = 4
 _SAME_FACTOR = 5e-4  # relative, as 1 / 6 is rounded to float16
 
 
 class Activation(NamedTuple):
-    """name: of ACTIVATIONS. value: the upper bound of a clip, the slope of a leaky_relu, else 0."""
+    """name: of ACTIVATIONS. value: the upper bound of a clip, the slope of a leaky_relu, else 0.
+
+    slope: of a prelu, one number a channel.
+    """
 
     name: str
     value: float = 0.0
+    slope: ir.Value | None = None
 
 
 NONE = Activation("none")
@@ -50,11 +55,11 @@ def gated(value: ir.Value) -> list[ir.Node]:
     return []
 
 
-def of(value: ir.Value, nodes: Sequence[ir.Node]) -> Activation | str:
+def of(value: ir.Value, nodes: Sequence[ir.Node], shapes: Shapes) -> Activation | str:
     """What nodes behind a value compute, or why it is no activation that convolutions take in."""
     last = nodes[-1]
     if len(nodes) == 1:
-        return _single(last)
+        return _single(value, last, shapes)
     gate = nodes[0]
     if gate.op_type == "Sigmoid" and len(nodes) == 2:
         return Activation("silu")
@@ -64,7 +69,7 @@ def of(value: ir.Value, nodes: Sequence[ir.Node]) -> Activation | str:
     return Activation("hardswish") if _is_spelled_hardswish(value, nodes) else f"No activation ends with {last.op_type}"
 
 
-def _single(node: ir.Node) -> Activation | str:
+def _single(value: ir.Value, node: ir.Node, shapes: Shapes) -> Activation | str:
     if node.op_type == "Relu":
         return Activation("relu")
     if node.op_type == "HardSwish":
@@ -75,12 +80,26 @@ def _single(node: ir.Node) -> Activation | str:
     if node.op_type == "Swish":
         plain = node.attributes.get_float("alpha", 1.0) == 1.0
         return Activation("silu") if plain else "The Swish has an alpha other than 1"
+    if node.op_type == "PRelu":
+        return _prelu(value, node, shapes)
     if node.op_type == "Clip":
         low, high = _bound(node, 1, -math.inf), _bound(node, 2, math.inf)
         if low != 0 or high is None or not high > 0:
             return "The Clip is not from 0 to a constant above"
         return Activation("clip", high) if math.isfinite(high) else Activation("relu")
     return f"cuDNN has no epilogue for {node.op_type}"
+
+
+def _prelu(value: ir.Value, node: ir.Node, shapes: Shapes) -> Activation | str:
+    slope = node.inputs[1]
+    if node.inputs[0] is not value or slope is None or not is_constant(slope) or slope.const_value is None:
+        return "The slopes of the PRelu are no constant"
+    if (one := _scalar(slope)) is not None:
+        return Activation("leaky_relu", one) if math.isfinite(one) else "The slope is not finite"
+    channels = (shapes.dims(value) or (None,))[-1]
+    if slope.const_value.shape.numpy() != (channels,) or shapes.dtype(slope) != shapes.dtype(value):
+        return "The PRelu has not one slope a channel"
+    return Activation("prelu", slope=slope)
 
 
 def _gate(first: ir.Node, value: ir.Value, product: ir.Node) -> list[ir.Node]:

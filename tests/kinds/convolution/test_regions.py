@@ -64,6 +64,11 @@ def reasons(plan: FusionPlan) -> list[str]:
             {"bias": 2, "residual": 3, "residual_last": True, "activation": "leaky_relu", "activation_value": SLOPE},
         ),
         (
+            dataclasses.replace(WIDE, activation="prelu"),
+            "w_turned x_nchw conv v active",
+            {"bias": 2, "activation": "prelu", "slope": 3},
+        ),
+        (
             dataclasses.replace(WIDE, activation="hardswish"),
             "w_turned x_nchw conv v active",
             {"bias": 2, "activation": "hardswish"},
@@ -119,7 +124,7 @@ def test_what_a_convolution_takes_in(layer: Layer, nodes: str, fields: dict[str,
         Layer(c=64, k=64, pads=SAME, activation="silu", residual="last"),
         Layer(kernel=(3, 2), strides=(2, 3), pads=(1, 0, 0, 1), output_padding=(1, 2), transposed=True),
         Layer(kernel=(2, 2), strides=(2, 2), group=4, transposed=True, activation="relu"),
-        *(Layer(c=64, k=64, pads=SAME, activation=name) for name in ACTIVATIONS),
+        *(Layer(c=64, k=64, pads=SAME, activation=name) for name in (*ACTIVATIONS, "prelu")),
     ],
 )
 def test_the_outlined_model_computes_the_same(layer: Layer) -> None:
@@ -214,6 +219,20 @@ def a_computed_bound(graph: onnx.GraphProto) -> None:
     graph.input.append(helper.make_tensor_value_info("six", TensorProto.FLOAT16, []))
 
 
+def slopes_of(shape: tuple[int, ...]) -> Callable[[onnx.GraphProto], None]:
+    def change(graph: onnx.GraphProto) -> None:
+        (tensor,) = [t for t in graph.initializer if t.name == "slopes"]
+        tensor.CopyFrom(numpy_helper.from_array(np.full(shape, 0.25, np.float16), "slopes"))
+
+    return change
+
+
+def computed_slopes(graph: onnx.GraphProto) -> None:
+    (tensor,) = [t for t in graph.initializer if t.name == "slopes"]
+    graph.initializer.remove(tensor)
+    graph.input.append(helper.make_tensor_value_info("slopes", TensorProto.FLOAT16, [64]))
+
+
 def a_reader_of_the_gate(graph: onnx.GraphProto) -> None:
     graph.output.append(helper.make_tensor_value_info("gate", TensorProto.FLOAT16, None))
 
@@ -232,6 +251,8 @@ def another_operator(name: str, op_type: str) -> Callable[[onnx.GraphProto], Non
         ("clip", with_constant("zero", -1.0)),
         ("clip", with_constant("six", -2.0)),
         ("clip", a_computed_bound),
+        ("prelu", slopes_of((11, 64))),
+        ("prelu", computed_slopes),
         ("hardswish_scaled_gate", with_constant("three", 2.0)),
         ("hardswish_scaled_product", with_constant("six", 5.0)),
         ("hardswish_scaled_gate", a_reader_of_the_gate),
@@ -245,6 +266,12 @@ def test_what_looks_like_an_activation(activation: str, change: Callable[[onnx.G
     plan = fused(changed(dataclasses.replace(WIDE, activation=activation), change))
     (region,) = regions(plan)
     assert isinstance(region.meaning, Convolution) and region.meaning.activation == "none"
+
+
+def test_one_slope_is_that_of_a_leaky_relu() -> None:
+    (region,) = regions(fused(changed(dataclasses.replace(WIDE, activation="prelu"), slopes_of((1,)))))
+    assert isinstance(region.meaning, Convolution)
+    assert (region.meaning.activation, region.meaning.activation_value) == ("leaky_relu", 0.25)
 
 
 def test_a_clip_without_an_upper_bound_is_a_relu() -> None:
