@@ -15,6 +15,7 @@ from onnx import numpy_helper
 
 _COLUMNS = "/columns"  # suffix that rewriting gives a convolution's weight as the second operand of a product
 _TRANSPOSED = "_transposed"  # suffix that the optimizer gives a weight whose transpose it stores
+_SCALED = "/scaled"  # suffix that rewriting gives a matrix whose columns it multiplied
 _NHWC = "_nhwc"  # suffix that the layout pass gives the weight of a convolution
 _HEADS = re.compile(r"(.+)/heads(\d)_(\d+)_(\d+)")  # name of a weight whose heads graph/rewrite/head_axis.py pads
 _ORDERS = ((0, 2, 3, 1), (2, 3, 1, 0))  # of such a weight: graph/layout/weights.py
@@ -30,22 +31,26 @@ class Recipe:
     joined, so that each group has `padded`. columns: the one weight is that of a convolution, (outputs, inputs,
     *kernel), taken as the second operand of a product: (inputs * kernel, outputs) with two spatial axes,
     (kernel * inputs, outputs) with one, as graph/rewrite/convolutions.py lays it out. order: the one weight's dims are
-    permuted. transposed: the matrix that results is transposed. first_bytes: the first bytes of the one weight are
-    taken.
+    permuted. factors, scale: the one weight's columns are multiplied by the elements of a weight of this name over
+    `scale`, in float64, and rounded. transposed: the matrix that results is transposed. first_bytes: the first bytes of
+    the one weight are taken.
     """
 
     names: tuple[str, ...]
     heads: tuple[int, ...] = ()
     columns: bool = False
     order: tuple[int, ...] = ()
+    factors: str = ""
+    scale: float = 1.0
     transposed: bool = False
     first_bytes: int | None = None
 
     def data(self, weights: Weights, dims: Sequence[int]) -> bytes | None:
         """The raw bytes of a tensor of these dims; None where the weights do not have the shapes that this takes."""
-        if any(name not in weights for name in self.names):
+        if any(name not in weights for name in (*self.names, *filter(None, (self.factors,)))):
             return None
-        if len(self.names) == 1 and not (self.heads or self.columns or self.order or self.transposed):
+        changes = (self.heads, self.columns, self.order, self.factors, self.transposed)
+        if len(self.names) == 1 and not any(changes):
             return weights[self.names[0]].raw_data[: self.first_bytes]
         arrays = [numpy_helper.to_array(weights[name]) for name in self.names]
         if self.heads:
@@ -65,6 +70,8 @@ class Recipe:
             if array.ndim != len(self.order):
                 return None
             array = array.transpose(self.order)
+        if self.factors:
+            array = _scaled(array, numpy_helper.to_array(weights[self.factors]), self.scale)
         if self.transposed:
             if len(dims) != 2 or array.size != dims[0] * dims[1]:
                 return None
@@ -111,6 +118,8 @@ class Recipes:
         if len(kinds) == 1 and None not in kinds:
             heads = tuple(map(int, kinds.pop() or ()))
             yield Recipe(tuple(m[1] for m in padded if m), heads=heads, transposed=transposed)
+        if base.endswith(_SCALED):
+            yield from self._scaled(base.removesuffix(_SCALED), tensor, transposed)
         yield Recipe(tuple(base.split("+")), transposed=transposed)
         same = self._names.get(_digest(tensor))  # the dims may differ: those of a weight may have been merged
         if same is not None:
@@ -123,6 +132,25 @@ class Recipes:
         for weight in self._weights.values():  # the first rows of a table, of positions for example
             if weight.data_type == tensor.data_type and weight.raw_data[:size] == tensor.raw_data:
                 yield Recipe((weight.name,), first_bytes=size)
+
+    def _scaled(self, name: str, tensor: onnx.TensorProto, transposed: bool) -> Iterator[Recipe]:
+        """A matrix times each vector that fits its columns. The power of two in between follows from the magnitudes."""
+        if name not in self._weights:
+            return
+        array = numpy_helper.to_array(self._weights[name])
+        largest = np.abs(numpy_helper.to_array(tensor).astype(np.float64)).max(initial=0.0)
+        for vector in self._weights.values():
+            if np.prod(vector.dims) not in (1, array.shape[-1]) or vector.data_type != tensor.data_type:
+                continue
+            product = np.abs(_scaled(array.astype(np.float64), numpy_helper.to_array(vector), 1.0)).max(initial=0.0)
+            if largest > 0 and product > 0:
+                scale = float(2.0 ** np.round(np.log2(product / largest)))
+                yield Recipe((name,), factors=vector.name, scale=scale, transposed=transposed)
+
+
+def _scaled(array: np.ndarray, factors: np.ndarray, scale: float) -> np.ndarray:
+    exact = array.astype(np.float64) * factors.astype(np.float64).reshape(-1) / scale
+    return exact.astype(array.dtype)
 
 
 def _padded(array: np.ndarray, axis: int, size: int, padded: int) -> np.ndarray:

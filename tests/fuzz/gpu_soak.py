@@ -1,4 +1,5 @@
-"""A soak on a GPU: python tests/fuzz/gpu_soak.py ARTIFACT... --minutes 60 [--on cuda] [--device 0] [--seed 0]
+"""A soak on a GPU: python tests/fuzz/gpu_soak.py ARTIFACT... --minutes 60 [--on cuda] [--device 0]
+[--seed 0] [--no-empty]
 
 Needs ONNX Runtime with its CUDA provider, numpy and onnx, not onnxopt. Each round opens a session of every artifact
 with its library, runs it at mixed shapes from two threads that end with the round, and closes it. One session of each
@@ -60,7 +61,7 @@ class Wrong(Exception):
 class Subject:
     """One artifact: its shapes, and what came out of each at first."""
 
-    def __init__(self, artifact: Path, on: str, device: int, rng: random.Random):
+    def __init__(self, artifact: Path, on: str, device: int, rng: random.Random, sizes: Sequence[int]):
         self.model, self.library, self.on, self.device = artifact / "model.onnx", artifact / LIBRARY, on, device
         self.name = artifact.name
         graph = onnx.load(self.model, load_external_data=False).graph
@@ -68,7 +69,7 @@ class Subject:
         self.inputs = [i for i in graph.input if i.name not in constants]
         self.first: dict[Shape, str] = {}
         self.shapes: list[Shape] = []
-        self._take_shapes(rng)
+        self._take_shapes(rng, sizes)
         self.lasting = self.session(True)
 
     def session(self, library: bool) -> ort.InferenceSession:
@@ -86,11 +87,11 @@ class Subject:
             raise SystemExit(f"ONNX Runtime could not load {provider}")
         return session
 
-    def _take_shapes(self, rng: random.Random) -> None:
+    def _take_shapes(self, rng: random.Random, sizes: Sequence[int]) -> None:
         """Shapes that the model takes, with their first outputs."""
         plain, own = self.session(False), self.session(True)
         names = sorted({d.dim_param for i in self.inputs for d in i.type.tensor_type.shape.dim if d.dim_param})
-        drawn = {tuple((name, rng.choice(SIZES)) for name in names) for _ in range(4 * SHAPES)}
+        drawn = {tuple((name, rng.choice(sizes)) for name in names) for _ in range(4 * SHAPES)}
         for shape in sorted(drawn, key=lambda _: rng.random()):
             try:
                 expected = plain.run(None, self.feeds(shape))
@@ -266,14 +267,16 @@ def main() -> int:
     parser.add_argument("--on", choices=tuple(PROVIDERS), default="cuda")
     parser.add_argument("--device", type=int, default=0)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--no-empty", action="store_true", help="no size 0, which ORT's attention may not survive")
     parser.add_argument("--control-minutes", type=float, help="of the control; default a third of the time, 0 for none")
     options = parser.parse_args()
     ort.set_default_logger_severity(3)
     if options.on == "cuda":
         ort.preload_dlls()
     rng = random.Random(options.seed)
+    sizes = [size for size in SIZES if size or not options.no_empty]
     try:
-        subjects = [Subject(path.resolve(), options.on, options.device, rng) for path in options.artifacts]
+        subjects = [Subject(path.resolve(), options.on, options.device, rng, sizes) for path in options.artifacts]
     except Wrong as wrong:
         print(wrong)
         return 1
@@ -284,6 +287,7 @@ def main() -> int:
     found, problems = soak(subjects, (options.minutes - third) * 60, gpu, rng)
     if third and not problems:
         settings = ("--on", options.on, "--device", str(options.device), "--seed", str(options.seed))
+        settings += ("--no-empty",) * options.no_empty
         without = control([*map(str, options.artifacts), *settings], third)
         print(
             "control: "

@@ -238,8 +238,8 @@ def test_damaged_files(tmp_path: Path, fields: dict[str, Any], problem: str) -> 
 def gpu_session(folder: Path, layer: Layer, **options: str) -> ort.InferenceSession:
     """Of the layer as onnxopt outlines it, without the function's body: only the library can run it."""
     model = ir.from_proto(layer.model())
-    made = [k for k in outline(model, fuse(model)) if k.kind.name == "convolution"]
-    rows = [{"name": k.name, "kind": "convolution", **k.program.to_json(), "cpu": False, "variants": []} for k in made]
+    made = [k for k in outline(model, fuse(model)) if k.kind.name in ("convolution", "gemm")]  # gemm: some of 1x1
+    rows = [{"name": k.name, "kind": k.kind.name, **k.program.to_json(), "cpu": False, "variants": []} for k in made]
     proto = ir.to_proto(model)
     for function in [f for f in proto.functions if f.name == made[0].name]:
         proto.functions.remove(function)

@@ -77,7 +77,8 @@ def test_a_weight_of_every_form(tmp_path: Path) -> None:
     random = np.random.default_rng(0)
     matrix, other = (random.standard_normal((64, 96), np.float32) for _ in range(2))
     image, signal = random.standard_normal((32, 3, 8, 8), np.float32), random.standard_normal((32, 16, 5), np.float32)
-    given = {"matrix": matrix, "other": other, "image": image, "signal": signal}
+    factors = random.uniform(1e-6, 1e-5, 96).astype(np.float32)
+    given = {"matrix": matrix, "other": other, "image": image, "signal": signal, "factors": factors}
     derived = {
         "same": matrix,
         "of_three_dims": matrix.reshape(1, 64, 96),
@@ -92,6 +93,8 @@ def test_a_weight_of_every_form(tmp_path: Path) -> None:
         "matrix/heads1_16_24_transposed": zeros_behind_columns(matrix, 16, 8).T,
         "matrix/heads0_32_40": zeros_behind_columns(matrix.T, 32, 8).T,
         "matrix/heads1_16_24+other/heads1_16_24": zeros_behind_columns(np.concatenate([matrix, other], axis=-1), 16, 8),
+        "matrix/scaled": (matrix.astype(np.float64) * factors).astype(np.float32),
+        "matrix/scaled_transposed": (matrix.astype(np.float64) * factors * 2.0**20).astype(np.float32).T,
         "first_rows": other[:40],
         "new": matrix + 1,
     }

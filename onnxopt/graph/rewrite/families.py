@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 
-from onnxopt.graph.rewrite import attention, convolutions, folded, merging, rotary
+from onnxopt.graph.rewrite import attention, convolutions, folded, merging, rotary, scaled_products
 from onnxopt.graph.rewrite.rule_sets import RuleSet
 
 
@@ -29,7 +29,11 @@ _ROWS = (
     Family("merge", "{} x projections of q, k and v into one product", (*merging.HEADS, *merging.PROJECTIONS)),
     Family("gate", "{} x gate and up projections into one product", merging.GATES),
     Family("tokens", "{} x convolution into a product", (*convolutions.ACTIVATIONS, *convolutions.PRODUCTS)),
-    Family("fold", "{} x bias, factor or normalization into the convolution before it", folded.RULES),
+    Family(
+        "fold",
+        "{} x bias, factor or normalization into the convolution or product before it",
+        (*folded.RULES, *scaled_products.RULES),
+    ),
     Family("channels_last", "{} x convolution in channels last"),
 )
 FAMILIES: Mapping[str, Family] = {family.name: family for family in _ROWS}

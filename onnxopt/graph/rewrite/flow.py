@@ -25,7 +25,6 @@ from onnxopt.graph.rewrite import (
     attention,
     cached,
     convolutions,
-    folded,
     grouped_heads,
     layout,
     merging,
@@ -84,7 +83,7 @@ def rewrite(
         rewriting.apply(merging.PROJECTIONS)
         _convolutions(rewriting)
         rewriting.apply(merging.GATES)
-        if rewriting.apply(folded.RULES):
+        if rewriting.apply(FAMILIES["fold"].rules):
             _infer(model)
         if any(rewriting.applied.values()):
             _clean_up(model)

@@ -16,12 +16,11 @@ from onnxscript.rewriter import MatchContext, MatchResult, RewriteRuleClassBase
 
 from onnxopt.graph.passes.rooted import Rooted
 from onnxopt.graph.rewrite.rule_sets import RuleSet
+from onnxopt.graph.rewrite.weights import array_of, is_constant, loses_precision, rounded
 
 _DTYPES = frozenset({ir.DataType.FLOAT16, ir.DataType.BFLOAT16, ir.DataType.FLOAT})
 _CONVOLUTIONS = ("Conv", "ConvTranspose")
 _RANK = 4
-# The largest weight of a channel has to stay this large in float16, so that few of its others become subnormal.
-_LEAST_FLOAT16 = 2.0**-10
 
 
 class _Folded(RewriteRuleClassBase):
@@ -41,7 +40,7 @@ class _Folded(RewriteRuleClassBase):
         bias = conv.inputs[2] if len(conv.inputs) > 2 else None
         if len(convolved.uses()) != 1 or convolved.is_graph_output():
             return f"{conv.op_type}'s result `{convolved.name}` has other readers"
-        if not _is_constant(w) or (bias is not None and not _is_constant(bias)):
+        if not is_constant(w) or (bias is not None and not is_constant(bias)):
             return f"{conv.op_type}'s weight or bias is not a constant"
         assert w.const_value is not None
         if len(w.const_value.shape) != _RANK or w.const_value.dtype not in _DTYPES:
@@ -59,7 +58,7 @@ class _Folded(RewriteRuleClassBase):
         dtype, axis = w.const_value.dtype, 0 if conv.op_type == "Conv" else 1
         channels = w.const_value.shape.numpy()[axis]
         old = conv.inputs[2] if len(conv.inputs) > 2 else None
-        bias = np.zeros(channels) if old is None else _array(old)
+        bias = np.zeros(channels) if old is None else array_of(old)
         if any(array is not None and array.size not in (1, channels) for array in (scale, shift)):
             return f"the constant has not one value for each of the {channels} channels"
         weight = None
@@ -68,15 +67,14 @@ class _Folded(RewriteRuleClassBase):
                 return f"the weight `{w.name}` has other readers, so a folded copy would make the model larger"
             factors = np.broadcast_to(scale, channels)
             with np.errstate(invalid="ignore"):
-                exact = _array(w) * factors.reshape([-1 if k == axis else 1 for k in range(_RANK)])
-            bias = bias * factors
-            largest = np.abs(exact).max(axis=tuple(k for k in range(_RANK) if k != axis), initial=0.0)
-            if dtype == ir.DataType.FLOAT16 and ((largest > 0) & (largest < _LEAST_FLOAT16)).any():
+                exact = array_of(w) * factors.reshape([-1 if k == axis else 1 for k in range(_RANK)])
+                bias = bias * factors
+            weight = rounded(exact, dtype, f"{w.name}/folded")
+            if loses_precision(exact, weight, axis):
                 return "the weights of a channel would become subnormal in float16"
-            weight = _rounded(exact, dtype, f"{w.name}/folded")
         if shift is not None:
             bias = bias + shift
-        result = _rounded(bias, dtype, f"{w.name}/bias") if shift is not None or old is not None else None
+        result = rounded(bias, dtype, f"{w.name}/bias") if shift is not None or old is not None else None
         for tensor in (weight, result):
             if tensor is not None and not np.isfinite(tensor.numpy().astype(np.float64)).all():
                 return f"the folded weight or bias overflows in {dtype}"
@@ -116,12 +114,12 @@ class Arithmetic(_Folded):
         result = MatchResult()
         if reason := self._obstacle(convolved, w):
             return result.fail(reason)
-        if not _is_constant(c) or not _is_of_channels(c.const_value.shape.numpy()):
+        if not is_constant(c) or not _is_of_channels(c.const_value.shape.numpy()):
             return result.fail(f"{self._operator}'s operand `{c.name}` is not a constant with one value a channel")
         return self._checked(convolved, w, *self._constants(c))
 
     def _constants(self, c: ir.Value) -> tuple[np.ndarray | None, np.ndarray | None]:
-        array = _array(c).reshape(-1)
+        array = array_of(c).reshape(-1)
         with np.errstate(divide="ignore"):
             factors = {"Mul": array, "Div": 1.0 / array}
         terms = {"Add": array, "Sub": -array}
@@ -144,7 +142,7 @@ class Normalization(_Folded):
         result = MatchResult()
         if reason := self._obstacle(convolved, w):
             return result.fail(reason)
-        if not all(map(_is_constant, (gamma, beta, mean, variance))):
+        if not all(map(is_constant, (gamma, beta, mean, variance))):
             return result.fail("BatchNormalization's parameters are not constants")
         if normalized.producer().attributes.get_int("training_mode", 0):
             return result.fail("BatchNormalization computes the statistics itself (training_mode)")
@@ -156,30 +154,16 @@ class Normalization(_Folded):
 
 def _of_normalization(node: ir.Node) -> tuple[np.ndarray, np.ndarray]:
     """Factor and term of each channel in float64."""
-    gamma, beta, mean, variance = (_array(v) for v in node.inputs[1:5] if v is not None)
+    gamma, beta, mean, variance = (array_of(v) for v in node.inputs[1:5] if v is not None)
     with np.errstate(invalid="ignore", divide="ignore"):
         scale = gamma / np.sqrt(variance + node.attributes.get_float("epsilon", 1e-5))
     return scale, beta - mean * scale
-
-
-def _is_constant(value: ir.Value | None) -> bool:
-    return value is not None and value.const_value is not None and not value.is_graph_input()
 
 
 def _is_of_channels(dims: tuple[int, ...]) -> bool:
     """Whether a tensor of these dims has one value, or one for each channel of [N, C, H, W]."""
     padded = (1,) * (_RANK - len(dims)) + dims
     return len(padded) == _RANK and padded[0] == padded[2] == padded[3] == 1
-
-
-def _array(value: ir.Value) -> np.ndarray:
-    assert value.const_value is not None
-    return value.const_value.numpy().astype(np.float64)
-
-
-def _rounded(array: np.ndarray, dtype: ir.DataType, name: str) -> ir.Tensor:
-    with np.errstate(over="ignore"):
-        return ir.Tensor(np.ascontiguousarray(array.astype(dtype.numpy())), dtype=dtype, name=name)
 
 
 _ORDERS = (("Add", True), ("Add", False), ("Sub", True), ("Mul", True), ("Mul", False), ("Div", True))

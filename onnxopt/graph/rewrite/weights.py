@@ -10,6 +10,8 @@ import numpy as np
 import onnx_ir as ir
 
 _IN_MEMORY = 1 << 20  # bytes
+# Of a channel of weights, in the 2-norm: about twice what rounding costs where no weight is subnormal.
+_MOST_LOST = 2.0**-10
 _CHUNK = 1 << 20  # bytes joined at a time: in cache, and never a second copy of the weight in memory
 
 
@@ -54,3 +56,29 @@ def _joined_rows(arrays: Sequence[np.ndarray]) -> Iterator[memoryview]:
         rows = buffer[: len(flat[0]) - start]
         np.concatenate([a[start : start + step] for a in flat], axis=-1, out=rows)
         yield rows.view(np.uint8).data
+
+
+def is_constant(value: ir.Value | None) -> bool:
+    return value is not None and value.const_value is not None and not value.is_graph_input()
+
+
+def array_of(value: ir.Value) -> np.ndarray:
+    """A constant in float64."""
+    assert value.const_value is not None
+    return value.const_value.numpy().astype(np.float64)
+
+
+def rounded(array: np.ndarray, dtype: ir.DataType, name: str) -> ir.Tensor:
+    """A float64 array as a tensor of this dtype; infinity where a number is too large."""
+    with np.errstate(over="ignore"):
+        return ir.Tensor(np.asarray(array.astype(dtype.numpy()), order="C"), dtype=dtype, name=name)
+
+
+def loses_precision(exact: np.ndarray, kept: ir.Tensor, channels: int) -> bool:
+    """Whether rounding to float16 makes weights subnormal to an effect. channels: the axis that counts channels."""
+    if kept.dtype != ir.DataType.FLOAT16:
+        return False
+    rows = np.moveaxis(exact, channels, 0).reshape(exact.shape[channels], -1)
+    with np.errstate(invalid="ignore", over="ignore"):
+        errors = np.moveaxis(kept.numpy().astype(np.float64), channels, 0).reshape(rows.shape) - rows
+        return bool((np.linalg.norm(errors, axis=1) > _MOST_LOST * np.linalg.norm(rows, axis=1)).any())

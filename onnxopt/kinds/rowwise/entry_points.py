@@ -23,8 +23,7 @@ from onnxopt.program.rowwise import RowProgram
 
 _LEAST_COPIED = 4  # bytes of one copy to shared memory
 LAYOUTS = ("held", "ragged", "piped", "ring", "split", "looped", "strided")  # in the order in which the host tries them
-_MOST_LENGTHS = 3  # row lengths that have an entry point of their own
-_MOST_STRIDED_LENGTHS = 6
+_MOST_LENGTHS = 6  # row lengths that have an entry point of their own
 _LOOPED_THREADS = 512
 _CLUSTER = 8
 
@@ -74,7 +73,8 @@ def choose(
                     chosen.append(variant_of(name, program, modes, held, length))
         on_every_gpu = len(chosen) == len(lengths) and all(v.cluster == 1 and not v.shared for v in chosen)
         if not on_every_gpu:
-            chosen += _general(name, program, vector, anywhere(modes), None in lengths)
+            others = None in lengths or len(lengths) > _MOST_LENGTHS
+            chosen += _general(name, program, vector, anywhere(modes), others)
         chosen.append(_fallback(name, program, vector))
     if not trailing:
         chosen += _strided(name, program, grids, modes_of(regions, program, opsets, shapes))
@@ -210,13 +210,14 @@ def _fallback(name: str, program: RowProgram, vector: int) -> RowVariant:
     return _variant(name, "looped", Mode.ANY * len(program.leaves), shape)
 
 
-def _general(name: str, program: RowProgram, vector: int, modes: str, dynamic: bool) -> list[RowVariant]:
+def _general(name: str, program: RowProgram, vector: int, modes: str, others: bool) -> list[RowVariant]:
     """Variants for rows of any length.
 
-    Held ones of several capacities come first if lengths are unknown, then those that read rows several times.
+    Held ones of several capacities come first if there are lengths without an entry point of their own, then those that
+    read rows several times.
     """
     chosen = []
-    if dynamic:
+    if others:
         for layout in ("held", "ragged"):
             for lanes, unroll, threads in ((8, 2, 128), (32, 2, 128), (32, 4, 128), (128, 4, 128), (512, 4, 512)):
                 shape = RowShape(layout, vector, unroll, lanes, threads)
@@ -237,7 +238,7 @@ def split_variants(name: str, program: RowProgram, shape: RowShape, modes: str) 
 
 def _strided(name: str, program: RowProgram, grids: Sequence[Grid], modes: str) -> list[RowVariant]:
     """Variants for rows of elements that are not contiguous: for the most common lengths, and for any length."""
-    common = [length for length, _ in collections.Counter(g.length for g in grids).most_common(_MOST_STRIDED_LENGTHS)]
+    common = [length for length, _ in collections.Counter(g.length for g in grids).most_common(_MOST_LENGTHS)]
     values = sum(len(stage.reductions) for stage in program.stages)
     works = {n: _work(program, [g for g in grids if g.length == n], modes) for n in common}
     *shapes, fallback = launch_shapes.for_strided(works, widest(program), values)

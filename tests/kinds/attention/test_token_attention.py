@@ -131,6 +131,20 @@ def test_the_cpu_kernel_is_the_operator(tmp_path, batch, past, packed) -> None:
 
 
 @pytest.mark.usefixtures("library")
+def test_an_empty_batch_gives_empty_outputs(tmp_path) -> None:
+    """ONNX Runtime hands out no memory for them. Its own operator divides by zero."""
+    meaning = TokenAttention(F16 * 3, F16 * 3, HEADS, GROUPS, WIDTH, 0.25)
+    library = artifact.write(tmp_path, [_row(meaning)])
+    shapes = [(0, 1, (HEADS + 2 * GROUPS) * WIDTH), (0, GROUPS, 5, WIDTH), (0, GROUPS, 5, WIDTH)]
+    body = [helper.make_node("Identity", ["x0"], [f"y{k}"]) for k in range(3)]
+    session = artifact.session(
+        artifact.model(body, [("float16", list(s)) for s in shapes], [("float16", None)] * 3), library
+    )
+    found = artifact.run(session, [np.zeros(s, np.float16) for s in shapes])
+    assert [f.shape for f in found] == [(0, 1, HEADS * WIDTH), *[(0, GROUPS, 6, WIDTH)] * 2]
+
+
+@pytest.mark.usefixtures("library")
 @pytest.mark.parametrize(
     ("changed", "said"),
     [({"groups": 3}, "no multiple of groups"), ({"k": 1}, "one of k and v"), ({"scale": "x"}, "is not a number")],
