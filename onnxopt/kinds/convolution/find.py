@@ -21,6 +21,8 @@ from onnxopt.graph.shapes.shapes import Shapes
 from onnxopt.kinds.convolution.steps import GrowingConvolution, candidates, is_step, start, take
 from onnxopt.program.convolution import Convolution
 
+_STAYS_NCHW = "auto_pad, output_shape and a computed weight keep a ConvTranspose in NCHW"
+
 
 def find(context: Context, kind: Kind) -> tuple[list[Region], list[Refusal]]:
     """Regions of all convolutions in NHWC that no other kind has taken, and refusals of them and their neighbours."""
@@ -33,6 +35,8 @@ def find(context: Context, kind: Kind) -> tuple[list[Region], list[Refusal]]:
         if isinstance(convolution, str):
             found = sandwich(node, context.shapes)
             of_depthwise = not isinstance(found, str) and found.group > 1 and found.weight_order == RSK
+            if isinstance(found, str) and node.op_type == "ConvTranspose":
+                refusals.append(Refusal(node.name or "", node.op_type, "", f"{found}; {_STAYS_NCHW}"))
             if not isinstance(found, str) and not of_depthwise:  # that kind says why it leaves one
                 refusals.append(Refusal(node.name or "", node.op_type, "", convolution))
             continue

@@ -318,6 +318,17 @@ def test_convolutions_that_stay_with_onnx_runtime(change: Callable[[onnx.GraphPr
     assert any(reason in r for r in reasons(plan)), reasons(plan)
 
 
+def test_a_transposed_convolution_in_nchw_says_why() -> None:
+    nodes = [helper.make_node("ConvTranspose", ["x", "w"], ["y"], name="spread", auto_pad="SAME_UPPER")]
+    infos = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, 4, 8, 8]) for name in ("x", "y")]
+    weight = numpy_helper.from_array(np.zeros((4, 4, 3, 3), np.float32), "w")
+    graph = helper.make_graph(nodes, "g", infos[:1], infos[1:], [weight])
+    plan = fused(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10))
+    (refusal,) = plan.refusals
+    assert (refusal.node, refusal.op_type) == ("spread", "ConvTranspose")
+    assert "auto_pad, output_shape and a computed weight keep a ConvTranspose in NCHW" in refusal.reason
+
+
 def test_the_same_layer_twice_is_one_kernel() -> None:
     one, other = Layer(seed=1), Layer(seed=2)
     names = []
