@@ -53,7 +53,10 @@ CHANGES: dict[str, tuple[str, str, Any, str]] = {
     "a tile of nothing": ("average_pool", "kernels.0.variants.0.across", 0, "across is not an integer from 1"),
     "steps beside auto_pad": ("average_pool", "kernels.0.window.dilations.1", 2, "are not 1 beside auto_pad"),
     "groups of 2^31": ("grouped", "kernels.0.group", 2**31 - 1, "the weight does not fit the input"),
-    "padding of 2^31": ("added_last", "kernels.0.window.pads.0", 2**31 - 1, "the residual has not the output's shape"),
+    "padding of 2^31": ("added_last", "kernels.0.window.pads.0", 2**31 - 1, "a dim of the result is above 2^31"),
+    "more rows than a stride": ("spread", "kernels.0.output_padding.0", 2, "output_padding[0] is not an integer"),
+    "a bound below 0": ("bounded", "kernels.0.activation_value", -1, "activation_value is no upper bound above 0"),
+    "a slope that is the input": ("sloped", "kernels.0.slope", 0, "has an input 4 that nothing reads"),
     "an input for two": ("convolution", "kernels.0.residual", 0, "has an input 3 that nothing reads"),
 }  # fmt: skip
 # Changes that stay inside: a kernel of another model, for all that the library can tell.

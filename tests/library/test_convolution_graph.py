@@ -5,20 +5,13 @@ A stand-in for libcudnn.so.9 writes down every call (tests/support/fake_cudnn.py
 
 from __future__ import annotations
 
-import json
-import os
-import shutil
-import subprocess
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from onnxopt.program.convolution import Convolution
 from onnxopt.program.window import Window
-from tests.support import fake_cudnn
-from tests.support.fake_cudnn import Log
+from tests.support.fake_cudnn import Log, convolution, drive
 
 POINTWISE, CONVOLUTION, PLAN, FORWARD, OPERATION, GRAPH, PACK, TENSOR = 0, 1, 5, 10, 13, 15, 16, 17
 X, W, Y, BIAS, RESIDUAL, SLOPE = 1, 2, 3, 4, 5, 6
@@ -26,42 +19,6 @@ HALF, FLOAT, BFLOAT16 = 2, 0, 9
 ADD, MULTIPLY, MINIMUM, RELU, SWISH = 0, 1, 2, 100, 106
 BACKWARD_DATA = 12
 FIRST_SCALAR = 200
-COMPILER = shutil.which("g++")
-pytestmark = pytest.mark.skipif(COMPILER is None, reason="no g++")
-
-
-@pytest.fixture(scope="session")
-def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("cudnn")
-    headers = fake_cudnn.ROOT / "build" / "deps"
-    subprocess.run([fake_cudnn.ROOT / "custom_ops" / "fetch_headers.sh", headers], check=True, capture_output=True)
-    return fake_cudnn.build(folder, str(COMPILER), headers / "include")
-
-
-def drive(
-    program: Path,
-    folder: Path,
-    meaning: Convolution,
-    shapes: list[list[int]],
-    *,
-    tf32: bool = False,
-    alignment: int = 16,
-    measured: bool = False,
-    soon: bool = False,
-    offers: bool = False,
-    threads: int = 0,
-    **variables: str,
-) -> Log:
-    meaning.verify()
-    more = {"shapes": shapes, "tf32": tf32, "alignment": alignment, "measured": measured, "soon": soon}
-    more |= {"offers": offers, "threads": threads}
-    (folder / "meaning.json").write_text(json.dumps(meaning.to_json() | more))
-    return fake_cudnn.run(program, folder / "meaning.json", **variables)
-
-
-def convolution(count: int = 3, dtype: str = "float16", **fields: Any) -> Convolution:
-    fields.setdefault("window", Window((3, 3), pads=(1, 1, 1, 1)))
-    return Convolution((dtype,) * count, (dtype,), **fields)
 
 
 def tensors(log: Log) -> dict[int, list[int]]:
@@ -350,115 +307,6 @@ def test_plans_that_compile(program: Path, tmp_path: Path, soon: bool, runs: str
     assert [line.split()[0] for line in log.starting("execute")] == [runs]
     assert [int(line.split()[0]) for line in log.starting("offered")] == offered
     assert log.starting("offered")[0] == f"{runs} compiled {int(not soon)} knobs 3={int(runs) - 10}"
-
-
-def kept(folder: Path) -> list[Path]:
-    return sorted((folder / "onnxopt" / "plans").iterdir())
-
-
-def drive_with_cache(program: Path, folder: Path, **variables: str) -> Log:
-    given = {"FAKE_COMPILED": "0", "XDG_CACHE_HOME": str(folder), "ONNXOPT_CACHE_SIZE": "1MB", **variables}
-    return drive(program, folder, convolution(2), [[1, 5, 5, 8], [8, 3, 3, 8]], **given)
-
-
-def is_built(log: Log) -> bool:
-    """Whether the plan was made of a configuration, which compiles it."""
-    (plan,) = [d for d in log.of_kind(PLAN) if d.ok]
-    return 401 in plan.values
-
-
-def test_a_kernel_that_was_compiled_is_kept_for_later_processes(program: Path, tmp_path: Path) -> None:
-    assert is_built(drive_with_cache(program, tmp_path))
-    (file,) = kept(tmp_path)
-    assert file.read_bytes().startswith(b"plan of 10") and file.stat().st_mode & 0o777 == 0o600
-    assert file.parent.stat().st_mode & 0o777 == 0o700
-    again = drive_with_cache(program, tmp_path)
-    assert not is_built(again) and [line.split()[0] for line in again.starting("execute")] == ["10"]
-    (plan,) = again.of_kind(PLAN)
-    assert plan.values[405] == ["plan", "of", "10"]
-
-
-def test_kernels_that_are_ready_are_not_kept(program: Path, tmp_path: Path) -> None:
-    drive_with_cache(program, tmp_path, FAKE_COMPILED="")
-    assert not (tmp_path / "onnxopt").exists()
-
-
-def damaged(file: Path) -> None:
-    file.write_bytes(file.read_bytes().replace(b"10", b"11"))
-
-
-def cut_short(file: Path) -> None:
-    file.write_bytes(file.read_bytes()[:20])
-
-
-def writable(file: Path) -> None:
-    file.chmod(0o620)
-
-
-def folder_writable(file: Path) -> None:
-    file.parent.chmod(0o777)
-
-
-def link(file: Path) -> None:
-    file.rename(file.parent.parent / "elsewhere")
-    file.symlink_to(file.parent.parent / "elsewhere")
-
-
-def pipe(file: Path) -> None:
-    file.unlink()
-    os.mkfifo(file)
-
-
-@pytest.mark.parametrize("change", [damaged, cut_short, writable, folder_writable, link, pipe])
-def test_plans_that_cannot_be_trusted_are_built(program: Path, tmp_path: Path, change: Callable[[Path], None]) -> None:
-    drive_with_cache(program, tmp_path)
-    (file,) = kept(tmp_path)
-    change(file)
-    log = drive_with_cache(program, tmp_path)
-    assert is_built(log) and [line.split()[0] for line in log.starting("execute")] == ["10"]
-    assert bool(log.starting("warned")) is (change is folder_writable)
-
-
-def test_a_kept_plan_that_cudnn_refuses_is_built(program: Path, tmp_path: Path) -> None:
-    """The plan of engine 10, which another process then cannot finalize."""
-    drive_with_cache(program, tmp_path)
-    log = drive_with_cache(program, tmp_path, FAKE_REFUSED="0", FAKE_COMPILED="0 1")
-    assert [line.split()[0] for line in log.starting("execute")] == ["11"]
-
-
-def test_a_cache_that_cannot_be_written_is_a_warning(program: Path, tmp_path: Path) -> None:
-    (tmp_path / "onnxopt").write_text("no folder")
-    log = drive_with_cache(program, tmp_path)
-    assert log.starting("execute")
-    (warning,) = log.starting("warned")
-    assert str(tmp_path / "onnxopt" / "plans") in warning and "XDG_CACHE_HOME" in warning
-
-
-@pytest.mark.parametrize("size", ["0", "0MB"])
-def test_the_cache_can_be_switched_off(program: Path, tmp_path: Path, size: str) -> None:
-    drive_with_cache(program, tmp_path, ONNXOPT_CACHE_SIZE=size)
-    assert not (tmp_path / "onnxopt").exists()
-
-
-def test_a_full_cache_forgets_what_was_not_used(program: Path, tmp_path: Path) -> None:
-    drive_with_cache(program, tmp_path)
-    (file,) = kept(tmp_path)
-    for k in range(3):
-        other = file.with_name(f"{k:064x}")
-        other.write_bytes(bytes(100))
-        os.utime(other, (k, k))
-    partial = file.with_name(".0123456789abcdef.partial")
-    partial.write_bytes(b"")
-    os.utime(partial, (0, 0))
-    damaged(file)
-    drive_with_cache(program, tmp_path, ONNXOPT_CACHE_SIZE="290B")
-    assert kept(tmp_path) == sorted([file.with_name(f"{2:064x}"), file])
-
-
-@pytest.mark.parametrize("size", ["many", "1PB", "-1", "0x10", "inf", "nan", "1e9"])
-def test_a_size_that_is_none(program: Path, tmp_path: Path, size: str) -> None:
-    (error,) = drive_with_cache(program, tmp_path, ONNXOPT_CACHE_SIZE=size).starting("error")
-    assert error == f"ONNXOPT_CACHE_SIZE={size}: not a size; write bytes, or 500MB, or 2GB"
 
 
 def test_threads_that_want_the_same_plan_share_it(program: Path, tmp_path: Path) -> None:

@@ -11,12 +11,16 @@ plan of engine 10 as text is "plan of 10".
 from __future__ import annotations
 
 import dataclasses
+import json
 import os
 import re
 import subprocess
 from pathlib import Path
+from typing import Any
 
 from onnxopt import paths
+from onnxopt.program.convolution import Convolution
+from onnxopt.program.window import Window
 
 ROOT = Path(__file__).resolve().parents[2]
 _LIBRARY = r"""
@@ -290,3 +294,31 @@ def run(program: Path, meaning: Path, **variables: str) -> Log:
         elif match := re.fullmatch(r"finalize (\d+) ok", line):
             made[int(match[1])].ok = True
     return Log(lines, made)
+
+
+def drive(
+    program: Path,
+    folder: Path,
+    meaning: Convolution,
+    shapes: list[list[int]],
+    *,
+    tf32: bool = False,
+    alignment: int = 16,
+    measured: bool = False,
+    soon: bool = False,
+    offers: bool = False,
+    threads: int = 0,
+    **variables: str,
+) -> Log:
+    """Drive the library's code with a meaning and the shapes of its inputs. variables: of the environment."""
+    meaning.verify()
+    more = {"shapes": shapes, "tf32": tf32, "alignment": alignment, "measured": measured, "soon": soon}
+    more |= {"offers": offers, "threads": threads}
+    (folder / "meaning.json").write_text(json.dumps(meaning.to_json() | more))
+    return run(program, folder / "meaning.json", **variables)
+
+
+def convolution(count: int = 3, dtype: str = "float16", **fields: Any) -> Convolution:
+    """The meaning of a kernel with so many inputs, 3x3 with padding where no window is given."""
+    fields.setdefault("window", Window((3, 3), pads=(1, 1, 1, 1)))
+    return Convolution((dtype,) * count, (dtype,), **fields)
