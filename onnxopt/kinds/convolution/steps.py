@@ -192,6 +192,8 @@ def _why_not_compiled(convolution: GrowingConvolution, title: str) -> str | None
         return f"The {title} follows a residual; a kernel behind the convolution computes it"
     if _dtype_of(convolution) not in _COMPILED_DTYPES:
         return f"cuDNN has a kernel with {title} for 16-bit floats alone"
+    if convolution.is_transposed and convolution.group > 1:
+        return f"cuDNN has no kernel with {title} for a ConvTranspose with groups"
     if convolution.channels < _COMPILED_CHANNELS and not convolution.is_product():
         return f"cuDNN's kernel with {title} is slow for fewer than {_COMPILED_CHANNELS} channels"
     if not convolution.fixed:
