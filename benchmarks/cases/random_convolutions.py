@@ -22,7 +22,7 @@ def draw(seed: int) -> Layer:
         residual, activation = _EPILOGUES[rng.integers(len(_EPILOGUES))]
         group = int(rng.choice([1, 1, 1, 2, 4]))
         wide = activation not in ("", "relu")  # the kind leaves it to another kernel for few channels
-        transposed = bool(rng.random() < 0.25)
+        transposed = bool(rng.random() < 0.25) and not (wide and group > 1)  # nor activations of such
         of_group = [32, 64] if wide else [1, 3, 4, 8, 12, 16, 32, 40]
         kernel = (int(rng.choice([1, 2, 3, 3, 3, 5, 7])), int(rng.choice([1, 2, 3, 3, 3, 5])))
         same = rng.random() < 0.2 and not transposed
