@@ -55,7 +55,8 @@ Shape ConvolutionSizes::output() const {
 
 bool ConvolutionSizes::operator==(const ConvolutionSizes& other) const {
   const auto tie = [](const ConvolutionSizes& sizes) {
-    return std::tie(sizes.n, sizes.h, sizes.w, sizes.c, sizes.k, sizes.r, sizes.s, sizes.output_h, sizes.output_w);
+    return std::tie(sizes.n, sizes.h, sizes.w, sizes.c, sizes.k, sizes.r, sizes.s, sizes.output_h, sizes.output_w,
+                    sizes.x_pixel, sizes.residual_pixel, sizes.y_pixel);
   };
   return tie(*this) == tie(other) && std::equal(pads, pads + 4, other.pads);
 }
@@ -87,7 +88,10 @@ ConvolutionSizes MakeConvolution(const Convolution& convolution, const Shape* in
                          convolution.window.kernel[1],
                          down.output,
                          across.output,
-                         {down.pad_before, across.pad_before, down.pad_after, across.pad_after}};
+                         {down.pad_before, across.pad_before, down.pad_after, across.pad_after},
+                         x.dims[3],
+                         channels,
+                         channels};
   if (convolution.bias) {
     const Shape& bias = inputs[*convolution.bias];
     if (bias.rank != 1 || bias.dims[0] != sizes.k) Misfit(convolution, inputs, "the bias has not one number a channel");

@@ -6,12 +6,14 @@
 
 namespace onnxopt {
 
-// The sizes of one call. pads: top, left, bottom, right.
+// The sizes of one call. pads: top, left, bottom, right. x_pixel, residual_pixel, y_pixel: elements from one pixel to
+// the next, which are more than a pixel has where the tensor is a part of a wider one.
 struct ConvolutionSizes {
   std::int64_t n, h, w, c;
   std::int64_t k, r, s;
   std::int64_t output_h, output_w;
   std::int64_t pads[4];
+  std::int64_t x_pixel, residual_pixel, y_pixel;
 
   Shape output() const;
   bool operator==(const ConvolutionSizes& other) const;

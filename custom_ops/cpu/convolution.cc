@@ -191,6 +191,11 @@ void ConvolutionCpuKernel::Compute(OrtKernelContext* context) const {
   const ConvolutionSizes sizes = MakeConvolution(convolution, shapes);
   void* output = OutputTensor(context, 0, sizes.output());
   if (output == nullptr || sizes.output().count() == 0) return;
+  RunConvolution(context, convolution, sizes, inputs, output);
+}
+
+void RunConvolution(OrtKernelContext* context, const Convolution& convolution, const ConvolutionSizes& sizes,
+                    const void* const* inputs, void* output) {
   Job job(convolution, sizes, inputs, output);
   const auto run = [](void* data, std::size_t t) { static_cast<Job*>(data)->Run(t); };
   if (job.tasks() == 1) {

@@ -89,7 +89,6 @@ class RowJob {
 
   RowJob(const RowProgram& program, const Pieces& pieces, const Grid& grid, std::uint64_t task)
       : program_(program),
-        pieces_(pieces),
         grid_(grid),
         task_(task),
         dtypes_(program.Slots()),
@@ -279,7 +278,6 @@ class RowJob {
   unsigned char* At(std::size_t slot, std::uint64_t row) { return slots_[slot] + row * Size(dtypes_[slot]); }
 
   const RowProgram& program_;
-  const Pieces& pieces_;
   const Grid& grid_;
   const std::uint64_t task_;  // of the outer dim
   const std::vector<Dtype> dtypes_;

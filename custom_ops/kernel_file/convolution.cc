@@ -79,14 +79,18 @@ void ReadOperands(const JsonReader& json, std::size_t inputs, Convolution* convo
 
 }  // namespace
 
+void ReadOperation(const JsonReader& json, Convolution* convolution) {
+  convolution->window = ReadWindow(json["window"]);
+  convolution->group = static_cast<std::int64_t>(json["group"].Number(1, kMostGroups));
+  ReadActivation(json, convolution);
+  ReadTransposed(json, convolution);
+  convolution->residual_last = json["residual_last"].Flag();
+}
+
 Convolution ReadConvolution(const JsonReader& json, const std::vector<Dtype>& inputs,
                             const std::vector<Dtype>& outputs) {
   Convolution convolution;
-  convolution.window = ReadWindow(json["window"]);
-  convolution.group = static_cast<std::int64_t>(json["group"].Number(1, kMostGroups));
-  ReadActivation(json, &convolution);
-  ReadTransposed(json, &convolution);
-  convolution.residual_last = json["residual_last"].Flag();
+  ReadOperation(json, &convolution);
   ReadOperands(json, inputs.size(), &convolution);
   if (convolution.residual_last && !convolution.residual) json["residual_last"].Fail("is set without a residual");
   if (outputs.size() != 1) json["outputs"].Fail("has " + std::to_string(outputs.size()) + " dtypes, not 1");

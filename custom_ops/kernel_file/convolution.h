@@ -12,4 +12,7 @@ namespace onnxopt {
 Convolution ReadConvolution(const JsonReader& json, const std::vector<Dtype>& inputs,
                             const std::vector<Dtype>& outputs);
 
+// Sets what does not depend on where the operands are: blocks of convolutions have these fields too.
+void ReadOperation(const JsonReader& json, Convolution* convolution);
+
 }  // namespace onnxopt

@@ -1,7 +1,7 @@
 #include "cpu/convolution.h"
 
 #include "call/convolution_shapes.h"
-#include "cuda/convolution/convolution.h"
+#include "cuda/convolution/kernel.h"
 #include "kernel_file/convolution.h"
 #include "kernel_file/fields.h"
 #include "kinds/kind.h"

@@ -7,8 +7,10 @@
   X(Scan)                \
   X(Gemm)                \
   X(Convolution)         \
+  X(Block)               \
   X(Depthwise)           \
   X(Pool)                \
+  X(GroupNorm)           \
   X(Attention)
 namespace onnxopt {
 namespace kinds {

@@ -24,6 +24,7 @@ from onnxopt.graph.passes.device_positions import CountOnDevicePass
 from onnxopt.graph.passes.fold import Fold
 from onnxopt.graph.passes.inline import inline_functions
 from onnxopt.graph.passes.interface import ORT_CONSTANT_IR_VERSION, Interface
+from onnxopt.graph.passes.joined_splits import JoinedSplitsPass
 from onnxopt.graph.passes.metadata import remove_onnxscript_metadata
 from onnxopt.graph.passes.no_op_rules import no_op_rules
 from onnxopt.graph.passes.opset import TARGET, convert_opset
@@ -163,6 +164,7 @@ def _simplify(model: ir.Model, growth: float) -> None:
         if not changed:
             break
     if rules is not None:
+        _run("joining the parts of Splits", JoinedSplitsPass(), model)
         _run("counting positions on the device", CountOnDevicePass(), model)
     _name(model)
     _lift_constants(model)

@@ -48,6 +48,10 @@ CHANGES: dict[str, tuple[str, str, Any, str]] = {
     "a band of 3 tiles": ("depthwise", "kernels.0.variants.0.across", 3, "does not divide a product's rows"),
     "a wide access": ("depthwise_strided", "kernels.0.variants.0.vector", 8, "is wider than one access"),
     "walking down": ("depthwise_walking", "kernels.0.variants.0.down", 2, "down is not 1"),
+    "norms of more channels": ("group_norm", "kernels.0.channels", 48, "x has shape"),
+    "a sample for all": ("group_norm", "kernels.0.before.reads.1.form", "channel", "does not fit x of shape"),
+    "more groups than bias": ("group_norm", "kernels.0.after.reads.0.form", "channel", "does not fit x of shape"),
+    "a slab of half a group": ("group_norm", "kernels.0.variants.0.vector", 1, "are not those of whole groups"),
     "padding beyond the window": ("max_pool", "kernels.0.window.pads.3", 2, "are not smaller than the kernel"),
     "a stride of 2^31": ("max_pool", "kernels.0.window.strides.0", 2**31, "strides[0] is not an integer from 1"),
     "a tile of nothing": ("average_pool", "kernels.0.variants.0.across", 0, "across is not an integer from 1"),
@@ -57,6 +61,10 @@ CHANGES: dict[str, tuple[str, str, Any, str]] = {
     "more rows than a stride": ("spread", "kernels.0.output_padding.0", 2, "output_padding[0] is not an integer"),
     "a bound below 0": ("bounded", "kernels.0.activation_value", -1, "activation_value is no upper bound above 0"),
     "a slope that is the input": ("sloped", "kernels.0.slope", 0, "has an input 4 that nothing reads"),
+    "a part behind its tensor": ("block", "kernels.0.steps.1.x.first", 80, "x.channels is not an integer from 1 to 16"),
+    "a part of another width": ("block", "kernels.0.steps.1.x.of", 64, "x.of is not what channels says of the tensor"),
+    "a part written twice": ("block", "kernels.0.steps.2.y.first", 32, "has channels that an earlier step wrote"),
+    "groups in a block": ("block", "kernels.0.steps.1.group", 64, "the weight does not fit the input"),
     "an input for two": ("convolution", "kernels.0.residual", 0, "has an input 3 that nothing reads"),
 }  # fmt: skip
 # Changes that stay inside: a kernel of another model, for all that the library can tell.

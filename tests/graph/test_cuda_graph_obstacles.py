@@ -89,7 +89,11 @@ def test_positions_are_counted_on_the_device() -> None:
     assert blocking_nodes(model)
     normalized = normalize.normalize(model).model
     assert blocking_nodes(normalized) == []
-    assert "Range" in [node.op_type for node in normalized.graph]
+    (counting,) = (node for node in normalized.graph if node.op_type == "Range")
+    squeeze = counting.inputs[0].producer()  # type: ignore[union-attr]
+    assert squeeze is not None and squeeze.op_type == "Squeeze"
+    # With one more copy of other dims between Shape and Range, ONNX Runtime on CUDA gives the memory away too early.
+    assert squeeze.inputs[0].producer().op_type == "Shape"  # type: ignore[union-attr]
     np.testing.assert_array_equal(run(normalized, feeds)[0], before[0])
 
 

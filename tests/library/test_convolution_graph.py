@@ -141,7 +141,7 @@ def test_an_epilogue_without_a_plan_runs_behind_the_convolution(program: Path, t
     executed, *_ = log.starting("execute")
     (pack,) = log.of_kind(PACK)
     assert executed.startswith("10 with") and pack.numbers(1000) == [X, W, Y]
-    assert log.starting("add") == ["48", "64"] and log.starting("activation") == ["1"]
+    assert log.starting("add") == ["48 to 4096, 1", "64 to 4096, 1"] and log.starting("activation") == ["1"]
     assert log.starting("activate") == ["4096"]
     assert log.starting("tensor")[:2] == ["2: 2 16 9 9 strides 1296 1 144 16", "2: 1 16 1 1 strides 16 1 16 16"]
 
@@ -234,7 +234,7 @@ def test_where_shapes_come_and_go_nothing_is_compiled(
     log = drive(program, tmp_path, meaning, [[2, 5, 4, 8], [8, 2, 2, 8], [8]], soon=soon)
     (graph,) = log.of_kind(GRAPH)
     assert len(graph.numbers(801)) == operations
-    assert log.starting("add") == ([] if not soon else ["48"])
+    assert log.starting("add") == ([] if not soon else ["48 to 4096, 1"])
 
 
 def test_a_residual_behind_the_activation_stays_there(program: Path, tmp_path: Path) -> None:
@@ -340,3 +340,56 @@ def test_shapes_that_do_not_fit_are_refused(
 ) -> None:
     (error,) = drive(program, tmp_path, convolution(2, window=window), shapes).starting("error")
     assert problem.replace("\\", "") in error and "x [" in error and "w [" in error
+
+
+PARTS = {"x": 32, "residual": 40, "y": 64}
+
+
+def added_last(program: Path, folder: Path, pixels: dict[str, int], **variables: str) -> Log:
+    """A convolution with SiLU and a residual behind it, whose tensors are parts of wider ones."""
+    meaning = convolution(4, bias=2, residual=3, activation="silu", residual_last=True)
+    shapes = [[2, 9, 9, 16], [16, 3, 3, 16], [16], [2, 9, 9, 16]]
+    return drive(program, folder, meaning, shapes, pixels=pixels, **variables)
+
+
+def test_parts_of_wider_tensors(program: Path, tmp_path: Path) -> None:
+    log = added_last(program, tmp_path, PARTS)
+    assert log.lines[0].endswith("bias silu residual x in 32 residual in 40 y in 64")
+    found = tensors(log)
+    for number, pixel in ((X, 32), (RESIDUAL, 40), (Y, 64)):
+        assert found[number] == [2, 16, 9, 9, 81 * pixel, 1, 9 * pixel, pixel]
+    virtual = [t.numbers(903) for t in log.of_kind(TENSOR) if t.numbers(907) == [1]]
+    assert virtual == [[81 * 16, 1, 9 * 16, 16]] * 3  # what stays inside lies as it would without
+    assert not log.starting("add") and log.starting("workspace") == ["0"]
+
+
+def test_an_epilogue_behind_a_part_writes_into_the_part(program: Path, tmp_path: Path) -> None:
+    log = added_last(program, tmp_path, PARTS, FAKE_REFUSES_EPILOGUES="1")
+    assert log.starting("add") == ["48 to 4096, 1", "64 to 4096, 1"]
+    strides = [line.split("strides ")[1] for line in log.starting("tensor")]
+    assert strides == ["5184 1 576 64", "16 1 16 16", "3240 1 360 40"]
+
+
+@pytest.mark.parametrize(
+    ("pixels", "copies", "operands"),
+    [
+        (PARTS, ["16 to 8192, 0", "64 to 13568, 0", "18944 to 4096, 0"], {X: 8192, RESIDUAL: 13568, Y: 18944}),
+        ({"x": 32}, ["16 to 8192, 0"], {X: 8192, RESIDUAL: 64, Y: 4096}),
+        ({"y": 64}, ["8192 to 4096, 0"], {X: 16, RESIDUAL: 64, Y: 8192}),
+    ],
+)
+def test_parts_that_no_plan_takes_are_copied(
+    program: Path, tmp_path: Path, pixels: dict[str, int], copies: list[str], operands: dict[int, int]
+) -> None:
+    """cuDNN refuses six plans of the convolution and six of it without its epilogue."""
+    log = added_last(program, tmp_path, pixels, FAKE_REFUSES_FIRST="12")
+    assert log.starting("add") == copies
+    (pack,) = log.of_kind(PACK)
+    given = dict(zip(pack.numbers(1000), pack.numbers(1001), strict=True))
+    assert {k: given[k] for k in operands} == operands
+    assert log.starting("workspace") == [str(5376 * len(pixels))]
+    assert tensors(log)[X][4:] == [81 * 16, 1, 9 * 16, 16] and tensors(log)[Y][4:] == [81 * 16, 1, 9 * 16, 16]
+
+
+def test_whole_tensors_are_not_copied(program: Path, tmp_path: Path) -> None:
+    assert "no plan" in added_last(program, tmp_path, {}, FAKE_REFUSES_FIRST="12").starting("error")[0]

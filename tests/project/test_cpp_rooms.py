@@ -38,6 +38,7 @@ BELOW = {
         "attention": ["device"],
         "pool": ["device"],
         "depthwise": ["device"],
+        "group_norm": ["device"],
     },
 }
 SOURCES = [

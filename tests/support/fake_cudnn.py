@@ -1,7 +1,8 @@
 """A stand-in for libcudnn.so.9 that writes down every call, and a program that drives the library's code with it.
 
 The heuristic offers FAKE_CONFIGS configurations; engine k is number 10 + k and has one knob of type 3 and value k.
-FAKE_REFUSED: engines whose plans cannot be finalized, as "0 1"; FAKE_REFUSES_EPILOGUES: so are those of graphs with
+FAKE_REFUSED: engines whose plans cannot be finalized, as "0 1"; FAKE_REFUSES_FIRST: how many plans are refused before
+others are not; FAKE_REFUSES_EPILOGUES: so are those of graphs with
 more than one operation. FAKE_NOTES: numerical notes of every engine, as "0 4". FAKE_WORKSPACE: bytes that plans ask
 for. FAKE_COMPILED: engines that compile at run time. FAKE_ONLY_FALLBACKS: the
 heuristic offers nothing but fallbacks. The
@@ -51,7 +52,8 @@ int cudnnBackendCreateDescriptor(int kind, Descriptor** descriptor) {
 }
 int cudnnBackendDestroyDescriptor(Descriptor* d) { free(d); return 0; }
 int cudnnBackendFinalize(Descriptor* d) {
-  int refused = d->kind == 5 && (listed("FAKE_REFUSED", d->engine - 10) ||
+  static int plans = 0;
+  int refused = d->kind == 5 && (plans++ < number("FAKE_REFUSES_FIRST") || listed("FAKE_REFUSED", d->engine - 10) ||
                                  (number("FAKE_REFUSES_EPILOGUES") && d->operations > 1));
   printf("finalize %d %s\n", d->id, refused ? "refused" : "ok");
   return refused ? 4001 : 0;
@@ -118,7 +120,7 @@ int cudnnSetTensor4dDescriptorEx(void* t, int dtype, int n, int c, int h, int w,
   return 0;
 }
 int cudnnAddTensor(void* h, const float* alpha, void* a, void* x, const float* beta, void* c, void* y) {
-  printf("add %lld", (long long)x);
+  printf("add %lld to %lld, %g", (long long)x, (long long)y, *beta);
   printf(*alpha != 1 ? " times %.4f\n" : "\n", *alpha);
   return 0;
 }
@@ -173,6 +175,9 @@ int main(int, char** arguments) {
       for (const auto& dim : json["shapes"][k]) shapes[k].dims[shapes[k].rank++] = dim.get<std::int64_t>();
     }
     problem.sizes = MakeConvolution(problem.convolution, shapes);
+    problem.sizes.x_pixel = json["pixels"].value("x", problem.sizes.x_pixel);
+    problem.sizes.residual_pixel = json["pixels"].value("residual", problem.sizes.residual_pixel);
+    problem.sizes.y_pixel = json["pixels"].value("y", problem.sizes.y_pixel);
     problem.tf32 = json["tf32"].get<bool>();
     problem.alignment = json["alignment"].get<std::int64_t>();
     std::printf("problem %s\n", problem.Describe().c_str());
@@ -221,6 +226,7 @@ int main(int, char** arguments) {
                                   c.residual ? at(*c.residual) : nullptr, c.slope ? at(*c.slope) : nullptr,
                                   reinterpret_cast<void*>(4096)},
                reinterpret_cast<void*>(8192));
+    std::printf("workspace %lld\n", static_cast<long long>(ready->workspace()));
   } catch (const std::exception& e) {
     std::printf("error %s\n", e.what());
     return 1;
@@ -308,12 +314,16 @@ def drive(
     soon: bool = False,
     offers: bool = False,
     threads: int = 0,
+    pixels: dict[str, int] | None = None,
     **variables: str,
 ) -> Log:
-    """Drive the library's code with a meaning and the shapes of its inputs. variables: of the environment."""
+    """Drive the library's code with a meaning and the shapes of its inputs.
+
+    pixels: elements from one pixel of x, residual or y to the next, where it is a part. variables: of the environment.
+    """
     meaning.verify()
     more = {"shapes": shapes, "tf32": tf32, "alignment": alignment, "measured": measured, "soon": soon}
-    more |= {"offers": offers, "threads": threads}
+    more |= {"offers": offers, "threads": threads, "pixels": pixels or {}}
     (folder / "meaning.json").write_text(json.dumps(meaning.to_json() | more))
     return run(program, folder / "meaning.json", **variables)
 

@@ -152,6 +152,24 @@ def split(b: Building, m: Map, others: list[Map]) -> Map:
     return Map(two, (n, c - first, h, w))
 
 
+def rejoined(b: Building, m: Map, others: list[Map]) -> Map:
+    """The parts of a Split, one of which something else may read, in a Concat."""
+    n, c, h, w = m.dims
+    if c < 2:
+        return m
+    first = b.draw(st.integers(1, c - 1))
+    one, two = b.node("Split", [m.name, b.ints(first, c - first)], 2, axis=b.pick(1, -3))
+    parts = [*b.pick((one, two), (one, two), (two, one), (two,)), *b.pick((), (m.name,))]
+    sizes = {one: first, two: c - first, m.name: c}
+    if b.pick(True, False):
+        weight = b.normal(3, c - first, 1, 1)
+        parts += b.node("Conv", [two, weight])
+        sizes[parts[-1]] = 3
+    if b.pick(True, False):
+        parts = [*parts[-1:], *parts[:-1]]
+    return b.add((n, sum(sizes[p] for p in parts), h, w), "Concat", parts, axis=b.pick(1, -3))
+
+
 def cut(b: Building, m: Map, others: list[Map]) -> Map:
     axis = b.pick(1, 1, 2, 3)
     dims = list(m.dims)
@@ -204,10 +222,33 @@ def unary(b: Building, m: Map, others: list[Map]) -> Map:
 def normalization(b: Building, m: Map, others: list[Map]) -> Map:
     c = m.dims[1]
     parameters = [b.normal(c), b.normal(c)]
-    if b.pick(True, False):
+    form = b.pick("batch", "instance", "groups", "groups")
+    if form == "instance":
         return b.add(m.dims, "InstanceNormalization", [m.name, *parameters])
+    if form == "groups":
+        return group_norm(b, m)
     variance = b.constant(np.linspace(0.5, 2, c).astype(np.float32))
     return b.add(m.dims, "BatchNormalization", [m.name, *parameters, b.normal(c), variance])
+
+
+def group_norm(b: Building, m: Map) -> Map:
+    """Groups of channels as exporters write them, with a sum of each sample in front and a SiLU behind."""
+    c = m.dims[1]
+    groups = b.pick(1, *(g for g in (2, 3) if c % g == 0))
+    x = m.name
+    if b.pick(True, False):
+        (mean,) = b.node("GlobalAveragePool", [x])
+        (x,) = b.node("Add", [x, b.node("Tanh", [mean])[0]])
+    (grouped,) = b.node("Reshape", [x, b.ints(0, groups, -1)])
+    (normed,) = b.node("InstanceNormalization", [grouped, b.normal(groups), b.normal(groups)])
+    (shape,) = b.node("Shape", [x])
+    (whole,) = b.node("Reshape", [normed, shape])
+    (scaled,) = b.node("Mul", [whole, b.normal(c, 1, 1)])
+    moved = b.add(m.dims, "Add", [scaled, b.normal(c, 1, 1)])
+    if b.pick(True, False):
+        return moved
+    (gate,) = b.node("Sigmoid", [moved.name])
+    return b.add(m.dims, "Mul", [moved.name, gate])
 
 
 def turned(b: Building, m: Map, others: list[Map]) -> Map:
@@ -241,8 +282,9 @@ def flat(b: Building, m: Map, others: list[Map]) -> Map:
 
 
 STEPS = (
-    conv, conv, conv, conv, unsized_conv, transposed, pool, pool, global_pool, resize, concat, concat, split, cut, pad,
-    constant_operand, constant_operand, computed_operand, computed_operand, unary, unary, normalization, turned, flat,
+    conv, conv, conv, conv, unsized_conv, transposed, pool, pool, global_pool, resize, concat, concat, split, rejoined,
+    cut, pad, constant_operand, constant_operand, computed_operand, computed_operand, unary, unary, normalization,
+    turned, flat,
 )  # fmt: skip
 _LARGEST = 40
 

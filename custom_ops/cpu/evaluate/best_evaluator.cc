@@ -5,8 +5,20 @@
 
 #include "cpu/evaluate/targets.h"
 
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
+
 namespace onnxopt {
 namespace {
+
+#if defined(__x86_64__)
+// Asked of the processor, as __builtin_cpu_supports of Clang 14 does not know it.
+bool HasF16c() {
+  unsigned a = 0, b = 0, c = 0, d = 0;
+  return __get_cpuid(1, &a, &b, &c, &d) != 0 && (c & bit_F16C) != 0;
+}
+#endif
 
 const Evaluator& Choose() {
 #if defined(__x86_64__)
@@ -14,8 +26,7 @@ const Evaluator& Choose() {
   const char* variable = std::getenv("ONNXOPT_CPU");
   const std::string most = variable == nullptr ? "" : variable;
   __builtin_cpu_init();
-  const bool has_avx2 =
-      __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
+  const bool has_avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && HasF16c();
   const bool has_avx512 = has_avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512cd") &&
                           __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
                           __builtin_cpu_supports("avx512vl");

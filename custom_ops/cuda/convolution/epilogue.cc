@@ -14,21 +14,22 @@ constexpr float kZero = 0;
 
 class Tensor {
  public:
-  // [n, h, w, c]; 1 where the tensor is broadcast.
-  Tensor(const cudnn::Api& api, Dtype dtype, std::int64_t n, std::int64_t h, std::int64_t w, std::int64_t c)
+  // [n, h, w, c]; 1 where the tensor is broadcast. pixel: elements from one pixel to the next.
+  Tensor(const cudnn::Api& api, Dtype dtype, std::int64_t n, std::int64_t h, std::int64_t w, std::int64_t c,
+         std::int64_t pixel)
       : api_(api) {
     const int type = dtype == Dtype::kFloat16    ? cudnn::kHalf
                      : dtype == Dtype::kBfloat16 ? cudnn::kBfloat16
                                                  : cudnn::kFloat;
     const auto of = [](std::int64_t value) { return static_cast<int>(value); };
-    if (std::max({n, h * w * c, w * c}) > std::numeric_limits<int>::max()) {
+    if (std::max({n, h * w * pixel, w * pixel}) > std::numeric_limits<int>::max()) {
       throw Error(
-          "the result of a convolution has images of " + std::to_string(h * w * c) +
+          "the result of a convolution has images of " + std::to_string(h * w * pixel) +
           " elements, and no plan of cuDNN adds to them; set ONNXOPT_DISABLE=1 to run without onnxopt's kernels");
     }
     api.Check(api.cudnnCreateTensorDescriptor(&raw_), "cuDNN makes no tensor");
-    const cudnn::Status status =
-        api.cudnnSetTensor4dDescriptorEx(raw_, type, of(n), of(c), of(h), of(w), of(h * w * c), 1, of(w * c), of(c));
+    const cudnn::Status status = api.cudnnSetTensor4dDescriptorEx(raw_, type, of(n), of(c), of(h), of(w),
+                                                                  of(h * w * pixel), 1, of(w * pixel), of(pixel));
     if (status != cudnn::kSuccess) api.cudnnDestroyTensorDescriptor(raw_);
     api.Check(status, "cuDNN does not take a tensor");
   }
@@ -149,8 +150,8 @@ void Activate(const cudnn::Api& api, cudnn::Handle handle, const ConvolutionProb
     case ConvolutionActivation::kHardSwish:
       return RunHardSwish(api, handle, convolution.dtype, tensor, y, scratch);
     case ConvolutionActivation::kPrelu:
-      return RunPrelu(api, handle, tensor, Tensor(api, convolution.dtype, 1, 1, 1, problem.sizes.k), y, at.slope,
-                      scratch);
+      return RunPrelu(api, handle, tensor, Tensor(api, convolution.dtype, 1, 1, 1, problem.sizes.k, problem.sizes.k), y,
+                      at.slope, scratch);
   }
 }
 
@@ -159,22 +160,35 @@ void Activate(const cudnn::Api& api, cudnn::Handle handle, const ConvolutionProb
 std::int64_t EpilogueScratch(const ConvolutionProblem& problem) {
   const ConvolutionActivation activation = problem.convolution.activation;
   if (activation != ConvolutionActivation::kHardSwish && activation != ConvolutionActivation::kPrelu) return 0;
-  return static_cast<std::int64_t>(problem.sizes.output().count() * Size(problem.convolution.dtype));
+  // The scratch lies as the result does, which may have other channels between its pixels.
+  const ConvolutionSizes& s = problem.sizes;
+  return s.n * s.output_h * s.output_w * s.y_pixel * static_cast<std::int64_t>(Size(problem.convolution.dtype));
 }
 
 void RunEpilogue(const cudnn::Api& api, cudnn::Handle handle, const ConvolutionProblem& problem,
                  const ConvolutionPointers& at, void* scratch) {
   const Convolution& convolution = problem.convolution;
   const ConvolutionSizes& s = problem.sizes;
-  const Tensor y(api, convolution.dtype, s.n, s.output_h, s.output_w, s.k);
+  const Tensor y(api, convolution.dtype, s.n, s.output_h, s.output_w, s.k, s.y_pixel);
   const auto add = [&](const Tensor& tensor, const void* data) {
     const cudnn::Status status = api.cudnnAddTensor(handle, &kOne, tensor.raw(), data, &kOne, y.raw(), at.y);
     api.Check(status, "cuDNN does not add to the result of a convolution");
   };
-  if (at.bias != nullptr) add(Tensor(api, convolution.dtype, 1, 1, 1, s.k), at.bias);
-  if (at.residual != nullptr && !convolution.residual_last) add(y, at.residual);
+  const auto add_residual = [&] {
+    add(Tensor(api, convolution.dtype, s.n, s.output_h, s.output_w, s.k, s.residual_pixel), at.residual);
+  };
+  if (at.bias != nullptr) add(Tensor(api, convolution.dtype, 1, 1, 1, s.k, s.k), at.bias);
+  if (at.residual != nullptr && !convolution.residual_last) add_residual();
   Activate(api, handle, problem, y, at, scratch);
-  if (at.residual != nullptr && convolution.residual_last) add(y, at.residual);
+  if (at.residual != nullptr && convolution.residual_last) add_residual();
+}
+
+void CopyPixels(const cudnn::Api& api, cudnn::Handle handle, Dtype dtype, const Pixels& pixels, const void* from,
+                std::int64_t from_pixel, void* to, std::int64_t to_pixel) {
+  const Tensor source(api, dtype, pixels.n, pixels.h, pixels.w, pixels.c, from_pixel);
+  const Tensor target(api, dtype, pixels.n, pixels.h, pixels.w, pixels.c, to_pixel);
+  const cudnn::Status status = api.cudnnAddTensor(handle, &kOne, source.raw(), from, &kZero, target.raw(), to);
+  api.Check(status, "cuDNN does not copy a part of a tensor");
 }
 
 }  // namespace onnxopt::cuda

@@ -1,4 +1,4 @@
-// The last resort for an epilogue that cuDNN has no plan for: its elementwise functions behind a bare convolution.
+// The last resort for what cuDNN has no plan for: its elementwise functions around a convolution.
 #pragma once
 
 #include "cuda/convolution/graph.h"
@@ -13,5 +13,14 @@ std::int64_t EpilogueScratch(const ConvolutionProblem& problem);
 // separate operators would.
 void RunEpilogue(const cudnn::Api& api, cudnn::Handle handle, const ConvolutionProblem& problem,
                  const ConvolutionPointers& at, void* scratch);
+
+// Pixels [n, h, w] of c elements.
+struct Pixels {
+  std::int64_t n, h, w, c;
+};
+
+// Copies pixels that lie `from_pixel` elements apart to where they are `to_pixel` apart.
+void CopyPixels(const cudnn::Api& api, cudnn::Handle handle, Dtype dtype, const Pixels& pixels, const void* from,
+                std::int64_t from_pixel, void* to, std::int64_t to_pixel);
 
 }  // namespace onnxopt::cuda

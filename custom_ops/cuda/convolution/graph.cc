@@ -19,12 +19,15 @@ int DataType(Dtype dtype) {
   return dtype == Dtype::kBfloat16 ? cudnn::kBfloat16 : cudnn::kFloat;
 }
 
-// dims: N, C, H, W, of which C lies innermost.
+// dims: N, C, H, W, of which C lies innermost. pixel: elements from one pixel to the next.
 struct Dims {
-  std::int64_t n, c, h, w;
+  Dims(std::int64_t batch, std::int64_t channels, std::int64_t height, std::int64_t width, std::int64_t distance = 0)
+      : n(batch), c(channels), h(height), w(width), pixel(distance == 0 ? channels : distance) {}
 
   std::vector<std::int64_t> all() const { return {n, c, h, w}; }
-  std::vector<std::int64_t> strides() const { return {h * w * c, 1, w * c, c}; }
+  std::vector<std::int64_t> strides() const { return {h * w * pixel, 1, w * pixel, pixel}; }
+
+  std::int64_t n, c, h, w, pixel;
 };
 
 // Makes the descriptors of one graph, in the order in which they refer to each other.
@@ -128,14 +131,15 @@ class Builder {
     return AddTensor(static_cast<std::int64_t>(operand), dims, false);
   }
 
-  Dims Output() const {
+  // pixel: 0 where the tensor has no other channels.
+  Dims Output(std::int64_t pixel = 0) const {
     const ConvolutionSizes& sizes = problem_.sizes;
-    return {sizes.n, sizes.k, sizes.output_h, sizes.output_w};
+    return {sizes.n, sizes.k, sizes.output_h, sizes.output_w, pixel};
   }
 
   // What the convolution (before step 0) or the step before `step` writes.
   std::size_t Before(std::size_t step) {
-    if (step == steps_.size()) return AddTensor(Operand::kY, Output());
+    if (step == steps_.size()) return AddTensor(Operand::kY, Output(problem_.sizes.y_pixel));
     return AddTensor(kFirstVirtual + static_cast<std::int64_t>(step), Output(), true);
   }
 
@@ -152,7 +156,7 @@ class Builder {
     convolution.Set(Name::kConvolutionStrides, Type::kInt64, pair(window.strides));
     convolution.Set(Name::kConvolutionDilations, Type::kInt64, pair(window.dilations));
     convolution.Finalize("cuDNN does not take the window of a convolution");
-    const std::size_t x = AddTensor(Operand::kX, {sizes.n, sizes.c, sizes.h, sizes.w});
+    const std::size_t x = AddTensor(Operand::kX, {sizes.n, sizes.c, sizes.h, sizes.w, sizes.x_pixel});
     // The number of groups follows from the channels of x and w.
     const std::int64_t group = problem_.convolution.group;
     const bool transposed = problem_.convolution.transposed;
@@ -196,7 +200,7 @@ class Builder {
   std::size_t SecondOf(const Step& step) {
     if (step.second == Second::kBias) return AddTensor(Operand::kBias, {1, problem_.sizes.k, 1, 1});
     if (step.second == Second::kSlope) return AddTensor(Operand::kSlope, {1, problem_.sizes.k, 1, 1});
-    if (step.second == Second::kResidual) return AddTensor(Operand::kResidual, Output());
+    if (step.second == Second::kResidual) return AddTensor(Operand::kResidual, Output(problem_.sizes.residual_pixel));
     return step.second == Second::kScalar ? AddScalar(step.number) : results_[step.earlier];
   }
 
@@ -260,6 +264,13 @@ bool ConvolutionProblem::Compiles() const {
   return activation != ConvolutionActivation::kNone && activation != ConvolutionActivation::kRelu;
 }
 
+ConvolutionProblem ConvolutionProblem::Packed() const {
+  ConvolutionProblem packed = *this;
+  packed.sizes.x_pixel = sizes.c;
+  packed.sizes.residual_pixel = packed.sizes.y_pixel = sizes.k;
+  return packed;
+}
+
 std::string ConvolutionProblem::Describe() const {
   const Window& window = convolution.window;
   std::string text{Row(convolution.dtype).name};
@@ -280,6 +291,11 @@ std::string ConvolutionProblem::Describe() const {
   if (convolution.bias) text += " bias";
   text += Text(convolution);
   if (convolution.residual && convolution.residual_last) text += " residual";
+  if (sizes.x_pixel != sizes.c) text += " x in " + std::to_string(sizes.x_pixel);
+  if (convolution.residual && sizes.residual_pixel != sizes.k) {
+    text += " residual in " + std::to_string(sizes.residual_pixel);
+  }
+  if (sizes.y_pixel != sizes.k) text += " y in " + std::to_string(sizes.y_pixel);
   if (tf32) text += " tf32";
   if (alignment < 16) text += " aligned " + std::to_string(alignment);
   return text;

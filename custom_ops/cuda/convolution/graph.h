@@ -20,6 +20,13 @@ struct ConvolutionProblem {
 
   // As "float16 x 32x56x56x64 w 64x3x3x64 ...": equal where and only where a plan serves both, in every process.
   std::string Describe() const;
+  // Whether an operand has other channels between its pixels.
+  bool HasParts() const {
+    return sizes.x_pixel != sizes.c || sizes.y_pixel != sizes.k ||
+           (convolution.residual && sizes.residual_pixel != sizes.k);
+  }
+  // The same with tensors that have no other channels.
+  ConvolutionProblem Packed() const;
   // The same without bias, residual and activation.
   ConvolutionProblem Bare() const;
   // Whether cuDNN has no kernel ready for it, as far as is known, and compiles one.

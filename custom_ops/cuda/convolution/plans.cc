@@ -11,6 +11,27 @@ namespace {
 
 using Key = std::pair<Context, std::string>;
 
+std::int64_t Aligned(std::int64_t bytes) {
+  constexpr std::int64_t kAligned = 256;
+  return (bytes + kAligned - 1) / kAligned * kAligned;
+}
+
+// Bytes of copies of the operands that are parts of tensors, 0 where one is none.
+struct Copies {
+  explicit Copies(const ConvolutionProblem& problem) {
+    const ConvolutionSizes& s = problem.sizes;
+    const auto size = static_cast<std::int64_t>(Size(problem.convolution.dtype));
+    const std::int64_t result = Aligned(s.n * s.output_h * s.output_w * s.k * size);
+    if (s.x_pixel != s.c) x = Aligned(s.n * s.h * s.w * s.c * size);
+    if (problem.convolution.residual && s.residual_pixel != s.k) residual = result;
+    if (s.y_pixel != s.k) y = result;
+  }
+
+  std::int64_t x = 0;
+  std::int64_t residual = 0;
+  std::int64_t y = 0;
+};
+
 struct Entry {
   std::mutex building;
   std::weak_ptr<const ReadyConvolution> plan;
@@ -82,12 +103,16 @@ std::shared_ptr<const ReadyConvolution> Build(const cudnn::Api& api, cudnn::Hand
                                               Preference preference) {
   // Where shapes come and go, passes over the result cost less than a kernel that is compiled for each of them.
   const bool splits = preference == Preference::kSoonest && problem.Compiles() && measured == nullptr;
-  if (!splits) {
-    std::optional<EnginePlan> plan = ChosenOrKept(api, handle, device, problem, measured, preference);
-    if (plan) return std::make_shared<const ReadyConvolution>(problem, std::move(*plan), false);
+  for (const bool packed : {false, true}) {
+    if (packed && !problem.HasParts()) break;
+    const ConvolutionProblem of = packed ? problem.Packed() : problem;
+    if (!splits) {
+      std::optional<EnginePlan> plan = ChosenOrKept(api, handle, device, of, packed ? nullptr : measured, preference);
+      if (plan) return std::make_shared<const ReadyConvolution>(problem, std::move(*plan), false, packed);
+    }
+    std::optional<EnginePlan> plan = ChosenOrKept(api, handle, device, of.Bare(), nullptr, preference);
+    if (plan) return std::make_shared<const ReadyConvolution>(problem, std::move(*plan), true, packed);
   }
-  std::optional<EnginePlan> plan = ChosenOrKept(api, handle, device, problem.Bare(), nullptr, preference);
-  if (plan) return std::make_shared<const ReadyConvolution>(problem, std::move(*plan), true);
   throw Error("cuDNN " + std::to_string(api.cudnnGetVersion()) + " has no plan for the convolution " +
               problem.Describe() +
               "; set ONNXOPT_DISABLE=1 to run without onnxopt's kernels, and report this convolution");
@@ -98,13 +123,47 @@ std::shared_ptr<const ReadyConvolution> Build(const cudnn::Api& api, cudnn::Hand
 void ReadyConvolution::Run(const cudnn::Api& api, cudnn::Handle handle, const ConvolutionPointers& at,
                            void* workspace) const {
   const std::lock_guard<std::mutex> lock(mutex_);
+  if (packed_) return RunPacked(api, handle, at, workspace);
+  RunPlan(api, handle, problem_, at, workspace);
+}
+
+void ReadyConvolution::RunPlan(const cudnn::Api& api, cudnn::Handle handle, const ConvolutionProblem& problem,
+                               const ConvolutionPointers& at, void* workspace) const {
   if (!bare_) return plan_.Execute(handle, at, workspace);
   plan_.Execute(handle, {at.x, at.w, nullptr, nullptr, nullptr, at.y}, workspace);
-  RunEpilogue(api, handle, problem_, at, workspace);
+  RunEpilogue(api, handle, problem, at, workspace);
+}
+
+void ReadyConvolution::RunPacked(const cudnn::Api& api, cudnn::Handle handle, const ConvolutionPointers& at,
+                                 void* workspace) const {
+  const Copies copies(problem_);
+  const ConvolutionSizes& s = problem_.sizes;
+  const Dtype dtype = problem_.convolution.dtype;
+  const ConvolutionProblem problem = problem_.Packed();
+  char* const free = static_cast<char*>(workspace) + Aligned(PlanWorkspace(problem));
+  ConvolutionPointers packed = at;
+  if (copies.x > 0) {
+    CopyPixels(api, handle, dtype, {s.n, s.h, s.w, s.c}, at.x, s.x_pixel, free, s.c);
+    packed.x = free;
+  }
+  const Pixels result{s.n, s.output_h, s.output_w, s.k};
+  if (copies.residual > 0) {
+    CopyPixels(api, handle, dtype, result, at.residual, s.residual_pixel, free + copies.x, s.k);
+    packed.residual = free + copies.x;
+  }
+  if (copies.y > 0) packed.y = free + copies.x + copies.residual;
+  RunPlan(api, handle, problem, packed, workspace);
+  if (copies.y > 0) CopyPixels(api, handle, dtype, result, packed.y, s.k, at.y, s.y_pixel);
 }
 
 std::int64_t ReadyConvolution::workspace() const {
-  return std::max(plan_.workspace(), bare_ ? EpilogueScratch(problem_) : 0);
+  if (!packed_) return PlanWorkspace(problem_);
+  const Copies copies(problem_);
+  return Aligned(PlanWorkspace(problem_.Packed())) + copies.x + copies.residual + copies.y;
+}
+
+std::int64_t ReadyConvolution::PlanWorkspace(const ConvolutionProblem& problem) const {
+  return std::max(plan_.workspace(), bare_ ? EpilogueScratch(problem) : 0);
 }
 
 std::shared_ptr<const ReadyConvolution> ReadyFor(const cudnn::Api& api, Context context, const std::string& device,

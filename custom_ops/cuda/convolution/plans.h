@@ -12,9 +12,10 @@ namespace onnxopt::cuda {
 // One convolution on the GPU of one context.
 class ReadyConvolution {
  public:
-  // bare: the plan is of the convolution alone, and the epilogue runs behind it.
-  ReadyConvolution(const ConvolutionProblem& problem, EnginePlan plan, bool bare)
-      : problem_(problem), plan_(std::move(plan)), bare_(bare) {}
+  // bare: the plan is of the convolution alone, and the epilogue runs behind it. packed: the plan takes no parts of
+  // tensors, which are copied before and behind it.
+  ReadyConvolution(const ConvolutionProblem& problem, EnginePlan plan, bool bare, bool packed)
+      : problem_(problem), plan_(std::move(plan)), bare_(bare), packed_(packed) {}
 
   // Bytes.
   std::int64_t workspace() const;
@@ -23,9 +24,16 @@ class ReadyConvolution {
   void Run(const cudnn::Api& api, cudnn::Handle handle, const ConvolutionPointers& at, void* workspace) const;
 
  private:
+  void RunPlan(const cudnn::Api& api, cudnn::Handle handle, const ConvolutionProblem& problem,
+               const ConvolutionPointers& at, void* workspace) const;
+  // Bytes, without those of copies.
+  std::int64_t PlanWorkspace(const ConvolutionProblem& problem) const;
+  void RunPacked(const cudnn::Api& api, cudnn::Handle handle, const ConvolutionPointers& at, void* workspace) const;
+
   const ConvolutionProblem problem_;
   const EnginePlan plan_;
   const bool bare_;
+  const bool packed_;
   mutable std::mutex mutex_;
 };
 

@@ -2,6 +2,7 @@
 
 #include <map>
 #include <mutex>
+#include <utility>
 
 namespace onnxopt::cuda {
 
@@ -13,11 +14,12 @@ Workspace::Workspace(std::shared_ptr<const Allocator> allocator, std::size_t byt
 Workspace::~Workspace() { allocator_->get()->Free(allocator_->get(), data_); }
 
 std::shared_ptr<const Workspace> WorkspaceOf(Stream stream, const std::shared_ptr<const Allocator>& allocator,
-                                             bool create, std::size_t bytes) {
+                                             bool create, std::size_t bytes, Purpose purpose) {
   static std::mutex mutex;
-  static auto* const known = new std::map<Stream, std::weak_ptr<const Workspace>>;  // outlives every kernel
+  static auto* const known =
+      new std::map<std::pair<Stream, Purpose>, std::weak_ptr<const Workspace>>;  // outlives every kernel
   const std::lock_guard<std::mutex> lock(mutex);
-  std::weak_ptr<const Workspace>& entry = (*known)[stream];
+  std::weak_ptr<const Workspace>& entry = (*known)[{stream, purpose}];
   std::shared_ptr<const Workspace> workspace = entry.lock();
   if (workspace != nullptr && workspace->bytes() >= bytes) return workspace;
   if (!create) return nullptr;

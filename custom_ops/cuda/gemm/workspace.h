@@ -1,6 +1,7 @@
 // Device memory that products and convolutions work in: one buffer a stream, from ONNX Runtime's allocator.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 
 #include "cuda/launch/allocator.h"
@@ -29,10 +30,16 @@ class Workspace {
   void* data_;
 };
 
+enum class Purpose : std::uint8_t {
+  kScratch,  // of one product or convolution
+  kInside,   // what one convolution of a block hands to the next
+};
+
 // The workspace of a stream, of at least so many bytes; a larger one takes the place of one that is too small. Where
 // `create` is false, nullptr if it has none yet. Lives as long as somebody holds it: kernels keep what they used, as
 // captured CUDA graphs go on using its address.
 std::shared_ptr<const Workspace> WorkspaceOf(Stream stream, const std::shared_ptr<const Allocator>& allocator,
-                                             bool create, std::size_t bytes = kWorkspaceBytes);
+                                             bool create, std::size_t bytes = kWorkspaceBytes,
+                                             Purpose purpose = Purpose::kScratch);
 
 }  // namespace onnxopt::cuda

@@ -2,14 +2,15 @@
 
     Conv(x, w, b) -> Transpose(Conv(Transpose(x'), turned(w'), b))        x' as [N, H, W, C]
 
-Inputs and outputs of the graph keep their layout. Normalizations over groups and instances, attention and control flow
-stay NCHW. Convolutions of one or three dims, of other dtypes than floats and of quantized operands stay as they are.
+Inputs and outputs of the graph keep their layout. Attention and control flow stay NCHW. Convolutions of one or three
+dims, of other dtypes than floats and of quantized operands stay as they are.
 """
 
 from __future__ import annotations
 
 import onnx_ir as ir
 
+from onnxopt.graph.layout import group_norms
 from onnxopt.graph.layout.forms import CONVOLUTIONS, form
 from onnxopt.graph.layout.network import choose, reachable
 from onnxopt.graph.layout.write import Writer
@@ -25,7 +26,8 @@ def assign(model: ir.Model, known: Knowledge) -> int:
         return 0
     opset = model.opset_imports.get("", 0)
     found = {node: f for node in model.graph if (f := form(node, opset)) is not None}
-    forms = reachable(found)
+    found |= group_norms.forms(model.graph, opset)
+    forms = reachable({node: found[node] for node in model.graph if node in found})
     chosen = choose(forms, known)
     if not chosen:
         return 0

@@ -32,7 +32,8 @@ class Form:
     positions of computed operands of less than four dims, which get four and then lie in channels last. between: the
     node itself stays as it is, between Transposes. op_type: of the node that replaces it, "" for its own.
     term: of a normalization, which becomes a Mul by constant 1 and an Add of this. dims: of a Shape: which
-    dims of channels last its result consists of.
+    dims of channels last its result consists of. begins: of the last node of a norm over groups, the first one: either
+    both lie in channels last or none, and the result has the shape of the first one's operand.
     """
 
     inputs: tuple[int, ...]
@@ -45,6 +46,7 @@ class Form:
     op_type: str = ""
     term: np.ndarray | None = None
     dims: tuple[int, ...] = ()
+    begins: ir.Node | None = None
 
     def maps(self, node: ir.Node) -> list[ir.Value]:
         """The operands and results that lie in channels last."""
@@ -281,6 +283,15 @@ def _flat(node: ir.Node) -> Form | None:
     return None if copies or array.size >= RANK else Form((0,), ())
 
 
+def _unflat(node: ir.Node) -> Form | None:
+    """[N, C] as a map of one pixel."""
+    array = constant(node.inputs[1]) if len(node.inputs) > 1 else None
+    if array is None or rank(node.inputs[0]) != 2 or is_constant(node.inputs[0]):
+        return None
+    same = sorted(int(axis) % RANK for axis in array.reshape(-1)) == [2, 3]
+    return Form((), (0,), constants={1: np.array([1, 2], np.int64)}) if same else None
+
+
 def _shape(node: ir.Node) -> Form | None:
     """The dims of a map, which need no other layout of the map."""
     start, end = node.attributes.get_int("start", 0), node.attributes.get_int("end", RANK)
@@ -290,5 +301,5 @@ def _shape(node: ir.Node) -> Form | None:
 
 _BY_OPERATOR: Mapping[str, Callable[[ir.Node], Form | None]] = {
     "Concat": _concat, "Split": _split, "Slice": _slice, "Pad": _pad, "Flatten": _flat, "Squeeze": _flat,
-    "Reshape": _flat, "Shape": _shape, "BatchNormalization": _normalization,
+    "Reshape": _flat, "Unsqueeze": _unflat, "Shape": _shape, "BatchNormalization": _normalization,
 }  # fmt: skip

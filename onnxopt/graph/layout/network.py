@@ -58,6 +58,8 @@ def choose(forms: Mapping[ir.Node, Form], known: Knowledge) -> set[ir.Node]:
         if node.op_type in CONVOLUTIONS:
             moved = costs.of(operand(node, 0)) + costs.of(node.outputs[0])
             network.edge(cut.SOURCE, vertices[node], _LOST_BY_NCHW * moved)
+        if form.begins is not None:
+            network.edge(vertices[node], vertices[form.begins], cut.INFINITE, cut.INFINITE)
     for value in values:
         _connect(network, value, forms, vertices, costs.of(value))
     kept = network.source_side()
@@ -101,12 +103,14 @@ def _readers(value: ir.Value, forms: Mapping[ir.Node, Form], vertices: Mapping[i
 def reachable(forms: Mapping[ir.Node, Form]) -> dict[ir.Node, Form]:
     """The nodes that values in channels last connect with a convolution; no other node can gain."""
     found: dict[ir.Node, Form] = {}
+    ends = {form.begins: node for node, form in forms.items() if form.begins is not None}
     stack = [node for node in forms if node.op_type in CONVOLUTIONS]
     while stack:
         node = stack.pop()
         if node in found or node not in forms:
             continue
         found[node] = forms[node]
+        stack += [other for other in (ends.get(node), forms[node].begins) if other is not None]
         for value in forms[node].maps(node):
             producer = value.producer()
             stack += [*([producer] if producer is not None else []), *value.consumers()]

@@ -24,6 +24,7 @@ class Writer:
         self._constants: dict[tuple[ir.DataType, tuple[int, ...], bytes], ir.Value] = {}
         self._weights: dict[tuple[ir.Value, bool], Stored] = {}
         self._padded: dict[tuple[ir.Value, int], ir.Value] = {}  # an image and how many channels were added -> it
+        self._began: dict[ir.Node, ir.Value] = {}  # the first node of a norm over groups -> its operand in NCHW
 
     def take(self, node: ir.Node, form: Form | None) -> None:
         """Write a node; form: None where it stays as it is."""
@@ -63,11 +64,15 @@ class Writer:
             inputs[k] = self._constant(array, inputs[k] or (node.inputs[1] if len(node.inputs) > 1 else None))
         for k in form.left_out:
             inputs[k] = None
-        if form.between:
+        if form.begins is not None:
+            inputs[1] = self._dims_of(self._began[form.begins], node)
+        if form.between and form.inputs:
             x = self._channels_last(operand(node, 0), node)
             if is_constant(node.inputs[1] if node.op_type == "Conv" else None):
                 x = self._with_channels(x, missing_channels(node), node)
-            inputs[0] = self._add(node, "Transpose", [x], {"perm": TO_NCHW}, f"{node.outputs[0].name}_nchw_in")
+            turned = self._add(node, "Transpose", [x], {"perm": TO_NCHW}, f"{node.outputs[0].name}_nchw_in")
+            turned.shape = _moved(x.shape, TO_NCHW)
+            inputs[0] = self._began[node] = turned
             if node.op_type in CONVOLUTIONS and (weight := inputs[1]) is not None and is_constant(weight):
                 inputs[1] = self._weight(node, weight)
         attributes = {name: attribute for name, attribute in node.attributes.items() if name not in form.attributes}
@@ -77,6 +82,15 @@ class Writer:
             num_outputs=len(node.outputs), name=node.name, doc_string=node.doc_string,
             metadata_props=node.metadata_props,
         )  # fmt: skip
+
+    def _dims_of(self, x: ir.Value, node: ir.Node) -> ir.Value:
+        """The dims of x, for a Reshape to its shape: a constant where they are known, but for the first."""
+        if x.shape is not None and all(isinstance(dim, int) for dim in x.shape[1:]):
+            first = x.shape[0] if isinstance(x.shape[0], int) else 0
+            return self._constant(np.array([first, *x.shape[1:]], np.int64))
+        dims = self._add(node, "Shape", [x], {}, f"{x.name}_dims")
+        dims.type, dims.shape = ir.TensorType(ir.DataType.INT64), ir.Shape([RANK])
+        return dims
 
     def _affine(self, node: ir.Node, form: Form) -> ir.Node:
         """A Mul and an Add of constants."""

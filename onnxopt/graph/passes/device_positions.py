@@ -15,6 +15,8 @@ from onnxopt.graph.placement import HOST_INPUTS, Placement, place
 from onnxopt.graph.shapes import infer
 from onnxopt.graph.shapes.infer import Knowledge
 
+_RESHAPING = frozenset({"Identity", "Reshape", "Squeeze", "Unsqueeze"})
+
 
 class CountOnDevicePass(ir.passes.InPlacePass):
     """Replaces integers computed from shapes, where nodes on the device depend on their values."""
@@ -72,8 +74,9 @@ def _counted(graph: ir.Graph, value: ir.Value, known: Knowledge) -> ir.Value:
     producer, rank = value.producer(), len(known.dims(value) or ())
     assert producer is not None  # contents of an input are not known
     one = _constant(graph, f"{value.name}_one", np.array(1, np.int64))
-    nodes = [ir.node("Squeeze", inputs=[value])] if rank else []
-    start = nodes[0].outputs[0] if nodes else value
+    computed = _computed(value)
+    nodes = [ir.node("Squeeze", inputs=[computed])] if known.dims(computed) != () else []
+    start = nodes[0].outputs[0] if nodes else computed
     nodes.append(ir.node("Add", inputs=[start, one]))
     nodes.append(ir.node("Range", inputs=[start, nodes[-1].outputs[0], one]))
     if rank == 0:
@@ -86,6 +89,17 @@ def _counted(graph: ir.Graph, value: ir.Value, known: Knowledge) -> ir.Value:
         node.outputs[0].dtype = ir.DataType.INT64
     graph.insert_after(producer, nodes)
     return nodes[-1].outputs[0]
+
+
+def _computed(value: ir.Value) -> ir.Value:
+    """The value of which an integer is a copy of other dims.
+
+    ONNX Runtime lets such copies share their memory. Of two in a row on the host that Range reads from the device, it
+    gave the memory away before Range had read it: Range counted from s + 1 to s + 1 (1.31.1, CUDA).
+    """
+    while (producer := value.producer()) is not None and producer.op_type in _RESHAPING and producer.inputs[0]:
+        value = producer.inputs[0]
+    return value
 
 
 def _constant(graph: ir.Graph, name: str, array: np.ndarray) -> ir.Value:

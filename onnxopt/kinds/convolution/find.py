@@ -11,6 +11,7 @@ may be a ConvTranspose. Only 1x1 convolutions without an activation, or with a R
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterator
 
 from onnxopt.fusion import cost
 from onnxopt.fusion.channels_last import CONVOLUTIONS, RSK, sandwich
@@ -28,29 +29,38 @@ def find(context: Context, kind: Kind) -> tuple[list[Region], list[Refusal]]:
     """Regions of all convolutions in NHWC that no other kind has taken, and refusals of them and their neighbours."""
     regions: list[Region] = []
     refusals: list[Refusal] = []
-    for node in list(context.order):
-        if node.op_type not in CONVOLUTIONS or node.domain != "" or context.is_taken(node):
-            continue
-        convolution = start(node, context.shapes)
-        if isinstance(convolution, str):
-            found = sandwich(node, context.shapes)
-            of_depthwise = not isinstance(found, str) and found.group > 1 and found.weight_order == RSK
-            if isinstance(found, str) and node.op_type == "ConvTranspose":
-                refusals.append(Refusal(node.name or "", node.op_type, "", f"{found}; {_STAYS_NCHW}"))
-            if not isinstance(found, str) and not of_depthwise:  # that kind says why it leaves one
-                refusals.append(Refusal(node.name or "", node.op_type, "", convolution))
-            continue
-        if any(map(context.is_taken, convolution.nodes)):
-            continue
-        convolution, refused = _grow(convolution, context)
-        if convolution.is_product() and convolution.activation.name in ("none", "relu"):
-            continue  # cuBLASLt is faster in 38 of 42 such layers (benchmarks/notes.md), and the kind gemm runs it
-        refusals += refused
+    for convolution in grown(context, refusals):
         region = _region(convolution, context, kind)
         region.verify()
         regions.append(region)
         context.contract(region.nodes)
     return regions, refusals
+
+
+def grown(context: Context, refusals: list[Refusal], *, in_block: bool = False) -> Iterator[GrowingConvolution]:
+    """All convolutions in NHWC that no kind has taken and that are left to no other one, with what they absorb.
+
+    refusals: of the convolutions and their neighbours, which are added. in_block: whether they will share tensors.
+    """
+    for node in list(context.order):
+        if node.op_type not in CONVOLUTIONS or node.domain != "" or context.is_taken(node):
+            continue
+        convolution = start(node, context.shapes)
+        if isinstance(convolution, str):
+            around = sandwich(node, context.shapes)
+            of_depthwise = not isinstance(around, str) and around.group > 1 and around.weight_order == RSK
+            if isinstance(around, str) and node.op_type == "ConvTranspose":
+                refusals.append(Refusal(node.name or "", node.op_type, "", f"{around}; {_STAYS_NCHW}"))
+            if not isinstance(around, str) and not of_depthwise:  # that kind says why it leaves one
+                refusals.append(Refusal(node.name or "", node.op_type, "", convolution))
+            continue
+        if any(map(context.is_taken, convolution.nodes)):
+            continue
+        convolution, refused = _grow(dataclasses.replace(convolution, in_block=in_block), context)
+        if convolution.is_product() and convolution.activation.name in ("none", "relu"):
+            continue  # cuBLASLt is faster in 38 of 42 such layers (benchmarks/notes.md), and the kind gemm runs it
+        refusals += refused
+        yield convolution
 
 
 def lower(region: Region, shapes: Shapes) -> Convolution:

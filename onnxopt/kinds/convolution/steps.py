@@ -17,11 +17,13 @@ from onnxopt.kinds.convolution.activations import NONE, Activation
 from onnxopt.program.convolution import DTYPES, Convolution
 from onnxopt.program.window import Window
 
-# cuDNN compiles a kernel for every activation but a ReLU. With fewer channels, its kernel with SiLU is slower than a
-# convolution and a kernel behind it. This is not so for 1x1 convolutions, which memory bounds: 16 -> 96 at 32x112x112
-# takes 66 us, a product and a SiLU apart 95. Activations with more arithmetic are no faster there than behind the
-# convolution: GELU takes 40.5 us where the convolution takes 32.
-_COMPILED_CHANNELS = 64
+# cuDNN compiles a kernel for every activation but a ReLU. With fewer channels of x and of y, its kernel with SiLU is
+# slower than a convolution and a kernel behind it: 3x3, 3 -> 32 at 8x640x640 takes 91 us instead of 58 + 28, 32 -> 32
+# at 8x160x160 42 instead of 25 + 7, but 32 -> 64 at 8x320x320 34 instead of 30 + 14. This is not so for 1x1
+# convolutions, which memory bounds: 16 -> 96 at 32x112x112 takes 66 us, a product and a SiLU apart 95. Activations with
+# more arithmetic are no faster there than behind the convolution: GELU takes 40.5 us where the convolution takes 32.
+_COMPILED_CHANNELS = (32, 64)
+_COMPILED_CHANNELS_IN_BLOCK = (32, 32)  # where the two would also cost copies of what they share with others
 _COMPILED_DTYPES = ("float16", "bfloat16")
 _TITLES = {
     "relu": "Relu",
@@ -37,8 +39,8 @@ _TITLES = {
 class GrowingConvolution:
     """A convolution while it absorbs neighbouring nodes.
 
-    conv: the Conv. nodes: the nodes that it replaces. output: the value that it computes. channels: the fewer of C and
-    K. fixed: whether all dims of x are numbers.
+    conv: the Conv. nodes: the nodes that it replaces. output: the value that it computes. channels: C and K.
+    fixed: whether all dims of x are numbers. in_block: whether it shares tensors with other convolutions.
     """
 
     conv: ir.Node
@@ -49,8 +51,9 @@ class GrowingConvolution:
     output: ir.Value
     window: Window
     group: int
-    channels: int
+    channels: tuple[int, int]
     fixed: bool
+    in_block: bool = False
     residual: ir.Value | None = None
     residual_last: bool = False
     activation: Activation = NONE
@@ -119,7 +122,7 @@ def start(conv: ir.Node, shapes: Shapes) -> GrowingConvolution | str:
         return window
     fixed = all(isinstance(d, int) for d in shapes.dims(found.x) or (None,))
     return GrowingConvolution(
-        conv, list(found.nodes), found.x, found.w, found.bias, found.y, window, found.group, min(read, k), fixed,
+        conv, list(found.nodes), found.x, found.w, found.bias, found.y, window, found.group, (read, k), fixed,
         output_padding=found.output_padding,
     )  # fmt: skip
 
@@ -194,8 +197,10 @@ def _why_not_compiled(convolution: GrowingConvolution, title: str) -> str | None
         return f"cuDNN has a kernel with {title} for 16-bit floats alone"
     if convolution.is_transposed and convolution.group > 1:
         return f"cuDNN has no kernel with {title} for a ConvTranspose with groups"
-    if convolution.channels < _COMPILED_CHANNELS and not convolution.is_product():
-        return f"cuDNN's kernel with {title} is slow for fewer than {_COMPILED_CHANNELS} channels"
+    least = _COMPILED_CHANNELS_IN_BLOCK if convolution.in_block else _COMPILED_CHANNELS
+    few = any(count < of for count, of in zip(convolution.channels, least, strict=True))
+    if few and not convolution.is_product():
+        return f"cuDNN's kernel with {title} is slow for fewer than {least[0]} channels to {least[1]}"
     if not convolution.fixed:
         return f"cuDNN compiles a kernel with {title} for half a second a shape, and the shape is not known yet"
     return None

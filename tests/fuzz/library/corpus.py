@@ -21,8 +21,17 @@ import onnxruntime as ort
 
 from onnxopt.codegen import kernels_json, sealed_json
 from onnxopt.fusion.region import Kernel
-from tests.support import convolution_graphs, custom_ops_fake_driver, depthwise_models, graphs, pool_models
+from tests.support import (
+    block_graphs,
+    convolution_graphs,
+    custom_ops_fake_driver,
+    depthwise_models,
+    graphs,
+    group_norm_models,
+    pool_models,
+)
 from tests.support.fusing import fuse, outline
+from tests.support.laid_out import laid_out
 
 FOLDER = Path(__file__).with_name("corpus")
 FATBIN = custom_ops_fake_driver.fatbin((90, False), (90, True))
@@ -136,6 +145,12 @@ DEPTHWISE = {
         (1, 8, 19, 4), (7, 9), (1, 2), (1, 2), (3, 8, 2, 7), in_front="scale", behind="silu", known=False
     ),
 }  # fmt: skip
+GROUP_NORMS = {
+    "group_norm": group_norm_models.Case(
+        (2, 9, 10, 24), 4, "float16", "spelled_open", "bias_time_silu", "residual", known=False
+    ),
+    "group_norm_plain": group_norm_models.Case((1, 8, 8, 16), 16, form="instance", behind="scale_shift"),
+}
 POOLS = {
     "max_pool": pool_models.of("max", "float16", (3, 2), strides=(2, 1), pads=(1, 1, 1, 0), ceil_mode=True),
     "average_pool": pool_models.of("average", "float32", (3, 3), strides=(2, 2), auto_pad="SAME_LOWER"),
@@ -161,6 +176,7 @@ CONVOLUTIONS = {
     ),
     "bounded": convolution_graphs.Layer(h=8, c=64, k=64, pads=(1, 1, 1, 1), activation="clip", dtype="float16"),
 }  # fmt: skip
+BLOCK = block_graphs.Halves(n=1, h=3, w=4, c=8, half=32, depth=1)
 
 LAUNCHES = [
     {"gpu": "NVIDIA H200", "size": "840", "microseconds": 3.1, "rule_microseconds": 3.4},
@@ -203,6 +219,12 @@ def attention() -> dict[str, Any]:
 def depthwise(case: depthwise_models.Case) -> dict[str, Any]:
     """The kernel file of a depthwise convolution with all that stands in front of it."""
     found = depthwise_models.fused(case)
+    feeds = tuple(case.feeds()[i.name].shape for i in found.optimized.graph.input)
+    return _document(found.kernels, ir.from_proto(found.optimized), (feeds,))
+
+
+def group_norm(case: group_norm_models.Case) -> dict[str, Any]:
+    found = group_norm_models.fused(case)
     feeds = tuple(case.feeds()[i.name].shape for i in found.optimized.graph.input)
     return _document(found.kernels, ir.from_proto(found.optimized), (feeds,))
 
@@ -260,9 +282,11 @@ def write() -> None:
     made = {name: kernel_file(model.build(), model.calls) for name, model in MODELS.items()}
     made["attention"] = attention()
     made |= {name: depthwise(case) for name, case in DEPTHWISE.items()}
+    made |= {name: group_norm(case) for name, case in GROUP_NORMS.items()}
     for name, pool in POOLS.items():
         made[name] = kernel_file(pool_models.model(pool), (((2, 9, 10, 8),), ((1, 3, 2, 3),)))
     made |= {name: convolution(layer) for name, layer in CONVOLUTIONS.items()}
+    made["block"] = kernel_file(laid_out(BLOCK.model()), ((BLOCK.feeds()["x"].shape,),))
     FOLDER.mkdir(exist_ok=True)
     for name, document in made.items():
         (FOLDER / f"{name}.json").write_text(sealed_json.seal(document))

@@ -54,9 +54,13 @@ def ops(found: ir.Model) -> list[str]:
 def borders(found: ir.Model) -> list[str]:
     """The operands of Transposes that belong to no operator between two of them, as the names they had."""
     between = {"Conv", "ConvTranspose", "MaxPool", "AveragePool", "Resize"}
+    between |= {"InstanceNormalization", "GroupNormalization"}
     names = []
     for n in found.graph:
         producer, readers = n.inputs[0].producer() if n.inputs else None, n.outputs[0].consumers()
+        readers = [u for r in readers for u in (r.outputs[0].consumers() if r.op_type == "Reshape" else [r])]
+        if producer is not None and producer.op_type == "Reshape":
+            producer = producer.inputs[0].producer()  # type: ignore[union-attr]
         own = any(r.op_type in between for r in readers) or (producer is not None and producer.op_type in between)
         if n.op_type == "Transpose" and not own:
             names.append(str(n.inputs[0].name).removesuffix("_nhwc"))  # type: ignore[union-attr]
@@ -179,7 +183,6 @@ def test_what_stands_between_convolutions_needs_no_transposes(body: str, tmp_pat
 @pytest.mark.parametrize(
     "body",
     [
-        "g = InstanceNormalization(a, b, b) v = Relu(g)",
         "f = Reshape(a, flat) m = MatMul(f, k) v = Reshape(m, back)",
     ],
 )
@@ -207,6 +210,62 @@ def test_transposed_convolutions_that_no_kernel_runs_stay(body: str, tmp_path: P
     (transposed,) = (n for n in found.graph if n.op_type == "ConvTranspose")
     assert str(transposed.outputs[0].name) == "v"
     same(source, found, 2)
+
+
+GROUPED = "r = Reshape(a, groups) n = InstanceNormalization(r, s, s) "
+
+
+@pytest.mark.parametrize(
+    "norm",
+    [
+        "v = InstanceNormalization(a, b, b)",
+        "v = GroupNormalization<num_groups=2>(a, b, b)",
+        GROUPED + "h = Shape(a) v = Reshape(n, h)",
+        GROUPED + "g = Reshape(n, back) m = Mul(g, c) i = Sigmoid(m) v = Mul(m, i)",
+        "u = Unsqueeze(t, pixel) q = Add(a, u) r = Reshape(q, groups) n = InstanceNormalization(r, s, s) "
+        "v = Reshape(n, back)",
+    ],
+)
+@pytest.mark.parametrize("sizes", ["N, 8, 16, 16", "N, 8, H, W", "2, 8, 16, 16"])
+def test_norms_over_groups_lie_between_transposes_of_their_own(norm: str, sizes: str, tmp_path: Path) -> None:
+    if "back" in norm and "H" in sizes:
+        pytest.skip("the Reshape would state height and width")
+    constants = "int64[3] groups = {0, 4, -1}, int64[4] back = {0, 8, 16, 16}, int64[2] pixel = {2, 3}"
+    time = f", float[{sizes.split(',')[0]}, 8] t" if "(t," in norm else ""
+    source = model(
+        CHAIN.format(norm), f"float[{sizes}] x{time}", constants=constants, weights=WEIGHTS + ", float[4] s", opset=21
+    )
+    found, count = laid_out(source, tmp_path)
+    assert count == 2
+    assert sorted(borders(found)) == ["x", "y"]
+    (node,) = (n for n in found.graph if n.op_type.endswith("Normalization"))
+    assert (node.inputs[0].producer().op_type == "Transpose") != ("Reshape" in norm)  # type: ignore[union-attr]
+    if not time:
+        same(source, found, 2)
+
+
+@pytest.mark.parametrize(
+    "norm",
+    [
+        "r = Reshape(a, some) n = InstanceNormalization(r, s, s) v = Reshape(n, back)",  # groups of samples too
+        GROUPED + "e = Relu(r) k = ReduceMean(e) g = Reshape(n, back) v = Add(g, k)",  # what is grouped is read too
+        "r = Reshape(a, h) n = InstanceNormalization(r, s, s) v = Reshape(n, back)",  # of any shape
+    ],
+)
+def test_what_looks_like_a_norm_over_groups_stays_nchw(norm: str, tmp_path: Path) -> None:
+    constants = "int64[3] groups = {0, 4, -1}, int64[3] some = {-1, 4, 256}, int64[4] back = {-1, 8, 16, 16}"
+    inputs = "float[2, 8, 16, 16] x" + (", int64[3] h" if "h)" in norm else "")
+    source = model(CHAIN.format(norm), inputs, constants=constants, weights=WEIGHTS + ", float[4] s")
+    found, _ = laid_out(source, tmp_path)
+    assert len([n for n in found.graph if n.op_type == "Transpose" and n.inputs[0].const_value is None]) == 6 + 2
+
+
+def test_norms_without_a_convolution_around_do_not_change(tmp_path: Path) -> None:
+    constants = "int64[3] groups = {0, 4, -1}, int64[4] back = {0, 8, 16, 16}"
+    body = "r = Reshape(x, groups) n = InstanceNormalization(r, s, s) y = Reshape(n, back)"
+    source = model(body, constants=constants, weights="float[4] s")
+    found, count = laid_out(source, tmp_path)
+    assert count == 0 and ops(found) == ["Reshape", "InstanceNormalization", "Reshape"]
 
 
 def test_a_map_of_one_position_is_turned_by_a_reshape(tmp_path: Path) -> None:

@@ -47,6 +47,11 @@ def reasons(plan: FusionPlan) -> list[str]:
             "w_turned x_nchw conv v sum active",
             {"bias": 2, "residual": 3, "activation": "relu"},
         ),
+        (
+            dataclasses.replace(WIDE, c=32),
+            "w_turned x_nchw conv v gate active",
+            {"bias": 2, "activation": "silu"},
+        ),
         (WIDE, "w_turned x_nchw conv v gate active", {"bias": 2, "activation": "silu"}),
         (
             dataclasses.replace(WIDE, residual="last"),
@@ -150,7 +155,8 @@ def test_the_window_is_part_of_the_meaning() -> None:
     ("layer", "reason"),
     [
         (dataclasses.replace(WIDE, dtype="float32"), "SiLU for 16-bit floats alone"),
-        (dataclasses.replace(WIDE, c=32), "slow for fewer than 64 channels"),
+        (dataclasses.replace(WIDE, c=24), "slow for fewer than 32 channels to 64"),
+        (dataclasses.replace(WIDE, c=32, k=40), "slow for fewer than 32 channels to 64"),
         (dataclasses.replace(WIDE, symbolic=("N",)), "the shape is not known yet"),
         (dataclasses.replace(WIDE, activation="clip", dtype="float32"), "with Clip for 16-bit floats alone"),
         (dataclasses.replace(WIDE, activation="hardswish_scaled_gate", c=32), "with HardSwish is slow for fewer"),

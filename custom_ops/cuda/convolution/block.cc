@@ -1,0 +1,127 @@
+#include "cuda/convolution/block.h"
+
+#include <algorithm>
+
+#include "call/tensors.h"
+#include "cuda/convolution/known_shape.h"
+#include "cuda/launch/provider_options.h"
+#include "cuda/launch/stream.h"
+
+namespace onnxopt::cuda {
+namespace {
+
+// Where every tensor of a call lies.
+class Tensors {
+ public:
+  Tensors(const Block& block, std::vector<char*> data) : block_(block), data_(std::move(data)) {}
+
+  char* At(const Part& part) const {
+    return data_[part.tensor] + part.first * static_cast<std::int64_t>(Size(block_.dtype));
+  }
+
+  ConvolutionPointers Of(const BlockStep& step) const {
+    return {At(step.x),
+            data_[step.w],
+            step.bias ? data_[*step.bias] : nullptr,
+            step.residual ? At(*step.residual) : nullptr,
+            nullptr,
+            At(step.y)};
+  }
+
+ private:
+  const Block& block_;
+  std::vector<char*> data_;
+};
+
+}  // namespace
+
+BlockCudaKernel::BlockCudaKernel(const Kernel& kernel, const Library& library, const OrtKernelInfo* info)
+    : FusedKernel(kernel),
+      block_(kernel.meaning.As<Block>()),
+      driver_(library.driver()),
+      api_(FindCudnn()),
+      allocator_(std::make_shared<Allocator>(info)) {
+  for (std::size_t k = 0; k < block_.steps.size(); ++k) runners_.emplace_back(driver_, api_, allocator_);
+  Prepare(info);
+}
+
+// Builds the plans where the shapes are known already.
+void BlockCudaKernel::Prepare(const OrtKernelInfo* info) {
+  std::vector<Shape> shapes(block_.inputs);
+  for (std::size_t k = 0; k < block_.inputs; ++k) {
+    const std::optional<Shape> shape = KnownShape(info, k);
+    if (!shape) return;
+    shapes[k] = *shape;
+  }
+  BlockCall call;
+  try {
+    call = MakeBlock(block_, shapes.data());
+  } catch (const Error&) {
+    return;  // the run says so, where there is one
+  }
+  for (std::size_t k = 0; k < runners_.size(); ++k) {
+    runners_[k].Prepare({block_.steps[k].convolution, call.steps[k]});
+  }
+}
+
+void BlockCudaKernel::Compute(OrtKernelContext* ort_context) const {
+  std::vector<Shape> shapes(block_.inputs);
+  std::vector<char*> data(block_.inputs + block_.channels.size());
+  for (std::size_t k = 0; k < block_.inputs; ++k) {
+    // Inputs are only read.
+    data[k] = static_cast<char*>(const_cast<void*>(InputTensor(ort_context, k, &shapes[k])));
+  }
+  const BlockCall sizes = MakeBlock(block_, shapes.data());
+  for (std::size_t k = block_.inputs; k < block_.inputs + block_.outputs; ++k) {
+    data[k] = static_cast<char*>(OutputTensor(ort_context, k - block_.inputs, sizes.shapes[k]));
+    if (data[k] == nullptr && sizes.shapes[k].count() > 0) {
+      throw Error("an output of a block of convolutions is left out");
+    }
+  }
+  for (std::size_t k = block_.inputs; k < data.size(); ++k) {
+    if (sizes.shapes[k].count() == 0) return;  // then there are no samples
+  }
+  const auto [stream, context] = EnterStream(driver_, ort_context);
+  int capturing = 0;
+  driver_.Check(driver_.cuStreamIsCapturing(stream, &capturing), "cannot ask whether the stream is capturing");
+  const BlockMemory memory = PlaceInside(block_, sizes);
+  if (memory.total > 0) {
+    char* const inside = Inside(stream, capturing != 0, memory.total);
+    for (std::size_t k = 0; k < memory.offsets.size(); ++k) {
+      data[block_.inputs + block_.outputs + k] = inside + memory.offsets[k];
+    }
+  }
+  const Tensors tensors(block_, std::move(data));
+  const bool tf32 = block_.dtype == Dtype::kFloat32 && UsesTf32(ort_context);
+  // All plans first: measuring them overwrites results.
+  std::vector<ConvolutionRunner::Ready> plans;
+  std::int64_t bytes = 0;
+  ConvolutionCall call{};
+  for (std::size_t k = 0; k < block_.steps.size(); ++k) {
+    const ConvolutionSizes& of = sizes.steps[k];
+    if (of.h == 0 || of.w == 0) throw Error("a convolution of a block has an input without rows or columns");
+    call = {{block_.steps[k].convolution, of, tf32}, tensors.Of(block_.steps[k]), stream, context, capturing != 0};
+    plans.push_back(runners_[k].PlanFor(&call));
+    bytes = std::max(bytes, plans.back()->workspace());
+  }
+  void* const workspace = runners_[0].ScratchOf(call, bytes);
+  // Held to the end, so that no other block of the stream uses the buffer in between.
+  ConvolutionHandle& handle = HandleOf(api_, context, stream);
+  const std::lock_guard<std::mutex> using_handle(handle.mutex);
+  for (std::size_t k = 0; k < block_.steps.size(); ++k) {
+    plans[k]->Run(api_, handle.raw, tensors.Of(block_.steps[k]), workspace);
+  }
+}
+
+char* BlockCudaKernel::Inside(Stream stream, bool capturing, std::size_t bytes) const {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  const std::shared_ptr<const Workspace> workspace =
+      WorkspaceOf(stream, allocator_, !capturing, bytes, Purpose::kInside);
+  if (workspace == nullptr) {
+    throw Error("a block of convolutions has no memory, and its stream is capturing; run the model once before");
+  }
+  if (std::find(held_.begin(), held_.end(), workspace) == held_.end()) held_.push_back(workspace);
+  return static_cast<char*>(workspace->data());
+}
+
+}  // namespace onnxopt::cuda

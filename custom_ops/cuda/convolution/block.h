@@ -1,0 +1,36 @@
+// Runs a block of convolutions on the GPU through cuDNN, on ONNX Runtime's stream.
+#pragma once
+
+#include <deque>
+#include <memory>
+#include <vector>
+
+#include "call/block.h"
+#include "call/fused_kernel.h"
+#include "cuda/convolution/runner.h"
+#include "cuda/launch/library.h"
+
+namespace onnxopt::cuda {
+
+// What one convolution hands to the next lies in a buffer of the stream, which all blocks share. Thread-safe.
+class BlockCudaKernel final : public FusedKernel {
+ public:
+  // Throws Error if cuDNN is not there, does not start on this GPU, or has no plan for a convolution.
+  BlockCudaKernel(const Kernel& kernel, const Library& library, const OrtKernelInfo* info);
+
+  void Compute(OrtKernelContext* context) const override;
+
+ private:
+  void Prepare(const OrtKernelInfo* info);
+  char* Inside(Stream stream, bool capturing, std::size_t bytes) const;
+
+  const Block& block_;
+  const Driver& driver_;
+  const cudnn::Api& api_;
+  std::shared_ptr<const Allocator> allocator_;
+  std::deque<ConvolutionRunner> runners_;  // of the steps
+  mutable std::mutex mutex_;               // of what follows
+  mutable std::vector<std::shared_ptr<const Workspace>> held_;
+};
+
+}  // namespace onnxopt::cuda

@@ -1,0 +1,64 @@
+#include "cuda/convolution/kernel.h"
+
+#include "call/convolution.h"
+#include "call/tensors.h"
+#include "cuda/convolution/known_shape.h"
+#include "cuda/launch/provider_options.h"
+#include "cuda/launch/stream.h"
+
+namespace onnxopt::cuda {
+
+ConvolutionCudaKernel::ConvolutionCudaKernel(const Kernel& kernel, const Library& library, const OrtKernelInfo* info)
+    : FusedKernel(kernel),
+      convolution_(kernel.meaning.As<Convolution>()),
+      driver_(library.driver()),
+      api_(FindCudnn()),
+      runner_(driver_, api_, std::make_shared<Allocator>(info)) {
+  Prepare(info);
+}
+
+// Builds the plan where the shapes are known already.
+void ConvolutionCudaKernel::Prepare(const OrtKernelInfo* info) {
+  Shape shapes[kConvolutionInputs];
+  for (std::size_t k = 0; k < convolution_.inputs; ++k) {
+    const std::optional<Shape> shape = KnownShape(info, k);
+    if (!shape) return;
+    shapes[k] = *shape;
+  }
+  ConvolutionProblem problem{convolution_, {}};
+  try {
+    problem.sizes = MakeConvolution(convolution_, shapes);
+  } catch (const Error&) {
+    return;  // the run says so, where there is one
+  }
+  runner_.Prepare(problem);
+}
+
+void ConvolutionCudaKernel::Compute(OrtKernelContext* ort_context) const {
+  Shape shapes[kConvolutionInputs];
+  const void* inputs[kConvolutionInputs] = {};
+  for (std::size_t k = 0; k < convolution_.inputs; ++k) inputs[k] = InputTensor(ort_context, k, &shapes[k]);
+  ConvolutionProblem problem{convolution_, MakeConvolution(convolution_, shapes)};
+  const Shape output = problem.sizes.output();
+  void* const y = OutputTensor(ort_context, 0, output);
+  if (y == nullptr || output.count() == 0) return;
+  const ConvolutionPointers at{inputs[convolution_.x],
+                               inputs[convolution_.w],
+                               convolution_.bias ? inputs[*convolution_.bias] : nullptr,
+                               convolution_.residual ? inputs[*convolution_.residual] : nullptr,
+                               convolution_.slope ? inputs[*convolution_.slope] : nullptr,
+                               y};
+  problem.tf32 = convolution_.dtype == Dtype::kFloat32 && UsesTf32(ort_context);
+  const auto [stream, context] = EnterStream(driver_, ort_context);
+  int capturing = 0;
+  driver_.Check(driver_.cuStreamIsCapturing(stream, &capturing), "cannot ask whether the stream is capturing");
+  ConvolutionCall call{problem, at, stream, context, capturing != 0};
+  if (shapes[convolution_.x].count() == 0) return runner_.FillFromNothing(call);
+  const ConvolutionRunner::Ready plan = runner_.PlanFor(&call);
+  void* const workspace = runner_.ScratchOf(call, plan->workspace());
+  ConvolutionHandle& handle = HandleOf(api_, context, stream);
+  const std::lock_guard<std::mutex> using_handle(handle.mutex);
+  plan->Run(api_, handle.raw, at, workspace);
+}
+
+}  // namespace onnxopt::cuda

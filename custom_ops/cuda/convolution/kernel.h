@@ -1,0 +1,27 @@
+// Runs a convolution node on the GPU through cuDNN, on ONNX Runtime's stream.
+#pragma once
+
+#include "call/fused_kernel.h"
+#include "cuda/convolution/runner.h"
+#include "cuda/launch/library.h"
+
+namespace onnxopt::cuda {
+
+// Thread-safe.
+class ConvolutionCudaKernel final : public FusedKernel {
+ public:
+  // Throws Error if cuDNN is not there, does not start on this GPU, or has no plan for the node.
+  ConvolutionCudaKernel(const Kernel& kernel, const Library& library, const OrtKernelInfo* info);
+
+  void Compute(OrtKernelContext* context) const override;
+
+ private:
+  void Prepare(const OrtKernelInfo* info);
+
+  const Convolution& convolution_;
+  const Driver& driver_;
+  const cudnn::Api& api_;
+  ConvolutionRunner runner_;
+};
+
+}  // namespace onnxopt::cuda

@@ -1,0 +1,76 @@
+// Convolutions of one node: their plans for the shapes that come, and what runs them.
+#pragma once
+
+#include <list>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <vector>
+
+#include "cuda/convolution/pending.h"
+#include "cuda/gemm/workspace.h"
+#include "cuda/launch/allocator.h"
+#include "cuda/launch/driver.h"
+
+namespace onnxopt::cuda {
+
+// One call. The context is current. problem.alignment is set by the runner.
+struct ConvolutionCall {
+  ConvolutionProblem problem;
+  ConvolutionPointers at;
+  Stream stream;
+  Context context;
+  bool capturing;
+};
+
+// Throws Error where cuDNN, or what it needs, is not there.
+const cudnn::Api& FindCudnn();
+
+// The plan of a shape that is known ahead is built with the kernel, others with their first run, which must not be
+// captured. A shape that was seen before neither synchronizes nor allocates. Thread-safe.
+class ConvolutionRunner {
+ public:
+  using Ready = std::shared_ptr<const ReadyConvolution>;
+
+  ConvolutionRunner(const Driver& driver, const cudnn::Api& api, std::shared_ptr<const Allocator> allocator);
+
+  // Builds the plan of a problem that will come. Whether float32 may be rounded to TF32 shows at the first run.
+  void Prepare(ConvolutionProblem problem);
+
+  // The plan for a call whose input has elements; sets the call's alignment.
+  Ready PlanFor(ConvolutionCall* call) const;
+
+  // The result over an input without elements, which cuDNN does not take: a sum over nothing is zero.
+  void FillFromNothing(const ConvolutionCall& call) const;
+
+  // The workspace of the call's stream, which is kept as long as the runner; nullptr for 0 bytes.
+  void* ScratchOf(const ConvolutionCall& call, std::int64_t bytes) const;
+
+ private:
+  struct Recent {
+    ConvolutionSizes sizes;
+    bool tf32;
+    std::int64_t alignment;
+    Context context;
+    Ready plan;  // or nullptr where it is still pending
+  };
+
+  static Recent Named(const ConvolutionProblem& problem, Context context, Ready plan);
+  Ready Build(Context context, const ConvolutionProblem& problem) const;
+  void Measure(const ConvolutionCall& call) const;
+  void* Scratch(const ConvolutionCall& call, std::int64_t bytes) const;
+  std::string Gpu() const;     // its name
+  std::string Device() const;  // what plans depend on of it
+
+  const Driver& driver_;
+  const cudnn::Api& api_;
+  std::shared_ptr<const Allocator> allocator_;
+  Preference preference_ = Preference::kSoonest;         // shapes that come and go: a new one must not take long
+  mutable std::mutex mutex_;                             // of all that follows
+  mutable std::shared_ptr<PendingConvolution> pending_;  // of the shapes that the graph states, until the first run
+  mutable std::list<Recent> recent_;                     // plans, the latest first, not more than kPlans
+  mutable std::vector<Ready> captured_;                  // plans that CUDA graphs go on using
+  mutable std::vector<std::shared_ptr<const Workspace>> held_;  // workspaces that it has used
+};
+
+}  // namespace onnxopt::cuda

@@ -1,0 +1,26 @@
+// Runs group norms on the GPU.
+#pragma once
+
+#include "call/fused_kernel.h"
+#include "cuda/launch/launcher.h"
+#include "cuda/launch/scratch.h"
+#include "program/group_norm.h"
+
+namespace onnxopt::cuda {
+
+// Launching does not synchronize, and allocates nothing but the partial results of split slabs, the first time on a
+// stream: it is safe under CUDA graph capture. Thread-safe.
+class GroupNormCudaKernel final : public FusedKernel {
+ public:
+  GroupNormCudaKernel(const Kernel& kernel, const Library& library, const OrtKernelInfo* info)
+      : FusedKernel(kernel), norm_(kernel.meaning.As<GroupNorm>()), launcher_(kernel, library), scratch_(info) {}
+
+  void Compute(OrtKernelContext* context) const override;
+
+ private:
+  const GroupNorm& norm_;
+  const Launcher launcher_;
+  const StreamScratch scratch_;
+};
+
+}  // namespace onnxopt::cuda

@@ -1,0 +1,105 @@
+#include "cuda/group_norm_variant.h"
+
+#include <algorithm>
+
+#include "kernel_file/group_norm.h"
+
+namespace onnxopt::cuda {
+namespace {
+
+constexpr std::uint64_t kMostBlocks = 0x7fffffff;
+constexpr int kFirstClusterMajor = 9;         // compute capability
+constexpr std::uint64_t kBlocksOfSplit = 4;   // of a multiprocessor
+constexpr std::uint64_t kVectorsOfSplit = 4;  // the fewest of a thread
+constexpr std::uint64_t kMomentBytes = 8;     // of a group
+
+std::uint64_t CeilDiv(std::uint64_t a, std::uint64_t b) { return (a + b - 1) / b; }
+
+bool Aligned(const void* data, Dtype dtype, std::uint64_t vector) {
+  return reinterpret_cast<std::uintptr_t>(data) % (Size(dtype) * vector) == 0;
+}
+
+bool PartIsAligned(const GroupNorm& norm, const GroupPart& part, const GroupNormCall& call, std::uint64_t vector) {
+  return std::all_of(part.reads.begin(), part.reads.end(), [&](const GroupRead& read) {
+    const bool single = read.form == GroupForm::kGroup || read.form == GroupForm::kScalar;
+    return single || Aligned(call.input[read.input], norm.inputs[read.input], vector);
+  });
+}
+
+// Whether every tensor that is read or written in vectors is aligned to them.
+bool AllAligned(const GroupNorm& norm, const GroupNormCall& call, std::uint64_t vector) {
+  return Aligned(call.y, norm.output, vector) && Aligned(call.input[norm.x], norm.dtype(), vector) &&
+         PartIsAligned(norm, norm.after, call, vector) &&
+         (!norm.before || PartIsAligned(norm, *norm.before, call, vector));
+}
+
+// Blocks that share a slab.
+std::uint64_t PartsOf(const Variant& variant, const GroupNormShape& shape, std::uint64_t pixels, std::uint64_t slabs,
+                      const GroupNormGpu& gpu) {
+  if (shape.layout == GroupNormLayout::kHeld) return variant.cluster;
+  if (shape.layout == GroupNormLayout::kLooped) return 1;
+  const std::uint64_t rows = variant.threads / shape.columns;
+  const std::uint64_t wanted = CeilDiv(kBlocksOfSplit * gpu.multiprocessors, slabs);
+  return std::max<std::uint64_t>(1, std::min(wanted, pixels / (rows * kVectorsOfSplit)));
+}
+
+}  // namespace
+
+std::optional<GroupNormLaunch> LaunchOf(const GroupNorm& norm, const Variant& variant, const GroupNormCall& call,
+                                        const GroupNormGpu& gpu) {
+  const auto& shape = variant.shape.As<GroupNormShape>();
+  if (variant.cluster > 1 && gpu.major < kFirstClusterMajor) return std::nullopt;
+  if (!AllAligned(norm, call, variant.vector)) return std::nullopt;
+  const std::uint64_t slab = std::uint64_t{variant.vector} * shape.columns;
+  const std::uint64_t slabs = static_cast<std::uint64_t>(norm.channels) / slab;
+  const auto samples = static_cast<std::uint64_t>(call.samples);
+  const auto pixels = static_cast<std::uint64_t>(call.pixels);
+  if (samples > kMostBlocks / slabs) return std::nullopt;
+  const std::uint64_t wanted = PartsOf(variant, shape, pixels, samples * slabs, gpu);
+  const std::uint64_t part = CeilDiv(pixels, wanted);
+  const std::uint64_t parts = shape.layout == GroupNormLayout::kSplit ? CeilDiv(pixels, part) : wanted;
+  if (samples * slabs > kMostBlocks / parts || part * parts > kMostBlocks) return std::nullopt;
+  const std::uint64_t rows = variant.threads / shape.columns;
+  if (shape.layout == GroupNormLayout::kHeld && CeilDiv(part, rows) > shape.held) return std::nullopt;
+  GroupNormLaunch launch{};
+  std::copy_n(call.input, norm.inputs.size(), launch.params.input);
+  launch.params.y = call.y;
+  launch.params.pixels = static_cast<int>(pixels);
+  launch.params.slabs = static_cast<int>(slabs);
+  launch.params.parts = static_cast<int>(parts);
+  launch.params.part_pixels = static_cast<int>(part);
+  launch.blocks = static_cast<unsigned>(samples * slabs * parts);
+  if (shape.layout == GroupNormLayout::kSplit) {
+    const std::uint64_t groups = slab / static_cast<std::uint64_t>(norm.group());
+    launch.scratch = static_cast<std::size_t>(launch.blocks * groups * kMomentBytes);
+  }
+  return launch;
+}
+
+std::size_t ChooseGroupNorm(const GroupNorm& norm, const std::vector<Variant>& variants, const GroupNormCall& call,
+                            const GroupNormGpu& gpu) {
+  std::size_t chosen = variants.size();
+  std::uint64_t blocks = 0;
+  for (std::size_t k = 0; k < variants.size(); ++k) {
+    const auto& shape = variants[k].shape.As<GroupNormShape>();
+    if (shape.launch != 0) continue;
+    const std::optional<GroupNormLaunch> launch = LaunchOf(norm, variants[k], call, gpu);
+    if (!launch) continue;
+    if (chosen == variants.size()) {
+      chosen = k;
+      blocks = launch->blocks;
+      continue;
+    }
+    // A larger cluster where most of the GPU would be idle, as long as every row of threads has a pixel.
+    const bool idle = 4 * blocks < 3 * std::uint64_t{gpu.multiprocessors};
+    const unsigned rows = variants[k].threads / shape.columns;
+    const bool busy = static_cast<unsigned>(launch->params.part_pixels) >= rows;
+    if (shape.layout == GroupNormLayout::kHeld && idle && busy && launch->blocks > blocks) {
+      chosen = k;
+      blocks = launch->blocks;
+    }
+  }
+  return chosen;
+}
+
+}  // namespace onnxopt::cuda

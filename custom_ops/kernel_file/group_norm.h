@@ -1,0 +1,30 @@
+// Group norms in kernels.json.
+#pragma once
+
+#include "kernel_file/kernel.h"
+#include "program/group_norm.h"
+#include "support/json_reader.h"
+
+namespace onnxopt {
+
+enum class GroupNormLayout : std::uint8_t { kHeld, kSplit, kLooped };
+
+// What only entry points of group norms have; onnxopt/kinds/group_norm/entry_points.py says what each means.
+struct GroupNormShape {
+  GroupNormLayout layout = GroupNormLayout::kHeld;
+  unsigned columns = 1;
+  unsigned held = 0;
+  unsigned launch = 0;
+};
+
+constexpr unsigned kGroupNormLaunches = 2;  // of a split variant
+
+// The fields of a kernel. Throws Error naming the place of what is not as program/group_norm.py writes it.
+GroupNorm ReadGroupNorm(const JsonReader& json, const std::vector<Dtype>& inputs, const std::vector<Dtype>& outputs);
+
+Variant ReadGroupNormVariant(const JsonReader& json, const GroupNorm& norm);
+
+// Throws Error where the two launches of a split variant are not side by side.
+void CheckLaunches(const std::vector<Variant>& variants, const JsonReader& json);
+
+}  // namespace onnxopt

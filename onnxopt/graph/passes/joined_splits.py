@@ -1,0 +1,94 @@
+"""Concats of all parts of a Split read the Split's input.
+
+    a, b = Split(x); Concat(a, b, y) -> Concat(x, y)
+
+A part of the Split that is then the only one that is read becomes a Slice, so that nobody writes the others.
+"""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+
+
+class JoinedSplitsPass(ir.passes.InPlacePass):
+    """The pass. Shapes must have been inferred, the model has opset 13 or later, and new nodes need names."""
+
+    def call(self, model: ir.Model) -> ir.passes.PassResult:
+        changed = False
+        for graph in model.graphs():
+            for node in [n for n in graph if n.op_type == "Concat" and n.domain == ""]:
+                splits = _join(node)
+                changed |= bool(splits)
+                for split in splits:
+                    _slice(split)
+        return ir.passes.PassResult(model, changed)
+
+
+def _join(concat: ir.Node) -> list[ir.Node]:
+    """Let a Concat read the inputs of Splits whose parts it joins again. Returns these Splits."""
+    operands, splits, k = [], [], 0
+    while k < len(concat.inputs):
+        split = _joined_at(concat, k)
+        if split is None:
+            operands.append(concat.inputs[k])
+            k += 1
+        else:
+            operands.append(split.inputs[0])
+            splits.append(split)
+            k += len(split.outputs)
+    if not splits:
+        return []
+    graph, result = concat.graph, concat.outputs[0]
+    assert graph is not None
+    if len(operands) == 1 and operands[0] is not None and not result.is_graph_output():
+        result.replace_all_uses_with(operands[0])
+        graph.remove(concat, safe=True)
+        return splits
+    joined = ir.Node("", "Concat", operands, [ir.AttrInt64("axis", _axis(concat))], name=concat.name)
+    joined.outputs[0].name, joined.outputs[0].type, joined.outputs[0].shape = result.name, result.type, result.shape
+    graph.insert_before(concat, joined)
+    result.replace_all_uses_with(joined.outputs[0], replace_graph_outputs=True)
+    graph.remove(concat, safe=True)
+    return splits
+
+
+def _joined_at(concat: ir.Node, first: int) -> ir.Node | None:
+    """The Split whose parts are the Concat's operands from `first` on, along the same axis."""
+    value = concat.inputs[first]
+    split = None if value is None else value.producer()
+    if split is None or split.op_type != "Split" or split.domain != "" or split.graph is not concat.graph:
+        return None
+    parts = concat.inputs[first : first + len(split.outputs)]
+    if len(split.outputs) < 2 or list(parts) != list(split.outputs):
+        return None
+    rank = None if value is None or value.shape is None else len(value.shape)
+    axes = (_axis(concat), _axis(split))
+    same = axes[0] == axes[1] or (rank is not None and axes[0] % rank == axes[1] % rank)
+    return split if same else None
+
+
+def _axis(node: ir.Node) -> int:
+    return node.attributes.get_int("axis", 0)
+
+
+def _slice(split: ir.Node) -> None:
+    """Put a Slice in the place of a Split of which one part is read."""
+    used = [k for k, v in enumerate(split.outputs) if v.uses() or v.is_graph_output()]
+    if len(used) != 1 or split.outputs[used[0]].is_graph_output() or split.graph is None:
+        return
+    axis, value = _axis(split), split.outputs[used[0]]
+    sizes = [None if v.shape is None else v.shape[axis] for v in split.outputs[: used[0] + 1]]
+    known = [s for s in sizes if isinstance(s, int)]
+    if len(known) != len(sizes):
+        return
+    start, end = sum(known[:-1]), sum(known)
+    bounds = []
+    for number in (start, end, axis):
+        constant = ir.node("Constant", [], {"value": ir.tensor([number], dtype=ir.DataType.INT64)})
+        split.graph.insert_before(split, constant)
+        bounds.append(constant.outputs[0])
+    part = ir.Node("", "Slice", [split.inputs[0], *bounds], name=split.name)
+    part.outputs[0].name, part.outputs[0].type, part.outputs[0].shape = value.name, value.type, value.shape
+    split.graph.insert_before(split, part)
+    value.replace_all_uses_with(part.outputs[0])
+    split.graph.remove(split, safe=True)

@@ -1,0 +1,1 @@
+"""Blocks of convolutions that share tensors through Split and Concat. Part of kinds: may import program to fusion."""

@@ -1,0 +1,44 @@
+"""The kind of kernels that are blocks of convolutions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import onnx_ir as ir
+
+from onnxopt.fusion.context import Context
+from onnxopt.fusion.kernel import Meaning, Variant
+from onnxopt.fusion.region import Kernel, Kind, Region
+from onnxopt.graph.refusal import Refusal
+from onnxopt.graph.shapes.shapes import Shapes
+from onnxopt.kinds.block import find
+
+
+class BlockKind(Kind):
+    """Convolutions in NHWC with the Splits and Concats between them. The library runs each through cuDNN."""
+
+    name = "block"
+    library = "cuDNN"
+
+    def find(self, context: Context) -> tuple[list[Region], list[Refusal]]:
+        return find.find(context, self)
+
+    def lower(self, region: Region, opsets: Mapping[str, int], shapes: Shapes) -> Meaning:
+        raise ValueError("a block has its meaning since it was found")
+
+    def named_nodes(self, region: Region) -> Sequence[ir.Node]:
+        return [n for n in region.nodes if n.op_type in ("Conv", "Split", "Slice", "Concat")]
+
+    def entry_points(
+        self, name: str, meaning: Meaning, regions: Sequence[Region], opsets: Mapping[str, int], shapes: Shapes
+    ) -> tuple[Variant, ...]:
+        return ()
+
+    def header(self, kernels: Sequence[Kernel]) -> str:
+        raise NotImplementedError("blocks have no CUDA text")
+
+    def cuda(self, kernel: Kernel) -> list[str]:
+        return []
+
+
+BLOCK = BlockKind()

@@ -1,0 +1,135 @@
+"""CUDA source of group norms, on top of cuda_kernels/group_norm/."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import cast
+
+from onnxopt.fusion.region import Kernel
+from onnxopt.kinds.group_norm.entry_points import GroupNormVariant
+from onnxopt.kinds.pointwise.cuda import is_exact, statements
+from onnxopt.program.dtypes import DTYPES
+from onnxopt.program.group_norm import GroupNorm, GroupPart, GroupRead
+
+HEADER = "group_norm/group_norm.cuh"
+_PASSES = {("held", 0): "kWhole", ("looped", 0): "kWhole", ("split", 0): "kMoments", ("split", 1): "kApply"}
+
+
+def lines(kernel: Kernel) -> list[str]:
+    """The kernel's programs as a struct, and one entry point per variant."""
+    meaning = cast(GroupNorm, kernel.program)
+    entries = [line for v in kernel.variants for line in _entry(kernel.name, cast(GroupNormVariant, v))]
+    return [*_struct(kernel.name, meaning), "", *entries]
+
+
+def _struct(name: str, meaning: GroupNorm) -> list[str]:
+    body = [
+        f"using Stored = {DTYPES[meaning.dtype].cuda};",
+        f"using Result = {DTYPES[meaning.outputs[0]].cuda};",
+        f"static constexpr int kX = {meaning.x};",
+        f"static constexpr int kChannels = {meaning.channels};",
+        f"static constexpr int kGroup = {meaning.channels // meaning.groups};",
+        f"static constexpr float kEpsilon = {float(meaning.epsilon)!r}f;",
+        *_program("Before", meaning, meaning.before),
+        *_program("After", meaning, meaning.after),
+    ]
+    return [f"struct {name} {{", *(f"  {line}" for line in body), "};"]
+
+
+def _program(struct: str, meaning: GroupNorm, part: GroupPart | None) -> list[str]:
+    reads = list(enumerate(part.reads if part is not None else (), 1))
+    of = [(k, r) for k, r in reads if r.form != "element"]
+    near = [(k, r) for k, r in reads if r.form == "element"]
+    behind = struct == "After"
+    body = [
+        "template <int kVector>",
+        f"struct Of {{ {_fields(meaning, of)} }};",
+        "template <int kVector>",
+        "__device__ static Of<kVector> of(const GroupNormParams& p, int64_t sample, int c) {",
+        *(f"  {line}" for k, r in of for line in _load(meaning, k, r)),
+        f"  return {{{', '.join(f'x{k}' for k, _ in of)}}};",
+        "}",
+    ]
+    if behind:
+        loads = ", ".join(f"load_vector<{_type(meaning, r)}, kVector>({_data(meaning, r)} + i)" for _, r in near)
+        body += [
+            "template <int kVector>",
+            f"struct Near {{ {_fields(meaning, near)} }};",
+            "template <int kVector>",
+            "__device__ static Near<kVector> load(const GroupNormParams& p, int64_t i) {",
+            f"  return {{{loads}}};",
+            "}",
+        ]
+    template, operand = ("typename O, typename N", ", const N& near") if behind else ("typename O", "")
+    body += [
+        f"template <{template}>",
+        f"__device__ static float apply(float x0, const O& of{operand}, int j) {{",
+        *(f"  {line}" for line in _statements(part, meaning)),
+        "}",
+    ]
+    return [f"struct {struct} {{", *(f"  {line}" for line in body), "};"]
+
+
+def _fields(meaning: GroupNorm, reads: list[tuple[int, GroupRead]]) -> str:
+    return " ".join(f"Vector<{_type(meaning, r)}, kVector> x{k};" for k, r in reads)
+
+
+def _load(meaning: GroupNorm, k: int, read: GroupRead) -> list[str]:
+    """Statements that declare x<k>, what the thread's channels from c on read."""
+    data, dtype = _data(meaning, read), _type(meaning, read)
+    if read.form == "scalar":
+        return [f"const auto x{k} = splat<{dtype}, kVector>(*{data});"]
+    if read.form == "group":
+        return [
+            f"Vector<{dtype}, kVector> x{k};",
+            "#pragma unroll",
+            f"for (int j = 0; j < kVector; ++j) x{k}.at[j] = {data}[(c + j) / kGroup];",
+        ]
+    first = "c" if read.form == "channel" else "sample * kChannels + c"
+    return [f"const auto x{k} = load_vector<{dtype}, kVector>({data} + {first});"]
+
+
+def _type(meaning: GroupNorm, read: GroupRead) -> str:
+    return DTYPES[meaning.inputs[read.input]].cuda
+
+
+def _data(meaning: GroupNorm, read: GroupRead) -> str:
+    return f"static_cast<const {_type(meaning, read)}*>(p.input[{read.input}])"
+
+
+def _statements(part: GroupPart | None, meaning: GroupNorm) -> list[str]:
+    """The body of a function that applies a part to one element x0."""
+    if part is None:
+        return ["return x0;"]
+    names = ["x0"]
+    for k, read in enumerate(part.reads, 1):
+        names.append(f"widen({'near' if read.form == 'element' else 'of'}.x{k}.at[j])")
+    # What is computed in between is rounded to x's dtype or the result's at last: no more digits are of use.
+    stored = dataclasses.replace(
+        part.program, inputs=(meaning.dtype, *part.program.inputs[1:]), outputs=meaning.outputs
+    )
+    body, (result,) = statements(part.program, names, is_exact(stored))
+    return [*body, f"return {result};"]
+
+
+def _entry(name: str, variant: GroupNormVariant) -> list[str]:
+    of_pass = _PASSES[variant.layout, variant.launch]
+    size = f"{variant.vector}, {variant.columns}, {variant.threads}, {variant.held}, {variant.cluster}"
+    block = f"GroupNormBlock<{name}, {size}, GroupNormPass::{of_pass}>"
+    bounds = f"__launch_bounds__({variant.threads})"
+    text = [
+        f"{variant.symbol}(const __grid_constant__ GroupNormParams p) {{",
+        f"  {block}(p).run();",
+        "}",
+    ]
+    if variant.cluster == 1:
+        return [f'extern "C" __global__ void {bounds}', *text, ""]
+    return [
+        "#if __CUDA_ARCH__ >= 900",  # the host never launches a cluster kernel on older GPUs
+        f'extern "C" __global__ void __cluster_dims__({variant.cluster}, 1, 1) {bounds}',
+        *text,
+        "#else",
+        f'extern "C" __global__ void {variant.symbol}(const __grid_constant__ GroupNormParams) {{}}',
+        "#endif",
+        "",
+    ]

@@ -1,0 +1,147 @@
+"""The entry points of a group norm: how wide a slab is, and how many blocks share it.
+
+The library runs the first held entry point that has blocks for most of the GPU, else the one with the most blocks that
+all have work; where no cluster's registers hold a slab, the split one; where addresses do not fit, the looped one
+(custom_ops/cuda/group_norm_variant.cc).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from typing import cast
+
+from onnxopt.fusion.kernel import Variant
+from onnxopt.fusion.region import Kernel, Region
+from onnxopt.graph.shapes.shapes import Shapes
+from onnxopt.program.dtypes import DTYPES
+from onnxopt.program.group_norm import GroupNorm
+from onnxopt.program.hardware import ACCESS_BYTES, WARP
+
+_THREADS = 256
+# Blocks of a cluster, threads of a block, vectors of a thread; 8 blocks are the most that every GPU with clusters has.
+_HELD = ((1, 256, 4), (2, 256, 4), (4, 256, 4), (8, 256, 4), (8, 512, 8))
+_OTHERS = tuple((cluster, threads, 4) for threads in (128, 512) for cluster in (1, 2, 4, 8))
+_LEAST_RUN = 64  # bytes of a pixel in a slab: two sectors of a cache line
+_MOST_COLUMNS = 256
+_BLOCKS = 128  # that no larger cluster is needed for
+
+
+@dataclasses.dataclass(frozen=True)
+class GroupNormVariant(Variant):
+    """One entry point of a group norm.
+
+    layout: "held" (x stays in registers; a cluster of `cluster` blocks shares a slab), "split" (two launches: number 0
+    leaves means and variances in scratch memory, 1 reads them) or "looped" (one block a slab, x is read twice).
+    vector: channels of a thread. columns: vectors of a slab. held: vectors of a thread.
+    """
+
+    layout: str = "held"
+    columns: int = 1
+    held: int = 0
+    cluster: int = 1
+    launch: int = 0
+
+
+def choose(name: str, meaning: GroupNorm, regions: Sequence[Region], shapes: Shapes) -> tuple[GroupNormVariant, ...]:
+    """Variants in the order in which the host tries them, without those that no known shape needs."""
+    sizes = [_size(region, shapes) for region in regions]
+    wanted = {v for size in sizes for v in _of_size(tuple(every(name, meaning)), meaning, size)}
+    held = [v for v in every(name, meaning) if v in wanted]
+    alone = all(size is not None and held[0].cluster == 1 and _fits(held[0], size[1]) for size in sizes if held)
+    return (*held, *(() if held and alone else split(name, meaning)), looped(name, meaning))
+
+
+def alternatives(kernel: Kernel) -> Iterable[GroupNormVariant]:
+    """Other numbers of blocks of a cluster and of threads, for `tune`."""
+    yield from every(kernel.name, cast(GroupNorm, kernel.program), (*_HELD, *_OTHERS))
+
+
+def every(name: str, meaning: GroupNorm, shapes: Sequence[tuple[int, int, int]] = _HELD) -> Iterator[GroupNormVariant]:
+    """The held entry points, from the fewest blocks of a cluster on."""
+    vector, columns = _slab(meaning, _widest(meaning))
+    for cluster, threads, held in shapes:
+        if columns <= threads:
+            symbol = f"{name}_held_v{vector}c{columns}t{threads}h{held}b{cluster}"
+            yield GroupNormVariant(symbol, "", 32, vector, held, threads, waits=True, layout="held", columns=columns,
+                                   held=held, cluster=cluster)  # fmt: skip
+
+
+def split(name: str, meaning: GroupNorm) -> tuple[GroupNormVariant, ...]:
+    """Two launches, for any size."""
+    vector, columns = _slab(meaning, _widest(meaning))
+    return tuple(_reading(f"{name}_split{k}", vector, columns, "split", k) for k in (0, 1))
+
+
+def looped(name: str, meaning: GroupNorm) -> GroupNormVariant:
+    """One block a slab and single channels, for any size and address."""
+    return _reading(f"{name}_looped", *_slab(meaning, 1), "looped")
+
+
+def _reading(symbol: str, vector: int, columns: int, layout: str, launch: int = 0) -> GroupNormVariant:
+    threads = max(_THREADS, -(-columns // WARP) * WARP)
+    symbol = f"{symbol}_v{vector}c{columns}"
+    return GroupNormVariant(
+        symbol, "", 32, vector, 4, threads, waits=True, layout=layout, columns=columns, launch=launch
+    )
+
+
+def _widest(meaning: GroupNorm) -> int:
+    """The most channels of one access of which a slab has not too many."""
+    widest = ACCESS_BYTES // max(DTYPES[d].size for d in (meaning.dtype, *meaning.outputs))
+    vector = min(widest, meaning.channels & -meaning.channels)
+    group = meaning.channels // meaning.groups
+    while math.lcm(group, vector) // vector > _MOST_COLUMNS:
+        vector //= 2
+        if vector <= 1:
+            return 1
+    return vector
+
+
+def _slab(meaning: GroupNorm, vector: int) -> tuple[int, int]:
+    """Channels of a vector and vectors of a slab: the least whole groups and vectors whose pixels fill two sectors."""
+    least = math.lcm(meaning.channels // meaning.groups, vector)
+    size = DTYPES[meaning.dtype].size
+    slabs = meaning.channels // least
+    times = next(
+        (k for k in range(1, slabs + 1) if slabs % k == 0 and k * least * size >= _LEAST_RUN), slabs
+    )  # fmt: skip
+    while times > 1 and times * least // vector > _MOST_COLUMNS:
+        times = next(k for k in range(times - 1, 0, -1) if slabs % k == 0)
+    return vector, times * least // vector
+
+
+def _size(region: Region, shapes: Shapes) -> tuple[int, int] | None:
+    """Samples of a region's x and pixels of one; None where they are not known."""
+    meaning = cast(GroupNorm, region.meaning)
+    dims = shapes.dims(region.inputs[meaning.x])
+    if dims is None or not all(isinstance(d, int) for d in dims):
+        return None
+    n, h, w, _ = (d for d in dims if isinstance(d, int))
+    return n, h * w
+
+
+def _fits(variant: GroupNormVariant, pixels: int) -> bool:
+    part = -(-pixels // variant.cluster)
+    return -(-part // (variant.threads // variant.columns)) <= variant.held
+
+
+def _of_size(
+    variants: Sequence[GroupNormVariant], meaning: GroupNorm, size: tuple[int, int] | None
+) -> list[GroupNormVariant]:
+    """The held entry points that some GPU would choose for this size."""
+    if size is None:
+        return list(variants)
+    samples, pixels = size
+    found: list[GroupNormVariant] = []
+    for variant in variants:
+        if not _fits(variant, pixels):
+            continue
+        if found:
+            enough = found[-1].cluster * samples * meaning.channels // (variant.vector * variant.columns) >= _BLOCKS
+            idle = -(-pixels // variant.cluster) < variant.threads // variant.columns
+            if enough or idle or variant.cluster <= found[-1].cluster:
+                continue
+        found.append(variant)
+    return found

@@ -1,0 +1,51 @@
+"""The kind of kernels that norm groups of channels of NHWC tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import cast
+
+import onnx_ir as ir
+
+from onnxopt.fusion.context import Context
+from onnxopt.fusion.kernel import Meaning, Variant
+from onnxopt.fusion.region import Kernel, Kind, Region
+from onnxopt.graph.refusal import Refusal
+from onnxopt.graph.shapes.shapes import Shapes
+from onnxopt.kinds.group_norm import cuda, entry_points, find, lower
+from onnxopt.program.group_norm import GroupNorm
+
+_VIEWS = frozenset({"Transpose", "Reshape", "Shape"})
+
+
+class GroupNormKind(Kind):
+    """A norm over groups of channels in NHWC with the elementwise work in front of it and behind it."""
+
+    name = "group_norm"
+
+    def find(self, context: Context) -> tuple[list[Region], list[Refusal]]:
+        return find.find(context, self)
+
+    def lower(self, region: Region, opsets: Mapping[str, int], shapes: Shapes) -> Meaning:
+        return lower.lower(region.nodes, region.inputs, region.outputs, opsets, shapes)
+
+    def named_nodes(self, region: Region) -> Sequence[ir.Node]:
+        return [n for n in region.nodes if n.op_type not in _VIEWS]
+
+    def entry_points(
+        self, name: str, meaning: Meaning, regions: Sequence[Region], opsets: Mapping[str, int], shapes: Shapes
+    ) -> tuple[Variant, ...]:
+        return entry_points.choose(name, cast(GroupNorm, meaning), regions, shapes)
+
+    def alternatives(self, kernel: Kernel) -> Iterable[Variant]:
+        known = {variant.symbol for variant in kernel.variants}
+        return [variant for variant in entry_points.alternatives(kernel) if variant.symbol not in known]
+
+    def header(self, kernels: Sequence[Kernel]) -> str:
+        return cuda.HEADER
+
+    def cuda(self, kernel: Kernel) -> list[str]:
+        return cuda.lines(kernel)
+
+
+GROUP_NORM = GroupNormKind()

@@ -1,0 +1,176 @@
+"""Lowering of group norms: a program in front of the norm, the norm, and a program behind."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import onnx_ir as ir
+
+from onnxopt.fusion.operands import apply_operator, constant, storage
+from onnxopt.graph.shapes.shapes import Shapes
+from onnxopt.kinds.group_norm.found import NORMS, Norm, norm
+from onnxopt.kinds.pointwise.lower import immediate
+from onnxopt.program.expressions import Builder, Expr
+from onnxopt.program.group_norm import GroupNorm, GroupPart, GroupRead
+from onnxopt.program.pointwise import Program, without_dead_code
+
+
+def lower(
+    nodes: Sequence[ir.Node],
+    inputs: Sequence[ir.Value],
+    outputs: Sequence[ir.Value],
+    opsets: Mapping[str, int],
+    shapes: Shapes,
+) -> GroupNorm:
+    """The meaning of nodes in topological order, with one norm among them, that read `inputs` and scalar constants.
+
+    Raises ValueError, with the reason, where the nodes cannot be one kernel.
+    """
+    (node,) = (n for n in nodes if n.op_type in NORMS and n.domain == "")
+    found = norm(node, shapes, opsets.get("", 0))
+    if isinstance(found, str):
+        raise ValueError(found)
+    if len(outputs) != 1:
+        raise ValueError(f"The kernel has {len(outputs)} results")
+    others = [n for n in nodes if n not in found.nodes]
+    in_front = nodes_in_front(found.x, others)
+    behind = [n for n in others if n not in in_front]
+    source = _source(in_front, found, shapes) if in_front else found.x
+    part = _Parts(found, inputs, opsets, shapes)
+    meaning = GroupNorm(
+        inputs=tuple(storage(v, shapes).name for v in inputs),
+        outputs=(storage(outputs[0], shapes).name,),
+        channels=found.channels,
+        groups=found.groups,
+        epsilon=found.epsilon,
+        after=part.behind(behind, outputs[0]),
+        before=part.in_front(in_front, source) if in_front else None,
+        x=list(inputs).index(source),
+    )
+    meaning.verify()
+    return meaning
+
+
+def inputs_of(found: Norm, nodes: Sequence[ir.Node]) -> list[ir.Value]:
+    """Values that a region reads from outside: x, scale, bias, then others in order of first use.
+
+    Scalar constants of elementwise nodes are left out.
+    """
+    inside = {v for n in nodes for v in n.outputs}
+    read = dict.fromkeys(v for n in nodes if n not in found.nodes for v in n.inputs if v is not None)
+    others = [v for v in read if v not in inside and constant(v) is None]
+    x = [] if found.x in inside else [found.x]
+    return list(dict.fromkeys([*x, found.scale, found.bias, *others]))
+
+
+def nodes_in_front(x: ir.Value, nodes: Sequence[ir.Node]) -> list[ir.Node]:
+    """Those of the nodes that compute x, in their order."""
+    known = set(nodes)
+    found: set[ir.Node] = set()
+    pending: list[ir.Value] = [x]
+    while pending:
+        node = pending.pop().producer()
+        if node is not None and node in known and node not in found:
+            found.add(node)
+            pending += [v for v in node.inputs if v is not None]
+    return [n for n in nodes if n in found]
+
+
+def _source(nodes: Sequence[ir.Node], found: Norm, shapes: Shapes) -> ir.Value:
+    """The one tensor of x's shape that the nodes in front read from outside."""
+    inside = {v for n in nodes for v in n.outputs}
+    read = dict.fromkeys(v for n in nodes for v in n.inputs if v is not None and v not in inside)
+    whole = [v for v in read if constant(v) is None and shapes.same(v, found.x)]
+    if len(whole) != 1:
+        raise ValueError(f"The nodes in front of the norm read {len(whole)} tensors of its operand's shape")
+    return whole[0]
+
+
+class _Parts:
+    """Makes the programs around one norm."""
+
+    def __init__(self, found: Norm, inputs: Sequence[ir.Value], opsets: Mapping[str, int], shapes: Shapes) -> None:
+        self._found, self._inputs, self._opsets, self._shapes = found, list(inputs), opsets, shapes
+
+    def in_front(self, nodes: Sequence[ir.Node], source: ir.Value) -> GroupPart:
+        """The program of the nodes that compute x from `source`; its result is not rounded."""
+        reads, builder, known = self._begin(nodes, source, storage(source, self._shapes).name, [])
+        self._apply(nodes, builder, known)
+        return self._part(builder, known[self._found.x], "float32", reads)
+
+    def behind(self, nodes: Sequence[ir.Node], result: ir.Value) -> GroupPart:
+        """The program of scale, bias and the nodes that read the norm's result."""
+        found = self._found
+        factors = [] if _is_everywhere(found.scale, 1.0) else [found.scale]
+        terms = [] if _is_everywhere(found.bias, 0.0) else [found.bias]
+        reads, builder, known = self._begin(nodes, found.y, "float32", [*factors, *terms])
+        value = builder.inputs[0]
+        for k, factor in enumerate(factors, 1):
+            value = value * builder.inputs[k]
+            assert factor is found.scale
+        for k, term in enumerate(terms, 1 + len(factors)):
+            value = value + builder.inputs[k]
+            assert term is found.bias
+        known[found.y] = value
+        self._apply(nodes, builder, known)
+        return self._part(builder, known[result], storage(result, self._shapes).name, reads)
+
+    def _begin(
+        self, nodes: Sequence[ir.Node], source: ir.Value, dtype: str, parameters: list[ir.Value]
+    ) -> tuple[tuple[GroupRead, ...], Builder, dict[ir.Value, Expr]]:
+        inside = {v for n in nodes for v in n.outputs}
+        read = dict.fromkeys(v for n in nodes for v in n.inputs if v is not None and v not in inside)
+        others = [v for v in read if v is not source and constant(v) is None]
+        reads = [GroupRead(self._position(v), self._form_of_parameter()) for v in parameters]
+        reads += [GroupRead(self._position(v), self._form(v)) for v in others]
+        dtypes = (dtype, *(storage(v, self._shapes).name for v in (*parameters, *others)))
+        builder = Builder(dtypes)
+        known = dict(zip(others, builder.inputs[1 + len(parameters) :], strict=True))
+        known[source] = builder.inputs[0]
+        return tuple(reads), builder, known
+
+    def _apply(self, nodes: Sequence[ir.Node], builder: Builder, known: dict[ir.Value, Expr]) -> None:
+        for node in nodes:
+            for value in node.inputs:
+                if value is not None and value not in known:
+                    known[value] = immediate(builder, value, self._shapes)[0]
+            known[node.outputs[0]] = apply_operator(node, known, self._opsets, self._shapes)
+
+    def _part(self, builder: Builder, result: Expr, dtype: str, reads: tuple[GroupRead, ...]) -> GroupPart:
+        inputs = tuple(e.exact_in or e.dtype for e in builder.inputs)
+        depends = (tuple(range(len(inputs))),)
+        program = Program(inputs, (dtype,), tuple(builder.code), (result.id,), depends, (0,))
+        program = without_dead_code(program)
+        program.verify()
+        return GroupPart(program, reads)
+
+    def _position(self, value: ir.Value) -> int:
+        if value not in self._inputs:
+            raise ValueError(f"`{value.name}` is no input of the region")
+        return self._inputs.index(value)
+
+    def _form_of_parameter(self) -> str:
+        found = self._found
+        return "group" if found.by_group and found.groups != found.channels else "channel"
+
+    def _form(self, value: ir.Value) -> str:
+        """How a value that is broadcast against x is read. ValueError where no kernel can read it so."""
+        dims, of = self._shapes.dims(value), self._shapes.dims(self._found.x)
+        if dims is not None and of is not None and len(dims) <= len(of):
+            if self._shapes.elements(value) == 1:
+                return "scalar"
+            if dims[-1] == of[-1] and all(d == 1 for d in dims[:-1]):
+                return "channel"
+            if len(dims) == len(of) and self._shapes.same(value, self._found.x):
+                return "element"
+            if len(dims) == len(of) and dims == (of[0], 1, 1, of[3]) and of[0] is not None:
+                return "sample"
+        raise ValueError(f"`{value.name}` is not broadcast against `{self._found.x.name}` by channel or by sample")
+
+
+def _is_everywhere(value: ir.Value, number: float) -> bool:
+    """Whether a value is a constant of this number alone."""
+    if value.const_value is None or value.is_graph_input():
+        return False
+    return bool((value.const_value.numpy().astype(np.float64) == number).all())

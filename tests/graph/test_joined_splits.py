@@ -1,0 +1,84 @@
+"""Concats that join the parts of a Split again: where they read the Split's input, and where they stay."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import onnxruntime as ort
+import pytest
+
+from onnxopt.graph import normalize
+
+_HEAD = '<ir_version: 9, opset_import: ["" : 20]> g (float[2, 12, 3] x, float[2, 4, 3] z) => '
+
+
+_HALVES = "a, b = Split<axis = 1, num_outputs = 2>(x)"
+
+
+def normalized(outputs: str, body: str) -> tuple[onnx.ModelProto, onnx.ModelProto]:
+    source = onnx.parser.parse_model(f"{_HEAD}({outputs}) {{ {body} }}")
+    model = ir.from_proto(source)
+    normalize.normalize(model)
+    return source, ir.to_proto(model)
+
+
+def assert_same(source: onnx.ModelProto, model: onnx.ModelProto) -> None:
+    random = np.random.default_rng(1)
+    feeds = {"x": random.standard_normal((2, 12, 3)), "z": random.standard_normal((2, 4, 3))}
+    feeds = {name: value.astype(np.float32) for name, value in feeds.items()}
+    found, expected = (
+        ort.InferenceSession(m.SerializeToString(), providers=["CPUExecutionProvider"]).run(None, feeds)
+        for m in (model, source)
+    )
+    for a, b in zip(found, expected, strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+@pytest.mark.parametrize(
+    ("outputs", "body", "left"),
+    [
+        # one part is read elsewhere, in either place
+        ("float[2, 16, 3] y, float[2, 6, 3] w", f"{_HALVES}  y = Concat<axis = 1>(a, b, z)"
+         "  w = Neg(b)", ["Slice", "Concat", "Neg"]),
+        ("float[2, 16, 3] y, float[2, 6, 3] w", "a, b = Split<axis = -2, num_outputs = 2>(x)"
+         "  y = Concat<axis = 1>(z, a, b)  w = Neg(a)", ["Slice", "Concat", "Neg"]),
+        # none is, all are
+        ("float[2, 16, 3] y", "a, b, c = Split<axis = 1, num_outputs = 3>(x)  y = Concat<axis = 1>(a, b, c, z)",
+         ["Concat"]),
+        ("float[2, 12, 3] y", f"{_HALVES}  c = Concat<axis = 1>(a, b)  y = Neg(c)", ["Neg"]),
+        ("float[2, 16, 3] y, float[2, 6, 3] v, float[2, 6, 3] w", f"{_HALVES}"
+         "  y = Concat<axis = 1>(a, b, z)  v = Exp(a)  w = Neg(b)", ["Split", "Concat", "Exp", "Neg"]),
+        # two Splits, and the same one twice
+        ("float[2, 16, 3] y", f"{_HALVES}  c, d = Split<axis = 1, num_outputs = 2>(z)"
+         "  y = Concat<axis = 1>(c, d, a, b)", ["Concat"]),
+        ("float[2, 24, 3] y", f"{_HALVES}  y = Concat<axis = 1>(a, b, a, b)", ["Concat"]),
+    ],
+)  # fmt: skip
+def test_joined(outputs: str, body: str, left: list[str]) -> None:
+    source, model = normalized(outputs, body)
+    assert sorted(n.op_type for n in model.graph.node) == sorted(left)
+    assert_same(source, model)
+
+
+@pytest.mark.parametrize(
+    ("outputs", "body"),
+    [
+        ("float[2, 12, 3] y", f"{_HALVES}  y = Concat<axis = 1>(b, a)"),
+        ("float[2, 10, 3] y", f"{_HALVES}  y = Concat<axis = 1>(a, z)"),
+        ("float[2, 6, 6] y", f"{_HALVES}  y = Concat<axis = 2>(a, b)"),
+        ("float[2, 16, 3] y", f"{_HALVES}  y = Concat<axis = 1>(a, z, b)"),
+    ],
+)
+def test_not_joined(outputs: str, body: str) -> None:
+    source, model = normalized(outputs, body)
+    assert sorted(n.op_type for n in model.graph.node) == ["Concat", "Split"]
+    assert_same(source, model)
+
+
+def test_outputs_keep_their_names() -> None:
+    """The Concat's result is an output of the graph, as is a part of the Split."""
+    body = f"{_HALVES}  y = Concat<axis = 1>(a, b)"
+    source, model = normalized("float[2, 12, 3] y, float[2, 6, 3] b", body)
+    assert [o.name for o in model.graph.output] == ["y", "b"]
+    assert_same(source, model)

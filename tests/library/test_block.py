@@ -1,0 +1,198 @@
+"""The library's kernels for blocks of convolutions against float64, what they refuse, and damaged files."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+import onnxruntime as ort
+import pytest
+from onnx import helper
+
+from onnxopt.fusion.region import Kernel
+from tests.support import custom_ops_artifact as artifact
+from tests.support.block_graphs import Halves, draw
+from tests.support.fusing import fuse, outline
+from tests.support.laid_out import laid_out
+
+pytestmark = pytest.mark.usefixtures("library")
+TOLERANCE = {"float16": 4e-3, "bfloat16": 3e-2}  # of the largest |value|: five convolutions, each rounded to storage
+CASES = (
+    Halves(),
+    Halves(depth=1, shortcut=False),
+    Halves(depth=3, n=1, h=3, w=4, c=72),
+    Halves(n=1, h=1, w=1),
+    Halves(dtype="bfloat16"),
+    *map(draw, range(6)),
+)
+
+
+def block_of(halves: Halves) -> tuple[ir.Model, Kernel]:
+    """The model with its block as a function without a body, which only the library can run, and its kernel."""
+    model = laid_out(halves.model())
+    (made,) = [k for k in outline(model, fuse(model)) if k.kind.name == "block"]
+    return model, made
+
+
+def row(kernel: Kernel, *, cpu: bool) -> dict[str, Any]:
+    kernel.program.verify()
+    return {"name": kernel.name, "kind": "block", **kernel.program.to_json(), "cpu": cpu, "variants": []}
+
+
+def session(folder: Path, halves: Halves, *providers: Any, cpu: bool = True) -> ort.InferenceSession:
+    model, kernel = block_of(halves)
+    proto = ir.to_proto(model)
+    for function in [f for f in proto.functions if f.name == kernel.name]:
+        proto.functions.remove(function)
+    settings = ort.SessionOptions()
+    settings.register_custom_ops_library(str(artifact.write(folder, [row(kernel, cpu=cpu)])))
+    return ort.InferenceSession(
+        proto.SerializeToString(), settings, providers=[*providers, "CPUExecutionProvider"]
+    )  # fmt: skip
+
+
+def assert_close(found: np.ndarray, halves: Halves, feeds: dict[str, np.ndarray]) -> None:
+    expected = halves.expected(feeds)
+    scale = np.abs(expected).max(initial=1.0)
+    np.testing.assert_allclose(found.astype(np.float64), expected, atol=TOLERANCE[halves.dtype] * scale, rtol=0)
+
+
+@pytest.mark.parametrize("halves", CASES, ids=str)
+def test_blocks(tmp_path: Path, halves: Halves) -> None:
+    ready = session(tmp_path, halves)
+    for seed in (1, 2):
+        feeds = halves.feeds(seed)
+        assert_close(ready.run(None, feeds)[0], halves, feeds)
+    assert ready.get_outputs()[0].shape == [halves.n, halves.h, halves.w, (2 + halves.depth) * halves.half]
+
+
+def handmade(folder: Path, change: Callable[[dict[str, Any]], None], shapes: list[Any]) -> ort.InferenceSession:
+    """A session whose function has another body, of a row that was changed."""
+    _, kernel = block_of(Halves(depth=1))
+    described = copy.deepcopy(row(kernel, cpu=True)) | {"name": artifact.NAME}
+    change(described)
+    body = [helper.make_node("Identity", ["x0"], ["y0"])]
+    model = artifact.model(body, list(zip(described["inputs"], shapes, strict=True)), [("float16", None)])
+    return artifact.session(model, artifact.write(folder, [described]))
+
+
+WHOLE = [(2, 5, 6, 64), (128, 64), (128,), (64, 3, 3, 64), (64,), (64, 3, 3, 64), (64,)]
+
+
+@pytest.mark.parametrize(
+    ("at", "shape", "problem"),
+    [
+        (0, (2, 5, 6, 72), "a tensor [2, 5, 6, 72] that should have 64 channels"),
+        (0, (2, 5, 64), "is not [N, H, W, C]"),
+        (1, (128, 72), "the weight does not fit the input"),
+        (3, (64, 3, 3, 60), "the weight does not fit the input"),
+        (4, (63,), "the bias has not one number a channel"),
+    ],
+)
+def test_shapes_that_do_not_fit(tmp_path: Path, at: int, shape: tuple[int, ...], problem: str) -> None:
+    shapes = [*WHOLE[:at], shape, *WHOLE[at + 1 :]]
+    names = [[f"d{k}{i}" for i in range(len(s))] for k, s in enumerate(shapes)]
+    ready = handmade(tmp_path, lambda described: None, names)
+    with pytest.raises(Exception, match="Fused_0123abcd") as raised:
+        artifact.run(ready, [np.zeros(s, np.float16) for s in shapes])
+    assert problem in str(raised.value)
+
+
+def test_a_part_of_an_input(tmp_path: Path) -> None:
+
+    def change(described: dict[str, Any]) -> None:
+        described["steps"][0]["x"] = {"tensor": 0, "first": 32, "channels": 64, "of": 96}
+
+    names = [[f"d{k}{i}" for i in range(len(s))] for k, s in enumerate(WHOLE)]
+    ready = handmade(tmp_path, change, names)
+    with pytest.raises(Exception, match="that should have 96 channels"):
+        artifact.run(ready, [np.zeros(s, np.float16) for s in WHOLE])
+    wider = [(2, 5, 6, 96), *WHOLE[1:]]
+    assert artifact.run(ready, [np.zeros(s, np.float16) for s in wider])[0].shape == (2, 5, 6, 192)
+    assert artifact.run(ready, [np.zeros(s, np.float16) for s in [(0, 5, 6, 96), *WHOLE[1:]]])[0].shape[0] == 0
+
+
+def _set(path: str, value: Any) -> Callable[[dict[str, Any]], None]:
+    def change(described: dict[str, Any]) -> None:
+        *parents, last = [int(p) if p.isdigit() else p for p in path.split(".")]
+        at: Any = described
+        for key in parents:
+            at = at[key]
+        at[last] = value
+
+    return change
+
+
+def _narrow(described: dict[str, Any]) -> None:
+    """The last convolution writes and adds half of its channels."""
+    for part in ("residual", "y"):
+        described["steps"][-1][part]["channels"] = 32
+
+
+PART = {"tensor": 7, "first": 0, "channels": 64, "of": 192}
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        (_narrow, "channels has a tensor 0 that no step writes to the end"),
+        (_set("steps.0.y.channels", 256), "steps[0].y.channels is not an integer from 1 to 192"),
+        (_set("steps.0.y.tensor", 3), "steps[0].y.tensor is not an integer from 7 to 8"),
+        (_set("steps.2.y.first", 64), "steps[2].y has channels that an earlier step wrote"),
+        (_set("steps.0.x", PART), "steps[0].x has channels that no earlier step wrote"),
+        (_set("steps.1.x.first", 1 << 40), "steps[1].x.first is not an integer from 0"),
+        (_set("steps.1.x.of", 96), "steps[1].x.of is not what channels says of the tensor"),
+        (_set("steps.0.x.of", 0), "steps[0].x.of is not an integer from 1"),
+        (_set("steps.0.x.of", 63), "steps[0].x.channels is not an integer from 1 to 63"),
+        (_set("steps.1.x.tensor", 9), "steps[1].x.tensor is not an integer from 0 to 8"),
+        (_set("steps.0.w", 7), "steps[0].w is not an integer from 0 to 6"),
+        (_set("steps.0.bias", 1), "inputs has an input 2 that nothing reads"),
+        (_set("steps.0.residual_last", True), "steps[0].residual_last is set without a residual"),
+        (_set("steps.2.residual.channels", 32), "steps[2].residual has not the channels of y"),
+        (_set("steps.0.activation", "gelu"), 'steps[0].activation is "gelu"'),
+        (_set("steps.0.window.kernel", [0, 1]), "steps[0].window.kernel[0] is not an integer from 1"),
+        (_set("channels", []), "channels has fewer tensors than there are outputs"),
+        (_set("channels.0", 1 << 30), "channels[0] is not an integer from 1 to 1048576"),
+        (_set("channels", [192] * 99), "channels has too many tensors"),
+        (_set("steps", []), "inputs has an input 0 that nothing reads"),
+        (_set("inputs.0", "float32"), "differ from the output's dtype"),
+        (_set("outputs", []), "outputs is empty"),
+        (_set("variants", [{"symbol": "s"}]), "which has none"),
+    ],
+)
+def test_damaged_files(tmp_path: Path, change: Callable[[dict[str, Any]], None], problem: str) -> None:
+    with pytest.raises(Exception, match=r"kernels\.json") as raised:
+        handmade(tmp_path, change, WHOLE)
+    assert problem in str(raised.value)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("halves", CASES, ids=str)
+def test_blocks_on_the_gpu(tmp_path: Path, halves: Halves) -> None:
+    ready = session(tmp_path, halves, "CUDAExecutionProvider", cpu=False)
+    for seed in (1, 2):
+        feeds = halves.feeds(seed)
+        assert_close(ready.run(None, feeds)[0], halves, feeds)
+
+
+@pytest.mark.gpu
+def test_two_blocks_in_a_cuda_graph_on_the_gpu(tmp_path: Path) -> None:
+    """Blocks of one stream share the memory for what they hand on, and captured graphs go on using it."""
+    for k, halves in enumerate((Halves(), dataclasses.replace(Halves(), n=4, h=17, w=9, depth=3))):
+        ready = session(tmp_path / str(k), halves, ("CUDAExecutionProvider", {"enable_cuda_graph": "1"}), cpu=False)
+        binding, feeds = ready.io_binding(), halves.feeds(1)
+        x = ort.OrtValue.ortvalue_from_numpy(feeds["x"], "cuda", 0)
+        shape = halves.expected(feeds).shape
+        y = ort.OrtValue.ortvalue_from_shape_and_type(shape, feeds["x"].dtype, "cuda", 0)
+        binding.bind_ortvalue_input("x", x)
+        binding.bind_ortvalue_output("y", y)
+        for seed in (1, 2, 3, 4):
+            feeds = halves.feeds(seed)
+            x.update_inplace(feeds["x"])
+            ready.run_with_iobinding(binding)
+            assert_close(y.numpy(), halves, feeds)

@@ -1,0 +1,148 @@
+"""Blocks as detectors have them: a Split, convolutions on one half, and a Concat of the halves and what these computed.
+
+x -> 1x1 -> SiLU -> Split -> 3x3 -> SiLU -> 3x3 -> SiLU -> Add the half -> ... -> Concat of all -> y
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+
+_TYPES = {"float32": TensorProto.FLOAT, "float16": TensorProto.FLOAT16, "bfloat16": TensorProto.BFLOAT16}
+NHWC, NCHW = [0, 2, 3, 1], [0, 3, 1, 2]
+
+
+@dataclasses.dataclass(frozen=True)
+class Halves:
+    """One such block of x [n, h, w, c] to y [n, h, w, (2 + depth) * half].
+
+    depth: pairs of convolutions. shortcut: whether what a pair reads is added to its result. activation: "silu" or
+    "relu". symbolic: a name instead of n. Inputs and outputs have the dtype float16, or float32 where it is bfloat16.
+    """
+
+    n: int = 2
+    h: int = 5
+    w: int = 6
+    c: int = 64
+    half: int = 64
+    depth: int = 2
+    shortcut: bool = True
+    dtype: str = "float16"
+    activation: str = "silu"
+    symbolic: str = ""
+    seed: int = 0
+
+    def layers(self) -> list[tuple[str, int, int, int]]:
+        """Every convolution: its name, C, K, and the side of its window."""
+        pairs = [(f"{side}{k}", self.half, self.half, 3) for k in range(self.depth) for side in "ab"]
+        return [("open", self.c, 2 * self.half, 1), *pairs]
+
+    def weights(self) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
+        """Every convolution's name, its weight [K, C, R, S] and its bias, rounded to the dtype; float32."""
+        random = np.random.default_rng(self.seed)
+        for name, c, k, side in self.layers():
+            scale = 1.5 / np.sqrt(c * side * side)
+            drawn = random.standard_normal((k, c, side, side)) * scale, random.standard_normal(k) * 0.2
+            weight, bias = (_rounded(v, self.dtype) for v in drawn)
+            yield name, weight, bias
+
+    def feeds(self, seed: int = 1) -> dict[str, np.ndarray]:
+        drawn = np.random.default_rng([self.seed, seed]).standard_normal((self.n, self.h, self.w, self.c))
+        return {"x": _rounded(drawn, self.dtype).astype(np.float32 if self.dtype == "bfloat16" else self.dtype)}
+
+    def model(self, change: Callable[[list[onnx.NodeProto], list[str]], None] | None = None) -> onnx.ModelProto:
+        """The block in NCHW between two Transposes. change: of its nodes and the names of its outputs, in place."""
+        casts = self.dtype == "bfloat16"
+        outside = TensorProto.FLOAT if casts else _TYPES[self.dtype]
+        nodes = [helper.make_node("Cast", ["x"], ["inner"], to=_TYPES[self.dtype])] if casts else []
+        nodes += [helper.make_node("Transpose", ["inner" if casts else "x"], ["x_nchw"], perm=NCHW)]
+        nodes += self._convolved("open", "x_nchw")
+        nodes += [helper.make_node("Split", ["open_y"], ["left", "right"], name="split", axis=1, num_outputs=2)]
+        parts = ["left", "right"]
+        for k in range(self.depth):
+            nodes += self._convolved(f"a{k}", parts[-1]) + self._convolved(f"b{k}", f"a{k}_y")
+            if self.shortcut:
+                nodes.append(helper.make_node("Add", [parts[-1], f"b{k}_y"], [f"sum{k}"], name=f"sum{k}"))
+            parts.append(f"sum{k}" if self.shortcut else f"b{k}_y")
+        nodes += [helper.make_node("Concat", parts, ["joined"], name="joined", axis=1)]
+        nodes += [helper.make_node("Transpose", ["joined"], ["last" if casts else "y"], perm=NHWC)]
+        nodes += [helper.make_node("Cast", ["last"], ["y"], to=outside)] if casts else []
+        names = ["y"]
+        if change is not None:
+            change(nodes, names)
+        constants = []
+        for name, weight, bias in self.weights():
+            for suffix, value in (("w", weight), ("bias", bias)):
+                tensor = numpy_helper.from_array(value.astype(np.float32), f"{name}_{suffix}")
+                constants.append(_as(tensor, self.dtype))
+        x = helper.make_tensor_value_info("x", outside, [self.symbolic or self.n, self.h, self.w, self.c])
+        outputs = [helper.make_tensor_value_info(name, outside, None) for name in names]
+        graph = helper.make_graph(nodes, "g", [x], outputs, constants)
+        return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=9)
+
+    def _convolved(self, name: str, x: str) -> list[onnx.NodeProto]:
+        side = 1 if name == "open" else 3
+        window = {"kernel_shape": [side] * 2, "pads": [side // 2] * 4}
+        nodes = [helper.make_node("Conv", [x, f"{name}_w", f"{name}_bias"], [f"{name}_c"], name=name, **window)]
+        if self.activation == "relu":
+            return [*nodes, helper.make_node("Relu", [f"{name}_c"], [f"{name}_y"], name=f"{name}_y")]
+        gate = helper.make_node("Sigmoid", [f"{name}_c"], [f"{name}_g"], name=f"{name}_g")
+        product = helper.make_node("Mul", [f"{name}_c", f"{name}_g"], [f"{name}_y"], name=f"{name}_y")
+        return [*nodes, gate, product]
+
+    def expected(self, feeds: dict[str, np.ndarray]) -> np.ndarray:
+        """y in float64."""
+        weights = {name: (w.astype(np.float64), b.astype(np.float64)) for name, w, b in self.weights()}
+
+        def convolved(name: str, x: np.ndarray) -> np.ndarray:
+            weight, bias = weights[name]
+            side = weight.shape[2]
+            padded = np.pad(x, ((0, 0), (side // 2,) * 2, (side // 2,) * 2, (0, 0)))
+            taps = [(r, s) for r in range(side) for s in range(side)]
+            h, w = x.shape[1:3]
+            total = sum(padded[:, r : r + h, s : s + w] @ weight[:, :, r, s].T for r, s in taps) + bias
+            return np.maximum(total, 0) if self.activation == "relu" else total / (1 + np.exp(-total))
+
+        whole = convolved("open", feeds["x"].astype(np.float64))
+        parts = [whole[..., : self.half], whole[..., self.half :]]
+        for k in range(self.depth):
+            result = convolved(f"b{k}", convolved(f"a{k}", parts[-1]))
+            parts.append(parts[-1] + result if self.shortcut else result)
+        return np.concatenate(parts, axis=-1)
+
+
+def draw(seed: int) -> Halves:
+    """A random block."""
+    random = np.random.default_rng(seed)
+
+    def pick(*choices: int) -> int:
+        return int(random.choice(choices))
+
+    return Halves(
+        n=pick(1, 2, 3), h=pick(1, 2, 5, 8, 13), w=pick(1, 3, 7, 16), c=pick(8, 24, 64, 100), half=pick(32, 40, 64, 72),
+        depth=pick(1, 2, 3), shortcut=bool(pick(0, 1)), dtype=str(random.choice(["float16", "bfloat16"])), seed=seed,
+    )  # fmt: skip
+
+
+def _rounded(values: np.ndarray, dtype: str) -> np.ndarray:
+    values = values.astype(np.float32)
+    if dtype == "float16":
+        return values.astype(np.float16).astype(np.float32)
+    if dtype == "bfloat16":
+        return (values.view(np.uint32) & 0xFFFF0000).view(np.float32)
+    return values
+
+
+def _as(tensor: onnx.TensorProto, dtype: str) -> onnx.TensorProto:
+    """A float32 tensor in another dtype that holds its values."""
+    values = numpy_helper.to_array(tensor)
+    if dtype == "float16":
+        return numpy_helper.from_array(values.astype(np.float16), tensor.name)
+    if dtype == "bfloat16":
+        words = (values.view(np.uint32) >> 16).astype(np.uint16).tobytes()
+        return TensorProto(name=tensor.name, dims=values.shape, data_type=TensorProto.BFLOAT16, raw_data=words)
+    return tensor
