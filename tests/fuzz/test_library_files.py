@@ -65,6 +65,8 @@ CHANGES: dict[str, tuple[str, str, Any, str]] = {
     "a part of another width": ("block", "kernels.0.steps.1.x.of", 64, "x.of is not what channels says of the tensor"),
     "a part written twice": ("block", "kernels.0.steps.2.y.first", 32, "has channels that an earlier step wrote"),
     "groups in a block": ("block", "kernels.0.steps.1.group", 64, "the weight does not fit the input"),
+    "slopes in a block": ("block", "kernels.0.steps.1.activation", "prelu", "activation is prelu, which has slopes"),
+    "a transposed step of a block": ("block", "kernels.0.steps.1.transposed", True, "transposed is set in a block"),
     "an input for two": ("convolution", "kernels.0.residual", 0, "has an input 3 that nothing reads"),
 }  # fmt: skip
 # Changes that stay inside: a kernel of another model, for all that the library can tell.

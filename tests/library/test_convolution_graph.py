@@ -155,8 +155,8 @@ def test_an_epilogue_without_a_plan_runs_behind_the_convolution(program: Path, t
         (
             "hardswish",
             0.0,
-            ["fill 8192 with 3800", "add 4096 times 0.1667", "activation 3 to 1", "activate 8192", "product 1 0",
-             "multiply 4096 8192 4096"],
+            ["fill 8192 with 3800", "add 4096 to 8192, 1 times 0.1667", "activation 3 to 1", "activate 8192",
+             "product 1 0", "multiply 4096 8192 4096"],
         ),
     ],
 )  # fmt: skip
@@ -176,7 +176,8 @@ def test_slopes_without_a_plan(program: Path, tmp_path: Path) -> None:
     log = drive(program, tmp_path, meaning, shapes, FAKE_REFUSES_EPILOGUES="1")
     words = ("activate", "blend", "add", "multiply")
     assert [line for line in log.lines if line.startswith(words)] == [
-        "activate 8192", "blend -1 0", "add 4096", "multiply 8192 48 8192", "activate 4096", "add 8192",
+        "activate 8192", "blend -1 0", "add 4096 to 8192, 1", "multiply 8192 48 8192", "activate 4096",
+        "add 8192 to 4096, 1",
     ]  # fmt: skip
     log = drive(program, tmp_path, meaning, shapes)
     minimum = next(d for d in log.of_kind(OPERATION) if log.made[int(d.values[750][0])].numbers(0) == [MINIMUM])
@@ -381,8 +382,8 @@ def test_an_epilogue_behind_a_part_writes_into_the_part(program: Path, tmp_path:
 def test_parts_that_no_plan_takes_are_copied(
     program: Path, tmp_path: Path, pixels: dict[str, int], copies: list[str], operands: dict[int, int]
 ) -> None:
-    """cuDNN refuses six plans of the convolution and six of it without its epilogue."""
-    log = added_last(program, tmp_path, pixels, FAKE_REFUSES_FIRST="12")
+    """cuDNN refuses three plans of the convolution, which has no fallbacks, and six of it without its epilogue."""
+    log = added_last(program, tmp_path, pixels, FAKE_REFUSES_FIRST="9")
     assert log.starting("add") == copies
     (pack,) = log.of_kind(PACK)
     given = dict(zip(pack.numbers(1000), pack.numbers(1001), strict=True))
@@ -392,4 +393,23 @@ def test_parts_that_no_plan_takes_are_copied(
 
 
 def test_whole_tensors_are_not_copied(program: Path, tmp_path: Path) -> None:
-    assert "no plan" in added_last(program, tmp_path, {}, FAKE_REFUSES_FIRST="12").starting("error")[0]
+    assert "no plan" in added_last(program, tmp_path, {}, FAKE_REFUSES_FIRST="9").starting("error")[0]
+
+
+@pytest.mark.parametrize(
+    ("refused", "workspace", "adds"),
+    [
+        ("0", 2 * 81 * 64 * 2, ["4096 to 8192, 1 times 0.1667"]),
+        ("9", 3 * 5376, ["16 to 13568, 0", "18944 to 8192, 1 times 0.1667", "18944 to 4096, 0"]),
+    ],
+)
+def test_scratch_of_an_activation_behind_a_part(
+    program: Path, tmp_path: Path, refused: str, workspace: int, adds: list[str]
+) -> None:
+    """It lies as the result does, in front of copies."""
+    shapes = [[2, 9, 9, 16], [16, 3, 3, 16]]
+    more = {"FAKE_REFUSES_EPILOGUES": "1", "FAKE_REFUSES_FIRST": refused}
+    meaning = convolution(2, activation="hardswish")
+    log = drive(program, tmp_path, meaning, shapes, pixels={"x": 32, "y": 64}, **more)
+    assert log.starting("workspace") == [str(workspace)]
+    assert log.starting("add") == adds and log.starting("fill") == ["8192 with 3800"]

@@ -159,7 +159,7 @@ def test_the_window_is_part_of_the_meaning() -> None:
         (dataclasses.replace(WIDE, c=32, k=40), "slow for fewer than 32 channels to 64"),
         (dataclasses.replace(WIDE, symbolic=("N",)), "the shape is not known yet"),
         (dataclasses.replace(WIDE, activation="clip", dtype="float32"), "with Clip for 16-bit floats alone"),
-        (dataclasses.replace(WIDE, activation="hardswish_scaled_gate", c=32), "with HardSwish is slow for fewer"),
+        (dataclasses.replace(WIDE, activation="hardswish_scaled_gate", c=24), "with HardSwish is slow for fewer"),
         (dataclasses.replace(WIDE, activation="clip", transposed=True, group=2), "for a ConvTranspose with groups"),
         (dataclasses.replace(WIDE, activation="leaky_relu", residual="before"), "The LeakyRelu follows a residual"),
         (Layer(residual="last", activation="relu"), "The Add follows a Relu"),
