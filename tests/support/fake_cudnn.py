@@ -2,11 +2,9 @@
 
 The heuristic offers FAKE_CONFIGS configurations; engine k is number 10 + k and has one knob of type 3 and value k.
 FAKE_REFUSED: engines whose plans cannot be finalized, as "0 1"; FAKE_REFUSES_FIRST: how many plans are refused before
-others are not; FAKE_REFUSES_EPILOGUES: so are those of graphs with
-more than one operation. FAKE_NOTES: numerical notes of every engine, as "0 4". FAKE_WORKSPACE: bytes that plans ask
-for. FAKE_COMPILED: engines that compile at run time. FAKE_ONLY_FALLBACKS: the
-heuristic offers nothing but fallbacks. The
-plan of engine 10 as text is "plan of 10".
+others are not; FAKE_REFUSES_EPILOGUES: so are those of graphs with more than one operation. FAKE_NOTES: numerical
+notes of every engine, as "0 4". FAKE_WORKSPACE: bytes that plans ask for. FAKE_COMPILED: engines that compile at run
+time. FAKE_ONLY_FALLBACKS: the heuristic offers nothing but fallbacks. The plan of engine 10 as text is "plan of 10".
 """
 
 from __future__ import annotations
@@ -23,6 +21,7 @@ from onnxopt import paths
 from onnxopt.program.convolution import Convolution
 from onnxopt.program.window import Window
 
+_TENSOR = 17  # a kind of descriptor
 ROOT = Path(__file__).resolve().parents[2]
 _LIBRARY = r"""
 #include <stdint.h>
@@ -267,6 +266,11 @@ class Log:
 
     def starting(self, word: str) -> list[str]:
         return [line.removeprefix(word + " ") for line in self.lines if line.startswith(word + " ")]
+
+
+def tensors(log: Log) -> dict[int, list[int]]:
+    """Dims and strides by number, dims as N, C, H, W; those of the last graph, where there are several."""
+    return {t.numbers(906)[0]: t.numbers(902) + t.numbers(903) for t in log.of_kind(_TENSOR)}
 
 
 def build(folder: Path, compiler: str, headers: Path) -> Path:
