@@ -1,4 +1,4 @@
-"""Random convolutions against float64: windows, strides, groups, pads, dilations, epilogues, dtypes.
+"""Random convolutions against float64: windows, strides, groups, pads, dilations, epilogues, dtypes; transposed too.
 
     python -m benchmarks.gpu.random_convolutions prepare DIR --count 300     on any machine, without a GPU
     python -m benchmarks.gpu.random_convolutions run DIR                     on the GPU machine
@@ -150,6 +150,16 @@ def _side_by_side(cases: list[Case], library: str, device: str) -> float:
     return max(found) if len(found) == len(cases) else float("inf")
 
 
+def _run_on_cpu(path: pathlib.Path) -> None:
+    """Have the library run all kernels of a file on the CPU too."""
+    from onnxopt.codegen import sealed_json
+
+    described = sealed_json.unseal(path.read_text())
+    for kernel in described["kernels"]:
+        kernel["cpu"] = True
+    path.write_text(sealed_json.seal(described))
+
+
 def run(folder: pathlib.Path, device: str, out: pathlib.Path | None) -> int:
     """Compare every layer; 0 if all agree."""
     if device == "cuda":
@@ -162,8 +172,7 @@ def run(folder: pathlib.Path, device: str, out: pathlib.Path | None) -> int:
         root, library = pathlib.Path(name), str(pathlib.Path(name) / "lib" / "libonnxopt_ops.so")
         cases = [Case(layer, model) for layer, model in convolution_cases.unpacked(root)]
         if device == "cpu":  # where the library leaves convolutions to ONNX Runtime
-            kernels = (root / "lib" / "kernels.json").read_text()
-            (root / "lib" / "kernels.json").write_text(kernels.replace('"cpu": false', '"cpu": true'))
+            _run_on_cpu(root / "lib" / "kernels.json")
 
         def attempt(what: str, compare: Any) -> None:
             if out is not None:  # where the process dies, this is what killed it

@@ -14,7 +14,7 @@ import onnx
 from tests.support.convolution_graphs import Layer
 
 LIBRARY = pathlib.Path("lib", "libonnxopt_ops.so")  # below the unpacked folder
-_WEIGHTS = ("w", "b")
+_WEIGHTS = ("w", "b", "slopes")
 
 
 def pack(archive: pathlib.Path, layers: Sequence[Layer], *, casts: bool) -> int:
@@ -34,7 +34,7 @@ def pack(archive: pathlib.Path, layers: Sequence[Layer], *, casts: bool) -> int:
         root = pathlib.Path(name)
         for k, layer in enumerate(layers):
             model = ir.from_proto(layer.model(casts=casts))
-            made = [kernel for kernel in outline(model, fuse(model)) if "Conv" in kernel.ops]
+            made = [kernel for kernel in outline(model, fuse(model)) if kernel.kind.name in ("convolution", "gemm")]
             if len(made) != 1:
                 raise ValueError(f"{layer} became {len(made)} kernels")
             kernels[made[0].name] = made[0]

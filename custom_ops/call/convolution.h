@@ -19,6 +19,9 @@ struct ConvolutionSizes {
   bool operator==(const ConvolutionSizes& other) const;
 };
 
+// The output along `axis` (0: height, 1: width) of an input of `extent` elements, at most kMostExtent.
+Slide OutputAlong(const Convolution& convolution, int axis, std::int64_t extent);
+
 // Throws Error with all shapes where they do not fit together, and where the kernel is larger than the padded input.
 ConvolutionSizes MakeConvolution(const Convolution& convolution, const Shape* inputs);
 

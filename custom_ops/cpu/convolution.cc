@@ -29,9 +29,28 @@ ONNXOPT_EVERY_X86 void AddProducts(const float* x, const float* w, std::int64_t 
   for (; i < count; ++i) sums[i % kLanes] += x[i] * w[i];
 }
 
-float Activate(ConvolutionActivation activation, float x) {
-  if (activation == ConvolutionActivation::kRelu) return x < 0 ? 0 : x;  // keeps NaN
-  return activation == ConvolutionActivation::kSilu ? x / (1 + std::exp(-x)) : x;
+// x below low becomes low, above high high; NaN stays.
+float Clip(float x, float low, float high) { return x < low ? low : x > high ? high : x; }
+
+// slope: of a kPrelu.
+float Activate(const Convolution& convolution, float x, float slope) {
+  switch (convolution.activation) {
+    case ConvolutionActivation::kNone:
+      return x;
+    case ConvolutionActivation::kRelu:
+      return x < 0 ? 0 : x;
+    case ConvolutionActivation::kSilu:
+      return x / (1 + std::exp(-x));
+    case ConvolutionActivation::kClip:
+      return Clip(x, 0, convolution.activation_value);
+    case ConvolutionActivation::kLeakyRelu:
+      return x < 0 ? x * convolution.activation_value : x;
+    case ConvolutionActivation::kPrelu:
+      return x < 0 ? x * slope : x;
+    case ConvolutionActivation::kHardSwish:
+      return x * Clip(x / 6 + 0.5F, 0, 1);
+  }
+  return x;
 }
 
 // A tensor as float32: itself, or a copy.
@@ -63,6 +82,8 @@ class Job {
         w_(convolution.dtype, inputs[convolution.w], sizes.k * sizes.r * sizes.s * (sizes.c / convolution.group)),
         bias_(convolution.dtype, convolution.bias ? inputs[*convolution.bias] : nullptr,
               convolution.bias ? sizes.k : 0),
+        slope_(convolution.dtype, convolution.slope ? inputs[*convolution.slope] : nullptr,
+               convolution.slope ? sizes.k : 0),
         residual_(convolution.residual ? static_cast<const char*>(inputs[*convolution.residual]) : nullptr),
         output_(static_cast<char*>(output)) {}
 
@@ -90,10 +111,10 @@ class Job {
     for (std::int64_t column = 0; column < s_.output_w; ++column) {
       for (std::int64_t k = 0; k < s_.k; ++k) {
         const std::int64_t at = column * s_.k + k;
-        float value = Sum(n, row, column, k);
+        float value = convolution_.transposed ? SpreadSum(n, row, column, k) : Sum(n, row, column, k);
         if (convolution_.bias) value += bias_.data()[k];
         if (residual_ != nullptr && !convolution_.residual_last) value += residual.data()[at];
-        value = Activate(convolution_.activation, value);
+        value = Activate(convolution_, value, convolution_.slope ? slope_.data()[k] : 0);
         if (residual_ != nullptr && convolution_.residual_last) value += residual.data()[at];
         line[static_cast<std::size_t>(at)] = value;
       }
@@ -126,11 +147,35 @@ class Job {
     return total;
   }
 
+  // Of a transposed convolution: the inputs that are spread over one output.
+  float SpreadSum(std::int64_t n, std::int64_t row, std::int64_t column, std::int64_t k) const {
+    const Window& window = convolution_.window;
+    const std::int64_t channels = s_.c / convolution_.group;
+    const std::int64_t results = s_.k / convolution_.group;
+    const std::int64_t first = k / results * channels;
+    float sum = 0;
+    for (std::int64_t r = 0; r < s_.r; ++r) {
+      const std::int64_t down = row + s_.pads[0] - r * window.dilations[0];
+      const std::int64_t h = down / window.strides[0];
+      if (down < 0 || down % window.strides[0] != 0 || h >= s_.h) continue;
+      for (std::int64_t s = 0; s < s_.s; ++s) {
+        const std::int64_t across = column + s_.pads[1] - s * window.dilations[1];
+        const std::int64_t w = across / window.strides[1];
+        if (across < 0 || across % window.strides[1] != 0 || w >= s_.w) continue;
+        const float* x = x_.data() + ((n * s_.h + h) * s_.w + w) * s_.c + first;
+        const float* weight = w_.data() + ((first * s_.r + r) * s_.s + s) * results + k % results;
+        for (std::int64_t c = 0; c < channels; ++c) sum += x[c] * weight[c * s_.r * s_.s * results];
+      }
+    }
+    return sum;
+  }
+
   const Convolution& convolution_;
   const ConvolutionSizes& s_;
   const Floats x_;
   const Floats w_;
   const Floats bias_;
+  const Floats slope_;
   const char* residual_;
   char* output_;
   std::atomic<bool> out_of_memory_{false};

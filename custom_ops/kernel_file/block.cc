@@ -42,6 +42,8 @@ class Reader {
     Convolution& convolution = step.convolution;
     convolution.dtype = block_->dtype;
     ReadOperation(json, &convolution);
+    if (convolution.activation == ConvolutionActivation::kPrelu) json["activation"].Fail("is prelu, which has slopes");
+    if (convolution.transposed) json["transposed"].Fail("is set in a block");
     step.x = Source(json["x"]);
     step.w = Input(json["w"]);
     if (json.Has("bias")) {

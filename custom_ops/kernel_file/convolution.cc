@@ -1,7 +1,11 @@
 #include "kernel_file/convolution.h"
 
+#include <algorithm>
+#include <cmath>
+#include <iterator>
 #include <limits>
 #include <string>
+#include <utility>
 
 #include "kernel_file/window.h"
 
@@ -10,12 +14,45 @@ namespace {
 
 constexpr std::uint64_t kMostGroups = std::numeric_limits<std::int32_t>::max();
 
-ConvolutionActivation ReadActivation(const JsonReader& json) {
-  const std::string text = json.Text();
-  if (text == "none") return ConvolutionActivation::kNone;
-  if (text == "relu") return ConvolutionActivation::kRelu;
-  if (text == "silu") return ConvolutionActivation::kSilu;
-  json.Fail("is \"" + text + "\", not none, relu or silu");
+void ReadActivation(const JsonReader& json, Convolution* convolution) {
+  constexpr std::pair<const char*, ConvolutionActivation> kNames[] = {{"none", ConvolutionActivation::kNone},
+                                                                      {"relu", ConvolutionActivation::kRelu},
+                                                                      {"silu", ConvolutionActivation::kSilu},
+                                                                      {"clip", ConvolutionActivation::kClip},
+                                                                      {"leaky_relu", ConvolutionActivation::kLeakyRelu},
+                                                                      {"hardswish", ConvolutionActivation::kHardSwish},
+                                                                      {"prelu", ConvolutionActivation::kPrelu}};
+  const std::string text = json["activation"].Text();
+  const auto* const found =
+      std::find_if(std::begin(kNames), std::end(kNames), [&](const auto& name) { return text == name.first; });
+  if (found == std::end(kNames)) {
+    json["activation"].Fail("is \"" + text + "\", not none, relu, silu, clip, leaky_relu, hardswish or prelu");
+  }
+  convolution->activation = found->second;
+  const JsonReader value = json["activation_value"];
+  if (!value.value().is_number()) value.Fail("is not a number");
+  convolution->activation_value = value.value().get<float>();
+  const bool clips = found->second == ConvolutionActivation::kClip;
+  const bool has_value = clips || found->second == ConvolutionActivation::kLeakyRelu;
+  if (!std::isfinite(convolution->activation_value)) value.Fail("is not finite");
+  if (clips && convolution->activation_value <= 0) value.Fail("is no upper bound above 0");
+  if (!has_value && convolution->activation_value != 0) value.Fail("is not 0 beside " + text);
+}
+
+void ReadTransposed(const JsonReader& json, Convolution* convolution) {
+  convolution->transposed = json["transposed"].Flag();
+  std::size_t count = 0;
+  json["output_padding"].Each([&](const JsonReader& number) {
+    if (count == 2) number.Fail("is a third number");
+    const std::int64_t stride = convolution->window.strides[count];
+    const std::int64_t most = convolution->transposed ? stride - 1 : 0;
+    convolution->output_padding[count++] =
+        static_cast<std::int64_t>(number.Number(0, static_cast<std::uint64_t>(most)));
+  });
+  if (count != 2) json["output_padding"].Fail("has " + std::to_string(count) + " numbers, not 2");
+  if (convolution->transposed && convolution->window.auto_pad != AutoPad::kNotSet) {
+    json["transposed"].Fail("is set beside auto_pad");
+  }
 }
 
 void ReadOperands(const JsonReader& json, std::size_t inputs, Convolution* convolution) {
@@ -31,6 +68,10 @@ void ReadOperands(const JsonReader& json, std::size_t inputs, Convolution* convo
   convolution->w = position("w");
   if (json.Has("bias")) convolution->bias = position("bias");
   if (json.Has("residual")) convolution->residual = position("residual");
+  if (json.Has("slope")) convolution->slope = position("slope");
+  if (convolution->slope.has_value() != (convolution->activation == ConvolutionActivation::kPrelu)) {
+    json["activation"].Fail("does not go with the slope");
+  }
   for (std::size_t k = 0; k < inputs; ++k) {
     if (!read[k]) json["inputs"].Fail("has an input " + std::to_string(k) + " that nothing reads");
   }
@@ -41,7 +82,8 @@ void ReadOperands(const JsonReader& json, std::size_t inputs, Convolution* convo
 void ReadOperation(const JsonReader& json, Convolution* convolution) {
   convolution->window = ReadWindow(json["window"]);
   convolution->group = static_cast<std::int64_t>(json["group"].Number(1, kMostGroups));
-  convolution->activation = ReadActivation(json["activation"]);
+  ReadActivation(json, convolution);
+  ReadTransposed(json, convolution);
   convolution->residual_last = json["residual_last"].Flag();
 }
 

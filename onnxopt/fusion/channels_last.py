@@ -5,7 +5,8 @@
 Pools have the same form.
 
 A constant weight lies in the order that kernels read, and a Transpose or a Reshape turns it into Conv's own order:
-[K, R, S, C / group] for most convolutions, [R, S, 1, K] for depthwise ones, [K, C] for 1x1 ones.
+[K, R, S, C / group] for most convolutions, [R, S, 1, K] for depthwise ones, [K, C] for 1x1 ones,
+[C, R, S, K / group] for a ConvTranspose.
 """
 
 from __future__ import annotations
@@ -21,14 +22,15 @@ from onnxopt.graph.shapes.shapes import Shapes
 from onnxopt.program.window import Window
 
 # Operators that slide a window over [N, C, H, W]; the layout pass puts each of them between two Transposes.
-_WINDOWS = frozenset({"Conv", "MaxPool", "AveragePool"})
+CONVOLUTIONS = frozenset({"Conv", "ConvTranspose"})
+_WINDOWS = CONVOLUTIONS | {"MaxPool", "AveragePool"}
 KRSC = (0, 3, 1, 2)  # [K, R, S, C / group] to Conv's [K, C / group, R, S]
 RSK = (3, 2, 0, 1)  # [R, S, 1, K] to Conv's [K, 1, R, S]
 
 
 @dataclasses.dataclass(frozen=True)
 class Sandwich:
-    """A Conv of rank 4 and the nodes that belong to it.
+    """A Conv or ConvTranspose of rank 4 and the nodes that belong to it.
 
     nodes: the node that turns the weight, if any, the Transpose of x, the Conv, and the Transpose of its result.
     window: None where the kernel's size is not known. x: [N, H, W, C]. w: the weight as it is stored. weight_order: the
@@ -49,10 +51,20 @@ class Sandwich:
     def group(self) -> int:
         return self.conv.attributes.get_int("group", 1)
 
+    @property
+    def is_transposed(self) -> bool:
+        return self.conv.op_type == "ConvTranspose"
+
+    @property
+    def output_padding(self) -> tuple[int, int]:
+        """Rows and columns that a ConvTranspose adds to its result."""
+        down, across = self.conv.attributes.get_ints("output_padding", (0, 0))
+        return down, across
+
 
 def sandwich(conv: ir.Node, shapes: Shapes) -> Sandwich | str:
-    """The convolution around a Conv node in NHWC, or the reason why the Conv is in no such form."""
-    if conv.op_type != "Conv" or conv.domain != "" or conv.inputs[0] is None or conv.inputs[1] is None:
+    """The convolution around a Conv or ConvTranspose in NHWC, or the reason why the node is in no such form."""
+    if conv.op_type not in CONVOLUTIONS or conv.domain != "" or conv.inputs[0] is None or conv.inputs[1] is None:
         return f"{conv.op_type} is no Conv with two inputs"
     around = between_transposes(conv, shapes)
     if isinstance(around, str):

@@ -95,6 +95,8 @@ class Block:
         step.convolution.verify()
         if {*step.convolution.inputs, *step.convolution.outputs} != {*self.inputs, *self.outputs}:
             raise ValueError(f"{where}: its dtype is not that of all inputs and outputs")
+        if step.convolution.transposed or step.convolution.slope is not None:
+            raise ValueError(f"{where}: it is transposed or has slopes")
         for at in (step.w, step.bias):
             if at is not None and not 0 <= at < len(self.inputs):
                 raise ValueError(f"{where}: w or bias {at} is no input")

@@ -17,6 +17,7 @@ import onnx_ir as ir
 import pytest
 from onnx import helper
 
+from onnxopt.fusion.channels_last import CONVOLUTIONS
 from onnxopt.graph import normalize, rewrite
 from onnxopt.kinds.convolution import steps
 from tests.compat import CannotInstall, install
@@ -91,6 +92,16 @@ def mobile(b: Network) -> str:
     return b.conv(b.of("Concat", large, x, axis=1), 32, 8, 1)
 
 
+def decoder(b: Network) -> str:
+    """As a U-Net's: transposed convolutions with and without overlap, a Concat with what was read before."""
+    x = b.of("Relu", b.conv("x", 3, 16))
+    small = b.of("LeakyRelu", b.conv(b.of("Relu", b.conv(x, 16, 16, 3, 2)), 16, 32, 3, 2))
+    large = b.of("ConvTranspose", small, b.normal(32, 16, 4, 4), b.normal(16), strides=[2, 2], pads=[1] * 4)
+    large = b.of("Relu", large)
+    larger = b.of("Relu", b.of("ConvTranspose", large, b.normal(16, 16, 2, 2), b.normal(16), strides=[2, 2]))
+    return b.conv(b.of("Concat", larger, x, axis=1), 32, 8, 1)
+
+
 def halves(b: Network) -> str:
     """As detectors: a 1x1 convolution, a Split, convolutions on one half, and a Concat of all, each with SiLU."""
 
@@ -139,7 +150,7 @@ def run(release: Path, path: Path, folder: Path, level: str) -> tuple[collection
 @pytest.mark.compat
 @pytest.mark.parametrize("release", RELEASES)
 @pytest.mark.parametrize("batch", [2, "N"])
-@pytest.mark.parametrize("build", [residual, mobile, diffusion])
+@pytest.mark.parametrize("build", [residual, mobile, decoder, diffusion])
 def test_transposes_cancel(build, batch: int | str, release: str, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
     try:
         installed = install(release)
@@ -149,10 +160,10 @@ def test_transposes_cancel(build, batch: int | str, release: str, tmp_path: Path
     onnx.save(source, tmp_path / "original.onnx")
     laid_out = normalize.normalize(ir.from_proto(source)).model
     convolutions = rewrite.rewrite(laid_out, tmp_path).applied["channels_last"]
-    assert convolutions == sum(node.op_type == "Conv" for node in source.graph.node)
+    assert convolutions == sum(node.op_type in CONVOLUTIONS for node in source.graph.node)
     assert outlined(laid_out) == convolutions
     onnx.save(ir.to_proto(laid_out), tmp_path / "functions.onnx")
-    assert not any(node.op_type == "Conv" for node in laid_out.graph)
+    assert not any(node.op_type in CONVOLUTIONS for node in laid_out.graph)
     np.save(tmp_path / "x.npy", np.random.default_rng(1).standard_normal((2, 3, 64, 64)).astype(np.float32))
     for level in LEVELS:
         expected_ops, expected = run(installed, tmp_path / "original.onnx", tmp_path, level)
@@ -161,7 +172,7 @@ def test_transposes_cancel(build, batch: int | str, release: str, tmp_path: Path
         # always leaves those of the two time embeddings, which have one pixel.
         left = 2 if build is diffusion else int(build is residual and level == LEVELS[0])
         assert found_ops["Transpose"] == left, found_ops
-        convs = ("Conv", "FusedConv", "ReorderInput", "ReorderOutput")
+        convs = ("Conv", "FusedConv", "ConvTranspose", "ReorderInput", "ReorderOutput")
         assert {op: found_ops[op] for op in convs} == {op: expected_ops[op] for op in convs}
         np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
 
@@ -175,7 +186,7 @@ def test_transposes_of_a_block_cancel(release: str, tmp_path: Path, monkeypatch:
     except CannotInstall as error:
         pytest.skip(str(error))
     # Blocks are of 16-bit floats, whose convolutions the CPU provider does not have.
-    monkeypatch.setattr(steps, "_SILU_DTYPES", ("float",))
+    monkeypatch.setattr(steps, "_COMPILED_DTYPES", ("float",))
     source = model(halves, 2)
     onnx.save(source, tmp_path / "original.onnx")
     laid_out = normalize.normalize(ir.from_proto(source)).model

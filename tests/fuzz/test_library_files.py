@@ -66,11 +66,16 @@ CHANGES: dict[str, tuple[str, str, Any, str]] = {
     "a tile of nothing": ("average_pool", "kernels.0.variants.0.across", 0, "across is not an integer from 1"),
     "steps beside auto_pad": ("average_pool", "kernels.0.window.dilations.1", 2, "are not 1 beside auto_pad"),
     "groups of 2^31": ("grouped", "kernels.0.group", 2**31 - 1, "the weight does not fit the input"),
-    "padding of 2^31": ("added_last", "kernels.0.window.pads.0", 2**31 - 1, "the residual has not the output's shape"),
+    "padding of 2^31": ("added_last", "kernels.0.window.pads.0", 2**31 - 1, "a dim of the result is above 2^31"),
+    "more rows than a stride": ("spread", "kernels.0.output_padding.0", 2, "output_padding[0] is not an integer"),
+    "a bound below 0": ("bounded", "kernels.0.activation_value", -1, "activation_value is no upper bound above 0"),
+    "a slope that is the input": ("sloped", "kernels.0.slope", 0, "has an input 4 that nothing reads"),
     "a part behind its tensor": ("block", "kernels.0.steps.1.x.first", 80, "x.channels is not an integer from 1 to 16"),
     "a part of another width": ("block", "kernels.0.steps.1.x.of", 64, "x.of is not what channels says of the tensor"),
     "a part written twice": ("block", "kernels.0.steps.2.y.first", 32, "has channels that an earlier step wrote"),
     "groups in a block": ("block", "kernels.0.steps.1.group", 64, "the weight does not fit the input"),
+    "slopes in a block": ("block", "kernels.0.steps.1.activation", "prelu", "activation is prelu, which has slopes"),
+    "a transposed step of a block": ("block", "kernels.0.steps.1.transposed", True, "transposed is set in a block"),
     "an input for two": ("convolution", "kernels.0.residual", 0, "has an input 3 that nothing reads"),
 }  # fmt: skip
 # Changes that stay inside: a kernel of another model, for all that the library can tell.

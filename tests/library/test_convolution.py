@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +15,12 @@ import onnx_ir as ir
 import onnxruntime as ort
 import pytest
 from onnx import helper
+from onnxruntime.capi import onnxruntime_pybind11_state as errors
 
 from onnxopt.program.convolution import Convolution
 from onnxopt.program.window import Window
 from tests.support import custom_ops_artifact as artifact
-from tests.support.convolution_graphs import Layer
+from tests.support.convolution_graphs import SLOPE, Layer
 from tests.support.fusing import fuse, outline
 
 pytestmark = pytest.mark.usefixtures("library")
@@ -36,16 +40,29 @@ LAYERS = (
     Layer(c=33, k=7, n=1, h=3, w=3, pads=(2, 2, 2, 2), residual="before", activation="relu"),
     Layer(c=64, k=64, pads=SAME, activation="silu"),
     Layer(c=64, k=64, group=2, pads=SAME, activation="silu", residual="last"),
+    Layer(c=64, k=64, pads=SAME, activation="clip"),
+    Layer(c=64, k=64, pads=SAME, activation="leaky_relu", residual="last"),
+    Layer(c=64, k=64, pads=SAME, activation="hardswish"),
+    Layer(c=64, k=64, pads=SAME, activation="prelu", residual="last"),
+    Layer(kernel=(2, 2), strides=(2, 2), transposed=True, activation="relu"),
+    Layer(kernel=(4, 4), strides=(2, 2), pads=SAME, transposed=True, residual="before", activation="relu"),
+    Layer(kernel=(3, 2), strides=(2, 3), pads=(1, 0, 0, 1), output_padding=(1, 2), transposed=True, bias=False),
+    Layer(kernel=(3, 3), dilations=(2, 1), strides=(3, 1), group=4, transposed=True),
+    Layer(kernel=(1, 1), transposed=True),
+    Layer(c=64, k=64, kernel=(2, 2), strides=(2, 2), transposed=True, activation="hardswish"),
 )
 
 
 def meaning(layer: Layer) -> Convolution:
-    count = 2 + layer.bias + bool(layer.residual)
+    before = 2 + layer.bias + bool(layer.residual)
+    count = before + (layer.activation == "prelu")
     return Convolution(
         (layer.dtype,) * count, (layer.dtype,),
         window=Window(layer.kernel, layer.strides, layer.dilations, layer.pads, layer.auto_pad), group=layer.group,
-        bias=2 if layer.bias else None, residual=count - 1 if layer.residual else None,
+        bias=2 if layer.bias else None, residual=before - 1 if layer.residual else None,
         residual_last=layer.residual == "last", activation=layer.activation or "none",
+        activation_value={"clip": 6.0, "leaky_relu": SLOPE}.get(layer.activation, 0.0), transposed=layer.transposed,
+        output_padding=layer.output_padding, slope=before if layer.activation == "prelu" else None,
     )  # fmt: skip
 
 
@@ -72,10 +89,11 @@ def session(folder: Path, convolution: Convolution, shapes: list[list[Any]]) -> 
 def arrays(layer: Layer) -> list[np.ndarray]:
     weight, bias = layer.weights()
     feeds = layer.feeds()
-    matrix = layer.kernel == (1, 1) and layer.group == 1
+    matrix = layer.kernel == (1, 1) and layer.group == 1 and not layer.transposed
     given = [feeds["x"], weight.reshape(layer.k, -1) if matrix else weight]
     given += [bias] if layer.bias else []
     given += [feeds["residual"]] if layer.residual else []
+    given += [layer.slopes()] if layer.activation == "prelu" else []
     outside = "float32" if layer.dtype == "bfloat16" else layer.dtype
     return [a.astype(outside) for a in given]
 
@@ -128,6 +146,52 @@ def test_shapes_that_do_not_fit(tmp_path: Path, shapes: list[tuple[int, ...]], p
     assert problem in str(raised.value) and "x [" in str(raised.value)
 
 
+_TRANSPOSED = Layer(transposed=True)
+EDGES = (
+    (Layer(pads=(2, 2, 2, 2)), (2, 0, 5)),  # no rows, and a result of the padding
+    (Layer(), (2, 0, 5)),
+    (Layer(), (0, 5, 5)),
+    (Layer(), (0, 2, 5)),  # refused, although there is nothing to compute
+    (Layer(), (1, 2, 5)),
+    (Layer(pads=SAME, dilations=(2, 2)), (1, 2, 5)),
+    (Layer(auto_pad="SAME_UPPER"), (1, 0, 5)),
+    (Layer(auto_pad="SAME_LOWER", strides=(2, 3)), (1, 1, 1)),
+    (Layer(auto_pad="VALID"), (1, 2, 2)),
+    (Layer(kernel=(1, 1)), (1, 0, 5)),
+    (Layer(kernel=(1, 7), pads=(0, 6, 0, 0), strides=(1, 5)), (1, 3, 1)),
+    (Layer(group=4, strides=(4, 4)), (1, 3, 9)),
+    (_TRANSPOSED, (0, 3, 3)),
+    (_TRANSPOSED, (1, 0, 3)),
+    (dataclasses.replace(_TRANSPOSED, strides=(2, 2)), (1, 0, 3)),
+    (dataclasses.replace(_TRANSPOSED, strides=(3, 3)), (1, 0, 3)),
+    (dataclasses.replace(_TRANSPOSED, pads=(3, 3, 3, 3)), (1, 3, 3)),
+    (dataclasses.replace(_TRANSPOSED, pads=(2, 0, 2, 0)), (1, 1, 3)),
+    (dataclasses.replace(_TRANSPOSED, kernel=(1, 2), strides=(3, 4), pads=(0, 1, 0, 0)), (1, 1, 1)),
+    (dataclasses.replace(_TRANSPOSED, kernel=(1, 1), pads=SAME), (1, 1, 1)),
+)
+
+
+@pytest.mark.parametrize(("layer", "sizes"), EDGES, ids=str)
+def test_edges_are_those_of_onnx_runtime(tmp_path: Path, layer: Layer, sizes: tuple[int, int, int]) -> None:
+    """The same result, or a refusal of both. sizes: n, h and w of the input."""
+    layer = dataclasses.replace(layer, symbolic=("N", "H", "W"))
+    (_, weight, bias), n, h, w = arrays(layer), *sizes
+    x = np.random.default_rng(1).standard_normal((n, h, w, layer.c)).astype(np.float32)
+    ours = session(tmp_path, meaning(layer), [["N", "H", "W", layer.c], list(weight.shape), [layer.k]])
+    settings = ort.SessionOptions()
+    settings.log_severity_level = 4
+    theirs = ort.InferenceSession(layer.model().SerializeToString(), settings, providers=["CPUExecutionProvider"])
+    try:
+        (expected,) = theirs.run(None, {"x": x})
+    except (errors.InvalidArgument, errors.Fail):
+        with pytest.raises(Exception, match=r"kernel is larger than|takes away the whole result"):
+            artifact.run(ours, [x, weight, bias])
+        return
+    (found,) = artifact.run(ours, [x, weight, bias])
+    assert found.shape == expected.shape
+    np.testing.assert_allclose(found, expected, atol=1e-5)
+
+
 WINDOW = {"kernel": [3, 3], "strides": [1, 1], "dilations": [1, 1], "pads": [0, 0, 0, 0], "auto_pad": "NOTSET"}
 
 
@@ -141,7 +205,20 @@ WINDOW = {"kernel": [3, 3], "strides": [1, 1], "dilations": [1, 1], "pads": [0, 
         ({"window": {**WINDOW, "auto_pad": "SAME"}}, 'window.auto_pad is "SAME"'),
         ({"window": {**WINDOW, "auto_pad": "VALID", "pads": [1, 0, 0, 0]}}, "are not zeros beside auto_pad"),
         ({"group": 0}, "group is not an integer from 1"),
-        ({"activation": "gelu"}, 'activation is "gelu", not none, relu or silu'),
+        ({"activation": "gelu"}, 'activation is "gelu", not none, relu, silu, clip, leaky_relu, hardswish or prelu'),
+        ({"activation": "clip"}, "activation_value is no upper bound above 0"),
+        ({"activation": "clip", "activation_value": "6"}, "activation_value is not a number"),
+        ({"activation": "leaky_relu", "activation_value": 1e39}, "activation_value is not finite"),
+        ({"activation_value": 1}, "activation_value is not 0 beside none"),
+        ({"output_padding": [1, 0]}, "output_padding[0] is not an integer from 0 to 0"),
+        ({"output_padding": [0]}, "output_padding has 1 numbers, not 2"),
+        ({"output_padding": [0, 0, 0]}, "output_padding[2] is a third number"),
+        ({"transposed": True, "output_padding": [0, 1]}, "output_padding[1] is not an integer from 0 to 0"),
+        ({"transposed": True, "window": {**WINDOW, "auto_pad": "VALID"}}, "transposed is set beside auto_pad"),
+        ({"activation": "prelu"}, "activation does not go with the slope"),
+        ({"slope": 2}, "activation does not go with the slope"),
+        ({"slope": 3}, "slope is not an integer from 0 to 2"),
+        ({"transposed": 1}, "transposed is not"),
         ({"x": 3}, "x is not an integer from 0 to 2"),
         ({"bias": 1}, "inputs has an input 2 that nothing reads"),
         ({"residual_last": True}, "residual_last is set without a residual"),
@@ -197,21 +274,27 @@ def test_without_tf32_on_the_gpu(tmp_path: Path) -> None:
 
 def handmade(folder: Path, layer: Layer, shapes: list[list[Any]], **options: str) -> ort.InferenceSession:
     """Of a meaning that the kind may leave to other kernels, with shapes that may be names."""
+    settings = ort.SessionOptions()
+    settings.register_custom_ops_library(str(artifact.write(folder, [row(meaning(layer), cpu=False)])))
+    providers = [("CUDAExecutionProvider", options), "CPUExecutionProvider"]
+    return ort.InferenceSession(handmade_model(layer, shapes), settings, providers=providers)
+
+
+def handmade_model(layer: Layer, shapes: list[list[Any]]) -> bytes:
     convolution = meaning(layer)
     inputs = list(zip(convolution.inputs, shapes, strict=True))
     body = [helper.make_node("Identity", ["x0"], ["y0"])]
-    model = artifact.model(body, inputs, [(convolution.outputs[0], None)])
-    settings = ort.SessionOptions()
-    settings.register_custom_ops_library(str(artifact.write(folder, [row(convolution, cpu=False)])))
-    providers = [("CUDAExecutionProvider", options), "CPUExecutionProvider"]
-    return ort.InferenceSession(model.SerializeToString(), settings, providers=providers)
+    return bytes(artifact.model(body, inputs, [(convolution.outputs[0], None)]).SerializeToString())
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("residual", ["", "before", "last"])
-def test_an_epilogue_that_cudnn_has_no_exact_engine_for_on_the_gpu(tmp_path: Path, residual: str) -> None:
-    """Its kernels with SiLU need tensor cores: without TF32 the epilogue runs behind the convolution."""
-    layer = Layer(c=64, k=64, pads=SAME, residual=residual, activation="silu")
+@pytest.mark.parametrize("activation", ["silu", "clip", "leaky_relu", "hardswish", "prelu"])
+def test_an_epilogue_that_cudnn_has_no_exact_engine_for_on_the_gpu(
+    tmp_path: Path, residual: str, activation: str
+) -> None:
+    """Its kernels with these need tensor cores: without TF32 the epilogue runs behind the convolution."""
+    layer = Layer(c=64, k=64, pads=SAME, residual=residual, activation=activation)
     given = arrays(layer)
     ready = handmade(tmp_path, layer, [list(a.shape) for a in given], use_tf32="0")
     assert_close(artifact.run(ready, given)[0], layer, layer.feeds(), 1e-5)
@@ -244,6 +327,51 @@ def test_shapes_in_a_loop_on_the_gpu(tmp_path: Path) -> None:
         n, h, w = ((1, 8, 8), (4, 14, 10), (2, 23, 17), (3, 1, 5), (8, 32, 32))[k % 5]
         at = dataclasses.replace(layer, n=n, h=h, w=w)
         assert_close(ready.run(None, at.feeds(k))[0], at, at.feeds(k), ON_GPU["float16"])
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("activation", ["", "relu", "clip", "leaky_relu", "hardswish", "prelu"])
+@pytest.mark.parametrize("transposed", [False, True])
+def test_epilogues_of_shapes_that_come_and_go_on_the_gpu(
+    tmp_path: Path, dtype: str, activation: str, transposed: bool
+) -> None:
+    """Where cuDNN would compile, the epilogue runs behind the convolution."""
+    layer = Layer(c=64, k=64, pads=SAME, dtype=dtype, activation=activation, transposed=transposed, n=3, h=5)
+    given = arrays(layer)
+    ready = handmade(tmp_path, layer, [["N", "H", "W", 64], *(list(a.shape) for a in given[1:])])
+    assert_close(artifact.run(ready, given)[0], layer, layer.feeds(), ON_GPU[dtype])
+
+
+@pytest.mark.gpu
+def test_a_kept_plan_gives_the_same_bits_on_the_gpu(tmp_path: Path) -> None:
+    """The first process compiles and keeps the plan, the second one reads it."""
+    layer = Layer(c=64, k=64, pads=SAME, dtype="float16", activation="hardswish")
+    given = arrays(layer)
+    np.savez(tmp_path / "given.npz", *given)
+    handmade(tmp_path, layer, [list(a.shape) for a in given])  # writes the library
+    model = handmade_model(layer, [list(a.shape) for a in given])
+    (tmp_path / "model.onnx").write_bytes(model)
+    script = (
+        "import sys, numpy as np, onnxruntime as ort\n"
+        "ort.preload_dlls()\n"
+        "folder, result = sys.argv[1:]\n"
+        "options = ort.SessionOptions()\n"
+        "options.register_custom_ops_library(folder + '/libonnxopt_ops.so')\n"
+        "given = list(np.load(folder + '/given.npz').values())\n"
+        "session = ort.InferenceSession(folder + '/model.onnx', options, providers=['CUDAExecutionProvider'])\n"
+        "names = [i.name for i in session.get_inputs()]\n"
+        "np.save(result, session.run(None, dict(zip(names, given)))[0])\n"
+    )
+    found = []
+    for k in range(2):
+        path = tmp_path / f"{k}.npy"
+        environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path / "cache")}
+        subprocess.run([sys.executable, "-c", script, str(tmp_path), str(path)], check=True, env=environment)
+        found.append(np.load(path))
+    assert len(list((tmp_path / "cache" / "onnxopt" / "plans").iterdir())) == 1
+    np.testing.assert_array_equal(*found)
+    assert_close(found[0], layer, layer.feeds(), ON_GPU["float16"])
 
 
 @pytest.mark.gpu

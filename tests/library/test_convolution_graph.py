@@ -5,65 +5,20 @@ A stand-in for libcudnn.so.9 writes down every call (tests/support/fake_cudnn.py
 
 from __future__ import annotations
 
-import json
-import shutil
-import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from onnxopt.program.convolution import Convolution
 from onnxopt.program.window import Window
-from tests.support import fake_cudnn
-from tests.support.fake_cudnn import Log
+from tests.support.fake_cudnn import Log, convolution, drive, tensors
 
 POINTWISE, CONVOLUTION, PLAN, FORWARD, OPERATION, GRAPH, PACK, TENSOR = 0, 1, 5, 10, 13, 15, 16, 17
-X, W, Y, BIAS, RESIDUAL = 1, 2, 3, 4, 5
+X, W, Y, BIAS, RESIDUAL, SLOPE = 1, 2, 3, 4, 5, 6
 HALF, FLOAT, BFLOAT16 = 2, 0, 9
-ADD, RELU, SWISH = 0, 100, 106
-COMPILER = shutil.which("g++")
-pytestmark = pytest.mark.skipif(COMPILER is None, reason="no g++")
-
-
-@pytest.fixture(scope="session")
-def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("cudnn")
-    headers = fake_cudnn.ROOT / "build" / "deps"
-    subprocess.run([fake_cudnn.ROOT / "custom_ops" / "fetch_headers.sh", headers], check=True, capture_output=True)
-    return fake_cudnn.build(folder, str(COMPILER), headers / "include")
-
-
-def drive(
-    program: Path,
-    folder: Path,
-    meaning: Convolution,
-    shapes: list[list[int]],
-    *,
-    tf32: bool = False,
-    alignment: int = 16,
-    measured: bool = False,
-    soon: bool = False,
-    offers: bool = False,
-    threads: int = 0,
-    pixels: dict[str, int] | None = None,
-    **variables: str,
-) -> Log:
-    meaning.verify()
-    more = {"shapes": shapes, "tf32": tf32, "alignment": alignment, "measured": measured, "soon": soon}
-    more |= {"offers": offers, "threads": threads, "pixels": pixels or {}}
-    (folder / "meaning.json").write_text(json.dumps(meaning.to_json() | more))
-    return fake_cudnn.run(program, folder / "meaning.json", **variables)
-
-
-def convolution(count: int = 3, dtype: str = "float16", **fields: Any) -> Convolution:
-    fields.setdefault("window", Window((3, 3), pads=(1, 1, 1, 1)))
-    return Convolution((dtype,) * count, (dtype,), **fields)
-
-
-def tensors(log: Log) -> dict[int, list[int]]:
-    """Dims and strides by number, dims as N, C, H, W; those of the last graph, where there are several."""
-    return {t.numbers(906)[0]: t.numbers(902) + t.numbers(903) for t in log.of_kind(TENSOR)}
+ADD, MULTIPLY, MINIMUM, RELU, SWISH = 0, 1, 2, 100, 106
+BACKWARD_DATA = 12
+FIRST_SCALAR = 200
 
 
 def steps(log: Log) -> list[tuple[int, int | None]]:
@@ -131,6 +86,14 @@ def test_a_matrix_is_a_weight_of_1x1(program: Path, tmp_path: Path) -> None:
         ({"bias": 2, "residual": 3, "activation": "silu", "residual_last": True},
          [(ADD, BIAS), (SWISH, None), (ADD, RESIDUAL)]),
         ({"bias": 2, "activation": "silu"}, [(ADD, BIAS), (SWISH, None)]),
+        ({"bias": 2, "activation": "clip", "activation_value": 6.0},
+         [(ADD, BIAS), (RELU, None), (MINIMUM, FIRST_SCALAR)]),
+        ({"bias": 2, "residual": 3, "activation": "leaky_relu", "activation_value": 0.125, "residual_last": True},
+         [(ADD, BIAS), (RELU, None), (ADD, RESIDUAL)]),
+        ({"residual": 2, "activation": "hardswish"},
+         [(ADD, RESIDUAL), (MULTIPLY, FIRST_SCALAR), (ADD, FIRST_SCALAR + 1), (RELU, None), (MULTIPLY, 101)]),
+        ({"bias": 2, "residual": 3, "slope": 4, "activation": "prelu", "residual_last": True},
+         [(ADD, BIAS), (RELU, None), (MINIMUM, FIRST_SCALAR), (MULTIPLY, SLOPE), (ADD, 102), (ADD, RESIDUAL)]),
         ({"residual": 2}, [(ADD, RESIDUAL)]),
         ({}, []),
     ],
@@ -142,13 +105,20 @@ def test_the_order_of_the_epilogue(
     shapes = [[2, 9, 9, 16], [16, 3, 3, 16]]
     shapes += [[16]] if "bias" in fields else []
     shapes += [[2, 9, 9, 16]] if "residual" in fields else []
+    shapes += [[16]] if "slope" in fields else []
     log = drive(program, tmp_path, convolution(len(shapes), **fields), shapes)
     assert steps(log) == expected
     (pack,) = log.of_kind(PACK)
     operands = {X: 16, W: 32, Y: 4096}
     operands |= {BIAS: 16 * (fields["bias"] + 1)} if "bias" in fields else {}
     operands |= {RESIDUAL: 16 * (fields["residual"] + 1)} if "residual" in fields else {}
-    assert dict(zip(pack.numbers(1000), pack.numbers(1001), strict=True)) == operands
+    operands |= {SLOPE: 16 * (fields["slope"] + 1)} if "slope" in fields else {}
+    given = dict(zip(pack.numbers(1000), pack.numbers(1001), strict=True))
+    scalars = {number: given.pop(number) for number in list(given) if number >= FIRST_SCALAR}
+    assert given == operands
+    assert [n for _, n in steps(log) if n is not None and n >= FIRST_SCALAR] == list(scalars)
+    by_value = [t.numbers(906)[0] for t in log.of_kind(TENSOR) if t.values.get(908) == ["1"]]
+    assert by_value == list(scalars)
     assert pack.numbers(1003) == [8192]
     swish = [p for p in log.of_kind(POINTWISE) if p.numbers(0) == [SWISH]]
     assert all(p.values[8] == ["1"] for p in swish)
@@ -169,6 +139,98 @@ def test_an_epilogue_without_a_plan_runs_behind_the_convolution(program: Path, t
     assert log.starting("add") == ["48 to 4096, 1", "64 to 4096, 1"] and log.starting("activation") == ["1"]
     assert log.starting("activate") == ["4096"]
     assert log.starting("tensor")[:2] == ["2: 2 16 9 9 strides 1296 1 144 16", "2: 1 16 1 1 strides 16 1 16 16"]
+
+
+@pytest.mark.parametrize(
+    ("activation", "value", "expected"),
+    [
+        ("clip", 6.0, ["activation 3 to 6", "activate 4096"]),
+        ("leaky_relu", 0.125, ["activation 1", "activate 4096", "blend 0.875 0.125"]),
+        ("silu", 0.0, ["activation 6", "activate 4096"]),
+        (
+            "hardswish",
+            0.0,
+            ["fill 8192 with 3800", "add 4096 to 8192, 1 times 0.1667", "activation 3 to 1", "activate 8192",
+             "product 1 0", "multiply 4096 8192 4096"],
+        ),
+    ],
+)  # fmt: skip
+def test_activations_without_a_plan(
+    program: Path, tmp_path: Path, activation: str, value: float, expected: list[str]
+) -> None:
+    meaning = convolution(2, activation=activation, activation_value=value)
+    log = drive(program, tmp_path, meaning, [[2, 9, 9, 16], [16, 3, 3, 16]], FAKE_REFUSES_EPILOGUES="1")
+    ran = log.lines[next(k for k, line in enumerate(log.lines) if line.startswith("execute")) + 1 :]
+    words = ("activat", "blend", "fill", "add", "product", "multiply")
+    assert [line for line in ran if line.startswith(words)] == expected
+
+
+def test_slopes_without_a_plan(program: Path, tmp_path: Path) -> None:
+    meaning = convolution(3, activation="prelu", slope=2)
+    shapes = [[2, 9, 9, 16], [16, 3, 3, 16], [16]]
+    log = drive(program, tmp_path, meaning, shapes, FAKE_REFUSES_EPILOGUES="1")
+    words = ("activate", "blend", "add", "multiply")
+    assert [line for line in log.lines if line.startswith(words)] == [
+        "activate 8192", "blend -1 0", "add 4096 to 8192, 1", "multiply 8192 48 8192", "activate 4096",
+        "add 8192 to 4096, 1",
+    ]  # fmt: skip
+    log = drive(program, tmp_path, meaning, shapes)
+    minimum = next(d for d in log.of_kind(OPERATION) if log.made[int(d.values[750][0])].numbers(0) == [MINIMUM])
+    assert log.made[int(minimum.values[751][0])].numbers(906) == [100]  # of the convolution, not of the ReLU
+
+
+def test_attributes_of_activations(program: Path, tmp_path: Path) -> None:
+    """The slope, and the bound of the ReLU in a HardSwish, whose product reads what the activation is of."""
+    shapes = [[1, 9, 9, 16], [16, 3, 3, 16]]
+    log = drive(program, tmp_path, convolution(2, activation="leaky_relu", activation_value=0.125), shapes)
+    (relu,) = log.of_kind(POINTWISE)
+    assert relu.values[5] == ["0.125"] and log.lines[0].endswith("pads 1x1x1x1 leaky_relu 0.125")
+    log = drive(program, tmp_path, convolution(2, activation="hardswish"), shapes)
+    (bounded,) = [p for p in log.of_kind(POINTWISE) if p.numbers(0) == [RELU]]
+    assert bounded.values[4] == ["1"] and 5 not in bounded.values
+    assert steps(log)[-1] == (MULTIPLY, 100) and log.lines[0].endswith(" hardswish")
+
+
+def test_a_transposed_convolution(program: Path, tmp_path: Path) -> None:
+    """Backward data of the convolution that w is of: x is its result, y its input."""
+    window = Window((3, 2), strides=(2, 3), pads=(1, 0, 0, 1))
+    meaning = convolution(2, window=window, transposed=True, output_padding=(1, 2), group=2)
+    log = drive(program, tmp_path, meaning, [[2, 5, 4, 8], [8, 3, 2, 12]])
+    assert log.lines[0] == "problem float16 x 2x5x4x8 w 8x3x2x12 transposed y 11x12 strides 2x3 pads 1x0x0x1 groups 2"
+    (operation,) = log.of_kind(BACKWARD_DATA)
+    found = {name: log.made[operation.numbers(name)[0]].numbers(906) for name in (709, 710, 711)}
+    assert found == {709: [W], 710: [Y], 711: [X]}
+    assert tensors(log)[X] == [2, 8, 5, 4, 160, 1, 32, 8]
+    assert tensors(log)[W] == [8, 12, 3, 2, 72, 1, 24, 12]
+    assert tensors(log)[Y][:4] == [2, 24, 11, 12]
+
+
+@pytest.mark.parametrize(
+    ("fields", "operations"),
+    [
+        ({"bias": 2, "activation": "relu"}, 3),
+        ({"bias": 2, "activation": "silu"}, 1),
+        ({"bias": 2, "transposed": True}, 1),
+    ],
+)
+def test_fallbacks_that_compile_are_not_built(
+    program: Path, tmp_path: Path, fields: dict[str, Any], operations: int
+) -> None:
+    """The convolution alone has a fallback that is ready."""
+    log = drive(program, tmp_path, convolution(3, **fields), [[1, 5, 5, 8], [8, 3, 3, 8], [8]], FAKE_ONLY_FALLBACKS="1")
+    assert log.starting("execute")
+    assert len(log.of_kind(GRAPH)[-1].numbers(801)) == operations
+
+
+@pytest.mark.parametrize(("soon", "operations"), [(False, 3), (True, 1)])
+def test_where_shapes_come_and_go_nothing_is_compiled(
+    program: Path, tmp_path: Path, soon: bool, operations: int
+) -> None:
+    meaning = convolution(3, window=Window((2, 2), strides=(2, 2)), transposed=True, bias=2, activation="relu")
+    log = drive(program, tmp_path, meaning, [[2, 5, 4, 8], [8, 2, 2, 8], [8]], soon=soon)
+    (graph,) = log.of_kind(GRAPH)
+    assert len(graph.numbers(801)) == operations
+    assert log.starting("add") == ([] if not soon else ["48 to 4096, 1"])
 
 
 def test_a_residual_behind_the_activation_stays_there(program: Path, tmp_path: Path) -> None:
@@ -274,56 +336,3 @@ def test_shapes_that_do_not_fit_are_refused(
 ) -> None:
     (error,) = drive(program, tmp_path, convolution(2, window=window), shapes).starting("error")
     assert problem.replace("\\", "") in error and "x [" in error and "w [" in error
-
-
-PARTS = {"x": 32, "residual": 40, "y": 64}
-
-
-def added_last(program: Path, folder: Path, pixels: dict[str, int], **variables: str) -> Log:
-    """A convolution with SiLU and a residual behind it, whose tensors are parts of wider ones."""
-    meaning = convolution(4, bias=2, residual=3, activation="silu", residual_last=True)
-    shapes = [[2, 9, 9, 16], [16, 3, 3, 16], [16], [2, 9, 9, 16]]
-    return drive(program, folder, meaning, shapes, pixels=pixels, **variables)
-
-
-def test_parts_of_wider_tensors(program: Path, tmp_path: Path) -> None:
-    log = added_last(program, tmp_path, PARTS)
-    assert log.lines[0].endswith("bias silu residual x in 32 residual in 40 y in 64")
-    found = tensors(log)
-    for number, pixel in ((X, 32), (RESIDUAL, 40), (Y, 64)):
-        assert found[number] == [2, 16, 9, 9, 81 * pixel, 1, 9 * pixel, pixel]
-    virtual = [t.numbers(903) for t in log.of_kind(TENSOR) if t.numbers(907) == [1]]
-    assert virtual == [[81 * 16, 1, 9 * 16, 16]] * 3  # what stays inside lies as it would without
-    assert not log.starting("add") and log.starting("workspace") == ["0"]
-
-
-def test_an_epilogue_behind_a_part_writes_into_the_part(program: Path, tmp_path: Path) -> None:
-    log = added_last(program, tmp_path, PARTS, FAKE_REFUSES_EPILOGUES="1")
-    assert log.starting("add") == ["48 to 4096, 1", "64 to 4096, 1"]
-    strides = [line.split("strides ")[1] for line in log.starting("tensor")]
-    assert strides == ["5184 1 576 64", "16 1 16 16", "3240 1 360 40"]
-
-
-@pytest.mark.parametrize(
-    ("pixels", "copies", "operands"),
-    [
-        (PARTS, ["16 to 8192, 0", "64 to 13568, 0", "18944 to 4096, 0"], {X: 8192, RESIDUAL: 13568, Y: 18944}),
-        ({"x": 32}, ["16 to 8192, 0"], {X: 8192, RESIDUAL: 64, Y: 4096}),
-        ({"y": 64}, ["8192 to 4096, 0"], {X: 16, RESIDUAL: 64, Y: 8192}),
-    ],
-)
-def test_parts_that_no_plan_takes_are_copied(
-    program: Path, tmp_path: Path, pixels: dict[str, int], copies: list[str], operands: dict[int, int]
-) -> None:
-    """cuDNN refuses six plans of the convolution and six of it without its epilogue."""
-    log = added_last(program, tmp_path, pixels, FAKE_REFUSES_FIRST="12")
-    assert log.starting("add") == copies
-    (pack,) = log.of_kind(PACK)
-    given = dict(zip(pack.numbers(1000), pack.numbers(1001), strict=True))
-    assert {k: given[k] for k in operands} == operands
-    assert log.starting("workspace") == [str(5376 * len(pixels))]
-    assert tensors(log)[X][4:] == [81 * 16, 1, 9 * 16, 16] and tensors(log)[Y][4:] == [81 * 16, 1, 9 * 16, 16]
-
-
-def test_whole_tensors_are_not_copied(program: Path, tmp_path: Path) -> None:
-    assert "no plan" in added_last(program, tmp_path, {}, FAKE_REFUSES_FIRST="12").starting("error")[0]

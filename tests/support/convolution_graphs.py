@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 
 import numpy as np
 import onnx
@@ -10,14 +11,33 @@ from onnx import TensorProto, helper, numpy_helper
 
 _TYPES = {"float32": TensorProto.FLOAT, "float16": TensorProto.FLOAT16, "bfloat16": TensorProto.BFLOAT16}
 NHWC, NCHW, KRSC = [0, 2, 3, 1], [0, 3, 1, 2], [0, 3, 1, 2]
+SLOPE = 0.125
+
+
+def _hardswish(v: np.ndarray) -> np.ndarray:
+    return v * np.clip(v / 6 + 0.5, 0, 1)
+
+
+# Names of activations; hardswish_... are spelled out.
+ACTIVATIONS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
+    "relu": lambda v: np.maximum(v, 0),
+    "silu": lambda v: v / (1 + np.exp(-v)),
+    "clip": lambda v: np.clip(v, 0, 6),
+    "leaky_relu": lambda v: np.where(v < 0, SLOPE * v, v),
+    "hardswish": _hardswish,
+    "hardswish_of_gate": _hardswish,
+    "hardswish_scaled_gate": _hardswish,
+    "hardswish_scaled_product": _hardswish,
+}
 
 
 @dataclasses.dataclass(frozen=True)
 class Layer:
     """A convolution of x [n, h, w, c] to k channels.
 
-    residual: "", "before" or "last" (behind the activation). activation: "", "relu" or "silu". symbolic: names instead
-    of n, h and w in the model. Outside of the model every tensor is float32.
+    residual: "", "before" or "last" (behind the activation). activation: "", "prelu" or a key of ACTIVATIONS.
+    transposed: a ConvTranspose. symbolic: names instead of n, h and w in the model. Outside of the model every tensor
+    is float32.
     """
 
     n: int = 2
@@ -35,6 +55,8 @@ class Layer:
     bias: bool = True
     residual: str = ""
     activation: str = ""
+    transposed: bool = False
+    output_padding: tuple[int, int] = (0, 0)
     symbolic: tuple[str, ...] = ()
     seed: int = 0
 
@@ -44,6 +66,11 @@ class Layer:
         for axis, extent in enumerate((self.h, self.w)):
             stride, covered = self.strides[axis], self.dilations[axis] * (self.kernel[axis] - 1) + 1
             first, last = self.pads[axis], self.pads[axis + 2]
+            if self.transposed:
+                sizes.append((extent - 1) * stride + covered + self.output_padding[axis] - first - last)
+                before.append(first)
+                after.append(last)
+                continue
             if self.auto_pad.startswith("SAME"):
                 needed = max(0, (-(-extent // stride) - 1) * stride + covered - extent)
                 first = needed // 2 if self.auto_pad == "SAME_UPPER" else needed - needed // 2
@@ -54,12 +81,20 @@ class Layer:
         return (sizes[0], sizes[1]), (before[0], before[1], after[0], after[1])
 
     def weights(self) -> tuple[np.ndarray, np.ndarray]:
-        """[K, R, S, C / group], scaled so that results are about 1, and the bias [K]: values that the dtype holds."""
+        """[K, R, S, C / group], scaled so that results are about 1, and the bias [K]: values that the dtype holds.
+
+        Of a ConvTranspose [C, R, S, K / group].
+        """
         rng = np.random.default_rng(self.seed)
-        of_group = self.c // self.group
-        shape = (self.k, *self.kernel, of_group)
-        weight = rng.standard_normal(shape) / np.sqrt(max(1, np.prod(shape[1:])))
+        first, last = (self.c, self.k) if self.transposed else (self.k, self.c)
+        shape = (first, *self.kernel, last // self.group)
+        reached = np.prod(self.kernel) * self.c // self.group
+        weight = rng.standard_normal(shape) / np.sqrt(max(1, reached))
         return rounded(weight, self.dtype), rounded(rng.standard_normal(self.k), self.dtype)
+
+    def slopes(self) -> np.ndarray:
+        """[K], of a prelu."""
+        return rounded(np.random.default_rng(self.seed + 1).standard_normal(self.k), self.dtype)
 
     def feeds(self, seed: int = 1) -> dict[str, np.ndarray]:
         """Random inputs that the dtype holds."""
@@ -74,6 +109,33 @@ class Layer:
         """The result [N, Ho, Wo, K] in float64."""
         weight, bias = (v.astype(np.float64) for v in self.weights())
         x = feeds["x"].astype(np.float64)
+        y = self._spread(x, weight) if self.transposed else self._convolved(x, weight)
+        if self.bias:
+            y = y + bias
+        if self.residual == "before":
+            y = y + feeds["residual"]
+        if self.activation == "prelu":
+            y = np.where(y < 0, self.slopes() * y, y)
+        elif self.activation:
+            y = ACTIVATIONS[self.activation](y)
+        return y + feeds["residual"] if self.residual == "last" else y
+
+    def _spread(self, x: np.ndarray, weight: np.ndarray) -> np.ndarray:
+        """A transposed convolution: every input is added to the outputs that its window covers."""
+        (ho, wo), (top, left, bottom, right) = self.placed()
+        groups = self.group
+        x = x.reshape(*x.shape[:3], groups, -1)
+        w = weight.reshape(groups, -1, *weight.shape[1:])
+        whole = np.zeros((self.n, ho + top + bottom, wo + left + right, groups, self.k // groups))
+        for r in range(self.kernel[0]):
+            for s in range(self.kernel[1]):
+                rows = r * self.dilations[0] + self.strides[0] * np.arange(self.h)
+                columns = s * self.dilations[1] + self.strides[1] * np.arange(self.w)
+                added = np.einsum("nhwgc,gck->nhwgk", x, w[:, :, r, s])
+                whole[:, rows[:, None], columns] += added
+        return whole[:, top : top + ho, left : left + wo].reshape(self.n, ho, wo, self.k)
+
+    def _convolved(self, x: np.ndarray, weight: np.ndarray) -> np.ndarray:
         (ho, wo), pads = self.placed()
         x = np.pad(x, ((0, 0), (pads[0], pads[2]), (pads[1], pads[3]), (0, 0)))
         groups = self.group
@@ -85,12 +147,7 @@ class Layer:
                 rows = r * self.dilations[0] + self.strides[0] * np.arange(ho)
                 columns = s * self.dilations[1] + self.strides[1] * np.arange(wo)
                 y += np.einsum("nhwgc,gkc->nhwgk", x[:, rows][:, :, columns], w[:, :, r, s])
-        y = y.reshape(self.n, ho, wo, self.k) + (bias if self.bias else 0)
-        if self.residual == "before":
-            y = y + feeds["residual"]
-        if self.activation:
-            y = np.maximum(y, 0) if self.activation == "relu" else y / (1 + np.exp(-y))
-        return y + feeds["residual"] if self.residual == "last" else y
+        return y.reshape(self.n, ho, wo, self.k)
 
     def model(self, *, casts: bool = True) -> onnx.ModelProto:
         """x and residual to y, all float32 outside, the layer in its dtype inside. casts=False: its dtype outside too,
@@ -124,40 +181,73 @@ class Layer:
     def body(self, inner: dict[str, str]) -> tuple[list[onnx.NodeProto], str]:
         """The nodes between the inputs, by these names, and the name of the result. Nodes are named by their output."""
         turned = [self.k, self.c // self.group, *self.kernel]
-        if self.kernel == (1, 1) and self.group == 1:
+        if self.kernel == (1, 1) and self.group == 1 and not self.transposed:
             nodes = [helper.make_node("Reshape", ["w", "w_shape"], ["w_turned"], name="w_turned")]
         else:
             nodes = [helper.make_node("Transpose", ["w"], ["w_turned"], name="w_turned", perm=KRSC)]
         attributes = {"kernel_shape": turned[2:], "strides": self.strides, "dilations": self.dilations}
         attributes |= {"pads": self.pads} if self.auto_pad == "NOTSET" else {"auto_pad": self.auto_pad}
+        if self.transposed:
+            attributes["output_padding"] = self.output_padding
         inputs = ["x_nchw", "w_turned", *(["b"] if self.bias else [])]
         nodes += [
             helper.make_node("Transpose", [inner["x"]], ["x_nchw"], name="x_nchw", perm=NCHW),
-            helper.make_node("Conv", inputs, ["conv"], name="conv", group=self.group, **attributes),
+            helper.make_node(
+                "ConvTranspose" if self.transposed else "Conv",
+                inputs,
+                ["conv"],
+                name="conv",
+                group=self.group,
+                **attributes,
+            ),
             helper.make_node("Transpose", ["conv"], ["v"], name="v", perm=NHWC),
         ]
         at = "v"
 
-        def add(op: str, operands: list[str], result: str) -> str:
-            nodes.append(helper.make_node(op, operands, [result], name=result))
+        def add(op: str, operands: list[str], result: str, **attributes: float) -> str:
+            nodes.append(helper.make_node(op, operands, [result], name=result, **attributes))
             return result
 
         if self.residual == "before":
             at = add("Add", [inner["residual"], at], "sum")
-        if self.activation == "relu":
-            at = add("Relu", [at], "active")
-        if self.activation == "silu":
-            at = add("Mul", [at, add("Sigmoid", [at], "gate")], "active")
+        at = self._activate(at, add)
         if self.residual == "last":
             at = add("Add", [at, inner["residual"]], "sum")
         return nodes, at
 
+    def _activate(self, at: str, add: Callable[..., str]) -> str:
+        """The nodes of the activation, of which the last one is `active`."""
+        if self.activation in ("relu", "hardswish"):
+            return add({"relu": "Relu", "hardswish": "HardSwish"}[self.activation], [at], "active")
+        if self.activation == "silu":
+            return add("Mul", [at, add("Sigmoid", [at], "gate")], "active")
+        if self.activation == "clip":
+            return add("Clip", [at, "zero", "six"], "active")
+        if self.activation == "prelu":
+            return add("PRelu", [at, "slopes"], "active")
+        if self.activation == "leaky_relu":
+            return add("LeakyRelu", [at], "active", alpha=SLOPE)
+        if self.activation == "hardswish_of_gate":
+            gate = add("HardSigmoid", [at], "gate", alpha=1 / 6, beta=0.5)
+            return add("Mul", [at, gate], "active")
+        if self.activation.startswith("hardswish_"):
+            gate = add("Clip", [add("Add", [at, "three"], "shifted"), "zero", "six"], "clipped")
+            if self.activation == "hardswish_scaled_gate":
+                return add("Mul", [add("Div", [gate, "six"], "gate"), at], "active")
+            return add("Div", [add("Mul", [at, gate], "product"), "six"], "active")
+        return at
+
     def initializers(self) -> list[onnx.TensorProto]:
         weight, bias = self.weights()
-        matrix = self.kernel == (1, 1) and self.group == 1
+        matrix = self.kernel == (1, 1) and self.group == 1 and not self.transposed
         found = [_tensor("w", weight.reshape(self.k, -1) if matrix else weight, self.dtype)]
         if matrix:
             found.append(numpy_helper.from_array(np.array([self.k, self.c, 1, 1], np.int64), "w_shape"))
+        if self.activation == "prelu":
+            found.append(_tensor("slopes", self.slopes(), self.dtype))
+        if self.activation == "clip" or self.activation.startswith("hardswish_"):
+            numbers = {"zero": 0.0, "three": 3.0, "six": 6.0}
+            found += [_tensor(name, np.array(value), self.dtype) for name, value in numbers.items()]
         return [*found, _tensor("b", bias, self.dtype)] if self.bias else found
 
 

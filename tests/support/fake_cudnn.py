@@ -2,28 +2,33 @@
 
 The heuristic offers FAKE_CONFIGS configurations; engine k is number 10 + k and has one knob of type 3 and value k.
 FAKE_REFUSED: engines whose plans cannot be finalized, as "0 1"; FAKE_REFUSES_FIRST: how many plans are refused before
-others are not; FAKE_REFUSES_EPILOGUES: so are those of graphs with
-more than one operation. FAKE_NOTES: numerical notes of every engine, as "0 4". FAKE_WORKSPACE: bytes that plans ask
-for. FAKE_COMPILED: engines that compile at run time.
+others are not; FAKE_REFUSES_EPILOGUES: so are those of graphs with more than one operation. FAKE_NOTES: numerical
+notes of every engine, as "0 4". FAKE_WORKSPACE: bytes that plans ask for. FAKE_COMPILED: engines that compile at run
+time. FAKE_ONLY_FALLBACKS: the heuristic offers nothing but fallbacks. The plan of engine 10 as text is "plan of 10".
 """
 
 from __future__ import annotations
 
 import dataclasses
+import json
 import os
 import re
 import subprocess
 from pathlib import Path
+from typing import Any
 
 from onnxopt import paths
+from onnxopt.program.convolution import Convolution
+from onnxopt.program.window import Window
 
+_TENSOR = 17  # a kind of descriptor
 ROOT = Path(__file__).resolve().parents[2]
 _LIBRARY = r"""
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-typedef struct { int id, kind, engine, operations; } Descriptor;
+typedef struct { int id, kind, engine, operations, mode; } Descriptor;
 static int made = 0;
 static int number(const char* name) { const char* text = getenv(name); return text ? atoi(text) : 0; }
 static int listed(const char* name, int wanted) {
@@ -55,7 +60,8 @@ int cudnnBackendFinalize(Descriptor* d) {
 int cudnnBackendSetAttribute(Descriptor* d, int name, int type, int64_t count, const void* values) {
   printf("set %d name %d type %d:", d->id, name, type);
   for (int64_t k = 0; k < count; ++k) {
-    if (type == 2) printf(" %d", ((const char*)values)[k]);
+    if (type == 24) printf("%c", ((const char*)values)[k]);
+    else if (type == 2) printf(" %d", ((const char*)values)[k]);
     else if (type == 3) printf(" %lld", (long long)((const int64_t*)values)[k]);
     else if (type == 4) printf(" %g", ((const float*)values)[k]);
     else if (type == 5) printf(" %g", ((const double*)values)[k]);
@@ -67,6 +73,8 @@ int cudnnBackendSetAttribute(Descriptor* d, int name, int type, int64_t count, c
       if (name == 300 || name == 401) d->engine = other->engine;
     } else printf(" %d", ((const int*)values)[k]);
   }
+  if (name == 405) sscanf((const char*)values, "plan of %d", &d->engine);
+  if (name == 200) d->mode = *(const int*)values;
   if (name == 801) d->operations = (int)count;
   if (name == 1301) d->engine = (int)*(const int64_t*)values;
   printf("\n");
@@ -76,7 +84,7 @@ int cudnnBackendGetAttribute(Descriptor* d, int name, int type, int64_t wanted, 
   Descriptor** found = values;
   *count = 1;
   if (name == 202) {
-    *count = number("FAKE_CONFIGS");
+    *count = d->mode == 3 && number("FAKE_ONLY_FALLBACKS") ? 0 : number("FAKE_CONFIGS");
     for (int k = 0; k < wanted; ++k) { found[k]->engine = 10 + k; found[k]->operations = d->operations; }
   } else if (name == 300) {
     found[0]->engine = d->engine;
@@ -86,6 +94,10 @@ int cudnnBackendGetAttribute(Descriptor* d, int name, int type, int64_t wanted, 
   } else if (name == 600) { *(int*)values = 3;
   } else if (name == 601) { *(int64_t*)values = d->engine;
   } else if (name == 1301) { *(int64_t*)values = d->engine;
+  } else if (name == 405) {
+    char text[32];
+    *count = snprintf(text, sizeof(text), "plan of %d", d->engine);
+    if (wanted) memcpy(values, text, wanted);
   } else if (name == 402) { *(int64_t*)values = number("FAKE_WORKSPACE");
   } else if (name == 1303 || name == 1305) {
     *count = 0;
@@ -107,14 +119,35 @@ int cudnnSetTensor4dDescriptorEx(void* t, int dtype, int n, int c, int h, int w,
   return 0;
 }
 int cudnnAddTensor(void* h, const float* alpha, void* a, void* x, const float* beta, void* c, void* y) {
-  printf("add %lld to %lld, %g\n", (long long)x, (long long)y, *beta);
+  printf("add %lld to %lld, %g", (long long)x, (long long)y, *beta);
+  printf(*alpha != 1 ? " times %.4f\n" : "\n", *alpha);
   return 0;
 }
 int cudnnCreateActivationDescriptor(void** a) { *a = malloc(1); return 0; }
 int cudnnDestroyActivationDescriptor(void* a) { free(a); return 0; }
-int cudnnSetActivationDescriptor(void* a, int mode, int nan, double c) { printf("activation %d\n", mode); return 0; }
+int cudnnSetActivationDescriptor(void* a, int mode, int nan, double c) {
+  printf("activation %d", mode);
+  printf(c ? " to %g\n" : "\n", c);
+  return 0;
+}
 int cudnnActivationForward(void* h, void* a, const float* p, void* xt, void* x, const float* q, void* yt, void* y) {
   printf("activate %lld\n", (long long)y);
+  if (*p != 1 || *q != 0) printf("blend %g %g\n", *p, *q);
+  return 0;
+}
+int cudnnSetTensor(void* h, void* t, void* y, const void* value) {
+  printf("fill %lld with %04x\n", (long long)y, *(const unsigned short*)value);
+  return 0;
+}
+int cudnnCreateOpTensorDescriptor(void** o) { *o = malloc(1); return 0; }
+int cudnnDestroyOpTensorDescriptor(void* o) { free(o); return 0; }
+int cudnnSetOpTensorDescriptor(void* o, int mode, int type, int nan) {
+  printf("product %d %d\n", mode, type);
+  return 0;
+}
+int cudnnOpTensor(void* h, void* o, const float* p, void* at, const void* a, const float* q, void* bt, const void* b,
+                  const float* r, void* ct, void* c) {
+  printf("multiply %lld %lld %lld\n", (long long)a, (long long)b, (long long)c);
   return 0;
 }
 """
@@ -153,13 +186,13 @@ int main(int, char** arguments) {
     const auto context = reinterpret_cast<cuda::Context>(8);
     const auto preference = json["soon"].get<bool>() ? cuda::Preference::kSoonest : cuda::Preference::kFastest;
     const auto* measured = json["measured"].get<bool>() ? &choice : nullptr;
-    const auto ready = cuda::ReadyFor(*api, context, problem, measured, preference);
-    if (ready != cuda::ReadyFor(*api, context, problem, nullptr, preference)) throw Error("built twice");
+    const auto ready = cuda::ReadyFor(*api, context, "H200", problem, measured, preference);
+    if (ready != cuda::ReadyFor(*api, context, "H200", problem, nullptr, preference)) throw Error("built twice");
     if (json["threads"].get<int>() > 0) {
       std::vector<std::shared_ptr<cuda::PendingConvolution>> all;
       for (int k = 0; k < json["threads"].get<int>(); ++k) {
         all.push_back(cuda::PendingConvolution::Start([&] {
-          return cuda::ReadyFor(*api, reinterpret_cast<cuda::Context>(16), problem, nullptr, preference);
+          return cuda::ReadyFor(*api, reinterpret_cast<cuda::Context>(16), "H200", problem, nullptr, preference);
         }));
       }
       for (const auto& pending : all) {
@@ -189,7 +222,8 @@ int main(int, char** arguments) {
     const auto at = [](std::size_t k) { return reinterpret_cast<void*>(16 * (k + 1)); };
     const Convolution& c = problem.convolution;
     ready->Run(*api, handle.raw, {at(c.x), at(c.w), c.bias ? at(*c.bias) : nullptr,
-                                  c.residual ? at(*c.residual) : nullptr, reinterpret_cast<void*>(4096)},
+                                  c.residual ? at(*c.residual) : nullptr, c.slope ? at(*c.slope) : nullptr,
+                                  reinterpret_cast<void*>(4096)},
                reinterpret_cast<void*>(8192));
     std::printf("workspace %lld\n", static_cast<long long>(ready->workspace()));
   } catch (const std::exception& e) {
@@ -204,6 +238,7 @@ _SOURCES = (
     "cuda/convolution/plans.cc", "cuda/gemm/cublaslt.cc",
     "kernel_file/convolution.cc", "kernel_file/fields.cc", "kernel_file/window.cc", "program/dtype.cc",
     "program/shape.cc", "program/window.cc", "support/library_path.cc", "support/ort.cc", "support/portability.cc",
+    "support/sha256.cc", "support/user_cache.cc",
 )  # fmt: skip
 
 
@@ -233,6 +268,11 @@ class Log:
         return [line.removeprefix(word + " ") for line in self.lines if line.startswith(word + " ")]
 
 
+def tensors(log: Log) -> dict[int, list[int]]:
+    """Dims and strides by number, dims as N, C, H, W; those of the last graph, where there are several."""
+    return {t.numbers(906)[0]: t.numbers(902) + t.numbers(903) for t in log.of_kind(_TENSOR)}
+
+
 def build(folder: Path, compiler: str, headers: Path) -> Path:
     """The program, beside its stand-in for libcudnn.so.9."""
     (folder / "cudnn.c").write_text(_LIBRARY)
@@ -251,9 +291,10 @@ def build(folder: Path, compiler: str, headers: Path) -> Path:
 
 def run(program: Path, meaning: Path, **variables: str) -> Log:
     """Drive the library's code with the meaning in this file."""
-    given = {**os.environ, "LD_LIBRARY_PATH": str(program.parent), "FAKE_CONFIGS": "3", **variables}
+    ours = {"LD_LIBRARY_PATH": str(program.parent), "FAKE_CONFIGS": "3", "ONNXOPT_CACHE_SIZE": "0"}
+    given = {**os.environ, **ours, **variables}
     done = subprocess.run([program, meaning], capture_output=True, text=True, env=given, check=False)
-    lines = done.stdout.splitlines()
+    lines = done.stdout.splitlines() + [f"warned {line}" for line in done.stderr.splitlines()]
     made: dict[int, Descriptor] = {}
     for line in lines:
         if match := re.fullmatch(r"create (\d+) kind (\d+)", line):
@@ -263,3 +304,35 @@ def run(program: Path, meaning: Path, **variables: str) -> Log:
         elif match := re.fullmatch(r"finalize (\d+) ok", line):
             made[int(match[1])].ok = True
     return Log(lines, made)
+
+
+def drive(
+    program: Path,
+    folder: Path,
+    meaning: Convolution,
+    shapes: list[list[int]],
+    *,
+    tf32: bool = False,
+    alignment: int = 16,
+    measured: bool = False,
+    soon: bool = False,
+    offers: bool = False,
+    threads: int = 0,
+    pixels: dict[str, int] | None = None,
+    **variables: str,
+) -> Log:
+    """Drive the library's code with a meaning and the shapes of its inputs.
+
+    pixels: elements from one pixel of x, residual or y to the next, where it is a part. variables: of the environment.
+    """
+    meaning.verify()
+    more = {"shapes": shapes, "tf32": tf32, "alignment": alignment, "measured": measured, "soon": soon}
+    more |= {"offers": offers, "threads": threads, "pixels": pixels or {}}
+    (folder / "meaning.json").write_text(json.dumps(meaning.to_json() | more))
+    return run(program, folder / "meaning.json", **variables)
+
+
+def convolution(count: int = 3, dtype: str = "float16", **fields: Any) -> Convolution:
+    """The meaning of a kernel with so many inputs, 3x3 with padding where no window is given."""
+    fields.setdefault("window", Window((3, 3), pads=(1, 1, 1, 1)))
+    return Convolution((dtype,) * count, (dtype,), **fields)

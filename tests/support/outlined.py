@@ -39,7 +39,11 @@ class Outlined(Kind):
     def find(self, context: Context) -> tuple[list[Region], list[Refusal]]:
         regions: list[Region] = []
         for node in context.graph:
-            found = channels_last.sandwich(node, context.shapes) if node.op_type == "Conv" else "no Conv"
+            found = (
+                channels_last.sandwich(node, context.shapes)
+                if node.op_type in channels_last.CONVOLUTIONS
+                else "no Conv"
+            )
             if isinstance(found, str):
                 continue
             nodes, last = list(found.nodes), found.y

@@ -100,7 +100,14 @@ def unsized_conv(b: Building, m: Map, others: list[Map]) -> Map:
 
 def transposed(b: Building, m: Map, others: list[Map]) -> Map:
     n, c, h, w = m.dims
-    return b.add((n, 3, 2 * h, 2 * w), "ConvTranspose", [m.name, b.normal(c, 3, 2, 2)], strides=[2, 2])
+    group = b.pick(1, 1, c)
+    k, stride = (b.pick(1, 2, 3), b.pick(1, 2, 3)), (b.pick(1, 2), b.pick(1, 2, 3))
+    pads = [b.draw(st.integers(0, min(1, k[i % 2] - 1))) for i in range(4)]
+    added = [b.draw(st.integers(0, s - 1)) for s in stride]
+    sizes = [(e - 1) * stride[i] + k[i] + added[i] - pads[i] - pads[i + 2] for i, e in enumerate((h, w))]
+    inputs = [m.name, b.normal(c, 2, *k)] + ([b.normal(2 * group)] if b.pick(True, False) else [])
+    attributes: dict[str, Any] = {"strides": stride, "pads": pads, "output_padding": added, "group": group}
+    return b.add((n, 2 * group, sizes[0], sizes[1]), "ConvTranspose", inputs, **attributes)
 
 
 def pool(b: Building, m: Map, others: list[Map]) -> Map:

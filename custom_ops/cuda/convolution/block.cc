@@ -20,8 +20,12 @@ class Tensors {
   }
 
   ConvolutionPointers Of(const BlockStep& step) const {
-    return {At(step.x), data_[step.w], step.bias ? data_[*step.bias] : nullptr,
-            step.residual ? At(*step.residual) : nullptr, At(step.y)};
+    return {At(step.x),
+            data_[step.w],
+            step.bias ? data_[*step.bias] : nullptr,
+            step.residual ? At(*step.residual) : nullptr,
+            nullptr,
+            At(step.y)};
   }
 
  private:

@@ -42,7 +42,10 @@ bool Complete(void* library, Api* api) {
          ONNXOPT_LOAD(cudnnCreateTensorDescriptor) && ONNXOPT_LOAD(cudnnDestroyTensorDescriptor) &&
          ONNXOPT_LOAD(cudnnSetTensor4dDescriptorEx) && ONNXOPT_LOAD(cudnnAddTensor) &&
          ONNXOPT_LOAD(cudnnCreateActivationDescriptor) && ONNXOPT_LOAD(cudnnDestroyActivationDescriptor) &&
-         ONNXOPT_LOAD(cudnnSetActivationDescriptor) && ONNXOPT_LOAD(cudnnActivationForward);
+         ONNXOPT_LOAD(cudnnSetActivationDescriptor) && ONNXOPT_LOAD(cudnnActivationForward) &&
+         ONNXOPT_LOAD(cudnnSetTensor) && ONNXOPT_LOAD(cudnnCreateOpTensorDescriptor) &&
+         ONNXOPT_LOAD(cudnnDestroyOpTensorDescriptor) && ONNXOPT_LOAD(cudnnSetOpTensorDescriptor) &&
+         ONNXOPT_LOAD(cudnnOpTensor);
 #undef ONNXOPT_LOAD
 }
 

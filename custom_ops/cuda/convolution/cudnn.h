@@ -16,6 +16,7 @@ using Handle = struct CudnnHandleTag*;
 using BackendDescriptor = void*;
 using TensorDescriptor = struct TensorTag*;          // cudnnTensorDescriptor_t, of the older API
 using ActivationDescriptor = struct ActivationTag*;  // cudnnActivationDescriptor_t
+using OpTensorDescriptor = struct OpTensorTag*;      // cudnnOpTensorDescriptor_t
 
 constexpr Status kSuccess = 0;
 
@@ -33,6 +34,7 @@ constexpr int kEngineHeuristic = 4;
 constexpr int kExecutionPlan = 5;
 constexpr int kKnobChoice = 7;
 constexpr int kConvolutionForward = 10;
+constexpr int kConvolutionBackwardData = 12;
 constexpr int kPointwiseOperation = 13;
 constexpr int kOperationGraph = 15;
 constexpr int kVariantPack = 16;
@@ -54,12 +56,15 @@ enum class Type : int {
   kPointwiseMode = 14,
   kDescriptor = 15,
   kBehaviorNote = 19,
+  kChar = 24,
 };
 
 // cudnnBackendAttributeName_t
 enum class Name : int {
   kPointwiseMode = 0,
   kPointwisePrecision = 1,
+  kPointwiseReluUpperClip = 4,
+  kPointwiseReluSlope = 5,
   kPointwiseSwishBeta = 8,
   kConvolutionPrecision = 100,
   kConvolutionMode = 101,
@@ -76,6 +81,7 @@ enum class Name : int {
   kPlanHandle = 400,
   kPlanConfig = 401,
   kPlanWorkspace = 402,
+  kPlanJson = 405,
   kKnobType = 600,
   kKnobValue = 601,
   kForwardAlpha = 700,
@@ -84,6 +90,12 @@ enum class Name : int {
   kForwardW = 703,
   kForwardX = 704,
   kForwardY = 705,
+  kBackwardAlpha = 706,
+  kBackwardBeta = 707,
+  kBackwardConvolution = 708,
+  kBackwardW = 709,
+  kBackwardDx = 710,
+  kBackwardDy = 711,
   kOperationPointwise = 750,
   kOperationX = 751,
   kOperationB = 752,
@@ -96,6 +108,7 @@ enum class Name : int {
   kTensorStrides = 903,
   kTensorId = 906,
   kTensorIsVirtual = 907,
+  kTensorIsByValue = 908,
   kPackIds = 1000,
   kPackPointers = 1001,
   kPackWorkspace = 1003,
@@ -111,6 +124,8 @@ constexpr int kModeFallback = 2;
 constexpr int kModeA = 3;
 // cudnnPointwiseMode_t
 constexpr int kAdd = 0;
+constexpr int kMultiply = 1;
+constexpr int kMinimum = 2;
 constexpr int kRelu = 100;
 constexpr int kSwish = 106;
 // cudnnBackendNumericalNote_t
@@ -122,8 +137,10 @@ constexpr int kIsNotDeterministic = 4;
 constexpr int kCompilesAtRunTime = 0;
 // cudnnActivationMode_t
 constexpr int kActivationRelu = 1;
+constexpr int kActivationClippedRelu = 3;
 constexpr int kActivationSwish = 6;
-constexpr int kPropagatesNan = 1;  // cudnnNanPropagation_t
+constexpr int kOpTensorMultiply = 1;  // cudnnOpTensorOp_t
+constexpr int kPropagatesNan = 1;     // cudnnNanPropagation_t
 
 struct Api {
   std::size_t (*cudnnGetVersion)();
@@ -152,6 +169,14 @@ struct Api {
   Status (*cudnnActivationForward)(Handle handle, ActivationDescriptor activation, const void* alpha,
                                    TensorDescriptor x_tensor, const void* x, const void* beta,
                                    TensorDescriptor y_tensor, void* y);
+
+  Status (*cudnnSetTensor)(Handle handle, TensorDescriptor y_tensor, void* y, const void* value);
+  Status (*cudnnCreateOpTensorDescriptor)(OpTensorDescriptor* op);
+  Status (*cudnnDestroyOpTensorDescriptor)(OpTensorDescriptor op);
+  Status (*cudnnSetOpTensorDescriptor)(OpTensorDescriptor op, int mode, int dtype, int nan);
+  Status (*cudnnOpTensor)(Handle handle, OpTensorDescriptor op, const void* alpha1, TensorDescriptor a_tensor,
+                          const void* a, const void* alpha2, TensorDescriptor b_tensor, const void* b, const void* beta,
+                          TensorDescriptor c_tensor, void* c);
 
   // Throws Refused "<what>: <name of the status>" where `status` is an error.
   void Check(Status status, const std::string& what) const;

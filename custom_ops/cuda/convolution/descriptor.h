@@ -1,6 +1,7 @@
 // A descriptor of cuDNN's backend API: an object with attributes, which are set before it is finalized.
 #pragma once
 
+#include <string>
 #include <type_traits>
 #include <utility>
 #include <vector>
@@ -66,12 +67,26 @@ class Descriptor {
   }
 
   // How many values an attribute has.
-  std::size_t Count(Name name) const {
+  std::size_t Count(Name name, Type type = Type::kDescriptor) const {
     std::int64_t count = 0;
-    const Status status = api_->cudnnBackendGetAttribute(raw_, static_cast<int>(name),
-                                                         static_cast<int>(Type::kDescriptor), 0, &count, nullptr);
+    const Status status =
+        api_->cudnnBackendGetAttribute(raw_, static_cast<int>(name), static_cast<int>(type), 0, &count, nullptr);
     api_->Check(status, "cuDNN does not count attribute " + std::to_string(static_cast<int>(name)));
     return static_cast<std::size_t>(count);
+  }
+
+  std::string Text(Name name) const {
+    std::string text(Count(name, Type::kChar), '\0');
+    std::int64_t count = 0;
+    const Status status = api_->cudnnBackendGetAttribute(raw_, static_cast<int>(name), static_cast<int>(Type::kChar),
+                                                         static_cast<std::int64_t>(text.size()), &count, text.data());
+    api_->Check(status, "cuDNN does not tell attribute " + std::to_string(static_cast<int>(name)));
+    return text;
+  }
+  void SetText(Name name, const std::string& text) {
+    api_->Check(api_->cudnnBackendSetAttribute(raw_, static_cast<int>(name), static_cast<int>(Type::kChar),
+                                               static_cast<std::int64_t>(text.size()), text.data()),
+                "cuDNN takes no attribute " + std::to_string(static_cast<int>(name)));
   }
 
   // Up to `most` descriptors of a kind that this one holds or makes.

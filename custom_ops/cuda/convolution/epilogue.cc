@@ -46,10 +46,11 @@ class Tensor {
 
 class ActivationOf {
  public:
-  ActivationOf(const cudnn::Api& api, ConvolutionActivation activation) : api_(api) {
+  // limit: the upper bound of a clipped ReLU.
+  ActivationOf(const cudnn::Api& api, int mode, float limit = 0) : api_(api) {
     api.Check(api.cudnnCreateActivationDescriptor(&raw_), "cuDNN makes no activation");
-    const int mode = activation == ConvolutionActivation::kSilu ? cudnn::kActivationSwish : cudnn::kActivationRelu;
-    const cudnn::Status status = api.cudnnSetActivationDescriptor(raw_, mode, cudnn::kPropagatesNan, 0);
+    const cudnn::Status status =
+        api.cudnnSetActivationDescriptor(raw_, mode, cudnn::kPropagatesNan, static_cast<double>(limit));
     if (status != cudnn::kSuccess) api.cudnnDestroyActivationDescriptor(raw_);
     api.Check(status, "cuDNN does not take an activation");
   }
@@ -57,17 +58,115 @@ class ActivationOf {
   ActivationOf& operator=(const ActivationOf&) = delete;
   ~ActivationOf() { api_.cudnnDestroyActivationDescriptor(raw_); }
 
-  cudnn::ActivationDescriptor raw() const { return raw_; }
+  // data = scale * activation(data) + kept * data
+  void Run(cudnn::Handle handle, const Tensor& tensor, void* data, float scale = kOne, float kept = kZero) const {
+    Run(handle, tensor, data, data, scale, kept);
+  }
+  // to = scale * activation(from) + kept * to
+  void Run(cudnn::Handle handle, const Tensor& tensor, const void* from, void* to, float scale, float kept) const {
+    const cudnn::Status status =
+        api_.cudnnActivationForward(handle, raw_, &scale, tensor.raw(), from, &kept, tensor.raw(), to);
+    api_.Check(status, "cuDNN does not activate the result of a convolution");
+  }
 
  private:
   const cudnn::Api& api_;
   cudnn::ActivationDescriptor raw_ = nullptr;
 };
 
+class Product {
+ public:
+  explicit Product(const cudnn::Api& api) : api_(api) {
+    api.Check(api.cudnnCreateOpTensorDescriptor(&raw_), "cuDNN makes no product");
+    const cudnn::Status status =
+        api.cudnnSetOpTensorDescriptor(raw_, cudnn::kOpTensorMultiply, cudnn::kFloat, cudnn::kPropagatesNan);
+    if (status != cudnn::kSuccess) api.cudnnDestroyOpTensorDescriptor(raw_);
+    api.Check(status, "cuDNN does not take a product");
+  }
+  Product(const Product&) = delete;
+  Product& operator=(const Product&) = delete;
+  ~Product() { api_.cudnnDestroyOpTensorDescriptor(raw_); }
+
+  // data = data * factor, element by element. factors: of the factor, which may be broadcast.
+  void Run(cudnn::Handle handle, const Tensor& tensor, void* data, const Tensor& factors, const void* factor) const {
+    const cudnn::Status status = api_.cudnnOpTensor(handle, raw_, &kOne, tensor.raw(), data, &kOne, factors.raw(),
+                                                    factor, &kZero, tensor.raw(), data);
+    api_.Check(status, "cuDNN does not multiply the result of a convolution");
+  }
+
+ private:
+  const cudnn::Api& api_;
+  cudnn::OpTensorDescriptor raw_ = nullptr;
+};
+
+// gate = clip(y / 6 + 1 / 2) to 0 to 1; y = y * gate
+void RunHardSwish(const cudnn::Api& api, cudnn::Handle handle, Dtype dtype, const Tensor& tensor, void* y, void* gate) {
+  constexpr std::uint16_t kFloat16Half = 0x3800;
+  constexpr std::uint16_t kBfloat16Half = 0x3F00;
+  constexpr float kHalf = 0.5F;
+  constexpr float kSixth = 1.0F / 6;
+  const void* half = &kHalf;
+  if (dtype == Dtype::kFloat16) half = &kFloat16Half;
+  if (dtype == Dtype::kBfloat16) half = &kBfloat16Half;
+  api.Check(api.cudnnSetTensor(handle, tensor.raw(), gate, half), "cuDNN does not set a tensor");
+  api.Check(api.cudnnAddTensor(handle, &kSixth, tensor.raw(), y, &kOne, tensor.raw(), gate),
+            "cuDNN does not scale the result of a convolution");
+  ActivationOf(api, cudnn::kActivationClippedRelu, kOne).Run(handle, tensor, gate);
+  Product(api).Run(handle, tensor, y, tensor, gate);
+}
+
+// below = y - relu(y), times the slope of its channel; y = relu(y) + below
+void RunPrelu(const cudnn::Api& api, cudnn::Handle handle, const Tensor& tensor, const Tensor& slopes, void* y,
+              const void* slope, void* below) {
+  constexpr float kMinusOne = -1;
+  const auto add = [&](const void* what, void* to) {
+    api.Check(api.cudnnAddTensor(handle, &kOne, tensor.raw(), what, &kOne, tensor.raw(), to),
+              "cuDNN does not add to the result of a convolution");
+  };
+  const ActivationOf relu(api, cudnn::kActivationRelu);
+  relu.Run(handle, tensor, y, below, kMinusOne, kZero);
+  add(y, below);
+  Product(api).Run(handle, tensor, below, slopes, slope);
+  relu.Run(handle, tensor, y);
+  add(below, y);
+}
+
+void Activate(const cudnn::Api& api, cudnn::Handle handle, const ConvolutionProblem& problem, const Tensor& tensor,
+              const ConvolutionPointers& at, void* scratch) {
+  const Convolution& convolution = problem.convolution;
+  void* const y = at.y;
+  const float value = convolution.activation_value;
+  switch (convolution.activation) {
+    case ConvolutionActivation::kNone:
+      return;
+    case ConvolutionActivation::kRelu:
+      return ActivationOf(api, cudnn::kActivationRelu).Run(handle, tensor, y);
+    case ConvolutionActivation::kSilu:
+      return ActivationOf(api, cudnn::kActivationSwish).Run(handle, tensor, y);
+    case ConvolutionActivation::kClip:
+      return ActivationOf(api, cudnn::kActivationClippedRelu, value).Run(handle, tensor, y);
+    case ConvolutionActivation::kLeakyRelu:
+      return ActivationOf(api, cudnn::kActivationRelu).Run(handle, tensor, y, kOne - value, value);
+    case ConvolutionActivation::kHardSwish:
+      return RunHardSwish(api, handle, convolution.dtype, tensor, y, scratch);
+    case ConvolutionActivation::kPrelu:
+      return RunPrelu(api, handle, tensor, Tensor(api, convolution.dtype, 1, 1, 1, problem.sizes.k, problem.sizes.k), y,
+                      at.slope, scratch);
+  }
+}
+
 }  // namespace
 
+std::int64_t EpilogueScratch(const ConvolutionProblem& problem) {
+  const ConvolutionActivation activation = problem.convolution.activation;
+  if (activation != ConvolutionActivation::kHardSwish && activation != ConvolutionActivation::kPrelu) return 0;
+  // The scratch lies as the result does, which may have other channels between its pixels.
+  const ConvolutionSizes& s = problem.sizes;
+  return s.n * s.output_h * s.output_w * s.y_pixel * static_cast<std::int64_t>(Size(problem.convolution.dtype));
+}
+
 void RunEpilogue(const cudnn::Api& api, cudnn::Handle handle, const ConvolutionProblem& problem,
-                 const ConvolutionPointers& at) {
+                 const ConvolutionPointers& at, void* scratch) {
   const Convolution& convolution = problem.convolution;
   const ConvolutionSizes& s = problem.sizes;
   const Tensor y(api, convolution.dtype, s.n, s.output_h, s.output_w, s.k, s.y_pixel);
@@ -80,12 +179,7 @@ void RunEpilogue(const cudnn::Api& api, cudnn::Handle handle, const ConvolutionP
   };
   if (at.bias != nullptr) add(Tensor(api, convolution.dtype, 1, 1, 1, s.k, s.k), at.bias);
   if (at.residual != nullptr && !convolution.residual_last) add_residual();
-  if (convolution.activation != ConvolutionActivation::kNone) {
-    const ActivationOf activation(api, convolution.activation);
-    const cudnn::Status status =
-        api.cudnnActivationForward(handle, activation.raw(), &kOne, y.raw(), at.y, &kZero, y.raw(), at.y);
-    api.Check(status, "cuDNN does not activate the result of a convolution");
-  }
+  Activate(api, handle, problem, y, at, scratch);
   if (at.residual != nullptr && convolution.residual_last) add_residual();
 }
 

@@ -6,10 +6,13 @@
 
 namespace onnxopt::cuda {
 
+// Bytes that RunEpilogue needs.
+std::int64_t EpilogueScratch(const ConvolutionProblem& problem);
+
 // y = y + bias, + residual and the activation in the order of the problem, in place. Every step rounds to storage, as
 // separate operators would.
 void RunEpilogue(const cudnn::Api& api, cudnn::Handle handle, const ConvolutionProblem& problem,
-                 const ConvolutionPointers& at);
+                 const ConvolutionPointers& at, void* scratch);
 
 // Pixels [n, h, w] of c elements.
 struct Pixels {

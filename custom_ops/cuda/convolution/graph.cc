@@ -1,6 +1,8 @@
 #include "cuda/convolution/graph.h"
 
 #include <algorithm>
+#include <array>
+#include <cstdio>
 
 namespace onnxopt::cuda {
 namespace {
@@ -10,6 +12,7 @@ using cudnn::Name;
 using cudnn::Type;
 
 constexpr std::int64_t kFirstVirtual = 100;  // of the numbers of tensors that stay inside
+constexpr std::int64_t kFirstScalar = 200;
 
 int DataType(Dtype dtype) {
   if (dtype == Dtype::kFloat16) return cudnn::kHalf;
@@ -36,10 +39,10 @@ class Builder {
   ConvolutionGraph Build(cudnn::Handle handle) {
     const Convolution& convolution = problem_.convolution;
     // Sums commute, and cuDNN has precompiled engines for this order alone.
-    if (convolution.residual && !convolution.residual_last) steps_.push_back(Step::kResidual);
-    if (convolution.bias) steps_.push_back(Step::kBias);
-    if (convolution.activation != ConvolutionActivation::kNone) steps_.push_back(Step::kActivation);
-    if (convolution.residual && convolution.residual_last) steps_.push_back(Step::kResidual);
+    if (convolution.residual && !convolution.residual_last) steps_.push_back({cudnn::kAdd, Second::kResidual});
+    if (convolution.bias) steps_.push_back({cudnn::kAdd, Second::kBias});
+    PlanActivation();
+    if (convolution.residual && convolution.residual_last) steps_.push_back({cudnn::kAdd, Second::kResidual});
     AddConvolution();
     for (std::size_t k = 0; k < steps_.size(); ++k) AddStep(k);
     Descriptor graph(api_, cudnn::kOperationGraph);
@@ -49,11 +52,51 @@ class Builder {
     for (const std::size_t at : operations_) raw.push_back(parts_[at].raw());
     graph.Set(Name::kGraphOperations, Type::kDescriptor, raw);
     graph.Finalize("cuDNN does not take the graph of a convolution");
-    return {std::move(parts_), std::move(graph)};
+    return {std::move(parts_), std::move(graph), std::move(scalars_)};
   }
 
  private:
-  enum class Step : std::uint8_t { kBias, kResidual, kActivation };
+  enum class Second : std::uint8_t { kNone, kBias, kResidual, kScalar, kEarlier, kSlope };
+
+  // A pointwise operation on what the step before it writes.
+  struct Step {
+    int mode;
+    Second second = Second::kNone;
+    float number = 0;                       // the slope or upper bound of a ReLU, or the scalar
+    Name attribute = Name::kPointwiseMode;  // that number states, where it is not the scalar
+    std::size_t earlier = 0;                // the step before which an operand is computed
+    bool of_earlier = false;                // the first operand is, else it is what the step before writes
+  };
+
+  // The steps of the activation. cuDNN offers a bounded ReLU that ends a graph to engines that are slow; a minimum
+  // behind a plain one is another graph.
+  void PlanActivation() {
+    const float value = problem_.convolution.activation_value;
+    const std::size_t before = steps_.size();
+    switch (problem_.convolution.activation) {
+      case ConvolutionActivation::kNone:
+        return;
+      case ConvolutionActivation::kPrelu:
+        steps_.push_back({cudnn::kRelu});
+        steps_.push_back({cudnn::kMinimum, Second::kScalar, 0, Name::kPointwiseMode, before, true});
+        steps_.push_back({cudnn::kMultiply, Second::kSlope});
+        return steps_.push_back({cudnn::kAdd, Second::kEarlier, 0, Name::kPointwiseMode, before + 1});
+      case ConvolutionActivation::kRelu:
+        return steps_.push_back({cudnn::kRelu});
+      case ConvolutionActivation::kSilu:
+        return steps_.push_back({cudnn::kSwish, Second::kNone, 1, Name::kPointwiseSwishBeta});
+      case ConvolutionActivation::kClip:
+        steps_.push_back({cudnn::kRelu});
+        return steps_.push_back({cudnn::kMinimum, Second::kScalar, value});
+      case ConvolutionActivation::kLeakyRelu:
+        return steps_.push_back({cudnn::kRelu, Second::kNone, value, Name::kPointwiseReluSlope});
+      case ConvolutionActivation::kHardSwish:
+        steps_.push_back({cudnn::kMultiply, Second::kScalar, 1.0F / 6});
+        steps_.push_back({cudnn::kAdd, Second::kScalar, 0.5F});
+        steps_.push_back({cudnn::kRelu, Second::kNone, 1, Name::kPointwiseReluUpperClip});
+        return steps_.push_back({cudnn::kMultiply, Second::kEarlier, 0, Name::kPointwiseMode, before});
+    }
+  }
 
   std::size_t Keep(Descriptor descriptor) {
     parts_.push_back(std::move(descriptor));
@@ -69,6 +112,19 @@ class Builder {
     tensor.Set(Name::kTensorAlignment, Type::kInt64, problem_.alignment);
     tensor.Set(Name::kTensorIsVirtual, Type::kBoolean, is_virtual);
     tensor.Finalize("cuDNN does not take a tensor of a convolution");
+    return Keep(std::move(tensor));
+  }
+  std::size_t AddScalar(float value) {
+    const std::int64_t id = kFirstScalar + static_cast<std::int64_t>(scalars_.size());
+    scalars_.push_back({id, value});
+    Descriptor tensor(api_, cudnn::kTensor);
+    tensor.Set(Name::kTensorDataType, Type::kDataType, cudnn::kFloat);
+    tensor.Set(Name::kTensorDims, Type::kInt64, std::vector<std::int64_t>{1, 1, 1, 1});
+    tensor.Set(Name::kTensorStrides, Type::kInt64, std::vector<std::int64_t>{1, 1, 1, 1});
+    tensor.Set(Name::kTensorId, Type::kInt64, id);
+    tensor.Set(Name::kTensorAlignment, Type::kInt64, static_cast<std::int64_t>(sizeof(float)));
+    tensor.Set(Name::kTensorIsByValue, Type::kBoolean, true);
+    tensor.Finalize("cuDNN does not take a number of a convolution");
     return Keep(std::move(tensor));
   }
   std::size_t AddTensor(Operand operand, const Dims& dims) {
@@ -102,42 +158,50 @@ class Builder {
     convolution.Finalize("cuDNN does not take the window of a convolution");
     const std::size_t x = AddTensor(Operand::kX, {sizes.n, sizes.c, sizes.h, sizes.w, sizes.x_pixel});
     // The number of groups follows from the channels of x and w.
-    const std::size_t w = AddTensor(Operand::kW, {sizes.k, sizes.c / problem_.convolution.group, sizes.r, sizes.s});
+    const std::int64_t group = problem_.convolution.group;
+    const bool transposed = problem_.convolution.transposed;
+    const Dims dims = transposed ? Dims{sizes.c, sizes.k / group, sizes.r, sizes.s}
+                                 : Dims{sizes.k, sizes.c / group, sizes.r, sizes.s};
+    const std::size_t w = AddTensor(Operand::kW, dims);
     at_ = Before(0);
-    Descriptor operation(api_, cudnn::kConvolutionForward);
-    operation.Set(Name::kForwardX, parts_[x]);
-    operation.Set(Name::kForwardW, parts_[w]);
-    operation.Set(Name::kForwardY, parts_[at_]);
-    operation.Set(Name::kForwardConvolution, convolution);
-    operation.Set(Name::kForwardAlpha, Type::kFloat, 1.0F);
-    operation.Set(Name::kForwardBeta, Type::kFloat, 0.0F);
+    results_.push_back(at_);
+    Descriptor operation(api_, transposed ? cudnn::kConvolutionBackwardData : cudnn::kConvolutionForward);
+    operation.Set(transposed ? Name::kBackwardDy : Name::kForwardX, parts_[x]);
+    operation.Set(transposed ? Name::kBackwardW : Name::kForwardW, parts_[w]);
+    operation.Set(transposed ? Name::kBackwardDx : Name::kForwardY, parts_[at_]);
+    operation.Set(transposed ? Name::kBackwardConvolution : Name::kForwardConvolution, convolution);
+    operation.Set(transposed ? Name::kBackwardAlpha : Name::kForwardAlpha, Type::kFloat, 1.0F);
+    operation.Set(transposed ? Name::kBackwardBeta : Name::kForwardBeta, Type::kFloat, 0.0F);
     operation.Finalize("cuDNN does not take a convolution");
     Keep(std::move(convolution));
     operations_.push_back(Keep(std::move(operation)));
   }
 
   void AddStep(std::size_t step) {
-    const bool swish = problem_.convolution.activation == ConvolutionActivation::kSilu;
+    const Step& of = steps_[step];
     Descriptor pointwise(api_, cudnn::kPointwise);
-    const int mode = steps_[step] != Step::kActivation ? cudnn::kAdd : swish ? cudnn::kSwish : cudnn::kRelu;
-    pointwise.Set(Name::kPointwiseMode, Type::kPointwiseMode, mode);
+    pointwise.Set(Name::kPointwiseMode, Type::kPointwiseMode, of.mode);
     pointwise.Set(Name::kPointwisePrecision, Type::kDataType, cudnn::kFloat);
-    if (mode == cudnn::kSwish) pointwise.Set(Name::kPointwiseSwishBeta, Type::kDouble, 1.0);
+    if (of.attribute != Name::kPointwiseMode) pointwise.Set(of.attribute, Type::kDouble, double{of.number});
     pointwise.Finalize("cuDNN does not take a step behind a convolution");
     const std::size_t to = Before(step + 1);
     Descriptor operation(api_, cudnn::kPointwiseOperation);
     operation.Set(Name::kOperationPointwise, pointwise);
-    operation.Set(Name::kOperationX, parts_[at_]);
-    if (steps_[step] == Step::kBias) {
-      operation.Set(Name::kOperationB, parts_[AddTensor(Operand::kBias, {1, problem_.sizes.k, 1, 1})]);
-    } else if (steps_[step] == Step::kResidual) {
-      operation.Set(Name::kOperationB, parts_[AddTensor(Operand::kResidual, Output(problem_.sizes.residual_pixel))]);
-    }
+    operation.Set(Name::kOperationX, parts_[of.of_earlier ? results_[of.earlier] : at_]);
+    if (of.second != Second::kNone) operation.Set(Name::kOperationB, parts_[SecondOf(of)]);
     operation.Set(Name::kOperationY, parts_[to]);
     operation.Finalize("cuDNN does not take a step behind a convolution");
     Keep(std::move(pointwise));
     operations_.push_back(Keep(std::move(operation)));
     at_ = to;
+    results_.push_back(at_);
+  }
+
+  std::size_t SecondOf(const Step& step) {
+    if (step.second == Second::kBias) return AddTensor(Operand::kBias, {1, problem_.sizes.k, 1, 1});
+    if (step.second == Second::kSlope) return AddTensor(Operand::kSlope, {1, problem_.sizes.k, 1, 1});
+    if (step.second == Second::kResidual) return AddTensor(Operand::kResidual, Output(problem_.sizes.residual_pixel));
+    return step.second == Second::kScalar ? AddScalar(step.number) : results_[step.earlier];
   }
 
   const cudnn::Api& api_;
@@ -146,8 +210,33 @@ class Builder {
   std::vector<Step> steps_;
   std::vector<Descriptor> parts_;
   std::vector<std::size_t> operations_;
+  std::vector<std::size_t> results_;  // tensors: of the convolution, and of each step
+  std::vector<Scalar> scalars_;
   std::size_t at_ = 0;  // the tensor that the last operation writes
 };
+
+// The activation, after a space; "" for none.
+std::string Text(const Convolution& convolution) {
+  std::array<char, 32> value{};  // enough for %.9g, which tells all floats apart
+  std::snprintf(value.data(), value.size(), " %.9g", static_cast<double>(convolution.activation_value));
+  switch (convolution.activation) {
+    case ConvolutionActivation::kNone:
+      return "";
+    case ConvolutionActivation::kRelu:
+      return " relu";
+    case ConvolutionActivation::kSilu:
+      return " silu";
+    case ConvolutionActivation::kClip:
+      return std::string(" clip") + value.data();
+    case ConvolutionActivation::kLeakyRelu:
+      return std::string(" leaky_relu") + value.data();
+    case ConvolutionActivation::kHardSwish:
+      return " hardswish";
+    case ConvolutionActivation::kPrelu:
+      return " prelu";
+  }
+  return "";
+}
 
 std::string Times(std::initializer_list<std::int64_t> numbers) {
   std::string text;
@@ -163,7 +252,16 @@ ConvolutionProblem ConvolutionProblem::Bare() const {
   bare.convolution.residual.reset();
   bare.convolution.residual_last = false;
   bare.convolution.activation = ConvolutionActivation::kNone;
+  bare.convolution.activation_value = 0;
+  bare.convolution.slope.reset();
   return bare;
+}
+
+bool ConvolutionProblem::Compiles() const {
+  const ConvolutionActivation activation = convolution.activation;
+  if (convolution.transposed)
+    return convolution.bias || convolution.residual || activation != ConvolutionActivation::kNone;
+  return activation != ConvolutionActivation::kNone && activation != ConvolutionActivation::kRelu;
 }
 
 ConvolutionProblem ConvolutionProblem::Packed() const {
@@ -177,7 +275,9 @@ std::string ConvolutionProblem::Describe() const {
   const Window& window = convolution.window;
   std::string text{Row(convolution.dtype).name};
   text += " x " + Times({sizes.n, sizes.h, sizes.w, sizes.c});
-  text += " w " + Times({sizes.k, sizes.r, sizes.s, sizes.c / convolution.group});
+  const std::int64_t group = convolution.group;
+  text += " w " + (convolution.transposed ? Times({sizes.c, sizes.r, sizes.s, sizes.k / group}) + " transposed"
+                                          : Times({sizes.k, sizes.r, sizes.s, sizes.c / group}));
   text += " y " + Times({sizes.output_h, sizes.output_w});
   if (window.strides[0] != 1 || window.strides[1] != 1)
     text += " strides " + Times({window.strides[0], window.strides[1]});
@@ -189,8 +289,7 @@ std::string ConvolutionProblem::Describe() const {
   if (convolution.group != 1) text += " groups " + std::to_string(convolution.group);
   if (convolution.residual && !convolution.residual_last) text += " residual";
   if (convolution.bias) text += " bias";
-  if (convolution.activation == ConvolutionActivation::kRelu) text += " relu";
-  if (convolution.activation == ConvolutionActivation::kSilu) text += " silu";
+  text += Text(convolution);
   if (convolution.residual && convolution.residual_last) text += " residual";
   if (sizes.x_pixel != sizes.c) text += " x in " + std::to_string(sizes.x_pixel);
   if (convolution.residual && sizes.residual_pixel != sizes.k) {

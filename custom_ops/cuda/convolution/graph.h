@@ -29,15 +29,24 @@ struct ConvolutionProblem {
   ConvolutionProblem Packed() const;
   // The same without bias, residual and activation.
   ConvolutionProblem Bare() const;
+  // Whether cuDNN has no kernel ready for it, as far as is known, and compiles one.
+  bool Compiles() const;
 };
 
 // What the tensors of a graph are called.
-enum class Operand : std::int64_t { kX = 1, kW = 2, kY = 3, kBias = 4, kResidual = 5 };
+enum class Operand : std::int64_t { kX = 1, kW = 2, kY = 3, kBias = 4, kResidual = 5, kSlope = 6 };
+
+// A tensor of one number, which lies in host memory.
+struct Scalar {
+  std::int64_t id;
+  float value;
+};
 
 // The finalized graph. Its operations live as long as it does.
 struct ConvolutionGraph {
   std::vector<cudnn::Descriptor> parts;
   cudnn::Descriptor graph;
+  std::vector<Scalar> scalars;
 };
 
 // Throws cudnn::Refused where cuDNN does not take it.

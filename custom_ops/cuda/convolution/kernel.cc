@@ -42,9 +42,12 @@ void ConvolutionCudaKernel::Compute(OrtKernelContext* ort_context) const {
   const Shape output = problem.sizes.output();
   void* const y = OutputTensor(ort_context, 0, output);
   if (y == nullptr || output.count() == 0) return;
-  const ConvolutionPointers at{inputs[convolution_.x], inputs[convolution_.w],
+  const ConvolutionPointers at{inputs[convolution_.x],
+                               inputs[convolution_.w],
                                convolution_.bias ? inputs[*convolution_.bias] : nullptr,
-                               convolution_.residual ? inputs[*convolution_.residual] : nullptr, y};
+                               convolution_.residual ? inputs[*convolution_.residual] : nullptr,
+                               convolution_.slope ? inputs[*convolution_.slope] : nullptr,
+                               y};
   problem.tf32 = convolution_.dtype == Dtype::kFloat32 && UsesTf32(ort_context);
   const auto [stream, context] = EnterStream(driver_, ort_context);
   int capturing = 0;

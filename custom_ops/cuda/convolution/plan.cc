@@ -83,6 +83,11 @@ void EnginePlan::Execute(cudnn::Handle handle, const ConvolutionPointers& at, vo
   add(Operand::kY, at.y);
   add(Operand::kBias, at.bias);
   add(Operand::kResidual, at.residual);
+  add(Operand::kSlope, at.slope);
+  for (const Scalar& scalar : graph_->scalars) {
+    ids.push_back(scalar.id);
+    pointers.push_back(const_cast<float*>(&scalar.value));
+  }
   Descriptor pack(*api_, cudnn::kVariantPack);
   pack.Set(Name::kPackIds, Type::kInt64, ids);
   pack.Set(Name::kPackPointers, Type::kPointer, pointers);
@@ -92,15 +97,24 @@ void EnginePlan::Execute(cudnn::Handle handle, const ConvolutionPointers& at, vo
 }
 
 std::optional<EngineChoice> EnginePlan::Choice() const {
+  if (!config_) return std::nullopt;
   try {
     EngineChoice choice;
-    choice.engine = EngineOf(config_).Number(Name::kEngineIndex);
-    for (const Descriptor& knob : config_.Descriptors(Name::kConfigKnobChoices, cudnn::kKnobChoice, kMostKnobs)) {
+    choice.engine = EngineOf(*config_).Number(Name::kEngineIndex);
+    for (const Descriptor& knob : config_->Descriptors(Name::kConfigKnobChoices, cudnn::kKnobChoice, kMostKnobs)) {
       const std::int64_t type = knob.Number(Name::kKnobType, Type::kKnobType);
       choice.knobs.emplace_back(type, knob.Number(Name::kKnobValue));
     }
     std::sort(choice.knobs.begin(), choice.knobs.end());
     return choice;
+  } catch (const cudnn::Refused&) {
+    return std::nullopt;
+  }
+}
+
+std::optional<std::string> EnginePlan::Text() const {
+  try {
+    return plan_.Text(Name::kPlanJson);
   } catch (const cudnn::Refused&) {
     return std::nullopt;
   }
@@ -112,6 +126,8 @@ std::vector<EnginePlan> OfferedPlans(const cudnn::Api& api, cudnn::Handle handle
   try {
     const auto graph = std::make_shared<const ConvolutionGraph>(MakeGraph(api, handle, problem));
     for (const int mode : {cudnn::kModeA, cudnn::kModeFallback}) {
+      // What compiles only as a fallback is slower than a ready kernel and passes over its result.
+      if (mode == cudnn::kModeFallback && problem.Compiles()) break;
       std::vector<Offer> offers = Offers(api, *graph, mode, problem);
       if (preference == Preference::kSoonest) {
         std::stable_partition(offers.begin(), offers.end(), [](const Offer& offer) { return !offer.compiled; });
@@ -131,6 +147,22 @@ std::vector<EnginePlan> OfferedPlans(const cudnn::Api& api, cudnn::Handle handle
     return plans;  // what it built so far counts
   }
   return plans;
+}
+
+std::optional<EnginePlan> KeptPlan(const cudnn::Api& api, cudnn::Handle handle, const ConvolutionProblem& problem,
+                                   const std::string& text) {
+  try {
+    auto graph = std::make_shared<const ConvolutionGraph>(MakeGraph(api, handle, problem));
+    Descriptor plan(api, cudnn::kExecutionPlan);
+    plan.Set(Name::kPlanHandle, Type::kHandle, handle);
+    plan.SetText(Name::kPlanJson, text);
+    plan.Finalize("cuDNN does not take a plan that was kept");
+    EnginePlan made(api, std::move(graph), std::nullopt, std::move(plan), true);
+    if (made.workspace() > static_cast<std::int64_t>(kMostWorkspace)) return std::nullopt;
+    return made;
+  } catch (const cudnn::Refused&) {
+    return std::nullopt;
+  }
 }
 
 std::optional<EnginePlan> RevivedPlan(const cudnn::Api& api, cudnn::Handle handle, const ConvolutionProblem& problem,

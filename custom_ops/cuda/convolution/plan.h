@@ -18,6 +18,7 @@ struct ConvolutionPointers {
   const void* w;
   const void* bias;      // or nullptr
   const void* residual;  // or nullptr
+  const void* slope;     // or nullptr
   void* y;
 };
 
@@ -27,9 +28,9 @@ constexpr std::size_t kMostWorkspace = std::size_t{256} << 20U;
 // One finalized plan. Execute is not thread-safe.
 class EnginePlan {
  public:
-  // graph, config: what the plan was made of, which are kept as long as the plan.
-  EnginePlan(const cudnn::Api& api, std::shared_ptr<const ConvolutionGraph> graph, cudnn::Descriptor config,
-             cudnn::Descriptor plan, bool compiled)
+  // graph, config: what the plan was made of, which are kept as long as the plan; a plan that was kept has no config.
+  EnginePlan(const cudnn::Api& api, std::shared_ptr<const ConvolutionGraph> graph,
+             std::optional<cudnn::Descriptor> config, cudnn::Descriptor plan, bool compiled)
       : api_(&api), graph_(std::move(graph)), config_(std::move(config)), plan_(std::move(plan)), compiled_(compiled) {}
 
   // Enqueues the convolution on the handle's stream. workspace: so many bytes as the plan asks for.
@@ -41,13 +42,16 @@ class EnginePlan {
   // What has to be kept to make the plan again. Nothing where cuDNN does not tell.
   std::optional<EngineChoice> Choice() const;
 
+  // The plan with its kernel, for KeptPlan of another process. Nothing where cuDNN does not tell.
+  std::optional<std::string> Text() const;
+
   // Whether cuDNN compiled its kernel, which takes it half a second.
   bool compiled() const { return compiled_; }
 
  private:
   const cudnn::Api* api_;
   std::shared_ptr<const ConvolutionGraph> graph_;
-  cudnn::Descriptor config_;
+  std::optional<cudnn::Descriptor> config_;
   cudnn::Descriptor plan_;
   bool compiled_;
 };
@@ -64,6 +68,11 @@ enum class Preference : std::uint8_t {
 // walked through finalization: cuDNN offers what it then cannot build.
 std::vector<EnginePlan> OfferedPlans(const cudnn::Api& api, cudnn::Handle handle, const ConvolutionProblem& problem,
                                      std::size_t most, Preference preference);
+
+// The plan of another plan's Text(), which the same cuDNN wrote on the same GPU model. It takes milliseconds, also
+// where compiling took a second. Nothing where cuDNN refuses it.
+std::optional<EnginePlan> KeptPlan(const cudnn::Api& api, cudnn::Handle handle, const ConvolutionProblem& problem,
+                                   const std::string& text);
 
 // The plan of a choice that was made before by the same cuDNN on the same GPU model. Nothing where cuDNN refuses it.
 std::optional<EnginePlan> RevivedPlan(const cudnn::Api& api, cudnn::Handle handle, const ConvolutionProblem& problem,

@@ -1,8 +1,10 @@
 #include "cuda/convolution/plans.h"
 
+#include <algorithm>
 #include <map>
 
 #include "cuda/convolution/epilogue.h"
+#include "support/user_cache.h"
 
 namespace onnxopt::cuda {
 namespace {
@@ -51,20 +53,65 @@ std::shared_ptr<Entry> EntryOf(const Key& key) {
   return entry;
 }
 
-std::shared_ptr<const ReadyConvolution> Build(const cudnn::Api& api, cudnn::Handle handle,
-                                              const ConvolutionProblem& problem, const EngineChoice* measured,
-                                              Preference preference) {
+// Plans whose kernels cuDNN compiled, kept for later processes.
+const UserCache& Kept() {
+  static const auto* const kept = new UserCache("plans", "onnxopt cuDNN plan 1");
+  return *kept;
+}
+
+// What a plan is kept by. A measured choice has plans of its own.
+std::string KeyOf(const cudnn::Api& api, const std::string& device, const ConvolutionProblem& problem,
+                  const EngineChoice* measured) {
+  std::string key = device + "; cuDNN " + std::to_string(api.cudnnGetVersion()) + " of CUDA " +
+                    std::to_string(api.cudnnGetCudartVersion()) + "; " + problem.Describe();
+  if (measured == nullptr) return key;
+  key += "; engine " + std::to_string(measured->engine);
+  for (const auto& [type, value] : measured->knobs) key += " " + std::to_string(type) + "=" + std::to_string(value);
+  return key;
+}
+
+// The measured plan, or the first that the heuristic offers. Nothing where there is none.
+std::optional<EnginePlan> Chosen(const cudnn::Api& api, cudnn::Handle handle, const ConvolutionProblem& problem,
+                                 const EngineChoice* measured, Preference preference) {
   if (measured != nullptr) {
     std::optional<EnginePlan> plan = RevivedPlan(api, handle, problem, *measured);
-    if (plan) return std::make_shared<const ReadyConvolution>(problem, std::move(*plan), false, false);
+    if (plan) return plan;
   }
+  std::vector<EnginePlan> plans = OfferedPlans(api, handle, problem, 1, preference);
+  if (plans.empty()) return std::nullopt;
+  return std::move(plans[0]);
+}
+
+// The same, from the user's cache where it has it, and kept there where cuDNN compiled it.
+std::optional<EnginePlan> ChosenOrKept(const cudnn::Api& api, cudnn::Handle handle, const std::string& device,
+                                       const ConvolutionProblem& problem, const EngineChoice* measured,
+                                       Preference preference) {
+  const std::string key = KeyOf(api, device, problem, measured);
+  if (const std::optional<std::string> text = Kept().Read(key)) {
+    std::optional<EnginePlan> plan = KeptPlan(api, handle, problem, *text);
+    if (plan) return plan;
+  }
+  std::optional<EnginePlan> plan = Chosen(api, handle, problem, measured, preference);
+  if (plan && plan->compiled()) {
+    if (const std::optional<std::string> text = plan->Text()) Kept().Write(key, *text);
+  }
+  return plan;
+}
+
+std::shared_ptr<const ReadyConvolution> Build(const cudnn::Api& api, cudnn::Handle handle, const std::string& device,
+                                              const ConvolutionProblem& problem, const EngineChoice* measured,
+                                              Preference preference) {
+  // Where shapes come and go, passes over the result cost less than a kernel that is compiled for each of them.
+  const bool splits = preference == Preference::kSoonest && problem.Compiles() && measured == nullptr;
   for (const bool packed : {false, true}) {
     if (packed && !problem.HasParts()) break;
     const ConvolutionProblem of = packed ? problem.Packed() : problem;
-    std::vector<EnginePlan> plans = OfferedPlans(api, handle, of, 1, preference);
-    if (!plans.empty()) return std::make_shared<const ReadyConvolution>(problem, std::move(plans[0]), false, packed);
-    plans = OfferedPlans(api, handle, of.Bare(), 1, preference);
-    if (!plans.empty()) return std::make_shared<const ReadyConvolution>(problem, std::move(plans[0]), true, packed);
+    if (!splits) {
+      std::optional<EnginePlan> plan = ChosenOrKept(api, handle, device, of, packed ? nullptr : measured, preference);
+      if (plan) return std::make_shared<const ReadyConvolution>(problem, std::move(*plan), false, packed);
+    }
+    std::optional<EnginePlan> plan = ChosenOrKept(api, handle, device, of.Bare(), nullptr, preference);
+    if (plan) return std::make_shared<const ReadyConvolution>(problem, std::move(*plan), true, packed);
   }
   throw Error("cuDNN " + std::to_string(api.cudnnGetVersion()) + " has no plan for the convolution " +
               problem.Describe() +
@@ -83,8 +130,8 @@ void ReadyConvolution::Run(const cudnn::Api& api, cudnn::Handle handle, const Co
 void ReadyConvolution::RunPlan(const cudnn::Api& api, cudnn::Handle handle, const ConvolutionProblem& problem,
                                const ConvolutionPointers& at, void* workspace) const {
   if (!bare_) return plan_.Execute(handle, at, workspace);
-  plan_.Execute(handle, {at.x, at.w, nullptr, nullptr, at.y}, workspace);
-  RunEpilogue(api, handle, problem, at);
+  plan_.Execute(handle, {at.x, at.w, nullptr, nullptr, nullptr, at.y}, workspace);
+  RunEpilogue(api, handle, problem, at, workspace);
 }
 
 void ReadyConvolution::RunPacked(const cudnn::Api& api, cudnn::Handle handle, const ConvolutionPointers& at,
@@ -92,7 +139,8 @@ void ReadyConvolution::RunPacked(const cudnn::Api& api, cudnn::Handle handle, co
   const Copies copies(problem_);
   const ConvolutionSizes& s = problem_.sizes;
   const Dtype dtype = problem_.convolution.dtype;
-  char* const free = static_cast<char*>(workspace) + Aligned(plan_.workspace());
+  const ConvolutionProblem problem = problem_.Packed();
+  char* const free = static_cast<char*>(workspace) + Aligned(PlanWorkspace(problem));
   ConvolutionPointers packed = at;
   if (copies.x > 0) {
     CopyPixels(api, handle, dtype, {s.n, s.h, s.w, s.c}, at.x, s.x_pixel, free, s.c);
@@ -104,17 +152,21 @@ void ReadyConvolution::RunPacked(const cudnn::Api& api, cudnn::Handle handle, co
     packed.residual = free + copies.x;
   }
   if (copies.y > 0) packed.y = free + copies.x + copies.residual;
-  RunPlan(api, handle, problem_.Packed(), packed, workspace);
+  RunPlan(api, handle, problem, packed, workspace);
   if (copies.y > 0) CopyPixels(api, handle, dtype, result, packed.y, s.k, at.y, s.y_pixel);
 }
 
 std::int64_t ReadyConvolution::workspace() const {
-  if (!packed_) return plan_.workspace();
+  if (!packed_) return PlanWorkspace(problem_);
   const Copies copies(problem_);
-  return Aligned(plan_.workspace()) + copies.x + copies.residual + copies.y;
+  return Aligned(PlanWorkspace(problem_.Packed())) + copies.x + copies.residual + copies.y;
 }
 
-std::shared_ptr<const ReadyConvolution> ReadyFor(const cudnn::Api& api, Context context,
+std::int64_t ReadyConvolution::PlanWorkspace(const ConvolutionProblem& problem) const {
+  return std::max(plan_.workspace(), bare_ ? EpilogueScratch(problem) : 0);
+}
+
+std::shared_ptr<const ReadyConvolution> ReadyFor(const cudnn::Api& api, Context context, const std::string& device,
                                                  const ConvolutionProblem& problem, const EngineChoice* measured,
                                                  Preference preference) {
   const std::shared_ptr<Entry> entry = EntryOf({context, problem.Describe()});
@@ -122,7 +174,7 @@ std::shared_ptr<const ReadyConvolution> ReadyFor(const cudnn::Api& api, Context 
   if (auto plan = entry->plan.lock()) return plan;
   ConvolutionHandle& builder = BuilderOf(api, context);
   const std::lock_guard<std::mutex> builds(builder.mutex);
-  auto plan = Build(api, builder.raw, problem, measured, preference);
+  auto plan = Build(api, builder.raw, device, problem, measured, preference);
   entry->plan = plan;
   return plan;
 }

@@ -26,6 +26,8 @@ class ReadyConvolution {
  private:
   void RunPlan(const cudnn::Api& api, cudnn::Handle handle, const ConvolutionProblem& problem,
                const ConvolutionPointers& at, void* workspace) const;
+  // Bytes, without those of copies.
+  std::int64_t PlanWorkspace(const ConvolutionProblem& problem) const;
   void RunPacked(const cudnn::Api& api, cudnn::Handle handle, const ConvolutionPointers& at, void* workspace) const;
 
   const ConvolutionProblem problem_;
@@ -35,9 +37,10 @@ class ReadyConvolution {
   mutable std::mutex mutex_;
 };
 
-// The plan of a problem in a context, which is current; built where no kernel holds it yet. measured: the choice that
-// `tune` made, or nullptr. Throws Error where cuDNN has none.
-std::shared_ptr<const ReadyConvolution> ReadyFor(const cudnn::Api& api, Context context,
+// The plan of a problem in a context, which is current; built where no kernel holds it yet. device: what a plan depends
+// on of the GPU, as text. measured: the choice that `tune` made, or nullptr. A kernel that cuDNN compiles is kept in
+// the user's cache. Throws Error where cuDNN has none.
+std::shared_ptr<const ReadyConvolution> ReadyFor(const cudnn::Api& api, Context context, const std::string& device,
                                                  const ConvolutionProblem& problem, const EngineChoice* measured,
                                                  Preference preference);
 

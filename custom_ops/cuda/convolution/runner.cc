@@ -15,7 +15,7 @@ constexpr std::int64_t kAlignment = 16;  // that engines ask for at most
 
 std::int64_t Alignment(const ConvolutionPointers& at) {
   std::uintptr_t bits = static_cast<std::uintptr_t>(kAlignment);
-  for (const void* data : {at.x, at.w, at.bias, at.residual, static_cast<const void*>(at.y)}) {
+  for (const void* data : {at.x, at.w, at.bias, at.residual, at.slope, static_cast<const void*>(at.y)}) {
     bits |= reinterpret_cast<std::uintptr_t>(data);
   }
   return static_cast<std::int64_t>(bits & (~bits + 1));
@@ -45,8 +45,7 @@ void ConvolutionRunner::Prepare(ConvolutionProblem problem) {
   const bool waits = problem.convolution.dtype == Dtype::kFloat32 || ConvolutionPlans::Get().tunes();
   if (context == nullptr || waits) return;
   problem.alignment = kAlignment;
-  // cuDNN compiles a kernel for this activation; for others it has one.
-  if (problem.convolution.activation == ConvolutionActivation::kSilu) {
+  if (problem.Compiles()) {
     pending_ = PendingConvolution::Start([this, context, problem] {
       driver_.Check(driver_.cuCtxSetCurrent(context), "cannot enter the CUDA context");
       return Build(context, problem);
@@ -61,9 +60,10 @@ void ConvolutionRunner::FillFromNothing(const ConvolutionCall& call) const {
   const std::size_t bytes = call.problem.sizes.output().count() * Size(call.problem.convolution.dtype);
   driver_.Check(driver_.cuMemsetD8Async(reinterpret_cast<std::uintptr_t>(call.at.y), 0, bytes, call.stream),
                 "cannot clear the result of a convolution");
+  void* const scratch = ScratchOf(call, EpilogueScratch(call.problem));
   ConvolutionHandle& handle = HandleOf(api_, call.context, call.stream);
   const std::lock_guard<std::mutex> using_handle(handle.mutex);
-  RunEpilogue(api_, handle.raw, call.problem, call.at);
+  RunEpilogue(api_, handle.raw, call.problem, call.at, scratch);
 }
 
 ConvolutionRunner::Ready ConvolutionRunner::PlanFor(ConvolutionCall* of) const {
@@ -100,7 +100,7 @@ ConvolutionRunner::Recent ConvolutionRunner::Named(const ConvolutionProblem& pro
 
 ConvolutionRunner::Ready ConvolutionRunner::Build(Context context, const ConvolutionProblem& problem) const {
   const auto measured = ConvolutionPlans::Get().Find(Gpu(), api_.cudnnGetVersion(), problem.Describe());
-  return ReadyFor(api_, context, problem, measured ? &measured->choice : nullptr, preference_);
+  return ReadyFor(api_, context, Device(), problem, measured ? &measured->choice : nullptr, preference_);
 }
 
 // Measures the plans of a problem that has no entry, where that is asked for.
@@ -147,8 +147,20 @@ void* ConvolutionRunner::Scratch(const ConvolutionCall& call, std::int64_t bytes
   return workspace->data();
 }
 
+std::string ConvolutionRunner::Device() const {
+  cuda::Device device = 0;
+  int numbers[3] = {};
+  const int attributes[] = {kComputeCapabilityMajor, kComputeCapabilityMinor, kMultiprocessorCount};
+  driver_.Check(driver_.cuCtxGetDevice(&device), "cannot ask for the GPU");
+  for (std::size_t k = 0; k < 3; ++k) {
+    driver_.Check(driver_.cuDeviceGetAttribute(&numbers[k], attributes[k], device), "cannot ask for a GPU's arch");
+  }
+  return Gpu() + " " + std::to_string(numbers[0]) + "." + std::to_string(numbers[1]) + " of " +
+         std::to_string(numbers[2]) + " multiprocessors";
+}
+
 std::string ConvolutionRunner::Gpu() const {
-  Device device = 0;
+  cuda::Device device = 0;
   char name[kNameBytes] = "";
   driver_.Check(driver_.cuCtxGetDevice(&device), "cannot ask for the GPU");
   driver_.Check(driver_.cuDeviceGetName(name, kNameBytes, device), "cannot ask for the GPU's name");

@@ -59,7 +59,8 @@ class ConvolutionRunner {
   Ready Build(Context context, const ConvolutionProblem& problem) const;
   void Measure(const ConvolutionCall& call) const;
   void* Scratch(const ConvolutionCall& call, std::int64_t bytes) const;
-  std::string Gpu() const;
+  std::string Gpu() const;     // its name
+  std::string Device() const;  // what plans depend on of it
 
   const Driver& driver_;
   const cudnn::Api& api_;

@@ -11,7 +11,7 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from onnxopt.graph.layout import group_norms
-from onnxopt.graph.layout.forms import form
+from onnxopt.graph.layout.forms import CONVOLUTIONS, form
 from onnxopt.graph.layout.network import choose, reachable
 from onnxopt.graph.layout.write import Writer
 from onnxopt.graph.shapes.infer import Knowledge
@@ -22,7 +22,7 @@ def assign(model: ir.Model, known: Knowledge) -> int:
 
     known: the shapes of this model, which are also written on its values. Nodes without use remain.
     """
-    if not any(node.op_type == "Conv" and node.domain == "" for node in model.graph):
+    if not any(node.op_type in CONVOLUTIONS and node.domain == "" for node in model.graph):
         return 0
     opset = model.opset_imports.get("", 0)
     found = {node: f for node in model.graph if (f := form(node, opset)) is not None}
@@ -34,4 +34,4 @@ def assign(model: ir.Model, known: Knowledge) -> int:
     writer = Writer(model.graph)
     for node in list(model.graph):
         writer.take(node, forms[node] if node in chosen else None)
-    return sum(node.op_type == "Conv" for node in chosen)
+    return sum(node.op_type in CONVOLUTIONS for node in chosen)

@@ -15,7 +15,8 @@ from onnxopt.program import operators, row_operators
 CONVOLVED = frozenset({ir.DataType.FLOAT16, ir.DataType.BFLOAT16, ir.DataType.FLOAT})
 _AXIS = {0: 0, 1: 3, 2: 1, 3: 2}  # an axis of [N, C, H, W] in [N, H, W, C]
 # Operators over height and width, which stay as they are between two Transposes.
-_SPATIAL = frozenset({"Conv", "MaxPool", "AveragePool", "Resize", "DepthToSpace", "SpaceToDepth"})
+CONVOLUTIONS = frozenset({"Conv", "ConvTranspose"})
+_SPATIAL = CONVOLUTIONS | {"MaxPool", "AveragePool", "Resize", "DepthToSpace", "SpaceToDepth"}
 # Operators over whole maps, which a kernel for reductions runs in any layout.
 _OF_MAPS = {"GlobalAveragePool": "ReduceMean", "GlobalMaxPool": "ReduceMax"}
 _REDUCED_AS_INPUT = 18  # the opset from which on these operators take their axes as an input
@@ -117,11 +118,22 @@ def _spatial(node: ir.Node) -> Form | None:
     data = node.inputs[0]
     if not is_map(data) or rank(node.outputs[0]) != RANK or len(node.outputs) != 1:
         return None
-    if node.op_type == "Conv":
+    if node.op_type in CONVOLUTIONS:
         assert data is not None
         if data.dtype not in CONVOLVED or rank(node.inputs[1]) != RANK or _is_quantized(node):
             return None
+    if node.op_type == "ConvTranspose" and not _has_kernel(node):
+        return None
     return Form((0,), between=True)
+
+
+def _has_kernel(node: ir.Node) -> bool:
+    """Whether the kind `convolution` runs a ConvTranspose; others stay NCHW, as ONNX Runtime's kernels want them."""
+    of = node.attributes
+    if not is_constant(node.inputs[1]) or "output_shape" in of or of.get_string("auto_pad", "NOTSET") != "NOTSET":
+        return False
+    padding, strides = of.get_ints("output_padding", (0, 0)), of.get_ints("strides", (1, 1))
+    return all(0 <= p < stride for p, stride in zip(padding, strides, strict=False))
 
 
 def _is_quantized(node: ir.Node) -> bool:

@@ -13,7 +13,7 @@ from collections.abc import Collection, Mapping
 import onnx_ir as ir
 
 from onnxopt.graph.layout import cut
-from onnxopt.graph.layout.forms import Form, operand
+from onnxopt.graph.layout.forms import CONVOLUTIONS, Form, operand
 from onnxopt.graph.layout.orders import RANK, TO_NCHW, TO_NHWC, transposes
 from onnxopt.graph.shapes.dims import Dim, symbols_of
 from onnxopt.graph.shapes.infer import Knowledge
@@ -55,7 +55,7 @@ def choose(forms: Mapping[ir.Node, Form], known: Knowledge) -> set[ir.Node]:
         values.update(dict.fromkeys(form.maps(node)))
         for k in form.spread:
             network.edge(vertices[node], cut.SINK, costs.of(operand(node, k)))
-        if node.op_type == "Conv":
+        if node.op_type in CONVOLUTIONS:
             moved = costs.of(operand(node, 0)) + costs.of(node.outputs[0])
             network.edge(cut.SOURCE, vertices[node], _LOST_BY_NCHW * moved)
         if form.begins is not None:
@@ -104,7 +104,7 @@ def reachable(forms: Mapping[ir.Node, Form]) -> dict[ir.Node, Form]:
     """The nodes that values in channels last connect with a convolution; no other node can gain."""
     found: dict[ir.Node, Form] = {}
     ends = {form.begins: node for node, form in forms.items() if form.begins is not None}
-    stack = [node for node in forms if node.op_type == "Conv"]
+    stack = [node for node in forms if node.op_type in CONVOLUTIONS]
     while stack:
         node = stack.pop()
         if node in found or node not in forms:

@@ -25,7 +25,10 @@ class Stored(NamedTuple):
 
 
 def stored(weight: ir.Value, group: int, name: str, missing: int = 0) -> Stored:
-    """The constant weight of a Conv of rank 4, as a value of this name. missing: channels of zeros to append to C."""
+    """The constant weight of a Conv of rank 4, as a value of this name. missing: channels of zeros to append to C.
+
+    group: 0 for a ConvTranspose, whose weight always lies as others do.
+    """
     tensor = weight.const_value
     assert tensor is not None
     k, c, r, s = tensor.shape.numpy()

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from onnxopt.graph.layout.forms import Form, is_constant, operand
+from onnxopt.graph.layout.forms import CONVOLUTIONS, Form, is_constant, operand
 from onnxopt.graph.layout.mark import mark
 from onnxopt.graph.layout.orders import RANK, TO_NCHW, TO_NHWC, transposes
 from onnxopt.graph.layout.weights import Stored, missing_channels, stored
@@ -73,7 +73,7 @@ class Writer:
             turned = self._add(node, "Transpose", [x], {"perm": TO_NCHW}, f"{node.outputs[0].name}_nchw_in")
             turned.shape = _moved(x.shape, TO_NCHW)
             inputs[0] = self._began[node] = turned
-            if node.op_type == "Conv" and (weight := inputs[1]) is not None and is_constant(weight):
+            if node.op_type in CONVOLUTIONS and (weight := inputs[1]) is not None and is_constant(weight):
                 inputs[1] = self._weight(node, weight)
         attributes = {name: attribute for name, attribute in node.attributes.items() if name not in form.attributes}
         changed = [ir.convenience.convert_attribute(name, value) for name, value in form.attributes.items()]
@@ -165,11 +165,13 @@ class Writer:
         return self._padded[x, missing]
 
     def _weight(self, node: ir.Node, weight: ir.Value) -> ir.Value:
-        """A constant weight as kernels read it, with a node that brings it back to Conv's order."""
-        group = node.attributes.get_int("group", 1)
+        """A constant weight as kernels read it, with a node that brings it back to the operator's order."""
+        # A ConvTranspose's [C, K / group, R, S] lies as [C, R, S, K / group], as if it had several groups.
+        group = node.attributes.get_int("group", 1) if node.op_type == "Conv" else 0
         key = (weight, group == 1)  # no weight fits two numbers of groups beside 1
         if key not in self._weights:
-            self._weights[key] = stored(weight, group, self._free_name(f"{weight.name}_nhwc"), missing_channels(node))
+            missing = missing_channels(node) if group else 0
+            self._weights[key] = stored(weight, group, self._free_name(f"{weight.name}_nhwc"), missing)
             self._graph.register_initializer(self._weights[key].value)
         kept, back = self._weights[key]
         name = f"{weight.name}_nchw"

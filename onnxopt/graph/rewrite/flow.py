@@ -171,7 +171,7 @@ def _convolutions(rewriting: _Rewriting) -> None:
 
 def _channels_last(model: ir.Model) -> int:
     """Convolutions compute in channels last. Equal nodes stay apart afterwards: each has Transposes of its own."""
-    if not any(node.op_type == "Conv" for node in model.graph):
+    if not any(node.op_type in ("Conv", "ConvTranspose") for node in model.graph):
         return 0
     known = _infer(model)
     if turn_tokens(model.graph):

@@ -63,7 +63,8 @@ class _Search:
 
     def __init__(self, context: Context, kind: Kind):
         self._context, self._kind, self._shapes = context, kind, context.shapes
-        self._of = {c.output: c for c in grown(context, [], in_block=True)}  # convolutions in no block, by result
+        convolutions = filter(_runs_in_block, grown(context, [], in_block=True))
+        self._of = {c.output: c for c in convolutions}  # that are in no block yet, by result
         self._owner = {n: c for c in self._of.values() for n in c.nodes}
         self._opset = context.opsets.get("", 0)
         self.regions: list[Region] = []
@@ -192,7 +193,7 @@ class _Search:
                 parts.append((placed[convolution.output].first, placed[convolution.output].whole))
             if not parts:
                 continue
-            if convolution.activation != "silu":
+            if convolution.activation.name != "silu":
                 return "cuDNN's precompiled kernels are slow on channels of a wider tensor"
             for first, whole in parts:
                 dtype, width = self._shapes.dtype(whole), channels(whole, self._shapes) or 1
@@ -250,6 +251,11 @@ class _Search:
         return dataclasses.replace(before, bytes_after=after, launches_after=len(members))
 
 
+def _runs_in_block(convolution: GrowingConvolution) -> bool:
+    """Whether a step of a block can be this convolution: it has no slopes and is no ConvTranspose."""
+    return not convolution.is_transposed and convolution.activation.slope is None
+
+
 def _alone(convolution: GrowingConvolution, dtype: str) -> Convolution:
     """The convolution with its operands in the order of a step."""
     has_bias, has_residual = convolution.bias is not None, convolution.residual is not None
@@ -257,7 +263,7 @@ def _alone(convolution: GrowingConvolution, dtype: str) -> Convolution:
     return Convolution(
         (dtype,) * count, (dtype,), convolution.window, convolution.group, bias=2 if has_bias else None,
         residual=count - 1 if has_residual else None, residual_last=convolution.residual_last,
-        activation=convolution.activation,
+        activation=convolution.activation.name, activation_value=convolution.activation.value,
     )  # fmt: skip
 
 

@@ -1,11 +1,11 @@
 """Convolution regions: a Conv in NHWC with the residual and the activation behind it.
 
     Transpose -> Conv with bias -> Transpose -> Add residual -> Relu
-    Transpose -> Conv with bias -> Transpose -> SiLU -> Add residual
+    Transpose -> Conv with bias -> Transpose -> SiLU | Clip | LeakyRelu | HardSwish -> Add residual
 
 The Transposes are those of the layout pass (fusion/channels_last.py). The library runs a region as one call of cuDNN.
-Every convolution in NHWC becomes a region, also one that nothing follows: ONNX Runtime would run the Transposes. Only
-1x1 convolutions without a SiLU are left to the kind gemm.
+Every convolution in NHWC becomes a region, also one that nothing follows: ONNX Runtime would run the Transposes. Conv
+may be a ConvTranspose. Only 1x1 convolutions without an activation, or with a Relu, are left to the kind gemm.
 """
 
 from __future__ import annotations
@@ -14,13 +14,15 @@ import dataclasses
 from collections.abc import Iterator
 
 from onnxopt.fusion import cost
-from onnxopt.fusion.channels_last import RSK, sandwich
+from onnxopt.fusion.channels_last import CONVOLUTIONS, RSK, sandwich
 from onnxopt.fusion.context import Context
 from onnxopt.fusion.region import Kind, Region
 from onnxopt.graph.refusal import Refusal
 from onnxopt.graph.shapes.shapes import Shapes
 from onnxopt.kinds.convolution.steps import GrowingConvolution, candidates, is_step, start, take
 from onnxopt.program.convolution import Convolution
+
+_STAYS_NCHW = "auto_pad, output_shape and a computed weight keep a ConvTranspose in NCHW"
 
 
 def find(context: Context, kind: Kind) -> tuple[list[Region], list[Refusal]]:
@@ -41,19 +43,21 @@ def grown(context: Context, refusals: list[Refusal], *, in_block: bool = False) 
     refusals: of the convolutions and their neighbours, which are added. in_block: whether they will share tensors.
     """
     for node in list(context.order):
-        if node.op_type != "Conv" or node.domain != "" or context.is_taken(node):
+        if node.op_type not in CONVOLUTIONS or node.domain != "" or context.is_taken(node):
             continue
         convolution = start(node, context.shapes)
         if isinstance(convolution, str):
             around = sandwich(node, context.shapes)
             of_depthwise = not isinstance(around, str) and around.group > 1 and around.weight_order == RSK
+            if isinstance(around, str) and node.op_type == "ConvTranspose":
+                refusals.append(Refusal(node.name or "", node.op_type, "", f"{around}; {_STAYS_NCHW}"))
             if not isinstance(around, str) and not of_depthwise:  # that kind says why it leaves one
-                refusals.append(Refusal(node.name or "", "Conv", "", convolution))
+                refusals.append(Refusal(node.name or "", node.op_type, "", convolution))
             continue
         if any(map(context.is_taken, convolution.nodes)):
             continue
         convolution, refused = _grow(dataclasses.replace(convolution, in_block=in_block), context)
-        if convolution.is_product() and convolution.activation in ("none", "relu"):
+        if convolution.is_product() and convolution.activation.name in ("none", "relu"):
             continue  # cuBLASLt is faster in 38 of 42 such layers (benchmarks/notes.md), and the kind gemm runs it
         refusals += refused
         yield convolution
@@ -61,7 +65,7 @@ def grown(context: Context, refusals: list[Refusal], *, in_block: bool = False) 
 
 def lower(region: Region, shapes: Shapes) -> Convolution:
     """The meaning of a region of `find`."""
-    convolution = start(next(n for n in region.nodes if n.op_type == "Conv"), shapes)
+    convolution = start(next(n for n in region.nodes if n.op_type in CONVOLUTIONS), shapes)
     if isinstance(convolution, str):
         raise ValueError(f"`{region.nodes[0].name}` is no convolution in NHWC: {convolution}")
     while convolution.output is not region.outputs[0]:

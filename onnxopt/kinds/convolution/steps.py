@@ -7,22 +7,32 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any
 
 import onnx_ir as ir
 
 from onnxopt.fusion.channels_last import KRSC, Sandwich, is_constant, sandwich
 from onnxopt.graph.shapes.shapes import Dims, Shapes
+from onnxopt.kinds.convolution import activations
+from onnxopt.kinds.convolution.activations import NONE, Activation
 from onnxopt.program.convolution import DTYPES, Convolution
 from onnxopt.program.window import Window
 
-# With fewer channels of x and of y, cuDNN's engine for SiLU is slower than a convolution and a kernel behind it: 3x3,
-# 3 -> 32 at 8x640x640 takes 91 us instead of 58 + 28, 32 -> 32 at 8x160x160 42 instead of 25 + 7, but 32 -> 64 at
-# 8x320x320 34 instead of 30 + 14. This is not so for 1x1 convolutions, which memory bounds: 16 -> 96 at 32x112x112
-# takes 66 us, a product and a SiLU apart 95.
-_SILU_CHANNELS = (32, 64)
-_SILU_CHANNELS_IN_BLOCK = (32, 32)  # where the two would also cost copies of what they share with others
-_SILU_DTYPES = ("float16", "bfloat16")
+# cuDNN compiles a kernel for every activation but a ReLU. With fewer channels of x and of y, its kernel with SiLU is
+# slower than a convolution and a kernel behind it: 3x3, 3 -> 32 at 8x640x640 takes 91 us instead of 58 + 28, 32 -> 32
+# at 8x160x160 42 instead of 25 + 7, but 32 -> 64 at 8x320x320 34 instead of 30 + 14. This is not so for 1x1
+# convolutions, which memory bounds: 16 -> 96 at 32x112x112 takes 66 us, a product and a SiLU apart 95. Activations with
+# more arithmetic are no faster there than behind the convolution: GELU takes 40.5 us where the convolution takes 32.
+_COMPILED_CHANNELS = (32, 64)
+_COMPILED_CHANNELS_IN_BLOCK = (32, 32)  # where the two would also cost copies of what they share with others
+_COMPILED_DTYPES = ("float16", "bfloat16")
+_TITLES = {
+    "relu": "Relu",
+    "silu": "SiLU",
+    "clip": "Clip",
+    "leaky_relu": "LeakyRelu",
+    "hardswish": "HardSwish",
+    "prelu": "PRelu",
+}
 
 
 @dataclasses.dataclass
@@ -46,19 +56,25 @@ class GrowingConvolution:
     in_block: bool = False
     residual: ir.Value | None = None
     residual_last: bool = False
-    activation: str = "none"
+    activation: Activation = NONE
+    output_padding: tuple[int, int] = (0, 0)
 
     def operands(self) -> list[ir.Value]:
         """The values that it reads, in the order of the region's inputs; a value read twice is there twice."""
-        return [v for v in (self.x, self.w, self.bias, self.residual) if v is not None]
+        return [v for v in (self.x, self.w, self.bias, self.residual, self.activation.slope) if v is not None]
 
     def is_product(self) -> bool:
         """Whether the convolution is the product of its pixels and a matrix."""
-        return self.window.is_pointwise and self.group == 1
+        return self.window.is_pointwise and self.group == 1 and not self.is_transposed
+
+    @property
+    def is_transposed(self) -> bool:
+        return self.conv.op_type == "ConvTranspose"
 
     def can_take_more(self) -> bool:
         """Whether some step may still follow."""
-        return self.activation == "none" or (self.activation == "silu" and self.residual is None)
+        name = self.activation.name
+        return name == "none" or (name != "relu" and self.residual is None)
 
     def meaning(self, inputs: Sequence[ir.Value], shapes: Shapes) -> Convolution:
         """The meaning of the convolution, for the region's inputs."""
@@ -69,7 +85,9 @@ class GrowingConvolution:
         convolution = Convolution(
             inputs=tuple(_dtype(v, shapes) for v in inputs), outputs=(_dtype(self.output, shapes),),
             window=self.window, group=self.group, x=inputs.index(self.x), w=inputs.index(self.w), bias=at(self.bias),
-            residual=at(self.residual), residual_last=self.residual_last, activation=self.activation,
+            residual=at(self.residual), residual_last=self.residual_last,
+            activation=self.activation.name, activation_value=self.activation.value, transposed=self.is_transposed,
+            output_padding=self.output_padding, slope=at(self.activation.slope),
         )  # fmt: skip
         convolution.verify()
         return convolution
@@ -92,7 +110,10 @@ def start(conv: ir.Node, shapes: Shapes) -> GrowingConvolution | str:
     if not (matrix or (len(dims) == 4 and found.weight_order == KRSC)):
         return "The weight does not lie as [K, R, S, C / group]"
     k, r, s, of_group = (dims[0], 1, 1, dims[1]) if matrix else dims
-    if min(k, r, s, of_group) < 1 or channels != of_group * found.group:
+    read = of_group * found.group
+    if found.is_transposed:
+        k, read = read, k
+    if min(k, r, s, of_group) < 1 or channels != read or k % found.group or read % found.group:
         return "The channels of the input are not those of the weight"
     if found.bias is not None and shapes.dims(found.bias) != (k,):
         return "The bias has not one number a channel"
@@ -100,33 +121,24 @@ def start(conv: ir.Node, shapes: Shapes) -> GrowingConvolution | str:
     if isinstance(window, str):
         return window
     fixed = all(isinstance(d, int) for d in shapes.dims(found.x) or (None,))
-    both = (of_group * found.group, k)
     return GrowingConvolution(
-        conv, list(found.nodes), found.x, found.w, found.bias, found.y, window, found.group, both, fixed
-    )
+        conv, list(found.nodes), found.x, found.w, found.bias, found.y, window, found.group, (read, k), fixed,
+        output_padding=found.output_padding,
+    )  # fmt: skip
 
 
 def candidates(value: ir.Value) -> list[ir.Node]:
-    """The nodes of the next step behind a value, in order: its only reader, or the Sigmoid and the Mul of a SiLU."""
+    """The nodes of the next step behind a value, in order: its only reader, or those of an activation."""
     uses = list(value.uses())
     if value.is_graph_output() or not uses:
         return []
-    if len(uses) == 1:
-        return [uses[0].node]
     readers = list(dict.fromkeys(u.node for u in uses))
-    sigmoid = next((n for n in readers if n.op_type == "Sigmoid" and n.domain == ""), None)
-    if len(readers) != 2 or len(uses) != 2 or sigmoid is None:
-        return readers if len(readers) == 1 else []
-    gate = sigmoid.outputs[0]
-    product = next(n for n in readers if n is not sigmoid)
-    if product.op_type != "Mul" or product.domain != "" or set(product.inputs) != {value, gate}:
-        return []
-    return [sigmoid, product] if len(list(gate.uses())) == 1 and not gate.is_graph_output() else []
+    return readers if len(readers) == 1 else activations.gated(value)
 
 
 def is_step(node: ir.Node) -> bool:
     """Whether some convolution takes in such a node."""
-    return node.domain == "" and node.op_type in ("Add", "Relu", "Sigmoid", "Mul", "Swish")
+    return (node.domain == "" and node.op_type in ("Add", "Sigmoid")) or activations.is_activation(node)
 
 
 def take(convolution: GrowingConvolution, nodes: Sequence[ir.Node], shapes: Shapes) -> str | None:
@@ -134,14 +146,10 @@ def take(convolution: GrowingConvolution, nodes: Sequence[ir.Node], shapes: Shap
     last = nodes[-1]
     if last.domain != "" or not last.outputs or _dtype(last.outputs[0], shapes) != _dtype(convolution.output, shapes):
         return f"cuDNN has no epilogue for {last.op_type}"
-    if len(nodes) == 2 or last.op_type == "Swish":
-        reason = _take_silu(convolution, last)
-    elif last.op_type == "Add":
+    if len(nodes) == 1 and last.op_type == "Add":
         reason = _take_residual(convolution, last, shapes)
-    elif last.op_type == "Relu":
-        reason = _take_relu(convolution)
     else:
-        reason = f"cuDNN has no epilogue for {last.op_type}"
+        reason = _take_activation(convolution, nodes, shapes)
     if reason is None:
         convolution.nodes += nodes
         convolution.output = last.outputs[0]
@@ -155,7 +163,7 @@ def _take_residual(convolution: GrowingConvolution, node: ir.Node, shapes: Shape
         return "Both inputs of the Add are the convolution's result"
     if convolution.residual is not None:
         return "The convolution already has a residual"
-    if convolution.activation == "relu":
+    if convolution.activation.name == "relu":
         return "The Add follows a Relu, which ends what cuDNN has precompiled"
     if _dtype(other, shapes) != _dtype(convolution.output, shapes):
         return f"`{other.name}` has another dtype than the convolution's result"
@@ -165,33 +173,36 @@ def _take_residual(convolution: GrowingConvolution, node: ir.Node, shapes: Shape
             f"`{other.name}` {_text(dims)} is no residual of shape {_text(of)}; cuDNN's kernels for sums that are"
             " broadcast fail at run time"
         )
-    convolution.residual, convolution.residual_last = other, convolution.activation != "none"
+    convolution.residual, convolution.residual_last = other, convolution.activation.name != "none"
     return None
 
 
-def _take_relu(convolution: GrowingConvolution) -> str | None:
-    if convolution.activation != "none":
+def _take_activation(convolution: GrowingConvolution, nodes: Sequence[ir.Node], shapes: Shapes) -> str | None:
+    found = activations.of(convolution.output, nodes, shapes)
+    if isinstance(found, str):
+        return found
+    if convolution.activation.name != "none":
         return "The convolution already has an activation"
-    convolution.activation = "relu"
+    if found.name != "relu" and (reason := _why_not_compiled(convolution, _TITLES[found.name])) is not None:
+        return reason
+    convolution.activation = found
     return None
 
 
-def _take_silu(convolution: GrowingConvolution, node: ir.Node) -> str | None:
-    if node.op_type == "Swish" and float(_attribute(node, "alpha", 1.0)) != 1.0:
-        return "The Swish has an alpha other than 1"
-    if convolution.activation != "none":
-        return "The convolution already has an activation"
+def _why_not_compiled(convolution: GrowingConvolution, title: str) -> str | None:
+    """Why a kernel behind the convolution computes an activation for which cuDNN would compile a kernel."""
     if convolution.residual is not None:
-        return "The SiLU follows a residual; a kernel behind the convolution computes it"
-    if _dtype_of(convolution) not in _SILU_DTYPES:
-        return "cuDNN has a kernel with SiLU for 16-bit floats alone"
-    least = _SILU_CHANNELS_IN_BLOCK if convolution.in_block else _SILU_CHANNELS
+        return f"The {title} follows a residual; a kernel behind the convolution computes it"
+    if _dtype_of(convolution) not in _COMPILED_DTYPES:
+        return f"cuDNN has a kernel with {title} for 16-bit floats alone"
+    if convolution.is_transposed and convolution.group > 1:
+        return f"cuDNN has no kernel with {title} for a ConvTranspose with groups"
+    least = _COMPILED_CHANNELS_IN_BLOCK if convolution.in_block else _COMPILED_CHANNELS
     few = any(count < of for count, of in zip(convolution.channels, least, strict=True))
     if few and not convolution.is_product():
-        return f"cuDNN's kernel with SiLU is slow for fewer than {least[0]} channels to {least[1]}"
+        return f"cuDNN's kernel with {title} is slow for fewer than {least[0]} channels to {least[1]}"
     if not convolution.fixed:
-        return "cuDNN compiles a kernel with SiLU for half a second a shape, and the shape is not known yet"
-    convolution.activation = "silu"
+        return f"cuDNN compiles a kernel with {title} for half a second a shape, and the shape is not known yet"
     return None
 
 
@@ -218,11 +229,6 @@ def _dtype(value: ir.Value, shapes: Shapes) -> str:
 def _dtype_of(convolution: GrowingConvolution) -> str:
     dtype = convolution.w.dtype
     return "" if dtype is None else dtype.name.lower()
-
-
-def _attribute(node: ir.Node, name: str, default: Any) -> Any:
-    attribute = node.attributes.get(name)
-    return default if attribute is None else attribute.value
 
 
 def _text(dims: Dims | None) -> str:

@@ -181,6 +181,14 @@ CONVOLUTIONS = {
         h=8, c=64, k=64, kernel=(2, 3), dilations=(2, 1), pads=(2, 1, 0, 1), residual="last", activation="silu",
         dtype="float16",
     ),
+    "spread": convolution_graphs.Layer(
+        kernel=(3, 2), strides=(2, 3), pads=(1, 0, 0, 1), output_padding=(1, 2), group=4, transposed=True,
+        activation="relu", dtype="float16",
+    ),
+    "sloped": convolution_graphs.Layer(
+        h=8, c=64, k=64, pads=(1, 1, 1, 1), residual="last", activation="prelu", dtype="float16"
+    ),
+    "bounded": convolution_graphs.Layer(h=8, c=64, k=64, pads=(1, 1, 1, 1), activation="clip", dtype="float16"),
 }  # fmt: skip
 BLOCK = block_graphs.Halves(n=1, h=3, w=4, c=8, half=32, depth=1)
 

@@ -46,4 +46,12 @@ int cudnnCreateActivationDescriptor(void** activation) { return Make(activation)
 int cudnnDestroyActivationDescriptor(void* activation) { return Destroy(activation); }
 int cudnnSetActivationDescriptor(void*, int, int, double) { return 0; }
 int cudnnActivationForward(void*, void*, const void*, void*, const void*, const void*, void*, void*) { return 0; }
+int cudnnSetTensor(void*, void*, void*, const void*) { return 0; }
+int cudnnCreateOpTensorDescriptor(void** op) { return Make(op); }
+int cudnnDestroyOpTensorDescriptor(void* op) { return Destroy(op); }
+int cudnnSetOpTensorDescriptor(void*, int, int, int) { return 0; }
+int cudnnOpTensor(void*, void*, const void*, void*, const void*, const void*, void*, const void*, const void*, void*,
+                  void*) {
+  return 0;
+}
 }

@@ -53,7 +53,8 @@ def ops(found: ir.Model) -> list[str]:
 
 def borders(found: ir.Model) -> list[str]:
     """The operands of Transposes that belong to no operator between two of them, as the names they had."""
-    between = {"Conv", "MaxPool", "AveragePool", "Resize", "InstanceNormalization", "GroupNormalization"}
+    between = {"Conv", "ConvTranspose", "MaxPool", "AveragePool", "Resize"}
+    between |= {"InstanceNormalization", "GroupNormalization"}
     names = []
     for n in found.graph:
         producer, readers = n.inputs[0].producer() if n.inputs else None, n.outputs[0].consumers()
@@ -73,13 +74,16 @@ def borders(found: ir.Model) -> list[str]:
         ("Conv<group=8>(x, d)", (3, 3, 1, 8), channels_last.RSK),
         ("Conv(x, p, b)", (8, 8), ()),
         ("Conv<strides=[2,2]>(x, p)", (8, 8), ()),
+        ("ConvTranspose(x, w, b)", (8, 3, 3, 8), channels_last.KRSC),
+        ("ConvTranspose(x, p)", (8, 1, 1, 8), channels_last.KRSC),
+        ("ConvTranspose<group=8>(x, d)", (8, 3, 3, 1), channels_last.KRSC),
     ],
 )
 def test_the_normal_form(conv: str, stored: tuple[int, ...], order: tuple[int, ...], tmp_path: Path) -> None:
     source = model(f"y = {conv}")
     found, count = laid_out(source, tmp_path)
     assert count == 1
-    (convolution,) = (n for n in found.graph if n.op_type == "Conv")
+    (convolution,) = (n for n in found.graph if n.op_type in channels_last.CONVOLUTIONS)
     sandwich = channels_last.sandwich(convolution, shape_inference.infer(found))
     assert not isinstance(sandwich, str), sandwich
     assert sandwich.w.const_value is not None
@@ -152,6 +156,8 @@ CHAIN = "a = Conv<pads=[1,1,1,1]>(x, w) {} y = Conv<pads=[1,1,1,1]>(v, w, b)"
         "v = Concat<axis=-2>(a, a)",
         "v = MaxPool<kernel_shape=[3,3], pads=[1,1,1,1]>(a)",
         'v = Resize<mode="nearest">(a, , scales)',
+        "v = ConvTranspose<pads=[1,1,1,1], strides=[2,2], output_padding=[1,0]>(a, w, b)",
+        "v = ConvTranspose<group=8>(a, d)",
         "v = Softmax<axis=1>(a)",
         "r = ReduceMax<keepdims=1>(a, one) v = Sub(a, r)",
         "v = Pad(a, pads, zero)",
@@ -169,7 +175,7 @@ def test_what_stands_between_convolutions_needs_no_transposes(body: str, tmp_pat
     outputs = OUTPUT + (", float[] z" if "z =" in body else "")
     source = model(CHAIN.format(body), constants=constants, outputs=outputs)
     found, count = laid_out(source, tmp_path)
-    assert count == 2
+    assert count == 2 + ("ConvTranspose" in body)
     assert len(borders(found)) == 2 + ("z =" in body), borders(found)
     same(source, found, 3)
 
@@ -178,7 +184,6 @@ def test_what_stands_between_convolutions_needs_no_transposes(body: str, tmp_pat
     "body",
     [
         "f = Reshape(a, flat) m = MatMul(f, k) v = Reshape(m, back)",
-        "v = ConvTranspose<pads=[1,1,1,1]>(a, w, b)",
     ],
 )
 def test_operators_that_need_nchw_get_it(body: str, tmp_path: Path) -> None:
@@ -187,6 +192,23 @@ def test_operators_that_need_nchw_get_it(body: str, tmp_path: Path) -> None:
     found, count = laid_out(source, tmp_path)
     assert count == 2
     assert len(borders(found)) == 4, borders(found)
+    same(source, found, 2)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        'v = ConvTranspose<auto_pad="SAME_UPPER">(a, w, b)',
+        "v = ConvTranspose<output_shape=[16,16]>(a, w, b)",
+        "s = Mul(w, two) v = ConvTranspose<pads=[1,1,1,1]>(a, s, b)",
+    ],
+)
+def test_transposed_convolutions_that_no_kernel_runs_stay(body: str, tmp_path: Path) -> None:
+    source = model(CHAIN.format(body), constants="float two = {2}")
+    found, count = laid_out(source, tmp_path)
+    assert count == 2
+    (transposed,) = (n for n in found.graph if n.op_type == "ConvTranspose")
+    assert str(transposed.outputs[0].name) == "v"
     same(source, found, 2)
 
 

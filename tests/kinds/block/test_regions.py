@@ -5,9 +5,10 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 
+import numpy as np
 import onnx
 import pytest
-from onnx import helper
+from onnx import helper, numpy_helper
 
 from onnxopt.fusion.region import FusionPlan, Region
 from onnxopt.kinds.block.kind import BLOCK
@@ -208,9 +209,58 @@ def test_work_between_the_convolutions_is_refused() -> None:
     assert "needs some of their results and gives others" in reasons(plan)
 
 
+def _between(op_type: str, *activation: onnx.NodeProto) -> Change:
+    """A change that puts a convolution with an activation of `m_c` to `m_y` behind the first one of the pair."""
+
+    def change(nodes: list[onnx.NodeProto], names: list[str]) -> None:
+        at = next(k for k, n in enumerate(nodes) if n.name == "b0")
+        nodes[at].input[0] = "m_y"
+        window = {"kernel_shape": [3, 3], "pads": [1] * 4}
+        nodes[at:at] = [
+            helper.make_node(op_type, ["a0_y", "a0_w", "a0_bias"], ["m_c"], name="m", **window),
+            *activation,
+        ]
+
+    return change
+
+
+def test_activations_with_a_number_stay_in_a_block() -> None:
+    leaky = helper.make_node("LeakyRelu", ["m_c"], ["m_y"], alpha=0.25, name="leaky")
+    block = the_block(fused(Halves(depth=1), _between("Conv", leaky)))
+    found = [(step.convolution.activation, step.convolution.activation_value) for step in block.steps]
+    assert found == [("silu", 0), ("silu", 0), ("leaky_relu", 0.25), ("silu", 0)]
+    assert [row["activation_value"] for row in block.to_json()["steps"]] == [0, 0, 0.25, 0]
+
+
+SLOPES = numpy_helper.from_array(np.linspace(0, 1, 64, dtype=np.float16).reshape(64, 1, 1), "slopes")
+
+
+@pytest.mark.parametrize(
+    ("change", "operator", "activation"),
+    [
+        (
+            _between(
+                "Conv",
+                helper.make_node("Constant", [], ["slopes"], value=SLOPES),
+                helper.make_node("PRelu", ["m_c", "slopes"], ["m_y"], name="sloped"),
+            ),
+            "Conv",
+            "prelu",
+        ),
+        (_between("ConvTranspose", helper.make_node("Relu", ["m_c"], ["m_y"], name="relu")), "ConvTranspose", "relu"),
+    ],
+)
+def test_slopes_and_transposed_convolutions_are_in_no_block(change: Change, operator: str, activation: str) -> None:
+    plan = fused(Halves(depth=1), change)
+    assert not blocks(plan) and "reads `open_y" in reasons(plan)
+    (found,) = (r for r in plan.regions if any(n.name.startswith("m") and n.op_type == operator for n in r.nodes))
+    assert isinstance(found.meaning, Convolution) and found.meaning.activation == activation
+
+
 def test_a_block_verifies_itself() -> None:
     block = the_block(fused(Halves(depth=1)))
     first, *others = block.steps
+    spread = dataclasses.replace(first.convolution, transposed=True)
     wrong: list[tuple[tuple[Step, ...], str]] = [
         ((dataclasses.replace(first, y=Part(7, 0, 64, 192)), *others), "read before it is written"),
         ((first, first, *others), "written twice"),
@@ -218,6 +268,7 @@ def test_a_block_verifies_itself() -> None:
         ((first, others[0], dataclasses.replace(others[1], y=Part(7, 128, 32, 192), residual=None)), "every channel"),
         ((dataclasses.replace(first, y=Part(7, 100, 128, 192)), *others), "no part of a tensor"),
         ((dataclasses.replace(first, w=99), *others), "is no input"),
+        ((dataclasses.replace(first, convolution=spread), *others), "it is transposed or has slopes"),
         ((*others, first), "read before it is written"),
         ((), "steps: 0"),
     ]

@@ -9,13 +9,13 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
-from onnx import TensorProto, helper
+from onnx import TensorProto, helper, numpy_helper
 
 from onnxopt.fusion.region import FusionPlan, Region
 from onnxopt.kinds.convolution.kind import CONVOLUTION
 from onnxopt.program.convolution import Convolution
 from onnxopt.program.window import Window
-from tests.support.convolution_graphs import Layer
+from tests.support.convolution_graphs import ACTIVATIONS, SLOPE, Layer
 from tests.support.fusing import fuse, outline
 from tests.support.graphs import run
 
@@ -59,6 +59,47 @@ def reasons(plan: FusionPlan) -> list[str]:
             {"bias": 2, "residual": 3, "residual_last": True, "activation": "silu"},
         ),
         (
+            dataclasses.replace(WIDE, activation="clip"),
+            "w_turned x_nchw conv v active",
+            {"bias": 2, "activation": "clip", "activation_value": 6.0},
+        ),
+        (
+            dataclasses.replace(WIDE, activation="leaky_relu", residual="last"),
+            "w_turned x_nchw conv v active sum",
+            {"bias": 2, "residual": 3, "residual_last": True, "activation": "leaky_relu", "activation_value": SLOPE},
+        ),
+        (
+            dataclasses.replace(WIDE, activation="prelu"),
+            "w_turned x_nchw conv v active",
+            {"bias": 2, "activation": "prelu", "slope": 3},
+        ),
+        (
+            dataclasses.replace(WIDE, activation="hardswish"),
+            "w_turned x_nchw conv v active",
+            {"bias": 2, "activation": "hardswish"},
+        ),
+        (
+            dataclasses.replace(WIDE, activation="hardswish_of_gate"),
+            "w_turned x_nchw conv v gate active",
+            {"bias": 2, "activation": "hardswish"},
+        ),
+        (
+            dataclasses.replace(WIDE, activation="hardswish_scaled_gate"),
+            "w_turned x_nchw conv v shifted clipped gate active",
+            {"bias": 2, "activation": "hardswish"},
+        ),
+        (
+            dataclasses.replace(WIDE, activation="hardswish_scaled_product", residual="last"),
+            "w_turned x_nchw conv v shifted clipped product active sum",
+            {"bias": 2, "residual": 3, "residual_last": True, "activation": "hardswish"},
+        ),
+        (Layer(transposed=True), "w_turned x_nchw conv v", {"bias": 2, "transposed": True}),
+        (
+            Layer(transposed=True, activation="relu", symbolic=("N", "H", "W")),
+            "w_turned x_nchw conv v active",
+            {"bias": 2, "transposed": True, "activation": "relu"},
+        ),
+        (
             Layer(symbolic=("N", "H", "W"), pads=SAME, residual="before"),
             "w_turned x_nchw conv v sum",
             {"bias": 2, "residual": 3},
@@ -86,6 +127,9 @@ def test_what_a_convolution_takes_in(layer: Layer, nodes: str, fields: dict[str,
         Layer(auto_pad="SAME_LOWER", strides=(2, 2)),
         Layer(auto_pad="VALID", group=4, residual="before", activation="relu"),
         Layer(c=64, k=64, pads=SAME, activation="silu", residual="last"),
+        Layer(kernel=(3, 2), strides=(2, 3), pads=(1, 0, 0, 1), output_padding=(1, 2), transposed=True),
+        Layer(kernel=(2, 2), strides=(2, 2), group=4, transposed=True, activation="relu"),
+        *(Layer(c=64, k=64, pads=SAME, activation=name) for name in (*ACTIVATIONS, "prelu")),
     ],
 )
 def test_the_outlined_model_computes_the_same(layer: Layer) -> None:
@@ -114,6 +158,10 @@ def test_the_window_is_part_of_the_meaning() -> None:
         (dataclasses.replace(WIDE, c=24), "slow for fewer than 32 channels to 64"),
         (dataclasses.replace(WIDE, c=32, k=40), "slow for fewer than 32 channels to 64"),
         (dataclasses.replace(WIDE, symbolic=("N",)), "the shape is not known yet"),
+        (dataclasses.replace(WIDE, activation="clip", dtype="float32"), "with Clip for 16-bit floats alone"),
+        (dataclasses.replace(WIDE, activation="hardswish_scaled_gate", c=24), "with HardSwish is slow for fewer"),
+        (dataclasses.replace(WIDE, activation="clip", transposed=True, group=2), "for a ConvTranspose with groups"),
+        (dataclasses.replace(WIDE, activation="leaky_relu", residual="before"), "The LeakyRelu follows a residual"),
         (Layer(residual="last", activation="relu"), "The Add follows a Relu"),
     ],
 )
@@ -121,7 +169,8 @@ def test_what_stays_for_another_kernel(layer: Layer, reason: str) -> None:
     plan = fused(layer.model())
     (region,) = regions(plan)
     assert isinstance(region.meaning, Convolution)
-    assert region.meaning.residual is None and region.meaning.activation in ("none", layer.activation)
+    assert region.meaning.activation in ("none", layer.activation)
+    assert (region.meaning.residual is None) == (layer.residual != "before")
     assert any(reason in r for r in reasons(plan))
 
 
@@ -163,6 +212,81 @@ def test_other_readers_and_shapes(layer: Layer, change: Callable[[onnx.GraphProt
     assert any(reason in r for r in reasons(plan))
 
 
+def with_constant(name: str, value: float) -> Callable[[onnx.GraphProto], None]:
+    def change(graph: onnx.GraphProto) -> None:
+        (tensor,) = [t for t in graph.initializer if t.name == name]
+        tensor.CopyFrom(numpy_helper.from_array(np.array(value, np.float16), name))
+
+    return change
+
+
+def a_computed_bound(graph: onnx.GraphProto) -> None:
+    (tensor,) = [t for t in graph.initializer if t.name == "six"]
+    graph.initializer.remove(tensor)
+    graph.input.append(helper.make_tensor_value_info("six", TensorProto.FLOAT16, []))
+
+
+def slopes_of(shape: tuple[int, ...]) -> Callable[[onnx.GraphProto], None]:
+    def change(graph: onnx.GraphProto) -> None:
+        (tensor,) = [t for t in graph.initializer if t.name == "slopes"]
+        tensor.CopyFrom(numpy_helper.from_array(np.full(shape, 0.25, np.float16), "slopes"))
+
+    return change
+
+
+def computed_slopes(graph: onnx.GraphProto) -> None:
+    (tensor,) = [t for t in graph.initializer if t.name == "slopes"]
+    graph.initializer.remove(tensor)
+    graph.input.append(helper.make_tensor_value_info("slopes", TensorProto.FLOAT16, [64]))
+
+
+def a_reader_of_the_gate(graph: onnx.GraphProto) -> None:
+    graph.output.append(helper.make_tensor_value_info("gate", TensorProto.FLOAT16, None))
+
+
+def another_operator(name: str, op_type: str) -> Callable[[onnx.GraphProto], None]:
+    def change(graph: onnx.GraphProto) -> None:
+        (node,) = [n for n in graph.node if n.name == name]
+        node.op_type = op_type
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("activation", "change"),
+    [
+        ("clip", with_constant("zero", -1.0)),
+        ("clip", with_constant("six", -2.0)),
+        ("clip", a_computed_bound),
+        ("prelu", slopes_of((11, 64))),
+        ("prelu", computed_slopes),
+        ("hardswish_scaled_gate", with_constant("three", 2.0)),
+        ("hardswish_scaled_product", with_constant("six", 5.0)),
+        ("hardswish_scaled_gate", a_reader_of_the_gate),
+        ("hardswish_of_gate", a_reader_of_the_gate),
+        ("hardswish_scaled_product", another_operator("active", "Mul")),
+        ("hardswish_scaled_gate", another_operator("shifted", "Sub")),
+        ("hardswish_scaled_gate", another_operator("active", "Add")),
+    ],
+)
+def test_what_looks_like_an_activation(activation: str, change: Callable[[onnx.GraphProto], None]) -> None:
+    plan = fused(changed(dataclasses.replace(WIDE, activation=activation), change))
+    (region,) = regions(plan)
+    assert isinstance(region.meaning, Convolution) and region.meaning.activation == "none"
+
+
+def test_one_slope_is_that_of_a_leaky_relu() -> None:
+    (region,) = regions(fused(changed(dataclasses.replace(WIDE, activation="prelu"), slopes_of((1,)))))
+    assert isinstance(region.meaning, Convolution)
+    assert (region.meaning.activation, region.meaning.activation_value) == ("leaky_relu", 0.25)
+
+
+def test_a_clip_without_an_upper_bound_is_a_relu() -> None:
+    (region,) = regions(fused(changed(dataclasses.replace(WIDE, activation="clip"), with_constant("six", np.inf))))
+    assert isinstance(region.meaning, Convolution)
+    assert (region.meaning.activation, region.meaning.activation_value) == ("relu", 0.0)
+
+
 def set_attribute(name: str, value: object) -> Callable[[onnx.GraphProto], None]:
     def change(graph: onnx.GraphProto) -> None:
         (conv,) = [n for n in graph.node if n.op_type == "Conv"]
@@ -199,6 +323,17 @@ def test_convolutions_that_stay_with_onnx_runtime(change: Callable[[onnx.GraphPr
     plan = fused(changed(Layer(pads=SAME), change))
     assert regions(plan) == []
     assert any(reason in r for r in reasons(plan)), reasons(plan)
+
+
+def test_a_transposed_convolution_in_nchw_says_why() -> None:
+    nodes = [helper.make_node("ConvTranspose", ["x", "w"], ["y"], name="spread", auto_pad="SAME_UPPER")]
+    infos = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, 4, 8, 8]) for name in ("x", "y")]
+    weight = numpy_helper.from_array(np.zeros((4, 4, 3, 3), np.float32), "w")
+    graph = helper.make_graph(nodes, "g", infos[:1], infos[1:], [weight])
+    plan = fused(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10))
+    (refusal,) = plan.refusals
+    assert (refusal.node, refusal.op_type) == ("spread", "ConvTranspose")
+    assert "auto_pad, output_shape and a computed weight keep a ConvTranspose in NCHW" in refusal.reason
 
 
 def test_the_same_layer_twice_is_one_kernel() -> None:
