@@ -233,7 +233,7 @@ struct GroupNormBlock {
         const float normed = (value - norms[j / kRun].mean) * norms[j / kRun].squares;
         y.at[j] = Narrow<R>::from(Op::After::apply(normed, after, near, j));
       }
-      store_vector(static_cast<R*>(p.y) + i, y);
+      store_at_once(static_cast<R*>(p.y) + i, y);
     }
   }
 
