@@ -56,7 +56,7 @@ struct GroupNormBlock {
     float at[kVector];
   };
 
-  // What becomes of an element of a group: (x - center) * scale + shift.
+  // What becomes of an element of a group: (x - center) * scale + shift, with a shift where the center is the block's mean.
   struct Norm {
     float center;
     float scale;
@@ -149,7 +149,7 @@ struct GroupNormBlock {
 #pragma unroll
       for (int j = 0; j < kVector; ++j) {
         const float more = value(x[k], of, j);
-        channels[j] += k * kRows < left ? more : 0.0f;
+        if (k * kRows < left) channels[j] += more;
       }
     }
     fold(channels, runs);
@@ -164,8 +164,8 @@ struct GroupNormBlock {
     for (int k = 0; k < kAtOnce; ++k) {
 #pragma unroll
       for (int j = 0; j < kVector; ++j) {
-        const float apart = k * kRows < left ? value(x[k], of, j) - centers[j / kRun] : 0.0f;
-        channels[j] += apart * apart;
+        const float apart = value(x[k], of, j) - centers[j / kRun];
+        if (k * kRows < left) channels[j] += apart * apart;
       }
     }
     fold(channels, runs);
@@ -209,8 +209,10 @@ struct GroupNormBlock {
     __syncthreads();
     for (int g = static_cast<int>(threadIdx.x) / 32; g < kGroups; g += kWarps) {
       float sum = 0.0f;
-#pragma unroll 8
-      for (int k = lane(); k < kEntries; k += 32) sum += entries[g * kEntries + k];
+#pragma unroll
+      for (int k = 0; k < kEntries; k += 32) {
+        if (k + 32 <= kEntries || k + lane() < kEntries) sum += entries[g * kEntries + k + lane()];
+      }
       use(g, sum_of_lanes(sum));
     }
   }
@@ -221,8 +223,14 @@ struct GroupNormBlock {
     return x;
   }
 
+  // 1 / x of a normal number, to half a unit in the last place or little more, without a branch.
+  __device__ static float inverse(float x) {
+    const float y = ptx::reciprocal(x);
+    return ::fmaf(::fmaf(-x, y, 1.0f), y, y);
+  }
+
   __device__ static float scale_of(float squares, float elements) {
-    return inverse_sqrt(squares / elements + Op::kEpsilon);
+    return inverse_sqrt(ptx::div(squares, elements) + Op::kEpsilon);
   }
 
   // By a warp, from the moments of every part, part k's of a group at all[k * kGroups]: its mean and 1 / deviation.
@@ -231,7 +239,7 @@ struct GroupNormBlock {
     const float near = all[0].mean;
     float mean = 0.0f;
     for (int k = lane(); k < parts; k += 32) mean += (all[k * kGroups].mean - near) * weight(k);
-    mean = near + sum_of_lanes(mean) / elements;
+    mean = near + ptx::div(sum_of_lanes(mean), elements);
     float squares = 0.0f;
     for (int k = lane(); k < parts; k += 32) {
       const Moments of = all[k * kGroups];
@@ -252,7 +260,7 @@ struct GroupNormBlock {
   __device__ void measure(X (&x)[kAtOnce], const Of& of, float* means, const Found& found) const {
     __shared__ float entries[kGroups * kEntries];
     const int left = end - start;
-    const float share = begin < end ? 1.0f / (static_cast<float>(end - begin) * Op::kGroup) : 0.0f;
+    const float share = begin < end ? inverse(static_cast<float>(end - begin) * Op::kGroup) : 0.0f;
     float runs[kRuns], centers[kRuns];
     Moments moments[kRuns] = {};
     float count = 0.0f;  // elements of a run
@@ -338,7 +346,8 @@ struct GroupNormBlock {
       for (int j = 0; j < kVector; ++j) {
         const Norm& norm = norms[j / kRun];
         const float apart = value(x[k], before, j) - norm.center;
-        y.at[j] = Narrow<R>::from(Op::After::apply(apart * norm.scale + norm.shift, after, near, j));
+        const float normed = kHeld > 0 ? apart * norm.scale + norm.shift : apart * norm.scale;
+        y.at[j] = Narrow<R>::from(Op::After::apply(normed, after, near, j));
       }
       store_at_once(static_cast<R*>(p.y) + i + k * kStep, y);
     }
@@ -360,10 +369,13 @@ struct GroupNormBlock {
     find(x, before, norms);
     if constexpr (kWhole) load(first, end - start, x);
     int64_t i = first;
+    int left = end - start;
 #pragma unroll 1
-    for (int left = end - start; left > 0; left -= kAtOnce * kRows, i += kAtOnce * kStep) {
-      if (i != first) load(i, left, x);
+    while (left > 0) {
       store(i, left, x, before, after, norms);
+      i += kAtOnce * kStep;
+      left -= kAtOnce * kRows;
+      load(i, left, x);
     }
   }
 
