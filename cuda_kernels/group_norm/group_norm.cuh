@@ -12,7 +12,6 @@
 #include "device/ptx.cuh"
 #include "device/reduce.cuh"
 #include "device/scalar.cuh"
-#include "device/shuffle.cuh"
 #include "device/vector.cuh"
 #include "group_norm/abi.h"
 #include "group_norm/moments.cuh"
@@ -42,7 +41,7 @@ struct GroupNormBlock {
   static constexpr int kEntries = Op::kGroup / kRun * kRows;  // sums of threads that make up one of a group
   static constexpr int kAtOnce = kHeld > 0 ? kHeld : 4;       // vectors that are loaded before any is used
   static constexpr int kStep = kRows * Op::kChannels;         // elements from a vector of a thread to its next
-  static constexpr bool kKeeps = kHeld * kVector <= 32;       // whether widened elements may stay in registers
+  static constexpr bool kKeeps = kHeld * kVector * kThreads <= 32 * 256;  // whether elements stay widened in registers
   static_assert(kSlab % Op::kGroup == 0 && Op::kChannels % kSlab == 0 && kRows > 0, "slabs are whole groups");
 
   struct Stage {
@@ -56,7 +55,7 @@ struct GroupNormBlock {
     float at[kVector];
   };
 
-  // What becomes of an element of a group: (x - center) * scale + shift, with a shift where the center is the block's mean.
+  // What becomes of an element of a group: (x - center) * scale + shift; no shift where the center is the group's mean.
   struct Norm {
     float center;
     float scale;
@@ -73,7 +72,7 @@ struct GroupNormBlock {
   const int channel;  // the thread's first
   const int begin;    // the block's first pixel
   const int end;
-  const int start;    // the thread's first pixel, `end` where it has none
+  const int start;      // the thread's first pixel, `end` where it has none
   const int64_t first;  // the thread's first element
 
   __device__ explicit GroupNormBlock(const GroupNormParams& params)
@@ -215,18 +214,6 @@ struct GroupNormBlock {
       }
       use(g, sum_of_lanes(sum));
     }
-  }
-
-  __device__ static float sum_of_lanes(float x) {
-#pragma unroll
-    for (int mask = 16; mask > 0; mask /= 2) x += shuffle_xor(x, mask);
-    return x;
-  }
-
-  // 1 / x of a normal number, to half a unit in the last place or little more, without a branch.
-  __device__ static float inverse(float x) {
-    const float y = ptx::reciprocal(x);
-    return ::fmaf(::fmaf(-x, y, 1.0f), y, y);
   }
 
   __device__ static float scale_of(float squares, float elements) {
