@@ -74,6 +74,28 @@ __device__ inline unsigned int word(const Vector<T, kWidth>& vector, int w) {
   return reinterpret_cast<const unsigned int*>(&vector)[w];
 }
 
+// To global memory by one instruction, also where the elements are computed one after the other: the compiler may store
+// each as soon as it has it, and every such store is a write of its own to parts of the same sectors.
+template <typename T, int kWidth>
+__device__ inline void store_at_once(T* data, const Vector<T, kWidth>& vector) {
+#ifdef __CUDACC__
+  using Whole = Vector<T, kWidth>;
+  if constexpr (sizeof(Whole) == 16) {
+    asm volatile("st.global.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(data), "r"(word(vector, 0)), "r"(word(vector, 1)),
+                 "r"(word(vector, 2)), "r"(word(vector, 3))
+                 : "memory");
+  } else if constexpr (sizeof(Whole) == 8) {
+    asm volatile("st.global.v2.b32 [%0], {%1, %2};" ::"l"(data), "r"(word(vector, 0)), "r"(word(vector, 1)) : "memory");
+  } else if constexpr (sizeof(Whole) == 4) {
+    asm volatile("st.global.b32 [%0], %1;" ::"l"(data), "r"(word(vector, 0)) : "memory");
+  } else {
+    store_vector(data, vector);
+  }
+#else
+  store_vector(data, vector);
+#endif
+}
+
 template <typename T, int kWidth>
 __device__ inline Vector<T, kWidth> splat(T element) {
   Vector<T, kWidth> vector;

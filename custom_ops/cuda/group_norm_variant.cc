@@ -9,7 +9,7 @@ namespace {
 
 constexpr std::uint64_t kMostBlocks = 0x7fffffff;
 constexpr int kFirstClusterMajor = 9;         // compute capability
-constexpr std::uint64_t kBlocksOfSplit = 4;   // of a multiprocessor
+constexpr std::uint64_t kBlocksOfSplit = 3;   // of a multiprocessor, which has registers for so many
 constexpr std::uint64_t kVectorsOfSplit = 4;  // the fewest of a thread
 constexpr std::uint64_t kMomentBytes = 8;     // of a group
 

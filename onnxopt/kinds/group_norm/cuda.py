@@ -12,6 +12,7 @@ from onnxopt.program.dtypes import DTYPES
 from onnxopt.program.group_norm import GroupNorm, GroupPart, GroupRead
 
 HEADER = "group_norm/group_norm.cuh"
+_RESIDENT_THREADS = 768  # of a multiprocessor
 _PASSES = {("held", 0): "kWhole", ("looped", 0): "kWhole", ("split", 0): "kMoments", ("split", 1): "kApply"}
 
 
@@ -116,7 +117,9 @@ def _entry(name: str, variant: GroupNormVariant) -> list[str]:
     of_pass = _PASSES[variant.layout, variant.launch]
     size = f"{variant.vector}, {variant.columns}, {variant.threads}, {variant.held}, {variant.cluster}"
     block = f"GroupNormBlock<{name}, {size}, GroupNormPass::{of_pass}>"
-    bounds = f"__launch_bounds__({variant.threads})"
+    # Split slabs are as many blocks as multiprocessors hold at once (custom_ops/cuda/group_norm_variant.cc).
+    resident = f", {max(1, _RESIDENT_THREADS // variant.threads)}" if variant.layout == "split" else ""
+    bounds = f"__launch_bounds__({variant.threads}{resident})"
     text = [
         f"{variant.symbol}(const __grid_constant__ GroupNormParams p) {{",
         f"  {block}(p).run();",

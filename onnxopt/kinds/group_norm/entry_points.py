@@ -24,6 +24,7 @@ _THREADS = 256
 _HELD = ((1, 256, 4), (2, 256, 4), (4, 256, 4), (8, 256, 4), (8, 512, 8))
 _OTHERS = tuple((cluster, threads, 4) for threads in (128, 512) for cluster in (1, 2, 4, 8))
 _LEAST_RUN = 64  # bytes of a pixel in a slab: two sectors of a cache line
+_LEAST_RUN_OF_SPLIT = 128  # a whole line where x comes from memory
 _MOST_COLUMNS = 256
 _BLOCKS = 128  # that no larger cluster is needed for
 
@@ -70,7 +71,7 @@ def every(name: str, meaning: GroupNorm, shapes: Sequence[tuple[int, int, int]] 
 
 def split(name: str, meaning: GroupNorm) -> tuple[GroupNormVariant, ...]:
     """Two launches, for any size."""
-    vector, columns = _slab(meaning, _widest(meaning))
+    vector, columns = _slab(meaning, _widest(meaning), _LEAST_RUN_OF_SPLIT)
     return tuple(_reading(f"{name}_split{k}", vector, columns, "split", k) for k in (0, 1))
 
 
@@ -99,13 +100,13 @@ def _widest(meaning: GroupNorm) -> int:
     return vector
 
 
-def _slab(meaning: GroupNorm, vector: int) -> tuple[int, int]:
-    """Channels of a vector and vectors of a slab: the least whole groups and vectors whose pixels fill two sectors."""
+def _slab(meaning: GroupNorm, vector: int, run: int = _LEAST_RUN) -> tuple[int, int]:
+    """Channels of a vector and vectors of a slab: the least whole groups and vectors with `run` bytes of a pixel."""
     least = math.lcm(meaning.channels // meaning.groups, vector)
     size = DTYPES[meaning.dtype].size
     slabs = meaning.channels // least
     times = next(
-        (k for k in range(1, slabs + 1) if slabs % k == 0 and k * least * size >= _LEAST_RUN), slabs
+        (k for k in range(1, slabs + 1) if slabs % k == 0 and k * least * size >= run), slabs
     )  # fmt: skip
     while times > 1 and times * least // vector > _MOST_COLUMNS:
         times = next(k for k in range(times - 1, 0, -1) if slabs % k == 0)
