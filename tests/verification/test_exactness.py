@@ -16,6 +16,7 @@ import models
 import onnxopt
 from onnxopt.codegen import kernels_json, sealed_json
 from onnxopt.graph import read, traits
+from onnxopt.kinds import KINDS
 from onnxopt.runtime import sessions
 from onnxopt.verification import widening
 from onnxopt.verification.compare import Difference, Limit
@@ -139,9 +140,13 @@ def test_what_overflows_in_16_bits_is_left_to_the_original() -> None:
 @pytest.mark.models
 @pytest.mark.usefixtures("library")
 def test_kernels_that_round_less_than_the_original_says_are_kept(
-    artifact: Path,
+    artifact: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """25 fused SiLUs of EfficientNet on the CPU: 1.5 times the limit from the original, and nearer to float32."""
+    """Fused SiLUs of EfficientNet on the CPU: further than the limit from the original, and nearer to float32."""
+    # By elementwise kernels alone: those of convolutions are so exact that the whole stays within the limit.
+    for kind in KINDS:
+        if kind.name != "pointwise":
+            monkeypatch.setattr(type(kind), "find", lambda *_: ([], []))
     with cpu_kernels_forced():
         manifest = onnxopt.optimize(models.path("efficientnet_tiny_fp16"), artifact, archs=()).manifest
     assert manifest.verify.status == "passed"
