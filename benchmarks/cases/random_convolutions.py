@@ -43,6 +43,8 @@ def draw(seed: int) -> Layer:
             activation=activation, symbolic=("N",) if not wide and rng.random() < 0.3 else (), seed=seed,
         )  # fmt: skip
         (height, width), _ = layer.placed()
-        is_depthwise = group > 1 and layer.c == layer.k == group and not transposed  # another kind's
-        if min(height, width) >= 1 and not is_depthwise:
+        # Those of other kinds: depthwise ones, and images in 16 bits.
+        is_depthwise = group > 1 and layer.c == layer.k == group and not transposed
+        is_image = group == 1 and layer.c <= 4 and layer.dtype != "float32" and not transposed
+        if min(height, width) >= 1 and not is_depthwise and not is_image:
             return layer
