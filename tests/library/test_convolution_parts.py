@@ -82,4 +82,4 @@ def test_scratch_of_an_activation_behind_a_part(
     meaning = convolution(2, activation="hardswish")
     log = drive(program, tmp_path, meaning, shapes, pixels={"x": 32, "y": 64}, **more)
     assert log.starting("workspace") == [str(workspace)]
-    assert log.starting("add") == adds and log.starting("fill") == ["8192 with 3800"]
+    assert log.starting("add") == adds and log.starting("fill") == ["8192 with 00000000"]

@@ -136,7 +136,7 @@ int cudnnActivationForward(void* h, void* a, const float* p, void* xt, void* x, 
   return 0;
 }
 int cudnnSetTensor(void* h, void* t, void* y, const void* value) {
-  printf("fill %lld with %04x\n", (long long)y, *(const unsigned short*)value);
+  printf("fill %lld with %08x\n", (long long)y, *(const unsigned*)value);
   return 0;
 }
 int cudnnCreateOpTensorDescriptor(void** o) { *o = malloc(1); return 0; }

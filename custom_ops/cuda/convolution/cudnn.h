@@ -136,6 +136,7 @@ constexpr int kIsNotDeterministic = 4;
 // cudnnBackendBehaviorNote_t
 constexpr int kCompilesAtRunTime = 0;
 // cudnnActivationMode_t
+constexpr int kActivationSigmoid = 0;
 constexpr int kActivationRelu = 1;
 constexpr int kActivationClippedRelu = 3;
 constexpr int kActivationSwish = 6;

@@ -100,15 +100,12 @@ class Product {
 };
 
 // gate = clip(y / 6 + 1 / 2) to 0 to 1; y = y * gate
-void RunHardSwish(const cudnn::Api& api, cudnn::Handle handle, Dtype dtype, const Tensor& tensor, void* y, void* gate) {
-  constexpr std::uint16_t kFloat16Half = 0x3800;
-  constexpr std::uint16_t kBfloat16Half = 0x3F00;
-  constexpr float kHalf = 0.5F;
+void RunHardSwish(const cudnn::Api& api, cudnn::Handle handle, const Tensor& tensor, void* y, void* gate) {
   constexpr float kSixth = 1.0F / 6;
-  const void* half = &kHalf;
-  if (dtype == Dtype::kFloat16) half = &kFloat16Half;
-  if (dtype == Dtype::kBfloat16) half = &kBfloat16Half;
-  api.Check(api.cudnnSetTensor(handle, tensor.raw(), gate, half), "cuDNN does not set a tensor");
+  // 1 / 2 is the sigmoid of 0. cuDNN 9.19 reads the number that cudnnSetTensor takes as a float, and its manual says as
+  // an element of the tensor; 0 is the same in both.
+  api.Check(api.cudnnSetTensor(handle, tensor.raw(), gate, &kZero), "cuDNN does not set a tensor");
+  ActivationOf(api, cudnn::kActivationSigmoid).Run(handle, tensor, gate);
   api.Check(api.cudnnAddTensor(handle, &kSixth, tensor.raw(), y, &kOne, tensor.raw(), gate),
             "cuDNN does not scale the result of a convolution");
   ActivationOf(api, cudnn::kActivationClippedRelu, kOne).Run(handle, tensor, gate);
@@ -148,7 +145,7 @@ void Activate(const cudnn::Api& api, cudnn::Handle handle, const ConvolutionProb
     case ConvolutionActivation::kLeakyRelu:
       return ActivationOf(api, cudnn::kActivationRelu).Run(handle, tensor, y, kOne - value, value);
     case ConvolutionActivation::kHardSwish:
-      return RunHardSwish(api, handle, convolution.dtype, tensor, y, scratch);
+      return RunHardSwish(api, handle, tensor, y, scratch);
     case ConvolutionActivation::kPrelu:
       return RunPrelu(api, handle, tensor, Tensor(api, convolution.dtype, 1, 1, 1, problem.sizes.k, problem.sizes.k), y,
                       at.slope, scratch);
