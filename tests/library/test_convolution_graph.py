@@ -150,8 +150,8 @@ def test_an_epilogue_without_a_plan_runs_behind_the_convolution(program: Path, t
         (
             "hardswish",
             0.0,
-            ["fill 8192 with 00000000", "activation 0", "activate 8192", "add 4096 to 8192, 1 times 0.1667", "activation 3 to 1", "activate 8192",
-             "product 1 0", "multiply 4096 8192 4096"],
+            ["fill 8192 with 00000000", "activation 0", "activate 8192", "add 4096 to 8192, 1 times 0.1667",
+             "activation 3 to 1", "activate 8192", "product 1 0", "multiply 4096 8192 4096"],
         ),
     ],
 )  # fmt: skip
