@@ -14,6 +14,7 @@
 #pragma once
 
 #include "depthwise/abi.h"
+#include "depthwise/banded_sums.cuh"
 #include "depthwise/banded_tile.cuh"
 #include "depthwise/sum_of_output.cuh"
 #include "device/approximate.cuh"
@@ -23,7 +24,6 @@
 #include "device/load_or_zero.cuh"
 #include "device/matrix_words.cuh"
 #include "device/scalar.cuh"
-#include "device/shuffle.cuh"
 #include "device/vector.cuh"
 
 namespace onnxopt {
@@ -31,9 +31,11 @@ namespace onnxopt {
 template <typename Op, typename W, typename Tile>
 struct Banded {
   using Params = DepthwiseParams;
+  using Place = BandedPlace;
   using T = typename Op::Stored;
   using Before = typename Op::Before;
   using After = typename Op::After;
+  using Sums = BandedSums<T, Tile>;
   using Nothing = typename After::template Near<1>;
   static constexpr int kBand = W::kHeight * Tile::kDepth;
   static constexpr int kSeen = W::rows(Tile::kDown);  // rows of inputs that a segment sees
@@ -105,31 +107,6 @@ struct Banded {
                                   Before::apply(widen(x.at[2 * j + 1]), of[2 * j + 1]));
     }
     return x;
-  }
-
-  // Where a tile's outputs begin, and its channels.
-  struct Place {
-    int channel;
-    int image;  // the first
-    int images;
-    int top;
-    int left;
-    int tile;  // of its image
-  };
-
-  __device__ static Place place(const Params& p) {
-    const DepthwiseGrid& grid = p.grid;
-    const unsigned tile = quotient(blockIdx.x, grid.inner);
-    const unsigned group = quotient(tile, grid.outer);
-    const unsigned of_image = tile - group * grid.outer.divisor;
-    const unsigned down = quotient(of_image, grid.middle);
-    const int image = static_cast<int>(group) * Tile::kImages;
-    return {static_cast<int>(blockIdx.x - tile * grid.inner.divisor) * Tile::kChannels,
-            image,
-            min(Tile::kImages, p.batch - image),
-            static_cast<int>(down) * Tile::kTileRows,
-            static_cast<int>(of_image - down * grid.middle.divisor) * Tile::kOutColumns,
-            static_cast<int>(of_image)};
   }
 
   // Of a row of all images of a tile: its image, and the row of that image's tile.
@@ -354,44 +331,9 @@ struct Banded {
     }
   }
 
-  // The sums of all lanes, by way of memory that nothing else uses any more.
-  __device__ static void write_sums(const Params& p, const Lane& lane, const Place& at, float (&sums)[Tile::kImages][8],
-                                    float* shared) {
-    constexpr int kAll = Tile::kImages * Tile::kChannels;
-    static_assert(Tile::kWarps * kAll * 4 <= Tile::kPlanesBytes, "the sums of all warps fit where the planes were");
-#pragma unroll
-    for (int j = 0; j < 8 * Tile::kImages; ++j) {
-#pragma unroll
-      for (int mask = 16; mask >= Tile::kChunks; mask /= 2) {
-        sums[j / 8][j % 8] += shuffle_xor(sums[j / 8][j % 8], mask);
-      }
-    }
-    __syncthreads();
-    if (threadIdx.x % 32 < Tile::kChunks) {
-      float* const of_warp = shared + threadIdx.x / 32 * kAll + 8 * lane.chunk;
-#pragma unroll
-      for (int j = 0; j < 8 * Tile::kImages; ++j) of_warp[j / 8 * Tile::kChannels + j % 8] = sums[j / 8][j % 8];
-    }
-    __syncthreads();
-    for (int i = threadIdx.x; i < kAll; i += Tile::kThreads) {
-      const int of_image = i / Tile::kChannels;
-      const int channel = at.channel + i % Tile::kChannels;
-      if (of_image >= at.images || channel >= p.channels) continue;
-      float sum = 0.0f;
-#pragma unroll
-      for (int w = 0; w < Tile::kWarps; ++w) sum += shared[w * kAll + i];
-      *sum_of_tile(p, at, of_image, channel) = sum;
-    }
-  }
-
-  __device__ static float* sum_of_tile(const Params& p, const Place& at, int of_image, int channel) {
-    const int64_t tile = static_cast<int64_t>(at.image + of_image) * p.grid.outer.divisor + at.tile;
-    return p.sums + tile * p.channels + channel;
-  }
-
   // A tile with an infinity or NaN. Not inlined: it must cost the others no registers.
   __device__ __noinline__ static void write_without_products(const Params& p) {
-    const Place at = place(p);
+    const Place at = BandedPlace::of<Tile>(p);
 #pragma unroll 1
     for (int i = threadIdx.x; i < Tile::kOutRows * Tile::kOutColumns * Tile::kChannels; i += Tile::kThreads) {
       const int channel = at.channel + i % Tile::kChannels;
@@ -409,30 +351,12 @@ struct Banded {
       const auto near = After::template load<1>(p, place);
       static_cast<T*>(p.y)[place] = Narrow<T>::from(After::apply(sum, After::channel(p, channel), near, 0));
     }
-    if constexpr (Op::kSums) sum_stored(p, at);
-  }
-
-  // The sums of a tile whose outputs the block has stored.
-  __device__ static void sum_stored(const Params& p, const Place& at) {
-    __syncthreads();
-    for (int i = threadIdx.x; i < at.images * Tile::kChannels; i += Tile::kThreads) {
-      const int of_image = i / Tile::kChannels;
-      const int channel = at.channel + i % Tile::kChannels;
-      if (channel >= p.channels) continue;
-      float sum = 0.0f;
-      for (int h = at.top; h < min(at.top + Tile::kTileRows, p.out_height); ++h) {
-        for (int w = at.left; w < min(at.left + Tile::kOutColumns, p.out_width); ++w) {
-          const int64_t row = static_cast<int64_t>(at.image + of_image) * p.out_height + h;
-          sum += widen(static_cast<const T*>(p.y)[(row * p.out_width + w) * p.channels + channel]);
-        }
-      }
-      *sum_of_tile(p, at, of_image, channel) = sum;
-    }
+    if constexpr (Op::kSums) Sums::write_stored(p, at);
   }
 
   __device__ static void run(const Params& p) {
     unsigned char* const shared = dynamic_shared();
-    const Place at = place(p);
+    const Place at = BandedPlace::of<Tile>(p);
     const Lane lane;
     const uint32_t planes = shared_address(shared);
     uint32_t* const table = reinterpret_cast<uint32_t*>(shared + Tile::kPlanesBytes);
@@ -450,7 +374,7 @@ struct Banded {
     } else {
       float sums[Tile::kImages][8] = {};
       write_outputs(p, lane, at, planes + 16 * (lane.given_plane + lane.given_row * Tile::kOutRow), sums);
-      if constexpr (Op::kSums) write_sums(p, lane, at, sums, reinterpret_cast<float*>(shared));
+      if constexpr (Op::kSums) Sums::write(p, lane.chunk, at, sums, reinterpret_cast<float*>(shared));
     }
   }
 };

@@ -1,6 +1,10 @@
-// How a block of a banded depthwise convolution divides its work, and where things lie in shared memory.
+// How a block of a banded depthwise convolution divides its work, where its tile begins, and where things lie in shared
+// memory.
 #pragma once
 
+#include "depthwise/abi.h"
+#include "device/index.cuh"
+#include "device/scalar.cuh"
 #include "device/static_window.cuh"
 
 namespace onnxopt {
@@ -84,6 +88,32 @@ struct BandedTile {
   // Planes of channels that a lane's 16 bytes hold lie kChunks apart: the eight rows of a matrix on eight bank groups.
   __device__ static int plane_of(int channel) { return (channel % 8 * kChunks + channel / 8) * kPlane; }
   static constexpr int kOwnPlane = kChunks * kPlane;  // from channel to channel of a warp
+};
+
+// Where a tile's outputs begin, and its channels.
+struct BandedPlace {
+  int channel;
+  int image;  // the first
+  int images;
+  int top;
+  int left;
+  int tile;  // of its image
+
+  template <typename Tile>
+  __device__ static BandedPlace of(const DepthwiseParams& p) {
+    const DepthwiseGrid& grid = p.grid;
+    const unsigned tile = quotient(blockIdx.x, grid.inner);
+    const unsigned group = quotient(tile, grid.outer);
+    const unsigned of_image = tile - group * grid.outer.divisor;
+    const unsigned down = quotient(of_image, grid.middle);
+    const int image = static_cast<int>(group) * Tile::kImages;
+    return {static_cast<int>(blockIdx.x - tile * grid.inner.divisor) * Tile::kChannels,
+            image,
+            min(Tile::kImages, p.batch - image),
+            static_cast<int>(down) * Tile::kTileRows,
+            static_cast<int>(of_image - down * grid.middle.divisor) * Tile::kOutColumns,
+            static_cast<int>(of_image)};
+  }
 };
 
 }  // namespace onnxopt

@@ -45,13 +45,7 @@ Slide OutputAlong(const Convolution& convolution, int axis, std::int64_t extent)
   return {whole - before - after, before, after};
 }
 
-Shape ConvolutionSizes::output() const {
-  Shape shape{};
-  shape.rank = 4;
-  const std::int64_t dims[] = {n, output_h, output_w, k};
-  for (std::size_t d = 0; d < 4; ++d) shape.dims[d] = dims[d];
-  return shape;
-}
+Shape ConvolutionSizes::output() const { return ShapeOf(n, output_h, output_w, k); }
 
 bool ConvolutionSizes::operator==(const ConvolutionSizes& other) const {
   const auto tie = [](const ConvolutionSizes& sizes) {

@@ -21,16 +21,6 @@ void CheckReads(const Depthwise& depthwise, const DepthwisePart& part, const Sha
   }
 }
 
-Shape Of(std::int64_t a, std::int64_t b, std::int64_t c, std::int64_t d) {
-  Shape shape;
-  shape.rank = 4;
-  shape.dims[0] = a;
-  shape.dims[1] = b;
-  shape.dims[2] = c;
-  shape.dims[3] = d;
-  return shape;
-}
-
 }  // namespace
 
 DepthwiseCall OpenCall(const Depthwise& depthwise, OrtKernelContext* context) {
@@ -43,7 +33,7 @@ DepthwiseCall OpenCall(const Depthwise& depthwise, OrtKernelContext* context) {
   const std::int64_t channels = depthwise.channels;
   const bool biased = !depthwise.bias || shapes[*depthwise.bias].count() == static_cast<std::uint64_t>(channels);
   if (x.rank != 4 || x.dims[3] != channels || !biased ||
-      !(weight == Of(window.kernel[0], window.kernel[1], 1, channels))) {
+      !(weight == ShapeOf(window.kernel[0], window.kernel[1], 1, channels))) {
     throw Error("depthwise convolution of " + std::to_string(channels) + " channels: x " + ToString(x) +
                 " and weight " + ToString(weight) + " do not fit together");
   }
@@ -62,7 +52,7 @@ DepthwiseCall OpenCall(const Depthwise& depthwise, OrtKernelContext* context) {
   call.out_width = across.output;
   call.pad_top = down.pad_before;
   call.pad_left = across.pad_before;
-  const Shape result = Of(call.batch, call.out_height, call.out_width, channels);
+  const Shape result = ShapeOf(call.batch, call.out_height, call.out_width, channels);
   CheckReads(depthwise, depthwise.after, shapes, result);
   if (depthwise.before) CheckReads(depthwise, *depthwise.before, shapes, result);
   call.y = OutputTensor(context, 0, result);

@@ -20,16 +20,6 @@ void CheckReads(const ImageConvolution& convolution, const Shape* shapes) {
   }
 }
 
-Shape Of(std::int64_t a, std::int64_t b, std::int64_t c, std::int64_t d) {
-  Shape shape;
-  shape.rank = 4;
-  shape.dims[0] = a;
-  shape.dims[1] = b;
-  shape.dims[2] = c;
-  shape.dims[3] = d;
-  return shape;
-}
-
 }  // namespace
 
 ImageConvolutionCall OpenCall(const ImageConvolution& convolution, OrtKernelContext* context) {
@@ -42,7 +32,7 @@ ImageConvolutionCall OpenCall(const ImageConvolution& convolution, OrtKernelCont
   const std::int64_t filters = convolution.filters;
   const bool biased = !convolution.bias || shapes[*convolution.bias].count() == static_cast<std::uint64_t>(filters);
   if (x.rank != 4 || x.dims[convolution.planes ? 1 : 3] != convolution.channels || !biased ||
-      !(weight == Of(filters, window.kernel[0], window.kernel[1], convolution.weight_channels))) {
+      !(weight == ShapeOf(filters, window.kernel[0], window.kernel[1], convolution.weight_channels))) {
     throw Error("image convolution of " + std::to_string(convolution.channels) + " channels: x " + ToString(x) +
                 " and weight " + ToString(weight) + " do not fit together");
   }
@@ -62,7 +52,7 @@ ImageConvolutionCall OpenCall(const ImageConvolution& convolution, OrtKernelCont
   call.out_width = across.output;
   call.pad_top = down.pad_before;
   call.pad_left = across.pad_before;
-  const Shape result = Of(call.batch, call.out_height, call.out_width, filters);
+  const Shape result = ShapeOf(call.batch, call.out_height, call.out_width, filters);
   call.y = OutputTensor(context, 0, result);
   if (result.count() == 0) call.y = nullptr;
   return call;

@@ -5,7 +5,6 @@
 #include <cstring>
 #include <optional>
 
-#include "cuda/divisor.h"
 #include "device/access_modes.h"
 #include "kernel_file/pointwise.h"
 #include "program/divisor.h"

@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <limits>
 
-#include "cuda/divisor.h"
 #include "kernel_file/pool.h"
 #include "pool/abi.h"
+#include "program/divisor.h"
 
 namespace onnxopt::cuda {
 namespace {

@@ -6,6 +6,16 @@
 
 namespace onnxopt {
 
+Shape ShapeOf(std::int64_t a, std::int64_t b, std::int64_t c, std::int64_t d) {
+  Shape shape;
+  shape.rank = 4;
+  shape.dims[0] = a;
+  shape.dims[1] = b;
+  shape.dims[2] = c;
+  shape.dims[3] = d;
+  return shape;
+}
+
 std::int64_t Elements(const std::int64_t* dims, std::size_t count) {
   if (std::find(dims, dims + count, 0) != dims + count) return 0;
   std::int64_t product = 1;

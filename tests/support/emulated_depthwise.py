@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import json
 import subprocess
 import tempfile
@@ -15,8 +14,8 @@ from onnxopt.codegen import generate
 from onnxopt.fusion.region import Kernel
 from tests.support import emulated
 from tests.support.depthwise_models import Case, fused, numpy_dtype
+from tests.support.launch_programs import launch_program
 
-REPOSITORY = Path(__file__).parents[2]
 _SOURCES = (
     "cuda/depthwise_variant", "kernel_file/depthwise", "kernel_file/fields", "kernel_file/indexing",
     "kernel_file/pointwise", "kernel_file/window", "program/dtype", "program/indexing", "program/pointwise",
@@ -26,21 +25,6 @@ HOPPER = (9, 227 << 10)  # compute capability's major number, bytes of shared me
 _ALIGNED = 256
 _POISON = 77.0
 _C_TYPES = {"float32": "float", "float16": "unsigned short", "bfloat16": "unsigned short"}
-
-
-@functools.cache
-def _program() -> tempfile.TemporaryDirectory[str]:
-    """The folder of the program of emulation/depthwise_launches.cc."""
-    folder: tempfile.TemporaryDirectory[str] = tempfile.TemporaryDirectory()
-    custom_ops, dependencies = REPOSITORY / "custom_ops", REPOSITORY / "build" / "deps"
-    subprocess.run([custom_ops / "fetch_headers.sh", dependencies], check=True, capture_output=True)
-    include = dependencies / "include"
-    folders = (include, include / "onnxruntime", custom_ops, REPOSITORY / "cuda_kernels")
-    command = ["g++", "-std=c++17", "-O0", "-DORT_API_MANUAL_INIT", "-DJSON_USE_IMPLICIT_CONVERSIONS=0"]
-    command += [f"-I{p}" for p in folders] + ["-o", str(Path(folder.name) / "launches")]
-    command += [str(Path(__file__).with_name("emulation") / "depthwise_launches.cc")]
-    subprocess.run([*command, *(str(custom_ops / f"{name}.cc") for name in _SOURCES)], check=True)
-    return folder
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,7 +45,7 @@ def launches(
     with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
         file.write(json.dumps(row))
         file.flush()
-        command = [Path(_program().name) / "launches", file.name, *map(str, (*x[:3], *gpu, aligned))]
+        command = [launch_program("depthwise", _SOURCES), file.name, *map(str, (*x[:3], *gpu, aligned))]
         done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode:
         raise ValueError(done.stdout)

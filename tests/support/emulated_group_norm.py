@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import json
 import subprocess
 import tempfile
@@ -18,8 +17,8 @@ from onnxopt.kinds.group_norm.entry_points import GroupNormVariant
 from tests.support import emulated
 from tests.support.depthwise_models import numpy_dtype
 from tests.support.group_norm_models import Case, fused
+from tests.support.launch_programs import launch_program
 
-REPOSITORY = Path(__file__).parents[2]
 _SOURCES = (
     "cuda/group_norm_variant", "kernel_file/group_norm", "kernel_file/fields", "kernel_file/indexing",
     "kernel_file/pointwise", "program/dtype", "program/indexing", "program/pointwise", "program/shape",
@@ -27,21 +26,6 @@ _SOURCES = (
 HOPPER, AMPERE = (9, 132), (8, 108)  # compute capability's major number, multiprocessors
 _ALIGNED = 256
 _C_TYPES = {"float32": "float", "float16": "unsigned short", "bfloat16": "unsigned short"}
-
-
-@functools.cache
-def _program() -> tempfile.TemporaryDirectory[str]:
-    """The folder of the program of emulation/group_norm_launches.cc."""
-    folder: tempfile.TemporaryDirectory[str] = tempfile.TemporaryDirectory()
-    custom_ops, dependencies = REPOSITORY / "custom_ops", REPOSITORY / "build" / "deps"
-    subprocess.run([custom_ops / "fetch_headers.sh", dependencies], check=True, capture_output=True)
-    include = dependencies / "include"
-    folders = (include, include / "onnxruntime", custom_ops, REPOSITORY / "cuda_kernels")
-    command = ["g++", "-std=c++17", "-O0", "-DORT_API_MANUAL_INIT", "-DJSON_USE_IMPLICIT_CONVERSIONS=0"]
-    command += [f"-I{p}" for p in folders] + ["-o", str(Path(folder.name) / "launches")]
-    command += [str(Path(__file__).with_name("emulation") / "group_norm_launches.cc")]
-    subprocess.run([*command, *(str(custom_ops / f"{name}.cc") for name in _SOURCES)], check=True)
-    return folder
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,7 +47,7 @@ def launches(
     with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
         file.write(json.dumps(row))
         file.flush()
-        command = [Path(_program().name) / "launches", file.name, *map(str, (samples, pixels, *gpu, aligned))]
+        command = [launch_program("group_norm", _SOURCES), file.name, *map(str, (samples, pixels, *gpu, aligned))]
         done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode:
         raise ValueError(done.stdout)

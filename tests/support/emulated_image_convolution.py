@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import json
 import subprocess
 import tempfile
@@ -16,8 +15,8 @@ from onnxopt.fusion.region import Kernel
 from tests.support import emulated
 from tests.support.depthwise_models import numpy_dtype
 from tests.support.image_convolution_models import Case, fused
+from tests.support.launch_programs import launch_program
 
-REPOSITORY = Path(__file__).parents[2]
 _SOURCES = (
     "cuda/image_convolution_variant", "kernel_file/depthwise", "kernel_file/fields", "kernel_file/image_convolution",
     "kernel_file/indexing", "kernel_file/pointwise", "kernel_file/window", "program/dtype", "program/indexing",
@@ -25,21 +24,6 @@ _SOURCES = (
 )  # fmt: skip
 _HOPPER = 227 << 10  # bytes of shared memory of a block
 _RESIDENT = 7  # blocks, so that each has several tiles
-
-
-@functools.cache
-def _program() -> tempfile.TemporaryDirectory[str]:
-    """The folder of the program of emulation/image_convolution_launches.cc."""
-    folder: tempfile.TemporaryDirectory[str] = tempfile.TemporaryDirectory()
-    custom_ops, dependencies = REPOSITORY / "custom_ops", REPOSITORY / "build" / "deps"
-    subprocess.run([custom_ops / "fetch_headers.sh", dependencies], check=True, capture_output=True)
-    include = dependencies / "include"
-    folders = (include, include / "onnxruntime", custom_ops, REPOSITORY / "cuda_kernels")
-    command = ["g++", "-std=c++17", "-O0", "-DORT_API_MANUAL_INIT", "-DJSON_USE_IMPLICIT_CONVERSIONS=0"]
-    command += [f"-I{p}" for p in folders] + ["-o", str(Path(folder.name) / "launches")]
-    command += [str(Path(__file__).with_name("emulation") / "image_convolution_launches.cc")]
-    subprocess.run([*command, *(str(custom_ops / f"{name}.cc") for name in _SOURCES)], check=True)
-    return folder
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,7 +47,11 @@ def launches(
     with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
         file.write(json.dumps(row))
         file.flush()
-        command = [Path(_program().name) / "launches", file.name, *map(str, (n, h, w, resident, aligned, shared))]
+        command = [
+            launch_program("image_convolution", _SOURCES),
+            file.name,
+            *map(str, (n, h, w, resident, aligned, shared)),
+        ]
         done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode:
         raise ValueError(done.stdout)

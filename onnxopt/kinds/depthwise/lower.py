@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 import onnx_ir as ir
 
 from onnxopt.fusion.channels_last import RSK, Sandwich, is_constant, sandwich
+from onnxopt.fusion.in_front import inputs_around, nodes_in_front, source_of
 from onnxopt.fusion.operands import apply_operator, constant, storage
 from onnxopt.graph.shapes.shapes import Shapes
 from onnxopt.kinds.pointwise.lower import immediate
@@ -60,7 +61,7 @@ def lower(
     others = [n for n in nodes if n not in found.nodes]
     in_front = nodes_in_front(found.x, others)
     behind = [n for n in others if n not in in_front]
-    source = _source(in_front, found, shapes) if in_front else found.x
+    source = source_of(found.x, in_front, shapes) if in_front else found.x
     dtype = storage(found.x, shapes).name
     before = None
     if in_front:
@@ -88,35 +89,7 @@ def inputs_of(found: Sandwich, nodes: Sequence[ir.Node]) -> list[ir.Value]:
 
     Scalar constants of elementwise nodes are left out.
     """
-    inside = {v for n in nodes for v in n.outputs}
-    first = [v for v in (found.w, found.bias) if v is not None]
-    read = dict.fromkeys(v for n in nodes if n not in found.nodes for v in n.inputs if v is not None)
-    others = [v for v in read if v not in inside and constant(v) is None]
-    x = [] if found.x in inside else [found.x]
-    return list(dict.fromkeys([*x, *first, *others]))
-
-
-def nodes_in_front(x: ir.Value, nodes: Sequence[ir.Node]) -> list[ir.Node]:
-    """Those of the nodes that compute x, in their order."""
-    known = set(nodes)
-    found: set[ir.Node] = set()
-    pending: list[ir.Value] = [x]
-    while pending:
-        node = pending.pop().producer()
-        if node is not None and node in known and node not in found:
-            found.add(node)
-            pending += [v for v in node.inputs if v is not None]
-    return [n for n in nodes if n in found]
-
-
-def _source(nodes: Sequence[ir.Node], found: Sandwich, shapes: Shapes) -> ir.Value:
-    """The one tensor of x's shape that the nodes in front read from outside."""
-    inside = {v for n in nodes for v in n.outputs}
-    read = dict.fromkeys(v for n in nodes for v in n.inputs if v is not None and v not in inside)
-    whole = [v for v in read if constant(v) is None and shapes.same(v, found.x)]
-    if len(whole) != 1:
-        raise ValueError(f"The nodes in front of the convolution read {len(whole)} tensors of its input's shape")
-    return whole[0]
+    return inputs_around(found.nodes, (found.x, found.w, found.bias), nodes)
 
 
 def part_of(

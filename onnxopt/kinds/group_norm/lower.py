@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import onnx_ir as ir
 
+from onnxopt.fusion.in_front import inputs_around, nodes_in_front, source_of
 from onnxopt.fusion.operands import apply_operator, constant, storage
 from onnxopt.graph.shapes.shapes import Shapes
 from onnxopt.kinds.group_norm.found import NORMS, Norm, norm
@@ -36,7 +37,7 @@ def lower(
     others = [n for n in nodes if n not in found.nodes]
     in_front = nodes_in_front(found.x, others)
     behind = [n for n in others if n not in in_front]
-    source = _source(in_front, found, shapes) if in_front else found.x
+    source = source_of(found.x, in_front, shapes) if in_front else found.x
     part = _Parts(found, inputs, opsets, shapes)
     meaning = GroupNorm(
         inputs=tuple(storage(v, shapes).name for v in inputs),
@@ -57,34 +58,7 @@ def inputs_of(found: Norm, nodes: Sequence[ir.Node]) -> list[ir.Value]:
 
     Scalar constants of elementwise nodes are left out.
     """
-    inside = {v for n in nodes for v in n.outputs}
-    read = dict.fromkeys(v for n in nodes if n not in found.nodes for v in n.inputs if v is not None)
-    others = [v for v in read if v not in inside and constant(v) is None]
-    x = [] if found.x in inside else [found.x]
-    return list(dict.fromkeys([*x, found.scale, found.bias, *others]))
-
-
-def nodes_in_front(x: ir.Value, nodes: Sequence[ir.Node]) -> list[ir.Node]:
-    """Those of the nodes that compute x, in their order."""
-    known = set(nodes)
-    found: set[ir.Node] = set()
-    pending: list[ir.Value] = [x]
-    while pending:
-        node = pending.pop().producer()
-        if node is not None and node in known and node not in found:
-            found.add(node)
-            pending += [v for v in node.inputs if v is not None]
-    return [n for n in nodes if n in found]
-
-
-def _source(nodes: Sequence[ir.Node], found: Norm, shapes: Shapes) -> ir.Value:
-    """The one tensor of x's shape that the nodes in front read from outside."""
-    inside = {v for n in nodes for v in n.outputs}
-    read = dict.fromkeys(v for n in nodes for v in n.inputs if v is not None and v not in inside)
-    whole = [v for v in read if constant(v) is None and shapes.same(v, found.x)]
-    if len(whole) != 1:
-        raise ValueError(f"The nodes in front of the norm read {len(whole)} tensors of its operand's shape")
-    return whole[0]
+    return inputs_around(found.nodes, (found.x, found.scale, found.bias), nodes)
 
 
 class _Parts:

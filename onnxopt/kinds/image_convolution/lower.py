@@ -8,7 +8,8 @@ from collections.abc import Mapping, Sequence
 import onnx_ir as ir
 
 from onnxopt.fusion.channels_last import KRSC, Sandwich, is_constant, sandwich
-from onnxopt.fusion.operands import constant, storage
+from onnxopt.fusion.in_front import inputs_around
+from onnxopt.fusion.operands import storage
 from onnxopt.graph.layout.orders import TO_NHWC, transposes
 from onnxopt.graph.shapes.shapes import Shapes
 from onnxopt.kinds.depthwise.lower import part_of
@@ -148,7 +149,4 @@ def lower(
 def inputs_of(of: Image, nodes: Sequence[ir.Node]) -> list[ir.Value]:
     """Values that a region reads from outside: x, weight, bias, then others in order of first use; no constants that
     its nodes keep."""
-    inside = {v for n in nodes for v in n.outputs}
-    first = [v for v in (of.x, of.found.w, of.found.bias) if v is not None]
-    read = dict.fromkeys(v for n in nodes if n not in of.nodes for v in n.inputs if v is not None)
-    return list(dict.fromkeys([*first, *(v for v in read if v not in inside and constant(v) is None)]))
+    return inputs_around(of.nodes, (of.x, of.found.w, of.found.bias), nodes)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-import random
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +14,6 @@ from onnxopt.fusion.kernel import Traffic
 from onnxopt.fusion.region import Region
 from onnxopt.graph import rewrite
 from onnxopt.graph.layout import is_channels_last
-from onnxopt.graph.layout.cut import INFINITE, SINK, SOURCE, Network
 from onnxopt.graph.layout.orders import TO_NCHW, TO_NHWC
 from onnxopt.graph.shapes import shapes as shape_inference
 from onnxopt.kinds.pointwise.kind import POINTWISE
@@ -366,30 +363,6 @@ def test_the_pass_runs_in_half_precision(tmp_path: Path) -> None:
 
 def test_orders_are_inverse() -> None:
     assert [TO_NCHW[axis] for axis in TO_NHWC] == [0, 1, 2, 3]
-
-
-@pytest.mark.parametrize("seed", range(30))
-def test_the_cut_is_least(seed: int) -> None:
-    chance = random.Random(seed)
-    count = chance.randint(1, 7)
-    edges = []
-    network = Network()
-    vertices = [SOURCE, SINK, *(network.vertex() for _ in range(count))]
-    for _ in range(chance.randint(1, 20)):
-        tail, head = chance.sample(vertices, 2)
-        edges.append((tail, head, chance.choice((1, 2, 5, 9, INFINITE)), chance.choice((0, 0, 3))))
-        network.edge(*edges[-1])
-
-    def cost(side: set[int]) -> int:
-        return sum(c * (a in side and b not in side) + r * (b in side and a not in side) for a, b, c, r in edges)
-
-    sides = [
-        {SOURCE, *chosen} for size in range(count + 1) for chosen in itertools.combinations(vertices[2:], size)
-    ]  # fmt: skip
-    found = network.source_side()
-    if min(map(cost, sides)) < INFINITE:
-        assert cost(found) == min(map(cost, sides))
-        assert len(found) == min(len(side) for side in sides if cost(side) == cost(found))
 
 
 def test_bodies_of_control_flow_read_nchw(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from tests.support.pool_models import of
 _MAIN = """
 %(source)s
 using namespace onnxopt;
-Divisor<unsigned> by(unsigned divisor) {  // as custom_ops/cuda/divisor.h has it
+Divisor<unsigned> by(unsigned divisor) {  // as custom_ops/program/divisor.h has it
   unsigned shift = 0;
   while ((1ull << shift) < divisor) ++shift;
   return {divisor, static_cast<unsigned>((1ull << 32) * ((1ull << shift) - divisor) / divisor + 1), shift};
