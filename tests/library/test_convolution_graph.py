@@ -305,6 +305,13 @@ def test_plans_that_compile(program: Path, tmp_path: Path, soon: bool, runs: str
     assert log.starting("offered")[0] == f"{runs} compiled {int(not soon)} knobs 3={int(runs) - 10}"
 
 
+def test_what_is_measured_at_a_first_run_need_not_be_compiled(program: Path, tmp_path: Path) -> None:
+    shapes = [[1, 5, 5, 8], [8, 3, 3, 8]]
+    more = {"FAKE_CONFIGS": "8", "FAKE_COMPILED": COMPILED}
+    log = drive(program, tmp_path, convolution(2), shapes, offers=True, ready=True, **more)
+    assert [int(line.split()[0]) for line in log.starting("offered")] == [13, 17]
+
+
 def test_threads_that_want_the_same_plan_share_it(program: Path, tmp_path: Path) -> None:
     """What a thread throws comes out where its plan is taken, each time; where nobody takes it, nothing happens."""
     log = drive(program, tmp_path, convolution(2), [[1, 5, 5, 8], [8, 3, 3, 8]], threads=8)

@@ -43,6 +43,8 @@ int cuGraphInstantiateWithFlags(void** executable, void* g, unsigned long long f
 int cuGraphLaunch(void* executable, void* stream) { return 0; }
 int cuGraphDestroy(void* graph) { return 0; }
 int cuGraphExecDestroy(void* executable) { return 0; }
+int cuMemAlloc_v2(size_t* data, size_t bytes) { *data = 0; return 2; }
+int cuMemFree_v2(size_t data) { return 0; }
 int cuMemcpyDtoDAsync_v2(size_t to, size_t from, size_t bytes, void* stream) { return 0; }
 int cuMemsetD8Async(size_t to, unsigned char value, size_t bytes, void* stream) { return 0; }
 int cuEventCreate(void** event, unsigned flags) { *event = (void*)8; return 0; }

@@ -187,7 +187,7 @@ int main(int, char** arguments) {
     const auto preference = json["soon"].get<bool>() ? cuda::Preference::kSoonest : cuda::Preference::kFastest;
     const auto* measured = json["measured"].get<bool>() ? &choice : nullptr;
     const auto ready = cuda::ReadyFor(*api, context, "H200", problem, measured, preference);
-    if (ready != cuda::ReadyFor(*api, context, "H200", problem, nullptr, preference)) throw Error("built twice");
+    if (ready != cuda::ReadyFor(*api, context, "H200", problem, measured, preference)) throw Error("built twice");
     if (json["threads"].get<int>() > 0) {
       std::vector<std::shared_ptr<cuda::PendingConvolution>> all;
       for (int k = 0; k < json["threads"].get<int>(); ++k) {
@@ -211,7 +211,8 @@ int main(int, char** arguments) {
       }
     }
     if (json["offers"].get<bool>()) {
-      for (const cuda::EnginePlan& plan : cuda::OfferedPlans(*api, nullptr, problem, 16, preference)) {
+      const auto offered = json["ready"].get<bool>() ? cuda::Preference::kReady : preference;
+      for (const cuda::EnginePlan& plan : cuda::OfferedPlans(*api, nullptr, problem, 16, offered)) {
         const auto found = plan.Choice();
         std::string text = std::to_string(found->engine) + " compiled " + std::to_string(plan.compiled()) + " knobs";
         for (const auto& [type, value] : found->knobs) text += " " + std::to_string(type) + "=" + std::to_string(value);
@@ -316,6 +317,7 @@ def drive(
     alignment: int = 16,
     measured: bool = False,
     soon: bool = False,
+    ready: bool = False,
     offers: bool = False,
     threads: int = 0,
     pixels: dict[str, int] | None = None,
@@ -326,7 +328,7 @@ def drive(
     pixels: elements from one pixel of x, residual or y to the next, where it is a part. variables: of the environment.
     """
     meaning.verify()
-    more = {"shapes": shapes, "tf32": tf32, "alignment": alignment, "measured": measured, "soon": soon}
+    more = {"shapes": shapes, "tf32": tf32, "alignment": alignment, "measured": measured, "soon": soon, "ready": ready}
     more |= {"offers": offers, "threads": threads, "pixels": pixels or {}}
     (folder / "meaning.json").write_text(json.dumps(meaning.to_json() | more))
     return run(program, folder / "meaning.json", **variables)

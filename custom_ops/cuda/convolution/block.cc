@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "call/tensors.h"
-#include "cuda/convolution/known_shape.h"
+#include "cuda/launch/known_shape.h"
 #include "cuda/launch/provider_options.h"
 #include "cuda/launch/stream.h"
 

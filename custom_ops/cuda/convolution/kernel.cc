@@ -2,7 +2,7 @@
 
 #include "call/convolution.h"
 #include "call/tensors.h"
-#include "cuda/convolution/known_shape.h"
+#include "cuda/launch/known_shape.h"
 #include "cuda/launch/provider_options.h"
 #include "cuda/launch/stream.h"
 

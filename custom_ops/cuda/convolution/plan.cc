@@ -135,7 +135,7 @@ std::vector<EnginePlan> OfferedPlans(const cudnn::Api& api, cudnn::Handle handle
       std::size_t compiled = 0;
       for (Offer& offer : offers) {
         if (plans.size() >= most) break;
-        if (offer.compiled && compiled == kMostCompiled) continue;
+        if (offer.compiled && (preference == Preference::kReady || compiled == kMostCompiled)) continue;
         std::optional<EnginePlan> plan = MakePlan(api, handle, graph, std::move(offer.config), offer.compiled);
         if (!plan) continue;
         if (offer.compiled) ++compiled;

@@ -60,6 +60,7 @@ class EnginePlan {
 enum class Preference : std::uint8_t {
   kFastest,  // as cuDNN's heuristic expects it
   kSoonest,  // those that cuDNN need not compile
+  kReady,    // the same, and no others
 };
 
 // The plans that cuDNN's heuristic offers for a problem, best first, until there are `most`. Those that need too

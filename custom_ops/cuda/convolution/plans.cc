@@ -169,7 +169,7 @@ std::int64_t ReadyConvolution::PlanWorkspace(const ConvolutionProblem& problem) 
 std::shared_ptr<const ReadyConvolution> ReadyFor(const cudnn::Api& api, Context context, const std::string& device,
                                                  const ConvolutionProblem& problem, const EngineChoice* measured,
                                                  Preference preference) {
-  const std::shared_ptr<Entry> entry = EntryOf({context, problem.Describe()});
+  const std::shared_ptr<Entry> entry = EntryOf({context, KeyOf(api, device, problem, measured)});
   const std::lock_guard<std::mutex> lock(entry->building);
   if (auto plan = entry->plan.lock()) return plan;
   ConvolutionHandle& builder = BuilderOf(api, context);

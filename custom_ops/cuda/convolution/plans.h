@@ -20,6 +20,12 @@ class ReadyConvolution {
   // Bytes.
   std::int64_t workspace() const;
 
+  // Whether one plan of cuDNN's is all of it.
+  bool is_one_plan() const { return !bare_ && !packed_; }
+
+  // The choice of its plan. Nothing where cuDNN does not tell.
+  std::optional<EngineChoice> Choice() const { return plan_.Choice(); }
+
   // Enqueues it on the handle's stream; the handle is locked by the caller. Thread-safe.
   void Run(const cudnn::Api& api, cudnn::Handle handle, const ConvolutionPointers& at, void* workspace) const;
 

@@ -10,6 +10,7 @@ namespace {
 
 constexpr std::size_t kPlans = 32;  // of different shapes, that a node keeps
 constexpr std::size_t kTuned = 16;  // plans measured when tuning
+constexpr std::size_t kReady = 6;   // and at a first run
 constexpr int kNameBytes = 256;
 constexpr std::int64_t kAlignment = 16;  // that engines ask for at most
 
@@ -88,6 +89,7 @@ ConvolutionRunner::Ready ConvolutionRunner::PlanFor(ConvolutionCall* of) const {
   }
   Ready& plan = recent_.front().plan;
   if (plan == nullptr) plan = pending_->Take();
+  if (!recent_.front().measured && !call.capturing) MeasureFirstRun(call, &recent_.front());
   if (call.capturing && std::find(captured_.begin(), captured_.end(), plan) == captured_.end()) {
     captured_.push_back(plan);
   }
@@ -95,7 +97,7 @@ ConvolutionRunner::Ready ConvolutionRunner::PlanFor(ConvolutionCall* of) const {
 }
 
 ConvolutionRunner::Recent ConvolutionRunner::Named(const ConvolutionProblem& problem, Context context, Ready plan) {
-  return {problem.sizes, problem.tf32, problem.alignment, context, std::move(plan)};
+  return {problem.sizes, problem.tf32, problem.alignment, context, std::move(plan), false};
 }
 
 ConvolutionRunner::Ready ConvolutionRunner::Build(Context context, const ConvolutionProblem& problem) const {
@@ -111,6 +113,7 @@ void ConvolutionRunner::Measure(const ConvolutionCall& call) const {
   const std::string problem = call.problem.Describe();
   const std::string gpu = Gpu();
   const std::size_t version = api_.cudnnGetVersion();
+  const std::lock_guard<std::mutex> alone(Measuring());
   if (known.Find(gpu, version, problem)) return;
   std::vector<EnginePlan> plans;
   {
@@ -124,11 +127,61 @@ void ConvolutionRunner::Measure(const ConvolutionCall& call) const {
   std::int64_t bytes = 0;
   for (const EnginePlan& plan : plans) bytes = std::max(bytes, plan.workspace());
   void* const workspace = Scratch(call, bytes);
-  const Stopwatch stopwatch(driver_, call.stream, allocator_);
+  const Stopwatch stopwatch(driver_, call.stream, MemoryToEvictWith(driver_), kCareful);
   const auto [first, best] =
       stopwatch.Fastest(plans.size(), [&](std::size_t way) { plans[way].Execute(handle.raw, call.at, workspace); });
   const std::optional<EngineChoice> choice = plans[best.way].Choice();
   if (choice) known.Add(gpu, version, problem, {*choice, best.microseconds, first.microseconds});
+}
+
+// The first run of a shape that the graph states: another plan that is ready may be faster than the heuristic's first.
+void ConvolutionRunner::MeasureFirstRun(const ConvolutionCall& call, Recent* entry) const {
+  entry->measured = true;
+  ConvolutionPlans& known = ConvolutionPlans::Get();
+  const bool stated = preference_ == Preference::kFastest && !call.problem.Compiles() && entry->plan->is_one_plan();
+  if (!stated || call.stream == nullptr || known.tunes() || !MeasuresFirstRuns()) return;
+  const std::string problem = call.problem.Describe();
+  const std::string gpu = Gpu();
+  const std::size_t version = api_.cudnnGetVersion();
+  if (known.Find(gpu, version, problem)) return;
+  const std::lock_guard<std::mutex> alone(Measuring());
+  try {
+    if (!known.FindKept(gpu, version, problem)) MeasureBeside(call, *entry->plan);
+  } catch (const Error&) {
+    return;  // nobody asked for this measurement: the heuristic's plan runs
+  }
+  if (known.Find(gpu, version, problem)) entry->plan = Build(call.context, call.problem);
+}
+
+// Measures the plans that are ready beside the one that would run, and keeps the fastest.
+void ConvolutionRunner::MeasureBeside(const ConvolutionCall& call, const ReadyConvolution& first) const {
+  const std::optional<EngineChoice> own = first.Choice();
+  std::vector<EnginePlan> plans;
+  {
+    ConvolutionHandle& builder = BuilderOf(api_, call.context);
+    const std::lock_guard<std::mutex> builds(builder.mutex);
+    plans = OfferedPlans(api_, builder.raw, call.problem, kReady, Preference::kReady);
+  }
+  const auto unfit = [&](const EnginePlan& plan) {
+    const std::optional<EngineChoice> choice = plan.Choice();
+    return !choice || choice == own || plan.workspace() > static_cast<std::int64_t>(kWorkspaceBytes);
+  };
+  plans.erase(std::remove_if(plans.begin(), plans.end(), unfit), plans.end());
+  if (plans.empty()) return;
+  std::int64_t bytes = first.workspace();
+  for (const EnginePlan& plan : plans) bytes = std::max(bytes, plan.workspace());
+  void* const workspace = Scratch(call, bytes);
+  ConvolutionHandle& handle = HandleOf(api_, call.context, call.stream);
+  const std::lock_guard<std::mutex> using_handle(handle.mutex);
+  const Stopwatch stopwatch(driver_, call.stream, MemoryToEvictWith(driver_), kQuick);
+  const auto [heuristic, best] = stopwatch.Fastest(1 + plans.size(), [&](std::size_t way) {
+    if (way == 0) return first.Run(api_, handle.raw, call.at, workspace);
+    plans[way - 1].Execute(handle.raw, call.at, workspace);
+  });
+  const std::optional<EngineChoice> choice = best.way == 0 ? own : plans[best.way - 1].Choice();
+  if (!choice) return;
+  ConvolutionPlans::Get().Add(Gpu(), api_.cudnnGetVersion(), call.problem.Describe(),
+                              {*choice, best.microseconds, heuristic.microseconds});
 }
 
 void* ConvolutionRunner::ScratchOf(const ConvolutionCall& call, std::int64_t bytes) const {

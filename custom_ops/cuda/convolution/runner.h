@@ -52,12 +52,15 @@ class ConvolutionRunner {
     bool tf32;
     std::int64_t alignment;
     Context context;
-    Ready plan;  // or nullptr where it is still pending
+    Ready plan;     // or nullptr where it is still pending
+    bool measured;  // whether its first run was, where it may be
   };
 
   static Recent Named(const ConvolutionProblem& problem, Context context, Ready plan);
   Ready Build(Context context, const ConvolutionProblem& problem) const;
   void Measure(const ConvolutionCall& call) const;
+  void MeasureFirstRun(const ConvolutionCall& call, Recent* entry) const;
+  void MeasureBeside(const ConvolutionCall& call, const ReadyConvolution& first) const;
   void* Scratch(const ConvolutionCall& call, std::int64_t bytes) const;
   std::string Gpu() const;     // its name
   std::string Device() const;  // what plans depend on of it

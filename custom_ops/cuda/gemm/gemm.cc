@@ -5,6 +5,7 @@
 #include <map>
 
 #include "call/tensors.h"
+#include "cuda/launch/known_shape.h"
 #include "cuda/launch/provider_options.h"
 #include "cuda/launch/stopwatch.h"
 #include "cuda/launch/stream.h"
@@ -18,7 +19,8 @@ namespace {
 using cublaslt::Candidate;
 
 constexpr unsigned kBestAlignment = 256;
-constexpr int kTuned = 32;  // algorithms measured when tuning
+constexpr int kTuned = 32;   // algorithms measured when tuning
+constexpr int kQuickly = 8;  // and at a first run
 constexpr int kNameBytes = 256;
 constexpr unsigned kBiasAlignment = 16;  // that epilogues ask for
 
@@ -77,6 +79,7 @@ GemmCudaKernel::GemmCudaKernel(const Kernel& kernel, const Library& library, con
       driver_(library.driver()),
       launcher_(kernel, library),
       b_is_constant_(IsConstant(info, gemm_.b)),
+      states_shapes_(KnownShape(info, gemm_.a) && KnownShape(info, gemm_.b)),
       api_(FindCublaslt()),
       allocator_(std::make_shared<Allocator>(info)) {
   Context context = nullptr;
@@ -260,25 +263,40 @@ void GemmCudaKernel::Choose(const Call& call, Plan* plan, const Operands& operan
   driver_.Check(driver_.cuCtxGetDevice(&device), "cannot ask for the GPU");
   driver_.Check(driver_.cuDeviceGetName(gpu, kNameBytes, device), "cannot ask for the GPU's name");
   const std::size_t version = api_.cublasLtGetVersion();
+  std::optional<TunedAlgorithm> tuned = known.Find(gpu, version, product);
+  std::unique_lock<std::mutex> alone(Measuring(), std::defer_lock);
+  if (!tuned && Measures(call)) {
+    alone.lock();
+    tuned = known.FindKept(gpu, version, product);
+  }
   Candidate candidate{};
-  const std::optional<TunedAlgorithm> tuned = known.Find(gpu, version, product);
   if (tuned && plan->Revive(call.handle, tuned->algorithm, &candidate)) return plan->Choose(candidate);
-  // The default stream cannot be captured, which measuring does.
-  const bool measures = known.tunes() && !call.capturing && !tuned && call.stream != nullptr;
-  const std::vector<Candidate> candidates = plan->Candidates(call.handle, measures ? kTuned : 1);
+  const bool measures = !tuned && alone.owns_lock();
+  const int most = known.tunes() ? kTuned : kQuickly;
+  const std::vector<Candidate> candidates = plan->Candidates(call.handle, measures ? most : 1);
   if (candidates.empty()) {
     throw Error("cuBLASLt has no algorithm for " + product +
                 "; set ONNXOPT_DISABLE=1 to run without onnxopt's kernels, and report this product");
   }
   plan->Choose(candidates[0]);
   if (!measures) return;
-  const Stopwatch stopwatch(driver_, call.stream, allocator_);
-  const Scratch scratch = plan->key().workspace ? ScratchOf(call) : Scratch{nullptr, 0};
-  const auto [first, best] = stopwatch.Fastest(candidates.size(), [&](std::size_t way) {
-    plan->RunWith(candidates[way], call.handle, operands, scratch, call.stream);
-  });
-  plan->Choose(candidates[best.way]);
-  known.Add(gpu, version, product, {candidates[best.way].algorithm, best.microseconds, first.microseconds});
+  try {
+    const Stopwatch stopwatch(driver_, call.stream, MemoryToEvictWith(driver_), known.tunes() ? kCareful : kQuick);
+    const Scratch scratch = plan->key().workspace ? ScratchOf(call) : Scratch{nullptr, 0};
+    const auto [first, best] = stopwatch.Fastest(candidates.size(), [&](std::size_t way) {
+      plan->RunWith(candidates[way], call.handle, operands, scratch, call.stream);
+    });
+    plan->Choose(candidates[best.way]);
+    known.Add(gpu, version, product, {candidates[best.way].algorithm, best.microseconds, first.microseconds});
+  } catch (const Error&) {
+    if (known.tunes()) throw;  // nobody asked for this measurement: the heuristic's algorithm runs
+  }
+}
+
+// The default stream cannot be captured, which measuring does.
+bool GemmCudaKernel::Measures(const Call& call) const {
+  if (call.capturing || call.stream == nullptr) return false;
+  return Algorithms::Get().tunes() || (states_shapes_ && MeasuresFirstRuns());
 }
 
 }  // namespace onnxopt::cuda

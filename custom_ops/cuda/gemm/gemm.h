@@ -34,12 +34,14 @@ class GemmCudaKernel final : public FusedKernel {
   void RunWithoutDepth(const Call& call) const;
   Plan& PlanFor(const Call& call, const PlanKey& key, const Operands& operands) const;
   void Choose(const Call& call, Plan* plan, const Operands& operands) const;
+  bool Measures(const Call& call) const;
   Scratch ScratchOf(const Call& call) const;
 
   const Gemm& gemm_;
   const Driver& driver_;
   const Launcher launcher_;  // of entry points for few rows
   bool b_is_constant_;
+  bool states_shapes_;  // the graph, of the operands
   const cublaslt::Api& api_;
   std::shared_ptr<const Allocator> allocator_;
   mutable std::mutex mutex_;  // of all that follows, and of enqueueing

@@ -39,8 +39,8 @@ const Driver* Open() {
       Load(library, "cuStreamEndCapture", &d.cuStreamEndCapture) &&
       Load(library, "cuGraphInstantiateWithFlags", &d.cuGraphInstantiate) &&
       Load(library, "cuGraphLaunch", &d.cuGraphLaunch) && Load(library, "cuGraphDestroy", &d.cuGraphDestroy) &&
-      Load(library, "cuGraphExecDestroy", &d.cuGraphExecDestroy) &&
-      Load(library, "cuMemcpyDtoDAsync_v2", &d.cuMemcpyDtoDAsync) &&
+      Load(library, "cuGraphExecDestroy", &d.cuGraphExecDestroy) && Load(library, "cuMemAlloc_v2", &d.cuMemAlloc) &&
+      Load(library, "cuMemFree_v2", &d.cuMemFree) && Load(library, "cuMemcpyDtoDAsync_v2", &d.cuMemcpyDtoDAsync) &&
       Load(library, "cuMemsetD8Async", &d.cuMemsetD8Async) && Load(library, "cuEventCreate", &d.cuEventCreate) &&
       Load(library, "cuEventDestroy_v2", &d.cuEventDestroy) && Load(library, "cuEventRecord", &d.cuEventRecord) &&
       Load(library, "cuEventSynchronize", &d.cuEventSynchronize) &&

@@ -75,6 +75,8 @@ struct Driver {
   Result (*cuGraphLaunch)(GraphExecutable executable, Stream stream);
   Result (*cuGraphDestroy)(Graph graph);
   Result (*cuGraphExecDestroy)(GraphExecutable executable);
+  Result (*cuMemAlloc)(std::uintptr_t* data, std::size_t bytes);
+  Result (*cuMemFree)(std::uintptr_t data);
   Result (*cuMemcpyDtoDAsync)(std::uintptr_t to, std::uintptr_t from, std::size_t bytes, Stream stream);
   Result (*cuMemsetD8Async)(std::uintptr_t to, unsigned char value, std::size_t bytes, Stream stream);
   Result (*cuEventCreate)(Event* event, unsigned flags);

@@ -92,7 +92,7 @@ std::size_t Launcher::Measure(const CallSize& size, std::size_t rule, Stream str
   for (std::size_t k = 0; k < variants_.size(); ++k) {
     if (k != rule && fits(k)) ways.push_back(k);
   }
-  const Stopwatch stopwatch(driver_, stream, nullptr);
+  const Stopwatch stopwatch(driver_, stream, nullptr, kCareful);
   const auto [first, best] = stopwatch.Fastest(ways.size(), [&](std::size_t way) { launch(ways[way]); });
   const std::size_t chosen = ways[best.way];
   choices_.Add(device().name, kernel_.name, size.text(),

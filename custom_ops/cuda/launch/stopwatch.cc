@@ -11,10 +11,6 @@ namespace onnxopt::cuda {
 namespace {
 
 constexpr std::size_t kEvictedBytes = std::size_t{96} << 20U;  // more than the largest L2 cache of a single GPU die
-constexpr int kColdRuns = 8;                                   // of one measurement
-constexpr int kWarmRuns = 64;                                  // shorter ones
-constexpr int kMeasurements = 3;                               // the best counts: what disturbs only adds
-constexpr std::size_t kFinalists = 4;
 constexpr double kNoise = 0.97;
 constexpr int kRelaxed = 2;  // CU_STREAM_CAPTURE_MODE_RELAXED
 
@@ -53,31 +49,34 @@ class CapturedGraph {
 
 }  // namespace
 
+std::shared_ptr<void> MemoryToEvictWith(const Driver& driver) {
+  std::uintptr_t memory = 0;
+  driver.Check(driver.cuMemAlloc(&memory, kEvictedBytes), "no memory to measure in");
+  return {reinterpret_cast<void*>(memory),
+          [&driver](void* data) { driver.cuMemFree(reinterpret_cast<std::uintptr_t>(data)); }};
+}
+
 Stopwatch::Mark::Mark(const Driver& driver) : driver_(driver) {
   driver.Check(driver.cuEventCreate(&event_, 0), "cannot make an event");
 }
 
 Stopwatch::Mark::~Mark() { driver_.cuEventDestroy(event_); }
 
-Stopwatch::Stopwatch(const Driver& driver, Stream stream, std::shared_ptr<const Allocator> evicting)
-    : driver_(driver), stream_(stream), start_(driver), end_(driver) {
-  if (evicting == nullptr) return;
-  void* const memory = evicting->get()->Alloc(evicting->get(), kEvictedBytes);
-  if (memory == nullptr) throw Error("no memory to measure in");
-  evicted_ = {memory, [evicting](void* data) { evicting->get()->Free(evicting->get(), data); }};
-  idle_ = Microseconds([] {});
+Stopwatch::Stopwatch(const Driver& driver, Stream stream, std::shared_ptr<void> evicting, const Effort& effort)
+    : driver_(driver), stream_(stream), start_(driver), end_(driver), evicting_(std::move(evicting)), effort_(effort) {
+  if (evicting_ != nullptr) idle_ = Microseconds([] {});
 }
 
 void Stopwatch::Evict() const {
-  if (evicted_ == nullptr) return;
-  driver_.Check(driver_.cuMemsetD8Async(reinterpret_cast<std::uintptr_t>(evicted_.get()), 0, kEvictedBytes, stream_),
+  if (evicting_ == nullptr) return;
+  driver_.Check(driver_.cuMemsetD8Async(reinterpret_cast<std::uintptr_t>(evicting_.get()), 0, kEvictedBytes, stream_),
                 "cannot clear the cache");
 }
 
 // Of one run of `body`, the eviction before it left out.
 template <typename Body>
 double Stopwatch::Microseconds(Body&& body) const {
-  const int runs = evicted_ == nullptr ? kWarmRuns : kColdRuns;
+  const int runs = evicting_ == nullptr ? effort_.warm_runs : effort_.cold_runs;
   body();  // loads its code, which a capture must not
   const CapturedGraph graph(driver_, stream_, [&] {
     for (int k = 0; k < runs; ++k) {
@@ -87,7 +86,7 @@ double Stopwatch::Microseconds(Body&& body) const {
   });
   graph.Launch(stream_);
   float best = std::numeric_limits<float>::infinity();
-  for (int k = 0; k < kMeasurements; ++k) {
+  for (int k = 0; k < effort_.measurements; ++k) {
     driver_.Check(driver_.cuEventRecord(start_.event(), stream_), "cannot record an event");
     graph.Launch(stream_);
     driver_.Check(driver_.cuEventRecord(end_.event(), stream_), "cannot record an event");
@@ -106,7 +105,7 @@ std::pair<Timed, Timed> Stopwatch::Fastest(std::size_t ways, const std::function
   const auto faster = [](const Timed& a, const Timed& b) { return a.microseconds < b.microseconds; };
   Timed first = times[0];
   std::sort(times.begin(), times.end(), faster);
-  times.resize(std::min(times.size(), kFinalists));
+  times.resize(std::min(times.size(), effort_.finalists));
   // Once more, in turn, so that a lucky measurement does not decide.
   for (Timed& finalist : times) finalist.microseconds = time(finalist.way);
   first.microseconds = std::min(first.microseconds, time(first.way));

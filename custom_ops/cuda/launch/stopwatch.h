@@ -5,7 +5,6 @@
 #include <memory>
 #include <utility>
 
-#include "cuda/launch/allocator.h"
 #include "cuda/launch/driver.h"
 
 namespace onnxopt::cuda {
@@ -15,13 +14,26 @@ struct Timed {
   double microseconds;
 };
 
+// How much to measure: runs of one measurement, with the cache cleared between them and without; measurements, of which
+// the best counts, as what disturbs only adds; and how many ways are measured once more.
+struct Effort {
+  int cold_runs;
+  int warm_runs;
+  int measurements;
+  std::size_t finalists;
+};
+inline constexpr Effort kCareful{8, 64, 3, 4};
+inline constexpr Effort kQuick{4, 32, 2, 2};  // half a millisecond a way
+
+// Memory with which a Stopwatch clears the cache. Throws Error where the GPU has none left.
+std::shared_ptr<void> MemoryToEvictWith(const Driver& driver);
+
 // Runs on a stream that is not capturing, and synchronizes it.
 class Stopwatch {
  public:
-  // evicting: clear the cache between runs, with memory of this allocator. In a network, weights are used once a pass;
+  // evicting: clear the cache between runs, by writing to this memory. In a network, weights are used once a pass;
   // nullptr: every run finds its operands where the last one left them, as a kernel finds what the one before it wrote.
-  // Throws Error if there is no memory.
-  Stopwatch(const Driver& driver, Stream stream, std::shared_ptr<const Allocator> evicting);
+  Stopwatch(const Driver& driver, Stream stream, std::shared_ptr<void> evicting, const Effort& effort);
 
   // The first way, and the fastest of all: another one only where it beats the first by more than the noise.
   std::pair<Timed, Timed> Fastest(std::size_t ways, const std::function<void(std::size_t)>& run) const;
@@ -49,8 +61,9 @@ class Stopwatch {
   const Stream stream_;
   const Mark start_;
   const Mark end_;
-  std::shared_ptr<void> evicted_;  // written between runs; nullptr where nothing is
-  double idle_ = 0;                // microseconds that this takes
+  const std::shared_ptr<void> evicting_;
+  const Effort effort_;
+  double idle_ = 0;  // microseconds that this takes
 };
 
 }  // namespace onnxopt::cuda

@@ -25,6 +25,26 @@ std::vector<std::pair<std::int64_t, std::int64_t>> ReadKnobs(const JsonReader& j
   return knobs;
 }
 
+using Key = PlanTable::key_type;
+
+std::string KeyOf(const Key& key) {
+  const auto& [gpu, version, convolution] = key;
+  return gpu + "; cuDNN " + std::to_string(version) + "; " + convolution;
+}
+
+nlohmann::json Entry(const Key& key, const MeasuredPlan& plan) {
+  const auto& [gpu, version, convolution] = key;
+  nlohmann::json knobs = nlohmann::json::array();
+  for (const auto& [type, value] : plan.choice.knobs) knobs.push_back(nlohmann::json::array({type, value}));
+  return {{"gpu", gpu},
+          {"cudnn", version},
+          {"convolution", convolution},
+          {"engine", plan.choice.engine},
+          {"knobs", knobs},
+          {"microseconds", plan.microseconds},
+          {"heuristic_microseconds", plan.heuristic_microseconds}};
+}
+
 }  // namespace
 
 void ReadMeasuredPlan(const JsonReader& entry, PlanTable* table) {
@@ -52,22 +72,25 @@ std::optional<MeasuredPlan> ConvolutionPlans::Find(const std::string& gpu, std::
   return found->second;
 }
 
+std::optional<MeasuredPlan> ConvolutionPlans::FindKept(const std::string& gpu, std::size_t version,
+                                                       const std::string& convolution) {
+  if (!tunes() && !Find(gpu, version, convolution)) {
+    kept_.Read(KeyOf({gpu, version, convolution}), [this](const JsonReader& entry) {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      ReadMeasuredPlan(entry, &known_);
+    });
+  }
+  return Find(gpu, version, convolution);
+}
+
 void ConvolutionPlans::Add(const std::string& gpu, std::size_t version, const std::string& convolution,
                            const MeasuredPlan& plan) {
   const std::lock_guard<std::mutex> lock(mutex_);
-  known_[{gpu, version, convolution}] = plan;
+  const Key added{gpu, version, convolution};
+  known_[added] = plan;
+  if (!tunes()) return kept_.Write(KeyOf(added), Entry(added, plan));
   nlohmann::json entries = nlohmann::json::array();
-  for (const auto& [key, entry] : known_) {
-    nlohmann::json knobs = nlohmann::json::array();
-    for (const auto& [type, value] : entry.choice.knobs) knobs.push_back(nlohmann::json::array({type, value}));
-    entries.push_back({{"gpu", std::get<0>(key)},
-                       {"cudnn", std::get<1>(key)},
-                       {"convolution", std::get<2>(key)},
-                       {"engine", entry.choice.engine},
-                       {"knobs", knobs},
-                       {"microseconds", entry.microseconds},
-                       {"heuristic_microseconds", entry.heuristic_microseconds}});
-  }
+  for (const auto& [key, entry] : known_) entries.push_back(Entry(key, entry));
   file_.Write(entries);
 }
 

@@ -6,7 +6,9 @@
 //                              "microseconds": 25.9, "heuristic_microseconds": 26.3}]}
 //
 // An entry counts only for the same GPU model and the same version of cuDNN. ONNXOPT_CONV_TUNE=<path> has every
-// convolution that has no entry measured when it is first run (never under capture) and written to that file.
+// convolution that has no entry measured when it is first run (never under capture) and written to that file. Without
+// it, convolutions of shapes that the graph states are measured too, among the plans that cuDNN need not compile, and
+// kept in the user's cache.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +20,7 @@
 #include <utility>
 #include <vector>
 
-#include "kernel_file/measured/file.h"
+#include "kernel_file/measured/kept.h"
 
 namespace onnxopt::cuda {
 
@@ -53,7 +55,10 @@ class ConvolutionPlans {
 
   std::optional<MeasuredPlan> Find(const std::string& gpu, std::size_t version, const std::string& convolution) const;
 
-  // Keeps an entry and writes the file anew. Throws Error where it cannot be written.
+  // The same, and what an earlier process kept in the user's cache, where nothing is to be written to a file.
+  std::optional<MeasuredPlan> FindKept(const std::string& gpu, std::size_t version, const std::string& convolution);
+
+  // Keeps an entry, and writes the file anew, or to the user's cache. Throws Error where the file cannot be written.
   void Add(const std::string& gpu, std::size_t version, const std::string& convolution, const MeasuredPlan& plan);
 
  private:
@@ -61,6 +66,7 @@ class ConvolutionPlans {
 
   mutable std::mutex mutex_;
   PlanTable known_;
+  const KeptEntries kept_{"convolutions"};
   const MeasuredFile file_;  // last: it fills known_ when it is made
 };
 

@@ -37,6 +37,10 @@ void ReadMeasured(const std::string& text, const std::string& path, const ReadEn
   }
 }
 
+std::string SealedMeasured(const nlohmann::json& entries) {
+  return SealedJson({{"schema", kSchema}, {"entries", entries}});
+}
+
 MeasuredFile::MeasuredFile(const char* name, const char* variable, const ReadEntry& read) {
   Read(BesideThisLibrary(name), read);
   const char* path = std::getenv(variable);
@@ -49,7 +53,7 @@ void MeasuredFile::Write(const nlohmann::json& entries) const {
   const std::string temporary = path_ + ".new";
   {
     std::ofstream stream(temporary, std::ios::binary);
-    stream << SealedJson({{"schema", kSchema}, {"entries", entries}});
+    stream << SealedMeasured(entries);
     if (!stream.flush()) throw Error("cannot write " + temporary + ": " + std::strerror(errno));
   }
   if (std::rename(temporary.c_str(), path_.c_str()) != 0) {

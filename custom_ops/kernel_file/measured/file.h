@@ -21,6 +21,9 @@ using ReadEntry = std::function<void(const JsonReader&)>;
 // Hands every entry of a file's text to `read`. Throws Error, which names `path`, where the file is damaged.
 void ReadMeasured(const std::string& text, const std::string& path, const ReadEntry& read);
 
+// The text of a file with these entries.
+std::string SealedMeasured(const nlohmann::json& entries);
+
 class MeasuredFile {
  public:
   // Hands every entry of both files to `read`. Throws Error, which says which file, if one is damaged.

@@ -37,6 +37,23 @@ nlohmann::json WriteAlgorithm(const Algorithm& algorithm) {
   return words;
 }
 
+using Key = AlgorithmTable::key_type;
+
+std::string KeyOf(const Key& key) {
+  const auto& [gpu, version, product] = key;
+  return gpu + "; cuBLASLt " + std::to_string(version) + "; " + product;
+}
+
+nlohmann::json Entry(const Key& key, const TunedAlgorithm& tuned) {
+  const auto& [gpu, version, product] = key;
+  return {{"gpu", gpu},
+          {"cublaslt", version},
+          {"product", product},
+          {"algorithm", WriteAlgorithm(tuned.algorithm)},
+          {"microseconds", tuned.microseconds},
+          {"heuristic_microseconds", tuned.heuristic_microseconds}};
+}
+
 }  // namespace
 
 Algorithms& Algorithms::Get() {
@@ -62,23 +79,25 @@ std::optional<TunedAlgorithm> Algorithms::Find(const std::string& gpu, std::size
   return found->second;
 }
 
+std::optional<TunedAlgorithm> Algorithms::FindKept(const std::string& gpu, std::size_t version,
+                                                   const std::string& product) {
+  if (!tunes() && !Find(gpu, version, product)) {
+    kept_.Read(KeyOf({gpu, version, product}), [this](const JsonReader& entry) {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      ReadTunedAlgorithm(entry, &known_);
+    });
+  }
+  return Find(gpu, version, product);
+}
+
 void Algorithms::Add(const std::string& gpu, std::size_t version, const std::string& product,
                      const TunedAlgorithm& tuned) {
   const std::lock_guard<std::mutex> lock(mutex_);
-  known_[{gpu, version, product}] = tuned;
-  Write();
-}
-
-void Algorithms::Write() const {
+  const Key added{gpu, version, product};
+  known_[added] = tuned;
+  if (!tunes()) return kept_.Write(KeyOf(added), Entry(added, tuned));
   nlohmann::json entries = nlohmann::json::array();
-  for (const auto& [key, tuned] : known_) {
-    entries.push_back({{"gpu", std::get<0>(key)},
-                       {"cublaslt", std::get<1>(key)},
-                       {"product", std::get<2>(key)},
-                       {"algorithm", WriteAlgorithm(tuned.algorithm)},
-                       {"microseconds", tuned.microseconds},
-                       {"heuristic_microseconds", tuned.heuristic_microseconds}});
-  }
+  for (const auto& [key, algorithm] : known_) entries.push_back(Entry(key, algorithm));
   file_.Write(entries);
 }
 

@@ -5,7 +5,8 @@
 //    "algorithm": [8 words as hex], "microseconds": 9.1, "heuristic_microseconds": 9.9}
 //
 // An entry counts only for the same GPU model and the same version of cuBLASLt. ONNXOPT_GEMM_TUNE=<path> has every
-// product that has no entry measured when it is first run (never under capture) and written to that file.
+// product that has no entry measured when it is first run (never under capture) and written to that file. Without it,
+// products of shapes that the graph states are measured too, among fewer algorithms, and kept in the user's cache.
 #pragma once
 
 #include <map>
@@ -14,7 +15,7 @@
 #include <string>
 #include <tuple>
 
-#include "kernel_file/measured/file.h"
+#include "kernel_file/measured/kept.h"
 
 namespace onnxopt::cuda {
 
@@ -42,18 +43,21 @@ class Algorithms {
 
   std::optional<TunedAlgorithm> Find(const std::string& gpu, std::size_t version, const std::string& product) const;
 
+  // The same, and what an earlier process kept in the user's cache, where nothing is to be written to a file.
+  std::optional<TunedAlgorithm> FindKept(const std::string& gpu, std::size_t version, const std::string& product);
+
   // Whether products without an entry are to be measured.
   bool tunes() const { return file_.tunes(); }
 
-  // Keeps an entry and writes the file anew. Throws Error where it cannot be written.
+  // Keeps an entry, and writes the file anew, or to the user's cache. Throws Error where the file cannot be written.
   void Add(const std::string& gpu, std::size_t version, const std::string& product, const TunedAlgorithm& tuned);
 
  private:
   Algorithms();
-  void Write() const;
 
   mutable std::mutex mutex_;
   AlgorithmTable known_;
+  const KeptEntries kept_{"products"};
   const MeasuredFile file_;  // last: it fills known_ when it is made
 };
 

@@ -108,6 +108,8 @@ int cuGraphInstantiateWithFlags(void**, void*, unsigned long long) { return kNot
 int cuGraphLaunch(void*, void*) { return kNotSupported; }
 int cuGraphDestroy(void*) { return 0; }
 int cuGraphExecDestroy(void*) { return 0; }
+int cuMemAlloc_v2(std::size_t*, std::size_t) { return kNotSupported; }
+int cuMemFree_v2(std::size_t) { return 0; }
 int cuMemcpyDtoDAsync_v2(std::size_t to, std::size_t from, std::size_t bytes, void*) {
   std::memmove(reinterpret_cast<void*>(to), reinterpret_cast<const void*>(from), bytes);
   return 0;

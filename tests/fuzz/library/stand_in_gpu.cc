@@ -91,6 +91,8 @@ void FillStreams(cuda::Driver* d) {
   d->cuGraphLaunch = [](GraphExecutable, Stream) { return Answer("cuGraphLaunch"); };
   d->cuGraphDestroy = [](Graph) { return kSuccess; };
   d->cuGraphExecDestroy = [](GraphExecutable) { return kSuccess; };
+  d->cuMemAlloc = [](std::uintptr_t* data, std::size_t) { return *data = 0, Answer("cuMemAlloc"); };
+  d->cuMemFree = [](std::uintptr_t) { return kSuccess; };
   d->cuMemcpyDtoDAsync = [](std::uintptr_t, std::uintptr_t, std::size_t, Stream) {
     return Answer("cuMemcpyDtoDAsync");
   };
@@ -154,6 +156,7 @@ const std::vector<std::string>& DriverFunctions() {
                                                  "cuStreamCreate",
                                                  "cuStreamIsCapturing",
                                                  "cuEventCreate",
+                                                 "cuMemAlloc",
                                                  "cuMemcpyDtoDAsync",
                                                  "cuMemsetD8Async",
                                                  "cuLibraryLoadData",

@@ -1,4 +1,4 @@
-#include "cuda/convolution/known_shape.h"
+#include "cuda/launch/known_shape.h"
 
 #include <algorithm>
 #include <memory>
