@@ -343,3 +343,9 @@ def test_shapes_that_do_not_fit_are_refused(
 ) -> None:
     (error,) = drive(program, tmp_path, convolution(2, window=window), shapes).starting("error")
     assert problem.replace("\\", "") in error and "x [" in error and "w [" in error
+
+
+def test_a_streams_handle_goes_with_its_last_kernel(program: Path, tmp_path: Path) -> None:
+    """Every session has streams of its own. The handle that built the plan stays."""
+    log = drive(program, tmp_path, convolution(2), [[1, 5, 5, 8], [8, 3, 3, 8]])
+    assert len(log.starting("stream")) == len(log.starting("destroyed")) == 1

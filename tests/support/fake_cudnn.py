@@ -40,7 +40,7 @@ size_t cudnnGetVersion() { return 91900; }
 size_t cudnnGetCudartVersion() { return 13000; }
 const char* cudnnGetErrorString(int status) { return "CUDNN_STATUS_FAKE"; }
 int cudnnCreate(void** handle) { *handle = (void*)0x77; return 0; }
-int cudnnDestroy(void* handle) { return 0; }
+int cudnnDestroy(void* handle) { printf("destroyed a handle\n"); return 0; }
 int cudnnSetStream(void* handle, void* stream) { printf("stream %p\n", stream); return 0; }
 int cudnnBackendCreateDescriptor(int kind, Descriptor** descriptor) {
   *descriptor = calloc(1, sizeof(Descriptor));
@@ -219,7 +219,9 @@ int main(int, char** arguments) {
         std::printf("offered %s\n", text.c_str());
       }
     }
-    auto& handle = cuda::HandleOf(*api, context, reinterpret_cast<cuda::Stream>(9));
+    const auto kept = cuda::HandleOf(*api, context, reinterpret_cast<cuda::Stream>(9));
+    if (kept != cuda::HandleOf(*api, context, reinterpret_cast<cuda::Stream>(9))) throw Error("two of one stream");
+    auto& handle = *kept;
     const auto at = [](std::size_t k) { return reinterpret_cast<void*>(16 * (k + 1)); };
     const Convolution& c = problem.convolution;
     ready->Run(*api, handle.raw, {at(c.x), at(c.w), c.bias ? at(*c.bias) : nullptr,

@@ -106,7 +106,7 @@ void BlockCudaKernel::Compute(OrtKernelContext* ort_context) const {
   }
   void* const workspace = runners_[0].ScratchOf(call, bytes);
   // Held to the end, so that no other block of the stream uses the buffer in between.
-  ConvolutionHandle& handle = HandleOf(api_, context, stream);
+  ConvolutionHandle& handle = runners_[0].HandleFor(call);
   const std::lock_guard<std::mutex> using_handle(handle.mutex);
   for (std::size_t k = 0; k < block_.steps.size(); ++k) {
     plans[k]->Run(api_, handle.raw, tensors.Of(block_.steps[k]), workspace);

@@ -56,7 +56,7 @@ void ConvolutionCudaKernel::Compute(OrtKernelContext* ort_context) const {
   if (shapes[convolution_.x].count() == 0) return runner_.FillFromNothing(call);
   const ConvolutionRunner::Ready plan = runner_.PlanFor(&call);
   void* const workspace = runner_.ScratchOf(call, plan->workspace());
-  ConvolutionHandle& handle = HandleOf(api_, context, stream);
+  ConvolutionHandle& handle = runner_.HandleFor(call);
   const std::lock_guard<std::mutex> using_handle(handle.mutex);
   plan->Run(api_, handle.raw, at, workspace);
 }

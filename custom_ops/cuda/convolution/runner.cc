@@ -62,7 +62,7 @@ void ConvolutionRunner::FillFromNothing(const ConvolutionCall& call) const {
   driver_.Check(driver_.cuMemsetD8Async(reinterpret_cast<std::uintptr_t>(call.at.y), 0, bytes, call.stream),
                 "cannot clear the result of a convolution");
   void* const scratch = ScratchOf(call, EpilogueScratch(call.problem));
-  ConvolutionHandle& handle = HandleOf(api_, call.context, call.stream);
+  ConvolutionHandle& handle = HandleFor(call);
   const std::lock_guard<std::mutex> using_handle(handle.mutex);
   RunEpilogue(api_, handle.raw, call.problem, call.at, scratch);
 }
@@ -122,7 +122,7 @@ void ConvolutionRunner::Measure(const ConvolutionCall& call) const {
     plans = OfferedPlans(api_, builder.raw, call.problem, kTuned, preference_);
   }
   if (plans.empty()) return;
-  ConvolutionHandle& handle = HandleOf(api_, call.context, call.stream);
+  ConvolutionHandle& handle = Handle(call);
   const std::lock_guard<std::mutex> using_handle(handle.mutex);
   std::int64_t bytes = 0;
   for (const EnginePlan& plan : plans) bytes = std::max(bytes, plan.workspace());
@@ -171,7 +171,7 @@ void ConvolutionRunner::MeasureBeside(const ConvolutionCall& call, const ReadyCo
   std::int64_t bytes = first.workspace();
   for (const EnginePlan& plan : plans) bytes = std::max(bytes, plan.workspace());
   void* const workspace = Scratch(call, bytes);
-  ConvolutionHandle& handle = HandleOf(api_, call.context, call.stream);
+  ConvolutionHandle& handle = Handle(call);
   const std::lock_guard<std::mutex> using_handle(handle.mutex);
   const Stopwatch stopwatch(driver_, call.stream, MemoryToEvictWith(driver_), kQuick);
   const auto [heuristic, best] = stopwatch.Fastest(1 + plans.size(), [&](std::size_t way) {
@@ -182,6 +182,17 @@ void ConvolutionRunner::MeasureBeside(const ConvolutionCall& call, const ReadyCo
   if (!choice) return;
   ConvolutionPlans::Get().Add(Gpu(), api_.cudnnGetVersion(), call.problem.Describe(),
                               {*choice, best.microseconds, heuristic.microseconds});
+}
+
+ConvolutionHandle& ConvolutionRunner::HandleFor(const ConvolutionCall& call) const {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return Handle(call);
+}
+
+ConvolutionHandle& ConvolutionRunner::Handle(const ConvolutionCall& call) const {
+  std::shared_ptr<ConvolutionHandle>& handle = handles_[{call.context, call.stream}];
+  if (handle == nullptr) handle = HandleOf(api_, call.context, call.stream);
+  return *handle;
 }
 
 void* ConvolutionRunner::ScratchOf(const ConvolutionCall& call, std::int64_t bytes) const {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <list>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -43,6 +44,9 @@ class ConvolutionRunner {
   // The result over an input without elements, which cuDNN does not take: a sum over nothing is zero.
   void FillFromNothing(const ConvolutionCall& call) const;
 
+  // The handle of the call's stream, which is kept as long as the runner.
+  ConvolutionHandle& HandleFor(const ConvolutionCall& call) const;
+
   // The workspace of the call's stream, which is kept as long as the runner; nullptr for 0 bytes.
   void* ScratchOf(const ConvolutionCall& call, std::int64_t bytes) const;
 
@@ -61,6 +65,7 @@ class ConvolutionRunner {
   void Measure(const ConvolutionCall& call) const;
   void MeasureFirstRun(const ConvolutionCall& call, Recent* entry) const;
   void MeasureBeside(const ConvolutionCall& call, const ReadyConvolution& first) const;
+  ConvolutionHandle& Handle(const ConvolutionCall& call) const;
   void* Scratch(const ConvolutionCall& call, std::int64_t bytes) const;
   std::string Gpu() const;     // its name
   std::string Device() const;  // what plans depend on of it
@@ -74,6 +79,7 @@ class ConvolutionRunner {
   mutable std::list<Recent> recent_;                     // plans, the latest first, not more than kPlans
   mutable std::vector<Ready> captured_;                  // plans that CUDA graphs go on using
   mutable std::vector<std::shared_ptr<const Workspace>> held_;  // workspaces that it has used
+  mutable std::map<std::pair<Context, Stream>, std::shared_ptr<ConvolutionHandle>> handles_;
 };
 
 }  // namespace onnxopt::cuda

@@ -74,9 +74,7 @@ def _counted(graph: ir.Graph, value: ir.Value, known: Knowledge) -> ir.Value:
     producer, rank = value.producer(), len(known.dims(value) or ())
     assert producer is not None  # contents of an input are not known
     one = _constant(graph, f"{value.name}_one", np.array(1, np.int64))
-    computed = _computed(value)
-    nodes = [ir.node("Squeeze", inputs=[computed])] if known.dims(computed) != () else []
-    start = nodes[0].outputs[0] if nodes else computed
+    start, nodes = _scalar(graph, _computed(value), known, value.name)
     nodes.append(ir.node("Add", inputs=[start, one]))
     nodes.append(ir.node("Range", inputs=[start, nodes[-1].outputs[0], one]))
     if rank == 0:
@@ -92,14 +90,28 @@ def _counted(graph: ir.Graph, value: ir.Value, known: Knowledge) -> ir.Value:
 
 
 def _computed(value: ir.Value) -> ir.Value:
-    """The value of which an integer is a copy of other dims.
-
-    ONNX Runtime lets such copies share their memory. Of two in a row on the host that Range reads from the device, it
-    gave the memory away before Range had read it: Range counted from s + 1 to s + 1 (1.31.1, CUDA).
-    """
+    """The value of which an integer is a copy with other dims."""
     while (producer := value.producer()) is not None and producer.op_type in _RESHAPING and producer.inputs[0]:
         value = producer.inputs[0]
     return value
+
+
+def _scalar(graph: ir.Graph, value: ir.Value, known: Knowledge, name: str | None) -> tuple[ir.Value, list[ir.Node]]:
+    """The one integer of a value as a scalar, and the nodes that compute it. name: the constants' names begin with it.
+
+    Gather copies it. What Squeeze or Reshape returns shares the memory of its operand in ONNX Runtime, which then let
+    the Add behind it write there, before Range had read it from the device: Range counted from s + 1 to s + 1 (1.31.1,
+    CUDA).
+    """
+    rank, nodes = len(known.dims(value) or ()), list[ir.Node]()
+    if rank == 0:
+        return value, nodes
+    if rank > 1:
+        flat = _constant(graph, f"{name}_flat", np.array([1], np.int64))
+        nodes.append(ir.node("Reshape", inputs=[value, flat]))
+    first = _constant(graph, f"{name}_first", np.array(0, np.int64))
+    nodes.append(ir.node("Gather", inputs=[nodes[-1].outputs[0] if nodes else value, first]))
+    return nodes[-1].outputs[0], nodes
 
 
 def _constant(graph: ir.Graph, name: str, array: np.ndarray) -> ir.Value:
