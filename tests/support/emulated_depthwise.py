@@ -121,11 +121,11 @@ def _call(
                 **_grid(launch),
             }
         )  # fmt: skip
-    n, h, w, c = case.x
+    n, h, w, _ = case.x
     first = fitting[0][1]
     return _CALL % {
         "reads": "\n    ".join(reads), "type": _C_TYPES[case.dtype], "count": count, "inputs": ", ".join(names),
-        "numbers": ", ".join(map(str, (n, h, w, c, *first.window))), "runs": "".join(runs), **_grid(first),
+        "numbers": ", ".join(map(str, (n, h, w, case.channels, *first.window))), "runs": "".join(runs), **_grid(first),
     }  # fmt: skip
 
 
