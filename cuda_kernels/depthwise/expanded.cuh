@@ -41,7 +41,7 @@ struct Expanded {
 
   template <typename E>
   __device__ static bool aligned(const void* data, int elements) {
-    return reinterpret_cast<uintptr_t>(data) % (sizeof(E) * elements) == 0;
+    return reinterpret_cast<uint64_t>(data) % (sizeof(E) * elements) == 0;
   }
 
   // Brings the narrow inputs to shared memory. Those outside the image are zeros, which nothing uses.
@@ -228,8 +228,7 @@ struct Expanded {
     Vector<T, kVector> at[W::kTaps];
   };
 
-  // Of an item: its vector of channels.
-  __device__ static int channel_of(int item) { return item % Tile::kGroups * kVector; }
+  __device__ static int own_group() { return static_cast<int>(threadIdx.x) % Tile::kGroups; }
 
   __device__ static void load(const Params& p, int channel, Taps& taps) {
     const T* const data = static_cast<const T*>(p.input[Op::kWeight]) + min(channel, p.channels - kVector);
@@ -291,35 +290,29 @@ struct Expanded {
     }
   }
 
-  // The outputs of a round's channels. taps: of the thread's first item.
-  __device__ static void sum_up(const Params& p, const Place& at, int first, const unsigned char* plane, Taps& taps,
-                                float* sums) {
+  // The outputs of a round's channels.
+  __device__ static void sum_up(const Params& p, const Place& at, int first, const unsigned char* plane,
+                                const Taps& taps, float* sums) {
+    const int group = own_group();
+    const int channel = first + group * kVector;
+    if (static_cast<int>(threadIdx.x) >= Tile::kTogether * Tile::kGroups || channel >= p.channels) return;
+    typename After::Of of[kVector];
 #pragma unroll
-    for (int round = 0; round < Tile::kRounds; ++round) {
-      const int item = threadIdx.x + round * Tile::kThreads;
-      const int channel = first + channel_of(item);
-      const int position = item / Tile::kGroups;
-      const int strip = position / Tile::kAcross;
+    for (int v = 0; v < kVector; ++v) of[v] = After::channel(p, channel + v);
+#pragma unroll 1
+    for (int position = threadIdx.x / Tile::kGroups; position < Tile::kPositions; position += Tile::kTogether) {
+      const int row = position / Tile::kAcross * Tile::kStrip;
       const int column = position % Tile::kAcross;
-      const int top = at.out_top + strip * Tile::kStrip;
-      const int left = at.out_left + column;
       float total[kVector] = {};
-      const bool exists = item < Tile::kItems && channel < p.channels;
-      if (exists && top < p.out_height && left < p.out_width) {
-        if (round > 0 && Tile::kThreads % Tile::kGroups != 0) load(p, channel, taps);
-        typename After::Of of[kVector];
-#pragma unroll
-        for (int v = 0; v < kVector; ++v) of[v] = After::channel(p, channel + v);
-        const int slot = strip * Tile::kStrip * W::kStrideDown * Tile::kColumns + column;
+      if (at.out_top + row < p.out_height && at.out_left + column < p.out_width) {
+        const int slot = row * W::kStrideDown * Tile::kColumns + column;
         float sum[Tile::kStrip][kVector];
-        convolve(plane + slot * Tile::kPitch + channel_of(item) * 2, taps, of, sum);
-        write(p, at, top, left, channel, of, sum, total);
+        convolve(plane + slot * Tile::kPitch + group * kVector * 2, taps, of, sum);
+        write(p, at, at.out_top + row, at.out_left + column, channel, of, sum, total);
       }
       if constexpr (Op::kSums) {
-        if (exists) {
 #pragma unroll
-          for (int v = 0; v < kVector; ++v) sums[position * Tile::kChannels + channel_of(item) + v] = total[v];
-        }
+        for (int v = 0; v < kVector; ++v) sums[position * Tile::kChannels + group * kVector + v] = total[v];
       }
     }
   }
@@ -342,19 +335,20 @@ struct Expanded {
     float* const sums = reinterpret_cast<float*>(plane + Tile::kPlaneBytes);
     const Place at = Place::template of<W, Tile>(p);
     const int step = static_cast<int>(p.grid.inner.divisor) * Tile::kChannels;
-    Weights weights;
-    load(p, at.piece * Tile::kChannels, weights);  // constants, which no kernel writes
     begin_early();
     fetch(p, at, narrow);
     __syncthreads();
 #pragma unroll 1
     for (int first = at.piece * Tile::kChannels; first < p.channels; first += step) {
-      expand(p, at, first, weights, narrow, plane);
+      {
+        Weights weights;  // held for the products alone: with the sums below, they would not fit the registers
+        load(p, first, weights);
+        expand(p, at, first, weights, narrow, plane);
+      }
       Taps taps;
-      load(p, first + channel_of(threadIdx.x), taps);  // before threads wait for each other
+      load(p, first + own_group() * kVector, taps);  // before threads wait for each other
       __syncthreads();
       sum_up(p, at, first, plane, taps, sums);
-      if (first + step < p.channels) load(p, first + step, weights);
       __syncthreads();
       if constexpr (Op::kSums) write_sums(p, at, first, sums);
     }

@@ -36,11 +36,11 @@ struct ExpandedTile {
   static constexpr int kInPitch = (kOctets | 1) * 16;
   static constexpr int kPitch = kChannels * 2;
 
-  // Threads take an item each: a vector of channels, a column, a strip of rows, in this order.
+  // A thread takes one vector of channels, at every kTogether-th position: a column of a strip of rows.
   static constexpr int kGroups = kChannels / kVector;
   static constexpr int kPositions = kDown / kStrip * kAcross;
-  static constexpr int kItems = kGroups * kPositions;
-  static constexpr int kRounds = (kItems + kThreads - 1) / kThreads;
+  static constexpr int kTogether = kThreads / kGroups;
+  static_assert(kTogether > 0, "a thread for every vector of channels");
 
   static constexpr int kInBytes = kProducts * 16 * kInPitch;
   static constexpr int kPlaneBytes = kProducts * 16 * kPitch;

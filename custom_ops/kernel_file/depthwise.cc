@@ -75,11 +75,11 @@ DepthwiseExpansion ReadExpansion(const JsonReader& json, const Depthwise& depthw
   return expansion;
 }
 
-// A vector's channels, and a whole number of threads for those of a round.
+// Whole vectors, and a thread for each of a round.
 void CheckExpanded(const JsonReader& json, const Variant& variant, const DepthwiseShape& shape) {
   if (kExpandedAccess % variant.vector != 0) json["vector"].Fail("does not divide 8");
   const unsigned groups = shape.chunks * static_cast<unsigned>(kExpandedAccess) / variant.vector;
-  if (variant.threads % groups != 0) json["threads"].Fail("are no multiple of a round's vectors of channels");
+  if (variant.threads < groups) json["threads"].Fail("are fewer than a round's vectors of channels");
 }
 
 }  // namespace

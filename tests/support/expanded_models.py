@@ -107,9 +107,10 @@ def random_expanded(seed: int, dtype: str) -> ExpandedCase:
     auto_pad = pick("NOTSET", "NOTSET", "NOTSET", "VALID", "SAME_UPPER", "SAME_LOWER")
     sizes = [k + int(rng.integers(0, 24)) for k in kernel]
     x = (int(rng.integers(1, 3)), *sizes, pick(8, 16, 24, 40, 48, 64))
+    pads = pads if auto_pad == "NOTSET" else (0, 0, 0, 0)
     return ExpandedCase(
-        x, kernel, pick((1, 1), (2, 2), (1, 2), (2, 1)), (1, 1), pads if auto_pad == "NOTSET" else (0, 0, 0, 0), auto_pad,
-        dtype, bias=bool(rng.random() < 0.7), wide=pick(8, 16, 24, 40, 48, 72, 96), wide_bias=bool(rng.random() < 0.7),
+        x=x, kernel=kernel, strides=pick((1, 1), (2, 2), (1, 2), (2, 1)), pads=pads, auto_pad=auto_pad, dtype=dtype,
+        bias=bool(rng.random() < 0.7), wide=pick(8, 16, 24, 40, 48, 72, 96), wide_bias=bool(rng.random() < 0.7),
         in_front=pick(*BETWEEN), behind=pick("", "silu", "relu", "hardswish"), known=bool(rng.random() < 0.6),
     )  # fmt: skip
 

@@ -154,15 +154,15 @@ def banded(
     return dataclasses.replace(variant, shared=shared_bytes(window, variant))
 
 
-def _sizes(region: Region, shapes: Shapes) -> tuple[int | None, int | None]:
-    """Height and width of the result."""
+def _sizes(region: Region, shapes: Shapes) -> tuple[int | None, int | None, int | None]:
+    """N, height and width of the result."""
     dims = shapes.dims(region.outputs[0])
-    height, width = dims[1:3] if dims is not None and len(dims) == 4 else (None, None)
-    return height if isinstance(height, int) else None, width if isinstance(width, int) else None
+    known = [d if isinstance(d, int) else None for d in dims or ()]
+    return (known[0], known[1], known[2]) if len(known) == 4 else (None, None, None)
 
 
 def _width(region: Region, shapes: Shapes) -> int | None:
-    return _sizes(region, shapes)[1]
+    return _sizes(region, shapes)[2]
 
 
 def _prefers(variant: DepthwiseVariant, width: int) -> bool:

@@ -26,10 +26,20 @@ from onnxopt.program.hardware import WARP
 _TILES = ((14, 14, 7), (8, 16, 4), (7, 14, 7), (8, 8, 4), (7, 7, 7), (4, 8, 4), (4, 4, 4))
 _OTHERS = (*_TILES, (14, 28, 7), (8, 28, 4), (16, 16, 4), (14, 8, 7), (4, 14, 4))
 _UNKNOWN = (8, 8, 4)  # where the map's size is not known
-_MOST_SHARED = 72 << 10  # bytes of a block, so that three run on a multiprocessor
+_MOST_SHARED = 74 << 10  # bytes of a block, so that three run on a multiprocessor
 _EVERY_GPU = 48 << 10  # bytes that a block can have on every GPU
-# Wide channels of a round -> warps, so that a thread's items are of the same channels.
-_ROUNDS = {32: 4, 48: 6, 24: 6, 40: 5, 16: 4, 8: 4}
+_ROUNDS = (32, 48, 24, 40, 16)  # wide channels of a round
+_SMALL_ROUND = 16
+_OF_ROUND = 6  # what a round costs beside its channels, in channels
+_FEWEST_ROUNDS = 3 * 132  # of all blocks, below which multiprocessors are idle
+_BATCH = 32  # where it is not known
+# Blocks of a multiprocessor -> how much longer they take in all than as many as there can be.
+_FILLED = ((5, 1.0), (4, 1.03), (3, 1.12), (2, 1.4), (0, 2.0))
+_WARPS = 4
+_RESIDENT = 20  # warps of a multiprocessor, whose registers hold the sums of three by three taps
+_RESIDENT_OF_MORE = 16  # of more taps, or of many weights
+_FEW_WEIGHTS = 24
+_MULTIPROCESSOR = 227 << 10  # bytes of shared memory, of which each block takes another 1024
 _MOST_WEIGHTS = 48  # registers of a thread for the weights of a round
 _FEW_TAPS = 9  # up to here a thread holds the taps of four channels, else of two
 _NOMINAL = 32 * 56 * 56  # pixels of a tensor of unknown size
@@ -64,13 +74,13 @@ def pays(meaning: Depthwise, x: Sequence[Dim]) -> bool:
     result = (height // down if height is not None else None, width // across if width is not None else None)
     if 0 in (batch, height, width, *result):
         return False
-    variant = _variant("", meaning, _tile(meaning, *result))
+    best = _best("", meaning, batch, *result)
     pixels = _NOMINAL if batch is None or height is None or width is None else batch * height * width
     if result[0] is None or result[1] is None:
-        ratio = slots(meaning.window, variant) / (variant.down * down * variant.across * across)
+        ratio = slots(meaning.window, best) / (best.down * down * best.across * across)
     else:
         assert height is not None and width is not None
-        ratio = _work(meaning, variant, result[0], result[1]) / (height * width)
+        ratio = _tiles(best, result[0], result[1]) * slots(meaning.window, best) / (height * width)
     instructions = meaning.before.program.cost if meaning.before is not None else 0
     load = of["load_us"]["held"]
     element = load["self"] + load["instruction"] * instructions + of["expanded"]["channel"] * meaning.expansion.channels
@@ -80,70 +90,80 @@ def pays(meaning: Depthwise, x: Sequence[Dim]) -> bool:
 
 
 def choose(
-    name: str, meaning: Depthwise, results: Sequence[tuple[int | None, int | None]]
+    name: str, meaning: Depthwise, results: Sequence[tuple[int | None, int | None, int | None]]
 ) -> tuple[DepthwiseVariant, ...]:
-    """Variants in the order in which the host tries them. results: heights and widths, None where they are unknown."""
+    """Variants in the order in which the host tries them. results: N, Ho and Wo of each call, as far as known."""
     chosen: dict[str, DepthwiseVariant] = {}
-    for height, width in results:
-        variant = _variant(name, meaning, _tile(meaning, height, width))
+    for batch, height, width in results:
+        best = _best(name, meaning, batch, height, width)
         if height is not None and width is not None:
-            variant = dataclasses.replace(variant, narrowest=max(width, 1), widest=max(width, 1))
-        before = chosen.get(variant.symbol, variant)
-        ends = [v.widest for v in (before, variant)]
-        chosen[variant.symbol] = dataclasses.replace(
-            variant,
-            narrowest=min(before.narrowest, variant.narrowest),
-            widest=0 if 0 in ends else max(ends),
-        )
+            best = dataclasses.replace(best, narrowest=max(width, 1), widest=max(width, 1))
+        before = chosen.get(best.symbol, best)
+        narrowest, ends = min(before.narrowest, best.narrowest), [before.widest, best.widest]
+        chosen[best.symbol] = dataclasses.replace(best, narrowest=narrowest, widest=0 if 0 in ends else max(ends))
     if not chosen or any(v.shared > _EVERY_GPU for v in chosen.values()):
-        small = next(v for v in _every(name, meaning, _TILES) if v.shared <= _EVERY_GPU or v.down * v.across == 16)
+        small = _small(name, meaning)
         chosen.setdefault(small.symbol, small)
     return tuple(chosen.values())
 
 
 def others(name: str, meaning: Depthwise) -> Iterator[DepthwiseVariant]:
-    """Further tiles."""
-    return (v for v in _every(name, meaning, _OTHERS) if v.shared <= 2 * _MOST_SHARED)
+    """Further tiles, and further numbers of wide channels at a time."""
+    rounds = [c for c in _ROUNDS if _weights(meaning, c) <= _MOST_WEIGHTS]
+    rounds.sort(key=lambda c: -(-meaning.channels // c) * (c + _OF_ROUND))
+    made = (variant(name, meaning, t, c) for k, c in enumerate(rounds[:3]) for t in (_OTHERS if k == 0 else _TILES[:4]))
+    return (v for v in made if v.shared <= _MOST_SHARED)
 
 
-def _every(name: str, meaning: Depthwise, tiles: Sequence[tuple[int, int, int]]) -> Iterator[DepthwiseVariant]:
-    return (_variant(name, meaning, tile) for tile in tiles)
+def _best(name: str, meaning: Depthwise, batch: int | None, height: int | None, width: int | None) -> DepthwiseVariant:
+    """The entry point with the least work for a result of these sizes, None where they are unknown."""
+    tiles = _TILES if height and width else (_UNKNOWN,)
+    rounds = [c for c in _ROUNDS if _weights(meaning, c) <= _MOST_WEIGHTS]
+    fitting = [v for t in tiles for c in rounds if (v := variant(name, meaning, t, c)).shared <= _MOST_SHARED]
+    if not fitting:
+        return _small(name, meaning)
+    sizes = (batch or _BATCH, height or _BATCH * _UNKNOWN[0], width or _UNKNOWN[1])
+    return min(fitting, key=lambda v: _cost(meaning, v, sizes))
 
 
-def _tile(meaning: Depthwise, height: int | None, width: int | None) -> tuple[int, int, int]:
-    """The tile with the least work whose blocks fit a multiprocessor three times."""
-    small = [t for t in _TILES if _variant("", meaning, t).shared <= _MOST_SHARED]
-    if not height or not width:
-        return _UNKNOWN if _UNKNOWN in small else small[0]
-    return min(small, key=lambda tile: _work(meaning, _variant("", meaning, tile), height, width))
+def _small(name: str, meaning: Depthwise) -> DepthwiseVariant:
+    """The largest tile with the usual number of wide channels that every GPU can have, else the smallest tile."""
+    made = [variant(name, meaning, tile, _SMALL_ROUND) for tile in _TILES]
+    return next((v for v in made if v.shared <= _EVERY_GPU), made[-1])
 
 
-def _work(meaning: Depthwise, variant: DepthwiseVariant, height: int, width: int) -> int:
-    """Pixels that all tiles of an image expand."""
-    return -(-height // variant.down) * -(-width // variant.across) * slots(meaning.window, variant)
+def _cost(meaning: Depthwise, chosen: DepthwiseVariant, sizes: tuple[int, int, int]) -> float:
+    """Expanded elements, with what a round costs by itself, by how well the multiprocessors are filled."""
+    channels = 8 * chosen.chunks
+    rounds = -(-meaning.channels // channels) * sizes[0] * _tiles(chosen, *sizes[1:])  # of all blocks
+    resident = _MULTIPROCESSOR // (chosen.shared + 1024)
+    filled = next(cost for most, cost in _FILLED if resident >= most)
+    return max(rounds, _FEWEST_ROUNDS) * slots(meaning.window, chosen) * (channels + _OF_ROUND) * filled
 
 
-def _channels(meaning: Depthwise) -> int:
-    """Wide channels of a round: no more than needed are computed."""
+def _tiles(chosen: DepthwiseVariant, height: int, width: int) -> int:
+    """Of an image."""
+    return -(-height // chosen.down) * -(-width // chosen.across)
+
+
+def _weights(meaning: Depthwise, channels: int) -> int:
+    """Registers of a thread for the 1x1 weights of a round of so many channels."""
     assert meaning.expansion is not None
-    octets = meaning.expansion.channels // 8
-    fitting = [c for c in _ROUNDS if c // 8 * octets <= _MOST_WEIGHTS]
-    return min(fitting, key=lambda c: -(-meaning.channels // c) * c)
-
-
-def _variant(name: str, meaning: Depthwise, tile: tuple[int, int, int]) -> DepthwiseVariant:
-    return variant(name, meaning, tile, _channels(meaning))
+    return channels // 8 * meaning.expansion.channels // 8
 
 
 def variant(name: str, meaning: Depthwise, tile: tuple[int, int, int], channels: int) -> DepthwiseVariant:
     """The entry point of a tile and a number of wide channels of a round."""
     assert meaning.expansion is not None
     down, across, strip = tile
-    taps, warps = meaning.window.kernel[0] * meaning.window.kernel[1], _ROUNDS[channels]
-    vector = 4 if taps <= _FEW_TAPS else 2
-    symbol = f"{name}_expanded_d{down}a{across}s{strip}c{channels}w{warps}"
+    few = meaning.window.kernel[0] * meaning.window.kernel[1] <= _FEW_TAPS
+    vector = 4 if few else 2
+    symbol = f"{name}_expanded_d{down}a{across}s{strip}c{channels}w{_WARPS}"
     made = DepthwiseVariant(
-        symbol, "", 32, vector, 1, WARP * warps, waits=True, layout="expanded", down=down, across=across,
-        chunks=channels // 8, warps=warps, strip=strip,
+        symbol, "", 32, vector, 1, WARP * _WARPS, waits=True, layout="expanded", down=down, across=across,
+        chunks=channels // 8, warps=_WARPS, strip=strip,
     )  # fmt: skip
-    return dataclasses.replace(made, shared=expanded_bytes(meaning.window, made, meaning.expansion.channels))
+    shared = expanded_bytes(meaning.window, made, meaning.expansion.channels)
+    light = few and _weights(meaning, channels) <= _FEW_WEIGHTS
+    resident = (_RESIDENT if light else _RESIDENT_OF_MORE) // _WARPS
+    return dataclasses.replace(made, shared=shared, blocks=max(1, min(resident, _MULTIPROCESSOR // (shared + 1024))))

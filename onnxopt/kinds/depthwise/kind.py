@@ -32,7 +32,7 @@ class DepthwiseKind(Kind):
         return lower.lower(region.nodes, region.inputs, region.outputs, opsets, shapes)
 
     def named_nodes(self, region: Region) -> Sequence[ir.Node]:
-        return [n for n in region.nodes if n.op_type != "Transpose"]
+        return [n for n in region.nodes if n.op_type not in ("Transpose", "Reshape")]
 
     def entry_points(
         self, name: str, meaning: Meaning, regions: Sequence[Region], opsets: Mapping[str, int], shapes: Shapes
