@@ -75,9 +75,8 @@ DepthwiseExpansion ReadExpansion(const JsonReader& json, const Depthwise& depthw
   return expansion;
 }
 
-// Whole vectors, and a thread for each of a round.
+// A thread for each vector of a round. A vector is a power of 2 of at most 16 bytes.
 void CheckExpanded(const JsonReader& json, const Variant& variant, const DepthwiseShape& shape) {
-  if (kExpandedAccess % variant.vector != 0) json["vector"].Fail("does not divide 8");
   const unsigned groups = shape.chunks * static_cast<unsigned>(kExpandedAccess) / variant.vector;
   if (variant.threads < groups) json["threads"].Fail("are fewer than a round's vectors of channels");
 }
