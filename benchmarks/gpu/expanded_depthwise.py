@@ -61,7 +61,7 @@ def prepare(folder: pathlib.Path, arch: str, sweep: bool, only: str) -> None:
             model = ir.serde.deserialize_model(case.model())
             names = {other.name: collection.add(other) for other in outlined(model, fuse(model))}
             onnx.save(renamed(ir.to_proto(model), names), folder / f"{case.name}.apart.onnx")
-        others = list(kernel.kind.alternatives(kernel)) if sweep else []
+        others = list(kernel.kind.alternatives(kernel)) if sweep and case.is_swept else []
         for variant in others:
             label = variant.symbol.rsplit("_", 1)[1]
             of_tile = f"{kernel.name}_by_{label}"

@@ -24,7 +24,7 @@ from onnxopt.program.hardware import WARP
 
 # Outputs of a block, down and across, and rows of a thread.
 _TILES = ((14, 14, 7), (8, 16, 4), (7, 14, 7), (8, 8, 4), (7, 7, 7), (4, 8, 4), (4, 4, 4))
-_OTHERS = (*_TILES, (14, 28, 7), (8, 28, 4), (16, 16, 4), (14, 8, 7), (4, 14, 4))
+_OTHERS = (*_TILES[:5], (16, 16, 4), (14, 8, 7), (8, 28, 4))
 _UNKNOWN = (8, 8, 4)  # where the map's size is not known
 _MOST_SHARED = 74 << 10  # bytes of a block, so that three run on a multiprocessor
 _EVERY_GPU = 48 << 10  # bytes that a block can have on every GPU
@@ -111,7 +111,7 @@ def others(name: str, meaning: Depthwise) -> Iterator[DepthwiseVariant]:
     """Further tiles, and further numbers of wide channels at a time."""
     rounds = [c for c in _ROUNDS if _weights(meaning, c) <= _MOST_WEIGHTS]
     rounds.sort(key=lambda c: -(-meaning.channels // c) * (c + _OF_ROUND))
-    made = (variant(name, meaning, t, c) for k, c in enumerate(rounds[:3]) for t in (_OTHERS if k == 0 else _TILES[:4]))
+    made = (variant(name, meaning, t, c) for k, c in enumerate(rounds[:2]) for t in (_OTHERS if k == 0 else _TILES[:4]))
     return (v for v in made if v.shared <= _MOST_SHARED)
 
 
