@@ -3,3 +3,4 @@
 
 #include "depthwise/banded.cuh"
 #include "depthwise/direct.cuh"
+#include "depthwise/expanded.cuh"

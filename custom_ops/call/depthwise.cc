@@ -21,6 +21,17 @@ void CheckReads(const Depthwise& depthwise, const DepthwisePart& part, const Sha
   }
 }
 
+void CheckExpansion(const Depthwise& depthwise, const Shape* shapes) {
+  const DepthwiseExpansion& expansion = *depthwise.expansion;
+  const Shape& weight = shapes[expansion.weight];
+  const bool biased =
+      !expansion.bias || shapes[*expansion.bias].count() == static_cast<std::uint64_t>(depthwise.channels);
+  if (biased && weight.rank == 2 && weight.dims[0] == depthwise.channels && weight.dims[1] == expansion.channels)
+    return;
+  throw Error("depthwise convolution of " + std::to_string(depthwise.channels) + " channels expanded from " +
+              std::to_string(expansion.channels) + ": weight " + ToString(weight) + " or its bias does not fit");
+}
+
 }  // namespace
 
 DepthwiseCall OpenCall(const Depthwise& depthwise, OrtKernelContext* context) {
@@ -32,7 +43,7 @@ DepthwiseCall OpenCall(const Depthwise& depthwise, OrtKernelContext* context) {
   const Window& window = depthwise.window;
   const std::int64_t channels = depthwise.channels;
   const bool biased = !depthwise.bias || shapes[*depthwise.bias].count() == static_cast<std::uint64_t>(channels);
-  if (x.rank != 4 || x.dims[3] != channels || !biased ||
+  if (x.rank != 4 || x.dims[3] != depthwise.x_channels() || !biased ||
       !(weight == ShapeOf(window.kernel[0], window.kernel[1], 1, channels))) {
     throw Error("depthwise convolution of " + std::to_string(channels) + " channels: x " + ToString(x) +
                 " and weight " + ToString(weight) + " do not fit together");
@@ -40,6 +51,7 @@ DepthwiseCall OpenCall(const Depthwise& depthwise, OrtKernelContext* context) {
   if (*std::max_element(x.dims, x.dims + x.rank) > kMostExtent) {
     throw Error("depthwise convolution: x " + ToString(x) + " has a dim of 2^31 or more");
   }
+  if (depthwise.expansion) CheckExpansion(depthwise, shapes);
   const Slide down = SlideAlong(window, 0, x.dims[1]);
   const Slide across = SlideAlong(window, 1, x.dims[2]);
   if (down.output < 1 || across.output < 1) {

@@ -27,7 +27,11 @@ class RowJob {
         task_((rows_ - 1) / kMostRowTasks + 1),
         weight_(
             Widened(depthwise.weight, depthwise.window.kernel[0] * depthwise.window.kernel[1] * depthwise.channels)),
-        bias_(depthwise.bias ? Widened(*depthwise.bias, depthwise.channels) : std::vector<float>()) {}
+        bias_(depthwise.bias ? Widened(*depthwise.bias, depthwise.channels) : std::vector<float>()) {
+    if (!depthwise.expansion) return;
+    wide_weight_ = Widened(depthwise.expansion->weight, depthwise.channels * depthwise.expansion->channels);
+    if (depthwise.expansion->bias) wide_bias_ = Widened(*depthwise.expansion->bias, depthwise.channels);
+  }
 
   std::size_t tasks() const { return static_cast<std::size_t>((rows_ - 1) / task_ + 1); }
 
@@ -66,6 +70,7 @@ class RowJob {
     std::vector<float> sums(static_cast<std::size_t>(call_.out_width * channels));
     std::vector<float> x(width);
     std::vector<unsigned char> prepared(before_ == nullptr ? 0 : width * size_);
+    std::vector<unsigned char> wide(depthwise_.expansion ? width * size_ : 0);
     for (std::size_t k = 0; k < bias_.size() && k < sums.size(); ++k) sums[k] = bias_[k];
     for (std::size_t k = static_cast<std::size_t>(channels); k < sums.size(); ++k) {
       sums[k] = sums[k - static_cast<std::size_t>(channels)];
@@ -75,8 +80,12 @@ class RowJob {
       const std::int64_t h = top + r * window.dilations[0];
       if (h < 0 || h >= call_.height || width == 0) continue;
       const std::int64_t at = row / call_.out_height * call_.height + h;
-      const void* from =
-          static_cast<const char*>(call_.input[depthwise_.x]) + static_cast<std::size_t>(at) * width * size_;
+      const auto row_bytes = static_cast<std::size_t>(call_.width * depthwise_.x_channels()) * size_;
+      const void* from = static_cast<const char*>(call_.input[depthwise_.x]) + static_cast<std::size_t>(at) * row_bytes;
+      if (depthwise_.expansion) {
+        Expand(from, wide.data());
+        from = wide.data();
+      }
       if (before_ != nullptr) {
         before_->Run(from, 0, prepared.data());
         from = prepared.data();
@@ -86,6 +95,24 @@ class RowJob {
     }
     const std::uint64_t first = static_cast<std::uint64_t>(row) * sums.size();
     after_.Run(sums.data(), first, static_cast<char*>(call_.y) + first * Size(depthwise_.output));
+  }
+
+  // A row of pixels through the 1x1 convolution in front, rounded.
+  void Expand(const void* from, unsigned char* to) const {
+    const auto narrow = static_cast<std::size_t>(depthwise_.expansion->channels);
+    const auto channels = static_cast<std::size_t>(depthwise_.channels);
+    const auto pixels = static_cast<std::size_t>(call_.width);
+    std::vector<float> x(pixels * narrow);
+    std::vector<float> sums(pixels * channels);
+    Widen(from, x.size(), x.data());
+    for (std::size_t k = 0; k < sums.size(); ++k) {
+      const float* const pixel = x.data() + k / channels * narrow;
+      const float* const weight = wide_weight_.data() + k % channels * narrow;
+      float sum = wide_bias_.empty() ? 0.0F : wide_bias_[k % channels];
+      for (std::size_t c = 0; c < narrow; ++c) sum += pixel[c] * weight[c];
+      sums[k] = sum;
+    }
+    BestEvaluator().store(depthwise_.dtype())(to, sums.data(), nullptr, nullptr, sums.size());
   }
 
   // A row of inputs through a row of weights.
@@ -114,6 +141,8 @@ class RowJob {
   const std::uint64_t task_;
   const std::vector<float> weight_;
   const std::vector<float> bias_;
+  std::vector<float> wide_weight_;  // of the 1x1 convolution in front
+  std::vector<float> wide_bias_;
   std::atomic<bool> failed_{false};
 };
 

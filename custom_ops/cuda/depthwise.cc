@@ -12,7 +12,7 @@ constexpr unsigned kUnasked = 48 << 10;  // bytes of shared memory that every ke
 void RunDepthwise(const Depthwise& depthwise, const std::vector<Variant>& variants, std::size_t first,
                   const Launcher& launcher, const DepthwiseCall& call, Stream stream,
                   const std::function<void(DepthwiseLaunch*)>& prepare) {
-  const DepthwiseGpu gpu{launcher.device().major, launcher.device().shared};
+  const DepthwiseGpu gpu{launcher.device().major, launcher.device().shared, launcher.device().multiprocessors};
   const std::size_t rule = ChooseDepthwise(depthwise, variants, call, gpu);
   if (rule == variants.size()) {
     throw Error("no variant fits a depthwise convolution of " + std::to_string(call.batch) + " images of " +

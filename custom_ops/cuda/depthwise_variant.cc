@@ -15,6 +15,8 @@ constexpr int kFirstBandedMajor = 9;          // compute capability
 constexpr std::uint64_t kBandedChannels = 8;  // of a chunk
 constexpr std::uint64_t kProductRows = 16;
 constexpr std::uint64_t kOctet = 8;
+constexpr std::uint64_t kExpandedBlocks = 8;  // of a multiprocessor, into which tiles are divided where there are fewer
+constexpr std::uint64_t kExpandedAccess = 8;  // elements of an access to weights
 
 std::uint64_t CeilDiv(std::uint64_t a, std::uint64_t b) { return (a + b - 1) / b; }
 
@@ -24,6 +26,10 @@ bool Aligned(const void* data, Dtype dtype, std::uint64_t vector) {
 
 // Whether every tensor that is read or written in vectors is aligned to them.
 bool AllAligned(const Depthwise& depthwise, const DepthwiseCall& call, std::uint64_t vector) {
+  if (depthwise.expansion) {  // x and the result may lie anywhere
+    return Aligned(call.input[depthwise.weight], depthwise.dtype(), kExpandedAccess) &&
+           Aligned(call.input[depthwise.expansion->weight], depthwise.dtype(), kExpandedAccess);
+  }
   bool aligned = Aligned(call.y, depthwise.output, vector) &&
                  Aligned(call.input[depthwise.x], depthwise.dtype(), vector) &&
                  Aligned(call.input[depthwise.weight], depthwise.dtype(), vector);
@@ -101,6 +107,21 @@ bool FillBanded(const DepthwiseShape& shape, const DepthwiseCall& call, std::uin
   return Fill(inner, across, of_image, inner * of_image * groups, launch);
 }
 
+// Blocks that share a tile take channels in turn, as many as there are idle places for.
+bool FillExpanded(const DepthwiseShape& shape, const DepthwiseCall& call, std::uint64_t channels,
+                  const DepthwiseGpu& gpu, DepthwiseLaunch* launch) {
+  const std::uint64_t across = CeilDiv(static_cast<std::uint64_t>(call.out_width), shape.across);
+  const std::uint64_t of_image = across * CeilDiv(static_cast<std::uint64_t>(call.out_height), shape.down);
+  if (static_cast<std::uint64_t>(call.batch) > kMostBlocks / of_image) return false;
+  const std::uint64_t tiles = of_image * static_cast<std::uint64_t>(call.batch);
+  const std::uint64_t rounds = CeilDiv(channels, kOctet * shape.chunks);
+  const std::uint64_t wanted = CeilDiv(kExpandedBlocks * std::max(gpu.multiprocessors, 1U), tiles);
+  const std::uint64_t of_block = CeilDiv(rounds, std::min(rounds, wanted));
+  const std::uint64_t inner = CeilDiv(rounds, of_block);
+  launch->tiles = of_image;
+  return Fill(inner, across, of_image, inner * tiles, launch);
+}
+
 bool Prefers(const DepthwiseShape& shape, std::int64_t width) {
   return shape.narrowest <= width && (shape.widest == 0 || width <= shape.widest);
 }
@@ -117,9 +138,12 @@ std::optional<DepthwiseLaunch> LaunchOf(const Depthwise& depthwise, const Varian
   const std::optional<DepthwiseParams> params = CommonParams(depthwise, call);
   if (!params) return std::nullopt;
   DepthwiseLaunch launch{*params, 0, 0};
-  const bool filled = banded ? FillBanded(shape, call, channels, Size(depthwise.dtype()), &launch)
-                             : FillDirect(variant, shape, call, &launch);
-  return filled ? std::optional<DepthwiseLaunch>(launch) : std::nullopt;
+  const auto fill = [&] {
+    if (banded) return FillBanded(shape, call, channels, Size(depthwise.dtype()), &launch);
+    if (shape.layout == DepthwiseLayout::kExpanded) return FillExpanded(shape, call, channels, gpu, &launch);
+    return FillDirect(variant, shape, call, &launch);
+  };
+  return fill() ? std::optional<DepthwiseLaunch>(launch) : std::nullopt;
 }
 
 std::size_t ChooseDepthwise(const Depthwise& depthwise, const std::vector<Variant>& variants, const DepthwiseCall& call,

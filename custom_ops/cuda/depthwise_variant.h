@@ -13,6 +13,7 @@ namespace onnxopt::cuda {
 struct DepthwiseGpu {
   int major;
   unsigned shared;
+  unsigned multiprocessors;
 };
 
 // tiles: of an image, each of which has sums of its own where the entry point sums its results.

@@ -16,6 +16,11 @@ constexpr std::int64_t kMostSide = 255;  // of a kernel, a stride and a dilation
 constexpr std::uint64_t kMostTile = 16;
 constexpr std::uint64_t kMaxShared = std::uint64_t{1} << 20U;
 constexpr unsigned kBandedVector = 8;
+constexpr std::uint64_t kMostExpandedTile = 32;  // rows and columns of outputs
+constexpr unsigned kExpandedMost = 8;            // chunks of channels at a time
+constexpr std::uint64_t kMostExpanded = 96;      // channels in front of an expansion
+constexpr std::int64_t kMostExpandedSide = 7;    // of a kernel behind one
+constexpr std::int64_t kExpandedAccess = 8;      // elements
 
 bool IsStored(Dtype dtype) { return dtype == Dtype::kFloat16 || dtype == Dtype::kBfloat16 || dtype == Dtype::kFloat32; }
 
@@ -40,7 +45,40 @@ DepthwiseLayout ReadLayout(const JsonReader& json) {
   if (text == "held") return DepthwiseLayout::kHeld;
   if (text == "walking") return DepthwiseLayout::kWalking;
   if (text == "banded") return DepthwiseLayout::kBanded;
+  if (text == "expanded") return DepthwiseLayout::kExpanded;
   json.Fail("is \"" + text + "\", which is no layout");
+}
+
+DepthwiseExpansion ReadExpansion(const JsonReader& json, const Depthwise& depthwise) {
+  DepthwiseExpansion expansion;
+  const auto position = [&](const char* field) {
+    const std::size_t at = json[field].Number(0, depthwise.inputs.size() - 1);
+    if (depthwise.inputs[at] != depthwise.dtype()) json[field].Fail("has another dtype than x");
+    return at;
+  };
+  expansion.weight = position("weight");
+  if (json.Has("bias")) expansion.bias = position("bias");
+  expansion.channels = static_cast<std::int64_t>(json["channels"].Number(1, kMostExpanded));
+  if (Size(depthwise.dtype()) != 2) json.Fail("is not of 16-bit floats");
+  if (expansion.channels % kExpandedAccess != 0 || depthwise.channels % kExpandedAccess != 0) {
+    json["channels"].Fail("or those of the kernel are no multiple of " + std::to_string(kExpandedAccess));
+  }
+  const Window& window = depthwise.window;
+  for (int axis = 0; axis < 2; ++axis) {
+    if (window.kernel[axis] > kMostExpandedSide || window.strides[axis] > 2 || window.dilations[axis] > 1) {
+      json.Fail("stands in front of a kernel above 7, a stride above 2, or a dilation");
+    }
+  }
+  for (const DepthwiseRead& read : depthwise.after.reads) {
+    if (read.form == DepthwiseForm::kElement) json.Fail("stands in front of a program that reads by element");
+  }
+  return expansion;
+}
+
+// A thread for each vector of a round. A vector is a power of 2 of at most 16 bytes.
+void CheckExpanded(const JsonReader& json, const Variant& variant, const DepthwiseShape& shape) {
+  const unsigned groups = shape.chunks * static_cast<unsigned>(kExpandedAccess) / variant.vector;
+  if (variant.threads < groups) json["threads"].Fail("are fewer than a round's vectors of channels");
 }
 
 }  // namespace
@@ -86,6 +124,7 @@ Depthwise ReadDepthwise(const JsonReader& json, const std::vector<Dtype>& inputs
       if (read.form == DepthwiseForm::kElement) json["before"].Fail("reads another tensor by element");
     }
   }
+  if (json.Has("expansion")) depthwise.expansion = ReadExpansion(json["expansion"], depthwise);
   return depthwise;
 }
 
@@ -99,8 +138,10 @@ Variant ReadDepthwiseVariant(const JsonReader& json, const Depthwise& depthwise)
   };
   DepthwiseShape shape;
   shape.layout = ReadLayout(json["layout"]);
-  shape.down = number("down", 1, kMostTile);
-  shape.across = number("across", 1, kMostTile);
+  const bool expanded = shape.layout == DepthwiseLayout::kExpanded;
+  if (expanded != depthwise.expansion.has_value()) json["layout"].Fail("does not fit the kernel's meaning");
+  shape.down = number("down", 1, expanded ? kMostExpandedTile : kMostTile);
+  shape.across = number("across", 1, expanded ? kMostExpandedTile : kMostTile);
   shape.narrowest = number("narrowest", 1, kMost);
   shape.widest = number("widest", 0, kMost);
   if (shape.layout == DepthwiseLayout::kBanded) {
@@ -112,6 +153,10 @@ Variant ReadDepthwiseVariant(const JsonReader& json, const Depthwise& depthwise)
     if (kMostTile % (shape.across * shape.images) != 0) json["across"].Fail("does not divide a product's rows");
   } else if (variant.vector * Size(depthwise.dtype()) > 16) {
     json["vector"].Fail("is wider than one access");
+  }
+  if (expanded) {
+    shape.chunks = number("chunks", 1, kExpandedMost);
+    CheckExpanded(json, variant, shape);
   }
   if (shape.layout == DepthwiseLayout::kWalking && shape.down != 1) json["down"].Fail("is not 1");
   variant.shape.Set(shape);

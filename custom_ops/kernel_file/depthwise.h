@@ -9,7 +9,7 @@
 
 namespace onnxopt {
 
-enum class DepthwiseLayout : std::uint8_t { kHeld, kWalking, kBanded };
+enum class DepthwiseLayout : std::uint8_t { kHeld, kWalking, kBanded, kExpanded };
 
 // What only entry points of depthwise kernels have; onnxopt/kinds/depthwise/tiles.py says what each means.
 struct DepthwiseShape {

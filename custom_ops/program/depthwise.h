@@ -25,9 +25,18 @@ struct DepthwisePart {
   std::vector<DepthwiseRead> reads;
 };
 
+// A 1x1 convolution in front, of `channels` channels: weight [wide channels, channels], bias [wide channels], positions
+// among the inputs. Its result is rounded to x's dtype.
+struct DepthwiseExpansion {
+  std::size_t weight = 0;
+  std::optional<std::size_t> bias;
+  std::int64_t channels = 8;
+};
+
 // x: [N, H, W, channels], weight: [R, S, 1, channels], bias: [channels], positions among the inputs. before: its result
 // has x's dtype and is padded with zeros afterwards; x itself is convolved where there is none. after: computes the
-// output from the float32 sum, which begins with the bias.
+// output from the float32 sum, which begins with the bias. expansion: computes what stands for x in all this from x
+// [N, H, W, expansion->channels].
 struct Depthwise {
   std::vector<Dtype> inputs;
   Dtype output = Dtype::kFloat32;
@@ -36,10 +45,12 @@ struct Depthwise {
   std::size_t x = 0;
   std::size_t weight = 1;
   std::optional<std::size_t> bias;
+  std::optional<DepthwiseExpansion> expansion;
   std::optional<DepthwisePart> before;
   DepthwisePart after;
 
   Dtype dtype() const { return inputs[x]; }
+  std::int64_t x_channels() const { return expansion ? expansion->channels : channels; }
 };
 
 }  // namespace onnxopt

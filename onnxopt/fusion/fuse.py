@@ -31,6 +31,8 @@ def fuse(model: ir.Model, kinds: Sequence[Kind], spilled: Collection[frozenset[s
         context = Context(graph, model.opset_imports, shapes, host, spilled)
         of_graph: list[Region] = []
         for kind in kinds:
+            of_graph += kind.find_ahead(context)
+        for kind in kinds:
             new, refused = kind.find(context)
             context.take([region.nodes for region in new])
             of_graph += new

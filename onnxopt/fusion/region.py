@@ -93,6 +93,10 @@ class Kind(abc.ABC):
     def find(self, context: Context) -> tuple[list[Region], list[Refusal]]:
         """Regions of this kind among the nodes that no other kind has taken, and refusals of other nodes."""
 
+    def find_ahead(self, context: Context) -> list[Region]:
+        """Regions of this kind that take nodes of other kinds with them, found before any kind searches."""
+        return []
+
     def join(self, context: Context, regions: list[Region]) -> tuple[list[Region], list[Refusal]]:
         """The regions of all kinds after regions of this kind were joined with their neighbours, and the refusals."""
         return regions, []

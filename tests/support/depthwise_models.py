@@ -213,8 +213,9 @@ def fused(case: Case, by_rule: bool = False) -> Fused:
     """The case's model, fused. by_rule: nodes in front become part of a kernel only where that is predicted to pay."""
     original = case.model()
     model = ir.serde.deserialize_model(original)
-    always = contextlib.nullcontext() if by_rule else mock.patch.object(find._Growth, "_pays", return_value=True)
-    with always:
+    with contextlib.ExitStack() as always:
+        for rule in () if by_rule else ("_pays", "_pays_expanded"):
+            always.enter_context(mock.patch.object(find._Growth, rule, return_value=True))
         plan = fuse(model)
     kernels = outline(model, plan)
     return Fused(plan, kernels, original, ir.to_proto(model))

@@ -66,7 +66,7 @@ _CALL = """
   {
     %(reads)s
     std::vector<%(type)s> y(%(count)d);
-    DepthwiseParams p{{%(inputs)s}, y.data(), %(numbers)s, {{%(inner)s}, {%(middle)s}, {%(outer)s}}};
+    DepthwiseParams p{{%(inputs)s}, y.data() + %(shift)d, %(numbers)s, {{%(inner)s}, {%(middle)s}, {%(outer)s}}};
     %(runs)s
   }
 """
@@ -78,28 +78,31 @@ _RUN = """
 """
 
 
-def results(folder: Path, cases: list[Case]) -> dict[tuple[Case, str], tuple[np.ndarray, np.ndarray]]:
-    """For every case and entry point that fits it: what the kernel writes, and the result in float64."""
+def results(folder: Path, cases: list[Case], shift: int = 0) -> dict[tuple[Case, str], tuple[np.ndarray, np.ndarray]]:
+    """For every case and entry point that fits it: what the kernel writes, and the result in float64.
+
+    shift: elements by which the first input and the result lie behind an address that suits every access.
+    """
     calls, kernels, wanted = [], {}, {}
     for number, case in enumerate(cases):
         (kernel,) = fused(case).kernels
         kernels[kernel.name] = kernel
         feeds = case.feeds()
         expected = case.expected(feeds)
-        calls.append(_call(folder, number, case, kernel, feeds, expected.size))
+        calls.append(_call(folder, number, case, kernel, feeds, expected.size, shift))
         for k, launch in enumerate(launches(kernel, case.x)[1]):
             if launch.blocks:
                 wanted[case, kernel.variants[k].symbol] = (folder / f"y{number}_{k}", expected)
     source = generate.generate(list(kernels.values()))
     emulated.run(folder, _MAIN % {"source": source, "calls": "".join(calls)})
     return {
-        key: (np.fromfile(file, numpy_dtype(key[0].dtype)).reshape(expected.shape), expected)
+        key: (np.fromfile(file, numpy_dtype(key[0].dtype))[shift:].reshape(expected.shape), expected)
         for key, (file, expected) in wanted.items()
     }
 
 
 def _call(
-    folder: Path, number: int, case: Case, kernel: Kernel, feeds: dict[str, np.ndarray], count: int
+    folder: Path, number: int, case: Case, kernel: Kernel, feeds: dict[str, np.ndarray], count: int, shift: int
 ) -> str:  # fmt: skip
     (region,) = fused(case).plan.regions
     constants = case.constants()
@@ -107,9 +110,11 @@ def _call(
     reads, names = [], []
     for k, value in enumerate(region.inputs):
         array = feeds[value.name] if value.name in feeds else constants[str(value.name)].astype(stored)
+        before = shift if k == 0 else 0
+        array = np.concatenate([np.zeros(before, array.dtype), array.ravel()])
         array.tofile(folder / f"x{number}_{k}")
         reads.append(f'auto x{k} = emulation::read<{_C_TYPES[case.dtype]}>("x{number}_{k}", {array.size});')
-        names.append(f"x{k}.data()")
+        names.append(f"x{k}.data() + {before}")
     _, every = launches(kernel, case.x)
     fitting = [(k, launch) for k, launch in enumerate(every) if launch.blocks]
     runs = []
@@ -121,11 +126,12 @@ def _call(
                 **_grid(launch),
             }
         )  # fmt: skip
-    n, h, w, c = case.x
+    n, h, w, _ = case.x
     first = fitting[0][1]
     return _CALL % {
-        "reads": "\n    ".join(reads), "type": _C_TYPES[case.dtype], "count": count, "inputs": ", ".join(names),
-        "numbers": ", ".join(map(str, (n, h, w, c, *first.window))), "runs": "".join(runs), **_grid(first),
+        "reads": "\n    ".join(reads), "type": _C_TYPES[case.dtype], "count": count + shift, "shift": shift,
+        "inputs": ", ".join(names),
+        "numbers": ", ".join(map(str, (n, h, w, case.channels, *first.window))), "runs": "".join(runs), **_grid(first),
     }  # fmt: skip
 
 

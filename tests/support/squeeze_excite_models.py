@@ -32,7 +32,8 @@ BEHIND = {
 @dataclasses.dataclass(frozen=True)
 class Case:
     """x: [N, H, W, C] of the depthwise convolution, or of the map where there is none. form: of the products, "conv",
-    "gemm" or "matmul". known: whether the model states N, H and W."""
+    "gemm" or "matmul". known: whether the model states N, H and W. narrow: channels of the model's input where a 1x1
+    convolution with a Relu computes x from it, else 0."""
 
     x: tuple[int, int, int, int]
     hidden: int
@@ -46,10 +47,15 @@ class Case:
     form: str = "conv"
     bias: bool = True
     known: bool = True
+    narrow: int = 0
 
     @property
     def channels(self) -> int:
         return self.x[3]
+
+    def _input(self) -> tuple[int, ...]:
+        """Dims of the model's input."""
+        return (*self.x[:3], self.narrow or self.channels)
 
     def result_dims(self) -> tuple[int, int, int, int]:
         """Of the map."""
@@ -71,6 +77,9 @@ class Case:
             "b2": rng.standard_normal(self.channels),
             "zero": np.array(0.0), "three": np.array(3.0), "six": np.array(6.0),
         }  # fmt: skip
+        if self.narrow:
+            made["w0"] = rng.standard_normal((self.channels, self.narrow)) / np.sqrt(self.narrow)
+            made["b0"] = rng.standard_normal(self.channels)
         return {k: v.astype(numpy_dtype(self.dtype)).astype(np.float64) for k, v in made.items()}
 
     def model(self, dtype: str | None = None) -> onnx.ModelProto:
@@ -86,10 +95,12 @@ class Case:
         used = {name for node in nodes for name in node.input}
         constants = [numpy_helper.from_array(a.astype(stored), k) for k, a in self.constants().items() if k in used]
         constants.append(numpy_helper.from_array(np.array([1, 2]), "axes"))
+        if self.narrow:
+            constants.append(numpy_helper.from_array(np.array([self.channels, self.narrow, 1, 1]), "s0"))
         if self.form == "conv":
             sizes = {"s1": [self.hidden, self.channels, 1, 1], "s2": [self.channels, self.hidden, 1, 1]}
             constants += [numpy_helper.from_array(np.array(v), k) for k, v in sizes.items()]
-        shape = list(self.x) if self.known else ["N", "H", "W", self.channels]
+        shape = list(self._input()) if self.known else ["N", "H", "W", self._input()[3]]
         inputs = [helper.make_tensor_value_info("t", element, shape)]
         outputs = [helper.make_tensor_value_info(n, element, None) for n in (["v"] if self.depthwise else []) + ["f"]]
         graph = helper.make_graph(nodes, "g", inputs, outputs, constants)
@@ -99,10 +110,12 @@ class Case:
         if not self.depthwise:
             return [helper.make_node("Identity", ["t"], ["v"], name="v")]
         pads, strides = [self.kernel // 2] * 4, [self.stride] * 2
+        in_front = self.in_front or self.narrow > 0
         return [
-            *([helper.make_node("Relu", ["t"], ["x"], name="x")] if self.in_front else []),
+            *(self._product("t", "0", "e") if self.narrow else []),
+            *([helper.make_node("Relu", ["e" if self.narrow else "t"], ["x"], name="x")] if in_front else []),
             helper.make_node("Transpose", ["w"], ["w_krs"], name="turn_w", perm=[3, 2, 0, 1]),
-            helper.make_node("Transpose", ["x" if self.in_front else "t"], ["x_nchw"], name="to", perm=[0, 3, 1, 2]),
+            helper.make_node("Transpose", ["x" if in_front else "t"], ["x_nchw"], name="to", perm=[0, 3, 1, 2]),
             helper.make_node(
                 "Conv", ["x_nchw", "w_krs", "b"], ["y_nchw"], name="depthwise", group=self.channels, pads=pads,
                 strides=strides, kernel_shape=[self.kernel] * 2,
@@ -129,7 +142,7 @@ class Case:
 
     def feeds(self, seed: int = 0) -> dict[str, np.ndarray]:
         rng = np.random.default_rng(seed)
-        return {"t": (rng.standard_normal(self.x) + 0.3).astype(numpy_dtype(self.dtype))}
+        return {"t": (rng.standard_normal(self._input()) + 0.3).astype(numpy_dtype(self.dtype))}
 
     def expected(self, feeds: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         """The outputs in float64."""

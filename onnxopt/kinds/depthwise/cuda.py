@@ -9,7 +9,7 @@ from typing import cast
 from onnxopt.fusion.region import Kernel
 from onnxopt.kinds.depthwise.tiles import FIRST_BANDED, DepthwiseVariant, shared_bytes
 from onnxopt.kinds.pointwise.cuda import is_exact, statements
-from onnxopt.program.depthwise import Depthwise, Part, Read
+from onnxopt.program.depthwise import Depthwise, Expansion, Part, Read
 from onnxopt.program.dtypes import DTYPES
 from onnxopt.program.window import Window
 
@@ -36,6 +36,7 @@ def _struct(name: str, meaning: Depthwise, sums: bool) -> list[str]:
         f"using W = {static_window(meaning.window)};",
         f"static constexpr int kX = {meaning.x};",
         f"static constexpr int kWeight = {meaning.weight};",
+        *_expansion(meaning),
         *_before(meaning),
         *_after(meaning),
     ]
@@ -46,6 +47,21 @@ def static_window(window: Window) -> str:
     """The type of a window."""
     numbers = (*window.kernel, *window.strides, *window.dilations)
     return f"StaticWindow<{', '.join(map(str, numbers))}>"
+
+
+def _expansion(meaning: Depthwise) -> list[str]:
+    of = meaning.expansion
+    if of is None:
+        return []
+    start = "0.0f" if of.bias is None else f"widen({data(meaning.inputs, of.bias)}[c])"
+    body = [
+        f"static constexpr int kWeight = {of.weight};",
+        f"static constexpr int kInputs = {of.channels};",
+        f"__device__ static float start(const DepthwiseParams& {'p' if of.bias is not None else ''}, int c) {{",
+        f"  return {start};",
+        "}",
+    ]
+    return ["struct Expansion {", *(f"  {line}" for line in body), "};"]
 
 
 def _before(meaning: Depthwise) -> list[str]:
@@ -135,10 +151,13 @@ def of_element(part: Part, dtype: str) -> list[str]:
 
 
 def _entry(name: str, meaning: Depthwise, variant: DepthwiseVariant) -> list[str]:
+    bounds = f"{variant.threads}, {variant.blocks}" if variant.blocks else f"{variant.threads}"
     opening = [
-        f'extern "C" __global__ void __launch_bounds__({variant.threads})',
+        f'extern "C" __global__ void __launch_bounds__({bounds})',
         f"{variant.symbol}(const __grid_constant__ DepthwiseParams p) {{",
     ]
+    if meaning.expansion is not None:
+        return [*opening, *_of_expanded(name, meaning.expansion, variant), "}", ""]
     if variant.layout != "banded":
         held = str(variant.layout == "held").lower()
         size = f"{variant.vector}, {variant.down}, {variant.across}, {variant.threads}, {held}"
@@ -154,4 +173,14 @@ def _entry(name: str, meaning: Depthwise, variant: DepthwiseVariant) -> list[str
         "#endif",
         "}",
         "",
+    ]
+
+
+def _of_expanded(name: str, expansion: Expansion, variant: DepthwiseVariant) -> list[str]:
+    channels = 8 * variant.chunks
+    size = f"{variant.down}, {variant.across}, {variant.strip}, {variant.vector}, {channels}, {variant.warps}"
+    return [
+        f"  using Tile = ExpandedTile<{name}::W, {size}, {expansion.channels}>;",
+        f'  static_assert(Tile::kSharedBytes == {variant.shared}, "as the host was told");',
+        f"  Expanded<{name}, {name}::W, Tile>::run(p);",
     ]

@@ -7,21 +7,19 @@ fits (custom_ops/cuda/depthwise_variant.cc). The last one fits every call.
 from __future__ import annotations
 
 import dataclasses
-import functools
-import json
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 from onnxopt.fusion.region import Region
 from onnxopt.graph.shapes.shapes import Shapes
+from onnxopt.kinds.depthwise import expanded
+from onnxopt.kinds.depthwise.rule import table
 from onnxopt.kinds.depthwise.tiles import BANDED_CHANNELS, DepthwiseVariant, extent, seen, shared_bytes
 from onnxopt.program.depthwise import Depthwise
 from onnxopt.program.dtypes import DTYPES
 from onnxopt.program.hardware import WARP
 from onnxopt.program.window import Window
 
-_TABLE = Path(__file__).with_name("rule.json")
 _THREADS = 128
 MOST_HELD = 49  # weights that a thread holds for a channel
 _WALKING = {2: (2, 4), 4: (1, 4)}  # bytes of an element -> channels, columns
@@ -32,6 +30,8 @@ _SIMPLE = 3  # the most inputs along an axis of windows whose programs in front 
 
 def choose(name: str, meaning: Depthwise, regions: Sequence[Region], shapes: Shapes) -> tuple[DepthwiseVariant, ...]:
     """Variants in the order in which the host tries them, without those that no known width prefers."""
+    if meaning.expansion is not None:
+        return expanded.choose(name, meaning, [_sizes(region, shapes) for region in regions])
     widths = [_width(region, shapes) for region in regions]
     return tuple(v for v in every(name, meaning) if _may_run(v, meaning.channels, widths))
 
@@ -50,10 +50,13 @@ def every(name: str, meaning: Depthwise) -> tuple[DepthwiseVariant, ...]:
 
 def others(name: str, meaning: Depthwise) -> Iterator[DepthwiseVariant]:
     """Further variants for `tune` to measure; no width prefers them."""
+    if meaning.expansion is not None:
+        yield from (dataclasses.replace(v, narrowest=_NO_WIDTH) for v in expanded.others(name, meaning))
+        return
     size, taps = DTYPES[meaning.dtype].size, meaning.window.kernel[0] * meaning.window.kernel[1]
     if taps > MOST_HELD and max(extent(meaning.window)) > _MOST_BANDED:
         return
-    for variant in _distinct(_variants(name, meaning.window, size, _table()["others"][str(size)])):
+    for variant in _distinct(_variants(name, meaning.window, size, table()["others"][str(size)])):
         banded_fits = meaning.outputs == (meaning.dtype,) and max(extent(meaning.window)) <= _MOST_BANDED
         fits = banded_fits if variant.layout == "banded" else variant.vector * taps <= 2 * MOST_HELD
         if meaning.channels % variant.vector == 0 and fits:
@@ -72,20 +75,20 @@ def microseconds_in_front(meaning: Depthwise, cost: int, outputs: int, width: in
         rows, columns = variant.down, variant.across
         key = "held" if max(extent(meaning.window)) <= _SIMPLE else "held_above_3"
     height, across = seen(meaning.window, rows, columns)
-    load = _table()["load_us"][key]
+    load = table()["load_us"][key]
     loads = outputs * height * across / (rows * columns)
     return float(loads / 1e6 * (load["self"] + cost * load["instruction"]))
 
 
 def microseconds_of_pass(moved: int) -> float:
     """Predicted time of a kernel of its own that moves this many bytes."""
-    of = _table()["pass_us"]
+    of = table()["pass_us"]
     return float(moved / 1e6 * of["megabyte"] + of["launch"])
 
 
 def _of_table(name: str, window: Window, size: int, in_front: bool) -> Iterator[DepthwiseVariant]:
     reach = max(extent(window))
-    for row in _table()["rows"]:
+    for row in table()["rows"]:
         strided, most = row.get("strided", False), row.get("extent")
         if row["bytes"] != size or strided != (max(window.strides) > 1) or (most is not None and reach > most):
             continue
@@ -151,10 +154,15 @@ def banded(
     return dataclasses.replace(variant, shared=shared_bytes(window, variant))
 
 
-def _width(region: Region, shapes: Shapes) -> int | None:
+def _sizes(region: Region, shapes: Shapes) -> tuple[int | None, int | None, int | None]:
+    """N, height and width of the result."""
     dims = shapes.dims(region.outputs[0])
-    width = dims[2] if dims is not None and len(dims) == 4 else None
-    return width if isinstance(width, int) else None
+    known = [d if isinstance(d, int) else None for d in dims or ()]
+    return (known[0], known[1], known[2]) if len(known) == 4 else (None, None, None)
+
+
+def _width(region: Region, shapes: Shapes) -> int | None:
+    return _sizes(region, shapes)[2]
 
 
 def _prefers(variant: DepthwiseVariant, width: int) -> bool:
@@ -163,10 +171,3 @@ def _prefers(variant: DepthwiseVariant, width: int) -> bool:
 
 def _may_run(variant: DepthwiseVariant, channels: int, widths: Sequence[int | None]) -> bool:
     return channels % variant.vector == 0 and any(w is None or _prefers(variant, w) for w in widths)
-
-
-@functools.cache
-def _table() -> dict[str, Any]:
-    archs = json.loads(_TABLE.read_text())["archs"]
-    newest: dict[str, Any] = archs[max(archs, key=lambda arch: int(arch.removeprefix("sm_")))]
-    return newest

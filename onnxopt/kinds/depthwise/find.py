@@ -9,7 +9,7 @@ front become part of the region only where that is predicted to take less time t
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import onnx_ir as ir
 
@@ -20,7 +20,7 @@ from onnxopt.fusion.context import Context
 from onnxopt.fusion.operands import constant
 from onnxopt.fusion.region import Kind, Region
 from onnxopt.graph.refusal import Refusal
-from onnxopt.kinds.depthwise import entry_points
+from onnxopt.kinds.depthwise import entry_points, expanded
 from onnxopt.kinds.depthwise.lower import convolution, inputs_of, lower
 from onnxopt.program.depthwise import MOST_INPUTS
 
@@ -52,6 +52,22 @@ def find(context: Context, kind: Kind) -> tuple[list[Region], list[Refusal]]:
     return regions, refusals
 
 
+def find_ahead(context: Context, kind: Kind) -> list[Region]:
+    """A region for every depthwise convolution with a 1x1 convolution in front that it pays to compute with it."""
+    regions: list[Region] = []
+    for node in list(context.order):
+        if node.op_type != "Conv" or node.domain != "" or context.is_taken(node):
+            continue
+        found = convolution(node, context.shapes)
+        if isinstance(found, str) or any(map(context.is_taken, found.nodes)):
+            continue
+        region = _Growth(context, kind, found).expanded()
+        if region is not None:
+            context.take([region.nodes])
+            regions.append(region)
+    return regions
+
+
 def _has_groups_of_one(node: ir.Node, context: Context) -> bool:
     weight = node.inputs[1] if len(node.inputs) > 1 else None
     dims = (context.shapes.dims(weight) if weight is not None else None) or ()
@@ -66,6 +82,7 @@ class _Growth:
     context: Context
     kind: Kind
     found: Sandwich
+    wide: Sandwich | None = None  # the 1x1 convolution in front that the region has, too
 
     def region(self) -> Region:
         """The region, with as many nodes behind as fit, and those in front that pay."""
@@ -73,8 +90,24 @@ class _Growth:
         nodes = [*self._in_front(), *behind]
         if len(nodes) > len(behind) and not self._fits(nodes):
             nodes = behind
+        return self._of(nodes)
+
+    def expanded(self) -> Region | None:
+        """The region with a 1x1 convolution in front, None where there is none or it does not pay."""
+        fronts = [[], *self._fronts()]
+        source = self.found.x if len(fronts) == 1 else self._source(fronts[-1])
+        wide = expanded.producer_of(source, self.found, fronts[-1], self.context)
+        if wide is None:
+            return None
+        self.wide = wide
+        start = self._in_order([*wide.nodes, *fronts[-1], *self.found.nodes])
+        if not self._fits(start) or not self._pays_expanded(start):
+            return None
+        return self._of(grow_behind(start, self.found.y, self.context, self._fits))
+
+    def _of(self, nodes: Sequence[ir.Node]) -> Region:
         nodes = self._in_order(nodes)
-        inputs, outputs = inputs_of(self.found, nodes), self.context.outputs_of(nodes)
+        inputs, outputs = inputs_of(self.found, nodes, self.wide), self.context.outputs_of(nodes)
         meaning = self.context.lowered(lower, nodes, inputs, outputs)
         moved = cost.of_region(nodes, inputs, outputs, self.context.shapes)
         region = Region(tuple(nodes), tuple(inputs), tuple(outputs), moved, self.kind, meaning)
@@ -90,7 +123,7 @@ class _Growth:
     def _fits(self, nodes: Sequence[ir.Node]) -> bool:
         """Whether the nodes can and should be one kernel."""
         nodes = self._in_order(nodes)
-        inputs, outputs = inputs_of(self.found, nodes), self.context.outputs_of(nodes)
+        inputs, outputs = inputs_of(self.found, nodes, self.wide), self.context.outputs_of(nodes)
         if len(inputs) > MOST_INPUTS or len(outputs) != 1 or self.context.makes_cycle(nodes):
             return False
         try:
@@ -101,9 +134,13 @@ class _Growth:
 
     def _in_front(self) -> list[ir.Node]:
         """The nodes in front that cost less in this kernel than in one of their own."""
+        best = max(self._fronts(), key=len, default=[])
+        return best if best and self._pays(best) else []
+
+    def _fronts(self) -> Iterator[list[ir.Node]]:
+        """Nodes in front that are a function of one tensor, more and more of them."""
         context, x = self.context, self.found.x
         nodes: list[ir.Node] = []
-        best: list[ir.Node] = []
         inside = set(self.found.nodes)
         while len(nodes) < _MOST_IN_FRONT:
             read = {v for n in nodes for v in n.inputs if v is not None} if nodes else {x}
@@ -115,8 +152,7 @@ class _Growth:
             inside.add(node)
             nodes.append(node)
             if self._source(nodes) is not None:
-                best = list(nodes)
-        return best if best and self._pays(best) else []
+                yield list(nodes)
 
     def _may_move(self, node: ir.Node, inside: set[ir.Node]) -> bool:
         """Whether a node in front is elementwise, keeps x's shape, and nothing but the region reads its result."""
@@ -162,6 +198,13 @@ class _Growth:
         outputs = shapes.elements(self.found.y) or elements // (down * across)
         inside = entry_points.microseconds_in_front(meaning, meaning.before.program.cost, outputs, width)
         return inside < entry_points.microseconds_of_pass(2 * elements * size)
+
+    def _pays_expanded(self, nodes: Sequence[ir.Node]) -> bool:
+        """Whether the 1x1 convolution takes less time in this kernel than its result takes to be stored and read."""
+        outputs = self.context.outputs_of(nodes)
+        meaning = self.context.lowered(lower, nodes, inputs_of(self.found, nodes, self.wide), outputs)
+        dims = (self.context.shapes.dims(self.found.x) or ())[:3]
+        return expanded.pays(meaning, dims)
 
     def _is_activated(self, node: ir.Node) -> bool:
         """Whether a node ends a convolution whose own kernel applies what follows."""

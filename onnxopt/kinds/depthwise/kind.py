@@ -17,18 +17,22 @@ from onnxopt.program.depthwise import Depthwise
 
 
 class DepthwiseKind(Kind):
-    """A depthwise convolution in NHWC with the elementwise work in front of it and behind it."""
+    """A depthwise convolution in NHWC with the elementwise work in front of it and behind it, or a 1x1 convolution and
+    elementwise work in front."""
 
     name = "depthwise"
 
     def find(self, context: Context) -> tuple[list[Region], list[Refusal]]:
         return find.find(context, self)
 
+    def find_ahead(self, context: Context) -> list[Region]:
+        return find.find_ahead(context, self)
+
     def lower(self, region: Region, opsets: Mapping[str, int], shapes: Shapes) -> Meaning:
         return lower.lower(region.nodes, region.inputs, region.outputs, opsets, shapes)
 
     def named_nodes(self, region: Region) -> Sequence[ir.Node]:
-        return [n for n in region.nodes if n.op_type != "Transpose"]
+        return [n for n in region.nodes if n.op_type not in ("Transpose", "Reshape")]
 
     def entry_points(
         self, name: str, meaning: Meaning, regions: Sequence[Region], opsets: Mapping[str, int], shapes: Shapes

@@ -11,7 +11,16 @@ from onnxopt.fusion.in_front import inputs_around, nodes_in_front, source_of
 from onnxopt.fusion.operands import apply_operator, constant, storage
 from onnxopt.graph.shapes.shapes import Shapes
 from onnxopt.kinds.pointwise.lower import immediate
-from onnxopt.program.depthwise import MOST_SIDE, STORED, Depthwise, Part, Read
+from onnxopt.program.depthwise import (
+    EXPANDED,
+    MOST_EXPANDED,
+    MOST_SIDE,
+    STORED,
+    Depthwise,
+    Expansion,
+    Part,
+    Read,
+)
 from onnxopt.program.expressions import Builder, Expr
 from onnxopt.program.pointwise import Program, without_dead_code
 
@@ -48,20 +57,21 @@ def lower(
     opsets: Mapping[str, int],
     shapes: Shapes,
 ) -> Depthwise:
-    """The meaning of nodes in topological order, one of them a depthwise Conv, that read `inputs` and scalar constants.
+    """The meaning of nodes in topological order that read `inputs` and scalar constants: one depthwise Conv, perhaps a
+    1x1 Conv in front, and elementwise nodes.
 
     Raises ValueError, with the reason, where the nodes cannot be one kernel.
     """
-    (conv,) = (n for n in nodes if n.op_type == "Conv")
-    found = convolution(conv, shapes)
-    if isinstance(found, str):
-        raise ValueError(found)
+    found, wide = _convolutions(nodes, shapes)
     if len(outputs) != 1:
         raise ValueError(f"The kernel has {len(outputs)} results")
-    others = [n for n in nodes if n not in found.nodes]
+    expanded = wide.nodes if wide is not None else ()
+    others = [n for n in nodes if n not in found.nodes and n not in expanded]
     in_front = nodes_in_front(found.x, others)
     behind = [n for n in others if n not in in_front]
     source = source_of(found.x, in_front, shapes) if in_front else found.x
+    if wide is not None and source is not wide.y:
+        raise ValueError(f"`{found.x.name}` is no function of the 1x1 convolution's result alone")
     dtype = storage(found.x, shapes).name
     before = None
     if in_front:
@@ -76,20 +86,65 @@ def lower(
         window=found.window,
         after=after,
         before=before,
-        x=inputs.index(source),
+        x=inputs.index(source if wide is None else wide.x),
         weight=inputs.index(found.w),
         bias=None if found.bias is None else inputs.index(found.bias),
+        expansion=None if wide is None else _expansion(wide, inputs, shapes),
     )
     meaning.verify()
     return meaning
 
 
-def inputs_of(found: Sandwich, nodes: Sequence[ir.Node]) -> list[ir.Value]:
-    """Values that a region reads from outside: what passes through, weight, bias, then others in order of first use.
+def expansion(node: ir.Node, shapes: Shapes) -> Sandwich | str:
+    """The 1x1 convolution around a Conv that widens what a depthwise one reads, or the reason why no kernel of this
+    kind can run it."""
+    found = sandwich(node, shapes)
+    if isinstance(found, str):
+        return found
+    dims, dtype, x = shapes.dims(found.w), shapes.dtype(found.x), shapes.dims(found.x)
+    is_pointwise = found.window is not None and found.window.is_pointwise and found.group == 1
+    if dims is None or len(dims) != 2 or not is_pointwise or not is_constant(found.w) or found.is_transposed:
+        return "The Conv is no 1x1 convolution with a constant matrix, without strides, padding and groups"
+    wide, narrow = dims
+    if not isinstance(wide, int) or not isinstance(narrow, int) or wide % 8 or narrow % 8 or narrow > MOST_EXPANDED:
+        return f"{narrow} and {wide} channels are no multiples of 8 up to {MOST_EXPANDED} and any number"
+    if x is None or len(x) != 4 or x[3] != narrow:
+        return f"`{found.x.name}` has not {narrow} channels"
+    if dtype is None or dtype.name not in EXPANDED or any(shapes.dtype(v) != dtype for v in (found.w, found.y)):
+        return f"The dtype of `{found.x.name}` is not one of {', '.join(EXPANDED)}"
+    if found.bias is not None and (shapes.dims(found.bias) != (wide,) or shapes.dtype(found.bias) != dtype):
+        return f"The bias `{found.bias.name}` is not one {dtype.name} a channel"
+    return found
+
+
+def _convolutions(nodes: Sequence[ir.Node], shapes: Shapes) -> tuple[Sandwich, Sandwich | None]:
+    """The depthwise convolution among the nodes, and the 1x1 convolution in front of it, if any."""
+    *first, conv = (n for n in nodes if n.op_type == "Conv")
+    found = convolution(conv, shapes)
+    wide = expansion(first[0], shapes) if len(first) == 1 else None
+    reason = found if isinstance(found, str) else wide
+    if isinstance(found, str) or isinstance(reason, str) or len(first) > 1:
+        raise ValueError(reason if isinstance(reason, str) else f"{len(first) + 1} convolutions")
+    assert not isinstance(wide, str)
+    return found, wide
+
+
+def _expansion(wide: Sandwich, inputs: Sequence[ir.Value], shapes: Shapes) -> Expansion:
+    dims = shapes.dims(wide.w)
+    assert dims is not None and isinstance(dims[1], int)
+    return Expansion(inputs.index(wide.w), dims[1], None if wide.bias is None else inputs.index(wide.bias))
+
+
+def inputs_of(found: Sandwich, nodes: Sequence[ir.Node], wide: Sandwich | None = None) -> list[ir.Value]:
+    """Values that a region reads from outside: what passes through, weight, bias, those of the 1x1 convolution `wide`
+    in front, then others in order of first use.
 
     Scalar constants of elementwise nodes are left out.
     """
-    return inputs_around(found.nodes, (found.x, found.w, found.bias), nodes)
+    if wide is None:
+        return inputs_around(found.nodes, (found.x, found.w, found.bias), nodes)
+    own = (*found.nodes, *wide.nodes)
+    return inputs_around(own, (wide.x, found.w, found.bias, wide.w, wide.bias), nodes)
 
 
 def part_of(

@@ -18,9 +18,12 @@ BANDED_CHANNELS = 8  # of one access
 class DepthwiseVariant(Variant):
     """One entry point of a depthwise kernel.
 
-    layout: held (weights in registers), walking (over the window's rows) or banded (tensor cores).
+    layout: held (weights in registers), walking (over the window's rows), banded (tensor cores) or expanded (behind a
+    1x1 convolution).
     down, across: outputs of a thread, of `vector` neighbouring channels; of a banded one, rows of a segment and octets
-    along a row. chunks, warps, images, pieces: of a banded one, see banded_tile.cuh; there, else 0.
+    along a row; of an expanded one, those of a block. chunks, warps, images, pieces: of a banded one, see
+    banded_tile.cuh. chunks, warps, strip: of an expanded one, see expanded_tile.cuh; chunks of 8 channels at a time.
+    Elsewhere 0. blocks: of a multiprocessor, that registers are to suffice for; 0 for any.
     narrowest, widest: widths of the result for which the entry point is preferred; widest 0 for any.
     shared: bytes of shared memory per block.
     """
@@ -32,6 +35,8 @@ class DepthwiseVariant(Variant):
     warps: int = 0
     images: int = 0
     pieces: int = 0
+    strip: int = 0
+    blocks: int = 0
     narrowest: int = 1
     widest: int = 0
     shared: int = 0
@@ -55,6 +60,20 @@ def shared_bytes(window: Window, variant: DepthwiseVariant) -> int:
     channels = BANDED_CHANNELS * variant.chunks
     table_words = (window.kernel[1] - 1) * window.dilations[1] + 3
     return channels * tile.octets() * 16 + channels * window.kernel[0] * table_words * 4
+
+
+def slots(window: Window, variant: DepthwiseVariant) -> int:
+    """Inputs that a tile of an expanded entry point sees, in whole products of 16."""
+    rows, columns = seen(window, variant.down, variant.across)
+    return -(-rows * columns // 16) * 16
+
+
+def expanded_bytes(window: Window, variant: DepthwiseVariant, narrow: int) -> int:
+    """Bytes of shared memory of a block of an expanded entry point: inputs of so many channels, what they are expanded
+    to for some channels, and sums."""
+    channels = 8 * variant.chunks
+    positions = variant.down // variant.strip * variant.across
+    return slots(window, variant) * ((narrow // 8 | 1) * 16 + channels * 2) + positions * channels * 4
 
 
 @dataclasses.dataclass(frozen=True)

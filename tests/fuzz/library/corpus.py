@@ -26,6 +26,7 @@ from tests.support import (
     convolution_graphs,
     custom_ops_fake_driver,
     depthwise_models,
+    expanded_models,
     graphs,
     group_norm_models,
     image_convolution_models,
@@ -145,6 +146,9 @@ DEPTHWISE = {
     ),
     "depthwise_walking": depthwise_models.Case(
         (1, 8, 19, 4), (7, 9), (1, 2), (1, 2), (3, 8, 2, 7), in_front="scale", behind="silu", known=False
+    ),
+    "depthwise_expanded": expanded_models.ExpandedCase(
+        (2, 9, 10, 24), strides=(2, 2), pads=(1, 1, 1, 1), wide=40, in_front="bias_silu", behind="silu", known=False
     ),
 }  # fmt: skip
 GROUP_NORMS = {

@@ -16,6 +16,7 @@ from onnxopt.fusion.region import Kernel
 from onnxopt.runtime import sessions
 from tests.conftest import device_arch
 from tests.support.depthwise_models import Case, bodiless, fused, random_case, worst
+from tests.support.expanded_models import ExpandedCase, random_expanded
 
 pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("library")]
 
@@ -77,6 +78,34 @@ def test_infinities_spoil_no_neighbours(dtype: str, tmp_path: Path) -> None:
         feeds["t"][1, 0, 17, 9] = np.nan
         with np.errstate(all="ignore"):
             assert worst(case, _run(model, library, feeds), case.expected(feeds)) <= 1
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_random_expanded_convolutions(dtype: str, tmp_path: Path) -> None:
+    """Behind a 1x1 convolution, whose result only this kernel sees."""
+    cases: list[Case] = [random_expanded(seed, dtype) for seed in range(_COUNT)]
+    cases.append(ExpandedCase((2, 113, 111, 16), strides=(2, 2), pads=(1, 1, 1, 1), dtype=dtype, wide=96))
+    wrong = []
+    for library, models in _prepared(tmp_path, [cases[k::_GROUPS] for k in range(_GROUPS)]):
+        for case, model in models:
+            feeds = case.feeds()
+            error = worst(case, _run(model, library, feeds), case.expected(feeds))
+            if not error <= 1:
+                wrong.append((case, error))
+    assert not wrong
+
+
+def test_one_session_takes_many_expanded_shapes(tmp_path: Path) -> None:
+    first = ExpandedCase((2, 9, 12, 24), (5, 5), (2, 2), pads=(2, 2, 2, 2), wide=72, behind="silu", known=False)
+    ((library, models),) = _prepared(tmp_path, [[first]])
+    session = sessions.open_session(models[0][1], provider=sessions.CUDA, library=library)
+    for _ in range(2):
+        for x in ((1, 1, 1), (2, 9, 12), (3, 40, 7), (1, 3, 100), (0, 4, 4)):
+            case = dataclasses.replace(first, x=(*x, 24))
+            feeds = case.feeds()
+            found = sessions.run(session, feeds)["y"]
+            assert list(found.shape) == case.result_dims()
+            assert not x[0] or worst(case, found, case.expected(feeds)) <= 1
 
 
 def test_one_session_takes_many_shapes(tmp_path: Path) -> None:

@@ -41,6 +41,8 @@ def _sizes(case: Case, *sizes: tuple[int, int, int]) -> list[Case]:
         (Case((1, 1, 1, 72), 24, "float16", activation="hardswish", gate="spelled", bias=False), ((3, 6, 5),)),
         (Case((1, 1, 1, 600), 100, activation="relu"), ((1, 3, 4),)),  # more hidden channels than warps, more vectors
         (Case((1, 1, 1, 1152), 48, "float16"), ((2, 7, 7),)),
+        (Case((1, 1, 1, 96), 4, "float16", 3, 2, narrow=16), ((2, 17, 19), (1, 2, 3))),
+        (Case((1, 1, 1, 144), 6, "bfloat16", 5, narrow=24), ((2, 9, 11), (3, 5, 7))),
     ],
     ids=str,
 )

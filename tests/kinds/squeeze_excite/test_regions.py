@@ -32,6 +32,7 @@ def _kinds(found: Fused) -> list[str]:
         {}, {"known": False}, {"dtype": "bfloat16"}, {"dtype": "float32", "bias": False}, {"in_front": True},
         {"activation": "relu", "gate": "hardsigmoid"}, {"activation": "hardswish", "gate": "spelled"},
         {"kernel": 5, "stride": 2}, {"x": (4, 14, 14, 37), "hidden": 7}, {"x": (300, 7, 7, 16)},
+        {"narrow": 16}, {"narrow": 24, "known": False},
     ],
     ids=str,
 )  # fmt: skip

@@ -13,6 +13,8 @@
 namespace onnxopt {
 namespace {
 
+constexpr unsigned kMultiprocessors = 4;
+
 DepthwiseCall CallOf(const Depthwise& depthwise, char** arguments) {
   DepthwiseCall call{};
   const auto* const address = reinterpret_cast<const char*>(std::strtoull(arguments[5], nullptr, 10));
@@ -38,7 +40,8 @@ void Print(char** arguments) {
   std::vector<Variant> variants;
   json["variants"].Each([&](const JsonReader& v) { variants.push_back(ReadDepthwiseVariant(v, depthwise)); });
   const DepthwiseCall call = CallOf(depthwise, arguments + 1);
-  const cuda::DepthwiseGpu gpu{std::atoi(arguments[4]), static_cast<unsigned>(std::atoi(arguments[5]))};
+  const cuda::DepthwiseGpu gpu{std::atoi(arguments[4]), static_cast<unsigned>(std::atoi(arguments[5])),
+                               kMultiprocessors};
   std::printf("%zu\n", cuda::ChooseDepthwise(depthwise, variants, call, gpu));
   for (const Variant& variant : variants) {
     const auto made = cuda::LaunchOf(depthwise, variant, call, gpu);

@@ -1,0 +1,169 @@
+"""Depthwise convolutions of what a 1x1 convolution computes, in one kernel: where they pay, and their entry points.
+
+    x [N, H, W, narrow] -> Conv 1x1 -> g -> depthwise Conv -> f -> y [N, Ho, Wo, channels]
+
+A block computes the wide tensor for its tile of outputs and its halo, so that the tensor is never stored. What that
+saves is the tensor's bytes, written once and read once; what it costs is the work of the halo (rule.json).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+
+import onnx_ir as ir
+
+from onnxopt.fusion.channels_last import Sandwich
+from onnxopt.fusion.context import Context
+from onnxopt.graph.shapes.dims import Dim
+from onnxopt.kinds.depthwise.lower import expansion
+from onnxopt.kinds.depthwise.rule import table
+from onnxopt.kinds.depthwise.tiles import DepthwiseVariant, expanded_bytes, slots
+from onnxopt.program.depthwise import MOST_EXPANDED_SIDE, Depthwise
+from onnxopt.program.hardware import WARP
+
+# Outputs of a block, down and across, and rows of a thread.
+_TILES = ((14, 14, 7), (8, 16, 4), (7, 14, 7), (8, 8, 4), (7, 7, 7), (4, 8, 4), (4, 4, 4))
+_OTHERS = (*_TILES[:5], (16, 16, 4), (14, 8, 7), (8, 28, 4))
+_UNKNOWN = (8, 8, 4)  # where the map's size is not known
+_MOST_SHARED = 74 << 10  # bytes of a block, so that three run on a multiprocessor
+_EVERY_GPU = 48 << 10  # bytes that a block can have on every GPU
+_ROUNDS = (32, 48, 24, 40, 16)  # wide channels of a round
+_SMALL_ROUND = 16
+_OF_ROUND = 6  # what a round costs beside its channels, in channels
+_FEWEST_ROUNDS = 3 * 132  # of all blocks, below which multiprocessors are idle
+_BATCH = 32  # where it is not known
+# Blocks of a multiprocessor -> how much longer they take in all than as many as there can be.
+_FILLED = ((5, 1.0), (4, 1.03), (3, 1.12), (2, 1.4), (0, 2.0))
+_WARPS = 4
+_RESIDENT = 20  # warps of a multiprocessor, whose registers hold the sums of three by three taps
+_RESIDENT_OF_MORE = 16  # of more taps, or of many weights
+_FEW_WEIGHTS = 16
+_MULTIPROCESSOR = 227 << 10  # bytes of shared memory, of which each block takes another 1024
+_MOST_WEIGHTS = 48  # registers of a thread for the weights of a round
+_FEW_TAPS = 9  # up to here a thread holds the taps of four channels, else of two
+_NOMINAL = 32 * 56 * 56  # pixels of a tensor of unknown size
+
+
+def producer_of(value: ir.Value | None, found: Sandwich, front: Sequence[ir.Node], context: Context) -> Sandwich | None:
+    """The 1x1 convolution that computes a value for a depthwise one and nodes in front of that alone, else None."""
+    turned = value.producer() if value is not None else None
+    before = turned.inputs[0] if turned is not None and turned.op_type == "Transpose" else None
+    conv = before.producer() if before is not None else None
+    if value is None or conv is None or conv.op_type != "Conv":
+        return None
+    wide = expansion(conv, context.shapes)
+    if isinstance(wide, str) or wide.y is not value or any(map(context.is_taken, wide.nodes)):
+        return None
+    inside = {*found.nodes, *front}
+    private = not value.is_graph_output() and set(context.readers(value)) <= inside
+    window = found.window
+    if not private or window is None or any(node not in context.order for node in wide.nodes):
+        return None
+    fits = max(window.kernel) <= MOST_EXPANDED_SIDE and max(window.strides) <= 2 and max(window.dilations) == 1
+    return wide if fits else None
+
+
+def pays(meaning: Depthwise, x: Sequence[Dim]) -> bool:
+    """Whether storing and reading the wide tensor takes longer than computing the halo. x: N, H and W, as far as they
+    are known."""
+    assert meaning.expansion is not None
+    of, known = table(), [d if isinstance(d, int) else None for d in x]
+    batch, height, width = known if len(known) == 3 else (None, None, None)
+    down, across = meaning.window.strides
+    result = (height // down if height is not None else None, width // across if width is not None else None)
+    if 0 in (batch, height, width, *result):
+        return False
+    best = _best("", meaning, batch, *result)
+    pixels = _NOMINAL if batch is None or height is None or width is None else batch * height * width
+    if result[0] is None or result[1] is None:
+        ratio = slots(meaning.window, best) / (best.down * down * best.across * across)
+    else:
+        assert height is not None and width is not None
+        ratio = _tiles(best, result[0], result[1]) * slots(meaning.window, best) / (height * width)
+    instructions = meaning.before.program.cost if meaning.before is not None else 0
+    load = of["load_us"]["held"]
+    element = load["self"] + load["instruction"] * instructions + of["expanded"]["channel"] * meaning.expansion.channels
+    millions = pixels * meaning.channels / 1e6
+    saved = 2 * 2 * millions * of["pass_us"]["megabyte"] + of["pass_us"]["launch"]
+    return float(saved) > float((ratio - 1) * millions * element)
+
+
+def choose(
+    name: str, meaning: Depthwise, results: Sequence[tuple[int | None, int | None, int | None]]
+) -> tuple[DepthwiseVariant, ...]:
+    """Variants in the order in which the host tries them. results: N, Ho and Wo of each call, as far as known."""
+    chosen: dict[str, DepthwiseVariant] = {}
+    for batch, height, width in results:
+        best = _best(name, meaning, batch, height, width)
+        if height is not None and width is not None:
+            best = dataclasses.replace(best, narrowest=max(width, 1), widest=max(width, 1))
+        before = chosen.get(best.symbol, best)
+        narrowest, ends = min(before.narrowest, best.narrowest), [before.widest, best.widest]
+        chosen[best.symbol] = dataclasses.replace(best, narrowest=narrowest, widest=0 if 0 in ends else max(ends))
+    if not chosen or any(v.shared > _EVERY_GPU for v in chosen.values()):
+        small = _small(name, meaning)
+        chosen.setdefault(small.symbol, small)
+    return tuple(chosen.values())
+
+
+def others(name: str, meaning: Depthwise) -> Iterator[DepthwiseVariant]:
+    """Further tiles, and further numbers of wide channels at a time."""
+    rounds = [c for c in _ROUNDS if _weights(meaning, c) <= _MOST_WEIGHTS]
+    rounds.sort(key=lambda c: -(-meaning.channels // c) * (c + _OF_ROUND))
+    made = (variant(name, meaning, t, c) for k, c in enumerate(rounds[:2]) for t in (_OTHERS if k == 0 else _TILES[:4]))
+    return (v for v in made if v.shared <= _MOST_SHARED)
+
+
+def _best(name: str, meaning: Depthwise, batch: int | None, height: int | None, width: int | None) -> DepthwiseVariant:
+    """The entry point with the least work for a result of these sizes, None where they are unknown."""
+    tiles = _TILES if height and width else (_UNKNOWN,)
+    rounds = [c for c in _ROUNDS if _weights(meaning, c) <= _MOST_WEIGHTS]
+    fitting = [v for t in tiles for c in rounds if (v := variant(name, meaning, t, c)).shared <= _MOST_SHARED]
+    if not fitting:
+        return _small(name, meaning)
+    sizes = (batch or _BATCH, height or _BATCH * _UNKNOWN[0], width or _UNKNOWN[1])
+    return min(fitting, key=lambda v: _cost(meaning, v, sizes))
+
+
+def _small(name: str, meaning: Depthwise) -> DepthwiseVariant:
+    """The largest tile with the usual number of wide channels that every GPU can have, else the smallest tile."""
+    made = [variant(name, meaning, tile, _SMALL_ROUND) for tile in _TILES]
+    return next((v for v in made if v.shared <= _EVERY_GPU), made[-1])
+
+
+def _cost(meaning: Depthwise, chosen: DepthwiseVariant, sizes: tuple[int, int, int]) -> float:
+    """Expanded elements, with what a round costs by itself, by how well the multiprocessors are filled."""
+    channels = 8 * chosen.chunks
+    rounds = -(-meaning.channels // channels) * sizes[0] * _tiles(chosen, *sizes[1:])  # of all blocks
+    resident = _MULTIPROCESSOR // (chosen.shared + 1024)
+    filled = next(cost for most, cost in _FILLED if resident >= most)
+    return max(rounds, _FEWEST_ROUNDS) * slots(meaning.window, chosen) * (channels + _OF_ROUND) * filled
+
+
+def _tiles(chosen: DepthwiseVariant, height: int, width: int) -> int:
+    """Of an image."""
+    return -(-height // chosen.down) * -(-width // chosen.across)
+
+
+def _weights(meaning: Depthwise, channels: int) -> int:
+    """Registers of a thread for the 1x1 weights of a round of so many channels."""
+    assert meaning.expansion is not None
+    return channels // 8 * meaning.expansion.channels // 8
+
+
+def variant(name: str, meaning: Depthwise, tile: tuple[int, int, int], channels: int) -> DepthwiseVariant:
+    """The entry point of a tile and a number of wide channels of a round."""
+    assert meaning.expansion is not None
+    down, across, strip = tile
+    few = meaning.window.kernel[0] * meaning.window.kernel[1] <= _FEW_TAPS
+    vector = 4 if few else 2
+    symbol = f"{name}_expanded_d{down}a{across}s{strip}c{channels}w{_WARPS}"
+    made = DepthwiseVariant(
+        symbol, "", 32, vector, 1, WARP * _WARPS, waits=True, layout="expanded", down=down, across=across,
+        chunks=channels // 8, warps=_WARPS, strip=strip,
+    )  # fmt: skip
+    shared = expanded_bytes(meaning.window, made, meaning.expansion.channels)
+    light = few and _weights(meaning, channels) <= _FEW_WEIGHTS
+    resident = (_RESIDENT if light else _RESIDENT_OF_MORE) // _WARPS
+    return dataclasses.replace(made, shared=shared, blocks=max(1, min(resident, _MULTIPROCESSOR // (shared + 1024))))
