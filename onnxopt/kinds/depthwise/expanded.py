@@ -3,12 +3,14 @@
     x [N, H, W, narrow] -> Conv 1x1 -> g -> depthwise Conv -> f -> y [N, Ho, Wo, channels]
 
 A block computes the wide tensor for its tile of outputs and its halo, so that the tensor is never stored. What that
-saves is the tensor's bytes, written once and read once; what it costs is the work of the halo (rule.json).
+saves is the tensor's bytes, written once and read once, and a launch; what it costs is the work of the halo. Times of
+both are predicted from measured ones (rule.json).
 """
 
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Iterator, Sequence
 
 import onnx_ir as ir
@@ -24,14 +26,16 @@ from onnxopt.program.hardware import WARP
 
 # Outputs of a block, down and across, and rows of a thread.
 _TILES = ((14, 14, 7), (8, 16, 4), (7, 14, 7), (8, 8, 4), (7, 7, 7), (4, 8, 4), (4, 4, 4))
+_STRIDED_TILES = _TILES[3:]  # wider ones took a quarter longer
 _OTHERS = (*_TILES[:5], (16, 16, 4), (14, 8, 7), (8, 28, 4))
 _UNKNOWN = (8, 8, 4)  # where the map's size is not known
 _MOST_SHARED = 74 << 10  # bytes of a block, so that three run on a multiprocessor
 _EVERY_GPU = 48 << 10  # bytes that a block can have on every GPU
 _ROUNDS = (32, 48, 24, 40, 16)  # wide channels of a round
 _SMALL_ROUND = 16
-_OF_ROUND = 6  # what a round costs beside its channels, in channels
-_FEWEST_ROUNDS = 3 * 132  # of all blocks, below which multiprocessors are idle
+_OF_ROUND = 10  # what a round costs beside its channels, in channels
+_MULTIPROCESSORS = 132
+_OF_LAST_WAVE = 0.4  # of the time in which blocks of the last wave leave multiprocessors idle
 _BATCH = 32  # where it is not known
 # Blocks of a multiprocessor -> how much longer they take in all than as many as there can be.
 _FILLED = ((5, 1.0), (4, 1.03), (3, 1.12), (2, 1.4), (0, 2.0))
@@ -42,7 +46,7 @@ _FEW_WEIGHTS = 16
 _MULTIPROCESSOR = 227 << 10  # bytes of shared memory, of which each block takes another 1024
 _MOST_WEIGHTS = 48  # registers of a thread for the weights of a round
 _FEW_TAPS = 9  # up to here a thread holds the taps of four channels, else of two
-_NOMINAL = 32 * 56 * 56  # pixels of a tensor of unknown size
+_NOMINAL = (32, 56, 56)  # N, H and W of a tensor of unknown size
 
 
 def producer_of(value: ir.Value | None, found: Sandwich, front: Sequence[ir.Node], context: Context) -> Sandwich | None:
@@ -65,28 +69,39 @@ def producer_of(value: ir.Value | None, found: Sandwich, front: Sequence[ir.Node
 
 
 def pays(meaning: Depthwise, x: Sequence[Dim]) -> bool:
-    """Whether storing and reading the wide tensor takes longer than computing the halo. x: N, H and W, as far as they
-    are known."""
-    assert meaning.expansion is not None
-    of, known = table(), [d if isinstance(d, int) else None for d in x]
+    """Whether two kernels, of which one stores the wide tensor, are predicted to take longer. x: N, H and W, as far as
+    they are known."""
+    known = [d if isinstance(d, int) else None for d in x]
     batch, height, width = known if len(known) == 3 else (None, None, None)
     down, across = meaning.window.strides
     result = (height // down if height is not None else None, width // across if width is not None else None)
     if 0 in (batch, height, width, *result):
         return False
-    best = _best("", meaning, batch, *result)
-    pixels = _NOMINAL if batch is None or height is None or width is None else batch * height * width
-    if result[0] is None or result[1] is None:
-        ratio = slots(meaning.window, best) / (best.down * down * best.across * across)
+    if batch is None or height is None or width is None:
+        batch, height, width = _NOMINAL
+        result = (height // down, width // across)
+        best = _best("", meaning, batch, None, None)
     else:
-        assert height is not None and width is not None
-        ratio = _tiles(best, result[0], result[1]) * slots(meaning.window, best) / (height * width)
+        best = _best("", meaning, batch, *result)
+    assert result[0] is not None and result[1] is not None
+    together, apart = predicted(meaning, best, (batch, height, width), (result[0], result[1]))
+    return together < float(table()["expanded"]["margin"]) * apart
+
+
+def predicted(
+    meaning: Depthwise, chosen: DepthwiseVariant, x: tuple[int, int, int], result: tuple[int, int]
+) -> tuple[float, float]:
+    """Microseconds of one kernel and of two. x: N, H and W. result: Ho and Wo."""
+    assert meaning.expansion is not None
+    of = table()["expanded"]
     instructions = meaning.before.program.cost if meaning.before is not None else 0
-    load = of["load_us"]["held"]
-    element = load["self"] + load["instruction"] * instructions + of["expanded"]["channel"] * meaning.expansion.channels
-    millions = pixels * meaning.channels / 1e6
-    saved = 2 * 2 * millions * of["pass_us"]["megabyte"] + of["pass_us"]["launch"]
-    return float(saved) > float((ratio - 1) * millions * element)
+    wide = x[0] * x[1] * x[2] * meaning.channels / 1e6  # millions of elements
+    taps = x[0] * result[0] * result[1] * meaning.channels / 1e6 * meaning.window.kernel[0] * meaning.window.kernel[1]
+    computed = x[0] * _tiles(chosen, *result) * slots(meaning.window, chosen) * meaning.channels / 1e6
+    one, two = of["together"], of["apart"]
+    together = one["launch"] + computed * (one["element"] + one["channel"] * meaning.expansion.channels)
+    apart = two["launch"] + wide * (two["element"] + two["instruction"] * instructions)
+    return together + one["tap"] * taps, apart + two["tap"] * taps
 
 
 def choose(
@@ -117,7 +132,8 @@ def others(name: str, meaning: Depthwise) -> Iterator[DepthwiseVariant]:
 
 def _best(name: str, meaning: Depthwise, batch: int | None, height: int | None, width: int | None) -> DepthwiseVariant:
     """The entry point with the least work for a result of these sizes, None where they are unknown."""
-    tiles = _TILES if height and width else (_UNKNOWN,)
+    usual = _STRIDED_TILES if max(meaning.window.strides) > 1 else _TILES
+    tiles = usual if height and width else (_UNKNOWN,)
     rounds = [c for c in _ROUNDS if _weights(meaning, c) <= _MOST_WEIGHTS]
     fitting = [v for t in tiles for c in rounds if (v := variant(name, meaning, t, c)).shared <= _MOST_SHARED]
     if not fitting:
@@ -136,9 +152,11 @@ def _cost(meaning: Depthwise, chosen: DepthwiseVariant, sizes: tuple[int, int, i
     """Expanded elements, with what a round costs by itself, by how well the multiprocessors are filled."""
     channels = 8 * chosen.chunks
     rounds = -(-meaning.channels // channels) * sizes[0] * _tiles(chosen, *sizes[1:])  # of all blocks
-    resident = _MULTIPROCESSOR // (chosen.shared + 1024)
+    resident = min(_MULTIPROCESSOR // (chosen.shared + 1024), chosen.blocks)
     filled = next(cost for most, cost in _FILLED if resident >= most)
-    return max(rounds, _FEWEST_ROUNDS) * slots(meaning.window, chosen) * (channels + _OF_ROUND) * filled
+    waves = rounds / (_MULTIPROCESSORS * resident)
+    waves += _OF_LAST_WAVE * (math.ceil(waves) - waves)
+    return waves * resident * slots(meaning.window, chosen) * (channels + _OF_ROUND) * filled
 
 
 def _tiles(chosen: DepthwiseVariant, height: int, width: int) -> int:

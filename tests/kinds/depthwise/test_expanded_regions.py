@@ -36,7 +36,8 @@ _LAST = "Transpose Transpose Conv Transpose Sigmoid Mul"
     ],
 )
 def test_both_convolutions_are_one_kernel(changed: dict[str, Any], found: str) -> None:
-    made = fused(dataclasses.replace(CASE, **changed), by_rule=True)
+    costly = changed.get("in_front", "silu").endswith("silu")  # for cuDNN, behind a narrow convolution
+    made = fused(dataclasses.replace(CASE, **changed), by_rule=costly)
     (kernel,) = made.kernels
     assert ops(made.kernels) == [found]
     assert kernel.kind is DEPTHWISE and not kernel.cpu
@@ -105,7 +106,7 @@ def test_without_the_library_onnx_runtime_runs_the_nodes(known: bool) -> None:
     assert worst(case, inlined, plain.astype("float64")) <= 1
 
 
-def test_the_rule_goes_by_bytes_against_the_work_of_the_halo() -> None:
+def test_the_rule_goes_by_the_work_of_the_halo_against_bytes_and_the_activation() -> None:
     def pays(case: ExpandedCase) -> bool:
         (kernel,) = fused(case).kernels
         assert isinstance(kernel.program, Depthwise)
@@ -115,6 +116,9 @@ def test_the_rule_goes_by_bytes_against_the_work_of_the_halo() -> None:
     assert pays(dataclasses.replace(CASE, x=(32, 112, 112, 16), strides=(2, 2), wide=96))
     large = dataclasses.replace(CASE, kernel=(7, 7), pads=(3, 3, 3, 3))
     assert not pays(dataclasses.replace(large, x=(256, 56, 56, 96)))
+    assert not pays(dataclasses.replace(CASE, in_front=""))
+    assert not pays(dataclasses.replace(CASE, x=(32, 14, 14, 80), wide=480))
+    assert pays(dataclasses.replace(CASE, x=(1, 56, 56, 24)))  # two launches take longer than the work
     assert not expanded.pays(_meaning(CASE), (0, 56, 56))
 
 
@@ -135,7 +139,7 @@ def _variants(case: ExpandedCase) -> list[DepthwiseVariant]:
     [
         ({}, (14, 14, 48)),  # 56 is four times 14, and 144 three times 48
         ({"x": (32, 112, 112, 16), "strides": (2, 2), "wide": 96}, (8, 8, 48)),
-        ({"x": (1, 56, 56, 24)}, (8, 8, 16)),  # one image fills the multiprocessors by smaller blocks
+        ({"x": (1, 56, 56, 24)}, (4, 8, 24)),  # one image fills the multiprocessors by smaller blocks
     ],
     ids=str,
 )
