@@ -30,6 +30,7 @@ from onnxopt.graph.passes.no_op_rules import no_op_rules
 from onnxopt.graph.passes.opset import TARGET, convert_opset
 from onnxopt.graph.passes.shape_subgraphs import SimplifyShapesPass
 from onnxopt.graph.passes.shared_initializers import ShareInitializersPass
+from onnxopt.graph.passes.simplified_norms import SimplifiedNormsPass
 from onnxopt.graph.passes.unique_names import UniqueNamesPass
 
 MARK = "onnxopt.version"  # metadata of every model that onnxopt wrote
@@ -69,6 +70,9 @@ def normalize(model: ir.Model, *, opset: int = TARGET, growth: float = _DEFAULT_
         _tidy(model, notes)
         stacked = _declared_stacks(model)
         _forget_declared_shapes(model)
+        if _run("spelling out norms of ONNX Runtime", SimplifiedNormsPass(), model).modified:
+            _name(model)
+            _lift_constants(model)
         if converted := convert_opset(model, opset):
             notes.append(converted)
         _simplify(model, growth)
