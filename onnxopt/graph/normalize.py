@@ -26,6 +26,7 @@ from onnxopt.graph.passes.inline import inline_functions
 from onnxopt.graph.passes.interface import ORT_CONSTANT_IR_VERSION, Interface
 from onnxopt.graph.passes.joined_splits import JoinedSplitsPass
 from onnxopt.graph.passes.metadata import remove_onnxscript_metadata
+from onnxopt.graph.passes.moved_codes import MoveCodesPass
 from onnxopt.graph.passes.no_op_rules import no_op_rules
 from onnxopt.graph.passes.opset import TARGET, convert_opset
 from onnxopt.graph.passes.shape_subgraphs import SimplifyShapesPass
@@ -164,6 +165,8 @@ def _simplify(model: ir.Model, growth: float) -> None:
         changed |= _run("constant folding", fold, model)
         if rules is not None:
             changed |= _run("applying rules without effect on results", rules, model).modified
+            changed |= _run("moving codes", MoveCodesPass(), model).modified
+            _name(model)
         _remove_unused(model)
         if not changed:
             break

@@ -193,7 +193,7 @@ _RULES: dict[tuple[str, str], ResultDtype] = {
     **{key: rows[0].result for key, rows in ROW_OPERATORS.items()},
     **result_dtypes.OTHERS,
 }
-_BY_ATTRIBUTE = {"Cast", "ConstantOfShape"}
+_BY_ATTRIBUTE = {"Cast", "ConstantOfShape", "DequantizeLinear", "QuantizeLinear"}
 _OF_ONNX = sorted(name for domain, name in _RULES if not domain and onnx.defs.has(name))
 
 

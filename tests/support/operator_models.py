@@ -22,7 +22,7 @@ from onnxopt.program import operators
 from onnxopt.program.dtypes import DTYPES, to_ir
 from onnxopt.program.elementwise import Operator
 from onnxopt.runtime import sessions
-from tests.support.fusing import fuse, outline
+from tests.support.fusing import cpu_kernels_forced, fuse, outline
 
 OPSET = 24
 SHAPE = (3, 67)  # odd, so that vectors have a tail
@@ -115,7 +115,8 @@ def fused(chosen: list[Use]) -> tuple[ir.Model, tuple[Kernel, ...]]:
     with mock.patch.object(cost, "TINY_BYTES", 0):  # each use is a region of its own
         plan = fuse(built)
     assert len(plan.regions) == len(chosen), plan.refusals
-    return built, outline(built, plan)
+    with cpu_kernels_forced():
+        return built, outline(built, plan)
 
 
 def expected(use: Use, feeds: Mapping[str, np.ndarray]) -> np.ndarray:

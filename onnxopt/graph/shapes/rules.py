@@ -55,8 +55,9 @@ def rule_of(node: ir.Node) -> Rule | None:
         return contrib_rules.RULES[domain, node.op_type][0]
     if len(node.outputs) != 1:
         return None
-    if (domain, node.op_type) in operators.OPERATORS:
-        return _elementwise
+    row = operators.OPERATORS.get((domain, node.op_type))
+    if row is not None:
+        return _same if any(operand.along_axis for operand in row.operands.values()) else _elementwise
     return {"": _RULES, "com.microsoft": _MICROSOFT}.get(domain, {}).get(node.op_type)
 
 

@@ -42,6 +42,11 @@ def cuda(facts: Facts, gpu: Gpu | None = None) -> dict[str, Any]:
     if not facts.blocking:
         config["session.intra_op.allow_spinning"] = "0"
         why["session.intra_op.allow_spinning"] = "nothing heavy runs on the CPU, and spinning threads take its cores"
+    if facts.dequantized_constants:
+        config["session.disable_quant_qdq"] = "1"
+        why["session.disable_quant_qdq"] = (
+            "dequantizes constants once, at load, not in every run; what it switches off are the CPU's integer kernels"
+        )
     configuration: dict[str, Any] = {
         "provider": CUDA,
         "provider_options": options,
