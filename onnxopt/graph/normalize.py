@@ -18,7 +18,7 @@ import onnx_ir as ir
 from onnx_ir.passes import common
 
 from onnxopt.errors import ModelError, step
-from onnxopt.graph import read
+from onnxopt.graph import code_limits, read
 from onnxopt.graph.passes.common_subexpressions import MergeEqualNodesPass
 from onnxopt.graph.passes.device_positions import CountOnDevicePass
 from onnxopt.graph.passes.fold import Fold
@@ -61,7 +61,8 @@ def normalize(model: ir.Model, *, opset: int = TARGET, growth: float = _DEFAULT_
     """Normalize `model` in place.
 
     opset: to convert older models to. growth: share of the model's size by which constant folding may enlarge it.
-    Raises ModelError where onnxopt wrote the model, where its nodes form a cycle, and where a pass fails.
+    Raises ModelError where onnxopt wrote the model, where its nodes form a cycle, where scales or blocks of codes are
+    wrong, and where a pass fails.
     """
     refuse_optimized(model)
     notes: list[str] = []
@@ -71,6 +72,7 @@ def normalize(model: ir.Model, *, opset: int = TARGET, growth: float = _DEFAULT_
         _tidy(model, notes)
         stacked = _declared_stacks(model)
         _forget_declared_shapes(model)
+        code_limits.check(model)
         if _run("spelling out norms of ONNX Runtime", SimplifiedNormsPass(), model).modified:
             _name(model)
             _lift_constants(model)

@@ -12,6 +12,7 @@ import pytest
 from onnx import TensorProto
 
 import models
+import onnxopt
 from onnxopt import pipeline
 from onnxopt.artifact.manifest import Manifest
 from onnxopt.errors import ModelError
@@ -143,3 +144,106 @@ def test_an_operator_that_nobody_has_is_still_refused(tmp_path: Path) -> None:
     ir.save(graph("float[2] x", "float[2] y", "y = SimplifiedNorm(x)", opset=21), tmp_path / "model.onnx")
     with pytest.raises(ModelError, match="SimplifiedNorm"):
         read.load(tmp_path / "model.onnx")
+
+
+# --- attention and norms in quantized graphs ---
+
+
+def _linear_quantized(folder: Path) -> Path:
+    """bert_tiny with Q and DQ around the products with weights alone, as for attention in 16 bits."""
+    prepared = quantized_models.quantized(models.path("bert_tiny"), "pre_process", folder)
+    weights = {i.name for i in onnx.load(prepared).graph.initializer}
+    nodes = onnx.load(prepared).graph.node
+    inner = [n.name for n in nodes if n.op_type == "MatMul" and not weights & set(n.input)]
+    assert len(inner) == 4
+    return quantized_models.quantized_around_products(prepared, folder, leave=inner)
+
+
+@pytest.mark.usefixtures("library")
+def test_attention_is_found_between_quantized_products(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    manifest = pipeline.optimize(_linear_quantized(tmp_path), tmp_path / "out", archs=("sm_90",)).manifest
+    assert manifest.verify.status == "passed" and not manifest.left_out
+    assert manifest.rewrites["attention"] == 2
+    regions = [kernel.ops for kernel in manifest.kernels for _ in kernel.sites]
+    # Norms take in the codes on both sides, and the Transposes around the attention are gone.
+    assert sum({"QuantizeLinear", "LayerNormalization", "DequantizeLinear"} <= set(ops) for ops in regions) >= 4
+    assert not any(ops.count("Transpose") for ops in regions)
+
+
+@pytest.mark.usefixtures("library")
+def test_attention_whose_scores_are_rounded_to_codes_stays_and_the_report_says_why(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    made = quantized_models.quantized(models.path("bert_tiny"), "qdq_i8_channels", tmp_path)
+    manifest = pipeline.optimize(made, tmp_path / "out", archs=("sm_90",)).manifest
+    assert manifest.verify.status == "passed" and not manifest.left_out
+    reasons = [refusal.reason for refusal in manifest.refusals if refusal.op_type == "Softmax"]
+    assert len(reasons) == 2
+    assert all("rounds to codes between the product of q and k and Softmax" in reason for reason in reasons)
+    assert not any("integer" in refusal.reason for refusal in manifest.refusals)  # true of the CPU provider only
+    softmax = [set(kernel.ops) for kernel in manifest.kernels if "Softmax" in kernel.ops]
+    assert softmax and all({"QuantizeLinear", "DequantizeLinear", "Softmax", "Where"} <= ops for ops in softmax)
+
+
+@pytest.mark.usefixtures("library")
+def test_a_norm_that_was_spelled_out_is_found_between_codes(tmp_path: Path) -> None:
+    body = (
+        "f = DequantizeLinear(u, s, z)  m = ReduceMean<keepdims = 1>(f, a)  c = Sub(f, m)  p = Mul(c, c)  "
+        "v = ReduceMean<keepdims = 1>(p, a)  e = Add(v, eps)  r = Sqrt(e)  n = Div(c, r)  w = Mul(n, g)  "
+        "y = QuantizeLinear(w, s, z)"
+    )
+    constants = "float s = {0.05}, uint8 z = {128}, int64[1] a = {-1}, float eps = {0.00001}"
+    model = graph("uint8[N, 64] u, float[64] g", "uint8[N, 64] y", body, constants=constants)
+    ir.save(model, tmp_path / "model.onnx")
+    manifest = pipeline.optimize(tmp_path / "model.onnx", tmp_path / "out", archs=("sm_90",), emulate=True).manifest
+    assert manifest.verify.status == "passed" and not manifest.left_out
+    (kernel,) = manifest.kernels
+    assert (kernel.kind, len(kernel.ops), kernel.inputs, kernel.outputs) == (
+        "rowwise", 10, ("uint8", "float32"), ("uint8",),
+    )  # fmt: skip
+
+
+# --- graphs that no tool of ONNX Runtime writes ---
+
+_PAIR = "q = QuantizeLinear(x, s, z)  a = DequantizeLinear(q, s, z)  "
+# name: opset, dtype, body, constants; x and y are [3, 8], all of one dtype
+_WRITTEN = {
+    "fp8": (19, "float", _PAIR + "w = DequantizeLinear(w8, sw)  p = MatMul(a, w)  y = Relu(p)",
+            "float s = {0.02}, float8e4m3fn z = {0}, float sw = {0.1}, float8e4m3fn[8, 8] w8"),
+    "fp8 of float16": (19, "float16", _PAIR + "w = DequantizeLinear(w8, sw)  p = MatMul(a, w)  y = Relu(p)",
+                       "float16 s, float8e4m3fn z = {0}, float16 sw, float8e4m3fn[8, 8] w8"),
+    "fp8 e5m2": (21, "float", _PAIR + "w = DequantizeLinear(w8, sw)  p = MatMul(a, w)  y = Relu(p)",
+                 "float s = {0.02}, float8e5m2 z = {0}, float sw = {0.1}, float8e5m2[8, 8] w8"),
+    "float weights quantized per channel": (
+        17, "float", _PAIR + "c = QuantizeLinear<axis = 1>(f, sc, zc)  w = DequantizeLinear<axis = 1>(c, sc, zc)  "
+        "p = MatMul(a, w)  y = Relu(p)",
+        "float s = {0.02}, int8 z = {0}, float[8] sc, int8[8] zc = {0, 0, 0, 0, 0, 0, 0, 0}, float[8, 8] f"),
+    "int4 weights in blocks": (
+        21, "float", "w = DequantizeLinear<axis = 0, block_size = 4>(w4, sb)  p = MatMul(x, w)  y = Relu(p)",
+        "int4[8, 8] w4, float[2, 8] sb"),
+    "uint4 weights in blocks with zero points": (
+        21, "float", "w = DequantizeLinear<axis = 0, block_size = 4>(w4, sb, zb)  p = MatMul(x, w)  y = Relu(p)",
+        "uint4[8, 8] w4, float[2, 8] sb, uint4[2, 8] zb"),
+    "16-bit codes": (21, "float", _PAIR + "y = Tanh(a)", "float s = {0.0003}, uint16 z = {30000}"),
+    "dynamic": (
+        17, "float", "q, s, z = DynamicQuantizeLinear(x)  a = DequantizeLinear(q, s, z)  y = Tanh(a)", ""),
+}  # fmt: skip
+
+
+@pytest.mark.usefixtures("library")
+@pytest.mark.parametrize("archs", [(), ("sm_90",)])
+@pytest.mark.parametrize("case", _WRITTEN)
+def test_written_by_others(case: str, archs: tuple[str, ...], tmp_path: Path) -> None:
+    opset, dtype, body, constants = _WRITTEN[case]
+    quantized_models.save_text(f"{dtype}[3, 8] x", f"{dtype}[3, 8] y", body, constants, opset, tmp_path / "model.onnx")
+    manifest = pipeline.optimize(tmp_path / "model.onnx", tmp_path / "out", archs=archs).manifest
+    assert manifest.verify.status == "passed"
+    assert not manifest.left_out
+    session = onnxopt.load(tmp_path / "out")
+    session.run(None, {"x": np.ones((3, 8), np.float16 if dtype == "float16" else np.float32)})
+    for level in ("basic",) if case.startswith("fp8") else quantized_models.LEVELS:  # ORT cannot save the others
+        saved = quantized_models.saved_by_ort(tmp_path / "model.onnx", level)
+        manifest = pipeline.optimize(saved, tmp_path / f"out_{level}", archs=archs).manifest
+        assert manifest.verify.status == "passed"

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
 import onnx
+import onnx_ir as ir
 import onnxruntime as ort
 from onnx import TensorProto, helper, numpy_helper
 from onnxruntime import quantization
 from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType
 from onnxruntime.quantization.matmul_nbits_quantizer import DefaultWeightOnlyQuantConfig, MatMulNBitsQuantizer
 from onnxruntime.quantization.shape_inference import quant_pre_process
+
+from tests.support.graphs import graph
 
 Tool = Callable[[Path, Path], None]  # a model file -> the file that the tool writes
 LEVELS = {
@@ -104,6 +108,38 @@ def quantized(model: Path, tool: str, folder: Path) -> Path:
     finally:
         logging.disable(logging.NOTSET)
     return out
+
+
+def quantized_around_products(model: Path, folder: Path, *, leave: list[str]) -> Path:
+    """Q and DQ around MatMul and Gemm alone, int8 per channel, but not around the nodes of these names."""
+    out = folder / "products.onnx"
+    _static(
+        quant_format=QuantFormat.QDQ, activation_type=_I8, weight_type=_I8, per_channel=True,
+        op_types_to_quantize=["MatMul", "Gemm"], nodes_to_exclude=leave,
+    )(model, out)  # fmt: skip
+    return out
+
+
+def save_text(inputs: str, outputs: str, body: str, constants: str, opset: int, path: Path) -> None:
+    """Save a graph in onnx's text syntax. Constants without a value are drawn: scales between 0.01 and 0.1."""
+    rng, declared = np.random.default_rng(3), []
+    drawn: dict[str, onnx.TensorProto] = {}
+    for constant in filter(None, re.split(r",\s*(?=\w+(?:\[[^]]*\])?\s+\w+)", constants)):
+        if "=" in constant:
+            declared.append(constant)
+            continue
+        dtype, dims, name = re.fullmatch(r"(\w+?)(?:\[([\d, ]+)\])? (\w+)", constant.strip()).groups()  # type: ignore[union-attr]
+        shape = [int(d) for d in (dims or "").split(",") if d]
+        kind = helper.tensor_dtype_to_np_dtype(TensorProto.DataType.Value(dtype.upper()))
+        values = (
+            rng.uniform(0.01, 0.1, shape) if dtype in ("float", "float16") and name != "f" else rng.uniform(0, 8, shape)
+        )
+        drawn[name] = numpy_helper.from_array(np.asarray(values, kind), name)
+    model = graph(inputs, outputs, body, constants=", ".join(declared), opset=opset)
+    proto = ir.to_proto(model)
+    proto.graph.initializer.extend(drawn.values())
+    proto.ir_version = 10
+    onnx.save(proto, path)
 
 
 def saved_by_ort(model: Path, level: str) -> Path:

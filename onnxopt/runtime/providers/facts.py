@@ -14,6 +14,7 @@ from onnxopt.graph.signature import Tensor
 _PRODUCTS = frozenset({"Conv", "ConvTranspose", "Einsum", "GRU", "Gemm", "LSTM", "MatMul", "RNN"})
 _MATRIX_PRODUCTS = frozenset({"Gemm", "MatMul"})
 _CONVOLUTIONS = frozenset({"Conv", "ConvTranspose"})
+_CODING = frozenset({"QuantizeLinear", "DequantizeLinear"})
 _LEAST_BITS = 8  # of constants that may become floats in memory
 _ATTENTION = frozenset({"Attention", "GroupQueryAttention", "MultiHeadAttention"})
 
@@ -38,6 +39,7 @@ class Facts:
     biased_transposed: bool
     blocking: tuple[tuple[str, str], ...]
     dequantized_constants: bool = False
+    float8_codes: bool = False
 
     @property
     def dynamic(self) -> bool:
@@ -72,6 +74,7 @@ def of(model: ir.Model) -> Facts:
         biased_transposed=any(n.op_type == "ConvTranspose" and n.inputs[2:] not in ((), (None,)) for n in nodes),
         blocking=tuple(blocking_nodes(model)),
         dequantized_constants=_dequantizes_constants(nodes),
+        float8_codes=any(n.op_type in _CODING and _has_float8(n) for n in nodes),
     )
 
 
@@ -80,6 +83,12 @@ def _dequantizes_constants(nodes: list[ir.Node]) -> bool:
     constants = [n for n in nodes if n.op_type == "DequantizeLinear" and _is_constant(n.inputs[0])]
     packed = any(n.attributes.get_int("block_size", 0) or _bits(n.inputs[0]) < _LEAST_BITS for n in constants)
     return bool(constants) and not packed
+
+
+def _has_float8(node: ir.Node) -> bool:
+    values = [v for v in (*node.inputs, *node.outputs) if v is not None]
+    dtypes = [v.dtype if v.const_value is None else v.const_value.dtype for v in values]
+    return any(d is not None and d.name.startswith("FLOAT8") for d in dtypes)
 
 
 def _is_constant(value: ir.Value | None) -> bool:
