@@ -30,7 +30,8 @@ _WRONG = {
     "zero points of another length": (
         _PAIR.format(axis=1), f"float[4] s = {_FOUR}, uint8[3] z = {{1, 2, 3}}",
         "the zero point has shape [3], the scale [4]"),
-    "axis": (_PAIR.format(axis=2), f"float[4] s = {_FOUR}, uint8[4] z = {_FOUR}", "axis 2 is none of a tensor of 2 dims"),
+    "axis": (_PAIR.format(axis=2), f"float[4] s = {_FOUR}, uint8[4] z = {_FOUR}",
+             "axis 2 is none of a tensor of 2 dims"),
     "blocks that do not divide": (
         _BLOCKS.format(size=3), "int8[4, 1] w = {1, 2, 3, 4}, float[1, 1] s = {1}",
         "[4, 1] in blocks of 3 along axis 0 takes scales of shape [2, 1], these have [1, 1]"),
