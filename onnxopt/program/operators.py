@@ -199,10 +199,44 @@ def _unless_blocked(dtypes: frozenset[str]) -> Callable[[Attributes], frozenset[
     return lambda attributes: dtypes if plain(attributes) else frozenset()
 
 
-_CAST_TARGETS = tuple({"to": int(to_ir(name))} for name in DTYPES)
-_BOUND = Operand(optional=True, scalar=True)
+def _codes_of(x: np.ndarray, scale: np.ndarray, zero: np.ndarray, **_: Any) -> np.ndarray:
+    info = np.iinfo(zero.dtype)
+    return np.clip(np.rint(x / scale) + zero, info.min, info.max)
+
+
+def _numbers_of(x: np.ndarray, scale: np.ndarray, zero: np.ndarray, **_: Any) -> np.ndarray:
+    numbers: np.ndarray = (x.astype(np.int64) - zero.astype(np.int64)) * scale
+    return numbers
+
+
 _SCALED = frozenset({"float32", "float16", "bfloat16"})
 _CODES = frozenset({"int8", "uint8", "int16", "uint16"})
+
+
+def _quantization(domain: str, since: int) -> tuple[Operator, Operator]:
+    """QuantizeLinear and DequantizeLinear of ONNX, and of com.microsoft, which had 16 bits first.
+
+    exact: x is rounded to its storage dtype, as the unfused operator would see it.
+    """
+    scale = Operand(_SCALED, scalar=True, along_axis=True)
+    zero_points = Operand(_CODES, optional=True, scalar=True, along_axis=True)
+    sums = _CODES | {"int32"}
+    return (
+        Operator(
+            "QuantizeLinear", since, (2, 3), _SCALED, _quantize, domain=domain, result=_of_codes,
+            operands={1: scale, 2: zero_points}, dtypes_with=_unless_blocked(_SCALED), exact=True, samples=(0.1, 4.0),
+            reference=_codes_of,
+        ),
+        Operator(
+            "DequantizeLinear", since, (2, 3), sums, _dequantize, domain=domain, result=_of_scale,
+            operands={1: scale, 2: Operand(optional=True, scalar=True, along_axis=True)},
+            dtypes_with=_unless_blocked(sums), samples=(0.1, 4.0), reference=_numbers_of,
+        ),
+    )  # fmt: skip
+
+
+_CAST_TARGETS = tuple({"to": int(to_ir(name))} for name in DTYPES)
+_BOUND = Operand(optional=True, scalar=True)
 _ALPHA_BETA: tuple[Attributes, ...] = ({}, {"alpha": 0.3, "beta": 0.4})
 
 _ROWS = (
@@ -239,37 +273,9 @@ _ROWS = (
     Operator("Clip", 11, (1, 3), NUMBERS, _clip, operands={1: _BOUND, 2: _BOUND}),
     Operator("Cast", 6, (1, 1), ANY, _cast, result=of_attribute("to"), samples=(0.0, 100.0), attributes=_CAST_TARGETS),
     _unary("Identity", 1, ANY, lambda x: x),
-    # quantization. exact: x is rounded to its storage dtype, as the unfused operator would see it
-    Operator(
-        "QuantizeLinear",
-        10,
-        (2, 3),
-        _SCALED,
-        _quantize,
-        result=_of_codes,
-        operands={
-            1: Operand(_SCALED, scalar=True, along_axis=True),
-            2: Operand(_CODES, optional=True, scalar=True, along_axis=True),
-        },
-        dtypes_with=_unless_blocked(_SCALED),
-        exact=True,
-        samples=(0.1, 4.0),
-        reference=lambda x, s, z, **_: np.clip(np.rint(x / s) + z, np.iinfo(z.dtype).min, np.iinfo(z.dtype).max),
-    ),
-    Operator(
-        "DequantizeLinear",
-        10,
-        (2, 3),
-        _CODES | frozenset({"int32"}),
-        _dequantize,
-        result=_of_scale,
-        operands={
-            1: Operand(_SCALED, scalar=True, along_axis=True),
-            2: Operand(optional=True, scalar=True, along_axis=True),
-        },
-        dtypes_with=_unless_blocked(_CODES | frozenset({"int32"})),
-        samples=(0.1, 4.0),
-    ),
+    # quantization
+    *_quantization("", 10),
+    *_quantization(CONTRIB, 1),
     # exponentials and trigonometry
     _unary("Exp", 6, FLOATS, lambda x: x.exp()),
     _unary("Log", 6, FLOATS, lambda x: x.log(), samples=(0.01, 8.0)),

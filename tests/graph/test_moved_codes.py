@@ -10,7 +10,8 @@ from onnxopt.graph import normalize
 from tests.support.graphs import graph, run
 
 _CONSTANTS = (
-    "float s = {0.03}, float[1] s1 = {0.03}, float t = {0.05}, float zero = {0}, uint8 z = {120}, uint8 w = {3}, "
+    "float s = {0.03}, float[1] s1 = {0.03}, float t = {0.05}, float below = {-0.5}, uint8 z = {120}, uint8 w = {3}, "
+    "uint16 wide = {300}, "
     "int8 i = {0}, int64[2] half = {2, 2}, int64[1] flat = {-1}, int64[1] b = {0}, int64[1] e = {2}, "
     "int64[1] a = {1}, float[4] sc = {0.1, 0.2, 0.3, 0.4}, uint8[4] zc = {1, 2, 3, 4}, "
     "uint8[5, 4] table = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 255}"
@@ -33,8 +34,9 @@ CASES = {
     "another dtype": (_U, "float[N, 4]",
                       "f = DequantizeLinear(u, s)  q = QuantizeLinear(f, s, i)  y = DequantizeLinear(q, s, i)",
                       "DequantizeLinear QuantizeLinear DequantizeLinear"),
-    "a scale of 0": (_U, "float[N, 4]",
-                     "f = DequantizeLinear(u, zero, z)  q = QuantizeLinear(f, zero, z)  y = DequantizeLinear(q, t, z)",
+    "a scale below 0": (_U, "float[N, 4]",
+                     "f = DequantizeLinear(u, below, z)  q = QuantizeLinear(f, below, z)  "
+                      "y = DequantizeLinear(q, t, z)",
                      "DequantizeLinear QuantizeLinear DequantizeLinear"),
     "channels": (_U, "float[4, N]", "f = DequantizeLinear(u, sc, zc)  y = Transpose(f)", "DequantizeLinear Transpose"),
     "a view between": (_X, "float[4, N]",
@@ -69,6 +71,12 @@ CASES = {
                    "q = QuantizeLinear(x, s, z)  r = QuantizeLinear(x, s, z)  f = DequantizeLinear(q, s, z)  "
                    "g = DequantizeLinear(r, s, z)  h = Neg(f)  y = Mul(g, h)",
                    "QuantizeLinear DequantizeLinear Neg Mul"),
+    "of com.microsoft": (_X, "float[4, N]",
+                         "q = com.microsoft.QuantizeLinear(x, s, wide)  "
+                         "f = com.microsoft.DequantizeLinear(q, s, wide)  "
+                         "t1 = Transpose(f)  r = com.microsoft.QuantizeLinear(t1, s, wide)  "
+                         "y = com.microsoft.DequantizeLinear(r, s, wide)",
+                         "QuantizeLinear Transpose DequantizeLinear"),
     "an output": (_U, "uint8[N, 4]", "f = DequantizeLinear(u, s, z)  y = QuantizeLinear(f, s, z)",
                   "DequantizeLinear QuantizeLinear"),
 }  # fmt: skip
@@ -77,7 +85,7 @@ CASES = {
 @pytest.mark.parametrize("case", CASES)
 def test_rules_and_results(case: str) -> None:
     inputs, result, body, left = CASES[case]
-    model = graph(inputs, f"{result} y", body, constants=_CONSTANTS, opset=20)
+    model = graph(inputs, f"{result} y", body, constants=_CONSTANTS, opset=20, contrib=True)
     before = model.clone()
     after = normalize.normalize(model).model
     found = [node.op_type for node in after.graph]

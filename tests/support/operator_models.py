@@ -84,11 +84,12 @@ def uses_of(row: Operator, dtype: str) -> Iterator[Use]:
     for position, operand in row.operands.items():
         others = (d for d in DTYPES if d in (operand.dtypes or ()) and DTYPES[d].kind != DTYPES[dtype].kind)
         mixed[position] = next(others, usual[position])
+    name = "_".join((*row.domain.split(".")[1:], row.name))  # two domains may have operators of one name
     for k, attributes in enumerate(row.attributes):
         if dtype in row.allowed(attributes):
-            yield Use(f"{row.name}_{k}", row, attributes, usual)
+            yield Use(f"{name}_{k}", row, attributes, usual)
     if dtype in row.allowed(row.attributes[0]) and tuple(mixed) != usual:
-        yield Use(f"{row.name}_mixed", row, row.attributes[0], tuple(mixed))
+        yield Use(f"{name}_mixed", row, row.attributes[0], tuple(mixed))
 
 
 def model(chosen: list[Use]) -> ir.Model:

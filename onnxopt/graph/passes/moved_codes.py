@@ -20,6 +20,7 @@ _VIEWS = frozenset({"Flatten", "Reshape", "Squeeze", "Transpose", "Unsqueeze"})
 _PARTS = frozenset({"Gather", "Slice"})  # no larger than what they read, as a rule
 _MOVES = _VIEWS | _PARTS | {"DepthToSpace", "SpaceToDepth", "Split"}
 _CODES = frozenset({ir.DataType.INT8, ir.DataType.UINT8, ir.DataType.INT16, ir.DataType.UINT16})
+_DOMAINS = ("", "com.microsoft")  # of Q and DQ
 _QUANTIZE, _DEQUANTIZE = "QuantizeLinear", "DequantizeLinear"
 _FARTHEST = {ir.DataType.FLOAT: 2.0**17, ir.DataType.FLOAT16: 2.0**9}  # code minus zero point, whose product is exact
 
@@ -58,7 +59,7 @@ def _move_down(node: ir.Node) -> bool:
 def _source(value: ir.Value | None, reader: ir.Node) -> ir.Node | None:
     """The DQ behind a value that should stand behind the reader instead."""
     node = None if value is None else value.producer()
-    if node is None or value is None or node.op_type != _DEQUANTIZE or node.domain != "" or not _is_plain(node):
+    if node is None or value is None or node.op_type != _DEQUANTIZE or not _is_plain(node):
         return None
     if node.graph is not reader.graph or _dtype(node.inputs[0]) not in _CODES:
         return None
@@ -69,7 +70,7 @@ def _source(value: ir.Value | None, reader: ir.Node) -> ir.Node | None:
 
 def _move_up(node: ir.Node) -> bool:
     """Quantize before a view."""
-    if node.op_type != _QUANTIZE or node.domain != "" or not _is_plain(node) or node.inputs[0] is None:
+    if node.op_type != _QUANTIZE or not _is_plain(node) or node.inputs[0] is None:
         return False
     view, between = node.inputs[0].producer(), node.inputs[0]
     if view is None or view.op_type not in _VIEWS or view.domain != "" or view.graph is not node.graph:
@@ -89,9 +90,9 @@ def _cancel(node: ir.Node) -> bool:
     """Drop a Q behind a DQ of the same codes."""
     value = node.inputs[0] if node.inputs else None
     source = None if value is None else value.producer()
-    if node.op_type != _QUANTIZE or node.domain != "" or source is None or source.op_type != _DEQUANTIZE:
+    if node.op_type != _QUANTIZE or source is None or source.op_type != _DEQUANTIZE:
         return False
-    if source.domain != "" or not (_is_plain(node) and _is_plain(source) and _same_codes(source, node)):
+    if not (_is_plain(node) and _is_plain(source) and _same_codes(source, node)):
         return False
     codes = source.inputs[0]
     if codes is None or _dtype(codes) != _dtype(node.outputs[0]) or not _is_exact(source):
@@ -114,7 +115,9 @@ def _is_exact(dequantize: ir.Node) -> bool:
 
 def _is_plain(node: ir.Node) -> bool:
     """Whether a Q or DQ has one constant scale and zero point for the whole tensor, and no attribute that matters."""
-    if any(a.value for name, a in node.attributes.items() if name != "axis" and name != "saturate"):
+    if node.domain not in _DOMAINS or any(
+        a.value for name, a in node.attributes.items() if name != "axis" and name != "saturate"
+    ):
         return False
     constants = [_constant(v) for v in node.inputs[1:] if v is not None]
     return bool(constants) and all(c is not None and c.size == 1 and c.ndim < 2 for c in constants)
@@ -152,7 +155,7 @@ def _like(
 ) -> ir.Node:
     """A new node of the same operator and attributes, before `before` or the node itself."""
     new = ir.Node(
-        "", node.op_type, inputs, list(node.attributes.values()), num_outputs=len(node.outputs), name=node.name
+        node.domain, node.op_type, inputs, list(node.attributes.values()), num_outputs=len(node.outputs), name=node.name
     )
     for old, value in zip(node.outputs, new.outputs, strict=True):
         value.type, value.shape = None if dtype is None else ir.TensorType(dtype), old.shape

@@ -185,8 +185,6 @@ RULES: dict[tuple[str, str], tuple[Rule, ResultDtype]] = {
     (CONTRIB, "QMoE"): (_same, same),
     (CONTRIB, "MoE"): (_same, same),
     # what ONNX Runtime's optimizer makes of Q and DQ
-    (CONTRIB, "QuantizeLinear"): (_same, of_operand_or(2, "uint8")),
-    (CONTRIB, "DequantizeLinear"): (_same, of_operand(1)),
     (CONTRIB, "QLinearAdd"): (_broadcast_of(0, 3), same),
     (CONTRIB, "QLinearMul"): (_broadcast_of(0, 3), same),
     (CONTRIB, "QLinearWhere"): (_broadcast_of(0, 1, 4), of_operand(1)),
