@@ -51,8 +51,9 @@ def _is_replaced(node: ir.Node) -> bool:
         return _are_dequantized(node.inputs[:2]) or _has_packed_weight(node)
     if node.op_type == "Concat":
         return _are_dequantized(node.inputs) and _are_quantized(node)
-    if node.op_type == "Where":
-        return _are_dequantized(node.inputs[1:]) and _are_quantized(node)
+    if node.op_type == "Where":  # a branch that is a constant gets a DQ of its own
+        branches = [v for v in node.inputs[1:] if v is None or v.const_value is None]
+        return _are_dequantized(branches) and _are_quantized(node)
     if node.op_type in _REPLACED or node.op_type in _MOVES:
         return _are_dequantized(node.inputs[: _REPLACED.get(node.op_type, 1)]) and _are_quantized(node)
     return False
@@ -85,13 +86,25 @@ def _has_packed_weight(node: ir.Node) -> bool:
 
 
 def _scaled_product(node: ir.Node) -> ir.Node | None:
-    """The integer product whose result the node casts or scales; the provider runs the three as one kernel."""
-    producers = [p for value in node.inputs if (p := _producer(value)) is not None]
+    """The integer product whose result the node casts, scales or adds a bias to, all one kernel of the provider."""
     if node.op_type == "Cast":
-        return next((p for p in producers if p.op_type in _INTEGER_PRODUCTS), None)
+        producer = _producer(node.inputs[0])
+        return producer if producer is not None and producer.op_type in _INTEGER_PRODUCTS else None
     if node.op_type == "Mul":
-        return next((found for p in producers if p.op_type == "Cast" and (found := _scaled_product(p))), None)
+        return _scaled(node) or next((p for reader in node.outputs[0].consumers() if (p := _scaled(reader))), None)
+    if node.op_type == "Add":
+        producers = [p for value in node.inputs if (p := _producer(value)) is not None]
+        is_bias = any(v is not None and v.const_value is not None for v in node.inputs)
+        return next((p for one in producers if (p := _scaled(one))), None) if is_bias else None
     return None
+
+
+def _scaled(node: ir.Node) -> ir.Node | None:
+    """The integer product whose result a Mul scales, behind a Cast."""
+    if node.op_type != "Mul":
+        return None
+    casts = [p for value in node.inputs if (p := _producer(value)) is not None and p.op_type == "Cast"]
+    return next((p for cast in casts if (p := _scaled_product(cast))), None)
 
 
 def _producer(value: ir.Value | None) -> ir.Node | None:

@@ -162,6 +162,8 @@ def _simplify(model: ir.Model, growth: float) -> None:
     fold = Fold(int(growth * sum(tensor.nbytes for tensor in constants if tensor is not None)))
     rules = no_op_rules() if model.opset_imports.get("", 0) >= _FIRST_OPSET_OF_RULES else None
     simplify_shapes = SimplifyShapesPass()
+    if any(node.op_type == "DequantizeLinear" for node in model.graph.all_nodes()):
+        _merge_equal(model)  # what moving codes does to a value depends on how many nodes read it
     for _ in range(_ROUNDS):
         changed = _run("shape inference", simplify_shapes, model).modified
         changed |= _run("constant folding", fold, model)
@@ -177,9 +179,13 @@ def _simplify(model: ir.Model, growth: float) -> None:
         _run("counting positions on the device", CountOnDevicePass(), model)
     _name(model)
     _lift_constants(model)
+    _merge_equal(model)
+    _remove_unused(model)
+
+
+def _merge_equal(model: ir.Model) -> None:
     _run("sharing equal initializers", ShareInitializersPass(), model)
     _run("merging equal nodes", MergeEqualNodesPass(), model)
-    _remove_unused(model)
 
 
 def _name(model: ir.Model) -> None:

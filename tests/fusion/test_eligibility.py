@@ -89,12 +89,15 @@ _INTEGER = [  # body, nodes that the CPU provider runs or replaces by integer ke
     ("a = DequantizeLinear(u, c, q)  s = Transpose(a)  y = Relu(s)", "a", "s y"),
     ("a = DequantizeLinear(u, c, q)  s = Sigmoid(a)  r = QuantizeLinear(s, c, q)  y = Relu(s)", "a r", "s y"),
     ("p = MatMulInteger(u, u)  f = Cast<to = 1>(p)  m = Mul(f, c)  y = Relu(m)", "f m", "y"),
-]
+    ("t = Mul(c, v)  p = MatMulInteger(u, u)  f = Cast<to = 1>(p)  m = Mul(f, t)  b = Add(m, c)  y = Relu(b)",
+     "t f m b", "y"),
+    ("a = DequantizeLinear(u, c, q)  n = IsNaN(a)  s = Where(n, c, a)  y = QuantizeLinear(s, c, q)", "a s y", "n"),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("body", "taken", "left"), _INTEGER)
 def test_the_cpu_provider_keeps_what_it_quantizes_where_nothing_runs_on_a_gpu(body: str, taken: str, left: str) -> None:
-    model = graph("uint8[4, 4] u", "float[4, 4] y", body, constants="float c = {0.5}, uint8 q = {3}")
+    model = graph("uint8[4, 4] u, float v", "float[4, 4] y", body, constants="float c = {0.5}, uint8 q = {3}")
     shapes = shape_inference.infer(model)
     for name in (*taken.split(), *left.split()):
         one = node(model, name)

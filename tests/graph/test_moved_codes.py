@@ -25,6 +25,10 @@ CASES = {
     "one element": (_U, "float[N, 4]",
                     "f = DequantizeLinear(u, s, z)  q = QuantizeLinear(f, s1, z)  y = DequantizeLinear(q, s, z)",
                     "DequantizeLinear"),
+    "int8, whose pairs stay together": (
+        _X, "float[4, N]",
+        "q = QuantizeLinear(x, s, i)  f = DequantizeLinear(q, s, i)  t1 = Transpose(f)  r = QuantizeLinear(t1, s, i)  "
+        "y = DequantizeLinear(r, s, i)", "QuantizeLinear DequantizeLinear Transpose QuantizeLinear DequantizeLinear"),
     "another scale": (_U, "float[N, 4]",
                       "f = DequantizeLinear(u, s, z)  q = QuantizeLinear(f, t, z)  y = DequantizeLinear(q, t, z)",
                       "DequantizeLinear QuantizeLinear DequantizeLinear"),
@@ -103,8 +107,8 @@ def test_rules_and_results(case: str) -> None:
 @pytest.mark.parametrize(
     ("dtype", "codes", "scales"),
     [
-        ("float", "int8", 7), ("float", "uint8", 7), ("float", "int16", 7), ("float", "uint16", 7),
-        ("float16", "int8", 6), ("float16", "uint8", 6),  # 250 * 255 is within float16, 250 * 256 and more is not
+        ("float", "int8", 0), ("float", "uint8", 7), ("float", "int16", 7), ("float", "uint16", 7),
+        ("float16", "uint8", 6),  # 250 * 255 is within float16, 250 * 256 and more is not
         ("float16", "int16", 0),
     ],
 )  # fmt: skip
