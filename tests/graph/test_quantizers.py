@@ -247,3 +247,41 @@ def test_written_by_others(case: str, archs: tuple[str, ...], tmp_path: Path) ->
         saved = quantized_models.saved_by_ort(tmp_path / "model.onnx", level)
         manifest = pipeline.optimize(saved, tmp_path / f"out_{level}", archs=archs).manifest
         assert manifest.verify.status == "passed"
+
+
+# --- the CPU provider's own kernels ---
+
+_INTEGER = ("QLinear", "QGemm", "QAttention", "MatMulInteger", "DynamicQuantize")  # how their names begin
+
+
+def _integer_kernels(model: Path, library: Path | None, folder: Path) -> int:
+    """How many integer kernels ONNX Runtime's CPU provider finds in a model."""
+    options = ort.SessionOptions()
+    options.log_severity_level = 4
+    options.optimized_model_filepath = str(folder / "optimized.onnx")
+    if library is not None:
+        options.register_custom_ops_library(str(library))
+    ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+    return sum(node.op_type.startswith(_INTEGER) for node in onnx.load(folder / "optimized.onnx").graph.node)
+
+
+@pytest.mark.usefixtures("library")
+@pytest.mark.parametrize("archs", [(), ("sm_90",)])
+@pytest.mark.parametrize(
+    ("name", "tool"),
+    [
+        ("bert_tiny", "qdq_u8i8"), ("bert_tiny", "qdq_i8_channels"), ("bert_tiny", "dynamic"),
+        ("vit_tiny", "qdq_u8i8"), ("efficientnet_tiny", "qdq_i8_channels"), ("llama_tiny", "qdq_u8i8"),
+    ],
+)  # fmt: skip
+def test_the_cpu_provider_finds_its_integer_kernels_in_the_artifact_too(
+    name: str, tool: str, archs: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    made = quantized_models.quantized(models.path(name), tool, tmp_path)
+    artifact = pipeline.optimize(made, tmp_path / "out", archs=archs, verify=False).path
+    library = next((artifact / "lib").glob("*.so"), None)
+    wanted = _integer_kernels(made, None, tmp_path)
+    assert wanted > 0
+    assert _integer_kernels(artifact / "model.onnx", None, tmp_path) >= wanted
+    assert _integer_kernels(artifact / "model.onnx", library, tmp_path) >= wanted
