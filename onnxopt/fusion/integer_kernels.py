@@ -86,17 +86,19 @@ def _has_packed_weight(node: ir.Node) -> bool:
 
 
 def _scaled_product(node: ir.Node) -> ir.Node | None:
-    """The integer product whose result the node casts, scales or adds a bias to, all one kernel of the provider."""
+    """The integer product whose result the node casts or scales; of a MatMul also what it adds a bias to."""
     if node.op_type == "Cast":
         producer = _producer(node.inputs[0])
         return producer if producer is not None and producer.op_type in _INTEGER_PRODUCTS else None
+    if node.op_type == "Mul" and (product := _scaled(node)) is not None:
+        return product
+    around: list[ir.Node] = []
     if node.op_type == "Mul":
-        return _scaled(node) or next((p for reader in node.outputs[0].consumers() if (p := _scaled(reader))), None)
-    if node.op_type == "Add":
-        producers = [p for value in node.inputs if (p := _producer(value)) is not None]
-        is_bias = any(v is not None and v.const_value is not None for v in node.inputs)
-        return next((p for one in producers if (p := _scaled(one))), None) if is_bias else None
-    return None
+        around = list(node.outputs[0].consumers())
+    elif node.op_type == "Add" and any(v is not None and v.const_value is not None for v in node.inputs):
+        around = [p for value in node.inputs if (p := _producer(value)) is not None]
+    products = (product for one in around if (product := _scaled(one)) is not None)
+    return next((product for product in products if product.op_type == "MatMulInteger"), None)
 
 
 def _scaled(node: ir.Node) -> ir.Node | None:

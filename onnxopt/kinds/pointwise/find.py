@@ -356,8 +356,7 @@ class _Growth:
     def refusals(self) -> list[Refusal]:
         """One refusal for every edge between nodes of different regions, where one of the nodes is elementwise.
 
-        Nothing is said of Q and DQ that belong to an operator or a constant. An operator that an integer kernel of the
-        provider replaces is named once.
+        A node that is refused beside a Q or DQ that no kernel should run is named once.
         """
         refusals = []
         named: set[str] = set()
