@@ -54,18 +54,48 @@ def test_a_model_saved_by_the_optimizer_is_optimized(name: str, tmp_path: Path) 
         _optimized(quantized_models.saved_by_ort(copy, level), tmp_path / level)
 
 
+def _computed(proto: onnx.ModelProto) -> dict[str, tuple[str, tuple[int, ...]]]:
+    """Dtype and shape of every value that ONNX Runtime computes in a static model."""
+    extended = onnx.ModelProto()
+    extended.CopyFrom(proto)
+    known = {o.name for o in proto.graph.output}
+    names = [o for n in proto.graph.node for o in n.output[:1] if o not in known]
+    extended.graph.output.extend(onnx.ValueInfoProto(name=name) for name in names)
+    options = ort.SessionOptions()
+    options.log_severity_level = 4
+    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    session = ort.InferenceSession(extended.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    feeds = quantized_models.drawn(session)
+    results = session.run([o.name for o in session.get_outputs()], feeds)
+    return {o.name: (str(r.dtype), r.shape) for o, r in zip(session.get_outputs(), results, strict=True)}
+
+
 @pytest.mark.parametrize(("name", "tool"), [*_CASES, ("efficientnet_tiny", "qdq_u16")])
-def test_every_value_of_a_quantized_model_has_a_dtype_and_a_rank(
+def test_every_value_of_a_quantized_model_has_its_dtype_and_dims(
     name: str, tool: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     made = quantized_models.quantized(models.path(name), tool, tmp_path)
     for level in ("extended", "all"):
         model = normalize.normalize(read.load(quantized_models.saved_by_ort(made, level)).model).model
-        known = shapes.infer(model)
-        values = [v for node in model.graph for v in node.outputs[:1]]
-        unknown = [str(v) for v in values if known.ir_dtype(v) is None or known.dims(v) is None]
-        assert not unknown
+        ir.external_data.load_to_model(model)
+        known, computed = shapes.infer(model), _computed(ir.to_proto(model))
+        for value in (v for node in model.graph for v in node.outputs[:1] if v.name in computed):
+            dtype, dims = known.ir_dtype(value), known.dims(value)
+            assert dtype is not None and dims is not None, value
+            assert (str(dtype.numpy()), len(dims)) == (computed[value.name][0], len(computed[value.name][1])), value
+            assert all(a == b for a, b in zip(dims, computed[value.name][1], strict=True) if isinstance(a, int)), value
+
+
+@pytest.mark.parametrize("bits", [4, 8])
+def test_dims_of_a_genai_graph_keep_their_symbols(bits: int) -> None:
+    model = ir.from_proto(quantized_models.genai(bits=bits))
+    known = shapes.infer(model)
+    dims = {v.name: known.dims(v) for node in model.graph for v in node.outputs}
+    rows = ("batch_size", "sequence_length")
+    assert dims["embedded"] == dims["layers.0.attention"] == dims["layers.1.next.sum"] == (*rows, 64)
+    assert dims["layers.0.gate"] == dims["layers.1.gated"] == (*rows, 96)
+    assert dims["logits"] == (*rows, 50)
 
 
 # --- names ---

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -27,25 +27,26 @@ LEVELS = {
 }
 
 
+def drawn(session: ort.InferenceSession, seed: int = 0) -> dict[str, np.ndarray]:
+    """Inputs for a model whose dims are numbers."""
+    rng = np.random.default_rng(seed)
+    return {
+        i.name: rng.standard_normal(i.shape).astype(np.float32)
+        if i.type == "tensor(float)"
+        else rng.integers(0, 2, i.shape).astype(np.int64)
+        for i in session.get_inputs()
+    }
+
+
 class _Drawn(CalibrationDataReader):
-    """Three sets of inputs drawn for a model whose dims are numbers."""
+    """Three sets of drawn inputs."""
 
     def __init__(self, model: Path) -> None:
-        self._feeds = self._draw(model)
+        session = ort.InferenceSession(model, providers=["CPUExecutionProvider"])
+        self._feeds = iter([drawn(session, seed) for seed in range(3)])
 
     def get_next(self) -> dict[str, np.ndarray] | None:
         return next(self._feeds, None)
-
-    def _draw(self, model: Path) -> Iterator[dict[str, np.ndarray]]:
-        inputs = ort.InferenceSession(model, providers=["CPUExecutionProvider"]).get_inputs()
-        rng = np.random.default_rng(0)
-        for _ in range(3):
-            yield {
-                i.name: rng.standard_normal(i.shape).astype(np.float32)
-                if i.type == "tensor(float)"
-                else rng.integers(0, 2, i.shape).astype(np.int64)
-                for i in inputs
-            }
 
 
 def _static(**options: object) -> Tool:
