@@ -205,7 +205,7 @@ def _compile(
     """Replace the regions of the model by calls of functions, in place, and compile the functions' kernels."""
     # Regions refer to nodes of the model: nothing may change the model between fuse and replace.
     with phases("fuse"):
-        plan = fuse.fuse(model, KINDS, spilled)
+        plan = fuse.fuse(model, KINDS, spilled, cuda=bool(archs))
     with phases("lower"):
         plan = lower(plan, model.opset_imports)
     with phases("outline"):

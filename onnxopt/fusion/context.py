@@ -25,7 +25,8 @@ class Context:
     """One graph, and the regions found in it so far.
 
     order: node -> its position in topological order. host: values that ONNX Runtime computes on the CPU. spilled: the
-    node names of every region whose kernel spilled registers when it was compiled.
+    node names of every region whose kernel spilled registers when it was compiled. cuda: whether kernels run on GPUs
+    too; without them, nodes that the CPU provider fuses itself stay with the provider.
     """
 
     def __init__(
@@ -35,8 +36,10 @@ class Context:
         shapes: Shapes,
         host: set[ir.Value],
         spilled: Collection[frozenset[str]] = (),
+        *,
+        cuda: bool = True,
     ):
-        self.graph, self.opsets, self.shapes, self.host = graph, opsets, shapes, host
+        self.graph, self.opsets, self.shapes, self.host, self.cuda = graph, opsets, shapes, host, cuda
         self.order = {node: k for k, node in enumerate(graph)}
         self._producers = {node: tuple(self._sources(node)) for node in graph}
         self._vertices = Vertices(graph, self._producers.__getitem__)
@@ -77,7 +80,7 @@ class Context:
     def why_not(self, node: ir.Node) -> str | None:
         """The reason why no kernel should run this elementwise or index node, None where a kernel can."""
         if node not in self._reasons:
-            self._reasons[node] = eligibility.why_not(node, self.opsets, self.shapes, self.host)
+            self._reasons[node] = eligibility.why_not(node, self.opsets, self.shapes, self.host, cuda=self.cuda)
         return self._reasons[node]
 
     def readers(self, value: ir.Value) -> tuple[ir.Node, ...]:

@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 
 from onnxopt.fusion.outline import Function
+from onnxopt.fusion.provider_preference import is_quantized
 from onnxopt.fusion.region import Kernel
 from onnxopt.graph.shapes.shapes import Shapes
 
@@ -34,5 +35,5 @@ def _kernel(function: Function, opsets: Mapping[str, int], shapes: Shapes) -> Ke
         program=function.meaning,
         variants=kind.entry_points(function.name, function.meaning, function.regions, opsets, shapes),
         sites=function.sites,
-        cpu=all(map(kind.pays_on_cpu, function.regions)),
+        cpu=all(kind.pays_on_cpu(region) and not is_quantized(region) for region in function.regions),
     )

@@ -17,18 +17,21 @@ from onnxopt.graph.refusal import Refusal
 from onnxopt.graph.shapes import shapes as shape_inference
 
 
-def fuse(model: ir.Model, kinds: Sequence[Kind], spilled: Collection[frozenset[str]] = ()) -> FusionPlan:
+def fuse(
+    model: ir.Model, kinds: Sequence[Kind], spilled: Collection[frozenset[str]] = (), *, cuda: bool = True
+) -> FusionPlan:
     """Regions of all graphs of a model, control-flow bodies included, and the refusals. The model is not changed.
 
     kinds: in the order of the search; later kinds leave alone the nodes that a kind takes. spilled: the node names of
-    every region whose kernel spilled registers when it was compiled; no new region holds more than half of one.
+    every region whose kernel spilled registers when it was compiled; no new region holds more than half of one. cuda:
+    whether kernels run on GPUs too.
     """
     shapes = shape_inference.infer(model)
     host = eligibility.host_values(model.graphs(), shapes)
     regions: list[Region] = []
     refusals: list[Refusal] = []
     for graph in model.graphs():
-        context = Context(graph, model.opset_imports, shapes, host, spilled)
+        context = Context(graph, model.opset_imports, shapes, host, spilled, cuda=cuda)
         of_graph: list[Region] = []
         for kind in kinds:
             of_graph += kind.find_ahead(context)

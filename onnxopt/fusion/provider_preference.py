@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from onnxopt.fusion import integer_kernels
 from onnxopt.fusion.region import Region
 from onnxopt.graph.layout import is_channels_last
 
@@ -25,3 +26,8 @@ def is_beside_blocked_layout(region: Region) -> bool:
     turned = [v for p in producers if p.op_type == "Transpose" for v in p.inputs]
     turned += [v for u in readers if u.op_type == "Transpose" for v in u.outputs]
     return any(n.op_type in _BLOCKED_ON_CPU for n in (*producers, *readers)) or any(map(is_channels_last, turned))
+
+
+def is_quantized(region: Region) -> bool:
+    """Whether ONNX Runtime's CPU provider runs nodes of a region faster: Q, DQ, and what integer kernels replace."""
+    return any(integer_kernels.is_coding(n) or integer_kernels.replaced_with(n) is not None for n in region.nodes)

@@ -51,6 +51,8 @@ def host_nodes(model: ir.Model) -> list[tuple[str, str]]:
 def _reason(node: ir.Node, dtype: Dtypes) -> str:
     if node.domain == "ai.onnx.ml":
         return f"{node.op_type} of ai.onnx.ml has no CUDA kernel: its data goes through the CPU"
+    if node.domain == "com.microsoft" and has_no_kernel(node, dtype):
+        return f"{node.op_type} has no CUDA kernel: its data goes through the CPU"
     if node.domain not in ("", "ai.onnx"):
         return ""
     if node.op_type in CONTROL_FLOW:

@@ -18,7 +18,7 @@ import onnx_ir as ir
 from onnx_ir.passes import common
 
 from onnxopt.errors import ModelError, step
-from onnxopt.graph import read
+from onnxopt.graph import code_limits, read
 from onnxopt.graph.passes.common_subexpressions import MergeEqualNodesPass
 from onnxopt.graph.passes.device_positions import CountOnDevicePass
 from onnxopt.graph.passes.fold import Fold
@@ -26,10 +26,12 @@ from onnxopt.graph.passes.inline import inline_functions
 from onnxopt.graph.passes.interface import ORT_CONSTANT_IR_VERSION, Interface
 from onnxopt.graph.passes.joined_splits import JoinedSplitsPass
 from onnxopt.graph.passes.metadata import remove_onnxscript_metadata
+from onnxopt.graph.passes.moved_codes import MoveCodesPass
 from onnxopt.graph.passes.no_op_rules import no_op_rules
 from onnxopt.graph.passes.opset import TARGET, convert_opset
 from onnxopt.graph.passes.shape_subgraphs import SimplifyShapesPass
 from onnxopt.graph.passes.shared_initializers import ShareInitializersPass
+from onnxopt.graph.passes.simplified_norms import SimplifiedNormsPass
 from onnxopt.graph.passes.unique_names import UniqueNamesPass
 
 MARK = "onnxopt.version"  # metadata of every model that onnxopt wrote
@@ -59,7 +61,8 @@ def normalize(model: ir.Model, *, opset: int = TARGET, growth: float = _DEFAULT_
     """Normalize `model` in place.
 
     opset: to convert older models to. growth: share of the model's size by which constant folding may enlarge it.
-    Raises ModelError where onnxopt wrote the model, where its nodes form a cycle, and where a pass fails.
+    Raises ModelError where onnxopt wrote the model, where its nodes form a cycle, where scales or blocks of codes are
+    wrong, and where a pass fails.
     """
     refuse_optimized(model)
     notes: list[str] = []
@@ -69,6 +72,10 @@ def normalize(model: ir.Model, *, opset: int = TARGET, growth: float = _DEFAULT_
         _tidy(model, notes)
         stacked = _declared_stacks(model)
         _forget_declared_shapes(model)
+        code_limits.check(model)
+        if _run("spelling out norms of ONNX Runtime", SimplifiedNormsPass(), model).modified:
+            _name(model)
+            _lift_constants(model)
         if converted := convert_opset(model, opset):
             notes.append(converted)
         _simplify(model, growth)
@@ -155,11 +162,15 @@ def _simplify(model: ir.Model, growth: float) -> None:
     fold = Fold(int(growth * sum(tensor.nbytes for tensor in constants if tensor is not None)))
     rules = no_op_rules() if model.opset_imports.get("", 0) >= _FIRST_OPSET_OF_RULES else None
     simplify_shapes = SimplifyShapesPass()
+    if any(node.op_type == "DequantizeLinear" for node in model.graph.all_nodes()):
+        _merge_equal(model)  # what moving codes does to a value depends on how many nodes read it
     for _ in range(_ROUNDS):
         changed = _run("shape inference", simplify_shapes, model).modified
         changed |= _run("constant folding", fold, model)
         if rules is not None:
             changed |= _run("applying rules without effect on results", rules, model).modified
+            changed |= _run("moving codes", MoveCodesPass(), model).modified
+            _name(model)
         _remove_unused(model)
         if not changed:
             break
@@ -168,9 +179,13 @@ def _simplify(model: ir.Model, growth: float) -> None:
         _run("counting positions on the device", CountOnDevicePass(), model)
     _name(model)
     _lift_constants(model)
+    _merge_equal(model)
+    _remove_unused(model)
+
+
+def _merge_equal(model: ir.Model) -> None:
     _run("sharing equal initializers", ShareInitializersPass(), model)
     _run("merging equal nodes", MergeEqualNodesPass(), model)
-    _remove_unused(model)
 
 
 def _name(model: ir.Model) -> None:

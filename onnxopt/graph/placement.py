@@ -28,6 +28,12 @@ WITHOUT_KERNEL = frozenset(
      "QLinearMatMul", "RegexFullMatch", "STFT", "Sinh", "SplitToSequence", "StringConcat", "StringNormalizer",
      "StringSplit", "Tan", "TfIdfVectorizer", "Unique"}
 )  # fmt: skip
+# Of com.microsoft: what ORT's optimizer makes of Q and DQ for its CPU provider.
+CONTRIB_WITHOUT_KERNEL = frozenset(
+    {"DynamicQuantizeLSTM", "DynamicQuantizeMatMul", "MatMulIntegerToFloat", "QEmbedLayerNormalization", "QGemm",
+     "QLinearAdd", "QLinearAveragePool", "QLinearConcat", "QLinearGlobalAveragePool", "QLinearLeakyRelu", "QLinearMul",
+     "QLinearReduceMean", "QLinearSigmoid", "QLinearSoftmax", "QLinearWhere"}
+)  # fmt: skip
 CONTROL_FLOW = frozenset({"If", "Loop", "Scan", "SequenceMap"})  # the host decides what runs next
 SIZED_BY_VALUES = frozenset(
     {"Compress", "NonZero", "NonMaxSuppression", "Unique", "StringSplit"}
@@ -133,6 +139,8 @@ def has_no_kernel(node: ir.Node, dtype: Dtypes) -> bool:
         dtype(v) for v in (*node.inputs, *node.outputs) if v is not None
     ):
         return True
+    if node.domain == "com.microsoft":
+        return node.op_type in CONTRIB_WITHOUT_KERNEL
     return node.domain in ("", "ai.onnx") and node.op_type in WITHOUT_KERNEL
 
 

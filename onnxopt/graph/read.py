@@ -27,6 +27,13 @@ from onnxopt.graph import external_data, limits, text, wire
 INLINE_LIMIT = 1024  # bytes; tensors up to this are kept in memory, so passes may read them freely
 # What onnx's checker and onnx_ir raise for models they cannot read.
 _UNREADABLE = (onnx.checker.ValidationError, RuntimeError, ValueError, TypeError, LookupError, AttributeError)
+# Operators that ONNX Runtime alone has in ONNX's domain; it has one more since before ONNX.
+_ONLY_ORTS = frozenset(
+    {"Affine", "Crop", "DynamicSlice", "GRUUnit", "GivenTensorFill", "ImageScaler", "ParametricSoftplus", "Scale",
+     "ScaledTanh", "SimplifiedLayerNormalization"}
+)  # fmt: skip
+_LAYER_NORMALIZATION_SINCE = 17  # opset
+_ORTS = "onnxruntime"  # a domain that the checker knows nothing of
 _TYPES = "onnxopt.types"  # key in ir.Model.meta: TypeProtos of inputs and outputs that onnx_ir cannot represent
 
 
@@ -144,6 +151,7 @@ def _check_graph(path: Path, proto: onnx.ModelProto) -> None:
         if value.type.HasField("tensor_type"):
             value.type.tensor_type.shape.SetInParent()
     versions = {opset.domain: opset.version for opset in lean.opset_import}
+    _set_apart(lean, versions.get("", versions.get("ai.onnx", 0)))
     for function in lean.functions:
         for opset in function.opset_import:
             opset.version = versions.get(opset.domain, opset.version)
@@ -162,6 +170,20 @@ def _check_graph(path: Path, proto: onnx.ModelProto) -> None:
         raise ModelError(f"{path}: invalid model: {' '.join(complaint.split())}") from error
     except _UNREADABLE as error:
         raise ModelError(f"{path}: invalid model: {first_line(error)}") from error
+
+
+def _set_apart(lean: onnx.ModelProto, opset: int) -> None:
+    """Move operators that ONNX Runtime alone has in ONNX's domain to another one, where the checker lets them be."""
+    own = _ONLY_ORTS | ({"LayerNormalization"} if opset < _LAYER_NORMALIZATION_SINCE else set())
+    nodes = [n for graph in external_data.graphs_of(lean) for n in graph.node]
+    nodes += [n for function in lean.functions for n in function.node]
+    moved = [n for n in nodes if n.op_type in own and n.domain in ("", "ai.onnx")]
+    for node in moved:
+        node.domain = _ORTS
+    if moved:
+        lean.opset_import.append(onnx.helper.make_opsetid(_ORTS, 1))
+        for function in lean.functions:
+            function.opset_import.append(onnx.helper.make_opsetid(_ORTS, 1))
 
 
 def _take_types(proto: onnx.ModelProto) -> dict[str, onnx.TypeProto]:

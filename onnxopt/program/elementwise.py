@@ -34,12 +34,14 @@ class Operand:
     """How one operand differs from the other operands of its operator.
 
     dtypes: the storage dtypes that it may have, None: those of the row. optional: a node may leave it out.
-    scalar: the operator's definition wants a tensor of rank 0.
+    scalar: the operator's definition wants a tensor of rank 0. along_axis: or one of rank 1, with an element for each
+    position on the axis that the attribute `axis` names.
     """
 
     dtypes: frozenset[str] | None = None
     optional: bool = False
     scalar: bool = False
+    along_axis: bool = False
 
 
 _USUAL = Operand()

@@ -10,10 +10,11 @@ ContribOperators.md. They are written over the primitives of program/pointwise.p
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+import onnx_ir as ir
 
 from onnxopt.program.dtypes import ANY, BOOL, DTYPES, FLOATS, INTEGERS, NUMBERS, SIGNED, UNSIGNED, to_ir
 from onnxopt.program.elementwise import Call, Operand, Operator
@@ -159,6 +160,81 @@ def _leaky_relu(x: Expr, slope: Expr | float) -> Expr:
     return (x < 0.0 if x.is_float else x < 0).where(x * slope, x)
 
 
+def _quantize(c: Call) -> Expr:
+    """Round x / scale half to even, add the zero point, saturate. NaN becomes the lowest code, as in ONNX Runtime."""
+    x, scale = (arg.cast("float32") for arg in c.args[:2])
+    zero = c.args[2] if len(c.args) > 2 else None
+    codes = np.iinfo(c.result)
+    low, high = float(codes.min), float(codes.max)
+    y = (x / scale).round()
+    if zero is not None and zero.constant != 0:
+        y = y + zero.cast("float32")
+    return (y > low).where(y.min(high), low).cast(DTYPES[c.result].compute)
+
+
+def _dequantize(c: Call) -> Expr:
+    """(x - zero point) * scale, in float32; the difference of codes of up to 16 bits is exact there."""
+    x, scale = c.args[:2]
+    zero = c.args[2] if len(c.args) > 2 else None
+    if zero is not None and zero.constant != 0:
+        x = x - zero if c.operand == "int32" else x.cast("float32") - zero.cast("float32")
+    return x.cast("float32") * scale.cast("float32")
+
+
+def _of_codes(operands: Sequence[ir.DataType | None], attributes: Attributes) -> ir.DataType | None:
+    """QuantizeLinear: the dtype that the attribute names, or that of the zero point, or uint8."""
+    if attributes.get("output_dtype"):
+        return of_attribute("output_dtype")(operands, attributes)
+    return operands[2] if len(operands) > 2 else to_ir("uint8")
+
+
+def _of_scale(operands: Sequence[ir.DataType | None], attributes: Attributes) -> ir.DataType | None:
+    """DequantizeLinear: the dtype that the attribute names, or that of the scale."""
+    return of_attribute("output_dtype")(operands, attributes) if attributes.get("output_dtype") else operands[1]
+
+
+def _unless_blocked(dtypes: frozenset[str]) -> Callable[[Attributes], frozenset[str]]:
+    """These dtypes, where scales are of the whole tensor or of an axis, and x / scale is computed in float32."""
+    plain = lambda attributes: not attributes.get("block_size") and attributes.get("precision", 0) in (0, 1)  # noqa: E731
+    return lambda attributes: dtypes if plain(attributes) else frozenset()
+
+
+def _codes_of(x: np.ndarray, scale: np.ndarray, zero: np.ndarray, **_: Any) -> np.ndarray:
+    info = np.iinfo(zero.dtype)
+    return np.clip(np.rint(x / scale) + zero, info.min, info.max)
+
+
+def _numbers_of(x: np.ndarray, scale: np.ndarray, zero: np.ndarray, **_: Any) -> np.ndarray:
+    numbers: np.ndarray = (x.astype(np.int64) - zero.astype(np.int64)) * scale
+    return numbers
+
+
+_SCALED = frozenset({"float32", "float16", "bfloat16"})
+_CODES = frozenset({"int8", "uint8", "int16", "uint16"})
+
+
+def _quantization(domain: str, since: int) -> tuple[Operator, Operator]:
+    """QuantizeLinear and DequantizeLinear of ONNX, and of com.microsoft, which had 16 bits first.
+
+    exact: x is rounded to its storage dtype, as the unfused operator would see it.
+    """
+    scale = Operand(_SCALED, scalar=True, along_axis=True)
+    zero_points = Operand(_CODES, optional=True, scalar=True, along_axis=True)
+    sums = _CODES | {"int32"}
+    return (
+        Operator(
+            "QuantizeLinear", since, (2, 3), _SCALED, _quantize, domain=domain, result=_of_codes,
+            operands={1: scale, 2: zero_points}, dtypes_with=_unless_blocked(_SCALED), exact=True, samples=(0.1, 4.0),
+            reference=_codes_of,
+        ),
+        Operator(
+            "DequantizeLinear", since, (2, 3), sums, _dequantize, domain=domain, result=_of_scale,
+            operands={1: scale, 2: Operand(optional=True, scalar=True, along_axis=True)},
+            dtypes_with=_unless_blocked(sums), samples=(0.1, 4.0), reference=_numbers_of,
+        ),
+    )  # fmt: skip
+
+
 _CAST_TARGETS = tuple({"to": int(to_ir(name))} for name in DTYPES)
 _BOUND = Operand(optional=True, scalar=True)
 _ALPHA_BETA: tuple[Attributes, ...] = ({}, {"alpha": 0.3, "beta": 0.4})
@@ -197,6 +273,9 @@ _ROWS = (
     Operator("Clip", 11, (1, 3), NUMBERS, _clip, operands={1: _BOUND, 2: _BOUND}),
     Operator("Cast", 6, (1, 1), ANY, _cast, result=of_attribute("to"), samples=(0.0, 100.0), attributes=_CAST_TARGETS),
     _unary("Identity", 1, ANY, lambda x: x),
+    # quantization
+    *_quantization("", 10),
+    *_quantization(CONTRIB, 1),
     # exponentials and trigonometry
     _unary("Exp", 6, FLOATS, lambda x: x.exp()),
     _unary("Log", 6, FLOATS, lambda x: x.log(), samples=(0.01, 8.0)),

@@ -58,6 +58,11 @@ class Session(Protocol):
     def end_profiling(self) -> str: ...
 
 
+# The entry of a session's configuration with which ONNX Runtime fuses nothing with Q and DQ.
+WITHOUT_INTEGER_KERNELS = ("session.disable_quant_qdq", "1")
+_FLOAT8_CODES = "Type Error: Type 'tensor(float8"  # in its message about such a kernel of its own
+
+
 class RunError(Exception):
     """ONNX Runtime could not create a session or run it; the message is its own, in one line. Not raised to users."""
 
@@ -89,7 +94,8 @@ def open_session(
     library: the custom-op library, None for none. optimize: ONNX Runtime's default optimizations, or none. data_folder:
     of the external data, default beside the model. provider_options: for CUDA, by default TF32 off and convolutions
     chosen by heuristic. profile: prefix of the file that ONNX Runtime writes its profile to, None for none. RunError
-    where ONNX Runtime refuses.
+    where ONNX Runtime refuses. Where its optimizer makes integer kernels of float8 codes, and then refuses them, the
+    session is without such kernels.
     """
     import onnxruntime as ort
 
@@ -111,7 +117,13 @@ def open_session(
         if data_folder is not None:  # ORT takes the folder only together with a model in memory
             options.add_session_config_entry("session.model_external_initializers_file_folder_path", str(data_folder))
             source = model.read_bytes()
-        session = ort.InferenceSession(source, options, providers=providers, enable_fallback=0)
+        try:
+            session = ort.InferenceSession(source, options, providers=providers, enable_fallback=0)
+        except Exception as error:  # as below
+            if _FLOAT8_CODES not in str(error):
+                raise
+            options.add_session_config_entry(*WITHOUT_INTEGER_KERNELS)
+            session = ort.InferenceSession(source, options, providers=providers, enable_fallback=0)
     except Exception as error:  # ORT raises a dozen unrelated classes; all mean that it will not run this model
         raise RunError(one_line(error)) from error
     if provider not in session.get_providers():

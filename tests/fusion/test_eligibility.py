@@ -62,15 +62,49 @@ def test_fit(inputs: str, body: str, constants: str) -> None:
         ("int32[N, 4] x", "y = Sqrt(x)", "y", "The operator table has no Sqrt of int32 (`x`)"),
         (F, "y = Add(c, c)", "y", "All inputs of Add are constants"),
         (F, "y = Add(c, d)", "y", "All inputs of Add are constants"),
-        ("uint8[N, 4] x", "w = DequantizeLinear(x, c, q)  y = Relu(w)", "y", "the result of a DequantizeLinear"),
-        (F, "r = Relu(x)  y = QuantizeLinear(r, c, q)", "r", "A QuantizeLinear reads `r`"),
-        ("uint8[4, 4] x", "p = MatMulInteger(x, x)  y = Cast <to = 1> (p)", "y", "result of an integer MatMul"),
-        ("uint8[4, 4] x", "p = MatMulInteger(x, x)  f = Cast <to = 1> (p)  y = Mul(f, d)", "y", "an integer MatMul"),
+        (F, "y = QuantizeLinear<axis = 0>(x, d, z8)", "y", "`d` has a value for each position of axis 0"),
+        (F, "y = QuantizeLinear(x, e, z8)", "y", "`e` has a value for each position of axis 1"),
+        (F, "y = QuantizeLinear<output_dtype = 2, block_size = 2>(x, e)", "y", "with these attributes"),
+        (F, "y = QuantizeLinear(x, c, h)", "y", "`h` has dtype float8e4m3fn, which kernels cannot store"),
+        ("int4[N, 4] x", "y = DequantizeLinear(x, c)", "y", "`x` has dtype int4, which kernels cannot store"),
+        ("uint8[N, 4] x", "y = DequantizeLinear(q, c, q)", "y", "All inputs of DequantizeLinear are constants"),
     ],
 )
 def test_unfit(inputs: str, body: str, name: str, reason: str) -> None:
-    constants = "float c = {1}, float[2] d = {1, 2}, uint8 q = {0}, int64 i = {1}, int64[1] z = {0}"
+    constants = (
+        "float c = {1}, float[2] d = {1, 2}, float[1, 4] e = {1, 2, 3, 4}, uint8 q = {0}, uint8[2] z8 = {0, 0}, "
+        "float8e4m3fn h = {0}, int64 i = {1}, int64[1] z = {0}"
+    )
     assert reason in (_why_not(inputs, body, name, constants=constants) or "")
+
+
+_DQ = "a = DequantizeLinear(u, c, q)  b = DequantizeLinear(u, c, q)  "
+_INTEGER = [  # body, nodes that the CPU provider runs or replaces by integer kernels, nodes that it leaves
+    (_DQ + "s = Add(a, b)  y = QuantizeLinear(s, c, q)", "a b s y", ""),
+    (_DQ + "s = Add(a, b)  y = Relu(s)", "a b", "s y"),
+    (_DQ + "s = Concat<axis = 0>(a, b)  y = QuantizeLinear(s, c, q)", "a b s y", ""),
+    ("a = DequantizeLinear(u, c, q)  s = Sigmoid(a)  y = QuantizeLinear(s, c, q)", "a s y", ""),
+    ("a = DequantizeLinear(u, c, q)  s = Tanh(a)  y = QuantizeLinear(s, c, q)", "a y", "s"),
+    ("a = DequantizeLinear(u, c, q)  s = Transpose(a)  y = QuantizeLinear(s, c, q)", "a s y", ""),
+    ("a = DequantizeLinear(u, c, q)  s = Transpose(a)  y = Relu(s)", "a", "s y"),
+    ("a = DequantizeLinear(u, c, q)  s = Sigmoid(a)  r = QuantizeLinear(s, c, q)  y = Relu(s)", "a r", "s y"),
+    ("p = MatMulInteger(u, u)  f = Cast<to = 1>(p)  m = Mul(f, c)  y = Relu(m)", "f m", "y"),
+    ("t = Mul(c, v)  p = MatMulInteger(u, u)  f = Cast<to = 1>(p)  m = Mul(f, t)  b = Add(m, c)  y = Relu(b)",
+     "t f m b", "y"),
+    ("a = DequantizeLinear(u, c, q)  n = IsNaN(a)  s = Where(n, c, a)  y = QuantizeLinear(s, c, q)", "a s y", "n"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("body", "taken", "left"), _INTEGER)
+def test_the_cpu_provider_keeps_what_it_quantizes_where_nothing_runs_on_a_gpu(body: str, taken: str, left: str) -> None:
+    model = graph("uint8[4, 4] u, float v", "float[4, 4] y", body, constants="float c = {0.5}, uint8 q = {3}")
+    shapes = shape_inference.infer(model)
+    for name in (*taken.split(), *left.split()):
+        one = node(model, name)
+        assert eligibility.why_not(one, model.opset_imports, shapes, set()) is None
+        reason = eligibility.why_not(one, model.opset_imports, shapes, set(), cuda=False)
+        assert (reason is not None) == (name in taken.split()), (name, reason)
+        assert reason is None or "ONNX Runtime's CPU provider" in reason
 
 
 def test_opset_too_old() -> None:

@@ -214,3 +214,46 @@ def test_an_unknown_rank_is_refused_and_said(tmp_path: Path) -> None:
     )
     assert not (tmp_path / "providers" / "h200.tensorrt.json").exists()
     assert (tmp_path / "providers" / "h200.json").exists()
+
+
+QUANTIZED = """
+quantized (float[n, 4] x) => (float[n, 4] y) <float s = {{0.1}}, uint8 z = {{3}}, {weight}> {{
+  q = QuantizeLinear(x, s, z)  a = DequantizeLinear(q, s, z)  b = DequantizeLinear{attributes}(w, {scale})
+  y = MatMul(a, b)
+}}
+"""
+_BYTES = "int8[4, 4] w = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16}"
+
+
+@pytest.mark.parametrize(
+    ("weight", "scale", "attributes", "folds"),
+    [
+        (_BYTES, "s", "", True),
+        (f"{_BYTES}, float[2, 4] t = {{1, 2, 3, 4, 5, 6, 7, 8}}", "t", "<axis = 0, block_size = 2>", False),
+        (_BYTES.replace("int8", "int4"), "s", "", False),
+    ],
+)
+def test_constants_are_dequantized_at_load_unless_they_are_packed(
+    tmp_path: Path, weight: str, scale: str, attributes: str, folds: bool
+) -> None:
+    text = QUANTIZED.format(weight=weight, scale=scale, attributes=attributes)
+    of = model(f'<ir_version: 10, opset_import: ["" : 21]>\n{text}')
+    configurations = written(tmp_path, of, archs=("sm_90",))
+    key = "session.disable_quant_qdq"
+    for name, data in configurations.items():
+        is_cuda = data["provider"] == "CUDAExecutionProvider"
+        assert (data["session_config"].get(key) == "1") == (folds and is_cuda), name
+        assert (key in data["why"]) == (folds and is_cuda)
+
+
+def test_the_option_leaves_no_dequantize_linear_of_a_constant(tmp_path: Path) -> None:
+    of = model(
+        f'<ir_version: 10, opset_import: ["" : 21]>\n{QUANTIZED.format(weight=_BYTES, scale="s", attributes="")}'
+    )
+    options = ort.SessionOptions()
+    options.optimized_model_filepath = str(tmp_path / "saved.onnx")
+    options.add_session_config_entry("session.disable_quant_qdq", "1")
+    ort.InferenceSession(ir.to_proto(of).SerializeToString(), options, providers=["CPUExecutionProvider"])
+    saved = ir.load(tmp_path / "saved.onnx")
+    assert [node.op_type for node in saved.graph].count("DequantizeLinear") == 1
+    assert "MatMul" in [node.op_type for node in saved.graph]

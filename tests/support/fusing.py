@@ -35,4 +35,5 @@ def cpu_kernels_forced() -> Iterator[None]:
     with contextlib.ExitStack() as stack:
         for kind in KINDS:
             stack.enter_context(mock.patch.object(type(kind), "pays_on_cpu", return_value=True))
+        stack.enter_context(mock.patch.object(entry_points, "is_quantized", return_value=False))
         yield

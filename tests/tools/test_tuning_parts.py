@@ -89,7 +89,7 @@ def test_only_what_matters_for_the_model_is_tried() -> None:
 @pytest.mark.parametrize("provider", [sessions.CPU, sessions.CUDA])
 def test_every_knob_changes_what_it_says_and_nothing_else(provider: str) -> None:
     of = facts.of(model(CHAIN))
-    base = (rules.cpu() if provider == sessions.CPU else rules.cuda(of)) | {kernels.SECTION: dict(kernels.RULES)}
+    base = (rules.cpu(of) if provider == sessions.CPU else rules.cuda(of)) | {kernels.SECTION: dict(kernels.RULES)}
     for knob in knobs.knobs(of, provider, library=True):
         assert knob.current(base) in knob.values
         for value in knob.values:
@@ -104,7 +104,7 @@ def test_every_knob_changes_what_it_says_and_nothing_else(provider: str) -> None
 
 def test_optimizers_are_left_out_as_one_list() -> None:
     first, second = knobs.Optimizer("A"), knobs.Optimizer("B")
-    both = second.apply(first.apply(rules.cpu(), "off"), "off")
+    both = second.apply(first.apply(rules.cpu(facts.of(model(CHAIN))), "off"), "off")
     assert both["session_config"][knobs.DISABLED] == "A;B"
     assert first.apply(both, "on")["session_config"][knobs.DISABLED] == "B"
     assert knobs.DISABLED not in second.apply(first.apply(both, "on"), "on")["session_config"]

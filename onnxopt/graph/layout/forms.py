@@ -75,6 +75,8 @@ def form(node: ir.Node, opset: int) -> Form | None:
         row = row_operators.find("", node.op_type, opset)
         if row is not None and row.operands == 1 and not row.channels:
             return _along_axes(node, row.axes, row.axis) if row.axes in ("axis", "axes") else None
+    if node.op_type in _QUANTIZED:
+        return None  # beside convolutions that stay, and with an axis of its own
     if operators.find(node.domain, node.op_type, opset if node.domain == "" else 1) is not None:
         return _elementwise(node)
     return None

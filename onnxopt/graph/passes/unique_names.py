@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 import onnx_ir as ir
+
+# Names that ONNX Runtime gives to the initializers that its optimizer adds, compared with names of nodes only. A model
+# that its optimizer wrote has them; when the same rule adds them again, no session can be created.
+_TAKEN_BY_ORT = re.compile(
+    r"(gemm_input_shape|gemm_output_shape|SqueezeAxesInitializer|ConstAsInitializer|squeeze_axes|fused_Split)(_token_\d+)?"
+)
 
 
 class UniqueNamesPass(ir.passes.InPlacePass):
@@ -12,7 +19,8 @@ class UniqueNamesPass(ir.passes.InPlacePass):
 
     The interface of the main graph keeps its names, then main graph values in order, then those of subgraphs. Names
     are unique over the whole model, so a node or a value can be referred to by name alone, and nothing in a subgraph
-    shadows a value of the graphs around it. The result depends on the model only.
+    shadows a value of the graphs around it. The result depends on the model only. No value inside the graph keeps a
+    name that ONNX Runtime's optimizer gives to an initializer of its own.
     """
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
@@ -20,7 +28,7 @@ class UniqueNamesPass(ir.passes.InPlacePass):
 
 
 def _name_values(graph: ir.Graph) -> int:
-    names = _Names({value.name for value in _values(graph)})
+    names = _Names({value.name for value in _values(graph)}, barred=_TAKEN_BY_ORT)
     fixed = set()
     for value in (*graph.inputs, *graph.outputs):
         if value.name:
@@ -78,10 +86,14 @@ def _name_nodes(graph: ir.Graph) -> int:
 
 
 class _Names:
-    """Names used so far. present: names in the model, which no new name may equal, since their owners may keep them."""
+    """Names used so far.
 
-    def __init__(self, present: set[str | None]) -> None:
-        self._present = present
+    present: names in the model, which no new name may equal, since their owners may keep them. barred: names that none
+    may have.
+    """
+
+    def __init__(self, present: set[str | None], barred: re.Pattern[str] | None = None) -> None:
+        self._present, self._barred = present, barred
         self._used: set[str] = set()
         self._next: dict[str, int] = {}
 
@@ -91,9 +103,12 @@ class _Names:
     def unique(self, name: str, *, made_up: bool) -> str:
         """`name`, or `name` with the first free number, as used from now on. made_up: no owner has the name yet."""
         candidate = name
-        while candidate in self._used or (made_up and candidate in self._present):
+        while candidate in self._used or (made_up and candidate in self._present) or self._is_barred(candidate):
             made_up = True
             self._next[name] = self._next.get(name, 0) + 1
             candidate = f"{name}_{self._next[name]}"
         self._used.add(candidate)
         return candidate
+
+    def _is_barred(self, name: str) -> bool:
+        return self._barred is not None and self._barred.fullmatch(name) is not None

@@ -17,6 +17,7 @@ from onnxopt.graph.layout import assign, turn_tokens
 from onnxopt.graph.passes.common_subexpressions import MergeEqualNodesPass
 from onnxopt.graph.passes.interface import Interface
 from onnxopt.graph.passes.metadata import remove_onnxscript_metadata
+from onnxopt.graph.passes.moved_codes import MoveCodesPass
 from onnxopt.graph.passes.rooted import Rooted
 from onnxopt.graph.passes.shared_initializers import ShareInitializersPass
 from onnxopt.graph.passes.unique_names import UniqueNamesPass
@@ -156,6 +157,9 @@ def _map(rewriting: _Rewriting) -> None:
 def _cancel(model: ir.Model) -> None:
     for _ in range(_CANCELLING_PASSES):
         _infer(model)
+        if MoveCodesPass()(model).modified:  # a Transpose passes Q and DQ on its way to another
+            common.RemoveUnusedNodesPass()(model)
+            _infer(model)
         if not _apply_all(model, layout.CANCELLING):
             return
 

@@ -15,6 +15,7 @@ from onnxopt.program import operators
 _PRODUCTS = frozenset({"MatMul", "Gemm", "Einsum"})
 # Operators between a Softmax and a product that are followed, beside elementwise ones.
 _FOLLOWED = frozenset({"Identity", "Dropout", "Reshape", "Transpose", "Unsqueeze", "Squeeze", "Trilu"})
+_CODING = frozenset({"QuantizeLinear", "DequantizeLinear"})
 _FAR = 8  # operators between a Softmax and the product on either side
 _BEFORE = frozenset({"Mul", "Div", "Add", "Where", "Cast"})  # the rule's operators between scores and Softmax
 _AFTER = frozenset({"Cast", "IsNaN", "Where"})  # and between the Softmax and the product with v
@@ -65,6 +66,8 @@ def _structure(softmax: ir.Node) -> str:
         (_path(softmax, forward=True), _AFTER, "between Softmax and the product with v"),
     ):
         for node in path[:-1]:
+            if node.op_type in _CODING:
+                return f"{node.op_type} `{node.name}` rounds to codes {place}, which no operator for attention does"
             if node.op_type not in known:
                 return f"{node.op_type} `{node.name}` stands {place}"
     before = _path(softmax, forward=False)

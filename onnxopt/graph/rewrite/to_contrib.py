@@ -132,6 +132,8 @@ class RotaryOperator(RewriteRuleClassBase):
     def check(self, context: MatchContext, x, cos, sin, y):
         if x.dtype in SIXTEEN_BIT:
             return MatchResult().fail("a fused kernel runs 16-bit rotary embedding with the operators around it")
+        if not isinstance(x.shape[1], int):
+            return MatchResult().fail("the number of heads is not known")
         if not all(t.shape[0] == 1 and same(t.shape[2], x.shape[2]) for t in (cos, sin)):
             return MatchResult().fail("positions differ from sequence to sequence")
         return MatchResult()

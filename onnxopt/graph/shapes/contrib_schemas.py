@@ -32,6 +32,7 @@ _ATTRIBUTES = {
     "GroupQueryAttention": {
         "num_heads": "i", "kv_num_heads": "i", "scale": "f", "do_rotary": "i", "rotary_interleaved": "i",
         "local_window_size": "i", "softcap": "f", "smooth_softmax": "i", "kv_cache_bit_width": "i", "qk_output": "i",
+        "causal": "i", "k_quant_type": "s", "v_quant_type": "s", "qk_norm_epsilon": "f", "sliding_window_cache": "i",
     },
     "RotaryEmbedding": {
         "num_heads": "i", "interleaved": "i", "rotary_embedding_dim": "i", "is_packed_batching": "i", "scale": "f",
@@ -40,7 +41,8 @@ _ATTRIBUTES = {
     "SkipSimplifiedLayerNormalization": {"epsilon": "f"},
 }  # fmt: skip
 DOMAINS = (DOMAIN, CONTRIB)
-_TYPES = [f"tensor({name})" for name in ("float", "float16", "bfloat16", "double", "int32", "int64", "bool")]
+_NAMES = ("float", "float16", "bfloat16", "double", "int32", "int64", "bool", "int8", "uint8", "float8e4m3fn")
+_TYPES = [f"tensor({name})" for name in _NAMES]
 
 
 @contextlib.contextmanager
@@ -55,7 +57,7 @@ def known_to_onnx() -> Iterator[None]:
         _schema(DOMAIN, "Rotary", _infer_first, 3, 1),
         _schema(CONTRIB, "Attention", _infer_attention, 7, 2),
         _schema(CONTRIB, "MultiHeadAttention", _infer_multi_head, 8, 3),
-        _schema(CONTRIB, "GroupQueryAttention", _infer_group_query, 11, 3),
+        _schema(CONTRIB, "GroupQueryAttention", _infer_group_query, 16, 4),
         _schema(CONTRIB, "RotaryEmbedding", _infer_first, 4, 1),
         _schema(CONTRIB, "SkipLayerNormalization", _infer_skip_norm, 5, 4),
         _schema(CONTRIB, "SkipSimplifiedLayerNormalization", _infer_skip_norm, 4, 4),
@@ -76,7 +78,7 @@ def _schema(
     parameter = onnx.defs.OpSchema.FormalParameter
     optional = onnx.defs.OpSchema.FormalParameterOption.Optional
     kinds = {"i": onnx.defs.OpSchema.AttrType.INT, "f": onnx.defs.OpSchema.AttrType.FLOAT}
-    kinds["is"] = onnx.defs.OpSchema.AttrType.INTS
+    kinds |= {"is": onnx.defs.OpSchema.AttrType.INTS, "s": onnx.defs.OpSchema.AttrType.STRING}
     letters = [f"T{k}" for k in range(inputs)]
     schema = onnx.defs.OpSchema(
         name, domain, 1,
@@ -98,8 +100,11 @@ def _dims(context: InferenceContext, index: int) -> list[onnx.TensorShapeProto.D
     return list(input_type.tensor_type.shape.dim)
 
 
-def _set(context: InferenceContext, output: int, dims: list[onnx.TensorShapeProto.Dimension] | None) -> None:
-    source = context.get_input_type(0)
+def _set(
+    context: InferenceContext, output: int, dims: list[onnx.TensorShapeProto.Dimension] | None, like: int = 0
+) -> None:
+    """Note the dims of an output. Its dtype is that of the input `like`."""
+    source = context.get_input_type(like)
     if output >= context.get_num_outputs() or source is None:
         return
     output_type = onnx.TypeProto()
@@ -166,5 +171,6 @@ def _infer_group_query(context: InferenceContext) -> None:
     if q is not None and k is None:
         dims = [*q[:2], _number(q[2].dim_value // (heads + 2 * groups) * heads)]
     _set(context, 0, dims)
-    for output in (1, 2):
-        _set(context, output, None)
+    for output, cache in ((1, 3), (2, 4)):  # quantized where the past is
+        held = cache < context.get_num_inputs() and context.get_input_type(cache) is not None
+        _set(context, output, None, cache if held else 0)

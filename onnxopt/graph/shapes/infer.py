@@ -159,10 +159,13 @@ class Knowledge:
                 dims = rule(node, self)
             except (IndexError, ValueError, TypeError, KeyError, ZeroDivisionError):
                 dims = None  # invalid operands, which a runtime reports
-        if dims is None or (dtype := self._dtype_by_rule(node)) is None:
-            self._by_schema(node, dims)
+        dtype = self._dtype_by_rule(node)
+        if dims is None or dtype is None:
+            self._by_schema(node, dims, dtype)
         else:
             self._note(node.outputs[0], dims, node.outputs[0].type or ir.TensorType(dtype))
+            for value in node.outputs[1:]:
+                self._note(value, None, value.type)
         self._hold(node)
 
     def _dtype_by_rule(self, node: ir.Node) -> ir.DataType | None:
@@ -172,13 +175,15 @@ class Knowledge:
         operands = [None if v is None else self.dtype(v) for v in node.inputs]
         return rule(operands, {name: attribute.value for name, attribute in node.attributes.items()})
 
-    def _by_schema(self, node: ir.Node, dims: Dims | None) -> None:
+    def _by_schema(self, node: ir.Node, dims: Dims | None, dtype: ir.DataType | None = None) -> None:
+        """Note what onnx knows of the outputs. dims, dtype: of the first one, as far as rules know them."""
         types = [None if v is None else self._type_proto(v) for v in node.inputs]
         held = [None if v is None else self._tensor(v) for v in node.inputs]
         outputs = self._schemas.outputs(node, types, held)
         for k, (value, inferred) in enumerate(zip(node.outputs, outputs, strict=True)):
             if inferred is None:
-                self._note(value, dims if k == 0 else None, value.type)
+                by_rule = ir.TensorType(dtype) if k == 0 and dtype is not None else None
+                self._note(value, dims if k == 0 else None, value.type or by_rule)
                 continue
             kind, shared = inferred
             by_schema = self._from_proto(kind, shared, k)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
+from onnxopt.graph.shapes import contrib_rules
 from onnxopt.program.operators import OPERATORS
 from onnxopt.program.result_dtypes import ResultDtype, of_operand, of_tensor, same
 from onnxopt.program.row_operators import ROW_OPERATORS
@@ -35,10 +36,10 @@ OTHERS: dict[tuple[str, str], ResultDtype] = {
     ("", "Unsqueeze"): same,
     (_CONTRIB, "BiasGelu"): same,
     (_CONTRIB, "FastGelu"): same,
-    (_CONTRIB, "FusedMatMul"): same,
     (_CONTRIB, "Gelu"): same,
     (_CONTRIB, "MultiHeadAttention"): same,
     (_CONTRIB, "RotaryEmbedding"): same,
+    **{key: dtype for key, (_, dtype) in contrib_rules.RULES.items()},
 }
 
 

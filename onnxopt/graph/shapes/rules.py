@@ -13,6 +13,7 @@ import numpy as np
 import onnx_ir as ir
 import sympy
 
+from onnxopt.graph.shapes import contrib_rules
 from onnxopt.graph.shapes.contents import Contents
 from onnxopt.graph.shapes.dims import (
     Dim,
@@ -41,6 +42,8 @@ class Known(Protocol):
 
     def contents(self, value: ir.Value | None) -> Contents | None: ...
 
+    def dtype(self, value: ir.Value) -> ir.DataType | None: ...
+
 
 Rule = Callable[[ir.Node, Known], Dims | None]
 
@@ -48,10 +51,13 @@ Rule = Callable[[ir.Node, Known], Dims | None]
 def rule_of(node: ir.Node) -> Rule | None:
     """The rule for a node's operator, None where onnx's own rule is as good."""
     domain = "" if node.domain == "ai.onnx" else node.domain
+    if (domain, node.op_type) in contrib_rules.RULES:
+        return contrib_rules.RULES[domain, node.op_type][0]
     if len(node.outputs) != 1:
         return None
-    if (domain, node.op_type) in operators.OPERATORS:
-        return _elementwise
+    row = operators.OPERATORS.get((domain, node.op_type))
+    if row is not None:
+        return _same if any(operand.along_axis for operand in row.operands.values()) else _elementwise
     return {"": _RULES, "com.microsoft": _MICROSOFT}.get(domain, {}).get(node.op_type)
 
 
@@ -275,12 +281,7 @@ _RULES: dict[str, Rule] = {
     **dict.fromkeys(("InstanceNormalization", "GroupNormalization", "RMSNormalization", "Dropout"), _same),
 }
 _MICROSOFT: dict[str, Rule] = {
-    "FusedMatMul": lambda node, known: None if _transposed(node) else _matmul(node, known),
     "MultiHeadAttention": _attention,
     **dict.fromkeys(("Gelu", "FastGelu", "BiasGelu", "RotaryEmbedding", "SkipLayerNormalization"), _same),
     "SkipSimplifiedLayerNormalization": _same,
 }
-
-
-def _transposed(node: ir.Node) -> bool:
-    return any(node.attributes.get_int(name, 0) for name in ("transA", "transB", "transBatchA", "transBatchB"))

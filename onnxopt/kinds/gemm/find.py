@@ -84,6 +84,8 @@ def _start(node: ir.Node, shapes: Shapes) -> GrowingGemm | str:
 def _grow(node: ir.Node, context: Context) -> tuple[GrowingGemm | None, list[Refusal]]:
     """The GEMM of a node with all nodes that it can absorb, and the refusals of further nodes."""
     gemm = _start(node, context.shapes)
+    if not isinstance(gemm, str) and not context.cuda and (reason := eligibility.left_to_provider(node)) is not None:
+        gemm = reason
     if isinstance(gemm, str):
         if node.op_type == "Conv":
             return None, []  # the kinds of convolutions say why a Conv stays

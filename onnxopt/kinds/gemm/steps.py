@@ -87,8 +87,6 @@ def start(node: ir.Node, shapes: Shapes) -> GrowingGemm | str:
         return f"A {node.op_type} of {' and '.join(sorted(dtypes))} runs as ONNX Runtime's own kernel"
     if len(shapes.dims(a) or ()) < 2 or len(shapes.dims(b) or ()) < 2:
         return f"An input of {node.op_type} has fewer than two dims or an unknown rank"
-    if any(_is_dequantized(v) for v in (a, b)):
-        return f"An input of {node.op_type} comes from DequantizeLinear; ONNX Runtime's integer kernels fuse the two"
     gemm = GrowingGemm([node], a, b, output)
     if node.op_type == "MatMul":
         return gemm
@@ -264,11 +262,6 @@ EPILOGUE: dict[str, Callable[[GrowingGemm, ir.Node, Shapes], str | None]] = {
 def _other_operand(gemm: GrowingGemm, node: ir.Node) -> ir.Value | None:
     others = [v for v in node.inputs if v is not gemm.output]
     return others[0] if len(others) == 1 else None
-
-
-def _is_dequantized(value: ir.Value) -> bool:
-    producer = value.producer()
-    return producer is not None and producer.op_type == "DequantizeLinear"
 
 
 def _dtype(value: ir.Value, shapes: Shapes) -> str:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import onnx_ir as ir
 
-from onnxopt.fusion import boundary, cost, eligibility, index_ops
+from onnxopt.fusion import boundary, cost, eligibility, index_ops, integer_kernels
 from onnxopt.fusion.context import Context
 from onnxopt.fusion.depths import depths
 from onnxopt.fusion.region import Kind, Region
@@ -364,8 +364,12 @@ class _Growth:
         return marked and len(known) == 2 and any(d[0] != 1 and d[1] == d[2] == 1 for d in known)
 
     def refusals(self) -> list[Refusal]:
-        """One refusal for every edge between nodes of different regions, where one of the nodes is elementwise."""
+        """One refusal for every edge between nodes of different regions, where one of the nodes is elementwise.
+
+        A node that is refused beside a Q or DQ that no kernel should run is named once.
+        """
         refusals = []
+        named: set[str] = set()
         for node in self._order:
             if not self._is_open(node):
                 continue
@@ -375,8 +379,11 @@ class _Growth:
                 if index_ops.is_index(node) and index_ops.is_index(producer):
                     continue
                 refusal = self._refusal(producer, node)
-                if refusal is not None:
-                    refusals.append(refusal)
+                if refusal is None or refusal.node in named:
+                    continue
+                refusals.append(refusal)
+                if any(integer_kernels.is_left_out(n, self._context.cuda) for n in (node, producer)):
+                    named.add(refusal.node)
         return refusals
 
     def _is_open(self, node: ir.Node) -> bool:
@@ -392,7 +399,7 @@ class _Growth:
 
     def _refusal(self, producer: ir.Node, node: ir.Node) -> Refusal | None:
         for unfit, other in ((node, producer), (producer, node)):
-            if unfit in self._unfit:
+            if unfit in self._unfit and not integer_kernels.is_left_out(unfit, self._context.cuda):
                 return Refusal(unfit.name or "", unfit.op_type, other.name or "", self._unfit[unfit])
         if producer not in self._groups or node not in self._groups:
             return None  # a view, which ONNX Runtime runs without a kernel

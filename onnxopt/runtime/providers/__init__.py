@@ -38,7 +38,7 @@ def write(
     archs: what the artifact has code for. shapes: sizes the model is mostly run at.
     """
     facts = model_facts.of(model)
-    configurations = {"cpu": rules.cpu(), GENERIC: rules.cuda(facts)}
+    configurations = {"cpu": rules.cpu(facts), GENERIC: rules.cuda(facts)}
     known = [gpu for gpu in gpus.catalogue().values() if gpu.arch in archs]
     refused = tensorrt.refusal(facts)
     for gpu in known:

@@ -14,6 +14,8 @@ from onnxopt.graph.signature import Tensor
 _PRODUCTS = frozenset({"Conv", "ConvTranspose", "Einsum", "GRU", "Gemm", "LSTM", "MatMul", "RNN"})
 _MATRIX_PRODUCTS = frozenset({"Gemm", "MatMul"})
 _CONVOLUTIONS = frozenset({"Conv", "ConvTranspose"})
+_CODING = frozenset({"QuantizeLinear", "DequantizeLinear"})
+_LEAST_BITS = 8  # of constants that may become floats in memory
 _ATTENTION = frozenset({"Attention", "GroupQueryAttention", "MultiHeadAttention"})
 
 
@@ -24,6 +26,8 @@ class Facts:
     dynamic: some input's shape is not fixed. convolutions_1d: some convolution runs over one spatial dim.
     convolutions_2d: some convolution runs over height and width. biased_transposed: some ConvTranspose has a bias.
     float32_products: some product or convolution takes float32. blocking: see graph/cuda_graph_obstacles.py.
+    dequantized_constants: constants of 8 bits and more are dequantized, and none of 4 bits or in blocks, which would
+    take several times the memory as floats.
     """
 
     inputs: tuple[Tensor, ...]
@@ -34,6 +38,8 @@ class Facts:
     convolutions_2d: bool
     biased_transposed: bool
     blocking: tuple[tuple[str, str], ...]
+    dequantized_constants: bool = False
+    float8_codes: bool = False
 
     @property
     def dynamic(self) -> bool:
@@ -67,7 +73,30 @@ def of(model: ir.Model) -> Facts:
         convolutions_2d=any(n.op_type in _CONVOLUTIONS and _spatial_dims(n) == 2 for n in nodes),
         biased_transposed=any(n.op_type == "ConvTranspose" and n.inputs[2:] not in ((), (None,)) for n in nodes),
         blocking=tuple(blocking_nodes(model)),
+        dequantized_constants=_dequantizes_constants(nodes),
+        float8_codes=any(n.op_type in _CODING and _has_float8(n) for n in nodes),
     )
+
+
+def _dequantizes_constants(nodes: list[ir.Node]) -> bool:
+    """Whether ONNX Runtime should dequantize the model's constants at load."""
+    constants = [n for n in nodes if n.op_type == "DequantizeLinear" and _is_constant(n.inputs[0])]
+    packed = any(n.attributes.get_int("block_size", 0) or _bits(n.inputs[0]) < _LEAST_BITS for n in constants)
+    return bool(constants) and not packed
+
+
+def _has_float8(node: ir.Node) -> bool:
+    values = [v for v in (*node.inputs, *node.outputs) if v is not None]
+    dtypes = [v.dtype if v.const_value is None else v.const_value.dtype for v in values]
+    return any(d is not None and d.name.startswith("FLOAT8") for d in dtypes)
+
+
+def _is_constant(value: ir.Value | None) -> bool:
+    return value is not None and value.const_value is not None and not value.is_graph_input()
+
+
+def _bits(value: ir.Value | None) -> int:
+    return 0 if value is None or value.const_value is None else value.const_value.dtype.bitwidth
 
 
 def _nodes(model: ir.Model) -> Iterator[ir.Node]:

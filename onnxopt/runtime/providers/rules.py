@@ -9,9 +9,10 @@ from typing import Any
 
 from onnxopt.runtime.gpus import Gpu
 from onnxopt.runtime.providers.facts import Facts
-from onnxopt.runtime.sessions import CPU, CUDA
+from onnxopt.runtime.sessions import CPU, CUDA, WITHOUT_INTEGER_KERNELS
 
 _LEVEL = {"graph_optimization_level": "ORT's own fusions run around ours; fused functions are opaque to them"}
+_WITHOUT_INTEGER_KERNELS, _ = WITHOUT_INTEGER_KERNELS
 _BINDING = (
     "Bind every input and output to buffers on the device that stay where they are, set these provider options, and "
     "run with the binding. Give each set of shapes and buffers a run option gpu_graph_id of its own (0, 1, ...); -1 "
@@ -20,16 +21,21 @@ _BINDING = (
 )
 
 
-def cpu() -> dict[str, Any]:
+def cpu(facts: Facts) -> dict[str, Any]:
     """The CPU EP. Its defaults are right for a model that has the machine to itself."""
+    config, why = {}, {}
+    if facts.float8_codes:
+        config[_WITHOUT_INTEGER_KERNELS] = "1"
+        why[_WITHOUT_INTEGER_KERNELS] = "1.31 makes integer kernels of products of float8 codes, and then refuses them"
     return {
         "provider": CPU,
         "provider_options": {},
         "session_options": {"graph_optimization_level": "all", "intra_op_num_threads": 0},
-        "session_config": {},
+        "session_config": config,
         "why": {
             **_LEVEL,
             "intra_op_num_threads": "0 is one thread a physical core; set it where several sessions share the machine",
+            **why,
         },
     }
 
@@ -42,6 +48,11 @@ def cuda(facts: Facts, gpu: Gpu | None = None) -> dict[str, Any]:
     if not facts.blocking:
         config["session.intra_op.allow_spinning"] = "0"
         why["session.intra_op.allow_spinning"] = "nothing heavy runs on the CPU, and spinning threads take its cores"
+    if facts.dequantized_constants:
+        config[_WITHOUT_INTEGER_KERNELS] = "1"
+        why[_WITHOUT_INTEGER_KERNELS] = (
+            "dequantizes constants once, at load, not in every run; what it switches off are the CPU's integer kernels"
+        )
     configuration: dict[str, Any] = {
         "provider": CUDA,
         "provider_options": options,
