@@ -350,18 +350,8 @@ class _Growth:
         moving = [node for node in group.nodes if not index_ops.is_view(node)]
         if len(moving) == 1 and moving[0].op_type in _SLOW_IN_CHANNELS_LAST:
             return any(map(layout.is_channels_last, (*moving[0].inputs, *moving[0].outputs)))
-        if len(moving) == 1 and moving[0].op_type == "Mul" and self._spreads_samples(moving[0]):
-            return True
         is_gelu = [node.op_type for node in moving] == ["Gelu"]
         return is_gelu and dtype is not None and dtype.name in _SIXTEEN_BIT
-
-    def _spreads_samples(self, node: ir.Node) -> bool:
-        """Whether a map [N, H, W, C] in channels last is multiplied by one number a sample and channel: the gate of a
-        squeeze-excite. ONNX Runtime's kernel works out the index of every element."""
-        dims = [self._shapes.dims(v) for v in node.inputs if v is not None]
-        known = [d for d in dims if d is not None and len(d) == 4]
-        marked = any(map(layout.is_channels_last, (*node.inputs, *node.outputs)))
-        return marked and len(known) == 2 and any(d[0] != 1 and d[1] == d[2] == 1 for d in known)
 
     def refusals(self) -> list[Refusal]:
         """One refusal for every edge between nodes of different regions, where one of the nodes is elementwise.

@@ -10,7 +10,6 @@ import onnx_ir as ir
 from onnxopt.fusion import eligibility
 from onnxopt.fusion.channels_last import is_constant
 from onnxopt.fusion.operands import constant
-from onnxopt.graph import layout
 from onnxopt.graph.shapes.shapes import Shapes
 from onnxopt.kinds.gemm import convolution, steps
 from onnxopt.kinds.gemm.steps import GrowingGemm
@@ -128,8 +127,8 @@ def _between(
 def _behind(value: ir.Value, is_free: Callable[[ir.Node], bool], shapes: Shapes) -> tuple[ir.Node, ...]:
     """The longest elementwise function of a value alone whose other results nothing else reads.
 
-    Where a Mul spreads its result over a map that is not in channels last, the function's end is left to the kernel of
-    that Mul: a Mul alone would stay with ONNX Runtime, whose kernel takes several times as long.
+    Where a Mul spreads its result over a map, the function's end is left to the kernel of that Mul: a Mul alone would
+    stay with ONNX Runtime, whose kernel takes several times as long, and one sigmoid an element costs nothing there.
     """
     nodes: list[ir.Node] = []
     inside = {value}
@@ -148,11 +147,11 @@ def _behind(value: ir.Value, is_free: Callable[[ir.Node], bool], shapes: Shapes)
 
 
 def _is_spread(value: ir.Value, shapes: Shapes) -> bool:
-    """Whether the one reader of a value is elementwise over a larger shape, and no region alone (kinds/pointwise)."""
+    """Whether the one reader of a value is elementwise over a larger shape."""
     readers = list(value.consumers())
     if len(readers) != 1 or value.is_graph_output() or not eligibility.is_elementwise(readers[0]):
         return False
-    return not shapes.same(readers[0].outputs[0], value) and not layout.is_channels_last(readers[0].outputs[0])
+    return not shapes.same(readers[0].outputs[0], value)
 
 
 def _reads_only(node: ir.Node, inside: set[ir.Value]) -> bool:
