@@ -116,9 +116,10 @@ class ExpandedCase:
         return self.dtype == "f16" and self.batch == 32
 
     def limits(self) -> tuple[float, float]:
-        """Relative and absolute error that a result may have; a wide element may be rounded the other way."""
+        """Relative and absolute error that a result may have: a wide element may be rounded the other way, and what
+        is between the sum and a SiLU is rounded in some kernels and not in others."""
         eps = torch.finfo(self.torch_dtype).eps
-        return 1.25 * eps, 3 * eps
+        return 1.25 * eps, 5 * eps
 
 
 CASES = (

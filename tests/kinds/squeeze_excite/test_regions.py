@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from typing import Any
-from unittest import mock
 
 import numpy as np
 import onnx
@@ -14,7 +13,6 @@ import pytest
 from onnx import helper
 
 from onnxopt.codegen import generate
-from onnxopt.kinds.depthwise import expanded
 from onnxopt.kinds.depthwise.tiles import DepthwiseVariant
 from onnxopt.kinds.squeeze_excite.find import MOST_ALONE_BYTES, MOST_WEIGHT_BYTES
 from onnxopt.kinds.squeeze_excite.kind import SQUEEZE_EXCITE
@@ -39,8 +37,7 @@ def _kinds(found: Fused) -> list[str]:
     ids=str,
 )  # fmt: skip
 def test_the_convolution_the_mean_and_the_products_are_one_kernel(changed: dict[str, Any]) -> None:
-    with mock.patch.object(expanded, "pays", return_value=True):  # where a 1x1 convolution stands in front
-        found = fused(dataclasses.replace(CASE, **changed))
+    found = fused(dataclasses.replace(CASE, **changed))
     assert _kinds(found) == ["squeeze_excite"]
     assert found.kernel.kind is SQUEEZE_EXCITE and not found.kernel.cpu
     meaning = found.kernel.program
