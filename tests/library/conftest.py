@@ -12,12 +12,22 @@ from tests.support import fake_cudnn
 
 
 @pytest.fixture(scope="session")
-def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The program that drives the library's code with a stand-in for cuDNN."""
-    compiler = shutil.which("g++")
-    if compiler is None:
+def compiler() -> str:
+    found = shutil.which("g++")
+    if found is None:
         pytest.skip("no g++")
-    folder = tmp_path_factory.mktemp("cudnn")
-    headers = fake_cudnn.ROOT / "build" / "deps"
-    subprocess.run([fake_cudnn.ROOT / "custom_ops" / "fetch_headers.sh", headers], check=True, capture_output=True)
-    return fake_cudnn.build(folder, compiler, headers / "include")
+    return found
+
+
+@pytest.fixture(scope="session")
+def headers() -> Path:
+    """Those that the library is built with."""
+    folder = fake_cudnn.ROOT / "build" / "deps"
+    subprocess.run([fake_cudnn.ROOT / "custom_ops" / "fetch_headers.sh", folder], check=True, capture_output=True)
+    return folder / "include"
+
+
+@pytest.fixture(scope="session")
+def program(tmp_path_factory: pytest.TempPathFactory, compiler: str, headers: Path) -> Path:
+    """The program that drives the library's code with a stand-in for cuDNN."""
+    return fake_cudnn.build(tmp_path_factory.mktemp("cudnn"), compiler, headers)

@@ -389,39 +389,3 @@ def test_a_measured_plan_is_kept_on_the_gpu(tmp_path: Path, monkeypatch: pytest.
     (tmp_path / "beside" / "conv_plans.json").write_text(written.read_text())
     found = gpu_session(tmp_path / "beside", layer).run(None, layer.feeds())[0]
     assert_close(found, layer, layer.feeds(), ON_GPU["float16"])
-
-
-_A_PROCESS = """
-import dataclasses, hashlib, sys
-from pathlib import Path
-from tests.library import test_convolution as t
-layer = t.Layer(n=5, h=13, w=13, c=96, k=128, pads=t.SAME, dtype="float16", activation="relu")
-ready = t.gpu_session(Path(sys.argv[1]), layer)
-outputs = [ready.run(None, layer.feeds())[0] for _ in range(3)]
-t.assert_close(outputs[0], layer, layer.feeds(), t.ON_GPU["float16"])
-print(*{hashlib.sha256(y.tobytes()).hexdigest() for y in outputs})
-"""
-
-
-@pytest.mark.gpu
-def test_a_first_run_keeps_the_fastest_plan(tmp_path: Path) -> None:
-    """One file in the user's cache for a shape that the graph states. Later runs and processes give the same bits."""
-
-    def run(name: str, **variables: str) -> str:
-        environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path / "cache"), **variables}
-        command = [sys.executable, "-c", _A_PROCESS, str(tmp_path / name)]
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stderr
-        return done.stdout
-
-    kept = tmp_path / "cache" / "onnxopt" / "convolutions"
-    run("unmeasured", ONNXOPT_MEASURE="0")
-    assert not kept.exists()
-    first = run("first")
-    (file,) = kept.iterdir()
-    content = file.read_bytes()
-    assert b"float16 x 5x13x13x96 w 128x3x3x96 y 13x13 pads 1x1x1x1 bias relu" in content
-    assert run("later") == first and file.read_bytes() == content
-    file.write_bytes(content.replace(b"bias relu", b"bias tanh"))  # damaged: measured again
-    run("damaged")
-    assert file.read_bytes() != content.replace(b"bias relu", b"bias tanh")

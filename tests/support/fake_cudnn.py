@@ -14,6 +14,7 @@ import json
 import os
 import re
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -281,12 +282,17 @@ def build(folder: Path, compiler: str, headers: Path) -> Path:
     (folder / "cudnn.c").write_text(_LIBRARY)
     stand_in = [compiler, "-x", "c", "-shared", "-fPIC", "-w", "-o", str(folder / "libcudnn.so.9")]
     subprocess.run([*stand_in, str(folder / "cudnn.c")], check=True)
-    (folder / "main.cc").write_text(_MAIN)
+    return compiled(folder, compiler, headers, _MAIN, _SOURCES)
+
+
+def compiled(folder: Path, compiler: str, headers: Path, main: str, sources: Sequence[str]) -> Path:
+    """A program that drives these of the library's sources."""
+    (folder / "main.cc").write_text(main)
     includes = [f"-I{p}" for p in (ROOT / "custom_ops", paths.cuda_kernels(), headers, headers / "onnxruntime")]
-    sources = [str(ROOT / "custom_ops" / name) for name in _SOURCES]
     subprocess.run(
         [compiler, "-std=c++17", "-O0", "-w", "-DORT_API_MANUAL_INIT", "-DJSON_USE_IMPLICIT_CONVERSIONS=0", *includes,
-         str(folder / "main.cc"), *sources, "-o", str(folder / "drive"), "-ldl", "-lpthread"],
+         str(folder / "main.cc"), *(str(ROOT / "custom_ops" / name) for name in sources), "-o", str(folder / "drive"),
+         "-ldl", "-lpthread"],
         check=True,
     )  # fmt: skip
     return folder / "drive"

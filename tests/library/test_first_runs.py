@@ -1,0 +1,143 @@
+"""What first runs measured, in the user's cache: read by later processes, and only where it can be trusted."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.support import fake_cudnn
+
+# Keeps one choice of each table, or prints what is found: "known FIRST-WORD ENGINE KNOB=VALUE" or "unknown".
+_MAIN = r"""
+#include <cstdio>
+#include <string>
+#include "kernel_file/measured/convolution_plans.h"
+#include "kernel_file/measured/gemm_algorithms.h"
+using namespace onnxopt;
+int main(int, char** arguments) {
+  try {
+    auto& products = cuda::Algorithms::Get();
+    auto& plans = cuda::ConvolutionPlans::Get();
+    if (std::string(arguments[1]) == "keep") {
+      products.Add("GPU", 130100, "float16 m8 n16 k32", {{{11, 2, 3, 4, 5, 6, 7, 8}}, 5.0, 6.0});
+      plans.Add("GPU", 91900, "float16 x 1x5x5x8", {{42, {{3, 7}}}, 5.0, 6.0});
+    }
+    const auto product = products.FindKept("GPU", 130100, "float16 m8 n16 k32");
+    const auto plan = plans.FindKept("GPU", 91900, "float16 x 1x5x5x8");
+    if (products.FindKept("GPU", 130200, "float16 m8 n16 k32")) throw Error("another release's");
+    if (product) std::printf("known %llu\n", static_cast<unsigned long long>(product->algorithm.data[0]));
+    if (plan) std::printf("known %lld %lld=%lld\n", static_cast<long long>(plan->choice.engine),
+                          static_cast<long long>(plan->choice.knobs[0].first),
+                          static_cast<long long>(plan->choice.knobs[0].second));
+    if (!product || !plan) std::printf("unknown\n");
+  } catch (const std::exception& e) {
+    std::printf("error %s\n", e.what());
+    return 1;
+  }
+}
+"""
+_SOURCES = (
+    "kernel_file/measured/convolution_plans.cc", "kernel_file/measured/file.cc",
+    "kernel_file/measured/gemm_algorithms.cc", "kernel_file/measured/kept.cc", "support/file.cc",
+    "support/library_path.cc", "support/ort.cc", "support/portability.cc", "support/sealed_json.cc",
+    "support/sha256.cc", "support/user_cache.cc",
+)  # fmt: skip
+KNOWN = ["known 11", "known 42 3=7"]
+
+
+@pytest.fixture(scope="module")
+def tables(tmp_path_factory: pytest.TempPathFactory, compiler: str, headers: Path) -> Path:
+    """The program."""
+    return fake_cudnn.compiled(tmp_path_factory.mktemp("tables"), compiler, headers, _MAIN, _SOURCES)
+
+
+def ask(program: Path, folder: Path, mode: str = "find", **variables: str) -> list[str]:
+    given = {**os.environ, "XDG_CACHE_HOME": str(folder), "ONNXOPT_CACHE_SIZE": "1MB", **variables}
+    done = subprocess.run([program, mode], capture_output=True, text=True, env=given, check=False)
+    assert done.returncode == 0, done.stdout
+    return done.stdout.split("\n")[:-1]
+
+
+def kept(folder: Path, name: str) -> Path:
+    (file,) = (folder / "onnxopt" / name).iterdir()
+    return file
+
+
+def test_choices_are_kept_for_later_processes(tables: Path, tmp_path: Path) -> None:
+    assert ask(tables, tmp_path) == ["unknown"]
+    assert ask(tables, tmp_path, "keep") == KNOWN
+    assert ask(tables, tmp_path) == KNOWN
+    assert b"float16 m8 n16 k32" in kept(tmp_path, "products").read_bytes()
+    assert kept(tmp_path, "convolutions").stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.parametrize(
+    "change",
+    [lambda b: b.replace(b'"000000000000000b"', b'"000000000000000c"'), lambda b: b[:40], lambda b: b""],
+    ids=["another algorithm", "cut short", "empty"],
+)
+def test_damaged_choices_are_none(tables: Path, tmp_path: Path, change: Callable[[bytes], bytes]) -> None:
+    ask(tables, tmp_path, "keep")
+    file = kept(tmp_path, "products")
+    content = file.read_bytes()
+    file.write_bytes(change(content))
+    assert file.read_bytes() != content
+    assert ask(tables, tmp_path) == [KNOWN[1], "unknown"]
+
+
+def test_tune_measures_everything_itself(tables: Path, tmp_path: Path) -> None:
+    """What is kept is no entry for it, and what it measures goes to its file alone."""
+    ask(tables, tmp_path, "keep")
+    files = {"ONNXOPT_GEMM_TUNE": str(tmp_path / "g.json"), "ONNXOPT_CONV_TUNE": str(tmp_path / "c.json")}
+    assert ask(tables, tmp_path, **files) == ["unknown"]
+    assert ask(tables, tmp_path / "other", "keep", **files) == KNOWN
+    assert (tmp_path / "g.json").exists() and not (tmp_path / "other").exists()
+
+
+_A_PROCESS = """
+import hashlib, sys
+from pathlib import Path
+from tests.library import test_convolution as t
+kernel = (3, 3) if sys.argv[2] == "convolutions" else (1, 1)
+pads = t.SAME if kernel == (3, 3) else (0, 0, 0, 0)
+layer = t.Layer(n=5, h=13, w=13, c=96, k=128, kernel=kernel, pads=pads, dtype="float16", activation="relu")
+ready = t.gpu_session(Path(sys.argv[1]), layer)
+outputs = [ready.run(None, layer.feeds())[0] for _ in range(3)]
+t.assert_close(outputs[0], layer, layer.feeds(), t.ON_GPU["float16"])
+print(*{hashlib.sha256(y.tobytes()).hexdigest() for y in outputs})
+"""
+KEPT = {
+    "convolutions": b"float16 x 5x13x13x96 w 128x3x3x96 y 13x13 pads 1x1x1x1 bias relu",
+    "products": b"float16 m845 n128 k96 ",
+}
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", KEPT)
+def test_a_first_run_keeps_the_fastest(tmp_path: Path, name: str) -> None:
+    """One file for a shape that the graph states. Later runs and processes give the same bits."""
+
+    def run(folder: str, **variables: str) -> str:
+        environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path / "cache"), **variables}
+        command = [sys.executable, "-c", _A_PROCESS, str(tmp_path / folder), name]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    run("unmeasured", ONNXOPT_MEASURE="0")
+    assert not (tmp_path / "cache" / "onnxopt" / name).exists()
+    first = run("first")
+    file = kept(tmp_path / "cache", name)
+    content = file.read_bytes()
+    assert KEPT[name] in content
+    assert run("later") == first and file.read_bytes() == content
+    damaged = content.replace(KEPT[name], KEPT[name].replace(b"13", b"14").replace(b"845", b"846"))
+    assert damaged != content
+    file.write_bytes(damaged)  # measured again
+    run("damaged")
+    assert file.read_bytes() != damaged
