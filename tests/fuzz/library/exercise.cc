@@ -3,6 +3,7 @@
 #include <dlfcn.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <cstring>
 
 #include "cuda/launch/library.h"
@@ -64,7 +65,7 @@ bool MakeInputs(const Case& call, const std::vector<Dtype>& dtypes, stand_in::Ca
 
 // As ONNX Runtime creates a kernel, runs it twice and destroys it. The message where it fails.
 std::string RunOp(const CustomOp& op, const Kernel& kernel, stand_in::Call* call) {
-  stand_in::Node node{call->inputs.size(), kernel.outputs.size()};
+  stand_in::Node node{call->inputs.size(), kernel.outputs.size(), StatesShapes() ? call : nullptr};
   for (const Dtype dtype : kernel.outputs) call->output_types.push_back(Element(dtype));
   void* made = nullptr;
   std::string error = stand_in::Text(op.CreateKernelV2(&op, &Ort(), stand_in::Info(&node), &made));
@@ -106,6 +107,11 @@ Result RunOnCpu(const Kernel& kernel, const Case& call, const std::vector<Dtype>
   result.error = RunOp(op, kernel, &made);
   result.outputs = std::move(made.outputs);
   return result;
+}
+
+bool StatesShapes() {
+  static const bool states = std::getenv("STATES_SHAPES") != nullptr;
+  return states;
 }
 
 std::string RunOnGpu(const KernelFile& file, const Case& call) {

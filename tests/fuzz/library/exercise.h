@@ -31,6 +31,9 @@ struct Result {
 // inputs: dtypes that the node has in the model.
 Result RunOnCpu(const Kernel& kernel, const Case& call, const std::vector<Dtype>& inputs);
 
+// Whether the graph states the shapes of every call, so that first runs measure: where STATES_SHAPES is set.
+bool StatesShapes();
+
 // On the stand-in for the driver, through the variants. Nothing is computed. Where something fails, the message.
 std::string RunOnGpu(const KernelFile& file, const Case& call);
 

@@ -1,4 +1,5 @@
-// A stand-in for libcudnn.so.9 that accepts every call, computes nothing and offers one engine with one knob.
+// A stand-in for libcudnn.so.9 that accepts every call, computes nothing and offers two engines with one knob each.
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 
@@ -7,6 +8,7 @@ namespace {
 constexpr int kHeuristicResults = 202;
 constexpr int kConfigEngine = 300;
 constexpr int kConfigKnobChoices = 302;
+constexpr int kEngineIndex = 1301;
 
 int Make(void** made) {
   *made = new char;
@@ -32,9 +34,12 @@ int cudnnBackendCreateDescriptor(int, void** descriptor) { return Make(descripto
 int cudnnBackendDestroyDescriptor(void* descriptor) { return Destroy(descriptor); }
 int cudnnBackendFinalize(void*) { return 0; }
 int cudnnBackendSetAttribute(void*, int, int, std::int64_t, const void*) { return 0; }
-// Other attributes are 0, or have no values.
-int cudnnBackendGetAttribute(void*, int name, int, std::int64_t, std::int64_t* count, void*) {
-  *count = name == kHeuristicResults || name == kConfigEngine || name == kConfigKnobChoices ? 1 : 0;
+// An engine has another number whenever it is asked. Other attributes are 0, or have no values.
+int cudnnBackendGetAttribute(void*, int name, int, std::int64_t, std::int64_t* count, void* values) {
+  static std::atomic<std::int64_t> engine{0};
+  if (name == kEngineIndex) *static_cast<std::int64_t*>(values) = ++engine;
+  const bool one = name == kConfigEngine || name == kConfigKnobChoices || name == kEngineIndex;
+  *count = name == kHeuristicResults ? 2 : one ? 1 : 0;
   return 0;
 }
 int cudnnBackendExecute(void*, void*, void*) { return 0; }

@@ -1,5 +1,6 @@
 #include "stand_in_gpu.h"
 
+#include <cstdlib>
 #include <cstring>
 #include <vector>
 
@@ -91,8 +92,12 @@ void FillStreams(cuda::Driver* d) {
   d->cuGraphLaunch = [](GraphExecutable, Stream) { return Answer("cuGraphLaunch"); };
   d->cuGraphDestroy = [](Graph) { return kSuccess; };
   d->cuGraphExecDestroy = [](GraphExecutable) { return kSuccess; };
-  d->cuMemAlloc = [](std::uintptr_t* data, std::size_t) { return *data = 0, Answer("cuMemAlloc"); };
-  d->cuMemFree = [](std::uintptr_t) { return kSuccess; };
+  d->cuMemAlloc = [](std::uintptr_t* data, std::size_t) {  // so little that a sanitizer finds it where it is not freed
+    const Result result = Answer("cuMemAlloc");
+    *data = result == kSuccess ? reinterpret_cast<std::uintptr_t>(std::malloc(1)) : 0;
+    return result;
+  };
+  d->cuMemFree = [](std::uintptr_t data) { return std::free(reinterpret_cast<void*>(data)), kSuccess; };
   d->cuMemcpyDtoDAsync = [](std::uintptr_t, std::uintptr_t, std::size_t, Stream) {
     return Answer("cuMemcpyDtoDAsync");
   };

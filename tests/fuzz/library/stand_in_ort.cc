@@ -146,16 +146,21 @@ void FillNodes(OrtApi* api) {
     *out = reinterpret_cast<const Node*>(info)->outputs;
     return nullptr;
   };
-  // Of a graph that says nothing of its inputs.
-  api->KernelInfo_GetInputTypeInfo = [](const OrtKernelInfo*, std::size_t, OrtTypeInfo** out) noexcept -> OrtStatus* {
+  api->KernelInfo_GetInputTypeInfo = [](const OrtKernelInfo* info, std::size_t k,
+                                        OrtTypeInfo** out) noexcept -> OrtStatus* {
+    const Call* const stated = reinterpret_cast<const Node*>(info)->stated;
     *out = nullptr;
+    if (stated == nullptr) return nullptr;  // of a graph that says nothing of its inputs
+    const Tensor& input = stated->inputs[k];
+    *out = reinterpret_cast<OrtTypeInfo*>(new TypeShape{input.element, input.dims, {}});
     return nullptr;
   };
-  api->CastTypeInfoToTensorInfo = [](const OrtTypeInfo*, const OrtTensorTypeAndShapeInfo** out) noexcept -> OrtStatus* {
-    *out = nullptr;
+  api->CastTypeInfoToTensorInfo = [](const OrtTypeInfo* info,
+                                     const OrtTensorTypeAndShapeInfo** out) noexcept -> OrtStatus* {
+    *out = reinterpret_cast<const OrtTensorTypeAndShapeInfo*>(info);
     return nullptr;
   };
-  api->ReleaseTypeInfo = [](OrtTypeInfo*) noexcept {};
+  api->ReleaseTypeInfo = [](OrtTypeInfo* info) noexcept { delete reinterpret_cast<TypeShape*>(info); };
   api->KernelInfoGetConstantInput_tensor = [](const OrtKernelInfo*, std::size_t, int* constant,
                                               const OrtValue** out) noexcept -> OrtStatus* {
     *constant = 0;

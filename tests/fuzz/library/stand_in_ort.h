@@ -49,9 +49,11 @@ struct Call {
   void* stream = nullptr;
 };
 
+// stated: a call whose shapes the graph states, or nullptr.
 struct Node {
   std::size_t inputs;
   std::size_t outputs;
+  const Call* stated = nullptr;
 };
 
 struct Inference {
