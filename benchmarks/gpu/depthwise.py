@@ -10,11 +10,8 @@ compiles and times other tiles; kinds/depthwise/rule.json rests on such results.
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
-import json
 import pathlib
-import time
 from collections.abc import Callable
 from typing import Any
 from unittest import mock
@@ -24,8 +21,9 @@ import torch
 
 from benchmarks.cases.depthwise import CASES, DepthwiseCase
 from benchmarks.gpu.scan import calling
-from benchmarks.support.arguments import command
+from benchmarks.support.arguments import main_over_cases, named
 from benchmarks.support.gpu_timing import (
+    all_of,
     bound,
     copy_microseconds,
     disagreement,
@@ -35,11 +33,6 @@ from benchmarks.support.gpu_timing import (
     rotation,
     session,
 )
-
-
-def _named(parts: str) -> list[DepthwiseCase]:
-    """The cases whose name has one of these parts, which commas separate."""
-    return [c for c in CASES if any(part in c.name for part in parts.split(","))]
 
 
 def prepare(folder: pathlib.Path, arch: str, sweep: bool, only: str) -> None:
@@ -52,7 +45,7 @@ def prepare(folder: pathlib.Path, arch: str, sweep: bool, only: str) -> None:
 
     folder.mkdir(parents=True)
     collection = Collection()
-    for case in _named(only):
+    for case in named(CASES, only):
         model = ir.serde.deserialize_model(case.model())
         with mock.patch.object(find._Growth, "_pays", return_value=True):
             plan = fuse(model)
@@ -152,12 +145,7 @@ def measure(case: DepthwiseCase, folder: pathlib.Path) -> dict[str, Any]:
     }
     found = sorted(p.name.removeprefix(case.name).removesuffix(".onnx") for p in folder.glob(f"{case.name}.*.onnx"))
     steps |= {s: lambda s=s: measured.time(s) for s in found if s != ".optimized"}  # type: ignore[misc]
-    for label, step in steps.items():
-        try:
-            row[label] = round(step(), 2)
-        except Exception as error:  # noqa: BLE001 - what else there is to measure is worth having
-            row[label] = f"failed: {type(error).__name__}: {str(error)[-200:]}"
-    return row
+    return row | all_of(steps)
 
 
 def table(rows: dict[str, Any]) -> str:
@@ -174,39 +162,5 @@ def table(rows: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def run(folder: pathlib.Path, args: argparse.Namespace) -> int:
-    """Measure every case that there is time for; 1 where one of ours failed."""
-    begun = time.perf_counter()
-    torch.backends.cudnn.allow_tf32 = False
-    torch.backends.cudnn.benchmark = True
-    rows: dict[str, Any] = {}
-    for case in _named(args.only):
-        if args.seconds and time.perf_counter() - begun > args.seconds:
-            print(f"out of time before {case.name}")
-            break
-        rows[case.name] = measure(case, folder)
-        if args.out is not None:
-            args.out.write_text(json.dumps(rows, indent=1))
-        torch.cuda.empty_cache()
-    print(table(rows))
-    bad = [f"{name} {k}" for name, row in rows.items() for k, v in row.items() if isinstance(v, str)]
-    print(f"{time.perf_counter() - begun:.0f} s;", f"FAILED: {', '.join(bad)}" if bad else "all agree with float64")
-    return 1 if bad else 0
-
-
-def main() -> int:
-    parser, (prepared, ran) = command(__doc__)
-    prepared.add_argument("--sweep", action="store_true")
-    ran.add_argument("--out", type=pathlib.Path, help="JSON, rewritten after every case")
-    ran.add_argument("--seconds", type=float, default=0, help="start no further case after this many")
-    for verb in (prepared, ran):
-        verb.add_argument("--only", default="", help="comma-separated parts of names")
-    args = parser.parse_args()
-    if args.verb == "prepare":
-        prepare(args.folder, args.arch, args.sweep, args.only)
-        return 0
-    return run(args.folder, args)
-
-
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(main_over_cases(__doc__, CASES, prepare, measure, table))

@@ -11,30 +11,22 @@ times other tiles.
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import json
 import pathlib
-import time
 from collections.abc import Callable
 from typing import Any
 from unittest import mock
 
 import onnx
-import torch
 
 from benchmarks.cases.expanded_depthwise import CASES, ExpandedCase
 from benchmarks.gpu import depthwise
 from benchmarks.gpu.scan import bodiless, calling
-from benchmarks.support.arguments import command
-from benchmarks.support.gpu_timing import copy_microseconds
+from benchmarks.support.arguments import main_over_cases, named
+from benchmarks.support.gpu_timing import all_of, copy_microseconds
 
 _LABELS = ("together", "apart", "copy", "MB", "rule")
-
-
-def _named(parts: str) -> list[ExpandedCase]:
-    """The cases whose name has one of these parts, which commas separate."""
-    return [c for c in CASES if any(part in c.name for part in parts.split(","))]
 
 
 def prepare(folder: pathlib.Path, arch: str, sweep: bool, only: str) -> None:
@@ -50,7 +42,7 @@ def prepare(folder: pathlib.Path, arch: str, sweep: bool, only: str) -> None:
     collection = Collection()
     tiles: dict[str, dict[str, str]] = {}  # by case: kernels with another tile
     rules: dict[str, bool] = {}
-    for case in _named(only):
+    for case in named(CASES, only):
         model = ir.serde.deserialize_model(case.model())
         rules[case.name] = len(fuse(model).regions) == 1
         with mock.patch.object(expanded, "pays", return_value=True):
@@ -89,12 +81,7 @@ def measure(case: ExpandedCase, folder: pathlib.Path) -> dict[str, Any]:
         whole = onnx.load(folder / f"{case.name}.together.onnx")
         onnx.save(calling(whole, kernel), folder / f"{case.name}.{label}.onnx")
         steps[label] = lambda label=label: measured.time(f".{label}")  # type: ignore[misc]
-    for label, step in steps.items():
-        try:
-            row[label] = round(step(), 2)
-        except Exception as error:  # noqa: BLE001 - what else there is to measure is worth having
-            row[label] = f"failed: {type(error).__name__}: {str(error)[-200:]}"
-    return row
+    return row | all_of(steps)
 
 
 def table(rows: dict[str, Any]) -> str:
@@ -108,38 +95,5 @@ def table(rows: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def run(folder: pathlib.Path, args: argparse.Namespace) -> int:
-    """Measure every case that there is time for; 1 where one of ours failed."""
-    begun = time.perf_counter()
-    rows: dict[str, Any] = {}
-    for case in _named(args.only):
-        if args.seconds and time.perf_counter() - begun > args.seconds:
-            print(f"out of time before {case.name}")
-            break
-        rows[case.name] = measure(case, folder)
-        if args.out is not None:
-            args.out.write_text(json.dumps(rows, indent=1))
-        torch.cuda.empty_cache()
-    print(table(rows))
-    bad = [f"{name} {k}: {v}" for name, row in rows.items() for k, v in row.items() if isinstance(v, str)]
-    print("\n".join(bad))
-    print(f"{time.perf_counter() - begun:.0f} s;", "FAILED" if bad else "all agree with float64")
-    return 1 if bad else 0
-
-
-def main() -> int:
-    parser, (prepared, ran) = command(__doc__)
-    prepared.add_argument("--sweep", action="store_true")
-    ran.add_argument("--out", type=pathlib.Path, help="JSON, rewritten after every case")
-    ran.add_argument("--seconds", type=float, default=0, help="start no further case after this many")
-    for verb in (prepared, ran):
-        verb.add_argument("--only", default="", help="comma-separated parts of names")
-    args = parser.parse_args()
-    if args.verb == "prepare":
-        prepare(args.folder, args.arch, args.sweep, args.only)
-        return 0
-    return run(args.folder, args)
-
-
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(main_over_cases(__doc__, CASES, prepare, measure, table))

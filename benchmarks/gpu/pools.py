@@ -333,7 +333,7 @@ class Measured:
 
 def measure(case: Case, folder: pathlib.Path, ours: Launches | None) -> dict[str, Any]:
     """Everything about one case; what fails is recorded as text beside what worked."""
-    from benchmarks.support.gpu_timing import copy_microseconds
+    from benchmarks.support.gpu_timing import all_of, copy_microseconds
 
     measured = Measured(case, folder)
     row: dict[str, Any] = {"MB": round(case.bytes() / 1e6, 2)}
@@ -347,12 +347,7 @@ def measure(case: Case, folder: pathlib.Path, ours: Launches | None) -> dict[str
         for tile, threads in itertools.product(_tiles(case), THREADS):
             label = f"{tile[0]}x{tile[1]} t{threads}"
             steps[label] = lambda tile=tile, threads=threads: measured.kernel(ours, tile, threads)  # type: ignore[misc]
-    for label, step in steps.items():
-        try:
-            row[label] = round(step(), 2)
-        except Exception as error:  # noqa: BLE001 - what else there is to measure is worth having
-            row[label] = f"failed: {type(error).__name__}: {str(error)[-200:]}"
-    return row
+    return row | all_of(steps)
 
 
 def run(folder: pathlib.Path, args: argparse.Namespace) -> int:

@@ -26,6 +26,7 @@ import torch
 from benchmarks.cases.scans import ScanCase
 from benchmarks.support.arguments import command
 from benchmarks.support.gpu_timing import (
+    all_of,
     bound,
     copy_microseconds,
     disagreement,
@@ -203,12 +204,7 @@ def measure(case: ScanCase, folder: pathlib.Path, inductor: bool, sweep: bool) -
     if sweep:
         found = sorted(p.name.removeprefix(case.name).removesuffix(".onnx") for p in folder.glob(f"{case.name}.*.onnx"))
         steps |= {s: lambda s=s: measured.time(s) for s in found if s not in ("", ".optimized")}
-    for label, step in steps.items():
-        try:
-            row[label] = round(step(), 2)
-        except Exception as error:  # noqa: BLE001 - what else there is to measure is worth having
-            row[label] = f"failed: {type(error).__name__}: {str(error)[-200:]}"
-    return row
+    return row | all_of(steps)
 
 
 def run(folder: pathlib.Path, args: argparse.Namespace) -> None:

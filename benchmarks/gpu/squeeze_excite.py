@@ -21,7 +21,7 @@ import onnx
 import torch
 
 from benchmarks.cases.squeeze_excite import BLOCKS, Block
-from benchmarks.support.arguments import command
+from benchmarks.support.arguments import command, named
 from benchmarks.support.gpu_timing import (
     bound,
     copy_microseconds,
@@ -37,11 +37,6 @@ _WAYS = ("before", "after")
 _LIMITS = 4e-3, 1.2e-2  # relative, absolute: of sums over the scaled map, which is rounded to float16
 
 
-def _named(parts: str) -> list[Block]:
-    """The blocks whose name has one of these parts, which commas separate."""
-    return [b for b in BLOCKS if any(part in b.name for part in parts.split(","))]
-
-
 def prepare(folder: pathlib.Path, arch: str, only: str) -> None:
     """Write every block's model with its kernels' calls, in both ways and without weights, and one library."""
     import onnx_ir as ir
@@ -52,7 +47,7 @@ def prepare(folder: pathlib.Path, arch: str, only: str) -> None:
 
     folder.mkdir(parents=True)
     collection = Collection()
-    for block in _named(only):
+    for block in named(BLOCKS, only):
         for way in _WAYS:
             model = ir.serde.deserialize_model(block.model())
             with mock.patch.object(find, "find", find.find if way == "after" else lambda *_: ([], [])):
@@ -125,7 +120,7 @@ def table(rows: dict[str, Any]) -> str:
 def run(folder: pathlib.Path, args: argparse.Namespace) -> int:
     """Measure every block; 1 where one failed."""
     rows: dict[str, Any] = {}
-    for block in _named(args.only):
+    for block in named(BLOCKS, args.only):
         rows[block.name] = measure(block, folder)
         if args.out is not None:
             args.out.write_text(json.dumps(rows, indent=1))

@@ -8,7 +8,15 @@ import json
 import pathlib
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Protocol, TypeVar
+
+
+class Named(Protocol):
+    @property
+    def name(self) -> str: ...
+
+
+Case = TypeVar("Case", bound=Named)
 
 
 def command(doc: str | None, *others: str) -> tuple[argparse.ArgumentParser, list[argparse.ArgumentParser]]:
@@ -81,4 +89,58 @@ def over_models(
         gc.collect()
     print(table(rows))
     print(f"FAILED: {', '.join(bad)}" if bad else "all agree")
+    return 1 if bad else 0
+
+
+def named(cases: Sequence[Case], parts: str) -> list[Case]:
+    """The cases whose name has one of these parts, which commas separate."""
+    return [c for c in cases if any(part in c.name for part in parts.split(","))]
+
+
+def main_over_cases(
+    doc: str | None,
+    cases: Sequence[Case],
+    prepare: Callable[[pathlib.Path, str, bool, str], None],
+    measure: Callable[[Case, pathlib.Path], dict[str, Any]],
+    table: Callable[[dict[str, Any]], str],
+) -> int:
+    """The whole command of a benchmark that goes through cases, with --sweep for other tiles."""
+    parser, (prepared, ran) = command(doc)
+    prepared.add_argument("--sweep", action="store_true")
+    ran.add_argument("--out", type=pathlib.Path, help="JSON, rewritten after every case")
+    ran.add_argument("--seconds", type=float, default=0, help="start no further case after this many")
+    for verb in (prepared, ran):
+        verb.add_argument("--only", default="", help="comma-separated parts of names")
+    args = parser.parse_args()
+    if args.verb == "prepare":
+        prepare(args.folder, args.arch, args.sweep, args.only)
+        return 0
+    return _over_cases(named(cases, args.only), args, measure, table)
+
+
+def _over_cases(
+    cases: Sequence[Case],
+    args: argparse.Namespace,
+    measure: Callable[[Case, pathlib.Path], dict[str, Any]],
+    table: Callable[[dict[str, Any]], str],
+) -> int:
+    """Measure every case that there is time for; 1 where something of a row is a text, which says what failed."""
+    import torch
+
+    torch.backends.cudnn.allow_tf32 = False
+    torch.backends.cudnn.benchmark = True
+    begun = time.perf_counter()
+    rows: dict[str, Any] = {}
+    for case in cases:
+        if args.seconds and time.perf_counter() - begun > args.seconds:
+            print(f"out of time before {case.name}")
+            break
+        rows[case.name] = measure(case, args.folder)
+        if args.out is not None:
+            args.out.write_text(json.dumps(rows, indent=1))
+        torch.cuda.empty_cache()
+    print(table(rows))
+    bad = [f"{name} {k}: {v}" for name, row in rows.items() for k, v in row.items() if isinstance(v, str)]
+    print("\n".join(bad))
+    print(f"{time.perf_counter() - begun:.0f} s;", "FAILED" if bad else "all agree with float64")
     return 1 if bad else 0

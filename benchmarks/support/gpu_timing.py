@@ -178,3 +178,14 @@ def disagreement(found: torch.Tensor, expected: torch.Tensor, relative: float, a
         return float("inf")
     worst = (error / (absolute + relative * expected.abs()).clamp_min(1e-300)).masked_fill_(special, 0.0)
     return float(worst.max()) if worst.numel() else 0.0
+
+
+def all_of(steps: Mapping[str, Callable[[], float]]) -> dict[str, float | str]:
+    """What every step returns, rounded to hundredths. Of one that fails, a text; the others are worth having."""
+    found: dict[str, float | str] = {}
+    for label, step in steps.items():
+        try:
+            found[label] = round(step(), 2)
+        except Exception as error:  # noqa: BLE001 - as above
+            found[label] = f"failed: {type(error).__name__}: {str(error)[-200:]}"
+    return found

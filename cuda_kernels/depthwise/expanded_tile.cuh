@@ -6,6 +6,9 @@
 // even columns of a row come before those of odd ones, so that what neighbouring outputs see lies side by side.
 #pragma once
 
+#include "depthwise/abi.h"
+#include "device/index.cuh"
+#include "device/product_columns.cuh"
 #include "device/static_window.cuh"
 
 namespace onnxopt {
@@ -13,7 +16,7 @@ namespace onnxopt {
 // Outputs: kDown x kAcross of kChannels at a time; a thread takes kStrip rows of kVector channels. kInputs: channels of
 // the narrow tensor. kinds/depthwise/tiles.py has the same sizes.
 template <typename W, int kDown_, int kAcross_, int kStrip_, int kVector_, int kChannels_, int kWarps_, int kInputs_>
-struct ExpandedTile {
+struct ExpandedTile : ProductColumns<kChannels_ / 8> {
   static constexpr int kDown = kDown_;
   static constexpr int kAcross = kAcross_;
   static constexpr int kStrip = kStrip_;
@@ -56,21 +59,8 @@ struct ExpandedTile {
     return W::kStrideAcross == 1 ? at : at < kHalf ? 2 * at : 2 * (at - kHalf) + 1;
   }
 
-  // Columns of the product are permuted so that a lane's sums are of neighbouring channels: over four tiles, or two, or
-  // one at the end.
   static constexpr int kTiles = kChannels / 8;
-  __device__ static constexpr int group_tiles(int tile) {
-    const int rest = kTiles % 4;
-    if (tile < kTiles - rest) return 4;
-    return rest >= 2 && tile < kTiles - rest + 2 ? 2 : 1;
-  }
-  __device__ static constexpr int group_first(int tile) {
-    return tile < kTiles - kTiles % 4 ? tile / 4 * 4 : tile & ~1;
-  }
-  __device__ static constexpr int channel(int tile, int column) {
-    const int first = group_first(tile), tiles = group_tiles(tile);
-    return 8 * first + column / 2 * 2 * tiles + (tile - first) * 2 + column % 2;
-  }
+  __device__ static constexpr int channel(int tile, int column) { return ExpandedTile::result(tile, column); }
 };
 
 // Where a tile's outputs begin, and the inputs that it sees. piece: of the blocks that share the tile.

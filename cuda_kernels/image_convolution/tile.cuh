@@ -4,6 +4,7 @@
 // a chunk is 16 bytes of that: two pixels. The depth of the product is all chunks of all rows of the kernel.
 #pragma once
 
+#include "device/product_columns.cuh"
 #include "device/static_window.cuh"
 
 namespace onnxopt {
@@ -13,7 +14,7 @@ constexpr int kPixelBytes = 8;
 // The block has kWarps warps of kProducts products, each of 16 outputs; its outputs are kAcross neighbours in each of
 // some rows, and kFilters filters. kinds/image_convolution/tiles.py has the same sizes.
 template <typename W, int kProducts_, int kWarps_, int kAcross_, int kFilters_>
-struct ImageTile {
+struct ImageTile : ProductColumns<kFilters_ / 8> {
   static constexpr int kProducts = kProducts_;
   static constexpr int kWarps = kWarps_;
   static constexpr int kAcross = kAcross_;
@@ -55,19 +56,7 @@ struct ImageTile {
                : 16 * i / kAcross * W::kStrideDown * kRowBytes + 16 * i % kAcross * W::kStrideAcross * kPixelBytes;
   }
 
-  // Columns are permuted so that a lane's sums are of neighbouring filters: over four tiles, or two, or one at the end.
-  __device__ static constexpr int group_tiles(int tile) {
-    const int rest = kTiles % 4;
-    if (tile < kTiles - rest) return 4;
-    return rest >= 2 && tile < kTiles - rest + 2 ? 2 : 1;
-  }
-  __device__ static constexpr int group_first(int tile) {
-    return tile < kTiles - kTiles % 4 ? tile / 4 * 4 : tile & ~1;
-  }
-  __device__ static constexpr int filter(int tile, int column) {
-    const int first = group_first(tile), tiles = group_tiles(tile);
-    return 8 * first + column / 2 * 2 * tiles + (tile - first) * 2 + column % 2;
-  }
+  __device__ static constexpr int filter(int tile, int column) { return ImageTile::result(tile, column); }
 };
 
 }  // namespace onnxopt

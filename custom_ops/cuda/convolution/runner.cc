@@ -8,9 +8,9 @@
 namespace onnxopt::cuda {
 namespace {
 
-constexpr std::size_t kPlans = 32;  // of different shapes, that a node keeps
-constexpr std::size_t kTuned = 16;  // plans measured when tuning
-constexpr std::size_t kReady = 6;   // and at a first run
+constexpr std::size_t kPlans = 32;    // of different shapes, that a node keeps
+constexpr std::size_t kTuned = 16;    // plans measured when tuning
+constexpr std::size_t kFirstRun = 6;  // and at a first run
 constexpr int kNameBytes = 256;
 constexpr std::int64_t kAlignment = 16;  // that engines ask for at most
 
@@ -115,12 +115,7 @@ void ConvolutionRunner::Measure(const ConvolutionCall& call) const {
   const std::size_t version = api_.cudnnGetVersion();
   const std::lock_guard<std::mutex> alone(Measuring());
   if (known.Find(gpu, version, problem)) return;
-  std::vector<EnginePlan> plans;
-  {
-    ConvolutionHandle& builder = BuilderOf(api_, call.context);
-    const std::lock_guard<std::mutex> builds(builder.mutex);
-    plans = OfferedPlans(api_, builder.raw, call.problem, kTuned, preference_);
-  }
+  const std::vector<EnginePlan> plans = Offered(call, kTuned, preference_);
   if (plans.empty()) return;
   ConvolutionHandle& handle = Handle(call);
   const std::lock_guard<std::mutex> using_handle(handle.mutex);
@@ -132,6 +127,13 @@ void ConvolutionRunner::Measure(const ConvolutionCall& call) const {
       stopwatch.Fastest(plans.size(), [&](std::size_t way) { plans[way].Execute(handle.raw, call.at, workspace); });
   const std::optional<EngineChoice> choice = plans[best.way].Choice();
   if (choice) known.Add(gpu, version, problem, {*choice, best.microseconds, first.microseconds});
+}
+
+std::vector<EnginePlan> ConvolutionRunner::Offered(const ConvolutionCall& call, std::size_t most,
+                                                   Preference preference) const {
+  ConvolutionHandle& builder = BuilderOf(api_, call.context);
+  const std::lock_guard<std::mutex> builds(builder.mutex);
+  return OfferedPlans(api_, builder.raw, call.problem, most, preference);
 }
 
 // The first run of a shape that the graph states: another plan that is ready may be faster than the heuristic's first.
@@ -156,12 +158,7 @@ void ConvolutionRunner::MeasureFirstRun(const ConvolutionCall& call, Recent* ent
 // Measures the plans that are ready beside the one that would run, and keeps the fastest.
 void ConvolutionRunner::MeasureBeside(const ConvolutionCall& call, const ReadyConvolution& first) const {
   const std::optional<EngineChoice> own = first.Choice();
-  std::vector<EnginePlan> plans;
-  {
-    ConvolutionHandle& builder = BuilderOf(api_, call.context);
-    const std::lock_guard<std::mutex> builds(builder.mutex);
-    plans = OfferedPlans(api_, builder.raw, call.problem, kReady, Preference::kReady);
-  }
+  std::vector<EnginePlan> plans = Offered(call, kFirstRun, Preference::kReady);
   const auto unfit = [&](const EnginePlan& plan) {
     const std::optional<EngineChoice> choice = plan.Choice();
     return !choice || choice == own || plan.workspace() > static_cast<std::int64_t>(kWorkspaceBytes);

@@ -57,13 +57,14 @@ class ConvolutionRunner {
     std::int64_t alignment;
     Context context;
     Ready plan;     // or nullptr where it is still pending
-    bool measured;  // whether its first run was, where it may be
+    bool measured;  // whether a first run has measured it, or need not
   };
 
   static Recent Named(const ConvolutionProblem& problem, Context context, Ready plan);
   Ready Build(Context context, const ConvolutionProblem& problem) const;
   void Measure(const ConvolutionCall& call) const;
   void MeasureFirstRun(const ConvolutionCall& call, Recent* entry) const;
+  std::vector<EnginePlan> Offered(const ConvolutionCall& call, std::size_t most, Preference preference) const;
   void MeasureBeside(const ConvolutionCall& call, const ReadyConvolution& first) const;
   ConvolutionHandle& Handle(const ConvolutionCall& call) const;
   void* Scratch(const ConvolutionCall& call, std::int64_t bytes) const;

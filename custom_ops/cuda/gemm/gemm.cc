@@ -19,8 +19,8 @@ namespace {
 using cublaslt::Candidate;
 
 constexpr unsigned kBestAlignment = 256;
-constexpr int kTuned = 32;   // algorithms measured when tuning
-constexpr int kQuickly = 8;  // and at a first run
+constexpr int kTuned = 32;    // algorithms measured when tuning
+constexpr int kFirstRun = 8;  // and at a first run
 constexpr int kNameBytes = 256;
 constexpr unsigned kBiasAlignment = 16;  // that epilogues ask for
 
@@ -272,7 +272,7 @@ void GemmCudaKernel::Choose(const Call& call, Plan* plan, const Operands& operan
   Candidate candidate{};
   if (tuned && plan->Revive(call.handle, tuned->algorithm, &candidate)) return plan->Choose(candidate);
   const bool measures = !tuned && alone.owns_lock();
-  const int most = known.tunes() ? kTuned : kQuickly;
+  const int most = known.tunes() ? kTuned : kFirstRun;
   const std::vector<Candidate> candidates = plan->Candidates(call.handle, measures ? most : 1);
   if (candidates.empty()) {
     throw Error("cuBLASLt has no algorithm for " + product +

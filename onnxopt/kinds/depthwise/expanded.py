@@ -84,11 +84,11 @@ def pays(meaning: Depthwise, x: Sequence[Dim]) -> bool:
     else:
         best = _best("", meaning, batch, *result)
     assert result[0] is not None and result[1] is not None
-    together, apart = predicted(meaning, best, (batch, height, width), (result[0], result[1]))
+    together, apart = _predicted(meaning, best, (batch, height, width), (result[0], result[1]))
     return together < float(table()["expanded"]["margin"]) * apart
 
 
-def predicted(
+def _predicted(
     meaning: Depthwise, chosen: DepthwiseVariant, x: tuple[int, int, int], result: tuple[int, int]
 ) -> tuple[float, float]:
     """Microseconds of one kernel and of two. x: N, H and W. result: Ho and Wo."""
