@@ -40,6 +40,7 @@ void TokenAttentionCudaKernel::Compute(OrtKernelContext* context) const {
   const std::uint64_t splits = std::max<std::uint64_t>((past + tokens - 1) / tokens, 1);
   const auto heads = static_cast<std::uint64_t>(call.batch * attention.heads);
   const auto part = static_cast<std::uint64_t>(attention.width + 2) * sizeof(float);
+  CallScratch scratch(allocator_, context);
   TokenAttentionParams params{call.q,
                               call.k,
                               call.v,
@@ -48,7 +49,7 @@ void TokenAttentionCudaKernel::Compute(OrtKernelContext* context) const {
                               call.present_k,
                               call.present_v,
                               call.output,
-                              static_cast<float*>(scratch_.Of(stream, heads * splits * part)),
+                              static_cast<float*>(scratch.Of(heads * splits * part)),
                               static_cast<unsigned long long>(call.q_stride),
                               static_cast<unsigned long long>(call.k_stride),
                               static_cast<unsigned long long>(call.v_stride),

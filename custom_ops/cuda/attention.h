@@ -12,13 +12,13 @@ namespace onnxopt::cuda {
 class TokenAttentionCudaKernel final : public FusedKernel {
  public:
   TokenAttentionCudaKernel(const Kernel& kernel, const Library& library, const OrtKernelInfo* info)
-      : FusedKernel(kernel), launcher_(kernel, library), scratch_(info) {}
+      : FusedKernel(kernel), launcher_(kernel, library), allocator_(info) {}
 
   void Compute(OrtKernelContext* context) const override;
 
  private:
   const Launcher launcher_;
-  const StreamScratch scratch_;
+  const Allocator allocator_;
 };
 
 }  // namespace onnxopt::cuda

@@ -21,11 +21,12 @@ void GroupNormCudaKernel::Compute(OrtKernelContext* context) const {
   const auto fits = [&](std::size_t k) {
     return variants[k].shape.As<GroupNormShape>().launch == 0 && LaunchOf(norm_, variants[k], call, gpu).has_value();
   };
+  CallScratch scratch(allocator_, context);
   const auto launch = [&](std::size_t k) {
     std::optional<GroupNormLaunch> made = LaunchOf(norm_, variants[k], call, gpu);
     if (!made) throw Error("variant " + variants[k].symbol + " does not fit the call that it was chosen for");
     const bool split = variants[k].shape.As<GroupNormShape>().layout == GroupNormLayout::kSplit;
-    if (split) made->params.scratch = static_cast<float*>(scratch_.Of(stream, made->scratch));
+    if (split) made->params.scratch = static_cast<float*>(scratch.Of(made->scratch));
     for (std::size_t pass = 0; pass < (split ? kGroupNormLaunches : 1U); ++pass) {
       launcher_.Launch(k + pass, made->blocks, reinterpret_cast<unsigned char*>(&made->params), stream);
     }

@@ -13,14 +13,14 @@ namespace onnxopt::cuda {
 class GroupNormCudaKernel final : public FusedKernel {
  public:
   GroupNormCudaKernel(const Kernel& kernel, const Library& library, const OrtKernelInfo* info)
-      : FusedKernel(kernel), norm_(kernel.meaning.As<GroupNorm>()), launcher_(kernel, library), scratch_(info) {}
+      : FusedKernel(kernel), norm_(kernel.meaning.As<GroupNorm>()), launcher_(kernel, library), allocator_(info) {}
 
   void Compute(OrtKernelContext* context) const override;
 
  private:
   const GroupNorm& norm_;
   const Launcher launcher_;
-  const StreamScratch scratch_;
+  const Allocator allocator_;
 };
 
 }  // namespace onnxopt::cuda

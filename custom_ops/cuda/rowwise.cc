@@ -25,10 +25,11 @@ void RowCudaKernel::Run(const Grid& grid, OrtKernelContext* context) const {
     throw Error("no variant fits " + std::to_string(grid.rows()) + " rows of " + std::to_string(grid.columns) +
                 " elements that lie " + std::to_string(grid.inner) + " apart");
   }
+  CallScratch scratch(allocator_, context);
   const auto launch = [&](std::size_t chosen) {
     const Variant& variant = kernel().variants[chosen];
     const Layout layout = variant.shape.As<RowShape>().layout;
-    if (layout == Layout::kSplit) return RunSplit(chosen, grid, gpu, stream);
+    if (layout == Layout::kSplit) return RunSplit(chosen, grid, gpu, stream, &scratch);
     alignas(16) unsigned char block[kMaxParams];
     FillRowParams(rows(), variant, grid, block);
     const unsigned resident = Stays(layout) ? launcher_.Resident(chosen) : 0;
@@ -39,10 +40,11 @@ void RowCudaKernel::Run(const Grid& grid, OrtKernelContext* context) const {
 }
 
 // One launch after the other: each reads what the blocks of those before it left.
-void RowCudaKernel::RunSplit(std::size_t chosen, const Grid& grid, const Gpu& gpu, Stream stream) const {
+void RowCudaKernel::RunSplit(std::size_t chosen, const Grid& grid, const Gpu& gpu, Stream stream,
+                             CallScratch* scratch) const {
   const Variant& first = kernel().variants[chosen];
   const Cut cut = CutRows(first, grid, gpu);
-  const Parts parts{scratch_.Of(stream, ScratchBytes(rows(), grid, cut)), cut.parts, cut.columns};
+  const Parts parts{scratch->Of(ScratchBytes(rows(), grid, cut)), cut.parts, cut.columns};
   alignas(16) unsigned char block[kMaxParams];
   std::memcpy(block, &parts, sizeof(parts));
   FillRowParams(rows(), first, grid, block + sizeof(parts));

@@ -14,15 +14,15 @@ class RowCudaKernel final : public RowKernel {
  public:
   // Loads every variant into the current context, if there is one. Throws Error if one does not load.
   RowCudaKernel(const Kernel& kernel, const Library& library, const OrtKernelInfo* info)
-      : RowKernel(kernel, kernel.meaning.As<RowProgram>()), launcher_(kernel, library), scratch_(info) {}
+      : RowKernel(kernel, kernel.meaning.As<RowProgram>()), launcher_(kernel, library), allocator_(info) {}
 
  private:
   void Run(const Grid& grid, OrtKernelContext* context) const override;
 
-  void RunSplit(std::size_t chosen, const Grid& grid, const Gpu& gpu, Stream stream) const;
+  void RunSplit(std::size_t chosen, const Grid& grid, const Gpu& gpu, Stream stream, CallScratch* scratch) const;
 
   const Launcher launcher_;
-  const StreamScratch scratch_;
+  const Allocator allocator_;
 };
 
 }  // namespace onnxopt::cuda

@@ -52,7 +52,7 @@ ScanCudaKernel::ScanCudaKernel(const Kernel& kernel, const Library& library, con
     : RowKernel(kernel, kernel.meaning.As<Scan>().rows),
       rowwise_(AsRowwise(kernel.variants)),
       launcher_(kernel, library),
-      scratch_(info) {}
+      allocator_(info) {}
 
 // Of strided variants, which fit any length: the first that has a chunk of a row's length, else the last one like it.
 std::size_t ScanCudaKernel::Choose(const Grid& grid, const Gpu& gpu) const {
@@ -81,18 +81,19 @@ void ScanCudaKernel::Run(const Grid& grid, OrtKernelContext* context) const {
                 " elements that lie " + std::to_string(grid.inner) + " apart");
   }
   const Variant& variant = kernel().variants[chosen];
-  if (ShapeOf(variant).layout == Layout::kSplit) return RunSplit(chosen, grid, stream);
+  if (ShapeOf(variant).layout == Layout::kSplit) return RunSplit(chosen, grid, stream, context);
   alignas(16) unsigned char block[kMaxParams];
   FillRowParams(rows(), variant, grid, block);
   launcher_.Launch(chosen, RowGridSize(variant, grid, 0), block, stream);
 }
 
 // The first launch leaves the sum of every part, the second one goes on from the sums of those before its own.
-void ScanCudaKernel::RunSplit(std::size_t chosen, const Grid& grid, Stream stream) const {
+void ScanCudaKernel::RunSplit(std::size_t chosen, const Grid& grid, Stream stream, OrtKernelContext* context) const {
   const Variant& first = kernel().variants[chosen];
   const Cut cut = CutForScan(first, grid, {launcher_.device().multiprocessors, 0, 1});
   const std::uint64_t blocks = grid.rows() * cut.parts;
-  const Parts parts{scratch_.Of(stream, blocks * sizeof(std::uint64_t)), cut.parts, cut.columns};
+  CallScratch scratch(allocator_, context);
+  const Parts parts{scratch.Of(blocks * sizeof(std::uint64_t)), cut.parts, cut.columns};
   alignas(16) unsigned char block[kMaxParams];
   std::memcpy(block, &parts, sizeof(parts));
   FillRowParams(rows(), first, grid, block + sizeof(parts));

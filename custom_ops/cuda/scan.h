@@ -22,11 +22,11 @@ class ScanCudaKernel final : public RowKernel {
 
   // The entry point to launch, or their number where none fits.
   std::size_t Choose(const Grid& grid, const Gpu& gpu) const;
-  void RunSplit(std::size_t chosen, const Grid& grid, Stream stream) const;
+  void RunSplit(std::size_t chosen, const Grid& grid, Stream stream, OrtKernelContext* context) const;
 
   const std::vector<Variant> rowwise_;  // as the kernel's, of rowwise kernels that fit the same grids
   const Launcher launcher_;
-  const StreamScratch scratch_;
+  const Allocator allocator_;
 };
 
 }  // namespace onnxopt::cuda

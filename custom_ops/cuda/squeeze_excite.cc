@@ -37,7 +37,7 @@ SqueezeExciteCudaKernel::SqueezeExciteCudaKernel(const Kernel& kernel, const Lib
     : FusedKernel(kernel),
       meaning_(kernel.meaning.As<SqueezeExcite>()),
       launcher_(kernel, library),
-      scratch_(info),
+      allocator_(info),
       of_map_(OfMap(kernel)) {}
 
 void SqueezeExciteCudaKernel::Compute(OrtKernelContext* context) const {
@@ -51,22 +51,23 @@ void SqueezeExciteCudaKernel::Compute(OrtKernelContext* context) const {
   std::copy_n(call.bias, 2, params.bias);
   params.y = call.y;
   params.rows = static_cast<int>(call.rows);
-  if (meaning_.depthwise) LaunchMap(call, &params, stream);
+  CallScratch scratch(allocator_, context);
+  if (meaning_.depthwise) LaunchMap(call, &params, stream, &scratch);
   const auto rows = static_cast<std::uint64_t>(call.rows);
   const std::size_t chosen = rows <= launcher_.device().multiprocessors ? kSqueezeExciteFew : kSqueezeExciteMany;
   const auto blocks = static_cast<unsigned>(CeilDiv(rows, kernel().variants[chosen].unroll));
   launcher_.Launch(chosen, blocks, reinterpret_cast<unsigned char*>(&params), stream);
 }
 
-void SqueezeExciteCudaKernel::LaunchMap(const SqueezeExciteCall& call, SqueezeExciteParams* params,
-                                        Stream stream) const {
+void SqueezeExciteCudaKernel::LaunchMap(const SqueezeExciteCall& call, SqueezeExciteParams* params, Stream stream,
+                                        CallScratch* scratch) const {
   const auto tile_bytes = static_cast<std::uint64_t>(meaning_.channels) * sizeof(float);
   const auto rows = static_cast<std::uint64_t>(call.rows);
   const auto prepare = [&](DepthwiseLaunch* launch) {
     const std::uint64_t of_row = launch->tiles * tile_bytes;
     const std::uint64_t folds = CeilDiv(of_row, kFoldBytes);
     if (std::max(launch->tiles, folds * rows) > kMostInts) throw Error("a map of more tiles than a launch can add");
-    auto* const sums = static_cast<float*>(scratch_.Of(stream, rows * (of_row + folds * tile_bytes)));
+    auto* const sums = static_cast<float*>(scratch->Of(rows * (of_row + folds * tile_bytes)));
     launch->params.sums = sums;
     params->sums = sums;
     params->tiles = static_cast<int>(launch->tiles);

@@ -22,12 +22,12 @@ class SqueezeExciteCudaKernel final : public FusedKernel {
 
  private:
   // Has the map computed; `params` gets the sums of its tiles, added up where a row has many.
-  void LaunchMap(const SqueezeExciteCall& call, SqueezeExciteParams* params, Stream stream) const;
+  void LaunchMap(const SqueezeExciteCall& call, SqueezeExciteParams* params, Stream stream, CallScratch* scratch) const;
   void Fold(SqueezeExciteParams* params, Stream stream) const;
 
   const SqueezeExcite& meaning_;
   const Launcher launcher_;
-  const StreamScratch scratch_;
+  const Allocator allocator_;
   const std::vector<Variant> of_map_;  // the depthwise convolution's entry points
 };
 

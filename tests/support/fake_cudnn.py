@@ -40,8 +40,7 @@ static int listed(const char* name, int wanted) {
 size_t cudnnGetVersion() { return 91900; }
 size_t cudnnGetCudartVersion() { return 13000; }
 const char* cudnnGetErrorString(int status) { return "CUDNN_STATUS_FAKE"; }
-int cudnnCreate(void** handle) { *handle = (void*)0x77; return 0; }
-int cudnnDestroy(void* handle) { printf("destroyed a handle\n"); return 0; }
+int cudnnCreate(void** handle) { static char handles[1024]; static int made; *handle = handles + made++; return 0; }
 int cudnnSetStream(void* handle, void* stream) { printf("stream %p\n", stream); return 0; }
 int cudnnBackendCreateDescriptor(int kind, Descriptor** descriptor) {
   *descriptor = calloc(1, sizeof(Descriptor));
@@ -157,6 +156,9 @@ _MAIN = r"""
 #include <cstdio>
 #include <fstream>
 #include <iostream>
+#include <memory>
+#include <set>
+#include <vector>
 #include "cuda/convolution/pending.h"
 #include "kernel_file/convolution.h"
 #include "kernel_file/fields.h"
@@ -211,6 +213,25 @@ int main(int, char** arguments) {
         }
       }
     }
+    const auto stream_of = [](std::size_t k) { return reinterpret_cast<cuda::Stream>(k); };
+    if (json["handles"].get<bool>()) {
+      std::set<cudnn::Handle> handles;
+      {
+        std::vector<std::unique_ptr<const cuda::BorrowedHandle>> at_once;
+        for (std::size_t k = 0; k < 3; ++k) {
+          at_once.push_back(std::make_unique<const cuda::BorrowedHandle>(*api, context, stream_of(9)));
+          handles.insert(at_once.back()->raw());
+        }
+        if (handles.size() != 3) throw Error("threads that enqueue at once share a handle");
+      }
+      for (std::size_t k = 20; k < 120; ++k) {
+        const cudnn::Handle first = cuda::BorrowedHandle(*api, context, stream_of(k)).raw();
+        if (first != cuda::BorrowedHandle(*api, context, stream_of(k)).raw()) throw Error("two of one stream");
+        handles.insert(first);
+      }
+      if (handles.size() > cuda::BorrowedHandle::kMostIdle) throw Error("a handle for every stream that ever was");
+      std::printf("handles %zu\n", handles.size());
+    }
     if (json["offers"].get<bool>()) {
       const auto offered = json["ready"].get<bool>() ? cuda::Preference::kReady : preference;
       for (const cuda::EnginePlan& plan : cuda::OfferedPlans(*api, nullptr, problem, 16, offered)) {
@@ -220,12 +241,10 @@ int main(int, char** arguments) {
         std::printf("offered %s\n", text.c_str());
       }
     }
-    const auto kept = cuda::HandleOf(*api, context, reinterpret_cast<cuda::Stream>(9));
-    if (kept != cuda::HandleOf(*api, context, reinterpret_cast<cuda::Stream>(9))) throw Error("two of one stream");
-    auto& handle = *kept;
+    const cuda::BorrowedHandle handle(*api, context, stream_of(9));
     const auto at = [](std::size_t k) { return reinterpret_cast<void*>(16 * (k + 1)); };
     const Convolution& c = problem.convolution;
-    ready->Run(*api, handle.raw, {at(c.x), at(c.w), c.bias ? at(*c.bias) : nullptr,
+    ready->Run(*api, handle.raw(), {at(c.x), at(c.w), c.bias ? at(*c.bias) : nullptr,
                                   c.residual ? at(*c.residual) : nullptr, c.slope ? at(*c.slope) : nullptr,
                                   reinterpret_cast<void*>(4096)},
                reinterpret_cast<void*>(8192));
@@ -328,6 +347,7 @@ def drive(
     ready: bool = False,
     offers: bool = False,
     threads: int = 0,
+    handles: bool = False,
     pixels: dict[str, int] | None = None,
     **variables: str,
 ) -> Log:
@@ -337,7 +357,7 @@ def drive(
     """
     meaning.verify()
     more = {"shapes": shapes, "tf32": tf32, "alignment": alignment, "measured": measured, "soon": soon, "ready": ready}
-    more |= {"offers": offers, "threads": threads, "pixels": pixels or {}}
+    more |= {"offers": offers, "threads": threads, "handles": handles, "pixels": pixels or {}}
     (folder / "meaning.json").write_text(json.dumps(meaning.to_json() | more))
     return run(program, folder / "meaning.json", **variables)
 

@@ -40,8 +40,8 @@ BlockCudaKernel::BlockCudaKernel(const Kernel& kernel, const Library& library, c
       block_(kernel.meaning.As<Block>()),
       driver_(library.driver()),
       api_(FindCudnn()),
-      allocator_(std::make_shared<Allocator>(info)) {
-  for (std::size_t k = 0; k < block_.steps.size(); ++k) runners_.emplace_back(driver_, api_, allocator_);
+      allocator_(info) {
+  for (std::size_t k = 0; k < block_.steps.size(); ++k) runners_.emplace_back(driver_, api_);
   Prepare(info);
 }
 
@@ -85,43 +85,34 @@ void BlockCudaKernel::Compute(OrtKernelContext* ort_context) const {
   int capturing = 0;
   driver_.Check(driver_.cuStreamIsCapturing(stream, &capturing), "cannot ask whether the stream is capturing");
   const BlockMemory memory = PlaceInside(block_, sizes);
-  if (memory.total > 0) {
-    char* const inside = Inside(stream, capturing != 0, memory.total);
-    for (std::size_t k = 0; k < memory.offsets.size(); ++k) {
-      data[block_.inputs + block_.outputs + k] = inside + memory.offsets[k];
-    }
+  CallScratch of_inside(allocator_, ort_context);  // what one convolution hands to the next
+  auto* const inside = static_cast<char*>(of_inside.Of(memory.total));
+  for (std::size_t k = 0; k < memory.offsets.size(); ++k) {
+    data[block_.inputs + block_.outputs + k] = inside + memory.offsets[k];
   }
   const Tensors tensors(block_, std::move(data));
   const bool tf32 = block_.dtype == Dtype::kFloat32 && UsesTf32(ort_context);
   // All plans first: measuring them overwrites results.
   std::vector<ConvolutionRunner::Ready> plans;
   std::int64_t bytes = 0;
-  ConvolutionCall call{};
+  CallScratch scratch(allocator_, ort_context);
   for (std::size_t k = 0; k < block_.steps.size(); ++k) {
     const ConvolutionSizes& of = sizes.steps[k];
     if (of.h == 0 || of.w == 0) throw Error("a convolution of a block has an input without rows or columns");
-    call = {{block_.steps[k].convolution, of, tf32}, tensors.Of(block_.steps[k]), stream, context, capturing != 0};
+    ConvolutionCall call{{block_.steps[k].convolution, of, tf32},
+                         tensors.Of(block_.steps[k]),
+                         stream,
+                         context,
+                         capturing != 0,
+                         &scratch};
     plans.push_back(runners_[k].PlanFor(&call));
     bytes = std::max(bytes, plans.back()->workspace());
   }
-  void* const workspace = runners_[0].ScratchOf(call, bytes);
-  // Held to the end, so that no other block of the stream uses the buffer in between.
-  ConvolutionHandle& handle = runners_[0].HandleFor(call);
-  const std::lock_guard<std::mutex> using_handle(handle.mutex);
+  void* const workspace = scratch.Of(static_cast<std::size_t>(bytes));
+  const BorrowedHandle handle(api_, context, stream);
   for (std::size_t k = 0; k < block_.steps.size(); ++k) {
-    plans[k]->Run(api_, handle.raw, tensors.Of(block_.steps[k]), workspace);
+    plans[k]->Run(api_, handle.raw(), tensors.Of(block_.steps[k]), workspace);
   }
-}
-
-char* BlockCudaKernel::Inside(Stream stream, bool capturing, std::size_t bytes) const {
-  const std::lock_guard<std::mutex> lock(mutex_);
-  const std::shared_ptr<const Workspace> workspace =
-      WorkspaceOf(stream, allocator_, !capturing, bytes, Purpose::kInside);
-  if (workspace == nullptr) {
-    throw Error("a block of convolutions has no memory, and its stream is capturing; run the model once before");
-  }
-  if (std::find(held_.begin(), held_.end(), workspace) == held_.end()) held_.push_back(workspace);
-  return static_cast<char*>(workspace->data());
 }
 
 }  // namespace onnxopt::cuda

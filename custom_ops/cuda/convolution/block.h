@@ -22,15 +22,12 @@ class BlockCudaKernel final : public FusedKernel {
 
  private:
   void Prepare(const OrtKernelInfo* info);
-  char* Inside(Stream stream, bool capturing, std::size_t bytes) const;
 
   const Block& block_;
   const Driver& driver_;
   const cudnn::Api& api_;
-  std::shared_ptr<const Allocator> allocator_;
+  const Allocator allocator_;
   std::deque<ConvolutionRunner> runners_;  // of the steps
-  mutable std::mutex mutex_;               // of what follows
-  mutable std::vector<std::shared_ptr<const Workspace>> held_;
 };
 
 }  // namespace onnxopt::cuda

@@ -35,17 +35,16 @@ void* Open() {
 bool Complete(void* library, Api* api) {
 #define ONNXOPT_LOAD(name) Load(library, #name, &api->name)
   return ONNXOPT_LOAD(cudnnGetVersion) && ONNXOPT_LOAD(cudnnGetCudartVersion) && ONNXOPT_LOAD(cudnnGetErrorString) &&
-         ONNXOPT_LOAD(cudnnCreate) && ONNXOPT_LOAD(cudnnDestroy) && ONNXOPT_LOAD(cudnnSetStream) &&
-         ONNXOPT_LOAD(cudnnBackendCreateDescriptor) && ONNXOPT_LOAD(cudnnBackendDestroyDescriptor) &&
-         ONNXOPT_LOAD(cudnnBackendFinalize) && ONNXOPT_LOAD(cudnnBackendSetAttribute) &&
-         ONNXOPT_LOAD(cudnnBackendGetAttribute) && ONNXOPT_LOAD(cudnnBackendExecute) &&
-         ONNXOPT_LOAD(cudnnCreateTensorDescriptor) && ONNXOPT_LOAD(cudnnDestroyTensorDescriptor) &&
-         ONNXOPT_LOAD(cudnnSetTensor4dDescriptorEx) && ONNXOPT_LOAD(cudnnAddTensor) &&
-         ONNXOPT_LOAD(cudnnCreateActivationDescriptor) && ONNXOPT_LOAD(cudnnDestroyActivationDescriptor) &&
-         ONNXOPT_LOAD(cudnnSetActivationDescriptor) && ONNXOPT_LOAD(cudnnActivationForward) &&
-         ONNXOPT_LOAD(cudnnSetTensor) && ONNXOPT_LOAD(cudnnCreateOpTensorDescriptor) &&
-         ONNXOPT_LOAD(cudnnDestroyOpTensorDescriptor) && ONNXOPT_LOAD(cudnnSetOpTensorDescriptor) &&
-         ONNXOPT_LOAD(cudnnOpTensor);
+         ONNXOPT_LOAD(cudnnCreate) && ONNXOPT_LOAD(cudnnSetStream) && ONNXOPT_LOAD(cudnnBackendCreateDescriptor) &&
+         ONNXOPT_LOAD(cudnnBackendDestroyDescriptor) && ONNXOPT_LOAD(cudnnBackendFinalize) &&
+         ONNXOPT_LOAD(cudnnBackendSetAttribute) && ONNXOPT_LOAD(cudnnBackendGetAttribute) &&
+         ONNXOPT_LOAD(cudnnBackendExecute) && ONNXOPT_LOAD(cudnnCreateTensorDescriptor) &&
+         ONNXOPT_LOAD(cudnnDestroyTensorDescriptor) && ONNXOPT_LOAD(cudnnSetTensor4dDescriptorEx) &&
+         ONNXOPT_LOAD(cudnnAddTensor) && ONNXOPT_LOAD(cudnnCreateActivationDescriptor) &&
+         ONNXOPT_LOAD(cudnnDestroyActivationDescriptor) && ONNXOPT_LOAD(cudnnSetActivationDescriptor) &&
+         ONNXOPT_LOAD(cudnnActivationForward) && ONNXOPT_LOAD(cudnnSetTensor) &&
+         ONNXOPT_LOAD(cudnnCreateOpTensorDescriptor) && ONNXOPT_LOAD(cudnnDestroyOpTensorDescriptor) &&
+         ONNXOPT_LOAD(cudnnSetOpTensorDescriptor) && ONNXOPT_LOAD(cudnnOpTensor);
 #undef ONNXOPT_LOAD
 }
 

@@ -148,7 +148,6 @@ struct Api {
   std::size_t (*cudnnGetCudartVersion)();
   const char* (*cudnnGetErrorString)(Status status);
   Status (*cudnnCreate)(Handle* handle);
-  Status (*cudnnDestroy)(Handle handle);
   Status (*cudnnSetStream)(Handle handle, cuda::Stream stream);
   Status (*cudnnBackendCreateDescriptor)(int kind, BackendDescriptor* descriptor);
   Status (*cudnnBackendDestroyDescriptor)(BackendDescriptor descriptor);

@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <atomic>
+#include <list>
 #include <map>
+#include <memory>
 #include <thread>
 #include <utility>
 
@@ -11,36 +13,70 @@ namespace {
 
 constexpr unsigned kMostBuilders = 16;
 
-}  // namespace
-
-ConvolutionHandle::ConvolutionHandle(const cudnn::Api& api) : api_(api) {
-  api.Check(api.cudnnCreate(&raw), "cuDNN does not start on this GPU");
-}
-
-ConvolutionHandle::~ConvolutionHandle() { api_.cudnnDestroy(raw); }
-
-std::shared_ptr<ConvolutionHandle> HandleOf(const cudnn::Api& api, Context context, Stream stream) {
-  static std::mutex mutex;
-  static auto* const known = new std::map<std::pair<Context, Stream>, std::weak_ptr<ConvolutionHandle>>;
-  const std::lock_guard<std::mutex> lock(mutex);
-  for (auto at = known->begin(); at != known->end();) at = at->second.expired() ? known->erase(at) : std::next(at);
-  std::weak_ptr<ConvolutionHandle>& entry = (*known)[{context, stream}];
-  std::shared_ptr<ConvolutionHandle> handle = entry.lock();
-  if (handle != nullptr) return handle;
-  handle = std::make_shared<ConvolutionHandle>(api);
-  api.Check(api.cudnnSetStream(handle->raw, stream), "cuDNN does not take ONNX Runtime's stream");
-  entry = handle;
+cudnn::Handle Start(const cudnn::Api& api) {
+  cudnn::Handle handle = nullptr;
+  api.Check(api.cudnnCreate(&handle), "cuDNN does not start on this GPU");
   return handle;
 }
 
-ConvolutionHandle& BuilderOf(const cudnn::Api& api, Context context) {
+}  // namespace
+
+struct BorrowedHandle::Kept {
+  cudnn::Handle raw;
+  Context context;
+  Stream stream;  // that it enqueued on last
+  bool borrowed;
+};
+
+struct BorrowedHandle::Pool {
+  std::mutex mutex;
+  std::list<Kept> handles;  // those that were borrowed longest ago first
+};
+
+BorrowedHandle::Pool& BorrowedHandle::Handles() {
+  static auto* const pool = new Pool;  // outlives every kernel
+  return *pool;
+}
+
+BorrowedHandle::BorrowedHandle(const cudnn::Api& api, Context context, Stream stream) : kept_(nullptr) {
+  Pool& pool = Handles();
+  const std::lock_guard<std::mutex> lock(pool.mutex);
+  auto best = pool.handles.end();
+  std::size_t idle = 0;
+  for (auto at = pool.handles.begin(); at != pool.handles.end(); ++at) {
+    if (at->borrowed || at->context != context) continue;
+    ++idle;
+    if (best == pool.handles.end() || at->stream == stream) best = at;
+  }
+  if (best == pool.handles.end() || (best->stream != stream && idle < kMostIdle)) {
+    best = pool.handles.insert(pool.handles.end(), {Start(api), context, nullptr, false});
+  }
+  api.Check(api.cudnnSetStream(best->raw, stream), "cuDNN does not take ONNX Runtime's stream");
+  best->stream = stream;
+  best->borrowed = true;
+  pool.handles.splice(pool.handles.end(), pool.handles, best);
+  kept_ = &*best;
+}
+
+BorrowedHandle::~BorrowedHandle() {
+  const std::lock_guard<std::mutex> lock(Handles().mutex);
+  kept_->borrowed = false;
+}
+
+cudnn::Handle BorrowedHandle::raw() const { return kept_->raw; }
+
+BuilderHandle& BuilderOf(const cudnn::Api& api, Context context) {
   static std::mutex mutex;
-  static auto* const known = new std::map<std::pair<Context, unsigned>, std::unique_ptr<ConvolutionHandle>>;
+  static auto* const known = new std::map<std::pair<Context, unsigned>, std::unique_ptr<BuilderHandle>>;
   static std::atomic<unsigned> turn{0};
   static const unsigned builders = std::clamp(std::thread::hardware_concurrency(), 1U, kMostBuilders);
   const std::lock_guard<std::mutex> lock(mutex);
   auto& entry = (*known)[{context, turn.fetch_add(1, std::memory_order_relaxed) % builders}];
-  if (entry == nullptr) entry = std::make_unique<ConvolutionHandle>(api);
+  if (entry == nullptr) {
+    auto made = std::make_unique<BuilderHandle>();
+    made->raw = Start(api);
+    entry = std::move(made);
+  }
   return *entry;
 }
 

@@ -1,37 +1,46 @@
-// Handles of cuDNN.
+// Handles of cuDNN. They take megabytes of the GPU's memory and are kept as long as the process: captured CUDA graphs
+// may refer to what a handle holds.
 #pragma once
 
-#include <memory>
 #include <mutex>
 
 #include "cuda/convolution/cudnn.h"
 
 namespace onnxopt::cuda {
 
-// A handle, and the lock under which it is used.
-class ConvolutionHandle {
+// A handle for the time in which a thread enqueues convolutions on a stream.
+//
+// Threads that enqueue at once have different handles. A stream gets the handle back that it had last, unless another
+// thread enqueues with that one. ONNX Runtime makes streams for every session and for every thread that runs it, so
+// there are not more handles than kMostIdle, or than threads that enqueued at once.
+class BorrowedHandle {
  public:
   // The context must be current. Throws Error where cuDNN does not start.
-  explicit ConvolutionHandle(const cudnn::Api& api);
-  ConvolutionHandle(const ConvolutionHandle&) = delete;
-  ConvolutionHandle& operator=(const ConvolutionHandle&) = delete;
-  ~ConvolutionHandle();
+  BorrowedHandle(const cudnn::Api& api, Context context, Stream stream);
+  BorrowedHandle(const BorrowedHandle&) = delete;
+  BorrowedHandle& operator=(const BorrowedHandle&) = delete;
+  ~BorrowedHandle();
 
-  std::mutex mutex;
-  cudnn::Handle raw = nullptr;
+  cudnn::Handle raw() const;
+
+  static constexpr std::size_t kMostIdle = 8;  // handles of a context that wait for their streams
 
  private:
-  const cudnn::Api& api_;
+  struct Kept;
+  struct Pool;
+  static Pool& Handles();
+
+  Kept* kept_;
 };
 
-// The handle of a stream of a context, made when it is first asked for. It takes megabytes of the GPU's memory and
-// lives as long as somebody holds it: kernels keep what they used, as captured CUDA graphs may refer to what it holds,
-// and ONNX Runtime makes a stream for every session. The context must be current. Throws Error where cuDNN does not
-// start.
-std::shared_ptr<ConvolutionHandle> HandleOf(const cudnn::Api& api, Context context, Stream stream);
+// A handle with which plans of a context are built; no work runs on it.
+struct BuilderHandle {
+  std::mutex mutex;
+  cudnn::Handle raw = nullptr;
+};
 
-// A handle with which plans of a context are built; no work runs on it. There are as many as threads should build at
-// once, and they are given out in turn. They live as long as the process, as plans go on referring to them.
-ConvolutionHandle& BuilderOf(const cudnn::Api& api, Context context);
+// There are as many builders of a context as threads should build at once, and they are given out in turn. Plans go on
+// referring to them. The context must be current. Throws Error where cuDNN does not start.
+BuilderHandle& BuilderOf(const cudnn::Api& api, Context context);
 
 }  // namespace onnxopt::cuda

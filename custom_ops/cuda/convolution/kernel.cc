@@ -13,7 +13,8 @@ ConvolutionCudaKernel::ConvolutionCudaKernel(const Kernel& kernel, const Library
       convolution_(kernel.meaning.As<Convolution>()),
       driver_(library.driver()),
       api_(FindCudnn()),
-      runner_(driver_, api_, std::make_shared<Allocator>(info)) {
+      allocator_(info),
+      runner_(driver_, api_) {
   Prepare(info);
 }
 
@@ -52,13 +53,13 @@ void ConvolutionCudaKernel::Compute(OrtKernelContext* ort_context) const {
   const auto [stream, context] = EnterStream(driver_, ort_context);
   int capturing = 0;
   driver_.Check(driver_.cuStreamIsCapturing(stream, &capturing), "cannot ask whether the stream is capturing");
-  ConvolutionCall call{problem, at, stream, context, capturing != 0};
+  CallScratch scratch(allocator_, ort_context);
+  ConvolutionCall call{problem, at, stream, context, capturing != 0, &scratch};
   if (shapes[convolution_.x].count() == 0) return runner_.FillFromNothing(call);
   const ConvolutionRunner::Ready plan = runner_.PlanFor(&call);
-  void* const workspace = runner_.ScratchOf(call, plan->workspace());
-  ConvolutionHandle& handle = runner_.HandleFor(call);
-  const std::lock_guard<std::mutex> using_handle(handle.mutex);
-  plan->Run(api_, handle.raw, at, workspace);
+  void* const workspace = scratch.Of(static_cast<std::size_t>(plan->workspace()));
+  const BorrowedHandle handle(api_, context, stream);
+  plan->Run(api_, handle.raw(), at, workspace);
 }
 
 }  // namespace onnxopt::cuda

@@ -21,6 +21,7 @@ class ConvolutionCudaKernel final : public FusedKernel {
   const Convolution& convolution_;
   const Driver& driver_;
   const cudnn::Api& api_;
+  const Allocator allocator_;
   ConvolutionRunner runner_;
 };
 

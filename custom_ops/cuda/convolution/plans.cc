@@ -172,7 +172,7 @@ std::shared_ptr<const ReadyConvolution> ReadyFor(const cudnn::Api& api, Context 
   const std::shared_ptr<Entry> entry = EntryOf({context, KeyOf(api, device, problem, measured)});
   const std::lock_guard<std::mutex> lock(entry->building);
   if (auto plan = entry->plan.lock()) return plan;
-  ConvolutionHandle& builder = BuilderOf(api, context);
+  BuilderHandle& builder = BuilderOf(api, context);
   const std::lock_guard<std::mutex> builds(builder.mutex);
   auto plan = Build(api, builder.raw, device, problem, measured, preference);
   entry->plan = plan;

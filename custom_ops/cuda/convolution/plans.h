@@ -26,7 +26,7 @@ class ReadyConvolution {
   // The choice of its plan. Nothing where cuDNN does not tell.
   std::optional<EngineChoice> Choice() const { return plan_.Choice(); }
 
-  // Enqueues it on the handle's stream; the handle is locked by the caller. Thread-safe.
+  // Enqueues it on the handle's stream; the caller has borrowed the handle. Thread-safe.
   void Run(const cudnn::Api& api, cudnn::Handle handle, const ConvolutionPointers& at, void* workspace) const;
 
  private:

@@ -11,6 +11,8 @@ namespace {
 constexpr std::size_t kPlans = 32;    // of different shapes, that a node keeps
 constexpr std::size_t kTuned = 16;    // plans measured when tuning
 constexpr std::size_t kFirstRun = 6;  // and at a first run
+constexpr std::int64_t kFirstRunWorkspace = std::int64_t{32}
+                                            << 20U;  // bytes; plans that want more are not measured then
 constexpr int kNameBytes = 256;
 constexpr std::int64_t kAlignment = 16;  // that engines ask for at most
 
@@ -33,9 +35,7 @@ const cudnn::Api& FindCudnn() {
   return *api;
 }
 
-ConvolutionRunner::ConvolutionRunner(const Driver& driver, const cudnn::Api& api,
-                                     std::shared_ptr<const Allocator> allocator)
-    : driver_(driver), api_(api), allocator_(std::move(allocator)) {
+ConvolutionRunner::ConvolutionRunner(const Driver& driver, const cudnn::Api& api) : driver_(driver), api_(api) {
   ConvolutionPlans::Get();  // a damaged file shows now
 }
 
@@ -61,10 +61,9 @@ void ConvolutionRunner::FillFromNothing(const ConvolutionCall& call) const {
   const std::size_t bytes = call.problem.sizes.output().count() * Size(call.problem.convolution.dtype);
   driver_.Check(driver_.cuMemsetD8Async(reinterpret_cast<std::uintptr_t>(call.at.y), 0, bytes, call.stream),
                 "cannot clear the result of a convolution");
-  void* const scratch = ScratchOf(call, EpilogueScratch(call.problem));
-  ConvolutionHandle& handle = HandleFor(call);
-  const std::lock_guard<std::mutex> using_handle(handle.mutex);
-  RunEpilogue(api_, handle.raw, call.problem, call.at, scratch);
+  void* const scratch = call.scratch->Of(static_cast<std::size_t>(EpilogueScratch(call.problem)));
+  const BorrowedHandle handle(api_, call.context, call.stream);
+  RunEpilogue(api_, handle.raw(), call.problem, call.at, scratch);
 }
 
 ConvolutionRunner::Ready ConvolutionRunner::PlanFor(ConvolutionCall* of) const {
@@ -117,21 +116,20 @@ void ConvolutionRunner::Measure(const ConvolutionCall& call) const {
   if (known.Find(gpu, version, problem)) return;
   const std::vector<EnginePlan> plans = Offered(call, kTuned, preference_);
   if (plans.empty()) return;
-  ConvolutionHandle& handle = Handle(call);
-  const std::lock_guard<std::mutex> using_handle(handle.mutex);
+  const BorrowedHandle handle(api_, call.context, call.stream);
   std::int64_t bytes = 0;
   for (const EnginePlan& plan : plans) bytes = std::max(bytes, plan.workspace());
-  void* const workspace = Scratch(call, bytes);
+  void* const workspace = call.scratch->Of(static_cast<std::size_t>(bytes));
   const Stopwatch stopwatch(driver_, call.stream, MemoryToEvictWith(driver_), kCareful);
   const auto [first, best] =
-      stopwatch.Fastest(plans.size(), [&](std::size_t way) { plans[way].Execute(handle.raw, call.at, workspace); });
+      stopwatch.Fastest(plans.size(), [&](std::size_t way) { plans[way].Execute(handle.raw(), call.at, workspace); });
   const std::optional<EngineChoice> choice = plans[best.way].Choice();
   if (choice) known.Add(gpu, version, problem, {*choice, best.microseconds, first.microseconds});
 }
 
 std::vector<EnginePlan> ConvolutionRunner::Offered(const ConvolutionCall& call, std::size_t most,
                                                    Preference preference) const {
-  ConvolutionHandle& builder = BuilderOf(api_, call.context);
+  BuilderHandle& builder = BuilderOf(api_, call.context);
   const std::lock_guard<std::mutex> builds(builder.mutex);
   return OfferedPlans(api_, builder.raw, call.problem, most, preference);
 }
@@ -161,51 +159,23 @@ void ConvolutionRunner::MeasureBeside(const ConvolutionCall& call, const ReadyCo
   std::vector<EnginePlan> plans = Offered(call, kFirstRun, Preference::kReady);
   const auto unfit = [&](const EnginePlan& plan) {
     const std::optional<EngineChoice> choice = plan.Choice();
-    return !choice || choice == own || plan.workspace() > static_cast<std::int64_t>(kWorkspaceBytes);
+    return !choice || choice == own || plan.workspace() > kFirstRunWorkspace;
   };
   plans.erase(std::remove_if(plans.begin(), plans.end(), unfit), plans.end());
   if (plans.empty()) return;
   std::int64_t bytes = first.workspace();
   for (const EnginePlan& plan : plans) bytes = std::max(bytes, plan.workspace());
-  void* const workspace = Scratch(call, bytes);
-  ConvolutionHandle& handle = Handle(call);
-  const std::lock_guard<std::mutex> using_handle(handle.mutex);
+  void* const workspace = call.scratch->Of(static_cast<std::size_t>(bytes));
+  const BorrowedHandle handle(api_, call.context, call.stream);
   const Stopwatch stopwatch(driver_, call.stream, MemoryToEvictWith(driver_), kQuick);
   const auto [heuristic, best] = stopwatch.Fastest(1 + plans.size(), [&](std::size_t way) {
-    if (way == 0) return first.Run(api_, handle.raw, call.at, workspace);
-    plans[way - 1].Execute(handle.raw, call.at, workspace);
+    if (way == 0) return first.Run(api_, handle.raw(), call.at, workspace);
+    plans[way - 1].Execute(handle.raw(), call.at, workspace);
   });
   const std::optional<EngineChoice> choice = best.way == 0 ? own : plans[best.way - 1].Choice();
   if (!choice) return;
   ConvolutionPlans::Get().Add(Gpu(), api_.cudnnGetVersion(), call.problem.Describe(),
                               {*choice, best.microseconds, heuristic.microseconds});
-}
-
-ConvolutionHandle& ConvolutionRunner::HandleFor(const ConvolutionCall& call) const {
-  const std::lock_guard<std::mutex> lock(mutex_);
-  return Handle(call);
-}
-
-ConvolutionHandle& ConvolutionRunner::Handle(const ConvolutionCall& call) const {
-  std::shared_ptr<ConvolutionHandle>& handle = handles_[{call.context, call.stream}];
-  if (handle == nullptr) handle = HandleOf(api_, call.context, call.stream);
-  return *handle;
-}
-
-void* ConvolutionRunner::ScratchOf(const ConvolutionCall& call, std::int64_t bytes) const {
-  const std::lock_guard<std::mutex> lock(mutex_);
-  return Scratch(call, bytes);
-}
-
-void* ConvolutionRunner::Scratch(const ConvolutionCall& call, std::int64_t bytes) const {
-  if (bytes == 0) return nullptr;
-  const std::shared_ptr<const Workspace> workspace =
-      WorkspaceOf(call.stream, allocator_, !call.capturing, static_cast<std::size_t>(bytes));
-  if (workspace == nullptr) {
-    throw Error("a convolution has no workspace, and its stream is capturing; run the model once before");
-  }
-  if (std::find(held_.begin(), held_.end(), workspace) == held_.end()) held_.push_back(workspace);
-  return workspace->data();
 }
 
 std::string ConvolutionRunner::Device() const {

@@ -8,10 +8,10 @@
 #include <optional>
 #include <vector>
 
+#include "cuda/convolution/handles.h"
 #include "cuda/convolution/pending.h"
-#include "cuda/gemm/workspace.h"
-#include "cuda/launch/allocator.h"
 #include "cuda/launch/driver.h"
+#include "cuda/launch/scratch.h"
 
 namespace onnxopt::cuda {
 
@@ -22,18 +22,19 @@ struct ConvolutionCall {
   Stream stream;
   Context context;
   bool capturing;
+  CallScratch* scratch;  // that convolutions of the call work in
 };
 
 // Throws Error where cuDNN, or what it needs, is not there.
 const cudnn::Api& FindCudnn();
 
 // The plan of a shape that is known ahead is built with the kernel, others with their first run, which must not be
-// captured. A shape that was seen before neither synchronizes nor allocates. Thread-safe.
+// captured. A shape that was seen before does not synchronize. Thread-safe.
 class ConvolutionRunner {
  public:
   using Ready = std::shared_ptr<const ReadyConvolution>;
 
-  ConvolutionRunner(const Driver& driver, const cudnn::Api& api, std::shared_ptr<const Allocator> allocator);
+  ConvolutionRunner(const Driver& driver, const cudnn::Api& api);
 
   // Builds the plan of a problem that will come. Whether float32 may be rounded to TF32 shows at the first run.
   void Prepare(ConvolutionProblem problem);
@@ -43,12 +44,6 @@ class ConvolutionRunner {
 
   // The result over an input without elements, which cuDNN does not take: a sum over nothing is zero.
   void FillFromNothing(const ConvolutionCall& call) const;
-
-  // The handle of the call's stream, which is kept as long as the runner.
-  ConvolutionHandle& HandleFor(const ConvolutionCall& call) const;
-
-  // The workspace of the call's stream, which is kept as long as the runner; nullptr for 0 bytes.
-  void* ScratchOf(const ConvolutionCall& call, std::int64_t bytes) const;
 
  private:
   struct Recent {
@@ -66,21 +61,16 @@ class ConvolutionRunner {
   void MeasureFirstRun(const ConvolutionCall& call, Recent* entry) const;
   std::vector<EnginePlan> Offered(const ConvolutionCall& call, std::size_t most, Preference preference) const;
   void MeasureBeside(const ConvolutionCall& call, const ReadyConvolution& first) const;
-  ConvolutionHandle& Handle(const ConvolutionCall& call) const;
-  void* Scratch(const ConvolutionCall& call, std::int64_t bytes) const;
   std::string Gpu() const;     // its name
   std::string Device() const;  // what plans depend on of it
 
   const Driver& driver_;
   const cudnn::Api& api_;
-  std::shared_ptr<const Allocator> allocator_;
   Preference preference_ = Preference::kSoonest;         // shapes that come and go: a new one must not take long
   mutable std::mutex mutex_;                             // of all that follows
   mutable std::shared_ptr<PendingConvolution> pending_;  // of the shapes that the graph states, until the first run
   mutable std::list<Recent> recent_;                     // plans, the latest first, not more than kPlans
   mutable std::vector<Ready> captured_;                  // plans that CUDA graphs go on using
-  mutable std::vector<std::shared_ptr<const Workspace>> held_;  // workspaces that it has used
-  mutable std::map<std::pair<Context, Stream>, std::shared_ptr<ConvolutionHandle>> handles_;
 };
 
 }  // namespace onnxopt::cuda

@@ -70,7 +70,8 @@ struct GemmCudaKernel::Call {
   cublaslt::Handle handle;
   bool tf32;
   bool capturing;
-  bool workspace = true;  // whether it may use that of its stream
+  const OrtKernelContext* context;  // of ONNX Runtime
+  bool workspace = true;            // whether it may use scratch memory
 };
 
 GemmCudaKernel::GemmCudaKernel(const Kernel& kernel, const Library& library, const OrtKernelInfo* info)
@@ -81,7 +82,7 @@ GemmCudaKernel::GemmCudaKernel(const Kernel& kernel, const Library& library, con
       b_is_constant_(IsConstant(info, gemm_.b)),
       states_shapes_(KnownShape(info, gemm_.a) && KnownShape(info, gemm_.b)),
       api_(FindCublaslt()),
-      allocator_(std::make_shared<Allocator>(info)) {
+      allocator_(info) {
   Context context = nullptr;
   driver_.Check(driver_.cuCtxGetCurrent(&context), "cannot ask for the CUDA context");
   if (context != nullptr) HandleOf(context, api_);
@@ -103,7 +104,7 @@ void GemmCudaKernel::Compute(OrtKernelContext* ort_context) const {
   driver_.Check(driver_.cuStreamIsCapturing(stream, &capturing), "cannot ask whether the stream is capturing");
   const bool tf32 = gemm_.dtype == Dtype::kFloat32 && UsesTf32(ort_context);
   const std::lock_guard<std::mutex> lock(mutex_);
-  RunParts({product, operands, stream, HandleOf(context, api_), tf32, capturing != 0}, outputs);
+  RunParts({product, operands, stream, HandleOf(context, api_), tf32, capturing != 0, ort_context}, outputs);
 }
 
 // Each part is a product of its own, as ONNX Runtime allocates the outputs where it likes. One alone fills the GPU
@@ -189,18 +190,17 @@ void GemmCudaKernel::RunInner(const Call& call, const Product& product, const Op
   if (std::max({product.m, product.n, product.k, inner.extent}) > std::numeric_limits<std::int32_t>::max()) {
     throw Error("a product with a dim above 2^31 cannot run on cuBLASLt");
   }
-  const Scratch scratch = ScratchOf(call);
   Operands at = operands;
   // Where a vector of bias is not aligned, epilogues may not take it; initializers always are.
-  const std::size_t bias_bytes = static_cast<std::size_t>(product.n) * Size(gemm_.dtype);
-  std::size_t taken = 0;
-  if (at.bias != nullptr && Alignment(at.bias) < kBiasAlignment) {
-    taken = (bias_bytes + kBestAlignment - 1) / kBestAlignment * kBestAlignment;
-    if (taken > scratch.bytes) throw Error("a bias that is not aligned to 16 bytes found no workspace");
-    driver_.Check(driver_.cuMemcpyDtoDAsync(reinterpret_cast<std::uintptr_t>(scratch.data),
-                                            reinterpret_cast<std::uintptr_t>(at.bias), bias_bytes, call.stream),
+  CallScratch scratch(allocator_, call.context);
+  const bool copies_bias = at.bias != nullptr && Alignment(at.bias) < kBiasAlignment;
+  if (copies_bias) {
+    const std::size_t bytes = static_cast<std::size_t>(product.n) * Size(gemm_.dtype);
+    void* const copy = scratch.Of(bytes);
+    driver_.Check(driver_.cuMemcpyDtoDAsync(reinterpret_cast<std::uintptr_t>(copy),
+                                            reinterpret_cast<std::uintptr_t>(at.bias), bytes, call.stream),
                   "cannot copy a bias");
-    at.bias = scratch.data;
+    at.bias = copy;
   }
   const void* c = at.residual == nullptr ? at.output : at.residual;
   const PlanKey key = {product.m,       product.n,
@@ -209,24 +209,22 @@ void GemmCudaKernel::RunInner(const Call& call, const Product& product, const Op
                        inner.stride_d,  product.ldb,
                        Alignment(at.a), Alignment(at.b),
                        Alignment(c),    Alignment(at.output),
-                       call.tf32,       taken == 0 && scratch.bytes > 0};
+                       call.tf32,       call.workspace && !copies_bias};
   Plan& plan = PlanFor(call, key, at);
-  plan.Run(call.handle, at, key.workspace ? scratch : Scratch{nullptr, 0}, call.stream);
+  plan.Run(call.handle, at, scratch.Of(plan.workspace()), call.stream);
 }
 
 // A sum over nothing is zero, which cuBLASLt does not take: a product of one column and one row of zeros is the same.
 void GemmCudaKernel::RunWithoutDepth(const Call& call) const {
   const std::size_t size = Size(gemm_.dtype);
-  const Scratch scratch = ScratchOf(call);
   Product product = call.product;
   std::int64_t rows = product.m;
   for (std::size_t d = 0; d < product.batch_dims; ++d) rows *= product.batch[d].extent;
   const std::size_t bytes = static_cast<std::size_t>(std::max(rows, product.n)) * size;
-  if (bytes > scratch.bytes / 2) throw Error("a product over a dim of 0 is too large: " + ToString(product.output));
-  // The second half, as a bias may be copied to the first.
-  void* zeros = static_cast<char*>(scratch.data) + scratch.bytes / 2;
+  CallScratch scratch(allocator_, call.context);
+  void* const zeros = scratch.Of(bytes);
   driver_.Check(driver_.cuMemsetD8Async(reinterpret_cast<std::uintptr_t>(zeros), 0, bytes, call.stream),
-                "cannot clear the workspace");
+                "cannot clear memory for a sum over nothing");
   product.m = rows;
   product.k = 1;
   product.ldb = gemm_.transpose_b ? 1 : product.n;
@@ -235,14 +233,6 @@ void GemmCudaKernel::RunWithoutDepth(const Call& call) const {
   operands.a = operands.b = zeros;
   Call inner = call;
   RunInner(inner, product, operands);
-}
-
-Scratch GemmCudaKernel::ScratchOf(const Call& call) const {
-  if (!call.workspace) return {nullptr, 0};
-  const std::shared_ptr<const Workspace> workspace = WorkspaceOf(call.stream, allocator_, !call.capturing);
-  if (workspace == nullptr) return {nullptr, 0};
-  if (std::find(held_.begin(), held_.end(), workspace) == held_.end()) held_.push_back(workspace);
-  return {workspace->data(), kWorkspaceBytes};
 }
 
 Plan& GemmCudaKernel::PlanFor(const Call& call, const PlanKey& key, const Operands& operands) const {
@@ -282,9 +272,12 @@ void GemmCudaKernel::Choose(const Call& call, Plan* plan, const Operands& operan
   if (!measures) return;
   try {
     const Stopwatch stopwatch(driver_, call.stream, MemoryToEvictWith(driver_), known.tunes() ? kCareful : kQuick);
-    const Scratch scratch = plan->key().workspace ? ScratchOf(call) : Scratch{nullptr, 0};
+    std::size_t bytes = 0;
+    for (const Candidate& each : candidates) bytes = std::max(bytes, each.workspace);
+    CallScratch scratch(allocator_, call.context);
+    void* const workspace = scratch.Of(bytes);
     const auto [first, best] = stopwatch.Fastest(candidates.size(), [&](std::size_t way) {
-      plan->RunWith(candidates[way], call.handle, operands, scratch, call.stream);
+      plan->RunWith(candidates[way], call.handle, operands, workspace, call.stream);
     });
     plan->Choose(candidates[best.way]);
     known.Add(gpu, version, product, {candidates[best.way].algorithm, best.microseconds, first.microseconds});

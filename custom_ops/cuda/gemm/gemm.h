@@ -9,14 +9,13 @@
 #include "call/gemm.h"
 #include "cuda/gemm/branches.h"
 #include "cuda/gemm/product_plan.h"
-#include "cuda/gemm/workspace.h"
 #include "cuda/launch/launcher.h"
+#include "cuda/launch/scratch.h"
 
 namespace onnxopt::cuda {
 
-// A product of a shape that was seen before neither synchronizes nor allocates: it is safe under CUDA graph capture. A
-// new shape looks for its algorithm, and the first one on a stream allocates its workspace, unless the stream is
-// capturing. Thread-safe.
+// A product of a shape that was seen before does not synchronize: it is safe under CUDA graph capture. A new shape
+// looks for its algorithm. Thread-safe.
 class GemmCudaKernel final : public FusedKernel {
  public:
   // Throws Error if cuBLASLt is not there, or does not start on this GPU.
@@ -35,7 +34,6 @@ class GemmCudaKernel final : public FusedKernel {
   Plan& PlanFor(const Call& call, const PlanKey& key, const Operands& operands) const;
   void Choose(const Call& call, Plan* plan, const Operands& operands) const;
   bool Measures(const Call& call) const;
-  Scratch ScratchOf(const Call& call) const;
 
   const Gemm& gemm_;
   const Driver& driver_;
@@ -43,11 +41,10 @@ class GemmCudaKernel final : public FusedKernel {
   bool b_is_constant_;
   bool states_shapes_;  // the graph, of the operands
   const cublaslt::Api& api_;
-  std::shared_ptr<const Allocator> allocator_;
+  const Allocator allocator_;
   mutable std::mutex mutex_;  // of all that follows, and of enqueueing
   mutable std::vector<std::unique_ptr<Plan>> plans_;
   mutable std::shared_ptr<Branches> branches_;
-  mutable std::vector<std::shared_ptr<const Workspace>> held_;  // workspaces that this kernel has used
 };
 
 }  // namespace onnxopt::cuda

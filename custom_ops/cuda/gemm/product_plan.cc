@@ -4,7 +4,6 @@
 #include <iterator>
 #include <tuple>
 
-#include "cuda/gemm/workspace.h"
 #include "support/error.h"
 
 namespace onnxopt::cuda {
@@ -120,7 +119,7 @@ bool Plan::Revive(cublaslt::Handle handle, const cublaslt::Algorithm& algorithm,
   return status == cublaslt::kSuccess && candidate->workspace <= (key_.workspace ? kWorkspaceBytes : 0);
 }
 
-void Plan::RunWith(const Candidate& candidate, cublaslt::Handle handle, const Operands& operands, Scratch scratch,
+void Plan::RunWith(const Candidate& candidate, cublaslt::Handle handle, const Operands& operands, void* workspace,
                    Stream stream) {
   if (operands.bias != nullptr) {
     api_.Check(api_.cublasLtMatmulDescSetAttribute(operation_, cublaslt::kBiasPointer, &operands.bias, sizeof(void*)),
@@ -129,7 +128,7 @@ void Plan::RunWith(const Candidate& candidate, cublaslt::Handle handle, const Op
   const float beta = operands.residual == nullptr ? 0.0F : gemm_.beta;
   const void* c = operands.residual == nullptr ? operands.output : operands.residual;
   api_.Check(api_.cublasLtMatmul(handle, operation_, &gemm_.alpha, operands.b, b_, operands.a, a_, &beta, c, d_,
-                                 operands.output, d_, &candidate.algorithm, scratch.data, scratch.bytes, stream),
+                                 operands.output, d_, &candidate.algorithm, workspace, candidate.workspace, stream),
              "the product did not start (" + Describe() + ")");
 }
 

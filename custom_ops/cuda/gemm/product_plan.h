@@ -15,7 +15,7 @@ struct PlanKey {
   std::int64_t m, n, k, batch, stride_a, stride_b, stride_d, ldb;
   unsigned alignment_a, alignment_b, alignment_c, alignment_d;  // bytes, a power of 2 up to 256
   bool tf32;                                                    // float32 products may round their operands to TF32
-  bool workspace;                                               // there is one
+  bool workspace;                                               // there may be one
 
   bool operator==(const PlanKey& other) const;
 };
@@ -29,10 +29,8 @@ struct Operands {
   void* output;
 };
 
-struct Scratch {
-  void* data;
-  std::size_t bytes;
-};
+// What cuBLAS itself takes on Hopper; algorithms that want more are not considered.
+constexpr std::size_t kWorkspaceBytes = std::size_t{32} << 20U;
 
 class Plan {
  public:
@@ -50,11 +48,15 @@ class Plan {
 
   void Choose(const cublaslt::Candidate& candidate) { chosen_ = candidate; }
 
-  // Enqueues the product. Not thread-safe: the bias's address is part of a descriptor.
-  void Run(cublaslt::Handle handle, const Operands& operands, Scratch scratch, Stream stream) {
-    RunWith(chosen_, handle, operands, scratch, stream);
+  // Bytes that the chosen algorithm works in.
+  std::size_t workspace() const { return chosen_.workspace; }
+
+  // Enqueues the product. workspace: so many bytes as the algorithm wants. Not thread-safe: the bias's address is part
+  // of a descriptor.
+  void Run(cublaslt::Handle handle, const Operands& operands, void* workspace, Stream stream) {
+    RunWith(chosen_, handle, operands, workspace, stream);
   }
-  void RunWith(const cublaslt::Candidate& candidate, cublaslt::Handle handle, const Operands& operands, Scratch scratch,
+  void RunWith(const cublaslt::Candidate& candidate, cublaslt::Handle handle, const Operands& operands, void* workspace,
                Stream stream);
 
   const PlanKey& key() const { return key_; }

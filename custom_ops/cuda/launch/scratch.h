@@ -1,38 +1,31 @@
-// Device memory for the partial results that several blocks share, from ONNX Runtime's allocator.
+// Device memory that one call works in, from ONNX Runtime's allocator.
 #pragma once
 
-#include <map>
-#include <memory>
-#include <mutex>
 #include <vector>
 
 #include "cuda/launch/allocator.h"
-#include "cuda/launch/driver.h"
 
 namespace onnxopt::cuda {
 
-// One buffer a stream: what runs on a stream runs in order. Buffers live as long as the kernel, as captured CUDA graphs
-// go on using their addresses. Thread-safe.
-class StreamScratch {
+// Memory that a kernel's launches share until the last of them has ended. It is given back when the call has been
+// enqueued: what follows on the call's stream may use it then, and ONNX Runtime's arena makes other streams wait first.
+// So a session takes no more of it than what runs at once needs, on however many streams.
+class CallScratch {
  public:
-  explicit StreamScratch(const OrtKernelInfo* info) : allocator_(info) {}
-  StreamScratch(const StreamScratch&) = delete;
-  StreamScratch& operator=(const StreamScratch&) = delete;
-  ~StreamScratch();
+  CallScratch(const Allocator& allocator, const OrtKernelContext* call) : allocator_(allocator), call_(call) {}
+  CallScratch(const CallScratch&) = delete;
+  CallScratch& operator=(const CallScratch&) = delete;
+  ~CallScratch();
 
-  // At least so many bytes. Allocates where a stream's calls needed fewer so far. Throws Error if there is no memory.
-  void* Of(Stream stream, std::size_t bytes) const;
+  // At least so many bytes, or nullptr for 0. The same memory again where it is large enough. Throws Error if there is
+  // none.
+  void* Of(std::size_t bytes);
 
  private:
-  struct Buffer {
-    void* data = nullptr;
-    std::size_t bytes = 0;
-  };
-
-  const Allocator allocator_;
-  mutable std::mutex mutex_;
-  mutable std::map<Stream, Buffer> buffers_;
-  mutable std::vector<void*> allocated_;
+  const Allocator& allocator_;
+  const OrtKernelContext* call_;
+  std::vector<void*> taken_;  // the last one is the largest
+  std::size_t bytes_ = 0;     // of that one
 };
 
 }  // namespace onnxopt::cuda

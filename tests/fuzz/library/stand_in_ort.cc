@@ -48,7 +48,9 @@ void* Allocate(OrtAllocator* /*allocator*/, std::size_t bytes) {
 
 void Release(OrtAllocator* /*allocator*/, void* data) { std::free(data); }
 
-OrtAllocator allocator{ORT_API_VERSION, Allocate, Release, nullptr, nullptr};
+const OrtMemoryInfo* Describe(const OrtAllocator* /*allocator*/) { return nullptr; }
+
+OrtAllocator allocator{ORT_API_VERSION, Allocate, Release, Describe, nullptr};
 
 void FillShapes(OrtApi* api) {
   api->GetDimensionsCount = [](const OrtTensorTypeAndShapeInfo* info, std::size_t* out) noexcept -> OrtStatus* {
@@ -172,6 +174,11 @@ void FillNodes(OrtApi* api) {
     return nullptr;
   };
   api->ReleaseAllocator = [](OrtAllocator*) noexcept {};
+  api->KernelContext_GetScratchBuffer = [](const OrtKernelContext*, const OrtMemoryInfo*, std::size_t bytes,
+                                           void** out) noexcept -> OrtStatus* {
+    *out = Allocate(&allocator, bytes);
+    return *out == nullptr ? Fail("no memory") : nullptr;
+  };
 }
 
 OrtApi Make() {
