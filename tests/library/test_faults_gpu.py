@@ -28,7 +28,7 @@ import numpy as np, onnxruntime as ort
 ort.set_default_logger_severity(4)
 ort.preload_dlls()
 model, library = sys.argv[1:3]
-TOLERANCE = float(sys.argv[3])
+RELATIVE, ABSOLUTE = map(float, sys.argv[3:])
 driver = ctypes.CDLL("libcuda.so.1")
 CUDA = "CUDAExecutionProvider"
 
@@ -51,7 +51,7 @@ def first_outputs():
     found = {}
     for batch in BATCHES:
         found[batch] = own.run(None, feeds(batch))[0]
-        np.testing.assert_allclose(found[batch], plain.run(None, feeds(batch))[0], rtol=TOLERANCE, atol=TOLERANCE / 10)
+        np.testing.assert_allclose(found[batch], plain.run(None, feeds(batch))[0], rtol=RELATIVE, atol=ABSOLUTE)
     return found
 def right(of, batch=257):
     return of.run(None, feeds(batch))[0].tobytes() == expected[batch].tobytes()
@@ -251,9 +251,9 @@ def network(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return made
 
 
-def run(program: str, made: Path, tolerance: float = 1e-4) -> None:
+def run(program: str, made: Path, relative: float = 1e-4, absolute: float = 1e-5) -> None:
     command = [sys.executable, "-c", _COMMON + program, str(made / "model.onnx")]
-    command += [str(made / "lib" / "libonnxopt_ops.so"), str(tolerance)]
+    command += [str(made / "lib" / "libonnxopt_ops.so"), str(relative), str(absolute)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300)
     print(done.stdout)
     assert done.returncode == 0, (done.returncode, done.stdout[-2000:], done.stderr[-2000:])
@@ -282,4 +282,4 @@ def test_a_fault_is_an_error_and_no_wrong_output(program: str, made: Path) -> No
 
 
 def test_memory_does_not_grow_with_the_threads_that_a_session_has_served(network: Path) -> None:
-    run(_SERVED, network, tolerance=2e-2)
+    run(_SERVED, network, relative=1e-2, absolute=3e-2)  # outputs of about 4, from sums of 8192 float16 products
