@@ -26,6 +26,7 @@ from onnxopt.fusion import entry_points, fuse, outline
 from onnxopt.fusion.lower import lower
 from onnxopt.fusion.region import FusionPlan, Kernel
 from onnxopt.graph import normalize, read, rewrite, signature
+from onnxopt.graph.passes.products_of_codes import ProductsOfCodesPass
 from onnxopt.graph.passes.transposed_weights import TransposeWeightsPass
 from onnxopt.kinds import KINDS
 from onnxopt.runtime import providers, releases
@@ -100,7 +101,7 @@ def optimize(
     wrong: dict[str, Check] = {}  # families of rewrite rules that verification found to be wrong for this model
     while True:
         with temporary_folder() as scratch:
-            forms = _rewrite(normalized.model, scratch, wrong, portable, phases)
+            forms = _rewrite(normalized.model, scratch, wrong, portable, bool(archs), phases)
             fused = _fuse(forms.model, archs, launch_choices, cache, phases)
             try:
                 with staging(output) as folder:
@@ -153,9 +154,9 @@ class _Forms(NamedTuple):
 
 
 def _rewrite(
-    normalized: ir.Model, scratch: Path, leave_out: Collection[str], portable: bool, phases: _Phases
+    normalized: ir.Model, scratch: Path, leave_out: Collection[str], portable: bool, cuda: bool, phases: _Phases
 ) -> _Forms:
-    """Apply the pattern rules to copies of the normalized model."""
+    """Apply the pattern rules to copies of the normalized model. cuda: whether kernels run on GPUs too."""
 
     def with_families(names: Sequence[str]) -> ir.Model:
         copy = normalized.clone()
@@ -167,6 +168,8 @@ def _rewrite(
         rewritten = rewrite.rewrite(model, scratch, leave_out=leave_out)
         TransposeWeightsPass()(model)  # after constant folding, which would transpose the weights back
         standard = model.clone() if portable else None  # after that pass, so that both forms share their weights
+        if cuda:
+            ProductsOfCodesPass()(model)
         if standard is not None:
             rewrite.to_portable(standard)
             standard.metadata_props[MARK] = versions.onnxopt()
