@@ -9,6 +9,8 @@ As ONNX, both sides compute the same: Reshape changes nothing, and ONNX Runtime 
 loads the model, so its CPU provider still finds its integer kernels. The kernel of the product (kinds/gemm/codes.py)
 reads x16 and W16 alone and multiplies their product by s * t.
 
+Codes of 8-bit floats are multiplied as Mul(Cast(x16), s), as no provider has kernels of such codes.
+
 Scales of columns, and of several weights side by side, become a factor behind a product in float32:
 
     MatMul(a, DQ(W, t[n])) -> Mul(MatMul(a, DQ(W', max t)), t / max t)
@@ -36,7 +38,8 @@ from onnxopt.program import operators
 
 _SUFFIX = "_16_bits"
 _OPSET = 13  # since when Q and DQ have an axis
-_EIGHT_BITS = frozenset({ir.DataType.INT8, ir.DataType.UINT8})
+_FLOAT8 = frozenset({ir.DataType.FLOAT8E4M3FN, ir.DataType.FLOAT8E5M2})
+_EIGHT_BITS = _FLOAT8 | {ir.DataType.INT8, ir.DataType.UINT8}
 _NUMBERS = frozenset({ir.DataType.FLOAT, ir.DataType.FLOAT16})
 _INT8 = np.iinfo(np.int8)
 
@@ -88,9 +91,11 @@ class _Codes:
         return self.value.const_value is not None and not self.value.is_graph_input()
 
     def centered(self) -> np.ndarray:
-        """The constant codes minus their zero points, int16."""
+        """The constant codes minus their zero points: int16, or float16."""
         codes = constant(self.value)
         assert codes is not None
+        if self.dtype in _FLOAT8:
+            return codes.astype(np.float16)
         zero = self.zero.astype(np.int16)
         if self.axis is not None:
             zero = zero.reshape([-1 if k == self.axis else 1 for k in range(codes.ndim)])
@@ -99,8 +104,10 @@ class _Codes:
 
     def fits_int8(self) -> bool:
         """Whether the constant codes minus their zero points are int8 again."""
-        if self.zero.dtype == np.int8 and not self.zero.any():
+        if self.dtype == ir.DataType.INT8 and not self.zero.any():
             return True
+        if self.dtype in _FLOAT8:
+            return False
         centered = self.centered()
         return bool(centered.min(initial=0) >= _INT8.min and centered.max(initial=0) <= _INT8.max)
 
@@ -185,14 +192,15 @@ class _Products:
         zero = np.zeros((), dtype.numpy())
         if len(node.inputs) > 2 and node.inputs[2] is not None:
             given = constant(node.inputs[2])
-            if given is None or given.size != scale.size:
+            if given is None or given.size != scale.size or (dtype in _FLOAT8 and given.astype(np.float32).any()):
                 return None
             zero = given
         if codes.const_value is None and not self._is_here(codes):
             return None
+        if scale.size == 1:
+            return _Codes(codes, scale.reshape(()), zero.reshape(()), None)
         rank = len(self._known.dims(codes) or ())
-        axis = None if scale.size == 1 else node.attributes.get_int("axis", 1) % max(rank, 1)
-        return _Codes(codes, scale, zero, axis)
+        return _Codes(codes, scale, zero, node.attributes.get_int("axis", 1) % max(rank, 1))
 
     def _is_here(self, codes: ir.Value) -> bool:
         """Whether the codes are made in this graph, or are an input of it."""
@@ -211,7 +219,7 @@ class _Products:
         assert b.value.const_value is not None
         dtypes = b.value.const_value.dtype, self._known.ir_dtype(node.outputs[0])
         rows = b.value.const_value.shape.numpy()[0]
-        return product.a.value, float(product.a.scale.reshape(())), int(product.a.zero.reshape(())), rows, dtypes
+        return product.a.value, float(product.a.scale), int(product.a.zero), rows, dtypes
 
     def _rewrite_one(self, product: _Product) -> None:
         """A product with one scale for each operand."""
@@ -225,7 +233,7 @@ class _Products:
         new = NewNodes(self._graph, first)
         numbers = self._known.ir_dtype(first.outputs[0])
         scales = np.concatenate([p.scales() for p in products])
-        largest = scales.max()
+        largest = scales[np.abs(scales).argmax()]
         a = self._operand(new, dataclasses.replace(source.a, scale=source.a.scale.astype(np.float32)), False)
         if len(products) > 1:
             b = self._side_by_side(new, products, largest)
@@ -253,12 +261,15 @@ class _Products:
 
     def _operand(self, new: NewNodes, codes: _Codes, turned: bool) -> ir.Value:
         """The numbers of codes, by way of their 16-bit form."""
+        if codes.dtype in _FLOAT8:
+            value = self._weight(new, [codes], turned) if codes.is_constant else self._in_sixteen_bits(codes)
+            return self._scaled(new, value, codes.scale, turned and codes.is_constant)
         if not codes.is_constant:
             scale, zero = new.constant(codes.scale), new.constant(codes.zero)
             shape = new.add("Shape", [self._in_sixteen_bits(codes)], ir.DataType.INT64)
             same = new.add("Reshape", [codes.value, shape], codes.dtype)
             return new.add("DequantizeLinear", [same, scale, zero], dtype_of(scale))
-        value = self._weight(new, str(codes.value.name), [codes], turned)
+        value = self._weight(new, [codes], turned)
         if codes.fits_int8():
             return self._numbers(new, value, codes, None, turned, ir.DataType.INT8)
         return self._numbers(new, value, codes, codes.zero, turned, codes.dtype)
@@ -282,7 +293,9 @@ class _Products:
     def _side_by_side(self, new: NewNodes, products: Sequence[_Product], scale: np.ndarray) -> ir.Value:
         """The weights of several products as one, all with one scale."""
         weights = [p.b for p in products]
-        value = self._weight(new, "+".join(str(w.value.name) for w in weights), weights, True)
+        value = self._weight(new, weights, True)
+        if weights[0].dtype in _FLOAT8:
+            return self._scaled(new, value, scale, True)
         joined = dataclasses.replace(weights[0], scale=np.array(scale, np.float32), axis=None)
         if all(w.fits_int8() for w in weights):
             return self._numbers(new, value, joined, None, True, ir.DataType.INT8)
@@ -290,11 +303,21 @@ class _Products:
         joined = dataclasses.replace(joined, scale=np.full(zeros.shape, scale, np.float32), axis=1)
         return self._numbers(new, value, joined, zeros, True, weights[0].dtype)
 
-    def _weight(self, new: NewNodes, name: str, weights: Sequence[_Codes], turned: bool) -> ir.Value:
+    def _scaled(self, new: NewNodes, value: ir.Value, scale: np.ndarray, turned: bool) -> ir.Value:
+        """The numbers of 8-bit floats, in the dtype of `scale`. They may have one scale for the whole tensor only."""
+        float32, dtype = ir.DataType.FLOAT, ir.DataType.from_numpy(scale.dtype)
+        if turned:
+            value = new.add("Transpose", [value], ir.DataType.FLOAT16, [ir.AttrInt64s("perm", [1, 0])])
+        value = new.add("Cast", [value], float32, [ir.AttrInt64("to", int(float32))])
+        one = new.constant(scale.astype(np.float32).flat[0])
+        value = new.add("Mul", [value, one], float32)
+        return value if dtype == float32 else new.add("Cast", [value], dtype, [ir.AttrInt64("to", int(dtype))])
+
+    def _weight(self, new: NewNodes, weights: Sequence[_Codes], turned: bool) -> ir.Value:
         """Constants in 16 bits, as they lie or turned; several of them side by side."""
         shapes = [w.value.const_value.shape.numpy() for w in weights if w.value.const_value is not None]
         dims = (*shapes[0][:-1], sum(shape[-1] for shape in shapes))
-        key = (*(w.value for w in weights), turned)
+        key = (*((w.value, w.zero.tobytes(), w.axis) for w in weights), turned)
 
         def evaluate() -> np.ndarray:
             codes = np.concatenate([w.centered() for w in weights], axis=-1)
@@ -302,17 +325,19 @@ class _Products:
 
         if key not in self._weights:
             shape = dims[::-1] if turned else dims
-            self._weights[key] = new.lazy(name + _SUFFIX, evaluate, ir.DataType.FLOAT16, shape)
+            name = "+".join(str(w.value.name) for w in weights) + _SUFFIX
+            self._weights[key] = new.lazy(name, evaluate, ir.DataType.FLOAT16, shape)
         return self._weights[key]
 
     def _in_sixteen_bits(self, codes: _Codes) -> ir.Value:
         """The codes minus their zero point as float16, computed once behind what makes the codes."""
-        key = codes.value, int(codes.zero.reshape(()))
+        key = codes.value, int(codes.zero)
         if key not in self._sixteen:
             producer = codes.value.producer()
             new = NewNodes(self._graph, next(iter(self._graph)) if producer is None else producer, behind=producer)
-            operands = [codes.value, new.constant(np.float32(1)), new.constant(codes.zero)]
-            exact = new.add("DequantizeLinear", operands, ir.DataType.FLOAT)
-            sixteen = ir.DataType.FLOAT16
+            exact, sixteen = codes.value, ir.DataType.FLOAT16
+            if codes.dtype not in _FLOAT8:
+                operands = [codes.value, new.constant(np.float32(1)), new.constant(codes.zero)]
+                exact = new.add("DequantizeLinear", operands, ir.DataType.FLOAT)
             self._sixteen[key] = new.add("Cast", [exact], sixteen, [ir.AttrInt64("to", int(sixteen))])
         return self._sixteen[key]

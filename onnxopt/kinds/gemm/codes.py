@@ -21,7 +21,8 @@ _SIXTEEN_BITS = ir.DataType.FLOAT16
 class Codes:
     """One operand. value: the codes in 16 bits. nodes: from there to the product. unread: what only the nodes read.
 
-    turned: the last two dims of `value` are swapped first. tied: the codes are an activation's.
+    turned: the last two dims of `value` are swapped first. exact: the nodes themselves tell that `value` has the codes;
+    those of a weight of integers tell it together with the other operand's.
     """
 
     value: ir.Value
@@ -29,10 +30,7 @@ class Codes:
     nodes: tuple[ir.Node, ...]
     unread: tuple[ir.Value, ...] = ()
     turned: bool = False
-
-    @property
-    def tied(self) -> bool:
-        return bool(self.unread)
+    exact: bool = False
 
 
 def operands(node: ir.Node) -> tuple[Codes, Codes] | None:
@@ -40,12 +38,14 @@ def operands(node: ir.Node) -> tuple[Codes, Codes] | None:
     if len(node.inputs) < 2 or node.inputs[0] is node.inputs[1]:
         return None
     found = [_operand(value) for value in node.inputs[:2]]
-    if found[0] is None or found[1] is None or not (found[0].tied or found[1].tied):
+    if found[0] is None or found[1] is None or not (found[0].exact or found[1].exact):
         return None
     return found[0], found[1]
 
 
 def _operand(value: ir.Value | None) -> Codes | None:
+    if (numbers := _of_floats(value)) is not None:
+        return numbers
     dequantize = _only(value)
     scale = None if dequantize is None else _scale(dequantize)
     if dequantize is None or scale is None:
@@ -73,7 +73,7 @@ def _activation(dequantize: ir.Node, reshape: ir.Node, scale: float) -> Codes | 
         return None
     if _scale(exact) != 1.0 or _zero(exact) != _zero(dequantize):
         return None
-    return Codes(sixteen, scale, (shape, reshape, dequantize), (codes,))
+    return Codes(sixteen, scale, (shape, reshape, dequantize), (codes,), exact=True)
 
 
 def _weight(dequantize: ir.Node, cast: ir.Node, scale: float) -> Codes | None:
@@ -88,13 +88,42 @@ def _weight(dequantize: ir.Node, cast: ir.Node, scale: float) -> Codes | None:
     if node.op_type != "Cast":
         return None
     value, turned = node.inputs[0], False
-    transpose = _only(value)
-    if transpose is not None and transpose.op_type == "Transpose":
-        nodes.append(transpose)
-        value, turned = transpose.inputs[0], True
+    if (turn := _only(value)) is not None and _turns_constant(turn):
+        nodes.append(turn)
+        value, turned = turn.inputs[0], True
     if value is None or value.const_value is None or value.is_graph_input():
         return None
     return Codes(value, scale, tuple(reversed(nodes)), turned=turned) if value.dtype == _SIXTEEN_BITS else None
+
+
+def _of_floats(value: ir.Value | None) -> Codes | None:
+    """Mul(Cast(x16), scale) in float32, with a Transpose of a weight in front and a Cast to float16 behind, or not."""
+    node, nodes = _only(value), []
+    if node is not None and node.op_type == "Cast" and node.attributes.get_int("to", 0) == _SIXTEEN_BITS:
+        nodes.append(node)
+        node = _only(node.inputs[0])
+    factor = constant(node.inputs[1]) if node is not None and node.op_type == "Mul" else None
+    cast = _only(node.inputs[0]) if node is not None and factor is not None else None
+    if node is None or factor is None or cast is None or cast.op_type != "Cast" or len(factor.shape) > 0:
+        return None
+    sixteen, turned = cast.inputs[0], False
+    if cast.attributes.get_int("to", 0) != ir.DataType.FLOAT or factor.dtype != ir.DataType.FLOAT or sixteen is None:
+        return None
+    nodes += [node, cast]
+    if (turn := _only(sixteen)) is not None and _turns_constant(turn) and turn.inputs[0] is not None:
+        nodes.append(turn)
+        sixteen, turned = turn.inputs[0], True
+    if sixteen.dtype != _SIXTEEN_BITS:
+        return None
+    return Codes(sixteen, float(factor.numpy().reshape(())), tuple(reversed(nodes)), turned=turned, exact=True)
+
+
+def _turns_constant(node: ir.Node) -> bool:
+    """Whether a node is a Transpose of a constant matrix."""
+    source = node.inputs[0] if node.op_type == "Transpose" and node.domain == "" else None
+    if source is None or source.const_value is None or source.is_graph_input():
+        return False
+    return "perm" in node.attributes and list(node.attributes["perm"].as_ints()) == [1, 0]
 
 
 def _only(value: ir.Value | None) -> ir.Node | None:

@@ -22,7 +22,7 @@ class GrowingGemm:
 
     nodes: the nodes that it replaces. output: the value that it computes. parts: the values that it computes where its
     columns are split, else empty; output is the first of them. residual_shape: see program/gemm.py. unread: 8-bit codes
-    that the nodes read and the kernel does not, because a and b are the same codes in 16 bits.
+    that the nodes read and the kernel does not, because a and b are the same codes in 16 bits, which of_codes says.
     """
 
     nodes: list[ir.Node]
@@ -39,6 +39,7 @@ class GrowingGemm:
     activation: str = "none"
     parts: tuple[ir.Value, ...] = ()
     unread: tuple[ir.Value, ...] = ()
+    of_codes: bool = False
 
     def outputs(self) -> tuple[ir.Value, ...]:
         """The values that the GEMM computes."""
@@ -50,7 +51,7 @@ class GrowingGemm:
 
     def takes_in_work(self) -> bool:
         """Whether the GEMM is faster than the execution provider's own kernels."""
-        adds = self.bias is not None or self.residual is not None or self.activation != "none" or bool(self.unread)
+        adds = self.bias is not None or self.residual is not None or self.activation != "none" or self.of_codes
         return adds or bool(self.parts) or self.reads_transposed_weight() or self.is_convolution()
 
     def is_convolution(self) -> bool:
@@ -113,7 +114,7 @@ def take_codes(gemm: GrowingGemm, node: ir.Node) -> None:
     gemm.alpha, gemm.a, gemm.b = alpha, a.value, b.value
     gemm.transpose_a ^= a.turned
     gemm.transpose_b ^= b.turned
-    gemm.nodes += [*a.nodes, *b.nodes]
+    gemm.of_codes, gemm.nodes = True, [*gemm.nodes, *a.nodes, *b.nodes]
     gemm.unread = tuple(dict.fromkeys((*a.unread, *b.unread)))
 
 
@@ -122,7 +123,7 @@ def take_transposes(gemm: GrowingGemm, shapes: Shapes) -> None:
     for name in ("a", "b"):
         value: ir.Value = getattr(gemm, name)
         node = value.producer()
-        if node is None or node.op_type != "Transpose" or node.domain != "" or gemm.a is gemm.b or gemm.unread:
+        if node is None or node.op_type != "Transpose" or node.domain != "" or gemm.a is gemm.b or gemm.of_codes:
             continue
         source = node.inputs[0]
         dims = shapes.dims(source) if source is not None else None

@@ -18,7 +18,7 @@ from onnxopt.graph.passes.products_of_codes import ProductsOfCodesPass
 from onnxopt.kinds.gemm.kind import GEMM
 from onnxopt.program.gemm import Gemm
 from tests.support import custom_ops_artifact as artifact
-from tests.support import products_of_codes
+from tests.support import products_of_codes, quantized_models
 from tests.support.fusing import fuse, outline
 from tests.support.graphs import graph, run
 from tests.support.products_of_codes import Layer
@@ -127,6 +127,37 @@ def test_products_of_activations_alone() -> None:
     assert gemm.inputs == ("float16", "float16", "uint8", "uint8") and gemm.unread == (2, 3)
     assert gemm.alpha == pytest.approx(0.0004)
     np.testing.assert_allclose(run(source, feeds)[0], wanted[0], rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.usefixtures("library")
+@pytest.mark.parametrize("codes", ["float8e4m3fn", "float8e5m2"])
+@pytest.mark.parametrize("dtype", ["float", "float16"])
+@pytest.mark.parametrize("channels", [False, True])
+def test_products_of_8_bit_floats(codes: str, dtype: str, channels: bool, tmp_path: Path) -> None:
+    """float16 holds them exactly, subnormals included."""
+    body = (
+        "q = QuantizeLinear(x, s, z)  a = DequantizeLinear(q, s, z)  w = DequantizeLinear<axis = 1>(c, t)  "
+        "m = MatMul(a, w)  p = Add(m, b)  y = Relu(p)"
+    )
+    many = "[6]" if channels else ""
+    constants = f"{dtype} s, {codes} z, {codes}[16, 6] c, {dtype}{many} t, {dtype}[6] b"
+    path = tmp_path / "model.onnx"
+    quantized_models.save_text(f"{dtype}[N, 16] x", f"{dtype}[N, 6] y", body, constants, 19, path)
+    proto = onnx.load(path)
+    (zero,) = [i for i in proto.graph.initializer if i.name == "z"]
+    zero.raw_data = bytes(1)
+    source = ir.from_proto(proto)
+    storage = np.float16 if dtype == "float16" else np.float32
+    feeds = {"x": np.random.default_rng(2).standard_normal((5, 16)).astype(storage)}
+    wanted = run(source, feeds)
+    kernels = [dataclasses.replace(k, cpu=True) for k in _fused(source)]
+    (gemm,) = _gemms(tuple(kernels))
+    assert gemm.operand_dtype() == "float16" and not gemm.unread and gemm.transpose_b
+    assert gemm.outputs == ("float32",) if channels or dtype == "float" else ("float16",)
+    library = artifact.copy_library(tmp_path)
+    (tmp_path / "kernels.json").write_text(kernels_json.to_json(kernels, None))
+    for with_kernels in (None, library):
+        _close(_run(ir.to_proto(source).SerializeToString(), feeds, with_kernels), wanted, Layer(dtype=dtype))
 
 
 _PAIR = "q = QuantizeLinear(x, s, z)  a = DequantizeLinear(q, s, z)  "
