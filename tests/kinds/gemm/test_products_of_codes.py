@@ -113,6 +113,28 @@ def test_weights_are_folded_and_turned_and_codes_are_an_output_of_what_makes_the
     assert norm.program.outputs == ("uint8", "float16")  # type: ignore[attr-defined]
 
 
+def test_a_residual_reads_the_codes_that_the_product_needs_anyway() -> None:
+    """It waits for the product, so the norm in front of both has no reason to store float32 numbers beside codes."""
+    body = (
+        "n = LayerNormalization<axis = -1>(x, g, g)  q = QuantizeLinear(n, s, z)  a = DequantizeLinear(q, s, z)  "
+        "w = DequantizeLinear(c, s)  m = MatMul(a, w)  r = QuantizeLinear(m, s, z)  d = DequantizeLinear(r, s, z)  "
+        "t = Add(d, a)  y = LayerNormalization<axis = -1>(t, g, g)"
+    )
+    codes = ", ".join(map(str, np.random.default_rng(4).integers(-128, 128, 32 * 32)))
+    constants = f"float s = {{0.05}}, uint8 z = {{120}}, int8[32, 32] c = {{{codes}}}"
+    source = graph("float[N, 9, 32] x, float[32] g", "float[N, 9, 32] y", body, constants=constants)
+    drawn = np.random.default_rng(5).standard_normal
+    feeds = {"x": drawn((2, 9, 32)).astype(np.float32), "g": drawn(32).astype(np.float32)}
+    wanted = run(source, feeds)
+    kernels = {(k.kind.name, k.program.inputs, k.program.outputs) for k in _fused(source)}  # type: ignore[attr-defined]
+    assert kernels == {
+        ("rowwise", ("float32", "float32"), ("uint8", "float16")),
+        ("gemm", ("float16", "float16", "uint8"), ("float32",)),
+        ("rowwise", ("uint8", "float32", "float32"), ("float32",)),
+    }
+    np.testing.assert_allclose(run(source, feeds)[0], wanted[0], rtol=1e-5, atol=1e-5)
+
+
 def test_products_of_activations_alone() -> None:
     """q and k of attention; int8 codes become uint8 codes, and k's Transpose moves in front of its codes."""
     rounded = "{0}8 = QuantizeLinear({0}, s, z)  {0}f = DequantizeLinear({0}8, s, z)  "
