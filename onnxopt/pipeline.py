@@ -170,7 +170,7 @@ def _rewrite(
         rewritten = rewrite.rewrite(model, scratch, leave_out=leave_out)
         TransposeWeightsPass()(model)  # after constant folding, which would transpose the weights back
         standard = model.clone() if portable else None  # after that pass, so that both forms share their weights
-        notes = (products_of_codes.note(model),) if cuda and ProductsOfCodesPass()(model).modified else ()
+        notes = products_of_codes.notes(model) if cuda and ProductsOfCodesPass()(model).modified else ()
         if standard is not None:
             rewrite.to_portable(standard)
             standard.metadata_props[MARK] = versions.onnxopt()

@@ -214,6 +214,9 @@ def test_attention_whose_scores_are_rounded_to_codes_stays_and_the_report_says_w
     assert len(reasons) == 2
     assert all("rounds to codes between the product of q and k and Softmax" in reason for reason in reasons)
     assert not any("integer" in refusal.reason for refusal in manifest.refusals)  # true of the CPU provider only
+    assert any("products are stored as float16 for CUDA: 0.1 MB instead of" in note for note in manifest.notes)
+    launches = [kernel.kind for kernel in manifest.kernels for _ in kernel.sites]
+    assert launches.count("gemm") == 12  # of each layer q, k and v at once, two of attention, and three more
     softmax = [set(kernel.ops) for kernel in manifest.kernels if "Softmax" in kernel.ops]
     assert softmax and all({"QuantizeLinear", "DequantizeLinear", "Softmax", "Where"} <= ops for ops in softmax)
 

@@ -21,9 +21,9 @@ import onnx_ir as ir
 
 from onnxopt.graph.codes import DEQUANTIZE, QUANTIZE, dtype_of, is_plain, scalar
 
-_VIEWS = frozenset({"Flatten", "Reshape", "Squeeze", "Transpose", "Unsqueeze"})
+VIEWS = frozenset({"Flatten", "Reshape", "Squeeze", "Transpose", "Unsqueeze"})
 _PARTS = frozenset({"Gather", "Slice"})  # no larger than what they read, as a rule
-_MOVES = _VIEWS | _PARTS | {"DepthToSpace", "SpaceToDepth", "Split"}
+_MOVES = VIEWS | _PARTS | {"DepthToSpace", "SpaceToDepth", "Split"}
 _CODES = frozenset({ir.DataType.UINT8, ir.DataType.INT16, ir.DataType.UINT16})
 _FARTHEST = {ir.DataType.FLOAT: 2.0**17, ir.DataType.FLOAT16: 2.0**9}  # code minus zero point, whose product is exact
 
@@ -76,7 +76,7 @@ def _move_up(node: ir.Node) -> bool:
     if node.op_type != QUANTIZE or not is_plain(node) or node.inputs[0] is None:
         return False
     view, between = node.inputs[0].producer(), node.inputs[0]
-    if view is None or view.op_type not in _VIEWS or view.domain != "" or view.graph is not node.graph:
+    if view is None or view.op_type not in VIEWS or view.domain != "" or view.graph is not node.graph:
         return False
     if (
         len(between.uses()) != 1

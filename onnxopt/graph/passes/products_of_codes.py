@@ -28,7 +28,7 @@ import onnx_ir as ir
 from onnx_ir.passes.common import RemoveUnusedNodesPass
 
 from onnxopt.graph.codes import constant, dtype_of, has_attributes, is_dequantize
-from onnxopt.graph.passes.moved_codes import MoveCodesPass
+from onnxopt.graph.passes.moved_codes import VIEWS, MoveCodesPass
 from onnxopt.graph.passes.new_nodes import NewNodes
 from onnxopt.graph.passes.unique_names import UniqueNamesPass
 from onnxopt.graph.passes.unsigned_codes import UnsignedCodesPass
@@ -44,13 +44,15 @@ _NUMBERS = frozenset({ir.DataType.FLOAT, ir.DataType.FLOAT16})
 _INT8 = np.iinfo(np.int8)
 
 
-def note(model: ir.Model) -> str:
+def notes(model: ir.Model) -> tuple[str, ...]:
     """What a user should know about the size of a model that the pass changed."""
-    weights = [v for v in model.graph.initializers.values() if _SUFFIX in str(v.name) and v.const_value is not None]
-    size = sum(v.const_value.nbytes for v in weights if v.const_value is not None)
+    values = [v for v in model.graph.initializers.values() if str(v.name).endswith(_SUFFIX)]
+    size = sum(v.const_value.nbytes for v in values if v.const_value is not None)
+    if size == 0:
+        return ()
     return (
         f"weights of quantized products are stored as float16 for CUDA: {size / 1e6:.1f} MB instead of"
-        f" {size / 2e6:.1f} MB of 8-bit codes; --arch none keeps the codes"
+        f" {size / 2e6:.1f} MB of 8-bit codes; --arch none keeps the codes",
     )
 
 
@@ -58,19 +60,33 @@ class ProductsOfCodesPass(ir.passes.InPlacePass):
     """The pass. Nodes must be in topological order, and stay so."""
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
-        if model.opset_imports.get("", 0) < _OPSET or not any(map(is_dequantize, model.graph.all_nodes())):
+        if model.opset_imports.get("", 0) < _OPSET or not any(map(_may_be_product, model.graph.all_nodes())):
             return ir.passes.PassResult(model, False)
-        if UnsignedCodesPass()(model).modified:
+        shifted = UnsignedCodesPass()(model).modified
+        if shifted:
             UniqueNamesPass()(model)
             MoveCodesPass()(model)
             RemoveUnusedNodesPass()(model)
         known = shape_inference.infer(model)
         graphs = [graph for graph in model.graphs() if isinstance(graph, ir.Graph)]
-        changed = sum(_Products(graph, known).rewrite() for graph in graphs) > 0
-        if changed:
+        count = sum(_Products(graph, known).rewrite() for graph in graphs)
+        if shifted or count:
             RemoveUnusedNodesPass()(model)
-        UniqueNamesPass()(model)
-        return ir.passes.PassResult(model, changed)
+            UniqueNamesPass()(model)
+        return ir.passes.PassResult(model, shifted or count > 0)
+
+
+def _may_be_product(node: ir.Node) -> bool:
+    """Whether both operands come from DQ, or would if codes were moved."""
+    if node.op_type not in ("MatMul", "Gemm") or node.domain != "":
+        return False
+    for value in node.inputs[:2]:
+        producer = None if value is None else value.producer()
+        while producer is not None and producer.op_type in VIEWS and producer.inputs[0] is not None:
+            producer = producer.inputs[0].producer()
+        if not is_dequantize(producer):
+            return False
+    return True
 
 
 @dataclasses.dataclass(frozen=True)
@@ -145,8 +161,8 @@ class _Products:
         self._sixteen: dict[tuple[ir.Value, int], ir.Value] = {}
         self._weights: dict[tuple[object, ...], ir.Value] = {}
 
-    def rewrite(self) -> bool:
-        """Rewrite every product of codes. Returns whether there is one."""
+    def rewrite(self) -> int:
+        """Rewrite every product of codes. Returns how many there are."""
         groups: dict[object, list[_Product]] = collections.defaultdict(list)
         for node in self._graph:
             product = self._product(node)
@@ -157,7 +173,7 @@ class _Products:
                 self._rewrite_one(products[0])
             else:
                 self._rewrite_with_factor(products)
-        return bool(groups)
+        return sum(map(len, groups.values()))
 
     def _product(self, node: ir.Node) -> _Product | None:
         """The product of a node, None where the node is none of codes that can be multiplied in 16 bits."""

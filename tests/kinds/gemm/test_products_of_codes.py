@@ -191,6 +191,7 @@ _PAIR = "q = QuantizeLinear(x, s, z)  a = DequantizeLinear(q, s, z)  "
         (_PAIR + "y = MatMul(a, f)", "float s = {0.1}, uint8 z = {3}, float[8, 8] f"),  # a weight of floats
         (_PAIR + "w = DequantizeLinear<axis = 0>(c, t)  y = MatMul(a, w)",
          "float s = {0.1}, uint8 z = {3}, int8[8, 8] c, float[8] t"),  # scales of rows
+        (_PAIR + "y = Relu(a)", "float s = {0.1}, int8 z = {3}"),
         (_PAIR + "w = DequantizeLinear(c, t)  y = MatMul(a, w)",
          "float s = {0.1}, uint16 z = {3}, int8[8, 8] c, float t = {0.1}"),  # 16 bits
         ("w = DequantizeLinear(c, t)  y = MatMul(x, w)", "int8[8, 8] c, float t = {0.1}"),  # weights alone
@@ -198,7 +199,9 @@ _PAIR = "q = QuantizeLinear(x, s, z)  a = DequantizeLinear(q, s, z)  "
 )  # fmt: skip
 def test_what_is_no_product_of_8_bit_codes(body: str, constants: str) -> None:
     source = graph("float[4, 8] x", "float[4, 8] y", body, constants=constants, opset=21)
+    before = ir.to_proto(source).SerializeToString()
     assert not ProductsOfCodesPass()(source).modified
+    assert ir.to_proto(source).SerializeToString() == before
 
 
 def test_a_pattern_that_ties_other_values_is_not_taken_for_codes() -> None:
