@@ -26,6 +26,8 @@ from onnxopt.fusion import entry_points, fuse, outline
 from onnxopt.fusion.lower import lower
 from onnxopt.fusion.region import FusionPlan, Kernel
 from onnxopt.graph import normalize, read, rewrite, signature
+from onnxopt.graph.passes import products_of_codes
+from onnxopt.graph.passes.products_of_codes import ProductsOfCodesPass
 from onnxopt.graph.passes.transposed_weights import TransposeWeightsPass
 from onnxopt.kinds import KINDS
 from onnxopt.runtime import providers, releases
@@ -100,7 +102,7 @@ def optimize(
     wrong: dict[str, Check] = {}  # families of rewrite rules that verification found to be wrong for this model
     while True:
         with temporary_folder() as scratch:
-            forms = _rewrite(normalized.model, scratch, wrong, portable, phases)
+            forms = _rewrite(normalized.model, scratch, wrong, portable, bool(archs), phases)
             fused = _fuse(forms.model, archs, launch_choices, cache, phases)
             try:
                 with staging(output) as folder:
@@ -121,7 +123,7 @@ def optimize(
                         original, build, archs=archs, rewritten=forms.rewritten, refusals=fused.plan.refusals,
                         files=files, ort_min=oldest, verify=report,
                         left_out=[left_out(f"rewrite:{family}", (), check) for family, check in wrong.items()],
-                        notes=(*normalized.notes, *unwritten), seconds=phases.seconds,
+                        notes=(*normalized.notes, *forms.notes, *unwritten), seconds=phases.seconds,
                     )  # fmt: skip
                     facts = report_facts.gather(original.counts, build.model, build.kernels)
                     manifest = page.write(folder, manifest, facts)
@@ -143,19 +145,20 @@ def _check_emulation(verify: bool, archs: Sequence[str]) -> None:
 class _Forms(NamedTuple):
     """What rewriting makes of the normalized model. portable: without operators of com.microsoft, if asked for.
 
-    with_families(names): the normalized model with only these families of rules applied.
+    with_families(names): the normalized model with only these families of rules applied. notes: for the user.
     """
 
     model: ir.Model
     portable: ir.Model | None
     rewritten: rewrite.Rewritten
     with_families: Callable[[Sequence[str]], ir.Model]
+    notes: tuple[str, ...]
 
 
 def _rewrite(
-    normalized: ir.Model, scratch: Path, leave_out: Collection[str], portable: bool, phases: _Phases
+    normalized: ir.Model, scratch: Path, leave_out: Collection[str], portable: bool, cuda: bool, phases: _Phases
 ) -> _Forms:
-    """Apply the pattern rules to copies of the normalized model."""
+    """Apply the pattern rules to copies of the normalized model. cuda: whether kernels run on GPUs too."""
 
     def with_families(names: Sequence[str]) -> ir.Model:
         copy = normalized.clone()
@@ -167,10 +170,11 @@ def _rewrite(
         rewritten = rewrite.rewrite(model, scratch, leave_out=leave_out)
         TransposeWeightsPass()(model)  # after constant folding, which would transpose the weights back
         standard = model.clone() if portable else None  # after that pass, so that both forms share their weights
+        notes = products_of_codes.notes(model) if cuda and ProductsOfCodesPass()(model).modified else ()
         if standard is not None:
             rewrite.to_portable(standard)
             standard.metadata_props[MARK] = versions.onnxopt()
-    return _Forms(model, standard, rewritten, with_families)
+    return _Forms(model, standard, rewritten, with_families, notes)
 
 
 class _Fused(NamedTuple):

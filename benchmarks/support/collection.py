@@ -22,6 +22,7 @@ from onnxopt.fusion.kernel import Variant
 from onnxopt.fusion.outline import DOMAIN
 from onnxopt.fusion.region import FusionPlan, Kernel
 from onnxopt.graph import normalize, read, rewrite, write
+from onnxopt.graph.passes.products_of_codes import ProductsOfCodesPass
 from onnxopt.graph.passes.transposed_weights import TransposeWeightsPass
 from onnxopt.kinds.rowwise.entry_points import LAYOUTS, RowVariant
 
@@ -40,6 +41,7 @@ class Collection:
             normalized = normalize.normalize(read.load(folder / "source.onnx").model).model
             rewrite.rewrite(normalized, folder)
             TransposeWeightsPass()(normalized)
+            ProductsOfCodesPass()(normalized)
             plan = fuse(normalized)
             names = {kernel.name: self.add(kernel) for kernel in outlined(normalized, plan)}
             write.save(normalized, folder, external=False)

@@ -55,13 +55,17 @@ def session(
     cuda_graph: bool = False,
     stream: torch.cuda.Stream | None = None,
     options: Mapping[str, str] = MappingProxyType({}),
+    entries: Mapping[str, str] = MappingProxyType({}),
 ) -> ort.InferenceSession:
     """A session on the CUDA EP (or the CPU EP), with the library registered if one is given.
 
-    stream: the torch stream to run on. options: further options of the CUDA EP. Raises where ORT does.
+    stream: the torch stream to run on. options: further options of the CUDA EP. entries: of the session's
+    configuration. Raises where ORT does.
     """
     settings = ort.SessionOptions()
     settings.log_severity_level = 3
+    for key, value in entries.items():
+        settings.add_session_config_entry(key, value)
     if library:
         settings.register_custom_ops_library(library)
     if device == "cpu":

@@ -16,6 +16,7 @@ from onnx import numpy_helper
 _COLUMNS = "/columns"  # suffix that rewriting gives a convolution's weight as the second operand of a product
 _TRANSPOSED = "_transposed"  # suffix that the optimizer gives a weight whose transpose it stores
 _SCALED = "/scaled"  # suffix that rewriting gives a matrix whose columns it multiplied
+_CODES = "_16_bits"  # suffix that the optimizer gives 8-bit codes that it stores as float16
 _NHWC = "_nhwc"  # suffix that the layout pass gives the weight of a convolution
 _HEADS = re.compile(r"(.+)/heads(\d)_(\d+)_(\d+)")  # name of a weight whose heads graph/rewrite/head_axis.py pads
 _ORDERS = ((0, 2, 3, 1), (2, 3, 1, 0))  # of such a weight: graph/layout/weights.py
@@ -33,7 +34,7 @@ class Recipe:
     (kernel * inputs, outputs) with one, as graph/rewrite/convolutions.py lays it out. order: the one weight's dims are
     permuted. factors, scale: the one weight's columns are multiplied by the elements of a weight of this name over
     `scale`, in float64, and rounded. transposed: the matrix that results is transposed. first_bytes: the first bytes of
-    the one weight are taken.
+    the one weight are taken. widened: int8 codes become float16 at the end.
     """
 
     names: tuple[str, ...]
@@ -44,12 +45,13 @@ class Recipe:
     scale: float = 1.0
     transposed: bool = False
     first_bytes: int | None = None
+    widened: bool = False
 
     def data(self, weights: Weights, dims: Sequence[int]) -> bytes | None:
         """The raw bytes of a tensor of these dims; None where the weights do not have the shapes that this takes."""
         if any(name not in weights for name in (*self.names, *filter(None, (self.factors,)))):
             return None
-        changes = (self.heads, self.columns, self.order, self.factors, self.transposed)
+        changes = (self.heads, self.columns, self.order, self.factors, self.transposed, self.widened)
         if len(self.names) == 1 and not any(changes):
             return weights[self.names[0]].raw_data[: self.first_bytes]
         arrays = [numpy_helper.to_array(weights[name]) for name in self.names]
@@ -76,7 +78,11 @@ class Recipe:
             if len(dims) != 2 or array.size != dims[0] * dims[1]:
                 return None
             array = array.reshape(dims[1], dims[0]).T
-        return np.ascontiguousarray(array).tobytes()
+        return np.ascontiguousarray(array.astype(np.float16) if self.widened else array).tobytes()
+
+    def reads(self, dtype: int) -> int:
+        """The dtype of the weights that this reads for a tensor of a dtype."""
+        return int(onnx.TensorProto.INT8) if self.widened else dtype
 
     def to_json(self) -> dict[str, Any]:
         return dataclasses.asdict(self)
@@ -98,16 +104,22 @@ class Recipes:
         return {_digest(tensor): name for name, tensor in self._weights.items()}
 
     def find(self, tensor: onnx.TensorProto) -> Recipe | None:
-        """A recipe that gives exactly the tensor's bytes, from weights of its dtype; None where there is none."""
+        """A recipe that gives exactly the tensor's bytes, from weights of its dtype or from codes."""
         for recipe in self._candidates(tensor):
             dtypes = {self._weights[name].data_type for name in recipe.names if name in self._weights}
-            if dtypes == {tensor.data_type} and recipe.data(self._weights, tensor.dims) == tensor.raw_data:
+            if (
+                dtypes == {recipe.reads(tensor.data_type)}
+                and recipe.data(self._weights, tensor.dims) == tensor.raw_data
+            ):
                 return recipe
         return None
 
     def _candidates(self, tensor: onnx.TensorProto) -> Iterator[Recipe]:
         """Recipes worth a try: first what the tensor's name says, which costs least, then what its content says."""
         base, transposed = tensor.name.removesuffix(_TRANSPOSED), tensor.name.endswith(_TRANSPOSED)
+        if base.endswith(_CODES):
+            names = tuple(base.removesuffix(_CODES).split("+"))
+            yield from (Recipe(names, transposed=turned, widened=True) for turned in (True, False))
         if base.endswith(_COLUMNS):
             yield Recipe((base.removesuffix(_COLUMNS),), columns=True, transposed=transposed)
         if _NHWC in tensor.name:

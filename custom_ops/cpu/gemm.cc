@@ -82,6 +82,7 @@ class Job {
         inputs_(inputs),
         part_(static_cast<std::int64_t>(part)),
         output_(output),
+        operands_(gemm.operands),
         floats_(gemm.dtype) {
     if (gemm.bias) {
       std::vector<float> buffer(static_cast<std::size_t>(p_.n));
@@ -141,13 +142,13 @@ class Job {
   // Rows of op(a), dense and k long.
   const float* Left(std::int64_t at, std::int64_t row, std::int64_t rows, std::vector<float>* buffer) const {
     if (!gemm_.transpose_a) {
-      if (!floats_.in_place()) buffer->resize(static_cast<std::size_t>(rows * p_.k));
-      return floats_.Read(inputs_[gemm_.a], at + row * p_.k, rows * p_.k, buffer->data());
+      if (!operands_.in_place()) buffer->resize(static_cast<std::size_t>(rows * p_.k));
+      return operands_.Read(inputs_[gemm_.a], at + row * p_.k, rows * p_.k, buffer->data());
     }
     buffer->resize(static_cast<std::size_t>(rows * p_.k + rows));
     float* line = buffer->data() + rows * p_.k;
     for (std::int64_t k = 0; k < p_.k; ++k) {
-      const float* from = floats_.Read(inputs_[gemm_.a], at + k * p_.m + row, rows, line);
+      const float* from = operands_.Read(inputs_[gemm_.a], at + k * p_.m + row, rows, line);
       for (std::int64_t r = 0; r < rows; ++r) (*buffer)[static_cast<std::size_t>(r * p_.k + k)] = from[r];
     }
     return buffer->data();
@@ -157,12 +158,12 @@ class Job {
   const float* Right(std::int64_t at, std::int64_t column, std::int64_t columns, std::vector<float>* buffer,
                      std::int64_t* ldb) const {
     if (!gemm_.transpose_b) {
-      if (floats_.in_place()) {
+      if (operands_.in_place()) {
         *ldb = p_.ldb;
-        return floats_.Read(inputs_[gemm_.b], at + column, columns, nullptr);
+        return operands_.Read(inputs_[gemm_.b], at + column, columns, nullptr);
       }
       for (std::int64_t k = 0; k < p_.k; ++k) {
-        floats_.Read(inputs_[gemm_.b], at + k * p_.ldb + column, columns, buffer->data() + k * kColumns);
+        operands_.Read(inputs_[gemm_.b], at + k * p_.ldb + column, columns, buffer->data() + k * kColumns);
       }
       return buffer->data();
     }
@@ -170,7 +171,7 @@ class Job {
     for (std::int64_t c = 0; c < columns; ++c) {
       for (std::int64_t k = 0; k < p_.k; k += kTransposed) {
         const std::int64_t count = std::min(kTransposed, p_.k - k);
-        const float* from = floats_.Read(inputs_[gemm_.b], at + (column + c) * p_.k + k, count, line);
+        const float* from = operands_.Read(inputs_[gemm_.b], at + (column + c) * p_.k + k, count, line);
         for (std::int64_t i = 0; i < count; ++i) (*buffer)[static_cast<std::size_t>((k + i) * kColumns + c)] = from[i];
       }
     }
@@ -199,7 +200,8 @@ class Job {
   const void* const* inputs_;
   std::int64_t part_;
   void* output_;
-  const Floats floats_;
+  const Floats operands_;
+  const Floats floats_;  // of the output's dtype
   std::vector<float> bias_;
   std::int64_t matrices_;
   std::int64_t blocks_;

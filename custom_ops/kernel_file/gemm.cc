@@ -26,6 +26,30 @@ Activation ReadActivation(const JsonReader& json) {
   json.Fail("is \"" + text + "\", not none, relu or gelu_tanh");
 }
 
+void MarkUnread(const JsonReader& json, std::vector<bool>* read) {
+  const auto at = static_cast<std::size_t>(json.Number(0, read->size() - 1));
+  if ((*read)[at]) json.Fail("is an input that the product reads");
+  (*read)[at] = true;
+}
+
+void CheckDtypes(const JsonReader& json, const std::vector<Dtype>& inputs, const std::vector<Dtype>& outputs,
+                 Gemm* gemm) {
+  gemm->dtype = outputs[0];
+  gemm->operands = inputs[gemm->a];
+  const bool floats = Row(gemm->dtype).compute == Dtype::kFloat32;
+  if (!floats) json["outputs"].Fail("is " + std::string(Row(gemm->dtype).name) + ", no float of 16 or 32 bits");
+  const bool widens = gemm->operands == Dtype::kFloat16 && gemm->dtype == Dtype::kFloat32;
+  if (inputs[gemm->b] != gemm->operands || (gemm->operands != gemm->dtype && !widens)) {
+    json["inputs"].Fail("differ from the output's dtype");
+  }
+  for (const auto& added : {gemm->bias, gemm->residual}) {
+    if (added && inputs[*added] != gemm->dtype) json["inputs"].Fail("differ from the output's dtype");
+  }
+  for (const Dtype dtype : outputs) {
+    if (dtype != gemm->dtype) json["outputs"].Fail("differ in dtype");
+  }
+}
+
 void ReadOperands(const JsonReader& json, std::size_t inputs, Gemm* gemm) {
   gemm->inputs = inputs;
   if (inputs == 0 || inputs > kGemmInputs) json["inputs"].Fail("has " + std::to_string(inputs) + " dtypes");
@@ -39,6 +63,7 @@ void ReadOperands(const JsonReader& json, std::size_t inputs, Gemm* gemm) {
   gemm->b = position("b");
   if (json.Has("bias")) gemm->bias = position("bias");
   if (json.Has("residual")) gemm->residual = position("residual");
+  if (json.Has("unread")) json["unread"].Each([&](const JsonReader& at) { MarkUnread(at, &read); });
   for (std::size_t k = 0; k < inputs; ++k) {
     if (!read[k]) json["inputs"].Fail("has an input " + std::to_string(k) + " that nothing reads");
   }
@@ -62,15 +87,7 @@ Gemm ReadGemm(const JsonReader& json, const std::vector<Dtype>& inputs, const st
   if (gemm.parts > 1 && (gemm.residual || gemm.transpose_a)) {
     json["outputs"].Fail(count + ", and parts go with neither a residual nor a transposed a");
   }
-  gemm.dtype = outputs[0];
-  const bool floats = Row(gemm.dtype).compute == Dtype::kFloat32;
-  if (!floats) json["outputs"].Fail("is " + std::string(Row(gemm.dtype).name) + ", no float of 16 or 32 bits");
-  for (const Dtype dtype : inputs) {
-    if (dtype != gemm.dtype) json["inputs"].Fail("differ from the output's dtype");
-  }
-  for (const Dtype dtype : outputs) {
-    if (dtype != gemm.dtype) json["outputs"].Fail("differ in dtype");
-  }
+  CheckDtypes(json, inputs, outputs, &gemm);
   return gemm;
 }
 
@@ -83,6 +100,7 @@ Variant ReadFewRowsVariant(const JsonReader& json, const Gemm& gemm) {
   if (variant.threads % kWarpThreads != 0) json["threads"].Fail("is no multiple of a warp");
   if (variant.vector != kAccessBytes / Size(gemm.dtype)) json["vector"].Fail("is not 16 bytes");
   if (!gemm.transpose_b || gemm.transpose_a) json.Fail("does not go with a product of these transposes");
+  if (gemm.operands != gemm.dtype) json.Fail("does not go with a product of these dtypes");
   variant.shape.Set(shape);
   return variant;
 }

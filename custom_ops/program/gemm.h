@@ -19,8 +19,9 @@ enum class Activation : std::uint8_t { kNone, kRelu, kGeluTanh };
 // Several outputs are equal parts of the product's columns, side by side: Split along the last dim, with b one matrix
 // and no residual.
 struct Gemm {
-  Dtype dtype = Dtype::kFloat32;  // of every input and of the output
-  std::size_t inputs = 2;
+  Dtype dtype = Dtype::kFloat32;     // of the output, the bias and the residual
+  Dtype operands = Dtype::kFloat32;  // of a and b: the same, or float16 where that is float32
+  std::size_t inputs = 2;            // some of which may be there for the function's body alone
   std::size_t parts = 1;
   std::size_t a = 0;  // positions among the inputs; two operands may be one input
   std::size_t b = 1;
@@ -34,7 +35,7 @@ struct Gemm {
   Activation activation = Activation::kNone;
 };
 
-constexpr std::size_t kGemmInputs = 4;
+constexpr std::size_t kGemmInputs = 6;
 constexpr std::size_t kGemmParts = 8;
 
 }  // namespace onnxopt

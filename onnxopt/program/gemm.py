@@ -15,6 +15,7 @@ from typing import Any
 
 DTYPES = ("float16", "bfloat16", "float32")
 ACTIVATIONS = ("none", "relu", "gelu_tanh")
+_WIDENED = ("float16", "float32")  # dtypes of operands and outputs, where they differ
 MOST_PARTS = 8  # kGemmParts of custom_ops/program/gemm.h
 
 
@@ -29,6 +30,7 @@ class Gemm:
     transpose_a, transpose_b: the last two dims of the operand are swapped first.
     residual_shape: the output has the dims of the residual, of which only the last must be N. This is the case where a
     Reshape between the MatMul and the Add is part of the kernel.
+    unread: positions of inputs that the kernel does not read. Operands may be float16 where all else is float32.
     """
 
     inputs: tuple[str, ...]
@@ -43,16 +45,16 @@ class Gemm:
     beta: float = 1.0
     residual_shape: bool = False
     activation: str = "none"
+    unread: tuple[int, ...] = ()
 
     def verify(self) -> None:
         """Raise ValueError naming the field that breaks a rule of this class."""
-        operands = [i for i in (self.a, self.b, self.bias, self.residual) if i is not None]
+        operands = [i for i in (self.a, self.b, self.bias, self.residual, *self.unread) if i is not None]
         if set(operands) != set(range(len(self.inputs))):
             raise ValueError(f"inputs: operands {operands} are not all of {len(self.inputs)} inputs")
         if not 1 <= len(self.outputs) <= MOST_PARTS:
             raise ValueError(f"outputs: {len(self.outputs)}, not 1 to {MOST_PARTS}")
-        if {*self.inputs, *self.outputs} - {self.outputs[0]}:
-            raise ValueError("inputs and outputs differ in dtype")
+        self._verify_dtypes()
         if len(self.outputs) > 1 and (self.residual is not None or self.transpose_a):
             raise ValueError("parts go with neither a residual nor a transposed a")
         if self.outputs[0] not in DTYPES:
@@ -64,7 +66,23 @@ class Gemm:
         if self.residual_shape and self.residual is None:
             raise ValueError("residual_shape without a residual")
 
+    def operand_dtype(self) -> str:
+        """The storage dtype of a and b."""
+        return self.inputs[self.a]
+
+    def _verify_dtypes(self) -> None:
+        added = [self.inputs[i] for i in (self.bias, self.residual) if i is not None]
+        if {*added, *self.outputs} != {self.outputs[0]}:
+            raise ValueError("bias, residual and outputs differ in dtype")
+        dtype = self.operand_dtype()
+        if self.inputs[self.b] != dtype or (dtype != self.outputs[0] and (dtype, self.outputs[0]) != _WIDENED):
+            raise ValueError(f"operands of {dtype} and {self.inputs[self.b]} with outputs of {self.outputs[0]}")
+        if set(self.unread) & {self.a, self.b, self.bias, self.residual}:
+            raise ValueError("unread: an operand of the GEMM is among them")
+
     def to_json(self) -> dict[str, Any]:
         """The form in kernels.json, without the operands that the GEMM does not have."""
         row = dataclasses.asdict(self)
+        if not self.unread:
+            del row["unread"]
         return {k: list(v) if isinstance(v, tuple) else v for k, v in row.items() if v is not None}

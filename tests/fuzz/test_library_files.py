@@ -56,6 +56,8 @@ CHANGES: dict[str, tuple[str, str, Any, str]] = {
     "another 1x1 weight": ("depthwise_expanded", "kernels.0.expansion.weight", 1, "or its bias does not fit"),
     "another 1x1 bias": ("depthwise_expanded", "kernels.0.expansion.bias", 3, "or its bias does not fit"),
     "walking down": ("depthwise_walking", "kernels.0.variants.0.down", 2, "down is not 1"),
+    "an operand that is not read": ("codes", "kernels.1.unread.0", 0, "is an input that the product reads"),
+    "products of codes themselves": ("codes", "kernels.1.inputs.0", "uint8", "differ from the output's dtype"),
     "norms of more channels": ("group_norm", "kernels.0.channels", 48, "x has shape"),
     "a sample for all": ("group_norm", "kernels.0.before.reads.1.form", "channel", "does not fit x of shape"),
     "more groups than bias": ("group_norm", "kernels.0.after.reads.0.form", "channel", "does not fit x of shape"),

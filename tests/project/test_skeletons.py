@@ -120,6 +120,15 @@ def test_a_weight_of_another_dtype_with_the_same_bytes_is_not_taken(tmp_path: Pa
     assert came_back(optimized, source, tmp_path / "model.onnx.xz") == set()
 
 
+@pytest.mark.parametrize("turned", [False, True])
+def test_codes_that_the_optimizer_stores_in_16_bits_come_from_the_codes(turned: bool, tmp_path: Path) -> None:
+    codes = [np.random.default_rng(k).integers(-127, 128, (64, 64), np.int8) for k in range(2)]
+    joined = np.concatenate(codes, axis=1).astype(np.float16)
+    source = with_weights({"v": codes[0], "w": codes[1]})
+    optimized = with_weights({"v+w_16_bits": joined.T if turned else joined})
+    assert came_back(optimized, source, tmp_path / "model.onnx.xz") == {"v+w_16_bits"}
+
+
 def test_another_source_is_refused(tmp_path: Path) -> None:
     matrix = np.random.default_rng(0).standard_normal((64, 64), np.float32)
     skeletons.strip(with_weights({"w": matrix}), with_weights({"w": matrix}), tmp_path / "model.onnx.xz")

@@ -102,7 +102,7 @@ void GemmCudaKernel::Compute(OrtKernelContext* ort_context) const {
   const auto [stream, context] = EnterStream(driver_, ort_context);
   int capturing = 0;
   driver_.Check(driver_.cuStreamIsCapturing(stream, &capturing), "cannot ask whether the stream is capturing");
-  const bool tf32 = gemm_.dtype == Dtype::kFloat32 && UsesTf32(ort_context);
+  const bool tf32 = gemm_.operands == Dtype::kFloat32 && UsesTf32(ort_context);
   const std::lock_guard<std::mutex> lock(mutex_);
   RunParts({product, operands, stream, HandleOf(context, api_), tf32, capturing != 0, ort_context}, outputs);
 }
@@ -119,7 +119,7 @@ void GemmCudaKernel::RunParts(const Call& call, void* const* outputs) const {
     if (outputs[k] == nullptr) continue;
     Call part = call;
     const auto index = static_cast<std::int64_t>(k);
-    part.operands.b = Move(call.operands.b, index * call.product.part_b, size);
+    part.operands.b = Move(call.operands.b, index * call.product.part_b, Size(gemm_.operands));
     if (call.operands.bias != nullptr) part.operands.bias = Move(call.operands.bias, index * call.product.n, size);
     part.operands.output = outputs[k];
     // Products side by side cannot share a workspace, which unaligned biases and sums over nothing ask for.
@@ -169,6 +169,7 @@ void GemmCudaKernel::RunBatch(const Call& call) const {
   const std::size_t outer = product.batch_dims > 0 ? product.batch_dims - 1 : 0;
   std::int64_t count = 1;
   for (std::size_t d = 0; d < outer; ++d) count *= product.batch[d].extent;
+  const std::size_t read = Size(gemm_.operands);
   const std::size_t size = Size(gemm_.dtype);
   for (std::int64_t index = 0; index < count; ++index) {
     Operands at = call.operands;
@@ -176,8 +177,8 @@ void GemmCudaKernel::RunBatch(const Call& call) const {
     for (std::size_t d = outer; d-- > 0; rest /= product.batch[d].extent) {
       const BatchDim& dim = product.batch[d];
       const std::int64_t i = rest % dim.extent;
-      at.a = Move(at.a, i * dim.stride_a, size);
-      at.b = Move(at.b, i * dim.stride_b, size);
+      at.a = Move(at.a, i * dim.stride_a, read);
+      at.b = Move(at.b, i * dim.stride_b, read);
       at.output = Move(at.output, i * dim.stride_d, size);
       if (at.residual != nullptr) at.residual = Move(at.residual, i * dim.stride_d, size);
     }
@@ -216,7 +217,7 @@ void GemmCudaKernel::RunInner(const Call& call, const Product& product, const Op
 
 // A sum over nothing is zero, which cuBLASLt does not take: a product of one column and one row of zeros is the same.
 void GemmCudaKernel::RunWithoutDepth(const Call& call) const {
-  const std::size_t size = Size(gemm_.dtype);
+  const std::size_t size = Size(gemm_.operands);
   Product product = call.product;
   std::int64_t rows = product.m;
   for (std::size_t d = 0; d < product.batch_dims; ++d) rows *= product.batch[d].extent;

@@ -54,7 +54,7 @@ void Plan::Release() {
 // Row-major output = op(a) @ op(b) is column-major output^T = op(b)^T @ op(a)^T, and a row-major matrix is its own
 // transpose in column-major terms: so a and b change places, and nothing is transposed that was not before.
 void Plan::SetLayouts() {
-  const bool tf32 = key_.tf32 && gemm_.dtype == Dtype::kFloat32;
+  const bool tf32 = key_.tf32 && gemm_.operands == Dtype::kFloat32;
   const int compute = tf32 ? cublaslt::kCompute32FFastTf32 : cublaslt::kCompute32F;
   api_.Check(api_.cublasLtMatmulDescCreate(&operation_, compute, cublaslt::kReal32F), "cannot describe a product");
   const auto set = [&](int attribute, int value) {
@@ -65,10 +65,10 @@ void Plan::SetLayouts() {
   if (gemm_.transpose_a) set(cublaslt::kTransB, cublaslt::kTranspose);
   set(cublaslt::kEpilogue, Epilogue(gemm_));
   const bool turned_b = gemm_.transpose_b;
-  b_ = MakeLayout(turned_b ? key_.k : key_.n, turned_b ? key_.n : key_.k, key_.ldb, key_.stride_b);
+  b_ = MakeLayout(gemm_.operands, turned_b ? key_.k : key_.n, turned_b ? key_.n : key_.k, key_.ldb, key_.stride_b);
   const std::int64_t lda = gemm_.transpose_a ? key_.m : key_.k;
-  a_ = MakeLayout(lda, gemm_.transpose_a ? key_.k : key_.m, lda, key_.stride_a);
-  d_ = MakeLayout(key_.n, key_.m, key_.n, key_.stride_d);
+  a_ = MakeLayout(gemm_.operands, lda, gemm_.transpose_a ? key_.k : key_.m, lda, key_.stride_a);
+  d_ = MakeLayout(gemm_.dtype, key_.n, key_.m, key_.n, key_.stride_d);
   api_.Check(api_.cublasLtMatmulPreferenceCreate(&preference_), "cannot make a preference");
   const auto prefer = [&](int attribute, const void* value, std::size_t size) {
     api_.Check(api_.cublasLtMatmulPreferenceSetAttribute(preference_, attribute, value, size),
@@ -83,10 +83,10 @@ void Plan::SetLayouts() {
   }
 }
 
-cublaslt::Layout Plan::MakeLayout(std::int64_t rows, std::int64_t columns, std::int64_t distance,
+cublaslt::Layout Plan::MakeLayout(Dtype dtype, std::int64_t rows, std::int64_t columns, std::int64_t distance,
                                   std::int64_t stride) const {
   cublaslt::Layout layout = nullptr;
-  api_.Check(api_.cublasLtMatrixLayoutCreate(&layout, DataType(gemm_.dtype), static_cast<std::uint64_t>(rows),
+  api_.Check(api_.cublasLtMatrixLayoutCreate(&layout, DataType(dtype), static_cast<std::uint64_t>(rows),
                                              static_cast<std::uint64_t>(columns), distance),
              "cannot describe a matrix");
   if (key_.batch == 1) return layout;
@@ -133,7 +133,8 @@ void Plan::RunWith(const Candidate& candidate, cublaslt::Handle handle, const Op
 }
 
 std::string Plan::Describe() const {
-  std::string text{Row(gemm_.dtype).name};
+  std::string text{Row(gemm_.operands).name};
+  if (gemm_.dtype != gemm_.operands) text += " to " + std::string(Row(gemm_.dtype).name);
   const auto add = [&](const char* name, std::int64_t value) { text += std::string(name) + std::to_string(value); };
   add(" m", key_.m);
   add(" n", key_.n);

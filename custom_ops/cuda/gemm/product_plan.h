@@ -66,7 +66,7 @@ class Plan {
  private:
   void Release();
   void SetLayouts();
-  cublaslt::Layout MakeLayout(std::int64_t rows, std::int64_t columns, std::int64_t distance,
+  cublaslt::Layout MakeLayout(Dtype dtype, std::int64_t rows, std::int64_t columns, std::int64_t distance,
                               std::int64_t stride) const;
 
   const cublaslt::Api& api_;

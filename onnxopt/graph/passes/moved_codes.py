@@ -19,12 +19,12 @@ from collections.abc import Sequence
 import numpy as np
 import onnx_ir as ir
 
-_VIEWS = frozenset({"Flatten", "Reshape", "Squeeze", "Transpose", "Unsqueeze"})
+from onnxopt.graph.codes import DEQUANTIZE, QUANTIZE, dtype_of, is_plain, scalar
+
+VIEWS = frozenset({"Flatten", "Reshape", "Squeeze", "Transpose", "Unsqueeze"})
 _PARTS = frozenset({"Gather", "Slice"})  # no larger than what they read, as a rule
-_MOVES = _VIEWS | _PARTS | {"DepthToSpace", "SpaceToDepth", "Split"}
+_MOVES = VIEWS | _PARTS | {"DepthToSpace", "SpaceToDepth", "Split"}
 _CODES = frozenset({ir.DataType.UINT8, ir.DataType.INT16, ir.DataType.UINT16})
-_DOMAINS = ("", "com.microsoft")  # of Q and DQ
-_QUANTIZE, _DEQUANTIZE = "QuantizeLinear", "DequantizeLinear"
 _FARTHEST = {ir.DataType.FLOAT: 2.0**17, ir.DataType.FLOAT16: 2.0**9}  # code minus zero point, whose product is exact
 
 
@@ -32,7 +32,7 @@ class MoveCodesPass(ir.passes.InPlacePass):
     """The pass. Nodes that nobody reads any more stay; new values need names. Nodes must be in topological order."""
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
-        if not any(node.op_type == _DEQUANTIZE for node in model.graph.all_nodes()):
+        if not any(node.op_type == DEQUANTIZE for node in model.graph.all_nodes()):
             return ir.passes.PassResult(model, False)
         changed = False
         for graph in model.graphs():
@@ -53,7 +53,7 @@ def _move_down(node: ir.Node) -> bool:
     if first is None or any(s is None or not _same_codes(s, first) for s in sources):
         return False
     codes = [s.inputs[0] for s in sources if s is not None]
-    moved = _like(node, [*codes, *node.inputs[count:]], _dtype(codes[0]))
+    moved = _like(node, [*codes, *node.inputs[count:]], dtype_of(codes[0]))
     for old, new in zip(node.outputs, moved.outputs, strict=True):
         _replace(old, _like(first, [new, *first.inputs[1:]], old.dtype, before=node))
     return True
@@ -62,9 +62,9 @@ def _move_down(node: ir.Node) -> bool:
 def _source(value: ir.Value | None, reader: ir.Node) -> ir.Node | None:
     """The DQ behind a value that should stand behind the reader instead."""
     node = None if value is None else value.producer()
-    if node is None or value is None or node.op_type != _DEQUANTIZE or not _is_plain(node):
+    if node is None or value is None or node.op_type != DEQUANTIZE or not is_plain(node):
         return None
-    if node.graph is not reader.graph or _dtype(node.inputs[0]) not in _CODES:
+    if node.graph is not reader.graph or dtype_of(node.inputs[0]) not in _CODES:
         return None
     # Where others read the numbers, DQ would run twice; it costs less than before where the reader takes a part.
     moves_all = all(r.op_type in _MOVES or r.op_type == "Concat" for r in value.consumers())
@@ -73,22 +73,22 @@ def _source(value: ir.Value | None, reader: ir.Node) -> ir.Node | None:
 
 def _move_up(node: ir.Node) -> bool:
     """Quantize before a view."""
-    if node.op_type != _QUANTIZE or not _is_plain(node) or node.inputs[0] is None:
+    if node.op_type != QUANTIZE or not is_plain(node) or node.inputs[0] is None:
         return False
     view, between = node.inputs[0].producer(), node.inputs[0]
-    if view is None or view.op_type not in _VIEWS or view.domain != "" or view.graph is not node.graph:
+    if view is None or view.op_type not in VIEWS or view.domain != "" or view.graph is not node.graph:
         return False
     if (
         len(between.uses()) != 1
         or between.is_graph_output()
-        or _dtype(node.outputs[0]) not in _CODES - {ir.DataType.INT8}
+        or dtype_of(node.outputs[0]) not in _CODES - {ir.DataType.INT8}
     ):
         return False
     if view.inputs[0] is None or view.inputs[0].const_value is not None or view.inputs[0].is_graph_input():
         return False
-    quantized = _like(node, [view.inputs[0], *node.inputs[1:]], _dtype(node.outputs[0]))
+    quantized = _like(node, [view.inputs[0], *node.inputs[1:]], dtype_of(node.outputs[0]))
     _replace(
-        node.outputs[0], _like(view, [quantized.outputs[0], *view.inputs[1:]], _dtype(node.outputs[0]), before=node)
+        node.outputs[0], _like(view, [quantized.outputs[0], *view.inputs[1:]], dtype_of(node.outputs[0]), before=node)
     )
     return True
 
@@ -97,12 +97,12 @@ def _cancel(node: ir.Node) -> bool:
     """Drop a Q behind a DQ of the same codes."""
     value = node.inputs[0] if node.inputs else None
     source = None if value is None else value.producer()
-    if node.op_type != _QUANTIZE or source is None or source.op_type != _DEQUANTIZE:
+    if node.op_type != QUANTIZE or source is None or source.op_type != DEQUANTIZE:
         return False
-    if not (_is_plain(node) and _is_plain(source) and _same_codes(source, node)):
+    if not (is_plain(node) and is_plain(source) and _same_codes(source, node)):
         return False
     codes = source.inputs[0]
-    if codes is None or _dtype(codes) != _dtype(node.outputs[0]) or not _is_exact(source):
+    if codes is None or dtype_of(codes) != dtype_of(node.outputs[0]) or not _is_exact(source):
         return False
     if node.outputs[0].is_graph_output():
         return False
@@ -112,29 +112,19 @@ def _cancel(node: ir.Node) -> bool:
 
 def _is_exact(dequantize: ir.Node) -> bool:
     """Whether quantizing the numbers of a DQ gives its codes again."""
-    scale, dtype = _constant(dequantize.inputs[1]), _dtype(dequantize.inputs[0])
+    scale, dtype = scalar(dequantize.inputs[1]), dtype_of(dequantize.inputs[0])
     if scale is None or dtype is None or dtype not in _CODES:
         return False
-    farthest = _FARTHEST.get(_dtype(dequantize.inputs[1]) or ir.DataType.UNDEFINED, 0.0)
+    farthest = _FARTHEST.get(dtype_of(dequantize.inputs[1]) or ir.DataType.UNDEFINED, 0.0)
     span, step = 2.0 ** (dtype.bitwidth + 1), float(scale.reshape(()))
     return span <= farthest and step > 0 and step * span <= float(np.finfo(scale.dtype).max)
 
 
-def _is_plain(node: ir.Node) -> bool:
-    """Whether a Q or DQ has one constant scale and zero point for the whole tensor, and no attribute that matters."""
-    if node.domain not in _DOMAINS or any(
-        a.value for name, a in node.attributes.items() if name != "axis" and name != "saturate"
-    ):
-        return False
-    constants = [_constant(v) for v in node.inputs[1:] if v is not None]
-    return bool(constants) and all(c is not None and c.size == 1 and c.ndim < 2 for c in constants)
-
-
 def _same_codes(one: ir.Node, other: ir.Node) -> bool:
     """Whether two nodes have equal scales and zero points, of the same dtypes."""
-    scales = [_constant(n.inputs[1]) for n in (one, other)]
-    zeros = [_constant(n.inputs[2]) if len(n.inputs) > 2 else None for n in (one, other)]
-    dtypes = [(_dtype(n.inputs[1]), _dtype(_codes(n))) for n in (one, other)]
+    scales = [scalar(n.inputs[1]) for n in (one, other)]
+    zeros = [scalar(n.inputs[2]) if len(n.inputs) > 2 else None for n in (one, other)]
+    dtypes = [(dtype_of(n.inputs[1]), dtype_of(_codes(n))) for n in (one, other)]
     points = [0 if z is None else int(z.reshape(())) for z in zeros]
     steps = [None if s is None else float(s.reshape(())) for s in scales]
     return dtypes[0] == dtypes[1] and steps[0] == steps[1] and points[0] == points[1]
@@ -142,19 +132,7 @@ def _same_codes(one: ir.Node, other: ir.Node) -> bool:
 
 def _codes(node: ir.Node) -> ir.Value | None:
     """The codes that a DQ reads or a Q writes."""
-    return node.inputs[0] if node.op_type == _DEQUANTIZE else node.outputs[0]
-
-
-def _constant(value: ir.Value | None) -> np.ndarray | None:
-    if value is None or value.const_value is None or value.is_graph_input() or value.const_value.size > 1:
-        return None
-    return value.const_value.numpy()
-
-
-def _dtype(value: ir.Value | None) -> ir.DataType | None:
-    if value is None:
-        return None
-    return value.const_value.dtype if value.const_value is not None else value.dtype
+    return node.inputs[0] if node.op_type == DEQUANTIZE else node.outputs[0]
 
 
 def _like(

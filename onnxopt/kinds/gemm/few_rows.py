@@ -33,7 +33,7 @@ class FewRowsVariant(Variant):
 
 def choose(name: str, meaning: Gemm, regions: Sequence[Region], shapes: Shapes) -> tuple[FewRowsVariant, ...]:
     """Entry points for every number of rows that a region may have at run time, fewest first; none for many rows."""
-    if not meaning.transpose_b or meaning.transpose_a:
+    if not meaning.transpose_b or meaning.transpose_a or meaning.operand_dtype() != meaning.outputs[0]:
         return ()
     rows = [_rows(region, meaning, shapes) for region in regions]
     every = entry_points(name, meaning)

@@ -10,10 +10,13 @@ import onnx_ir as ir
 from onnxopt.fusion.context import Context
 from onnxopt.fusion.kernel import Meaning, Variant
 from onnxopt.fusion.region import Kernel, Kind, Region
+from onnxopt.graph.codes import is_dequantize
 from onnxopt.graph.refusal import Refusal
 from onnxopt.graph.shapes.shapes import Shapes
 from onnxopt.kinds.gemm import few_rows, find
 from onnxopt.program.gemm import Gemm
+
+_OF_CODES = frozenset({"Shape", "Reshape", "Transpose", "Cast"})  # around the codes that a product reads
 
 
 class GemmKind(Kind):
@@ -31,6 +34,8 @@ class GemmKind(Kind):
     def named_nodes(self, region: Region) -> Sequence[ir.Node]:
         if any(n.op_type == "Conv" for n in region.nodes):
             return [n for n in region.nodes if n.op_type not in ("Transpose", "Reshape")]
+        if any(is_dequantize(n) for n in region.nodes):
+            return [n for n in region.nodes if is_dequantize(n) or n.op_type not in _OF_CODES]
         return region.nodes
 
     def lower(self, region: Region, opsets: Mapping[str, int], shapes: Shapes) -> Meaning:

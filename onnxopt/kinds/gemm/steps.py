@@ -12,6 +12,7 @@ import onnx_ir as ir
 from onnxopt.fusion import eligibility, index_ops
 from onnxopt.fusion.operands import constant
 from onnxopt.graph.shapes.shapes import Dims, Shapes
+from onnxopt.kinds.gemm import codes
 from onnxopt.program.gemm import DTYPES, MOST_PARTS, Gemm
 
 
@@ -20,7 +21,8 @@ class GrowingGemm:
     """A GEMM while it absorbs neighbouring nodes.
 
     nodes: the nodes that it replaces. output: the value that it computes. parts: the values that it computes where its
-    columns are split, else empty; output is the first of them. residual_shape: see program/gemm.py.
+    columns are split, else empty; output is the first of them. residual_shape: see program/gemm.py. unread: 8-bit codes
+    that the nodes read and the kernel does not, because a and b are the same codes in 16 bits, which of_codes says.
     """
 
     nodes: list[ir.Node]
@@ -36,6 +38,8 @@ class GrowingGemm:
     residual_shape: bool = False
     activation: str = "none"
     parts: tuple[ir.Value, ...] = ()
+    unread: tuple[ir.Value, ...] = ()
+    of_codes: bool = False
 
     def outputs(self) -> tuple[ir.Value, ...]:
         """The values that the GEMM computes."""
@@ -43,11 +47,11 @@ class GrowingGemm:
 
     def operands(self) -> list[ir.Value]:
         """The values that the GEMM reads, in the order of the region's inputs; a value read twice is there twice."""
-        return [v for v in (self.a, self.b, self.bias, self.residual) if v is not None]
+        return [v for v in (self.a, self.b, self.bias, self.residual, *self.unread) if v is not None]
 
     def takes_in_work(self) -> bool:
         """Whether the GEMM is faster than the execution provider's own kernels."""
-        adds = self.bias is not None or self.residual is not None or self.activation != "none"
+        adds = self.bias is not None or self.residual is not None or self.activation != "none" or self.of_codes
         return adds or bool(self.parts) or self.reads_transposed_weight() or self.is_convolution()
 
     def is_convolution(self) -> bool:
@@ -71,6 +75,7 @@ class GrowingGemm:
             a=inputs.index(self.a), b=inputs.index(self.b), bias=at(self.bias), residual=at(self.residual),
             transpose_a=self.transpose_a, transpose_b=self.transpose_b,
             alpha=self.alpha, beta=self.beta, residual_shape=self.residual_shape, activation=self.activation,
+            unread=tuple(map(inputs.index, self.unread)),
         )  # fmt: skip
         gemm.verify()
         return gemm
@@ -88,10 +93,10 @@ def start(node: ir.Node, shapes: Shapes) -> GrowingGemm | str:
     if len(shapes.dims(a) or ()) < 2 or len(shapes.dims(b) or ()) < 2:
         return f"An input of {node.op_type} has fewer than two dims or an unknown rank"
     gemm = GrowingGemm([node], a, b, output)
-    if node.op_type == "MatMul":
-        return gemm
-    gemm.transpose_a, gemm.transpose_b = (bool(_attribute(node, name, 0)) for name in ("transA", "transB"))
-    gemm.alpha = float(_attribute(node, "alpha", 1.0))
+    if node.op_type == "Gemm":
+        gemm.transpose_a, gemm.transpose_b = (bool(_attribute(node, name, 0)) for name in ("transA", "transB"))
+        gemm.alpha = float(_attribute(node, "alpha", 1.0))
+    take_codes(gemm, node)
     c = node.inputs[2] if len(node.inputs) > 2 else None
     beta = float(_attribute(node, "beta", 1.0))
     if c is None or beta == 0:
@@ -99,12 +104,26 @@ def start(node: ir.Node, shapes: Shapes) -> GrowingGemm | str:
     return _add(gemm, c, beta, shapes) or gemm
 
 
+def take_codes(gemm: GrowingGemm, node: ir.Node) -> None:
+    """Let a product of codes read them in 16 bits, with their scales in alpha."""
+    found = codes.operands(node)
+    alpha = gemm.alpha * found[0].scale * found[1].scale if found is not None else 0.0
+    if found is None or not math.isfinite(alpha) or not 0 < abs(alpha) < 3e38:
+        return
+    a, b = found
+    gemm.alpha, gemm.a, gemm.b = alpha, a.value, b.value
+    gemm.transpose_a ^= a.turned
+    gemm.transpose_b ^= b.turned
+    gemm.of_codes, gemm.nodes = True, [*gemm.nodes, *a.nodes, *b.nodes]
+    gemm.unread = tuple(dict.fromkeys((*a.unread, *b.unread)))
+
+
 def take_transposes(gemm: GrowingGemm, shapes: Shapes) -> None:
     """Absorb a Transpose of the last two dims of a or b whose result has no other reader."""
     for name in ("a", "b"):
         value: ir.Value = getattr(gemm, name)
         node = value.producer()
-        if node is None or node.op_type != "Transpose" or node.domain != "" or gemm.a is gemm.b:
+        if node is None or node.op_type != "Transpose" or node.domain != "" or gemm.a is gemm.b or gemm.of_codes:
             continue
         source = node.inputs[0]
         dims = shapes.dims(source) if source is not None else None

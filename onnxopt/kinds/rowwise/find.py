@@ -10,7 +10,7 @@ import heapq
 
 import onnx_ir as ir
 
-from onnxopt.fusion import boundary, cost, eligibility
+from onnxopt.fusion import boundary, cost, eligibility, integer_kernels
 from onnxopt.fusion.context import Context
 from onnxopt.fusion.region import Kind, Region
 from onnxopt.graph.refusal import Refusal
@@ -88,6 +88,9 @@ class _Growth:
     def _take(self, node: ir.Node) -> bool:
         grid = self._fitting(node)
         if grid is None:
+            self._refused.add(node)
+            return False
+        if self._is_cheaper_behind(node):
             self._refused.add(node)
             return False
         before = (self.grid, self.nodes, self._inside)
@@ -195,6 +198,27 @@ class _Growth:
         except ValueError as error:
             return str(error)
         return None if program.cost <= cost.MAX_COST else "The fused kernel would need too many registers"
+
+    def _is_cheaper_behind(self, node: ir.Node) -> bool:
+        """Whether a DequantizeLinear is for the kernels of its readers, which then read codes that are stored anyway.
+
+        That is where a product reads the codes (kinds/gemm/codes.py), and all readers of the numbers wait for it.
+        """
+        codes = (
+            node.inputs[0] if integer_kernels.is_coding(node) and node.op_type == integer_kernels.DEQUANTIZE else None
+        )
+        if codes is None or codes.producer() not in self._inside or node.outputs[0].is_graph_output():
+            return False
+        if not any(r.op_type in RESHAPES and self._has_computed_parameters(r) for r in self._context.readers(codes)):
+            return False
+        readers = self._context.readers(node.outputs[0])
+        return bool(readers) and all(
+            eligibility.is_elementwise(reader)
+            and not (self._context.is_taken(reader) or reader in self._taken or reader in self._inside)
+            and self._context.why_not(reader) is None
+            and self._context.makes_cycle([*self.nodes, node, reader])
+            for reader in readers
+        )
 
     def _has_computed_parameters(self, node: ir.Node) -> bool:
         """Whether the node reads axes or a shape that are not constants."""

@@ -127,6 +127,13 @@ MODELS = {
         "m = MatMul(x, w)  s = Add(m, b)  y = Add(s, r)  t = MatMul(y, u)  z = Relu(t)",
         (((2, 5, 8), (2, 5, 12), (8, 12), (12,), (12, 8)),),
     ),
+    "codes": Model(
+        "uint8[B, S, 8] x, uint8[B, 8, 12] k, float[12] b, float[B, S, 12] r", "float[B, S, 12] y",
+        "one = DequantizeLinear(x, unit, z)  h = Cast<to = 10>(one)  n = Shape(h)  c = Reshape(x, n)  "
+        "two = DequantizeLinear(k, unit, z)  i = Cast<to = 10>(two)  o = Shape(i)  d = Reshape(k, o)  "
+        "f = DequantizeLinear(c, s, z)  g = DequantizeLinear(d, s, z)  m = MatMul(f, g)  a = Add(m, b)  y = Add(a, r)",
+        (((2, 5, 8), (2, 8, 12), (12,), (2, 5, 12)),), "float unit = {1}, float s = {0.1}, uint8 z = {7}",
+    ),
     "parts": Model(
         "float16[N, 16] x, float16[24, 16] w, float16[24] b",
         "float16[N, 8] q, float16[N, 8] k, float16[N, 8] v",

@@ -1,0 +1,164 @@
+"""The library's kernels for products of codes: float16 operands, float32 results, inputs that they do not read."""
+
+from __future__ import annotations
+
+import dataclasses
+import pathlib
+from typing import Any
+
+import numpy as np
+import onnxruntime as ort
+import pytest
+from onnx import helper
+
+from onnxopt.program.gemm import Gemm
+from tests.support import custom_ops_artifact as artifact
+
+pytestmark = pytest.mark.usefixtures("library")
+H, F = "float16", "float32"
+_TANH_GELU = np.sqrt(2 / np.pi)
+
+
+def _of_codes(count: int = 3, parts: int = 1, **fields: Any) -> Gemm:
+    """The last input is 8-bit codes that the kernel does not read, those before a and b are float32."""
+    inputs = (H, H, *[F] * (count - 3), "uint8")
+    gemm = Gemm(inputs, (F,) * parts, unread=(count - 1,), **fields)
+    gemm.verify()
+    return gemm
+
+
+def _arrays(gemm: Gemm, shapes: list[tuple[int, ...]]) -> list[np.ndarray]:
+    """Codes of int8 without their zero point, and numbers; what nothing reads is drawn too."""
+    rng = np.random.default_rng(11)
+    drawn = {
+        H: lambda shape: rng.integers(-255, 256, shape).astype(np.float16),
+        F: lambda shape: rng.standard_normal(shape).astype(np.float32) * 100,
+        "uint8": lambda shape: rng.integers(0, 256, shape).astype(np.uint8),
+    }
+    return [drawn[dtype](shape) for dtype, shape in zip(gemm.inputs, shapes, strict=True)]
+
+
+def _expected(gemm: Gemm, arrays: list[np.ndarray]) -> np.ndarray:
+    x = [a.astype(np.float64) for a in arrays]
+    a = x[gemm.a].swapaxes(-1, -2) if gemm.transpose_a else x[gemm.a]
+    b = x[gemm.b].swapaxes(-1, -2) if gemm.transpose_b else x[gemm.b]
+    y = gemm.alpha * (a @ b)
+    y = y if gemm.bias is None else y + x[gemm.bias]
+    y = y if gemm.residual is None else y + gemm.beta * x[gemm.residual]
+    if gemm.activation == "relu":
+        y = np.maximum(y, 0)
+    if gemm.activation == "gelu_tanh":
+        y = 0.5 * y * (1 + np.tanh(_TANH_GELU * (y + 0.044715 * y**3)))
+    return np.asarray(y)
+
+
+def _check(folder: pathlib.Path, gemm: Gemm, shapes: list[tuple[int, ...]], tolerance: float, **session: Any) -> None:
+    cpu = not session
+    row = {"name": artifact.NAME, "kind": "gemm", **gemm.to_json(), "cpu": cpu, "variants": []}
+    library = artifact.write(folder, [row])
+    # A body of another meaning tells which of the two ran; it has to declare the right dtype only.
+    body = [helper.make_node("Cast", ["x0"], [f"y{k}"], to=1) for k in range(len(gemm.outputs))]
+    inputs = [(d, list(s)) for d, s in zip(gemm.inputs, shapes, strict=True)]
+    model = artifact.model(body, inputs, [(F, None)] * len(gemm.outputs))
+    arrays = _arrays(gemm, shapes)
+    if cpu:
+        ready = artifact.session(model, library)
+    else:
+        options = ort.SessionOptions()
+        options.register_custom_ops_library(str(library))
+        del model.functions[:]  # only the library can run it
+        ready = ort.InferenceSession(model.SerializeToString(), options, **session)
+    for _ in range(2):
+        found = np.concatenate(artifact.run(ready, arrays), axis=-1)
+        wanted = _expected(gemm, arrays)
+        assert (found.dtype, found.shape) == (np.float32, wanted.shape)
+        scale = np.abs(wanted).max(initial=1.0)
+        np.testing.assert_allclose(found.astype(np.float64), wanted, atol=tolerance * scale, rtol=0)
+
+
+# name: fields, parts, shapes
+_CASES: dict[str, tuple[dict[str, Any], int, list[tuple[int, ...]]]] = {
+    "plain": ({"alpha": 0.0004}, 1, [(33, 64), (64, 40), (33, 64)]),
+    "rows": ({"alpha": 0.0004, "transpose_b": True}, 1, [(2, 5, 64), (40, 64), (2, 5, 64)]),
+    "one row": ({"alpha": 0.0004, "transpose_b": True}, 1, [(1, 64), (40, 64), (1, 64)]),
+    "odd sizes": ({"alpha": -0.5}, 1, [(3, 7), (7, 5), (3, 7)]),
+    "batch": ({"alpha": 0.01}, 1, [(2, 3, 6, 32), (2, 3, 32, 10), (2, 3, 6, 32)]),
+    "batches that broadcast": ({"alpha": 0.01}, 1, [(2, 1, 6, 32), (3, 32, 10), (4,)]),
+    "both turned": ({"transpose_a": True, "transpose_b": True}, 1, [(32, 6), (10, 32), (32, 6)]),
+    "bias": ({"alpha": 0.01, "bias": 2}, 1, [(9, 32), (32, 24), (24,), (9, 32)]),
+    "residual": ({"alpha": 0.01, "residual": 2, "beta": -0.5}, 1, [(9, 32), (32, 24), (9, 24), (9, 32)]),
+    "all": ({"alpha": 0.01, "bias": 2, "residual": 3, "activation": "relu", "transpose_b": True}, 1,
+            [(9, 32), (24, 32), (24,), (9, 24), (9, 32)]),
+    "gelu": ({"alpha": 0.00001, "bias": 2, "activation": "gelu_tanh"}, 1, [(9, 32), (32, 24), (24,), (9, 32)]),
+    "parts": ({"alpha": 0.01, "bias": 2, "transpose_b": True}, 3, [(9, 32), (24, 32), (24,), (9, 32)]),
+    "a sum over nothing": ({"bias": 2}, 1, [(9, 0), (0, 24), (24,), (9, 0)]),
+    "no rows": ({}, 1, [(0, 32), (32, 24), (0, 32)]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", _CASES)
+def test_products(tmp_path: pathlib.Path, name: str) -> None:
+    fields, parts, shapes = _CASES[name]
+    _check(tmp_path, _of_codes(len(shapes), parts, **fields), shapes, 1e-6)
+
+
+def test_a_product_of_codes_is_exact(tmp_path: pathlib.Path) -> None:
+    """Sums of fewer than 2^24 are integers in float32."""
+    _check(tmp_path, _of_codes(), [(9, 200), (200, 30), (9, 200)], 0.0)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", _CASES)
+def test_products_on_the_gpu(tmp_path: pathlib.Path, name: str) -> None:
+    fields, parts, shapes = _CASES[name]
+    providers = [("CUDAExecutionProvider", {}), "CPUExecutionProvider"]
+    _check(tmp_path, _of_codes(len(shapes), parts, **fields), shapes, 1e-6, providers=providers)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("sizes", [(1024, 2304, 768), (1024, 768, 3072), (1000, 776, 520)])
+def test_large_products_on_the_gpu(tmp_path: pathlib.Path, sizes: tuple[int, int, int]) -> None:
+    """Sums of thousands of products of up to 255 * 255 keep float32's precision, whatever algorithm runs."""
+    m, n, k = sizes
+    providers = [("CUDAExecutionProvider", {}), "CPUExecutionProvider"]
+    gemm = _of_codes(5, bias=2, residual=3, transpose_b=True, alpha=0.0003)
+    _check(tmp_path, gemm, [(m, k), (n, k), (n,), (m, n), (m, k)], 5e-6, providers=providers)  # tensor cores truncate
+
+
+_DAMAGE: dict[str, tuple[dict[str, Any], str]] = {
+    "an operand": ({"unread": [0]}, "is an input that the product reads"),
+    "an input that is not there": ({"unread": [5]}, "unread[0] is not an integer from 0 to 3"),
+    "a number": ({"unread": 3}, "unread"),
+    "operands of two dtypes": ({"inputs": [H, F, F, "uint8"]}, "inputs differ from the output's dtype"),
+    "a bias of another dtype": ({"inputs": [H, H, H, "uint8"]}, "inputs differ from the output's dtype"),
+    "integers": ({"inputs": ["uint8", "uint8", F, "uint8"]}, "inputs differ from the output's dtype"),
+    "wide operands": ({"inputs": [F, F, H, "uint8"], "outputs": [H]}, "inputs differ from the output's dtype"),
+    "outputs of bfloat16": ({"inputs": [H, H, "bfloat16", "uint8"], "outputs": ["bfloat16"]}, "inputs differ"),
+}
+
+
+@pytest.mark.parametrize("name", _DAMAGE)
+def test_damaged_files(tmp_path: pathlib.Path, name: str) -> None:
+    fields, message = _DAMAGE[name]
+    row = {"name": artifact.NAME, "kind": "gemm", **_of_codes(4, bias=2).to_json(), "cpu": True, "variants": []}
+    library = artifact.write(tmp_path, [row | fields])
+    body = [helper.make_node("Cast", ["x0"], ["y0"], to=1)]
+    model = artifact.model(body, [(F, None)] * 4, [(F, None)])
+    with pytest.raises(Exception, match=r"kernels\.json") as caught:
+        artifact.session(model, library)
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("fields", "problem"),
+    [
+        ({"unread": ()}, "are not all of 3 inputs"),
+        ({"unread": (1, 2)}, "unread: an operand"),
+        ({"inputs": (H, F, "uint8")}, "operands of float16 and float32 with outputs of float32"),
+        ({"inputs": (F, F, "uint8"), "outputs": (H,)}, "operands of float32 and float32 with outputs of float16"),
+        ({"inputs": (H, H, "uint8"), "outputs": ("bfloat16",)}, "with outputs of bfloat16"),
+    ],
+)
+def test_a_meaning_that_breaks_a_rule(fields: dict[str, Any], problem: str) -> None:
+    with pytest.raises(ValueError, match=problem):
+        dataclasses.replace(_of_codes(), **fields).verify()
