@@ -1,0 +1,161 @@
+"""Lowers the precision of a float32 model: measures ranges, converts, compares with float32, and puts values back.
+
+Where an output of the converted model misses its goal, the values at fault are found by bisection and stay float32.
+Where no few of them are at fault, because rounding adds up, the values that lose most stay float32, twice as many each
+time.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import tempfile
+import time
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+
+import onnx_ir as ir
+
+from onnxopt.graph import precision, write
+from onnxopt.graph.precision import Kept, Range
+from onnxopt.graph.rewrite.weights import Joiner
+from onnxopt.runtime.sessions import RunError
+from onnxopt.verification import ranges, widening
+from onnxopt.verification.bisect import bisect
+from onnxopt.verification.quality import Outputs, Quality, qualities, worst
+from onnxopt.verification.reference import Check, Reference
+
+# Signal to noise of an output, in dB, below which values go back: some ten times the noise of usual networks.
+_GOAL = {ir.DataType.FLOAT16: 40.0, ir.DataType.BFLOAT16: 22.0}
+_SECONDS = 60.0  # of bisection
+_MOST_AT_FAULT = 0.25  # share of the values; more are no culprits, but a sum of roundings
+
+
+@dataclasses.dataclass(frozen=True)
+class Narrowed:
+    """A model of lower precision. folder: where its file model.onnx is. narrow: how many nodes became 16 bit.
+
+    kept: the nodes that stay float32. restored: names of the values that stay float32 because outputs were wrong
+    otherwise. quality: of the model's outputs as it runs here without fusions, or, where the CPU has no kernels for the
+    dtype, as it would run in float32 with every stored value rounded.
+    """
+
+    folder: Path
+    narrow: int
+    kept: tuple[Kept, ...]
+    restored: tuple[str, ...]
+    quality: tuple[Quality, ...]
+
+
+def narrow(
+    model: ir.Model, reference: Reference, dtype: ir.DataType, folder: Path, *, keep_float: str | None = None
+) -> Narrowed:
+    """Lower the precision of a normalized float32 model, which stays as it is, into a file in `folder`.
+
+    reference: the original's outputs, for whose inputs the ranges are measured. keep_float: a regular expression of the
+    names of nodes that stay float32. RunError where ONNX Runtime does not run the model with its values as outputs.
+    """
+    feeds = [reference.feeds(case) for case in reference.outputs]
+    measured = ranges.measure(model, feeds, dtype, folder)
+    trials = _Trials(model, reference, measured, dtype, folder, keep_float)
+    first = trials.run(())
+    if not first.narrow or trials.reaches(first.quality):
+        return first
+    return _repaired(trials, first)
+
+
+def _repaired(trials: _Trials, first: Narrowed) -> Narrowed:
+    """The model with the fewest values in float32 that reaches the goal, as far as bisection finds it."""
+    names = trials.stored_names()
+    culprits = trials.culprits(names)
+    best = first
+    if 0 < len(culprits) <= _MOST_AT_FAULT * len(names):
+        best = trials.run(culprits)
+        if trials.reaches(best.quality):
+            return best
+    worst_first = sorted(names, key=lambda name: -trials.loss(name))
+    count = 1
+    while count < 2 * len(worst_first):
+        found = trials.run(dict.fromkeys((*culprits, *worst_first[:count])))
+        if trials.reaches(found.quality):
+            return found
+        count *= 2
+    return best
+
+
+class _OutOfTime(Exception):
+    pass
+
+
+class _Trials:
+    """Conversions of one model with different values kept in float32."""
+
+    def __init__(
+        self,
+        model: ir.Model,
+        reference: Reference,
+        measured: Mapping[str, Range],
+        dtype: ir.DataType,
+        folder: Path,
+        keep_float: str | None,
+    ) -> None:
+        self._model, self._reference, self._measured, self._dtype = model, reference, measured, dtype
+        self._folder, self._keep_float = folder, keep_float
+        self._names: list[str] = []
+
+    def run(self, restored: Collection[str]) -> Narrowed:
+        """Convert with these values kept in float32, and compare."""
+        model = self._model.clone()
+        choice = precision.choose(model, self._measured, self._dtype, keep_float=self._keep_float, kept=restored)
+        if not self._names:
+            self._names = [v.name for n in model.graph if n in choice.narrow for v in n.outputs if v.name]
+        folder = Path(tempfile.mkdtemp(dir=self._folder))
+        precision.convert(model, choice, Joiner(folder).kept)
+        write.save(model, folder)
+        for weight in folder.glob("*.weight"):
+            weight.unlink()  # copied into the model's own files
+        quality = self._quality(folder / write.MODEL_FILE) if choice.narrow else ()
+        return Narrowed(folder, len(choice.narrow), choice.kept, tuple(restored), quality)
+
+    def reaches(self, quality: Sequence[Quality]) -> bool:
+        return all(row.reaches(_GOAL[self._dtype]) for row in quality)
+
+    def stored_names(self) -> list[str]:
+        """The values that the first conversion stores in 16 bits."""
+        return self._names
+
+    def loss(self, name: str) -> float:
+        return self._measured[name].loss if name in self._measured else 0.0
+
+    def culprits(self, names: Sequence[str]) -> tuple[str, ...]:
+        """The values that must not be stored in 16 bits, () where there is no time to find them."""
+        deadline = time.monotonic() + _SECONDS
+
+        def failure_of(enabled: Sequence[str]) -> Check | None:
+            if time.monotonic() > deadline:
+                raise _OutOfTime
+            taken = set(enabled)
+            found = self.run([name for name in names if name not in taken])
+            row = worst(found.quality)
+            if row is None or self.reaches(found.quality):
+                return None
+            return Check(row.provider, False, "", row.output, None, error="too far from float32")
+
+        try:
+            return tuple(bisect(names, failure_of, str))
+        except _OutOfTime:
+            return ()
+
+    def _quality(self, model: Path) -> tuple[Quality, ...]:
+        reference = self._reference
+        try:
+            runs = dict(reference.outputs_of(model, None))
+        except RunError:  # the CPU has few kernels for bfloat16
+            with tempfile.TemporaryDirectory(dir=self._folder) as folder:
+                wide = widening.widen(model, Path(folder), rounded=True)
+                runs = dict(reference.outputs_of(wide, None))
+        pairs: list[tuple[Outputs, Outputs]] = []
+        for case, actual in runs.items():
+            if isinstance(actual, RunError):
+                raise actual
+            pairs.append((reference.outputs[case], actual))
+        return qualities(reference.provider, False, pairs)
