@@ -26,6 +26,7 @@ from onnxopt.fusion import entry_points, fuse, outline
 from onnxopt.fusion.lower import lower
 from onnxopt.fusion.region import FusionPlan, Kernel
 from onnxopt.graph import normalize, read, rewrite, signature
+from onnxopt.graph import traits as model_traits
 from onnxopt.graph.passes.transposed_weights import TransposeWeightsPass
 from onnxopt.graph.traits import Traits
 from onnxopt.kinds import KINDS
@@ -165,10 +166,13 @@ def _lowered(
             job.source, job.normalized.model, job.traits, want, folder=folder, shapes=options.shapes, ahead=job.ahead,
             data=calibration or job.data, verify=options.verify,
         )  # fmt: skip
+        if low.source is None:
+            return job._replace(data=job.data or calibration, lowered=low)
+        traits = model_traits.of(low.source.model)
         again = normalize.normalize(low.source.model)
     notes = tuple(dict.fromkeys((*job.normalized.notes, *again.notes)))
     converted = dataclasses.replace(again, notes=notes)
-    return _Job(low.source, job.original, low.traits, converted, None, job.data or calibration, low)
+    return _Job(low.source, job.original, traits, converted, None, job.data or calibration, low)
 
 
 def _make(job: _Job, options: _Options, output: Path, wrong: Mapping[str, Check], phases: _Phases) -> Manifest:

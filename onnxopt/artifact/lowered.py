@@ -17,8 +17,7 @@ from onnxopt.artifact.build import Build
 from onnxopt.artifact.folder import temporary_files
 from onnxopt.artifact.manifest import Precision
 from onnxopt.errors import DisagreementError, NotVerifiedError, UsageError
-from onnxopt.graph import read, write
-from onnxopt.graph import traits as model_traits
+from onnxopt.graph import read, rewrite, write
 from onnxopt.graph.traits import Traits
 from onnxopt.program.dtypes import to_ir
 from onnxopt.runtime.sessions import RunError
@@ -68,13 +67,15 @@ def asked(
 
 
 class Lowered:
-    """A converted model, and the float32 original's outputs to hold the artifact against."""
+    """A converted model, and the float32 original's outputs to hold the artifact against.
+
+    source: the converted model; None where no value can be stored in 16 bits.
+    """
 
     def __init__(
         self, want: Asked, narrowed: Narrowed, originals: Sequence[Reference], data: Sequence[UserData], verify: bool
     ) -> None:
-        self.source = read.load(narrowed.folder / write.MODEL_FILE)
-        self.traits = model_traits.of(self.source.model)
+        self.source = read.load(narrowed.folder / write.MODEL_FILE) if narrowed.narrow else None
         self._asked, self._narrowed, self._originals = want, narrowed, originals
         self._data, self._verify = data, verify
 
@@ -142,7 +143,12 @@ def lower(
             originals = references(
                 source.path, traits, folder=folder, shapes=shapes, model_bytes=source.bytes, ahead=ahead, data=data
             )
-            narrowed = narrowing.narrow(normalized, originals[0], to_ir(want.dtype), folder, keep_float=want.keep_float)
+            folded = normalized.clone()
+            rewrite.fold_float32(folded)
+            goal = want.min_sqnr if verify else None
+            narrowed = narrowing.narrow(
+                folded, originals[0], to_ir(want.dtype), folder, keep_float=want.keep_float, min_sqnr=goal
+            )
     except (NotRunnable, RunError, NotWidened) as error:
         raise NotVerifiedError(
             f"{source.path}: ranges cannot be measured, {error}. Give inputs that the model takes with --calibrate"

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 
 import onnx_ir as ir
 
@@ -28,6 +28,7 @@ from onnxopt.graph.precision.ranges import Range
 
 FLOAT = ir.DataType.FLOAT
 _HEADROOM = 8.0  # measured inputs are not all inputs
+_VIEWS = frozenset({"Reshape", "Squeeze", "Unsqueeze", "Expand", "Transpose", "Identity"})
 _TIMES_UNIT = 2.0  # an array of normal numbers loses a third to a half of a unit
 
 
@@ -135,32 +136,29 @@ class _Choosing:
         return ""
 
     def keep_statistics(self) -> None:
-        """Keep reductions whose results meet their rows again, and the nodes that compute with them."""
+        """Keep reductions whose results meet their rows again, and the nodes that compute with them.
+
+        A factor behind a norm is not kept: ONNX Runtime's optimizer knows norms with the Casts around them as PyTorch
+        writes them, and makes invalid nodes of others.
+        """
         reason = "It computes with a statistic of its row"
         statistics: set[ir.Value] = set()
-        joined: set[ir.Value] = set()
         for node in self.nodes:
             floats = [v for v in node.inputs if is_float(v) and v is not None and not is_constant(v)]
             sort = operators.sort_of(node)
             if sort is Sort.STATISTIC and self._meets_its_row(node):
                 self.keep(node, "It reduces rows to a statistic")
                 statistics.update(node.outputs)
-            elif sort in (Sort.ELEMENTWISE, Sort.MOVE) and floats and statistics.issuperset(floats):
+            elif (sort is Sort.ELEMENTWISE or node.op_type in _VIEWS) and floats and statistics.issuperset(floats):
                 self.keep(node, reason)
                 statistics.update(node.outputs)
-            elif sort is Sort.ELEMENTWISE and (statistics.intersection(floats) or self._goes_on(floats, joined)):
+            elif sort is Sort.ELEMENTWISE and statistics.intersection(floats):
                 self.keep(node, reason)
-                joined.update(node.outputs)
         for node in reversed(self.nodes):
             readers = [use.node for value in node.outputs for use in value.uses()]
             kept = bool(readers) and all(r in self.reasons for r in readers)
             if kept and _feeds_statistics(node) and any(r.op_type.startswith("Reduce") for r in readers):
                 self.keep(node, "Its result is reduced to a statistic")
-
-    @staticmethod
-    def _goes_on(floats: Sequence[ir.Value], joined: Collection[ir.Value]) -> bool:
-        """Whether an elementwise node only scales or shifts a row that met its statistic."""
-        return len(floats) == 1 and floats[0] in joined and len(floats[0].uses()) == 1
 
     def _meets_its_row(self, node: ir.Node) -> bool:
         """Whether a reduction's result is computed with, and not only read by products, as that of a pool is."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,6 +14,8 @@ HIDING = -1e4  # scores of this or less get weights of 0 in every float dtype
 _LARGEST = {ir.DataType.FLOAT16: 65504.0, ir.DataType.BFLOAT16: 3.3895313892515355e38}
 _UNIT = {ir.DataType.FLOAT16: 2.0**-11, ir.DataType.BFLOAT16: 2.0**-8}  # greatest rounding of a normal number
 _LEAST_NORMAL = {ir.DataType.FLOAT16: 2.0**-14, ir.DataType.BFLOAT16: 2.0**-126}
+
+_SAMPLE = 1 << 16  # elements that a loss is computed from
 
 
 def largest(dtype: ir.DataType) -> float:
@@ -62,18 +65,20 @@ NOTHING = Range(0.0, 0.0, 0.0, float("inf"), 0.0)
 def range_of(array: np.ndarray[Any, Any], dtype: ir.DataType) -> Range:
     """The range of one array of float32. dtype: of 16 bits, for the loss."""
     x = array.reshape(-1)
-    x = x if np.isfinite(x).all() else x[np.isfinite(x)]
+    if x.size and not math.isfinite(float(x.max()) - float(x.min())):
+        x = x[np.isfinite(x)]
     if not x.size:
         return NOTHING
+    lowest, highest = float(x.min()), float(x.max())
+    shown = x if lowest > HIDING else x[x > HIDING]
     magnitude = np.abs(x)
-    shown = x if x.min() > HIDING else x[x > HIDING]
-    nonzero = magnitude[magnitude > 0]
+    least = float(magnitude.min()) or float(magnitude.min(initial=np.inf, where=magnitude > 0))
     return Range(
-        greatest=float(magnitude.max()),
-        shown=float(np.abs(shown).max(initial=0.0)),
-        lowest=float(x.min()),
-        least=float(nonzero.min()) if nonzero.size else float("inf"),
-        loss=_loss(shown, dtype),
+        greatest=max(-lowest, highest),
+        shown=float(np.abs(shown).max(initial=0.0)) if shown is not x else max(-lowest, highest),
+        lowest=lowest,
+        least=least,
+        loss=_loss(shown[:: 1 + shown.size // _SAMPLE], dtype),
     )
 
 
