@@ -16,6 +16,7 @@ from onnxopt.artifact import layout
 from onnxopt.artifact.build import Build
 from onnxopt.artifact.folder import temporary_files
 from onnxopt.artifact.manifest import Precision
+from onnxopt.artifact.summary import quality_source
 from onnxopt.errors import DisagreementError, NotVerifiedError, UsageError
 from onnxopt.graph import read, rewrite, write
 from onnxopt.graph.traits import Traits
@@ -84,14 +85,13 @@ class Lowered:
         quality = self._narrowed.quality
         if self._verify and quality:
             with temporary_files():
-                quality = tuple(self._quality_of(build, scratch))
+                quality = (*quality, *self._quality_of(build, scratch))
         row, least = worst(quality), self._asked.min_sqnr
         if least is not None and row is not None and not row.reaches(least):
             found = f"{row.invalid} elements are invalid" if row.invalid else f"{row.sqnr_db} dB"
             raise DisagreementError(
-                f"output {row.output} ({row.provider} {'with' if row.library else 'without'} the library): {found} "
-                f"from float32, at least {least:g} dB were asked for; keep nodes in float32 with --keep-float, or "
-                "lower --min-sqnr"
+                f"output {row.output} ({quality_source(row)}): {found} from float32, at least "
+                f"{least:g} dB were asked for; keep nodes in float32 with --keep-float, or lower --min-sqnr"
             )
         return Precision(
             dtype=self._asked.dtype,

@@ -111,7 +111,7 @@ class Precision(_Record):
     """How a float32 model was lowered. dtype: of the values that are stored in 16 bits.
 
     data: the inputs that ranges were measured with, () for drawn ones, which say nothing about quality. nodes: that
-    became 16 bit. kept: nodes that stay float32. restored: values that stay float32 because outputs were wrong
+    became 16 bit. kept: nodes that stay float32. restored: names of those that stay float32 because outputs were wrong
     otherwise. quality: each output against float32. keep_float, min_sqnr: as they were asked for.
     """
 

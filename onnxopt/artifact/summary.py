@@ -12,7 +12,7 @@ from onnxopt.graph.refusal import Refusal
 from onnxopt.graph.rewrite import FAMILIES
 from onnxopt.runtime.gpus import catalogue
 from onnxopt.runtime.sessions import CUDA
-from onnxopt.verification.quality import Quality
+from onnxopt.verification.quality import ROUNDED, Quality
 from onnxopt.verification.verify import VerificationReport
 
 _LISTED_NODES = 20
@@ -28,7 +28,7 @@ def rewrites_text(rewrites: Mapping[str, int]) -> str:
 def precision_lines(precision: Precision) -> list[str]:
     """What lower precision means for the model, and how near each output is to float32."""
     nodes = f"{precision.nodes} nodes store {precision.dtype}, {len(precision.kept)} stay float32"
-    kept = f", {len(precision.restored)} values of them after verification" if precision.restored else ""
+    kept = f", {len(precision.restored)} of them because outputs were too far from it" if precision.restored else ""
     lines = [f"precision: {nodes}{kept}; ranges of {precision_data(precision)}"]
     return lines + [f"    {quality_text(row)}" for row in precision.quality]
 
@@ -50,8 +50,14 @@ def quality_text(row: Quality) -> str:
     parts += [f"cosine {row.cosine:.7f}"] if row.cosine is not None else []
     parts += [f"argmax agrees in {row.argmax:.2%} of the rows"] if row.argmax is not None else []
     parts += [f"{row.invalid} elements NaN or infinite on one side alone"] if row.invalid else []
-    where = f"{_short(row.provider)} {'with' if row.library else 'without'} the library"
-    return f"{row.output}, {where}: {', '.join(parts)}"
+    return f"{row.output}, {quality_source(row)}: {', '.join(parts)}"
+
+
+def quality_source(row: Quality) -> str:
+    """How a row was computed."""
+    if row.provider == ROUNDED:
+        return "every stored value rounded"
+    return f"{_short(row.provider)} {'with' if row.library else 'without'} the library"
 
 
 def totals_text(totals: Totals) -> str:

@@ -16,6 +16,7 @@ from onnxopt.program import operators, row_operators
 
 _NARROW = frozenset({ir.DataType.FLOAT16, ir.DataType.BFLOAT16})
 _FLOAT = ir.DataType.FLOAT
+_WIDE = (_FLOAT, ir.DataType.DOUBLE)
 _FEWEST = 2  # nodes that compute: a single one rounds its result as the kernel does
 
 
@@ -31,7 +32,7 @@ def widen(graph: ir.Graph, dtypes: Mapping[ir.Value, ir.DataType | None]) -> Non
     for node in list(graph):
         if _computes(node) or (index_ops.is_index(node) and body.is_wide(node.inputs[0])):
             body.compute_wide(node)
-        else:
+        elif not (node.op_type == "Cast" and node.attributes.get_int("to", 0) in _WIDE):  # these lose nothing
             body.read_narrow(node)
     body.store()
 

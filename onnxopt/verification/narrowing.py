@@ -1,13 +1,14 @@
-"""Lowers the precision of a float32 model: measures ranges, converts, compares with float32, and puts values back.
+"""Lowers the precision of a float32 model: measures ranges, converts, compares with float32, and puts nodes back.
 
-Where an output of the converted model misses its goal, the values at fault are found by bisection and stay float32.
-Where no few of them are at fault, because rounding adds up, the values that lose most stay float32, twice as many each
-time.
+Where an output of the converted model misses its goal, the nodes at fault are found by bisection; what they compute
+stays float32. Where no few of them are at fault, because rounding adds up, the nodes whose results lose most stay
+float32, twice as many each time.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import tempfile
 import time
 from collections.abc import Collection, Mapping, Sequence
@@ -16,30 +17,31 @@ from pathlib import Path
 import onnx_ir as ir
 
 from onnxopt.graph import precision, write
-from onnxopt.graph.precision import Kept, Range
+from onnxopt.graph.precision import NOTHING, Kept, Range
 from onnxopt.graph.rewrite.weights import Joiner
 from onnxopt.runtime.sessions import RunError
 from onnxopt.verification import ranges, widening
 from onnxopt.verification.bisect import bisect
-from onnxopt.verification.quality import Outputs, Quality, qualities, worst
+from onnxopt.verification.quality import ROUNDED, Outputs, Quality, qualities, worst
 from onnxopt.verification.reference import Check, Reference
 
-# Signal to noise of an output, in dB, below which values go back, where none was asked for. Networks lose 45 to 70 dB
+# Signal to noise of an output, in dB, below which nodes go back, where none was asked for. Networks lose 45 to 70 dB
 # with float16, and 18 dB more with bfloat16.
 _GOAL = {ir.DataType.FLOAT16: 30.0, ir.DataType.BFLOAT16: 12.0}
 _MARGIN = 0.5  # dB above what was asked for: fused kernels round elsewhere
 _SECONDS = 60.0  # of bisection
-_MOST_RESTORED = 0.5  # share of the values; a model that needs more is no model of 16 bits
-_MOST_AT_FAULT = 0.25  # share of the values; more are no culprits, but a sum of roundings
+_FEWEST_TRIALS = 8  # of bisection, which takes twice the logarithm of all nodes for a single one at fault
+_MOST_RESTORED = 0.5  # share of the nodes; a model that needs more is no model of 16 bits
+_FEW = 4  # nodes that may be at fault in any model
+_MOST_AT_FAULT = 0.25  # share of the nodes; more are no culprits, but a sum of roundings
 
 
 @dataclasses.dataclass(frozen=True)
 class Narrowed:
     """A model of lower precision. folder: where its file model.onnx is. narrow: how many nodes became 16 bit.
 
-    kept: the nodes that stay float32. restored: names of the values that stay float32 because outputs were wrong
-    otherwise. quality: of the model's outputs as it runs here without fusions, or, where the CPU has no kernels for the
-    dtype, as it would run in float32 with every stored value rounded.
+    kept: the nodes that stay float32. restored: names of those that stay float32 because outputs were wrong
+    otherwise. quality: of the model's outputs, computed in float32 with every stored value rounded (provider ROUNDED).
     """
 
     folder: Path
@@ -61,7 +63,7 @@ def narrow(
     """Lower the precision of a normalized float32 model, which stays as it is, into a file in `folder`.
 
     reference: the original's outputs, for whose inputs the ranges are measured. keep_float: a regular expression of the
-    names of nodes that stay float32. min_sqnr: dB that were asked for; where half of the values in float32 do not reach
+    names of nodes that stay float32. min_sqnr: dB that were asked for; where half of the nodes in float32 do not reach
     them, the result is the first conversion's. RunError where ONNX Runtime does not run the model with its values as
     outputs.
     """
@@ -76,11 +78,11 @@ def narrow(
 
 
 def _repaired(trials: _Trials, first: Narrowed) -> Narrowed:
-    """The model with the fewest values in float32 that reaches the goal, as far as bisection finds it."""
-    names = trials.stored_names()
+    """The model with the fewest nodes in float32 that reaches the goal, as far as bisection finds it."""
+    names = trials.narrow_nodes()
     culprits = trials.culprits(names)
     best = first
-    if len(culprits) > _MOST_AT_FAULT * len(names):
+    if len(culprits) > max(_FEW, _MOST_AT_FAULT * len(names)):
         culprits = ()
     if culprits:
         best = trials.run(culprits)
@@ -90,6 +92,8 @@ def _repaired(trials: _Trials, first: Narrowed) -> Narrowed:
     count = 1
     while count <= _MOST_RESTORED * len(worst_first):
         found = trials.run(dict.fromkeys((*culprits, *worst_first[:count])))
+        if found.narrow < (1.0 - _MOST_RESTORED) * first.narrow:
+            break
         if trials.reaches(found.quality):
             return found
         count *= 2
@@ -101,7 +105,7 @@ class _OutOfTime(Exception):
 
 
 class _Trials:
-    """Conversions of one model with different values kept in float32."""
+    """Conversions of one model with different nodes kept in float32."""
 
     def __init__(
         self,
@@ -115,14 +119,14 @@ class _Trials:
     ) -> None:
         self._model, self._reference, self._measured, self._dtype = model, reference, measured, dtype
         self._folder, self._keep_float, self._goal = folder, keep_float, goal
-        self._names: list[str] = []
+        self._losses: dict[str, float] = {}  # by node that the first conversion makes 16 bit
 
     def run(self, restored: Collection[str]) -> Narrowed:
-        """Convert with these values kept in float32, and compare."""
+        """Convert with these nodes kept in float32, and compare."""
         model = self._model.clone()
         choice = precision.choose(model, self._measured, self._dtype, keep_float=self._keep_float, kept=restored)
-        if not self._names:
-            self._names = [v.name for n in model.graph if n in choice.narrow for v in n.outputs if v.name]
+        if not self._losses:
+            self._losses = {n.name or "": self._loss(n) for n in model.graph if n in choice.narrow}
         folder = Path(tempfile.mkdtemp(dir=self._folder))
         precision.convert(model, choice, Joiner(folder).kept)
         write.save(model, folder)
@@ -134,19 +138,25 @@ class _Trials:
     def reaches(self, quality: Sequence[Quality]) -> bool:
         return all(row.reaches(self._goal) for row in quality)
 
-    def stored_names(self) -> list[str]:
-        """The values that the first conversion stores in 16 bits."""
-        return self._names
+    def narrow_nodes(self) -> list[str]:
+        """The names of the nodes that the first conversion makes 16 bit."""
+        return list(self._losses)
 
-    def loss(self, name: str) -> float:
-        return self._measured[name].loss if name in self._measured else 0.0
+    def loss(self, node: str) -> float:
+        """What rounding costs the results of a node."""
+        return self._losses[node]
+
+    def _loss(self, node: ir.Node) -> float:
+        return max((self._measured.get(v.name or "", NOTHING).loss for v in node.outputs), default=0.0)
 
     def culprits(self, names: Sequence[str]) -> tuple[str, ...]:
-        """The values that must not be stored in 16 bits, () where there is no time to find them."""
+        """The nodes that must not become 16 bit, () where there is no time to find them."""
         deadline = time.monotonic() + _SECONDS
+        trials = itertools.count(1)
+        most = _FEWEST_TRIALS + 3 * len(names).bit_length()
 
         def failure_of(enabled: Sequence[str]) -> Check | None:
-            if time.monotonic() > deadline:
+            if time.monotonic() > deadline or next(trials) > most:
                 raise _OutOfTime
             taken = set(enabled)
             found = self.run([name for name in names if name not in taken])
@@ -161,16 +171,12 @@ class _Trials:
             return ()
 
     def _quality(self, model: Path) -> tuple[Quality, ...]:
-        reference = self._reference
-        try:
-            runs = dict(reference.outputs_of(model, None))
-        except RunError:  # the CPU has few kernels for bfloat16
-            with tempfile.TemporaryDirectory(dir=self._folder) as folder:
-                wide = widening.widen(model, Path(folder), rounded=True)
-                runs = dict(reference.outputs_of(wide, None))
+        """The model in float32 with every stored value rounded: the CPU rounds hardly any value of float16."""
         pairs: list[tuple[Outputs, Outputs]] = []
-        for case, actual in runs.items():
-            if isinstance(actual, RunError):
-                raise actual
-            pairs.append((reference.outputs[case], actual))
-        return qualities(reference.provider, False, pairs)
+        with tempfile.TemporaryDirectory(dir=self._folder) as folder:
+            wide = widening.widen(model, Path(folder), rounded=True)
+            for case, actual in self._reference.outputs_of(wide, None, optimize=False):
+                if isinstance(actual, RunError):
+                    raise actual
+                pairs.append((self._reference.outputs[case], actual))
+        return qualities(ROUNDED, False, pairs)

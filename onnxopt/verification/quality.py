@@ -14,16 +14,18 @@ from onnxopt.verification.compare import is_float
 Array = np.ndarray[Any, Any]
 Outputs = Mapping[str, Array]
 
+ROUNDED = "rounded"  # in place of a provider: float32 with every stored value rounded
+
 
 @dataclasses.dataclass(frozen=True)
 class Quality:
     """One output against float32's; each figure is that of the worst case.
 
-    provider: that ran the model. library: whether with the library. sqnr_db: signal to noise, 10 log10(sum of squares
-    of float32's elements / of the differences); None where nothing differs, or for integers. cosine: None where a
-    vector is 0. argmax: share of rows (last axis) with the greatest element at the same place; of integers the share
-    of equal elements. invalid: elements that are NaN or infinite here and finite in float32, or the reverse, and all
-    elements of an output of another shape.
+    provider: that ran the model, or ROUNDED. library: whether with the library. sqnr_db: signal to noise, 10 log10(sum
+    of squares of float32's elements / of the differences); None where nothing differs, or for integers. cosine: None
+    where a vector is 0. argmax: share of rows (last axis) with the greatest element at the same place; of integers the
+    share of equal elements. invalid: elements that are NaN or infinite here and finite in float32, or the reverse, and
+    all elements of an output of another shape.
     """
 
     provider: str

@@ -217,9 +217,11 @@ class Reference:
             for name, expected in self.outputs[case].items()
         ]
 
-    def outputs_of(self, model: Path, library: Path | None) -> Iterator[tuple[Case, dict[str, Array] | RunError]]:
+    def outputs_of(
+        self, model: Path, library: Path | None, *, optimize: bool = True
+    ) -> Iterator[tuple[Case, dict[str, Array] | RunError]]:
         """Another model's outputs of every case. RunError where ONNX Runtime does not open it."""
-        return self._run_all(self._open(model, library=library))
+        return self._run_all(self._open(model, library=library, optimize=optimize))
 
     def cases_of(self, checks: Iterable[Check]) -> list[Case]:
         """The cases these checks belong to; the first case stands for a session that could not be created."""

@@ -2,6 +2,6 @@
 
 from onnxopt.graph.precision.choose import Choice, Kept, choose
 from onnxopt.graph.precision.convert import convert
-from onnxopt.graph.precision.ranges import Range, range_of
+from onnxopt.graph.precision.ranges import NOTHING, Range, range_of
 
-__all__ = ["Choice", "Kept", "Range", "choose", "convert", "range_of"]
+__all__ = ["NOTHING", "Choice", "Kept", "Range", "choose", "convert", "range_of"]

@@ -28,6 +28,7 @@ from onnxopt.graph.precision.ranges import Range
 
 FLOAT = ir.DataType.FLOAT
 _HEADROOM = 8.0  # measured inputs are not all inputs
+_RESTORED = "Outputs are too far from float32 otherwise"
 _VIEWS = frozenset({"Reshape", "Squeeze", "Unsqueeze", "Expand", "Transpose", "Identity"})
 _TIMES_UNIT = 2.0  # an array of normal numbers loses a third to a half of a unit
 
@@ -73,15 +74,17 @@ def choose(
     """Choose for a normalized model, which stays as it is.
 
     measured: the ranges of the main graph's inputs and of what its nodes compute, by name. keep_float: a regular
-    expression; nodes stay float32 in whose name it is found. kept: names of values that stay float32.
+    expression; nodes stay float32 in whose name it is found. kept: names of nodes that stay float32.
     """
-    choosing = _Choosing(model, measured, dtype, kept)
+    choosing, names = _Choosing(model, measured, dtype), frozenset(kept)
     pattern = None if keep_float is None else re.compile(keep_float)
     for node in choosing.nodes:
         if pattern is not None and pattern.search(node.name or ""):
             choosing.keep(node, "--keep-float names it")
         elif reason := choosing.always_float(node):
             choosing.keep(node, reason)
+        elif node.name in names:
+            choosing.keep(node, _RESTORED)
     choosing.keep_statistics()
     choosing.keep_before_steep()
     choosing.keep_first()
@@ -110,13 +113,11 @@ def is_constant(value: ir.Value) -> bool:
 class _Choosing:
     """One graph while it is decided which nodes stay float32. reasons: of these, in the order of the decisions."""
 
-    def __init__(
-        self, model: ir.Model, measured: Mapping[str, Range], dtype: ir.DataType, kept: Collection[str]
-    ) -> None:
+    def __init__(self, model: ir.Model, measured: Mapping[str, Range], dtype: ir.DataType) -> None:
         self.nodes = [n for n in model.graph if any(map(is_float, (*n.inputs, *n.outputs)))]
         self.reasons: dict[ir.Node, str] = {}
         self.hiding = Hiding()
-        self._opsets, self._measured, self._dtype, self._kept = model.opset_imports, measured, dtype, frozenset(kept)
+        self._opsets, self._measured, self._dtype = model.opset_imports, measured, dtype
         self._constants: dict[ir.Value, Range] = {}
 
     def keep(self, node: ir.Node, reason: str) -> None:
@@ -220,8 +221,6 @@ class _Choosing:
     def unfit(self, value: ir.Value) -> str:
         """Why a value cannot be stored in 16 bits, or ""."""
         name = self._dtype.name.lower()
-        if value.name in self._kept:
-            return f"Verification keeps `{value.name}` in float32"
         if value.name not in self._measured:
             return f"`{value.name}` was not measured"
         found = self._range(value)
@@ -243,8 +242,6 @@ class _Choosing:
     def _unfit_constant(self, node: ir.Node, position: int, value: ir.Value) -> str:
         """Why a constant operand cannot be stored in 16 bits, or ""."""
         assert value.const_value is not None
-        if value.name in self._kept:
-            return f"Verification keeps `{value.name}` in float32"
         if operators.is_bound(node, position):
             return ""
         name = self._dtype.name.lower()
@@ -260,14 +257,19 @@ class _Choosing:
         return ""
 
     def keep_between(self) -> None:
-        """Keep the elementwise and moving nodes that only float32 nodes stand around: they need no Casts then."""
+        """Keep the elementwise and moving nodes that only float32 nodes stand around: they need no Casts then.
+
+        Restored nodes do not count, so that each node is at fault by itself where nodes are restored to find out.
+        """
+        fixed = {node for node, reason in self.reasons.items() if reason != _RESTORED}
         for node in self.nodes:
             if node in self.reasons or operators.sort_of(node) not in (Sort.ELEMENTWISE, Sort.MOVE):
                 continue
             producers = [v.producer() for v in node.inputs if is_float(v) and v is not None and not is_constant(v)]
             readers = [use.node for value in node.outputs for use in value.uses()]
             around = [*producers, *readers]
-            if producers and readers and all(n is not None and n in self.reasons for n in around):
+            if producers and readers and fixed.issuperset(around):
+                fixed.add(node)
                 self.keep(node, "It stands between nodes of float32")
 
 
