@@ -179,7 +179,7 @@ def _make(job: _Job, options: _Options, output: Path, wrong: Mapping[str, Check]
     """Write the artifact, without the rewrite rules that are `wrong`. RewriteDisagrees where more of them are."""
     with temporary_folder() as scratch:
         forms = _rewrite(job.normalized.model, scratch, wrong, options.portable, phases)
-        fused = _fuse(forms.model, options, phases, widen=job.lowered is not None)
+        fused = _fuse(forms.model, options, phases)
         with staging(output) as folder:
             build = _build(forms, fused, folder, options.external_data)
             with phases("package"):
@@ -257,23 +257,18 @@ class _Fused(NamedTuple):
     spilling: set[frozenset[str]]  # see compiler_report.spilling; alternatives may spill, as `tune` measures them
 
 
-def _fuse(rewritten: ir.Model, options: _Options, phases: _Phases, *, widen: bool) -> _Fused:
-    """From the rewritten model, which stays as it is, to kernels. Regions that spill registers are split anew.
-
-    widen: whether the functions' bodies compute in float32 between Casts.
-    """
+def _fuse(rewritten: ir.Model, options: _Options, phases: _Phases) -> _Fused:
+    """From the rewritten model, which stays as it is, to kernels. Regions that spill registers are split anew."""
     spilled: set[frozenset[str]] = set()  # names of the nodes of regions that need more registers than a GPU has
     for _ in range(_SPLITS):
-        fused = _compile(rewritten.clone(), spilled, options, phases, widen)
+        fused = _compile(rewritten.clone(), spilled, options, phases)
         if fused.spilling <= spilled:
             break
         spilled |= fused.spilling
     return fused
 
 
-def _compile(
-    model: ir.Model, spilled: Collection[frozenset[str]], options: _Options, phases: _Phases, widen: bool
-) -> _Fused:
+def _compile(model: ir.Model, spilled: Collection[frozenset[str]], options: _Options, phases: _Phases) -> _Fused:
     """Replace the regions of the model by calls of functions, in place, and compile the functions' kernels."""
     archs = options.archs
     # Regions refer to nodes of the model: nothing may change the model between fuse and replace.
@@ -282,7 +277,7 @@ def _compile(
     with phases("lower"):
         plan = lower(plan, model.opset_imports)
     with phases("outline"):
-        functions = outline.functions(plan, model.opset_imports, widen=widen)
+        functions = outline.functions(plan, model.opset_imports)
     with phases("entry_points"):
         own = entry_points.choose(functions, model.opset_imports, plan.shapes)
         kernels = tuple(map(entry_points.with_alternatives, own)) if options.launch_choices else own

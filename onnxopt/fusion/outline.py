@@ -17,7 +17,6 @@ from typing import Any
 import onnx_ir as ir
 from onnx_ir.passes.common import InlinePass, TopologicalSortPass
 
-from onnxopt.fusion import widened
 from onnxopt.fusion.kernel import Meaning, Site
 from onnxopt.fusion.region import FusionPlan, Region
 from onnxopt.graph.shapes.shapes import Shapes
@@ -42,18 +41,15 @@ class Function:
         return self.body.name
 
 
-def functions(plan: FusionPlan, opsets: Mapping[str, int], *, widen: bool = False) -> tuple[Function, ...]:
-    """The functions of a plan whose regions are lowered, in the order of their first use. Changes no model.
-
-    widen: let the bodies compute in float32 between Casts, as kernels do.
-    """
+def functions(plan: FusionPlan, opsets: Mapping[str, int]) -> tuple[Function, ...]:
+    """The functions of a plan whose regions are lowered, in the order of their first use. Changes no model."""
     bodies: dict[str, ir.Function] = {}
     uses: dict[str, list[tuple[Region, Meaning, Site]]] = collections.defaultdict(list)
     hashes: dict[str, str] = {}
     for region in plan.regions:
         if region.meaning is None:
             raise ValueError(f"The region of `{region.nodes[0].name}` has no meaning; lower the plan first")
-        body = _function(region, region.meaning, opsets, plan.shapes, hashes, widen)
+        body = _function(region, region.meaning, opsets, plan.shapes, hashes)
         bodies.setdefault(body.name, body)
         site = _site(region, f"{body.name}_{len(uses[body.name])}", plan.shapes)
         uses[body.name].append((region, region.meaning, site))
@@ -105,16 +101,11 @@ def _drop_unread_initializers(model: ir.Model) -> None:
 
 
 def _function(
-    region: Region,
-    meaning: Meaning,
-    opsets: Mapping[str, int],
-    shapes: Shapes,
-    hashes: dict[str, str],
-    widen: bool,
+    region: Region, meaning: Meaning, opsets: Mapping[str, int], shapes: Shapes, hashes: dict[str, str]
 ) -> ir.Function:
     """The region's nodes, copied into a function with values named x0.. (inputs), v0.. and y0.. (outputs).
 
-    hashes: name -> hash, of the functions named so far. widen: see `functions`; the name does not depend on it.
+    hashes: name -> hash, of the functions named so far.
     """
     names = {v: f"x{k}" for k, v in enumerate(region.inputs)}
     names |= {v: f"y{k}" for k, v in enumerate(region.outputs)}
@@ -142,8 +133,6 @@ def _function(
     if len(named) > _NAMED_OPS:
         name += f"And{len(named) - _NAMED_OPS}More"
     name = _distinct(name, _hash(graph, dtypes, region.kind.identity(meaning)), hashes)
-    if widen:
-        widened.widen(graph, {copied: shapes.ir_dtype(value) for value, copied in inside.items()})
     return ir.Function(DOMAIN, name, graph=graph, attributes=[])
 
 

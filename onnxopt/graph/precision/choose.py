@@ -1,9 +1,11 @@
 """Chooses the values of a float32 graph that are stored in 16 bits.
 
 Precision belongs to values: kernels compute in float32 whatever is stored. A node is *narrow* where all its float
-tensors are stored in 16 bits. Every other node stays float32 and reads and stores float32; convert.py puts Casts
-between the two. A value can be stored in 16 bits where its measured range, with some headroom, fits the dtype, and
-rounding costs it no more than it costs normal numbers.
+tensors may be stored in 16 bits: where their measured ranges, with some headroom, fit the dtype, and rounding costs
+them no more than it costs normal numbers. Every other node stays float32, and convert.py puts Casts where it reads and
+stores. So any value between two narrow nodes may be stored, wherever fusion draws the border of a kernel, and without
+the library; between nodes of one kernel nothing is rounded. Elementwise nodes are not put between Casts of their own
+where all their values fit: in a kernel both compute the same, and without the library each Cast would be a kernel.
 
 Nodes stay float32 whatever the ranges are
 - where they reduce rows to statistics, with the nodes that compute with statistics alone, and those that join them to
@@ -132,6 +134,10 @@ class _Choosing:
             return f"{node.op_type} needs float32"
         if node.op_type == "LayerNormalization" and sum(bool(v.uses()) for v in node.outputs) > 1:
             return "The norm's statistics are read"
+        if _ends_the_process(node) or (
+            node.op_type == "MatMul" and any(_ends_the_process(v.producer()) for v in node.inputs if v is not None)
+        ):
+            return "ONNX Runtime's CPU provider ends the process that opens this Transpose and MatMul with float16"
         if not operators.takes(node, self._dtype, self._opsets.get(node.domain)):
             return f"{node.op_type} is not defined for {self._dtype.name.lower()} in this opset"
         return ""
@@ -156,7 +162,7 @@ class _Choosing:
             elif sort is Sort.ELEMENTWISE and statistics.intersection(floats):
                 self.keep(node, reason)
         for node in reversed(self.nodes):
-            readers = [use.node for value in node.outputs for use in value.uses()]
+            readers = _readers(node)
             kept = bool(readers) and all(r in self.reasons for r in readers)
             if kept and _feeds_statistics(node) and any(r.op_type.startswith("Reduce") for r in readers):
                 self.keep(node, "Its result is reduced to a statistic")
@@ -265,12 +271,30 @@ class _Choosing:
         for node in self.nodes:
             if node in self.reasons or operators.sort_of(node) not in (Sort.ELEMENTWISE, Sort.MOVE):
                 continue
-            producers = [v.producer() for v in node.inputs if is_float(v) and v is not None and not is_constant(v)]
-            readers = [use.node for value in node.outputs for use in value.uses()]
+            floats = [v for v in node.inputs if is_float(v) and v is not None and not is_constant(v)]
+            producers = [v.producer() for v in floats if not v.is_graph_input()]
+            readers = _readers(node)
             around = [*producers, *readers]
-            if producers and readers and fixed.issuperset(around):
+            if floats and readers and fixed.issuperset(around):
                 fixed.add(node)
                 self.keep(node, "It stands between nodes of float32")
+
+
+def _ends_the_process(node: ir.Node | None) -> bool:
+    """Whether the node is a Transpose that moves the first dim to the last but one, in front of a MatMul.
+
+    ONNX Runtime 1.31 makes one FusedMatMul of the two (transBatchA), and of a Cast between them, which its CPU provider
+    puts there for float16, an access to memory that is not its own.
+    """
+    if node is None or node.op_type != "Transpose" or "perm" not in node.attributes:
+        return False
+    order = list(node.attributes["perm"].as_ints())
+    last = len(order) - 1
+    return last >= 2 and order == [*range(1, last), 0, last] and any(u.op_type == "MatMul" for u in _readers(node))
+
+
+def _readers(node: ir.Node) -> list[ir.Node]:
+    return [use.node for value in node.outputs for use in value.uses()]
 
 
 def _feeds_statistics(node: ir.Node) -> bool:
