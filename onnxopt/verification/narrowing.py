@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import shutil
 import tempfile
 import time
 from collections.abc import Collection, Mapping, Sequence
@@ -29,7 +30,7 @@ from onnxopt.verification.reference import Check, Reference
 # with float16, and 18 dB more with bfloat16.
 _GOAL = {ir.DataType.FLOAT16: 30.0, ir.DataType.BFLOAT16: 12.0}
 _MARGIN = 0.5  # dB above what was asked for: fused kernels round elsewhere
-_SECONDS = 60.0  # of bisection
+_SECONDS = 60.0  # of looking for nodes at fault
 _FEWEST_TRIALS = 8  # of bisection, which takes twice the logarithm of all nodes for a single one at fault
 _MOST_RESTORED = 0.5  # share of the nodes; a model that needs more is no model of 16 bits
 _FEW = 4  # nodes that may be at fault in any model
@@ -78,25 +79,25 @@ def narrow(
 
 
 def _repaired(trials: _Trials, first: Narrowed) -> Narrowed:
-    """The model with the fewest nodes in float32 that reaches the goal, as far as bisection finds it."""
-    names = trials.narrow_nodes()
+    """The model with the fewest nodes in float32 that reaches the goal, as far as there is time to find it."""
+    names, best = trials.narrow_nodes(), first
     culprits = trials.culprits(names)
-    best = first
     if len(culprits) > max(_FEW, _MOST_AT_FAULT * len(names)):
         culprits = ()
-    if culprits:
-        best = trials.run(culprits)
-        if trials.reaches(best.quality):
-            return best
     worst_first = sorted(names, key=lambda name: -trials.loss(name))
-    count = 1
-    while count <= _MOST_RESTORED * len(worst_first):
-        found = trials.run(dict.fromkeys((*culprits, *worst_first[:count])))
-        if found.narrow < (1.0 - _MOST_RESTORED) * first.narrow:
-            break
-        if trials.reaches(found.quality):
-            return found
-        count *= 2
+    count = 0
+    while count <= _MOST_RESTORED * len(names) and trials.in_time():
+        if restored := tuple(dict.fromkeys((*culprits, *worst_first[:count]))):
+            found = trials.run(restored)
+            few = found.narrow < (1.0 - _MOST_RESTORED) * first.narrow
+            if not few and (trials.reaches(found.quality) or (culprits and not count)):
+                trials.discard(best)
+                best = found
+            else:
+                trials.discard(found)
+            if few or trials.reaches(found.quality):
+                break
+        count = 2 * count or 1
     return best
 
 
@@ -119,6 +120,7 @@ class _Trials:
     ) -> None:
         self._model, self._reference, self._measured, self._dtype = model, reference, measured, dtype
         self._folder, self._keep_float, self._goal = folder, keep_float, goal
+        self._deadline = 0.0  # set by the first question
         self._losses: dict[str, float] = {}  # by node that the first conversion makes 16 bit
 
     def run(self, restored: Collection[str]) -> Narrowed:
@@ -134,6 +136,15 @@ class _Trials:
             weight.unlink()  # copied into the model's own files
         quality = self._quality(folder / write.MODEL_FILE) if choice.narrow else ()
         return Narrowed(folder, len(choice.narrow), choice.kept, tuple(restored), quality)
+
+    def discard(self, found: Narrowed) -> None:
+        """Remove the files of a conversion, which are as large as the model."""
+        shutil.rmtree(found.folder, ignore_errors=True)
+
+    def in_time(self) -> bool:
+        """Whether there is time left to look for better conversions than the first."""
+        self._deadline = self._deadline or time.monotonic() + _SECONDS
+        return time.monotonic() < self._deadline
 
     def reaches(self, quality: Sequence[Quality]) -> bool:
         return all(row.reaches(self._goal) for row in quality)
@@ -151,15 +162,15 @@ class _Trials:
 
     def culprits(self, names: Sequence[str]) -> tuple[str, ...]:
         """The nodes that must not become 16 bit, () where there is no time to find them."""
-        deadline = time.monotonic() + _SECONDS
         trials = itertools.count(1)
         most = _FEWEST_TRIALS + 3 * len(names).bit_length()
 
         def failure_of(enabled: Sequence[str]) -> Check | None:
-            if time.monotonic() > deadline or next(trials) > most:
+            if not self.in_time() or next(trials) > most:
                 raise _OutOfTime
             taken = set(enabled)
             found = self.run([name for name in names if name not in taken])
+            self.discard(found)
             row = worst(found.quality)
             if row is None or self.reaches(found.quality):
                 return None

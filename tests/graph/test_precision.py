@@ -179,4 +179,17 @@ def test_ranges() -> None:
     assert found.loss < 1e-4
     assert range_of(np.full(10, 3e-8, np.float32), HALF).loss > 0.5
     assert range_of(np.zeros((0, 3), np.float32), HALF) == range_of(np.float32([np.nan]), HALF)
-    assert found.merged(Range(4e38, 5.0, -4e38, 1e-8, 0.5)) == Range(4e38, 5.0, -4e38, 1e-8, 0.5)
+    assert found.typical == pytest.approx(2.0 / 3)
+    assert found.merged(Range(4e38, 5.0, -4e38, 1e-8, 0.5, 0.1)) == Range(4e38, 5.0, -4e38, 1e-8, 0.5, 0.1)
+
+
+@pytest.mark.parametrize(("last", "kept"), [("y = Add(m, h)", set()), ("y = Tanh(m)", {"m", "y"})])
+def test_a_small_value_may_be_rounded_beside_the_sum_that_it_is_added_to(
+    tmp_path: Path, last: str, kept: set[str]
+) -> None:
+    body = f"h = MatMul(x, w)  m = Mul(h, small)  {last}"
+    constants = _CONSTANTS + ", float small = {1e-6}"
+    model = graph("float[N, 8] x", "float[N, 8] y", body, constants=constants)
+    half, choice = lowered(model.clone(), x(), tmp_path)
+    assert {row.node for row in choice.kept} == kept
+    assert sqnr(model, half, x()) > 55

@@ -233,9 +233,37 @@ class _Choosing:
         greatest = found.shown if self.hiding.ends_in_softmax(value) else found.greatest
         if greatest * _HEADROOM > ranges.largest(self._dtype):
             return f"`{value.name}` reaches {greatest:.3g}, {_HEADROOM:g} times of which {name} does not hold"
-        if found.loss > _TIMES_UNIT * ranges.unit(self._dtype):
+        if self._loses(found.loss, value):
             return f"`{value.name}` loses {found.loss:.1g} of itself in {name}"
         return ""
+
+    def _loses(self, loss: float, value: ir.Value) -> bool:
+        """Whether an error in a value counts. loss: as a share of the value.
+
+        An error counts beside the sums that the value is added to, where nothing else reads it: the branches of
+        residual networks may be as small as the scales that they were initialized with.
+        """
+        allowed = _TIMES_UNIT * ranges.unit(self._dtype)
+        if loss <= allowed:
+            return False
+        typical, sums = self._range(value).typical, self._sums(value)
+        return not sums or any(loss * typical > allowed * self._range(total).typical for total in sums)
+
+    def _sums(self, value: ir.Value) -> list[ir.Value]:
+        """The sums that a value is a term of; [] where it is read by others too, or is an output."""
+        pending, sums = [value], []
+        while pending:
+            current = pending.pop()
+            for reader, position in current.uses():
+                if reader.op_type in ("Add", "Sub") and operators.is_term(reader, position):
+                    sums.append(reader.outputs[0])
+                elif reader.op_type in _VIEWS:
+                    pending += reader.outputs
+                else:
+                    return []
+            if current.is_graph_output():
+                return []
+        return sums
 
     def _range(self, value: ir.Value) -> Range:
         if is_constant(value):
@@ -258,7 +286,7 @@ class _Choosing:
         if operators.is_comparison(node):
             return "" if found.loss == 0 else f"The constant `{value.name}` is compared, and {name} rounds it"
         is_term = operators.is_term(node, position) and value.const_value.size > 1
-        if found.loss > _TIMES_UNIT * ranges.unit(self._dtype) and not is_term:
+        if not is_term and self._loses(found.loss, node.outputs[0]):
             return f"The constant `{value.name}` loses {found.loss:.1g} of itself in {name}"
         return ""
 

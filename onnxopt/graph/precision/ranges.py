@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -15,7 +14,7 @@ _LARGEST = {ir.DataType.FLOAT16: 65504.0, ir.DataType.BFLOAT16: 3.38953138925153
 _UNIT = {ir.DataType.FLOAT16: 2.0**-11, ir.DataType.BFLOAT16: 2.0**-8}  # greatest rounding of a normal number
 _LEAST_NORMAL = {ir.DataType.FLOAT16: 2.0**-14, ir.DataType.BFLOAT16: 2.0**-126}
 
-_SAMPLE = 1 << 16  # elements that a loss is computed from
+_SAMPLE = 1 << 16  # elements that losses and means are computed from
 
 
 def largest(dtype: ir.DataType) -> float:
@@ -39,7 +38,8 @@ class Range:
 
     greatest: magnitude. shown: greatest magnitude of those above HIDING. lowest: the lowest element. least: least
     magnitude that is not 0, infinity where all are 0. loss: error of rounding to the 16-bit dtype, as a share of the
-    2-norm, of the run where it is worst; of the elements above HIDING.
+    2-norm, of the run where it is worst. typical: mean magnitude, of the run where it is least. Both are of the
+    elements above HIDING.
     """
 
     greatest: float
@@ -47,6 +47,7 @@ class Range:
     lowest: float
     least: float
     loss: float
+    typical: float
 
     def merged(self, other: Range) -> Range:
         """The range of both."""
@@ -56,10 +57,11 @@ class Range:
             min(self.lowest, other.lowest),
             min(self.least, other.least),
             max(self.loss, other.loss),
+            min(self.typical, other.typical),
         )
 
 
-NOTHING = Range(0.0, 0.0, 0.0, float("inf"), 0.0)
+NOTHING = Range(0.0, 0.0, 0.0, math.inf, 0.0, math.inf)
 
 
 def range_of(array: np.ndarray[Any, Any], dtype: ir.DataType) -> Range:
@@ -72,13 +74,15 @@ def range_of(array: np.ndarray[Any, Any], dtype: ir.DataType) -> Range:
     lowest, highest = float(x.min()), float(x.max())
     shown = x if lowest > HIDING else x[x > HIDING]
     magnitude = np.abs(x)
+    sample = shown[:: 1 + shown.size // _SAMPLE]
     least = float(magnitude.min()) or float(magnitude.min(initial=np.inf, where=magnitude > 0))
     return Range(
         greatest=max(-lowest, highest),
         shown=float(np.abs(shown).max(initial=0.0)) if shown is not x else max(-lowest, highest),
         lowest=lowest,
         least=least,
-        loss=_loss(shown[:: 1 + shown.size // _SAMPLE], dtype),
+        loss=_loss(sample, dtype),
+        typical=float(np.abs(sample).mean(dtype=np.float64)) if sample.size else math.inf,
     )
 
 
@@ -98,11 +102,3 @@ def _loss(x: np.ndarray[Any, Any], dtype: ir.DataType) -> float:
     if not norm:
         return 0.0
     return float(np.linalg.norm(rounded(x, dtype).astype(np.float64) - exact)) / norm
-
-
-def merged(ranges: Sequence[Range]) -> Range:
-    """The range of several."""
-    result = NOTHING
-    for one in ranges:
-        result = result.merged(one)
-    return result
