@@ -74,9 +74,18 @@ class Lowered:
     """
 
     def __init__(
-        self, want: Asked, narrowed: Narrowed, originals: Sequence[Reference], data: Sequence[UserData], verify: bool
+        self,
+        want: Asked,
+        narrowed: Narrowed,
+        originals: Sequence[Reference],
+        data: Sequence[UserData],
+        verify: bool,
+        title: str,
     ) -> None:
-        self.source = read.load(narrowed.folder / write.MODEL_FILE) if narrowed.narrow else None
+        self.source: read.Source | None = None
+        if narrowed.narrow:
+            converted = read.load(narrowed.folder / write.MODEL_FILE)
+            self.source = dataclasses.replace(converted, title=f"{title} in {want.dtype}")
         self._asked, self._narrowed, self._originals = want, narrowed, originals
         self._data, self._verify = data, verify
 
@@ -153,4 +162,4 @@ def lower(
         raise NotVerifiedError(
             f"{source.path}: ranges cannot be measured, {error}. Give inputs that the model takes with --calibrate"
         ) from error
-    return Lowered(want, narrowed, originals, data, verify)
+    return Lowered(want, narrowed, originals, data, verify, str(source))
