@@ -30,7 +30,7 @@ from onnxopt.verification.reference import Check, Reference
 # with float16, and 18 dB more with bfloat16.
 _GOAL = {ir.DataType.FLOAT16: 30.0, ir.DataType.BFLOAT16: 12.0}
 _MARGIN = 0.5  # dB above what was asked for: fused kernels round elsewhere
-_SECONDS = 60.0  # of looking for nodes at fault
+_SECONDS = 30.0  # of looking for nodes at fault
 _FEWEST_TRIALS = 8  # of bisection, which takes twice the logarithm of all nodes for a single one at fault
 _MOST_RESTORED = 0.5  # share of the nodes; a model that needs more is no model of 16 bits
 _FEW = 4  # nodes that may be at fault in any model
