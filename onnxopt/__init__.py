@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from onnxopt.errors import (
     ArtifactError,
     CompileError,
+    DisagreementError,
     ModelError,
     NotVerifiedError,
     OnnxoptError,
@@ -87,6 +88,7 @@ __all__ = [
     "BenchResult",
     "CompileError",
     "Configuration",
+    "DisagreementError",
     "Finding",
     "Manifest",
     "ModelError",

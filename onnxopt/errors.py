@@ -38,6 +38,12 @@ class NotVerifiedError(VerificationError):
     exit_code = 3
 
 
+class DisagreementError(VerificationError):
+    """A model of lower precision is farther from float32 than was asked for. The command exits with code 1."""
+
+    exit_code = 1
+
+
 class StepError(ModelError):
     """A step failed in a way that has no error of its own; the message names the step, and the cause is chained."""
 

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import onnx_ir as ir
 
 from onnxopt import versions
-from onnxopt.artifact import description
+from onnxopt.artifact import description, lowered
 from onnxopt.artifact.build import Build, RewriteDisagrees, left_out, verify_and_leave_out
 from onnxopt.artifact.folder import check_output, hash_files, staging, temporary_folder, write_manifest
 from onnxopt.artifact.manifest import Manifest
@@ -26,14 +26,16 @@ from onnxopt.fusion import entry_points, fuse, outline
 from onnxopt.fusion.lower import lower
 from onnxopt.fusion.region import FusionPlan, Kernel
 from onnxopt.graph import normalize, read, rewrite, signature
+from onnxopt.graph import traits as model_traits
 from onnxopt.graph.passes import products_of_codes
 from onnxopt.graph.passes.products_of_codes import ProductsOfCodesPass
 from onnxopt.graph.passes.transposed_weights import TransposeWeightsPass
+from onnxopt.graph.traits import Traits
 from onnxopt.kinds import KINDS
 from onnxopt.runtime import providers, releases
 from onnxopt.verification.emulation import gcc
-from onnxopt.verification.reference import Check
-from onnxopt.verification.user_data import DataSource, check_alone, read_data
+from onnxopt.verification.reference import Ahead, Check
+from onnxopt.verification.user_data import DataSource, UserData, check_alone, read_data
 from onnxopt.verification.verify import VerificationReport, open_ahead
 
 _SPLITS = 5  # times that regions which spill registers are split; each time none keeps more than half of one
@@ -66,6 +68,10 @@ def optimize(
     cache: Path | None = None,
     data: Sequence[DataSource] = (),
     emulate: bool = False,
+    precision: str | None = None,
+    calibrate: Sequence[DataSource] = (),
+    min_sqnr: float | None = None,
+    keep_float: str | None = None,
 ) -> Artifact:
     """Optimize the model file `model` into the new artifact folder `output`.
 
@@ -78,11 +84,18 @@ def optimize(
     data: your own inputs to verify with, instead of generated ones: .npz files, or mappings from input name to array.
     emulate: verify the CUDA kernels too, each alone, compiled by g++ and run on the CPU at small sizes.
 
+    precision: "float16" or "bfloat16", to store a float32 model's values in 16 bits where their ranges allow it.
+    calibrate: inputs to measure ranges with (and to verify with, without `data`), given as `data` is; default generated
+    ones. min_sqnr: signal to noise in dB that every output has to keep against float32. keep_float: a regular
+    expression of the names of nodes that stay float32.
+
     Whatever goes wrong, nothing is left behind. Raises ModelError, UsageError, CompileError, VerificationError, and its
-    subclass NotVerifiedError where ONNX Runtime does not run the original here, so that nothing can be compared.
+    subclasses NotVerifiedError, where ONNX Runtime does not run the original here, so that nothing can be compared, and
+    DisagreementError, where an output misses min_sqnr.
     """
     output, phases = Path(output), _Phases(progress, str(model))
     archs, oldest = check_archs(archs), releases.release(ort_min)
+    want = lowered.asked(precision, min_sqnr, keep_float, calibrate, verify)
     check_output(output)
     if emulate:
         _check_emulation(verify, archs)
@@ -91,46 +104,109 @@ def optimize(
         normalize.refuse_optimized(source.model, source.path)
         original = description.of_source(source)
         signature.pin(original.traits.inputs, shapes or {})
-        check_alone(data, shapes)
-        own = read_data(data, original.traits.inputs)
-        ahead = open_ahead(source.path, original.traits, source.bytes) if verify else None
+        check_alone((*data, *calibrate), shapes)
+        calibration, own = (read_data(files, original.traits.inputs) for files in (calibrate, data))
+        ahead = open_ahead(source.path, original.traits, source.bytes) if verify or want else None
     with phases("normalize"):
         normalized = normalize.normalize(source.model)
         if ort_min is not None:
             releases.check(normalized.model, oldest)
-
-    wrong: dict[str, Check] = {}  # families of rewrite rules that verification found to be wrong for this model
-    while True:
-        with temporary_folder() as scratch:
-            forms = _rewrite(normalized.model, scratch, wrong, portable, bool(archs), phases)
-            fused = _fuse(forms.model, archs, launch_choices, cache, phases)
+    options = _Options(shapes or {}, archs, verify, external_data, portable, oldest, launch_choices, cache, emulate)
+    with contextlib.ExitStack() as stack:
+        job = _Job(source, original, original.traits, normalized, ahead, own)
+        if want is not None:
+            job = _lowered(job, want, calibration, options, stack.enter_context(temporary_folder()), phases)
+        wrong: dict[str, Check] = {}  # families of rewrite rules that verification found to be wrong for this model
+        while True:
             try:
-                with staging(output) as folder:
-                    build = _build(forms, fused, folder, external_data)
-                    with phases("package"):
-                        build.write()
-                    with phases("verify"):
-                        report = VerificationReport("skipped", reason="not asked for")
-                        if verify:
-                            report = verify_and_leave_out(
-                                build, source, original.traits, shapes or {}, scratch, ahead, own, emulate
-                            )
-                    with phases("package"):
-                        # After verification: what stands in the way of a CUDA graph depends on the model that is kept.
-                        unwritten = providers.write(folder, build.model, archs, shapes)
-                        files = hash_files(folder)
-                    manifest = description.manifest_of(
-                        original, build, archs=archs, rewritten=forms.rewritten, refusals=fused.plan.refusals,
-                        files=files, ort_min=oldest, verify=report,
-                        left_out=[left_out(f"rewrite:{family}", (), check) for family, check in wrong.items()],
-                        notes=(*normalized.notes, *forms.notes, *unwritten), seconds=phases.seconds,
-                    )  # fmt: skip
-                    facts = report_facts.gather(original.counts, build.model, build.kernels)
-                    manifest = page.write(folder, manifest, facts)
-                    write_manifest(folder, manifest)
-                return Artifact(output, manifest)
+                return Artifact(output, _make(job, options, output, wrong, phases))
             except RewriteDisagrees as disagreement:
                 wrong.update(disagreement.families)
+
+
+class _Options(NamedTuple):
+    """What `optimize` was asked for, as it is documented there. oldest: release of ONNX Runtime."""
+
+    shapes: Mapping[str, tuple[int, ...]]
+    archs: Sequence[str]
+    verify: bool
+    external_data: bool | None
+    portable: bool
+    oldest: str
+    launch_choices: bool
+    cache: Path | None
+    emulate: bool
+
+
+class _Job(NamedTuple):
+    """What to optimize. original: the user's model. source, traits: of the model that is verified against.
+
+    ahead: a session of `source` that was begun. data: the user's inputs to verify with. lowered: where lower precision
+    was asked for; then `source` is the converted model.
+    """
+
+    source: read.Source
+    original: description.Original
+    traits: Traits
+    normalized: normalize.Normalized
+    ahead: Ahead | None
+    data: Sequence[UserData]
+    lowered: lowered.Lowered | None = None
+
+
+def _lowered(
+    job: _Job,
+    want: lowered.Asked,
+    calibration: Sequence[UserData],
+    options: _Options,
+    folder: Path,
+    phases: _Phases,
+) -> _Job:
+    """The job for the model of lower precision, which is written into `folder`."""
+    with phases("precision"):
+        low = lowered.lower(
+            job.source, job.normalized.model, job.traits, want, folder=folder, shapes=options.shapes, ahead=job.ahead,
+            data=calibration or job.data, verify=options.verify,
+        )  # fmt: skip
+        if low.source is None:
+            return job._replace(data=job.data or calibration, lowered=low)
+        traits = model_traits.of(low.source.model)
+        again = normalize.normalize(low.source.model)
+    notes = tuple(dict.fromkeys((*job.normalized.notes, *again.notes)))
+    converted = dataclasses.replace(again, notes=notes)
+    return _Job(low.source, job.original, traits, converted, None, job.data or calibration, low)
+
+
+def _make(job: _Job, options: _Options, output: Path, wrong: Mapping[str, Check], phases: _Phases) -> Manifest:
+    """Write the artifact, without the rewrite rules that are `wrong`. RewriteDisagrees where more of them are."""
+    with temporary_folder() as scratch:
+        forms = _rewrite(job.normalized.model, scratch, wrong, options, phases)
+        fused = _fuse(forms.model, options, phases)
+        with staging(output) as folder:
+            build = _build(forms, fused, folder, options.external_data)
+            with phases("package"):
+                build.write()
+            with phases("verify"):
+                report = VerificationReport("skipped", reason="not asked for")
+                if options.verify:
+                    report = verify_and_leave_out(
+                        build, job.source, job.traits, options.shapes, scratch, job.ahead, job.data, options.emulate
+                    )
+                precision = job.lowered.precision(build, scratch) if job.lowered is not None else None
+            with phases("package"):
+                # After verification: what stands in the way of a CUDA graph depends on the model that is kept.
+                unwritten = providers.write(folder, build.model, options.archs, options.shapes or None)
+                files = hash_files(folder)
+            manifest = description.manifest_of(
+                job.original, build, archs=options.archs, rewritten=forms.rewritten, refusals=fused.plan.refusals,
+                files=files, ort_min=options.oldest, verify=report,
+                left_out=[left_out(f"rewrite:{family}", (), check) for family, check in wrong.items()],
+                notes=(*job.normalized.notes, *forms.notes, *unwritten), seconds=phases.seconds, precision=precision,
+            )  # fmt: skip
+            facts = report_facts.gather(job.original.counts, build.model, build.kernels)
+            manifest = page.write(folder, manifest, facts)
+            write_manifest(folder, manifest)
+    return manifest
 
 
 def _check_emulation(verify: bool, archs: Sequence[str]) -> None:
@@ -156,9 +232,9 @@ class _Forms(NamedTuple):
 
 
 def _rewrite(
-    normalized: ir.Model, scratch: Path, leave_out: Collection[str], portable: bool, cuda: bool, phases: _Phases
+    normalized: ir.Model, scratch: Path, leave_out: Collection[str], options: _Options, phases: _Phases
 ) -> _Forms:
-    """Apply the pattern rules to copies of the normalized model. cuda: whether kernels run on GPUs too."""
+    """Apply the pattern rules to copies of the normalized model."""
 
     def with_families(names: Sequence[str]) -> ir.Model:
         copy = normalized.clone()
@@ -169,8 +245,11 @@ def _rewrite(
         model = normalized.clone()
         rewritten = rewrite.rewrite(model, scratch, leave_out=leave_out)
         TransposeWeightsPass()(model)  # after constant folding, which would transpose the weights back
-        standard = model.clone() if portable else None  # after that pass, so that both forms share their weights
-        notes = products_of_codes.notes(model) if cuda and ProductsOfCodesPass()(model).modified else ()
+        standard = (
+            model.clone() if options.portable else None
+        )  # after that pass, so that both forms share their weights
+        products = bool(options.archs) and ProductsOfCodesPass()(model).modified  # for kernels of GPUs
+        notes = products_of_codes.notes(model) if products else ()
         if standard is not None:
             rewrite.to_portable(standard)
             standard.metadata_props[MARK] = versions.onnxopt()
@@ -185,28 +264,20 @@ class _Fused(NamedTuple):
     spilling: set[frozenset[str]]  # see compiler_report.spilling; alternatives may spill, as `tune` measures them
 
 
-def _fuse(
-    rewritten: ir.Model, archs: Sequence[str], launch_choices: bool, cache: Path | None, phases: _Phases
-) -> _Fused:
+def _fuse(rewritten: ir.Model, options: _Options, phases: _Phases) -> _Fused:
     """From the rewritten model, which stays as it is, to kernels. Regions that spill registers are split anew."""
     spilled: set[frozenset[str]] = set()  # names of the nodes of regions that need more registers than a GPU has
     for _ in range(_SPLITS):
-        fused = _compile(rewritten.clone(), spilled, archs, launch_choices, cache, phases)
+        fused = _compile(rewritten.clone(), spilled, options, phases)
         if fused.spilling <= spilled:
             break
         spilled |= fused.spilling
     return fused
 
 
-def _compile(
-    model: ir.Model,
-    spilled: Collection[frozenset[str]],
-    archs: Sequence[str],
-    launch_choices: bool,
-    cache: Path | None,
-    phases: _Phases,
-) -> _Fused:
+def _compile(model: ir.Model, spilled: Collection[frozenset[str]], options: _Options, phases: _Phases) -> _Fused:
     """Replace the regions of the model by calls of functions, in place, and compile the functions' kernels."""
+    archs = options.archs
     # Regions refer to nodes of the model: nothing may change the model between fuse and replace.
     with phases("fuse"):
         plan = fuse.fuse(model, KINDS, spilled, cuda=bool(archs))
@@ -216,7 +287,7 @@ def _compile(
         functions = outline.functions(plan, model.opset_imports)
     with phases("entry_points"):
         own = entry_points.choose(functions, model.opset_imports, plan.shapes)
-        kernels = tuple(map(entry_points.with_alternatives, own)) if launch_choices else own
+        kernels = tuple(map(entry_points.with_alternatives, own)) if options.launch_choices else own
     with phases("outline"):
         outline.replace(model, functions)
         model.metadata_props[MARK] = versions.onnxopt()
@@ -226,7 +297,7 @@ def _compile(
         if not archs or not any(k.variants for k in kernels):
             return _Fused(model, plan, kernels, None, set())
         advance = functools.partial(phases.progress, "compile") if phases.progress else None
-        image = compiled(text, archs, cache, advance)
+        image = compiled(text, archs, options.cache, advance)
     return _Fused(model, plan, kernels, image.fatbin, compiler_report.spilling(own, image.usage))
 
 

@@ -124,7 +124,7 @@ def verify_and_leave_out(
     """
     optimized = model_traits.of(build.model)
     if changed := model_traits.interface_difference(original, optimized):
-        raise VerificationError(f"{source.path}: optimizing changed the model's interface: {changed}")
+        raise VerificationError(f"{source}: optimizing changed the model's interface: {changed}")
     traits = model_traits.with_uses_of(original, optimized)
     try:
         with temporary_files():
@@ -133,11 +133,11 @@ def verify_and_leave_out(
             )
     except Refused as error:
         raise ModelError(
-            f"{source.path}: ONNX Runtime does not open the original: {error}; --no-verify optimizes it unchecked"
+            f"{source}: ONNX Runtime does not open the original: {error}; --no-verify optimizes it unchecked"
         ) from error
     except NotRunnable as error:
         raise NotVerifiedError(
-            f"{source.path}: cannot be verified, {error}. Give inputs that the model takes with --shape or --data; "
+            f"{source}: cannot be verified, {error}. Give inputs that the model takes with --shape or --data; "
             "--no-verify keeps the result unchecked"
         ) from error
     for _ in range(_ATTEMPTS):
@@ -161,7 +161,7 @@ def verify_and_leave_out(
             culprits = _kernels_at_fault(build, originals, report, source, scratch)
         build.leave_out(culprits)
     raise VerificationError(
-        f"{source.path}: verification still fails after leaving out {len(build.left_out)} fusions: {report.reason}"
+        f"{source}: verification still fails after leaving out {len(build.left_out)} fusions: {report.reason}"
     )
 
 
@@ -185,7 +185,7 @@ def _kernels_at_fault(
         if families := _families_at_fault(build, originals, without_library, scratch):
             raise RewriteDisagrees(families)
         raise VerificationError(
-            f"{source.path}: the normalized model differs from the original, without any fusion: "
+            f"{source}: the normalized model differs from the original, without any fusion: "
             f"{describe_failure(without_library[0])}. Please report it; --no-verify keeps the result unchecked"
         )
 
@@ -196,7 +196,7 @@ def _kernels_at_fault(
 
     culprits = bisect(build.kernels, failure_of, lambda kernel: kernel.name)
     if not culprits:
-        raise VerificationError(f"{source.path}: {report.reason}; it does not happen again, so no fusion can be named")
+        raise VerificationError(f"{source}: {report.reason}; it does not happen again, so no fusion can be named")
     return culprits
 
 
@@ -234,6 +234,6 @@ def _check_portable(build: Build, originals: Sequence[Reference], source: read.S
     report = verify_model(originals, build.folder / layout.PORTABLE_MODEL, None)
     if report.status != "passed":
         raise VerificationError(
-            f"{source.path}: the portable form differs from the original: {report.reason}. Please report it; "
+            f"{source}: the portable form differs from the original: {report.reason}. Please report it; "
             "optimize without --portable"
         )

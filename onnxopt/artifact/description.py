@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from onnxopt import versions
 from onnxopt.artifact import manifest as manifests
 from onnxopt.artifact.build import Build
-from onnxopt.artifact.manifest import File, LeftOut, Manifest
+from onnxopt.artifact.manifest import File, LeftOut, Manifest, Precision
 from onnxopt.artifact.report import facts as report_facts
 from onnxopt.background import in_background
 from onnxopt.graph import read
@@ -58,8 +58,12 @@ def manifest_of(
     verify: VerificationReport,
     notes: Sequence[str],
     seconds: dict[str, float],
+    precision: Precision | None,
 ) -> Manifest:
-    """The manifest of an artifact. refusals: of fusing. left_out: families of rewrite rules. notes: of other steps."""
+    """The manifest of an artifact. refusals: of fusing. left_out: families of rewrite rules. notes: of other steps.
+
+    precision: how the original was lowered, if it was.
+    """
     archs = tuple(archs) if build.fatbin is not None else ()
     nothing = () if build.kernels else ("nothing was fused: the artifact is the normalized model, without a library",)
     return Manifest(
@@ -82,4 +86,5 @@ def manifest_of(
         verify=verify,
         notes=(*notes, *nothing),
         seconds=seconds,
+        precision=precision,
     )

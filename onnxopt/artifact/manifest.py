@@ -20,10 +20,12 @@ from onnxopt.artifact.measurement import Measurement
 from onnxopt.errors import ArtifactError
 from onnxopt.fusion.kernel import Traffic
 from onnxopt.fusion.region import Kernel as FusedKernel
+from onnxopt.graph.precision import Kept
 from onnxopt.graph.refusal import Refusal
 from onnxopt.graph.signature import Tensor
 from onnxopt.kinds import KINDS
 from onnxopt.runtime.releases import Requirements
+from onnxopt.verification.quality import Quality
 from onnxopt.verification.verify import VerificationReport
 
 SCHEMA_VERSION: Final = 3
@@ -105,6 +107,24 @@ class LeftOut(_Record):
     excess: float | None
 
 
+class Precision(_Record):
+    """How a float32 model was lowered. dtype: of the values that are stored in 16 bits.
+
+    data: the inputs that ranges were measured with, () for drawn ones, which say nothing about quality. nodes: that
+    became 16 bit. kept: nodes that stay float32. restored: names of those that stay float32 because outputs were wrong
+    otherwise. quality: each output against float32. keep_float, min_sqnr: as they were asked for.
+    """
+
+    dtype: Literal["float16", "bfloat16"]
+    data: tuple[str, ...]
+    keep_float: str | None
+    min_sqnr: float | None
+    nodes: int
+    kept: tuple[Kept, ...]
+    restored: tuple[str, ...]
+    quality: tuple[Quality, ...]
+
+
 class Totals(_Record):
     """Predicted traffic of all fused places; bytes only where shapes are known, `unknown` counts the others."""
 
@@ -121,8 +141,8 @@ class Manifest(_Record):
     files: every file of the folder but the manifest and its signature, by its path in it. seconds: how long each phase
     of optimize took. versions: of onnxopt's dependencies when it ran. requires: the oldest versions that run it.
     ort_min: the oldest ONNX Runtime that was asked for. rewrites: how often each family of rewrite rules changed the
-    model. notes: for the user, among them what normalization changed. sha256: of manifest.json itself with these 64
-    digits as zeros; it must stay the last member.
+    model. precision: absent where the model kept its own. notes: for the user, among them what normalization changed.
+    sha256: of manifest.json itself with these 64 digits as zeros; it must stay the last member.
     """
 
     schema_version: Literal[2, 3] = SCHEMA_VERSION
@@ -146,6 +166,7 @@ class Manifest(_Record):
     notes: tuple[str, ...]
     seconds: dict[str, float]
     measurements: tuple[Measurement, ...] = ()
+    precision: Precision | None = None
     sha256: Sha256 = _NO_DIGEST
 
     def to_json(self) -> str:
@@ -153,7 +174,8 @@ class Manifest(_Record):
 
         Written in the newest schema, also where it was read from an older one.
         """
-        data = self.model_dump(mode="json") | {"schema_version": SCHEMA_VERSION, "sha256": _NO_DIGEST}
+        absent = {"precision"} if self.precision is None else set()
+        data = self.model_dump(mode="json", exclude=absent) | {"schema_version": SCHEMA_VERSION, "sha256": _NO_DIGEST}
         text = json.dumps(data, indent=2, allow_nan=False) + "\n"
         digest = hashlib.sha256(text.encode()).hexdigest()
         return text.replace(f'"sha256": "{_NO_DIGEST}"\n}}\n', f'"sha256": "{digest}"\n}}\n')

@@ -6,12 +6,13 @@ import collections
 import re
 from collections.abc import Iterable, Mapping, Sequence
 
-from onnxopt.artifact.manifest import Kernel, Totals
+from onnxopt.artifact.manifest import Kernel, Manifest, Precision, Totals
 from onnxopt.fusion.kernel import Traffic
 from onnxopt.graph.refusal import Refusal
 from onnxopt.graph.rewrite import FAMILIES
 from onnxopt.runtime.gpus import catalogue
 from onnxopt.runtime.sessions import CUDA
+from onnxopt.verification.quality import ROUNDED, Quality
 from onnxopt.verification.verify import VerificationReport
 
 _LISTED_NODES = 20
@@ -22,6 +23,41 @@ def rewrites_text(rewrites: Mapping[str, int]) -> str:
     """What the families of rewrite rules did, "" where none applied."""
     rows = {name: FAMILIES[name].explanation if name in FAMILIES else f"{{}} x {name}" for name in rewrites}
     return ", ".join(rows[name].format(count) for name, count in rewrites.items() if count)
+
+
+def precision_lines(precision: Precision) -> list[str]:
+    """What lower precision means for the model, and how near each output is to float32."""
+    nodes = f"{precision.nodes} nodes store {precision.dtype}, {len(precision.kept)} stay float32"
+    kept = f", {len(precision.restored)} of them because outputs were too far from it" if precision.restored else ""
+    lines = [f"precision: {nodes}{kept}; ranges of {precision_data(precision)}"]
+    return lines + [f"    {quality_text(row)}" for row in precision.quality]
+
+
+def not_lowered(manifest: Manifest) -> list[Refusal]:
+    """The nodes that stay float32 in a model of lower precision."""
+    rows = manifest.precision.kept if manifest.precision is not None else ()
+    return [Refusal(row.node, row.op_type, "", row.reason) for row in rows]
+
+
+def precision_data(precision: Precision) -> str:
+    """The inputs that ranges and quality were measured with."""
+    return ", ".join(precision.data) or "generated inputs, which say nothing about quality on real ones"
+
+
+def quality_text(row: Quality) -> str:
+    """One output against float32, in one line."""
+    parts = ["equal to float32" if row.sqnr_db is None else f"{row.sqnr_db:.1f} dB"]
+    parts += [f"cosine {row.cosine:.7f}"] if row.cosine is not None else []
+    parts += [f"argmax agrees in {row.argmax:.2%} of the rows"] if row.argmax is not None else []
+    parts += [f"{row.invalid} elements NaN or infinite on one side alone"] if row.invalid else []
+    return f"{row.output}, {quality_source(row)}: {', '.join(parts)}"
+
+
+def quality_source(row: Quality) -> str:
+    """How a row was computed."""
+    if row.provider == ROUNDED:
+        return "every stored value rounded"
+    return f"{_short(row.provider)} {'with' if row.library else 'without'} the library"
 
 
 def totals_text(totals: Totals) -> str:

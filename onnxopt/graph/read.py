@@ -42,12 +42,16 @@ class Source:
     """A model that was read, the file it came from, and its size.
 
     bytes: of the model file and of the parts of external data files that it refers to (a part that several tensors
-    share counts once).
+    share counts once). title: how messages call the model, default its path.
     """
 
     path: Path
     model: ir.Model
     bytes: int
+    title: str = ""
+
+    def __str__(self) -> str:
+        return self.title or str(self.path)
 
     @functools.cached_property
     def sha256(self) -> str:

@@ -27,7 +27,8 @@ class Traits:
     hold any elements are left out (graph/input_uses.py). precision: the coarsest float dtype of any value, "quantized"
     where the model quantizes at run time; a key of the table of limits in verification/compare.py. float_decided: names
     of the outputs that depend on the value of a float tensor. random: whether a node draws random numbers. traps:
-    whether running it in ONNX Runtime can end the process (graph/ort_traps.py).
+    whether running it in ONNX Runtime can end the process (graph/ort_traps.py). lowered: whether `precision` is that of
+    a model of lower precision that is compared with this one.
     """
 
     inputs: tuple[Tensor, ...]
@@ -37,6 +38,7 @@ class Traits:
     float_decided: frozenset[str]
     random: bool
     traps: bool = False
+    lowered: bool = False
 
 
 def of(model: ir.Model) -> Traits:
@@ -59,6 +61,11 @@ def with_uses_of(model: Traits, other: Traits) -> Traits:
     The dims of a table may be unknown in one of the models and be inferred in the other.
     """
     return dataclasses.replace(model, uses=input_uses.merged(model.uses, other.uses))
+
+
+def as_lowered(model: Traits, precision: str) -> Traits:
+    """The traits of a float32 model that one of lower precision is compared with."""
+    return dataclasses.replace(model, precision=precision, lowered=True)
 
 
 def interface_difference(original: Traits, optimized: Traits) -> str:

@@ -59,7 +59,8 @@ def bench(
     sessions.check_providers([provider] if provider else [])
     provider = provider or (CUDA if sessions.cuda_is_usable() else CPU)
     with temporary_folder() as scratch:
-        reference = reference_of(model, library, provider, shapes or {}, scratch, data)
+        lowered = opened.manifest.precision.dtype if opened.manifest.precision else ""
+        reference = reference_of(model, library, provider, shapes or {}, scratch, data, lowered)
         checks = reference.check(opened.model, opened.library, None if data else list(reference.outputs)[:1])
     if failed := next((c for c in checks if not c.ok), None):
         raise VerificationError(f"{opened.folder}: not timed, its outputs differ: {describe_failure(failed)}")
@@ -119,9 +120,15 @@ def reference_of(
     shapes: Mapping[str, tuple[int, ...]],
     scratch: Path,
     data: Sequence[DataSource] = (),
+    lowered: str = "",
 ) -> Reference:
-    """A model's outputs for the user's data, else at typical sizes, or at any that it accepts."""
+    """A model's outputs for the user's data, else at typical sizes, or at any that it accepts.
+
+    lowered: the dtype of what is compared with a float32 model, where that is of lower precision.
+    """
     traits = model_traits.of(read.load(model).model)
+    if lowered and traits.precision == "float32":
+        traits = model_traits.as_lowered(traits, lowered)
     check_alone(data, shapes)
     own = read_data(data, traits.inputs)
     pinned = signature.pin(traits.inputs, shapes)

@@ -13,6 +13,8 @@ from onnxopt.artifact.summary import (
     by_reason,
     executed_text,
     not_emulated_text,
+    not_lowered,
+    precision_lines,
     rewrites_text,
     size_text,
     totals_text,
@@ -43,7 +45,8 @@ def describe(manifest: Manifest, *, every_refusal: bool = False) -> str:
             _summary(manifest),
             *(_kernel(k, manifest.archs) for k in manifest.kernels),
             _left_out(manifest),
-            _refusals(manifest.refusals, every_refusal),
+            _refusals("not fused:", manifest.refusals, every_refusal),
+            _refusals("not lowered:", not_lowered(manifest), every_refusal),
         )
     )
 
@@ -58,6 +61,8 @@ def _summary(manifest: Manifest) -> Iterator[str]:
         yield f"predicted traffic: {totals_text(manifest.traffic)}"
         yield f"closed form: {CLOSED_FORM}"
     yield _verified(manifest)
+    if manifest.precision is not None:
+        yield from precision_lines(manifest.precision)
     yield from (f"note: {note}" for note in manifest.notes)
 
 
@@ -101,11 +106,11 @@ def _left_out(manifest: Manifest) -> Iterator[str]:
         yield f"left out by verification: {row.name} ({', '.join(row.ops)}): {row.reason}"
 
 
-def _refusals(refusals: Iterable[Refusal], every: bool) -> Iterator[str]:
+def _refusals(title: str, refusals: Iterable[Refusal], every: bool) -> Iterator[str]:
     reasons = by_reason(refusals)
     if reasons:
         yield ""
-        yield "not fused:"
+        yield title
     for reason, rows in reasons.items():
         yield f"    {len(rows)} x {reason}"
         for row in rows if every else rows[:_EXAMPLES]:

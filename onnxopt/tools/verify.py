@@ -125,6 +125,8 @@ def _compare(
     if difference := _difference_of_names_and_dtypes(traits, other_traits):
         return VerificationReport("failed", reason=difference)
     traits = model_traits.with_uses_of(traits, other_traits)
+    if second.manifest and second.manifest.precision and traits.precision == "float32":
+        traits = model_traits.as_lowered(traits, second.manifest.precision.dtype)
     kernels = [kernel.name for kernel in second.manifest.kernels] if second.manifest else []
     with temporary_folder() as folder:
         try:

@@ -15,6 +15,7 @@ MAY_IMPORT = {
     "shapes": {"shapes"},
     "passes": {"passes", "shapes", "placement"},
     "layout": {"layout", "shapes"},
+    "precision": {"precision", "passes"},
     "rewrite/masks": {"rewrite.masks", "shapes"},
     "rewrite": {"rewrite", "layout", "passes", "shapes", "read", "refusal"},
 }

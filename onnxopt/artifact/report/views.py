@@ -18,7 +18,14 @@ from onnxopt.artifact.manifest import Kernel, Manifest
 from onnxopt.artifact.measurement import BenchResult, KernelTime, Measurement
 from onnxopt.artifact.report import plots
 from onnxopt.artifact.report.facts import Facts
-from onnxopt.artifact.summary import alike, by_reason, executed_text, not_emulated_text
+from onnxopt.artifact.summary import (
+    alike,
+    by_reason,
+    executed_text,
+    not_emulated_text,
+    not_lowered,
+    precision_data,
+)
 from onnxopt.fusion import outline
 from onnxopt.fusion.kernel import Traffic
 from onnxopt.graph import signature
@@ -146,6 +153,8 @@ class View:
     not_emulated: str
     refusals: dict[str, list[Refusal]]
     targets: tuple[Target, ...]
+    precision_data: str
+    not_lowered: dict[str, list[Refusal]]
 
 
 def build(folder: Path, manifest: Manifest, facts: Facts, roofs: Sequence[plots.Roof]) -> View:
@@ -175,6 +184,8 @@ def build(folder: Path, manifest: Manifest, facts: Facts, roofs: Sequence[plots.
         not_emulated=not_emulated_text(manifest.verify),
         refusals=by_reason(manifest.refusals),
         targets=tuple(_targets(folder)),
+        precision_data=precision_data(manifest.precision) if manifest.precision else "",
+        not_lowered=by_reason(not_lowered(manifest)),
     )
 
 

@@ -26,6 +26,7 @@ from onnxopt.graph.rewrite import (
     attention,
     cached,
     convolutions,
+    folded,
     grouped_heads,
     layout,
     merging,
@@ -186,6 +187,19 @@ def _channels_last(model: ir.Model) -> int:
         common.RemoveUnusedNodesPass()(model)
         UniqueNamesPass()(model)
     return count
+
+
+def fold_float32(model: ir.Model) -> None:
+    """Fold constants behind convolutions into their weights, in place: before lower precision, so as to round once."""
+    if model.opset_imports.get("", 0) <= _LAST_OPSET_OF_OLD_SOFTMAX:
+        return
+    with read.quiet():
+        interface = Interface(model)
+        _infer(model)
+        if _apply_all(model, folded.RULES):
+            _infer(model)
+            _clean_up(model)
+        interface.restore(model)
 
 
 def to_portable(model: ir.Model) -> None:

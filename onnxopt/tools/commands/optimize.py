@@ -7,8 +7,9 @@ from pathlib import Path
 import click
 
 from onnxopt import pipeline
+from onnxopt.artifact import lowered
 from onnxopt.artifact.manifest import Manifest
-from onnxopt.artifact.summary import rewrites_text, totals_text
+from onnxopt.artifact.summary import precision_lines, rewrites_text, totals_text
 from onnxopt.tools import progress
 from onnxopt.tools.commands import options
 from onnxopt.tools.commands.verification_text import verification_text
@@ -39,6 +40,25 @@ from onnxopt.tools.printable import printable
 @click.option("--cache", type=Path, help="Folder of compiled kernels. Default: ~/.cache/onnxopt/kernels.")
 @options.data
 @options.emulate
+@click.option(
+    "--precision",
+    type=click.Choice(lowered.DTYPES),
+    help="Store the values of a float32 model in 16 bits where their ranges allow it. Default: its own precision.",
+)
+@click.option(
+    "--calibrate",
+    metavar="FILE.npz",
+    multiple=True,
+    type=Path,
+    help="Your own inputs to measure ranges with for --precision, as for --data; repeat for more. Default: generated.",
+)
+@click.option(
+    "--min-sqnr",
+    metavar="DB",
+    type=float,
+    help="Signal to noise that every output has to keep with --precision; exit code 1 below it.",
+)
+@click.option("--keep-float", metavar="REGEX", help="Names of nodes that stay float32 with --precision.")
 @options.json_option
 def command(
     model: Path,
@@ -53,6 +73,10 @@ def command(
     cache: Path | None,
     data: tuple[Path, ...],
     emulate: bool,
+    precision: str | None,
+    calibrate: tuple[Path, ...],
+    min_sqnr: float | None,
+    keep_float: str | None,
     as_json: bool,
 ) -> None:
     """Optimize MODEL into a verified artifact folder."""
@@ -71,6 +95,10 @@ def command(
             cache=cache,
             data=data,
             emulate=emulate,
+            precision=precision,
+            calibrate=calibrate,
+            min_sqnr=min_sqnr,
+            keep_float=keep_float,
         )
     if as_json:
         options.print_json({"artifact": str(artifact.path), "manifest": artifact.manifest.model_dump(mode="json")})
@@ -88,6 +116,7 @@ def _text(path: Path, manifest: Manifest) -> str:
     lines += [f"left out: {row.name}: {row.reason}" for row in manifest.left_out]
     lines += [f"note: {note}" for note in manifest.notes]
     lines.append(verification_text(manifest.verify, manifest.archs))
+    lines += precision_lines(manifest.precision) if manifest.precision is not None else []
     phases = ", ".join(f"{name} {seconds:.1f}" for name, seconds in manifest.seconds.items())
     lines.append(f"wrote {path} in {sum(manifest.seconds.values()):.1f} s ({phases})")
     return "\n".join(lines)

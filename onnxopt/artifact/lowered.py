@@ -1,0 +1,165 @@
+"""Lower precision of an artifact: what was asked for, the converted model, and how near the result is to float32."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import re
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Literal, get_args
+
+import onnx_ir as ir
+
+from onnxopt.artifact import layout
+from onnxopt.artifact.build import Build
+from onnxopt.artifact.folder import temporary_files
+from onnxopt.artifact.manifest import Precision
+from onnxopt.artifact.summary import quality_source
+from onnxopt.errors import DisagreementError, NotVerifiedError, UsageError
+from onnxopt.graph import read, rewrite, write
+from onnxopt.graph.traits import Traits
+from onnxopt.program.dtypes import to_ir
+from onnxopt.runtime.sessions import RunError
+from onnxopt.verification import narrowing
+from onnxopt.verification.narrowing import Narrowed
+from onnxopt.verification.quality import Quality, qualities, worst
+from onnxopt.verification.reference import Ahead, NotRunnable, Reference
+from onnxopt.verification.user_data import DataSource, UserData
+from onnxopt.verification.verify import references
+from onnxopt.verification.widening import NotWidened
+
+Dtype = Literal["float16", "bfloat16"]
+DTYPES: tuple[Dtype, ...] = get_args(Dtype)
+
+
+@dataclasses.dataclass(frozen=True)
+class Asked:
+    """dtype: of DTYPES. min_sqnr: dB that every output has to reach. keep_float: a regular expression of node names."""
+
+    dtype: Dtype
+    min_sqnr: float | None = None
+    keep_float: str | None = None
+
+
+def asked(
+    dtype: str | None, min_sqnr: float | None, keep_float: str | None, calibrate: Sequence[DataSource], verify: bool
+) -> Asked | None:
+    """What was asked for; None for the model's own precision. UsageError for options that do not fit together."""
+    if dtype is None:
+        for name, value in (("calibrate", calibrate), ("min_sqnr", min_sqnr), ("keep_float", keep_float)):
+            if value is not None and value != () and value != []:
+                raise UsageError(f"{name} is about a lower precision, which was not asked for; give precision too")
+        return None
+    chosen = next((name for name in DTYPES if name == dtype), None)
+    if chosen is None:
+        raise UsageError(f"precision {dtype!r} is not one of {', '.join(DTYPES)}")
+    if min_sqnr is not None and not math.isfinite(min_sqnr):
+        raise UsageError(f"min_sqnr {min_sqnr} is not a finite number of dB")
+    if min_sqnr is not None and not verify:
+        raise UsageError("min_sqnr is a part of verification, which was switched off")
+    if keep_float is not None:
+        try:
+            re.compile(keep_float)
+        except re.error as error:
+            raise UsageError(f"keep_float {keep_float!r} is no regular expression: {error}") from None
+    return Asked(chosen, min_sqnr, keep_float)
+
+
+class Lowered:
+    """A converted model, and the float32 original's outputs to hold the artifact against.
+
+    source: the converted model; None where no value can be stored in 16 bits.
+    """
+
+    def __init__(
+        self,
+        want: Asked,
+        narrowed: Narrowed,
+        originals: Sequence[Reference],
+        data: Sequence[UserData],
+        verify: bool,
+        title: str,
+    ) -> None:
+        self.source: read.Source | None = None
+        if narrowed.narrow:
+            converted = read.load(narrowed.folder / write.MODEL_FILE)
+            self.source = dataclasses.replace(converted, title=f"{title} in {want.dtype}")
+        self._asked, self._narrowed, self._originals = want, narrowed, originals
+        self._data, self._verify = data, verify
+
+    def precision(self, build: Build, scratch: Path) -> Precision:
+        """The manifest's record. DisagreementError where an output is farther from float32 than was asked for."""
+        quality = self._narrowed.quality
+        if self._verify and quality:
+            with temporary_files():
+                quality = (*quality, *self._quality_of(build, scratch))
+        row, least = worst(quality), self._asked.min_sqnr
+        if least is not None and row is not None and not row.reaches(least):
+            found = f"{row.invalid} elements are invalid" if row.invalid else f"{row.sqnr_db} dB"
+            raise DisagreementError(
+                f"output {row.output} ({quality_source(row)}): {found} from float32, at least "
+                f"{least:g} dB were asked for; keep nodes in float32 with --keep-float, or lower --min-sqnr"
+            )
+        return Precision(
+            dtype=self._asked.dtype,
+            data=tuple(item.name for item in self._data),
+            keep_float=self._asked.keep_float,
+            min_sqnr=least,
+            nodes=self._narrowed.narrow,
+            kept=self._narrowed.kept,
+            restored=self._narrowed.restored,
+            quality=quality,
+        )
+
+    def _quality_of(self, build: Build, scratch: Path) -> list[Quality]:
+        rows: list[Quality] = []
+        with tempfile.TemporaryDirectory(dir=scratch) as folder:
+            library = (
+                build.write_library(Path(folder) / layout.LIBRARY_FOLDER, build.kernels) if build.kernels else None
+            )
+            for original in self._originals:
+                for used in dict.fromkeys((library, None)):
+                    runs = original.outputs_of(build.model_file, used)
+                    pairs = [(original.outputs[c], {} if isinstance(out, RunError) else out) for c, out in runs]
+                    rows += qualities(original.provider, used is not None, pairs)
+        return rows
+
+
+def lower(
+    source: read.Source,
+    normalized: ir.Model,
+    traits: Traits,
+    want: Asked,
+    *,
+    folder: Path,
+    shapes: Mapping[str, tuple[int, ...]],
+    ahead: Ahead | None,
+    data: Sequence[UserData],
+    verify: bool,
+) -> Lowered:
+    """Convert a model into a file in `folder`, which has to outlive the result.
+
+    source, traits: of the original. normalized: its normalized form, which stays as it is. data: inputs to measure
+    ranges with, else drawn ones. UsageError where the model is not of float32. NotVerifiedError where ONNX Runtime does
+    not run it here, so that no range can be measured.
+    """
+    if traits.precision != "float32":
+        raise UsageError(f"{source.path}: is a {traits.precision} model; lower precision is for float32 models")
+    try:
+        with temporary_files():
+            originals = references(
+                source.path, traits, folder=folder, shapes=shapes, model_bytes=source.bytes, ahead=ahead, data=data
+            )
+            folded = normalized.clone()
+            rewrite.fold_float32(folded)
+            goal = want.min_sqnr if verify else None
+            narrowed = narrowing.narrow(
+                folded, originals[0], to_ir(want.dtype), folder, keep_float=want.keep_float, min_sqnr=goal
+            )
+    except (NotRunnable, RunError, NotWidened) as error:
+        raise NotVerifiedError(
+            f"{source.path}: ranges cannot be measured, {error}. Give inputs that the model takes with --calibrate"
+        ) from error
+    return Lowered(want, narrowed, originals, data, verify, str(source))

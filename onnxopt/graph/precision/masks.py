@@ -1,0 +1,47 @@
+"""Values that only hide scores from a Softmax: there, any number of -1e4 or less means the same."""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+
+# The operators that pass a mask on to the scores.
+_PASSING = frozenset(
+    {"Add", "Sub", "Mul", "Where", "Max", "Min", "Expand", "Reshape", "Transpose", "Squeeze", "Unsqueeze", "Slice",
+     "Concat", "Tile", "Gather", "Identity"}
+)  # fmt: skip
+LOWEST = -3e4  # stands for all lower numbers: exp of it is 0, and two of them add up to a number of float16
+
+
+class Hiding:
+    """Which values end in Softmax alone."""
+
+    def __init__(self) -> None:
+        self._ends: dict[ir.Value, bool] = {}
+
+    def ends_in_softmax(self, value: ir.Value) -> bool:
+        """Whether every reader of the value is a Softmax, or passes it on to one and to nothing else."""
+        pending = [value]
+        while pending:
+            current = pending[-1]
+            if current in self._ends:
+                pending.pop()
+                continue
+            readers = [use.node for use in current.uses()]
+            through = [n for n in readers if not _is_softmax(n)]
+            if not readers or current.is_graph_output() or not all(map(_passes, through)):
+                self._ends[current] = False
+                continue
+            unknown = [n.outputs[0] for n in through if n.outputs[0] not in self._ends]
+            if unknown:
+                pending += unknown
+                continue
+            self._ends[current] = all(self._ends[n.outputs[0]] for n in through)
+        return self._ends[value]
+
+
+def _is_softmax(node: ir.Node) -> bool:
+    return node.domain == "" and node.op_type == "Softmax"
+
+
+def _passes(node: ir.Node) -> bool:
+    return node.domain == "" and node.op_type in _PASSING and len(node.outputs) == 1

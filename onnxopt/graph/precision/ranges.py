@@ -1,0 +1,104 @@
+"""What is known of the elements of a float32 value: how large and how small they are, and what rounding costs them."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+HIDING = -1e4  # scores of this or less get weights of 0 in every float dtype
+_LARGEST = {ir.DataType.FLOAT16: 65504.0, ir.DataType.BFLOAT16: 3.3895313892515355e38}
+_UNIT = {ir.DataType.FLOAT16: 2.0**-11, ir.DataType.BFLOAT16: 2.0**-8}  # greatest rounding of a normal number
+_LEAST_NORMAL = {ir.DataType.FLOAT16: 2.0**-14, ir.DataType.BFLOAT16: 2.0**-126}
+
+_SAMPLE = 1 << 16  # elements that losses and means are computed from
+
+
+def largest(dtype: ir.DataType) -> float:
+    """The largest number of a 16-bit dtype."""
+    return _LARGEST[dtype]
+
+
+def unit(dtype: ir.DataType) -> float:
+    """The most that rounding to a 16-bit dtype changes a normal number, relative to it."""
+    return _UNIT[dtype]
+
+
+def least_normal(dtype: ir.DataType) -> float:
+    """The least number that a 16-bit dtype holds with all its digits."""
+    return _LEAST_NORMAL[dtype]
+
+
+@dataclasses.dataclass(frozen=True)
+class Range:
+    """The finite elements of a value, over all runs.
+
+    greatest: magnitude. shown: greatest magnitude of those above HIDING. lowest: the lowest element. least: least
+    magnitude that is not 0, infinity where all are 0. loss: error of rounding to the 16-bit dtype, as a share of the
+    2-norm, of the run where it is worst. typical: mean magnitude, of the run where it is least. Both are of the
+    elements above HIDING.
+    """
+
+    greatest: float
+    shown: float
+    lowest: float
+    least: float
+    loss: float
+    typical: float
+
+    def merged(self, other: Range) -> Range:
+        """The range of both."""
+        return Range(
+            max(self.greatest, other.greatest),
+            max(self.shown, other.shown),
+            min(self.lowest, other.lowest),
+            min(self.least, other.least),
+            max(self.loss, other.loss),
+            min(self.typical, other.typical),
+        )
+
+
+NOTHING = Range(0.0, 0.0, 0.0, math.inf, 0.0, math.inf)
+
+
+def range_of(array: np.ndarray[Any, Any], dtype: ir.DataType) -> Range:
+    """The range of one array of float32. dtype: of 16 bits, for the loss."""
+    x = array.reshape(-1)
+    if x.size and not math.isfinite(float(x.max()) - float(x.min())):
+        x = x[np.isfinite(x)]
+    if not x.size:
+        return NOTHING
+    lowest, highest = float(x.min()), float(x.max())
+    shown = x if lowest > HIDING else x[x > HIDING]
+    magnitude = np.abs(x)
+    sample = shown[:: 1 + shown.size // _SAMPLE]
+    least = float(magnitude.min()) or float(magnitude.min(initial=np.inf, where=magnitude > 0))
+    return Range(
+        greatest=max(-lowest, highest),
+        shown=float(np.abs(shown).max(initial=0.0)) if shown is not x else max(-lowest, highest),
+        lowest=lowest,
+        least=least,
+        loss=_loss(sample, dtype),
+        typical=float(np.abs(sample).mean(dtype=np.float64)) if sample.size else math.inf,
+    )
+
+
+def rounded(array: np.ndarray[Any, Any], dtype: ir.DataType, *, lowest: float | None = None) -> np.ndarray[Any, Any]:
+    """The array in a 16-bit dtype; finite elements stay finite. lowest: finite elements below it become this number."""
+    most = _LARGEST[dtype]
+    least = -most if lowest is None else max(lowest, -most)
+    with np.errstate(over="ignore"):
+        kept = np.where(np.isfinite(array), np.clip(array, least, most), array)
+        result: np.ndarray[Any, Any] = kept.astype(dtype.numpy())
+    return result
+
+
+def _loss(x: np.ndarray[Any, Any], dtype: ir.DataType) -> float:
+    exact = x.astype(np.float64)
+    norm = float(np.linalg.norm(exact))
+    if not norm:
+        return 0.0
+    return float(np.linalg.norm(rounded(x, dtype).astype(np.float64) - exact)) / norm

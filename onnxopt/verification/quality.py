@@ -1,0 +1,98 @@
+"""How near a model of lower precision is to the float32 original: figures for each output, over all cases."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+
+from onnxopt.verification.compare import is_float
+
+Array = np.ndarray[Any, Any]
+Outputs = Mapping[str, Array]
+
+ROUNDED = "rounded"  # in place of a provider: float32 with every stored value rounded
+
+
+@dataclasses.dataclass(frozen=True)
+class Quality:
+    """One output against float32's; each figure is that of the worst case.
+
+    provider: that ran the model, or ROUNDED. library: whether with the library. sqnr_db: signal to noise, 10 log10(sum
+    of squares of float32's elements / of the differences); None where nothing differs, or for integers. cosine: None
+    where a vector is 0. argmax: share of rows (last axis) with the greatest element at the same place; of integers the
+    share of equal elements. invalid: elements that are NaN or infinite here and finite in float32, or the reverse, and
+    all elements of an output of another shape.
+    """
+
+    provider: str
+    library: bool
+    output: str
+    cases: int
+    sqnr_db: float | None
+    cosine: float | None
+    argmax: float | None
+    invalid: int = 0
+
+    def reaches(self, least_db: float) -> bool:
+        """Whether the output is valid and its noise is at least so low."""
+        return not self.invalid and (self.sqnr_db is None or self.sqnr_db >= least_db)
+
+
+def qualities(provider: str, library: bool, pairs: Iterable[tuple[Outputs, Outputs]]) -> tuple[Quality, ...]:
+    """The figures of each output. pairs: of each case, the outputs of the original and of the other model."""
+    rows: dict[str, Quality] = {}
+    for expected, actual in pairs:
+        for name, reference in expected.items():
+            found = _quality(provider, library, name, reference, actual.get(name))
+            rows[name] = _worse(rows[name], found) if name in rows else found
+    return tuple(rows.values())
+
+
+def worst(rows: Iterable[Quality]) -> Quality | None:
+    """The row that is farthest from float32; None without rows."""
+    return max(rows, key=lambda row: (row.invalid, -math.inf if row.sqnr_db is None else -row.sqnr_db), default=None)
+
+
+def _quality(provider: str, library: bool, name: str, reference: Array, actual: Array | None) -> Quality:
+    label = (provider, library, name, 1)
+    if actual is None or reference.shape != actual.shape:
+        return Quality(*label, None, None, None, invalid=max(reference.size, 1))
+    if not is_float(reference):
+        equal = float(np.mean(reference == actual)) if reference.size else None
+        return Quality(*label, None, None, equal)
+    a, b = reference.astype(np.float64).ravel(), actual.astype(np.float64).ravel()
+    finite = np.isfinite(a)
+    invalid = int(np.count_nonzero(finite != np.isfinite(b)))
+    both = finite & np.isfinite(b)
+    a, b = a[both], b[both]
+    signal, noise = float(np.linalg.norm(a)), float(np.linalg.norm(a - b))
+    level = signal or math.sqrt(a.size)  # zeros have no magnitude of their own
+    sqnr = None if noise == 0 else round(20 * math.log10(level / noise), 2)
+    product = signal * float(np.linalg.norm(b))
+    cosine = max(-1.0, min(1.0, float(a @ b) / product)) if product else None
+    return Quality(*label, sqnr, cosine, _argmax(reference, actual), invalid)
+
+
+def _argmax(reference: Array, actual: Array) -> float | None:
+    if reference.ndim == 0 or reference.shape[-1] < 2 or not reference.size:
+        return None
+    return float(np.mean(np.argmax(reference, axis=-1) == np.argmax(actual, axis=-1)))
+
+
+def _worse(a: Quality, b: Quality) -> Quality:
+    return dataclasses.replace(
+        a,
+        cases=a.cases + b.cases,
+        sqnr_db=_least(a.sqnr_db, b.sqnr_db),
+        cosine=_least(a.cosine, b.cosine),
+        argmax=_least(a.argmax, b.argmax),
+        invalid=a.invalid + b.invalid,
+    )
+
+
+def _least(a: float | None, b: float | None) -> float | None:
+    return b if a is None else a if b is None else min(a, b)

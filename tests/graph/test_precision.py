@@ -1,0 +1,195 @@
+"""Lower precision by structure: what becomes 16 bit, what stays float32, and that results stay near float32's."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx_ir as ir
+import pytest
+
+from onnxopt.graph import normalize, precision
+from onnxopt.graph.precision import Choice, Range, range_of
+from onnxopt.graph.precision.masks import LOWEST
+from onnxopt.verification import ranges
+from tests.support.graphs import graph, node, run, value
+
+HALF, FLOAT = ir.DataType.FLOAT16, ir.DataType.FLOAT
+_SCALAR = (
+    "float e12 = {1e-12}, float two = {2.0}, float zero = {0.0}, float low = {-3.4028235e38}, int64[1] last = {-1}"
+)
+_WEIGHT = np.random.default_rng(1).standard_normal((8, 8)).astype(np.float32)
+_W = f"float[8, 8] w = {{{', '.join(map(str, _WEIGHT.ravel()))}}}"
+_CONSTANTS = f"{_SCALAR}, {_W}"
+Feeds = dict[str, np.ndarray]
+
+
+def lowered(
+    model: ir.Model, feeds: Feeds, tmp_path: Path, dtype: ir.DataType = HALF, keep_float: str | None = None
+) -> tuple[ir.Model, Choice]:
+    """The model in lower precision, with the ranges of one run."""
+    normalized = normalize.normalize(model).model
+    measured = ranges.measure(normalized, [feeds], dtype, tmp_path)
+    choice = precision.choose(normalized, measured, dtype, keep_float=keep_float)
+    precision.convert(normalized, choice, lambda array, dtype, name: ir.Tensor(array, dtype=dtype, name=name))
+    return normalized, choice
+
+
+def sqnr(model: ir.Model, other: ir.Model, feeds: Feeds) -> float:
+    """Signal to noise in dB of the first output; both must be finite."""
+    a, b = run(model, feeds)[0].astype(np.float64), run(other, feeds)[0].astype(np.float64)
+    assert a.shape == b.shape
+    assert np.isfinite(a).all()
+    assert np.isfinite(b).all()
+    return float(20 * np.log10(np.linalg.norm(a) / max(np.linalg.norm(a - b), 1e-30)))
+
+
+def dtypes(model: ir.Model, *names: str) -> set[ir.DataType | None]:
+    return {value(model, name).dtype for name in names}
+
+
+def x(rows: int = 4, scale: float = 1.0) -> Feeds:
+    return {"x": scale * np.random.default_rng(0).standard_normal((rows, 8)).astype(np.float32)}
+
+
+_NORM = (
+    "h = MatMul(x, w)  m = ReduceMean(h, last)  d = Sub(h, m)  p = Pow(d, two)  v = ReduceMean(p, last)  "
+    "s = Add(v, e12)  r = Sqrt(s)  n = Div(d, r)  y = MatMul(n, w)"
+)
+
+
+def test_squares_that_overflow_float16_stay_float32(tmp_path: Path) -> None:
+    model, feeds = graph("float[N, 8] x", "float[N, 8] y", _NORM, constants=_CONSTANTS), x(scale=300.0)
+    half, _ = lowered(model.clone(), feeds, tmp_path)
+    assert np.square(run(model, feeds)[0]).max() < 65504 < np.square(feeds["x"] @ _WEIGHT).max()
+    assert dtypes(half, "d", "p", "v", "s", "r") == {FLOAT}
+    assert {node(half, "h").outputs[0].dtype, node(half, "y").inputs[0].dtype} == {HALF}  # type: ignore[union-attr]
+    assert sqnr(model, half, feeds) > 55
+
+
+def test_an_epsilon_below_float16_still_keeps_rows_of_zeros_finite(tmp_path: Path) -> None:
+    model = graph("float[N, 8] x", "float[N, 8] y", _NORM, constants=_CONSTANTS)
+    measured_with, zeros = x(), x()
+    half, _ = lowered(model.clone(), measured_with, tmp_path)
+    zeros["x"][1:] = 0.0
+    assert sqnr(model, half, zeros) > 55
+
+
+@pytest.mark.parametrize(
+    "mask",
+    ["m = Where(b, s, low)", "z = Where(b, zero, low)  m = Add(s, z)", "f = Cast<to = 1>(b)  g = Not(b)  "
+     "i = Cast<to = 1>(g)  z = Mul(i, low)  m = Add(s, z)"],
+    ids=["where", "add", "computed"],
+)  # fmt: skip
+def test_masks_of_the_lowest_float32_are_clamped(tmp_path: Path, mask: str) -> None:
+    body = f"s = MatMul(x, w)  {mask}  p = Softmax<axis = -1>(m)  y = MatMul(p, w)"
+    model = graph("float[N, 8] x, bool[N, 8] b", "float[N, 8] y", body, constants=_CONSTANTS)
+    feeds = x() | {"b": np.random.default_rng(3).integers(0, 2, (4, 8)).astype(bool)}
+    feeds["b"][:, 0] = True
+    half, choice = lowered(model.clone(), feeds, tmp_path)
+    assert choice.kept == ()
+    lowest = [v.const_value.numpy().min() for v in half.graph.initializers.values() if v.const_value is not None]
+    assert min(lowest) >= LOWEST
+    assert sqnr(model, half, feeds) > 55
+
+
+def test_a_mask_that_is_an_input_is_clamped_where_it_is_stored(tmp_path: Path) -> None:
+    body = "s = MatMul(x, w)  m = Add(s, a)  p = Softmax<axis = -1>(m)  y = MatMul(p, w)"
+    model = graph("float[N, 8] x, float[N, 8] a", "float[N, 8] y", body, constants=_CONSTANTS)
+    feeds = x() | {"a": np.zeros((4, 8), np.float32)}
+    half, _ = lowered(model.clone(), feeds, tmp_path)
+    feeds["a"][:, 3:] = np.finfo(np.float32).min
+    feeds["a"][2, :2] = -np.inf
+    assert sqnr(model, half, feeds) > 55
+    assert half.graph.inputs[1].dtype == FLOAT
+
+
+def test_a_value_over_65504_stays_float32_and_its_neighbours_do_not(tmp_path: Path) -> None:
+    body = "h = MatMul(x, w)  k = Mul(h, big)  o = MatMul(k, v)  q = Tanh(o)  y = MatMul(q, w)"
+    constants = _CONSTANTS + ", float big = {20000.0}, " + _W.replace(" w ", " v ")
+    model, feeds = graph("float[N, 8] x", "float[N, 8] y", body, constants=constants), x()
+    half, choice = lowered(model.clone(), feeds, tmp_path)
+    assert dtypes(half, "k", "o") == {FLOAT}
+    assert dtypes(half, "h") == {HALF}
+    assert {row.node for row in choice.kept} == {"k", "o", "q"}
+    assert any("`k` reaches" in row.reason for row in choice.kept)
+    assert sqnr(model, half, feeds) > 50
+
+
+def test_bodies_read_the_values_around_them_in_float32(tmp_path: Path) -> None:
+    body = (
+        "h = MatMul(x, w)  y = If(c) <then_branch = t () => (float[N, 8] a) {a = Mul(h, two)}, "
+        "else_branch = f () => (float[N, 8] b) {b = MatMul(h, w)}>"
+    )
+    model = graph("float[N, 8] x, bool c", "float[N, 8] y", body, constants=_CONSTANTS)
+    for choice in (True, False):
+        feeds = x() | {"c": np.array(choice)}
+        half, kept = lowered(model.clone(), feeds, tmp_path)
+        assert node(half, "h").inputs[1].dtype == HALF  # type: ignore[union-attr]
+        assert [(row.op_type, row.reason) for row in kept.kept] == [("If", "If runs graphs of its own")]
+        assert sqnr(model, half, feeds) > 55
+
+
+def test_the_interface_keeps_names_and_dtypes(tmp_path: Path) -> None:
+    body = "y = MatMul(x, w)  z = Relu(y)  u = Identity(x)"
+    model = graph("float[N, 8] x", "float[N, 8] y, float[N, 8] z, float[N, 8] u", body, constants=_CONSTANTS)
+    half, _ = lowered(model.clone(), x(), tmp_path)
+    assert [(v.name, v.dtype) for v in half.graph.outputs] == [("y", FLOAT), ("z", FLOAT), ("u", FLOAT)]
+    assert [(v.name, v.dtype) for v in half.graph.inputs] == [("x", FLOAT)]
+    for expected, actual in zip(run(model, x()), run(half, x()), strict=True):
+        np.testing.assert_allclose(actual, expected, atol=0.02)
+
+
+def test_keep_float_names_nodes(tmp_path: Path) -> None:
+    model = graph(
+        "float[N, 8] x", "float[N, 8] y", "head1 = MatMul(x, w)  k = Relu(head1)  y = MatMul(k, w)",
+        constants=_CONSTANTS,
+    )  # fmt: skip
+    half, choice = lowered(model, x(), tmp_path, keep_float="^head")
+    assert [(row.node, row.reason) for row in choice.kept] == [("head1", "--keep-float names it")]
+    assert node(half, "head1").inputs[1].dtype == FLOAT  # type: ignore[union-attr]
+
+
+def test_angles_and_orders_are_computed_in_float32(tmp_path: Path) -> None:
+    body = "h = MatMul(x, w)  a = Mul(h, big)  s = Sin(a)  y = MatMul(s, w)  t, i = TopK(y, last1)"
+    model = graph(
+        "float[N, 8] x", "float[N, 8] y, float[N, M] t, int64[N, M] i", body,
+        constants=_CONSTANTS + ", float big = {100.0}, int64[1] last1 = {1}",
+    )  # fmt: skip
+    half, choice = lowered(model.clone(), x(), tmp_path)
+    assert dtypes(half, "a", "s", "t") == {FLOAT}
+    assert {row.op_type for row in choice.kept} == {"Mul", "Sin", "TopK"}
+
+
+def test_an_operator_without_the_dtype_in_its_definition_stays_float32(tmp_path: Path) -> None:
+    body = "c = Conv(x, w)  y = Mish(c)"
+    model = graph("float[N, 2, 4, 4] x", "float[N, 2, 4, 4] y", body, constants="float[2, 2, 1, 1] w = {1, 2, 3, 4}")
+    feeds = {"x": np.ones((1, 2, 4, 4), np.float32)}
+    _, choice = lowered(model, feeds, tmp_path, ir.DataType.BFLOAT16)  # opset 20
+    assert [row.reason for row in choice.kept] == [
+        f"{op} is not defined for bfloat16 in this opset" for op in ("Conv", "Mish")
+    ]
+
+
+def test_ranges() -> None:
+    array = np.float32([np.nan, -np.inf, -3e38, 0.0, 2.0, -1e-7])
+    found = range_of(array, HALF)
+    assert (found.greatest, found.shown, found.lowest) == (np.float32(3e38), 2.0, np.float32(-3e38))
+    assert found.least == np.float32(1e-7)
+    assert found.loss < 1e-4
+    assert range_of(np.full(10, 3e-8, np.float32), HALF).loss > 0.5
+    assert range_of(np.zeros((0, 3), np.float32), HALF) == range_of(np.float32([np.nan]), HALF)
+    assert found.typical == pytest.approx(2.0 / 3)
+    assert found.merged(Range(4e38, 5.0, -4e38, 1e-8, 0.5, 0.1)) == Range(4e38, 5.0, -4e38, 1e-8, 0.5, 0.1)
+
+
+@pytest.mark.parametrize(("last", "kept"), [("y = Add(m, h)", set()), ("y = Tanh(m)", {"m", "y"})])
+def test_a_small_value_may_be_rounded_beside_the_sum_that_it_is_added_to(
+    tmp_path: Path, last: str, kept: set[str]
+) -> None:
+    body = f"h = MatMul(x, w)  m = Mul(h, small)  {last}"
+    constants = _CONSTANTS + ", float small = {1e-6}"
+    model = graph("float[N, 8] x", "float[N, 8] y", body, constants=constants)
+    half, choice = lowered(model.clone(), x(), tmp_path)
+    assert {row.node for row in choice.kept} == kept
+    assert sqnr(model, half, x()) > 55

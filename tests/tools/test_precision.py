@@ -1,0 +1,199 @@
+"""`optimize --precision`: near float32, the same kernels as a float16 export gets, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+
+import onnxopt
+from onnxopt.artifact import manifest as manifests
+from onnxopt.artifact.manifest import Manifest
+from onnxopt.verification.quality import ROUNDED
+from tests.support import real_models
+from tests.support.command import assert_refused, run
+from tests.support.small_models import write
+
+MODEL = """
+<ir_version: 8, opset_import: ["" : 17]>
+g (float[n, 8] x) => (float[n, 8] y)
+   <float[8] w = {1.5, 2.5, 3.5, 4.5, 5.5, 6.5, 7.5, 8.5}> {
+   a = Mul(x, w)
+   b = Exp(a)
+   y = Tanh(b)
+}
+"""
+
+
+def _optimized(model: Path, tmp_path: Path, name: str, *options: str | Path) -> Manifest:
+    result = run("optimize", model, "-o", tmp_path / name, "--arch", "none", *options)
+    assert result.exit_code == 0, result.output
+    return manifests.load(tmp_path / name)
+
+
+def _calls(manifest: Manifest) -> Counter[str]:
+    """How many calls of kernels there are, by kind."""
+    return Counter(kernel.kind for kernel in manifest.kernels for _ in kernel.sites)
+
+
+def _left(artifact: Path) -> Counter[str]:
+    """The operators that ONNX Runtime runs itself."""
+    nodes = onnx.load(artifact / "model.onnx", load_external_data=False).graph.node
+    return Counter(n.op_type for n in nodes if n.domain != "onnxopt")
+
+
+@pytest.mark.parametrize("name", ["bert_tiny", "llama_tiny"])
+def test_a_float32_export_gets_the_kernels_of_a_float16_export(tmp_path: Path, name: str) -> None:
+    lowered = _optimized(real_models.path(name), tmp_path, "low", "--precision", "float16")
+    export = _optimized(real_models.path(f"{name}_fp16"), tmp_path, "half")
+    assert _calls(lowered) == _calls(export)
+    assert _left(tmp_path / "low") == _left(tmp_path / "half")
+    assert lowered.rewrites == export.rewrites
+    assert lowered.verify.status == "passed"
+    assert lowered.precision is not None
+    assert lowered.precision.restored == ()
+    assert [row.provider == ROUNDED for row in lowered.precision.quality] == [True, False, False]
+    for row in lowered.precision.quality:
+        assert row.invalid == 0
+        assert row.sqnr_db is not None
+        assert 50 <= row.sqnr_db < 90
+
+
+def test_convolutions_differ_by_the_cast_of_the_input_alone(tmp_path: Path) -> None:
+    lowered = _optimized(real_models.path("convnext_tiny"), tmp_path, "low", "--precision", "float16")
+    export = _optimized(real_models.path("convnext_tiny_fp16"), tmp_path, "half")
+    assert _calls(lowered) == _calls(export)
+    assert _left(tmp_path / "low") - _left(tmp_path / "half") == Counter(Cast=1)
+    assert lowered.precision is not None
+    assert all(row.reaches(50) for row in lowered.precision.quality)
+
+
+def test_what_is_said_of_a_lowered_model(tmp_path: Path) -> None:
+    model, data = real_models.path("bert_tiny"), tmp_path / "data.npz"
+    np.savez(data, x=np.random.default_rng(0).integers(0, 50, (2, 16)))
+    result = run(
+        "optimize", model, "-o", tmp_path / "a", "--arch", "none", "--precision", "float16", "--calibrate", data
+    )
+    assert result.exit_code == 0, result.output
+    assert "ranges of data.npz" in result.stdout
+    assert " dB, cosine " in result.stdout
+    manifest = manifests.load(tmp_path / "a")
+    assert [check.case for check in manifest.verify.checks] == ["static, data data.npz"] * 2
+    assert "ranges of data.npz" in run("explain", tmp_path / "a").stdout
+    assert "Lower precision" in (tmp_path / "a" / "report.html").read_text("utf-8")
+    assert run("verify", tmp_path / "a").exit_code == 0
+    assert "generated inputs, which say nothing about quality" in run(
+        "optimize", model, "-o", tmp_path / "b", "--arch", "none", "--precision", "float16"
+    ).stdout  # fmt: skip
+
+
+def test_a_model_that_misses_min_sqnr_ends_with_exit_code_1(tmp_path: Path) -> None:
+    model = real_models.path("bert_tiny")
+    options = ("--arch", "none", "--precision", "float16", "--min-sqnr")
+    result = run("optimize", model, "-o", tmp_path / "a", *options, "200")
+    assert_refused(result, "output y", "dB from float32, at least 200 dB", code=1)
+    assert not (tmp_path / "a").exists()
+    assert run("optimize", model, "-o", tmp_path / "a", *options, "50").exit_code == 0
+
+
+def test_values_that_break_the_result_stay_float32(tmp_path: Path) -> None:
+    """(h + 900) - 900, where float16 has steps of a half."""
+    text = """
+    <ir_version: 8, opset_import: ["" : 17]>
+    g (float[n, 8] x) => (float[n, 8] y, float[n, 8] z)
+       <float big = {900.0}, float[8, 8] w = {%s}, float[8, 8] v = {%s}> {
+       h = MatMul(x, w)
+       s = Add(h, big)
+       p = Tanh(h)
+       d = Sub(s, big)
+       z = MatMul(p, v)
+       y = Tanh(d)
+    }
+    """
+    eye = ", ".join(map(str, (0.01 * np.eye(8)).ravel()))
+    model = write(tmp_path / "m.onnx", text % (eye, eye))
+    manifest = _optimized(model, tmp_path, "a", "--precision", "float16")
+    assert manifest.precision is not None
+    assert manifest.precision.restored == ("Add", "Sub")
+    assert all(row.reaches(30) for row in manifest.precision.quality)
+
+
+def test_a_model_without_a_value_to_lower_keeps_its_own_precision(tmp_path: Path) -> None:
+    manifest = _optimized(
+        write(tmp_path / "m.onnx", MODEL), tmp_path, "a", "--precision", "float16", "--keep-float", ""
+    )
+    assert manifest.precision is not None
+    assert manifest.precision.nodes == 0
+    assert [row.sqnr_db for row in manifest.precision.quality] == [None, None] or manifest.verify.status == "passed"
+
+
+def test_bfloat16_takes_a_gpu_to_verify(tmp_path: Path) -> None:
+    model = real_models.path("bert_tiny")
+    result = run("optimize", model, "-o", tmp_path / "a", "--arch", "none", "--precision", "bfloat16", "--no-verify")
+    assert result.exit_code == 0, result.output
+    precision = manifests.load(tmp_path / "a").precision
+    assert precision is not None
+    assert all(row.reaches(35) for row in precision.quality)
+
+
+ODD_DATA = {
+    "no such input": ({"z": np.zeros((2, 8), np.float32)}, "'z' is no input of the model"),
+    "another dtype": ({"x": np.zeros((2, 8))}, "'x' has dtype float64"),
+    "another shape": ({"x": np.zeros((2, 7), np.float32)}, "x"),
+    "nothing": ({}, "input 'x' is missing"),
+}
+
+
+@pytest.mark.parametrize(("arrays", "word"), ODD_DATA.values(), ids=ODD_DATA)
+def test_calibration_data_that_does_not_fit(tmp_path: Path, arrays: dict[str, np.ndarray], word: str) -> None:
+    np.savez(tmp_path / "odd.npz", **arrays)  # type: ignore[arg-type]
+    model = write(tmp_path / "m.onnx", MODEL)
+    result = run("optimize", model, "-o", tmp_path / "a", "--precision", "float16", "--calibrate", tmp_path / "odd.npz")
+    assert_refused(result, "odd.npz", word)
+    assert not (tmp_path / "a").exists()
+
+
+def test_calibration_files_that_cannot_be_read(tmp_path: Path) -> None:
+    model, good, cut = write(tmp_path / "m.onnx", MODEL), tmp_path / "good.npz", tmp_path / "cut.npz"
+    np.savez(good, x=np.zeros((2, 8), np.float32))
+    cut.write_bytes(good.read_bytes()[:60])
+    (tmp_path / "empty.npz").write_bytes(b"")
+    for path in (cut, tmp_path / "empty.npz", tmp_path / "gone.npz"):
+        result = run("optimize", model, "-o", tmp_path / "a", "--precision", "float16", "--calibrate", path)
+        assert_refused(result, str(path))
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--min-sqnr", "40"], ["min_sqnr", "precision"]),
+        (["--keep-float", "a"], ["keep_float", "precision"]),
+        (["--precision", "float8"], ["float8"]),
+        (["--precision", "float16", "--keep-float", "("], ["keep_float '('", "regular expression"]),
+        (["--precision", "float16", "--min-sqnr", "nan"], ["min_sqnr"]),
+        (["--precision", "float16", "--min-sqnr", "40", "--no-verify"], ["min_sqnr", "verification"]),
+    ],
+)
+def test_options_that_do_not_fit(tmp_path: Path, options: list[str], words: list[str]) -> None:
+    model = write(tmp_path / "m.onnx", MODEL)
+    assert_refused(run("optimize", model, "-o", tmp_path / "a", *options), *words)
+
+
+def test_a_model_of_16_bits_already(tmp_path: Path) -> None:
+    model = real_models.path("bert_tiny_fp16")
+    assert_refused(run("optimize", model, "-o", tmp_path / "a", "--precision", "float16"), "is a float16 model")
+
+
+def test_python_takes_arrays_and_the_manifest_is_json(tmp_path: Path) -> None:
+    model = write(tmp_path / "m.onnx", MODEL)
+    inputs = {"x": np.random.default_rng(0).standard_normal((4, 8)).astype(np.float32) / 9}
+    artifact = onnxopt.optimize(model, tmp_path / "a", archs=(), precision="float16", calibrate=[inputs])
+    assert artifact.manifest.precision is not None
+    document = json.loads((tmp_path / "a" / "manifest.json").read_text("utf-8"))
+    assert document["precision"]["data"] == ["set 0"]
+    plain = onnxopt.optimize(model, tmp_path / "b", archs=())
+    assert "precision" not in json.loads((plain.path / "manifest.json").read_text("utf-8"))
