@@ -40,6 +40,7 @@ if TYPE_CHECKING:  # the same as below, for type checkers
     from onnxopt.tools.doctor import Finding, examine
     from onnxopt.tools.explain import explain
     from onnxopt.tools.inspect import ModelSummary, inspect
+    from onnxopt.tools.quantization import Quantized, quantize
     from onnxopt.tools.report import report
     from onnxopt.tools.tuning import OptionChange, TuneResult, tune
     from onnxopt.tools.verify import verify
@@ -56,6 +57,7 @@ _MODULES = {
     "ModelSummary": "tools.inspect",
     "OptionChange": "tools.tuning",
     "PublicKey": "artifact.minisign",
+    "Quantized": "tools.quantization",
     "SecretKey": "artifact.minisign",
     "Session": "runtime.sessions",
     "Signature": "artifact.open",
@@ -73,6 +75,7 @@ _MODULES = {
     "load": "artifact.session",
     "optimize": "pipeline",
     "pack": "artifact.archive",
+    "quantize": "tools.quantization",
     "read_secret_key": "artifact.minisign",
     "report": "tools.report",
     "sign": "artifact.signing",
@@ -97,6 +100,7 @@ __all__ = [
     "OnnxoptError",
     "OptionChange",
     "PublicKey",
+    "Quantized",
     "SecretKey",
     "Session",
     "Signature",
@@ -117,6 +121,7 @@ __all__ = [
     "load",
     "optimize",
     "pack",
+    "quantize",
     "read_secret_key",
     "report",
     "sign",

@@ -36,6 +36,7 @@ COMMANDS = {
     "keygen": "Make a key pair: the secret key FILE, and the public key FILE.pub.",
     "optimize": "Optimize MODEL into a verified artifact folder.",
     "pack": "Write ARTIFACT as one FILE, a zip that is the same for the same artifact, byte for byte.",
+    "quantize": "Quantize MODEL, a float32 model file, into a standard ONNX model that `optimize` takes.",
     "report": "Write the report.html of ARTIFACT again, with measurements.",
     "sign": "Sign the manifest of ARTIFACT, which holds the hash of every file, after checking every hash.",
     "tune": "Find the fastest options for ARTIFACT on this machine by measurement, and write them into it.",

@@ -14,6 +14,7 @@ _TITLES = {
     "outline": "Outlining functions",
     "generate": "Generating CUDA source",
     "compile": "Compiling kernels",
+    "quantize": "Quantizing",
     "package": "Writing the artifact",
     "verify": "Verifying",
 }

@@ -1,0 +1,154 @@
+"""ONNX Runtime's quantizers: calibration, scales, and the packing of codes."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import logging
+import warnings
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import onnx
+
+from onnxopt.tools.quantization.formats import Asked
+
+_LARGEST_E4M3 = 448.0
+Feeds = Mapping[str, Any]
+
+
+class Quantizer:
+    """Quantizes the nodes of one float32 model, any of them at a time. Calibrates once.
+
+    model: a file whose nodes have names. feeds: inputs to calibrate with, for formats of activations. folder: for
+    temporary files.
+    """
+
+    def __init__(self, model: Path, asked: Asked, feeds: Sequence[Feeds], folder: Path) -> None:
+        self._model, self._asked, self._feeds, self._folder = model, asked, feeds, folder
+        self._ranges: dict[str, float] | None = None
+
+    def write(self, nodes: Collection[str], path: Path) -> None:
+        """Write the model with these nodes quantized. path: of a new file; large weights lie beside it."""
+        with _quiet():
+            if not self._asked.format.activations:
+                self._weights(nodes, path)
+            else:
+                self._activations(nodes, path)
+
+    def _weights(self, nodes: Collection[str], path: Path) -> None:
+        from onnxruntime.quantization import matmul_nbits_quantizer as nbits
+        from onnxruntime.quantization.quant_utils import load_model_with_shape_infer
+
+        asked = self._asked
+        model = load_model_with_shape_infer(self._model)
+        excluded = [n.name for n in model.graph.node if n.name not in nodes]
+        algorithms: dict[str, Any] = {
+            "rtn": None,
+            "hqq": nbits.HQQWeightOnlyQuantConfig(block_size=asked.block, bits=asked.format.bits),
+            "k_quant": nbits.KQuantWeightOnlyQuantConfig(),
+        }
+        quantizer = nbits.MatMulNBitsQuantizer(
+            model, bits=asked.format.bits, block_size=asked.block, is_symmetric=not asked.zero_points,
+            nodes_to_exclude=excluded, op_types_to_quantize=("MatMul",), algo_config=algorithms[asked.algorithm],
+        )  # fmt: skip
+        quantizer.process()
+        quantizer.model.save_model_to_file(str(path), self._is_large())
+
+    def _activations(self, nodes: Collection[str], path: Path) -> None:
+        from onnxruntime.quantization import CalibrationMethod, QuantFormat, QuantType, quantize_static
+
+        asked, is_fp8 = self._asked, self._asked.name == "fp8"
+        dtype = QuantType.QFLOAT8E4M3FN if is_fp8 else QuantType.QInt8
+        methods = {
+            "minmax": CalibrationMethod.Distribution if is_fp8 else CalibrationMethod.MinMax,
+            "entropy": CalibrationMethod.Entropy,
+            "percentile": CalibrationMethod.Percentile,
+        }
+        # Only constant weights, and inputs but no results of products: what follows takes those as they are.
+        extra: dict[str, Any] = {
+            "MatMulConstBOnly": True,
+            "ActivationSymmetric": True,
+            "QuantizeBias": False,
+            "OpTypesToExcludeOutputQuantization": list(asked.format.operators),
+        }
+        if is_fp8:
+            extra["TensorQuantOverrides"] = self._scales_of_fp8(nodes, dtype)
+        quantize_static(
+            self._model, path, _Reader(self._feeds), quant_format=QuantFormat.QDQ, per_channel=not is_fp8,
+            op_types_to_quantize=list(asked.format.operators), nodes_to_quantize=list(nodes), activation_type=dtype,
+            weight_type=dtype, calibrate_method=methods[asked.algorithm], extra_options=extra,
+            use_external_data_format=self._is_large(), calibration_cache_path=self._folder / "calibration.json",
+        )  # fmt: skip
+
+    def _scales_of_fp8(self, nodes: Collection[str], dtype: Any) -> dict[str, Any]:
+        """Scales that make the largest element the largest code; ONNX Runtime's own cut off at 4.5 deviations."""
+        model = onnx.load(self._model)
+        weights = {t.name: t for t in model.graph.initializer}
+        used = {name for n in model.graph.node if n.name in nodes for name in n.input[:2]}
+        if self._ranges is None:
+            self._ranges = self._measured()
+        rows: dict[str, Any] = {}
+        for name in used:
+            largest = (
+                float(np.abs(onnx.numpy_helper.to_array(weights[name], str(self._model.parent))).max(initial=0.0))
+                if name in weights
+                else self._ranges[name]
+            )
+            scale = np.array(largest / _LARGEST_E4M3 or 1.0, np.float32)
+            rows[name] = [{"quant_type": dtype, "scale": scale, "zero_point": np.array(0, ml_dtypes.float8_e4m3fn)}]
+        return rows
+
+    def _measured(self) -> dict[str, float]:
+        """The largest magnitude of every operand of a product."""
+        from onnxruntime.quantization import CalibrationMethod
+        from onnxruntime.quantization.calibrate import create_calibrator
+
+        calibrator = create_calibrator(
+            self._model, list(self._asked.format.operators), augmented_model_path=str(self._folder / "augmented.onnx"),
+            calibrate_method=CalibrationMethod.MinMax, use_external_data_format=self._is_large(),
+        )  # fmt: skip
+        calibrator.collect_data(_Reader(self._feeds))
+        return {
+            name: float(max(np.abs(np.asarray(bound)).max(initial=0.0) for bound in found.range_value))
+            for name, found in calibrator.compute_data().data.items()
+        }
+
+    def _is_large(self) -> bool:
+        return (self._model.with_name(self._model.name + ".data")).exists()
+
+
+class _Reader:
+    """Inputs as ONNX Runtime's calibrators take them."""
+
+    def __init__(self, feeds: Sequence[Feeds]) -> None:
+        self._feeds = [dict(row) for row in feeds]
+        self._rest = iter(self._feeds)
+
+    def get_next(self) -> dict[str, Any] | None:
+        return next(self._rest, None)
+
+    def rewind(self) -> None:
+        self._rest = iter(self._feeds)
+
+    def __len__(self) -> int:
+        return len(self._feeds)
+
+    def set_range(self, start_index: int, end_index: int) -> None:
+        self._rest = iter(self._feeds[start_index:end_index])
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Without what the libraries print, and without their log, which advises on preparation that was done."""
+    before = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        with contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(before)

@@ -1,0 +1,96 @@
+"""The formats that `quantize` writes, and what can be asked of each."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.util
+import math
+import re
+
+from onnxopt.errors import UsageError
+
+
+@dataclasses.dataclass(frozen=True)
+class Format:
+    """One format of a quantized model.
+
+    bits: of a weight. activations: whether the other operand of a product is quantized too, with scales that are
+    calibrated. operators: whose weights are quantized. algorithms: ways to choose scales, the default first. multiple:
+    what rows and columns of a weight have to be a multiple of. least: rows and columns from which on it pays.
+    """
+
+    bits: int
+    activations: bool
+    operators: tuple[str, ...]
+    algorithms: tuple[str, ...]
+    multiple: int = 1
+    least: int = 1
+
+
+_CALIBRATIONS = ("minmax", "entropy", "percentile")
+# fp8: what cuBLASLt takes. Smaller products are as fast in float16 (768 x 768, 1024 rows: 4.7 and 5.2 us on an H200).
+FORMATS = {
+    "fp8": Format(8, True, ("Gemm", "MatMul"), ("minmax",), multiple=16, least=256),
+    "int8": Format(8, True, ("Conv", "Gemm", "MatMul"), _CALIBRATIONS),
+    "int4": Format(4, False, ("Gemm", "MatMul"), ("rtn", "hqq", "k_quant"), least=64),
+    "int8-weights": Format(8, False, ("Gemm", "MatMul"), ("rtn",), least=64),
+}
+BLOCKS = (16, 32, 64, 128, 256)
+_DEFAULT_BLOCK = 32
+
+
+@dataclasses.dataclass(frozen=True)
+class Asked:
+    """What `quantize` was asked for.
+
+    block: rows of a weight that share a scale, 0 for formats without blocks. zero_points: whether blocks have one.
+    exclude: of the names of nodes that stay float32. min_sqnr: dB that every output has to reach.
+    """
+
+    name: str
+    format: Format
+    algorithm: str
+    block: int
+    zero_points: bool
+    exclude: re.Pattern[str] | None
+    min_sqnr: float | None
+
+
+def asked(
+    name: str,
+    *,
+    algorithm: str | None,
+    block_size: int | None,
+    zero_points: bool,
+    exclude: str | None,
+    min_sqnr: float | None,
+    calibrated: bool,
+) -> Asked:
+    """What was asked for. UsageError for values that do not exist, and for options that do not fit together."""
+    chosen = FORMATS.get(name)
+    if chosen is None:
+        raise UsageError(f"format {name!r} is not one of {', '.join(FORMATS)}")
+    if algorithm is not None and algorithm not in chosen.algorithms:
+        raise UsageError(f"algorithm {algorithm!r} is not one of those for {name}: {', '.join(chosen.algorithms)}")
+    if chosen.activations and not calibrated:
+        raise UsageError(f"{name} quantizes activations by their ranges: give inputs of the model with --calibrate")
+    if chosen.activations and (block_size is not None or zero_points):
+        raise UsageError(f"{name} has no blocks of weights; block size and zero points are for int4 and int8-weights")
+    if block_size is not None and block_size not in BLOCKS:
+        raise UsageError(f"block size {block_size} is not one of {', '.join(map(str, BLOCKS))}")
+    algorithm = algorithm or chosen.algorithms[0]
+    if algorithm == "hqq" and importlib.util.find_spec("torch") is None:
+        raise UsageError("ONNX Runtime's hqq needs PyTorch; install torch, or choose another algorithm")
+    if zero_points and algorithm != "rtn":
+        raise UsageError(f"zero points are chosen by the algorithm rtn alone, not by {algorithm}")
+    if min_sqnr is not None and not math.isfinite(min_sqnr):
+        raise UsageError(f"min_sqnr {min_sqnr} is not a finite number of dB")
+    block = 0 if chosen.activations else block_size or _DEFAULT_BLOCK
+    return Asked(name, chosen, algorithm, block, zero_points, _pattern(exclude), min_sqnr)
+
+
+def _pattern(exclude: str | None) -> re.Pattern[str] | None:
+    try:
+        return None if exclude is None else re.compile(exclude)
+    except re.error as error:
+        raise UsageError(f"exclude {exclude!r} is no regular expression: {error}") from None

@@ -1,0 +1,132 @@
+"""Which products and convolutions of a model are quantized, and why the others are not."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+
+import numpy as np
+import onnx_ir as ir
+
+from onnxopt.graph.refusal import Refusal
+from onnxopt.tools.quantization.formats import Asked
+
+_EDGES_KEPT = frozenset({"Add", "Reshape", "Squeeze", "Unsqueeze", "Identity", "Cast", "Transpose", "Flatten"})
+_CODES = frozenset({"QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear", "MatMulNBits", "MatMulInteger",
+                    "QLinearMatMul", "QLinearConv", "ConvInteger", "MatMulBnb4"})  # fmt: skip
+
+
+@dataclasses.dataclass(frozen=True)
+class Product:
+    """A product or convolution that is quantized. rows, columns: of its weight as a matrix, so K and N.
+
+    noise: of the weight, to its signal, that rounding each group with one scale makes on average: (scale / sqrt(12) /
+    root mean square)^2.
+    """
+
+    node: str
+    op_type: str
+    rows: int
+    columns: int
+    noise: float
+
+
+def codes_in(model: ir.Model) -> str | None:
+    """The operator type of a node that works on codes; None in a float model."""
+    return next((n.op_type for n in model.graph.all_nodes() if n.op_type in _CODES), None)
+
+
+def place(model: ir.Model, asked: Asked) -> tuple[list[Product], list[Refusal]]:
+    """The nodes of the main graph to quantize, and those with a weight that stay float32.
+
+    model: normalized; all nodes have names.
+    """
+    last = _last_layers(model) if asked.format.activations else set()
+    taken: list[Product] = []
+    left: list[Refusal] = []
+    for node in model.graph:
+        if node.domain or node.op_type not in ("Conv", "Gemm", "MatMul"):
+            continue
+        name = node.name or ""
+        weight = _weight(node)
+        if weight is None:
+            continue  # a product of two activations
+        rows, columns = _as_matrix(node, weight.shape)
+        if reason := _refusal(node, weight, rows, columns, asked, node in last):
+            left.append(Refusal(name, node.op_type, "", reason))
+        else:
+            taken.append(Product(name, node.op_type, rows, columns, _noise(node, weight.numpy(), asked)))
+    return taken, left
+
+
+def _refusal(node: ir.Node, weight: ir.TensorProtocol, rows: int, columns: int, asked: Asked, last: bool) -> str:
+    """Why a node stays float32; "" where it does not."""
+    given = asked.format
+    if asked.exclude is not None and asked.exclude.search(node.name or ""):
+        return "its name matches --exclude"
+    if node.op_type not in given.operators:
+        return f"{asked.name} is for {' and '.join(given.operators)}"
+    if weight.dtype != ir.DataType.FLOAT:
+        return f"its weight is {weight.dtype.name.lower()}, not float32"
+    if last:
+        return "its result is an output of the model, which rounding of activations would coarsen"
+    if min(rows, columns) < given.least:
+        return f"its weight of {rows} x {columns} is too small to pay: {given.least} rows and columns"
+    if rows % given.multiple or columns % given.multiple:
+        return f"its weight of {rows} x {columns} is not a multiple of {given.multiple}"
+    if not given.activations and node.op_type == "Gemm" and not is_plain(node):
+        return "its alpha, beta or transA is not that of a product with a bias"
+    return ""
+
+
+def is_plain(node: ir.Node) -> bool:
+    """Whether a Gemm is a product with a bias, and nothing else."""
+    values = {name: attribute.value for name, attribute in node.attributes.items()}
+    return values.get("alpha", 1.0) == 1.0 and values.get("beta", 1.0) == 1.0 and not values.get("transA", 0)
+
+
+def _weight(node: ir.Node) -> ir.TensorProtocol | None:
+    value = node.inputs[1] if len(node.inputs) > 1 else None
+    if value is None or not value.is_initializer() or value.const_value is None:
+        return None
+    tensor = value.const_value
+    return tensor if len(tensor.shape) == 2 or node.op_type == "Conv" else None
+
+
+def _as_matrix(node: ir.Node, shape: ir.Shape | ir.ShapeProtocol) -> tuple[int, int]:
+    dims = [d for d in shape if isinstance(d, int)]  # a constant has no other ones
+    if node.op_type == "Conv":
+        return int(np.prod(dims[1:])), dims[0]
+    turned = node.op_type == "Gemm" and "transB" in node.attributes and node.attributes["transB"].value
+    return (dims[1], dims[0]) if turned else (dims[0], dims[1])
+
+
+def _noise(node: ir.Node, weight: np.ndarray, asked: Asked) -> float:
+    rows, columns = _as_matrix(node, ir.Shape(weight.shape))
+    matrix = np.asarray(weight, np.float64)
+    by_column = matrix.reshape(columns, rows) if matrix.shape[0] == columns and node.op_type != "MatMul" else matrix.T
+    if asked.block:
+        padded = np.zeros((columns, -(-rows // asked.block) * asked.block))
+        padded[:, :rows] = by_column
+        by_column = padded.reshape(-1, asked.block)
+    signal = float(np.mean(np.square(by_column)))
+    steps = np.abs(by_column).max(axis=1, initial=0.0) / (2 ** (asked.format.bits - 1) - 1)
+    return float(np.mean(np.square(steps)) / 12 / signal) if signal else 0.0
+
+
+def _last_layers(model: ir.Model) -> set[ir.Node]:
+    """The nodes with a weight whose result reaches an output of the model without another one in between."""
+    found: set[ir.Node] = set()
+    for output in model.graph.outputs:
+        found |= set(_behind(output.producer()))
+    return found
+
+
+def _behind(node: ir.Node | None) -> Iterator[ir.Node]:
+    while node is not None:
+        if _weight(node) is not None and node.op_type in ("Conv", "Gemm", "MatMul"):
+            yield node
+            return
+        if node.op_type not in _EDGES_KEPT:
+            return
+        node = next((v.producer() for v in node.inputs if v is not None and v.producer() is not None), None)

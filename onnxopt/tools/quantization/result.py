@@ -1,0 +1,33 @@
+"""What `quantize` made."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+from onnxopt.graph.refusal import Refusal
+from onnxopt.tools.quantization.products import Product
+from onnxopt.verification.quality import Quality
+
+
+@dataclasses.dataclass(frozen=True)
+class Quantized:
+    """A quantized model.
+
+    path: its file. products: what is quantized. left: the nodes with a weight that stay float32. restored: names of
+    those among them that stay float32 because outputs missed min_sqnr otherwise. bytes_before, bytes_after: of the
+    files with their weights. quality: of each output against the float32 model, run by ONNX Runtime on the CPU. data:
+    names of the inputs that this was measured with, () for generated ones.
+    """
+
+    path: Path
+    format: str
+    algorithm: str
+    block_size: int
+    products: tuple[Product, ...]
+    left: tuple[Refusal, ...]
+    restored: tuple[str, ...]
+    bytes_before: int
+    bytes_after: int
+    quality: tuple[Quality, ...]
+    data: tuple[str, ...]

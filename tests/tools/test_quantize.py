@@ -1,0 +1,219 @@
+"""`quantize`: what it writes, how near that is to float32, what stays float32, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+import onnxopt
+from onnxopt.artifact import manifest as manifests
+from onnxopt.tools.quantization.by_library import Quantizer
+from onnxopt.tools.quantization.flow import MARK
+from tests.support import real_models
+from tests.support.command import assert_refused, run
+
+WIDTH = 256
+
+
+@pytest.fixture(scope="module")
+def network(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two products with a norm behind, and a classifier as Gemm."""
+    draw = np.random.default_rng(0)
+
+    def weight(name: str, *dims: int) -> onnx.TensorProto:
+        return numpy_helper.from_array((draw.standard_normal(dims) * 0.06).astype(np.float32), name)
+
+    graph = onnx.parser.parse_graph("""
+        network (float[batch, 8, 256] x) => (float[batch, 320] y) <int64[1] axes = {1}> {
+          [up] a = MatMul(x, w1)
+          b = Add(a, b1)
+          c = Gelu(b)
+          [down] d = MatMul(c, w2)
+          e = Add(d, x)
+          f = LayerNormalization(e, scale, shift)
+          p = ReduceMean<keepdims = 0>(f, axes)
+          [head] y = Gemm<transB = 1>(p, w3, b3)
+        }
+    """)
+    dims = {"w1": (WIDTH, 512), "b1": (512,), "w2": (512, WIDTH), "scale": (WIDTH,), "shift": (WIDTH,)}
+    graph.initializer.extend(weight(*row) for row in [(n, *d) for n, d in dims.items()])
+    graph.initializer.extend([weight("w3", 320, WIDTH), weight("b3", 320)])
+    folder = tmp_path_factory.mktemp("network")
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=9)
+    onnx.checker.check_model(model)
+    onnx.save(model, folder / "network.onnx")
+    for k in range(2):
+        np.savez(folder / f"calibrate{k}.npz", x=draw.standard_normal((4, 8, WIDTH)).astype(np.float32))
+    return folder / "network.onnx"
+
+
+def _calibration(network: Path) -> list[str | Path]:
+    return ["--calibrate", network.with_name("calibrate0.npz"), "--calibrate", network.with_name("calibrate1.npz")]
+
+
+def _operators(path: Path) -> Counter[str]:
+    return Counter(node.op_type for node in onnx.load(path).graph.node)
+
+
+def _noise_db(original: Path, quantized: Path, inputs: Path) -> float:
+    with np.load(inputs) as file:
+        feeds = dict(file)
+    options = ort.SessionOptions()
+    options.add_session_config_entry("session.disable_quant_qdq", "1")  # ORT's integer kernels round elsewhere
+    sessions = [ort.InferenceSession(str(p), options) for p in (original, quantized)]
+    a, b = (session.run(None, feeds)[0].astype(np.float64) for session in sessions)
+    return float(10 * np.log10(np.square(a).sum() / np.square(a - b).sum()))
+
+
+@pytest.mark.parametrize(
+    ("form", "products", "operators", "least", "share"),
+    [
+        ("int8", ["up", "down"], {"QuantizeLinear": 2, "DequantizeLinear": 4}, 40.0, 0.5),
+        ("fp8", ["up", "down"], {"QuantizeLinear": 2, "DequantizeLinear": 4}, 30.0, 0.5),
+        ("int4", ["up", "down", "head"], {"MatMulNBits": 3}, 18.0, 0.25),
+        ("int8-weights", ["up", "down", "head"], {"MatMulNBits": 3}, 40.0, 0.4),
+    ],
+)
+def test_a_format(
+    network: Path, tmp_path: Path, form: str, products: list[str], operators: dict[str, int], least: float, share: float
+) -> None:
+    """The result is a standard model that `optimize` takes, as near to float32 as the report says."""
+    output = tmp_path / "quantized.onnx"
+    result = run("quantize", network, "-o", output, "--format", form, *_calibration(network), "--json")
+    assert result.exit_code == 0, result.output
+    said = json.loads(result.output)
+    assert [row["node"] for row in said["products"]] == products
+    found = _operators(output)
+    assert {name: found[name] for name in operators} == operators
+    assert said["bytes_after"] == output.stat().st_size < share * network.stat().st_size
+    (quality,) = said["quality"]
+    measured = min(_noise_db(network, output, network.with_name(f"calibrate{k}.npz")) for k in range(2))
+    assert least < quality["sqnr_db"] == pytest.approx(measured, abs=0.1)
+    assert said["data"] == ["calibrate0.npz", "calibrate1.npz"]
+    (record,) = [p.value for p in onnx.load(output).metadata_props if p.key == MARK]
+    assert json.loads(record)["format"] == form and json.loads(record)["sqnr_db"] == quality["sqnr_db"]
+    artifact = onnxopt.optimize(output, tmp_path / "artifact", archs=())
+    assert manifests.load(artifact.path).verify.status == "passed"
+
+
+def test_weights_of_int8_have_a_scale_a_column_and_largest_codes_stand_for_largest_values(
+    network: Path, tmp_path: Path
+) -> None:
+    onnxopt.quantize(network, tmp_path / "q.onnx", format="int8", calibrate=[network.with_name("calibrate0.npz")])
+    graph = onnx.load(tmp_path / "q.onnx").graph
+    constants = {t.name: numpy_helper.to_array(t) for t in graph.initializer}
+    original = {t.name: numpy_helper.to_array(t) for t in onnx.load(network).graph.initializer}
+    weights = [n for n in graph.node if n.op_type == "DequantizeLinear" and n.input[0] in constants]
+    for node, weight in zip(weights, (original["w1"], original["w2"]), strict=True):
+        codes, scales, zeros = (constants[name] for name in node.input)
+        assert codes.dtype == np.int8 and not zeros.any() and scales.shape == (weight.shape[1],)
+        assert np.abs(codes).max(axis=0).min() >= 127 - 1
+        assert np.abs(codes * scales - weight).max() <= 0.5001 * scales.max()
+
+
+def test_scales_of_fp8_reach_the_largest_values(network: Path, tmp_path: Path) -> None:
+    """ONNX Runtime's own scales cut off what lies beyond 4.5 standard deviations."""
+    onnxopt.quantize(network, tmp_path / "q.onnx", format="fp8", calibrate=[network.with_name("calibrate0.npz")])
+    graph = onnx.load(tmp_path / "q.onnx").graph
+    constants = {t.name: t for t in graph.initializer}
+    (quantize,) = [n for n in graph.node if n.op_type == "QuantizeLinear" and n.input[0] == "x"]
+    with np.load(network.with_name("calibrate0.npz")) as file:
+        largest = np.abs(file["x"]).max()
+    scale = numpy_helper.to_array(constants[quantize.input[1]])
+    assert scale * 448 == pytest.approx(largest, rel=1e-6)
+    assert constants[quantize.input[2]].data_type == TensorProto.FLOAT8E4M3FN
+
+
+def test_nodes_stay_float32_for_min_sqnr_and_for_exclude(network: Path, tmp_path: Path) -> None:
+    """Leaving out the node at fault reaches the goal, and leaves the others quantized."""
+    plain = onnxopt.quantize(network, tmp_path / "plain.onnx", format="int4")
+    assert plain.data == ()  # generated inputs
+    (quality,) = plain.quality
+    assert quality.sqnr_db is not None
+    goal = quality.sqnr_db + 3.0
+    better = onnxopt.quantize(network, tmp_path / "better.onnx", format="int4", min_sqnr=goal)
+    assert all(row.reaches(goal) for row in better.quality)
+    assert better.restored and {row.node for row in better.left} == set(better.restored)
+    assert {p.node for p in better.products} == {"up", "down", "head"} - set(better.restored) != set()
+    assert _operators(better.path)["MatMulNBits"] == len(better.products)
+    without = onnxopt.quantize(network, tmp_path / "without.onnx", format="int4", exclude="^(up|head)$")
+    assert [p.node for p in without.products] == ["down"]
+
+
+def test_below_min_sqnr_the_exit_code_is_1_and_nothing_is_written(network: Path, tmp_path: Path) -> None:
+    output = tmp_path / "q.onnx"
+    result = run("quantize", network, "-o", output, "--format", "int4", "--min-sqnr", "90")
+    assert result.exit_code == 1 and "at least 90 dB were asked for" in result.output
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_calibration_runs_once_for_all_trials(network: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    measured = []
+    own = Quantizer._measured
+    monkeypatch.setattr(Quantizer, "_measured", lambda self: measured.append(1) or own(self))
+    with pytest.raises(onnxopt.OnnxoptError, match="at least 80 dB"):
+        onnxopt.quantize(
+            network, tmp_path / "q.onnx", format="fp8", min_sqnr=80.0, calibrate=[network.with_name("calibrate0.npz")]
+        )
+    assert measured == [1]
+
+
+def test_a_transformer_keeps_its_attention_float32(tmp_path: Path) -> None:
+    """Only products with constant weights are quantized; their results are not rounded."""
+    model = real_models.path("bert_tiny")
+    np.savez(tmp_path / "ids.npz", x=np.random.default_rng(0).integers(0, 100, (2, 16)))
+    found = onnxopt.quantize(model, tmp_path / "q.onnx", format="int8", calibrate=[tmp_path / "ids.npz"])
+    assert len(found.products) == 12
+    operators = _operators(found.path)
+    assert operators["Softmax"] == _operators(model)["Softmax"] or operators["Softmax"] == 2
+    graph = onnx.load(found.path).graph
+    quantized = {n.input[0] for n in graph.node if n.op_type == "QuantizeLinear"}
+    assert not quantized & {o for n in graph.node if n.op_type == "Softmax" for o in n.output}
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--format", "fp8"], "give inputs of the model with --calibrate"),
+        (["--format", "int4", "--block-size", "48"], "block size 48 is not one of 16, 32, 64, 128, 256"),
+        (["--format", "int4", "--algorithm", "entropy"], "not one of those for int4: rtn, hqq, k_quant"),
+        (["--format", "int4", "--algorithm", "k_quant", "--zero-points"], "by the algorithm rtn alone"),
+        (["--format", "int4", "--exclude", "("], "no regular expression"),
+        (["--format", "int4", "--exclude", "."], "nothing to quantize: its name matches --exclude"),
+        (["--format", "int4", "--min-sqnr", "nan"], "not a finite number of dB"),
+        (["--format", "int8", "--calibrate", "other.npz"], "'z' is no input of the model"),
+        (["--format", "int8", "--calibrate", "wide.npz"], "x"),
+        (["--format", "int8", "--calibrate", "empty.npz"], "cannot be read as an .npz file"),
+        (["--format", "int8", "--calibrate", "nowhere.npz"], "no such file"),
+        (["--format", "int8", "--block-size", "32", "--calibrate", "calibrate0.npz"], "has no blocks of weights"),
+    ],
+)
+def test_bad_input_is_one_line_and_nothing_is_written(
+    network: Path, tmp_path: Path, options: list[str], message: str
+) -> None:
+    np.savez(tmp_path / "other.npz", z=np.zeros((4, 8, WIDTH), np.float32))
+    np.savez(tmp_path / "wide.npz", x=np.zeros((4, 8, WIDTH + 1), np.float32))
+    (tmp_path / "empty.npz").write_bytes(b"")
+    files = {p.name: p for p in (*tmp_path.iterdir(), *network.parent.iterdir())}
+    before = set(tmp_path.iterdir())
+    result = run("quantize", network, "-o", tmp_path / "q.onnx", *[files.get(o, o) for o in options])
+    assert_refused(result, message)
+    assert set(tmp_path.iterdir()) == before
+
+
+def test_what_is_quantized_or_optimized_already_is_refused(network: Path, tmp_path: Path) -> None:
+    quantized = onnxopt.quantize(network, tmp_path / "q.onnx", format="int4").path
+    assert_refused(run("quantize", quantized, "-o", tmp_path / "r.onnx", "--format", "int4"), "is quantized already")
+    made = onnxopt.optimize(network, tmp_path / "artifact", archs=(), verify=False).path
+    assert_refused(
+        run("quantize", made / "model.onnx", "-o", tmp_path / "r.onnx", "--format", "int4"),
+        "optimized by onnxopt already",
+    )
+    assert_refused(run("quantize", network, "-o", quantized, "--format", "int4"), "exists already")
