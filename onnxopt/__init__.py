@@ -40,10 +40,12 @@ if TYPE_CHECKING:  # the same as below, for type checkers
     from onnxopt.tools.doctor import Finding, examine
     from onnxopt.tools.explain import explain
     from onnxopt.tools.inspect import ModelSummary, inspect
+    from onnxopt.tools.quality import quality
     from onnxopt.tools.quantization import Quantized, quantize
     from onnxopt.tools.report import report
     from onnxopt.tools.tuning import OptionChange, TuneResult, tune
     from onnxopt.tools.verify import verify
+    from onnxopt.verification.quality import Quality
     from onnxopt.verification.verify import VerificationReport
 
 # The module of each name. No module directly in onnxopt/ is named like one of them: importing onnxopt.x sets the
@@ -57,6 +59,7 @@ _MODULES = {
     "ModelSummary": "tools.inspect",
     "OptionChange": "tools.tuning",
     "PublicKey": "artifact.minisign",
+    "Quality": "verification.quality",
     "Quantized": "tools.quantization",
     "SecretKey": "artifact.minisign",
     "Session": "runtime.sessions",
@@ -75,6 +78,7 @@ _MODULES = {
     "load": "artifact.session",
     "optimize": "pipeline",
     "pack": "artifact.archive",
+    "quality": "tools.quality",
     "quantize": "tools.quantization",
     "read_secret_key": "artifact.minisign",
     "report": "tools.report",
@@ -100,6 +104,7 @@ __all__ = [
     "OnnxoptError",
     "OptionChange",
     "PublicKey",
+    "Quality",
     "Quantized",
     "SecretKey",
     "Session",
@@ -121,6 +126,7 @@ __all__ = [
     "load",
     "optimize",
     "pack",
+    "quality",
     "quantize",
     "read_secret_key",
     "report",

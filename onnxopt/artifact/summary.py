@@ -49,6 +49,8 @@ def quality_text(row: Quality) -> str:
     parts = ["equal to float32" if row.sqnr_db is None else f"{row.sqnr_db:.1f} dB"]
     parts += [f"cosine {row.cosine:.7f}"] if row.cosine is not None else []
     parts += [f"argmax agrees in {row.argmax:.2%} of the rows"] if row.argmax is not None else []
+    parts += [f"top-5 in {row.top5:.2%}"] if row.top5 is not None else []
+    parts += [f"KL {row.kl:.2e} nats"] if row.kl is not None else []
     parts += [f"{row.invalid} elements NaN or infinite on one side alone"] if row.invalid else []
     return f"{row.output}, {quality_source(row)}: {', '.join(parts)}"
 

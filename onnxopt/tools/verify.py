@@ -122,7 +122,7 @@ def _compare(
     source, other = read.load(first.model), read.load(second.model)
     traits, other_traits = model_traits.of(source.model), model_traits.of(other.model)
     own = read_data(data, traits.inputs)
-    if difference := _difference_of_names_and_dtypes(traits, other_traits):
+    if difference := difference_of_names_and_dtypes(traits, other_traits):
         return VerificationReport("failed", reason=difference)
     traits = model_traits.with_uses_of(traits, other_traits)
     if second.manifest and second.manifest.precision and traits.precision == "float32":
@@ -163,7 +163,7 @@ def _emulated_kernels(side: _Side) -> list[EmulatedKernel]:
     ]
 
 
-def _difference_of_names_and_dtypes(a: Traits, b: Traits) -> str:
+def difference_of_names_and_dtypes(a: Traits, b: Traits) -> str:
     """How the interfaces differ, "" where they do not. Dims may differ: two tools may declare them differently."""
     for kind, left, right in (("inputs", a.inputs, b.inputs), ("outputs", a.outputs, b.outputs)):
         one, other = ({t.name: t.dtype for t in tensors} for tensors in (left, right))

@@ -14,6 +14,7 @@ from onnxopt.verification.compare import is_float
 Array = np.ndarray[Any, Any]
 Outputs = Mapping[str, Array]
 
+_CLASSES = 10  # from which on a row may be of logits
 ROUNDED = "rounded"  # in place of a provider: float32 with every stored value rounded
 
 
@@ -24,8 +25,9 @@ class Quality:
     provider: that ran the model, or ROUNDED. library: whether with the library. sqnr_db: signal to noise, 10 log10(sum
     of squares of float32's elements / of the differences); None where nothing differs, or for integers. cosine: None
     where a vector is 0. argmax: share of rows (last axis) with the greatest element at the same place; of integers the
-    share of equal elements. invalid: elements that are NaN or infinite here and finite in float32, or the reverse, and
-    all elements of an output of another shape.
+    share of equal elements. top5: share of rows of at least 10 elements whose greatest element in float32 is among the
+    five greatest. kl: mean Kullback-Leibler divergence of such rows' softmax from float32's, in nats. invalid: elements
+    that are NaN or infinite here and finite in float32, or the reverse, and all elements of an output of another shape.
     """
 
     provider: str
@@ -36,6 +38,8 @@ class Quality:
     cosine: float | None
     argmax: float | None
     invalid: int = 0
+    top5: float | None = None
+    kl: float | None = None
 
     def reaches(self, least_db: float) -> bool:
         """Whether the output is valid and its noise is at least so low."""
@@ -74,13 +78,42 @@ def _quality(provider: str, library: bool, name: str, reference: Array, actual: 
     sqnr = None if noise == 0 else round(20 * math.log10(level / noise), 2)
     product = signal * float(np.linalg.norm(b))
     cosine = max(-1.0, min(1.0, float(a @ b) / product)) if product else None
-    return Quality(*label, sqnr, cosine, _argmax(reference, actual), invalid)
+    rows = _rows(reference), _rows(actual)
+    return Quality(*label, sqnr, cosine, _argmax(reference, actual), invalid, _top5(*rows), _kl(*rows))
 
 
 def _argmax(reference: Array, actual: Array) -> float | None:
     if reference.ndim == 0 or reference.shape[-1] < 2 or not reference.size:
         return None
     return float(np.mean(np.argmax(reference, axis=-1) == np.argmax(actual, axis=-1)))
+
+
+def _rows(array: Array) -> Array | None:
+    """The rows of at least _CLASSES elements, float64, where all are finite."""
+    if array.ndim == 0 or array.shape[-1] < _CLASSES or not array.size:
+        return None
+    rows = array.astype(np.float64).reshape(-1, array.shape[-1])
+    return rows if np.isfinite(rows).all() else None
+
+
+def _top5(reference: Array | None, actual: Array | None) -> float | None:
+    if reference is None or actual is None:
+        return None
+    five = np.argpartition(-actual, 4, axis=-1)[:, :5]
+    return float(np.mean((five == np.argmax(reference, axis=-1)[:, None]).any(axis=-1)))
+
+
+def _kl(reference: Array | None, actual: Array | None) -> float | None:
+    if reference is None or actual is None:
+        return None
+    p, q = _log_softmax(reference), _log_softmax(actual)
+    return max(0.0, float(np.mean(np.sum(np.exp(p) * (p - q), axis=-1))))
+
+
+def _log_softmax(rows: Array) -> Array:
+    shifted = rows - rows.max(axis=-1, keepdims=True)
+    result: Array = shifted - np.log(np.sum(np.exp(shifted), axis=-1, keepdims=True))
+    return result
 
 
 def _worse(a: Quality, b: Quality) -> Quality:
@@ -91,8 +124,14 @@ def _worse(a: Quality, b: Quality) -> Quality:
         cosine=_least(a.cosine, b.cosine),
         argmax=_least(a.argmax, b.argmax),
         invalid=a.invalid + b.invalid,
+        top5=_least(a.top5, b.top5),
+        kl=_most(a.kl, b.kl),
     )
 
 
 def _least(a: float | None, b: float | None) -> float | None:
     return b if a is None else a if b is None else min(a, b)
+
+
+def _most(a: float | None, b: float | None) -> float | None:
+    return b if a is None else a if b is None else max(a, b)
