@@ -298,6 +298,14 @@ __device__ inline T select(bool condition, T if_true, T if_false) {
   return condition ? if_true : if_false;
 }
 
+// x / y for a constant y between 2^-60 and 2^60 whose significand is not all ones; inverse: 1 / y, rounded. Correctly
+// rounded from 2^-40 on, without a branch; what is smaller may be off by an ulp.
+__device__ inline float divide_by_constant(float x, float y, float inverse) {
+  const float quotient = x * inverse;
+  const float closer = ::fmaf(::fmaf(-quotient, y, x), inverse, quotient);
+  return ::copysignf(closer == closer ? closer : quotient, quotient);  // it may be infinite, or -0
+}
+
 // x / n for a whole number n from 1 to 2^24: what rounding leaves of the quotient by one reciprocal is added to it.
 __device__ inline float div_by_count(float x, float n) {
   const float reciprocal = 1.0f / n;

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from onnxopt.program.dtypes import DTYPES
+from onnxopt.program.dtypes import DTYPES, to_ir
 from onnxopt.program.pointwise import PRIMITIVES, Instruction
 
 # The result of each of these fits into a storage dtype without rounding if its float operands do.
@@ -107,6 +107,10 @@ class Expr:
         """This value rounded to what `storage` (a 16-bit float dtype) can hold; unchanged where it fits already."""
         if DTYPES[storage].compute == storage or self.dtype != "float32" or self.exact_in == storage:
             return self
+        if isinstance(self.constant, float):
+            with np.errstate(over="ignore"):
+                rounded = float(np.float32(self.constant).astype(to_ir(storage).numpy()))
+            return self.builder.emit("const", "float32", value=rounded, exact_in=storage)
         return self.builder.emit("narrow", "float32", self, storage=storage, exact_in=storage)
 
     def where(self, if_true: Expr, if_false: Expr | float | int) -> Expr:

@@ -108,3 +108,42 @@ int main() {
 def test_cuda_text(tmp_path: Path) -> None:
     """A GPU cannot report: x / 0 is 0 and x mod 0 is x, which ONNX Runtime's CUDA kernels leave open."""
     emulated.run(tmp_path, _ON_A_GPU)
+
+
+_BY_A_CONSTANT = """
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <random>
+#include "device/scalar.cuh"
+float from(std::uint32_t bits) { float x; std::memcpy(&x, &bits, 4); return x; }
+int main() {
+  std::mt19937 draw(7);
+  std::uniform_real_distribution<float> exponent(-60, 60), near(-40000, 40000);
+  const float special[] = {0.0f, -0.0f, from(1), from(0x80000001), 3.4028234e38f, -3.4028234e38f, INFINITY, -INFINITY};
+  for (int k = 0; k < 2000; ++k) {
+    float y = std::exp2(exponent(draw)) * (k % 2 ? 1 : -1);
+    std::uint32_t bits; std::memcpy(&bits, &y, 4);
+    if ((bits & 0x7fffff) == 0x7fffff) continue;
+    const float inverse = 1.0f / y;
+    const auto differs = [&](float x) {
+      const float found = std::rint(onnxopt::divide_by_constant(x, y, inverse)), wanted = std::rint(x / y);
+      return std::memcmp(&found, &wanted, 4) != 0;
+    };
+    for (float x : special) if (differs(x)) return 1;
+    for (int i = 0; i < 400; ++i) {
+      const float tie = (std::floor(near(draw)) + 0.5f) * y;  // a quotient at a tie, and its neighbours
+      if (differs(tie) || differs(std::nextafter(tie, 0.0f)) || differs(std::nextafter(tie, INFINITY))) return 2;
+      std::uint32_t any = draw();
+      if ((any & 0x7f800000) != 0x7f800000 && differs(from(any))) return 3;
+    }
+    if (!std::isnan(onnxopt::divide_by_constant(NAN, y, inverse))) return 4;
+  }
+  return 0;
+}
+"""
+
+
+def test_division_by_a_constant_rounds_to_the_same_integer(tmp_path: Path) -> None:
+    """3.2 million quotients: at ties and beside them, of any bits, infinite, and of what is subnormal."""
+    emulated.run(tmp_path, _BY_A_CONSTANT)

@@ -65,7 +65,7 @@ def _apply(program: Program, *, packed: bool = False) -> list[str]:
     parameters += [f"bool c{k}" for k in range(program.conditions)]
     parameters += [f"{kind.format(C_TYPES[DTYPES[d].compute])}& y{k}" for k, d in enumerate(program.outputs)]
     names = [f"x{k}" for k in range(len(program.accesses))] + [f"c{k}" for k in range(program.conditions)]
-    body, results = statements(program, names, is_exact(program), packed=packed)
+    body, results = statements(program, names, has_wide_floats(program), packed=packed)
     body += [f"y{k} = {result};" for k, result in enumerate(results)]
     return [f"  __device__ static void apply({', '.join(parameters)}) {{", *(f"    {line}" for line in body), "  }"]
 
@@ -176,10 +176,30 @@ def _term(term: Term, count: int) -> str:
     return f" {'-' if stride < 0 else '+'} {scaled}"
 
 
-def is_exact(program: Program) -> bool:
+def has_wide_floats(program: Program) -> bool:
     """Whether some float has more than 16 bits, so that the error of approximate functions would be visible."""
     floats = [d for name in (*program.inputs, *program.outputs) if (d := DTYPES[name]).kind == "float"]
-    return any(d.size > 2 for d in floats) or any(i.op == "cast" for i in program.code)
+    return any(d.size > 2 for d in floats)
+
+
+def is_exact(program: Program) -> bool:
+    """The same, also where a value that does not come from memory is converted to integers."""
+    return has_wide_floats(program) or any(i.op == "cast" for i in program.code)
+
+
+def seen_by_casts(program: Program) -> set[int]:
+    """The values whose last bits may decide what a float becomes as an integer: those that are rounded to 16 bits on
+    the way to the conversion are left out, as approximate functions do not show behind that."""
+    first, seen = len(program.leaves), set[int]()
+    waiting = [a for i in program.code if i.op == "cast" for a in i.args]
+    while waiting:
+        value = waiting.pop()
+        if value in seen:
+            continue
+        seen.add(value)
+        if value >= first and program.code[value - first].op != "narrow":
+            waiting += program.code[value - first].args
+    return seen
 
 
 def statements(
@@ -187,27 +207,52 @@ def statements(
 ) -> tuple[list[str], list[str]]:
     """The program's code as CUDA statements over the expressions `inputs`, and the program's results as expressions.
 
-    sums: leaves that are at least 1 and never infinite. packed: for four 8-bit elements at once.
+    exact: without approximate functions; else they are used where no conversion to integers shows their error. sums:
+    leaves that are at least 1 and never infinite. packed: for four 8-bit elements at once.
     """
     names = list(inputs)
     body = []
+    first, seen = len(program.leaves), seen_by_casts(program)
     for k, instruction in enumerate(program.code):
         if instruction.op == "const":
             names.append(_packed_literal(instruction) if packed else literal(instruction))
             continue
         names.append(f"v{k}")
         args = instruction.args
+        exactly = exact or first + k in seen
+        more = ""
         if _is_reciprocal_of_normal(instruction, program):
-            function = "reciprocal_of_normal" if exact else "approximate::reciprocal_of_normal"
+            function = "reciprocal_of_normal" if exactly else "approximate::reciprocal_of_normal"
             args = args[1:]
-        elif exact and instruction.op == "div" and args[1] in sums:
+        elif exactly and instruction.op == "div" and args[1] in sums:
             function = "divide_by_sum"
+        elif exactly and (inverse := _inverse(k, program)) is not None:
+            function, more = "divide_by_constant", f", {literal(inverse)}"
         else:
-            function = _exact_function(instruction) if exact else _approximate_function(instruction, program)
-        operands = ", ".join(names[a] for a in args)
+            function = _exact_function(instruction) if exactly else _approximate_function(instruction, program)
+        operands = ", ".join(names[a] for a in args) + more
         c_type = C_TYPES[instruction.dtype]
         body.append(f"const {f'Packed<{c_type}>' if packed else c_type} v{k} = {function}({operands});")
     return body, [names[result] for result in program.results]
+
+
+def _inverse(k: int, program: Program) -> Instruction | None:
+    """What divide_by_constant takes beside the operands of instruction k, where that rounds x / constant to an integer.
+
+    The quotients that it does not give exactly are rounded to 0.
+    """
+    instruction, first = program.code[k], len(program.leaves)
+    if instruction.op != "div" or instruction.dtype != "float32" or not _constant_id(instruction.args[1], program):
+        return None
+    users = [i.op for i in program.code if first + k in i.args]
+    if set(users) != {"round"} or first + k in program.results:
+        return None
+    value = program.code[instruction.args[1] - first].value
+    assert isinstance(value, float)
+    significand, _ = math.frexp(abs(value))
+    if not 2.0**-60 <= abs(value) <= 2.0**60 or significand == 1 - 2.0**-24:
+        return None
+    return Instruction("const", "float32", value=float(np.float32(1) / np.float32(value)))
 
 
 def _packed_literal(instruction: Instruction) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import cast
 
 from onnxopt.fusion.region import Kernel
-from onnxopt.kinds.pointwise.cuda import C_TYPES, INDEX, forms, statements
+from onnxopt.kinds.pointwise.cuda import C_TYPES, INDEX, forms, seen_by_casts, statements
 from onnxopt.kinds.rowwise.entry_points import RowVariant
 from onnxopt.kinds.rowwise.exponential_sums import exponential_sums
 from onnxopt.program.dtypes import DTYPES
@@ -29,10 +29,14 @@ def lines(kernel: Kernel) -> list[str]:
 
 
 def is_exact(program: RowProgram) -> bool:
-    """Whether some float has more than 16 bits, so that the error of approximate functions would be visible."""
+    """Whether the error of approximate functions would be visible, wherever they are.
+
+    It is where some float has more than 16 bits, and where a value of a row is converted to an integer without being
+    rounded to 16 bits first.
+    """
     floats = [DTYPES[d] for d in (*program.inputs, *program.outputs) if is_float(d)]
-    casts = any(i.op == "cast" for p in program.pieces for i in p.program.code)
-    return casts or any(d.size > 2 for d in floats)
+    seen = (p.reads[v] for p in program.pieces for v in seen_by_casts(p.program) if v < len(p.reads))
+    return any(slot >= len(program.leaves) for slot in seen) or any(d.size > 2 for d in floats)
 
 
 class _Text:

@@ -11,7 +11,7 @@ import pytest
 from onnxopt import pipeline
 from onnxopt.artifact import layout
 from onnxopt.runtime import sessions
-from tests.support.fusing import cpu_kernels_forced
+from tests.support.fusing import cpu_kernels_forced, fuse, outline
 from tests.support.graphs import graph, run
 
 _CODES = ("int8", "uint8", "int16", "uint16")
@@ -132,3 +132,21 @@ def test_codes_stay_with_the_cpu_provider(case: str, tmp_path: Path) -> None:
     assert not any(kernel.cpu for kernel in with_gpus.kernels)
     without = pipeline.optimize(tmp_path / "model.onnx", tmp_path / "none", archs=()).manifest
     assert not any("Linear" in op for kernel in without.kernels for op in kernel.ops)
+
+
+def _text(dtype: str, tail: str) -> str:
+    """The CUDA text of Gelu and what is behind it."""
+    constants = f"{dtype} s = {{{13517 if dtype == 'float16' else 0.3}}}, uint8 z = {{3}}"  # 16-bit floats as bits
+    model = graph(f"{dtype}[N, 64] x", "uint8[N, 64] q", f"a = Gelu(x)  {tail}", constants=constants)
+    (kernel,) = outline(model, fuse(model))
+    return "\n".join(kernel.kind.cuda(kernel))
+
+
+def test_functions_are_approximate_where_16_bits_lie_between_them_and_the_codes() -> None:
+    """Rounding to float16 hides their error; codes of float32 numbers would show it."""
+    half = _text("float16", "q = QuantizeLinear(a, s, z)")
+    assert "approximate::erf_plus" in half and "divide_by_constant" in half
+    wide = _text("float", "q = QuantizeLinear(a, s, z)")
+    assert "approximate" not in wide and " erf(" in wide and "divide_by_constant" in wide
+    bare = _text("float16", "b = Cast<to = 1>(a)  c = Exp(b)  q = Cast<to = 2>(c)")
+    assert " erf(" in bare and " exp(" in bare and "approximate" not in bare  # a Cast in float32 rounds nothing
