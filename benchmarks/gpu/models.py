@@ -15,7 +15,6 @@ import json
 import pathlib
 import statistics
 import sys
-import time
 from typing import Any
 
 import numpy as np
@@ -35,10 +34,7 @@ def prepare(folder: pathlib.Path, arch: str, names: list[str]) -> None:
     """Write every model's optimized skeleton, and one library with the kernels of all."""
     from benchmarks.support.collection import Collection, describe
 
-    folder.mkdir(parents=True)
-    collection = Collection()
-    for name in names:
-        start = time.perf_counter()
+    def write_one(collection: Collection, name: str) -> str:
         source = skeletons.original(name)
         nodes = len(source.graph.node)
         optimized, plan = collection.optimize(source)
@@ -46,12 +42,9 @@ def prepare(folder: pathlib.Path, arch: str, names: list[str]) -> None:
         size = skeletons.strip(optimized, source, folder / f"{name}.onnx.xz")
         note = {"nodes_before": nodes, "nodes_after": after, "options": provider_options(source), **describe(plan)}
         (folder / f"{name}.plan.json").write_text(json.dumps(note, indent=1))
-        print(f"{name}: {size / 1e3:.0f} KB, {time.perf_counter() - start:.1f} s, {note}", flush=True)
-        del source, optimized
-        gc.collect()
-    collection.write_library(folder, [arch])
-    total = sum(f.stat().st_size for f in folder.rglob("*") if f.is_file())
-    print(f"{len(collection.kernels)} kernels, {total / 1e6:.2f} MB in all")
+        return f"{size / 1e3:.0f} KB, {note}"
+
+    Collection.prepare(folder, arch, names, write_one)
 
 
 def provider_options(source: onnx.ModelProto) -> dict[str, str]:

@@ -17,7 +17,6 @@ import pathlib
 import statistics
 import sys
 import tempfile
-import time
 from typing import Any
 
 import numpy as np
@@ -38,10 +37,7 @@ def prepare(folder: pathlib.Path, arch: str, names: list[str]) -> None:
     """Write both optimized skeletons of every model, and one library with the kernels of all."""
     from benchmarks.support.collection import Collection, describe
 
-    folder.mkdir(parents=True)
-    collection = Collection()
-    for name in names:
-        start = time.perf_counter()
+    def write_one(collection: Collection, name: str) -> str:
         source = skeletons.original(name)
         row: dict[str, Any] = {"options": models.provider_options(source)}
         with tempfile.TemporaryDirectory() as scratch:
@@ -53,12 +49,9 @@ def prepare(folder: pathlib.Path, arch: str, names: list[str]) -> None:
             del optimized
         (folder / f"{name}.plan.json").write_text(json.dumps(row, indent=1))
         counts = {label: (row[label]["nodes"], row[label]["regions"]) for label in ("export", "lowered")}
-        print(f"{name}: {time.perf_counter() - start:.0f} s, nodes and regions {counts}, {row['quality']}", flush=True)
-        del source, lowered
-        gc.collect()
-    collection.write_library(folder, [arch])
-    total = sum(f.stat().st_size for f in folder.rglob("*") if f.is_file())
-    print(f"{len(collection.kernels)} kernels, {total / 1e6:.2f} MB in all")
+        return f"nodes and regions {counts}, {row['quality']}"
+
+    Collection.prepare(folder, arch, names, write_one)
 
 
 def lower(source: onnx.ModelProto, name: str, scratch: pathlib.Path) -> tuple[onnx.ModelProto, list[str]]:

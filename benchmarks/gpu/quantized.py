@@ -11,7 +11,6 @@ TF32 before anything is timed. All sessions of a graph run in one process and ar
 from __future__ import annotations
 
 import collections
-import gc
 import json
 import pathlib
 import statistics
@@ -35,21 +34,16 @@ def prepare(folder: pathlib.Path, arch: str, names: list[str]) -> None:
     """Write every quantized graph, what onnxopt makes of it, and one library with the kernels of all."""
     from benchmarks.support.collection import Collection, describe
 
-    folder.mkdir(parents=True)
-    collection = Collection()
-    for name in names:
+    def write_one(collection: Collection, name: str) -> str:
         if name != FLOAT16:
             quantized.pack(quantized.quantized(name), folder / f"{name}.source.onnx.xz")
         source = _source(name, folder)
         optimized, plan = collection.optimize(source)
         size = skeletons.strip(optimized, source, folder / f"{name}.onnx.xz")
         (folder / f"{name}.plan.json").write_text(json.dumps(describe(plan), indent=1))
-        print(f"{name}: {size / 1e3:.0f} KB, {len(plan.regions)} regions", flush=True)
-        del source, optimized
-        gc.collect()
-    collection.write_library(folder, [arch])
-    total = sum(f.stat().st_size for f in folder.rglob("*") if f.is_file())
-    print(f"{len(collection.kernels)} kernels, {total / 1e6:.2f} MB in all")
+        return f"{size / 1e3:.0f} KB, {len(plan.regions)} regions"
+
+    Collection.prepare(folder, arch, names, write_one)
 
 
 def _source(name: str, folder: pathlib.Path) -> Any:

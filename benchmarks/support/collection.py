@@ -7,11 +7,13 @@ fatbin.
 from __future__ import annotations
 
 import dataclasses
+import gc
 import pathlib
 import re
 import tarfile
 import tempfile
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 
 import onnx
 
@@ -46,6 +48,25 @@ class Collection:
             names = {kernel.name: self.add(kernel) for kernel in outlined(normalized, plan)}
             write.save(normalized, folder, external=False)
             return renamed(onnx.load(folder / write.MODEL_FILE), names), plan
+
+    @classmethod
+    def prepare(
+        cls, folder: pathlib.Path, arch: str, names: Sequence[str], write_one: Callable[[Collection, str], str]
+    ) -> None:
+        """Make the folder, and in it what write_one writes of every model and one library with the kernels of all.
+
+        write_one(collection, name) returns what to print of the model.
+        """
+        folder.mkdir(parents=True)
+        collection = cls()
+        for name in names:
+            start = time.perf_counter()
+            said = write_one(collection, name)
+            print(f"{name}: {time.perf_counter() - start:.1f} s, {said}", flush=True)
+            gc.collect()
+        collection.write_library(folder, [arch])
+        total = sum(f.stat().st_size for f in folder.rglob("*") if f.is_file())
+        print(f"{len(collection.kernels)} kernels, {total / 1e6:.2f} MB in all")
 
     def add(self, kernel: Kernel) -> str:
         """Variants are chosen by the shapes of one model: two models with one kernel need the variants of both.
