@@ -8,7 +8,7 @@ import functools
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import onnx_ir as ir
 
@@ -19,20 +19,23 @@ from onnxopt.artifact.folder import check_output, hash_files, staging, temporary
 from onnxopt.artifact.manifest import Manifest
 from onnxopt.artifact.report import facts as report_facts
 from onnxopt.artifact.report import page
+from onnxopt.artifact.session import load
 from onnxopt.codegen import compiler_report, generate
 from onnxopt.codegen.nvrtc import check_archs, compiled
 from onnxopt.errors import ModelError, UsageError, step
 from onnxopt.fusion import entry_points, fuse, outline
 from onnxopt.fusion.lower import lower
 from onnxopt.fusion.region import FusionPlan, Kernel
-from onnxopt.graph import normalize, read, rewrite, signature
+from onnxopt.graph import given, normalize, read, rewrite, signature
 from onnxopt.graph import traits as model_traits
+from onnxopt.graph.given import Given
 from onnxopt.graph.passes import products_of_codes
 from onnxopt.graph.passes.products_of_codes import ProductsOfCodesPass
 from onnxopt.graph.passes.transposed_weights import TransposeWeightsPass
 from onnxopt.graph.traits import Traits
 from onnxopt.kinds import KINDS
 from onnxopt.runtime import providers, releases
+from onnxopt.runtime.sessions import Session
 from onnxopt.verification.emulation import gcc
 from onnxopt.verification.reference import Ahead, Check
 from onnxopt.verification.user_data import DataSource, UserData, check_alone, read_data
@@ -52,11 +55,17 @@ class Artifact:
     path: Path
     manifest: Manifest
 
+    def session(self, **options: Any) -> Session:
+        """An onnxruntime.InferenceSession of the artifact. options: those of `onnxopt.load`."""
+        return load(self.path, **options)
+
 
 def optimize(
-    model: str | Path,
+    model: Given,
     output: str | Path,
     *,
+    example_inputs: Any = None,
+    dynamic_shapes: Any = None,
     shapes: Mapping[str, tuple[int, ...]] | None = None,
     archs: Sequence[str] | None = None,
     verify: bool = True,
@@ -73,7 +82,11 @@ def optimize(
     min_sqnr: float | None = None,
     keep_float: str | None = None,
 ) -> Artifact:
-    """Optimize the model file `model` into the new artifact folder `output`.
+    """Optimize a model into the new artifact folder `output`.
+
+    model: the path of a model file, its bytes, an onnx.ModelProto, an onnx_ir.Model, a torch.onnx.ONNXProgram, or a
+    torch.nn.Module, which is exported with example_inputs (a tuple, one tensor, or a mapping of keywords) and
+    dynamic_shapes (as torch.onnx.export takes it; default all shapes as given).
 
     shapes: sizes to verify at, by input ("ids": (8, 128)) or by symbolic dim ("batch": (8,)); the artifact stays
     dynamic. archs: GPU architectures to compile for ("sm_90", ...), default all supported ones; none with (). verify:
@@ -93,26 +106,27 @@ def optimize(
     subclasses NotVerifiedError, where ONNX Runtime does not run the original here, so that nothing can be compared, and
     DisagreementError, where an output misses min_sqnr.
     """
-    output, phases = Path(output), _Phases(progress, str(model))
+    output, phases = Path(output), _Phases(progress, given.name_of(model))
     archs, oldest = check_archs(archs), releases.release(ort_min)
     want = lowered.asked(precision, min_sqnr, keep_float, calibrate, verify)
     check_output(output)
     if emulate:
         _check_emulation(verify, archs)
-    with phases("load"):
-        source = read.load(model)
-        normalize.refuse_optimized(source.model, source.path)
-        original = description.of_source(source)
-        signature.pin(original.traits.inputs, shapes or {})
-        check_alone((*data, *calibrate), shapes)
-        calibration, own = (read_data(files, original.traits.inputs) for files in (calibrate, data))
-        ahead = open_ahead(source.path, original.traits, source.bytes) if verify or want else None
-    with phases("normalize"):
-        normalized = normalize.normalize(source.model)
-        if ort_min is not None:
-            releases.check(normalized.model, oldest)
     options = _Options(shapes or {}, archs, verify, external_data, portable, oldest, launch_choices, cache, emulate)
     with contextlib.ExitStack() as stack:
+        with phases("load"):
+            file = given.as_file(model, stack.enter_context(temporary_folder()), example_inputs, dynamic_shapes)
+            source = read.load(file)
+            normalize.refuse_optimized(source.model, source.path)
+            original = description.of_source(source)
+            signature.pin(original.traits.inputs, shapes or {})
+            check_alone((*data, *calibrate), shapes)
+            calibration, own = (read_data(files, original.traits.inputs) for files in (calibrate, data))
+            ahead = open_ahead(source.path, original.traits, source.bytes) if verify or want else None
+        with phases("normalize"):
+            normalized = normalize.normalize(source.model)
+            if ort_min is not None:
+                releases.check(normalized.model, oldest)
         job = _Job(source, original, original.traits, normalized, ahead, own)
         if want is not None:
             job = _lowered(job, want, calibration, options, stack.enter_context(temporary_folder()), phases)

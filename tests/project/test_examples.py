@@ -58,6 +58,13 @@ def program(tmp_path_factory: pytest.TempPathFactory, library: Path) -> Path:
     return path
 
 
+@pytest.mark.models
+def test_from_torch(tmp_path: Path, library: Path) -> None:
+    pytest.importorskip("torch")
+    output = run(sys.executable, "examples/python/from_torch.py", tmp_path / "artifact")
+    assert float(output.rsplit(":", 1)[1]) < 1e-4
+
+
 def test_cpp(optimized: Path, program: Path) -> None:
     output = run(program, optimized, "x=64x96")
     assert differences(output)[0] < 1e-5

@@ -1,0 +1,98 @@
+"""The forms in which a program may give a model, written as a model file."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import onnx
+import onnx_ir as ir
+
+from onnxopt.errors import ModelError, UsageError, describe
+from onnxopt.graph.write import EMBED_LIMIT, MODEL_FILE
+
+if TYPE_CHECKING:
+    import torch
+
+Given: TypeAlias = (
+    "str | os.PathLike[str] | bytes | onnx.ModelProto | ir.Model | torch.onnx.ONNXProgram | torch.nn.Module"
+)
+_FORMS = "a path, bytes, onnx.ModelProto, onnx_ir.Model, torch.onnx.ONNXProgram or torch.nn.Module"
+_DATA_FILE = "weights"  # beside the model; no form but a path has a folder of its own
+
+
+def as_file(model: Given, folder: Path, example_inputs: Any = None, dynamic_shapes: Any = None) -> Path:
+    """The path of a model that is a file already, else of the file that is written into `folder`.
+
+    example_inputs: what a torch.nn.Module is called with, a tuple, a mapping of keywords, or one tensor.
+    dynamic_shapes: as torch.onnx.export takes it. UsageError for other types, for a Module in training mode or without
+    example_inputs, and for either of the two beside a model that is no Module. ModelError where the model cannot be
+    exported or written.
+    """
+    module = _is_of_torch(model, "nn", "Module")
+    if not module and (example_inputs is not None or dynamic_shapes is not None):
+        raise UsageError("example_inputs and dynamic_shapes are for a torch.nn.Module; this model is exported already")
+    if isinstance(model, (str, os.PathLike)):
+        return Path(model)
+    path = folder / MODEL_FILE
+    try:
+        if isinstance(model, (bytes, bytearray, memoryview)):
+            path.write_bytes(model)
+        elif isinstance(model, onnx.ModelProto):
+            _save_proto(model, path)
+        elif isinstance(model, ir.Model):
+            ir.save(model, path, external_data=_DATA_FILE)
+        elif module:
+            _exported(model, example_inputs, dynamic_shapes).save(path)
+        elif _is_of_torch(model, "onnx", "ONNXProgram"):
+            model.save(path)  # type: ignore[union-attr, operator]
+        else:
+            raise UsageError(f"a model is given as {_FORMS}, not as {type(model).__name__}")
+    except (UsageError, MemoryError):
+        raise
+    except Exception as error:
+        raise ModelError(f"the {type(model).__name__} cannot be written as a model file: {describe(error)}") from error
+    return path
+
+
+def name_of(model: Given) -> str:
+    """What messages call a model."""
+    return str(model) if isinstance(model, (str, os.PathLike)) else f"the given {type(model).__name__}"
+
+
+def _save_proto(model: onnx.ModelProto, path: Path) -> None:
+    large = model.ByteSize() > EMBED_LIMIT
+    if not large:
+        path.write_bytes(model.SerializeToString())
+        return
+    copy = onnx.ModelProto()
+    copy.CopyFrom(model)  # saving moves the weights out of the message
+    onnx.save(copy, path, save_as_external_data=True, location=_DATA_FILE)
+
+
+def _is_of_torch(model: object, submodule: str, name: str) -> bool:
+    """Whether a model is of a class of torch, which is not imported for that: who has such an object has torch."""
+    torch = sys.modules.get("torch")
+    kind = getattr(getattr(torch, submodule, None), name, None)
+    return kind is not None and isinstance(model, kind)
+
+
+def _exported(model: Any, example_inputs: Any, dynamic_shapes: Any) -> Any:
+    import torch
+
+    if example_inputs is None:
+        raise UsageError("a torch.nn.Module is exported with example inputs: give example_inputs=(tensor, ...)")
+    if model.training:
+        raise UsageError("the torch.nn.Module is in training mode: call .eval() first")
+    keywords = dict(example_inputs) if isinstance(example_inputs, Mapping) else {}
+    positional: tuple[Any, ...] = ()
+    if not keywords:
+        listed = isinstance(example_inputs, Sequence) and not isinstance(example_inputs, torch.Tensor)
+        positional = tuple(example_inputs) if listed else (example_inputs,)
+    with torch.no_grad():
+        return torch.onnx.export(
+            model, positional, kwargs=keywords, dynamo=True, dynamic_shapes=dynamic_shapes, verbose=False
+        )

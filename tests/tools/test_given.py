@@ -1,0 +1,97 @@
+"""`onnxopt.optimize` of models that are no files: bytes, messages, graphs, exported programs, modules of PyTorch."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx.parser
+import onnx_ir as ir
+import pytest
+
+import onnxopt
+from onnxopt.graph import write
+from tests.support.small_models import CHAIN, HEADER
+
+X = np.random.default_rng(0).standard_normal((5, 8)).astype(np.float32)
+FEEDS = {"x": X, "bias": np.ones(8, np.float32), "weight": np.eye(8, dtype=np.float32)}
+
+
+def _optimized(model: Any, tmp_path: Path, **options: Any) -> onnxopt.Artifact:
+    return onnxopt.optimize(model, tmp_path / "artifact", archs=(), **options)
+
+
+@pytest.mark.usefixtures("library")
+@pytest.mark.parametrize("form", ["bytes", "proto", "ir"])
+def test_a_model_in_memory(form: str, tmp_path: Path) -> None:
+    proto = onnx.parser.parse_model(HEADER + CHAIN)
+    before = proto.SerializeToString()
+    given = {"bytes": before, "proto": proto, "ir": ir.from_proto(proto)}[form]
+    artifact = _optimized(given, tmp_path)
+    assert artifact.manifest.verify.status == "passed" and artifact.manifest.kernels
+    onnx.save(proto, tmp_path / "chain.onnx")
+    of_file = onnxopt.optimize(tmp_path / "chain.onnx", tmp_path / "of_file", archs=())
+    assert (artifact.path / "model.onnx").read_bytes() == (of_file.path / "model.onnx").read_bytes()
+    session = artifact.session(providers=["CPUExecutionProvider"])
+    (y,) = session.run(None, FEEDS)
+    (expected,) = of_file.session(library=False).run(None, FEEDS)
+    np.testing.assert_allclose(y, expected, rtol=1e-5, atol=1e-6)
+    assert proto.SerializeToString() == before  # the caller's message stays as it is
+
+
+def test_weights_beyond_one_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What does not fit one file is written beside it, and the caller keeps the weights."""
+    monkeypatch.setattr("onnxopt.graph.given.EMBED_LIMIT", 1000)
+    weight = np.arange(4096, dtype=np.float32).reshape(64, 64)
+    graph = onnx.parser.parse_graph("g (float[n, 64] x) => (float[n, 64] y) { m = MatMul(x, w)  y = Relu(m) }")
+    graph.initializer.append(onnx.numpy_helper.from_array(weight, "w"))
+    proto = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=8)
+    before = proto.SerializeToString()
+    for k, given in enumerate((proto, ir.from_proto(proto))):
+        artifact = onnxopt.optimize(given, tmp_path / f"a{k}", archs=())
+        assert artifact.manifest.verify.status == "passed"
+    assert proto.SerializeToString() == before
+    assert list(tmp_path.glob("*weights*")) == []
+
+
+@pytest.mark.parametrize(
+    ("given", "options", "message"),
+    [
+        (3, {}, "a model is given as a path, bytes, onnx.ModelProto, onnx_ir.Model, torch.onnx.ONNXProgram or torch"),
+        (None, {}, "not as NoneType"),
+        (b"no model", {}, "model.onnx"),
+        ("somewhere.onnx", {"example_inputs": (X,)}, "are for a torch.nn.Module"),
+    ],
+)
+def test_what_is_no_model(given: Any, options: dict[str, Any], message: str, tmp_path: Path) -> None:
+    with pytest.raises(onnxopt.OnnxoptError, match=message):
+        _optimized(given, tmp_path, **options)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.models
+def test_a_module_of_pytorch(tmp_path: Path) -> None:
+    """Exported with dynamic shapes, and served: the outputs are the module's at another batch size."""
+    torch = pytest.importorskip("torch")
+    torch.manual_seed(0)
+    module = torch.nn.Sequential(torch.nn.Linear(16, 32), torch.nn.GELU(), torch.nn.LayerNorm(32))
+    example = (torch.randn(2, 16),)
+    with pytest.raises(onnxopt.UsageError, match=r"training mode: call .eval\(\) first"):
+        _optimized(module, tmp_path, example_inputs=example)
+    module.eval()
+    with pytest.raises(onnxopt.UsageError, match="give example_inputs"):
+        _optimized(module, tmp_path)
+    artifact = _optimized(module, tmp_path, example_inputs=example, dynamic_shapes=({0: torch.export.Dim("batch")},))
+    assert artifact.manifest.inputs[0].dims == ("batch", 16)
+    session = artifact.session(providers=["CPUExecutionProvider"])
+    x = torch.randn(7, 16)
+    with torch.no_grad():
+        expected = module(x).numpy()
+    (y,) = session.run(None, {session.get_inputs()[0].name: x.numpy()})
+    np.testing.assert_allclose(y, expected, rtol=1e-4, atol=1e-5)
+    program = torch.onnx.export(module, example, dynamo=True, verbose=False)
+    exported = onnxopt.optimize(program, tmp_path / "program", archs=())
+    assert exported.manifest.verify.status == "passed"
+    assert (exported.path / write.MODEL_FILE).is_file()
