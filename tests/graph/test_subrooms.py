@@ -13,13 +13,14 @@ FOLDER = Path(onnxopt.graph.__file__).parent
 # What each folder may import of graph: folders, and modules beside them that import no folder.
 MAY_IMPORT = {
     "shapes": {"shapes"},
-    "passes": {"passes", "shapes", "placement"},
+    "passes": {"passes", "shapes", "placement", "codes"},
     "layout": {"layout", "shapes"},
     "precision": {"precision", "passes"},
     "rewrite/masks": {"rewrite.masks", "shapes"},
     "rewrite": {"rewrite", "layout", "passes", "shapes", "read", "refusal"},
 }
 WITHOUT_FOLDERS = (
+    "codes",
     "read",
     "write",
     "wire",
