@@ -155,6 +155,22 @@ def test_below_min_sqnr_the_exit_code_is_1_and_nothing_is_written(network: Path,
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize("form", ["int8", "int4"])
+def test_weights_that_do_not_fit_the_model_file_lie_beside_it(
+    network: Path, tmp_path: Path, form: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = [network.with_name("calibrate0.npz")]
+    whole = onnxopt.quantize(network, tmp_path / "whole.onnx", format=form, calibrate=data)
+    monkeypatch.setattr("onnxopt.graph.write.EMBED_LIMIT", 100_000)
+    found = onnxopt.quantize(network, tmp_path / "apart.onnx", format=form, calibrate=data)
+    beside = tmp_path / "apart.onnx.data"
+    assert found.path.stat().st_size < 10_000 and found.bytes_after == found.path.stat().st_size + beside.stat().st_size
+    assert found.quality == whole.quality == onnxopt.quality(network, found.path, data=data)
+    beside.rename(tmp_path / "new.onnx.data")
+    with pytest.raises(onnxopt.UsageError, match=r"new.onnx.data: exists already"):
+        onnxopt.quantize(network, tmp_path / "new.onnx", format=form, calibrate=data)
+
+
 def test_calibration_runs_once_for_all_trials(network: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     measured = []
     own = Quantizer._measured

@@ -70,7 +70,8 @@ def quantize(
         format, algorithm=algorithm, block_size=block_size, zero_points=zero_points, exclude=exclude,
         min_sqnr=min_sqnr, calibrated=bool(calibrate),
     )  # fmt: skip
-    check_output(output)
+    for path in (output, _weights_of(output)):
+        check_output(path)
     say = progress or (lambda phase, detail: None)
     say("load", "")
     source = read.load(model)
@@ -248,6 +249,11 @@ def _record(want: Asked, trial: _Trial, data: Sequence[str]) -> str:
     )
 
 
+def _weights_of(output: Path) -> Path:
+    """The file of the weights that do not fit the model file."""
+    return output.with_name(output.name + ".data")
+
+
 def _publish(made: Path, output: Path, record: str) -> int:
     """Move a model, and weights beside it, to where they are wanted. Bytes of both."""
     with step("writing the quantized model"):
@@ -259,9 +265,9 @@ def _publish(made: Path, output: Path, record: str) -> int:
             onnx.save(proto, staged)
             return staged.stat().st_size
         onnx.external_data_helper.load_external_data_for_model(proto, str(made.parent))
-        name = output.name + ".data"
-        with staging(output.with_name(name), file=True) as weights:
-            onnx.save(proto, weights.with_name(output.name), save_as_external_data=True, location=name)
+        beside = _weights_of(output)
+        with staging(beside, file=True) as weights:
+            onnx.save(proto, weights.with_name(output.name), save_as_external_data=True, location=beside.name)
             weights.with_name(output.name).rename(staged)
             size = staged.stat().st_size + weights.stat().st_size
     return size
