@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 import re
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -16,15 +15,14 @@ from onnxopt.artifact import layout
 from onnxopt.artifact.build import Build
 from onnxopt.artifact.folder import temporary_files
 from onnxopt.artifact.manifest import Precision
-from onnxopt.artifact.summary import quality_source
-from onnxopt.errors import DisagreementError, NotVerifiedError, UsageError
+from onnxopt.errors import NotVerifiedError, UsageError
 from onnxopt.graph import read, rewrite, write
 from onnxopt.graph.traits import Traits
 from onnxopt.program.dtypes import to_ir
 from onnxopt.runtime.sessions import RunError
 from onnxopt.verification import narrowing
 from onnxopt.verification.narrowing import Narrowed
-from onnxopt.verification.quality import Quality, qualities, worst
+from onnxopt.verification.quality import Quality, check_least, quality_of, refuse_below
 from onnxopt.verification.reference import Ahead, NotRunnable, Reference
 from onnxopt.verification.user_data import DataSource, UserData
 from onnxopt.verification.verify import references
@@ -55,8 +53,7 @@ def asked(
     chosen = next((name for name in DTYPES if name == dtype), None)
     if chosen is None:
         raise UsageError(f"precision {dtype!r} is not one of {', '.join(DTYPES)}")
-    if min_sqnr is not None and not math.isfinite(min_sqnr):
-        raise UsageError(f"min_sqnr {min_sqnr} is not a finite number of dB")
+    check_least(min_sqnr)
     if min_sqnr is not None and not verify:
         raise UsageError("min_sqnr is a part of verification, which was switched off")
     if keep_float is not None:
@@ -95,13 +92,8 @@ class Lowered:
         if self._verify and quality:
             with temporary_files():
                 quality = (*quality, *self._quality_of(build, scratch))
-        row, least = worst(quality), self._asked.min_sqnr
-        if least is not None and row is not None and not row.reaches(least):
-            found = f"{row.invalid} elements are invalid" if row.invalid else f"{row.sqnr_db} dB"
-            raise DisagreementError(
-                f"output {row.output} ({quality_source(row)}): {found} from float32, at least "
-                f"{least:g} dB were asked for; keep nodes in float32 with --keep-float, or lower --min-sqnr"
-            )
+        least = self._asked.min_sqnr
+        refuse_below(quality, least, "keep nodes in float32 with --keep-float, or lower --min-sqnr")
         return Precision(
             dtype=self._asked.dtype,
             data=tuple(item.name for item in self._data),
@@ -121,9 +113,7 @@ class Lowered:
             )
             for original in self._originals:
                 for used in dict.fromkeys((library, None)):
-                    runs = original.outputs_of(build.model_file, used)
-                    pairs = [(original.outputs[c], {} if isinstance(out, RunError) else out) for c, out in runs]
-                    rows += qualities(original.provider, used is not None, pairs)
+                    rows += quality_of(original, build.model_file, used)
         return rows
 
 

@@ -12,7 +12,7 @@ from onnxopt.graph.refusal import Refusal
 from onnxopt.graph.rewrite import FAMILIES
 from onnxopt.runtime.gpus import catalogue
 from onnxopt.runtime.sessions import CUDA
-from onnxopt.verification.quality import ROUNDED, Quality
+from onnxopt.verification.quality import Quality
 from onnxopt.verification.verify import VerificationReport
 
 _LISTED_NODES = 20
@@ -52,14 +52,7 @@ def quality_text(row: Quality) -> str:
     parts += [f"top-5 in {row.top5:.2%}"] if row.top5 is not None else []
     parts += [f"KL {row.kl:.2e} nats"] if row.kl is not None else []
     parts += [f"{row.invalid} elements NaN or infinite on one side alone"] if row.invalid else []
-    return f"{row.output}, {quality_source(row)}: {', '.join(parts)}"
-
-
-def quality_source(row: Quality) -> str:
-    """How a row was computed."""
-    if row.provider == ROUNDED:
-        return "every stored value rounded"
-    return f"{_short(row.provider)} {'with' if row.library else 'without'} the library"
+    return f"{row.output}, {row.source}: {', '.join(parts)}"
 
 
 def totals_text(totals: Totals) -> str:

@@ -13,8 +13,8 @@ from onnxopt.graph import read
 from onnxopt.graph import traits as model_traits
 from onnxopt.runtime.sessions import RunError
 from onnxopt.tools.verify import difference_of_names_and_dtypes
-from onnxopt.verification.quality import Outputs, Quality, qualities
-from onnxopt.verification.reference import NotRunnable, Reference
+from onnxopt.verification.quality import Quality, quality_of
+from onnxopt.verification.reference import NotRunnable
 from onnxopt.verification.user_data import DataSource, check_alone, read_data
 from onnxopt.verification.verify import references
 
@@ -51,7 +51,10 @@ def quality(
         except NotRunnable as error:
             raise NotVerifiedError(f"{reference}: does not run here: {error}") from error
         ways = [(original, used) for original in originals for used in dict.fromkeys((library, None))]
-        return tuple(row for original, used in ways for row in _of(original, path, used))
+        try:
+            return tuple(row for original, used in ways for row in quality_of(original, path, used))
+        except RunError as error:
+            raise NotVerifiedError(f"{model}: does not run here: {error}") from error
 
 
 def _files(model: Path) -> tuple[Path, Path | None]:
@@ -60,13 +63,3 @@ def _files(model: Path) -> tuple[Path, Path | None]:
         return model, None
     artifact = open_artifact(model)
     return artifact.model, artifact.library
-
-
-def _of(original: Reference, model: Path, library: Path | None) -> tuple[Quality, ...]:
-    pairs: list[tuple[Outputs, Outputs]] = []
-    try:
-        for case, actual in original.outputs_of(model, library):
-            pairs.append((original.outputs[case], {} if isinstance(actual, RunError) else actual))
-    except RunError as error:
-        raise NotVerifiedError(f"{model}: does not run here: {error}") from error
-    return qualities(original.provider, library is not None, pairs)

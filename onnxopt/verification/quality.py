@@ -5,11 +5,15 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from onnxopt.errors import DisagreementError, UsageError
+from onnxopt.runtime.sessions import RunError
 from onnxopt.verification.compare import is_float
+from onnxopt.verification.reference import Reference
 
 Array = np.ndarray[Any, Any]
 Outputs = Mapping[str, Array]
@@ -41,6 +45,13 @@ class Quality:
     top5: float | None = None
     kl: float | None = None
 
+    @property
+    def source(self) -> str:
+        """How the output was computed."""
+        if self.provider == ROUNDED:
+            return "every stored value rounded"
+        return f"{self.provider.removesuffix('ExecutionProvider')} {'with' if self.library else 'without'} the library"
+
     def reaches(self, least_db: float) -> bool:
         """Whether the output is valid and its noise is at least so low."""
         return not self.invalid and (self.sqnr_db is None or self.sqnr_db >= least_db)
@@ -56,9 +67,41 @@ def qualities(provider: str, library: bool, pairs: Iterable[tuple[Outputs, Outpu
     return tuple(rows.values())
 
 
+def quality_of(
+    original: Reference, model: Path, library: Path | None, *, optimize: bool = True, label: str = ""
+) -> tuple[Quality, ...]:
+    """How near a model's outputs are to the original's, over all cases. label: in place of the provider.
+
+    RunError where ONNX Runtime does not open the model, or refuses a case.
+    """
+    pairs: list[tuple[Outputs, Outputs]] = []
+    for case, actual in original.outputs_of(model, library, optimize=optimize):
+        if isinstance(actual, RunError):
+            raise actual
+        pairs.append((original.outputs[case], actual))
+    return qualities(label or original.provider, library is not None, pairs)
+
+
 def worst(rows: Iterable[Quality]) -> Quality | None:
     """The row that is farthest from float32; None without rows."""
     return max(rows, key=lambda row: (row.invalid, -math.inf if row.sqnr_db is None else -row.sqnr_db), default=None)
+
+
+def check_least(min_sqnr: float | None) -> None:
+    """UsageError where the dB that were asked for are no finite number."""
+    if min_sqnr is not None and not math.isfinite(min_sqnr):
+        raise UsageError(f"min_sqnr {min_sqnr} is not a finite number of dB")
+
+
+def refuse_below(rows: Iterable[Quality], least: float | None, advice: str) -> None:
+    """DisagreementError where the worst row does not reach `least` dB. advice: what to do then."""
+    row = worst(rows)
+    if least is None or row is None or row.reaches(least):
+        return
+    found = f"{row.invalid} elements are invalid" if row.invalid else f"{row.sqnr_db} dB"
+    raise DisagreementError(
+        f"output {row.output} ({row.source}): {found} from float32, at least {least:g} dB were asked for; {advice}"
+    )
 
 
 def _quality(provider: str, library: bool, name: str, reference: Array, actual: Array | None) -> Quality:

@@ -22,7 +22,7 @@ from onnxopt.artifact.report import facts as report_facts
 from onnxopt.artifact.report import views
 from onnxopt.artifact.report.facts import Facts
 from onnxopt.artifact.report.gpus import roofs
-from onnxopt.artifact.summary import quality_source, size_text
+from onnxopt.artifact.summary import size_text
 from onnxopt.errors import ArtifactError, UsageError
 from onnxopt.graph.signature import Tensor, tensor_text
 
@@ -112,7 +112,6 @@ def _environment() -> jinja2.Environment:
         lstrip_blocks=True,
     )
     environment.filters |= {"size": _size, "figure": _figure, "shapes": _shapes, "words": _words, "tensors": _tensors}
-    environment.filters["source"] = quality_source
     return environment
 
 

@@ -183,13 +183,15 @@ def has_wide_floats(program: Program) -> bool:
 
 
 def is_exact(program: Program) -> bool:
-    """The same, also where a value that does not come from memory is converted to integers."""
+    """The same for a part of a kernel, whose leaves may be computed: conversions may show the errors of those."""
     return has_wide_floats(program) or any(i.op == "cast" for i in program.code)
 
 
 def seen_by_casts(program: Program) -> set[int]:
-    """The values whose last bits may decide what a float becomes as an integer: those that are rounded to 16 bits on
-    the way to the conversion are left out, as approximate functions do not show behind that."""
+    """The values whose last bits may decide what a conversion gives, such as a code.
+
+    What is in front of a rounding to 16 bits is left out: errors of approximate functions do not show behind that.
+    """
     first, seen = len(program.leaves), set[int]()
     waiting = [a for i in program.code if i.op == "cast" for a in i.args]
     while waiting:

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
-import time
+import shutil
+import tempfile
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import onnx
 import onnx_ir as ir
 
 from onnxopt import versions
 from onnxopt.artifact.folder import check_output, staging, temporary_files, temporary_folder
-from onnxopt.errors import DisagreementError, ModelError, NotVerifiedError, UsageError, step
-from onnxopt.graph import normalize, read, signature, write
+from onnxopt.errors import ModelError, NotVerifiedError, UsageError, step
+from onnxopt.graph import normalize, read, write
 from onnxopt.graph import traits as model_traits
 from onnxopt.graph.refusal import Refusal
+from onnxopt.graph.traits import Traits
 from onnxopt.runtime.sessions import CPU, RunError
 from onnxopt.tools.quantization import formats, products
 from onnxopt.tools.quantization.by_library import Quantizer
@@ -23,17 +27,13 @@ from onnxopt.tools.quantization.formats import Asked
 from onnxopt.tools.quantization.products import Product
 from onnxopt.tools.quantization.result import Quantized
 from onnxopt.tools.quantization.spelling import spell_out_gemms
-from onnxopt.verification.bisect import bisect
-from onnxopt.verification.quality import Quality, qualities, worst
-from onnxopt.verification.reference import Check, NotRunnable, Reference
-from onnxopt.verification.user_data import DataSource, check_alone, read_data
+from onnxopt.verification import restoring
+from onnxopt.verification.quality import Quality, quality_of, refuse_below, worst
+from onnxopt.verification.reference import NotRunnable, Reference
+from onnxopt.verification.user_data import DataSource, UserData, check_alone, read_data
 from onnxopt.verification.verify import references
 
 MARK = "onnxopt.quantized"
-_SECONDS = 60.0  # of looking for nodes at fault
-_MOST_RESTORED = 0.5  # share of the products; a model that needs more is no model of this format
-_MOST_AT_FAULT = 0.25  # share of the products; more are no culprits, but a sum of roundings
-_FEW = 4
 Progress = Callable[[str, str], None]
 
 
@@ -73,15 +73,48 @@ def quantize(
     for path in (output, _weights_of(output)):
         check_output(path)
     say = progress or (lambda phase, detail: None)
+    source = _opened(model, want, say)
+    check_alone(calibrate, shapes)
+    data = read_data(calibrate, source.traits.inputs)
+    with temporary_folder() as scratch, temporary_files():
+        chosen = _chosen(source, want, data, shapes or {}, scratch, say)
+        say("package", "")
+        names = tuple(row.name for row in data)
+        after = _publish(chosen.path, output, _record(want, chosen, names))
+    left = [Refusal(p.node, p.op_type, "", _RESTORED) for p in source.taken if p.node in chosen.restored]
+    return Quantized(
+        path=output,
+        format=want.name,
+        algorithm=want.algorithm,
+        block_size=want.block,
+        products=tuple(p for p in source.taken if p.node not in chosen.restored),
+        left=(*source.left, *left),
+        restored=chosen.restored,
+        bytes_before=source.file.bytes,
+        bytes_after=after,
+        quality=chosen.quality,
+        data=names,
+    )
+
+
+class _Source(NamedTuple):
+    """A float32 model. taken: what is quantized of `normalized`. left: what stays float32."""
+
+    file: read.Source
+    traits: Traits
+    normalized: ir.Model
+    taken: Sequence[Product]
+    left: Sequence[Refusal]
+
+
+def _opened(model: Path, want: Asked, say: Progress) -> _Source:
+    """Read and normalize a model, and choose what to quantize. ModelError, and UsageError where there is nothing."""
     say("load", "")
     source = read.load(model)
     normalize.refuse_optimized(source.model, source.path)
     traits = model_traits.of(source.model)
     if kind := products.codes_in(source.model):
         raise ModelError(f"{model}: has {kind} nodes: it is quantized already. Give the float32 model")
-    signature.pin(traits.inputs, shapes or {})
-    check_alone(calibrate, shapes)
-    data = read_data(calibrate, traits.inputs)
     say("normalize", "")
     with step(f"{model}: the step 'normalize'"):
         normalized = normalize.normalize(source.model).model
@@ -91,146 +124,80 @@ def quantize(
     if not taken:
         reasons = sorted({row.reason for row in left}) or ["it has no product or convolution with constant weights"]
         raise UsageError(f"{model}: nothing to quantize: {'; '.join(reasons)}")
-    with temporary_folder() as scratch, temporary_files():
-        write.save(normalized, scratch)
-        try:
-            original = references(
-                source.path,
-                traits,
-                folder=scratch,
-                model_bytes=source.bytes,
-                shapes=shapes,
-                providers=(CPU,),
-                data=data,
-            )[0]
-        except NotRunnable as error:
-            raise NotVerifiedError(f"{model}: does not run here, so that it cannot be calibrated: {error}") from error
-        quantizer = Quantizer(scratch / write.MODEL_FILE, want, [row.inputs for row in data], scratch)
-        trials = _Trials(quantizer, original, want, taken, scratch, say)
-        chosen = _chosen(trials, want)
-        _refuse_below(chosen.quality, want)
-        say("package", "")
-        names = tuple(row.name for row in data)
-        after = _publish(chosen.path, output, _record(want, chosen, names))
-    restored = set(chosen.restored)
-    return Quantized(
-        path=output,
-        format=want.name,
-        algorithm=want.algorithm,
-        block_size=want.block,
-        products=tuple(p for p in taken if p.node not in restored),
-        left=(*left, *(Refusal(p.node, p.op_type, "", _RESTORED) for p in taken if p.node in restored)),
-        restored=chosen.restored,
-        bytes_before=source.bytes,
-        bytes_after=after,
-        quality=chosen.quality,
-        data=names,
+    return _Source(source, traits, normalized, taken, left)
+
+
+def _chosen(
+    source: _Source,
+    want: Asked,
+    data: Sequence[UserData],
+    shapes: Mapping[str, tuple[int, ...]],
+    scratch: Path,
+    say: Progress,
+) -> _Trial:
+    """The model with the most products quantized that reaches min_sqnr. DisagreementError where none does."""
+    write.save(source.normalized, scratch)
+    file = source.file
+    try:
+        original = references(
+            file.path, source.traits, folder=scratch, model_bytes=file.bytes, shapes=shapes, providers=(CPU,), data=data
+        )[0]
+    except NotRunnable as error:
+        raise NotVerifiedError(f"{file.path}: does not run here, so that it cannot be calibrated: {error}") from error
+    quantizer = Quantizer(scratch / write.MODEL_FILE, want, [row.inputs for row in data], scratch)
+    trials = _Trials(quantizer, original, [p.node for p in source.taken], scratch, say)
+    chosen = trials.run(())
+    if want.min_sqnr is not None:
+        noise = {p.node: p.noise for p in source.taken}
+        chosen = restoring.restored(trials, chosen, trials.names, noise.__getitem__, want.min_sqnr)
+    refuse_below(
+        chosen.quality,
+        want.min_sqnr,
+        "choose a format or an algorithm that rounds less, name more nodes with --exclude, or lower --min-sqnr",
     )
+    return chosen
 
 
 _RESTORED = "an output misses min_sqnr where it is quantized"
 
 
+@dataclasses.dataclass(frozen=True)
 class _Trial:
-    """A model with all products quantized but `restored`, and how near it is to float32."""
+    """A quantized model. narrow: how many products are quantized. quality: against float32."""
 
-    def __init__(self, path: Path, restored: tuple[str, ...], quality: tuple[Quality, ...]) -> None:
-        self.path, self.restored, self.quality = path, restored, quality
+    path: Path
+    narrow: int
+    restored: tuple[str, ...]
+    quality: tuple[Quality, ...]
 
 
 class _Trials:
-    """Models with different products quantized."""
+    """Models with different products quantized. names: of all products that may be."""
 
     def __init__(
-        self,
-        quantizer: Quantizer,
-        original: Reference,
-        want: Asked,
-        taken: Sequence[Product],
-        folder: Path,
-        say: Progress,
+        self, quantizer: Quantizer, original: Reference, names: Sequence[str], folder: Path, say: Progress
     ) -> None:
-        self._quantizer, self._original, self._want = quantizer, original, want
-        self._folder, self._say, self._count = folder, say, 0
-        self.names = [p.node for p in taken]
-        self.noisiest = [p.node for p in sorted(taken, key=lambda p: -p.noise)]
-        self._deadline = time.monotonic() + _SECONDS
+        self.names = names
+        self._quantizer, self._original, self._folder, self._say = quantizer, original, folder, say
 
     def run(self, restored: Collection[str]) -> _Trial:
-        """Quantize, run, compare."""
-        self._count += 1
-        self._say("quantize", f"{len(self.names) - len(restored)} of {len(self.names)} nodes" if restored else "")
-        folder = self._folder / f"trial{self._count}"
-        folder.mkdir()
-        path = folder / write.MODEL_FILE
+        """Quantize all but some products, run, compare."""
         left = set(restored)
+        taken = [name for name in self.names if name not in left]
+        self._say("quantize", f"{len(taken)} of {len(self.names)} nodes" if left else "")
+        path = Path(tempfile.mkdtemp(dir=self._folder)) / write.MODEL_FILE
         with step("ONNX Runtime's quantizer"):
-            self._quantizer.write([name for name in self.names if name not in left], path)
+            self._quantizer.write(taken, path)
         self._say("verify", "")
-        pairs = []
         try:
-            for case, actual in self._original.outputs_of(path, None):
-                if isinstance(actual, RunError):
-                    raise actual
-                pairs.append((self._original.outputs[case], actual))
+            quality = quality_of(self._original, path, None)
         except RunError as error:
             raise NotVerifiedError(f"the quantized model does not run in ONNX Runtime: {error}") from error
-        return _Trial(path, tuple(restored), qualities(CPU, False, pairs))
+        return _Trial(path, len(taken), tuple(restored), quality)
 
-    def in_time(self) -> bool:
-        return time.monotonic() < self._deadline
-
-    def reaches(self, trial: _Trial) -> bool:
-        goal = self._want.min_sqnr
-        return goal is None or all(row.reaches(goal) for row in trial.quality)
-
-    def culprits(self) -> tuple[str, ...]:
-        """The products that miss the goal alone, () where there is no time to find them, or too many."""
-
-        def failure_of(enabled: Sequence[str]) -> Check | None:
-            if not self.in_time():
-                raise TimeoutError
-            trial = self.run([name for name in self.names if name not in set(enabled)])
-            row = worst(trial.quality)
-            if row is None or self.reaches(trial):
-                return None
-            return Check(row.provider, False, "", row.output, None, error="too far from float32")
-
-        try:
-            found = tuple(bisect(self.names, failure_of, str))
-        except TimeoutError:
-            return ()
-        return found if len(found) <= max(_FEW, _MOST_AT_FAULT * len(self.names)) else ()
-
-
-def _chosen(trials: _Trials, want: Asked) -> _Trial:
-    """The trial with the most products quantized that reaches min_sqnr, as far as there is time to find it."""
-    first = trials.run(())
-    if want.min_sqnr is None or trials.reaches(first):
-        return first
-    culprits, best, count = trials.culprits(), first, 0
-    while count <= _MOST_RESTORED * len(trials.names):
-        restored = tuple(dict.fromkeys((*culprits, *trials.noisiest[:count])))
-        if restored and len(restored) <= _MOST_RESTORED * len(trials.names):
-            best = trials.run(restored)
-            if trials.reaches(best):
-                break
-        if not trials.in_time():
-            break
-        count = 2 * count or 1
-    return best
-
-
-def _refuse_below(quality: Sequence[Quality], want: Asked) -> None:
-    row = worst(quality)
-    if want.min_sqnr is None or row is None or row.reaches(want.min_sqnr):
-        return
-    found = f"{row.invalid} elements are invalid" if row.invalid else f"{row.sqnr_db} dB"
-    raise DisagreementError(
-        f"output {row.output}: {found} from float32, at least {want.min_sqnr:g} dB were asked for, also with "
-        "nodes that stay float32; choose a format or an algorithm that rounds less, name more nodes with --exclude, "
-        "or lower --min-sqnr"
-    )
+    def discard(self, found: _Trial) -> None:
+        """Remove the files of a model, which may be large."""
+        shutil.rmtree(found.path.parent, ignore_errors=True)
 
 
 def _record(want: Asked, trial: _Trial, data: Sequence[str]) -> str:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import importlib.util
-import math
 import re
 
 from onnxopt.errors import UsageError
+from onnxopt.verification.quality import check_least
 
 
 @dataclasses.dataclass(frozen=True)
@@ -83,8 +83,7 @@ def asked(
         raise UsageError("ONNX Runtime's hqq needs PyTorch; install torch, or choose another algorithm")
     if zero_points and algorithm != "rtn":
         raise UsageError(f"zero points are chosen by the algorithm rtn alone, not by {algorithm}")
-    if min_sqnr is not None and not math.isfinite(min_sqnr):
-        raise UsageError(f"min_sqnr {min_sqnr} is not a finite number of dB")
+    check_least(min_sqnr)
     block = 0 if chosen.activations else block_size or _DEFAULT_BLOCK
     return Asked(name, chosen, algorithm, block, zero_points, _pattern(exclude), min_sqnr)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Iterator
 
 import numpy as np
@@ -93,24 +94,25 @@ def _weight(node: ir.Node) -> ir.TensorProtocol | None:
     return tensor if len(tensor.shape) == 2 or node.op_type == "Conv" else None
 
 
+def _lies_by_column(node: ir.Node) -> bool:
+    """Whether a weight's first dim is that of the columns of its matrix, as filters are."""
+    return node.op_type == "Conv" or (node.op_type == "Gemm" and node.attributes.get_int("transB", 0) != 0)
+
+
 def _as_matrix(node: ir.Node, shape: ir.Shape | ir.ShapeProtocol) -> tuple[int, int]:
+    """Rows and columns of a weight as a matrix."""
     dims = [d for d in shape if isinstance(d, int)]  # a constant has no other ones
-    if node.op_type == "Conv":
-        return int(np.prod(dims[1:])), dims[0]
-    turned = node.op_type == "Gemm" and "transB" in node.attributes and node.attributes["transB"].value
-    return (dims[1], dims[0]) if turned else (dims[0], dims[1])
+    return (math.prod(dims[1:]), dims[0]) if _lies_by_column(node) else (dims[0], dims[1])
 
 
 def _noise(node: ir.Node, weight: np.ndarray, asked: Asked) -> float:
+    """As Product.noise. A group is a column, or a block of one."""
     rows, columns = _as_matrix(node, ir.Shape(weight.shape))
-    matrix = np.asarray(weight, np.float64)
-    by_column = matrix.reshape(columns, rows) if matrix.shape[0] == columns and node.op_type != "MatMul" else matrix.T
+    groups = weight.astype(np.float64).reshape(columns, rows) if _lies_by_column(node) else weight.T.astype(np.float64)
     if asked.block:
-        padded = np.zeros((columns, -(-rows // asked.block) * asked.block))
-        padded[:, :rows] = by_column
-        by_column = padded.reshape(-1, asked.block)
-    signal = float(np.mean(np.square(by_column)))
-    steps = np.abs(by_column).max(axis=1, initial=0.0) / (2 ** (asked.format.bits - 1) - 1)
+        groups = np.pad(groups, ((0, 0), (0, -rows % asked.block))).reshape(-1, asked.block)
+    signal = float(np.mean(np.square(groups)))
+    steps = np.abs(groups).max(axis=1, initial=0.0) / (2 ** (asked.format.bits - 1) - 1)
     return float(np.mean(np.square(steps)) / 12 / signal) if signal else 0.0
 
 

@@ -28,7 +28,6 @@ std::size_t cudnnGetVersion() { return 91900; }
 std::size_t cudnnGetCudartVersion() { return 13000; }
 const char* cudnnGetErrorString(int) { return "CUDNN_STATUS_OF_THE_TEST"; }
 int cudnnCreate(void** handle) { return Make(handle); }
-int cudnnDestroy(void* handle) { return Destroy(handle); }
 int cudnnSetStream(void*, void*) { return 0; }
 int cudnnBackendCreateDescriptor(int, void** descriptor) { return Make(descriptor); }
 int cudnnBackendDestroyDescriptor(void* descriptor) { return Destroy(descriptor); }
