@@ -56,6 +56,10 @@ __device__ inline void load_matrices_transposed(uint32_t (&x)[4], uint32_t row) 
                : "r"(row));
 }
 
+__device__ inline void load_matrices_transposed(uint32_t (&x)[2], uint32_t row) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x2.trans.shared.b16 {%0, %1}, [%2];" : "=r"(x[0]), "=r"(x[1]) : "r"(row));
+}
+
 __device__ inline void store_matrices_transposed(uint32_t row, const uint32_t (&x)[4]) {
   asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(row), "r"(x[0]),
                "r"(x[1]), "r"(x[2]), "r"(x[3])

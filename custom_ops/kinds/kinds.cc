@@ -13,6 +13,7 @@
   X(Pool)                \
   X(GroupNorm)           \
   X(SqueezeExcite)       \
+  X(FlashAttention)      \
   X(Attention)
 namespace onnxopt {
 namespace kinds {

@@ -16,6 +16,7 @@ from onnxopt.fusion.region import Kind
 # rest.
 _IN_ORDER = (
     "attention",
+    "flash_attention",
     "squeeze_excite",
     "image_convolution",
     "block",

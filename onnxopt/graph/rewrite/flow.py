@@ -34,6 +34,7 @@ from onnxopt.graph.rewrite import (
     padded_heads,
     query_scale,
     rotary,
+    shared_operand,
     to_contrib,
     to_standard,
 )
@@ -83,6 +84,7 @@ def rewrite(
             if "attention" in families or rewriting.applied["heads"]:
                 _map(rewriting)
         rewriting.apply(merging.PROJECTIONS)
+        rewriting.merge_keys_and_values()
         _convolutions(rewriting)
         rewriting.apply(merging.GATES)
         if rewriting.apply(FAMILIES["fold"].rules):
@@ -115,6 +117,11 @@ class _Rewriting:
             if family is not None and rule_set.counted:
                 self.applied[family] += count
         return total
+
+    def merge_keys_and_values(self) -> None:
+        """One product for the keys and values of all attentions to one tensor."""
+        if "merge" in self.applied:
+            self.applied["merge"] += shared_operand.merge_keys_and_values(self.model, self._joiner)
 
     def pad_heads(self) -> Knowledge:
         """Pad the heads of every Sdpa that can be padded. Returns what is then known of the model's values."""

@@ -22,6 +22,7 @@ from onnxopt.graph.rewrite.rule_sets import RuleSet, Scope
 from onnxopt.graph.rewrite.to_contrib import SIXTEEN_BIT, ints, rotated, swapped
 from onnxopt.graph.rewrite.weights import Joiner
 from onnxopt.graph.shapes.contrib_schemas import CONTRIB, DOMAIN
+from onnxopt.program import flash_attention
 
 _LARGEST_ATTENTION = {ir.DataType.FLOAT16: 8 << 20, ir.DataType.FLOAT: 16 << 20}  # bytes of q, k and v together
 _ATTENTION_BIAS = 5  # position of the mask among the inputs of MultiHeadAttention and of Attention
@@ -96,7 +97,8 @@ class SelfAttention(_Merge):
     Attention splits its product again in the kernel that adds the bias, which moves the bytes of q, k and v twice. A
     gemm region in 16 bit writes the parts itself, but runs a product for each of them, and these fill the GPU less. As
     measured, Attention is faster for q, k and v of 5 MB, and the parts are for 15 MB. In 32 bit, three products are
-    faster from 16 MB on (benchmarks/notes.md).
+    faster from 16 MB on (benchmarks/notes.md). Where a kernel of ours runs the attention, it reads the parts where they
+    lie, in one product.
     """
 
     def pattern(self, op, x):
@@ -116,9 +118,21 @@ class SelfAttention(_Merge):
             return result.fail("q and k have different widths")
         if x.shape is None or len(x.shape) != 3:
             return result.fail(f"the projected `{x.name}` is not known to have three dims")
+        if self._is_ours(x, widths, y.producer()):
+            return result
         if not self._fits_attention(x, widths) and (x.dtype not in SIXTEEN_BIT or len(set(widths)) != 1):
             return result.fail("splitting one product into q, k and v would cost more than it saves")
         return result
+
+    def _is_ours(self, x: ir.Value, widths: Sequence[int], node: ir.Node) -> bool:
+        """Whether a kernel of ours runs this attention, which reads the parts where they lie."""
+        heads = node.attributes.get_int("num_heads", 0) or 0
+        if x.dtype not in SIXTEEN_BIT or x.shape is None or not heads or any(width % heads for width in widths):
+            return False
+        keys, width = x.shape[1], widths[0] // heads
+        if flash_attention.why_not(heads, heads, width, widths[2] // heads, 1.0):
+            return False
+        return flash_attention.pays(keys if isinstance(keys, int) else None, width, packed=True)
 
     def _fits_attention(self, x: ir.Value, widths: Sequence[int]) -> bool:
         """Whether Attention takes this dtype, and q, k and v are small enough for it, or of unknown size."""
@@ -132,7 +146,7 @@ class SelfAttention(_Merge):
         node, weights = y.producer(), (wq, wk, wv)
         attributes = {name: attribute.value for name, attribute in node.attributes.items()}
         widths = _widths(weights)
-        if not self._fits_attention(x, widths):
+        if self._is_ours(x, widths, node) or not self._fits_attention(x, widths):
             parts = self._parts(op, self._product(op, x, weights, (bq, bk, bv)), weights)
             return op.MultiHeadAttention(*parts, *node.inputs[3:], _domain=CONTRIB, **attributes)
         if widths[2] != widths[0]:

@@ -66,6 +66,7 @@ void move_matrices(uint32_t (&x)[kCount], uint32_t row, bool stores, bool transp
 inline void load_matrices(uint32_t (&x)[4], uint32_t row) { move_matrices(x, row, false, false); }
 inline void load_matrices(uint32_t (&x)[2], uint32_t row) { move_matrices(x, row, false, false); }
 inline void load_matrices_transposed(uint32_t (&x)[4], uint32_t row) { move_matrices(x, row, false, true); }
+inline void load_matrices_transposed(uint32_t (&x)[2], uint32_t row) { move_matrices(x, row, false, true); }
 inline void store_matrices_transposed(uint32_t row, const uint32_t (&x)[4]) {
   uint32_t words[4] = {x[0], x[1], x[2], x[3]};
   move_matrices(words, row, true, true);

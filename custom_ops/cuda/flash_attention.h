@@ -1,0 +1,23 @@
+// Runs attention of many queries on the GPU.
+#pragma once
+
+#include "call/fused_kernel.h"
+#include "cuda/launch/launcher.h"
+#include "program/flash_attention.h"
+
+namespace onnxopt::cuda {
+
+// Launching neither synchronizes nor allocates: it is safe under CUDA graph capture. Thread-safe.
+class FlashAttentionCudaKernel final : public FusedKernel {
+ public:
+  FlashAttentionCudaKernel(const Kernel& kernel, const Library& library)
+      : FusedKernel(kernel), attention_(kernel.meaning.As<FlashAttention>()), launcher_(kernel, library) {}
+
+  void Compute(OrtKernelContext* context) const override;
+
+ private:
+  const FlashAttention& attention_;
+  const Launcher launcher_;
+};
+
+}  // namespace onnxopt::cuda

@@ -1,0 +1,77 @@
+#include "cuda/flash_attention_variant.h"
+
+#include <algorithm>
+
+#include "kernel_file/flash_attention.h"
+
+namespace onnxopt::cuda {
+namespace {
+
+constexpr std::uint64_t kMostBlocks = 0x7fffffff;
+constexpr float kLog2E = 1.4426950408889634F;
+
+HeadsOf ToDevice(const HeadsPlace& place) {
+  return {place.data, static_cast<unsigned long long>(place.of_batch), static_cast<unsigned long long>(place.of_head),
+          static_cast<unsigned>(place.of_token)};
+}
+
+// Whether all rows are aligned to the accesses of an entry point.
+bool Aligned(const FlashAttentionCall& call, unsigned access) {
+  std::uintptr_t all = reinterpret_cast<std::uintptr_t>(call.y);
+  for (const HeadsPlace& place : {call.q, call.k, call.v}) all |= reinterpret_cast<std::uintptr_t>(place.data);
+  return all % access == 0;
+}
+
+}  // namespace
+
+std::optional<FlashAttentionLaunch> LaunchOf(const FlashAttention& attention, const Variant& variant,
+                                             const FlashAttentionCall& call, unsigned resident) {
+  const auto& shape = variant.shape.As<FlashTileShape>();
+  if (!Aligned(call, shape.access)) return std::nullopt;
+  if (shape.short_rows && (call.keys < 1 || call.keys > shape.keys)) return std::nullopt;
+  const std::uint64_t rows = std::uint64_t{kFlashRows} * (variant.threads / kWarpThreads);
+  const std::uint64_t tiles = (static_cast<std::uint64_t>(call.queries) + rows - 1) / rows;
+  const auto heads = static_cast<std::uint64_t>(attention.heads);
+  const auto batch = static_cast<std::uint64_t>(call.batch);
+  if (tiles * heads > kMostBlocks / batch) return std::nullopt;
+  const std::uint64_t step = shape.short_rows ? std::clamp<std::uint64_t>(resident / (tiles * heads), 1, batch) : batch;
+  FlashAttentionLaunch launch{};
+  FlashAttentionParams& params = launch.params;
+  params.q = ToDevice(call.q);
+  params.k = ToDevice(call.k);
+  params.v = ToDevice(call.v);
+  params.bias = call.bias;
+  params.y = call.y;
+  params.bias_batch = static_cast<unsigned long long>(call.bias_batch);
+  params.bias_head = static_cast<unsigned long long>(call.bias_head);
+  params.bias_query = static_cast<unsigned>(call.keys);
+  params.batch = static_cast<unsigned>(batch);
+  params.step = static_cast<unsigned>(step);
+  params.heads = static_cast<unsigned>(heads);
+  params.group = static_cast<unsigned>(attention.heads / attention.groups);
+  params.queries = static_cast<unsigned>(call.queries);
+  params.keys = static_cast<unsigned>(call.keys);
+  params.tiles = static_cast<unsigned>(tiles);
+  params.behind = static_cast<int>(call.keys - call.queries);
+  params.scale = attention.scale * kLog2E;
+  launch.blocks = static_cast<unsigned>(tiles * heads * step);
+  return launch;
+}
+
+std::size_t ChooseFlashAttention(const FlashAttention& attention, const std::vector<Variant>& variants,
+                                 const FlashAttentionCall& call, unsigned shared) {
+  std::size_t best = variants.size();
+  for (std::size_t k = 0; k < variants.size(); ++k) {
+    if (variants[k].shared > shared || !LaunchOf(attention, variants[k], call, 1)) continue;
+    const auto& shape = variants[k].shape.As<FlashTileShape>();
+    if (best == variants.size()) {
+      best = k;
+      continue;
+    }
+    const auto& chosen = variants[best].shape.As<FlashTileShape>();
+    if (shape.short_rows && (!chosen.short_rows || shape.keys < chosen.keys)) best = k;
+  }
+  return best;
+}
+
+}  // namespace onnxopt::cuda

@@ -1,0 +1,28 @@
+// What an entry point of an attention of many queries is handed for a call.
+#pragma once
+
+#include <optional>
+#include <vector>
+
+#include "call/flash_attention.h"
+#include "flash_attention/abi.h"
+#include "kernel_file/kernel.h"
+
+namespace onnxopt::cuda {
+
+struct FlashAttentionLaunch {
+  FlashAttentionParams params;
+  unsigned blocks;
+};
+
+// The launch of an entry point for a call that is not empty, nothing where it does not fit. resident: blocks that the
+// GPU runs at once.
+std::optional<FlashAttentionLaunch> LaunchOf(const FlashAttention& attention, const Variant& variant,
+                                             const FlashAttentionCall& call, unsigned resident);
+
+// The entry point that the rule takes, of those that fit and whose block has at most `shared` bytes of shared memory:
+// the shortest tile that holds all keys, else the first that takes any number. variants.size() where there is none.
+std::size_t ChooseFlashAttention(const FlashAttention& attention, const std::vector<Variant>& variants,
+                                 const FlashAttentionCall& call, unsigned shared);
+
+}  // namespace onnxopt::cuda

@@ -1,0 +1,104 @@
+#include "kernel_file/flash_attention.h"
+
+#include <algorithm>
+#include <cmath>
+#include <string>
+
+#include "kernel_file/fields.h"
+
+namespace onnxopt {
+namespace {
+
+constexpr std::uint64_t kMostHeads = 4096;
+constexpr std::uint64_t kMostWidth = 256;
+constexpr std::uint64_t kMostRow = std::uint64_t{1} << 24U;
+constexpr std::uint64_t kMostKeys = 1024;  // of a tile
+constexpr std::uint64_t kMostShared = 256 << 10;
+constexpr std::uint64_t kMostAccess = 16;
+
+Heads ReadHeads(const JsonReader& json, std::size_t inputs, std::int64_t count, std::int64_t width) {
+  Heads heads;
+  heads.input = json["input"].Number(0, inputs - 1);
+  const auto number = [&](const char* field) { return static_cast<std::int64_t>(json[field].Number(0, kMostRow)); };
+  heads.row = number("row");
+  heads.first = number("first");
+  heads.step = number("step");
+  if (heads.row == 0) return heads;
+  if (count > 1 && heads.step < 1) json["step"].Fail("is 0");
+  if (heads.first + (count - 1) * heads.step + width > heads.row) json["row"].Fail("does not hold all heads");
+  return heads;
+}
+
+// Bytes of shared memory that the tile takes (cuda_kernels/flash_attention/tile.cuh).
+std::uint64_t SharedBytes(const FlashAttention& attention, std::uint64_t queries, std::uint64_t keys,
+                          std::uint64_t stages, bool short_rows) {
+  const auto pitch = [](std::int64_t width) { return 8 * ((static_cast<std::uint64_t>(width) + 7) / 8 | 1U); };
+  const std::uint64_t row = pitch(attention.width);
+  const std::uint64_t value_row = pitch(attention.values);
+  const std::uint64_t of_queries = queries * std::max(row, value_row) * 2;
+  const std::uint64_t stage = keys * (row + value_row) * 2;
+  return short_rows ? 2 * (of_queries + stage) : of_queries + stages * stage;
+}
+
+}  // namespace
+
+FlashAttention ReadFlashAttention(const JsonReader& json, const std::vector<Dtype>& inputs,
+                                  const std::vector<Dtype>& outputs) {
+  FlashAttention attention;
+  if (inputs.empty() || inputs.size() > kFlashAttentionInputs) {
+    json["inputs"].Fail("are not 1 to " + std::to_string(kFlashAttentionInputs));
+  }
+  if (outputs.size() != 1) json["outputs"].Fail("are not one");
+  attention.inputs = inputs.size();
+  attention.dtype = outputs[0];
+  const auto same = [&](Dtype dtype) { return dtype == attention.dtype; };
+  if (!std::all_of(inputs.begin(), inputs.end(), same)) json["inputs"].Fail("differ from the output's dtype");
+  if (Row(attention.dtype).compute != Dtype::kFloat32 || Size(attention.dtype) != 2) {
+    json["outputs"].Fail("is " + std::string(Row(attention.dtype).name) + ", no float of 16 bits");
+  }
+  const auto number = [&](const char* field, std::uint64_t most) {
+    return static_cast<std::int64_t>(json[field].Number(1, most));
+  };
+  attention.heads = number("heads", kMostHeads);
+  attention.groups = number("groups", kMostHeads);
+  attention.width = number("width", kMostWidth);
+  attention.values = number("values", kMostWidth);
+  if (attention.heads % attention.groups != 0) json["heads"].Fail("is no multiple of groups");
+  if (!json["scale"].value().is_number()) json["scale"].Fail("is not a number");
+  attention.scale = json["scale"].value().get<float>();
+  if (!std::isfinite(attention.scale) || attention.scale <= 0) json["scale"].Fail("is not a float32 above 0");
+  attention.causal = json["causal"].Flag();
+  attention.q = ReadHeads(json["q"], inputs.size(), attention.heads, attention.width);
+  attention.k = ReadHeads(json["k"], inputs.size(), attention.groups, attention.width);
+  attention.v = ReadHeads(json["v"], inputs.size(), attention.groups, attention.values);
+  if (attention.q.row == 0) json["q"]["row"].Fail("is 0");
+  if (json.Has("bias")) attention.bias = json["bias"].Number(0, inputs.size() - 1);
+  return attention;
+}
+
+Variant ReadFlashVariant(const JsonReader& json, const FlashAttention& attention) {
+  Variant variant = ReadVariant(json);
+  variant.waits = json["waits"].Flag();
+  if (variant.threads % kWarpThreads != 0) json["threads"].Fail("is no multiple of a warp");
+  FlashTileShape shape;
+  shape.keys = static_cast<unsigned>(json["keys"].Number(kFlashRows, kMostKeys));
+  if (shape.keys % kFlashRows != 0) json["keys"].Fail("is no multiple of " + std::to_string(kFlashRows));
+  shape.short_rows = json["short"].Flag();
+  shape.access = static_cast<unsigned>(json["access"].Number(2, kMostAccess));
+  if ((shape.access & (shape.access - 1)) != 0) json["access"].Fail("is no power of 2");
+  const auto bytes = [&](std::int64_t elements) { return static_cast<std::uint64_t>(elements) * 2 % shape.access; };
+  for (const Heads& heads : {attention.q, attention.k, attention.v}) {
+    if (bytes(heads.row) + bytes(heads.first) + bytes(heads.step) != 0) json["access"].Fail("does not divide a row");
+  }
+  if (bytes(attention.width) + bytes(attention.values) != 0) json["access"].Fail("does not divide a head");
+  const std::uint64_t stages = json["stages"].Number(1, 2);
+  const std::uint64_t queries = variant.threads / kWarpThreads * kFlashRows;
+  variant.shared = static_cast<unsigned>(json["shared"].Number(0, kMostShared));
+  if (variant.shared != SharedBytes(attention, queries, shape.keys, stages, shape.short_rows)) {
+    json["shared"].Fail("is not what the tile takes");
+  }
+  variant.shape.Set(shape);
+  return variant;
+}
+
+}  // namespace onnxopt

@@ -1,0 +1,47 @@
+#include "cpu/flash_attention.h"
+
+#include "call/flash_attention_shapes.h"
+#include "cuda/flash_attention.h"
+#include "kernel_file/flash_attention.h"
+#include "kinds/kind.h"
+
+namespace onnxopt {
+namespace {
+
+class FlashAttentionKind final : public Kind {
+ public:
+  const char* name() const override { return "flash_attention"; }
+
+  void ReadMeaning(const JsonReader& json, Kernel* kernel) const override {
+    kernel->meaning.Set(ReadFlashAttention(json, kernel->inputs, kernel->outputs));
+  }
+
+  Variant ReadVariant(const JsonReader& json, const Kernel& kernel) const override {
+    return ReadFlashVariant(json, kernel.meaning.As<onnxopt::FlashAttention>());
+  }
+
+  void InferShapes(const Kernel& kernel, OrtShapeInferContext* context) const override {
+    onnxopt::InferShapes(kernel.meaning.As<FlashAttention>(), context);
+  }
+
+  std::unique_ptr<FusedKernel> MakeCpu(const Kernel& kernel) const override {
+    return std::make_unique<FlashAttentionCpuKernel>(kernel);
+  }
+
+  std::unique_ptr<FusedKernel> MakeCuda(const Kernel& kernel, const cuda::Library& library,
+                                        const OrtKernelInfo* /*info*/) const override {
+    return std::make_unique<cuda::FlashAttentionCudaKernel>(kernel, library);
+  }
+};
+
+}  // namespace
+
+namespace kinds {
+
+const Kind& FlashAttention() {
+  static const FlashAttentionKind kind;
+  return kind;
+}
+
+}  // namespace kinds
+}  // namespace onnxopt

@@ -1,0 +1,1 @@
+"""Kernels of attention of many queries. Part of kinds: may import program to fusion."""

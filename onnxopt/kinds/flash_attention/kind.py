@@ -1,0 +1,50 @@
+"""The kind of kernels that compute attention of many queries."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import cast
+
+import onnx_ir as ir
+
+from onnxopt.fusion.context import Context
+from onnxopt.fusion.kernel import Meaning, Variant
+from onnxopt.fusion.region import Kernel, Kind, Region
+from onnxopt.graph.refusal import Refusal
+from onnxopt.graph.shapes.shapes import Shapes
+from onnxopt.kinds.flash_attention import cuda, entry_points, find
+from onnxopt.program.flash_attention import FlashAttention
+
+
+class FlashAttentionKind(Kind):
+    """Attention of many queries, which reads queries, keys and values where they lie."""
+
+    name = "flash_attention"
+
+    def find(self, context: Context) -> tuple[list[Region], list[Refusal]]:
+        return find.find(context, self)
+
+    def lower(self, region: Region, opsets: Mapping[str, int], shapes: Shapes) -> Meaning:
+        return find.lower(region, shapes)
+
+    def named_nodes(self, region: Region) -> Sequence[ir.Node]:
+        return region.nodes[-1:]  # the other nodes cut q, k and v out of one tensor
+
+    def entry_points(
+        self, name: str, meaning: Meaning, regions: Sequence[Region], opsets: Mapping[str, int], shapes: Shapes
+    ) -> tuple[Variant, ...]:
+        return entry_points.choose(name, cast(FlashAttention, meaning), regions, shapes)
+
+    def alternatives(self, kernel: Kernel) -> Iterable[Variant]:
+        known = {variant.symbol for variant in kernel.variants}
+        others = entry_points.others(kernel.name, cast(FlashAttention, kernel.program))
+        return [variant for variant in others if variant.symbol not in known]
+
+    def header(self, kernels: Sequence[Kernel]) -> str:
+        return cuda.HEADER
+
+    def cuda(self, kernel: Kernel) -> list[str]:
+        return cuda.lines(kernel)
+
+
+FLASH_ATTENTION = FlashAttentionKind()

@@ -1,0 +1,67 @@
+"""CUDA kernels of attention of many queries, run on the CPU by g++, against float64.
+
+Each case is run with the grid and numbers that the library hands over (emulation/flash_attention_launches.cc compiles
+its code): what is tested is the device code, its tails and its host.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+from tests.support import emulated_flash_attention
+from tests.support.flash_attention_models import Case, fused, random_case
+
+WINDOWS = Case(5, 49, 49, 3, 32, layout="split", bias=(False, True))
+
+
+def _agree(folder: Path, cases: list[Case], **options: bool) -> set[str]:
+    """The entry points that were run, without the kernels' names."""
+    found = emulated_flash_attention.results(folder, cases, **options)
+    assert {case for case, _ in found} == set(cases)
+    wrong = [(case, s, e) for (case, s), (y, x) in found.items() if not (e := case.worst(y, x)) <= 1]
+    assert not wrong
+    return {symbol.split("_")[-1] for _, symbol in found}
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_forms(tmp_path: Path, dtype: str) -> None:
+    cases = [
+        WINDOWS,
+        Case(3, 20, 20, 2, 20, layout="slices", bias=(True, True)),
+        Case(2, 70, 77, 2, 40),
+        Case(1, 140, 140, 1, 64, layout="interleaved", causal=True),
+        Case(2, 33, 100, 2, 16, 24, layout="heads", bias=(True, False)),
+        Case(1, 17, 130, 1, 48, layout="apart", causal=True, known=False, scale=0.3, values=8),
+        Case(1, 3, 5, 2, 7, 11),
+        Case(1, 20, 90, 1, 256, layout="heads"),
+    ]
+    cases[5] = dataclasses.replace(cases[5], keys=128)
+    _agree(tmp_path, [dataclasses.replace(case, dtype=dtype) for case in cases])
+
+
+def test_every_tile(tmp_path: Path) -> None:
+    cases = [
+        dataclasses.replace(WINDOWS, batch=2, queries=49),
+        Case(1, 90, 90, 1, 24, layout="split", causal=True),
+    ]
+    assert len(_agree(tmp_path, cases, every=True)) > 20
+
+
+def test_random(tmp_path: Path) -> None:
+    _agree(tmp_path, [random_case(seed, "float16") for seed in range(12)])
+
+
+def test_the_entry_point_that_is_chosen() -> None:
+    (kernel,) = fused(WINDOWS).kernels
+    symbols = [v.symbol.split("_")[-1] for v in kernel.variants]
+    assert symbols == ["w4k64sa16", "w4k64t1a2"]
+    first, launches = emulated_flash_attention.launches(kernel, WINDOWS, resident=100)
+    assert (first, launches[0].blocks) == (0, 3 * 5)  # no more blocks than sequences and heads
+    many = dataclasses.replace(WINDOWS, batch=1024)
+    assert emulated_flash_attention.launches(kernel, many, resident=600)[1][0].blocks == 600
+    assert emulated_flash_attention.launches(kernel, WINDOWS, aligned=2)[0] == 1
+    longer = dataclasses.replace(WINDOWS, queries=70, keys=70)
+    assert emulated_flash_attention.launches(kernel, longer)[0] == 1

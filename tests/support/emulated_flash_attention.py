@@ -1,0 +1,133 @@
+"""Attention of many queries on the CPU: launches as the library would make them, and the device code run by g++."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import subprocess
+import tempfile
+from pathlib import Path
+
+import numpy as np
+
+from onnxopt.codegen import generate
+from onnxopt.fusion.region import Kernel
+from tests.support import emulated
+from tests.support.depthwise_models import numpy_dtype
+from tests.support.flash_attention_models import Case, fused
+from tests.support.launch_programs import launch_program
+
+_SOURCES = ("cuda/flash_attention_variant", "kernel_file/fields", "kernel_file/flash_attention", "program/dtype")
+_HOPPER = 227 << 10  # bytes of shared memory of a block
+_RESIDENT = 7  # blocks, so that each has several sequences
+
+
+@dataclasses.dataclass(frozen=True)
+class Launch:
+    """Blocks of a launch, 0 where the entry point does not fit, and the numbers of its parameters."""
+
+    blocks: int
+    numbers: tuple[str, ...]
+
+
+def launches(
+    kernel: Kernel, case: Case, resident: int = _RESIDENT, aligned: int = 256, shared: int = _HOPPER
+) -> tuple[int, list[Launch]]:
+    """The entry point that the library chooses for a call, and the launch of each."""
+    row = {**kernel.program.to_json(), "variants": [dataclasses.asdict(v) for v in kernel.variants]}
+    bias = case.bias or (False, False)
+    of_case = (case.batch, case.queries, case.keys, int(bias[0]), int(bias[1]))
+    with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
+        file.write(json.dumps(row))
+        file.flush()
+        command = [
+            launch_program("flash_attention", _SOURCES), file.name, *map(str, (*of_case, resident, aligned, shared)),
+        ]  # fmt: skip
+        done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode:
+        raise ValueError(done.stdout)
+    first, *rows = done.stdout.splitlines()
+    return int(first), [Launch(int(r.split()[0]), tuple(r.split()[1:])) for r in rows]
+
+
+_MAIN = """
+#include "matrix_words.h"
+%(source)s
+using namespace onnxopt;
+int main() {
+%(calls)s
+}
+"""
+_CALL = """
+  {
+    %(reads)s
+    std::vector<unsigned short> y(%(count)d + 8);
+    %(runs)s
+  }
+"""
+_RUN = """
+    std::memset(y.data(), 0x7e, y.size() * sizeof(y[0]));
+    {
+      FlashAttentionParams p{{%(q)s}, {%(k)s}, {%(v)s}, %(bias)s, y.data() + %(shift)d, %(numbers)s};
+      emulation::launch(%(blocks)d, %(threads)d, [&] { %(symbol)s(p); });
+      emulation::write("%(file)s", y);
+    }
+"""
+
+
+def results(
+    folder: Path, cases: list[Case], every: bool = False, aligned: int = 256
+) -> dict[tuple[Case, str], tuple[np.ndarray, np.ndarray]]:
+    """For every case and entry point that fits it: what the kernel writes, and the result in float64.
+
+    every: also with the entry points that `tune` measures. aligned: bytes, of all tensors.
+    """
+    calls, kernels, wanted = [], {}, {}
+    for number, case in enumerate(cases):
+        (kernel,) = fused(case).kernels
+        if every:
+            others = tuple(kernel.kind.alternatives(kernel))
+            kernel = dataclasses.replace(kernel, variants=(*kernel.variants, *others))
+        kernels[kernel.name] = kernel
+        feeds = case.feeds()
+        expected = case.expected(feeds)
+        made = launches(kernel, case, aligned=aligned)[1]
+        fits = [k for k, launch in enumerate(made) if launch.blocks]
+        calls.append(_call(folder, number, case, kernel, feeds, expected.size, [(k, made[k]) for k in fits]))
+        for k in fits:
+            wanted[case, kernel.variants[k].symbol] = (folder / f"y{number}_{k}", expected)
+    source = generate.generate(list(kernels.values()))
+    emulated.run(folder, _MAIN % {"source": source, "calls": "".join(calls)})
+    return {
+        key: (np.fromfile(file, numpy_dtype(key[0].dtype))[8:].reshape(expected.shape), expected)
+        for key, (file, expected) in wanted.items()
+    }
+
+
+def _call(
+    folder: Path, number: int, case: Case, kernel: Kernel, feeds: dict[str, np.ndarray], count: int,
+    made: list[tuple[int, Launch]],
+) -> str:  # fmt: skip
+    (region,) = fused(case).plan.regions
+    meaning = region.meaning
+    reads = []
+    for k, value in enumerate(region.inputs):
+        array = feeds[str(value.name)]
+        array.tofile(folder / f"x{number}_{k}")
+        reads.append(f'auto x{k} = emulation::read<unsigned short>("x{number}_{k}", {array.size});')
+    bias = "nullptr" if meaning.bias is None else f"x{meaning.bias}.data()"
+    runs = []
+    for k, launch in made:
+        n = launch.numbers
+        heads = {
+            name: f"x{h.input}.data() + {h.first}, {', '.join(n[3 * i : 3 * i + 3])}"
+            for i, (name, h) in enumerate(zip("qkv", (meaning.q, meaning.k, meaning.v), strict=True))
+        }
+        numbers = ", ".join([*n[9:-1], f"static_cast<float>({n[-1]})"])
+        runs.append(
+            _RUN % {
+                **heads, "bias": bias, "shift": 8, "numbers": numbers, "blocks": launch.blocks,
+                "threads": kernel.variants[k].threads, "symbol": kernel.variants[k].symbol, "file": f"y{number}_{k}",
+            }
+        )  # fmt: skip
+    return _CALL % {"reads": "\n    ".join(reads), "count": count, "runs": "".join(runs)}
