@@ -28,8 +28,7 @@ Weights = Mapping[str, onnx.TensorProto]
 class Recipe:
     """The named weights joined along their last axis, then changed as the flags say.
 
-    heads: (axis, size, padded): zeros stand behind every `size` elements along the axis of each weight, before they are
-    joined, so that each group has `padded`. columns: the one weight is that of a convolution, (outputs, inputs,
+    names: NAME/headsA_S_P is a weight with zeros behind every S elements along axis A, so that each group has P. columns: the one weight is that of a convolution, (outputs, inputs,
     *kernel), taken as the second operand of a product: (inputs * kernel, outputs) with two spatial axes,
     (kernel * inputs, outputs) with one, as graph/rewrite/convolutions.py lays it out. order: the one weight's dims are
     permuted. factors, scale: the one weight's columns are multiplied by the elements of a weight of this name over
@@ -38,7 +37,6 @@ class Recipe:
     """
 
     names: tuple[str, ...]
-    heads: tuple[int, ...] = ()
     columns: bool = False
     order: tuple[int, ...] = ()
     factors: str = ""
@@ -49,17 +47,13 @@ class Recipe:
 
     def data(self, weights: Weights, dims: Sequence[int]) -> bytes | None:
         """The raw bytes of a tensor of these dims; None where the weights do not have the shapes that this takes."""
-        if any(name not in weights for name in (*self.names, *filter(None, (self.factors,)))):
+        found = [_weight(weights, name) for name in self.names]
+        arrays = [array for array in found if array is not None]
+        if len(arrays) < len(found) or (self.factors and self.factors not in weights):
             return None
-        changes = (self.heads, self.columns, self.order, self.factors, self.transposed, self.widened)
+        changes = (self.names[0] not in weights, self.columns, self.order, self.factors, self.transposed, self.widened)
         if len(self.names) == 1 and not any(changes):
             return weights[self.names[0]].raw_data[: self.first_bytes]
-        arrays = [numpy_helper.to_array(weights[name]) for name in self.names]
-        if self.heads:
-            axis, size, padded = self.heads
-            if any(a.ndim <= axis or a.shape[axis] % size for a in arrays):
-                return None
-            arrays = [_padded(a, axis, size, padded) for a in arrays]
         if any(a.shape[:-1] != arrays[0].shape[:-1] or not a.ndim for a in arrays):
             return None
         array = arrays[0] if len(arrays) == 1 else np.concatenate(arrays, axis=-1)
@@ -106,7 +100,8 @@ class Recipes:
     def find(self, tensor: onnx.TensorProto) -> Recipe | None:
         """A recipe that gives exactly the tensor's bytes, from weights of its dtype or from codes."""
         for recipe in self._candidates(tensor):
-            dtypes = {self._weights[name].data_type for name in recipe.names if name in self._weights}
+            bases = map(_base, recipe.names)
+            dtypes = {self._weights[name].data_type for name in bases if name in self._weights}
             if (
                 dtypes == {recipe.reads(tensor.data_type)}
                 and recipe.data(self._weights, tensor.dims) == tensor.raw_data
@@ -125,11 +120,6 @@ class Recipes:
         if _NHWC in tensor.name:
             name = tensor.name[: tensor.name.rindex(_NHWC)]
             yield from (Recipe((name,), order=order) for order in _ORDERS)
-        padded = [_HEADS.fullmatch(name) for name in base.split("+")]
-        kinds = {m.groups()[1:] if m else None for m in padded}
-        if len(kinds) == 1 and None not in kinds:
-            heads = tuple(map(int, kinds.pop() or ()))
-            yield Recipe(tuple(m[1] for m in padded if m), heads=heads, transposed=transposed)
         if base.endswith(_SCALED):
             yield from self._scaled(base.removesuffix(_SCALED), tensor, transposed)
         yield Recipe(tuple(base.split("+")), transposed=transposed)
@@ -158,6 +148,24 @@ class Recipes:
             if largest > 0 and product > 0:
                 scale = float(2.0 ** np.round(np.log2(product / largest)))
                 yield Recipe((name,), factors=vector.name, scale=scale, transposed=transposed)
+
+
+def _base(name: str) -> str:
+    """The weight of a name in a recipe."""
+    found = _HEADS.fullmatch(name)
+    return found[1] if found else name
+
+
+def _weight(weights: Weights, name: str) -> np.ndarray | None:
+    """A weight, with padded heads where the name says so; None where there is none whose shape this fits."""
+    found = _HEADS.fullmatch(name)
+    if name in weights or found is None:
+        return numpy_helper.to_array(weights[name]) if name in weights else None
+    axis, size, padded = map(int, found.groups()[1:])
+    array = numpy_helper.to_array(weights[found[1]]) if found[1] in weights else None
+    if array is None or array.ndim <= axis or array.shape[axis] % size:
+        return None
+    return _padded(array, axis, size, padded)
 
 
 def _scaled(array: np.ndarray, factors: np.ndarray, scale: float) -> np.ndarray:

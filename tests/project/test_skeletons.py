@@ -137,5 +137,5 @@ def test_another_source_is_refused(tmp_path: Path) -> None:
 
 
 def test_recipes_survive_json() -> None:
-    recipe = Recipe(("a", "b"), heads=(1, 20, 24), transposed=True)
+    recipe = Recipe(("a/heads1_20_24", "b/heads1_20_24"), transposed=True)
     assert Recipe.from_json(json.loads(json.dumps(recipe.to_json()))) == recipe

@@ -106,7 +106,7 @@ def _merge(graph: ir.Graph, products: Sequence[_Product], joiner: Joiner) -> Non
     x, dtype = products[0].x, products[0].weight.dtype
     assert dtype is not None
     new = NewNodes(graph, first)
-    name = f"{products[0].weight.name}+{len(products) - 1}"
+    name = "+".join(str(p.weight.name) for p in products)
     tensors = [p.weight.const_value for p in products if p.weight.const_value is not None]
     value = new.add("MatMul", [x, initializer(graph, joiner.columns(tensors, name), name)], dtype)
     if any(p.bias is not None for p in products):
