@@ -32,8 +32,8 @@ class Recipe:
     *kernel), taken as the second operand of a product: (inputs * kernel, outputs) with two spatial axes,
     (kernel * inputs, outputs) with one, as graph/rewrite/convolutions.py lays it out. order: the one weight's dims are
     permuted. factors, scale: the one weight's columns are multiplied by the elements of a weight of this name over
-    `scale`, in float64, and rounded. transposed: the matrix that results is transposed. first_bytes: the first bytes of
-    the one weight are taken. widened: int8 codes become float16 at the end.
+    `scale`, in float64, and rounded. transposed: the matrix that results is transposed. rows: the weights are
+    joined along their first axis. first_bytes: the first bytes of the one weight are taken. widened: int8 codes become float16 at the end.
     """
 
     names: tuple[str, ...]
@@ -42,6 +42,7 @@ class Recipe:
     factors: str = ""
     scale: float = 1.0
     transposed: bool = False
+    rows: bool = False
     first_bytes: int | None = None
     widened: bool = False
 
@@ -54,7 +55,9 @@ class Recipe:
         changes = (self.names[0] not in weights, self.columns, self.order, self.factors, self.transposed, self.widened)
         if len(self.names) == 1 and not any(changes):
             return weights[self.names[0]].raw_data[: self.first_bytes]
-        if any(a.shape[:-1] != arrays[0].shape[:-1] or not a.ndim for a in arrays):
+        if self.rows:
+            arrays = [np.concatenate(arrays)] if len({a.shape[1:] for a in arrays}) == 1 else []
+        if not arrays or any(a.shape[:-1] != arrays[0].shape[:-1] or not a.ndim for a in arrays):
             return None
         array = arrays[0] if len(arrays) == 1 else np.concatenate(arrays, axis=-1)
         if self.columns:
@@ -123,6 +126,7 @@ class Recipes:
         if base.endswith(_SCALED):
             yield from self._scaled(base.removesuffix(_SCALED), tensor, transposed)
         yield Recipe(tuple(base.split("+")), transposed=transposed)
+        yield Recipe(tuple(base.split("+")), rows=True)
         same = self._names.get(_digest(tensor))  # the dims may differ: those of a weight may have been merged
         if same is not None:
             yield Recipe((same,))

@@ -20,6 +20,7 @@ bool Fits(const GroupNorm& norm, const GroupRead& read, const Shape& shape, cons
     case GroupForm::kChannel:
       return shape.count() == channels;
     case GroupForm::kSample:
+      if (read.row != 0) return shape.rank == 2 && shape.dims[0] == x.dims[0] && shape.dims[1] == read.row;
       return shape.count() == static_cast<std::uint64_t>(x.dims[0]) * channels;
     case GroupForm::kGroup:
       return shape.count() == static_cast<std::uint64_t>(norm.groups);

@@ -45,10 +45,12 @@ class PixelRunner {
     domain.input[0] = x;
     domain.output[0] = y;
     for (std::size_t k = 0; k < part_.reads.size(); ++k) {
-      const GroupForm form = part_.reads[k].form;
+      const GroupRead& read = part_.reads[k];
       std::int64_t first = 0;
-      if (form == GroupForm::kElement) first = pixel * norm_.channels;
-      if (form == GroupForm::kSample) first = pixel / call_.pixels * norm_.channels;
+      if (read.form == GroupForm::kElement) first = pixel * norm_.channels;
+      if (read.form == GroupForm::kSample) {
+        first = pixel / call_.pixels * (read.row != 0 ? read.row : norm_.channels) + read.first;
+      }
       domain.input[k + 1] = static_cast<const char*>(domain_.input[k + 1]) +
                             static_cast<std::size_t>(first) * Size(program_.inputs[k + 1]);
     }

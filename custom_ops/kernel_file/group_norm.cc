@@ -28,13 +28,27 @@ GroupForm ReadForm(const JsonReader& json) {
   json.Fail("is \"" + text + "\", not element, channel, sample, group or scalar");
 }
 
+GroupRead ReadRead(const JsonReader& json, std::size_t inputs, std::int64_t channels) {
+  GroupRead read;
+  read.input = json["input"].Number(0, inputs - 1);
+  read.form = ReadForm(json["form"]);
+  if (!json.Has("row")) return read;
+  if (read.form != GroupForm::kSample) json["row"].Fail("is for reads by sample");
+  read.row = static_cast<std::int64_t>(json["row"].Number(1, kMost));
+  read.first = static_cast<std::int64_t>(json["first"].Number(0, kMost));
+  if (read.first > read.row - channels) json["first"].Fail("leaves less than all channels");
+  if (read.row % kGroupCut != 0 || read.first % kGroupCut != 0) json["row"].Fail("does not keep vectors aligned");
+  return read;
+}
+
 // first: dtype of what passes through.
-GroupPart ReadPart(const JsonReader& json, const std::vector<Dtype>& inputs, Dtype first, Dtype result) {
+GroupPart ReadPart(const JsonReader& json, const GroupNorm& norm, Dtype first, Dtype result) {
+  const std::vector<Dtype>& inputs = norm.inputs;
   GroupPart part;
   part.program = ReadProgram(json["program"]);
   std::vector<Dtype> read = {first};
   json["reads"].Each([&](const JsonReader& r) {
-    part.reads.push_back({r["input"].Number(0, inputs.size() - 1), ReadForm(r["form"])});
+    part.reads.push_back(ReadRead(r, inputs.size(), norm.channels));
     read.push_back(inputs[part.reads.back().input]);
   });
   if (part.program.index) json["program"].Fail("has index operations, which no group norm has");
@@ -76,9 +90,9 @@ GroupNorm ReadGroupNorm(const JsonReader& json, const std::vector<Dtype>& inputs
   if (norm.group() > kMostOfGroup) json["groups"].Fail("have more than " + std::to_string(kMostOfGroup) + " channels");
   norm.epsilon = ReadEpsilon(json["epsilon"]);
   norm.x = json["x"].Number(0, inputs.size() - 1);
-  norm.after = ReadPart(json["after"], inputs, Dtype::kFloat32, outputs[0]);
+  norm.after = ReadPart(json["after"], norm, Dtype::kFloat32, outputs[0]);
   if (json.Has("before")) {
-    norm.before = ReadPart(json["before"], inputs, norm.dtype(), Dtype::kFloat32);
+    norm.before = ReadPart(json["before"], norm, norm.dtype(), Dtype::kFloat32);
     for (const GroupRead& read : norm.before->reads) {
       if (read.form == GroupForm::kElement) json["before"].Fail("reads another tensor by element");
     }

@@ -15,10 +15,16 @@ namespace onnxopt {
 // a group; kScalar: one element.
 enum class GroupForm : std::uint8_t { kElement, kChannel, kSample, kGroup, kScalar };
 
+// row, first: by sample, the input may be [N, row], of which the channels' elements from `first` on are read; 0
+// elsewhere.
 struct GroupRead {
   std::size_t input = 0;
   GroupForm form = GroupForm::kScalar;
+  std::int64_t row = 0;
+  std::int64_t first = 0;
 };
+
+constexpr std::int64_t kGroupCut = 8;  // row and first are multiples of it: vectors of such a part are aligned
 
 // A program whose first operand is the value that passes through; `reads` are the others.
 struct GroupPart {

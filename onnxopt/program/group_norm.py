@@ -15,15 +15,24 @@ STORED = ("float16", "bfloat16", "float32")
 MOST_INPUTS = 16  # kGroupNormInputs of cuda_kernels/group_norm/abi.h
 MOST_OF_GROUP = 1024  # channels: a block has a thread for each
 FORMS = ("element", "channel", "sample", "group", "scalar")
+CUT_MULTIPLE = 8  # of elements, at which parts of a row begin, so that vectors of them are aligned
 
 
 @dataclasses.dataclass(frozen=True)
 class GroupRead:
     """How a program reads an input. form: "element": a tensor of x's shape; "channel": one element a channel; "sample":
-    one a channel of every sample, [N, 1, 1, C]; "group": one a group of channels; "scalar": one element."""
+    one a channel of every sample, [N, 1, 1, C]; "group": one a group of channels; "scalar": one element. row, first:
+    by sample, the input may be [N, row], of which C elements from `first` on are read; both are 0 elsewhere."""
 
     input: int
     form: str
+    row: int = 0
+    first: int = 0
+
+    def to_json(self) -> dict[str, Any]:
+        """The form in kernels.json, without a row where there is none."""
+        row = dataclasses.asdict(self)
+        return row if self.row else {name: row[name] for name in ("input", "form")}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,7 +44,7 @@ class GroupPart:
     reads: tuple[GroupRead, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
-        return {"program": self.program.to_json(), "reads": [dataclasses.asdict(r) for r in self.reads]}
+        return {"program": self.program.to_json(), "reads": [r.to_json() for r in self.reads]}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -94,6 +103,10 @@ class GroupNorm:
         part.program.verify()
         if any(r.form not in forms or not 0 <= r.input < len(self.inputs) for r in part.reads):
             raise ValueError(f"{name}: reads no input, or by another form than {', '.join(forms)}")
+        for r in part.reads:
+            fits = r.first % CUT_MULTIPLE == r.row % CUT_MULTIPLE == 0 <= r.first <= r.row - self.channels
+            if (r.row or r.first) and not (r.form == "sample" and fits):
+                raise ValueError(f"{name}: reads {self.channels} elements from {r.first} on of rows of {r.row}")
         read = tuple(self.inputs[r.input] for r in part.reads)
         if part.program.inputs != (first, *read) or part.program.outputs != (result,):
             raise ValueError(f"{name}: is no program of {first} and its reads that stores {result}")

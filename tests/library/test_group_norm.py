@@ -82,6 +82,8 @@ DAMAGE = {
     "epsilon as text": ("kernels.0.epsilon", "1", "epsilon is not a number"),
     "epsilon below 0": ("kernels.0.epsilon", -1.0, "epsilon is below 0"),
     "unknown form": ("kernels.0.after.reads.0.form", "row", "not element, channel, sample, group or scalar"),
+    "a part of a row behind its end": ("kernels.0.before.reads.0.first", 32, "first leaves less than all channels"),
+    "a part of no whole vectors": ("kernels.0.before.reads.0.first", 4, "row does not keep vectors aligned"),
     "a read far away": ("kernels.0.after.reads.0.input", 99, "reads[0].input is not an integer from 0"),
     "a read too few": ("kernels.0.after.reads", [], "does not compute one result of its dtype"),
     "an element in front": ("kernels.0.before.reads.0.form", "element", "reads another tensor by element"),
@@ -98,7 +100,7 @@ DAMAGE = {
 @pytest.mark.parametrize("name", DAMAGE)
 def test_damaged(name: str, tmp_path: Path) -> None:
     field, value, message = DAMAGE[name]
-    case = Case((2, 6, 6, 32), 4, form="group", in_front="time", behind="residual", known=False)
+    case = Case((2, 6, 6, 32), 4, form="group", in_front="time", behind="residual", known=False, part=8)
     with pytest.raises(Exception, match=re.escape(message)) as caught:
         _session(fused(case), tmp_path, set_field(field, value))
     assert "kernels.json" in str(caught.value)

@@ -37,7 +37,8 @@ FORMS = ("spelled", "spelled_open", "group", "instance")
 @dataclasses.dataclass(frozen=True)
 class Case:
     """One norm. x: [N, H, W, C]. form: how it is written. ones: whether scale and bias change nothing. known: whether
-    the model states N, H and W. mean: of what is normed, in units of its deviation."""
+    the model states N, H and W. mean: of what is normed, in units of its deviation. part: where `e` begins in rows of an
+    input `rows`, -1 where it is an input itself."""
 
     x: tuple[int, int, int, int]
     groups: int
@@ -49,6 +50,7 @@ class Case:
     known: bool = True
     mean: float = 0.0
     epsilon: float = 1e-5
+    part: int = -1
 
     @property
     def channels(self) -> int:
@@ -64,6 +66,8 @@ class Case:
             made |= {"scale": np.ones(each), "bias": np.zeros(each)}
         made |= {"e": rng.standard_normal((self.x[0], 1, 1, c)), "half": np.array(0.5)}
         made |= {"t": rng.standard_normal(self.x) + self.mean, "r": rng.standard_normal(self.x)}
+        made["rows"] = rng.standard_normal((self.x[0], self._row))
+        made["rows"][:, max(self.part, 0) :][:, :c] = made["e"].reshape(self.x[0], c)
         return {k: v.astype(numpy_dtype(self.dtype)).astype(np.float64) for k, v in made.items()}
 
     def feeds(self) -> dict[str, np.ndarray]:
@@ -75,22 +79,40 @@ class Case:
         n, h, w, c = self.x if self.known else ("N", "H", "W", self.channels)
         shapes: dict[str, list[Any]] = {"t": [n, h, w, c], "e": [n, 1, 1, c], "r": [n, h, w, c]}
         text = IN_FRONT[self.in_front] + BEHIND[self.behind]
-        return {k: v for k, v in shapes.items() if k == "t" or f" {k})" in text}
+        read = {k: v for k, v in shapes.items() if k == "t" or f" {k})" in text}
+        return {"rows" if k == "e" and self.part >= 0 else k: [n, self._row] if k == "e" and self.part >= 0 else v
+                for k, v in read.items()}  # fmt: skip
+
+    @property
+    def _row(self) -> int:
+        """Elements of a row of `rows`."""
+        return max(self.part, 0) + self.channels + 16
 
     def model(self) -> onnx.ModelProto:
         element = to_ir(self.dtype).value
-        nodes = _nodes(IN_FRONT[self.in_front])
+        nodes = self._cut() + _nodes(IN_FRONT[self.in_front])
         nodes += self._norm("x" if self.in_front else "t", "v" if self.behind else "y")
         nodes += _nodes(BEHIND[self.behind])
-        used = {name for node in nodes for name in node.input} - set(self.inputs())
+        made = {name for node in nodes for name in node.output}
+        used = {name for node in nodes for name in node.input} - set(self.inputs()) - made
         stored = {k: v.astype(numpy_dtype(self.dtype)) for k, v in self.arrays().items()}
+        stored |= {"from": np.array([self.part]), "to": np.array([self.part + self.channels]), "last": np.array([-1])}
         stored["split"] = np.array([0, self.groups, -1])
+        stored["inner"] = np.array([1, 2])
         stored["back"] = np.array([self.x[0] if self.known else 0, self.channels, *self.x[1:3]])
         constants = [numpy_helper.from_array(v, k) for k, v in stored.items() if k in used]
         inputs = [helper.make_tensor_value_info(k, element, v) for k, v in self.inputs().items()]
         infos = [helper.make_tensor_value_info("y", element, None)]
         graph = helper.make_graph(nodes, "g", inputs, infos, constants)
         return helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=10)
+
+    def _cut(self) -> list[onnx.NodeProto]:
+        if "rows" not in self.inputs():
+            return []
+        return [
+            helper.make_node("Slice", ["rows", "from", "to", "last"], ["of_row"], name="cut"),
+            helper.make_node("Unsqueeze", ["of_row", "inner"], ["e"], name="view"),
+        ]
 
     def _norm(self, x: str, y: str) -> list[onnx.NodeProto]:
         nodes = [helper.make_node("Transpose", [x], ["n"], name="to_nchw", perm=[0, 3, 1, 2])]
@@ -204,4 +226,4 @@ def random_case(seed: int, dtype: str) -> Case:
     x = (pick(1, 2, 3), pick(1, 2, 5, 8, 16), pick(1, 3, 7, 8), groups * each)
     known = form == "spelled" or pick(True, False)
     return Case(x, groups, dtype, form, pick(*IN_FRONT), pick(*BEHIND), pick(True, False), known, pick(0.0, 0.0, 3.0),
-                pick(1e-5, 1e-3))  # fmt: skip
+                pick(1e-5, 1e-3), pick(-1, -1, 0, 8, 24, 5))  # fmt: skip

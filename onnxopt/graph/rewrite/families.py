@@ -26,7 +26,7 @@ _ROWS = (
     Family("attention", "{} x attention into one operator", attention.RULES),
     Family("heads", "{} x attention with zeros that fill its heads up", attention.PADDED),
     Family("rotary", "{} x rotary embedding into one operator", rotary.RULES),
-    Family("merge", "{} x projections of q, k and v into one product", (*merging.HEADS, *merging.PROJECTIONS)),
+    Family("merge", "{} x projections of one tensor into one product", (*merging.HEADS, *merging.PROJECTIONS)),
     Family("gate", "{} x gate and up projections into one product", merging.GATES),
     Family("tokens", "{} x convolution into a product", (*convolutions.ACTIVATIONS, *convolutions.PRODUCTS)),
     Family(

@@ -84,7 +84,7 @@ def rewrite(
             if "attention" in families or rewriting.applied["heads"]:
                 _map(rewriting)
         rewriting.apply(merging.PROJECTIONS)
-        rewriting.merge_keys_and_values()
+        rewriting.merge_products()
         _convolutions(rewriting)
         rewriting.apply(merging.GATES)
         if rewriting.apply(FAMILIES["fold"].rules):
@@ -118,10 +118,10 @@ class _Rewriting:
                 self.applied[family] += count
         return total
 
-    def merge_keys_and_values(self) -> None:
-        """One product for the keys and values of all attentions to one tensor."""
+    def merge_products(self) -> None:
+        """One product in place of several small ones of one tensor."""
         if "merge" in self.applied:
-            self.applied["merge"] += shared_operand.merge_keys_and_values(self.model, self._joiner)
+            self.applied["merge"] += shared_operand.merge(self.model, self._joiner)
 
     def pad_heads(self) -> Knowledge:
         """Pad the heads of every Sdpa that can be padded. Returns what is then known of the model's values."""

@@ -1,11 +1,13 @@
-"""Keys and values of several attentions to one tensor, as Slices of one product.
+"""Small products of one tensor, as Slices of one product.
 
     MultiHeadAttention(q1, z Wk1, z Wv1), MultiHeadAttention(q2, z Wk2, z Wv2)
         -> the same with Slices of z [Wk1 Wv1 Wk2 Wv2]
+    Add(x1, Unsqueeze(t W1)), Add(x2, Unsqueeze(t W2))
+        -> the same with Slices of t [W1 W2]
 
-Every layer of a decoder, and of a diffusion network, attends to the same few tokens, so that each of these products is
-smaller than a GPU. Our attention kernel reads the Slices where they lie; without it, ONNX Runtime copies them. So only
-attention that the kernel runs is merged.
+Every layer of a decoder, and of a diffusion network, attends to the same few tokens, and every block of the latter adds
+a product of the same embedding to its map. Each of these products is smaller than a GPU. Our kernels read the Slices
+where they lie. ONNX Runtime copies them, so that only those are merged that such a kernel reads.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ from __future__ import annotations
 import collections
 import dataclasses
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import onnx_ir as ir
@@ -25,39 +27,60 @@ from onnxopt.program import flash_attention
 
 _KEYS, _VALUES = 1, 2  # positions among the inputs of MultiHeadAttention
 _STORED = frozenset({ir.DataType.FLOAT16, ir.DataType.BFLOAT16})
+_VIEWS = frozenset({"Unsqueeze", "Reshape"})
+_BROADCASTING = frozenset({"Add", "Mul"})
+_MULTIPLE = 8  # of the columns of a product of an embedding: parts of a row stay aligned
+_MOST_BYTES = 64 << 20  # of the joined weights: larger products fill a GPU
 
 
 @dataclasses.dataclass(frozen=True)
 class _Product:
-    """x weight + bias. result: what the attention reads. node: the MatMul."""
+    """x op(weight) + bias. result: what is read of it. node: the MatMul or Gemm. by_rows: the weight is [N, K]."""
 
     x: ir.Value
     weight: ir.Value
     bias: ir.Value | None
     result: ir.Value
     node: ir.Node
+    by_rows: bool = False
+
+    @property
+    def tensor(self) -> ir.TensorProtocol:
+        assert self.weight.const_value is not None
+        return self.weight.const_value
 
     @property
     def width(self) -> int:
-        assert self.weight.const_value is not None
-        return self.weight.const_value.shape.numpy()[1]
+        return self.tensor.shape.numpy()[0 if self.by_rows else 1]
+
+    @property
+    def group(self) -> tuple[object, ...]:
+        """What products have in common that one product takes the place of."""
+        return self.x, self.tensor.dtype, self.by_rows, self.tensor.shape[1 if self.by_rows else 0]
 
 
-def merge_keys_and_values(model: ir.Model, joiner: Joiner) -> int:
-    """Merge the products, in place. Returns how many products there are now in place of others."""
+def merge(model: ir.Model, joiner: Joiner) -> int:
+    """Merge products of one tensor, in place. Returns how many products there are now in place of others."""
+    graph = model.graph
     groups: dict[tuple[object, ...], dict[ir.Value, _Product]] = collections.defaultdict(dict)
-    for node in model.graph:
+    for product in (*_of_keys_and_values(graph), *_of_embeddings(graph)):
+        groups[product.group][product.result] = product
+    merged = [list(group.values()) for group in groups.values() if len(group) > 1]
+    merged = [products for products in merged if sum(p.tensor.nbytes for p in products) <= _MOST_BYTES]
+    for products in merged:
+        _merge(graph, products, joiner)
+    return len(merged)
+
+
+def _of_keys_and_values(graph: ir.Graph) -> Iterator[_Product]:
+    """Products that are keys or values of an attention that our kernel runs."""
+    for node in graph:
         if (node.domain, node.op_type) != (CONTRIB, "MultiHeadAttention") or not _is_ours(node):
             continue
         for value in node.inputs[_KEYS : _VALUES + 1]:
-            product = None if value is None else _product(value, node, model.graph)
-            if product is not None and product.weight.const_value is not None:
-                constant = product.weight.const_value
-                groups[product.x, constant.dtype, constant.shape[0]][product.result] = product
-    merged = [list(group.values()) for group in groups.values() if len(group) > 1]
-    for products in merged:
-        _merge(model.graph, products, joiner)
-    return len(merged)
+            product = None if value is None else _matrix_product(value, node)
+            if product is not None and product.x.shape is not None and len(product.x.shape) == 3:
+                yield product
 
 
 def _is_ours(node: ir.Node) -> bool:
@@ -72,8 +95,27 @@ def _is_ours(node: ir.Node) -> bool:
     return flash_attention.pays(keys if isinstance(keys, int) else None, row // heads, packed=True)
 
 
-def _product(value: ir.Value, reader: ir.Node, graph: ir.Graph) -> _Product | None:
-    """The product of a tensor of tokens and a constant that only the attention reads."""
+def _of_embeddings(graph: ir.Graph) -> Iterator[_Product]:
+    """Products [M, C] that a view makes [M, C, 1, 1], which is broadcast against a map."""
+    for node in graph:
+        if node.op_type not in _VIEWS or node.domain != "" or len(node.inputs) != 2:
+            continue
+        value, view = node.inputs[0], node.outputs[0]
+        if value is None or value.dtype not in _STORED or value.shape is None or view.shape is None:
+            continue
+        channels = value.shape[-1]
+        if len(value.shape) != 2 or len(view.shape) != 4 or list(view.shape)[1:] != [channels, 1, 1]:
+            continue
+        readers = list(view.consumers())
+        if view.is_graph_output() or not readers or any(r.op_type not in _BROADCASTING or r.domain for r in readers):
+            continue
+        product = _gemm(value, node) or _matrix_product(value, node)
+        if product is not None and isinstance(channels, int) and channels % _MULTIPLE == 0:
+            yield product
+
+
+def _matrix_product(value: ir.Value, reader: ir.Node) -> _Product | None:
+    """MatMul with a constant, and the Add of a constant vector behind it, that only `reader` reads."""
     node, bias, result = value.producer(), None, value
     if node is not None and node.op_type == "Add" and node.domain == "" and _is_read_by(value, reader):
         terms = [v for v in node.inputs if v is not None]
@@ -85,15 +127,35 @@ def _product(value: ir.Value, reader: ir.Node, graph: ir.Graph) -> _Product | No
         node = value.producer()
     if node is None or node.op_type != "MatMul" or node.domain != "" or not _is_read_by(value, reader):
         return None
-    x, weight = node.inputs
-    if x is None or weight is None or not is_constant(weight) or len(weight.uses()) != 1 or node.graph is not graph:
+    return _product(node, bias, result, by_rows=False)
+
+
+def _gemm(value: ir.Value, reader: ir.Node) -> _Product | None:
+    """Gemm of a matrix and a constant that only `reader` reads."""
+    node = value.producer()
+    if node is None or node.op_type != "Gemm" or node.domain != "" or not _is_read_by(value, reader):
+        return None
+    plain = {"transA": 0, "alpha": 1.0, "beta": 1.0}
+    if any(name in node.attributes and node.attributes[name].value != number for name, number in plain.items()):
+        return None
+    bias = node.inputs[2] if len(node.inputs) > 2 else None
+    return _product(node, bias, value, by_rows=bool(node.attributes.get_int("transB", 0)))
+
+
+def _product(node: ir.Node, bias: ir.Value | None, result: ir.Value, by_rows: bool) -> _Product | None:
+    x, weight = node.inputs[:2]
+    if x is None or weight is None or not is_constant(weight) or weight.is_graph_output() or x.dtype != weight.dtype:
         return None
     assert weight.const_value is not None
-    shape = weight.const_value.shape.numpy()
-    fits = len(shape) == 2 and x.shape is not None and len(x.shape) == 3
+    if len(weight.uses()) != 1 or len(weight.const_value.shape) != 2:
+        return None
+    found = _Product(x, weight, bias, result, node, by_rows)
+    if bias is not None and not is_constant(bias):
+        return None
     if bias is not None and bias.const_value is not None:
-        fits = fits and bias.const_value.shape.numpy() == shape[1:] and bias.const_value.dtype == weight.dtype
-    return _Product(x, weight, bias, result, node) if fits else None
+        if bias.const_value.shape.numpy() != (found.width,) or bias.const_value.dtype != weight.const_value.dtype:
+            return None
+    return found
 
 
 def _is_read_by(value: ir.Value, reader: ir.Node) -> bool:
@@ -102,23 +164,31 @@ def _is_read_by(value: ir.Value, reader: ir.Node) -> bool:
 
 def _merge(graph: ir.Graph, products: Sequence[_Product], joiner: Joiner) -> None:
     position = {node: k for k, node in enumerate(graph)}
-    first = min((p.node for p in products), key=position.__getitem__)
-    x, dtype = products[0].x, products[0].weight.dtype
-    assert dtype is not None
-    new = NewNodes(graph, first)
+    new = NewNodes(graph, min((p.node for p in products), key=position.__getitem__))
+    x, dtype, by_rows = products[0].x, products[0].tensor.dtype, products[0].by_rows
     name = "+".join(str(p.weight.name) for p in products)
-    tensors = [p.weight.const_value for p in products if p.weight.const_value is not None]
-    value = new.add("MatMul", [x, initializer(graph, joiner.columns(tensors, name), name)], dtype)
-    if any(p.bias is not None for p in products):
-        rows = [
-            np.zeros(p.width, dtype.numpy()) if p.bias is None or p.bias.const_value is None
-            else p.bias.const_value.numpy()
-            for p in products
-        ]  # fmt: skip
-        value = new.add("Add", [value, new.constant(np.concatenate(rows))], dtype)
+    if by_rows:
+        weight = joiner.kept(np.concatenate([p.tensor.numpy() for p in products]), dtype, name)
+        operands = [x, initializer(graph, weight, name)]
+        if any(p.bias is not None for p in products):
+            operands.append(new.constant(_joined_bias(products)))
+        value = new.add("Gemm", operands, dtype, [ir.AttrInt64("transB", 1)])
+    else:
+        value = new.add("MatMul", [x, initializer(graph, joiner.columns([p.tensor for p in products], name), name)], dtype)
+        if any(p.bias is not None for p in products):
+            value = new.add("Add", [value, new.constant(_joined_bias(products))], dtype)
     ends = [0, *itertools.accumulate(p.width for p in products)]
     for product, begin, end in zip(products, ends, ends[1:], strict=False):
         bounds = [new.constant(np.array([n], np.int64)) for n in (begin, end, -1)]
         part = new.add("Slice", [value, *bounds], dtype)
-        part.shape = ir.Shape([*x.shape[:2], end - begin]) if x.shape is not None else None
+        part.shape = ir.Shape([*list(x.shape)[:-1], end - begin]) if x.shape is not None else None
         product.result.replace_all_uses_with(part)
+
+
+def _joined_bias(products: Sequence[_Product]) -> np.ndarray:
+    """The biases side by side, zeros where there is none."""
+    rows = []
+    for product in products:
+        tensor = None if product.bias is None else product.bias.const_value
+        rows.append(np.zeros(product.width, product.tensor.dtype.numpy()) if tensor is None else tensor.numpy())
+    return np.concatenate(rows)

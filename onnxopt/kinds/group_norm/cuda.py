@@ -86,7 +86,8 @@ def _load(meaning: GroupNorm, k: int, read: GroupRead) -> list[str]:
             "#pragma unroll",
             f"for (int j = 0; j < kVector; ++j) x{k}.at[j] = {data}[(c + j) / kGroup];",
         ]
-    first = "c" if read.form == "channel" else "sample * kChannels + c"
+    of_sample = f"sample * {read.row} + {read.first} + c" if read.row else "sample * kChannels + c"
+    first = "c" if read.form == "channel" else of_sample
     return [f"const auto x{k} = load_vector<{dtype}, kVector>({data} + {first});"]
 
 

@@ -18,6 +18,7 @@ from onnxopt.fusion.context import Context
 from onnxopt.fusion.operands import constant
 from onnxopt.fusion.region import Kind, Region
 from onnxopt.graph.refusal import Refusal
+from onnxopt.kinds.group_norm.cut import cut_of
 from onnxopt.kinds.group_norm.found import NORMS, Norm, norm
 from onnxopt.kinds.group_norm.lower import inputs_of, lower
 from onnxopt.program.group_norm import MOST_INPUTS
@@ -55,14 +56,26 @@ class _Growth:
     def region(self) -> Region:
         """The region, with as many nodes behind and in front as fit."""
         behind = self._behind(list(self.found.nodes))
-        nodes = self._in_order([*self._in_front(behind), *behind])
-        inputs, outputs = inputs_of(self.found, nodes), self.context.outputs_of(nodes)
+        nodes = self._with_cuts(self._in_order([*self._in_front(behind), *behind]))
+        inputs, outputs = inputs_of(self.found, nodes, self.context.shapes), self.context.outputs_of(nodes)
         meaning = self.context.lowered(lower, nodes, inputs, outputs)
         own = [n for n in self.found.nodes if n.op_type in ("Transpose", "Shape")]  # the model had none of them
         moved = cost.of_region([n for n in nodes if n not in own], inputs, outputs, self.context.shapes)
         region = Region(tuple(nodes), tuple(inputs), tuple(outputs), moved, self.kind, meaning)
         region.verify()
         return region
+
+    def _with_cuts(self, nodes: list[ir.Node]) -> list[ir.Node]:
+        """The nodes and those that cut their operands off rows, as far as nothing else reads these."""
+        inside = set(nodes)
+        for value in inputs_of(self.found, nodes, self.context.shapes):
+            cut = cut_of(value, self.context.shapes)
+            if cut is None or value.is_graph_output() or not set(self.context.readers(value)) <= inside:
+                continue
+            trial = self._in_order([*nodes, *cut.nodes])
+            if not any(map(self.context.is_taken, cut.nodes)) and self.fits(trial):
+                nodes = trial
+        return nodes
 
     def _in_order(self, nodes: list[ir.Node]) -> list[ir.Node]:
         return sorted(nodes, key=self.context.order.__getitem__)
@@ -100,7 +113,7 @@ class _Growth:
     def fits(self, nodes: list[ir.Node]) -> bool:
         """Whether the nodes can and should be one kernel."""
         nodes = self._in_order(nodes)
-        inputs, outputs = inputs_of(self.found, nodes), self.context.outputs_of(nodes)
+        inputs, outputs = inputs_of(self.found, nodes, self.context.shapes), self.context.outputs_of(nodes)
         if len(inputs) > MOST_INPUTS or len(outputs) != 1 or self.context.makes_cycle(nodes):
             return False
         try:

@@ -10,6 +10,7 @@ import onnx_ir as ir
 from onnxopt.fusion.in_front import inputs_around, nodes_in_front, source_of
 from onnxopt.fusion.operands import apply_operator, constant, storage
 from onnxopt.graph.shapes.shapes import Shapes
+from onnxopt.kinds.group_norm.cut import Cut, cuts_of
 from onnxopt.kinds.group_norm.found import NORMS, Norm, norm
 from onnxopt.kinds.pointwise.lower import immediate
 from onnxopt.program.expressions import Builder, Expr
@@ -34,11 +35,12 @@ def lower(
         raise ValueError(found)
     if len(outputs) != 1:
         raise ValueError(f"The kernel has {len(outputs)} results")
-    others = [n for n in nodes if n not in found.nodes]
+    cuts = _cuts(found, nodes, shapes)
+    others = [n for n in _without_cuts(nodes, cuts) if n not in found.nodes]
     in_front = nodes_in_front(found.x, others)
     behind = [n for n in others if n not in in_front]
     source = source_of(found.x, in_front, shapes) if in_front else found.x
-    part = _Parts(found, inputs, opsets, shapes)
+    part = _Parts(found, inputs, cuts, opsets, shapes)
     meaning = GroupNorm(
         inputs=tuple(storage(v, shapes).name for v in inputs),
         outputs=(storage(outputs[0], shapes).name,),
@@ -53,19 +55,40 @@ def lower(
     return meaning
 
 
-def inputs_of(found: Norm, nodes: Sequence[ir.Node]) -> list[ir.Value]:
+def inputs_of(found: Norm, nodes: Sequence[ir.Node], shapes: Shapes) -> list[ir.Value]:
     """Values that a region reads from outside: x, scale, bias, then others in order of first use.
 
     Scalar constants of elementwise nodes are left out.
     """
-    return inputs_around(found.nodes, (found.x, found.scale, found.bias), nodes)
+    cuts = _cuts(found, nodes, shapes)
+    read = inputs_around(found.nodes, (found.x, found.scale, found.bias), _without_cuts(nodes, cuts))
+    return list(dict.fromkeys(cuts[v].source if v in cuts else v for v in read))
+
+
+def _cuts(found: Norm, nodes: Sequence[ir.Node], shapes: Shapes) -> dict[ir.Value, Cut]:
+    """What the nodes cut off rows, by the values that others of them read."""
+    read = dict.fromkeys(v for n in nodes if n not in found.nodes for v in n.inputs if v is not None)
+    return cuts_of(read, nodes, shapes)
+
+
+def _without_cuts(nodes: Sequence[ir.Node], cuts: Mapping[ir.Value, Cut]) -> list[ir.Node]:
+    own = {n for cut in cuts.values() for n in cut.nodes}
+    return [n for n in nodes if n not in own]
 
 
 class _Parts:
     """Makes the programs around one norm."""
 
-    def __init__(self, found: Norm, inputs: Sequence[ir.Value], opsets: Mapping[str, int], shapes: Shapes) -> None:
-        self._found, self._inputs, self._opsets, self._shapes = found, list(inputs), opsets, shapes
+    def __init__(
+        self,
+        found: Norm,
+        inputs: Sequence[ir.Value],
+        cuts: Mapping[ir.Value, Cut],
+        opsets: Mapping[str, int],
+        shapes: Shapes,
+    ) -> None:
+        self._found, self._inputs, self._cuts = found, list(inputs), cuts
+        self._opsets, self._shapes = opsets, shapes
 
     def in_front(self, nodes: Sequence[ir.Node], source: ir.Value) -> GroupPart:
         """The program of the nodes that compute x from `source`; its result is not rounded."""
@@ -97,7 +120,7 @@ class _Parts:
         read = dict.fromkeys(v for n in nodes for v in n.inputs if v is not None and v not in inside)
         others = [v for v in read if v is not source and constant(v) is None]
         reads = [GroupRead(self._position(v), self._form_of_parameter()) for v in parameters]
-        reads += [GroupRead(self._position(v), self._form(v)) for v in others]
+        reads += [self._read(v) for v in others]
         dtypes = (dtype, *(storage(v, self._shapes).name for v in (*parameters, *others)))
         builder = Builder(dtypes)
         known = dict(zip(others, builder.inputs[1 + len(parameters) :], strict=True))
@@ -118,6 +141,14 @@ class _Parts:
         program = without_dead_code(program)
         program.verify()
         return GroupPart(program, reads)
+
+    def _read(self, value: ir.Value) -> GroupRead:
+        form, cut = self._form(value), self._cuts.get(value)
+        if cut is None:
+            return GroupRead(self._position(value), form)
+        if form != "sample":
+            raise ValueError(f"`{value.name}` is cut off rows, and not read by sample")
+        return GroupRead(self._position(cut.source), form, cut.row, cut.first)
 
     def _position(self, value: ir.Value) -> int:
         if value not in self._inputs:

@@ -52,6 +52,7 @@ def test_16_bits(tmp_path: Path, dtype: str) -> None:
         Case((1, 20, 20, 64), 64, dtype, "instance", behind="affine", known=False),
         Case((1, 3, 5, 10), 2, dtype, "group", "time"),
         Case((2, 8, 8, 160), 4, dtype, behind="affine_silu"),
+        Case((3, 4, 5, 80), 8, dtype, "group", "time", "scale_shift", part=24),
     ]
     assert _agree(tmp_path, cases) == {"held", "split0", "looped"}
 

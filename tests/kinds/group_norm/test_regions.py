@@ -53,6 +53,17 @@ def test_what_is_found(form: str, dtype: str) -> None:
     generate(fused(case).kernels)
 
 
+@pytest.mark.parametrize(("part", "read"), [(16, ["t", "scale", "bias", "rows"]), (5, ["t", "scale", "bias", "e"])])
+def test_a_part_of_a_row_is_read_where_it_lies_if_it_is_aligned(part: int, read: list[str]) -> None:
+    found = fused(Case((2, 5, 6, 24), 4, "float16", "group", "time", part=part))
+    region = next(r for r in found.plan.regions if r.kind is GROUP_NORM)
+    assert sorted(str(v.name) for v in region.inputs) == sorted(read)
+    meaning = region.meaning
+    assert isinstance(meaning, GroupNorm) and meaning.before is not None
+    (of_row,) = meaning.before.reads
+    assert (of_row.row, of_row.first) == ((56, 16) if part == 16 else (0, 0))
+
+
 def test_a_scale_of_ones_and_a_bias_of_zeros_are_not_read() -> None:
     (region,) = fused(dataclasses.replace(Case((2, 5, 6, 24), 4), ones=True)).plan.regions
     assert isinstance(region.meaning, GroupNorm) and region.meaning.after.reads == ()

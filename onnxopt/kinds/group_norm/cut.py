@@ -1,0 +1,71 @@
+"""Operands of a norm over groups that are parts of a row: one element a channel of every sample.
+
+    w [N, W] -> Slice -> Unsqueeze | Reshape -> v [N, 1, 1, C]
+
+The kernel reads them where they lie, so that neither a copy nor a product of its own is needed for each.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Collection, Iterable
+
+import onnx_ir as ir
+
+from onnxopt.fusion.channels_last import is_constant
+from onnxopt.graph.shapes.shapes import Shapes
+from onnxopt.program.group_norm import CUT_MULTIPLE
+
+_VIEWS = frozenset({"Unsqueeze", "Reshape"})
+
+
+@dataclasses.dataclass(frozen=True)
+class Cut:
+    """C elements from `first` on of every row of `row` elements of source. nodes: the Slice and the view behind it."""
+
+    source: ir.Value
+    row: int
+    first: int
+    nodes: tuple[ir.Node, ...]
+
+
+def cut_of(value: ir.Value, shapes: Shapes) -> Cut | None:
+    """How a value [N, 1, 1, C] is cut off a row that nodes before it read alone; None where it is not."""
+    view = value.producer()
+    part = view.inputs[0] if view is not None and view.op_type in _VIEWS and view.domain == "" else None
+    node = part.producer() if part is not None and _is_private(part) else None
+    if view is None or part is None or node is None or node.op_type != "Slice" or node.domain != "":
+        return None
+    source, dims = node.inputs[0], shapes.dims(value)
+    row, narrow = (None if v is None else shapes.dims(v) for v in (source, part))
+    if source is None or row is None or narrow is None or dims is None or len(row) != 2 or len(narrow) != 2:
+        return None
+    if len(dims) != 4 or dims != (row[0], 1, 1, narrow[1]) or row[0] != narrow[0] or row[0] is None:
+        return None
+    bounds = [_number(v) for v in node.inputs[1:]]
+    step = bounds[3] if len(bounds) > 3 else 1
+    if len(bounds) < 3 or bounds[0] is None or bounds[2] not in (1, -1) or step != 1:
+        return None
+    width, channels, start = row[1], narrow[1], bounds[0]
+    if not isinstance(width, int) or not isinstance(channels, int):
+        return None
+    first = start + width if start < 0 else start
+    if first % CUT_MULTIPLE or width % CUT_MULTIPLE or not 0 <= first <= width - channels:
+        return None
+    return Cut(source, width, first, (node, view))
+
+
+def cuts_of(values: Iterable[ir.Value], nodes: Collection[ir.Node], shapes: Shapes) -> dict[ir.Value, Cut]:
+    """The cuts among `nodes`, by what they cut off."""
+    found = {value: cut_of(value, shapes) for value in values}
+    return {value: cut for value, cut in found.items() if cut is not None and set(cut.nodes) <= set(nodes)}
+
+
+def _is_private(value: ir.Value) -> bool:
+    return len(value.uses()) == 1 and not value.is_graph_output()
+
+
+def _number(value: ir.Value | None) -> int | None:
+    if value is None or not is_constant(value) or value.const_value is None or value.const_value.size != 1:
+        return None
+    return int(value.const_value.numpy().item())

@@ -1,0 +1,133 @@
+"""Small products of one tensor become Slices of one product, where our kernels read the Slices in place."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import pytest
+from onnx import helper, numpy_helper
+from onnx.reference import ReferenceEvaluator
+
+from onnxopt.graph.passes.unique_names import UniqueNamesPass
+from onnxopt.graph.rewrite import shared_operand
+from onnxopt.graph.rewrite.weights import Joiner
+from onnxopt.graph.shapes.infer import infer
+
+HALF = onnx.TensorProto.FLOAT16
+
+
+def _model(nodes: list[onnx.NodeProto], inputs: dict[str, list[object]], arrays: dict[str, np.ndarray]) -> ir.Model:
+    infos = [helper.make_tensor_value_info(k, HALF, v) for k, v in inputs.items()]
+    results = [name for node in nodes for name in node.output if name.startswith("y")]
+    outputs = [helper.make_tensor_value_info(name, HALF, None) for name in results]
+    constants = [numpy_helper.from_array(v, k) for k, v in arrays.items()]
+    graph = helper.make_graph(nodes, "g", infos, outputs, constants)
+    opsets = [helper.make_opsetid("", 22), helper.make_opsetid("com.microsoft", 1)]
+    model = ir.serde.deserialize_model(helper.make_model(graph, opset_imports=opsets, ir_version=10))
+    infer(model).write()
+    return model
+
+
+def _evaluated(model: ir.Model, feeds: dict[str, np.ndarray]) -> list[np.ndarray]:
+    return list(ReferenceEvaluator(ir.to_proto(model)).run(None, feeds))
+
+
+def _embeddings(form: str) -> ir.Model:
+    rng = np.random.default_rng(0)
+    arrays = {"inner": np.array([2, 3])}
+    nodes = []
+    for k, channels in enumerate((16, 8, 24)):
+        weight = rng.standard_normal((channels, 32)).astype(np.float16)
+        arrays[f"w{k}"] = weight if form == "Gemm" else weight.T.copy()
+        if k != 1:
+            arrays[f"b{k}"] = rng.standard_normal(channels).astype(np.float16)
+        if form == "Gemm":
+            operands = ["t", f"w{k}", *([f"b{k}"] if k != 1 else [])]
+            nodes.append(helper.make_node("Gemm", operands, [f"p{k}"], transB=1))
+        else:
+            nodes.append(helper.make_node("MatMul", ["t", f"w{k}"], [f"m{k}" if k != 1 else "p1"]))
+            if k != 1:
+                nodes.append(helper.make_node("Add", [f"m{k}", f"b{k}"], [f"p{k}"]))
+        nodes.append(helper.make_node("Unsqueeze", [f"p{k}", "inner"], [f"e{k}"]))
+        nodes.append(helper.make_node("Add", [f"x{k}", f"e{k}"], [f"y{k}"]))
+    maps = {f"x{k}": ["N", c, 4, 4] for k, c in enumerate((16, 8, 24))}
+    return _model(nodes, {"t": ["N", 32], **maps}, arrays)
+
+
+@pytest.mark.parametrize("form", ["Gemm", "MatMul"])
+def test_embeddings(form: str, tmp_path: Path) -> None:
+    model = _embeddings(form)
+    rng = np.random.default_rng(1)
+    feeds = {"t": rng.standard_normal((2, 32)).astype(np.float16)}
+    feeds |= {f"x{k}": rng.standard_normal((2, c, 4, 4)).astype(np.float16) for k, c in enumerate((16, 8, 24))}
+    expected = _evaluated(model, feeds)
+    assert shared_operand.merge(model, Joiner(tmp_path)) == 1
+    ir.passes.common.RemoveUnusedNodesPass()(model)
+    UniqueNamesPass()(model)
+    assert [n.op_type for n in model.graph if n.op_type in (form, "Slice")] == [form, *["Slice"] * 3]
+    for found, y in zip(_evaluated(model, feeds), expected, strict=True):
+        np.testing.assert_allclose(found.astype(np.float32), y.astype(np.float32), rtol=4e-3, atol=4e-2)
+
+
+def _attentions(keys: int, layers: int = 2, width: int = 16) -> ir.Model:
+    """Layers whose keys and values are products of one tensor z; the values have a bias."""
+    rng = np.random.default_rng(0)
+    arrays, nodes = {}, []
+    for k in range(layers):
+        for name in "kv":
+            arrays[f"w{name}{k}"] = rng.standard_normal((24, 2 * width)).astype(np.float16)
+        arrays[f"b{k}"] = rng.standard_normal(2 * width).astype(np.float16)
+        nodes += [
+            helper.make_node("MatMul", ["z", f"wk{k}"], [f"k{k}"]),
+            helper.make_node("MatMul", ["z", f"wv{k}"], [f"m{k}"]),
+            helper.make_node("Add", [f"b{k}", f"m{k}"], [f"v{k}"]),
+            helper.make_node("MultiHeadAttention", [f"q{k}", f"k{k}", f"v{k}"], [f"y{k}"], domain="com.microsoft",
+                             num_heads=2, name=f"mha{k}"),
+        ]  # fmt: skip
+    queries = {f"q{k}": ["B", 10, 2 * width] for k in range(layers)}
+    return _model(nodes, {"z": ["B", keys, 24], **queries}, arrays)
+
+
+def test_keys_and_values(tmp_path: Path) -> None:
+    model = _attentions(77)
+    feeds = {"z": np.random.default_rng(1).standard_normal((2, 77, 24)).astype(np.float16)}
+    expected = [_read(model, name, feeds) for name in ("k0", "v0", "k1", "v1")]
+    assert shared_operand.merge(model, Joiner(tmp_path)) == 1
+    ir.passes.common.RemoveUnusedNodesPass()(model)
+    UniqueNamesPass()(model)
+    assert [n.op_type for n in model.graph] == ["MatMul", "Add", *["Slice"] * 4, *["MultiHeadAttention"] * 2]
+    read = [v for n in model.graph if n.op_type == "MultiHeadAttention" for v in n.inputs[1:3]]
+    for value, y in zip(read, expected, strict=True):
+        found = _read(model, str(value.name), feeds)
+        np.testing.assert_allclose(found.astype(np.float32), y.astype(np.float32), rtol=4e-3, atol=4e-2)
+
+
+def _read(model: ir.Model, name: str, feeds: dict[str, np.ndarray]) -> np.ndarray:
+    """A value that an attention reads."""
+    proto = ir.to_proto(model)
+    kept = [n for n in proto.graph.node if n.op_type != "MultiHeadAttention"]
+    del proto.graph.node[:], proto.graph.output[:]
+    proto.graph.node.extend(kept)
+    proto.graph.output.append(helper.make_tensor_value_info(name, HALF, None))
+    missing = {i.name: np.zeros((2, 10, 32), np.float16) for i in proto.graph.input if i.name not in feeds}
+    (found,) = ReferenceEvaluator(proto).run(None, {**feeds, **missing})
+    return np.asarray(found)
+
+
+def test_more_keys_than_our_kernel_takes_stay_apart(tmp_path: Path) -> None:
+    assert shared_operand.merge(_attentions(1025), Joiner(tmp_path)) == 0
+
+
+def test_a_product_that_others_read_stays(tmp_path: Path) -> None:
+    model = _attentions(77, layers=1)
+    value = next(v for n in model.graph for v in n.outputs if v.name == "k0")
+    model.graph.outputs.append(value)
+    assert shared_operand.merge(model, Joiner(tmp_path)) == 0  # one is left
+    model = _embeddings("Gemm")
+    for node in list(model.graph):
+        if node.op_type == "Unsqueeze":
+            model.graph.outputs.append(node.outputs[0])
+    assert shared_operand.merge(model, Joiner(tmp_path)) == 0
