@@ -12,10 +12,10 @@ struct HeadsOf {
   unsigned int of_token;
 };
 
-// bias: added to the scores, or null; rows of keys, bias_* elements apart. y: [batch, queries, heads, value width].
-// A block takes some queries of one head: `tiles` blocks take all of them. It does so for every `step`-th sequence of
-// `batch`. group: query heads that share keys and values. scale: of scores, times log2(e), above 0. behind: keys less
-// queries, by which causal attention sees later keys.
+// bias: added to the scores, or null; rows of keys, bias_* elements apart, the same again every bias_period sequences.
+// y: [batch, queries, heads, value width]. A block takes some queries of one head: `tiles` blocks take all of them. It
+// does so for every `step`-th sequence of `batch`. group: query heads that share keys and values. scale: of scores,
+// times log2(e), above 0. behind: keys less queries, by which causal attention sees later keys.
 struct FlashAttentionParams {
   HeadsOf q;
   HeadsOf k;
@@ -25,6 +25,7 @@ struct FlashAttentionParams {
   unsigned long long bias_batch;
   unsigned long long bias_head;
   unsigned int bias_query;
+  unsigned int bias_period;
   unsigned int batch;
   unsigned int step;
   unsigned int heads;

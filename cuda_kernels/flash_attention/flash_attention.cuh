@@ -191,7 +191,8 @@ struct FlashAttention {
   __device__ static void load_bias(const Params& p, const Place& at, unsigned first, Scores& bias) {
     const unsigned query = query_of_lane(at);
     const unsigned key = first + threadIdx.x % 4 * 2;
-    const T* const of_head = static_cast<const T*>(p.bias) + at.batch * p.bias_batch + at.head * p.bias_head;
+    const T* const of_head =
+        static_cast<const T*>(p.bias) + at.batch % p.bias_period * p.bias_batch + at.head * p.bias_head;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const unsigned row = min(query + 8 * half, p.queries - 1);
@@ -382,8 +383,9 @@ struct FlashAttention {
     fetch_all(p, at, shared);
     end_copies();
     Scores bias;
+    const bool same = p.step % p.bias_period == 0;
     if constexpr (Op::kBiased) {
-      if (p.bias_batch == 0) load_bias(p, at, 0, bias);
+      if (same) load_bias(p, at, 0, bias);
     }
     unsigned turn = 0;
 #pragma unroll 1
@@ -393,7 +395,7 @@ struct FlashAttention {
       if (next.batch < p.batch) fetch_all(p, next, shared + (turn ^ 1) * (kShortBytes / 2));
       end_copies();
       if constexpr (Op::kBiased) {
-        if (p.bias_batch != 0) load_bias(p, at, 0, bias);
+        if (!same) load_bias(p, at, 0, bias);
       }
       wait_for_copies<1>();
       __syncthreads();

@@ -70,16 +70,19 @@ FlashAttentionCall OpenCall(const FlashAttention& attention, OrtKernelContext* c
   call.q = q.place;
   call.k = k.place;
   call.v = v.place;
+  call.bias_period = 1;
   if (attention.bias) {
     const Shape& shape = open.shape(*attention.bias);
-    const bool fits = shape.rank == 4 && (shape.dims[0] == 1 || shape.dims[0] == call.batch) &&
-                      (shape.dims[1] == 1 || shape.dims[1] == attention.heads) && shape.dims[2] == call.queries &&
-                      shape.dims[3] == call.keys;
+    const bool repeats =
+        shape.rank == 4 && (shape.dims[0] == call.batch || (shape.dims[0] > 0 && call.batch % shape.dims[0] == 0));
+    const bool fits = repeats && (shape.dims[1] == 1 || shape.dims[1] == attention.heads) &&
+                      shape.dims[2] == call.queries && shape.dims[3] == call.keys;
     if (!fits) open.Fail("the bias", shape);
     call.bias = open.data(*attention.bias);
     const std::int64_t of_head = call.queries * call.keys;
     call.bias_head = shape.dims[1] == 1 ? 0 : of_head;
-    call.bias_batch = shape.dims[0] == 1 ? 0 : of_head * shape.dims[1];
+    call.bias_batch = of_head * shape.dims[1];
+    call.bias_period = shape.dims[0];
   }
   Shape result;
   result.rank = 3;

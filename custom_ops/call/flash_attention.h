@@ -14,7 +14,8 @@ struct HeadsPlace {
   std::int64_t of_token;
 };
 
-// bias: null where there is none; its strides are 0 where a dim is 1. y: null where the result has no elements.
+// bias: null where there is none; its strides are 0 where a dim is 1, and it is the same again every `bias_period`
+// sequences. y: null where the result has no elements.
 struct FlashAttentionCall {
   std::int64_t batch;
   std::int64_t queries;
@@ -23,6 +24,7 @@ struct FlashAttentionCall {
   HeadsPlace k;
   HeadsPlace v;
   const void* bias;
+  std::int64_t bias_period;
   std::int64_t bias_batch;
   std::int64_t bias_head;
   void* y;

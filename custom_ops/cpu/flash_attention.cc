@@ -41,7 +41,8 @@ class FlashJob {
     std::vector<float> result(static_cast<std::size_t>(attention_.values));
     for (std::int64_t s = 0; s < call_.queries; ++s) {
       Load(call_.q.data, batch * call_.q.of_batch + head * call_.q.of_head + s * call_.q.of_token, &query);
-      const std::int64_t of_bias = batch * call_.bias_batch + head * call_.bias_head + s * call_.keys;
+      const std::int64_t of_bias =
+          batch % call_.bias_period * call_.bias_batch + head * call_.bias_head + s * call_.keys;
       if (call_.bias != nullptr) Load(call_.bias, of_bias, &bias);
       Weigh(query, keys, bias, s, &weights);
       std::fill(result.begin(), result.end(), 0.0F);

@@ -22,6 +22,12 @@ bool Aligned(const FlashAttentionCall& call, unsigned access) {
   return all % access == 0;
 }
 
+// Sequences that blocks take at once, at most `most`. A block keeps its bias where this is a multiple of the period.
+std::uint64_t Step(std::uint64_t most, std::uint64_t batch, std::uint64_t period) {
+  const std::uint64_t step = std::clamp<std::uint64_t>(most, 1, batch);
+  return step > period ? step - step % period : step;
+}
+
 }  // namespace
 
 std::optional<FlashAttentionLaunch> LaunchOf(const FlashAttention& attention, const Variant& variant,
@@ -34,7 +40,8 @@ std::optional<FlashAttentionLaunch> LaunchOf(const FlashAttention& attention, co
   const auto heads = static_cast<std::uint64_t>(attention.heads);
   const auto batch = static_cast<std::uint64_t>(call.batch);
   if (tiles * heads > kMostBlocks / batch) return std::nullopt;
-  const std::uint64_t step = shape.short_rows ? std::clamp<std::uint64_t>(resident / (tiles * heads), 1, batch) : batch;
+  const auto period = static_cast<std::uint64_t>(call.bias_period);
+  const std::uint64_t step = shape.short_rows ? Step(resident / (tiles * heads), batch, period) : batch;
   FlashAttentionLaunch launch{};
   FlashAttentionParams& params = launch.params;
   params.q = ToDevice(call.q);
@@ -44,6 +51,7 @@ std::optional<FlashAttentionLaunch> LaunchOf(const FlashAttention& attention, co
   params.y = call.y;
   params.bias_batch = static_cast<unsigned long long>(call.bias_batch);
   params.bias_head = static_cast<unsigned long long>(call.bias_head);
+  params.bias_period = static_cast<unsigned>(period);
   params.bias_query = static_cast<unsigned>(call.keys);
   params.batch = static_cast<unsigned>(batch);
   params.step = static_cast<unsigned>(step);

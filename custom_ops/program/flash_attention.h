@@ -17,7 +17,8 @@ struct Heads {
   std::int64_t step = 0;
 };
 
-// softmax(scale q k^T + bias) v. bias: position of [batch or 1, heads or 1, queries, keys]. The result is [batch,
+// softmax(scale q k^T + bias) v. bias: position of [period, heads or 1, queries, keys], the same again every `period`
+// sequences. The result is [batch,
 // queries, heads * values]. Several neighbouring heads of q share one of k and v, of which there are `groups`.
 struct FlashAttention {
   Dtype dtype = Dtype::kFloat16;

@@ -44,7 +44,7 @@ class FlashAttention:
 
     Shapes with B sequences, S queries and T keys:
         q, k, v     as Heads says
-        bias        [B or 1, heads or 1, S, T], added to the scores
+        bias        [P, heads or 1, S, T], added to the scores, the same again every P sequences
         output      [B, S, heads * values]
     """
 

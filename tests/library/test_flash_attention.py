@@ -47,6 +47,14 @@ def test_random_attentions(dtype: str, tmp_path: Path) -> None:
         assert case.worst(y, case.expected(feeds)) <= 1, case
 
 
+def test_a_bias_that_is_the_same_again_is_read_where_it_lies(tmp_path: Path) -> None:
+    case = Case(6, 9, 9, 2, 16, layout="split", bias=(True, True), period=3)
+    found = fused(case)
+    assert [v.name for v in found.plan.regions[0].inputs] == ["x", "bias"]
+    feeds = case.feeds()
+    assert case.worst(sessions.run(_session(found, tmp_path), feeds)["y"], case.expected(feeds)) <= 1
+
+
 def test_one_session_takes_any_batch_and_number_of_queries(tmp_path: Path) -> None:
     first = Case(2, 20, 50, 3, 16, bias=(True, True), known=False)
     session = _session(fused(first), tmp_path)

@@ -35,8 +35,9 @@ def launches(
 ) -> tuple[int, list[Launch]]:
     """The entry point that the library chooses for a call, and the launch of each."""
     row = {**kernel.program.to_json(), "variants": [dataclasses.asdict(v) for v in kernel.variants]}
-    bias = case.bias or (False, False)
-    of_case = (case.batch, case.queries, case.keys, int(bias[0]), int(bias[1]))
+    by_batch, by_head = case.bias or (False, False)
+    period = case.period or (case.batch if by_batch else 1)
+    of_case = (case.batch, case.queries, case.keys, period, int(by_head))
     with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
         file.write(json.dumps(row))
         file.flush()

@@ -24,7 +24,8 @@ class Case:
     """One attention. layout: where q, k and v lie.
 
     split, slices: parts of each token of one tensor. interleaved: [B, S, heads, 3, width]. apart: three tensors. heads:
-    k and v are [B, heads, keys, width]. bias: its first two dims are 1 or the batch and the heads. known: the graph
+    k and v are [B, heads, keys, width]. bias: its first two dims are 1 or the batch and the heads. period: of the bias,
+    which a Tile repeats along the batch; 0 without one. known: the graph
     states the batch, and the number of queries where it differs from that of keys.
     """
 
@@ -40,6 +41,7 @@ class Case:
     causal: bool = False
     scale: float = 0.0
     known: bool = True
+    period: int = 0
 
     @property
     def of_values(self) -> int:
@@ -61,7 +63,7 @@ class Case:
         else:
             made = {"q": (b, s, n * self.width), "k": (b, t, n * self.width), "v": (b, t, n * self.of_values)}
         if self.bias is not None:
-            made["bias"] = (b if self.bias[0] else 1, n if self.bias[1] else 1, s, t)
+            made["bias"] = (self.period or (b if self.bias[0] else 1), n if self.bias[1] else 1, s, t)
         return made
 
     def model(self) -> onnx.ModelProto:
@@ -70,6 +72,7 @@ class Case:
         y = helper.make_tensor_value_info("y", element, None)
         ends = np.cumsum([0, *(self.heads * width for width in self.widths)]).tolist()
         constants = {f"n{end}": [end] for end in ends} | {"axis": [-1], "sizes": np.diff(ends).tolist()}
+        constants["repeats"] = [self.batch // max(self.period, 1), 1, 1, 1]
         nodes = []
         if self.layout == "split":
             nodes.append(helper.make_node("Split", ["x", "sizes"], ["q", "k", "v"], name="cut", axis=2))
@@ -77,7 +80,10 @@ class Case:
             for name, first, end in zip("qkv", ends, ends[1:], strict=False):
                 nodes.append(helper.make_node("Slice", ["x", f"n{first}", f"n{end}", "axis"], [name], name=f"cut_{name}"))
         given = ["x"] if self.layout == "interleaved" else ["q", "k", "v"]
-        given = [*given, *[""] * (5 - len(given)), "bias"] if self.bias is not None else given
+        if self.bias is not None:
+            given = [*given, *[""] * (5 - len(given)), "tiled" if self.period else "bias"]
+        if self.period:
+            nodes.append(helper.make_node("Tile", ["bias", "repeats"], ["tiled"], name="tile"))
         attributes: dict[str, Any] = {"num_heads": self.heads, "unidirectional": int(self.causal)}
         attributes |= {"scale": self.scale} if self.scale else {}
         nodes.append(
@@ -116,6 +122,8 @@ class Case:
                 x if x.ndim == 4 else x.reshape(b, x.shape[1], n, width).transpose(0, 2, 1, 3)
                 for x, width in zip((wide["q"], wide["k"], wide["v"]), self.widths, strict=True)
             )
+        if self.period:
+            wide["bias"] = np.tile(wide["bias"], (b // self.period, 1, 1, 1))
         scores = (self.scale or self.width**-0.5) * (q @ k.transpose(0, 1, 3, 2)) + wide.get("bias", 0.0)
         if self.causal:
             hidden = np.arange(self.keys)[None] > np.arange(self.queries)[:, None] + self.keys - self.queries

@@ -37,6 +37,7 @@ from onnxopt.graph.rewrite import (
     shared_operand,
     to_contrib,
     to_standard,
+    window_masks,
 )
 from onnxopt.graph.rewrite.dims_of_inputs import read_from_inputs
 from onnxopt.graph.rewrite.families import FAMILIES, FAMILY_OF
@@ -138,7 +139,7 @@ def _recognise(rewriting: _Rewriting) -> tuple[Refusal, ...]:
     if read_from_inputs(model, known):
         common.RemoveUnusedNodesPass()(model)
         known = _infer(model)
-    if rewriting.apply(layout.BEFORE_RECOGNITION):
+    if rewriting.apply(layout.BEFORE_RECOGNITION) + rewriting.apply(window_masks.RULES):
         known = _infer(model)
     index_values = IndexValues(model.graph, known)
     rewriting.apply(attention.RULES, index_values)

@@ -1,8 +1,9 @@
 """Attention of many queries in the graph, and what its nodes mean.
 
-    Split | Slice of x [B, S, W] -> MultiHeadAttention(q, k, v, bias)
+    Split | Slice of x [B, S, W] -> MultiHeadAttention(q, k, v, Tile(bias))
 
-The Split or the Slices cost nothing in the kernel, which reads parts of tokens where they lie.
+The Split or the Slices cost nothing in the kernel, which reads parts of tokens where they lie. Nor does a Tile of a bias
+along the batch.
 """
 
 from __future__ import annotations
@@ -65,6 +66,9 @@ def attention(node: ir.Node, shapes: Shapes) -> Attention | str:
     scale = node.attributes.get_float("scale", 0.0) or 1 / math.sqrt(max(width, 1))
     if reason := why_not(heads, heads, width, values, scale):
         return reason
+    tile = None if bias is None else _tile(bias, node, shapes)
+    if tile is not None:
+        bias = tile.inputs[0]
     if bias is not None and bias not in inputs:
         inputs = (*inputs, bias)
     meaning = FlashAttention(
@@ -75,7 +79,19 @@ def attention(node: ir.Node, shapes: Shapes) -> Attention | str:
         meaning.verify()
     except ValueError as error:
         return f"MultiHeadAttention cannot be one kernel: {error}"
-    return Attention(node, (*dict.fromkeys(cut.node for cut in cuts), node), inputs, meaning)
+    before = [*(cut.node for cut in cuts), *([] if tile is None else [tile])]
+    return Attention(node, (*dict.fromkeys(before), node), inputs, meaning)
+
+
+def _tile(bias: ir.Value, reader: ir.Node, shapes: Shapes) -> ir.Node | None:
+    """The Tile that repeats a bias along the batch, for this attention alone; None where there is none."""
+    node = bias.producer()
+    if node is None or node.op_type != "Tile" or node.domain != "" or bias.is_graph_output():
+        return None
+    source, repeats = node.inputs
+    if any(user is not reader for user in bias.consumers()) or source is None or len(shapes.dims(source) or ()) != 4:
+        return None
+    return node if (_integers(repeats) or [0])[1:] == [1, 1, 1] else None
 
 
 _Read = tuple[tuple[Heads, ...], tuple[ir.Value, ...], tuple[Cut, ...], int, int]

@@ -38,7 +38,7 @@ def lower(
     if not row_domain.lies_over(grid, nodes, opsets, shapes):
         return lower_indexed_rows(nodes, inputs, outputs, opsets, shapes)
     operands = _operands(nodes, inputs, opsets, grid, shapes)
-    if all(o.view != grid.base for o in operands):
+    if not _span(operands, inputs, grid, shapes):
         raise ValueError("No input has the full shape of the rows")
     builder = Builder(tuple(storage(v, shapes).name for v in inputs))
     known: dict[ir.Value, Expr] = dict(zip(inputs, builder.inputs, strict=True))
@@ -149,6 +149,21 @@ def _operands(
             if operands.setdefault(value, operand) != operand and shapes.elements(value) != 1:
                 raise ValueError(f"`{value.name}` would be broadcast in two different ways")
     return tuple(operands[v] for v in inputs)
+
+
+def _span(operands: Sequence[Operand], inputs: Sequence[ir.Value], grid: Grid, shapes: Shapes) -> bool:
+    """Whether the inputs that are broadcast into the base view can give it its shape.
+
+    They cannot where all of them have 1 along an axis, and the view has not: another view's inputs give it the rest.
+    """
+    base = grid.dims if grid.base == 0 else grid.other
+    read = [(o, shapes.dims(v)) for o, v in zip(operands, inputs, strict=True) if o.view == grid.base]
+    if not read or base is None or any(dims is None for _, dims in read):
+        return bool(read)
+    given = [(*(dims or ()), *(1,) * operand.trailing) for operand, dims in read]
+    return all(
+        dim == 1 or any(len(dims) >= k and dims[-k] != 1 for dims in given) for k, dim in enumerate(reversed(base), 1)
+    )
 
 
 def _operand(node: ir.Node, row: RowOperator | None, k: int, value: ir.Value, grid: Grid, shapes: Shapes) -> Operand:

@@ -37,6 +37,8 @@ def test_forms(tmp_path: Path, dtype: str) -> None:
         Case(1, 17, 130, 1, 48, layout="apart", causal=True, known=False, scale=0.3, values=8),
         Case(1, 3, 5, 2, 7, 11),
         Case(1, 20, 90, 1, 256, layout="heads"),
+        Case(6, 20, 20, 2, 16, layout="split", bias=(True, True), period=3),
+        Case(8, 9, 9, 1, 16, layout="split", bias=(True, False), period=4),
     ]
     cases[5] = dataclasses.replace(cases[5], keys=128)
     _agree(tmp_path, [dataclasses.replace(case, dtype=dtype) for case in cases])
