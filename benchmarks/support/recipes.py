@@ -28,12 +28,13 @@ Weights = Mapping[str, onnx.TensorProto]
 class Recipe:
     """The named weights joined along their last axis, then changed as the flags say.
 
-    names: NAME/headsA_S_P is a weight with zeros behind every S elements along axis A, so that each group has P. columns: the one weight is that of a convolution, (outputs, inputs,
-    *kernel), taken as the second operand of a product: (inputs * kernel, outputs) with two spatial axes,
-    (kernel * inputs, outputs) with one, as graph/rewrite/convolutions.py lays it out. order: the one weight's dims are
-    permuted. factors, scale: the one weight's columns are multiplied by the elements of a weight of this name over
-    `scale`, in float64, and rounded. transposed: the matrix that results is transposed. rows: the weights are
-    joined along their first axis. first_bytes: the first bytes of the one weight are taken. widened: int8 codes become float16 at the end.
+    names: NAME/headsA_S_P is a weight with zeros behind every S elements along axis A, so that each group has P.
+    columns: the one weight is that of a convolution, (outputs, inputs, *kernel), taken as the second operand of a
+    product: (inputs * kernel, outputs) with two spatial axes, (kernel * inputs, outputs) with one, as
+    graph/rewrite/convolutions.py lays it out. order: the one weight's dims are permuted. factors, scale: the one
+    weight's columns are multiplied by the elements of a weight of this name over `scale`, in float64, and rounded.
+    transposed: the matrix that results is transposed. rows: the weights are joined along their first axis. first_bytes:
+    the first bytes of the one weight are taken. widened: int8 codes become float16 at the end.
     """
 
     names: tuple[str, ...]

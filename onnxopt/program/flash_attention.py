@@ -38,9 +38,9 @@ class Heads:
 class FlashAttention:
     """The meaning of a kernel: softmax(scale q k^T + bias) v.
 
-    inputs, outputs: storage dtype names, all the same. heads: of q. groups: of k and v, whose heads several neighbouring
-    heads of q share. width: elements of a head of q and k. values: of v. causal: the last query sees every key, each
-    query before it one key less.
+    inputs, outputs: storage dtype names, all the same. heads: of q. groups: heads of k and v, each of which several
+    neighbouring heads of q share. width: elements of a head of q and k. values: of v. causal: the last query sees every
+    key, each query before it one key less.
 
     Shapes with B sequences, S queries and T keys:
         q, k, v     as Heads says
@@ -79,7 +79,7 @@ class FlashAttention:
             raise ValueError(f"heads: {reason}")
         for name, (heads, count, width) in zip("qkv", self.operands, strict=True):
             last = heads.first + (count - 1) * heads.step + width
-            if heads.row and not (width <= heads.row <= MOST_ROW and 0 <= heads.first and last <= heads.row):
+            if heads.row and not (width <= heads.row <= MOST_ROW and heads.first >= 0 and last <= heads.row):
                 raise ValueError(f"{name}: its heads are no parts of a token of {heads.row} elements")
             if heads.row and count > 1 and heads.step < 1:
                 raise ValueError(f"{name}: its heads lie {heads.step} elements apart")

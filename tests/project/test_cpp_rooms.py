@@ -41,6 +41,7 @@ BELOW = {
         "group_norm": ["device"],
         "squeeze_excite": ["depthwise", "device"],
         "image_convolution": ["device"],
+        "flash_attention": ["device"],
     },
 }
 SOURCES = [

@@ -78,7 +78,8 @@ class Case:
             nodes.append(helper.make_node("Split", ["x", "sizes"], ["q", "k", "v"], name="cut", axis=2))
         if self.layout == "slices":
             for name, first, end in zip("qkv", ends, ends[1:], strict=False):
-                nodes.append(helper.make_node("Slice", ["x", f"n{first}", f"n{end}", "axis"], [name], name=f"cut_{name}"))
+                bounds = ["x", f"n{first}", f"n{end}", "axis"]
+                nodes.append(helper.make_node("Slice", bounds, [name], name=f"cut_{name}"))
         given = ["x"] if self.layout == "interleaved" else ["q", "k", "v"]
         if self.bias is not None:
             given = [*given, *[""] * (5 - len(given)), "tiled" if self.period else "bias"]
@@ -152,7 +153,8 @@ def random_case(seed: int, dtype: str) -> Case:
 
     layout = pick(*LAYOUTS)
     width = pick(8, 16, 20, 24, 32, 40, 48, 64, 72, 80, 96, 128, int(rng.integers(1, 257)))
-    values = width if layout == "interleaved" or rng.random() < 0.7 else pick(8, 16, 48, 64, 128, int(rng.integers(1, 257)))
+    other = pick(8, 16, 48, 64, 128, int(rng.integers(1, 257)))
+    values = width if layout == "interleaved" or rng.random() < 0.7 else other
     packed = layout in ("split", "slices", "interleaved")
     keys = int(rng.integers(1, 150 if packed else 129))
     queries = keys if packed else int(rng.integers(1, 150))

@@ -37,8 +37,8 @@ FORMS = ("spelled", "spelled_open", "group", "instance")
 @dataclasses.dataclass(frozen=True)
 class Case:
     """One norm. x: [N, H, W, C]. form: how it is written. ones: whether scale and bias change nothing. known: whether
-    the model states N, H and W. mean: of what is normed, in units of its deviation. part: where `e` begins in rows of an
-    input `rows`, -1 where it is an input itself."""
+    the model states N, H and W. mean: of what is normed, in units of its deviation. part: where `e` begins in rows of
+    an input `rows`, -1 where it is an input itself."""
 
     x: tuple[int, int, int, int]
     groups: int

@@ -150,16 +150,15 @@ def _product(node: ir.Node, bias: ir.Value | None, result: ir.Value, by_rows: bo
     if len(weight.uses()) != 1 or len(weight.const_value.shape) != 2:
         return None
     found = _Product(x, weight, bias, result, node, by_rows)
-    if bias is not None and not is_constant(bias):
-        return None
-    if bias is not None and bias.const_value is not None:
-        if bias.const_value.shape.numpy() != (found.width,) or bias.const_value.dtype != weight.const_value.dtype:
-            return None
-    return found
+    if bias is None:
+        return found
+    tensor = bias.const_value if is_constant(bias) else None
+    fits = tensor is not None and tensor.shape.numpy() == (found.width,) and tensor.dtype == weight.const_value.dtype
+    return found if fits else None
 
 
 def _is_read_by(value: ir.Value, reader: ir.Node) -> bool:
-    return not value.is_graph_output() and len(value.uses()) == 1 and value.uses()[0].node is reader
+    return not value.is_graph_output() and [use.node for use in value.uses()] == [reader]
 
 
 def _merge(graph: ir.Graph, products: Sequence[_Product], joiner: Joiner) -> None:
@@ -174,7 +173,8 @@ def _merge(graph: ir.Graph, products: Sequence[_Product], joiner: Joiner) -> Non
             operands.append(new.constant(_joined_bias(products)))
         value = new.add("Gemm", operands, dtype, [ir.AttrInt64("transB", 1)])
     else:
-        value = new.add("MatMul", [x, initializer(graph, joiner.columns([p.tensor for p in products], name), name)], dtype)
+        weight = joiner.columns([p.tensor for p in products], name)
+        value = new.add("MatMul", [x, initializer(graph, weight, name)], dtype)
         if any(p.bias is not None for p in products):
             value = new.add("Add", [value, new.constant(_joined_bias(products))], dtype)
     ends = [0, *itertools.accumulate(p.width for p in products)]

@@ -9,6 +9,8 @@ table of relative positions. Both are constants.
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import onnx_ir as ir
 from onnxscript.rewriter import MatchContext, MatchResult, RewriteRuleClassBase, pattern
@@ -43,12 +45,12 @@ class WindowMask(RewriteRuleClassBase):
             return result.fail("the mask does not repeat along the batch, or dims are symbolic")
         if five[0] * five[1] != dims[0] or tuple(five[2:]) != tuple(dims[1:]) or of_mask[1] != five[1]:
             return result.fail("the fifth dim does not number the windows of an image")
-        if np.prod(five[1:]) * y.dtype.itemsize > _MOST_BYTES:
+        if math.prod(d for d in five[1:] if isinstance(d, int)) * y.dtype.itemsize > _MOST_BYTES:
             return result.fail("the masks of all windows would be too large")
         return result
 
     def rewrite(self, op, scores, mask, apart, y, form, bias=None):
-        five = [int(d) for d in dims_of(apart)]
+        five = [d for d in dims_of(apart) if isinstance(d, int)]  # all of them are
         whole = array_of(mask)[0]
         if form == "bias":
             whole = whole + array_of(bias)

@@ -48,9 +48,7 @@ class FlashVariant(Variant):
     shared: int = 0
 
 
-def choose(
-    name: str, meaning: FlashAttention, regions: Sequence[Region], shapes: Shapes
-) -> tuple[FlashVariant, ...]:
+def choose(name: str, meaning: FlashAttention, regions: Sequence[Region], shapes: Shapes) -> tuple[FlashVariant, ...]:
     """Short ones for the regions that they fit, those for any number of keys, and one that runs every call anywhere."""
     access = access_of(meaning)
     counts = [lengths(region.nodes[-1], shapes) for region in regions]

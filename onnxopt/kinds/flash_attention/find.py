@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import math
 
-import onnx_ir as ir
-
 from onnxopt.fusion.context import Context
 from onnxopt.fusion.kernel import Traffic
 from onnxopt.fusion.region import Kind, Region

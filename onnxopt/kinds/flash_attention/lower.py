@@ -1,9 +1,9 @@
 """Attention of many queries in the graph, and what its nodes mean.
 
-    Split | Slice of x [B, S, W] -> MultiHeadAttention(q, k, v, Tile(bias))
+    x [B, S, W] -> views and cuts -> MultiHeadAttention(q, k, v, Tile(bias))
 
-The Split or the Slices cost nothing in the kernel, which reads parts of tokens where they lie. Nor does a Tile of a bias
-along the batch.
+The nodes in front cost nothing in the kernel, which reads parts of tokens where they lie (views.py). Nor does a Tile of
+a bias along the batch.
 """
 
 from __future__ import annotations
@@ -15,22 +15,13 @@ import onnx_ir as ir
 
 from onnxopt.graph.shapes.contrib_schemas import CONTRIB
 from onnxopt.graph.shapes.shapes import Dims, Shapes
+from onnxopt.kinds.flash_attention.views import Parts, integers, parts_of, read_by_others
 from onnxopt.program.flash_attention import STORED, FlashAttention, Heads, why_not
 
 OPERATOR = (CONTRIB, "MultiHeadAttention")
 _BIAS = 5  # position among the inputs
 _SUPPORTED = frozenset({0, 1, 2, _BIAS})
 _PACKED = 3  # q, k and v in a tensor [B, S, heads, 3, width]
-
-
-@dataclasses.dataclass(frozen=True)
-class Cut:
-    """What q, k or v is, without the node that cuts it: elements `first` and further of tokens of `row` elements."""
-
-    source: ir.Value
-    first: int
-    row: int
-    node: ir.Node
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,7 +50,7 @@ def attention(node: ir.Node, shapes: Shapes) -> Attention | str:
     read = _packed(node, heads, shapes) or _apart(node, heads, shapes)
     if isinstance(read, str):
         return read
-    operands, inputs, cuts, width, values = read
+    operands, inputs, before, width, values = read
     bias = node.inputs[_BIAS] if len(node.inputs) > _BIAS else None
     if bias is not None and len(shapes.dims(bias) or ()) != 4:
         return f"The rank of the bias `{bias.name}` is not 4"
@@ -73,14 +64,15 @@ def attention(node: ir.Node, shapes: Shapes) -> Attention | str:
         inputs = (*inputs, bias)
     meaning = FlashAttention(
         (dtype.name,) * len(inputs), (dtype.name,), heads, heads, width, values, scale,
-        bool(node.attributes.get_int("unidirectional", 0)), *operands, None if bias is None else inputs.index(bias),
+        bool(node.attributes.get_int("unidirectional", 0)), q=operands[0], k=operands[1], v=operands[2],
+        bias=None if bias is None else inputs.index(bias),
     )  # fmt: skip
     try:
         meaning.verify()
     except ValueError as error:
         return f"MultiHeadAttention cannot be one kernel: {error}"
-    before = [*(cut.node for cut in cuts), *([] if tile is None else [tile])]
-    return Attention(node, (*dict.fromkeys(before), node), inputs, meaning)
+    before = before if tile is None else (*before, tile)
+    return Attention(node, (*before, node), inputs, meaning)
 
 
 def _tile(bias: ir.Value, reader: ir.Node, shapes: Shapes) -> ir.Node | None:
@@ -91,10 +83,10 @@ def _tile(bias: ir.Value, reader: ir.Node, shapes: Shapes) -> ir.Node | None:
     source, repeats = node.inputs
     if any(user is not reader for user in bias.consumers()) or source is None or len(shapes.dims(source) or ()) != 4:
         return None
-    return node if (_integers(repeats) or [0])[1:] == [1, 1, 1] else None
+    return node if (integers(repeats) or [0])[1:] == [1, 1, 1] else None
 
 
-_Read = tuple[tuple[Heads, ...], tuple[ir.Value, ...], tuple[Cut, ...], int, int]
+_Read = tuple[tuple[Heads, ...], tuple[ir.Value, ...], tuple[ir.Node, ...], int, int]
 
 
 def _packed(node: ir.Node, heads: int, shapes: Shapes) -> _Read | None:
@@ -113,85 +105,49 @@ def _packed(node: ir.Node, heads: int, shapes: Shapes) -> _Read | None:
 
 
 def _apart(node: ir.Node, heads: int, shapes: Shapes) -> _Read | str:
-    """q [B, S, heads * width], k and v the same or [B, heads, T, width], or parts of one tensor."""
-    given = node.inputs[:3]
-    cuts = _cuts(node, shapes)
-    operands, inputs, widths = [], dict[ir.Value, None](), []
-    for name, value in zip("qkv", given, strict=False):
+    """q [B, S, heads * width], k and v the same or [B, heads, T, width], or parts of other tensors."""
+    parts = _parts(node, heads, shapes)
+    sources, widths = list[ir.Value](), []
+    places = list[tuple[ir.Value, Heads]]()
+    for name, value in zip("qkv", (*node.inputs, None, None)[:3], strict=True):
         dims = None if value is None else shapes.dims(value)
         if value is None or dims is None or len(dims) not in (3, 4) or (name == "q" and len(dims) == 4):
             return f"The shape of {name} is unknown, or the kernel does not support it"
-        if len(dims) == 4:
-            width = dims[3] if dims[1] == heads else None
-        else:
-            width = dims[2] // heads if heads and isinstance(dims[2], int) and dims[2] % heads == 0 else None
-        if not isinstance(width, int):
+        width = _width(dims, heads)
+        if width is None:
             return f"The size of a head of {name} is unknown"
-        cut = cuts.get(value)
-        source = value if cut is None else cut.source
-        inputs[source] = None
-        row, first = (heads * width, 0) if cut is None else (cut.row, cut.first)
-        place = Heads(list(inputs).index(source), row, first, width) if len(dims) == 3 else Heads(len(inputs) - 1)
-        if len(dims) == 4:
-            place = Heads(list(inputs).index(source))
-        operands.append(place)
+        found = parts.get(value)
+        if found is not None:
+            places.append((found.source, Heads(0, found.row, found.first, found.step)))
+        else:
+            places.append((value, Heads(0, heads * width, 0, width) if len(dims) == 3 else Heads(0)))
+        sources.append(places[-1][0])
         widths.append(width)
-    if len(operands) != 3 or widths[0] != widths[1]:
+    if widths[0] != widths[1]:
         return "The heads of q and k differ in size"
-    return tuple(operands), tuple(inputs), tuple(dict.fromkeys(cuts.values())), widths[0], widths[2]
+    inputs = tuple(dict.fromkeys(sources))
+    operands = tuple(dataclasses.replace(place, input=inputs.index(source)) for source, place in places)
+    before = tuple(dict.fromkeys(n for found in parts.values() for n in found.nodes))
+    return operands, inputs, before, widths[0], widths[2]
 
 
-def _cuts(node: ir.Node, shapes: Shapes) -> dict[ir.Value, Cut]:
-    """The Slices and Splits in front of an attention that nothing else reads, by what they cut off."""
-    found = {v: cut for v in node.inputs[:3] if v is not None and (cut := _cut(v, shapes)) is not None}
-    own = {cut.node for cut in found.values()}
-    for producer in own:
-        if any(reader is not node for v in producer.outputs for reader in v.consumers()) or any(
-            v.is_graph_output() for v in producer.outputs
-        ):
-            found = {v: cut for v, cut in found.items() if cut.node is not producer}
-    return found
+def _width(dims: Dims, heads: int) -> int | None:
+    """Elements of a head; None where they are not known."""
+    if len(dims) == 4:
+        return dims[3] if dims[1] == heads and isinstance(dims[3], int) else None
+    return dims[2] // heads if heads and isinstance(dims[2], int) and dims[2] % heads == 0 else None
 
 
-def _cut(value: ir.Value, shapes: Shapes) -> Cut | None:
-    """How a value is cut off the last dim of another one [B, S, W]; None where it is not."""
-    node = value.producer()
-    source = node.inputs[0] if node is not None and node.inputs and node.domain == "" else None
-    dims = None if source is None else shapes.dims(source)
-    part = shapes.dims(value)
-    if node is None or source is None or dims is None or part is None or len(dims) != 3 or not isinstance(dims[2], int):
-        return None
-    if node.op_type == "Split" and node.attributes.get_int("axis", 0) in (2, -1):
-        first = 0
-        for output in node.outputs:
-            if output is value:
-                return Cut(source, first, dims[2], node)
-            width = (shapes.dims(output) or (None,))[-1]
-            if not isinstance(width, int):
-                return None
-            first += width
-    if node.op_type == "Slice":
-        return _slice(node, source, dims, part)
-    return None
-
-
-def _slice(node: ir.Node, source: ir.Value, dims: Dims, part: Dims) -> Cut | None:
-    bounds = [_integers(v) for v in node.inputs[1:]]
-    if len(bounds) < 3 or any(b is None or len(b) != 1 for b in bounds) or not isinstance(part[2], int):
-        return None
-    (start,), _, (axis,) = bounds[0], bounds[1], bounds[2]  # type: ignore[misc]
-    (step,) = bounds[3] if len(bounds) > 3 else (1,)  # type: ignore[misc]
-    width = dims[2]
-    if axis not in (2, -1) or step != 1 or not isinstance(width, int):
-        return None
-    first = min(max(start + width if start < 0 else start, 0), width)
-    return Cut(source, first, width, node) if part[2] >= 1 else None
-
-
-def _integers(value: ir.Value | None) -> list[int] | None:
-    if value is None or value.const_value is None or value.is_graph_input():
-        return None
-    return [int(n) for n in value.const_value.numpy().reshape(-1)]
+def _parts(node: ir.Node, heads: int, shapes: Shapes) -> dict[ir.Value, Parts]:
+    """Where q, k and v lie in other tensors, as far as nothing else reads what is on the way."""
+    values = [v for v in node.inputs[:3] if v is not None]
+    stop: frozenset[ir.Node] = frozenset()
+    while True:
+        found = {v: parts for v in values if (parts := parts_of(v, heads, stop, shapes)) is not None}
+        further = read_by_others([n for parts in found.values() for n in parts.nodes], node)
+        if not further:
+            return found
+        stop |= further
 
 
 def lengths(node: ir.Node, shapes: Shapes) -> tuple[object, object]:

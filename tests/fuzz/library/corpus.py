@@ -27,6 +27,7 @@ from tests.support import (
     custom_ops_fake_driver,
     depthwise_models,
     expanded_models,
+    flash_attention_models,
     graphs,
     group_norm_models,
     image_convolution_models,
@@ -176,6 +177,12 @@ IMAGES = {
         (1, 2, 8, 11), 24, (2, 5), (1, 3), auto_pad="SAME_LOWER", dtype="bfloat16", behind="silu", planes=False
     ),
 }
+ATTENTIONS = {
+    "flash_attention": flash_attention_models.Case(4, 9, 9, 2, 24, layout="split", bias=(True, True), period=2),
+    "flash_attention_apart": flash_attention_models.Case(
+        2, 5, 20, 3, 16, 8, "bfloat16", "heads", causal=True, known=False
+    ),
+}
 POOLS = {
     "max_pool": pool_models.of("max", "float16", (3, 2), strides=(2, 1), pads=(1, 1, 1, 0), ceil_mode=True),
     "average_pool": pool_models.of("average", "float32", (3, 3), strides=(2, 2), auto_pad="SAME_LOWER"),
@@ -266,6 +273,12 @@ def image_convolution(case: image_convolution_models.Case) -> dict[str, Any]:
     return _document(found.kernels, ir.from_proto(found.optimized), ((case.given_dims(),),))
 
 
+def flash_attention(case: flash_attention_models.Case) -> dict[str, Any]:
+    """The kernel file of an attention of many queries."""
+    found = flash_attention_models.fused(case)
+    return _document(found.kernels, ir.from_proto(found.optimized), (tuple(case.shapes().values()),))
+
+
 def convolution(layer: convolution_graphs.Layer) -> dict[str, Any]:
     model = ir.from_proto(layer.model(casts=False))
     return kernel_file(model, (tuple(value.shape for value in layer.feeds().values()),))
@@ -322,6 +335,7 @@ def write() -> None:
     made |= {name: group_norm(case) for name, case in GROUP_NORMS.items()}
     made |= {name: squeeze_excite(case) for name, case in SQUEEZE_EXCITES.items()}
     made |= {name: image_convolution(case) for name, case in IMAGES.items()}
+    made |= {name: flash_attention(case) for name, case in ATTENTIONS.items()}
     for name, pool in POOLS.items():
         made[name] = kernel_file(pool_models.model(pool), (((2, 9, 10, 8),), ((1, 3, 2, 3),)))
     made |= {name: convolution(layer) for name, layer in CONVOLUTIONS.items()}

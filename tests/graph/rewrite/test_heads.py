@@ -12,6 +12,7 @@ from onnxscript.rewriter import MatchingTracer
 from onnxopt.graph.rewrite import FAMILIES, flow, grouped_heads, to_portable
 from onnxopt.graph.rewrite.cached import CachedGroupQuery
 from onnxopt.graph.shapes.infer import InferShapesPass
+from onnxopt.kinds.flash_attention.kind import FLASH_ATTENTION
 from onnxopt.kinds.pointwise.kind import POINTWISE
 from tests.support import graphs
 from tests.support.attention_graphs import ops, rewritten
@@ -147,7 +148,10 @@ def test_several_tokens_behind_a_cache_are_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("groups", [True, False])
 def test_heads_become_one_region(groups: bool, tmp_path: Path) -> None:
-    """Slices of one product, rotary embedding and repeated heads are one kernel, whose outputs attention reads."""
+    """Slices of one product, rotary embedding and repeated heads are one kernel, whose outputs attention reads.
+
+    Values that are not repeated stay where they are: the attention's kernel reads them there.
+    """
     source = attention("6", False, groups=groups)
     found, done = rewritten(source, tmp_path)
     assert done.applied["merge"] == done.applied["attention"] == 1
@@ -155,8 +159,11 @@ def test_heads_become_one_region(groups: bool, tmp_path: Path) -> None:
     assert "Transpose" not in ops(found)
     agree(source, found, {"batch": 2}, {"batch": 1})
     InferShapesPass()(found)
-    (region,) = [r for r in fuse(found).regions if r.kind is POINTWISE]
-    assert len(region.outputs) == 3
+    regions = fuse(found).regions
+    (region,) = [r for r in regions if r.kind is POINTWISE]
+    assert len(region.outputs) == (3 if groups else 2)
+    (attends,) = [r for r in regions if r.kind is FLASH_ATTENTION]
+    assert {"Slice" for n in attends.nodes if n.op_type == "Slice"} == (set() if groups else {"Slice"})
 
 
 def test_groups_without_rotary_embedding(tmp_path: Path) -> None:
