@@ -30,7 +30,8 @@ def cli() -> str:
         f"{main.help}\n",
         "Results go to stdout, progress and errors to stderr. Exit codes: 0 done, 1 two models do not agree, 2 bad\n"
         'input, 3 the result could not be verified. Codes 2 and 3 come with one line that begins with "error:"; only\n'
-        "verify prints its report instead.\n",
+        "verify prints its report instead. Where many models are optimized, the code is the largest of those that\n"
+        "failed, and their reasons are in the result.\n",
     ]
     for name in main.list_commands(context):
         command = main.get_command(context, name)

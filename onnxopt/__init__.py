@@ -39,6 +39,7 @@ if TYPE_CHECKING:  # the same as below, for type checkers
     from onnxopt.tools.bench import bench
     from onnxopt.tools.doctor import Finding, examine
     from onnxopt.tools.explain import explain
+    from onnxopt.tools.folders import FolderModel, OptimizedFolder, optimize_folder
     from onnxopt.tools.inspect import ModelSummary, inspect
     from onnxopt.tools.quality import quality
     from onnxopt.tools.quantization import Quantized, quantize
@@ -55,8 +56,10 @@ _MODULES = {
     "BenchResult": "artifact.measurement",
     "Configuration": "runtime.configuration",
     "Finding": "tools.doctor",
+    "FolderModel": "tools.folders",
     "Manifest": "artifact.manifest",
     "ModelSummary": "tools.inspect",
+    "OptimizedFolder": "tools.folders",
     "OptionChange": "tools.tuning",
     "PublicKey": "artifact.minisign",
     "Quality": "verification.quality",
@@ -77,6 +80,7 @@ _MODULES = {
     "inspect": "tools.inspect",
     "load": "artifact.session",
     "optimize": "pipeline",
+    "optimize_folder": "tools.folders",
     "pack": "artifact.archive",
     "quality": "tools.quality",
     "quantize": "tools.quantization",
@@ -97,11 +101,13 @@ __all__ = [
     "Configuration",
     "DisagreementError",
     "Finding",
+    "FolderModel",
     "Manifest",
     "ModelError",
     "ModelSummary",
     "NotVerifiedError",
     "OnnxoptError",
+    "OptimizedFolder",
     "OptionChange",
     "PublicKey",
     "Quality",
@@ -125,6 +131,7 @@ __all__ = [
     "inspect",
     "load",
     "optimize",
+    "optimize_folder",
     "pack",
     "quality",
     "quantize",

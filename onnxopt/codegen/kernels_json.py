@@ -34,6 +34,17 @@ def domain_of(kernels: Sequence[Kernel], fatbin: bytes | None) -> str:
     return fused_domain.of(hashlib.sha256(json.dumps(_document(kernels, fatbin)).encode()).hexdigest())
 
 
+def of_folders(digests: Sequence[str]) -> str:
+    """The text of a kernels.json without kernels that names folders beside it, each with those of one more model."""
+    return sealed_json.seal({**_document((), None), "folders": list(digests)})
+
+
+def digest_of(text: str) -> str:
+    """The digest in the domain of a kernels.json that has one."""
+    domain: str = sealed_json.unseal(text)["domain"]
+    return domain.removeprefix(f"{fused_domain.BARE}.")
+
+
 def _document(kernels: Sequence[Kernel], fatbin: bytes | None) -> dict[str, object]:
     described = None
     if fatbin is not None:

@@ -34,7 +34,7 @@ COMMANDS = {
     "export-triton": "Write ARTIFACT into a model REPOSITORY of Triton Inference Server.",
     "inspect": "Count the operators, inputs, outputs, parameters and functions of MODEL.",
     "keygen": "Make a key pair: the secret key FILE, and the public key FILE.pub.",
-    "optimize": "Optimize MODEL into a verified artifact folder.",
+    "optimize": "Optimize MODEL into a verified artifact folder, or all models of a folder into a copy of it.",
     "pack": "Write ARTIFACT as one FILE, a zip that is the same for the same artifact, byte for byte.",
     "quantize": "Quantize MODEL, a float32 model file, into a standard ONNX model that `optimize` takes.",
     "report": "Write the report.html of ARTIFACT again, with measurements.",

@@ -12,6 +12,7 @@ from onnxopt.artifact.summary import (
     alike,
     by_reason,
     executed_text,
+    fused_text,
     not_emulated_text,
     not_lowered,
     precision_lines,
@@ -52,9 +53,7 @@ def describe(manifest: Manifest, *, every_refusal: bool = False) -> str:
 
 
 def _summary(manifest: Manifest) -> Iterator[str]:
-    places = sum(len(k.sites) for k in manifest.kernels)
-    ops = sum(len(k.ops) * len(k.sites) for k in manifest.kernels)
-    yield f"{manifest.source.name}: {ops} nodes fused into {places} calls of {len(manifest.kernels)} kernels"
+    yield fused_text(manifest, manifest.source.name)
     if text := rewrites_text(manifest.rewrites):
         yield f"rewritten: {text}"
     if manifest.kernels:
