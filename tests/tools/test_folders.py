@@ -217,8 +217,8 @@ def test_where_no_model_can_be_optimized_nothing_is_written(tmp_path: Path) -> N
         (["-o", "{made}", "--portable"], "portable is for one model"),
         (["-o", "{made}", "--data", "x.npz"], "data is for one model"),
         (["-o", "{original}"], "exists already"),
-        ([], "give either -o for one model or folder, or --out-dir for many"),
-        (["-o", "{made}", "--out-dir", "{made}"], "give either -o"),
+        ([], "give either --output for one model or folder, or --out-dir for many"),
+        (["-o", "{made}", "--out-dir", "{made}"], "give either --output"),
         (["{original}", "-o", "{made}"], "-o is for one model, 2 were given"),
     ],
 )
@@ -230,7 +230,7 @@ def test_what_a_folder_cannot_be_optimized_with(folder: Path, tmp_path: Path, op
 
 def test_folders_that_are_no_folder_of_models(folder: Path, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
-    assert_refused(run("optimize", tmp_path / "empty", "-o", tmp_path / "made"), "has no .onnx file")
+    assert_refused(run("optimize", tmp_path / "empty", "-o", tmp_path / "made"), "is a folder without any .onnx file")
     (folder / "pipe").symlink_to(tmp_path, target_is_directory=True)
     assert_refused(run("optimize", folder, "-o", tmp_path / "made"), "pipe: is a link to a folder")
     (folder / "pipe").unlink()

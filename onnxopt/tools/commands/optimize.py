@@ -91,7 +91,7 @@ def command(
         "verify": not no_verify,
     }
     if (output is None) == (out_dir is None):
-        raise UsageError("give either -o for one model or folder, or --out-dir for many")
+        raise UsageError("give either --output for one model or folder, or --out-dir for many")
     if out_dir is not None:
         _optimize_many(models, out_dir, keywords, as_json)
         return

@@ -38,7 +38,7 @@ def contents_of(folder: Path) -> Contents:
     found = sorted(_files(folder))
     models = tuple(name for name in found if name.endswith(MODEL))
     if not models:
-        raise UsageError(f"{folder}: has no {MODEL} file")
+        raise UsageError(f"{folder}: is a folder without any {MODEL} file")
     others = tuple(name for name in found if not name.endswith(MODEL))
     real = {os.path.realpath(folder / name): name for name in others}
     weights = {name: tuple(real[path] for path in _external(folder / name) if path in real) for name in models}
