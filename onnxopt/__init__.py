@@ -36,6 +36,7 @@ if TYPE_CHECKING:  # the same as below, for type checkers
     from onnxopt.pipeline import Artifact, optimize
     from onnxopt.runtime.configuration import Configuration, configuration_for
     from onnxopt.runtime.sessions import Session
+    from onnxopt.tools.batching import BatchResult, Measured, Outcome, Summary, batch
     from onnxopt.tools.bench import bench
     from onnxopt.tools.doctor import Finding, examine
     from onnxopt.tools.explain import explain
@@ -53,23 +54,28 @@ if TYPE_CHECKING:  # the same as below, for type checkers
 # attribute x of this package.
 _MODULES = {
     "Artifact": "pipeline",
+    "BatchResult": "tools.batching",
     "BenchResult": "artifact.measurement",
     "Configuration": "runtime.configuration",
     "Finding": "tools.doctor",
     "FolderModel": "tools.folders",
     "Manifest": "artifact.manifest",
+    "Measured": "tools.batching",
     "ModelSummary": "tools.inspect",
     "OptimizedFolder": "tools.folders",
     "OptionChange": "tools.tuning",
+    "Outcome": "tools.batching",
     "PublicKey": "artifact.minisign",
     "Quality": "verification.quality",
     "Quantized": "tools.quantization",
     "SecretKey": "artifact.minisign",
     "Session": "runtime.sessions",
     "Signature": "artifact.open",
+    "Summary": "tools.batching",
     "Timing": "artifact.measurement",
     "TuneResult": "tools.tuning",
     "VerificationReport": "verification.verify",
+    "batch": "tools.batching",
     "bench": "tools.bench",
     "configuration_for": "runtime.configuration",
     "examine": "tools.doctor",
@@ -96,6 +102,7 @@ _MODULES = {
 __all__ = [
     "Artifact",
     "ArtifactError",
+    "BatchResult",
     "BenchResult",
     "CompileError",
     "Configuration",
@@ -103,24 +110,28 @@ __all__ = [
     "Finding",
     "FolderModel",
     "Manifest",
+    "Measured",
     "ModelError",
     "ModelSummary",
     "NotVerifiedError",
     "OnnxoptError",
     "OptimizedFolder",
     "OptionChange",
+    "Outcome",
     "PublicKey",
     "Quality",
     "Quantized",
     "SecretKey",
     "Session",
     "Signature",
+    "Summary",
     "Timing",
     "TuneResult",
     "UsageError",
     "VerificationError",
     "VerificationReport",
     "__version__",
+    "batch",
     "bench",
     "configuration_for",
     "examine",

@@ -16,16 +16,34 @@ _MODEL = ".onnx"
 
 
 @dataclasses.dataclass(frozen=True)
+class Needs:
+    """What a job takes of a machine of a cluster. cpus: of optimizing. memory: bytes. gpus: of tuning and timing."""
+
+    cpus: float = 1
+    memory: int | None = None
+    gpus: float = 1
+
+
+@dataclasses.dataclass(frozen=True)
 class Job:
     """One model, or one folder of models, to optimize. output: the artifact or folder to make, named `name`.
 
-    options: keywords of `onnxopt.optimize` or `onnxopt.optimize_folder`.
+    options: keywords of `onnxopt.optimize` or `onnxopt.optimize_folder`. tune: seconds to tune the artifact for, on the
+    machine that does it. bench: time it against the original, and record that in it.
     """
 
     name: str
     source: Path
     output: Path
     options: Mapping[str, Any]
+    tune: float | None = None
+    bench: bool = False
+    needs: Needs = Needs()
+
+    @property
+    def measures(self) -> bool:
+        """Whether something is measured, which is for a machine with the GPU that will serve."""
+        return self.tune is not None or self.bench
 
 
 def sources(paths: Sequence[str | Path]) -> list[Path]:

@@ -8,38 +8,79 @@ from collections.abc import Sequence
 from rich.console import Console
 from rich.table import Table
 
+from onnxopt.tools.batching.jobs import Job
+from onnxopt.tools.batching.state import Action
 from onnxopt.tools.batching.work import Outcome
 from onnxopt.tools.printable import one_line
 
-_WIDTH = 160  # columns that are not in a terminal
+_WIDTH = 1000  # columns: no row is broken
+_TITLES = ("model", "nodes fused", "calls", "kernels", "launches", "verify")
+_MEASURED = ("ms", "tuned options")
+_TEXTS = ("model", "verify", "")  # columns that begin at the left
+_ACTIONS = {"new": "to do", "again": "to do again", "done": "done before", "refused": "in the way: not of this batch"}
 
 
 def text(outcomes: Sequence[Outcome]) -> str:
     """The table, then a line for each error in full, then a count."""
     table = Table(box=None, pad_edge=False, header_style="")
-    for title, justify in (
-        ("model", "left"), ("nodes fused", "right"), ("calls", "right"), ("kernels", "right"),
-        ("launches", "right"), ("verify", "left"), ("seconds", "right"), ("", "left"),
-    ):  # fmt: skip
-        table.add_column(title, justify="right" if justify == "right" else "left", no_wrap=True)
+    measured = any(outcome.measured for outcome in outcomes)
+    for title in (*_TITLES, *(_MEASURED if measured else ()), "seconds", ""):
+        table.add_column(title, justify="left" if title in _TEXTS else "right", no_wrap=True)
     for outcome in outcomes:
-        table.add_row(*map(one_line, _cells(outcome)))
-    stream = io.StringIO()
-    Console(file=stream, width=_WIDTH, no_color=True, markup=False, highlight=False, emoji=False).print(table)
-    lines = [line.rstrip() for line in stream.getvalue().splitlines()]
+        made, times = _made(outcome), _measured(outcome) if measured else ()
+        table.add_row(*map(one_line, (outcome.name, *made, *times, f"{outcome.seconds:.1f}", _status(outcome))))
+    lines = _lines(table)
     failed = [outcome for outcome in outcomes if not outcome.ok]
     lines += [one_line(f"{outcome.name}: {outcome.error}") for outcome in failed]
     return "\n".join([*lines, f"{len(outcomes) - len(failed)} of {len(outcomes)} done"])
 
 
-def _cells(outcome: Outcome) -> tuple[str, ...]:
-    seconds, status = f"{outcome.seconds:.1f}", "done" if outcome.ok else "failed"
+def plan_text(planned: Sequence[tuple[Job, Action]]) -> str:
+    """What a batch would do: a line for each model, with the options that differ from the defaults."""
+    table = Table(box=None, pad_edge=False, header_style="")
+    for title in ("model", "from", "", "options"):
+        table.add_column(title, no_wrap=True)
+    for job, action in planned:
+        table.add_row(*map(one_line, (job.name, str(job.source), _ACTIONS[action], _options(job))))
+    todo = sum(action in ("new", "again") for _, action in planned)
+    return "\n".join([*_lines(table), f"{todo} of {len(planned)} to do"])
+
+
+def _options(job: Job) -> str:
+    given = {name: value for name, value in job.options.items() if value not in (None, False, [], {})}
+    if given.pop("verify", False) is not True:
+        given["verify"] = False
+    given |= {"tune": job.tune} if job.tune is not None else {}
+    given |= {"bench": True} if job.bench else {}
+    return ", ".join(f"{name}={value}" for name, value in given.items())
+
+
+def _lines(table: Table) -> list[str]:
+    stream = io.StringIO()
+    Console(file=stream, width=_WIDTH, no_color=True, markup=False, highlight=False, emoji=False).print(table)
+    return [line.rstrip() for line in stream.getvalue().splitlines()]
+
+
+def _made(outcome: Outcome) -> tuple[str, ...]:
     made = outcome.summary
     if made is None:
-        return (outcome.name, "", "", "", "", "", seconds, status)
-    if made.kept:
-        status = f"{made.kept} of {made.models + made.kept} models kept as they were"
+        return ("",) * (len(_TITLES) - 1)
     launches = f"{made.launches_before} -> {made.launches_after}"
-    return (
-        outcome.name, str(made.nodes_fused), str(made.calls), str(made.kernels), launches, made.verify, seconds, status
-    )  # fmt: skip
+    return str(made.nodes_fused), str(made.calls), str(made.kernels), launches, made.verify
+
+
+def _measured(outcome: Outcome) -> tuple[str, str]:
+    found = outcome.measured
+    if found is None:
+        return "", ""
+    times = "" if found.before_ms is None else f"{found.before_ms:.3f} -> {found.after_ms:.3f}"
+    return times, "" if found.options is None else str(found.options)
+
+
+def _status(outcome: Outcome) -> str:
+    made = outcome.summary
+    if made is not None and made.kept:
+        return f"{made.kept} of {made.models + made.kept} models kept as they were"
+    if not outcome.ok:
+        return "failed"
+    return "done before" if outcome.resumed else "done"

@@ -7,9 +7,12 @@ import time
 from typing import Any
 
 from onnxopt import pipeline
+from onnxopt.artifact import record
 from onnxopt.artifact.manifest import Manifest
 from onnxopt.errors import OnnxoptError
+from onnxopt.tools import tuning
 from onnxopt.tools.batching.jobs import Job
+from onnxopt.tools.bench import bench
 from onnxopt.tools.folders import optimize_folder
 
 
@@ -31,10 +34,21 @@ class Summary:
 
 
 @dataclasses.dataclass(frozen=True)
+class Measured:
+    """What tuning and timing found. options: that tune changed, None where it did not run. Milliseconds a run."""
+
+    device: str
+    options: int | None
+    before_ms: float | None = None
+    after_ms: float | None = None
+
+
+@dataclasses.dataclass(frozen=True)
 class Outcome:
     """What became of a job. error: "" where it succeeded. exit_code: of the error. seconds: of wall clock.
 
-    summary: also of a folder of which some models were kept as they were, which is an error.
+    summary: also of a folder of which some models were kept as they were, which is an error. measured: where that was
+    asked for. resumed: done by an earlier run.
     """
 
     name: str
@@ -44,6 +58,8 @@ class Outcome:
     summary: Summary | None = None
     error: str = ""
     exit_code: int = 0
+    measured: Measured | None = None
+    resumed: bool = False
 
     @property
     def ok(self) -> bool:
@@ -71,6 +87,37 @@ def optimize(job: Job, progress: pipeline.Progress | None = None) -> Outcome:
     kept = [f"{model.path}: kept as it was: {model.error}" for model in folder.models if model.error is not None]
     manifests = [model.manifest for model in folder.models if model.manifest is not None]
     return outcome(summary=_summary(manifests, len(kept)), error="; ".join(kept), exit_code=folder.exit_code)
+
+
+def measure(job: Job, made: Outcome) -> Outcome:
+    """Tune and time the artifact that `optimize` made. Errors of onnxopt are in the outcome; others are raised."""
+    started = time.perf_counter()
+    shapes = job.options.get("shapes")
+    measured: Measured | None = None
+    error: OnnxoptError | None = None
+    try:
+        if job.tune is not None:
+            tuned = tuning.tune(job.output, budget=job.tune, shapes=shapes)
+            measured = Measured(tuned.device, len(tuned.changes))
+        if job.bench:
+            timed = bench(job.output, shapes=shapes)
+            record.record(job.output, timed)
+            options = None if measured is None else measured.options
+            measured = Measured(timed.where, options, timed.baseline.p50, timed.artifact.p50)
+    except OnnxoptError as problem:
+        error = problem
+    return dataclasses.replace(
+        made,
+        seconds=round(made.seconds + time.perf_counter() - started, 3),
+        measured=measured,
+        error=str(error or ""),
+        exit_code=error.exit_code if error else 0,
+    )
+
+
+def failed(job: Job, reason: str) -> Outcome:
+    """The outcome of a job that has none of its own."""
+    return Outcome(job.name, str(job.source), str(job.output), 0.0, error=reason, exit_code=OnnxoptError.exit_code)
 
 
 def _summary(manifests: list[Manifest], kept: int = 0) -> Summary:
