@@ -31,7 +31,10 @@ def cli() -> str:
         "Results go to stdout, progress and errors to stderr. Exit codes: 0 done, 1 two models do not agree, 2 bad\n"
         'input, 3 the result could not be verified. Codes 2 and 3 come with one line that begins with "error:"; only\n'
         "verify prints its report instead. Where many models are optimized, the code is the largest of those that\n"
-        "failed, and their reasons are in the result.\n",
+        "failed, and their reasons are in the result.\n\n"
+        "With `--json` every result is one JSON object on stdout, with `schema_version` (1). An error is one as\n"
+        'well, beside the line on stderr: `{"schema_version": 1, "error": {"kind": ..., "message": ...,\n'
+        '"exit_code": ...}}`. `kind` is the class of the error, as [python.md](python.md#errors) lists them.\n',
     ]
     for name in main.list_commands(context):
         command = main.get_command(context, name)

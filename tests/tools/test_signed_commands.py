@@ -38,7 +38,7 @@ CALLS = {
     "verify-signature": ["ARTIFACT"],
 }
 # inspect and optimize take models; keygen and sign are how a signature comes to be.
-WITHOUT = {"inspect", "optimize", "quantize", "keygen", "sign"}
+WITHOUT = {"inspect", "batch", "optimize", "quantize", "keygen", "sign"}
 
 
 @pytest.fixture(scope="module")

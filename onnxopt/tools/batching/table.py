@@ -2,34 +2,28 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Sequence
 
-from rich.console import Console
-from rich.table import Table
-
+from onnxopt.tools import text_table
 from onnxopt.tools.batching.jobs import Job
 from onnxopt.tools.batching.state import Action
 from onnxopt.tools.batching.work import Outcome
 from onnxopt.tools.printable import one_line
 
-_WIDTH = 1000  # columns: no row is broken
 _TITLES = ("model", "nodes fused", "calls", "kernels", "launches", "verify")
 _MEASURED = ("ms", "tuned options")
-_TEXTS = ("model", "verify", "")  # columns that begin at the left
 _ACTIONS = {"new": "to do", "again": "to do again", "done": "done before", "refused": "in the way: not of this batch"}
 
 
 def text(outcomes: Sequence[Outcome]) -> str:
     """The table, then a line for each error in full, then a count."""
-    table = Table(box=None, pad_edge=False, header_style="")
     measured = any(outcome.measured for outcome in outcomes)
-    for title in (*_TITLES, *(_MEASURED if measured else ()), "seconds", ""):
-        table.add_column(title, justify="left" if title in _TEXTS else "right", no_wrap=True)
+    titles = (*_TITLES, *(_MEASURED if measured else ()), "seconds", "")
+    rows = []
     for outcome in outcomes:
         made, times = _made(outcome), _measured(outcome) if measured else ()
-        table.add_row(*map(one_line, (outcome.name, *made, *times, f"{outcome.seconds:.1f}", _status(outcome))))
-    lines = _lines(table)
+        rows.append((outcome.name, *made, *times, f"{outcome.seconds:.1f}", _status(outcome)))
+    lines = text_table.lines(titles, rows, left=("model", "verify", ""))
     failed = [outcome for outcome in outcomes if not outcome.ok]
     lines += [one_line(f"{outcome.name}: {outcome.error}") for outcome in failed]
     return "\n".join([*lines, f"{len(outcomes) - len(failed)} of {len(outcomes)} done"])
@@ -37,13 +31,10 @@ def text(outcomes: Sequence[Outcome]) -> str:
 
 def plan_text(planned: Sequence[tuple[Job, Action]]) -> str:
     """What a batch would do: a line for each model, with the options that differ from the defaults."""
-    table = Table(box=None, pad_edge=False, header_style="")
-    for title in ("model", "from", "", "options"):
-        table.add_column(title, no_wrap=True)
-    for job, action in planned:
-        table.add_row(*map(one_line, (job.name, str(job.source), _ACTIONS[action], _options(job))))
+    titles = ("model", "from", "", "options")
+    rows = [(job.name, str(job.source), _ACTIONS[action], _options(job)) for job, action in planned]
     todo = sum(action in ("new", "again") for _, action in planned)
-    return "\n".join([*_lines(table), f"{todo} of {len(planned)} to do"])
+    return "\n".join([*text_table.lines(titles, rows, left=titles), f"{todo} of {len(planned)} to do"])
 
 
 def _options(job: Job) -> str:
@@ -53,12 +44,6 @@ def _options(job: Job) -> str:
     given |= {"tune": job.tune} if job.tune is not None else {}
     given |= {"bench": True} if job.bench else {}
     return ", ".join(f"{name}={value}" for name, value in given.items())
-
-
-def _lines(table: Table) -> list[str]:
-    stream = io.StringIO()
-    Console(file=stream, width=_WIDTH, no_color=True, markup=False, highlight=False, emoji=False).print(table)
-    return [line.rstrip() for line in stream.getvalue().splitlines()]
 
 
 def _made(outcome: Outcome) -> tuple[str, ...]:

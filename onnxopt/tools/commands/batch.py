@@ -46,7 +46,7 @@ def command(
     if dry_run:
         planned = flow.plan(models, out_dir)
         rows = [{"name": job.name, "source": str(job.source), "action": action} for job, action in planned]
-        options.print_result({"schema_version": 1, "plan": rows}, table.plan_text(planned), as_json)
+        options.print_result({"plan": rows}, table.plan_text(planned), as_json)
         return
     with _progress(quiet) as advance:
         result = flow.batch(models, out_dir, jobs=jobs, ray=ray, progress=advance)

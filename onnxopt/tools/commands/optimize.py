@@ -12,11 +12,12 @@ import click
 from onnxopt import pipeline
 from onnxopt.artifact import lowered
 from onnxopt.artifact.manifest import Manifest
-from onnxopt.artifact.summary import fused_text, precision_lines, rewrites_text, totals_text
+from onnxopt.artifact.report import page
+from onnxopt.artifact.summary import fused_text, precision_lines, rewrites_text
 from onnxopt.errors import UsageError
 from onnxopt.tools import progress
 from onnxopt.tools.batching import jobs, table, work
-from onnxopt.tools.commands import options
+from onnxopt.tools.commands import before_after, options
 from onnxopt.tools.commands.options import parse_shapes, print_json
 from onnxopt.tools.commands.verification_text import verification_text
 from onnxopt.tools.folders import FolderModel, OptimizedFolder, optimize_folder
@@ -127,7 +128,7 @@ def _optimize_many(patterns: Sequence[Path], out_dir: Path, keywords: Mapping[st
             shown = functools.partial(_named, advance, name) if advance else None
             outcomes.append(work.optimize(jobs.Job(name, source, out_dir / name, keywords), shown))
     if as_json:
-        print_json({"schema_version": 1, "models": [outcome.to_json() for outcome in outcomes]})
+        print_json({"models": [outcome.to_json() for outcome in outcomes]})
     else:
         click.echo(table.text(outcomes))
     click.get_current_context().exit(max(outcome.exit_code for outcome in outcomes))
@@ -157,12 +158,11 @@ def _model_text(model: FolderModel) -> str:
 def _text(path: Path, manifest: Manifest) -> str:
     lines = [fused_text(manifest, manifest.source.name)]
     lines += [f"rewritten: {text}" for text in [rewrites_text(manifest.rewrites)] if text]
-    if manifest.kernels:
-        lines.append(f"predicted: {totals_text(manifest.traffic)}")
     lines += [f"left out: {row.name}: {row.reason}" for row in manifest.left_out]
     lines += [f"note: {note}" for note in manifest.notes]
     lines.append(verification_text(manifest.verify, manifest.archs))
     lines += precision_lines(manifest.precision) if manifest.precision is not None else []
     phases = ", ".join(f"{name} {seconds:.1f}" for name, seconds in manifest.seconds.items())
     lines.append(f"wrote {path} in {sum(manifest.seconds.values()):.1f} s ({phases})")
-    return "\n".join(lines)
+    lines += before_after.table(manifest, page.read_facts(path, manifest))
+    return "\n".join([*lines, before_after.next_command(path, manifest)])
