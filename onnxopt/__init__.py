@@ -36,7 +36,7 @@ if TYPE_CHECKING:  # the same as below, for type checkers
     from onnxopt.pipeline import Artifact, optimize
     from onnxopt.runtime.configuration import Configuration, configuration_for
     from onnxopt.runtime.sessions import Session
-    from onnxopt.tools.batching import BatchResult, Measured, Outcome, Summary, batch
+    from onnxopt.tools.batching import BatchResult, FusionCounts, MeasuredTimes, ModelOutcome, batch
     from onnxopt.tools.bench import bench
     from onnxopt.tools.doctor import Finding, examine
     from onnxopt.tools.explain import explain
@@ -59,19 +59,19 @@ _MODULES = {
     "Configuration": "runtime.configuration",
     "Finding": "tools.doctor",
     "FolderModel": "tools.folders",
+    "FusionCounts": "tools.batching",
     "Manifest": "artifact.manifest",
-    "Measured": "tools.batching",
+    "MeasuredTimes": "tools.batching",
+    "ModelOutcome": "tools.batching",
     "ModelSummary": "tools.inspect",
     "OptimizedFolder": "tools.folders",
     "OptionChange": "tools.tuning",
-    "Outcome": "tools.batching",
     "PublicKey": "artifact.minisign",
     "Quality": "verification.quality",
     "Quantized": "tools.quantization",
     "SecretKey": "artifact.minisign",
     "Session": "runtime.sessions",
     "Signature": "artifact.open",
-    "Summary": "tools.batching",
     "Timing": "artifact.measurement",
     "TuneResult": "tools.tuning",
     "VerificationReport": "verification.verify",
@@ -109,22 +109,22 @@ __all__ = [
     "DisagreementError",
     "Finding",
     "FolderModel",
+    "FusionCounts",
     "Manifest",
-    "Measured",
+    "MeasuredTimes",
     "ModelError",
+    "ModelOutcome",
     "ModelSummary",
     "NotVerifiedError",
     "OnnxoptError",
     "OptimizedFolder",
     "OptionChange",
-    "Outcome",
     "PublicKey",
     "Quality",
     "Quantized",
     "SecretKey",
     "Session",
     "Signature",
-    "Summary",
     "Timing",
     "TuneResult",
     "UsageError",

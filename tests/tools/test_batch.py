@@ -43,7 +43,7 @@ def in_this_process(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Run jobs without processes of their own. The names of those that ran."""
     ran: list[str] = []
 
-    def here(jobs: Sequence[Job], width: int | None, finish: Callable[[Job, work.Outcome], None]) -> None:
+    def here(jobs: Sequence[Job], width: int | None, finish: Callable[[Job, work.ModelOutcome], None]) -> None:
         for job in jobs:
             ran.append(job.name)
             finish(job, work.optimize(job))

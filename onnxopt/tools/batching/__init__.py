@@ -3,6 +3,6 @@
 from __future__ import annotations
 
 from onnxopt.tools.batching.flow import BatchResult, batch
-from onnxopt.tools.batching.work import Measured, Outcome, Summary
+from onnxopt.tools.batching.work import FusionCounts, MeasuredTimes, ModelOutcome
 
-__all__ = ["BatchResult", "Measured", "Outcome", "Summary", "batch"]
+__all__ = ["BatchResult", "FusionCounts", "MeasuredTimes", "ModelOutcome", "batch"]

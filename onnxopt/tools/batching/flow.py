@@ -17,12 +17,12 @@ from onnxopt.errors import UsageError
 from onnxopt.tools.batching import config, local, on_ray, work
 from onnxopt.tools.batching.jobs import Job
 from onnxopt.tools.batching.state import SCHEMA_VERSION, Action, State, key_of, read_state
-from onnxopt.tools.batching.work import Outcome
+from onnxopt.tools.batching.work import ModelOutcome
 
 _STAGE = ".batch"  # in the folder of the outputs: what is being made
 
 # progress(done, total, outcome): called as each model ends.
-Progress = Callable[[int, int, Outcome], None]
+Progress = Callable[[int, int, ModelOutcome], None]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,7 +30,7 @@ class BatchResult:
     """What became of each model of a batch, in the order in which they were given; path/batch.json has the same."""
 
     path: Path
-    models: tuple[Outcome, ...]
+    models: tuple[ModelOutcome, ...]
 
     @property
     def exit_code(self) -> int:
@@ -85,7 +85,7 @@ class _Running:
     """A batch that goes on. outcomes: by name, of the jobs that ended."""
 
     def __init__(self, state: State, planned: list[tuple[Job, Action]], progress: Progress | None) -> None:
-        self.planned, self.outcomes = planned, dict[str, Outcome]()
+        self.planned, self.outcomes = planned, dict[str, ModelOutcome]()
         self._state, self._progress = state, progress
         self._jobs: dict[str, tuple[Job, str]] = {}  # those to do, with their keys
 
@@ -100,7 +100,7 @@ class _Running:
                 self._jobs[job.name] = job, key_of(job)
         return [job for job, _ in self._jobs.values()]
 
-    def keep(self, staged: Job, outcome: Outcome) -> None:
+    def keep(self, staged: Job, outcome: ModelOutcome) -> None:
         """Record the outcome of a job, and put what it made in the place of what may be there."""
         job, key = self._jobs[staged.name]
         outcome = dataclasses.replace(outcome, output=str(job.output))
@@ -112,7 +112,7 @@ class _Running:
             staged.output.rename(job.output)
         self._end(job, outcome)
 
-    def _end(self, job: Job, outcome: Outcome) -> None:
+    def _end(self, job: Job, outcome: ModelOutcome) -> None:
         self.outcomes[job.name] = outcome
         if self._progress:
             self._progress(len(self.outcomes), len(self.planned), outcome)

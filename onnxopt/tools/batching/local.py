@@ -11,19 +11,19 @@ from collections.abc import Callable, Sequence
 
 from onnxopt.background import threads
 from onnxopt.tools.batching.jobs import Job
-from onnxopt.tools.batching.work import Outcome
+from onnxopt.tools.batching.work import ModelOutcome
 from onnxopt.tools.batching.worker import Worker
 
 _CORES = 2  # that a job keeps busy while it compiles
 
 
-def run(jobs: Sequence[Job], width: int | None, finish: Callable[[Job, Outcome], None]) -> None:
+def run(jobs: Sequence[Job], width: int | None, finish: Callable[[Job, ModelOutcome], None]) -> None:
     """Run the jobs, `width` at once, and call `finish` as each ends. What is measured, is measured one at a time."""
     width = min(len(jobs), width or max(1, (os.cpu_count() or 1) // _CORES))
     idle: queue.SimpleQueue[Worker] = queue.SimpleQueue()
     measuring = threading.Lock()
 
-    def outcome_of(job: Job) -> Outcome:
+    def outcome_of(job: Job) -> ModelOutcome:
         worker = idle.get()
         try:
             made = worker.ask(job)

@@ -14,13 +14,13 @@ from typing import Any
 from onnxopt.errors import UsageError, describe
 from onnxopt.tools.batching import work
 from onnxopt.tools.batching.jobs import Job
-from onnxopt.tools.batching.work import Outcome
+from onnxopt.tools.batching.work import ModelOutcome
 from onnxopt.tools.batching.worker import Worker
 
 _RETRIES = 3  # of a step whose worker or machine is lost
 
 
-def run(jobs: Sequence[Job], address: str, finish: Callable[[Job, Outcome], None]) -> None:
+def run(jobs: Sequence[Job], address: str, finish: Callable[[Job, ModelOutcome], None]) -> None:
     """Run the jobs on the cluster at `address` ("auto", "HOST:PORT", "local"), and call `finish` as each ends.
 
     UsageError where Ray is not installed, the cluster cannot be reached, or no machine of it has what a job needs.
@@ -57,7 +57,7 @@ def _imported() -> Any:
     return ray
 
 
-def _submit(step: Any, job: Job, made: Outcome | None) -> Any:
+def _submit(step: Any, job: Job, made: ModelOutcome | None) -> Any:
     """Begin a step of a job on the cluster."""
     needs = {"num_cpus": job.needs.cpus, "memory": job.needs.memory}
     if made is not None:
@@ -65,7 +65,7 @@ def _submit(step: Any, job: Job, made: Outcome | None) -> Any:
     return step.options(**needs, max_retries=_RETRIES, name=job.name).remote(job, made)
 
 
-def _step(job: Job, made: Outcome | None) -> Outcome:
+def _step(job: Job, made: ModelOutcome | None) -> ModelOutcome:
     """On a machine of the cluster. An output that is there already was made by a worker that was lost."""
     if made is None and job.output.exists():
         shutil.rmtree(job.output)

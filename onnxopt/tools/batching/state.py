@@ -19,7 +19,7 @@ from onnxopt.artifact.folder import replace_text
 from onnxopt.errors import ModelError, UsageError
 from onnxopt.graph import read
 from onnxopt.tools.batching.jobs import Job
-from onnxopt.tools.batching.work import Measured, Outcome, Summary
+from onnxopt.tools.batching.work import FusionCounts, MeasuredTimes, ModelOutcome
 from onnxopt.tools.folders.assemble import RECORD
 
 FILE = "batch.json"
@@ -44,14 +44,14 @@ class State:
             return "done"
         return "again"
 
-    def outcome(self, job: Job) -> Outcome:
+    def outcome(self, job: Job) -> ModelOutcome:
         """The outcome of a job that is done."""
         fields = {k: v for k, v in self.entries[job.name].items() if k not in ("key", "status")}
-        summary = Summary(**fields["summary"]) if fields["summary"] else None
-        measured = Measured(**fields["measured"]) if fields["measured"] else None
-        return Outcome(**{**fields, "summary": summary, "measured": measured, "resumed": True})
+        summary = FusionCounts(**fields["summary"]) if fields["summary"] else None
+        measured = MeasuredTimes(**fields["measured"]) if fields["measured"] else None
+        return ModelOutcome(**{**fields, "summary": summary, "measured": measured, "resumed": True})
 
-    def record(self, job: Job, key: str, outcome: Outcome) -> None:
+    def record(self, job: Job, key: str, outcome: ModelOutcome) -> None:
         """Write the outcome of a job. UsageError where the file system refuses."""
         self.entries[job.name] = {"key": key, **outcome.to_json()}
         document = {"schema_version": SCHEMA_VERSION, "onnxopt": versions.onnxopt(), "models": self.entries}

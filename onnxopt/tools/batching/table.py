@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from onnxopt.tools import text_table
 from onnxopt.tools.batching.jobs import Job
 from onnxopt.tools.batching.state import Action
-from onnxopt.tools.batching.work import Outcome
+from onnxopt.tools.batching.work import ModelOutcome
 from onnxopt.tools.printable import one_line
 
 _TITLES = ("model", "nodes fused", "calls", "kernels", "launches", "verify")
@@ -15,7 +15,7 @@ _MEASURED = ("ms", "tuned options")
 _ACTIONS = {"new": "to do", "again": "to do again", "done": "done before", "refused": "in the way: not of this batch"}
 
 
-def text(outcomes: Sequence[Outcome]) -> str:
+def text(outcomes: Sequence[ModelOutcome]) -> str:
     """The table, then a line for each error in full, then a count."""
     measured = any(outcome.measured for outcome in outcomes)
     titles = (*_TITLES, *(_MEASURED if measured else ()), "seconds", "")
@@ -46,7 +46,7 @@ def _options(job: Job) -> str:
     return ", ".join(f"{name}={value}" for name, value in given.items())
 
 
-def _made(outcome: Outcome) -> tuple[str, ...]:
+def _made(outcome: ModelOutcome) -> tuple[str, ...]:
     made = outcome.summary
     if made is None:
         return ("",) * (len(_TITLES) - 1)
@@ -54,7 +54,7 @@ def _made(outcome: Outcome) -> tuple[str, ...]:
     return str(made.nodes_fused), str(made.calls), str(made.kernels), launches, made.verify
 
 
-def _measured(outcome: Outcome) -> tuple[str, str]:
+def _measured(outcome: ModelOutcome) -> tuple[str, str]:
     found = outcome.measured
     if found is None:
         return "", ""
@@ -62,7 +62,7 @@ def _measured(outcome: Outcome) -> tuple[str, str]:
     return times, "" if found.options is None else str(found.options)
 
 
-def _status(outcome: Outcome) -> str:
+def _status(outcome: ModelOutcome) -> str:
     made = outcome.summary
     if made is not None and made.kept:
         return f"{made.kept} of {made.models + made.kept} models kept as they were"

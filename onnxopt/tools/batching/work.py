@@ -17,7 +17,7 @@ from onnxopt.tools.folders import optimize_folder
 
 
 @dataclasses.dataclass(frozen=True)
-class Summary:
+class FusionCounts:
     """What optimizing made of a model, or of all models of a folder together; predicted launches.
 
     models: how many were optimized. kept: those of a folder that were not.
@@ -34,7 +34,7 @@ class Summary:
 
 
 @dataclasses.dataclass(frozen=True)
-class Measured:
+class MeasuredTimes:
     """What tuning and timing found. options: that tune changed, None where it did not run. Milliseconds a run."""
 
     device: str
@@ -44,7 +44,7 @@ class Measured:
 
 
 @dataclasses.dataclass(frozen=True)
-class Outcome:
+class ModelOutcome:
     """What became of a job. error: "" where it succeeded. exit_code: of the error. seconds: of wall clock.
 
     summary: also of a folder of which some models were kept as they were, which is an error. measured: where that was
@@ -55,10 +55,10 @@ class Outcome:
     source: str
     output: str
     seconds: float
-    summary: Summary | None = None
+    summary: FusionCounts | None = None
     error: str = ""
     exit_code: int = 0
-    measured: Measured | None = None
+    measured: MeasuredTimes | None = None
     resumed: bool = False
 
     @property
@@ -69,13 +69,13 @@ class Outcome:
         return {"status": "done" if self.ok else "failed", **dataclasses.asdict(self)}
 
 
-def optimize(job: Job, progress: pipeline.Progress | None = None) -> Outcome:
+def optimize(job: Job, progress: pipeline.Progress | None = None) -> ModelOutcome:
     """Optimize the model or folder of a job. Errors of onnxopt are in the outcome; others are raised."""
     started = time.perf_counter()
 
-    def outcome(**fields: Any) -> Outcome:
+    def outcome(**fields: Any) -> ModelOutcome:
         seconds = round(time.perf_counter() - started, 3)
-        return Outcome(job.name, str(job.source), str(job.output), seconds, **fields)
+        return ModelOutcome(job.name, str(job.source), str(job.output), seconds, **fields)
 
     try:
         if not job.source.is_dir():
@@ -89,21 +89,21 @@ def optimize(job: Job, progress: pipeline.Progress | None = None) -> Outcome:
     return outcome(summary=_summary(manifests, len(kept)), error="; ".join(kept), exit_code=folder.exit_code)
 
 
-def measure(job: Job, made: Outcome) -> Outcome:
+def measure(job: Job, made: ModelOutcome) -> ModelOutcome:
     """Tune and time the artifact that `optimize` made. Errors of onnxopt are in the outcome; others are raised."""
     started = time.perf_counter()
     shapes = job.options.get("shapes")
-    measured: Measured | None = None
+    measured: MeasuredTimes | None = None
     error: OnnxoptError | None = None
     try:
         if job.tune is not None:
             tuned = tuning.tune(job.output, budget=job.tune, shapes=shapes)
-            measured = Measured(tuned.device, len(tuned.changes))
+            measured = MeasuredTimes(tuned.device, len(tuned.changes))
         if job.bench:
             timed = bench(job.output, shapes=shapes)
             record.record(job.output, timed)
             options = None if measured is None else measured.options
-            measured = Measured(timed.where, options, timed.baseline.p50, timed.artifact.p50)
+            measured = MeasuredTimes(timed.where, options, timed.baseline.p50, timed.artifact.p50)
     except OnnxoptError as problem:
         error = problem
     return dataclasses.replace(
@@ -115,14 +115,14 @@ def measure(job: Job, made: Outcome) -> Outcome:
     )
 
 
-def failed(job: Job, reason: str) -> Outcome:
+def failed(job: Job, reason: str) -> ModelOutcome:
     """The outcome of a job that has none of its own."""
-    return Outcome(job.name, str(job.source), str(job.output), 0.0, error=reason, exit_code=OnnxoptError.exit_code)
+    return ModelOutcome(job.name, str(job.source), str(job.output), 0.0, error=reason, exit_code=OnnxoptError.exit_code)
 
 
-def _summary(manifests: list[Manifest], kept: int = 0) -> Summary:
+def _summary(manifests: list[Manifest], kept: int = 0) -> FusionCounts:
     kernels = [kernel for manifest in manifests for kernel in manifest.kernels]
-    return Summary(
+    return FusionCounts(
         models=len(manifests),
         kept=kept,
         nodes_fused=sum(len(k.ops) * len(k.sites) for k in kernels),

@@ -12,7 +12,7 @@ from onnxopt import children
 from onnxopt.errors import describe
 from onnxopt.tools.batching import work
 from onnxopt.tools.batching.jobs import Job
-from onnxopt.tools.batching.work import Outcome
+from onnxopt.tools.batching.work import ModelOutcome
 
 
 class Worker:
@@ -28,14 +28,14 @@ class Worker:
         if self._child is not None:
             self._child.kill()
 
-    def ask(self, job: Job, made: Outcome | None = None) -> Outcome:
+    def ask(self, job: Job, made: ModelOutcome | None = None) -> ModelOutcome:
         """Optimize a job, or measure what was `made` of it."""
         child = self._child = self._child or children.start(__name__)
         assert child.stdin is not None and child.stdout is not None
         try:
             pickle.dump((job, made), child.stdin)
             child.stdin.flush()
-            outcome: Outcome = pickle.load(child.stdout)
+            outcome: ModelOutcome = pickle.load(child.stdout)
         except (EOFError, BrokenPipeError, pickle.UnpicklingError):
             self._child = None
             ending = children.ending(child.wait())
@@ -52,15 +52,15 @@ def serve() -> None:
             answers.flush()
 
 
-def _next() -> tuple[Job, Outcome | None] | None:
+def _next() -> tuple[Job, ModelOutcome | None] | None:
     try:
-        request: tuple[Job, Outcome | None] = pickle.load(sys.stdin.buffer)
+        request: tuple[Job, ModelOutcome | None] = pickle.load(sys.stdin.buffer)
     except EOFError:
         return None
     return request
 
 
-def _outcome(job: Job, made: Outcome | None) -> Outcome:
+def _outcome(job: Job, made: ModelOutcome | None) -> ModelOutcome:
     try:
         return work.optimize(job) if made is None else work.measure(job, made)
     except Exception as error:  # noqa: BLE001 - a traceback tells a user nothing

@@ -12,7 +12,7 @@ from rich import progress
 from rich.console import Console
 
 from onnxopt.tools.batching import flow, table
-from onnxopt.tools.batching.work import Outcome
+from onnxopt.tools.batching.work import ModelOutcome
 from onnxopt.tools.commands import options
 from onnxopt.tools.printable import one_line
 
@@ -67,13 +67,13 @@ def _progress(quiet: bool) -> Iterator[flow.Progress | None]:
         with progress.Progress(*columns, name, console=Console(stderr=True)) as bar:
             task = bar.add_task("starting", total=None)
 
-            def advance(done: int, total: int, outcome: Outcome) -> None:
+            def advance(done: int, total: int, outcome: ModelOutcome) -> None:
                 bar.update(task, completed=done, total=total, description=one_line(outcome.name))
 
             yield advance
 
 
-def _line(done: int, total: int, outcome: Outcome) -> None:
+def _line(done: int, total: int, outcome: ModelOutcome) -> None:
     if not outcome.resumed:
         status = "done" if outcome.ok else f"failed: {outcome.error}"
         click.echo(one_line(f"[{done}/{total}] {outcome.name}: {status} in {outcome.seconds:.1f} s"), err=True)
