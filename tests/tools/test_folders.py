@@ -15,7 +15,7 @@ import pytest
 
 import onnxopt
 from onnxopt.artifact import manifest as manifests
-from onnxopt.errors import ModelError, UsageError
+from onnxopt.errors import ArtifactError, ModelError, UsageError
 from onnxopt.runtime import sessions
 from tests.support.command import assert_refused, run
 from tests.support.small_models import CHAIN, NOTHING_TO_FUSE, write
@@ -93,6 +93,8 @@ def test_every_model_is_optimized_in_place_and_one_library_serves_all(folder: Pa
         assert kept.kernels == model.manifest.kernels
         assert set(kept.files) == files(made.path / model.record) - {"manifest.json"}
         assert run("explain", made.path / model.record).exit_code == 0
+        with pytest.raises(ArtifactError, match="is what an optimized folder keeps of one model"):
+            onnxopt.load(made.path / model.record)
 
 
 def test_the_command_and_its_record(folder: Path, tmp_path: Path) -> None:

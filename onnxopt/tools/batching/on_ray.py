@@ -7,6 +7,7 @@ machine, it starts the step again elsewhere.
 from __future__ import annotations
 
 import functools
+import os
 import shutil
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -17,6 +18,7 @@ from onnxopt.tools.batching.jobs import Job
 from onnxopt.tools.batching.work import ModelOutcome
 from onnxopt.tools.batching.worker import Worker
 
+_GPUS = "CUDA_VISIBLE_DEVICES"  # which Ray sets for each step
 _RETRIES = 3  # of a step whose worker or machine is lost
 
 
@@ -69,12 +71,12 @@ def _step(job: Job, made: ModelOutcome | None) -> ModelOutcome:
     """On a machine of the cluster. An output that is there already was made by a worker that was lost."""
     if made is None and job.output.exists():
         shutil.rmtree(job.output)
-    return _worker().ask(job, made)
+    return _worker(os.environ.get(_GPUS)).ask(job, made)
 
 
 @functools.cache
-def _worker() -> Worker:
-    """The process of this process of Ray, which does one step after the other; they end together."""
+def _worker(gpus: str | None) -> Worker:
+    """The process of this process of Ray for steps that see these GPUs; they end together."""
     return Worker()
 
 

@@ -22,7 +22,7 @@ from onnxopt.tools.folders.contents import Contents, contents_of
 from onnxopt.tools.folders.result import FolderModel, OptimizedFolder
 
 _ARTIFACTS = ".artifacts"  # in the new folder until its models are in their places
-_OF_ONE_MODEL = ("data", "calibrate", "portable", "example_inputs", "dynamic_shapes")
+_OF_ONE_MODEL = ("data", "calibrate", "portable")
 _Shapes = Mapping[str, tuple[int, ...]]
 
 
