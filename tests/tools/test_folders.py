@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -14,9 +15,11 @@ import onnxruntime as ort
 import pytest
 
 import onnxopt
+from models.reference import Reference
 from onnxopt.artifact import manifest as manifests
 from onnxopt.errors import ArtifactError, ModelError, UsageError
 from onnxopt.runtime import sessions
+from tests.support import real_models
 from tests.support.command import assert_refused, run
 from tests.support.small_models import CHAIN, NOTHING_TO_FUSE, write
 
@@ -95,6 +98,25 @@ def test_every_model_is_optimized_in_place_and_one_library_serves_all(folder: Pa
         assert run("explain", made.path / model.record).exit_code == 0
         with pytest.raises(ArtifactError, match="is what an optimized folder keeps of one model"):
             onnxopt.load(made.path / model.record)
+
+
+@pytest.mark.models
+def test_an_encoder_and_decoders_in_one_session_options(tmp_path: Path) -> None:
+    """Real architectures: a text encoder, a speech encoder, and a decoder for prompts and one with its cache."""
+    names = {"bert_tiny_dyn", "whisper_encoder_tiny_dyn", "llama_tiny_dyn", "llama_decode_tiny_dyn"}
+    (tmp_path / "original").mkdir()
+    for name in names:
+        shutil.copy(real_models.path(name), tmp_path / "original" / f"{name}.onnx")
+    made = onnxopt.optimize_folder(tmp_path / "original", tmp_path / "made", archs=())
+    assert made.exit_code == 0 and made.library is not None
+    for library in (made.library, None):
+        options = ort.SessionOptions()
+        if library is not None:
+            options.register_custom_ops_library(str(library))
+        for name in names:
+            reference = Reference.of(name)
+            session = ort.InferenceSession(made.path / f"{name}.onnx", options, providers=[sessions.CPU])
+            assert reference.worst(session.run(None, dict(reference.feeds))) <= 1
 
 
 def test_the_command_and_its_record(folder: Path, tmp_path: Path) -> None:
