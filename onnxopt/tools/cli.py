@@ -29,7 +29,7 @@ from onnxopt.tools.printable import printable
 
 # Every command with the first sentence of its help.
 COMMANDS = {
-    "batch": "Optimize many models, each in a process of its own, and go on where an earlier run ended.",
+    "batch": "Optimize many models in processes of their own, and go on where an earlier run ended.",
     "bench": "Time ARTIFACT against the original, in turn in one process, after comparing their outputs.",
     "doctor": "Examine this machine, and how ARTIFACT runs on it; name each problem with a fix.",
     "explain": "Say what ARTIFACT fuses, what that saves, and why other nodes were not fused.",

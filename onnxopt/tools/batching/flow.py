@@ -61,7 +61,7 @@ def batch(
     """Optimize many models, each into a folder of `out_dir`, and go on where an earlier run ended.
 
     models: a configuration file (docs/folders.md), or paths and patterns of models and of folders of models. jobs: how
-    many at once on this machine, each in a process of its own; default one for two cores. ray: address of a Ray cluster
+    many at once on this machine, in processes of their own; default one for two cores. ray: address of a Ray cluster
     to run on instead ("auto", "HOST:PORT", or "local" for one on this machine); every machine reaches the same paths.
 
     A model that fails leaves the others done. What is done and did not change is left alone: neither the model's files,

@@ -38,7 +38,7 @@ def command(
     quiet: bool,
     as_json: bool,
 ) -> None:
-    """Optimize many models, each in a process of its own, and go on where an earlier run ended.
+    """Optimize many models in processes of their own, and go on where an earlier run ended.
 
     CONFIG is a .toml file with options for all models and for single ones. MODEL is a model file, a folder of models or
     a pattern in quotes. A model that fails leaves the others done; exit code then: the largest of those that failed.
