@@ -166,6 +166,7 @@ def test_later_entries_go_before_earlier_ones_and_defaults(models: Path, tmp_pat
     defaults = '[defaults]\narchs = ["sm_90"]\nverify = false\ncpus = 2\ndata = ["in.npz"]\n'
     text = '[[models]]\npath = "*.onnx"\nverify = true\nshapes = {batch = 4, x = [4, 8]}\n'
     text += '[[models]]\npath = "b.onnx"\narchs = []\nmemory_gb = 1.5\ntune = 9.5\ngpus = 2\n'
+    models = models.rename(tmp_path / "mod[el]s")  # is no pattern
     a, b, _ = config.jobs_of([configuration(models, text, defaults)], tmp_path / "made")
     assert a.options["archs"] == ["sm_90"] and a.options["verify"] is True
     assert a.options["shapes"] == {"batch": (4,), "x": (4, 8)} == b.options["shapes"]

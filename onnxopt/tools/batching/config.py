@@ -88,7 +88,7 @@ def jobs_of(models: Sequence[str | Path], out_dir: Path) -> list[Job]:
     defaults = _resolved(config.defaults.model_dump(exclude_unset=True), file.parent)
     options: dict[Path, dict[str, Any]] = {}
     for entry in config.models:
-        found = [path.absolute() for path in sources([str(file.parent / entry.path)])]
+        found = [path.absolute() for path in sources([entry.path], file.parent)]
         if entry.name is not None and len(found) != 1:
             raise UsageError(f"{file}: name = {entry.name!r} is for one model, {entry.path} names {len(found)}")
         given = _resolved(entry.model_dump(exclude_unset=True, exclude={"path"}), file.parent)

@@ -46,27 +46,27 @@ class Job:
         return self.tune is not None or self.bench
 
 
-def sources(paths: Sequence[str | Path]) -> list[Path]:
+def sources(paths: Sequence[str | Path], folder: Path = Path()) -> list[Path]:
     """The models and folders that paths and patterns (models/**/*.onnx) name, each once, in order.
 
-    A pattern takes files, and one that ends with / folders. UsageError where a path does not exist or a pattern has no
-    match.
+    folder: where relative ones begin. A pattern takes files, and one that ends with / folders. UsageError where a path
+    does not exist or a pattern has no match.
     """
     found: dict[str, Path] = {}
     for text in map(str, paths):
-        matches = [text] if os.path.lexists(text) else _matches(text)
-        for match in matches:
-            found.setdefault(os.path.abspath(match), Path(match))
+        matches = [text] if os.path.lexists(folder / text) else _matches(text, folder)
+        for path in (folder / match for match in matches):
+            found.setdefault(os.path.abspath(path), path)
     return list(found.values())
 
 
-def _matches(pattern: str) -> list[str]:
+def _matches(pattern: str, folder: Path) -> list[str]:
     if not glob.has_magic(pattern):
-        raise UsageError(f"{pattern}: no such file or folder")
+        raise UsageError(f"{folder / pattern}: no such file or folder")
     wanted = os.path.isdir if pattern.endswith("/") else os.path.isfile
-    matches = sorted(path for path in glob.glob(pattern, recursive=True) if wanted(path))
+    matches = sorted(path for path in glob.glob(pattern, root_dir=folder, recursive=True) if wanted(folder / path))
     if not matches:
-        raise UsageError(f"{pattern}: matches no {'folder' if pattern.endswith('/') else 'file'}")
+        raise UsageError(f"{folder / pattern}: matches no {'folder' if pattern.endswith('/') else 'file'}")
     return matches
 
 
