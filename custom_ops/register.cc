@@ -5,6 +5,7 @@
 
 #include "registry/artifact.h"
 #include "support/ort.h"
+#include "support/session_entry.h"
 
 namespace onnxopt {
 namespace {
@@ -15,14 +16,7 @@ constexpr char kDisableEntry[] = "onnxopt.disable";
 bool Disabled(const OrtSessionOptions* options) {
   const char* variable = std::getenv(kDisableVariable);
   if (variable != nullptr && std::string(variable) == "1") return true;
-  int present = 0;
-  Check(Ort().HasSessionConfigEntry(options, kDisableEntry, &present));
-  if (present == 0) return false;
-  std::size_t size = 0;
-  Check(Ort().GetSessionConfigEntry(options, kDisableEntry, nullptr, &size));
-  std::string value(size, '\0');
-  Check(Ort().GetSessionConfigEntry(options, kDisableEntry, value.data(), &size));
-  return std::string(value.c_str()) == "1";
+  return SessionEntry(options, kDisableEntry) == "1";
 }
 
 }  // namespace
@@ -33,8 +27,6 @@ extern "C" __attribute__((visibility("default"))) OrtStatus* RegisterCustomOps(O
   if (OrtStatus* status = onnxopt::InitOrt(base)) return status;
   return onnxopt::Guard("registering the custom ops", [&] {
     if (onnxopt::Disabled(options)) return;
-    if (OrtCustomOpDomain* domain = onnxopt::Artifact::Get().domain()) {
-      onnxopt::Check(onnxopt::Ort().AddCustomOpDomain(options, domain));
-    }
+    for (const onnxopt::Artifact& artifact : onnxopt::Artifact::All()) artifact.Register(options);
   });
 }

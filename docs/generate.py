@@ -28,9 +28,19 @@ def cli() -> str:
         "# Commands\n",
         _NOTICE,
         f"{main.help}\n",
-        "Results go to stdout, progress and errors to stderr. Exit codes: 0 done, 1 two models do not agree, 2 bad\n"
-        'input, 3 the result could not be verified. Codes 2 and 3 come with one line that begins with "error:"; only\n'
-        "verify prints its report instead.\n",
+        "Results go to stdout, progress and errors to stderr. Exit codes:\n",
+        "| code | meaning |\n|---|---|\n"
+        "| 0 | done |\n"
+        "| 1 | what was compared or examined is not as it should be: two models do not agree (verify), an output is "
+        "below `--min-sqnr` or `--min-agreement`, a machine or an artifact has problems (doctor) |\n"
+        '| 2 | bad input, or it cannot be done here; one line that begins with "error:" says what and where |\n'
+        "| 3 | the result could not be verified; such a line, or the report of verify |\n"
+        "| 128 + N | signal N ended it; 130 after Ctrl-C |\n",
+        "Where many models are optimized, the code is the largest of those that failed, and their reasons are in the\n"
+        "result.\n",
+        "With `--json` every result is one JSON object on stdout, with `schema_version` (1). An error is one as\n"
+        'well, beside the line on stderr: `{"schema_version": 1, "error": {"kind": ..., "message": ...,\n'
+        '"exit_code": ...}}`. `kind` is the class of the error, as [python.md](python.md#errors) lists them.\n',
     ]
     for name in main.list_commands(context):
         command = main.get_command(context, name)

@@ -36,9 +36,11 @@ if TYPE_CHECKING:  # the same as below, for type checkers
     from onnxopt.pipeline import Artifact, optimize
     from onnxopt.runtime.configuration import Configuration, configuration_for
     from onnxopt.runtime.sessions import Session
+    from onnxopt.tools.batching import BatchResult, FusionCounts, MeasuredTimes, ModelOutcome, batch
     from onnxopt.tools.bench import bench
     from onnxopt.tools.doctor import Finding, examine
     from onnxopt.tools.explain import explain
+    from onnxopt.tools.folders import FolderModel, OptimizedFolder, optimize_folder
     from onnxopt.tools.inspect import ModelSummary, inspect
     from onnxopt.tools.quality import quality
     from onnxopt.tools.quantization import Quantized, quantize
@@ -52,11 +54,17 @@ if TYPE_CHECKING:  # the same as below, for type checkers
 # attribute x of this package.
 _MODULES = {
     "Artifact": "pipeline",
+    "BatchResult": "tools.batching",
     "BenchResult": "artifact.measurement",
     "Configuration": "runtime.configuration",
     "Finding": "tools.doctor",
+    "FolderModel": "tools.folders",
+    "FusionCounts": "tools.batching",
     "Manifest": "artifact.manifest",
+    "MeasuredTimes": "tools.batching",
+    "ModelOutcome": "tools.batching",
     "ModelSummary": "tools.inspect",
+    "OptimizedFolder": "tools.folders",
     "OptionChange": "tools.tuning",
     "PublicKey": "artifact.minisign",
     "Quality": "verification.quality",
@@ -67,6 +75,7 @@ _MODULES = {
     "Timing": "artifact.measurement",
     "TuneResult": "tools.tuning",
     "VerificationReport": "verification.verify",
+    "batch": "tools.batching",
     "bench": "tools.bench",
     "configuration_for": "runtime.configuration",
     "examine": "tools.doctor",
@@ -77,6 +86,7 @@ _MODULES = {
     "inspect": "tools.inspect",
     "load": "artifact.session",
     "optimize": "pipeline",
+    "optimize_folder": "tools.folders",
     "pack": "artifact.archive",
     "quality": "tools.quality",
     "quantize": "tools.quantization",
@@ -92,16 +102,22 @@ _MODULES = {
 __all__ = [
     "Artifact",
     "ArtifactError",
+    "BatchResult",
     "BenchResult",
     "CompileError",
     "Configuration",
     "DisagreementError",
     "Finding",
+    "FolderModel",
+    "FusionCounts",
     "Manifest",
+    "MeasuredTimes",
     "ModelError",
+    "ModelOutcome",
     "ModelSummary",
     "NotVerifiedError",
     "OnnxoptError",
+    "OptimizedFolder",
     "OptionChange",
     "PublicKey",
     "Quality",
@@ -115,6 +131,7 @@ __all__ = [
     "VerificationError",
     "VerificationReport",
     "__version__",
+    "batch",
     "bench",
     "configuration_for",
     "examine",
@@ -125,6 +142,7 @@ __all__ = [
     "inspect",
     "load",
     "optimize",
+    "optimize_folder",
     "pack",
     "quality",
     "quantize",

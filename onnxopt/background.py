@@ -20,13 +20,13 @@ def in_background(work: Callable[[], Result]) -> concurrent.futures.Future[Resul
 
 
 @contextlib.contextmanager
-def threads() -> Iterator[concurrent.futures.ThreadPoolExecutor]:
-    """A thread for each core. Leaving the block waits for what was submitted, unless an exception leaves it.
+def threads(workers: int | None = None) -> Iterator[concurrent.futures.ThreadPoolExecutor]:
+    """A number of threads, by default one for each core. Leaving the block waits for what was submitted.
 
-    Then work that has not begun is dropped, and work that runs is left alone: a library's C++ code cannot be stopped,
-    and Ctrl-C would wait for it.
+    Where an exception leaves it, work that has not begun is dropped, and work that runs is left alone: a library's C++
+    code cannot be stopped, and Ctrl-C would wait for it.
     """
-    pool = concurrent.futures.ThreadPoolExecutor(max_workers=os.cpu_count())
+    pool = concurrent.futures.ThreadPoolExecutor(max_workers=workers or os.cpu_count())
     try:
         yield pool
     except BaseException:

@@ -21,9 +21,9 @@ from benchmarks.support.fusing import fuse, outlined
 from onnxopt.artifact.folder import write_library
 from onnxopt.codegen import generate, kernels_json, nvrtc
 from onnxopt.fusion.kernel import Variant
-from onnxopt.fusion.outline import DOMAIN
 from onnxopt.fusion.region import FusionPlan, Kernel
 from onnxopt.graph import normalize, read, rewrite, write
+from onnxopt.graph.fused_domain import BARE
 from onnxopt.graph.passes.products_of_codes import ProductsOfCodesPass
 from onnxopt.graph.passes.transposed_weights import TransposeWeightsPass
 from onnxopt.kinds.rowwise.entry_points import LAYOUTS, RowVariant
@@ -101,7 +101,7 @@ def renamed(model: onnx.ModelProto, names: dict[str, str]) -> onnx.ModelProto:
     for function in model.functions:
         function.name = names.get(function.name, function.name)
     for node in model.graph.node:
-        if node.domain == DOMAIN:
+        if node.domain == BARE:
             node.op_type = names[node.op_type]
     return model
 

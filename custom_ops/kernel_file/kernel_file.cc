@@ -12,6 +12,7 @@ namespace onnxopt {
 namespace {
 
 constexpr std::uint64_t kSchema = 3;
+constexpr char kDomain[] = "onnxopt";  // of files that name no other
 
 const KindReader& ReadKind(const JsonReader& json, const FindReader& find) {
   const KindReader* const reader = find(json.Text());
@@ -54,9 +55,39 @@ std::vector<char> ReadFatbin(const JsonReader& json, const std::string& folder) 
   return {bytes.begin(), bytes.end()};
 }
 
+// The digest behind the domain's name, which tells the kernels of several artifacts apart.
+bool IsDigest(const std::string& text) {
+  return !text.empty() && text.find_first_not_of("0123456789abcdef") == std::string::npos;
+}
+
+std::string ReadDomain(const JsonReader& root) {
+  if (!root.Has("domain")) return kDomain;
+  const JsonReader json = root["domain"];
+  const std::string prefix = std::string(kDomain) + ".";
+  const std::string text = json.Text();
+  if (text.compare(0, prefix.size(), prefix) != 0 || !IsDigest(text.substr(prefix.size()))) {
+    json.Fail("is \"" + text + "\", and not \"" + prefix + "\" with a digest");
+  }
+  return text;
+}
+
+std::vector<std::string> ReadFolders(const JsonReader& root) {
+  std::vector<std::string> folders;
+  if (!root.Has("folders")) return folders;
+  root["folders"].Each([&](const JsonReader& json) {
+    const std::string text = json.Text();
+    if (!IsDigest(text)) json.Fail("is \"" + text + "\", which is no digest");
+    folders.push_back(text);
+  });
+  return folders;
+}
+
 KernelFile ReadKernels(const JsonReader& json, const std::string& path, const FindReader& find) {
   KernelFile file;
   file.path = path;
+  file.digest = json["sha256"].Text();
+  file.domain = ReadDomain(json);
+  file.folders = ReadFolders(json);
   const JsonReader fatbin = json["fatbin"];
   if (!fatbin.value().is_null()) file.fatbin = ReadFatbin(fatbin, path.substr(0, path.rfind('/')));
   std::set<std::string> names;

@@ -12,8 +12,11 @@ namespace onnxopt {
 
 struct KernelFile {
   std::string path;
+  std::string digest;  // of the file
+  std::string domain;  // of the functions that the kernels run
   std::vector<Kernel> kernels;
-  std::vector<char> fatbin;  // empty where the artifact has no CUDA code
+  std::vector<char> fatbin;          // empty where the artifact has no CUDA code
+  std::vector<std::string> folders;  // beside the file, each with the kernels of one more model
 };
 
 // The reader of the kind of this name, or nullptr where there is none.

@@ -2,15 +2,19 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <optional>
+#include <utility>
 
 #include "cuda/launch/library.h"
 #include "kinds/kinds.h"
 #include "support/library_path.h"
+#include "support/session_entry.h"
 
 namespace onnxopt {
 namespace {
 
-constexpr char kDomain[] = "onnxopt";
+constexpr char kFile[] = "kernels.json";
+constexpr char kRegistered[] = "onnxopt.registered.";  // and a domain: the session entry with the file's digest
 // The second is the CUDA execution provider built as a plugin; ops for the first do not match it.
 constexpr const char* kCudaProviders[] = {"CUDAExecutionProvider", "CudaPluginExecutionProvider"};
 
@@ -27,19 +31,53 @@ std::string AnySymbol(const KernelFile& file) {
   throw Error("no kernel has an entry point");
 }
 
+// The kernel files of the library: the one beside it, and those in the folders that it names.
+std::vector<KernelFile> ReadAll() {
+  std::vector<KernelFile> files;
+  std::optional<KernelFile> first = ReadKernelFile(BesideThisLibrary(kFile), FindKind);
+  if (!first) return files;
+  files.push_back(std::move(*first));
+  const std::vector<std::string> folders = files.front().folders;
+  for (const std::string& folder : folders) {
+    const std::string path = BesideThisLibrary(folder + "/" + kFile);
+    std::optional<KernelFile> file = ReadKernelFile(path, FindKind);
+    if (!file) throw Error(path + ": there is no such file; restore the folder or write it again with onnxopt");
+    files.push_back(std::move(*file));
+  }
+  return files;
+}
+
 void Warn(const std::string& path, const std::string& problem) {
   std::fprintf(stderr, "onnxopt: warning: %s: %s\n", path.c_str(), problem.c_str());
 }
 
 }  // namespace
 
-const Artifact& Artifact::Get() {
-  static const Artifact* const artifact = new Artifact(BesideThisLibrary("kernels.json"));
-  return *artifact;
+const std::vector<Artifact>& Artifact::All() {
+  static const std::vector<Artifact>* const all = [] {
+    auto made = std::make_unique<std::vector<Artifact>>();
+    for (KernelFile& file : ReadAll()) made->push_back(Artifact(std::move(file)));
+    return made.release();
+  }();
+  return *all;
 }
 
-Artifact::Artifact(const std::string& path) : file_(ReadKernelFile(path, FindKind)) {
-  if (!file_ || file_->kernels.empty()) return;
+void Artifact::Register(OrtSessionOptions* options) const {
+  if (domain_ == nullptr) return;
+  const std::string entry = kRegistered + file_->domain;
+  const std::optional<std::string> digest = SessionEntry(options, entry.c_str());
+  if (digest == file_->digest) return;
+  if (digest) {
+    throw Error(file_->path + ": the session options have other kernels in the domain `" + file_->domain +
+                "` already; take other session options for this model, or optimize it again");
+  }
+  Check(Ort().AddCustomOpDomain(options, domain_));
+  Check(Ort().AddSessionConfigEntry(options, entry.c_str(), file_->digest.c_str()));
+}
+
+Artifact::Artifact(KernelFile file) : file_(std::make_unique<const KernelFile>(std::move(file))) {
+  if (file_->kernels.empty()) return;
+  const std::string& path = file_->path;
   const bool codeless = std::any_of(file_->kernels.begin(), file_->kernels.end(), HasNoCode);
   const cuda::Driver* driver = file_->fatbin.empty() && !codeless ? nullptr : cuda::FindDriver();
   if (driver != nullptr) {
@@ -82,7 +120,7 @@ void Artifact::AddOps(const cuda::Library* library) {
   }
   if (problem) Warn(file_->path, *problem);
   if (ops_.empty()) return;
-  Check(Ort().CreateCustomOpDomain(kDomain, &domain_));
+  Check(Ort().CreateCustomOpDomain(file_->domain.c_str(), &domain_));
   for (const auto& op : ops_) Check(Ort().CustomOpDomain_Add(domain_, op.get()));
 }
 

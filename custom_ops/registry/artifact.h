@@ -1,7 +1,8 @@
-// What this process offers to sessions: the kernel file beside the library, and its custom ops.
+// What this process offers to sessions: the kernel files beside the library, and their custom ops.
 #pragma once
 
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "kernel_file/kernel_file.h"
@@ -11,21 +12,22 @@ namespace onnxopt {
 
 class Artifact {
  public:
-  // Reads kernels.json beside the library and looks for a GPU, the first time; the result lives as long as the process.
-  // Throws Error if the file is damaged, every time it is asked.
-  static const Artifact& Get();
+  // Of kernels.json beside the library, and of those in the folders that it names. Reads them and looks for a GPU, the
+  // first time; the result lives as long as the process. Throws Error if a file is damaged, every time it is asked.
+  static const std::vector<Artifact>& All();
 
-  // The domain `onnxopt` with an op for every kernel that is worth running here, or nullptr if there is none.
-  OrtCustomOpDomain* domain() const { return domain_; }
+  // Makes sessions with these options run the kernels. Does nothing where the options have them already, also from
+  // another copy of the library. Throws Error where they have other kernels in the domain.
+  void Register(OrtSessionOptions* options) const;
 
  private:
-  explicit Artifact(const std::string& path);
+  explicit Artifact(KernelFile file);
   void AddOps(const cuda::Library* library);
 
-  std::optional<KernelFile> file_;
+  std::unique_ptr<const KernelFile> file_;  // kernels, ops and the library of CUDA code refer to its parts
   std::unique_ptr<const cuda::Library> library_;
   std::vector<std::unique_ptr<CustomOp>> ops_;
-  OrtCustomOpDomain* domain_ = nullptr;
+  OrtCustomOpDomain* domain_ = nullptr;  // nullptr where no kernel is worth running here
 };
 
 }  // namespace onnxopt

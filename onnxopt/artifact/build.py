@@ -21,7 +21,7 @@ from onnxopt.codegen import generate, kernels_json
 from onnxopt.errors import ModelError, NotVerifiedError, VerificationError
 from onnxopt.fusion import outline
 from onnxopt.fusion.region import Kernel
-from onnxopt.graph import read, write
+from onnxopt.graph import fused_domain, read, write
 from onnxopt.graph import traits as model_traits
 from onnxopt.graph.traits import Traits
 from onnxopt.verification.bisect import bisect
@@ -62,7 +62,7 @@ class Build:
 
     portable: the form without operators of com.microsoft, where it was asked for. families: the families of rewrite
     rules that applied. rewritten(families): the normalized model with only these families applied, to find the wrong
-    one; None where none applied. left_out: added to by `leave_out`.
+    one; None where none applied. left_out: added to by `leave_out`. domain: of the functions, as written.
     """
 
     model: ir.Model
@@ -74,22 +74,28 @@ class Build:
     families: tuple[str, ...] = ()
     rewritten: Callable[[Sequence[str]], ir.Model] | None = None
     left_out: list[LeftOut] = dataclasses.field(default_factory=list)
+    domain: str = dataclasses.field(default=fused_domain.BARE, init=False)
 
     @property
     def model_file(self) -> Path:
         return self.folder / layout.MODEL
 
     def write(self) -> None:
-        """Write model, library and kernels into the folder, which is emptied first."""
+        """Write model, library and kernels into the folder, which is emptied first.
+
+        The fused functions move to the domain of the kernels.
+        """
         for old in self.folder.iterdir():
             shutil.rmtree(old) if old.is_dir() else old.unlink()
+        self.domain = kernels_json.domain_of(self.kernels, self.fatbin)
+        outline.move(self.model, self.domain)
         others = {layout.PORTABLE_MODEL: self.portable} if self.portable is not None else {}
         write.save(self.model, self.folder, external=self.external_data, others=others)
         if self.kernels:
             self.write_library(self.folder / layout.LIBRARY_FOLDER, self.kernels)
 
     def write_library(self, folder: Path, kernels: Sequence[Kernel]) -> Path:
-        return write_library(folder, kernels_json.to_json(kernels, self.fatbin), self.fatbin)
+        return write_library(folder, kernels_json.to_json(kernels, self.fatbin, self.domain), self.fatbin)
 
     def leave_out(self, culprits: Mapping[str, Check]) -> None:
         """Put the original nodes back for these functions, and write the artifact again.

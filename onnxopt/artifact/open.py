@@ -72,6 +72,11 @@ def opened(path: str | Path, *, public_key: str | Path | None = None) -> Iterato
             held_folder.check(manifest.files)
         else:
             held_folder = _held_unpacked(head, manifest, stack)
+        if layout.MODEL not in manifest.files:
+            raise ArtifactError(
+                f"{path}: is what an optimized folder keeps of one model, for `onnxopt explain` and people; its model "
+                "lies in the folder, and `onnxopt optimize` of the original model makes an artifact"
+            )
         yield Opened(held_folder.shown, manifest, comment), held_folder
 
 

@@ -19,6 +19,13 @@ _LISTED_NODES = 20
 _NAME_OR_SHAPE = re.compile(r"`[^`]*`|\[[^\]]*\]")
 
 
+def fused_text(manifest: Manifest, name: str) -> str:
+    """How much of a model is fused, in one line. name: how the line calls the model."""
+    places = sum(len(k.sites) for k in manifest.kernels)
+    ops = sum(len(k.ops) * len(k.sites) for k in manifest.kernels)
+    return f"{name}: {ops} nodes fused into {places} calls of {len(manifest.kernels)} kernels"
+
+
 def rewrites_text(rewrites: Mapping[str, int]) -> str:
     """What the families of rewrite rules did, "" where none applied."""
     rows = {name: FAMILIES[name].explanation if name in FAMILIES else f"{{}} x {name}" for name in rewrites}

@@ -9,21 +9,47 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import json
 from collections.abc import Sequence
 
 from onnxopt.codegen import sealed_json
 from onnxopt.fusion.region import Kernel
+from onnxopt.graph import fused_domain
 
 SCHEMA = 3  # the library reads its own schema only; schema 2 was the same without the digest
 FATBIN = "kernels.fatbin"
 
 
-def to_json(kernels: Sequence[Kernel], fatbin: bytes | None) -> str:
-    """The text of kernels.json. fatbin: the compiled images of the kernels, None for CPU kernels only."""
+def to_json(kernels: Sequence[Kernel], fatbin: bytes | None, domain: str | None = None) -> str:
+    """The text of kernels.json. fatbin: the compiled images of the kernels, None for CPU kernels only.
+
+    domain: of the model's calls of the kernels, default fused_domain.BARE.
+    """
+    named = {} if domain is None else {"domain": domain}
+    return sealed_json.seal({**named, **_document(kernels, fatbin)})
+
+
+def domain_of(kernels: Sequence[Kernel], fatbin: bytes | None) -> str:
+    """The domain of an artifact with these kernels, from a digest of all that kernels.json says of them."""
+    return fused_domain.of(hashlib.sha256(json.dumps(_document(kernels, fatbin)).encode()).hexdigest())
+
+
+def of_folders(digests: Sequence[str]) -> str:
+    """The text of a kernels.json without kernels that names folders beside it, each with those of one more model."""
+    return sealed_json.seal({**_document((), None), "folders": list(digests)})
+
+
+def digest_of(text: str) -> str:
+    """The digest in the domain of a kernels.json that has one."""
+    domain: str = sealed_json.unseal(text)["domain"]
+    return domain.removeprefix(f"{fused_domain.BARE}.")
+
+
+def _document(kernels: Sequence[Kernel], fatbin: bytes | None) -> dict[str, object]:
     described = None
     if fatbin is not None:
         described = {"file": FATBIN, "sha256": hashlib.sha256(fatbin).hexdigest(), "bytes": len(fatbin)}
-    return sealed_json.seal({"schema": SCHEMA, "fatbin": described, "kernels": [_kernel(k) for k in kernels]})
+    return {"schema": SCHEMA, "fatbin": described, "kernels": [_kernel(k) for k in kernels]}
 
 
 def _kernel(kernel: Kernel) -> dict[str, object]:

@@ -1,4 +1,4 @@
-"""Outline: each region becomes a function of the domain `onnxopt` whose body is the region's original nodes.
+"""Outline: each region becomes a function whose body is the region's original nodes.
 
 The function's name lists its operators and ends with a hash of its meaning, so equal regions share one function. Where
 the custom-op library is registered, ONNX Runtime runs the function as one kernel. Elsewhere ONNX Runtime inlines the
@@ -19,9 +19,11 @@ from onnx_ir.passes.common import InlinePass, TopologicalSortPass
 
 from onnxopt.fusion.kernel import Meaning, Site
 from onnxopt.fusion.region import FusionPlan, Region
+from onnxopt.graph import fused_domain
+from onnxopt.graph.fused_domain import holds_fused
 from onnxopt.graph.shapes.shapes import Shapes
 
-DOMAIN = "onnxopt"
+_OPSET = 1  # of the functions' domain
 _NAMED_OPS = 4
 _HASH_DIGITS = 8
 _WIDE = 256  # inputs of a node; onnx_ir replaces one input in time proportional to their number
@@ -79,7 +81,7 @@ def replace(model: ir.Model, functions: Sequence[Function]) -> None:
             _detach(node, moved)
         graph.remove(nodes)  # at once, because each call goes through all outputs of the graph
     if functions:
-        model.opset_imports[DOMAIN] = 1
+        model.opset_imports[fused_domain.BARE] = _OPSET
         TopologicalSortPass()(model)
         _drop_unread_initializers(model)
 
@@ -87,9 +89,25 @@ def replace(model: ir.Model, functions: Sequence[Function]) -> None:
 def inline(model: ir.Model, names: Collection[str]) -> None:
     """Replace every call of a function of one of these names by the original nodes, in place."""
     inlined = set(names)
-    InlinePass(criteria=lambda function: function.domain == DOMAIN and function.name in inlined)(model)
-    if not any(domain == DOMAIN for domain, _, _ in model.functions):
-        model.opset_imports.pop(DOMAIN, None)
+    InlinePass(criteria=lambda function: holds_fused(function.domain) and function.name in inlined)(model)
+    if not any(holds_fused(domain) for domain, _, _ in model.functions):
+        for domain in [domain for domain in model.opset_imports if holds_fused(domain)]:
+            del model.opset_imports[domain]
+
+
+def move(model: ir.Model, domain: str) -> None:
+    """Put the fused functions and their calls into `domain`, in place. No function calls another one."""
+    fused = [function for function in model.functions.values() if holds_fused(function.domain)]
+    for function in fused:
+        del model.functions[function.identifier()]
+        function.domain = domain
+        model.functions[function.identifier()] = function
+    for node in model.graph.all_nodes():
+        if holds_fused(node.domain):
+            node.domain = domain
+    for old in [old for old in model.opset_imports if holds_fused(old)]:
+        del model.opset_imports[old]
+        model.opset_imports[domain] = _OPSET
 
 
 def _drop_unread_initializers(model: ir.Model) -> None:
@@ -133,7 +151,7 @@ def _function(
     if len(named) > _NAMED_OPS:
         name += f"And{len(named) - _NAMED_OPS}More"
     name = _distinct(name, _hash(graph, dtypes, region.kind.identity(meaning)), hashes)
-    return ir.Function(DOMAIN, name, graph=graph, attributes=[])
+    return ir.Function(fused_domain.BARE, name, graph=graph, attributes=[])
 
 
 def _distinct(operators: str, content: str, hashes: dict[str, str]) -> str:
@@ -201,7 +219,7 @@ def _insert_call(
     if graph is None:
         raise ValueError(f"`{region.nodes[-1].name}` is in no graph; the plan may be of another model")
     inputs = [moved.get(v, v) for v in region.inputs]
-    call = ir.Node(DOMAIN, name, inputs, num_outputs=len(region.outputs), name=site.node)
+    call = ir.Node(fused_domain.BARE, name, inputs, num_outputs=len(region.outputs), name=site.node)
     for value, result in zip(region.outputs, call.outputs, strict=True):
         _describe_as(result, value)
         for reader, position in value.uses():

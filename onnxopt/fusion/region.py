@@ -59,7 +59,7 @@ class FusionPlan:
 
 @dataclasses.dataclass(frozen=True)
 class Kernel:
-    """A fused function of the domain `onnxopt`: its meaning, the op types it replaces, its entry points and places.
+    """A fused function: its meaning, the op types it replaces, its entry points and places.
 
     cpu: whether the library's CPU kernel is faster than ONNX Runtime's own kernels; where False, the CPU runs the
     inlined function.

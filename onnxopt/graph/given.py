@@ -29,13 +29,15 @@ def as_file(model: Given, folder: Path, example_inputs: Any = None, dynamic_shap
 
     example_inputs: what a torch.nn.Module is called with, a tuple, a mapping of keywords, or one tensor.
     dynamic_shapes: as torch.onnx.export takes it. UsageError for other types, for a Module in training mode or without
-    example_inputs, and for either of the two beside a model that is no Module. ModelError where the model cannot be
-    exported or written.
+    example_inputs, and for either of the two beside a model that is no Module. ModelError where the model is a folder,
+    or cannot be exported or written.
     """
     module = _is_of_torch(model, "nn", "Module")
     if not module and (example_inputs is not None or dynamic_shapes is not None):
         raise UsageError("example_inputs and dynamic_shapes are for a torch.nn.Module; this model is exported already")
     if isinstance(model, (str, os.PathLike)):
+        if os.path.isdir(model):
+            raise ModelError(f"{os.fspath(model)}: is a folder, not an ONNX file; optimize_folder takes folders")
         return Path(model)
     path = folder / MODEL_FILE
     try:

@@ -18,7 +18,7 @@ import onnx_ir as ir
 from onnx_ir.passes import common
 
 from onnxopt.errors import ModelError, step
-from onnxopt.graph import code_limits, read
+from onnxopt.graph import code_limits, fused_domain, read
 from onnxopt.graph.passes.common_subexpressions import MergeEqualNodesPass
 from onnxopt.graph.passes.device_positions import CountOnDevicePass
 from onnxopt.graph.passes.fold import Fold
@@ -35,7 +35,6 @@ from onnxopt.graph.passes.simplified_norms import SimplifiedNormsPass
 from onnxopt.graph.passes.unique_names import UniqueNamesPass
 
 MARK = "onnxopt.version"  # metadata of every model that onnxopt wrote
-_DOMAIN = "onnxopt"  # of the functions in such a model
 _FUNCTIONS_IR_VERSION = 8  # oldest with model-local functions, which outline makes
 _ROUNDS = 4  # folding and rules feed each other; real models settle in two
 _FIRST_OPSET_OF_RULES = 13
@@ -53,7 +52,7 @@ class Normalized:
 
 def refuse_optimized(model: ir.Model, where: str | Path = "the model") -> None:
     """Raise ModelError where onnxopt wrote the model. where: how the message calls it, such as its path."""
-    if MARK in model.metadata_props or any(domain == _DOMAIN for domain, _, _ in model.functions):
+    if MARK in model.metadata_props or any(fused_domain.holds_fused(domain) for domain, _, _ in model.functions):
         raise ModelError(f"{where}: is optimized by onnxopt already; give the original model")
 
 

@@ -76,6 +76,24 @@ def load(path: str | os.PathLike[str]) -> Source:
         return _load(path)
 
 
+def external_files(path: Path) -> tuple[str, ...]:
+    """The real paths of the other files that hold weights of the model at `path`, whether they exist or not.
+
+    ModelError where it cannot be read as a model.
+    """
+    with step(f"{path}: reading it"):
+        proto, _ = _parse(path)
+        located = [
+            entry.value
+            for tensor in external_data.tensors_of(proto)
+            if tensor.data_location == onnx.TensorProto.EXTERNAL
+            for entry in tensor.external_data
+            if entry.key == "location"
+        ]
+        found = dict.fromkeys(os.path.realpath(path.parent / name) for name in dict.fromkeys(located))
+    return tuple(name for name in found if name != os.path.realpath(path))
+
+
 def _load(path: Path) -> Source:
     proto, size = _parse(path)
     _check_versions(path, proto)

@@ -1,7 +1,8 @@
 """The `onnxopt` command. Results go to stdout, progress, warnings and errors to stderr.
 
 Exit codes: 0 done, 1 two models do not agree (verify), 2 bad input, 3 the result could not be verified. Codes 2 and 3
-come with one line that begins with "error:"; verify prints its report instead.
+come with one line that begins with "error:"; verify prints its report instead. With --json the error is on stdout too,
+as JSON.
 A signal ends the command with 128 + its number (tools/interrupts.py). With ONNXOPT_TRACEBACK=1 the traceback of an
 error is printed too.
 
@@ -23,10 +24,12 @@ import click
 from onnxopt import versions
 from onnxopt.errors import OnnxoptError, describe
 from onnxopt.tools import interrupts
+from onnxopt.tools.commands import options
 from onnxopt.tools.printable import printable
 
 # Every command with the first sentence of its help.
 COMMANDS = {
+    "batch": "Optimize many models in processes of their own, and go on where an earlier run ended.",
     "bench": "Time ARTIFACT against the original, in turn in one process, after comparing their outputs.",
     "doctor": "Examine this machine, and how ARTIFACT runs on it; name each problem with a fix.",
     "explain": "Say what ARTIFACT fuses, what that saves, and why other nodes were not fused.",
@@ -34,7 +37,7 @@ COMMANDS = {
     "export-triton": "Write ARTIFACT into a model REPOSITORY of Triton Inference Server.",
     "inspect": "Count the operators, inputs, outputs, parameters and functions of MODEL.",
     "keygen": "Make a key pair: the secret key FILE, and the public key FILE.pub.",
-    "optimize": "Optimize MODEL into a verified artifact folder.",
+    "optimize": "Optimize MODEL into a verified artifact folder, or all models of a folder into a copy of it.",
     "pack": "Write ARTIFACT as one FILE, a zip that is the same for the same artifact, byte for byte.",
     "quantize": "Quantize MODEL, a float32 model file, into a standard ONNX model that `optimize` takes.",
     "report": "Write the report.html of ARTIFACT again, with measurements.",
@@ -45,6 +48,7 @@ COMMANDS = {
     "verify-signature": "Check the signature of ARTIFACT, a folder or an archive, then the hash of every file.",
 }
 _TRACEBACK = "ONNXOPT_TRACEBACK"
+_JSON = "onnxopt.json"  # in the context: whether a program reads the result
 _LONGEST_LINE = 1000  # a compiler's log can be many pages; from Python the exception holds all of it
 
 
@@ -64,6 +68,10 @@ class _Commands(click.Group):
         with formatter.section("Commands"):
             formatter.write_dl(list(COMMANDS.items()))
 
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        ctx.meta[_JSON] = "--json" in args
+        return super().parse_args(ctx, args)
+
     def invoke(self, ctx: click.Context) -> Any:
         warnings.formatwarning = _warning_line
         try:
@@ -71,16 +79,17 @@ class _Commands(click.Group):
         except interrupts.Interrupted as interrupt:
             interrupts.end(interrupt.number)
         except OnnxoptError as error:
-            _fail(ctx, str(error), error.exit_code)
+            _fail(ctx, type(error).__name__, str(error), error.exit_code)
         except click.UsageError as error:
-            _fail(ctx, f"{error.format_message()} (see onnxopt {ctx.invoked_subcommand or ''} --help)")
+            _fail(ctx, "UsageError", f"{error.format_message()} (see onnxopt {ctx.invoked_subcommand or ''} --help)")
         except (click.ClickException, click.exceptions.Exit, click.Abort, BrokenPipeError):
             raise
         except OSError as error:
             named = f"{os.fsdecode(error.filename)}: " if isinstance(error.filename, str | bytes) else ""
-            _fail(ctx, f"{named}{error.strerror or error}")
+            _fail(ctx, "OSError", f"{named}{error.strerror or error}")
         except Exception as error:  # noqa: BLE001 - a traceback tells a user nothing
-            _fail(ctx, f"onnxopt failed: {describe(error)}; please report it, with what {_TRACEBACK}=1 prints")
+            text = f"onnxopt failed: {describe(error)}; please report it, with what {_TRACEBACK}=1 prints"
+            _fail(ctx, type(error).__name__, text)
 
 
 def _warning_line(
@@ -90,10 +99,13 @@ def _warning_line(
     return f"warning: {' '.join(str(message).split())}\n"
 
 
-def _fail(ctx: click.Context, message: str, exit_code: int = 2) -> NoReturn:
+def _fail(ctx: click.Context, kind: str, message: str, exit_code: int = 2) -> NoReturn:
+    """Print the error, and exit. kind: the class of the error, for programs."""
     if os.environ.get(_TRACEBACK):
         traceback.print_exc()
     line = printable(" ".join(message.split()))
+    if ctx.meta[_JSON]:
+        options.print_json({"error": {"kind": kind, "message": line, "exit_code": exit_code}})
     click.echo(f"error: {line if len(line) <= _LONGEST_LINE else line[:_LONGEST_LINE] + ' ...'}", err=True)
     ctx.exit(exit_code)
 

@@ -6,12 +6,14 @@ import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
+from onnxopt.artifact import layout
 from onnxopt.artifact.manifest import Kernel, Manifest
 from onnxopt.artifact.open import read_manifest
 from onnxopt.artifact.summary import (
     alike,
     by_reason,
     executed_text,
+    fused_text,
     not_emulated_text,
     not_lowered,
     precision_lines,
@@ -23,27 +25,33 @@ from onnxopt.artifact.summary import (
 from onnxopt.fusion.kernel import Traffic
 from onnxopt.graph.refusal import Refusal
 from onnxopt.kinds import KINDS
+from onnxopt.tools import text_table
 
 CLOSED_FORM = "n elementwise ops over B bytes with c bytes of side inputs move 2nB + c unfused, 2B + c fused"
 _EXAMPLES = 3
+_GROUPS = 10
+_TUNED = (layout.PRODUCT_ALGORITHMS, layout.CONVOLUTION_PLANS, layout.LAUNCH_CHOICES)
 _LIBRARIES = {kind.name: kind.library for kind in KINDS if kind.library}
 
 
-def explain(artifact: str | Path, *, every_refusal: bool = False) -> str:
+def explain(artifact: str | Path, *, kernels: bool = False, every_refusal: bool = False) -> str:
     """What an artifact fuses, what that saves, and why other nodes were not fused, as text.
 
+    kernels: say of each kernel its entry points, and the shapes of each place, after the ten that save most.
     every_refusal: list each node that was not fused, instead of a count and a few examples for each reason.
     ArtifactError where `artifact` is no artifact.
     """
-    return describe(read_manifest(artifact), every_refusal=every_refusal)
+    return describe(read_manifest(artifact), kernels=kernels, every_refusal=every_refusal)
 
 
-def describe(manifest: Manifest, *, every_refusal: bool = False) -> str:
+def describe(manifest: Manifest, *, kernels: bool = False, every_refusal: bool = False) -> str:
     """The same text, from a manifest."""
     return "\n".join(
         itertools.chain(
             _summary(manifest),
-            *(_kernel(k, manifest.archs) for k in manifest.kernels),
+            _groups(manifest),
+            _to_try(manifest),
+            *(_kernel(k, manifest.archs) for k in manifest.kernels if kernels),
             _left_out(manifest),
             _refusals("not fused:", manifest.refusals, every_refusal),
             _refusals("not lowered:", not_lowered(manifest), every_refusal),
@@ -52,9 +60,7 @@ def describe(manifest: Manifest, *, every_refusal: bool = False) -> str:
 
 
 def _summary(manifest: Manifest) -> Iterator[str]:
-    places = sum(len(k.sites) for k in manifest.kernels)
-    ops = sum(len(k.ops) * len(k.sites) for k in manifest.kernels)
-    yield f"{manifest.source.name}: {ops} nodes fused into {places} calls of {len(manifest.kernels)} kernels"
+    yield fused_text(manifest, manifest.source.name)
     if text := rewrites_text(manifest.rewrites):
         yield f"rewritten: {text}"
     if manifest.kernels:
@@ -76,6 +82,53 @@ def _verified(manifest: Manifest) -> str:
         + (f"; kernels executed: {executed}" if executed else "")
         + (f"; not emulated: {missing}" if missing else "")
     )
+
+
+def _groups(manifest: Manifest) -> Iterator[str]:
+    """The kernels that save most, with all their calls: first by bytes, where sizes are known, then by launches."""
+    if not manifest.kernels:
+        return
+    saved = {kernel.name: _saved(kernel) for kernel in manifest.kernels}
+    ranked = sorted(manifest.kernels, key=lambda kernel: saved[kernel.name], reverse=True)
+    yield ""
+    yield f"the {min(_GROUPS, len(ranked))} of {len(ranked)} groups that save most (--kernels says more of each):"
+    rows = [(*_saving_texts(kernel), f"{', '.join(kernel.ops)}  {kernel.name}") for kernel in ranked[:_GROUPS]]
+    for line in text_table.lines(("calls", "launches", "bytes", "group"), rows, left=("group",)):
+        yield f"    {line}"
+
+
+def _saved(kernel: Kernel) -> tuple[int, int]:
+    """Predicted bytes and launches that all calls of a kernel save; 0 bytes for those of unknown size."""
+    traffic = [site.traffic for site in kernel.sites]
+    known = [t for t in traffic if t.bytes_before is not None and t.bytes_after is not None]
+    saved = sum((t.bytes_before or 0) - (t.bytes_after or 0) for t in known)
+    return saved, sum(t.launches_before - t.launches_after for t in traffic)
+
+
+def _saving_texts(kernel: Kernel) -> tuple[str, str, str]:
+    """Calls, launches and bytes of a kernel."""
+    traffic = [site.traffic for site in kernel.sites]
+    launches = f"{sum(t.launches_before for t in traffic)} -> {sum(t.launches_after for t in traffic)}"
+    known = [t for t in traffic if t.bytes_before is not None and t.bytes_after is not None]
+    before, after = sum(t.bytes_before or 0 for t in known), sum(t.bytes_after or 0 for t in known)
+    sizes = f"{size_text(before)} -> {size_text(after)}" if len(known) == len(traffic) else "dynamic"
+    return str(len(traffic)), launches, sizes
+
+
+def _to_try(manifest: Manifest) -> Iterator[str]:
+    """What a user can do that may gain most."""
+    dtypes = {dtype for kernel in manifest.kernels for dtype in (*kernel.inputs, *kernel.outputs)}
+    rows = []
+    if manifest.archs and manifest.precision is None and "float32" in dtypes:
+        rows.append("optimize --precision float16: about half of the bytes, if 16 bits are enough")
+    if manifest.traffic.unknown:
+        rows.append("fixed sizes of dims that never change, in the export: kernels are chosen once")
+    if manifest.archs and not any(name.endswith(_TUNED) for name in manifest.files):
+        rows.append("onnxopt tune, on the GPU that serves: the fastest options and algorithms there")
+    if rows:
+        yield ""
+        yield "what may gain more:"
+        yield from (f"    {row}" for row in rows)
 
 
 def _kernel(kernel: Kernel, archs: Sequence[str]) -> Iterator[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,7 @@ import onnxopt
 from onnxopt.artifact import manifest as manifests
 from onnxopt.errors import ArtifactError, UsageError
 from onnxopt.runtime import sessions
+from tests.support import custom_ops_artifact
 from tests.support.small_models import CHAIN, write
 
 pytestmark = pytest.mark.usefixtures("library")
@@ -32,8 +34,6 @@ def feeds() -> dict[str, np.ndarray]:
 
 def _custom_ops_ran(session: ort.InferenceSession, feeds: dict[str, np.ndarray]) -> set[str]:
     """The op types of the domain onnxopt that ORT's profile saw."""
-    import json
-
     session.run(None, feeds)
     with open(session.end_profiling(), encoding="utf-8") as file:
         return {e["args"]["op_name"] for e in json.load(file) if "op_name" in e.get("args", {})}
@@ -81,10 +81,32 @@ def test_a_provider_that_is_not_there(made: Path) -> None:
         onnxopt.load(made, providers=["NoSuchExecutionProvider"])
 
 
-def test_orts_refusal_is_an_artifact_error(made: Path) -> None:
+def test_three_artifacts_and_one_of_them_again_in_one_session_options(
+    made: Path, feeds: dict[str, np.ndarray], tmp_path: Path
+) -> None:
+    artifacts = [made, made]
+    for op in ("Erf", "Sigmoid"):
+        model = write(tmp_path / f"{op}.onnx", CHAIN.replace("Tanh", op))
+        artifacts.append(onnxopt.optimize(model, tmp_path / op, archs=()).path)
     options = ort.SessionOptions()
-    options.register_custom_ops_library(str(made / "lib" / "libonnxopt_ops.so"))
-    with pytest.raises(ArtifactError, match=r"refused it|cannot use it"):  # the domain is there already
+    options.register_custom_ops_library(str(made / "lib" / "libonnxopt_ops.so"))  # load takes another copy of it
+    options.enable_profiling = True
+    options.profile_file_prefix = str(tmp_path / "profile")
+    for artifact in artifacts:
+        session = onnxopt.load(artifact, session_options=options, providers=[sessions.CPU])
+        manifest = manifests.load(artifact)
+        original = ort.InferenceSession(manifest.source.path, providers=[sessions.CPU])
+        np.testing.assert_allclose(session.run(None, feeds)[0], original.run(None, feeds)[0], rtol=1e-5, atol=1e-6)
+        assert {k.name for k in manifest.kernels} <= _custom_ops_ran(session, feeds)
+        (domain,) = [name for name in manifest.opsets if name.startswith("onnxopt.")]
+        assert json.loads((artifact / "lib" / "kernels.json").read_text())["domain"] == domain
+
+
+def test_orts_refusal_is_an_artifact_error(made: Path, tmp_path: Path) -> None:
+    options = ort.SessionOptions()
+    domain = json.loads((made / "lib" / "kernels.json").read_text())["domain"]
+    options.register_custom_ops_library(str(custom_ops_artifact.negation(tmp_path, domain=domain)[0]))
+    with pytest.raises(ArtifactError, match=r"cannot use it: .* other kernels in the domain"):
         onnxopt.load(made, session_options=options, providers=[sessions.CPU])
 
 

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import json
+import math
+from pathlib import Path
+
 import numpy as np
+import onnxruntime as ort
 import pytest
 
 import onnxopt
@@ -51,3 +56,29 @@ def test_bench_on_cuda(made: onnxopt.Artifact) -> None:
     result = onnxopt.bench(made.path, iterations=5, shapes={"batch": (1024,)})
     assert result.provider == sessions.CUDA
     assert result.artifact.runs == 5
+
+
+def test_one_library_of_a_folder_beside_that_of_an_artifact(made: onnxopt.Artifact, tmp_path: Path) -> None:
+    """Four kernel files in one SessionOptions, each with its own fatbin; every session runs its own kernels on CUDA."""
+    dtype = made.manifest.inputs[0].dtype
+    (tmp_path / "original").mkdir()
+    for op in ("Erf", "Sigmoid", "Abs"):
+        text = CHAIN.replace("Tanh", op).replace("float", {"float32": "float"}.get(dtype, dtype))
+        write(tmp_path / "original" / f"{op}.onnx", text)
+    folder = onnxopt.optimize_folder(tmp_path / "original", tmp_path / "made")
+    assert folder.exit_code == 0 and folder.library is not None
+    options = ort.SessionOptions()
+    options.register_custom_ops_library(str(folder.library))
+    options.register_custom_ops_library(str(made.path / "lib" / folder.library.name))
+    options.enable_profiling = True
+    options.profile_file_prefix = str(tmp_path / "profile")
+    models = [(made.path / "model.onnx", made.manifest)]
+    models += [(folder.path / model.path, model.manifest) for model in folder.models if model.manifest]
+    for path, manifest in models:
+        session = ort.InferenceSession(path, options, providers=[sessions.CUDA, sessions.CPU])
+        shapes = {"x": (257, 8), "bias": (8,), "weight": (8, 8)}
+        values = {name: np.linspace(-1, 1, math.prod(shape)).reshape(shape) for name, shape in shapes.items()}
+        sessions.run(session, {name: array.astype(to_ir(dtype).numpy()) for name, array in values.items()})
+        events = json.loads(Path(session.end_profiling()).read_text())
+        ran = {e["args"]["op_name"] for e in events if e.get("args", {}).get("provider") == sessions.CUDA}
+        assert {kernel.name for kernel in manifest.kernels} <= ran

@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given, settings
 
 from onnxopt.fusion import outline as outlining
-from onnxopt.fusion.outline import DOMAIN, inline
+from onnxopt.fusion.outline import inline, move
 from onnxopt.fusion.region import Kernel
+from onnxopt.graph.fused_domain import BARE
 from tests.support.fusing import fuse, outline
 from tests.support.graphs import graph, random_bodies, random_model, run
 
@@ -30,7 +31,7 @@ def _name(
 
 
 def _calls(model: ir.Model) -> list[str]:
-    return [n.op_type for g in model.graphs() for n in g if n.domain == DOMAIN]
+    return [n.op_type for g in model.graphs() for n in g if n.domain == BARE]
 
 
 def _ops(model: ir.Model) -> list[str]:
@@ -42,11 +43,11 @@ def test_equal_regions_share_a_function() -> None:
     model = graph(X, Y, body, constants="float c = {3}, float e = {3}")
     (kernel,) = _outlined(model)
     assert _calls(model) == [kernel.name, kernel.name]
-    assert list(model.functions) == [(DOMAIN, kernel.name, "")]
+    assert list(model.functions) == [(BARE, kernel.name, "")]
     assert [s.replaced for s in kernel.sites] == [("a", "b"), ("d", "y")]
     assert [s.shapes for s in kernel.sites] == [("float32[N,8]", "float32[N,8]")] * 2
-    assert {s.node for s in kernel.sites} == {n.name for n in model.graph if n.domain == DOMAIN}
-    assert model.opset_imports[DOMAIN] == 1
+    assert {s.node for s in kernel.sites} == {n.name for n in model.graph if n.domain == BARE}
+    assert model.opset_imports[BARE] == 1
 
 
 def test_the_name_says_what_it_does() -> None:
@@ -199,16 +200,30 @@ def test_plain_onnx_runtime_agrees(rows: int) -> None:
     np.testing.assert_array_equal(run(model, feeds)[0], run(_gelu(), feeds)[0])
 
 
-def test_inline_puts_the_nodes_back() -> None:
+def test_moved_functions_are_called_in_their_new_domain() -> None:
+    model = _gelu()
+    names = [kernel.name for kernel in _outlined(model)]
+    for domain in ("onnxopt.ab", "onnxopt.cd", "onnxopt.cd"):
+        move(model, domain)
+        assert [(n.domain, n.op_type) for n in model.graph if "onnxopt" in n.domain] == [(domain, n) for n in names]
+        assert list(model.functions) == [(domain, name, "") for name in names]
+        assert {name for name in model.opset_imports if "onnxopt" in name} == {domain}
+    feeds = {"x": np.ones((2, 8), np.float32), "q": np.ones(8, np.float32), "r": np.ones((2, 1), np.float32)}
+    np.testing.assert_array_equal(run(model, feeds)[0], run(_gelu(), feeds)[0])
+
+
+@pytest.mark.parametrize("domain", [BARE, "onnxopt.ab"])
+def test_inline_puts_the_nodes_back(domain: str) -> None:
     model = _gelu()
     kernels = _outlined(model)
+    move(model, domain)
     inline(model, {kernels[0].name})
-    assert _calls(model) == [kernels[1].name]
-    assert list(model.functions) == [(DOMAIN, kernels[1].name, "")]
-    assert DOMAIN in model.opset_imports
+    assert [n.op_type for n in model.graph if n.domain == domain] == [kernels[1].name]
+    assert list(model.functions) == [(domain, kernels[1].name, "")]
+    assert domain in model.opset_imports
     inline(model, {kernels[1].name})
     assert _ops(model) == _ops(_gelu())
-    assert not model.functions and DOMAIN not in model.opset_imports
+    assert not model.functions and domain not in model.opset_imports
     feeds = {"x": np.ones((2, 8), np.float32), "q": np.ones(8, np.float32), "r": np.ones((2, 1), np.float32)}
     np.testing.assert_array_equal(run(model, feeds)[0], run(_gelu(), feeds)[0])
 

@@ -12,6 +12,7 @@ import onnxruntime as ort
 from onnx import TensorProto, helper
 
 from onnxopt.codegen import kernels_json, sealed_json
+from onnxopt.graph.fused_domain import BARE
 from onnxopt.program.pointwise import Instruction, Program
 
 LIBRARY = pathlib.Path(__file__).parents[2] / "onnxopt" / "lib" / "libonnxopt_ops.so"
@@ -47,7 +48,7 @@ def write(folder: pathlib.Path, kernels: list[dict], fatbin: dict | None = None,
     return library
 
 
-def negation(folder: pathlib.Path) -> tuple[pathlib.Path, bytes]:
+def negation(folder: pathlib.Path, **fields) -> tuple[pathlib.Path, bytes]:
     """A library whose kernel negates under a function that does not, with a fatbin that no CPU session loads.
 
     And a model of that node with input x0, whose result tells which of the two ran.
@@ -55,7 +56,7 @@ def negation(folder: pathlib.Path) -> tuple[pathlib.Path, bytes]:
     fatbin = b"\x50\xed\x55\xba" + bytes(60)
     described = {"file": "kernels.fatbin", "sha256": hashlib.sha256(fatbin).hexdigest(), "bytes": len(fatbin)}
     variant = {"symbol": "K_strided", "modes": "*", "index": 32, "vector": 4, "unroll": 1, "threads": 128}
-    library = write(folder, [kernel(one_op("neg", ("float32",), "float32"), variants=[variant])], described)
+    library = write(folder, [kernel(one_op("neg", ("float32",), "float32"), variants=[variant])], described, **fields)
     (folder / "kernels.fatbin").write_bytes(fatbin)
     body = [helper.make_node("Identity", ["x0"], ["y0"])]
     return library, model(body, [("float32", ["n"])], [("float32", ["n"])]).SerializeToString()
@@ -66,7 +67,7 @@ def copy_library(folder: pathlib.Path) -> pathlib.Path:
     return pathlib.Path(shutil.copy(LIBRARY, folder))
 
 
-def model(nodes, inputs, outputs, name: str = NAME, opset: int = OPSET) -> onnx.ModelProto:
+def model(nodes, inputs, outputs, name: str = NAME, opset: int = OPSET, domain: str = BARE) -> onnx.ModelProto:
     """A model of one node that calls function `name`, whose body is `nodes`.
 
     inputs, outputs: (dtype, shape) each; the body calls them x0, x1, ... and y0, y1, ... A shape is a list of extents
@@ -74,11 +75,11 @@ def model(nodes, inputs, outputs, name: str = NAME, opset: int = OPSET) -> onnx.
     """
     x = [f"x{k}" for k in range(len(inputs))]
     y = [f"y{k}" for k in range(len(outputs))]
-    opsets = [helper.make_opsetid("", opset), helper.make_opsetid("onnxopt", 1)]
-    function = helper.make_function("onnxopt", name, x, y, nodes, opsets[:1])
+    opsets = [helper.make_opsetid("", opset), helper.make_opsetid(domain, 1)]
+    function = helper.make_function(domain, name, x, y, nodes, opsets[:1])
     inside_x, before, x_infos = _casts(x, inputs, from_outside=True)
     inside_y, after, y_infos = _casts(y, outputs, from_outside=False)
-    call = helper.make_node(name, inside_x, inside_y, domain="onnxopt")
+    call = helper.make_node(name, inside_x, inside_y, domain=domain)
     graph = helper.make_graph([*before, call, *after], "fused", x_infos, y_infos)
     return helper.make_model(graph, opset_imports=opsets, functions=[function], ir_version=9)
 

@@ -49,7 +49,15 @@ def test_the_main_job(chain: Path, artifact: Path) -> None:
     assert lines[0] == "chain.onnx: 6 nodes fused into 2 calls of 2 kernels"
     assert "verify: passed, CPUExecutionProvider with the library" in made.stdout
     assert "verify: passed, CPUExecutionProvider without the library" in made.stdout
-    assert lines[-1].startswith(f"wrote {artifact} in ")
+    assert [" ".join(line.split()) for line in lines[-6:-1]] == [
+        "before after",
+        "operators 7 3",
+        "launches of what is fused, predicted 6 2",
+        "bytes of what is fused, predicted dynamic dynamic",
+        "kernels of onnxopt 0 2",
+    ]
+    assert lines[-1] == f"next: onnxopt bench {artifact} (times it against the original)"
+    assert any(line.startswith(f"wrote {artifact} in ") for line in lines)
     assert made.stderr == ""  # no progress where stderr is no terminal
 
     explained = run("explain", artifact)
@@ -109,7 +117,7 @@ def test_explain_and_verify_escape_too(tmp_path: Path) -> None:
     assert run("optimize", source, "-o", out, "--arch", "none", "--no-verify").exit_code == 0
     model.graph.node[2].op_type = "Add"
     onnx.save(model, tmp_path / "other.onnx")
-    for name, result in (("n", run("explain", out)), ("y", run("verify", out, tmp_path / "other.onnx"))):
+    for name, result in (("n", run("explain", out, "--kernels")), ("y", run("verify", out, tmp_path / "other.onnx"))):
         assert rf"{name}\x1b[31m" in result.stdout
         assert all(c.isprintable() or c == "\n" for c in result.stdout)
 
@@ -364,3 +372,35 @@ def test_verify_a_damaged_artifact(tmp_path: Path, artifact: Path) -> None:
     assert optimize(model, artifact).exit_code == 0
     (artifact / "model.onnx").write_bytes(b"x")
     assert_refused(run("verify", model, artifact), "model.onnx: has 1 bytes")
+
+
+# --- what programs read ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "kind", "message"),
+    [
+        (["optimize", "none.onnx", "-o", "out", "--json"], "ModelError", "none.onnx: no such file"),
+        (["optimize", "none.onnx", "-o", "out", "--arch", "sm_1", "--json"], "UsageError", "sm_1"),
+        (["explain", "none", "--json"], "ArtifactError", "none: no such artifact folder"),
+        (["inspect", "--json"], "UsageError", "Missing argument 'MODEL'"),
+        (["batch", "none.toml", "--out-dir", "out", "--json"], "UsageError", "none.toml: cannot be read"),
+        (["optimise", "--json"], "UsageError", "No such command 'optimise'"),
+    ],
+)
+def test_errors_are_json_too(arguments: list[str], kind: str, message: str) -> None:
+    done = run(*arguments)
+    document = json.loads(done.stdout)
+    assert document == {"schema_version": 1, "error": {**document["error"], "kind": kind, "exit_code": 2}}
+    assert message in document["error"]["message"] and done.exit_code == 2
+    assert done.stderr == f"error: {document['error']['message']}\n"
+
+
+def test_a_failure_nobody_expected_is_json_too(chain: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(inspect_command, "inspect", lambda path: 1 / 0)
+    document = json.loads(run("inspect", chain, "--json").stdout)
+    assert document["error"]["kind"] == "ZeroDivisionError" and "please report it" in document["error"]["message"]
+
+
+def test_results_have_a_schema_version(chain: Path) -> None:
+    assert json.loads(run("inspect", chain, "--json").stdout)["schema_version"] == 1

@@ -50,12 +50,38 @@ def manifest(tmp_path: Path, artifact: Path) -> manifests.Manifest:
 
 
 def test_everything_is_said(manifest: manifests.Manifest) -> None:
-    lines = explain.describe(manifest).splitlines()
+    lines = explain.describe(manifest, kernels=True).splitlines()
     assert lines[0] == "m.onnx: 4 nodes fused into 2 calls of 1 kernels"
     assert lines[1] == "predicted traffic: 8 MB -> 2 MB (-75%), 8 launches -> 2"
     assert "AddTanh_00: Add, Tanh (CUDA and CPU)" in lines
     assert "    2 x (float16[8,64], float16[64]) -> float16[8,64]: 4 MB -> 1 MB, 4 launches -> 1" in lines
     assert "left out by verification: Bad_1 (Exp): off by 3" in lines
+
+
+def test_the_groups_that_save_most_come_first(manifest: manifests.Manifest) -> None:
+    first = manifest.kernels[0]
+    dynamic = Place(node="d", replaced=("a",), shapes=("float16[n]", "float16[n]"), traffic=Traffic(None, None, 9))
+    more = [first.model_copy(update={"name": f"Exp_{k}", "ops": ("Exp",), "sites": first.sites[:1]}) for k in range(10)]
+    unknown = first.model_copy(update={"name": "Exp_dynamic", "ops": ("Exp", "Log"), "sites": (dynamic,)})
+    text = explain.describe(manifest.model_copy(update={"kernels": (*more, unknown, first)}))
+    lines = text[text.index("the 10 of 12 groups") :].splitlines()
+    assert lines[1].split() == ["calls", "launches", "bytes", "group"]
+    assert lines[2].split("  ")[-2:] == ["Add, Tanh", "AddTanh_00"]
+    assert "8 -> 2  8 MB -> 2 MB" in lines[2] and "4 -> 1  4 MB -> 1 MB" in lines[3]
+    assert lines[12] == "" and "Exp_dynamic" not in text and "variants" not in text
+    alone = explain.describe(manifest.model_copy(update={"kernels": (unknown,)}))
+    (shown,) = [line for line in alone.splitlines() if "Log" in line]
+    assert "9 -> 1  dynamic" in shown
+
+
+def test_what_may_gain_more(manifest: manifests.Manifest) -> None:
+    assert "what may gain more" not in explain.describe(manifest)  # 16 bits already, for CPUs alone, of known sizes
+    wide = manifest.kernels[0].model_copy(update={"inputs": ("float32",)})
+    on_gpus = manifest.model_copy(update={"archs": ("sm_90",), "kernels": (wide,)})
+    text = explain.describe(on_gpus)
+    assert "--precision float16: about half of the bytes" in text and "onnxopt tune, on the GPU" in text
+    tuned = on_gpus.model_copy(update={"files": {"lib/gemm_algos.json": manifests.File(sha256="0" * 64, bytes=1)}})
+    assert "onnxopt tune" not in explain.describe(tuned)
 
 
 @pytest.mark.parametrize(

@@ -63,6 +63,7 @@ def test_weights_beyond_one_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         (None, {}, "not as NoneType"),
         (b"no model", {}, "model.onnx"),
         ("somewhere.onnx", {"example_inputs": (X,)}, "are for a torch.nn.Module"),
+        (Path(__file__).parent, {}, "is a folder, not an ONNX file; optimize_folder takes folders"),
     ],
 )
 def test_what_is_no_model(given: Any, options: dict[str, Any], message: str, tmp_path: Path) -> None:

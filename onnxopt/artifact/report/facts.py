@@ -24,9 +24,9 @@ from onnxopt.artifact.manifest import Manifest
 from onnxopt.artifact.measurement import BenchResult, KernelTime
 from onnxopt.codegen import generate
 from onnxopt.errors import UsageError
-from onnxopt.fusion import outline
 from onnxopt.fusion.region import Kernel
 from onnxopt.graph import read
+from onnxopt.graph.fused_domain import holds_fused
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,7 +75,7 @@ def from_json(text: str | bytes) -> Facts:
 
 def count(model: ir.Model) -> Graph:
     """The counts of a model; bodies of fused functions are what their calls stand for, so they are not counted."""
-    functions = [f for (domain, _, _), f in model.functions.items() if domain != outline.DOMAIN]
+    functions = [f for (domain, _, _), f in model.functions.items() if not holds_fused(domain)]
     nodes = [*model.graph.all_nodes(), *(n for f in functions for n in f.all_nodes())]
     ops = collections.Counter(n.op_type if n.domain in ("", "ai.onnx") else f"{n.domain}::{n.op_type}" for n in nodes)
     tensors = [v.const_value for g in model.graphs() for v in g.initializers.values() if v.const_value is not None]

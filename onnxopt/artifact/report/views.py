@@ -26,9 +26,9 @@ from onnxopt.artifact.summary import (
     not_lowered,
     precision_data,
 )
-from onnxopt.fusion import outline
 from onnxopt.fusion.kernel import Traffic
 from onnxopt.graph import signature
+from onnxopt.graph.fused_domain import holds_fused
 from onnxopt.graph.refusal import Refusal
 from onnxopt.program.dtypes import DTYPES
 from onnxopt.runtime import providers
@@ -277,10 +277,9 @@ def _point(kernel: KernelView) -> plots.Point | None:
 
 def _histogram(facts: Facts) -> list[OpRow]:
     """Operators, those that changed most first; the calls of fused functions are one row."""
-    prefix = f"{outline.DOMAIN}::"
     after: dict[str, int] = {}
     for op, count in (facts.after.ops if facts.after else {}).items():
-        name = CALLS if op.startswith(prefix) else op
+        name = CALLS if "::" in op and holds_fused(op.split("::")[0]) else op
         after[name] = after.get(name, 0) + count
     before = facts.before.ops if facts.before else {}
     rows = [

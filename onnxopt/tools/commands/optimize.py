@@ -2,23 +2,32 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import click
 
 from onnxopt import pipeline
 from onnxopt.artifact import lowered
 from onnxopt.artifact.manifest import Manifest
-from onnxopt.artifact.summary import precision_lines, rewrites_text, totals_text
+from onnxopt.artifact.report import page
+from onnxopt.artifact.summary import fused_text, precision_lines, rewrites_text
+from onnxopt.errors import UsageError
 from onnxopt.tools import progress
-from onnxopt.tools.commands import options
+from onnxopt.tools.batching import jobs, table, work
+from onnxopt.tools.commands import before_after, options
+from onnxopt.tools.commands.options import parse_shapes, print_json
 from onnxopt.tools.commands.verification_text import verification_text
+from onnxopt.tools.folders import FolderModel, OptimizedFolder, optimize_folder
 from onnxopt.tools.printable import printable
 
 
 @click.command("optimize")
-@click.argument("model", type=Path)
-@click.option("-o", "--output", type=Path, required=True, help="Artifact folder to make; must not exist.")
+@click.argument("models", metavar="MODEL...", type=Path, nargs=-1, required=True)
+@click.option("-o", "--output", type=Path, help="Artifact or folder to make; must not exist.")
+@click.option("--out-dir", type=Path, metavar="DIR", help="Make an artifact or folder for each of many models there.")
 @options.shape
 @click.option(
     "--arch",
@@ -61,62 +70,99 @@ from onnxopt.tools.printable import printable
 @click.option("--keep-float", metavar="REGEX", help="Names of nodes that stay float32 with --precision.")
 @options.json_option
 def command(
-    model: Path,
-    output: Path,
-    shapes: tuple[str, ...],
+    models: tuple[Path, ...],
+    output: Path | None,
+    out_dir: Path | None,
     archs: tuple[str, ...],
     no_verify: bool,
-    external_data: bool | None,
-    portable: bool,
-    ort_min: str | None,
-    launch_choices: bool,
-    cache: Path | None,
-    data: tuple[Path, ...],
-    emulate: bool,
-    precision: str | None,
-    calibrate: tuple[Path, ...],
-    min_sqnr: float | None,
-    keep_float: str | None,
     as_json: bool,
+    shapes: tuple[str, ...],
+    **options: Any,
 ) -> None:
-    """Optimize MODEL into a verified artifact folder."""
+    """Optimize MODEL into a verified artifact folder, or all models of a folder into a copy of it.
+
+    MODEL is a model file or a folder with models, as Hugging Face and optimum lay it out. With --out-dir there may be
+    many, also as patterns in quotes ('models/**/*.onnx'); each becomes a folder there, and one that fails leaves the
+    others done. Exit code then: the largest of those of the models that failed.
+    """
+    keywords = {
+        **options,
+        "shapes": parse_shapes(shapes),
+        "archs": () if archs == ("none",) else archs or None,
+        "verify": not no_verify,
+    }
+    if (output is None) == (out_dir is None):
+        raise UsageError("give either --output for one model or folder, or --out-dir for many")
+    if out_dir is not None:
+        _optimize_many(models, out_dir, keywords, as_json)
+        return
+    if len(models) > 1:
+        raise UsageError(f"-o is for one model, {len(models)} were given; take --out-dir instead")
+    assert output is not None
+    if models[0].is_dir():
+        _optimize_folder(models[0], output, keywords, as_json)
+        return
     with progress.shown("Starting") as advance:
-        artifact = pipeline.optimize(
-            model,
-            output,
-            shapes=options.parse_shapes(shapes),
-            archs=() if archs == ("none",) else archs or None,
-            verify=not no_verify,
-            external_data=external_data,
-            portable=portable,
-            ort_min=ort_min,
-            launch_choices=launch_choices,
-            progress=advance,
-            cache=cache,
-            data=data,
-            emulate=emulate,
-            precision=precision,
-            calibrate=calibrate,
-            min_sqnr=min_sqnr,
-            keep_float=keep_float,
-        )
+        artifact = pipeline.optimize(models[0], output, progress=advance, **keywords)
     if as_json:
-        options.print_json({"artifact": str(artifact.path), "manifest": artifact.manifest.model_dump(mode="json")})
+        print_json({"artifact": str(artifact.path), "manifest": artifact.manifest.model_dump(mode="json")})
     else:
         click.echo(printable(_text(artifact.path, artifact.manifest)))
 
 
+def _optimize_folder(folder: Path, output: Path, keywords: Mapping[str, Any], as_json: bool) -> None:
+    with progress.shown("Starting") as advance:
+        made = optimize_folder(folder, output, progress=advance, **keywords)
+    if as_json:
+        print_json({"folder": str(made.path), **made.to_json()})
+    else:
+        click.echo(printable(_folder_text(made)))
+    click.get_current_context().exit(made.exit_code)
+
+
+def _optimize_many(patterns: Sequence[Path], out_dir: Path, keywords: Mapping[str, Any], as_json: bool) -> None:
+    sources = jobs.sources(patterns)
+    outcomes = []
+    with progress.shown("Starting") as advance:
+        for name, source in zip(jobs.names(sources), sources, strict=True):
+            shown = functools.partial(_named, advance, name) if advance else None
+            outcomes.append(work.optimize(jobs.Job(name, source, out_dir / name, keywords), shown))
+    if as_json:
+        print_json({"models": [outcome.to_json() for outcome in outcomes]})
+    else:
+        click.echo(table.text(outcomes))
+    click.get_current_context().exit(max(outcome.exit_code for outcome in outcomes))
+
+
+def _named(advance: pipeline.Progress, name: str, phase: str, detail: str) -> None:
+    advance(phase, f"{name} {detail}".strip())
+
+
+def _folder_text(made: OptimizedFolder) -> str:
+    lines = [_model_text(model) for model in made.models]
+    done = sum(model.manifest is not None for model in made.models)
+    lines.append(
+        f"wrote {made.path}: {done} of {len(made.models)} models optimized, {len(made.others)} other files kept"
+    )
+    if made.library is None:
+        return "\n".join([*lines, "nothing was fused, so there is no library"])
+    return "\n".join([*lines, f"one library for all of them: {made.library}"])
+
+
+def _model_text(model: FolderModel) -> str:
+    if model.manifest is None:
+        return f"{model.path}: kept as it was: {model.error}"
+    return f"{fused_text(model.manifest, model.path)}; verify: {model.manifest.verify.status}"
+
+
 def _text(path: Path, manifest: Manifest) -> str:
-    places = sum(len(k.sites) for k in manifest.kernels)
-    ops = sum(len(k.ops) * len(k.sites) for k in manifest.kernels)
-    lines = [f"{manifest.source.name}: {ops} nodes fused into {places} calls of {len(manifest.kernels)} kernels"]
+    lines = [fused_text(manifest, manifest.source.name)]
     lines += [f"rewritten: {text}" for text in [rewrites_text(manifest.rewrites)] if text]
-    if manifest.kernels:
-        lines.append(f"predicted: {totals_text(manifest.traffic)}")
     lines += [f"left out: {row.name}: {row.reason}" for row in manifest.left_out]
     lines += [f"note: {note}" for note in manifest.notes]
     lines.append(verification_text(manifest.verify, manifest.archs))
     lines += precision_lines(manifest.precision) if manifest.precision is not None else []
     phases = ", ".join(f"{name} {seconds:.1f}" for name, seconds in manifest.seconds.items())
     lines.append(f"wrote {path} in {sum(manifest.seconds.values()):.1f} s ({phases})")
-    return "\n".join(lines)
+    lines += before_after.table(manifest, page.read_facts(path, manifest))
+    return "\n".join([*lines, before_after.next_command(path, manifest)])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import click
 
 from onnxopt.errors import UsageError
 
+SCHEMA_VERSION = 1  # of the JSON that commands print
 shape = click.option(
     "--shape",
     "shapes",
@@ -49,9 +51,13 @@ def parse_shapes(texts: tuple[str, ...]) -> dict[str, tuple[int, ...]]:
     return shapes
 
 
-def print_json(document: Any) -> None:
-    click.echo(json.dumps(document, indent=2))
+def print_json(document: Mapping[str, Any]) -> None:
+    """Print a result, or an error, with the schema version of what commands print."""
+    click.echo(json.dumps({"schema_version": SCHEMA_VERSION, **document}, indent=2))
 
 
-def print_result(document: dict[str, Any], text: str, as_json: bool) -> None:
-    click.echo(json.dumps(document, indent=2) if as_json else text)
+def print_result(document: Mapping[str, Any], text: str, as_json: bool) -> None:
+    if as_json:
+        print_json(document)
+    else:
+        click.echo(text)

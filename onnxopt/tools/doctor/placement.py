@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import onnx_ir as ir
 
 from onnxopt.artifact import layout
-from onnxopt.fusion import outline
 from onnxopt.graph import read
+from onnxopt.graph.fused_domain import holds_fused
 from onnxopt.runtime import configuration as configurations
 from onnxopt.runtime.configuration import Configuration, configuration_for
 from onnxopt.runtime.sessions import CPU, CUDA, RunError
@@ -60,7 +60,7 @@ def _assigned(session: InferenceSession) -> list[tuple[str, str, str, str]]:
 
 def _kernels(subject: Subject, chosen: Configuration, nodes: Sequence[tuple[str, str, str, str]]) -> Iterator[Finding]:
     """Which fused functions got their kernels."""
-    calls = collections.Counter(op for _, _, domain, op in nodes if domain == outline.DOMAIN)
+    calls = collections.Counter(op for _, _, domain, op in nodes if holds_fused(domain))
     # On the CPU, ORT's own kernels are left to run what they run faster.
     expected = [k for k in subject.manifest.kernels if chosen.provider == CUDA or k.cpu]
     missing = [k.name for k in expected if not calls[k.name]]

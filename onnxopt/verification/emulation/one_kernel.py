@@ -11,6 +11,7 @@ import onnx_ir as ir
 
 from onnxopt.graph import read
 from onnxopt.graph import traits as model_traits
+from onnxopt.graph.fused_domain import holds_fused
 from onnxopt.graph.signature import Sizes, Tensor
 from onnxopt.graph.traits import Traits
 from onnxopt.program.dtypes import to_ir
@@ -20,7 +21,6 @@ from onnxopt.verification.emulation.shape_text import ShapeText
 from onnxopt.verification.reference import NotRunnable, Reference
 from onnxopt.verification.user_data import UserData
 
-_DOMAIN = "onnxopt"
 _MOST_ELEMENTS = 1 << 21  # of a tensor
 _CASES = 4
 _INSISTED = (8, 64, 512, 1)  # sizes of all dims, for where the usual ones fail
@@ -28,7 +28,7 @@ _INSISTED = (8, 64, 512, 1)  # sizes of all dims, for where the usual ones fail
 
 def calls(model: ir.Model) -> dict[str, ir.Node]:
     """The calls of fused functions, by the node's name."""
-    return {node.name: node for node in model.graph.all_nodes() if node.domain == _DOMAIN and node.name}
+    return {node.name: node for node in model.graph.all_nodes() if holds_fused(node.domain) and node.name}
 
 
 def write(model: ir.Model, call: ir.Node, shapes: Sequence[ShapeText], path: Path) -> None:

@@ -209,10 +209,10 @@ def test_regions_that_differ_in_the_sign_of_zero_have_programs_of_their_own() ->
 
 
 def test_inputs_that_do_not_span_their_view_keep_a_kernel_of_their_own() -> None:
-    """The masks of windows say nothing of the batch and of the heads: what they are added to must lie in their shape."""
+    """Masks of windows say nothing of the batch and of the heads: what they are added to must lie in their shape."""
     body = "a = Add(x, b) r = Reshape(a, five) c = Add(r, m) d = Reshape(c, four) y = Softmax(d)"
     constants = "int64[5] five = {2, 4, 3, 7, 7}, int64[4] four = {8, 3, 7, 7}"
     inputs = "float[8, 3, 7, 7] x, float[1, 3, 7, 7] b, float[1, 4, 1, 7, 7] m"
-    plan = fuse(graph(inputs, "float[8, 3, 7, 7] y", body, constants))
+    plan = fuse(graph(inputs, "float[8, 3, 7, 7] y", body, constants=constants))
     (rows,) = [r for r in plan.regions if r.kind.name == "rowwise"]
     assert [n.op_type for n in rows.nodes] == ["Add", "Reshape", "Softmax"]

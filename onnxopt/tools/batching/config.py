@@ -1,0 +1,143 @@
+"""The file of a batch: which models, with which options, and what differs for single ones.
+
+[defaults]                    # options of onnxopt.optimize, by their names in Python
+archs = ["sm_90"]
+[[models]]
+path = "exports/*.onnx"       # from the file's own folder; a model, a folder or a pattern
+[[models]]
+path = "exports/bert.onnx"    # a model that several entries name takes the options of all, the last one's first
+precision = "float16"
+bench = true
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pydantic
+
+from onnxopt.errors import UsageError
+from onnxopt.tools.batching.jobs import Job, Needs, names, sources
+
+SUFFIX = ".toml"
+_PATHS = ("data", "calibrate")
+_MEMORY_PER_BYTE = 4  # of the model's file: the model, its normalized form, and two sessions
+_MEMORY = 1_000_000_000  # bytes beside that
+
+
+class Options(pydantic.BaseModel):
+    """Options of a model, named as the keywords of onnxopt.optimize, and what a job does and needs beside them.
+
+    tune: seconds to tune the artifact for. bench: time it and record that. cpus, memory_gb, gpus: of a machine of a
+    cluster; gpus are for tune and bench.
+    """
+
+    model_config = pydantic.ConfigDict(extra="forbid", strict=True)
+
+    archs: list[str] | None = None
+    shapes: dict[str, int | list[int]] = {}
+    verify: bool = True
+    external_data: bool | None = None
+    portable: bool = False
+    ort_min: str | None = None
+    launch_choices: bool = False
+    data: list[str] = []
+    emulate: bool = False
+    precision: str | None = None
+    calibrate: list[str] = []
+    min_sqnr: float | None = None
+    keep_float: str | None = None
+    tune: float | None = pydantic.Field(default=None, gt=0)
+    bench: bool = False
+    cpus: float = pydantic.Field(default=1, gt=0)
+    memory_gb: float | None = pydantic.Field(default=None, gt=0)
+    gpus: float = pydantic.Field(default=1, ge=0)
+
+
+class Entry(Options):
+    """Models with the options that differ from the defaults. name: of the output, where the path is one model."""
+
+    path: str
+    name: str | None = pydantic.Field(default=None, pattern=r"^[^/]+$")
+
+
+class Config(pydantic.BaseModel):
+    """The whole file."""
+
+    model_config = pydantic.ConfigDict(extra="forbid", strict=True)
+
+    defaults: Options = Options()
+    models: list[Entry] = pydantic.Field(min_length=1)
+
+
+def jobs_of(models: Sequence[str | Path], out_dir: Path) -> list[Job]:
+    """The jobs that a configuration file, or paths and patterns, name; the outputs lie in `out_dir`.
+
+    UsageError where the file is wrong, a path does not exist, or two outputs would have one name.
+    """
+    if not any(str(path).endswith(SUFFIX) for path in models):
+        found = sources(models)
+        return [_job(name, path, out_dir, Options()) for name, path in zip(names(found), found, strict=True)]
+    if len(models) != 1:
+        raise UsageError(f"give one configuration file ({SUFFIX}), or models and patterns, not both")
+    file = Path(models[0])
+    config = read(file)
+    defaults = _resolved(config.defaults.model_dump(exclude_unset=True), file.parent)
+    options: dict[Path, dict[str, Any]] = {}
+    for entry in config.models:
+        found = [path.absolute() for path in sources([entry.path], file.parent)]
+        if entry.name is not None and len(found) != 1:
+            raise UsageError(f"{file}: name = {entry.name!r} is for one model, {entry.path} names {len(found)}")
+        given = _resolved(entry.model_dump(exclude_unset=True, exclude={"path"}), file.parent)
+        for path in found:
+            options.setdefault(path, dict(defaults)).update(given)
+    return _named(file, options, out_dir)
+
+
+def read(file: Path) -> Config:
+    """UsageError, one line that names the place, where the file cannot be read or is wrong."""
+    try:
+        return Config.model_validate(tomllib.loads(file.read_text("utf-8")))
+    except OSError as error:
+        raise UsageError(f"{file}: cannot be read: {error.strerror or error}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise UsageError(f"{file}: is not TOML: {error}") from error
+    except pydantic.ValidationError as error:
+        first = error.errors(include_url=False, include_context=False)[0]
+        raise UsageError(f"{file}: {'.'.join(map(str, first['loc']))}: {first['msg']}") from None
+
+
+def _named(file: Path, options: dict[Path, dict[str, Any]], out_dir: Path) -> list[Job]:
+    given = {path: fields.pop("name") for path, fields in options.items() if fields.get("name") is not None}
+    others = [path for path in options if path not in given]
+    by_path = {**given, **dict(zip(others, names(others), strict=True))}
+    taken: dict[str, Path] = {}
+    for path, name in by_path.items():
+        if (other := taken.setdefault(name, path)) != path:
+            raise UsageError(f"{file}: {path} and {other} would both be named {name}; give one of them a name")
+    return [_job(by_path[path], path, out_dir, Options(**fields)) for path, fields in options.items()]
+
+
+def _resolved(fields: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """Options whose files are found from the configuration's folder."""
+    return {**fields, **{key: [str(folder / name) for name in fields[key]] for key in _PATHS if key in fields}}
+
+
+def _job(name: str, source: Path, out_dir: Path, options: Options) -> Job:
+    fields = options.model_dump(exclude={"tune", "bench", "cpus", "memory_gb", "gpus"})
+    fields["shapes"] = {key: (dims,) if isinstance(dims, int) else tuple(dims) for key, dims in options.shapes.items()}
+    if source.is_dir() and (options.tune is not None or options.bench):
+        raise UsageError(f"{source}: is a folder; tune and bench are for single models")
+    needed = options.memory_gb
+    memory = _memory(source) if needed is None else round(needed * 1e9)
+    needs = Needs(options.cpus, memory, options.gpus)
+    return Job(name, source.absolute(), out_dir.absolute() / name, fields, options.tune, options.bench, needs)
+
+
+def _memory(source: Path) -> int:
+    """Bytes that optimizing takes, about."""
+    files = [path for path in source.rglob("*.onnx*") if path.is_file()] if source.is_dir() else [source]
+    return _MEMORY + _MEMORY_PER_BYTE * sum(path.stat().st_size for path in files if path.exists())

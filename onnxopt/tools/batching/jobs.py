@@ -1,0 +1,89 @@
+"""Which models a batch is about: paths and patterns as models and folders, each with a name of its own."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import glob
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from onnxopt.errors import UsageError
+
+_MODEL = ".onnx"
+
+
+@dataclasses.dataclass(frozen=True)
+class Needs:
+    """What a job takes of a machine of a cluster. cpus: of optimizing. memory: bytes. gpus: of tuning and timing."""
+
+    cpus: float = 1
+    memory: int | None = None
+    gpus: float = 1
+
+
+@dataclasses.dataclass(frozen=True)
+class Job:
+    """One model, or one folder of models, to optimize. output: the artifact or folder to make, named `name`.
+
+    options: keywords of `onnxopt.optimize` or `onnxopt.optimize_folder`. tune: seconds to tune the artifact for, on the
+    machine that does it. bench: time it against the original, and record that in it.
+    """
+
+    name: str
+    source: Path
+    output: Path
+    options: Mapping[str, Any]
+    tune: float | None = None
+    bench: bool = False
+    needs: Needs = Needs()
+
+    @property
+    def measures(self) -> bool:
+        """Whether something is measured, which is for a machine with the GPU that will serve."""
+        return self.tune is not None or self.bench
+
+
+def sources(paths: Sequence[str | Path], folder: Path = Path()) -> list[Path]:
+    """The models and folders that paths and patterns (models/**/*.onnx) name, each once, in order.
+
+    folder: where relative ones begin. A pattern takes files, and one that ends with / folders. UsageError where a path
+    does not exist or a pattern has no match.
+    """
+    found: dict[str, Path] = {}
+    for text in map(str, paths):
+        matches = [text] if os.path.lexists(folder / text) else _matches(text, folder)
+        for path in (folder / match for match in matches):
+            found.setdefault(os.path.abspath(path), path)
+    return list(found.values())
+
+
+def _matches(pattern: str, folder: Path) -> list[str]:
+    if not glob.has_magic(pattern):
+        raise UsageError(f"{folder / pattern}: no such file or folder")
+    wanted = os.path.isdir if pattern.endswith("/") else os.path.isfile
+    matches = sorted(path for path in glob.glob(pattern, root_dir=folder, recursive=True) if wanted(folder / path))
+    if not matches:
+        raise UsageError(f"{folder / pattern}: matches no {'folder' if pattern.endswith('/') else 'file'}")
+    return matches
+
+
+def names(paths: Sequence[Path]) -> list[str]:
+    """A name for each path: that of the file without .onnx, or of the folder.
+
+    Paths that share one have those of the folders below their common one in front: a/model.onnx is "a-model".
+    UsageError where names are still the same.
+    """
+    short = [path.absolute().name.removesuffix(_MODEL) for path in paths]
+    counts = collections.Counter(short)
+    if max(counts.values(), default=0) > 1:
+        root = os.path.commonpath([path.absolute().parent for path in paths])
+        longer = [os.path.relpath(path.absolute(), root).removesuffix(_MODEL).replace(os.sep, "-") for path in paths]
+        short = [long if counts[name] > 1 else name for name, long in zip(short, longer, strict=True)]
+    by_name: dict[str, Path] = {}
+    for name, path in zip(short, paths, strict=True):
+        if (other := by_name.setdefault(name, path)) is not path:
+            raise UsageError(f"{path} and {other} would both be named {name}; optimize them into two folders")
+    return short

@@ -1,0 +1,71 @@
+"""A table of the outcomes of many models, for a terminal or a log."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from onnxopt.tools import text_table
+from onnxopt.tools.batching.jobs import Job
+from onnxopt.tools.batching.state import Action
+from onnxopt.tools.batching.work import ModelOutcome
+from onnxopt.tools.printable import one_line
+
+_TITLES = ("model", "nodes fused", "calls", "kernels", "launches", "verify")
+_MEASURED = ("ms", "tuned options")
+_ACTIONS = {"new": "to do", "again": "to do again", "done": "done before", "refused": "in the way: not of this batch"}
+
+
+def text(outcomes: Sequence[ModelOutcome]) -> str:
+    """The table, then a line for each error in full, then a count."""
+    measured = any(outcome.measured for outcome in outcomes)
+    titles = (*_TITLES, *(_MEASURED if measured else ()), "seconds", "")
+    rows = []
+    for outcome in outcomes:
+        made, times = _made(outcome), _measured(outcome) if measured else ()
+        rows.append((outcome.name, *made, *times, f"{outcome.seconds:.1f}", _status(outcome)))
+    lines = text_table.lines(titles, rows, left=("model", "verify", ""))
+    failed = [outcome for outcome in outcomes if not outcome.ok]
+    lines += [one_line(f"{outcome.name}: {outcome.error}") for outcome in failed]
+    return "\n".join([*lines, f"{len(outcomes) - len(failed)} of {len(outcomes)} done"])
+
+
+def plan_text(planned: Sequence[tuple[Job, Action]]) -> str:
+    """What a batch would do: a line for each model, with the options that differ from the defaults."""
+    titles = ("model", "from", "", "options")
+    rows = [(job.name, str(job.source), _ACTIONS[action], _options(job)) for job, action in planned]
+    todo = sum(action in ("new", "again") for _, action in planned)
+    return "\n".join([*text_table.lines(titles, rows, left=titles), f"{todo} of {len(planned)} to do"])
+
+
+def _options(job: Job) -> str:
+    given = {name: value for name, value in job.options.items() if value not in (None, False, [], {})}
+    if given.pop("verify", False) is not True:
+        given["verify"] = False
+    given |= {"tune": job.tune} if job.tune is not None else {}
+    given |= {"bench": True} if job.bench else {}
+    return ", ".join(f"{name}={value}" for name, value in given.items())
+
+
+def _made(outcome: ModelOutcome) -> tuple[str, ...]:
+    made = outcome.summary
+    if made is None:
+        return ("",) * (len(_TITLES) - 1)
+    launches = f"{made.launches_before} -> {made.launches_after}"
+    return str(made.nodes_fused), str(made.calls), str(made.kernels), launches, made.verify
+
+
+def _measured(outcome: ModelOutcome) -> tuple[str, str]:
+    found = outcome.measured
+    if found is None:
+        return "", ""
+    times = "" if found.before_ms is None else f"{found.before_ms:.3f} -> {found.after_ms:.3f}"
+    return times, "" if found.options is None else str(found.options)
+
+
+def _status(outcome: ModelOutcome) -> str:
+    made = outcome.summary
+    if made is not None and made.kept:
+        return f"{made.kept} of {made.models + made.kept} models kept as they were"
+    if not outcome.ok:
+        return "failed"
+    return "done before" if outcome.resumed else "done"

@@ -1,0 +1,134 @@
+"""One job of a batch: from a model or a folder of models to a summary of what was made of it."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from typing import Any
+
+from onnxopt import pipeline
+from onnxopt.artifact import record
+from onnxopt.artifact.manifest import Manifest
+from onnxopt.errors import OnnxoptError
+from onnxopt.tools import tuning
+from onnxopt.tools.batching.jobs import Job
+from onnxopt.tools.bench import bench
+from onnxopt.tools.folders import optimize_folder
+
+
+@dataclasses.dataclass(frozen=True)
+class FusionCounts:
+    """What optimizing made of a model, or of all models of a folder together; predicted launches.
+
+    models: how many were optimized. kept: those of a folder that were not.
+    """
+
+    models: int
+    kept: int
+    nodes_fused: int
+    calls: int
+    kernels: int
+    launches_before: int
+    launches_after: int
+    verify: str
+
+
+@dataclasses.dataclass(frozen=True)
+class MeasuredTimes:
+    """What tuning and timing found. options: that tune changed, None where it did not run. Milliseconds a run."""
+
+    device: str
+    options: int | None
+    before_ms: float | None = None
+    after_ms: float | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class ModelOutcome:
+    """What became of a job. error: "" where it succeeded. exit_code: of the error. seconds: of wall clock.
+
+    summary: also of a folder of which some models were kept as they were, which is an error. measured: where that was
+    asked for. resumed: done by an earlier run.
+    """
+
+    name: str
+    source: str
+    output: str
+    seconds: float
+    summary: FusionCounts | None = None
+    error: str = ""
+    exit_code: int = 0
+    measured: MeasuredTimes | None = None
+    resumed: bool = False
+
+    @property
+    def ok(self) -> bool:
+        return self.exit_code == 0
+
+    def to_json(self) -> dict[str, Any]:
+        return {"status": "done" if self.ok else "failed", **dataclasses.asdict(self)}
+
+
+def optimize(job: Job, progress: pipeline.Progress | None = None) -> ModelOutcome:
+    """Optimize the model or folder of a job. Errors of onnxopt are in the outcome; others are raised."""
+    started = time.perf_counter()
+
+    def outcome(**fields: Any) -> ModelOutcome:
+        seconds = round(time.perf_counter() - started, 3)
+        return ModelOutcome(job.name, str(job.source), str(job.output), seconds, **fields)
+
+    try:
+        if not job.source.is_dir():
+            made = pipeline.optimize(job.source, job.output, progress=progress, **job.options)
+            return outcome(summary=_summary([made.manifest]))
+        folder = optimize_folder(job.source, job.output, progress=progress, **job.options)
+    except OnnxoptError as error:
+        return outcome(error=str(error), exit_code=error.exit_code)
+    kept = [f"{model.path}: kept as it was: {model.error}" for model in folder.models if model.error is not None]
+    manifests = [model.manifest for model in folder.models if model.manifest is not None]
+    return outcome(summary=_summary(manifests, len(kept)), error="; ".join(kept), exit_code=folder.exit_code)
+
+
+def measure(job: Job, made: ModelOutcome) -> ModelOutcome:
+    """Tune and time the artifact that `optimize` made. Errors of onnxopt are in the outcome; others are raised."""
+    started = time.perf_counter()
+    shapes = job.options.get("shapes")
+    measured: MeasuredTimes | None = None
+    error: OnnxoptError | None = None
+    try:
+        if job.tune is not None:
+            tuned = tuning.tune(job.output, budget=job.tune, shapes=shapes)
+            measured = MeasuredTimes(tuned.device, len(tuned.changes))
+        if job.bench:
+            timed = bench(job.output, shapes=shapes)
+            record.record(job.output, timed)
+            options = None if measured is None else measured.options
+            measured = MeasuredTimes(timed.where, options, timed.baseline.p50, timed.artifact.p50)
+    except OnnxoptError as problem:
+        error = problem
+    return dataclasses.replace(
+        made,
+        seconds=round(made.seconds + time.perf_counter() - started, 3),
+        measured=measured,
+        error=str(error or ""),
+        exit_code=error.exit_code if error else 0,
+    )
+
+
+def failed(job: Job, reason: str) -> ModelOutcome:
+    """The outcome of a job that has none of its own."""
+    return ModelOutcome(job.name, str(job.source), str(job.output), 0.0, error=reason, exit_code=OnnxoptError.exit_code)
+
+
+def _summary(manifests: list[Manifest], kept: int = 0) -> FusionCounts:
+    kernels = [kernel for manifest in manifests for kernel in manifest.kernels]
+    return FusionCounts(
+        models=len(manifests),
+        kept=kept,
+        nodes_fused=sum(len(k.ops) * len(k.sites) for k in kernels),
+        calls=sum(len(k.sites) for k in kernels),
+        kernels=len(kernels),
+        launches_before=sum(m.traffic.launches_before for m in manifests),
+        launches_after=sum(m.traffic.launches_after for m in manifests),
+        verify=", ".join(dict.fromkeys(m.verify.status for m in manifests)),
+    )

@@ -1,0 +1,67 @@
+"""Steps of jobs in a process of its own: what ends a process or fills its memory is the fault of one job."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import subprocess
+import sys
+from typing import Self
+
+from onnxopt import children
+from onnxopt.errors import describe
+from onnxopt.tools.batching import work
+from onnxopt.tools.batching.jobs import Job
+from onnxopt.tools.batching.work import ModelOutcome
+
+
+class Worker:
+    """A process that does one step after the other; a new one takes its place where it ends. It ends with the block."""
+
+    def __init__(self) -> None:
+        self._child: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._child is not None:
+            self._child.kill()
+
+    def ask(self, job: Job, made: ModelOutcome | None = None) -> ModelOutcome:
+        """Optimize a job, or measure what was `made` of it."""
+        child = self._child = self._child or children.start(__name__)
+        assert child.stdin is not None and child.stdout is not None
+        try:
+            pickle.dump((job, made), child.stdin)
+            child.stdin.flush()
+            outcome: ModelOutcome = pickle.load(child.stdout)
+        except (EOFError, BrokenPipeError, pickle.UnpicklingError):
+            self._child = None
+            ending = children.ending(child.wait())
+            return work.failed(job, f"its process ended ({ending}); it may need more memory than there is")
+        return outcome
+
+
+def serve() -> None:
+    """The child: read requests, and write the outcome of each. What libraries print goes nowhere."""
+    with os.fdopen(os.dup(sys.stdout.fileno()), "wb") as answers:
+        os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+        while request := _next():
+            pickle.dump(_outcome(*request), answers)
+            answers.flush()
+
+
+def _next() -> tuple[Job, ModelOutcome | None] | None:
+    try:
+        request: tuple[Job, ModelOutcome | None] = pickle.load(sys.stdin.buffer)
+    except EOFError:
+        return None
+    return request
+
+
+def _outcome(job: Job, made: ModelOutcome | None) -> ModelOutcome:
+    try:
+        return work.optimize(job) if made is None else work.measure(job, made)
+    except Exception as error:  # noqa: BLE001 - a traceback tells a user nothing
+        return work.failed(job, f"onnxopt failed: {describe(error)}; please report it")

@@ -1,0 +1,111 @@
+"""Optimizing a folder: each model becomes an artifact of its own, and the artifacts become the models of a copy.
+
+The copy has the names of the original. A folder `onnxopt` is added to it:
+
+    onnxopt/folder.json          what became of each model
+    onnxopt/lib/                 one library; kernels.json names a folder beside it for the kernels of each model
+    onnxopt/models/NAME.record/  manifest, report and provider options of a model
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from onnxopt import pipeline
+from onnxopt.artifact.folder import check_output, staging
+from onnxopt.errors import OnnxoptError, UsageError
+from onnxopt.graph import read, signature
+from onnxopt.tools.folders import assemble
+from onnxopt.tools.folders.contents import Contents, contents_of
+from onnxopt.tools.folders.result import FolderModel, OptimizedFolder
+
+_ARTIFACTS = ".artifacts"  # in the new folder until its models are in their places
+_OF_ONE_MODEL = ("data", "calibrate", "portable")
+_Shapes = Mapping[str, tuple[int, ...]]
+
+
+def optimize_folder(
+    folder: str | Path,
+    output: str | Path,
+    *,
+    shapes: Mapping[str, tuple[int, ...]] | None = None,
+    progress: pipeline.Progress | None = None,
+    **options: Any,
+) -> OptimizedFolder:
+    """Optimize every .onnx file of a folder into the new folder `output`, as optimum and transformers load it.
+
+    Names stay, in subfolders too, and all other files are copied. One library serves all models:
+    output/onnxopt/lib/libonnxopt_ops.so, to be registered with the session options that all their sessions share. A
+    model that cannot be optimized or verified is copied as it is, and listed with the reason.
+
+    shapes: sizes to verify at, as for `optimize`; each model takes those of its own inputs and dims. options: as for
+    `optimize`, but data, calibrate and portable, which are for one model.
+
+    UsageError where `folder` has no model or was optimized already, or `output` cannot be made. Where no model could be
+    optimized, the error of the first one; then nothing is written.
+    """
+    for name in _OF_ONE_MODEL:
+        if options.get(name):
+            raise UsageError(f"{folder}: {name} is for one model, not for a folder")
+    folder, output = Path(folder), Path(output)
+    check_output(output)
+    contents = contents_of(folder)
+    sizes = _shapes_of(contents, shapes or {})
+    with staging(output) as staged:
+        artifacts = staged / _ARTIFACTS
+        artifacts.mkdir()
+        models = tuple(
+            _optimized(contents, name, artifacts, sizes[name], progress, options) for name in contents.models
+        )
+        others = assemble.assemble(contents, models, artifacts, staged)
+        library = staged / assemble.LIBRARY
+        result = OptimizedFolder(output, models, others, output / assemble.LIBRARY if library.is_file() else None)
+        assemble.write_record(staged, result)
+    return result
+
+
+def _shapes_of(contents: Contents, shapes: _Shapes) -> dict[str, _Shapes]:
+    """The shapes of each model: those of its own inputs and dims. UsageError where a name is of no model."""
+    if not shapes:
+        return {name: {} for name in contents.models}
+    found: dict[str, _Shapes] = {}
+    for name in contents.models:
+        try:
+            inputs = signature.inputs_of(read.load(contents.folder / name).model)
+        except OnnxoptError:  # optimizing it says what is wrong
+            found[name] = {}
+            continue
+        names = {*(tensor.name for tensor in inputs), *signature.symbols(inputs)}
+        found[name] = {key: shape for key, shape in shapes.items() if key in names}
+    for key in shapes:
+        if not any(key in of_model for of_model in found.values()):
+            raise UsageError(f"shape of {key}: no model of {contents.folder} has an input or a dim of this name")
+    return found
+
+
+def _optimized(
+    contents: Contents,
+    name: str,
+    artifacts: Path,
+    shapes: _Shapes,
+    progress: pipeline.Progress | None,
+    options: Mapping[str, Any],
+) -> FolderModel:
+    """Make the artifact of one model, artifacts/NAME; what fails stays in the result."""
+
+    def advance(phase: str, detail: str) -> None:
+        if progress:
+            progress(phase, f"{name} {detail}".strip())
+
+    outside = {"external_data": True} if contents.weights[name] and options.get("external_data") is None else {}
+    try:
+        made = pipeline.optimize(
+            contents.folder / name, artifacts / name, shapes=shapes, progress=advance, **{**options, **outside}
+        )
+    except OnnxoptError as error:
+        if len(contents.models) == 1:
+            raise
+        return FolderModel(name, None, error)
+    return FolderModel(name, made.manifest, None)

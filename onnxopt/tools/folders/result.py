@@ -1,0 +1,71 @@
+"""What became of each model of a folder."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+from onnxopt.artifact.manifest import Manifest
+from onnxopt.errors import OnnxoptError
+from onnxopt.tools.folders.contents import MODEL, OURS
+
+SCHEMA_VERSION = 1  # of folder.json and of the JSON that the command prints
+
+
+@dataclasses.dataclass(frozen=True)
+class FolderModel:
+    """A model of a folder. path: in the folder, the same before and after.
+
+    manifest: of its artifact. error: why the original was kept instead. One of the two is None.
+    """
+
+    path: str
+    manifest: Manifest | None
+    error: OnnxoptError | None
+
+    @property
+    def record(self) -> str | None:
+        """The folder of its manifest and report in the new folder."""
+        return None if self.manifest is None else f"{OURS}/models/{self.path.removesuffix(MODEL)}.record"
+
+    def to_json(self) -> dict[str, Any]:
+        if self.manifest is None:
+            code = self.error.exit_code if self.error else 0
+            return {"path": self.path, "status": "kept", "reason": str(self.error), "exit_code": code}
+        traffic = self.manifest.traffic
+        return {
+            "path": self.path,
+            "status": "optimized",
+            "record": self.record,
+            "sha256_of_original": self.manifest.source.sha256,
+            "nodes_fused": sum(len(k.ops) * len(k.sites) for k in self.manifest.kernels),
+            "calls": sum(len(k.sites) for k in self.manifest.kernels),
+            "kernels": len(self.manifest.kernels),
+            "launches_before": traffic.launches_before,
+            "launches_after": traffic.launches_after,
+            "verify": self.manifest.verify.status,
+        }
+
+
+@dataclasses.dataclass(frozen=True)
+class OptimizedFolder:
+    """What optimize_folder wrote. library: of all models; None where no model has kernels. others: files copied."""
+
+    path: Path
+    models: tuple[FolderModel, ...]
+    others: tuple[str, ...]
+    library: Path | None
+
+    @property
+    def exit_code(self) -> int:
+        """0 where every model was optimized, else the largest code of those that were not."""
+        return max(model.error.exit_code if model.error else 0 for model in self.models)
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "schema_version": SCHEMA_VERSION,
+            "models": [model.to_json() for model in self.models],
+            "others": list(self.others),
+            "library": None if self.library is None else self.library.relative_to(self.path).as_posix(),
+        }
