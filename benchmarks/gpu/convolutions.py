@@ -42,6 +42,7 @@ from tests.support.convolution_graphs import Layer
 _LAYERS = pathlib.Path(__file__).parents[1] / "results" / "conv_layers_h200.json"
 _ARCHIVE = "layers.tar.xz"
 _EPILOGUES = {"relu": ("", "relu"), "silu": ("", "silu"), "add_relu": ("before", "relu"), "add": ("before", "")}
+_IMAGE_CHANNELS = 4  # up to which another kind has kernels: gpu.image_convolutions
 _SILU_CHANNELS = (32, 64)  # of x and y; below, the kind leaves SiLU to a kernel behind
 _MEMORY, _TENSOR_CORES = 4230e9, 774e12  # bytes and float16 operations a second of an H200
 _RELATIVE, _ABSOLUTE = 2e-3, 4e-3
@@ -51,7 +52,7 @@ def _of_networks() -> list[tuple[Layer, dict[str, Any]]]:
     """The dense layers, and the row of each: its networks, and the epilogue that follows it there."""
     found = []
     for row in json.loads(_LAYERS.read_text()):
-        if row["groups"] != 1:
+        if row["groups"] != 1 or row["w"][1] <= _IMAGE_CHANNELS:
             continue
         (n, c, h, w), (k, _, r, s) = row["x"], row["w"]
         residual, activation = _EPILOGUES.get(row["epilogue"], ("", ""))
