@@ -3,12 +3,14 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
+#include <optional>
 #include <vector>
 
 #include "call/gemm.h"
 #include "call/tensors.h"
 #include "cpu/evaluate/best_evaluator.h"
 #include "cpu/first_failure.h"
+#include "cpu/weight_of_codes.h"
 
 namespace onnxopt {
 namespace {
@@ -84,6 +86,7 @@ class Job {
         output_(output),
         operands_(gemm.operands),
         floats_(gemm.dtype) {
+    if (gemm.codes) codes_.emplace(gemm, inputs, product.k);
     if (gemm.bias) {
       std::vector<float> buffer(static_cast<std::size_t>(p_.n));
       const float* bias = floats_.Read(inputs[*gemm.bias], part_ * p_.n, p_.n, buffer.data());
@@ -171,11 +174,18 @@ class Job {
     for (std::int64_t c = 0; c < columns; ++c) {
       for (std::int64_t k = 0; k < p_.k; k += kTransposed) {
         const std::int64_t count = std::min(kTransposed, p_.k - k);
-        const float* from = operands_.Read(inputs_[gemm_.b], at + (column + c) * p_.k + k, count, line);
+        const float* from = Transposed(at / std::max<std::int64_t>(p_.k, 1) + column + c, k, count, line);
         for (std::int64_t i = 0; i < count; ++i) (*buffer)[static_cast<std::size_t>((k + i) * kColumns + c)] = from[i];
       }
     }
     return buffer->data();
+  }
+
+  // Elements [k, k + count) of a row of a transposed b.
+  const float* Transposed(std::int64_t row, std::int64_t k, std::int64_t count, float* line) const {
+    if (!codes_) return operands_.Read(inputs_[gemm_.b], row * p_.k + k, count, line);
+    codes_->Read(row, k, count, line);
+    return line;
   }
 
   void Store(float* sums, std::int64_t at, std::int64_t column, std::int64_t columns, float* line) const {
@@ -202,6 +212,7 @@ class Job {
   void* output_;
   const Floats operands_;
   const Floats floats_;  // of the output's dtype
+  std::optional<WeightOfCodes> codes_;
   std::vector<float> bias_;
   std::int64_t matrices_;
   std::int64_t blocks_;

@@ -13,9 +13,18 @@ struct FewRows {
   std::uint64_t columns = 0;
 };
 
+// What only entry points of products with codes have: rows of the product, at most; 0 where the entry point turns the
+// weight into floats. Columns of it that a block takes.
+struct PackedRows {
+  unsigned rows = 0;
+  std::uint64_t columns = 0;
+};
+
 // The fields of a gemm kernel. Throws Error naming the place of what is not as gemm.py writes it.
 Gemm ReadGemm(const JsonReader& json, const std::vector<Dtype>& inputs, const std::vector<Dtype>& outputs);
 
 Variant ReadFewRowsVariant(const JsonReader& json, const Gemm& gemm);
+
+Variant ReadPackedVariant(const JsonReader& json);
 
 }  // namespace onnxopt

@@ -1,5 +1,7 @@
 #include "cpu/gemm.h"
 
+#include <algorithm>
+
 #include "call/gemm_shapes.h"
 #include "cuda/gemm/cublaslt.h"
 #include "cuda/gemm/gemm.h"
@@ -18,11 +20,18 @@ class GemmKind final : public Kind {
   }
 
   Variant ReadVariant(const JsonReader& json, const Kernel& kernel) const override {
-    return ReadFewRowsVariant(json, kernel.meaning.As<Gemm>());
+    const Gemm& gemm = kernel.meaning.As<Gemm>();
+    return gemm.codes ? ReadPackedVariant(json) : ReadFewRowsVariant(json, gemm);
   }
 
-  // Those for few rows are optional: cuBLASLt runs every product.
-  void CheckVariants(const JsonReader& /*json*/, bool has_fatbin, Kernel* kernel) const override {
+  // Those for few rows are optional: cuBLASLt runs every product of floats.
+  void CheckVariants(const JsonReader& json, bool has_fatbin, Kernel* kernel) const override {
+    const auto widens = [](const Variant& v) { return v.shape.As<PackedRows>().rows == 0; };
+    const auto& variants = kernel->variants;
+    const bool packed = kernel->meaning.As<Gemm>().codes.has_value();
+    if (has_fatbin && packed && std::count_if(variants.begin(), variants.end(), widens) != 1) {
+      json["variants"].Fail("has not one entry point that turns codes into floats");
+    }
     if (!has_fatbin) kernel->variants.clear();
   }
 
@@ -45,7 +54,7 @@ class GemmKind final : public Kind {
            "products run as ONNX Runtime runs them";
   }
 
-  bool runs_without_fatbin() const override { return true; }
+  bool RunsWithoutFatbin(const Kernel& kernel) const override { return !kernel.meaning.As<Gemm>().codes; }
 };
 
 }  // namespace

@@ -1,0 +1,98 @@
+"""Entry points of GEMMs with weights of 4 or 8 bits (cuda_kernels/matmul_nbits/).
+
+Up to some rows, a kernel reads the codes as they are, on the matrix units. For more rows, one turns the weight into
+floats in scratch memory, and cuBLASLt multiplies.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+from onnxopt.fusion.kernel import Variant
+from onnxopt.fusion.region import Kernel, Region
+from onnxopt.kinds.gemm.packed import is_packed
+from onnxopt.program.dtypes import DTYPES
+from onnxopt.program.gemm import Codes, Gemm
+from onnxopt.program.hardware import ACCESS_BYTES, WARP
+
+HEADER = "matmul_nbits/matmul_nbits.cuh"
+MOST_ROWS = 48  # that read the codes, each 8 of them once; benchmarks/notes.md
+# Warps of a block, and the blocks of a multiprocessor that registers are limited for. All have 16 columns, chunks of
+# 128 bytes, and two chunks a warp under way.
+_WARPS = {16: 1, 8: 2, 4: 6}
+_COLUMNS, _BYTES, _STAGES = 16, 128, 2
+_WORKING = 16 * 132  # warps that keep the memory of a large GPU busy; where columns are few, blocks have more of them
+_THREADS = 256  # of a block that turns a column into floats
+_ACTIVATIONS = {"none": "kNone", "relu": "kRelu", "gelu_tanh": "kGeluTanh"}
+
+
+@dataclasses.dataclass(frozen=True)
+class PackedVariant(Variant):
+    """For up to `rows` rows of a; 0 where it turns the weight into floats. columns: of a block. shared: its bytes."""
+
+    rows: int = 0
+    columns: int = 1
+    shared: int = 0
+
+
+def entry_points(name: str, regions: Sequence[Region]) -> tuple[PackedVariant, ...]:
+    """Those of most warps first, which the library takes where they fill no GPU; the last one makes floats."""
+    columns = min((n.attributes.get_int("N", 0) or 0 for r in regions for n in r.nodes if is_packed(n)), default=0)
+    most = next((w for w in _WARPS if -(-columns // _COLUMNS) * w <= _WORKING), min(_WARPS))
+    return (*(_few_rows(name, warps) for warps in sorted({most, min(_WARPS)}, reverse=True)), _floats(name))
+
+
+def _few_rows(name: str, warps: int) -> PackedVariant:
+    sums = warps * 8 * 20 * 4  # bytes
+    return PackedVariant(
+        f"{name}_codes{warps}", "", 32, ACCESS_BYTES, _STAGES, warps * WARP, waits=True, rows=MOST_ROWS,
+        columns=_COLUMNS, shared=warps * _STAGES * _COLUMNS * _BYTES + sums,
+    )  # fmt: skip
+
+
+def _floats(name: str) -> PackedVariant:
+    return PackedVariant(f"{name}_floats", "", 32, ACCESS_BYTES, 1, _THREADS, waits=True)
+
+
+def lines(kernel: Kernel) -> list[str]:
+    """CUDA text of the entry points."""
+    meaning = kernel.program
+    assert isinstance(meaning, Gemm) and meaning.codes is not None
+    text: list[str] = []
+    for v in kernel.variants:
+        assert isinstance(v, PackedVariant)
+        text += _of_floats(meaning, meaning.codes, v) if v.rows == 0 else _of_few_rows(meaning, meaning.codes, v)
+    return text
+
+
+def _of_few_rows(meaning: Gemm, codes: Codes, v: PackedVariant) -> list[str]:
+    warps = v.threads // WARP
+    dtype, activation = DTYPES[meaning.outputs[0]].cuda, f"Activation::{_ACTIVATIONS[meaning.activation]}"
+    tile = f"NBitsTile<{codes.bits}, {codes.group}, {warps}, {_COLUMNS // 16}, {_BYTES}, {_STAGES}>"
+    return [
+        f'extern "C" __global__ void __launch_bounds__({v.threads}, {_WARPS[warps]})',
+        f"{v.symbol}(const __grid_constant__ MatMulNBitsParams params) {{",
+        f"  using Tile = {tile};",
+        f'  static_assert(Tile::kSharedBytes == {v.shared}, "as the host was told");',
+        f"  matmul_nbits<{dtype}, Tile, {_zeros(meaning, codes)}, {activation}>(params);",
+        "}",
+        "",
+    ]
+
+
+def _of_floats(meaning: Gemm, codes: Codes, v: PackedVariant) -> list[str]:
+    arguments = f"{DTYPES[meaning.outputs[0]].cuda}, {codes.bits}, {codes.group}, {_zeros(meaning, codes)}, {v.threads}"
+    return [
+        f'extern "C" __global__ void __launch_bounds__({v.threads})',
+        f"{v.symbol}(const __grid_constant__ DequantizeParams params) {{",
+        f"  dequantize_nbits<{arguments}>(params);",
+        "}",
+        "",
+    ]
+
+
+def _zeros(meaning: Gemm, codes: Codes) -> str:
+    if codes.zeros is None:
+        return "Zeros::kMiddle"
+    return "Zeros::kCodes" if meaning.inputs[codes.zeros] == "uint8" else "Zeros::kFloats"
