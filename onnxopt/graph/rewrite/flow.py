@@ -31,6 +31,7 @@ from onnxopt.graph.rewrite import (
     layout,
     merging,
     near_misses,
+    packed_weights,
     padded_heads,
     query_scale,
     rotary,
@@ -82,9 +83,9 @@ def rewrite(
             refusals = _recognise(rewriting)
             if "attention" in families or rewriting.applied["heads"]:
                 _map(rewriting)
-        rewriting.apply(merging.PROJECTIONS)
+        rewriting.merge(merging.PROJECTIONS)
         _convolutions(rewriting)
-        rewriting.apply(merging.GATES)
+        rewriting.merge(merging.GATES)
         if rewriting.apply(FAMILIES["fold"].rules):
             _infer(model)
         if any(rewriting.applied.values()):
@@ -115,6 +116,11 @@ class _Rewriting:
             if family is not None and rule_set.counted:
                 self.applied[family] += count
         return total
+
+    def merge(self, rule_sets: Sequence[RuleSet]) -> None:
+        """Apply rules that merge products, with packed weights too."""
+        with packed_weights.as_products(self.model.graph):
+            self.apply(rule_sets)
 
     def pad_heads(self) -> Knowledge:
         """Pad the heads of every Sdpa that can be padded. Returns what is then known of the model's values."""
@@ -148,7 +154,7 @@ def _map(rewriting: _Rewriting) -> None:
     rewriting.apply(grouped_heads.RULES)
     rewriting.apply(cached.RULES)  # before GROUPED, which takes attention without a cache
     rewriting.apply(to_contrib.GROUPED)
-    rewriting.apply(merging.HEADS)  # before heads are repeated, and before Rotary is taken apart
+    rewriting.merge(merging.HEADS)  # before heads are repeated, and before Rotary is taken apart
     rewriting.apply(to_contrib.OPERATORS)
     rewriting.model.opset_imports.pop(DOMAIN, None)
     _cancel(rewriting.model)

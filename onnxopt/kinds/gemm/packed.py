@@ -24,18 +24,17 @@ def start(node: ir.Node, shapes: Shapes) -> GrowingGemm | str:
     a, b, scales, zeros, order, bias = (*node.inputs, *(None,) * (_BIAS + 1 - len(node.inputs)))[: _BIAS + 1]
     if a is None or b is None or scales is None:
         return f"{OPERATOR} leaves out an input"
-    if order is not None or node.attributes.get_int("weight_prepacked", 0):
+    if order is not None or _attribute(node, "weight_prepacked"):
         return f"The weight of {OPERATOR} is in an order of its own (g_idx or weight_prepacked)"
     if reason := _why_not_sizes(node) or _why_not_values(a, [b, scales, *([] if zeros is None else [zeros])], shapes):
         return reason
-    bits, group = node.attributes.get_int("bits", CODE_BITS[0]), node.attributes.get_int("block_size", 0)
     gemm = GrowingGemm([node], a, b, node.outputs[0], transpose_b=True)
-    gemm.packed = Packed(int(bits or 0), int(group or 0), scales, zeros)
+    gemm.packed = Packed(_attribute(node, "bits", 4), _attribute(node, "block_size"), scales, zeros)
     return gemm if bias is None else add(gemm, bias, 1.0, shapes) or gemm
 
 
 def _why_not_sizes(node: ir.Node) -> str:
-    depth, bits, group = (node.attributes.get_int(n, d) or 0 for n, d in (("K", 0), ("bits", 4), ("block_size", 0)))
+    depth, bits, group = _attribute(node, "K"), _attribute(node, "bits", 4), _attribute(node, "block_size")
     if bits not in CODE_BITS or group not in GROUPS:
         return (
             f"{OPERATOR} of {bits} bits in blocks of {group} runs as ONNX Runtime's own kernel; the library has kernels"
@@ -62,3 +61,7 @@ def _why_not_values(a: ir.Value, weights: list[ir.Value], shapes: Shapes) -> str
     if not fits or any(z is None or z.name not in ("uint8", dtype.name) for z in zeros):
         return f"The weight, the scales or the zero points of {OPERATOR} have other dtypes than uint8 and {dtype.name}"
     return ""
+
+
+def _attribute(node: ir.Node, name: str, default: int = 0) -> int:
+    return node.attributes.get_int(name, default) or 0
