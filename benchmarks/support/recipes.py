@@ -26,7 +26,7 @@ Weights = Mapping[str, onnx.TensorProto]
 
 @dataclasses.dataclass(frozen=True)
 class Recipe:
-    """The named weights joined along their last axis, then changed as the flags say.
+    """The named weights joined along their last axis, or with `rows` along their first, then changed as the flags say.
 
     heads: (axis, size, padded): zeros stand behind every `size` elements along the axis of each weight, before they are
     joined, so that each group has `padded`. columns: the one weight is that of a convolution, (outputs, inputs,
@@ -46,6 +46,7 @@ class Recipe:
     transposed: bool = False
     first_bytes: int | None = None
     widened: bool = False
+    rows: bool = False
 
     def data(self, weights: Weights, dims: Sequence[int]) -> bytes | None:
         """The raw bytes of a tensor of these dims; None where the weights do not have the shapes that this takes."""
@@ -55,6 +56,9 @@ class Recipe:
         if len(self.names) == 1 and not any(changes):
             return weights[self.names[0]].raw_data[: self.first_bytes]
         arrays = [numpy_helper.to_array(weights[name]) for name in self.names]
+        if self.rows:
+            fits = all(a.ndim and a.shape[1:] == arrays[0].shape[1:] for a in arrays)
+            return np.concatenate(arrays).tobytes() if fits else None
         if self.heads:
             axis, size, padded = self.heads
             if any(a.ndim <= axis or a.shape[axis] % size for a in arrays):
@@ -133,6 +137,8 @@ class Recipes:
         if base.endswith(_SCALED):
             yield from self._scaled(base.removesuffix(_SCALED), tensor, transposed)
         yield Recipe(tuple(base.split("+")), transposed=transposed)
+        if "+" in base:
+            yield Recipe(tuple(base.split("+")), rows=True)
         same = self._names.get(_digest(tensor))  # the dims may differ: those of a weight may have been merged
         if same is not None:
             yield Recipe((same,))

@@ -34,6 +34,10 @@ struct GroupFloats {
   __device__ float at(int j) const { return widen(T{static_cast<uint16_t>(words[j / 2] >> (16 * (j % 2)))}); }
 };
 
+// From which on the last bit of a float counts ones: with a code in its last bits, it is that much more.
+constexpr float kExact = 8388608.0f;
+constexpr uint32_t kExactBits = 0x4b000000u;
+
 template <int kBits>
 constexpr float kMiddle = 1 << (kBits - 1);
 
@@ -79,7 +83,7 @@ struct GroupZeros<T, kBits, kCount, Zeros::kCodes> {
 
   __device__ float below_middle(int j) const {
     const uint32_t code = words[j * kBits / 32] >> (j * kBits % 32) & ((1u << kBits) - 1);
-    return kMiddle<kBits> - static_cast<float>(code);
+    return kMiddle<kBits> + kExact - __uint_as_float(kExactBits | code);
   }
 };
 

@@ -34,8 +34,8 @@ PackedWeight PackedWeight::From(const GemmCodes& of, Dtype dtype, std::int64_t c
 PackedProducts::PackedProducts(const Kernel& kernel, const Launcher& launcher)
     : kernel_(kernel), gemm_(kernel.meaning.As<Gemm>()), launcher_(launcher) {}
 
-// Of those for so many rows the one with most warps a block of which no multiprocessor gets more than it needs, so that
-// all of them work on what few columns there are; otherwise the one with fewest.
+// Of those for so many rows the one with most warps a block that fills the multiprocessors at most twice with those for
+// 8 rows, or once with those for more; otherwise the one with fewest warps. Which are there goes by the columns.
 std::size_t PackedProducts::Choose(const PackedRowsCall& call) const {
   const auto& variants = kernel_.variants;
   std::size_t chosen = variants.size();
@@ -46,9 +46,9 @@ std::size_t PackedProducts::Choose(const PackedRowsCall& call) const {
     const auto columns = static_cast<std::int64_t>(shape.columns);
     const auto blocks =
         static_cast<std::uint64_t>((call.n + columns - 1) / columns * ((call.m + kRowsOfBlock - 1) / kRowsOfBlock));
-    const bool fits = blocks * (v.threads / kWarpThreads) <= kWarps * launcher_.device().multiprocessors;
+    const std::uint64_t room = (call.m <= kRowsOfBlock ? 2 : 1) * kWarps * launcher_.device().multiprocessors;
     chosen = k;
-    if (fits) break;
+    if (blocks * (v.threads / kWarpThreads) <= room) break;
   }
   return chosen;
 }

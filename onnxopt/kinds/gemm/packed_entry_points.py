@@ -17,10 +17,10 @@ from onnxopt.program.gemm import Codes, Gemm
 from onnxopt.program.hardware import ACCESS_BYTES, WARP
 
 HEADER = "matmul_nbits/matmul_nbits.cuh"
-MOST_ROWS = 48  # that read the codes, each 8 of them once; benchmarks/notes.md
-# Warps of a block, and the blocks of a multiprocessor that registers are limited for. All have 16 columns, chunks of
-# 128 bytes, and two chunks a warp under way.
-_WARPS = {16: 1, 8: 2, 4: 6}
+MOST_ROWS = 40  # that read the codes, each 8 of them once; benchmarks/notes.md
+# By bits: warps of a block, the matrices of 16 columns that it has, and the blocks of a multiprocessor that registers
+# are limited for. All have chunks of 128 bytes, two of them a warp under way.
+_SHAPES = {4: {16: (1, 1), 8: (1, 2), 4: (2, 3)}, 8: {16: (1, 1), 8: (1, 2), 4: (1, 6)}}
 _COLUMNS, _BYTES, _STAGES = 16, 128, 2
 _WORKING = 16 * 132  # warps that keep the memory of a large GPU busy; where columns are few, blocks have more of them
 _THREADS = 256  # of a block that turns a column into floats
@@ -36,18 +36,21 @@ class PackedVariant(Variant):
     shared: int = 0
 
 
-def entry_points(name: str, regions: Sequence[Region]) -> tuple[PackedVariant, ...]:
+def entry_points(name: str, codes: Codes, regions: Sequence[Region]) -> tuple[PackedVariant, ...]:
     """Those of most warps first, which the library takes where they fill no GPU; the last one makes floats."""
     columns = min((n.attributes.get_int("N", 0) or 0 for r in regions for n in r.nodes if is_packed(n)), default=0)
-    most = next((w for w in _WARPS if -(-columns // _COLUMNS) * w <= _WORKING), min(_WARPS))
-    return (*(_few_rows(name, warps) for warps in sorted({most, min(_WARPS)}, reverse=True)), _floats(name))
+    shapes = _SHAPES[codes.bits]
+    most = next((w for w in shapes if -(-columns // _COLUMNS) * w <= _WORKING), min(shapes))
+    few_rows = (_few_rows(name, warps, shapes[warps][0]) for warps in sorted({most, min(shapes)}, reverse=True))
+    return (*few_rows, _floats(name))
 
 
-def _few_rows(name: str, warps: int) -> PackedVariant:
-    sums = warps * 8 * 20 * 4  # bytes
+def _few_rows(name: str, warps: int, tiles: int) -> PackedVariant:
+    sums = warps * tiles * 8 * 20 * 4  # bytes
+    chunks = warps * _STAGES * tiles * _COLUMNS * _BYTES
     return PackedVariant(
         f"{name}_codes{warps}", "", 32, ACCESS_BYTES, _STAGES, warps * WARP, waits=True, rows=MOST_ROWS,
-        columns=_COLUMNS, shared=warps * _STAGES * _COLUMNS * _BYTES + sums,
+        columns=tiles * _COLUMNS, shared=chunks + sums,
     )  # fmt: skip
 
 
@@ -69,9 +72,9 @@ def lines(kernel: Kernel) -> list[str]:
 def _of_few_rows(meaning: Gemm, codes: Codes, v: PackedVariant) -> list[str]:
     warps = v.threads // WARP
     dtype, activation = DTYPES[meaning.outputs[0]].cuda, f"Activation::{_ACTIVATIONS[meaning.activation]}"
-    tile = f"NBitsTile<{codes.bits}, {codes.group}, {warps}, {_COLUMNS // 16}, {_BYTES}, {_STAGES}>"
+    tile = f"NBitsTile<{codes.bits}, {codes.group}, {warps}, {v.columns // _COLUMNS}, {_BYTES}, {_STAGES}>"
     return [
-        f'extern "C" __global__ void __launch_bounds__({v.threads}, {_WARPS[warps]})',
+        f'extern "C" __global__ void __launch_bounds__({v.threads}, {_SHAPES[codes.bits][warps][1]})',
         f"{v.symbol}(const __grid_constant__ MatMulNBitsParams params) {{",
         f"  using Tile = {tile};",
         f'  static_assert(Tile::kSharedBytes == {v.shared}, "as the host was told");',
