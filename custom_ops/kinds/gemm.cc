@@ -30,7 +30,7 @@ class GemmKind final : public Kind {
     const auto& variants = kernel->variants;
     const bool packed = kernel->meaning.As<Gemm>().codes.has_value();
     if (has_fatbin && packed && std::count_if(variants.begin(), variants.end(), widens) != 1) {
-      json["variants"].Fail("has not one entry point that turns codes into floats");
+      json.Fail("has not one entry point that turns codes into floats");
     }
     if (!has_fatbin) kernel->variants.clear();
   }
