@@ -5,7 +5,7 @@
 
 namespace onnxopt {
 
-enum class Activation { kNone, kRelu, kGeluTanh };
+enum class Activation { kNone, kRelu, kGeluTanh, kSilu };
 
 template <Activation kActivation>
 __device__ inline float activate(float x) {
@@ -13,6 +13,7 @@ __device__ inline float activate(float x) {
   if constexpr (kActivation == Activation::kGeluTanh) {
     return 0.5f * x * (1.0f + tanh(0.7978845608f * (x + 0.044715f * x * x * x)));
   }
+  if constexpr (kActivation == Activation::kSilu) return x / (1.0f + ::expf(-x));
   return x;
 }
 

@@ -20,7 +20,7 @@
 
 namespace onnxopt {
 
-template <typename T, typename Tile, Zeros kZeros, Activation kActivation>
+template <typename T, typename Tile, Zeros kZeros, Activation kActivation, bool kGated>
 struct NBitsProduct {
   using Params = MatMulNBitsParams;
   using C = Codes<T, Tile::kBits>;
@@ -35,6 +35,9 @@ struct NBitsProduct {
 
   static constexpr int kAtOnce = 32 / Tile::kSteps;  // columns, by one copy of each lane
   static constexpr int kCopies = Tile::kColumns / kAtOnce;
+  // Of the weight, that lie side by side; the second half of a gated tile is up's.
+  static constexpr int kSide = kGated ? Tile::kColumns / 2 : Tile::kColumns;
+  static_assert(!kGated || Tile::kTiles % 2 == 0, "as many matrices of up as of the gate");
   static_assert(kAtOnce == 4 || kAtOnce == 8, "as places behind others are told");
 
   const Params& p;
@@ -51,7 +54,7 @@ struct NBitsProduct {
       : p(params),
         lane(threadIdx.x % 32),
         warp(threadIdx.x / 32),
-        first(tile * Tile::kColumns),
+        first(tile * kSide),
         first_row(row_tile * 8),
         row_bytes(p.groups * (Tile::kGroup * Tile::kBits / 8)),
         ring(dynamic_shared() + warp * Tile::kStages * Tile::kChunkBytes) {
@@ -65,22 +68,25 @@ struct NBitsProduct {
     const uint8_t* const from = b + chunk * Tile::kBytes;
     unsigned char* const to = ring + stage * Tile::kChunkBytes;
     const int place = Tile::place(lane / Tile::kSteps, lane % Tile::kSteps);
-    if (first + Tile::kColumns <= p.columns && (chunk + 1) * Tile::kBytes <= row_bytes) {
+    if (first + kSide <= p.columns && (chunk + 1) * Tile::kBytes <= row_bytes) {
 #pragma unroll
       for (int i = 0; i < kCopies; ++i) copy(to, place, from, i);
     } else if (chunk * Tile::kBytes + lane % Tile::kSteps * 16 < row_bytes) {
 #pragma unroll 1
-      for (int i = 0; i < kCopies && first + lane / Tile::kSteps + i * kAtOnce < p.columns; ++i) {
-        copy(to, place, from, i);
+      for (int i = 0; i < kCopies; ++i) {
+        if (first + lane / Tile::kSteps + i * kAtOnce % kSide < p.columns) copy(to, place, from, i);
       }
     }
     end_group();
   }
 
+  // Which column of the weight, counted from the first one, is column c of the tile.
+  __device__ unsigned behind(int c) const { return c < kSide ? c : p.columns + c - kSide; }
+
   __device__ void copy(unsigned char* to, int place, const uint8_t* from, int i) const {
     using Word = Vector<uint32_t, 4>;
     copy_async(reinterpret_cast<Word*>(to + Tile::columns_behind(place, i * kAtOnce)),
-               reinterpret_cast<const Word*>(from + static_cast<uint64_t>(i) * (kAtOnce * row_bytes)));
+               reinterpret_cast<const Word*>(from + static_cast<uint64_t>(behind(i * kAtOnce)) * row_bytes));
   }
 
   __device__ void load_factors(unsigned chunk, Factors& factors) const {
@@ -89,7 +95,8 @@ struct NBitsProduct {
     for (int t = 0; t < Tile::kTiles; ++t) {
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
-        const unsigned c = min(first + 16 * t + 8 * h + lane / 4, p.columns - 1);
+        const int of_side = 16 * t % kSide;
+        const unsigned c = min(first + of_side + 8 * h + lane / 4, p.columns - 1) + (of_side < 16 * t ? p.columns : 0);
         factors.scale[t][h].load(p.scales, c, begin, p.groups);
         factors.zero[t][h].load(p.zeros, c, begin, p.groups);
       }
@@ -214,21 +221,31 @@ struct NBitsProduct {
     }
     __syncthreads();
     const unsigned rows = min(p.rows - first_row, 8u);
-    for (unsigned k = threadIdx.x; k < Tile::kColumns * rows; k += Tile::kThreads) {
-      const unsigned c = k % Tile::kColumns;
-      const unsigned row = k / Tile::kColumns;
+    for (unsigned k = threadIdx.x; k < kSide * rows; k += Tile::kThreads) {
+      const unsigned c = k % kSide;
+      const unsigned row = k / kSide;
       if (first + c >= p.columns) continue;
-      float sum = 0.0f;
-#pragma unroll
-      for (int w = 0; w < Tile::kWarps; ++w) {
-        sum += all[((w * Tile::kTiles + c / 16) * 8 + row) * Tile::kSumsPitch + c % 16];
-      }
       const uint64_t at = uint64_t{first_row + row} * p.columns + first + c;
-      float y = p.alpha * sum;
-      if (p.bias != nullptr) y += widen(static_cast<const T*>(p.bias)[first + c]);
-      if (p.residual != nullptr) y += p.beta * widen(static_cast<const T*>(p.residual)[at]);
-      static_cast<T*>(p.output)[at] = Narrow<T>::from(activate<kActivation>(y));
+      float y = result(all, c, row);
+      if constexpr (kGated) {
+        y = activate<kActivation>(y) * result(all, c + kSide, row);
+      } else {
+        if (p.residual != nullptr) y += p.beta * widen(static_cast<const T*>(p.residual)[at]);
+        y = activate<kActivation>(y);
+      }
+      static_cast<T*>(p.output)[at] = Narrow<T>::from(y);
     }
+  }
+
+  // Of column c of the tile: the sums of all warps, and the bias.
+  __device__ float result(const float* all, unsigned c, unsigned row) const {
+    float sum = 0.0f;
+#pragma unroll
+    for (int w = 0; w < Tile::kWarps; ++w) {
+      sum += all[((w * Tile::kTiles + c / 16) * 8 + row) * Tile::kSumsPitch + c % 16];
+    }
+    const float y = p.alpha * sum;
+    return p.bias == nullptr ? y : y + widen(static_cast<const T*>(p.bias)[first + behind(c)]);
   }
 
   __device__ void run() const {
@@ -274,12 +291,12 @@ struct NBitsProduct {
 };
 
 // Blocks that take the same columns and other rows are neighbours: they find the codes in the L2 cache.
-template <typename T, typename Tile, Zeros kZeros, Activation kActivation>
+template <typename T, typename Tile, Zeros kZeros, Activation kActivation, bool kGated>
 __device__ inline void matmul_nbits(const MatMulNBitsParams& p) {
   if constexpr (has_products<T>()) {
     const unsigned row_tiles = (p.rows + 7) / 8;
     const unsigned tile = blockIdx.x / row_tiles;
-    NBitsProduct<T, Tile, kZeros, kActivation>(p, tile, blockIdx.x - tile * row_tiles).run();
+    NBitsProduct<T, Tile, kZeros, kActivation, kGated>(p, tile, blockIdx.x - tile * row_tiles).run();
   } else {
     __trap();  // the host launches it on no such GPU
   }

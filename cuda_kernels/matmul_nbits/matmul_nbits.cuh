@@ -4,3 +4,4 @@
 #include "gemm/few_rows.cuh"
 #include "matmul_nbits/dequantize.cuh"
 #include "matmul_nbits/few_rows.cuh"
+#include "matmul_nbits/gate.cuh"

@@ -130,6 +130,10 @@ Product MakeProduct(const Gemm& gemm, const Shape* given) {
     if (!fits) Misfit(gemm, inputs, "the residual does not have the product's shape");
     product.output = residual;
   }
+  if (gemm.gate != Activation::kNone) {
+    if (product.n % 2 != 0) Misfit(gemm, inputs, "the product's columns have no two equal parts");
+    product.output.dims[product.output.rank - 1] = product.n / 2;
+  }
   if (gemm.parts > 1) {
     product.n /= parts;
     product.part_b = gemm.transpose_b ? product.n * product.k : product.n;

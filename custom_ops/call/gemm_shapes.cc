@@ -27,6 +27,7 @@ std::optional<Dims> OutputDims(const Gemm& gemm, const std::vector<std::optional
   }
   dims[rank - 2] = (*a)[a->size() - (gemm.transpose_a ? 1 : 2)];
   dims[rank - 1] = (*b)[b->size() - (gemm.transpose_b ? 2 : 1)];
+  if (gemm.gate != Activation::kNone) dims[rank - 1] = Part(dims[rank - 1], 2);
   if (gemm.parts > 1) dims[rank - 1] = Part(dims[rank - 1], static_cast<std::int64_t>(gemm.parts));
   return dims;
 }

@@ -52,6 +52,8 @@ float Activate(Activation activation, float x) {
       return x < 0 ? 0 : x;  // keeps NaN
     case Activation::kGeluTanh:
       return 0.5F * x * (1 + std::tanh(0.7978845608F * (x + 0.044715F * x * x * x)));
+    case Activation::kSilu:
+      return x / (1 + std::exp(-x));
     default:
       return x;
   }
@@ -219,6 +221,18 @@ class Job {
   FirstFailure failure_;
 };
 
+// A row of gate(g) * u of the halves of a product's columns, which are 16-bit floats.
+void Gate(const Gemm& gemm, const void* halves, std::int64_t columns, std::int64_t row, void* output) {
+  const Floats floats(gemm.dtype);
+  std::vector<float> g(static_cast<std::size_t>(columns));
+  std::vector<float> u(static_cast<std::size_t>(columns));
+  floats.Read(halves, 2 * row * columns, columns, g.data());
+  floats.Read(halves, (2 * row + 1) * columns, columns, u.data());
+  for (std::size_t c = 0; c < g.size(); ++c) g[c] = Activate(gemm.gate, g[c]) * u[c];
+  char* const out = static_cast<char*>(output) + static_cast<std::size_t>(row * columns) * Size(gemm.dtype);
+  BestEvaluator().store(gemm.dtype)(out, g.data(), nullptr, nullptr, g.size());
+}
+
 }  // namespace
 
 void GemmCpuKernel::Compute(OrtKernelContext* context) const {
@@ -230,7 +244,9 @@ void GemmCpuKernel::Compute(OrtKernelContext* context) const {
   for (std::size_t part = 0; part < gemm.parts; ++part) {
     void* output = OutputTensor(context, part, product.output);
     if (output == nullptr || product.output.count() == 0) continue;
-    Job job(gemm, product, inputs, part, output);
+    const bool gated = gemm.gate != Activation::kNone;
+    std::vector<char> halves(gated ? static_cast<std::size_t>(product.m * product.n) * Size(gemm.dtype) : 0);
+    Job job(gemm, product, inputs, part, gated ? halves.data() : output);
     const auto run = [](void* data, std::size_t t) { static_cast<Job*>(data)->Run(t); };
     if (job.tasks() == 1) {
       job.Run(0);
@@ -238,6 +254,9 @@ void GemmCpuKernel::Compute(OrtKernelContext* context) const {
       Check(Ort().KernelContext_ParallelFor(context, run, job.tasks(), 0, &job));
     }
     job.Finish();
+    for (std::int64_t row = 0; gated && row < product.m; ++row) {
+      Gate(gemm, halves.data(), product.n / 2, row, output);
+    }
   }
 }
 

@@ -30,6 +30,21 @@ Activation ReadActivation(const JsonReader& json) {
   json.Fail("is \"" + text + "\", not none, relu or gelu_tanh");
 }
 
+Activation ReadGate(const JsonReader& json) {
+  const std::string text = json.Text();
+  if (text == "silu") return Activation::kSilu;
+  if (text == "gelu_tanh") return Activation::kGeluTanh;
+  json.Fail("is \"" + text + "\", not silu or gelu_tanh");
+}
+
+PackedRole ReadRole(const JsonReader& json) {
+  const std::string text = json.Text();
+  if (text == "codes") return PackedRole::kCodes;
+  if (text == "floats") return PackedRole::kFloats;
+  if (text == "gate") return PackedRole::kGate;
+  json.Fail("is \"" + text + "\", not codes, floats or gate");
+}
+
 void MarkUnread(const JsonReader& json, std::vector<bool>* read) {
   const auto at = static_cast<std::size_t>(json.Number(0, read->size() - 1));
   if ((*read)[at]) json.Fail("is an input that the product reads");
@@ -121,6 +136,11 @@ Gemm ReadGemm(const JsonReader& json, const std::vector<Dtype>& inputs, const st
   if (gemm.parts > 1 && (gemm.residual || gemm.transpose_a)) {
     json["outputs"].Fail(count + ", and parts go with neither a residual nor a transposed a");
   }
+  if (json.Has("gate")) {
+    gemm.gate = ReadGate(json["gate"]);
+    const bool plain = !gemm.residual && gemm.activation == Activation::kNone && gemm.parts == 1;
+    if (!gemm.codes || !plain) json["gate"].Fail("does not go with this product");
+  }
   CheckDtypes(json, inputs, outputs, &gemm);
   return gemm;
 }
@@ -142,6 +162,7 @@ Variant ReadFewRowsVariant(const JsonReader& json, const Gemm& gemm) {
 Variant ReadPackedVariant(const JsonReader& json) {
   Variant variant = ReadVariant(json);
   PackedRows shape;
+  shape.role = ReadRole(json["role"]);
   shape.rows = static_cast<unsigned>(json["rows"].Number(0, kMaxFewRows));
   shape.columns = json["columns"].Number(1, kMostColumns);
   variant.shared = static_cast<unsigned>(json["shared"].Number(0, kMostShared));

@@ -13,9 +13,14 @@ struct FewRows {
   std::uint64_t columns = 0;
 };
 
-// What only entry points of products with codes have: rows of the product, at most; 0 where the entry point turns the
-// weight into floats. Columns of it that a block takes.
+// What an entry point of a product with codes does: it computes few rows from the codes, turns the weight into floats,
+// or multiplies the halves of a product of these.
+enum class PackedRole : std::uint8_t { kCodes, kFloats, kGate };
+
+// What only entry points of products with codes have. For kCodes: rows of the product, at most, and columns of the
+// result that a block takes.
 struct PackedRows {
+  PackedRole role = PackedRole::kCodes;
   unsigned rows = 0;
   std::uint64_t columns = 0;
 };

@@ -26,11 +26,16 @@ class GemmKind final : public Kind {
 
   // Those for few rows are optional: cuBLASLt runs every product of floats.
   void CheckVariants(const JsonReader& json, bool has_fatbin, Kernel* kernel) const override {
-    const auto widens = [](const Variant& v) { return v.shape.As<PackedRows>().rows == 0; };
-    const auto& variants = kernel->variants;
-    const bool packed = kernel->meaning.As<Gemm>().codes.has_value();
-    if (has_fatbin && packed && std::count_if(variants.begin(), variants.end(), widens) != 1) {
+    const Gemm& gemm = kernel->meaning.As<Gemm>();
+    const auto count = [&](PackedRole role) {
+      const auto is = [&](const Variant& v) { return v.shape.As<PackedRows>().role == role; };
+      return std::count_if(kernel->variants.begin(), kernel->variants.end(), is);
+    };
+    if (has_fatbin && gemm.codes && count(PackedRole::kFloats) != 1) {
       json.Fail("has not one entry point that turns codes into floats");
+    }
+    if (has_fatbin && gemm.codes && count(PackedRole::kGate) != (gemm.gate == Activation::kNone ? 0 : 1)) {
+      json.Fail("has not the entry points for a gate that it needs");
     }
     if (!has_fatbin) kernel->variants.clear();
   }

@@ -8,7 +8,7 @@
 
 namespace onnxopt {
 
-enum class Activation : std::uint8_t { kNone, kRelu, kGeluTanh };
+enum class Activation : std::uint8_t { kNone, kRelu, kGeluTanh, kSilu };
 
 // Weights as com.microsoft.MatMulNBits stores them: b is [n, ceil(k / group), group * bits / 8] bytes. scales, zeros:
 // positions among the inputs. Without zeros, the middle of the codes stands for zero.
@@ -49,6 +49,9 @@ struct Gemm {
   float alpha = 1;
   float beta = 1;
   Activation activation = Activation::kNone;
+  // With codes alone: the output is gate(g) * u, elementwise, of the halves g and u of the product's columns, side by
+  // side, bias included; then there is neither a residual nor an activation, and one part.
+  Activation gate = Activation::kNone;
   std::optional<GemmCodes> codes;  // that b has; it is a transposed matrix then, and operands is the dtype of a
 };
 

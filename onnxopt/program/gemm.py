@@ -18,6 +18,7 @@ DTYPES = ("float16", "bfloat16", "float32")
 ACTIVATIONS = ("none", "relu", "gelu_tanh")
 _WIDENED = ("float16", "float32")  # dtypes of operands and outputs, where they differ
 MOST_PARTS = 8  # kGemmParts of custom_ops/program/gemm.h
+GATES = ("silu", "gelu_tanh")
 CODE_BITS = (4, 8)
 GROUPS = (16, 32, 64, 128, 256)  # codes that share a scale
 OF_CODES = ("float16", "bfloat16")  # dtypes of a where b is codes
@@ -63,6 +64,8 @@ class Gemm:
     Reshape between the MatMul and the Add is part of the kernel.
     unread: positions of inputs that the kernel does not read. Operands may be float16 where all else is float32.
     codes: how b holds codes instead of floats, a matrix [N, K] that transpose_b goes with.
+    gate: with codes alone, one of GATES: the output is [..., M, N / 2], gate(g) * u of the two halves g and u of the
+    columns, bias included. There is neither a residual nor an activation then.
     """
 
     inputs: tuple[str, ...]
@@ -79,6 +82,7 @@ class Gemm:
     activation: str = "none"
     unread: tuple[int, ...] = ()
     codes: Codes | None = None
+    gate: str | None = None
 
     def verify(self) -> None:
         """Raise ValueError naming the field that breaks a rule of this class."""
@@ -93,6 +97,10 @@ class Gemm:
             raise ValueError("parts go with neither a residual nor a transposed a")
         if self.outputs[0] not in DTYPES:
             raise ValueError(f"outputs: {self.outputs[0]} is not one of {', '.join(DTYPES)}")
+        if self.gate is not None:
+            plain = self.residual is None and self.activation == "none" and len(self.outputs) == 1
+            if self.gate not in GATES or self.codes is None or not plain:
+                raise ValueError(f"gate: {self.gate} of a product without codes, or with another epilogue")
         if self.activation not in ACTIVATIONS:
             raise ValueError(f"activation: {self.activation} is not one of {', '.join(ACTIVATIONS)}")
         if not math.isfinite(self.alpha) or not math.isfinite(self.beta):

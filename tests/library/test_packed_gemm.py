@@ -72,6 +72,18 @@ def test_parts(tmp_path: pathlib.Path) -> None:
     np.testing.assert_allclose(got, expected, rtol=0, atol=TOLERANCE * np.abs(expected).max())
 
 
+@pytest.mark.parametrize("gate", ["silu", "gelu_tanh"])
+def test_gates(tmp_path: pathlib.Path, gate: str) -> None:
+    weight = Weight(14, 64, zeros="codes")
+    inputs, matrix = weight.draw(7)
+    x = np.random.default_rng(4).standard_normal((2, 3, 64)).astype(np.float16)
+    (found,) = run(tmp_path, gemm(weight, gate=gate), [x, *inputs])
+    g, u = np.split(x.astype(np.float64) @ matrix.T, 2, axis=-1)
+    tanh = 0.5 * g * (1 + np.tanh(np.sqrt(2 / np.pi) * (g + 0.044715 * g**3)))
+    expected = (g / (1 + np.exp(-g)) if gate == "silu" else tanh) * u
+    np.testing.assert_allclose(found.astype(np.float64), expected, rtol=0, atol=3 * TOLERANCE * np.abs(expected).max())
+
+
 @pytest.mark.parametrize("which", [0, 1, 2, 3])
 def test_shapes_that_do_not_fit(tmp_path: pathlib.Path, which: int) -> None:
     weight = Weight(8, 64, zeros="codes")
@@ -95,6 +107,8 @@ DAMAGE: dict[str, tuple[dict[str, Any], str]] = {
     "zeros of another dtype": ({"inputs": [H, U, H, "float32"], "codes": {**CODES, "zeros": 3}}, "have zeros of"),
     "float32": ({"inputs": ["float32", U, "float32"], "outputs": ["float32"]}, "do not go with codes"),
     "not transposed": ({"transpose_b": False}, "does not go with a product of these transposes"),
+    "unknown gate": ({"gate": "relu"}, 'gate is "relu", not silu or gelu_tanh'),
+    "gate behind an activation": ({"gate": "silu", "activation": "relu"}, "gate does not go with this product"),
     "code without columns": ({"variants": [{}]}, 'has no field "symbol"'),
 }
 
@@ -121,6 +135,8 @@ def test_a_meaning_that_breaks_a_rule() -> None:
         ({"inputs": (H, H, H)}, "no transposed matrix of uint8"),
         ({"transpose_b": False}, "no transposed matrix of uint8"),
         ({"codes": None}, "are not all of 3 inputs"),
+        ({"gate": "relu"}, "gate: relu"),
+        ({"gate": "silu", "activation": "relu"}, "gate: silu of a product without codes, or with another epilogue"),
     ]:
         with pytest.raises(ValueError, match=problem):
             Gemm(**{**{f: getattr(good, f) for f in good.__dataclass_fields__}, **fields}).verify()

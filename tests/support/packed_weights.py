@@ -83,6 +83,10 @@ class Products:
         self.nodes.append(helper.make_node(op_type, inputs, [name], name, **attributes))
         return name
 
+    def split(self, x: str, sizes: str, names: Sequence[str]) -> None:
+        """Parts of the last axis."""
+        self.nodes.append(helper.make_node("Split", [x, sizes], names, f"{names[0]}.split", axis=-1))
+
     def model(self, inputs: dict[str, tuple[str, Sequence[int | str]]], outputs: dict[str, str]) -> onnx.ModelProto:
         """inputs: dtype and dims by name. outputs: dtypes by name."""
         graph = helper.make_graph(

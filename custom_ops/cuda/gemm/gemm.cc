@@ -122,7 +122,11 @@ void GemmCudaKernel::Compute(OrtKernelContext* ort_context) const {
   void* const floats = scratch.Of(static_cast<std::size_t>(columns * product.k) * Size(gemm_.dtype));
   if (product.k > 0) packed_->Widen(columns, product.k, weight, floats, stream);
   call.operands.b = floats;
-  RunParts(call, outputs);
+  if (gemm_.gate == Activation::kNone) return RunParts(call, outputs);
+  CallScratch of_halves(allocator_, ort_context);
+  void* const halves = of_halves.Of(static_cast<std::size_t>(product.m * product.n) * Size(gemm_.dtype));
+  RunParts(call, &halves);
+  packed_->Gate(product.m, product.n / 2, halves, outputs[0], stream);
 }
 
 // Reads the codes, a launch for each part. False where rows are many, or no entry point fits.
@@ -137,7 +141,8 @@ bool GemmCudaKernel::RunPacked(const Call& call, const PackedWeight& weight, voi
     if (at.bias != nullptr) at.bias = Move(at.bias, first, Size(gemm_.dtype));
     at.output = outputs[k];
     const PackedWeight part = weight.From(*gemm_.codes, gemm_.dtype, first, product.k);
-    if (!packed_->Run({product.m, product.n, product.k, b_is_constant_}, at, part, call.stream)) return false;
+    const std::int64_t columns = gemm_.gate == Activation::kNone ? product.n : product.n / 2;
+    if (!packed_->Run({product.m, columns, product.k, b_is_constant_}, at, part, call.stream)) return false;
   }
   return true;
 }

@@ -42,7 +42,8 @@ std::size_t PackedProducts::Choose(const PackedRowsCall& call) const {
   for (std::size_t k = 0; k < variants.size(); ++k) {
     const Variant& v = variants[k];
     const PackedRows& shape = v.shape.As<PackedRows>();
-    if (static_cast<std::int64_t>(shape.rows) < call.m || v.shared > launcher_.device().shared) continue;
+    if (shape.role != PackedRole::kCodes || static_cast<std::int64_t>(shape.rows) < call.m) continue;
+    if (v.shared > launcher_.device().shared) continue;
     const auto columns = static_cast<std::int64_t>(shape.columns);
     const auto blocks =
         static_cast<std::uint64_t>((call.n + columns - 1) / columns * ((call.m + kRowsOfBlock - 1) / kRowsOfBlock));
@@ -86,14 +87,26 @@ bool PackedProducts::Run(const PackedRowsCall& call, const Operands& at, const P
   return true;
 }
 
+std::size_t PackedProducts::Only(PackedRole role) const {
+  const auto& variants = kernel_.variants;
+  const auto is = [&](const Variant& v) { return v.shape.As<PackedRows>().role == role; };
+  const auto found = std::find_if(variants.begin(), variants.end(), is);
+  if (found == variants.end()) throw Error("a product with codes lacks an entry point");
+  return static_cast<std::size_t>(found - variants.begin());
+}
+
+void PackedProducts::Gate(std::int64_t m, std::int64_t n, const void* halves, void* output, Stream stream) const {
+  if (m > kMost || n > kMost) throw Error("a gate of " + std::to_string(m) + " rows is too large for this kernel");
+  GateParams params{halves, output, static_cast<unsigned>(m), static_cast<unsigned>(n)};
+  launcher_.Launch(Only(PackedRole::kGate), static_cast<unsigned>(m), reinterpret_cast<unsigned char*>(&params),
+                   stream);
+}
+
 void PackedProducts::Widen(std::int64_t n, std::int64_t k, const PackedWeight& weight, void* floats,
                            Stream stream) const {
-  const auto& variants = kernel_.variants;
-  const auto widens = [](const Variant& v) { return v.shape.As<PackedRows>().rows == 0; };
-  const auto variant = std::find_if(variants.begin(), variants.end(), widens);
   const std::int64_t of_word = 32 / gemm_.codes->bits;
   const bool whole = k % of_word == 0 && IsAligned(weight.codes, kWordAlignment);
-  if (variant == variants.end() || n > kMost || k > kMost || !whole) {
+  if (n > kMost || k > kMost || !whole) {
     throw Error("codes of " + std::to_string(n) + " columns of " + std::to_string(k) +
                 " cannot be read by this kernel");
   }
@@ -104,8 +117,8 @@ void PackedProducts::Widen(std::int64_t n, std::int64_t k, const PackedWeight& w
                           static_cast<unsigned>(n),
                           static_cast<unsigned>(k),
                           static_cast<unsigned>(gemm_.codes->Groups(k))};
-  launcher_.Launch(static_cast<std::size_t>(variant - variants.begin()), static_cast<unsigned>(n),
-                   reinterpret_cast<unsigned char*>(&params), stream);
+  launcher_.Launch(Only(PackedRole::kFloats), static_cast<unsigned>(n), reinterpret_cast<unsigned char*>(&params),
+                   stream);
 }
 
 }  // namespace onnxopt::cuda

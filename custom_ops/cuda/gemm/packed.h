@@ -4,6 +4,7 @@
 
 #include "cuda/gemm/product_plan.h"
 #include "cuda/launch/launcher.h"
+#include "kernel_file/gemm.h"
 #include "program/gemm.h"
 
 namespace onnxopt::cuda {
@@ -18,7 +19,7 @@ struct PackedWeight {
   PackedWeight From(const GemmCodes& codes, Dtype dtype, std::int64_t column, std::int64_t depth) const;
 };
 
-// Few rows of a, which may be those of several matrices: m x k times n columns.
+// Few rows of a, which may be those of several matrices: m x k times n columns, twice as many with a gate.
 struct PackedRowsCall {
   std::int64_t m;
   std::int64_t n;
@@ -35,11 +36,15 @@ class PackedProducts {
   // scales and zero points at multiples of 16 bytes.
   bool Run(const PackedRowsCall& call, const Operands& at, const PackedWeight& weight, Stream stream) const;
 
+  // Enqueues multiplying the halves of a product's columns: halves [m, 2 n], output [m, n].
+  void Gate(std::int64_t m, std::int64_t n, const void* halves, void* output, Stream stream) const;
+
   // Enqueues writing the weight as floats, [n, k].
   void Widen(std::int64_t n, std::int64_t k, const PackedWeight& weight, void* floats, Stream stream) const;
 
  private:
   std::size_t Choose(const PackedRowsCall& call) const;
+  std::size_t Only(PackedRole role) const;
 
   const Kernel& kernel_;
   const Gemm& gemm_;

@@ -46,7 +46,7 @@ class GemmKind(Kind):
     ) -> tuple[Variant, ...]:
         gemm = cast(Gemm, meaning)
         if gemm.codes is not None:
-            return packed_entry_points.entry_points(name, gemm.codes, regions)
+            return packed_entry_points.entry_points(name, gemm, regions)
         return few_rows.choose(name, gemm, regions, shapes)
 
     def header(self, kernels: Sequence[Kernel]) -> str:

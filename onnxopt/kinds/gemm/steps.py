@@ -51,6 +51,7 @@ class GrowingGemm:
     unread: tuple[ir.Value, ...] = ()
     of_codes: bool = False
     packed: Packed | None = None
+    gate: str | None = None
 
     def outputs(self) -> tuple[ir.Value, ...]:
         """The values that the GEMM computes."""
@@ -91,7 +92,7 @@ class GrowingGemm:
             a=inputs.index(self.a), b=inputs.index(self.b), bias=at(self.bias), residual=at(self.residual),
             transpose_a=self.transpose_a, transpose_b=self.transpose_b,
             alpha=self.alpha, beta=self.beta, residual_shape=self.residual_shape, activation=self.activation,
-            unread=tuple(map(inputs.index, self.unread)), codes=packed,
+            unread=tuple(map(inputs.index, self.unread)), codes=packed, gate=self.gate,
         )  # fmt: skip
         gemm.verify()
         return gemm

@@ -116,10 +116,7 @@ def test_epilogues(tmp_path: Path) -> None:
     products.node("Add", ["scaled.add", "r"], "sum")
     products.node("Gelu", [products.product("p", "x", Weight(columns, 128))], "gelu", approximate="tanh")
     split = products.product("split", "x", Weight(columns, 128, zeros="codes"))
-    products.nodes.append(
-        products.nodes[-1].__class__(op_type="Split", name="parts", input=[split, "sizes"], output=["left", "right"])
-    )
-    products.nodes[-1].attribute.add(name="axis", type=2, i=-1)
+    products.split(split, "sizes", ["left", "right"])
     x = drawn((rows, 128))
     inputs = {"x": ("float16", ["s", 128]), "r": ("float16", ["s", columns])}
     outputs = dict.fromkeys(("relu", "sum", "gelu", "left", "right"), "float16")
@@ -131,3 +128,41 @@ def test_epilogues(tmp_path: Path) -> None:
     check(found["gelu"], gelu, "float16")
     check(np.concatenate([found["left"], found["right"]], axis=-1), y["split"], "float16")
     assert launched == {"codes16"}
+
+
+@pytest.mark.parametrize(("columns", "warps"), [(72, 8), (4240, 4)])
+@pytest.mark.parametrize("activation", ["silu", "gelu"])
+def test_gate_and_up(tmp_path: Path, activation: str, columns: int, warps: int) -> None:
+    """Columns that fill no tile, and more rows than share a matrix."""
+    products, half = Products(), columns // 2
+    weight = Weight(columns, 96, zeros="codes") if activation == "silu" else Weight(columns, 160, bits=8)
+    products.constant("sizes", np.array([half, half]))
+    bias = np.random.default_rng(6).standard_normal(columns).astype(np.float16)
+    products.constant("bias", bias)
+    products.node("Add", [products.product("p", "x", weight), "bias"], "h")
+    products.split("h", "sizes", ["g", "u"])
+    if activation == "silu":
+        products.node("Sigmoid", ["g"], "s")
+        products.node("Mul", ["s", "g"], "a")
+    else:
+        products.node("Gelu", ["g"], "a", approximate="tanh")
+    products.node("Mul", ["u", "a"], "y")
+    feeds = [{"x": drawn((1, rows, weight.depth), rows)} for rows in (1, 8, 13)]
+    inputs = {"x": ("float16", [1, "s", weight.depth])}
+    results, launched = run(tmp_path, products, inputs, {"y": "float16"}, feeds)
+    for given, found in zip(feeds, results, strict=True):
+        g, u = np.split(given["x"].astype(np.float64) @ products.weights["p"].T + bias, 2, axis=-1)
+        tanh = 0.5 * g * (1 + np.tanh(np.sqrt(2 / np.pi) * (g + 0.044715 * g**3)))
+        check(found["y"], (g / (1 + np.exp(-g)) if activation == "silu" else tanh) * u, "float16")
+    assert launched == {f"codes{warps}"}
+
+
+def test_gate_and_up_of_many_rows(tmp_path: Path) -> None:
+    products = Products()
+    products.constant("sizes", np.array([16, 16]))
+    products.split(products.product("p", "x", Weight(32, 64)), "sizes", ["g", "u"])
+    products.node("Gelu", ["g"], "a", approximate="tanh")
+    products.node("Mul", ["a", "u"], "y")
+    given = {"x": drawn((60, 64))}
+    (found,), launched = run(tmp_path, products, {"x": ("float16", ["s", 64])}, {"y": "float16"}, [given])
+    assert launched == {"floats", "gate"} and found["y"].shape == (60, 16)
