@@ -282,6 +282,17 @@ def packed(weight: packed_weights.Weight, rows: Sequence[int]) -> dict[str, Any]
     return kernel_file(model, tuple(((n, weight.depth), (n, weight.columns)) for n in rows))
 
 
+def packed_gate() -> dict[str, Any]:
+    """The kernel file of a product with packed codes whose halves are multiplied."""
+    products, weight = packed_weights.Products(), packed_weights.Weight(40, 96)
+    products.constant("sizes", np.array([20, 20]))
+    products.split(products.product("p", "x", weight), "sizes", ["g", "u"])
+    products.node("Gelu", ["g"], "a", approximate="tanh")
+    products.node("Mul", ["a", "u"], "y")
+    model = ir.serde.deserialize_model(products.model({"x": ("float16", ["N", 96])}, {"y": "float16"}))
+    return kernel_file(model, (((2, 96),), ((70, 96),)))
+
+
 def convolution(layer: convolution_graphs.Layer) -> dict[str, Any]:
     model = ir.from_proto(layer.model(casts=False))
     return kernel_file(model, (tuple(value.shape for value in layer.feeds().values()),))
@@ -339,6 +350,7 @@ def write() -> None:
     made |= {name: squeeze_excite(case) for name, case in SQUEEZE_EXCITES.items()}
     made |= {name: image_convolution(case) for name, case in IMAGES.items()}
     made |= {name: packed(*case) for name, case in PACKED.items()}
+    made["packed_gate"] = packed_gate()
     for name, pool in POOLS.items():
         made[name] = kernel_file(pool_models.model(pool), (((2, 9, 10, 8),), ((1, 3, 2, 3),)))
     made |= {name: convolution(layer) for name, layer in CONVOLUTIONS.items()}
