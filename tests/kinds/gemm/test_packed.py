@@ -36,6 +36,12 @@ def test_what_becomes_a_kernel(dtype: str, bits: int, group: int, zeros: str) ->
     codes = region.meaning.codes
     assert (codes.bits, codes.group, codes.scales) == (bits, group, 2)
     assert codes.zeros == (None if zeros == "middle" else 3)
+    assert region.traffic.flops is None  # of an unknown number of rows
+
+
+def test_the_work_of_a_known_number_of_rows() -> None:
+    (region,) = planned(Weight(24, DEPTH), dims=(3,)).regions
+    assert region.traffic.flops == 2 * 3 * 24 * DEPTH
 
 
 @pytest.mark.parametrize(
