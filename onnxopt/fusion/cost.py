@@ -68,9 +68,8 @@ def _flops(node: ir.Node, shapes: Shapes) -> int | None:
     # Each element of the result is a sum of `depth` products; a transposed convolution spreads each element of its
     # input to as many.
     written = shapes.elements(a if node.op_type == "ConvTranspose" and a is not None else node.outputs[0])
-    dims = (
-        shapes.dims(a if (node.domain, node.op_type) in _PRODUCTS else b) if a is not None and b is not None else None
-    )
+    deep = a if (node.domain, node.op_type) in _PRODUCTS else b
+    dims = None if a is None or b is None or deep is None else shapes.dims(deep)
     if written is None or not dims:
         return None
     transposed = node.op_type == "Gemm" and bool(node.attributes.get_int("transA", 0))
