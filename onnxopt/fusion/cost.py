@@ -69,7 +69,7 @@ def _flops(node: ir.Node, shapes: Shapes) -> int | None:
     # input to as many.
     written = shapes.elements(a if node.op_type == "ConvTranspose" and a is not None else node.outputs[0])
     deep = a if (node.domain, node.op_type) in _PRODUCTS else b
-    dims = None if a is None or b is None or deep is None else shapes.dims(deep)
+    dims = None if deep is None else shapes.dims(deep)
     if written is None or not dims:
         return None
     transposed = node.op_type == "Gemm" and bool(node.attributes.get_int("transA", 0))
