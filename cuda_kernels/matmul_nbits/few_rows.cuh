@@ -38,7 +38,7 @@ struct NBitsProduct {
   // Of the weight, that lie side by side; the second half of a gated tile is up's.
   static constexpr int kSide = kGated ? Tile::kColumns / 2 : Tile::kColumns;
   static_assert(!kGated || Tile::kTiles % 2 == 0, "as many matrices of up as of the gate");
-  static_assert(kAtOnce == 4 || kAtOnce == 8, "as places behind others are told");
+  static_assert(kAtOnce == 4, "as places behind others are told");
 
   const Params& p;
   const int lane;

@@ -86,7 +86,7 @@ def lines(kernel: Kernel) -> list[str]:
 def _of_few_rows(meaning: Gemm, codes: Codes, v: PackedVariant) -> list[str]:
     warps = v.threads // WARP
     tiles, blocks = _shapes(meaning)[warps]
-    tile = f"NBitsTile<{codes.bits}, {codes.group}, {warps}, {tiles}, {_BYTES}, {_STAGES}>"
+    tile = f"NBitsTile<{codes.bits}, {codes.group}, {warps}, {tiles}, {_STAGES}>"
     gated = str(meaning.gate is not None).lower()
     arguments = f"{DTYPES[meaning.outputs[0]].cuda}, Tile, {_zeros(meaning, codes)}, {_activation(meaning)}, {gated}"
     return [
