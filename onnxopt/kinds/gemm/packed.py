@@ -11,7 +11,7 @@ from onnxopt.program.gemm import CODE_BITS, GROUPS, OF_CODES
 from onnxopt.program.hardware import ACCESS_BYTES
 
 OPERATOR = "MatMulNBits"
-_ZEROS, _ORDER, _BIAS = 3, 4, 5  # positions of optional inputs
+_INPUTS = 6  # with those that are optional
 
 
 def is_packed(node: ir.Node) -> bool:
@@ -21,11 +21,14 @@ def is_packed(node: ir.Node) -> bool:
 
 def start(node: ir.Node, shapes: Shapes) -> GrowingGemm | str:
     """The GEMM of a MatMulNBits, or the reason why the library cannot run the node."""
-    a, b, scales, zeros, order, bias = (*node.inputs, *(None,) * (_BIAS + 1 - len(node.inputs)))[: _BIAS + 1]
+    a, b, scales, zeros, order, bias = (*node.inputs, *(None,) * (_INPUTS - len(node.inputs)))
     if a is None or b is None or scales is None:
         return f"{OPERATOR} leaves out an input"
     if order is not None or _attribute(node, "weight_prepacked"):
         return f"The weight of {OPERATOR} is in an order of its own (g_idx or weight_prepacked)"
+    columns = _attribute(node, "N")
+    if list(shapes.dims(b) or ())[:1] != [columns]:
+        return f"The first dim of `{b.name}` is not N, which is {columns}"
     if reason := _why_not_sizes(node) or _why_not_values(a, [b, scales, *([] if zeros is None else [zeros])], shapes):
         return reason
     gemm = GrowingGemm([node], a, b, node.outputs[0], transpose_b=True)

@@ -48,6 +48,7 @@ def test_the_work_of_a_known_number_of_rows() -> None:
     ("fields", "reason"),
     [
         ({"bits": 2}, "MatMulNBits of 2 bits in blocks of 32 runs as ONNX Runtime's own kernel"),
+        ({"N": 23}, "The first dim of `y.0` is not N, which is 23"),
         ({"block_size": 512}, "MatMulNBits of 4 bits in blocks of 512"),
         ({"weight_prepacked": 1}, r"an order of its own \(g_idx or weight_prepacked\)"),
         ({"more": ("order",)}, r"an order of its own \(g_idx or weight_prepacked\)"),
