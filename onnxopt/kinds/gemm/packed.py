@@ -21,7 +21,8 @@ def is_packed(node: ir.Node) -> bool:
 
 def start(node: ir.Node, shapes: Shapes) -> GrowingGemm | str:
     """The GEMM of a MatMulNBits, or the reason why the library cannot run the node."""
-    a, b, scales, zeros, order, bias = (*node.inputs, *(None,) * (_INPUTS - len(node.inputs)))
+    given: list[ir.Value | None] = [*node.inputs, *[None] * (_INPUTS - len(node.inputs))]
+    a, b, scales, zeros, order, bias = given
     if a is None or b is None or scales is None:
         return f"{OPERATOR} leaves out an input"
     if order is not None or _attribute(node, "weight_prepacked"):
