@@ -26,15 +26,15 @@ Weights = Mapping[str, onnx.TensorProto]
 
 @dataclasses.dataclass(frozen=True)
 class Recipe:
-    """The named weights joined along their last axis, then changed as the flags say.
+    """The named weights joined along their last axis, or with `rows` along their first, then changed as the flags say.
 
     names: NAME/headsA_S_P is a weight with zeros behind every S elements along axis A, so that each group has P.
     columns: the one weight is that of a convolution, (outputs, inputs, *kernel), taken as the second operand of a
     product: (inputs * kernel, outputs) with two spatial axes, (kernel * inputs, outputs) with one, as
     graph/rewrite/convolutions.py lays it out. order: the one weight's dims are permuted. factors, scale: the one
     weight's columns are multiplied by the elements of a weight of this name over `scale`, in float64, and rounded.
-    transposed: the matrix that results is transposed. rows: the weights are joined along their first axis. first_bytes:
-    the first bytes of the one weight are taken. widened: int8 codes become float16 at the end.
+    transposed: the matrix that results is transposed. first_bytes: the first bytes of the one weight are taken. widened:
+    int8 codes become float16 at the end.
     """
 
     names: tuple[str, ...]
@@ -43,9 +43,9 @@ class Recipe:
     factors: str = ""
     scale: float = 1.0
     transposed: bool = False
-    rows: bool = False
     first_bytes: int | None = None
     widened: bool = False
+    rows: bool = False
 
     def data(self, weights: Weights, dims: Sequence[int]) -> bytes | None:
         """The raw bytes of a tensor of these dims; None where the weights do not have the shapes that this takes."""
@@ -57,8 +57,9 @@ class Recipe:
         if len(self.names) == 1 and not any(changes):
             return weights[self.names[0]].raw_data[: self.first_bytes]
         if self.rows:
-            arrays = [np.concatenate(arrays)] if len({a.shape[1:] for a in arrays}) == 1 else []
-        if not arrays or any(a.shape[:-1] != arrays[0].shape[:-1] or not a.ndim for a in arrays):
+            fits = all(a.ndim and a.shape[1:] == arrays[0].shape[1:] for a in arrays)
+            return np.concatenate(arrays).tobytes() if fits else None
+        if any(a.shape[:-1] != arrays[0].shape[:-1] or not a.ndim for a in arrays):
             return None
         array = arrays[0] if len(arrays) == 1 else np.concatenate(arrays, axis=-1)
         if self.columns:
@@ -127,7 +128,8 @@ class Recipes:
         if base.endswith(_SCALED):
             yield from self._scaled(base.removesuffix(_SCALED), tensor, transposed)
         yield Recipe(tuple(base.split("+")), transposed=transposed)
-        yield Recipe(tuple(base.split("+")), rows=True)
+        if "+" in base:
+            yield Recipe(tuple(base.split("+")), rows=True)
         same = self._names.get(_digest(tensor))  # the dims may differ: those of a weight may have been merged
         if same is not None:
             yield Recipe((same,))

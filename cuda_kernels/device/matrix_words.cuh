@@ -127,6 +127,24 @@ __device__ inline uint32_t narrow_pair<bfloat16>(float low, float high) {
   return y;
 }
 
+// x y + z of each half, to nearest even. bfloat16: from sm_80 on.
+template <typename T>
+__device__ inline uint32_t multiply_add_pairs(uint32_t x, uint32_t y, uint32_t z);
+
+template <>
+__device__ inline uint32_t multiply_add_pairs<float16>(uint32_t x, uint32_t y, uint32_t z) {
+  uint32_t sum;
+  asm("fma.rn.f16x2 %0, %1, %2, %3;" : "=r"(sum) : "r"(x), "r"(y), "r"(z));
+  return sum;
+}
+
+template <>
+__device__ inline uint32_t multiply_add_pairs<bfloat16>(uint32_t x, uint32_t y, uint32_t z) {
+  uint32_t sum;
+  asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(sum) : "r"(x), "r"(y), "r"(z));
+  return sum;
+}
+
 }  // namespace onnxopt
 
 #endif

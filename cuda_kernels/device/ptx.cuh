@@ -51,6 +51,13 @@ __device__ inline float sqrt(float x) {
   return y;
 }
 
+// The bits of x in the mask, and those of y.
+__device__ inline unsigned int and_or(unsigned int x, unsigned int mask, unsigned int y) {
+  unsigned int z;
+  asm("lop3.b32 %0, %1, %2, %3, 0xea;" : "=r"(z) : "r"(x), "r"(mask), "r"(y));
+  return z;
+}
+
 }  // namespace ptx
 }  // namespace onnxopt
 

@@ -11,20 +11,10 @@
 #include "device/reduce.cuh"
 #include "device/scalar.cuh"
 #include "device/vector.cuh"
+#include "gemm/activation.cuh"
 #include "gemm/few_rows_abi.h"
 
 namespace onnxopt {
-
-enum class Activation { kNone, kRelu, kGeluTanh };
-
-template <Activation kActivation>
-__device__ inline float activate(float x) {
-  if constexpr (kActivation == Activation::kRelu) return x < 0.0f ? 0.0f : x;  // keeps NaN
-  if constexpr (kActivation == Activation::kGeluTanh) {
-    return 0.5f * x * (1.0f + tanh(0.7978845608f * (x + 0.044715f * x * x * x)));
-  }
-  return x;
-}
 
 // kRows: at least params.rows.
 template <typename T, Activation kActivation, int kRows, int kColumns, int kUnroll, int kThreads>

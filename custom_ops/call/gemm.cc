@@ -69,9 +69,32 @@ void SetBatch(const Gemm& gemm, const Shape* inputs, const Shape& batch, Product
   for (std::size_t k = 0; k < batch.rank; ++k) Append({batch.dims[k], a[k], b[k], distance[k]}, product);
 }
 
+// The matrix that the codes of b stand for, [n, k].
+Shape MatrixOfCodes(const Gemm& gemm, const Shape* inputs) {
+  const GemmCodes& codes = *gemm.codes;
+  const Shape& a = inputs[gemm.a];
+  const Shape& b = inputs[gemm.b];
+  if (a.rank < 2 || b.rank == 0) Misfit(gemm, inputs, "an operand of a product is no matrix");
+  Shape matrix{};
+  matrix.rank = 2;
+  matrix.dims[0] = b.dims[0];
+  matrix.dims[1] = a.dims[a.rank - 1];
+  const std::int64_t groups = codes.Groups(matrix.dims[1]);
+  const auto holds = [&](std::size_t input, std::int64_t of_column) {
+    return inputs[input].count() == static_cast<std::uint64_t>(matrix.dims[0] * of_column);
+  };
+  bool fits = holds(gemm.b, codes.Bytes(groups)) && holds(codes.scales, groups);
+  if (codes.zeros) fits = fits && holds(*codes.zeros, codes.packed_zeros ? codes.ZeroBytes(groups) : groups);
+  if (!fits) Misfit(gemm, inputs, "codes, scales and zero points do not fit together");
+  return matrix;
+}
+
 }  // namespace
 
-Product MakeProduct(const Gemm& gemm, const Shape* inputs) {
+Product MakeProduct(const Gemm& gemm, const Shape* given) {
+  Shape inputs[kGemmInputs];
+  std::copy_n(given, gemm.inputs, inputs);
+  if (gemm.codes) inputs[gemm.b] = MatrixOfCodes(gemm, given);
   const Shape& a = inputs[gemm.a];
   const Shape& b = inputs[gemm.b];
   if (a.rank < 2 || b.rank < 2) Misfit(gemm, inputs, "an operand of a product is no matrix");
@@ -106,6 +129,10 @@ Product MakeProduct(const Gemm& gemm, const Shape* inputs) {
                                           : residual == product.output;
     if (!fits) Misfit(gemm, inputs, "the residual does not have the product's shape");
     product.output = residual;
+  }
+  if (gemm.gate != Activation::kNone) {
+    if (product.n % 2 != 0) Misfit(gemm, inputs, "the product's columns have no two equal parts");
+    product.output.dims[product.output.rank - 1] = product.n / 2;
   }
   if (gemm.parts > 1) {
     product.n /= parts;

@@ -16,7 +16,7 @@ struct BatchDim {
 
 // One call as row-major matrices: m x k times k x n, for every index of the batch dims (outermost first). Rows of b as
 // it lies are ldb elements apart. Where there are parts, output and n are of one of them, and its b begins part_b
-// elements behind that of the one before.
+// elements behind that of the one before. With a gate, output is half as wide as n.
 struct Product {
   Shape output;
   std::int64_t m;
@@ -28,7 +28,8 @@ struct Product {
   BatchDim batch[kMaxRank];
 };
 
-// Where the output is empty, the batch dims are not set. Throws Error with all shapes where they do not fit together.
-Product MakeProduct(const Gemm& gemm, const Shape* inputs);
+// given: of all inputs. Where the output is empty, the batch dims are not set. Throws Error with all shapes where they
+// do not fit together.
+Product MakeProduct(const Gemm& gemm, const Shape* given);
 
 }  // namespace onnxopt

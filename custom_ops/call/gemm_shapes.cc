@@ -16,7 +16,8 @@ Dim Part(const Dim& whole, std::int64_t parts) {
 std::optional<Dims> OutputDims(const Gemm& gemm, const std::vector<std::optional<Dims>>& inputs) {
   if (gemm.residual_shape) return inputs[*gemm.residual];
   const std::optional<Dims>& a = inputs[gemm.a];
-  const std::optional<Dims>& b = inputs[gemm.b];
+  std::optional<Dims> b = inputs[gemm.b];
+  if (gemm.codes && a && b && !a->empty() && !b->empty()) b = Dims{(*b)[0], a->back()};
   if (!a || !b || a->size() < 2 || b->size() < 2) return std::nullopt;
   const std::size_t rank = std::max(a->size(), b->size());
   Dims dims(rank);
@@ -26,6 +27,7 @@ std::optional<Dims> OutputDims(const Gemm& gemm, const std::vector<std::optional
   }
   dims[rank - 2] = (*a)[a->size() - (gemm.transpose_a ? 1 : 2)];
   dims[rank - 1] = (*b)[b->size() - (gemm.transpose_b ? 2 : 1)];
+  if (gemm.gate != Activation::kNone) dims[rank - 1] = Part(dims[rank - 1], 2);
   if (gemm.parts > 1) dims[rank - 1] = Part(dims[rank - 1], static_cast<std::int64_t>(gemm.parts));
   return dims;
 }

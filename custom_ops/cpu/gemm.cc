@@ -3,12 +3,14 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
+#include <optional>
 #include <vector>
 
 #include "call/gemm.h"
 #include "call/tensors.h"
 #include "cpu/evaluate/best_evaluator.h"
 #include "cpu/first_failure.h"
+#include "cpu/weight_of_codes.h"
 
 namespace onnxopt {
 namespace {
@@ -50,6 +52,8 @@ float Activate(Activation activation, float x) {
       return x < 0 ? 0 : x;  // keeps NaN
     case Activation::kGeluTanh:
       return 0.5F * x * (1 + std::tanh(0.7978845608F * (x + 0.044715F * x * x * x)));
+    case Activation::kSilu:
+      return x / (1 + std::exp(-x));
     default:
       return x;
   }
@@ -84,6 +88,7 @@ class Job {
         output_(output),
         operands_(gemm.operands),
         floats_(gemm.dtype) {
+    if (gemm.codes) codes_.emplace(gemm, inputs, product.k);
     if (gemm.bias) {
       std::vector<float> buffer(static_cast<std::size_t>(p_.n));
       const float* bias = floats_.Read(inputs[*gemm.bias], part_ * p_.n, p_.n, buffer.data());
@@ -171,11 +176,18 @@ class Job {
     for (std::int64_t c = 0; c < columns; ++c) {
       for (std::int64_t k = 0; k < p_.k; k += kTransposed) {
         const std::int64_t count = std::min(kTransposed, p_.k - k);
-        const float* from = operands_.Read(inputs_[gemm_.b], at + (column + c) * p_.k + k, count, line);
+        const float* from = Transposed(at / std::max<std::int64_t>(p_.k, 1) + column + c, k, count, line);
         for (std::int64_t i = 0; i < count; ++i) (*buffer)[static_cast<std::size_t>((k + i) * kColumns + c)] = from[i];
       }
     }
     return buffer->data();
+  }
+
+  // Elements [k, k + count) of a row of a transposed b.
+  const float* Transposed(std::int64_t row, std::int64_t k, std::int64_t count, float* line) const {
+    if (!codes_) return operands_.Read(inputs_[gemm_.b], row * p_.k + k, count, line);
+    codes_->Read(row, k, count, line);
+    return line;
   }
 
   void Store(float* sums, std::int64_t at, std::int64_t column, std::int64_t columns, float* line) const {
@@ -202,11 +214,24 @@ class Job {
   void* output_;
   const Floats operands_;
   const Floats floats_;  // of the output's dtype
+  std::optional<WeightOfCodes> codes_;
   std::vector<float> bias_;
   std::int64_t matrices_;
   std::int64_t blocks_;
   FirstFailure failure_;
 };
+
+// A row of gate(g) * u of the halves of a product's columns, which are 16-bit floats.
+void Gate(const Gemm& gemm, const void* halves, std::int64_t columns, std::int64_t row, void* output) {
+  const Floats floats(gemm.dtype);
+  std::vector<float> g(static_cast<std::size_t>(columns));
+  std::vector<float> u(static_cast<std::size_t>(columns));
+  floats.Read(halves, 2 * row * columns, columns, g.data());
+  floats.Read(halves, (2 * row + 1) * columns, columns, u.data());
+  for (std::size_t c = 0; c < g.size(); ++c) g[c] = Activate(gemm.gate, g[c]) * u[c];
+  char* const out = static_cast<char*>(output) + static_cast<std::size_t>(row * columns) * Size(gemm.dtype);
+  BestEvaluator().store(gemm.dtype)(out, g.data(), nullptr, nullptr, g.size());
+}
 
 }  // namespace
 
@@ -219,7 +244,9 @@ void GemmCpuKernel::Compute(OrtKernelContext* context) const {
   for (std::size_t part = 0; part < gemm.parts; ++part) {
     void* output = OutputTensor(context, part, product.output);
     if (output == nullptr || product.output.count() == 0) continue;
-    Job job(gemm, product, inputs, part, output);
+    const bool gated = gemm.gate != Activation::kNone;
+    std::vector<char> halves(gated ? static_cast<std::size_t>(product.m * product.n) * Size(gemm.dtype) : 0);
+    Job job(gemm, product, inputs, part, gated ? halves.data() : output);
     const auto run = [](void* data, std::size_t t) { static_cast<Job*>(data)->Run(t); };
     if (job.tasks() == 1) {
       job.Run(0);
@@ -227,6 +254,9 @@ void GemmCpuKernel::Compute(OrtKernelContext* context) const {
       Check(Ort().KernelContext_ParallelFor(context, run, job.tasks(), 0, &job));
     }
     job.Finish();
+    for (std::int64_t row = 0; gated && row < product.m; ++row) {
+      Gate(gemm, halves.data(), product.n / 2, row, output);
+    }
   }
 }
 

@@ -10,6 +10,10 @@ namespace {
 
 constexpr std::uint64_t kMaxFewRows = 64;
 constexpr std::size_t kAccessBytes = 16;  // of one load
+constexpr std::uint64_t kLeastGroup = 16;
+constexpr std::uint64_t kMostGroup = 256;
+constexpr std::uint64_t kMostColumns = 256;       // of a block
+constexpr std::uint64_t kMostShared = 227 << 10;  // bytes of shared memory that a block can have
 
 float Scale(const JsonReader& json) {
   if (!json.value().is_number()) json.Fail("is not a number");
@@ -26,10 +30,48 @@ Activation ReadActivation(const JsonReader& json) {
   json.Fail("is \"" + text + "\", not none, relu or gelu_tanh");
 }
 
+Activation ReadGate(const JsonReader& json) {
+  const std::string text = json.Text();
+  if (text == "silu") return Activation::kSilu;
+  if (text == "gelu_tanh") return Activation::kGeluTanh;
+  json.Fail("is \"" + text + "\", not silu or gelu_tanh");
+}
+
+PackedRole ReadRole(const JsonReader& json) {
+  const std::string text = json.Text();
+  if (text == "codes") return PackedRole::kCodes;
+  if (text == "floats") return PackedRole::kFloats;
+  if (text == "gate") return PackedRole::kGate;
+  json.Fail("is \"" + text + "\", not codes, floats or gate");
+}
+
 void MarkUnread(const JsonReader& json, std::vector<bool>* read) {
   const auto at = static_cast<std::size_t>(json.Number(0, read->size() - 1));
   if ((*read)[at]) json.Fail("is an input that the product reads");
   (*read)[at] = true;
+}
+
+GemmCodes ReadCodes(const JsonReader& json, std::size_t inputs) {
+  GemmCodes codes;
+  codes.bits = static_cast<unsigned>(json["bits"].Number(4, 8));
+  if (codes.bits != 4 && codes.bits != 8) json["bits"].Fail("is neither 4 nor 8");
+  codes.group = static_cast<unsigned>(json["group"].Number(kLeastGroup, kMostGroup));
+  if ((codes.group & (codes.group - 1)) != 0) json["group"].Fail("is no power of two");
+  codes.scales = static_cast<std::size_t>(json["scales"].Number(0, inputs - 1));
+  if (json.Has("zeros")) codes.zeros = static_cast<std::size_t>(json["zeros"].Number(0, inputs - 1));
+  return codes;
+}
+
+void CheckCodes(const JsonReader& json, const std::vector<Dtype>& inputs, Gemm* gemm) {
+  GemmCodes& codes = *gemm->codes;
+  const bool floats = gemm->operands == Dtype::kFloat16 || gemm->operands == Dtype::kBfloat16;
+  if (!floats || gemm->operands != gemm->dtype) json["inputs"].Fail("do not go with codes");
+  if (inputs[gemm->b] != Dtype::kUint8) json["inputs"].Fail("have codes that are not uint8");
+  if (inputs[codes.scales] != gemm->dtype) json["inputs"].Fail("have scales of another dtype");
+  if (!gemm->transpose_b || gemm->transpose_a) json.Fail("does not go with a product of these transposes");
+  if (!codes.zeros) return;
+  codes.packed_zeros = inputs[*codes.zeros] == Dtype::kUint8;
+  if (!codes.packed_zeros && inputs[*codes.zeros] != gemm->dtype) json["inputs"].Fail("have zeros of another dtype");
 }
 
 void CheckDtypes(const JsonReader& json, const std::vector<Dtype>& inputs, const std::vector<Dtype>& outputs,
@@ -39,7 +81,9 @@ void CheckDtypes(const JsonReader& json, const std::vector<Dtype>& inputs, const
   const bool floats = Row(gemm->dtype).compute == Dtype::kFloat32;
   if (!floats) json["outputs"].Fail("is " + std::string(Row(gemm->dtype).name) + ", no float of 16 or 32 bits");
   const bool widens = gemm->operands == Dtype::kFloat16 && gemm->dtype == Dtype::kFloat32;
-  if (inputs[gemm->b] != gemm->operands || (gemm->operands != gemm->dtype && !widens)) {
+  if (gemm->codes) {
+    CheckCodes(json, inputs, gemm);
+  } else if (inputs[gemm->b] != gemm->operands || (gemm->operands != gemm->dtype && !widens)) {
     json["inputs"].Fail("differ from the output's dtype");
   }
   for (const auto& added : {gemm->bias, gemm->residual}) {
@@ -63,6 +107,11 @@ void ReadOperands(const JsonReader& json, std::size_t inputs, Gemm* gemm) {
   gemm->b = position("b");
   if (json.Has("bias")) gemm->bias = position("bias");
   if (json.Has("residual")) gemm->residual = position("residual");
+  if (json.Has("codes")) {
+    gemm->codes = ReadCodes(json["codes"], inputs);
+    read[gemm->codes->scales] = true;
+    if (gemm->codes->zeros) read[*gemm->codes->zeros] = true;
+  }
   if (json.Has("unread")) json["unread"].Each([&](const JsonReader& at) { MarkUnread(at, &read); });
   for (std::size_t k = 0; k < inputs; ++k) {
     if (!read[k]) json["inputs"].Fail("has an input " + std::to_string(k) + " that nothing reads");
@@ -87,6 +136,11 @@ Gemm ReadGemm(const JsonReader& json, const std::vector<Dtype>& inputs, const st
   if (gemm.parts > 1 && (gemm.residual || gemm.transpose_a)) {
     json["outputs"].Fail(count + ", and parts go with neither a residual nor a transposed a");
   }
+  if (json.Has("gate")) {
+    gemm.gate = ReadGate(json["gate"]);
+    const bool plain = !gemm.residual && gemm.activation == Activation::kNone && gemm.parts == 1;
+    if (!gemm.codes || !plain) json["gate"].Fail("does not go with this product");
+  }
   CheckDtypes(json, inputs, outputs, &gemm);
   return gemm;
 }
@@ -101,6 +155,19 @@ Variant ReadFewRowsVariant(const JsonReader& json, const Gemm& gemm) {
   if (variant.vector != kAccessBytes / Size(gemm.dtype)) json["vector"].Fail("is not 16 bytes");
   if (!gemm.transpose_b || gemm.transpose_a) json.Fail("does not go with a product of these transposes");
   if (gemm.operands != gemm.dtype) json.Fail("does not go with a product of these dtypes");
+  variant.shape.Set(shape);
+  return variant;
+}
+
+Variant ReadPackedVariant(const JsonReader& json) {
+  Variant variant = ReadVariant(json);
+  PackedRows shape;
+  shape.role = ReadRole(json["role"]);
+  shape.rows = static_cast<unsigned>(json["rows"].Number(0, kMaxFewRows));
+  shape.columns = json["columns"].Number(1, kMostColumns);
+  variant.shared = static_cast<unsigned>(json["shared"].Number(0, kMostShared));
+  variant.waits = json["waits"].Flag();
+  if (variant.threads % kWarpThreads != 0) json["threads"].Fail("is no multiple of a warp");
   variant.shape.Set(shape);
   return variant;
 }

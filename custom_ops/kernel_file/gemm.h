@@ -13,9 +13,23 @@ struct FewRows {
   std::uint64_t columns = 0;
 };
 
+// What an entry point of a product with codes does: it computes few rows from the codes, turns the weight into floats,
+// or multiplies the halves of a product of these.
+enum class PackedRole : std::uint8_t { kCodes, kFloats, kGate };
+
+// What only entry points of products with codes have. For kCodes: rows of the product, at most, and columns of the
+// result that a block takes.
+struct PackedRows {
+  PackedRole role = PackedRole::kCodes;
+  unsigned rows = 0;
+  std::uint64_t columns = 0;
+};
+
 // The fields of a gemm kernel. Throws Error naming the place of what is not as gemm.py writes it.
 Gemm ReadGemm(const JsonReader& json, const std::vector<Dtype>& inputs, const std::vector<Dtype>& outputs);
 
 Variant ReadFewRowsVariant(const JsonReader& json, const Gemm& gemm);
+
+Variant ReadPackedVariant(const JsonReader& json);
 
 }  // namespace onnxopt

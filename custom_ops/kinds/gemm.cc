@@ -1,5 +1,7 @@
 #include "cpu/gemm.h"
 
+#include <algorithm>
+
 #include "call/gemm_shapes.h"
 #include "cuda/gemm/cublaslt.h"
 #include "cuda/gemm/gemm.h"
@@ -18,11 +20,23 @@ class GemmKind final : public Kind {
   }
 
   Variant ReadVariant(const JsonReader& json, const Kernel& kernel) const override {
-    return ReadFewRowsVariant(json, kernel.meaning.As<Gemm>());
+    const Gemm& gemm = kernel.meaning.As<Gemm>();
+    return gemm.codes ? ReadPackedVariant(json) : ReadFewRowsVariant(json, gemm);
   }
 
-  // Those for few rows are optional: cuBLASLt runs every product.
-  void CheckVariants(const JsonReader& /*json*/, bool has_fatbin, Kernel* kernel) const override {
+  // Those for few rows are optional: cuBLASLt runs every product of floats.
+  void CheckVariants(const JsonReader& json, bool has_fatbin, Kernel* kernel) const override {
+    const Gemm& gemm = kernel->meaning.As<Gemm>();
+    const auto count = [&](PackedRole role) {
+      const auto is = [&](const Variant& v) { return v.shape.As<PackedRows>().role == role; };
+      return std::count_if(kernel->variants.begin(), kernel->variants.end(), is);
+    };
+    if (has_fatbin && gemm.codes && count(PackedRole::kFloats) != 1) {
+      json.Fail("has not one entry point that turns codes into floats");
+    }
+    if (has_fatbin && gemm.codes && count(PackedRole::kGate) != (gemm.gate == Activation::kNone ? 0 : 1)) {
+      json.Fail("has not the entry points for a gate that it needs");
+    }
     if (!has_fatbin) kernel->variants.clear();
   }
 
@@ -45,7 +59,7 @@ class GemmKind final : public Kind {
            "products run as ONNX Runtime runs them";
   }
 
-  bool runs_without_fatbin() const override { return true; }
+  bool RunsWithoutFatbin(const Kernel& kernel) const override { return !kernel.meaning.As<Gemm>().codes; }
 };
 
 }  // namespace

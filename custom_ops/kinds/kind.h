@@ -32,7 +32,7 @@ class Kind : public KindReader {
   virtual std::optional<std::string> Obstacle() const { return std::nullopt; }
 
   // Whether a kernel runs on a GPU without code of its own in the fatbin.
-  virtual bool runs_without_fatbin() const { return false; }
+  virtual bool RunsWithoutFatbin(const Kernel& /*kernel*/) const { return false; }
 
   // Whether a kernel reads an element of an input that has output 0's shape before it writes that element, and nothing
   // of it afterwards.

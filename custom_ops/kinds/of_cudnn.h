@@ -20,7 +20,7 @@ class KindOfCudnn : public Kind {
     return missing + "; convolutions run as ONNX Runtime runs them";
   }
 
-  bool runs_without_fatbin() const override { return true; }
+  bool RunsWithoutFatbin(const Kernel& /*kernel*/) const override { return true; }
 };
 
 }  // namespace onnxopt

@@ -8,7 +8,23 @@
 
 namespace onnxopt {
 
-enum class Activation : std::uint8_t { kNone, kRelu, kGeluTanh };
+enum class Activation : std::uint8_t { kNone, kRelu, kGeluTanh, kSilu };
+
+// Weights as com.microsoft.MatMulNBits stores them: b is [n, ceil(k / group), group * bits / 8] bytes. scales, zeros:
+// positions among the inputs. Without zeros, the middle of the codes stands for zero.
+struct GemmCodes {
+  unsigned bits = 4;
+  unsigned group = 32;  // codes that share a scale
+  std::size_t scales = 0;
+  std::optional<std::size_t> zeros;
+  bool packed_zeros = false;  // codes, as those of b; otherwise floats
+
+  // How many groups cover so many codes.
+  std::int64_t Groups(std::int64_t depth) const { return (depth + group - 1) / group; }
+  // Bytes of so many groups' codes, and of so many zero points of one column.
+  std::int64_t Bytes(std::int64_t groups) const { return groups * group * bits / 8; }
+  std::int64_t ZeroBytes(std::int64_t groups) const { return (groups * bits + 7) / 8; }
+};
 
 // output = activation(alpha * op(a) @ op(b) + bias + beta * residual), summed in float32. On the GPU some algorithms
 // round the product to storage once before they add to it, as separate operators would.
@@ -33,6 +49,10 @@ struct Gemm {
   float alpha = 1;
   float beta = 1;
   Activation activation = Activation::kNone;
+  // With codes alone: the output is gate(g) * u, elementwise, of the halves g and u of the product's columns, side by
+  // side, bias included; then there is neither a residual nor an activation, and one part.
+  Activation gate = Activation::kNone;
+  std::optional<GemmCodes> codes;  // that b has; it is a transposed matrix then, and operands is the dtype of a
 };
 
 constexpr std::size_t kGemmInputs = 6;

@@ -21,7 +21,7 @@ constexpr const char* kCudaProviders[] = {"CUDAExecutionProvider", "CudaPluginEx
 const Kind& KindOf(const Kernel& kernel) { return *FindKind(kernel.kind); }
 
 // Whether a kernel needs the driver but none of the fatbin's code.
-bool HasNoCode(const Kernel& kernel) { return KindOf(kernel).runs_without_fatbin(); }
+bool HasNoCode(const Kernel& kernel) { return KindOf(kernel).RunsWithoutFatbin(kernel); }
 
 // An entry point of the fatbin: the first kernels may be of a kind without code of their own.
 std::string AnySymbol(const KernelFile& file) {

@@ -29,6 +29,8 @@ MAX_NODES = 64
 # Below this size, the launch dominates a kernel's time: an H100 moves a megabyte in a third of a launch.
 TINY_BYTES = 1 << 20
 MAX_COST = 600
+_CONVOLUTIONS = (("", "Conv"), ("", "ConvTranspose"))
+_PRODUCTS = (("", "MatMul"), ("", "Gemm"), ("com.microsoft", "MatMulNBits"))
 
 
 def of_region(
@@ -60,13 +62,14 @@ def _is_free(node: ir.Node) -> bool:
 
 def _flops(node: ir.Node, shapes: Shapes) -> int | None:
     """Floating-point operations of a convolution or a product, 0 for other nodes."""
-    if node.domain != "" or node.op_type not in ("Conv", "ConvTranspose", "MatMul", "Gemm"):
+    if (node.domain, node.op_type) not in (*_CONVOLUTIONS, *_PRODUCTS):
         return 0
     a, b = node.inputs[:2]
     # Each element of the result is a sum of `depth` products; a transposed convolution spreads each element of its
     # input to as many.
     written = shapes.elements(a if node.op_type == "ConvTranspose" and a is not None else node.outputs[0])
-    dims = shapes.dims(a if node.op_type in ("MatMul", "Gemm") else b) if a is not None and b is not None else None
+    deep = a if (node.domain, node.op_type) in _PRODUCTS else b
+    dims = None if deep is None else shapes.dims(deep)
     if written is None or not dims:
         return None
     transposed = node.op_type == "Gemm" and bool(node.attributes.get_int("transA", 0))

@@ -144,6 +144,8 @@ def left_to_provider(node: ir.Node) -> str | None:
     Measured on one core, fused kernels of the library took 0.9 (Gelu between DQ and Q) to 2.7 times (LayerNormalization
     and Q) as long as ONNX Runtime's kernels one by one.
     """
+    if node.op_type == "MatMulNBits":
+        return "ONNX Runtime's CPU provider multiplies by the codes of MatMulNBits itself"
     if integer_kernels.is_coding(node):
         return f"ONNX Runtime's CPU provider runs {node.op_type} faster by itself than a fused kernel of the CPU does"
     operator = integer_kernels.replaced_with(node)

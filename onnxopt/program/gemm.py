@@ -4,19 +4,51 @@
 
 Sums are float32 for every dtype. Some algorithms of cuBLASLt round the product to the storage dtype before they add
 bias and residual, as separate operators do. float32 products use TF32 where ONNX Runtime's own products do (provider
-option use_tf32, on by default). The C++ side is custom_ops/program/gemm.h.
+option use_tf32, on by default). b may be codes of 4 or 8 bits. The C++ side is custom_ops/program/gemm.h.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Sequence
 from typing import Any
 
 DTYPES = ("float16", "bfloat16", "float32")
 ACTIVATIONS = ("none", "relu", "gelu_tanh")
 _WIDENED = ("float16", "float32")  # dtypes of operands and outputs, where they differ
 MOST_PARTS = 8  # kGemmParts of custom_ops/program/gemm.h
+GATES = ("silu", "gelu_tanh")
+CODE_BITS = (4, 8)
+GROUPS = (16, 32, 64, 128, 256)  # codes that share a scale
+OF_CODES = ("float16", "bfloat16")  # dtypes of a where b is codes
+
+
+@dataclasses.dataclass(frozen=True)
+class Codes:
+    """Weights as com.microsoft.MatMulNBits stores them: b is uint8 [N, ceil(K / group), group * bits / 8].
+
+    scales, zeros: positions in inputs. Scales [N, ceil(K / group)] have the dtype of a. Zero points are floats of that
+    dtype and shape, or uint8, packed along the last dim as codes are; None for the middle of the codes.
+    """
+
+    bits: int
+    group: int
+    scales: int
+    zeros: int | None = None
+
+    def verify(self, inputs: Sequence[str], dtype: str) -> None:
+        """Raise ValueError naming the field that breaks a rule of this class. dtype: of a."""
+        if self.bits not in CODE_BITS or self.group not in GROUPS:
+            raise ValueError(f"codes: {self.bits} bits in groups of {self.group}")
+        if dtype not in OF_CODES or inputs[self.scales] != dtype:
+            raise ValueError(f"codes: scales of {inputs[self.scales]} with a of {dtype}")
+        if self.zeros is not None and inputs[self.zeros] not in ("uint8", dtype):
+            raise ValueError(f"codes: zero points of {inputs[self.zeros]}")
+
+    def to_json(self) -> dict[str, Any]:
+        """The form in kernels.json, without the zero points that there are not."""
+        return {k: v for k, v in dataclasses.asdict(self).items() if v is not None}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,6 +63,9 @@ class Gemm:
     residual_shape: the output has the dims of the residual, of which only the last must be N. This is the case where a
     Reshape between the MatMul and the Add is part of the kernel.
     unread: positions of inputs that the kernel does not read. Operands may be float16 where all else is float32.
+    codes: how b holds codes instead of floats, a matrix [N, K] that transpose_b goes with.
+    gate: with codes alone, one of GATES: the output is [..., M, N / 2], gate(g) * u of the two halves g and u of the
+    columns, bias included. There is neither a residual nor an activation then.
     """
 
     inputs: tuple[str, ...]
@@ -46,10 +81,13 @@ class Gemm:
     residual_shape: bool = False
     activation: str = "none"
     unread: tuple[int, ...] = ()
+    codes: Codes | None = None
+    gate: str | None = None
 
     def verify(self) -> None:
         """Raise ValueError naming the field that breaks a rule of this class."""
-        operands = [i for i in (self.a, self.b, self.bias, self.residual, *self.unread) if i is not None]
+        of_codes = () if self.codes is None else (self.codes.scales, self.codes.zeros)
+        operands = [i for i in (self.a, self.b, self.bias, self.residual, *self.unread, *of_codes) if i is not None]
         if set(operands) != set(range(len(self.inputs))):
             raise ValueError(f"inputs: operands {operands} are not all of {len(self.inputs)} inputs")
         if not 1 <= len(self.outputs) <= MOST_PARTS:
@@ -59,6 +97,10 @@ class Gemm:
             raise ValueError("parts go with neither a residual nor a transposed a")
         if self.outputs[0] not in DTYPES:
             raise ValueError(f"outputs: {self.outputs[0]} is not one of {', '.join(DTYPES)}")
+        if self.gate is not None:
+            plain = self.residual is None and self.activation == "none" and len(self.outputs) == 1
+            if self.gate not in GATES or self.codes is None or not plain:
+                raise ValueError(f"gate: {self.gate} of a product without codes, or with another epilogue")
         if self.activation not in ACTIVATIONS:
             raise ValueError(f"activation: {self.activation} is not one of {', '.join(ACTIVATIONS)}")
         if not math.isfinite(self.alpha) or not math.isfinite(self.beta):
@@ -75,7 +117,11 @@ class Gemm:
         if {*added, *self.outputs} != {self.outputs[0]}:
             raise ValueError("bias, residual and outputs differ in dtype")
         dtype = self.operand_dtype()
-        if self.inputs[self.b] != dtype or (dtype != self.outputs[0] and (dtype, self.outputs[0]) != _WIDENED):
+        if self.codes is not None:
+            self.codes.verify(self.inputs, dtype)
+            if self.inputs[self.b] != "uint8" or dtype != self.outputs[0] or not self.transpose_b or self.transpose_a:
+                raise ValueError("codes: b is no transposed matrix of uint8, or dtypes differ")
+        elif self.inputs[self.b] != dtype or (dtype != self.outputs[0] and (dtype, self.outputs[0]) != _WIDENED):
             raise ValueError(f"operands of {dtype} and {self.inputs[self.b]} with outputs of {self.outputs[0]}")
         if set(self.unread) & {self.a, self.b, self.bias, self.residual}:
             raise ValueError("unread: an operand of the GEMM is among them")
@@ -85,4 +131,5 @@ class Gemm:
         row = dataclasses.asdict(self)
         if not self.unread:
             del row["unread"]
+        row["codes"] = None if self.codes is None else self.codes.to_json()
         return {k: list(v) if isinstance(v, tuple) else v for k, v in row.items() if v is not None}

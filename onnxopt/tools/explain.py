@@ -31,6 +31,7 @@ CLOSED_FORM = "n elementwise ops over B bytes with c bytes of side inputs move 2
 _EXAMPLES = 3
 _GROUPS = 10
 _TUNED = (layout.PRODUCT_ALGORITHMS, layout.CONVOLUTION_PLANS, layout.LAUNCH_CHOICES)
+_PACKED = "MatMulNBits"  # a product with weights of 4 or 8 bits
 _LIBRARIES = {kind.name: kind.library for kind in KINDS if kind.library}
 
 
@@ -138,7 +139,8 @@ def _kernel(kernel: Kernel, archs: Sequence[str]) -> Iterator[str]:
     if kernel.variants:
         yield f"    variants: {', '.join(v.removeprefix(kernel.name).lstrip('_') for v in kernel.variants)}"
     if kernel.kind in _LIBRARIES:
-        yield f"    runs as a call of {_LIBRARIES[kernel.kind]}"
+        rows = "few rows read the codes; more of them run" if _PACKED in kernel.ops else "runs"
+        yield f"    {rows} as a call of {_LIBRARIES[kernel.kind]}"
     for (shapes, traffic), count in alike(kernel).items():
         inputs, outputs = shapes[: len(kernel.inputs)], shapes[len(kernel.inputs) :]
         yield f"    {count} x ({', '.join(inputs)}) -> {', '.join(outputs)}: {_traffic(traffic)}"

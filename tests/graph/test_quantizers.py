@@ -19,6 +19,7 @@ from onnxopt.errors import ModelError
 from onnxopt.graph import normalize, read
 from onnxopt.graph.passes.unique_names import UniqueNamesPass
 from onnxopt.graph.shapes import shapes
+from onnxopt.tools import explain
 from tests.support import quantized_models
 from tests.support.graphs import graph
 
@@ -129,8 +130,23 @@ def test_all_around_the_products_of_a_genai_graph_is_fused(
     onnx.save(quantized_models.genai(bits=bits, zero_points=zero_points, dtype=dtype), model)
     manifest = _optimized(model, tmp_path / "out")
     regions = [set(kernel.ops) for kernel in manifest.kernels for _ in kernel.sites]
-    assert regions.count({"Sigmoid", "Mul"}) == 2  # SiLU and the gate, of both layers
+    assert regions.count({"Split", "Sigmoid", "Mul"}) == 2  # SiLU and the gate, behind one product, of both layers
     assert any("ReduceMean" in ops and "Pow" in ops for ops in regions)  # the first norm
+
+
+@pytest.mark.usefixtures("library")
+def test_products_of_packed_codes_in_float16(tmp_path: Path) -> None:
+    """As `quantize` and genai's builder write them in float32, and as float16 models have them."""
+    model = tmp_path / "model.onnx"
+    onnx.save(quantized_models.genai(layers=1), model)
+    made = pipeline.optimize(model, tmp_path / "out", archs=("sm_90",), precision="float16")
+    assert made.manifest.verify.status == "passed" and not made.manifest.left_out
+    packed = [k for k in made.manifest.kernels if "MatMulNBits" in k.ops]
+    assert sum(len(k.sites) for k in packed) == 5  # q, k and v; out; gate and up; down; the last one
+    assert [k.ops for k in packed if len(k.ops) > 1] == [("MatMulNBits", "Split", "Sigmoid", "Mul", "Mul")]
+    assert {k.inputs[0] for k in packed} == {"float16"} == {k.outputs[0] for k in packed}
+    (line,) = {s for s in explain.explain(tmp_path / "out").splitlines() if "cuBLASLt" in s}
+    assert line.strip() == "few rows read the codes; more of them run as a call of cuBLASLt"
 
 
 @pytest.mark.parametrize("dtype", ["float", "float16"])

@@ -35,6 +35,7 @@ BELOW = {
         "rowwise": ["device"],
         "scan": ["rowwise", "device"],
         "gemm": ["device"],
+        "matmul_nbits": ["gemm", "device"],
         "attention": ["device"],
         "pool": ["device"],
         "depthwise": ["device"],

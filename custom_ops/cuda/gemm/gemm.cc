@@ -61,6 +61,13 @@ bool IsConstant(const OrtKernelInfo* info, std::size_t input) {
   return constant != 0;
 }
 
+bool WeightIsConstant(const Gemm& gemm, const OrtKernelInfo* info) {
+  bool constant = IsConstant(info, gemm.b);
+  if (gemm.codes) constant = constant && IsConstant(info, gemm.codes->scales);
+  if (gemm.codes && gemm.codes->zeros) constant = constant && IsConstant(info, *gemm.codes->zeros);
+  return constant;
+}
+
 }  // namespace
 
 struct GemmCudaKernel::Call {
@@ -79,10 +86,11 @@ GemmCudaKernel::GemmCudaKernel(const Kernel& kernel, const Library& library, con
       gemm_(kernel.meaning.As<Gemm>()),
       driver_(library.driver()),
       launcher_(kernel, library),
-      b_is_constant_(IsConstant(info, gemm_.b)),
+      b_is_constant_(WeightIsConstant(gemm_, info)),
       states_shapes_(KnownShape(info, gemm_.a) && KnownShape(info, gemm_.b)),
       api_(FindCublaslt()),
       allocator_(info) {
+  if (gemm_.codes) packed_.emplace(kernel, launcher_);
   Context context = nullptr;
   driver_.Check(driver_.cuCtxGetCurrent(&context), "cannot ask for the CUDA context");
   if (context != nullptr) HandleOf(context, api_);
@@ -97,14 +105,46 @@ void GemmCudaKernel::Compute(OrtKernelContext* ort_context) const {
   void* outputs[kGemmParts] = {};
   for (std::size_t k = 0; k < gemm_.parts; ++k) outputs[k] = OutputTensor(ort_context, k, product.output);
   if (product.output.count() == 0) return;
-  const Operands operands = {inputs[gemm_.a], inputs[gemm_.b], gemm_.bias ? inputs[*gemm_.bias] : nullptr,
-                             gemm_.residual ? inputs[*gemm_.residual] : nullptr, nullptr};
+  Operands operands = {inputs[gemm_.a], inputs[gemm_.b], gemm_.bias ? inputs[*gemm_.bias] : nullptr,
+                       gemm_.residual ? inputs[*gemm_.residual] : nullptr, nullptr};
   const auto [stream, context] = EnterStream(driver_, ort_context);
   int capturing = 0;
   driver_.Check(driver_.cuStreamIsCapturing(stream, &capturing), "cannot ask whether the stream is capturing");
   const bool tf32 = gemm_.operands == Dtype::kFloat32 && UsesTf32(ort_context);
   const std::lock_guard<std::mutex> lock(mutex_);
-  RunParts({product, operands, stream, HandleOf(context, api_), tf32, capturing != 0, ort_context}, outputs);
+  Call call{product, operands, stream, HandleOf(context, api_), tf32, capturing != 0, ort_context};
+  if (!packed_) return RunParts(call, outputs);
+  const PackedWeight weight{operands.b, inputs[gemm_.codes->scales],
+                            gemm_.codes->zeros ? inputs[*gemm_.codes->zeros] : nullptr};
+  if (RunPacked(call, weight, outputs)) return;
+  const std::int64_t columns = product.n * static_cast<std::int64_t>(gemm_.parts);
+  CallScratch scratch(allocator_, ort_context);
+  void* const floats = scratch.Of(static_cast<std::size_t>(columns * product.k) * Size(gemm_.dtype));
+  if (product.k > 0) packed_->Widen(columns, product.k, weight, floats, stream);
+  call.operands.b = floats;
+  if (gemm_.gate == Activation::kNone) return RunParts(call, outputs);
+  CallScratch of_halves(allocator_, ort_context);
+  void* const halves = of_halves.Of(static_cast<std::size_t>(product.m * product.n) * Size(gemm_.dtype));
+  RunParts(call, &halves);
+  packed_->Gate(product.m, product.n / 2, halves, outputs[0], stream);
+}
+
+// Reads the codes, a launch for each part. False where rows are many, or no entry point fits.
+bool GemmCudaKernel::RunPacked(const Call& call, const PackedWeight& weight, void* const* outputs) const {
+  const Product& product = call.product;
+  if (product.batch_dims > 0 || Alignment(weight.scales) < kBiasAlignment) return false;
+  if (weight.zeros != nullptr && Alignment(weight.zeros) < kBiasAlignment) return false;
+  for (std::size_t k = 0; k < gemm_.parts; ++k) {
+    if (outputs[k] == nullptr) continue;
+    const std::int64_t first = static_cast<std::int64_t>(k) * product.n;
+    Operands at = call.operands;
+    if (at.bias != nullptr) at.bias = Move(at.bias, first, Size(gemm_.dtype));
+    at.output = outputs[k];
+    const PackedWeight part = weight.From(*gemm_.codes, gemm_.dtype, first, product.k);
+    const std::int64_t columns = gemm_.gate == Activation::kNone ? product.n : product.n / 2;
+    if (!packed_->Run({product.m, columns, product.k, b_is_constant_}, at, part, call.stream)) return false;
+  }
+  return true;
 }
 
 // Each part is a product of its own, as ONNX Runtime allocates the outputs where it likes. One alone fills the GPU
@@ -133,6 +173,7 @@ void GemmCudaKernel::RunParts(const Call& call, void* const* outputs) const {
 
 // Few rows are bound by the weights: a kernel of ours reads them faster than cuBLASLt's do. False where none fits.
 bool GemmCudaKernel::RunFewRows(const Call& call) const {
+  if (packed_) return false;
   const Product& product = call.product;
   const Operands& at = call.operands;
   const auto& variants = kernel().variants;

@@ -3,11 +3,13 @@
 
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <vector>
 
 #include "call/fused_kernel.h"
 #include "call/gemm.h"
 #include "cuda/gemm/branches.h"
+#include "cuda/gemm/packed.h"
 #include "cuda/gemm/product_plan.h"
 #include "cuda/launch/launcher.h"
 #include "cuda/launch/scratch.h"
@@ -27,6 +29,7 @@ class GemmCudaKernel final : public FusedKernel {
   struct Call;
 
   void RunParts(const Call& call, void* const* outputs) const;
+  bool RunPacked(const Call& call, const PackedWeight& weight, void* const* outputs) const;
   bool RunFewRows(const Call& call) const;
   void RunBatch(const Call& call) const;
   void RunInner(const Call& call, const Product& product, const Operands& operands) const;
@@ -37,9 +40,10 @@ class GemmCudaKernel final : public FusedKernel {
 
   const Gemm& gemm_;
   const Driver& driver_;
-  const Launcher launcher_;  // of entry points for few rows
-  bool b_is_constant_;
-  bool states_shapes_;  // the graph, of the operands
+  const Launcher launcher_;               // of entry points for few rows
+  std::optional<PackedProducts> packed_;  // where b has codes
+  bool b_is_constant_;                    // with all that belongs to it
+  bool states_shapes_;                    // the graph, of the operands
   const cublaslt::Api& api_;
   const Allocator allocator_;
   mutable std::mutex mutex_;  // of all that follows, and of enqueueing

@@ -52,8 +52,9 @@ class _Converting:
                 node.replace_input_with(k, self._constant(value))
             elif value not in self._stored:
                 node.replace_input_with(k, self._cast_down(value))
-        for value in node.outputs:
-            if is_float(value):
+        own = operators.float_results(node)
+        for k, value in enumerate(node.outputs):
+            if is_float(value) and k not in own:
                 value.type = ir.TensorType(self._dtype)  # types may be shared
                 self._stored[value] = None
         if node.op_type == "Cast":

@@ -28,7 +28,16 @@ class Sort(enum.Enum):
 
 
 _PRODUCTS = frozenset(
-    {("", "MatMul"), ("", "Gemm"), ("", "Conv"), ("", "ConvTranspose"), ("", "Attention"), (CONTRIB, "FusedMatMul")}
+    {
+        ("", "MatMul"),
+        ("", "Gemm"),
+        ("", "Conv"),
+        ("", "ConvTranspose"),
+        ("", "Attention"),
+        (CONTRIB, "FusedMatMul"),
+        (CONTRIB, "MatMulNBits"),
+    }
+    | {(CONTRIB, name) for name in ("FusedMatMul", "MatMulNBits")}
     | {(CONTRIB, name) for name in ("Attention", "MultiHeadAttention", "GroupQueryAttention")}
 )
 _MOVES = frozenset(
@@ -46,6 +55,10 @@ _SMOOTH_POWERS = (1, 2, 3, 4)
 _COMPARISONS = frozenset({"Equal", "Less", "LessOrEqual", "Greater", "GreaterOrEqual"})
 # Operands that are float32 beside 16-bit data.
 _FLOAT_OPERANDS = {"Resize": (1, 2)}
+# Results that are float32 beside 16-bit ones: means and deviations.
+_FLOAT_RESULTS = dict.fromkeys(
+    ("LayerNormalization", "SkipLayerNormalization", "SkipSimplifiedLayerNormalization"), (1, 2)
+)
 _BOUNDS = {"Clip": (1, 2), "Max": None, "Min": None}  # operands that may be replaced by the dtype's largest number
 _TERMS = {"Add": (0, 1), "Sub": (0, 1), "Sum": None, "Conv": (2,), "ConvTranspose": (2,), "Gemm": (2,)}
 
@@ -100,6 +113,11 @@ def is_term(node: ir.Node, position: int) -> bool:
 def float_operands(node: ir.Node) -> tuple[int, ...]:
     """The positions of operands that stay float32 beside 16-bit data."""
     return _FLOAT_OPERANDS.get(node.op_type, ()) if node.domain == "" else ()
+
+
+def float_results(node: ir.Node) -> tuple[int, ...]:
+    """The positions of results that are float32 beside 16-bit data."""
+    return _FLOAT_RESULTS.get(node.op_type, ())
 
 
 def takes(node: ir.Node, dtype: ir.DataType, version: int | None) -> bool:

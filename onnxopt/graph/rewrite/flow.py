@@ -31,6 +31,7 @@ from onnxopt.graph.rewrite import (
     layout,
     merging,
     near_misses,
+    packed_weights,
     padded_heads,
     query_scale,
     rotary,
@@ -84,10 +85,10 @@ def rewrite(
             refusals = _recognise(rewriting)
             if "attention" in families or rewriting.applied["heads"]:
                 _map(rewriting)
-        rewriting.apply(merging.PROJECTIONS)
+        rewriting.merge(merging.PROJECTIONS)
         rewriting.merge_products()
         _convolutions(rewriting)
-        rewriting.apply(merging.GATES)
+        rewriting.merge(merging.GATES)
         if rewriting.apply(FAMILIES["fold"].rules):
             _infer(model)
         if any(rewriting.applied.values()):
@@ -124,6 +125,11 @@ class _Rewriting:
         if "merge" in self.applied:
             self.applied["merge"] += shared_operand.merge(self.model, self._joiner)
 
+    def merge(self, rule_sets: Sequence[RuleSet]) -> None:
+        """Apply rules that merge products, with packed weights too."""
+        with packed_weights.as_products(self.model.graph):
+            self.apply(rule_sets)
+
     def pad_heads(self) -> Knowledge:
         """Pad the heads of every Sdpa that can be padded. Returns what is then known of the model's values."""
         _infer(self.model)
@@ -156,7 +162,7 @@ def _map(rewriting: _Rewriting) -> None:
     rewriting.apply(grouped_heads.RULES)
     rewriting.apply(cached.RULES)  # before GROUPED, which takes attention without a cache
     rewriting.apply(to_contrib.GROUPED)
-    rewriting.apply(merging.HEADS)  # before heads are repeated, and before Rotary is taken apart
+    rewriting.merge(merging.HEADS)  # before heads are repeated, and before Rotary is taken apart
     rewriting.apply(to_contrib.OPERATORS)
     rewriting.model.opset_imports.pop(DOMAIN, None)
     _cancel(rewriting.model)

@@ -7,6 +7,7 @@
     Mul(act(x Wg), x Wu) -> Mul(act(g), u)    g, u = Split(x [Wg Wu])
 
 The rules require that no weight has another reader, so that the model does not grow. A missing bias counts as zeros.
+Products of packed codes are merged like others (packed_weights.py).
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import onnx_ir as ir
 from onnxscript.rewriter import MatchContext, MatchResult, RewriteRuleClassBase, pattern
 
 from onnxopt.graph.passes.rooted import Rooted
+from onnxopt.graph.rewrite import packed_weights
 from onnxopt.graph.rewrite.rule_sets import RuleSet, Scope
 from onnxopt.graph.rewrite.to_contrib import SIXTEEN_BIT, ints, rotated, swapped
 from onnxopt.graph.rewrite.weights import Joiner
@@ -44,6 +46,8 @@ class _Merge(RewriteRuleClassBase):
                 return f"the weight `{weight.name}` has other readers, so a merged copy would make the model larger"
         if len({(w.const_value.dtype, w.const_value.shape[0]) for w in weights if w.const_value is not None}) != 1:
             return "the weights differ in dtype or in their number of rows"
+        if len({None if (packed := packed_weights.of(w)) is None else packed.form() for w in weights}) != 1:
+            return "the weights are packed in different ways"
         for weight, bias in zip(weights, biases, strict=True):
             if bias is None:
                 continue
@@ -53,6 +57,9 @@ class _Merge(RewriteRuleClassBase):
         return ""
 
     def _joined(self, weights: Sequence[ir.Value]) -> ir.TensorProtocol:
+        packed = [p for w in weights if (p := packed_weights.of(w)) is not None]
+        if packed:
+            return packed_weights.joined(packed, self._joiner, _name(weights))
         return self._joiner.columns([w.const_value for w in weights if w.const_value is not None], _name(weights))
 
     def _joined_bias(self, weights: Sequence[ir.Value], biases: Sequence[ir.Value | None]) -> ir.Tensor:
@@ -120,7 +127,7 @@ class SelfAttention(_Merge):
             return result.fail(f"the projected `{x.name}` is not known to have three dims")
         if self._is_ours(x, widths, y.producer()):
             return result
-        if not self._fits_attention(x, widths) and (x.dtype not in SIXTEEN_BIT or len(set(widths)) != 1):
+        if not self._fits_attention(x, (wq, wk, wv)) and (x.dtype not in SIXTEEN_BIT or len(set(widths)) != 1):
             return result.fail("splitting one product into q, k and v would cost more than it saves")
         return result
 
@@ -134,19 +141,19 @@ class SelfAttention(_Merge):
             return False
         return flash_attention.pays(keys if isinstance(keys, int) else None, width, packed=True)
 
-    def _fits_attention(self, x: ir.Value, widths: Sequence[int]) -> bool:
-        """Whether Attention takes this dtype, and q, k and v are small enough for it, or of unknown size."""
-        if x.dtype not in _LARGEST_ATTENTION or x.shape is None:
+    def _fits_attention(self, x: ir.Value, weights: Sequence[ir.Value]) -> bool:
+        """Whether Attention takes weights of this dtype, and q, k and v are small enough for it, or of unknown size."""
+        if packed_weights.of(weights[0]) is not None or x.dtype not in _LARGEST_ATTENTION or x.shape is None:
             return False
         rows = [d for d in x.shape.dims[:2] if isinstance(d, int)]
-        size = rows[0] * rows[1] * sum(widths) * x.dtype.itemsize if len(rows) == 2 else 0
+        size = rows[0] * rows[1] * sum(_widths(weights)) * x.dtype.itemsize if len(rows) == 2 else 0
         return size <= _LARGEST_ATTENTION[x.dtype]
 
     def rewrite(self, op, x, wq, wk, wv, y, bq=None, bk=None, bv=None, **_):
         node, weights = y.producer(), (wq, wk, wv)
         attributes = {name: attribute.value for name, attribute in node.attributes.items()}
         widths = _widths(weights)
-        if self._is_ours(x, widths, node) or not self._fits_attention(x, widths):
+        if self._is_ours(x, widths, node) or not self._fits_attention(x, weights):
             parts = self._parts(op, self._product(op, x, weights, (bq, bk, bv)), weights)
             return op.MultiHeadAttention(*parts, *node.inputs[3:], _domain=CONTRIB, **attributes)
         if widths[2] != widths[0]:

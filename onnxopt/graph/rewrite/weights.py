@@ -30,6 +30,16 @@ class Joiner:
         shape = (*arrays[0].shape[:-1], sum(a.shape[-1] for a in arrays))
         return self._in_file(_joined_rows(arrays), shape, dtype, name)
 
+    def rows(self, tensors: Sequence[ir.TensorProtocol], name: str) -> ir.TensorProtocol:
+        """The tensors, of one dtype and the same last dims, joined along the first axis."""
+        dtype, arrays = tensors[0].dtype, [t.numpy() for t in tensors]
+        if sum(a.nbytes for a in arrays) <= _IN_MEMORY:
+            return ir.Tensor(np.concatenate(arrays), dtype=dtype, name=name)
+        shape = (sum(len(a) for a in arrays), *arrays[0].shape[1:])
+        return self._in_file(
+            (np.ascontiguousarray(a).reshape(-1).view(np.uint8).data for a in arrays), shape, dtype, name
+        )
+
     def kept(self, array: np.ndarray, dtype: ir.DataType, name: str) -> ir.TensorProtocol:
         """A new weight as a tensor."""
         if array.nbytes <= _IN_MEMORY:

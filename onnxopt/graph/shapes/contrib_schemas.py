@@ -13,7 +13,7 @@ rewrite/to_standard.py replace all of them.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import onnx
 from onnx.shape_inference import InferenceContext
@@ -41,6 +41,7 @@ _ATTRIBUTES = {
     "SkipSimplifiedLayerNormalization": {"epsilon": "f"},
 }  # fmt: skip
 DOMAINS = (DOMAIN, CONTRIB)
+_STATISTICS = (1, 2)  # outputs of norms behind a sum
 _NAMES = ("float", "float16", "bfloat16", "double", "int32", "int64", "bool", "int8", "uint8", "float8e4m3fn")
 _TYPES = [f"tensor({name})" for name in _NAMES]
 
@@ -59,8 +60,8 @@ def known_to_onnx() -> Iterator[None]:
         _schema(CONTRIB, "MultiHeadAttention", _infer_multi_head, 8, 3),
         _schema(CONTRIB, "GroupQueryAttention", _infer_group_query, 16, 4),
         _schema(CONTRIB, "RotaryEmbedding", _infer_first, 4, 1),
-        _schema(CONTRIB, "SkipLayerNormalization", _infer_skip_norm, 5, 4),
-        _schema(CONTRIB, "SkipSimplifiedLayerNormalization", _infer_skip_norm, 4, 4),
+        _schema(CONTRIB, "SkipLayerNormalization", _infer_skip_norm, 5, 4, _STATISTICS),
+        _schema(CONTRIB, "SkipSimplifiedLayerNormalization", _infer_skip_norm, 4, 4, _STATISTICS),
     ]
     missing = [schema for schema in schemas if not onnx.defs.has(schema.name, schema.domain)]
     for schema in missing:
@@ -73,8 +74,14 @@ def known_to_onnx() -> Iterator[None]:
 
 
 def _schema(
-    domain: str, name: str, infer: Callable[[InferenceContext], None], inputs: int, outputs: int
+    domain: str,
+    name: str,
+    infer: Callable[[InferenceContext], None],
+    inputs: int,
+    outputs: int,
+    in_float: Sequence[int] = (),
 ) -> onnx.defs.OpSchema:
+    """in_float: outputs of float32, where the others have the first input's dtype."""
     parameter = onnx.defs.OpSchema.FormalParameter
     optional = onnx.defs.OpSchema.FormalParameterOption.Optional
     kinds = {"i": onnx.defs.OpSchema.AttrType.INT, "f": onnx.defs.OpSchema.AttrType.FLOAT}
@@ -83,7 +90,10 @@ def _schema(
     schema = onnx.defs.OpSchema(
         name, domain, 1,
         inputs=[parameter(f"x{k}", t, param_option=optional) for k, t in enumerate(letters)],
-        outputs=[parameter(f"y{k}", "T0", param_option=optional) for k in range(outputs)],
+        outputs=[
+            parameter(f"y{k}", "tensor(float)" if k in in_float else "T0", param_option=optional)
+            for k in range(outputs)
+        ],
         type_constraints=[(t, _TYPES, "") for t in letters],
         attributes=[onnx.defs.OpSchema.Attribute(a, kinds[k], required=False) for a, k in _ATTRIBUTES[name].items()],
     )  # fmt: skip
@@ -101,14 +111,18 @@ def _dims(context: InferenceContext, index: int) -> list[onnx.TensorShapeProto.D
 
 
 def _set(
-    context: InferenceContext, output: int, dims: list[onnx.TensorShapeProto.Dimension] | None, like: int = 0
+    context: InferenceContext,
+    output: int,
+    dims: list[onnx.TensorShapeProto.Dimension] | None,
+    like: int = 0,
+    dtype: int | None = None,
 ) -> None:
-    """Note the dims of an output. Its dtype is that of the input `like`."""
+    """Note the dims of an output. Its dtype is that of the input `like` where none is given."""
     source = context.get_input_type(like)
     if output >= context.get_num_outputs() or source is None:
         return
     output_type = onnx.TypeProto()
-    output_type.tensor_type.elem_type = source.tensor_type.elem_type
+    output_type.tensor_type.elem_type = source.tensor_type.elem_type if dtype is None else dtype
     if dims is not None:
         output_type.tensor_type.shape.dim.extend(dims)
     context.set_output_type(output, output_type)
@@ -128,12 +142,12 @@ def _infer_first(context: InferenceContext) -> None:
 
 
 def _infer_skip_norm(context: InferenceContext) -> None:
-    """Outputs: the norm, mean and inverse deviation of each row, and the sum that was normalized."""
+    """Outputs: the norm, mean and inverse deviation of each row in float32, and the sum that was normalized."""
     x = _dims(context, 0)
     for output in (0, 3):
         _set(context, output, x)
-    for output in (1, 2):
-        _set(context, output, None if x is None else [*x[:-1], _number(1)])
+    for output in _STATISTICS:
+        _set(context, output, None if x is None else [*x[:-1], _number(1)], dtype=onnx.TensorProto.FLOAT)
 
 
 def _infer_sdpa(context: InferenceContext) -> None:

@@ -3,6 +3,8 @@
     Transpose -> MatMul | Gemm -> Mul | Div by a constant -> Add bias -> Reshape -> Add residual -> Relu | Gelu(tanh)
     Transpose -> MatMul | Gemm -> Mul | Div by a constant -> Add bias -> Relu | Gelu(tanh) -> Split into equal columns
     Transpose -> 1x1 Conv -> Transpose -> the same nodes (kinds/gemm/convolution.py)
+    MatMulNBits -> the same nodes (kinds/gemm/packed.py)
+    MatMulNBits -> Split -> Mul of one half behind an activation and the other (kinds/gemm/gated.py)
 
 A GEMM absorbs the nodes that follow it, one step at a time, while its value has one reader (kinds/gemm/steps.py). The
 library runs the result as one call of cuBLASLt. Transposed weights are read without a copy
@@ -24,7 +26,7 @@ from onnxopt.fusion.context import Context
 from onnxopt.fusion.region import Kind, Region
 from onnxopt.graph.refusal import Refusal
 from onnxopt.graph.shapes.shapes import Shapes
-from onnxopt.kinds.gemm import convolution, steps
+from onnxopt.kinds.gemm import convolution, gated, packed, steps
 from onnxopt.kinds.gemm.steps import EPILOGUE, GrowingGemm, take, take_transposes
 from onnxopt.program.gemm import Gemm
 
@@ -60,6 +62,8 @@ def lower(region: Region, shapes: Shapes) -> Gemm:
     if isinstance(gemm, str):
         raise ValueError(f"`{region.nodes[0].name}` is not a GEMM: {gemm}")
     while gemm.output is not region.outputs[0]:
+        if gated.take(gemm, shapes):
+            continue
         (follower,) = gemm.output.consumers()
         reason = take(gemm, follower, shapes)
         if reason is not None:
@@ -68,13 +72,15 @@ def lower(region: Region, shapes: Shapes) -> Gemm:
 
 
 def _is_gemm(node: ir.Node) -> bool:
-    return node.op_type in _OPERATORS and node.domain == ""
+    return (node.op_type in _OPERATORS and node.domain == "") or packed.is_packed(node)
 
 
 def _start(node: ir.Node, shapes: Shapes) -> GrowingGemm | str:
     """The GEMM of a node and the Transposes that belong to it, or the reason why cuBLASLt cannot run the node."""
     if node.op_type == "Conv":
         return convolution.start(node, shapes)
+    if packed.is_packed(node):
+        return packed.start(node, shapes)
     gemm = steps.start(node, shapes)
     if not isinstance(gemm, str):
         take_transposes(gemm, shapes)
@@ -91,7 +97,8 @@ def _grow(node: ir.Node, context: Context) -> tuple[GrowingGemm | None, list[Ref
             return None, []  # the kinds of convolutions say why a Conv stays
         adds = node.op_type == "Gemm" and len(node.inputs) > 2
         refused = [Refusal(node.name or "", node.op_type, "", gemm)]
-        return None, refused if adds or _epilogue_follows(node.outputs[0]) else []
+        says = adds or packed.is_packed(node) or _epilogue_follows(node.outputs[0])
+        return None, refused if says else []
     best = gemm
     while True:
         follower = None if gemm.parts else _follower(gemm.output)
@@ -106,6 +113,9 @@ def _grow(node: ir.Node, context: Context) -> tuple[GrowingGemm | None, list[Ref
         # A Reshape is absorbed only together with a residual of its shape, which gives the output its dims.
         if gemm.residual is not None or not gemm.residual_shape:
             best = gemm
+    whole = dataclasses.replace(best, nodes=list(best.nodes))
+    if gated.take(whole, context.shapes) and not any(map(context.is_taken, whole.nodes[len(best.nodes) :])):
+        return whole, []
     return best, _refusals(node, best, context)
 
 
@@ -134,7 +144,7 @@ def _better_behind(gemm: GrowingGemm, context: Context) -> str | None:
         n.op_type == "Gemm" and len(n.inputs) > 2 for n in gemm.nodes
     )  # ONNX Runtime's Gemm is slow at adding C
     adds = gemm.bias is not None or gemm.residual is not None
-    if gemm.is_convolution():  # which adds its bias itself
+    if gemm.is_convolution() or gemm.gate is not None:  # which add their bias themselves
         return None
     if gemm_adds or not adds or gemm.activation != "none" or not readers or gemm.output.is_graph_output():
         return None

@@ -13,7 +13,7 @@ from onnxopt.fusion.region import Kernel, Kind, Region
 from onnxopt.graph.codes import is_dequantize
 from onnxopt.graph.refusal import Refusal
 from onnxopt.graph.shapes.shapes import Shapes
-from onnxopt.kinds.gemm import few_rows, find
+from onnxopt.kinds.gemm import few_rows, find, packed_entry_points
 from onnxopt.program.gemm import Gemm
 
 _OF_CODES = frozenset({"Shape", "Reshape", "Transpose", "Cast"})  # around the codes that a product reads
@@ -44,13 +44,18 @@ class GemmKind(Kind):
     def entry_points(
         self, name: str, meaning: Meaning, regions: Sequence[Region], opsets: Mapping[str, int], shapes: Shapes
     ) -> tuple[Variant, ...]:
-        return few_rows.choose(name, cast(Gemm, meaning), regions, shapes)
+        gemm = cast(Gemm, meaning)
+        if gemm.codes is not None:
+            return packed_entry_points.entry_points(name, gemm, regions)
+        return few_rows.choose(name, gemm, regions, shapes)
 
     def header(self, kernels: Sequence[Kernel]) -> str:
-        return few_rows.HEADER
+        packed = any(cast(Gemm, k.program).codes is not None for k in kernels)
+        return packed_entry_points.HEADER if packed else few_rows.HEADER
 
     def cuda(self, kernel: Kernel) -> list[str]:
-        return few_rows.lines(kernel)
+        packed = cast(Gemm, kernel.program).codes is not None
+        return packed_entry_points.lines(kernel) if packed else few_rows.lines(kernel)
 
 
 GEMM = GemmKind()

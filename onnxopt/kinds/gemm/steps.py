@@ -13,7 +13,17 @@ from onnxopt.fusion import eligibility, index_ops
 from onnxopt.fusion.operands import constant
 from onnxopt.graph.shapes.shapes import Dims, Shapes
 from onnxopt.kinds.gemm import codes
-from onnxopt.program.gemm import DTYPES, MOST_PARTS, Gemm
+from onnxopt.program.gemm import DTYPES, MOST_PARTS, Codes, Gemm
+
+
+@dataclasses.dataclass(frozen=True)
+class Packed:
+    """A weight of codes: see program/gemm.py."""
+
+    bits: int
+    group: int
+    scales: ir.Value
+    zeros: ir.Value | None
 
 
 @dataclasses.dataclass
@@ -40,6 +50,8 @@ class GrowingGemm:
     parts: tuple[ir.Value, ...] = ()
     unread: tuple[ir.Value, ...] = ()
     of_codes: bool = False
+    packed: Packed | None = None
+    gate: str | None = None
 
     def outputs(self) -> tuple[ir.Value, ...]:
         """The values that the GEMM computes."""
@@ -47,12 +59,15 @@ class GrowingGemm:
 
     def operands(self) -> list[ir.Value]:
         """The values that the GEMM reads, in the order of the region's inputs; a value read twice is there twice."""
-        return [v for v in (self.a, self.b, self.bias, self.residual, *self.unread) if v is not None]
+        of_codes = () if self.packed is None else (self.packed.scales, self.packed.zeros)
+        values = (self.a, self.b, *of_codes, self.bias, self.residual, *self.unread)
+        return [v for v in values if v is not None]
 
     def takes_in_work(self) -> bool:
         """Whether the GEMM is faster than the execution provider's own kernels."""
         adds = self.bias is not None or self.residual is not None or self.activation != "none" or self.of_codes
-        return adds or bool(self.parts) or self.reads_transposed_weight() or self.is_convolution()
+        reads = self.reads_transposed_weight() or self.packed is not None
+        return adds or bool(self.parts) or reads or self.is_convolution()
 
     def is_convolution(self) -> bool:
         """Whether the GEMM is a 1x1 convolution in NHWC."""
@@ -69,13 +84,15 @@ class GrowingGemm:
         def at(value: ir.Value | None) -> int | None:
             return None if value is None else inputs.index(value)
 
+        p = self.packed
+        packed = None if p is None else Codes(p.bits, p.group, inputs.index(p.scales), at(p.zeros))
         gemm = Gemm(
             inputs=tuple(_dtype(v, shapes) for v in inputs),
             outputs=tuple(_dtype(v, shapes) for v in self.outputs()),
             a=inputs.index(self.a), b=inputs.index(self.b), bias=at(self.bias), residual=at(self.residual),
             transpose_a=self.transpose_a, transpose_b=self.transpose_b,
             alpha=self.alpha, beta=self.beta, residual_shape=self.residual_shape, activation=self.activation,
-            unread=tuple(map(inputs.index, self.unread)),
+            unread=tuple(map(inputs.index, self.unread)), codes=packed, gate=self.gate,
         )  # fmt: skip
         gemm.verify()
         return gemm
@@ -101,7 +118,7 @@ def start(node: ir.Node, shapes: Shapes) -> GrowingGemm | str:
     beta = float(_attribute(node, "beta", 1.0))
     if c is None or beta == 0:
         return gemm if c is None else "Gemm's C is multiplied by beta = 0"
-    return _add(gemm, c, beta, shapes) or gemm
+    return add(gemm, c, beta, shapes) or gemm
 
 
 def take_codes(gemm: GrowingGemm, node: ir.Node) -> None:
@@ -180,10 +197,11 @@ def _take_sum(gemm: GrowingGemm, node: ir.Node, shapes: Shapes) -> str | None:
         return "Both inputs of the Add are the GEMM's result"
     if not shapes.same(node.outputs[0], gemm.output):
         return "The Add broadcasts the GEMM's result to a larger shape"
-    return _add(gemm, other, 1.0, shapes)
+    return add(gemm, other, 1.0, shapes)
 
 
-def _add(gemm: GrowingGemm, other: ir.Value, beta: float, shapes: Shapes) -> str | None:
+def add(gemm: GrowingGemm, other: ir.Value, beta: float, shapes: Shapes) -> str | None:
+    """Let the GEMM add a bias or a residual. Returns None, or a reason; then the GEMM is unchanged."""
     dtypes = _dtype(other, shapes), _dtype(gemm.output, shapes)
     if dtypes[0] != dtypes[1]:
         return f"`{other.name}` has dtype {dtypes[0]}, the GEMM's result {dtypes[1]}"
@@ -252,7 +270,8 @@ def _take_split(gemm: GrowingGemm, node: ir.Node, shapes: Shapes) -> str | None:
     widths = [dims[-1] if (dims := shapes.dims(v)) else None for v in node.outputs]
     if not isinstance(columns, int) or not 2 <= count <= MOST_PARTS or widths != [columns / count] * count:
         return "The Split's parts are not known to have equal sizes"
-    if gemm.residual is not None or gemm.residual_shape or gemm.transpose_a or len(weight or ()) != 2:
+    batch = len(weight or ()) != 2 and gemm.packed is None
+    if gemm.residual is not None or gemm.residual_shape or gemm.transpose_a or batch:
         return (
             "The GEMM has a residual, a Reshape, a transposed A or a batch of weights, so its columns cannot be written"
             " as separate outputs"

@@ -155,6 +155,8 @@ void call(void (*entry)(Params), const void* params) {
 
 inline void __syncthreads() { emulation::arrive_and_wait(emulation::block->all); }
 
+[[noreturn]] inline void __trap() { std::abort(); }
+
 namespace emulation {
 
 // What lane `from` of this thread's warp gives as x.
@@ -255,6 +257,8 @@ inline float rsqrtf(float x) { return 1.0f / std::sqrt(x); }
 // What device/ptx.cuh has in PTX. What is approximate there is exact here.
 namespace onnxopt {
 namespace ptx {
+
+inline unsigned and_or(unsigned x, unsigned mask, unsigned y) { return (x & mask) | y; }
 
 inline float half_to_float(unsigned short half) {
   const unsigned sign = static_cast<unsigned>(half & 0x8000u) << 16;

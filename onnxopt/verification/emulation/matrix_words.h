@@ -120,4 +120,12 @@ uint32_t narrow_pair(float low, float high) {
   return pack(Narrow<T>::from(low), Narrow<T>::from(high));
 }
 
+// x y + z of each half.
+template <typename T>
+uint32_t multiply_add_pairs(uint32_t x, uint32_t y, uint32_t z) {
+  const auto half = [](uint32_t word, int i) { return widen(T{static_cast<uint16_t>(word >> (16 * i))}); };
+  const auto sum = [&](int i) { return std::fma(half(x, i), half(y, i), half(z, i)); };
+  return narrow_pair<T>(sum(0), sum(1));
+}
+
 }  // namespace onnxopt

@@ -31,6 +31,7 @@ from tests.support import (
     graphs,
     group_norm_models,
     image_convolution_models,
+    packed_weights,
     pool_models,
     squeeze_excite_models,
 )
@@ -183,6 +184,10 @@ ATTENTIONS = {
         2, 5, 20, 3, 16, 8, "bfloat16", "heads", causal=True, known=False
     ),
 }
+PACKED = {  # weights, and rows of each call
+    "packed": (packed_weights.Weight(40, 80, zeros="codes"), (3, 70)),
+    "packed_bytes": (packed_weights.Weight(24, 64, bits=8, group=16, zeros="floats"), (9,)),
+}
 POOLS = {
     "max_pool": pool_models.of("max", "float16", (3, 2), strides=(2, 1), pads=(1, 1, 1, 0), ceil_mode=True),
     "average_pool": pool_models.of("average", "float32", (3, 3), strides=(2, 2), auto_pad="SAME_LOWER"),
@@ -279,6 +284,28 @@ def flash_attention(case: flash_attention_models.Case) -> dict[str, Any]:
     return _document(found.kernels, ir.from_proto(found.optimized), (tuple(case.shapes().values()),))
 
 
+def packed(weight: packed_weights.Weight, rows: Sequence[int]) -> dict[str, Any]:
+    """The kernel file of a product with packed codes, its bias and a residual."""
+    products = packed_weights.Products()
+    products.constant("bias", np.ones(weight.columns, np.float16))
+    products.product("p", "x", weight, ["", "bias"])
+    products.node("Add", ["p", "r"], "y")
+    inputs = {"x": ("float16", ["N", weight.depth]), "r": ("float16", ["N", weight.columns])}
+    model = ir.serde.deserialize_model(products.model(inputs, {"y": "float16"}))
+    return kernel_file(model, tuple(((n, weight.depth), (n, weight.columns)) for n in rows))
+
+
+def packed_gate() -> dict[str, Any]:
+    """The kernel file of a product with packed codes whose halves are multiplied."""
+    products, weight = packed_weights.Products(), packed_weights.Weight(40, 96)
+    products.constant("sizes", np.array([20, 20]))
+    products.split(products.product("p", "x", weight), "sizes", ["g", "u"])
+    products.node("Gelu", ["g"], "a", approximate="tanh")
+    products.node("Mul", ["a", "u"], "y")
+    model = ir.serde.deserialize_model(products.model({"x": ("float16", ["N", 96])}, {"y": "float16"}))
+    return kernel_file(model, (((2, 96),), ((70, 96),)))
+
+
 def convolution(layer: convolution_graphs.Layer) -> dict[str, Any]:
     model = ir.from_proto(layer.model(casts=False))
     return kernel_file(model, (tuple(value.shape for value in layer.feeds().values()),))
@@ -336,6 +363,8 @@ def write() -> None:
     made |= {name: squeeze_excite(case) for name, case in SQUEEZE_EXCITES.items()}
     made |= {name: image_convolution(case) for name, case in IMAGES.items()}
     made |= {name: flash_attention(case) for name, case in ATTENTIONS.items()}
+    made |= {name: packed(*case) for name, case in PACKED.items()}
+    made["packed_gate"] = packed_gate()
     for name, pool in POOLS.items():
         made[name] = kernel_file(pool_models.model(pool), (((2, 9, 10, 8),), ((1, 3, 2, 3),)))
     made |= {name: convolution(layer) for name, layer in CONVOLUTIONS.items()}

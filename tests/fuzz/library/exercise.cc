@@ -129,7 +129,7 @@ std::string RunOnGpu(const KernelFile& file, const Case& call) {
   }
   for (const Kernel& kernel : file.kernels) {
     if (kernel.name != call.kernel) continue;
-    if (file.fatbin.empty() && !FindKind(kernel.kind)->runs_without_fatbin()) return "no code";
+    if (file.fatbin.empty() && !FindKind(kernel.kind)->RunsWithoutFatbin(kernel)) return "no code";
     const CustomOp op(kernel, kCuda, library.get());
     stand_in::Call made;
     made.stream = reinterpret_cast<void*>(8);

@@ -1,0 +1,46 @@
+// Copies from global into shared memory while the threads that asked for them work on something else.
+#pragma once
+
+#include "device/dtypes.cuh"
+
+namespace onnxopt {
+
+// Copies one vector from global into shared memory, without registers and without waiting where the GPU can (sm_80).
+template <typename V>
+__device__ inline void copy_async(V* to, const V* from) {
+#if __CUDA_ARCH__ >= 800
+  static_assert(sizeof(V) == 16 || sizeof(V) == 8 || sizeof(V) == 4, "what cp.async can copy");
+  const uint32_t address = static_cast<uint32_t>(__cvta_generic_to_shared(to));
+  if constexpr (sizeof(V) == 16) {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(address), "l"(from) : "memory");
+  } else {
+    asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" ::"r"(address), "l"(from), "n"(sizeof(V)) : "memory");
+  }
+#else
+  *to = *from;
+#endif
+}
+
+// Until everything that this thread copies has arrived.
+__device__ inline void wait_for_copies() {
+#if __CUDA_ARCH__ >= 800
+  asm volatile("cp.async.wait_all;" ::: "memory");
+#endif
+}
+
+// Ends the group of copies that this thread has asked for since the last one.
+__device__ inline void end_group() {
+#if __CUDA_ARCH__ >= 800
+  asm volatile("cp.async.commit_group;" ::: "memory");
+#endif
+}
+
+// Until all groups of this thread's copies but the newest kLeft have arrived.
+template <int kLeft>
+__device__ inline void wait_for_groups() {
+#if __CUDA_ARCH__ >= 800
+  asm volatile("cp.async.wait_group %0;" ::"n"(kLeft) : "memory");
+#endif
+}
+
+}  // namespace onnxopt

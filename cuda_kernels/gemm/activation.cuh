@@ -1,0 +1,20 @@
+// What the sums of a product go through last.
+#pragma once
+
+#include "device/scalar.cuh"
+
+namespace onnxopt {
+
+enum class Activation { kNone, kRelu, kGeluTanh, kSilu };
+
+template <Activation kActivation>
+__device__ inline float activate(float x) {
+  if constexpr (kActivation == Activation::kRelu) return x < 0.0f ? 0.0f : x;  // keeps NaN
+  if constexpr (kActivation == Activation::kGeluTanh) {
+    return 0.5f * x * (1.0f + tanh(0.7978845608f * (x + 0.044715f * x * x * x)));
+  }
+  if constexpr (kActivation == Activation::kSilu) return x / (1.0f + ::expf(-x));
+  return x;
+}
+
+}  // namespace onnxopt

@@ -1,0 +1,124 @@
+#include "cuda/gemm/packed.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "kernel_file/gemm.h"
+#include "matmul_nbits/abi.h"
+
+namespace onnxopt::cuda {
+namespace {
+
+constexpr std::int64_t kRowsOfBlock = 8;
+constexpr std::uint64_t kWarps = 16;          // of a multiprocessor, that keep the memory busy
+constexpr int kBfloat16Major = 8;             // compute capability from which matrix units have bfloat16
+constexpr std::uintptr_t kRowAlignment = 16;  // bytes
+constexpr std::uintptr_t kWordAlignment = 4;  // bytes
+constexpr std::int64_t kMost = std::numeric_limits<std::int32_t>::max();
+
+bool IsAligned(const void* data, std::uintptr_t bytes) { return reinterpret_cast<std::uintptr_t>(data) % bytes == 0; }
+
+const void* Move(const void* data, std::int64_t bytes) {
+  return data == nullptr ? nullptr : static_cast<const char*>(data) + bytes;
+}
+
+}  // namespace
+
+PackedWeight PackedWeight::From(const GemmCodes& of, Dtype dtype, std::int64_t column, std::int64_t depth) const {
+  const std::int64_t groups = of.Groups(depth);
+  const std::int64_t floats = groups * static_cast<std::int64_t>(Size(dtype));
+  return {Move(codes, column * of.Bytes(groups)), Move(scales, column * floats),
+          Move(zeros, column * (of.packed_zeros ? of.ZeroBytes(groups) : floats))};
+}
+
+PackedProducts::PackedProducts(const Kernel& kernel, const Launcher& launcher)
+    : kernel_(kernel), gemm_(kernel.meaning.As<Gemm>()), launcher_(launcher) {}
+
+// Of those for so many rows the one with most warps a block that fills the multiprocessors at most twice with those for
+// 8 rows, or once with those for more; otherwise the one with fewest warps. Which are there goes by the columns.
+std::size_t PackedProducts::Choose(const PackedRowsCall& call) const {
+  const auto& variants = kernel_.variants;
+  std::size_t chosen = variants.size();
+  for (std::size_t k = 0; k < variants.size(); ++k) {
+    const Variant& v = variants[k];
+    const PackedRows& shape = v.shape.As<PackedRows>();
+    if (shape.role != PackedRole::kCodes || static_cast<std::int64_t>(shape.rows) < call.m) continue;
+    if (v.shared > launcher_.device().shared) continue;
+    const auto columns = static_cast<std::int64_t>(shape.columns);
+    const auto blocks =
+        static_cast<std::uint64_t>((call.n + columns - 1) / columns * ((call.m + kRowsOfBlock - 1) / kRowsOfBlock));
+    const std::uint64_t room = (call.m <= kRowsOfBlock ? 2 : 1) * kWarps * launcher_.device().multiprocessors;
+    chosen = k;
+    if (blocks * (v.threads / kWarpThreads) <= room) break;
+  }
+  return chosen;
+}
+
+bool PackedProducts::Run(const PackedRowsCall& call, const Operands& at, const PackedWeight& weight,
+                         Stream stream) const {
+  if (call.m > kMost || call.n > kMost || call.k > kMost || call.k == 0) return false;
+  if (gemm_.dtype == Dtype::kBfloat16 && launcher_.device().major < kBfloat16Major) return false;
+  const GemmCodes& codes = *gemm_.codes;
+  const std::int64_t groups = codes.Groups(call.k);
+  const auto row_of_a = static_cast<std::uintptr_t>(call.k) * Size(gemm_.dtype);
+  const auto row_of_b = static_cast<std::uintptr_t>(codes.Bytes(groups));
+  if (row_of_a % kRowAlignment != 0 || row_of_b % kRowAlignment != 0) return false;
+  if (!IsAligned(at.a, kRowAlignment) || !IsAligned(weight.codes, kRowAlignment)) return false;
+  const std::size_t chosen = Choose(call);
+  if (chosen == kernel_.variants.size()) return false;
+  launcher_.Resident(chosen);  // it may want much shared memory
+  MatMulNBitsParams params{at.a,
+                           weight.codes,
+                           weight.scales,
+                           weight.zeros,
+                           at.bias,
+                           at.residual,
+                           at.output,
+                           static_cast<unsigned>(call.m),
+                           static_cast<unsigned>(call.n),
+                           static_cast<unsigned>(call.k),
+                           static_cast<unsigned>(groups),
+                           call.constant ? 1U : 0U,
+                           gemm_.alpha,
+                           gemm_.beta};
+  const auto columns = static_cast<std::int64_t>(kernel_.variants[chosen].shape.As<PackedRows>().columns);
+  const std::int64_t blocks = (call.n + columns - 1) / columns * ((call.m + kRowsOfBlock - 1) / kRowsOfBlock);
+  launcher_.Launch(chosen, static_cast<unsigned>(blocks), reinterpret_cast<unsigned char*>(&params), stream);
+  return true;
+}
+
+std::size_t PackedProducts::Only(PackedRole role) const {
+  const auto& variants = kernel_.variants;
+  const auto is = [&](const Variant& v) { return v.shape.As<PackedRows>().role == role; };
+  const auto found = std::find_if(variants.begin(), variants.end(), is);
+  if (found == variants.end()) throw Error("a product with codes lacks an entry point");
+  return static_cast<std::size_t>(found - variants.begin());
+}
+
+void PackedProducts::Gate(std::int64_t m, std::int64_t n, const void* halves, void* output, Stream stream) const {
+  if (m > kMost || n > kMost) throw Error("a gate of " + std::to_string(m) + " rows is too large for this kernel");
+  GateParams params{halves, output, static_cast<unsigned>(m), static_cast<unsigned>(n)};
+  launcher_.Launch(Only(PackedRole::kGate), static_cast<unsigned>(m), reinterpret_cast<unsigned char*>(&params),
+                   stream);
+}
+
+void PackedProducts::Widen(std::int64_t n, std::int64_t k, const PackedWeight& weight, void* floats,
+                           Stream stream) const {
+  const std::int64_t of_word = 32 / gemm_.codes->bits;
+  const bool whole = k % of_word == 0 && IsAligned(weight.codes, kWordAlignment);
+  if (n > kMost || k > kMost || !whole) {
+    throw Error("codes of " + std::to_string(n) + " columns of " + std::to_string(k) +
+                " cannot be read by this kernel");
+  }
+  DequantizeParams params{weight.codes,
+                          weight.scales,
+                          weight.zeros,
+                          floats,
+                          static_cast<unsigned>(n),
+                          static_cast<unsigned>(k),
+                          static_cast<unsigned>(gemm_.codes->Groups(k))};
+  launcher_.Launch(Only(PackedRole::kFloats), static_cast<unsigned>(n), reinterpret_cast<unsigned char*>(&params),
+                   stream);
+}
+
+}  // namespace onnxopt::cuda

@@ -1,0 +1,131 @@
+"""Entry points of GEMMs with weights of 4 or 8 bits (cuda_kernels/matmul_nbits/).
+
+Up to some rows, a kernel reads the codes as they are, on the matrix units. For more rows, one turns the weight into
+floats in scratch memory, and cuBLASLt multiplies.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+from onnxopt.fusion.kernel import Variant
+from onnxopt.fusion.region import Kernel, Region
+from onnxopt.kinds.gemm.packed import is_packed
+from onnxopt.program.dtypes import DTYPES
+from onnxopt.program.gemm import Codes, Gemm
+from onnxopt.program.hardware import ACCESS_BYTES, WARP
+
+HEADER = "matmul_nbits/matmul_nbits.cuh"
+MOST_ROWS = 40  # that read the codes, each 8 of them once; benchmarks/notes.md
+# By bits: warps of a block, the matrices of 16 columns that it has, and the blocks of a multiprocessor that registers
+# are limited for. All have chunks of 128 bytes, two of them a warp under way.
+_SHAPES = {4: {16: (1, 1), 8: (1, 2), 4: (2, 3)}, 8: {16: (1, 1), 8: (1, 2), 4: (1, 6)}}
+_GATED = {8: (2, 2), 4: (2, 3)}  # the same with a gate, whose columns and up's are matrices of their own
+_COLUMNS, _BYTES, _STAGES = 16, 128, 2
+_WORKING = 16 * 132  # warps that keep the memory of a large GPU busy; where columns are few, blocks have more of them
+_THREADS = 256  # of a block that turns a column into floats
+_ACTIVATIONS = {"none": "kNone", "relu": "kRelu", "gelu_tanh": "kGeluTanh", "silu": "kSilu"}
+
+
+@dataclasses.dataclass(frozen=True)
+class PackedVariant(Variant):
+    """role: "codes" for up to `rows` rows of a, "floats" turns the weight into floats, "gate" multiplies the halves of
+    a product of these. columns: of the result, by a block. shared: bytes of a block.
+    """
+
+    role: str = "codes"
+    rows: int = 0
+    columns: int = 1
+    shared: int = 0
+
+
+def entry_points(name: str, meaning: Gemm, regions: Sequence[Region]) -> tuple[PackedVariant, ...]:
+    """Those of most warps first, which the library takes where they fill no GPU, then those for many rows."""
+    assert meaning.codes is not None
+    columns = min((n.attributes.get_int("N", 0) or 0 for r in regions for n in r.nodes if is_packed(n)), default=0)
+    shapes = _shapes(meaning)
+    most = next((w for w in shapes if -(-columns // _COLUMNS) * w <= _WORKING), min(shapes))
+    few_rows = (_few_rows(name, warps, meaning) for warps in sorted({most, min(shapes)}, reverse=True))
+    gate = () if meaning.gate is None else (_plain(name, "gate"),)
+    return (*few_rows, _plain(name, "floats"), *gate)
+
+
+def _shapes(meaning: Gemm) -> dict[int, tuple[int, int]]:
+    assert meaning.codes is not None
+    return _SHAPES[meaning.codes.bits] if meaning.gate is None else _GATED
+
+
+def _few_rows(name: str, warps: int, meaning: Gemm) -> PackedVariant:
+    tiles = _shapes(meaning)[warps][0]
+    sums = warps * tiles * 8 * 20 * 4  # bytes
+    chunks = warps * _STAGES * tiles * _COLUMNS * _BYTES
+    columns = tiles * _COLUMNS // (1 if meaning.gate is None else 2)
+    return PackedVariant(
+        f"{name}_codes{warps}", "", 32, ACCESS_BYTES, _STAGES, warps * WARP, waits=True, rows=MOST_ROWS,
+        columns=columns, shared=chunks + sums,
+    )  # fmt: skip
+
+
+def _plain(name: str, role: str) -> PackedVariant:
+    return PackedVariant(f"{name}_{role}", "", 32, ACCESS_BYTES, 1, _THREADS, waits=True, role=role)
+
+
+def lines(kernel: Kernel) -> list[str]:
+    """CUDA text of the entry points."""
+    meaning = kernel.program
+    assert isinstance(meaning, Gemm) and meaning.codes is not None
+    write = {"codes": _of_few_rows, "floats": _of_floats, "gate": _of_gate}
+    text: list[str] = []
+    for v in kernel.variants:
+        assert isinstance(v, PackedVariant)
+        text += write[v.role](meaning, meaning.codes, v)
+    return text
+
+
+def _of_few_rows(meaning: Gemm, codes: Codes, v: PackedVariant) -> list[str]:
+    warps = v.threads // WARP
+    tiles, blocks = _shapes(meaning)[warps]
+    tile = f"NBitsTile<{codes.bits}, {codes.group}, {warps}, {tiles}, {_STAGES}>"
+    gated = str(meaning.gate is not None).lower()
+    arguments = f"{DTYPES[meaning.outputs[0]].cuda}, Tile, {_zeros(meaning, codes)}, {_activation(meaning)}, {gated}"
+    return [
+        f'extern "C" __global__ void __launch_bounds__({v.threads}, {blocks})',
+        f"{v.symbol}(const __grid_constant__ MatMulNBitsParams params) {{",
+        f"  using Tile = {tile};",
+        f'  static_assert(Tile::kSharedBytes == {v.shared}, "as the host was told");',
+        f"  matmul_nbits<{arguments}>(params);",
+        "}",
+        "",
+    ]
+
+
+def _of_floats(meaning: Gemm, codes: Codes, v: PackedVariant) -> list[str]:
+    arguments = f"{DTYPES[meaning.outputs[0]].cuda}, {codes.bits}, {codes.group}, {_zeros(meaning, codes)}, {v.threads}"
+    return [
+        f'extern "C" __global__ void __launch_bounds__({v.threads})',
+        f"{v.symbol}(const __grid_constant__ DequantizeParams params) {{",
+        f"  dequantize_nbits<{arguments}>(params);",
+        "}",
+        "",
+    ]
+
+
+def _of_gate(meaning: Gemm, codes: Codes, v: PackedVariant) -> list[str]:
+    return [
+        f'extern "C" __global__ void __launch_bounds__({v.threads})',
+        f"{v.symbol}(const __grid_constant__ GateParams params) {{",
+        f"  gate<{DTYPES[meaning.outputs[0]].cuda}, {_activation(meaning)}, {v.threads}>(params);",
+        "}",
+        "",
+    ]
+
+
+def _activation(meaning: Gemm) -> str:
+    return f"Activation::{_ACTIVATIONS[meaning.gate or meaning.activation]}"
+
+
+def _zeros(meaning: Gemm, codes: Codes) -> str:
+    if codes.zeros is None:
+        return "Zeros::kMiddle"
+    return "Zeros::kCodes" if meaning.inputs[codes.zeros] == "uint8" else "Zeros::kFloats"
