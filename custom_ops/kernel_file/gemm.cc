@@ -36,7 +36,7 @@ void CheckDtypes(const JsonReader& json, const std::vector<Dtype>& inputs, const
                  Gemm* gemm) {
   gemm->dtype = outputs[0];
   gemm->operands = inputs[gemm->a];
-  const bool floats = Row(gemm->dtype).compute == Dtype::kFloat32;
+  const bool floats = IsFloat(gemm->dtype);
   if (!floats) json["outputs"].Fail("is " + std::string(Row(gemm->dtype).name) + ", no float of 16 or 32 bits");
   const bool widens = gemm->operands == Dtype::kFloat16 && gemm->dtype == Dtype::kFloat32;
   if (inputs[gemm->b] != gemm->operands || (gemm->operands != gemm->dtype && !widens)) {
