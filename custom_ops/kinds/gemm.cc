@@ -18,12 +18,16 @@ class GemmKind final : public Kind {
   }
 
   Variant ReadVariant(const JsonReader& json, const Kernel& kernel) const override {
-    return ReadFewRowsVariant(json, kernel.meaning.As<Gemm>());
+    const Gemm& gemm = kernel.meaning.As<Gemm>();
+    return HasCodes(gemm) ? ReadWidenVariant(json) : ReadFewRowsVariant(json, gemm);
   }
 
   // Those for few rows are optional: cuBLASLt runs every product.
-  void CheckVariants(const JsonReader& /*json*/, bool has_fatbin, Kernel* kernel) const override {
+  void CheckVariants(const JsonReader& json, bool has_fatbin, Kernel* kernel) const override {
     if (!has_fatbin) kernel->variants.clear();
+    if (has_fatbin && HasCodes(kernel->meaning.As<Gemm>()) && kernel->variants.size() != 1) {
+      json.Fail("has " + std::to_string(kernel->variants.size()) + " entries, not the one that widens codes");
+    }
   }
 
   void InferShapes(const Kernel& kernel, OrtShapeInferContext* context) const override {

@@ -1,7 +1,7 @@
 """Storage and compute dtypes: their names (ONNX's names in lower case), their sizes, and sets of them.
 
 A tensor in memory has a storage dtype. A kernel computes in a compute dtype: float32 for float16, bfloat16 and
-float8e4m3fn, and the storage dtype itself for all others. 8-bit floats are codes: operators on numbers do not take them.
+float8e4m3fn, and the storage dtype itself for all others. 8-bit floats are codes, and no operands of arithmetic.
 """
 
 from __future__ import annotations

@@ -35,6 +35,7 @@ constexpr int kCompute32FFastTf32 = 77;
 constexpr int kReal32F = 0;
 constexpr int kReal16F = 2;
 constexpr int kReal16BF = 14;
+constexpr int kReal8FE4M3 = 28;
 // cublasOperation_t
 constexpr int kTranspose = 1;
 // cublasLtMatmulDescAttributes_t
@@ -42,6 +43,8 @@ constexpr int kTransA = 3;
 constexpr int kTransB = 4;
 constexpr int kEpilogue = 7;
 constexpr int kBiasPointer = 8;
+constexpr int kFastAccumulation = 25;
+constexpr int kBiasDataType = 26;
 // cublasLtEpilogue_t, bits but for the first
 constexpr int kEpilogueDefault = 1;
 constexpr int kEpilogueRelu = 2;

@@ -10,6 +10,7 @@
 #include "cuda/launch/stopwatch.h"
 #include "cuda/launch/stream.h"
 #include "gemm/few_rows_abi.h"
+#include "gemm/widen_codes_abi.h"
 #include "kernel_file/gemm.h"
 #include "kernel_file/measured/gemm_algorithms.h"
 
@@ -71,6 +72,7 @@ struct GemmCudaKernel::Call {
   bool tf32;
   bool capturing;
   const OrtKernelContext* context;  // of ONNX Runtime
+  Dtype dtype;                      // of a and b
   bool workspace = true;            // whether it may use scratch memory
 };
 
@@ -104,35 +106,64 @@ void GemmCudaKernel::Compute(OrtKernelContext* ort_context) const {
   driver_.Check(driver_.cuStreamIsCapturing(stream, &capturing), "cannot ask whether the stream is capturing");
   const bool tf32 = gemm_.operands == Dtype::kFloat32 && UsesTf32(ort_context);
   const std::lock_guard<std::mutex> lock(mutex_);
-  RunParts({product, operands, stream, HandleOf(context, api_), tf32, capturing != 0, ort_context}, outputs);
+  const Call call{product, operands,       stream,      HandleOf(context, api_),
+                  tf32,    capturing != 0, ort_context, gemm_.operands};
+  if (!RunParts(call, outputs)) RunWidened(call, shapes, outputs);
+}
+
+void GemmCudaKernel::RunWidened(const Call& call, const Shape* shapes, void* const* outputs) const {
+  CallScratch of_a(allocator_, call.context);
+  CallScratch of_b(allocator_, call.context);
+  Call widened = call;
+  widened.operands.a = Widened(call.operands.a, shapes[gemm_.a].count(), &of_a, call.stream);
+  widened.operands.b = Widened(call.operands.b, shapes[gemm_.b].count(), &of_b, call.stream);
+  widened.dtype = Dtype::kFloat16;
+  RunParts(widened, outputs);
+}
+
+const void* GemmCudaKernel::Widened(const void* codes, std::size_t count, CallScratch* scratch, Stream stream) const {
+  if (kernel().variants.empty()) {
+    throw Error(
+        "cuBLASLt does not multiply 8-bit floats here, and the artifact has no code for this GPU that widens them");
+  }
+  if (count == 0) return codes;
+  WidenCodesParams params{codes, scratch->Of(count * Size(Dtype::kFloat16)), count};
+  const std::uint64_t of_block = std::uint64_t{kernel().variants[0].threads} * kWidenedCodes;
+  const std::uint64_t blocks = (count + of_block - 1) / of_block;
+  if (blocks > std::numeric_limits<std::int32_t>::max()) throw Error("a product's operand is too large to be widened");
+  launcher_.Launch(0, static_cast<unsigned>(blocks), reinterpret_cast<unsigned char*>(&params), stream);
+  return params.numbers;
 }
 
 // Each part is a product of its own, as ONNX Runtime allocates the outputs where it likes. One alone fills the GPU
 // badly; in a CUDA graph they are branches, so that one begins while another ends. Outside of one, the host's time for
 // the events would cost more.
-void GemmCudaKernel::RunParts(const Call& call, void* const* outputs) const {
+bool GemmCudaKernel::RunParts(const Call& call, void* const* outputs) const {
   const std::size_t parts = gemm_.parts;
   if (parts > 1 && !call.capturing && branches_ == nullptr) branches_ = BranchesOf(call.stream, driver_);
   const Fork fork(call.capturing && parts > 1 ? branches_.get() : nullptr, call.stream, parts - 1);
   const std::size_t size = Size(gemm_.dtype);
-  for (std::size_t k = 0; k < parts; ++k) {
+  bool taken = true;
+  for (std::size_t k = 0; k < parts && taken; ++k) {
     if (outputs[k] == nullptr) continue;
     Call part = call;
     const auto index = static_cast<std::int64_t>(k);
-    part.operands.b = Move(call.operands.b, index * call.product.part_b, Size(gemm_.operands));
+    part.operands.b = Move(call.operands.b, index * call.product.part_b, Size(call.dtype));
     if (call.operands.bias != nullptr) part.operands.bias = Move(call.operands.bias, index * call.product.n, size);
     part.operands.output = outputs[k];
     // Products side by side cannot share a workspace, which unaligned biases and sums over nothing ask for.
     const bool aligned = part.operands.bias == nullptr || Alignment(part.operands.bias) >= kBiasAlignment;
     part.workspace = k == 0 || !aligned || call.product.k == 0;
     if (!part.workspace) part.stream = fork.stream(k);
-    if (!RunFewRows(part)) RunBatch(part);
+    taken = RunFewRows(part) || RunBatch(part);
   }
   fork.Join();
+  return taken;
 }
 
 // Few rows are bound by the weights: a kernel of ours reads them faster than cuBLASLt's do. False where none fits.
 bool GemmCudaKernel::RunFewRows(const Call& call) const {
+  if (HasCodes(gemm_)) return false;
   const Product& product = call.product;
   const Operands& at = call.operands;
   const auto& variants = kernel().variants;
@@ -163,13 +194,13 @@ bool GemmCudaKernel::RunFewRows(const Call& call) const {
 }
 
 // cuBLASLt takes one batch dim: the innermost one, which is the longest where dims could be merged. Others are a loop.
-void GemmCudaKernel::RunBatch(const Call& call) const {
+bool GemmCudaKernel::RunBatch(const Call& call) const {
   const Product& product = call.product;
   if (product.k == 0) return RunWithoutDepth(call);
   const std::size_t outer = product.batch_dims > 0 ? product.batch_dims - 1 : 0;
   std::int64_t count = 1;
   for (std::size_t d = 0; d < outer; ++d) count *= product.batch[d].extent;
-  const std::size_t read = Size(gemm_.operands);
+  const std::size_t read = Size(call.dtype);
   const std::size_t size = Size(gemm_.dtype);
   for (std::int64_t index = 0; index < count; ++index) {
     Operands at = call.operands;
@@ -182,11 +213,12 @@ void GemmCudaKernel::RunBatch(const Call& call) const {
       at.output = Move(at.output, i * dim.stride_d, size);
       if (at.residual != nullptr) at.residual = Move(at.residual, i * dim.stride_d, size);
     }
-    RunInner(call, product, at);
+    if (!RunInner(call, product, at)) return false;
   }
+  return true;
 }
 
-void GemmCudaKernel::RunInner(const Call& call, const Product& product, const Operands& operands) const {
+bool GemmCudaKernel::RunInner(const Call& call, const Product& product, const Operands& operands) const {
   const BatchDim inner = product.batch_dims > 0 ? product.batch[product.batch_dims - 1] : BatchDim{1, 0, 0, 0};
   if (std::max({product.m, product.n, product.k, inner.extent}) > std::numeric_limits<std::int32_t>::max()) {
     throw Error("a product with a dim above 2^31 cannot run on cuBLASLt");
@@ -210,14 +242,28 @@ void GemmCudaKernel::RunInner(const Call& call, const Product& product, const Op
                        inner.stride_d,  product.ldb,
                        Alignment(at.a), Alignment(at.b),
                        Alignment(c),    Alignment(at.output),
-                       call.tf32,       call.workspace && !copies_bias};
-  Plan& plan = PlanFor(call, key, at);
-  plan.Run(call.handle, at, scratch.Of(plan.workspace()), call.stream);
+                       call.tf32,       call.workspace && !copies_bias,
+                       call.dtype};
+  return RunPlan(call, key, at, &scratch);
+}
+
+bool GemmCudaKernel::RunPlan(const Call& call, const PlanKey& key, const Operands& operands,
+                             CallScratch* scratch) const {
+  if (std::find(refused_.begin(), refused_.end(), key) != refused_.end()) return false;
+  try {
+    Plan& plan = PlanFor(call, key, operands);
+    plan.Run(call.handle, operands, scratch->Of(plan.workspace()), call.stream);
+  } catch (const Error&) {
+    if (key.operands != Dtype::kFloat8E4M3) throw;
+    refused_.push_back(key);
+    return false;
+  }
+  return true;
 }
 
 // A sum over nothing is zero, which cuBLASLt does not take: a product of one column and one row of zeros is the same.
-void GemmCudaKernel::RunWithoutDepth(const Call& call) const {
-  const std::size_t size = Size(gemm_.operands);
+bool GemmCudaKernel::RunWithoutDepth(const Call& call) const {
+  const std::size_t size = Size(call.dtype);
   Product product = call.product;
   std::int64_t rows = product.m;
   for (std::size_t d = 0; d < product.batch_dims; ++d) rows *= product.batch[d].extent;
@@ -232,8 +278,7 @@ void GemmCudaKernel::RunWithoutDepth(const Call& call) const {
   product.batch_dims = 0;
   Operands operands = call.operands;
   operands.a = operands.b = zeros;
-  Call inner = call;
-  RunInner(inner, product, operands);
+  return RunInner(call, product, operands);
 }
 
 Plan& GemmCudaKernel::PlanFor(const Call& call, const PlanKey& key, const Operands& operands) const {

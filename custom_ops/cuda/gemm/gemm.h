@@ -15,7 +15,8 @@
 namespace onnxopt::cuda {
 
 // A product of a shape that was seen before does not synchronize: it is safe under CUDA graph capture. A new shape
-// looks for its algorithm. Thread-safe.
+// looks for its algorithm. Codes of 8-bit floats that cuBLASLt does not multiply here, which it may say as late as it
+// runs a product, are widened to float16 in every call. Thread-safe.
 class GemmCudaKernel final : public FusedKernel {
  public:
   // Throws Error if cuBLASLt is not there, or does not start on this GPU.
@@ -26,24 +27,29 @@ class GemmCudaKernel final : public FusedKernel {
  private:
   struct Call;
 
-  void RunParts(const Call& call, void* const* outputs) const;
+  // False where cuBLASLt does not take the operands' codes; then the outputs hold nothing yet. So are those below.
+  bool RunParts(const Call& call, void* const* outputs) const;
+  void RunWidened(const Call& call, const Shape* shapes, void* const* outputs) const;
+  const void* Widened(const void* codes, std::size_t count, CallScratch* scratch, Stream stream) const;
   bool RunFewRows(const Call& call) const;
-  void RunBatch(const Call& call) const;
-  void RunInner(const Call& call, const Product& product, const Operands& operands) const;
-  void RunWithoutDepth(const Call& call) const;
+  bool RunBatch(const Call& call) const;
+  bool RunInner(const Call& call, const Product& product, const Operands& operands) const;
+  bool RunWithoutDepth(const Call& call) const;
+  bool RunPlan(const Call& call, const PlanKey& key, const Operands& operands, CallScratch* scratch) const;
   Plan& PlanFor(const Call& call, const PlanKey& key, const Operands& operands) const;
   void Choose(const Call& call, Plan* plan, const Operands& operands) const;
   bool Measures(const Call& call) const;
 
   const Gemm& gemm_;
   const Driver& driver_;
-  const Launcher launcher_;  // of entry points for few rows
+  const Launcher launcher_;  // of entry points for few rows, or of the one that widens codes
   bool b_is_constant_;
   bool states_shapes_;  // the graph, of the operands
   const cublaslt::Api& api_;
   const Allocator allocator_;
   mutable std::mutex mutex_;  // of all that follows, and of enqueueing
   mutable std::vector<std::unique_ptr<Plan>> plans_;
+  mutable std::vector<PlanKey> refused_;  // of products of codes
   mutable std::shared_ptr<Branches> branches_;
 };
 

@@ -54,6 +54,16 @@ def find(context: Context, kind: Kind) -> tuple[list[Region], list[Refusal]]:
     return regions, refusals
 
 
+def reserve(context: Context) -> None:
+    """Keep what makes numbers of a product's codes for the product: other kinds would store the numbers for it."""
+    if not context.cuda:
+        return
+    for node in list(context.order):
+        gemm = _start(node, context.shapes) if _is_gemm(node) and node.op_type != "Conv" else ""
+        if not isinstance(gemm, str) and gemm.of_codes and not gemm.unread:
+            context.take([[n for n in gemm.nodes if n is not node]])
+
+
 def lower(region: Region, shapes: Shapes) -> Gemm:
     """The meaning of a region of `find`."""
     gemm = _start(next(n for n in region.nodes if _is_gemm(n)), shapes)

@@ -13,7 +13,7 @@ from onnxopt.fusion.region import Kernel, Kind, Region
 from onnxopt.graph.codes import is_dequantize
 from onnxopt.graph.refusal import Refusal
 from onnxopt.graph.shapes.shapes import Shapes
-from onnxopt.kinds.gemm import few_rows, find
+from onnxopt.kinds.gemm import few_rows, find, widened
 from onnxopt.program.gemm import Gemm
 
 _OF_CODES = frozenset({"Shape", "Reshape", "Transpose", "Cast"})  # around the codes that a product reads
@@ -22,11 +22,16 @@ _OF_CODES = frozenset({"Shape", "Reshape", "Transpose", "Cast"})  # around the c
 class GemmKind(Kind):
     """MatMul or Gemm with the transposes before it, and scale, bias, residual and activation behind it.
 
-    The library runs a GEMM through cuBLASLt; a GEMM of few rows has entry points of its own.
+    The library runs a GEMM through cuBLASLt; a GEMM of few rows has entry points of its own, one of 8-bit floats has
+    one that widens them.
     """
 
     name = "gemm"
     library = "cuBLASLt"
+
+    def find_ahead(self, context: Context) -> list[Region]:
+        find.reserve(context)
+        return []
 
     def find(self, context: Context) -> tuple[list[Region], list[Refusal]]:
         return find.find(context, self)
@@ -44,13 +49,14 @@ class GemmKind(Kind):
     def entry_points(
         self, name: str, meaning: Meaning, regions: Sequence[Region], opsets: Mapping[str, int], shapes: Shapes
     ) -> tuple[Variant, ...]:
-        return few_rows.choose(name, cast(Gemm, meaning), regions, shapes)
+        gemm = cast(Gemm, meaning)
+        return widened.entry_points(name) if gemm.has_codes() else few_rows.choose(name, gemm, regions, shapes)
 
     def header(self, kernels: Sequence[Kernel]) -> str:
-        return few_rows.HEADER
+        return widened.HEADER if any(cast(Gemm, k.program).has_codes() for k in kernels) else few_rows.HEADER
 
     def cuda(self, kernel: Kernel) -> list[str]:
-        return few_rows.lines(kernel)
+        return (widened if cast(Gemm, kernel.program).has_codes() else few_rows).lines(kernel)
 
 
 GEMM = GemmKind()
