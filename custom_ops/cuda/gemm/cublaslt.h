@@ -8,6 +8,7 @@
 
 #include "cuda/launch/driver.h"
 #include "kernel_file/measured/gemm_algorithms.h"
+#include "support/error.h"
 
 namespace onnxopt::cublaslt {
 
@@ -28,6 +29,9 @@ struct Candidate {  // cublasLtMatmulHeuristicResult_t
 };
 
 constexpr Status kSuccess = 0;
+constexpr Status kInvalidValue = 7;
+constexpr Status kArchMismatch = 8;
+constexpr Status kNotSupported = 15;
 // cublasComputeType_t
 constexpr int kCompute32F = 68;
 constexpr int kCompute32FFastTf32 = 77;
@@ -60,6 +64,12 @@ constexpr int kMinAlignmentA = 5;  // B, C and D follow
 // cublasLtReductionScheme_t: partial sums of a split product are added in float32, never in 16 bits
 constexpr std::uint32_t kReduceInComputeType = 2;
 
+// This cuBLASLt on this GPU does not take a product of this kind, whatever else may happen.
+class Refusal : public Error {
+ public:
+  using Error::Error;
+};
+
 struct Api {
   Status (*cublasLtCreate)(Handle* handle);
   Status (*cublasLtDestroy)(Handle handle);
@@ -85,7 +95,7 @@ struct Api {
                            Layout d_layout, const Algorithm* algorithm, void* workspace, std::size_t workspace_size,
                            cuda::Stream stream);
 
-  // Throws Error "<what>: <name of the status>" where `status` is an error.
+  // Throws Error "<what>: <name of the status>" where `status` is an error, a Refusal where it says that.
   void Check(Status status, const std::string& what) const;
 };
 

@@ -253,7 +253,7 @@ bool GemmCudaKernel::RunPlan(const Call& call, const PlanKey& key, const Operand
   try {
     Plan& plan = PlanFor(call, key, operands);
     plan.Run(call.handle, operands, scratch->Of(plan.workspace()), call.stream);
-  } catch (const Error&) {
+  } catch (const cublaslt::Refusal&) {
     if (key.operands != Dtype::kFloat8E4M3) throw;
     refused_.push_back(key);
     return false;
@@ -311,8 +311,8 @@ void GemmCudaKernel::Choose(const Call& call, Plan* plan, const Operands& operan
   const int most = known.tunes() ? kTuned : kFirstRun;
   const std::vector<Candidate> candidates = plan->Candidates(call.handle, measures ? most : 1);
   if (candidates.empty()) {
-    throw Error("cuBLASLt has no algorithm for " + product +
-                "; set ONNXOPT_DISABLE=1 to run without onnxopt's kernels, and report this product");
+    throw cublaslt::Refusal("cuBLASLt has no algorithm for " + product +
+                            "; set ONNXOPT_DISABLE=1 to run without onnxopt's kernels, and report this product");
   }
   plan->Choose(candidates[0]);
   if (!measures) return;
