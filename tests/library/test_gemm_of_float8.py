@@ -1,4 +1,4 @@
-"""The library's kernels for products of e4m3 codes: on the CPU, by cuBLASLt, and widened to float16 where it refuses."""
+"""The library's kernels for products of e4m3 codes: on the CPU, by cuBLASLt, and widened where it refuses."""
 
 from __future__ import annotations
 
@@ -177,12 +177,10 @@ def test_widened_codes(tmp_path: pathlib.Path) -> None:
 
 
 _POINT = dataclasses.asdict(widened.entry_points(artifact.NAME)[0])
+_TRANSPOSES = "inputs are codes of 8-bit floats, which do not go with these transposes"
 _DAMAGE: dict[str, tuple[dict[str, Any], str]] = {
-    "a transposed a": (
-        {"transpose_a": True},
-        "inputs are codes of 8-bit floats, which do not go with these transposes",
-    ),
-    "b as it lies": ({"transpose_b": False}, "inputs are codes of 8-bit floats, which do not go with these transposes"),
+    "a transposed a": ({"transpose_a": True}, _TRANSPOSES),
+    "b as it lies": ({"transpose_b": False}, _TRANSPOSES),
     "outputs of codes": ({"outputs": [CODES]}, "outputs is float8e4m3fn, no float of 16 or 32 bits"),
     "outputs of bfloat16": ({"inputs": [CODES, CODES, "bfloat16"], "outputs": ["bfloat16"]}, "inputs differ"),
     "a of another dtype": ({"inputs": [H, CODES, H]}, "inputs differ from the output's dtype"),
@@ -204,5 +202,5 @@ def test_damaged_files(tmp_path: pathlib.Path, name: str) -> None:
 
 @pytest.mark.parametrize("changed", [{"transpose_a": True}, {"transpose_b": False}, {"outputs": ("bfloat16",)}])
 def test_a_meaning_that_breaks_a_rule(changed: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match="8-bit floats|outputs of bfloat16"):
+    with pytest.raises(ValueError, match=r"8-bit floats|outputs of bfloat16"):
         dataclasses.replace(_gemm(H), **changed).verify()

@@ -45,6 +45,13 @@ _OPSET = 13  # since when Q and DQ have an axis
 _EIGHT_BITS = FLOAT8 | {ir.DataType.INT8, ir.DataType.UINT8}
 _NUMBERS = frozenset({ir.DataType.FLOAT, ir.DataType.FLOAT16})
 _E4M3 = ir.DataType.FLOAT8E4M3FN
+_ATTENTION = ("com.microsoft", "MultiHeadAttention")
+_TAKE_SPLIT = {
+    *operators.OPERATORS,
+    ("", "Reshape"),
+    ("", "Transpose"),
+    _ATTENTION,
+}  # for a Split costs less than products
 _MULTIPLE = 16  # of a weight's sides, which cuBLASLt asks for
 _SMALLEST = 128  # side of a weight; smaller ones take as long in 16 bits
 _FEWEST = 17  # rows that are known; fewer ones are bound by the weights, which a kernel for few rows reads in 16 bits
@@ -192,7 +199,8 @@ class _Products:
         """What products have in common that one product takes the place of."""
         node, b = product.node, product.b
         readers = list(node.outputs[0].consumers())
-        takes_split = bool(readers) and all((r.domain, r.op_type) in operators.OPERATORS for r in readers)
+        split = _TAKE_SPLIT if product.eight_bits else operators.OPERATORS
+        takes_split = bool(readers) and all((r.domain, r.op_type) in split for r in readers)
         if not product.turned or node.op_type != "MatMul" or node.outputs[0].is_graph_output():
             return node
         if not takes_split:
@@ -201,6 +209,19 @@ class _Products:
         dtypes = b.value.const_value.dtype, self._known.ir_dtype(node.outputs[0])
         rows = b.value.const_value.shape.numpy()[0]
         return product.a.value, float(product.a.scale), int(product.a.zero), rows, dtypes, product.eight_bits
+
+    def _parts(
+        self, new: NewNodes, value: ir.Value, numbers: ir.DataType | None, products: Sequence[Product]
+    ) -> list[ir.Value]:
+        """The columns of each product. Kernels of index operations take in Slices, and Splits into equal parts."""
+        widths = np.array([p.scales().size for p in products], np.int64)
+        if not products[0].eight_bits or (widths == widths[0]).all():
+            axis = [ir.AttrInt64("axis", -1)]
+            parts = new.add("Split", [value, new.constant(widths)], numbers, axis, len(products)).producer()
+            return list(parts.outputs) if parts is not None else []
+        bounds, last = np.concatenate([[0], np.cumsum(widths)]), new.constant(np.array([-1]))
+        ends = [new.constant(bounds[k : k + 1]) for k in range(len(bounds))]
+        return [new.add("Slice", [value, ends[k], ends[k + 1], last], numbers) for k in range(len(products))]
 
     def _adds_outside(self, product: Product) -> bool:
         """Whether a Gemm's C has to be added by a node of its own: cuBLASLt adds no float32 to products of 8 bits."""
@@ -241,10 +262,7 @@ class _Products:
             value = new.add("Add", [value, first.inputs[2]], numbers)
         results = [value]
         if len(products) > 1:
-            widths = np.array([p.scales().size for p in products], np.int64)
-            axis = [ir.AttrInt64("axis", -1)]
-            parts = new.add("Split", [value, new.constant(widths)], numbers, axis, len(products)).producer()
-            results = list(parts.outputs) if parts is not None else []
+            results = self._parts(new, value, numbers, products)
         for product, result in zip(products, results, strict=True):
             old = product.node.outputs[0]
             result.name, result.type, result.shape = old.name, old.type, old.shape

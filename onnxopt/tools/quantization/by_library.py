@@ -85,22 +85,27 @@ class Quantizer:
         )  # fmt: skip
 
     def _scales_of_fp8(self, nodes: Collection[str], dtype: Any) -> dict[str, Any]:
-        """Scales that make the largest element the largest code; ONNX Runtime's own cut off at 4.5 deviations."""
+        """Scales that make the largest element the largest code; ONNX Runtime's own cut off at 4.5 deviations.
+
+        Weights that multiply one activation share a scale, so that they can be multiplied as one.
+        """
         model = onnx.load(self._model)
         weights = {t.name: t for t in model.graph.initializer}
-        used = {name for n in model.graph.node if n.name in nodes for name in n.input[:2]}
+        used = [n.input[:2] for n in model.graph.node if n.name in nodes]
         if self._ranges is None:
             self._ranges = self._measured()
-        rows: dict[str, Any] = {}
-        for name in used:
-            largest = (
-                float(np.abs(onnx.numpy_helper.to_array(weights[name], str(self._model.parent))).max(initial=0.0))
-                if name in weights
-                else self._ranges[name]
-            )
-            scale = np.array(largest / _LARGEST_E4M3 or 1.0, np.float32)
-            rows[name] = [{"quant_type": dtype, "scale": scale, "zero_point": np.array(0, ml_dtypes.float8_e4m3fn)}]
-        return rows
+        largest = {x: self._ranges[x] for x, _ in used}
+        by_activation: dict[str, float] = {}
+        for x, w in used:
+            array = onnx.numpy_helper.to_array(weights[w], str(self._model.parent))
+            by_activation[x] = max(by_activation.get(x, 0.0), float(np.abs(array).max(initial=0.0)))
+        for x, w in used:
+            largest[w] = max(largest.get(w, 0.0), by_activation[x])
+        zero = np.array(0, ml_dtypes.float8_e4m3fn)
+        return {
+            name: [{"quant_type": dtype, "scale": np.array(y / _LARGEST_E4M3 or 1.0, np.float32), "zero_point": zero}]
+            for name, y in largest.items()
+        }
 
     def _measured(self) -> dict[str, float]:
         """The largest magnitude of every operand of a product."""
