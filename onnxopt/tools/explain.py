@@ -23,6 +23,8 @@ from onnxopt.artifact.summary import (
 from onnxopt.fusion.kernel import Traffic
 from onnxopt.graph.refusal import Refusal
 from onnxopt.kinds import KINDS
+from onnxopt.kinds.gemm.kind import GEMM
+from onnxopt.program.gemm import CODES
 
 CLOSED_FORM = "n elementwise ops over B bytes with c bytes of side inputs move 2nB + c unfused, 2B + c fused"
 _EXAMPLES = 3
@@ -85,7 +87,9 @@ def _kernel(kernel: Kernel, archs: Sequence[str]) -> Iterator[str]:
     if kernel.variants:
         yield f"    variants: {', '.join(v.removeprefix(kernel.name).lstrip('_') for v in kernel.variants)}"
     if kernel.kind in _LIBRARIES:
-        yield f"    runs as a call of {_LIBRARIES[kernel.kind]}"
+        codes = kernel.kind == GEMM.name and CODES in kernel.inputs
+        of = " on 8-bit floats (fp8), or on the same codes in float16 where it refuses those" if codes else ""
+        yield f"    runs as a call of {_LIBRARIES[kernel.kind]}{of}"
     for (shapes, traffic), count in alike(kernel).items():
         inputs, outputs = shapes[: len(kernel.inputs)], shapes[len(kernel.inputs) :]
         yield f"    {count} x ({', '.join(inputs)}) -> {', '.join(outputs)}: {_traffic(traffic)}"

@@ -39,6 +39,8 @@ class GemmKind(Kind):
     def named_nodes(self, region: Region) -> Sequence[ir.Node]:
         if any(n.op_type == "Conv" for n in region.nodes):
             return [n for n in region.nodes if n.op_type not in ("Transpose", "Reshape")]
+        if any(value.dtype == ir.DataType.FLOAT8E4M3FN for value in region.inputs):
+            return region.nodes[next(k for k, n in enumerate(region.nodes) if n.op_type in ("MatMul", "Gemm")) :]
         if any(is_dequantize(n) for n in region.nodes):
             return [n for n in region.nodes if is_dequantize(n) or n.op_type not in _OF_CODES]
         return region.nodes
