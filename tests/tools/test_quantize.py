@@ -272,3 +272,39 @@ def test_figures_of_logits() -> None:
     assert (same.sqnr_db, same.kl, same.argmax) == (None, 0.0, 1.0)
     (short,) = qualities("P", False, [({"y": reference[:, :9]}, {"y": actual[:, :9]})])
     assert short.top5 is None and short.kl is None
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+def test_fp8_of_weights_that_share_an_activation(dtype: str, tmp_path: Path) -> None:
+    """One scale for both, so that a GPU multiplies them as one; models of float16 are taken too."""
+    draw, storage = np.random.default_rng(0), np.dtype(dtype)
+    graph = onnx.parser.parse_graph(
+        """
+        pair (T[batch, 24, 256] x, T[256] g) => (T[batch, 24, 256] y) {
+          n = LayerNormalization(x, g, g)
+          [gate] a = MatMul(n, w1)
+          [up] b = MatMul(n, w2)
+          s = Sigmoid(a)
+          m = Mul(s, b)
+          y = Add(m, x)
+        }
+    """.replace("T[", f"{'float' if dtype == 'float32' else dtype}[")
+    )
+    for k, size in enumerate((0.02, 0.08)):
+        graph.initializer.append(
+            numpy_helper.from_array((draw.standard_normal((256, 256)) * size).astype(storage), f"w{k + 1}")
+        )
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=9), tmp_path / "m.onnx")
+    given = {"x": draw.standard_normal((2, 24, 256)).astype(storage), "g": draw.uniform(0.5, 1, 256).astype(storage)}
+    found = onnxopt.quantize(tmp_path / "m.onnx", tmp_path / "q.onnx", format="fp8", calibrate=[given])
+    assert [p.node for p in found.products] == ["gate", "up"] and found.quality[0].sqnr_db > 28
+    weights = {t.name: numpy_helper.to_array(t) for t in onnx.load(found.path).graph.initializer}
+    scales = [weights[f"w{k}_scale"] for k in (1, 2)]
+    assert scales[0] == scales[1] and scales[0].dtype == storage
+    artifact = onnxopt.optimize(found.path, tmp_path / "artifact", archs=["sm_90"], data=[given])
+    (product,) = [k for k in artifact.manifest.kernels if k.kind == "gemm"]
+    assert product.inputs == ("float8e4m3fn", "float8e4m3fn") and product.outputs == (dtype,)
+    (site,) = product.sites
+    assert site.shapes[1] == "float8e4m3fn[512,256]"
+    (norm,) = [k for k in artifact.manifest.kernels if k.kind == "rowwise"]
+    assert norm.outputs == ("float8e4m3fn",)

@@ -53,7 +53,7 @@ def quantize(
 ) -> Quantized:
     """Write the float32 model file `model`, quantized, as the new model file `output`, which `optimize` takes.
 
-    format: "fp8" (e4m3 weights and activations, a scale a tensor), "int8" (weights with a scale a column, activations
+    "fp8" also takes models of float16. format: "fp8" (e4m3 weights and activations, a scale a tensor), "int8" (weights with a scale a column, activations
     with a scale a tensor), "int4" or "int8-weights" (weights alone, in blocks). calibrate: inputs of the model, .npz
     files or mappings of arrays by name: activations get their ranges from them, and quality is measured with them.
     algorithm: how scales are chosen; "minmax", "entropy" or "percentile" of activations, "rtn", "hqq" or "k_quant" of

@@ -67,8 +67,8 @@ def _refusal(node: ir.Node, weight: ir.TensorProtocol, rows: int, columns: int, 
         return "its name matches --exclude"
     if node.op_type not in given.operators:
         return f"{asked.name} is for {' and '.join(given.operators)}"
-    if weight.dtype != ir.DataType.FLOAT:
-        return f"its weight is {weight.dtype.name.lower()}, not float32"
+    if weight.dtype not in ((ir.DataType.FLOAT, ir.DataType.FLOAT16) if asked.name == "fp8" else (ir.DataType.FLOAT,)):
+        return f"its weight is {weight.dtype.name.lower()}, not float32{' or float16' * (asked.name == 'fp8')}"
     if last:
         return "its result is an output of the model, which rounding of activations would coarsen"
     if min(rows, columns) < given.least:
