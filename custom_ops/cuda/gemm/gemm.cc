@@ -111,28 +111,60 @@ void GemmCudaKernel::Compute(OrtKernelContext* ort_context) const {
   if (!RunParts(call, outputs)) RunWidened(call, shapes, outputs);
 }
 
-void GemmCudaKernel::RunWidened(const Call& call, const Shape* shapes, void* const* outputs) const {
-  CallScratch of_a(allocator_, call.context);
-  CallScratch of_b(allocator_, call.context);
-  Call widened = call;
-  widened.operands.a = Widened(call.operands.a, shapes[gemm_.a].count(), &of_a, call.stream);
-  widened.operands.b = Widened(call.operands.b, shapes[gemm_.b].count(), &of_b, call.stream);
-  widened.dtype = Dtype::kFloat16;
-  RunParts(widened, outputs);
+GemmCudaKernel::~GemmCudaKernel() {
+  if (widened_b_ != nullptr) allocator_.get()->Free(allocator_.get(), widened_b_);
 }
 
-const void* GemmCudaKernel::Widened(const void* codes, std::size_t count, CallScratch* scratch, Stream stream) const {
+void GemmCudaKernel::RunWidened(const Call& call, const Shape* shapes, void* const* outputs) const {
   if (kernel().variants.empty()) {
-    throw Error(
-        "cuBLASLt does not multiply 8-bit floats here, and the artifact has no code for this GPU that widens them");
+    throw Error("cuBLASLt does not multiply 8-bit floats here, and nothing in the artifact widens them on this GPU");
   }
-  if (count == 0) return codes;
-  WidenCodesParams params{codes, scratch->Of(count * Size(Dtype::kFloat16)), count};
+  CallScratch of_a(allocator_, call.context);
+  CallScratch of_b(allocator_, call.context);
+  const auto widened = [&](const void* codes, std::size_t count, CallScratch* scratch) {
+    void* const numbers = scratch->Of(count * Size(Dtype::kFloat16));
+    Widen(codes, numbers, count, call.stream);
+    return numbers;
+  };
+  Call wide = call;
+  wide.dtype = Dtype::kFloat16;
+  wide.operands.a = widened(call.operands.a, shapes[gemm_.a].count(), &of_a);
+  const std::size_t count = shapes[gemm_.b].count();
+  const bool keeps = widened_b_ != nullptr || (b_is_constant_ && !call.capturing && count > 0);
+  wide.operands.b = keeps ? WidenedConstant(call, count) : widened(call.operands.b, count, &of_b);
+  RunParts(wide, outputs);
+}
+
+// Calls on other streams may read it from now on, so its kernel has to end first.
+const void* GemmCudaKernel::WidenedConstant(const Call& call, std::size_t count) const {
+  if (widened_b_ != nullptr) return widened_b_;
+  OrtAllocator* const allocator = allocator_.get();
+  const std::size_t bytes = count * Size(Dtype::kFloat16);
+  void* const numbers = allocator->Alloc(allocator, bytes);
+  if (numbers == nullptr) throw Error("no memory for a weight of " + std::to_string(bytes) + " bytes on the GPU");
+  Event done = nullptr;
+  try {
+    Widen(call.operands.b, numbers, count, call.stream);
+    driver_.Check(driver_.cuEventCreate(&done, 0), "cannot make an event");
+    driver_.Check(driver_.cuEventRecord(done, call.stream), "cannot record an event");
+    driver_.Check(driver_.cuEventSynchronize(done), "widening a weight failed");
+  } catch (const Error&) {
+    if (done != nullptr) driver_.cuEventDestroy(done);
+    allocator->Free(allocator, numbers);
+    throw;
+  }
+  driver_.cuEventDestroy(done);
+  widened_b_ = numbers;
+  return numbers;
+}
+
+void GemmCudaKernel::Widen(const void* codes, void* numbers, std::size_t count, Stream stream) const {
+  if (count == 0) return;
+  WidenCodesParams params{codes, numbers, count};
   const std::uint64_t of_block = std::uint64_t{kernel().variants[0].threads} * kWidenedCodes;
   const std::uint64_t blocks = (count + of_block - 1) / of_block;
   if (blocks > std::numeric_limits<std::int32_t>::max()) throw Error("a product's operand is too large to be widened");
   launcher_.Launch(0, static_cast<unsigned>(blocks), reinterpret_cast<unsigned char*>(&params), stream);
-  return params.numbers;
 }
 
 // Each part is a product of its own, as ONNX Runtime allocates the outputs where it likes. One alone fills the GPU

@@ -16,11 +16,12 @@ namespace onnxopt::cuda {
 
 // A product of a shape that was seen before does not synchronize: it is safe under CUDA graph capture. A new shape
 // looks for its algorithm. Codes of 8-bit floats that cuBLASLt does not multiply here, which it may say as late as it
-// runs a product, are widened to float16 in every call. Thread-safe.
+// runs a product, are widened to float16: those of a constant once, others in every call. Thread-safe.
 class GemmCudaKernel final : public FusedKernel {
  public:
   // Throws Error if cuBLASLt is not there, or does not start on this GPU.
   GemmCudaKernel(const Kernel& kernel, const Library& library, const OrtKernelInfo* info);
+  ~GemmCudaKernel() override;
 
   void Compute(OrtKernelContext* context) const override;
 
@@ -30,7 +31,8 @@ class GemmCudaKernel final : public FusedKernel {
   // False where cuBLASLt does not take the operands' codes; then the outputs hold nothing yet. So are those below.
   bool RunParts(const Call& call, void* const* outputs) const;
   void RunWidened(const Call& call, const Shape* shapes, void* const* outputs) const;
-  const void* Widened(const void* codes, std::size_t count, CallScratch* scratch, Stream stream) const;
+  const void* WidenedConstant(const Call& call, std::size_t count) const;
+  void Widen(const void* codes, void* numbers, std::size_t count, Stream stream) const;
   bool RunFewRows(const Call& call) const;
   bool RunBatch(const Call& call) const;
   bool RunInner(const Call& call, const Product& product, const Operands& operands) const;
@@ -50,6 +52,7 @@ class GemmCudaKernel final : public FusedKernel {
   mutable std::mutex mutex_;  // of all that follows, and of enqueueing
   mutable std::vector<std::unique_ptr<Plan>> plans_;
   mutable std::vector<PlanKey> refused_;  // of products of codes
+  mutable void* widened_b_ = nullptr;     // where b is constant
   mutable std::shared_ptr<Branches> branches_;
 };
 

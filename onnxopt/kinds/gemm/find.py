@@ -22,6 +22,7 @@ import onnx_ir as ir
 from onnxopt.fusion import cost, eligibility
 from onnxopt.fusion.context import Context
 from onnxopt.fusion.region import Kind, Region
+from onnxopt.graph.codes import is_quantize
 from onnxopt.graph.refusal import Refusal
 from onnxopt.graph.shapes.shapes import Shapes
 from onnxopt.kinds.gemm import convolution, steps
@@ -146,6 +147,8 @@ def _better_behind(gemm: GrowingGemm, context: Context) -> str | None:
     adds = gemm.bias is not None or gemm.residual is not None
     if gemm.is_convolution():  # which adds its bias itself
         return None
+    if gemm.has_codes() and gemm.activation != "none" and readers and all(map(is_quantize, readers)):
+        return "The kernel that stores codes of the result adds the bias and computes the activation for less"
     if gemm_adds or not adds or gemm.activation != "none" or not readers or gemm.output.is_graph_output():
         return None
     for reader in readers:

@@ -53,8 +53,8 @@ def quantize(
 ) -> Quantized:
     """Write the float32 model file `model`, quantized, as the new model file `output`, which `optimize` takes.
 
-    "fp8" also takes models of float16. format: "fp8" (e4m3 weights and activations, a scale a tensor), "int8" (weights with a scale a column, activations
-    with a scale a tensor), "int4" or "int8-weights" (weights alone, in blocks). calibrate: inputs of the model, .npz
+    format: "fp8" (e4m3 weights and activations, a scale a tensor; also of float16 models), "int8" (weights with a scale
+    a column, activations with a scale a tensor), "int4" or "int8-weights" (weights alone, in blocks). calibrate: inputs of the model, .npz
     files or mappings of arrays by name: activations get their ranges from them, and quality is measured with them.
     algorithm: how scales are chosen; "minmax", "entropy" or "percentile" of activations, "rtn", "hqq" or "k_quant" of
     4-bit weights. block_size: rows of a weight that share a scale, 16 to 256, default 32. zero_points: blocks have one.

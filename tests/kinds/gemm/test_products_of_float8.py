@@ -20,6 +20,7 @@ from onnxopt.program.gemm import CODES, Gemm
 from onnxopt.runtime import sessions
 from tests.support import custom_ops_artifact as artifact
 from tests.support.fusing import fuse, outline
+from tests.support.graphs import graph
 
 _DEPTH = 128
 _E4M3 = ml_dtypes.float8_e4m3fn
@@ -92,10 +93,10 @@ def model(layer: Layer, seed: int = 1) -> onnx.ModelProto:
     inputs = [helper.make_tensor_value_info("x", kind, shape)]
     if layer.residual:
         inputs.append(helper.make_tensor_value_info("r", kind, [*batch, layer.rows, layer.columns]))
-    graph = helper.make_graph(nodes, "g", inputs, outputs, constants)
-    for node in graph.node:
+    made = helper.make_graph(nodes, "g", inputs, outputs, constants)
+    for node in made.node:
         node.name = node.output[0]
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=9)
+    return helper.make_model(made, opset_imports=[helper.make_opsetid("", 20)], ir_version=9)
 
 
 def fused(source: ir.Model, *, eight_bits: bool = True) -> tuple[Kernel, ...]:
@@ -188,3 +189,48 @@ def test_a_weight_keeps_its_bytes() -> None:
     fused(source)
     after = sum(i.const_value.nbytes for i in source.graph.initializers.values() if i.const_value is not None)
     assert after <= before
+
+
+def test_an_activation_is_computed_where_codes_are_stored() -> None:
+    """A second kernel has to store the codes anyway, and computes a Gelu for less than cuBLASLt's epilogue."""
+    proto = model(Layer(gelu=True))
+    (scale,) = [i.name for i in proto.graph.initializer if i.name == "c0"]
+    proto.graph.node.append(helper.make_node("QuantizeLinear", ["y0", scale, "c1"], ["z"], "z"))
+    del proto.graph.output[:]
+    proto.graph.output.append(helper.make_tensor_value_info("z", TensorProto.FLOAT8E4M3FN, [2, "N", 144]))
+    kernels = fused(ir.from_proto(proto))
+    (gemm,) = gemms(kernels)
+    assert (gemm.bias, gemm.activation) == (None, "none")
+    (last,) = [k for k in kernels if k.kind.name == "pointwise"]
+    assert last.ops == ("Add", "Gelu", "QuantizeLinear") and last.program.outputs == (CODES,)  # type: ignore[attr-defined]
+
+
+def test_products_of_unequal_widths_are_one_product_and_slices() -> None:
+    """As k and v of grouped attention, whose kernel reads its columns where they lie."""
+    body = [
+        "n = LayerNormalization(x, g, g)  q = QuantizeLinear<output_dtype = 17>(n, s)  a = DequantizeLinear(q, s)",
+        "v = DequantizeLinear(c, s)  w = DequantizeLinear(d, s)  h = MatMul(a, v)  k = MatMul(a, w)",
+        "r = Reshape(h, four)  t = Reshape(k, two)  y = Neg(r)  z = Relu(t)",
+    ]
+    codes = np.random.default_rng(1).standard_normal((_DEPTH, 256)).astype(_E4M3)
+    source = graph(
+        f"float16[2, 32, {_DEPTH}] x, float16[{_DEPTH}] g",
+        "float16[2, 32, 4, 64] y, float16[2, 32, 2, 64] z",
+        "  ".join(body),
+        constants="float16 s = {11878}, int64[4] four = {2, 32, 4, 64}, int64[4] two = {2, 32, 2, 64}",
+        opset=21,
+    )
+    for name, array in (("c", codes), ("d", codes[:, :128])):
+        value = ir.Value(name=name, const_value=ir.tensor(np.ascontiguousarray(array), name=name))
+        value.shape, value.type = ir.Shape(array.shape), ir.TensorType(ir.DataType.FLOAT8E4M3FN)
+        source.graph.register_initializer(value)
+        for node in list(source.graph):
+            for k, given in enumerate(node.inputs):
+                if given is not None and given.name == name:
+                    node.replace_input_with(k, value)
+    kernels = fused(source)
+    (gemm,) = gemms(kernels)
+    assert gemm.outputs == ("float16",)
+    assert sorted(k.ops for k in kernels if k.kind.name == "pointwise") == [
+        ("Slice", "Reshape", "Neg"), ("Slice", "Reshape", "Relu")
+    ]  # fmt: skip
