@@ -54,9 +54,10 @@ def ranges(name: str) -> dict[str, float]:
     return {x: float(np.abs(y.astype(np.float32)).max()) for x, y in zip(names, session.run(names, given), strict=True)}
 
 
-def quantized(name: str, largest: Mapping[str, float], *, projections: bool = True) -> onnx.ModelProto:
-    """The float16 graph with Q and DQ. largest: of `ranges`. Weights of one activation share a scale."""
-    model = skeletons.original(name)
+def quantized(source: onnx.ModelProto, largest: Mapping[str, float], *, projections: bool = True) -> onnx.ModelProto:
+    """A float16 graph with Q and DQ. largest: of `ranges`. Weights of one activation share a scale."""
+    model = onnx.ModelProto()
+    model.CopyFrom(source)
     taken = {n.name or n.output[0]: n for n in products(model, projections)}
     tensors = {t.name: t for t in model.graph.initializer}
     of_weights: dict[str, float] = {}
