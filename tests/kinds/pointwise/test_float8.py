@@ -12,6 +12,7 @@ import pytest
 from onnxopt import pipeline
 from onnxopt.artifact import layout
 from onnxopt.runtime import sessions
+from tests.conftest import device_arch
 from tests.support import emulated
 from tests.support.fusing import cpu_kernels_forced
 from tests.support.graphs import graph
@@ -72,26 +73,41 @@ def _values(storage: type[np.floating]) -> np.ndarray:
     info = np.finfo(storage)
     special = [0.0, 464.0, 465.0, 480.0, info.max, info.tiny, np.inf, np.nan, 2.0**-10, 2.0**-11]
     values = np.concatenate([codes, middles, special]).astype(storage)
-    values = np.concatenate([values, np.nextafter(values, storage(0)), np.nextafter(values, storage(np.inf))])
+    with np.errstate(over="ignore"):
+        values = np.concatenate([values, np.nextafter(values, storage(0)), np.nextafter(values, storage(np.inf))])
     values = np.concatenate([values, -values, np.random.default_rng(5).standard_normal(3000).astype(storage) * 90])
     return np.resize(values, (len(values) // _ROWS + 1, _ROWS)).astype(storage)
 
 
+_WAYS = ("QuantizeLinear<output_dtype = 17>(a, s)", "Cast<to = 17>(a)")
+
+
 @pytest.mark.usefixtures("library")
-@pytest.mark.parametrize("dtype", ["float", "float16"])
-@pytest.mark.parametrize("way", ["QuantizeLinear<output_dtype = 17>(a, s)", "Cast<to = 17>(a)"])
+@pytest.mark.parametrize(("dtype", "way"), [("float", _WAYS[0]), ("float16", _WAYS[0]), ("float", _WAYS[1])])
 def test_codes_are_those_of_onnx_runtime(dtype: str, way: str, tmp_path: Path) -> None:
     """Also of an operand that a kernel reads, and of a value that stays inside."""
+    _check_codes(dtype, way, tmp_path, sessions.CPU, "sm_90")
+
+
+@pytest.mark.gpu
+@pytest.mark.usefixtures("library")
+@pytest.mark.parametrize("dtype", ["float", "float16"])
+@pytest.mark.parametrize("way", _WAYS)
+def test_codes_on_the_gpu(dtype: str, way: str, tmp_path: Path) -> None:
+    _check_codes(dtype, way, tmp_path, sessions.CUDA, device_arch())
+
+
+def _check_codes(dtype: str, way: str, tmp_path: Path, provider: str, arch: str) -> None:
     storage = np.float16 if dtype == "float16" else np.float32
     body = f"a = Neg(x)  q = {way}  y = DequantizeLinear(q, s)  z = Cast<to = 1>(p)"
     ends = f"float8e4m3fn[N, {_ROWS}] q, {dtype}[N, {_ROWS}] y, float[M] z"
     model = graph(f"{dtype}[N, {_ROWS}] x, {dtype} s, float8e4m3fn[M] p", ends, body, opset=21)
     ir.save(model, tmp_path / "model.onnx")
     with cpu_kernels_forced():
-        artifact = pipeline.optimize(tmp_path / "model.onnx", tmp_path / "out", archs=("sm_90",), verify=False)
+        artifact = pipeline.optimize(tmp_path / "model.onnx", tmp_path / "out", archs=(arch,), verify=False)
     opened = sessions.open_session(tmp_path / "model.onnx")
     library = artifact.path / layout.LIBRARY_FOLDER / layout.LIBRARY
-    session = sessions.open_session(artifact.path / layout.MODEL, library=library)
+    session = sessions.open_session(artifact.path / layout.MODEL, library=library, provider=provider)
     assert {kernel.cpu for kernel in artifact.manifest.kernels} == {True}
     for scale in (1.0, 0.25, 0.0437):
         codes = np.arange(256, dtype=np.uint8).view(ml_dtypes.float8_e4m3fn)
@@ -104,16 +120,15 @@ def test_codes_are_those_of_onnx_runtime(dtype: str, way: str, tmp_path: Path) -
 
 
 @pytest.mark.usefixtures("library")
-@pytest.mark.parametrize("dtype", ["float", "float16"])
 @pytest.mark.parametrize(
-    ("body", "kind"),
+    ("dtype", "body", "kind"),
     [
-        ("n = LayerNormalization(x, g, g)  y = QuantizeLinear<output_dtype = 17>(n, s)", "rowwise"),
-        ("n = Gelu(x)  y = QuantizeLinear<output_dtype = 17>(n, s)", "pointwise"),
-        ("n = Sigmoid(x)  m = Mul(n, x)  y = QuantizeLinear<output_dtype = 17>(m, s)", "pointwise"),
+        ("float16", "n = LayerNormalization(x, g, g)  y = QuantizeLinear<output_dtype = 17>(n, s)", "rowwise"),
+        ("float16", "n = Sigmoid(x)  m = Mul(n, x)  y = QuantizeLinear<output_dtype = 17>(m, s)", "pointwise"),
+        ("float", "n = Gelu(x)  y = QuantizeLinear<output_dtype = 17>(n, s)", "pointwise"),
     ],
 )
-def test_a_region_stores_codes(body: str, kind: str, dtype: str, tmp_path: Path) -> None:
+def test_a_region_stores_codes(dtype: str, body: str, kind: str, tmp_path: Path) -> None:
     """The kernel for GPUs, compiled by g++, against ONNX Runtime."""
     scale = "14950" if dtype == "float16" else "0.03"  # 16-bit floats as bits
     model = graph(
