@@ -234,3 +234,17 @@ def test_products_of_unequal_widths_are_one_product_and_slices() -> None:
     assert sorted(k.ops for k in kernels if k.kind.name == "pointwise") == [
         ("Slice", "Reshape", "Neg"), ("Slice", "Reshape", "Relu")
     ]  # fmt: skip
+
+
+def test_a_residual_reads_the_codes_that_the_product_needs_anyway() -> None:
+    """It waits for the product, so the norm in front of both has no reason to store float16 numbers beside codes."""
+    proto = model(Layer(columns=_DEPTH, residual=True))
+    (add,) = [n for n in proto.graph.node if n.output[0] == "s0"]
+    add.input[1] = "a"
+    (relu,) = [n for n in proto.graph.node if n.output[0] == "y0"]
+    relu.CopyFrom(helper.make_node("LayerNormalization", ["s0", "c2", "c2"], ["y0"], "y0"))
+    kernels = fused(ir.from_proto(proto))
+    first, last = (k for k in kernels if "LayerNormalization" in k.ops)
+    assert first.ops == ("LayerNormalization", "QuantizeLinear")
+    assert first.program.outputs == (CODES,)  # type: ignore[attr-defined]
+    assert last.ops[0] == "DequantizeLinear" and CODES in last.program.inputs  # type: ignore[attr-defined]
