@@ -9,8 +9,9 @@ As ONNX, both sides compute the same: Reshape changes nothing, and ONNX Runtime 
 loads the model, so its CPU provider still finds its integer kernels. The kernel of the product (kinds/gemm/codes.py)
 reads x16 and W16 alone and multiplies their product by s * t.
 
-Codes of 8-bit floats are multiplied as Mul(Cast(x16), s), as no provider has kernels of such codes. Where both are e4m3
-and that is faster, the kernel reads the codes themselves:
+Cast to e4m3 and back is a DQ with a scale of 1: a scale of each row, computed at run time, is multiplied behind the
+product. Codes of 8-bit floats are multiplied as Mul(Cast(x16), s), as no provider has kernels of such codes. Where both
+are e4m3 and that is faster, the kernel reads the codes themselves:
 
     MatMul(DQ(x, s), DQ(W, t)) -> MatMul(Mul(Cast(x), s), Transpose(Mul(Cast(turned W), t)))
 
@@ -104,9 +105,17 @@ def _may_be_product(node: ir.Node) -> bool:
         producer = None if value is None else value.producer()
         while producer is not None and producer.op_type in VIEWS and producer.inputs[0] is not None:
             producer = producer.inputs[0].producer()
-        if not is_dequantize(producer):
+        if not is_dequantize(producer) and not _widens(producer):
             return False
     return True
+
+
+def _widens(node: ir.Node | None) -> bool:
+    """Whether a node makes numbers of codes that a Cast made, whose scale a following node may multiply."""
+    if node is None or node.op_type != "Cast" or node.domain != "":
+        return False
+    maker = None if node.inputs[0] is None else node.inputs[0].producer()
+    return maker is not None and maker.op_type == "Cast" and maker.attributes.get_int("to", 0) == _E4M3
 
 
 class _Products:
@@ -169,6 +178,11 @@ class _Products:
 
     def _codes(self, value: ir.Value | None) -> Codes | None:
         node = None if value is None else value.producer()
+        if node is not None and value is not None and _widens(node):
+            codes, dtype = node.inputs[0], self._known.ir_dtype(value)
+            if codes is None or dtype is None or dtype not in _NUMBERS:
+                return None
+            return Codes(codes, np.ones((), dtype.numpy()), np.zeros((), _E4M3.numpy()), None)
         if node is None or value is None or not is_dequantize(node) or has_attributes(node):
             return None
         codes, scale = node.inputs[0], constant(node.inputs[1])

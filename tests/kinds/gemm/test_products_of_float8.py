@@ -205,6 +205,17 @@ def test_an_activation_is_computed_where_codes_are_stored() -> None:
     assert last.ops == ("Add", "Gelu", "QuantizeLinear") and last.program.outputs == (CODES,)  # type: ignore[attr-defined]
 
 
+def _define(source: ir.Model, name: str, codes: np.ndarray) -> None:
+    """Give a value that a text could not define its constant."""
+    tensor = ir.tensor(np.ascontiguousarray(codes), name=name)
+    value = ir.Value(name=name, shape=tensor.shape, type=ir.TensorType(tensor.dtype), const_value=tensor)
+    source.graph.register_initializer(value)
+    for node in source.graph:
+        for k, given in enumerate(node.inputs):
+            if given is not None and given.name == name:
+                node.replace_input_with(k, value)
+
+
 def test_products_of_unequal_widths_are_one_product_and_slices() -> None:
     """As k and v of grouped attention, whose kernel reads its columns where they lie."""
     body = [
@@ -220,14 +231,8 @@ def test_products_of_unequal_widths_are_one_product_and_slices() -> None:
         constants="float16 s = {11878}, int64[4] four = {2, 32, 4, 64}, int64[4] two = {2, 32, 2, 64}",
         opset=21,
     )
-    for name, array in (("c", codes), ("d", codes[:, :128])):
-        value = ir.Value(name=name, const_value=ir.tensor(np.ascontiguousarray(array), name=name))
-        value.shape, value.type = ir.Shape(array.shape), ir.TensorType(ir.DataType.FLOAT8E4M3FN)
-        source.graph.register_initializer(value)
-        for node in list(source.graph):
-            for k, given in enumerate(node.inputs):
-                if given is not None and given.name == name:
-                    node.replace_input_with(k, value)
+    _define(source, "c", codes)
+    _define(source, "d", codes[:, :128])
     kernels = fused(source)
     (gemm,) = gemms(kernels)
     assert gemm.outputs == ("float16",)
@@ -248,3 +253,36 @@ def test_a_residual_reads_the_codes_that_the_product_needs_anyway() -> None:
     assert first.ops == ("LayerNormalization", "QuantizeLinear")
     assert first.program.outputs == (CODES,)  # type: ignore[attr-defined]
     assert last.ops[0] == "DequantizeLinear" and CODES in last.program.inputs  # type: ignore[attr-defined]
+
+
+@pytest.mark.usefixtures("library")
+def test_scales_of_rows_are_computed_by_the_norm_in_front(tmp_path: Path) -> None:
+    """One kernel stores the codes and the scale of each row, the next multiplies, the last one scales."""
+    body = (
+        "n = LayerNormalization(x, g, g)  b = Abs(n)  t = ReduceMax<keepdims = 1>(b, last)  e = Max(t, least)  "
+        "r = Div(e, top)  d = Div(n, r)  q = Cast<to = 17>(d)  a = Cast<to = 10>(q)  w = DequantizeLinear(c, u)  "
+        "m = MatMul(a, w)  v = Mul(m, r)  y = Add(v, h)"
+    )
+    constants = "int64[1] last = {-1}, float16 least = {1024}, float16 top = {24320}, float16 u = {7168}"
+    source = graph(
+        f"float16[N, {_DEPTH}] x, float16[{_DEPTH}] g, float16[144] h", "float16[N, 144] y", body,
+        constants=constants, opset=20,
+    )  # fmt: skip
+    _define(source, "c", (np.random.default_rng(1).standard_normal((_DEPTH, 144)) * 40).astype(_E4M3))
+    ir.save(source, tmp_path / "original.onnx")
+    kernels = [dataclasses.replace(k, cpu=True) for k in fused(source)]
+    (gemm,) = gemms(tuple(kernels))
+    assert gemm.operand_dtype() == CODES
+    (norm,) = [k for k in kernels if "LayerNormalization" in k.ops]
+    assert set(norm.program.outputs) == {CODES, "float16"}  # type: ignore[attr-defined]
+    library = artifact.copy_library(tmp_path)
+    (tmp_path / "kernels.json").write_text(kernels_json.to_json(kernels, None))
+    ir.save(source, tmp_path / "fused.onnx")
+    rng = np.random.default_rng(2)
+    feeds = {"x": rng.standard_normal((37, _DEPTH)), "g": rng.uniform(0.5, 1.5, _DEPTH), "h": rng.standard_normal(144)}
+    feeds = {name: array.astype(np.float16) for name, array in feeds.items()}
+    (wanted,) = sessions.run(sessions.open_session(tmp_path / "original.onnx"), feeds).values()
+    for path in (None, library):
+        (found,) = sessions.run(sessions.open_session(tmp_path / "fused.onnx", library=path), feeds).values()
+        error = np.abs(found.astype(np.float64) - wanted)
+        assert error.max() <= 2e-2 * np.abs(wanted).max() and error.mean() <= 2e-3 * np.abs(wanted).max()
