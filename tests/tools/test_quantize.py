@@ -308,3 +308,28 @@ def test_fp8_of_weights_that_share_an_activation(dtype: str, tmp_path: Path) -> 
     assert site.shapes[1] == "float8e4m3fn[512,256]"
     (norm,) = [k for k in artifact.manifest.kernels if k.kind == "rowwise"]
     assert norm.outputs == ("float8e4m3fn",)
+
+
+def test_small_products_behind_attention_stay_as_they_are(tmp_path: Path) -> None:
+    """Storing codes for them takes a kernel of its own, longer than they save."""
+    graph = onnx.parser.parse_graph("""
+        attention (float[1, 24, 256] x, float[256] g) => (float[1, 24, 256] y) {
+          [values] v = MatMul(x, w1)
+          t = Transpose<perm = [0, 2, 1]>(x)
+          s = MatMul(x, t)
+          p = Softmax(s)
+          a = MatMul(p, v)
+          [projection] o = MatMul(a, w2)
+          [last] y = LayerNormalization(o, g)
+        }
+    """)
+    draw = np.random.default_rng(0).standard_normal
+    for name in ("w1", "w2"):
+        graph.initializer.append(numpy_helper.from_array((draw((256, 256)) * 0.05).astype(np.float32), name))
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=9), tmp_path / "m.onnx")
+    given = {"x": draw((1, 24, 256)).astype(np.float32), "g": np.ones(256, np.float32)}
+    found = onnxopt.quantize(tmp_path / "m.onnx", tmp_path / "q.onnx", format="fp8", calibrate=[given])
+    assert [p.node for p in found.products] == ["values"]
+    assert {r.node: r.reason.split(" of ")[0] for r in found.left} == {"projection": "storing codes"}
+    whole = onnxopt.quantize(tmp_path / "m.onnx", tmp_path / "i.onnx", format="int8", calibrate=[given])
+    assert [p.node for p in whole.products] == ["values", "projection"]
