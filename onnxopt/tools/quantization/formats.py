@@ -30,7 +30,7 @@ class Format:
 
 
 _CALIBRATIONS = ("minmax", "entropy", "percentile")
-# fp8: what cuBLASLt takes. On an H200 a product of 1024 rows and 768 x 768 takes 4.5 us, in float16 5.4 us; a kernel that
+# fp8: what cuBLASLt takes. On an H200 a product of 1024 rows and 768 x 768 takes 4.5 us, in float16 5.4; a kernel that
 # stores codes for it takes longer than that saves. Of 512 rows and 2048 x 2048 it is 6.5 and 8.8 us.
 FORMATS = {
     "fp8": Format(8, True, ("Gemm", "MatMul"), ("minmax",), multiple=16, least=256, least_behind_attention=2048),
