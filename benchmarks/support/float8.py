@@ -72,7 +72,8 @@ def quantized(source: onnx.ModelProto, largest: Mapping[str, float], *, projecti
         if (node.name or node.output[0]) in taken:
             x, w = node.input[:2]
             for value in (x, w):
-                scale = np.float16((largest[x] if value == x else of_weights[x]) / _LARGEST)
+                least = (largest[x] if value == x else of_weights[x]) / _LARGEST
+                scale = np.float16(2.0 ** np.ceil(np.log2(least)))  # as `quantize` chooses it
                 if value not in done:
                     nodes += _coded(model.graph, tensors, value, scale)
                     done.add(value)

@@ -120,15 +120,15 @@ def test_weights_of_int8_have_a_scale_a_column_and_largest_codes_stand_for_large
 
 
 def test_scales_of_fp8_reach_the_largest_values(network: Path, tmp_path: Path) -> None:
-    """ONNX Runtime's own scales cut off what lies beyond 4.5 standard deviations."""
+    """As powers of two, by which kernels divide for less. ONNX Runtime's own cut off what is beyond 4.5 deviations."""
     onnxopt.quantize(network, tmp_path / "q.onnx", format="fp8", calibrate=[network.with_name("calibrate0.npz")])
     graph = onnx.load(tmp_path / "q.onnx").graph
     constants = {t.name: t for t in graph.initializer}
     (quantize,) = [n for n in graph.node if n.op_type == "QuantizeLinear" and n.input[0] == "x"]
     with np.load(network.with_name("calibrate0.npz")) as file:
         largest = np.abs(file["x"]).max()
-    scale = numpy_helper.to_array(constants[quantize.input[1]])
-    assert scale * 448 == pytest.approx(largest, rel=1e-6)
+    scale = float(numpy_helper.to_array(constants[quantize.input[1]]))
+    assert 224 < largest / scale <= 448 and np.frexp(scale)[0] == 0.5
     assert constants[quantize.input[2]].data_type == TensorProto.FLOAT8E4M3FN
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import logging
+import math
 import warnings
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -107,9 +108,11 @@ class Quantizer:
         quantizer.model.save_model_to_file(str(path), self._is_large())
 
     def _scales_of_fp8(self, nodes: Collection[str], dtype: Any) -> dict[str, Any]:
-        """Scales that make the largest element the largest code; ONNX Runtime's own cut off at 4.5 deviations.
+        """The least powers of two with which no element saturates; ONNX Runtime's own cut off at 4.5 deviations.
 
-        Weights that multiply one activation share a scale, so that they can be multiplied as one.
+        Codes are floats, so that the scale's fraction makes them no more exact; dividing by a power of two is exact and
+        one multiplication, which shows in the time of a norm or an activation that stores codes. Weights that multiply
+        one activation share a scale, so that they can be multiplied as one.
         """
         model = onnx.load(self._model)
         weights = {t.name: t for t in model.graph.initializer}
@@ -126,10 +129,9 @@ class Quantizer:
         for x, w in used:
             largest[w] = max(largest.get(w, 0.0), by_activation[x])
         zero = np.array(0, ml_dtypes.float8_e4m3fn)
-        return {
-            name: [{"quant_type": dtype, "scale": np.array(y / _LARGEST_E4M3 or 1.0, numbers), "zero_point": zero}]
-            for name, y in largest.items()
-        }
+        least = float(np.finfo(numbers).tiny)
+        scales = {name: np.array(_power_of_two(y / _LARGEST_E4M3, least), numbers) for name, y in largest.items()}
+        return {name: [{"quant_type": dtype, "scale": y, "zero_point": zero}] for name, y in scales.items()}
 
     def _measured(self) -> dict[str, float]:
         """The largest magnitude of every operand of a product."""
@@ -148,6 +150,11 @@ class Quantizer:
 
     def _is_large(self) -> bool:
         return (self._model.with_name(self._model.name + ".data")).exists()
+
+
+def _power_of_two(scale: float, least: float) -> float:
+    """The least power of two that is no smaller than both, `least` being one too; 1 for 0."""
+    return max(2.0 ** math.ceil(math.log2(scale)), least) if scale > 0 else 1.0
 
 
 class _Reader:
