@@ -34,6 +34,7 @@ from onnxopt.graph.passes.products_of_codes import ProductsOfCodesPass
 from onnxopt.graph.passes.transposed_weights import TransposeWeightsPass
 from onnxopt.graph.traits import Traits
 from onnxopt.kinds import KINDS
+from onnxopt.kinds.gemm.widened import FIRST_ARCH
 from onnxopt.runtime import providers, releases
 from onnxopt.runtime.sessions import Session
 from onnxopt.verification.emulation import gcc
@@ -262,12 +263,18 @@ def _rewrite(
         standard = (
             model.clone() if options.portable else None
         )  # after that pass, so that both forms share their weights
-        products = bool(options.archs) and ProductsOfCodesPass()(model).modified  # for kernels of GPUs
+        products = bool(options.archs) and _multiply_codes(model, options.archs)  # for kernels of GPUs
         notes = products_of_codes.notes(model) if products else ()
         if standard is not None:
             rewrite.to_portable(standard)
             standard.metadata_props[MARK] = versions.onnxopt()
     return _Forms(model, standard, rewritten, with_families, notes)
+
+
+def _multiply_codes(model: ir.Model, archs: Sequence[str]) -> bool:
+    """Apply ProductsOfCodesPass for these architectures. Whether it changed something."""
+    eight_bits = any(int(arch.removeprefix("sm_")) >= FIRST_ARCH for arch in archs)
+    return ProductsOfCodesPass(eight_bits=eight_bits)(model).modified
 
 
 class _Fused(NamedTuple):

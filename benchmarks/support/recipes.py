@@ -17,6 +17,7 @@ _COLUMNS = "/columns"  # suffix that rewriting gives a convolution's weight as t
 _TRANSPOSED = "_transposed"  # suffix that the optimizer gives a weight whose transpose it stores
 _SCALED = "/scaled"  # suffix that rewriting gives a matrix whose columns it multiplied
 _CODES = "_16_bits"  # suffix that the optimizer gives 8-bit codes that it stores as float16
+_CODES_TURNED = "_8_bits"  # suffix that the optimizer gives 8-bit floats that it joins or transposes
 _NHWC = "_nhwc"  # suffix that the layout pass gives the weight of a convolution
 _HEADS = re.compile(r"(.+)/heads(\d)_(\d+)_(\d+)")  # name of a weight whose heads graph/rewrite/head_axis.py pads
 _ORDERS = ((0, 2, 3, 1), (2, 3, 1, 0))  # of such a weight: graph/layout/weights.py
@@ -33,8 +34,8 @@ class Recipe:
     product: (inputs * kernel, outputs) with two spatial axes, (kernel * inputs, outputs) with one, as
     graph/rewrite/convolutions.py lays it out. order: the one weight's dims are permuted. factors, scale: the one
     weight's columns are multiplied by the elements of a weight of this name over `scale`, in float64, and rounded.
-    transposed: the matrix that results is transposed. first_bytes: the first bytes of the one weight are taken. widened:
-    int8 codes become float16 at the end.
+    transposed: the matrix that results is transposed. first_bytes: the first bytes of the one weight are taken.
+    widened: int8 codes become float16 at the end.
     """
 
     names: tuple[str, ...]
@@ -120,6 +121,8 @@ class Recipes:
         if base.endswith(_CODES):
             names = tuple(base.removesuffix(_CODES).split("+"))
             yield from (Recipe(names, transposed=turned, widened=True) for turned in (True, False))
+        if base.endswith(_CODES_TURNED):
+            yield Recipe(tuple(base.removesuffix(_CODES_TURNED).split("+")), transposed=True)
         if base.endswith(_COLUMNS):
             yield Recipe((base.removesuffix(_COLUMNS),), columns=True, transposed=transposed)
         if _NHWC in tensor.name:

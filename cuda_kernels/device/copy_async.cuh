@@ -21,6 +21,27 @@ __device__ inline void copy_async(V* to, const V* from) {
 #endif
 }
 
+// Copies kBytes, 4, 8 or 16 and aligned to them, or zeros where there is nothing to copy; `from` is not read then.
+template <int kBytes>
+__device__ inline void copy_or_zero_async(void* to, const void* from, bool exists) {
+  static_assert(kBytes == 4 || kBytes == 8 || kBytes == 16, "what cp.async can copy");
+#if __CUDA_ARCH__ >= 800
+  const uint32_t address = static_cast<uint32_t>(__cvta_generic_to_shared(to));
+  const int bytes = exists ? kBytes : 0;
+  if constexpr (kBytes == 16) {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(address), "l"(from), "r"(bytes) : "memory");
+  } else {
+    asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(address), "l"(from), "n"(kBytes), "r"(bytes)
+                 : "memory");
+  }
+#else
+  struct alignas(kBytes) Words {
+    uint32_t at[kBytes / 4];
+  };
+  *static_cast<Words*>(to) = exists ? *static_cast<const Words*>(from) : Words{};
+#endif
+}
+
 // Until everything that this thread copies has arrived.
 __device__ inline void wait_for_copies() {
 #if __CUDA_ARCH__ >= 800

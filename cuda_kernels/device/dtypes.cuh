@@ -22,6 +22,11 @@ struct bfloat16 {
   uint16_t bits;
 };
 
+// 4 bits of exponent, 3 of fraction, no infinity.
+struct float8e4m3fn {
+  uint8_t bits;
+};
+
 // widen: storage to compute dtype, exact.
 template <typename T>
 __device__ inline T widen(T x) {
@@ -31,6 +36,13 @@ __device__ inline T widen(T x) {
 __device__ inline float widen(float16 x) { return ptx::half_to_float(x.bits); }
 
 __device__ inline float widen(bfloat16 x) { return __uint_as_float(static_cast<uint32_t>(x.bits) << 16); }
+
+// As float16, a code's bits are 2^-8 of its number.
+__device__ inline float widen(float8e4m3fn x) {
+  const uint32_t magnitude = x.bits & 0x7fu;
+  const float scaled = ptx::half_to_float(static_cast<uint16_t>((x.bits & 0x80u) << 8 | magnitude << 7));
+  return magnitude == 0x7fu ? __uint_as_float(0x7fc00000u) : scaled * 256.0f;
+}
 
 template <typename T>
 struct Compute {
@@ -60,6 +72,27 @@ struct Narrow<bfloat16> {
     y.bits = static_cast<uint16_t>(x != x ? 0x7fffu : rounded >> 16);
 #endif
     return y;
+  }
+};
+
+// Saturates: what is beyond 448 becomes 448, infinities too.
+template <>
+struct Narrow<float8e4m3fn> {
+  __device__ static float8e4m3fn from(float x) {
+#if __CUDA_ARCH__ >= 890
+    uint16_t pair;
+    asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(pair) : "f"(0.0f), "f"(x));
+    return {static_cast<uint8_t>(pair)};
+#else
+    const uint32_t bits = __float_as_uint(x);
+    const uint32_t magnitude = bits & 0x7fffffffu;
+    // Below 2^-6 the sum with 2^14 rounds at the place where a subnormal code ends.
+    const uint32_t subnormal = __float_as_uint(__uint_as_float(magnitude) + 16384.0f) - 0x46800000u;
+    const uint32_t normal = (magnitude - 0x3c000000u + 0x7ffffu + ((magnitude >> 20) & 1u)) >> 20;
+    const uint32_t finite = magnitude < 0x3c800000u ? subnormal : normal;
+    const uint32_t large = magnitude > 0x7f800000u ? 0x7fu : 0x7eu;
+    return {static_cast<uint8_t>((bits >> 24 & 0x80u) | (magnitude >= 0x43e00000u ? large : finite))};
+#endif
   }
 };
 

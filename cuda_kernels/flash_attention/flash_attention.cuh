@@ -12,7 +12,7 @@
 // Op has: Stored, kCausal, kBiased. Tile: see tile.cuh.
 #pragma once
 
-#include "device/async_copy.cuh"
+#include "device/copy_async.cuh"
 #include "device/dynamic_shared.cuh"
 #include "device/early_launch.cuh"
 #include "device/matrix_words.cuh"
@@ -336,7 +336,7 @@ struct FlashAttention {
     begin_early();
     fetch_queries(p, at, queries);
     if (keys > 0) fetch_keys(p, at, 0, stages);
-    end_copies();
+    end_group();
     Queries held;
     Rows rows;
 #pragma unroll 1
@@ -350,10 +350,10 @@ struct FlashAttention {
           fetch_keys(p, at, first + Tile::kKeys, stages + (stage ^ 1) * Tile::kStageBytes);
         }
       }
-      if (Tile::kStages == 2 || first > 0) end_copies();
+      if (Tile::kStages == 2 || first > 0) end_group();
       Scores bias;
       if constexpr (Op::kBiased) load_bias(p, at, first, bias);
-      wait_for_copies<Tile::kStages - 1>();
+      wait_for_groups<Tile::kStages - 1>();
       __syncthreads();
       if (first == 0) hold(shared_address(queries), held);
       const uint32_t now = shared_address(stages + stage * Tile::kStageBytes);
@@ -364,7 +364,7 @@ struct FlashAttention {
       weigh(p.scale, s, rows);
       add_values(s, now + Tile::kKeyBytes, rows);
     }
-    wait_for_copies<0>();  // also where no key is seen
+    wait_for_groups<0>();  // also where no key is seen
     write(p, at, rows, queries);
   }
 
@@ -381,7 +381,7 @@ struct FlashAttention {
     Place at = place(p);  // batch: below step
     begin_early();
     fetch_all(p, at, shared);
-    end_copies();
+    end_group();
     Scores bias;
     const bool same = p.step % p.bias_period == 0;
     if constexpr (Op::kBiased) {
@@ -393,11 +393,11 @@ struct FlashAttention {
       unsigned char* const queries = shared + turn * (kShortBytes / 2);
       const Place next = {at.batch + p.step, at.head, at.first};
       if (next.batch < p.batch) fetch_all(p, next, shared + (turn ^ 1) * (kShortBytes / 2));
-      end_copies();
+      end_group();
       if constexpr (Op::kBiased) {
         if (!same) load_bias(p, at, 0, bias);
       }
-      wait_for_copies<1>();
+      wait_for_groups<1>();
       __syncthreads();
       Queries held;
       Rows rows;

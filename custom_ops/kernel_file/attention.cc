@@ -45,7 +45,7 @@ TokenAttention ReadTokenAttention(const JsonReader& json, const std::vector<Dtyp
   for (const Dtype dtype : outputs) {
     if (dtype != attention.dtype) json["outputs"].Fail("differ in dtype");
   }
-  if (Row(attention.dtype).compute != Dtype::kFloat32 || Size(attention.dtype) != 2) {
+  if (!IsFloat(attention.dtype) || Size(attention.dtype) != 2) {
     json["outputs"].Fail("is " + std::string(Row(attention.dtype).name) + ", no float of 16 bits");
   }
   return attention;

@@ -125,7 +125,7 @@ Block ReadBlock(const JsonReader& json, const std::vector<Dtype>& inputs, const 
   }
   if (outputs.empty()) json["outputs"].Fail("is empty");
   block.dtype = outputs[0];
-  const bool floats = Row(block.dtype).compute == Dtype::kFloat32;
+  const bool floats = IsFloat(block.dtype);
   if (!floats) json["outputs"].Fail("is " + std::string(Row(block.dtype).name) + ", no float of 16 or 32 bits");
   for (const Dtype dtype : inputs) {
     if (dtype != block.dtype) json["inputs"].Fail("differ from the output's dtype");

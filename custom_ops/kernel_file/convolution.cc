@@ -95,7 +95,7 @@ Convolution ReadConvolution(const JsonReader& json, const std::vector<Dtype>& in
   if (convolution.residual_last && !convolution.residual) json["residual_last"].Fail("is set without a residual");
   if (outputs.size() != 1) json["outputs"].Fail("has " + std::to_string(outputs.size()) + " dtypes, not 1");
   convolution.dtype = outputs[0];
-  const bool floats = Row(convolution.dtype).compute == Dtype::kFloat32;
+  const bool floats = IsFloat(convolution.dtype);
   if (!floats) json["outputs"].Fail("is " + std::string(Row(convolution.dtype).name) + ", no float of 16 or 32 bits");
   for (const Dtype dtype : inputs) {
     if (dtype != convolution.dtype) json["inputs"].Fail("differ from the output's dtype");

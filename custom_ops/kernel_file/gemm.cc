@@ -3,6 +3,7 @@
 #include <cmath>
 #include <string>
 
+#include "gemm/widen_codes_abi.h"
 #include "kernel_file/fields.h"
 
 namespace onnxopt {
@@ -78,13 +79,17 @@ void CheckDtypes(const JsonReader& json, const std::vector<Dtype>& inputs, const
                  Gemm* gemm) {
   gemm->dtype = outputs[0];
   gemm->operands = inputs[gemm->a];
-  const bool floats = Row(gemm->dtype).compute == Dtype::kFloat32;
+  const bool floats = IsFloat(gemm->dtype);
   if (!floats) json["outputs"].Fail("is " + std::string(Row(gemm->dtype).name) + ", no float of 16 or 32 bits");
-  const bool widens = gemm->operands == Dtype::kFloat16 && gemm->dtype == Dtype::kFloat32;
+  const bool widens = (gemm->operands == Dtype::kFloat16 && gemm->dtype == Dtype::kFloat32) ||
+                      (HasCodes(*gemm) && gemm->dtype != Dtype::kBfloat16);
   if (gemm->codes) {
     CheckCodes(json, inputs, gemm);
   } else if (inputs[gemm->b] != gemm->operands || (gemm->operands != gemm->dtype && !widens)) {
     json["inputs"].Fail("differ from the output's dtype");
+  }
+  if (HasCodes(*gemm) && (gemm->transpose_a || !gemm->transpose_b)) {
+    json["inputs"].Fail("are codes of 8-bit floats, which do not go with these transposes");
   }
   for (const auto& added : {gemm->bias, gemm->residual}) {
     if (added && inputs[*added] != gemm->dtype) json["inputs"].Fail("differ from the output's dtype");
@@ -143,6 +148,13 @@ Gemm ReadGemm(const JsonReader& json, const std::vector<Dtype>& inputs, const st
   }
   CheckDtypes(json, inputs, outputs, &gemm);
   return gemm;
+}
+
+Variant ReadWidenVariant(const JsonReader& json) {
+  Variant variant = ReadVariant(json);
+  variant.waits = json["waits"].Flag();
+  if (variant.vector != kWidenedCodes) json["vector"].Fail("is not " + std::to_string(kWidenedCodes));
+  return variant;
 }
 
 Variant ReadFewRowsVariant(const JsonReader& json, const Gemm& gemm) {

@@ -28,6 +28,9 @@ struct PackedRows {
 // The fields of a gemm kernel. Throws Error naming the place of what is not as gemm.py writes it.
 Gemm ReadGemm(const JsonReader& json, const std::vector<Dtype>& inputs, const std::vector<Dtype>& outputs);
 
+// The entry point that widens codes.
+Variant ReadWidenVariant(const JsonReader& json);
+
 Variant ReadFewRowsVariant(const JsonReader& json, const Gemm& gemm);
 
 Variant ReadPackedVariant(const JsonReader& json);

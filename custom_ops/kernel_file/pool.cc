@@ -27,7 +27,7 @@ void CheckDtypes(const JsonReader& json, PoolOperation operation, const std::vec
   if (inputs[0] != outputs[0]) json["outputs"].Fail("differs from the input's dtype");
   const Dtype dtype = inputs[0];
   const bool is_byte = operation == PoolOperation::kMax && (dtype == Dtype::kInt8 || dtype == Dtype::kUint8);
-  if (!is_byte && Row(dtype).compute != Dtype::kFloat32) {
+  if (!is_byte && !IsFloat(dtype)) {
     json["inputs"].Fail("is " + std::string(Row(dtype).name) + ", of which there is no such pool");
   }
 }

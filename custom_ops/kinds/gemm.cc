@@ -21,7 +21,8 @@ class GemmKind final : public Kind {
 
   Variant ReadVariant(const JsonReader& json, const Kernel& kernel) const override {
     const Gemm& gemm = kernel.meaning.As<Gemm>();
-    return gemm.codes ? ReadPackedVariant(json) : ReadFewRowsVariant(json, gemm);
+    if (gemm.codes) return ReadPackedVariant(json);
+    return HasCodes(gemm) ? ReadWidenVariant(json) : ReadFewRowsVariant(json, gemm);
   }
 
   // Those for few rows are optional: cuBLASLt runs every product of floats.
@@ -38,6 +39,9 @@ class GemmKind final : public Kind {
       json.Fail("has not the entry points for a gate that it needs");
     }
     if (!has_fatbin) kernel->variants.clear();
+    if (has_fatbin && HasCodes(kernel->meaning.As<Gemm>()) && kernel->variants.size() != 1) {
+      json.Fail("has " + std::to_string(kernel->variants.size()) + " entries, not the one that widens codes");
+    }
   }
 
   void InferShapes(const Kernel& kernel, OrtShapeInferContext* context) const override {

@@ -19,6 +19,7 @@ constexpr DtypeRow kRows[kDtypes] = {
     {"uint32", 4, Dtype::kUint32, DtypeKind::kUnsigned, ONNX_TENSOR_ELEMENT_DATA_TYPE_UINT32},
     {"uint64", 8, Dtype::kUint64, DtypeKind::kUnsigned, ONNX_TENSOR_ELEMENT_DATA_TYPE_UINT64},
     {"bool", 1, Dtype::kBool, DtypeKind::kBool, ONNX_TENSOR_ELEMENT_DATA_TYPE_BOOL},
+    {"float8e4m3fn", 1, Dtype::kFloat32, DtypeKind::kFloat8, ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT8E4M3FN},
 };
 
 }  // namespace

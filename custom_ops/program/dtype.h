@@ -21,11 +21,12 @@ enum class Dtype : std::uint8_t {
   kUint32,
   kUint64,
   kBool,
+  kFloat8E4M3,  // conversions to it saturate
 };
 
-constexpr std::size_t kDtypes = 13;
+constexpr std::size_t kDtypes = 14;
 
-enum class DtypeKind : std::uint8_t { kFloat, kSigned, kUnsigned, kBool };
+enum class DtypeKind : std::uint8_t { kFloat, kSigned, kUnsigned, kBool, kFloat8 };
 
 // name: as in kernels.json. size: bytes an element. compute: the dtype that arithmetic on it runs in.
 // element: its ONNXTensorElementDataType.
@@ -41,6 +42,10 @@ const DtypeRow& Row(Dtype dtype);
 
 inline std::size_t Size(Dtype dtype) { return Row(dtype).size; }
 inline bool IsCompute(Dtype dtype) { return Row(dtype).compute == dtype; }
+// A float of 16 or 32 bits.
+inline bool IsFloat(Dtype dtype) {
+  return Row(dtype).kind == DtypeKind::kFloat && Row(dtype).compute == Dtype::kFloat32;
+}
 
 // False where no dtype has this name.
 bool ParseDtype(std::string_view name, Dtype* dtype);

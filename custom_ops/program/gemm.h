@@ -34,9 +34,12 @@ struct GemmCodes {
 //
 // Several outputs are equal parts of the product's columns, side by side: Split along the last dim, with b one matrix
 // and no residual.
+//
+// Codes of 8-bit floats, which alpha scales, lie as cuBLASLt takes them: rows of a and of b^T. Where it does not take
+// them they are widened to float16.
 struct Gemm {
   Dtype dtype = Dtype::kFloat32;     // of the output, the bias and the residual
-  Dtype operands = Dtype::kFloat32;  // of a and b: the same, or float16 where that is float32
+  Dtype operands = Dtype::kFloat32;  // of a and b: the same, or float16 for float32, or float8e4m3fn for both
   std::size_t inputs = 2;            // some of which may be there for the function's body alone
   std::size_t parts = 1;
   std::size_t a = 0;  // positions among the inputs; two operands may be one input
@@ -54,6 +57,8 @@ struct Gemm {
   Activation gate = Activation::kNone;
   std::optional<GemmCodes> codes;  // that b has; it is a transposed matrix then, and operands is the dtype of a
 };
+
+inline bool HasCodes(const Gemm& gemm) { return gemm.operands == Dtype::kFloat8E4M3; }
 
 constexpr std::size_t kGemmInputs = 6;
 constexpr std::size_t kGemmParts = 8;

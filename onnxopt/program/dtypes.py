@@ -1,7 +1,7 @@
 """Storage and compute dtypes: their names (ONNX's names in lower case), their sizes, and sets of them.
 
-A tensor in memory has a storage dtype. A kernel computes in a compute dtype: float32 for float16 and bfloat16, and the
-storage dtype itself for all others.
+A tensor in memory has a storage dtype. A kernel computes in a compute dtype: float32 for float16, bfloat16 and
+float8e4m3fn, and the storage dtype itself for all others. 8-bit floats are codes, and no operands of arithmetic.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Dtype:
     size: int
     compute: str
     cuda: str
-    kind: str  # "float", "signed", "unsigned" or "bool"
+    kind: str  # "float", "signed", "unsigned", "bool" or "float8"
 
 
 _ROWS = (
@@ -41,6 +41,7 @@ _ROWS = (
     Dtype("uint32", 4, "uint32", "uint32_t", "unsigned"),
     Dtype("uint64", 8, "uint64", "uint64_t", "unsigned"),
     Dtype("bool", 1, "bool", "bool", "bool"),
+    Dtype("float8e4m3fn", 1, "float32", "float8e4m3fn", "float8"),
 )
 
 DTYPES: dict[str, Dtype] = {row.name: row for row in _ROWS}
@@ -50,6 +51,7 @@ UNSIGNED = frozenset(row.name for row in _ROWS if row.kind == "unsigned")
 INTEGERS = SIGNED | UNSIGNED
 NUMBERS = FLOATS | INTEGERS
 BOOL = frozenset({"bool"})
+FLOAT8 = frozenset(row.name for row in _ROWS if row.kind == "float8")  # conversions saturate
 ANY = NUMBERS | BOOL
 COMPUTE_DTYPES = frozenset(row.compute for row in _ROWS)
 _IR_NAMES = {"FLOAT": "float32", "DOUBLE": "float64"}
@@ -57,7 +59,7 @@ _IR_NAMES = {"FLOAT": "float32", "DOUBLE": "float64"}
 
 @functools.cache
 def from_ir(dtype: ir.DataType | None) -> Dtype | None:
-    """The row of an onnx_ir dtype; None where no kernel stores it (strings, float8, 4-bit, complex, unknown)."""
+    """The row of an onnx_ir dtype; None where no kernel stores it (strings, other float8, 4-bit, complex, unknown)."""
     if dtype is None:
         return None
     return DTYPES.get(_IR_NAMES.get(dtype.name, dtype.name.lower()))

@@ -16,7 +16,12 @@ from typing import Any
 
 DTYPES = ("float16", "bfloat16", "float32")
 ACTIVATIONS = ("none", "relu", "gelu_tanh")
-_WIDENED = ("float16", "float32")  # dtypes of operands and outputs, where they differ
+CODES = "float8e4m3fn"
+_WIDENED = {
+    ("float16", "float32"),
+    (CODES, "float16"),
+    (CODES, "float32"),
+}  # operands and outputs
 MOST_PARTS = 8  # kGemmParts of custom_ops/program/gemm.h
 GATES = ("silu", "gelu_tanh")
 CODE_BITS = (4, 8)
@@ -62,7 +67,8 @@ class Gemm:
     transpose_a, transpose_b: the last two dims of the operand are swapped first.
     residual_shape: the output has the dims of the residual, of which only the last must be N. This is the case where a
     Reshape between the MatMul and the Add is part of the kernel.
-    unread: positions of inputs that the kernel does not read. Operands may be float16 where all else is float32.
+    unread: positions of inputs that the kernel does not read. Operands may be float16 where all else is float32, and
+    codes of 8-bit floats, which alpha scales: then a is as it lies, and b transposed.
     codes: how b holds codes instead of floats, a matrix [N, K] that transpose_b goes with.
     gate: with codes alone, one of GATES: the output is [..., M, N / 2], gate(g) * u of the two halves g and u of the
     columns, bias included. There is neither a residual nor an activation then.
@@ -112,6 +118,10 @@ class Gemm:
         """The storage dtype of a and b."""
         return self.inputs[self.a]
 
+    def has_codes(self) -> bool:
+        """Whether a and b are codes of 8-bit floats."""
+        return self.operand_dtype() == CODES
+
     def _verify_dtypes(self) -> None:
         added = [self.inputs[i] for i in (self.bias, self.residual) if i is not None]
         if {*added, *self.outputs} != {self.outputs[0]}:
@@ -121,8 +131,10 @@ class Gemm:
             self.codes.verify(self.inputs, dtype)
             if self.inputs[self.b] != "uint8" or dtype != self.outputs[0] or not self.transpose_b or self.transpose_a:
                 raise ValueError("codes: b is no transposed matrix of uint8, or dtypes differ")
-        elif self.inputs[self.b] != dtype or (dtype != self.outputs[0] and (dtype, self.outputs[0]) != _WIDENED):
+        elif self.inputs[self.b] != dtype or (dtype != self.outputs[0] and (dtype, self.outputs[0]) not in _WIDENED):
             raise ValueError(f"operands of {dtype} and {self.inputs[self.b]} with outputs of {self.outputs[0]}")
+        if self.has_codes() and (self.transpose_a or not self.transpose_b):
+            raise ValueError("codes of 8-bit floats do not go with these transposes")
         if set(self.unread) & {self.a, self.b, self.bias, self.residual}:
             raise ValueError("unread: an operand of the GEMM is among them")
 

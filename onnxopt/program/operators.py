@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from onnxopt.program.dtypes import ANY, BOOL, DTYPES, FLOATS, INTEGERS, NUMBERS, SIGNED, UNSIGNED, to_ir
+from onnxopt.program.dtypes import ANY, BOOL, DTYPES, FLOAT8, FLOATS, INTEGERS, NUMBERS, SIGNED, UNSIGNED, to_ir
 from onnxopt.program.elementwise import Call, Operand, Operator
 from onnxopt.program.expressions import Expr
 from onnxopt.program.result_dtypes import Attributes, always, of_attribute, of_operand
@@ -56,7 +56,7 @@ def _cast(c: Call) -> Expr:
     x = c.args[0]
     target = DTYPES[c.result]
     if target.kind != "float":
-        x = x.narrow(c.operand)  # because truncation jumps
+        x = x.narrow(c.operand)  # because truncation jumps, and so does rounding to 8 bits
     return x.cast(target.compute).narrow(c.result)
 
 
@@ -161,8 +161,13 @@ def _leaky_relu(x: Expr, slope: Expr | float) -> Expr:
 
 
 def _quantize(c: Call) -> Expr:
-    """Round x / scale half to even, add the zero point, saturate. NaN becomes the lowest code, as in ONNX Runtime."""
+    """Round x / scale half to even, add the zero point, saturate. NaN becomes the lowest code, as in ONNX Runtime.
+
+    8-bit floats keep NaN, and have no zero point but 0.
+    """
     x, scale = (arg.cast("float32") for arg in c.args[:2])
+    if c.result in FLOAT8:
+        return (x / scale).narrow(c.result)
     zero = c.args[2] if len(c.args) > 2 else None
     codes = np.iinfo(c.result)
     low, high = float(codes.min), float(codes.max)
@@ -175,7 +180,7 @@ def _quantize(c: Call) -> Expr:
 def _dequantize(c: Call) -> Expr:
     """(x - zero point) * scale, in float32; the difference of codes of up to 16 bits is exact there."""
     x, scale = c.args[:2]
-    zero = c.args[2] if len(c.args) > 2 else None
+    zero = c.args[2] if len(c.args) > 2 and c.operand not in FLOAT8 else None
     if zero is not None and zero.constant != 0:
         x = x - zero if c.operand == "int32" else x.cast("float32") - zero.cast("float32")
     return x.cast("float32") * scale.cast("float32")
@@ -194,33 +199,39 @@ def _of_scale(operands: Sequence[ir.DataType | None], attributes: Attributes) ->
 
 
 def _unless_blocked(dtypes: frozenset[str]) -> Callable[[Attributes], frozenset[str]]:
-    """These dtypes, where scales are of the whole tensor or of an axis, and x / scale is computed in float32."""
-    plain = lambda attributes: not attributes.get("block_size") and attributes.get("precision", 0) in (0, 1)  # noqa: E731
+    """These dtypes, where scales are of the whole tensor or of an axis, x / scale is float32, and codes saturate."""
+    usual = {"block_size": (0,), "precision": (0, 1), "saturate": (1,)}
+    plain = lambda attributes: all(attributes.get(name, of[-1]) in of for name, of in usual.items())  # noqa: E731
     return lambda attributes: dtypes if plain(attributes) else frozenset()
 
 
 def _codes_of(x: np.ndarray, scale: np.ndarray, zero: np.ndarray, **_: Any) -> np.ndarray:
+    if zero.dtype == to_ir("float8e4m3fn").numpy():
+        return np.clip(x / scale, -_LARGEST_E4M3, _LARGEST_E4M3).astype(zero.dtype)
     info = np.iinfo(zero.dtype)
     return np.clip(np.rint(x / scale) + zero, info.min, info.max)
 
 
 def _numbers_of(x: np.ndarray, scale: np.ndarray, zero: np.ndarray, **_: Any) -> np.ndarray:
-    numbers: np.ndarray = (x.astype(np.int64) - zero.astype(np.int64)) * scale
+    integers = x.dtype.kind in "iu"
+    numbers: np.ndarray = (x.astype(np.int64) - zero.astype(np.int64) if integers else x.astype(np.float64)) * scale
     return numbers
 
 
 _SCALED = frozenset({"float32", "float16", "bfloat16"})
 _CODES = frozenset({"int8", "uint8", "int16", "uint16"})
+_LARGEST_E4M3 = 448.0
 
 
 def _quantization(domain: str, since: int) -> tuple[Operator, Operator]:
-    """QuantizeLinear and DequantizeLinear of ONNX, and of com.microsoft, which had 16 bits first.
+    """QuantizeLinear and DequantizeLinear of ONNX, and of com.microsoft, which had 16 bits first and has no float8.
 
     exact: x is rounded to its storage dtype, as the unfused operator would see it.
     """
     scale = Operand(_SCALED, scalar=True, along_axis=True)
-    zero_points = Operand(_CODES, optional=True, scalar=True, along_axis=True)
-    sums = _CODES | {"int32"}
+    codes = _CODES if domain else _CODES | FLOAT8
+    zero_points = Operand(codes, optional=True, scalar=True, along_axis=True)
+    sums = codes | {"int32"}
     return (
         Operator(
             "QuantizeLinear", since, (2, 3), _SCALED, _quantize, domain=domain, result=_of_codes,
@@ -271,8 +282,18 @@ _ROWS = (
     _unary("Ceil", 6, FLOATS, lambda x: x.ceil(), exact=True),
     _unary("Round", 11, FLOATS, lambda x: x.round(), exact=True),
     Operator("Clip", 11, (1, 3), NUMBERS, _clip, operands={1: _BOUND, 2: _BOUND}),
-    Operator("Cast", 6, (1, 1), ANY, _cast, result=of_attribute("to"), samples=(0.0, 100.0), attributes=_CAST_TARGETS),
-    _unary("Identity", 1, ANY, lambda x: x),
+    Operator(
+        "Cast",
+        6,
+        (1, 1),
+        ANY | FLOAT8,
+        _cast,
+        result=of_attribute("to"),
+        dtypes_with=lambda attributes: ANY | FLOAT8 if attributes.get("saturate", 1) else frozenset(),
+        samples=(0.0, 100.0),
+        attributes=_CAST_TARGETS,
+    ),
+    _unary("Identity", 1, ANY | FLOAT8, lambda x: x),
     # quantization
     *_quantization("", 10),
     *_quantization(CONTRIB, 1),

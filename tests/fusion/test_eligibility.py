@@ -65,7 +65,7 @@ def test_fit(inputs: str, body: str, constants: str) -> None:
         (F, "y = QuantizeLinear<axis = 0>(x, d, z8)", "y", "`d` has a value for each position of axis 0"),
         (F, "y = QuantizeLinear(x, e, z8)", "y", "`e` has a value for each position of axis 1"),
         (F, "y = QuantizeLinear<output_dtype = 2, block_size = 2>(x, e)", "y", "with these attributes"),
-        (F, "y = QuantizeLinear(x, c, h)", "y", "`h` has dtype float8e4m3fn, which kernels cannot store"),
+        (F, "y = QuantizeLinear(x, c, h)", "y", "`h` has dtype float8e5m2, which kernels cannot store"),
         ("int4[N, 4] x", "y = DequantizeLinear(x, c)", "y", "`x` has dtype int4, which kernels cannot store"),
         ("uint8[N, 4] x", "y = DequantizeLinear(q, c, q)", "y", "All inputs of DequantizeLinear are constants"),
     ],
@@ -73,7 +73,7 @@ def test_fit(inputs: str, body: str, constants: str) -> None:
 def test_unfit(inputs: str, body: str, name: str, reason: str) -> None:
     constants = (
         "float c = {1}, float[2] d = {1, 2}, float[1, 4] e = {1, 2, 3, 4}, uint8 q = {0}, uint8[2] z8 = {0, 0}, "
-        "float8e4m3fn h = {0}, int64 i = {1}, int64[1] z = {0}"
+        "float8e5m2 h = {0}, int64 i = {1}, int64[1] z = {0}"
     )
     assert reason in (_why_not(inputs, body, name, constants=constants) or "")
 

@@ -28,8 +28,15 @@ def programs() -> Path:
 
 
 _FAULTS = [(model, mode) for model in corpus.originals() for mode in ("", "tunes")]
-_MEASURED = ("gemm", "codes", "grouped", "parts")  # products and convolutions of which no file beside them has the size
+_MEASURED = (
+    "gemm",
+    "codes",
+    "float8",
+    "grouped",
+    "parts",
+)  # whose sizes no file beside them has
 _FAULTS += [(model, "first runs measure") for model in _MEASURED]
+_FAULTS.append(("float8", "constants"))  # of which the kernel keeps a form of its own
 
 
 @pytest.mark.parametrize(("model", "mode"), _FAULTS)
@@ -45,6 +52,8 @@ def test_every_failing_call_is_an_error_that_names_the_cause(
     variables["ASAN_OPTIONS"] = variables["ASAN_OPTIONS"].replace("detect_leaks=0", "detect_leaks=1")
     if mode == "first runs measure":
         variables |= {"STATES_SHAPES": "1", "ONNXOPT_CACHE_SIZE": "0"}
+    if mode == "constants":
+        variables |= {"CONSTANT_INPUTS": "1"}
     if mode == "tunes":
         variables |= {f"ONNXOPT_{kind}_TUNE": str(tmp_path / f"{kind}.json") for kind in ("LAUNCH", "GEMM", "CONV")}
     command = [tmp_path / "faults", tmp_path, programs]

@@ -68,7 +68,7 @@ class Use:
 
 
 def numpy_dtype(name: str) -> np.dtype:
-    return np.dtype(ml_dtypes.bfloat16) if name == "bfloat16" else np.dtype(name)
+    return np.dtype(to_ir(name).numpy())
 
 
 def uses(dtype: str) -> Iterator[Use]:

@@ -1,4 +1,4 @@
-// float16 and bfloat16 to float32 and back, to nearest even.
+// float16, bfloat16 and float8e4m3fn to float32 and back, to nearest even.
 #pragma once
 
 #if defined(__F16C__)
@@ -52,6 +52,28 @@ struct Float16 {
     const uint32_t finite = magnitude < 0x38800000U ? subnormal : normal;
     const uint32_t infinite = magnitude > 0x7f800000U ? 0x7e00U : 0x7c00U;
     return static_cast<uint16_t>(sign | (magnitude >= 0x477ff000U ? infinite : finite));
+  }
+};
+
+// 4 bits of exponent, 3 of fraction, no infinity. Narrowing saturates at 448, infinities too.
+struct Float8E4M3 {
+  static float Widen(uint8_t code) {
+    const uint32_t sign = static_cast<uint32_t>(code & 0x80U) << 24U;
+    // Multiplying by 2^120 moves the exponent's bias and normalizes subnormals.
+    const float scaled = FromBits(static_cast<uint32_t>(code & 0x7fU) << 20U) * FromBits(0x7b800000U);
+    const uint32_t nan = (code & 0x7fU) == 0x7fU ? 0x7fc00000U : 0U;
+    return FromBits(ToBits(scaled) | nan | sign);
+  }
+  static uint8_t Narrow(float x) {
+    const uint32_t bits = ToBits(x);
+    const uint32_t sign = bits >> 24U & 0x80U;
+    const uint32_t magnitude = bits & 0x7fffffffU;
+    // Below 2^-6 the sum with 2^14 rounds at the place where a subnormal code ends.
+    const uint32_t subnormal = ToBits(FromBits(magnitude) + 16384.0F) - 0x46800000U;
+    const uint32_t normal = (magnitude - 0x3c000000U + 0x7ffffU + (magnitude >> 20U & 1U)) >> 20U;
+    const uint32_t finite = magnitude < 0x3c800000U ? subnormal : normal;
+    const uint32_t large = magnitude > 0x7f800000U ? 0x7fU : 0x7eU;
+    return static_cast<uint8_t>(sign | (magnitude >= 0x43e00000U ? large : finite));
   }
 };
 
@@ -127,6 +149,24 @@ inline void RoundBfloat16(void* out, const void* a, const void*, const void*, si
   float* __restrict r = static_cast<float*>(out);
   const float* __restrict x = static_cast<const float*>(a);
   for (size_t i = 0; i < n; ++i) r[i] = Bfloat16::Widen(Bfloat16::Narrow(x[i]));
+}
+
+inline void WidenFloat8(void* out, const void* a, const void*, const void*, size_t n) {
+  float* __restrict r = static_cast<float*>(out);
+  const uint8_t* __restrict x = static_cast<const uint8_t*>(a);
+  for (size_t i = 0; i < n; ++i) r[i] = Float8E4M3::Widen(x[i]);
+}
+
+inline void NarrowFloat8(void* out, const void* a, const void*, const void*, size_t n) {
+  uint8_t* __restrict r = static_cast<uint8_t*>(out);
+  const float* __restrict x = static_cast<const float*>(a);
+  for (size_t i = 0; i < n; ++i) r[i] = Float8E4M3::Narrow(x[i]);
+}
+
+inline void RoundFloat8(void* out, const void* a, const void*, const void*, size_t n) {
+  float* __restrict r = static_cast<float*>(out);
+  const float* __restrict x = static_cast<const float*>(a);
+  for (size_t i = 0; i < n; ++i) r[i] = Float8E4M3::Widen(Float8E4M3::Narrow(x[i]));
 }
 
 }  // namespace onnxopt::ONNXOPT_TARGET

@@ -185,7 +185,8 @@ StepFunction Float32Step(const StepKey& key, Splats splats) {
   if (key.op == Op::kPow) return PowStep(splats);
   if (key.op != Op::kNarrow) return FloatStep<float>(key.op, splats);
   if (key.storage == Dtype::kFloat16) return RoundFloat16;
-  return key.storage == Dtype::kBfloat16 ? RoundBfloat16 : Unary<Cast<float>, float, float>;
+  if (key.storage == Dtype::kBfloat16) return RoundBfloat16;
+  return key.storage == Dtype::kFloat8E4M3 ? RoundFloat8 : Unary<Cast<float>, float, float>;
 }
 
 StepFunction Float64Step(Op op, Splats splats) {
@@ -273,12 +274,14 @@ StepFunction FindStep(const StepKey& key, Splats splats) {
 
 StepFunction FindLoad(Dtype storage) {
   if (storage == Dtype::kFloat16) return WidenFloat16;
-  return storage == Dtype::kBfloat16 ? WidenBfloat16 : nullptr;
+  if (storage == Dtype::kBfloat16) return WidenBfloat16;
+  return storage == Dtype::kFloat8E4M3 ? WidenFloat8 : nullptr;
 }
 
 StepFunction FindStore(Dtype storage) {
   if (storage == Dtype::kFloat16) return NarrowFloat16;
-  return storage == Dtype::kBfloat16 ? NarrowBfloat16 : nullptr;
+  if (storage == Dtype::kBfloat16) return NarrowBfloat16;
+  return storage == Dtype::kFloat8E4M3 ? NarrowFloat8 : nullptr;
 }
 
 StepFunction FindFill(std::size_t size) {

@@ -55,7 +55,9 @@ bool Complete(void* library, Api* api) {
 void Api::Check(Status status, const std::string& what) const {
   if (status == kSuccess) return;
   const char* name = cublasLtGetStatusName(status);
-  throw Error(what + ": " + (name == nullptr ? "cuBLAS status " + std::to_string(status) : std::string(name)));
+  const std::string text = what + ": " + (name == nullptr ? "cuBLAS status " + std::to_string(status) : name);
+  if (status == kInvalidValue || status == kArchMismatch || status == kNotSupported) throw Refusal(text);
+  throw Error(text);
 }
 
 const Api* Find() {

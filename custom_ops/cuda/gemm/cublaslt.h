@@ -8,6 +8,7 @@
 
 #include "cuda/launch/driver.h"
 #include "kernel_file/measured/gemm_algorithms.h"
+#include "support/error.h"
 
 namespace onnxopt::cublaslt {
 
@@ -28,6 +29,9 @@ struct Candidate {  // cublasLtMatmulHeuristicResult_t
 };
 
 constexpr Status kSuccess = 0;
+constexpr Status kInvalidValue = 7;
+constexpr Status kArchMismatch = 8;
+constexpr Status kNotSupported = 15;
 // cublasComputeType_t
 constexpr int kCompute32F = 68;
 constexpr int kCompute32FFastTf32 = 77;
@@ -35,6 +39,7 @@ constexpr int kCompute32FFastTf32 = 77;
 constexpr int kReal32F = 0;
 constexpr int kReal16F = 2;
 constexpr int kReal16BF = 14;
+constexpr int kReal8FE4M3 = 28;
 // cublasOperation_t
 constexpr int kTranspose = 1;
 // cublasLtMatmulDescAttributes_t
@@ -42,6 +47,8 @@ constexpr int kTransA = 3;
 constexpr int kTransB = 4;
 constexpr int kEpilogue = 7;
 constexpr int kBiasPointer = 8;
+constexpr int kFastAccumulation = 25;
+constexpr int kBiasDataType = 26;
 // cublasLtEpilogue_t, bits but for the first
 constexpr int kEpilogueDefault = 1;
 constexpr int kEpilogueRelu = 2;
@@ -56,6 +63,12 @@ constexpr int kReductionSchemes = 3;
 constexpr int kMinAlignmentA = 5;  // B, C and D follow
 // cublasLtReductionScheme_t: partial sums of a split product are added in float32, never in 16 bits
 constexpr std::uint32_t kReduceInComputeType = 2;
+
+// This cuBLASLt on this GPU does not take a product of this kind, whatever else may happen.
+class Refusal : public Error {
+ public:
+  using Error::Error;
+};
 
 struct Api {
   Status (*cublasLtCreate)(Handle* handle);
@@ -82,7 +95,7 @@ struct Api {
                            Layout d_layout, const Algorithm* algorithm, void* workspace, std::size_t workspace_size,
                            cuda::Stream stream);
 
-  // Throws Error "<what>: <name of the status>" where `status` is an error.
+  // Throws Error "<what>: <name of the status>" where `status` is an error, a Refusal where it says that.
   void Check(Status status, const std::string& what) const;
 };
 

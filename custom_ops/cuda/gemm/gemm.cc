@@ -10,6 +10,7 @@
 #include "cuda/launch/stopwatch.h"
 #include "cuda/launch/stream.h"
 #include "gemm/few_rows_abi.h"
+#include "gemm/widen_codes_abi.h"
 #include "kernel_file/gemm.h"
 #include "kernel_file/measured/gemm_algorithms.h"
 
@@ -78,6 +79,7 @@ struct GemmCudaKernel::Call {
   bool tf32;
   bool capturing;
   const OrtKernelContext* context;  // of ONNX Runtime
+  Dtype dtype;                      // of a and b
   bool workspace = true;            // whether it may use scratch memory
 };
 
@@ -112,21 +114,30 @@ void GemmCudaKernel::Compute(OrtKernelContext* ort_context) const {
   driver_.Check(driver_.cuStreamIsCapturing(stream, &capturing), "cannot ask whether the stream is capturing");
   const bool tf32 = gemm_.operands == Dtype::kFloat32 && UsesTf32(ort_context);
   const std::lock_guard<std::mutex> lock(mutex_);
-  Call call{product, operands, stream, HandleOf(context, api_), tf32, capturing != 0, ort_context};
-  if (!packed_) return RunParts(call, outputs);
-  const PackedWeight weight{operands.b, inputs[gemm_.codes->scales],
-                            gemm_.codes->zeros ? inputs[*gemm_.codes->zeros] : nullptr};
-  if (RunPacked(call, weight, outputs)) return;
+  Call call{product, operands, stream, HandleOf(context, api_), tf32, capturing != 0, ort_context, gemm_.operands};
+  if (packed_) {
+    const void* const zeros = gemm_.codes->zeros ? inputs[*gemm_.codes->zeros] : nullptr;
+    return RunOfPacked(&call, {operands.b, inputs[gemm_.codes->scales], zeros}, outputs);
+  }
+  if (!RunParts(call, outputs)) RunWidened(call, shapes, outputs);
+}
+
+void GemmCudaKernel::RunOfPacked(Call* call, const PackedWeight& weight, void* const* outputs) const {
+  if (RunPacked(*call, weight, outputs)) return;
+  const Product& product = call->product;
   const std::int64_t columns = product.n * static_cast<std::int64_t>(gemm_.parts);
-  CallScratch scratch(allocator_, ort_context);
+  CallScratch scratch(allocator_, call->context);
   void* const floats = scratch.Of(static_cast<std::size_t>(columns * product.k) * Size(gemm_.dtype));
-  if (product.k > 0) packed_->Widen(columns, product.k, weight, floats, stream);
-  call.operands.b = floats;
-  if (gemm_.gate == Activation::kNone) return RunParts(call, outputs);
-  CallScratch of_halves(allocator_, ort_context);
+  if (product.k > 0) packed_->Widen(columns, product.k, weight, floats, call->stream);
+  call->operands.b = floats;
+  if (gemm_.gate == Activation::kNone) {
+    RunParts(*call, outputs);
+    return;
+  }
+  CallScratch of_halves(allocator_, call->context);
   void* const halves = of_halves.Of(static_cast<std::size_t>(product.m * product.n) * Size(gemm_.dtype));
-  RunParts(call, &halves);
-  packed_->Gate(product.m, product.n / 2, halves, outputs[0], stream);
+  RunParts(*call, &halves);
+  packed_->Gate(product.m, product.n / 2, halves, outputs[0], call->stream);
 }
 
 // Reads the codes, a launch for each part. False where rows are many, or no entry point fits.
@@ -147,33 +158,91 @@ bool GemmCudaKernel::RunPacked(const Call& call, const PackedWeight& weight, voi
   return true;
 }
 
+GemmCudaKernel::~GemmCudaKernel() {
+  if (widened_b_ != nullptr) allocator_.get()->Free(allocator_.get(), widened_b_);
+}
+
+void GemmCudaKernel::RunWidened(const Call& call, const Shape* shapes, void* const* outputs) const {
+  if (kernel().variants.empty()) {
+    throw Error("cuBLASLt does not multiply 8-bit floats here, and nothing in the artifact widens them on this GPU");
+  }
+  CallScratch of_a(allocator_, call.context);
+  CallScratch of_b(allocator_, call.context);
+  const auto widened = [&](const void* codes, std::size_t count, CallScratch* scratch) {
+    void* const numbers = scratch->Of(count * Size(Dtype::kFloat16));
+    Widen(codes, numbers, count, call.stream);
+    return numbers;
+  };
+  Call wide = call;
+  wide.dtype = Dtype::kFloat16;
+  wide.operands.a = widened(call.operands.a, shapes[gemm_.a].count(), &of_a);
+  const std::size_t count = shapes[gemm_.b].count();
+  const bool keeps = widened_b_ != nullptr || (b_is_constant_ && !call.capturing && count > 0);
+  wide.operands.b = keeps ? WidenedConstant(call, count) : widened(call.operands.b, count, &of_b);
+  RunParts(wide, outputs);
+}
+
+// Calls on other streams may read it from now on, so its kernel has to end first.
+const void* GemmCudaKernel::WidenedConstant(const Call& call, std::size_t count) const {
+  if (widened_b_ != nullptr) return widened_b_;
+  OrtAllocator* const allocator = allocator_.get();
+  const std::size_t bytes = count * Size(Dtype::kFloat16);
+  void* const numbers = allocator->Alloc(allocator, bytes);
+  if (numbers == nullptr) throw Error("no memory for a weight of " + std::to_string(bytes) + " bytes on the GPU");
+  Event done = nullptr;
+  try {
+    Widen(call.operands.b, numbers, count, call.stream);
+    driver_.Check(driver_.cuEventCreate(&done, 0), "cannot make an event");
+    driver_.Check(driver_.cuEventRecord(done, call.stream), "cannot record an event");
+    driver_.Check(driver_.cuEventSynchronize(done), "widening a weight failed");
+  } catch (const Error&) {
+    if (done != nullptr) driver_.cuEventDestroy(done);
+    allocator->Free(allocator, numbers);
+    throw;
+  }
+  driver_.cuEventDestroy(done);
+  widened_b_ = numbers;
+  return numbers;
+}
+
+void GemmCudaKernel::Widen(const void* codes, void* numbers, std::size_t count, Stream stream) const {
+  if (count == 0) return;
+  WidenCodesParams params{codes, numbers, count};
+  const std::uint64_t of_block = std::uint64_t{kernel().variants[0].threads} * kWidenedCodes;
+  const std::uint64_t blocks = (count + of_block - 1) / of_block;
+  if (blocks > std::numeric_limits<std::int32_t>::max()) throw Error("a product's operand is too large to be widened");
+  launcher_.Launch(0, static_cast<unsigned>(blocks), reinterpret_cast<unsigned char*>(&params), stream);
+}
+
 // Each part is a product of its own, as ONNX Runtime allocates the outputs where it likes. One alone fills the GPU
 // badly; in a CUDA graph they are branches, so that one begins while another ends. Outside of one, the host's time for
 // the events would cost more.
-void GemmCudaKernel::RunParts(const Call& call, void* const* outputs) const {
+bool GemmCudaKernel::RunParts(const Call& call, void* const* outputs) const {
   const std::size_t parts = gemm_.parts;
   if (parts > 1 && !call.capturing && branches_ == nullptr) branches_ = BranchesOf(call.stream, driver_);
   const Fork fork(call.capturing && parts > 1 ? branches_.get() : nullptr, call.stream, parts - 1);
   const std::size_t size = Size(gemm_.dtype);
-  for (std::size_t k = 0; k < parts; ++k) {
+  bool taken = true;
+  for (std::size_t k = 0; k < parts && taken; ++k) {
     if (outputs[k] == nullptr) continue;
     Call part = call;
     const auto index = static_cast<std::int64_t>(k);
-    part.operands.b = Move(call.operands.b, index * call.product.part_b, Size(gemm_.operands));
+    part.operands.b = Move(call.operands.b, index * call.product.part_b, Size(call.dtype));
     if (call.operands.bias != nullptr) part.operands.bias = Move(call.operands.bias, index * call.product.n, size);
     part.operands.output = outputs[k];
     // Products side by side cannot share a workspace, which unaligned biases and sums over nothing ask for.
     const bool aligned = part.operands.bias == nullptr || Alignment(part.operands.bias) >= kBiasAlignment;
     part.workspace = k == 0 || !aligned || call.product.k == 0;
     if (!part.workspace) part.stream = fork.stream(k);
-    if (!RunFewRows(part)) RunBatch(part);
+    taken = RunFewRows(part) || RunBatch(part);
   }
   fork.Join();
+  return taken;
 }
 
 // Few rows are bound by the weights: a kernel of ours reads them faster than cuBLASLt's do. False where none fits.
 bool GemmCudaKernel::RunFewRows(const Call& call) const {
-  if (packed_) return false;
+  if (packed_ || HasCodes(gemm_)) return false;
   const Product& product = call.product;
   const Operands& at = call.operands;
   const auto& variants = kernel().variants;
@@ -204,13 +273,13 @@ bool GemmCudaKernel::RunFewRows(const Call& call) const {
 }
 
 // cuBLASLt takes one batch dim: the innermost one, which is the longest where dims could be merged. Others are a loop.
-void GemmCudaKernel::RunBatch(const Call& call) const {
+bool GemmCudaKernel::RunBatch(const Call& call) const {
   const Product& product = call.product;
   if (product.k == 0) return RunWithoutDepth(call);
   const std::size_t outer = product.batch_dims > 0 ? product.batch_dims - 1 : 0;
   std::int64_t count = 1;
   for (std::size_t d = 0; d < outer; ++d) count *= product.batch[d].extent;
-  const std::size_t read = Size(gemm_.operands);
+  const std::size_t read = Size(call.dtype);
   const std::size_t size = Size(gemm_.dtype);
   for (std::int64_t index = 0; index < count; ++index) {
     Operands at = call.operands;
@@ -223,11 +292,12 @@ void GemmCudaKernel::RunBatch(const Call& call) const {
       at.output = Move(at.output, i * dim.stride_d, size);
       if (at.residual != nullptr) at.residual = Move(at.residual, i * dim.stride_d, size);
     }
-    RunInner(call, product, at);
+    if (!RunInner(call, product, at)) return false;
   }
+  return true;
 }
 
-void GemmCudaKernel::RunInner(const Call& call, const Product& product, const Operands& operands) const {
+bool GemmCudaKernel::RunInner(const Call& call, const Product& product, const Operands& operands) const {
   const BatchDim inner = product.batch_dims > 0 ? product.batch[product.batch_dims - 1] : BatchDim{1, 0, 0, 0};
   if (std::max({product.m, product.n, product.k, inner.extent}) > std::numeric_limits<std::int32_t>::max()) {
     throw Error("a product with a dim above 2^31 cannot run on cuBLASLt");
@@ -251,14 +321,28 @@ void GemmCudaKernel::RunInner(const Call& call, const Product& product, const Op
                        inner.stride_d,  product.ldb,
                        Alignment(at.a), Alignment(at.b),
                        Alignment(c),    Alignment(at.output),
-                       call.tf32,       call.workspace && !copies_bias};
-  Plan& plan = PlanFor(call, key, at);
-  plan.Run(call.handle, at, scratch.Of(plan.workspace()), call.stream);
+                       call.tf32,       call.workspace && !copies_bias,
+                       call.dtype};
+  return RunPlan(call, key, at, &scratch);
+}
+
+bool GemmCudaKernel::RunPlan(const Call& call, const PlanKey& key, const Operands& operands,
+                             CallScratch* scratch) const {
+  if (std::find(refused_.begin(), refused_.end(), key) != refused_.end()) return false;
+  try {
+    Plan& plan = PlanFor(call, key, operands);
+    plan.Run(call.handle, operands, scratch->Of(plan.workspace()), call.stream);
+  } catch (const cublaslt::Refusal&) {
+    if (key.operands != Dtype::kFloat8E4M3) throw;
+    refused_.push_back(key);
+    return false;
+  }
+  return true;
 }
 
 // A sum over nothing is zero, which cuBLASLt does not take: a product of one column and one row of zeros is the same.
-void GemmCudaKernel::RunWithoutDepth(const Call& call) const {
-  const std::size_t size = Size(gemm_.operands);
+bool GemmCudaKernel::RunWithoutDepth(const Call& call) const {
+  const std::size_t size = Size(call.dtype);
   Product product = call.product;
   std::int64_t rows = product.m;
   for (std::size_t d = 0; d < product.batch_dims; ++d) rows *= product.batch[d].extent;
@@ -273,8 +357,7 @@ void GemmCudaKernel::RunWithoutDepth(const Call& call) const {
   product.batch_dims = 0;
   Operands operands = call.operands;
   operands.a = operands.b = zeros;
-  Call inner = call;
-  RunInner(inner, product, operands);
+  return RunInner(call, product, operands);
 }
 
 Plan& GemmCudaKernel::PlanFor(const Call& call, const PlanKey& key, const Operands& operands) const {
@@ -307,8 +390,8 @@ void GemmCudaKernel::Choose(const Call& call, Plan* plan, const Operands& operan
   const int most = known.tunes() ? kTuned : kFirstRun;
   const std::vector<Candidate> candidates = plan->Candidates(call.handle, measures ? most : 1);
   if (candidates.empty()) {
-    throw Error("cuBLASLt has no algorithm for " + product +
-                "; set ONNXOPT_DISABLE=1 to run without onnxopt's kernels, and report this product");
+    throw cublaslt::Refusal("cuBLASLt has no algorithm for " + product +
+                            "; set ONNXOPT_DISABLE=1 to run without onnxopt's kernels, and report this product");
   }
   plan->Choose(candidates[0]);
   if (!measures) return;

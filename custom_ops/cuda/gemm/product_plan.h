@@ -16,6 +16,7 @@ struct PlanKey {
   unsigned alignment_a, alignment_b, alignment_c, alignment_d;  // bytes, a power of 2 up to 256
   bool tf32;                                                    // float32 products may round their operands to TF32
   bool workspace;                                               // there may be one
+  Dtype operands;                                               // of a and b
 
   bool operator==(const PlanKey& other) const;
 };
@@ -66,6 +67,7 @@ class Plan {
  private:
   void Release();
   void SetLayouts();
+  void SetAttributesOfCodes();
   cublaslt::Layout MakeLayout(Dtype dtype, std::int64_t rows, std::int64_t columns, std::int64_t distance,
                               std::int64_t stride) const;
 

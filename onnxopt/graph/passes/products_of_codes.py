@@ -9,7 +9,11 @@ As ONNX, both sides compute the same: Reshape changes nothing, and ONNX Runtime 
 loads the model, so its CPU provider still finds its integer kernels. The kernel of the product (kinds/gemm/codes.py)
 reads x16 and W16 alone and multiplies their product by s * t.
 
-Codes of 8-bit floats are multiplied as Mul(Cast(x16), s), as no provider has kernels of such codes.
+Cast to e4m3 and back is a DQ with a scale of 1: a scale of each row, computed at run time, is multiplied behind the
+product. Codes of 8-bit floats are multiplied as Mul(Cast(x16), s), as no provider has kernels of such codes. Where both
+are e4m3 and that is faster, the kernel reads the codes themselves:
+
+    MatMul(DQ(x, s), DQ(W, t)) -> MatMul(Mul(Cast(x), s), Transpose(Mul(Cast(turned W), t)))
 
 Scales of columns, and of several weights side by side, become a factor behind a product in float32:
 
@@ -21,6 +25,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -28,6 +33,7 @@ import onnx_ir as ir
 from onnx_ir.passes.common import RemoveUnusedNodesPass
 
 from onnxopt.graph.codes import constant, dtype_of, has_attributes, is_dequantize
+from onnxopt.graph.passes.code_operands import FLOAT8, SUFFIX, Codes, Operands, Product
 from onnxopt.graph.passes.moved_codes import VIEWS, MoveCodesPass
 from onnxopt.graph.passes.new_nodes import NewNodes
 from onnxopt.graph.passes.unique_names import UniqueNamesPass
@@ -36,17 +42,25 @@ from onnxopt.graph.shapes import shapes as shape_inference
 from onnxopt.graph.shapes.shapes import Shapes
 from onnxopt.program import operators
 
-_SUFFIX = "_16_bits"
 _OPSET = 13  # since when Q and DQ have an axis
-_FLOAT8 = frozenset({ir.DataType.FLOAT8E4M3FN, ir.DataType.FLOAT8E5M2})
-_EIGHT_BITS = _FLOAT8 | {ir.DataType.INT8, ir.DataType.UINT8}
+_EIGHT_BITS = FLOAT8 | {ir.DataType.INT8, ir.DataType.UINT8}
 _NUMBERS = frozenset({ir.DataType.FLOAT, ir.DataType.FLOAT16})
-_INT8 = np.iinfo(np.int8)
+_E4M3 = ir.DataType.FLOAT8E4M3FN
+_ATTENTION = ("com.microsoft", "MultiHeadAttention")
+_TAKE_SPLIT = {
+    *operators.OPERATORS,
+    ("", "Reshape"),
+    ("", "Transpose"),
+    _ATTENTION,
+}  # for a Split costs less than products
+_MULTIPLE = 16  # of a weight's sides, which cuBLASLt asks for
+_SMALLEST = 128  # side of a weight; smaller ones take as long in 16 bits
+_FEWEST = 17  # rows that are known; fewer ones are bound by the weights, which a kernel for few rows reads in 16 bits
 
 
 def notes(model: ir.Model) -> tuple[str, ...]:
     """What a user should know about the size of a model that the pass changed."""
-    values = [v for v in model.graph.initializers.values() if str(v.name).endswith(_SUFFIX)]
+    values = [v for v in model.graph.initializers.values() if str(v.name).endswith(SUFFIX)]
     size = sum(v.const_value.nbytes for v in values if v.const_value is not None)
     if size == 0:
         return ()
@@ -57,7 +71,14 @@ def notes(model: ir.Model) -> tuple[str, ...]:
 
 
 class ProductsOfCodesPass(ir.passes.InPlacePass):
-    """The pass. Nodes must be in topological order, and stay so."""
+    """The pass. Nodes must be in topological order, and stay so.
+
+    eight_bits: whether some GPU that is compiled for multiplies 8-bit floats.
+    """
+
+    def __init__(self, *, eight_bits: bool = True) -> None:
+        super().__init__()
+        self._eight_bits = eight_bits
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         if model.opset_imports.get("", 0) < _OPSET or not any(map(_may_be_product, model.graph.all_nodes())):
@@ -69,7 +90,7 @@ class ProductsOfCodesPass(ir.passes.InPlacePass):
             RemoveUnusedNodesPass()(model)
         known = shape_inference.infer(model)
         graphs = [graph for graph in model.graphs() if isinstance(graph, ir.Graph)]
-        count = sum(_Products(graph, known).rewrite() for graph in graphs)
+        count = sum(_Products(graph, known, self._eight_bits).rewrite() for graph in graphs)
         if shifted or count:
             RemoveUnusedNodesPass()(model)
             UniqueNamesPass()(model)
@@ -84,98 +105,41 @@ def _may_be_product(node: ir.Node) -> bool:
         producer = None if value is None else value.producer()
         while producer is not None and producer.op_type in VIEWS and producer.inputs[0] is not None:
             producer = producer.inputs[0].producer()
-        if not is_dequantize(producer):
+        if not is_dequantize(producer) and not _widens(producer):
             return False
     return True
 
 
-@dataclasses.dataclass(frozen=True)
-class _Codes:
-    """Codes behind a DQ. scale, zero: one number, or one for each position of `axis`; zero of the codes' dtype."""
-
-    value: ir.Value
-    scale: np.ndarray
-    zero: np.ndarray
-    axis: int | None
-
-    @property
-    def dtype(self) -> ir.DataType:
-        return ir.DataType.from_numpy(self.zero.dtype)
-
-    @property
-    def is_constant(self) -> bool:
-        return self.value.const_value is not None and not self.value.is_graph_input()
-
-    def centered(self) -> np.ndarray:
-        """The constant codes minus their zero points: int16, or float16."""
-        codes = constant(self.value)
-        assert codes is not None
-        if self.dtype in _FLOAT8:
-            return codes.astype(np.float16)
-        zero = self.zero.astype(np.int16)
-        if self.axis is not None:
-            zero = zero.reshape([-1 if k == self.axis else 1 for k in range(codes.ndim)])
-        centered: np.ndarray = codes.astype(np.int16) - zero
-        return centered
-
-    def fits_int8(self) -> bool:
-        """Whether the constant codes minus their zero points are int8 again."""
-        if self.dtype == ir.DataType.INT8 and not self.zero.any():
-            return True
-        if self.dtype in _FLOAT8:
-            return False
-        centered = self.centered()
-        return bool(centered.min(initial=0) >= _INT8.min and centered.max(initial=0) <= _INT8.max)
-
-
-@dataclasses.dataclass(frozen=True)
-class _Product:
-    """A MatMul or Gemm of codes. turned: the weight is a matrix whose columns are the product's, [K, N]."""
-
-    node: ir.Node
-    a: _Codes
-    b: _Codes
-    turned: bool
-
-    def scales(self) -> np.ndarray:
-        """The scales of the weight, one for each column, float32 [N]."""
-        return self._of_columns(self.b.scale.astype(np.float32))
-
-    def zeros(self) -> np.ndarray:
-        """The zero points of the weight, one for each column, [N]."""
-        return self._of_columns(self.b.zero)
-
-    def _of_columns(self, array: np.ndarray) -> np.ndarray:
-        tensor = self.b.value.const_value
-        assert tensor is not None
-        columns = tensor.shape.numpy()[1 if self.turned else 0]
-        whole: np.ndarray = np.broadcast_to(array.reshape(-1), (columns,))
-        return whole
+def _widens(node: ir.Node | None) -> bool:
+    """Whether a node makes numbers of codes that a Cast made, whose scale a following node may multiply."""
+    if node is None or node.op_type != "Cast" or node.domain != "":
+        return False
+    maker = None if node.inputs[0] is None else node.inputs[0].producer()
+    return maker is not None and maker.op_type == "Cast" and maker.attributes.get_int("to", 0) == _E4M3
 
 
 class _Products:
     """The products of one graph."""
 
-    def __init__(self, graph: ir.Graph, known: Shapes) -> None:
-        self._graph, self._known = graph, known
-        self._sixteen: dict[tuple[ir.Value, int], ir.Value] = {}
-        self._weights: dict[tuple[object, ...], ir.Value] = {}
+    def __init__(self, graph: ir.Graph, known: Shapes, eight_bits: bool) -> None:
+        self._graph, self._known, self._eight_bits = graph, known, eight_bits
+        self._operands = Operands(graph)
 
     def rewrite(self) -> int:
         """Rewrite every product of codes. Returns how many there are."""
-        groups: dict[object, list[_Product]] = collections.defaultdict(list)
+        groups: dict[object, list[Product]] = collections.defaultdict(list)
         for node in self._graph:
             product = self._product(node)
             if product is not None:
                 groups[self._group(product)].append(product)
         for products in groups.values():
-            if len(products) == 1 and products[0].b.scale.size == 1:
+            if len(products) == 1 and products[0].b.scale.size == 1 and not self._adds_outside(products[0]):
                 self._rewrite_one(products[0])
             else:
                 self._rewrite_with_factor(products)
         return sum(map(len, groups.values()))
 
-    def _product(self, node: ir.Node) -> _Product | None:
+    def _product(self, node: ir.Node) -> Product | None:
         """The product of a node, None where the node is none of codes that can be multiplied in 16 bits."""
         if node.op_type not in ("MatMul", "Gemm") or node.domain != "":
             return None
@@ -193,10 +157,32 @@ class _Products:
             scales_c = len(node.inputs) > 2 and node.attributes.get_float("beta", 1.0) != 1.0
             if not is_matrix or b.axis != (1 if turned else 0) or scales_c:
                 return None
-        return _Product(node, a, b, turned)
+        return Product(node, a, b, turned, self._eight_bits and is_matrix and self._pays(node, a, b))
 
-    def _codes(self, value: ir.Value | None) -> _Codes | None:
+    def _pays(self, node: ir.Node, a: Codes, b: Codes) -> bool:
+        """Whether e4m3 codes of an activation and a matrix are multiplied as they are. b: the codes of a matrix."""
+        dims, sides = self._known.dims(a.value), self._known.dims(b.value)
+        if a.dtype != _E4M3 or b.dtype != _E4M3 or a.is_constant or dims is None or sides is None:
+            return False
+        scales_c = len(node.inputs) > 2 and node.attributes.get_float("beta", 1.0) != 1.0
+        if (
+            node.attributes.get_int("transA", 0)
+            or scales_c
+            or any(not isinstance(n, int) or n % _MULTIPLE for n in sides)
+        ):
+            return False
+        rows = [d for d in dims[:-1] if isinstance(d, int)]
+        if len(rows) == len(dims) - 1 and math.prod(rows) < _FEWEST:
+            return False
+        return min(n for n in sides if isinstance(n, int)) >= _SMALLEST
+
+    def _codes(self, value: ir.Value | None) -> Codes | None:
         node = None if value is None else value.producer()
+        if node is not None and value is not None and _widens(node):
+            codes, dtype = node.inputs[0], self._known.ir_dtype(value)
+            if codes is None or dtype is None or dtype not in _NUMBERS:
+                return None
+            return Codes(codes, np.ones((), dtype.numpy()), np.zeros((), _E4M3.numpy()), None)
         if node is None or value is None or not is_dequantize(node) or has_attributes(node):
             return None
         codes, scale = node.inputs[0], constant(node.inputs[1])
@@ -208,26 +194,27 @@ class _Products:
         zero = np.zeros((), dtype.numpy())
         if len(node.inputs) > 2 and node.inputs[2] is not None:
             given = constant(node.inputs[2])
-            if given is None or given.size != scale.size or (dtype in _FLOAT8 and given.astype(np.float32).any()):
+            if given is None or given.size != scale.size or (dtype in FLOAT8 and given.astype(np.float32).any()):
                 return None
             zero = given
         if codes.const_value is None and not self._is_here(codes):
             return None
         if scale.size == 1:
-            return _Codes(codes, scale.reshape(()), zero.reshape(()), None)
+            return Codes(codes, scale.reshape(()), zero.reshape(()), None)
         rank = len(self._known.dims(codes) or ())
-        return _Codes(codes, scale, zero, node.attributes.get_int("axis", 1) % max(rank, 1))
+        return Codes(codes, scale, zero, node.attributes.get_int("axis", 1) % max(rank, 1))
 
     def _is_here(self, codes: ir.Value) -> bool:
         """Whether the codes are made in this graph, or are an input of it."""
         producer = codes.producer()
         return codes in self._graph.inputs if producer is None else producer.graph is self._graph
 
-    def _group(self, product: _Product) -> object:
+    def _group(self, product: Product) -> object:
         """What products have in common that one product takes the place of."""
         node, b = product.node, product.b
         readers = list(node.outputs[0].consumers())
-        takes_split = bool(readers) and all((r.domain, r.op_type) in operators.OPERATORS for r in readers)
+        split = _TAKE_SPLIT if product.eight_bits else operators.OPERATORS
+        takes_split = bool(readers) and all((r.domain, r.op_type) in split for r in readers)
         if not product.turned or node.op_type != "MatMul" or node.outputs[0].is_graph_output():
             return node
         if not takes_split:
@@ -235,125 +222,62 @@ class _Products:
         assert b.value.const_value is not None
         dtypes = b.value.const_value.dtype, self._known.ir_dtype(node.outputs[0])
         rows = b.value.const_value.shape.numpy()[0]
-        return product.a.value, float(product.a.scale), int(product.a.zero), rows, dtypes
+        return product.a.value, float(product.a.scale), int(product.a.zero), rows, dtypes, product.eight_bits
 
-    def _rewrite_one(self, product: _Product) -> None:
+    def _parts(
+        self, new: NewNodes, value: ir.Value, numbers: ir.DataType | None, products: Sequence[Product]
+    ) -> list[ir.Value]:
+        """The columns of each product. Kernels of index operations take in Slices, and Splits into equal parts."""
+        widths = np.array([p.scales().size for p in products], np.int64)
+        if not products[0].eight_bits or (widths == widths[0]).all():
+            axis = [ir.AttrInt64("axis", -1)]
+            parts = new.add("Split", [value, new.constant(widths)], numbers, axis, len(products)).producer()
+            return list(parts.outputs) if parts is not None else []
+        bounds, last = np.concatenate([[0], np.cumsum(widths)]), new.constant(np.array([-1]))
+        ends = [new.constant(bounds[k : k + 1]) for k in range(len(bounds))]
+        return [new.add("Slice", [value, ends[k], ends[k + 1], last], numbers) for k in range(len(products))]
+
+    def _adds_outside(self, product: Product) -> bool:
+        """Whether a Gemm's C has to be added by a node of its own: cuBLASLt adds no float32 to products of 8 bits."""
+        adds = len(product.node.inputs) > 2 and product.node.inputs[2] is not None
+        return adds and product.eight_bits and self._known.ir_dtype(product.node.outputs[0]) == ir.DataType.FLOAT
+
+    def _rewrite_one(self, product: Product) -> None:
         """A product with one scale for each operand."""
         new = NewNodes(self._graph, product.node)
         for position, (codes, turned) in enumerate(((product.a, False), (product.b, product.turned))):
-            product.node.replace_input_with(position, self._operand(new, codes, turned))
+            product.node.replace_input_with(position, self._operands.operand(new, codes, turned, product.eight_bits))
 
-    def _rewrite_with_factor(self, products: Sequence[_Product]) -> None:
+    def _rewrite_with_factor(self, products: Sequence[Product]) -> None:
         """A product whose columns have scales of their own, or several products of one value."""
         source, first = products[0], products[0].node  # in the order of the graph
         new = NewNodes(self._graph, first)
         numbers = self._known.ir_dtype(first.outputs[0])
         scales = np.concatenate([p.scales() for p in products])
         largest = scales[np.abs(scales).argmax()]
-        a = self._operand(new, dataclasses.replace(source.a, scale=source.a.scale.astype(np.float32)), False)
+        differ = bool((scales != largest).any())
+        stored = numbers if source.eight_bits and not differ and numbers is not None else ir.DataType.FLOAT
+        dtype = stored.numpy()
+        of_a = dataclasses.replace(source.a, scale=source.a.scale.astype(dtype))
+        a = self._operands.operand(new, of_a, False, source.eight_bits)
         if len(products) > 1:
-            b = self._side_by_side(new, products, largest)
+            b = self._operands.side_by_side(new, products, largest.astype(dtype))
         else:
-            scale = np.full_like(source.b.scale, largest, np.float32)
-            b = self._operand(new, dataclasses.replace(source.b, scale=scale), source.turned)
+            scale = np.full_like(source.b.scale, largest, dtype)
+            of_b = dataclasses.replace(source.b, scale=scale)
+            b = self._operands.operand(new, of_b, source.turned, source.eight_bits)
         attributes = [x for x in first.attributes.values() if x.name != "beta"]
-        value = new.add(first.op_type, [a, b], ir.DataType.FLOAT, attributes)
-        if (scales != largest).any():
+        value = new.add(first.op_type, [a, b], stored, attributes)
+        if differ:
             value = new.add("Mul", [value, new.constant(scales / largest)], ir.DataType.FLOAT)
-        if numbers == ir.DataType.FLOAT16:
+        if numbers == ir.DataType.FLOAT16 and stored != numbers:
             value = new.add("Cast", [value], numbers, [ir.AttrInt64("to", int(numbers))])
         if len(first.inputs) > 2 and first.inputs[2] is not None:
             value = new.add("Add", [value, first.inputs[2]], numbers)
         results = [value]
         if len(products) > 1:
-            widths = np.array([p.scales().size for p in products], np.int64)
-            axis = [ir.AttrInt64("axis", -1)]
-            parts = new.add("Split", [value, new.constant(widths)], numbers, axis, len(products)).producer()
-            results = list(parts.outputs) if parts is not None else []
+            results = self._parts(new, value, numbers, products)
         for product, result in zip(products, results, strict=True):
             old = product.node.outputs[0]
             result.name, result.type, result.shape = old.name, old.type, old.shape
             old.replace_all_uses_with(result, replace_graph_outputs=True)
-
-    def _operand(self, new: NewNodes, codes: _Codes, turned: bool) -> ir.Value:
-        """The numbers of codes, by way of their 16-bit form."""
-        if codes.dtype in _FLOAT8:
-            value = self._weight(new, [codes], turned) if codes.is_constant else self._in_sixteen_bits(codes)
-            return self._scaled(new, value, codes.scale, turned and codes.is_constant)
-        if not codes.is_constant:
-            scale, zero = new.constant(codes.scale), new.constant(codes.zero)
-            shape = new.add("Shape", [self._in_sixteen_bits(codes)], ir.DataType.INT64)
-            same = new.add("Reshape", [codes.value, shape], codes.dtype)
-            return new.add("DequantizeLinear", [same, scale, zero], dtype_of(scale))
-        value = self._weight(new, [codes], turned)
-        if codes.fits_int8():
-            return self._numbers(new, value, codes, None, turned, ir.DataType.INT8)
-        return self._numbers(new, value, codes, codes.zero, turned, codes.dtype)
-
-    def _numbers(
-        self, new: NewNodes, value: ir.Value, codes: _Codes, zero: np.ndarray | None, turned: bool, dtype: ir.DataType
-    ) -> ir.Value:
-        """The numbers of a constant in 16 bits. zero: what is added to get the codes of `dtype`."""
-        axis = [] if codes.axis is None else [ir.AttrInt64("axis", codes.axis)]
-        if turned:
-            value = new.add("Transpose", [value], ir.DataType.FLOAT16, [ir.AttrInt64s("perm", [1, 0])])
-        operands = [new.constant(codes.scale)]
-        if zero is not None:
-            along = [-1 if k == codes.axis else 1 for k in range(2)] if codes.axis is not None else []
-            value = new.add("Cast", [value], ir.DataType.INT32, [ir.AttrInt64("to", int(ir.DataType.INT32))])
-            value = new.add("Add", [value, new.constant(zero.astype(np.int32).reshape(along))], ir.DataType.INT32)
-            operands.append(new.constant(zero))
-        value = new.add("Cast", [value], dtype, [ir.AttrInt64("to", int(dtype))])
-        return new.add("DequantizeLinear", [value, *operands], dtype_of(operands[0]), axis)
-
-    def _side_by_side(self, new: NewNodes, products: Sequence[_Product], scale: np.ndarray) -> ir.Value:
-        """The weights of several products as one, all with one scale."""
-        weights = [p.b for p in products]
-        value = self._weight(new, weights, True)
-        if weights[0].dtype in _FLOAT8:
-            return self._scaled(new, value, scale, True)
-        joined = dataclasses.replace(weights[0], scale=np.array(scale, np.float32), axis=None)
-        if all(w.fits_int8() for w in weights):
-            return self._numbers(new, value, joined, None, True, ir.DataType.INT8)
-        zeros = np.concatenate([p.zeros() for p in products])
-        joined = dataclasses.replace(joined, scale=np.full(zeros.shape, scale, np.float32), axis=1)
-        return self._numbers(new, value, joined, zeros, True, weights[0].dtype)
-
-    def _scaled(self, new: NewNodes, value: ir.Value, scale: np.ndarray, turned: bool) -> ir.Value:
-        """The numbers of 8-bit floats, in the dtype of `scale`. They may have one scale for the whole tensor only."""
-        float32, dtype = ir.DataType.FLOAT, ir.DataType.from_numpy(scale.dtype)
-        if turned:
-            value = new.add("Transpose", [value], ir.DataType.FLOAT16, [ir.AttrInt64s("perm", [1, 0])])
-        value = new.add("Cast", [value], float32, [ir.AttrInt64("to", int(float32))])
-        one = new.constant(scale.astype(np.float32).flat[0])
-        value = new.add("Mul", [value, one], float32)
-        return value if dtype == float32 else new.add("Cast", [value], dtype, [ir.AttrInt64("to", int(dtype))])
-
-    def _weight(self, new: NewNodes, weights: Sequence[_Codes], turned: bool) -> ir.Value:
-        """Constants in 16 bits, as they lie or turned; several of them side by side."""
-        shapes = [w.value.const_value.shape.numpy() for w in weights if w.value.const_value is not None]
-        dims = (*shapes[0][:-1], sum(shape[-1] for shape in shapes))
-        key = (*((w.value, w.zero.tobytes(), w.axis) for w in weights), turned)
-
-        def evaluate() -> np.ndarray:
-            codes = np.concatenate([w.centered() for w in weights], axis=-1)
-            return np.ascontiguousarray(codes.T if turned else codes).astype(np.float16)
-
-        if key not in self._weights:
-            shape = dims[::-1] if turned else dims
-            name = "+".join(str(w.value.name) for w in weights) + _SUFFIX
-            self._weights[key] = new.lazy(name, evaluate, ir.DataType.FLOAT16, shape)
-        return self._weights[key]
-
-    def _in_sixteen_bits(self, codes: _Codes) -> ir.Value:
-        """The codes minus their zero point as float16, computed once behind what makes the codes."""
-        key = codes.value, int(codes.zero)
-        if key not in self._sixteen:
-            producer = codes.value.producer()
-            new = NewNodes(self._graph, next(iter(self._graph)) if producer is None else producer, behind=producer)
-            exact, sixteen = codes.value, ir.DataType.FLOAT16
-            if codes.dtype not in _FLOAT8:
-                operands = [codes.value, new.constant(np.float32(1)), new.constant(codes.zero)]
-                exact = new.add("DequantizeLinear", operands, ir.DataType.FLOAT)
-            self._sixteen[key] = new.add("Cast", [exact], sixteen, [ir.AttrInt64("to", int(sixteen))])
-        return self._sixteen[key]

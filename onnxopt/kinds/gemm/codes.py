@@ -1,7 +1,7 @@
 """Operands of products of codes, in the form that graph/passes/products_of_codes.py gives them.
 
-The product reads the codes as float16, minus their zero point: of a weight they are a constant, of an activation the
-result of another kernel. What the graph does to them around the product is undone or goes into alpha.
+The product reads the codes as float16, minus their zero point, or as 8-bit floats: of a weight they are a constant, of
+an activation the result of another kernel. What the graph does to them around the product is undone or goes into alpha.
 """
 
 from __future__ import annotations
@@ -15,11 +15,13 @@ from onnxopt.graph.codes import constant as elements
 from onnxopt.graph.codes import is_dequantize, is_plain
 
 _SIXTEEN_BITS = ir.DataType.FLOAT16
+_EIGHT_BITS = ir.DataType.FLOAT8E4M3FN
 
 
 @dataclasses.dataclass(frozen=True)
 class Codes:
-    """One operand. value: the codes in 16 bits. nodes: from there to the product. unread: what only the nodes read.
+    """One operand. value: the codes as the product reads them. nodes: from there to the product. unread: what only they
+    read.
 
     turned: the last two dims of `value` are swapped first. exact: the nodes themselves tell that `value` has the codes;
     those of a weight of integers tell it together with the other operand's.
@@ -37,10 +39,17 @@ def operands(node: ir.Node) -> tuple[Codes, Codes] | None:
     """Both operands of a product of codes, None where the node is no such product."""
     if len(node.inputs) < 2 or node.inputs[0] is node.inputs[1]:
         return None
-    found = [_operand(value) for value in node.inputs[:2]]
-    if found[0] is None or found[1] is None or not (found[0].exact or found[1].exact):
+    a, b = (_operand(value) for value in node.inputs[:2])
+    if a is None or b is None or not (a.exact or b.exact) or a.value.dtype != b.value.dtype:
         return None
-    return found[0], found[1]
+    if a.value.dtype == _EIGHT_BITS and not (_lies_in_rows(node, "transA", a) and not _lies_in_rows(node, "transB", b)):
+        return None
+    return a, b
+
+
+def _lies_in_rows(node: ir.Node, attribute: str, codes: Codes) -> bool:
+    """Whether the product reads an operand as it lies."""
+    return codes.turned == bool(node.attributes.get_int(attribute, 0))
 
 
 def _operand(value: ir.Value | None) -> Codes | None:
@@ -97,25 +106,27 @@ def _weight(dequantize: ir.Node, cast: ir.Node, scale: float) -> Codes | None:
 
 
 def _of_floats(value: ir.Value | None) -> Codes | None:
-    """Mul(Cast(x16), scale) in float32, with a Transpose of a weight in front and a Cast to float16 behind, or not."""
+    """Mul(Cast(x), scale) in float32; behind the first Cast a Transpose of a matrix, and at the end a Cast to float16,
+    or not."""
     node, nodes = _only(value), []
     if node is not None and node.op_type == "Cast" and node.attributes.get_int("to", 0) == _SIXTEEN_BITS:
         nodes.append(node)
         node = _only(node.inputs[0])
     factor = constant(node.inputs[1]) if node is not None and node.op_type == "Mul" else None
-    cast = _only(node.inputs[0]) if node is not None and factor is not None else None
-    if node is None or factor is None or cast is None or cast.op_type != "Cast" or len(factor.shape) > 0:
+    if node is None or factor is None or factor.dtype != ir.DataType.FLOAT or len(factor.shape) > 0:
         return None
-    sixteen, turned = cast.inputs[0], False
-    if cast.attributes.get_int("to", 0) != ir.DataType.FLOAT or factor.dtype != ir.DataType.FLOAT or sixteen is None:
+    nodes.append(node)
+    cast, turned = _only(node.inputs[0]), False
+    if cast is not None and cast.op_type == "Transpose" and (turned := _turns_matrix(cast)):
+        nodes.append(cast)
+        cast = _only(cast.inputs[0])
+    if cast is None or cast.op_type != "Cast" or cast.attributes.get_int("to", 0) != ir.DataType.FLOAT:
         return None
-    nodes += [node, cast]
-    if (turn := _only(sixteen)) is not None and _turns_constant(turn) and turn.inputs[0] is not None:
-        nodes.append(turn)
-        sixteen, turned = turn.inputs[0], True
-    if sixteen.dtype != _SIXTEEN_BITS:
+    nodes.append(cast)
+    codes = cast.inputs[0]
+    if codes is None or codes.dtype not in (_EIGHT_BITS, _SIXTEEN_BITS):
         return None
-    return Codes(sixteen, float(factor.numpy().reshape(())), tuple(reversed(nodes)), turned=turned, exact=True)
+    return Codes(codes, float(factor.numpy().reshape(())), tuple(reversed(nodes)), turned=turned, exact=True)
 
 
 def _turns_constant(node: ir.Node) -> bool:
@@ -123,6 +134,10 @@ def _turns_constant(node: ir.Node) -> bool:
     source = node.inputs[0] if node.op_type == "Transpose" and node.domain == "" else None
     if source is None or source.const_value is None or source.is_graph_input():
         return False
+    return _turns_matrix(node)
+
+
+def _turns_matrix(node: ir.Node) -> bool:
     return "perm" in node.attributes and list(node.attributes["perm"].as_ints()) == [1, 0]
 
 

@@ -24,6 +24,7 @@ import onnx_ir as ir
 from onnxopt.fusion import cost, eligibility
 from onnxopt.fusion.context import Context
 from onnxopt.fusion.region import Kind, Region
+from onnxopt.graph.codes import is_quantize
 from onnxopt.graph.refusal import Refusal
 from onnxopt.graph.shapes.shapes import Shapes
 from onnxopt.kinds.gemm import convolution, gated, packed, steps
@@ -54,6 +55,16 @@ def find(context: Context, kind: Kind) -> tuple[list[Region], list[Refusal]]:
         regions.append(region)
         context.contract(region.nodes)
     return regions, refusals
+
+
+def reserve(context: Context) -> None:
+    """Keep what makes numbers of a product's codes for the product: other kinds would store the numbers for it."""
+    if not context.cuda:
+        return
+    for node in list(context.order):
+        gemm = _start(node, context.shapes) if _is_gemm(node) and node.op_type != "Conv" else ""
+        if not isinstance(gemm, str) and gemm.of_codes and not gemm.unread:
+            context.take([[n for n in gemm.nodes if n is not node]])
 
 
 def lower(region: Region, shapes: Shapes) -> Gemm:
@@ -146,6 +157,8 @@ def _better_behind(gemm: GrowingGemm, context: Context) -> str | None:
     adds = gemm.bias is not None or gemm.residual is not None
     if gemm.is_convolution() or gemm.gate is not None:  # which add their bias themselves
         return None
+    if gemm.has_codes() and gemm.activation != "none" and readers and all(map(is_quantize, readers)):
+        return "The kernel that stores codes of the result adds the bias and computes the activation for less"
     if gemm_adds or not adds or gemm.activation != "none" or not readers or gemm.output.is_graph_output():
         return None
     for reader in readers:

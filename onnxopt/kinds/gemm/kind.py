@@ -13,7 +13,7 @@ from onnxopt.fusion.region import Kernel, Kind, Region
 from onnxopt.graph.codes import is_dequantize
 from onnxopt.graph.refusal import Refusal
 from onnxopt.graph.shapes.shapes import Shapes
-from onnxopt.kinds.gemm import few_rows, find, packed_entry_points
+from onnxopt.kinds.gemm import few_rows, find, packed_entry_points, widened
 from onnxopt.program.gemm import Gemm
 
 _OF_CODES = frozenset({"Shape", "Reshape", "Transpose", "Cast"})  # around the codes that a product reads
@@ -22,11 +22,16 @@ _OF_CODES = frozenset({"Shape", "Reshape", "Transpose", "Cast"})  # around the c
 class GemmKind(Kind):
     """MatMul or Gemm with the transposes before it, and scale, bias, residual and activation behind it.
 
-    The library runs a GEMM through cuBLASLt; a GEMM of few rows has entry points of its own.
+    The library runs a GEMM through cuBLASLt; a GEMM of few rows has entry points of its own, one of 8-bit floats has
+    one that widens them.
     """
 
     name = "gemm"
     library = "cuBLASLt"
+
+    def find_ahead(self, context: Context) -> list[Region]:
+        find.reserve(context)
+        return []
 
     def find(self, context: Context) -> tuple[list[Region], list[Refusal]]:
         return find.find(context, self)
@@ -34,6 +39,8 @@ class GemmKind(Kind):
     def named_nodes(self, region: Region) -> Sequence[ir.Node]:
         if any(n.op_type == "Conv" for n in region.nodes):
             return [n for n in region.nodes if n.op_type not in ("Transpose", "Reshape")]
+        if any(value.dtype == ir.DataType.FLOAT8E4M3FN for value in region.inputs):
+            return region.nodes[next(k for k, n in enumerate(region.nodes) if n.op_type in ("MatMul", "Gemm")) :]
         if any(is_dequantize(n) for n in region.nodes):
             return [n for n in region.nodes if is_dequantize(n) or n.op_type not in _OF_CODES]
         return region.nodes
@@ -47,15 +54,19 @@ class GemmKind(Kind):
         gemm = cast(Gemm, meaning)
         if gemm.codes is not None:
             return packed_entry_points.entry_points(name, gemm, regions)
-        return few_rows.choose(name, gemm, regions, shapes)
+        return widened.entry_points(name) if gemm.has_codes() else few_rows.choose(name, gemm, regions, shapes)
 
     def header(self, kernels: Sequence[Kernel]) -> str:
-        packed = any(cast(Gemm, k.program).codes is not None for k in kernels)
-        return packed_entry_points.HEADER if packed else few_rows.HEADER
+        meanings = [cast(Gemm, kernel.program) for kernel in kernels]
+        if any(gemm.codes is not None for gemm in meanings):
+            return packed_entry_points.HEADER  # which includes the others
+        return widened.HEADER if any(gemm.has_codes() for gemm in meanings) else few_rows.HEADER
 
     def cuda(self, kernel: Kernel) -> list[str]:
-        packed = cast(Gemm, kernel.program).codes is not None
-        return packed_entry_points.lines(kernel) if packed else few_rows.lines(kernel)
+        gemm = cast(Gemm, kernel.program)
+        if gemm.codes is not None:
+            return packed_entry_points.lines(kernel)
+        return (widened if gemm.has_codes() else few_rows).lines(kernel)
 
 
 GEMM = GemmKind()

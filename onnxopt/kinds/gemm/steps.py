@@ -32,7 +32,8 @@ class GrowingGemm:
 
     nodes: the nodes that it replaces. output: the value that it computes. parts: the values that it computes where its
     columns are split, else empty; output is the first of them. residual_shape: see program/gemm.py. unread: 8-bit codes
-    that the nodes read and the kernel does not, because a and b are the same codes in 16 bits, which of_codes says.
+    that the nodes read and the kernel does not, because a and b are the same codes in 16 bits. of_codes: a and b are
+    codes, of 16 bits or of 8.
     """
 
     nodes: list[ir.Node]
@@ -68,6 +69,10 @@ class GrowingGemm:
         adds = self.bias is not None or self.residual is not None or self.activation != "none" or self.of_codes
         reads = self.reads_transposed_weight() or self.packed is not None
         return adds or bool(self.parts) or reads or self.is_convolution()
+
+    def has_codes(self) -> bool:
+        """Whether the GEMM reads codes of 8-bit floats."""
+        return self.b.dtype == ir.DataType.FLOAT8E4M3FN
 
     def is_convolution(self) -> bool:
         """Whether the GEMM is a 1x1 convolution in NHWC."""
@@ -122,7 +127,7 @@ def start(node: ir.Node, shapes: Shapes) -> GrowingGemm | str:
 
 
 def take_codes(gemm: GrowingGemm, node: ir.Node) -> None:
-    """Let a product of codes read them in 16 bits, with their scales in alpha."""
+    """Let a product of codes read them, in 16 or in 8 bits, with their scales in alpha."""
     found = codes.operands(node)
     alpha = gemm.alpha * found[0].scale * found[1].scale if found is not None else 0.0
     if found is None or not math.isfinite(alpha) or not 0 < abs(alpha) < 3e38:
@@ -208,6 +213,8 @@ def add(gemm: GrowingGemm, other: ir.Value, beta: float, shapes: Shapes) -> str 
     if _is_vector(other, gemm.output, shapes):
         if gemm.bias is not None:
             return "The GEMM already has a bias"
+        if gemm.has_codes() and dtypes[1] == "float32":
+            return "cuBLASLt adds no bias of float32 to a product of 8-bit floats"
         if beta != 1.0:
             return f"Gemm scales its bias by beta = {beta}; cuBLASLt's epilogue adds it unscaled"
         gemm.bias = other

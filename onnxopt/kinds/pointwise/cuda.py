@@ -11,7 +11,7 @@ import numpy as np
 from onnxopt.fusion.kernel import Variant
 from onnxopt.fusion.region import Kernel
 from onnxopt.kinds.pointwise.access_modes import MOST_NEIGHBOURS, columns, runs
-from onnxopt.program.dtypes import DTYPES
+from onnxopt.program.dtypes import DTYPES, FLOAT8
 from onnxopt.program.extents import Extent, product
 from onnxopt.program.indexing import Indexing, Term
 from onnxopt.program.pointwise import Instruction, Program
@@ -184,7 +184,7 @@ def has_wide_floats(program: Program) -> bool:
 
 def is_exact(program: Program) -> bool:
     """The same for a part of a kernel, whose leaves may be computed: conversions may show the errors of those."""
-    return has_wide_floats(program) or any(i.op == "cast" for i in program.code)
+    return has_wide_floats(program) or any(map(_makes_codes, program.code))
 
 
 def seen_by_casts(program: Program) -> set[int]:
@@ -193,7 +193,7 @@ def seen_by_casts(program: Program) -> set[int]:
     What is in front of a rounding to 16 bits is left out: errors of approximate functions do not show behind that.
     """
     first, seen = len(program.leaves), set[int]()
-    waiting = [a for i in program.code if i.op == "cast" for a in i.args]
+    waiting = [a for i in program.code if _makes_codes(i) for a in i.args]
     while waiting:
         value = waiting.pop()
         if value in seen:
@@ -202,6 +202,11 @@ def seen_by_casts(program: Program) -> set[int]:
         if value >= first and program.code[value - first].op != "narrow":
             waiting += program.code[value - first].args
     return seen
+
+
+def _makes_codes(instruction: Instruction) -> bool:
+    """Whether an instruction rounds so coarsely that the error of its operand may move the result by a large step."""
+    return instruction.op == "cast" or instruction.storage in FLOAT8
 
 
 def statements(
@@ -235,19 +240,28 @@ def statements(
         operands = ", ".join(names[a] for a in args) + more
         c_type = C_TYPES[instruction.dtype]
         body.append(f"const {f'Packed<{c_type}>' if packed else c_type} v{k} = {function}({operands});")
-    return body, [names[result] for result in program.results]
+    return body, [names[_stored(program, k)] for k in range(len(program.results))]
+
+
+def _stored(program: Program, output: int) -> int:
+    """The value that an output stores. Storing rounds to 8-bit floats, so what does only that is left out."""
+    value, first = program.results[output], len(program.leaves)
+    if program.outputs[output] not in FLOAT8 or value < first:
+        return value
+    made = program.code[value - first]
+    return made.args[0] if made.storage == program.outputs[output] else value
 
 
 def _inverse(k: int, program: Program) -> Instruction | None:
-    """What divide_by_constant takes beside the operands of instruction k, where that rounds x / constant to an integer.
+    """What divide_by_constant takes beside the operands of instruction k, where that rounds x / constant to a code.
 
-    The quotients that it does not give exactly are rounded to 0.
+    That is an integer or an 8-bit float. The quotients that it does not give exactly are rounded to 0.
     """
     instruction, first = program.code[k], len(program.leaves)
     if instruction.op != "div" or instruction.dtype != "float32" or not _constant_id(instruction.args[1], program):
         return None
-    users = [i.op for i in program.code if first + k in i.args]
-    if set(users) != {"round"} or first + k in program.results:
+    users = [i for i in program.code if first + k in i.args]
+    if not users or any(i.op != "round" and i.storage not in FLOAT8 for i in users) or first + k in program.results:
         return None
     value = program.code[instruction.args[1] - first].value
     assert isinstance(value, float)

@@ -17,19 +17,14 @@ from onnxopt.fusion import boundary, cost, eligibility, index_ops, integer_kerne
 from onnxopt.fusion.context import Context
 from onnxopt.fusion.depths import depths
 from onnxopt.fusion.region import Kind, Region
-from onnxopt.graph import layout
 from onnxopt.graph.refusal import Refusal
 from onnxopt.graph.shapes.shapes import Shapes
-from onnxopt.kinds.pointwise.group import Group, may_fit, takes_part
+from onnxopt.kinds.pointwise.group import Group, is_slow_alone, may_fit, takes_part
 from onnxopt.kinds.pointwise.lower import lower
 from onnxopt.program.extents import product
 from onnxopt.program.index_maps import NotAffine
 from onnxopt.program.pointwise import Program
 
-_SIXTEEN_BIT = ("float16", "bfloat16")
-# Transposes of the layout pass: 79 us for an image, not 8. Concats and Splits of channels: at 0.7 and 0.5 of the rate
-# of a copy in csp_detector.
-_SLOW_IN_CHANNELS_LAST = frozenset({"Transpose", "Concat", "Split", "Slice", "Pad", "DepthToSpace", "SpaceToDepth"})
 _ROUNDS = 3  # of further merges; on real models the second round changes nothing
 # Limits that keep the search linear in graphs of thousands of like nodes; no model comes near them.
 _COMPARED = 64  # groups behind a group, among those that read one tensor, that the group is compared with
@@ -331,7 +326,7 @@ class _Growth:
         """
         regions = []
         for group in dict.fromkeys(self._groups.values()):
-            if group.moving_nodes < 2 and not self._is_slow_alone(group):
+            if group.moving_nodes < 2 and not is_slow_alone(group, self._shapes):
                 continue
             inputs, outputs = group.inputs, group.outputs
             if not inputs or not outputs:
@@ -344,14 +339,6 @@ class _Growth:
             region.verify()
             regions.append(region)
         return sorted(regions, key=lambda r: self._order[r.nodes[0]])
-
-    def _is_slow_alone(self, group: Group) -> bool:
-        dtype = self._shapes.dtype(group.domain)
-        moving = [node for node in group.nodes if not index_ops.is_view(node)]
-        if len(moving) == 1 and moving[0].op_type in _SLOW_IN_CHANNELS_LAST:
-            return any(map(layout.is_channels_last, (*moving[0].inputs, *moving[0].outputs)))
-        is_gelu = [node.op_type for node in moving] == ["Gelu"]
-        return is_gelu and dtype is not None and dtype.name in _SIXTEEN_BIT
 
     def refusals(self) -> list[Refusal]:
         """One refusal for every edge between nodes of different regions, where one of the nodes is elementwise.

@@ -209,7 +209,7 @@ class _Growth:
         )
         if codes is None or codes.producer() not in self._inside or node.outputs[0].is_graph_output():
             return False
-        if not any(r.op_type in RESHAPES and self._has_computed_parameters(r) for r in self._context.readers(codes)):
+        if not any(map(self._is_of_product, self._context.readers(codes))):
             return False
         readers = self._context.readers(node.outputs[0])
         return bool(readers) and all(
@@ -219,6 +219,13 @@ class _Growth:
             and self._context.makes_cycle([*self.nodes, node, reader])
             for reader in readers
         )
+
+    def _is_of_product(self, reader: ir.Node) -> bool:
+        """Whether a reader of codes belongs to a product of them."""
+        if reader.op_type == "Cast" and reader.inputs[0] is not None:
+            is_float8 = self._shapes.ir_dtype(reader.inputs[0]) == ir.DataType.FLOAT8E4M3FN
+            return is_float8 and self._context.is_taken(reader)
+        return reader.op_type in RESHAPES and self._has_computed_parameters(reader)
 
     def _has_computed_parameters(self, node: ir.Node) -> bool:
         """Whether the node reads axes or a shape that are not constants."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import logging
+import math
 import warnings
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -29,13 +30,15 @@ class Quantizer:
 
     def __init__(self, model: Path, asked: Asked, feeds: Sequence[Feeds], folder: Path) -> None:
         self._model, self._asked, self._feeds, self._folder = model, asked, feeds, folder
-        self._ranges: dict[str, float] | None = None
+        self._largest: dict[str, float] | None = None
 
     def write(self, nodes: Collection[str], path: Path) -> None:
         """Write the model with these nodes quantized. path: of a new file; large weights lie beside it."""
         with _quiet():
             if not self._asked.format.activations:
                 self._weights(nodes, path)
+            elif self._asked.name == "fp8":
+                self._float8(nodes, path)
             else:
                 self._activations(nodes, path)
 
@@ -61,46 +64,74 @@ class Quantizer:
     def _activations(self, nodes: Collection[str], path: Path) -> None:
         from onnxruntime.quantization import CalibrationMethod, QuantFormat, QuantType, quantize_static
 
-        asked, is_fp8 = self._asked, self._asked.name == "fp8"
-        dtype = QuantType.QFLOAT8E4M3FN if is_fp8 else QuantType.QInt8
+        asked = self._asked
         methods = {
-            "minmax": CalibrationMethod.Distribution if is_fp8 else CalibrationMethod.MinMax,
+            "minmax": CalibrationMethod.MinMax,
             "entropy": CalibrationMethod.Entropy,
             "percentile": CalibrationMethod.Percentile,
         }
-        # Only constant weights, and inputs but no results of products: what follows takes those as they are.
-        extra: dict[str, Any] = {
+        quantize_static(
+            self._model, path, _Reader(self._feeds), quant_format=QuantFormat.QDQ, per_channel=True,
+            op_types_to_quantize=list(asked.format.operators), nodes_to_quantize=list(nodes),
+            activation_type=QuantType.QInt8, weight_type=QuantType.QInt8, calibrate_method=methods[asked.algorithm],
+            extra_options=self._options(), use_external_data_format=self._is_large(),
+            calibration_cache_path=self._folder / "calibration.json",
+        )  # fmt: skip
+
+    def _options(self) -> dict[str, Any]:
+        """Only constant weights, and inputs but no results of products: what follows takes those as they are."""
+        return {
             "MatMulConstBOnly": True,
             "ActivationSymmetric": True,
             "QuantizeBias": False,
-            "OpTypesToExcludeOutputQuantization": list(asked.format.operators),
+            "OpTypesToExcludeOutputQuantization": list(self._asked.format.operators),
         }
-        if is_fp8:
-            extra["TensorQuantOverrides"] = self._scales_of_fp8(nodes, dtype)
-        quantize_static(
-            self._model, path, _Reader(self._feeds), quant_format=QuantFormat.QDQ, per_channel=not is_fp8,
-            op_types_to_quantize=list(asked.format.operators), nodes_to_quantize=list(nodes), activation_type=dtype,
-            weight_type=dtype, calibrate_method=methods[asked.algorithm], extra_options=extra,
-            use_external_data_format=self._is_large(), calibration_cache_path=self._folder / "calibration.json",
+
+    def _float8(self, nodes: Collection[str], path: Path) -> None:
+        """With scales of our own: quantize_static would calibrate in another way, and cannot for float16."""
+        from onnxruntime.quantization import CalibrationMethod, QuantType
+        from onnxruntime.quantization.calibrate import TensorData, TensorsData
+        from onnxruntime.quantization.qdq_quantizer import QDQQuantizer
+        from onnxruntime.quantization.quant_utils import load_model_with_shape_infer, update_opset_version
+
+        dtype = QuantType.QFLOAT8E4M3FN
+        scales = self._scales_of_fp8(nodes, dtype)
+        model = update_opset_version(load_model_with_shape_infer(self._model), dtype, dtype)
+        replaced = {name: TensorData(avg=np.float32(0), std=np.float32(1)) for name in scales}  # by the scales
+        ranges = TensorsData(CalibrationMethod.Distribution, replaced)
+        excluded = [n.name for n in model.graph.node if n.name not in nodes]
+        quantizer = QDQQuantizer(
+            model, False, False, dtype, dtype, ranges, [], excluded, list(self._asked.format.operators),
+            self._options() | {"TensorQuantOverrides": scales},
         )  # fmt: skip
+        quantizer.quantize_model()
+        quantizer.model.save_model_to_file(str(path), self._is_large())
 
     def _scales_of_fp8(self, nodes: Collection[str], dtype: Any) -> dict[str, Any]:
-        """Scales that make the largest element the largest code; ONNX Runtime's own cut off at 4.5 deviations."""
+        """The least powers of two with which no element saturates; ONNX Runtime's own cut off at 4.5 deviations.
+
+        Codes are floats, so that the scale's fraction makes them no more exact; dividing by a power of two is exact and
+        one multiplication, which shows in the time of a norm or an activation that stores codes. Weights that multiply
+        one activation share a scale, so that they can be multiplied as one.
+        """
         model = onnx.load(self._model)
         weights = {t.name: t for t in model.graph.initializer}
-        used = {name for n in model.graph.node if n.name in nodes for name in n.input[:2]}
-        if self._ranges is None:
-            self._ranges = self._measured()
-        rows: dict[str, Any] = {}
-        for name in used:
-            largest = (
-                float(np.abs(onnx.numpy_helper.to_array(weights[name], str(self._model.parent))).max(initial=0.0))
-                if name in weights
-                else self._ranges[name]
-            )
-            scale = np.array(largest / _LARGEST_E4M3 or 1.0, np.float32)
-            rows[name] = [{"quant_type": dtype, "scale": scale, "zero_point": np.array(0, ml_dtypes.float8_e4m3fn)}]
-        return rows
+        used = [n.input[:2] for n in model.graph.node if n.name in nodes]
+        if self._largest is None:
+            self._largest = self._measured()
+        largest = {x: self._largest[x] for x, _ in used}
+        by_activation: dict[str, float] = {}
+        numbers = np.dtype(np.float32)
+        for x, w in used:
+            array = onnx.numpy_helper.to_array(weights[w], str(self._model.parent))
+            numbers = array.dtype
+            by_activation[x] = max(by_activation.get(x, 0.0), float(np.abs(array).max(initial=0.0)))
+        for x, w in used:
+            largest[w] = max(largest.get(w, 0.0), by_activation[x])
+        zero = np.array(0, ml_dtypes.float8_e4m3fn)
+        least = float(np.finfo(numbers).tiny)
+        scales = {name: np.array(_power_of_two(y / _LARGEST_E4M3, least), numbers) for name, y in largest.items()}
+        return {name: [{"quant_type": dtype, "scale": y, "zero_point": zero}] for name, y in scales.items()}
 
     def _measured(self) -> dict[str, float]:
         """The largest magnitude of every operand of a product."""
@@ -119,6 +150,11 @@ class Quantizer:
 
     def _is_large(self) -> bool:
         return (self._model.with_name(self._model.name + ".data")).exists()
+
+
+def _power_of_two(scale: float, least: float) -> float:
+    """The least power of two that is no smaller than both, `least` being one too; 1 for 0."""
+    return max(2.0 ** math.ceil(math.log2(scale)), least) if scale > 0 else 1.0
 
 
 class _Reader:

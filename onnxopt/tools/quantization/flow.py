@@ -53,13 +53,14 @@ def quantize(
 ) -> Quantized:
     """Write the float32 model file `model`, quantized, as the new model file `output`, which `optimize` takes.
 
-    format: "fp8" (e4m3 weights and activations, a scale a tensor), "int8" (weights with a scale a column, activations
-    with a scale a tensor), "int4" or "int8-weights" (weights alone, in blocks). calibrate: inputs of the model, .npz
-    files or mappings of arrays by name: activations get their ranges from them, and quality is measured with them.
-    algorithm: how scales are chosen; "minmax", "entropy" or "percentile" of activations, "rtn", "hqq" or "k_quant" of
-    4-bit weights. block_size: rows of a weight that share a scale, 16 to 256, default 32. zero_points: blocks have one.
-    exclude: a regular expression of the names of nodes that stay float32. min_sqnr: signal to noise in dB that every
-    output has to keep; nodes stay float32 for that, up to half of them. shapes: sizes of generated inputs.
+    format: "fp8" (e4m3 weights and activations, a scale a tensor; also of float16 models), "int8" (weights with a scale
+    a column, activations with a scale a tensor), "int4" or "int8-weights" (weights alone, in blocks). calibrate: inputs
+    of the model, .npz files or mappings of arrays by name: activations get their ranges from them, and quality is
+    measured with them. algorithm: how scales are chosen; "minmax", "entropy" or "percentile" of activations, "rtn",
+    "hqq" or "k_quant" of 4-bit weights. block_size: rows of a weight that share a scale, 16 to 256, default 32.
+    zero_points: blocks have one. exclude: a regular expression of the names of nodes that stay float32. min_sqnr:
+    signal to noise in dB that every output has to keep; nodes stay float32 for that, up to half of them. shapes: sizes
+    of generated inputs.
 
     Calibration, scales and packing are ONNX Runtime's. Nothing is left behind where something fails. Raises ModelError,
     UsageError, NotVerifiedError where ONNX Runtime does not run the model here, and DisagreementError where an output

@@ -13,6 +13,8 @@ from onnxopt.graph.refusal import Refusal
 from onnxopt.tools.quantization.formats import Asked
 
 _EDGES_KEPT = frozenset({"Add", "Reshape", "Squeeze", "Unsqueeze", "Identity", "Cast", "Transpose", "Flatten"})
+_VIEWS = frozenset({"Reshape", "Transpose", "Cast", "Identity", "Squeeze", "Unsqueeze"})
+_ATTENTION = frozenset({"Attention", "MultiHeadAttention", "GroupQueryAttention", "DecoderMaskedMultiHeadAttention"})
 _CODES = frozenset({"QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear", "MatMulNBits", "MatMulInteger",
                     "QLinearMatMul", "QLinearConv", "ConvInteger", "MatMulBnb4"})  # fmt: skip
 
@@ -67,17 +69,30 @@ def _refusal(node: ir.Node, weight: ir.TensorProtocol, rows: int, columns: int, 
         return "its name matches --exclude"
     if node.op_type not in given.operators:
         return f"{asked.name} is for {' and '.join(given.operators)}"
-    if weight.dtype != ir.DataType.FLOAT:
-        return f"its weight is {weight.dtype.name.lower()}, not float32"
+    if weight.dtype not in ((ir.DataType.FLOAT, ir.DataType.FLOAT16) if asked.name == "fp8" else (ir.DataType.FLOAT,)):
+        return f"its weight is {weight.dtype.name.lower()}, not float32{' or float16' * (asked.name == 'fp8')}"
     if last:
         return "its result is an output of the model, which rounding of activations would coarsen"
     if min(rows, columns) < given.least:
         return f"its weight of {rows} x {columns} is too small to pay: {given.least} rows and columns"
+    if min(rows, columns) < given.least_behind_attention and _reads_attention(node):
+        return f"storing codes of attention's result takes longer than a product of {rows} x {columns} saves"
     if rows % given.multiple or columns % given.multiple:
         return f"its weight of {rows} x {columns} is not a multiple of {given.multiple}"
     if not given.activations and node.op_type == "Gemm" and not is_plain(node):
         return "its alpha, beta or transA is not that of a product with a bias"
     return ""
+
+
+def _reads_attention(node: ir.Node) -> bool:
+    """Whether a product reads the result of a product of two activations, or of an operator for attention."""
+    value = node.inputs[0]
+    maker = None if value is None else value.producer()
+    while maker is not None and maker.op_type in _VIEWS and maker.inputs[0] is not None:
+        maker = maker.inputs[0].producer()
+    if maker is None:
+        return False
+    return maker.op_type in _ATTENTION or (maker.op_type == "MatMul" and _weight(maker) is None)
 
 
 def is_plain(node: ir.Node) -> bool:

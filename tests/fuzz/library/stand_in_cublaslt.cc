@@ -1,6 +1,6 @@
 // A stand-in for libcublasLt.so.13 that multiplies nothing. It touches both ends of every matrix of a product, so that
-// a sanitizer finds those that lie elsewhere, and refuses dtypes that cuBLASLt has no products of. FAKE_CUBLASLT_FAILS
-// names a function that fails.
+// a sanitizer finds those that lie elsewhere, and refuses dtypes that cuBLASLt has no products of. It refuses odd
+// numbers of rows of 8-bit floats as late as it can. FAKE_CUBLASLT_FAILS names a function that fails.
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
@@ -18,6 +18,7 @@ int Answer(const char* function) {
 
 constexpr int kFloat32 = 0;  // cudaDataType_t
 constexpr int kFloat16 = 2;
+constexpr int kFloat8 = 28;
 constexpr int kBatchCount = 5;  // cublasLtMatrixLayoutAttribute_t
 constexpr int kBatchStride = 6;
 
@@ -29,7 +30,7 @@ struct Layout {
   std::int32_t count = 1;
   std::int64_t stride = 0;
 
-  std::size_t size() const { return type == kFloat32 ? 4 : 2; }
+  std::size_t size() const { return type == kFloat32 ? 4 : type == kFloat8 ? 1 : 2; }
 
   // Calls `touch` with the first and the last byte of each matrix.
   template <typename Touch>
@@ -107,7 +108,8 @@ int cublasLtMatmul(void*, void*, const void*, const void* a, void* a_layout, con
                    std::size_t, void*) {
   const int read = Of(a_layout).type;
   const int written = Of(d_layout).type;
-  const bool widens = read == kFloat16 && written == kFloat32;
+  const bool is_codes = read == kFloat8 && Of(b_layout).columns % 2 == 0;
+  const bool widens = (read == kFloat16 && written == kFloat32) || (is_codes && written != kFloat8);
   if (Of(b_layout).type != read || (read != written && !widens)) return kNotSupported;
   Of(a_layout).Read(a);
   Of(b_layout).Read(b);

@@ -1,0 +1,34 @@
+"""The entry point of a product of 8-bit floats that widens codes to float16 (cuda_kernels/gemm/widen_codes.cuh).
+
+cuBLASLt multiplies the codes themselves from compute capability 8.9 on. Elsewhere, and where it refuses a shape, the
+library widens both operands into scratch memory and runs the product on those.
+"""
+
+from __future__ import annotations
+
+from onnxopt.fusion.kernel import Variant
+from onnxopt.fusion.region import Kernel
+
+HEADER = "gemm/gemm.cuh"
+FIRST_ARCH = 89  # whose tensor cores multiply 8-bit floats
+_CODES = 8  # kWidenedCodes of widen_codes_abi.h
+_THREADS = 256
+
+
+def entry_points(name: str) -> tuple[Variant, ...]:
+    """The one entry point."""
+    return (Variant(f"{name}_widen", "", 64, _CODES, 1, _THREADS, waits=True),)
+
+
+def lines(kernel: Kernel) -> list[str]:
+    """CUDA text of the entry point."""
+    text: list[str] = []
+    for v in kernel.variants:
+        text += [
+            f'extern "C" __global__ void __launch_bounds__({v.threads})',
+            f"{v.symbol}(const __grid_constant__ WidenCodesParams params) {{",
+            f"  widen_codes<{v.threads}>(params);",
+            "}",
+            "",
+        ]
+    return text

@@ -1,0 +1,206 @@
+"""The library's kernels for products of e4m3 codes: on the CPU, by cuBLASLt, and widened where it refuses."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import pathlib
+import types
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import onnxruntime as ort
+import pytest
+from onnx import helper
+
+from onnxopt.codegen.nvrtc import compile_cuda
+from onnxopt.kinds.gemm import widened
+from onnxopt.program.gemm import CODES, Gemm
+from onnxopt.runtime import sessions
+from tests.conftest import device_arch
+from tests.support import custom_ops_artifact as artifact
+from tests.support import emulated
+
+pytestmark = pytest.mark.usefixtures("library")
+H, F = "float16", "float32"
+_TANH_GELU = np.sqrt(2 / np.pi)
+_CPU = {H: 1e-3, F: 2e-6}  # of the largest |value|
+_FAST = 4e-3  # the same, where tensor cores add some products at a time with fewer bits than float32 has
+
+
+def _gemm(dtype: str, count: int = 2, parts: int = 1, **fields: Any) -> Gemm:
+    gemm = Gemm((CODES, CODES, *[dtype] * (count - 2)), (dtype,) * parts, transpose_b=True, **fields)
+    gemm.verify()
+    return gemm
+
+
+def _arrays(gemm: Gemm, shapes: list[tuple[int, ...]]) -> list[np.ndarray]:
+    rng = np.random.default_rng(13)
+    numbers = [rng.standard_normal(shape) for shape in shapes]
+    codes = np.clip(numbers[0] * 60, -448, 448), np.clip(numbers[1] * 100, -448, 448)
+    stored = [c.astype(ml_dtypes.float8_e4m3fn) for c in codes]
+    return [*stored, *(x.astype(d) for x, d in zip(numbers[2:], gemm.inputs[2:], strict=True))]
+
+
+def _expected(gemm: Gemm, arrays: list[np.ndarray]) -> np.ndarray:
+    x = [a.astype(np.float64) for a in arrays]
+    y = gemm.alpha * (x[0] @ x[1].swapaxes(-1, -2))
+    y = y if gemm.bias is None else y + x[gemm.bias]
+    y = y if gemm.residual is None else y + gemm.beta * x[gemm.residual]
+    if gemm.activation == "relu":
+        y = np.maximum(y, 0)
+    if gemm.activation == "gelu_tanh":
+        y = 0.5 * y * (1 + np.tanh(_TANH_GELU * (y + 0.044715 * y**3)))
+    return np.asarray(y)
+
+
+def _library(folder: pathlib.Path, gemm: Gemm, *, cpu: bool, widens: bool) -> pathlib.Path:
+    """A library with the kernel, and with code that widens codes for the GPU of this machine if asked for."""
+    row = {"name": artifact.NAME, "kind": "gemm", **gemm.to_json(), "cpu": cpu, "variants": []}
+    if not widens:
+        return artifact.write(folder, [row])
+    points = widened.entry_points(artifact.NAME)
+    lines = widened.lines(types.SimpleNamespace(variants=points))  # type: ignore[arg-type]
+    text = "\n".join([f'#include "{widened.HEADER}"', "namespace onnxopt {", *lines, "}", ""])
+    fatbin = compile_cuda(text, [device_arch()])
+    (folder / "kernels.fatbin").write_bytes(fatbin)
+    described = {"file": "kernels.fatbin", "sha256": hashlib.sha256(fatbin).hexdigest(), "bytes": len(fatbin)}
+    return artifact.write(folder, [row | {"variants": [dataclasses.asdict(v) for v in points]}], described)
+
+
+def _check(
+    folder: pathlib.Path, gemm: Gemm, shapes: list[tuple[int, ...]], tolerance: float, *, widens: bool = False,
+    **session: Any,
+) -> None:  # fmt: skip
+    library = _library(folder, gemm, cpu=not session, widens=widens)
+    # A body of another meaning tells which of the two ran; it has to declare the right dtype only.
+    body = [helper.make_node("Cast", ["x0"], [f"y{k}"], to=10 if d == H else 1) for k, d in enumerate(gemm.outputs)]
+    inputs = [(d, list(s)) for d, s in zip(gemm.inputs, shapes, strict=True)]
+    model = artifact.model(body, inputs, [(d, None) for d in gemm.outputs])
+    options = ort.SessionOptions()
+    options.register_custom_ops_library(str(library))
+    if session:
+        del model.functions[:]  # only the library can run it
+    providers = session or {"providers": ["CPUExecutionProvider"]}
+    ready = ort.InferenceSession(model.SerializeToString(), options, **providers)
+    arrays = _arrays(gemm, shapes)
+    for _ in range(2):
+        outputs = sessions.run(ready, {f"x{k}": array for k, array in enumerate(arrays)})
+        found = np.concatenate([outputs[f"y{k}"] for k in range(len(gemm.outputs))], axis=-1)
+        wanted = _expected(gemm, arrays)
+        assert (found.dtype.name, found.shape) == (gemm.outputs[0], wanted.shape)
+        scale = np.abs(wanted).max(initial=1e-3)
+        np.testing.assert_allclose(found.astype(np.float64), wanted, atol=tolerance * scale, rtol=0)
+
+
+_ALL = {"alpha": 2e-5, "bias": 2, "residual": 3, "activation": "relu"}
+# name: dtype of the output, fields, parts, shapes
+_CASES: dict[str, tuple[str, dict[str, Any], int, list[tuple[int, ...]]]] = {
+    "plain": (H, {"alpha": 2e-5}, 1, [(64, 128), (48, 128)]),
+    "odd rows": (H, {"alpha": 2e-5}, 1, [(33, 128), (48, 128)]),
+    "one row": (H, {"alpha": 2e-5}, 1, [(1, 128), (48, 128)]),
+    "rows of a batch": (H, {"alpha": -2e-5}, 1, [(3, 7, 64), (32, 64)]),
+    "batch": (H, {"alpha": 2e-5}, 1, [(6, 33, 64), (6, 32, 64)]),
+    "batches that broadcast": (H, {"alpha": 2e-5}, 1, [(2, 1, 16, 64), (3, 32, 64)]),
+    "bias": (H, {"alpha": 2e-5, "bias": 2}, 1, [(40, 64), (32, 64), (32,)]),
+    "residual": (H, {"alpha": 2e-5, "residual": 2, "beta": -0.5}, 1, [(40, 64), (32, 64), (40, 32)]),
+    "all": (H, _ALL, 1, [(40, 64), (32, 64), (32,), (40, 32)]),
+    "gelu": (H, {"alpha": 2e-5, "bias": 2, "activation": "gelu_tanh"}, 1, [(40, 64), (32, 64), (32,)]),
+    "parts": (H, {"alpha": 2e-5, "bias": 2}, 3, [(40, 64), (96, 64), (96,)]),
+    "float32": (F, {"alpha": 2e-5}, 1, [(40, 64), (32, 64)]),
+    "float32 residual": (F, {"alpha": 2e-5, "residual": 2}, 1, [(40, 64), (32, 64), (40, 32)]),
+    "float32 gelu": (F, {"alpha": 2e-5, "activation": "gelu_tanh"}, 1, [(40, 64), (32, 64)]),
+    "no rows": (H, {}, 1, [(0, 32), (16, 32)]),
+}  # fmt: skip
+# What cuBLASLt takes no 8-bit floats for.
+_REFUSED: dict[str, tuple[str, dict[str, Any], int, list[tuple[int, ...]]]] = {
+    "odd sides": (H, _ALL, 1, [(9, 33), (21, 33), (21,), (9, 21)]),
+    "float32 bias": (F, {"alpha": 2e-5, "bias": 2}, 1, [(40, 64), (32, 64), (32,)]),
+    "odd parts": (H, {"alpha": 2e-5}, 3, [(6, 35), (15, 35)]),
+    "odd batch": (H, {"alpha": 2e-5}, 1, [(2, 3, 5, 7), (3, 9, 7)]),
+    "a sum over nothing": (H, {"bias": 2}, 1, [(9, 0), (24, 0), (24,)]),
+}  # fmt: skip
+_EVERY = _CASES | _REFUSED
+
+
+@pytest.mark.parametrize("name", _EVERY)
+def test_products(tmp_path: pathlib.Path, name: str) -> None:
+    dtype, fields, parts, shapes = _EVERY[name]
+    _check(tmp_path, _gemm(dtype, len(shapes), parts, **fields), shapes, _CPU[dtype])
+
+
+_ON_GPU: dict[str, Any] = {"providers": [("CUDAExecutionProvider", {}), "CPUExecutionProvider"]}
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", _EVERY)
+def test_products_on_the_gpu(tmp_path: pathlib.Path, name: str) -> None:
+    dtype, fields, parts, shapes = _EVERY[name]
+    gemm = _gemm(dtype, len(shapes), parts, **fields)
+    _check(tmp_path, gemm, shapes, _FAST, widens=name in _REFUSED or int(device_arch()[3:]) < 89, **_ON_GPU)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("sizes", [(1024, 2304, 768), (1024, 768, 3072), (1001, 784, 528), (512, 2048, 5632)])
+def test_large_products_on_the_gpu(tmp_path: pathlib.Path, sizes: tuple[int, int, int]) -> None:
+    m, n, k = sizes
+    shapes = [(m, k), (n, k), (n,), (m, n)]
+    _check(tmp_path, _gemm(H, 4, bias=2, residual=3, alpha=3e-6), shapes, _FAST, widens=True, **_ON_GPU)
+
+
+_MAIN = """
+#include "gemm/widen_codes.cuh"
+using namespace onnxopt;
+int main() {
+  for (const unsigned shift : {0u, 8u, 3u}) {
+    for (const unsigned count : {1u, 8u, 250u, 2048u + 13u}) {
+      std::vector<uint8_t> codes(count + shift);
+      for (unsigned k = 0; k < count + shift; ++k) codes[k] = static_cast<uint8_t>(k * 37 + 5);
+      alignas(16) static uint16_t numbers[4096];
+      for (uint16_t& number : numbers) number = 0x1234;
+      const WidenCodesParams params{codes.data() + shift, numbers, count};
+      emulation::launch((count + 511) / 512, 64, [&] { widen_codes<64>(params); });
+      for (unsigned k = 0; k < count; ++k) {
+        const float wanted = widen(float8e4m3fn{codes[k + shift]}), found = widen(float16{numbers[k]});
+        if (wanted == wanted ? found != wanted : found == found) return 2;
+      }
+      if (numbers[count] != 0x1234) return 3;
+    }
+  }
+}
+"""
+
+
+def test_widened_codes(tmp_path: pathlib.Path) -> None:
+    emulated.run(tmp_path, _MAIN)
+
+
+_POINT = dataclasses.asdict(widened.entry_points(artifact.NAME)[0])
+_TRANSPOSES = "inputs are codes of 8-bit floats, which do not go with these transposes"
+_DAMAGE: dict[str, tuple[dict[str, Any], str]] = {
+    "a transposed a": ({"transpose_a": True}, _TRANSPOSES),
+    "b as it lies": ({"transpose_b": False}, _TRANSPOSES),
+    "outputs of codes": ({"outputs": [CODES]}, "outputs is float8e4m3fn, no float of 16 or 32 bits"),
+    "outputs of bfloat16": ({"inputs": [CODES, CODES, "bfloat16"], "outputs": ["bfloat16"]}, "inputs differ"),
+    "a of another dtype": ({"inputs": [H, CODES, H]}, "inputs differ from the output's dtype"),
+    "a bias of codes": ({"inputs": [CODES, CODES, CODES]}, "inputs differ from the output's dtype"),
+    "narrow vectors": ({"variants": [_POINT | {"vector": 4}]}, "variants[0].vector is not 8"),
+}
+
+
+@pytest.mark.parametrize("name", _DAMAGE)
+def test_damaged_files(tmp_path: pathlib.Path, name: str) -> None:
+    fields, message = _DAMAGE[name]
+    row = {"name": artifact.NAME, "kind": "gemm", **_gemm(H, 3, bias=2).to_json(), "cpu": True, "variants": []}
+    library = artifact.write(tmp_path, [row | fields])
+    body = [helper.make_node("Identity", ["x0"], ["y0"])]
+    with pytest.raises(Exception, match=r"kernels\.json") as caught:
+        artifact.session(artifact.model(body, [(F, None)] * 3, [(F, None)]), library)
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize("changed", [{"transpose_a": True}, {"transpose_b": False}, {"outputs": ("bfloat16",)}])
+def test_a_meaning_that_breaks_a_rule(changed: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=r"8-bit floats|outputs of bfloat16"):
+        dataclasses.replace(_gemm(H), **changed).verify()
