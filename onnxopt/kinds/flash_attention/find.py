@@ -30,7 +30,7 @@ def find(context: Context, kind: Kind) -> tuple[list[Region], list[Refusal]]:
             continue
         counts = lengths(node, context.shapes)
         keys = counts[1]
-        if not pays(keys, found.meaning.width, packed=len(found.nodes) > 1 or len(found.inputs) == 1):
+        if not pays(keys, found.meaning.width, packed=found.shares_tensors):
             count = f"{keys}" if isinstance(keys, int) else "an unknown number of"
             reason = f"ONNX Runtime's kernel is faster for {count} keys, or may be"
             refusals.append(Refusal(node.name or "", node.op_type, "", reason))

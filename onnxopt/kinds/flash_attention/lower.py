@@ -33,6 +33,11 @@ class Attention:
     inputs: tuple[ir.Value, ...]
     meaning: FlashAttention
 
+    @property
+    def shares_tensors(self) -> bool:
+        """Whether two of q, k and v lie in one tensor, so that they would be copied out of it."""
+        return len({heads.input for heads, *_ in self.meaning.operands}) < len(self.meaning.operands)
+
 
 def attention(node: ir.Node, shapes: Shapes) -> Attention | str:
     """The attention of a MultiHeadAttention, or the reason why no kernel of this kind can run it."""
