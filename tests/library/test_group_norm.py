@@ -72,6 +72,7 @@ def test_more_pixels_than_a_launch_can_count_are_refused(tmp_path: Path) -> None
         sessions.run(session, {"t": np.zeros((0, 2**16, 2**16, 4), np.float32)})
 
 
+ELEMENT = {"input": 0, "form": "element"}
 DAMAGE = {
     "integers": ("kernels.0.inputs.0", "int32", "are not floats of 16 or 32 bits"),
     "two outputs": ("kernels.0.outputs", ["float32"] * 2, "are not one float"),
@@ -86,7 +87,7 @@ DAMAGE = {
     "a part of no whole vectors": ("kernels.0.before.reads.0.first", 4, "row does not keep vectors aligned"),
     "a read far away": ("kernels.0.after.reads.0.input", 99, "reads[0].input is not an integer from 0"),
     "a read too few": ("kernels.0.after.reads", [], "does not compute one result of its dtype"),
-    "an element in front": ("kernels.0.before.reads.0.form", "element", "reads another tensor by element"),
+    "an element in front": ("kernels.0.before.reads.0", ELEMENT, "reads another tensor by element"),
     "unknown layout": ("kernels.0.variants.0.layout", "tiled", 'is "tiled", which is no layout'),
     "half a group": ("kernels.0.variants.0.columns", 1, "are not those of whole groups"),
     "nothing held": ("kernels.0.variants.0.held", 0, "held is not an integer from 1"),

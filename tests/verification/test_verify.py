@@ -166,8 +166,8 @@ def test_a_wrong_kernel_is_left_out_and_named(tmp_path: Path, artifact: Path, mo
     """The library is given a program that computes something else for one of the two fused functions."""
     true_json = kernels_json.to_json
 
-    def sabotaged(kernels: Sequence[Kernel], fatbin: bytes | None) -> str:
-        document = sealed_json.unseal(true_json(kernels, fatbin))
+    def sabotaged(kernels: Sequence[Kernel], fatbin: bytes | None, *more: str) -> str:
+        document = sealed_json.unseal(true_json(kernels, fatbin, *more))
         for kernel in document["kernels"]:
             for row in kernel["code"]:
                 row["op"] = {"tanh": "sin"}.get(row["op"], row["op"])

@@ -224,6 +224,17 @@ class _Products:
         rows = b.value.const_value.shape.numpy()[0]
         return product.a.value, float(product.a.scale), int(product.a.zero), rows, dtypes, product.eight_bits
 
+    def _bias_behind(self, product: Product) -> tuple[ir.Node, np.ndarray] | None:
+        """The Add of one constant a column that alone reads a product, and the constant."""
+        result = product.node.outputs[0]
+        readers = [use.node for use in result.uses()]
+        if len(readers) != 1 or result.is_graph_output() or (readers[0].domain, readers[0].op_type) != ("", "Add"):
+            return None
+        others = [v for v in readers[0].inputs if v is not result]
+        array = constant(others[0]) if len(others) == 1 else None
+        fits = array is not None and array.shape == product.scales().shape
+        return (readers[0], array) if fits and array is not None else None
+
     def _parts(
         self, new: NewNodes, value: ir.Value, numbers: ir.DataType | None, products: Sequence[Product]
     ) -> list[ir.Value]:
@@ -274,10 +285,14 @@ class _Products:
             value = new.add("Cast", [value], numbers, [ir.AttrInt64("to", int(numbers))])
         if len(first.inputs) > 2 and first.inputs[2] is not None:
             value = new.add("Add", [value, first.inputs[2]], numbers)
-        results = [value]
+        results, replaced = [value], [p.node.outputs[0] for p in products]
         if len(products) > 1:
+            biases = [self._bias_behind(p) for p in products]
+            added = [b for b in biases if b is not None]
+            if len(added) == len(products):  # in front of the parts, where the product's kernel takes it
+                value = new.add("Add", [value, new.constant(np.concatenate([array for _, array in added]))], numbers)
+                replaced = [add.outputs[0] for add, _ in added]
             results = self._parts(new, value, numbers, products)
-        for product, result in zip(products, results, strict=True):
-            old = product.node.outputs[0]
+        for old, result in zip(replaced, results, strict=True):
             result.name, result.type, result.shape = old.name, old.type, old.shape
             old.replace_all_uses_with(result, replace_graph_outputs=True)
