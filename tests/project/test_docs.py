@@ -8,7 +8,9 @@ import json
 import re
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import click
 import pytest
@@ -131,36 +133,41 @@ def test_the_readme_names_every_command() -> None:
     assert not [name for name in COMMANDS if f"`onnxopt {name}" not in text]
 
 
+def _figures(name: str) -> dict[str, dict[str, Any]]:
+    """Raw figures of a benchmark, of an H200."""
+    path = ROOT / "benchmarks" / "results" / f"gpu_{name}_h200.json"
+    found: dict[str, dict[str, Any]] = json.loads(path.read_text("utf-8"))
+    return found
+
+
+def _tables() -> list[list[list[str]]]:
+    """The README's tables of measurements: the cells of each row, without its name."""
+    text = (ROOT / "README.md").read_text("utf-8")
+    found = re.findall(rf"^{r'[|]---' * 5}[|]\n((?:[|].*\n)+)", text, re.M)
+    return [[[c.strip(" *") for c in row.strip("|").split("|")][1:] for row in table.splitlines()] for table in found]
+
+
+def _cells(figures: Sequence[float | str | None]) -> list[str]:
+    return [f"{ms:.2f}" if isinstance(ms, float) else "" for ms in figures]
+
+
 def test_measured_numbers_are_those_of_the_raw_figures() -> None:
-    """The README's table against benchmarks/results: without a CUDA graph ORT, onnxopt and torch, then with one."""
-    models, peers = (
-        json.loads((ROOT / "benchmarks" / "results" / f"gpu_{name}.json").read_text("utf-8"))
-        for name in ("models", "peers")
-    )
+    """The README's tables against benchmarks/results, with a CUDA graph: ORT, its options or fusions, torch, onnxopt."""
+    models, networks = _tables()
+    labels = ("ORT + CUDA graph", "ORT after ort_fusions", "torch.compile reduce-overhead", "onnxopt")
+    peers, packed, unseen = (_figures(name) for name in ("peers", "packed", "unseen"))
     keys = ("bert", "vit", "whisperenc", "llama", "llama_decode")
-    table = re.search(rf"^{r'[|]---' * 7}[|]\n((?:[|].*\n)+)", (ROOT / "README.md").read_text("utf-8"), re.M)
-    assert table is not None
-    for key, row in zip(keys, table[1].splitlines(), strict=True):
-        cells = [cell.strip(" *") for cell in row.strip("|").split("|")][1:]
-        expected = []
-        for graph, mode in (("no_graph", "default"), ("cuda_graph", "reduce-overhead")):
-            expected += [models[key][f"{graph}_{side}_ms"]["best"] for side in ("before", "after")]
-            expected.append(peers.get(key, {}).get(f"torch.compile {mode}"))
-        assert cells == ["" if ms is None else f"{ms:.2f}" for ms in expected], key
-
-
-def test_measured_convolution_networks_are_those_of_the_raw_figures() -> None:
-    """The README's second table: ORT, ORT with two options, torch and onnxopt, with a CUDA graph."""
-    path = ROOT / "benchmarks" / "results" / "gpu_convolution_peers_h200.json"
-    peers = json.loads(path.read_text("utf-8"))
-    table = re.search(rf"^{r'[|]---' * 5}[|]\n((?:[|].*\n)+)", (ROOT / "README.md").read_text("utf-8"), re.M)
-    assert table is not None
+    expected = [_cells([peers[key].get(label) for label in labels]) for key in keys]
+    for key in ("8 bits x 1", "4 bits x 1"):
+        of = {side: packed[key]["ms"][side]["best"] for side in ("ORT", "onnxopt")}
+        expected.append(_cells([of["ORT"], None, None, of["onnxopt"]]))
+    swin = unseen["swin_tiny_patch4_window7_224"]
+    expected.append(_cells([swin["ORT"], None, swin[labels[2]], swin["onnxopt"]]))
+    assert models == expected
     labels = ("ORT + CUDA graph", "ORT + CUDA graph, NHWC", "torch.compile channels_last", "onnxopt")
+    peers = _figures("convolution_peers")
     keys = ("resnet50", "csp_detector", "convnext", "efficientnet", "unet")
-    for key, row in zip(keys, table[1].splitlines(), strict=True):
-        cells = [cell.strip(" *") for cell in row.strip("|").split("|")][1:]
-        measured = [peers[key].get(label) for label in labels]
-        assert cells == [f"{ms:.2f}" if isinstance(ms, float) else "" for ms in measured], key
+    assert networks == [_cells([peers[key].get(label) for label in labels]) for key in keys]
 
 
 def test_the_cpp_of_the_page_compiles(tmp_path: Path) -> None:
