@@ -152,7 +152,7 @@ def _cells(figures: Sequence[float | str | None]) -> list[str]:
 
 
 def test_measured_numbers_are_those_of_the_raw_figures() -> None:
-    """The README's tables against benchmarks/results, with a CUDA graph: ORT, its options or fusions, torch, onnxopt."""
+    """The README's tables against benchmarks/results, with a CUDA graph: ORT, ORT with more, torch, onnxopt."""
     models, networks = _tables()
     labels = ("ORT + CUDA graph", "ORT after ort_fusions", "torch.compile reduce-overhead", "onnxopt")
     peers, packed, unseen = (_figures(name) for name in ("peers", "packed", "unseen"))
