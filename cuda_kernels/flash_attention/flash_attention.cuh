@@ -326,9 +326,77 @@ struct FlashAttention {
     return end <= 0 ? 0 : min(p.keys, static_cast<unsigned>(end));
   }
 
+  // One query, by multiplications and additions alone.
+  __device__ static void attend_plainly(const Params& p, const Place& at, unsigned query) {
+    constexpr int kOfLane = (Tile::kValues + 31) / 32;
+    const unsigned lane = threadIdx.x % 32;
+    const T* const q = of(p.q, at.batch, at.head, query);
+    const T* const bias = static_cast<const T*>(p.bias) + at.batch % p.bias_period * p.bias_batch +
+                          at.head * p.bias_head + static_cast<uint64_t>(query) * p.bias_query;
+    int end = static_cast<int>(p.keys);
+    if constexpr (Op::kCausal) end = min(end, static_cast<int>(query) + 1 + p.behind);
+    float top = nothing();
+    float sum = 0.0f;
+    float y[kOfLane] = {};
+#pragma unroll 1
+    for (int first = 0; first < end; first += 32) {
+      const int key = first + static_cast<int>(lane);
+      float weight = nothing();
+      if (key < end) {
+        const T* const k = of(p.k, at.batch, at.head / p.group, key);
+        float score = 0.0f;
+        for (int j = 0; j < Tile::kWidth; ++j) score = ::fmaf(widen(q[j]), widen(k[j]), score);
+        weight = score * p.scale;
+        if constexpr (Op::kBiased) weight += kLog2E * widen(bias[key]);
+      }
+      float largest = weight;
+      for (int mask = 16; mask > 0; mask /= 2) largest = ::fmaxf(largest, shuffle_xor(largest, mask));
+      largest = ::fmaxf(largest, top);
+      const float base = largest == nothing() ? 0.0f : largest;
+      const float factor = ptx::exp2(top - base);
+      top = largest;
+      weight = ptx::exp2(weight - base);
+      sum = sum * factor + weight;
+      for (int c = 0; c < kOfLane; ++c) y[c] *= factor;
+      for (int t = 0; t < min(32, end - first); ++t) {
+        const float of_key = __shfl_sync(0xffffffffu, weight, t, 32);
+        const T* const v = of(p.v, at.batch, at.head / p.group, first + t);
+        for (int c = 0; c < kOfLane; ++c) {
+          const unsigned column = lane + 32 * c;
+          if (column < Tile::kValues) y[c] = ::fmaf(of_key, widen(v[column]), y[c]);
+        }
+      }
+    }
+    for (int mask = 16; mask > 0; mask /= 2) sum += shuffle_xor(sum, mask);
+    const uint64_t token = static_cast<uint64_t>(at.batch) * p.queries + query;
+    T* const to = static_cast<T*>(p.y) + (token * p.heads + at.head) * Tile::kValues;
+    for (int c = 0; c < kOfLane; ++c) {
+      const unsigned column = lane + 32 * c;
+      if (column < Tile::kValues) to[column] = Narrow<T>::from(y[c] / sum);
+    }
+  }
+
+  // Where the GPU has no products of T.
+  __device__ static void run_plainly(const Params& p) {
+    begin_early();
+    for (Place at = place(p); at.batch < p.batch; at.batch += p.step) {
+      for (unsigned query = threadIdx.x / 32; query < Tile::kQueries; query += Tile::kWarps) {
+        if (at.first + query < p.queries) attend_plainly(p, at, at.first + query);
+      }
+    }
+  }
+
   static constexpr int kSharedBytes = Tile::kQueryBytes + Tile::kStages * Tile::kStageBytes;
 
   __device__ static void run(const Params& p) {
+    if constexpr (has_products<T>()) {
+      run_products(p);
+    } else {
+      run_plainly(p);
+    }
+  }
+
+  __device__ static void run_products(const Params& p) {
     unsigned char* const queries = dynamic_shared();
     unsigned char* const stages = queries + Tile::kQueryBytes;
     const Place at = place(p);
@@ -377,6 +445,14 @@ struct FlashAttention {
 
   // For at least one key and at most kKeys. A block takes one sequence after the other, the next one on its way.
   __device__ static void run_short(const Params& p) {
+    if constexpr (has_products<T>()) {
+      run_short_products(p);
+    } else {
+      run_plainly(p);
+    }
+  }
+
+  __device__ static void run_short_products(const Params& p) {
     unsigned char* const shared = dynamic_shared();
     Place at = place(p);  // batch: below step
     begin_early();

@@ -77,11 +77,12 @@ _RUN = """
 
 
 def results(
-    folder: Path, cases: list[Case], every: bool = False, aligned: int = 256
+    folder: Path, cases: list[Case], every: bool = False, aligned: int = 256, plain: bool = False
 ) -> dict[tuple[Case, str], tuple[np.ndarray, np.ndarray]]:
     """For every case and entry point that fits it: what the kernel writes, and the result in float64.
 
-    every: also with the entry points that `tune` measures. aligned: bytes, of all tensors.
+    every: also with the entry points that `tune` measures. aligned: bytes, of all tensors. plain: what runs where the
+    GPU has no products of the dtype.
     """
     calls, kernels, wanted = [], {}, {}
     for number, case in enumerate(cases):
@@ -94,7 +95,7 @@ def results(
         expected = case.expected(feeds)
         made = launches(kernel, case, aligned=aligned)[1]
         fits = [k for k, launch in enumerate(made) if launch.blocks]
-        calls.append(_call(folder, number, case, kernel, feeds, expected.size, [(k, made[k]) for k in fits]))
+        calls.append(_call(folder, number, case, kernel, feeds, expected.size, [(k, made[k]) for k in fits], plain))
         for k in fits:
             wanted[case, kernel.variants[k].symbol] = (folder / f"y{number}_{k}", expected)
     source = generate.generate(list(kernels.values()))
@@ -107,7 +108,7 @@ def results(
 
 def _call(
     folder: Path, number: int, case: Case, kernel: Kernel, feeds: dict[str, np.ndarray], count: int,
-    made: list[tuple[int, Launch]],
+    made: list[tuple[int, Launch]], plain: bool,
 ) -> str:  # fmt: skip
     (region,) = fused(case).plan.regions
     meaning = region.meaning
@@ -128,7 +129,15 @@ def _call(
         runs.append(
             _RUN % {
                 **heads, "bias": bias, "shift": 8, "numbers": numbers, "blocks": launch.blocks,
-                "threads": kernel.variants[k].threads, "symbol": kernel.variants[k].symbol, "file": f"y{number}_{k}",
+                "threads": kernel.variants[k].threads, "symbol": _entry(kernel, k, plain), "file": f"y{number}_{k}",
             }
         )  # fmt: skip
     return _CALL % {"reads": "\n    ".join(reads), "count": count, "runs": "".join(runs)}
+
+
+def _entry(kernel: Kernel, k: int, plain: bool) -> str:
+    variant, meaning = kernel.variants[k], kernel.program
+    if not plain:
+        return variant.symbol
+    tile = f"{meaning.width}, {meaning.values}, {variant.threads // 32}, {variant.keys}, {variant.stages}"
+    return f"FlashAttention<{kernel.name}, FlashTile<{tile}, {variant.access}>>::run_plainly"

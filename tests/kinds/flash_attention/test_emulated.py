@@ -52,6 +52,16 @@ def test_every_tile(tmp_path: Path) -> None:
     assert len(_agree(tmp_path, cases, every=True)) > 20
 
 
+def test_without_products(tmp_path: Path) -> None:
+    """As bfloat16 is computed on GPUs that have no products of it."""
+    cases = [
+        dataclasses.replace(WINDOWS, batch=3),
+        Case(1, 40, 70, 2, 40, 48, layout="heads", causal=True),
+        Case(2, 3, 5, 2, 7, 11, bias=(True, False)),
+    ]
+    _agree(tmp_path, [dataclasses.replace(case, dtype="bfloat16") for case in cases], plain=True)
+
+
 def test_random(tmp_path: Path) -> None:
     _agree(tmp_path, [random_case(seed, "float16") for seed in range(12)])
 

@@ -7,7 +7,7 @@ import dataclasses
 import onnx_ir as ir
 import pytest
 
-from onnxopt.codegen import generate
+from onnxopt.codegen import generate, nvrtc
 from onnxopt.kinds.flash_attention.kind import FLASH_ATTENTION
 from onnxopt.program.flash_attention import FlashAttention, Heads
 from tests.support.flash_attention_models import Case, fused
@@ -36,6 +36,13 @@ def test_parts_are_read_where_they_lie(case: Case, inputs: list[str], first: lis
     (kernel,) = found.kernels
     assert kernel.name.startswith("MultiHeadAttention_") and not kernel.cpu
     assert "FlashTile<32, 32, 4, 64, 1, 16>" in generate.generate([kernel])
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_the_oldest_architecture_compiles(dtype: str) -> None:
+    """It has no products of bfloat16."""
+    case = dataclasses.replace(WINDOWS, dtype=dtype)
+    assert nvrtc.compile_cuda(generate.generate(fused(case).kernels), ["sm_75"])
 
 
 def test_a_part_that_others_read_stays() -> None:
