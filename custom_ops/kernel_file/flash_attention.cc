@@ -23,7 +23,10 @@ Heads ReadHeads(const JsonReader& json, std::size_t inputs, std::int64_t count, 
   heads.row = number("row");
   heads.first = number("first");
   heads.step = number("step");
-  if (heads.row == 0) return heads;
+  if (heads.row == 0) {
+    if (heads.first != 0 || heads.step != 0) json["row"].Fail("is 0, which goes with no parts of a token");
+    return heads;
+  }
   if (count > 1 && heads.step < 1) json["step"].Fail("is 0");
   if (heads.first + (count - 1) * heads.step + width > heads.row) json["row"].Fail("does not hold all heads");
   return heads;

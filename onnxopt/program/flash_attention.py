@@ -81,6 +81,8 @@ class FlashAttention:
             last = heads.first + (count - 1) * heads.step + width
             if heads.row and not (width <= heads.row <= MOST_ROW and heads.first >= 0 and last <= heads.row):
                 raise ValueError(f"{name}: its heads are no parts of a token of {heads.row} elements")
+            if not heads.row and (heads.first or heads.step):
+                raise ValueError(f"{name}: its heads are no parts of a token")
             if heads.row and count > 1 and heads.step < 1:
                 raise ValueError(f"{name}: its heads lie {heads.step} elements apart")
 
