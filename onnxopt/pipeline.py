@@ -89,12 +89,13 @@ def optimize(
     torch.nn.Module, which is exported with example_inputs (a tuple, one tensor, or a mapping of keywords) and
     dynamic_shapes (as torch.onnx.export takes it; default all shapes as given).
 
-    shapes: sizes to verify at, by input ("ids": (8, 128)) or by symbolic dim ("batch": (8,)); the artifact stays
-    dynamic. archs: GPU architectures to compile for ("sm_90", ...), default all supported ones; none with (). verify:
-    compare with the original before anything is kept. external_data: weights beside the model, default only where it is
-    above 2 GB. portable: also write model.portable.onnx, without operators of com.microsoft. ort_min: oldest ONNX
-    Runtime that the artifact has to run on ("1.25"), default the oldest supported. launch_choices: also compile other
-    launch shapes of each kernel, for `tune` to choose from. cache: folder of compiled kernels, default the user's.
+    shapes: sizes to verify at and to choose kernels for, by input ("ids": (8, 128)) or by symbolic dim ("batch": (8,));
+    the artifact stays dynamic. archs: GPU architectures to compile for ("sm_90", ...), default all supported ones; none
+    with (). verify: compare with the original before anything is kept. external_data: weights beside the model, default
+    only where it is above 2 GB. portable: also write model.portable.onnx, without operators of com.microsoft. ort_min:
+    oldest ONNX Runtime that the artifact has to run on ("1.25"), default the oldest supported. launch_choices: also
+    compile other launch shapes of each kernel, for `tune` to choose from. cache: folder of compiled kernels, default
+    the user's.
     data: your own inputs to verify with, instead of generated ones: .npz files, or mappings from input name to array.
     emulate: verify the CUDA kernels too, each alone, compiled by g++ and run on the CPU at small sizes.
 
@@ -194,9 +195,10 @@ def _lowered(
 
 def _make(job: _Job, options: _Options, output: Path, wrong: Mapping[str, Check], phases: _Phases) -> Manifest:
     """Write the artifact, without the rewrite rules that are `wrong`. RewriteDisagrees where more of them are."""
+    usual = signature.pin(job.traits.inputs, options.shapes)
     with temporary_folder() as scratch:
-        forms = _rewrite(job.normalized.model, scratch, wrong, options, phases)
-        fused = _fuse(forms.model, options, phases)
+        forms = _rewrite(job.normalized.model, scratch, wrong, usual, options, phases)
+        fused = _fuse(forms.model, usual, options, phases)
         with staging(output) as folder:
             build = _build(forms, fused, folder, options.external_data)
             with phases("package"):
@@ -247,18 +249,23 @@ class _Forms(NamedTuple):
 
 
 def _rewrite(
-    normalized: ir.Model, scratch: Path, leave_out: Collection[str], options: _Options, phases: _Phases
+    normalized: ir.Model,
+    scratch: Path,
+    leave_out: Collection[str],
+    usual: signature.Sizes,
+    options: _Options,
+    phases: _Phases,
 ) -> _Forms:
     """Apply the pattern rules to copies of the normalized model."""
 
     def with_families(names: Sequence[str]) -> ir.Model:
         copy = normalized.clone()
-        rewrite.rewrite(copy, scratch, leave_out=set(rewrite.FAMILIES) - set(names))
+        rewrite.rewrite(copy, scratch, leave_out=set(rewrite.FAMILIES) - set(names), usual=usual)
         return copy
 
     with phases("rewrite"):
         model = normalized.clone()
-        rewritten = rewrite.rewrite(model, scratch, leave_out=leave_out)
+        rewritten = rewrite.rewrite(model, scratch, leave_out=leave_out, usual=usual)
         TransposeWeightsPass()(model)  # after constant folding, which would transpose the weights back
         standard = (
             model.clone() if options.portable else None
@@ -285,23 +292,29 @@ class _Fused(NamedTuple):
     spilling: set[frozenset[str]]  # see compiler_report.spilling; alternatives may spill, as `tune` measures them
 
 
-def _fuse(rewritten: ir.Model, options: _Options, phases: _Phases) -> _Fused:
+def _fuse(rewritten: ir.Model, usual: signature.Sizes, options: _Options, phases: _Phases) -> _Fused:
     """From the rewritten model, which stays as it is, to kernels. Regions that spill registers are split anew."""
     spilled: set[frozenset[str]] = set()  # names of the nodes of regions that need more registers than a GPU has
     for _ in range(_SPLITS):
-        fused = _compile(rewritten.clone(), spilled, options, phases)
+        fused = _compile(rewritten.clone(), spilled, usual, options, phases)
         if fused.spilling <= spilled:
             break
         spilled |= fused.spilling
     return fused
 
 
-def _compile(model: ir.Model, spilled: Collection[frozenset[str]], options: _Options, phases: _Phases) -> _Fused:
+def _compile(
+    model: ir.Model,
+    spilled: Collection[frozenset[str]],
+    usual: signature.Sizes,
+    options: _Options,
+    phases: _Phases,
+) -> _Fused:
     """Replace the regions of the model by calls of functions, in place, and compile the functions' kernels."""
     archs = options.archs
     # Regions refer to nodes of the model: nothing may change the model between fuse and replace.
     with phases("fuse"):
-        plan = fuse.fuse(model, KINDS, spilled, cuda=bool(archs))
+        plan = fuse.fuse(model, KINDS, spilled, cuda=bool(archs), usual=usual)
     with phases("lower"):
         plan = lower(plan, model.opset_imports)
     with phases("outline"):

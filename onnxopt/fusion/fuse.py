@@ -6,7 +6,8 @@ other nodes has no cycle (fusion/context.py).
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+import types
+from collections.abc import Collection, Mapping, Sequence
 
 import onnx_ir as ir
 
@@ -18,15 +19,20 @@ from onnxopt.graph.shapes import shapes as shape_inference
 
 
 def fuse(
-    model: ir.Model, kinds: Sequence[Kind], spilled: Collection[frozenset[str]] = (), *, cuda: bool = True
+    model: ir.Model,
+    kinds: Sequence[Kind],
+    spilled: Collection[frozenset[str]] = (),
+    *,
+    cuda: bool = True,
+    usual: Mapping[str, int] = types.MappingProxyType({}),
 ) -> FusionPlan:
     """Regions of all graphs of a model, control-flow bodies included, and the refusals. The model is not changed.
 
     kinds: in the order of the search; later kinds leave alone the nodes that a kind takes. spilled: the node names of
     every region whose kernel spilled registers when it was compiled; no new region holds more than half of one. cuda:
-    whether kernels run on GPUs too.
+    whether kernels run on GPUs too. usual: sizes that symbols of the inputs have in most runs.
     """
-    shapes = shape_inference.infer(model)
+    shapes = shape_inference.infer(model, usual)
     host = eligibility.host_values(model.graphs(), shapes)
     regions: list[Region] = []
     refusals: list[Refusal] = []

@@ -103,10 +103,10 @@ def why_not(heads: int, groups: int, width: int, values: int, scale: float) -> s
     return ""
 
 
-def pays(keys: object, width: int, packed: bool) -> bool:
-    """Whether the kernel is faster than ONNX Runtime's. keys: their number; unknown ones may be too many.
+def pays(keys: int | None, width: int, packed: bool) -> bool:
+    """Whether the kernel is faster than ONNX Runtime's. keys: their expected number; unknown ones may be too many.
 
     packed: queries, keys and values would have to be copied out of one product for ONNX Runtime's operator.
     """
     most = _KEYS_IF_PACKED if packed else _KEYS_IF_APART
-    return isinstance(keys, int) and keys <= max(most, _KEYS_IF_NARROW if width <= _NARROW else 0)
+    return keys is not None and keys <= max(most, _KEYS_IF_NARROW if width <= _NARROW else 0)

@@ -11,7 +11,7 @@ from tests.support.graphs import graph, node
 
 F = "float[N, 4] x"
 HOST = "computes a shape or an index"
-NOTHING_KNOWN = shape_inference.Shapes({}, {})
+NOTHING_KNOWN = shape_inference.infer(graph(F, "float[N, 4] y", "y = Neg(x)"))  # of another model
 
 
 def _why_not(inputs: str, body: str, name: str, *, constants: str = "", opset: int = 20) -> str | None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Collection, Iterator
+import types
+from collections.abc import Collection, Iterator, Mapping
 from unittest import mock
 
 import onnx_ir as ir
@@ -16,9 +17,11 @@ from onnxopt.fusion.region import FusionPlan, Kernel
 from onnxopt.kinds import KINDS
 
 
-def fuse(model: ir.Model, spilled: Collection[frozenset[str]] = ()) -> FusionPlan:
+def fuse(
+    model: ir.Model, spilled: Collection[frozenset[str]] = (), usual: Mapping[str, int] = types.MappingProxyType({})
+) -> FusionPlan:
     """The regions of a model, lowered, and the refusals."""
-    return lower(fusing.fuse(model, KINDS, spilled), model.opset_imports)
+    return lower(fusing.fuse(model, KINDS, spilled, usual=usual), model.opset_imports)
 
 
 def outline(model: ir.Model, plan: FusionPlan) -> tuple[Kernel, ...]:

@@ -5,7 +5,8 @@ At last, convolutions get their layout."""
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection, Sequence
+import types
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 import onnx_ir as ir
@@ -46,6 +47,7 @@ from onnxopt.graph.rewrite.masks.index_values import IndexValues
 from onnxopt.graph.rewrite.rule_sets import RuleSet, Scope
 from onnxopt.graph.rewrite.weights import Joiner
 from onnxopt.graph.shapes.contrib_schemas import DOMAIN
+from onnxopt.graph.shapes.expected import ExpectedSizes
 from onnxopt.graph.shapes.infer import Knowledge, infer
 
 # One product for gate and up saves 3 us a layer of Llama, and a Split kernel behind it costs 11 (benchmarks/notes.md).
@@ -69,13 +71,15 @@ def rewrite(
     *,
     leave_out: Collection[str] = (),
     gates: bool = SPLIT_IS_FUSED,
+    usual: Mapping[str, int] = types.MappingProxyType({}),
 ) -> Rewritten:
     """Rewrite a normalized model in place. folder: for joined weights; it has to outlive the model.
 
     leave_out: names of FAMILIES not to apply. gates: whether to apply "gate", which pays only where Split is fused.
+    usual: sizes that symbols of the inputs have in most runs.
     """
     families = set(FAMILIES) - set(leave_out) - (set() if gates else {"gate"})
-    rewriting = _Rewriting(model, families, folder)
+    rewriting = _Rewriting(model, families, folder, usual)
     if model.opset_imports.get("", 0) <= _LAST_OPSET_OF_OLD_SOFTMAX:
         return Rewritten(rewriting.applied, ())
     refusals: tuple[Refusal, ...] = ()
@@ -85,8 +89,7 @@ def rewrite(
             refusals = _recognise(rewriting)
             if "attention" in families or rewriting.applied["heads"]:
                 _map(rewriting)
-        rewriting.merge(merging.PROJECTIONS)
-        rewriting.merge_products()
+        rewriting.merge_projections()
         _convolutions(rewriting)
         rewriting.merge(merging.GATES)
         if rewriting.apply(FAMILIES["fold"].rules):
@@ -102,14 +105,26 @@ def rewrite(
 class _Rewriting:
     """One model while it is rewritten. applied: by family, how often its rules were applied so far."""
 
-    def __init__(self, model: ir.Model, families: Collection[str], folder: Path) -> None:
+    def __init__(
+        self,
+        model: ir.Model,
+        families: Collection[str],
+        folder: Path,
+        usual: Mapping[str, int] = types.MappingProxyType({}),
+    ) -> None:
         self.model = model
+        self._usual = usual
         self.applied = dict.fromkeys(sorted(families), 0)
         self._joiner = Joiner(folder)
 
-    def apply(self, rule_sets: Sequence[RuleSet], index_values: IndexValues | None = None) -> int:
+    def apply(
+        self,
+        rule_sets: Sequence[RuleSet],
+        index_values: IndexValues | None = None,
+        expected: ExpectedSizes | None = None,
+    ) -> int:
         """Apply rules, set after set, but not those of families that are left out. How often any was applied."""
-        scope, total = Scope(self.model.graph, self._joiner, index_values), 0
+        scope, total = Scope(self.model.graph, self._joiner, expected, index_values), 0
         for rule_set in rule_sets:
             family = FAMILY_OF.get(rule_set)
             if family is not None and family not in self.applied:
@@ -120,15 +135,18 @@ class _Rewriting:
                 self.applied[family] += count
         return total
 
-    def merge_products(self) -> None:
-        """One product in place of several small ones of one tensor."""
-        if "merge" in self.applied:
-            self.applied["merge"] += shared_operand.merge(self.model, self._joiner)
+    def merge_projections(self) -> None:
+        """One product in place of an attention's three, and of several small ones of one tensor."""
+        if "merge" not in self.applied:
+            return
+        expected = ExpectedSizes(infer(self.model), self._usual)
+        self.merge(merging.PROJECTIONS, expected)
+        self.applied["merge"] += shared_operand.merge(self.model, self._joiner, expected)
 
-    def merge(self, rule_sets: Sequence[RuleSet]) -> None:
+    def merge(self, rule_sets: Sequence[RuleSet], expected: ExpectedSizes | None = None) -> None:
         """Apply rules that merge products, with packed weights too."""
         with packed_weights.as_products(self.model.graph):
-            self.apply(rule_sets)
+            self.apply(rule_sets, expected=expected)
 
     def pad_heads(self) -> Knowledge:
         """Pad the heads of every Sdpa that can be padded. Returns what is then known of the model's values."""

@@ -24,6 +24,7 @@ from onnxopt.graph.rewrite.rule_sets import RuleSet, Scope
 from onnxopt.graph.rewrite.to_contrib import SIXTEEN_BIT, ints, rotated, swapped
 from onnxopt.graph.rewrite.weights import Joiner
 from onnxopt.graph.shapes.contrib_schemas import CONTRIB, DOMAIN
+from onnxopt.graph.shapes.expected import ExpectedSizes
 from onnxopt.program import flash_attention
 
 _LARGEST_ATTENTION = {ir.DataType.FLOAT16: 8 << 20, ir.DataType.FLOAT: 16 << 20}  # bytes of q, k and v together
@@ -108,6 +109,10 @@ class SelfAttention(_Merge):
     lie, in one product.
     """
 
+    def __init__(self, name: str, joiner: Joiner, expected: ExpectedSizes) -> None:
+        super().__init__(name, joiner)
+        self._expected = expected
+
     def pattern(self, op, x):
         return op.MultiHeadAttention(
             *(_projection(op, x, name) for name in "qkv"),
@@ -136,10 +141,10 @@ class SelfAttention(_Merge):
         heads = node.attributes.get_int("num_heads", 0) or 0
         if x.dtype not in SIXTEEN_BIT or x.shape is None or not heads or any(width % heads for width in widths):
             return False
-        keys, width = x.shape[1], widths[0] // heads
+        width = widths[0] // heads
         if flash_attention.why_not(heads, heads, width, widths[2] // heads, 1.0):
             return False
-        return flash_attention.pays(keys if isinstance(keys, int) else None, width, packed=True)
+        return flash_attention.pays(self._expected.of(x.shape[1]), width, packed=True)
 
     def _fits_attention(self, x: ir.Value, weights: Sequence[ir.Value]) -> bool:
         """Whether Attention takes weights of this dtype, and q, k and v are small enough for it, or of unknown size."""
@@ -314,6 +319,10 @@ PROJECTIONS = (
     RuleSet(
         lambda scope: [Rooted("GroupQueryAttention", GroupQueryProjections.rule("merge_group_query", scope.joiner))]
     ),
-    RuleSet(lambda scope: [Rooted("MultiHeadAttention", SelfAttention.rule("merge_self_attention", scope.joiner))]),
+    RuleSet(
+        lambda scope: [
+            Rooted("MultiHeadAttention", SelfAttention.rule("merge_self_attention", scope.joiner, scope.expected))
+        ]
+    ),
 )
 GATES = tuple(RuleSet(_gate_and_up(activation)) for activation in _ACTIVATIONS)

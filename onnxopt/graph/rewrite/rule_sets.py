@@ -11,18 +11,21 @@ from onnxscript.rewriter import RewriteRule
 from onnxopt.graph.passes.rooted import Rooted
 from onnxopt.graph.rewrite.masks.index_values import IndexValues
 from onnxopt.graph.rewrite.weights import Joiner
+from onnxopt.graph.shapes.expected import ExpectedSizes
 
 
 @dataclasses.dataclass(frozen=True)
 class Scope:
     """What rules may use besides the values they match.
 
-    graph: the main graph, off whose inputs dims can be read. joiner: joins weights. index_values: what the graph's
-    integer and bool tensors hold. The latter two are there for the rules that need them only.
+    graph: the main graph, off whose inputs dims can be read. joiner: joins weights. expected: sizes of symbolic dims to
+    choose by. index_values: what the graph's integer and bool tensors hold. The latter three are there for the rules
+    that need them only.
     """
 
     graph: ir.Graph
     joiner: Joiner | None = None
+    expected: ExpectedSizes | None = None
     index_values: IndexValues | None = None
 
 

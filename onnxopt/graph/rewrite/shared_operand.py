@@ -23,6 +23,7 @@ import onnx_ir as ir
 from onnxopt.graph.passes.new_nodes import NewNodes, initializer
 from onnxopt.graph.rewrite.weights import Joiner, is_constant
 from onnxopt.graph.shapes.contrib_schemas import CONTRIB
+from onnxopt.graph.shapes.expected import ExpectedSizes
 from onnxopt.program import flash_attention
 
 _KEYS, _VALUES = 1, 2  # positions among the inputs of MultiHeadAttention
@@ -59,11 +60,14 @@ class _Product:
         return self.x, self.tensor.dtype, self.by_rows, self.tensor.shape[1 if self.by_rows else 0]
 
 
-def merge(model: ir.Model, joiner: Joiner) -> int:
-    """Merge products of one tensor, in place. Returns how many products there are now in place of others."""
+def merge(model: ir.Model, joiner: Joiner, expected: ExpectedSizes) -> int:
+    """Merge products of one tensor, in place. Returns how many products there are now in place of others.
+
+    expected: sizes of symbolic dims to choose by.
+    """
     graph = model.graph
     groups: dict[tuple[object, ...], dict[ir.Value, _Product]] = collections.defaultdict(dict)
-    for product in (*_of_keys_and_values(graph), *_of_embeddings(graph)):
+    for product in (*_of_keys_and_values(graph, expected), *_of_embeddings(graph)):
         groups[product.group][product.result] = product
     merged = [list(group.values()) for group in groups.values() if len(group) > 1]
     merged = [products for products in merged if sum(p.tensor.nbytes for p in products) <= _MOST_BYTES]
@@ -72,10 +76,10 @@ def merge(model: ir.Model, joiner: Joiner) -> int:
     return len(merged)
 
 
-def _of_keys_and_values(graph: ir.Graph) -> Iterator[_Product]:
+def _of_keys_and_values(graph: ir.Graph, expected: ExpectedSizes) -> Iterator[_Product]:
     """Products that are keys or values of an attention that our kernel runs."""
     for node in graph:
-        if (node.domain, node.op_type) != (CONTRIB, "MultiHeadAttention") or not _is_ours(node):
+        if (node.domain, node.op_type) != (CONTRIB, "MultiHeadAttention") or not _is_ours(node, expected):
             continue
         for value in node.inputs[_KEYS : _VALUES + 1]:
             product = None if value is None else _matrix_product(value, node)
@@ -83,16 +87,15 @@ def _of_keys_and_values(graph: ir.Graph) -> Iterator[_Product]:
                 yield product
 
 
-def _is_ours(node: ir.Node) -> bool:
+def _is_ours(node: ir.Node, expected: ExpectedSizes) -> bool:
     q, k = node.inputs[0], node.inputs[_KEYS] if len(node.inputs) > _KEYS else None
     heads = node.attributes.get_int("num_heads", 0) or 0
     if q is None or k is None or q.dtype not in _STORED or q.shape is None or k.shape is None or len(k.shape) != 3:
         return False
     row = q.shape[2] if len(q.shape) == 3 else None
-    keys = k.shape[1]
     if not isinstance(row, int) or not heads or row % heads:
         return False
-    return flash_attention.pays(keys if isinstance(keys, int) else None, row // heads, packed=True)
+    return flash_attention.pays(expected.of(k.shape[1]), row // heads, packed=True)
 
 
 def _of_embeddings(graph: ir.Graph) -> Iterator[_Product]:

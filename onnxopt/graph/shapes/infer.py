@@ -76,6 +76,14 @@ class Knowledge:
             return tuple(int(k) for k in value.const_value.shape.numpy())
         return None if value.shape is None else tuple(map(self._declared, value.shape))
 
+    def named(self, name: str) -> Dim:
+        """The dim whose text is `name`."""
+        return self._named.get(name) or parse_dim(name)
+
+    def all_dims(self) -> set[Dim]:
+        """Every dim of every value."""
+        return {dim for dims in self._dims.values() for dim in dims or ()}
+
     def type(self, value: ir.Value) -> ir.TypeProtocol | None:
         return self._types.get(value, value.type)
 

@@ -6,10 +6,13 @@ Declared shapes of intermediate values and outputs are not read: exporters and e
 from __future__ import annotations
 
 import math
+import types
+from collections.abc import Mapping
 
 import onnx_ir as ir
 
-from onnxopt.graph.shapes.infer import InferShapesPass
+from onnxopt.graph.shapes import infer as inference
+from onnxopt.graph.shapes.expected import ExpectedSizes
 from onnxopt.program import operators, row_operators
 from onnxopt.program.dtypes import Dtype, from_ir
 
@@ -17,11 +20,20 @@ Dims = tuple[int | str | None, ...]
 
 
 class Shapes:
-    """Dtypes and dims of the values of one model. A dim is an int, a symbol's name, or None where it is not known."""
+    """Dtypes and dims of the values of one model. A dim is an int, a symbol's name, or None where it is not known.
 
-    def __init__(self, dtypes: dict[ir.Value, ir.DataType | None], dims: dict[ir.Value, Dims | None]):
+    expected: sizes of symbolic dims to choose by, where several ways are right.
+    """
+
+    def __init__(
+        self,
+        dtypes: dict[ir.Value, ir.DataType | None],
+        dims: dict[ir.Value, Dims | None],
+        expected: ExpectedSizes,
+    ) -> None:
         self._dtypes = dtypes
         self._dims = dims
+        self.expected = expected
         self._roots: dict[ir.Value, ir.Value] = {}
 
     def dtype(self, value: ir.Value) -> Dtype | None:
@@ -89,14 +101,18 @@ class Shapes:
         return all(d == 1 or (d == b and d is not None) for d, b in zip(reversed(s), reversed(big), strict=False))
 
 
-def infer(model: ir.Model) -> Shapes:
-    """Infer dtypes and shapes of all values. The model is not changed. Nodes must be in topological order."""
+def infer(model: ir.Model, usual: Mapping[str, int] = types.MappingProxyType({})) -> Shapes:
+    """Infer dtypes and shapes of all values. The model is not changed. Nodes must be in topological order.
+
+    usual: sizes that symbols of the inputs have in most runs.
+    """
     produced = [v for graph in model.graphs() for node in graph for v in node.outputs]
     declared = [(v, v.type, v.shape) for v in produced]
     for value in produced:
         value.shape = None
     try:
-        InferShapesPass()(model)
+        known = inference.infer(model)
+        known.write()
         values = [*produced]
         for graph in model.graphs():
             values += [*graph.inputs, *graph.initializers.values()]
@@ -105,7 +121,7 @@ def infer(model: ir.Model) -> Shapes:
     finally:
         for value, value_type, shape in declared:
             value.type, value.shape = value_type, shape
-    return Shapes(dtypes, dims)
+    return Shapes(dtypes, dims, ExpectedSizes(known, usual))
 
 
 def _dims(value: ir.Value) -> Dims | None:

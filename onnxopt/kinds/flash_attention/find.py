@@ -13,7 +13,7 @@ from onnxopt.fusion.kernel import Traffic
 from onnxopt.fusion.region import Kind, Region
 from onnxopt.graph.refusal import Refusal
 from onnxopt.graph.shapes.shapes import Shapes
-from onnxopt.kinds.flash_attention.lower import OPERATOR, Attention, attention, lengths
+from onnxopt.kinds.flash_attention.lower import OPERATOR, Attention, Lengths, attention, lengths
 from onnxopt.program.flash_attention import FlashAttention, pays
 
 
@@ -29,9 +29,9 @@ def find(context: Context, kind: Kind) -> tuple[list[Region], list[Refusal]]:
             refusals.append(Refusal(node.name or "", node.op_type, "", found))
             continue
         counts = lengths(node, context.shapes)
-        keys = counts[1]
+        keys = context.shapes.expected.of(counts[1])
         if not pays(keys, found.meaning.width, packed=found.shares_tensors):
-            count = f"{keys}" if isinstance(keys, int) else "an unknown number of"
+            count = "an unknown number of" if keys is None else str(keys)
             reason = f"ONNX Runtime's kernel is faster for {count} keys, or may be"
             refusals.append(Refusal(node.name or "", node.op_type, "", reason))
             continue
@@ -50,13 +50,13 @@ def lower(region: Region, shapes: Shapes) -> FlashAttention:
     return found.meaning
 
 
-def _region(found: Attention, counts: tuple[object, object], context: Context, kind: Kind) -> Region:
+def _region(found: Attention, counts: Lengths, context: Context, kind: Kind) -> Region:
     nodes = tuple(sorted(found.nodes, key=context.order.__getitem__))
     moved = _traffic(found, counts, context.shapes)
     return Region(nodes, found.inputs, tuple(found.node.outputs[:1]), moved, kind, found.meaning)
 
 
-def _traffic(found: Attention, counts: tuple[object, object], shapes: Shapes) -> Traffic:
+def _traffic(found: Attention, counts: Lengths, shapes: Shapes) -> Traffic:
     """Parts that are cut off are written and read again. counts: of queries and keys."""
     node, meaning = found.node, found.meaning
     given = [shapes.bytes(v) for v in (*found.inputs, node.outputs[0])]

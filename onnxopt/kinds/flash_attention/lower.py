@@ -155,8 +155,11 @@ def _parts(node: ir.Node, heads: int, shapes: Shapes) -> dict[ir.Value, Parts]:
         stop |= further
 
 
-def lengths(node: ir.Node, shapes: Shapes) -> tuple[object, object]:
-    """The numbers of queries and keys of a MultiHeadAttention, as far as they are known."""
+Lengths = tuple[int | str | None, int | str | None]
+
+
+def lengths(node: ir.Node, shapes: Shapes) -> Lengths:
+    """The numbers of queries and keys of a MultiHeadAttention, or their symbols, as far as they are known."""
     q, k = (*node.inputs, None)[:2]
     of_q = (None if q is None else shapes.dims(q)) or (None, None)
     if k is None:

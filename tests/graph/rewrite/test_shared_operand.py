@@ -14,6 +14,7 @@ from onnx.reference import ReferenceEvaluator
 from onnxopt.graph.passes.unique_names import UniqueNamesPass
 from onnxopt.graph.rewrite import shared_operand
 from onnxopt.graph.rewrite.weights import Joiner
+from onnxopt.graph.shapes.expected import ExpectedSizes
 from onnxopt.graph.shapes.infer import infer
 
 HALF = onnx.TensorProto.FLOAT16
@@ -29,6 +30,10 @@ def _model(nodes: list[onnx.NodeProto], inputs: dict[str, list[object]], arrays:
     model = ir.serde.deserialize_model(helper.make_model(graph, opset_imports=opsets, ir_version=10))
     infer(model).write()
     return model
+
+
+def _merge(model: ir.Model, folder: Path) -> int:
+    return shared_operand.merge(model, Joiner(folder), ExpectedSizes(infer(model), {}))
 
 
 def _evaluated(model: ir.Model, feeds: dict[str, np.ndarray]) -> list[np.ndarray]:
@@ -64,7 +69,7 @@ def test_embeddings(form: str, tmp_path: Path) -> None:
     feeds = {"t": rng.standard_normal((2, 32)).astype(np.float16)}
     feeds |= {f"x{k}": rng.standard_normal((2, c, 4, 4)).astype(np.float16) for k, c in enumerate((16, 8, 24))}
     expected = _evaluated(model, feeds)
-    assert shared_operand.merge(model, Joiner(tmp_path)) == 1
+    assert _merge(model, tmp_path) == 1
     ir.passes.common.RemoveUnusedNodesPass()(model)
     UniqueNamesPass()(model)
     assert [n.op_type for n in model.graph if n.op_type in (form, "Slice")] == [form, *["Slice"] * 3]
@@ -95,7 +100,7 @@ def test_keys_and_values(tmp_path: Path) -> None:
     model = _attentions(77)
     feeds = {"z": np.random.default_rng(1).standard_normal((2, 77, 24)).astype(np.float16)}
     expected = [_read(model, name, feeds) for name in ("k0", "v0", "k1", "v1")]
-    assert shared_operand.merge(model, Joiner(tmp_path)) == 1
+    assert _merge(model, tmp_path) == 1
     ir.passes.common.RemoveUnusedNodesPass()(model)
     UniqueNamesPass()(model)
     assert [n.op_type for n in model.graph] == ["MatMul", "Add", *["Slice"] * 4, *["MultiHeadAttention"] * 2]
@@ -118,16 +123,16 @@ def _read(model: ir.Model, name: str, feeds: dict[str, np.ndarray]) -> np.ndarra
 
 
 def test_more_keys_than_our_kernel_takes_stay_apart(tmp_path: Path) -> None:
-    assert shared_operand.merge(_attentions(1025), Joiner(tmp_path)) == 0
+    assert _merge(_attentions(1025), tmp_path) == 0
 
 
 def test_a_product_that_others_read_stays(tmp_path: Path) -> None:
     model = _attentions(77, layers=1)
     value = next(v for n in model.graph for v in n.outputs if v.name == "k0")
     model.graph.outputs.append(value)
-    assert shared_operand.merge(model, Joiner(tmp_path)) == 0  # one is left
+    assert _merge(model, tmp_path) == 0  # one is left
     model = _embeddings("Gemm")
     for node in list(model.graph):
         if node.op_type == "Unsqueeze":
             model.graph.outputs.append(node.outputs[0])
-    assert shared_operand.merge(model, Joiner(tmp_path)) == 0
+    assert _merge(model, tmp_path) == 0

@@ -12,6 +12,7 @@ from onnxopt.kinds.flash_attention.kind import FLASH_ATTENTION
 from onnxopt.program.flash_attention import FlashAttention, Heads
 from tests.support.flash_attention_models import Case, fused
 from tests.support.fusing import fuse
+from tests.support.graphs import graph
 
 WINDOWS = Case(5, 49, 49, 3, 32, layout="split", bias=(False, True))
 
@@ -73,6 +74,40 @@ def test_lengths_that_a_kernel_takes() -> None:
     for case in (Case(2, 1000, 1000, 2, 24), Case(2, 380, 380, 2, 64, layout="split"), Case(2, 9999, 128, 2, 64)):
         (region,) = fuse(ir.serde.deserialize_model(case.model())).regions
         assert region.kind is FLASH_ATTENTION
+
+
+def _behind_positions(most: int) -> ir.Model:
+    """Attention over a dynamic number of tokens, with a table of `most` positions added to them."""
+    return graph(
+        f"float16[B, S, 192] x, float16[{most}, 192] table",
+        "float16[B, S, 64] y",
+        """
+        shape = Shape <start = 1, end = 2> (x)
+        positions = Slice (table, zero, shape)
+        tokens = Add (x, positions)
+        q, k, v = Split <axis = -1, num_outputs = 3> (tokens)
+        y = com.microsoft.MultiHeadAttention <num_heads = 1> (q, k, v)
+        """,
+        constants="int64[1] zero = {0}",
+        contrib=True,
+    )
+
+
+@pytest.mark.parametrize(
+    ("most", "usual", "ours"),
+    [
+        (512, {}, True),  # half of the table is expected
+        (1024, {}, False),
+        (1024, {"S": 128}, True),
+        (512, {"S": 500}, False),
+        (1024, {"B": 1}, False),
+    ],
+)
+def test_numbers_of_keys_to_expect(most: int, usual: dict[str, int], ours: bool) -> None:
+    plan = fuse(_behind_positions(most), usual=usual)
+    assert any(region.kind is FLASH_ATTENTION for region in plan.regions) == ours
+    stays = any("ONNX Runtime's kernel is faster for" in refusal.reason for refusal in plan.refusals)
+    assert stays != ours
 
 
 @pytest.mark.parametrize(
