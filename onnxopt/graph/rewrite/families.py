@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 
-from onnxopt.graph.rewrite import attention, convolutions, folded, merging, rotary, scaled_products
+from onnxopt.graph.rewrite import attention, convolutions, folded, merging, normalized_products, rotary, scaled_products
 from onnxopt.graph.rewrite.rule_sets import RuleSet
 
 
@@ -32,7 +32,7 @@ _ROWS = (
     Family(
         "fold",
         "{} x bias, factor or normalization into the convolution or product before it",
-        (*folded.RULES, *scaled_products.RULES),
+        (*folded.RULES, *scaled_products.RULES, *normalized_products.RULES),
     ),
     Family("channels_last", "{} x convolution in channels last"),
 )

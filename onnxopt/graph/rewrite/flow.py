@@ -92,8 +92,10 @@ def rewrite(
         rewriting.merge_projections()
         _convolutions(rewriting)
         rewriting.merge(merging.GATES)
+        if any(node.op_type == "BatchNormalization" for node in model.graph):
+            _infer(model)  # which dim of it are the channels
         if rewriting.apply(FAMILIES["fold"].rules):
-            _infer(model)
+            _cancel(model)
         if any(rewriting.applied.values()):
             _clean_up(model)
         if "channels_last" in families:

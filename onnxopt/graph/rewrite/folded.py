@@ -1,4 +1,4 @@
-"""Constants behind a convolution of two dims, folded into its weight and bias.
+"""Constants behind a convolution of one to three dims, folded into its weight and bias.
 
     Add | Sub (Conv(x, w, b), c)            -> Conv(x, w, b + c)               c one value a channel, or one value
     Mul | Div (Conv(x, w, b), c)            -> Conv(x, c w, c b)
@@ -20,7 +20,7 @@ from onnxopt.graph.rewrite.weights import array_of, is_constant, loses_precision
 
 _DTYPES = frozenset({ir.DataType.FLOAT16, ir.DataType.BFLOAT16, ir.DataType.FLOAT})
 _CONVOLUTIONS = ("Conv", "ConvTranspose")
-_RANK = 4
+_RANKS = (3, 4, 5)
 
 
 class _Folded(RewriteRuleClassBase):
@@ -43,8 +43,8 @@ class _Folded(RewriteRuleClassBase):
         if not is_constant(w) or (bias is not None and not is_constant(bias)):
             return f"{conv.op_type}'s weight or bias is not a constant"
         assert w.const_value is not None
-        if len(w.const_value.shape) != _RANK or w.const_value.dtype not in _DTYPES:
-            return f"{conv.op_type} has not two dims, or its dtype is {w.const_value.dtype}"
+        if len(w.const_value.shape) not in _RANKS or w.const_value.dtype not in _DTYPES:
+            return f"{conv.op_type} has not one to three dims, or its dtype is {w.const_value.dtype}"
         if conv.op_type == "ConvTranspose" and conv.attributes.get_int("group", 1) != 1:
             return "ConvTranspose has groups"
         return ""
@@ -67,7 +67,8 @@ class _Folded(RewriteRuleClassBase):
                 return f"the weight `{w.name}` has other readers, so a folded copy would make the model larger"
             factors = np.broadcast_to(scale, channels)
             with np.errstate(invalid="ignore"):
-                exact = array_of(w) * factors.reshape([-1 if k == axis else 1 for k in range(_RANK)])
+                weights = array_of(w)
+                exact = weights * factors.reshape([-1 if k == axis else 1 for k in range(weights.ndim)])
                 bias = bias * factors
             weight = rounded(exact, dtype, f"{w.name}/folded")
             if loses_precision(exact, weight, axis):
@@ -114,7 +115,7 @@ class Arithmetic(_Folded):
         result = MatchResult()
         if reason := self._obstacle(convolved, w):
             return result.fail(reason)
-        if not is_constant(c) or not _is_of_channels(c.const_value.shape.numpy()):
+        if not is_constant(c) or not _is_of_channels(c.const_value.shape.numpy(), len(w.const_value.shape)):
             return result.fail(f"{self._operator}'s operand `{c.name}` is not a constant with one value a channel")
         return self._checked(convolved, w, *self._constants(c))
 
@@ -142,28 +143,35 @@ class Normalization(_Folded):
         result = MatchResult()
         if reason := self._obstacle(convolved, w):
             return result.fail(reason)
-        if not all(map(is_constant, (gamma, beta, mean, variance))):
-            return result.fail("BatchNormalization's parameters are not constants")
-        if normalized.producer().attributes.get_int("training_mode", 0):
-            return result.fail("BatchNormalization computes the statistics itself (training_mode)")
-        return self._checked(convolved, w, *_of_normalization(normalized.producer()))
+        if reason := why_not_constant(normalized.producer()):
+            return result.fail(reason)
+        return self._checked(convolved, w, *factor_and_term(normalized.producer()))
 
     def rewrite(self, op, x, w, gamma, beta, mean, variance, convolved, normalized, **_):
-        return self._replaced(op, convolved, w, *_of_normalization(normalized.producer()))
+        return self._replaced(op, convolved, w, *factor_and_term(normalized.producer()))
 
 
-def _of_normalization(node: ir.Node) -> tuple[np.ndarray, np.ndarray]:
-    """Factor and term of each channel in float64."""
+def why_not_constant(normalization: ir.Node) -> str:
+    """The reason why a BatchNormalization is no factor and term that are known; "" where it is."""
+    if not all(map(is_constant, normalization.inputs[1:5])):
+        return "BatchNormalization's parameters are not constants"
+    if normalization.attributes.get_int("training_mode", 0):
+        return "BatchNormalization computes the statistics itself (training_mode)"
+    return ""
+
+
+def factor_and_term(node: ir.Node) -> tuple[np.ndarray, np.ndarray]:
+    """Factor and term of each channel of a BatchNormalization with constants, in float64."""
     gamma, beta, mean, variance = (array_of(v) for v in node.inputs[1:5] if v is not None)
     with np.errstate(invalid="ignore", divide="ignore"):
         scale = gamma / np.sqrt(variance + node.attributes.get_float("epsilon", 1e-5))
     return scale, beta - mean * scale
 
 
-def _is_of_channels(dims: tuple[int, ...]) -> bool:
-    """Whether a tensor of these dims has one value, or one for each channel of [N, C, H, W]."""
-    padded = (1,) * (_RANK - len(dims)) + dims
-    return len(padded) == _RANK and padded[0] == padded[2] == padded[3] == 1
+def _is_of_channels(dims: tuple[int, ...], rank: int) -> bool:
+    """Whether a tensor of these dims has one value, or one for each channel of [N, C, ...]."""
+    padded = (1,) * (rank - len(dims)) + dims
+    return len(padded) == rank and all(d == 1 for k, d in enumerate(padded) if k != 1)
 
 
 _ORDERS = (("Add", True), ("Add", False), ("Sub", True), ("Mul", True), ("Mul", False), ("Div", True))

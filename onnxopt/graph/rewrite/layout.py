@@ -94,6 +94,7 @@ CANCELLING = (  # in one pass, since each rule may leave what another one remove
             Rooted("Transpose", common.no_op_transpose_rule),
             Rooted("Reshape", ReshapeThereAndBack.rule()),
             Rooted("Reshape", SameShape.rule("Reshape")),
+            Rooted("Reshape", common.reshape_reshape_rule),
         ]
     ),
 )

@@ -89,6 +89,32 @@ def test_depthwise_weights_are_folded(tmp_path: Path) -> None:
     np.testing.assert_allclose(run(found, {"x": x})[0], run(source, {"x": x})[0], rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize(
+    ("shape", "body"),
+    [
+        ("2, 4, 5", "a = Conv(x, w) y = BatchNormalization(a, g, g, g, v)"),
+        ("2, 4, 5", "a = Conv(x, w) y = Add(a, column)"),
+        ("2, 4, 3, 3, 3", "a = Conv(x, w) y = BatchNormalization(a, g, g, g, v)"),
+        ("2, 4, 5", "a = ConvTranspose(x, w) y = BatchNormalization(a, g, g, g, v)"),
+    ],
+)
+def test_one_and_three_dims(shape: str, body: str, tmp_path: Path) -> None:
+    dims = [int(d) for d in shape.split(", ")]
+    rng = np.random.default_rng(2)
+    arrays = {"w": (4, 4, *(2,) * (len(dims) - 2)), "g": (4,), "v": (4,), "column": (4, 1)}
+    inputs = [f"float[{shape}] x", *(f"float[{','.join(map(str, d))}] {k}" for k, d in arrays.items())]
+    source = graph(", ".join(inputs), f"float[{','.join('abcde'[: len(dims)])}] y", body)
+    for held in [v for v in source.graph.inputs if v.name in arrays]:
+        source.graph.inputs.remove(held)
+        if held.uses():
+            held.const_value = ir.Tensor(rng.uniform(0.5, 2, arrays[str(held.name)]).astype(np.float32), name=held.name)
+            source.graph.register_initializer(held)
+    found, applied = fold(source, tmp_path)
+    assert applied == 1 and len(found.graph) == 1
+    x = rng.standard_normal(dims).astype(np.float32)
+    np.testing.assert_allclose(run(found, {"x": x})[0], run(source, {"x": x})[0], rtol=1e-5, atol=1e-5)
+
+
 def test_the_result_is_rounded_once(tmp_path: Path) -> None:
     source = model(BIASED + NORM.format("g, b, mean, variance"), "float16")
     found, _ = fold(source, tmp_path)

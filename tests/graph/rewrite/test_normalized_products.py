@@ -1,0 +1,142 @@
+"""BatchNormalization behind products and beside elementwise nodes: what is folded, what is refused, results stay."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx_ir as ir
+import pytest
+
+from onnxopt.graph.rewrite import rewrite
+from tests.support.graphs import graph, run, value
+
+K, N = 6, 4
+NUMPY = {"float": np.float32, "float16": np.float16}
+NORM = "BatchNormalization<epsilon=0.01>({}, g, b, mean, variance)"
+FLAT = "f = Reshape(a, flat) n = " + NORM.format("f") + " y = Reshape(n, back)"
+BIASED = "p = MatMul(x, w) a = Add(p, c) "
+
+
+def model(
+    body: str,
+    dtype: str = "float",
+    outputs: str = "{} y",
+    constants: dict[str, np.ndarray] | None = None,
+    shape: tuple[int, ...] = (2, 5, K),
+) -> ir.Model:
+    """A graph over x, with a matrix w, its transpose t, and what normalizes N columns."""
+    rng = np.random.default_rng(4)
+    arrays: dict[str, np.ndarray] = {
+        "w": rng.standard_normal((K, N)), "t": rng.standard_normal((N, K)), "c": rng.standard_normal(N),
+        "g": rng.standard_normal(N), "b": rng.standard_normal(N), "mean": rng.standard_normal(N),
+        "variance": rng.uniform(0.5, 2, N), "rows": rng.standard_normal((5, 1)),
+    }  # fmt: skip
+    arrays |= constants or {}
+    dims = ",".join(map(str, shape))
+    inputs = [f"{dtype}[{dims}] x", *(f"{dtype}[{','.join(map(str, a.shape))}] {k}" for k, a in arrays.items())]
+    rank = ", ".join("def"[: len(shape)])
+    source = graph(
+        ", ".join(inputs), outputs.replace("{}", f"{dtype}[{rank}]"), body,
+        constants=f"int64[2] flat = {{-1, {N}}}, int64[3] back = {{2, 5, {N}}}",
+    )  # fmt: skip
+    for held in [v for v in source.graph.inputs if v.name in arrays]:
+        source.graph.inputs.remove(held)
+        if held.uses():
+            held.const_value = ir.Tensor(arrays[str(held.name)].astype(NUMPY[dtype]), name=held.name)
+            source.graph.register_initializer(held)
+    return source
+
+
+def fold(source: ir.Model, folder: Path) -> tuple[ir.Model, int]:
+    copy = source.clone()
+    return copy, rewrite(copy, folder).applied["fold"]
+
+
+def agree(source: ir.Model, found: ir.Model, shape: tuple[int, ...], dtype: str) -> None:
+    x = np.random.default_rng(1).standard_normal(shape).astype(NUMPY[dtype])
+    tolerance = 1e-5 if dtype == "float" else 2e-2
+    np.testing.assert_allclose(run(found, {"x": x})[0], run(source, {"x": x})[0], rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize("dtype", ["float", "float16"])
+@pytest.mark.parametrize(
+    ("body", "rows", "operators"),
+    [
+        (BIASED + FLAT, False, ["MatMul", "Add"]),
+        ("a = MatMul(x, w) " + FLAT, False, ["MatMul", "Add"]),
+        (BIASED + "y = " + NORM.format("a"), True, ["MatMul", "Add"]),
+        ("a = Gemm(x, w, c) y = " + NORM.format("a"), True, ["Gemm"]),
+        ("a = Gemm<transB=1>(x, t) y = " + NORM.format("a"), True, ["Gemm"]),
+    ],
+)
+def test_what_is_folded(body: str, rows: bool, operators: list[str], dtype: str, tmp_path: Path) -> None:
+    shape = (5, K) if rows else (2, 5, K)
+    source = model(body, dtype, shape=shape)
+    found, applied = fold(source, tmp_path)
+    assert applied == 1
+    assert [n.op_type for n in found.graph] == operators
+    agree(source, found, shape, dtype)
+
+
+def test_the_result_is_rounded_once(tmp_path: Path) -> None:
+    source = model(BIASED + FLAT, "float16")
+    found, _ = fold(source, tmp_path)
+    arrays = (value(source, k).const_value.numpy().astype(np.float64) for k in ("w", "c", "g", "b", "mean", "variance"))  # type: ignore[union-attr]
+    w, c, g, b, mean, variance = arrays
+    scale = g / np.sqrt(variance + np.float32(0.01))
+    weight, bias = (n.inputs[1].const_value.numpy() for n in found.graph)  # type: ignore[union-attr]
+    assert (weight == (w * scale).astype(np.float16)).all()
+    assert (bias == (b - mean * scale + scale * c).astype(np.float16)).all()
+
+
+@pytest.mark.parametrize(
+    ("body", "outputs", "changes"),
+    [
+        (BIASED + FLAT + " z = Relu(a)", "{} y, {} z", {}),
+        (BIASED + FLAT, "{} y, {} a", {}),
+        (BIASED + FLAT + " z = MatMul(x, w)", "{} y, {} z", {}),
+        ("p = MatMul(x, w) a = Add(p, rows) " + FLAT, "{} y", {}),
+        (BIASED + FLAT, "{} y", {"g": np.array([1.0, 1.0, 1.0, 1e-6])}),
+        (BIASED + FLAT, "{} y", {"g": np.full(N, 6e4), "w": np.full((K, N), 9.0)}),
+        (BIASED + FLAT.replace("epsilon=0.01", "epsilon=0.01, training_mode=0"), "{} y", {"mean": np.full(N, np.inf)}),
+    ],
+)
+def test_what_is_refused(body: str, outputs: str, changes: dict[str, np.ndarray], tmp_path: Path) -> None:
+    source = model(body, "float16", outputs, changes)
+    found, applied = fold(source, tmp_path)
+    assert applied == 0
+    assert [n.op_type for n in found.graph] == [n.op_type for n in source.graph]
+
+
+def test_a_scaled_gemm_is_refused(tmp_path: Path) -> None:
+    source = model("a = Gemm<alpha=0.5>(x, w, c) y = " + NORM.format("a"), shape=(5, K))
+    assert fold(source, tmp_path)[1] == 0
+
+
+def test_channels_that_are_no_columns_are_refused(tmp_path: Path) -> None:
+    """The channels of [2, 4, 4] are its second dim."""
+    source = model("a = MatMul(x, w) y = " + NORM.format("a"), shape=(2, N, K))
+    assert fold(source, tmp_path)[1] == 0
+
+
+@pytest.mark.parametrize("dtype", ["float", "float16"])
+@pytest.mark.parametrize(
+    ("body", "shape", "operators"),
+    [
+        ("n = " + NORM.format("x") + " y = Relu(n)", (3, N), ["Mul", "Add", "Relu"]),
+        ("n = Tanh(x) y = " + NORM.format("n"), (3, N, 7), ["Tanh", "Mul", "Add"]),
+        ("n = " + NORM.format("x") + " y = Relu(n)", (3, N, 2, 2, 2), ["Mul", "Add", "Relu"]),
+        ("n = " + NORM.format("x") + " y = ReduceMean<keepdims=1>(n)", (3, N, 7), ["BatchNormalization", "ReduceMean"]),
+        ("n = " + NORM.format("x") + " y = Relu(n)", (3, N, 2, 2), ["BatchNormalization", "Relu"]),
+    ],
+)
+def test_beside_elementwise_nodes(
+    body: str, shape: tuple[int, ...], operators: list[str], dtype: str, tmp_path: Path
+) -> None:
+    outputs = "{}[" + ",".join("defhi"[: len(shape)]) + "] y"
+    source = model(body, dtype, outputs.format(dtype), shape=shape)
+    found, applied = fold(source, tmp_path)
+    assert applied == ("Mul" in operators)
+    assert [n.op_type for n in found.graph] == operators
+    agree(source, found, shape, dtype)
