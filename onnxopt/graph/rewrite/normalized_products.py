@@ -2,7 +2,7 @@
 
     BatchNormalization(Reshape(Add(MatMul(x, w), b)), ...) -> Reshape(Add(MatMul(x, s w), s b + t))
     BatchNormalization(Gemm(x, w, b), ...)                 -> Gemm(x, s w, s b + t)
-    BatchNormalization(x, ...) beside elementwise nodes    -> Add(Mul(x, s), t)
+    BatchNormalization(x, ...) of a matrix, or beside elementwise nodes -> Add(Mul(x, s), t)
 
 s = gamma / sqrt(variance + epsilon) and t = beta - s mean, of each channel, in float64 and rounded once. Vision models
 with linear layers normalize their results over [batch * tokens, channels]. One kernel runs elementwise nodes.
@@ -22,6 +22,7 @@ from onnxopt.program.operators import OPERATORS
 
 _DTYPES = frozenset({ir.DataType.FLOAT16, ir.DataType.BFLOAT16, ir.DataType.FLOAT})
 _OF_MAPS = 4  # the rank of what the layout pass takes apart itself
+_OF_MATRICES = 2  # ONNX Runtime 1.31 ends the process with `prefer_nhwc` on the one model that was seen to have these
 
 
 class NormalizedProduct(RewriteRuleClassBase):
@@ -128,7 +129,8 @@ class Arithmetic(RewriteRuleClassBase):
         if x.shape is None or len(x.shape) in (1, _OF_MAPS) or x.dtype not in _DTYPES:
             return result.fail(f"`{x.name}` is a map, whose layout decides, or of a rank or dtype that no kernel takes")
         neighbours = [*normalized.consumers(), *([x.producer()] if len(x.uses()) == 1 else [])]
-        if not any(n is not None and (n.domain, n.op_type) in OPERATORS for n in neighbours):
+        beside = any(n is not None and (n.domain, n.op_type) in OPERATORS for n in neighbours)
+        if len(x.shape) != _OF_MATRICES and not beside:
             return result.fail("no neighbour is elementwise: one kernel runs the normalization as it is")
         constants = _factor_and_term(node, len(x.shape), x.dtype)
         if not all(np.isfinite(t.numpy().astype(np.float64)).all() for t in constants):

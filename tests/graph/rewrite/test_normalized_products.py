@@ -125,6 +125,7 @@ def test_channels_that_are_no_columns_are_refused(tmp_path: Path) -> None:
     ("body", "shape", "operators"),
     [
         ("n = " + NORM.format("x") + " y = Relu(n)", (3, N), ["Mul", "Add", "Relu"]),
+        ("n = " + NORM.format("x") + " y = ReduceMean<keepdims=1>(n)", (3, N), ["Mul", "Add", "ReduceMean"]),
         ("n = Tanh(x) y = " + NORM.format("n"), (3, N, 7), ["Tanh", "Mul", "Add"]),
         ("n = " + NORM.format("x") + " y = Relu(n)", (3, N, 2, 2, 2), ["Mul", "Add", "Relu"]),
         ("n = " + NORM.format("x") + " y = ReduceMean<keepdims=1>(n)", (3, N, 7), ["BatchNormalization", "ReduceMean"]),
