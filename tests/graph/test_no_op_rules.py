@@ -11,6 +11,7 @@ from onnxopt.graph.passes.no_op_rules import (
     KnownCastLike,
     LosslessCast,
     NeutralOperand,
+    NoPads,
     SameShape,
     no_op_rules,
 )
@@ -94,6 +95,14 @@ def test_same_shape_refuses_a_reversing_slice() -> None:
     assert "reverse" in SameShape("Slice").check(None, x=x, y=_result("Slice", x, [4], *ends, steps)).reason
     computed = _value("steps", [1], ir.DataType.INT64)
     assert "reverse" in SameShape("Slice").check(None, x=x, y=_result("Slice", x, [4], *ends, computed)).reason
+
+
+def test_pads_of_nothing_go() -> None:
+    x = _value("x", ["N", 3])
+    assert NoPads().check(None, x=x, pads=_constant(np.zeros(4, np.int64)))
+    assert "other than 0" in NoPads().check(None, x=x, pads=_constant(np.array([0, 1, 0, -1]))).reason
+    assert "other than 0" in NoPads().check(None, x=x, pads=_value("pads", [4], ir.DataType.INT64)).reason
+    assert _rewritten("Pad", x, _constant(np.zeros(4, np.int64))) == ["Identity"]
 
 
 def _casts(source: ir.DataType, wide: ir.DataType, to: ir.DataType) -> object:

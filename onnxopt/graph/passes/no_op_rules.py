@@ -2,6 +2,7 @@
 
     x * 1 -> x    x / 1 -> x    x - 0 -> x    i + 0 -> i                        i an integer
     Reshape | Expand | Slice | Flatten | Tile (x) -> x                           where the result has x's shape
+    Pad(x, pads) -> x                                                            where every pad is 0
     Cast(Cast(x, wide), to) -> Cast(x, to)                                       where wide holds every value of x
     CastLike(x, y) -> Cast(x, to)                                                where y's dtype is known
     Reshape(Reshape(x)) -> Reshape(x)    Transpose(Transpose(x)) -> Transpose(x)    Unsqueeze twice -> once
@@ -105,6 +106,21 @@ def _forward(node: ir.Node) -> bool:
     return steps is not None and all(step == 1 for step in steps.numpy().flat)
 
 
+class NoPads(RewriteRuleClassBase):
+    """`Pad(x, pads) -> x` where every pad is 0."""
+
+    def pattern(self, op, x, pads):  # type: ignore[no-untyped-def]
+        return op.Pad(x, pads, _allow_other_inputs=True, _allow_other_attributes=True)
+
+    def check(self, context: MatchContext, x: ir.Value, pads: ir.Value) -> MatchResult:
+        if pads.const_value is None or pads.is_graph_input() or pads.const_value.numpy().any():
+            return MatchResult().fail("a pad may be other than 0")
+        return MatchResult()
+
+    def rewrite(self, op, x: ir.Value, pads: ir.Value):  # type: ignore[no-untyped-def]
+        return op.Identity(x)
+
+
 class LosslessCast(RewriteRuleClassBase):
     """`Cast(Cast(x, wide), to) -> Cast(x, to)` where the first Cast loses nothing."""
 
@@ -195,6 +211,7 @@ RULES: tuple[tuple[str, Callable[[], RewriteRule]], ...] = (
     ("Slice", lambda: SameShape.rule("Slice")),
     ("Flatten", lambda: SameShape.rule("Flatten")),
     ("Tile", lambda: SameShape.rule("Tile")),
+    ("Pad", NoPads.rule),
     ("Cast", LosslessCast.rule),
     ("CastLike", KnownCastLike.rule),
     ("Reshape", ComputedReshape.rule),

@@ -76,6 +76,13 @@ CASES = {
         "float[N, 9, 40] x, float[N, 1, 40] k, float[10, 40] p, float[40] g", "float[N, 10, 40] y, float[N, 10, 40] z",
         "a = Concat<axis = 1>(k, x) z = Add(a, p) y = LayerNormalization(z, g)", "", ["Concat Add LayerNormalization"],
     ),
+    "a view of the sum is read elsewhere too": (
+        "float[N, 4, 6, 128] x, float[N, 6, 512] r, float[512] g", "float[N, 2, 3, 512] z, float[N, 2, 3, 512] y",
+        "t = Transpose<perm = [0, 2, 1, 3]>(x) v = Reshape(t, whole) s = Add(v, r) z = Reshape(s, rows) "
+        "y = LayerNormalization(z, g)",
+        "int64[3] whole = {0, 0, 512}, int64[4] rows = {0, 2, 3, 512}",
+        ["Transpose Reshape Add Reshape LayerNormalization"],
+    ),
     "windows": (
         "float[N, 14, 21, 24] x, float[24] g", "float[M, 49, 24] y",
         "n = LayerNormalization(x, g) r = Reshape(n, w) t = Transpose<perm = [0, 1, 3, 2, 4, 5]>(r) y = Reshape(t, q)",
@@ -152,6 +159,11 @@ ACROSS = "The fused kernel would read `x` against its memory layout and use litt
         ("float[9, 64] x, float[9, 1] k", "float[9, 65] y", "a = Concat<axis = -1>(x, k) y = Softmax(a)", "",
          "Softmax",
          "A part of a Concat or Pad would begin or end inside a 16-byte vector, which makes loads slow"),
+        ("float[9, 4, 64] x, float[9, 4, 64] r", "float[9, 4, 64] s, float[36, 64] z, float[36, 64] y",
+         "e = Exp(x) t = Slice(e, zero, part, last) k = Concat<axis = -1>(t, t) s = Add(k, r) z = Reshape(s, rows) "
+         "y = Softmax(z)",
+         f"{ENDS}, int64[1] part = {{32}}, int64[2] rows = {{36, 64}}", "Softmax",
+         "The result of the Reshape `z` and what it is of are both read elsewhere too"),
         (f"{IMAGE} x, {CHANNELS}", f"{IMAGE} y",
          f"{TO_LAST} n = LayerNormalization(t, g, b) y = Transpose<perm = [0, 3, 1, 2]>(n)", "",
          "LayerNormalization", ACROSS),
@@ -159,7 +171,7 @@ ACROSS = "The fused kernel would read `x` against its memory layout and use litt
          f"{ENDS}, int64[1] low = {{-1000}}", "Softmax", ACROSS),
     ],
     ids=["transposed reads", "rows of the result are others", "part of the result", "beside another", "two sizes",
-         "broadcast", "sink", "between transposes", "turned around"],
+         "broadcast", "sink", "two copies", "between transposes", "turned around"],
 )  # fmt: skip
 def test_what_stays_apart(inputs: str, outputs: str, body: str, constants: str, kept: str, reason: str) -> None:
     found = fused(inputs, outputs, body, constants=constants, opset=23)
