@@ -187,6 +187,7 @@ def _map(rewriting: _Rewriting) -> None:
     rewriting.model.opset_imports.pop(DOMAIN, None)
     _cancel(rewriting.model)
     rewriting.apply(query_scale.RULES)
+    window_masks.read_off_queries(rewriting.model)
 
 
 def _cancel(model: ir.Model) -> None:

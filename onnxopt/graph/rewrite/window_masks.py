@@ -4,12 +4,14 @@
         -> Add(scores, Tile(bias + mask, [B / W, 1, 1, 1]))
 
 A shifted window hides keys of other windows from its queries by a mask of its own, and all windows of an image have one
-table of relative positions. Both are constants.
+table of relative positions. Both are constants. Where B is symbolic, B / W is read off an input, and later off the
+attention's queries, so that a kernel that runs the attention can take the Tile in.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 import onnx_ir as ir
@@ -18,12 +20,22 @@ from onnxscript.rewriter import MatchContext, MatchResult, RewriteRuleClassBase,
 from onnxopt.graph.passes.rooted import Rooted
 from onnxopt.graph.rewrite.rule_sets import RuleSet
 from onnxopt.graph.rewrite.weights import array_of, is_constant, rounded
-from onnxopt.graph.shapes.value_dims import dims_of, same
+from onnxopt.graph.shapes.contrib_schemas import CONTRIB
+from onnxopt.graph.shapes.dims import simplest
+from onnxopt.graph.shapes.value_dims import dims_of, parsed, same
 
 _MOST_BYTES = 64 << 20
+_MASK = 5  # position among the inputs of MultiHeadAttention
+_ONES = [1, 1, 1]
 
 
 class WindowMask(RewriteRuleClassBase):
+    """inputs: of the graph, off which a symbolic number of images can be read."""
+
+    def __init__(self, inputs: Sequence[ir.Value]) -> None:
+        super().__init__()
+        self._inputs = inputs
+
     def pattern(self, op, scores, bias, mask):
         biased = pattern.OrValue(
             [op.Add(scores, bias), op.Add(bias, scores), scores], tag_var="form", tag_values=["bias", "bias", "none"]
@@ -41,24 +53,76 @@ class WindowMask(RewriteRuleClassBase):
         dims, five, of_mask = dims_of(scores), dims_of(apart), mask.const_value.shape.numpy()
         if len(y.shape) != 4 or not all(same(a, b) for a, b in zip(dims, dims_of(y), strict=True)):
             return result.fail("the result has another shape than the scores")
-        if len(of_mask) != 5 or of_mask[0] != 1 or not all(isinstance(d, int) for d in (dims[0], *five)):
-            return result.fail("the mask does not repeat along the batch, or dims are symbolic")
-        if five[0] * five[1] != dims[0] or tuple(five[2:]) != tuple(dims[1:]) or of_mask[1] != five[1]:
+        if len(of_mask) != 5 or of_mask[0] != 1 or not all(isinstance(d, int) for d in five[1:]):
+            return result.fail("the mask does not repeat along the batch, or dims of a window are symbolic")
+        windows = simplest(parsed(five[0]) * five[1]) == simplest(parsed(dims[0]))
+        if not windows or tuple(five[2:]) != tuple(dims[1:]) or of_mask[1] != five[1]:
             return result.fail("the fifth dim does not number the windows of an image")
+        if not isinstance(five[0], int) and self._place(five[0]) is None:
+            return result.fail("the number of images is no dim of an input")
         if math.prod(d for d in five[1:] if isinstance(d, int)) * y.dtype.itemsize > _MOST_BYTES:
             return result.fail("the masks of all windows would be too large")
         return result
 
     def rewrite(self, op, scores, mask, apart, y, form, bias=None):
-        five = [d for d in dims_of(apart) if isinstance(d, int)]  # all of them are
+        images = dims_of(apart)[0]
+        five = [d for d in dims_of(apart)[1:] if isinstance(d, int)]  # all of them are
         whole = array_of(mask)[0]
         if form == "bias":
             whole = whole + array_of(bias)
-        whole = np.broadcast_to(whole, (five[1], *whole.shape[1:-2], *five[3:]))
+        whole = np.broadcast_to(whole, (five[0], *whole.shape[1:-2], *five[2:]))
         name = f"{mask.name}/windows"
         of_windows = op.initializer(rounded(whole, y.dtype, name), name=name)
-        repeats = op.Constant(value=ir.tensor([five[0], 1, 1, 1], dtype=ir.DataType.INT64))
+        if isinstance(images, int):
+            repeats = op.Constant(value=ir.tensor([images, 1, 1, 1], dtype=ir.DataType.INT64))
+        else:
+            place = self._place(images)
+            assert place is not None
+            value, axis = place
+            ones = op.Constant(value=ir.tensor(_ONES, dtype=ir.DataType.INT64))
+            repeats = op.Concat(op.Shape(value, start=axis, end=axis + 1), ones, axis=0)
         return op.Add(scores, op.Tile(of_windows, repeats))
 
+    def _place(self, dim: ir.SymbolicDim) -> tuple[ir.Value, int] | None:
+        """An input and its axis that has this dim."""
+        places = ((v, k) for v in self._inputs for k, d in enumerate(v.shape or ()) if same(d, dim))
+        return next(places, None)
 
-RULES = (RuleSet(lambda _: [Rooted("Reshape", WindowMask.rule())]),)
+
+def read_off_queries(model: ir.Model) -> None:
+    """Let the Tile of each attention's mask count the images of its own queries, in place.
+
+    Tile(masks [W, N, S, T], Concat(Shape(input), [1, 1, 1])) -> Tile(masks, Concat(Shape(q) / W, [1, 1, 1]))
+    """
+    for node in list(model.graph):
+        tile = _tile_of(node)
+        if tile is None or tile.inputs[1] is None or is_constant(tile.inputs[1]):
+            continue
+        q, masks, mask = node.inputs[0], tile.inputs[0], tile.outputs[0]
+        repeats = tile.inputs[1].producer()
+        if q is None or masks is None or masks.const_value is None or repeats is None or repeats.op_type != "Concat":
+            continue
+        if q.shape is None or mask.shape is None or not same(q.shape[0], mask.shape[0]):
+            continue
+        number = masks.const_value.shape.numpy()[0]
+        count = ir.node("Shape", [q], {"start": 0, "end": 1})
+        windows = ir.node("Constant", [], {"value": ir.tensor([number], dtype=ir.DataType.INT64)})
+        images = ir.node("Div", [count.outputs[0], windows.outputs[0]])
+        ones = ir.node("Constant", [], {"value": ir.tensor(_ONES, dtype=ir.DataType.INT64)})
+        joined = ir.node("Concat", [images.outputs[0], ones.outputs[0]], {"axis": 0})
+        own = ir.node("Tile", [masks, joined.outputs[0]])
+        own.outputs[0].shape, own.outputs[0].type = mask.shape, mask.type
+        model.graph.insert_before(node, [count, windows, images, ones, joined, own])
+        node.replace_input_with(_MASK, own.outputs[0])
+
+
+def _tile_of(node: ir.Node) -> ir.Node | None:
+    """The Tile that makes the mask of a MultiHeadAttention."""
+    if (node.domain, node.op_type) != (CONTRIB, "MultiHeadAttention") or len(node.inputs) <= _MASK:
+        return None
+    mask = node.inputs[_MASK]
+    producer = None if mask is None else mask.producer()
+    return producer if producer is not None and producer.op_type == "Tile" else None
+
+
+RULES = (RuleSet(lambda scope: [Rooted("Reshape", WindowMask.rule(scope.graph.inputs))]),)

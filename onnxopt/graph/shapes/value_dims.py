@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
+from onnxopt.graph.shapes.dims import Dim, parse_dim
+
 
 def dims_of(value: ir.Value) -> tuple[int | ir.SymbolicDim, ...]:
     """The dims of a value whose rank the caller has checked."""
@@ -16,3 +18,8 @@ def same(a: object, b: object) -> bool:
     if isinstance(a, int) or isinstance(b, int):
         return a == b
     return isinstance(a, ir.SymbolicDim) and a.value is not None and a == b
+
+
+def parsed(dim: int | ir.SymbolicDim) -> Dim:
+    """A dim as an expression of symbols."""
+    return dim if isinstance(dim, int) else parse_dim(str(dim.value))

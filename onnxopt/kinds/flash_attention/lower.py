@@ -52,19 +52,19 @@ def attention(node: ir.Node, shapes: Shapes) -> Attention | str:
     if any(v is not None and shapes.dtype(v) != dtype for v in node.inputs):
         return f"The inputs of MultiHeadAttention do not all have dtype {dtype.name}"
     heads = node.attributes.get_int("num_heads", 0) or 0
-    read = _packed(node, heads, shapes) or _apart(node, heads, shapes)
-    if isinstance(read, str):
-        return read
-    operands, inputs, before, width, values = read
     bias = node.inputs[_BIAS] if len(node.inputs) > _BIAS else None
     if bias is not None and len(shapes.dims(bias) or ()) != 4:
         return f"The rank of the bias `{bias.name}` is not 4"
+    tile = () if bias is None else _tile(bias, node, shapes)
+    read = _packed(node, heads, shapes) or _apart(node, heads, tile, shapes)
+    if isinstance(read, str):
+        return read
+    operands, inputs, before, width, values = read
     scale = node.attributes.get_float("scale", 0.0) or 1 / math.sqrt(max(width, 1))
     if reason := why_not(heads, heads, width, values, scale):
         return reason
-    tile = None if bias is None else _tile(bias, node, shapes)
-    if tile is not None:
-        bias = tile.inputs[0]
+    if tile:
+        bias = tile[-1].inputs[0]
     if bias is not None and bias not in inputs:
         inputs = (*inputs, bias)
     meaning = FlashAttention(
@@ -76,19 +76,38 @@ def attention(node: ir.Node, shapes: Shapes) -> Attention | str:
         meaning.verify()
     except ValueError as error:
         return f"MultiHeadAttention cannot be one kernel: {error}"
-    before = before if tile is None else (*before, tile)
-    return Attention(node, (*before, node), inputs, meaning)
+    return Attention(node, (*before, *tile, node), inputs, meaning)
 
 
-def _tile(bias: ir.Value, reader: ir.Node, shapes: Shapes) -> ir.Node | None:
-    """The Tile that repeats a bias along the batch, for this attention alone; None where there is none."""
+def _tile(bias: ir.Value, reader: ir.Node, shapes: Shapes) -> tuple[ir.Node, ...]:
+    """The Tile that repeats a bias along the batch, for this attention alone, and what counts how often; else none."""
     node = bias.producer()
     if node is None or node.op_type != "Tile" or node.domain != "" or bias.is_graph_output():
-        return None
+        return ()
     source, repeats = node.inputs
     if any(user is not reader for user in bias.consumers()) or source is None or len(shapes.dims(source) or ()) != 4:
-        return None
-    return node if (integers(repeats) or [0])[1:] == [1, 1, 1] else None
+        return ()
+    known = integers(repeats)
+    if known is not None:
+        return (node,) if known[1:] == [1, 1, 1] else ()
+    count = _count(repeats, reader)
+    return (*count, node) if count else ()
+
+
+def _count(repeats: ir.Value | None, reader: ir.Node) -> tuple[ir.Node, ...]:
+    """The nodes of Concat(Div(Shape(q) of the batch, windows), [1, 1, 1]) with q of `reader`, and no others."""
+    joined = None if repeats is None else repeats.producer()
+    if joined is None or joined.op_type != "Concat" or len(joined.inputs) != 2:
+        return ()
+    images = None if joined.inputs[0] is None else joined.inputs[0].producer()
+    if integers(joined.inputs[1]) != [1, 1, 1] or images is None or images.op_type != "Div":
+        return ()
+    count = None if images.inputs[0] is None else images.inputs[0].producer()
+    if count is None or count.op_type != "Shape" or count.inputs[0] is not reader.inputs[0]:
+        return ()
+    of_batch = (count.attributes.get_int("start", 0), count.attributes.get_int("end", 0)) == (0, 1)
+    alone = all(len(n.outputs[0].uses()) == 1 and not n.outputs[0].is_graph_output() for n in (joined, images, count))
+    return (count, images, joined) if of_batch and alone and len(integers(images.inputs[1]) or ()) == 1 else ()
 
 
 _Read = tuple[tuple[Heads, ...], tuple[ir.Value, ...], tuple[ir.Node, ...], int, int]
@@ -109,9 +128,9 @@ def _packed(node: ir.Node, heads: int, shapes: Shapes) -> _Read | None:
     return operands, (q,), (), width, width
 
 
-def _apart(node: ir.Node, heads: int, shapes: Shapes) -> _Read | str:
+def _apart(node: ir.Node, heads: int, tile: tuple[ir.Node, ...], shapes: Shapes) -> _Read | str:
     """q [B, S, heads * width], k and v the same or [B, heads, T, width], or parts of other tensors."""
-    parts = _parts(node, heads, shapes)
+    parts = _parts(node, heads, tile, shapes)
     sources, widths = list[ir.Value](), []
     places = list[tuple[ir.Value, Heads]]()
     for name, value in zip("qkv", (*node.inputs, None, None)[:3], strict=True):
@@ -143,13 +162,13 @@ def _width(dims: Dims, heads: int) -> int | None:
     return dims[2] // heads if heads and isinstance(dims[2], int) and dims[2] % heads == 0 else None
 
 
-def _parts(node: ir.Node, heads: int, shapes: Shapes) -> dict[ir.Value, Parts]:
-    """Where q, k and v lie in other tensors, as far as nothing else reads what is on the way."""
+def _parts(node: ir.Node, heads: int, tile: tuple[ir.Node, ...], shapes: Shapes) -> dict[ir.Value, Parts]:
+    """Where q, k and v lie in other tensors, as far as nothing else reads what is on the way but the nodes `tile`."""
     values = [v for v in node.inputs[:3] if v is not None]
     stop: frozenset[ir.Node] = frozenset()
     while True:
         found = {v: parts for v in values if (parts := parts_of(v, heads, stop, shapes)) is not None}
-        further = read_by_others([n for parts in found.values() for n in parts.nodes], node)
+        further = read_by_others([n for parts in found.values() for n in parts.nodes], (*tile, node))
         if not further:
             return found
         stop |= further

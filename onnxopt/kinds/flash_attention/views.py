@@ -232,9 +232,9 @@ def integers(value: ir.Value | None) -> list[int] | None:
     return [int(n) for n in value.const_value.numpy().reshape(-1)]
 
 
-def read_by_others(nodes: Sequence[ir.Node], reader: ir.Node) -> frozenset[ir.Node]:
-    """Those of the nodes whose results others than these nodes and `reader` read."""
-    inside = {*nodes, reader}
+def read_by_others(nodes: Sequence[ir.Node], readers: Sequence[ir.Node]) -> frozenset[ir.Node]:
+    """Those of the nodes whose results others than these nodes and `readers` read."""
+    inside = {*nodes, *readers}
     return frozenset(
         node for node in nodes
         if any(v.is_graph_output() or any(use.node not in inside for use in v.uses()) for v in node.outputs)

@@ -1,0 +1,99 @@
+"""Attention in shifted windows: the masks of an image's windows are added to the scores as they are."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx_ir as ir
+import pytest
+
+from onnxopt.graph.rewrite import rewrite
+from onnxopt.kinds.flash_attention.kind import FLASH_ATTENTION
+from tests.support.fusing import fuse
+from tests.support.graphs import graph, run
+
+WINDOWS, TOKENS, HEADS, SIZE = 3, 5, 2, 8
+WIDTH = HEADS * SIZE
+BODY = """
+    t = Reshape (x, tokens)
+    l = MatMul (t, w)
+    split = Reshape (l, parts)
+    turned = Transpose <perm = [2, 0, 3, 1, 4]> (split)
+    q = Gather <axis = 0> (turned, first)
+    k = Gather <axis = 0> (turned, second)
+    v = Gather <axis = 0> (turned, third)
+    scaled = Mul (q, scale)
+    kt = Transpose <perm = [0, 1, 3, 2]> (k)
+    s = MatMul (scaled, kt)
+    {scores}
+    masked = Reshape (five, four)
+    p = Softmax <axis = -1> (masked)
+    a = MatMul (p, v)
+    at = Transpose <perm = [0, 2, 1, 3]> (a)
+    y = Reshape (at, flat)
+"""
+BIASED = "b = Add (s, bias) apart = Reshape (b, to_five) five = Add (apart, mask)"
+PLAIN = "apart = Reshape (s, to_five) five = Add (mask, apart)"
+
+
+def model(scores: str, images: str, windows: int = WINDOWS) -> ir.Model:
+    """Attention of x [images, windows, tokens, width] in windows; every image has a mask for each of its windows."""
+    rng = np.random.default_rng(0)
+    arrays = {
+        "w": rng.standard_normal((WIDTH, 3 * WIDTH)) * 0.3,
+        "scale": np.array([0.5]),
+        "bias": rng.standard_normal((1, HEADS, TOKENS, TOKENS)),
+        "mask": np.where(rng.random((1, windows, 1, TOKENS, TOKENS)) < 0.4, -100.0, 0.0),
+    }
+    held = [f"float16[{','.join(map(str, a.shape))}] {name}" for name, a in arrays.items()]
+    source = graph(
+        f"float16[{images}, {WINDOWS}, {TOKENS}, {WIDTH}] x, " + ", ".join(held),
+        f"float16[n, {TOKENS}, {WIDTH}] y",
+        BODY.replace("{scores}", scores),
+        constants=(
+            f"int64[3] tokens = {{-1, {TOKENS}, {WIDTH}}}, int64[5] parts = {{-1, {TOKENS}, 3, {HEADS}, {SIZE}}}, "
+            f"int64 first = {{0}}, int64 second = {{1}}, int64 third = {{2}}, "
+            f"int64[5] to_five = {{-1, {windows}, {HEADS}, {TOKENS}, {TOKENS}}}, "
+            f"int64[4] four = {{-1, {HEADS}, {TOKENS}, {TOKENS}}}, int64[3] flat = {{-1, {TOKENS}, {WIDTH}}}"
+        ),
+    )
+    for value in [v for v in source.graph.inputs if v.name in arrays]:
+        source.graph.inputs.remove(value)
+        if value.uses():
+            value.const_value = ir.Tensor(arrays[str(value.name)].astype(np.float16), name=value.name)
+            source.graph.register_initializer(value)
+    return source
+
+
+@pytest.mark.parametrize("images", ["4", "images"])
+@pytest.mark.parametrize("scores", [BIASED, PLAIN], ids=["bias and mask", "mask"])
+def test_windows_become_one_attention(scores: str, images: str, tmp_path: Path) -> None:
+    source = model(scores, images)
+    found = source.clone()
+    assert rewrite(found, tmp_path).applied["attention"] == 1
+    operators = [node.op_type for node in found.graph]
+    assert operators.count("Tile") == operators.count("MultiHeadAttention") == 1
+    assert "Softmax" not in operators
+    (region,) = (r for r in fuse(found).regions if r.kind is FLASH_ATTENTION)
+    assert {"Tile", "MultiHeadAttention"} <= {n.op_type for n in region.nodes}
+    assert ("Shape" in {n.op_type for n in region.nodes}) == (images == "images")
+    for count in (4, 1) if images == "images" else (4,):
+        x = np.random.default_rng(count).standard_normal((count, WINDOWS, TOKENS, WIDTH)).astype(np.float16)
+        (one,), (other,) = run(found, {"x": x}), run(source, {"x": x})
+        np.testing.assert_allclose(one, other, rtol=4e-3, atol=4e-3)
+
+
+@pytest.mark.parametrize(
+    ("scores", "images", "windows"),
+    [
+        (BIASED, "images", 2 * WINDOWS),  # two images share six masks
+        (BIASED.replace("(apart, mask)", "(apart, apart)"), "images", WINDOWS),
+        ("b = Add (s, s) apart = Reshape (b, to_five) five = Add (apart, mask) ", "?", WINDOWS),
+    ],
+    ids=["masks of two images", "no mask", "images without a name"],
+)
+def test_what_is_refused(scores: str, images: str, windows: int, tmp_path: Path) -> None:
+    found = model(scores, images, windows)
+    rewrite(found, tmp_path)
+    assert "Tile" not in [node.op_type for node in found.graph]
