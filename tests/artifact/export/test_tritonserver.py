@@ -1,7 +1,7 @@
 """export-triton: NVIDIA's tritonserver itself reads the repository, warms the model up, batches and answers.
 
-The server comes with the package nvidia-pytriton, which has no ONNX Runtime backend. tests/support/triton_backend.py stands
-in for that one, as a backend in Python; everything in front of it is Triton's own: config.pbtxt, shapes, warm-up, HTTP.
+The server comes with the package nvidia-pytriton, which has no ONNX Runtime backend. tests/support/triton_backend.py
+stands in for that one, as a backend in Python; all in front of it is Triton's own: config.pbtxt, shapes, warm-up, HTTP.
 """
 
 from __future__ import annotations
