@@ -143,7 +143,7 @@ class Target:
 
 @dataclasses.dataclass(frozen=True)
 class View:
-    """Everything that the template needs."""
+    """Everything that the template needs. moved: bytes of all fused kernels in a run, None where sizes are unknown."""
 
     manifest: Manifest
     facts: Facts
@@ -153,6 +153,7 @@ class View:
     histogram: tuple[OpRow, ...]
     kernels: tuple[KernelView, ...]
     sizes: dict[str, int]
+    moved: int | None
     roofline: Markup | None
     roofs: tuple[plots.Roof, ...]
     unplotted: int
@@ -185,6 +186,7 @@ def build(folder: Path, manifest: Manifest, facts: Facts, roofs: Sequence[plots.
         histogram=tuple(_histogram(facts)),
         kernels=tuple(kernels),
         sizes=sizes,
+        moved=_sum([k.bytes_after for k in kernels], [1] * len(kernels)),
         roofline=plots.roofline(roofs[:_PLOTTED_ROOFS], points) if roofs and points else None,
         roofs=tuple(roofs),
         unplotted=len(kernels) - len(points),
