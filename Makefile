@@ -20,7 +20,7 @@ CPU_BENCHMARKS := cpu.optimizers cpu.chains cpu.models
 # How long each part of `make fuzz` goes on.
 FUZZ_SECONDS ?= 60
 
-CXX_SOURCES = $(shell find custom_ops cuda_kernels tests/support/emulation tests/fuzz/library onnxopt/verification examples/cpp \
+CXX_SOURCES = $(shell find custom_ops cuda_kernels tests/support/emulation tests/fuzz/library onnxopt/verification onnxopt/include examples/cpp \
 	-name '*.cc' -o -name '*.h' -o -name '*.cuh')
 
 .PHONY: help setup build demo test check tidy wheel bench gpu-tests fuzz clean

@@ -33,6 +33,7 @@ if TYPE_CHECKING:  # the same as below, for type checkers
     from onnxopt.artifact.open import Signature, verify_signature
     from onnxopt.artifact.session import load
     from onnxopt.artifact.signing import sign
+    from onnxopt.paths import get_include
     from onnxopt.pipeline import Artifact, optimize
     from onnxopt.runtime.configuration import Configuration, configuration_for
     from onnxopt.runtime.sessions import Session
@@ -83,6 +84,7 @@ _MODULES = {
     "export_ort_package": "artifact.export.ort_package",
     "export_triton": "artifact.export.triton",
     "generate_key": "artifact.minisign",
+    "get_include": "paths",
     "inspect": "tools.inspect",
     "load": "artifact.session",
     "optimize": "pipeline",
@@ -139,6 +141,7 @@ __all__ = [
     "export_ort_package",
     "export_triton",
     "generate_key",
+    "get_include",
     "inspect",
     "load",
     "optimize",

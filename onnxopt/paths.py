@@ -16,3 +16,8 @@ def cuda_kernels() -> Path:
 def library() -> Path:
     """The built custom-op library; it may be missing in a source tree (`make build`)."""
     return _PACKAGE / "lib" / "libonnxopt_ops.so"
+
+
+def get_include() -> Path:
+    """The folder of onnxopt.h, which opens artifacts in C++, and of Onnxopt.cs, which does it in C#."""
+    return _PACKAGE / "include"

@@ -220,7 +220,8 @@ def _make(job: _Job, options: _Options, output: Path, wrong: Mapping[str, Check]
                 left_out=[left_out(f"rewrite:{family}", (), check) for family, check in wrong.items()],
                 notes=(*job.normalized.notes, *forms.notes, *unwritten), seconds=phases.seconds, precision=precision,
             )  # fmt: skip
-            facts = report_facts.gather(job.original.counts, build.model, build.kernels)
+            sizes = signature.pin(job.original.traits.inputs, options.shapes)
+            facts = report_facts.gather(job.original.counts, build.model, build.kernels, sizes)
             manifest = page.write(folder, manifest, facts)
             write_manifest(folder, manifest)
     return manifest

@@ -1,8 +1,9 @@
 // Runs an artifact from C++, as any program on ONNX Runtime can: `run ARTIFACT [INPUT=1x3x48x320 ...]`.
 //
-// The program opens ARTIFACT/model.onnx twice, without and with ARTIFACT/lib/libonnxopt_ops.so registered. It feeds
-// both sessions the same inputs (symbolic dims are 1, unless a size is given), and prints the difference of the outputs
-// and the times. Registering the library is the one line that onnxopt adds; see Open().
+// The program opens the artifact twice with onnxopt.h, without and with the artifact's library. It feeds both sessions
+// the same inputs (symbolic dims are 1, unless a size is given), and prints the difference of the outputs and the
+// times.
+#include <onnxopt.h>
 #include <onnxruntime_cxx_api.h>
 
 #include <algorithm>
@@ -15,19 +16,20 @@
 #include <sstream>
 #include <stdexcept>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace {
 
 constexpr int kRuns = 20;
 
-Ort::Session Open(const Ort::Env& env, const std::string& artifact, bool with_library) {
-  Ort::SessionOptions options;
-  options.AddConfigEntry("session.force_spinning_stop", "1");  // or one session's idle threads slow down the other
-  if (with_library) {
-    options.RegisterCustomOpsLibrary((artifact + "/lib/libonnxopt_ops.so").c_str());
-  }
-  return Ort::Session(env, (artifact + "/model.onnx").c_str(), options);
+onnxopt::Artifact Open(const Ort::Env& env, const std::string& artifact, bool with_library) {
+  onnxopt::Choice choice;
+  choice.library = with_library;
+  choice.adjust = [](Ort::SessionOptions& options) {  // or one session's idle threads slow down the other
+    options.AddConfigEntry("session.force_spinning_stop", "1");
+  };
+  return onnxopt::Open(env, artifact, choice);
 }
 
 size_t ElementCount(const Ort::Value& tensor) { return tensor.GetTensorTypeAndShapeInfo().GetElementCount(); }
@@ -193,11 +195,14 @@ void Compare(const std::string& name, const Ort::Value& with, const Ort::Value& 
 
 void RunArtifact(const std::string& artifact, const Shapes& shapes) {
   const Ort::Env env(ORT_LOGGING_LEVEL_ERROR, "onnxopt-example");
-  Runner plain{Open(env, artifact, false)};
-  Runner fused{Open(env, artifact, true)};
+  onnxopt::Artifact opened = Open(env, artifact, true);
+  const onnxopt::Configuration configuration = opened.configuration;
+  Runner plain{Open(env, artifact, false).session};
+  Runner fused{std::move(opened.session)};
   const std::vector<Ort::Value> inputs = MakeInputs(plain.session, shapes);
 
-  std::printf("ONNX Runtime %s from C++\n", Ort::GetVersionString().c_str());
+  std::printf("ONNX Runtime %s from C++, providers/%s.json: %s\n", Ort::GetVersionString().c_str(),
+              configuration.name.c_str(), configuration.reason.c_str());
   const std::vector<Ort::Value> without = plain.Run(inputs);
   const std::vector<Ort::Value> with = fused.Run(inputs);
   for (size_t i = 0; i < with.size(); ++i) Compare(fused.output_names[i], with[i], without[i]);

@@ -1,121 +1,245 @@
 """Serves an artifact over HTTP, with plain ONNX Runtime:
 
-    pip install fastapi uvicorn
-    ARTIFACT=path/to/artifact uvicorn --app-dir examples/fastapi app:app
-    curl localhost:8000/infer -H 'content-type: application/json' -d '{"x": [[0.5, -0.5]]}'
+    pip install fastapi uvicorn prometheus-client
+    ARTIFACT=path/to/artifact uvicorn --app-dir examples/fastapi --factory app:create_app
+    python examples/triton/client.py localhost:8000 model x=8x128
 
-Inputs and outputs are bound to buffers that stay on the device, one set for each combination of shapes. On a GPU, if
-the artifact says that the model qualifies, each set has a CUDA graph. The graph is captured when the set is first used,
-and replayed after that.
+It speaks KServe's protocol v2, as Triton does, so clients of Triton are clients of this service:
+
+    GET  /v2/health/live, /v2/health/ready      live: it can still become ready; ready: it answers now
+    GET  /v2/models/model, .../ready            inputs and outputs
+    POST /v2/models/model/infer                 JSON, or JSON with binary data behind it
+    GET  /metrics                               Prometheus
+
+Environment:
+
+    MODEL_NAME      in the paths above; default: model
+    CONFIGURATION   a file of the artifact's providers/ by name; default: what `onnxopt tune` wrote for this GPU,
+                    else cuda.json or cpu.json
+    WARM            shapes to run before the service is ready, by dim or by input: "batch=1,tokens=128;batch=8,x=8x128";
+                    default: the model's own shape where it has no open dims
+    LIMITS          the largest sizes of open dims that are served: "batch=64,tokens=512"
+    MAX_BODY_MB     of one request; default: 64
+    MAX_WAITING     requests that are read, wait or run at one time; more get status 503; default: 64
 """
 
 from __future__ import annotations
 
-import json
+import contextlib
+import dataclasses
+import logging
 import os
 import threading
+import time
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import onnxruntime as ort
-from fastapi import Body, FastAPI, HTTPException
+import v2
+from fastapi import FastAPI, Request, Response
+from fastapi.responses import JSONResponse
+from metrics import Metrics
+from model import Model, RefusedInputs
+from starlette.concurrency import run_in_threadpool
 
-_MOST_SHAPES = 16  # sets of buffers, and graphs; other shapes run all the same, through ONNX Runtime's own buffers
-_NUMPY = {"float": "float32", "double": "float64"}  # where ONNX Runtime's names are not numpy's
-
-Arrays = dict[str, np.ndarray[Any, Any]]
-
-
-class Model:
-    """One session. Runs come one after the other: they share the buffers, and on a GPU they would share it anyway."""
-
-    def __init__(self, artifact: Path):
-        settings = json.loads((artifact / "providers" / "cuda.json").read_text("utf-8"))
-        graph = settings.get("cuda_graph", {}).get("provider_options", {})
-        options = ort.SessionOptions()
-        options.register_custom_ops_library(str(artifact / "lib" / "libonnxopt_ops.so"))
-        for name, value in settings["session_config"].items():
-            options.add_session_config_entry(name, value)
-        providers = [("CUDAExecutionProvider", settings["provider_options"] | graph), "CPUExecutionProvider"]
-        self._session = ort.InferenceSession(str(artifact / "model.onnx"), options, providers=providers)
-        self.provider = self._session.get_providers()[0]
-        self._device = "cuda" if self.provider.startswith("CUDA") else "cpu"
-        self._lock = threading.Lock()
-        self._bound: dict[tuple[tuple[int, ...], ...], _Bound] = {}
-        self.dtypes = {i.name: _dtype(i.type) for i in self._session.get_inputs()}
-        self.outputs = [o.name for o in self._session.get_outputs()]
-
-    def run(self, feeds: Arrays) -> Arrays:
-        shapes = tuple(feeds[name].shape for name in self.dtypes)
-        with self._lock:
-            if shapes not in self._bound and len(self._bound) < _MOST_SHAPES:
-                self._bound[shapes] = _Bound(self._session, feeds, self._device, graph=len(self._bound) + 1)
-            if shapes in self._bound:
-                return dict(zip(self.outputs, self._bound[shapes].run(feeds), strict=True))
-            return dict(zip(self.outputs, self._session.run(None, feeds, _graph(-1)), strict=True))
+_log = logging.getLogger("uvicorn.error")
 
 
-class _Bound:
-    """Buffers on the device for inputs and outputs of certain shapes, and the graph that runs over them."""
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """The environment, read. max_body: bytes."""
 
-    def __init__(self, session: ort.InferenceSession, feeds: Arrays, device: str, graph: int):
-        self._session, self._options = session, _graph(graph)
-        self._binding = session.io_binding()
-        self._inputs = {name: ort.OrtValue.ortvalue_from_numpy(array, device, 0) for name, array in feeds.items()}
-        for name, value in self._inputs.items():
-            self._binding.bind_ortvalue_input(name, value)
-        for output in session.get_outputs():
-            self._binding.bind_output(output.name, device)
-        session.run_with_iobinding(self._binding, _graph(-1))  # without a graph: it tells how large the outputs are
-        self._outputs = self._binding.get_outputs()
-        for output, value in zip(session.get_outputs(), self._outputs, strict=True):
-            self._binding.bind_ortvalue_output(output.name, value)
+    artifact: Path
+    name: str = "model"
+    configuration: str = ""
+    warm: tuple[dict[str, str], ...] = ()
+    limits: dict[str, int] = dataclasses.field(default_factory=dict)
+    max_body: int = 64 << 20
+    max_waiting: int = 64
 
-    def run(self, feeds: Arrays) -> list[np.ndarray[Any, Any]]:
-        for name, value in self._inputs.items():
-            value.update_inplace(feeds[name])
-        self._session.run_with_iobinding(self._binding, self._options)
-        self._binding.synchronize_outputs()
-        return [value.numpy().copy() for value in self._outputs]  # on the CPU numpy() is a view of the buffer
-
-
-def _graph(number: int) -> ort.RunOptions:
-    """Run options that choose a CUDA graph; -1 runs without one. The CPU ignores it."""
-    options = ort.RunOptions()
-    options.add_run_config_entry("gpu_graph_id", str(number))
-    return options
+    @classmethod
+    def read(cls, environment: dict[str, str]) -> Settings:
+        if "ARTIFACT" not in environment:
+            raise ValueError("set ARTIFACT to the folder that `onnxopt optimize` wrote")
+        return cls(
+            artifact=Path(environment["ARTIFACT"]).absolute(),
+            name=environment.get("MODEL_NAME", cls.name),
+            configuration=environment.get("CONFIGURATION", ""),
+            warm=tuple(_pairs(case) for case in environment.get("WARM", "").split(";") if case),
+            limits={name: int(size) for name, size in _pairs(environment.get("LIMITS", "")).items()},
+            max_body=int(environment.get("MAX_BODY_MB", cls.max_body >> 20)) << 20,
+            max_waiting=int(environment.get("MAX_WAITING", cls.max_waiting)),
+        )
 
 
-def _dtype(ort_type: str) -> np.dtype[Any]:
-    """ "tensor(float16)" as numpy's float16. TypeError for what numpy does not have."""
-    name = ort_type.removeprefix("tensor(").removesuffix(")")
-    return np.dtype(_NUMPY.get(name, name))
+class Service:
+    """A model that is opened and warmed up in a thread of its own, so that the server can say that it is not ready."""
+
+    def __init__(self, settings: Settings):
+        self.settings = settings
+        self.metrics = Metrics(settings.name)
+        self.model: Model | None = None
+        self.failure: str | None = None
+        self.waiting = 0
+
+    def open(self) -> None:
+        """Make the model ready; `failure` says why it cannot be."""
+        try:
+            started = time.perf_counter()
+            model = Model(self.settings.artifact, self.settings.configuration)
+            if unknown := self.settings.limits.keys() - model.open_dims:
+                raise ValueError(f"LIMITS: the model has no open dim {', '.join(sorted(unknown))}")
+            for case in self.settings.warm or ([{}] if model.has_one_shape else []):
+                model.warm_up(case)
+        except Exception as error:  # noqa: BLE001  whatever it is, this service cannot become ready
+            self.failure = str(error)
+            _log.error("the model cannot be served: %s", error)
+            return
+        self.metrics.ready(model.configuration, time.perf_counter() - started)
+        _log.info("%s is ready on %s, providers/%s.json", self.settings.name, model.provider, model.configuration)
+        self.model = model
+
+    def ready_model(self, name: str) -> Model:
+        """RequestError where there is no such model, or it is not ready."""
+        if name != self.settings.name:
+            raise v2.RequestError(f"there is no model {name}; this service has {self.settings.name}", 404)
+        if self.model is None:
+            raise v2.RequestError(f"{name} is not ready: {self.failure or 'it is being opened'}", 503)
+        return self.model
+
+    @contextlib.contextmanager
+    def place(self) -> Iterator[None]:
+        """RequestError where too many requests are here already."""
+        if self.waiting >= self.settings.max_waiting:
+            raise v2.RequestError(f"{self.waiting} requests are being served: try again later", 503)
+        self.waiting += 1
+        self.metrics.waiting.set(self.waiting)
+        try:
+            yield
+        finally:
+            self.waiting -= 1
+            self.metrics.waiting.set(self.waiting)
+
+    def infer(self, model: Model, body: bytes, header_length: str | None) -> Response:
+        """The answer to one request."""
+        request = v2.read_request(body, header_length, model.inputs, model.outputs, self.settings.limits)
+        started = time.perf_counter()
+        try:
+            results = model.run(request.feeds)
+        except RefusedInputs as error:
+            raise v2.RequestError(f"ONNX Runtime refuses the inputs: {error}") from error
+        self.metrics.inference.observe(time.perf_counter() - started)
+        answer, length = v2.write_response(self.settings.name, request, results)
+        if length is None:
+            return Response(answer, media_type="application/json")
+        return Response(answer, media_type="application/octet-stream", headers={v2.HEADER_LENGTH: str(length)})
 
 
-app = FastAPI(title="onnxopt artifact")
-model = Model(Path(os.environ["ARTIFACT"]).absolute())
+def create_app(settings: Settings | None = None) -> FastAPI:
+    """The service of these settings, default: those of the environment."""
+    service = Service(settings or Settings.read(dict(os.environ)))
+
+    @contextlib.asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        threading.Thread(target=service.open, daemon=True).start()
+        yield
+
+    app = FastAPI(title="onnxopt artifact", lifespan=lifespan)
+    app.state.service = service
+    _answer_errors(app)
+    _add_health(app, service)
+    _add_model(app, service)
+    return app
 
 
-@app.get("/health")
-def health() -> dict[str, Any]:
-    return {
-        "provider": model.provider,
-        "inputs": {n: str(d) for n, d in model.dtypes.items()},
-        "outputs": model.outputs,
-    }
+def _add_health(app: FastAPI, service: Service) -> None:
+    @app.get("/v2/health/live")
+    def live() -> JSONResponse:
+        # An opened model stays alive; one that cannot be opened should be started again, or looked at.
+        return JSONResponse({"live": service.failure is None}, 200 if service.failure is None else 503)
+
+    @app.get("/v2/health/ready")
+    def ready() -> JSONResponse:
+        service.ready_model(service.settings.name)
+        return JSONResponse({"ready": True})
+
+    @app.get("/metrics")
+    def metrics() -> Response:
+        return service.metrics.response()
 
 
-@app.post("/infer")
-def infer(inputs: dict[str, Any] = Body()) -> dict[str, Any]:  # noqa: B008  FastAPI declares bodies so
-    if set(inputs) != set(model.dtypes):
-        raise HTTPException(422, f"inputs are {', '.join(model.dtypes)}; the request has {', '.join(inputs) or 'none'}")
-    try:
-        feeds = {name: np.ascontiguousarray(np.asarray(inputs[name], dtype)) for name, dtype in model.dtypes.items()}
-        results = model.run(feeds)
-    except (ValueError, TypeError, OverflowError, ort.capi.onnxruntime_pybind11_state.InvalidArgument) as error:
-        raise HTTPException(422, str(error)) from error
-    for name, array in results.items():
-        if array.dtype.kind == "f" and not np.isfinite(array).all():
-            raise HTTPException(500, f"output {name} has NaN or infinity, which JSON cannot hold")
-    return {name: array.tolist() for name, array in results.items()}
+def _add_model(app: FastAPI, service: Service) -> None:
+    @app.get("/v2")
+    def server() -> dict[str, Any]:
+        return {"name": "onnxopt example", "version": ort.__version__, "extensions": ["binary_tensor_data"]}
+
+    @app.get("/v2/models/{name}")
+    def metadata(name: str) -> dict[str, Any]:
+        model = service.ready_model(name)
+        return {
+            "name": name,
+            "versions": ["1"],
+            "platform": "onnxruntime_onnx",
+            "inputs": [v2.described(tensor) for tensor in model.inputs],
+            "outputs": [v2.described(tensor) for tensor in model.outputs],
+        }
+
+    @app.get("/v2/models/{name}/ready")
+    def model_ready(name: str) -> dict[str, Any]:
+        service.ready_model(name)
+        return {"name": name, "ready": True}
+
+    @app.post("/v2/models/{name}/infer")
+    async def infer(name: str, request: Request) -> Response:
+        started, status = time.perf_counter(), 500
+        try:
+            model = service.ready_model(name)
+            with service.place():
+                body = await _body(request, service.settings.max_body)
+                answer = await run_in_threadpool(service.infer, model, body, request.headers.get(v2.HEADER_LENGTH))
+            status = answer.status_code
+            return answer
+        except v2.RequestError as error:
+            status = error.status
+            raise
+        finally:
+            service.metrics.answered(status, time.perf_counter() - started)
+
+
+def _answer_errors(app: FastAPI) -> None:
+    """Errors as the protocol has them: an object with one line."""
+
+    @app.exception_handler(v2.RequestError)
+    def refused(_: Request, error: v2.RequestError) -> JSONResponse:
+        return JSONResponse({"error": str(error)}, error.status, {"Retry-After": "1"} if error.status == 503 else None)
+
+    @app.exception_handler(Exception)
+    def failed(_: Request, error: Exception) -> JSONResponse:
+        _log.error("an inference failed", exc_info=error)
+        return JSONResponse({"error": "the inference failed; the server's log says more"}, 500)
+
+
+async def _body(request: Request, most: int) -> bytes:
+    """The whole body. RequestError as soon as more than `most` bytes have come, or are announced."""
+    if encoding := request.headers.get("content-encoding"):
+        raise v2.RequestError(f"Content-Encoding {encoding} is not read here: send the body as it is", 415)
+    too_large = v2.RequestError(f"the body is larger than {most >> 20} MB, the most that this service reads", 413)
+    if int(request.headers.get("content-length", 0)) > most:
+        raise too_large
+    parts, size = [], 0
+    async for part in request.stream():
+        size += len(part)
+        if size > most:
+            raise too_large
+        parts.append(part)
+    return b"".join(parts)
+
+
+def _pairs(text: str) -> dict[str, str]:
+    """ "batch=8,x=8x128" as a dict. ValueError where it is something else."""
+    pairs = [part.strip().rpartition("=") for part in text.split(",") if part.strip()]
+    for name, _, size in pairs:
+        if not name or not all(d.isdecimal() for d in size.split("x")):
+            raise ValueError(f"{text!r}: expected NAME=SIZE,NAME=SIZE, as in batch=8,tokens=128")
+    return {name: size for name, _, size in pairs}

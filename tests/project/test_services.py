@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-import concurrent.futures
-import http.server
-import json
 import os
 import socket
 import subprocess
 import sys
-import threading
 import time
-import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import onnx
@@ -53,7 +47,7 @@ def expected(plain: ort.InferenceSession, x: np.ndarray) -> np.ndarray:
     return np.asarray(plain.run(None, {"x": x})[0])
 
 
-# --- fastapi/app.py --------------------------------------------------------------------------------------------------
+# --- fastapi/app.py and triton/client.py -----------------------------------------------------------------------------
 
 
 def free_port() -> int:
@@ -64,146 +58,51 @@ def free_port() -> int:
 
 @pytest.fixture(scope="module")
 def service(artifact: Path) -> Iterator[str]:
-    """The address of the service, started by the command of its docstring."""
-    pytest.importorskip("fastapi")
-    pytest.importorskip("uvicorn")
-    port = free_port()
-    command = ["-m", "uvicorn", "--app-dir", str(EXAMPLES / "fastapi"), "app:app", "--port", str(port)]
+    """HOST:PORT of the service, started by the command of its docstring."""
+    for package in ("fastapi", "uvicorn", "prometheus_client", "tritonclient.http"):
+        pytest.importorskip(package, reason=f"{package} is missing: pip install -e '.[examples]'")
+    address = f"127.0.0.1:{free_port()}"
+    command = ["uvicorn", "--app-dir", str(EXAMPLES / "fastapi"), "--factory", "app:create_app"]
     process = subprocess.Popen(
-        [sys.executable, *command],
-        env={**os.environ, "ARTIFACT": str(artifact)},
+        [sys.executable, "-m", *command, "--port", address.rpartition(":")[2]],
+        env={**os.environ, "ARTIFACT": str(artifact), "MODEL_NAME": "chain"},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
     )
-    url = f"http://127.0.0.1:{port}"
     deadline = time.monotonic() + 60
-    while process.poll() is None:
+    while process.poll() is None and time.monotonic() < deadline:
         try:
-            urllib.request.urlopen(f"{url}/health", timeout=5).close()
+            urllib.request.urlopen(f"http://{address}/v2/health/ready", timeout=5).close()
             break
         except OSError:
-            if time.monotonic() > deadline:
-                break
             time.sleep(0.1)
-    if process.poll() is not None or time.monotonic() > deadline:
+    else:
         process.kill()
         pytest.fail(f"the service did not start:\n{process.communicate()[0]}")
-    yield url
+    yield address
     process.terminate()
     process.communicate(timeout=30)
-
-
-def post(url: str, body: object) -> Any:
-    data = json.dumps(body).encode()
-    request = urllib.request.Request(f"{url}/infer", data, {"content-type": "application/json"})
-    with urllib.request.urlopen(request, timeout=60) as response:
-        return json.load(response)
-
-
-def test_service_answers_as_the_model_does(service: str, plain: ort.InferenceSession) -> None:
-    with urllib.request.urlopen(f"{service}/health", timeout=60) as response:
-        assert json.load(response) == {"provider": "CPUExecutionProvider", "inputs": {"x": "float32"}, "outputs": ["y"]}
-    rng = np.random.default_rng(0)
-    for rows in (1, 5, 1, 5):  # the second round runs in buffers that the first left
-        x = rng.standard_normal((rows, 8)).astype(np.float32)
-        np.testing.assert_allclose(post(service, {"x": x.tolist()})["y"], expected(plain, x), rtol=1e-4, atol=1e-6)
-
-
-def test_service_keeps_concurrent_requests_apart(service: str, plain: ort.InferenceSession) -> None:
-    """More shapes than it keeps buffers for, from several clients at once."""
-    rng = np.random.default_rng(0)
-    feeds = [rng.standard_normal((1 + k % 20, 8)).astype(np.float32) for k in range(120)]
-    with concurrent.futures.ThreadPoolExecutor(8) as clients:
-        answers = list(clients.map(lambda x: post(service, {"x": x.tolist()})["y"], feeds))
-    for x, answer in zip(feeds, answers, strict=True):
-        np.testing.assert_allclose(answer, expected(plain, x), rtol=1e-4, atol=1e-6)
-
-
-@pytest.mark.parametrize(
-    ("body", "status", "message"),
-    [
-        ({"z": [[1.0]]}, 422, "inputs are x; the request has z"),
-        ({}, 422, "the request has none"),
-        ({"x": [[1.0, 2.0]]}, 422, "Expected: 8"),
-        ({"x": [["a"] * 8]}, 422, "could not convert"),
-        ({"x": [[1.0], [1.0, 2.0]]}, 422, "inhomogeneous"),
-        ([1], 422, "dict"),
-        ({"x": [[float("nan")] * 8]}, 500, "output y has NaN or infinity"),
-    ],
-)
-def test_service_says_what_is_wrong(service: str, body: object, status: int, message: str) -> None:
-    with pytest.raises(urllib.error.HTTPError) as caught:
-        post(service, body)
-    assert caught.value.code == status
-    assert message in caught.value.read().decode()
-
-
-# --- triton/client.py ------------------------------------------------------------------------------------------------
-
-
-class _StandIn(http.server.BaseHTTPRequestHandler):
-    """Triton's HTTP protocol (KServe v2 with the binary extension), as much of it as one inference takes."""
-
-    session: ort.InferenceSession
-    protocol_version = "HTTP/1.1"
-
-    def log_message(self, *_: object) -> None:
-        """Nothing: pytest's output is not a server's log."""
-
-    def _answer(self, body: bytes = b"", status: int = 200, **headers: str) -> None:
-        self.send_response(status)
-        for name, value in {**headers, "Content-Length": str(len(body))}.items():
-            self.send_header(name.replace("_", "-"), value)
-        self.end_headers()
-        self.wfile.write(body)
-
-    def do_GET(self) -> None:
-        if not self.path.startswith("/v2/models/chain"):
-            self._answer(b'{"error": "unknown model"}', 400)
-        elif self.path.endswith("/ready"):
-            self._answer()
-        else:
-            x, y = ({"name": n, "datatype": "FP32", "shape": [-1, 8]} for n in ("x", "y"))
-            self._answer(json.dumps({"name": "chain", "inputs": [x], "outputs": [y]}).encode())
-
-    def do_POST(self) -> None:
-        body = self.rfile.read(int(self.headers["Content-Length"]))
-        length = int(self.headers["Inference-Header-Content-Length"])
-        (described,) = json.loads(body[:length])["inputs"]
-        size = described["parameters"]["binary_data_size"]
-        x = np.frombuffer(body[length : length + size], np.float32).reshape(described["shape"])
-        y = expected(self.session, x)
-        output = {"name": "y", "datatype": "FP32", "shape": y.shape, "parameters": {"binary_data_size": y.nbytes}}
-        head = json.dumps({"model_name": "chain", "model_version": "1", "outputs": [output]}).encode()
-        self._answer(head + y.tobytes(), Inference_Header_Content_Length=str(len(head)))
-
-
-@pytest.fixture(scope="module")
-def triton(plain: ort.InferenceSession) -> Iterator[str]:
-    pytest.importorskip("tritonclient.http")
-    handler = type("Handler", (_StandIn,), {"session": plain})
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield f"127.0.0.1:{server.server_address[1]}"
-        server.shutdown()
 
 
 def run(*command: str | Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, *map(str, command)], capture_output=True, text=True)
 
 
-def test_triton_client(triton: str, plain: ort.InferenceSession) -> None:
-    result = run(EXAMPLES / "triton/client.py", triton, "chain", "x=3x8")
+def test_triton_client(service: str, plain: ort.InferenceSession) -> None:
+    result = run(EXAMPLES / "triton/client.py", service, "chain", "x=3x8")
     assert result.returncode == 0, result.stderr
     x = np.random.default_rng(0).standard_normal((3, 8)).astype(np.float32)
     assert f"y: float32[3, 8], mean {expected(plain, x).mean():.6g}" in result.stdout
 
 
-def test_triton_client_says_what_is_wrong(triton: str) -> None:
-    result = run(EXAMPLES / "triton/client.py", triton, "other")
+def test_triton_client_says_what_is_wrong(service: str) -> None:
+    result = run(EXAMPLES / "triton/client.py", service, "other")
     assert result.returncode == 1
     assert "has no model other that is ready" in result.stderr
+    result = run(EXAMPLES / "triton/client.py", service, "chain", "x=3x7")
+    assert result.returncode == 1
+    assert "dim 1 of input x is 8; the request has 7" in result.stderr
     result = run(EXAMPLES / "triton/client.py", f"127.0.0.1:{free_port()}", "chain")
     assert result.returncode == 1
     assert result.stderr.startswith("error: ")

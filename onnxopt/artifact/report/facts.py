@@ -10,7 +10,7 @@ import collections
 import dataclasses
 import functools
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,8 @@ from onnxopt.artifact import layout
 from onnxopt.artifact.folder import hash_file
 from onnxopt.artifact.manifest import Manifest
 from onnxopt.artifact.measurement import BenchResult, KernelTime
+from onnxopt.artifact.report import drawing
+from onnxopt.artifact.report.drawing import Row
 from onnxopt.codegen import generate
 from onnxopt.errors import UsageError
 from onnxopt.fusion.region import Kernel
@@ -31,15 +33,16 @@ from onnxopt.graph.fused_domain import holds_fused
 
 @dataclasses.dataclass(frozen=True)
 class Graph:
-    """A model, counted. A call of a fused function is one node, as it runs with the library.
+    """A model, counted and drawn. A call of a fused function is one node, as it runs with the library.
 
-    ops: how often each operator occurs, "domain::Op" outside ONNX's own.
+    ops: how often each operator occurs, "domain::Op" outside ONNX's own. rows: () where it has too many nodes to draw.
     """
 
     nodes: int
     ops: dict[str, int]
     parameters: int
     parameter_bytes: int
+    rows: tuple[Row, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,7 +51,8 @@ class Facts:
     one that has none of its own.
 
     costs: work of one element of the largest tensor in float32 instructions (program/pointwise.py), by kernel; kinds of
-    kernels that do not count it are left out.
+    kernels that do not count it are left out. bodies: the original nodes of each kernel, by name. sizes: of symbolic
+    dims, as the user gave them.
     """
 
     before: Graph | None = None
@@ -56,6 +60,8 @@ class Facts:
     sources: dict[str, str] = dataclasses.field(default_factory=dict)
     costs: dict[str, int] = dataclasses.field(default_factory=dict)
     measurements: tuple[BenchResult, ...] = ()
+    bodies: dict[str, tuple[Row, ...]] = dataclasses.field(default_factory=dict)
+    sizes: dict[str, int] = dataclasses.field(default_factory=dict)
 
     def to_json(self) -> str:
         """Compact JSON; the same facts give the same text."""
@@ -73,8 +79,11 @@ def from_json(text: str | bytes) -> Facts:
     return facts
 
 
-def count(model: ir.Model) -> Graph:
-    """The counts of a model; bodies of fused functions are what their calls stand for, so they are not counted."""
+def count(model: ir.Model, kernels: Sequence[Kernel] = ()) -> Graph:
+    """The counts of a model; bodies of fused functions are what their calls stand for, so they are not counted.
+
+    kernels: of its fused functions.
+    """
     functions = [f for (domain, _, _), f in model.functions.items() if not holds_fused(domain)]
     nodes = [*model.graph.all_nodes(), *(n for f in functions for n in f.all_nodes())]
     ops = collections.Counter(n.op_type if n.domain in ("", "ai.onnx") else f"{n.domain}::{n.op_type}" for n in nodes)
@@ -84,16 +93,22 @@ def count(model: ir.Model) -> Graph:
         ops=dict(sorted(ops.items(), key=lambda item: (-item[1], item[0]))),
         parameters=sum(t.size for t in tensors),
         parameter_bytes=sum(t.nbytes for t in tensors),
+        rows=drawing.of_model(model, {site.node: site for kernel in kernels for site in kernel.sites}),
     )
 
 
-def gather(before: Graph, model: ir.Model, kernels: Sequence[Kernel]) -> Facts:
-    """The facts at the end of optimize. before: counted before normalization, which changes the model in place."""
+def gather(before: Graph, model: ir.Model, kernels: Sequence[Kernel], sizes: Mapping[str, int] | None = None) -> Facts:
+    """The facts at the end of optimize. before: counted before normalization, which changes the model in place.
+
+    sizes: of symbolic dims, as the user gave them.
+    """
     return Facts(
         before=before,
-        after=count(model),
+        after=count(model, kernels),
         sources={k.name: generate.own_text(k) for k in kernels},
         costs={k.name: cost for k in kernels if isinstance(cost := getattr(k.program, "cost", None), int)},
+        bodies=drawing.of_functions(model),
+        sizes=dict(sizes or {}),
     )
 
 
@@ -102,7 +117,8 @@ def from_artifact(folder: Path, manifest: Manifest) -> Facts:
     original, before = Path(manifest.source.path), None
     if original.is_file() and hash_file(original).sha256 == manifest.source.sha256:
         before = count(read.load(original).model)
-    return Facts(before=before, after=count(read.load(folder / layout.MODEL).model))
+    model = read.load(folder / layout.MODEL).model
+    return Facts(before=before, after=count(model), bodies=drawing.of_functions(model))
 
 
 def read_measurements(path: Path, manifest: Manifest) -> tuple[BenchResult, ...]:

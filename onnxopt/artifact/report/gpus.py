@@ -18,8 +18,9 @@ def roofs(measured: Collection[str] = ()) -> tuple[Roof, ...]:
     first = [gpu.key for name in sorted(measured) if (gpu := find_gpu(name)) is not None]
     rank = {key: place for place, key in enumerate(dict.fromkeys([*first, *_FIRST]))}
     usable = [gpu for gpu in catalogue().values() if not gpu.refused]
-    return tuple(_roof(gpu) for gpu in sorted(usable, key=lambda gpu: rank.get(gpu.key, len(rank))))
+    return tuple(_roof(gpu, measured) for gpu in sorted(usable, key=lambda gpu: rank.get(gpu.key, len(rank))))
 
 
-def _roof(gpu: Gpu) -> Roof:
-    return Roof(gpu.name.removeprefix("NVIDIA "), gpu.bandwidth_gb_s * 1e9, gpu.fp32_tflops * 1e12 / 2)
+def _roof(gpu: Gpu, measured: Collection[str]) -> Roof:
+    on = tuple(name for name in gpu.driver_names if name in measured)
+    return Roof(gpu.name.removeprefix("NVIDIA "), gpu.bandwidth_gb_s * 1e9, gpu.fp32_tflops * 1e12 / 2, on)

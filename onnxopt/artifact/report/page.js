@@ -3,7 +3,7 @@
 for (const box of document.querySelectorAll(".find")) {
   box.hidden = false;
   const list = document.getElementById(box.dataset.list);
-  const items = [...list.children];
+  const items = box.dataset.items ? [...list.querySelectorAll(box.dataset.items)] : [...list.children];
   const words = items.map((item) => item.querySelector("summary").textContent.toLowerCase());
   const shown = box.querySelector("output");
   const show = (text) => {
@@ -14,12 +14,14 @@ for (const box of document.querySelectorAll(".find")) {
     });
     shown.textContent = text ? `${count} of ${items.length}` : "";
   };
-  box.querySelector("input").addEventListener("input", (event) => show(event.target.value.trim().toLowerCase()));
+  box.querySelector("input")?.addEventListener("input", (event) => show(event.target.value.trim().toLowerCase()));
   box.querySelector("button").addEventListener("click", (event) => {
     const open = event.target.getAttribute("aria-pressed") !== "true";
     for (const item of items) item.open = open && !item.hidden;
     event.target.setAttribute("aria-pressed", String(open));
-    event.target.textContent = open ? "Fold all" : "Unfold all";
+    const text = event.target.textContent;
+    event.target.textContent = event.target.dataset.other;
+    event.target.dataset.other = text;
   });
 }
 // What is too wide for the screen can be scrolled by keyboard, and only that takes a stop of the tab key. Looked at

@@ -21,11 +21,15 @@ _LONGEST_TAIL = 1.25  # of the slowest 95th percentile: what lies beyond is cut 
 
 @dataclasses.dataclass(frozen=True)
 class Roof:
-    """A GPU: bytes/s that its memory moves, and float32 instructions/s (a fused multiply-add counts as one)."""
+    """A GPU: bytes/s that its memory moves, and float32 instructions/s (a fused multiply-add counts as one).
+
+    measured: the driver's names of this GPU where the report has measurements on it.
+    """
 
     name: str
     bandwidth: float
     instructions: float
+    measured: tuple[str, ...] = ()
 
     def at(self, intensity: float) -> float:
         """Instructions/s that a kernel of so many instructions a byte can reach."""

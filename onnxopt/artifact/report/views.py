@@ -6,7 +6,7 @@ import dataclasses
 import json
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from onnxopt.artifact.manifest import Kernel, Manifest
 from onnxopt.artifact.measurement import BenchResult, KernelTime, Measurement
 from onnxopt.artifact.report import plots
 from onnxopt.artifact.report.facts import Facts
+from onnxopt.artifact.report.graph_views import Drawings, drawings
 from onnxopt.artifact.summary import (
     alike,
     by_reason,
@@ -52,26 +53,34 @@ class OpRow:
 
 @dataclasses.dataclass(frozen=True)
 class Places:
-    """`count` calls of one kernel with the same shapes."""
+    """`count` calls of one kernel with the same shapes. moved: bytes of one call, None where sizes are unknown."""
 
     count: int
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     traffic: Traffic
+    moved: int | None
 
 
 @dataclasses.dataclass(frozen=True)
 class Measured:
-    """One kernel's measured time. rate: bytes/s by the predicted bytes, None where they are unknown."""
+    """One kernel's measured time. rate: bytes/s by the predicted bytes, None where they are unknown.
+
+    device: as people read it. gpu: the driver's name of it, "" for a CPU.
+    """
 
     device: str
+    gpu: str
     time: KernelTime
     rate: float | None
 
 
 @dataclasses.dataclass(frozen=True)
 class KernelView:
-    """One fused function. bytes_before, bytes_after: of a run, over all its places; None where sizes are unknown."""
+    """One fused function. bytes_before, bytes_after: of a run, over all its places; None where sizes are unknown.
+
+    executed: where verification ran it as a kernel, as a sentence; "" where that is not known.
+    """
 
     name: str
     kind: str
@@ -86,6 +95,7 @@ class KernelView:
     source: str | None
     intensity: float | None
     measured: tuple[Measured, ...]
+    executed: str
 
 
 @dataclasses.dataclass(frozen=True)
@@ -133,7 +143,7 @@ class Target:
 
 @dataclasses.dataclass(frozen=True)
 class View:
-    """Everything that the template needs."""
+    """Everything that the template needs. moved: bytes of all fused kernels in a run, None where sizes are unknown."""
 
     manifest: Manifest
     facts: Facts
@@ -143,9 +153,11 @@ class View:
     histogram: tuple[OpRow, ...]
     kernels: tuple[KernelView, ...]
     sizes: dict[str, int]
+    moved: int | None
     roofline: Markup | None
     roofs: tuple[plots.Roof, ...]
     unplotted: int
+    drawings: Drawings
     latencies: tuple[Latency, ...]
     recorded: tuple[Measurement, ...]
     numerics: tuple[OutputRow, ...]
@@ -162,9 +174,9 @@ def build(folder: Path, manifest: Manifest, facts: Facts, roofs: Sequence[plots.
 
     roofs: the GPUs to plot for, that of the measurements first.
     """
-    sizes = _sizes(manifest, facts.measurements)
-    kernels = sorted((_kernel(k, facts, sizes) for k in manifest.kernels), key=_saving, reverse=True)
-    points = [p for k in kernels if (p := _point(k)) is not None]
+    sizes = _sizes(manifest, facts)
+    kernels = sorted((_kernel(k, facts, sizes, manifest.verify) for k in manifest.kernels), key=_saving, reverse=True)
+    points = [p for k in kernels if (p := _point(k, roofs[0].measured if roofs else ())) is not None]
     return View(
         manifest=manifest,
         facts=facts,
@@ -174,9 +186,11 @@ def build(folder: Path, manifest: Manifest, facts: Facts, roofs: Sequence[plots.
         histogram=tuple(_histogram(facts)),
         kernels=tuple(kernels),
         sizes=sizes,
+        moved=_sum([k.bytes_after for k in kernels], [1] * len(kernels)),
         roofline=plots.roofline(roofs[:_PLOTTED_ROOFS], points) if roofs and points else None,
         roofs=tuple(roofs),
         unplotted=len(kernels) - len(points),
+        drawings=drawings(facts, manifest.kernels, sizes),
         latencies=tuple(_latency(m) for m in facts.measurements),
         recorded=manifest.measurements,
         numerics=tuple(numerics(manifest.verify)),
@@ -189,11 +203,14 @@ def build(folder: Path, manifest: Manifest, facts: Facts, roofs: Sequence[plots.
     )
 
 
-def _sizes(manifest: Manifest, measurements: Sequence[BenchResult]) -> dict[str, int]:
-    """Sizes of the symbolic dims to count bytes at: those that were timed, else the largest that were verified."""
-    cases = [m.case for m in measurements] or [c.case for c in manifest.verify.of_models]
+def _sizes(manifest: Manifest, facts: Facts) -> dict[str, int]:
+    """Sizes of the symbolic dims to count bytes at: those that were timed, else those that the user gave, and of other
+    dims the largest that were verified.
+    """
+    cases = [m.case for m in facts.measurements] or [c.case for c in manifest.verify.of_models]
     sizes = [{n.strip(): int(v) for n, v in re.findall(r"([^=,]+?)=(\d+)", case)} for case in cases]
-    return max(sizes, key=lambda by_name: math.prod(by_name.values()), default={})
+    found = max(sizes, key=lambda by_name: math.prod(by_name.values()), default={})
+    return found if facts.measurements else found | facts.sizes
 
 
 def _bytes(shape: str, sizes: Mapping[str, int]) -> tuple[int, int] | None:
@@ -208,10 +225,11 @@ def _bytes(shape: str, sizes: Mapping[str, int]) -> tuple[int, int] | None:
     return elements, elements * DTYPES[dtype].size
 
 
-def _kernel(kernel: Kernel, facts: Facts, sizes: Mapping[str, int]) -> KernelView:
+def _kernel(kernel: Kernel, facts: Facts, sizes: Mapping[str, int], verified: VerificationReport) -> KernelView:
     inputs = len(kernel.inputs)
     places = tuple(
-        Places(count, shapes[:inputs], shapes[inputs:], traffic) for (shapes, traffic), count in alike(kernel).items()
+        Places(count, shapes[:inputs], shapes[inputs:], traffic, _moved_by(shapes, traffic, sizes))
+        for (shapes, traffic), count in alike(kernel).items()
     )
     before = _sum([p.traffic.bytes_before for p in places], [p.count for p in places])
     after = _sum([p.traffic.bytes_after for p in places], [p.count for p in places])
@@ -231,19 +249,37 @@ def _kernel(kernel: Kernel, facts: Facts, sizes: Mapping[str, int]) -> KernelVie
         source=facts.sources.get(kernel.name),
         intensity=work / moved if work and moved else None,
         measured=tuple(_measured(kernel, moved, facts.measurements)),
+        executed=_executed(kernel.name, verified),
     )
+
+
+def _executed(kernel: str, report: VerificationReport) -> str:
+    """Where verification ran a kernel; "" where that is not known."""
+    if report.executed is None:
+        return ""
+    ran = [row for row in report.executed if kernel in row.kernels]
+    where = [f"{row.provider.removesuffix('ExecutionProvider')} ({row.device})" for row in ran]
+    return f"Verification ran it on {', '.join(where)}." if where else "Verification ran it nowhere as a kernel."
 
 
 def _measured(kernel: Kernel, moved: int | None, measurements: Sequence[BenchResult]) -> Iterator[Measured]:
     for measurement in measurements:
         if time := measurement.kernels.get(kernel.name):
             rate = None if moved is None else moved / len(kernel.sites) / (time.microseconds * 1e-6)
-            yield Measured(measurement.where, time, rate)
+            yield Measured(measurement.where, measurement.device or "", time, rate)
 
 
 def _sum(values: Sequence[int | None], counts: Sequence[int]) -> int | None:
     known = [v * c for v, c in zip(values, counts, strict=True) if v is not None]
     return sum(known) if len(known) == len(values) else None
+
+
+def _moved_by(shapes: Sequence[str], traffic: Traffic, sizes: Mapping[str, int]) -> int | None:
+    """Bytes that one call reads and writes: as predicted, else by its tensors at these sizes."""
+    if traffic.bytes_after is not None:
+        return traffic.bytes_after
+    tensors = [_bytes(shape, sizes) for shape in shapes]
+    return _sum([t and t[1] for t in tensors], [1] * len(tensors))
 
 
 def _moved(kernel: Kernel, sizes: Mapping[str, int]) -> int | None:
@@ -268,10 +304,11 @@ def _saving(kernel: KernelView) -> tuple[int, int]:
     return saved, kernel.launches_before - kernel.calls
 
 
-def _point(kernel: KernelView) -> plots.Point | None:
+def _point(kernel: KernelView, gpu: Collection[str]) -> plots.Point | None:
+    """A kernel on the roof of a GPU, at its measured rate where it was measured there. gpu: the driver's names."""
     if kernel.intensity is None:
         return None
-    rate = kernel.measured[0].rate if kernel.measured else None
+    rate = next((m.rate for m in kernel.measured if m.gpu in gpu), None)
     return plots.Point(kernel.name, kernel.intensity, None if rate is None else rate * kernel.intensity)
 
 

@@ -162,3 +162,22 @@ def test_a_thousand_kernels_load_and_filter_fast(browser: Any, thousand: Path) -
     assert page.evaluate("[...document.querySelectorAll('details.kernel')].filter(d => d.open).length") == 1000
     assert time.perf_counter() - started < 15
     assert opened.complaints == []
+
+
+def test_a_fused_call_opens_beside_its_lanes(browser: Any, report: Path) -> None:
+    page = Opened(browser, report, PHONE).page
+    box = page.locator("#graph-after details.box").first
+    assert box.locator("ol").is_hidden()
+    page.get_by_role("button", name="Open all boxes").click()
+    box.scroll_into_view_if_needed()
+    box.locator("ol").wait_for(state="visible")
+    page.get_by_role("button", name="Close all boxes").click()
+    box.locator("summary").click()
+    sizes = """li => {
+      const [row, rail, rest, head] = [li, ...li.querySelectorAll(":scope > svg"), li.querySelector("summary")]
+        .map((element) => element.getBoundingClientRect());
+      return [rest.top - rail.bottom, rest.bottom - row.bottom, rest.width - rail.width, head.left - rest.right];
+    }"""
+    below, end, width, beside = page.locator("#graph-after li.fused").first.evaluate(sizes)
+    assert (below, end, width) == pytest.approx((0, 0, 0), abs=1.5)
+    assert beside >= 0
