@@ -17,13 +17,15 @@ PYTEST ?=
 # Which benchmark `make bench` runs (python -m benchmarks lists them), for example: make bench BENCH="cpu.chains bias_4"
 BENCH ?=
 CPU_BENCHMARKS := cpu.optimizers cpu.chains cpu.models
+# What `make wheel` builds for.
+MACHINE ?= $(shell uname -m)
 # How long each part of `make fuzz` goes on.
 FUZZ_SECONDS ?= 60
 
 CXX_SOURCES = $(shell find custom_ops cuda_kernels tests/support/emulation tests/fuzz/library onnxopt/verification examples/cpp \
 	-name '*.cc' -o -name '*.h' -o -name '*.cuh')
 
-.PHONY: help setup build demo test check tidy wheel bench gpu-tests fuzz clean
+.PHONY: help setup build demo test check tidy wheel try-wheel aarch64 docs bench gpu-tests fuzz clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 16
@@ -66,10 +68,18 @@ tidy: build ## clang-tidy over custom_ops/, about a minute
 	@printf '%s\n' $(filter custom_ops/%.cc,$(CXX_SOURCES)) | \
 		xargs -P 2 -n 4 $(BIN)/clang-tidy -p build/custom_ops --quiet --warnings-as-errors='*'
 
-wheel: $(READY) ## build the wheel into dist/
-	@rm -rf build/lib build/lib.* build/bdist.*
-	@$(PIP) wheel --no-deps --no-build-isolation --wheel-dir dist .
-	@ls -l dist/*.whl
+wheel: $(READY) ## build the wheel into dist/, checked by auditwheel; MACHINE=aarch64 cross-compiles it
+	@rm -rf build/lib build/lib.* build/bdist.* dist/*_$(MACHINE).whl
+	@$(PIP) wheel --no-deps --no-build-isolation --wheel-dir dist \
+		--config-settings=--build-option=--plat-name=manylinux_2_28_$(MACHINE) .
+	@.ci/check_wheel $(BIN)/python dist/*_$(MACHINE).whl
+
+try-wheel: wheel ## install the wheel where there is no compiler, with all that it asks for; optimize, verify, run
+	@.ci/try_wheel $(BIN)/python dist/*_$$(uname -m).whl
+
+aarch64: $(READY) ## cross-compile the library for 64-bit ARM, and run it under qemu-user
+	@$(BIN)/python setup.py --quiet build_ops --machine aarch64
+	@$(BIN)/python -m pytest -q tests/project/test_aarch64.py
 
 bench: build ## run the benchmarks of the CPU, or the one that BENCH names
 	@$(if $(BENCH),$(BIN)/python -m benchmarks $(BENCH),\
