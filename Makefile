@@ -79,6 +79,9 @@ try-wheel: wheel ## install the wheel where there is no compiler, with all that 
 
 aarch64: $(READY) ## cross-compile the library for 64-bit ARM, and run it under qemu-user
 	@$(BIN)/python setup.py --quiet build_ops --machine aarch64
+	@ls build/deps/aarch64/onnxruntime-*.whl >/dev/null 2>&1 || $(PIP) download --no-deps --only-binary=:all: \
+		--platform manylinux_2_28_aarch64 --platform manylinux_2_27_aarch64 --dest build/deps/aarch64 \
+		onnxruntime==$$($(BIN)/python -c 'import onnxruntime; print(onnxruntime.__version__)')
 	@$(BIN)/python -m pytest -q tests/project/test_aarch64.py
 
 bench: build ## run the benchmarks of the CPU, or the one that BENCH names
