@@ -56,12 +56,14 @@ demo: build ## optimize, verify, explain, benchmark and run two real models
 test: build ## run the tests
 	@$(BIN)/python -m pytest -n 2 --basetemp=build/pytest $(PYTEST)
 
-check: build ## formatting, lint, types, and the library without warnings
+check: build ## formatting, lint, types, the library without warnings, and the site's links
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
 	@$(BIN)/clang-format --dry-run -Werror $(CXX_SOURCES)
 	@$(BIN)/python setup.py --quiet build_ops --strict
+	@$(BIN)/hadolint docker/*.Dockerfile
+	@$(MAKE) docs
 	@echo "make check: no complaints"
 
 tidy: build ## clang-tidy over custom_ops/, about a minute
@@ -83,6 +85,10 @@ aarch64: $(READY) ## cross-compile the library for 64-bit ARM, and run it under 
 		--platform manylinux_2_28_aarch64 --platform manylinux_2_27_aarch64 --dest build/deps/aarch64 \
 		onnxruntime==$$($(BIN)/python -c 'import onnxruntime; print(onnxruntime.__version__)')
 	@$(BIN)/python -m pytest -q tests/project/test_aarch64.py
+
+docs: $(READY) ## build the documentation as a site in build/docs/site; a link that leads nowhere fails
+	@$(BIN)/python docs/stage.py
+	@$(BIN)/mkdocs build --config-file docs/mkdocs.yml 2>build/docs/log || { grep -E '^(WARNING|ERROR|Aborted)' build/docs/log; exit 1; }
 
 bench: build ## run the benchmarks of the CPU, or the one that BENCH names
 	@$(if $(BENCH),$(BIN)/python -m benchmarks $(BENCH),\
