@@ -28,7 +28,7 @@ CXX_SOURCES = $(shell find custom_ops cuda_kernels tests/support/emulation tests
 .PHONY: help setup build demo test check tidy wheel try-wheel aarch64 docs bench gpu-tests fuzz clean
 
 help: ## list the targets
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 16
+	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## (.*)/  make \1\t\2/' | expand -t 18
 
 setup: $(READY) ## make .venv with everything that the other targets need
 

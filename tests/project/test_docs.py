@@ -34,7 +34,7 @@ sys.path.insert(0, str(DOCS))
 import generate  # noqa: E402  (docs/generate.py is a script beside the pages)
 
 
-@pytest.mark.parametrize("name", ["cli", "python"])
+@pytest.mark.parametrize("name", ["cli", "python", "tutorial"])
 def test_references_are_what_the_code_says(name: str) -> None:
     written = (DOCS / f"{name}.md").read_text("utf-8")
     assert written == getattr(generate, name)(), "run: python docs/generate.py"
@@ -104,12 +104,12 @@ def code(page: Path) -> list[str]:
 @pytest.mark.parametrize("page", WRITTEN, ids=lambda p: str(p.relative_to(ROOT)))
 def test_what_code_on_the_pages_names_exists(page: Path) -> None:
     """The command behind `onnxopt`, the target behind `make`, the module behind `python -m`, and paths of the tree."""
-    targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text("utf-8"), re.M))
+    targets = set(re.findall(r"^([a-z][a-z0-9-]*):", (ROOT / "Makefile").read_text("utf-8"), re.M))
     for text in code(page):
         words = text.split()
         if match := re.match(r"onnxopt ([a-z][a-z-]*)", text):
             assert match[1] in COMMANDS, text
-        if match := re.match(r"make ([a-z]+)", text):
+        if match := re.match(r"make ([a-z][a-z0-9-]*)", text):
             assert match[1] in targets, text
         if words[:3] == ["python", "-m", "pytest"]:
             assert all((ROOT / word).exists() for word in words[3:] if word.startswith("tests/")), text
