@@ -124,8 +124,13 @@ struct Entry {
 // The regular files of a folder. What killed processes left is removed.
 std::vector<Entry> Entries(int folder) {
   std::vector<Entry> found;
-  DIR* const rows = fdopendir(openat(folder, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (rows == nullptr) return found;
+  const int listed = openat(folder, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (listed < 0) return found;
+  DIR* const rows = fdopendir(listed);
+  if (rows == nullptr) {
+    close(listed);
+    return found;
+  }
   const std::int64_t now = time(nullptr);
   while (const dirent* row = readdir(rows)) {
     const std::string name = row->d_name;
@@ -192,7 +197,7 @@ std::optional<std::string> UserCache::Read(const std::string& key) const {
   if (size < kDigest || size > kMostBytes) return std::nullopt;
   const std::optional<std::string> bytes = Content(file.number(), size);
   if (!bytes) return std::nullopt;
-  const std::string content = bytes->substr(0, size - kDigest);
+  std::string content = bytes->substr(0, size - kDigest);
   if (*bytes != Sealed(key, content)) return std::nullopt;
   futimens(file.number(), nullptr);  // eviction removes what was not used for the longest time
   return content;
