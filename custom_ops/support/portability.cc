@@ -35,7 +35,7 @@ __attribute__((visibility("hidden"))) void ReleaseReference(void* pointer) __asm
 
 void AddReference(void* pointer) {
   void* copy = nullptr;  // an exception_ptr is one pointer; the copy is never destroyed, so the reference stays
-  CopyExceptionPointer(&copy, pointer);
+  CopyExceptionPointer(static_cast<void*>(&copy), pointer);
 }
 
 void ReleaseReference(void* pointer) { DestroyExceptionPointer(pointer); }
