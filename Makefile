@@ -17,16 +17,18 @@ PYTEST ?=
 # Which benchmark `make bench` runs (python -m benchmarks lists them), for example: make bench BENCH="cpu.chains bias_4"
 BENCH ?=
 CPU_BENCHMARKS := cpu.optimizers cpu.chains cpu.models
+# What `make wheel` builds for.
+MACHINE ?= $(shell uname -m)
 # How long each part of `make fuzz` goes on.
 FUZZ_SECONDS ?= 60
 
 CXX_SOURCES = $(shell find custom_ops cuda_kernels tests/support/emulation tests/fuzz/library onnxopt/verification onnxopt/include examples/cpp \
 	-name '*.cc' -o -name '*.h' -o -name '*.cuh')
 
-.PHONY: help setup build demo test check tidy wheel bench gpu-tests fuzz clean
+.PHONY: help setup build demo test check tidy wheel try-wheel aarch64 docs bench gpu-tests fuzz clean
 
 help: ## list the targets
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 16
+	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## (.*)/  make \1\t\2/' | expand -t 18
 
 setup: $(READY) ## make .venv with everything that the other targets need
 
@@ -54,22 +56,39 @@ demo: build ## optimize, verify, explain, benchmark and run two real models
 test: build ## run the tests
 	@$(BIN)/python -m pytest -n 2 --basetemp=build/pytest $(PYTEST)
 
-check: build ## formatting, lint, types, and the library without warnings
+check: build ## formatting, lint, types, the library without warnings, and the site's links
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
 	@$(BIN)/clang-format --dry-run -Werror $(CXX_SOURCES)
 	@$(BIN)/python setup.py --quiet build_ops --strict
+	@$(BIN)/hadolint docker/*.Dockerfile
+	@$(MAKE) docs
 	@echo "make check: no complaints"
 
 tidy: build ## clang-tidy over custom_ops/, about a minute
 	@printf '%s\n' $(filter custom_ops/%.cc,$(CXX_SOURCES)) | \
 		xargs -P 2 -n 4 $(BIN)/clang-tidy -p build/custom_ops --quiet --warnings-as-errors='*'
 
-wheel: $(READY) ## build the wheel into dist/
-	@rm -rf build/lib build/lib.* build/bdist.*
-	@$(PIP) wheel --no-deps --no-build-isolation --wheel-dir dist .
-	@ls -l dist/*.whl
+wheel: $(READY) ## build the wheel into dist/, checked by auditwheel; MACHINE=aarch64 cross-compiles it
+	@rm -rf build/lib build/lib.* build/bdist.* dist/*_$(MACHINE).whl
+	@$(PIP) wheel --no-deps --no-build-isolation --wheel-dir dist \
+		--config-settings=--build-option=--plat-name=manylinux_2_28_$(MACHINE) .
+	@.ci/check_wheel $(BIN)/python dist/*_$(MACHINE).whl
+
+try-wheel: wheel ## install the wheel where there is no compiler, with all that it asks for; optimize, verify, run
+	@.ci/try_wheel $(BIN)/python dist/*_$$(uname -m).whl
+
+aarch64: $(READY) ## cross-compile the library for 64-bit ARM, and run it under qemu-user
+	@$(BIN)/python setup.py --quiet build_ops --machine aarch64
+	@ls build/deps/aarch64/onnxruntime-*.whl >/dev/null 2>&1 || $(PIP) download --no-deps --only-binary=:all: \
+		--platform manylinux_2_28_aarch64 --platform manylinux_2_27_aarch64 --dest build/deps/aarch64 \
+		onnxruntime==$$($(BIN)/python -c 'import onnxruntime; print(onnxruntime.__version__)')
+	@$(BIN)/python -m pytest -q tests/project/test_aarch64.py
+
+docs: $(READY) ## build the documentation as a site in build/docs/site; a link that leads nowhere fails
+	@$(BIN)/python docs/stage.py
+	@$(BIN)/mkdocs build --config-file docs/mkdocs.yml 2>build/docs/log || { grep -E '^(WARNING|ERROR|Aborted)' build/docs/log; exit 1; }
 
 bench: build ## run the benchmarks of the CPU, or the one that BENCH names
 	@$(if $(BENCH),$(BIN)/python -m benchmarks $(BENCH),\

@@ -1,10 +1,12 @@
 """The one build step that setup.cfg cannot express: CMake compiles custom_ops/ into onnxopt/lib/libonnxopt_ops.so.
 
-`python setup.py build_ops` runs that step alone, in the source tree, which is what `make build` calls.
+`python setup.py build_ops` runs that step alone, in the source tree, which is what `make build` calls. A wheel for
+another machine (`make wheel MACHINE=aarch64`) gets a library that a cross compiler made; the source tree keeps its own.
 """
 
 from __future__ import annotations
 
+import platform
 import shutil
 import subprocess
 import sys
@@ -18,6 +20,9 @@ from setuptools.errors import ExecError
 
 ROOT = Path(__file__).resolve().parent
 SOURCE = ROOT / "custom_ops"
+LIBRARY = "libonnxopt_ops.so"
+HERE = platform.machine()
+TOOLCHAINS = {"aarch64": "aarch64.cmake"}  # the machines that a cross compiler is set up for
 
 
 class BuildOps(Command):
@@ -25,19 +30,23 @@ class BuildOps(Command):
 
     description = "build libonnxopt_ops.so with CMake"
     user_options: ClassVar[list[tuple[str, str | None, str]]] = [
-        ("strict", None, "treat warnings as errors; the library stays in build/")
+        ("strict", None, "treat warnings as errors; the library stays in build/"),
+        ("machine=", None, "x86_64 or aarch64, by default this one; the library of another one stays in build/"),
     ]
     boolean_options: ClassVar = ["strict"]
 
     def initialize_options(self) -> None:
         self.strict = False
+        self.machine = HERE
 
     def finalize_options(self) -> None:
         """No option depends on another."""
 
     def run(self) -> None:
-        build = ROOT / "build" / ("custom_ops_strict" if self.strict else "custom_ops")
-        library = (build / "lib" if self.strict else ROOT / "onnxopt" / "lib") / "libonnxopt_ops.so"
+        crossing = self.machine != HERE
+        name = "_".join(["custom_ops", *["strict"] * self.strict, *[self.machine] * crossing])
+        build = ROOT / "build" / name
+        library = (build / "lib" if self.strict or crossing else ROOT / "onnxopt" / "lib") / LIBRARY
         _forget_other_tree(build)
         cmake = _tool("cmake")
         _call(
@@ -48,6 +57,7 @@ class BuildOps(Command):
             f"-DCMAKE_COMPILE_WARNING_AS_ERROR={'ON' if self.strict else 'OFF'}",
             "-DCMAKE_EXPORT_COMPILE_COMMANDS=ON",
             f"-DONNXOPT_LIBRARY_DIR={library.parent}",
+            *([f"-DCMAKE_TOOLCHAIN_FILE={_toolchain(self.machine)}"] if crossing else []),
             show=False,
         )
         _call(cmake, "--build", str(build), "--", "--quiet")
@@ -59,8 +69,19 @@ class BuildPy(build_py):
     """build_py that builds the library first, so that package data finds it."""
 
     def run(self) -> None:
+        # As "linux_aarch64": what the wheel is for decides which library goes into it.
+        wheel = self.get_finalized_command("bdist_wheel")
+        assert isinstance(wheel, PlatformWheel)
+        machine = next((name for name in TOOLCHAINS if str(wheel.plat_name).endswith(name)), HERE)
+        build_ops = self.get_finalized_command("build_ops")
+        assert isinstance(build_ops, BuildOps)
+        build_ops.machine = machine
         self.run_command("build_ops")
         super().run()
+        if machine != HERE:
+            target = Path(self.build_lib) / "onnxopt" / "lib"
+            target.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(ROOT / "build" / f"custom_ops_{machine}" / "lib" / LIBRARY, target)
 
 
 class PlatformWheel(bdist_wheel):
@@ -80,6 +101,15 @@ def _forget_other_tree(build: Path) -> None:
     cache = build / "CMakeCache.txt"
     if cache.is_file() and f"CMAKE_HOME_DIRECTORY:INTERNAL={SOURCE}\n" not in cache.read_text():
         shutil.rmtree(build)
+
+
+def _toolchain(machine: str) -> Path:
+    """CMake's description of the cross compiler for a machine."""
+    if machine not in TOOLCHAINS:
+        raise ExecError(
+            f"this is {HERE}, and there is no cross compiler for {machine}; it knows {', '.join(TOOLCHAINS)}"
+        )
+    return SOURCE / TOOLCHAINS[machine]
 
 
 def _tool(name: str) -> str:

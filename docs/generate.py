@@ -1,12 +1,15 @@
-"""Writes docs/cli.md and docs/python.md from the commands and docstrings: python docs/generate.py.
+"""Writes docs/cli.md and docs/python.md from the commands and docstrings, and docs/tutorial.md from its notebook.
 
-A test fails where the two files are not what this script writes, so they cannot go stale.
+    python docs/generate.py
+
+A test fails where the files are not what this script writes, so they cannot go stale.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import inspect
+import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -18,6 +21,7 @@ import onnxopt
 from onnxopt.tools.cli import main
 
 FOLDER = Path(__file__).resolve().parent
+TUTORIAL = FOLDER / "tutorial.ipynb"
 _NOTICE = "<!-- Written by docs/generate.py; change the source, then run it. -->\n"
 
 
@@ -127,6 +131,25 @@ def _signature(function: Callable[..., Any]) -> str:
     return "\n".join([f"def {function.__name__}(", *lines, f") -> {signature.return_annotation}"])
 
 
+def tutorial() -> str:
+    """The notebook's cells: text, code, and what the code printed when the notebook was saved."""
+    first, *cells = json.loads(TUTORIAL.read_text("utf-8"))["cells"]
+    heading, _, text = "".join(first["source"]).partition("\n")
+    parts = [f"{heading}\n", _NOTICE, f"{text.strip()}\n"]
+    for cell in cells:
+        source = "".join(cell["source"])
+        parts.append(f"```python\n{source}\n```\n" if cell["cell_type"] == "code" else f"{source}\n")
+        if printed := "".join(_printed(output) for output in cell.get("outputs", ())):
+            parts.append(f"```text\n{printed.rstrip()}\n```\n")
+    return "\n".join(parts)
+
+
+def _printed(output: dict[str, Any]) -> str:
+    lines = output["text"] if output["output_type"] == "stream" else output["data"]["text/plain"]
+    return "\n".join(line.rstrip() for line in "".join(lines).splitlines()) + "\n"
+
+
 if __name__ == "__main__":
     (FOLDER / "cli.md").write_text(cli(), "utf-8")
     (FOLDER / "python.md").write_text(python(), "utf-8")
+    (FOLDER / "tutorial.md").write_text(tutorial(), "utf-8")

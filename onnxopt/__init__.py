@@ -11,6 +11,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from onnxopt import onnxruntime_package
 from onnxopt.errors import (
     ArtifactError,
     CompileError,
@@ -21,6 +22,8 @@ from onnxopt.errors import (
     UsageError,
     VerificationError,
 )
+
+onnxruntime_package.require_one()
 
 if TYPE_CHECKING:  # the same as below, for type checkers
     __version__: str

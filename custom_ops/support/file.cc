@@ -8,6 +8,7 @@
 #include <cstring>
 
 #include "support/error.h"
+#include "support/file_status.h"
 
 namespace onnxopt {
 namespace {
@@ -39,11 +40,11 @@ std::optional<std::string> ReadFile(const std::string& path) {
     if (errno == ENOENT) return std::nullopt;
     Fail(path);
   }
-  struct stat status{};
-  if (fstat(file.number(), &status) != 0) Fail(path);
-  if (!S_ISREG(status.st_mode)) throw Error("cannot read " + path + ": it is no regular file");
+  struct statx status{};
+  if (!StatusOf(file.number(), &status)) Fail(path);
+  if (!S_ISREG(status.stx_mode)) throw Error("cannot read " + path + ": it is no regular file");
   std::string bytes;
-  bytes.reserve(static_cast<std::size_t>(status.st_size));
+  bytes.reserve(static_cast<std::size_t>(status.stx_size));
   for (;;) {
     const std::size_t size = bytes.size();
     bytes.resize(size + kChunk);

@@ -6,12 +6,18 @@
 
 #include <features.h>
 
-#if defined(__x86_64__) && defined(__GLIBC__)
+#if defined(__GLIBC__) && (defined(__x86_64__) || defined(__aarch64__))
+#if defined(__x86_64__)
+#define ONNXOPT_FIRST_GLIBC "GLIBC_2.2.5"
+#else
+#define ONNXOPT_FIRST_GLIBC "GLIBC_2.17"
+#endif
 // 2.34 moved these from libdl to libc; 2.29 gave the others versions that do not set errno the old way.
-__asm__(".symver dlopen,dlopen@GLIBC_2.2.5");
-__asm__(".symver dlsym,dlsym@GLIBC_2.2.5");
-__asm__(".symver dladdr,dladdr@GLIBC_2.2.5");
-__asm__(".symver exp,exp@GLIBC_2.2.5");
-__asm__(".symver log,log@GLIBC_2.2.5");
-__asm__(".symver pow,pow@GLIBC_2.2.5");
+__asm__(".symver dlopen,dlopen@" ONNXOPT_FIRST_GLIBC);
+__asm__(".symver dlsym,dlsym@" ONNXOPT_FIRST_GLIBC);
+__asm__(".symver dladdr,dladdr@" ONNXOPT_FIRST_GLIBC);
+__asm__(".symver exp,exp@" ONNXOPT_FIRST_GLIBC);
+__asm__(".symver log,log@" ONNXOPT_FIRST_GLIBC);
+__asm__(".symver pow,pow@" ONNXOPT_FIRST_GLIBC);
+#undef ONNXOPT_FIRST_GLIBC
 #endif

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "support/error.h"
+#include "support/file_status.h"
 #include "support/sha256.h"
 
 namespace onnxopt {
@@ -79,7 +80,9 @@ std::string FolderOfUser(const std::string& name) {
 }
 
 // Whether only this user writes what lies there.
-bool IsTrusted(const struct stat& status) { return status.st_uid == geteuid() && (status.st_mode & kOthersWrite) == 0; }
+bool IsTrusted(const struct statx& status) {
+  return status.stx_uid == geteuid() && (status.stx_mode & kOthersWrite) == 0;
+}
 
 // Makes the folder where it is missing. Errors show when it is opened.
 void MakeFolders(const std::string& path) {
@@ -121,19 +124,24 @@ struct Entry {
 // The regular files of a folder. What killed processes left is removed.
 std::vector<Entry> Entries(int folder) {
   std::vector<Entry> found;
-  DIR* const rows = fdopendir(openat(folder, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (rows == nullptr) return found;
+  const int listed = openat(folder, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (listed < 0) return found;
+  DIR* const rows = fdopendir(listed);
+  if (rows == nullptr) {
+    close(listed);
+    return found;
+  }
   const std::int64_t now = time(nullptr);
   while (const dirent* row = readdir(rows)) {
     const std::string name = row->d_name;
-    struct stat status{};
-    if (fstatat(folder, name.c_str(), &status, AT_SYMLINK_NOFOLLOW) != 0 || !S_ISREG(status.st_mode)) continue;
+    struct statx status{};
+    if (!StatusOf(folder, name.c_str(), AT_SYMLINK_NOFOLLOW, &status) || !S_ISREG(status.stx_mode)) continue;
     const bool partial =
         name.size() > std::strlen(kPartial) && name.rfind(kPartial) == name.size() - std::strlen(kPartial);
     if (partial) {
-      if (now - status.st_mtime > kPartialSeconds) unlinkat(folder, name.c_str(), 0);
+      if (now - status.stx_mtime.tv_sec > kPartialSeconds) unlinkat(folder, name.c_str(), 0);
     } else {
-      found.push_back({name, status.st_mtime, static_cast<std::uint64_t>(status.st_size)});
+      found.push_back({name, status.stx_mtime.tv_sec, static_cast<std::uint64_t>(status.stx_size)});
     }
   }
   closedir(rows);
@@ -179,17 +187,17 @@ std::string UserCache::Sealed(const std::string& key, const std::string& content
 std::optional<std::string> UserCache::Read(const std::string& key) const {
   if (folder_.empty()) return std::nullopt;
   const Descriptor folder(OpenFolder(folder_));
-  struct stat status{};
-  if (!folder.open() || fstat(folder.number(), &status) != 0 || !IsTrusted(status)) return std::nullopt;
+  struct statx status{};
+  if (!folder.open() || !StatusOf(folder.number(), &status) || !IsTrusted(status)) return std::nullopt;
   const Descriptor file(openat(folder.number(), NameOf(key).c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
-  if (!file.open() || fstat(file.number(), &status) != 0 || !S_ISREG(status.st_mode) || !IsTrusted(status)) {
+  if (!file.open() || !StatusOf(file.number(), &status) || !S_ISREG(status.stx_mode) || !IsTrusted(status)) {
     return std::nullopt;
   }
-  const auto size = static_cast<std::size_t>(status.st_size);
+  const auto size = static_cast<std::size_t>(status.stx_size);
   if (size < kDigest || size > kMostBytes) return std::nullopt;
   const std::optional<std::string> bytes = Content(file.number(), size);
   if (!bytes) return std::nullopt;
-  const std::string content = bytes->substr(0, size - kDigest);
+  std::string content = bytes->substr(0, size - kDigest);
   if (*bytes != Sealed(key, content)) return std::nullopt;
   futimens(file.number(), nullptr);  // eviction removes what was not used for the longest time
   return content;
@@ -199,8 +207,8 @@ void UserCache::Write(const std::string& key, const std::string& content) const 
   if (folder_.empty()) return;
   MakeFolders(folder_);
   const Descriptor folder(OpenFolder(folder_));
-  struct stat status{};
-  if (!folder.open() || fstat(folder.number(), &status) != 0) return Warn(std::strerror(errno));
+  struct statx status{};
+  if (!folder.open() || !StatusOf(folder.number(), &status)) return Warn(std::strerror(errno));
   if (!IsTrusted(status)) return Warn("others than this user can write to it: chmod go-w or chown it");
   const std::string part = PartialName();
   const std::string name = NameOf(key);
@@ -223,13 +231,11 @@ void UserCache::Write(const std::string& key, const std::string& content) const 
 }
 
 void UserCache::Warn(const std::string& problem) const {
-  std::call_once(warned_, [&] {
-    std::fprintf(
-        stderr,
-        "onnxopt: warning: %s: %s: what was compiled is not kept; make room there, or choose a folder that can "
-        "be written (XDG_CACHE_HOME), or switch the cache off (%s=0)\n",
-        folder_.c_str(), problem.c_str(), kSizeVariable);
-  });
+  if (warned_.exchange(true)) return;
+  std::fprintf(stderr,
+               "onnxopt: warning: %s: %s: what was compiled is not kept; make room there, or choose a folder that can "
+               "be written (XDG_CACHE_HOME), or switch the cache off (%s=0)\n",
+               folder_.c_str(), problem.c_str(), kSizeVariable);
 }
 
 }  // namespace onnxopt

@@ -6,8 +6,8 @@
 // folder. ONNXOPT_CACHE_SIZE=0 switches it off.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
-#include <mutex>
 #include <optional>
 #include <string>
 
@@ -34,7 +34,7 @@ class UserCache {
   const std::string format_;
   const std::uint64_t limit_;  // bytes
   const std::string folder_;   // empty where there is no cache
-  mutable std::once_flag warned_;
+  mutable std::atomic<bool> warned_{false};
 };
 
 }  // namespace onnxopt

@@ -21,8 +21,8 @@ from typing import Any, NoReturn
 
 import click
 
-from onnxopt import versions
-from onnxopt.errors import OnnxoptError, describe
+from onnxopt import onnxruntime_package, versions
+from onnxopt.errors import OnnxoptError, UsageError, describe
 from onnxopt.tools import interrupts
 from onnxopt.tools.commands import options
 from onnxopt.tools.printable import printable
@@ -125,5 +125,10 @@ def main(ctx: click.Context) -> None:
     """Make ONNX models faster on ONNX Runtime; the result is still an ONNX model that any runtime loads."""
     for library in ("onnx_ir", "onnxscript"):  # their warnings are about the user's model, as are our errors and notes
         logging.getLogger(library).setLevel(logging.CRITICAL)
+    if ctx.invoked_subcommand != "doctor":  # which lists it beside everything else that is wrong
+        if missing := onnxruntime_package.missing():
+            raise UsageError(str(missing))
+        if doubled := onnxruntime_package.doubled():
+            warnings.warn(str(doubled), RuntimeWarning, stacklevel=1)
     if ctx.obj is not None:
         ctx.obj()

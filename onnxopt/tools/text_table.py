@@ -21,5 +21,7 @@ def lines(titles: Sequence[str], rows: Sequence[Sequence[str]], *, left: Sequenc
     for row in rows:
         table.add_row(*map(one_line, row))
     stream = io.StringIO()
-    Console(file=stream, width=_WIDTH, no_color=True, markup=False, highlight=False, emoji=False).print(table)
+    # In a notebook, too, into the stream, and not beside the cell's output.
+    plain = {"no_color": True, "markup": False, "highlight": False, "emoji": False, "force_jupyter": False}
+    Console(file=stream, width=_WIDTH, **plain).print(table)
     return [line.rstrip() for line in stream.getvalue().splitlines()]

@@ -21,7 +21,7 @@ from onnxopt.tools.cli import COMMANDS, main
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
-FOLDERS = ("benchmarks", "cuda_kernels", "custom_ops", "docs", "examples", "models", "onnxopt", "tests")
+FOLDERS = ("benchmarks", "cuda_kernels", "custom_ops", "docker", "docs", "examples", "models", "onnxopt", "tests")
 # The laboratory notes are left out: they keep the names that modules had when something was measured.
 PAGES = sorted(
     [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *DOCS.glob("*.md")]
@@ -34,7 +34,7 @@ sys.path.insert(0, str(DOCS))
 import generate  # noqa: E402  (docs/generate.py is a script beside the pages)
 
 
-@pytest.mark.parametrize("name", ["cli", "python"])
+@pytest.mark.parametrize("name", ["cli", "python", "tutorial"])
 def test_references_are_what_the_code_says(name: str) -> None:
     written = (DOCS / f"{name}.md").read_text("utf-8")
     assert written == getattr(generate, name)(), "run: python docs/generate.py"
@@ -104,12 +104,12 @@ def code(page: Path) -> list[str]:
 @pytest.mark.parametrize("page", WRITTEN, ids=lambda p: str(p.relative_to(ROOT)))
 def test_what_code_on_the_pages_names_exists(page: Path) -> None:
     """The command behind `onnxopt`, the target behind `make`, the module behind `python -m`, and paths of the tree."""
-    targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text("utf-8"), re.M))
+    targets = set(re.findall(r"^([a-z][a-z0-9-]*):", (ROOT / "Makefile").read_text("utf-8"), re.M))
     for text in code(page):
         words = text.split()
         if match := re.match(r"onnxopt ([a-z][a-z-]*)", text):
             assert match[1] in COMMANDS, text
-        if match := re.match(r"make ([a-z]+)", text):
+        if match := re.match(r"make ([a-z][a-z0-9-]*)", text):
             assert match[1] in targets, text
         if words[:3] == ["python", "-m", "pytest"]:
             assert all((ROOT / word).exists() for word in words[3:] if word.startswith("tests/")), text
@@ -168,6 +168,34 @@ def test_measured_numbers_are_those_of_the_raw_figures() -> None:
     peers = _figures("convolution_peers")
     keys = ("resnet50", "csp_detector", "convnext", "efficientnet", "unet")
     assert networks == [_cells([peers[key].get(label) for label in labels]) for key in keys]
+
+
+def test_the_comparison_shows_the_raw_figures() -> None:
+    """Every figure of a model in a table of docs/compared.md is one that benchmarks/results has of that model."""
+    names = {"BERT": "bert", "ViT": "vit", "Whisper": "whisperenc", "Llama": "llama"}
+    networks = {"ResNet50": "resnet50", "ConvNeXt": "convnext"}
+    raw = {name: _figures("peers")[key] for name, key in names.items()}
+    raw |= {name: _figures("convolution_peers")[key] for name, key in networks.items()}
+    columns = {
+        "ORT": "ORT + CUDA graph",
+        "transformers.optimizer": "ORT after transformers.optimizer",
+        "ort_fusions": "ORT after ort_fusions",
+        "onnxopt": "onnxopt",
+    }
+    text = (DOCS / "compared.md").read_text("utf-8")
+    rows = 0
+    for heading, body in re.findall(r"^\| model \|(.*)\|\n\|[-|]+\|\n((?:\|.*\n)+)", text, re.M):
+        titles = [title.strip() for title in heading.split("|")]
+        for line in body.splitlines():
+            name, *cells = (cell.strip(" *") for cell in line.strip("|").split("|"))
+            figures = next(values for key, values in raw.items() if name.startswith(key))
+            compiled = (
+                "torch.compile channels_last" if name.startswith(tuple(networks)) else "torch.compile reduce-overhead"
+            )
+            expected = [figures[columns.get(title, compiled)] for title in titles]
+            assert cells == _cells(expected), name
+            rows += 1
+    assert rows == 10
 
 
 def test_the_cpp_of_the_page_compiles(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import json
 import os
 import shutil
@@ -18,6 +17,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 import onnxopt
+from onnxopt import onnxruntime_package
 from onnxopt.artifact import manifest as manifests
 from onnxopt.runtime import devices, sessions
 from onnxopt.tools import doctor
@@ -85,6 +85,13 @@ def test_an_onnxruntime_that_cannot_be_imported_is_a_finding(tmp_path: Path) -> 
     assert done.returncode == 1, done.stderr
     findings = json.loads(done.stdout)["findings"]
     assert any("half of ONNX Runtime is gone" in f["message"] for f in findings if f["check"] == "onnxruntime")
+
+
+def test_no_onnxruntime_is_the_only_finding(monkeypatch: pytest.MonkeyPatch) -> None:
+    fault = onnxruntime_package.Fault("ONNX Runtime is not installed", "pip install onnxruntime")
+    monkeypatch.setattr(onnxruntime_package, "missing", lambda: fault)
+    (finding,) = doctor.examine()
+    assert finding == Finding("onnxruntime", "problem", fault.what, fault.remedy)
 
 
 def test_a_sound_artifact_has_no_problem(made: Path) -> None:
@@ -189,7 +196,8 @@ def test_a_driver_too_old_for_onnx_runtime(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_two_builds_over_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(importlib.metadata, "version", lambda _: "1.31.1")
+    fault = onnxruntime_package.Fault("onnxruntime and onnxruntime-gpu are both installed", "pip uninstall both")
+    monkeypatch.setattr(onnxruntime_package, "doubled", lambda: fault)
     found = problems(runtime.onnxruntime())
     assert "onnxruntime and onnxruntime-gpu" in found[0].message
 

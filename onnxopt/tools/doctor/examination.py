@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
+from onnxopt import onnxruntime_package
 from onnxopt.errors import UsageError
 from onnxopt.runtime.sessions import one_line
 from onnxopt.tools.doctor import artifact, graphs, machine, placement, runtime
@@ -35,6 +36,8 @@ def examine(path: str | Path | None = None) -> list[Finding]:
     UsageError where there is no such folder. An artifact with damaged files is not run.
     """
     findings: list[Finding] = []
+    if missing := onnxruntime_package.missing():  # nothing else can be told without it
+        return [Finding("onnxruntime", "problem", *missing)]
     for check in MACHINE:
         findings += _carried_out(check.__name__, check)
     if path is None:

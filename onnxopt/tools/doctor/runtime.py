@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import importlib.metadata
 import io
 from collections.abc import Iterator
 
@@ -12,12 +11,11 @@ import numpy as np
 import onnx
 import onnx.helper
 
+from onnxopt import onnxruntime_package
 from onnxopt.runtime import devices
 from onnxopt.runtime.releases import parts
 from onnxopt.runtime.sessions import CPU, CUDA, cuda_is_usable, one_line
 from onnxopt.tools.doctor.finding import Finding
-
-_BUILDS = ("onnxruntime", "onnxruntime-gpu", "onnxruntime-directml", "onnxruntime-openvino")
 
 
 def onnxruntime() -> Iterator[Finding]:
@@ -27,14 +25,8 @@ def onnxruntime() -> Iterator[Finding]:
     built = f", built for CUDA {ort.cuda_version}" if getattr(ort, "cuda_version", "") else ""
     providers = ", ".join(p.removesuffix("ExecutionProvider") for p in ort.get_available_providers())
     yield Finding("onnxruntime", "ok", f"ONNX Runtime {ort.__version__}{built}; providers: {providers}")
-    installed = [name for name in _BUILDS if _is_installed(name)]
-    if len(installed) > 1:
-        yield Finding(
-            "onnxruntime",
-            "problem",
-            f"{' and '.join(installed)} are both installed: they are one Python package and overwrite each other",
-            f"pip uninstall {' '.join(installed)}, then install the one that is wanted",
-        )
+    if doubled := onnxruntime_package.doubled():
+        yield Finding("onnxruntime", "problem", *doubled)
     if CUDA not in ort.get_available_providers() and devices.first() is not None:
         yield Finding(
             "onnxruntime",
@@ -111,11 +103,3 @@ def _one_node() -> bytes:
     graph = onnx.helper.make_graph([onnx.helper.make_node("Neg", ["x"], ["y"])], "doctor", value[:1], value[1:])
     model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=8)
     return bytes(model.SerializeToString())
-
-
-def _is_installed(name: str) -> bool:
-    try:
-        importlib.metadata.version(name)
-    except importlib.metadata.PackageNotFoundError:
-        return False
-    return True
