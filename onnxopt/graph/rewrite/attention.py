@@ -185,10 +185,7 @@ class ScaledDotProduct(RewriteRuleClassBase):
         """
         queries, keys = self._index_values.dims(form.q), self._index_values.dims(form.k_transposed)
         return (
-            queries is not None
-            and keys is not None
-            and form.mask.offset == 0
-            and simplest(keys[3] - queries[2]) == 0
+            queries is not None and keys is not None and form.mask.offset == 0 and simplest(keys[3] - queries[2]) == 0
         )
 
 

@@ -117,7 +117,7 @@ def _lengths(node: ir.Node, shapes: Shapes) -> tuple[ir.Node, ...] | str:
 
 
 def _may_not_fill(lengths: ir.Value) -> str:
-    return f"Only lengths that prove every sequence fills its cache are accepted; `{lengths.name}` do not"
+    return f"ONNX Runtime's kernel runs it: `{lengths.name}` do not prove that the tokens fill the cache"
 
 
 def _is_filled(value: ir.Value, past: ir.Value, matched: set[ir.Node]) -> bool:
