@@ -6,6 +6,30 @@
 #include "program/shape.h"
 
 namespace onnxopt {
+namespace {
+
+// Whether `x` holds the new tokens with so many elements each, in heads or not.
+bool Fits(const Shape& x, std::int64_t batch, std::int64_t tokens, std::int64_t heads, std::int64_t width) {
+  const bool in_heads = x.rank == 4 && x.dims[2] == heads && x.dims[3] == width;
+  const bool flat = x.rank == 3 && x.dims[2] == heads * width;
+  return (flat || in_heads) && x.dims[0] == batch && x.dims[1] == tokens;
+}
+
+// Reads how a mask lies. False where it does not broadcast to the scores.
+bool OpenMask(const Shape& mask, const TokenAttention& attention, AttentionCall* call) {
+  const std::int64_t scores[] = {call->batch, attention.heads, attention.tokens, call->past + attention.tokens};
+  if (mask.rank != 4 || mask.dims[3] != scores[3]) return false;
+  std::int64_t* const strides[] = {&call->mask_sequence, &call->mask_head, &call->mask_token};
+  std::int64_t step = mask.dims[3];
+  for (std::size_t axis = 3; axis-- > 0;) {
+    if (mask.dims[axis] != 1 && mask.dims[axis] != scores[axis]) return false;
+    *strides[axis] = mask.dims[axis] == 1 ? 0 : step;
+    step *= mask.dims[axis];
+  }
+  return true;
+}
+
+}  // namespace
 
 AttentionCall OpenCall(const TokenAttention& attention, OrtKernelContext* context) {
   Shape shapes[kAttentionInputs];
@@ -16,39 +40,47 @@ AttentionCall OpenCall(const TokenAttention& attention, OrtKernelContext* contex
   const std::int64_t of_q = attention.heads * attention.width;
   const std::int64_t of_k = attention.groups * attention.width;
   const std::int64_t row = attention.k ? of_q : of_q + 2 * of_k;
-  const auto fits = [&](const Shape& x, std::int64_t columns) {
-    return x.rank == 3 && x.dims[0] == past.dims[0] && x.dims[1] == 1 && x.dims[2] == columns;
+  const auto fits = [&](const Shape& x, std::int64_t heads) {
+    return Fits(x, past.dims[0], attention.tokens, heads, attention.width);
   };
-  bool good = past.rank == 4 && past.dims[1] == attention.groups && past.dims[3] == attention.width &&
-              past == shapes[attention.past_v] && fits(q, row);
-  if (attention.k) good = good && fits(shapes[*attention.k], of_k) && fits(shapes[*attention.v], of_k);
-  if (!good) {
-    throw Error("one token's attention: q " + ToString(q) + ", past keys " + ToString(past) + ", past values " +
-                ToString(shapes[attention.past_v]) + " do not fit together");
-  }
   AttentionCall call{};
-  call.batch = past.dims[0];
-  call.past = past.dims[2];
+  bool good = past.rank == 4 && past.dims[1] == attention.groups && past.dims[3] == attention.width &&
+              past == shapes[attention.past_v] && fits(q, row / attention.width);
+  if (attention.k) {
+    good = good && fits(shapes[*attention.k], attention.groups) && fits(shapes[*attention.v], attention.groups);
+  }
+  if (good) {
+    call.batch = past.dims[0];
+    call.past = past.dims[2];
+    if (attention.mask) good = OpenMask(shapes[*attention.mask], attention, &call);
+  }
+  if (!good) {
+    const std::string mask = attention.mask ? ", mask " + ToString(shapes[*attention.mask]) : "";
+    throw Error("attention of new tokens: q " + ToString(q) + ", past keys " + ToString(past) + ", past values " +
+                ToString(shapes[attention.past_v]) + mask + " do not fit together");
+  }
   const auto part = [&](std::int64_t elements) {
     return static_cast<const char*>(inputs[attention.q]) + static_cast<std::size_t>(elements) * Size(attention.dtype);
   };
   call.q = inputs[attention.q];
   call.k = attention.k ? inputs[*attention.k] : part(of_q);
   call.v = attention.v ? inputs[*attention.v] : part(of_q + of_k);
-  call.q_stride = row;
-  call.k_stride = call.v_stride = attention.k ? of_k : row;
+  call.q_stride = row * attention.tokens;
+  call.k_stride = call.v_stride = (attention.k ? of_k : row) * attention.tokens;
   call.past_k = inputs[attention.past_k];
   call.past_v = inputs[attention.past_v];
+  call.mask = attention.mask ? inputs[*attention.mask] : nullptr;
   Shape output = q;
+  output.rank = 3;
   output.dims[2] = of_q;
   Shape present = past;
-  present.dims[2] = past.dims[2] + 1;
+  present.dims[2] = past.dims[2] + attention.tokens;
   call.output = OutputTensor(context, 0, output);
   call.present_k = OutputTensor(context, 1, present);
   call.present_v = OutputTensor(context, 2, present);
   const bool left_out = call.output == nullptr || call.present_k == nullptr || call.present_v == nullptr;
   if (call.batch != 0 && left_out) {
-    throw Error("an output of one token's attention is left out, which its function declares");
+    throw Error("an output of new tokens' attention is left out, which its function declares");
   }
   return call;
 }

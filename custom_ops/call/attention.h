@@ -6,7 +6,8 @@
 
 namespace onnxopt {
 
-// One call: sequences, tokens in the cache before it, operands of the new token and elements between its sequences.
+// One call: sequences, tokens in the cache before it, operands of the new tokens and elements between the sequences of
+// these. mask: nullptr where there is none; elements between its sequences, heads and tokens, 0 where all share them.
 struct AttentionCall {
   std::int64_t batch;
   std::int64_t past;
@@ -18,6 +19,10 @@ struct AttentionCall {
   std::int64_t v_stride;
   const void* past_k;
   const void* past_v;
+  const void* mask;
+  std::int64_t mask_sequence;
+  std::int64_t mask_head;
+  std::int64_t mask_token;
   void* output;
   void* present_k;
   void* present_v;

@@ -34,7 +34,7 @@ class Job {
     const std::int64_t sequence = group / attention_.groups;
     const std::int64_t of_sequence = group % attention_.groups;
     const std::int64_t width = attention_.width;
-    const std::int64_t tokens = call_.past + 1;
+    const std::int64_t keys_of_all = call_.past + attention_.tokens;
     const std::vector<float> keys =
         Append(call_.past_k, call_.k, sequence * call_.k_stride + of_sequence * width, group, call_.present_k);
     const std::vector<float> values =
@@ -42,29 +42,38 @@ class Job {
     const std::int64_t heads = attention_.heads / attention_.groups;
     std::vector<float> query(static_cast<std::size_t>(width));
     std::vector<float> result(static_cast<std::size_t>(width));
-    std::vector<float> weights(static_cast<std::size_t>(tokens));
-    for (std::int64_t h = 0; h < heads; ++h) {
-      const std::int64_t head = of_sequence * heads + h;
-      Load(call_.q, sequence * call_.q_stride + head * width, width, query.data());
-      Weigh(query, keys, &weights);
+    std::vector<float> weights(static_cast<std::size_t>(keys_of_all));
+    std::vector<float> mask(static_cast<std::size_t>(keys_of_all));
+    for (std::int64_t row = 0; row < heads * attention_.tokens; ++row) {
+      const std::int64_t token = row / heads;
+      const std::int64_t head = of_sequence * heads + row % heads;
+      const std::int64_t step = call_.q_stride / attention_.tokens;  // between tokens
+      Load(call_.q, sequence * call_.q_stride + token * step + head * width, width, query.data());
+      if (call_.mask != nullptr) {
+        const std::int64_t at = sequence * call_.mask_sequence + head * call_.mask_head + token * call_.mask_token;
+        Load(call_.mask, at, keys_of_all, mask.data());
+      }
+      Weigh(query, keys, mask, &weights);
       std::fill(result.begin(), result.end(), 0.0F);
-      for (std::int64_t t = 0; t < tokens; ++t) {
+      for (std::int64_t t = 0; t < keys_of_all; ++t) {
         const float* value = values.data() + t * width;
         const float weight = weights[static_cast<std::size_t>(t)];
         for (std::int64_t j = 0; j < width; ++j) result[static_cast<std::size_t>(j)] += weight * value[j];
       }
-      store_(At(call_.output, (sequence * attention_.heads + head) * width), result.data(), nullptr, nullptr,
+      const std::int64_t before = sequence * attention_.tokens + token;
+      store_(At(call_.output, (before * attention_.heads + head) * width), result.data(), nullptr, nullptr,
              static_cast<std::size_t>(width));
     }
   }
 
-  // The softmax of the scores of all tokens.
-  void Weigh(const std::vector<float>& query, const std::vector<float>& keys, std::vector<float>* weights) const {
+  // The softmax of the scores of all keys and the mask.
+  void Weigh(const std::vector<float>& query, const std::vector<float>& keys, const std::vector<float>& mask,
+             std::vector<float>* weights) const {
     float top = -INFINITY;
     for (std::size_t t = 0; t < weights->size(); ++t) {
       float score = 0;
       for (std::size_t j = 0; j < query.size(); ++j) score += query[j] * keys[t * query.size() + j];
-      (*weights)[t] = attention_.scale * score;
+      (*weights)[t] = attention_.scale * score + mask[t];
       top = std::fmax(top, (*weights)[t]);
     }
     float sum = 0;
@@ -72,15 +81,19 @@ class Job {
     for (float& weight : *weights) weight /= sum;
   }
 
-  // Writes a group's cache with the new token behind it, and gives it as float32.
+  // Writes a group's cache with the new tokens behind it, and gives it as float32. at: the first of these in `fresh`,
+  // where k and v of one token may lie behind q.
   std::vector<float> Append(const void* past, const void* fresh, std::int64_t at, std::int64_t group,
                             void* present) const {
     const std::int64_t held = call_.past * attention_.width;
-    const std::int64_t whole = held + attention_.width;
+    const std::int64_t whole = held + attention_.tokens * attention_.width;
+    const std::int64_t step = attention_.groups * attention_.width;  // between new tokens
     char* const to = At(present, group * whole);
     std::memcpy(to, At(past, group * held), static_cast<std::size_t>(held) * size_);
-    std::memcpy(to + static_cast<std::size_t>(held) * size_, At(fresh, at),
-                static_cast<std::size_t>(attention_.width) * size_);
+    for (std::int64_t t = 0; t < attention_.tokens; ++t) {
+      std::memcpy(to + static_cast<std::size_t>(held + t * attention_.width) * size_, At(fresh, at + t * step),
+                  static_cast<std::size_t>(attention_.width) * size_);
+    }
     std::vector<float> all(static_cast<std::size_t>(whole));
     Load(present, group * whole, whole, all.data());
     return all;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <limits>
 
+#include "attention/masked_attention_abi.h"
 #include "attention/token_attention_abi.h"
 #include "call/attention.h"
 
@@ -12,6 +13,19 @@ namespace {
 constexpr std::uint64_t kBlocksOfAll = 2;   // blocks a multiprocessor that the tokens are cut into, all groups together
 constexpr std::uint64_t kLeastTokens = 32;  // that a block takes at once
 constexpr std::uint64_t kAccessBytes = 16;
+
+// Keys are cut into `splits` of `tokens` each, so that the blocks of all `others` fill the GPU.
+struct Splits {
+  std::uint64_t tokens;
+  std::uint64_t splits;
+
+  Splits(std::uint64_t keys, std::uint64_t others, std::uint64_t multiprocessors) {
+    const std::uint64_t wanted = std::clamp<std::uint64_t>(kBlocksOfAll * multiprocessors / others, 1, kMaxSplits);
+    const std::uint64_t least = (keys + wanted - 1) / wanted;
+    tokens = std::max((least + kLeastTokens - 1) / kLeastTokens, std::uint64_t{1}) * kLeastTokens;
+    splits = std::max<std::uint64_t>((keys + tokens - 1) / tokens, 1);
+  }
+};
 
 bool Aligned(const AttentionCall& call) {
   std::uintptr_t all = 0;
@@ -31,13 +45,18 @@ void TokenAttentionCudaKernel::Compute(OrtKernelContext* context) const {
   if (!Aligned(call)) throw Error("a cache of keys or values is not aligned to 16 bytes");
   if (call.past >= std::numeric_limits<std::int32_t>::max()) throw Error("a cache of 2^31 tokens or more");
   const Stream stream = launcher_.Enter(context);
+  if (attention.mask) {
+    LaunchMasked(attention, call, context, stream);
+  } else {
+    LaunchOneToken(attention, call, context, stream);
+  }
+}
+
+void TokenAttentionCudaKernel::LaunchOneToken(const TokenAttention& attention, const AttentionCall& call,
+                                              OrtKernelContext* context, Stream stream) const {
   const auto past = static_cast<std::uint64_t>(call.past);
   const auto groups = static_cast<std::uint64_t>(call.batch * attention.groups);
-  const std::uint64_t blocks = kBlocksOfAll * launcher_.device().multiprocessors;
-  const std::uint64_t wanted = std::clamp<std::uint64_t>(blocks / groups, 1, kMaxSplits);
-  const std::uint64_t least = (past + wanted - 1) / wanted;
-  const std::uint64_t tokens = std::max((least + kLeastTokens - 1) / kLeastTokens, std::uint64_t{1}) * kLeastTokens;
-  const std::uint64_t splits = std::max<std::uint64_t>((past + tokens - 1) / tokens, 1);
+  const Splits cut(past, groups, launcher_.device().multiprocessors);
   const auto heads = static_cast<std::uint64_t>(call.batch * attention.heads);
   const auto part = static_cast<std::uint64_t>(attention.width + 2) * sizeof(float);
   CallScratch scratch(allocator_, context);
@@ -49,18 +68,54 @@ void TokenAttentionCudaKernel::Compute(OrtKernelContext* context) const {
                               call.present_k,
                               call.present_v,
                               call.output,
-                              static_cast<float*>(scratch.Of(heads * splits * part)),
+                              static_cast<float*>(scratch.Of(heads * cut.splits * part)),
                               static_cast<unsigned long long>(call.q_stride),
                               static_cast<unsigned long long>(call.k_stride),
                               static_cast<unsigned long long>(call.v_stride),
                               static_cast<unsigned>(attention.groups),
                               static_cast<unsigned>(past),
-                              static_cast<unsigned>(splits),
-                              static_cast<unsigned>(tokens),
+                              static_cast<unsigned>(cut.splits),
+                              static_cast<unsigned>(cut.tokens),
                               attention.scale};
   auto* const block = reinterpret_cast<unsigned char*>(&params);
-  launcher_.Launch(0, static_cast<unsigned>(groups * splits), block, stream);
+  launcher_.Launch(0, static_cast<unsigned>(groups * cut.splits), block, stream);
   launcher_.Launch(1, static_cast<unsigned>(heads), block, stream);
+}
+
+void TokenAttentionCudaKernel::LaunchMasked(const TokenAttention& attention, const AttentionCall& call,
+                                            OrtKernelContext* context, Stream stream) const {
+  const std::int64_t heads = attention.heads / attention.groups;
+  const auto chunks = static_cast<std::uint64_t>((attention.tokens * heads + attention.rows - 1) / attention.rows);
+  const auto groups = static_cast<std::uint64_t>(call.batch * attention.groups);
+  const auto keys = static_cast<std::uint64_t>(call.past + attention.tokens);
+  const Splits cut(keys, groups * chunks, launcher_.device().multiprocessors);
+  const std::uint64_t rows_of_all = groups * chunks * static_cast<std::uint64_t>(attention.rows);
+  const auto part = static_cast<std::uint64_t>(attention.width + 2) * sizeof(float);
+  CallScratch scratch(allocator_, context);
+  MaskedAttentionParams params{call.q,
+                               call.k,
+                               call.v,
+                               call.past_k,
+                               call.past_v,
+                               call.mask,
+                               call.present_k,
+                               call.present_v,
+                               call.output,
+                               static_cast<float*>(scratch.Of(rows_of_all * cut.splits * part)),
+                               static_cast<unsigned long long>(call.mask_sequence),
+                               static_cast<unsigned long long>(call.mask_head),
+                               static_cast<unsigned long long>(call.mask_token),
+                               static_cast<unsigned>(attention.tokens),
+                               static_cast<unsigned>(heads),
+                               static_cast<unsigned>(attention.groups),
+                               static_cast<unsigned>(call.past),
+                               static_cast<unsigned>(chunks),
+                               static_cast<unsigned>(cut.splits),
+                               static_cast<unsigned>(cut.tokens),
+                               attention.scale};
+  auto* const block = reinterpret_cast<unsigned char*>(&params);
+  launcher_.Launch(0, static_cast<unsigned>(groups * chunks * cut.splits), block, stream);
+  launcher_.Launch(1, static_cast<unsigned>(rows_of_all), block, stream);
 }
 
 }  // namespace onnxopt::cuda

@@ -1,6 +1,7 @@
-// Runs one token's attention on the GPU: one launch reads and writes the cache, one joins what its blocks found.
+// Runs new tokens' attention on the GPU: one launch reads and writes the cache, one joins what its blocks found.
 #pragma once
 
+#include "call/attention.h"
 #include "call/fused_kernel.h"
 #include "cuda/launch/launcher.h"
 #include "cuda/launch/scratch.h"
@@ -17,6 +18,11 @@ class TokenAttentionCudaKernel final : public FusedKernel {
   void Compute(OrtKernelContext* context) const override;
 
  private:
+  void LaunchOneToken(const TokenAttention& attention, const AttentionCall& call, OrtKernelContext* context,
+                      Stream stream) const;
+  void LaunchMasked(const TokenAttention& attention, const AttentionCall& call, OrtKernelContext* context,
+                    Stream stream) const;
+
   const Launcher launcher_;
   const Allocator allocator_;
 };

@@ -10,6 +10,7 @@ namespace {
 
 constexpr std::uint64_t kMostHeads = 4096;
 constexpr std::uint64_t kMostWidth = 512;
+constexpr std::uint64_t kMostTokens = 16;
 constexpr std::size_t kOutputs = 3;
 
 }  // namespace
@@ -19,7 +20,9 @@ TokenAttention ReadTokenAttention(const JsonReader& json, const std::vector<Dtyp
   TokenAttention attention;
   attention.inputs = inputs.size();
   if (json.Has("k") != json.Has("v")) json.Fail("has one of k and v");
-  const std::size_t count = json.Has("k") ? kAttentionInputs : kAttentionInputs - 2;
+  if (json.Has("mask") != json.Has("tokens")) json.Fail("has one of mask and tokens");
+  if (json.Has("mask") && !json.Has("k")) json.Fail("has a mask, but no k");
+  const std::size_t count = kAttentionInputs - (json.Has("k") ? 0 : 2) - (json.Has("mask") ? 0 : 1);
   if (inputs.size() != count) json["inputs"].Fail("are not " + std::to_string(count));
   if (outputs.size() != kOutputs) json["outputs"].Fail("are not " + std::to_string(kOutputs));
   const auto position = [&](const char* field) { return static_cast<std::size_t>(json[field].Number(0, count - 1)); };
@@ -35,6 +38,12 @@ TokenAttention ReadTokenAttention(const JsonReader& json, const std::vector<Dtyp
   attention.groups = number("groups", kMostHeads);
   attention.width = number("width", kMostWidth);
   if (attention.heads % attention.groups != 0) json["heads"].Fail("is no multiple of groups");
+  if (json.Has("mask")) {
+    attention.mask = position("mask");
+    attention.tokens = number("tokens", kMostTokens);
+    const std::int64_t rows = attention.tokens * (attention.heads / attention.groups);
+    attention.rows = number("rows", static_cast<std::uint64_t>(rows));
+  }
   if (!json["scale"].value().is_number()) json["scale"].Fail("is not a number");
   attention.scale = json["scale"].value().get<float>();
   if (!std::isfinite(attention.scale)) json["scale"].Fail("is not a finite float32");

@@ -1,4 +1,4 @@
-// One new token's attention to a cache that grows by it: the C++ side of onnxopt/token_attention.py.
+// New tokens' attention to a cache that grows by them: the C++ side of onnxopt/program/attention.py.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,8 @@
 namespace onnxopt {
 
 // heads of queries share keys and values in groups. Positions among the inputs; k and v are missing where q holds the
-// three beside each other. Outputs: the attention, keys with the new one, values with the new one.
+// three beside each other. Without a mask there is one new token, which reads every key. Outputs: the attention, keys
+// with the new ones, values with the new ones.
 struct TokenAttention {
   Dtype dtype = Dtype::kFloat16;
   std::size_t inputs = 3;
@@ -22,8 +23,11 @@ struct TokenAttention {
   std::optional<std::size_t> v;
   std::size_t past_k = 1;
   std::size_t past_v = 2;
+  std::int64_t tokens = 1;  // new ones of a sequence
+  std::int64_t rows = 1;    // heads of tokens that a block takes under a mask
+  std::optional<std::size_t> mask;
 };
 
-constexpr std::size_t kAttentionInputs = 5;
+constexpr std::size_t kAttentionInputs = 6;  // at most
 
 }  // namespace onnxopt

@@ -22,7 +22,7 @@ from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
 from onnxopt import errors, files
 from onnxopt.errors import ModelError, step
-from onnxopt.graph import external_data, limits, text, wire
+from onnxopt.graph import external_data, limits, numeric_dims, text, wire
 
 INLINE_LIMIT = 1024  # bytes; tensors up to this are kept in memory, so passes may read them freely
 # What onnx's checker and onnx_ir raise for models they cannot read.
@@ -98,6 +98,7 @@ def _load(path: Path) -> Source:
     proto, size = _parse(path)
     _check_versions(path, proto)
     text.make_utf8(path, proto)
+    numeric_dims.fix(proto)
     limits.check_functions(path, proto)
     external = external_data.resolve(path, proto, INLINE_LIMIT)
     limits.check_tensors(path, proto)

@@ -1,6 +1,7 @@
 """TokenAttention: attention of one new token per sequence to a cache of keys and values, which the kernel extends.
 
-The C++ side is custom_ops/program/attention.h, the CUDA side cuda_kernels/attention/token_attention.cuh.
+Under a mask there may be up to sixteen new tokens, which the mask lets read each other. The C++ side is
+custom_ops/program/attention.h, the CUDA side cuda_kernels/attention/.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from onnxopt.program.hardware import ACCESS_BYTES, WARP
 
 STORED = ("float16", "bfloat16")
 MOST_HEADS = 8  # query heads that share one key head; their queries and sums stay in registers
+MOST_TOKENS = 16  # new ones of a sequence, under a mask
 # Elements of the results of all query heads that share a key head. STATIC_SHARED_BYTES hold the results of every warp.
 _MOST_ELEMENTS = 1280
 
@@ -24,13 +26,15 @@ class TokenAttention:
 
     inputs, outputs: storage dtype names, all the same. q, k, v, past_k, past_v: positions in inputs; k and v are None
     where q holds all three. heads: query heads. groups: key heads, and as many value heads. width: elements of a head.
-    scale: the factor of the scores.
+    scale: the factor of the scores. tokens: new ones of each sequence, one without a mask. mask: position of what is
+    added to the scores; None where every token reads every key.
 
-    Shapes with B sequences and P tokens in the cache:
-        q                      [B, 1, heads * width], or [B, 1, (heads + 2 * groups) * width] where q holds all three
-        k, v                   [B, 1, groups * width]
+    Shapes with B sequences, S new tokens and P tokens in the cache:
+        q                      [B, S, heads * width], or [B, 1, (heads + 2 * groups) * width] where q holds all three
+        k, v                   [B, S, groups * width], or [B, S, groups, width]
         past_k, past_v         [B, groups, P, width]
-        outputs                [B, 1, heads * width], then the new keys and values [B, groups, P + 1, width]
+        mask                   [B or 1, heads or 1, S, P + S]
+        outputs                [B, S, heads * width], then the new keys and values [B, groups, P + S, width]
     """
 
     inputs: tuple[str, ...]
@@ -44,35 +48,58 @@ class TokenAttention:
     v: int | None = None
     past_k: int = 1
     past_v: int = 2
+    tokens: int = 1
+    mask: int | None = None
 
     def verify(self) -> None:
         """Raise ValueError naming the field that breaks a rule of this class."""
-        positions = [p for p in (self.q, self.k, self.v, self.past_k, self.past_v) if p is not None]
+        operands = (self.q, self.k, self.v, self.past_k, self.past_v, self.mask)
+        positions = [p for p in operands if p is not None]
         if set(positions) != set(range(len(self.inputs))) or (self.k is None) != (self.v is None):
             raise ValueError(f"inputs: operands {positions} are not all of {len(self.inputs)} inputs")
         if len(self.outputs) != 3 or {*self.inputs, *self.outputs} - {self.outputs[0]}:
             raise ValueError("outputs: not three of the inputs' dtype")
         if self.outputs[0] not in STORED:
             raise ValueError(f"outputs: {self.outputs[0]} is not one of {', '.join(STORED)}")
-        if reason := why_heads_do_not_fit(self.heads, self.groups, self.width, self.outputs[0]):
+        if not 1 <= self.tokens <= (1 if self.mask is None else MOST_TOKENS):
+            raise ValueError(
+                f"tokens: {self.tokens} new ones; several take a mask, and there are {MOST_TOKENS} at most"
+            )
+        if self.mask is not None and self.k is None:
+            raise ValueError("mask: q holds keys and values too, which only one token may")
+        if reason := why_heads_do_not_fit(self.heads, self.groups, self.width, self.outputs[0], self.mask is not None):
             raise ValueError(f"heads: {reason}")
         if not math.isfinite(self.scale):
             raise ValueError("scale must be finite")
 
     def to_json(self) -> dict[str, Any]:
-        """The form in kernels.json, without k and v where q holds them."""
+        """The form in kernels.json: what is not there is left out, and tokens where there is no mask."""
         row = dataclasses.asdict(self)
+        if self.mask is None:
+            del row["tokens"]
+        else:
+            row["rows"] = rows_of_a_block(self.tokens, self.heads // self.groups, self.width)
         return {k: list(v) if isinstance(v, tuple) else v for k, v in row.items() if v is not None}
 
 
-def why_heads_do_not_fit(heads: int, groups: int, width: int, dtype: str) -> str:
-    """The reason why the kernel cannot run heads of this number, width and storage dtype; "" where the kernel can."""
+def rows_of_a_block(tokens: int, heads: int, width: int) -> int:
+    """How many rows a block takes under a mask. A row is one of the `heads` of a group, of one of the tokens."""
+    rows = tokens * heads
+    chunks = -(-rows // min(MOST_HEADS, _MOST_ELEMENTS // width))
+    return -(-rows // chunks)
+
+
+def why_heads_do_not_fit(heads: int, groups: int, width: int, dtype: str, masked: bool = False) -> str:
+    """The reason why the kernel cannot run heads of this number, width and storage dtype; "" where the kernel can.
+
+    masked: there is a mask; then a block need not take all heads of a group.
+    """
     if groups < 1 or heads % groups or not 1 <= heads // groups <= MOST_HEADS:
         return (
             f"{heads} query heads share {groups} key heads; the kernel supports up to {MOST_HEADS} query heads per key"
             " head"
         )
-    if heads // groups * width > _MOST_ELEMENTS:
+    if not masked and heads // groups * width > _MOST_ELEMENTS:
         return f"{heads // groups} query heads of size {width} per key head need more shared memory than a block has"
     lanes, rest = divmod(width * DTYPES[dtype].size, ACCESS_BYTES)
     if rest or not 1 <= lanes <= WARP or lanes.bit_count() != 1:

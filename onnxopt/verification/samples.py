@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from onnxopt.graph.input_uses import Use
-from onnxopt.graph.signature import Sizes, Tensor, resolve, roles, symbols
+from onnxopt.graph.signature import Sizes, Tensor, resolve, roles, symbol_of, symbols
 from onnxopt.program.dtypes import to_ir
 from onnxopt.verification import contents
 
@@ -27,6 +27,7 @@ _PRIMES = (7, 11, 13, 17, 19, 23)
 # Sizes that models insist on: powers of two, image sides, audio frames at 8 and 16 kHz.
 _INSISTED = (32, 64, 512, 224, 256, 128, 320, 640, 16, 100, 160, 200, 400, 480, 576, 800, 1024, 4000, 16000, 32000)
 
+_CACHES = ("past", "cache")  # in names of inputs that hold keys and values of earlier tokens
 _SEQUENCE = 3  # tensors of a sequence
 
 # --- sizes -----------------------------------------------------------------------------------------------------------
@@ -40,10 +41,14 @@ def usual_sizes(inputs: Sequence[Tensor]) -> Iterator[Sizes]:
         yield {}
         return
     primes = itertools.cycle(_PRIMES)
-    yield {n: 1 if n in batch else 64 + 32 * k if n in space else next(primes) for k, n in enumerate(names)}
-    yield {n: 2 if n in batch else 96 if n in space else 16 for n in names}
-    yield {n: 3 if n in batch else 64 if n in space else 1 for n in names}
-    yield {n: 2 if n in batch else 160 if n in space else 37 for n in names}
+    usual: tuple[Sizes, ...] = (
+        {n: 1 if n in batch else 64 + 32 * k if n in space else next(primes) for k, n in enumerate(names)},
+        {n: 2 if n in batch else 96 if n in space else 16 for n in names},
+        {n: 3 if n in batch else 64 if n in space else 1 for n in names},
+        {n: 2 if n in batch else 160 if n in space else 37 for n in names},
+    )
+    for sizes in usual:
+        yield _masks_of_all_tokens(inputs, sizes)
 
 
 def fallback_sizes(inputs: Sequence[Tensor]) -> Iterator[Sizes]:
@@ -53,9 +58,33 @@ def fallback_sizes(inputs: Sequence[Tensor]) -> Iterator[Sizes]:
     rest = [n for n in names if n not in batch]
     for size in _INSISTED:
         for ones in itertools.chain.from_iterable(itertools.combinations(rest, k) for k in range(min(len(rest), 3))):
-            yield {n: 1 if n in batch or n in ones else size for n in names}
+            yield _masks_of_all_tokens(inputs, {n: 1 if n in batch or n in ones else size for n in names})
     for size in (1, 8, 64):
-        yield dict.fromkeys(names, size)
+        yield _masks_of_all_tokens(inputs, dict.fromkeys(names, size))
+
+
+def _masks_of_all_tokens(inputs: Sequence[Tensor], sizes: Sizes) -> Sizes:
+    """The sizes, with those of a decoder's mask (batch, tokens) as the cache and the new tokens beside it have them.
+
+    Exporters give the dims of that mask symbols of their own, where it is as long as the cache and the new tokens
+    together. Sizes of symbols that other inputs have too stay as they are.
+    """
+    masks = [t for t in inputs if "mask" in t.name.lower() and len(t.dims or ()) == 2]
+    rest = [t for t in inputs if t not in masks]
+    tokens = next((t for t in rest if len(t.dims or ()) == 2 and t.dtype in ("int32", "int64")), None)
+    caches = (t for t in rest if len(t.dims or ()) == 4 and any(word in t.name.lower() for word in _CACHES))
+    cache = next(caches, None)
+    if tokens is None or cache is None:
+        return sizes
+    batch, new = resolve(tokens, sizes)
+    whole = (batch, resolve(cache, sizes)[2] + new)
+    taken = symbols(rest)
+    return sizes | {
+        symbol: size
+        for mask in masks
+        for axis, size in enumerate(whole)
+        if (symbol := symbol_of(mask, axis)) in sizes and symbol is not None and symbol not in taken
+    }
 
 
 def bytes_of(inputs: Sequence[Tensor], sizes: Sizes) -> int:

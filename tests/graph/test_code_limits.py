@@ -11,7 +11,7 @@ from onnx import numpy_helper
 
 from onnxopt.errors import ModelError
 from onnxopt.graph import code_limits
-from tests.support import quantized_models
+from tests.support import genai_graphs
 from tests.support.command import assert_refused, run
 from tests.support.graphs import graph
 
@@ -84,7 +84,7 @@ def test_right(body: str, constants: str) -> None:
     ],
 )
 def test_wrong_products(attribute: str, value: int, reason: str) -> None:
-    proto = quantized_models.genai(layers=1)
+    proto = genai_graphs.genai(layers=1)
     (node,) = [n for n in proto.graph.node if n.output[0] == "layers.0.gate"]
     next(a for a in node.attribute if a.name == attribute).i = value
     with pytest.raises(ModelError, match=r"MatMulNBits `layers\.0\.gate_node`: ") as error:
@@ -93,7 +93,7 @@ def test_wrong_products(attribute: str, value: int, reason: str) -> None:
 
 
 def test_too_few_scales_of_a_product() -> None:
-    proto = quantized_models.genai(layers=1)
+    proto = genai_graphs.genai(layers=1)
     for initializer in proto.graph.initializer:
         if initializer.name == "layers.0.gate.scales":
             initializer.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(initializer)[:, :1], initializer.name))

@@ -20,7 +20,7 @@ from onnxopt.graph import normalize, read
 from onnxopt.graph.passes.unique_names import UniqueNamesPass
 from onnxopt.graph.shapes import shapes
 from onnxopt.tools import explain
-from tests.support import quantized_models
+from tests.support import genai_graphs, quantized_models
 from tests.support.graphs import graph
 
 _ON_CONVOLUTIONS = ("pre_process", "qdq_u8i8", "qdq_i8_channels", "qdq_u8_reduced", "qoperator", "dynamic_channels")
@@ -90,7 +90,7 @@ def test_every_value_of_a_quantized_model_has_its_dtype_and_dims(
 
 @pytest.mark.parametrize("bits", [4, 8])
 def test_dims_of_a_genai_graph_keep_their_symbols(bits: int) -> None:
-    model = ir.from_proto(quantized_models.genai(bits=bits))
+    model = ir.from_proto(genai_graphs.genai(bits=bits))
     known = shapes.infer(model)
     dims = {v.name: known.dims(v) for node in model.graph for v in node.outputs}
     rows = ("batch_size", "sequence_length")
@@ -127,7 +127,7 @@ def test_all_around_the_products_of_a_genai_graph_is_fused(
     bits: int, zero_points: bool, dtype: int, tmp_path: Path
 ) -> None:
     model = tmp_path / "model.onnx"
-    onnx.save(quantized_models.genai(bits=bits, zero_points=zero_points, dtype=dtype), model)
+    onnx.save(genai_graphs.genai(bits=bits, zero_points=zero_points, dtype=dtype), model)
     manifest = _optimized(model, tmp_path / "out")
     regions = [set(kernel.ops) for kernel in manifest.kernels for _ in kernel.sites]
     assert regions.count({"Split", "Sigmoid", "Mul"}) == 2  # SiLU and the gate, behind one product, of both layers
@@ -138,7 +138,7 @@ def test_all_around_the_products_of_a_genai_graph_is_fused(
 def test_products_of_packed_codes_in_float16(tmp_path: Path) -> None:
     """As `quantize` and genai's builder write them in float32, and as float16 models have them."""
     model = tmp_path / "model.onnx"
-    onnx.save(quantized_models.genai(layers=1), model)
+    onnx.save(genai_graphs.genai(layers=1), model)
     made = pipeline.optimize(model, tmp_path / "out", archs=("sm_90",), precision="float16")
     assert made.manifest.verify.status == "passed" and not made.manifest.left_out
     packed = [k for k in made.manifest.kernels if "MatMulNBits" in k.ops]

@@ -246,3 +246,19 @@ def test_cut_and_splice_are_inverse(tmp_path: Path) -> None:
         part if isinstance(part, bytes) else whole[part.offset : part.offset + part.length] for part in parts
     )
     assert onnx.ModelProto.FromString(spliced) == onnx.ModelProto.FromString(whole)
+
+
+# --- dims ---
+
+
+def test_dims_whose_symbol_is_a_number_have_this_size(path: Path) -> None:
+    """As transformers' exporter names dims that are fixed in a graph that is otherwise dynamic."""
+    model = _weighty(4)
+    for declared in (*model.graph.input, *model.graph.output):
+        declared.type.tensor_type.shape.dim[0].dim_param = "4"
+    long = value("long", ["4", "batch", "4 + batch", "99999999999999999999", "\u0664"])
+    model.graph.input.append(long)
+    onnx.save(model, path)
+    x, other = read.load(path).model.graph.inputs
+    assert x.shape == [4]
+    assert next(iter(other.shape)) == 4 and all(isinstance(dim, ir.SymbolicDim) for dim in list(other.shape)[1:])

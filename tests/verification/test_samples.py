@@ -24,6 +24,18 @@ def test_usual_sizes_differ_between_dims_and_include_ones() -> None:
     assert list(samples.usual_sizes([Tensor("x", "float32", (2, 3))])) == [{}]
 
 
+def test_a_mask_of_a_decoder_is_as_long_as_its_cache_and_the_new_tokens() -> None:
+    """As exporters name its dims: with symbols of their own. Where another input has a symbol too, nothing changes."""
+    cache = Tensor("past_key_values.0.key", "float32", ("batch", 2, "past", 16))
+    ids, mask = Tensor("ids", "int64", ("batch", "new")), Tensor("attention_mask", "int64", ("other", "total"))
+    for sizes in samples.usual_sizes([ids, mask, cache]):
+        assert (sizes["other"], sizes["total"]) == (sizes["batch"], sizes["past"] + sizes["new"])
+    free = Tensor("x", "float32", ("total",))
+    first = next(samples.usual_sizes([ids, mask, cache, free]))
+    assert first["total"] != first["past"] + first["new"] and first["other"] == first["batch"]
+    assert next(samples.usual_sizes([ids, mask]))["total"] != next(samples.usual_sizes([ids, mask]))["new"]
+
+
 def test_token_ids_stay_below_the_table(tmp_path: Path) -> None:
     model = ir.load(write(tmp_path / "m.onnx", TOKENS))
     uses = input_uses.uses_of_inputs(model)

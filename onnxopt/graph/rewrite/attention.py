@@ -179,9 +179,14 @@ class ScaledDotProduct(RewriteRuleClassBase):
         return op.Where(op.Less(best, least), zero, op.Sdpa(q, keys, v, op.Max(mask, least), **attributes))
 
     def _is_diagonal(self, form: _Form) -> bool:
-        """Whether the last query reads every key, which is what runtimes call causal."""
+        """Whether queries and keys are the same tokens, so that every query reads the keys up to its own.
+
+        Of queries behind a cache, operators that call themselves causal read different keys; these keep their mask.
+        """
         queries, keys = self._index_values.dims(form.q), self._index_values.dims(form.k_transposed)
-        return queries is not None and keys is not None and simplest(keys[3] - queries[2]) == form.mask.offset
+        return (
+            queries is not None and keys is not None and form.mask.offset == 0 and simplest(keys[3] - queries[2]) == 0
+        )
 
 
 class PaddedDotProduct(ScaledDotProduct):

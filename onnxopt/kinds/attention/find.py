@@ -1,5 +1,7 @@
 """Attention of one new token behind a cache, and the nodes that compute the lengths of its sequences.
 
+Attention of several new tokens under a mask is found in masked.py.
+
     y, present_k, present_v = GroupQueryAttention(q | packed q k v, k, v, past_k, past_v, lengths, total)
 
 ONNX Runtime's operator copies the cache, runs separate kernels for lengths, masks and results, and then reads the copy.
@@ -21,6 +23,7 @@ from onnxopt.fusion.operands import constant
 from onnxopt.fusion.region import Kind, Region
 from onnxopt.graph.refusal import Refusal
 from onnxopt.graph.shapes.shapes import Shapes
+from onnxopt.kinds.attention import masked
 from onnxopt.program.attention import STORED, TokenAttention, why_heads_do_not_fit
 
 OPERATOR = ("com.microsoft", "GroupQueryAttention")
@@ -36,8 +39,7 @@ _PLAIN = {
 
 def find(context: Context, kind: Kind) -> tuple[list[Region], list[Refusal]]:
     """A region for every such operator and the nodes that only compute its lengths, and refusals of the others."""
-    regions: list[Region] = []
-    refusals: list[Refusal] = []
+    regions, refusals = masked.find(context, kind)
     for node in list(context.order):
         if (node.domain, node.op_type) != OPERATOR or context.is_taken(node):
             continue
@@ -57,6 +59,8 @@ def find(context: Context, kind: Kind) -> tuple[list[Region], list[Refusal]]:
 
 def lower(region: Region, shapes: Shapes) -> TokenAttention:
     """The meaning of a region of `find`."""
+    if (region.nodes[-1].domain, region.nodes[-1].op_type) == masked.OPERATOR:
+        return masked.lower(region, shapes)
     meaning = _meaning(region.nodes[-1], shapes)
     if isinstance(meaning, str):
         raise ValueError(f"`{region.nodes[-1].name}` is not attention of one token: {meaning}")
@@ -117,7 +121,7 @@ def _lengths(node: ir.Node, shapes: Shapes) -> tuple[ir.Node, ...] | str:
 
 
 def _may_not_fill(lengths: ir.Value) -> str:
-    return f"Only lengths that prove every sequence fills its cache are accepted; `{lengths.name}` do not"
+    return f"ONNX Runtime's kernel runs it: `{lengths.name}` do not prove that the tokens fill the cache"
 
 
 def _is_filled(value: ir.Value, past: ir.Value, matched: set[ir.Node]) -> bool:

@@ -36,7 +36,7 @@ class AttentionKind(Kind):
         return cuda.entry_points(name, cast(TokenAttention, meaning))
 
     def header(self, kernels: Sequence[Kernel]) -> str:
-        return cuda.HEADER
+        return cuda.header(kernels)
 
     def cuda(self, kernel: Kernel) -> list[str]:
         return cuda.lines(kernel)

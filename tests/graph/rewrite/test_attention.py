@@ -128,6 +128,27 @@ def test_cross_attention_has_as_many_keys_as_it_likes(tmp_path: Path) -> None:
     agree(model, found, {"x": tokens(2, 6), "memory": tokens(2, 11, seed=1)})
 
 
+def test_queries_behind_a_cache_keep_their_mask(tmp_path: Path) -> None:
+    """They read the keys in front of them too. MultiHeadAttention's own mask would align the first query and key."""
+    seen = """
+      shape = Shape(x) n1 = Gather<axis = 0>(shape, one_) n = Squeeze(n1, first)
+      others = Shape(memory) t1 = Gather<axis = 0>(others, one_) t = Squeeze(t1, first) begin = Sub(t, n)
+      r = Range(begin, t, step) rows = Unsqueeze(r, last) c = Range(none, t, step) seen = GreaterOrEqual(rows, c)
+    """
+    scores = f"{seen} m = Where(seen, zero, low) s = MatMul(q, kt) s2 = Mul(s, half) masked = Add(s2, m)"
+    model = Attention(
+        dims="batch, 3", inputs=", float[batch, 8, 16] memory", keys_from="memory", scores=scores,
+        constants=CAUSAL_CONSTANTS,
+    ).model()  # fmt: skip
+    found, done = rewritten(model, tmp_path)
+    (node,) = (n for n in found.graph if n.op_type == "MultiHeadAttention")
+    assert done.applied["attention"] == 1
+    assert not node.attributes.get_int("unidirectional", 0) and node.inputs[5] is not None
+    agree(model, found, {"x": tokens(2, 3), "memory": tokens(2, 8, seed=1)})
+    to_portable(found)
+    agree(model, found, {"x": tokens(2, 3), "memory": tokens(2, 8, seed=1)})
+
+
 @pytest.mark.parametrize(
     ("change", "reason"),
     [

@@ -13,7 +13,7 @@ import pytest
 from onnxopt.graph.rewrite import packed_weights, rewrite
 from onnxopt.graph.rewrite.weights import Joiner
 from onnxopt.graph.shapes.infer import InferShapesPass
-from tests.support import quantized_models
+from tests.support import genai_graphs
 from tests.support.packed_weights import Products, Weight
 
 DEPTH = 64
@@ -113,7 +113,7 @@ def test_large_weights_are_joined_in_a_file(tmp_path: Path) -> None:
 
 
 def test_projections_of_a_genai_graph(tmp_path: Path) -> None:
-    proto = quantized_models.genai(layers=2, zero_points=True, dtype=onnx.TensorProto.FLOAT16)
+    proto = genai_graphs.genai(layers=2, zero_points=True, dtype=onnx.TensorProto.FLOAT16)
     model = merged(proto, tmp_path)
     assert sorted(n.attributes["N"].as_int() for n in products_of(model)) == sorted([50, *[128, 64, 192, 64] * 2])
     (attention, _) = (n for n in model.graph if n.op_type == "GroupQueryAttention")

@@ -79,8 +79,8 @@ def test_it_becomes_a_kernel_with_its_lengths_inside(batch, past, packed) -> Non
 @pytest.mark.parametrize(
     ("changed", "reason"),
     [
-        ({"lengths": [4, 5]}, "Only lengths that prove every sequence fills its cache are accepted"),
-        ({"batch": "b", "past": "p", "lengths": "pv"}, "Only lengths that prove every sequence fills its cache"),
+        ({"lengths": [4, 5]}, "`lengths` do not prove that the tokens fill the cache"),
+        ({"batch": "b", "past": "p", "lengths": "pv"}, "`lengths` do not prove that the tokens fill the cache"),
         ({"local_window_size": 8}, "GroupQueryAttention has local_window_size = 8"),
         ({"do_rotary": 1}, "GroupQueryAttention has do_rotary = 1"),
         ({"dtype": TensorProto.FLOAT}, "The kernel supports float16 and bfloat16; `q` has dtype float32"),

@@ -1,0 +1,168 @@
+"""Several tokens' attention behind a cache, under a mask: which nodes become a kernel, and the library's kernels."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import onnxruntime as ort
+import pytest
+from onnx import TensorProto, helper
+
+from onnxopt import pipeline
+from onnxopt.codegen import generate
+from onnxopt.kinds.attention.kind import ATTENTION
+from onnxopt.verification.executed import EMULATED
+from tests.support.fusing import cpu_kernels_forced, fuse, outline
+
+HALF = TensorProto.FLOAT16
+WIDTH, GROUPS = 16, 2
+EXPANDED = {"unsqueeze": [3], "expand": [1, 1, 1, 2, 1], "perm": [0, 2, 1, 3], "axis": 2}
+
+
+def graph(
+    batch: int | str = "batch", tokens: int | str = 3, past: int | str = "past", *, each: int = 2, dtype: int = HALF,
+    mask: tuple[int | str, ...] | None = None, read: str = "", outputs: bool = True, **changed: object,
+) -> onnx.ModelProto:  # fmt: skip
+    """A step of a decoder as the rewriting leaves it. each: query heads of a group. mask: dims in front of the keys.
+
+    read: a value inside the attention that the caller reads too. outputs: whether the cache is one. changed: of
+    EXPANDED, and attributes of the operator.
+    """
+    form = {**EXPANDED, "expand": [1, 1, 1, each, 1], **{k: v for k, v in changed.items() if k in EXPANDED}}
+    heads, info = GROUPS * each, helper.make_tensor_value_info
+    total = f"{past} + {tokens}" if isinstance(past, str) else past + int(tokens)
+    inputs = [info("q", dtype, [batch, tokens, heads * WIDTH])]
+    inputs += [info(x, dtype, [batch, tokens, GROUPS, WIDTH]) for x in "kv"]
+    inputs += [info(f"p{x}", dtype, [batch, GROUPS, past, WIDTH]) for x in "kv"]
+    inputs.append(info("mask", dtype, [*(mask or (batch, 1, tokens)), total]))
+    constants, nodes = [], []
+
+    def constant(name: str, values: object) -> str:
+        constants.append(helper.make_tensor(name, TensorProto.INT64, [len(values)], values))  # type: ignore[arg-type]
+        return name
+
+    for name, values in (
+        ("three", form["unsqueeze"]), ("times", form["expand"]), ("split", [0, 0, heads, WIDTH]),
+        ("flat", [0, 0, heads * WIDTH]),
+    ):  # fmt: skip
+        constant(name, values)
+    for x in "kv":
+        nodes += [
+            helper.make_node("Transpose", [x], [f"{x}t"], perm=form["perm"]),
+            helper.make_node("Concat", [f"p{x}", f"{x}t"], [f"n{x}"], axis=form["axis"]),
+        ]
+        if each > 1:
+            nodes += [
+                helper.make_node("Transpose", [f"n{x}"], [f"{x}s"], perm=[0, 2, 1, 3]),
+                helper.make_node("Unsqueeze", [f"{x}s", "three"], [f"{x}u"]),
+                helper.make_node("Expand", [f"{x}u", "times"], [f"{x}e"]),
+                helper.make_node("Reshape", [f"{x}e", "split"], [f"{x}h"]),
+                helper.make_node("Reshape", [f"{x}h", "flat"], [f"{x}f"]),
+            ]
+    last = "f" if each > 1 else None
+    operands = ["q", *(f"{x}{last}" if last else f"n{x}" for x in "kv"), "", "", "mask"]
+    attributes = {k: v for k, v in changed.items() if k not in EXPANDED}
+    nodes.append(
+        helper.make_node(
+            "MultiHeadAttention", operands, ["y"], "attention", domain="com.microsoft",
+            **{"num_heads": heads, "scale": 0.25, **attributes},
+        )
+    )  # fmt: skip
+    given = ["y", *(["nk", "nv"] if outputs else []), *([read] if read else [])]
+    made = helper.make_graph(nodes, "g", inputs, [info(name, dtype, None) for name in given], constants)
+    opsets = [helper.make_opsetid("", 20), helper.make_opsetid("com.microsoft", 1)]
+    return helper.make_model(made, opset_imports=opsets, ir_version=10)
+
+
+@pytest.mark.parametrize("each", [1, 2])
+@pytest.mark.parametrize(("batch", "past"), [("batch", "past"), (2, 1200)])
+def test_it_becomes_a_kernel_that_keeps_its_cache(batch: int | str, past: int | str, each: int) -> None:
+    model = ir.serde.deserialize_model(graph(batch, 3, past, each=each))
+    plan = fuse(model)
+    (region,) = plan.regions
+    assert region.kind is ATTENTION
+    assert [v.name for v in region.inputs] == ["q", "k", "v", "pk", "pv", "mask"]
+    assert [v.name for v in region.outputs] == ["y", "nk", "nv"]
+    region.meaning.verify()
+    (kernel,) = outline(model, plan)
+    assert [n.op_type for n in model.graph] == [kernel.name]
+    text = generate.generate([kernel])
+    assert f"attend_masked<float16, {WIDTH}, {3 * each}, " in text
+    assert '#include "attention/masked_attention.cuh"' in text
+
+
+@pytest.mark.parametrize(
+    ("changed", "reason"),
+    [
+        ({"tokens": 17}, "The number of new tokens is not known to be 16 or less"),
+        ({"tokens": "tokens"}, "The number of new tokens is not known to be 16 or less"),
+        ({"each": 1, "tokens": 9}, "ONNX Runtime's kernel may be faster for 9 tokens with keys of each head"),
+        ({"past": 60}, "The kernel of attention to few keys is faster for 63 of them"),
+        ({"dtype": TensorProto.FLOAT}, "The kernel supports float16 and bfloat16; q has dtype float32"),
+        ({"mask": ("other", 1, 3)}, "The mask `mask` is not known to broadcast to the scores"),
+        ({"read": "ku"}, "`ku` inside the attention is read elsewhere too"),
+        ({"unidirectional": 1}, "MultiHeadAttention has attributes or outputs that the kernel does not support"),
+        ({"outputs": False}, "The keys and values behind the cache are not read again"),
+        ({"each": 16}, "32 query heads share 2 key heads; the kernel supports up to 8 query heads per key head"),
+    ],
+)
+def test_others_stay(changed: dict, reason: str) -> None:
+    plan = fuse(ir.serde.deserialize_model(graph(**changed)))
+    assert not any(region.kind is ATTENTION for region in plan.regions)
+    assert any(reason in refusal.reason for refusal in plan.refusals)
+
+
+@pytest.mark.parametrize(
+    "changed", [{"axis": 1}, {"perm": [0, 1, 2, 3]}, {"unsqueeze": [2]}, {"expand": [1, 1, 1, 1, 2]}]
+)
+def test_what_only_looks_like_a_cache_stays(changed: dict) -> None:
+    plan = fuse(ir.serde.deserialize_model(graph(**changed)))
+    assert not any(region.kind is ATTENTION for region in plan.regions)
+
+
+def feeds(rng: np.random.Generator, batch: int, tokens: int, past: int, each: int, mask: tuple[int, ...]) -> dict:
+    shapes = {"q": (batch, tokens, GROUPS * each * WIDTH)}
+    shapes |= dict.fromkeys("kv", (batch, tokens, GROUPS, WIDTH))
+    shapes |= dict.fromkeys(("pk", "pv"), (batch, GROUPS, past, WIDTH))
+    found = {name: rng.standard_normal(shape).astype(np.float16) for name, shape in shapes.items()}
+    drawn = rng.standard_normal((*mask, past + tokens))
+    seen = np.arange(past + tokens) <= np.arange(past, past + tokens)[:, None]
+    return found | {"mask": np.where(seen, drawn, -65504).astype(np.float16)}
+
+
+@pytest.mark.usefixtures("library")
+@pytest.mark.parametrize(
+    ("tokens", "each", "mask"),
+    [(3, 2, ("batch", 1, 3)), (16, 4, (1, 1, 16)), (1, 8, ("batch", 8 * GROUPS, 1)), (5, 1, (1, GROUPS, 5))],
+)  # fmt: skip
+def test_the_library_computes_what_the_nodes_do(tokens: int, each: int, mask: tuple, tmp_path: Path) -> None:
+    proto = graph(tokens=tokens, each=each, mask=mask)
+    onnx.save(proto, tmp_path / "model.onnx")
+    with cpu_kernels_forced():
+        made = pipeline.optimize(tmp_path / "model.onnx", tmp_path / "out", archs=(), verify=False)
+    (kernel,) = made.manifest.kernels
+    assert kernel.kind == "attention" and kernel.cpu
+    session = made.session(providers=["CPUExecutionProvider"])
+    original = ort.InferenceSession(proto.SerializeToString(), providers=["CPUExecutionProvider"])
+    rng = np.random.default_rng(tokens)
+    for batch, past in ((2, 7), (1, 0), (3, 40)):
+        given = feeds(rng, batch, tokens, past, each, tuple(batch if d == "batch" else d for d in mask))
+        expected, found = original.run(None, given), session.run(None, given)
+        np.testing.assert_array_equal(found[1], expected[1])
+        np.testing.assert_array_equal(found[2], expected[2])
+        np.testing.assert_allclose(found[0].astype(np.float32), expected[0].astype(np.float32), atol=4e-3)
+    with pytest.raises(Exception, match="do not fit together"):
+        session.run(None, given | {"mask": given["mask"][..., :-1]})
+
+
+@pytest.mark.usefixtures("library")
+def test_the_cuda_kernels_on_the_cpu(tmp_path: Path) -> None:
+    """The library's launches and the device code, compiled by g++."""
+    onnx.save(graph(tokens=5, each=4), tmp_path / "model.onnx")
+    made = pipeline.optimize(tmp_path / "model.onnx", tmp_path / "out", archs=("sm_90",), emulate=True)
+    found = made.manifest.verify
+    assert found.status == "passed" and not made.manifest.left_out
+    assert [run.kernels for run in found.executed if run.provider == EMULATED] == [(made.manifest.kernels[0].name,)]

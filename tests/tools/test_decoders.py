@@ -1,0 +1,135 @@
+"""Decoders as they are served: what is fused around their caches, and the tokens of whole loops, which stay the same.
+
+The graphs are those of transformers' exporter (caches that grow, caches with room), of optimum (one If over both steps
+of generation), and of onnxruntime-genai's builder (GroupQueryAttention).
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import onnxruntime as ort
+import pytest
+from onnx import TensorProto
+
+from onnxopt import pipeline
+from onnxopt.fusion.region import FusionPlan
+from onnxopt.graph import normalize
+from onnxopt.graph.rewrite import rewrite
+from tests.support import exported_decoders, fusing, genai_graphs
+from tests.support.token_loops import greedy, greedy_in_place
+
+HALF = TensorProto.FLOAT16
+GENAI: dict[str, dict[str, Any]] = {
+    "genai": {"bits": 16, "dtype": HALF},
+    "genai_4_bits_packed": {"dtype": HALF, "packed": True},
+    "genai_rotated_outside": {"bits": 16, "rotary": "outside", "head_norms": True},
+}
+# Token that a prompt begins with, such that no step of the loop has two logits that are almost equal.
+FIRST = {
+    "llama_dynamic": 10, "llama_static": 10, "qwen3_dynamic": 19, "qwen3_static": 19, "merged_t5": 26, "mixtral": 27,
+    "qwen2_moe": 30, "genai": 20, "genai_4_bits_packed": 25, "genai_rotated_outside": 11,
+}  # fmt: skip
+
+
+def decoder(name: str) -> onnx.ModelProto:
+    return genai_graphs.genai(**GENAI[name]) if name in GENAI else exported_decoders.load(name)
+
+
+def encoded(name: str) -> dict[str, np.ndarray]:
+    """What the decoder of an encoder-decoder reads of its encoder in every step."""
+    if name != "merged_t5":
+        return {}
+    states = np.random.default_rng(0).standard_normal((1, 6, 64)).astype(np.float32)
+    return {"encoder_hidden_states": states, "encoder_attention_mask": np.ones((1, 6), np.int64)}
+
+
+def cpu(model: bytes | str) -> ort.InferenceSession:
+    return ort.InferenceSession(model, providers=["CPUExecutionProvider"])
+
+
+@pytest.mark.usefixtures("library")
+@pytest.mark.parametrize("name", FIRST)
+def test_sixteen_tokens_are_the_same(name: str, tmp_path: Path) -> None:
+    model, prompt = decoder(name), [FIRST[name], 17, 29]
+    onnx.save(model, tmp_path / "model.onnx")
+    with fusing.cpu_kernels_forced():
+        made = pipeline.optimize(tmp_path / "model.onnx", tmp_path / "out", archs=(), verify=False)
+    assert any(kernel.cpu for kernel in made.manifest.kernels)
+    expected = greedy(cpu(model.SerializeToString()), prompt, **encoded(name))
+    assert len(set(expected)) >= 4
+    for session in (made.session(providers=["CPUExecutionProvider"]), cpu(str(made.path / "model.onnx"))):
+        assert greedy(session, prompt, **encoded(name)) == expected
+
+
+@pytest.mark.usefixtures("library")
+@pytest.mark.parametrize("name", ["genai", "genai_4_bits_packed"])
+def test_a_state_that_is_input_and_output(name: str, tmp_path: Path) -> None:
+    """As genai runs its models: the library leaves the sharing of the two to ONNX Runtime's operator."""
+    onnx.save(decoder(name), tmp_path / "model.onnx")
+    with fusing.cpu_kernels_forced():
+        made = pipeline.optimize(tmp_path / "model.onnx", tmp_path / "out", archs=(), verify=False)
+    prompt = [FIRST[name], 17, 29]
+    expected = greedy(cpu(str(tmp_path / "model.onnx")), prompt)
+    for session in (made.session(providers=["CPUExecutionProvider"]), cpu(str(made.path / "model.onnx"))):
+        assert greedy_in_place(session, prompt, room=24) == expected
+
+
+@pytest.mark.usefixtures("library")
+def test_generated_inputs_fit_the_cache(tmp_path: Path) -> None:
+    """The mask has dims of its own, as long as the cache and the new tokens; verification has to find them."""
+    onnx.save(decoder("qwen3_dynamic"), tmp_path / "model.onnx")
+    made = pipeline.optimize(tmp_path / "model.onnx", tmp_path / "out", archs=())
+    found = made.manifest.verify
+    assert found.status == "passed" and not made.manifest.left_out
+    assert len({check.case for check in found.of_models}) >= 9 and not found.skipped
+
+
+# --- what is fused ---
+
+
+def fused(model: onnx.ModelProto, folder: Path) -> tuple[ir.Model, FusionPlan, dict[str, int]]:
+    """The rewritten model, what of it is fused for GPUs, and how often each family of rules was applied."""
+    normalized = normalize.normalize(ir.from_proto(model)).model
+    done = rewrite(normalized, folder)
+    assert not done.refusals
+    return normalized, fusing.fuse(normalized), done.applied
+
+
+@pytest.mark.parametrize("name", ["llama_dynamic", "llama_static", "qwen3_dynamic", "mixtral", "qwen2_moe"])
+def test_decoders_of_transformers(name: str, tmp_path: Path) -> None:
+    _, plan, applied = fused(decoder(name), tmp_path)
+    assert applied["attention"] == 2 and applied["rotary"] == 4
+    norms = [r for r in plan.regions if r.kind.name == "rowwise" and any(n.op_type == "ReduceMean" for n in r.nodes)]
+    assert len(norms) == (9 if name == "qwen3_dynamic" else 5)  # q and k are normalized too
+    behind_a_sum = [r for r in norms if len(r.outputs) == 2 and r.nodes[0].op_type == "Add"]
+    assert len(behind_a_sum) >= 3  # the sum and its norm
+    gates = [r for r in plan.regions if {"Sigmoid", "Split", "Mul"} <= {n.op_type for n in r.nodes}]
+    assert len(gates) == 2
+    if name == "mixtral":
+        assert any("Gather's indices" in r.reason for r in plan.refusals)  # which expert a token goes to
+
+
+def test_both_branches_of_a_merged_decoder(tmp_path: Path) -> None:
+    model, plan, applied = fused(decoder("merged_t5"), tmp_path)
+    assert applied["attention"] == 8  # to the tokens and to the encoder, in two layers of two branches
+    (branching,) = (node for node in model.graph if node.op_type == "If")
+    for branch in ("then_branch", "else_branch"):
+        body = branching.attributes[branch].as_graph()
+        inside = [r for r in plan.regions if r.nodes[0].graph is body]
+        assert sum(any(n.op_type == "ReduceMean" for n in r.nodes) for r in inside) == 7
+        assert any("Tanh" in {n.op_type for n in r.nodes} for r in inside)  # GELU of the gate
+
+
+@pytest.mark.parametrize("name", GENAI)
+def test_decoders_of_genai(name: str, tmp_path: Path) -> None:
+    model, plan, applied = fused(decoder(name), tmp_path)
+    assert applied["gate"] == 2
+    attentions = [node for node in model.graph if node.op_type == "GroupQueryAttention"]
+    assert all((a.inputs[1] is None) == ("outside" not in name) for a in attentions)  # q, k and v from one product
+    stays = [r.reason for r in plan.refusals if r.op_type == "GroupQueryAttention"]
+    assert stays == ["ONNX Runtime's kernel runs it: `lengths` do not prove that the tokens fill the cache"] * 2
