@@ -17,6 +17,7 @@ from onnxopt.artifact.summary import (
     not_emulated_text,
     not_lowered,
     precision_lines,
+    reference_lines,
     rewrites_text,
     size_text,
     totals_text,
@@ -72,6 +73,8 @@ def _summary(manifest: Manifest) -> Iterator[str]:
     yield _verified(manifest)
     if manifest.precision is not None:
         yield from precision_lines(manifest.precision)
+    if manifest.reference is not None:
+        yield from reference_lines(manifest.reference)
     yield from (f"note: {note}" for note in manifest.notes)
 
 

@@ -28,7 +28,7 @@ from onnxopt.tools.quantization.products import Product
 from onnxopt.tools.quantization.result import Quantized
 from onnxopt.tools.quantization.spelling import spell_out_gemms
 from onnxopt.verification import restoring
-from onnxopt.verification.quality import Quality, quality_of, refuse_below, worst
+from onnxopt.verification.quality import Goals, Quality, quality_of, refuse_missed, worst
 from onnxopt.verification.reference import NotRunnable, Reference
 from onnxopt.verification.user_data import DataSource, UserData, check_alone, read_data
 from onnxopt.verification.verify import references
@@ -48,6 +48,10 @@ def quantize(
     zero_points: bool = False,
     exclude: str | None = None,
     min_sqnr: float | None = None,
+    min_cosine: float | None = None,
+    min_top1: float | None = None,
+    min_top5: float | None = None,
+    max_kl: float | None = None,
     shapes: Mapping[str, tuple[int, ...]] | None = None,
     progress: Progress | None = None,
 ) -> Quantized:
@@ -58,18 +62,18 @@ def quantize(
     of the model, .npz files or mappings of arrays by name: activations get their ranges from them, and quality is
     measured with them. algorithm: how scales are chosen; "minmax", "entropy" or "percentile" of activations, "rtn",
     "hqq" or "k_quant" of 4-bit weights. block_size: rows of a weight that share a scale, 16 to 256, default 32.
-    zero_points: blocks have one. exclude: a regular expression of the names of nodes that stay float32. min_sqnr:
-    signal to noise in dB that every output has to keep; nodes stay float32 for that, up to half of them. shapes: sizes
-    of generated inputs.
+    zero_points: blocks have one. exclude: a regular expression of the names of nodes that stay float32. shapes:
+    sizes of generated inputs. min_sqnr (signal to noise in dB), min_cosine, min_top1 and min_top5 (shares of rows) and
+    max_kl (nats): what every output has to keep, see `Quality`; nodes stay float32 for that, up to half of them.
 
     Calibration, scales and packing are ONNX Runtime's. Nothing is left behind where something fails. Raises ModelError,
     UsageError, NotVerifiedError where ONNX Runtime does not run the model here, and DisagreementError where an output
-    misses min_sqnr.
+    misses what was asked for.
     """
     model, output = Path(model), Path(output)
     want = formats.asked(
         format, algorithm=algorithm, block_size=block_size, zero_points=zero_points, exclude=exclude,
-        min_sqnr=min_sqnr, calibrated=bool(calibrate),
+        goals=Goals(min_sqnr, min_cosine, min_top1, min_top5, max_kl), calibrated=bool(calibrate),
     )  # fmt: skip
     for path in (output, _weights_of(output)):
         check_output(path)
@@ -136,7 +140,7 @@ def _chosen(
     scratch: Path,
     say: Progress,
 ) -> _Trial:
-    """The model with the most products quantized that reaches min_sqnr. DisagreementError where none does."""
+    """The model with the most products quantized that reaches the goals. DisagreementError where none does."""
     write.save(source.normalized, scratch)
     file = source.file
     try:
@@ -148,18 +152,18 @@ def _chosen(
     quantizer = Quantizer(scratch / write.MODEL_FILE, want, [row.inputs for row in data], scratch)
     trials = _Trials(quantizer, original, [p.node for p in source.taken], scratch, say)
     chosen = trials.run(())
-    if want.min_sqnr is not None:
+    if want.goals.given:
         noise = {p.node: p.noise for p in source.taken}
-        chosen = restoring.restored(trials, chosen, trials.names, noise.__getitem__, want.min_sqnr)
-    refuse_below(
-        chosen.quality,
-        want.min_sqnr,
-        "choose a format or an algorithm that rounds less, name more nodes with --exclude, or lower --min-sqnr",
-    )
+        chosen = restoring.restored(trials, chosen, trials.names, noise.__getitem__, want.goals)
+        refuse_missed(
+            chosen.quality,
+            want.goals,
+            "choose a format or an algorithm that rounds less, name more nodes with --exclude, or ask for less",
+        )
     return chosen
 
 
-_RESTORED = "an output misses min_sqnr where it is quantized"
+_RESTORED = "an output misses what was asked for where it is quantized"
 
 
 @dataclasses.dataclass(frozen=True)

@@ -7,7 +7,7 @@ import importlib.util
 import re
 
 from onnxopt.errors import UsageError
-from onnxopt.verification.quality import check_least
+from onnxopt.verification.quality import Goals
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,7 +47,7 @@ class Asked:
     """What `quantize` was asked for.
 
     block: rows of a weight that share a scale, 0 for formats without blocks. zero_points: whether blocks have one.
-    exclude: of the names of nodes that stay float32. min_sqnr: dB that every output has to reach.
+    exclude: of the names of nodes that stay float32. goals: that every output has to reach.
     """
 
     name: str
@@ -56,7 +56,7 @@ class Asked:
     block: int
     zero_points: bool
     exclude: re.Pattern[str] | None
-    min_sqnr: float | None
+    goals: Goals
 
 
 def asked(
@@ -66,7 +66,7 @@ def asked(
     block_size: int | None,
     zero_points: bool,
     exclude: str | None,
-    min_sqnr: float | None,
+    goals: Goals,
     calibrated: bool,
 ) -> Asked:
     """What was asked for. UsageError for values that do not exist, and for options that do not fit together."""
@@ -86,9 +86,8 @@ def asked(
         raise UsageError("ONNX Runtime's hqq needs PyTorch; install torch, or choose another algorithm")
     if zero_points and algorithm != "rtn":
         raise UsageError(f"zero points are chosen by the algorithm rtn alone, not by {algorithm}")
-    check_least(min_sqnr)
     block = 0 if chosen.activations else block_size or _DEFAULT_BLOCK
-    return Asked(name, chosen, algorithm, block, zero_points, _pattern(exclude), min_sqnr)
+    return Asked(name, chosen, algorithm, block, zero_points, _pattern(exclude), goals)
 
 
 def _pattern(exclude: str | None) -> re.Pattern[str] | None:

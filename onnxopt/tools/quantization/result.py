@@ -15,7 +15,7 @@ class Quantized:
     """A quantized model.
 
     path: its file. products: what is quantized. left: the nodes with a weight that stay float32. restored: names of
-    those among them that stay float32 because outputs missed min_sqnr otherwise. bytes_before, bytes_after: of the
+    those among them that stay float32 because outputs missed a goal otherwise. bytes_before, bytes_after: of the
     files with their weights. quality: of each output against the float32 model, run by ONNX Runtime on the CPU. data:
     names of the inputs that this was measured with, () for generated ones.
     """
