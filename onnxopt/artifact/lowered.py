@@ -20,7 +20,7 @@ from onnxopt.program.dtypes import to_ir
 from onnxopt.runtime.sessions import RunError
 from onnxopt.verification import narrowing
 from onnxopt.verification.narrowing import Narrowed
-from onnxopt.verification.quality import Goals, qualities_of, refuse_missed
+from onnxopt.verification.quality import Goals, check_inputs, qualities_of, refuse_missed
 from onnxopt.verification.reference import Ahead, NotRunnable, Reference
 from onnxopt.verification.user_data import DataSource, UserData
 from onnxopt.verification.verify import references
@@ -124,6 +124,7 @@ def lower(
             originals = references(
                 source.path, traits, folder=folder, shapes=shapes, model_bytes=source.bytes, ahead=ahead, data=data
             )
+            check_inputs(originals[0])
             folded = normalized.clone()
             rewrite.fold_float32(folded)
             goals = want.goals if verify else None

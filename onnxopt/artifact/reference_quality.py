@@ -15,7 +15,7 @@ from onnxopt.graph import read
 from onnxopt.graph import traits as model_traits
 from onnxopt.graph.traits import Traits
 from onnxopt.runtime.sessions import RunError
-from onnxopt.verification.quality import Goals, Quality, qualities_of, refuse_missed
+from onnxopt.verification.quality import Goals, Quality, check_inputs, qualities_of, refuse_missed
 from onnxopt.verification.reference import NotRunnable
 from onnxopt.verification.user_data import UserData
 from onnxopt.verification.verify import references
@@ -64,6 +64,8 @@ def measured(
             )  # fmt: skip
         except NotRunnable as error:
             raise NotVerifiedError(f"{source.path}: does not run here: {error}") from error
+        for original in originals:
+            check_inputs(original)
         try:
             return qualities_of(originals, model, library)
         except RunError as error:

@@ -152,6 +152,20 @@ def qualities_of(originals: Sequence[Reference], model: Path, library: Path | No
     return tuple(row for original, used in ways for row in quality_of(original, model, used))
 
 
+def check_inputs(original: Reference) -> None:
+    """UsageError where the user's inputs say nothing about ranges and quality: outputs are NaN, or all are empty."""
+    for case, outputs in original.outputs.items():
+        if not case.data:
+            continue
+        if not any(array.size for array in outputs.values()):
+            raise UsageError(f"{case.data}: every output of the float32 model is empty with these inputs")
+        for name, array in outputs.items():
+            wrong = int(np.count_nonzero(np.isnan(array))) if is_float(array) else 0
+            if wrong:
+                found = f"output {name} of the float32 model is NaN in {wrong} of {array.size} elements"
+                raise UsageError(f"{case.data}: {found}; look for NaN and infinities in the inputs")
+
+
 def worst(rows: Iterable[Quality]) -> Quality | None:
     """The row that is farthest from float32; None without rows."""
     return max(rows, key=lambda row: (row.invalid, -math.inf if row.sqnr_db is None else -row.sqnr_db), default=None)

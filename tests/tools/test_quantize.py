@@ -180,6 +180,16 @@ def test_a_transformer_keeps_its_attention_float32(tmp_path: Path) -> None:
         (["--format", "int8", "--calibrate", "wide.npz"], "x"),
         (["--format", "int8", "--calibrate", "empty.npz"], "cannot be read as an .npz file"),
         (["--format", "int8", "--calibrate", "nowhere.npz"], "no such file"),
+        (["--format", "int8", "--calibrate", "cut.npz"], "cannot be read as an .npz file"),
+        *(
+            (["--format", form, "--calibrate", f"{name}.npz"], f"{name}.npz: {reason}")
+            for form in ("int8", "fp8", "int4")
+            for name, reason in (
+                ("nan", "output y of the float32 model is NaN in 320 of 1280 elements"),
+                ("infinite", "output y of the float32 model is NaN in 320 of 1280 elements"),
+                ("none", "every output of the float32 model is empty"),
+            )
+        ),
         (["--format", "int8", "--block-size", "32", "--calibrate", "calibrate0.npz"], "has no blocks of weights"),
     ],
 )
@@ -189,6 +199,12 @@ def test_bad_input_is_one_line_and_nothing_is_written(
     np.savez(tmp_path / "other.npz", z=np.zeros((4, 8, WIDTH), np.float32))
     np.savez(tmp_path / "wide.npz", x=np.zeros((4, 8, WIDTH + 1), np.float32))
     (tmp_path / "empty.npz").write_bytes(b"")
+    (tmp_path / "cut.npz").write_bytes(network.with_name("calibrate0.npz").read_bytes()[:-40])
+    x = np.ones((4, 8, WIDTH), np.float32)
+    np.savez(tmp_path / "none.npz", x=x[:0])
+    for name, number in (("nan", np.nan), ("infinite", np.inf)):
+        x[2, 5, 7] = number
+        np.savez(tmp_path / f"{name}.npz", x=x)
     files = {p.name: p for p in (*tmp_path.iterdir(), *network.parent.iterdir())}
     before = set(tmp_path.iterdir())
     result = run("quantize", network, "-o", tmp_path / "q.onnx", *[files.get(o, o) for o in options])

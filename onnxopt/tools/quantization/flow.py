@@ -28,7 +28,7 @@ from onnxopt.tools.quantization.products import Product
 from onnxopt.tools.quantization.result import Quantized
 from onnxopt.tools.quantization.spelling import spell_out_gemms
 from onnxopt.verification import restoring
-from onnxopt.verification.quality import Goals, Quality, quality_of, refuse_missed, worst
+from onnxopt.verification.quality import Goals, Quality, check_inputs, quality_of, refuse_missed, worst
 from onnxopt.verification.reference import NotRunnable, Reference
 from onnxopt.verification.user_data import DataSource, UserData, check_alone, read_data
 from onnxopt.verification.verify import references
@@ -149,6 +149,7 @@ def _chosen(
         )[0]
     except NotRunnable as error:
         raise NotVerifiedError(f"{file.path}: does not run here, so that it cannot be calibrated: {error}") from error
+    check_inputs(original)
     quantizer = Quantizer(scratch / write.MODEL_FILE, want, [row.inputs for row in data], scratch)
     trials = _Trials(quantizer, original, [p.node for p in source.taken], scratch, say)
     chosen = trials.run(())
