@@ -15,7 +15,7 @@ from onnxopt.verification.bisect import bisect
 from onnxopt.verification.quality import Goals, Quality, worst
 from onnxopt.verification.reference import Check
 
-_SECONDS = 30.0  # of looking for nodes at fault
+_SECONDS = 30.0  # of looking for nodes at fault, and again of leaving out those that lose most
 _FEWEST_TRIALS = 8  # of bisection, which takes twice the logarithm of all nodes for a single one at fault
 _MOST_RESTORED = 0.5  # share of the nodes; a model that needs more is no model of this precision
 _FEW = 4  # nodes that may be at fault in any model
@@ -55,7 +55,7 @@ def restored(
     deadline, best = time.monotonic() + _SECONDS, first
     culprits = _culprits(trials, names, goals, deadline)
     worst_first = sorted(names, key=lambda name: -loss(name))
-    count = 0
+    deadline, count = time.monotonic() + _SECONDS, 0
     while count <= _MOST_RESTORED * len(names) and time.monotonic() < deadline:
         if wanted := tuple(dict.fromkeys((*culprits, *worst_first[:count]))):
             found = trials.run(wanted)

@@ -17,6 +17,7 @@ from onnxopt.tools.quantization import Quantized, formats, quantize
 _FP8 = (
     "note: ONNX Runtime's CPU provider opens fp8 models with session.disable_quant_qdq=1 alone; CUDA needs no setting"
 )
+_EXAMPLES = 5
 _ALGORITHMS = sorted({name for row in formats.FORMATS.values() for name in row.algorithms})
 
 
@@ -95,6 +96,9 @@ def _text(model: Path, found: Quantized) -> str:
     lines.append(f"size: {found.bytes_before / 1e6:.1f} MB -> {found.bytes_after / 1e6:.1f} MB")
     lines.append(f"quality against float32, measured with {data_text(found.data)}:")
     lines += [f"    {quality_text(row)}" for row in found.quality]
+    worst = sorted(found.alone, key=found.alone.__getitem__)[:_EXAMPLES]
+    if worst:
+        lines.append("quantized alone, these cost most: " + ", ".join(f"{n} {found.alone[n]:.1f} dB" for n in worst))
     lines += [_FP8] if found.format == "fp8" else []
     lines += [f"wrote {found.path}", f"next: onnxopt optimize {found.path} -o {found.path.with_suffix('')}.optimized"]
     return "\n".join(lines)

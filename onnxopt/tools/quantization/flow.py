@@ -26,6 +26,7 @@ from onnxopt.tools.quantization.by_library import Quantizer
 from onnxopt.tools.quantization.formats import Asked
 from onnxopt.tools.quantization.products import Product
 from onnxopt.tools.quantization.result import Quantized
+from onnxopt.tools.quantization.sensitivity import Sensitivity
 from onnxopt.tools.quantization.spelling import spell_out_gemms
 from onnxopt.verification import restoring
 from onnxopt.verification.quality import Goals, Quality, check_inputs, quality_of, refuse_missed, worst
@@ -99,6 +100,7 @@ def quantize(
         bytes_after=after,
         quality=chosen.quality,
         data=names,
+        alone=chosen.alone,
     )
 
 
@@ -154,8 +156,9 @@ def _chosen(
     trials = _Trials(quantizer, original, [p.node for p in source.taken], scratch, say)
     chosen = trials.run(())
     if want.goals.given:
-        noise = {p.node: p.noise for p in source.taken}
-        chosen = restoring.restored(trials, chosen, trials.names, noise.__getitem__, want.goals)
+        sensitivity = Sensitivity(source.taken, trials.alone)
+        chosen = restoring.restored(trials, chosen, trials.names, sensitivity.loss, want.goals)
+        chosen = dataclasses.replace(chosen, alone=sensitivity.alone)
         refuse_missed(
             chosen.quality,
             want.goals,
@@ -169,12 +172,13 @@ _RESTORED = "an output misses what was asked for where it is quantized"
 
 @dataclasses.dataclass(frozen=True)
 class _Trial:
-    """A quantized model. narrow: how many products are quantized. quality: against float32."""
+    """A quantized model. narrow: how many products are quantized. quality: against float32. alone: as in Quantized."""
 
     path: Path
     narrow: int
     restored: tuple[str, ...]
     quality: tuple[Quality, ...]
+    alone: Mapping[str, float] = dataclasses.field(default_factory=dict)
 
 
 class _Trials:
@@ -200,6 +204,12 @@ class _Trials:
         except RunError as error:
             raise NotVerifiedError(f"the quantized model does not run in ONNX Runtime: {error}") from error
         return _Trial(path, len(taken), tuple(restored), quality)
+
+    def alone(self, name: str) -> tuple[Quality, ...]:
+        """The quality of the model with this product quantized and no other one."""
+        found = self.run([other for other in self.names if other != name])
+        self.discard(found)
+        return found.quality
 
     def discard(self, found: _Trial) -> None:
         """Remove the files of a model, which may be large."""
