@@ -166,6 +166,32 @@ def test_a_transformer_keeps_its_attention_float32(tmp_path: Path) -> None:
     assert not quantized & {o for n in graph.node if n.op_type == "Softmax" for o in n.output}
 
 
+@pytest.mark.parametrize("form", ["fp8", "int4"])
+def test_one_command_from_float32_to_the_products_of_16_bits(network: Path, tmp_path: Path, form: str) -> None:
+    """The same products as those of a float16 model, and the interface of the float32 one."""
+    plain = onnxopt.quantize(
+        network, tmp_path / "plain.onnx", format=form, calibrate=[network.with_name("calibrate0.npz")]
+    )
+    output = tmp_path / "q.onnx"
+    call = ("quantize", network, "-o", output, "--format", form, "--precision", "float16", *_calibration(network)[:2])
+    goal = plain.quality[0].sqnr_db - 0.5
+    result = run(*call, "--min-sqnr", str(goal), "--json")
+    assert result.exit_code == 0, result.output
+    said = json.loads(result.output)
+    assert [row["node"] for row in said["products"]] == [p.node for p in plain.products]
+    assert said["quality"][0]["sqnr_db"] >= goal and said["bytes_after"] < 0.9 * plain.bytes_after
+    (record,) = [p.value for p in onnx.load(output).metadata_props if p.key == MARK]
+    assert json.loads(record)["precision"] == "float16"
+    assert {t.type.tensor_type.elem_type for t in onnx.load(output).graph.output} == {TensorProto.FLOAT}
+    artifact = onnxopt.optimize(
+        output, tmp_path / "artifact", archs=["sm_90"], data=[network.with_name("calibrate0.npz")]
+    )
+    operands = {"fp8": ("float8e4m3fn", "float8e4m3fn"), "int4": ("float16", "uint8")}[form]
+    products = [k for k in artifact.manifest.kernels if k.kind == "gemm" and k.inputs[:2] == operands]
+    assert sum(len(k.sites) for k in products) == len(plain.products)
+    assert all(k.outputs == ("float16",) for k in products)
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -176,6 +202,10 @@ def test_a_transformer_keeps_its_attention_float32(tmp_path: Path) -> None:
         (["--format", "int4", "--exclude", "("], "no regular expression"),
         (["--format", "int4", "--exclude", "."], "nothing to quantize: its name matches --exclude"),
         (["--format", "int4", "--min-sqnr", "nan"], "not a finite number of dB"),
+        (
+            ["--format", "int8", "--precision", "float16", "--calibrate", "calibrate0.npz"],
+            "precision is for fp8, int4 and int8-weights",
+        ),
         (["--format", "int8", "--calibrate", "other.npz"], "'z' is no input of the model"),
         (["--format", "int8", "--calibrate", "wide.npz"], "x"),
         (["--format", "int8", "--calibrate", "empty.npz"], "cannot be read as an .npz file"),

@@ -46,6 +46,11 @@ _ALGORITHMS = sorted({name for row in formats.FORMATS.values() for name in row.a
 @click.option("--block-size", type=int, help="Rows of a weight that share a scale, for weights alone. Default: 32.")
 @click.option("--zero-points", is_flag=True, help="Give every block of weights a zero point.")
 @click.option("--exclude", metavar="REGEX", help="Names of nodes that stay float32.")
+@click.option(
+    "--precision",
+    type=click.Choice(["float16"]),
+    help="Store the other values of a float32 model in 16 bits where their ranges allow it. Not for int8.",
+)
 @options.goals
 @options.shape
 @options.json_option
@@ -58,6 +63,7 @@ def command(
     block_size: int | None,
     zero_points: bool,
     exclude: str | None,
+    precision: str | None,
     shapes: tuple[str, ...],
     as_json: bool,
     **goals: float | None,
@@ -77,6 +83,7 @@ def command(
             block_size=block_size,
             zero_points=zero_points,
             exclude=exclude,
+            precision=precision,
             shapes=options.parse_shapes(shapes),
             progress=advance,
             **goals,

@@ -6,6 +6,8 @@ import dataclasses
 import importlib.util
 import re
 
+import onnx_ir as ir
+
 from onnxopt.errors import UsageError
 from onnxopt.verification.quality import Goals
 
@@ -40,6 +42,7 @@ FORMATS = {
 }
 BLOCKS = (16, 32, 64, 128, 256)
 _DEFAULT_BLOCK = 32
+_LOWER = "float16"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,6 +51,7 @@ class Asked:
 
     block: rows of a weight that share a scale, 0 for formats without blocks. zero_points: whether blocks have one.
     exclude: of the names of nodes that stay float32. goals: that every output has to reach.
+    precision: of the values that stay floats, None for the model's own.
     """
 
     name: str
@@ -57,6 +61,7 @@ class Asked:
     zero_points: bool
     exclude: re.Pattern[str] | None
     goals: Goals
+    precision: ir.DataType | None
 
 
 def asked(
@@ -67,6 +72,7 @@ def asked(
     zero_points: bool,
     exclude: str | None,
     goals: Goals,
+    precision: str | None,
     calibrated: bool,
 ) -> Asked:
     """What was asked for. UsageError for values that do not exist, and for options that do not fit together."""
@@ -86,8 +92,21 @@ def asked(
         raise UsageError("ONNX Runtime's hqq needs PyTorch; install torch, or choose another algorithm")
     if zero_points and algorithm != "rtn":
         raise UsageError(f"zero points are chosen by the algorithm rtn alone, not by {algorithm}")
+    if precision is not None and precision != _LOWER:
+        raise UsageError(f"precision {precision!r} is not {_LOWER}, the one in which quantizers store values")
+    if precision is not None and name == "int8":
+        raise UsageError("int8 is multiplied as float32 on CPUs; precision is for fp8, int4 and int8-weights")
     block = 0 if chosen.activations else block_size or _DEFAULT_BLOCK
-    return Asked(name, chosen, algorithm, block, zero_points, _pattern(exclude), goals)
+    return Asked(
+        name,
+        chosen,
+        algorithm,
+        block,
+        zero_points,
+        _pattern(exclude),
+        goals,
+        None if precision is None else ir.DataType.FLOAT16,
+    )
 
 
 def _pattern(exclude: str | None) -> re.Pattern[str] | None:
