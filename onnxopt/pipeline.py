@@ -13,10 +13,11 @@ from typing import Any, NamedTuple
 import onnx_ir as ir
 
 from onnxopt import versions
-from onnxopt.artifact import description, lowered
+from onnxopt.artifact import description, lowered, reference_quality
 from onnxopt.artifact.build import Build, RewriteDisagrees, left_out, verify_and_leave_out
 from onnxopt.artifact.folder import check_output, hash_files, staging, temporary_folder, write_manifest
 from onnxopt.artifact.manifest import Manifest
+from onnxopt.artifact.reference_quality import FloatModel
 from onnxopt.artifact.report import facts as report_facts
 from onnxopt.artifact.report import page
 from onnxopt.artifact.session import load
@@ -38,6 +39,7 @@ from onnxopt.kinds.gemm.widened import FIRST_ARCH
 from onnxopt.runtime import providers, releases
 from onnxopt.runtime.sessions import Session
 from onnxopt.verification.emulation import gcc
+from onnxopt.verification.quality import Goals
 from onnxopt.verification.reference import Ahead, Check
 from onnxopt.verification.user_data import DataSource, UserData, check_alone, read_data
 from onnxopt.verification.verify import VerificationReport, open_ahead
@@ -80,8 +82,13 @@ def optimize(
     emulate: bool = False,
     precision: str | None = None,
     calibrate: Sequence[DataSource] = (),
-    min_sqnr: float | None = None,
     keep_float: str | None = None,
+    reference: str | Path | None = None,
+    min_sqnr: float | None = None,
+    min_cosine: float | None = None,
+    min_top1: float | None = None,
+    min_top5: float | None = None,
+    max_kl: float | None = None,
 ) -> Artifact:
     """Optimize a model into the new artifact folder `output`.
 
@@ -101,20 +108,27 @@ def optimize(
 
     precision: "float16" or "bfloat16", to store a float32 model's values in 16 bits where their ranges allow it.
     calibrate: inputs to measure ranges with (and to verify with, without `data`), given as `data` is; default generated
-    ones. min_sqnr: signal to noise in dB that every output has to keep against float32. keep_float: a regular
-    expression of the names of nodes that stay float32.
+    ones. keep_float: a regular expression of the names of nodes that stay float32.
+
+    reference: the float32 model file that a quantized `model` was made from; the artifact says how near it is to that
+    on `data`. With it, or with precision, min_sqnr (signal to noise in dB), min_cosine, min_top1 and min_top5 (shares
+    of rows) and max_kl (nats) are what every output has to keep against float32, see `Quality`.
 
     Whatever goes wrong, nothing is left behind. Raises ModelError, UsageError, CompileError, VerificationError, and its
     subclasses NotVerifiedError, where ONNX Runtime does not run the original here, so that nothing can be compared, and
-    DisagreementError, where an output misses min_sqnr.
+    DisagreementError, where an output misses what was asked for.
     """
     output, phases = Path(output), _Phases(progress, given.name_of(model))
     archs, oldest = check_archs(archs), releases.release(ort_min)
-    want = lowered.asked(precision, min_sqnr, keep_float, calibrate, verify)
+    goals = Goals(min_sqnr, min_cosine, min_top1, min_top5, max_kl)
+    want = lowered.asked(precision, goals, keep_float, calibrate)
+    _check_goals(goals, want, reference, verify)
     check_output(output)
     if emulate:
         _check_emulation(verify, archs)
-    options = _Options(shapes or {}, archs, verify, external_data, portable, oldest, launch_choices, cache, emulate)
+    options = _Options(
+        shapes or {}, archs, verify, external_data, portable, oldest, launch_choices, cache, emulate, goals
+    )
     with contextlib.ExitStack() as stack:
         with phases("load"):
             file = given.as_file(model, stack.enter_context(temporary_folder()), example_inputs, dynamic_shapes)
@@ -124,12 +138,15 @@ def optimize(
             signature.pin(original.traits.inputs, shapes or {})
             check_alone((*data, *calibrate), shapes)
             calibration, own = (read_data(files, original.traits.inputs) for files in (calibrate, data))
+            near = None
+            if reference is not None:
+                near = reference_quality.opened(Path(reference), original.traits, source.path)
             ahead = open_ahead(source.path, original.traits, source.bytes) if verify or want else None
         with phases("normalize"):
             normalized = normalize.normalize(source.model)
             if ort_min is not None:
                 releases.check(normalized.model, oldest)
-        job = _Job(source, original, original.traits, normalized, ahead, own)
+        job = _Job(source, original, original.traits, normalized, ahead, own, near)
         if want is not None:
             job = _lowered(job, want, calibration, options, stack.enter_context(temporary_folder()), phases)
         wrong: dict[str, Check] = {}  # families of rewrite rules that verification found to be wrong for this model
@@ -152,13 +169,15 @@ class _Options(NamedTuple):
     launch_choices: bool
     cache: Path | None
     emulate: bool
+    goals: Goals
 
 
 class _Job(NamedTuple):
     """What to optimize. original: the user's model. source, traits: of the model that is verified against.
 
-    ahead: a session of `source` that was begun. data: the user's inputs to verify with. lowered: where lower precision
-    was asked for; then `source` is the converted model.
+    ahead: a session of `source` that was begun. data: the user's inputs to verify with. near: the float32 model that
+    the original was quantized from, if one was given. lowered: where lower precision was asked for; then `source` is
+    the converted model.
     """
 
     source: read.Source
@@ -167,6 +186,7 @@ class _Job(NamedTuple):
     normalized: normalize.Normalized
     ahead: Ahead | None
     data: Sequence[UserData]
+    near: FloatModel | None = None
     lowered: lowered.Lowered | None = None
 
 
@@ -190,7 +210,7 @@ def _lowered(
         again = normalize.normalize(low.source.model)
     notes = tuple(dict.fromkeys((*job.normalized.notes, *again.notes)))
     converted = dataclasses.replace(again, notes=notes)
-    return _Job(low.source, job.original, traits, converted, None, job.data or calibration, low)
+    return _Job(low.source, job.original, traits, converted, None, job.data or calibration, None, low)
 
 
 def _make(job: _Job, options: _Options, output: Path, wrong: Mapping[str, Check], phases: _Phases) -> Manifest:
@@ -210,6 +230,9 @@ def _make(job: _Job, options: _Options, output: Path, wrong: Mapping[str, Check]
                         build, job.source, job.traits, options.shapes, scratch, job.ahead, job.data, options.emulate
                     )
                 precision = job.lowered.precision(build, scratch) if job.lowered is not None else None
+                near = job.near and reference_quality.of_build(
+                    job.near, build, scratch, data=job.data, shapes=options.shapes, goals=options.goals
+                )
             with phases("package"):
                 # After verification: what stands in the way of a CUDA graph depends on the model that is kept.
                 unwritten = providers.write(folder, build.model, options.archs, options.shapes or None)
@@ -219,12 +242,24 @@ def _make(job: _Job, options: _Options, output: Path, wrong: Mapping[str, Check]
                 files=files, ort_min=options.oldest, verify=report,
                 left_out=[left_out(f"rewrite:{family}", (), check) for family, check in wrong.items()],
                 notes=(*job.normalized.notes, *forms.notes, *unwritten), seconds=phases.seconds, precision=precision,
+                reference=near,
             )  # fmt: skip
             sizes = signature.pin(job.original.traits.inputs, options.shapes)
             facts = report_facts.gather(job.original.counts, build.model, build.kernels, sizes)
             manifest = page.write(folder, manifest, facts)
             write_manifest(folder, manifest)
     return manifest
+
+
+def _check_goals(goals: Goals, want: lowered.Asked | None, reference: str | Path | None, verify: bool) -> None:
+    """UsageError where what outputs have to keep against float32 has no float32 model, or is not measured."""
+    names = [*goals.given, *(["reference"] if reference is not None else [])]
+    if names and not verify:
+        raise UsageError(f"{names[0]} is a part of verification, which was switched off")
+    if want is not None and reference is not None:
+        raise UsageError("reference is for quantized models; with precision, the model itself is the float32 one")
+    if goals.given and want is None and reference is None:
+        raise UsageError(f"{names[0]} is against a float32 model: give reference, or a lower precision")
 
 
 def _check_emulation(verify: bool, archs: Sequence[str]) -> None:

@@ -71,7 +71,7 @@ void SetBatch(const Gemm& gemm, const Shape* inputs, const Shape& batch, Product
 
 // The matrix that the codes of b stand for, [n, k].
 Shape MatrixOfCodes(const Gemm& gemm, const Shape* inputs) {
-  const GemmCodes& codes = *gemm.codes;
+  const PackedIntegers& codes = *gemm.packed;
   const Shape& a = inputs[gemm.a];
   const Shape& b = inputs[gemm.b];
   if (a.rank < 2 || b.rank == 0) Misfit(gemm, inputs, "an operand of a product is no matrix");
@@ -94,7 +94,7 @@ Shape MatrixOfCodes(const Gemm& gemm, const Shape* inputs) {
 Product MakeProduct(const Gemm& gemm, const Shape* given) {
   Shape inputs[kGemmInputs];
   std::copy_n(given, gemm.inputs, inputs);
-  if (gemm.codes) inputs[gemm.b] = MatrixOfCodes(gemm, given);
+  if (gemm.packed) inputs[gemm.b] = MatrixOfCodes(gemm, given);
   const Shape& a = inputs[gemm.a];
   const Shape& b = inputs[gemm.b];
   if (a.rank < 2 || b.rank < 2) Misfit(gemm, inputs, "an operand of a product is no matrix");

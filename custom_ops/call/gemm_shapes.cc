@@ -17,7 +17,7 @@ std::optional<Dims> OutputDims(const Gemm& gemm, const std::vector<std::optional
   if (gemm.residual_shape) return inputs[*gemm.residual];
   const std::optional<Dims>& a = inputs[gemm.a];
   std::optional<Dims> b = inputs[gemm.b];
-  if (gemm.codes && a && b && !a->empty() && !b->empty()) b = Dims{(*b)[0], a->back()};
+  if (gemm.packed && a && b && !a->empty() && !b->empty()) b = Dims{(*b)[0], a->back()};
   if (!a || !b || a->size() < 2 || b->size() < 2) return std::nullopt;
   const std::size_t rank = std::max(a->size(), b->size());
   Dims dims(rank);

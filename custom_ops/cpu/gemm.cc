@@ -88,7 +88,7 @@ class Job {
         output_(output),
         operands_(gemm.operands),
         floats_(gemm.dtype) {
-    if (gemm.codes) codes_.emplace(gemm, inputs, product.k);
+    if (gemm.packed) codes_.emplace(gemm, inputs, product.k);
     if (gemm.bias) {
       std::vector<float> buffer(static_cast<std::size_t>(p_.n));
       const float* bias = floats_.Read(inputs[*gemm.bias], part_ * p_.n, p_.n, buffer.data());

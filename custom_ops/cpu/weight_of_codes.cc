@@ -22,7 +22,7 @@ float FloatAt(const void* data, std::int64_t at, Dtype dtype) {
 }  // namespace
 
 WeightOfCodes::WeightOfCodes(const Gemm& gemm, const void* const* inputs, std::int64_t depth)
-    : gemm_(gemm), codes_(*gemm.codes), inputs_(inputs), groups_(codes_.Groups(depth)) {}
+    : gemm_(gemm), codes_(*gemm.packed), inputs_(inputs), groups_(codes_.Groups(depth)) {}
 
 float WeightOfCodes::Zero(std::int64_t column, std::int64_t group) const {
   if (!codes_.zeros) return static_cast<float>(1U << (codes_.bits - 1));

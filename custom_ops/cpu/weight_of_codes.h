@@ -17,7 +17,7 @@ class WeightOfCodes {
   float Zero(std::int64_t column, std::int64_t group) const;
 
   const Gemm& gemm_;
-  const GemmCodes& codes_;
+  const PackedIntegers& codes_;
   const void* const* inputs_;
   const std::int64_t groups_;
 };

@@ -52,8 +52,8 @@ void MarkUnread(const JsonReader& json, std::vector<bool>* read) {
   (*read)[at] = true;
 }
 
-GemmCodes ReadCodes(const JsonReader& json, std::size_t inputs) {
-  GemmCodes codes;
+PackedIntegers ReadPacked(const JsonReader& json, std::size_t inputs) {
+  PackedIntegers codes;
   codes.bits = static_cast<unsigned>(json["bits"].Number(4, 8));
   if (codes.bits != 4 && codes.bits != 8) json["bits"].Fail("is neither 4 nor 8");
   codes.group = static_cast<unsigned>(json["group"].Number(kLeastGroup, kMostGroup));
@@ -64,7 +64,7 @@ GemmCodes ReadCodes(const JsonReader& json, std::size_t inputs) {
 }
 
 void CheckCodes(const JsonReader& json, const std::vector<Dtype>& inputs, Gemm* gemm) {
-  GemmCodes& codes = *gemm->codes;
+  PackedIntegers& codes = *gemm->packed;
   const bool floats = gemm->operands == Dtype::kFloat16 || gemm->operands == Dtype::kBfloat16;
   if (!floats || gemm->operands != gemm->dtype) json["inputs"].Fail("do not go with codes");
   if (inputs[gemm->b] != Dtype::kUint8) json["inputs"].Fail("have codes that are not uint8");
@@ -82,13 +82,13 @@ void CheckDtypes(const JsonReader& json, const std::vector<Dtype>& inputs, const
   const bool floats = IsFloat(gemm->dtype);
   if (!floats) json["outputs"].Fail("is " + std::string(Row(gemm->dtype).name) + ", no float of 16 or 32 bits");
   const bool widens = (gemm->operands == Dtype::kFloat16 && gemm->dtype == Dtype::kFloat32) ||
-                      (HasCodes(*gemm) && gemm->dtype != Dtype::kBfloat16);
-  if (gemm->codes) {
+                      (HasFloat8Operands(*gemm) && gemm->dtype != Dtype::kBfloat16);
+  if (gemm->packed) {
     CheckCodes(json, inputs, gemm);
   } else if (inputs[gemm->b] != gemm->operands || (gemm->operands != gemm->dtype && !widens)) {
     json["inputs"].Fail("differ from the output's dtype");
   }
-  if (HasCodes(*gemm) && (gemm->transpose_a || !gemm->transpose_b)) {
+  if (HasFloat8Operands(*gemm) && (gemm->transpose_a || !gemm->transpose_b)) {
     json["inputs"].Fail("are codes of 8-bit floats, which do not go with these transposes");
   }
   for (const auto& added : {gemm->bias, gemm->residual}) {
@@ -113,9 +113,9 @@ void ReadOperands(const JsonReader& json, std::size_t inputs, Gemm* gemm) {
   if (json.Has("bias")) gemm->bias = position("bias");
   if (json.Has("residual")) gemm->residual = position("residual");
   if (json.Has("codes")) {
-    gemm->codes = ReadCodes(json["codes"], inputs);
-    read[gemm->codes->scales] = true;
-    if (gemm->codes->zeros) read[*gemm->codes->zeros] = true;
+    gemm->packed = ReadPacked(json["codes"], inputs);
+    read[gemm->packed->scales] = true;
+    if (gemm->packed->zeros) read[*gemm->packed->zeros] = true;
   }
   if (json.Has("unread")) json["unread"].Each([&](const JsonReader& at) { MarkUnread(at, &read); });
   for (std::size_t k = 0; k < inputs; ++k) {
@@ -144,7 +144,7 @@ Gemm ReadGemm(const JsonReader& json, const std::vector<Dtype>& inputs, const st
   if (json.Has("gate")) {
     gemm.gate = ReadGate(json["gate"]);
     const bool plain = !gemm.residual && gemm.activation == Activation::kNone && gemm.parts == 1;
-    if (!gemm.codes || !plain) json["gate"].Fail("does not go with this product");
+    if (!gemm.packed || !plain) json["gate"].Fail("does not go with this product");
   }
   CheckDtypes(json, inputs, outputs, &gemm);
   return gemm;

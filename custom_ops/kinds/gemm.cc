@@ -21,8 +21,8 @@ class GemmKind final : public Kind {
 
   Variant ReadVariant(const JsonReader& json, const Kernel& kernel) const override {
     const Gemm& gemm = kernel.meaning.As<Gemm>();
-    if (gemm.codes) return ReadPackedVariant(json);
-    return HasCodes(gemm) ? ReadWidenVariant(json) : ReadFewRowsVariant(json, gemm);
+    if (gemm.packed) return ReadPackedVariant(json);
+    return HasFloat8Operands(gemm) ? ReadWidenVariant(json) : ReadFewRowsVariant(json, gemm);
   }
 
   // Those for few rows are optional: cuBLASLt runs every product of floats.
@@ -32,14 +32,14 @@ class GemmKind final : public Kind {
       const auto is = [&](const Variant& v) { return v.shape.As<PackedRows>().role == role; };
       return std::count_if(kernel->variants.begin(), kernel->variants.end(), is);
     };
-    if (has_fatbin && gemm.codes && count(PackedRole::kFloats) != 1) {
+    if (has_fatbin && gemm.packed && count(PackedRole::kFloats) != 1) {
       json.Fail("has not one entry point that turns codes into floats");
     }
-    if (has_fatbin && gemm.codes && count(PackedRole::kGate) != (gemm.gate == Activation::kNone ? 0 : 1)) {
+    if (has_fatbin && gemm.packed && count(PackedRole::kGate) != (gemm.gate == Activation::kNone ? 0 : 1)) {
       json.Fail("has not the entry points for a gate that it needs");
     }
     if (!has_fatbin) kernel->variants.clear();
-    if (has_fatbin && HasCodes(kernel->meaning.As<Gemm>()) && kernel->variants.size() != 1) {
+    if (has_fatbin && HasFloat8Operands(kernel->meaning.As<Gemm>()) && kernel->variants.size() != 1) {
       json.Fail("has " + std::to_string(kernel->variants.size()) + " entries, not the one that widens codes");
     }
   }
@@ -63,7 +63,7 @@ class GemmKind final : public Kind {
            "products run as ONNX Runtime runs them";
   }
 
-  bool RunsWithoutFatbin(const Kernel& kernel) const override { return !kernel.meaning.As<Gemm>().codes; }
+  bool RunsWithoutFatbin(const Kernel& kernel) const override { return !kernel.meaning.As<Gemm>().packed; }
 };
 
 }  // namespace

@@ -12,7 +12,7 @@ enum class Activation : std::uint8_t { kNone, kRelu, kGeluTanh, kSilu };
 
 // Weights as com.microsoft.MatMulNBits stores them: b is [n, ceil(k / group), group * bits / 8] bytes. scales, zeros:
 // positions among the inputs. Without zeros, the middle of the codes stands for zero.
-struct GemmCodes {
+struct PackedIntegers {
   unsigned bits = 4;
   unsigned group = 32;  // codes that share a scale
   std::size_t scales = 0;
@@ -52,13 +52,13 @@ struct Gemm {
   float alpha = 1;
   float beta = 1;
   Activation activation = Activation::kNone;
-  // With codes alone: the output is gate(g) * u, elementwise, of the halves g and u of the product's columns, side by
-  // side, bias included; then there is neither a residual nor an activation, and one part.
+  // With a packed b alone: the output is gate(g) * u, elementwise, of the halves g and u of the product's columns, side
+  // by side, bias included; then there is neither a residual nor an activation, and one part.
   Activation gate = Activation::kNone;
-  std::optional<GemmCodes> codes;  // that b has; it is a transposed matrix then, and operands is the dtype of a
+  std::optional<PackedIntegers> packed;  // that b has; it is a transposed matrix then, and operands is the dtype of a
 };
 
-inline bool HasCodes(const Gemm& gemm) { return gemm.operands == Dtype::kFloat8E4M3; }
+inline bool HasFloat8Operands(const Gemm& gemm) { return gemm.operands == Dtype::kFloat8E4M3; }
 
 constexpr std::size_t kGemmInputs = 6;
 constexpr std::size_t kGemmParts = 8;

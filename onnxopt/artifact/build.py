@@ -6,10 +6,11 @@ so one model file serves every trial, and a trial costs one session and the case
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import shutil
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import onnx_ir as ir
@@ -97,6 +98,16 @@ class Build:
     def write_library(self, folder: Path, kernels: Sequence[Kernel]) -> Path:
         return write_library(folder, kernels_json.to_json(kernels, self.fatbin, self.domain), self.fatbin)
 
+    @contextlib.contextmanager
+    def loadable_library(self, scratch: Path) -> Iterator[Path | None]:
+        """A copy of the library that may be loaded while the block runs; None without kernels.
+
+        The artifact's own must stay unknown to the dynamic loader until it lies where it will be used, because a loaded
+        library keeps the path it was loaded from.
+        """
+        with temporary_files(), tempfile.TemporaryDirectory(dir=scratch) as folder:
+            yield self.write_library(Path(folder) / layout.LIBRARY_FOLDER, self.kernels) if self.kernels else None
+
     def leave_out(self, culprits: Mapping[str, Check]) -> None:
         """Put the original nodes back for these functions, and write the artifact again.
 
@@ -147,12 +158,7 @@ def verify_and_leave_out(
             "--no-verify keeps the result unchecked"
         ) from error
     for _ in range(_ATTEMPTS):
-        # The library is loaded from a copy: the artifact's own must stay unknown to the dynamic loader until it lies
-        # where it will be used, because a loaded library keeps the path it was loaded from.
-        with temporary_files(), tempfile.TemporaryDirectory(dir=scratch) as folder:
-            library = (
-                build.write_library(Path(folder) / layout.LIBRARY_FOLDER, build.kernels) if build.kernels else None
-            )
+        with build.loadable_library(scratch) as library:
             report = verify_model(originals, build.model_file, library, [k.name for k in build.kernels])
             emulation = _emulate(build, library, scratch) if emulated and report.status == "passed" else None
         if emulation is not None:

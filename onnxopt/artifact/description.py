@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from onnxopt import versions
 from onnxopt.artifact import manifest as manifests
 from onnxopt.artifact.build import Build
-from onnxopt.artifact.manifest import File, LeftOut, Manifest, Precision
+from onnxopt.artifact.manifest import File, LeftOut, Manifest, Precision, ReferenceQuality
 from onnxopt.artifact.report import facts as report_facts
 from onnxopt.background import in_background
 from onnxopt.graph import read
@@ -59,10 +59,12 @@ def manifest_of(
     notes: Sequence[str],
     seconds: dict[str, float],
     precision: Precision | None,
+    reference: ReferenceQuality | None,
 ) -> Manifest:
     """The manifest of an artifact. refusals: of fusing. left_out: families of rewrite rules. notes: of other steps.
 
-    precision: how the original was lowered, if it was.
+    precision: how the original was lowered, if it was. reference: how near the artifact is to the float32 model, if
+    one was given.
     """
     archs = tuple(archs) if build.fatbin is not None else ()
     nothing = () if build.kernels else ("nothing was fused: the artifact is the normalized model, without a library",)
@@ -87,4 +89,5 @@ def manifest_of(
         notes=(*notes, *nothing),
         seconds=seconds,
         precision=precision,
+        reference=reference,
     )

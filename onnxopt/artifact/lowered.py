@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import re
-import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Literal, get_args
 
 import onnx_ir as ir
 
-from onnxopt.artifact import layout
 from onnxopt.artifact.build import Build
 from onnxopt.artifact.folder import temporary_files
 from onnxopt.artifact.manifest import Precision
@@ -22,7 +20,7 @@ from onnxopt.program.dtypes import to_ir
 from onnxopt.runtime.sessions import RunError
 from onnxopt.verification import narrowing
 from onnxopt.verification.narrowing import Narrowed
-from onnxopt.verification.quality import Quality, check_least, quality_of, refuse_below
+from onnxopt.verification.quality import Goals, check_inputs, qualities_of, refuse_missed
 from onnxopt.verification.reference import Ahead, NotRunnable, Reference
 from onnxopt.verification.user_data import DataSource, UserData
 from onnxopt.verification.verify import references
@@ -34,34 +32,29 @@ DTYPES: tuple[Dtype, ...] = get_args(Dtype)
 
 @dataclasses.dataclass(frozen=True)
 class Asked:
-    """dtype: of DTYPES. min_sqnr: dB that every output has to reach. keep_float: a regular expression of node names."""
+    """dtype: of DTYPES. goals: that every output has to reach. keep_float: a regular expression of node names."""
 
     dtype: Dtype
-    min_sqnr: float | None = None
+    goals: Goals
     keep_float: str | None = None
 
 
-def asked(
-    dtype: str | None, min_sqnr: float | None, keep_float: str | None, calibrate: Sequence[DataSource], verify: bool
-) -> Asked | None:
+def asked(dtype: str | None, goals: Goals, keep_float: str | None, calibrate: Sequence[DataSource]) -> Asked | None:
     """What was asked for; None for the model's own precision. UsageError for options that do not fit together."""
     if dtype is None:
-        for name, value in (("calibrate", calibrate), ("min_sqnr", min_sqnr), ("keep_float", keep_float)):
+        for name, value in (("calibrate", calibrate), ("keep_float", keep_float)):
             if value is not None and value != () and value != []:
                 raise UsageError(f"{name} is about a lower precision, which was not asked for; give precision too")
         return None
     chosen = next((name for name in DTYPES if name == dtype), None)
     if chosen is None:
         raise UsageError(f"precision {dtype!r} is not one of {', '.join(DTYPES)}")
-    check_least(min_sqnr)
-    if min_sqnr is not None and not verify:
-        raise UsageError("min_sqnr is a part of verification, which was switched off")
     if keep_float is not None:
         try:
             re.compile(keep_float)
         except re.error as error:
             raise UsageError(f"keep_float {keep_float!r} is no regular expression: {error}") from None
-    return Asked(chosen, min_sqnr, keep_float)
+    return Asked(chosen, goals, keep_float)
 
 
 class Lowered:
@@ -90,31 +83,20 @@ class Lowered:
         """The manifest's record. DisagreementError where an output is farther from float32 than was asked for."""
         quality = self._narrowed.quality
         if self._verify and quality:
-            with temporary_files():
-                quality = (*quality, *self._quality_of(build, scratch))
-        least = self._asked.min_sqnr
-        refuse_below(quality, least, "keep nodes in float32 with --keep-float, or lower --min-sqnr")
+            with build.loadable_library(scratch) as library:
+                quality = (*quality, *qualities_of(self._originals, build.model_file, library))
+        if self._asked.goals.given:
+            refuse_missed(quality, self._asked.goals, "keep nodes in float32 with --keep-float, or ask for less")
         return Precision(
             dtype=self._asked.dtype,
             data=tuple(item.name for item in self._data),
             keep_float=self._asked.keep_float,
-            min_sqnr=least,
+            **dataclasses.asdict(self._asked.goals),
             nodes=self._narrowed.narrow,
             kept=self._narrowed.kept,
             restored=self._narrowed.restored,
             quality=quality,
         )
-
-    def _quality_of(self, build: Build, scratch: Path) -> list[Quality]:
-        rows: list[Quality] = []
-        with tempfile.TemporaryDirectory(dir=scratch) as folder:
-            library = (
-                build.write_library(Path(folder) / layout.LIBRARY_FOLDER, build.kernels) if build.kernels else None
-            )
-            for original in self._originals:
-                for used in dict.fromkeys((library, None)):
-                    rows += quality_of(original, build.model_file, used)
-        return rows
 
 
 def lower(
@@ -142,11 +124,12 @@ def lower(
             originals = references(
                 source.path, traits, folder=folder, shapes=shapes, model_bytes=source.bytes, ahead=ahead, data=data
             )
+            check_inputs(originals[0])
             folded = normalized.clone()
             rewrite.fold_float32(folded)
-            goal = want.min_sqnr if verify else None
+            goals = want.goals if verify else None
             narrowed = narrowing.narrow(
-                folded, originals[0], to_ir(want.dtype), folder, keep_float=want.keep_float, min_sqnr=goal
+                folded, originals[0], to_ir(want.dtype), folder, keep_float=want.keep_float, goals=goals
             )
     except (NotRunnable, RunError, NotWidened) as error:
         raise NotVerifiedError(

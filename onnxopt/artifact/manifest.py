@@ -107,21 +107,43 @@ class LeftOut(_Record):
     excess: float | None
 
 
-class Precision(_Record):
+class _Goals(_Record):
+    """What every output had to keep against float32, see verification/quality.py; None where nothing was asked for."""
+
+    min_sqnr: float | None
+    min_cosine: float | None = None
+    min_top1: float | None = None
+    min_top5: float | None = None
+    max_kl: float | None = None
+
+
+class Precision(_Goals):
     """How a float32 model was lowered. dtype: of the values that are stored in 16 bits.
 
     data: the inputs that ranges were measured with, () for drawn ones, which say nothing about quality. nodes: that
     became 16 bit. kept: nodes that stay float32. restored: names of those that stay float32 because outputs were wrong
-    otherwise. quality: each output against float32. keep_float, min_sqnr: as they were asked for.
+    otherwise. quality: each output against float32. keep_float: as it was asked for.
     """
 
     dtype: Literal["float16", "bfloat16"]
     data: tuple[str, ...]
     keep_float: str | None
-    min_sqnr: float | None
     nodes: int
     kept: tuple[Kept, ...]
     restored: tuple[str, ...]
+    quality: tuple[Quality, ...]
+
+
+class ReferenceQuality(_Goals):
+    """How near the outputs of a quantized model's artifact are to those of the float32 model that it was made from.
+
+    name, sha256: of the float32 model's file. data: the inputs that were run, () for drawn ones, which say nothing
+    about quality.
+    """
+
+    name: str
+    sha256: Sha256
+    data: tuple[str, ...]
     quality: tuple[Quality, ...]
 
 
@@ -141,8 +163,9 @@ class Manifest(_Record):
     files: every file of the folder but the manifest and its signature, by its path in it. seconds: how long each phase
     of optimize took. versions: of onnxopt's dependencies when it ran. requires: the oldest versions that run it.
     ort_min: the oldest ONNX Runtime that was asked for. rewrites: how often each family of rewrite rules changed the
-    model. precision: absent where the model kept its own. notes: for the user, among them what normalization changed.
-    sha256: of manifest.json itself with these 64 digits as zeros; it must stay the last member.
+    model. precision: absent where the model kept its own. reference: absent where none was given. notes: for the user,
+    among them what normalization changed. sha256: of manifest.json itself with these 64 digits as zeros; it must
+    stay the last member.
     """
 
     schema_version: Literal[2, 3] = SCHEMA_VERSION
@@ -167,6 +190,7 @@ class Manifest(_Record):
     seconds: dict[str, float]
     measurements: tuple[Measurement, ...] = ()
     precision: Precision | None = None
+    reference: ReferenceQuality | None = None
     sha256: Sha256 = _NO_DIGEST
 
     def to_json(self) -> str:
@@ -174,7 +198,7 @@ class Manifest(_Record):
 
         Written in the newest schema, also where it was read from an older one.
         """
-        absent = {"precision"} if self.precision is None else set()
+        absent = {name for name in ("precision", "reference") if getattr(self, name) is None}
         data = self.model_dump(mode="json", exclude=absent) | {"schema_version": SCHEMA_VERSION, "sha256": _NO_DIGEST}
         text = json.dumps(data, indent=2, allow_nan=False) + "\n"
         digest = hashlib.sha256(text.encode()).hexdigest()

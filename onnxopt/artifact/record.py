@@ -8,6 +8,7 @@ from pathlib import Path
 from onnxopt.artifact import layout
 from onnxopt.artifact import manifest as manifests
 from onnxopt.artifact.fleet import Fleet
+from onnxopt.artifact.manifest import ReferenceQuality
 from onnxopt.artifact.measurement import BenchResult
 from onnxopt.artifact.report import facts as report_facts
 from onnxopt.artifact.report import page
@@ -43,3 +44,18 @@ def record_verification(folder: Path, report: VerificationReport) -> Verificatio
     verification = completed(manifest.verify, report)
     page.update(folder, manifest.model_copy(update={"verify": verification}), page.read_facts(folder, manifest))
     return verification
+
+
+def record_reference(folder: Path, found: ReferenceQuality) -> None:
+    """Say in an artifact's manifest and report how near it is to a float32 model. Errors as `record`.
+
+    It replaces what was known for the same model and inputs of the same providers, and everything of other ones.
+    """
+    check_recordable(folder)
+    manifest = manifests.load(folder)
+    earlier = manifest.reference
+    if earlier is not None and (earlier.sha256, earlier.data) == (found.sha256, found.data):
+        again = {row.provider for row in found.quality}
+        kept = tuple(row for row in earlier.quality if row.provider not in again)
+        found = found.model_copy(update={"quality": (*kept, *found.quality)})
+    page.update(folder, manifest.model_copy(update={"reference": found}), page.read_facts(folder, manifest))

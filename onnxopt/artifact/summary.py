@@ -6,13 +6,13 @@ import collections
 import re
 from collections.abc import Iterable, Mapping, Sequence
 
-from onnxopt.artifact.manifest import Kernel, Manifest, Precision, Totals
+from onnxopt.artifact.manifest import Kernel, Manifest, Precision, ReferenceQuality, Totals
 from onnxopt.fusion.kernel import Traffic
 from onnxopt.graph.refusal import Refusal
 from onnxopt.graph.rewrite import FAMILIES
 from onnxopt.runtime.gpus import catalogue
 from onnxopt.runtime.sessions import CUDA
-from onnxopt.verification.quality import Quality
+from onnxopt.verification.quality import Goals, Quality
 from onnxopt.verification.verify import VerificationReport
 
 _LISTED_NODES = 20
@@ -36,7 +36,7 @@ def precision_lines(precision: Precision) -> list[str]:
     """What lower precision means for the model, and how near each output is to float32."""
     nodes = f"{precision.nodes} nodes store {precision.dtype}, {len(precision.kept)} stay float32"
     kept = f", {len(precision.restored)} of them because outputs were too far from it" if precision.restored else ""
-    lines = [f"precision: {nodes}{kept}; ranges of {precision_data(precision)}"]
+    lines = [f"precision: {nodes}{kept}; ranges of {data_text(precision.data)}"]
     return lines + [f"    {quality_text(row)}" for row in precision.quality]
 
 
@@ -46,9 +46,16 @@ def not_lowered(manifest: Manifest) -> list[Refusal]:
     return [Refusal(row.node, row.op_type, "", row.reason) for row in rows]
 
 
-def precision_data(precision: Precision) -> str:
-    """The inputs that ranges and quality were measured with."""
-    return ", ".join(precision.data) or "generated inputs, which say nothing about quality on real ones"
+def reference_lines(found: ReferenceQuality) -> list[str]:
+    """How near each output of a quantized model is to the float32 model's, and what it misses."""
+    goals = Goals(found.min_sqnr, found.min_cosine, found.min_top1, found.min_top5, found.max_kl)
+    lines = [f"quality against {found.name}, with {data_text(found.data)}:"]
+    return lines + [f"    {'MISSED: ' if goals.missed(row) else ''}{quality_text(row)}" for row in found.quality]
+
+
+def data_text(data: Sequence[str]) -> str:
+    """The inputs that ranges or quality were measured with, by their names."""
+    return ", ".join(data) or "generated inputs, which say nothing about quality on real ones"
 
 
 def quality_text(row: Quality) -> str:

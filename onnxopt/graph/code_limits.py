@@ -12,6 +12,7 @@ import numpy as np
 import onnx_ir as ir
 
 from onnxopt.errors import ModelError
+from onnxopt.graph import codes
 from onnxopt.graph.shapes.dims import Dims
 from onnxopt.graph.shapes.infer import Knowledge, infer
 
@@ -20,6 +21,7 @@ _CODING = frozenset({"QuantizeLinear", "DequantizeLinear"})
 _READ = 1 << 16  # elements; larger scales are not read
 _BITS = (2, 4, 8)  # of MatMulNBits
 _LEAST_BLOCK = 16
+_FLOAT8 = frozenset({ir.DataType.FLOAT8E4M3FN, ir.DataType.FLOAT8E5M2})
 
 
 def check(model: ir.Model) -> None:
@@ -42,6 +44,9 @@ def _of_coding(node: ir.Node, known: Knowledge) -> Iterator[str]:
     if scale is None:
         return
     yield from _of_numbers(scale, divides=node.op_type == "QuantizeLinear")
+    number = codes.scalar(zero) if codes.dtype_of(zero) in _FLOAT8 else None
+    if number is not None and number.any():
+        yield f"the zero point is {number.astype(np.float32).item():g}; codes that are 8-bit floats have none but 0"
     dims, of_scale, of_zero = known.dims(x), known.dims(scale), known.dims(zero)
     if of_zero is not None and of_scale is not None and _differ(_of_one(of_zero), _of_one(of_scale)):
         yield f"the zero point has shape {_text(of_zero)}, the scale {_text(of_scale)}"
@@ -51,7 +56,9 @@ def _of_coding(node: ir.Node, known: Knowledge) -> Iterator[str]:
     if not -len(dims) <= axis < len(dims):
         yield f"axis {axis} is none of a tensor of {len(dims)} dims"
         return
-    if size:
+    if size < 0:
+        yield f"blocks of {size}"
+    elif size:
         blocks = tuple(-(-d // size) if isinstance(d, int) and k == axis % len(dims) else d for k, d in enumerate(dims))
         if _differ(of_scale, blocks):
             yield (
@@ -81,6 +88,11 @@ def _of_product(node: ir.Node, known: Knowledge) -> Iterator[str]:
         yield f"the weight has {weight} bytes; {stated} take {math.prod(wanted)}"
     if scales not in (None, columns * blocks):
         yield f"{scales} scales; {stated} take {columns * blocks}"
+    if len(node.inputs) > 3 and (zero := node.inputs[3]) is not None:
+        packed = codes.dtype_of(zero) == ir.DataType.UINT8
+        count, expected = _elements(known.dims(zero)), columns * (-(-blocks * bits // 8) if packed else blocks)
+        if count not in (None, expected):
+            yield f"{count} {'bytes of ' * packed}zero points; {stated} take {expected}"
     if node.inputs[2] is not None:
         yield from _of_numbers(node.inputs[2], divides=False)
 

@@ -82,6 +82,15 @@ def interface_difference(original: Traits, optimized: Traits) -> str:
     return ""
 
 
+def difference_of_names_and_dtypes(a: Traits, b: Traits) -> str:
+    """How the interfaces differ, "" where they do not. Dims may differ: two tools may declare them differently."""
+    for kind, left, right in (("inputs", a.inputs, b.inputs), ("outputs", a.outputs, b.outputs)):
+        one, other = ({t.name: t.dtype for t in tensors} for tensors in (left, right))
+        if one != other:
+            return f"{kind} are {one} and {other}"
+    return ""
+
+
 def _nodes(model: ir.Model) -> Iterator[ir.Node]:
     yield from model.graph.all_nodes()
     for function in model.functions.values():

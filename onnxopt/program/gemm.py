@@ -16,21 +16,22 @@ from typing import Any
 
 DTYPES = ("float16", "bfloat16", "float32")
 ACTIVATIONS = ("none", "relu", "gelu_tanh")
-CODES = "float8e4m3fn"
+FLOAT8 = "float8e4m3fn"
 _WIDENED = {
     ("float16", "float32"),
-    (CODES, "float16"),
-    (CODES, "float32"),
+    (FLOAT8, "float16"),
+    (FLOAT8, "float32"),
 }  # operands and outputs
 MOST_PARTS = 8  # kGemmParts of custom_ops/program/gemm.h
 GATES = ("silu", "gelu_tanh")
-CODE_BITS = (4, 8)
+PACKED_BITS = (4, 8)
 GROUPS = (16, 32, 64, 128, 256)  # codes that share a scale
-OF_CODES = ("float16", "bfloat16")  # dtypes of a where b is codes
+_IN_JSON = {"packed": "codes"}  # fields whose name in kernels.json is another one
+WITH_PACKED = ("float16", "bfloat16")  # dtypes of a where b is packed
 
 
 @dataclasses.dataclass(frozen=True)
-class Codes:
+class PackedIntegers:
     """Weights as com.microsoft.MatMulNBits stores them: b is uint8 [N, ceil(K / group), group * bits / 8].
 
     scales, zeros: positions in inputs. Scales [N, ceil(K / group)] have the dtype of a. Zero points are floats of that
@@ -44,12 +45,12 @@ class Codes:
 
     def verify(self, inputs: Sequence[str], dtype: str) -> None:
         """Raise ValueError naming the field that breaks a rule of this class. dtype: of a."""
-        if self.bits not in CODE_BITS or self.group not in GROUPS:
-            raise ValueError(f"codes: {self.bits} bits in groups of {self.group}")
-        if dtype not in OF_CODES or inputs[self.scales] != dtype:
-            raise ValueError(f"codes: scales of {inputs[self.scales]} with a of {dtype}")
+        if self.bits not in PACKED_BITS or self.group not in GROUPS:
+            raise ValueError(f"packed: {self.bits} bits in groups of {self.group}")
+        if dtype not in WITH_PACKED or inputs[self.scales] != dtype:
+            raise ValueError(f"packed: scales of {inputs[self.scales]} with a of {dtype}")
         if self.zeros is not None and inputs[self.zeros] not in ("uint8", dtype):
-            raise ValueError(f"codes: zero points of {inputs[self.zeros]}")
+            raise ValueError(f"packed: zero points of {inputs[self.zeros]}")
 
     def to_json(self) -> dict[str, Any]:
         """The form in kernels.json, without the zero points that there are not."""
@@ -69,9 +70,9 @@ class Gemm:
     Reshape between the MatMul and the Add is part of the kernel.
     unread: positions of inputs that the kernel does not read. Operands may be float16 where all else is float32, and
     codes of 8-bit floats, which alpha scales: then a is as it lies, and b transposed.
-    codes: how b holds codes instead of floats, a matrix [N, K] that transpose_b goes with.
-    gate: with codes alone, one of GATES: the output is [..., M, N / 2], gate(g) * u of the two halves g and u of the
-    columns, bias included. There is neither a residual nor an activation then.
+    packed: how b holds integers of 4 or 8 bits instead of floats, a matrix [N, K] that transpose_b goes with.
+    gate: with a packed b alone, one of GATES: the output is [..., M, N / 2], gate(g) * u of the two halves g and u of
+    the columns, bias included. There is neither a residual nor an activation then.
     """
 
     inputs: tuple[str, ...]
@@ -87,13 +88,13 @@ class Gemm:
     residual_shape: bool = False
     activation: str = "none"
     unread: tuple[int, ...] = ()
-    codes: Codes | None = None
+    packed: PackedIntegers | None = None
     gate: str | None = None
 
     def verify(self) -> None:
         """Raise ValueError naming the field that breaks a rule of this class."""
-        of_codes = () if self.codes is None else (self.codes.scales, self.codes.zeros)
-        operands = [i for i in (self.a, self.b, self.bias, self.residual, *self.unread, *of_codes) if i is not None]
+        of_packed = () if self.packed is None else (self.packed.scales, self.packed.zeros)
+        operands = [i for i in (self.a, self.b, self.bias, self.residual, *self.unread, *of_packed) if i is not None]
         if set(operands) != set(range(len(self.inputs))):
             raise ValueError(f"inputs: operands {operands} are not all of {len(self.inputs)} inputs")
         if not 1 <= len(self.outputs) <= MOST_PARTS:
@@ -105,8 +106,8 @@ class Gemm:
             raise ValueError(f"outputs: {self.outputs[0]} is not one of {', '.join(DTYPES)}")
         if self.gate is not None:
             plain = self.residual is None and self.activation == "none" and len(self.outputs) == 1
-            if self.gate not in GATES or self.codes is None or not plain:
-                raise ValueError(f"gate: {self.gate} of a product without codes, or with another epilogue")
+            if self.gate not in GATES or self.packed is None or not plain:
+                raise ValueError(f"gate: {self.gate} of a product without packed weights, or with another epilogue")
         if self.activation not in ACTIVATIONS:
             raise ValueError(f"activation: {self.activation} is not one of {', '.join(ACTIVATIONS)}")
         if not math.isfinite(self.alpha) or not math.isfinite(self.beta):
@@ -118,22 +119,22 @@ class Gemm:
         """The storage dtype of a and b."""
         return self.inputs[self.a]
 
-    def has_codes(self) -> bool:
+    def has_float8_operands(self) -> bool:
         """Whether a and b are codes of 8-bit floats."""
-        return self.operand_dtype() == CODES
+        return self.operand_dtype() == FLOAT8
 
     def _verify_dtypes(self) -> None:
         added = [self.inputs[i] for i in (self.bias, self.residual) if i is not None]
         if {*added, *self.outputs} != {self.outputs[0]}:
             raise ValueError("bias, residual and outputs differ in dtype")
         dtype = self.operand_dtype()
-        if self.codes is not None:
-            self.codes.verify(self.inputs, dtype)
+        if self.packed is not None:
+            self.packed.verify(self.inputs, dtype)
             if self.inputs[self.b] != "uint8" or dtype != self.outputs[0] or not self.transpose_b or self.transpose_a:
-                raise ValueError("codes: b is no transposed matrix of uint8, or dtypes differ")
+                raise ValueError("packed: b is no transposed matrix of uint8, or dtypes differ")
         elif self.inputs[self.b] != dtype or (dtype != self.outputs[0] and (dtype, self.outputs[0]) not in _WIDENED):
             raise ValueError(f"operands of {dtype} and {self.inputs[self.b]} with outputs of {self.outputs[0]}")
-        if self.has_codes() and (self.transpose_a or not self.transpose_b):
+        if self.has_float8_operands() and (self.transpose_a or not self.transpose_b):
             raise ValueError("codes of 8-bit floats do not go with these transposes")
         if set(self.unread) & {self.a, self.b, self.bias, self.residual}:
             raise ValueError("unread: an operand of the GEMM is among them")
@@ -143,5 +144,6 @@ class Gemm:
         row = dataclasses.asdict(self)
         if not self.unread:
             del row["unread"]
-        row["codes"] = None if self.codes is None else self.codes.to_json()
-        return {k: list(v) if isinstance(v, tuple) else v for k, v in row.items() if v is not None}
+        row["packed"] = None if self.packed is None else self.packed.to_json()
+        named = {_IN_JSON.get(k, k): v for k, v in row.items() if v is not None}
+        return {k: list(v) if isinstance(v, tuple) else v for k, v in named.items()}

@@ -17,6 +17,7 @@ from onnxopt.artifact.summary import (
     not_emulated_text,
     not_lowered,
     precision_lines,
+    reference_lines,
     rewrites_text,
     size_text,
     totals_text,
@@ -26,7 +27,7 @@ from onnxopt.fusion.kernel import Traffic
 from onnxopt.graph.refusal import Refusal
 from onnxopt.kinds import KINDS
 from onnxopt.kinds.gemm.kind import GEMM
-from onnxopt.program.gemm import CODES
+from onnxopt.program.gemm import FLOAT8
 from onnxopt.tools import text_table
 
 CLOSED_FORM = "n elementwise ops over B bytes with c bytes of side inputs move 2nB + c unfused, 2B + c fused"
@@ -72,6 +73,8 @@ def _summary(manifest: Manifest) -> Iterator[str]:
     yield _verified(manifest)
     if manifest.precision is not None:
         yield from precision_lines(manifest.precision)
+    if manifest.reference is not None:
+        yield from reference_lines(manifest.reference)
     yield from (f"note: {note}" for note in manifest.notes)
 
 
@@ -141,7 +144,7 @@ def _kernel(kernel: Kernel, archs: Sequence[str]) -> Iterator[str]:
     if kernel.variants:
         yield f"    variants: {', '.join(v.removeprefix(kernel.name).lstrip('_') for v in kernel.variants)}"
     if kernel.kind in _LIBRARIES:
-        codes = kernel.kind == GEMM.name and CODES in kernel.inputs
+        codes = kernel.kind == GEMM.name and FLOAT8 in kernel.inputs
         of = " on 8-bit floats (fp8), or on the same codes in float16 where it refuses those" if codes else ""
         rows = "few rows read the codes; more of them run" if _PACKED in kernel.ops else "runs"
         yield f"    {rows} as a call of {_LIBRARIES[kernel.kind]}{of}"

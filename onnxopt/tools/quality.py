@@ -5,18 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from onnxopt.artifact import archive
-from onnxopt.artifact.folder import temporary_folder
+from onnxopt.artifact import archive, reference_quality
+from onnxopt.artifact import record as recording
+from onnxopt.artifact.manifest import ReferenceQuality
 from onnxopt.artifact.open import open_artifact
-from onnxopt.errors import NotVerifiedError, UsageError
 from onnxopt.graph import read
 from onnxopt.graph import traits as model_traits
-from onnxopt.runtime.sessions import RunError
-from onnxopt.tools.verify import difference_of_names_and_dtypes
-from onnxopt.verification.quality import Quality, quality_of
-from onnxopt.verification.reference import NotRunnable
+from onnxopt.verification.quality import Goals, Quality
 from onnxopt.verification.user_data import DataSource, check_alone, read_data
-from onnxopt.verification.verify import references
 
 
 def quality(
@@ -36,25 +32,36 @@ def quality(
     Raises ModelError, ArtifactError, UsageError where the interfaces differ, and NotVerifiedError where one of the
     models does not run here.
     """
+    return compare_with(reference, model, Goals(), shapes=shapes, providers=providers, data=data).quality
+
+
+def compare_with(
+    reference: str | Path,
+    model: str | Path,
+    goals: Goals,
+    *,
+    shapes: Mapping[str, tuple[int, ...]] | None = None,
+    providers: Sequence[str] | None = None,
+    data: Sequence[DataSource] = (),
+    record: bool = False,
+) -> ReferenceQuality:
+    """As `quality`, with what was asked for, as an artifact keeps it. Missing a goal is no error.
+
+    record: keep it in the manifest and the report of the artifact `model`, an unsigned folder. UsageError also where a
+    goal is about a figure that no output has.
+    """
     check_alone(data, shapes)
-    source = read.load(reference)
-    traits = model_traits.of(source.model)
     path, library = _files(Path(model))
-    if difference := difference_of_names_and_dtypes(traits, model_traits.of(read.load(path).model)):
-        raise UsageError(f"{model}: is no form of {reference}: {difference}")
-    with temporary_folder() as folder:
-        try:
-            originals = references(
-                source.path, traits, folder=folder, model_bytes=source.bytes, shapes=shapes, providers=providers,
-                data=read_data(data, traits.inputs),
-            )  # fmt: skip
-        except NotRunnable as error:
-            raise NotVerifiedError(f"{reference}: does not run here: {error}") from error
-        ways = [(original, used) for original in originals for used in dict.fromkeys((library, None))]
-        try:
-            return tuple(row for original, used in ways for row in quality_of(original, path, used))
-        except RunError as error:
-            raise NotVerifiedError(f"{model}: does not run here: {error}") from error
+    original = reference_quality.opened(Path(reference), model_traits.of(read.load(path).model), Path(model))
+    own = read_data(data, original.traits.inputs)
+    if record:
+        recording.check_recordable(Path(model))
+    rows = reference_quality.measured(original, path, library, data=own, shapes=shapes, providers=providers)
+    goals.check_rows(rows)
+    found = reference_quality.record(original, rows, own, goals)
+    if record:
+        recording.record_reference(Path(model), found)
+    return found
 
 
 def _files(model: Path) -> tuple[Path, Path | None]:

@@ -15,7 +15,6 @@ from onnxopt.artifact.report import page
 from onnxopt.errors import UsageError
 from onnxopt.graph import read
 from onnxopt.graph import traits as model_traits
-from onnxopt.graph.traits import Traits
 from onnxopt.verification.emulation import gcc
 from onnxopt.verification.emulation.emulate import EmulatedKernel
 from onnxopt.verification.emulation.emulate import emulate as run_emulated
@@ -122,7 +121,7 @@ def _compare(
     source, other = read.load(first.model), read.load(second.model)
     traits, other_traits = model_traits.of(source.model), model_traits.of(other.model)
     own = read_data(data, traits.inputs)
-    if difference := difference_of_names_and_dtypes(traits, other_traits):
+    if difference := model_traits.difference_of_names_and_dtypes(traits, other_traits):
         return VerificationReport("failed", reason=difference)
     traits = model_traits.with_uses_of(traits, other_traits)
     if second.manifest and second.manifest.precision and traits.precision == "float32":
@@ -161,12 +160,3 @@ def _emulated_kernels(side: _Side) -> list[EmulatedKernel]:
         EmulatedKernel(k.name, k.kind, k.variants, sources[k.name], {site.node: site.shapes for site in k.sites})
         for k in side.manifest.kernels
     ]
-
-
-def difference_of_names_and_dtypes(a: Traits, b: Traits) -> str:
-    """How the interfaces differ, "" where they do not. Dims may differ: two tools may declare them differently."""
-    for kind, left, right in (("inputs", a.inputs, b.inputs), ("outputs", a.outputs, b.outputs)):
-        one, other = ({t.name: t.dtype for t in tensors} for tensors in (left, right))
-        if one != other:
-            return f"{kind} are {one} and {other}"
-    return ""

@@ -19,7 +19,8 @@ Array = np.ndarray[Any, Any]
 # Rounding differs wherever operations are reordered or an intermediate keeps more bits; errors then grow with depth.
 # These limits leave room for some hundred layers: 2^10 ulp for float32, 2^6 for the 16-bit dtypes held against their
 # own grid.
-LIMITS = {"float64": 1e-9, "float32": 1e-4, "float16": 2e-2, "bfloat16": 6e-2, "quantized": 6e-2}
+QUANTIZED = "quantized"
+LIMITS = {"float64": 1e-9, "float32": 1e-4, "float16": 2e-2, "bfloat16": 6e-2, QUANTIZED: 6e-2}
 AGREEMENT = 0.99  # share of equal elements for integers that floats decide
 
 

@@ -1,8 +1,15 @@
-"""How far models of 16-bit floats are from float32, compared with the rounding of the original itself.
+"""How far models that round are from what they would be without rounding, compared with the original itself.
+
+Models of 16-bit floats are held against float32, quantized models against themselves without steps of codes.
 
 ONNX Runtime's CPU kernels compute float16 in float32 and leave out most roundings between nodes; GPUs round every
 result. So where the original as it runs here is nearer to float32 than the model under check, the original is run once
 more with every result rounded to its dtype (verification/widening.py).
+
+A quantized model takes another step of a code wherever a value lies near the middle between two, and later layers
+enlarge that: two right computations differ by up to half of what quantizing costs. Both are as far from the model
+without steps, though. In 23 quantized models the artifact's root mean square of that was at most
+1.016 times the original's (outputs of 105 elements and more), and 1.13 times for a single element.
 """
 
 from __future__ import annotations
@@ -11,10 +18,14 @@ import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Generic, TypeVar
 
+import numpy as np
+
 from onnxopt.verification.compare import Array, Limit, compare
 from onnxopt.verification.widening import widened
 
 _TIMES_OWN = 2.0  # the worst element of one rounding or another; kernels that compute in float32 stay below 1
+_TIMES_OWN_RMS = 1.15  # an error of 0.57 times what quantizing costs
+_FEW = 64  # elements, below which one step counts for as much as all others
 _FLOOR = 0.1  # of the limit: two units in the last place of float16 and bfloat16
 
 Outputs = Mapping[str, Array]
@@ -35,24 +46,53 @@ class Exactness:
     def ok(self) -> bool:
         return self.found <= _TIMES_OWN * self.original + _FLOOR
 
+    def describe(self) -> str:
+        """Both distances, for a sentence."""
+        return f"{self.found:.3g} times the limit from float32, the original {self.original:.3g} times"
+
+
+@dataclasses.dataclass(frozen=True)
+class QuantizedExactness(Exactness):
+    """The same of a quantized model, from the original without steps of codes.
+
+    found_rms, original_rms: root mean square of all elements' distance, relative to that of the output, as a multiple
+    of the limit; the original's is the worst of all cases. elements: of the output.
+    """
+
+    found_rms: float
+    original_rms: float
+    elements: int
+
+    @property
+    def ok(self) -> bool:
+        times = _TIMES_OWN if self.elements < _FEW else _TIMES_OWN_RMS
+        return super().ok and self.found_rms <= times * self.original_rms + _FLOOR
+
+    def describe(self) -> str:
+        return (
+            f"{self.found:.3g} times the limit from the original without steps of codes (rms {self.found_rms:.3g}), "
+            f"the original {self.original:.3g} times (rms {self.original_rms:.3g})"
+        )
+
 
 class Float32(Generic[Case]):
-    """The original's outputs in float32, and how far its runs in 16 bits are from them.
+    """The original's outputs without its rounding, so in float32, and how far its runs as it is are from them.
 
     runs: the outputs of the original as it is. rounded: makes its outputs with every result rounded to 16 bits; called
-    only where they decide.
+    only where they decide; None for quantized models, which every run rounds.
     """
 
     def __init__(
         self,
         exact: Mapping[Case, Outputs],
         runs: Mapping[Case, Outputs],
-        rounded: Callable[[], Mapping[Case, Outputs]],
+        rounded: Callable[[], Mapping[Case, Outputs]] | None,
         limit: Callable[[str], Limit],
     ):
         self._exact, self._runs, self._make_rounded, self._limit = exact, runs, rounded, limit
         self._rounded: Mapping[Case, Outputs] | None = None
         self._worst: dict[tuple[str, bool], float | None] = {}
+        self._worst_rms: dict[str, float] = {}
 
     def judge(self, case: Case, name: str, actual: Array) -> Exactness | None:
         """How far an output is from float32; None where the original overflows, so that float32 is no reference."""
@@ -61,6 +101,10 @@ class Float32(Generic[Case]):
         distance, original = self._distance(case, name, actual), self._worst_of(name, rounded=False)
         if distance is None or original is None:
             return None
+        if self._make_rounded is None:
+            return QuantizedExactness(
+                distance, original, self._rms(case, name, actual), self._worst_rms_of(name), actual.size
+            )
         exactness = Exactness(distance, original)
         if exactness.ok:
             return exactness
@@ -79,7 +123,20 @@ class Float32(Generic[Case]):
             self._worst[name, rounded] = max(known, default=None) if len(known) == len(distances) else None
         return self._worst[name, rounded]
 
+    def _rms(self, case: Case, name: str, array: Array) -> float:
+        exact, found = (a.astype(np.float64).ravel() for a in (self._exact[case][name], array))
+        both = np.isfinite(exact) & np.isfinite(found)
+        scale = float(np.linalg.norm(exact[both])) or float(np.count_nonzero(both)) ** 0.5 or 1.0
+        return float(np.linalg.norm(exact[both] - found[both])) / scale / self._limit(name).relative
+
+    def _worst_rms_of(self, name: str) -> float:
+        if name not in self._worst_rms:
+            distances = [self._rms(case, name, outputs[name]) for case, outputs in self._runs.items()]
+            self._worst_rms[name] = max(distances)
+        return self._worst_rms[name]
+
     def _all_rounded(self) -> Mapping[Case, Outputs]:
+        assert self._make_rounded is not None
         if self._rounded is None:
             self._rounded = self._make_rounded()
         return self._rounded

@@ -19,7 +19,7 @@ from onnxopt.graph import precision, write
 from onnxopt.graph.precision import NOTHING, Kept, Range
 from onnxopt.graph.rewrite.weights import Joiner
 from onnxopt.verification import ranges, restoring, widening
-from onnxopt.verification.quality import ROUNDED, Quality, quality_of
+from onnxopt.verification.quality import ROUNDED, Goals, Quality, quality_of
 from onnxopt.verification.reference import Reference
 
 # Signal to noise of an output, in dB, below which nodes go back, where none was asked for. Networks lose 45 to 70 dB
@@ -50,21 +50,23 @@ def narrow(
     folder: Path,
     *,
     keep_float: str | None = None,
-    min_sqnr: float | None = None,
+    goals: Goals | None = None,
 ) -> Narrowed:
     """Lower the precision of a normalized float32 model, which stays as it is, into a file in `folder`.
 
     reference: the original's outputs, for whose inputs the ranges are measured. keep_float: a regular expression of the
-    names of nodes that stay float32. min_sqnr: dB that were asked for; where half of the nodes in float32 do not reach
-    them, the result is the first conversion's. RunError where ONNX Runtime does not run the model with its values as
+    names of nodes that stay float32. goals: that were asked for; where half of the nodes in float32 do not reach them,
+    the result is the first conversion's. RunError where ONNX Runtime does not run the model with its values as
     outputs.
     """
     feeds = [reference.feeds(case) for case in reference.outputs]
     measured = ranges.measure(model, feeds, dtype, folder)
-    goal = _GOAL[dtype] if min_sqnr is None else min_sqnr + _MARGIN
+    asked = goals or Goals()
+    least = _GOAL[dtype] if asked.min_sqnr is None else asked.min_sqnr + _MARGIN
     trials = _Trials(model, reference, measured, dtype, folder, keep_float)
     first = trials.run(())
-    return restoring.restored(trials, first, trials.narrow_nodes(), trials.loss, goal)
+    goals = dataclasses.replace(asked, min_sqnr=least)
+    return restoring.restored(trials, first, trials.narrow_nodes(), trials.loss, goals)
 
 
 class _Trials:

@@ -1,10 +1,10 @@
-"""How near a model of lower precision is to the float32 original: figures for each output, over all cases."""
+"""How near a model of lower precision is to the float32 original: figures for each output, and what they have to be."""
 
 from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -52,9 +52,73 @@ class Quality:
             return "every stored value rounded"
         return f"{self.provider.removesuffix('ExecutionProvider')} {'with' if self.library else 'without'} the library"
 
-    def reaches(self, least_db: float) -> bool:
-        """Whether the output is valid and its noise is at least so low."""
-        return not self.invalid and (self.sqnr_db is None or self.sqnr_db >= least_db)
+
+@dataclasses.dataclass(frozen=True)
+class Goals:
+    """What every output has to keep against float32; None where nothing was asked for. The worst case counts.
+
+    min_sqnr: signal to noise in dB. min_cosine: -1 to 1. min_top1, min_top5: shares of the rows, 0 to 1, whose greatest
+    element is the same, or among the five greatest. max_kl: nats. UsageError for values that mean nothing.
+    """
+
+    min_sqnr: float | None = None
+    min_cosine: float | None = None
+    min_top1: float | None = None
+    min_top5: float | None = None
+    max_kl: float | None = None
+
+    def __post_init__(self) -> None:
+        for name, (least, most, unit) in _GOALS.items():
+            value = getattr(self, name)
+            if value is not None and not (math.isfinite(value) and least <= value <= most):
+                raise UsageError(f"{name} {value} is not {unit}")
+
+    @property
+    def given(self) -> dict[str, float]:
+        """What was asked for, by name."""
+        return {name: value for name, value in dataclasses.asdict(self).items() if value is not None}
+
+    def missed(self, row: Quality) -> str:
+        """What an output misses, as "32.1 dB, at least 40 dB were asked for"; "" where it reaches everything."""
+        if row.invalid:
+            return f"{row.invalid} elements are NaN or infinite on one side alone"
+        differs = row.sqnr_db is not None
+        if self.min_sqnr is not None and row.sqnr_db is not None and row.sqnr_db < self.min_sqnr:
+            return f"{row.sqnr_db} dB from float32, at least {self.min_sqnr:g} dB were asked for"
+        if self.min_cosine is not None and differs and (row.cosine is None or row.cosine < self.min_cosine):
+            found = "none, as one of the two is 0" if row.cosine is None else f"{row.cosine:.7f}"
+            return f"cosine {found}, at least {self.min_cosine:g} was asked for"
+        if self.min_top1 is not None and row.argmax is not None and row.argmax < self.min_top1:
+            return f"top-1 agrees in {row.argmax:.2%} of the rows, {self.min_top1:.2%} were asked for"
+        if self.min_top5 is not None and row.top5 is not None and row.top5 < self.min_top5:
+            return f"top-5 agrees in {row.top5:.2%} of the rows, {self.min_top5:.2%} were asked for"
+        if self.max_kl is not None and row.kl is not None and row.kl > self.max_kl:
+            return f"KL {row.kl:.2e} nats, at most {self.max_kl:g} were asked for"
+        return ""
+
+    def reached_by(self, rows: Iterable[Quality]) -> bool:
+        """Whether all outputs are valid and reach everything."""
+        return not any(map(self.missed, rows))
+
+    def check_rows(self, rows: Sequence[Quality]) -> None:
+        """UsageError where no output has the figure that was asked for, so that nothing could be missed."""
+        for name, figure, which in (
+            ("min_top1", "argmax", "a row of two elements"),
+            ("min_top5", "top5", f"finite rows of at least {_CLASSES} elements"),
+            ("max_kl", "kl", f"finite rows of at least {_CLASSES} elements"),
+        ):
+            if getattr(self, name) is not None and rows and all(getattr(row, figure) is None for row in rows):
+                raise UsageError(f"{name} was asked for, and no output has {which}")
+
+
+# Least and most value of each goal, and what it is, for messages.
+_GOALS = {
+    "min_sqnr": (-math.inf, math.inf, "a finite number of dB"),
+    "min_cosine": (-1.0, 1.0, "a cosine, from -1 to 1"),
+    "min_top1": (0.0, 1.0, "a share, from 0 to 1"),
+    "min_top5": (0.0, 1.0, "a share, from 0 to 1"),
+    "max_kl": (0.0, math.inf, "a divergence in nats, 0 or more"),
+}
 
 
 def qualities(provider: str, library: bool, pairs: Iterable[tuple[Outputs, Outputs]]) -> tuple[Quality, ...]:
@@ -82,26 +146,37 @@ def quality_of(
     return qualities(label or original.provider, library is not None, pairs)
 
 
+def qualities_of(originals: Sequence[Reference], model: Path, library: Path | None) -> tuple[Quality, ...]:
+    """As quality_of, on each provider, with the library, where there is one, and without it."""
+    ways = [(original, used) for original in originals for used in dict.fromkeys((library, None))]
+    return tuple(row for original, used in ways for row in quality_of(original, model, used))
+
+
+def check_inputs(original: Reference) -> None:
+    """UsageError where the user's inputs say nothing about ranges and quality: outputs are NaN, or all are empty."""
+    for case, outputs in original.outputs.items():
+        if not case.data:
+            continue
+        if not any(array.size for array in outputs.values()):
+            raise UsageError(f"{case.data}: every output of the float32 model is empty with these inputs")
+        for name, array in outputs.items():
+            wrong = int(np.count_nonzero(np.isnan(array))) if is_float(array) else 0
+            if wrong:
+                found = f"output {name} of the float32 model is NaN in {wrong} of {array.size} elements"
+                raise UsageError(f"{case.data}: {found}; look for NaN and infinities in the inputs")
+
+
 def worst(rows: Iterable[Quality]) -> Quality | None:
     """The row that is farthest from float32; None without rows."""
     return max(rows, key=lambda row: (row.invalid, -math.inf if row.sqnr_db is None else -row.sqnr_db), default=None)
 
 
-def check_least(min_sqnr: float | None) -> None:
-    """UsageError where the dB that were asked for are no finite number."""
-    if min_sqnr is not None and not math.isfinite(min_sqnr):
-        raise UsageError(f"min_sqnr {min_sqnr} is not a finite number of dB")
-
-
-def refuse_below(rows: Iterable[Quality], least: float | None, advice: str) -> None:
-    """DisagreementError where the worst row does not reach `least` dB. advice: what to do then."""
-    row = worst(rows)
-    if least is None or row is None or row.reaches(least):
-        return
-    found = f"{row.invalid} elements are invalid" if row.invalid else f"{row.sqnr_db} dB"
-    raise DisagreementError(
-        f"output {row.output} ({row.source}): {found} from float32, at least {least:g} dB were asked for; {advice}"
-    )
+def refuse_missed(rows: Sequence[Quality], goals: Goals, advice: str) -> None:
+    """DisagreementError where an output misses a goal; the message names the worst. advice: what to do then."""
+    goals.check_rows(rows)
+    row = worst(row for row in rows if goals.missed(row))
+    if row is not None:
+        raise DisagreementError(f"output {row.output} ({row.source}): {goals.missed(row)}; {advice}")
 
 
 def _quality(provider: str, library: bool, name: str, reference: Array, actual: Array | None) -> Quality:

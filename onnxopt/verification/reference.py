@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import functools
 import itertools
 import tempfile
 import time
@@ -20,9 +19,9 @@ from onnxopt.graph.signature import Sizes
 from onnxopt.graph.traits import Traits
 from onnxopt.runtime import isolated, sessions
 from onnxopt.runtime.sessions import RunError
-from onnxopt.verification import samples, widening
+from onnxopt.verification import samples, without_rounding
 from onnxopt.verification.compare import Array, Difference, Limit, compare
-from onnxopt.verification.exactness import Exactness, Float32
+from onnxopt.verification.exactness import Exactness, Float32, QuantizedExactness
 from onnxopt.verification.executed import Profile
 from onnxopt.verification.seeding import seeded
 from onnxopt.verification.user_data import UserData
@@ -36,7 +35,6 @@ _LARGEST_INPUTS = 1 << 29  # bytes
 _SEARCH_SECONDS = 10.0  # for a model that accepts none of the usual shapes
 _TIMES_NOISE = 4.0  # one other order of arithmetic is one draw from a distribution
 _CONFIG = {"session.disable_prepacking": "1"}  # a few runs do not earn back a second copy of the weights
-_NARROW = frozenset({"float16", "bfloat16"})
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,7 +54,8 @@ class Case:
 class Check:
     """One output of one run.
 
-    difference: from the original's. exactness: for models of 16-bit floats that can be run in float32; it decides then.
+    difference: from the original's. exactness: for models of 16-bit floats that can be run in float32, and quantized
+    ones that can be run without steps of codes; it decides then.
     error: why there is nothing to compare. noise: how far the original, with ONNX Runtime's optimizations off, exceeds
     the limit against itself, the worst of all cases; measured only where the limit was exceeded. unstable: with them
     off, the original gives this output another shape, or NaNs elsewhere, so that any value passes.
@@ -70,7 +69,7 @@ class Check:
     noise: float | None = None
     unstable: bool = False
     error: str = ""
-    exactness: Exactness | None = None
+    exactness: QuantizedExactness | Exactness | None = None
 
     @property
     def ok(self) -> bool:
@@ -153,7 +152,7 @@ class Reference:
         try:
             if self._trial is not None:
                 self._trial.open()
-            session = (ahead.take() if ahead is not None else None) or self._open(model, library=library)
+            session = (ahead.take() if ahead is not None else None) or self.open(model, library=library)
             _unsupported_kinds(traits)
             if data:
                 self._collect_data(session, data)
@@ -185,7 +184,7 @@ class Reference:
         """
         label = (self.provider, library is not None)
         try:
-            session = self._open(model, library=library, profile=profile)
+            session = self.open(model, library=library, profile=profile)
         except RunError as error:
             return [Check(*label, "session", "", None, error=str(error))]
         if profile is not None:
@@ -221,7 +220,7 @@ class Reference:
         self, model: Path, library: Path | None, *, optimize: bool = True
     ) -> Iterator[tuple[Case, dict[str, Array] | RunError]]:
         """Another model's outputs of every case. RunError where ONNX Runtime does not open it."""
-        return self._run_all(self._open(model, library=library, optimize=optimize))
+        return self._run_all(self.open(model, library=library, optimize=optimize))
 
     def cases_of(self, checks: Iterable[Check]) -> list[Case]:
         """The cases these checks belong to; the first case stands for a session that could not be created."""
@@ -243,8 +242,8 @@ class Reference:
     def _compare(self, label: tuple[str, bool], case: Case, name: str, expected: Array, actual: Array | None) -> Check:
         if actual is None:
             return Check(*label, str(case), name, None, error="the output is missing")
-        difference = compare(expected, actual, self._limit(name))
-        if difference.excess is not None and difference.agreement < 1.0 and (float32 := self._float32()) is not None:
+        difference = compare(expected, actual, self.limit(name))
+        if without_rounding.decides(difference, self.traits) and (float32 := self._float32()) is not None:
             exactness = float32.judge(case, name, actual)
             if exactness is not None:
                 return Check(*label, str(case), name, difference, exactness=exactness)
@@ -256,34 +255,13 @@ class Reference:
         return Check(*label, str(case), name, difference, worst, unstable)
 
     def _float32(self) -> Float32[Case] | None:
-        """The original in float32; None where its floats are not of 16 bits, or it does not run so."""
+        """The original without its own rounding; None where it has none, or does not run so."""
         if self._in_float32 is None and not self._float32_tried:
             self._float32_tried = True
-            if self.traits.precision in _NARROW and not (self.traits.random or self.traits.lowered):
-                exact = self._run_widened(rounded=False)
-                rounded = functools.partial(self._run_widened, rounded=True)
-                self._in_float32 = Float32(exact, self.outputs, rounded, self._limit) if exact else None
+            self._in_float32 = without_rounding.of(self)
         return self._in_float32
 
-    def _run_widened(self, *, rounded: bool) -> dict[Case, dict[str, Array]]:
-        """The original's outputs in float32; {} and a note where it cannot be written or run so.
-
-        rounded: each result rounded to 16 bits, by ORT without optimizations, which would take that out again.
-        """
-        outputs: dict[Case, dict[str, Array]] = {}
-        try:
-            with tempfile.TemporaryDirectory(dir=self.folder) as folder:
-                wide = widening.widen(self.model, Path(folder), rounded=rounded)
-                session = self._open(wide, library=self.library, optimize=not rounded)
-                for case in self.outputs:
-                    feeds = {name: _widened(value) for name, value in self.feeds(case).items()}
-                    outputs[case] = sessions.run(session, feeds)
-        except (RunError, widening.NotWidened) as error:
-            self.notes.append(f"{self.provider}: compared with the original as it is, not in float32: {error}")
-            return {}
-        return outputs
-
-    def _limit(self, name: str) -> Limit:
+    def limit(self, name: str) -> Limit:
         decided = name.split("[")[0] in self.traits.float_decided
         return Limit.of(self.traits.precision, float_decides=decided)
 
@@ -292,11 +270,11 @@ class Reference:
         if self._own_differences is None:
             self._own_differences = {}
             with contextlib.suppress(RunError):
-                for case, outputs in self._run_all(self._open(self.model, library=self.library, optimize=False)):
+                for case, outputs in self._run_all(self.open(self.model, library=self.library, optimize=False)):
                     if isinstance(outputs, RunError):
                         continue
                     for name in self.outputs[case].keys() & outputs.keys():
-                        difference = compare(self.outputs[case][name], outputs[name], self._limit(name))
+                        difference = compare(self.outputs[case][name], outputs[name], self.limit(name))
                         self._own_differences[case, name] = difference
         return self._own_differences
 
@@ -325,7 +303,7 @@ class Reference:
             self._search(session, pinned, empty)
         self.outputs = self.outputs or empty
         if self.traits.random and self.outputs:  # refused runs drew numbers too: run once more without them
-            again = self._run_all(self._open(self.model, library=self.library))
+            again = self._run_all(self.open(self.model, library=self.library))
             self.outputs = {case: out for case, out in again if not isinstance(out, RunError)}
 
     def _search(self, session: InferenceSession, pinned: Sizes, empty: dict[Case, dict[str, Array]]) -> None:
@@ -367,14 +345,21 @@ class Reference:
             return dict(self._data[case.data])
         return samples.draw(self.traits.inputs, dict(case.sizes), case.seed, self.traits.uses)
 
-    def _open(
-        self, model: Path, *, library: Path | None = None, optimize: bool = True, profile: Profile | None = None
+    def open(
+        self,
+        model: Path,
+        *,
+        library: Path | None = None,
+        optimize: bool = True,
+        integer_kernels: bool = True,
+        profile: Profile | None = None,
     ) -> InferenceSession:
+        """A session of a form of the original. integer_kernels: whether ONNX Runtime may make such of codes."""
         options: dict[str, Any] = {
             "provider": self.provider,
             "library": library,
             "optimize": optimize,
-            "config": _CONFIG,
+            "config": _CONFIG if integer_kernels else {**_CONFIG, **dict([sessions.WITHOUT_INTEGER_KERNELS])},
             "profile": None if profile is None else profile.prefix,
         }
         if not self.traits.random:
@@ -386,10 +371,6 @@ class Reference:
 
 def _unique(all_sizes: Iterable[Sizes]) -> list[Sizes]:
     return [dict(items) for items in dict.fromkeys(tuple(s.items()) for s in all_sizes)]
-
-
-def _widened(value: Any) -> Any:
-    return [widening.widened(array) for array in value] if isinstance(value, list) else widening.widened(value)
 
 
 def _unsupported_kinds(traits: Traits) -> None:

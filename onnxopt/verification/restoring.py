@@ -12,10 +12,10 @@ from collections.abc import Callable, Collection, Sequence
 from typing import Protocol, TypeVar
 
 from onnxopt.verification.bisect import bisect
-from onnxopt.verification.quality import Quality, worst
+from onnxopt.verification.quality import Goals, Quality, worst
 from onnxopt.verification.reference import Check
 
-_SECONDS = 30.0  # of looking for nodes at fault
+_SECONDS = 30.0  # of looking for nodes at fault, and again of leaving out those that lose most
 _FEWEST_TRIALS = 8  # of bisection, which takes twice the logarithm of all nodes for a single one at fault
 _MOST_RESTORED = 0.5  # share of the nodes; a model that needs more is no model of this precision
 _FEW = 4  # nodes that may be at fault in any model
@@ -42,38 +42,34 @@ class Trials(Protocol[Found]):
 
 
 def restored(
-    trials: Trials[Found], first: Found, names: Sequence[str], loss: Callable[[str], float], goal: float
+    trials: Trials[Found], first: Found, names: Sequence[str], loss: Callable[[str], float], goals: Goals
 ) -> Found:
-    """The model with the fewest nodes in float32 whose outputs reach the goal, as far as there is time to find it.
+    """The model with the fewest nodes in float32 whose outputs reach the goals, as far as there is time to find it.
 
     first: the model with no node restored. names: of the nodes that may be. loss: what lower precision costs the
-    results of a node. goal: dB. Where half of the nodes do not reach it, the result is `first`, or the model without
-    the nodes at fault.
+    results of a node. Where half of the nodes do not reach them, the result is `first`, or the model without the nodes
+    at fault.
     """
-    if _reaches(first, goal):
+    if goals.reached_by(first.quality):
         return first
     deadline, best = time.monotonic() + _SECONDS, first
-    culprits = _culprits(trials, names, goal, deadline)
+    culprits = _culprits(trials, names, goals, deadline)
     worst_first = sorted(names, key=lambda name: -loss(name))
-    count = 0
+    deadline, count = time.monotonic() + _SECONDS, 0
     while count <= _MOST_RESTORED * len(names) and time.monotonic() < deadline:
         if wanted := tuple(dict.fromkeys((*culprits, *worst_first[:count]))):
             found = trials.run(wanted)
             too_few = found.narrow < (1.0 - _MOST_RESTORED) * first.narrow
-            better = not too_few and (_reaches(found, goal) or (culprits and not count))
+            better = not too_few and (goals.reached_by(found.quality) or (culprits and not count))
             trials.discard(best if better else found)
             best = found if better else best
-            if too_few or _reaches(found, goal):
+            if too_few or goals.reached_by(found.quality):
                 break
         count = 2 * count or 1
     return best
 
 
-def _reaches(trial: Trial, goal: float) -> bool:
-    return all(row.reaches(goal) for row in trial.quality)
-
-
-def _culprits(trials: Trials[Found], names: Sequence[str], goal: float, deadline: float) -> tuple[str, ...]:
+def _culprits(trials: Trials[Found], names: Sequence[str], goals: Goals, deadline: float) -> tuple[str, ...]:
     """The nodes that must not have lower precision, () where there is no time to find them, or too many."""
     count = itertools.count(1)
     most = _FEWEST_TRIALS + 3 * len(names).bit_length()
@@ -85,7 +81,7 @@ def _culprits(trials: Trials[Found], names: Sequence[str], goal: float, deadline
         found = trials.run([name for name in names if name not in taken])
         trials.discard(found)
         row = worst(found.quality)
-        if row is None or _reaches(found, goal):
+        if row is None or goals.reached_by(found.quality):
             return None
         return Check(row.provider, False, "", row.output, None, error="too far from float32")
 

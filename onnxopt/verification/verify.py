@@ -10,7 +10,8 @@ four times that is accepted, and the report says so (`noise`). Anything else fai
 
 A model of float16 or bfloat16 is only near what it means, because it rounds. So where an output differs from the
 original's at all, both are compared with the original in float32, run once more: the optimized model may be at most
-twice as far from it as the original at its worst, plus a tenth of the limit (verification/exactness.py).
+twice as far from it as the original at its worst, plus a tenth of the limit (verification/exactness.py). A quantized
+model is held against itself without steps of codes in the same way, where it differs by more than float32 rounds.
 """
 
 from __future__ import annotations
@@ -205,11 +206,7 @@ def describe_failure(check: Check) -> str:
     if check.difference is None:
         return f"{check.output or 'the model'} ({where}): {check.error}"
     if check.exactness is not None:
-        distance, original = check.exactness.found, check.exactness.original
-        return (
-            f"output {check.output} ({where}): {distance:.3g} times the limit from float32, "
-            f"the original {original:.3g} times"
-        )
+        return f"output {check.output} ({where}): {check.exactness.describe()}"
     excess = check.difference.excess
     times = "" if excess is None else f", {excess:.3g} times the limit"
     return f"output {check.output} ({where}): {check.difference.reason}{times}"

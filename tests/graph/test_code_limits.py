@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import ml_dtypes
 import numpy as np
 import onnx_ir as ir
 import pytest
@@ -36,6 +37,10 @@ _WRONG = {
         _BLOCKS.format(size=3), "int8[4, 1] w = {1, 2, 3, 4}, float[1, 1] s = {1}",
         "[4, 1] in blocks of 3 along axis 0 takes scales of shape [2, 1], these have [1, 1]"),
 }  # fmt: skip
+
+
+_WRONG["blocks of less than 0"] = (_BLOCKS.format(size=-2), "int8[4, 1] w = {1, 2, 3, 4}, float[2, 1] s = {1, 2}",
+                                   "DequantizeLinear `y`: blocks of -2")  # fmt: skip
 
 
 def _model(body: str, constants: str) -> ir.Model:
@@ -99,3 +104,33 @@ def test_too_few_scales_of_a_product() -> None:
             initializer.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(initializer)[:, :1], initializer.name))
     with pytest.raises(ModelError, match="96 scales; K 64 and N 96 of 4 bits in blocks of 32 take 192"):
         code_limits.check(ir.from_proto(proto))
+
+
+@pytest.mark.parametrize(
+    ("zero_points", "reason"),
+    [
+        (np.zeros(95, np.uint8), "95 bytes of zero points; K 64 and N 96 of 4 bits in blocks of 32 take 96"),
+        (np.zeros((96, 2), np.uint8), "192 bytes of zero points; K 64 and N 96 of 4 bits in blocks of 32 take 96"),
+        (np.zeros(96, np.float32), "96 zero points; K 64 and N 96 of 4 bits in blocks of 32 take 192"),
+        (np.zeros(96, np.uint8), ""),
+        (np.zeros((96, 2), np.float32), ""),
+    ],
+)
+def test_zero_points_of_a_product(zero_points: np.ndarray, reason: str) -> None:
+    proto = quantized_models.genai(layers=1)
+    (node,) = [n for n in proto.graph.node if n.output[0] == "layers.0.gate"]
+    node.input.append("zero_points")
+    proto.graph.initializer.append(numpy_helper.from_array(zero_points, "zero_points"))
+    if not reason:
+        code_limits.check(ir.from_proto(proto))
+        return
+    with pytest.raises(ModelError, match=f"MatMulNBits `.*`: {reason}"):
+        code_limits.check(ir.from_proto(proto))
+
+
+def test_the_zero_point_of_8_bit_floats_is_0() -> None:
+    model = _model(_PAIR.format(axis=1), "float s = {1}, uint8 z = {3}")
+    tensor = ir.tensor(np.array(2, ml_dtypes.float8_e4m3fn), name="z")
+    model.graph.initializers["z"].const_value = tensor
+    with pytest.raises(ModelError, match="the zero point is 2; codes that are 8-bit floats have none but 0"):
+        code_limits.check(model)

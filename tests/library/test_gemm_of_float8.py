@@ -16,7 +16,7 @@ from onnx import helper
 
 from onnxopt.codegen.nvrtc import compile_cuda
 from onnxopt.kinds.gemm import widened
-from onnxopt.program.gemm import CODES, Gemm
+from onnxopt.program.gemm import FLOAT8, Gemm
 from onnxopt.runtime import sessions
 from tests.conftest import device_arch
 from tests.support import custom_ops_artifact as artifact
@@ -30,7 +30,7 @@ _FAST = 4e-3  # the same, where tensor cores add some products at a time with fe
 
 
 def _gemm(dtype: str, count: int = 2, parts: int = 1, **fields: Any) -> Gemm:
-    gemm = Gemm((CODES, CODES, *[dtype] * (count - 2)), (dtype,) * parts, transpose_b=True, **fields)
+    gemm = Gemm((FLOAT8, FLOAT8, *[dtype] * (count - 2)), (dtype,) * parts, transpose_b=True, **fields)
     gemm.verify()
     return gemm
 
@@ -181,10 +181,10 @@ _TRANSPOSES = "inputs are codes of 8-bit floats, which do not go with these tran
 _DAMAGE: dict[str, tuple[dict[str, Any], str]] = {
     "a transposed a": ({"transpose_a": True}, _TRANSPOSES),
     "b as it lies": ({"transpose_b": False}, _TRANSPOSES),
-    "outputs of codes": ({"outputs": [CODES]}, "outputs is float8e4m3fn, no float of 16 or 32 bits"),
-    "outputs of bfloat16": ({"inputs": [CODES, CODES, "bfloat16"], "outputs": ["bfloat16"]}, "inputs differ"),
-    "a of another dtype": ({"inputs": [H, CODES, H]}, "inputs differ from the output's dtype"),
-    "a bias of codes": ({"inputs": [CODES, CODES, CODES]}, "inputs differ from the output's dtype"),
+    "outputs of codes": ({"outputs": [FLOAT8]}, "outputs is float8e4m3fn, no float of 16 or 32 bits"),
+    "outputs of bfloat16": ({"inputs": [FLOAT8, FLOAT8, "bfloat16"], "outputs": ["bfloat16"]}, "inputs differ"),
+    "a of another dtype": ({"inputs": [H, FLOAT8, H]}, "inputs differ from the output's dtype"),
+    "a bias of codes": ({"inputs": [FLOAT8, FLOAT8, FLOAT8]}, "inputs differ from the output's dtype"),
     "narrow vectors": ({"variants": [_POINT | {"vector": 4}]}, "variants[0].vector is not 8"),
 }
 

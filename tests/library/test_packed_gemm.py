@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from onnx import helper
 
-from onnxopt.program.gemm import Codes, Gemm
+from onnxopt.program.gemm import Gemm, PackedIntegers
 from tests.support import custom_ops_artifact as artifact
 from tests.support.packed_weights import Weight
 
@@ -21,8 +21,8 @@ TOLERANCE = 6e-4  # of the largest result: half an ulp of float16
 def gemm(weight: Weight, more: int = 0, parts: int = 1, **fields: Any) -> Gemm:
     """a, b, scales, zero points if there are any, then float16 inputs."""
     zeros = {"middle": (), "codes": (U,), "floats": (H,)}[weight.zeros]
-    codes = Codes(weight.bits, weight.group, 2, 3 if zeros else None)
-    made = Gemm((H, U, H, *zeros, *[H] * more), (H,) * parts, transpose_b=True, codes=codes, **fields)
+    codes = PackedIntegers(weight.bits, weight.group, 2, 3 if zeros else None)
+    made = Gemm((H, U, H, *zeros, *[H] * more), (H,) * parts, transpose_b=True, packed=codes, **fields)
     made.verify()
     return made
 
@@ -129,14 +129,17 @@ def test_damage(tmp_path: pathlib.Path, name: str) -> None:
 def test_a_meaning_that_breaks_a_rule() -> None:
     good = gemm(Weight(8, 64))
     for fields, problem in [
-        ({"codes": Codes(3, 32, 2)}, "3 bits in groups of 32"),
-        ({"codes": Codes(4, 24, 2)}, "4 bits in groups of 24"),
+        ({"packed": PackedIntegers(3, 32, 2)}, "3 bits in groups of 32"),
+        ({"packed": PackedIntegers(4, 24, 2)}, "4 bits in groups of 24"),
         ({"inputs": (H, U, "float32")}, "scales of float32"),
         ({"inputs": (H, H, H)}, "no transposed matrix of uint8"),
         ({"transpose_b": False}, "no transposed matrix of uint8"),
-        ({"codes": None}, "are not all of 3 inputs"),
+        ({"packed": None}, "are not all of 3 inputs"),
         ({"gate": "relu"}, "gate: relu"),
-        ({"gate": "silu", "activation": "relu"}, "gate: silu of a product without codes, or with another epilogue"),
+        (
+            {"gate": "silu", "activation": "relu"},
+            "gate: silu of a product without packed weights",
+        ),
     ]:
         with pytest.raises(ValueError, match=problem):
             Gemm(**{**{f: getattr(good, f) for f in good.__dataclass_fields__}, **fields}).verify()

@@ -48,7 +48,7 @@ def test_the_command_reference_has_every_command_and_option() -> None:
         assert f"## onnxopt {name}\n" in text
         shown = CliRunner().invoke(main, [name, "--help"]).stdout
         section = text.split(f"## onnxopt {name}\n")[1].split("\n## ")[0]
-        for option in set(re.findall(r"^  (?:-\w, )?(--[a-z-]+)", shown, re.M)) - {"--help"}:
+        for option in set(re.findall(r"^  (?:-\w, )?(--[a-z0-9-]+)", shown, re.M)) - {"--help"}:
             assert option in section, f"onnxopt {name} {option}"
         assert command.help
 
@@ -88,7 +88,7 @@ def test_commands_on_the_pages_exist() -> None:
                 continue
             known = {o for p in command.params for o in (*p.opts, *p.secondary_opts)} | {"--help"}
             for word in words:
-                option = re.match(r"--[a-z-]+", word)
+                option = re.match(r"--[a-z0-9-]+", word)
                 assert option is None or option[0] in known, f"{page.name}: onnxopt {line}"
 
 

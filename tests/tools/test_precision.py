@@ -14,7 +14,7 @@ import onnxopt
 from onnxopt.artifact import manifest as manifests
 from onnxopt.artifact.manifest import Manifest
 from onnxopt.graph.fused_domain import holds_fused
-from onnxopt.verification.quality import ROUNDED
+from onnxopt.verification.quality import ROUNDED, Goals
 from tests.support import real_models
 from tests.support.command import assert_refused, run
 from tests.support.small_models import write
@@ -70,7 +70,7 @@ def test_convolutions_differ_by_the_cast_of_the_input_alone(tmp_path: Path) -> N
     assert _calls(lowered) == _calls(export)
     assert _left(tmp_path / "low") - _left(tmp_path / "half") == Counter(Cast=1)
     assert lowered.precision is not None
-    assert all(row.reaches(50) for row in lowered.precision.quality)
+    assert Goals(min_sqnr=50).reached_by(lowered.precision.quality)
 
 
 def test_what_is_said_of_a_lowered_model(tmp_path: Path) -> None:
@@ -120,7 +120,7 @@ def test_values_that_break_the_result_stay_float32(tmp_path: Path) -> None:
     manifest = _optimized(model, tmp_path, "a", "--precision", "float16")
     assert manifest.precision is not None
     assert manifest.precision.restored == ("Add", "Sub")
-    assert all(row.reaches(30) for row in manifest.precision.quality)
+    assert Goals(min_sqnr=30).reached_by(manifest.precision.quality)
 
 
 def test_a_model_without_a_value_to_lower_keeps_its_own_precision(tmp_path: Path) -> None:
@@ -138,7 +138,7 @@ def test_bfloat16_takes_a_gpu_to_verify(tmp_path: Path) -> None:
     assert result.exit_code == 0, result.output
     precision = manifests.load(tmp_path / "a").precision
     assert precision is not None
-    assert all(row.reaches(35) for row in precision.quality)
+    assert Goals(min_sqnr=35).reached_by(precision.quality)
 
 
 ODD_DATA = {

@@ -16,43 +16,15 @@ import onnxopt
 from onnxopt.artifact import manifest as manifests
 from onnxopt.tools.quantization.by_library import Quantizer
 from onnxopt.tools.quantization.flow import MARK
-from onnxopt.verification.quality import qualities
-from tests.support import real_models
+from onnxopt.verification.quality import Goals
+from tests.support import quantizable, real_models
 from tests.support.command import assert_refused, run
-
-WIDTH = 256
+from tests.support.quantizable import WIDTH
 
 
 @pytest.fixture(scope="module")
 def network(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two products with a norm behind, and a classifier as Gemm."""
-    draw = np.random.default_rng(0)
-
-    def weight(name: str, *dims: int) -> onnx.TensorProto:
-        return numpy_helper.from_array((draw.standard_normal(dims) * 0.06).astype(np.float32), name)
-
-    graph = onnx.parser.parse_graph("""
-        network (float[batch, 8, 256] x) => (float[batch, 320] y) <int64[1] axes = {1}> {
-          [up] a = MatMul(x, w1)
-          b = Add(a, b1)
-          c = Gelu(b)
-          [down] d = MatMul(c, w2)
-          e = Add(d, x)
-          f = LayerNormalization(e, scale, shift)
-          p = ReduceMean<keepdims = 0>(f, axes)
-          [head] y = Gemm<transB = 1>(p, w3, b3)
-        }
-    """)
-    dims = {"w1": (WIDTH, 512), "b1": (512,), "w2": (512, WIDTH), "scale": (WIDTH,), "shift": (WIDTH,)}
-    graph.initializer.extend(weight(*row) for row in [(n, *d) for n, d in dims.items()])
-    graph.initializer.extend([weight("w3", 320, WIDTH), weight("b3", 320)])
-    folder = tmp_path_factory.mktemp("network")
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=9)
-    onnx.checker.check_model(model)
-    onnx.save(model, folder / "network.onnx")
-    for k in range(2):
-        np.savez(folder / f"calibrate{k}.npz", x=draw.standard_normal((4, 8, WIDTH)).astype(np.float32))
-    return folder / "network.onnx"
+    return quantizable.write(tmp_path_factory.mktemp("network"))
 
 
 def _calibration(network: Path) -> list[str | Path]:
@@ -140,7 +112,7 @@ def test_nodes_stay_float32_for_min_sqnr_and_for_exclude(network: Path, tmp_path
     assert quality.sqnr_db is not None
     goal = quality.sqnr_db + 3.0
     better = onnxopt.quantize(network, tmp_path / "better.onnx", format="int4", min_sqnr=goal)
-    assert all(row.reaches(goal) for row in better.quality)
+    assert Goals(min_sqnr=goal).reached_by(better.quality)
     assert better.restored and {row.node for row in better.left} == set(better.restored)
     assert {p.node for p in better.products} == {"up", "down", "head"} - set(better.restored) != set()
     assert _operators(better.path)["MatMulNBits"] == len(better.products)
@@ -194,6 +166,32 @@ def test_a_transformer_keeps_its_attention_float32(tmp_path: Path) -> None:
     assert not quantized & {o for n in graph.node if n.op_type == "Softmax" for o in n.output}
 
 
+@pytest.mark.parametrize("form", ["fp8", "int4"])
+def test_one_command_from_float32_to_the_products_of_16_bits(network: Path, tmp_path: Path, form: str) -> None:
+    """The same products as those of a float16 model, and the interface of the float32 one."""
+    plain = onnxopt.quantize(
+        network, tmp_path / "plain.onnx", format=form, calibrate=[network.with_name("calibrate0.npz")]
+    )
+    output = tmp_path / "q.onnx"
+    call = ("quantize", network, "-o", output, "--format", form, "--precision", "float16", *_calibration(network)[:2])
+    goal = plain.quality[0].sqnr_db - 0.5
+    result = run(*call, "--min-sqnr", str(goal), "--json")
+    assert result.exit_code == 0, result.output
+    said = json.loads(result.output)
+    assert [row["node"] for row in said["products"]] == [p.node for p in plain.products]
+    assert said["quality"][0]["sqnr_db"] >= goal and said["bytes_after"] < 0.9 * plain.bytes_after
+    (record,) = [p.value for p in onnx.load(output).metadata_props if p.key == MARK]
+    assert json.loads(record)["precision"] == "float16"
+    assert {t.type.tensor_type.elem_type for t in onnx.load(output).graph.output} == {TensorProto.FLOAT}
+    artifact = onnxopt.optimize(
+        output, tmp_path / "artifact", archs=["sm_90"], data=[network.with_name("calibrate0.npz")]
+    )
+    operands = {"fp8": ("float8e4m3fn", "float8e4m3fn"), "int4": ("float16", "uint8")}[form]
+    products = [k for k in artifact.manifest.kernels if k.kind == "gemm" and k.inputs[:2] == operands]
+    assert sum(len(k.sites) for k in products) == len(plain.products)
+    assert all(k.outputs == ("float16",) for k in products)
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -204,10 +202,24 @@ def test_a_transformer_keeps_its_attention_float32(tmp_path: Path) -> None:
         (["--format", "int4", "--exclude", "("], "no regular expression"),
         (["--format", "int4", "--exclude", "."], "nothing to quantize: its name matches --exclude"),
         (["--format", "int4", "--min-sqnr", "nan"], "not a finite number of dB"),
+        (
+            ["--format", "int8", "--precision", "float16", "--calibrate", "calibrate0.npz"],
+            "precision is for fp8, int4 and int8-weights",
+        ),
         (["--format", "int8", "--calibrate", "other.npz"], "'z' is no input of the model"),
         (["--format", "int8", "--calibrate", "wide.npz"], "x"),
         (["--format", "int8", "--calibrate", "empty.npz"], "cannot be read as an .npz file"),
         (["--format", "int8", "--calibrate", "nowhere.npz"], "no such file"),
+        (["--format", "int8", "--calibrate", "cut.npz"], "cannot be read as an .npz file"),
+        *(
+            (["--format", form, "--calibrate", f"{name}.npz"], f"{name}.npz: {reason}")
+            for form in ("int8", "fp8", "int4")
+            for name, reason in (
+                ("nan", "output y of the float32 model is NaN in 320 of 1280 elements"),
+                ("infinite", "output y of the float32 model is NaN in 320 of 1280 elements"),
+                ("none", "every output of the float32 model is empty"),
+            )
+        ),
         (["--format", "int8", "--block-size", "32", "--calibrate", "calibrate0.npz"], "has no blocks of weights"),
     ],
 )
@@ -217,6 +229,12 @@ def test_bad_input_is_one_line_and_nothing_is_written(
     np.savez(tmp_path / "other.npz", z=np.zeros((4, 8, WIDTH), np.float32))
     np.savez(tmp_path / "wide.npz", x=np.zeros((4, 8, WIDTH + 1), np.float32))
     (tmp_path / "empty.npz").write_bytes(b"")
+    (tmp_path / "cut.npz").write_bytes(network.with_name("calibrate0.npz").read_bytes()[:-40])
+    x = np.ones((4, 8, WIDTH), np.float32)
+    np.savez(tmp_path / "none.npz", x=x[:0])
+    for name, number in (("nan", np.nan), ("infinite", np.inf)):
+        x[2, 5, 7] = number
+        np.savez(tmp_path / f"{name}.npz", x=x)
     files = {p.name: p for p in (*tmp_path.iterdir(), *network.parent.iterdir())}
     before = set(tmp_path.iterdir())
     result = run("quantize", network, "-o", tmp_path / "q.onnx", *[files.get(o, o) for o in options])
@@ -233,45 +251,6 @@ def test_what_is_quantized_or_optimized_already_is_refused(network: Path, tmp_pa
         "optimized by onnxopt already",
     )
     assert_refused(run("quantize", network, "-o", quantized, "--format", "int4"), "exists already")
-
-
-def test_an_artifact_is_held_against_the_float32_model(network: Path, tmp_path: Path) -> None:
-    """`verify --reference`: the figures of the quantized model, and exit code 1 below what was asked for."""
-    data = network.with_name("calibrate0.npz")
-    quantized = onnxopt.quantize(network, tmp_path / "q.onnx", format="int8", calibrate=[data])
-    artifact = onnxopt.optimize(quantized.path, tmp_path / "artifact", archs=()).path
-    call = ("verify", artifact, "--reference", network, "--data", data)
-    told = run(*call, "--min-sqnr", "35", "--min-agreement", "0.5", "--json")
-    assert told.exit_code == 0, told.output
-    rows = json.loads(told.output)["quality"]
-    assert [row["library"] for row in rows] == [True, False]
-    (expected,) = quantized.quality
-    for row in rows:
-        assert (
-            row["sqnr_db"] == pytest.approx(expected.sqnr_db, abs=0.5) and 0 < row["kl"] < 1e-4 and row["top5"] == 1.0
-        )
-    for limit in (("--min-sqnr", "90"), ("--min-agreement", "1", "--min-sqnr", "60")):
-        missed = run(*call, *limit)
-        assert missed.exit_code == 1 and "MISSED: y, CPU" in missed.output
-    assert_refused(run("verify", artifact, "--min-sqnr", "90"), "--reference, which was not given")
-    other = real_models.path("bert_tiny")
-    assert_refused(run("verify", artifact, "--reference", other), "is no form of")
-
-
-def test_figures_of_logits() -> None:
-    """Of 2 rows one keeps its greatest element, and the other has it in second place; hand-computed divergence."""
-    reference = np.zeros((2, 10), np.float32)
-    reference[0, 3], reference[1, 4] = 2.0, 1.0
-    actual = reference.copy()
-    actual[1, 5] = 1.5
-    (row,) = qualities("P", False, [({"y": reference}, {"y": actual})])
-    assert (row.argmax, row.top5) == (0.5, 1.0)
-    p, q = (np.exp(x) / np.exp(x).sum() for x in (reference[1].astype(float), actual[1].astype(float)))
-    assert row.kl == pytest.approx(float((p * np.log(p / q)).sum()) / 2)
-    (same,) = qualities("P", False, [({"y": reference}, {"y": reference})])
-    assert (same.sqnr_db, same.kl, same.argmax) == (None, 0.0, 1.0)
-    (short,) = qualities("P", False, [({"y": reference[:, :9]}, {"y": actual[:, :9]})])
-    assert short.top5 is None and short.kl is None
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float32"])

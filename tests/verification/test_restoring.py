@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping
 import pytest
 
 from onnxopt.verification import restoring
-from onnxopt.verification.quality import Quality
+from onnxopt.verification.quality import Goals, Quality
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,6 +49,6 @@ class _Trials:
 )
 def test_what_goes_back(noise: dict[str, float], goal: float, wanted: set[str]) -> None:
     trials = _Trials(noise)
-    found = restoring.restored(trials, trials.run(()), list(noise), noise.__getitem__, goal)
+    found = restoring.restored(trials, trials.run(()), list(noise), noise.__getitem__, Goals(min_sqnr=goal))
     assert set(found.restored) == wanted
     assert trials.kept == [found]  # every other model's files are gone

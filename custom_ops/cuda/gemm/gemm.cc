@@ -64,8 +64,8 @@ bool IsConstant(const OrtKernelInfo* info, std::size_t input) {
 
 bool WeightIsConstant(const Gemm& gemm, const OrtKernelInfo* info) {
   bool constant = IsConstant(info, gemm.b);
-  if (gemm.codes) constant = constant && IsConstant(info, gemm.codes->scales);
-  if (gemm.codes && gemm.codes->zeros) constant = constant && IsConstant(info, *gemm.codes->zeros);
+  if (gemm.packed) constant = constant && IsConstant(info, gemm.packed->scales);
+  if (gemm.packed && gemm.packed->zeros) constant = constant && IsConstant(info, *gemm.packed->zeros);
   return constant;
 }
 
@@ -92,7 +92,7 @@ GemmCudaKernel::GemmCudaKernel(const Kernel& kernel, const Library& library, con
       states_shapes_(KnownShape(info, gemm_.a) && KnownShape(info, gemm_.b)),
       api_(FindCublaslt()),
       allocator_(info) {
-  if (gemm_.codes) packed_.emplace(kernel, launcher_);
+  if (gemm_.packed) packed_.emplace(kernel, launcher_);
   Context context = nullptr;
   driver_.Check(driver_.cuCtxGetCurrent(&context), "cannot ask for the CUDA context");
   if (context != nullptr) HandleOf(context, api_);
@@ -116,8 +116,8 @@ void GemmCudaKernel::Compute(OrtKernelContext* ort_context) const {
   const std::lock_guard<std::mutex> lock(mutex_);
   Call call{product, operands, stream, HandleOf(context, api_), tf32, capturing != 0, ort_context, gemm_.operands};
   if (packed_) {
-    const void* const zeros = gemm_.codes->zeros ? inputs[*gemm_.codes->zeros] : nullptr;
-    return RunOfPacked(&call, {operands.b, inputs[gemm_.codes->scales], zeros}, outputs);
+    const void* const zeros = gemm_.packed->zeros ? inputs[*gemm_.packed->zeros] : nullptr;
+    return RunOfPacked(&call, {operands.b, inputs[gemm_.packed->scales], zeros}, outputs);
   }
   if (!RunParts(call, outputs)) RunWidened(call, shapes, outputs);
 }
@@ -151,7 +151,7 @@ bool GemmCudaKernel::RunPacked(const Call& call, const PackedWeight& weight, voi
     Operands at = call.operands;
     if (at.bias != nullptr) at.bias = Move(at.bias, first, Size(gemm_.dtype));
     at.output = outputs[k];
-    const PackedWeight part = weight.From(*gemm_.codes, gemm_.dtype, first, product.k);
+    const PackedWeight part = weight.From(*gemm_.packed, gemm_.dtype, first, product.k);
     const std::int64_t columns = gemm_.gate == Activation::kNone ? product.n : product.n / 2;
     if (!packed_->Run({product.m, columns, product.k, b_is_constant_}, at, part, call.stream)) return false;
   }
@@ -242,7 +242,7 @@ bool GemmCudaKernel::RunParts(const Call& call, void* const* outputs) const {
 
 // Few rows are bound by the weights: a kernel of ours reads them faster than cuBLASLt's do. False where none fits.
 bool GemmCudaKernel::RunFewRows(const Call& call) const {
-  if (packed_ || HasCodes(gemm_)) return false;
+  if (packed_ || HasFloat8Operands(gemm_)) return false;
   const Product& product = call.product;
   const Operands& at = call.operands;
   const auto& variants = kernel().variants;

@@ -24,7 +24,7 @@ const void* Move(const void* data, std::int64_t bytes) {
 
 }  // namespace
 
-PackedWeight PackedWeight::From(const GemmCodes& of, Dtype dtype, std::int64_t column, std::int64_t depth) const {
+PackedWeight PackedWeight::From(const PackedIntegers& of, Dtype dtype, std::int64_t column, std::int64_t depth) const {
   const std::int64_t groups = of.Groups(depth);
   const std::int64_t floats = groups * static_cast<std::int64_t>(Size(dtype));
   return {Move(codes, column * of.Bytes(groups)), Move(scales, column * floats),
@@ -58,7 +58,7 @@ bool PackedProducts::Run(const PackedRowsCall& call, const Operands& at, const P
                          Stream stream) const {
   if (call.m > kMost || call.n > kMost || call.k > kMost || call.k == 0) return false;
   if (gemm_.dtype == Dtype::kBfloat16 && launcher_.device().major < kBfloat16Major) return false;
-  const GemmCodes& codes = *gemm_.codes;
+  const PackedIntegers& codes = *gemm_.packed;
   const std::int64_t groups = codes.Groups(call.k);
   const auto row_of_a = static_cast<std::uintptr_t>(call.k) * Size(gemm_.dtype);
   const auto row_of_b = static_cast<std::uintptr_t>(codes.Bytes(groups));
@@ -104,7 +104,7 @@ void PackedProducts::Gate(std::int64_t m, std::int64_t n, const void* halves, vo
 
 void PackedProducts::Widen(std::int64_t n, std::int64_t k, const PackedWeight& weight, void* floats,
                            Stream stream) const {
-  const std::int64_t of_word = 32 / gemm_.codes->bits;
+  const std::int64_t of_word = 32 / gemm_.packed->bits;
   const bool whole = k % of_word == 0 && IsAligned(weight.codes, kWordAlignment);
   if (n > kMost || k > kMost || !whole) {
     throw Error("codes of " + std::to_string(n) + " columns of " + std::to_string(k) +
@@ -116,7 +116,7 @@ void PackedProducts::Widen(std::int64_t n, std::int64_t k, const PackedWeight& w
                           floats,
                           static_cast<unsigned>(n),
                           static_cast<unsigned>(k),
-                          static_cast<unsigned>(gemm_.codes->Groups(k))};
+                          static_cast<unsigned>(gemm_.packed->Groups(k))};
   launcher_.Launch(Only(PackedRole::kFloats), static_cast<unsigned>(n), reinterpret_cast<unsigned char*>(&params),
                    stream);
 }

@@ -22,10 +22,10 @@ from onnxopt.artifact.report.graph_views import Drawings, drawings
 from onnxopt.artifact.summary import (
     alike,
     by_reason,
+    data_text,
     executed_text,
     not_emulated_text,
     not_lowered,
-    precision_data,
 )
 from onnxopt.fusion.kernel import Traffic
 from onnxopt.graph import signature
@@ -166,6 +166,7 @@ class View:
     refusals: dict[str, list[Refusal]]
     targets: tuple[Target, ...]
     precision_data: str
+    reference_data: str
     not_lowered: dict[str, list[Refusal]]
 
 
@@ -198,7 +199,8 @@ def build(folder: Path, manifest: Manifest, facts: Facts, roofs: Sequence[plots.
         not_emulated=not_emulated_text(manifest.verify),
         refusals=by_reason(manifest.refusals),
         targets=tuple(_targets(folder)),
-        precision_data=precision_data(manifest.precision) if manifest.precision else "",
+        precision_data=data_text(manifest.precision.data) if manifest.precision else "",
+        reference_data=data_text(manifest.reference.data) if manifest.reference else "",
         not_lowered=by_reason(not_lowered(manifest)),
     )
 

@@ -52,21 +52,23 @@ class GemmKind(Kind):
         self, name: str, meaning: Meaning, regions: Sequence[Region], opsets: Mapping[str, int], shapes: Shapes
     ) -> tuple[Variant, ...]:
         gemm = cast(Gemm, meaning)
-        if gemm.codes is not None:
+        if gemm.packed is not None:
             return packed_entry_points.entry_points(name, gemm, regions)
-        return widened.entry_points(name) if gemm.has_codes() else few_rows.choose(name, gemm, regions, shapes)
+        return (
+            widened.entry_points(name) if gemm.has_float8_operands() else few_rows.choose(name, gemm, regions, shapes)
+        )
 
     def header(self, kernels: Sequence[Kernel]) -> str:
         meanings = [cast(Gemm, kernel.program) for kernel in kernels]
-        if any(gemm.codes is not None for gemm in meanings):
+        if any(gemm.packed is not None for gemm in meanings):
             return packed_entry_points.HEADER  # which includes the others
-        return widened.HEADER if any(gemm.has_codes() for gemm in meanings) else few_rows.HEADER
+        return widened.HEADER if any(gemm.has_float8_operands() for gemm in meanings) else few_rows.HEADER
 
     def cuda(self, kernel: Kernel) -> list[str]:
         gemm = cast(Gemm, kernel.program)
-        if gemm.codes is not None:
+        if gemm.packed is not None:
             return packed_entry_points.lines(kernel)
-        return (widened if gemm.has_codes() else few_rows).lines(kernel)
+        return (widened if gemm.has_float8_operands() else few_rows).lines(kernel)
 
 
 GEMM = GemmKind()

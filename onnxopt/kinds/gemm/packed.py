@@ -7,7 +7,7 @@ import onnx_ir as ir
 from onnxopt.graph.shapes.contrib_schemas import CONTRIB
 from onnxopt.graph.shapes.shapes import Shapes
 from onnxopt.kinds.gemm.steps import GrowingGemm, Packed, add
-from onnxopt.program.gemm import CODE_BITS, GROUPS, OF_CODES
+from onnxopt.program.gemm import GROUPS, PACKED_BITS, WITH_PACKED
 from onnxopt.program.hardware import ACCESS_BYTES
 
 OPERATOR = "MatMulNBits"
@@ -39,10 +39,10 @@ def start(node: ir.Node, shapes: Shapes) -> GrowingGemm | str:
 
 def _why_not_sizes(node: ir.Node) -> str:
     depth, bits, group = _attribute(node, "K"), _attribute(node, "bits", 4), _attribute(node, "block_size")
-    if bits not in CODE_BITS or group not in GROUPS:
+    if bits not in PACKED_BITS or group not in GROUPS:
         return (
             f"{OPERATOR} of {bits} bits in blocks of {group} runs as ONNX Runtime's own kernel; the library has kernels"
-            f" for {' and '.join(map(str, CODE_BITS))} bits in blocks of {GROUPS[0]} to {GROUPS[-1]}"
+            f" for {' and '.join(map(str, PACKED_BITS))} bits in blocks of {GROUPS[0]} to {GROUPS[-1]}"
         )
     row = -(-depth // group) * group * bits // 8
     if depth % (ACCESS_BYTES // 2) or row % ACCESS_BYTES:
@@ -52,9 +52,11 @@ def _why_not_sizes(node: ir.Node) -> str:
 
 def _why_not_values(a: ir.Value, weights: list[ir.Value], shapes: Shapes) -> str:
     dtype = shapes.dtype(a)
-    if dtype is None or dtype.name not in OF_CODES:
+    if dtype is None or dtype.name not in WITH_PACKED:
         name = "an unknown dtype" if dtype is None else dtype.name
-        return f"A {OPERATOR} of {name} runs as ONNX Runtime's own kernel; the library's is of {' and '.join(OF_CODES)}"
+        return (
+            f"A {OPERATOR} of {name} runs as ONNX Runtime's own kernel; the library's is of {' and '.join(WITH_PACKED)}"
+        )
     if len(shapes.dims(a) or ()) < 2:
         return f"`{a.name}` has fewer than two dims or an unknown rank"
     for value in weights:

@@ -13,7 +13,7 @@ from onnxopt.fusion.kernel import Variant
 from onnxopt.fusion.region import Kernel, Region
 from onnxopt.kinds.gemm.packed import is_packed
 from onnxopt.program.dtypes import DTYPES
-from onnxopt.program.gemm import Codes, Gemm
+from onnxopt.program.gemm import Gemm, PackedIntegers
 from onnxopt.program.hardware import ACCESS_BYTES, WARP
 
 HEADER = "matmul_nbits/matmul_nbits.cuh"
@@ -42,7 +42,7 @@ class PackedVariant(Variant):
 
 def entry_points(name: str, meaning: Gemm, regions: Sequence[Region]) -> tuple[PackedVariant, ...]:
     """Those of most warps first, which the library takes where they fill no GPU, then those for many rows."""
-    assert meaning.codes is not None
+    assert meaning.packed is not None
     columns = min((n.attributes.get_int("N", 0) or 0 for r in regions for n in r.nodes if is_packed(n)), default=0)
     shapes = _shapes(meaning)
     most = next((w for w in shapes if -(-columns // _COLUMNS) * w <= _WORKING), min(shapes))
@@ -52,8 +52,8 @@ def entry_points(name: str, meaning: Gemm, regions: Sequence[Region]) -> tuple[P
 
 
 def _shapes(meaning: Gemm) -> dict[int, tuple[int, int]]:
-    assert meaning.codes is not None
-    return _SHAPES[meaning.codes.bits] if meaning.gate is None else _GATED
+    assert meaning.packed is not None
+    return _SHAPES[meaning.packed.bits] if meaning.gate is None else _GATED
 
 
 def _few_rows(name: str, warps: int, meaning: Gemm) -> PackedVariant:
@@ -74,16 +74,16 @@ def _plain(name: str, role: str) -> PackedVariant:
 def lines(kernel: Kernel) -> list[str]:
     """CUDA text of the entry points."""
     meaning = kernel.program
-    assert isinstance(meaning, Gemm) and meaning.codes is not None
+    assert isinstance(meaning, Gemm) and meaning.packed is not None
     write = {"codes": _of_few_rows, "floats": _of_floats, "gate": _of_gate}
     text: list[str] = []
     for v in kernel.variants:
         assert isinstance(v, PackedVariant)
-        text += write[v.role](meaning, meaning.codes, v)
+        text += write[v.role](meaning, meaning.packed, v)
     return text
 
 
-def _of_few_rows(meaning: Gemm, codes: Codes, v: PackedVariant) -> list[str]:
+def _of_few_rows(meaning: Gemm, codes: PackedIntegers, v: PackedVariant) -> list[str]:
     warps = v.threads // WARP
     tiles, blocks = _shapes(meaning)[warps]
     tile = f"NBitsTile<{codes.bits}, {codes.group}, {warps}, {tiles}, {_STAGES}>"
@@ -100,7 +100,7 @@ def _of_few_rows(meaning: Gemm, codes: Codes, v: PackedVariant) -> list[str]:
     ]
 
 
-def _of_floats(meaning: Gemm, codes: Codes, v: PackedVariant) -> list[str]:
+def _of_floats(meaning: Gemm, codes: PackedIntegers, v: PackedVariant) -> list[str]:
     arguments = f"{DTYPES[meaning.outputs[0]].cuda}, {codes.bits}, {codes.group}, {_zeros(meaning, codes)}, {v.threads}"
     return [
         f'extern "C" __global__ void __launch_bounds__({v.threads})',
@@ -111,7 +111,7 @@ def _of_floats(meaning: Gemm, codes: Codes, v: PackedVariant) -> list[str]:
     ]
 
 
-def _of_gate(meaning: Gemm, codes: Codes, v: PackedVariant) -> list[str]:
+def _of_gate(meaning: Gemm, codes: PackedIntegers, v: PackedVariant) -> list[str]:
     return [
         f'extern "C" __global__ void __launch_bounds__({v.threads})',
         f"{v.symbol}(const __grid_constant__ GateParams params) {{",
@@ -125,7 +125,7 @@ def _activation(meaning: Gemm) -> str:
     return f"Activation::{_ACTIVATIONS[meaning.gate or meaning.activation]}"
 
 
-def _zeros(meaning: Gemm, codes: Codes) -> str:
+def _zeros(meaning: Gemm, codes: PackedIntegers) -> str:
     if codes.zeros is None:
         return "Zeros::kMiddle"
     return "Zeros::kCodes" if meaning.inputs[codes.zeros] == "uint8" else "Zeros::kFloats"

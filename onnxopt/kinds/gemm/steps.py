@@ -13,7 +13,7 @@ from onnxopt.fusion import eligibility, index_ops
 from onnxopt.fusion.operands import constant
 from onnxopt.graph.shapes.shapes import Dims, Shapes
 from onnxopt.kinds.gemm import codes
-from onnxopt.program.gemm import DTYPES, MOST_PARTS, Codes, Gemm
+from onnxopt.program.gemm import DTYPES, MOST_PARTS, Gemm, PackedIntegers
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,7 +70,7 @@ class GrowingGemm:
         reads = self.reads_transposed_weight() or self.packed is not None
         return adds or bool(self.parts) or reads or self.is_convolution()
 
-    def has_codes(self) -> bool:
+    def has_float8_operands(self) -> bool:
         """Whether the GEMM reads codes of 8-bit floats."""
         return self.b.dtype == ir.DataType.FLOAT8E4M3FN
 
@@ -90,14 +90,14 @@ class GrowingGemm:
             return None if value is None else inputs.index(value)
 
         p = self.packed
-        packed = None if p is None else Codes(p.bits, p.group, inputs.index(p.scales), at(p.zeros))
+        packed = None if p is None else PackedIntegers(p.bits, p.group, inputs.index(p.scales), at(p.zeros))
         gemm = Gemm(
             inputs=tuple(_dtype(v, shapes) for v in inputs),
             outputs=tuple(_dtype(v, shapes) for v in self.outputs()),
             a=inputs.index(self.a), b=inputs.index(self.b), bias=at(self.bias), residual=at(self.residual),
             transpose_a=self.transpose_a, transpose_b=self.transpose_b,
             alpha=self.alpha, beta=self.beta, residual_shape=self.residual_shape, activation=self.activation,
-            unread=tuple(map(inputs.index, self.unread)), codes=packed, gate=self.gate,
+            unread=tuple(map(inputs.index, self.unread)), packed=packed, gate=self.gate,
         )  # fmt: skip
         gemm.verify()
         return gemm
@@ -213,7 +213,7 @@ def add(gemm: GrowingGemm, other: ir.Value, beta: float, shapes: Shapes) -> str 
     if _is_vector(other, gemm.output, shapes):
         if gemm.bias is not None:
             return "The GEMM already has a bias"
-        if gemm.has_codes() and dtypes[1] == "float32":
+        if gemm.has_float8_operands() and dtypes[1] == "float32":
             return "cuBLASLt adds no bias of float32 to a product of 8-bit floats"
         if beta != 1.0:
             return f"Gemm scales its bias by beta = {beta}; cuBLASLt's epilogue adds it unscaled"

@@ -24,6 +24,7 @@ from onnxopt.tools.batching.jobs import Job, Needs, names, sources
 
 SUFFIX = ".toml"
 _PATHS = ("data", "calibrate")
+_PATH = "reference"
 _MEMORY_PER_BYTE = 4  # of the model's file: the model, its normalized form, and two sessions
 _MEMORY = 1_000_000_000  # bytes beside that
 
@@ -48,8 +49,13 @@ class Options(pydantic.BaseModel):
     emulate: bool = False
     precision: str | None = None
     calibrate: list[str] = []
-    min_sqnr: float | None = None
     keep_float: str | None = None
+    reference: str | None = None
+    min_sqnr: float | None = None
+    min_cosine: float | None = None
+    min_top1: float | None = None
+    min_top5: float | None = None
+    max_kl: float | None = None
     tune: float | None = pydantic.Field(default=None, gt=0)
     bench: bool = False
     cpus: float = pydantic.Field(default=1, gt=0)
@@ -123,7 +129,10 @@ def _named(file: Path, options: dict[Path, dict[str, Any]], out_dir: Path) -> li
 
 def _resolved(fields: dict[str, Any], folder: Path) -> dict[str, Any]:
     """Options whose files are found from the configuration's folder."""
-    return {**fields, **{key: [str(folder / name) for name in fields[key]] for key in _PATHS if key in fields}}
+    found = {**fields, **{key: [str(folder / name) for name in fields[key]] for key in _PATHS if key in fields}}
+    if found.get(_PATH) is not None:
+        found[_PATH] = str(folder / found[_PATH])
+    return found
 
 
 def _job(name: str, source: Path, out_dir: Path, options: Options) -> Job:

@@ -13,7 +13,7 @@ from onnxopt import pipeline
 from onnxopt.artifact import lowered
 from onnxopt.artifact.manifest import Manifest
 from onnxopt.artifact.report import page
-from onnxopt.artifact.summary import fused_text, precision_lines, rewrites_text
+from onnxopt.artifact.summary import fused_text, precision_lines, reference_lines, rewrites_text
 from onnxopt.errors import UsageError
 from onnxopt.tools import progress
 from onnxopt.tools.batching import jobs, table, work
@@ -61,13 +61,14 @@ from onnxopt.tools.printable import printable
     type=Path,
     help="Your own inputs to measure ranges with for --precision, as for --data; repeat for more. Default: generated.",
 )
-@click.option(
-    "--min-sqnr",
-    metavar="DB",
-    type=float,
-    help="Signal to noise that every output has to keep with --precision; exit code 1 below it.",
-)
 @click.option("--keep-float", metavar="REGEX", help="Names of nodes that stay float32 with --precision.")
+@click.option(
+    "--reference",
+    metavar="MODEL",
+    type=Path,
+    help="The float32 model that a quantized one was made from: also says how near the artifact is to it, on --data.",
+)
+@options.goals
 @options.json_option
 def command(
     models: tuple[Path, ...],
@@ -83,7 +84,8 @@ def command(
 
     MODEL is a model file or a folder with models, as Hugging Face and optimum lay it out. With --out-dir there may be
     many, also as patterns in quotes ('models/**/*.onnx'); each becomes a folder there, and one that fails leaves the
-    others done. Exit code then: the largest of those of the models that failed.
+    others done. Exit code then: the largest of those of the models that failed. Exit code 1 where an output misses what
+    --min-sqnr and its like ask for, with --precision or --reference.
     """
     keywords = {
         **options,
@@ -162,6 +164,7 @@ def _text(path: Path, manifest: Manifest) -> str:
     lines += [f"note: {note}" for note in manifest.notes]
     lines.append(verification_text(manifest.verify, manifest.archs))
     lines += precision_lines(manifest.precision) if manifest.precision is not None else []
+    lines += reference_lines(manifest.reference) if manifest.reference is not None else []
     phases = ", ".join(f"{name} {seconds:.1f}" for name, seconds in manifest.seconds.items())
     lines.append(f"wrote {path} in {sum(manifest.seconds.values()):.1f} s ({phases})")
     lines += before_after.table(manifest, page.read_facts(path, manifest))

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +36,21 @@ emulate = click.option(
     is_flag=True,
     help="Run the CUDA kernels on the CPU too, at small sizes, compiled by g++. Takes three minutes at most.",
 )
+_GOALS = (
+    click.option("--min-sqnr", metavar="DB", type=float, help="Signal to noise that every output has to keep, in dB."),
+    click.option("--min-cosine", metavar="COSINE", type=float, help="Cosine that every output has to keep."),
+    click.option("--min-top1", metavar="SHARE", type=float, help="Share of rows that keep their greatest element."),
+    click.option(
+        "--min-top5", metavar="SHARE", type=float, help="Share of rows whose greatest element stays among the five."
+    ),
+    click.option("--max-kl", metavar="NATS", type=float, help="Divergence of the rows' softmax, at most."),
+)
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+
+
+def goals(command: Callable[..., None]) -> Callable[..., None]:
+    """The options of what every output has to keep against float32, which become the keywords of quality.Goals."""
+    return functools.reduce(lambda decorated, option: option(decorated), reversed(_GOALS), command)
 
 
 def parse_shapes(texts: tuple[str, ...]) -> dict[str, tuple[int, ...]]:

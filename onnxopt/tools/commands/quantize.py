@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from onnxopt.artifact.summary import quality_text
+from onnxopt.artifact.summary import data_text, quality_text
 from onnxopt.tools import progress
 from onnxopt.tools.commands import options
 from onnxopt.tools.printable import printable
@@ -17,6 +17,7 @@ from onnxopt.tools.quantization import Quantized, formats, quantize
 _FP8 = (
     "note: ONNX Runtime's CPU provider opens fp8 models with session.disable_quant_qdq=1 alone; CUDA needs no setting"
 )
+_EXAMPLES = 5
 _ALGORITHMS = sorted({name for row in formats.FORMATS.values() for name in row.algorithms})
 
 
@@ -46,11 +47,11 @@ _ALGORITHMS = sorted({name for row in formats.FORMATS.values() for name in row.a
 @click.option("--zero-points", is_flag=True, help="Give every block of weights a zero point.")
 @click.option("--exclude", metavar="REGEX", help="Names of nodes that stay float32.")
 @click.option(
-    "--min-sqnr",
-    metavar="DB",
-    type=float,
-    help="Signal to noise that every output has to keep: nodes stay float32 for it; exit code 1 below it.",
+    "--precision",
+    type=click.Choice(["float16"]),
+    help="Store the other values of a float32 model in 16 bits where their ranges allow it. Not for int8.",
 )
+@options.goals
 @options.shape
 @options.json_option
 def command(
@@ -62,13 +63,15 @@ def command(
     block_size: int | None,
     zero_points: bool,
     exclude: str | None,
-    min_sqnr: float | None,
+    precision: str | None,
     shapes: tuple[str, ...],
     as_json: bool,
+    **goals: float | None,
 ) -> None:
     """Quantize MODEL, a float32 model file, into a standard ONNX model that `optimize` takes.
 
     ONNX Runtime's quantizers calibrate, choose scales and pack. The result is compared with MODEL.
+    Where an output misses what --min-sqnr and its like ask for, nodes stay float32; exit code 1 where that does not do.
     """
     with progress.shown("Starting") as advance:
         found = quantize(
@@ -80,9 +83,10 @@ def command(
             block_size=block_size,
             zero_points=zero_points,
             exclude=exclude,
-            min_sqnr=min_sqnr,
+            precision=precision,
             shapes=options.parse_shapes(shapes),
             progress=advance,
+            **goals,
         )
     if as_json:
         options.print_json({**dataclasses.asdict(found), "path": str(found.path)})
@@ -97,9 +101,11 @@ def _text(model: Path, found: Quantized) -> str:
     for reason, count in collections.Counter(row.reason for row in found.left).most_common():
         lines.append(f"stays float32: {count} x {reason}")
     lines.append(f"size: {found.bytes_before / 1e6:.1f} MB -> {found.bytes_after / 1e6:.1f} MB")
-    drawn = "generated inputs, which say nothing about quality on real ones"
-    lines.append(f"quality against float32, measured with {', '.join(found.data) or drawn}:")
+    lines.append(f"quality against float32, measured with {data_text(found.data)}:")
     lines += [f"    {quality_text(row)}" for row in found.quality]
+    worst = sorted(found.alone, key=found.alone.__getitem__)[:_EXAMPLES]
+    if worst:
+        lines.append("quantized alone, these cost most: " + ", ".join(f"{n} {found.alone[n]:.1f} dB" for n in worst))
     lines += [_FP8] if found.format == "fp8" else []
     lines += [f"wrote {found.path}", f"next: onnxopt optimize {found.path} -o {found.path.with_suffix('')}.optimized"]
     return "\n".join(lines)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from onnxopt.artifact.summary import executed_text, not_emulated_text
+from onnxopt.verification.exactness import QuantizedExactness
 from onnxopt.verification.reference import Check
 from onnxopt.verification.verify import VerificationReport
 
@@ -42,7 +43,11 @@ def _checks(label: str, checks: Sequence[Check]) -> Iterator[str]:
     state = "passed" if all(c.ok for c in checks) else "FAILED"
     yield f"verify: {state}, {label}, {cases} cases, worst difference {worst:.2g} of the limit"
     exact = [c.exactness for c in checks if c.exactness is not None]
-    if exact:
+    steps = [e for e in exact if isinstance(e, QuantizedExactness)]
+    if steps:
+        distance, original = max(e.found_rms for e in steps), max(e.original_rms for e in steps)
+        yield f"    rms from the original without steps of codes: {distance:.3g} of the limit, its own {original:.3g}"
+    elif exact:
         distance, original = max(e.found for e in exact), max(e.original for e in exact)
         yield f"    from float32: {distance:.2g} of the limit, the original {original:.2g}"
     above = [c for c in checks if c.ok and c.difference is not None and not c.difference.ok]

@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
 from pathlib import Path
 
 import click
 
 from onnxopt.artifact import archive
 from onnxopt.artifact.open import read_manifest
-from onnxopt.artifact.summary import quality_text
+from onnxopt.artifact.summary import reference_lines
 from onnxopt.errors import NotVerifiedError, UsageError
 from onnxopt.runtime.sessions import CPU, CUDA
 from onnxopt.tools.commands import options
 from onnxopt.tools.commands.verification_text import verification_text
 from onnxopt.tools.printable import printable
-from onnxopt.tools.quality import quality
+from onnxopt.tools.quality import compare_with
 from onnxopt.tools.verify import verify
-from onnxopt.verification.quality import Quality
+from onnxopt.verification.quality import Goals
 
 _ON = {"cpu": CPU, "cuda": CUDA}
 
@@ -46,13 +45,7 @@ _ON = {"cpu": CPU, "cuda": CUDA}
     type=Path,
     help="The float32 model: also says how near the second model is to it. Give your own inputs with --data.",
 )
-@click.option("--min-sqnr", metavar="DB", type=float, help="Signal to noise that every output has to keep to it.")
-@click.option(
-    "--min-agreement",
-    metavar="SHARE",
-    type=click.FloatRange(0, 1),
-    help="Share of rows whose greatest element has to be at the same place.",
-)
+@options.goals
 @options.json_option
 @click.pass_context
 def command(
@@ -65,61 +58,45 @@ def command(
     on: tuple[str, ...],
     emulate: bool,
     reference: Path | None,
-    min_sqnr: float | None,
-    min_agreement: float | None,
     as_json: bool,
+    **asked: float | None,
 ) -> None:
     """Compare two models, each a model file or an artifact.
 
     With one argument, an artifact, that is compared with the model that it was made from. Exit code 1 if the models do
-    not agree, or miss --min-sqnr or --min-agreement, 3 if nothing could be compared.
+    not agree, or an output misses what --min-sqnr and its like ask for, 3 if nothing could be compared.
     """
-    if reference is None and (min_sqnr is not None or min_agreement is not None):
-        raise UsageError("--min-sqnr and --min-agreement are about a --reference, which was not given")
+    goals = Goals(**asked)
+    if reference is None and goals.given:
+        raise UsageError(f"{next(iter(goals.given))} is against a --reference, which was not given")
     if on and providers:
         raise UsageError("--on and --provider cannot be given together")
+    sizes, chosen = options.parse_shapes(shapes), [_ON[name] for name in on] or providers or None
     report = verify(
         original,
         optimized,
-        shapes=options.parse_shapes(shapes),
-        providers=[_ON[name] for name in on] or providers or None,
+        shapes=sizes,
+        providers=chosen,
         data=data,
         record=bool(on) or emulate,
         emulate=emulate,
     )
-    rows: tuple[Quality, ...] = ()
+    near = None
     if reference is not None:
-        chosen = [_ON[name] for name in on] or providers or None
-        rows = quality(
-            reference, optimized or original, shapes=options.parse_shapes(shapes), providers=chosen, data=data
-        )
-    missed = [row for row in rows if not _reaches(row, min_sqnr, min_agreement)]
+        model, record = optimized or original, bool(on)
+        near = compare_with(reference, model, goals, shapes=sizes, providers=chosen, data=data, record=record)
+    missed = [row for row in near.quality if goals.missed(row)] if near is not None else []
     if as_json:
         document = {**dataclasses.asdict(report), "failures": len(report.failures)}
-        if reference is not None:
-            document["quality"] = [dataclasses.asdict(row) for row in rows]
+        if near is not None:
+            document["quality"] = [dataclasses.asdict(row) for row in near.quality]
             document["missed"] = len(missed)
         options.print_json(document)
     else:
         text = verification_text(report, _archs(optimized or original))
-        click.echo(printable("\n".join([text, *_quality_lines(reference, rows, missed, data)])))
+        click.echo(printable("\n".join([text, *(reference_lines(near) if near is not None else [])])))
     status = {"passed": 0, "not_run": NotVerifiedError.exit_code}.get(report.status, 1)
     ctx.exit(status or (1 if missed else 0))
-
-
-def _reaches(row: Quality, min_sqnr: float | None, min_agreement: float | None) -> bool:
-    near = not row.invalid if min_sqnr is None else row.reaches(min_sqnr)
-    return near and (min_agreement is None or row.argmax is None or row.argmax >= min_agreement)
-
-
-def _quality_lines(
-    reference: Path | None, rows: Sequence[Quality], missed: Sequence[Quality], data: Sequence[Path]
-) -> list[str]:
-    if reference is None:
-        return []
-    source = ", ".join(path.name for path in data) or "generated inputs, which say nothing about quality on real ones"
-    lines = [f"quality against {reference.name}, with {source}:"]
-    return lines + [f"    {'MISSED: ' if row in missed else ''}{quality_text(row)}" for row in rows]
 
 
 def _archs(path: Path) -> tuple[str, ...]:

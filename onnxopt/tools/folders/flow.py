@@ -22,7 +22,7 @@ from onnxopt.tools.folders.contents import Contents, contents_of
 from onnxopt.tools.folders.result import FolderModel, OptimizedFolder
 
 _ARTIFACTS = ".artifacts"  # in the new folder until its models are in their places
-_OF_ONE_MODEL = ("data", "calibrate", "portable")
+_OF_ONE_MODEL = ("data", "calibrate", "portable", "reference")
 _Shapes = Mapping[str, tuple[int, ...]]
 
 
@@ -41,7 +41,7 @@ def optimize_folder(
     model that cannot be optimized or verified is copied as it is, and listed with the reason.
 
     shapes: sizes to verify at, as for `optimize`; each model takes those of its own inputs and dims. options: as for
-    `optimize`, but data, calibrate and portable, which are for one model.
+    `optimize`, but data, calibrate, portable and reference, which are for one model.
 
     UsageError where `folder` has no model or was optimized already, or `output` cannot be made. Where no model could be
     optimized, the error of the first one; then nothing is written.

@@ -21,14 +21,15 @@ from onnxopt.graph import traits as model_traits
 from onnxopt.graph.refusal import Refusal
 from onnxopt.graph.traits import Traits
 from onnxopt.runtime.sessions import CPU, RunError
-from onnxopt.tools.quantization import formats, products
+from onnxopt.tools.quantization import formats, lowering, products
 from onnxopt.tools.quantization.by_library import Quantizer
 from onnxopt.tools.quantization.formats import Asked
 from onnxopt.tools.quantization.products import Product
 from onnxopt.tools.quantization.result import Quantized
+from onnxopt.tools.quantization.sensitivity import Sensitivity
 from onnxopt.tools.quantization.spelling import spell_out_gemms
 from onnxopt.verification import restoring
-from onnxopt.verification.quality import Quality, quality_of, refuse_below, worst
+from onnxopt.verification.quality import Goals, Quality, check_inputs, quality_of, refuse_missed, worst
 from onnxopt.verification.reference import NotRunnable, Reference
 from onnxopt.verification.user_data import DataSource, UserData, check_alone, read_data
 from onnxopt.verification.verify import references
@@ -47,7 +48,12 @@ def quantize(
     block_size: int | None = None,
     zero_points: bool = False,
     exclude: str | None = None,
+    precision: str | None = None,
     min_sqnr: float | None = None,
+    min_cosine: float | None = None,
+    min_top1: float | None = None,
+    min_top5: float | None = None,
+    max_kl: float | None = None,
     shapes: Mapping[str, tuple[int, ...]] | None = None,
     progress: Progress | None = None,
 ) -> Quantized:
@@ -58,27 +64,34 @@ def quantize(
     of the model, .npz files or mappings of arrays by name: activations get their ranges from them, and quality is
     measured with them. algorithm: how scales are chosen; "minmax", "entropy" or "percentile" of activations, "rtn",
     "hqq" or "k_quant" of 4-bit weights. block_size: rows of a weight that share a scale, 16 to 256, default 32.
-    zero_points: blocks have one. exclude: a regular expression of the names of nodes that stay float32. min_sqnr:
-    signal to noise in dB that every output has to keep; nodes stay float32 for that, up to half of them. shapes: sizes
-    of generated inputs.
+    zero_points: blocks have one. exclude: a regular expression of the names of nodes that stay float32. precision:
+    "float16" to store the other values in 16 bits where their ranges allow it, for fp8, int4 and int8-weights. shapes:
+    sizes of generated inputs. min_sqnr (signal to noise in dB), min_cosine, min_top1 and min_top5 (shares of rows) and
+    max_kl (nats): what every output has to keep, see `Quality`; nodes stay float32 for that, up to half of them.
 
     Calibration, scales and packing are ONNX Runtime's. Nothing is left behind where something fails. Raises ModelError,
     UsageError, NotVerifiedError where ONNX Runtime does not run the model here, and DisagreementError where an output
-    misses min_sqnr.
+    misses what was asked for.
     """
     model, output = Path(model), Path(output)
     want = formats.asked(
         format, algorithm=algorithm, block_size=block_size, zero_points=zero_points, exclude=exclude,
-        min_sqnr=min_sqnr, calibrated=bool(calibrate),
+        precision=precision, goals=Goals(min_sqnr, min_cosine, min_top1, min_top5, max_kl), calibrated=bool(calibrate),
     )  # fmt: skip
     for path in (output, _weights_of(output)):
         check_output(path)
     say = progress or (lambda phase, detail: None)
-    source = _opened(model, want, say)
+    opened = _opened(model, want, say)
     check_alone(calibrate, shapes)
-    data = read_data(calibrate, source.traits.inputs)
+    data = read_data(calibrate, opened.traits.inputs)
     with temporary_folder() as scratch, temporary_files():
-        chosen = _chosen(source, want, data, shapes or {}, scratch, say)
+        original = _run(opened, data, shapes or {}, scratch)
+        source = _placed(opened, want, original, scratch, say)
+        chosen = _chosen(source, want, original, data, scratch, say)
+        if want.precision is not None and not want.format.activations:
+            chosen = _with_lower_precision(chosen, want.precision, original, data, shapes or {}, scratch, say)
+        if want.goals.given:
+            refuse_missed(chosen.quality, want.goals, _ADVICE)
         say("package", "")
         names = tuple(row.name for row in data)
         after = _publish(chosen.path, output, _record(want, chosen, names))
@@ -91,85 +104,141 @@ def quantize(
         products=tuple(p for p in source.taken if p.node not in chosen.restored),
         left=(*source.left, *left),
         restored=chosen.restored,
-        bytes_before=source.file.bytes,
+        bytes_before=opened.file.bytes,
         bytes_after=after,
         quality=chosen.quality,
         data=names,
+        alone=chosen.alone,
     )
 
 
-class _Source(NamedTuple):
-    """A float32 model. taken: what is quantized of `normalized`. left: what stays float32."""
+class _Opened(NamedTuple):
+    """A float32 model and its normalized form."""
 
     file: read.Source
     traits: Traits
+    normalized: ir.Model
+
+
+class _Source(NamedTuple):
+    """What is quantized. taken: of `normalized`. left: what stays float. file: the float32 model."""
+
+    file: read.Source
     normalized: ir.Model
     taken: Sequence[Product]
     left: Sequence[Refusal]
 
 
-def _opened(model: Path, want: Asked, say: Progress) -> _Source:
-    """Read and normalize a model, and choose what to quantize. ModelError, and UsageError where there is nothing."""
+def _opened(model: Path, want: Asked, say: Progress) -> _Opened:
+    """Read and normalize a model. ModelError where it is quantized already."""
     say("load", "")
     source = read.load(model)
     normalize.refuse_optimized(source.model, source.path)
     traits = model_traits.of(source.model)
     if kind := products.codes_in(source.model):
         raise ModelError(f"{model}: has {kind} nodes: it is quantized already. Give the float32 model")
+    if want.precision is not None and traits.precision != "float32":
+        raise UsageError(f"{model}: is a {traits.precision} model; lower precision is for float32 models")
     say("normalize", "")
     with step(f"{model}: the step 'normalize'"):
         normalized = normalize.normalize(source.model).model
         if not want.format.activations:
             spell_out_gemms(normalized)
-    taken, left = products.place(normalized, want)
+    return _Opened(source, traits, normalized)
+
+
+def _run(opened: _Opened, data: Sequence[UserData], shapes: Mapping[str, tuple[int, ...]], scratch: Path) -> Reference:
+    """The float32 model's outputs. NotVerifiedError where it does not run, UsageError where they say nothing."""
+    file = opened.file
+    try:
+        original = references(
+            file.path, opened.traits, folder=scratch, model_bytes=file.bytes, shapes=shapes, providers=(CPU,), data=data
+        )[0]
+    except NotRunnable as error:
+        raise NotVerifiedError(f"{file.path}: does not run here, so that it cannot be calibrated: {error}") from error
+    check_inputs(original)
+    return original
+
+
+def _placed(opened: _Opened, want: Asked, original: Reference, scratch: Path, say: Progress) -> _Source:
+    """Choose what to quantize, of the model of lower precision where activations become codes of its values.
+
+    UsageError where there is nothing.
+    """
+    model = opened.normalized
+    if want.precision is not None and want.format.activations:
+        say("precision", "")
+        model = lowering.normalized_file(lowering.lowered(model, original, want.precision, scratch))
+    taken, left = products.place(model, want)
     if not taken:
         reasons = sorted({row.reason for row in left}) or ["it has no product or convolution with constant weights"]
-        raise UsageError(f"{model}: nothing to quantize: {'; '.join(reasons)}")
-    return _Source(source, traits, normalized, taken, left)
+        raise UsageError(f"{opened.file.path}: nothing to quantize: {'; '.join(reasons)}")
+    return _Source(opened.file, model, taken, left)
 
 
 def _chosen(
     source: _Source,
     want: Asked,
+    original: Reference,
+    data: Sequence[UserData],
+    scratch: Path,
+    say: Progress,
+) -> _Trial:
+    """The model with the most products quantized that reaches the goals, as far as that was found."""
+    write.save(source.normalized, scratch)
+    quantizer = Quantizer(scratch / write.MODEL_FILE, want, [row.inputs for row in data], scratch)
+    trials = _Trials(quantizer, original, [p.node for p in source.taken], scratch, say)
+    chosen = trials.run(())
+    if not want.goals.given:
+        return chosen
+    sensitivity = Sensitivity(source.taken, trials.alone)
+    chosen = restoring.restored(trials, chosen, trials.names, sensitivity.loss, want.goals)
+    return dataclasses.replace(chosen, alone=sensitivity.alone)
+
+
+def _with_lower_precision(
+    chosen: _Trial,
+    dtype: ir.DataType,
+    original: Reference,
     data: Sequence[UserData],
     shapes: Mapping[str, tuple[int, ...]],
     scratch: Path,
     say: Progress,
 ) -> _Trial:
-    """The model with the most products quantized that reaches min_sqnr. DisagreementError where none does."""
-    write.save(source.normalized, scratch)
-    file = source.file
+    """The same weights in blocks, between values of 16 bits. Ranges are those of the quantized model."""
+    say("precision", "")
+    file = read.load(chosen.path)
     try:
-        original = references(
-            file.path, source.traits, folder=scratch, model_bytes=file.bytes, shapes=shapes, providers=(CPU,), data=data
-        )[0]
+        quantized = references(
+            file.path, model_traits.of(file.model), folder=scratch, model_bytes=file.bytes, shapes=shapes,
+            providers=(CPU,), data=data,
+        )[0]  # fmt: skip
     except NotRunnable as error:
-        raise NotVerifiedError(f"{file.path}: does not run here, so that it cannot be calibrated: {error}") from error
-    quantizer = Quantizer(scratch / write.MODEL_FILE, want, [row.inputs for row in data], scratch)
-    trials = _Trials(quantizer, original, [p.node for p in source.taken], scratch, say)
-    chosen = trials.run(())
-    if want.min_sqnr is not None:
-        noise = {p.node: p.noise for p in source.taken}
-        chosen = restoring.restored(trials, chosen, trials.names, noise.__getitem__, want.min_sqnr)
-    refuse_below(
-        chosen.quality,
-        want.min_sqnr,
-        "choose a format or an algorithm that rounds less, name more nodes with --exclude, or lower --min-sqnr",
-    )
-    return chosen
+        raise NotVerifiedError(f"the quantized model does not run in ONNX Runtime: {error}") from error
+    path = lowering.lowered(lowering.normalized_file(chosen.path), quantized, dtype, scratch)
+    return dataclasses.replace(chosen, path=path, quality=_quality(original, path))
 
 
-_RESTORED = "an output misses min_sqnr where it is quantized"
+def _quality(original: Reference, path: Path) -> tuple[Quality, ...]:
+    try:
+        return quality_of(original, path, None)
+    except RunError as error:
+        raise NotVerifiedError(f"the quantized model does not run in ONNX Runtime: {error}") from error
+
+
+_ADVICE = "choose a format or an algorithm that rounds less, name more nodes with --exclude, or ask for less"
+_RESTORED = "an output misses what was asked for where it is quantized"
 
 
 @dataclasses.dataclass(frozen=True)
 class _Trial:
-    """A quantized model. narrow: how many products are quantized. quality: against float32."""
+    """A quantized model. narrow: how many products are quantized. quality: against float32. alone: as in Quantized."""
 
     path: Path
     narrow: int
     restored: tuple[str, ...]
     quality: tuple[Quality, ...]
+    alone: Mapping[str, float] = dataclasses.field(default_factory=dict)
 
 
 class _Trials:
@@ -190,11 +259,13 @@ class _Trials:
         with step("ONNX Runtime's quantizer"):
             self._quantizer.write(taken, path)
         self._say("verify", "")
-        try:
-            quality = quality_of(self._original, path, None)
-        except RunError as error:
-            raise NotVerifiedError(f"the quantized model does not run in ONNX Runtime: {error}") from error
-        return _Trial(path, len(taken), tuple(restored), quality)
+        return _Trial(path, len(taken), tuple(restored), _quality(self._original, path))
+
+    def alone(self, name: str) -> tuple[Quality, ...]:
+        """The quality of the model with this product quantized and no other one."""
+        found = self.run([other for other in self.names if other != name])
+        self.discard(found)
+        return found.quality
 
     def discard(self, found: _Trial) -> None:
         """Remove the files of a model, which may be large."""
@@ -210,6 +281,7 @@ def _record(want: Asked, trial: _Trial, data: Sequence[str]) -> str:
             "algorithm": want.algorithm,
             "block_size": want.block,
             "zero_points": want.zero_points,
+            **({} if want.precision is None else {"precision": want.precision.name.lower()}),
             "data": list(data),
             "sqnr_db": row.sqnr_db if row is not None else None,
             "onnxopt": versions.onnxopt(),

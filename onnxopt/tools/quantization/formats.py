@@ -6,8 +6,10 @@ import dataclasses
 import importlib.util
 import re
 
+import onnx_ir as ir
+
 from onnxopt.errors import UsageError
-from onnxopt.verification.quality import check_least
+from onnxopt.verification.quality import Goals
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,6 +42,7 @@ FORMATS = {
 }
 BLOCKS = (16, 32, 64, 128, 256)
 _DEFAULT_BLOCK = 32
+_LOWER = "float16"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,7 +50,8 @@ class Asked:
     """What `quantize` was asked for.
 
     block: rows of a weight that share a scale, 0 for formats without blocks. zero_points: whether blocks have one.
-    exclude: of the names of nodes that stay float32. min_sqnr: dB that every output has to reach.
+    exclude: of the names of nodes that stay float32. goals: that every output has to reach.
+    precision: of the values that stay floats, None for the model's own.
     """
 
     name: str
@@ -56,7 +60,8 @@ class Asked:
     block: int
     zero_points: bool
     exclude: re.Pattern[str] | None
-    min_sqnr: float | None
+    goals: Goals
+    precision: ir.DataType | None
 
 
 def asked(
@@ -66,7 +71,8 @@ def asked(
     block_size: int | None,
     zero_points: bool,
     exclude: str | None,
-    min_sqnr: float | None,
+    goals: Goals,
+    precision: str | None,
     calibrated: bool,
 ) -> Asked:
     """What was asked for. UsageError for values that do not exist, and for options that do not fit together."""
@@ -86,9 +92,21 @@ def asked(
         raise UsageError("ONNX Runtime's hqq needs PyTorch; install torch, or choose another algorithm")
     if zero_points and algorithm != "rtn":
         raise UsageError(f"zero points are chosen by the algorithm rtn alone, not by {algorithm}")
-    check_least(min_sqnr)
+    if precision is not None and precision != _LOWER:
+        raise UsageError(f"precision {precision!r} is not {_LOWER}, the one in which quantizers store values")
+    if precision is not None and name == "int8":
+        raise UsageError("int8 is multiplied as float32 on CPUs; precision is for fp8, int4 and int8-weights")
     block = 0 if chosen.activations else block_size or _DEFAULT_BLOCK
-    return Asked(name, chosen, algorithm, block, zero_points, _pattern(exclude), min_sqnr)
+    return Asked(
+        name,
+        chosen,
+        algorithm,
+        block,
+        zero_points,
+        _pattern(exclude),
+        goals,
+        None if precision is None else ir.DataType.FLOAT16,
+    )
 
 
 def _pattern(exclude: str | None) -> re.Pattern[str] | None:

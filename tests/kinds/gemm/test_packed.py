@@ -33,7 +33,7 @@ def test_what_becomes_a_kernel(dtype: str, bits: int, group: int, zeros: str) ->
     plan = planned(Weight(24, DEPTH, bits, group, zeros, dtype), dtype)
     (region,) = plan.regions
     assert region.kind is GEMM and plan.refusals == ()
-    codes = region.meaning.codes
+    codes = region.meaning.packed
     assert (codes.bits, codes.group, codes.scales) == (bits, group, 2)
     assert codes.zeros == (None if zeros == "middle" else 3)
     assert region.traffic.flops is None  # of an unknown number of rows

@@ -16,7 +16,7 @@ from onnxopt.codegen import kernels_json
 from onnxopt.fusion.region import Kernel
 from onnxopt.graph.passes.products_of_codes import ProductsOfCodesPass
 from onnxopt.kinds.gemm.kind import GEMM
-from onnxopt.program.gemm import CODES, Gemm
+from onnxopt.program.gemm import FLOAT8, Gemm
 from onnxopt.runtime import sessions
 from tests.support import custom_ops_artifact as artifact
 from tests.support.fusing import fuse, outline
@@ -135,11 +135,11 @@ def test_results_do_not_change(name: str, tmp_path: Path) -> None:
     source = ir.from_proto(proto)
     kernels = [dataclasses.replace(k, cpu=True) for k in fused(source)]
     (gemm,) = gemms(tuple(kernels))
-    assert gemm.inputs[gemm.a] == gemm.inputs[gemm.b] == CODES
+    assert gemm.inputs[gemm.a] == gemm.inputs[gemm.b] == FLOAT8
     assert gemm.transpose_b and not gemm.transpose_a and not gemm.unread
     assert {field: getattr(gemm, field) for field in fields} == fields
     (norm,) = [k for k in kernels if "LayerNormalization" in k.ops]
-    assert norm.program.outputs == (CODES,)  # type: ignore[attr-defined]
+    assert norm.program.outputs == (FLOAT8,)  # type: ignore[attr-defined]
     library = artifact.copy_library(tmp_path)
     (tmp_path / "kernels.json").write_text(kernels_json.to_json(kernels, None))
     onnx.save(proto, tmp_path / "original.onnx")
@@ -202,7 +202,7 @@ def test_an_activation_is_computed_where_codes_are_stored() -> None:
     (gemm,) = gemms(kernels)
     assert (gemm.bias, gemm.activation) == (None, "none")
     (last,) = [k for k in kernels if k.kind.name == "pointwise"]
-    assert last.ops == ("Add", "Gelu", "QuantizeLinear") and last.program.outputs == (CODES,)  # type: ignore[attr-defined]
+    assert last.ops == ("Add", "Gelu", "QuantizeLinear") and last.program.outputs == (FLOAT8,)  # type: ignore[attr-defined]
 
 
 def _define(source: ir.Model, name: str, codes: np.ndarray) -> None:
@@ -251,8 +251,8 @@ def test_a_residual_reads_the_codes_that_the_product_needs_anyway() -> None:
     kernels = fused(ir.from_proto(proto))
     first, last = (k for k in kernels if "LayerNormalization" in k.ops)
     assert first.ops == ("LayerNormalization", "QuantizeLinear")
-    assert first.program.outputs == (CODES,)  # type: ignore[attr-defined]
-    assert last.ops[0] == "DequantizeLinear" and CODES in last.program.inputs  # type: ignore[attr-defined]
+    assert first.program.outputs == (FLOAT8,)  # type: ignore[attr-defined]
+    assert last.ops[0] == "DequantizeLinear" and FLOAT8 in last.program.inputs  # type: ignore[attr-defined]
 
 
 @pytest.mark.usefixtures("library")
@@ -272,9 +272,9 @@ def test_scales_of_rows_are_computed_by_the_norm_in_front(tmp_path: Path) -> Non
     ir.save(source, tmp_path / "original.onnx")
     kernels = [dataclasses.replace(k, cpu=True) for k in fused(source)]
     (gemm,) = gemms(tuple(kernels))
-    assert gemm.operand_dtype() == CODES
+    assert gemm.operand_dtype() == FLOAT8
     (norm,) = [k for k in kernels if "LayerNormalization" in k.ops]
-    assert set(norm.program.outputs) == {CODES, "float16"}  # type: ignore[attr-defined]
+    assert set(norm.program.outputs) == {FLOAT8, "float16"}  # type: ignore[attr-defined]
     library = artifact.copy_library(tmp_path)
     (tmp_path / "kernels.json").write_text(kernels_json.to_json(kernels, None))
     ir.save(source, tmp_path / "fused.onnx")
