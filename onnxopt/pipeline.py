@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import functools
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -21,7 +20,7 @@ from onnxopt.artifact.report import facts as report_facts
 from onnxopt.artifact.report import page
 from onnxopt.artifact.session import load
 from onnxopt.codegen import compiler_report, generate
-from onnxopt.codegen.nvrtc import check_archs, compiled
+from onnxopt.codegen.nvrtc import compiled
 from onnxopt.errors import ModelError, UsageError, step
 from onnxopt.fusion import entry_points, fuse, outline
 from onnxopt.fusion.lower import lower
@@ -35,6 +34,8 @@ from onnxopt.graph.passes.transposed_weights import TransposeWeightsPass
 from onnxopt.graph.traits import Traits
 from onnxopt.kinds import KINDS
 from onnxopt.kinds.gemm.widened import FIRST_ARCH
+from onnxopt.phases import Progress, silent
+from onnxopt.runtime import archs as chosen_archs
 from onnxopt.runtime import providers, releases
 from onnxopt.runtime.sessions import Session
 from onnxopt.verification.emulation import gcc
@@ -44,9 +45,6 @@ from onnxopt.verification.verify import VerificationReport, open_ahead
 
 _SPLITS = 5  # times that regions which spill registers are split; each time none keeps more than half of one
 MARK = normalize.MARK
-
-# progress(phase, detail): called when a phase starts with "", and as it advances (compile: each image that is done).
-Progress = Callable[[str, str], None]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -90,13 +88,14 @@ def optimize(
     dynamic_shapes (as torch.onnx.export takes it; default all shapes as given).
 
     shapes: sizes to verify at, by input ("ids": (8, 128)) or by symbolic dim ("batch": (8,)); the artifact stays
-    dynamic. archs: GPU architectures to compile for ("sm_90", ...), default all supported ones; none with (). verify:
-    compare with the original before anything is kept. external_data: weights beside the model, default only where it is
-    above 2 GB. portable: also write model.portable.onnx, without operators of com.microsoft. ort_min: oldest ONNX
-    Runtime that the artifact has to run on ("1.25"), default the oldest supported. launch_choices: also compile other
-    launch shapes of each kernel, for `tune` to choose from. cache: folder of compiled kernels, default the user's.
-    data: your own inputs to verify with, instead of generated ones: .npz files, or mappings from input name to array.
-    emulate: verify the CUDA kernels too, each alone, compiled by g++ and run on the CPU at small sizes.
+    dynamic. archs: what to compile kernels for: GPU architectures ("sm_90"), GPUs by the catalogue's names ("h200"),
+    "native" for this machine's; default all supported ones, none with (). verify: compare with the original before
+    anything is kept. external_data: weights beside the model, default only where it is above 2 GB. portable: also write
+    model.portable.onnx, without operators of com.microsoft. ort_min: oldest ONNX Runtime that the artifact has to run
+    on ("1.25"), default the oldest supported. launch_choices: also compile other launch shapes of each kernel, for
+    `tune` to choose from. cache: folder of compiled kernels, default the user's. data: your own inputs to verify with,
+    instead of generated ones: .npz files, or mappings from input name to array. emulate: verify the CUDA kernels too,
+    each alone, compiled by g++ and run on the CPU at small sizes.
 
     precision: "float16" or "bfloat16", to store a float32 model's values in 16 bits where their ranges allow it.
     calibrate: inputs to measure ranges with (and to verify with, without `data`), given as `data` is; default generated
@@ -108,7 +107,7 @@ def optimize(
     DisagreementError, where an output misses min_sqnr.
     """
     output, phases = Path(output), _Phases(progress, given.name_of(model))
-    archs, oldest = check_archs(archs), releases.release(ort_min)
+    archs, oldest = chosen_archs.named(archs), releases.release(ort_min)
     want = lowered.asked(precision, min_sqnr, keep_float, calibrate, verify)
     check_output(output)
     if emulate:
@@ -205,8 +204,9 @@ def _make(job: _Job, options: _Options, output: Path, wrong: Mapping[str, Check]
                 report = VerificationReport("skipped", reason="not asked for")
                 if options.verify:
                     report = verify_and_leave_out(
-                        build, job.source, job.traits, options.shapes, scratch, job.ahead, job.data, options.emulate
-                    )
+                        build, job.source, job.traits, options.shapes, scratch, job.ahead, job.data, options.emulate,
+                        phases.counting("verify"),
+                    )  # fmt: skip
                 precision = job.lowered.precision(build, scratch) if job.lowered is not None else None
             with phases("package"):
                 # After verification: what stands in the way of a CUDA graph depends on the model that is kept.
@@ -317,8 +317,7 @@ def _compile(model: ir.Model, spilled: Collection[frozenset[str]], options: _Opt
     with phases("compile"):
         if not archs or not any(k.variants for k in kernels):
             return _Fused(model, plan, kernels, None, set())
-        advance = functools.partial(phases.progress, "compile") if phases.progress else None
-        image = compiled(text, archs, options.cache, advance)
+        image = compiled(text, archs, options.cache, phases.counting("compile"))
     return _Fused(model, plan, kernels, image.fatbin, compiler_report.spilling(own, image.usage))
 
 
@@ -344,13 +343,16 @@ class _Phases:
 
     def __init__(self, progress: Progress | None, model: str):
         self.seconds: dict[str, float] = {}
-        self.progress = progress
+        self.progress = progress or silent
         self._model = model
+
+    def counting(self, name: str) -> Callable[[int, int], None]:
+        """What a phase calls with the number of its finished steps, and of all."""
+        return lambda done, total: self.progress(name, "", done, total)
 
     @contextlib.contextmanager
     def __call__(self, name: str) -> Iterator[None]:
-        if self.progress:
-            self.progress(name, "")
+        self.counting(name)(0, 0)
         started = time.perf_counter()
         with step(f"{self._model}: the step '{name}'", RewriteDisagrees):
             try:

@@ -35,6 +35,7 @@ emulate = click.option(
     is_flag=True,
     help="Run the CUDA kernels on the CPU too, at small sizes, compiled by g++. Takes three minutes at most.",
 )
+quiet = click.option("-q", "--quiet", is_flag=True, help="No progress on stderr.")
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 

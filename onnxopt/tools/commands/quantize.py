@@ -52,6 +52,7 @@ _ALGORITHMS = sorted({name for row in formats.FORMATS.values() for name in row.a
     help="Signal to noise that every output has to keep: nodes stay float32 for it; exit code 1 below it.",
 )
 @options.shape
+@options.quiet
 @options.json_option
 def command(
     model: Path,
@@ -64,13 +65,14 @@ def command(
     exclude: str | None,
     min_sqnr: float | None,
     shapes: tuple[str, ...],
+    quiet: bool,
     as_json: bool,
 ) -> None:
     """Quantize MODEL, a float32 model file, into a standard ONNX model that `optimize` takes.
 
     ONNX Runtime's quantizers calibrate, choose scales and pack. The result is compared with MODEL.
     """
-    with progress.shown("Starting") as advance:
+    with progress.shown(quiet) as advance:
         found = quantize(
             model,
             output,

@@ -13,6 +13,7 @@ from onnxopt.artifact.open import read_manifest
 from onnxopt.artifact.summary import quality_text
 from onnxopt.errors import NotVerifiedError, UsageError
 from onnxopt.runtime.sessions import CPU, CUDA
+from onnxopt.tools import progress
 from onnxopt.tools.commands import options
 from onnxopt.tools.commands.verification_text import verification_text
 from onnxopt.tools.printable import printable
@@ -53,6 +54,7 @@ _ON = {"cpu": CPU, "cuda": CUDA}
     type=click.FloatRange(0, 1),
     help="Share of rows whose greatest element has to be at the same place.",
 )
+@options.quiet
 @options.json_option
 @click.pass_context
 def command(
@@ -67,6 +69,7 @@ def command(
     reference: Path | None,
     min_sqnr: float | None,
     min_agreement: float | None,
+    quiet: bool,
     as_json: bool,
 ) -> None:
     """Compare two models, each a model file or an artifact.
@@ -78,15 +81,17 @@ def command(
         raise UsageError("--min-sqnr and --min-agreement are about a --reference, which was not given")
     if on and providers:
         raise UsageError("--on and --provider cannot be given together")
-    report = verify(
-        original,
-        optimized,
-        shapes=options.parse_shapes(shapes),
-        providers=[_ON[name] for name in on] or providers or None,
-        data=data,
-        record=bool(on) or emulate,
-        emulate=emulate,
-    )
+    with progress.shown(quiet) as advance:
+        report = verify(
+            original,
+            optimized,
+            shapes=options.parse_shapes(shapes),
+            providers=[_ON[name] for name in on] or providers or None,
+            data=data,
+            record=bool(on) or emulate,
+            emulate=emulate,
+            progress=advance,
+        )
     rows: tuple[Quality, ...] = ()
     if reference is not None:
         chosen = [_ON[name] for name in on] or providers or None

@@ -6,7 +6,7 @@ import dataclasses
 import json
 import shutil
 import tempfile
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -20,6 +20,7 @@ from onnxopt.graph import normalize, read, write
 from onnxopt.graph import traits as model_traits
 from onnxopt.graph.refusal import Refusal
 from onnxopt.graph.traits import Traits
+from onnxopt.phases import Progress, silent
 from onnxopt.runtime.sessions import CPU, RunError
 from onnxopt.tools.quantization import formats, products
 from onnxopt.tools.quantization.by_library import Quantizer
@@ -34,7 +35,6 @@ from onnxopt.verification.user_data import DataSource, UserData, check_alone, re
 from onnxopt.verification.verify import references
 
 MARK = "onnxopt.quantized"
-Progress = Callable[[str, str], None]
 
 
 def quantize(
@@ -73,13 +73,13 @@ def quantize(
     )  # fmt: skip
     for path in (output, _weights_of(output)):
         check_output(path)
-    say = progress or (lambda phase, detail: None)
+    say = progress or silent
     source = _opened(model, want, say)
     check_alone(calibrate, shapes)
     data = read_data(calibrate, source.traits.inputs)
     with temporary_folder() as scratch, temporary_files():
         chosen = _chosen(source, want, data, shapes or {}, scratch, say)
-        say("package", "")
+        say("package", "", 0, 0)
         names = tuple(row.name for row in data)
         after = _publish(chosen.path, output, _record(want, chosen, names))
     left = [Refusal(p.node, p.op_type, "", _RESTORED) for p in source.taken if p.node in chosen.restored]
@@ -110,13 +110,13 @@ class _Source(NamedTuple):
 
 def _opened(model: Path, want: Asked, say: Progress) -> _Source:
     """Read and normalize a model, and choose what to quantize. ModelError, and UsageError where there is nothing."""
-    say("load", "")
+    say("load", "", 0, 0)
     source = read.load(model)
     normalize.refuse_optimized(source.model, source.path)
     traits = model_traits.of(source.model)
     if kind := products.codes_in(source.model):
         raise ModelError(f"{model}: has {kind} nodes: it is quantized already. Give the float32 model")
-    say("normalize", "")
+    say("normalize", "", 0, 0)
     with step(f"{model}: the step 'normalize'"):
         normalized = normalize.normalize(source.model).model
         if not want.format.activations:
@@ -185,11 +185,11 @@ class _Trials:
         """Quantize all but some products, run, compare."""
         left = set(restored)
         taken = [name for name in self.names if name not in left]
-        self._say("quantize", f"{len(taken)} of {len(self.names)} nodes" if left else "")
+        self._say("quantize", f"{len(taken)} of {len(self.names)} nodes" if left else "", 0, 0)
         path = Path(tempfile.mkdtemp(dir=self._folder)) / write.MODEL_FILE
         with step("ONNX Runtime's quantizer"):
             self._quantizer.write(taken, path)
-        self._say("verify", "")
+        self._say("verify", "", 0, 0)
         try:
             quality = quality_of(self._original, path, None)
         except RunError as error:
