@@ -22,9 +22,10 @@ from onnxopt.artifact.session import load
 from onnxopt.codegen import compiler_report, generate
 from onnxopt.codegen.nvrtc import compiled
 from onnxopt.errors import ModelError, UsageError, step
-from onnxopt.fusion import entry_points, fuse, outline
+from onnxopt.fusion import entry_points, fuse, outline, work
 from onnxopt.fusion.lower import lower
 from onnxopt.fusion.region import FusionPlan, Kernel
+from onnxopt.fusion.work import Work
 from onnxopt.graph import given, normalize, read, rewrite, signature
 from onnxopt.graph import traits as model_traits
 from onnxopt.graph.given import Given
@@ -112,14 +113,15 @@ def optimize(
     check_output(output)
     if emulate:
         _check_emulation(verify, archs)
-    options = _Options(shapes or {}, archs, verify, external_data, portable, oldest, launch_choices, cache, emulate)
+    options = _Options(shapes or {}, archs, verify, external_data, portable, oldest, launch_choices, cache, emulate, {})
     with contextlib.ExitStack() as stack:
         with phases("load"):
             file = given.as_file(model, stack.enter_context(temporary_folder()), example_inputs, dynamic_shapes)
             source = read.load(file)
             normalize.refuse_optimized(source.model, source.path)
             original = description.of_source(source)
-            signature.pin(original.traits.inputs, shapes or {})
+            pinned = signature.pin(original.traits.inputs, shapes or {})
+            options = options._replace(sizes=signature.typical(original.traits.inputs, pinned))
             check_alone((*data, *calibrate), shapes)
             calibration, own = (read_data(files, original.traits.inputs) for files in (calibrate, data))
             ahead = open_ahead(source.path, original.traits, source.bytes) if verify or want else None
@@ -127,7 +129,8 @@ def optimize(
             normalized = normalize.normalize(source.model)
             if ort_min is not None:
                 releases.check(normalized.model, oldest)
-        job = _Job(source, original, original.traits, normalized, ahead, own)
+            before = work.of_model(normalized.model, options.sizes) if archs else None
+        job = _Job(source, original, original.traits, normalized, before, ahead, own)
         if want is not None:
             job = _lowered(job, want, calibration, options, stack.enter_context(temporary_folder()), phases)
         wrong: dict[str, Check] = {}  # families of rewrite rules that verification found to be wrong for this model
@@ -139,7 +142,10 @@ def optimize(
 
 
 class _Options(NamedTuple):
-    """What `optimize` was asked for, as it is documented there. oldest: release of ONNX Runtime."""
+    """What `optimize` was asked for, as it is documented there. oldest: release of ONNX Runtime.
+
+    sizes: of dynamic dims, to predict times at.
+    """
 
     shapes: Mapping[str, tuple[int, ...]]
     archs: Sequence[str]
@@ -150,19 +156,21 @@ class _Options(NamedTuple):
     launch_choices: bool
     cache: Path | None
     emulate: bool
+    sizes: signature.Sizes
 
 
 class _Job(NamedTuple):
     """What to optimize. original: the user's model. source, traits: of the model that is verified against.
 
-    ahead: a session of `source` that was begun. data: the user's inputs to verify with. lowered: where lower precision
-    was asked for; then `source` is the converted model.
+    before: the work of the user's model, where it is known. ahead: a session of `source` that was begun. data: the
+    user's inputs to verify with. lowered: where lower precision was asked for; then `source` is the converted model.
     """
 
     source: read.Source
     original: description.Original
     traits: Traits
     normalized: normalize.Normalized
+    before: tuple[Work, ...] | None
     ahead: Ahead | None
     data: Sequence[UserData]
     lowered: lowered.Lowered | None = None
@@ -188,7 +196,7 @@ def _lowered(
         again = normalize.normalize(low.source.model)
     notes = tuple(dict.fromkeys((*job.normalized.notes, *again.notes)))
     converted = dataclasses.replace(again, notes=notes)
-    return _Job(low.source, job.original, traits, converted, None, job.data or calibration, low)
+    return _Job(low.source, job.original, traits, converted, job.before, None, job.data or calibration, low)
 
 
 def _make(job: _Job, options: _Options, output: Path, wrong: Mapping[str, Check], phases: _Phases) -> Manifest:
@@ -217,6 +225,7 @@ def _make(job: _Job, options: _Options, output: Path, wrong: Mapping[str, Check]
                 files=files, ort_min=options.oldest, verify=report,
                 left_out=[left_out(f"rewrite:{family}", (), check) for family, check in wrong.items()],
                 notes=(*job.normalized.notes, *forms.notes, *unwritten), seconds=phases.seconds, precision=precision,
+                predicted=description.predicted(job.before, fused.after, options.sizes, options.archs),
             )  # fmt: skip
             facts = report_facts.gather(job.original.counts, build.model, build.kernels)
             manifest = page.write(folder, manifest, facts)
@@ -282,6 +291,7 @@ class _Fused(NamedTuple):
     plan: FusionPlan
     kernels: tuple[Kernel, ...]
     fatbin: bytes | None
+    after: tuple[Work, ...] | None  # of all kernels that run the model, where it is known
     spilling: set[frozenset[str]]  # see compiler_report.spilling; alternatives may spill, as `tune` measures them
 
 
@@ -304,6 +314,7 @@ def _compile(model: ir.Model, spilled: Collection[frozenset[str]], options: _Opt
         plan = fuse.fuse(model, KINDS, spilled, cuda=bool(archs))
     with phases("lower"):
         plan = lower(plan, model.opset_imports)
+        after = work.of_model(model, options.sizes, plan.regions) if archs else None
     with phases("outline"):
         functions = outline.functions(plan, model.opset_imports)
     with phases("entry_points"):
@@ -316,9 +327,9 @@ def _compile(model: ir.Model, spilled: Collection[frozenset[str]], options: _Opt
         text = generate.generate(kernels)
     with phases("compile"):
         if not archs or not any(k.variants for k in kernels):
-            return _Fused(model, plan, kernels, None, set())
+            return _Fused(model, plan, kernels, None, after, set())
         image = compiled(text, archs, options.cache, phases.counting("compile"))
-    return _Fused(model, plan, kernels, image.fatbin, compiler_report.spilling(own, image.usage))
+    return _Fused(model, plan, kernels, image.fatbin, after, compiler_report.spilling(own, image.usage))
 
 
 def _build(forms: _Forms, fused: _Fused, folder: Path, external_data: bool | None) -> Build:

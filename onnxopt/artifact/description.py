@@ -4,21 +4,32 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from onnxopt import versions
 from onnxopt.artifact import manifest as manifests
 from onnxopt.artifact.build import Build
-from onnxopt.artifact.manifest import File, LeftOut, Manifest, Precision
+from onnxopt.artifact.manifest import File, LeftOut, Manifest, Precision, Predicted
 from onnxopt.artifact.report import facts as report_facts
 from onnxopt.background import in_background
+from onnxopt.fusion.work import Work
 from onnxopt.graph import read
 from onnxopt.graph import traits as model_traits
 from onnxopt.graph.refusal import Refusal
 from onnxopt.graph.rewrite import Rewritten
 from onnxopt.graph.traits import Traits
+from onnxopt.runtime import predicted as prediction
 from onnxopt.runtime import releases
 from onnxopt.verification.verify import VerificationReport
+
+
+def predicted(
+    before: Sequence[Work] | None, after: Sequence[Work] | None, sizes: Mapping[str, int], archs: Sequence[str]
+) -> Predicted | None:
+    """The predicted times of a model's kernels before and after optimizing; None where either is unknown."""
+    if before is None or after is None or not archs:
+        return None
+    return Predicted(sizes=dict(sizes), times=prediction.times(before, after, archs))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,10 +70,12 @@ def manifest_of(
     notes: Sequence[str],
     seconds: dict[str, float],
     precision: Precision | None,
+    predicted: Predicted | None = None,
 ) -> Manifest:
     """The manifest of an artifact. refusals: of fusing. left_out: families of rewrite rules. notes: of other steps.
 
-    precision: how the original was lowered, if it was.
+    precision: how the original was lowered, if it was. predicted: times of all fusions, also of those that were left
+    out later; the manifest has none then, nor where nothing is fused.
     """
     archs = tuple(archs) if build.fatbin is not None else ()
     nothing = () if build.kernels else ("nothing was fused: the artifact is the normalized model, without a library",)
@@ -87,4 +100,5 @@ def manifest_of(
         notes=(*notes, *nothing),
         seconds=seconds,
         precision=precision,
+        predicted=predicted if build.kernels and not build.left_out else None,
     )

@@ -142,9 +142,7 @@ def reference_of(
     check_alone(data, shapes)
     own = read_data(data, traits.inputs)
     pinned = signature.pin(traits.inputs, shapes)
-    batch, space = signature.roles(traits.inputs)
-    typical = {n: 1 if n in batch else 224 if n in space else 128 for n in signature.symbols(traits.inputs)}
-    for sizes in ({**typical, **pinned}, pinned):
+    for sizes in (signature.typical(traits.inputs, pinned), pinned):
         try:
             return Reference(
                 model,

@@ -50,7 +50,7 @@ def test_the_main_job(chain: Path, artifact: Path) -> None:
     assert lines[0] == "chain.onnx: 6 nodes fused into 2 calls of 2 kernels"
     assert "verify: passed, CPUExecutionProvider with the library" in made.stdout
     assert "verify: passed, CPUExecutionProvider without the library" in made.stdout
-    assert [" ".join(line.split()) for line in lines[-6:-1]] == [
+    assert [" ".join(line.split()) for line in lines[-6:-1]] == [  # without times: there is no GPU architecture
         "before after",
         "operators 7 3",
         "launches of what is fused, predicted 6 2",

@@ -25,6 +25,7 @@ from onnxopt.artifact.summary import (
     not_emulated_text,
     not_lowered,
     precision_data,
+    predicted_rows,
 )
 from onnxopt.fusion.kernel import Traffic
 from onnxopt.graph import signature
@@ -32,6 +33,7 @@ from onnxopt.graph.fused_domain import holds_fused
 from onnxopt.graph.refusal import Refusal
 from onnxopt.program.dtypes import DTYPES
 from onnxopt.runtime import providers
+from onnxopt.runtime.predicted import ERROR
 from onnxopt.runtime.sessions import CPU
 from onnxopt.verification.reference import Check
 from onnxopt.verification.verify import VerificationReport
@@ -155,6 +157,8 @@ class View:
     targets: tuple[Target, ...]
     precision_data: str
     not_lowered: dict[str, list[Refusal]]
+    predicted: tuple[tuple[str, float, float], ...]
+    predicted_error: str
 
 
 def build(folder: Path, manifest: Manifest, facts: Facts, roofs: Sequence[plots.Roof]) -> View:
@@ -186,6 +190,8 @@ def build(folder: Path, manifest: Manifest, facts: Facts, roofs: Sequence[plots.
         targets=tuple(_targets(folder)),
         precision_data=precision_data(manifest.precision) if manifest.precision else "",
         not_lowered=by_reason(not_lowered(manifest)),
+        predicted=tuple(predicted_rows(manifest.predicted)) if manifest.predicted else (),
+        predicted_error=ERROR,
     )
 
 
