@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Callable, Sequence
 from typing import Self
 
 _PROGRAM = """\
@@ -17,10 +18,11 @@ if sys.platform == "linux":
 sys.path[:] = json.loads(sys.argv[1])
 importlib.import_module(sys.argv[2]).serve()
 """
+_LONGEST_LOG = 2000  # characters of an error
 
 
 class ChildEnded(Exception):
-    """A child ended without an answer. The message says how: "SIGFPE", "exit code 4"."""
+    """A child ended without an answer. The message says how: "SIGFPE", "exit code 4: what it wrote to stderr"."""
 
 
 def start(module: str) -> subprocess.Popen[bytes]:
@@ -61,19 +63,40 @@ class Children:
 
     def ask(self, module: str, message: bytes) -> bytes:
         """The answer of a new child. ChildEnded where it gives none, or `kill` ended it."""
+        answer, _ = self._communicate(lambda: start(module), message)
+        return answer
+
+    def run(self, command: Sequence[str], descriptors: Sequence[int]) -> str:
+        """Run a program, which inherits the file descriptors; what it writes to stderr. ChildEnded as for `ask`."""
+
+        def begin() -> subprocess.Popen[bytes]:
+            return subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.PIPE,
+                pass_fds=descriptors,
+                start_new_session=True,
+            )
+
+        return self._communicate(begin, None)[1].decode(errors="replace")
+
+    def _communicate(self, begin: Callable[[], subprocess.Popen[bytes]], message: bytes | None) -> tuple[bytes, bytes]:
+        """What a new child wrote to stdout and stderr."""
         with self._lock:
             if self._killed:
                 raise ChildEnded(signal.SIGKILL.name)
-            child = start(module)
+            child = begin()
             self._running.add(child)
         try:
-            answer, _ = child.communicate(message)
+            answer, errors = child.communicate(message)
         finally:
             with self._lock:
                 self._running.discard(child)
         if child.returncode != 0:
-            raise ChildEnded(ending(child.returncode))
-        return answer
+            said = (errors or b"").decode(errors="replace").strip()[:_LONGEST_LOG]
+            raise ChildEnded(f"{ending(child.returncode)}: {said}" if said else ending(child.returncode))
+        return answer, errors
 
     def kill(self) -> None:
         """End all children, and let none begin from now on."""

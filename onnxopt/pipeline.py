@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import functools
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -22,11 +21,12 @@ from onnxopt.artifact.report import facts as report_facts
 from onnxopt.artifact.report import page
 from onnxopt.artifact.session import load
 from onnxopt.codegen import compiler_report, generate
-from onnxopt.codegen.nvrtc import check_archs, compiled
+from onnxopt.codegen.nvrtc import compiled
 from onnxopt.errors import ModelError, UsageError, step
-from onnxopt.fusion import entry_points, fuse, outline
+from onnxopt.fusion import entry_points, fuse, outline, work
 from onnxopt.fusion.lower import lower
 from onnxopt.fusion.region import FusionPlan, Kernel
+from onnxopt.fusion.work import Work
 from onnxopt.graph import given, normalize, read, rewrite, signature
 from onnxopt.graph import traits as model_traits
 from onnxopt.graph.given import Given
@@ -36,6 +36,8 @@ from onnxopt.graph.passes.transposed_weights import TransposeWeightsPass
 from onnxopt.graph.traits import Traits
 from onnxopt.kinds import KINDS
 from onnxopt.kinds.gemm.widened import FIRST_ARCH
+from onnxopt.phases import Progress, silent
+from onnxopt.runtime import archs as chosen_archs
 from onnxopt.runtime import providers, releases
 from onnxopt.runtime.sessions import Session
 from onnxopt.verification.emulation import gcc
@@ -46,9 +48,6 @@ from onnxopt.verification.verify import VerificationReport, open_ahead
 
 _SPLITS = 5  # times that regions which spill registers are split; each time none keeps more than half of one
 MARK = normalize.MARK
-
-# progress(phase, detail): called when a phase starts with "", and as it advances (compile: each image that is done).
-Progress = Callable[[str, str], None]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -97,14 +96,14 @@ def optimize(
     dynamic_shapes (as torch.onnx.export takes it; default all shapes as given).
 
     shapes: sizes to verify at and to choose kernels for, by input ("ids": (8, 128)) or by symbolic dim ("batch": (8,));
-    the artifact stays dynamic. archs: GPU architectures to compile for ("sm_90", ...), default all supported ones; none
-    with (). verify: compare with the original before anything is kept. external_data: weights beside the model, default
-    only where it is above 2 GB. portable: also write model.portable.onnx, without operators of com.microsoft. ort_min:
-    oldest ONNX Runtime that the artifact has to run on ("1.25"), default the oldest supported. launch_choices: also
-    compile other launch shapes of each kernel, for `tune` to choose from. cache: folder of compiled kernels, default
-    the user's.
-    data: your own inputs to verify with, instead of generated ones: .npz files, or mappings from input name to array.
-    emulate: verify the CUDA kernels too, each alone, compiled by g++ and run on the CPU at small sizes.
+    the artifact stays dynamic. archs: what to compile kernels for: GPU architectures ("sm_90"), GPUs by the catalogue's
+    names ("h200"), "native" for this machine's; default all supported ones, none with (). verify: compare with the
+    original before anything is kept. external_data: weights beside the model, default only where it is above 2 GB.
+    portable: also write model.portable.onnx, without operators of com.microsoft. ort_min: oldest ONNX Runtime that the
+    artifact has to run on ("1.25"), default the oldest supported. launch_choices: also compile other launch shapes of
+    each kernel, for `tune` to choose from. cache: folder of compiled kernels, default the user's. data: your own inputs
+    to verify with, instead of generated ones: .npz files, or mappings from input name to array. emulate: verify the
+    CUDA kernels too, each alone, compiled by g++ and run on the CPU at small sizes.
 
     precision: "float16" or "bfloat16", to store a float32 model's values in 16 bits where their ranges allow it.
     calibrate: inputs to measure ranges with (and to verify with, without `data`), given as `data` is; default generated
@@ -119,7 +118,7 @@ def optimize(
     DisagreementError, where an output misses what was asked for.
     """
     output, phases = Path(output), _Phases(progress, given.name_of(model))
-    archs, oldest = check_archs(archs), releases.release(ort_min)
+    archs, oldest = chosen_archs.named(archs), releases.release(ort_min)
     goals = Goals(min_sqnr, min_cosine, min_top1, min_top5, max_kl)
     want = lowered.asked(precision, goals, keep_float, calibrate)
     _check_goals(goals, want, reference, verify)
@@ -127,7 +126,7 @@ def optimize(
     if emulate:
         _check_emulation(verify, archs)
     options = _Options(
-        shapes or {}, archs, verify, external_data, portable, oldest, launch_choices, cache, emulate, goals
+        shapes or {}, archs, verify, external_data, portable, oldest, launch_choices, cache, emulate, goals, {}
     )
     with contextlib.ExitStack() as stack:
         with phases("load"):
@@ -135,7 +134,8 @@ def optimize(
             source = read.load(file)
             normalize.refuse_optimized(source.model, source.path)
             original = description.of_source(source)
-            signature.pin(original.traits.inputs, shapes or {})
+            pinned = signature.pin(original.traits.inputs, shapes or {})
+            options = options._replace(sizes=signature.typical(original.traits.inputs, pinned))
             check_alone((*data, *calibrate), shapes)
             calibration, own = (read_data(files, original.traits.inputs) for files in (calibrate, data))
             near = None
@@ -146,7 +146,8 @@ def optimize(
             normalized = normalize.normalize(source.model)
             if ort_min is not None:
                 releases.check(normalized.model, oldest)
-        job = _Job(source, original, original.traits, normalized, ahead, own, near)
+            before = work.of_model(normalized.model, options.sizes) if archs else None
+        job = _Job(source, original, original.traits, normalized, before, ahead, own, near)
         if want is not None:
             job = _lowered(job, want, calibration, options, stack.enter_context(temporary_folder()), phases)
         wrong: dict[str, Check] = {}  # families of rewrite rules that verification found to be wrong for this model
@@ -158,7 +159,10 @@ def optimize(
 
 
 class _Options(NamedTuple):
-    """What `optimize` was asked for, as it is documented there. oldest: release of ONNX Runtime."""
+    """What `optimize` was asked for, as it is documented there. oldest: release of ONNX Runtime.
+
+    sizes: of dynamic dims, to predict times at.
+    """
 
     shapes: Mapping[str, tuple[int, ...]]
     archs: Sequence[str]
@@ -170,20 +174,22 @@ class _Options(NamedTuple):
     cache: Path | None
     emulate: bool
     goals: Goals
+    sizes: signature.Sizes
 
 
 class _Job(NamedTuple):
     """What to optimize. original: the user's model. source, traits: of the model that is verified against.
 
-    ahead: a session of `source` that was begun. data: the user's inputs to verify with. near: the float32 model that
-    the original was quantized from, if one was given. lowered: where lower precision was asked for; then `source` is
-    the converted model.
+    before: the work of the user's model, where it is known. ahead: a session of `source` that was begun. data: the
+    user's inputs to verify with. near: the float32 model that the original was quantized from, if one was given.
+    lowered: where lower precision was asked for; then `source` is the converted model.
     """
 
     source: read.Source
     original: description.Original
     traits: Traits
     normalized: normalize.Normalized
+    before: tuple[Work, ...] | None
     ahead: Ahead | None
     data: Sequence[UserData]
     near: FloatModel | None = None
@@ -210,7 +216,7 @@ def _lowered(
         again = normalize.normalize(low.source.model)
     notes = tuple(dict.fromkeys((*job.normalized.notes, *again.notes)))
     converted = dataclasses.replace(again, notes=notes)
-    return _Job(low.source, job.original, traits, converted, None, job.data or calibration, None, low)
+    return _Job(low.source, job.original, traits, converted, job.before, None, job.data or calibration, None, low)
 
 
 def _make(job: _Job, options: _Options, output: Path, wrong: Mapping[str, Check], phases: _Phases) -> Manifest:
@@ -227,8 +233,9 @@ def _make(job: _Job, options: _Options, output: Path, wrong: Mapping[str, Check]
                 report = VerificationReport("skipped", reason="not asked for")
                 if options.verify:
                     report = verify_and_leave_out(
-                        build, job.source, job.traits, options.shapes, scratch, job.ahead, job.data, options.emulate
-                    )
+                        build, job.source, job.traits, options.shapes, scratch, job.ahead, job.data, options.emulate,
+                        phases.counting("verify"),
+                    )  # fmt: skip
                 precision = job.lowered.precision(build, scratch) if job.lowered is not None else None
                 near = job.near and reference_quality.of_build(
                     job.near, build, scratch, data=job.data, shapes=options.shapes, goals=options.goals
@@ -243,6 +250,7 @@ def _make(job: _Job, options: _Options, output: Path, wrong: Mapping[str, Check]
                 left_out=[left_out(f"rewrite:{family}", (), check) for family, check in wrong.items()],
                 notes=(*job.normalized.notes, *forms.notes, *unwritten), seconds=phases.seconds, precision=precision,
                 reference=near,
+                predicted=description.predicted(job.before, fused.after, options.sizes, options.archs),
             )  # fmt: skip
             sizes = signature.pin(job.original.traits.inputs, options.shapes)
             facts = report_facts.gather(job.original.counts, build.model, build.kernels, sizes)
@@ -325,6 +333,7 @@ class _Fused(NamedTuple):
     plan: FusionPlan
     kernels: tuple[Kernel, ...]
     fatbin: bytes | None
+    after: tuple[Work, ...] | None  # of all kernels that run the model, where it is known
     spilling: set[frozenset[str]]  # see compiler_report.spilling; alternatives may spill, as `tune` measures them
 
 
@@ -353,6 +362,7 @@ def _compile(
         plan = fuse.fuse(model, KINDS, spilled, cuda=bool(archs), usual=usual)
     with phases("lower"):
         plan = lower(plan, model.opset_imports)
+        after = work.of_model(model, options.sizes, plan.regions) if archs else None
     with phases("outline"):
         functions = outline.functions(plan, model.opset_imports)
     with phases("entry_points"):
@@ -365,10 +375,9 @@ def _compile(
         text = generate.generate(kernels)
     with phases("compile"):
         if not archs or not any(k.variants for k in kernels):
-            return _Fused(model, plan, kernels, None, set())
-        advance = functools.partial(phases.progress, "compile") if phases.progress else None
-        image = compiled(text, archs, options.cache, advance)
-    return _Fused(model, plan, kernels, image.fatbin, compiler_report.spilling(own, image.usage))
+            return _Fused(model, plan, kernels, None, after, set())
+        image = compiled(text, archs, options.cache, phases.counting("compile"))
+    return _Fused(model, plan, kernels, image.fatbin, after, compiler_report.spilling(own, image.usage))
 
 
 def _build(forms: _Forms, fused: _Fused, folder: Path, external_data: bool | None) -> Build:
@@ -393,13 +402,16 @@ class _Phases:
 
     def __init__(self, progress: Progress | None, model: str):
         self.seconds: dict[str, float] = {}
-        self.progress = progress
+        self.progress = progress or silent
         self._model = model
+
+    def counting(self, name: str) -> Callable[[int, int], None]:
+        """What a phase calls with the number of its finished steps, and of all."""
+        return lambda done, total: self.progress(name, "", done, total)
 
     @contextlib.contextmanager
     def __call__(self, name: str) -> Iterator[None]:
-        if self.progress:
-            self.progress(name, "")
+        self.counting(name)(0, 0)
         started = time.perf_counter()
         with step(f"{self._model}: the step '{name}'", RewriteDisagrees):
             try:

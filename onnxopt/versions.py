@@ -14,6 +14,7 @@ _DEPENDENCIES = (
     "onnxruntime-gpu",
     "cuda-bindings",
     "nvidia-cuda-nvrtc-cu12",  # what compiled the kernels
+    "nvidia-cuda-nvcc-cu12",  # what assembled them, where it is installed
 )
 
 

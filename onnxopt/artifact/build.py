@@ -131,13 +131,15 @@ def verify_and_leave_out(
     ahead: Ahead | None,
     data: Sequence[UserData] = (),
     emulated: bool = False,
+    progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> VerificationReport:
     """Verify the build against the source, leaving out the functions that break the limit.
 
     ahead: the source's session that `open_ahead` began. data: the user's inputs, see `references`. emulated: run the
-    CUDA kernels on the CPU too. Returns a report that passed. ModelError where ONNX Runtime refuses the original
-    itself. NotVerifiedError where it does not run the original here. RewriteDisagrees where rewrite rules are at fault.
-    VerificationError where the interface changed, or outputs differ and neither fusions nor rewrite rules are at fault.
+    CUDA kernels on the CPU too. progress: see `verify_model`. Returns a report that passed. ModelError where ONNX
+    Runtime refuses the original itself. NotVerifiedError where it does not run the original here. RewriteDisagrees
+    where rewrite rules are at fault. VerificationError where the interface changed, or outputs differ and neither
+    fusions nor rewrite rules are at fault.
     """
     optimized = model_traits.of(build.model)
     if changed := model_traits.interface_difference(original, optimized):
@@ -159,7 +161,7 @@ def verify_and_leave_out(
         ) from error
     for _ in range(_ATTEMPTS):
         with build.loadable_library(scratch) as library:
-            report = verify_model(originals, build.model_file, library, [k.name for k in build.kernels])
+            report = verify_model(originals, build.model_file, library, [k.name for k in build.kernels], progress)
             emulation = _emulate(build, library, scratch) if emulated and report.status == "passed" else None
         if emulation is not None:
             report = with_emulation(report, emulation)

@@ -4,21 +4,32 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from onnxopt import versions
 from onnxopt.artifact import manifest as manifests
 from onnxopt.artifact.build import Build
-from onnxopt.artifact.manifest import File, LeftOut, Manifest, Precision, ReferenceQuality
+from onnxopt.artifact.manifest import File, LeftOut, Manifest, Precision, Predicted, ReferenceQuality
 from onnxopt.artifact.report import facts as report_facts
 from onnxopt.background import in_background
+from onnxopt.fusion.work import Work
 from onnxopt.graph import read
 from onnxopt.graph import traits as model_traits
 from onnxopt.graph.refusal import Refusal
 from onnxopt.graph.rewrite import Rewritten
 from onnxopt.graph.traits import Traits
+from onnxopt.runtime import predicted as prediction
 from onnxopt.runtime import releases
 from onnxopt.verification.verify import VerificationReport
+
+
+def predicted(
+    before: Sequence[Work] | None, after: Sequence[Work] | None, sizes: Mapping[str, int], archs: Sequence[str]
+) -> Predicted | None:
+    """The predicted times of a model's kernels before and after optimizing; None where either is unknown."""
+    if before is None or after is None or not archs:
+        return None
+    return Predicted(sizes=dict(sizes), times=prediction.times(before, after, archs))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,11 +71,13 @@ def manifest_of(
     seconds: dict[str, float],
     precision: Precision | None,
     reference: ReferenceQuality | None,
+    predicted: Predicted | None = None,
 ) -> Manifest:
     """The manifest of an artifact. refusals: of fusing. left_out: families of rewrite rules. notes: of other steps.
 
     precision: how the original was lowered, if it was. reference: how near the artifact is to the float32 model, if
-    one was given.
+    one was given. predicted: times of all fusions, also of those that were left out later; the manifest has none then,
+    nor where nothing is fused.
     """
     archs = tuple(archs) if build.fatbin is not None else ()
     nothing = () if build.kernels else ("nothing was fused: the artifact is the normalized model, without a library",)
@@ -90,4 +103,5 @@ def manifest_of(
         seconds=seconds,
         precision=precision,
         reference=reference,
+        predicted=predicted if build.kernels and not build.left_out else None,
     )

@@ -24,6 +24,7 @@ from onnxopt.graph.precision import Kept
 from onnxopt.graph.refusal import Refusal
 from onnxopt.graph.signature import Tensor
 from onnxopt.kinds import KINDS
+from onnxopt.runtime.predicted import Times
 from onnxopt.runtime.releases import Requirements
 from onnxopt.verification.quality import Quality
 from onnxopt.verification.verify import VerificationReport
@@ -157,15 +158,23 @@ class Totals(_Record):
     unknown: int = 0
 
 
+class Predicted(_Record):
+    """Times by the roofline of runtime/predicted.py, where sizes are known. sizes: of dynamic dims, by symbol."""
+
+    sizes: dict[str, int]
+    times: tuple[Times, ...]
+
+
 class Manifest(_Record):
     """Everything about an artifact that can be known without reading the model.
 
     files: every file of the folder but the manifest and its signature, by its path in it. seconds: how long each phase
     of optimize took. versions: of onnxopt's dependencies when it ran. requires: the oldest versions that run it.
     ort_min: the oldest ONNX Runtime that was asked for. rewrites: how often each family of rewrite rules changed the
-    model. precision: absent where the model kept its own. reference: absent where none was given. notes: for the user,
-    among them what normalization changed. sha256: of manifest.json itself with these 64 digits as zeros; it must
-    stay the last member.
+    model. precision: absent where the model kept its own. predicted: absent without GPU architectures, and where work
+    cannot be counted (control flow, sizes that depend on values). reference: absent where none was given. notes: for
+    the user, among them what normalization changed. sha256: of manifest.json itself with these 64 digits as zeros; it
+    must stay the last member.
     """
 
     schema_version: Literal[2, 3] = SCHEMA_VERSION
@@ -191,6 +200,7 @@ class Manifest(_Record):
     measurements: tuple[Measurement, ...] = ()
     precision: Precision | None = None
     reference: ReferenceQuality | None = None
+    predicted: Predicted | None = None
     sha256: Sha256 = _NO_DIGEST
 
     def to_json(self) -> str:
@@ -198,7 +208,7 @@ class Manifest(_Record):
 
         Written in the newest schema, also where it was read from an older one.
         """
-        absent = {name for name in ("precision", "reference") if getattr(self, name) is None}
+        absent = {name for name in ("precision", "reference", "predicted") if getattr(self, name) is None}
         data = self.model_dump(mode="json", exclude=absent) | {"schema_version": SCHEMA_VERSION, "sha256": _NO_DIGEST}
         text = json.dumps(data, indent=2, allow_nan=False) + "\n"
         digest = hashlib.sha256(text.encode()).hexdigest()

@@ -6,7 +6,7 @@ import collections
 import re
 from collections.abc import Iterable, Mapping, Sequence
 
-from onnxopt.artifact.manifest import Kernel, Manifest, Precision, ReferenceQuality, Totals
+from onnxopt.artifact.manifest import Kernel, Manifest, Precision, Predicted, ReferenceQuality, Totals
 from onnxopt.fusion.kernel import Traffic
 from onnxopt.graph.refusal import Refusal
 from onnxopt.graph.rewrite import FAMILIES
@@ -77,6 +77,13 @@ def totals_text(totals: Totals) -> str:
     unknown = f", and {totals.unknown} places whose size depends on dynamic dims" if totals.unknown else ""
     saved = 1 - totals.bytes_after / totals.bytes_before
     return f"{size_text(totals.bytes_before)} -> {size_text(totals.bytes_after)} (-{saved:.0%}), {launches}{unknown}"
+
+
+def predicted_rows(predicted: Predicted, keys: Sequence[str] = ()) -> list[tuple[str, float, float]]:
+    """A GPU's name and its predicted milliseconds before and after. keys: of the GPUs; default all."""
+    names = {gpu.key: gpu.name.removeprefix("NVIDIA ") for gpu in catalogue().values()}
+    rows = [row for row in predicted.times if not keys or row.gpu in keys]
+    return [(names.get(row.gpu, row.gpu), row.before_ms, row.after_ms) for row in rows]
 
 
 def executed_text(report: VerificationReport, archs: Sequence[str]) -> str:

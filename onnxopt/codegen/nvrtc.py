@@ -1,6 +1,7 @@
 """Compile: CUDA source to one fatbin with a cubin for every architecture and PTX for the newest.
 
 NVRTC compiles on any machine, without a GPU and without nvcc, in a process for each image (codegen/nvrtc_process.py).
+Where ptxas is installed, architectures of a family share what NVRTC does (codegen/families.py).
 A content-addressed cache keeps the images (codegen/image_cache.py).
 """
 
@@ -11,17 +12,21 @@ import dataclasses
 import hashlib
 import re
 from collections.abc import Callable, Sequence
+from concurrent.futures import Executor, Future
 from pathlib import Path
+from typing import NamedTuple
 
-from onnxopt import caches, paths
+from onnxopt import caches
 from onnxopt.background import threads
 from onnxopt.children import Children
-from onnxopt.codegen import compiler_report, image_cache
+from onnxopt.codegen import compiler_report, families, image_cache, included, ptxas
+from onnxopt.codegen.families import Family
 from onnxopt.codegen.image_cache import ImageCache
 from onnxopt.codegen.nvrtc_process import OPTIONS, compile_in
 from onnxopt.errors import CompileError, UsageError
 
 ARCHS = ("sm_75", "sm_80", "sm_86", "sm_87", "sm_89", "sm_90", "sm_100", "sm_120")
+Progress = Callable[[int, int], None]  # called with the number of finished steps, and of all
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,7 +49,7 @@ def compile_cuda(
     source: str,
     archs: Sequence[str] = ARCHS,
     cache: Path | None = None,
-    progress: Callable[[str], None] | None = None,
+    progress: Progress | None = None,
 ) -> bytes:
     """The fatbin of a translation unit that includes headers of cuda_kernels/; see `compiled`."""
     return compiled(source, archs, cache, progress).fatbin
@@ -54,56 +59,111 @@ def compiled(
     source: str,
     archs: Sequence[str] = ARCHS,
     cache: Path | None = None,
-    progress: Callable[[str], None] | None = None,
+    progress: Progress | None = None,
 ) -> Compiled:
     """The fatbin of a translation unit that includes headers of cuda_kernels/, and the resources of its entry points.
 
     archs: the architectures of the cubins. PTX is added for the newest of them, so that later GPUs can run the kernels
     too. cache: folder of compiled images, by default $XDG_CACHE_HOME/onnxopt/kernels; a warning says where it
-    cannot be used. progress: called with the name of
-    each finished image. Raises CompileError with NVRTC's log where the source does not compile, UsageError for an
+    cannot be used. Raises CompileError with NVRTC's log where the source does not compile, UsageError for an
     unknown architecture.
     """
     ordered = check_archs(archs)
     if not ordered:
         raise UsageError("no architecture to compile for: name at least one")
-    root = paths.cuda_kernels()
-    headers = {path.relative_to(root).as_posix(): path.read_text() for path in sorted(root.rglob("*.*h"))}
-    targets = [*ordered, ordered[-1].replace("sm", "compute")]
-    images: dict[str, tuple[bytes, str]] = {}
+    release, newest = _release(), ordered[-1]
     with image_cache.opened(cache or caches.folder("kernels")) as kept, threads() as pool, Children() as children:
-        jobs = {pool.submit(_image, source, headers, target, kept, children): target for target in targets}
-        for job in concurrent.futures.as_completed(jobs):
-            images[jobs[job]] = job.result()
-            if progress is not None:
-                progress(jobs[job])
-    usage = {arch: compiler_report.parse(images[arch][1]) for arch in ordered}
-    return Compiled(_fatbin({target: images[target][0] for target in targets}), usage)
+        unit = _Unit(source, included.headers(source), release, kept, children)
+        images = _images(unit, ordered, pool, progress or (lambda done, total: None))
+    usage = {arch: compiler_report.parse(images[arch].log) for arch in ordered}
+    targets = (*ordered, newest.replace("sm", "compute"))
+    return Compiled(_fatbin({target: images[target].content for target in targets}), usage)
 
 
-def _image(
-    source: str, headers: dict[str, str], target: str, cache: ImageCache, children: Children
-) -> tuple[bytes, str]:
-    """The cubin (target sm_XX) or PTX (compute_XX) of a source and the compiler's log, from the cache if possible."""
+def _release() -> tuple[int, int]:
+    """The CUDA release of NVRTC. CompileError where NVRTC is missing."""
     try:
         from cuda.bindings import nvrtc
 
-        version = nvrtc.nvrtcVersion()[1:]
+        _, major, minor = nvrtc.nvrtcVersion()
     except (ImportError, RuntimeError) as error:  # the error classes of cuda-bindings are RuntimeErrors
         raise CompileError(
             "kernels for GPUs need CUDA's run-time compiler: pip install 'cuda-bindings<13' nvidia-cuda-nvrtc-cu12, "
             f"or leave them out with --arch none ({str(error).splitlines()[0]})"
         ) from None
-    compiled_from = (source, sorted(headers.items()), target, OPTIONS, version, image_cache.FORMAT)
-    key = hashlib.sha256(repr(compiled_from).encode()).hexdigest()
-    image_name, log_name = f"{key}.{'cubin' if target.startswith('sm_') else 'ptx'}", f"{key}.log"
-    cached_image, cached_log = cache.read(image_name), cache.read(log_name)
-    if cached_image is not None and cached_log is not None:
-        return cached_image, cached_log.decode()
-    image, log = compile_in(children, source, headers, target)
-    cache.write(log_name, log.encode())
-    cache.write(image_name, image)
-    return image, log
+    return major, minor
+
+
+class _Image(NamedTuple):
+    """A cubin or PTX, and what its compiler reported."""
+
+    content: bytes
+    log: str
+
+
+class _Unit(NamedTuple):
+    """A translation unit, and what compiles it. headers: by the name that #include gives. release: of NVRTC."""
+
+    source: str
+    headers: dict[str, str]
+    release: tuple[int, int]
+    cache: ImageCache
+    children: Children
+
+    def compiled(self, target: str) -> _Image:
+        """The cubin (target sm_XX) or PTX (compute_XX) that NVRTC makes, from the cache if possible."""
+        kind = "cubin" if target.startswith("sm_") else "ptx"
+        made_from = (self.source, sorted(self.headers.items()), target, OPTIONS, self.release)
+        return self._kept(made_from, kind, lambda: compile_in(self.children, self.source, self.headers, target))
+
+    def assembled(self, program: Path, ptx: bytes, arch: str) -> _Image:
+        """The cubin that ptxas makes of PTX, from the cache if possible."""
+        made_from = (ptx, arch, ptxas.OPTIONS, self.release)
+        return self._kept(made_from, "cubin", lambda: ptxas.assemble(program, self.children, ptx, arch))
+
+    def _kept(self, made_from: tuple[object, ...], kind: str, make: Callable[[], tuple[bytes, str]]) -> _Image:
+        key = hashlib.sha256(repr((*made_from, image_cache.FORMAT)).encode()).hexdigest()
+        image_name, log_name = f"{key}.{kind}", f"{key}.log"
+        cached_image, cached_log = self.cache.read(image_name), self.cache.read(log_name)
+        if cached_image is not None and cached_log is not None:
+            return _Image(cached_image, cached_log.decode())
+        image = _Image(*make())
+        self.cache.write(log_name, image.log.encode())
+        self.cache.write(image_name, image.content)
+        return image
+
+
+def _images(unit: _Unit, archs: Sequence[str], pool: Executor, progress: Progress) -> dict[str, _Image]:
+    """The cubin of every architecture and the PTX of the newest, by target.
+
+    With ptxas, NVRTC makes the PTX of each family, and each cubin begins when its PTX is there. Without it, NVRTC makes
+    every image by itself.
+    """
+    virtual = archs[-1].replace("sm", "compute")
+    assembler = ptxas.found(unit.release)
+    groups = families.of(archs, (unit.source, *unit.headers.values())) if assembler is not None else ()
+    pending: dict[Future[_Image], str | Family] = {}
+    for family in sorted(groups, key=lambda family: -len(family.archs)):  # what most others wait for
+        pending[pool.submit(unit.compiled, family.first.replace("sm", "compute"))] = family
+    if assembler is None:
+        pending = {pool.submit(unit.compiled, target): target for target in (*archs, virtual)}
+    images: dict[str, _Image] = {}
+    done, total = 0, len(pending) + (len(archs) if groups else 0)
+    while pending:
+        for job in concurrent.futures.wait(pending, return_when=concurrent.futures.FIRST_COMPLETED).done:
+            image, made = job.result(), pending.pop(job)
+            done += 1
+            progress(done, total)
+            if isinstance(made, str):
+                images[made] = image
+                continue
+            for arch in made.archs:
+                ptx = families.retargeted(image.content, arch)
+                if arch == archs[-1]:
+                    images[virtual] = _Image(ptx, image.log)
+                assert assembler is not None
+                pending[pool.submit(unit.assembled, assembler, ptx, arch)] = arch
+    return images
 
 
 def _fatbin(images: dict[str, bytes]) -> bytes:

@@ -42,25 +42,26 @@ def of_region(
     or a pool were not in the model. Other index operations read as many bytes as they write.
     """
     before: int | None = 0
-    moving = [node for node in nodes if not index_ops.is_view(node) and not _is_free(node)]
+    moving = [node for node in nodes if not index_ops.is_view(node) and not is_free(node)]
     for node in moving:
         if index_ops.is_index(node):
-            before = _add(before, _total((*node.outputs, *node.outputs), shapes))
+            before = _add(before, total((*node.outputs, *node.outputs), shapes))
             continue
         operands = {v for v in node.inputs if v is not None and constant(v) is None}
-        before = _add(before, _total((*operands, *node.outputs), shapes))
-    flops: int | None = 0
+        before = _add(before, total((*operands, *node.outputs), shapes))
+    products: int | None = 0
     for node in moving:
-        flops = _add(flops, _flops(node, shapes))
-    return Traffic(before, _total((*inputs, *outputs), shapes), launches_before=len(moving), flops=flops)
+        products = _add(products, flops(node, shapes))
+    return Traffic(before, total((*inputs, *outputs), shapes), launches_before=len(moving), flops=products)
 
 
-def _is_free(node: ir.Node) -> bool:
+def is_free(node: ir.Node) -> bool:
+    """Whether a node moves nothing at a run: it turns a constant, or belongs to a convolution's form (layout pass)."""
     constants = all(v is None or channels_last.is_constant(v) for v in node.inputs)
     return constants or channels_last.around_window(node) is not None
 
 
-def _flops(node: ir.Node, shapes: Shapes) -> int | None:
+def flops(node: ir.Node, shapes: Shapes) -> int | None:
     """Floating-point operations of a convolution or a product, 0 for other nodes."""
     if (node.domain, node.op_type) not in (*_CONVOLUTIONS, *_PRODUCTS):
         return 0
@@ -86,9 +87,9 @@ def moved(
     An input that is read in several orders counts once per order, because a large tensor leaves the cache between two
     orders. Reads that differ in their offset alone (the halves of a rotary embedding) share cached data.
     """
-    total = _total(outputs, shapes)
+    moving = total(outputs, shapes)
     if program.index is None:
-        return _add(total, _total(inputs, shapes))
+        return _add(moving, total(inputs, shapes))
     for k, value in enumerate(inputs):
         orders: dict[object, int] = {}
         for access in (a for a in program.index.accesses if a.input == k):
@@ -100,8 +101,8 @@ def moved(
         size, elements = shapes.bytes(value), shapes.elements(value)
         if size is None or elements is None:
             return None
-        total = _add(total, sum(min(read, elements) for read in orders.values()) * size // max(elements, 1))
-    return total
+        moving = _add(moving, sum(min(read, elements) for read in orders.values()) * size // max(elements, 1))
+    return moving
 
 
 def grows(producer: ir.Value, consumer: ir.Value, shapes: Shapes) -> bool:
@@ -116,11 +117,12 @@ def grows(producer: ir.Value, consumer: ir.Value, shapes: Shapes) -> bool:
     return not after_size.at_most(before_size)
 
 
-def _total(values: Iterable[ir.Value], shapes: Shapes) -> int | None:
-    total: int | None = 0
+def total(values: Iterable[ir.Value], shapes: Shapes) -> int | None:
+    """The bytes of values together; None where those of one are not known."""
+    count: int | None = 0
     for value in values:
-        total = _add(total, shapes.bytes(value))
-    return total
+        count = _add(count, shapes.bytes(value))
+    return count
 
 
 def _add(a: int | None, b: int | None) -> int | None:

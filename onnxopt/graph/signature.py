@@ -191,6 +191,12 @@ def pin(inputs: Sequence[Tensor], shapes: Mapping[str, tuple[int, ...]]) -> Size
     return pinned
 
 
+def typical(inputs: Sequence[Tensor], pinned: Sizes) -> Sizes:
+    """A size for every symbol: as pinned, else 1 for a batch, 224 for sides of images, 128 for others."""
+    batch, space = roles(inputs)
+    return {n: 1 if n in batch else 224 if n in space else 128 for n in symbols(inputs)} | pinned
+
+
 def describe(sizes: Sizes) -> str:
     """Sizes as "batch=1, sequence=7", "static" where every dim is fixed."""
     return ", ".join(f"{name}={size}" for name, size in sizes.items()) or "static"

@@ -15,6 +15,7 @@ from onnxopt.artifact.open import Opened, open_artifact
 from onnxopt.errors import ModelError, UsageError, VerificationError
 from onnxopt.graph import read, signature
 from onnxopt.graph import traits as model_traits
+from onnxopt.phases import Progress, silent
 from onnxopt.runtime import configuration, devices, sessions
 from onnxopt.runtime.bound_run import BoundRun
 from onnxopt.runtime.configuration import configuration_for
@@ -41,6 +42,7 @@ def bench(
     iterations: int | None = None,
     seconds: float = 5.0,
     data: Sequence[DataSource] = (),
+    progress: Progress | None = None,
 ) -> BenchResult:
     """Time an artifact with its library against a model.
 
@@ -50,8 +52,12 @@ def bench(
     default CUDA where a device is usable. iterations: runs of each, default as many as `seconds` allow (7 to 2000).
     data: your own inputs (.npz files, or mappings from input name to array); all are compared, the first is timed.
 
+    progress: called as by `optimize`, with the phases "load", "original", "verify" and "time".
+
     Inputs and outputs are bound to the device. Raises VerificationError where outputs differ; then nothing is timed.
     """
+    say = progress or silent
+    say("load", "", 0, 0)
     opened = open_artifact(artifact)
     if iterations is not None and iterations < 1:
         raise UsageError(f"iterations must be 1 or more, not {iterations}")
@@ -60,7 +66,9 @@ def bench(
     provider = provider or (CUDA if sessions.cuda_is_usable() else CPU)
     with temporary_folder() as scratch:
         lowered = opened.manifest.precision.dtype if opened.manifest.precision else ""
+        say("original", "", 0, 0)
         reference = reference_of(model, library, provider, shapes or {}, scratch, data, lowered)
+        say("verify", "", 0, 0)
         checks = reference.check(opened.model, opened.library, None if data else list(reference.outputs)[:1])
     if failed := next((c for c in checks if not c.ok), None):
         raise VerificationError(f"{opened.folder}: not timed, its outputs differ: {describe_failure(failed)}")
@@ -71,7 +79,9 @@ def bench(
         session = _open(path, lib, provider, opened.folder)
         runs.append(BoundRun(session, feeds, provider, keep_outputs=not reference.traits.random))
     gpu = None if provider == CPU else devices.first()
-    baseline, timing = _time_in_turn(runs[0], runs[1], iterations, seconds)
+    baseline, timing = _time_in_turn(
+        runs[0], runs[1], iterations, seconds, lambda done, total: say("time", "", done, total)
+    )
     return BenchResult(
         provider=provider,
         case=str(case),
@@ -132,9 +142,7 @@ def reference_of(
     check_alone(data, shapes)
     own = read_data(data, traits.inputs)
     pinned = signature.pin(traits.inputs, shapes)
-    batch, space = signature.roles(traits.inputs)
-    typical = {n: 1 if n in batch else 224 if n in space else 128 for n in signature.symbols(traits.inputs)}
-    for sizes in ({**typical, **pinned}, pinned):
+    for sizes in (signature.typical(traits.inputs, pinned), pinned):
         try:
             return Reference(
                 model,
@@ -162,13 +170,18 @@ def _open(model: Path, library: Path | None, provider: str, folder: Path) -> Inf
 
 
 def _time_in_turn(
-    first: Callable[[], float], second: Callable[[], float], iterations: int | None, seconds: float
+    first: Callable[[], float],
+    second: Callable[[], float],
+    iterations: int | None,
+    seconds: float,
+    progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> tuple[Timing, Timing]:
     """Time blocks of runs of the one, then of the other, so that clocks, heat and other load affect both alike.
 
     Blocks rather than single runs, and the first of a block not counted: the threads of one session go on spinning for
     a moment after a run, which would slow down the other's.
     """
+    progress(0, 0)
     estimate = max(warm_up(first), warm_up(second))
     wanted = iterations or min(_MOST, max(_FEWEST, int(seconds / 2 / estimate)))
     block = min(wanted, max(3, int(_BLOCK_SECONDS / estimate)))
@@ -177,6 +190,7 @@ def _time_in_turn(
         for run, taken in zip((first, second), times, strict=True):
             run()
             taken.extend(run() for _ in range(min(block, wanted - len(taken))))
+        progress(len(times[0]), wanted)
     return _timing(times[0]), _timing(times[1])
 
 

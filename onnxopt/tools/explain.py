@@ -17,6 +17,7 @@ from onnxopt.artifact.summary import (
     not_emulated_text,
     not_lowered,
     precision_lines,
+    predicted_rows,
     reference_lines,
     rewrites_text,
     size_text,
@@ -24,10 +25,12 @@ from onnxopt.artifact.summary import (
     work_text,
 )
 from onnxopt.fusion.kernel import Traffic
+from onnxopt.graph import signature
 from onnxopt.graph.refusal import Refusal
 from onnxopt.kinds import KINDS
 from onnxopt.kinds.gemm.kind import GEMM
 from onnxopt.program.gemm import FLOAT8
+from onnxopt.runtime.predicted import ERROR
 from onnxopt.tools import text_table
 
 CLOSED_FORM = "n elementwise ops over B bytes with c bytes of side inputs move 2nB + c unfused, 2B + c fused"
@@ -54,6 +57,7 @@ def describe(manifest: Manifest, *, kernels: bool = False, every_refusal: bool =
         itertools.chain(
             _summary(manifest),
             _groups(manifest),
+            _predicted(manifest),
             _to_try(manifest),
             *(_kernel(k, manifest.archs) for k in manifest.kernels if kernels),
             _left_out(manifest),
@@ -101,6 +105,19 @@ def _groups(manifest: Manifest) -> Iterator[str]:
     rows = [(*_saving_texts(kernel), f"{', '.join(kernel.ops)}  {kernel.name}") for kernel in ranked[:_GROUPS]]
     for line in text_table.lines(("calls", "launches", "bytes", "group"), rows, left=("group",)):
         yield f"    {line}"
+
+
+def _predicted(manifest: Manifest) -> Iterator[str]:
+    """The predicted times on every GPU that kernels were compiled for."""
+    if manifest.predicted is None:
+        return
+    sizes = signature.describe(manifest.predicted.sizes)
+    yield ""
+    yield f"predicted milliseconds of a run with a CUDA graph, {sizes}:"
+    rows = [(name, f"{before:.3g}", f"{after:.3g}") for name, before, after in predicted_rows(manifest.predicted)]
+    for line in text_table.lines(("GPU", "before", "after"), rows, left=("GPU",)):
+        yield f"    {line}"
+    yield f"    a roofline: {ERROR}"
 
 
 def _saved(kernel: Kernel) -> tuple[int, int]:

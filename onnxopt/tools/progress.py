@@ -1,14 +1,21 @@
-"""Progress on stderr for people at a terminal; nothing at all for anyone else."""
+"""Progress on stderr: a line that is kept up to date on a terminal, a few plain lines in a log."""
 
 from __future__ import annotations
 
 import contextlib
 import sys
+import time
 from collections.abc import Callable, Iterator
+
+import click
+
+from onnxopt.phases import Progress
+from onnxopt.tools.printable import one_line
 
 _TITLES = {
     "load": "Reading the model",
     "normalize": "Normalizing",
+    "precision": "Measuring ranges",
     "rewrite": "Recognising attention",
     "fuse": "Finding chains",
     "outline": "Outlining functions",
@@ -16,25 +23,77 @@ _TITLES = {
     "compile": "Compiling kernels",
     "quantize": "Quantizing",
     "package": "Writing the artifact",
+    "original": "Running the original",
     "verify": "Verifying",
+    "time": "Timing",
 }
+_IN_A_LOG = frozenset({"precision", "compile", "quantize", "original", "verify", "time"})  # that may take long
+_LOG_AFTER = 1.0  # seconds; what takes less, as an error in the input, needs no progress
+_LOG_SECONDS = 5.0  # between two lines of one phase in a log
+_ESTIMATE_SECONDS = 1.0  # after which the steps done say how long the others take
+
+
+class Steps:
+    """What to say of each call of a progress callback. clock: seconds."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._phase, self._began = ("", ""), 0.0
+        self._started, self._said, self._announced = clock(), 0.0, ("", "")
+
+    def text(self, phase: str, detail: str, done: int, total: int) -> str:
+        """One line: the phase, what it works on, the count of its steps and the time left."""
+        now = self._clock()
+        if (phase, detail) != self._phase or not done:
+            self._phase, self._began = (phase, detail), now
+        parts = [_TITLES.get(phase, phase), *([one_line(detail)] if detail else [])]
+        if total:
+            passed, left = now - self._began, ""
+            if done and done < total and passed >= _ESTIMATE_SECONDS:
+                left = f", about {_duration(passed / done * (total - done))} left"
+            parts.append(f"{done} of {total}{left}")
+        return ": ".join(parts)
+
+    def in_log(self, phase: str, detail: str, done: int, total: int) -> str:
+        """The line for a log, "" where an earlier one is enough."""
+        text, now = self.text(phase, detail, done, total), self._clock()
+        new = (phase, detail) != self._announced
+        if phase not in _IN_A_LOG or now - self._started < _LOG_AFTER:
+            return ""
+        if not new and (not total or now - self._said < _LOG_SECONDS):
+            return ""
+        self._said, self._announced = now, (phase, detail)
+        return text
+
+
+def _duration(seconds: float) -> str:
+    return f"{seconds:.0f} s" if seconds < 100 else f"{seconds / 60:.0f} min"
 
 
 @contextlib.contextmanager
-def shown(first: str = "") -> Iterator[Callable[[str, str], None] | None]:
-    """A callback for pipeline.optimize that keeps one line on the terminal up to date; None where stderr is none."""
-    if not sys.stderr.isatty():
+def shown(quiet: bool = False) -> Iterator[Progress | None]:
+    """A callback for pipeline.optimize and others that report their phases; None with `quiet`."""
+    steps = Steps()
+    if quiet:
         yield None
-        return
-    from rich.console import Console
-    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+    elif not sys.stderr.isatty():
 
-    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
-        task = progress.add_task(first or "Starting")
+        def write(phase: str, detail: str, done: int, total: int) -> None:
+            if line := steps.in_log(phase, detail, done, total):
+                click.echo(line, err=True)
 
-        def advance(phase: str, detail: str) -> None:
-            title = _TITLES.get(phase, phase)
-            progress.update(task, description=f"{title}: {detail}" if detail else title)
+        yield write
+    else:
+        from rich.console import Console
+        from rich.markup import escape
+        from rich.progress import Progress as Bar
+        from rich.progress import SpinnerColumn, TextColumn, TimeElapsedColumn
 
-        yield advance
+        columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+        with Bar(*columns, console=Console(stderr=True), transient=True) as bar:
+            task = bar.add_task("Starting")
+
+            def advance(phase: str, detail: str, done: int, total: int) -> None:
+                bar.update(task, description=escape(steps.text(phase, detail, done, total)))
+
+            yield advance

@@ -22,6 +22,8 @@ def lines(titles: Sequence[str], rows: Sequence[Sequence[str]], *, left: Sequenc
         table.add_row(*map(one_line, row))
     stream = io.StringIO()
     # In a notebook, too, into the stream, and not beside the cell's output.
-    plain = {"no_color": True, "markup": False, "highlight": False, "emoji": False, "force_jupyter": False}
-    Console(file=stream, width=_WIDTH, **plain).print(table)
+    console = Console(
+        file=stream, width=_WIDTH, no_color=True, markup=False, highlight=False, emoji=False, force_jupyter=False
+    )
+    console.print(table)
     return [line.rstrip() for line in stream.getvalue().splitlines()]

@@ -15,6 +15,7 @@ from onnxopt.artifact.report import page
 from onnxopt.errors import UsageError
 from onnxopt.graph import read
 from onnxopt.graph import traits as model_traits
+from onnxopt.phases import Progress, silent
 from onnxopt.verification.emulation import gcc
 from onnxopt.verification.emulation.emulate import EmulatedKernel
 from onnxopt.verification.emulation.emulate import emulate as run_emulated
@@ -33,6 +34,7 @@ def verify(
     data: Sequence[DataSource] = (),
     record: bool = False,
     emulate: bool = False,
+    progress: Progress | None = None,
 ) -> VerificationReport:
     """Compare two models, each a model file or an artifact, which runs with its library and again without it.
 
@@ -41,6 +43,7 @@ def verify(
     and CUDA's where a device is usable. seconds: how long the original may run on a provider before no more cases are
     added. data: your own inputs, instead of generated ones: .npz files, or mappings from input name to array.
     emulate: also run the CUDA kernels of an artifact, each alone, compiled by g++, on the CPU at small sizes.
+    progress: called as by `optimize`, with the phases "load", "original" and "verify".
 
     record: complete the verification in the manifest and the report of the artifact, an unsigned folder, which must
     have been made from `original`.
@@ -48,12 +51,14 @@ def verify(
     A difference is a report with status "failed", not an error; where the original does not run here, the status is
     "not_run". Raises ModelError, ArtifactError, UsageError.
     """
+    say = progress or silent
     check_alone(data, shapes)
+    say("load", "", 0, 0)
     first, second = _sides(Path(original), None if optimized is None else Path(optimized))
     if record:
         _check_recordable(first, second)
     kernels = _emulated_kernels(second) if emulate else None
-    report = _compare(first, second, shapes, providers, seconds, data, kernels)
+    report = _compare(first, second, shapes, providers, seconds, data, kernels, say)
     if record and report.status in ("passed", "failed"):
         recording.record_verification(second.given, report)
     return report
@@ -117,6 +122,7 @@ def _compare(
     seconds: float,
     data: Sequence[DataSource],
     emulated: Sequence[EmulatedKernel] | None,
+    say: Progress,
 ) -> VerificationReport:
     source, other = read.load(first.model), read.load(second.model)
     traits, other_traits = model_traits.of(source.model), model_traits.of(other.model)
@@ -128,6 +134,7 @@ def _compare(
         traits = model_traits.as_lowered(traits, second.manifest.precision.dtype)
     kernels = [kernel.name for kernel in second.manifest.kernels] if second.manifest else []
     with temporary_folder() as folder:
+        say("original", "", 0, 0)
         try:
             originals = references(
                 first.model,
@@ -142,7 +149,9 @@ def _compare(
             )
         except NotRunnable as error:
             return VerificationReport("not_run", reason=str(error))
-        report = verify_model(originals, second.model, second.library, kernels)
+        report = verify_model(
+            originals, second.model, second.library, kernels, lambda done, total: say("verify", "", done, total)
+        )
         if emulated is None:
             return report
         return with_emulation(report, run_emulated(second.model, second.library, emulated, folder))

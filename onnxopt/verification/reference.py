@@ -7,7 +7,7 @@ import dataclasses
 import itertools
 import tempfile
 import time
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -177,10 +177,11 @@ class Reference:
         library: Path | None,
         cases: Iterable[Case] | None = None,
         profile: Profile | None = None,
+        ran: Callable[[], None] = lambda: None,
     ) -> list[Check]:
         """Run another model at these cases (default: all) and compare; a model that does not run is a failed check.
 
-        profile: notes the kernels that these runs execute.
+        profile: notes the kernels that these runs execute. ran: called after each case.
         """
         label = (self.provider, library is not None)
         try:
@@ -189,13 +190,18 @@ class Reference:
             return [Check(*label, "session", "", None, error=str(error))]
         if profile is not None:
             profile.begin(session)
-        checks = self._check_runs(session, label, set(self.outputs if cases is None else cases), profile)
+        checks = self._check_runs(session, label, set(self.outputs if cases is None else cases), profile, ran)
         if profile is not None:
             profile.end()
         return checks
 
     def _check_runs(
-        self, session: InferenceSession, label: tuple[str, bool], wanted: set[Case], profile: Profile | None
+        self,
+        session: InferenceSession,
+        label: tuple[str, bool],
+        wanted: set[Case],
+        profile: Profile | None,
+        ran: Callable[[], None],
     ) -> list[Check]:
         checks: list[Check] = []
         for case, actual in self._run_all(session, wanted):
@@ -207,6 +213,7 @@ class Reference:
                 checks.append(Check(*label, str(case), "", None, error=str(actual)))
                 continue
             checks += self.compare_outputs(label, case, actual)
+            ran()
         return checks
 
     def compare_outputs(self, label: tuple[str, bool], case: Case, actual: Mapping[str, Array]) -> list[Check]:

@@ -17,8 +17,9 @@ model is held against itself without steps of codes in the same way, where it di
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import tempfile
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 
 from onnxopt.graph import signature
@@ -64,21 +65,33 @@ class VerificationReport:
 
 
 def verify_model(
-    references: Sequence[Reference], model: Path, library: Path | None, kernels: Collection[str] = ()
+    references: Sequence[Reference],
+    model: Path,
+    library: Path | None,
+    kernels: Collection[str] = (),
+    progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> VerificationReport:
     """Check a model against the original on every provider, with the library (where there is one) and without.
 
-    kernels: names of the model's fused functions; the report says which of them were executed as kernels.
+    kernels: names of the model's fused functions; the report says which of them were executed as kernels. progress:
+    called with the number of cases that were run, and of all.
     """
+    total = sum(len(reference.outputs) for reference in references) * (1 if library is None else 2)
+    counted = itertools.count(1)
     checks: list[Check] = []
+
+    def ran() -> None:
+        progress(next(counted), total)
+
+    progress(0, total)
     executed: list[Execution] = []
     for reference in references:
         if library is not None:
             with tempfile.TemporaryDirectory(dir=reference.folder) as folder:
                 profile = Profile(Path(folder), kernels)
-                checks += reference.check(model, library, profile=profile)
+                checks += reference.check(model, library, profile=profile, ran=ran)
             executed += executions(profile.executed, reference.provider, len(kernels))
-        checks += reference.check(model, None)
+        checks += reference.check(model, None, ran=ran)
     failed = [c for c in checks if not c.ok]
     first = references[0].traits
     return VerificationReport(

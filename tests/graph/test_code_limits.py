@@ -117,7 +117,7 @@ def test_too_few_scales_of_a_product() -> None:
     ],
 )
 def test_zero_points_of_a_product(zero_points: np.ndarray, reason: str) -> None:
-    proto = quantized_models.genai(layers=1)
+    proto = genai_graphs.genai(layers=1)
     (node,) = [n for n in proto.graph.node if n.output[0] == "layers.0.gate"]
     node.input.append("zero_points")
     proto.graph.initializer.append(numpy_helper.from_array(zero_points, "zero_points"))

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import click
@@ -49,7 +50,7 @@ def test_the_main_job(chain: Path, artifact: Path) -> None:
     assert lines[0] == "chain.onnx: 6 nodes fused into 2 calls of 2 kernels"
     assert "verify: passed, CPUExecutionProvider with the library" in made.stdout
     assert "verify: passed, CPUExecutionProvider without the library" in made.stdout
-    assert [" ".join(line.split()) for line in lines[-6:-1]] == [
+    assert [" ".join(line.split()) for line in lines[-6:-1]] == [  # without times: there is no GPU architecture
         "before after",
         "operators 7 3",
         "launches of what is fused, predicted 6 2",
@@ -58,7 +59,8 @@ def test_the_main_job(chain: Path, artifact: Path) -> None:
     ]
     assert lines[-1] == f"next: onnxopt bench {artifact} (times it against the original)"
     assert any(line.startswith(f"wrote {artifact} in ") for line in lines)
-    assert made.stderr == ""  # no progress where stderr is no terminal
+    assert all(line.startswith(("Compiling kernels", "Verifying")) for line in made.stderr.splitlines())
+    assert optimize(chain, artifact.with_name("quiet"), "--quiet").stderr == ""
 
     explained = run("explain", artifact)
     assert explained.exit_code == 0
@@ -164,14 +166,45 @@ def test_every_command_has_its_line_in_the_list() -> None:
     }
 
 
-def test_progress_is_for_terminals_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    with progress.shown() as advance:
+def test_progress_is_plain_lines_in_a_log(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    with progress.shown(quiet=True) as advance:
         assert advance is None
-    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     with progress.shown() as advance:
         assert advance is not None
-        advance("compile", "")
-        advance("compile", "sm_90")
+        advance("compile", "", 0, 0)  # in the first second
+        monkeypatch.setattr(progress, "_LOG_AFTER", 0.0)
+        for call in (("load", "", 0, 0), ("compile", "", 0, 0), ("compile", "", 1, 12), ("verify", "", 0, 4)):
+            advance(*call)
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert shown.err == "Compiling kernels\nVerifying: 0 of 4\n"
+
+
+def test_progress_on_a_terminal(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    with progress.shown() as advance:
+        assert advance is not None
+        advance("compile", "[red]name", 3, 12)
+    assert "[red]name: 3 of 12" in capsys.readouterr().err
+
+
+def test_progress_counts_and_says_the_time_left() -> None:
+    now = [0.0]
+    steps = progress.Steps(lambda: now[0])
+
+    def at(seconds: float, done: int, write: Callable[[str, str, int, int], str] = steps.text) -> str:
+        now[0] = seconds
+        return write("compile", "a.onnx", done, 12)
+
+    assert at(0.5, 0, steps.in_log) == ""
+    assert at(0.9, 1) == "Compiling kernels: a.onnx: 1 of 12"  # too early to say
+    assert at(4.5, 4, steps.in_log) == "Compiling kernels: a.onnx: 4 of 12, about 8 s left"
+    assert at(5.0, 5, steps.in_log) == ""  # soon behind the last one
+    assert at(10.5, 10, steps.in_log) == "Compiling kernels: a.onnx: 10 of 12, about 2 s left"
+    assert at(11.0, 12) == "Compiling kernels: a.onnx: 12 of 12"
+    assert at(300.5, 6) == "Compiling kernels: a.onnx: 6 of 12, about 5 min left"
+    assert steps.text("fuse", "", 0, 0) == "Finding chains"
 
 
 # --- bad models ------------------------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -10,9 +11,11 @@ import onnxopt
 from onnxopt.artifact import manifest as manifests
 from onnxopt.artifact import summary
 from onnxopt.artifact.manifest import Kernel, LeftOut, Place
+from onnxopt.artifact.report import page
 from onnxopt.fusion.kernel import Traffic
 from onnxopt.graph.refusal import Refusal
 from onnxopt.tools import explain
+from onnxopt.tools.commands import before_after
 from tests.support.small_models import CHAIN, NOTHING_TO_FUSE, write
 
 
@@ -147,3 +150,31 @@ def test_prediction_of_a_static_chain_follows_the_closed_form(tmp_path: Path, ar
 )
 def test_sizes_for_people(count: float, text: str) -> None:
     assert summary.size_text(count) == text
+
+
+def test_predicted_times_are_in_every_place(tmp_path: Path, artifact: Path) -> None:
+    model = write(tmp_path / "m.onnx", CHAIN)
+    made = onnxopt.optimize(model, artifact, archs=["h200"], shapes={"batch": (64,)}, verify=False)
+    predicted = made.manifest.predicted
+    assert predicted is not None
+    assert predicted.sizes == {"batch": 64}
+    assert [row.gpu for row in predicted.times] == ["h100_pcie", "h100_sxm", "h200"]
+    assert all(0 < row.after_ms < row.before_ms for row in predicted.times)
+    lines = [" ".join(line.split()) for line in explain.describe(made.manifest).splitlines()]
+    assert "predicted milliseconds of a run with a CUDA graph, batch=64:" in lines
+    (row,) = [row for row in predicted.times if row.gpu == "h100_sxm"]
+    times = f"{row.before_ms:.3g} {row.after_ms:.3g}"
+    assert f"H100 SXM5 {times}" in lines
+    table = before_after.table(made.manifest, page.read_facts(artifact, made.manifest))
+    assert f"predicted ms, H100 SXM5 at batch=64 {times}" in [" ".join(line.split()) for line in table]
+    assert '<section id="predicted"' in (artifact / "report.html").read_text("utf-8")
+    assert manifests.load(artifact).predicted == predicted
+
+
+def test_nothing_is_predicted_where_there_is_no_gpu_or_no_kernel(tmp_path: Path) -> None:
+    for k, (text, archs) in enumerate(((CHAIN, ()), (NOTHING_TO_FUSE, ("sm_90",)))):
+        model, output = write(tmp_path / f"{k}.onnx", text), tmp_path / f"{k}"
+        made = onnxopt.optimize(model, output, archs=archs, verify=False)
+        assert made.manifest.predicted is None
+        assert "predicted" not in json.loads((output / "manifest.json").read_text())
+        assert 'id="predicted"' not in (output / "report.html").read_text("utf-8")

@@ -7,16 +7,16 @@ from collections.abc import Collection
 from onnxopt.artifact.report.plots import Roof
 from onnxopt.runtime.gpus import Gpu, catalogue, find_gpu
 
-_FIRST = ("h100_sxm", "a100_80gb", "l4", "t4")  # a data-centre GPU of each class: what a first look should show
+FIRST = ("h100_sxm", "a100_80gb", "l4", "t4")  # a data-centre GPU of each class: what a first look should show
 
 
 def roofs(measured: Collection[str] = ()) -> tuple[Roof, ...]:
     """Peak bandwidth and float32 rate of every GPU; datasheets count a fused multiply-add twice.
 
-    Those with a driver's name in `measured` come first, then those of `_FIRST`.
+    Those with a driver's name in `measured` come first, then those of `FIRST`.
     """
     first = [gpu.key for name in sorted(measured) if (gpu := find_gpu(name)) is not None]
-    rank = {key: place for place, key in enumerate(dict.fromkeys([*first, *_FIRST]))}
+    rank = {key: place for place, key in enumerate(dict.fromkeys([*first, *FIRST]))}
     usable = [gpu for gpu in catalogue().values() if not gpu.refused]
     return tuple(_roof(gpu, measured) for gpu in sorted(usable, key=lambda gpu: rank.get(gpu.key, len(rank))))
 

@@ -26,6 +26,7 @@ from onnxopt.artifact.summary import (
     executed_text,
     not_emulated_text,
     not_lowered,
+    predicted_rows,
 )
 from onnxopt.fusion.kernel import Traffic
 from onnxopt.graph import signature
@@ -33,6 +34,7 @@ from onnxopt.graph.fused_domain import holds_fused
 from onnxopt.graph.refusal import Refusal
 from onnxopt.program.dtypes import DTYPES
 from onnxopt.runtime import providers
+from onnxopt.runtime.predicted import ERROR
 from onnxopt.runtime.sessions import CPU
 from onnxopt.verification.reference import Check
 from onnxopt.verification.verify import VerificationReport
@@ -168,6 +170,8 @@ class View:
     precision_data: str
     reference_data: str
     not_lowered: dict[str, list[Refusal]]
+    predicted: tuple[tuple[str, float, float], ...]
+    predicted_error: str
 
 
 def build(folder: Path, manifest: Manifest, facts: Facts, roofs: Sequence[plots.Roof]) -> View:
@@ -202,6 +206,8 @@ def build(folder: Path, manifest: Manifest, facts: Facts, roofs: Sequence[plots.
         precision_data=data_text(manifest.precision.data) if manifest.precision else "",
         reference_data=data_text(manifest.reference.data) if manifest.reference else "",
         not_lowered=by_reason(not_lowered(manifest)),
+        predicted=tuple(predicted_rows(manifest.predicted)) if manifest.predicted else (),
+        predicted_error=ERROR,
     )
 
 

@@ -10,6 +10,7 @@ from onnxopt import pipeline
 from onnxopt.artifact import record
 from onnxopt.artifact.manifest import Manifest
 from onnxopt.errors import OnnxoptError
+from onnxopt.phases import Progress
 from onnxopt.tools import tuning
 from onnxopt.tools.batching.jobs import Job
 from onnxopt.tools.bench import bench
@@ -69,7 +70,7 @@ class ModelOutcome:
         return {"status": "done" if self.ok else "failed", **dataclasses.asdict(self)}
 
 
-def optimize(job: Job, progress: pipeline.Progress | None = None) -> ModelOutcome:
+def optimize(job: Job, progress: Progress | None = None) -> ModelOutcome:
     """Optimize the model or folder of a job. Errors of onnxopt are in the outcome; others are raised."""
     started = time.perf_counter()
 

@@ -7,15 +7,18 @@ from pathlib import Path
 
 from onnxopt.artifact.manifest import Manifest
 from onnxopt.artifact.report.facts import Facts
-from onnxopt.artifact.summary import size_text
+from onnxopt.artifact.report.gpus import FIRST
+from onnxopt.artifact.summary import predicted_rows, size_text
+from onnxopt.graph import signature
 from onnxopt.runtime.sessions import CUDA
 from onnxopt.tools import text_table
 
+_GPUS = 2  # of the predicted times
 _OF_FUSED = "of what is fused, predicted"
 
 
 def table(manifest: Manifest, facts: Facts) -> list[str]:
-    """Operators of the whole graph, launches and bytes of the nodes that are fused, and kernels; before and after."""
+    """Before and after: operators, launches and bytes of the nodes that are fused, kernels, and predicted times."""
     traffic = manifest.traffic
     rows: list[tuple[str, str, str]] = []
     if facts.before is not None and facts.after is not None:
@@ -24,9 +27,21 @@ def table(manifest: Manifest, facts: Facts) -> list[str]:
         rows.append((f"launches {_OF_FUSED}", f"{traffic.launches_before:,}", f"{traffic.launches_after:,}"))
         rows.append((f"bytes {_OF_FUSED}", *_bytes(manifest)))
         rows.append(("kernels of onnxopt", "0", f"{len(manifest.kernels):,}"))
+    rows += _times(manifest)
     lines = text_table.lines(("", "before", "after"), rows, left=("",))
     places = f"bytes: and {traffic.unknown} calls whose sizes depend on dynamic dims"
     return [*lines, *([places] if traffic.unknown and traffic.bytes_before else [])]
+
+
+def _times(manifest: Manifest) -> list[tuple[str, str, str]]:
+    """Predicted times on a few GPUs, those first that most people have; `explain` lists all."""
+    if manifest.predicted is None:
+        return []
+    known = {row.gpu for row in manifest.predicted.times}
+    keys = [key for key in (*FIRST, *sorted(known)) if key in known][:_GPUS]
+    at = f" at {signature.describe(manifest.predicted.sizes)}" if manifest.predicted.sizes else ""
+    rows = predicted_rows(manifest.predicted, keys)
+    return [(f"predicted ms, {name}{at}", f"{before:.3g}", f"{after:.3g}") for name, before, after in rows]
 
 
 def _bytes(manifest: Manifest) -> tuple[str, str]:

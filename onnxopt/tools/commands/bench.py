@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from onnxopt.tools import progress
 from onnxopt.tools.bench import bench
 from onnxopt.tools.commands import options
 from onnxopt.tools.commands.fleets import FleetQuestion, fleet_options
@@ -21,6 +22,7 @@ from onnxopt.tools.commands.fleets import FleetQuestion, fleet_options
 @options.provider
 @click.option("--iterations", type=int, help="Runs of each. Default: what fits in 5 seconds.")
 @fleet_options
+@options.quiet
 @options.json_option
 def command(
     artifact: Path,
@@ -29,20 +31,23 @@ def command(
     data: tuple[Path, ...],
     provider: str | None,
     iterations: int | None,
+    quiet: bool,
     as_json: bool,
     **fleet_question: Any,
 ) -> None:
     """Time ARTIFACT against the original, in turn in one process, after comparing their outputs."""
     question = FleetQuestion(**fleet_question)
     question.check(artifact)
-    result = bench(
-        artifact,
-        against=against,
-        shapes=options.parse_shapes(shapes),
-        provider=provider,
-        iterations=iterations,
-        data=data,
-    )
+    with progress.shown(quiet) as advance:
+        result = bench(
+            artifact,
+            against=against,
+            shapes=options.parse_shapes(shapes),
+            provider=provider,
+            iterations=iterations,
+            data=data,
+            progress=advance,
+        )
     fleet = question.answer(artifact, result)
     if as_json:
         document = dataclasses.asdict(result)

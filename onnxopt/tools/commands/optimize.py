@@ -15,6 +15,7 @@ from onnxopt.artifact.manifest import Manifest
 from onnxopt.artifact.report import page
 from onnxopt.artifact.summary import fused_text, precision_lines, reference_lines, rewrites_text
 from onnxopt.errors import UsageError
+from onnxopt.phases import Progress
 from onnxopt.tools import progress
 from onnxopt.tools.batching import jobs, table, work
 from onnxopt.tools.commands import before_after, options
@@ -33,7 +34,9 @@ from onnxopt.tools.printable import printable
     "--arch",
     "archs",
     multiple=True,
-    help="GPU architecture to compile for (sm_90), or `none`; repeat for more. Default: all.",
+    metavar="NAME,...",
+    help="What to compile for: architectures (sm_90), GPUs (h200), `native` for this machine's, `all`, or `none`; "
+    "repeat for more. Default: all.",
 )
 @click.option("--no-verify", is_flag=True, help="Keep the result without comparing it with the original.")
 @click.option(
@@ -69,6 +72,7 @@ from onnxopt.tools.printable import printable
     help="The float32 model that a quantized one was made from: also says how near the artifact is to it, on --data.",
 )
 @options.goals
+@options.quiet
 @options.json_option
 def command(
     models: tuple[Path, ...],
@@ -76,6 +80,7 @@ def command(
     out_dir: Path | None,
     archs: tuple[str, ...],
     no_verify: bool,
+    quiet: bool,
     as_json: bool,
     shapes: tuple[str, ...],
     **options: Any,
@@ -90,21 +95,21 @@ def command(
     keywords = {
         **options,
         "shapes": parse_shapes(shapes),
-        "archs": () if archs == ("none",) else archs or None,
+        "archs": archs or None,
         "verify": not no_verify,
     }
     if (output is None) == (out_dir is None):
         raise UsageError("give either --output for one model or folder, or --out-dir for many")
     if out_dir is not None:
-        _optimize_many(models, out_dir, keywords, as_json)
+        _optimize_many(models, out_dir, keywords, quiet, as_json)
         return
     if len(models) > 1:
         raise UsageError(f"-o is for one model, {len(models)} were given; take --out-dir instead")
     assert output is not None
     if models[0].is_dir():
-        _optimize_folder(models[0], output, keywords, as_json)
+        _optimize_folder(models[0], output, keywords, quiet, as_json)
         return
-    with progress.shown("Starting") as advance:
+    with progress.shown(quiet) as advance:
         artifact = pipeline.optimize(models[0], output, progress=advance, **keywords)
     if as_json:
         print_json({"artifact": str(artifact.path), "manifest": artifact.manifest.model_dump(mode="json")})
@@ -112,8 +117,8 @@ def command(
         click.echo(printable(_text(artifact.path, artifact.manifest)))
 
 
-def _optimize_folder(folder: Path, output: Path, keywords: Mapping[str, Any], as_json: bool) -> None:
-    with progress.shown("Starting") as advance:
+def _optimize_folder(folder: Path, output: Path, keywords: Mapping[str, Any], quiet: bool, as_json: bool) -> None:
+    with progress.shown(quiet) as advance:
         made = optimize_folder(folder, output, progress=advance, **keywords)
     if as_json:
         print_json({"folder": str(made.path), **made.to_json()})
@@ -122,10 +127,12 @@ def _optimize_folder(folder: Path, output: Path, keywords: Mapping[str, Any], as
     click.get_current_context().exit(made.exit_code)
 
 
-def _optimize_many(patterns: Sequence[Path], out_dir: Path, keywords: Mapping[str, Any], as_json: bool) -> None:
+def _optimize_many(
+    patterns: Sequence[Path], out_dir: Path, keywords: Mapping[str, Any], quiet: bool, as_json: bool
+) -> None:
     sources = jobs.sources(patterns)
     outcomes = []
-    with progress.shown("Starting") as advance:
+    with progress.shown(quiet) as advance:
         for name, source in zip(jobs.names(sources), sources, strict=True):
             shown = functools.partial(_named, advance, name) if advance else None
             outcomes.append(work.optimize(jobs.Job(name, source, out_dir / name, keywords), shown))
@@ -136,8 +143,8 @@ def _optimize_many(patterns: Sequence[Path], out_dir: Path, keywords: Mapping[st
     click.get_current_context().exit(max(outcome.exit_code for outcome in outcomes))
 
 
-def _named(advance: pipeline.Progress, name: str, phase: str, detail: str) -> None:
-    advance(phase, f"{name} {detail}".strip())
+def _named(advance: Progress, name: str, phase: str, detail: str, done: int, total: int) -> None:
+    advance(phase, f"{name} {detail}".strip(), done, total)
 
 
 def _folder_text(made: OptimizedFolder) -> str:

@@ -45,6 +45,7 @@ _GOALS = (
     ),
     click.option("--max-kl", metavar="NATS", type=float, help="Divergence of the rows' softmax, at most."),
 )
+quiet = click.option("-q", "--quiet", is_flag=True, help="No progress on stderr.")
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 

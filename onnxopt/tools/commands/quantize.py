@@ -53,6 +53,7 @@ _ALGORITHMS = sorted({name for row in formats.FORMATS.values() for name in row.a
 )
 @options.goals
 @options.shape
+@options.quiet
 @options.json_option
 def command(
     model: Path,
@@ -65,6 +66,7 @@ def command(
     exclude: str | None,
     precision: str | None,
     shapes: tuple[str, ...],
+    quiet: bool,
     as_json: bool,
     **goals: float | None,
 ) -> None:
@@ -73,7 +75,7 @@ def command(
     ONNX Runtime's quantizers calibrate, choose scales and pack. The result is compared with MODEL.
     Where an output misses what --min-sqnr and its like ask for, nodes stay float32; exit code 1 where that does not do.
     """
-    with progress.shown("Starting") as advance:
+    with progress.shown(quiet) as advance:
         found = quantize(
             model,
             output,

@@ -12,6 +12,7 @@ from onnxopt.artifact.open import read_manifest
 from onnxopt.artifact.summary import reference_lines
 from onnxopt.errors import NotVerifiedError, UsageError
 from onnxopt.runtime.sessions import CPU, CUDA
+from onnxopt.tools import progress
 from onnxopt.tools.commands import options
 from onnxopt.tools.commands.verification_text import verification_text
 from onnxopt.tools.printable import printable
@@ -46,6 +47,7 @@ _ON = {"cpu": CPU, "cuda": CUDA}
     help="The float32 model: also says how near the second model is to it. Give your own inputs with --data.",
 )
 @options.goals
+@options.quiet
 @options.json_option
 @click.pass_context
 def command(
@@ -58,6 +60,7 @@ def command(
     on: tuple[str, ...],
     emulate: bool,
     reference: Path | None,
+    quiet: bool,
     as_json: bool,
     **asked: float | None,
 ) -> None:
@@ -72,15 +75,17 @@ def command(
     if on and providers:
         raise UsageError("--on and --provider cannot be given together")
     sizes, chosen = options.parse_shapes(shapes), [_ON[name] for name in on] or providers or None
-    report = verify(
-        original,
-        optimized,
-        shapes=sizes,
-        providers=chosen,
-        data=data,
-        record=bool(on) or emulate,
-        emulate=emulate,
-    )
+    with progress.shown(quiet) as advance:
+        report = verify(
+            original,
+            optimized,
+            shapes=sizes,
+            providers=chosen,
+            data=data,
+            record=bool(on) or emulate,
+            emulate=emulate,
+            progress=advance,
+        )
     near = None
     if reference is not None:
         model, record = optimized or original, bool(on)

@@ -17,6 +17,7 @@ from onnxopt import pipeline
 from onnxopt.artifact.folder import check_output, staging
 from onnxopt.errors import OnnxoptError, UsageError
 from onnxopt.graph import read, signature
+from onnxopt.phases import Progress
 from onnxopt.tools.folders import assemble
 from onnxopt.tools.folders.contents import Contents, contents_of
 from onnxopt.tools.folders.result import FolderModel, OptimizedFolder
@@ -31,7 +32,7 @@ def optimize_folder(
     output: str | Path,
     *,
     shapes: Mapping[str, tuple[int, ...]] | None = None,
-    progress: pipeline.Progress | None = None,
+    progress: Progress | None = None,
     **options: Any,
 ) -> OptimizedFolder:
     """Optimize every .onnx file of a folder into the new folder `output`, as optimum and transformers load it.
@@ -90,14 +91,14 @@ def _optimized(
     name: str,
     artifacts: Path,
     shapes: _Shapes,
-    progress: pipeline.Progress | None,
+    progress: Progress | None,
     options: Mapping[str, Any],
 ) -> FolderModel:
     """Make the artifact of one model, artifacts/NAME; what fails stays in the result."""
 
-    def advance(phase: str, detail: str) -> None:
+    def advance(phase: str, detail: str, done: int, total: int) -> None:
         if progress:
-            progress(phase, f"{name} {detail}".strip())
+            progress(phase, f"{name} {detail}".strip(), done, total)
 
     outside = {"external_data": True} if contents.weights[name] and options.get("external_data") is None else {}
     try:

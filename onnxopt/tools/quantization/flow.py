@@ -6,7 +6,7 @@ import dataclasses
 import json
 import shutil
 import tempfile
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -20,6 +20,7 @@ from onnxopt.graph import normalize, read, write
 from onnxopt.graph import traits as model_traits
 from onnxopt.graph.refusal import Refusal
 from onnxopt.graph.traits import Traits
+from onnxopt.phases import Progress, silent
 from onnxopt.runtime.sessions import CPU, RunError
 from onnxopt.tools.quantization import formats, lowering, products
 from onnxopt.tools.quantization.by_library import Quantizer
@@ -35,7 +36,6 @@ from onnxopt.verification.user_data import DataSource, UserData, check_alone, re
 from onnxopt.verification.verify import references
 
 MARK = "onnxopt.quantized"
-Progress = Callable[[str, str], None]
 
 
 def quantize(
@@ -80,7 +80,7 @@ def quantize(
     )  # fmt: skip
     for path in (output, _weights_of(output)):
         check_output(path)
-    say = progress or (lambda phase, detail: None)
+    say = progress or silent
     opened = _opened(model, want, say)
     check_alone(calibrate, shapes)
     data = read_data(calibrate, opened.traits.inputs)
@@ -92,7 +92,7 @@ def quantize(
             chosen = _with_lower_precision(chosen, want.precision, original, data, shapes or {}, scratch, say)
         if want.goals.given:
             refuse_missed(chosen.quality, want.goals, _ADVICE)
-        say("package", "")
+        say("package", "", 0, 0)
         names = tuple(row.name for row in data)
         after = _publish(chosen.path, output, _record(want, chosen, names))
     left = [Refusal(p.node, p.op_type, "", _RESTORED) for p in source.taken if p.node in chosen.restored]
@@ -131,7 +131,7 @@ class _Source(NamedTuple):
 
 def _opened(model: Path, want: Asked, say: Progress) -> _Opened:
     """Read and normalize a model. ModelError where it is quantized already."""
-    say("load", "")
+    say("load", "", 0, 0)
     source = read.load(model)
     normalize.refuse_optimized(source.model, source.path)
     traits = model_traits.of(source.model)
@@ -139,7 +139,7 @@ def _opened(model: Path, want: Asked, say: Progress) -> _Opened:
         raise ModelError(f"{model}: has {kind} nodes: it is quantized already. Give the float32 model")
     if want.precision is not None and traits.precision != "float32":
         raise UsageError(f"{model}: is a {traits.precision} model; lower precision is for float32 models")
-    say("normalize", "")
+    say("normalize", "", 0, 0)
     with step(f"{model}: the step 'normalize'"):
         normalized = normalize.normalize(source.model).model
         if not want.format.activations:
@@ -167,7 +167,7 @@ def _placed(opened: _Opened, want: Asked, original: Reference, scratch: Path, sa
     """
     model = opened.normalized
     if want.precision is not None and want.format.activations:
-        say("precision", "")
+        say("precision", "", 0, 0)
         model = lowering.normalized_file(lowering.lowered(model, original, want.precision, scratch))
     taken, left = products.place(model, want)
     if not taken:
@@ -206,7 +206,7 @@ def _with_lower_precision(
     say: Progress,
 ) -> _Trial:
     """The same weights in blocks, between values of 16 bits. Ranges are those of the quantized model."""
-    say("precision", "")
+    say("precision", "", 0, 0)
     file = read.load(chosen.path)
     try:
         quantized = references(
@@ -254,11 +254,11 @@ class _Trials:
         """Quantize all but some products, run, compare."""
         left = set(restored)
         taken = [name for name in self.names if name not in left]
-        self._say("quantize", f"{len(taken)} of {len(self.names)} nodes" if left else "")
+        self._say("quantize", f"{len(taken)} of {len(self.names)} nodes" if left else "", 0, 0)
         path = Path(tempfile.mkdtemp(dir=self._folder)) / write.MODEL_FILE
         with step("ONNX Runtime's quantizer"):
             self._quantizer.write(taken, path)
-        self._say("verify", "")
+        self._say("verify", "", 0, 0)
         return _Trial(path, len(taken), tuple(restored), _quality(self._original, path))
 
     def alone(self, name: str) -> tuple[Quality, ...]:

@@ -22,6 +22,7 @@ _MAIN = """
 #include <cmath>
 #include <cstdio>
 #include "device/dtypes.cuh"
+#include "device/narrow_float8.cuh"
 using namespace onnxopt;
 
 // The code nearest to x, of two the one whose last bit is 0; beyond 448 that of 448.

@@ -1,0 +1,30 @@
+// Floats as 8-bit codes. Apart from the other dtypes, because only this tells compute capability 8.9 from 8.6: kernels
+// without codes compile once for both.
+#pragma once
+
+#include "device/dtypes.cuh"
+
+namespace onnxopt {
+
+// Saturates: what is beyond 448 becomes 448, infinities too.
+template <>
+struct Narrow<float8e4m3fn> {
+  __device__ static float8e4m3fn from(float x) {
+#if __CUDA_ARCH__ >= 890
+    uint16_t pair;
+    asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(pair) : "f"(0.0f), "f"(x));
+    return {static_cast<uint8_t>(pair)};
+#else
+    const uint32_t bits = __float_as_uint(x);
+    const uint32_t magnitude = bits & 0x7fffffffu;
+    // Below 2^-6 the sum with 2^14 rounds at the place where a subnormal code ends.
+    const uint32_t subnormal = __float_as_uint(__uint_as_float(magnitude) + 16384.0f) - 0x46800000u;
+    const uint32_t normal = (magnitude - 0x3c000000u + 0x7ffffu + ((magnitude >> 20) & 1u)) >> 20;
+    const uint32_t finite = magnitude < 0x3c800000u ? subnormal : normal;
+    const uint32_t large = magnitude > 0x7f800000u ? 0x7fu : 0x7eu;
+    return {static_cast<uint8_t>((bits >> 24 & 0x80u) | (magnitude >= 0x43e00000u ? large : finite))};
+#endif
+  }
+};
+
+}  // namespace onnxopt

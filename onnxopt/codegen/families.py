@@ -1,0 +1,54 @@
+"""Families: GPU architectures for which NVRTC's optimizer makes the same PTX of a source.
+
+More than half of NVRTC's time goes into its optimizer, which tells generations of architectures apart. So one PTX
+serves a family, and ptxas assembles it for each architecture, scheduled for each as before. benchmarks/notes.md says
+how the machine code compares with that of PTX for each architecture alone.
+"""
+
+from __future__ import annotations
+
+import operator
+import re
+from collections.abc import Collection, Iterable
+from typing import NamedTuple
+
+# Architectures of a row get the same PTX where no header tells them apart.
+_GENERATIONS = (("sm_75",), ("sm_80", "sm_86", "sm_87", "sm_89"), ("sm_90",), ("sm_100", "sm_120"))
+_CONDITION = re.compile(r"__CUDA_ARCH__\s*([<>]=?|[!=]=)\s*(\d+)")
+_HOLDS = {
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+    "==": operator.eq,
+    "!=": operator.ne,
+}
+_TARGET = re.compile(r"^\.target sm_\d+", re.M)
+
+
+class Family(NamedTuple):
+    """first: what the PTX is compiled for, the oldest member. archs: the members that are asked for."""
+
+    first: str
+    archs: tuple[str, ...]
+
+
+def of(archs: Collection[str], texts: Iterable[str]) -> tuple[Family, ...]:
+    """The architectures in families. texts: a source and its headers, whose conditions split generations.
+
+    A family's first member need not be among `archs`: the same PTX is compiled for every choice of architectures.
+    """
+    conditions = sorted({condition for text in texts for condition in _CONDITION.findall(text)})
+    members: dict[tuple[object, ...], list[str]] = {}
+    for generation, row in enumerate(_GENERATIONS):
+        for arch in row:
+            value = 10 * int(arch.removeprefix("sm_"))
+            holding = tuple(_HOLDS[comparison](value, int(number)) for comparison, number in conditions)
+            members.setdefault((generation, holding), []).append(arch)
+    families = (Family(row[0], tuple(arch for arch in row if arch in archs)) for row in members.values())
+    return tuple(family for family in families if family.archs)
+
+
+def retargeted(ptx: bytes, arch: str) -> bytes:
+    """PTX of a family's first member, for another member."""
+    return _TARGET.sub(f".target {arch}", ptx.decode(), count=1).encode()

@@ -1,0 +1,120 @@
+"""The work of a whole graph: for each kernel that runs it, the bytes that it moves and what it multiplies.
+
+Before fusing, each node is a kernel; afterwards each region is one, and each node that no region has. Not counted is
+what runs on the host, views, and the arithmetic of operators that are not products, convolutions or attention.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+
+import onnx_ir as ir
+
+from onnxopt.fusion import cost, eligibility, index_ops
+from onnxopt.fusion.operands import constant
+from onnxopt.fusion.region import Region
+from onnxopt.graph import signature
+from onnxopt.graph.shapes import shapes as shape_inference
+from onnxopt.graph.shapes.shapes import Shapes
+
+_PAST_KEYS = {"Attention": 4, "MultiHeadAttention": 6, "GroupQueryAttention": 3}  # operator -> position of the input
+_RANKS = (3, 4)  # of keys and queries
+_RECURRENT = frozenset({"LSTM", "GRU", "RNN", "Scan", "Loop", "If"})  # whose steps and branches are no single kernel
+
+
+@dataclasses.dataclass(frozen=True)
+class Work:
+    """One kernel. flops: of products, a multiplication and an addition each. dtype: of what they multiply, "" without.
+
+    written: elements of the largest result, which is how far the work of products can be spread.
+    """
+
+    bytes: int
+    flops: int = 0
+    dtype: str = ""
+    written: int = 0
+    launches: int = 1
+
+
+def of_model(model: ir.Model, sizes: Mapping[str, int], regions: Sequence[Region] = ()) -> tuple[Work, ...] | None:
+    """The kernels of a model whose `regions` are fused; None where sizes depend on values or on control flow.
+
+    sizes: of dynamic dims, by symbol (graph/signature.py).
+    """
+    graph, tensors = model.graph, {tensor.name: tensor for tensor in signature.inputs_of(model)}
+    declared = [(value, value.shape) for value in graph.inputs if value.name in tensors]
+    try:
+        for value, _ in declared:
+            tensor = tensors[value.name or ""]
+            if tensor.dims is not None:
+                value.shape = ir.Shape(signature.resolve(tensor, dict(sizes)))
+        shapes = shape_inference.infer(model)
+    finally:
+        for value, shape in declared:
+            value.shape = shape
+    host = eligibility.host_values([graph], shapes)
+    inside = {node for region in regions for node in region.nodes}
+    kernels = [_of_region(region, shapes) for region in regions]
+    for node in graph:
+        if node.op_type in _RECURRENT:
+            return None
+        if node not in inside and not _is_free(node, host):
+            kernels.append(_of_node(node, shapes))
+    known = tuple(work for work in kernels if work is not None)
+    return known if len(known) == len(kernels) else None
+
+
+def _is_free(node: ir.Node, host: set[ir.Value]) -> bool:
+    return index_ops.is_view(node) or cost.is_free(node) or all(v in host for v in node.outputs)
+
+
+def _of_region(region: Region, shapes: Shapes) -> Work | None:
+    moved = region.traffic.bytes_after
+    if moved is None:
+        moved = cost.total((*region.inputs, *_written(region.nodes, region.outputs, shapes)), shapes)
+    return _work(region.nodes, moved, region.traffic.launches_after, shapes)
+
+
+def _of_node(node: ir.Node, shapes: Shapes) -> Work | None:
+    written = [v for v in node.outputs if v.uses() or v.is_graph_output()]
+    read = written if index_ops.is_index(node) else {v for v in node.inputs if v is not None and constant(v) is None}
+    return _work((node,), cost.total((*read, *_written((node,), written, shapes)), shapes), 1, shapes)
+
+
+def _written(nodes: Sequence[ir.Node], outputs: Sequence[ir.Value], shapes: Shapes) -> Sequence[ir.Value]:
+    """The outputs that count: attention to a cache writes keys and values of new tokens into it, and no others."""
+    if not any(node.op_type in _PAST_KEYS for node in nodes):
+        return outputs
+    return [value for value in outputs if shapes.bytes(value) is not None]
+
+
+def _work(nodes: Sequence[ir.Node], moved: int | None, launches: int, shapes: Shapes) -> Work | None:
+    flops: dict[ir.Node, int | None] = {node: _flops(node, shapes) for node in nodes}
+    if moved is None or None in flops.values():
+        return None
+    multiplying = [node for node, count in flops.items() if count]
+    operands = [value for node in multiplying[:1] for value in node.inputs[:2] if value is not None]
+    dtypes = [dtype.name for value in operands if (dtype := shapes.dtype(value)) is not None]
+    results = [shapes.elements(node.outputs[0]) or 0 for node in multiplying]
+    return Work(moved, sum(n or 0 for n in flops.values()), next(iter(dtypes), ""), max(results, default=0), launches)
+
+
+def _flops(node: ir.Node, shapes: Shapes) -> int | None:
+    return _of_attention(node, shapes) if node.op_type in _PAST_KEYS else cost.flops(node, shapes)
+
+
+def _of_attention(node: ir.Node, shapes: Shapes) -> int | None:
+    """Two products for each element of the result and each key."""
+    past = _PAST_KEYS[node.op_type]
+    present, cached = (_keys(values, shapes) for values in (node.outputs[1:2], node.inputs[past : past + 1]))
+    new = _keys(node.inputs[1:2], shapes) or _keys(node.inputs[:1], shapes)
+    keys, written = present or ((cached or 0) + new if new else None), shapes.elements(node.outputs[0])
+    return None if keys is None or written is None else 4 * written * keys
+
+
+def _keys(values: Sequence[ir.Value | None], shapes: Shapes) -> int | None:
+    """Tokens of [batch, heads, tokens, width] or [batch, tokens, width]; None where that is not known."""
+    dims = shapes.dims(values[0]) if values and values[0] is not None else None
+    tokens = dims[-2] if dims is not None and len(dims) in _RANKS else None
+    return tokens if isinstance(tokens, int) else None

@@ -1,0 +1,76 @@
+"""The GPU architectures that a user names: as sm_90, by a GPU of the catalogue, or as what lies in this machine."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+
+from onnxopt.codegen.nvrtc import ARCHS
+from onnxopt.errors import UsageError
+from onnxopt.runtime import devices
+from onnxopt.runtime.gpus import Gpu, catalogue, find_gpu
+
+ALL, NATIVE, NONE = "all", "native", "none"
+
+
+def named(names: Sequence[str] | None) -> tuple[str, ...]:
+    """The architectures to compile for, in the order of ARCHS; all of them for None, none for ().
+
+    names: architectures ("sm_90"), GPUs by the catalogue's key ("h200"; "h100" for all whose keys begin so) or the
+    driver's name, "all", "native" for this machine's GPUs, or "none" alone; a name may be a list with commas.
+    UsageError says which name is unknown, what there is, or why a GPU is not compiled for.
+    """
+    if names is None:
+        return ARCHS
+    parts = [part.strip() for name in names for part in name.split(",")]
+    if NONE in parts:
+        if set(parts) != {NONE}:
+            raise UsageError(f"architecture {NONE!r} is for no kernels at all; leave out the others, or it")
+        return ()
+    chosen = {arch for part in parts for arch in _archs(part)}
+    return tuple(arch for arch in ARCHS if arch in chosen)
+
+
+def _archs(name: str) -> Iterator[str]:
+    if name == ALL:
+        yield from ARCHS
+    elif name == NATIVE:
+        yield from _native()
+    elif name in ARCHS:
+        yield name
+    else:
+        yield from (_compiled_for(gpu) for gpu in _gpus(name))
+
+
+def _gpus(name: str) -> list[Gpu]:
+    key = re.sub(r"[^a-z0-9]+", "_", name.lower()).strip("_")
+    same = [gpu for gpu in catalogue().values() if gpu.key.replace("_", "") == key.replace("_", "")]
+    gpus = same or [gpu for gpu in catalogue().values() if key and gpu.key.startswith(f"{key}_")]
+    by_driver = find_gpu(name)
+    if not gpus and by_driver is None:
+        raise UsageError(
+            f"unknown architecture {name!r}: onnxopt compiles for {', '.join(ARCHS)}; or name GPUs "
+            f"({', '.join(gpu.key for gpu in catalogue().values() if not gpu.refused)}), {ALL}, {NATIVE} or {NONE}"
+        )
+    return gpus or [gpu for gpu in [by_driver] if gpu is not None]
+
+
+def _compiled_for(gpu: Gpu) -> str:
+    if gpu.refused:
+        raise UsageError(f"architecture {gpu.key!r}: {gpu.refused}")
+    return gpu.arch
+
+
+def _native() -> Iterator[str]:
+    try:
+        found = devices.devices()
+    except devices.DriverError as error:
+        raise UsageError(f"architecture {NATIVE!r}: the driver does not start ({error}); name the GPU") from None
+    if not found:
+        raise UsageError(f"architecture {NATIVE!r}: this machine has no CUDA GPU; name the GPU that serves, as h200")
+    for device in found:
+        if device.arch not in ARCHS:
+            raise UsageError(
+                f"architecture {NATIVE!r}: {device.name} has {device.arch}, onnxopt compiles for {', '.join(ARCHS)}"
+            )
+        yield device.arch
