@@ -13,13 +13,13 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = ROOT / "build" / "docs" / "pages"
-_FENCED = re.compile(r"^```.*?^```", re.S | re.M)
+_CODE = re.compile(r"^```.*?^```|`[^`\n]+`", re.S | re.M)
 _LINK = re.compile(r"\]\(([^)\s#]+)[^)\s]*\)")
 
 
 def linked(page: Path) -> set[Path]:
     """The files that a page links to, or shows as images."""
-    text = _FENCED.sub("", page.read_text("utf-8"))
+    text = _CODE.sub("", page.read_text("utf-8"))
     links = {link for link in _LINK.findall(text) if not re.match(r"[a-z]+:", link)}
     return {(page.parent / link).resolve() for link in links}
 
