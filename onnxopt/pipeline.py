@@ -110,7 +110,7 @@ def optimize(
     ones. keep_float: a regular expression of the names of nodes that stay float32.
 
     reference: the float32 model file that a quantized `model` was made from; the artifact says how near it is to that
-    on `data`. With it, or with precision, min_sqnr (signal to noise in dB), min_cosine, min_top1 and min_top5 (shares
+    on `data`. With it, else with precision, min_sqnr (signal to noise in dB), min_cosine, min_top1 and min_top5 (shares
     of rows) and max_kl (nats) are what every output has to keep against float32, see `Quality`.
 
     Whatever goes wrong, nothing is left behind. Raises ModelError, UsageError, CompileError, VerificationError, and its
@@ -120,7 +120,7 @@ def optimize(
     output, phases = Path(output), _Phases(progress, given.name_of(model))
     archs, oldest = chosen_archs.named(archs), releases.release(ort_min)
     goals = Goals(min_sqnr, min_cosine, min_top1, min_top5, max_kl)
-    want = lowered.asked(precision, goals, keep_float, calibrate)
+    want = lowered.asked(precision, goals if reference is None else Goals(), keep_float, calibrate)
     _check_goals(goals, want, reference, verify)
     check_output(output)
     if emulate:
@@ -216,7 +216,7 @@ def _lowered(
         again = normalize.normalize(low.source.model)
     notes = tuple(dict.fromkeys((*job.normalized.notes, *again.notes)))
     converted = dataclasses.replace(again, notes=notes)
-    return _Job(low.source, job.original, traits, converted, job.before, None, job.data or calibration, None, low)
+    return _Job(low.source, job.original, traits, converted, job.before, None, job.data or calibration, job.near, low)
 
 
 def _make(job: _Job, options: _Options, output: Path, wrong: Mapping[str, Check], phases: _Phases) -> Manifest:
@@ -264,8 +264,6 @@ def _check_goals(goals: Goals, want: lowered.Asked | None, reference: str | Path
     names = [*goals.given, *(["reference"] if reference is not None else [])]
     if names and not verify:
         raise UsageError(f"{names[0]} is a part of verification, which was switched off")
-    if want is not None and reference is not None:
-        raise UsageError("reference is for quantized models; with precision, the model itself is the float32 one")
     if goals.given and want is None and reference is None:
         raise UsageError(f"{names[0]} is against a float32 model: give reference, or a lower precision")
 

@@ -1,4 +1,4 @@
-// What the host hands to a product with weights of 4 or 8 bits, as com.microsoft.MatMulNBits stores them: plain data
+// What the host hands to a product with weights of 2, 4 or 8 bits, as com.microsoft.MatMulNBits stores them: plain data
 // for NVRTC and g++.
 #pragma once
 

@@ -77,10 +77,11 @@ __device__ inline void pair_up(const uint32_t (&words)[16 / kBits], uint32_t (&p
     pairs[0] = words[0];
     pairs[1] = words[1];
   } else {
+    constexpr int kHalf = 8 / kBits;
 #pragma unroll
-    for (int i = 0; i < 2; ++i) {  // a code and the one four behind it
-      pairs[2 * i] = __byte_perm(words[i], words[2 + i], 0x5410);
-      pairs[2 * i + 1] = __byte_perm(words[i], words[2 + i], 0x7632);
+    for (int i = 0; i < kHalf; ++i) {  // a code and the one half a word behind it
+      pairs[2 * i] = __byte_perm(words[i], words[kHalf + i], 0x5410);
+      pairs[2 * i + 1] = __byte_perm(words[i], words[kHalf + i], 0x7632);
     }
   }
 }

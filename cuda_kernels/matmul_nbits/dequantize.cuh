@@ -1,4 +1,4 @@
-// Weights of 4 or 8 bits as floats, for products of many rows: a block for each column.
+// Weights of 2, 4 or 8 bits as floats, for products of many rows: a block for each column.
 #pragma once
 
 #include "device/early_launch.cuh"

@@ -1,4 +1,4 @@
-// A product of up to 8 rows with weights of 4 or 8 bits, on the matrix units: as fast as the codes come from memory.
+// A product of up to 8 rows with weights of 2, 4 or 8 bits, on the matrix units: as fast as the codes come from memory.
 //
 // The weight is the product's left operand: 16 of its columns are 16 rows of memory. The codes of a chunk are copied to
 // shared memory before the kernel ahead has ended, and taken from there as 8x8 matrices of words, so that the four

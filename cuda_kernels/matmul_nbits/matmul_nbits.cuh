@@ -1,4 +1,4 @@
-// What generated products include where weights of some have 4 or 8 bits.
+// What generated products include where weights of some have 4 or 8 bits, and none 2.
 #pragma once
 
 #include "gemm/gemm.cuh"

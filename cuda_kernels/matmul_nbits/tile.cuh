@@ -1,4 +1,4 @@
-// How a product with weights of 4 or 8 bits is divided, and where things lie in shared memory.
+// How a product with weights of 2, 4 or 8 bits is divided, and where things lie in shared memory.
 //
 // A step is 16 bytes of each of 16 columns of the weight: two matrices of 8 rows, whose words are codes. A chunk is 8
 // steps, as far as a warp copies at a time. The warps of a block take chunks of the same columns in turn.
@@ -28,7 +28,7 @@ struct NBitsTile {
   static constexpr int kParts = kOfChunk / kPart;                      // groups in a chunk
   static constexpr int kHalves = kPart < kOfStep ? 2 : 1;              // groups in a step, at least one
   static constexpr int kStepsOfPart = kHalves == 2 ? 1 : kPart / kOfStep;
-  static_assert((kBits == 4 || kBits == 8) && kGroup >= 16, "as the host chose");
+  static_assert(kBits == 2 ? kGroup >= 32 : (kBits == 4 || kBits == 8) && kGroup >= 16, "as the host chose");
 
   static constexpr int kChunkBytes = kColumns * kBytes;
   static constexpr int kSumsPitch = 20;  // floats behind each other of a row of a: banks of a warp's stores differ

@@ -8,8 +8,8 @@ namespace {
 // Number `at` of codes that lie packed from `data` on.
 unsigned CodeAt(const void* data, std::int64_t at, unsigned bits) {
   const auto* const bytes = static_cast<const std::uint8_t*>(data);
-  if (bits == 8) return bytes[at];
-  return static_cast<unsigned>(bytes[at / 2]) >> (at % 2 * 4) & 15U;
+  const std::int64_t first = at * bits;
+  return static_cast<unsigned>(bytes[first / 8]) >> (first % 8) & ((1U << bits) - 1);
 }
 
 float FloatAt(const void* data, std::int64_t at, Dtype dtype) {

@@ -1,4 +1,4 @@
-// Weights of 4 or 8 bits as floats, a piece of a column at a time.
+// Weights of 2, 4 or 8 bits as floats, a piece of a column at a time.
 #pragma once
 
 #include "program/gemm.h"

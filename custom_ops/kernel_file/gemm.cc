@@ -54,9 +54,10 @@ void MarkUnread(const JsonReader& json, std::vector<bool>* read) {
 
 PackedIntegers ReadPacked(const JsonReader& json, std::size_t inputs) {
   PackedIntegers codes;
-  codes.bits = static_cast<unsigned>(json["bits"].Number(4, 8));
-  if (codes.bits != 4 && codes.bits != 8) json["bits"].Fail("is neither 4 nor 8");
-  codes.group = static_cast<unsigned>(json["group"].Number(kLeastGroup, kMostGroup));
+  codes.bits = static_cast<unsigned>(json["bits"].Number(2, 8));
+  if (codes.bits != 2 && codes.bits != 4 && codes.bits != 8) json["bits"].Fail("is neither 2, 4 nor 8");
+  codes.group =
+      static_cast<unsigned>(json["group"].Number(codes.bits == 2 ? 2 * kLeastGroup : kLeastGroup, kMostGroup));
   if ((codes.group & (codes.group - 1)) != 0) json["group"].Fail("is no power of two");
   codes.scales = static_cast<std::size_t>(json["scales"].Number(0, inputs - 1));
   if (json.Has("zeros")) codes.zeros = static_cast<std::size_t>(json["zeros"].Number(0, inputs - 1));

@@ -4,7 +4,7 @@
 
 Sums are float32 for every dtype. Some algorithms of cuBLASLt round the product to the storage dtype before they add
 bias and residual, as separate operators do. float32 products use TF32 where ONNX Runtime's own products do (provider
-option use_tf32, on by default). b may be codes of 4 or 8 bits. The C++ side is custom_ops/program/gemm.h.
+option use_tf32, on by default). b may be codes of 2, 4 or 8 bits. The C++ side is custom_ops/program/gemm.h.
 """
 
 from __future__ import annotations
@@ -24,8 +24,9 @@ _WIDENED = {
 }  # operands and outputs
 MOST_PARTS = 8  # kGemmParts of custom_ops/program/gemm.h
 GATES = ("silu", "gelu_tanh")
-PACKED_BITS = (4, 8)
+PACKED_BITS = (2, 4, 8)
 GROUPS = (16, 32, 64, 128, 256)  # codes that share a scale
+LEAST_GROUP = {2: 32, 4: 16, 8: 16}  # by bits: a word of 2-bit codes has them all of one scale, and its neighbour
 _IN_JSON = {"packed": "codes"}  # fields whose name in kernels.json is another one
 WITH_PACKED = ("float16", "bfloat16")  # dtypes of a where b is packed
 
@@ -45,7 +46,7 @@ class PackedIntegers:
 
     def verify(self, inputs: Sequence[str], dtype: str) -> None:
         """Raise ValueError naming the field that breaks a rule of this class. dtype: of a."""
-        if self.bits not in PACKED_BITS or self.group not in GROUPS:
+        if self.bits not in PACKED_BITS or self.group not in GROUPS or self.group < LEAST_GROUP[self.bits]:
             raise ValueError(f"packed: {self.bits} bits in groups of {self.group}")
         if dtype not in WITH_PACKED or inputs[self.scales] != dtype:
             raise ValueError(f"packed: scales of {inputs[self.scales]} with a of {dtype}")
@@ -70,7 +71,7 @@ class Gemm:
     Reshape between the MatMul and the Add is part of the kernel.
     unread: positions of inputs that the kernel does not read. Operands may be float16 where all else is float32, and
     codes of 8-bit floats, which alpha scales: then a is as it lies, and b transposed.
-    packed: how b holds integers of 4 or 8 bits instead of floats, a matrix [N, K] that transpose_b goes with.
+    packed: how b holds integers of 2, 4 or 8 bits instead of floats, a matrix [N, K] that transpose_b goes with.
     gate: with a packed b alone, one of GATES: the output is [..., M, N / 2], gate(g) * u of the two halves g and u of
     the columns, bias included. There is neither a residual nor an activation then.
     """

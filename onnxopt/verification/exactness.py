@@ -24,8 +24,10 @@ from onnxopt.verification.compare import Array, Limit, compare
 from onnxopt.verification.widening import widened
 
 _TIMES_OWN = 2.0  # the worst element of one rounding or another; kernels that compute in float32 stay below 1
-_TIMES_OWN_RMS = 1.15  # an error of 0.57 times what quantizing costs
-_FEW = 64  # elements, below which one step counts for as much as all others
+# Of the root mean square of many elements: an error of 0.57 times what quantizing costs. That of few elements, which
+# one step may move together, varies: by up to a third in 872 random graphs of hundreds of elements.
+_TIMES_OWN_RMS = 1.15
+_SPREAD = 6.0  # over the square root of how many elements there are
 _FLOOR = 0.1  # of the limit: two units in the last place of float16 and bfloat16
 
 Outputs = Mapping[str, Array]
@@ -65,7 +67,7 @@ class QuantizedExactness(Exactness):
 
     @property
     def ok(self) -> bool:
-        times = _TIMES_OWN if self.elements < _FEW else _TIMES_OWN_RMS
+        times = min(_TIMES_OWN, _TIMES_OWN_RMS + _SPREAD / max(self.elements, 1) ** 0.5)
         return super().ok and self.found_rms <= times * self.original_rms + _FLOOR
 
     def describe(self) -> str:

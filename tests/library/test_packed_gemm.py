@@ -41,7 +41,7 @@ def run(folder: pathlib.Path, meaning: Gemm, arrays: list[np.ndarray]) -> list[n
 
 @pytest.mark.parametrize("shape", [(1, 64), (2, 3, 64), (37, 64)])
 @pytest.mark.parametrize("zeros", ["middle", "codes", "floats"])
-@pytest.mark.parametrize(("bits", "group"), [(4, 32), (4, 16), (8, 64), (8, 128)])
+@pytest.mark.parametrize(("bits", "group"), [(2, 32), (4, 32), (4, 16), (8, 64), (8, 128)])
 def test_products(tmp_path: pathlib.Path, bits: int, group: int, zeros: str, shape: tuple[int, ...]) -> None:
     weight = Weight(70, shape[-1], bits, group, zeros)
     inputs, matrix = weight.draw(5)
@@ -96,7 +96,8 @@ def test_shapes_that_do_not_fit(tmp_path: pathlib.Path, which: int) -> None:
 
 CODES = {"bits": 4, "group": 32, "scales": 2}
 DAMAGE: dict[str, tuple[dict[str, Any], str]] = {
-    "bits between": ({"codes": {**CODES, "bits": 6}}, "bits is neither 4 nor 8"),
+    "bits between": ({"codes": {**CODES, "bits": 6}}, "bits is neither 2, 4 nor 8"),
+    "group too small for 2 bits": ({"codes": {**CODES, "bits": 2, "group": 16}}, "group"),
     "bits beyond": ({"codes": {**CODES, "bits": 16}}, "bits"),
     "group no power": ({"codes": {**CODES, "group": 48}}, "group is no power of two"),
     "group too small": ({"codes": {**CODES, "group": 8}}, "group"),
@@ -130,6 +131,7 @@ def test_a_meaning_that_breaks_a_rule() -> None:
     good = gemm(Weight(8, 64))
     for fields, problem in [
         ({"packed": PackedIntegers(3, 32, 2)}, "3 bits in groups of 32"),
+        ({"packed": PackedIntegers(2, 16, 2)}, "2 bits in groups of 16"),
         ({"packed": PackedIntegers(4, 24, 2)}, "4 bits in groups of 24"),
         ({"inputs": (H, U, "float32")}, "scales of float32"),
         ({"inputs": (H, H, H)}, "no transposed matrix of uint8"),

@@ -48,10 +48,10 @@ class Weight:
         return inputs, ((codes - wide[0]) * wide[1])[:, : self.depth]
 
     def packed(self, codes: np.ndarray) -> np.ndarray:
-        if self.bits == 8:
-            return codes
-        even = np.pad(codes, ((0, 0), (0, codes.shape[1] % 2)))
-        return even[:, 0::2] | even[:, 1::2] << 4
+        of_byte = 8 // self.bits
+        whole = np.pad(codes, ((0, 0), (0, -codes.shape[1] % of_byte)))
+        parts = [whole[:, k::of_byte] << (self.bits * k) for k in range(of_byte)]
+        return np.bitwise_or.reduce(parts).astype(np.uint8)
 
     def attributes(self) -> dict[str, int]:
         return {"K": self.depth, "N": self.columns, "bits": self.bits, "block_size": self.group}

@@ -164,13 +164,13 @@ def test_only_one_batch_writes_to_a_folder(models: Path, tmp_path: Path) -> None
 
 def test_later_entries_go_before_earlier_ones_and_defaults(models: Path, tmp_path: Path) -> None:
     defaults = '[defaults]\narchs = ["sm_90"]\nverify = false\ncpus = 2\ndata = ["in.npz"]\n'
-    text = '[[models]]\npath = "*.onnx"\nverify = true\nshapes = {batch = 4, x = [4, 8]}\n'
+    text = '[[models]]\npath = "*.onnx"\nverify = true\nshapes = {batch = 4, x = [4, 8]}\nreference = "f.onnx"\n'
     text += '[[models]]\npath = "b.onnx"\narchs = []\nmemory_gb = 1.5\ntune = 9.5\ngpus = 2\n'
     models = models.rename(tmp_path / "mod[el]s")  # is no pattern
     a, b, _ = config.jobs_of([configuration(models, text, defaults)], tmp_path / "made")
     assert a.options["archs"] == ["sm_90"] and a.options["verify"] is True
     assert a.options["shapes"] == {"batch": (4,), "x": (4, 8)} == b.options["shapes"]
-    assert a.options["data"] == [str(models / "in.npz")]
+    assert a.options["data"] == [str(models / "in.npz")] and a.options["reference"] == str(models / "f.onnx")
     assert b.options["archs"] == [] and b.tune == 9.5 and b.measures and not a.measures
     assert (b.needs.cpus, b.needs.memory, b.needs.gpus) == (2, 1_500_000_000, 2)
     assert a.needs.memory == 1_000_000_000 + 4 * (models / "a.onnx").stat().st_size

@@ -81,12 +81,25 @@ def test_optimize_says_how_near_the_artifact_is_to_the_float32_model(network: Pa
     assert "generated inputs, which say nothing about quality on real ones" in run("explain", artifact).stdout
 
 
+def test_of_weights_in_blocks_that_become_16_bit_too(network: Path, tmp_path: Path) -> None:
+    """Goals are against the reference then; lower precision has figures of its own, against the quantized model."""
+    data = network.with_name("calibrate0.npz")
+    quantized = onnxopt.quantize(network, tmp_path / "q.onnx", format="int4")
+    common = {"archs": (), "precision": "float16", "calibrate": [data], "reference": network}
+    made = onnxopt.optimize(quantized.path, tmp_path / "artifact", min_sqnr=20.0, **common).manifest
+    assert made.precision is not None and made.precision.min_sqnr is None and made.reference is not None
+    assert made.reference.data == ("calibrate0.npz",) and made.reference.min_sqnr == 20.0
+    least = min(row.sqnr_db or 0 for row in made.reference.quality)
+    assert 20.0 < least < 30.0 < min(row.sqnr_db or 0 for row in made.precision.quality)
+    with pytest.raises(onnxopt.VerificationError, match="at least 30 dB were asked for"):
+        onnxopt.optimize(quantized.path, tmp_path / "missed", min_sqnr=30.0, **common)
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
         (["--min-cosine", "0.9"], "min_cosine is against a float32 model: give reference, or a lower precision"),
         (["--reference", "network.onnx", "--no-verify"], "reference is a part of verification"),
-        (["--reference", "network.onnx", "--precision", "float16"], "reference is for quantized models"),
         (["--reference", "network.onnx", "--min-top1", "2"], "min_top1 2.0 is not a share, from 0 to 1"),
         (["--reference", "network.onnx", "--max-kl", "-1"], "max_kl -1.0 is not a divergence in nats"),
         (["--reference", "nowhere.onnx"], "nowhere.onnx"),

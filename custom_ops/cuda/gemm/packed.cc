@@ -62,7 +62,8 @@ bool PackedProducts::Run(const PackedRowsCall& call, const Operands& at, const P
   const std::int64_t groups = codes.Groups(call.k);
   const auto row_of_a = static_cast<std::uintptr_t>(call.k) * Size(gemm_.dtype);
   const auto row_of_b = static_cast<std::uintptr_t>(codes.Bytes(groups));
-  if (row_of_a % kRowAlignment != 0 || row_of_b % kRowAlignment != 0) return false;
+  const auto of_word = static_cast<std::uintptr_t>(64 / codes.bits);  // bytes of a that go with a word of codes
+  if (row_of_a % std::max(kRowAlignment, of_word) != 0 || row_of_b % kRowAlignment != 0) return false;
   if (!IsAligned(at.a, kRowAlignment) || !IsAligned(weight.codes, kRowAlignment)) return false;
   const std::size_t chosen = Choose(call);
   if (chosen == kernel_.variants.size()) return false;

@@ -1,4 +1,4 @@
-// Products with weights of 4 or 8 bits: of few rows by kernels that read the codes, and the weights as floats for
+// Products with weights of 2, 4 or 8 bits: of few rows by kernels that read the codes, and the weights as floats for
 // others.
 #pragma once
 

@@ -54,14 +54,15 @@ class GemmKind(Kind):
         gemm = cast(Gemm, meaning)
         if gemm.packed is not None:
             return packed_entry_points.entry_points(name, gemm, regions)
-        return (
-            widened.entry_points(name) if gemm.has_float8_operands() else few_rows.choose(name, gemm, regions, shapes)
-        )
+        if gemm.has_float8_operands():
+            return widened.entry_points(name)
+        return few_rows.choose(name, gemm, regions, shapes)
 
     def header(self, kernels: Sequence[Kernel]) -> str:
         meanings = [cast(Gemm, kernel.program) for kernel in kernels]
-        if any(gemm.packed is not None for gemm in meanings):
-            return packed_entry_points.HEADER  # which includes the others
+        packed = [gemm.packed for gemm in meanings if gemm.packed is not None]
+        if packed:
+            return packed_entry_points.header(packed)  # which includes the others
         return widened.HEADER if any(gemm.has_float8_operands() for gemm in meanings) else few_rows.HEADER
 
     def cuda(self, kernel: Kernel) -> list[str]:

@@ -1,4 +1,4 @@
-"""Products with weights of 4 or 8 bits: MatMulNBits, whose weight the library reads as it is stored."""
+"""Products with weights of 2, 4 or 8 bits: MatMulNBits, whose weight the library reads as it is stored."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import onnx_ir as ir
 from onnxopt.graph.shapes.contrib_schemas import CONTRIB
 from onnxopt.graph.shapes.shapes import Shapes
 from onnxopt.kinds.gemm.steps import GrowingGemm, Packed, add
-from onnxopt.program.gemm import GROUPS, PACKED_BITS, WITH_PACKED
+from onnxopt.program.gemm import GROUPS, LEAST_GROUP, PACKED_BITS, WITH_PACKED
 from onnxopt.program.hardware import ACCESS_BYTES
 
 OPERATOR = "MatMulNBits"
@@ -39,13 +39,14 @@ def start(node: ir.Node, shapes: Shapes) -> GrowingGemm | str:
 
 def _why_not_sizes(node: ir.Node) -> str:
     depth, bits, group = _attribute(node, "K"), _attribute(node, "bits", 4), _attribute(node, "block_size")
-    if bits not in PACKED_BITS or group not in GROUPS:
+    if bits not in PACKED_BITS or group not in GROUPS or group < LEAST_GROUP[bits]:
+        least = LEAST_GROUP.get(bits, GROUPS[0])
         return (
             f"{OPERATOR} of {bits} bits in blocks of {group} runs as ONNX Runtime's own kernel; the library has kernels"
-            f" for {' and '.join(map(str, PACKED_BITS))} bits in blocks of {GROUPS[0]} to {GROUPS[-1]}"
+            f" for {', '.join(map(str, PACKED_BITS))} bits in blocks of {least} to {GROUPS[-1]}"
         )
-    row = -(-depth // group) * group * bits // 8
-    if depth % (ACCESS_BYTES // 2) or row % ACCESS_BYTES:
+    row, of_word = -(-depth // group) * group * bits // 8, 32 // bits
+    if depth % max(ACCESS_BYTES // 2, of_word) or row % ACCESS_BYTES:
         return f"Rows of {depth} elements, or of {row} bytes of codes, are no multiple of {ACCESS_BYTES} bytes"
     return ""
 

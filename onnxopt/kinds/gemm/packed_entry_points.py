@@ -1,4 +1,4 @@
-"""Entry points of GEMMs with weights of 4 or 8 bits (cuda_kernels/matmul_nbits/).
+"""Entry points of GEMMs with weights of 2, 4 or 8 bits (cuda_kernels/matmul_nbits/).
 
 Up to some rows, a kernel reads the codes as they are, on the matrix units. For more rows, one turns the weight into
 floats in scratch memory, and cuBLASLt multiplies.
@@ -16,12 +16,16 @@ from onnxopt.program.dtypes import DTYPES
 from onnxopt.program.gemm import Gemm, PackedIntegers
 from onnxopt.program.hardware import ACCESS_BYTES, WARP
 
-HEADER = "matmul_nbits/matmul_nbits.cuh"
 MOST_ROWS = 40  # that read the codes, each 8 of them once; benchmarks/notes.md
 # By bits: warps of a block, the matrices of 16 columns that it has, and the blocks of a multiprocessor that registers
 # are limited for. All have chunks of 128 bytes, two of them a warp under way.
-_SHAPES = {4: {16: (1, 1), 8: (1, 2), 4: (2, 3)}, 8: {16: (1, 1), 8: (1, 2), 4: (1, 6)}}
-_GATED = {8: (2, 2), 4: (2, 3)}  # the same with a gate, whose columns and up's are matrices of their own
+_SHAPES = {
+    2: {8: (1, 1), 4: (1, 2)},  # a word has twice the codes, and a chunk twice the scales
+    4: {16: (1, 1), 8: (1, 2), 4: (2, 3)},
+    8: {16: (1, 1), 8: (1, 2), 4: (1, 6)},
+}
+# The same with a gate, whose columns and up's are matrices of their own.
+_GATED = {2: {4: (2, 1)}, 4: {8: (2, 2), 4: (2, 3)}, 8: {8: (2, 2), 4: (2, 3)}}
 _COLUMNS, _BYTES, _STAGES = 16, 128, 2
 _WORKING = 16 * 132  # warps that keep the memory of a large GPU busy; where columns are few, blocks have more of them
 _THREADS = 256  # of a block that turns a column into floats
@@ -51,9 +55,14 @@ def entry_points(name: str, meaning: Gemm, regions: Sequence[Region]) -> tuple[P
     return (*few_rows, _plain(name, "floats"), *gate)
 
 
+def header(weights: Sequence[PackedIntegers]) -> str:
+    """What the CUDA text of products with these weights includes."""
+    return f"matmul_nbits/{'two_bits' if any(w.bits == 2 for w in weights) else 'matmul_nbits'}.cuh"
+
+
 def _shapes(meaning: Gemm) -> dict[int, tuple[int, int]]:
     assert meaning.packed is not None
-    return _SHAPES[meaning.packed.bits] if meaning.gate is None else _GATED
+    return (_SHAPES if meaning.gate is None else _GATED)[meaning.packed.bits]
 
 
 def _few_rows(name: str, warps: int, meaning: Gemm) -> PackedVariant:

@@ -47,7 +47,12 @@ def test_the_work_of_a_known_number_of_rows() -> None:
 @pytest.mark.parametrize(
     ("fields", "reason"),
     [
-        ({"bits": 2}, "MatMulNBits of 2 bits in blocks of 32 runs as ONNX Runtime's own kernel"),
+        (
+            {"weight": Weight(24, DEPTH, bits=2, group=16)},
+            "MatMulNBits of 2 bits in blocks of 16 runs as ONNX Runtime's own kernel; the library has kernels"
+            " for 2, 4, 8 bits in blocks of 32 to 256",
+        ),
+        ({"weight": Weight(24, 72, bits=2, group=64)}, "Rows of 72 elements, or of 32 bytes of codes"),
         ({"N": 23}, "The first dim of `y.0` is not N, which is 23"),
         ({"block_size": 512}, "MatMulNBits of 4 bits in blocks of 512"),
         ({"weight_prepacked": 1}, r"an order of its own \(g_idx or weight_prepacked\)"),

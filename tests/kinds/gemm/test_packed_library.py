@@ -1,4 +1,4 @@
-"""Products with weights of 4 and 8 bits, chosen and launched by the library, the device code run by g++: float64.
+"""Products with weights of 2, 4 and 8 bits, chosen and launched by the library, the device code run by g++: float64.
 
 A stand-in for cuBLASLt is there, which multiplies nothing: only products of few rows have results.
 """
@@ -52,6 +52,9 @@ WEIGHTS = [
     Weight(31, 640, bits=8, group=64, zeros="floats"),
     Weight(17, 224, group=16, zeros="codes"),  # two groups in a matrix of codes
     Weight(17, 1024, bits=8, group=256),  # a group longer than a chunk
+    Weight(33, 576, bits=2, zeros="codes"),  # two groups in a matrix of codes
+    Weight(17, 1008, bits=2, group=128, zeros="floats"),
+    Weight(40, 1536, bits=2, group=64),
 ]
 
 
@@ -65,7 +68,7 @@ def test_every_layout(tmp_path: Path) -> None:
     for given, found in zip(feeds, results, strict=True):
         for k, name in enumerate(names):
             check(found[name], given[f"x{k}"].astype(np.float64) @ products.weights[name].T, "float16")
-    assert launched == {"codes16"}
+    assert launched == {"codes16", "codes8"}
 
 
 def test_entry_points_by_columns_and_rows(tmp_path: Path) -> None:
@@ -89,15 +92,15 @@ def test_many_rows_widen_the_weight(tmp_path: Path) -> None:
     assert launched == {"floats"}
 
 
-@pytest.mark.parametrize("bits", [4, 8])
+@pytest.mark.parametrize("bits", [2, 4, 8])
 def test_bfloat16(tmp_path: Path, bits: int) -> None:
     products, dtype = Products(), STORED["bfloat16"]
-    weight = Weight(40, 352, bits=bits, zeros="codes", dtype="bfloat16")
+    weight = Weight(40, 384, bits=bits, zeros="codes", dtype="bfloat16")
     products.node("Cast", ["x"], "x16", to=ir.DataType.BFLOAT16.value)
     products.product("p", "x16", weight)
     products.node("Cast", ["p"], "y", to=ir.DataType.FLOAT.value)
-    feeds = {"x": drawn((5, 352)).astype(np.float32)}
-    ((found,), _) = (r := run(tmp_path, products, {"x": ("float32", ["s", 352])}, {"y": "float32"}, [feeds]))[0], r[1]
+    feeds = {"x": drawn((5, 384)).astype(np.float32)}
+    ((found,), _) = (r := run(tmp_path, products, {"x": ("float32", ["s", 384])}, {"y": "float32"}, [feeds]))[0], r[1]
     check(found["y"], feeds["x"].astype(dtype).astype(np.float64) @ products.weights["p"].T, "bfloat16")
 
 
@@ -166,3 +169,17 @@ def test_gate_and_up_of_many_rows(tmp_path: Path) -> None:
     given = {"x": drawn((60, 64))}
     (found,), launched = run(tmp_path, products, {"x": ("float16", ["s", 64])}, {"y": "float16"}, [given])
     assert launched == {"floats", "gate"} and found["y"].shape == (60, 16)
+
+
+def test_gate_and_up_of_2_bits(tmp_path: Path) -> None:
+    products = Products()
+    products.constant("sizes", np.array([40, 40]))
+    products.split(products.product("p", "x", Weight(80, 192, bits=2, zeros="codes")), "sizes", ["g", "u"])
+    products.node("Sigmoid", ["g"], "s")
+    products.node("Mul", ["s", "g"], "a")
+    products.node("Mul", ["u", "a"], "y")
+    given = {"x": drawn((1, 3, 192))}
+    (found,), launched = run(tmp_path, products, {"x": ("float16", [1, "s", 192])}, {"y": "float16"}, [given])
+    g, u = np.split(given["x"].astype(np.float64) @ products.weights["p"].T, 2, axis=-1)
+    check(found["y"], g / (1 + np.exp(-g)) * u, "float16")
+    assert launched == {"codes4"}

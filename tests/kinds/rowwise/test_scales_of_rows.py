@@ -115,8 +115,8 @@ def test_one_kernel_stores_codes_and_scales(case: tuple[str, str, str], tmp_path
         _check(case, feeds, sessions.run(sessions.open_session(tmp_path / "fused.onnx", library=path), feeds))
 
 
-@pytest.mark.parametrize("case", [_CASES[0], _CASES[3]], ids=" ".join)
-def test_its_cuda_text_on_the_cpu(case: tuple[str, str, str], tmp_path: Path) -> None:
+def test_its_cuda_text_on_the_cpu(tmp_path: Path) -> None:
+    case = _CASES[0]
     model, kernel = _fused(case)
     feeds = _feeds(case[2])
     (found,), launched = emulated_library.run(tmp_path / "run", ir.to_proto(model), [kernel], [feeds])
@@ -124,5 +124,5 @@ def test_its_cuda_text_on_the_cpu(case: tuple[str, str, str], tmp_path: Path) ->
     _check(case, feeds, found)
 
 
-def test_it_compiles_with_and_without_an_instruction_for_codes() -> None:
-    assert nvrtc.compile_cuda(generate.generate([_fused(_CASES[2])[1]]), ["sm_75", "sm_120"])
+def test_it_compiles_without_an_instruction_for_codes() -> None:
+    assert nvrtc.compile_cuda(generate.generate([_fused(_CASES[2])[1]]), ["sm_75"])
