@@ -15,7 +15,7 @@ import onnx_ir as ir
 from onnxopt import versions
 from onnxopt.artifact import description, lowered
 from onnxopt.artifact.build import Build, RewriteDisagrees, left_out, verify_and_leave_out
-from onnxopt.artifact.folder import check_output, hash_files, staging, temporary_folder, write_manifest
+from onnxopt.artifact.folder import check_output, hash_files, output_path, staging, temporary_folder, write_manifest
 from onnxopt.artifact.manifest import Manifest
 from onnxopt.artifact.report import facts as report_facts
 from onnxopt.artifact.report import page
@@ -54,7 +54,7 @@ class Artifact:
     """What optimize wrote: the folder, and its manifest."""
 
     path: Path
-    manifest: Manifest
+    manifest: Manifest = dataclasses.field(repr=False)
 
     def session(self, **options: Any) -> Session:
         """An onnxruntime.InferenceSession of the artifact. options: those of `onnxopt.load`."""
@@ -107,7 +107,7 @@ def optimize(
     subclasses NotVerifiedError, where ONNX Runtime does not run the original here, so that nothing can be compared, and
     DisagreementError, where an output misses min_sqnr.
     """
-    output, phases = Path(output), _Phases(progress, given.name_of(model))
+    output, phases = output_path(output), _Phases(progress, given.name_of(model))
     archs, oldest = check_archs(archs), releases.release(ort_min)
     want = lowered.asked(precision, min_sqnr, keep_float, calibrate, verify)
     check_output(output)

@@ -34,6 +34,8 @@ class Compiled:
 
 def check_archs(archs: Sequence[str] | None) -> tuple[str, ...]:
     """The architectures to compile for, in order; all of ARCHS for None. UsageError names one that is not in ARCHS."""
+    if isinstance(archs, str):
+        raise UsageError(f"archs is a sequence of architectures: give ({archs!r},)")
     for arch in archs or ():
         if arch not in ARCHS:
             raise UsageError(f"unknown architecture {arch!r}: onnxopt compiles for {', '.join(ARCHS)}")
