@@ -186,7 +186,7 @@ def test_later_entries_go_before_earlier_ones_and_defaults(models: Path, tmp_pat
         ("models = []", "batch.toml: models: List should have at least 1 item"),
         (
             '[[models]]\npath = "a.onnx"\narch = "sm_90"',
-            "batch.toml: models.0.arch: is no option; docs/folders.md lists them",
+            "models.0.arch: is no option; docs/folders.md lists them",
         ),
         ('[[models]]\npath = "a.onnx"\nverify = "no"', "batch.toml: models.0.verify: Input should be a valid boolean"),
         ('[[models]]\npath = "a.onnx"\ntune = 0', "batch.toml: models.0.tune: Input should be greater than 0"),
