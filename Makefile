@@ -9,6 +9,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet --quiet
 READY := $(VENV)/ready
+EXTRAS := .venv-extras
+EXTRAS_PIP := $(EXTRAS)/bin/python -m pip --disable-pip-version-check --quiet --quiet
 
 # Which Python makes .venv: 3.11 or later.
 PYTHON ?= python3
@@ -25,7 +27,7 @@ FUZZ_SECONDS ?= 60
 CXX_SOURCES = $(shell find custom_ops cuda_kernels tests/support/emulation tests/fuzz/library onnxopt/verification onnxopt/include examples/cpp \
 	-name '*.cc' -o -name '*.h' -o -name '*.cuh')
 
-.PHONY: help setup build demo test check tidy wheel try-wheel aarch64 docs bench gpu-tests fuzz clean
+.PHONY: help setup build demo test test-extras check tidy wheel try-wheel aarch64 docs bench gpu-tests fuzz clean
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## (.*)/  make \1\t\2/' | expand -t 18
@@ -55,6 +57,22 @@ demo: build ## optimize, verify, explain, benchmark and run two real models
 
 test: build ## run the tests
 	@$(BIN)/python -m pytest -n 2 --basetemp=build/pytest $(PYTEST)
+
+# An environment of their own: optimum-onnx pins an older transformers than models/ exports with, and nvidia-pytriton an
+# older numpy, of which its server needs nothing.
+$(EXTRAS)/ready: setup.cfg pyproject.toml | $(READY)
+	@echo "Installing into $(EXTRAS) (several minutes the first time)"
+	@rm -rf $(EXTRAS)
+	@$(BIN)/python -m venv $(EXTRAS)
+	@$(EXTRAS_PIP) install --no-compile torch==2.13.0
+	@$(EXTRAS_PIP) install --no-compile "setuptools>=77" "cmake>=3.25" "ninja>=1.11"
+	@$(EXTRAS_PIP) install --no-compile --no-build-isolation -e ".[dev,ray]" optimum-onnx "tritonclient[http]"
+	@$(EXTRAS_PIP) install --no-compile --no-deps nvidia-pytriton
+	@touch $@
+
+test-extras: build $(EXTRAS)/ready ## run the tests that need Ray, optimum-onnx or tritonserver, which `make test` skips
+	@$(EXTRAS)/bin/python -m pytest --basetemp=build/pytest-extras tests/tools/test_optimum.py \
+		tests/artifact/export/test_tritonserver.py tests/tools/test_batch.py -k "not test_batch.py or ray" $(PYTEST)
 
 check: build ## formatting, lint, types, the library without warnings, and the site's links
 	@$(BIN)/ruff check .

@@ -14,7 +14,7 @@ import onnx_ir as ir
 from onnxopt import versions
 from onnxopt.artifact import description, lowered, reference_quality
 from onnxopt.artifact.build import Build, RewriteDisagrees, left_out, verify_and_leave_out
-from onnxopt.artifact.folder import check_output, hash_files, staging, temporary_folder, write_manifest
+from onnxopt.artifact.folder import check_output, hash_files, output_path, staging, temporary_folder, write_manifest
 from onnxopt.artifact.manifest import Manifest
 from onnxopt.artifact.reference_quality import FloatModel
 from onnxopt.artifact.report import facts as report_facts
@@ -55,7 +55,7 @@ class Artifact:
     """What optimize wrote: the folder, and its manifest."""
 
     path: Path
-    manifest: Manifest
+    manifest: Manifest = dataclasses.field(repr=False)
 
     def session(self, **options: Any) -> Session:
         """An onnxruntime.InferenceSession of the artifact. options: those of `onnxopt.load`."""
@@ -117,7 +117,7 @@ def optimize(
     subclasses NotVerifiedError, where ONNX Runtime does not run the original here, so that nothing can be compared, and
     DisagreementError, where an output misses what was asked for.
     """
-    output, phases = Path(output), _Phases(progress, given.name_of(model))
+    output, phases = output_path(output), _Phases(progress, given.name_of(model))
     archs, oldest = chosen_archs.named(archs), releases.release(ort_min)
     goals = Goals(min_sqnr, min_cosine, min_top1, min_top5, max_kl)
     want = lowered.asked(precision, goals if reference is None else Goals(), keep_float, calibrate)

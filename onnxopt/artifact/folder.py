@@ -17,6 +17,13 @@ from onnxopt.artifact.manifest import File, Manifest
 from onnxopt.errors import ArtifactError, UsageError
 
 
+def output_path(output: str | os.PathLike[str]) -> Path:
+    """What a caller gave as output. UsageError where it is no path."""
+    if not isinstance(output, (str, os.PathLike)):
+        raise UsageError(f"the output is the path of a new folder, not {type(output).__name__}")
+    return Path(output)
+
+
 def check_output(output: Path) -> None:
     """UsageError unless a new folder can be made at `output`; called before any work is done."""
     if os.path.lexists(output):

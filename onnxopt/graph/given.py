@@ -33,6 +33,8 @@ def as_file(model: Given, folder: Path, example_inputs: Any = None, dynamic_shap
     or cannot be exported or written.
     """
     module = _is_of_torch(model, "nn", "Module")
+    if isinstance(model, type):
+        raise UsageError(f"a model is given as {_FORMS}, not as the class {model.__name__}: give an object of it")
     if not module and (example_inputs is not None or dynamic_shapes is not None):
         raise UsageError("example_inputs and dynamic_shapes are for a torch.nn.Module; this model is exported already")
     if isinstance(model, (str, os.PathLike)):
@@ -56,7 +58,8 @@ def as_file(model: Given, folder: Path, example_inputs: Any = None, dynamic_shap
     except (UsageError, MemoryError):
         raise
     except Exception as error:
-        raise ModelError(f"the {type(model).__name__} cannot be written as a model file: {describe(error)}") from error
+        failed = "torch.onnx.export failed" if module else "it cannot be written as a model file"
+        raise ModelError(f"{name_of(model)}: {failed}: {describe(error)}") from error
     return path
 
 

@@ -22,6 +22,8 @@ def named(names: Sequence[str] | None) -> tuple[str, ...]:
     """
     if names is None:
         return ARCHS
+    if isinstance(names, str):
+        raise UsageError(f"archs is a sequence of architectures: give ({names!r},)")
     parts = [part.strip() for name in names for part in name.split(",")]
     if NONE in parts:
         if set(parts) != {NONE}:

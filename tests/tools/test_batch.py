@@ -20,8 +20,9 @@ import onnxopt
 from onnxopt import children
 from onnxopt.artifact import manifest as manifests
 from onnxopt.errors import UsageError
-from onnxopt.tools.batching import config, local, work, worker
+from onnxopt.tools.batching import config, local, on_ray, work, worker
 from onnxopt.tools.batching.jobs import Job
+from onnxopt.tools.batching.work import ModelOutcome
 from tests.support.command import assert_refused, run
 from tests.support.small_models import CHAIN, write
 
@@ -183,7 +184,10 @@ def test_later_entries_go_before_earlier_ones_and_defaults(models: Path, tmp_pat
         ("models = [", "batch.toml: is not TOML: "),
         ("", "batch.toml: models: Field required"),
         ("models = []", "batch.toml: models: List should have at least 1 item"),
-        ('[[models]]\npath = "a.onnx"\narch = "sm_90"', "batch.toml: models.0.arch: Extra inputs are not permitted"),
+        (
+            '[[models]]\npath = "a.onnx"\narch = "sm_90"',
+            "models.0.arch: is no option; docs/folders.md lists them",
+        ),
         ('[[models]]\npath = "a.onnx"\nverify = "no"', "batch.toml: models.0.verify: Input should be a valid boolean"),
         ('[[models]]\npath = "a.onnx"\ntune = 0', "batch.toml: models.0.tune: Input should be greater than 0"),
         ('[[models]]\npath = "none.onnx"', "none.onnx: no such file or folder"),
@@ -325,6 +329,32 @@ def test_ray_loses_nothing_when_a_worker_is_killed(tmp_path: Path) -> None:
     assert {entry["status"] for entry in state(made).values()} == {"done"} and len(state(made)) == 40
     assert onnxopt.batch(file, tmp_path / "alone").exit_code == 0
     assert digests(made) == digests(tmp_path / "alone") and len(digests(made)) == 80
+
+
+@pytest.mark.slow
+def test_ray_measures_where_the_gpus_are(models: Path, tmp_path: Path) -> None:
+    """Two machines, one with GPUs, as far as Ray is told: optimizing asks for none, and tune and bench see theirs."""
+    ray = pytest.importorskip("ray", reason="ray is not installed; run it with: pip install 'onnxopt[ray]'")
+    cluster = pytest.importorskip("ray.cluster_utils").Cluster(True, head_node_args={"num_cpus": 1, "num_gpus": 0})
+
+    def where(job: Job, made: ModelOutcome | None) -> tuple[str, str | None, dict[str, float]]:
+        context = ray.get_runtime_context()
+        return context.get_node_id(), os.environ.get("CUDA_VISIBLE_DEVICES"), context.get_assigned_resources()
+
+    try:
+        with_gpus = cluster.add_node(num_cpus=1, num_gpus=2).node_id
+        ray.init(address=cluster.address, log_to_driver=False, logging_level="ERROR")
+        text = '[[models]]\npath = "a.onnx"\ntune = 5\nbench = true\ngpus = 2\nmemory_gb = 0.5\n'
+        (job,) = config.jobs_of([configuration(models, text)], tmp_path / "made")
+        step = ray.remote(where)
+        _, _, resources = ray.get(on_ray._submit(step, job, None))
+        assert resources == {"CPU": 1, "memory": pytest.approx(5e8, abs=1)}
+        node, devices, resources = ray.get(on_ray._submit(step, job, work.failed(job, "")))
+        assert (node, devices) == (with_gpus, "0,1")
+        assert resources == {"CPU": 1, "memory": pytest.approx(5e8, abs=1), "GPU": 2}
+    finally:
+        ray.shutdown()
+        cluster.shutdown()
 
 
 @pytest.mark.slow

@@ -13,6 +13,7 @@ import pytest
 
 import onnxopt
 from onnxopt.graph import write
+from tests.support import small_models
 from tests.support.small_models import CHAIN, HEADER
 
 X = np.random.default_rng(0).standard_normal((5, 8)).astype(np.float32)
@@ -61,6 +62,7 @@ def test_weights_beyond_one_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     [
         (3, {}, "a model is given as a path, bytes, onnx.ModelProto, onnx_ir.Model, torch.onnx.ONNXProgram or torch"),
         (None, {}, "not as NoneType"),
+        (onnx.ModelProto, {"example_inputs": (X,)}, "not as the class ModelProto: give an object of it"),
         (b"no model", {}, "model.onnx"),
         ("somewhere.onnx", {"example_inputs": (X,)}, "are for a torch.nn.Module"),
         (Path(__file__).parent, {}, "is a folder, not an ONNX file; optimize_folder takes folders"),
@@ -70,6 +72,31 @@ def test_what_is_no_model(given: Any, options: dict[str, Any], message: str, tmp
     with pytest.raises(onnxopt.OnnxoptError, match=message):
         _optimized(given, tmp_path, **options)
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"output": None}, "the output is the path of a new folder, not NoneType"),
+        ({"output": 5}, "the output is the path of a new folder, not int"),
+        ({"shapes": {"batch": 8}}, r"shape of batch: 8 is no tuple of sizes, as \(8, 128\) is, or \(8,\) for one dim"),
+        ({"shapes": {"x": "1x8"}}, "shape of x: '1x8' is no tuple of sizes"),
+        ({"shapes": {"x": (1.5, 8)}}, r"shape of x: \(1.5, 8\) is no tuple of sizes"),
+        ({"shapes": {"x": (np.int64(1), 8)}}, "is no tuple of sizes"),
+        ({"archs": "sm_90"}, r"archs is a sequence of architectures: give \('sm_90',\)"),
+    ],
+)
+def test_wrong_types_are_one_line(options: dict[str, Any], message: str, tmp_path: Path) -> None:
+    model = small_models.write(tmp_path / "m.onnx", CHAIN)
+    given = {"output": tmp_path / "artifact", "archs": (), **options}
+    with pytest.raises(onnxopt.UsageError, match=message):
+        onnxopt.optimize(model, given.pop("output"), **given)
+    assert [path.name for path in tmp_path.iterdir()] == ["m.onnx"]
+
+
+def test_the_result_is_short_in_a_terminal(tmp_path: Path) -> None:
+    artifact = onnxopt.optimize(small_models.write(tmp_path / "m.onnx", CHAIN), tmp_path / "a", archs=())
+    assert repr(artifact) == f"Artifact(path={tmp_path / 'a'!r})"
 
 
 @pytest.mark.models

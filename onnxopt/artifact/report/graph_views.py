@@ -99,7 +99,7 @@ def _kind(row: Row) -> str:
 
 def _with_sizes(tensor: str, sizes: Mapping[str, int]) -> str:
     """ "float16[batch,768]" as "float16[8, 768]"; dims of unknown size keep their names."""
-    return _DIMS.sub(lambda match: f"[{', '.join(_size(d, sizes) for d in match[1].split(',') if d)}]", tensor)
+    return _DIMS.sub(lambda match: f"[{', '.join(_size(d.strip(), sizes) for d in match[1].split(',') if d)}]", tensor)
 
 
 def _size(dim: str, sizes: Mapping[str, int]) -> str:
@@ -107,5 +107,5 @@ def _size(dim: str, sizes: Mapping[str, int]) -> str:
         return dim
     try:
         return str(signature.evaluate(dim, sizes))
-    except KeyError:
+    except (KeyError, ZeroDivisionError):  # of sizes that the model does not take
         return dim

@@ -226,7 +226,7 @@ def _bytes(shape: str, sizes: Mapping[str, int]) -> tuple[int, int] | None:
     dtype, _, dims = shape.rstrip("]").partition("[")
     try:
         elements = math.prod(int(d) if d.isdigit() else signature.evaluate(d, sizes) for d in dims.split(",") if d)
-    except KeyError:
+    except (KeyError, ZeroDivisionError):  # of sizes that the model does not take
         return None
     if dtype not in DTYPES:
         return None

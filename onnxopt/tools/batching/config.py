@@ -113,7 +113,8 @@ def read(file: Path) -> Config:
         raise UsageError(f"{file}: is not TOML: {error}") from error
     except pydantic.ValidationError as error:
         first = error.errors(include_url=False, include_context=False)[0]
-        raise UsageError(f"{file}: {'.'.join(map(str, first['loc']))}: {first['msg']}") from None
+        wrong = "is no option; docs/folders.md lists them" if first["type"] == "extra_forbidden" else first["msg"]
+        raise UsageError(f"{file}: {'.'.join(map(str, first['loc']))}: {wrong}") from None
 
 
 def _named(file: Path, options: dict[Path, dict[str, Any]], out_dir: Path) -> list[Job]:

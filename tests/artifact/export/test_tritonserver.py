@@ -71,7 +71,7 @@ class Server:
     def __init__(self, folder: Path, repository: Path):
         spec = importlib.util.find_spec("pytriton")
         if spec is None or not spec.submodule_search_locations:
-            pytest.skip("tritonserver is missing: pip install nvidia-pytriton")
+            pytest.skip("tritonserver is missing: make test-extras, or pip install --no-deps nvidia-pytriton")
         installed = Path(spec.submodule_search_locations[0]) / "tritonserver"
         backends, release = folder / "backends", f"{sys.version_info[0]}.{sys.version_info[1]}"
         (backends / "onnxruntime").mkdir(parents=True)

@@ -89,6 +89,25 @@ def test_tensors_are_those_that_fused_calls_read_and_write(tmp_path: Path) -> No
     assert "After: 3 nodes" in text
 
 
+@pytest.mark.parametrize(
+    ("tensor", "shown"),
+    [
+        ("float32[seq,8]", "float32[6, 8]"),
+        ("float32[seq*2 + x,?]", "float32[15, ?]"),
+        ("float32[other,8]", "float32[other, 8]"),
+        ("float32[seq//(x - 3)]", "float32[seq//(x - 3)]"),
+        ("float32[Max(1, seq),8]", "float32[Max(1, seq), 8]"),
+        ("float32[]", "float32[]"),
+        ("", ""),
+    ],
+)
+def test_sizes_stand_for_the_names_of_dims(tensor: str, shown: str) -> None:
+    drawn = facts.Graph(1, {}, 0, 0, rows=(Row("Add", (), tensor),))
+    after = views.drawings(facts.Facts(after=drawn), (), {"seq": 6, "x": 3}).after
+    assert after is not None
+    assert after.rows[0].tensor == shown
+
+
 def test_large_graphs_are_not_drawn(tmp_path: Path) -> None:
     names = [f"v{k}" for k in range(drawing.MOST_NODES + 2)]
     nodes = "\n".join(f"{b} = Neg({a})" for a, b in itertools.pairwise(names))
