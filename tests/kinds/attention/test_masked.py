@@ -24,20 +24,23 @@ EXPANDED = {"unsqueeze": [3], "expand": [1, 1, 1, 2, 1], "perm": [0, 2, 1, 3], "
 
 def graph(
     batch: int | str = "batch", tokens: int | str = 3, past: int | str = "past", *, each: int = 2, dtype: int = HALF,
-    mask: tuple[int | str, ...] | None = None, read: str = "", outputs: bool = True, **changed: object,
+    mask: tuple[int | str, ...] | None = None, read: str = "", outputs: bool = True, slots: bool = False,
+    **changed: object,
 ) -> onnx.ModelProto:  # fmt: skip
     """A step of a decoder as the rewriting leaves it. each: query heads of a group. mask: dims in front of the keys.
 
-    read: a value inside the attention that the caller reads too. outputs: whether the cache is one. changed: of
-    EXPANDED, and attributes of the operator.
+    read: a value inside the attention that the caller reads too. outputs: whether the cache is one. slots: whether it
+    has room for the new tokens. changed: of EXPANDED, and attributes of the operator.
     """
     form = {**EXPANDED, "expand": [1, 1, 1, each, 1], **{k: v for k, v in changed.items() if k in EXPANDED}}
     heads, info = GROUPS * each, helper.make_tensor_value_info
-    total = f"{past} + {tokens}" if isinstance(past, str) else past + int(tokens)
+    total = past if slots else f"{past} + {tokens}" if isinstance(past, str) else past + int(tokens)
     inputs = [info("q", dtype, [batch, tokens, heads * WIDTH])]
     inputs += [info(x, dtype, [batch, tokens, GROUPS, WIDTH]) for x in "kv"]
     inputs += [info(f"p{x}", dtype, [batch, GROUPS, past, WIDTH]) for x in "kv"]
     inputs.append(info("mask", dtype, [*(mask or (batch, 1, tokens)), total]))
+    if slots:
+        inputs.append(info("slots", TensorProto.INT64, [tokens, 1]))
     constants, nodes = [], []
 
     def constant(name: str, values: object) -> str:
@@ -50,10 +53,17 @@ def graph(
     ):  # fmt: skip
         constant(name, values)
     for x in "kv":
-        nodes += [
+        appended = [
             helper.make_node("Transpose", [x], [f"{x}t"], perm=form["perm"]),
             helper.make_node("Concat", [f"p{x}", f"{x}t"], [f"n{x}"], axis=form["axis"]),
         ]
+        scattered = [
+            helper.make_node("Transpose", [f"p{x}"], [f"{x}p"], perm=[2, 0, 1, 3]),
+            helper.make_node("Transpose", [x], [f"{x}t"], perm=[1, 0, 2, 3]),
+            helper.make_node("ScatterND", [f"{x}p", "slots", f"{x}t"], [f"{x}w"]),
+            helper.make_node("Transpose", [f"{x}w"], [f"n{x}"], perm=[1, 2, 0, 3]),
+        ]
+        nodes += scattered if slots else appended
         if each > 1:
             nodes += [
                 helper.make_node("Transpose", [f"n{x}"], [f"{x}s"], perm=[0, 2, 1, 3]),
@@ -77,14 +87,15 @@ def graph(
     return helper.make_model(made, opset_imports=opsets, ir_version=10)
 
 
+@pytest.mark.parametrize("slots", [False, True])
 @pytest.mark.parametrize("each", [1, 2])
 @pytest.mark.parametrize(("batch", "past"), [("batch", "past"), (2, 1200)])
-def test_it_becomes_a_kernel_that_keeps_its_cache(batch: int | str, past: int | str, each: int) -> None:
-    model = ir.serde.deserialize_model(graph(batch, 3, past, each=each))
+def test_it_becomes_a_kernel_that_keeps_its_cache(batch: int | str, past: int | str, each: int, slots: bool) -> None:
+    model = ir.serde.deserialize_model(graph(batch, 3, past, each=each, slots=slots))
     plan = fuse(model)
     (region,) = plan.regions
     assert region.kind is ATTENTION
-    assert [v.name for v in region.inputs] == ["q", "k", "v", "pk", "pv", "mask"]
+    assert [v.name for v in region.inputs] == ["q", "k", "v", "pk", "pv", "mask", *(["slots"] if slots else [])]
     assert [v.name for v in region.outputs] == ["y", "nk", "nv"]
     region.meaning.verify()
     (kernel,) = outline(model, plan)
@@ -123,23 +134,33 @@ def test_what_only_looks_like_a_cache_stays(changed: dict) -> None:
     assert not any(region.kind is ATTENTION for region in plan.regions)
 
 
-def feeds(rng: np.random.Generator, batch: int, tokens: int, past: int, each: int, mask: tuple[int, ...]) -> dict:
+def feeds(
+    rng: np.random.Generator, batch: int, tokens: int, past: int, each: int, mask: tuple[int, ...], slots: bool
+) -> dict:
     shapes = {"q": (batch, tokens, GROUPS * each * WIDTH)}
     shapes |= dict.fromkeys("kv", (batch, tokens, GROUPS, WIDTH))
     shapes |= dict.fromkeys(("pk", "pv"), (batch, GROUPS, past, WIDTH))
     found = {name: rng.standard_normal(shape).astype(np.float16) for name, shape in shapes.items()}
+    if slots:
+        found["slots"] = rng.permutation(past)[:tokens, None] - past * (rng.random((tokens, 1)) < 0.5)
+        past -= tokens
     drawn = rng.standard_normal((*mask, past + tokens))
-    seen = np.arange(past + tokens) <= np.arange(past, past + tokens)[:, None]
+    seen = np.arange(past + tokens) <= np.arange(past, past + tokens)[: mask[2], None]
     return found | {"mask": np.where(seen, drawn, -65504).astype(np.float16)}
 
 
 @pytest.mark.usefixtures("library")
 @pytest.mark.parametrize(
-    ("tokens", "each", "mask"),
-    [(3, 2, ("batch", 1, 3)), (16, 4, (1, 1, 16)), (1, 8, ("batch", 8 * GROUPS, 1)), (5, 1, (1, GROUPS, 5))],
+    ("tokens", "each", "mask", "slots"),
+    [
+        (3, 2, ("batch", 1, 3), False), (16, 4, (1, 1, 16), False), (1, 8, ("batch", 8 * GROUPS, 1), False),
+        (5, 1, (1, GROUPS, 5), False), (3, 2, ("batch", 1, 3), True), (1, 1, (1, 1, 1), True),
+    ],
 )  # fmt: skip
-def test_the_library_computes_what_the_nodes_do(tokens: int, each: int, mask: tuple, tmp_path: Path) -> None:
-    proto = graph(tokens=tokens, each=each, mask=mask)
+def test_the_library_computes_what_the_nodes_do(
+    tokens: int, each: int, mask: tuple, slots: bool, tmp_path: Path
+) -> None:
+    proto = graph(tokens=tokens, each=each, mask=mask, slots=slots)
     onnx.save(proto, tmp_path / "model.onnx")
     with cpu_kernels_forced():
         made = pipeline.optimize(tmp_path / "model.onnx", tmp_path / "out", archs=(), verify=False)
@@ -148,20 +169,23 @@ def test_the_library_computes_what_the_nodes_do(tokens: int, each: int, mask: tu
     session = made.session(providers=["CPUExecutionProvider"])
     original = ort.InferenceSession(proto.SerializeToString(), providers=["CPUExecutionProvider"])
     rng = np.random.default_rng(tokens)
-    for batch, past in ((2, 7), (1, 0), (3, 40)):
-        given = feeds(rng, batch, tokens, past, each, tuple(batch if d == "batch" else d for d in mask))
+    for batch, past in ((2, 7), (1, 3 if slots else 0), (3, 40)):
+        given = feeds(rng, batch, tokens, past, each, tuple(batch if d == "batch" else d for d in mask), slots)
         expected, found = original.run(None, given), session.run(None, given)
         np.testing.assert_array_equal(found[1], expected[1])
         np.testing.assert_array_equal(found[2], expected[2])
         np.testing.assert_allclose(found[0].astype(np.float32), expected[0].astype(np.float32), atol=4e-3)
     with pytest.raises(Exception, match="do not fit together"):
         session.run(None, given | {"mask": given["mask"][..., :-1]})
+    if slots:
+        with pytest.raises(Exception, match="the cache has 40"):
+            session.run(None, given | {"slots": given["slots"] + 1000})
 
 
 @pytest.mark.usefixtures("library")
 def test_the_cuda_kernels_on_the_cpu(tmp_path: Path) -> None:
     """The library's launches and the device code, compiled by g++."""
-    onnx.save(graph(tokens=5, each=4), tmp_path / "model.onnx")
+    onnx.save(graph(tokens=5, each=4, slots=True), tmp_path / "model.onnx")
     made = pipeline.optimize(tmp_path / "model.onnx", tmp_path / "out", archs=("sm_90",), emulate=True)
     found = made.manifest.verify
     assert found.status == "passed" and not made.manifest.left_out
