@@ -78,16 +78,28 @@ def find(context: Context, kind: Kind) -> tuple[list[Region], list[Refusal]]:
         if not _is_stored(node, context.shapes) or not _is_behind_a_cache(node):
             continue  # flash_attention says what it thinks of these
         found = _attention(node, context.shapes)
-        if isinstance(found, str):
-            refusals.append(Refusal(node.name or "", node.op_type, "", found))
+        reason = found if isinstance(found, str) else _why_not_here(found.nodes, context)
+        if isinstance(found, str) or reason:
+            refusals.append(Refusal(node.name or "", node.op_type, "", reason))
             continue
         nodes = tuple(sorted(found.nodes, key=context.order.__getitem__))
         moved = _traffic(found, context.shapes)
         region = Region(nodes, found.inputs, found.outputs, moved, kind, found.meaning)
         region.verify()
         regions.append(region)
-        context.contract(nodes)
+        context.take([nodes])
     return regions, refusals
+
+
+def _why_not_here(nodes: tuple[ir.Node, ...], context: Context) -> str:
+    """Why these nodes are no region of this graph, or ""."""
+    if any(node not in context.order for node in nodes):
+        return "The cache is written outside of the branch or loop that attends to it"
+    if any(map(context.is_taken, nodes)):
+        return "Another attention reads the same cache, and its kernel writes it"
+    if context.makes_cycle(nodes):
+        return "The mask or the new tokens depend on what is written to the cache"
+    return ""
 
 
 def lower(region: Region, shapes: Shapes) -> TokenAttention:

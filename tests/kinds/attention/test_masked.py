@@ -126,6 +126,56 @@ def test_others_stay(changed: dict, reason: str) -> None:
     assert any(reason in refusal.reason for refusal in plan.refusals)
 
 
+def test_a_mask_that_follows_from_the_cache_keeps_the_nodes_apart() -> None:
+    """One kernel would wait for its own result."""
+    proto = graph()
+    proto.graph.node.insert(6, helper.make_node("Shape", ["nk"], ["size"], start=2, end=3))
+    proto.graph.node.insert(7, helper.make_node("Expand", ["mask", "size"], ["wide"]))
+    proto.graph.node[-1].input[5] = "wide"
+    proto.graph.value_info.append(helper.make_tensor_value_info("wide", HALF, ["batch", 1, 3, "past + 3"]))
+    ir_model = ir.serde.deserialize_model(proto)
+    plan = fuse(ir_model)
+    assert not any(region.kind is ATTENTION for region in plan.regions)
+    assert any("depend on what is written to the cache" in refusal.reason for refusal in plan.refusals)
+
+
+def test_a_cache_that_two_attentions_read_is_written_once() -> None:
+    proto = graph(each=1)
+    again = onnx.NodeProto()
+    again.CopyFrom(proto.graph.node[-1])
+    again.output[0], again.name = "z", "again"
+    proto.graph.node.append(again)
+    proto.graph.output.append(helper.make_tensor_value_info("z", HALF, None))
+    plan = fuse(ir.serde.deserialize_model(proto))
+    assert [region.kind for region in plan.regions].count(ATTENTION) == 1
+    assert any("Another attention reads the same cache" in refusal.reason for refusal in plan.refusals)
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_the_body_of_an_if(whole: bool) -> None:
+    """What a branch computes by itself becomes a kernel; a cache that is written in front of it does not."""
+    proto = graph()
+    nodes, names = list(proto.graph.node), {"y": "q", "nk": "pk", "nv": "pv"} if whole else {"y": "q"}
+
+    def half(name: str) -> onnx.ValueInfoProto:
+        return helper.make_tensor_value_info(name, HALF, None)
+
+    body = helper.make_graph(nodes if whole else nodes[-1:], "then", [], list(map(half, names)))
+    others = [helper.make_node("Identity", [given], [f"{name}_other"]) for name, given in names.items()]
+    other = helper.make_graph(others, "else", [], [half(f"{name}_other") for name in names])
+    results = [f"{name}_out" for name in names]
+    del proto.graph.node[:]
+    proto.graph.node.extend([] if whole else nodes[:-1])
+    proto.graph.node.append(helper.make_node("If", ["which"], results, then_branch=body, else_branch=other))
+    proto.graph.input.append(helper.make_tensor_value_info("which", TensorProto.BOOL, []))
+    kept = [] if whole else [half("nk"), half("nv")]
+    del proto.graph.output[:]
+    proto.graph.output.extend([*map(half, results), *kept])
+    plan = fuse(ir.serde.deserialize_model(proto))
+    assert [region.kind for region in plan.regions].count(ATTENTION) == int(whole)
+    assert whole or any("outside of the branch or loop" in refusal.reason for refusal in plan.refusals)
+
+
 @pytest.mark.parametrize(
     "changed", [{"axis": 1}, {"perm": [0, 1, 2, 3]}, {"unsqueeze": [2]}, {"expand": [1, 1, 1, 1, 2]}]
 )
