@@ -19,6 +19,7 @@ from onnxopt.runtime import configuration, devices, sessions
 from onnxopt.runtime.bound_run import BoundRun
 from onnxopt.runtime.configuration import configuration_for
 from onnxopt.runtime.sessions import CPU, CUDA, RunError
+from onnxopt.verification import samples
 from onnxopt.verification.reference import NotRunnable, Reference
 from onnxopt.verification.user_data import DataSource, check_alone, read_data
 from onnxopt.verification.verify import describe_failure
@@ -134,7 +135,7 @@ def reference_of(
     pinned = signature.pin(traits.inputs, shapes)
     batch, space = signature.roles(traits.inputs)
     typical = {n: 1 if n in batch else 224 if n in space else 128 for n in signature.symbols(traits.inputs)}
-    for sizes in ({**typical, **pinned}, pinned):
+    for sizes in (samples.fitted(traits.inputs, typical, pinned), pinned):
         try:
             return Reference(
                 model,
