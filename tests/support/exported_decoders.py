@@ -132,7 +132,6 @@ def main() -> None:
         return
     store("llama_dynamic", export("Llama", True, "dynamic"))
     store("qwen3_dynamic", export("Qwen3", False, "dynamic", head_dim=16))
-    store("llama_static", export("Llama", True, "static"))
     store("qwen3_static", export("Qwen3", True, "static", head_dim=64))
     store("llama_several", export_several())
     experts = {"num_experts_per_tok": 2}
