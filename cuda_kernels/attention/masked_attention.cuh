@@ -1,4 +1,5 @@
-// Some tokens' attention, under a mask, to a cache of keys and values that grows by these tokens.
+// Some tokens' attention, under a mask, to a cache of keys and values that grows by these tokens, or has slots for
+// them.
 //
 // A row is a head of a new token; the rows of a group share its keys. A block takes a chunk of the rows and a split of
 // the keys, those of the new tokens among them, and goes through these as token_attention.cuh does. The blocks of the
@@ -13,6 +14,8 @@ namespace onnxopt {
 // Finite masks of less than this hide a key. As sums they would all be below kNoScore, and a row that hides all of its
 // keys so, as those of padding do, would be not a number instead of a mean.
 constexpr float kLeastMask = -1e29f;
+
+constexpr int kMostNew = 16;  // tokens
 
 // Where a row of a block lies: `row` counts the heads of all tokens of a group.
 struct MaskedRow {
@@ -69,7 +72,19 @@ __device__ inline void attend_masked_to(const float (&query)[kRows][kVector], co
   }
 }
 
-template <typename T, int kWidth, int kRows, int kUnroll, int kThreads>
+// Which of the new tokens is key `at` of the longer cache; -1 for none. slots: of new tokens in the cache, where it has
+// room for them; the last one counts where several have the same, as ScatterND leaves open.
+template <bool kSlots>
+__device__ inline int new_token_at(unsigned at, const MaskedAttentionParams& params, const int (&slots)[kMostNew]) {
+  if constexpr (!kSlots) return at < params.past ? -1 : static_cast<int>(at - params.past);
+  int found = -1;
+  for (unsigned t = 0; t < params.tokens; ++t) {
+    if (slots[t] == static_cast<int>(at)) found = t;
+  }
+  return found;
+}
+
+template <typename T, int kWidth, int kRows, int kUnroll, int kThreads, bool kSlots>
 __device__ inline void attend_masked(const MaskedAttentionParams& params) {
   constexpr int kVector = 16 / sizeof(T);
   constexpr int kLanes = kWidth / kVector;  // of a key
@@ -84,9 +99,9 @@ __device__ inline void attend_masked(const MaskedAttentionParams& params) {
   const unsigned lane = threadIdx.x % kLanes;
   const unsigned key = threadIdx.x / kLanes;
   const unsigned begin = split * params.split_tokens;
-  const unsigned end = min(begin + params.split_tokens, params.past + params.tokens);
+  const unsigned end = min(begin + params.split_tokens, params.keys);
   const uint64_t past = static_cast<uint64_t>(group) * params.past * kWidth + lane * kVector;
-  const uint64_t present = past + static_cast<uint64_t>(group) * params.tokens * kWidth;
+  const uint64_t present = static_cast<uint64_t>(group) * params.keys * kWidth + lane * kVector;
   const uint64_t step = static_cast<uint64_t>(params.groups) * kWidth;  // between new tokens
   const uint64_t fresh = sequence * params.tokens * step + group % params.groups * kWidth + lane * kVector;
   const T* const past_k = static_cast<const T*>(params.past_k) + past;
@@ -98,6 +113,14 @@ __device__ inline void attend_masked(const MaskedAttentionParams& params) {
 
   let_next_begin();
   wait_for_previous();
+  __shared__ int slots[kMostNew];
+  if constexpr (kSlots) {
+    if (threadIdx.x < params.tokens) {
+      const long long slot = params.slots[threadIdx.x];
+      slots[threadIdx.x] = static_cast<int>(slot < 0 ? slot + params.past : slot);
+    }
+    __syncthreads();
+  }
   float query[kRows][kVector];
   const T* mask[kRows];
   Attended<kVector> attended[kRows];
@@ -120,10 +143,10 @@ __device__ inline void attend_masked(const MaskedAttentionParams& params) {
       const unsigned at = first + u * kKeys + key;
       valid[u] = at < end;
       if (!valid[u]) continue;
-      const bool held = at < params.past;
-      const uint64_t offset = held ? static_cast<uint64_t>(at) * kWidth : (at - params.past) * step;
-      keys[u] = load_vector<T, kVector>((held ? past_k : new_k) + offset);
-      values[u] = load_vector<T, kVector>((held ? past_v : new_v) + offset);
+      const int token = new_token_at<kSlots>(at, params, slots);
+      const uint64_t offset = token < 0 ? static_cast<uint64_t>(at) * kWidth : token * step;
+      keys[u] = load_vector<T, kVector>((token < 0 ? past_k : new_k) + offset);
+      values[u] = load_vector<T, kVector>((token < 0 ? past_v : new_v) + offset);
     }
 #pragma unroll
     for (int u = 0; u < kUnroll; ++u) {

@@ -17,7 +17,7 @@ bool Fits(const Shape& x, std::int64_t batch, std::int64_t tokens, std::int64_t 
 
 // Reads how a mask lies. False where it does not broadcast to the scores.
 bool OpenMask(const Shape& mask, const TokenAttention& attention, AttentionCall* call) {
-  const std::int64_t scores[] = {call->batch, attention.heads, attention.tokens, call->past + attention.tokens};
+  const std::int64_t scores[] = {call->batch, attention.heads, attention.tokens, call->keys};
   if (mask.rank != 4 || mask.dims[3] != scores[3]) return false;
   std::int64_t* const strides[] = {&call->mask_sequence, &call->mask_head, &call->mask_token};
   std::int64_t step = mask.dims[3];
@@ -52,7 +52,12 @@ AttentionCall OpenCall(const TokenAttention& attention, OrtKernelContext* contex
   if (good) {
     call.batch = past.dims[0];
     call.past = past.dims[2];
+    call.keys = call.past + (attention.slots ? 0 : attention.tokens);
     if (attention.mask) good = OpenMask(shapes[*attention.mask], attention, &call);
+  }
+  if (good && attention.slots) {
+    const Shape& slots = shapes[*attention.slots];
+    good = slots.rank == 2 && slots.dims[0] == attention.tokens && slots.dims[1] == 1;
   }
   if (!good) {
     const std::string mask = attention.mask ? ", mask " + ToString(shapes[*attention.mask]) : "";
@@ -70,11 +75,12 @@ AttentionCall OpenCall(const TokenAttention& attention, OrtKernelContext* contex
   call.past_k = inputs[attention.past_k];
   call.past_v = inputs[attention.past_v];
   call.mask = attention.mask ? inputs[*attention.mask] : nullptr;
+  call.slots = attention.slots ? static_cast<const std::int64_t*>(inputs[*attention.slots]) : nullptr;
   Shape output = q;
   output.rank = 3;
   output.dims[2] = of_q;
   Shape present = past;
-  present.dims[2] = past.dims[2] + attention.tokens;
+  present.dims[2] = call.keys;
   call.output = OutputTensor(context, 0, output);
   call.present_k = OutputTensor(context, 1, present);
   call.present_v = OutputTensor(context, 2, present);

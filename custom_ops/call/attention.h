@@ -8,9 +8,11 @@ namespace onnxopt {
 
 // One call: sequences, tokens in the cache before it, operands of the new tokens and elements between the sequences of
 // these. mask: nullptr where there is none; elements between its sequences, heads and tokens, 0 where all share them.
+// slots: of the new tokens in the cache, or nullptr where it grows. keys: tokens of the cache after the call.
 struct AttentionCall {
   std::int64_t batch;
   std::int64_t past;
+  std::int64_t keys;
   const void* q;
   const void* k;
   const void* v;
@@ -23,6 +25,7 @@ struct AttentionCall {
   std::int64_t mask_sequence;
   std::int64_t mask_head;
   std::int64_t mask_token;
+  const std::int64_t* slots;
   void* output;
   void* present_k;
   void* present_v;

@@ -2,6 +2,7 @@
 
 #include <cmath>
 #include <cstring>
+#include <string>
 #include <vector>
 
 #include "call/attention.h"
@@ -34,7 +35,7 @@ class Job {
     const std::int64_t sequence = group / attention_.groups;
     const std::int64_t of_sequence = group % attention_.groups;
     const std::int64_t width = attention_.width;
-    const std::int64_t keys_of_all = call_.past + attention_.tokens;
+    const std::int64_t keys_of_all = call_.keys;
     const std::vector<float> keys =
         Append(call_.past_k, call_.k, sequence * call_.k_stride + of_sequence * width, group, call_.present_k);
     const std::vector<float> values =
@@ -81,22 +82,32 @@ class Job {
     for (float& weight : *weights) weight /= sum;
   }
 
-  // Writes a group's cache with the new tokens behind it, and gives it as float32. at: the first of these in `fresh`,
-  // where k and v of one token may lie behind q.
+  // Writes a group's cache with the new tokens in it, and gives it as float32. at: the first of these in `fresh`, where
+  // k and v of one token may lie behind q.
   std::vector<float> Append(const void* past, const void* fresh, std::int64_t at, std::int64_t group,
                             void* present) const {
-    const std::int64_t held = call_.past * attention_.width;
-    const std::int64_t whole = held + attention_.tokens * attention_.width;
-    const std::int64_t step = attention_.groups * attention_.width;  // between new tokens
+    const std::int64_t width = attention_.width;
+    const std::int64_t held = call_.past * width;
+    const std::int64_t whole = call_.keys * width;
+    const std::int64_t step = attention_.groups * width;  // between new tokens
     char* const to = At(present, group * whole);
     std::memcpy(to, At(past, group * held), static_cast<std::size_t>(held) * size_);
     for (std::int64_t t = 0; t < attention_.tokens; ++t) {
-      std::memcpy(to + static_cast<std::size_t>(held + t * attention_.width) * size_, At(fresh, at + t * step),
-                  static_cast<std::size_t>(attention_.width) * size_);
+      std::memcpy(to + static_cast<std::size_t>(Slot(t) * width) * size_, At(fresh, at + t * step),
+                  static_cast<std::size_t>(width) * size_);
     }
     std::vector<float> all(static_cast<std::size_t>(whole));
     Load(present, group * whole, whole, all.data());
     return all;
+  }
+
+  // Where in the cache new token `t` goes. Throws Error where that is outside.
+  std::int64_t Slot(std::int64_t t) const {
+    if (call_.slots == nullptr) return call_.past + t;
+    const std::int64_t slot = call_.slots[t] + (call_.slots[t] < 0 ? call_.past : 0);
+    if (slot >= 0 && slot < call_.past) return slot;
+    throw Error("a new token's place in the cache is " + std::to_string(call_.slots[t]) + ", and the cache has " +
+                std::to_string(call_.past));
   }
 
   void Load(const void* data, std::int64_t at, std::int64_t count, float* to) const {

@@ -87,7 +87,7 @@ void TokenAttentionCudaKernel::LaunchMasked(const TokenAttention& attention, con
   const std::int64_t heads = attention.heads / attention.groups;
   const auto chunks = static_cast<std::uint64_t>((attention.tokens * heads + attention.rows - 1) / attention.rows);
   const auto groups = static_cast<std::uint64_t>(call.batch * attention.groups);
-  const auto keys = static_cast<std::uint64_t>(call.past + attention.tokens);
+  const auto keys = static_cast<std::uint64_t>(call.keys);
   const Splits cut(keys, groups * chunks, launcher_.device().multiprocessors);
   const std::uint64_t rows_of_all = groups * chunks * static_cast<std::uint64_t>(attention.rows);
   const auto part = static_cast<std::uint64_t>(attention.width + 2) * sizeof(float);
@@ -98,6 +98,7 @@ void TokenAttentionCudaKernel::LaunchMasked(const TokenAttention& attention, con
                                call.past_k,
                                call.past_v,
                                call.mask,
+                               reinterpret_cast<const long long*>(call.slots),
                                call.present_k,
                                call.present_v,
                                call.output,
@@ -109,6 +110,7 @@ void TokenAttentionCudaKernel::LaunchMasked(const TokenAttention& attention, con
                                static_cast<unsigned>(heads),
                                static_cast<unsigned>(attention.groups),
                                static_cast<unsigned>(call.past),
+                               static_cast<unsigned>(keys),
                                static_cast<unsigned>(chunks),
                                static_cast<unsigned>(cut.splits),
                                static_cast<unsigned>(cut.tokens),

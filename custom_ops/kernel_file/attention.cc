@@ -22,7 +22,9 @@ TokenAttention ReadTokenAttention(const JsonReader& json, const std::vector<Dtyp
   if (json.Has("k") != json.Has("v")) json.Fail("has one of k and v");
   if (json.Has("mask") != json.Has("tokens")) json.Fail("has one of mask and tokens");
   if (json.Has("mask") && !json.Has("k")) json.Fail("has a mask, but no k");
-  const std::size_t count = kAttentionInputs - (json.Has("k") ? 0 : 2) - (json.Has("mask") ? 0 : 1);
+  if (json.Has("slots") && !json.Has("mask")) json.Fail("has slots, but no mask");
+  std::size_t count = 3;
+  for (const char* field : {"k", "v", "mask", "slots"}) count += json.Has(field) ? 1 : 0;
   if (inputs.size() != count) json["inputs"].Fail("are not " + std::to_string(count));
   if (outputs.size() != kOutputs) json["outputs"].Fail("are not " + std::to_string(kOutputs));
   const auto position = [&](const char* field) { return static_cast<std::size_t>(json[field].Number(0, count - 1)); };
@@ -44,12 +46,14 @@ TokenAttention ReadTokenAttention(const JsonReader& json, const std::vector<Dtyp
     const std::int64_t rows = attention.tokens * (attention.heads / attention.groups);
     attention.rows = number("rows", static_cast<std::uint64_t>(rows));
   }
+  if (json.Has("slots")) attention.slots = position("slots");
   if (!json["scale"].value().is_number()) json["scale"].Fail("is not a number");
   attention.scale = json["scale"].value().get<float>();
   if (!std::isfinite(attention.scale)) json["scale"].Fail("is not a finite float32");
   attention.dtype = outputs[0];
-  for (const Dtype dtype : inputs) {
-    if (dtype != attention.dtype) json["inputs"].Fail("differ from the output's dtype");
+  for (std::size_t k = 0; k < inputs.size(); ++k) {
+    const Dtype wanted = attention.slots == k ? Dtype::kInt64 : attention.dtype;
+    if (inputs[k] != wanted) json["inputs"].Fail("differ from the output's dtype, or slots from int64");
   }
   for (const Dtype dtype : outputs) {
     if (dtype != attention.dtype) json["outputs"].Fail("differ in dtype");

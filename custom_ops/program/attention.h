@@ -10,7 +10,7 @@ namespace onnxopt {
 
 // heads of queries share keys and values in groups. Positions among the inputs; k and v are missing where q holds the
 // three beside each other. Without a mask there is one new token, which reads every key. Outputs: the attention, keys
-// with the new ones, values with the new ones.
+// with the new ones, values with the new ones. With slots, the new ones take places of the cache; else it grows.
 struct TokenAttention {
   Dtype dtype = Dtype::kFloat16;
   std::size_t inputs = 3;
@@ -26,8 +26,9 @@ struct TokenAttention {
   std::int64_t tokens = 1;  // new ones of a sequence
   std::int64_t rows = 1;    // heads of tokens that a block takes under a mask
   std::optional<std::size_t> mask;
+  std::optional<std::size_t> slots;
 };
 
-constexpr std::size_t kAttentionInputs = 6;  // at most
+constexpr std::size_t kAttentionInputs = 7;  // at most
 
 }  // namespace onnxopt

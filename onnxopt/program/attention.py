@@ -15,6 +15,7 @@ from onnxopt.program.hardware import ACCESS_BYTES, WARP
 
 STORED = ("float16", "bfloat16")
 MOST_HEADS = 8  # query heads that share one key head; their queries and sums stay in registers
+SLOTS = "int64"
 MOST_TOKENS = 16  # new ones of a sequence, under a mask
 # Elements of the results of all query heads that share a key head. STATIC_SHARED_BYTES hold the results of every warp.
 _MOST_ELEMENTS = 1280
@@ -27,14 +28,17 @@ class TokenAttention:
     inputs, outputs: storage dtype names, all the same. q, k, v, past_k, past_v: positions in inputs; k and v are None
     where q holds all three. heads: query heads. groups: key heads, and as many value heads. width: elements of a head.
     scale: the factor of the scores. tokens: new ones of each sequence, one without a mask. mask: position of what is
-    added to the scores; None where every token reads every key.
+    added to the scores; None where every token reads every key. slots: position of where in the cache each new token
+    goes, where the cache has room for it, in place of what is there; None where the cache grows.
 
     Shapes with B sequences, S new tokens and P tokens in the cache:
         q                      [B, S, heads * width], or [B, 1, (heads + 2 * groups) * width] where q holds all three
         k, v                   [B, S, groups * width], or [B, S, groups, width]
         past_k, past_v         [B, groups, P, width]
-        mask                   [B or 1, heads or 1, S, P + S]
-        outputs                [B, S, heads * width], then the new keys and values [B, groups, P + S, width]
+        mask                   [B or 1, heads or 1, S, T]
+        slots                  [S, 1], int64, from -P to P - 1
+        outputs                [B, S, heads * width], then the new keys and values [B, groups, T, width]
+    T is P + S, or P where there are slots.
     """
 
     inputs: tuple[str, ...]
@@ -50,15 +54,19 @@ class TokenAttention:
     past_v: int = 2
     tokens: int = 1
     mask: int | None = None
+    slots: int | None = None
 
     def verify(self) -> None:
         """Raise ValueError naming the field that breaks a rule of this class."""
-        operands = (self.q, self.k, self.v, self.past_k, self.past_v, self.mask)
+        operands = (self.q, self.k, self.v, self.past_k, self.past_v, self.mask, self.slots)
         positions = [p for p in operands if p is not None]
         if set(positions) != set(range(len(self.inputs))) or (self.k is None) != (self.v is None):
             raise ValueError(f"inputs: operands {positions} are not all of {len(self.inputs)} inputs")
-        if len(self.outputs) != 3 or {*self.inputs, *self.outputs} - {self.outputs[0]}:
+        floats = [name for k, name in enumerate(self.inputs) if k != self.slots]
+        if len(self.outputs) != 3 or {*floats, *self.outputs} - {self.outputs[0]}:
             raise ValueError("outputs: not three of the inputs' dtype")
+        if self.slots is not None and (self.mask is None or self.inputs[self.slots] != SLOTS):
+            raise ValueError(f"slots: not {SLOTS}, or without a mask")
         if self.outputs[0] not in STORED:
             raise ValueError(f"outputs: {self.outputs[0]} is not one of {', '.join(STORED)}")
         if not 1 <= self.tokens <= (1 if self.mask is None else MOST_TOKENS):

@@ -20,6 +20,7 @@ from onnxopt.runtime import configuration, devices, sessions
 from onnxopt.runtime.bound_run import BoundRun
 from onnxopt.runtime.configuration import configuration_for
 from onnxopt.runtime.sessions import CPU, CUDA, RunError
+from onnxopt.verification import samples
 from onnxopt.verification.reference import NotRunnable, Reference
 from onnxopt.verification.user_data import DataSource, check_alone, read_data
 from onnxopt.verification.verify import describe_failure
@@ -142,7 +143,8 @@ def reference_of(
     check_alone(data, shapes)
     own = read_data(data, traits.inputs)
     pinned = signature.pin(traits.inputs, shapes)
-    for sizes in (signature.typical(traits.inputs, pinned), pinned):
+    fitted = samples.fitted(traits.inputs, signature.typical(traits.inputs, pinned), pinned)
+    for sizes in (fitted, pinned):
         try:
             return Reference(
                 model,

@@ -293,7 +293,8 @@ class Reference:
                 raise NotRunnable(f"{self.provider} refuses the inputs of {item.name}: {self.skipped[-1].reason}")
 
     def _collect(self, session: InferenceSession, pinned: Sizes, seconds: float, search: bool) -> None:
-        shapes = _unique({**sizes, **pinned} for sizes in samples.usual_sizes(self.traits.inputs))
+        inputs = self.traits.inputs
+        shapes = _unique(samples.fitted(inputs, sizes, pinned) for sizes in samples.usual_sizes(inputs))
         started = time.monotonic()
         empty: dict[Case, dict[str, Array]] = {}
         for seed, sizes in itertools.product(SEEDS, shapes):
@@ -317,7 +318,8 @@ class Reference:
         """Look for any shape that the model accepts, then try more cases of that size; keep only the last refusal."""
         listed, started = len(self.skipped), time.monotonic()
         batch, _ = signature.roles(self.traits.inputs)
-        for sizes in _unique({**sizes, **pinned} for sizes in samples.fallback_sizes(self.traits.inputs)):
+        inputs = self.traits.inputs
+        for sizes in _unique(samples.fitted(inputs, sizes, pinned) for sizes in samples.fallback_sizes(inputs)):
             if time.monotonic() - started > _SEARCH_SECONDS:
                 break
             if self._try(session, Case(tuple(sizes.items()), SEEDS[0]), empty):

@@ -41,14 +41,10 @@ def usual_sizes(inputs: Sequence[Tensor]) -> Iterator[Sizes]:
         yield {}
         return
     primes = itertools.cycle(_PRIMES)
-    usual: tuple[Sizes, ...] = (
-        {n: 1 if n in batch else 64 + 32 * k if n in space else next(primes) for k, n in enumerate(names)},
-        {n: 2 if n in batch else 96 if n in space else 16 for n in names},
-        {n: 3 if n in batch else 64 if n in space else 1 for n in names},
-        {n: 2 if n in batch else 160 if n in space else 37 for n in names},
-    )
-    for sizes in usual:
-        yield _masks_of_all_tokens(inputs, sizes)
+    yield {n: 1 if n in batch else 64 + 32 * k if n in space else next(primes) for k, n in enumerate(names)}
+    yield {n: 2 if n in batch else 96 if n in space else 16 for n in names}
+    yield {n: 3 if n in batch else 64 if n in space else 1 for n in names}
+    yield {n: 2 if n in batch else 160 if n in space else 37 for n in names}
 
 
 def fallback_sizes(inputs: Sequence[Tensor]) -> Iterator[Sizes]:
@@ -58,17 +54,18 @@ def fallback_sizes(inputs: Sequence[Tensor]) -> Iterator[Sizes]:
     rest = [n for n in names if n not in batch]
     for size in _INSISTED:
         for ones in itertools.chain.from_iterable(itertools.combinations(rest, k) for k in range(min(len(rest), 3))):
-            yield _masks_of_all_tokens(inputs, {n: 1 if n in batch or n in ones else size for n in names})
+            yield {n: 1 if n in batch or n in ones else size for n in names}
     for size in (1, 8, 64):
-        yield _masks_of_all_tokens(inputs, dict.fromkeys(names, size))
+        yield dict.fromkeys(names, size)
 
 
-def _masks_of_all_tokens(inputs: Sequence[Tensor], sizes: Sizes) -> Sizes:
-    """The sizes, with those of a decoder's mask (batch, tokens) as the cache and the new tokens beside it have them.
+def fitted(inputs: Sequence[Tensor], sizes: Sizes, pinned: Sizes) -> Sizes:
+    """The sizes, but for those that are pinned, and for a decoder's mask (batch, tokens).
 
     Exporters give the dims of that mask symbols of their own, where it is as long as the cache and the new tokens
-    together. Sizes of symbols that other inputs have too stay as they are.
+    beside it together. Pinned sizes, and those of symbols that other inputs have too, stay as they are.
     """
+    sizes = {**sizes, **pinned}
     masks = [t for t in inputs if "mask" in t.name.lower() and len(t.dims or ()) == 2]
     rest = [t for t in inputs if t not in masks]
     tokens = next((t for t in rest if len(t.dims or ()) == 2 and t.dtype in ("int32", "int64")), None)
@@ -78,13 +75,9 @@ def _masks_of_all_tokens(inputs: Sequence[Tensor], sizes: Sizes) -> Sizes:
         return sizes
     batch, new = resolve(tokens, sizes)
     whole = (batch, resolve(cache, sizes)[2] + new)
-    taken = symbols(rest)
-    return sizes | {
-        symbol: size
-        for mask in masks
-        for axis, size in enumerate(whole)
-        if (symbol := symbol_of(mask, axis)) in sizes and symbol is not None and symbol not in taken
-    }
+    fixed = {*symbols(rest), *pinned}
+    of_mask = {symbol_of(mask, axis): size for mask in masks for axis, size in enumerate(whole)}
+    return sizes | {s: size for s, size in of_mask.items() if s is not None and s in sizes.keys() - fixed}
 
 
 def bytes_of(inputs: Sequence[Tensor], sizes: Sizes) -> int:

@@ -20,7 +20,8 @@ from onnx import helper
 
 FOLDER = Path(__file__).parent / "decoders"
 NAMES = sorted(path.name.removesuffix(".onnx.xz") for path in FOLDER.glob("*.onnx.xz"))
-ROOM = 32  # tokens that a static cache has room for
+ROOM = 160  # tokens that a static cache has room for: more than flash_attention takes
+SEVERAL = 4  # new tokens of a step that verifies drafts
 T5 = {
     "vocab_size": 128, "d_model": 64, "d_kv": 16, "d_ff": 96, "num_layers": 2, "num_heads": 4,
     "decoder_start_token_id": 0, "pad_token_id": 0, "feed_forward_proj": "gated-gelu", "tie_word_embeddings": False,
@@ -88,7 +89,7 @@ def export(kind: str, half: bool, cache: str, **sizes: Any) -> onnx.ModelProto:
     for parameter in model.parameters():
         if parameter.dim() == 1:
             torch.nn.init.normal_(parameter, 1.0, 0.1)
-    state = (2 if cache == "dynamic" else 1, _LLAMA["num_key_value_heads"], 5, 16)
+    state = (2 if cache == "dynamic" else 1, _LLAMA["num_key_value_heads"], 5, sizes.get("head_dim", 16))
     inputs: dict[str, Any] = {"use_cache": True}
     if cache == "dynamic":
         held = transformers.DynamicCache(config=config)
@@ -104,14 +105,35 @@ def export(kind: str, half: bool, cache: str, **sizes: Any) -> onnx.ModelProto:
     return ir.to_proto(made.program)
 
 
+def export_several() -> onnx.ModelProto:
+    """Llama in float16 with SEVERAL new tokens behind a cache, as the draft of another model is verified."""
+    import torch
+    import transformers
+
+    from models.architectures.decoders import DecodeStep
+
+    torch.manual_seed(0)
+    model = transformers.LlamaForCausalLM(transformers.LlamaConfig(**_LLAMA, head_dim=64)).eval().half()
+    names = [f"{layer}.{part}" for layer in range(_LLAMA["num_hidden_layers"]) for part in ("key", "value")]
+    past = [torch.randn(1, _LLAMA["num_key_value_heads"], 5, 64).half() for _ in names]
+    program = torch.onnx.export(
+        DecodeStep(model), (torch.full((1, SEVERAL), 7), past), dynamo=True, opset_version=20,
+        input_names=["input_ids", *(f"past_key_values.{name}" for name in names)],
+        output_names=["logits", *(f"present.{name}" for name in names)],
+        dynamic_shapes=({}, [{2: torch.export.Dim("past")}] * len(names)),
+    )  # fmt: skip
+    assert program is not None
+    return program.model_proto
+
+
 def main() -> None:
     if len(sys.argv) > 1:
         store("merged_t5", onnx.load(sys.argv[1]))
         return
     store("llama_dynamic", export("Llama", True, "dynamic"))
     store("qwen3_dynamic", export("Qwen3", False, "dynamic", head_dim=16))
-    store("llama_static", export("Llama", True, "static"))
-    store("qwen3_static", export("Qwen3", False, "static", head_dim=16))
+    store("qwen3_static", export("Qwen3", True, "static", head_dim=64))
+    store("llama_several", export_several())
     experts = {"num_experts_per_tok": 2}
     store("mixtral", export("Mixtral", True, "dynamic", num_local_experts=4, **experts))
     shared = {"num_experts": 4, "moe_intermediate_size": 32, "shared_expert_intermediate_size": 48}

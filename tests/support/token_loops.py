@@ -57,6 +57,20 @@ def _empty(value: ort.NodeArg) -> np.ndarray:
     return np.zeros(dims, _DTYPES[value.type])
 
 
+def choices(session: ort.InferenceSession, tokens: list[int]) -> list[int]:
+    """The most likely token behind each of `tokens`, of which the graph reads a fixed number at a time."""
+    inputs = {i.name: i for i in session.get_inputs()}
+    names, each = [o.name for o in session.get_outputs()], inputs["input_ids"].shape[1]
+    states = {name: _empty(i) for name, i in inputs.items() if name in map(_input_of, names)}
+    found: list[int] = []
+    for read in range(0, len(tokens), each):
+        values = session.run(None, {**states, "input_ids": np.array([tokens[read : read + each]], np.int64)})
+        outputs = dict(zip(names, values, strict=True))
+        states = {_input_of(name): value for name, value in outputs.items() if _input_of(name) in states}
+        found += map(_largest, outputs["logits"][0])
+    return found
+
+
 def greedy_in_place(session: ort.InferenceSession, prompt: list[int], room: int, count: int = 16) -> list[int]:
     """The same with a state that has room for all tokens from the start, and is input and output of every step."""
     names = [o.name for o in session.get_outputs()]

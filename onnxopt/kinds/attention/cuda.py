@@ -38,10 +38,11 @@ def lines(kernel: Kernel) -> list[str]:
     form = f"{DTYPES[meaning.outputs[0]].cuda}, {meaning.width}, {_rows(meaning)}"
     attend, join = kernel.variants
     calls = ("attend", "join_attended") if meaning.mask is None else ("attend_masked", "join_masked")
+    slots = "" if meaning.mask is None else f", {'true' if meaning.slots is not None else 'false'}"
     params = "TokenAttentionParams" if meaning.mask is None else "MaskedAttentionParams"
     text: list[str] = []
     for v, call in (
-        (attend, f"{calls[0]}<{form}, {attend.unroll}, {attend.threads}>"),
+        (attend, f"{calls[0]}<{form}, {attend.unroll}, {attend.threads}{slots}>"),
         (join, f"{calls[1]}<{form}, {join.threads}>"),
     ):
         text += [

@@ -3,9 +3,13 @@
     present_k = Concat(past_k, Transpose(k))    present_v = Concat(past_v, Transpose(v))
     y = MultiHeadAttention(q, repeated(present_k), repeated(present_v), mask)
 
+or, where the cache has room for the new tokens (StaticCache of transformers),
+
+    present_k = Transpose(ScatterND(Transpose(past_k), slots, Transpose(k)))    present_v = ...
+
 This is how exporters write a step of a decoder, and how the rewriting leaves it (graph/rewrite/to_contrib.py): ONNX
-Runtime copies the cache to append to it, copies it again for every query head that shares a key head, and reads the
-copies. The kernel reads and writes the cache once.
+Runtime copies the cache to add to it, once or three times, copies it again for every query head that shares a key head,
+and reads the copies. The kernel reads and writes the cache once.
 
 How long that takes has not been measured. Where something else was, or may be faster, ONNX Runtime's kernels stay: for
 few keys, of which flash_attention was measured to be faster; and for heads with keys of their own of which there are
@@ -17,6 +21,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import re
+from typing import NamedTuple
 
 import numpy as np
 import onnx_ir as ir
@@ -28,27 +33,29 @@ from onnxopt.graph.refusal import Refusal
 from onnxopt.graph.shapes.dims import Dims
 from onnxopt.graph.shapes.shapes import Shapes
 from onnxopt.program import flash_attention
-from onnxopt.program.attention import MOST_HEADS, MOST_TOKENS, STORED, TokenAttention, why_heads_do_not_fit
+from onnxopt.program.attention import MOST_HEADS, MOST_TOKENS, SLOTS, STORED, TokenAttention, why_heads_do_not_fit
 
 OPERATOR = ("com.microsoft", "MultiHeadAttention")
 _MASK = 5  # position among the inputs
+_SLOTS = 6  # position among the inputs of a region
 _SWAPPED = (0, 2, 1, 3)
+_TOKENS_FIRST, _TOKENS_BACK, _TOKENS_BEFORE_BATCH = (2, 0, 1, 3), (1, 2, 0, 3), (1, 0, 2, 3)
 # Of the nodes from a cache to the attention. Each Reshape joins dims; the last dims show which.
-_FORMS = re.compile("Concat( Transpose( Unsqueeze Expand)?( Reshape)+)?")
+_FORMS = re.compile("(Concat|ScatterND Transpose)( Transpose( Unsqueeze Expand)?( Reshape)+)?")
 _ATTRIBUTES = {"num_heads", "scale", "unidirectional", "mask_filter_value"}
 
 
-@dataclasses.dataclass(frozen=True)
-class _Cached:
-    """Keys or values: a cache and what is appended to it. nodes: from the appended ones to the operator's input.
+class _Cached(NamedTuple):
+    """Keys or values: a cache and what is added to it. nodes: from what is added to the operator's input.
 
-    fresh: (B, S, groups, H).
+    fresh: (B, S, groups, H). slots: where that goes, (S, 1); None for behind the cache.
     """
 
     nodes: tuple[ir.Node, ...]
     past: ir.Value
     fresh: ir.Value
     present: ir.Value
+    slots: ir.Value | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,16 +78,28 @@ def find(context: Context, kind: Kind) -> tuple[list[Region], list[Refusal]]:
         if not _is_stored(node, context.shapes) or not _is_behind_a_cache(node):
             continue  # flash_attention says what it thinks of these
         found = _attention(node, context.shapes)
-        if isinstance(found, str):
-            refusals.append(Refusal(node.name or "", node.op_type, "", found))
+        reason = found if isinstance(found, str) else _why_not_here(found.nodes, context)
+        if isinstance(found, str) or reason:
+            refusals.append(Refusal(node.name or "", node.op_type, "", reason))
             continue
         nodes = tuple(sorted(found.nodes, key=context.order.__getitem__))
         moved = _traffic(found, context.shapes)
         region = Region(nodes, found.inputs, found.outputs, moved, kind, found.meaning)
         region.verify()
         regions.append(region)
-        context.contract(nodes)
+        context.take([nodes])
     return regions, refusals
+
+
+def _why_not_here(nodes: tuple[ir.Node, ...], context: Context) -> str:
+    """Why these nodes are no region of this graph, or ""."""
+    if any(node not in context.order for node in nodes):
+        return "The cache is written outside of the branch or loop that attends to it"
+    if any(map(context.is_taken, nodes)):
+        return "Another attention reads the same cache, and its kernel writes it"
+    if context.makes_cycle(nodes):
+        return "The mask or the new tokens depend on what is written to the cache"
+    return ""
 
 
 def lower(region: Region, shapes: Shapes) -> TokenAttention:
@@ -108,7 +127,10 @@ def _attention(node: ir.Node, shapes: Shapes) -> _Found | str:
         return "MultiHeadAttention has no mask, or inputs beside it, which the kernel does not support"
     if {*node.attributes} - _ATTRIBUTES or node.attributes.get_int("unidirectional") or len(node.outputs) != 1:
         return "MultiHeadAttention has attributes or outputs that the kernel does not support"
-    inputs = (q, keys.fresh, values.fresh, keys.past, values.past, mask)
+    if keys.slots is not values.slots:
+        return "Keys and values go to different places of the cache"
+    slots = () if keys.slots is None else (keys.slots,)
+    inputs = (q, keys.fresh, values.fresh, keys.past, values.past, mask, *slots)
     meaning = _meaning(node, inputs, shapes)
     if not isinstance(meaning, str):
         meaning = _why_not_repeated(node, meaning, shapes.dims(keys.present), shapes) or meaning
@@ -128,6 +150,7 @@ def _attention(node: ir.Node, shapes: Shapes) -> _Found | str:
 
 def _meaning(node: ir.Node, inputs: tuple[ir.Value, ...], shapes: Shapes) -> TokenAttention | str:
     """The attention of these inputs, or why the kernel does not run it."""
+    slots, inputs = inputs[_SLOTS:], inputs[:_SLOTS]
     dtype, known = shapes.dtype(inputs[0]), [shapes.dims(v) for v in inputs]
     if dtype is None or any(shapes.dtype(v) != dtype for v in inputs):
         return "The operands of the attention are not known to have one dtype"
@@ -146,12 +169,17 @@ def _meaning(node: ir.Node, inputs: tuple[ir.Value, ...], shapes: Shapes) -> Tok
         return "The cache and the new tokens differ in more than their number"
     if mask[0] not in (1, q[0]) or mask[1] not in (1, heads) or mask[2] != tokens:
         return f"The mask `{inputs[5].name}` is not known to broadcast to the scores"
+    if any(shapes.dims(v) != (tokens, 1) for v in slots):
+        return f"`{slots[0].name}` is not known to have a place in the cache for each new token"
     if reason := why_heads_do_not_fit(heads, groups, width, dtype.name, masked=True):
         return reason
-    if reason := _why_it_may_not_pay(tokens, heads // groups, past_k[2], width):
+    if reason := _why_it_may_not_pay(tokens, heads // groups, past_k[2], width, bool(slots)):
         return reason
     scale = node.attributes.get_float("scale", 0.0) or 1 / math.sqrt(width)
-    return TokenAttention((dtype.name,) * 6, (dtype.name,) * 3, heads, groups, width, scale, 0, 1, 2, 3, 4, tokens, 5)
+    stored, positions = (dtype.name,) * _SLOTS, {"k": 1, "v": 2, "past_k": 3, "past_v": 4, "mask": _SLOTS - 1}
+    if slots:
+        stored, positions = (*stored, SLOTS), {**positions, "slots": _SLOTS}
+    return TokenAttention(stored, (dtype.name,) * 3, heads, groups, width, scale, tokens=tokens, **positions)
 
 
 def _why_not_repeated(node: ir.Node, meaning: TokenAttention, present: Dims | None, shapes: Shapes) -> str:
@@ -167,10 +195,11 @@ def _why_not_repeated(node: ir.Node, meaning: TokenAttention, present: Dims | No
     return ""
 
 
-def _why_it_may_not_pay(tokens: int, heads: int, past: object, width: int) -> str:
+def _why_it_may_not_pay(tokens: int, heads: int, past: object, width: int, has_slots: bool) -> str:
     """Why the kernel may not be faster. heads: that share keys."""
-    if isinstance(past, int) and flash_attention.pays(past + tokens, width, packed=False):
-        return f"The kernel of attention to few keys is faster for {past + tokens} of them"
+    keys = past + tokens * (not has_slots) if isinstance(past, int) else None
+    if flash_attention.pays(keys, width, packed=False):
+        return f"The kernel of attention to few keys is faster for {keys} of them"
     if heads == 1 and tokens > MOST_HEADS:
         return (
             f"ONNX Runtime's kernel may be faster for {tokens} tokens with keys of each head; the kernel behind a cache"
@@ -180,29 +209,52 @@ def _why_it_may_not_pay(tokens: int, heads: int, past: object, width: int) -> st
 
 
 def _cached(value: ir.Value | None) -> _Cached | None:
-    """Keys or values of Concat(past, Transpose(fresh)), as (B, N, T, H) or, repeated for their groups, (B, T, N H)."""
+    """Keys or values of a cache with new tokens, as (B, N, T, H) or, repeated for their groups, as (B, T, N H)."""
     nodes: list[ir.Node] = []
     while value is not None and (node := value.producer()) is not None and node.domain == "":
         nodes.insert(0, node)
-        if node.op_type == "Concat":
+        if node.op_type in ("Concat", "ScatterND"):
             break
         value = node.inputs[0]
     if not nodes or not _FORMS.fullmatch(" ".join(node.op_type for node in nodes)):
         return None
-    if not all(map(_is_usual, nodes)) or len(nodes[0].inputs) != 2:
+    appended = nodes[0].op_type == "Concat"
+    found = _appended(nodes[0]) if appended else _scattered(nodes[0], nodes[1])
+    rest = nodes[1 if appended else 2 :]
+    return None if found is None or not all(map(_is_usual, rest)) else found._replace(nodes=(*found.nodes, *rest))
+
+
+def _appended(concat: ir.Node) -> _Cached | None:
+    """Concat(past, Transpose(fresh))."""
+    if len(concat.inputs) != 2 or concat.attributes.get_int("axis") not in (2, -2):
         return None
-    past, appended = nodes[0].inputs
-    turn = appended.producer() if appended is not None else None
-    if past is None or turn is None or (turn.domain, turn.op_type) != ("", "Transpose") or not _is_usual(turn):
+    past, turn = concat.inputs[0], _transpose(concat.inputs[1], _SWAPPED)
+    if past is None or turn is None or turn.inputs[0] is None:
         return None
-    fresh = turn.inputs[0]
-    return None if fresh is None else _Cached((turn, *nodes), past, fresh, nodes[0].outputs[0])
+    return _Cached((turn, concat), past, turn.inputs[0], concat.outputs[0])
+
+
+def _scattered(scatter: ir.Node, turned: ir.Node) -> _Cached | None:
+    """Transpose(ScatterND(Transpose(past), slots, Transpose(fresh))), of which the tokens come first in between."""
+    first, fresh = _transpose(scatter.inputs[0], _TOKENS_FIRST), _transpose(scatter.inputs[2], _TOKENS_BEFORE_BATCH)
+    if first is None or fresh is None or _transpose(turned.outputs[0], _TOKENS_BACK) is None:
+        return None
+    past, slots, new = first.inputs[0], scatter.inputs[1], fresh.inputs[0]
+    if past is None or slots is None or new is None or scatter.attributes.get_string("reduction", "none") != "none":
+        return None
+    return _Cached((first, fresh, scatter, turned), past, new, turned.outputs[0], slots)
+
+
+def _transpose(value: ir.Value | None, perm: tuple[int, ...]) -> ir.Node | None:
+    """The Transpose with this permutation that makes a value."""
+    node = value.producer() if value is not None else None
+    if node is None or (node.domain, node.op_type) != ("", "Transpose"):
+        return None
+    return node if node.attributes.get_ints("perm") == perm else None
 
 
 def _is_usual(node: ir.Node) -> bool:
     """Whether a node has the attributes and constants that `_repeat` and `flat` of to_contrib.py give it."""
-    if node.op_type == "Concat":
-        return node.attributes.get_int("axis") in (2, -2)
     if node.op_type == "Transpose":
         return node.attributes.get_ints("perm") == _SWAPPED
     if node.op_type == "Unsqueeze":

@@ -53,7 +53,7 @@ class Oracle:
         self._timed = len(self._cases)
         pinned = signature.pin(self.traits.inputs, shapes)
         for other in samples.usual_sizes(self.traits.inputs):
-            other_sizes = {**other, **pinned}
+            other_sizes = samples.fitted(self.traits.inputs, other, pinned)
             if other_sizes == sizes:
                 continue
             feeds = self._draw(other_sizes, self.case.seed)

@@ -15,76 +15,19 @@ from onnxopt import pipeline
 from onnxopt.codegen import generate
 from onnxopt.kinds.attention.kind import ATTENTION
 from onnxopt.verification.executed import EMULATED
+from tests.support.cached_attention import GROUPS, HALF, WIDTH, feeds, graph
 from tests.support.fusing import cpu_kernels_forced, fuse, outline
 
-HALF = TensorProto.FLOAT16
-WIDTH, GROUPS = 16, 2
-EXPANDED = {"unsqueeze": [3], "expand": [1, 1, 1, 2, 1], "perm": [0, 2, 1, 3], "axis": 2}
 
-
-def graph(
-    batch: int | str = "batch", tokens: int | str = 3, past: int | str = "past", *, each: int = 2, dtype: int = HALF,
-    mask: tuple[int | str, ...] | None = None, read: str = "", outputs: bool = True, **changed: object,
-) -> onnx.ModelProto:  # fmt: skip
-    """A step of a decoder as the rewriting leaves it. each: query heads of a group. mask: dims in front of the keys.
-
-    read: a value inside the attention that the caller reads too. outputs: whether the cache is one. changed: of
-    EXPANDED, and attributes of the operator.
-    """
-    form = {**EXPANDED, "expand": [1, 1, 1, each, 1], **{k: v for k, v in changed.items() if k in EXPANDED}}
-    heads, info = GROUPS * each, helper.make_tensor_value_info
-    total = f"{past} + {tokens}" if isinstance(past, str) else past + int(tokens)
-    inputs = [info("q", dtype, [batch, tokens, heads * WIDTH])]
-    inputs += [info(x, dtype, [batch, tokens, GROUPS, WIDTH]) for x in "kv"]
-    inputs += [info(f"p{x}", dtype, [batch, GROUPS, past, WIDTH]) for x in "kv"]
-    inputs.append(info("mask", dtype, [*(mask or (batch, 1, tokens)), total]))
-    constants, nodes = [], []
-
-    def constant(name: str, values: object) -> str:
-        constants.append(helper.make_tensor(name, TensorProto.INT64, [len(values)], values))  # type: ignore[arg-type]
-        return name
-
-    for name, values in (
-        ("three", form["unsqueeze"]), ("times", form["expand"]), ("split", [0, 0, heads, WIDTH]),
-        ("flat", [0, 0, heads * WIDTH]),
-    ):  # fmt: skip
-        constant(name, values)
-    for x in "kv":
-        nodes += [
-            helper.make_node("Transpose", [x], [f"{x}t"], perm=form["perm"]),
-            helper.make_node("Concat", [f"p{x}", f"{x}t"], [f"n{x}"], axis=form["axis"]),
-        ]
-        if each > 1:
-            nodes += [
-                helper.make_node("Transpose", [f"n{x}"], [f"{x}s"], perm=[0, 2, 1, 3]),
-                helper.make_node("Unsqueeze", [f"{x}s", "three"], [f"{x}u"]),
-                helper.make_node("Expand", [f"{x}u", "times"], [f"{x}e"]),
-                helper.make_node("Reshape", [f"{x}e", "split"], [f"{x}h"]),
-                helper.make_node("Reshape", [f"{x}h", "flat"], [f"{x}f"]),
-            ]
-    last = "f" if each > 1 else None
-    operands = ["q", *(f"{x}{last}" if last else f"n{x}" for x in "kv"), "", "", "mask"]
-    attributes = {k: v for k, v in changed.items() if k not in EXPANDED}
-    nodes.append(
-        helper.make_node(
-            "MultiHeadAttention", operands, ["y"], "attention", domain="com.microsoft",
-            **{"num_heads": heads, "scale": 0.25, **attributes},
-        )
-    )  # fmt: skip
-    given = ["y", *(["nk", "nv"] if outputs else []), *([read] if read else [])]
-    made = helper.make_graph(nodes, "g", inputs, [info(name, dtype, None) for name in given], constants)
-    opsets = [helper.make_opsetid("", 20), helper.make_opsetid("com.microsoft", 1)]
-    return helper.make_model(made, opset_imports=opsets, ir_version=10)
-
-
+@pytest.mark.parametrize("slots", [False, True])
 @pytest.mark.parametrize("each", [1, 2])
 @pytest.mark.parametrize(("batch", "past"), [("batch", "past"), (2, 1200)])
-def test_it_becomes_a_kernel_that_keeps_its_cache(batch: int | str, past: int | str, each: int) -> None:
-    model = ir.serde.deserialize_model(graph(batch, 3, past, each=each))
+def test_it_becomes_a_kernel_that_keeps_its_cache(batch: int | str, past: int | str, each: int, slots: bool) -> None:
+    model = ir.serde.deserialize_model(graph(batch, 3, past, each=each, slots=slots))
     plan = fuse(model)
     (region,) = plan.regions
     assert region.kind is ATTENTION
-    assert [v.name for v in region.inputs] == ["q", "k", "v", "pk", "pv", "mask"]
+    assert [v.name for v in region.inputs] == ["q", "k", "v", "pk", "pv", "mask", *(["slots"] if slots else [])]
     assert [v.name for v in region.outputs] == ["y", "nk", "nv"]
     region.meaning.verify()
     (kernel,) = outline(model, plan)
@@ -115,6 +58,56 @@ def test_others_stay(changed: dict, reason: str) -> None:
     assert any(reason in refusal.reason for refusal in plan.refusals)
 
 
+def test_a_mask_that_follows_from_the_cache_keeps_the_nodes_apart() -> None:
+    """One kernel would wait for its own result."""
+    proto = graph()
+    proto.graph.node.insert(6, helper.make_node("Shape", ["nk"], ["size"], start=2, end=3))
+    proto.graph.node.insert(7, helper.make_node("Expand", ["mask", "size"], ["wide"]))
+    proto.graph.node[-1].input[5] = "wide"
+    proto.graph.value_info.append(helper.make_tensor_value_info("wide", HALF, ["batch", 1, 3, "past + 3"]))
+    ir_model = ir.serde.deserialize_model(proto)
+    plan = fuse(ir_model)
+    assert not any(region.kind is ATTENTION for region in plan.regions)
+    assert any("depend on what is written to the cache" in refusal.reason for refusal in plan.refusals)
+
+
+def test_a_cache_that_two_attentions_read_is_written_once() -> None:
+    proto = graph(each=1)
+    again = onnx.NodeProto()
+    again.CopyFrom(proto.graph.node[-1])
+    again.output[0], again.name = "z", "again"
+    proto.graph.node.append(again)
+    proto.graph.output.append(helper.make_tensor_value_info("z", HALF, None))
+    plan = fuse(ir.serde.deserialize_model(proto))
+    assert [region.kind for region in plan.regions].count(ATTENTION) == 1
+    assert any("Another attention reads the same cache" in refusal.reason for refusal in plan.refusals)
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_the_body_of_an_if(whole: bool) -> None:
+    """What a branch computes by itself becomes a kernel; a cache that is written in front of it does not."""
+    proto = graph()
+    nodes, names = list(proto.graph.node), {"y": "q", "nk": "pk", "nv": "pv"} if whole else {"y": "q"}
+
+    def half(name: str) -> onnx.ValueInfoProto:
+        return helper.make_tensor_value_info(name, HALF, None)
+
+    body = helper.make_graph(nodes if whole else nodes[-1:], "then", [], list(map(half, names)))
+    others = [helper.make_node("Identity", [given], [f"{name}_other"]) for name, given in names.items()]
+    other = helper.make_graph(others, "else", [], [half(f"{name}_other") for name in names])
+    results = [f"{name}_out" for name in names]
+    del proto.graph.node[:]
+    proto.graph.node.extend([] if whole else nodes[:-1])
+    proto.graph.node.append(helper.make_node("If", ["which"], results, then_branch=body, else_branch=other))
+    proto.graph.input.append(helper.make_tensor_value_info("which", TensorProto.BOOL, []))
+    kept = [] if whole else [half("nk"), half("nv")]
+    del proto.graph.output[:]
+    proto.graph.output.extend([*map(half, results), *kept])
+    plan = fuse(ir.serde.deserialize_model(proto))
+    assert [region.kind for region in plan.regions].count(ATTENTION) == int(whole)
+    assert whole or any("outside of the branch or loop" in refusal.reason for refusal in plan.refusals)
+
+
 @pytest.mark.parametrize(
     "changed", [{"axis": 1}, {"perm": [0, 1, 2, 3]}, {"unsqueeze": [2]}, {"expand": [1, 1, 1, 1, 2]}]
 )
@@ -123,23 +116,18 @@ def test_what_only_looks_like_a_cache_stays(changed: dict) -> None:
     assert not any(region.kind is ATTENTION for region in plan.regions)
 
 
-def feeds(rng: np.random.Generator, batch: int, tokens: int, past: int, each: int, mask: tuple[int, ...]) -> dict:
-    shapes = {"q": (batch, tokens, GROUPS * each * WIDTH)}
-    shapes |= dict.fromkeys("kv", (batch, tokens, GROUPS, WIDTH))
-    shapes |= dict.fromkeys(("pk", "pv"), (batch, GROUPS, past, WIDTH))
-    found = {name: rng.standard_normal(shape).astype(np.float16) for name, shape in shapes.items()}
-    drawn = rng.standard_normal((*mask, past + tokens))
-    seen = np.arange(past + tokens) <= np.arange(past, past + tokens)[:, None]
-    return found | {"mask": np.where(seen, drawn, -65504).astype(np.float16)}
-
-
 @pytest.mark.usefixtures("library")
 @pytest.mark.parametrize(
-    ("tokens", "each", "mask"),
-    [(3, 2, ("batch", 1, 3)), (16, 4, (1, 1, 16)), (1, 8, ("batch", 8 * GROUPS, 1)), (5, 1, (1, GROUPS, 5))],
+    ("tokens", "each", "mask", "slots"),
+    [
+        (3, 2, ("batch", 1, 3), False), (16, 4, (1, 1, 16), False), (1, 8, ("batch", 8 * GROUPS, 1), False),
+        (5, 1, (1, GROUPS, 5), False), (3, 2, ("batch", 1, 3), True), (1, 1, (1, 1, 1), True),
+    ],
 )  # fmt: skip
-def test_the_library_computes_what_the_nodes_do(tokens: int, each: int, mask: tuple, tmp_path: Path) -> None:
-    proto = graph(tokens=tokens, each=each, mask=mask)
+def test_the_library_computes_what_the_nodes_do(
+    tokens: int, each: int, mask: tuple, slots: bool, tmp_path: Path
+) -> None:
+    proto = graph(tokens=tokens, each=each, mask=mask, slots=slots)
     onnx.save(proto, tmp_path / "model.onnx")
     with cpu_kernels_forced():
         made = pipeline.optimize(tmp_path / "model.onnx", tmp_path / "out", archs=(), verify=False)
@@ -148,20 +136,23 @@ def test_the_library_computes_what_the_nodes_do(tokens: int, each: int, mask: tu
     session = made.session(providers=["CPUExecutionProvider"])
     original = ort.InferenceSession(proto.SerializeToString(), providers=["CPUExecutionProvider"])
     rng = np.random.default_rng(tokens)
-    for batch, past in ((2, 7), (1, 0), (3, 40)):
-        given = feeds(rng, batch, tokens, past, each, tuple(batch if d == "batch" else d for d in mask))
+    for batch, past in ((2, 7), (1, 3 if slots else 0), (3, 40)):
+        given = feeds(rng, batch, tokens, past, each, tuple(batch if d == "batch" else d for d in mask), slots)
         expected, found = original.run(None, given), session.run(None, given)
         np.testing.assert_array_equal(found[1], expected[1])
         np.testing.assert_array_equal(found[2], expected[2])
         np.testing.assert_allclose(found[0].astype(np.float32), expected[0].astype(np.float32), atol=4e-3)
     with pytest.raises(Exception, match="do not fit together"):
         session.run(None, given | {"mask": given["mask"][..., :-1]})
+    if slots:
+        with pytest.raises(Exception, match="the cache has 40"):
+            session.run(None, given | {"slots": given["slots"] + 1000})
 
 
 @pytest.mark.usefixtures("library")
 def test_the_cuda_kernels_on_the_cpu(tmp_path: Path) -> None:
     """The library's launches and the device code, compiled by g++."""
-    onnx.save(graph(tokens=5, each=4), tmp_path / "model.onnx")
+    onnx.save(graph(tokens=5, each=4, slots=True), tmp_path / "model.onnx")
     made = pipeline.optimize(tmp_path / "model.onnx", tmp_path / "out", archs=("sm_90",), emulate=True)
     found = made.manifest.verify
     assert found.status == "passed" and not made.manifest.left_out

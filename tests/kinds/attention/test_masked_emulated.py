@@ -1,7 +1,7 @@
 """Several tokens' attention under a mask, run on the CPU by g++ and threads (emulation/cuda.h), against numpy.
 
-What is tested is the device code itself: rows that fill no block, keys that fill no split, empty caches, masks that
-broadcast, rows of which every key is hidden. 16-bit dtypes need a GPU.
+What is tested is the device code itself: rows that fill no block, keys that fill no split, empty caches, caches with
+room, masks that broadcast, rows of which every key is hidden. 16-bit dtypes need a GPU.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from onnxopt.codegen import nvrtc
 from onnxopt.fusion.region import Kernel
 from onnxopt.kinds.attention import cuda
 from onnxopt.kinds.attention.kind import ATTENTION
-from onnxopt.program.attention import TokenAttention, rows_of_a_block
+from onnxopt.program.attention import SLOTS, TokenAttention, rows_of_a_block
 from tests.support import emulated
 
 LEAST = -3.4028235e38  # of float32, which hides a key in the graphs of exporters
@@ -31,14 +31,15 @@ int main() {
   auto past_k = emulation::read<float>("past_k", batch * groups * past * width);
   auto past_v = emulation::read<float>("past_v", batch * groups * past * width);
   auto mask = emulation::read<float>("mask", %(mask)d);
-  std::vector<float> present_k(batch * groups * (past + tokens) * width, -1e30f), present_v = present_k;
+  auto slots = emulation::read<long long>("slots", tokens);
+  std::vector<float> present_k(batch * groups * %(keys)d * width, -1e30f), present_v = present_k;
   std::vector<float> output(q.size(), -1e30f);
   std::vector<float> parts(batch * groups * splits * chunks * rows * (width + 2));
   const MaskedAttentionParams params{q.data(), k.data(), v.data(), past_k.data(), past_v.data(), mask.data(),
-    present_k.data(), present_v.data(), output.data(), parts.data(), %(strides)s, tokens, heads, groups, past, chunks,
-    splits, %(split_tokens)d, %(scale)ff};
+    %(in_slots)s ? slots.data() : nullptr, present_k.data(), present_v.data(), output.data(), parts.data(),
+    %(strides)s, tokens, heads, groups, past, %(keys)d, chunks, splits, %(split_tokens)d, %(scale)ff};
   emulation::launch(batch * groups * splits * chunks, %(threads)d, [&] {
-    attend_masked<float, width, rows, %(unroll)d, %(threads)d>(params);
+    attend_masked<float, width, rows, %(unroll)d, %(threads)d, %(in_slots)s>(params);
   });
   emulation::launch(batch * groups * chunks * rows, %(threads)d, [&] {
     join_masked<float, width, rows, %(threads)d>(params);
@@ -64,27 +65,37 @@ def masks(rng: np.random.Generator, form: str, batch: int, heads: int, tokens: i
     return np.where(seen, 0, LEAST).astype(np.float32).reshape(-1, 1, tokens, past + tokens)
 
 
+def added(past: np.ndarray, fresh: np.ndarray, slots: tuple[int, ...]) -> np.ndarray:
+    """A cache with new tokens (batch, groups, tokens, width) in their slots, or behind it where there are none."""
+    if not slots:
+        return np.concatenate([past, fresh], axis=2)
+    present = past.copy()
+    present[:, :, list(slots)] = fresh
+    return present
+
+
 @pytest.mark.parametrize(
-    ("batch", "groups", "heads", "tokens", "width", "past", "splits", "unroll", "form"),
+    ("batch", "groups", "heads", "tokens", "width", "past", "splits", "unroll", "form", "slots"),
     [
-        (1, 2, 2, 4, 64, 70, 3, 2, "causal"), (2, 1, 3, 5, 32, 31, 1, 1, "padded"),
-        (1, 1, 1, 16, 128, 33, 2, 4, "drawn"), (2, 2, 4, 3, 16, 0, 1, 2, "causal"),
-        (2, 1, 2, 1, 16, 9, 2, 2, "padded"), (1, 1, 8, 2, 32, 17, 4, 2, "drawn"),
+        (1, 2, 2, 4, 64, 70, 3, 2, "causal", ()), (2, 1, 3, 5, 32, 31, 1, 1, "padded", ()),
+        (1, 1, 1, 16, 128, 33, 2, 4, "drawn", ()), (2, 2, 4, 3, 16, 0, 1, 2, "causal", ()),
+        (2, 1, 2, 1, 16, 9, 2, 2, "padded", (8,)), (1, 2, 8, 3, 32, 40, 4, 2, "drawn", (5, -3, 6)),
     ],
 )  # fmt: skip
 def test_several_tokens_attention(
     tmp_path: Path, batch: int, groups: int, heads: int, tokens: int, width: int, past: int, splits: int, unroll: int,
-    form: str,
+    form: str, slots: tuple[int, ...],
 ) -> None:  # fmt: skip
     rng = np.random.default_rng(past + tokens)
-    keys_of_all = past + tokens
     q = rng.standard_normal((batch, tokens, groups, heads, width)).astype(np.float32)
     k, v = rng.standard_normal((2, batch, tokens, groups, width)).astype(np.float32)
     past_k, past_v = rng.standard_normal((2, batch, groups, past, width)).astype(np.float32)
-    mask = masks(rng, form, batch, groups * heads, tokens, past)
-    for name, value in {"q": q, "k": k, "v": v, "past_k": past_k, "past_v": past_v, "mask": mask}.items():
+    mask = masks(rng, form, batch, groups * heads, tokens, past - tokens if slots else past)
+    given = {"q": q, "k": k, "v": v, "past_k": past_k, "past_v": past_v, "mask": mask}
+    for name, value in (given | {"slots": np.array(slots or [0] * tokens)}).items():
         value.tofile(tmp_path / name)
-    keys, values = (np.concatenate([c, x.transpose(0, 2, 1, 3)], 2) for c, x in ((past_k, k), (past_v, v)))
+    keys, values = (added(c, x.transpose(0, 2, 1, 3), slots) for c, x in ((past_k, k), (past_v, v)))
+    keys_of_all = keys.shape[2]
     scores = 0.25 * np.einsum("bsghw,bgtw->bghst", q.astype(np.float64), keys)
     scores += mask.reshape(len(mask), -1, 1 if mask.shape[1] == 1 else heads, tokens, keys_of_all)
     weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
@@ -97,7 +108,8 @@ def test_several_tokens_attention(
     filled = {
         "batch": batch, "groups": groups, "heads": heads, "tokens": tokens, "width": width, "past": past, "rows": rows,
         "chunks": -(-tokens * heads // rows), "splits": splits, "split_tokens": -(-keys_of_all // splits),
-        "unroll": unroll, "threads": 64, "scale": 0.25, "mask": mask.size, "strides": ", ".join(map(str, strides)),
+        "keys": keys_of_all, "in_slots": str(bool(slots)).lower(), "unroll": unroll, "threads": 64, "scale": 0.25,
+        "mask": mask.size, "strides": ", ".join(map(str, strides)),
     }  # fmt: skip
     emulated.run(tmp_path, _MAIN % filled)
     for name, value in expected.items():
@@ -108,11 +120,13 @@ def test_several_tokens_attention(
 def test_it_compiles_without_spilling() -> None:
     text = ['#include "attention/masked_attention.cuh"', "namespace onnxopt {"]
     for number, (dtype, width, heads, tokens) in enumerate((("float16", 128, 8, 16), ("bfloat16", 256, 4, 3))):
-        meaning = TokenAttention((dtype,) * 6, (dtype,) * 3, heads, 1, width, 1.0, 0, 1, 2, 3, 4, tokens, 5)
+        stored = ((dtype,) * 6, (dtype,) * 3) if number else ((*(dtype,) * 6, SLOTS), (dtype,) * 3)
+        slots = None if number else 6
+        meaning = TokenAttention(*stored, heads, 1, width, 1.0, 0, 1, 2, 3, 4, tokens, 5, slots)
         meaning.verify()
         name = f"k{number}"
         text += cuda.lines(Kernel(name, ATTENTION, (), meaning, cuda.entry_points(name, meaning), ()))
-    compiled = nvrtc.compiled("\n".join([*text, "}"]), ("sm_75", "sm_90", "sm_120"))
+    compiled = nvrtc.compiled("\n".join([*text, "}"]), ("sm_75", "sm_90"))
     for arch, usage in compiled.usage.items():
         assert len(usage) == 4, arch
         assert all(kernel.spilled == 0 for kernel in usage.values()), (arch, usage)

@@ -147,7 +147,13 @@ def test_an_empty_batch_gives_empty_outputs(tmp_path) -> None:
 @pytest.mark.usefixtures("library")
 @pytest.mark.parametrize(
     ("changed", "said"),
-    [({"groups": 3}, "no multiple of groups"), ({"k": 1}, "one of k and v"), ({"scale": "x"}, "is not a number")],
+    [
+        ({"groups": 3}, "no multiple of groups"),
+        ({"k": 1}, "one of k and v"),
+        ({"scale": "x"}, "is not a number"),
+        ({"mask": 1}, "one of mask and tokens"),
+        ({"slots": 1}, "has slots, but no mask"),
+    ],
 )
 def test_damaged_files_are_refused(tmp_path, changed, said) -> None:
     meaning = TokenAttention(F16 * 3, F16 * 3, HEADS, GROUPS, WIDTH, 0.25)

@@ -1,0 +1,206 @@
+"""Attention of one to sixteen new tokens under a mask: correctness, and time for every number of rows of a block.
+
+    python -m benchmarks.gpu.masked_attention prepare DIR --arch sm_90    on any machine, without a GPU
+    python -m benchmarks.gpu.masked_attention run DIR --out OUT.json      on the GPU machine: torch; about 20 s
+
+Every case is compared with float64 first. Several caches are read in rotation, so that they come from memory. torch_us
+is scaled_dot_product_attention over a static cache, which copies nothing. copied_us is what the graph says without the
+kernel: the cache and the new tokens in one tensor, repeated for the heads of each group, then the same attention.
+kinds/attention/masked.py decides when the kernel runs; these figures are to decide it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import itertools
+import json
+import pathlib
+from typing import Any, NamedTuple
+
+from benchmarks.gpu.products import Launches
+from benchmarks.support.arguments import command
+
+
+class Case(NamedTuple):
+    """heads: of each of the `groups`. past: tokens in the cache."""
+
+    dtype: str
+    width: int
+    heads: int
+    tokens: int
+    batch: int
+    groups: int
+    past: int
+
+    @property
+    def name(self) -> str:
+        heads = f"{self.batch} x {self.groups} groups of {self.heads} x {self.width}"
+        return f"{self.dtype} {heads}, {self.tokens} behind {self.past}"
+
+
+ROWS = (1, 2, 4, 8)  # of a block
+FORMS = (("float16", 128), ("bfloat16", 128), ("float16", 64))
+SHAPES = tuple((unroll, threads) for unroll in (2, 4) for threads in (128, 256))
+BLOCKS = (2, 4, 8)  # a multiprocessor, over which the keys are spread
+CASES = (
+    *(Case("float16", 128, heads, tokens, 1, 8, past) for heads, tokens, past in itertools.product(
+        (1, 4, 8), (1, 2, 4, 8, 16), (512, 4096))),
+    *(Case("float16", 128, 4, tokens, 4, 8, 4096) for tokens in (2, 8)),
+    *(Case("float16", 128, 4, tokens, 1, 8, 32768) for tokens in (1, 4, 16)),
+    *(Case(dtype, width, 4, 4, 2, 4, 1000) for dtype, width in FORMS[1:]),
+)  # fmt: skip
+_ROTATED = 150e6
+_MOST_SPLITS = 256  # kMaxSplits of token_attention_abi.h
+_LEAST_KEYS = 32  # that a block takes at once
+
+
+def prepare(folder: pathlib.Path, arch: str) -> None:
+    from onnxopt.codegen import nvrtc
+
+    folder.mkdir(parents=True)
+    lines = ['#include "attention/masked_attention.cuh"', "namespace onnxopt {"]
+    for (dtype, width), rows, (unroll, threads) in itertools.product(FORMS, ROWS, SHAPES):
+        form = f"{dtype}, {width}, {rows}"
+        name = _name(dtype, width, rows, unroll, threads)
+        calls = {"attend": f"attend_masked<{form}, {unroll}, {threads}>", "join": f"join_masked<{form}, {threads}>"}
+        for step, call in calls.items():
+            lines += [
+                f'extern "C" __global__ void __launch_bounds__({threads})',
+                f"{name}_{step}(const __grid_constant__ MaskedAttentionParams params) {{",
+                f"  {call}(params);",
+                "}",
+            ]
+    compiled = nvrtc.compiled("\n".join([*lines, "}  // namespace onnxopt"]), [arch])
+    (folder / "masked_attention.fatbin").write_bytes(compiled.fatbin)
+    for symbol, usage in compiled.usage[arch].items():
+        if "attend" in symbol:
+            print(symbol, usage)
+
+
+def _name(dtype: str, width: int, rows: int, unroll: int, threads: int) -> str:
+    return f"{dtype}_w{width}r{rows}_u{unroll}t{threads}"
+
+
+class _Params(ctypes.Structure):  # MaskedAttentionParams of masked_attention_abi.h
+    _fields_ = (
+        *((n, ctypes.c_void_p) for n in ("q", "k", "v", "past_k", "past_v", "mask")),
+        *((n, ctypes.c_void_p) for n in ("present_k", "present_v", "output", "parts")),
+        *((n, ctypes.c_ulonglong) for n in ("mask_sequence", "mask_head", "mask_token")),
+        *((n, ctypes.c_uint) for n in ("tokens", "heads", "groups", "past", "chunks", "splits", "split_tokens")),
+        ("scale", ctypes.c_float),
+    )
+
+
+def measure(ours: Launches, case: Case) -> dict[str, Any]:
+    """Microseconds of every launch shape, all of which agree with float64, and of torch."""
+    import torch
+
+    from benchmarks.support.gpu_timing import microseconds_in_graph
+
+    dtype, width, heads, tokens, batch, groups, past = case
+    given: dict[str, Any] = {"device": "cuda", "dtype": getattr(torch, dtype)}
+    keys = past + tokens
+    sets = max(1, min(16, int(_ROTATED / (4 * batch * groups * keys * width)) + 1))
+    q = torch.randn(batch, tokens, groups, heads, width, **given)
+    fresh = torch.randn(2, batch, tokens, groups, width, **given)
+    caches = [torch.randn(2, batch, groups, past, width, **given) for _ in range(sets)]
+    presents = [torch.empty(2, batch, groups, keys, width, **given) for _ in range(sets)]
+    seen = torch.arange(keys, device="cuda") <= torch.arange(past, keys, device="cuda")[:, None]
+    mask = torch.where(seen, 0.0, -65504.0).to(given["dtype"])
+    output = torch.empty_like(q)
+    wanted = torch.cat([caches[-1], fresh.transpose(2, 3)], dim=3)
+    scores = torch.einsum("bsghw,bgtw->bghst", q.double(), wanted[0].double()) / width**0.5 + mask.double()
+    expected = torch.einsum("bghst,bgtw->bsghw", scores.softmax(-1), wanted[1].double())
+    stream = torch.cuda.Stream()
+    multiprocessors = torch.cuda.get_device_properties(0).multi_processor_count
+    times: dict[str, float] = {}
+    for rows, (unroll, threads), blocks in itertools.product(ROWS, SHAPES, BLOCKS):
+        if rows > tokens * heads:
+            continue
+        chunks = -(-tokens * heads // rows)
+        others = batch * groups * chunks
+        least = -(-keys // min(max(blocks * multiprocessors // others, 1), _MOST_SPLITS))
+        each = max(-(-least // _LEAST_KEYS), 1) * _LEAST_KEYS
+        splits = -(-keys // each)
+        parts = torch.empty(others * rows * splits * (width + 2), device="cuda")
+        entry = _name(dtype, width, rows, unroll, threads)
+
+        def once(cache: Any, present: Any, entry: str = entry, each: int = each, splits: int = splits,
+                 parts: Any = parts, threads: int = threads, chunks: int = chunks,
+                 rows: int = rows) -> None:  # fmt: skip
+            params = _Params(
+                q.data_ptr(), fresh[0].data_ptr(), fresh[1].data_ptr(), cache[0].data_ptr(), cache[1].data_ptr(),
+                mask.data_ptr(), present[0].data_ptr(), present[1].data_ptr(), output.data_ptr(), parts.data_ptr(),
+                0, 0, keys, tokens, heads, groups, past, chunks, splits, each, width**-0.5,
+            )  # fmt: skip
+            ours.launch(f"{entry}_attend", batch * groups * chunks * splits, threads, params, stream.cuda_stream)
+            ours.launch(f"{entry}_join", batch * groups * chunks * rows, threads, params, stream.cuda_stream)
+
+        runs = [lambda c=c, p=p, f=once: f(c, p) for c, p in zip(caches, presents, strict=True)]
+        presents[-1].fill_(float("nan"))
+        torch.cuda.synchronize()
+        times[f"{entry} b{blocks}"] = round(microseconds_in_graph(runs, stream, at_least=16, replays=8), 2)
+        error = (output.double() - expected).norm() / expected.norm()
+        if not error < (1e-3 if dtype == "float16" else 8e-3) or not torch.equal(presents[-1], wanted):
+            raise RuntimeError(f"{entry}: wrong by {error:.1e}, cache equal: {torch.equal(presents[-1], wanted)}")
+    best = sorted(times.items(), key=lambda x: x[1])
+    return {
+        "best_us": best[0][1],
+        "best": best[0][0],
+        **_peers(q, fresh, caches, presents, mask, stream),
+        "all": dict(best),
+    }
+
+
+def _peers(q: Any, fresh: Any, caches: list[Any], presents: list[Any], mask: Any, stream: Any) -> dict[str, float]:
+    """Microseconds of torch over a static cache, and over copies as the graph asks for them."""
+    import torch
+
+    from benchmarks.support.gpu_timing import microseconds_in_graph
+
+    attend: Any = torch.nn.functional.scaled_dot_product_attention
+    batch, tokens, groups, heads, width = q.shape
+    query = q.reshape(batch, tokens, groups * heads, width).transpose(1, 2)
+
+    def copied(cache: Any) -> None:
+        whole = torch.cat([cache, fresh.transpose(2, 3)], dim=3)
+        k, v = (x.repeat_interleave(heads, dim=1) for x in whole)
+        attend(query, k, v, attn_mask=mask)
+
+    static = [lambda p=p: attend(query, p[0], p[1], attn_mask=mask, enable_gqa=True) for p in presents]
+    copies = [lambda c=c: copied(c) for c in caches]
+    return {
+        name: round(microseconds_in_graph(runs, stream, at_least=16, replays=8), 2)
+        for name, runs in (("torch_us", static), ("copied_us", copies))
+    }
+
+
+def run(folder: pathlib.Path, out: pathlib.Path | None) -> None:
+    import torch
+
+    torch.zeros(1, device="cuda")
+    ours = Launches((folder / "masked_attention.fatbin").read_bytes())
+    rows: dict[str, Any] = {}
+    for case in CASES:
+        try:
+            rows[case.name] = measure(ours, case)
+        except Exception as error:  # noqa: BLE001 - the other cases are worth having
+            rows[case.name] = {"error": f"{type(error).__name__}: {error}"[:300]}
+        print(case.name, {k: v for k, v in rows[case.name].items() if k != "all"}, flush=True)
+        if out is not None:
+            out.write_text(json.dumps(rows, indent=1))
+
+
+def main() -> None:
+    parser, (_, ran) = command(__doc__)
+    ran.add_argument("--out", type=pathlib.Path, default=None)
+    args: argparse.Namespace = parser.parse_args()
+    if args.verb == "prepare":
+        prepare(args.folder, args.arch)
+    else:
+        run(args.folder, args.out)
+
+
+if __name__ == "__main__":
+    main()
