@@ -38,7 +38,7 @@ def command(
     """Time ARTIFACT against the original, in turn in one process, after comparing their outputs."""
     question = FleetQuestion(**fleet_question)
     question.check(artifact)
-    with progress.shown(quiet) as advance:
+    with progress.shown(quiet, still=True) as advance:
         result = bench(
             artifact,
             against=against,
