@@ -8,7 +8,8 @@ from typing import Any
 
 import click
 
-from onnxopt.tools import progress
+from onnxopt.artifact.measurement import BenchResult
+from onnxopt.tools import progress, text_table
 from onnxopt.tools.bench import bench
 from onnxopt.tools.commands import options
 from onnxopt.tools.commands.fleets import FleetQuestion, fleet_options
@@ -55,9 +56,18 @@ def command(
         options.print_json(document | ({"fleet": fleet.model_dump()} if fleet else {}))
         return
     click.echo(f"{result.provider}, {result.case}; outputs agree ({result.compared:.2g} of the limit)")
-    click.echo(f"{'':10}{'p50 ms':>10}{'p95 ms':>10}{'mean ms':>10}{'runs':>7}")
-    for name, timing in (("before", result.baseline), ("artifact", result.artifact)):
-        click.echo(f"{name:10}{timing.p50:10.3f}{timing.p95:10.3f}{timing.mean:10.3f}{timing.runs:7}")
+    click.echo("\n".join(table(result)))
     click.echo(f"{result.ratio:.2f} times as fast as {result.against}")
     if fleet:
         click.echo(fleet.text())
+
+
+def table(result: BenchResult) -> list[str]:
+    """Both sides: milliseconds of a run, runs, requests a second, milliseconds to open a session and to its result."""
+    rows = []
+    for name, t in (("before", result.baseline), ("artifact", result.artifact)):
+        opening = ["" if ms is None else f"{ms:.1f}" for ms in (t.open_ms, t.first_ms)]
+        a_second = f"{1e3 * result.requests / t.mean:,.1f}"
+        rows.append((name, f"{t.p50:.3f}", f"{t.p95:.3f}", f"{t.mean:.3f}", f"{t.runs}", a_second, *opening))
+    titles = ("", "p50 ms", "p95 ms", "mean ms", "runs", "requests/s", "open ms", "first result ms")
+    return text_table.lines(titles, rows, left=("",))
