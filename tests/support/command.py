@@ -17,7 +17,7 @@ def run(*arguments: str | Path, input: str | None = None) -> Result:
 
 
 def assert_refused(result: Result, *words: str, code: int = 2) -> None:
-    """One line on stderr, beside progress, that begins with "error:" and holds the words; nothing on stdout; the code."""
+    """Beside progress one line on stderr, "error:" and the words; nothing on stdout; the exit code."""
     assert result.exit_code == code, result.output
     assert result.stdout == ""
     lines = [line for line in result.stderr.splitlines() if not line.startswith(_PROGRESS)]

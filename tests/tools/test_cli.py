@@ -430,7 +430,7 @@ def test_errors_are_json_too(arguments: list[str], kind: str, message: str) -> N
     document = json.loads(done.stdout)
     assert document == {"schema_version": 1, "error": {**document["error"], "kind": kind, "exit_code": 2}}
     assert message in document["error"]["message"] and done.exit_code == 2
-    assert done.stderr.endswith(f"error: {document['error']['message']}\n")
+    assert done.stderr == f"error: {document['error']['message']}\n"
 
 
 def test_a_failure_nobody_expected_is_json_too(chain: Path, monkeypatch: pytest.MonkeyPatch) -> None:
