@@ -67,7 +67,10 @@ class Children:
         return answer
 
     def run(self, command: Sequence[str], descriptors: Sequence[int]) -> str:
-        """Run a program, which inherits the file descriptors; what it writes to stderr. ChildEnded as for `ask`."""
+        """Run a program, which inherits the file descriptors; what it writes to stderr. ChildEnded as for `ask`.
+
+        Where this process is killed, the program runs on to its end.
+        """
 
         def begin() -> subprocess.Popen[bytes]:
             return subprocess.Popen(

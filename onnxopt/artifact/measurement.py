@@ -16,7 +16,8 @@ from onnxopt.artifact.fleet import Fleet
 class Timing:
     """Milliseconds a run: median, 95th percentile, mean and minimum of `runs` runs.
 
-    quantiles: the distribution, at 0, 5, 10 ... 100 % of the runs.
+    quantiles: the distribution, at 0, 5, 10 ... 100 % of the runs. open_ms: to open a session, in a process that ran
+    the model before; first_ms: to open it and have its first result; None where that was not measured.
     """
 
     p50: float
@@ -25,6 +26,8 @@ class Timing:
     best: float
     runs: int
     quantiles: tuple[float, ...] = ()
+    open_ms: float | None = None
+    first_ms: float | None = None
 
 
 @dataclasses.dataclass(frozen=True)

@@ -149,6 +149,7 @@ def _images(unit: _Unit, archs: Sequence[str], pool: Executor, progress: Progres
         pending = {pool.submit(unit.compiled, target): target for target in (*archs, virtual)}
     images: dict[str, _Image] = {}
     done, total = 0, len(pending) + (len(archs) if groups else 0)
+    progress(done, total)
     while pending:
         for job in concurrent.futures.wait(pending, return_when=concurrent.futures.FIRST_COMPLETED).done:
             image, made = job.result(), pending.pop(job)

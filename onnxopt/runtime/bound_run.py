@@ -17,7 +17,8 @@ class BoundRun:
     """Calling it runs the session once and returns the seconds until the outputs are complete.
 
     keep_outputs: write to the same buffers each time, so that a GraphSession replays a CUDA graph; not possible where
-    random numbers decide output shapes. RunError where ONNX Runtime refuses.
+    random numbers decide output shapes. first: seconds of the first run, which comes before any other. RunError where
+    ONNX Runtime refuses.
     """
 
     def __init__(
@@ -34,7 +35,7 @@ class BoundRun:
         tensors_only = all(o.type.startswith("tensor(") and "string" not in o.type for o in opened.get_outputs())
         for name in self._names:
             self._binding.bind_output(name, self._device if tensors_only else "cpu")
-        self()
+        self.first = self()
         if keep_outputs and tensors_only:
             for name, value in zip(self._names, self._binding.get_outputs(), strict=True):
                 self._binding.bind_ortvalue_output(name, value)

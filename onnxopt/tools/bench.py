@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -75,13 +76,17 @@ def bench(
         raise VerificationError(f"{opened.folder}: not timed, its outputs differ: {describe_failure(failed)}")
     case = next(iter(reference.outputs))
     feeds = reference.feeds(case)
-    runs = []
+    runs, opening = [], []
     for path, lib in ((model, library), (opened.model, opened.library)):
+        started = time.perf_counter()
         session = _open(path, lib, provider, opened.folder)
+        opening.append(time.perf_counter() - started)
         runs.append(BoundRun(session, feeds, provider, keep_outputs=not reference.traits.random))
     gpu = None if provider == CPU else devices.first()
-    baseline, timing = _time_in_turn(
-        runs[0], runs[1], iterations, seconds, lambda done, total: say("time", "", done, total)
+    timed = _time_in_turn(runs[0], runs[1], iterations, seconds, lambda done, total: say("time", "", done, total))
+    baseline, timing = (
+        dataclasses.replace(of, open_ms=round(1e3 * opened, 3), first_ms=round(1e3 * (opened + run.first), 3))
+        for of, opened, run in zip(timed, opening, runs, strict=True)
     )
     return BenchResult(
         provider=provider,

@@ -71,8 +71,11 @@ def _duration(seconds: float) -> str:
 
 
 @contextlib.contextmanager
-def shown(quiet: bool = False) -> Iterator[Progress | None]:
-    """A callback for pipeline.optimize and others that report their phases; None with `quiet`."""
+def shown(quiet: bool = False, *, still: bool = False) -> Iterator[Progress | None]:
+    """A callback for pipeline.optimize and others that report their phases; None with `quiet`.
+
+    still: the line changes in calls alone, so that nothing runs beside what is timed.
+    """
     steps = Steps()
     if quiet:
         yield None
@@ -90,10 +93,10 @@ def shown(quiet: bool = False) -> Iterator[Progress | None]:
         from rich.progress import SpinnerColumn, TextColumn, TimeElapsedColumn
 
         columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
-        with Bar(*columns, console=Console(stderr=True), transient=True) as bar:
+        with Bar(*columns, console=Console(stderr=True), transient=True, auto_refresh=not still) as bar:
             task = bar.add_task("Starting")
 
             def advance(phase: str, detail: str, done: int, total: int) -> None:
-                bar.update(task, description=escape(steps.text(phase, detail, done, total)))
+                bar.update(task, description=escape(steps.text(phase, detail, done, total)), refresh=still)
 
             yield advance

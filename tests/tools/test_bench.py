@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 import onnxopt
 from onnxopt.errors import ModelError, UsageError, VerificationError
 from onnxopt.tools import bench
+from onnxopt.tools.commands import bench as bench_command
 from tests.support.small_models import CHAIN, RANDOM, TOKENS, write
 
 pytestmark = pytest.mark.usefixtures("library")
@@ -29,6 +31,16 @@ def test_against_the_original_by_default(made: Path) -> None:
         assert 0 < timing.best <= timing.p50 <= timing.p95
     assert result.ratio == pytest.approx(result.baseline.p50 / result.artifact.p50, rel=0.01)
     assert result.compared <= 1
+
+
+def test_opening_and_the_first_result_are_timed_too(made: Path) -> None:
+    result = onnxopt.bench(made, iterations=3)
+    for timing in (result.baseline, result.artifact):
+        assert timing.open_ms is not None and timing.first_ms is not None
+        assert 0 < timing.open_ms < timing.first_ms
+    text = "\n".join(bench_command.table(dataclasses.replace(result, requests=8)))
+    per_second = f"{8e3 / result.artifact.mean:,.1f}"
+    assert f" {per_second} " in text.splitlines()[2] and f" {result.artifact.open_ms:.1f} " in text.splitlines()[2]
 
 
 def test_a_changed_original_is_not_taken_for_it(made: Path) -> None:

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -183,10 +184,13 @@ def test_progress_is_plain_lines_in_a_log(monkeypatch: pytest.MonkeyPatch, capsy
 def test_progress_on_a_terminal(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     monkeypatch.setenv("FORCE_COLOR", "1")
-    with progress.shown() as advance:
-        assert advance is not None
-        advance("compile", "[red]name", 3, 12)
-    assert "[red]name: 3 of 12" in capsys.readouterr().err
+    for still in (False, True):
+        before = threading.active_count()
+        with progress.shown(still=still) as advance:
+            assert advance is not None
+            advance("compile", "[red]name", 3, 12)
+            assert (threading.active_count() == before) == still
+        assert "[red]name: 3 of 12" in capsys.readouterr().err
 
 
 def test_progress_counts_and_says_the_time_left() -> None:

@@ -14,6 +14,7 @@ import onnxopt
 from onnxopt.artifact import fleet, minisign, signing
 from onnxopt.artifact import manifest as manifests
 from onnxopt.errors import UsageError
+from onnxopt.tools.commands import fleets
 from tests.support.artifacts import make
 from tests.support.command import assert_refused, run
 
@@ -85,7 +86,13 @@ def test_bad_numbers(options: dict[str, float]) -> None:
 BENCH = ("--iterations", "5", "--shape", "batch=16")
 
 
-@pytest.mark.usefixtures("library")
+@pytest.fixture
+def as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is timed counts as a GPU's time."""
+    monkeypatch.setattr(fleets, "times_a_gpu", lambda provider: True)
+
+
+@pytest.mark.usefixtures("library", "as_on_a_gpu")
 def test_bench_says_what_it_means_in_gpus(artifact: Path) -> None:
     make(artifact)
     result = run("bench", artifact, *BENCH, "--load", "100000")
@@ -99,7 +106,7 @@ def test_bench_says_what_it_means_in_gpus(artifact: Path) -> None:
     assert document["fleet"]["after"] == math.ceil(40 / document["baseline"]["p50"] * document["artifact"]["p50"])
 
 
-@pytest.mark.usefixtures("library")
+@pytest.mark.usefixtures("library", "as_on_a_gpu")
 def test_bench_keeps_what_it_measured(artifact: Path) -> None:
     make(artifact)
     for number in (1, 2):
@@ -114,6 +121,14 @@ def test_bench_keeps_what_it_measured(artifact: Path) -> None:
 
 
 @pytest.mark.usefixtures("library")
+def test_a_cpu_says_nothing_of_gpus(artifact: Path) -> None:
+    make(artifact)
+    for option in ("--load", "--gpus"):
+        refused = run("bench", artifact, *BENCH, option, "40", "--provider", "CPUExecutionProvider")
+        assert_refused(refused, "a CPU would be timed here")
+
+
+@pytest.mark.usefixtures("library", "as_on_a_gpu")
 def test_bad_input_to_bench(artifact: Path) -> None:
     make(artifact)
     assert_refused(run("bench", artifact, *BENCH, "--load", "1", "--gpus", "2"), "one of the two")

@@ -55,7 +55,7 @@ def _interrupted(
     temporary = folder / "tmp"
     temporary.mkdir()
     program = _HEED + _STOP.format(
-        step=step, action=action, model=str(model), output=str(folder / "new" / "out"), options=options
+        step=step, action=action, model=str(model), output=str(folder / "new" / "out"), options=[*options, "--quiet"]
     )
     process = subprocess.Popen(
         [sys.executable, "-c", program],

@@ -122,7 +122,7 @@ def from_artifact(folder: Path, manifest: Manifest) -> Facts:
 
 
 def read_measurements(path: Path, manifest: Manifest) -> tuple[BenchResult, ...]:
-    """Measurements from a JSON file: what `onnxopt bench --json` prints, or a list of such.
+    """Measurements from a JSON file: what `onnxopt bench --json` prints, with --sweep too, or a list of such.
 
     An entry may have `device`, the GPU's name, and `kernels`: {name: {"microseconds": 12.5, "calls": 24}}, where a name
     is a fused function or one of its entry points. UsageError where the file is something else, or names an unknown
@@ -135,7 +135,8 @@ def read_measurements(path: Path, manifest: Manifest) -> tuple[BenchResult, ...]
     except ValueError as error:
         raise UsageError(f"{path}: is not JSON, give what `onnxopt bench --json` printed: {error}") from None
     try:
-        entries = document if isinstance(document, list) else [document]
+        swept = document.get("sweep") if isinstance(document, dict) else None
+        entries = swept or (document if isinstance(document, list) else [document])
         results = _adapter(tuple[BenchResult, ...]).validate_python(entries)
     except pydantic.ValidationError as error:
         first = error.errors(include_url=False, include_context=False)[0]

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-import networkx as nx
-from networkx.algorithms.flow import dinitz
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:  # importing it takes longer than most cuts, and most models have no convolution
+    import networkx as nx
 
 SOURCE, SINK = 0, 1
 INFINITE = 1 << 60
@@ -13,6 +15,8 @@ class Network:
     """A directed network. Vertices are numbers; SOURCE and SINK are there from the start."""
 
     def __init__(self) -> None:
+        import networkx as nx
+
         self._graph: nx.DiGraph[int] = nx.DiGraph()
         self._graph.add_nodes_from((SOURCE, SINK))
 
@@ -29,6 +33,9 @@ class Network:
 
     def source_side(self) -> set[int]:
         """The vertices on the source's side of a least cut; the smallest such set."""
+        import networkx as nx
+        from networkx.algorithms.flow import dinitz
+
         residual = dinitz(self._graph, SOURCE, SINK)
         left: nx.DiGraph[int] = nx.DiGraph((a, b) for a, b, e in residual.edges(data=True) if e["capacity"] > e["flow"])
         left.add_node(SOURCE)

@@ -12,6 +12,9 @@ import click
 from onnxopt.artifact import record
 from onnxopt.artifact.fleet import Fleet, fleet_of
 from onnxopt.artifact.measurement import BenchResult
+from onnxopt.errors import UsageError
+from onnxopt.runtime import sessions
+from onnxopt.runtime.sessions import CPU
 
 _OPTIONS = (
     click.option(
@@ -33,6 +36,11 @@ def fleet_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return command
 
 
+def times_a_gpu(provider: str | None) -> bool:
+    """Whether bench times a GPU. provider: ONNX Runtime's name, None for bench's default."""
+    return sessions.cuda_is_usable() if provider is None else provider != CPU
+
+
 @dataclasses.dataclass(frozen=True)
 class FleetQuestion:
     """The options' values."""
@@ -43,9 +51,15 @@ class FleetQuestion:
     utilization: float
     record: bool
 
-    def check(self, artifact: Path) -> None:
-        """UsageError for what cannot be answered or recorded; called before anything is timed."""
-        self._fleet(1.0, 1.0, 1)
+    def check(self, artifact: Path, provider: str | None) -> None:
+        """UsageError for what cannot be answered or recorded; called before anything is timed.
+
+        provider: of bench, None for its default.
+        """
+        if self._fleet(1.0, 1.0, 1) is not None and not times_a_gpu(provider):
+            raise UsageError(
+                "--load and --gpus count GPUs, and a CPU would be timed here; run it on the GPU that serves"
+            )
         if self.record:
             record.check_recordable(artifact)
 

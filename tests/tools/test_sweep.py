@@ -1,0 +1,49 @@
+"""bench --sweep: a row for each size, JSON that the report takes, and what is refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+import onnxopt
+from tests.support.artifacts import make
+from tests.support.command import assert_refused, run
+
+pytestmark = pytest.mark.usefixtures("library")
+
+
+def test_a_row_for_each_size(artifact: Path) -> None:
+    make(artifact)
+    result = run("bench", artifact, "--iterations", "3", "--sweep", "batch=1,4,16,4", "-q")
+    assert result.exit_code == 0, result.output
+    lines = result.stdout.splitlines()
+    assert lines[1].split()[:3] == ["batch", "before", "p50"]
+    assert [line.split()[0] for line in lines[2:]] == ["1", "4", "16"]
+
+
+def test_its_json_becomes_a_report(artifact: Path, tmp_path: Path) -> None:
+    make(artifact)
+    result = run("bench", artifact, "--iterations", "3", "--sweep", "batch=2,8", "--json", "-q")
+    rows = json.loads(result.stdout)["sweep"]
+    assert [row["case"] for row in rows] == ["batch=2, seed 0", "batch=8, seed 0"]
+    assert [row["requests"] for row in rows] == [2, 8]
+    (tmp_path / "sweep.json").write_text(result.stdout)
+    page = onnxopt.report(artifact, bench=[tmp_path / "sweep.json"], output=tmp_path / "page.html")
+    text = Path(page).read_text("utf-8")
+    assert "batch=2" in text and "batch=8" in text
+
+
+@pytest.mark.parametrize("text", ["batch", "batch=", "=1,2", "batch=1,,2", "batch=1x2"])
+def test_what_is_no_sweep(text: str, artifact: Path) -> None:
+    make(artifact)
+    assert_refused(run("bench", artifact, "--sweep", text), f"--sweep {text}: expected NAME=SIZE,SIZE")
+
+
+def test_a_sweep_against_other_options(artifact: Path, tmp_path: Path) -> None:
+    make(artifact)
+    both = run("bench", artifact, "--sweep", "batch=1,2", "--shape", "batch=4")
+    assert_refused(both, "--shape gives this dim a size too")
+    assert_refused(run("bench", artifact, "--sweep", "batch=1,2", "--data", tmp_path / "x.npz"), "leave out one")
+    assert_refused(run("bench", artifact, "--sweep", "nothing=1,2", "-q"), "nothing", "no such input or dim")
