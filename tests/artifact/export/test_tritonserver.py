@@ -88,11 +88,13 @@ class Server:
             self.url = f"127.0.0.1:{probe.getsockname()[1]}"
         options = (f"--model-repository={repository}", f"--backend-directory={backends}", "--http-address=127.0.0.1")
         options += (f"--http-port={self.url.rpartition(':')[2]}", "--allow-grpc=false", "--allow-metrics=false")
+        # Triton's Python has the packages of the first python in PATH, and those of the folder it runs in.
         self.process = subprocess.Popen(
             [installed / "bin" / "tritonserver", *options],
+            cwd=ROOT,
             env={
                 **os.environ,
-                "PYTHONPATH": os.pathsep.join([str(ROOT), *filter(None, sys.path)]),
+                "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")]),
                 "LD_LIBRARY_PATH": str(installed.parents[1] / "nvidia_pytriton.libs"),
             },
             stdout=self.path.open("w"),
