@@ -1,6 +1,7 @@
 """Dims whose symbol is a number, such as "16", become dims of that size.
 
-The exporter of transformers names the dims of a dynamic export that are fixed all the same by their sizes.
+The exporter of transformers names the dims of a dynamic export that are fixed all the same by their sizes. "0" stays a
+symbol: no tensor of a model is always empty.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ def fix(proto: onnx.ModelProto) -> None:
         for value in (*graph.input, *graph.output, *graph.value_info):
             for dim in _dims(value.type):
                 text = dim.dim_param
-                if text.isascii() and text.isdecimal() and int(text) <= _LARGEST:
+                if text.isascii() and text.isdecimal() and 1 <= int(text) <= _LARGEST:
                     dim.dim_value = int(text)
 
 

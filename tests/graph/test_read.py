@@ -256,7 +256,7 @@ def test_dims_whose_symbol_is_a_number_have_this_size(path: Path) -> None:
     model = _weighty(4)
     for declared in (*model.graph.input, *model.graph.output):
         declared.type.tensor_type.shape.dim[0].dim_param = "4"
-    long = value("long", ["4", "batch", "4 + batch", "99999999999999999999", "\u0664"])
+    long = value("long", ["4", "batch", "4 + batch", "99999999999999999999", "\u0664", "0"])
     model.graph.input.append(long)
     onnx.save(model, path)
     x, other = read.load(path).model.graph.inputs
