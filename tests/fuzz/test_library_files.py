@@ -55,6 +55,8 @@ CHANGES: dict[str, tuple[str, str, Any, str]] = {
     "an image of 4 channels": ("image_convolution", "kernels.0.channels", 4, "do not fit together"),
     "an image of pixels": ("image_convolution", "kernels.0.planes", False, "do not fit together"),
     "fewer filters": ("image_convolution", "kernels.0.filters", 8, "does not divide the kernel's filters"),
+    "a mask that is a cache": ("attention_masked", "kernels.0.mask", 3, "do not fit together"),
+    "more new tokens": ("attention_masked", "kernels.0.tokens", 4, "do not fit together"),
     "heads of another tensor": ("flash_attention", "kernels.0.q.row", 136, "q [4, 9, 144] does not fit"),
     "more heads of keys": ("flash_attention_apart", "kernels.0.groups", 1, "does not fit"),
     "a tile without keys": ("flash_attention", "kernels.0.variants.0.keys", 0, "keys is not an integer from 16"),

@@ -23,6 +23,7 @@ from onnxopt.codegen import kernels_json, sealed_json
 from onnxopt.fusion.region import Kernel
 from tests.support import (
     block_graphs,
+    cached_attention,
     convolution_graphs,
     custom_ops_fake_driver,
     depthwise_models,
@@ -259,6 +260,14 @@ def attention() -> dict[str, Any]:
     return kernel_file(model, (shapes,))
 
 
+def masked_attention() -> dict[str, Any]:
+    """The kernel file of three tokens' attention under a mask, to a cache that grows by them."""
+    tokens, width, past, groups = 3, cached_attention.WIDTH, 5, cached_attention.GROUPS
+    fresh, cache = (2, tokens, groups, width), (2, groups, past, width)
+    shapes = ((2, tokens, 2 * groups * width), fresh, fresh, cache, cache, (2, 1, tokens, past + tokens))
+    return kernel_file(ir.from_proto(cached_attention.graph(tokens=tokens)), (shapes,))
+
+
 def depthwise(case: depthwise_models.Case) -> dict[str, Any]:
     """The kernel file of a depthwise convolution with all that stands in front of it."""
     found = depthwise_models.fused(case)
@@ -364,6 +373,7 @@ def write() -> None:
     """Write the corpus anew."""
     made = {name: kernel_file(model.build(), model.calls) for name, model in MODELS.items()}
     made["attention"] = attention()
+    made["attention_masked"] = masked_attention()
     made |= {name: depthwise(case) for name, case in DEPTHWISE.items()}
     made |= {name: group_norm(case) for name, case in GROUP_NORMS.items()}
     made |= {name: squeeze_excite(case) for name, case in SQUEEZE_EXCITES.items()}
