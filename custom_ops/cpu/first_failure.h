@@ -1,8 +1,9 @@
 // What tasks of ONNX Runtime's thread pool throw, which must not reach it.
 #pragma once
 
-#include <exception>
 #include <mutex>
+
+#include "support/failure.h"
 
 namespace onnxopt {
 
@@ -15,18 +16,16 @@ class FirstFailure {
       body();
     } catch (...) {
       const std::lock_guard<std::mutex> lock(mutex_);
-      if (!failure_) failure_ = std::current_exception();
+      failure_.Keep();
     }
   }
 
   // Throws what was kept, when all tasks have ended.
-  void Rethrow() const {
-    if (failure_) std::rethrow_exception(failure_);
-  }
+  void Rethrow() const { failure_.Rethrow(); }
 
  private:
   std::mutex mutex_;
-  std::exception_ptr failure_;
+  Failure failure_;
 };
 
 }  // namespace onnxopt

@@ -20,26 +20,6 @@ namespace std {
 void __throw_bad_array_new_length() { throw bad_array_new_length(); }
 
 }  // namespace std
-
-// Since GCC 11 the headers inline copies and destruction of std::exception_ptr and call these two members, which were
-// private to libstdc++ before. Its copy constructor and destructor, which every release exports, do the same.
-extern "C" {
-
-void CopyExceptionPointer(void* to, const void* from) __asm__("_ZNSt15__exception_ptr13exception_ptrC1ERKS0_");
-void DestroyExceptionPointer(void* pointer) __asm__("_ZNSt15__exception_ptr13exception_ptrD1Ev");
-
-__attribute__((visibility("hidden"))) void AddReference(void* pointer) __asm__(
-    "_ZNSt15__exception_ptr13exception_ptr9_M_addrefEv");
-__attribute__((visibility("hidden"))) void ReleaseReference(void* pointer) __asm__(
-    "_ZNSt15__exception_ptr13exception_ptr10_M_releaseEv");
-
-void AddReference(void* pointer) {
-  void* copy = nullptr;  // an exception_ptr is one pointer; the copy is never destroyed, so the reference stays
-  CopyExceptionPointer(static_cast<void*>(&copy), pointer);
-}
-
-void ReleaseReference(void* pointer) { DestroyExceptionPointer(pointer); }
-}
 #endif
 
 // NOLINTEND(bugprone-reserved-identifier,bugprone-std-namespace-modification)

@@ -21,6 +21,7 @@ MAY_IMPORT = {
 }
 WITHOUT_FOLDERS = (
     "codes",
+    "numeric_dims",
     "read",
     "write",
     "wire",

@@ -58,7 +58,7 @@ std::shared_ptr<PendingConvolution> PendingConvolution::Start(std::function<Read
 
 PendingConvolution::Ready PendingConvolution::Take() {
   Wait();
-  if (problem_ != nullptr) std::rethrow_exception(problem_);
+  problem_.Rethrow();
   return ready_;
 }
 
@@ -66,7 +66,7 @@ void PendingConvolution::Run() noexcept {
   try {
     ready_ = build_();
   } catch (...) {
-    problem_ = std::current_exception();
+    problem_.Keep();
   }
 }
 

@@ -1,13 +1,13 @@
 // Plans that are built in threads of their own: cuDNN compiles some kernels for half a second each.
 #pragma once
 
-#include <exception>
 #include <functional>
 #include <memory>
 #include <mutex>
 #include <thread>
 
 #include "cuda/convolution/plans.h"
+#include "support/failure.h"
 
 namespace onnxopt::cuda {
 
@@ -37,7 +37,7 @@ class PendingConvolution {
   std::mutex mutex_;  // of joining
   std::thread thread_;
   Ready ready_;
-  std::exception_ptr problem_;
+  Failure problem_;
 };
 
 }  // namespace onnxopt::cuda

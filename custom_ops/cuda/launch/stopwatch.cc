@@ -1,7 +1,6 @@
 #include "cuda/launch/stopwatch.h"
 
 #include <algorithm>
-#include <exception>
 #include <limits>
 #include <vector>
 
@@ -20,17 +19,16 @@ class CapturedGraph {
   template <typename Body>
   CapturedGraph(const Driver& driver, Stream stream, Body&& body) : driver_(driver) {
     driver.Check(driver.cuStreamBeginCapture(stream, kRelaxed), "cannot capture what is to be measured");
-    std::exception_ptr failure;
     try {
       body();
     } catch (...) {
-      failure = std::current_exception();  // the capture must end all the same
+      driver.cuStreamEndCapture(stream, &graph_);  // the capture must end all the same
+      if (graph_ != nullptr) driver.cuGraphDestroy(graph_);
+      throw;
     }
-    const Result ended = driver.cuStreamEndCapture(stream, &graph_);
-    Result made = ended;
-    if (ended == kSuccess && !failure) made = driver.cuGraphInstantiate(&executable_, graph_, 0);
+    Result made = driver.cuStreamEndCapture(stream, &graph_);
+    if (made == kSuccess) made = driver.cuGraphInstantiate(&executable_, graph_, 0);
     if (graph_ != nullptr) driver.cuGraphDestroy(graph_);
-    if (failure) std::rethrow_exception(failure);
     driver.Check(made, "cannot capture what is to be measured");
   }
   CapturedGraph(const CapturedGraph&) = delete;

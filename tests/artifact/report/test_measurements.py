@@ -165,12 +165,11 @@ def test_netron_shows_the_artifact(copy: Path) -> None:
 
 
 def test_a_recorded_benchmark_is_in_the_page(copy: Path) -> None:
-    result = run("bench", copy, "--iterations", "5", "--gpus", "10", "--record")
+    result = run("bench", copy, "--iterations", "5", "--record")
     assert result.exit_code == 0, result.output
     onnxopt.load(copy)
     text = read(copy).text
     assert "Recorded in the manifest" in text
-    assert "requests/s need 10 GPUs before" in text
     assert facts_of(copy).measurements[0].artifact.runs == 5
 
 
