@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
+import numpy.typing
 import onnx_ir as ir
 import onnxruntime as ort
 from hypothesis import strategies as st
@@ -23,6 +26,15 @@ def graph(
         for node in owner:
             node.name = node.outputs[0].name
     return model
+
+
+def hold(model: ir.Model, arrays: Mapping[str, np.ndarray], dtype: np.typing.DTypeLike) -> None:
+    """Make initializers of the inputs with these names, in place; of those that nothing reads, nothing."""
+    for held in [v for v in model.graph.inputs if v.name in arrays]:
+        model.graph.inputs.remove(held)
+        if held.uses():
+            held.const_value = ir.Tensor(arrays[str(held.name)].astype(dtype), name=held.name)
+            model.graph.register_initializer(held)
 
 
 def node(model: ir.Model, name: str) -> ir.Node:

@@ -9,7 +9,7 @@ import onnx_ir as ir
 import pytest
 
 from onnxopt.graph.rewrite import folded, rewrite
-from tests.support.graphs import graph, node, run, value
+from tests.support.graphs import graph, hold, node, run, value
 
 C = 4
 
@@ -34,11 +34,7 @@ def model(
     arrays |= constants or {}
     inputs = [f"{dtype}[2, {C}, 5, 5] x", *(f"{dtype}[{','.join(map(str, a.shape))}] {k}" for k, a in arrays.items())]
     source = graph(", ".join(inputs), outputs.replace("{}", f"{dtype}[a, b, c, d]"), body)
-    for held in [v for v in source.graph.inputs if v.name in arrays]:
-        source.graph.inputs.remove(held)
-        if held.uses():
-            held.const_value = ir.Tensor(arrays[str(held.name)].astype(numpy_dtype), name=held.name)
-            source.graph.register_initializer(held)
+    hold(source, arrays, numpy_dtype)
     return source
 
 
@@ -101,14 +97,11 @@ def test_depthwise_weights_are_folded(tmp_path: Path) -> None:
 def test_one_and_three_dims(shape: str, body: str, tmp_path: Path) -> None:
     dims = [int(d) for d in shape.split(", ")]
     rng = np.random.default_rng(2)
-    arrays = {"w": (4, 4, *(2,) * (len(dims) - 2)), "g": (4,), "v": (4,), "column": (4, 1)}
-    inputs = [f"float[{shape}] x", *(f"float[{','.join(map(str, d))}] {k}" for k, d in arrays.items())]
+    sizes = {"w": (4, 4, *(2,) * (len(dims) - 2)), "g": (4,), "v": (4,), "column": (4, 1)}
+    arrays = {name: rng.uniform(0.5, 2, size) for name, size in sizes.items()}
+    inputs = [f"float[{shape}] x", *(f"float[{','.join(map(str, d))}] {k}" for k, d in sizes.items())]
     source = graph(", ".join(inputs), f"float[{','.join('abcde'[: len(dims)])}] y", body)
-    for held in [v for v in source.graph.inputs if v.name in arrays]:
-        source.graph.inputs.remove(held)
-        if held.uses():
-            held.const_value = ir.Tensor(rng.uniform(0.5, 2, arrays[str(held.name)]).astype(np.float32), name=held.name)
-            source.graph.register_initializer(held)
+    hold(source, arrays, np.float32)
     found, applied = fold(source, tmp_path)
     assert applied == 1 and len(found.graph) == 1
     x = rng.standard_normal(dims).astype(np.float32)

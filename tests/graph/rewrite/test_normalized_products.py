@@ -9,7 +9,7 @@ import onnx_ir as ir
 import pytest
 
 from onnxopt.graph.rewrite import rewrite
-from tests.support.graphs import graph, run, value
+from tests.support.graphs import graph, hold, run, value
 
 K, N = 6, 4
 NUMPY = {"float": np.float32, "float16": np.float16}
@@ -40,11 +40,7 @@ def model(
         ", ".join(inputs), outputs.replace("{}", f"{dtype}[{rank}]"), body,
         constants=f"int64[2] flat = {{-1, {N}}}, int64[3] back = {{2, 5, {N}}}",
     )  # fmt: skip
-    for held in [v for v in source.graph.inputs if v.name in arrays]:
-        source.graph.inputs.remove(held)
-        if held.uses():
-            held.const_value = ir.Tensor(arrays[str(held.name)].astype(NUMPY[dtype]), name=held.name)
-            source.graph.register_initializer(held)
+    hold(source, arrays, NUMPY[dtype])
     return source
 
 

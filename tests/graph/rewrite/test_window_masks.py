@@ -11,7 +11,7 @@ import pytest
 from onnxopt.graph.rewrite import rewrite
 from onnxopt.kinds.flash_attention.kind import FLASH_ATTENTION
 from tests.support.fusing import fuse
-from tests.support.graphs import graph, run
+from tests.support.graphs import graph, hold, run
 
 WINDOWS, TOKENS, HEADS, SIZE = 3, 5, 2, 8
 WIDTH = HEADS * SIZE
@@ -58,11 +58,7 @@ def model(scores: str, images: str, windows: int = WINDOWS) -> ir.Model:
             f"int64[4] four = {{-1, {HEADS}, {TOKENS}, {TOKENS}}}, int64[3] flat = {{-1, {TOKENS}, {WIDTH}}}"
         ),
     )
-    for value in [v for v in source.graph.inputs if v.name in arrays]:
-        source.graph.inputs.remove(value)
-        if value.uses():
-            value.const_value = ir.Tensor(arrays[str(value.name)].astype(np.float16), name=value.name)
-            source.graph.register_initializer(value)
+    hold(source, arrays, np.float16)
     return source
 
 
