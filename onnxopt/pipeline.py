@@ -126,7 +126,7 @@ def optimize(
     if emulate:
         _check_emulation(verify, archs)
     options = _Options(
-        shapes or {}, archs, verify, external_data, portable, oldest, launch_choices, cache, emulate, goals, {}
+        shapes or {}, archs, verify, external_data, portable, oldest, launch_choices, cache, emulate, goals, {}, {}
     )
     with contextlib.ExitStack() as stack:
         with phases("load"):
@@ -135,7 +135,7 @@ def optimize(
             normalize.refuse_optimized(source.model, source.path)
             original = description.of_source(source)
             pinned = signature.pin(original.traits.inputs, shapes or {})
-            options = options._replace(sizes=signature.typical(original.traits.inputs, pinned))
+            options = options._replace(pinned=pinned, typical=signature.typical(original.traits.inputs, pinned))
             check_alone((*data, *calibrate), shapes)
             calibration, own = (read_data(files, original.traits.inputs) for files in (calibrate, data))
             near = None
@@ -146,7 +146,7 @@ def optimize(
             normalized = normalize.normalize(source.model)
             if ort_min is not None:
                 releases.check(normalized.model, oldest)
-            before = work.of_model(normalized.model, options.sizes) if archs else None
+            before = work.of_model(normalized.model, options.typical) if archs else None
         job = _Job(source, original, original.traits, normalized, before, ahead, own, near)
         if want is not None:
             job = _lowered(job, want, calibration, options, stack.enter_context(temporary_folder()), phases)
@@ -161,7 +161,7 @@ def optimize(
 class _Options(NamedTuple):
     """What `optimize` was asked for, as it is documented there. oldest: release of ONNX Runtime.
 
-    sizes: of dynamic dims, to predict times at.
+    pinned: sizes of dynamic dims that the user gave, which most runs have. typical: of all, to predict times at.
     """
 
     shapes: Mapping[str, tuple[int, ...]]
@@ -174,7 +174,8 @@ class _Options(NamedTuple):
     cache: Path | None
     emulate: bool
     goals: Goals
-    sizes: signature.Sizes
+    pinned: signature.Sizes
+    typical: signature.Sizes
 
 
 class _Job(NamedTuple):
@@ -221,10 +222,9 @@ def _lowered(
 
 def _make(job: _Job, options: _Options, output: Path, wrong: Mapping[str, Check], phases: _Phases) -> Manifest:
     """Write the artifact, without the rewrite rules that are `wrong`. RewriteDisagrees where more of them are."""
-    usual = signature.pin(job.traits.inputs, options.shapes)
     with temporary_folder() as scratch:
-        forms = _rewrite(job.normalized.model, scratch, wrong, usual, options, phases)
-        fused = _fuse(forms.model, usual, options, phases)
+        forms = _rewrite(job.normalized.model, scratch, wrong, options, phases)
+        fused = _fuse(forms.model, options, phases)
         with staging(output) as folder:
             build = _build(forms, fused, folder, options.external_data)
             with phases("package"):
@@ -250,10 +250,9 @@ def _make(job: _Job, options: _Options, output: Path, wrong: Mapping[str, Check]
                 left_out=[left_out(f"rewrite:{family}", (), check) for family, check in wrong.items()],
                 notes=(*job.normalized.notes, *forms.notes, *unwritten), seconds=phases.seconds, precision=precision,
                 reference=near,
-                predicted=description.predicted(job.before, fused.after, options.sizes, options.archs),
+                predicted=description.predicted(job.before, fused.after, options.typical, options.archs),
             )  # fmt: skip
-            sizes = signature.pin(job.original.traits.inputs, options.shapes)
-            facts = report_facts.gather(job.original.counts, build.model, build.kernels, sizes)
+            facts = report_facts.gather(job.original.counts, build.model, build.kernels, options.pinned)
             manifest = page.write(folder, manifest, facts)
             write_manifest(folder, manifest)
     return manifest
@@ -294,7 +293,6 @@ def _rewrite(
     normalized: ir.Model,
     scratch: Path,
     leave_out: Collection[str],
-    usual: signature.Sizes,
     options: _Options,
     phases: _Phases,
 ) -> _Forms:
@@ -302,12 +300,12 @@ def _rewrite(
 
     def with_families(names: Sequence[str]) -> ir.Model:
         copy = normalized.clone()
-        rewrite.rewrite(copy, scratch, leave_out=set(rewrite.FAMILIES) - set(names), usual=usual)
+        rewrite.rewrite(copy, scratch, leave_out=set(rewrite.FAMILIES) - set(names), usual=options.pinned)
         return copy
 
     with phases("rewrite"):
         model = normalized.clone()
-        rewritten = rewrite.rewrite(model, scratch, leave_out=leave_out, usual=usual)
+        rewritten = rewrite.rewrite(model, scratch, leave_out=leave_out, usual=options.pinned)
         TransposeWeightsPass()(model)  # after constant folding, which would transpose the weights back
         standard = (
             model.clone() if options.portable else None
@@ -335,11 +333,11 @@ class _Fused(NamedTuple):
     spilling: set[frozenset[str]]  # see compiler_report.spilling; alternatives may spill, as `tune` measures them
 
 
-def _fuse(rewritten: ir.Model, usual: signature.Sizes, options: _Options, phases: _Phases) -> _Fused:
+def _fuse(rewritten: ir.Model, options: _Options, phases: _Phases) -> _Fused:
     """From the rewritten model, which stays as it is, to kernels. Regions that spill registers are split anew."""
     spilled: set[frozenset[str]] = set()  # names of the nodes of regions that need more registers than a GPU has
     for _ in range(_SPLITS):
-        fused = _compile(rewritten.clone(), spilled, usual, options, phases)
+        fused = _compile(rewritten.clone(), spilled, options, phases)
         if fused.spilling <= spilled:
             break
         spilled |= fused.spilling
@@ -349,7 +347,6 @@ def _fuse(rewritten: ir.Model, usual: signature.Sizes, options: _Options, phases
 def _compile(
     model: ir.Model,
     spilled: Collection[frozenset[str]],
-    usual: signature.Sizes,
     options: _Options,
     phases: _Phases,
 ) -> _Fused:
@@ -357,10 +354,10 @@ def _compile(
     archs = options.archs
     # Regions refer to nodes of the model: nothing may change the model between fuse and replace.
     with phases("fuse"):
-        plan = fuse.fuse(model, KINDS, spilled, cuda=bool(archs), usual=usual)
+        plan = fuse.fuse(model, KINDS, spilled, cuda=bool(archs), usual=options.pinned)
     with phases("lower"):
         plan = lower(plan, model.opset_imports)
-        after = work.of_model(model, options.sizes, plan.regions) if archs else None
+        after = work.of_model(model, options.typical, plan.regions) if archs else None
     with phases("outline"):
         functions = outline.functions(plan, model.opset_imports)
     with phases("entry_points"):
