@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import re
 import shutil
@@ -13,7 +14,10 @@ import pytest
 
 import onnxopt
 from onnxopt.artifact import manifest as manifests
+from onnxopt.artifact import record
+from onnxopt.artifact.fleet import fleet_of
 from onnxopt.artifact.folder import hash_file, write_manifest
+from onnxopt.artifact.measurement import BenchResult, Timing
 from onnxopt.artifact.report import page
 from onnxopt.errors import ArtifactError, UsageError
 from tests.support.report_pages import STATIC, bench_file, bench_result, facts_of, read, run
@@ -171,6 +175,16 @@ def test_a_recorded_benchmark_is_in_the_page(copy: Path) -> None:
     text = read(copy).text
     assert "Recorded in the manifest" in text
     assert facts_of(copy).measurements[0].artifact.runs == 5
+
+
+def test_gpus_for_a_load_are_in_the_page(copy: Path) -> None:
+    """As `bench --gpus --record` keeps them, which takes a GPU."""
+    timing = Timing(p50=3.0, p95=3.1, mean=3.0, best=2.9, runs=5)
+    result = BenchResult(
+        "CUDAExecutionProvider", "static", "original", timing, dataclasses.replace(timing, p50=2.0), 1.5, 0.01
+    )
+    record.record(copy, result, fleet_of(3.0, 2.0, gpus=10))
+    assert "requests/s need 10 GPUs before and 7 with the artifact" in read(copy).text
 
 
 def test_a_tuned_file_is_in_the_page(copy: Path) -> None:
