@@ -124,7 +124,10 @@ class Reference:
     ):
         self.model, self.library, self.traits, self.provider, self.folder = model, library, traits, provider, folder
         self.skipped: list[Skipped] = []
-        self.notes: list[str] = []
+        self.notes = [
+            f"{provider}: without ONNX Runtime's optimizer {name}, which can end the process that opens this model"
+            for name in traits.trapping_optimizers
+        ]
         self.outputs: dict[Case, dict[str, Array]] = {}
         self._known: dict[Case, dict[str, Array]] = {}  # by a run that came ahead
         self._own_differences: dict[tuple[Case, str], Difference] | None = None
@@ -351,7 +354,7 @@ class Reference:
             "provider": self.provider,
             "library": library,
             "optimize": optimize,
-            "config": _CONFIG if integer_kernels else {**_CONFIG, **dict([sessions.WITHOUT_INTEGER_KERNELS])},
+            "config": _config(self.traits) | ({} if integer_kernels else dict([sessions.WITHOUT_INTEGER_KERNELS])),
             "profile": None if profile is None else profile.prefix,
         }
         if not self.traits.random:
@@ -365,9 +368,15 @@ def run_ahead(model: Path, traits: Traits, pinned: Sizes | None) -> Ahead[Case]:
     """Begin a session on the CPU for a Reference of these, and run its first case. pinned: None to run none."""
     case = None if pinned is None else Case(tuple(_usual(traits, pinned)[0].items()), SEEDS[0])
     if case is None or _too_large(traits, case):
-        return Ahead(model, _CONFIG, Case((), SEEDS[0]), None)
+        return Ahead(model, _config(traits), Case((), SEEDS[0]), None)
     sizes, seed = dict(case.sizes), case.seed
-    return Ahead(model, _CONFIG, case, lambda: samples.draw(traits.inputs, sizes, seed, traits.uses))
+    return Ahead(model, _config(traits), case, lambda: samples.draw(traits.inputs, sizes, seed, traits.uses))
+
+
+def _config(traits: Traits) -> dict[str, str]:
+    """Entries of the configuration of every session of the original's forms."""
+    left_out = ";".join(traits.trapping_optimizers)
+    return {**_CONFIG, **({sessions.WITHOUT_OPTIMIZERS: left_out} if left_out else {})}
 
 
 def _usual(traits: Traits, pinned: Sizes) -> list[Sizes]:
