@@ -179,13 +179,29 @@ def test_a_kept_plan_that_cannot_run_leaves_the_kept_algorithm(
     assert not log.starting("execute")
 
 
-def test_first_runs_measure_algorithms_alone(program: Path, tmp_path: Path) -> None:
+def pixels(count: int, channels: int) -> Call:
+    return Call(PRODUCT, ((count, 1, 1, channels), (24, channels), (24,), (count, 1, 1, 24)))
+
+
+@pytest.mark.parametrize("channels", [16, 32])
+def test_first_runs_over_few_channels_measure_plans_too(program: Path, tmp_path: Path, channels: int) -> None:
+    call = pixels(1 << 16, channels)
     cache = {"ONNXOPT_MEASURE": "1", "XDG_CACHE_HOME": str(tmp_path), "ONNXOPT_CACHE_SIZE": "1MB"}
-    log = choose(program, tmp_path, tune=False, **cache)
+    assert ran(choose(program, tmp_path, call, tune=False, **cache).lines) == "engine 11"
+    again = choose(program, tmp_path, call, tune=False, **cache)
+    assert ran(again.lines) == "engine 11" and len(again.starting("execute")) == 1
+    refused = choose(program, tmp_path, call, tune=False, **cache, FAKE_REFUSED="0 1 2")
+    assert ran(refused.lines) == "algorithm 1" and len(refused.starting("multiply")) == 1
+
+
+@pytest.mark.parametrize("call", [LAYER, pixels(1 << 16, 40), pixels((1 << 16) - 1, 32)], ids=["small", "deep", "few"])
+def test_other_first_runs_measure_algorithms_alone(program: Path, tmp_path: Path, call: Call) -> None:
+    cache = {"ONNXOPT_MEASURE": "1", "XDG_CACHE_HOME": str(tmp_path), "ONNXOPT_CACHE_SIZE": "1MB"}
+    log = choose(program, tmp_path, call, tune=False, **cache)
     assert ran(log.lines) == "algorithm 1" and not log.made
     (file,) = (tmp_path / "onnxopt" / "products").iterdir()
     assert b'"cudnn"' not in file.read_bytes()
-    assert ran(choose(program, tmp_path, tune=False).lines) == "algorithm 0"  # nothing is measured: the heuristic
+    assert ran(choose(program, tmp_path, call, tune=False).lines) == "algorithm 0"  # not measured: the heuristic
 
 
 @pytest.mark.parametrize(

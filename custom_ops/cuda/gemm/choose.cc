@@ -14,9 +14,12 @@ namespace {
 
 using cublaslt::Candidate;
 
-constexpr int kTuned = 32;                      // algorithms measured when tuning
-constexpr int kFirstRun = 8;                    // and at a first run
-constexpr std::size_t kTunedConvolutions = 16;  // plans of cuDNN's measured when tuning
+constexpr int kTuned = 32;                        // algorithms measured when tuning
+constexpr int kFirstRun = 8;                      // and at a first run
+constexpr std::size_t kTunedConvolutions = 16;    // plans of cuDNN's measured when tuning
+constexpr std::size_t kFirstRunConvolutions = 6;  // and at a first run, where they may win
+constexpr std::int64_t kShallow = 32;             // channels of a, and
+constexpr std::int64_t kManyPixels = 1 << 16;     // rows: where they may
 constexpr int kNameBytes = 256;
 
 std::string NameOfGpu(const Driver& driver) {
@@ -31,6 +34,13 @@ std::string NameOfGpu(const Driver& driver) {
 bool Measures(const ProductCall& call) {
   if (call.capturing || call.stream == nullptr) return false;
   return Algorithms::Get().tunes() || (call.states_shapes && MeasuresFirstRuns());
+}
+
+// How many of cuDNN's plans are worth measuring. Sums over few channels leave cuBLASLt's tiles half empty: there cuDNN
+// took up to a quarter less, and as long elsewhere but for one layer of 40 (benchmarks/notes.md).
+std::size_t MostConvolutions(const PlanKey& key, bool tunes) {
+  if (tunes) return kTunedConvolutions;
+  return key.k <= kShallow && key.m >= kManyPixels ? kFirstRunConvolutions : 0;
 }
 
 std::size_t MostWorkspace(const Plan& plan) { return plan.key().workspace ? kWorkspaceBytes : 0; }
@@ -50,12 +60,12 @@ bool Revive(const ProductCall& call, const TunedAlgorithm& tuned, Plan* plan) {
   return true;
 }
 
-// The plans of cuDNN's that run the product, which each has done once.
+// Up to `most` plans of cuDNN's that run the product, which each has done once.
 std::vector<ProductConvolution> Rivals(const ProductCall& call, const Operands& operands, const cudnn::Api& api,
-                                       const Plan& plan) {
+                                       const Plan& plan, std::size_t most) {
   const auto problem = AsConvolution(plan.gemm(), plan.key(), call.a);
   if (!problem) return {};
-  auto offered = OfferedConvolutions(api, call.context, *problem, MostWorkspace(plan), kTunedConvolutions);
+  auto offered = OfferedConvolutions(api, call.context, *problem, MostWorkspace(plan), most);
   std::vector<ProductConvolution> rivals;
   for (ProductConvolution& convolution : offered) {
     if (!convolution.Choice()) continue;
@@ -70,11 +80,11 @@ std::vector<ProductConvolution> Rivals(const ProductCall& call, const Operands& 
 }
 
 // Measures cuDNN's plans beside the fastest algorithm, and takes one that is faster.
-void MeasureConvolutions(const ProductCall& call, const Operands& operands, const Stopwatch& stopwatch, Plan* plan,
-                         TunedAlgorithm* found) {
-  const cudnn::Api* const api = CudnnForProducts();
+void MeasureConvolutions(const ProductCall& call, const Operands& operands, const Stopwatch& stopwatch,
+                         std::size_t most, Plan* plan, TunedAlgorithm* found) {
+  const cudnn::Api* const api = most == 0 ? nullptr : CudnnForProducts();
   if (api == nullptr) return;
-  std::vector<ProductConvolution> rivals = Rivals(call, operands, *api, *plan);
+  std::vector<ProductConvolution> rivals = Rivals(call, operands, *api, *plan, most);
   if (rivals.empty()) return;
   std::size_t bytes = plan->workspace();
   for (const ProductConvolution& rival : rivals) bytes = std::max(bytes, rival.workspace());
@@ -83,7 +93,7 @@ void MeasureConvolutions(const ProductCall& call, const Operands& operands, cons
     if (way == 0) return plan->Run(call.handle, operands, workspace, call.stream);
     rivals[way - 1].Run(operands, workspace, call.stream);
   });
-  if (best.way == 0) return;
+  if (best.way == 0 || best.microseconds >= found->microseconds) return;
   ProductConvolution& fastest = rivals[best.way - 1];
   found->convolution = {api->cudnnGetVersion(), *fastest.Choice(), algorithm.microseconds};
   found->microseconds = best.microseconds;
@@ -101,7 +111,7 @@ TunedAlgorithm Measure(const ProductCall& call, const Operands& operands, const 
   });
   plan->Choose(candidates[best.way]);
   TunedAlgorithm found{candidates[best.way].algorithm, best.microseconds, first.microseconds, {}};
-  if (tunes) MeasureConvolutions(call, operands, stopwatch, plan, &found);
+  MeasureConvolutions(call, operands, stopwatch, MostConvolutions(plan->key(), tunes), plan, &found);
   return found;
 }
 
