@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 from tests.support.convolution_graphs import Layer
 
 # batch, height and width, channels of x and y, what is added and the activation: "+" a residual, "r" a ReLU
@@ -33,3 +35,27 @@ def _layer(n: int, size: int, c: int, k: int, behind: str, dtype: str = "float16
 
 
 LAYERS = (*(_layer(*row) for row in _FLOAT16), *(_layer(*row, dtype=dtype) for dtype, row in _OTHERS))
+
+
+@dataclasses.dataclass(frozen=True)
+class Channels:
+    """A product of pixels [rows, c], the last channels of x_of, to the last k channels of y_of."""
+
+    name: str
+    rows: int
+    c: int
+    x_of: int
+    k: int
+    y_of: int
+
+
+CHANNELS = (
+    Channels("SqueezeNet, 32x55x55, 16 -> 64 of 128", 32 * 55 * 55, 16, 32, 64, 128),
+    Channels("SqueezeNet, 32x27x27, 32 -> 128 of 256", 32 * 27 * 27, 32, 64, 128, 256),
+    Channels("GoogLeNet, 32x28x28, 192 -> 64 of 256", 32 * 28 * 28, 192, 256, 64, 256),
+    Channels("GoogLeNet, 32x14x14, 512 -> 160 of 512", 32 * 14 * 14, 512, 640, 160, 512),
+    Channels("ShuffleNet, 64x14x14, 116 of 232 -> 116 of 232", 64 * 14 * 14, 116, 232, 116, 232),
+    Channels("ShuffleNet, 64x28x28, 64 of 128 -> 64 of 128", 64 * 28 * 28, 64, 128, 64, 128),
+    Channels("CSP, 8x80x80, 64 of 128 -> 64 of 128", 8 * 80 * 80, 64, 128, 64, 128),
+    Channels("CSP, 8x40x40, 128 of 256 -> 128 of 256", 8 * 40 * 40, 128, 256, 128, 256),
+)

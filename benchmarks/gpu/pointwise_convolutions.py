@@ -3,9 +3,11 @@
     python -m benchmarks.gpu.pointwise_convolutions prepare DIR             on any machine, without a GPU
     python -m benchmarks.gpu.pointwise_convolutions run DIR --out OUT.json  on the GPU machine: onnxruntime, torch, onnx
 
-The layers are those of benchmarks/cases/pointwise_convolutions.py. Every layer is compared with float64 in all three
-ways before it is timed. The fastest ones are what the library measured with ONNXOPT_GEMM_TUNE in a process of its own;
-`algorithms` is the same file without the plans of cuDNN. Runs lie in one CUDA graph, over buffers in rotation.
+The layers are those of benchmarks/cases/pointwise_convolutions.py. Every layer is compared with float64 in every way
+before it is timed. `first run` is what the library chooses by itself at a first run. `fastest` is what it measured with
+ONNXOPT_GEMM_TUNE in a process of its own; `algorithms` is the same file without the plans of cuDNN. Behind these come
+products of torch that read or write channels of a wider tensor, beside copies of these channels. Runs lie in one CUDA
+graph, over buffers in rotation.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.cases.pointwise_convolutions import LAYERS
+from benchmarks.cases.pointwise_convolutions import CHANNELS, LAYERS, Channels
 from benchmarks.support import convolution_cases
 from benchmarks.support.arguments import command
 from benchmarks.support.gpu_timing import (
@@ -31,6 +33,7 @@ from benchmarks.support.gpu_timing import (
     bound,
     copy_microseconds,
     disagreement,
+    microseconds_in_graph,
     poisoned,
     rotation,
     session,
@@ -77,6 +80,7 @@ def _measure(layer: Layer, model: bytes, libraries: dict[str, pathlib.Path]) -> 
     expected = _reference(layer, inputs[0])
     row["worst"] = 0.0
     for way, library in libraries.items():
+        os.environ["ONNXOPT_MEASURE"] = "1" if way == "first run" else "0"
         outputs[0][name].fill_(float("nan"))
         torch.cuda.synchronize()
         stream = torch.cuda.Stream()
@@ -101,7 +105,7 @@ def measure_ways(root: pathlib.Path) -> int:
 
 
 def _libraries(root: pathlib.Path) -> tuple[dict[str, pathlib.Path], list[dict[str, Any]]]:
-    """The library without what was measured, with the algorithms alone, and with all of it; and what was measured."""
+    """The library that nothing was measured for, with algorithms alone, and with all; and what was measured."""
     from onnxopt.codegen import sealed_json
 
     written = root / _FILE
@@ -112,9 +116,10 @@ def _libraries(root: pathlib.Path) -> tuple[dict[str, pathlib.Path], list[dict[s
     entries = sealed_json.unseal(written.read_text())["entries"]
     alone = [{k: v for k, v in entry.items() if k != "cudnn"} for entry in entries]
     libraries = {"heuristic": root / convolution_cases.LIBRARY}
-    for way, measured in (("algorithms", alone), ("fastest", entries)):
-        shutil.copytree(root / convolution_cases.LIBRARY.parent, root / way)
-        (root / way / _FILE).write_text(sealed_json.seal({"schema": 2, "entries": measured}))
+    for way, measured in (("first run", []), ("algorithms", alone), ("fastest", entries)):
+        shutil.copytree(root / convolution_cases.LIBRARY.parent, root / way)  # what a process measured stays in a copy
+        if measured:
+            (root / way / _FILE).write_text(sealed_json.seal({"schema": 2, "entries": measured}))
         libraries[way] = root / way / convolution_cases.LIBRARY.name
     return libraries, entries
 
@@ -126,14 +131,40 @@ def _product(layer: Layer) -> str:
     return " ".join(parts + ["tf32"] * (layer.dtype == "float32"))
 
 
+def _measure_channels(case: Channels) -> dict[str, Any]:
+    """Microseconds of x @ w.T where x and y are tensors of their own, where one is channels of a wider one, and of copies
+    of these. The results are compared first: they must be the same bits."""
+    wide_bytes = 2 * case.rows * (case.x_of + case.y_of)
+    sets = rotation(wide_bytes, "cuda")
+    wide_x = [torch.randn(case.rows, case.x_of, device="cuda", dtype=torch.float16) for _ in range(sets)]
+    wide_y = [torch.zeros(case.rows, case.y_of, device="cuda", dtype=torch.float16) for _ in range(sets)]
+    weight = torch.randn(case.c, case.k, device="cuda", dtype=torch.float16) / case.c**0.5
+    from_wide, to_wide = ([v[:, -n:] for v in wide] for wide, n in ((wide_x, case.c), (wide_y, case.k)))
+    own_x = [v.contiguous() for v in from_wide]
+    own_y = [v.contiguous() for v in to_wide]
+    ways = {"both apart": (own_x, own_y), "x in place": (from_wide, own_y), "y in place": (own_x, to_wide)}
+    expected = own_x[0].double() @ weight.double()
+    row: dict[str, Any] = {"layer": case.name, "worst": 0.0}
+    for way, (given, written) in ways.items():
+        written[0].fill_(float("nan"))
+        torch.mm(given[0], weight, out=written[0])
+        row["worst"] = max(row["worst"], disagreement(written[0], expected, *_BOUNDS["float16"]))
+        runs = [lambda x=x, y=y: torch.mm(x, weight, out=y) for x, y in zip(given, written, strict=True)]
+        row[way] = microseconds_in_graph(runs, torch.cuda.Stream())
+    for way, given, written in (("copy of x", from_wide, own_x), ("copy of y", own_y, to_wide)):
+        copies = [lambda a=a, b=b: b.copy_(a) for a, b in zip(given, written, strict=True)]
+        row[way] = microseconds_in_graph(copies, torch.cuda.Stream())
+    return row
+
+
 def run(folder: pathlib.Path, out: pathlib.Path | None) -> int:
     """Measure the layers; 0 if all agree with float64."""
     rows: list[dict[str, Any]] = []
     begun = time.perf_counter()
-    os.environ["ONNXOPT_MEASURE"] = "0"
     with tempfile.TemporaryDirectory() as name, tarfile.open(folder / _ARCHIVE) as archive:
         archive.extractall(name, filter="data")
         root = pathlib.Path(name)
+        os.environ["XDG_CACHE_HOME"] = str(root / "cache")
         libraries, entries = _libraries(root)
         print(f"measured in {time.perf_counter() - begun:.0f} s", flush=True)
         known = {entry["product"]: entry for entry in entries}
@@ -147,20 +178,27 @@ def run(folder: pathlib.Path, out: pathlib.Path | None) -> int:
             if out is not None:
                 out.write_text(json.dumps(rows, indent=1))
             torch.cuda.empty_cache()
-    return _report(rows)
+    parts = [_measure_channels(case) for case in CHANNELS]
+    if out is not None:
+        out.write_text(json.dumps(rows + parts, indent=1))
+    return _report(rows, parts)
 
 
-_TIMES = ("roofline", "copy", "heuristic", "algorithms", "fastest")
+_TIMES = ("roofline", "copy", "heuristic", "first run", "algorithms", "fastest")
+_OF_CHANNELS = ("both apart", "x in place", "y in place", "copy of x", "copy of y")
 
 
-def _report(rows: list[dict[str, Any]]) -> int:
+def _report(rows: list[dict[str, Any]], parts: list[dict[str, Any]]) -> int:
     print("| layer | " + " | ".join(_TIMES) + " | cuDNN, in the file | error |\n|" + "---|" * (len(_TIMES) + 3))
     for row in rows:
         times = [f"{row[t]:.1f}" if row.get(t) is not None else "-" for t in _TIMES]
         of_cudnn = row.get("measured", {}).get("cudnn")
         gain = f"{of_cudnn['algorithm_microseconds'] / row['measured']['microseconds']:.2f}" if of_cudnn else ""
         print(f"| {row['layer']} | {' | '.join(times)} | {gain} | {row.get('error') or format(row['worst'], '.2f')} |")
-    bad = [row["layer"] for row in rows if "error" in row or not row["worst"] <= 1]
+    print("\n| channels | " + " | ".join(_OF_CHANNELS) + " |\n|" + "---|" * (len(_OF_CHANNELS) + 1))
+    for row in parts:
+        print(f"| {row['layer']} | " + " | ".join(f"{row[t]:.1f}" for t in _OF_CHANNELS) + " |")
+    bad = [row["layer"] for row in rows + parts if "error" in row or not row["worst"] <= 1]
     print(f"FAILED: {'; '.join(bad)}" if bad else "all agree")
     return 1 if bad else 0
 
