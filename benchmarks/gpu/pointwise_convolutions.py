@@ -132,8 +132,10 @@ def _product(layer: Layer) -> str:
 
 
 def _measure_channels(case: Channels) -> dict[str, Any]:
-    """Microseconds of x @ w.T where x and y are tensors of their own, where one is channels of a wider one, and of copies
-    of these. The results are compared first: they must be the same bits."""
+    """Microseconds of x @ w over tensors of their own, over channels of a wider one, and of copies of these channels.
+
+    Every result is compared with float64 first.
+    """
     wide_bytes = 2 * case.rows * (case.x_of + case.y_of)
     sets = rotation(wide_bytes, "cuda")
     wide_x = [torch.randn(case.rows, case.x_of, device="cuda", dtype=torch.float16) for _ in range(sets)]
