@@ -60,6 +60,10 @@ class Session(Protocol):
 
 # The entry of a session's configuration with which ONNX Runtime fuses nothing with Q and DQ.
 WITHOUT_INTEGER_KERNELS = ("session.disable_quant_qdq", "1")
+# The same for its layout of float32 convolutions, whose search ends the process at products of float16 behind a
+# Transpose: ONNX Runtime's issue 28392; 1.24 to 1.31 have it, 1.21 has not.
+DISABLED_OPTIMIZERS = "optimization.disable_specified_optimizers"
+WITHOUT_NCHWC = (DISABLED_OPTIMIZERS, "NchwcTransformer")
 # In its messages about such a kernel of its own, and about a Reshape that it moved in front of a DQ.
 _FLOAT8_CODES = ("Type Error: Type 'tensor(float8", "has the following type (tensor(float8")
 

@@ -351,7 +351,7 @@ class Reference:
             "provider": self.provider,
             "library": library,
             "optimize": optimize,
-            "config": _CONFIG if integer_kernels else {**_CONFIG, **dict([sessions.WITHOUT_INTEGER_KERNELS])},
+            "config": _config(self.traits) | ({} if integer_kernels else dict([sessions.WITHOUT_INTEGER_KERNELS])),
             "profile": None if profile is None else profile.prefix,
         }
         if not self.traits.random:
@@ -365,9 +365,14 @@ def run_ahead(model: Path, traits: Traits, pinned: Sizes | None) -> Ahead[Case]:
     """Begin a session on the CPU for a Reference of these, and run its first case. pinned: None to run none."""
     case = None if pinned is None else Case(tuple(_usual(traits, pinned)[0].items()), SEEDS[0])
     if case is None or _too_large(traits, case):
-        return Ahead(model, _CONFIG, Case((), SEEDS[0]), None)
+        return Ahead(model, _config(traits), Case((), SEEDS[0]), None)
     sizes, seed = dict(case.sizes), case.seed
-    return Ahead(model, _CONFIG, case, lambda: samples.draw(traits.inputs, sizes, seed, traits.uses))
+    return Ahead(model, _config(traits), case, lambda: samples.draw(traits.inputs, sizes, seed, traits.uses))
+
+
+def _config(traits: Traits) -> dict[str, str]:
+    """Entries of the configuration of every session. Layouts of convolutions can end the process of a float16 model."""
+    return _CONFIG | (dict([sessions.WITHOUT_NCHWC]) if traits.precision == "float16" else {})
 
 
 def _usual(traits: Traits, pinned: Sizes) -> list[Sizes]:

@@ -50,6 +50,11 @@ class Facts:
         return bool(self.ops & _CONVOLUTIONS)
 
     @property
+    def half_transposes(self) -> bool:
+        """Whether products of float16 may stand behind Transposes, which ends the process (sessions.WITHOUT_NCHWC)."""
+        return "float16" in self.dtypes and self.products and "Transpose" in self.ops
+
+    @property
     def products(self) -> bool:
         return bool(self.ops & _MATRIX_PRODUCTS)
 

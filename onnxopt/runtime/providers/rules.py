@@ -9,10 +9,11 @@ from typing import Any
 
 from onnxopt.runtime.gpus import Gpu
 from onnxopt.runtime.providers.facts import Facts
-from onnxopt.runtime.sessions import CPU, CUDA, WITHOUT_INTEGER_KERNELS
+from onnxopt.runtime.sessions import CPU, CUDA, WITHOUT_INTEGER_KERNELS, WITHOUT_NCHWC
 
 _LEVEL = {"graph_optimization_level": "ORT's own fusions run around ours; fused functions are opaque to them"}
 _WITHOUT_INTEGER_KERNELS, _ = WITHOUT_INTEGER_KERNELS
+_DISABLED, _NCHWC = WITHOUT_NCHWC
 _BINDING = (
     "Bind every input and output to buffers on the device that stay where they are, set these provider options, and "
     "run with the binding. Give each set of shapes and buffers a run option gpu_graph_id of its own (0, 1, ...); -1 "
@@ -27,6 +28,9 @@ def cpu(facts: Facts) -> dict[str, Any]:
     if facts.float8_codes:
         config[_WITHOUT_INTEGER_KERNELS] = "1"
         why[_WITHOUT_INTEGER_KERNELS] = "1.31 makes integer kernels of products of float8 codes, and then refuses them"
+    if facts.half_transposes:
+        config[_DISABLED] = _NCHWC
+        why[_DISABLED] = "1.24 to 1.31 can end the process at a product of float16 behind a Transpose"
     return {
         "provider": CPU,
         "provider_options": {},
