@@ -37,8 +37,8 @@ def can_end_the_process(model: ir.Model) -> bool:
 def trapping_optimizers(model: ir.Model) -> tuple[str, ...]:
     """ONNX Runtime's optimizers that can end the process when a session of the model opens on the CPU.
 
-    NchwcTransformer of 1.31.1 does so (SIGSEGV) where a MatMul of float16 with a constant reads a Transpose of three
-    dims that puts the second one first, as torch.nn.TransformerEncoder exports it.
+    NchwcTransformer of 1.24 to 1.31 does so (SIGSEGV, ONNX Runtime's issue 28392) where a MatMul of float16 with a
+    constant reads a Transpose of three dims that puts the second one first, as torch.nn.TransformerEncoder exports it.
     """
     nodes = list(_nodes(model))
     dtypes = {value.dtype for node in nodes for value in (*node.inputs, *node.outputs) if value is not None}

@@ -148,7 +148,7 @@ def _optimizers(facts: Facts, provider: str) -> list[AnyKnob]:
         "MatmulTransposeFusion": {"MatMul", "Transpose"},
         "TransposeOptimizer": {"Transpose"},
     }
-    if provider == CPU:
+    if provider == CPU and "NchwcTransformer" not in facts.trapping_optimizers:
         rows["NchwcTransformer"] = {"Conv"}
     return [Optimizer(name) for name, ops in rows.items() if ops <= facts.ops]
 
