@@ -201,8 +201,6 @@ def _why_not_compiled(convolution: GrowingConvolution, title: str) -> str | None
     few = any(count < of for count, of in zip(convolution.channels, least, strict=True))
     if few and not convolution.is_product():
         return f"cuDNN's kernel with {title} is slow for fewer than {least[0]} channels to {least[1]}"
-    if not convolution.fixed:
-        return f"cuDNN compiles a kernel with {title} for half a second a shape, and the shape is not known yet"
     return None
 
 
