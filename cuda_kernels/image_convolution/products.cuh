@@ -9,7 +9,8 @@
 // NaN. So a tile with one is computed without products.
 //
 // Op has: Stored, W (a StaticWindow), kX, kWeight, kChannels, kPlanes (x is NCHW), kWeightChannels, kFilters, and After
-// with Of, channel() and apply() as for depthwise convolutions.
+// with Of, channel() and apply() as for depthwise convolutions. Before, where there is one, has the same and Image, the
+// type of an element of x.
 #pragma once
 
 #include "device/approximate.cuh"
@@ -21,6 +22,7 @@
 #include "device/scalar.cuh"
 #include "device/vector.cuh"
 #include "image_convolution/abi.h"
+#include "image_convolution/in_front.cuh"
 #include "image_convolution/tile.cuh"
 
 namespace onnxopt {
@@ -30,6 +32,8 @@ struct ImageProducts {
   using Params = ImageConvolutionParams;
   using T = typename Op::Stored;
   using W = typename Op::W;
+  using Before = InFront<Op>;
+  using Image = typename Before::Image;
   using After = typename Op::After;
   static constexpr int kChannels = Op::kChannels;
   static constexpr int kPieces = Op::kFilters / Tile::kFilters;  // blocks that share a tile
@@ -111,33 +115,83 @@ struct ImageProducts {
     uint32_t high;
   };
 
-  __device__ static Pixel load(const Params& p, const T* image, unsigned at, bool inside) {
+  // Of the program in front.
+  struct Channels {
+    typename Before::Of at[kChannels];
+  };
+
+  __device__ static Channels channels(const Params& p) {
+    Channels of;
+#pragma unroll
+    for (int c = 0; c < kChannels; ++c) of.at[c] = Before::channel(p, c);
+    return of;
+  }
+
+  // What is loaded of a pixel where a program makes something else of it, once all loads are under way.
+  struct Elements {
+    Image at[kChannels];
+    bool inside;
+  };
+  template <bool kNothing, int = 0>
+  struct Loaded {
+    using type = Pixel;
+  };
+  template <int k>
+  struct Loaded<false, k> {
+    using type = Elements;
+  };
+
+  __device__ static const Pixel& pixel_of(const Pixel& x, const Channels&) { return x; }
+  __device__ static Pixel pixel_of(const Elements& elements, const Channels& of) {
+    T x[4] = {};
+#pragma unroll
+    for (int c = 0; c < kChannels; ++c) {
+      if (elements.inside) x[c] = Before::convolved(elements.at[c], of.at[c]);
+    }
+    return {pack(x[0], x[1]), pack(x[2], x[3])};
+  }
+
+  // The offset of a channel of a pixel among an image's elements.
+  __device__ static uint64_t element_at(const Params& p, unsigned pixel, int c) {
+    const uint64_t plane = static_cast<uint64_t>(p.height) * p.width;
+    return Op::kPlanes ? c * plane + pixel : static_cast<uint64_t>(pixel) * kChannels + c;
+  }
+
+  __device__ static void load(const Params& p, const Image* image, unsigned at, bool inside, Elements& x) {
+#pragma unroll
+    for (int c = 0; c < kChannels; ++c) {
+      x.at[c] = load_or_zero<Image, 1>(image + element_at(p, at, c), inside).at[0];
+    }
+    x.inside = inside;
+  }
+
+  __device__ static void load(const Params& p, const T* image, unsigned at, bool inside, Pixel& pixel) {
     if constexpr (!Op::kPlanes && kChannels == 4) {
       if (!p.plain) {
         const Vector<T, 4> x = load_or_zero<T, 4>(image + static_cast<uint64_t>(at) * 4, inside);
-        return {word(x, 0), word(x, 1)};
+        pixel = {word(x, 0), word(x, 1)};
+        return;
       }
     }
     T x[4] = {};
 #pragma unroll
     for (int c = 0; c < kChannels; ++c) {
-      const uint64_t plane = static_cast<uint64_t>(p.height) * p.width;
-      const uint64_t from = Op::kPlanes ? c * plane + at : static_cast<uint64_t>(at) * kChannels + c;
-      x[c] = load_or_zero<T, 1>(image + from, inside).at[0];
+      x[c] = load_or_zero<T, 1>(image + element_at(p, at, c), inside).at[0];
     }
-    return {pack(x[0], x[1]), pack(x[2], x[3])};
+    pixel = {pack(x[0], x[1]), pack(x[2], x[3])};
   }
 
   // Brings the inputs that a tile sees to shared memory. Returns whether one is infinite or not a number.
   __device__ static bool fetch(const Params& p, const Place& at, unsigned char* shared) {
     const int64_t pixels = static_cast<int64_t>(p.height) * p.width;
-    const T* const image = static_cast<const T*>(p.input[Op::kX]) + at.image * pixels * kChannels;
+    const Image* const image = static_cast<const Image*>(p.input[Op::kX]) + at.image * pixels * kChannels;
+    const Channels of = channels(p);
     const int top = at.top * W::kStrideDown - p.pad_top;
     const int left = at.left * W::kStrideAcross - p.pad_left;
     uint32_t special = 0;
 #pragma unroll
     for (int batch = 0; batch < kBatches; ++batch) {
-      Pixel x[kBatch];
+      typename Loaded<Before::kNothing>::type x[kBatch];
 #pragma unroll
       for (int s = 0; s < kBatch; ++s) {
         const int pixel = threadIdx.x + (batch * kBatch + s) * Tile::kThreads;
@@ -146,14 +200,15 @@ struct ImageProducts {
         const int w = left + pixel - row * Tile::kColumns;
         const bool inside = pixel < kPixels && static_cast<unsigned>(h) < static_cast<unsigned>(p.height) &&
                             static_cast<unsigned>(w) < static_cast<unsigned>(p.width);
-        x[s] = load(p, image, static_cast<unsigned>(h) * p.width + w, inside);
+        load(p, image, static_cast<unsigned>(h) * p.width + w, inside, x[s]);
       }
 #pragma unroll
       for (int s = 0; s < kBatch; ++s) {
         const int pixel = threadIdx.x + (batch * kBatch + s) * Tile::kThreads;
         if (pixel >= kPixels) break;
-        store(x[s], pixel, shared);
-        special |= ((x[s].low & 0x7fff7fffu) + exponent_step(T{})) | ((x[s].high & 0x7fff7fffu) + exponent_step(T{}));
+        const Pixel made = pixel_of(x[s], of);
+        store(made, pixel, shared);
+        special |= ((made.low & 0x7fff7fffu) + exponent_step(T{})) | ((made.high & 0x7fff7fffu) + exponent_step(T{}));
       }
     }
     return (special & 0x80008000u) != 0;
@@ -272,7 +327,7 @@ struct ImageProducts {
 
   // One output, by multiplications and additions alone.
   __device__ static float sum_of(const Params& p, const Place& at, int h, int w, int filter) {
-    const T* const x = static_cast<const T*>(p.input[Op::kX]);
+    const Image* const x = static_cast<const Image*>(p.input[Op::kX]);
     const T* const weight = static_cast<const T*>(p.input[Op::kWeight]);
     const int64_t plane = static_cast<int64_t>(p.height) * p.width;
     float sum = After::channel(p, filter).start;
@@ -286,7 +341,8 @@ struct ImageProducts {
       if (static_cast<unsigned>(column) >= static_cast<unsigned>(p.width)) continue;
       const int64_t pixel = static_cast<int64_t>(row) * p.width + column;
       const int64_t from = at.image * plane * kChannels + (Op::kPlanes ? c * plane + pixel : pixel * kChannels + c);
-      sum = ::fmaf(widen(x[from]), widen(weight[(filter * W::kTaps + tap) * Op::kWeightChannels + c]), sum);
+      const T element = Before::convolved(x[from], Before::channel(p, c));
+      sum = ::fmaf(widen(element), widen(weight[(filter * W::kTaps + tap) * Op::kWeightChannels + c]), sum);
     }
     return sum;
   }
