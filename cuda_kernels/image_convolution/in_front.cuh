@@ -11,26 +11,42 @@ struct Exists {
   using type = void;
 };
 
-// What makes elements of the convolution of elements of x: nothing.
 template <typename Op, typename = void>
 struct InFront {
-  static constexpr bool kNothing = true;
+  enum : bool { kNothing = true };  // a static member would be in the image
   using Image = typename Op::Stored;
-  struct Of {};
-  __device__ static Of channel(const ImageConvolutionParams&, int) { return {}; }
-  __device__ static Image convolved(Image x, const Of&) { return x; }
+  __device__ static Image convolved(const ImageConvolutionParams&, int, Image x) { return x; }
 };
 
-// A program, whose result is rounded.
+// Op::Before has the type Image, and Of, channel() and apply(), whose result is rounded.
 template <typename Op>
 struct InFront<Op, typename Exists<typename Op::Before>::type> {
-  static constexpr bool kNothing = false;
-  using Image = typename Op::Before::Image;
-  using Of = typename Op::Before::Of;
-  __device__ static Of channel(const ImageConvolutionParams& p, int c) { return Op::Before::channel(p, c); }
-  __device__ static typename Op::Stored convolved(Image x, const Of& of) {
-    return Narrow<typename Op::Stored>::from(Op::Before::apply(widen(x), of));
+  enum : bool { kNothing = false };
+  using Program = typename Op::Before;
+  using Image = typename Program::Image;
+  using Stored = typename Op::Stored;
+  __device__ static Stored convolved(const ImageConvolutionParams& p, int c, Image x) {
+    return Narrow<Stored>::from(Program::apply(widen(x), Program::channel(p, c)));
   }
+};
+
+// What the program needs of each channel, read once.
+template <typename Before, int kChannels>
+struct Elements {
+  __device__ explicit Elements(const ImageConvolutionParams& p) {
+#pragma unroll
+    for (int c = 0; c < kChannels; ++c) of[c] = Before::Program::channel(p, c);
+  }
+
+  // What is convolved of a pixel.
+  __device__ void convolve(const typename Before::Image* x, typename Before::Stored* y) const {
+#pragma unroll
+    for (int c = 0; c < kChannels; ++c) {
+      y[c] = Narrow<typename Before::Stored>::from(Before::Program::apply(widen(x[c]), of[c]));
+    }
+  }
+
+  typename Before::Program::Of of[kChannels];
 };
 
 }  // namespace onnxopt

@@ -115,83 +115,34 @@ struct ImageProducts {
     uint32_t high;
   };
 
-  // Of the program in front.
-  struct Channels {
-    typename Before::Of at[kChannels];
-  };
-
-  __device__ static Channels channels(const Params& p) {
-    Channels of;
-#pragma unroll
-    for (int c = 0; c < kChannels; ++c) of.at[c] = Before::channel(p, c);
-    return of;
-  }
-
-  // What is loaded of a pixel where a program makes something else of it, once all loads are under way.
-  struct Elements {
-    Image at[kChannels];
-    bool inside;
-  };
-  template <bool kNothing, int = 0>
-  struct Loaded {
-    using type = Pixel;
-  };
-  template <int k>
-  struct Loaded<false, k> {
-    using type = Elements;
-  };
-
-  __device__ static const Pixel& pixel_of(const Pixel& x, const Channels&) { return x; }
-  __device__ static Pixel pixel_of(const Elements& elements, const Channels& of) {
-    T x[4] = {};
-#pragma unroll
-    for (int c = 0; c < kChannels; ++c) {
-      if (elements.inside) x[c] = Before::convolved(elements.at[c], of.at[c]);
-    }
-    return {pack(x[0], x[1]), pack(x[2], x[3])};
-  }
-
-  // The offset of a channel of a pixel among an image's elements.
-  __device__ static uint64_t element_at(const Params& p, unsigned pixel, int c) {
-    const uint64_t plane = static_cast<uint64_t>(p.height) * p.width;
-    return Op::kPlanes ? c * plane + pixel : static_cast<uint64_t>(pixel) * kChannels + c;
-  }
-
-  __device__ static void load(const Params& p, const Image* image, unsigned at, bool inside, Elements& x) {
-#pragma unroll
-    for (int c = 0; c < kChannels; ++c) {
-      x.at[c] = load_or_zero<Image, 1>(image + element_at(p, at, c), inside).at[0];
-    }
-    x.inside = inside;
-  }
-
-  __device__ static void load(const Params& p, const T* image, unsigned at, bool inside, Pixel& pixel) {
+  __device__ static Pixel load(const Params& p, const T* image, unsigned at, bool inside) {
     if constexpr (!Op::kPlanes && kChannels == 4) {
       if (!p.plain) {
         const Vector<T, 4> x = load_or_zero<T, 4>(image + static_cast<uint64_t>(at) * 4, inside);
-        pixel = {word(x, 0), word(x, 1)};
-        return;
+        return {word(x, 0), word(x, 1)};
       }
     }
     T x[4] = {};
 #pragma unroll
     for (int c = 0; c < kChannels; ++c) {
-      x[c] = load_or_zero<T, 1>(image + element_at(p, at, c), inside).at[0];
+      const uint64_t plane = static_cast<uint64_t>(p.height) * p.width;
+      const uint64_t from = Op::kPlanes ? c * plane + at : static_cast<uint64_t>(at) * kChannels + c;
+      x[c] = load_or_zero<T, 1>(image + from, inside).at[0];
     }
-    pixel = {pack(x[0], x[1]), pack(x[2], x[3])};
+    return {pack(x[0], x[1]), pack(x[2], x[3])};
   }
 
   // Brings the inputs that a tile sees to shared memory. Returns whether one is infinite or not a number.
   __device__ static bool fetch(const Params& p, const Place& at, unsigned char* shared) {
+    if constexpr (!Before::kNothing) return fetch_through_program(p, at, shared);
     const int64_t pixels = static_cast<int64_t>(p.height) * p.width;
-    const Image* const image = static_cast<const Image*>(p.input[Op::kX]) + at.image * pixels * kChannels;
-    const Channels of = channels(p);
+    const T* const image = static_cast<const T*>(p.input[Op::kX]) + at.image * pixels * kChannels;
     const int top = at.top * W::kStrideDown - p.pad_top;
     const int left = at.left * W::kStrideAcross - p.pad_left;
     uint32_t special = 0;
 #pragma unroll
     for (int batch = 0; batch < kBatches; ++batch) {
-      typename Loaded<Before::kNothing>::type x[kBatch];
+      Pixel x[kBatch];
 #pragma unroll
       for (int s = 0; s < kBatch; ++s) {
         const int pixel = threadIdx.x + (batch * kBatch + s) * Tile::kThreads;
@@ -200,15 +151,55 @@ struct ImageProducts {
         const int w = left + pixel - row * Tile::kColumns;
         const bool inside = pixel < kPixels && static_cast<unsigned>(h) < static_cast<unsigned>(p.height) &&
                             static_cast<unsigned>(w) < static_cast<unsigned>(p.width);
-        load(p, image, static_cast<unsigned>(h) * p.width + w, inside, x[s]);
+        x[s] = load(p, image, static_cast<unsigned>(h) * p.width + w, inside);
       }
 #pragma unroll
       for (int s = 0; s < kBatch; ++s) {
         const int pixel = threadIdx.x + (batch * kBatch + s) * Tile::kThreads;
         if (pixel >= kPixels) break;
-        const Pixel made = pixel_of(x[s], of);
-        store(made, pixel, shared);
-        special |= ((made.low & 0x7fff7fffu) + exponent_step(T{})) | ((made.high & 0x7fff7fffu) + exponent_step(T{}));
+        store(x[s], pixel, shared);
+        special |= ((x[s].low & 0x7fff7fffu) + exponent_step(T{})) | ((x[s].high & 0x7fff7fffu) + exponent_step(T{}));
+      }
+    }
+    return (special & 0x80008000u) != 0;
+  }
+
+  // The same where a program makes what is convolved, once all loads are under way.
+  __device__ static bool fetch_through_program(const Params& p, const Place& at, unsigned char* shared) {
+    const int64_t pixels = static_cast<int64_t>(p.height) * p.width;
+    const Image* const image = static_cast<const Image*>(p.input[Op::kX]) + at.image * pixels * kChannels;
+    const int top = at.top * W::kStrideDown - p.pad_top;
+    const int left = at.left * W::kStrideAcross - p.pad_left;
+    const Elements<Before, kChannels> of(p);
+    uint32_t special = 0;
+#pragma unroll
+    for (int batch = 0; batch < kBatches; ++batch) {
+      Image x[kBatch][kChannels];
+      bool inside[kBatch];
+#pragma unroll
+      for (int s = 0; s < kBatch; ++s) {
+        const int pixel = threadIdx.x + (batch * kBatch + s) * Tile::kThreads;
+        const int row = pixel / Tile::kColumns;
+        const int h = top + row;
+        const int w = left + pixel - row * Tile::kColumns;
+        inside[s] = pixel < kPixels && static_cast<unsigned>(h) < static_cast<unsigned>(p.height) &&
+                    static_cast<unsigned>(w) < static_cast<unsigned>(p.width);
+        const uint64_t from = static_cast<unsigned>(h) * p.width + static_cast<unsigned>(w);
+#pragma unroll
+        for (int c = 0; c < kChannels; ++c) {
+          const uint64_t element = Op::kPlanes ? c * static_cast<uint64_t>(pixels) + from : from * kChannels + c;
+          x[s][c] = load_or_zero<Image, 1>(image + element, inside[s]).at[0];
+        }
+      }
+#pragma unroll
+      for (int s = 0; s < kBatch; ++s) {
+        const int pixel = threadIdx.x + (batch * kBatch + s) * Tile::kThreads;
+        if (pixel >= kPixels) break;
+        T made[4] = {};
+        if (inside[s]) of.convolve(x[s], made);
+        const Pixel words{pack(made[0], made[1]), pack(made[2], made[3])};
+        store(words, pixel, shared);
+        special |= ((words.low & 0x7fff7fffu) + exponent_step(T{})) | ((words.high & 0x7fff7fffu) + exponent_step(T{}));
       }
     }
     return (special & 0x80008000u) != 0;
@@ -341,8 +332,8 @@ struct ImageProducts {
       if (static_cast<unsigned>(column) >= static_cast<unsigned>(p.width)) continue;
       const int64_t pixel = static_cast<int64_t>(row) * p.width + column;
       const int64_t from = at.image * plane * kChannels + (Op::kPlanes ? c * plane + pixel : pixel * kChannels + c);
-      const T element = Before::convolved(x[from], Before::channel(p, c));
-      sum = ::fmaf(widen(element), widen(weight[(filter * W::kTaps + tap) * Op::kWeightChannels + c]), sum);
+      sum = ::fmaf(widen(Before::convolved(p, c, x[from])),
+                   widen(weight[(filter * W::kTaps + tap) * Op::kWeightChannels + c]), sum);
     }
     return sum;
   }
