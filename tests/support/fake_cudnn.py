@@ -5,7 +5,8 @@ FAKE_REFUSED: engines whose plans cannot be finalized, as "0 1"; FAKE_REFUSES_FI
 others are not; FAKE_REFUSES_EPILOGUES: so are those of graphs with more than one operation. FAKE_NOTES: numerical
 notes of every engine, as "0 4". FAKE_WORKSPACE: bytes that plans ask for. FAKE_COMPILED: engines that compile at run
 time. FAKE_ONLY_FALLBACKS: the heuristic offers nothing but fallbacks. FAKE_FAILING: engines whose plans fail when they
-run. The plan of engine 10 as text is "plan of 10".
+run. The plan of engine 10 as text is "plan of 10". FAKE_FIXED_SHAPES: it knows no graphs of any shape, as before 9.4.
+Kernels of such graphs are "kernels " and a dot each.
 """
 
 from __future__ import annotations
@@ -31,8 +32,8 @@ _LIBRARY = r"""
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-typedef struct { int id, kind, engine, operations, mode; } Descriptor;
-static int made = 0;
+typedef struct { int id, kind, engine, operations, mode, cached; } Descriptor;
+static int made = 0, compiled = 0;
 static int number(const char* name) { const char* text = getenv(name); return text ? atoi(text) : 0; }
 static int listed(const char* name, int wanted) {
   const char* at = getenv(name);
@@ -56,10 +57,12 @@ int cudnnBackendFinalize(Descriptor* d) {
   static int plans = 0;
   int refused = d->kind == 5 && (plans++ < number("FAKE_REFUSES_FIRST") || listed("FAKE_REFUSED", d->engine - 10) ||
                                  (number("FAKE_REFUSES_EPILOGUES") && d->operations > 1));
+  compiled += d->kind == 5 && d->cached && !refused;
   printf("finalize %d %s\n", d->id, refused ? "refused" : "ok");
   return refused ? 4001 : 0;
 }
 int cudnnBackendSetAttribute(Descriptor* d, int name, int type, int64_t count, const void* values) {
+  if (name == 803 && number("FAKE_FIXED_SHAPES")) return 2002;
   printf("set %d name %d type %d:", d->id, name, type);
   for (int64_t k = 0; k < count; ++k) {
     if (type == 24) printf("%c", ((const char*)values)[k]);
@@ -76,6 +79,7 @@ int cudnnBackendSetAttribute(Descriptor* d, int name, int type, int64_t count, c
     } else printf(" %d", ((const int*)values)[k]);
   }
   if (name == 405) sscanf((const char*)values, "plan of %d", &d->engine);
+  if (name == 406) d->cached = 1;
   if (name == 200) d->mode = *(const int*)values;
   if (name == 801) d->operations = (int)count;
   if (name == 1301) d->engine = (int)*(const int64_t*)values;
@@ -100,6 +104,9 @@ int cudnnBackendGetAttribute(Descriptor* d, int name, int type, int64_t wanted, 
     char text[32];
     *count = snprintf(text, sizeof(text), "plan of %d", d->engine);
     if (wanted) memcpy(values, text, wanted);
+  } else if (name == 2402) {
+    *count = snprintf(NULL, 0, "kernels %.*s", compiled, "................");
+    if (wanted) memcpy(values, "kernels ................", wanted);
   } else if (name == 402) { *(int64_t*)values = number("FAKE_WORKSPACE");
   } else if (name == 1303 || name == 1305) {
     *count = 0;
@@ -263,7 +270,8 @@ int main(int count, char** arguments) {
 }
 """
 _SOURCES = (
-    "call/convolution.cc", "cuda/convolution/cudnn.cc", "cuda/convolution/epilogue.cc", "cuda/convolution/graph.cc",
+    "call/convolution.cc", "cuda/convolution/compiled_kernels.cc", "cuda/convolution/cudnn.cc",
+    "cuda/convolution/epilogue.cc", "cuda/convolution/graph.cc",
     "cuda/convolution/handles.cc", "cuda/convolution/pending.cc", "cuda/convolution/plan.cc",
     "cuda/convolution/plans.cc", "cuda/launch/cublaslt.cc",
     "kernel_file/convolution.cc", "kernel_file/fields.cc", "kernel_file/window.cc", "program/dtype.cc",

@@ -93,6 +93,11 @@ def reasons(plan: FusionPlan) -> list[str]:
             "w_turned x_nchw conv v shifted clipped product active sum",
             {"bias": 2, "residual": 3, "residual_last": True, "activation": "hardswish"},
         ),
+        (
+            dataclasses.replace(WIDE, residual="last", symbolic=("N", "H", "W")),
+            "w_turned x_nchw conv v gate active sum",
+            {"bias": 2, "residual": 3, "residual_last": True, "activation": "silu"},
+        ),
         (Layer(transposed=True), "w_turned x_nchw conv v", {"bias": 2, "transposed": True}),
         (
             Layer(transposed=True, activation="relu", symbolic=("N", "H", "W")),
@@ -157,7 +162,7 @@ def test_the_window_is_part_of_the_meaning() -> None:
         (dataclasses.replace(WIDE, dtype="float32"), "SiLU for 16-bit floats alone"),
         (dataclasses.replace(WIDE, c=24), "slow for fewer than 32 channels to 64"),
         (dataclasses.replace(WIDE, c=32, k=40), "slow for fewer than 32 channels to 64"),
-        (dataclasses.replace(WIDE, symbolic=("N",)), "the shape is not known yet"),
+        (dataclasses.replace(WIDE, symbolic=("N",), transposed=True), "the shape is not known yet"),
         (dataclasses.replace(WIDE, activation="clip", dtype="float32"), "with Clip for 16-bit floats alone"),
         (dataclasses.replace(WIDE, activation="hardswish_scaled_gate", c=24), "with HardSwish is slow for fewer"),
         (dataclasses.replace(WIDE, activation="clip", transposed=True, group=2), "for a ConvTranspose with groups"),
