@@ -127,8 +127,10 @@ def test_decoders_of_transformers(name: str, tmp_path: Path) -> None:
     if name == "qwen3_static":  # with heads of 64: narrow ones are faster in flash_attention
         caches = [r for r in plan.regions if r.kind.name == "attention"]
         assert [sum(n.op_type == "ScatterND" for n in r.nodes) for r in caches] == [2, 2]
-    if name == "mixtral":
-        assert any("Gather's indices" in r.reason for r in plan.refusals)  # which expert a token goes to
+    if name in ("mixtral", "qwen2_moe"):
+        mixtures = [r for r in plan.regions if r.kind.name == "experts"]
+        assert [sum(n.op_type == "MatMul" for n in r.nodes) for r in mixtures] == [8, 8]  # two of each expert
+        assert not [r for r in plan.refusals if "experts' products" in r.reason]
 
 
 def test_both_branches_of_a_merged_decoder(tmp_path: Path) -> None:

@@ -1,0 +1,123 @@
+"""Entry points of mixtures of experts, and their CUDA text on top of cuda_kernels/experts/.
+
+The library knows them by their order (custom_ops/kernel_file/experts.h): both products of few rows, whose blocks find
+the rows of their expert; finding the rows of all experts, and both products of many rows; adding up the choices.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import cast
+
+from onnxopt.fusion.kernel import Variant
+from onnxopt.fusion.region import Kernel
+from onnxopt.kinds.pointwise.cuda import is_exact, statements
+from onnxopt.program.dtypes import DTYPES
+from onnxopt.program.experts import FACTORS, Experts
+from onnxopt.program.hardware import ACCESS_BYTES, WARP
+
+HEADER = "experts/experts.cuh"
+_ROUTE_THREADS, _JOIN_THREADS = 1024, 256
+
+
+@dataclasses.dataclass(frozen=True)
+class Tile:
+    """Rows and columns of a block, its warps, bytes of each row that it brings to shared memory together, and places
+    for them (cuda_kernels/experts/tile.cuh)."""
+
+    rows: int
+    columns: int
+    warps: int
+    depth_bytes: int
+    stages: int
+
+    def shared_bytes(self, dtype: str) -> int:
+        size = DTYPES[dtype].size
+        weight = self.depth_bytes // size * (self.columns * size + ACCESS_BYTES)
+        return self.stages * (weight + self.rows * (self.depth_bytes + ACCESS_BYTES))
+
+
+# Few: all rows that up to 16 tokens can give an expert, so that its weights are read once. Both fit every GPU's shared
+# memory, of which a block can have 64 KB.
+FEW = Tile(16, 64, 2, 128, 4)
+MANY = Tile(128, 128, 8, 64, 3)
+
+
+@dataclasses.dataclass(frozen=True)
+class ExpertsVariant(Variant):
+    """One launch. rows, columns: of the tile of a block, 0 where there is none. shared: its bytes of shared memory."""
+
+    rows: int = 0
+    columns: int = 0
+    shared: int = 0
+
+
+def entry_points(name: str, dtype: str) -> tuple[ExpertsVariant, ...]:
+    """All launches, in the library's order."""
+    vector = ACCESS_BYTES // DTYPES[dtype].size
+
+    def launch(step: str, threads: int, tile: Tile | None = None) -> ExpertsVariant:
+        made = ExpertsVariant(f"{name}_{step}", "", 32, vector, 1, threads, waits=True)
+        if tile is None:
+            return made
+        return dataclasses.replace(made, rows=tile.rows, columns=tile.columns, shared=tile.shared_bytes(dtype))
+
+    few, many = FEW.warps * WARP, MANY.warps * WARP
+    return (
+        launch("first_of_few", few, FEW), launch("second_of_few", few, FEW), launch("route", _ROUTE_THREADS),
+        launch("first_of_many", many, MANY), launch("second_of_many", many, MANY), launch("join", _JOIN_THREADS),
+    )  # fmt: skip
+
+
+def lines(kernel: Kernel) -> list[str]:
+    """The operation as a struct, and every entry point."""
+    meaning = cast(Experts, kernel.program)
+    text = _struct(kernel.name, meaning)
+    for variant in kernel.variants:
+        step = variant.symbol.removeprefix(f"{kernel.name}_")
+        text += [
+            f'extern "C" __global__ void __launch_bounds__({variant.threads})',
+            f"{variant.symbol}(const __grid_constant__ ExpertsParams p) {{",
+            *(f"  {line}" for line in _call(kernel.name, step, meaning, cast(ExpertsVariant, variant))),
+            "}",
+            "",
+        ]
+    return text
+
+
+def _call(name: str, step: str, meaning: Experts, variant: ExpertsVariant) -> list[str]:
+    if step == "route":
+        return [f"Experts<{name}>::run_route<{MANY.rows}, {variant.threads}>(p);"]
+    if step == "join":
+        return [f"Experts<{name}>::run_join<{variant.threads}>(p);"]
+    tile = FEW if step.endswith("few") else MANY
+    second = "true" if step.startswith("second") else "false"
+    sides = f"{tile.rows}, {tile.columns}, {tile.warps}, {tile.depth_bytes}, {tile.stages}"
+    return [
+        f"using Tile = ExpertsTile<{DTYPES[meaning.dtype].cuda}, {sides}>;",
+        f'static_assert(Tile::kSharedBytes == {variant.shared}, "as the host was told");',
+        f"Experts<{name}>::run_{step.split('_')[-1]}<Tile, {second}>(p);",
+    ]
+
+
+def _struct(name: str, meaning: Experts) -> list[str]:
+    operands = ["x0", "x1"][: len(meaning.program.inputs)]
+    stored = dataclasses.replace(meaning.program, inputs=(meaning.dtype,) * len(operands))
+    body, (result,) = statements(meaning.program, operands, is_exact(stored))
+    parameters = ", ".join(f"float {x}" for x in operands)
+    return [
+        f"struct {name} {{",
+        f"  using Stored = {DTYPES[meaning.dtype].cuda};",
+        f"  using Factor = {DTYPES[meaning.inputs[FACTORS]].cuda};",
+        f"  static constexpr int kExperts = {meaning.experts};",
+        f"  static constexpr int kChosen = {meaning.chosen};",
+        f"  static constexpr int kColumns = {meaning.columns};",
+        f"  static constexpr int kHidden = {meaning.hidden};",
+        f"  static constexpr bool kGated = {str(meaning.gated).lower()};",
+        f"  __device__ static float apply({parameters}) {{",
+        *(f"    {line}" for line in body),
+        f"    return {result};",
+        "  }",
+        "};",
+        "",
+    ]
