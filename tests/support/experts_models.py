@@ -95,7 +95,8 @@ class Case:
         held = {
             "first": first, "second": second, "k": [self.chosen], "flat": [-1], "last": [-1], "axis0": [0],
             "axis1": [1], "zero": 0, "one": 1, "chosen": self.chosen, "top": self.experts - 1,
-            "apart": [-1, self.chosen, self.columns], "yes": np.array(True), "width": np.float32((self.experts - 1) / self.experts), "one_f": np.float32(1),
+            "apart": [-1, self.chosen, self.columns], "yes": np.array(True),
+            "width": np.float32((self.experts - 1) / self.experts), "one_f": np.float32(1),
             "zeros": np.zeros(self.experts, np.float32),
         }  # fmt: skip
         nodes = [*self._sorted(), *self._tokens(), *self._ends(), *self._products("rows", "first", "sums")]

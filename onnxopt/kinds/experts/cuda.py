@@ -31,6 +31,10 @@ class Tile:
     depth_bytes: int
     stages: int
 
+    def cuda(self, dtype: str) -> str:
+        sides = (self.rows, self.columns, self.warps, self.depth_bytes, self.stages)
+        return f"ExpertsTile<{DTYPES[dtype].cuda}, {', '.join(map(str, sides))}>"
+
     def shared_bytes(self, dtype: str) -> int:
         size = DTYPES[dtype].size
         weight = self.depth_bytes // size * (self.columns * size + ACCESS_BYTES)
@@ -72,7 +76,7 @@ def entry_points(name: str, dtype: str) -> tuple[ExpertsVariant, ...]:
 def lines(kernel: Kernel) -> list[str]:
     """The operation as a struct, and every entry point."""
     meaning = cast(Experts, kernel.program)
-    text = _struct(kernel.name, meaning)
+    text = struct(kernel.name, meaning)
     for variant in kernel.variants:
         step = variant.symbol.removeprefix(f"{kernel.name}_")
         text += [
@@ -92,15 +96,15 @@ def _call(name: str, step: str, meaning: Experts, variant: ExpertsVariant) -> li
         return [f"Experts<{name}>::run_join<{variant.threads}>(p);"]
     tile = FEW if step.endswith("few") else MANY
     second = "true" if step.startswith("second") else "false"
-    sides = f"{tile.rows}, {tile.columns}, {tile.warps}, {tile.depth_bytes}, {tile.stages}"
     return [
-        f"using Tile = ExpertsTile<{DTYPES[meaning.dtype].cuda}, {sides}>;",
+        f"using Tile = {tile.cuda(meaning.dtype)};",
         f'static_assert(Tile::kSharedBytes == {variant.shared}, "as the host was told");',
         f"Experts<{name}>::run_{step.split('_')[-1]}<Tile, {second}>(p);",
     ]
 
 
-def _struct(name: str, meaning: Experts) -> list[str]:
+def struct(name: str, meaning: Experts) -> list[str]:
+    """The sizes, the dtypes and the activation, as cuda_kernels/experts/experts.cuh reads them."""
     operands = ["x0", "x1"][: len(meaning.program.inputs)]
     stored = dataclasses.replace(meaning.program, inputs=(meaning.dtype,) * len(operands))
     body, (result,) = statements(meaning.program, operands, is_exact(stored))
