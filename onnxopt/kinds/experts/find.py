@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 
 import onnx_ir as ir
 
-from onnxopt.fusion import index_ops
+from onnxopt.fusion import cost, index_ops
 from onnxopt.fusion.context import Context
 from onnxopt.fusion.kernel import Traffic
 from onnxopt.fusion.operands import apply_operator, storage
@@ -22,11 +22,12 @@ from onnxopt.kinds.experts import mixture, products
 from onnxopt.kinds.experts.mixture import Activation, Mixture
 from onnxopt.kinds.experts.products import GroupedProducts
 from onnxopt.kinds.pointwise.lower import immediate
-from onnxopt.program.experts import MOST_CHOSEN, MOST_EXPERTS, STORED, Experts, why_sizes_do_not_fit
+from onnxopt.program.experts import FIRST, MOST_CHOSEN, MOST_EXPERTS, STORED, Experts, why_sizes_do_not_fit
 from onnxopt.program.expressions import Builder, Expr
 from onnxopt.program.pointwise import Program, without_dead_code
 
 _LAUNCHES = 4  # finding the rows, two products, adding up
+_MOVING = frozenset({"Split", "Squeeze", "Gather", "Range"})
 _CONTRIB = (("com.microsoft", "MoE"), ("com.microsoft", "QMoE"))
 
 
@@ -84,10 +85,18 @@ def _region(
         meaning = _meaning(found, nodes, context.opsets, context.shapes)
     except ValueError as error:
         return str(error)
-    launches = sum(not index_ops.is_view(n) for n in nodes)
-    region = Region(nodes, found.inputs, (found.y,), Traffic(None, None, launches, _LAUNCHES, None), kind, meaning)
+    region = Region(nodes, found.inputs, (found.y,), _traffic(found, meaning, nodes, context.shapes), kind, meaning)
     region.verify()
     return region
+
+
+def named(region: Region) -> list[ir.Node]:
+    """The first expert's products and the activation."""
+    made = [found for n in region.nodes if n.op_type == "Concat" and (found := products.find(n)) is not None]
+    matmuls = [next(n for n in found.nodes if n.op_type == "MatMul") for found in made]
+    between = region.nodes[region.nodes.index(made[0].nodes[-1]) : region.nodes.index(matmuls[-1])]
+    activation = [n for n in between if n.op_type not in ("Concat", *_MOVING)]
+    return [matmuls[0], *activation, matmuls[-1]]
 
 
 def lower(region: Region, opsets: Mapping[str, int], shapes: Shapes) -> Experts:
@@ -99,6 +108,24 @@ def lower(region: Region, opsets: Mapping[str, int], shapes: Shapes) -> Experts:
         if not isinstance(found, str):
             return _meaning(found, region.nodes, opsets, shapes)
     raise ValueError("The region holds no mixture of experts")
+
+
+def _traffic(found: Mixture, meaning: Experts, nodes: Sequence[ir.Node], shapes: Shapes) -> Traffic:
+    """Where the number of tokens is known: the weights of as many experts as there may be are read once.
+
+    ONNX Runtime also gathers the rows of each expert, and joins the results.
+    """
+    launches = sum(not index_ops.is_view(n) for n in nodes)
+    tokens, weights = shapes.elements(found.ids), cost.total(found.inputs[FIRST:], shapes)
+    ends = cost.total((*found.inputs[:FIRST], found.y), shapes)
+    if tokens is None or weights is None or ends is None:
+        return Traffic(None, None, launches, _LAUNCHES, None)
+    size, halves = storage(found.y, shapes).size, 2 if meaning.gated else 1
+    read = weights * min(tokens, meaning.experts) // meaning.experts
+    after = ends + read + 2 * tokens * (meaning.hidden + meaning.columns) * size
+    copied = 2 * tokens * (3 * meaning.columns + (halves + 2) * meaning.hidden) * size
+    flops = 2 * tokens * (halves + 1) * meaning.hidden * meaning.columns
+    return Traffic(after + copied, after, launches, _LAUNCHES, flops)
 
 
 def _meaning(found: Mixture, nodes: Sequence[ir.Node], opsets: Mapping[str, int], shapes: Shapes) -> Experts:

@@ -26,7 +26,7 @@ class ExpertsKind(Kind):
         return find.lower(region, opsets, shapes)
 
     def named_nodes(self, region: Region) -> Sequence[ir.Node]:
-        return [n for n in region.nodes if n.op_type in ("MatMul", "Sigmoid", "Mul", "Gelu", "Tanh", "Relu")]
+        return find.named(region)
 
     def entry_points(
         self, name: str, meaning: Meaning, regions: Sequence[Region], opsets: Mapping[str, int], shapes: Shapes
