@@ -21,7 +21,7 @@ from onnxopt.fusion.region import FusionPlan
 from onnxopt.graph import normalize
 from onnxopt.graph.rewrite import rewrite
 from tests.support import exported_decoders, fusing, genai_graphs
-from tests.support.token_loops import choices, greedy, greedy_in_place
+from tests.support.token_loops import choices, greedy, greedy_in_place, greedy_in_room
 
 HALF = TensorProto.FLOAT16
 GENAI: dict[str, dict[str, Any]] = {
@@ -77,6 +77,19 @@ def test_a_state_that_is_input_and_output(name: str, tmp_path: Path) -> None:
     expected = greedy(cpu(str(tmp_path / "model.onnx")), prompt)
     for session in (made.session(providers=["CPUExecutionProvider"]), cpu(str(made.path / "model.onnx"))):
         assert greedy_in_place(session, prompt, room=24) == expected
+
+
+@pytest.mark.usefixtures("library")
+def test_a_cache_with_room_in_one_buffer(tmp_path: Path) -> None:
+    """The kernel then writes the new token alone."""
+    onnx.save(decoder("qwen3_static"), tmp_path / "model.onnx")
+    with fusing.cpu_kernels_forced():
+        made = pipeline.optimize(tmp_path / "model.onnx", tmp_path / "out", archs=(), verify=False)
+    assert any(kernel.kind == "attention" for kernel in made.manifest.kernels)
+    prompt = [FIRST["qwen3_static"], 17, 29]
+    expected = greedy(cpu(str(tmp_path / "model.onnx")), prompt)
+    for session in (made.session(providers=["CPUExecutionProvider"]), cpu(str(made.path / "model.onnx"))):
+        assert greedy_in_room(session, prompt) == expected
 
 
 @pytest.mark.usefixtures("library")
