@@ -74,7 +74,7 @@ _MOST_SETS = 32
 _SECONDS = 3.0  # for all algorithms of one product
 _WORKSPACE = 32 << 20
 _FINALISTS = 3
-_MOST_DYNAMIC_SHARED = 8  # the attribute of a function
+_DYNAMIC_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
 
 
 def prepare(folder: pathlib.Path, arch: str) -> None:
@@ -215,7 +215,7 @@ class Launches:
             function = self._functions[symbol] = ctypes.c_void_p()
             self._call("cuModuleGetFunction", ctypes.byref(function), self._module, symbol.encode())
             if shared:
-                self._call("cuFuncSetAttribute", function, _MOST_DYNAMIC_SHARED, shared)
+                self._call("cuFuncSetAttribute", function, _DYNAMIC_SHARED, shared)
         config = _Launch(
             (ctypes.c_uint * 3)(blocks, 1, 1), (ctypes.c_uint * 3)(threads, 1, 1), shared, stream,
             ctypes.addressof(self._early), 1,

@@ -111,8 +111,6 @@ __device__ inline void attend_masked(const MaskedAttentionParams& params) {
   T* const present_k = static_cast<T*>(params.present_k) + present;
   T* const present_v = static_cast<T*>(params.present_v) + present;
 
-  // Then the other tokens are there already, and no block reads what a slot held.
-  const bool in_place = kSlots && params.present_k == params.past_k && params.present_v == params.past_v;
   let_next_begin();
   wait_for_previous();
   __shared__ int slots[kMostNew];
@@ -140,15 +138,12 @@ __device__ inline void attend_masked(const MaskedAttentionParams& params) {
     Words keys[kUnroll] = {};
     Words values[kUnroll] = {};
     bool valid[kUnroll];
-    bool stored[kUnroll];
 #pragma unroll
     for (int u = 0; u < kUnroll; ++u) {
       const unsigned at = first + u * kKeys + key;
       valid[u] = at < end;
-      stored[u] = false;
       if (!valid[u]) continue;
       const int token = new_token_at<kSlots>(at, params, slots);
-      stored[u] = chunk == 0 && (token >= 0 || !in_place);
       const uint64_t offset = token < 0 ? static_cast<uint64_t>(at) * kWidth : token * step;
       keys[u] = load_vector<T, kVector>((token < 0 ? past_k : new_k) + offset);
       values[u] = load_vector<T, kVector>((token < 0 ? past_v : new_v) + offset);
@@ -156,7 +151,7 @@ __device__ inline void attend_masked(const MaskedAttentionParams& params) {
 #pragma unroll
     for (int u = 0; u < kUnroll; ++u) {
       const unsigned at = first + u * kKeys + key;
-      if (!stored[u]) continue;
+      if (!valid[u] || chunk != 0) continue;
       store_vector<T, kVector>(present_k + static_cast<uint64_t>(at) * kWidth, keys[u]);
       store_vector<T, kVector>(present_v + static_cast<uint64_t>(at) * kWidth, values[u]);
     }

@@ -6,7 +6,7 @@ namespace onnxopt {
 // `heads` of queries share keys and values in each of `groups`. q: [batch, tokens, groups * heads, width]; k and v:
 // [batch, tokens, groups, width], of the new tokens. past_*: [batch, groups, past, width]; present_*: the same with the
 // new tokens behind, or, where there are `slots`, in these places of the cache instead of what is there: [tokens], from
-// -past to past - 1; then present_* may be past_*, and only the slots are written. keys: tokens of present_*. mask: [batch, groups * heads, tokens, keys], added to the scores;
+// -past to past - 1. keys: tokens of present_*. mask: [batch, groups * heads, tokens, keys], added to the scores;
 // mask_* are the elements between its sequences, heads and tokens, 0 where all have the same. output: as q. parts: for
 // every group of every sequence, split and chunk of rows, and every row of the chunk, the weighted sum of its values,
 // then the largest score and the sum of weights. A row is a head of a token.

@@ -91,8 +91,7 @@ class Job {
     const std::int64_t whole = call_.keys * width;
     const std::int64_t step = attention_.groups * width;  // between new tokens
     char* const to = At(present, group * whole);
-    const char* const from = At(past, group * held);
-    if (to != from) std::memcpy(to, from, static_cast<std::size_t>(held) * size_);
+    std::memcpy(to, At(past, group * held), static_cast<std::size_t>(held) * size_);
     for (std::int64_t t = 0; t < attention_.tokens; ++t) {
       std::memcpy(to + static_cast<std::size_t>(Slot(t) * width) * size_, At(fresh, at + t * step),
                   static_cast<std::size_t>(width) * size_);
