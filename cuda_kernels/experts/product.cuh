@@ -35,51 +35,81 @@ template <typename Tile, int kDepthOfAll, int kWidth>
 struct ExpertsProduct {
   using T = typename Tile::T;
   static constexpr int kSteps = (kDepthOfAll + Tile::kDepth - 1) / Tile::kDepth;
+  static constexpr bool kWhole = kDepthOfAll % Tile::kDepth == 0;
+  static constexpr int kOfWeightRow = Tile::kColumns / Tile::kVector;  // accesses
+  static constexpr int kOfRow = Tile::kDepth / Tile::kVector;
+  static constexpr int kWeightRows = Tile::kThreads / kOfWeightRow;  // that all threads bring at once
+  static constexpr int kRowsAtOnce = Tile::kThreads / kOfRow;
+  static constexpr int kLoads = (Tile::kRows + kRowsAtOnce - 1) / kRowsAtOnce;
   static_assert(kDepthOfAll % Tile::kVector == 0 && kWidth % Tile::kVector == 0, "rows are whole accesses");
+  static_assert(Tile::kThreads % kOfWeightRow == 0 && Tile::kDepth % kWeightRows == 0, "every thread has one column");
+  static_assert(Tile::kThreads % kOfRow == 0, "every thread has one part of a row");
 
-  const T* weight;  // of the expert
-  const T* x;
-  const int* sources;  // the row of x of each row of the tile
-  ExpertsColumns columns;
+  const T* weight;     // where this thread's access of the next step lies
+  const T* x[kLoads];  // the same of rows
+  bool has_column;
+  bool has_row[kLoads];
+  int next;   // step whose weight is brought next
+  int last;   // behind the last step
   int count;  // rows of the tile that exist
   float sum[2][Tile::kRowTiles][4];
+
+  // sources: the row of `rows` of each row of the tile. Steps from `first` to before `end` are summed.
+  __device__ ExpertsProduct(const T* weights, const T* rows, const int* sources, int rows_of_tile,
+                            const ExpertsColumns& columns, int first, int end)
+      : next(first), last(end), count(rows_of_tile) {
+    const int column = static_cast<int>(threadIdx.x) % kOfWeightRow * Tile::kVector;
+    const bool low = column < Tile::kHalf;
+    const int inside = low ? column : column - Tile::kHalf;
+    has_column = inside < (low ? columns.of_first : columns.of_second);
+    const int64_t depth = first * Tile::kDepth + static_cast<int>(threadIdx.x) / kOfWeightRow;
+    weight = weights + depth * kWidth + (has_column ? (low ? columns.first : columns.second) + inside : 0);
+#pragma unroll
+    for (int k = 0; k < kLoads; ++k) {
+      const int row = static_cast<int>(threadIdx.x) / kOfRow + k * kRowsAtOnce;
+      has_row[k] = row < count;
+      x[k] = rows + (has_row[k] ? static_cast<int64_t>(sources[row]) * kDepthOfAll : 0) + first * Tile::kDepth +
+             static_cast<int>(threadIdx.x) % kOfRow * Tile::kVector;
+    }
+  }
 
   __device__ static T* stage(int step) {
     return reinterpret_cast<T*>(dynamic_shared()) + step % Tile::kStages * Tile::kStageElements;
   }
 
-  __device__ void load_weight(int step) const {
-    constexpr int kOfRow = Tile::kColumns / Tile::kVector;
-    T* const to = stage(step);
+  // Of step `next`, which is the one behind it afterwards.
+  __device__ void load_weight() {
+    const int row = static_cast<int>(threadIdx.x) / kOfWeightRow;
+    T* const to = stage(next) + row * Tile::kWeightPitch + static_cast<int>(threadIdx.x) % kOfWeightRow * Tile::kVector;
 #pragma unroll
-    for (int k = threadIdx.x; k < Tile::kDepth * kOfRow; k += Tile::kThreads) {
-      const int row = k / kOfRow, column = k % kOfRow * Tile::kVector;
-      const bool low = column < Tile::kHalf;
-      const int inside = low ? column : column - Tile::kHalf;
-      const int depth = step * Tile::kDepth + row;
-      const bool exists = depth < kDepthOfAll && inside < (low ? columns.of_first : columns.of_second);
-      const T* const from =
-          weight + static_cast<int64_t>(depth) * kWidth + (low ? columns.first : columns.second) + inside;
-      copy_or_zero_async<16>(to + row * Tile::kWeightPitch + column, exists ? from : weight, exists);
+    for (int k = 0; k < Tile::kDepth; k += kWeightRows) {
+      const bool exists = has_column && (kWhole || next * Tile::kDepth + row + k < kDepthOfAll);
+      copy_or_zero_async<16>(to + k * Tile::kWeightPitch, exists ? weight + static_cast<int64_t>(k) * kWidth : weight,
+                             exists);
     }
+    weight += static_cast<int64_t>(Tile::kDepth) * kWidth;
+    ++next;
   }
 
-  __device__ void load_rows(int step) const {
-    constexpr int kOfRow = Tile::kDepth / Tile::kVector;
-    T* const to = stage(step) + Tile::kWeightElements;
+  // Of a step; each is asked for once, in their order.
+  __device__ void load_rows(int step) {
+    const int column = static_cast<int>(threadIdx.x) % kOfRow * Tile::kVector;
+    const int first = static_cast<int>(threadIdx.x) / kOfRow;
+    T* const to = stage(step) + Tile::kWeightElements + first * Tile::kPitch + column;
 #pragma unroll
-    for (int k = threadIdx.x; k < Tile::kRows * kOfRow; k += Tile::kThreads) {
-      const int row = k / kOfRow, column = k % kOfRow * Tile::kVector;
-      const int depth = step * Tile::kDepth + column;
-      const bool exists = row < count && depth < kDepthOfAll;
-      const T* const from = exists ? x + static_cast<int64_t>(sources[row]) * kDepthOfAll + depth : x;
-      copy_or_zero_async<16>(to + row * Tile::kPitch + column, from, exists);
+    for (int k = 0; k < kLoads; ++k) {
+      if (Tile::kRows % kRowsAtOnce != 0 && first + k * kRowsAtOnce >= Tile::kRows) continue;
+      const bool exists = has_row[k] && (kWhole || step * Tile::kDepth + column < kDepthOfAll);
+      copy_or_zero_async<16>(to + k * kRowsAtOnce * Tile::kPitch, x[k], exists);
+      x[k] += Tile::kDepth;
     }
   }
 
   __device__ static int warp_columns() { return threadIdx.x / 32 % Tile::kWarpsOfColumns * 16; }
   __device__ static int warp_rows() { return threadIdx.x / 32 / Tile::kWarpsOfColumns * Tile::kRowTiles * 8; }
 
+  // kFull: all rows of the tile exist.
+  template <bool kFull>
   __device__ void multiply_tiles(const T* weights, const T* rows) {
     const int lane = threadIdx.x % 32, matrix = lane / 8, row = lane % 8;
     const int tiles = (count - warp_rows() + 7) / 8;  // that hold rows, may be none
@@ -92,7 +122,7 @@ struct ExpertsProduct {
       load_matrices_transposed(a[1], shared_address(left + depth * Tile::kWeightPitch + Tile::kHalf));
 #pragma unroll
       for (int tile = 0; tile < Tile::kRowTiles; tile += 2) {
-        if (tile >= tiles) continue;
+        if (!kFull && tile >= tiles) continue;
         uint32_t b[4];
         load_matrices(b, shared_address(right + tile * 8 * Tile::kPitch + depth));
 #pragma unroll
@@ -141,28 +171,33 @@ struct ExpertsProduct {
         for (int j = 0; j < 4; ++j) sum[k][tile][j] = 0.0f;
       }
     }
+    const int first = next;
 #pragma unroll
-    for (int step = 0; step < Tile::kStages - 1; ++step) {
-      if (step < kSteps) load_weight(step);
+    for (int k = 0; k < Tile::kStages - 1; ++k) {
+      if (first + k < last) load_weight();
     }
     wait();
 #pragma unroll
-    for (int step = 0; step < Tile::kStages - 1; ++step) {
-      if (step < kSteps) load_rows(step);
+    for (int k = 0; k < Tile::kStages - 1; ++k) {
+      if (first + k < last) load_rows(first + k);
       end_group();
     }
 #pragma unroll 1
-    for (int step = 0; step < kSteps; ++step) {
+    for (int step = first; step < last; ++step) {
       wait_for_groups<Tile::kStages - 2>();
       __syncthreads();
-      if (step + Tile::kStages - 1 < kSteps) {
-        load_weight(step + Tile::kStages - 1);
-        load_rows(step + Tile::kStages - 1);
+      if (next < last) {
+        load_rows(next);
+        load_weight();
       }
       end_group();
       const T* const at = stage(step);
       if constexpr (multiplies_tiles<T>()) {
-        multiply_tiles(at, at + Tile::kWeightElements);
+        if (Tile::kRowTiles == 2 || count == Tile::kRows) {
+          multiply_tiles<true>(at, at + Tile::kWeightElements);
+        } else {
+          multiply_tiles<false>(at, at + Tile::kWeightElements);
+        }
       } else {
         multiply_plainly(at, at + Tile::kWeightElements);
       }

@@ -1,11 +1,11 @@
 #include "cuda/experts.h"
 
 #include <algorithm>
+#include <iterator>
 #include <limits>
 #include <string>
 
 #include "experts/abi.h"
-#include "kernel_file/experts.h"
 
 namespace onnxopt::cuda {
 namespace {
@@ -14,6 +14,9 @@ constexpr std::uint64_t kMostInts = std::numeric_limits<std::int32_t>::max();
 constexpr std::uint64_t kMostFewRows = 256;  // that every block looks through (cuda_kernels/experts/rows.cuh)
 constexpr std::uint64_t kAccessBytes = 16;
 constexpr std::uint64_t kIntsOfTile = 3;
+constexpr std::uint64_t kJoined = 4;        // elements of a token that a thread adds up
+constexpr std::uint64_t kBlocksOfAll = 8;   // blocks a multiprocessor that a product is cut into where it has fewer
+constexpr std::uint64_t kLeastDepth = 512;  // of such a block
 
 std::uint64_t CeilDiv(std::uint64_t a, std::uint64_t b) { return (a + b - 1) / b; }
 
@@ -32,11 +35,28 @@ void CheckAlignment(const ExpertsCall& call) {
 
 }  // namespace
 
-std::uint64_t ExpertsCudaKernel::ColumnBlocks(std::size_t variant, bool second) const {
+// The smallest tile that takes all rows that an expert can have of few tokens, or that it has on average of many.
+const ExpertsForm& ExpertsCudaKernel::FormOf(std::uint64_t tokens) const {
+  const std::uint64_t rows = tokens * static_cast<std::uint64_t>(meaning_.chosen);
+  for (const ExpertsForm& form : kExpertsForms) {
+    const std::uint64_t tile = kernel().variants[form.first].shape.As<ExpertsTileShape>().rows;
+    const bool found_by_blocks = form.route == ExpertsForm::kNone;
+    const bool fits = found_by_blocks ? tokens <= tile && rows <= kMostFewRows
+                                      : rows <= tile * static_cast<std::uint64_t>(meaning_.experts);
+    if (fits) return form;
+  }
+  return *(std::end(kExpertsForms) - 1);
+}
+
+ExpertsCudaKernel::Cut ExpertsCudaKernel::CutOf(std::size_t variant, bool second, std::uint64_t tiles) const {
   const std::uint64_t columns = kernel().variants[variant].shape.As<ExpertsTileShape>().columns;
   const bool halves = !second && meaning_.gated();
-  return CeilDiv(static_cast<std::uint64_t>(second ? meaning_.columns : meaning_.hidden),
-                 halves ? columns / 2 : columns);
+  const auto width = static_cast<std::uint64_t>(second ? meaning_.columns : meaning_.hidden);
+  const auto depth = static_cast<std::uint64_t>(second ? meaning_.hidden : meaning_.columns);
+  Cut cut{CeilDiv(width, halves ? columns / 2 : columns), 1};
+  const std::uint64_t wanted = kBlocksOfAll * launcher_.device().multiprocessors / (tiles * cut.columns);
+  cut.splits = std::clamp<std::uint64_t>(wanted, 1, std::max<std::uint64_t>(depth / kLeastDepth, 1));
+  return cut;
 }
 
 void ExpertsCudaKernel::Launch(std::size_t variant, std::uint64_t blocks, void* params, Stream stream) const {
@@ -54,39 +74,45 @@ void ExpertsCudaKernel::Compute(OrtKernelContext* context) const {
   const auto experts = static_cast<std::uint64_t>(meaning_.experts);
   const std::uint64_t rows = static_cast<std::uint64_t>(call.tokens) * chosen;
   if (rows > kMostInts) throw Error("a mixture of experts of " + std::to_string(rows) + " choices, above 2^31 - 1");
-  // An expert has at most one row of each token, so that one tile takes the rows of few tokens.
-  const auto few_rows = kernel().variants[kExpertsFew].shape.As<ExpertsTileShape>().rows;
-  const bool few = static_cast<std::uint64_t>(call.tokens) <= few_rows && rows <= kMostFewRows;
-  const auto tile_rows = kernel().variants[kExpertsMany].shape.As<ExpertsTileShape>().rows;
-  const std::uint64_t tiles = few ? std::min(rows, experts) : rows / tile_rows + std::min(rows, experts);
-  const std::uint64_t between = Part(rows * static_cast<std::uint64_t>(meaning_.hidden) * Size(meaning_.dtype));
-  const std::uint64_t results = Part(rows * static_cast<std::uint64_t>(meaning_.columns) * Size(meaning_.dtype));
-  const std::uint64_t ints = few ? 0 : Part((rows + tiles * kIntsOfTile + 1) * sizeof(int));
+  const ExpertsForm& form = FormOf(static_cast<std::uint64_t>(call.tokens));
+  const bool routed = form.route != ExpertsForm::kNone;
+  const std::uint64_t tile_rows = kernel().variants[form.first].shape.As<ExpertsTileShape>().rows;
+  const std::uint64_t tiles = std::min(rows, experts) + (routed ? rows / tile_rows : 0);
+  const Cut first = CutOf(form.first, false, tiles);
+  const Cut second = CutOf(form.first + 1, true, tiles);
+  const auto hidden = static_cast<std::uint64_t>(meaning_.hidden);
+  const auto columns = static_cast<std::uint64_t>(meaning_.columns);
+  const std::uint64_t of_first = first.splits > 1 ? first.splits * static_cast<std::uint64_t>(meaning_.wide()) : 0;
+  const std::uint64_t between = Part(rows * hidden * Size(meaning_.dtype));
+  const std::uint64_t sums = Part(rows * std::max(of_first, second.splits * columns) * sizeof(float));
+  const std::uint64_t ints = routed ? Part((rows + tiles * kIntsOfTile + 1) * sizeof(int)) : 0;
   CallScratch scratch(allocator_, context);
-  char* const memory = static_cast<char*>(scratch.Of(between + results + ints));
+  char* const memory = static_cast<char*>(scratch.Of(between + sums + ints));
   ExpertsParams params{};
   params.x = call.x;
   params.ids = reinterpret_cast<const long long*>(call.ids);
   params.factors = call.factors;
   std::copy_n(call.weight, 2, params.weight);
   params.between = memory;
-  params.results = memory + between;
+  params.sums = reinterpret_cast<float*>(memory + between);
   params.y = call.y;
+  params.splits[0] = static_cast<int>(first.splits);
+  params.splits[1] = static_cast<int>(second.splits);
   params.rows = static_cast<int>(rows);
   params.most_tiles = static_cast<int>(tiles);
-  if (!few) {
-    params.order = reinterpret_cast<int*>(memory + between + results);
+  if (routed) {
+    params.order = reinterpret_cast<int*>(memory + between + sums);
     params.tiles = params.order + rows;
     params.tile_count = params.tiles + tiles * kIntsOfTile;
-    Launch(kExpertsRoute, 1, &params, stream);
+    Launch(form.route, 1, &params, stream);
   }
-  const std::size_t first = few ? kExpertsFew : kExpertsMany;
-  for (const std::size_t product : {0, 1}) {
-    Launch(first + product, tiles * ColumnBlocks(first + product, product == 1), &params, stream);
-  }
-  const std::uint64_t vectors =
-      static_cast<std::uint64_t>(call.tokens * meaning_.columns) * Size(meaning_.dtype) / kAccessBytes;
-  Launch(kExpertsJoin, CeilDiv(vectors, kernel().variants[kExpertsJoin].threads), &params, stream);
+  const auto for_each = [&](std::size_t variant, std::uint64_t elements) {
+    Launch(variant, CeilDiv(elements, kernel().variants[variant].threads), &params, stream);
+  };
+  Launch(form.first, tiles * first.columns * first.splits, &params, stream);
+  if (first.splits > 1) for_each(kExpertsActivate, rows * hidden);
+  Launch(form.first + 1, tiles * second.columns * second.splits, &params, stream);
+  for_each(kExpertsJoin, static_cast<std::uint64_t>(call.tokens) * columns / kJoined);
 }
 
 }  // namespace onnxopt::cuda

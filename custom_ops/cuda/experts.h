@@ -6,6 +6,7 @@
 #include "call/fused_kernel.h"
 #include "cuda/launch/launcher.h"
 #include "cuda/launch/scratch.h"
+#include "kernel_file/experts.h"
 
 namespace onnxopt::cuda {
 
@@ -20,8 +21,14 @@ class ExpertsCudaKernel final : public FusedKernel {
   void Compute(OrtKernelContext* context) const override;
 
  private:
-  // Blocks of a product's launch for each tile of rows.
-  std::uint64_t ColumnBlocks(std::size_t variant, bool second) const;
+  // A product's launch: blocks that share the columns of the weight, and its depth.
+  struct Cut {
+    std::uint64_t columns;
+    std::uint64_t splits;
+  };
+
+  const ExpertsForm& FormOf(std::uint64_t tokens) const;
+  Cut CutOf(std::size_t variant, bool second, std::uint64_t tiles) const;
   void Launch(std::size_t variant, std::uint64_t blocks, void* params, Stream stream) const;
 
   const Experts& meaning_;

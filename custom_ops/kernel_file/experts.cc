@@ -68,7 +68,8 @@ void CheckExpertsVariants(const JsonReader& json, const std::vector<Variant>& va
   if (variants.size() != kExpertsLaunches) json.Fail("are not the " + std::to_string(kExpertsLaunches) + " launches");
   for (std::size_t k = 0; k < variants.size(); ++k) {
     const auto& tile = variants[k].shape.As<ExpertsTileShape>();
-    const bool multiplies = k != kExpertsRoute && k != kExpertsJoin;
+    bool multiplies = k < kExpertsActivate;
+    for (const ExpertsForm& form : kExpertsForms) multiplies = multiplies && k != form.route;
     // A half of the columns is 16 for each warp.
     const bool good = multiplies ? tile.rows >= 16 && tile.columns >= 32 && tile.columns % 32 == 0 : tile.rows == 0;
     if (!good) json.Fail("have sides of tiles that do not fit their launches");

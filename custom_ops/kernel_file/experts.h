@@ -9,13 +9,19 @@
 
 namespace onnxopt {
 
-// What the entry points do, in their order: both products of few rows; finding the rows of all experts, and both
-// products of many; adding up.
-constexpr std::size_t kExpertsFew = 0;
-constexpr std::size_t kExpertsRoute = 2;
-constexpr std::size_t kExpertsMany = 3;
-constexpr std::size_t kExpertsJoin = 5;
-constexpr std::size_t kExpertsLaunches = 6;
+// A form of the two products, the second behind the first. route: finds the rows of all experts; kNone where the blocks
+// find them. The forms take more rows each than the one ahead.
+struct ExpertsForm {
+  static constexpr std::size_t kNone = ~std::size_t{0};
+  std::size_t route;
+  std::size_t first;
+};
+
+// The entry points: those of the forms, the activation, adding up.
+constexpr ExpertsForm kExpertsForms[] = {{ExpertsForm::kNone, 0}, {ExpertsForm::kNone, 2}, {4, 5}, {7, 8}};
+constexpr std::size_t kExpertsActivate = 10;
+constexpr std::size_t kExpertsJoin = 11;
+constexpr std::size_t kExpertsLaunches = 12;
 
 // Rows and columns of a block's tile, 0 where an entry point has none.
 struct ExpertsTileShape {

@@ -1,7 +1,7 @@
 """Entry points of mixtures of experts, and their CUDA text on top of cuda_kernels/experts/.
 
-The library knows them by their order (custom_ops/kernel_file/experts.h): both products of few rows, whose blocks find
-the rows of their expert; finding the rows of all experts, and both products of many rows; adding up the choices.
+The library knows them by their order (custom_ops/kernel_file/experts.h): both products for each tile, the smallest
+first, behind finding the rows of all experts where the tile is for many rows; the activation; adding up the choices.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from onnxopt.program.experts import FACTORS, Experts
 from onnxopt.program.hardware import ACCESS_BYTES, WARP
 
 HEADER = "experts/experts.cuh"
-_ROUTE_THREADS, _JOIN_THREADS = 1024, 256
+_ROUTE_THREADS, _THREADS = 1024, 256
+_PRODUCTS = ("first", "second")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,10 +42,10 @@ class Tile:
         return self.stages * (weight + self.rows * (self.depth_bytes + ACCESS_BYTES))
 
 
-# Few: all rows that up to 16 tokens can give an expert, so that its weights are read once. Both fit every GPU's shared
-# memory, of which a block can have 64 KB.
-FEW = Tile(16, 64, 2, 128, 4)
-MANY = Tile(128, 128, 8, 64, 3)
+# The first two take all rows that up to 16 or 32 tokens can give an expert, so that its weights are read once; their
+# blocks find the rows. All fit every GPU's shared memory, of which a block can have 64 KB.
+TILES = (Tile(16, 128, 4, 128, 3), Tile(32, 128, 4, 64, 4), Tile(64, 128, 4, 64, 4), Tile(128, 128, 8, 64, 3))
+_OF_FEW = 2  # of TILES
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,11 +67,12 @@ def entry_points(name: str, dtype: str) -> tuple[ExpertsVariant, ...]:
             return made
         return dataclasses.replace(made, rows=tile.rows, columns=tile.columns, shared=tile.shared_bytes(dtype))
 
-    few, many = FEW.warps * WARP, MANY.warps * WARP
-    return (
-        launch("first_of_few", few, FEW), launch("second_of_few", few, FEW), launch("route", _ROUTE_THREADS),
-        launch("first_of_many", many, MANY), launch("second_of_many", many, MANY), launch("join", _JOIN_THREADS),
-    )  # fmt: skip
+    made: list[ExpertsVariant] = []
+    for k, tile in enumerate(TILES):
+        if k >= _OF_FEW:
+            made.append(launch(f"route{tile.rows}", _ROUTE_THREADS))
+        made += [launch(f"{step}{tile.rows}", tile.warps * WARP, tile) for step in _PRODUCTS]
+    return (*made, launch("activate", _THREADS), launch("join", _THREADS))
 
 
 def lines(kernel: Kernel) -> list[str]:
@@ -90,16 +92,16 @@ def lines(kernel: Kernel) -> list[str]:
 
 
 def _call(name: str, step: str, meaning: Experts, variant: ExpertsVariant) -> list[str]:
-    if step == "route":
-        return [f"Experts<{name}>::run_route<{MANY.rows}, {variant.threads}>(p);"]
-    if step == "join":
-        return [f"Experts<{name}>::run_join<{variant.threads}>(p);"]
-    tile = FEW if step.endswith("few") else MANY
+    if step in ("activate", "join"):
+        return [f"Experts<{name}>::run_{step}<{variant.threads}>(p);"]
+    if step.startswith("route"):
+        return [f"Experts<{name}>::run_route<{step.removeprefix('route')}, {variant.threads}>(p);"]
+    (k,) = (k for k, tile in enumerate(TILES) if tile.rows == variant.rows)
     second = "true" if step.startswith("second") else "false"
     return [
-        f"using Tile = {tile.cuda(meaning.dtype)};",
+        f"using Tile = {TILES[k].cuda(meaning.dtype)};",
         f'static_assert(Tile::kSharedBytes == {variant.shared}, "as the host was told");',
-        f"Experts<{name}>::run_{step.split('_')[-1]}<Tile, {second}>(p);",
+        f"Experts<{name}>::run_{'few' if k < _OF_FEW else 'many'}<Tile, {second}>(p);",
     ]
 
 

@@ -14,8 +14,10 @@ from tests.support.experts_models import Case, fused
 
 pytestmark = pytest.mark.usefixtures("library")
 
-FEW = {"first_of_few", "second_of_few", "join"}
-MANY = {"route", "first_of_many", "second_of_many", "join"}
+FEW = {"first16", "second16", "join"}
+SEVERAL = {"first32", "second32", "join"}
+SOME = {"route64", "first64", "second64", "join"}
+MANY = {"route128", "first128", "second128", "join"}
 
 
 def _launched(folder: Path, case: Case, *feeds: dict[str, np.ndarray]) -> set[str]:
@@ -38,8 +40,20 @@ def test_few_tokens(dtype: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
-def test_many_tokens(dtype: str, tmp_path: Path) -> None:
+def test_more_tokens_take_larger_tiles(dtype: str, tmp_path: Path) -> None:
+    """17 tokens: an expert with more rows than 16. 40 and 150: more rows than a tile has, and experts with few."""
     case = Case(17, 3, 2, 40, 72, dtype)
-    feeds = [dataclasses.replace(case, tokens=t).feeds() for t in (17, 150)]
-    feeds[1]["scores"][:, 1] += 100  # more rows than a tile has, and an expert with few
-    assert _launched(tmp_path / "run", case, *feeds) == MANY
+    for name, tokens, launched in (("several", 17, SEVERAL), ("some", 40, SOME), ("many", 150, MANY)):
+        of = dataclasses.replace(case, tokens=tokens)
+        feeds = of.feeds()
+        feeds["scores"][:, 1] += 100
+        assert _launched(tmp_path / name, of, feeds) == launched
+
+
+@pytest.mark.parametrize(("columns", "hidden", "splits_first"), [(1100, 8, True), (8, 1032, False)])
+def test_blocks_share_a_depth(columns: int, hidden: int, splits_first: bool, tmp_path: Path) -> None:
+    """Where columns and rows give few blocks; the last of a depth's parts may be shorter."""
+    for activation in ("silu", "squared"):
+        case = Case(2, 4, 2, columns // 8 * 8, hidden, "float16", activation)
+        launched = _launched(tmp_path / activation, case, case.feeds())
+        assert launched == (FEW | {"activate"} if splits_first else FEW)
