@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import ctypes
 import dataclasses
+import itertools
 import json
 import lzma
 import pathlib
@@ -51,15 +52,22 @@ class Sides(NamedTuple):
 
 MODELS = (Model("mixtral", 8, 2, 4096, 14336), Model("qwen3", 128, 8, 2048, 768))
 FEW = (
-    Sides(16, 64, 2, 128, 4), Sides(16, 64, 2, 128, 3), Sides(16, 64, 2, 128, 6), Sides(16, 64, 2, 256, 3),
-    Sides(16, 32, 1, 128, 4), Sides(16, 32, 1, 128, 8), Sides(16, 128, 4, 128, 3), Sides(16, 128, 4, 128, 4),
+    Sides(16, 128, 4, 128, 3), Sides(16, 128, 4, 128, 4), Sides(16, 64, 2, 128, 4), Sides(16, 256, 8, 64, 4),
+    Sides(16, 256, 8, 128, 3),
 )  # fmt: skip
+SEVERAL = (Sides(32, 128, 4, 64, 4), Sides(32, 128, 4, 128, 3), Sides(32, 256, 8, 64, 4))
 MANY = (
     Sides(128, 128, 8, 64, 3), Sides(128, 128, 8, 64, 4), Sides(64, 128, 4, 64, 4), Sides(64, 128, 4, 128, 3),
-    Sides(128, 256, 8, 64, 3), Sides(64, 64, 4, 128, 3), Sides(32, 128, 4, 128, 3),
+    Sides(128, 256, 16, 64, 4), Sides(64, 256, 8, 64, 4),
 )  # fmt: skip
-FEW_TOKENS, MANY_TOKENS = (1, 4, 16), (32, 128, 512, 2048)
-_THREADS = 256  # of the join
+FORMS = {"few": FEW, "several": SEVERAL, "many": MANY}
+FORM_OF = {1: "few", 4: "few", 16: "few", 32: "several", 128: "many", 512: "many", 2048: "many"}
+SPLITS = {
+    "few": ((1, 1), (1, 2), (1, 4), (1, 8), (1, 16), (2, 2), (2, 4), (2, 8), (4, 2), (4, 4), (4, 8), (4, 16)),
+    "several": ((1, 1), (1, 2), (1, 4), (1, 8), (2, 4)),
+    "many": ((1, 1), (1, 2)),
+}
+_THREADS = 256  # of the activation and the join
 
 
 def prepare(folder: pathlib.Path, arch: str) -> None:
@@ -73,14 +81,15 @@ def prepare(folder: pathlib.Path, arch: str) -> None:
     for model in MODELS:
         sizes = {f: getattr(model, f) for f in ("experts", "chosen", "columns", "hidden")}
         lines += cuda.struct(model.name, dataclasses.replace(kernel.program, **sizes))  # type: ignore[arg-type]
-        for form, tiles in (("few", FEW), ("many", MANY)):
+        for form, tiles in FORMS.items():
             for tile in tiles:
                 for step, second in (("first", "false"), ("second", "true")):
-                    call = f"run_{form}<{cuda.Tile(*tile).cuda('float16')}, {second}>"
+                    call = f"run_{'many' if form == 'many' else 'few'}<{cuda.Tile(*tile).cuda('float16')}, {second}>"
                     lines += _entry(f"{model.name}_{form}_{tile.name}_{step}", 32 * tile.warps, model, call)
         for rows in sorted({tile.rows for tile in MANY}):
             lines += _entry(f"{model.name}_route{rows}", 1024, model, f"run_route<{rows}, 1024>")
-        lines += _entry(f"{model.name}_join", _THREADS, model, f"run_join<{_THREADS}>")
+        for step in ("activate", "join"):
+            lines += _entry(f"{model.name}_{step}", _THREADS, model, f"run_{step}<{_THREADS}>")
     compiled = nvrtc.compiled("\n".join([*lines, "}  // namespace onnxopt"]), [arch])
     (folder / "experts.fatbin.xz").write_bytes(lzma.compress(compiled.fatbin))
     for symbol, usage in compiled.usage[arch].items():
@@ -97,8 +106,9 @@ def _entry(symbol: str, threads: int, model: Model, call: str) -> list[str]:
 
 class _Params(ctypes.Structure):  # ExpertsParams of experts/abi.h
     _fields_ = (
-        *((n, ctypes.c_void_p) for n in ("x", "ids", "factors", "first", "second", "between", "results", "y")),
+        *((n, ctypes.c_void_p) for n in ("x", "ids", "factors", "first", "second", "between", "sums", "y")),
         *((n, ctypes.c_void_p) for n in ("order", "tiles", "tile_count")),
+        ("splits", ctypes.c_int * 2),
         ("most_tiles", ctypes.c_int),
         ("rows", ctypes.c_int),
     )
@@ -114,6 +124,8 @@ class Layer:
         given: dict[str, Any] = {"device": "cuda", "dtype": torch.float16}
         self.first = torch.randn(model.experts, model.columns, 2 * model.hidden, **given) / model.columns**0.5
         self.second = torch.randn(model.experts, model.hidden, model.columns, **given) / model.hidden**0.5
+
+        self.marks = torch.arange(model.experts, device="cuda")
 
     def choose(self, tokens: int) -> tuple[Any, Any, Any]:
         import torch
@@ -153,8 +165,7 @@ class Layer:
         flat = ids.flatten()
         order = flat.argsort()
         token = order // self.model.chosen
-        marks = torch.arange(self.model.experts, device="cuda")
-        ends = torch.searchsorted(flat[order], marks, right=True).to(torch.int32)
+        ends = torch.searchsorted(flat[order], self.marks, right=True).to(torch.int32)
         gate, up = multiply(x[token], self.first, offs=ends).chunk(2, dim=-1)
         part = multiply(torch.nn.functional.silu(gate) * up, self.second, offs=ends)
         y = torch.zeros(x.shape, device="cuda")
@@ -171,37 +182,43 @@ def measure(ours: Launches, layer: Layer, tokens: int) -> dict[str, Any]:
     x, ids, factors = layer.choose(tokens)
     expected = layer.reference(x, ids, factors)
     rows = tokens * model.chosen
-    form, tiles = ("few", FEW) if tokens in FEW_TOKENS else ("many", MANY)
+    form = FORM_OF[tokens]
     half: dict[str, Any] = {"device": "cuda", "dtype": torch.float16}
-    between, results = torch.empty(rows, model.hidden, **half), torch.empty(rows, model.columns, **half)
+    between = torch.empty(rows, model.hidden, **half)
+    most_sums = max(max(first * 2 * model.hidden, second * model.columns) for first, second in SPLITS[form])
+    sums = torch.empty(rows * most_sums, device="cuda")
     y = torch.empty(tokens, model.columns, **half)
     times: dict[str, float] = {}
-    for tile in tiles:
-        most = min(rows, model.experts) + (0 if form == "few" else rows // tile.rows)
+    for tile, splits in itertools.product(FORMS[form], SPLITS[form]):
+        most = min(rows, model.experts) + (rows // tile.rows if form == "many" else 0)
         ints = torch.zeros(rows + 3 * most + 1, device="cuda", dtype=torch.int32)
         order = ints.data_ptr()
         params = _Params(
-            *(t.data_ptr() for t in (x, ids, factors, layer.first, layer.second, between, results, y)),
-            order, order + 4 * rows, order + 4 * (rows + 3 * most), most, rows,
+            *(t.data_ptr() for t in (x, ids, factors, layer.first, layer.second, between, sums, y)),
+            order, order + 4 * rows, order + 4 * (rows + 3 * most), (ctypes.c_int * 2)(*splits), most, rows,
         )  # fmt: skip
         name = f"{model.name}_{form}_{tile.name}"
         blocks = [-(-2 * model.hidden // tile.columns), -(-model.columns // tile.columns)]
 
         def once(params: Any = params, name: str = name, blocks: list[int] = blocks, tile: Sides = tile,
-                 most: int = most) -> None:  # fmt: skip
+                 most: int = most, splits: tuple[int, int] = splits) -> None:  # fmt: skip
             on = stream.cuda_stream
             if form == "many":
                 ours.launch(f"{model.name}_route{tile.rows}", 1, 1024, params, on)
-            for step, count in zip(("first", "second"), blocks, strict=True):
-                ours.launch(f"{name}_{step}", most * count, 32 * tile.warps, params, on, tile.shared)
-            ours.launch(f"{model.name}_join", -(-y.numel() // (8 * _THREADS)), _THREADS, params, on)
+            for k, step in enumerate(("first", "second")):
+                count = most * blocks[k] * splits[k]
+                ours.launch(f"{name}_{step}", count, 32 * tile.warps, params, on, tile.shared)
+                if k == 0 and splits[0] > 1:
+                    ours.launch(f"{model.name}_activate", -(-between.numel() // _THREADS), _THREADS, params, on)
+            ours.launch(f"{model.name}_join", -(-y.numel() // (4 * _THREADS)), _THREADS, params, on)
 
         y.fill_(float("nan"))
         torch.cuda.synchronize()
-        times[tile.name] = round(microseconds_in_graph([once], stream, at_least=8, replays=6), 1)
+        label = f"{tile.name}_{splits[0]}_{splits[1]}"
+        times[label] = round(microseconds_in_graph([once], stream, at_least=8, replays=6), 1)
         error = ((y.float() - expected).norm() / expected.norm()).item()
         if not error < 2e-3:
-            raise RuntimeError(f"{name}: wrong by {error:.1e}")
+            raise RuntimeError(f"{label}: wrong by {error:.1e}")
     best = sorted(times.items(), key=lambda t: t[1])
     groups = [(e, *(ids == e).nonzero(as_tuple=True)) for e in ids.unique().tolist()]
     peers: dict[str, Any] = {
@@ -227,7 +244,7 @@ def run(folder: pathlib.Path, out: pathlib.Path | None) -> None:
     rows: dict[str, Any] = {}
     for model in MODELS:
         layer = Layer(model)
-        for tokens in (*FEW_TOKENS, *MANY_TOKENS):
+        for tokens in FORM_OF:
             label = f"{model.name}, {tokens} tokens"
             try:
                 rows[label] = measure(ours, layer, tokens)
