@@ -67,6 +67,22 @@ def test_sixteen_tokens_are_the_same(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("library")
+@pytest.mark.parametrize("name", ["llama_dynamic", "mixtral"])
+def test_any_number_of_new_tokens_behind_a_cache(name: str, tmp_path: Path) -> None:
+    """A prompt of some tokens, then token by token, with the kernel that `--shape` asks for."""
+    onnx.save(decoder(name), tmp_path / "model.onnx")
+    shapes = {"input_ids": (1, 1)}
+    with fusing.cpu_kernels_forced():
+        made = pipeline.optimize(tmp_path / "model.onnx", tmp_path / "out", archs=(), verify=False, shapes=shapes)
+    (kernel,) = (kernel for kernel in made.manifest.kernels if kernel.kind == "attention")
+    assert kernel.cpu and len(kernel.sites) == 2
+    prompt = [FIRST[name], 17, 29]
+    expected = greedy(cpu(str(tmp_path / "model.onnx")), prompt)
+    for session in (made.session(providers=["CPUExecutionProvider"]), cpu(str(made.path / "model.onnx"))):
+        assert greedy(session, prompt) == expected
+
+
+@pytest.mark.usefixtures("library")
 @pytest.mark.parametrize("name", ["genai", "genai_4_bits_packed"])
 def test_a_state_that_is_input_and_output(name: str, tmp_path: Path) -> None:
     """As genai runs its models: the library leaves the sharing of the two to ONNX Runtime's operator."""
