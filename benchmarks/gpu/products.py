@@ -74,6 +74,7 @@ _MOST_SETS = 32
 _SECONDS = 3.0  # for all algorithms of one product
 _WORKSPACE = 32 << 20
 _FINALISTS = 3
+_DYNAMIC_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
 
 
 def prepare(folder: pathlib.Path, arch: str) -> None:
@@ -207,12 +208,16 @@ class Launches:
         if status:
             raise RuntimeError(f"{name}: error {status}")
 
-    def launch(self, symbol: str, blocks: int, threads: int, params: ctypes.Structure, stream: int) -> None:
+    def launch(
+        self, symbol: str, blocks: int, threads: int, params: ctypes.Structure, stream: int, shared: int = 0
+    ) -> None:
         if symbol not in self._functions:
             function = self._functions[symbol] = ctypes.c_void_p()
             self._call("cuModuleGetFunction", ctypes.byref(function), self._module, symbol.encode())
+            if shared:
+                self._call("cuFuncSetAttribute", function, _DYNAMIC_SHARED, shared)
         config = _Launch(
-            (ctypes.c_uint * 3)(blocks, 1, 1), (ctypes.c_uint * 3)(threads, 1, 1), 0, stream,
+            (ctypes.c_uint * 3)(blocks, 1, 1), (ctypes.c_uint * 3)(threads, 1, 1), shared, stream,
             ctypes.addressof(self._early), 1,
         )  # fmt: skip
         pointers = (ctypes.c_void_p * 1)(ctypes.addressof(params))
