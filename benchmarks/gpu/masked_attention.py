@@ -19,6 +19,7 @@ import pathlib
 from typing import Any, NamedTuple
 
 from benchmarks.gpu.products import Launches
+from benchmarks.gpu.token_attention import shared_bytes
 from benchmarks.support.arguments import command
 
 
@@ -32,22 +33,25 @@ class Case(NamedTuple):
     batch: int
     groups: int
     past: int
+    in_place: bool = False  # the cache has room for the new tokens, and is not copied
 
     @property
     def name(self) -> str:
         heads = f"{self.batch} x {self.groups} groups of {self.heads} x {self.width}"
-        return f"{self.dtype} {heads}, {self.tokens} behind {self.past}"
+        return f"{self.dtype} {heads}, {self.tokens} {'in' if self.in_place else 'behind'} {self.past}"
 
 
 ROWS = (1, 2, 4, 8)  # of a block
 FORMS = (("float16", 128), ("bfloat16", 128), ("float16", 64))
-SHAPES = tuple((unroll, threads) for unroll in (2, 4) for threads in (128, 256))
-BLOCKS = (2, 4, 8)  # a multiprocessor, over which the keys are spread
+SHAPES = ((2, 256, 2), (2, 256, 3), (4, 256, 2), (2, 128, 4))  # as of token_attention.py
+BLOCKS = (2, 3, 4)  # a multiprocessor, over which the keys are spread
 CASES = (
     *(Case("float16", 128, heads, tokens, 1, 8, past) for heads, tokens, past in itertools.product(
         (1, 4, 8), (1, 2, 4, 8, 16), (512, 4096))),
     *(Case("float16", 128, 4, tokens, 4, 8, 4096) for tokens in (2, 8)),
     *(Case("float16", 128, 4, tokens, 1, 8, 32768) for tokens in (1, 4, 16)),
+    *(Case("float16", 128, heads, 1, 1, 8, past, True) for heads in (1, 2, 4, 8) for past in (4096, 32768)),
+    Case("float16", 128, 4, 4, 1, 8, 32768, True),
     *(Case(dtype, width, 4, 4, 2, 4, 1000) for dtype, width in FORMS[1:]),
 )  # fmt: skip
 _ROTATED = 150e6
@@ -57,13 +61,17 @@ _LEAST_KEYS = 32  # that a block takes at once
 
 def prepare(folder: pathlib.Path, arch: str) -> None:
     from onnxopt.codegen import nvrtc
+    from onnxopt.program.dtypes import DTYPES
 
     folder.mkdir(parents=True)
     lines = ['#include "attention/masked_attention.cuh"', "namespace onnxopt {"]
-    for (dtype, width), rows, (unroll, threads) in itertools.product(FORMS, ROWS, SHAPES):
-        form = f"{dtype}, {width}, {rows}"
-        name = _name(dtype, width, rows, unroll, threads)
-        calls = {"attend": f"attend_masked<{form}, {unroll}, {threads}>", "join": f"join_masked<{form}, {threads}>"}
+    for (dtype, width), rows, shape, in_place in itertools.product(FORMS, ROWS, SHAPES, (False, True)):
+        form, (unroll, threads, stages) = f"{DTYPES[dtype].cuda}, {width}, {rows}", shape
+        if in_place and (dtype, width) != FORMS[0]:
+            continue
+        name = _name(dtype, width, rows, shape, in_place)
+        attend = f"attend_masked<{form}, {unroll}, {threads}, {stages}, {str(in_place).lower()}>"
+        calls = {"attend": attend, "join": f"join_masked<{form}, {threads}>"}
         for step, call in calls.items():
             lines += [
                 f'extern "C" __global__ void __launch_bounds__({threads})',
@@ -78,13 +86,14 @@ def prepare(folder: pathlib.Path, arch: str) -> None:
             print(symbol, usage)
 
 
-def _name(dtype: str, width: int, rows: int, unroll: int, threads: int) -> str:
-    return f"{dtype}_w{width}r{rows}_u{unroll}t{threads}"
+def _name(dtype: str, width: int, rows: int, shape: tuple[int, int, int], in_place: bool) -> str:
+    unroll, threads, stages = shape
+    return f"{dtype}_w{width}r{rows}_u{unroll}t{threads}s{stages}{'_in_place' if in_place else ''}"
 
 
 class _Params(ctypes.Structure):  # MaskedAttentionParams of masked_attention_abi.h
     _fields_ = (
-        *((n, ctypes.c_void_p) for n in ("q", "k", "v", "past_k", "past_v", "mask")),
+        *((n, ctypes.c_void_p) for n in ("q", "k", "v", "past_k", "past_v", "mask", "slots")),
         *((n, ctypes.c_void_p) for n in ("present_k", "present_v", "output", "parts")),
         *((n, ctypes.c_ulonglong) for n in ("mask_sequence", "mask_head", "mask_token")),
         *((n, ctypes.c_uint) for n in ("tokens", "heads", "groups", "past", "chunks", "splits", "split_tokens")),
@@ -98,25 +107,27 @@ def measure(ours: Launches, case: Case) -> dict[str, Any]:
 
     from benchmarks.support.gpu_timing import microseconds_in_graph
 
-    dtype, width, heads, tokens, batch, groups, past = case
+    dtype, width, heads, tokens, batch, groups, past, in_place = case
     given: dict[str, Any] = {"device": "cuda", "dtype": getattr(torch, dtype)}
-    keys = past + tokens
+    keys = past + (0 if in_place else tokens)
     sets = max(1, min(16, int(_ROTATED / (4 * batch * groups * keys * width)) + 1))
     q = torch.randn(batch, tokens, groups, heads, width, **given)
     fresh = torch.randn(2, batch, tokens, groups, width, **given)
     caches = [torch.randn(2, batch, groups, past, width, **given) for _ in range(sets)]
-    presents = [torch.empty(2, batch, groups, keys, width, **given) for _ in range(sets)]
-    seen = torch.arange(keys, device="cuda") <= torch.arange(past, keys, device="cuda")[:, None]
+    presents = caches if in_place else [torch.empty(2, batch, groups, keys, width, **given) for _ in range(sets)]
+    slots = torch.arange(keys - tokens, keys, device="cuda")
+    seen = torch.arange(keys, device="cuda") <= slots[:, None]
     mask = torch.where(seen, 0.0, -65504.0).to(given["dtype"])
     output = torch.empty_like(q)
-    wanted = torch.cat([caches[-1], fresh.transpose(2, 3)], dim=3)
+    old = caches[-1][:, :, :, : keys - tokens].clone()
+    wanted = torch.cat([old, fresh.transpose(2, 3)], dim=3)
     scores = torch.einsum("bsghw,bgtw->bghst", q.double(), wanted[0].double()) / width**0.5 + mask.double()
     expected = torch.einsum("bghst,bgtw->bsghw", scores.softmax(-1), wanted[1].double())
     stream = torch.cuda.Stream()
     multiprocessors = torch.cuda.get_device_properties(0).multi_processor_count
     times: dict[str, float] = {}
-    for rows, (unroll, threads), blocks in itertools.product(ROWS, SHAPES, BLOCKS):
-        if rows > tokens * heads:
+    for rows, shape, blocks in itertools.product(ROWS, SHAPES, BLOCKS):
+        if rows > tokens * heads or (rows < 8 and rows < tokens * heads and past > 8192):
             continue
         chunks = -(-tokens * heads // rows)
         others = batch * groups * chunks
@@ -124,21 +135,24 @@ def measure(ours: Launches, case: Case) -> dict[str, Any]:
         each = max(-(-least // _LEAST_KEYS), 1) * _LEAST_KEYS
         splits = -(-keys // each)
         parts = torch.empty(others * rows * splits * (width + 2), device="cuda")
-        entry = _name(dtype, width, rows, unroll, threads)
+        entry, threads = _name(dtype, width, rows, shape, in_place), shape[1]
+        shared = shared_bytes(rows, width, shape)
 
         def once(cache: Any, present: Any, entry: str = entry, each: int = each, splits: int = splits,
                  parts: Any = parts, threads: int = threads, chunks: int = chunks,
-                 rows: int = rows) -> None:  # fmt: skip
+                 rows: int = rows, shared: int = shared) -> None:  # fmt: skip
             params = _Params(
                 q.data_ptr(), fresh[0].data_ptr(), fresh[1].data_ptr(), cache[0].data_ptr(), cache[1].data_ptr(),
-                mask.data_ptr(), present[0].data_ptr(), present[1].data_ptr(), output.data_ptr(), parts.data_ptr(),
-                0, 0, keys, tokens, heads, groups, past, chunks, splits, each, width**-0.5,
+                mask.data_ptr(), slots.data_ptr(), present[0].data_ptr(), present[1].data_ptr(), output.data_ptr(),
+                parts.data_ptr(), 0, 0, keys, tokens, heads, groups, past, chunks, splits, each, width**-0.5,
             )  # fmt: skip
-            ours.launch(f"{entry}_attend", batch * groups * chunks * splits, threads, params, stream.cuda_stream)
+            blocks_of_all = batch * groups * chunks * splits
+            ours.launch(f"{entry}_attend", blocks_of_all, threads, params, stream.cuda_stream, shared)
             ours.launch(f"{entry}_join", batch * groups * chunks * rows, threads, params, stream.cuda_stream)
 
         runs = [lambda c=c, p=p, f=once: f(c, p) for c, p in zip(caches, presents, strict=True)]
-        presents[-1].fill_(float("nan"))
+        if not in_place:
+            presents[-1].fill_(float("nan"))
         torch.cuda.synchronize()
         times[f"{entry} b{blocks}"] = round(microseconds_in_graph(runs, stream, at_least=16, replays=8), 2)
         error = (output.double() - expected).norm() / expected.norm()
@@ -148,7 +162,7 @@ def measure(ours: Launches, case: Case) -> dict[str, Any]:
     return {
         "best_us": best[0][1],
         "best": best[0][0],
-        **_peers(q, fresh, caches, presents, mask, stream),
+        **_peers(q, fresh, [] if in_place else caches, presents, mask, stream),
         "all": dict(best),
     }
 
@@ -173,16 +187,17 @@ def _peers(q: Any, fresh: Any, caches: list[Any], presents: list[Any], mask: Any
     return {
         name: round(microseconds_in_graph(runs, stream, at_least=16, replays=8), 2)
         for name, runs in (("torch_us", static), ("copied_us", copies))
+        if runs
     }
 
 
-def run(folder: pathlib.Path, out: pathlib.Path | None) -> None:
+def run(folder: pathlib.Path, out: pathlib.Path | None, only: str) -> None:
     import torch
 
     torch.zeros(1, device="cuda")
     ours = Launches((folder / "masked_attention.fatbin").read_bytes())
     rows: dict[str, Any] = {}
-    for case in CASES:
+    for case in (c for c in CASES if only in c.name):
         try:
             rows[case.name] = measure(ours, case)
         except Exception as error:  # noqa: BLE001 - the other cases are worth having
@@ -195,11 +210,12 @@ def run(folder: pathlib.Path, out: pathlib.Path | None) -> None:
 def main() -> None:
     parser, (_, ran) = command(__doc__)
     ran.add_argument("--out", type=pathlib.Path, default=None)
+    ran.add_argument("--only", default="", help="run the cases whose name contains this")
     args: argparse.Namespace = parser.parse_args()
     if args.verb == "prepare":
         prepare(args.folder, args.arch)
     else:
-        run(args.folder, args.out)
+        run(args.folder, args.out, args.only)
 
 
 if __name__ == "__main__":

@@ -21,20 +21,25 @@ from benchmarks.gpu.products import Launches
 from benchmarks.support.arguments import command
 
 FORMS = (("float16", 128, 2), ("float16", 128, 4), ("float16", 64, 1), ("bfloat16", 128, 8))  # dtype, width, heads
-SHAPES = tuple(itertools.product((2, 4, 8), (64, 128, 256)))  # tokens in flight, threads a block
+# Tokens that a lane takes at once, threads a block, places of these tokens in shared memory.
+SHAPES = (
+    *((1, 256, stages) for stages in (4, 6, 8)), *((2, 256, stages) for stages in (1, 2, 3, 4, 6)),
+    *((4, 256, stages) for stages in (1, 2, 3)), *((2, 128, stages) for stages in (4, 6, 8)),
+    *((4, 128, stages) for stages in (2, 3, 4)),
+)  # fmt: skip
 # form, batch, groups, tokens in the cache
 CASES = (
     *((FORMS[0], *case) for case in ((1, 8, 512), (1, 8, 4096), (4, 8, 1024), (1, 8, 32768), (3, 2, 77), (1, 8, 0))),
     *((form, 2, 4, 1000) for form in FORMS[1:]),
 )
-BLOCKS = (2, 4, 8)  # a multiprocessor, over which the tokens are spread
+CHOSEN = (4, 256, 2)
+BLOCKS = (1, 2, 3, 4)  # a multiprocessor, over which the tokens are spread
 _ROTATED = 150e6
 _MOST_SPLITS = 256  # kMaxSplits of token_attention_abi.h
 
 
 def prepare(folder: pathlib.Path, arch: str) -> None:
     from onnxopt.codegen import nvrtc
-    from onnxopt.fusion.kernel import Variant
     from onnxopt.fusion.region import Kernel
     from onnxopt.kinds.attention import cuda
     from onnxopt.kinds.attention.kind import ATTENTION
@@ -44,11 +49,9 @@ def prepare(folder: pathlib.Path, arch: str) -> None:
     lines = ['#include "attention/token_attention.cuh"', "namespace onnxopt {"]
     for dtype, width, heads in FORMS:
         meaning = TokenAttention((dtype,) * 3, (dtype,) * 3, heads, 1, width, 1.0)
-        for unroll, threads in SHAPES:
-            name = _name((dtype, width, heads), unroll, threads)
-            variants = tuple(
-                Variant(f"{name}_{what}", "", 32, 8, unroll, threads, waits=True) for what in ("attend", "join")
-            )
+        for shape in SHAPES:
+            name = _name((dtype, width, heads), shape)
+            variants = cuda.variants(name, meaning, *shape)
             lines += cuda.lines(Kernel(name, ATTENTION, (), meaning, variants, ()))
     compiled = nvrtc.compiled("\n".join([*lines, "}  // namespace onnxopt"]), [arch])
     (folder / "token_attention.fatbin").write_bytes(compiled.fatbin)
@@ -57,8 +60,15 @@ def prepare(folder: pathlib.Path, arch: str) -> None:
             print(symbol, usage)
 
 
-def _name(form: tuple[str, int, int], unroll: int, threads: int) -> str:
-    return f"{form[0]}_w{form[1]}h{form[2]}_u{unroll}t{threads}"
+def _name(form: tuple[str, int, int], shape: tuple[int, int, int]) -> str:
+    unroll, threads, stages = shape
+    return f"{form[0]}_w{form[1]}h{form[2]}_u{unroll}t{threads}s{stages}"
+
+
+def shared_bytes(rows: int, width: int, shape: tuple[int, int, int]) -> int:
+    """Of a block, as cuda_kernels/attention/ counts them. rows: heads of tokens that a block takes."""
+    unroll, threads, stages = shape
+    return max(stages * unroll * 2 * threads * 16, threads // 32 * rows * (width + 2) * 4)
 
 
 class _Params(ctypes.Structure):  # TokenAttentionParams of token_attention_abi.h
@@ -92,22 +102,22 @@ def measure(ours: Launches, form: tuple[str, int, int], batch: int, groups: int,
     stream, row = torch.cuda.Stream(), packed.stride(0)
     multiprocessors = torch.cuda.get_device_properties(0).multi_processor_count
     times, size = {}, packed.element_size()
-    for (unroll, threads), blocks in itertools.product(SHAPES, BLOCKS):
+    for shape, blocks in itertools.product(SHAPES, BLOCKS):
         least = -(-past // min(max(blocks * multiprocessors // (batch * groups), 1), _MOST_SPLITS))
         tokens = max(-(-least // 32), 1) * 32
         splits = max(-(-past // tokens), 1)
         parts = torch.empty(batch * groups * heads * splits * (width + 2), device="cuda")
-        entry = _name(form, unroll, threads)
+        entry, threads, shared = _name(form, shape), shape[1], shared_bytes(heads, width, shape)
 
         def once(cache: Any, present: Any, entry: str = entry, tokens: int = tokens, splits: int = splits,
-                 parts: Any = parts, threads: int = threads) -> None:  # fmt: skip
+                 parts: Any = parts, threads: int = threads, shared: int = shared) -> None:  # fmt: skip
             at = packed.data_ptr()
             params = _Params(
                 at, at + groups * heads * width * size, at + groups * (heads + 1) * width * size,
                 cache[0].data_ptr(), cache[1].data_ptr(), present[0].data_ptr(), present[1].data_ptr(),
                 output.data_ptr(), parts.data_ptr(), row, row, row, groups, past, splits, tokens, width**-0.5,
             )  # fmt: skip
-            ours.launch(f"{entry}_attend", batch * groups * splits, threads, params, stream.cuda_stream)
+            ours.launch(f"{entry}_attend", batch * groups * splits, threads, params, stream.cuda_stream, shared)
             ours.launch(f"{entry}_join", batch * groups * heads, threads, params, stream.cuda_stream)
 
         runs = [lambda c=c, p=p, f=once: f(c, p) for c, p in zip(caches, presents, strict=True)]
@@ -121,10 +131,11 @@ def measure(ours: Launches, form: tuple[str, int, int], batch: int, groups: int,
     attend: Callable[..., Any] = torch.nn.functional.scaled_dot_product_attention
     static = [lambda p=p: attend(query, p[0], p[1], enable_gqa=True) for p in presents]
     best = sorted(times.items(), key=lambda x: x[1])
-    chosen = times[f"{_name(form, 4, 256)} b2"]
+    chosen = times[f"{_name(form, CHOSEN)} b2"]
     gigabytes = bytes_moved / best[0][1] / 1e3
     return {
-        "best_us": best[0][1], "best": best[0][0], "chosen_us": chosen, "best_GBs": round(gigabytes),
+        "best_us": best[0][1], "best": best[0][0], "chosen_us": chosen,
+        "next": [f"{k} {v}" for k, v in best[1:4]], "best_GBs": round(gigabytes),
         "torch_us": round(microseconds_in_graph(static, stream, at_least=16, replays=8), 2), "all": dict(best),
     }  # fmt: skip
 

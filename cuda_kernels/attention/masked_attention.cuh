@@ -3,7 +3,8 @@
 //
 // A row is a head of a new token; the rows of a group share its keys. A block takes a chunk of the rows and a split of
 // the keys, those of the new tokens among them, and goes through these as token_attention.cuh does. The blocks of the
-// first chunk write the cache. A second kernel joins the splits of each row. Which keys a row reads is up to the mask.
+// first chunk write the cache, of which only the new tokens where it is changed in place. A second kernel joins the
+// splits of each row. Which keys a row reads is up to the mask.
 #pragma once
 
 #include "attention/masked_attention_abi.h"
@@ -84,13 +85,15 @@ __device__ inline int new_token_at(unsigned at, const MaskedAttentionParams& par
   return found;
 }
 
-template <typename T, int kWidth, int kRows, int kUnroll, int kThreads, bool kSlots>
+template <typename T, int kWidth, int kRows, int kUnroll, int kThreads, int kStages, bool kSlots>
 __device__ inline void attend_masked(const MaskedAttentionParams& params) {
   constexpr int kVector = 16 / sizeof(T);
   constexpr int kLanes = kWidth / kVector;  // of a key
   constexpr int kKeys = kThreads / kLanes;  // at once
+  constexpr int kStep = kKeys * kUnroll;
   static_assert(kLanes <= 32 && (kLanes & (kLanes - 1)) == 0, "a key's lanes are a part of a warp");
   using Words = Vector<T, kVector>;
+  using Places = Ring<T, kVector, kUnroll, kThreads, kStages>;
   const unsigned chunk = blockIdx.x % params.chunks;
   const unsigned split = blockIdx.x / params.chunks % params.splits;
   const unsigned group = blockIdx.x / params.chunks / params.splits;  // of all sequences
@@ -134,7 +137,27 @@ __device__ inline void attend_masked(const MaskedAttentionParams& params) {
     mask[r] = static_cast<const T*>(params.mask) + sequence * params.mask_sequence + row.head * params.mask_head +
               row.token * params.mask_token;
   }
-  for (unsigned first = begin; first < end; first += kKeys * kUnroll) {
+  const auto fetch = [&](unsigned first, unsigned stage) {
+#pragma unroll
+    for (int u = 0; u < kUnroll; ++u) {
+      const unsigned at = first + u * kKeys + key;
+      if (at < end) {
+        const int token = new_token_at<kSlots>(at, params, slots);
+        const uint64_t offset = token < 0 ? static_cast<uint64_t>(at) * kWidth : token * step;
+        copy_async(Places::key(stage, u), reinterpret_cast<const Words*>((token < 0 ? past_k : new_k) + offset));
+        copy_async(Places::value(stage, u), reinterpret_cast<const Words*>((token < 0 ? past_v : new_v) + offset));
+      }
+    }
+    end_group();
+  };
+  const bool in_place = kSlots && params.past_k == params.present_k && params.past_v == params.present_v;
+#pragma unroll
+  for (int stage = 0; stage < kStages - 1; ++stage) fetch(begin + stage * kStep, stage);
+  unsigned stage = 0;
+#pragma unroll 1
+  for (unsigned first = begin; first < end; first += kStep) {
+    fetch(first + (kStages - 1) * kStep, stage == 0 ? kStages - 1 : stage - 1);
+    wait_for_groups<kStages - 1>();
     Words keys[kUnroll] = {};
     Words values[kUnroll] = {};
     bool valid[kUnroll];
@@ -143,19 +166,14 @@ __device__ inline void attend_masked(const MaskedAttentionParams& params) {
       const unsigned at = first + u * kKeys + key;
       valid[u] = at < end;
       if (!valid[u]) continue;
-      const int token = new_token_at<kSlots>(at, params, slots);
-      const uint64_t offset = token < 0 ? static_cast<uint64_t>(at) * kWidth : token * step;
-      keys[u] = load_vector<T, kVector>((token < 0 ? past_k : new_k) + offset);
-      values[u] = load_vector<T, kVector>((token < 0 ? past_v : new_v) + offset);
-    }
-#pragma unroll
-    for (int u = 0; u < kUnroll; ++u) {
-      const unsigned at = first + u * kKeys + key;
-      if (!valid[u] || chunk != 0) continue;
+      keys[u] = *Places::key(stage, u);
+      values[u] = *Places::value(stage, u);
+      if (chunk != 0 || (in_place && new_token_at<kSlots>(at, params, slots) < 0)) continue;
       store_vector<T, kVector>(present_k + static_cast<uint64_t>(at) * kWidth, keys[u]);
       store_vector<T, kVector>(present_v + static_cast<uint64_t>(at) * kWidth, values[u]);
     }
     attend_masked_to<T, kVector, kLanes>(query, keys, values, valid, mask, first + key, kKeys, attended);
+    stage = stage + 1 == kStages ? 0 : stage + 1;
   }
   store_attended<kWidth, kLanes, kThreads>(attended, params.parts);
 }

@@ -2,13 +2,16 @@
 // once, by the kernel that computes with it.
 //
 // A block takes some tokens of one group of one sequence, all query heads of the group with them. kWidth elements of a
-// key are spread over neighbouring lanes, 16 bytes each; kUnroll tokens are in flight. Every group of lanes keeps its
-// own maximum, sum and weighted values, which are joined over the block, and over all blocks by a second kernel.
-// Scores, weights and sums are float32.
+// key are spread over neighbouring lanes, 16 bytes each, for kUnroll tokens at a time. What a thread computes with
+// comes to places of its own in shared memory, kStages - 1 times ahead, so that loads wait neither for sums nor for the
+// stores of the cache. Every group of lanes keeps its own maximum, sum and weighted values, which are joined over the
+// block, and over all blocks by a second kernel. Scores, weights and sums are float32.
 #pragma once
 
 #include "attention/token_attention_abi.h"
+#include "device/copy_async.cuh"
 #include "device/dtypes.cuh"
+#include "device/dynamic_shared.cuh"
 #include "device/early_launch.cuh"
 #include "device/reduce.cuh"
 #include "device/scalar.cuh"
@@ -66,15 +69,35 @@ __device__ inline void attend_to(const float (&query)[kHeads][kVector], const Ve
   }
 }
 
+// A thread's own places in shared memory for keys and values: kStages of kUnroll tokens each. Nothing but the thread
+// itself waits for them.
+template <typename T, int kVector, int kUnroll, int kThreads, int kStages>
+struct Ring {
+  using Words = Vector<T, kVector>;
+
+  __device__ static Words* key(unsigned stage, int u) {
+    return reinterpret_cast<Words*>(dynamic_shared()) + ((stage * kUnroll + u) * 2) * kThreads + threadIdx.x;
+  }
+  __device__ static Words* value(unsigned stage, int u) { return key(stage, u) + kThreads; }
+};
+
+// Bytes of dynamic shared memory of a block: for what is on its way, and later for what its warps found.
+template <typename T, int kWidth, int kHeads, int kUnroll, int kThreads, int kStages>
+constexpr unsigned attend_bytes() {
+  constexpr unsigned kPlaces = kStages * kUnroll * 2 * kThreads * 16;
+  constexpr unsigned kFound = kThreads / 32 * kHeads * (kWidth + 2) * sizeof(float);
+  return kPlaces > kFound ? kPlaces : kFound;
+}
+
 // Joins what the lanes of a block found, and writes it to the block's place in `all_parts`.
 template <int kWidth, int kLanes, int kThreads, int kVector, int kHeads>
 __device__ inline void store_attended(Attended<kVector> (&attended)[kHeads], float* all_parts) {
   constexpr int kWarps = kThreads / 32;
-  __shared__ float shared_value[kWarps][kHeads][kWidth];
-  __shared__ float shared_top[kWarps][kHeads];
-  __shared__ float shared_sum[kWarps][kHeads];
+  constexpr int kPart = kWidth + 2;  // values, the largest score, the sum of weights
+  float* const shared = reinterpret_cast<float*>(dynamic_shared());
   const unsigned warp = threadIdx.x / 32;
   const unsigned lane = threadIdx.x % kLanes;
+  __syncthreads();  // all have read what came to this memory
 #pragma unroll
   for (int h = 0; h < kHeads; ++h) {
     Attended<kVector>& mine = attended[h];
@@ -87,26 +110,32 @@ __device__ inline void store_attended(Attended<kVector> (&attended)[kHeads], flo
       for (int j = 0; j < kVector; ++j) mine.value[j] += shuffle_xor(mine.value[j], mask);
     }
     if (threadIdx.x % 32 < kLanes) {
+      float* const part = shared + (warp * kHeads + h) * kPart;
 #pragma unroll
-      for (int j = 0; j < kVector; ++j) shared_value[warp][h][lane * kVector + j] = mine.value[j];
-      shared_top[warp][h] = mine.top;
-      shared_sum[warp][h] = mine.sum;
+      for (int j = 0; j < kVector; ++j) part[lane * kVector + j] = mine.value[j];
+      part[kWidth] = mine.top;
+      part[kWidth + 1] = mine.sum;
     }
   }
   __syncthreads();
-  float* const parts = all_parts + static_cast<uint64_t>(blockIdx.x) * kHeads * (kWidth + 2);
+  float* const parts = all_parts + static_cast<uint64_t>(blockIdx.x) * kHeads * kPart;
   for (unsigned i = threadIdx.x; i < kHeads * kWidth; i += kThreads) {
     const unsigned h = i / kWidth;
+    const float* const found = shared + h * kPart;
     float top = kNoScore;
-    for (int w = 0; w < kWarps; ++w) top = shared_top[w][h] > top ? shared_top[w][h] : top;
+    for (int w = 0; w < kWarps; ++w) {
+      const float of_warp = found[w * kHeads * kPart + kWidth];
+      top = of_warp > top ? of_warp : top;
+    }
     float sum = 0.0f;
     float value = 0.0f;
     for (int w = 0; w < kWarps; ++w) {
-      const float factor = exp(shared_top[w][h] - top);
-      sum += factor * shared_sum[w][h];
-      value += factor * shared_value[w][h][i % kWidth];
+      const float* const of_warp = found + w * kHeads * kPart;
+      const float factor = exp(of_warp[kWidth] - top);
+      sum += factor * of_warp[kWidth + 1];
+      value += factor * of_warp[i % kWidth];
     }
-    float* const part = parts + h * (kWidth + 2);
+    float* const part = parts + h * kPart;
     part[i % kWidth] = value;
     if (i % kWidth == 0) {
       part[kWidth] = top;
@@ -115,13 +144,15 @@ __device__ inline void store_attended(Attended<kVector> (&attended)[kHeads], flo
   }
 }
 
-template <typename T, int kWidth, int kHeads, int kUnroll, int kThreads>
+template <typename T, int kWidth, int kHeads, int kUnroll, int kThreads, int kStages>
 __device__ inline void attend(const TokenAttentionParams& params) {
   constexpr int kVector = 16 / sizeof(T);
   constexpr int kLanes = kWidth / kVector;    // of a token
   constexpr int kTokens = kThreads / kLanes;  // at once
+  constexpr int kStep = kTokens * kUnroll;
   static_assert(kLanes <= 32 && (kLanes & (kLanes - 1)) == 0, "a token's lanes are a part of a warp");
   using Words = Vector<T, kVector>;
+  using Places = Ring<T, kVector, kUnroll, kThreads, kStages>;
   const unsigned split = blockIdx.x % params.splits;
   const unsigned group = blockIdx.x / params.splits;  // of all sequences
   const unsigned sequence = group / params.groups;
@@ -150,7 +181,25 @@ __device__ inline void attend(const TokenAttentionParams& params) {
 #pragma unroll
     for (int j = 0; j < kVector; ++j) query[h][j] = params.scale * widen(words.at[j]);
   }
-  for (unsigned first = begin; first < end; first += kTokens * kUnroll) {
+  const auto fetch = [&](unsigned first, unsigned stage) {
+#pragma unroll
+    for (int u = 0; u < kUnroll; ++u) {
+      const unsigned at = first + u * kTokens + token;
+      if (at < end) {
+        const uint64_t offset = static_cast<uint64_t>(at) * kWidth;
+        copy_async(Places::key(stage, u), reinterpret_cast<const Words*>(past_k + offset));
+        copy_async(Places::value(stage, u), reinterpret_cast<const Words*>(past_v + offset));
+      }
+    }
+    end_group();
+  };
+#pragma unroll
+  for (int stage = 0; stage < kStages - 1; ++stage) fetch(begin + stage * kStep, stage);
+  unsigned stage = 0;
+#pragma unroll 1
+  for (unsigned first = begin; first < end; first += kStep) {
+    fetch(first + (kStages - 1) * kStep, stage == 0 ? kStages - 1 : stage - 1);
+    wait_for_groups<kStages - 1>();
     Words keys[kUnroll] = {};
     Words values[kUnroll] = {};
     bool valid[kUnroll];
@@ -159,17 +208,13 @@ __device__ inline void attend(const TokenAttentionParams& params) {
       const unsigned at = first + u * kTokens + token;
       valid[u] = at < end;
       if (!valid[u]) continue;
-      keys[u] = load_once<T, kVector>(past_k + static_cast<uint64_t>(at) * kWidth);
-      values[u] = load_once<T, kVector>(past_v + static_cast<uint64_t>(at) * kWidth);
-    }
-#pragma unroll
-    for (int u = 0; u < kUnroll; ++u) {
-      const unsigned at = first + u * kTokens + token;
-      if (!valid[u]) continue;
+      keys[u] = *Places::key(stage, u);
+      values[u] = *Places::value(stage, u);
       store_vector<T, kVector>(present_k + static_cast<uint64_t>(at) * kWidth, keys[u]);
       store_vector<T, kVector>(present_v + static_cast<uint64_t>(at) * kWidth, values[u]);
     }
     attend_to<T, kVector, kLanes>(query, keys, values, valid, attended);
+    stage = stage + 1 == kStages ? 0 : stage + 1;
   }
   if (split == params.splits - 1) {  // the new token
     const Words key = load_vector<T, kVector>(static_cast<const T*>(params.k) + sequence * params.k_stride + in_new);

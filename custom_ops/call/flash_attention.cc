@@ -76,13 +76,19 @@ FlashAttentionCall OpenCall(const FlashAttention& attention, OrtKernelContext* c
     const bool repeats =
         shape.rank == 4 && (shape.dims[0] == call.batch || (shape.dims[0] > 0 && call.batch % shape.dims[0] == 0));
     const bool fits = repeats && (shape.dims[1] == 1 || shape.dims[1] == attention.heads) &&
-                      shape.dims[2] == call.queries && shape.dims[3] == call.keys;
+                      (shape.dims[2] == 1 || shape.dims[2] == call.queries) && shape.dims[3] == call.keys;
     if (!fits) open.Fail("the bias", shape);
     call.bias = open.data(*attention.bias);
-    const std::int64_t of_head = call.queries * call.keys;
+    const std::int64_t of_head = shape.dims[2] * call.keys;
+    call.bias_query = shape.dims[2] == 1 ? 0 : call.keys;
     call.bias_head = shape.dims[1] == 1 ? 0 : of_head;
     call.bias_batch = of_head * shape.dims[1];
     call.bias_period = shape.dims[0];
+  }
+  if (attention.sinks) {
+    const Shape& shape = open.shape(*attention.sinks);
+    if (shape.rank != 1 || shape.dims[0] != attention.heads) open.Fail("the sinks", shape);
+    call.sinks = open.data(*attention.sinks);
   }
   Shape result;
   result.rank = 3;

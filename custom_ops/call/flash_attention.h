@@ -15,7 +15,7 @@ struct HeadsPlace {
 };
 
 // bias: null where there is none; its strides are 0 where a dim is 1, and it is the same again every `bias_period`
-// sequences. y: null where the result has no elements.
+// sequences. sinks: of each head, or null. y: null where the result has no elements.
 struct FlashAttentionCall {
   std::int64_t batch;
   std::int64_t queries;
@@ -27,6 +27,8 @@ struct FlashAttentionCall {
   std::int64_t bias_period;
   std::int64_t bias_batch;
   std::int64_t bias_head;
+  std::int64_t bias_query;
+  const void* sinks;
   void* y;
 };
 

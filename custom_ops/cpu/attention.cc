@@ -91,7 +91,8 @@ class Job {
     const std::int64_t whole = call_.keys * width;
     const std::int64_t step = attention_.groups * width;  // between new tokens
     char* const to = At(present, group * whole);
-    std::memcpy(to, At(past, group * held), static_cast<std::size_t>(held) * size_);
+    const char* const from = At(past, group * held);
+    if (to != from) std::memcpy(to, from, static_cast<std::size_t>(held) * size_);  // else the cache changes in place
     for (std::int64_t t = 0; t < attention_.tokens; ++t) {
       std::memcpy(to + static_cast<std::size_t>(Slot(t) * width) * size_, At(fresh, at + t * step),
                   static_cast<std::size_t>(width) * size_);

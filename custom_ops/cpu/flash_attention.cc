@@ -39,12 +39,17 @@ class FlashJob {
     std::vector<float> weights(static_cast<std::size_t>(call_.keys));
     std::vector<float> bias(static_cast<std::size_t>(call_.bias == nullptr ? 0 : call_.keys));
     std::vector<float> result(static_cast<std::size_t>(attention_.values));
+    std::vector<float> sink;
+    if (call_.sinks != nullptr) {
+      sink.resize(1);
+      Load(call_.sinks, head, &sink);
+    }
     for (std::int64_t s = 0; s < call_.queries; ++s) {
       Load(call_.q.data, batch * call_.q.of_batch + head * call_.q.of_head + s * call_.q.of_token, &query);
       const std::int64_t of_bias =
-          batch % call_.bias_period * call_.bias_batch + head * call_.bias_head + s * call_.keys;
+          batch % call_.bias_period * call_.bias_batch + head * call_.bias_head + s * call_.bias_query;
       if (call_.bias != nullptr) Load(call_.bias, of_bias, &bias);
-      Weigh(query, keys, bias, s, &weights);
+      Weigh(query, keys, bias, sink, s, &weights);
       std::fill(result.begin(), result.end(), 0.0F);
       for (std::size_t t = 0; t < weights.size(); ++t) {
         for (std::size_t j = 0; j < result.size(); ++j) result[j] += weights[t] * values[t * result.size() + j];
@@ -55,20 +60,25 @@ class FlashJob {
     }
   }
 
-  // The softmax of a query's scores; NaNs where it sees no key.
+  // The softmax of a query's scores; NaNs where it sees no key. bias, sink: empty where there is none.
   void Weigh(const std::vector<float>& query, const std::vector<float>& keys, const std::vector<float>& bias,
-             std::int64_t s, std::vector<float>* weights) const {
-    const std::int64_t end = attention_.causal ? std::min(call_.keys, s + 1 + call_.keys - call_.queries) : call_.keys;
-    float top = -INFINITY;
+             const std::vector<float>& sink, std::int64_t s, std::vector<float>* weights) const {
+    const std::int64_t own = s + call_.keys - call_.queries;  // the key that the query stands at
+    const std::int64_t begin = attention_.before ? own - *attention_.before : 0;
+    const std::int64_t end = attention_.after ? own + *attention_.after + 1 : call_.keys;
+    float top = sink.empty() ? -INFINITY : sink[0];
     for (std::size_t t = 0; t < weights->size(); ++t) {
       float score = 0;
       for (std::size_t j = 0; j < query.size(); ++j) score += query[j] * keys[t * query.size() + j];
-      score = attention_.scale * score + (bias.empty() ? 0.0F : bias[t]);
-      (*weights)[t] = static_cast<std::int64_t>(t) < end ? score : -INFINITY;
+      score *= attention_.scale;
+      if (attention_.cap > 0) score = attention_.cap * std::tanh(score / attention_.cap);
+      if (!bias.empty()) score += bias[t];
+      const auto key = static_cast<std::int64_t>(t);
+      (*weights)[t] = key >= begin && key < end ? score : -INFINITY;
       top = std::fmax(top, (*weights)[t]);
     }
     const float base = top == -INFINITY ? 0 : top;
-    float sum = 0;
+    float sum = sink.empty() ? 0 : std::exp(sink[0] - base);
     for (float& weight : *weights) sum += weight = std::exp(weight - base);
     for (float& weight : *weights) weight /= sum;
   }

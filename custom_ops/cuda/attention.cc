@@ -13,6 +13,7 @@ namespace {
 constexpr std::uint64_t kBlocksOfAll = 2;   // blocks a multiprocessor that the tokens are cut into, all groups together
 constexpr std::uint64_t kLeastTokens = 32;  // that a block takes at once
 constexpr std::uint64_t kAccessBytes = 16;
+constexpr unsigned kUnasked = 48 << 10;  // bytes of shared memory that every kernel has
 
 // Keys are cut into `splits` of `tokens` each, so that the blocks of all `others` fill the GPU.
 struct Splits {
@@ -78,8 +79,13 @@ void TokenAttentionCudaKernel::LaunchOneToken(const TokenAttention& attention, c
                               static_cast<unsigned>(cut.tokens),
                               attention.scale};
   auto* const block = reinterpret_cast<unsigned char*>(&params);
-  launcher_.Launch(0, static_cast<unsigned>(groups * cut.splits), block, stream);
+  Attend(static_cast<unsigned>(groups * cut.splits), block, stream);
   launcher_.Launch(1, static_cast<unsigned>(heads), block, stream);
+}
+
+void TokenAttentionCudaKernel::Attend(unsigned blocks, unsigned char* params, Stream stream) const {
+  if (kernel().variants[0].shared > kUnasked) launcher_.Resident(0);
+  launcher_.Launch(0, blocks, params, stream);
 }
 
 void TokenAttentionCudaKernel::LaunchMasked(const TokenAttention& attention, const AttentionCall& call,
@@ -116,7 +122,7 @@ void TokenAttentionCudaKernel::LaunchMasked(const TokenAttention& attention, con
                                static_cast<unsigned>(cut.tokens),
                                attention.scale};
   auto* const block = reinterpret_cast<unsigned char*>(&params);
-  launcher_.Launch(0, static_cast<unsigned>(groups * chunks * cut.splits), block, stream);
+  Attend(static_cast<unsigned>(groups * chunks * cut.splits), block, stream);
   launcher_.Launch(1, static_cast<unsigned>(rows_of_all), block, stream);
 }
 

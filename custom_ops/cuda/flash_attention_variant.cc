@@ -48,11 +48,12 @@ std::optional<FlashAttentionLaunch> LaunchOf(const FlashAttention& attention, co
   params.k = ToDevice(call.k);
   params.v = ToDevice(call.v);
   params.bias = call.bias;
+  params.sinks = call.sinks;
   params.y = call.y;
   params.bias_batch = static_cast<unsigned long long>(call.bias_batch);
   params.bias_head = static_cast<unsigned long long>(call.bias_head);
   params.bias_period = static_cast<unsigned>(period);
-  params.bias_query = static_cast<unsigned>(call.keys);
+  params.bias_query = static_cast<unsigned>(call.bias_query);
   params.batch = static_cast<unsigned>(batch);
   params.step = static_cast<unsigned>(step);
   params.heads = static_cast<unsigned>(heads);
@@ -61,7 +62,10 @@ std::optional<FlashAttentionLaunch> LaunchOf(const FlashAttention& attention, co
   params.keys = static_cast<unsigned>(call.keys);
   params.tiles = static_cast<unsigned>(tiles);
   params.behind = static_cast<int>(call.keys - call.queries);
-  params.scale = attention.scale * kLog2E;
+  params.before = static_cast<int>(attention.before.value_or(0));
+  params.after = static_cast<int>(attention.after.value_or(0));
+  params.scale = attention.cap > 0 ? attention.scale / attention.cap : attention.scale * kLog2E;
+  params.cap = attention.cap * kLog2E;
   launch.blocks = static_cast<unsigned>(tiles * heads * step);
   return launch;
 }

@@ -1,5 +1,6 @@
 #include "kernel_file/attention.h"
 
+#include <algorithm>
 #include <cmath>
 #include <string>
 
@@ -12,6 +13,17 @@ constexpr std::uint64_t kMostHeads = 4096;
 constexpr std::uint64_t kMostWidth = 512;
 constexpr std::uint64_t kMostTokens = 16;
 constexpr std::size_t kOutputs = 3;
+constexpr std::uint64_t kMostStages = 8;
+constexpr std::uint64_t kMostShared = 227 << 10;  // bytes of shared memory that a block can have
+constexpr std::uint64_t kAccessBytes = 16;
+
+// Bytes of shared memory of a block that attends (cuda_kernels/attention/token_attention.cuh).
+std::uint64_t SharedBytes(const TokenAttention& attention, const Variant& variant, std::uint64_t stages) {
+  const std::uint64_t places = stages * variant.unroll * 2 * variant.threads * kAccessBytes;
+  const auto rows = static_cast<std::uint64_t>(attention.mask ? attention.rows : attention.heads / attention.groups);
+  const std::uint64_t part = static_cast<std::uint64_t>(attention.width) + 2;
+  return std::max(places, variant.threads / kWarpThreads * rows * part * sizeof(float));
+}
 
 }  // namespace
 
@@ -66,10 +78,15 @@ TokenAttention ReadTokenAttention(const JsonReader& json, const std::vector<Dtyp
   return attention;
 }
 
-Variant ReadAttentionVariant(const JsonReader& json) {
+Variant ReadAttentionVariant(const JsonReader& json, const TokenAttention& attention) {
   Variant variant = ReadVariant(json);
   variant.waits = json["waits"].Flag();
   if (variant.threads % kWarpThreads != 0) json["threads"].Fail("is no multiple of a warp");
+  const std::uint64_t stages = json["stages"].Number(1, kMostStages);
+  variant.shared = static_cast<unsigned>(json["shared"].Number(0, kMostShared));
+  if (variant.shared != 0 && variant.shared != SharedBytes(attention, variant, stages)) {
+    json["shared"].Fail("is not what the places of the threads take");
+  }
   return variant;
 }
 

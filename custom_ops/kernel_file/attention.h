@@ -13,6 +13,6 @@ constexpr std::size_t kAttentionLaunches = 2;
 TokenAttention ReadTokenAttention(const JsonReader& json, const std::vector<Dtype>& inputs,
                                   const std::vector<Dtype>& outputs);
 
-Variant ReadAttentionVariant(const JsonReader& json);
+Variant ReadAttentionVariant(const JsonReader& json, const TokenAttention& attention);
 
 }  // namespace onnxopt

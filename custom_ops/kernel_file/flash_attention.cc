@@ -12,6 +12,7 @@ namespace {
 constexpr std::uint64_t kMostHeads = 4096;
 constexpr std::uint64_t kMostWidth = 256;
 constexpr std::uint64_t kMostRow = std::uint64_t{1} << 24U;
+constexpr std::uint64_t kMostWindow = std::uint64_t{1} << 30U;
 constexpr std::uint64_t kMostKeys = 1024;  // of a tile
 constexpr std::uint64_t kMostShared = 256 << 10;
 constexpr std::uint64_t kMostAccess = 16;
@@ -70,12 +71,20 @@ FlashAttention ReadFlashAttention(const JsonReader& json, const std::vector<Dtyp
   if (!json["scale"].value().is_number()) json["scale"].Fail("is not a number");
   attention.scale = json["scale"].value().get<float>();
   if (!std::isfinite(attention.scale) || attention.scale <= 0) json["scale"].Fail("is not a float32 above 0");
-  attention.causal = json["causal"].Flag();
+  if (json.Has("cap")) {
+    if (!json["cap"].value().is_number()) json["cap"].Fail("is not a number");
+    attention.cap = json["cap"].value().get<float>();
+    if (!std::isfinite(attention.cap) || attention.cap <= 0) json["cap"].Fail("is not a float32 above 0");
+  }
+  const auto window = [&](const char* field) { return static_cast<std::int64_t>(json[field].Number(0, kMostWindow)); };
+  if (json.Has("before")) attention.before = window("before");
+  if (json.Has("after")) attention.after = window("after");
   attention.q = ReadHeads(json["q"], inputs.size(), attention.heads, attention.width);
   attention.k = ReadHeads(json["k"], inputs.size(), attention.groups, attention.width);
   attention.v = ReadHeads(json["v"], inputs.size(), attention.groups, attention.values);
   if (attention.q.row == 0) json["q"]["row"].Fail("is 0");
   if (json.Has("bias")) attention.bias = json["bias"].Number(0, inputs.size() - 1);
+  if (json.Has("sinks")) attention.sinks = json["sinks"].Number(0, inputs.size() - 1);
   return attention;
 }
 

@@ -16,8 +16,8 @@ class AttentionKind final : public Kind {
     kernel->meaning.Set(ReadTokenAttention(json, kernel->inputs, kernel->outputs));
   }
 
-  Variant ReadVariant(const JsonReader& json, const Kernel& /*kernel*/) const override {
-    return ReadAttentionVariant(json);
+  Variant ReadVariant(const JsonReader& json, const Kernel& kernel) const override {
+    return ReadAttentionVariant(json, kernel.meaning.As<TokenAttention>());
   }
 
   void CheckVariants(const JsonReader& json, bool has_fatbin, Kernel* kernel) const override {

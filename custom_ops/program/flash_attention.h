@@ -17,9 +17,11 @@ struct Heads {
   std::int64_t step = 0;
 };
 
-// softmax(scale q k^T + bias) v. bias: position of [period, heads or 1, queries, keys], the same again every `period`
-// sequences. The result is [batch,
-// queries, heads * values]. Several neighbouring heads of q share one of k and v, of which there are `groups`.
+// softmax(cap(scale q k^T) + bias) v, where cap(x) is cap tanh(x / cap), or x where cap is 0. bias: position of [period,
+// heads or 1, queries or 1, keys], the same again every `period` sequences. sinks: position of [heads], scores beside
+// those of the keys, for no value. The result is [batch, queries, heads * values]. Several neighbouring heads of q share
+// one of k and v, of which there are `groups`. The last query stands at the last key, each query before it at one key
+// less; a query sees `before` keys in front of its own and `after` behind it, or all.
 struct FlashAttention {
   Dtype dtype = Dtype::kFloat16;
   std::size_t inputs = 1;
@@ -28,13 +30,16 @@ struct FlashAttention {
   std::int64_t width = 1;   // elements of a head of q and k
   std::int64_t values = 1;  // of v
   float scale = 1;
-  bool causal = false;
+  float cap = 0;
+  std::optional<std::int64_t> before;
+  std::optional<std::int64_t> after;
   Heads q;
   Heads k;
   Heads v;
   std::optional<std::size_t> bias;
+  std::optional<std::size_t> sinks;
 };
 
-constexpr std::size_t kFlashAttentionInputs = 4;
+constexpr std::size_t kFlashAttentionInputs = 5;
 
 }  // namespace onnxopt

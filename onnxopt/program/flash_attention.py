@@ -10,14 +10,18 @@ import math
 from typing import Any
 
 STORED = ("float16", "bfloat16")
-MOST_INPUTS = 4  # kFlashAttentionInputs of custom_ops/program/flash_attention.h
+MOST_INPUTS = 5  # kFlashAttentionInputs of custom_ops/program/flash_attention.h
 MOST_WIDTH = 256  # elements of a head
 MOST_HEADS = 4096
 MOST_ROW = 1 << 24  # elements of a token
+MOST_WINDOW = 1 << 30  # keys before and after a query's own
 # Keys up to which the kernel is faster than those that ONNX Runtime calls on a GPU with wgmma, measured on one H200
 # (benchmarks/notes.md): where it saves copies of packed queries, keys and values, and where it saves none.
 _KEYS_IF_PACKED = 384
 _KEYS_IF_APART = 128
+# Of local attention ONNX Runtime would add a mask, which its faster kernels do not; a quarter of the keys pays anyhow.
+_KEYS_IF_LOCAL = 1024
+_LEAST_QUERIES, _KEYS_OF_FEW = 16, 512  # fewer queries leave most of the GPU idle where there are more keys
 _NARROW, _KEYS_IF_NARROW = 32, 1024  # elements of a head; softmax takes most of the time then, in any kernel
 
 
@@ -36,15 +40,17 @@ class Heads:
 
 @dataclasses.dataclass(frozen=True)
 class FlashAttention:
-    """The meaning of a kernel: softmax(scale q k^T + bias) v.
+    """The meaning of a kernel: softmax(cap(scale q k^T) + bias) v.
 
     inputs, outputs: storage dtype names, all the same. heads: of q. groups: heads of k and v, each of which several
-    neighbouring heads of q share. width: elements of a head of q and k. values: of v. causal: the last query sees every
-    key, each query before it one key less.
+    neighbouring heads of q share. width: elements of a head of q and k. values: of v. cap: of scores x, which become
+    cap tanh(x / cap); None without one. The last query stands at the last key, each query before it at one key less.
+    before: how many keys in front of its own a query sees; None for all. after: how many behind it; 0 is causal.
 
     Shapes with B sequences, S queries and T keys:
         q, k, v     as Heads says
-        bias        [P, heads or 1, S, T], added to the scores, the same again every P sequences
+        bias        [P, heads or 1, S or 1, T], added to the scores, the same again every P sequences
+        sinks       [heads], a score beside those of the keys, whose weight goes to no value
         output      [B, S, heads * values]
     """
 
@@ -55,11 +61,14 @@ class FlashAttention:
     width: int
     values: int
     scale: float
-    causal: bool
     q: Heads
     k: Heads
     v: Heads
     bias: int | None = None
+    sinks: int | None = None
+    cap: float | None = None
+    before: int | None = None
+    after: int | None = None
 
     @property
     def operands(self) -> tuple[tuple[Heads, int, int], ...]:
@@ -70,13 +79,17 @@ class FlashAttention:
 
     def verify(self) -> None:
         """Raise ValueError naming the field that breaks a rule of this class."""
-        read = {heads.input for heads, *_ in self.operands} | ({self.bias} - {None})
+        read = {heads.input for heads, *_ in self.operands} | ({self.bias, self.sinks} - {None})
         if read != set(range(len(self.inputs))) or len(self.inputs) > MOST_INPUTS:
             raise ValueError(f"inputs: {sorted(map(str, read))} are read of {len(self.inputs)}")
         if len(self.outputs) != 1 or self.outputs[0] not in STORED or {*self.inputs} != {*self.outputs}:
             raise ValueError(f"inputs: they and the one output are not of one dtype of {', '.join(STORED)}")
         if reason := why_not(self.heads, self.groups, self.width, self.values, self.scale):
             raise ValueError(f"heads: {reason}")
+        if self.cap is not None and not (math.isfinite(self.cap) and self.cap > 0):
+            raise ValueError(f"cap: {self.cap} is not a number above 0")
+        if any(n is not None and not 0 <= n <= MOST_WINDOW for n in (self.before, self.after)):
+            raise ValueError(f"before, after: {self.before} and {self.after} keys, not 0 to {MOST_WINDOW}")
         for name, (heads, count, width) in zip("qkv", self.operands, strict=True):
             last = heads.first + (count - 1) * heads.step + width
             if heads.row and not (width <= heads.row <= MOST_ROW and heads.first >= 0 and last <= heads.row):
@@ -87,7 +100,7 @@ class FlashAttention:
                 raise ValueError(f"{name}: its heads lie {heads.step} elements apart")
 
     def to_json(self) -> dict[str, Any]:
-        """The form in kernels.json, without a bias where there is none."""
+        """The form in kernels.json, without what there is none of."""
         row = dataclasses.asdict(self)
         return {k: list(v) if isinstance(v, tuple) else v for k, v in row.items() if v is not None}
 
@@ -103,10 +116,30 @@ def why_not(heads: int, groups: int, width: int, values: int, scale: float) -> s
     return ""
 
 
-def pays(keys: int | None, width: int, packed: bool) -> bool:
+def seen(before: int | None = None, after: int | None = None) -> int | None:
+    """How many keys a query of local attention sees at most; None where that is not limited."""
+    return None if before is None or after is None else before + after + 1
+
+
+def pays(
+    keys: int | None,
+    width: int,
+    packed: bool,
+    *,
+    queries: int | None = None,
+    seen: int | None = None,
+    alone: bool = False,
+) -> bool:
     """Whether the kernel is faster than ONNX Runtime's. keys: their expected number; unknown ones may be too many.
 
-    packed: queries, keys and values would have to be copied out of one product for ONNX Runtime's operator.
+    packed: queries, keys and values would have to be copied out of one product for ONNX Runtime's operator. queries:
+    their expected number. seen: keys that a query of local attention sees. alone: ONNX Runtime has no operator, and
+    would write the scores to memory.
     """
+    few = queries is not None and queries < _LEAST_QUERIES
+    if few and (keys is None or keys > _KEYS_OF_FEW) and (alone or seen is not None):
+        return False
+    if alone or (seen is not None and (seen <= _KEYS_IF_LOCAL or (keys is not None and 4 * seen <= keys))):
+        return True
     most = _KEYS_IF_PACKED if packed else _KEYS_IF_APART
     return keys is not None and keys <= max(most, _KEYS_IF_NARROW if width <= _NARROW else 0)

@@ -17,6 +17,7 @@ from onnxopt.runtime import sessions
 from tests.support.custom_ops_artifact import copy_library
 from tests.support.custom_ops_damage import set_field
 from tests.support.depthwise_models import Fused, bodiless
+from tests.support.extended_attention import random_extended
 from tests.support.flash_attention_models import Case, fused, random_case
 
 pytestmark = pytest.mark.usefixtures("library")
@@ -39,6 +40,18 @@ def _session(found: Fused, folder: Path, change=None) -> ort.InferenceSession:
 def test_random_attentions(dtype: str, tmp_path: Path) -> None:
     for seed in range(20):
         case = random_case(seed, dtype)
+        found = fused(case)
+        (region,) = found.plan.regions
+        assert region.kind.name == "flash_attention", case
+        feeds = case.feeds()
+        y = sessions.run(_session(found, tmp_path / str(seed)), feeds)["y"]
+        assert case.worst(y, case.expected(feeds)) <= 1, case
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_windows_caps_sinks_and_groups(dtype: str, tmp_path: Path) -> None:
+    for seed in range(20):
+        case = random_extended(seed, dtype)
         found = fused(case)
         (region,) = found.plan.regions
         assert region.kind.name == "flash_attention", case
@@ -82,7 +95,7 @@ def test_shapes_that_do_not_fit_together(tmp_path: Path) -> None:
 
 KERNEL, VARIANT = "kernels.0", "kernels.0.variants.0"
 DAMAGE = {
-    "no inputs": (f"{KERNEL}.inputs", [], "are not 1 to 4"),
+    "no inputs": (f"{KERNEL}.inputs", [], "are not 1 to 5"),
     "two outputs": (f"{KERNEL}.outputs", ["float16"] * 2, "are not one"),
     "float32": (f"{KERNEL}.inputs.0", "float32", "differ from the output's dtype"),
     "groups of no whole heads": (f"{KERNEL}.groups", 2, "is no multiple of groups"),

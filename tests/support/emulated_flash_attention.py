@@ -37,12 +37,13 @@ def launches(
     row = {**kernel.program.to_json(), "variants": [dataclasses.asdict(v) for v in kernel.variants]}
     by_batch, by_head = case.bias or (False, False)
     period = case.period or (case.batch if by_batch else 1)
-    of_case = (case.batch, case.queries, case.keys, period, int(by_head))
+    by_query = int(case.shapes()["bias"][2] != 1) if case.bias else 1
+    numbers = (case.batch, case.queries, case.keys, period, int(by_head), resident, aligned, shared, by_query)
     with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
         file.write(json.dumps(row))
         file.flush()
         command = [
-            launch_program("flash_attention", _SOURCES), file.name, *map(str, (*of_case, resident, aligned, shared)),
+            launch_program("flash_attention", _SOURCES), file.name, *map(str, numbers),
         ]  # fmt: skip
         done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode:
@@ -69,7 +70,7 @@ _CALL = """
 _RUN = """
     std::memset(y.data(), 0x7e, y.size() * sizeof(y[0]));
     {
-      FlashAttentionParams p{{%(q)s}, {%(k)s}, {%(v)s}, %(bias)s, y.data() + %(shift)d, %(numbers)s};
+      FlashAttentionParams p{{%(q)s}, {%(k)s}, {%(v)s}, %(bias)s, %(sinks)s, y.data() + %(shift)d, %(numbers)s};
       emulation::launch(%(blocks)d, %(threads)d, [&] { %(symbol)s(p); });
       emulation::write("%(file)s", y);
     }
@@ -114,10 +115,11 @@ def _call(
     meaning = region.meaning
     reads = []
     for k, value in enumerate(region.inputs):
-        array = feeds[str(value.name)]
+        constant = None if value.const_value is None else value.const_value.numpy().astype(numpy_dtype(case.dtype))
+        array = feeds[str(value.name)] if constant is None else constant
         array.tofile(folder / f"x{number}_{k}")
         reads.append(f'auto x{k} = emulation::read<unsigned short>("x{number}_{k}", {array.size});')
-    bias = "nullptr" if meaning.bias is None else f"x{meaning.bias}.data()"
+    bias, sinks = ("nullptr" if k is None else f"x{k}.data()" for k in (meaning.bias, meaning.sinks))
     runs = []
     for k, launch in made:
         n = launch.numbers
@@ -125,10 +127,10 @@ def _call(
             name: f"x{h.input}.data() + {h.first}, {', '.join(n[3 * i : 3 * i + 3])}"
             for i, (name, h) in enumerate(zip("qkv", (meaning.q, meaning.k, meaning.v), strict=True))
         }
-        numbers = ", ".join([*n[9:-1], f"static_cast<float>({n[-1]})"])
+        numbers = ", ".join([*n[9:-2], *(f"static_cast<float>({x})" for x in n[-2:])])
         runs.append(
             _RUN % {
-                **heads, "bias": bias, "shift": 8, "numbers": numbers, "blocks": launch.blocks,
+                **heads, "bias": bias, "sinks": sinks, "shift": 8, "numbers": numbers, "blocks": launch.blocks,
                 "threads": kernel.variants[k].threads, "symbol": _entry(kernel, k, plain), "file": f"y{number}_{k}",
             }
         )  # fmt: skip
@@ -140,4 +142,5 @@ def _entry(kernel: Kernel, k: int, plain: bool) -> str:
     if not plain:
         return variant.symbol
     tile = f"{meaning.width}, {meaning.values}, {variant.threads // 32}, {variant.keys}, {variant.stages}"
-    return f"FlashAttention<{kernel.name}, FlashTile<{tile}, {variant.access}>>::run_plainly"
+    of = f"{kernel.name}, FlashTile<{tile}, {variant.access}>"
+    return f"[](const FlashAttentionParams& p) {{ FlashPlain<{of}>::run(p, FlashAttention<{of}>::place(p)); }}"

@@ -95,6 +95,10 @@ class Case:
         opsets = [helper.make_opsetid("", OPSET), helper.make_opsetid("com.microsoft", 1)]
         return helper.make_model(helper.make_graph(nodes, "g", infos, [y], kept), opset_imports=opsets, ir_version=10)
 
+    def prepared(self) -> ir.Model:
+        """The model as it is fused."""
+        return ir.serde.deserialize_model(self.model())
+
     def _stated(self, name: str, dims: tuple[int, ...]) -> list[Any]:
         stated: list[Any] = list(dims)
         if not self.known:
@@ -169,7 +173,7 @@ def random_case(seed: int, dtype: str) -> Case:
 def fused(case: Case) -> Fused:
     """The case's model, fused."""
     original = case.model()
-    model = ir.serde.deserialize_model(original)
+    model = case.prepared()
     plan = fuse(model)
     kernels = outline(model, plan)
     return Fused(plan, kernels, original, ir.to_proto(model))

@@ -5,6 +5,10 @@
     scores = MatMul(q, k^T), with a constant factor on q, on k^T or on the product, and one of
         Add(scores, mask)    Where(shown, scores, low)    Where(hidden, low, scores)
 
+The scores may be capped before they are masked, and may get a sink, which is a score for no key, behind them:
+
+    Mul(Tanh(Div(scores, cap)), cap)    P = Slice(Softmax(x), [0:-1])    x = Concat(scores, sinks), or x - ReduceMax(x)
+
 The scale is the product of the factors. Where it differs from 1 / sqrt(H) only by the rounding of constants in the
 model's dtype, it is set to 1 / sqrt(H). The guard against NaN is dropped where no row can be masked with -inf from end
 to end; elsewhere such rows are found by the mask and become zeros as before. What the guard does to a query that holds
@@ -37,6 +41,10 @@ _ROUNDING = {ir.DataType.FLOAT: 2.0**-23, ir.DataType.FLOAT16: 2.0**-10, ir.Data
 _LEAST = {ir.DataType.FLOAT: -3.4028234663852886e38, ir.DataType.FLOAT16: -65504.0, ir.DataType.BFLOAT16: -3.38e38}
 _REDUCE_MAX_WITH_AXES_INPUT = 18  # opset
 _HIDING = -1e4  # scores of this or less get weights of 0 in every float dtype
+_MOST_SINKS = 1 << 22  # elements, where they were expanded to all queries
+_FACTORS = (
+    ("q_factor", "q_scaling"), ("k_factor", "k_scaling"), ("factor", "scaling"), ("cap_factor", "cap_scaling"),
+)  # fmt: skip
 _WIDE = (ir.DataType.FLOAT, ir.DataType.DOUBLE)
 
 
@@ -54,6 +62,7 @@ class _Form:
 
     q (B, N, S, H), k_transposed (B, N, H, T), v (B, N, T, V): without the constant factors on them, whose product is
     scale. mask: what mask_value is known to show. guards_rows: whether rows that the mask hides with -inf become zeros.
+    cap: of scores, 0 without one. sinks: of each head.
     """
 
     q: ir.Value
@@ -63,6 +72,8 @@ class _Form:
     mask: Mask
     mask_value: ir.Value | None
     guards_rows: bool
+    cap: float = 0.0
+    sinks: ir.TensorProtocol | None = None
 
 
 class ScaledDotProduct(RewriteRuleClassBase):
@@ -72,10 +83,16 @@ class ScaledDotProduct(RewriteRuleClassBase):
         super().__init__("attention")
         self._index_values = index_values
 
-    def pattern(self, op, q, k_transposed, v, mask, shown, hidden, low, q_factor, k_factor, factor, zero):
+    def pattern(
+        self, op, q, k_transposed, v, mask, shown, hidden, low, q_factor, k_factor, factor, zero, cap_factor, cap, sinks
+    ):
         queries = _factored(op, q, q_factor, "q_scaling")
         keys = _factored(op, k_transposed, k_factor, "k_scaling")
         scores = _factored(op, op.MatMul(queries, keys), factor, "scaling")
+        capped = op.Tanh(_factored(op, scores, cap_factor, "cap_scaling"))
+        scores = pattern.OrValue(
+            [op.Mul(capped, cap), op.Mul(cap, capped), scores], tag_var="capped", tag_values=[True, True, False]
+        )
         scores = pattern.OrValue([op.Cast(scores, _outputs=["scores_cast"]), scores])
         masked = pattern.OrValue(
             [
@@ -89,10 +106,16 @@ class ScaledDotProduct(RewriteRuleClassBase):
             tag_values=["add", "add", "shown", "hidden", "none"],
         )
         masked = pattern.OrValue([op.Cast(masked, _outputs=["masked_cast"]), masked])
-        weights = op.Softmax(masked, axis=-1, _outputs=["softmax"])
+        sunk = op.Concat(masked, sinks, axis=-1)
+        largest = op.ReduceMax(sunk, _allow_other_inputs=True, keepdims=1, _allow_other_attributes=True)
+        sunk = pattern.OrValue([op.Sub(sunk, largest), sunk])
+        logits = pattern.OrValue([sunk, masked], tag_var="sunk", tag_values=[True, False])
+        weights = op.Softmax(logits, axis=-1, _outputs=["softmax"])
         weights = pattern.OrValue([op.Cast(weights, _outputs=["weights_cast"]), weights])
         guarded = op.Where(op.IsNaN(weights), zero, weights)
         weights = pattern.OrValue([guarded, weights], tag_var="guarded", tag_values=[True, False])
+        without_sinks = op.Slice(weights, _allow_other_inputs=True, _outputs=["cut"])
+        weights = pattern.OrValue([without_sinks, weights], tag_var="is_cut", tag_values=[True, False])
         return op.MatMul(weights, v)
 
     def check(self, context: MatchContext, **match):
@@ -112,7 +135,9 @@ class ScaledDotProduct(RewriteRuleClassBase):
         """Why heads of this size are not taken, or "". Attention of other sizes runs faster as it is."""
         return "" if padded_heads.fits(form.q, form.v) else _odd_size(form)
 
-    def _form(self, q, k_transposed, v, mask, shown, hidden, low, zero, masking, guarded, **match) -> _Form | _Obstacle:
+    def _form(
+        self, q, k_transposed, v, mask, shown, hidden, low, zero, masking, guarded, capped, sunk, is_cut, **match
+    ) -> _Form | _Obstacle:
         """The attention that was matched, or why it is none. `check` and `rewrite` both ask: a match holds no more."""
         q, match["q_factor"] = _operand_and_factor(q, match["q_factor"])
         k_transposed, match["k_factor"] = _operand_and_factor(k_transposed, match["k_factor"])
@@ -124,6 +149,13 @@ class ScaledDotProduct(RewriteRuleClassBase):
         scale = _scale(q, match)
         if isinstance(scale, _Obstacle):
             return scale
+        cap, sinks = (_cap(match) if capped else 0.0), None
+        if cap is None:
+            return _Obstacle("the cap of the scores is not a constant number above 0")
+        if sunk or is_cut:
+            sinks = _sinks(q, match.get("sinks"), match.get("cut"))
+            if sinks is None:
+                return _Obstacle("the score behind those of the keys is not one constant of each head, or is kept")
         mask_value = {"add": mask, "shown": shown, "hidden": hidden, "none": None}[masking]
         if masking in ("shown", "hidden"):
             number = _scalar(low)
@@ -137,7 +169,9 @@ class ScaledDotProduct(RewriteRuleClassBase):
         if guarded and _scalar(zero) != 0:
             return _Obstacle("the guard against NaN sets NaNs to a value other than 0", zero)
         guards_rows = guarded and not shows.finite and not _shows_some_key(shows)
-        return _Form(q, k_transposed, v, scale, shows, mask_value, guards_rows)
+        if guards_rows and sinks is not None:
+            return _Obstacle("rows that see a sink alone are guarded against NaN")
+        return _Form(q, k_transposed, v, scale * (cap or 1.0), shows, mask_value, guards_rows, cap, sinks)
 
     def _broadcasts(self, mask: ir.Value, q: ir.Value, k_transposed: ir.Value) -> bool:
         dims, rows, keys = (self._index_values.dims(value) for value in (mask, q, k_transposed))
@@ -161,11 +195,16 @@ class ScaledDotProduct(RewriteRuleClassBase):
         assert isinstance(form, _Form)  # as check found
         q, v = form.q, form.v
         assert q.dtype is not None
-        causal = form.mask.kind == "causal" and self._is_diagonal(form)
+        diagonal = self._is_diagonal(form)
+        causal = diagonal and form.mask.kind == "causal" and form.mask.offset == 0
         keys = op.Transpose(form.k_transposed, perm=[0, 1, 3, 2])
         attributes = {"scale": form.scale, "causal": int(causal), "_domain": DOMAIN}
-        if causal or form.mask.kind == "none":
-            return op.Sdpa(q, keys, v, **attributes)
+        attributes |= {"cap": form.cap} if form.cap else {}
+        attributes |= _window(form.mask) if diagonal else {}
+        sinks = () if form.sinks is None else (op.Constant(value=form.sinks),)
+        extended = bool(form.cap) or form.sinks is not None
+        if form.mask.kind == "none" or (causal and not extended):
+            return op.Sdpa(q, keys, v, *((None, *sinks) if sinks else ()), **attributes)
         if masking != "add":
             array = np.array(0, dtype=low.dtype.numpy())
             nothing = op.Constant(value=ir.tensor(array, dtype=low.dtype))
@@ -173,20 +212,18 @@ class ScaledDotProduct(RewriteRuleClassBase):
         if mask.dtype is not None and mask.dtype != q.dtype:
             mask = _narrowed(op, mask, q.dtype)
         if not form.guards_rows:
-            return op.Sdpa(q, keys, v, mask, **attributes)
+            return op.Sdpa(q, keys, v, mask, *sinks, **attributes)
         zero, least = (op.Constant(value=_scalar_of(n, q.dtype)) for n in (0.0, _LEAST[q.dtype]))
         best = op.ReduceMax(mask, op.Constant(value=ir.tensor([-1], dtype=ir.DataType.INT64)), keepdims=1)
         return op.Where(op.Less(best, least), zero, op.Sdpa(q, keys, v, op.Max(mask, least), **attributes))
 
     def _is_diagonal(self, form: _Form) -> bool:
-        """Whether queries and keys are the same tokens, so that every query reads the keys up to its own.
+        """Whether queries and keys are the same tokens, so that every query stands at a key of its own.
 
         Of queries behind a cache, operators that call themselves causal read different keys; these keep their mask.
         """
         queries, keys = self._index_values.dims(form.q), self._index_values.dims(form.k_transposed)
-        return (
-            queries is not None and keys is not None and form.mask.offset == 0 and simplest(keys[3] - queries[2]) == 0
-        )
+        return queries is not None and keys is not None and simplest(keys[3] - queries[2]) == 0
 
 
 class PaddedDotProduct(ScaledDotProduct):
@@ -234,6 +271,49 @@ def _scalar_of(value: float, dtype: ir.DataType) -> ir.TensorProtocol:
     return ir.tensor(np.array(value).astype(dtype.numpy()), dtype=dtype)
 
 
+def _window(mask: Mask) -> dict[str, int]:
+    """How many keys in front of its own a query of local attention sees, and behind it; without what is not limited."""
+    if mask.kind != "local":
+        return {}
+    limits = {"before": mask.before} | ({} if mask.offset is None else {"after": mask.offset})
+    return {k: v for k, v in limits.items() if isinstance(v, int)} if _is_window(*limits.values()) else {}
+
+
+def _is_window(*limits: object) -> bool:
+    return all(isinstance(n, int) and n >= 0 for n in limits)
+
+
+def _cap(match: Mapping[str, Any]) -> float | None:
+    """The cap of the scores x, which become cap tanh(x / cap), whatever factor of x the graph states; None for others.
+
+    A factor f of the operand of Tanh makes that of x cap times f.
+    """
+    cap = _scalar(match["cap"])
+    return cap if cap is not None and math.isfinite(cap) and cap > 0 else None
+
+
+def _sinks(q: ir.Value, sinks: ir.Value | None, cut: ir.Value | None) -> ir.TensorProtocol | None:
+    """The score of each head behind those of the keys, where Slice leaves its weight out; None for anything else."""
+    if sinks is None or cut is None or sinks.dtype != q.dtype:
+        return None
+    bounds = [_ints_of(v) for v in cut.producer().inputs[1:]]  # type: ignore[union-attr]
+    if len(bounds) < 3 or bounds[:2] != [[0], [-1]] or bounds[2] not in ([3], [-1]) or bounds[3:] not in ([], [[1]]):
+        return None
+    node, heads = sinks.producer(), dims_of(q)[1]
+    source = node.inputs[0] if sinks.const_value is None and node is not None and node.op_type == "Expand" else sinks
+    if source is None or source.const_value is None or source.const_value.size > _MOST_SINKS:
+        return None
+    array = source.const_value.numpy()
+    array = array.reshape((1,) * (4 - array.ndim) + array.shape)
+    if array.ndim != 4 or array.shape[1] != heads or array.shape[3] != 1 or (array != array[:1, :, :1]).any():
+        return None
+    return ir.tensor(array[0, :, 0, 0].copy(), dtype=q.dtype)
+
+
+def _ints_of(value: ir.Value | None) -> list[int] | None:
+    return None if value is None or value.const_value is None else value.const_value.numpy().ravel().tolist()
+
+
 def _shapes_disagree(q: ir.Value, k_transposed: ir.Value, v: ir.Value) -> str:
     a, b, c = dims_of(q), dims_of(k_transposed), dims_of(v)
     if not all(isinstance(d, int) for d in (a[1], a[3], b[1], b[2], c[1], c[3])):
@@ -270,8 +350,8 @@ def _casts_round(q: ir.Value, v: ir.Value, match: Mapping[str, Any]) -> str:
 def _scale(q: ir.Value, match: Mapping[str, Any]) -> float | _Obstacle:
     """The product of all factors, or why it is not known."""
     scale = 1.0
-    for factor, operation in (("q_factor", "q_scaling"), ("k_factor", "k_scaling"), ("factor", "scaling")):
-        if match[operation] == "none":
+    for factor, operation in _FACTORS:
+        if match.get(operation, "none") == "none":
             continue
         value = match[factor]
         number = _scalar(value)
@@ -292,7 +372,7 @@ def _scalar(value: ir.Value | None) -> float | None:
 
 def _shows_some_key(mask: Mask) -> bool:
     """Whether the mask is known to show every query at least one key."""
-    return mask.kind == "none" or (mask.kind == "causal" and isinstance(mask.offset, int) and mask.offset >= 0)
+    return mask.kind == "none" or (mask.kind == "causal" and _is_window(mask.offset))
 
 
 RULES = (RuleSet(lambda scope: [Rooted("MatMul", ScaledDotProduct.rule(scope.index_values))]),)

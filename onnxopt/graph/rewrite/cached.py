@@ -13,6 +13,7 @@ import numpy as np
 import onnx_ir as ir
 from onnxscript.rewriter import MatchContext, MatchResult, RewriteRuleClassBase
 
+from onnxopt.graph.rewrite.attention_nodes import is_extended
 from onnxopt.graph.rewrite.rule_sets import RuleSet
 from onnxopt.graph.rewrite.to_contrib import SIXTEEN_BIT, flat, heads, ints
 from onnxopt.graph.shapes.contrib_schemas import CONTRIB, DOMAIN
@@ -33,6 +34,8 @@ class CachedGroupQuery(RewriteRuleClassBase):
         result = MatchResult()
         if q.dtype not in SIXTEEN_BIT:
             return result.fail(f"GroupQueryAttention has no CUDA kernel for {q.dtype}")
+        if is_extended(y.producer()):
+            return result.fail("GroupQueryAttention of older releases has neither a cap nor sinks")
         if any(x.shape is None or len(x.shape) != 4 for x in (q, past_k, k, past_v, v)):
             return result.fail("the shapes of q, the caches, k and v are not all known")
         if any(x.producer().attributes.get_int("axis") not in (2, -2) for x in (keys, values)):

@@ -142,9 +142,13 @@ class _Rewriting:
         """One product in place of an attention's three, and of several small ones of one tensor."""
         if "merge" not in self.applied:
             return
-        expected = ExpectedSizes(infer(self.model), self._usual)
+        expected = self.expected()
         self.merge(merging.PROJECTIONS, expected)
         self.applied["merge"] += shared_operand.merge(self.model, self._joiner, expected)
+
+    def expected(self) -> ExpectedSizes:
+        """Sizes of symbolic dims to choose by."""
+        return ExpectedSizes(infer(self.model), self._usual)
 
     def merge(self, rule_sets: Sequence[RuleSet], expected: ExpectedSizes | None = None) -> None:
         """Apply rules that merge products, with packed weights too."""
@@ -184,7 +188,7 @@ def _map(rewriting: _Rewriting) -> None:
     rewriting.apply(cached.RULES)  # before GROUPED, which takes attention without a cache
     rewriting.apply(to_contrib.GROUPED)
     rewriting.merge(merging.HEADS)  # before heads are repeated, and before Rotary is taken apart
-    rewriting.apply(to_contrib.OPERATORS)
+    rewriting.apply(to_contrib.OPERATORS, expected=rewriting.expected())
     rewriting.model.opset_imports.pop(DOMAIN, None)
     _cancel(rewriting.model)
     rewriting.apply(query_scale.RULES)

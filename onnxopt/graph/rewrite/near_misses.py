@@ -15,10 +15,13 @@ from onnxopt.program import operators
 _PRODUCTS = frozenset({"MatMul", "Gemm", "Einsum"})
 # Operators between a Softmax and a product that are followed, beside elementwise ones.
 _FOLLOWED = frozenset({"Identity", "Dropout", "Reshape", "Transpose", "Unsqueeze", "Squeeze", "Trilu"})
+_OF_SINKS = ("Concat", "Slice")  # in front of a Softmax and behind it
 _CODING = frozenset({"QuantizeLinear", "DequantizeLinear"})
 _FAR = 8  # operators between a Softmax and the product on either side
-_BEFORE = frozenset({"Mul", "Div", "Add", "Where", "Cast"})  # the rule's operators between scores and Softmax
-_AFTER = frozenset({"Cast", "IsNaN", "Where"})  # and between the Softmax and the product with v
+_BEFORE = frozenset(
+    {"Mul", "Div", "Add", "Where", "Cast", "Tanh", "Concat"}
+)  # the rule's operators between scores and Softmax
+_AFTER = frozenset({"Cast", "IsNaN", "Where", "Slice"})  # and between the Softmax and the product with v
 
 
 def softmaxes(model: ir.Model) -> list[tuple[ir.Node, ir.Node]]:
@@ -92,7 +95,10 @@ def _path(start: ir.Node, *, forward: bool) -> list[ir.Node]:
                 came_from[other] = node
                 if other.op_type in _PRODUCTS:
                     return _trail(other, start, came_from)
-                if other.op_type in _FOLLOWED or (other.domain, other.op_type) in operators.OPERATORS:
+                if (
+                    other.op_type in (*_FOLLOWED, _OF_SINKS[forward])
+                    or (other.domain, other.op_type) in operators.OPERATORS
+                ):
                     following.append(other)
         ring = following
     return []

@@ -1,6 +1,7 @@
 """Rotary embedding over the halves of a head, as transformers writes it, to one Rotary.
 
     Add(Mul(x, cos), Mul(Concat(Neg(x[..., H/2:]), x[..., :H/2]), sin)) -> Rotary(x, cos, sin)
+    a, b = Split(x)    Concat(a cos - b sin, b cos + a sin) -> Rotary(x, [cos cos], [sin sin])
 
 cos and sin hold each angle twice, once for either half. The rule checks it, because runtimes' operators take one half.
 """
@@ -50,6 +51,41 @@ class RotateHalves(RewriteRuleClassBase):
         return op.Rotary(x, cos, sin, _domain=DOMAIN)
 
 
+class RotateParts(RewriteRuleClassBase):
+    """The second spelling, whose tables have each angle once."""
+
+    def pattern(self, op, x, cos, sin):
+        first, second = op.Split(
+            x, _allow_other_inputs=True, _allow_other_attributes=True, _outputs=["first", "second"]
+        )
+        left = op.Sub(op.Mul(first, cos), op.Mul(second, sin))
+        right = op.Add(op.Mul(second, cos), op.Mul(first, sin))
+        return op.Concat(left, right, axis=-1)
+
+    def check(self, context: MatchContext, x, cos, sin, first, second):
+        result = MatchResult()
+        if x.shape is None or len(x.shape) != 4 or not isinstance(x.shape[3], int) or x.shape[3] % 2:
+            return result.fail(f"`{x.name}` is not known to have four dims, the last of them even", x)
+        half = x.shape[3] // 2
+        if any(part.shape is None or list(part.shape)[3:] != [half] for part in (first, second)):
+            return result.fail("Split does not cut the last axis into its two halves")
+        for value in (cos, sin):
+            if value.shape is None or len(value.shape) != 4 or value.shape[3] != half or value.shape[1] != 1:
+                return result.fail(f"the table `{value.name}` has no angle for each pair of elements of a head", value)
+        return result
+
+    def rewrite(self, op, x, cos, sin, **_):
+        return op.Rotary(x, _twice(op, cos), _twice(op, sin), _domain=DOMAIN)
+
+
+def _twice(op, table: ir.Value):
+    """The table with each angle twice, once for either half."""
+    if table.const_value is None:
+        return op.Concat(table, table, axis=-1)
+    array = table.const_value.numpy()
+    return op.Constant(value=ir.tensor(np.concatenate([array, array], axis=-1), dtype=table.dtype))
+
+
 def repeats(value: ir.Value) -> bool:
     """Whether the two halves of a value along its last axis are known to be equal."""
     if value.const_value is not None:
@@ -84,4 +120,4 @@ def _either_order() -> list[Rooted]:
     return [Rooted("Add", variant) for variant in (rule, *rule.commute())]
 
 
-RULES = (RuleSet(lambda _: _either_order()),)
+RULES = (RuleSet(lambda _: _either_order()), RuleSet(lambda _: [Rooted("Concat", RotateParts.rule())]))

@@ -3,6 +3,7 @@
     Sdpa(Rotary(q), Rotary(k), v; causal)  grouped, 16 bit -> GroupQueryAttention with do_rotary
     Sdpa(q, k, v; causal)                  grouped, 16 bit -> GroupQueryAttention
     Sdpa(q, k, v, mask?)                                   -> MultiHeadAttention, mask as attention_bias
+    Sdpa(q, k, v, mask?; cap or sinks)                     -> standard operators (attention_nodes.py)
     Rotary(x, cos, sin)                                    -> RotaryEmbedding
 
 All of them take (B, S, N H), so each operand gets Reshape(Transpose(x)) and each result the reverse. The exporter's own
@@ -20,8 +21,10 @@ import onnx_ir as ir
 from onnxscript.rewriter import MatchContext, MatchResult, RewriteRuleClassBase
 
 from onnxopt.graph.passes.rooted import Rooted
+from onnxopt.graph.rewrite.attention_nodes import AttentionNodes, is_extended, kernel_takes, local_mask, window_of
 from onnxopt.graph.rewrite.rule_sets import RuleSet
 from onnxopt.graph.shapes.contrib_schemas import CONTRIB, DOMAIN
+from onnxopt.graph.shapes.expected import ExpectedSizes
 from onnxopt.graph.shapes.value_dims import dims_of, same
 
 SIXTEEN_BIT = (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
@@ -43,8 +46,8 @@ class GroupQuery(RewriteRuleClassBase):
 
     def check(self, context: MatchContext, q, k, v, y, cos=None, sin=None):
         result = MatchResult()
-        if not y.producer().attributes.get_int("causal"):
-            return result.fail("GroupQueryAttention is causal, and this attention is not")
+        if not y.producer().attributes.get_int("causal") or is_extended(y.producer()):
+            return result.fail("GroupQueryAttention is causal without a cap or sinks, and this attention is not")
         if q.dtype not in SIXTEEN_BIT:
             return result.fail(f"GroupQueryAttention has no CUDA kernel for {q.dtype}")
         if q.dtype == ir.DataType.FLOAT16 and not GROUPED_OF_FLOAT16:
@@ -75,11 +78,11 @@ class GroupQuery(RewriteRuleClassBase):
 
 
 class MultiHead(RewriteRuleClassBase):
-    """Attention whose query heads all have keys of their own. graph: the main one."""
+    """Attention whose query heads all have keys of their own. graph: the main one. expected: sizes to choose by."""
 
-    def __init__(self, graph: ir.Graph) -> None:
+    def __init__(self, graph: ir.Graph, expected: ExpectedSizes | None) -> None:
         super().__init__("multi_head")
-        self._graph = graph
+        self._graph, self._expected = graph, expected
 
     def pattern(self, op, q, k, v):
         return op.Sdpa(q, k, v, _domain=DOMAIN, _allow_other_inputs=True, _allow_other_attributes=True, _outputs=["y"])
@@ -87,17 +90,23 @@ class MultiHead(RewriteRuleClassBase):
     def check(self, context: MatchContext, q, k, v, y):
         if q.shape[1] != k.shape[1]:
             return MatchResult().fail("several query heads share keys")
+        if is_extended(y.producer()):
+            return MatchResult().fail("MultiHeadAttention has neither a cap nor sinks")
         return MatchResult()
 
     def rewrite(self, op, q, k, v, y):
         node = y.producer()
         mask = node.inputs[3] if len(node.inputs) > 3 else None
-        extra = [] if mask is None else [None, None, _full_mask(op, self._graph, mask, q, k)]
         flattens = _is_transposed(k) or _is_transposed(v) or not same(k.shape[3], v.shape[3])
-        keys, values = (flat(op, x) if flattens else x for x in (k, v))
+        queries, keys, values = flat(op, q), *(flat(op, x) if flattens else x for x in (k, v))
         attributes = {"unidirectional": 1} if node.attributes.get_int("causal") else {}
+        window = {} if attributes else window_of(node)
+        if window and flattens and kernel_takes(node, self._expected):
+            extra = [None, None, local_mask(op, (queries, 1), (keys, 1), window, q.dtype)]
+        else:
+            extra = [] if mask is None else [None, None, _full_mask(op, self._graph, mask, q, k)]
         out = op.MultiHeadAttention(
-            flat(op, q), keys, values, *extra,
+            queries, keys, values, *extra,
             num_heads=q.shape[1], scale=node.attributes.get_float("scale"), **attributes, _domain=CONTRIB,
         )  # fmt: skip
         return heads(op, out, y)
@@ -130,7 +139,7 @@ class RotaryOperator(RewriteRuleClassBase):
         return op.Rotary(x, cos, sin, _domain=DOMAIN, _outputs=["y"])
 
     def check(self, context: MatchContext, x, cos, sin, y):
-        if x.dtype in SIXTEEN_BIT:
+        if x.dtype in SIXTEEN_BIT or _is_widened(x):
             return MatchResult().fail("a fused kernel runs 16-bit rotary embedding with the operators around it")
         if not isinstance(x.shape[1], int):
             return MatchResult().fail("the number of heads is not known")
@@ -188,6 +197,13 @@ def heads(op, out, y: ir.Value):
     """(B, S, N H) as (B, N, S, H), the shape of y."""
     assert y.shape is not None
     return swapped(op, op.Reshape(out, ints(op, [0, 0, y.shape[1], y.shape[3]])))
+
+
+def _is_widened(x: ir.Value) -> bool:
+    """Whether x is a Cast of 16-bit floats."""
+    node = x.producer()
+    source = node.inputs[0] if node is not None and node.op_type == "Cast" else None
+    return source is not None and source.dtype in SIXTEEN_BIT
 
 
 def _is_transposed(x: ir.Value) -> bool:
@@ -277,7 +293,8 @@ ROTARY_NODES = (RuleSet(lambda _: [Rooted("Rotary", RotaryNodes.rule())]),)
 # After these, and GROUPED before them, no operator of the internal domain is left.
 OPERATORS = (
     *UNGROUP,
-    RuleSet(lambda scope: [Rooted("Sdpa", MultiHead.rule(scope.graph))]),
+    RuleSet(lambda scope: [Rooted("Sdpa", AttentionNodes.rule(scope.expected))]),
+    RuleSet(lambda scope: [Rooted("Sdpa", MultiHead.rule(scope.graph, scope.expected))]),
     RuleSet(lambda _: [Rooted("Rotary", RotaryOperator.rule())]),
     *ROTARY_NODES,
 )

@@ -16,11 +16,17 @@ HEADER = "flash_attention/flash_attention.cuh"
 def lines(kernel: Kernel) -> list[str]:
     """The kernel's operation as a struct, and one entry point per variant."""
     meaning = cast(FlashAttention, kernel.program)
+    flags = {
+        "kBegins": meaning.before is not None,
+        "kEnds": meaning.after is not None,
+        "kBiased": meaning.bias is not None,
+        "kCapped": meaning.cap is not None,
+        "kSinks": meaning.sinks is not None,
+    }
     struct = [
         f"struct {kernel.name} {{",
         f"  using Stored = {DTYPES[meaning.outputs[0]].cuda};",
-        f"  static constexpr bool kCausal = {str(meaning.causal).lower()};",
-        f"  static constexpr bool kBiased = {str(meaning.bias is not None).lower()};",
+        *(f"  static constexpr bool {name} = {str(is_there).lower()};" for name, is_there in flags.items()),
         "};",
         "",
     ]

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from onnxopt.fusion.kernel import Variant
 from onnxopt.fusion.region import Region
 from onnxopt.graph.shapes.shapes import Shapes
-from onnxopt.kinds.flash_attention.lower import lengths
+from onnxopt.kinds.flash_attention.lower import known
 from onnxopt.program.flash_attention import FlashAttention
 from onnxopt.program.hardware import WARP
 
@@ -51,7 +51,7 @@ class FlashVariant(Variant):
 def choose(name: str, meaning: FlashAttention, regions: Sequence[Region], shapes: Shapes) -> tuple[FlashVariant, ...]:
     """Short ones for the regions that they fit, those for any number of keys, and one that runs every call anywhere."""
     access = access_of(meaning)
-    counts = [lengths(region.nodes[-1], shapes) for region in regions]
+    counts = [known(region.nodes[-1], shapes).lengths for region in regions]
     most = _MOST_SHORT if meaning.bias is None else _MOST_SHORT_BIASED
     fit = [(q, k) for q, k in counts if isinstance(k, int) and 1 <= k <= most]
     chosen = [variant(name, meaning, _warps(q), -(-k // ROWS) * ROWS, True, access) for q, k in fit]

@@ -13,29 +13,29 @@ from onnxopt.fusion.kernel import Traffic
 from onnxopt.fusion.region import Kind, Region
 from onnxopt.graph.refusal import Refusal
 from onnxopt.graph.shapes.shapes import Shapes
-from onnxopt.kinds.flash_attention.lower import OPERATOR, Attention, Lengths, attention, lengths
-from onnxopt.program.flash_attention import FlashAttention, pays
+from onnxopt.kinds.flash_attention.attention import Attention
+from onnxopt.kinds.flash_attention.lower import attention, known
+from onnxopt.program import flash_attention
+from onnxopt.program.flash_attention import FlashAttention
+
+_FREE = frozenset({"Reshape", "Unsqueeze", "Squeeze", "Shape"})  # operators that move nothing
 
 
 def find(context: Context, kind: Kind) -> tuple[list[Region], list[Refusal]]:
-    """A region for every MultiHeadAttention that a kernel should run, and refusals of the others."""
+    """A region for every attention that a kernel should run, and refusals of the others."""
     regions: list[Region] = []
     refusals: list[Refusal] = []
     for node in list(context.order):
-        if (node.domain, node.op_type) != OPERATOR or context.is_taken(node):
+        if context.is_taken(node):
             continue
         found = attention(node, context.shapes)
-        if isinstance(found, str):
-            refusals.append(Refusal(node.name or "", node.op_type, "", found))
+        if found is None:
             continue
-        counts = lengths(node, context.shapes)
-        keys = context.shapes.expected.of(counts[1])
-        if not pays(keys, found.meaning.width, packed=found.shares_tensors):
-            count = "an unknown number of" if keys is None else str(keys)
-            reason = f"ONNX Runtime's kernel is faster for {count} keys, or may be"
+        reason = found if isinstance(found, str) else _why_not(found, context)
+        if isinstance(found, str) or reason:
             refusals.append(Refusal(node.name or "", node.op_type, "", reason))
             continue
-        region = _region(found, counts, context, kind)
+        region = _region(found, context, kind)
         region.verify()
         context.take([region.nodes])
         regions.append(region)
@@ -44,26 +44,40 @@ def find(context: Context, kind: Kind) -> tuple[list[Region], list[Refusal]]:
 
 def lower(region: Region, shapes: Shapes) -> FlashAttention:
     """The meaning of a region of `find`."""
-    found = attention(region.nodes[-1], shapes)
-    if isinstance(found, str):
-        raise ValueError(f"`{region.nodes[-1].name}` is no attention of this kind: {found}")
-    return found.meaning
+    return known(region.nodes[-1], shapes).meaning
 
 
-def _region(found: Attention, counts: Lengths, context: Context, kind: Kind) -> Region:
+def _why_not(found: Attention, context: Context) -> str:
+    """Why ONNX Runtime's kernels may be faster, or why these nodes are no region of this graph; or ""."""
+    if any(node not in context.order or context.is_taken(node) for node in found.nodes):
+        return "Queries, keys or the mask are computed outside of the branch or loop that attends to them"
+    meaning = found.meaning
+    queries, keys = (context.shapes.expected.of(n) for n in found.lengths)
+    visited = flash_attention.seen(meaning.before, meaning.after)
+    if flash_attention.pays(
+        keys, meaning.width, found.shares_tensors, queries=queries, seen=visited, alone=found.alone
+    ):
+        return ""
+    count = "an unknown number of" if keys is None else str(keys)
+    return f"ONNX Runtime's kernel is faster for {count} keys, or may be"
+
+
+def _region(found: Attention, context: Context, kind: Kind) -> Region:
     nodes = tuple(sorted(found.nodes, key=context.order.__getitem__))
-    moved = _traffic(found, counts, context.shapes)
-    return Region(nodes, found.inputs, tuple(found.node.outputs[:1]), moved, kind, found.meaning)
+    moved = _traffic(found, context.shapes)
+    return Region(nodes, found.inputs, (found.output,), moved, kind, found.meaning)
 
 
-def _traffic(found: Attention, counts: Lengths, shapes: Shapes) -> Traffic:
-    """Parts that are cut off are written and read again. counts: of queries and keys."""
+def _traffic(found: Attention, shapes: Shapes) -> Traffic:
+    """Parts that are cut off are written and read again, and scores where no operator computes the whole."""
     node, meaning = found.node, found.meaning
-    given = [shapes.bytes(v) for v in (*found.inputs, node.outputs[0])]
-    parts = [shapes.bytes(v) for v in node.inputs[:3] if v is not None]
-    launches = len(found.nodes)
-    batch = shapes.dims(node.inputs[0]) if node.inputs[0] is not None else None
-    sizes = (None if batch is None else batch[0], *counts)
+    given = [shapes.bytes(v) for v in (*found.inputs, found.output)]
+    inside = [n for n in found.nodes if n is not node] if found.alone else []
+    parts = [shapes.bytes(v) for v in (() if found.alone else node.inputs[:3]) if v is not None]
+    parts += [shapes.bytes(v) for n in inside if n.op_type not in _FREE for v in n.outputs]
+    launches = sum(n.op_type not in _FREE for n in found.nodes) if found.alone else len(found.nodes)
+    batch = shapes.dims(found.output)
+    sizes = (None if batch is None else batch[0], *found.lengths)
     known = [n for n in sizes if isinstance(n, int)]
     flops = 2 * math.prod(known) * meaning.heads * (meaning.width + meaning.values) if len(known) == 3 else None
     if any(n is None for n in (*given, *parts)):

@@ -15,6 +15,8 @@ from onnxopt.graph.shapes.shapes import Shapes
 from onnxopt.kinds.flash_attention import cuda, entry_points, find
 from onnxopt.program.flash_attention import FlashAttention
 
+_NAMING = frozenset({"MatMul", "Tanh", "Softmax"})
+
 
 class FlashAttentionKind(Kind):
     """Attention of many queries, which reads queries, keys and values where they lie."""
@@ -28,7 +30,9 @@ class FlashAttentionKind(Kind):
         return find.lower(region, shapes)
 
     def named_nodes(self, region: Region) -> Sequence[ir.Node]:
-        return region.nodes[-1:]  # the other nodes cut q, k and v out of one tensor
+        if region.nodes[-1].op_type != "Reshape":
+            return region.nodes[-1:]  # the other nodes cut q, k and v out of one tensor
+        return [node for node in region.nodes if node.op_type in _NAMING]
 
     def entry_points(
         self, name: str, meaning: Meaning, regions: Sequence[Region], opsets: Mapping[str, int], shapes: Shapes

@@ -1,9 +1,10 @@
 """Queries, keys and values that views and cuts take out of one tensor of tokens, followed back to that tensor.
 
     x [B, S, W] -> Reshape [B, S, 3, N, H] -> Transpose -> Slice -> Squeeze -> ... -> q [B, S, N H] | k [B, N, S, H]
+    x [B, S, M H] -> Reshape [B, S, M, H] -> Unsqueeze -> Expand [B, S, M, N / M, H] -> ... -> k [B, S, N H]
 
-Every axis of a value is an axis of x, or a part of its tokens with a step between elements. The nodes on the way cost
-nothing in the kernel, which reads x in these steps.
+Every axis of a value is an axis of x, or a part of its tokens with a step between elements; heads that are repeated for
+a group have one step for each group. The nodes on the way cost nothing in the kernel, which reads x in these steps.
 """
 
 from __future__ import annotations
@@ -19,31 +20,40 @@ from onnxopt.graph.shapes.shapes import Shapes
 
 _BATCH, _TOKEN = -1, -2  # steps of the two axes in front, which are none of a token's
 _MOST_NODES = 12  # on the way
+BY_TOKEN, BY_HEAD, TURNED = (0, 1, 2, 3), (0, 2, 1, 3), (0, 3, 1, 2)  # where batch, token, head and element lie
 
 
 @dataclasses.dataclass(frozen=True)
 class Axis:
-    """size: None where it is symbolic. step: elements of a token, or _BATCH or _TOKEN."""
+    """size: None where it is symbolic. step: elements of a token, or _BATCH or _TOKEN. repeats: of each element, one
+    behind the other."""
 
     size: int | None
     step: int
+    repeats: int = 1
 
 
 @dataclasses.dataclass(frozen=True)
 class Parts:
-    """Where the heads of a value lie: `step` elements apart from `first` on in every token of `row` elements."""
+    """Where the heads of a value lie: `step` elements apart from `first` on in every token of `row` elements.
+
+    repeats: heads that lie at one place, one behind the other.
+    """
 
     source: ir.Value
     row: int
     first: int
     step: int
     nodes: tuple[ir.Node, ...]
+    repeats: int = 1
 
 
-def parts_of(value: ir.Value, heads: int, stop: frozenset[ir.Node], shapes: Shapes) -> Parts | None:
+def parts_of(
+    value: ir.Value, heads: int, stop: frozenset[ir.Node], shapes: Shapes, order: tuple[int, ...] = BY_HEAD
+) -> Parts | None:
     """Where heads [B, S, heads * H] or [B, heads, S, H] lie in an earlier tensor; None where no node is between them.
 
-    stop: nodes whose results others read too: nothing in front of them is followed.
+    stop: nodes whose results others read too: nothing in front of them is followed. order: of the axes of four.
     """
     best = None
     chain: list[ir.Node] = []
@@ -52,12 +62,14 @@ def parts_of(value: ir.Value, heads: int, stop: frozenset[ir.Node], shapes: Shap
         if producer is None or producer in stop or producer.domain != "" or producer.op_type not in _STEPS:
             return best
         chain.append(producer)
-        found = _follow(value, chain, heads, shapes)
+        found = _follow(value, chain, heads, order, shapes)
         best = found or best
     return best
 
 
-def _follow(value: ir.Value, chain: Sequence[ir.Node], heads: int, shapes: Shapes) -> Parts | None:
+def _follow(
+    value: ir.Value, chain: Sequence[ir.Node], heads: int, order: tuple[int, ...], shapes: Shapes
+) -> Parts | None:
     """The parts where the first tensor of a chain, whose last node comes first, is one of tokens."""
     source = chain[-1].inputs[0]
     dims = None if source is None else shapes.dims(source)
@@ -80,38 +92,36 @@ def _follow(value: ir.Value, chain: Sequence[ir.Node], heads: int, shapes: Shape
             return None
         axes, further = moved
         first += further
-    return _heads(source, row, first, axes, heads, tuple(nodes), len(shapes.dims(value) or ()))
+    return _heads(Parts(source, row, first, 0, tuple(nodes)), axes, heads, order, len(shapes.dims(value) or ()))
 
 
 def _flattens(node: ir.Node, shapes: Shapes) -> bool:
-    """Whether a node is a Reshape from [B, S, heads, H] to [B, S, heads * H]."""
+    """Whether a node is a Reshape from [B, S, heads, H], or groups of heads, to [B, S, heads * H]."""
     if node.op_type != "Reshape" or node.inputs[0] is None:
         return False
     of, to = shapes.dims(node.inputs[0]), shapes.dims(node.outputs[0])
-    return of is not None and to is not None and (len(of), len(to)) == (4, 3) and None not in to and of[:2] == to[:2]
+    if of is None or to is None or None in to or of[:2] != to[:2]:
+        return False
+    return (len(of), len(to)) in ((4, 3), (5, 3))
 
 
-def _heads(
-    source: ir.Value,
-    row: int,
-    first: int,
-    axes: Sequence[Axis],
-    heads: int,
-    nodes: tuple[ir.Node, ...],
-    rank: int,
-) -> Parts | None:
-    """The parts, where the axes are those of heads in one of the two orders."""
+def _heads(parts: Parts, axes: Sequence[Axis], heads: int, order: tuple[int, ...], rank: int) -> Parts | None:
+    """The parts with their step, where the axes are those of heads in the order, or by token where there are three."""
     steps = [axis.step for axis in axes]
-    if rank == 3 and len(steps) == 3 and steps[:2] == [_BATCH, _TOKEN] and steps[2] == 1:
+    if rank == 3 and len(steps) == 3 and steps[:2] == [_BATCH, _TOKEN] and steps[2] == 1 and axes[2].repeats == 1:
         size = axes[2].size
-        return None if size is None or size % heads else Parts(source, row, first, size // heads, nodes)
-    order = (0, 1, 2, 3) if rank == 3 else (0, 2, 1, 3)
-    if len(steps) != 4:
+        return None if size is None or size % heads else dataclasses.replace(parts, step=size // heads)
+    if rank == 3 and len(axes) == 5:
+        joined = _joined(axes[2:4])
+        axes = [*axes[:2], joined, axes[4]] if joined is not None else axes
+    if len(axes) != 4:
         return None
-    batch, token, head, element = (axes[k] for k in order)
-    if (batch.step, token.step, element.step) != (_BATCH, _TOKEN, 1) or head.size != heads:
+    batch, token, head, element = (axes[k] for k in (order if rank == 4 else BY_TOKEN))
+    if (batch.step, token.step, element.step, element.repeats) != (_BATCH, _TOKEN, 1, 1) or head.size != heads:
         return None
-    return Parts(source, row, first, max(head.step, 1), nodes) if head.step > 0 or heads == 1 else None
+    if head.step <= 0 and head.repeats < heads:
+        return None
+    return dataclasses.replace(parts, step=max(head.step, 1), repeats=head.repeats)
 
 
 _Moved = tuple[list[Axis], int]
@@ -129,28 +139,49 @@ def _reshape(node: ir.Node, result: ir.Value, axes: Sequence[Axis], shapes: Shap
     if any(axis.size is None or axis.step < 0 for axis in rest) or not all(isinstance(d, int) for d in of):
         return None
     made: list[Axis] = []
-    pending = [(axis.size or 1, axis.step) for axis in rest]
+    pending = list(rest)
     for dim in (d for d in of if isinstance(d, int)):
-        size, step = 1, 0
-        while size < dim and pending:
-            inner, its_step = pending.pop(0)
-            if size > 1 and step != inner * its_step:
-                return None  # the axes do not lie behind each other
-            if dim % size or ((dim // size) % inner and inner % (dim // size)):
-                return None
-            take = min(inner, dim // size)
-            if take < inner:
-                if inner % take:
-                    return None
-                pending.insert(0, (inner // take, its_step))
-                its_step *= inner // take
-            size, step = size * take, its_step
-        if size != dim:
+        axis = _taken(dim, pending)
+        if axis is None:
             return None
-        made.append(Axis(dim, step))
-    if any(size != 1 for size, _ in pending):
+        made.append(axis)
+    return None if any(axis.size != 1 for axis in pending) else ([*axes[:kept], *made], 0)
+
+
+def _taken(dim: int, pending: list[Axis]) -> Axis | None:
+    """An axis of `dim` elements from the first of the pending ones, which it takes off them."""
+    made = Axis(1, 0)
+    while (made.size or 1) < dim and pending:
+        inner, wanted = pending.pop(0), dim // (made.size or 1)
+        size = inner.size or 1
+        if dim % (made.size or 1) or (wanted % size and size % wanted):
+            return None
+        if size > wanted:
+            if inner.repeats > 1:
+                return None
+            pending.insert(0, Axis(size // wanted, inner.step))
+            inner = Axis(wanted, inner.step * (size // wanted))
+        joined = _joined((made, inner))
+        if joined is None:
+            return None
+        made = joined
+    return made if made.size == dim else None
+
+
+def _joined(axes: Sequence[Axis]) -> Axis | None:
+    """One axis in place of two, where the elements of the outer one lie behind each other or are repeated."""
+    outer, inner = axes
+    if outer.size is None or inner.size is None:
         return None
-    return [*axes[:kept], *made], 0
+    if outer.size == 1:
+        return inner
+    if inner.size == 1:
+        return outer
+    size = outer.size * inner.size
+    if inner.step == 0 and outer.step > 0 and inner.repeats == inner.size:
+        return Axis(size, outer.step, outer.repeats * inner.size)
+    fits = outer.step == inner.step * inner.size and outer.repeats == inner.repeats == 1
+    return Axis(size, inner.step) if fits else None
 
 
 def _transpose(node: ir.Node, result: ir.Value, axes: Sequence[Axis], shapes: Shapes) -> _Moved | None:
@@ -187,8 +218,10 @@ def _split(node: ir.Node, result: ir.Value, axes: Sequence[Axis], shapes: Shapes
     return None
 
 
-def _cut(axes: Sequence[Axis], axis: int, start: int, length: int) -> _Moved:
+def _cut(axes: Sequence[Axis], axis: int, start: int, length: int) -> _Moved | None:
     cut = list(axes)
+    if axes[axis].repeats > 1:
+        return None
     cut[axis] = Axis(length, axes[axis].step)
     return cut, start * axes[axis].step
 
@@ -200,7 +233,7 @@ def _gather(node: ir.Node, result: ir.Value, axes: Sequence[Axis], shapes: Shape
         return None
     axis = (node.attributes.get_int("axis", 0) or 0) % len(axes)
     of = axes[axis]
-    if of.step < 0 or of.size is None:
+    if of.step < 0 or of.size is None or of.repeats > 1:
         return None
     return [a for k, a in enumerate(axes) if k != axis], int(index.const_value.numpy()) % of.size * of.step
 
@@ -215,9 +248,34 @@ def _squeeze(node: ir.Node, result: ir.Value, axes: Sequence[Axis], shapes: Shap
     return [a for k, a in enumerate(axes) if k not in positions], 0
 
 
+def _unsqueeze(node: ir.Node, result: ir.Value, axes: Sequence[Axis], shapes: Shapes) -> _Moved | None:
+    added = integers(node.inputs[1])
+    if added is None:
+        return None
+    rank = len(axes) + len(added)
+    positions, rest = {k % rank for k in added}, iter(axes)
+    return [Axis(1, 0) if k in positions else next(rest) for k in range(rank)], 0
+
+
+def _expand(node: ir.Node, result: ir.Value, axes: Sequence[Axis], shapes: Shapes) -> _Moved | None:
+    """Repeats axes of one element."""
+    dims, before = shapes.dims(result), shapes.dims(node.inputs[0]) if node.inputs[0] is not None else None
+    if dims is None or before is None or len(dims) != len(before):
+        return None
+    made = []
+    for axis, of, to in zip(axes, before, dims, strict=True):
+        if to is not None and of == to:
+            made.append(axis)
+        elif axis.size == 1 and isinstance(to, int):
+            made.append(Axis(to, 0, to))
+        else:
+            return None
+    return made, 0
+
+
 _STEPS = {
     "Reshape": _reshape, "Transpose": _transpose, "Slice": _slice, "Split": _split, "Gather": _gather,
-    "Squeeze": _squeeze,
+    "Squeeze": _squeeze, "Unsqueeze": _unsqueeze, "Expand": _expand,
 }  # fmt: skip
 
 

@@ -155,7 +155,7 @@ def test_queries_behind_a_cache_keep_their_mask(tmp_path: Path) -> None:
         ({"scores": "s = MatMul(q, kt) masked = Mul(s, factor)", "inputs": ", float factor"}, "not a constant"),
         ({"weights": "p = Softmax<axis = -2>(masked)"}, "Softmax normalizes along axis -2, not along the last one"),
         ({"size": 20}, "fused attention kernels take multiples of 8"),
-        ({"scores": "s = MatMul(q, kt) c = Tanh(s) masked = Mul(c, half)"}, "Tanh `c` stands between the product"),
+        ({"scores": "s = MatMul(q, kt) c = Sigmoid(s) masked = Mul(c, half)"}, "Sigmoid `c` stands between the"),
         (
             {
                 "scores": "s = MatMul(q, kt) s2 = Mul(s, half) masked = Add(s2, mask)",

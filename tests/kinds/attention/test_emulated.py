@@ -30,7 +30,7 @@ int main() {
     past_k.data(), past_v.data(), present_k.data(), present_v.data(), output.data(), parts.data(), row, row, row,
     groups, past, splits, tokens, %(scale)ff};
   emulation::launch(batch * groups * splits, %(threads)d, [&] {
-    attend<float, width, heads, %(unroll)d, %(threads)d>(params);
+    attend<float, width, heads, %(unroll)d, %(threads)d, %(stages)d>(params);
   });
   emulation::launch(batch * groups * heads, %(threads)d, [&] {
     join_attended<float, width, heads, %(threads)d>(params);
@@ -44,12 +44,19 @@ int main() {
 
 
 @pytest.mark.parametrize(
-    ("batch", "groups", "heads", "width", "past", "splits", "unroll"),
-    [(1, 2, 2, 64, 70, 3, 2), (2, 1, 3, 32, 31, 1, 1), (1, 1, 1, 128, 33, 2, 4), (2, 2, 2, 16, 0, 1, 2)],
+    ("batch", "groups", "heads", "width", "past", "splits", "unroll", "stages"),
+    [
+        (1, 2, 2, 64, 70, 3, 2, 2),
+        (2, 1, 3, 32, 31, 1, 1, 1),
+        (1, 1, 1, 128, 33, 2, 4, 3),
+        (2, 2, 2, 16, 0, 1, 2, 4),
+        (1, 1, 2, 64, 150, 2, 1, 4),
+    ],
 )
 def test_token_attention(
-    tmp_path: Path, batch: int, groups: int, heads: int, width: int, past: int, splits: int, unroll: int
-) -> None:
+    tmp_path: Path, batch: int, groups: int, heads: int, width: int, past: int, splits: int, unroll: int,
+    stages: int,
+) -> None:  # fmt: skip
     rng = np.random.default_rng(past)
     packed = rng.standard_normal((batch, groups * heads + 2 * groups, width)).astype(np.float32)
     cache = rng.standard_normal((2, batch, groups, past, width)).astype(np.float32)
@@ -63,7 +70,7 @@ def test_token_attention(
     expected = {"output": np.einsum("bght,bgtw->bghw", weights, values), "present_k": keys, "present_v": values}
     filled = {
         "batch": batch, "groups": groups, "heads": heads, "width": width, "past": past, "splits": splits,
-        "unroll": unroll, "threads": 64, "scale": 0.25, "tokens": max(-(-past // splits), 1),
+        "unroll": unroll, "stages": stages, "threads": 64, "scale": 0.25, "tokens": max(-(-past // splits), 1),
     }  # fmt: skip
     emulated.run(tmp_path, _MAIN % filled)
     for name, value in expected.items():

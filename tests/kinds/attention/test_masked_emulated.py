@@ -36,16 +36,17 @@ int main() {
   std::vector<float> output(q.size(), -1e30f);
   std::vector<float> parts(batch * groups * splits * chunks * rows * (width + 2));
   const MaskedAttentionParams params{q.data(), k.data(), v.data(), past_k.data(), past_v.data(), mask.data(),
-    %(in_slots)s ? slots.data() : nullptr, present_k.data(), present_v.data(), output.data(), parts.data(),
+    %(in_slots)s ? slots.data() : nullptr, %(in_place)s ? past_k.data() : present_k.data(),
+    %(in_place)s ? past_v.data() : present_v.data(), output.data(), parts.data(),
     %(strides)s, tokens, heads, groups, past, %(keys)d, chunks, splits, %(split_tokens)d, %(scale)ff};
   emulation::launch(batch * groups * splits * chunks, %(threads)d, [&] {
-    attend_masked<float, width, rows, %(unroll)d, %(threads)d, %(in_slots)s>(params);
+    attend_masked<float, width, rows, %(unroll)d, %(threads)d, %(stages)d, %(in_slots)s>(params);
   });
   emulation::launch(batch * groups * chunks * rows, %(threads)d, [&] {
     join_masked<float, width, rows, %(threads)d>(params);
   });
-  emulation::write("present_k", present_k);
-  emulation::write("present_v", present_v);
+  emulation::write("present_k", %(in_place)s ? past_k : present_k);
+  emulation::write("present_v", %(in_place)s ? past_v : present_v);
   emulation::write("output", output);
   return 0;
 }
@@ -75,16 +76,17 @@ def added(past: np.ndarray, fresh: np.ndarray, slots: tuple[int, ...]) -> np.nda
 
 
 @pytest.mark.parametrize(
-    ("batch", "groups", "heads", "tokens", "width", "past", "splits", "unroll", "form", "slots"),
+    ("batch", "groups", "heads", "tokens", "width", "past", "splits", "unroll", "form", "slots", "in_place"),
     [
-        (1, 2, 2, 4, 64, 70, 3, 2, "causal", ()), (2, 1, 3, 5, 32, 31, 1, 1, "padded", ()),
-        (1, 1, 1, 16, 128, 33, 2, 4, "drawn", ()), (2, 2, 4, 3, 16, 0, 1, 2, "causal", ()),
-        (2, 1, 2, 1, 16, 9, 2, 2, "padded", (8,)), (1, 2, 8, 3, 32, 40, 4, 2, "drawn", (5, -3, 6)),
+        (1, 2, 2, 4, 64, 70, 3, 2, "causal", (), False), (2, 1, 3, 5, 32, 31, 1, 1, "padded", (), False),
+        (1, 1, 1, 16, 128, 33, 2, 4, "drawn", (), False), (2, 2, 4, 3, 16, 0, 1, 2, "causal", (), False),
+        (2, 1, 2, 1, 16, 9, 2, 2, "padded", (8,), True), (1, 2, 8, 3, 32, 40, 4, 2, "drawn", (5, -3, 6), False),
+        (1, 2, 4, 6, 32, 40, 3, 1, "drawn", (5, 8, 9, 39, 0, -2), True),
     ],
 )  # fmt: skip
 def test_several_tokens_attention(
     tmp_path: Path, batch: int, groups: int, heads: int, tokens: int, width: int, past: int, splits: int, unroll: int,
-    form: str, slots: tuple[int, ...],
+    form: str, slots: tuple[int, ...], in_place: bool,
 ) -> None:  # fmt: skip
     rng = np.random.default_rng(past + tokens)
     q = rng.standard_normal((batch, tokens, groups, heads, width)).astype(np.float32)
@@ -108,7 +110,8 @@ def test_several_tokens_attention(
     filled = {
         "batch": batch, "groups": groups, "heads": heads, "tokens": tokens, "width": width, "past": past, "rows": rows,
         "chunks": -(-tokens * heads // rows), "splits": splits, "split_tokens": -(-keys_of_all // splits),
-        "keys": keys_of_all, "in_slots": str(bool(slots)).lower(), "unroll": unroll, "threads": 64, "scale": 0.25,
+        "keys": keys_of_all, "in_slots": str(bool(slots)).lower(), "in_place": str(in_place).lower(), "unroll": unroll,
+        "stages": 1 + tokens % 3, "threads": 64, "scale": 0.25,
         "mask": mask.size, "strides": ", ".join(map(str, strides)),
     }  # fmt: skip
     emulated.run(tmp_path, _MAIN % filled)

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.support import emulated_flash_attention
+from tests.support.extended_attention import Extended, random_extended
 from tests.support.flash_attention_models import Case, fused, random_case
 
 WINDOWS = Case(5, 49, 49, 3, 32, layout="split", bias=(False, True))
@@ -64,6 +65,20 @@ def test_without_products(tmp_path: Path) -> None:
 
 def test_random(tmp_path: Path) -> None:
     _agree(tmp_path, [random_case(seed, "float16") for seed in range(12)])
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_random_with_windows_caps_sinks_and_groups(tmp_path: Path, dtype: str) -> None:
+    _agree(tmp_path, [random_extended(seed, dtype) for seed in range(4)])
+
+
+def test_extensions_without_products(tmp_path: Path) -> None:
+    cases = [
+        Extended(1, 40, 40, 4, 16, dtype="bfloat16", groups=2, before=9, after=0, sunk=True),
+        Extended(1, 20, 20, 2, 16, 24, dtype="bfloat16", before=3, after=3, cap=2.0, bias=None),
+        Extended(2, 17, 17, 2, 8, dtype="bfloat16", cap=2.0, bias=(True, False), by_query=False),
+    ]
+    _agree(tmp_path, cases, plain=True)
 
 
 def test_the_entry_point_that_is_chosen() -> None:

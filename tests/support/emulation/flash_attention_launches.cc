@@ -1,6 +1,6 @@
 // What the library would hand to the entry points of an attention, driven by tests/kinds/flash_attention/:
 //   launches <file with the kernel's row of kernels.json> <batch> <queries> <keys> <period of the bias> <by head>
-//            <resident blocks> <bytes> <shared>
+//            <resident blocks> <bytes> <shared> <by query>
 // prints the number of the entry point that is chosen, then for each its blocks and numbers, 0 where it does not fit.
 // bytes: what all addresses are multiples of. shared: bytes of shared memory that a block can have.
 #include <cstdio>
@@ -28,8 +28,10 @@ FlashAttentionCall CallOf(const FlashAttention& attention, char** arguments) {
   call.q = PlaceOf(attention.q, call.queries, attention.heads, attention.width, address);
   call.k = PlaceOf(attention.k, call.keys, attention.groups, attention.width, address);
   call.v = PlaceOf(attention.v, call.keys, attention.groups, attention.values, address);
-  call.bias_head = std::atoll(arguments[4]) != 0 ? call.queries * call.keys : 0;
-  call.bias_batch = call.queries * call.keys * (call.bias_head != 0 ? attention.heads : 1);
+  call.bias_query = std::atoll(arguments[8]) != 0 ? call.keys : 0;
+  const std::int64_t of_head = call.bias_query != 0 ? call.queries * call.keys : call.keys;
+  call.bias_head = std::atoll(arguments[4]) != 0 ? of_head : 0;
+  call.bias_batch = of_head * (call.bias_head != 0 ? attention.heads : 1);
   call.bias_period = std::atoll(arguments[3]);
   call.y = const_cast<char*>(address);
   return call;
@@ -52,9 +54,9 @@ void Print(char** arguments) {
     const FlashAttentionParams& p = launch.params;
     std::printf("%u", launch.blocks);
     for (const HeadsOf& x : {p.q, p.k, p.v}) std::printf(" %llu %llu %u", x.of_batch, x.of_head, x.of_token);
-    std::printf(" %llu %llu %u %u %u %u %u %u %u %u %u %d %.9g\n", p.bias_batch, p.bias_head, p.bias_query,
-                p.bias_period, p.batch, p.step, p.heads, p.group, p.queries, p.keys, p.tiles, p.behind,
-                static_cast<double>(p.scale));
+    std::printf(" %llu %llu %u %u %u %u %u %u %u %u %u %d %d %d %.9g %.9g\n", p.bias_batch, p.bias_head, p.bias_query,
+                p.bias_period, p.batch, p.step, p.heads, p.group, p.queries, p.keys, p.tiles, p.behind, p.before,
+                p.after, static_cast<double>(p.scale), static_cast<double>(p.cap));
   }
 }
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 
 import numpy as np
 import onnx_ir as ir
@@ -38,25 +39,40 @@ class Affine:
         """Whether the value is 0 or more at every index; indices are."""
         return isinstance(self.offset, int) and self.offset >= 0 and all(c >= 0 for c in self.coefficients)
 
+    def always_negative(self) -> bool:
+        """Whether the value is less than 0 at every index; indices are not."""
+        return isinstance(self.offset, int) and self.offset < 0 and all(c <= 0 for c in self.coefficients)
+
 
 @dataclasses.dataclass(frozen=True)
 class Truth:
-    """True exactly where `expression` is not negative."""
+    """True exactly where `expression` is not negative, and none of the `others` is."""
 
     expression: Affine
+    others: tuple[Affine, ...] = ()
+
+    @property
+    def expressions(self) -> tuple[Affine, ...]:
+        return (self.expression, *self.others)
 
     @property
     def always(self) -> bool:
-        return self.expression.never_negative()
+        return all(e.never_negative() for e in self.expressions)
 
     @property
     def never(self) -> bool:
-        offset = self.expression.offset
-        return isinstance(offset, int) and offset < 0 and all(c <= 0 for c in self.expression.coefficients)
+        return any(e.always_negative() for e in self.expressions)
 
-    def negated(self) -> Truth:
-        """True exactly where this one is false: an integer x is negative where -1 - x is not."""
-        return Truth(Affine(-1).plus(self.expression, -1))
+    def negated(self) -> Truth | None:
+        """True exactly where this one is false: an integer x is negative where -1 - x is not. None for several."""
+        return None if self.others else Truth(Affine(-1).plus(self.expression, -1))
+
+    def both(self, other: Truth) -> Truth:
+        """True exactly where this one and the other are."""
+        if self.never or other.never:
+            return NEVER
+        limits = dict.fromkeys(e for e in (*self.expressions, *other.expressions) if not e.never_negative())
+        return Truth(*_split(tuple(limits))) if limits else ALWAYS
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,6 +86,23 @@ class Choice:
 
 ALWAYS, NEVER = Truth(Affine(0)), Truth(Affine(-1))
 IndexFunction = Affine | Truth | Choice
+
+
+def mapped(function: IndexFunction | None, change: Callable[[Affine], Affine | None]) -> IndexFunction | None:
+    """The function with all of its affine functions changed, None where one of them becomes None."""
+    if function is None:
+        return None
+    if isinstance(function, Affine):
+        return change(function)
+    if isinstance(function, Choice):
+        truth = mapped(function.truth, change)
+        return dataclasses.replace(function, truth=truth) if isinstance(truth, Truth) else None
+    changed = [e for e in map(change, function.expressions) if e is not None]
+    return Truth(*_split(tuple(changed))) if len(changed) == len(function.expressions) else None
+
+
+def _split(expressions: tuple[Affine, ...]) -> tuple[Affine, tuple[Affine, ...]]:
+    return expressions[0], expressions[1:]
 
 
 def fit(array: np.ndarray) -> IndexFunction | None:
@@ -99,10 +132,20 @@ def _fit_truth(array: np.ndarray) -> Truth | None:
     if array.ndim < 2:
         return None
     rows, columns = array.shape[-2:]
-    offset = int(array.reshape(-1, columns)[0].sum()) - 1
-    causal = np.tri(rows, columns, offset, dtype=np.bool_)
-    coefficients = (0,) * (array.ndim - 2) + (1, -1)
-    return Truth(Affine(offset, coefficients)) if bool((array == causal).all()) else None
+    first = array.reshape(-1, rows, columns)[0]
+    begins, ends = np.argmax(first, axis=1), columns - 1 - np.argmax(first[:, ::-1], axis=1)
+    row, wide = np.arange(rows), (0,) * (array.ndim - 2)
+    limits = []  # of columns, at the end of a row and at its beginning
+    if (cut := ends < columns - 1).any():
+        limits.append(Affine(int((ends - row)[cut][0]), (*wide, 1, -1)))
+    if (cut := begins > 0).any():
+        limits.append(Affine(int((row - begins)[cut][0]), (*wide, -1, 1)))
+    column = np.arange(columns)
+    shown = np.ones((rows, columns), np.bool_)
+    for limit in limits:
+        *_, of_row, of_column = limit.coefficients
+        shown &= limit.offset + of_row * row[:, None] + of_column * column >= 0
+    return Truth(*_split(tuple(limits))) if limits and bool((array == shown).all()) else None
 
 
 def fit_choice(array: np.ndarray) -> Choice | None:

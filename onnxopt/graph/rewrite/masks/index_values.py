@@ -5,13 +5,12 @@
     CumSum(Cast(Not(i + 1 - i == 1)))     0 everywhere
 
 An integer tensor is an affine function of its indices, offset + sum of coefficient * index, or unknown. A bool tensor
-is true where such a function is not negative. A float tensor holds one number where that is so, and another elsewhere.
-Each of these holds at every run: offsets may be symbolic dims.
+is true where such a function, or each of some, is not negative. A float tensor holds one number where that is so, and
+another elsewhere. Each of these holds at every run: offsets may be symbolic dims.
 """
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -27,6 +26,7 @@ from onnxopt.graph.rewrite.masks.index_functions import (
     Truth,
     fit,
     fit_choice,
+    mapped,
     uniform,
 )
 from onnxopt.graph.shapes.dims import Dim, Dims, simplest
@@ -88,16 +88,15 @@ class IndexValues:
 
     def _without_single_axes(self, function: IndexFunction | None, value: ir.Value) -> IndexFunction | None:
         """The function of a value without its axes of one element, whose index is always 0."""
-        if isinstance(function, Choice):
-            reduced = self._without_single_axes(function.truth, value)
-            return dataclasses.replace(function, truth=reduced) if isinstance(reduced, Truth) else None
-        expression = function.expression if isinstance(function, Truth) else function
         dims = self.dims(value)
-        if expression is None or dims is None:
+        if dims is None:
             return function
-        widened = expression.widened(len(dims))
-        reduced = Affine(expression.offset, tuple(0 if d == 1 else c for c, d in zip(widened, dims, strict=True)))
-        return Truth(reduced) if isinstance(function, Truth) else reduced
+
+        def without(expression: Affine) -> Affine:
+            widened = expression.widened(len(dims))
+            return Affine(expression.offset, tuple(0 if d == 1 else c for c, d in zip(widened, dims, strict=True)))
+
+        return mapped(function, without)
 
     def _rank(self, value: ir.Value | None) -> int:
         dims = self.dims(value)
@@ -126,14 +125,7 @@ class IndexValues:
         self, function: IndexFunction | None, move: Callable[[tuple[int, ...]], tuple[int, ...]], rank: int
     ) -> IndexFunction | None:
         """The function where `move` says which coefficient each axis of the result has. rank: of the operand."""
-        if isinstance(function, Choice):
-            truth = self._moved(function.truth, move, rank)
-            return dataclasses.replace(function, truth=truth) if isinstance(truth, Truth) else None
-        expression = function.expression if isinstance(function, Truth) else function
-        if expression is None:
-            return None
-        moved = Affine(expression.offset, move(expression.widened(rank)))
-        return Truth(moved) if isinstance(function, Truth) else moved
+        return mapped(function, lambda expression: Affine(expression.offset, move(expression.widened(rank))))
 
     def _unsqueeze(self, node: ir.Node) -> IndexFunction | None:
         axes, dims = self._elements(node.inputs[1]), self.dims(node.inputs[0])
@@ -211,25 +203,24 @@ class IndexValues:
         starts = self._elements(node.inputs[1])
         axes = self._elements(node.inputs[3]) if len(node.inputs) > 3 else None
         steps = self._elements(node.inputs[4]) if len(node.inputs) > 4 else [1]
-        whole = self.of(node.inputs[0])
-        function = whole.truth if isinstance(whole, Choice) else whole
-        expression = function.expression if isinstance(function, Truth) else function
         rank = self._rank(node.inputs[0])
-        if expression is None or starts is None or axes is None or steps is None or not rank:
+        if starts is None or axes is None or steps is None or not rank:
             return None
-        coefficients, offset = expression.widened(rank), expression.offset
-        for axis, start, step in zip(axes, starts, (*steps, *(1,) * len(axes)), strict=False):
-            if not isinstance(axis, int) or step != 1:
-                return None
-            if coefficients[axis] == 0:
-                continue
-            if not isinstance(start, int) or start < 0:
-                return None
-            offset = simplest(offset + coefficients[axis] * start)
-        moved = Affine(offset, coefficients)
-        if isinstance(whole, Choice):
-            return dataclasses.replace(whole, truth=Truth(moved))
-        return Truth(moved) if isinstance(function, Truth) else moved
+        cuts = list(zip(axes, starts, (*steps, *(1,) * len(axes)), strict=False))
+
+        def cut(expression: Affine) -> Affine | None:
+            coefficients, offset = expression.widened(rank), expression.offset
+            for axis, start, step in cuts:
+                if not isinstance(axis, int) or step != 1:
+                    return None
+                if coefficients[axis] == 0:
+                    continue
+                if not isinstance(start, int) or start < 0:
+                    return None
+                offset = simplest(offset + coefficients[axis] * start)
+            return Affine(offset, coefficients)
+
+        return mapped(self.of(node.inputs[0]), cut)
 
     def _concat(self, node: ir.Node) -> IndexFunction | None:
         """The affine function of all parts, where each part continues the one before it."""
@@ -292,11 +283,16 @@ class IndexValues:
         return None
 
     def _compare(self, node: ir.Node) -> IndexFunction | None:
-        a, b = self._affine(node.inputs[0]), self._affine(node.inputs[1])
-        if a is None or b is None:
+        less, more = (node.inputs[:2])[:: -1 if node.op_type.startswith("Greater") else 1]
+        strictly = Affine(0 if node.op_type.endswith("OrEqual") else -1)
+        limit, apart = self._affine(more), _absolute(less)
+        distance = self._affine(apart if apart is not None else less)
+        if limit is None or distance is None:
             return None
-        difference = a.plus(b, -1) if node.op_type.startswith("Greater") else b.plus(a, -1)
-        return Truth(difference if node.op_type.endswith("OrEqual") else difference.plus(Affine(-1)))
+        difference = limit.plus(distance, -1).plus(strictly)
+        if apart is None:
+            return Truth(difference)
+        return Truth(difference).both(Truth(limit.plus(distance).plus(strictly)))
 
     def _equal(self, node: ir.Node) -> IndexFunction | None:
         for one, other in (node.inputs[:2], node.inputs[1::-1]):
@@ -317,13 +313,17 @@ class IndexValues:
 
     def _and(self, node: ir.Node) -> IndexFunction | None:
         a, b = self._truth(node.inputs[0]), self._truth(node.inputs[1])
-        if a is not None and b is not None and (a.always or a == b):
-            return b
-        return a if a is not None and b is not None and b.always else None
+        return None if a is None or b is None else a.both(b)
 
     def _or(self, node: ir.Node) -> IndexFunction | None:
         operands: Sequence[Truth | None] = [self._truth(v) for v in node.inputs]
         return ALWAYS if any(o is not None and o.always for o in operands) else None
+
+
+def _absolute(value: ir.Value | None) -> ir.Value | None:
+    """x of Abs(x)."""
+    node = None if value is None else value.producer()
+    return node.inputs[0] if node is not None and (node.domain, node.op_type) == ("", "Abs") else None
 
 
 def _continued(before: Affine, length: Dim, after: Affine, axis: int, rank: int) -> Affine | None:

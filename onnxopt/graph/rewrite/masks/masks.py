@@ -1,7 +1,8 @@
-"""What an attention mask is known to show: every key, or the keys up to the query's own position.
+"""What an attention mask is known to show: every key, the keys up to the query's own position, or those near it.
 
-Where(all true, 0, low)               shows every key
-Where(q - k + offset >= 0, 0, low)    is causal
+Where(all true, 0, low)                           shows every key
+Where(q - k + offset >= 0, 0, low)                is causal
+Where(q - k + after >= 0 and k - q + before >= 0) is local
 """
 
 from __future__ import annotations
@@ -22,14 +23,16 @@ _PASSED_THROUGH = frozenset({"Expand", "Unsqueeze", "Cast", "Identity"})
 
 @dataclasses.dataclass(frozen=True)
 class Mask:
-    """What a mask shows. kind: "none" (every key), "causal" (key <= query + offset) or "any" (not known).
+    """What a mask shows. kind: "none" (every key), "causal" (key <= query + offset), "local" or "any" (not known).
 
-    finite: whether the mask is known to hold no -inf.
+    Local is query - before <= key <= query + offset, without the latter where offset is None. finite: whether the mask
+    is known to hold no -inf.
     """
 
     kind: str
-    offset: Dim = 0
+    offset: Dim | None = 0
     finite: bool = True
+    before: Dim = 0
 
 
 NONE = Mask("none")
@@ -48,7 +51,8 @@ def additive(value: ir.Value, known: IndexValues) -> Mask:
         if numbers[0] == 0 and numbers[1] <= _HIDES:
             return _of(choice.truth, finite, value, known)
         if numbers[1] == 0 and numbers[0] <= _HIDES:
-            return _of(choice.truth.negated(), finite, value, known)
+            hidden = choice.truth.negated()
+            return Mask("any", finite=finite) if hidden is None else _of(hidden, finite, value, known)
     return Mask("any", finite=_is_finite(value))
 
 
@@ -69,21 +73,29 @@ def boolean(value: ir.Value, known: IndexValues, *, shows: bool) -> Mask:
     truth = known.of(value)
     if not isinstance(truth, Truth):
         return Mask("any")
-    return _of(truth if shows else truth.negated(), True, value, known)
+    shown = truth if shows else truth.negated()
+    return Mask("any") if shown is None else _of(shown, True, value, known)
 
 
 def _of(shown: Truth, finite: bool, mask: ir.Value, known: IndexValues) -> Mask:
-    if shown.always or _shows_the_last_key(shown, mask, known):
+    limits = [e for e in shown.expressions if not (e.never_negative() or _shows_the_last_key(e, mask, known))]
+    if not limits:
         return NONE
-    coefficients = shown.expression.coefficients
-    if coefficients[-2:] == (1, -1) and not any(coefficients[:-2]):
-        return Mask("causal", shown.expression.offset, finite)
+    found = dict[tuple[int, ...], Dim]()
+    for limit in limits:
+        *others, of_query, of_key = (0, 0, *limit.coefficients)
+        if any(others) or found.setdefault((of_query, of_key), limit.offset) != limit.offset:
+            return Mask("any", finite=finite)
+    if set(found) == {(1, -1)}:
+        return Mask("causal", found[1, -1], finite)
+    if set(found) <= {(1, -1), (-1, 1)}:
+        return Mask("local", found.get((1, -1)), finite, found[-1, 1])
     return Mask("any", finite=finite)
 
 
-def _shows_the_last_key(shown: Truth, mask: ir.Value, known: IndexValues) -> bool:
-    """Whether a mask that hides keys from some position on has no key there: one token behind a cache."""
-    expression, dims = shown.expression, known.dims(mask)
+def _shows_the_last_key(expression: Affine, mask: ir.Value, known: IndexValues) -> bool:
+    """Whether a limit that hides keys from some position on has no key there: one token behind a cache."""
+    dims = known.dims(mask)
     if not dims or not expression.coefficients or expression.coefficients[-1] != -1:
         return False
     last = dims[-1] - 1

@@ -1,0 +1,107 @@
+// The two products of an attention on the matrix units: scores of a warp's 16 queries, and sums of weighted values.
+// to.
+#pragma once
+
+#include "device/matrix_words.cuh"
+#include "flash_attention/tile.cuh"
+
+namespace onnxopt {
+
+template <typename T, typename Tile>
+struct FlashProducts {
+  static constexpr int kKeyTiles = Tile::kKeyTiles;
+  static constexpr int kHeld = Tile::kHoldsQueries ? Tile::kSteps + 1 : 1;
+
+  struct Queries {  // of a warp, as products take them
+    uint32_t at[kHeld][4];
+  };
+
+  struct Scores {
+    float at[kKeyTiles][4];
+  };
+
+  __device__ static uint32_t row_of_warp(uint32_t queries) {
+    const int lane = threadIdx.x % 32;
+    return queries + (threadIdx.x / 32 * 16 + lane % 16) * Tile::kQueryPitch * 2;
+  }
+
+  __device__ static void load_step(uint32_t (&a)[4], uint32_t row, int step) {
+    if (Tile::kOdd && step == Tile::kSteps) {
+      uint32_t half[2];
+      load_matrices(half, row + step * 32);
+      a[0] = half[0];
+      a[1] = half[1];
+    } else {
+      load_matrices(a, row + step * 32 + threadIdx.x % 32 / 16 * 16);
+    }
+  }
+
+  __device__ static void hold(uint32_t queries, Queries& held) {
+    if constexpr (Tile::kHoldsQueries) {
+#pragma unroll
+      for (int step = 0; step < Tile::kSteps + Tile::kOdd; ++step) load_step(held.at[step], row_of_warp(queries), step);
+    }
+  }
+
+  // Scores of the warp's queries and the tile's keys, without the scale.
+  __device__ static void score(const Queries& held, uint32_t queries, uint32_t keys, Scores& s) {
+    const int lane = threadIdx.x % 32;
+    const uint32_t row = keys + ((lane / 16 * 8 + lane % 8) * Tile::kPitch + lane / 8 % 2 * 8) * 2;
+    const uint32_t odd_row = keys + lane % 16 * Tile::kPitch * 2;
+    s = {};
+#pragma unroll
+    for (int step = 0; step < Tile::kSteps + Tile::kOdd; ++step) {
+      uint32_t a[4];
+      if constexpr (Tile::kHoldsQueries) {
+#pragma unroll
+        for (int e = 0; e < 4; ++e) a[e] = held.at[step][e];
+      } else {
+        load_step(a, row_of_warp(queries), step);
+      }
+#pragma unroll
+      for (int pair = 0; pair < kKeyTiles / 2; ++pair) {
+        float (&first)[4] = s.at[2 * pair];
+        float (&second)[4] = s.at[2 * pair + 1];
+        if (Tile::kOdd && step == Tile::kSteps) {
+          uint32_t b[2];
+          const uint32_t half[2] = {a[0], a[1]};
+          load_matrices(b, odd_row + (pair * 16 * Tile::kPitch + step * 16) * 2);
+          Product<T>::add(first, half, b[0], first);
+          Product<T>::add(second, half, b[1], second);
+        } else {
+          uint32_t b[4];
+          load_matrices(b, row + (pair * 16 * Tile::kPitch + step * 16) * 2);
+          Product<T>::add(first, a, b[0], b[1], first);
+          Product<T>::add(second, a, b[2], b[3], second);
+        }
+      }
+    }
+  }
+
+  __device__ static void add_values(const Scores& s, uint32_t values, float (&y)[Tile::kTiles][4]) {
+    const int lane = threadIdx.x % 32;
+    const uint32_t row = values + lane % 16 * Tile::kValuePitch * 2;
+#pragma unroll
+    for (int step = 0; step < kKeyTiles / 2; ++step) {
+      const float (&first)[4] = s.at[2 * step];
+      const float (&second)[4] = s.at[2 * step + 1];
+      const uint32_t a[4] = {narrow_pair<T>(first[0], first[1]), narrow_pair<T>(first[2], first[3]),
+                             narrow_pair<T>(second[0], second[1]), narrow_pair<T>(second[2], second[3])};
+#pragma unroll
+      for (int pair = 0; pair < Tile::kTiles / 2; ++pair) {
+        uint32_t b[4];
+        load_matrices_transposed(b, row + (step * 16 * Tile::kValuePitch + pair * 16 + lane / 16 * 8) * 2);
+        Product<T>::add(y[2 * pair], a, b[0], b[1], y[2 * pair]);
+        Product<T>::add(y[2 * pair + 1], a, b[2], b[3], y[2 * pair + 1]);
+      }
+      if constexpr (Tile::kTiles % 2 != 0) {
+        constexpr int kLast = Tile::kTiles - 1;
+        uint32_t b[2];
+        load_matrices_transposed(b, row + (step * 16 * Tile::kValuePitch + kLast * 8) * 2);
+        Product<T>::add(y[kLast], a, b[0], b[1], y[kLast]);
+      }
+    }
+  }
+};
+
+}  // namespace onnxopt

@@ -1,0 +1,184 @@
+// From scores to weights: bias, cap and local attention, and the softmax of rows whose keys come some at a time.
+#pragma once
+
+#include "device/approximate.cuh"
+#include "device/ptx.cuh"
+#include "device/scalar.cuh"
+#include "device/shuffle.cuh"
+#include "flash_attention/operands.cuh"
+#include "flash_attention/products.cuh"
+
+namespace onnxopt {
+
+constexpr float kFlashLog2E = 1.4426950408889634f;
+
+// Op: as of FlashAttention.
+template <typename Op, typename Tile>
+struct FlashSoftmax {
+  using Params = FlashAttentionParams;
+  using T = typename Op::Stored;
+  using Place = FlashPlace;
+  using Scores = typename FlashProducts<T, Tile>::Scores;
+  static constexpr int kKeyTiles = Tile::kKeyTiles;
+  static constexpr bool kFinal = Op::kBiased || Op::kCapped;  // scores are scaled before their largest is looked for
+
+  static __device__ float nothing() { return __uint_as_float(0xff800000u); }  // the score of a hidden key
+
+  struct Rows {  // of a lane: lane / 4 and that plus 8 of the warp's 16
+    float top[2] = {nothing(), nothing()};
+    float sum[2] = {0.0f, 0.0f};
+    float y[Tile::kTiles][4] = {};
+  };
+
+  // --- which keys ---
+
+  // The first key that a query of the block sees, of those where a tile may begin.
+  __device__ static unsigned first_seen(const Params& p, const Place& at) {
+    if constexpr (!Op::kBegins) return 0;
+    const int first = static_cast<int>(at.first) + p.behind - p.before;
+    return first <= 0 ? 0 : static_cast<unsigned>(first) / Tile::kKeys * Tile::kKeys;
+  }
+
+  // Behind the last key that a query of the block sees.
+  __device__ static unsigned keys_seen(const Params& p, const Place& at) {
+    if constexpr (!Op::kEnds) return p.keys;
+    const int end = static_cast<int>(at.first) + Tile::kQueries + p.behind + p.after;
+    return end <= 0 ? 0 : min(p.keys, static_cast<unsigned>(end));
+  }
+
+  // The keys that a query sees: from `begin` on, `end` is the first one behind them.
+  __device__ static void seen(const Params& p, unsigned query, int& begin, int& end) {
+    const int position = static_cast<int>(query) + p.behind;
+    begin = Op::kBegins ? max(0, position - p.before) : 0;
+    end = static_cast<int>(p.keys);
+    if constexpr (Op::kEnds) end = min(end, position + 1 + p.after);
+  }
+
+  // Whether every query of the block sees every key of a tile.
+  __device__ static bool sees_all(const Params& p, const Place& at, unsigned first) {
+    const int position = static_cast<int>(at.first) + p.behind;
+    if (first + Tile::kKeys > p.keys) return false;
+    if (Op::kEnds && static_cast<int>(first) + Tile::kKeys > position + 1 + p.after) return false;
+    return !Op::kBegins || static_cast<int>(first) >= position + Tile::kQueries - 1 - p.before;
+  }
+
+  __device__ static unsigned query_of_lane(const Place& at) {
+    return at.first + threadIdx.x / 32 * 16 + threadIdx.x % 32 / 4;
+  }
+
+  // Hides keys that there are none of, and those that local queries do not see.
+  __device__ static void hide(const Params& p, const Place& at, unsigned first, Scores& s) {
+    if (sees_all(p, at, first)) return;
+    const unsigned query = query_of_lane(at);
+    const int key = static_cast<int>(first + threadIdx.x % 4 * 2);
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      int begin;
+      int end;
+      seen(p, query + 8 * half, begin, end);
+#pragma unroll
+      for (int j = 0; j < kKeyTiles; ++j) {
+#pragma unroll
+        for (int e = 0; e < 2; ++e) {
+          const int of_score = key + 8 * j + e;
+          if (of_score >= end || (Op::kBegins && of_score < begin)) s.at[j][2 * half + e] = nothing();
+        }
+      }
+    }
+  }
+
+  // --- scores ---
+
+  __device__ static const T* bias_of(const Params& p, const Place& at) {
+    return static_cast<const T*>(p.bias) + at.batch % p.bias_period * p.bias_batch + at.head * p.bias_head;
+  }
+
+  // What is added to the lane's scores, times log2(e).
+  __device__ static void load_bias(const Params& p, const Place& at, unsigned first, Scores& bias) {
+    const unsigned query = query_of_lane(at);
+    const unsigned key = first + threadIdx.x % 4 * 2;
+    const T* const of_head = bias_of(p, at);
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const unsigned row = min(query + 8 * half, p.queries - 1);
+      const T* const of_row = of_head + static_cast<uint64_t>(row) * p.bias_query + key;
+      const int exist = static_cast<int>(p.keys) - static_cast<int>(key);
+#pragma unroll
+      for (int j = 0; j < kKeyTiles; ++j) {
+#pragma unroll
+        for (int e = 0; e < 2; ++e) {
+          bias.at[j][2 * half + e] = 8 * j + e < exist ? kFlashLog2E * widen(of_row[8 * j + e]) : nothing();
+        }
+      }
+    }
+  }
+
+  // A score, times log2(e). Of a cap c: c tanh(x / c).
+  __device__ static float scaled(const Params& p, float score) {
+    if constexpr (Op::kCapped) return p.cap * approximate::tanh(score * p.scale);
+    return score * p.scale;
+  }
+
+  // Scale, cap and bias, where scores are final before their largest is looked for.
+  __device__ static void finish(const Params& p, const Scores& bias, Scores& s) {
+#pragma unroll
+    for (int j = 0; j < kKeyTiles; ++j) {
+#pragma unroll
+      for (int e = 0; e < 4; ++e) {
+        if constexpr (!Op::kCapped) {
+          s.at[j][e] = ::fmaf(s.at[j][e], p.scale, bias.at[j][e]);
+        } else {
+          s.at[j][e] = scaled(p, s.at[j][e]) + (Op::kBiased ? bias.at[j][e] : 0.0f);
+        }
+      }
+    }
+  }
+
+  // --- weights ---
+
+  __device__ static float sink(const Params& p, const Place& at) {
+    return kFlashLog2E * widen(static_cast<const T*>(p.sinks)[at.head]);
+  }
+
+  // A sink is a key that all rows see, and whose value is zero. One lane of each row's four counts it.
+  __device__ static void begin(const Params& p, const Place& at, Rows& rows) {
+    if constexpr (Op::kSinks) {
+      rows.top[0] = rows.top[1] = sink(p, at);
+      rows.sum[0] = rows.sum[1] = threadIdx.x % 4 == 0 && rows.top[0] > nothing() ? 1.0f : 0.0f;
+    }
+  }
+
+  // Weights in place of scores; what was summed before is scaled to the new largest score.
+  __device__ static void weigh(float scale, Scores& s, Rows& rows) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      float top = s.at[0][2 * half];
+#pragma unroll
+      for (int j = 0; j < kKeyTiles; ++j) top = ::fmaxf(top, ::fmaxf(s.at[j][2 * half], s.at[j][2 * half + 1]));
+      top = ::fmaxf(top, shuffle_xor(top, 1));
+      top = ::fmaxf(top, shuffle_xor(top, 2));
+      if constexpr (!kFinal) top *= scale;
+      top = ::fmaxf(top, rows.top[half]);
+      const float base = top == nothing() ? 0.0f : top;
+      const float factor = ptx::exp2(rows.top[half] - base);
+      rows.top[half] = top;
+      float sum = rows.sum[half] * factor;
+#pragma unroll
+      for (int j = 0; j < kKeyTiles; ++j) {
+#pragma unroll
+        for (int e = 2 * half; e < 2 * half + 2; ++e) {
+          s.at[j][e] = ptx::exp2(kFinal ? s.at[j][e] - base : ::fmaf(s.at[j][e], scale, -base));
+          sum += s.at[j][e];
+        }
+      }
+      rows.sum[half] = sum;
+#pragma unroll
+      for (int j = 0; j < Tile::kTiles; ++j) {
+        rows.y[j][2 * half] *= factor;
+        rows.y[j][2 * half + 1] *= factor;
+      }
+    }
+  }
+};
+
+}  // namespace onnxopt

@@ -1,0 +1,128 @@
+"""Attention that no operator of ONNX Runtime computes, and masks of local attention, as nodes that one kernel runs.
+
+    Sdpa(q, k, v, mask?, sinks?; scale, cap?) -> MatMul(Softmax(scores), v)
+        scores = cap tanh(scale q k^T / cap) + mask, with the sinks behind them, whose weights are cut off
+
+    local mask = Where(in the window(query - key), 0, low)
+
+The numbers of queries and keys of such a mask are read off the operands of its own attention, so that the kernel takes
+the mask's nodes in and computes none of it. Where no kernel would, attention keeps the mask that the model has, which
+its layers share.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import onnx_ir as ir
+from onnxscript.rewriter import MatchContext, MatchResult, RewriteRuleClassBase
+
+from onnxopt.graph.shapes.contrib_schemas import DOMAIN
+from onnxopt.graph.shapes.expected import ExpectedSizes
+from onnxopt.graph.shapes.value_dims import dims_of
+from onnxopt.program import flash_attention
+
+_LOW = {ir.DataType.FLOAT16: -65504.0, ir.DataType.BFLOAT16: -3.3895313892515355e38}
+_MASK, _SINKS = 3, 4  # positions among the inputs of Sdpa
+
+
+class AttentionNodes(RewriteRuleClassBase):
+    """Attention with a cap or sinks as standard operators. expected: sizes of symbolic dims to choose by."""
+
+    def __init__(self, expected: ExpectedSizes | None) -> None:
+        super().__init__("attention_nodes")
+        self._expected = expected
+
+    def pattern(self, op, q, k, v):
+        return op.Sdpa(q, k, v, _domain=DOMAIN, _allow_other_inputs=True, _allow_other_attributes=True, _outputs=["y"])
+
+    def check(self, context: MatchContext, q, k, v, y):
+        if not is_extended(y.producer()):
+            return MatchResult().fail("operators of ONNX Runtime compute it")
+        return MatchResult()
+
+    def rewrite(self, op, q, k, v, y):
+        node, dtype = y.producer(), q.dtype
+        mask, sinks = (node.inputs[at] if len(node.inputs) > at else None for at in (_MASK, _SINKS))
+        cap = node.attributes.get_float("cap", 0.0)
+        keys = op.Transpose(k, perm=[0, 1, 3, 2])
+        scores = op.MatMul(q, keys)
+        scores = op.Mul(scores, _scalar(op, node.attributes.get_float("scale"), dtype))
+        if cap:
+            limit = _scalar(op, cap, dtype)
+            scores = op.Mul(op.Tanh(op.Div(scores, limit)), limit)
+        window = window_of(node)
+        if window and kernel_takes(node, self._expected):
+            mask = local_mask(op, (q, 2), (keys, 3), window, dtype)
+        if mask is not None:
+            rank = len(mask.shape) if mask.shape is not None else 4
+            scores = op.Add(scores, mask if rank == 4 else op.Unsqueeze(mask, _ints(op, range(4 - rank))))
+        if sinks is None:
+            return op.MatMul(op.Softmax(scores, axis=-1), v)
+        shape = op.Concat(op.Shape(q, start=0, end=3), _ints(op, [1]), axis=0)
+        columns = op.Expand(op.Reshape(sinks, _ints(op, [1, -1, 1, 1])), shape)
+        weights = op.Softmax(op.Concat(scores, columns, axis=-1), axis=-1)
+        return op.MatMul(op.Slice(weights, _ints(op, [0]), _ints(op, [-1]), _ints(op, [3])), v)
+
+
+def is_extended(sdpa: ir.Node) -> bool:
+    """Whether an Sdpa has a cap or sinks, which operators of ONNX Runtime's releases do not all have."""
+    has_sinks = len(sdpa.inputs) > _SINKS and sdpa.inputs[_SINKS] is not None
+    return bool(sdpa.attributes.get_float("cap", 0.0)) or has_sinks
+
+
+def window_of(sdpa: ir.Node) -> Mapping[str, int]:
+    """How many keys in front of its own each query sees, and behind it, as far as that is limited."""
+    if sdpa.attributes.get_int("causal", 0):
+        return {"after": 0}
+    return {name: sdpa.attributes[name].as_int() for name in ("before", "after") if name in sdpa.attributes}
+
+
+def kernel_takes(sdpa: ir.Node, expected: ExpectedSizes | None) -> bool:
+    """Whether the kernel of attention of many queries will run an Sdpa that has a window, a cap or sinks."""
+    q, k, v = sdpa.inputs[:3]
+    assert q is not None and k is not None and v is not None
+    if q.dtype is None or q.dtype.name.lower() not in flash_attention.STORED:
+        return False
+    heads, groups, width, values = dims_of(q)[1], dims_of(k)[1], dims_of(q)[3], dims_of(v)[3]
+    scale = sdpa.attributes.get_float("scale", 0.0) or 0.0
+    sizes = [n for n in (heads, groups, width, values) if isinstance(n, int)]
+    if len(sizes) != 4 or flash_attention.why_not(sizes[0], sizes[1], sizes[2], sizes[3], scale):
+        return False
+    queries, keys = (
+        d if isinstance(d, int) else None if expected is None else expected.of(d)
+        for d in (dims_of(q)[2], dims_of(k)[2])
+    )
+    window = window_of(sdpa)
+    return flash_attention.pays(
+        keys, sizes[2], packed=False, queries=queries, seen=flash_attention.seen(**window), alone=is_extended(sdpa)
+    )
+
+
+def local_mask(op, q, k, window: Mapping[str, int], dtype: ir.DataType):
+    """(1, 1, S, T), 0 where query s sees key t and a low number elsewhere; the last query stands at the last key.
+
+    q, k: operands, and the axes along which their tokens lie.
+    """
+    counts = (op.Shape(x, start=axis, end=axis + 1) for x, axis in (q, k))
+    queries, keys = (op.Squeeze(count, _ints(op, [0])) for count in counts)
+    none, one = (op.Constant(value=ir.tensor(np.array(n, np.int64))) for n in (0, 1))
+    rows = op.Unsqueeze(op.Range(op.Sub(keys, queries), keys, one), _ints(op, [1]))
+    apart = op.Sub(rows, op.Range(none, keys, one))
+    limits = []
+    if "before" in window:
+        limits.append(op.LessOrEqual(apart, op.Constant(value=ir.tensor(np.array(window["before"], np.int64)))))
+    if "after" in window:
+        limits.append(op.GreaterOrEqual(apart, op.Constant(value=ir.tensor(np.array(-window["after"], np.int64)))))
+    shown = limits[0] if len(limits) == 1 else op.And(*limits)
+    mask = op.Where(shown, _scalar(op, 0.0, dtype), _scalar(op, _LOW[dtype], dtype))
+    return op.Unsqueeze(mask, _ints(op, [0, 1]))
+
+
+def _scalar(op, value: float, dtype: ir.DataType):
+    return op.Constant(value=ir.tensor(np.array(value).astype(dtype.numpy()), dtype=dtype))
+
+
+def _ints(op, values):
+    return op.Constant(value=ir.tensor(list(values), dtype=ir.DataType.INT64))

@@ -1,0 +1,103 @@
+"""Masks of local attention as graph/rewrite/attention_nodes.py writes them, which the kernel computes from positions.
+
+Unsqueeze(Where(apart <= before and apart >= -after, 0, low), [0, 1])
+apart = Unsqueeze(Range(T - S, T, 1), [1]) - Range(0, T, 1)     S = Shape(q), T = Shape(k)
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import onnx_ir as ir
+
+from onnxopt.kinds.flash_attention.views import integers
+
+_HIDING = -1e4  # scores of this or less get weights of 0 in every float dtype
+_LIMITS = {"LessOrEqual": "before", "GreaterOrEqual": "after"}
+
+
+class Window(NamedTuple):
+    """nodes: of the mask. before, after: keys in front of and behind a query's own that it sees; None for all."""
+
+    nodes: tuple[ir.Node, ...]
+    before: int | None
+    after: int | None
+
+
+def window_of(mask: ir.Value, reader: ir.Node, q: tuple[ir.Value, int], k: tuple[ir.Value, int]) -> Window | None:
+    """The window that a mask of (1, 1, S, T) shows, where `reader` alone reads it; None where it may show another.
+
+    q, k: the operands off which it reads the numbers of queries and keys, and the axes along which these lie.
+    """
+    matched: list[ir.Node] = []
+    outer = _made(mask, "Unsqueeze", matched)
+    where = _made(outer.inputs[0], "Where", matched) if outer is not None and _is(outer.inputs[1], [0, 1]) else None
+    if where is None or number(where.inputs[1]) != 0 or not (number(where.inputs[2]) or 0.0) <= _HIDING:
+        return None
+    limits = [where.inputs[0]]
+    both = _made(where.inputs[0], "And", matched)
+    if both is not None:
+        limits = list(both.inputs)
+    found: dict[str, int] = {}
+    apart: set[ir.Value | None] = set()
+    for limit in limits:
+        producer = None if limit is None else limit.producer()
+        node = _made(limit, producer.op_type, matched) if producer is not None and producer.op_type in _LIMITS else None
+        bound = None if node is None else integers(node.inputs[1])
+        if node is None or bound is None or len(bound) != 1 or _LIMITS[node.op_type] in found:
+            return None
+        found[_LIMITS[node.op_type]] = bound[0] if node.op_type == "LessOrEqual" else -bound[0]
+        apart.add(node.inputs[0])
+    if len(apart) != 1 or min(found.values()) < 0 or not _is_distance(apart.pop(), q, k, matched):
+        return None
+    inside = {*matched, reader}
+    if any(v.is_graph_output() or any(use.node not in inside for use in v.uses()) for n in matched for v in n.outputs):
+        return None
+    return Window(tuple(dict.fromkeys(matched)), found.get("before"), found.get("after"))
+
+
+def _is_distance(
+    value: ir.Value | None, q: tuple[ir.Value, int], k: tuple[ir.Value, int], matched: list[ir.Node]
+) -> bool:
+    """Whether a value is how far each key lies in front of each query, the last of which stands at the last key."""
+    apart = _made(value, "Sub", matched)
+    rows = None if apart is None else _made(apart.inputs[0], "Unsqueeze", matched)
+    columns = None if apart is None else _made(apart.inputs[1], "Range", matched)
+    if rows is None or columns is None or not _is(rows.inputs[1], [1]) or not _is(columns.inputs[0], [0]):
+        return False
+    queries = _made(rows.inputs[0], "Range", matched)
+    if queries is None or not (_is(queries.inputs[2], [1]) and _is(columns.inputs[2], [1])):
+        return False
+    first = _made(queries.inputs[0], "Sub", matched)
+    if first is None or len({first.inputs[0], queries.inputs[1], columns.inputs[1]}) != 1:
+        return False
+    return _is_count(first.inputs[0], k, matched) and _is_count(first.inputs[1], q, matched)
+
+
+def _is_count(value: ir.Value | None, of: tuple[ir.Value, int], matched: list[ir.Node]) -> bool:
+    """Whether a value is Squeeze(Shape(of)) of its axis of tokens."""
+    squeeze = _made(value, "Squeeze", matched)
+    shape = None if squeeze is None else _made(squeeze.inputs[0], "Shape", matched)
+    operand, axis = of
+    if shape is None or shape.inputs[0] is not operand:
+        return False
+    return (shape.attributes.get_int("start", 0), shape.attributes.get_int("end", 0)) == (axis, axis + 1)
+
+
+def _made(value: ir.Value | None, op_type: str, matched: list[ir.Node]) -> ir.Node | None:
+    """The ONNX node of this type that makes a value, which `matched` gets."""
+    node = None if value is None else value.producer()
+    if node is None or (node.domain, node.op_type) != ("", op_type):
+        return None
+    matched.append(node)
+    return node
+
+
+def _is(value: ir.Value | None, numbers: list[int]) -> bool:
+    return integers(value) == numbers
+
+
+def number(value: ir.Value | None) -> float | None:
+    """The element of a constant of one, None for other values."""
+    tensor = None if value is None or value.is_graph_input() else value.const_value
+    return float(tensor.numpy().item()) if tensor is not None and tensor.size == 1 else None

@@ -1,0 +1,92 @@
+"""MultiHeadAttention as one kernel, with what stands in front of it and costs nothing in the kernel.
+
+x [B, S, W] -> views and cuts -> MultiHeadAttention(q, k, v, Tile(bias) | mask of local attention)
+"""
+
+from __future__ import annotations
+
+import math
+
+import onnx_ir as ir
+
+from onnxopt.graph.shapes.contrib_schemas import CONTRIB
+from onnxopt.graph.shapes.shapes import Shapes
+from onnxopt.kinds.flash_attention import local_mask, operands
+from onnxopt.kinds.flash_attention.attention import Attention, made
+from onnxopt.kinds.flash_attention.operands import Operand
+from onnxopt.kinds.flash_attention.views import BY_HEAD, integers
+
+OPERATOR = (CONTRIB, "MultiHeadAttention")
+_BIAS = 5  # position among the inputs
+_SUPPORTED = frozenset({0, 1, 2, _BIAS})
+
+
+def attention(node: ir.Node, shapes: Shapes) -> Attention | str:
+    """The attention of a MultiHeadAttention, or the reason why no kernel of this kind can run it."""
+    unsupported = [k for k, v in enumerate(node.inputs) if v is not None and k not in _SUPPORTED]
+    if unsupported or any(v.uses() or v.is_graph_output() for v in node.outputs[1:]):
+        return "MultiHeadAttention has inputs or outputs that the kernel does not support"
+    heads = node.attributes.get_int("num_heads", 0) or 0
+    q, k, v = (*node.inputs, None, None)[:3]
+    bias = node.inputs[_BIAS] if len(node.inputs) > _BIAS else None
+    if q is None:
+        return "MultiHeadAttention has no q"
+    if bias is not None and len(shapes.dims(bias) or ()) != 4:
+        return f"The rank of the bias `{bias.name}` is not 4"
+    before, after = None, 0 if node.attributes.get_int("unidirectional", 0) else None
+    window = (
+        local_mask.window_of(bias, node, (q, 1), (k, 1))
+        if bias is not None and k is not None and after is None
+        else None
+    )
+    added: tuple[ir.Node, ...] = ()
+    if window is not None:
+        (added, before, after), bias = window, None
+    elif bias is not None and (added := _tile(bias, node, shapes)):
+        bias = added[-1].inputs[0]
+    if k is None and v is None:
+        read: operands.Operands | str | None = operands.packed(q, heads, shapes)
+    elif k is None or v is None:
+        read = None
+    else:
+        given = [Operand(name, x, BY_HEAD) for name, x in zip("qkv", (q, k, v), strict=True)]
+        read = "q has four dims" if len(shapes.dims(q) or ()) == 4 else None
+        read = read or operands.apart(given, heads, (*added, node), shapes)
+    if read is None:
+        return "q holds keys and values too, in an order that the kernel does not support"
+    if isinstance(read, str):
+        return read
+    scale = node.attributes.get_float("scale", 0.0) or 1 / math.sqrt(max(read.width, 1))
+    return made(node, node.outputs[0], (*read.nodes, *added, node), read, shapes, heads=heads, scale=scale, bias=bias,
+                before=before, after=after)  # fmt: skip
+
+
+def _tile(bias: ir.Value, reader: ir.Node, shapes: Shapes) -> tuple[ir.Node, ...]:
+    """The Tile that repeats a bias along the batch, for this attention alone, and what counts how often; else none."""
+    node = bias.producer()
+    if node is None or node.op_type != "Tile" or node.domain != "" or bias.is_graph_output():
+        return ()
+    source, repeats = node.inputs
+    if any(user is not reader for user in bias.consumers()) or source is None or len(shapes.dims(source) or ()) != 4:
+        return ()
+    known = integers(repeats)
+    if known is not None:
+        return (node,) if known[1:] == [1, 1, 1] else ()
+    count = _count(repeats, reader)
+    return (*count, node) if count else ()
+
+
+def _count(repeats: ir.Value | None, reader: ir.Node) -> tuple[ir.Node, ...]:
+    """The nodes of Concat(Div(Shape(q) of the batch, windows), [1, 1, 1]) with q of `reader`, and no others."""
+    joined = None if repeats is None else repeats.producer()
+    if joined is None or joined.op_type != "Concat" or len(joined.inputs) != 2:
+        return ()
+    images = None if joined.inputs[0] is None else joined.inputs[0].producer()
+    if integers(joined.inputs[1]) != [1, 1, 1] or images is None or images.op_type != "Div":
+        return ()
+    count = None if images.inputs[0] is None else images.inputs[0].producer()
+    if count is None or count.op_type != "Shape" or count.inputs[0] is not reader.inputs[0]:
+        return ()
+    of_batch = (count.attributes.get_int("start", 0), count.attributes.get_int("end", 0)) == (0, 1)
+    alone = all(len(n.outputs[0].uses()) == 1 and not n.outputs[0].is_graph_output() for n in (joined, images, count))
+    return (count, images, joined) if of_batch and alone and len(integers(images.inputs[1]) or ()) == 1 else ()
