@@ -128,18 +128,7 @@ def optimize(
         _check_emulation(verify, archs)
     kept = None if cache is None else Path(cache)
     options = _Options(
-        shapes or {},
-        archs,
-        verify,
-        external_data,
-        portable,
-        oldest,
-        launch_choices,
-        kept,
-        emulate,
-        goals,
-        {},
-        {},
+        shapes or {}, archs, verify, external_data, portable, oldest, launch_choices, kept, emulate, goals, {}, {}
     )
     with contextlib.ExitStack() as stack:
         with phases("load"):
