@@ -138,8 +138,8 @@ def optimize(
             original = description.of_source(source)
             pinned = signature.pin(original.traits.inputs, shapes or {})
             options = options._replace(pinned=pinned, typical=signature.typical(original.traits.inputs, pinned))
-            check_alone((*data, *calibrate), shapes)
             calibration, own = (read_data(files, original.traits.inputs) for files in (calibrate, data))
+            check_alone((*data, *calibrate), shapes)
             near = None
             if reference is not None:
                 near = reference_quality.opened(Path(reference), original.traits, source.path)
