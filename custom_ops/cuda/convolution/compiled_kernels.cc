@@ -25,9 +25,9 @@ CompiledKernels& CompiledKernels::Of(const cudnn::Api& api, Context context, con
   const std::lock_guard<std::mutex> lock(mutex);
   std::unique_ptr<CompiledKernels>& entry = (*known)[context];
   if (entry == nullptr) {
-    entry = std::make_unique<CompiledKernels>(
-        api, "kernels of any shape; " + device + "; cuDNN " + std::to_string(api.cudnnGetVersion()) + " of CUDA " +
-                 std::to_string(api.cudnnGetCudartVersion()));
+    entry = std::make_unique<CompiledKernels>(api, "kernels of any shape; " + device + "; cuDNN " +
+                                                       std::to_string(api.cudnnGetVersion()) + " of CUDA " +
+                                                       std::to_string(api.cudnnGetCudartVersion()));
   }
   return *entry;
 }
