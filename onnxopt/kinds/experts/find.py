@@ -54,6 +54,21 @@ def find(context: Context, kind: Kind) -> tuple[list[Region], list[Refusal]]:
     return regions, refusals
 
 
+def _in_order(found: Mixture) -> tuple[ir.Node, ...]:
+    """The nodes in an order that follows from what they compute, so that equal mixtures become equal functions."""
+    left, made, pending = set(found.nodes), list[ir.Node](), [found.y.producer()]
+    while pending:
+        node = pending[-1]
+        read = [] if node is None or node not in left else [v.producer() for v in node.inputs if v is not None]
+        ahead = next((producer for producer in read if producer in left), None)
+        if ahead is not None:
+            pending.append(ahead)
+        elif (done := pending.pop()) in left and done is not None:
+            left.remove(done)
+            made.append(done)
+    return tuple(made)
+
+
 def _refusal(found: GroupedProducts, reason: str) -> Refusal:
     """What is left of experts' products, and why."""
     launches = sum(not index_ops.is_view(n) and n.op_type != "Split" for n in found.nodes)
@@ -73,7 +88,7 @@ def _region(
         return found
     if any(node not in context.order for node in found.nodes):
         return "A part of them lies outside of the branch or loop"
-    nodes = tuple(sorted(found.nodes, key=context.order.__getitem__))
+    nodes = _in_order(found)
     if any(map(context.is_taken, nodes)):
         return "Another kernel has a part of them"
     if (read := context.outputs_of(nodes)) != [found.y]:

@@ -136,3 +136,14 @@ def test_an_order_is_as_long_as_what_it_orders(tmp_path: Path) -> None:
     normalized = normalize.normalize(ir.from_proto(model)).model
     assert rewrite(normalized, tmp_path).applied["experts"] == 1
     assert "experts" in {region.kind.name for region in fuse(normalized).regions}
+
+
+def test_layers_share_a_kernel() -> None:
+    """Whatever the order of their nodes in the graph."""
+    one, two = CASE.model(), CASE.model()
+    (first,), (second,) = fused(CASE).kernels, fuse(ir.serde.deserialize_model(one)).regions
+    two.graph.node.sort(key=lambda n: n.op_type == "Split")  # not sorted: the test sorts it again below
+    model = ir.serde.deserialize_model(two)
+    model.graph.sort()
+    (other,) = fuse(model).regions
+    assert [n.name for n in other.nodes] == [n.name for n in second.nodes] and first.program == other.meaning
