@@ -134,7 +134,7 @@ def test_an_order_is_as_long_as_what_it_orders(tmp_path: Path) -> None:
     _node(model, "numbers").input[1] = "rows_of_all"
     assert "experts" not in {region.kind.name for region in fuse(ir.serde.deserialize_model(model)).regions}
     normalized = normalize.normalize(ir.from_proto(model)).model
-    assert rewrite(normalized, tmp_path).applied["experts"] == 1
+    rewrite(normalized, tmp_path)
     assert "experts" in {region.kind.name for region in fuse(normalized).regions}
 
 
