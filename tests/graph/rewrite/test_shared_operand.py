@@ -123,7 +123,7 @@ def _read(model: ir.Model, name: str, feeds: dict[str, np.ndarray]) -> np.ndarra
 
 
 def _cached(form: str, size: int = 8) -> ir.Model:
-    """q, k and v of a step of a decoder, whose values go behind a cache or into it; v has a bias. size: of k's heads."""
+    """q, k and v of a step of a decoder, whose values go behind a cache or into it. size: of k's heads."""
     rng = np.random.default_rng(0)
     arrays = {
         f"w{n}": rng.standard_normal((24, c)).astype(np.float16) for n, c in (("q", 32), ("k", 2 * size), ("v", 16))
