@@ -40,10 +40,11 @@ class Sides(NamedTuple):
     warps: int
     depth_bytes: int
     stages: int
+    column_tiles: int = 1
 
     @property
     def name(self) -> str:
-        return f"r{self.rows}c{self.columns}w{self.warps}d{self.depth_bytes}s{self.stages}"
+        return f"r{self.rows}c{self.columns}w{self.warps}d{self.depth_bytes}s{self.stages}t{self.column_tiles}"
 
     @property
     def shared(self) -> int:
@@ -57,8 +58,10 @@ FEW = (
 )  # fmt: skip
 SEVERAL = (Sides(32, 128, 4, 64, 4), Sides(32, 128, 4, 128, 3), Sides(32, 256, 8, 64, 4))
 MANY = (
-    Sides(128, 128, 8, 64, 3), Sides(128, 128, 8, 64, 4), Sides(64, 128, 4, 64, 4), Sides(64, 128, 4, 128, 3),
-    Sides(128, 256, 16, 64, 4), Sides(64, 256, 8, 64, 4),
+    Sides(128, 128, 8, 64, 3), Sides(64, 128, 4, 64, 4), Sides(64, 128, 4, 128, 3), Sides(64, 256, 8, 64, 4),
+    Sides(128, 128, 4, 64, 3, 2), Sides(128, 128, 4, 64, 4, 2), Sides(128, 128, 4, 128, 3, 2),
+    Sides(128, 256, 8, 64, 3, 2), Sides(128, 256, 8, 64, 4, 2), Sides(64, 128, 2, 64, 4, 2),
+    Sides(256, 128, 8, 64, 3, 2),
 )  # fmt: skip
 FORMS = {"few": FEW, "several": SEVERAL, "many": MANY}
 FORM_OF = {1: "few", 4: "few", 16: "few", 32: "several", 128: "many", 512: "many", 2048: "many"}

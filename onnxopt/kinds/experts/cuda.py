@@ -23,17 +23,18 @@ _PRODUCTS = ("first", "second")
 
 @dataclasses.dataclass(frozen=True)
 class Tile:
-    """Rows and columns of a block, its warps, bytes of each row that it brings to shared memory together, and places
-    for them (cuda_kernels/experts/tile.cuh)."""
+    """Rows and columns of a block, its warps, bytes of each row that it brings to shared memory together, places for
+    them, and tiles of 16 columns of a warp in each half (cuda_kernels/experts/tile.cuh)."""
 
     rows: int
     columns: int
     warps: int
     depth_bytes: int
     stages: int
+    column_tiles: int = 1
 
     def cuda(self, dtype: str) -> str:
-        sides = (self.rows, self.columns, self.warps, self.depth_bytes, self.stages)
+        sides = (self.rows, self.columns, self.warps, self.depth_bytes, self.stages, self.column_tiles)
         return f"ExpertsTile<{DTYPES[dtype].cuda}, {', '.join(map(str, sides))}>"
 
     def shared_bytes(self, dtype: str) -> int:
