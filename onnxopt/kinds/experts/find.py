@@ -18,7 +18,7 @@ from onnxopt.fusion.operands import apply_operator, storage
 from onnxopt.fusion.region import Kind, Region
 from onnxopt.graph.refusal import Refusal
 from onnxopt.graph.shapes.shapes import Shapes
-from onnxopt.kinds.experts import mixture, products
+from onnxopt.kinds.experts import loops, mixture, products
 from onnxopt.kinds.experts.mixture import Activation, Mixture
 from onnxopt.kinds.experts.products import GroupedProducts
 from onnxopt.kinds.pointwise.lower import immediate
@@ -51,6 +51,7 @@ def find(context: Context, kind: Kind) -> tuple[list[Region], list[Refusal]]:
         regions.append(region)
     taken = {node for region in regions for node in region.nodes}
     refusals += [_refusal(found, reason) for found, reason in left.items() if found.nodes[-1] not in taken]
+    refusals += loops.refusals(context)
     return regions, refusals
 
 
