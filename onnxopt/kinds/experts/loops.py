@@ -38,12 +38,13 @@ def refusals(context: Context) -> list[Refusal]:
 
 
 def _is_product(node: ir.Node) -> bool:
-    return (
-        node.op_type in _PRODUCTS
-        and len(node.inputs) > 1
-        and node.inputs[1] is not None
-        and is_constant(node.inputs[1])
-    )
+    return node.op_type in _PRODUCTS and is_constant(_weight(node))
+
+
+def _weight(node: ir.Node) -> ir.Value:
+    weight = node.inputs[1]
+    assert weight is not None  # both operators have two operands
+    return weight
 
 
 def _behind(node: ir.Node) -> list[ir.Node]:

@@ -159,7 +159,8 @@ def _loop(experts: int) -> onnx.ModelProto:
         nodes += [
             helper.make_node("Equal", ["ids", f"e{e}"], [f"is{e}"]), helper.make_node("NonZero", [f"is{e}"], [f"n{e}"]),
             helper.make_node("Squeeze", [f"n{e}", "axis"], [f"t{e}"]),
-            helper.make_node("Gather", ["x", f"t{e}"], [f"x{e}"]), helper.make_node("MatMul", [f"x{e}", f"w{e}"], [f"g{e}"]),
+            helper.make_node("Gather", ["x", f"t{e}"], [f"x{e}"]),
+            helper.make_node("MatMul", [f"x{e}", f"w{e}"], [f"g{e}"]),
             helper.make_node("Relu", [f"g{e}"], [f"h{e}"]), helper.make_node("MatMul", [f"h{e}", f"v{e}"], [f"o{e}"]),
             helper.make_node("Unsqueeze", [f"t{e}", "last"], [f"u{e}"]),
             helper.make_node("ScatterND", [f"y{e - 1}" if e else "x", f"u{e}", f"o{e}"], [f"y{e}"], reduction="add"),
