@@ -22,10 +22,11 @@ _PRODUCTS = frozenset({"MatMul", "Gemm"})
 
 def refusals(context: Context) -> list[Refusal]:
     """One refusal that says how many experts there are, with their products and launches; none where there are none."""
-    found = [of for n in context.order if n.op_type == "NonZero" and (of := _behind(n)) and any(map(_is_product, of))]
+    found = [of for n in context.order if n.op_type == "NonZero" and any(map(_is_product, of := _behind(n)))]
     products = dict.fromkeys(n for of in found for n in of if _is_product(n))
-    if len(found) < _LEAST or len(products) < len(found):
-        return []
+    weights = {tuple(sorted(str(context.shapes.dims(_weight(n))) for n in of if _is_product(n))) for of in found}
+    if len(found) < _LEAST or len(weights) != 1 or len(products) < len(found):
+        return []  # experts have weights of the same sizes
     nodes = dict.fromkeys(n for of in found for n in of)
     launches = sum(not index_ops.is_view(n) for n in nodes)
     first = next(iter(products))
