@@ -53,8 +53,7 @@ class Sides(NamedTuple):
 
 MODELS = (Model("mixtral", 8, 2, 4096, 14336), Model("qwen3", 128, 8, 2048, 768))
 FEW = (
-    Sides(16, 128, 4, 128, 3), Sides(16, 128, 4, 128, 4), Sides(16, 64, 2, 128, 4), Sides(16, 256, 8, 64, 4),
-    Sides(16, 256, 8, 128, 3),
+    Sides(16, 128, 4, 128, 3), Sides(16, 128, 4, 128, 4), Sides(16, 256, 8, 64, 4), Sides(16, 256, 8, 128, 3),
 )  # fmt: skip
 SEVERAL = (Sides(32, 128, 4, 64, 4), Sides(32, 128, 4, 128, 3), Sides(32, 256, 8, 64, 4))
 MANY = (

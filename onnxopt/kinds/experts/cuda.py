@@ -51,10 +51,12 @@ _OF_FEW = 2  # of TILES
 
 @dataclasses.dataclass(frozen=True)
 class ExpertsVariant(Variant):
-    """One launch. rows, columns: of the tile of a block, 0 where there is none. shared: its bytes of shared memory."""
+    """One launch. rows, columns: of the tile of a block, 0 where there is none. depth: elements of each row that it
+    brings to shared memory together. shared: its bytes of shared memory."""
 
     rows: int = 0
     columns: int = 0
+    depth: int = 0
     shared: int = 0
 
 
@@ -66,7 +68,8 @@ def entry_points(name: str, dtype: str) -> tuple[ExpertsVariant, ...]:
         made = ExpertsVariant(f"{name}_{step}", "", 32, vector, 1, threads, waits=True)
         if tile is None:
             return made
-        return dataclasses.replace(made, rows=tile.rows, columns=tile.columns, shared=tile.shared_bytes(dtype))
+        depth, shared = tile.depth_bytes // DTYPES[dtype].size, tile.shared_bytes(dtype)
+        return dataclasses.replace(made, rows=tile.rows, columns=tile.columns, depth=depth, shared=shared)
 
     made: list[ExpertsVariant] = []
     for k, tile in enumerate(TILES):
