@@ -53,7 +53,8 @@ const ExpertsForm& ExpertsCudaKernel::FormOf(std::uint64_t tokens) const {
 
 // Blocks run in waves of as many as the GPU holds. A wave takes as long as the steps of one block, and as what a block
 // begins and ends with.
-ExpertsCudaKernel::Cut ExpertsCudaKernel::CutOf(std::size_t variant, bool second, std::uint64_t tiles) const {
+ExpertsCudaKernel::Cut ExpertsCudaKernel::CutOf(std::size_t variant, bool second, std::uint64_t tiles,
+                                                std::uint64_t most_splits) const {
   const auto& tile = kernel().variants[variant].shape.As<ExpertsTileShape>();
   const bool halves = !second && meaning_.gated();
   const auto width = static_cast<std::uint64_t>(second ? meaning_.columns : meaning_.hidden);
@@ -66,7 +67,7 @@ ExpertsCudaKernel::Cut ExpertsCudaKernel::CutOf(std::size_t variant, bool second
     return CeilDiv(tiles * columns * splits, wave) * (CeilDiv(steps, splits) + kStepsOfBlock) + more;
   };
   Cut cut{columns, 1};
-  for (std::uint64_t splits = 2; splits <= kMostSplits && splits * kLeastSteps <= steps; ++splits) {
+  for (std::uint64_t splits = 2; splits <= most_splits && splits * kLeastSteps <= steps; ++splits) {
     if (cost(splits) < cost(cut.splits)) cut.splits = splits;
   }
   return cut;
@@ -92,8 +93,8 @@ void ExpertsCudaKernel::Compute(OrtKernelContext* context) const {
   const std::uint64_t tile_rows = kernel().variants[form.first].shape.As<ExpertsTileShape>().rows;
   const std::uint64_t tiles = std::min(rows, experts) + (routed ? rows / tile_rows : 0);
   const std::uint64_t usual = std::max(std::min(rows, experts), rows / tile_rows);  // tiles that exist
-  const Cut first = CutOf(form.first, false, usual);
-  const Cut second = CutOf(form.first + 1, true, usual);
+  const Cut first = CutOf(form.first, false, usual, routed ? 1 : kMostSplits);      // sums of many rows are too long
+  const Cut second = CutOf(form.first + 1, true, usual, kMostSplits);
   const auto hidden = static_cast<std::uint64_t>(meaning_.hidden);
   const auto columns = static_cast<std::uint64_t>(meaning_.columns);
   const std::uint64_t of_first = first.splits > 1 ? first.splits * static_cast<std::uint64_t>(meaning_.wide()) : 0;
