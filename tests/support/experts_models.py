@@ -191,7 +191,7 @@ def _activated(name: str, sums: np.ndarray) -> np.ndarray:
     if name == "silu":
         return g / (1 + np.exp(-g)) * u
     if name == "gelu":
-        erf = np.vectorize(math.erf)
+        erf = np.vectorize(math.erf, otypes=[np.float64])
         return 0.5 * g * (1 + erf(g / 2**0.5)) * u
     return np.maximum(g, 0) ** (2 if name == "squared" else 1)
 

@@ -18,7 +18,7 @@ from onnxopt.fusion.operands import apply_operator, storage
 from onnxopt.fusion.region import Kind, Region
 from onnxopt.graph.refusal import Refusal
 from onnxopt.graph.shapes.shapes import Shapes
-from onnxopt.kinds.experts import mixture, products
+from onnxopt.kinds.experts import loops, mixture, products
 from onnxopt.kinds.experts.mixture import Activation, Mixture
 from onnxopt.kinds.experts.products import GroupedProducts
 from onnxopt.kinds.pointwise.lower import immediate
@@ -51,7 +51,23 @@ def find(context: Context, kind: Kind) -> tuple[list[Region], list[Refusal]]:
         regions.append(region)
     taken = {node for region in regions for node in region.nodes}
     refusals += [_refusal(found, reason) for found, reason in left.items() if found.nodes[-1] not in taken]
+    refusals += loops.refusals(context)
     return regions, refusals
+
+
+def _in_order(found: Mixture) -> tuple[ir.Node, ...]:
+    """The nodes in an order that follows from what they compute, so that equal mixtures become equal functions."""
+    left, made, pending = set(found.nodes), list[ir.Node](), [found.y.producer()]
+    while pending:
+        node = pending[-1]
+        read = [] if node is None or node not in left else [v.producer() for v in node.inputs if v is not None]
+        ahead = next((producer for producer in read if producer in left), None)
+        if ahead is not None:
+            pending.append(ahead)
+        elif (done := pending.pop()) in left and done is not None:
+            left.remove(done)
+            made.append(done)
+    return tuple(made)
 
 
 def _refusal(found: GroupedProducts, reason: str) -> Refusal:
@@ -73,7 +89,7 @@ def _region(
         return found
     if any(node not in context.order for node in found.nodes):
         return "A part of them lies outside of the branch or loop"
-    nodes = tuple(sorted(found.nodes, key=context.order.__getitem__))
+    nodes = _in_order(found)
     if any(map(context.is_taken, nodes)):
         return "Another kernel has a part of them"
     if (read := context.outputs_of(nodes)) != [found.y]:

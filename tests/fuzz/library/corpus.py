@@ -28,6 +28,7 @@ from tests.support import (
     custom_ops_fake_driver,
     depthwise_models,
     expanded_models,
+    experts_models,
     flash_attention_models,
     graphs,
     group_norm_models,
@@ -177,6 +178,7 @@ SQUEEZE_EXCITES = {
     "squeeze_excite": squeeze_excite_models.Case((2, 9, 10, 16), 4, "float16", in_front=True, known=False),
     "squeeze_products": squeeze_excite_models.Case((2, 3, 4, 12), 5, depthwise=False, form="gemm", bias=False),
 }
+EXPERTS = experts_models.Case(3, 4, 2, 64, 32, "float16")
 IMAGES = {
     "image_convolution": image_convolution_models.Case(
         (2, 3, 9, 10), 16, (3, 3), (2, 2), (1, 1, 1, 1), behind="prelu", appended=1, known=False
@@ -288,6 +290,15 @@ def squeeze_excite(case: squeeze_excite_models.Case) -> dict[str, Any]:
     return _document(found.kernels, ir.from_proto(found.optimized), ((case.x,),))
 
 
+def experts(case: experts_models.Case) -> dict[str, Any]:
+    """The kernel file of a mixture of experts, for few tokens and for many."""
+    found = experts_models.fused(case)
+    document = json.loads(kernels_json.to_json(found.kernels, FATBIN))
+    weights = [list(weight.shape) for weight in case.weights()]
+    choices = [[[tokens, case.columns], *[[tokens, case.chosen]] * 2, *weights] for tokens in (case.tokens, 40)]
+    return {**document, "cases": {found.kernels[0].name: choices}}
+
+
 def image_convolution(case: image_convolution_models.Case) -> dict[str, Any]:
     """The kernel file of a convolution of an image."""
     found = image_convolution_models.fused(case)
@@ -378,6 +389,7 @@ def write() -> None:
     made |= {name: depthwise(case) for name, case in DEPTHWISE.items()}
     made |= {name: group_norm(case) for name, case in GROUP_NORMS.items()}
     made |= {name: squeeze_excite(case) for name, case in SQUEEZE_EXCITES.items()}
+    made["experts"] = experts(EXPERTS)
     made |= {name: image_convolution(case) for name, case in IMAGES.items()}
     made |= {name: flash_attention(case) for name, case in ATTENTIONS.items()}
     made |= {name: packed(*case) for name, case in PACKED.items()}
