@@ -27,7 +27,7 @@ std::vector<Shape> ReadShapes(const JsonReader& json, std::size_t inputs) {
     Shape shape{};
     dims.Each([&](const JsonReader& dim) {
       if (shape.rank == kMaxRank) dims.Fail("has too many dims");
-      shape.dims[shape.rank++] = static_cast<std::int64_t>(dim.Number(0, std::numeric_limits<std::int32_t>::max()));
+      shape.dims[shape.rank++] = static_cast<std::int64_t>(dim.Number(1, std::numeric_limits<std::int32_t>::max()));
     });
     shapes.push_back(shape);
   });

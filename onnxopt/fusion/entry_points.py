@@ -46,6 +46,6 @@ def _usual(regions: Sequence[Region], shapes: Shapes) -> tuple[tuple[tuple[int, 
     for region in regions:
         dims = [shapes.dims(v) for v in region.inputs]
         sizes = [None if d is None else tuple(shapes.expected.of(size) for size in d) for d in dims]
-        if dims != sizes and all(s is not None and None not in s for s in sizes):
+        if dims != sizes and all(s is not None and None not in s and 0 not in s for s in sizes):
             found[tuple(tuple(n for n in s if n is not None) for s in sizes if s is not None)] = None
     return tuple(found)

@@ -164,7 +164,7 @@ PART = {"tensor": 7, "first": 0, "channels": 64, "of": 192}
         (_set("outputs", []), "outputs is empty"),
         (_set("variants", [{"symbol": "s"}]), "which has none"),
         (_set("usual", [[[1, 5, 6, 64]]]), "is not a shape for each input"),
-        (_set("usual", [[[1, -5, 6, 64], *([[1]] * 6)]]), "is not an integer from 0"),
+        (_set("usual", [[[1, 0, 6, 64], *([[1]] * 6)]]), "is not an integer from 1"),
         (_set("usual", [[[1] * 17, *([[1]] * 6)]]), "has too many dims"),
     ],
 )

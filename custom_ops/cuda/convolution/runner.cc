@@ -13,7 +13,8 @@ constexpr std::size_t kTuned = 16;    // plans measured when tuning
 constexpr std::size_t kFirstRun = 6;  // and at a first run
 constexpr std::int64_t kFirstRunWorkspace = std::int64_t{32}
                                             << 20U;  // bytes; plans that want more are not measured then
-constexpr double kAlike = 2;  // sizes of shapes that one choice is right for, the larger one over the smaller one
+constexpr double kAlike = 2;       // sizes of shapes that one choice is right for, the larger one over the smaller one
+constexpr double kLargest = 1e12;  // elements; no GPU holds a tensor of more
 constexpr int kNameBytes = 256;
 constexpr std::int64_t kAlignment = 16;  // that engines ask for at most
 
@@ -51,7 +52,9 @@ void ConvolutionRunner::Prepare(ConvolutionProblem problem, bool alone) {
   const bool waits = problem.convolution.dtype == Dtype::kFloat32 || ConvolutionPlans::Get().tunes();
   if (context == nullptr || waits) return;
   problem.alignment = kAlignment;
-  if (recent_.size() == kPlans) return;
+  const ConvolutionSizes& sizes = problem.sizes;
+  const double elements = PixelsOf(sizes) * static_cast<double>(std::max(sizes.x_pixel, sizes.y_pixel));
+  if (!alone && (elements > kLargest || recent_.size() == kPlans)) return;
   Recent entry = Named(problem, context, nullptr);
   if (problem.Compiles()) {
     entry.pending = PendingConvolution::Start([this, context, problem] {

@@ -186,6 +186,9 @@ IMAGES = {
     "image_of_pixels": image_convolution_models.Case(
         (1, 2, 8, 11), 24, (2, 5), (1, 3), auto_pad="SAME_LOWER", dtype="bfloat16", behind="silu", planes=False
     ),
+    "image_of_bytes": image_convolution_models.Case(
+        (1, 3, 9, 7), 8, (3, 3), (2, 2), (1, 1, 1, 1), appended=1, front="normalize", image="uint8", known=False
+    ),
 }
 ATTENTIONS = {
     "flash_attention": flash_attention_models.Case(4, 9, 9, 2, 24, layout="split", bias=(True, True), period=2),
@@ -398,6 +401,8 @@ def write() -> None:
         made[name] = kernel_file(pool_models.model(pool), (((2, 9, 10, 8),), ((1, 3, 2, 3),)))
     made |= {name: convolution(layer) for name, layer in CONVOLUTIONS.items()}
     made["block"] = kernel_file(laid_out(BLOCK.model()), ((BLOCK.feeds()["x"].shape,),))
+    (of_usual,) = (row for row in made["block"]["kernels"] if row["kind"] == "block")
+    of_usual["usual"] = made["block"]["cases"][of_usual["name"]]
     FOLDER.mkdir(exist_ok=True)
     for name, document in made.items():
         (FOLDER / f"{name}.json").write_text(sealed_json.seal(document))
