@@ -32,7 +32,7 @@ GENAI: dict[str, dict[str, Any]] = {
 # Token that a prompt begins with, such that no step of the loop has two logits that are almost equal.
 FIRST = {
     "llama_dynamic": 10, "qwen3_dynamic": 19, "qwen3_static": 5, "merged_t5": 26, "mixtral": 31,
-    "qwen2_moe": 30, "genai": 20, "genai_4_bits_packed": 25, "genai_rotated_outside": 11,
+    "qwen2_moe": 30, "qwen3_moe": 4, "genai": 20, "genai_4_bits_packed": 25, "genai_rotated_outside": 11,
 }  # fmt: skip
 
 
@@ -144,7 +144,9 @@ def fused(model: onnx.ModelProto, folder: Path) -> tuple[ir.Model, FusionPlan, d
     return normalized, fusing.fuse(normalized), done.applied
 
 
-@pytest.mark.parametrize("name", ["llama_dynamic", "qwen3_dynamic", "qwen3_static", "mixtral", "qwen2_moe"])
+@pytest.mark.parametrize(
+    "name", ["llama_dynamic", "qwen3_dynamic", "qwen3_static", "mixtral", "qwen2_moe", "qwen3_moe"]
+)
 def test_decoders_of_transformers(name: str, tmp_path: Path) -> None:
     _, plan, applied = fused(decoder(name), tmp_path)
     assert applied["attention"] == 2 and applied["rotary"] == 4
@@ -157,7 +159,7 @@ def test_decoders_of_transformers(name: str, tmp_path: Path) -> None:
     if name == "qwen3_static":  # with heads of 64: narrow ones are faster in flash_attention
         caches = [r for r in plan.regions if r.kind.name == "attention"]
         assert [sum(n.op_type == "ScatterND" for n in r.nodes) for r in caches] == [2, 2]
-    if name in ("mixtral", "qwen2_moe"):
+    if name in ("mixtral", "qwen2_moe", "qwen3_moe"):
         mixtures = [r for r in plan.regions if r.kind.name == "experts"]
         assert [sum(n.op_type == "MatMul" for n in r.nodes) for r in mixtures] == [8, 8]  # two of each expert
         assert not [r for r in plan.refusals if "experts' products" in r.reason]

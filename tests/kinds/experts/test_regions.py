@@ -122,6 +122,18 @@ def test_what_is_left_is_said(change: Callable[[onnx.ModelProto], None], reason:
     assert said[1].endswith(f": {reason}"), said
 
 
+def test_a_bias_of_each_expert_is_said() -> None:
+    model = CASE.model()
+    model.graph.initializer.append(numpy_helper.from_array(np.ones((4, 64), np.float16), "biases"))
+    place = next(k for k, n in enumerate(model.graph.node) if n.name == "sums")
+    model.graph.node.insert(place + 1, helper.make_node("Unsqueeze", ["sorted", "last"], ["of_rows"]))
+    model.graph.node.insert(place + 2, helper.make_node("GatherND", ["biases", "of_rows"], ["bias"]))
+    model.graph.node.insert(place + 3, helper.make_node("Add", ["sums", "bias"], ["biased"]))
+    _node(model, "g").input[0] = "biased"
+    said = [r.reason for r in fuse(ir.serde.deserialize_model(model)).refusals if "experts' products" in r.reason]
+    assert any(text.endswith("the kernel has no place for `biases`, a bias of each expert") for text in said)
+
+
 def test_sizes_that_are_no_whole_accesses() -> None:
     plan = fuse(ir.serde.deserialize_model(dataclasses.replace(CASE, columns=60).model()))
     assert any("rows of 60 and 32 float16 are not whole accesses of 16 bytes" in r.reason for r in plan.refusals)
