@@ -43,7 +43,7 @@ class Case(NamedTuple):
 
 ROWS = (1, 2, 4, 8)  # of a block
 FORMS = (("float16", 128), ("bfloat16", 128), ("float16", 64))
-SHAPES = ((2, 256, 2), (2, 256, 3), (4, 256, 2), (2, 128, 4))  # as of token_attention.py
+SHAPES = ((64, 3), (128, 2), (128, 3), (256, 2))  # as of token_attention.py
 BLOCKS = (2, 3, 4)  # a multiprocessor, over which the keys are spread
 CASES = (
     *(Case("float16", 128, heads, tokens, 1, 8, past) for heads, tokens, past in itertools.product(
@@ -66,11 +66,11 @@ def prepare(folder: pathlib.Path, arch: str) -> None:
     folder.mkdir(parents=True)
     lines = ['#include "attention/masked_attention.cuh"', "namespace onnxopt {"]
     for (dtype, width), rows, shape, in_place in itertools.product(FORMS, ROWS, SHAPES, (False, True)):
-        form, (unroll, threads, stages) = f"{DTYPES[dtype].cuda}, {width}, {rows}", shape
+        form, (threads, stages) = f"{DTYPES[dtype].cuda}, {width}, {rows}", shape
         if in_place and (dtype, width) != FORMS[0]:
             continue
         name = _name(dtype, width, rows, shape, in_place)
-        attend = f"attend_masked<{form}, {unroll}, {threads}, {stages}, {str(in_place).lower()}>"
+        attend = f"attend_masked<{form}, {threads}, {stages}, {str(in_place).lower()}>"
         calls = {"attend": attend, "join": f"join_masked<{form}, {threads}>"}
         for step, call in calls.items():
             lines += [
@@ -86,9 +86,9 @@ def prepare(folder: pathlib.Path, arch: str) -> None:
             print(symbol, usage)
 
 
-def _name(dtype: str, width: int, rows: int, shape: tuple[int, int, int], in_place: bool) -> str:
-    unroll, threads, stages = shape
-    return f"{dtype}_w{width}r{rows}_u{unroll}t{threads}s{stages}{'_in_place' if in_place else ''}"
+def _name(dtype: str, width: int, rows: int, shape: tuple[int, int], in_place: bool) -> str:
+    threads, stages = shape
+    return f"{dtype}_w{width}r{rows}_t{threads}s{stages}{'_in_place' if in_place else ''}"
 
 
 class _Params(ctypes.Structure):  # MaskedAttentionParams of masked_attention_abi.h
@@ -135,8 +135,8 @@ def measure(ours: Launches, case: Case) -> dict[str, Any]:
         each = max(-(-least // _LEAST_KEYS), 1) * _LEAST_KEYS
         splits = -(-keys // each)
         parts = torch.empty(others * rows * splits * (width + 2), device="cuda")
-        entry, threads = _name(dtype, width, rows, shape, in_place), shape[1]
-        shared = shared_bytes(rows, width, shape)
+        entry, threads = _name(dtype, width, rows, shape, in_place), shape[0]
+        shared = shared_bytes(width, shape)
 
         def once(cache: Any, present: Any, entry: str = entry, each: int = each, splits: int = splits,
                  parts: Any = parts, threads: int = threads, chunks: int = chunks,

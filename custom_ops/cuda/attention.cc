@@ -57,7 +57,7 @@ void TokenAttentionCudaKernel::LaunchOneToken(const TokenAttention& attention, c
                                               OrtKernelContext* context, Stream stream) const {
   const auto past = static_cast<std::uint64_t>(call.past);
   const auto groups = static_cast<std::uint64_t>(call.batch * attention.groups);
-  const Splits cut(past, groups, launcher_.device().multiprocessors);
+  const Splits cut(past + 1, groups, launcher_.device().multiprocessors);
   const auto heads = static_cast<std::uint64_t>(call.batch * attention.heads);
   const auto part = static_cast<std::uint64_t>(attention.width + 2) * sizeof(float);
   CallScratch scratch(allocator_, context);
@@ -80,12 +80,16 @@ void TokenAttentionCudaKernel::LaunchOneToken(const TokenAttention& attention, c
                               attention.scale};
   auto* const block = reinterpret_cast<unsigned char*>(&params);
   Attend(static_cast<unsigned>(groups * cut.splits), block, stream);
-  launcher_.Launch(1, static_cast<unsigned>(heads), block, stream);
+  launcher_.Launch(kernel().variants.size() - 1, static_cast<unsigned>(heads), block, stream);
 }
 
 void TokenAttentionCudaKernel::Attend(unsigned blocks, unsigned char* params, Stream stream) const {
-  if (kernel().variants[0].shared > kUnasked) launcher_.Resident(0);
-  launcher_.Launch(0, blocks, params, stream);
+  const std::vector<Variant>& variants = kernel().variants;
+  std::size_t k = 0;
+  while (k + 1 < variants.size() && variants[k].shared > launcher_.device().shared) ++k;
+  if (k + 1 == variants.size()) throw Error("no variant of an attention behind a cache fits this GPU");
+  if (variants[k].shared > kUnasked) launcher_.Resident(k);
+  launcher_.Launch(k, blocks, params, stream);
 }
 
 void TokenAttentionCudaKernel::LaunchMasked(const TokenAttention& attention, const AttentionCall& call,
@@ -123,7 +127,7 @@ void TokenAttentionCudaKernel::LaunchMasked(const TokenAttention& attention, con
                                attention.scale};
   auto* const block = reinterpret_cast<unsigned char*>(&params);
   Attend(static_cast<unsigned>(groups * chunks * cut.splits), block, stream);
-  launcher_.Launch(1, static_cast<unsigned>(rows_of_all), block, stream);
+  launcher_.Launch(kernel().variants.size() - 1, static_cast<unsigned>(rows_of_all), block, stream);
 }
 
 }  // namespace onnxopt::cuda

@@ -15,14 +15,14 @@ constexpr std::uint64_t kMostTokens = 16;
 constexpr std::size_t kOutputs = 3;
 constexpr std::uint64_t kMostStages = 8;
 constexpr std::uint64_t kMostShared = 227 << 10;  // bytes of shared memory that a block can have
-constexpr std::uint64_t kAccessBytes = 16;
+constexpr std::uint64_t kKeys = 16;  // of a tile
 
-// Bytes of shared memory of a block that attends (cuda_kernels/attention/token_attention.cuh).
+// Bytes of shared memory of a block that attends (cuda_kernels/attention/cache_tiles.cuh).
 std::uint64_t SharedBytes(const TokenAttention& attention, const Variant& variant, std::uint64_t stages) {
-  const std::uint64_t places = stages * variant.unroll * 2 * variant.threads * kAccessBytes;
-  const auto rows = static_cast<std::uint64_t>(attention.mask ? attention.rows : attention.heads / attention.groups);
-  const std::uint64_t part = static_cast<std::uint64_t>(attention.width) + 2;
-  return std::max(places, variant.threads / kWarpThreads * rows * part * sizeof(float));
+  const auto width = static_cast<std::uint64_t>(attention.width);
+  const std::uint64_t row = 8 * (width / 8 | 1U) * Size(attention.dtype);
+  const std::uint64_t of_warp = std::max(stages * kKeys * 2 * row, kKeys * (width + 2) * sizeof(float));
+  return kKeys * row + variant.threads / kWarpThreads * of_warp;
 }
 
 }  // namespace
@@ -83,7 +83,7 @@ Variant ReadAttentionVariant(const JsonReader& json, const TokenAttention& atten
   const std::uint64_t stages = json["stages"].Number(1, kMostStages);
   variant.shared = static_cast<unsigned>(json["shared"].Number(0, kMostShared));
   if (variant.shared != 0 && variant.shared != SharedBytes(attention, variant, stages)) {
-    json["shared"].Fail("is not what the places of the threads take");
+    json["shared"].Fail("is not what the tiles take");
   }
   return variant;
 }

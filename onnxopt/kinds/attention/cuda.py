@@ -8,20 +8,21 @@ from typing import cast
 
 from onnxopt.fusion.kernel import Variant
 from onnxopt.fusion.region import Kernel
-from onnxopt.program.attention import MOST_HEADS, TokenAttention, rows_of_a_block
+from onnxopt.program.attention import TokenAttention, rows_of_a_block
 from onnxopt.program.dtypes import DTYPES
-from onnxopt.program.hardware import ACCESS_BYTES, WARP
+from onnxopt.program.hardware import WARP
 
+_VECTOR, _JOINING = 8, 256  # elements of a load, threads of a block that joins
 _HEADER, _HEADER_OF_MASKED = "attention/token_attention.cuh", "attention/masked_attention.cuh"  # has the other one
-_THREADS = 256
-_HEADS_AND_UNROLL = ((4, 4), (MOST_HEADS, 2))  # (the most rows of a block, keys that a lane takes at once)
-_STAGES = 2
+_SHAPES = ((128, 3), (128, 2), (64, 3), (128, 1), (64, 1))  # (threads, stages), the best one first
+_KEYS = 16  # of a tile
+_SHARED_OF_TWO, _SHARED_OF_ALL = 113 << 10, 48 << 10  # bytes, where two blocks are to fit, and that every GPU has
 
 
 @dataclasses.dataclass(frozen=True)
 class AttentionVariant(Variant):
-    """One entry point. stages: places of a thread in shared memory, of `unroll` keys and values each; all but one are
-    on their way. shared: bytes of dynamic shared memory of a block."""
+    """One entry point. stages: tiles of keys that a warp has places for in shared memory; all but one are on their way.
+    shared: bytes of dynamic shared memory of a block."""
 
     stages: int = 1
     shared: int = 0
@@ -34,36 +35,43 @@ def header(kernels: Sequence[Kernel]) -> str:
 
 
 def entry_points(name: str, meaning: TokenAttention) -> tuple[Variant, ...]:
-    """The kernel that attends, and the kernel that joins the results of its blocks."""
-    unroll = next(unroll for most, unroll in _HEADS_AND_UNROLL if _rows(meaning) <= most)
-    return variants(name, meaning, unroll, _THREADS, _STAGES)
+    """The kernel that attends, on GPUs with much shared memory and on others, and the one that joins its results."""
+    fitting = [
+        next(shape for shape in _SHAPES if shared_bytes(meaning.width, *shape) <= most)
+        for most in (_SHARED_OF_TWO, _SHARED_OF_ALL)
+    ]
+    return (*(attending(name, meaning, *shape) for shape in dict.fromkeys(fitting)), joining(name))
 
 
-def variants(name: str, meaning: TokenAttention, unroll: int, threads: int, stages: int) -> tuple[Variant, ...]:
-    """Both kernels in one launch shape."""
-    vector = ACCESS_BYTES // DTYPES[meaning.outputs[0]].size
-    places = stages * unroll * 2 * threads * ACCESS_BYTES
-    found = threads // WARP * _rows(meaning) * (meaning.width + 2) * DTYPES["float32"].size
-    shared = max(places, found)
-    return (
-        AttentionVariant(
-            f"{name}_attend", "", 32, vector, unroll, threads, waits=True, stages=stages, shared=shared
-        ),
-        AttentionVariant(f"{name}_join", "", 32, vector, 1, threads, waits=True),
+def attending(name: str, meaning: TokenAttention, threads: int, stages: int) -> AttentionVariant:
+    shared = shared_bytes(meaning.width, threads, stages)
+    return AttentionVariant(
+        f"{name}_attend_t{threads}s{stages}", "", 32, _VECTOR, 1, threads, waits=True, stages=stages, shared=shared
     )  # fmt: skip
+
+
+def joining(name: str) -> AttentionVariant:
+    return AttentionVariant(f"{name}_join", "", 32, _VECTOR, 1, _JOINING, waits=True)
+
+
+def shared_bytes(width: int, threads: int, stages: int) -> int:
+    """Of a block that attends, as cuda_kernels/attention/ counts them."""
+    pitch = 8 * (width // 8 | 1) * 2  # of a row
+    of_warp = max(stages * _KEYS * 2 * pitch, _KEYS * (width + 2) * DTYPES["float32"].size)
+    return _KEYS * pitch + threads // WARP * of_warp
 
 
 def lines(kernel: Kernel) -> list[str]:
     """CUDA text of both entry points."""
     meaning = cast(TokenAttention, kernel.program)
     form = f"{DTYPES[meaning.outputs[0]].cuda}, {meaning.width}, {_rows(meaning)}"
-    attend, join = cast(tuple[AttentionVariant, ...], kernel.variants)
+    *attending, join = cast(tuple[AttentionVariant, ...], kernel.variants)
     calls = ("attend", "join_attended") if meaning.mask is None else ("attend_masked", "join_masked")
     slots = "" if meaning.mask is None else f", {'true' if meaning.slots is not None else 'false'}"
     params = "TokenAttentionParams" if meaning.mask is None else "MaskedAttentionParams"
     text: list[str] = []
     for v, call in (
-        (attend, f"{calls[0]}<{form}, {attend.unroll}, {attend.threads}, {attend.stages}{slots}>"),
+        *((v, f"{calls[0]}<{form}, {v.threads}, {v.stages}{slots}>") for v in attending),
         (join, f"{calls[1]}<{form}, {join.threads}>"),
     ):
         text += [

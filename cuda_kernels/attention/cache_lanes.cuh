@@ -1,0 +1,168 @@
+// Attention of some rows to a cache of keys and values without matrix units, where the GPU has no products of the
+// dtype.
+//
+// kWidth elements of a key are spread over neighbouring lanes, 16 bytes each; kUnroll keys are in flight. Every group
+// of lanes keeps its own maximum, sum and weighted values, which are joined over the block. Cache: see cache.cuh.
+#pragma once
+
+#include "attention/cache.cuh"
+#include "device/dtypes.cuh"
+#include "device/dynamic_shared.cuh"
+#include "device/scalar.cuh"
+#include "device/shuffle.cuh"
+#include "device/vector.cuh"
+
+namespace onnxopt {
+
+// What some keys contribute to one row: values weighted by exp(score - top), and the sum of these weights.
+template <int kValues>
+struct Attended {
+  float top = kNoScore;
+  float sum = 0.0f;
+  float value[kValues] = {};
+
+  __device__ void scale_to(float new_top) {
+    const float factor = exp(top - new_top);
+    top = new_top;
+    sum *= factor;
+#pragma unroll
+    for (int j = 0; j < kValues; ++j) value[j] *= factor;
+  }
+};
+
+template <typename T, int kWidth, int kRows, int kThreads, bool kMasked>
+struct CacheLanes {
+  static constexpr int kVector = 16 / sizeof(T);
+  static constexpr int kLanes = kWidth / kVector;  // of a key
+  static constexpr int kKeys = kThreads / kLanes;  // at once
+  static constexpr int kUnroll = 2;
+  static constexpr int kWarps = kThreads / 32;
+  static constexpr int kFound = kWidth + 2;  // values, the largest score, the sum of weights
+  static constexpr unsigned kBytes = kWarps * kRows * kFound * sizeof(float);
+  static_assert(kLanes <= 32 && (kLanes & (kLanes - 1)) == 0, "a key's lanes are a part of a warp");
+  using Words = Vector<T, kVector>;
+
+  // Adds kUnroll keys, kKeys apart from `first` on, to what each row attends to. Every lane of the warp takes part;
+  // keys that are not valid count nothing.
+  template <typename Cache>
+  __device__ static void add(const Cache& cache, const float (&query)[kRows][kVector], const Words (&keys)[kUnroll],
+                             const Words (&values)[kUnroll], const bool (&valid)[kUnroll], unsigned first,
+                             Attended<kVector> (&attended)[kRows]) {
+#pragma unroll
+    for (int r = 0; r < kRows; ++r) {
+      float score[kUnroll];
+      float top = attended[r].top;
+#pragma unroll
+      for (int u = 0; u < kUnroll; ++u) {
+        score[u] = 0.0f;
+#pragma unroll
+        for (int j = 0; j < kVector; ++j) score[u] += query[r][j] * widen(keys[u].at[j]);
+#pragma unroll
+        for (int lanes = kLanes / 2; lanes > 0; lanes /= 2) score[u] += shuffle_xor(score[u], lanes);
+        if constexpr (kMasked) {
+          if (valid[u]) score[u] += cache.mask(r, first + u * kKeys);
+        }
+        if (valid[u] && !(score[u] <= top)) top = score[u];  // NaN shows
+      }
+      attended[r].scale_to(top);
+#pragma unroll
+      for (int u = 0; u < kUnroll; ++u) {
+        const float weight = valid[u] ? exp(score[u] - top) : 0.0f;
+        attended[r].sum += weight;
+#pragma unroll
+        for (int j = 0; j < kVector; ++j) {
+          if (valid[u]) attended[r].value[j] += weight * widen(values[u].at[j]);
+        }
+      }
+    }
+  }
+
+  template <typename Cache>
+  __device__ static void attend(const Cache& cache, float* parts) {
+    const unsigned part = threadIdx.x % kLanes * kVector;
+    const unsigned key = threadIdx.x / kLanes;
+    float query[kRows][kVector];
+    Attended<kVector> attended[kRows];
+#pragma unroll
+    for (int r = 0; r < kRows; ++r) {
+      const Words words = load_vector<T, kVector>(cache.query(r) + part);
+#pragma unroll
+      for (int j = 0; j < kVector; ++j) query[r][j] = cache.scale * widen(words.at[j]);
+    }
+    for (unsigned first = cache.begin; first < cache.end; first += kKeys * kUnroll) {
+      Words keys[kUnroll] = {};
+      Words values[kUnroll] = {};
+      bool valid[kUnroll];
+#pragma unroll
+      for (int u = 0; u < kUnroll; ++u) {
+        const unsigned at = first + u * kKeys + key;
+        valid[u] = at < cache.end;
+        if (!valid[u]) continue;
+        const int token = cache.new_token(at);
+        keys[u] = load_vector<T, kVector>(cache.key(at, token) + part);
+        values[u] = load_vector<T, kVector>(cache.value(at, token) + part);
+      }
+#pragma unroll
+      for (int u = 0; u < kUnroll; ++u) {
+        const unsigned at = first + u * kKeys + key;
+        if (!valid[u] || !cache.writes(cache.new_token(at))) continue;
+        store_vector<T, kVector>(cache.present_key(at) + part, keys[u]);
+        store_vector<T, kVector>(cache.present_value(at) + part, values[u]);
+      }
+      add(cache, query, keys, values, valid, first + key, attended);
+    }
+    store(attended, parts);
+  }
+
+  // Joins what the lanes of a block found, and writes it to the block's place in `all_parts`.
+  __device__ static void store(Attended<kVector> (&attended)[kRows], float* all_parts) {
+    float* const shared = reinterpret_cast<float*>(dynamic_shared());
+    const unsigned warp = threadIdx.x / 32;
+    const unsigned lane = threadIdx.x % kLanes;
+#pragma unroll
+    for (int r = 0; r < kRows; ++r) {
+      Attended<kVector>& mine = attended[r];
+#pragma unroll
+      for (int mask = kLanes; mask < 32; mask *= 2) {
+        const float other_top = shuffle_xor(mine.top, mask);
+        mine.scale_to(other_top > mine.top ? other_top : mine.top);
+        mine.sum += shuffle_xor(mine.sum, mask);
+#pragma unroll
+        for (int j = 0; j < kVector; ++j) mine.value[j] += shuffle_xor(mine.value[j], mask);
+      }
+      if (threadIdx.x % 32 < kLanes) {
+        float* const part = shared + (warp * kRows + r) * kFound;
+#pragma unroll
+        for (int j = 0; j < kVector; ++j) part[lane * kVector + j] = mine.value[j];
+        part[kWidth] = mine.top;
+        part[kWidth + 1] = mine.sum;
+      }
+    }
+    __syncthreads();
+    float* const parts = all_parts + static_cast<uint64_t>(blockIdx.x) * kRows * kFound;
+    for (unsigned i = threadIdx.x; i < kRows * kWidth; i += kThreads) {
+      const float* const found = shared + i / kWidth * kFound;
+      float top = kNoScore;
+      for (int w = 0; w < kWarps; ++w) {
+        const float of_warp = found[w * kRows * kFound + kWidth];
+        top = of_warp > top ? of_warp : top;
+      }
+      float sum = 0.0f;
+      float value = 0.0f;
+      for (int w = 0; w < kWarps; ++w) {
+        const float* const of_warp = found + w * kRows * kFound;
+        const float factor = exp(of_warp[kWidth] - top);
+        sum += factor * of_warp[kWidth + 1];
+        value += factor * of_warp[i % kWidth];
+      }
+      float* const part = parts + i / kWidth * kFound;
+      part[i % kWidth] = value;
+      if (i % kWidth == 0) {
+        part[kWidth] = top;
+        part[kWidth + 1] = sum;
+      }
+    }
+  }
+};
+
+}  // namespace onnxopt
