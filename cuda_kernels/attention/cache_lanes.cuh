@@ -2,7 +2,8 @@
 // dtype.
 //
 // kWidth elements of a key are spread over neighbouring lanes, 16 bytes each; kUnroll keys are in flight. Every group
-// of lanes keeps its own maximum, sum and weighted values, which are joined over the block. Cache: see cache.cuh.
+// of lanes keeps its own maximum, sum and weighted values, which are joined over the block. More than kAtOnce rows take
+// another pass over the keys each, as registers hold no more. Cache: see cache.cuh.
 #pragma once
 
 #include "attention/cache.cuh"
@@ -36,6 +37,7 @@ struct CacheLanes {
   static constexpr int kLanes = kWidth / kVector;  // of a key
   static constexpr int kKeys = kThreads / kLanes;  // at once
   static constexpr int kUnroll = 2;
+  static constexpr int kAtOnce = kRows < 8 ? kRows : 8;
   static constexpr int kWarps = kThreads / 32;
   static constexpr int kFound = kWidth + 2;  // values, the largest score, the sum of weights
   static constexpr unsigned kBytes = kWarps * kRows * kFound * sizeof(float);
@@ -45,11 +47,11 @@ struct CacheLanes {
   // Adds kUnroll keys, kKeys apart from `first` on, to what each row attends to. Every lane of the warp takes part;
   // keys that are not valid count nothing.
   template <typename Cache>
-  __device__ static void add(const Cache& cache, const float (&query)[kRows][kVector], const Words (&keys)[kUnroll],
-                             const Words (&values)[kUnroll], const bool (&valid)[kUnroll], unsigned first,
-                             Attended<kVector> (&attended)[kRows]) {
+  __device__ static void add(const Cache& cache, const float (&query)[kAtOnce][kVector], const Words (&keys)[kUnroll],
+                             const Words (&values)[kUnroll], const bool (&valid)[kUnroll], unsigned first, int base,
+                             Attended<kVector> (&attended)[kAtOnce]) {
 #pragma unroll
-    for (int r = 0; r < kRows; ++r) {
+    for (int r = 0; r < kAtOnce; ++r) {
       float score[kUnroll];
       float top = attended[r].top;
 #pragma unroll
@@ -60,7 +62,7 @@ struct CacheLanes {
 #pragma unroll
         for (int lanes = kLanes / 2; lanes > 0; lanes /= 2) score[u] += shuffle_xor(score[u], lanes);
         if constexpr (kMasked) {
-          if (valid[u]) score[u] += cache.mask(r, first + u * kKeys);
+          if (valid[u]) score[u] += cache.mask(min(base + r, kRows - 1), first + u * kKeys);
         }
         if (valid[u] && !(score[u] <= top)) top = score[u];  // NaN shows
       }
@@ -79,13 +81,21 @@ struct CacheLanes {
 
   template <typename Cache>
   __device__ static void attend(const Cache& cache, float* parts) {
+#pragma unroll 1
+    for (int base = 0; base < kRows; base += kAtOnce) pass(cache, base);
+    store(parts);
+  }
+
+  // Rows `base` to base + kAtOnce, as far as they are there.
+  template <typename Cache>
+  __device__ static void pass(const Cache& cache, int base) {
     const unsigned part = threadIdx.x % kLanes * kVector;
     const unsigned key = threadIdx.x / kLanes;
-    float query[kRows][kVector];
-    Attended<kVector> attended[kRows];
+    float query[kAtOnce][kVector];
+    Attended<kVector> attended[kAtOnce];
 #pragma unroll
-    for (int r = 0; r < kRows; ++r) {
-      const Words words = load_vector<T, kVector>(cache.query(r) + part);
+    for (int r = 0; r < kAtOnce; ++r) {
+      const Words words = load_vector<T, kVector>(cache.query(min(base + r, kRows - 1)) + part);
 #pragma unroll
       for (int j = 0; j < kVector; ++j) query[r][j] = cache.scale * widen(words.at[j]);
     }
@@ -105,22 +115,22 @@ struct CacheLanes {
 #pragma unroll
       for (int u = 0; u < kUnroll; ++u) {
         const unsigned at = first + u * kKeys + key;
-        if (!valid[u] || !cache.writes(cache.new_token(at))) continue;
+        if (!valid[u] || base > 0 || !cache.writes(cache.new_token(at))) continue;
         store_vector<T, kVector>(cache.present_key(at) + part, keys[u]);
         store_vector<T, kVector>(cache.present_value(at) + part, values[u]);
       }
-      add(cache, query, keys, values, valid, first + key, attended);
+      add(cache, query, keys, values, valid, first + key, base, attended);
     }
-    store(attended, parts);
+    place(attended, base);
   }
 
-  // Joins what the lanes of a block found, and writes it to the block's place in `all_parts`.
-  __device__ static void store(Attended<kVector> (&attended)[kRows], float* all_parts) {
+  // Joins what the lanes of a warp found, in shared memory.
+  __device__ static void place(Attended<kVector> (&attended)[kAtOnce], int base) {
     float* const shared = reinterpret_cast<float*>(dynamic_shared());
     const unsigned warp = threadIdx.x / 32;
     const unsigned lane = threadIdx.x % kLanes;
 #pragma unroll
-    for (int r = 0; r < kRows; ++r) {
+    for (int r = 0; r < kAtOnce; ++r) {
       Attended<kVector>& mine = attended[r];
 #pragma unroll
       for (int mask = kLanes; mask < 32; mask *= 2) {
@@ -130,14 +140,19 @@ struct CacheLanes {
 #pragma unroll
         for (int j = 0; j < kVector; ++j) mine.value[j] += shuffle_xor(mine.value[j], mask);
       }
-      if (threadIdx.x % 32 < kLanes) {
-        float* const part = shared + (warp * kRows + r) * kFound;
+      if (threadIdx.x % 32 < kLanes && base + r < kRows) {
+        float* const part = shared + (warp * kRows + base + r) * kFound;
 #pragma unroll
         for (int j = 0; j < kVector; ++j) part[lane * kVector + j] = mine.value[j];
         part[kWidth] = mine.top;
         part[kWidth + 1] = mine.sum;
       }
     }
+  }
+
+  // Joins what the warps of a block found, and writes it to the block's place in `all_parts`.
+  __device__ static void store(float* all_parts) {
+    const float* const shared = reinterpret_cast<const float*>(dynamic_shared());
     __syncthreads();
     float* const parts = all_parts + static_cast<uint64_t>(blockIdx.x) * kRows * kFound;
     for (unsigned i = threadIdx.x; i < kRows * kWidth; i += kThreads) {

@@ -14,11 +14,9 @@ from onnxopt.program.dtypes import DTYPES
 from onnxopt.program.hardware import ACCESS_BYTES, WARP
 
 STORED = ("float16", "bfloat16")
-MOST_HEADS = 8  # query heads that share one key head; their queries and sums stay in registers
+MOST_HEADS = 16  # query heads that share one key head, and rows of a block: those of one product on tensor cores
 SLOTS = "int64"
 MOST_TOKENS = 16  # new ones of a sequence, under a mask
-# Elements of the results of all query heads that share a key head. STATIC_SHARED_BYTES hold the results of every warp.
-_MOST_ELEMENTS = 1280
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,7 +73,7 @@ class TokenAttention:
             )
         if self.mask is not None and self.k is None:
             raise ValueError("mask: q holds keys and values too, which only one token may")
-        if reason := why_heads_do_not_fit(self.heads, self.groups, self.width, self.outputs[0], self.mask is not None):
+        if reason := why_heads_do_not_fit(self.heads, self.groups, self.width, self.outputs[0]):
             raise ValueError(f"heads: {reason}")
         if not math.isfinite(self.scale):
             raise ValueError("scale must be finite")
@@ -86,29 +84,24 @@ class TokenAttention:
         if self.mask is None:
             del row["tokens"]
         else:
-            row["rows"] = rows_of_a_block(self.tokens, self.heads // self.groups, self.width)
+            row["rows"] = rows_of_a_block(self.tokens, self.heads // self.groups)
         return {k: list(v) if isinstance(v, tuple) else v for k, v in row.items() if v is not None}
 
 
-def rows_of_a_block(tokens: int, heads: int, width: int) -> int:
+def rows_of_a_block(tokens: int, heads: int) -> int:
     """How many rows a block takes under a mask. A row is one of the `heads` of a group, of one of the tokens."""
     rows = tokens * heads
-    chunks = -(-rows // min(MOST_HEADS, _MOST_ELEMENTS // width))
+    chunks = -(-rows // MOST_HEADS)
     return -(-rows // chunks)
 
 
-def why_heads_do_not_fit(heads: int, groups: int, width: int, dtype: str, masked: bool = False) -> str:
-    """The reason why the kernel cannot run heads of this number, width and storage dtype; "" where the kernel can.
-
-    masked: there is a mask; then a block need not take all heads of a group.
-    """
+def why_heads_do_not_fit(heads: int, groups: int, width: int, dtype: str) -> str:
+    """The reason why the kernel cannot run heads of this number, width and storage dtype; "" where the kernel can."""
     if groups < 1 or heads % groups or not 1 <= heads // groups <= MOST_HEADS:
         return (
             f"{heads} query heads share {groups} key heads; the kernel supports up to {MOST_HEADS} query heads per key"
             " head"
         )
-    if not masked and heads // groups * width > _MOST_ELEMENTS:
-        return f"{heads // groups} query heads of size {width} per key head need more shared memory than a block has"
     lanes, rest = divmod(width * DTYPES[dtype].size, ACCESS_BYTES)
     if rest or not 1 <= lanes <= WARP or lanes.bit_count() != 1:
         return f"A head of {width} elements is not {ACCESS_BYTES} bytes times a power of 2 up to {WARP}"

@@ -87,4 +87,4 @@ def lines(kernel: Kernel) -> list[str]:
 def _rows(meaning: TokenAttention) -> int:
     """The rows of a block: heads of queries, of one token or of several."""
     heads = meaning.heads // meaning.groups
-    return heads if meaning.mask is None else rows_of_a_block(meaning.tokens, heads, meaning.width)
+    return heads if meaning.mask is None else rows_of_a_block(meaning.tokens, heads)

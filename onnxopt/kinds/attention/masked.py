@@ -11,9 +11,7 @@ This is how exporters write a step of a decoder, and how the rewriting leaves it
 Runtime copies the cache to add to it, once or three times, copies it again for every query head that shares a key head,
 and reads the copies. The kernel reads and writes the cache once.
 
-How long that takes has not been measured. Where something else was, or may be faster, ONNX Runtime's kernels stay: for
-few keys, of which flash_attention was measured to be faster; and for heads with keys of their own of which there are
-more rows than a block takes, as each chunk of rows reads the cache again.
+Of few keys, flash_attention was measured to be faster.
 """
 
 from __future__ import annotations
@@ -33,7 +31,7 @@ from onnxopt.graph.refusal import Refusal
 from onnxopt.graph.shapes.dims import Dims
 from onnxopt.graph.shapes.shapes import Shapes
 from onnxopt.program import flash_attention
-from onnxopt.program.attention import MOST_HEADS, MOST_TOKENS, SLOTS, STORED, TokenAttention, why_heads_do_not_fit
+from onnxopt.program.attention import MOST_TOKENS, SLOTS, STORED, TokenAttention, why_heads_do_not_fit
 
 OPERATOR = ("com.microsoft", "MultiHeadAttention")
 _MASK = 5  # position among the inputs
@@ -171,7 +169,7 @@ def _meaning(node: ir.Node, inputs: tuple[ir.Value, ...], shapes: Shapes) -> Tok
         return f"The mask `{inputs[5].name}` is not known to broadcast to the scores"
     if any(shapes.dims(v) != (tokens, 1) for v in slots):
         return f"`{slots[0].name}` is not known to have a place in the cache for each new token"
-    if reason := why_heads_do_not_fit(heads, groups, width, dtype.name, masked=True):
+    if reason := why_heads_do_not_fit(heads, groups, width, dtype.name):
         return reason
     if reason := _why_it_may_not_pay(tokens, heads // groups, past_k[2], width, bool(slots)):
         return reason
@@ -200,11 +198,6 @@ def _why_it_may_not_pay(tokens: int, heads: int, past: object, width: int, has_s
     keys = past + tokens * (not has_slots) if isinstance(past, int) else None
     if flash_attention.pays(keys, width, packed=False):
         return f"The kernel of attention to few keys is faster for {keys} of them"
-    if heads == 1 and tokens > MOST_HEADS:
-        return (
-            f"ONNX Runtime's kernel may be faster for {tokens} tokens with keys of each head; the kernel behind a cache"
-            " was not measured there"
-        )
     return ""
 
 

@@ -118,7 +118,7 @@ def test_several_tokens_attention(
     weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
     weights /= weights.sum(axis=-1, keepdims=True)
     expected = {"output": np.einsum("bghst,bgtw->bsghw", weights, values), "present_k": keys, "present_v": values}
-    rows = rows_of_a_block(tokens, heads, width)
+    rows = rows_of_a_block(tokens, heads)
     strides = (
         0 if len(mask) == 1 else mask[0].size, 0 if mask.shape[1] == 1 else tokens * keys_of_all, keys_of_all,
     )  # fmt: skip

@@ -93,7 +93,7 @@ def test_others_stay(changed, reason) -> None:
 
 
 @pytest.mark.parametrize(
-    "fields", [{"heads": 3}, {"heads": 32}, {"width": 24}, {"heads": 16, "width": 256}, {"scale": float("inf")}]
+    "fields", [{"heads": 3}, {"heads": 64}, {"width": 24}, {"width": 512}, {"scale": float("inf")}]
 )
 def test_a_meaning_that_no_kernel_runs_is_refused(fields) -> None:
     good = TokenAttention(F16 * 3, F16 * 3, HEADS, GROUPS, WIDTH, 0.25)
