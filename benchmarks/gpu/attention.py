@@ -1,7 +1,7 @@
 """Attention of many queries: our kernel, ONNX Runtime's operators, torch's SDPA and FlexAttention, after float64.
 
-    python -m benchmarks.gpu.attention prepare DIR --arch sm_90              on any machine, without a GPU
-    python -m benchmarks.gpu.attention run DIR --out OUT.json [--flex N]     on the GPU machine: onnxruntime, torch; 100 s
+    python -m benchmarks.gpu.attention prepare DIR --arch sm_90          on any machine, without a GPU
+    python -m benchmarks.gpu.attention run DIR --out OUT.json --flex 6   on the GPU machine: onnxruntime, torch; 100 s
 
 Microseconds of one run among many in a CUDA graph, whose buffers are in rotation. Ours runs as a kernel of a session
 also where the rule leaves the attention to ONNX Runtime; `rule` says which it takes. mha, gqa and sdpa_op are
@@ -25,7 +25,7 @@ from benchmarks.support.arguments import command, named
 
 _SEED, _LIMIT = 0, 4e-3  # relative error of a result's norm
 _ROTATED = 64 << 20  # bytes of sets of buffers
-Models = dict[str, str]  # form -> file
+Models = dict[str, tuple[str, list[str]]]  # form -> file, names of its inputs
 
 
 def prepare(folder: pathlib.Path, arch: str) -> None:
@@ -56,8 +56,8 @@ def prepare(folder: pathlib.Path, arch: str) -> None:
         models = {"ours": bodiless(found.optimized), "plain": extended.model(), **_operators(case)}
         files = {}
         for form, model in models.items():
-            files[form] = f"{number}_{form}.onnx"
-            onnx.save(model, folder / files[form])
+            files[form] = (f"{number}_{form}.onnx", [value.name for value in model.graph.input])
+            onnx.save(model, folder / files[form][0])
         listed[case.name] = {"rule": taken, "models": files}
     fatbin = nvrtc.compile_cuda(generate.generate(list(kernels.values())), [arch])
     library = write_library(folder / "lib", kernels_json.to_json(list(kernels.values()), fatbin), fatbin)
@@ -85,9 +85,10 @@ def _operators(case: Attention) -> dict[str, Any]:
         if case.after == 0:
             made["gqa"] = _group_query(case)
         return made
-    if case.of_keys == case.heads and case.before < 0 and (case.bias is None or case.bias[2]):
-        attributes = {"num_heads": case.heads, "unidirectional": int(case.after == 0)}
-        given = ["q", "k", "v", "", "", "bias"] if case.bias else ["q", "k", "v"]
+    if case.of_keys == case.heads and (case.bias is None or case.bias[2]):
+        attributes = {"num_heads": case.heads, "unidirectional": int(case.after == 0 and case.before < 0)}
+        added = "bias" if case.bias else "mask" if case.before >= 0 else ""
+        given = ["q", "k", "v", "", "", added] if added else ["q", "k", "v"]
         made["mha"] = _model(case, "MultiHeadAttention", "com.microsoft", given, attributes)
     if case.after == 0:
         made["gqa"] = _group_query(case)
@@ -111,7 +112,8 @@ def _model(case: Attention, op_type: str, domain: str, given: list[str], attribu
     from onnx import TensorProto, helper, numpy_helper
 
     extended = _extended(case)
-    infos = [helper.make_tensor_value_info(k, TensorProto.FLOAT16, v) for k, v in extended.shapes().items()]
+    shapes = extended.shapes() | ({"mask": (1, 1, case.tokens, case.tokens)} if "mask" in given else {})
+    infos = [helper.make_tensor_value_info(k, TensorProto.FLOAT16, v) for k, v in shapes.items()]
     constants = {
         "lengths": np.full(case.batch, case.tokens - 1, np.int32), "total": np.array(case.tokens, np.int32),
         "sinks": extended.sinks(),
@@ -138,13 +140,16 @@ def measure(case: Attention, folder: pathlib.Path, files: Models, library: str, 
     shape = (case.batch, case.tokens, case.heads * case.width)
     outputs = [{"y": torch.empty(shape, device="cuda", dtype=torch.float16)} for _ in sets]
     row: dict[str, Any] = {}
-    for form, file in files.items():
+    for form, (file, names) in files.items():
+        given = [{name: x[name] for name in names} for x in sets]
         ops = library if form == "ours" else None
 
         def opened(stream: Any, path: str = str(folder / file), ops: str | None = ops) -> Any:
             return session(path, ops, "cuda", stream=stream)
 
-        row[form] = _tried(lambda opened=opened: session_microseconds(opened, sets, outputs), outputs[-1]["y"], wanted)
+        row[form] = _tried(
+            lambda opened=opened, given=given: session_microseconds(opened, given, outputs), outputs[-1]["y"], wanted
+        )
     for form, run in _of_torch(case, flex).items():
         results = [torch.empty(0)]
         row[form] = _tried(lambda run=run, results=results: _timed(run, sets, results), results, wanted)
@@ -168,9 +173,10 @@ def _inputs(case: Attention) -> dict[str, Any]:
     made |= {name: torch.randn(b, s, case.of_keys * case.width, **given) for name in "kv"}
     if case.bias is not None:
         by_sequence, by_head, by_query = case.bias
-        made["bias"] = torch.randn(
-            b if by_sequence else 1, case.heads if by_head else 1, s if by_query else 1, s, **given
-        )
+        shape = (b if by_sequence else 1, case.heads if by_head else 1, s if by_query else 1, s)
+        made["bias"] = torch.randn(shape, **given)
+    if case.before >= 0:
+        made["mask"] = torch.zeros(1, 1, s, s, **given).masked_fill_(_hidden(case), -65504.0)
     return made
 
 
@@ -243,7 +249,8 @@ def _of_torch(case: Attention, flex: bool) -> dict[str, Callable[[dict[str, Any]
 
     if not case.cap:
         for name in ("FLASH_ATTENTION", "CUDNN_ATTENTION", "EFFICIENT_ATTENTION"):
-            made[f"torch {name.split('_')[0].lower()}"] = lambda x, b=getattr(SDPBackend, name): sdpa(x, b)
+            backend = getattr(SDPBackend, name)
+            made[f"torch {name.split('_')[0].lower()}"] = lambda x, b=backend: sdpa(x, b)
     if flex and case.bias is None:
         made["flex"] = _flex(case)
     return made
