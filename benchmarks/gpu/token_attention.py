@@ -21,14 +21,14 @@ from benchmarks.gpu.products import Launches
 from benchmarks.support.arguments import command
 
 FORMS = (("float16", 128, 2), ("float16", 128, 4), ("float16", 64, 1), ("bfloat16", 128, 8))  # dtype, width, heads
-SHAPES = ((64, 2), (64, 3), (64, 4), (128, 1), (128, 2), (128, 3), (256, 1), (256, 2), (256, 3))  # threads, stages
+SHAPES = ((128, 0), (256, 0), (64, 4), (128, 2), (128, 3), (256, 2))  # threads, stages (0: without tensor cores)
 # form, batch, groups, tokens in the cache
 CASES = (
     *((FORMS[0], *case) for case in ((1, 8, 512), (1, 8, 4096), (4, 8, 1024), (1, 8, 32768), (3, 2, 77), (1, 8, 0))),
     *((form, 2, 4, 1000) for form in FORMS[1:]),
 )
-CHOSEN = (128, 3)
-BLOCKS = (1, 2, 3, 4)  # a multiprocessor, over which the tokens are spread
+CHOSEN = {2: (256, 0), 4: (256, 0), 1: (256, 0), 8: (128, 3)}  # by heads
+BLOCKS = (1, 2, 4)  # a multiprocessor, over which the tokens are spread
 _JOINING = 256  # threads of a block that joins
 _ROTATED = 150e6
 _MOST_SPLITS = 256  # kMaxSplits of token_attention_abi.h
@@ -59,10 +59,12 @@ def _name(form: tuple[str, int, int]) -> str:
     return f"{form[0]}_w{form[1]}h{form[2]}"
 
 
-def shared_bytes(width: int, shape: tuple[int, int]) -> int:
-    """Of a block that attends, as kinds/attention/cuda.py counts them."""
+def shared_bytes(rows: int, width: int, shape: tuple[int, int]) -> int:
+    """Of a block that attends, as kinds/attention/cuda.py counts them. rows: heads of tokens that a block takes."""
     threads, stages = shape
     pitch = 8 * (width // 8 | 1) * 2
+    if stages == 0:
+        return threads // 32 * rows * (width + 2) * 4
     return 16 * pitch + threads // 32 * max(stages * 32 * pitch, 16 * (width + 2) * 4)
 
 
@@ -102,7 +104,7 @@ def measure(ours: Launches, form: tuple[str, int, int], batch: int, groups: int,
         tokens = max(-(-least // 32), 1) * 32
         splits = -(-(past + 1) // tokens)
         parts = torch.empty(batch * groups * heads * splits * (width + 2), device="cuda")
-        (threads, stages), shared = shape, shared_bytes(width, shape)
+        (threads, stages), shared = shape, shared_bytes(heads, width, shape)
         entry = f"{_name(form)}_attend_t{threads}s{stages}"
 
         def once(cache: Any, present: Any, entry: str = entry, tokens: int = tokens, splits: int = splits,
@@ -127,7 +129,7 @@ def measure(ours: Launches, form: tuple[str, int, int], batch: int, groups: int,
     attend: Callable[..., Any] = torch.nn.functional.scaled_dot_product_attention
     static = [lambda p=p: attend(query, p[0], p[1], enable_gqa=True) for p in presents]
     best = sorted(times.items(), key=lambda x: x[1])
-    chosen = times[f"{_name(form)}_attend_t{CHOSEN[0]}s{CHOSEN[1]} b2"]
+    chosen = times["{}_attend_t{}s{} b2".format(_name(form), *CHOSEN[heads])]
     gigabytes = bytes_moved / best[0][1] / 1e3
     return {
         "best_us": best[0][1], "best": best[0][0], "chosen_us": chosen,

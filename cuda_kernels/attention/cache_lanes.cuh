@@ -1,5 +1,5 @@
-// Attention of some rows to a cache of keys and values without matrix units, where the GPU has no products of the
-// dtype.
+// Attention of some rows to a cache of keys and values without matrix units: of few rows, and where the GPU has no
+// products of the dtype.
 //
 // kWidth elements of a key are spread over neighbouring lanes, 16 bytes each; kUnroll keys are in flight. Every group
 // of lanes keeps its own maximum, sum and weighted values, which are joined over the block. More than kAtOnce rows take
@@ -36,8 +36,8 @@ struct CacheLanes {
   static constexpr int kVector = 16 / sizeof(T);
   static constexpr int kLanes = kWidth / kVector;  // of a key
   static constexpr int kKeys = kThreads / kLanes;  // at once
-  static constexpr int kUnroll = 2;
   static constexpr int kAtOnce = kRows < 8 ? kRows : 8;
+  static constexpr int kUnroll = kAtOnce <= 4 ? 4 : 2;
   static constexpr int kWarps = kThreads / 32;
   static constexpr int kFound = kWidth + 2;  // values, the largest score, the sum of weights
   static constexpr unsigned kBytes = kWarps * kRows * kFound * sizeof(float);
@@ -109,15 +109,15 @@ struct CacheLanes {
         valid[u] = at < cache.end;
         if (!valid[u]) continue;
         const int token = cache.new_token(at);
-        keys[u] = load_vector<T, kVector>(cache.key(at, token) + part);
-        values[u] = load_vector<T, kVector>(cache.value(at, token) + part);
+        keys[u] = load_once<T, kVector>(cache.key(at, token) + part);
+        values[u] = load_once<T, kVector>(cache.value(at, token) + part);
       }
 #pragma unroll
       for (int u = 0; u < kUnroll; ++u) {
         const unsigned at = first + u * kKeys + key;
         if (!valid[u] || base > 0 || !cache.writes(cache.new_token(at))) continue;
-        store_vector<T, kVector>(cache.present_key(at) + part, keys[u]);
-        store_vector<T, kVector>(cache.present_value(at) + part, values[u]);
+        store_at_once(cache.present_key(at) + part, keys[u]);
+        store_at_once(cache.present_value(at) + part, values[u]);
       }
       add(cache, query, keys, values, valid, first + key, base, attended);
     }

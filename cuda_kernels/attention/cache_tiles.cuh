@@ -88,8 +88,8 @@ struct CacheTiles {
       const unsigned at = first + row;
       if ((16 * kParts % 32 != 0 && row >= 16) || at >= cache.end || !cache.writes(cache.new_token(at))) continue;
       const T* const place = reinterpret_cast<const T*>(from) + row * Tile::kPitch + column;
-      store_vector(cache.present_key(at) + column, load_vector<T, 8>(place));
-      store_vector(cache.present_value(at) + column, load_vector<T, 8>(place + Tile::kKeyBytes / 2));
+      store_at_once(cache.present_key(at) + column, load_vector<T, 8>(place));
+      store_at_once(cache.present_value(at) + column, load_vector<T, 8>(place + Tile::kKeyBytes / 2));
     }
   }
 

@@ -124,7 +124,7 @@ __device__ inline void attend_masked(const MaskedAttentionParams& params) {
     __syncthreads();
   }
   const MaskedCache<T, kWidth, kRows, kSlots> cache(params, slots);
-  if constexpr (has_products<T>()) {
+  if constexpr (kStages > 0 && has_products<T>()) {
     CacheTiles<T, kWidth, kRows, kThreads, kStages, true>::attend(cache, params.parts);
   } else {
     CacheLanes<T, kWidth, kRows, kThreads, true>::attend(cache, params.parts);

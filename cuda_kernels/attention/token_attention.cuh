@@ -61,7 +61,7 @@ __device__ inline void attend(const TokenAttentionParams& params) {
   let_next_begin();
   wait_for_previous();
   const TokenCache<T, kWidth, kHeads> cache(params);
-  if constexpr (has_products<T>()) {
+  if constexpr (kStages > 0 && has_products<T>()) {
     CacheTiles<T, kWidth, kHeads, kThreads, kStages, false>::attend(cache, params.parts);
   } else {
     CacheLanes<T, kWidth, kHeads, kThreads, false>::attend(cache, params.parts);

@@ -15,14 +15,18 @@ constexpr std::uint64_t kMostTokens = 16;
 constexpr std::size_t kOutputs = 3;
 constexpr std::uint64_t kMostStages = 8;
 constexpr std::uint64_t kMostShared = 227 << 10;  // bytes of shared memory that a block can have
-constexpr std::uint64_t kKeys = 16;  // of a tile
+constexpr std::uint64_t kKeys = 16;               // of a tile
 
-// Bytes of shared memory of a block that attends (cuda_kernels/attention/cache_tiles.cuh).
+// Bytes of shared memory of a block that attends (cuda_kernels/attention/).
 std::uint64_t SharedBytes(const TokenAttention& attention, const Variant& variant, std::uint64_t stages) {
   const auto width = static_cast<std::uint64_t>(attention.width);
+  const std::uint64_t found = (width + 2) * sizeof(float);
+  const std::uint64_t warps = variant.threads / kWarpThreads;
+  const auto rows = static_cast<std::uint64_t>(attention.mask ? attention.rows : attention.heads / attention.groups);
+  if (stages == 0) return warps * rows * found;
   const std::uint64_t row = 8 * (width / 8 | 1U) * Size(attention.dtype);
-  const std::uint64_t of_warp = std::max(stages * kKeys * 2 * row, kKeys * (width + 2) * sizeof(float));
-  return kKeys * row + variant.threads / kWarpThreads * of_warp;
+  const std::uint64_t of_warp = std::max(stages * kKeys * 2 * row, kKeys * found);
+  return kKeys * row + warps * of_warp;
 }
 
 }  // namespace
@@ -80,7 +84,7 @@ Variant ReadAttentionVariant(const JsonReader& json, const TokenAttention& atten
   Variant variant = ReadVariant(json);
   variant.waits = json["waits"].Flag();
   if (variant.threads % kWarpThreads != 0) json["threads"].Fail("is no multiple of a warp");
-  const std::uint64_t stages = json["stages"].Number(1, kMostStages);
+  const std::uint64_t stages = json["stages"].Number(0, kMostStages);
   variant.shared = static_cast<unsigned>(json["shared"].Number(0, kMostShared));
   if (variant.shared != 0 && variant.shared != SharedBytes(attention, variant, stages)) {
     json["shared"].Fail("is not what the tiles take");

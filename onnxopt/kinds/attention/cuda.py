@@ -14,17 +14,19 @@ from onnxopt.program.hardware import WARP
 
 _VECTOR, _JOINING = 8, 256  # elements of a load, threads of a block that joins
 _HEADER, _HEADER_OF_MASKED = "attention/token_attention.cuh", "attention/masked_attention.cuh"  # has the other one
-_SHAPES = ((128, 3), (128, 2), (64, 3), (128, 1), (64, 1))  # (threads, stages), the best one first
+_LANES = 256  # threads of a block without tensor cores
+_ROWS_OF_LANES = 4  # up to which these take less time
+_TILES = ((128, 3), (128, 2), (64, 3), (128, 1), (64, 1))  # (threads, stages) with tensor cores, the best one first
 _KEYS = 16  # of a tile
 _SHARED_OF_TWO, _SHARED_OF_ALL = 113 << 10, 48 << 10  # bytes, where two blocks are to fit, and that every GPU has
 
 
 @dataclasses.dataclass(frozen=True)
 class AttentionVariant(Variant):
-    """One entry point. stages: tiles of keys that a warp has places for in shared memory; all but one are on their way.
-    shared: bytes of dynamic shared memory of a block."""
+    """One entry point. stages: tiles of keys that a warp has places for in shared memory, all but one of which are on
+    their way; 0 without tensor cores. shared: bytes of dynamic shared memory of a block."""
 
-    stages: int = 1
+    stages: int = 0
     shared: int = 0
 
 
@@ -36,15 +38,17 @@ def header(kernels: Sequence[Kernel]) -> str:
 
 def entry_points(name: str, meaning: TokenAttention) -> tuple[Variant, ...]:
     """The kernel that attends, on GPUs with much shared memory and on others, and the one that joins its results."""
+    if _rows(meaning) <= _ROWS_OF_LANES:
+        return attending(name, meaning, _LANES, 0), joining(name)
     fitting = [
-        next(shape for shape in _SHAPES if shared_bytes(meaning.width, *shape) <= most)
+        next(shape for shape in _TILES if shared_bytes(meaning, *shape) <= most)
         for most in (_SHARED_OF_TWO, _SHARED_OF_ALL)
     ]
     return (*(attending(name, meaning, *shape) for shape in dict.fromkeys(fitting)), joining(name))
 
 
 def attending(name: str, meaning: TokenAttention, threads: int, stages: int) -> AttentionVariant:
-    shared = shared_bytes(meaning.width, threads, stages)
+    shared = shared_bytes(meaning, threads, stages)
     return AttentionVariant(
         f"{name}_attend_t{threads}s{stages}", "", 32, _VECTOR, 1, threads, waits=True, stages=stages, shared=shared
     )  # fmt: skip
@@ -54,11 +58,13 @@ def joining(name: str) -> AttentionVariant:
     return AttentionVariant(f"{name}_join", "", 32, _VECTOR, 1, _JOINING, waits=True)
 
 
-def shared_bytes(width: int, threads: int, stages: int) -> int:
+def shared_bytes(meaning: TokenAttention, threads: int, stages: int) -> int:
     """Of a block that attends, as cuda_kernels/attention/ counts them."""
-    pitch = 8 * (width // 8 | 1) * 2  # of a row
-    of_warp = max(stages * _KEYS * 2 * pitch, _KEYS * (width + 2) * DTYPES["float32"].size)
-    return _KEYS * pitch + threads // WARP * of_warp
+    found = (meaning.width + 2) * DTYPES["float32"].size  # of a row
+    if stages == 0:
+        return threads // WARP * _rows(meaning) * found
+    pitch = 8 * (meaning.width // 8 | 1) * 2  # of a row of a tile
+    return _KEYS * pitch + threads // WARP * max(stages * _KEYS * 2 * pitch, _KEYS * found)
 
 
 def lines(kernel: Kernel) -> list[str]:

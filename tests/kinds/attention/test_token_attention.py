@@ -72,7 +72,7 @@ def test_it_becomes_a_kernel_with_its_lengths_inside(batch, past, packed) -> Non
     assert not kernel.cpu and kernel.name.startswith("GroupQueryAttention_")
     assert [n.op_type for n in model.graph] == [kernel.name]
     text = generate.generate([kernel])
-    assert f"attend<float16, {WIDTH}, {HEADS // GROUPS}, 128, 3>(params)" in text
+    assert f"attend<float16, {WIDTH}, {HEADS // GROUPS}, 256, 0>(params)" in text
     assert '#include "attention/token_attention.cuh"' in text
 
 
